@@ -1,6 +1,6 @@
 """int4 LLMs in ONNX Runtime on AMD Ryzen AI NPUs, and on any CPU.
 
-The execution provider, for models as they are, and the operators of compiled models:
+The execution provider runs models as they are; the custom operators run compiled models:
 
     import onnxruntime, ort_aie_ep
 
@@ -12,8 +12,8 @@ The execution provider, for models as they are, and the operators of compiled mo
     options.register_custom_ops_library(path)
     session = onnxruntime.InferenceSession("compiled_folder/model.onnx", options)
 
-This much needs no other package than the ONNX Runtime that loads the library. With the extra
-[tools] there are the compiler too, and `ort-aie --help` on the command line:
+This needs only the ONNX Runtime that loads the library. The extra [tools] adds the compiler, and
+`ort-aie --help` on the command line:
 
     ort_aie_ep.compile("model_folder", "compiled_folder")
     session = ort_aie_ep.session("model_folder")    # compiled into a cache, once
@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING
 
 from ort_aie_ep.errors import AieError
 
-# Importing the package must stay light, for applications that only want the library's path: what
-# takes long to import, or comes with the extra [tools], is imported by the functions.
+# Importing the package must stay light, for applications that only need the library's path.
+# Functions import whatever takes long to import or comes with the extra [tools].
 if TYPE_CHECKING:
     import onnxruntime
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> str:
-        if name == "__version__":  # of the installed package, which takes long to ask
+        if name == "__version__":  # of the installed package, which is slow to look up
             from importlib.metadata import version
 
             return version("ort_aie_ep")
@@ -71,7 +71,7 @@ def get_library_path() -> str:
     Raises:
         AieError: the package was installed without its library.
     """
-    # The modelled NPU (target sim) is a process, of an interpreter that has this package.
+    # The modelled NPU (target sim) is a process. It needs an interpreter that has this package.
     os.environ.setdefault("ORT_AIE_SIM_PYTHON", sys.executable)
     return str(_installed("libort_aie_ep.so"))
 
@@ -82,36 +82,36 @@ def library_path() -> str:
 
 
 def get_ep_name() -> str:
-    """The name of the execution provider that the library has, as its devices give it."""
+    """The name of the library's execution provider, as its devices report it."""
     return "AieExecutionProvider"
 
 
 def get_ep_names() -> list[str]:
-    """The names of all execution providers that the library has."""
+    """The names of all the library's execution providers."""
     return [get_ep_name()]
 
 
 def npu_counters() -> NpuCounters:
-    """What the NPU targets of this process have done: see `runtime.counters.NpuCounters`."""
+    """Counts of the work of this process's NPU targets: see `runtime.counters.NpuCounters`."""
     from ort_aie_ep.runtime import counters
 
     return counters.npu_counters()
 
 
 def stub_path() -> str:
-    """Path of the small library that compiled onnxruntime-genai folders carry a copy of."""
+    """Path of the small library that is copied into compiled onnxruntime-genai folders."""
     return str(_installed("libort_aie_ep_stub.so"))
 
 
 def _installed(name: str) -> Path:
     from importlib.util import find_spec
 
-    # The libraries are where the extension module is, which an editable install has elsewhere.
+    # The libraries are beside the extension module, which an editable install keeps elsewhere.
     native = find_spec("ort_aie_ep._native")
     beside = __file__ if native is None or native.origin is None else native.origin
     path = Path(beside).with_name(name)
     if not path.is_file():
-        raise AieError(f"{path} is missing: install the package ort_aie_ep again")
+        raise AieError(f"{path} is missing: reinstall the package ort_aie_ep")
     return path
 
 
@@ -163,41 +163,41 @@ def session(
     cache_limit: str | None = None,
     progress: Progress | None = None,
 ) -> onnxruntime.InferenceSession:
-    """An ordinary session on a model, which is compiled into a cache first unless it is there.
+    """Opens an ordinary session on a model, and compiles the model into a cache first if needed.
 
-    A model that is compiled already is opened as it is. The cache knows a model by a hash of its
-    .onnx file and its external data files (about 1 s for 1 GB), which is taken again only when a
-    file's path, size, times or inode change, so that reopening takes as long as a session does.
-    Each choice of the compilation has an entry of its own, and so has each state of the code that
-    compiles. An entry takes 5 bits a weight on disk, 3 for weights of 2 bits; beyond a limit, those
-    that no session has open go, the one used least recently first. Processes may share a cache;
-    `ort-aie cache` shows it.
+    A compiled model is opened as it is. The cache identifies a model by a hash of its .onnx file
+    and its external data files (about 1 s for 1 GB). The hash is computed again only when a file's
+    path, size, times or inode change, so that reopening takes no longer than opening a session.
+    Each combination of compile options has its own entry, and so has each state of the compiler's
+    code. An entry takes 5 bits a weight on disk, 3 for weights of 2 bits. When the cache exceeds a
+    limit, entries that no session has open are removed, the least recently used first. Processes
+    may share a cache; `ort-aie cache` shows it.
 
     Args:
         model: an onnxruntime-genai folder, a folder with one .onnx file, or an .onnx file.
-        session_options: the custom-op library is registered on it unless it is there already; a
-            new one by default. Providers that were added to it are kept; else there is the CPU EP
-            alone.
+        session_options: the custom-op library is registered on it if it is not there already; a
+            new one by default. Providers that were added to it are kept; without any, only the
+            CPU EP is used.
         kv: as for `compile`, "f16" or "bf16" gives past and present that type, "int8" or "int4"
             makes them codes.
-        calibration: as for `compile`, what the scales of those codes come from.
-        last_logits: as for `compile`, give each row's last token's logits alone.
-        fuse: as for `compile`, let norms, residuals and gates join the projections.
-        plan: as for `compile`, make one node of each region.
+        calibration: as for `compile`, the source of the scales of those codes.
+        last_logits: as for `compile`, return only the logits of each row's last token.
+        fuse: as for `compile`, fuse norms, residuals and gates into the projections.
+        plan: as for `compile`, turn each region into one node.
         quantize: as for `compile`, what float weights become: "q4nx" or "bf16".
         keep: as for `compile`, names of nodes that `quantize` leaves alone.
         cache_dir: the cache; by default $ORT_AIE_CACHE, else ort_aie_ep/models in
             $XDG_CACHE_HOME or ~/.cache.
-        cache_limit: bytes that the cache may have, such as "20GB", or "none"; by default
+        cache_limit: maximum size of the cache in bytes, such as "20GB", or "none"; by default
             $ORT_AIE_CACHE_LIMIT, else 32 GB.
         progress: called with (bytes done, bytes in all, what is being done): first while the
             model's files are hashed, then from 0 again while weights are written into the cache.
-            Not called when neither is needed.
+            Not called if neither is needed.
 
     Raises:
-        AieError: the model is none, is damaged, has nothing to compile, or changes meanwhile;
-            it is compiled already and a choice of the compilation is given; the cache cannot be
-            written; ONNX Runtime refuses the session; the extra [tools] is not installed.
+        AieError: the path is not a model; the model is damaged, has nothing to compile, or changes
+            in the meantime; it is already compiled and a compile option is given; the cache cannot
+            be written; ONNX Runtime refuses the session; the extra [tools] is not installed.
     """
     from ort_aie_ep.requirements import require_tools
 

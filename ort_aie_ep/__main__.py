@@ -1,6 +1,6 @@
 """The command line, as `ort-aie` and as `python -m ort_aie_ep`.
 
-Both start here, where nothing is imported yet that the extra [tools] brings.
+Both start here, before anything from the extra [tools] is imported.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ort_aie_ep.requirements import RUNTIME, TOOLS, require
 
 
 def main() -> None:
-    """Runs the command line, or says what to install for it."""
+    """Runs the command line, or reports what it needs installed."""
     try:
         # Commands that do not open models work without ONNX Runtime.
         require("ort-aie", [module for module in TOOLS if module != RUNTIME])

@@ -75,7 +75,7 @@ def why_not_npu_cast() -> str: ...
 def why_not_npu_projection(
     *,
     bits: int,  # 16: bfloat16
-    rows: int | None,  # None: what holds for any number
+    rows: int | None,  # None: the answer for any number of rows
     n: int,
     k: int,
     int8: bool = False,
@@ -85,7 +85,7 @@ def why_not_npu_vector(
     *,
     rows: int | None,
     k: int,
-    activation: str = "",  # as the attribute function of aie.Activation; "multiply" of aie.Mul
+    activation: str = "",  # aie.Activation's attribute function; "multiply" for aie.Mul
     overlays: Set[str],
 ) -> str: ...
 def why_not_npu_attention(
@@ -103,7 +103,7 @@ def why_not_npu_attention(
 def kernel_choice() -> list[tuple[str, str, str, str]]: ...  # role, variant, origin, why
 def kernel_rules(vendor: str, isa: str) -> list[tuple[str, str, str, str]]: ...
 def kernel_rules_here() -> list[tuple[str, str, str, str]]: ...
-def kernel_variants() -> dict[str, list[str]]: ...  # by role, of this CPU
+def kernel_variants() -> dict[str, list[str]]: ...  # by role, for this CPU
 def kernel_measurement() -> tuple[str, str, str, str]: ...  # path, state, why not, date
 def kernel_measurement_text(date: str, variants: dict[str, str]) -> str: ...
 
@@ -175,14 +175,14 @@ def npu_encode(
 ) -> _Words: ...
 def npu_register(column: int, row: int, offset: int) -> int: ...
 
-NPU_STREAM_UNIT: int  # bytes of the device's memory that a run's words take is a multiple of it
+NPU_STREAM_UNIT: int  # a run's words take a multiple of these bytes of the device's memory
 
 class NpuStreamMemory:
     def __init__(self, bytes: int = ...) -> None: ...
     @property
     def used(self) -> int: ...
     @property
-    def dropped(self) -> int: ...  # streams that made room for others
+    def dropped(self) -> int: ...  # streams dropped to make room for others
 
 class NpuStreamCache:
     def __init__(
@@ -191,22 +191,22 @@ class NpuStreamCache:
     def get(self, plan: _Plan) -> _Lookup: ...
 
 # {"name", "domain", "op_type", "attributes": {name: int, float, str or list of int},
-#  "inputs", "outputs": names of values, empty where one is left out}
+#  "inputs", "outputs": names of values, empty for one that is left out}
 _GraphNode = Mapping[str, Any]
 # {"name", "type": TensorProto's number, "shape": a list of int, str or None, or None,
-#  "constant": an array, True where its elements are not at hand, or None,
-#  "wanted": by others than the nodes}
+#  "constant": an array, True if its elements are not available, or None,
+#  "wanted": whether others than the nodes read it}
 _GraphValue = Mapping[str, Any]
 
 class _FusedStep(TypedDict):
     op: str  # of the domain aie; empty: the node stays
     name: str
     attributes: dict[str, int | float | str]
-    reads: list[str]  # values by position, empty where there is none
+    reads: list[str]  # values by position, empty for an absent one
     writes: list[str]
     nodes: list[str]
     places: list[int]  # of the nodes; the first names the step
-    why_not: str  # why a node stays that might not have
+    why_not: str  # why a node that could have been compiled stays
 
 class _GraphRegion(TypedDict):
     items: list[int]  # in order
@@ -222,7 +222,7 @@ class _RecipeStep(TypedDict):
     op: str
     name: str
     attributes: dict[str, int | float | str]
-    reads: list[int]  # values by position, -1 where there is none
+    reads: list[int]  # values by position, -1 for an absent one
     writes: list[int]
 
 class _Recipe(TypedDict):

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class AieError(Exception):
-    """Anything wrong with what the user gave us; its text is meant to be read by them."""
+    """Something is wrong with what the user passed; the text is written for the user."""

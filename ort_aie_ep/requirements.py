@@ -1,7 +1,7 @@
-"""What the parts of the package need that its base does not bring, and the pip line that brings it.
+"""What parts of the package need beyond its base, and the pip line that installs it.
 
-The base is the libraries alone. What the extra [tools] brings is looked for before it is imported:
-importing this module imports none of it.
+The base is only the libraries. Modules of the extra [tools] are looked for before they are
+imported; importing this module imports none of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TOOLS = (
     "tokenizers",
     "typer",
 )
-# What the modelled NPU imports of the extra [npu], which includes [tools].
+# Modules that the modelled NPU imports from the extra [npu], which includes [tools].
 SIMULATOR = ("ml_dtypes", "numpy", "simpy")
 
 GET_RUNTIME = "pip install 'onnxruntime>=1.23'"
@@ -35,7 +35,7 @@ class MissingPackageError(AieError):
 
 
 def runtime_version() -> str:
-    """Of the ONNX Runtime that is installed; empty if there is not one."""
+    """The version of the installed ONNX Runtime; empty if it is missing."""
     try:
         return metadata.version(RUNTIME)
     except metadata.PackageNotFoundError:
@@ -43,7 +43,7 @@ def runtime_version() -> str:
 
 
 def require_tools(what: str) -> None:
-    """Checks that compiling and opening models can work; `what` was asked for.
+    """Checks that the packages for compiling and opening models are there; `what` needs them.
 
     Raises:
         MissingPackageError: with the packages that are missing, and how to install them.
@@ -52,7 +52,7 @@ def require_tools(what: str) -> None:
 
 
 def require(what: str, modules: Iterable[str], extra: str = "tools") -> None:
-    """Checks that `modules`, which `extra` brings, can be found; `what` needs them.
+    """Checks that `modules`, which come with `extra`, can be found; `what` needs them.
 
     Raises:
         MissingPackageError: with the packages that are missing, and how to install them.

@@ -1,4 +1,4 @@
-"""What doctor finds of an NPU, on machines that are made of files."""
+"""What doctor finds out about an NPU, on machines simulated with files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UUID = uuid.UUID("0f51d8bc-0b4c-4b0e-9a6f-6b0c0a1d2e3f")
 
 @pytest.fixture
 def strix(tmp_path: Path) -> Path:
-    """sys and dev of a machine with a Strix Halo, its driver and its device node."""
+    """The sys and dev folders of a machine with a Strix Halo, its driver and its device node."""
     device = tmp_path / "sys/bus/pci/devices/0000:c4:00.1"
     device.mkdir(parents=True)
     attributes = {
@@ -52,7 +52,7 @@ def limit(monkeypatch: pytest.MonkeyPatch, soft: int) -> None:
 
 def test_siblings_are_one_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 4})
-    assert machine.physical_cores(tmp_path) == 4  # nothing says which are
+    assert machine.physical_cores(tmp_path) == 4  # nothing says which cores are siblings
     for cpu, siblings in ((0, "0,4"), (1, "1,5"), (2, "2,6"), (4, "0,4")):
         topology = tmp_path / f"devices/system/cpu/cpu{cpu}/topology"
         topology.mkdir(parents=True)
@@ -82,7 +82,7 @@ def test_columns_are_those_of_the_designs(strix: Path) -> None:
 def test_a_driver_that_tells_no_firmware_version_breaks_no_chain(strix: Path) -> None:
     (strix / "sys/bus/pci/devices/0000:c4:00.1/fw_version").unlink()
     found = findings(strix)["firmware"]
-    assert "does not say which version" in found.found
+    assert "does not report its version" in found.found
 
 
 def test_a_driver_without_a_node_points_to_its_log_and_its_firmware(strix: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_memlock_limit_is_named_with_its_value(
 
 
 def install(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
-    """Makes `folder` the place of the core library; returns where the xrt target would be."""
+    """Makes `folder` the core library's folder; returns the path that the xrt target would have."""
     core = Path(shutil.copy(ort_aie_ep.library_path(), folder))
     monkeypatch.setattr(ort_aie_ep, "library_path", lambda: str(core))
     return folder / "libort_aie_xrt.so"
@@ -162,7 +162,7 @@ def test_an_xrt_target_whose_xrt_is_missing_says_which_library(
 
 
 def package(folder: Path, name: str, device: str = "npu2", built: bool = True) -> Path:
-    """A design package with a header in place of its xclbin."""
+    """A design package whose xclbin is only a header."""
     made = DEVICES[device]
     folder.mkdir(parents=True)
     manifest = {
@@ -173,7 +173,7 @@ def package(folder: Path, name: str, device: str = "npu2", built: bool = True) -
         "toolchain": None, "uuid": str(UUID) if built else None,
     }  # fmt: skip
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    # The magic, and the uuid where struct axlf has it.
+    # The magic number, and the uuid at its place in struct axlf.
     (folder / "overlay.xclbin").write_bytes(struct.pack("<8s408x16s", b"xclbin2", UUID.bytes))
     return folder
 
@@ -200,7 +200,7 @@ def test_overlays_that_do_not_fit_are_refused_with_the_reason(tmp_path: Path) ->
     assert "is a package for npu1, but the device is npu2" in device
     assert "was never built" in never_built
     assert "is not an xclbin" in no_xclbin
-    assert "is of the design flow_kv, not of flow_qkv" in other
+    assert "is for the design flow_kv, not flow_qkv" in other
 
 
 def test_folders_of_the_environment_come_first(
@@ -226,7 +226,7 @@ def test_doctor_names_the_commands_that_build_what_is_missing(
         package(folder / design, design)
     last = DESIGNS["npu2"][-1]
     finding = doctor.find_designs("npu2")
-    assert finding.remedy == f"there is no {last}; build with: {command.format(last)}"
+    assert finding.remedy == f"no package of {last}; build with: {command.format(last)}"
     package(folder / last, last)
     finding = doctor.find_designs("npu2")
     assert finding.remedy == ""

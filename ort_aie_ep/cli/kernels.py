@@ -222,7 +222,7 @@ def words_command(
 @kernels.command("draw")
 def draw_command(
     design: OneDesign,
-    out: Annotated[Path, typer.Argument(help="The .svg or .png file to write.")],
+    out: Annotated[Path, typer.Argument(metavar="FILE", help="The .svg or .png file to write.")],
     device: DeviceName = "npu2",
 ) -> None:
     """Draw where the workers and fifos of a design are placed."""

@@ -202,7 +202,7 @@ def plans_line(plans: Sequence[PlanSteps], divided_by: Sequence[Divider]) -> str
     if len(dividers) > _KINDS + 1:
         dividers[_KINDS:] = [f"{len(dividers) - _KINDS} other kinds of nodes"]
     if dividers:
-        line += f"; nodes of ONNX Runtime's divide them: {_listed(dividers)}"
+        line += f"; divided by ONNX Runtime's nodes: {_listed(dividers)}"
     return line
 
 
@@ -339,7 +339,7 @@ def accuracy_tables(report: AccuracyReport) -> RenderableType:
         table.title_justify, table.title_style = "left", "bold"
         for score in scores:
             table.add_row(
-                score.variant.replace("ours", "ort_aie_ep"),
+                score.variant,
                 _interval(score.perplexity, ".2f"),
                 _interval(score.ratio, ".4f"),
                 f"{score.top1:.2%}",

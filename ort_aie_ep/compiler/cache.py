@@ -1,11 +1,11 @@
-"""Compiled models that `ort_aie_ep.session` keeps: made once for each content and choice.
+"""Compiled models that `ort_aie_ep.session` keeps: made once for each content and set of options.
 
-    <cache>/sources/<hash of a path>.json   what lies at that path: file stats and content hashes
+    <cache>/sources/<hash of a path>.json   what is at that path: file stats and content hashes
     <cache>/<key>/                          model, weights, compilation's report, manifest.json
 
-Each file and each entry is written beside and renamed, so that processes see all of it or nothing;
-of several that compile the same, the first one's entry stays. `cache_entries` has what is in use,
-and what goes.
+Each file and each entry is written beside its place and then renamed, so that processes see all of
+it or nothing. If several processes compile the same model, the first one's entry stays.
+`cache_entries` tracks what is in use, and decides what is removed.
 """
 
 from __future__ import annotations
@@ -44,26 +44,26 @@ from ort_aie_ep.models.tokenizer import tokenizer_file
 from ort_aie_ep.progress import Count, Progress
 
 VARIABLE = "ORT_AIE_CACHE"
-# A file that was written in the same tick of the file system's clock as it was hashed looks like
-# the hashed one; ticks are 10 ms at most on Linux, 2 s on FAT and some network file systems.
+# A file written in the same tick of the file system's clock in which it was hashed looks like the
+# hashed one. Ticks are at most 10 ms on Linux, 2 s on FAT and some network file systems.
 SETTLED_NS = 3_000_000_000
-# A folder of its own: the build keeps ONNX Runtime's headers beside it.
+# A separate folder, because the build keeps ONNX Runtime's headers beside it.
 _OWN = "ort_aie_ep/models"
 _ROUNDS = 10
-# Rooms of the package whose modules decide how a compilation comes out.
+# Parts of the package whose modules affect the result of a compilation.
 ROOMS = ("formats", "models", "runtime", "compiler", "graph_passes")
 _COMPILED_WITH = ("onnx", "onnx_ir", "onnxscript", "numpy")
-# What is read of a file at a time: hashing is as fast as with larger blocks.
+# Bytes to read from a file at a time; hashing is no faster with larger blocks.
 _HASH_BLOCK = 1 << 20
 _blake2b = partial(hashlib.blake2b, digest_size=20)
 
-# File, as the model names it → (bytes, modified ns, changed ns, inode).
+# File, by its name in the model → (bytes, modified ns, changed ns, inode).
 _Stats = dict[str, list[int]]
 
 
 @dataclass(frozen=True)
 class Choices:
-    """What a compilation may do differently: the options of `ort_aie_ep.compile`."""
+    """The options of `ort_aie_ep.compile` that change a compilation."""
 
     kv: str | None = None
     calibration: str | None = None
@@ -80,31 +80,31 @@ class Opened:
 
     Attributes:
         file: its .onnx file.
-        lock: while it is open, the file's entry is not removed; None for a file of the user's.
+        lock: while it is open, the file's entry is not removed; None for the user's own file.
     """
 
     file: Path
     lock: BinaryIO | None = None
 
     def close(self) -> None:
-        """Lets the entry be removed."""
+        """Allows the entry to be removed."""
         if self.lock is not None:
             self.lock.close()
 
     def close_with(self, session: object) -> None:
-        """Lets the entry be removed once `session` is gone."""
+        """Allows the entry to be removed once `session` is gone."""
         if self.lock is not None:
             weakref.finalize(session, self.lock.close)
 
 
 @dataclass(frozen=True)
 class _Source:
-    """What lies at a path.
+    """What is at a path.
 
     Attributes:
         compiled: whether it is a compiled model; nothing is hashed then.
-        stats: of the .onnx file and its external data files.
-        digests: BLAKE2b of the same files.
+        stats: stats of the .onnx file and its external data files.
+        digests: BLAKE2b hashes of the same files.
     """
 
     compiled: bool
@@ -116,14 +116,14 @@ def cache_folder(given: str | os.PathLike[str] | None = None) -> Path:
     """`given`, or $ORT_AIE_CACHE, or ort_aie_ep/models in $XDG_CACHE_HOME or in ~/.cache.
 
     Raises:
-        AieError: none is set and there is no home.
+        AieError: none of them is set and there is no home folder.
     """
     if given is not None:
         return Path(given)
     if own := os.environ.get(VARIABLE):
         return Path(own)
     shared = os.environ.get("XDG_CACHE_HOME", "")
-    if Path(shared).is_absolute():  # others are to be ignored, says the specification
+    if Path(shared).is_absolute():  # the specification says to ignore others
         return Path(shared, _OWN)
     try:
         return Path.home() / ".cache" / _OWN
@@ -138,26 +138,26 @@ def compiled_file(
     progress: Progress | None = None,
     limit: int | None = None,
 ) -> Opened:
-    """The .onnx file of `source`'s compilation, made now if the cache has none that is whole.
+    """The .onnx file of `source`'s compilation, made now if the cache has no complete one.
 
-    The key is a hash of the model's files, of the code that compiles, this package's version and
-    the choices. Hashing reads all weights, about 1 s for 1 GB. It is done once: afterwards a file
-    with the same path, size, modification and change time, and inode counts as unchanged. Of a
-    cached entry, the .onnx file's hash and the sizes of all others are checked; weights are not
-    read. After a compilation, entries beyond `limit` bytes go, those not used for longest first.
-    `progress` counts the bytes that are hashed, then those of weights that are written.
+    The key is a hash of the model's files, the compiler's code, this package's version and the
+    options. Hashing reads all weights, about 1 s for 1 GB. It is done once: afterwards a file with
+    the same path, size, modification time, change time and inode counts as unchanged. For a cached
+    entry, the .onnx file's hash and the sizes of all other files are checked; weights are not read.
+    After a compilation, entries beyond `limit` bytes are removed, the least recently used first.
+    `progress` counts the bytes that are hashed, then the bytes of weights that are written.
 
     Returns:
-        The file in the cache, or `source`'s own if that is compiled already.
+        The file in the cache, or `source`'s own if it is already compiled.
 
     Raises:
-        AieError: `source` is no model, is damaged or has nothing to compile; it is compiled already
-            but choices are made; it changes meanwhile; the cache cannot be written.
+        AieError: `source` is not a model, is damaged or has nothing to compile; it is already
+            compiled but options are given; it changes in the meantime; the cache cannot be written.
     """
     folder = find_model(source)
     if source.is_dir() and folder.is_optimum_encoder_decoder:
         raise AieError(
-            f"{source} is an encoder and decoders, and a session runs one of them: give its file"
+            f"{source} is an encoder and decoders, and a session runs one of them: pass its file"
         )
     model = folder.model
     index = cache / SOURCES / f"{_hash(os.fsencode(model.absolute()))}.json"
@@ -165,8 +165,8 @@ def compiled_file(
     if found.compiled:
         if choices != Choices():
             raise AieError(
-                f"{model} is compiled already: kv, calibration, last_logits, fuse, plan, quantize "
-                "and keep belong to its compilation; leave them out, or give the model it was made "
+                f"{model} is already compiled: kv, calibration, last_logits, fuse, plan, quantize "
+                "and keep apply to the compilation; omit them, or pass the model that it was made "
                 "from"
             )
         return Opened(model)
@@ -188,11 +188,11 @@ def compiled_file(
                 return Opened(entry / model.name, lock)
             lock.close()
         _build(model, found.stats, entry, choices, progress)
-    raise AieError(f"{entry} goes away again and again: does another process clear {cache}?")
+    raise AieError(f"{entry} keeps disappearing: is another process clearing {cache}?")
 
 
 def _calibration_digests(folder: ModelFolder, choices: Choices) -> list[str]:
-    """Hashes of the files besides the model's that a quantised KV cache's scales come from."""
+    """Hashes of the other files that the scales of a quantised KV cache come from."""
     if choices.kv not in BITS:
         return []
     given = [] if choices.calibration is None else [Path(choices.calibration)]
@@ -201,8 +201,8 @@ def _calibration_digests(folder: ModelFolder, choices: Choices) -> list[str]:
 
 @memoised
 def code_digest() -> str:
-    """A hash of what decides how a compilation comes out: the modules that compile, the passes, the
-    native module, which packs weights, and the versions of the packages that they compile with."""
+    """A hash of everything that affects the result of a compilation: the compiler's modules, the
+    passes, the native module, which packs weights, and the versions of the packages they use."""
     digest = _blake2b()
     package = Path(ort_aie_ep.__file__).parent
     paths = sorted(package.glob("*.py"))
@@ -220,7 +220,7 @@ def code_digest() -> str:
 
 
 def _versions() -> list[str]:
-    """Names with versions of _COMPILED_WITH, from their folders: importlib.metadata takes 10 ms."""
+    """Names and versions of _COMPILED_WITH, from their folders: importlib.metadata takes 10 ms."""
     specs = (find_spec(name) for name in _COMPILED_WITH)
     sites = {Path(spec.origin).parent.parent for spec in specs if spec and spec.origin}
     found = [path.name for site in sites for path in site.glob("*.dist-info")]
@@ -231,7 +231,7 @@ def _versions() -> list[str]:
 
 
 def _indexed(index: Path, model: Path) -> _Source | None:
-    """What the index says of a path, unless its files changed since."""
+    """The index's entry for a path, unless its files have changed since."""
     try:
         content = read_json(index)
         stats = {
@@ -246,8 +246,8 @@ def _indexed(index: Path, model: Path) -> _Source | None:
 
 
 def _read_source(index: Path, model: Path, progress: Progress | None) -> _Source:
-    """Reads and hashes the model's files, and notes that in the index."""
-    # Imported here: reopening needs none of onnx_ir, which takes longer to import than all of it.
+    """Reads and hashes the model's files, and records the result in the index."""
+    # Imported here: reopening does not need onnx_ir, whose import takes longer than all the rest.
     from ort_aie_ep.models.onnx_file import external_files, is_compiled, load_model
 
     before = _stats(model, [model.name])
@@ -267,7 +267,7 @@ def _read_source(index: Path, model: Path, progress: Progress | None) -> _Source
     _require_unchanged(model, source.stats)
     newest = max(max(times) for _, *times, _ in source.stats.values())
     if time.time_ns() - newest > SETTLED_NS:
-        with suppress(OSError):  # a cache that is filled but read-only serves too
+        with suppress(OSError):  # a filled, read-only cache works too
             index.parent.mkdir(parents=True, exist_ok=True)
             write_json(index, asdict(source))
     return source
@@ -287,14 +287,14 @@ def _require_unchanged(model: Path, before: _Stats) -> None:
     except OSError:
         same = False
     if not same:
-        raise AieError(f"{model} changed while it was read: try again when it is complete")
+        raise AieError(f"{model} changed while it was being read: try again when it is complete")
 
 
 # --- entries ---
 
 
 def _whole(entry: Path, name: str) -> bool:
-    """Whether an entry is there and as it was written, but for the contents of the weights."""
+    """Whether an entry is there, as it was written; the contents of weights are not checked."""
     try:
         manifest: Field = read_json(entry / MANIFEST)
         sizes = {file: size.integer() for file, size in manifest.field("bytes").members()}
@@ -310,7 +310,7 @@ def _whole(entry: Path, name: str) -> bool:
 def _build(
     model: Path, stats: _Stats, entry: Path, choices: Choices, progress: Progress | None
 ) -> None:
-    """Compiles beside the entry and puts it there."""
+    """Compiles into a folder beside the entry and moves it there."""
     from ort_aie_ep.compiler.compile import compile_model
 
     cache = entry.parent
@@ -337,7 +337,7 @@ def _build(
 
 
 def _install(new: Path, entry: Path, name: str) -> None:
-    """Renames `new` to `entry`, unless a whole one is there by now; a broken one goes."""
+    """Renames `new` to `entry`, unless a complete one is there by now; removes a broken one."""
     for attempt in range(_ROUNDS):
         try:
             new.rename(entry)
@@ -347,9 +347,9 @@ def _install(new: Path, entry: Path, name: str) -> None:
                 raise
         if _whole(entry, name):
             return
-        with suppress(FileNotFoundError):  # another process does the same
+        with suppress(FileNotFoundError):  # another process is doing the same
             entry.rename(new.with_name(f"broken-{attempt}"))
-    raise AieError(f"{entry} is replaced again and again by other processes: remove it")
+    raise AieError(f"other processes keep replacing {entry}: remove it")
 
 
 @contextmanager
@@ -362,7 +362,7 @@ def _writing(cache: Path) -> Iterator[None]:
 
 
 def _remedy() -> str:
-    return f"choose a folder with cache_dir=… or the environment variable {VARIABLE}"
+    return f"choose a folder with cache_dir=… or with the environment variable {VARIABLE}"
 
 
 # --- files ---
@@ -374,7 +374,7 @@ def _file_hash(path: Path) -> str:
 
 
 def _counted_hash(path: Path, count: Count) -> str:
-    """As `_file_hash`; `count` gets a step of each block."""
+    """Like `_file_hash`; `count` gets a step for each block."""
     count.begin(f"hashing {path.name}")
     digest, block = _blake2b(), bytearray(_HASH_BLOCK)
     view = memoryview(block)

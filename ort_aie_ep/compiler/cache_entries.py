@@ -1,8 +1,8 @@
-"""The entries of a cache: which there are, which are in use, and which go when it grows too large.
+"""The entries of a cache: which exist, which are in use, and which to remove when it is too large.
 
-An entry is in use while a process has a shared lock on its manifest, which a session keeps as long
-as it lives; the system drops it with the process. When an entry was used last is its manifest's
-time. Where a file system has no locks, nothing is removed but by `clear`.
+An entry is in use while a process has a shared lock on its manifest. A session keeps that lock as
+long as it lives; the system drops it with the process. The manifest's time is when the entry was
+last used. On a file system without locks, only `clear` removes anything.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ MANIFEST = "manifest.json"
 SOURCES = "sources"
 WORK = ".work-"
 LIMIT_VARIABLE = "ORT_AIE_CACHE_LIMIT"
-# Six models of 8B weights at five bits.
+# Six models of 8 billion weights at five bits.
 DEFAULT_LIMIT = 32_000_000_000
-# What a killed process leaves of its work goes away when another one works in the cache.
+# When another process works in the cache, it removes what a killed process left.
 LEFTOVER_SECONDS = 24 * 3600
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _KEY, _INDEX = re.compile(r"[0-9a-f]{40}"), re.compile(r"\.?[0-9a-f]{40}\.json.*")
-_JUST_MADE = 60  # seconds in which a folder for work may not be locked yet
+_JUST_MADE = 60  # seconds in which a work folder may not be locked yet
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", re.IGNORECASE)
 
 
@@ -43,13 +43,13 @@ class Entry:
     """A compiled model in a cache.
 
     Attributes:
-        folder: where it lies.
-        source: the .onnx file that it was made from; empty for an entry that is broken.
-        choices: the options of its compilation that were given.
-        bytes: of all its files.
-        used: when it was opened last, seconds since 1970.
-        code: of which passes and native module it is; see `code_digest`.
-        in_use: whether a session of some process has it open.
+        folder: its folder.
+        source: the .onnx file that it was made from; empty for a broken entry.
+        choices: the options that were given for its compilation.
+        bytes: size of all its files.
+        used: when it was last opened, seconds since 1970.
+        code: hash of the passes and native module that made it; see `code_digest`.
+        in_use: whether a session of any process has it open.
     """
 
     folder: Path
@@ -71,7 +71,7 @@ class Cleared:
 
 
 def cache_limit(given: str | None = None) -> int | None:
-    """Bytes that a cache may have: `given`, or $ORT_AIE_CACHE_LIMIT, or 32 GB; None: any number.
+    """Maximum bytes of a cache: `given`, or $ORT_AIE_CACHE_LIMIT, or 32 GB; None: no limit.
 
     Raises:
         AieError: it is neither a size, such as 20GB, nor "none".
@@ -88,25 +88,25 @@ def cache_limit(given: str | None = None) -> int | None:
 
 
 def entries(cache: Path) -> list[Entry]:
-    """All entries, the one that was used last first. Broken ones are there too."""
+    """All entries, the most recently used first, including broken ones."""
     found = []
     for folder in _folders(cache):
-        with suppress(OSError):  # it goes away at this moment
+        with suppress(OSError):  # it is being removed at this moment
             found.append(_entry(folder))
     return sorted(found, key=lambda entry: -entry.used)
 
 
 def use(folder: Path) -> BinaryIO | None:
-    """Marks an entry as used now, and as in use until what this gives is closed.
+    """Marks an entry as used now, and as in use until the returned file is closed.
 
-    None where the entry is not there, or goes away at this moment.
+    Returns None if the entry is not there, or is being removed at this moment.
     """
     path = folder / MANIFEST
     try:
         manifest = open_regular(path)
     except OSError:
         return None
-    with suppress(OSError):  # without locks it can be opened too
+    with suppress(OSError):  # it can be opened without locks too
         fcntl.flock(manifest, fcntl.LOCK_SH)
     try:
         same = os.path.samestat(os.fstat(manifest.fileno()), path.stat())
@@ -121,9 +121,9 @@ def use(folder: Path) -> BinaryIO | None:
 
 
 def keep_below(cache: Path, limit: int | None) -> None:
-    """Removes what was used least recently until the entries take `limit` bytes at most.
+    """Removes the least recently used entries until the rest take at most `limit` bytes.
 
-    What is in use stays, so that they may take more.
+    Entries in use stay, so the cache may remain larger.
     """
     if limit is None:
         return
@@ -135,9 +135,9 @@ def keep_below(cache: Path, limit: int | None) -> None:
 
 
 def clear(cache: Path, progress: Progress | None = None) -> Cleared:
-    """Removes all entries but those in use, what is known of sources, and leftovers of work.
+    """Removes all entries except those in use, the index of sources, and leftover work.
 
-    `progress` counts bytes of entries, those that stay included.
+    `progress` counts bytes of entries, including those that stay.
 
     Raises:
         AieError: something cannot be removed.
@@ -152,10 +152,10 @@ def clear(cache: Path, progress: Progress | None = None) -> Cleared:
         elif _locked(entry.folder):
             in_use += 1
         else:
-            raise AieError(f"{entry.folder} cannot be removed: is it yours?")
+            raise AieError(f"{entry.folder} cannot be removed: check that it belongs to you")
         count.step(entry.bytes)
     for index in (cache / SOURCES).glob("*"):
-        if _INDEX.fullmatch(index.name):  # the folder may be one that has other things too
+        if _INDEX.fullmatch(index.name):  # the folder may also hold other things
             index.unlink(missing_ok=True)
     with suppress(OSError):
         (cache / SOURCES).rmdir()
@@ -165,7 +165,7 @@ def clear(cache: Path, progress: Progress | None = None) -> Cleared:
 
 @contextmanager
 def work_folder(cache: Path) -> Iterator[Path]:
-    """A folder for work that no other process removes, and that goes away. Raises OSError."""
+    """A work folder that no other process removes, deleted at the end. Raises OSError."""
     with tempfile.TemporaryDirectory(prefix=WORK, dir=cache, ignore_cleanup_errors=True) as name:
         descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -177,7 +177,7 @@ def work_folder(cache: Path) -> Iterator[Path]:
 
 
 def remove_leftovers(cache: Path, older_than: float = LEFTOVER_SECONDS) -> None:
-    """Removes what processes that are gone have left of their work."""
+    """Removes work that ended processes have left behind."""
     for path in cache.glob(f"{WORK}*"):
         with suppress(OSError):
             if time.time() - path.stat().st_mtime <= older_than or _locked(path, manifest=""):
@@ -213,7 +213,7 @@ def _entry(folder: Path) -> Entry:
 
 
 def _locked(folder: Path, manifest: str = MANIFEST) -> bool:
-    """Whether another process, or another session of this one, has a lock."""
+    """Whether another process, or another session of this process, has a lock."""
     try:
         descriptor = os.open(folder / manifest, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -228,13 +228,13 @@ def _locked(folder: Path, manifest: str = MANIFEST) -> bool:
 
 
 def _remove(cache: Path, folder: Path) -> bool:
-    """Removes an entry unless it is in use; whether it is gone."""
+    """Removes an entry unless it is in use; returns whether it is gone."""
     manifest: int | None = None
     try:
-        with suppress(FileNotFoundError, NotADirectoryError):  # a broken one, which nobody opens
+        with suppress(FileNotFoundError, NotADirectoryError):  # a broken entry, which nobody opens
             manifest = os.open(folder / MANIFEST, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             fcntl.flock(manifest, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Out of sight at once; who opens it meanwhile finds that it is gone, and makes it again.
+        # Renamed out of sight at once: a process that opens it now finds it gone, and remakes it.
         with work_folder(cache) as scratch:
             folder.rename(scratch / "removed")
             if manifest is not None:

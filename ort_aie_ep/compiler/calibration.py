@@ -1,7 +1,7 @@
-"""Scales for a quantised KV cache: the model reads a text, and its keys and values say how large
-each channel gets.
+"""Scales for a quantised KV cache: the model reads a text, and its keys and values show how large
+each channel becomes.
 
-What is calibrated is what the cache holds: keys after norm and rotation, in the compiled model
+Calibration measures the cache's contents: keys after norm and rotation, in the compiled model
 before its cache changes, on this CPU.
 """
 
@@ -32,23 +32,23 @@ from ort_aie_ep.runtime import sessions
 
 Tokens = npt.NDArray[np.int64]
 
-# Windows of the text, at even distances: all but the last give the scales, which are tried on it.
+# Evenly spaced windows of the text: all but the last give the scales; the last one tests them.
 WINDOWS = 5
 WINDOW_TOKENS = 512
 LEAST_TOKENS = 32
-# More than a token has, so that a window's part of the text is long enough.
+# More characters than a token has, so that each window's part of the text is long enough.
 _CHARACTERS = 8
 TOKEN_IDS = ".npy"
 
 
 @dataclass(frozen=True)
 class CacheError:
-    """What the cache of one attention loses to its codes, on text that gave no scales.
+    """The error of one attention's quantised cache, on text that the scales did not come from.
 
     Attributes:
         node: the attention.
         keys: root mean square error over the root mean square of its keys.
-        values: the same of its values.
+        values: the same for its values.
     """
 
     node: str
@@ -62,10 +62,10 @@ class CacheReport:
 
     Attributes:
         kv: "int8" or "int4".
-        text: what the scales come from.
-        tokens: of it.
-        layers: what each attention loses.
-        left: inputs with caches of attention that is not an aie operator, and that stay.
+        text: the source of the scales.
+        tokens: tokens of that text.
+        layers: the errors of each attention.
+        left: inputs that keep their caches, because their attention is not an aie operator.
     """
 
     kv: str
@@ -75,7 +75,7 @@ class CacheReport:
     left: tuple[str, ...]
 
     def errors(self) -> dict[str, dict[str, float]]:
-        """Of keys and of values: the error of each attention."""
+        """The error of each attention, for keys and for values."""
         return {
             "keys": {layer.node: layer.keys for layer in self.layers},
             "values": {layer.node: layer.values for layer in self.layers},
@@ -84,7 +84,7 @@ class CacheReport:
 
 @dataclass(frozen=True)
 class CalibrationText:
-    """Windows of tokens; `source` says whose, for the report."""
+    """Windows of tokens; `source` is the text's name in the report."""
 
     source: str
     windows: tuple[Tokens, ...]
@@ -96,8 +96,8 @@ class CalibrationText:
 
 
 def reader(source: ModelFolder) -> ModelFolder:
-    """The folder that says how to run a model: of a bare .onnx file, the one around it, where that
-    is its model's."""
+    """The folder that says how to run a model: for a bare .onnx file, the folder around it, if
+    that folder's model is the file."""
     if source.genai_config is not None:
         return source
     try:
@@ -109,22 +109,22 @@ def reader(source: ModelFolder) -> ModelFolder:
 
 def read_text(folder: ModelFolder, given: Path | None, kv: str) -> CalibrationText:
     """The windows of a file, or by default of the standard library's sources that the demonstration
-    model is trained on, none of which `ort-aie accuracy` measures.
+    model is trained on; `ort-aie accuracy` measures with none of them.
 
-    A file is text, or, where its name ends in TOKEN_IDS, an array (windows, tokens) of token ids.
+    A file is text, or, if its name ends in TOKEN_IDS, an array (windows, tokens) of token ids.
 
     Raises:
-        AieError: text is given or the default, and the folder has no tokenizer; the file cannot be
-            read, or is too short.
+        AieError: the source is text and the folder has no tokenizer; the file cannot be read, or
+            is too short.
     """
     window = min(WINDOW_TOKENS, context_length(folder))
     if given is not None and given.suffix == TOKEN_IDS:
         return _read_ids(given, window)
     if not has_tokenizer(folder):
         raise AieError(
-            f"kv type {kv}: its scales come from what the model makes of text, and {folder.path} "
-            "has no tokenizer.json to turn text into tokens: put the one of the model's source "
-            f"there, or give token ids, an integer array (windows, tokens) saved by numpy.save: "
+            f"kv type {kv}: the model has to read text to find its scales, and {folder.path} has "
+            "no tokenizer.json to turn text into tokens: copy it there from the model's source, or "
+            f"pass token ids, an integer array (windows, tokens) saved by numpy.save: "
             f"calibration (--calibration) IDS{TOKEN_IDS}. Random ids give wrong scales"
         )
     if given is None:
@@ -142,8 +142,8 @@ def read_text(folder: ModelFolder, given: Path | None, kv: str) -> CalibrationTe
     shortest = min(len(tokens) - len(prefix) for tokens in windows)
     if shortest < min(LEAST_TOKENS, window - len(prefix)):
         raise AieError(
-            f"{source}: a fifth of it has {shortest} tokens; calibrating wants {window} and needs "
-            f"{LEAST_TOKENS}: give a longer text"
+            f"{source}: a fifth of it has {shortest} tokens; calibration uses up to {window} and "
+            f"needs at least {LEAST_TOKENS}: pass a longer text"
         )
     return CalibrationText(source, tuple(windows))
 
@@ -163,21 +163,23 @@ def _read_file(path: Path) -> str:
 
 def _read_ids(path: Path, window: int) -> CalibrationText:
     try:
-        # Mapped: a header that promises more than the file has is an error before it is memory.
+        # Mapped, so that a header that claims more than the file has fails before memory is used.
         ids = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
         raise AieError(f"token ids {path} cannot be read: {error.strerror or error}") from error
-    except Exception as error:  # numpy raises many kinds where a header is damaged
-        raise AieError(f"token ids {path} are not an array of numpy.save: {error}") from error
+    except Exception as error:  # numpy raises many kinds for damaged headers
+        raise AieError(f"token ids {path} are not an array saved by numpy.save: {error}") from error
     if not isinstance(ids, np.ndarray):
-        raise AieError(f"token ids {path} are an archive; expected one array of numpy.save")
+        raise AieError(f"token ids {path} are an archive; expected one array saved by numpy.save")
     if ids.ndim != 2 or ids.dtype.kind not in "iu" or ids.shape[0] < 2 or not ids.shape[1]:
         raise AieError(
-            f"token ids {path} must be integers (windows, tokens), two windows or more, got "
+            f"token ids {path} must be integers (windows, tokens) in two or more windows, got "
             f"{ids.dtype} {ids.shape}"
         )
     if ids.shape[1] > window:
-        raise AieError(f"token ids {path} have {ids.shape[1]} in a window; expected up to {window}")
+        raise AieError(
+            f"token ids {path} have {ids.shape[1]} in a window; expected at most {window}"
+        )
     return CalibrationText(str(path), tuple(ids.astype(np.int64)))
 
 
@@ -188,14 +190,14 @@ def calibrate(
     kv: str,
     text: CalibrationText,
 ) -> tuple[list[Scales], CacheReport]:
-    """Scales of each attention's codes, and what they lose.
+    """Scales of each attention's codes, and their error.
 
     Args:
-        model: the .onnx file of the compiled model, with the cache that it has by itself.
-        folder: its configuration, as of the source.
-        attentions: of that model.
+        model: the .onnx file of the compiled model, with its unquantised cache.
+        folder: the source's folder, with its configuration.
+        attentions: the attentions of that model.
         kv: "int8" or "int4".
-        text: what it reads.
+        text: the text that it reads.
 
     Raises:
         AieError: the model cannot be run on tokens alone, or its keys or values are not finite.
@@ -225,7 +227,7 @@ def calibrate(
 
 
 class CacheReader:
-    """A session on a model, and its keys and values of one window after another."""
+    """A session on a model that reads its keys and values window by window."""
 
     def __init__(self, model: Path, folder: ModelFolder, kv: str, rows: int) -> None:
         self._session = sessions.open_session(model, sessions.Options("host", log="quiet"))
@@ -234,17 +236,17 @@ class CacheReader:
             self._interface: Interface = read_interface(folder, inputs, outputs, rows)
         except Unfit as reason:
             raise AieError(
-                f"kv type {kv}: to find its scales, the model has to read a text, and it cannot be "
+                f"kv type {kv}: the model has to read a text to find its scales, and it cannot be "
                 f"run by itself: {reason}"
             ) from None
         self._vocabulary = self._interface.vocabulary
         self._kv = kv
 
     def rows(self, tokens: Tokens) -> dict[str, Floats]:
-        """Name of the past → (1, KV heads, tokens, head size), of each cache."""
+        """For each cache: name of the past → (1, KV heads, tokens, head size)."""
         if tokens.min() < 0 or tokens.max() >= self._vocabulary:
             raise AieError(
-                f"kv type {self._kv}: token ids for calibrating are from {tokens.min()} to "
+                f"kv type {self._kv}: token ids for calibration range from {tokens.min()} to "
                 f"{tokens.max()}, and the model has {self._vocabulary} tokens"
             )
         interface, count = self._interface, len(tokens)
@@ -257,7 +259,7 @@ class CacheReader:
             past = np.zeros(shape, dtype)
             present = past
             if cache not in interface.states:
-                # The cache of a window keeps all rows where it has room for them.
+                # The cache of a sliding window keeps all rows if it has room for them.
                 shape[2] = max(shape[2], count)
                 present = np.zeros(shape, dtype)
                 past = present if interface.shared else past

@@ -29,7 +29,7 @@ from ort_aie_ep.progress import Progress
 
 __all__ = ["PAGE", "REPORT", "CompileResult", "compile_model"]
 
-# What the passes replace: node by node, among ONNX's own operators too, and with `quantize`.
+# What the passes replace: node by node, also among ONNX's own operators, and with `quantize`.
 NODE_BY_NODE = ("MatMulNBits of 4 or 2 bits", "GroupQueryAttention")
 WITH_FUSION = (
     "int4 DequantizeLinear in blocks",
@@ -38,9 +38,9 @@ WITH_FUSION = (
     "exported attention with a KV cache",
 )
 WITH_QUANTIZE = ("MatMul", "Gemm with float weights")
-COMPILED_ALREADY = "is compiled already: use it as it is, or give the model that it was made from"
-UNNAMED = "is copied as it is: nothing names it as a part of the model"
-# Parts of genai_config.json whose float weights `quantize` leaves: it is for the language model.
+COMPILED_ALREADY = "is already compiled: use it as it is, or pass the model that it was made from"
+UNNAMED = "is copied as it is: nothing names it as part of the model"
+# `quantize` is for the language model: it leaves float weights of these genai_config.json parts.
 NOT_QUANTISED = ("embedding", "vision", "speech", "joiner", "vad")
 
 
@@ -59,28 +59,30 @@ def compile_model(
 ) -> CompileResult:
     """Compiles the model in `source` into the new folder `destination`.
 
-    Of what NODE_BY_NODE and WITH_FUSION name, projections become aie.Q4NXMatMul, attention becomes
-    aie.FlowAttention, and a quantised embedding aie.Q4NXGather, on the lm_head's tensor if they are
-    tied; with `quantize`, MatMul and Gemm with constant float weights become aie.Q4NXMatMul or
-    aie.GEMM. Names, types and shapes of the graph's inputs and outputs stay unless asked otherwise.
-    Other .onnx files of the folder are compiled too where genai_config.json or optimum's names make
-    them parts of the model; what remains is carried over. A link that leads out of the folder is
-    not followed there, but named in the result's notes (`model_folder.why_not_carried`).
+    NODE_BY_NODE and WITH_FUSION name the nodes that are replaced: projections become
+    aie.Q4NXMatMul, attention becomes aie.FlowAttention, and a quantised embedding becomes
+    aie.Q4NXGather, on the lm_head's tensor if they are tied. With `quantize`, MatMul and Gemm with
+    constant float weights become aie.Q4NXMatMul or aie.GEMM. Names, types and shapes of the graph's
+    inputs and outputs stay unless an option changes them. Other .onnx files of the folder are
+    compiled too if genai_config.json or optimum's names make them parts of the model; remaining
+    files are carried over. A link that leads out of the folder is not followed, but named in the
+    result's notes (`model_folder.why_not_carried`).
 
     Args:
         source: an onnxruntime-genai folder, a folder with one .onnx file or with an encoder and
             decoders (as optimum exports), or an .onnx file.
-        destination: a folder that does not exist yet. It is written beside and renamed at the end.
+        destination: a folder that does not exist yet. It is written under another name beside it
+            and renamed at the end.
         kv: "f16" or "bf16" gives past and present that type; "int8" or "int4" makes them codes
             with a scale for each channel; None leaves them.
-        calibration: where the scales of those codes come from, which the model reads: a file of
-            text, or of token ids, (windows, tokens) of numpy.save. By default sources of Python's
-            standard library.
-        last_logits: give each row's last token's logits alone, (batch, 1, vocabulary); the
+        calibration: the file that the model reads to find the scales of those codes: text, or token
+            ids (windows, tokens) saved by numpy.save. By default sources of Python's standard
+            library.
+        last_logits: return only the logits of each row's last token, (batch, 1, vocabulary): the
             last that attention_mask shows, so rows may be padded on either side.
-        fuse: let norms, residuals and gates join the projections; False replaces node by
-            node and leaves what WITH_FUSION names.
-        plan: make one node, aie.Plan, of each region; False leaves a node for each step, with the
+        fuse: fuse norms, residuals and gates into the projections; False replaces node by node and
+            leaves what WITH_FUSION names.
+        plan: turn each region into one node, aie.Plan; False leaves a node for each step, with the
             same results.
         quantize: what float weights become: "q4nx" (4 bits, a range searched for each group of 32)
             or "bf16" (bfloat16 operands, float32 sums); None leaves them.
@@ -88,11 +90,11 @@ def compile_model(
         progress: counts bytes of weights as they are written.
 
     Raises:
-        AieError: the source is no model, is damaged, or has nothing to compile; ONNX Runtime does
-            not open it, for more than operators or types that it lacks here; the destination
-            exists or cannot be written; a pattern of `keep` matches nothing, or there is nothing to
-            keep from; no text can be had to calibrate with, or the model cannot read it. Nothing is
-            left behind then.
+        AieError: the source is not a model, is damaged, or has nothing to compile; ONNX Runtime
+            does not open it, for other reasons than operators or types that it lacks here; the
+            destination exists or cannot be written; a pattern of `keep` matches nothing, or `keep`
+            is given without `quantize`; there is no text to calibrate with, or the model cannot
+            read it. Nothing is then left behind.
     """
     form = _weight_form(quantize, keep)
     cache = KvCache(kv, None if calibration is None else Path(calibration))
@@ -100,12 +102,12 @@ def compile_model(
     target = Path(destination)
     check_destination(target)
     folder = find_model(Path(source))
-    # A bare .onnx file says nothing of its neighbours: they stay where they are.
+    # A bare .onnx file says nothing about its neighbours: they stay where they are.
     others = other_models(folder) if Path(source).is_dir() else []
     models = _convert(folder, others, _Passes(fuse, form), keep)
     if all(file.left for file in models):
         raise AieError(f"{folder.model} {models[0].left}{_first_reasons(models[0])}")
-    # Listed before anything is written: the destination may lie inside the source.
+    # Listed before anything is written: the destination may be inside the source.
     files = _other_files(folder, models) if Path(source).is_dir() else []
     return write_folder(
         target,
@@ -121,7 +123,7 @@ def compile_model(
 
 @dataclass(frozen=True)
 class _Source:
-    """An .onnx file as it was loaded: no model where `left` says why it is not looked into."""
+    """An .onnx file as it was loaded; without a model if `left` says why it is left alone."""
 
     path: Path
     role: str
@@ -143,7 +145,7 @@ class _Source:
 
 @dataclass(frozen=True)
 class _Passes:
-    """What the passes are to do."""
+    """What the passes should do."""
 
     fuse: bool
     form: WeightForm | None
@@ -166,7 +168,7 @@ class _Passes:
 def _convert(
     folder: ModelFolder, others: Sequence[OtherModel], passes: _Passes, keep: Sequence[str]
 ) -> list[ModelFile]:
-    """The main model, and the others that are parts of it, after the passes."""
+    """The main model and its other parts, after the passes."""
     model = load_model(folder.model)
     main = _Source(folder.model, "decoder", model, _data(model), "")
     sources = [main, *(_Source.of(other) for other in others)]
@@ -175,7 +177,7 @@ def _convert(
         if source.model is not None:
             name_nodes(source.model)
             names += matching_patterns(source.model, keep) if passes.form_for(source) else []
-    # The passes complain of a pattern that matches nothing: one without a match goes to the main.
+    # The passes reject a pattern that matches nothing, so give unmatched ones to the main model.
     unmatched = [name for name in keep if not any(name in names for names in matching)]
     matching[0] += unmatched
     files = [passes.run(source, names) for source, names in zip(sources, matching, strict=True)]
@@ -188,8 +190,8 @@ def _data(model: ir.Model) -> frozenset[Path]:
 
 
 def _unchanged(file: ModelFile, written: set[Path]) -> ModelFile:
-    """A file without aie.* nodes: to be copied, or, if the data that it reads will be another
-    file's of that name, to be written as it is with data of its own."""
+    """A file without aie.* nodes: copied, or, if another file's data will take the name of its
+    data file, written unchanged with its own data."""
     model = load_model(file.path) if file.data & written else None
     return replace(file, model=model)
 
@@ -201,8 +203,8 @@ def _nothing_to_compile(fuse: bool, form: WeightForm | None) -> str:
     text = f"has nothing to compile: no {', '.join(ops)} or {last} that can be replaced"
     if not fuse:
         text += (
-            "; fuse=False (--no-fuse) replaces node by node: leave it out if the model holds "
-            f"ONNX's own operators ({', '.join(WITH_FUSION)})"
+            "; fuse=False (--no-fuse) replaces node by node: omit it if the model has ONNX's own "
+            f"operators ({', '.join(WITH_FUSION)})"
         )
     return text
 
@@ -214,7 +216,7 @@ def _first_reasons(file: ModelFile) -> str:
 def _weight_form(quantize: str | None, keep: Sequence[str]) -> WeightForm | None:
     if quantize is None:
         if keep:
-            raise AieError("keep names nodes that are not to be quantised: give quantize as well")
+            raise AieError("keep names nodes that quantize leaves alone: pass quantize as well")
         return None
     if quantize not in list(WeightForm):
         raise AieError(f"quantize is {quantize!r}; expected one of {', '.join(WeightForm)}")
@@ -222,7 +224,7 @@ def _weight_form(quantize: str | None, keep: Sequence[str]) -> WeightForm | None
 
 
 def _other_files(folder: ModelFolder, models: Sequence[ModelFile]) -> list[Path]:
-    """The files to carry over, links among them: all but those that are written anew, and data
+    """The files to carry over, including links: all except those that are written anew, and data
     that only those read."""
     written = [file for file in models if file.model is not None]
     skipped = {file.path.absolute() for file in written}.union(*(file.data for file in written))

@@ -52,10 +52,10 @@ from ort_aie_ep.models.folder import (
 from ort_aie_ep.progress import Progress
 from ort_aie_ep.runtime.opening import check_opens, check_runtime
 
-# Tensors start on pages and fill them, so that a target can map or pin each one by itself.
+# Tensors start on page boundaries and fill pages, so that a target can map or pin each one alone.
 PAGE = 4096
-# Smaller ones stay in the .onnx file: ONNX Runtime wants to see shapes while it resolves the graph,
-# and reads no external data then. ONNX's own limit.
+# Smaller ones stay in the .onnx file: ONNX Runtime needs to see shapes while it resolves the graph,
+# and does not read external data at that point. This is ONNX's own limit.
 INLINE_BYTES = 1024
 REPORT = "ort_aie_report.json"
 # Sections of genai_config.json with a model that drafts tokens for the decoder.
@@ -67,8 +67,8 @@ class ModelFile:
     """An .onnx file of the source, after the passes.
 
     Attributes:
-        path: where the source has it.
-        model: its graph, to be written with weights of its own; None: the file is copied.
+        path: its path in the source.
+        model: its graph, to be written with its own weights; None: the file is copied.
         report: what the passes did.
         data: the external data files that the source reads, absolute.
         left: why nothing in it is compiled; empty for a file with aie.* nodes.
@@ -83,14 +83,14 @@ class ModelFile:
 
 @dataclass(frozen=True)
 class PartResult:
-    """What `compile` did with an .onnx file beside the main one.
+    """What `compile` did with an .onnx file other than the main one.
 
     Attributes:
         file: its path in the folder.
-        compiled: whether it has aie.* nodes now; else it is what it was.
+        compiled: whether it has aie.* nodes now; otherwise it is unchanged.
         reason: why it has none; empty for a compiled one.
         nodes: the nodes that a pass looked at: what each became, or why it stayed.
-        plans: its plans; without any, each operator is a node of its own.
+        plans: its plans; without any, each operator is a separate node.
         divided_by: ONNX Runtime's nodes between two plans.
     """
 
@@ -111,12 +111,12 @@ class CompileResult:
         outcomes: the nodes of the main model that a pass looked at: what each became, or why it
             stayed.
         weight_bytes: size of the external data files.
-        layers: what float weights lost by `quantize`, one for each matrix.
-        notes: what else a user should know, in sentences.
+        layers: the errors of `quantize` on float weights, one for each matrix.
+        notes: further notes for the user, in sentences.
         parts: other .onnx files of the folder.
-        cache: what the main model's cache lost, where it is codes now.
-        plans: those of the main model; without any, each operator is a node of its own.
-        divided_by: ONNX Runtime's nodes between two of them.
+        cache: the errors of the main model's cache, if it is codes now.
+        plans: the main model's plans; without any, each operator is a separate node.
+        divided_by: ONNX Runtime's nodes between two of those plans.
     """
 
     path: Path
@@ -132,12 +132,12 @@ class CompileResult:
 
 @dataclass(frozen=True)
 class KvCache:
-    """What past and present of the main model shall be.
+    """The form that past and present of the main model should take.
 
     Attributes:
         kv: "f16" or "bf16"; "int8" or "int4", which are codes; None leaves them.
-        calibration: a file with text, or token ids, from which the codes' scales come; None is a
-            text that every Python has.
+        calibration: a file with the text or token ids that the codes' scales come from; None means
+            a text that every Python has.
     """
 
     kv: str | None = None
@@ -149,10 +149,10 @@ class KvCache:
         return self.kv in BITS
 
     def check(self) -> None:
-        """Raises AieError where there is nothing to calibrate."""
+        """Raises AieError if there is nothing to calibrate."""
         if self.calibration is not None and not self.is_quantised:
             raise AieError(
-                f"calibration gives a quantised KV cache its scales: give kv as well, one of "
+                f"calibration gives a quantised KV cache its scales: pass kv as well, one of "
                 f"{', '.join(BITS)}"
             )
 
@@ -171,23 +171,24 @@ def write_folder(
     """Writes models, after the passes, as the new folder `target`.
 
     Args:
-        target: a folder that does not exist yet. It is written beside and renamed at the end.
-        models: with aie.* nodes or without, the main one first; weights are read as they are
+        target: a folder that does not exist yet. It is written under another name beside it and
+            renamed at the end.
+        models: with or without aie.* nodes, the main one first; weights are read as they are
             written.
-        source: where the models come from: names and genai configuration.
+        source: the folder of the models, with names and genai configuration.
         files: files of the source to carry over, unless `why_not_carried` refuses a link; the
             result's notes say which.
-        cache: what the main model's past and present shall be.
-        last_logits: give each row's last token's logits alone, (batch, 1, vocabulary). A main model
-            that gives position -1's by itself gets each row's last token's in any case.
-        whole: make one node of each region, not of each step.
+        cache: the form that the main model's past and present should take.
+        last_logits: return only the logits of each row's last token, (batch, 1, vocabulary). A main
+            model that itself returns only position -1 gets each row's last token in any case.
+        whole: turn each region into one node, instead of each step.
         progress: counts bytes of weights as they are written.
 
     Raises:
         AieError: the destination exists or cannot be written, the main model does not fit `cache`
             or `last_logits`, there is no text to calibrate with or the model cannot read it, a
-            weight cannot be read, ONNX Runtime is missing or too old, or does not open what was
-            written. Nothing is left behind then.
+            weight cannot be read, ONNX Runtime is missing or too old, or does not open the written
+            model. Nothing is then left behind.
     """
     main = models[0]
     cache.check()
@@ -195,7 +196,7 @@ def write_folder(
     notes = _change_interface(main, source, len(models) > 1, cache.kv, last_logits)
     text = _calibration_text(main, source, cache)
     quantised: CacheReport | None = None
-    # A cache that is to be quantised is so attention by attention.
+    # A cache is quantised attention by attention.
     for file in models:
         if file.model is not None and not file.left and (file is not main or text is None):
             plan(file.model, file.report, whole=whole)
@@ -284,13 +285,13 @@ def _part(source: ModelFolder, file: ModelFile) -> PartResult:
 def _change_interface(
     main: ModelFile, source: ModelFolder, several: bool, kv: str | None, last_logits: bool
 ) -> list[str]:
-    """Changes what was asked for of the main model's inputs and outputs, which has parts beside it
-    if there are `several` models; returns notes."""
+    """Changes the main model's inputs and outputs as requested, and returns notes. With `several`
+    models, the main one has other parts beside it."""
     asked = [f"kv={kv}"] * (kv is not None) + ["last_logits"] * last_logits
     if asked and several and source.is_optimum_encoder_decoder:
         raise AieError(
-            f"{' and '.join(asked)}: {source.path} is an encoder and decoders, which hand each "
-            "other their caches; leave that out"
+            f"{' and '.join(asked)}: {source.path} is an encoder and decoders, which pass their "
+            "caches to each other; omit this option"
         )
     if asked and main.left:
         raise AieError(f"{' and '.join(asked)}: {main.path} {main.left}")
@@ -299,11 +300,11 @@ def _change_interface(
     drafters = [name for name in DRAFTERS if name in section(source, "model")]
     if last_logits and drafters:
         raise AieError(
-            f"last_logits: {GENAI_CONFIG} has model.{drafters[0]}, whose tokens are judged by the "
-            "logits of several positions"
+            f"last_logits: {GENAI_CONFIG} has model.{drafters[0]}, whose tokens are verified with "
+            "the logits of several positions"
         )
     if kv in BITS:
-        cached_attentions(main.model, kv)  # raises now, not when weights are written
+        cached_attentions(main.model, kv)  # raise now, not when weights are written
     elif kv is not None:
         set_cache_type(main.model, kv)
     if last_logits:
@@ -324,7 +325,7 @@ def _calibration_text(
 def _quantise_cache(
     model: ir.Model, path: Path, source: ModelFolder, cache: KvCache, text: CalibrationText
 ) -> CacheReport:
-    """Gives a model that was written to `path` a cache of codes; its weights stay."""
+    """Gives the model at `path` a cache of codes; its weights stay."""
     assert cache.kv is not None
     attentions = cached_attentions(model, cache.kv)
     scales, report = calibrate(path, reader(source), attentions, cache.kv, text)
@@ -352,16 +353,16 @@ class _WeightWriter:
         )
 
     def require_room(self, folder: Path, names: Iterable[str]) -> None:
-        """Raises AieError if the disk of `folder` has no room for the weights of all models."""
+        """Raises AieError if `folder`'s disk has no room for the weights of all models."""
         free = shutil.disk_usage(folder).free
         if self._total > free:
             raise AieError(
-                f"the weights of {', '.join(names)} need {self._total} bytes, and its disk has "
+                f"the weights of {', '.join(names)} need {self._total} bytes, but the disk has "
                 f"{free} free"
             )
 
     def save(self, model: ir.Model, path: Path) -> int:
-        """Writes the model and its data file; returns that file's bytes."""
+        """Writes the model and its data file; returns the data file's size in bytes."""
         data = data_file(path)
         with copies_left_out(model):
             ir.external_data.unload_from_model(
@@ -378,7 +379,7 @@ class _WeightWriter:
         if not data.exists():  # no initializer is that large
             data.touch()
         written, end = data.stat().st_size, _end_of_weights(model)
-        if written < end:  # a short write is not always told
+        if written < end:  # a short write is not always reported
             raise OSError(f"{data.name} has {written} of {end} bytes")
         size = -(-written // PAGE) * PAGE
         os.truncate(data, size)
@@ -386,7 +387,7 @@ class _WeightWriter:
         return size
 
     def say(self, what: str) -> None:
-        """Tells that `what` is done now, after the weights so far."""
+        """Reports that `what` is being done now, after the weights so far."""
         if self._progress is not None:
             self._progress(self._done, self._total, what)
 
@@ -403,30 +404,30 @@ class _WeightWriter:
 
 
 def _end_of_weights(model: ir.Model) -> int:
-    """How many bytes of its data file a model reads."""
+    """The number of bytes of its data file that a model reads."""
     tensors = (v.const_value for graph in model.graphs() for v in graph.initializers.values())
     external = [t for t in tensors if isinstance(t, ir.ExternalTensor)]
     return max(((t.offset or 0) + (t.length or t.nbytes) for t in external), default=0)
 
 
 def check_destination(target: Path) -> None:
-    """Before anything is computed, and again when it is written.
+    """Checks the destination, before anything is computed and again when it is written.
 
     Raises:
-        AieError: `target` exists, or the folder that it shall lie in does not.
+        AieError: `target` exists, or its parent folder does not.
     """
     try:
         if target.exists() or target.is_symlink():
-            raise AieError(f"{target} exists already; remove it or choose another destination")
+            raise AieError(f"{target} already exists; remove it or choose another destination")
         if not target.parent.is_dir():
-            raise AieError(f"{target.parent} is no folder; make it first")
+            raise AieError(f"{target.parent} is not a folder; create it first")
     except OSError as error:  # a name that no file can have
         raise AieError(f"{target} cannot be written: {error.strerror}") from error
 
 
 @contextmanager
 def _written_beside(target: Path) -> Iterator[Path]:
-    """A new folder beside `target` that becomes it at the end, or disappears."""
+    """A new folder beside `target` that becomes `target` at the end, or disappears."""
     check_destination(target)
     try:
         work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
@@ -435,10 +436,10 @@ def _written_beside(target: Path) -> Iterator[Path]:
     try:
         yield work
         work.chmod(0o755)
-        check_destination(target)  # another writer may have been as fast
+        check_destination(target)  # another writer may have been faster
         work.rename(target)
     except OSError as error:
-        # numpy tells a short write without the system's reason.
+        # numpy reports a short write without the system's reason.
         reason = error.strerror or f"{error} (is the disk full?)"
         raise AieError(f"writing {target} failed: {reason}") from error
     finally:
@@ -446,7 +447,7 @@ def _written_beside(target: Path) -> Iterator[Path]:
 
 
 def _carry_over(folder: ModelFolder, files: Iterable[Path], work: Path) -> list[str]:
-    """Copies files of the source, links as what they lead to; returns what was left, and why."""
+    """Copies files of the source, and the targets of links; returns what was left, and why."""
     left = []
     for path in files:
         name = path.relative_to(folder.path)
@@ -462,7 +463,7 @@ def _carry_over(folder: ModelFolder, files: Iterable[Path], work: Path) -> list[
 
 
 def _make_genai_folder(config: dict[str, Any], work: Path, compiled: set[str]) -> None:
-    """Names the stub library in genai_config.json for each compiled file and puts it into the
+    """Names the stub library in genai_config.json for each compiled file, and copies it into the
     folder."""
     stub = Path(ort_aie_ep.stub_path())
     decoder = config["model"]["decoder"]
@@ -471,7 +472,7 @@ def _make_genai_folder(config: dict[str, Any], work: Path, compiled: set[str]) -
     # The decoder's options are also those of every section without options of its own.
     _name_library(decoder, "decoder", stub.name)
     for part, role in file_sections(config["model"]):
-        # Bytes of the sources' data files, which genai would put in place of compiled weights.
+        # Bytes of the source's data files, which genai would use in place of compiled weights.
         part.pop("shared_initializers", None)
         file = Path(str(part["filename"])).as_posix()
         if file in compiled and part.get("session_options") is not None:
@@ -487,7 +488,8 @@ def _name_library(part: dict[str, Any], role: str, library: str) -> None:
     other = options.get("custom_ops_library")
     if other not in (None, library):
         raise AieError(
-            f"{GENAI_CONFIG} names the custom-op library {other!r} already, and genai loads one"
+            f"{GENAI_CONFIG} already names the custom-op library {other!r}, and genai loads only "
+            "one"
         )
     options["custom_ops_library"] = library
 

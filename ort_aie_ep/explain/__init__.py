@@ -1,4 +1,4 @@
 """Where each node runs and why, and what this machine has: `ort-aie explain` and `ort-aie doctor`.
 
-Reasons come from the passes and from C++ (`_native`); here they are asked for and put together.
+Reasons come from the passes and from C++ (`_native`); this package collects them.
 """

@@ -36,7 +36,7 @@ class Diagnosis:
 
     Attributes:
         software: versions, the library, and the headers it was built with.
-        host: CPU, which kernels it runs and why, and whether an operator ran and was right.
+        host: the CPU, which kernels run on it and why, and whether an operator ran correctly.
         npu: the chain from chip to XRT, the xrt target and its overlays.
         working: whether the host target works.
     """
@@ -48,7 +48,7 @@ class Diagnosis:
 
 
 def diagnose() -> Diagnosis:
-    """Looks at everything; never raises for what is missing."""
+    """Looks at everything; never raises because something is missing."""
     software = [
         Finding("Python", platform.python_version()),
         Finding("ort_aie_ep", ort_aie_ep.__version__),
@@ -81,11 +81,11 @@ def diagnose() -> Diagnosis:
     device = npu_device()
     chain = find_npu()
     target = find_xrt_target(xrt=any(link.name == "XRT" and link.found for link in chain))
-    # Without the chip there is nothing to be had by installing.
+    # Without the chip, installing anything is of no use.
     tools, rest = find_overlay_tools(), [Finding(target.name, target.found)]
     if device:
         designs = find_designs(device)
-        # With all overlays there is nothing to build.
+        # If all overlays are there, nothing needs to be built.
         rest = [target, designs, tools if designs.remedy else Finding(tools.name, tools.found)]
     elif tools.found:
         rest.append(tools)
@@ -93,9 +93,9 @@ def diagnose() -> Diagnosis:
 
 
 def find_xrt_target(*, xrt: bool = True) -> Finding:
-    """The library of the xrt target, and whether it loads with the XRT that is installed.
+    """The library of the xrt target, and whether it loads with the installed XRT.
 
-    `xrt`: whether one is installed.
+    `xrt`: whether XRT is installed.
     """
     try:
         path = Path(ort_aie_ep.library_path()).with_name(XRT_TARGET)
@@ -105,7 +105,7 @@ def find_xrt_target(*, xrt: bool = True) -> Finding:
         return Finding(
             "xrt target", "",
             "this build of ort_aie_ep was made without XRT's headers: install libxrt-dev 2.25 or "
-            "newer and build the package again",
+            "newer and rebuild the package",
         )  # fmt: skip
     try:
         loaded = xrt_library()
@@ -117,7 +117,7 @@ def find_xrt_target(*, xrt: bool = True) -> Finding:
 
 
 def find_designs(device: str) -> Finding:
-    """The overlays for `device` (npu1 or npu2), or which are missing, why, and what builds them."""
+    """The overlays for `device` (npu1 or npu2), or the missing ones, why, and how to build them."""
     from ort_aie_ep.explain.overlays import find_overlays, overlay_folders
 
     folders = overlay_folders()
@@ -131,12 +131,12 @@ def find_designs(device: str) -> Finding:
     )
     refused = "".join(f"; {reason}" for reason in overlays.refused)
     return Finding(
-        name, "", f"there is no {', '.join(overlays.missing)}{refused}; build with: {build}"
+        name, "", f"no package of {', '.join(overlays.missing)}{refused}; build with: {build}"
     )
 
 
 def find_overlay_tools() -> Finding:
-    """What `kernels build` runs: aiecc of mlir_aie, Peano, xclbinutil."""
+    """The tools that `kernels build` runs: mlir_aie's aiecc, Peano, xclbinutil."""
     from ort_aie_ep.aie_kernels.mlir.toolchain import ToolchainError, find_toolchain
 
     name = "tools for overlays"
@@ -149,7 +149,7 @@ def find_overlay_tools() -> Finding:
 
 
 def _measurement() -> Finding:
-    """What `ort-aie tune` has kept, and whether it counts."""
+    """The measurement that `ort-aie tune` saved, and whether it is valid."""
     from ort_aie_ep import _native
 
     path, state, why, date = _native.kernel_measurement()
@@ -157,8 +157,8 @@ def _measurement() -> Finding:
     if state == "good":
         return Finding(name, f"on {date}: {path}")
     if state == "none":
-        return Finding(name, "no; ort-aie tune does, rules choose meanwhile")
-    return Finding(name, "", f"{path} does not count: {why}; measure again with ort-aie tune")
+        return Finding(name, "no; run ort-aie tune to measure them; until then, rules choose")
+    return Finding(name, "", f"{path} is not valid: {why}; measure again with ort-aie tune")
 
 
 def _package(name: str, remedy: str) -> Finding:
@@ -172,7 +172,7 @@ def _run_operator() -> str:
     """Runs one small aie.Q4NXMatMul through ONNX Runtime and checks the numbers.
 
     Raises:
-        AieError: the library does not load, or computes something else.
+        AieError: the library does not load, or computes wrong numbers.
     """
     from ort_aie_ep import _native
     from ort_aie_ep.runtime.sessions import Options, open_operator

@@ -49,17 +49,18 @@ class NodeFate:
 
     Attributes:
         node: its name.
-        op: domain.type, the domain left out where it is ONNX's own.
-        becomes: the aie operator that a compilation makes of it, or an empty string.
+        op: domain.type, without the domain if it is ONNX's own.
+        becomes: the aie operator that a compilation turns it into, or an empty string.
         runs: where it runs in the end: HOST, XRT, CPU_EP, or nowhere because it is GONE.
-        not_npu: why not on the NPU; of XRT, the calls that the host takes, often none.
-        provider: what the execution provider does with the node as it stands, CLAIMS or LEAVES;
-            empty where it was not asked, or never saw the node because ONNX Runtime folded it.
-        provider_reason: why the execution provider leaves it, in its words; often empty.
-        body: the bodies of If, Loop or Scan that it is in, "then_branch of 'if'"; often none.
-        weight_bytes: of its weights in this file.
-        token_bytes: of them, and of recurrent states, what one token reads (graph_passes/work.py).
-        plan: the plan in which it runs; empty where it is in none.
+        not_npu: why it does not run on the NPU; for XRT, the calls that the host takes, often none.
+        provider: what the execution provider does with the node as it is, CLAIMS or LEAVES; empty
+            if it was not asked, or never saw the node because ONNX Runtime folded it.
+        provider_reason: why the execution provider leaves it, in its own words; often empty.
+        body: the bodies of If, Loop or Scan that contain it, "then_branch of 'if'"; often none.
+        weight_bytes: size of its weights in this file.
+        token_bytes: bytes of weights and recurrent states that one token reads
+            (graph_passes/work.py).
+        plan: the plan that it runs in; empty if it is in none.
     """
 
     node: str
@@ -84,9 +85,9 @@ class Explanation:
         compiled: whether it is compiled.
         nodes: the file's nodes.
         provider: whether the execution provider was asked too.
-        plans: its plans, or those of its compilation; none where each operator is a node.
+        plans: its plans, or those of its compilation; none if each operator is a node.
         divided_by: ONNX Runtime's nodes between two plans.
-        provider_plans: how many nodes each plan of the execution provider takes the place of.
+        provider_plans: how many nodes each plan of the execution provider replaces.
     """
 
     model: str
@@ -99,8 +100,8 @@ class Explanation:
 
     @property
     def compile_options(self) -> tuple[str, ...] | None:
-        """What `compile` needs to replace projections, or other nodes where there are none to
-        replace; None if it can replace nothing."""
+        """The options that `compile` needs to replace projections, or other nodes if it cannot
+        replace any projection; None if it can replace nothing."""
         if self.compiled:
             return None
         operators = {node.becomes for node in self.nodes} - {""}
@@ -111,8 +112,8 @@ class Explanation:
         return () if operators else None
 
     def rows(self) -> list[tuple[int, NodeFate]]:
-        """(count, a node) of nodes that differ in their name and bytes alone, with the bytes of
-        all; aie first by count, then what a token reads most of, then the others by count."""
+        """(count, a node) for nodes that differ only in name and bytes, with the bytes of all: aie
+        nodes first, by count, then those that a token reads most of, then the others by count."""
         alike: dict[NodeFate, list[NodeFate]] = {}
         for node in self.nodes:
             kind = replace(node, node="", weight_bytes=0, token_bytes=0, plan="")
@@ -140,7 +141,7 @@ class Explanation:
 def explain(path: Path, *, provider: bool = False) -> Explanation:
     """Explains a model folder or an .onnx file, compiled or not.
 
-    With `provider`, AieExecutionProvider is asked too, in a session on the model as it is.
+    With `provider`, AieExecutionProvider is also asked, in a session on the model as it is.
 
     Raises:
         AieError: there is no model, or it is damaged; `provider` with a compiled model, with ONNX
@@ -191,13 +192,13 @@ def _with_provider(explanation: Explanation, model: Path) -> Explanation:
 
 @dataclass(frozen=True)
 class _Npu:
-    """What there is to run on: why nothing, or an empty string, and the designs of overlays."""
+    """The NPU to run on: why there is none, or an empty string, and its overlays' designs."""
 
     lacks: str
     overlays: frozenset[str] = frozenset()
 
     def fate(self, node: ir.Node) -> tuple[str, str]:
-        """(where, why not on the NPU) of a node of the domain aie."""
+        """(where it runs, why not on the NPU) for a node of the domain aie."""
         if self.lacks:
             return HOST, self.lacks
         verdict = judge(node, self.overlays)
@@ -214,7 +215,7 @@ def _find_npu() -> _Npu:
     if not device:
         return _Npu(lacks or "no NPU found")
     overlays = frozenset(find_overlays(device, overlay_folders(), TAKEN).found)
-    # The device is opened with a package of another design than gemm.
+    # A gemm package alone cannot open the device: that takes a package of another design.
     return _Npu("" if overlays - {"gemm"} else f"no overlays for {device}", overlays)
 
 
@@ -231,7 +232,7 @@ def _uncompiled(model: ir.Model, npu: _Npu) -> tuple[tuple[NodeFate, ...], Plans
         if node.domain == DOMAIN
     }
     reasons = {o.node: o.reason for o in outcomes.values() if o.becomes is None}
-    plan(model, Report())  # of steps that are nodes, by whose names its steps go
+    plan(model, Report())  # of steps that are nodes: the plan's steps go by their names
     plans = find_plans(model, reasons)
     plan_of = _plan_of(plans)
     homes: dict[str, set[str]] = {}
@@ -259,7 +260,7 @@ def _plan_of(plans: Plans) -> dict[str, str]:
 
 
 class _Neighbours:
-    """Who reads whom in a source graph, by label: which operator a fused node is a part of."""
+    """Which node reads which in a source graph, by label, to find a fused node's operator."""
 
     def __init__(self, nodes: Iterable[ir.Node]) -> None:
         self._readers: dict[str, list[str]] = {}
@@ -270,7 +271,7 @@ class _Neighbours:
             self._sources[label] = [node_label(source) for source in node.predecessors()]
 
     def nearest(self, label: str, homes: set[str]) -> str:
-        """Of `homes`, the one fewest steps behind `label`, or before it if that is nearer."""
+        """The one of `homes` fewest steps after `label`, or before it if that is nearer."""
         behind, ahead = {label}, {label}
         while behind or ahead:
             for found in (behind, ahead):
@@ -298,7 +299,7 @@ def _compiled(
 
 
 def _reported_reasons(report: Path, file: str) -> Mapping[str, str]:
-    """Node → why it stayed, as the compilation noted it of a file; empty without its report."""
+    """Node → why it stayed, as the compilation's report says for a file; empty without one."""
     if is_missing(report):
         return {}
     content = read_json(report)

@@ -1,4 +1,4 @@
-"""What this machine has: its CPU, and an AMD NPU with all that a program needs to reach it."""
+"""What this machine has: its CPU, and an AMD NPU with everything a program needs to use it."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-# PCI ids by amdxdna's own tables; one device id has several chips, told apart by their revision.
+# PCI ids from amdxdna's tables; chips with the same device id differ in their revision.
 _AMD = 0x1022
 _NPU1, _NPU2 = 0x1502, 0x17F0
 _NPU2_REVISIONS = {0x10: "Strix", 0x11: "Strix Halo", 0x20: "Krackan"}
 
-# Beside the core library, and loaded by it only when an NPU is asked for.
+# Beside the core library, which loads it only when an NPU is requested.
 XRT_TARGET = "libort_aie_xrt.so"
 
 _XRT_LIBRARIES = ("xrt_coreutil", "xrt_driver_xdna")
 
 _GET_NPU = (
-    "an AMD Ryzen AI processor has one (Phoenix, Hawk Point, Strix, Strix Halo, Krackan); the "
-    "firmware's setup may have it switched off, as NPU or IPU device"
+    "an AMD Ryzen AI processor has one (Phoenix, Hawk Point, Strix, Strix Halo, Krackan); it may "
+    "be switched off in the firmware's setup, as NPU or IPU device"
 )
 _GET_DRIVER = (
-    "the amdxdna driver is part of Linux 6.14 and later (its firmware, of linux-firmware); for "
+    "the amdxdna driver is part of Linux 6.14 and later (its firmware is in linux-firmware); for "
     "older kernels build it from https://github.com/amd/xdna-driver"
 )
 _GET_NODE = (
-    "the driver has not started the NPU, often for want of its firmware (linux-firmware, amdnpu/): "
-    "see what 'journalctl -k -g amdxdna' says"
+    "the driver has not started the NPU, often because its firmware (linux-firmware, amdnpu/) is "
+    "missing: see what 'journalctl -k -g amdxdna' says"
 )
 _GET_ACCESS = (
-    "this user may not open it: 'sudo usermod -aG {group} $USER', and a new login (or the group "
-    "that owns it here)"
+    "this user may not open it: run 'sudo usermod -aG {group} $USER' (or with the group that owns "
+    "it here) and log in again"
 )
 _GET_XRT = (
     "install XRT with its NPU plugin: package libxrt-npu2 on Debian and on Ubuntu 26.04, xrt on "
     "Fedora; elsewhere build both from https://github.com/amd/xdna-driver"
 )
 _GET_MEMLOCK = (
-    "the NPU pins buffers: allow unlimited locked memory, '* - memlock unlimited' in "
-    "/etc/security/limits.d/ and a new login"
+    "the NPU pins buffers: allow unlimited locked memory with '* - memlock unlimited' in "
+    "/etc/security/limits.d/, and log in again"
 )
 
 
@@ -51,9 +51,9 @@ class Finding:
     """One thing that was looked for.
 
     Attributes:
-        name: what.
-        found: where or which, empty if it is missing.
-        remedy: how to get it, empty where it is there or cannot be had.
+        name: what it is.
+        found: where it is or which one, empty if it is missing.
+        remedy: how to get it, empty if it is there or not available.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Finding:
 
 
 def cpu_model() -> str:
-    """The CPU's name as the kernel gives it."""
+    """The CPU's name, from the kernel."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -72,8 +72,8 @@ def cpu_model() -> str:
 
 
 def physical_cores(sys: Path = Path("/sys")) -> int:
-    """Cores that this process may use, siblings of a core counted once: as many threads as ONNX
-    Runtime has by itself. `sys` is the root to look under."""
+    """Cores that this process may use, counting siblings of a core once: the number of threads
+    that ONNX Runtime uses by default. `sys` is the root to look under."""
     cores = set()
     for cpu in os.sched_getaffinity(0):
         topology = sys / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
@@ -82,7 +82,7 @@ def physical_cores(sys: Path = Path("/sys")) -> int:
 
 
 def find_npu(sys: Path = Path("/sys"), dev: Path = Path("/dev")) -> tuple[Finding, ...]:
-    """The chain from the chip to the library: a remedy stands where it breaks.
+    """The chain from the chip to the library, with a remedy where it breaks.
 
     `sys` and `dev` are the roots to look under.
     """
@@ -97,14 +97,14 @@ def find_npu(sys: Path = Path("/sys"), dev: Path = Path("/dev")) -> tuple[Findin
     )  # fmt: skip
     xrt = _xrt()
     if not devices:
-        # Without the chip there is nothing to be had by installing.
+        # Without the chip, installing anything is of no use.
         return chip, *(Finding(finding.name, finding.found) for finding in (driver, node, xrt))
     started = [_access(nodes), _firmware(devices)] if nodes else []
     return chip, driver, node, *started, xrt, _memlock()
 
 
 def npu_device(sys: Path = Path("/sys")) -> str:
-    """The first NPU's name in design packages, npu1 or npu2; empty if there is none."""
+    """The first NPU's name in design packages, npu1 or npu2; empty without an NPU."""
     for path in sorted(sys.glob("bus/pci/devices/*")):
         if name := _npu_name(path):
             return name.split()[0].lower()
@@ -154,8 +154,8 @@ def _xrt() -> Finding:
 
 
 def _xrt_folders() -> list[Path]:
-    """Where XRT is looked for after the loader, as src/targets/loader.cc does: what setup.sh names,
-    and where AMD's own packages put it."""
+    """Where to look for XRT after the loader has, as src/targets/loader.cc does: the folder that
+    setup.sh names, and where AMD's packages put it."""
     root = os.environ.get("XILINX_XRT", "")
     return [Path(root) / "lib"] * bool(root) + [Path("/opt/xilinx/xrt/lib")]
 
@@ -178,13 +178,13 @@ def _access(nodes: Sequence[Path]) -> Finding:
 
 
 def _firmware(devices: Iterable[Path]) -> Finding:
-    """As the driver's attributes of its PCI device have it; not every driver has that one."""
+    """The version in the PCI device's driver attributes, which not every driver has."""
     for device in devices:
         try:
             return Finding("firmware", (device / "fw_version").read_text(encoding="ascii").strip())
         except (OSError, ValueError):
             continue
-    return Finding("firmware", "started; this driver does not say which version")
+    return Finding("firmware", "started; this driver does not report its version")
 
 
 def _memlock() -> Finding:

@@ -1,7 +1,7 @@
-"""What the xrt target leaves to the host, as far as a graph tells: its reasons, in its words.
+"""What the xrt target leaves to the host, as far as a graph shows: its reasons, in its words.
 
-The executor decides call by call, by src/targets/npu/reasons.cc. Here that is asked through
-`_native`, for calls of one row and of more.
+The executor decides call by call, in src/targets/npu/reasons.cc. This module asks the same code
+through `_native`, for calls of one row and of more.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from ort_aie_ep import _native
 
-# Places of inputs, as docs/flow-attention.md has them.
+# Input positions, as in docs/flow-attention.md.
 _KEY, _PAST_KEY, _ATTENTION_BIAS, _HEAD_SINK, _ATTENTION_MASK = 1, 3, 10, 11, 16
 
 
@@ -25,7 +25,7 @@ class Verdict:
 
     Attributes:
         always: why the host takes all of them; empty if the NPU takes some.
-        sometimes: of the others, why the host takes some of them, or empty.
+        sometimes: why the host takes some of them, if the NPU takes others; or empty.
     """
 
     always: str = ""
@@ -33,7 +33,7 @@ class Verdict:
 
 
 def judge(node: ir.Node, overlays: Set[str]) -> Verdict:
-    """The verdict on a node of the domain aie, with the designs that there are overlays of."""
+    """The verdict on a node of the domain aie; `overlays` are the designs with an overlay."""
     judge_one = _JUDGES.get(node.op_type)
     return judge_one(node, set(overlays)) if judge_one is not None else Verdict()
 
@@ -61,7 +61,7 @@ def _cast(node: ir.Node, overlays: Set[str]) -> Verdict:
 
 
 def _selection(node: ir.Node, overlays: Set[str]) -> Verdict:
-    """Of one row there is nothing to select."""
+    """With one row, there is nothing to select."""
     return Verdict(sometimes=_native.why_not_npu_gather())
 
 
@@ -113,7 +113,7 @@ _JUDGES: Mapping[str, Callable[[ir.Node, Set[str]], Verdict]] = {
 
 
 def _by_rows(why_not: Callable[..., str]) -> Verdict:
-    """Of reasons against any call, against calls of one row, and against those of more."""
+    """From the reasons against any call, against calls of one row, and against calls of more."""
     if always := why_not(rows=None):
         return Verdict(always)
     token, prompt = why_not(rows=1), why_not(rows=2)
@@ -126,13 +126,13 @@ def _int(node: ir.Node, name: str, default: int) -> int:
 
 
 def _given(node: ir.Node, place: int) -> bool:
-    """Whether there is this input: an absent one has no name, or is a tensor of no elements."""
+    """Whether the node has this input: an absent one has no name, or no elements."""
     value = node.inputs[place] if place < len(node.inputs) else None
     return value is not None and not (value.shape is not None and 0 in value.shape.dims)
 
 
 def _head_dim(node: ir.Node) -> int:
-    """Of the cache, else of the query; 0 if the graph does not tell."""
+    """The head size of the cache, or else of the query; 0 if the graph does not say."""
     if _given(node, _PAST_KEY):
         return _last_dim(node, _PAST_KEY)
     heads, kv_heads = _int(node, "num_heads", 1), _int(node, "kv_num_heads", 1)
@@ -140,7 +140,7 @@ def _head_dim(node: ir.Node) -> int:
 
 
 def _widest(node: ir.Node) -> int:
-    """Of rows of a vector operator: one operand may be a scalar, or of a shape that nobody says."""
+    """A vector operator's row width: one operand may be a scalar, or have an unknown shape."""
     return max(_width(value) for value in (*node.inputs, *node.outputs))
 
 

@@ -1,4 +1,4 @@
-"""Design packages on this machine: where the xrt target looks for them, and which ones fit."""
+"""Design packages on this machine: where the xrt target looks for them, and which fit."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from pathlib import Path
 from ort_aie_ep.npu.packages.package import MANIFEST, Package, read_package
 from ort_aie_ep.npu.vocabulary.errors import PackageError
 
-# What the executor asks for: the first decodes, the others are for prompts.
+# The designs that the executor looks for: the first decodes, the others are for prompts.
 DESIGNS: Mapping[str, tuple[str, ...]] = {
     "npu1": ("fused_dqp", "dequant", "gemm"),  # attention has no kernels for AIE2
     "npu2": ("decode", "dequant", "gemm", "flow_qkv"),
 }
-# What it takes where it is there: parts of `decode` by themselves too.
+# The designs that it uses if they are there, including separate parts of `decode`.
 TAKEN = ("decode", "fused_dqp", "flow_kv", "dequant", "gemm", "flow_qkv")
 
 
 @dataclass(frozen=True)
 class Overlays:
-    """What there is for a device.
+    """The overlays for a device.
 
     Attributes:
-        found: design to folder of the package that is taken.
-        refused: why packages that were found are not taken.
-        missing: designs that were looked for and have no package.
+        found: design → folder of the package that is used.
+        refused: why packages that were found are not used.
+        missing: designs without a package.
     """
 
     found: Mapping[str, Path]
@@ -35,7 +35,7 @@ class Overlays:
 
 
 def overlay_folders() -> tuple[Path, ...]:
-    """The folders that are looked into, in this order.
+    """The folders to look in, in this order.
 
     Those of ORT_AIE_OVERLAYS (with : between), then `overlays` in this package's folder, then
     `ort_aie_ep/overlays` in the user's cache.
@@ -51,8 +51,8 @@ def find_overlays(device: str, folders: Sequence[Path], designs: Sequence[str] =
 
     Without `designs`, those of DESIGNS.
 
-    A design's package is F/DESIGN or F/DEVICE/DESIGN, F being one of `folders`; the first that fits
-    is taken. No overlay is loaded.
+    A design's package is F/DESIGN or F/DEVICE/DESIGN, with F one of `folders`; the first that fits
+    is used. No overlay is loaded.
     """
     found: dict[str, Path] = {}
     refused = []
@@ -75,6 +75,6 @@ def find_overlays(device: str, folders: Sequence[Path], designs: Sequence[str] =
 def _check(package: Package, design: str) -> None:
     name, uuid = package.manifest["name"], package.manifest["uuid"]
     if name != design:
-        raise PackageError(f"{package.folder / MANIFEST} is of the design {name}, not of {design}")
+        raise PackageError(f"{package.folder / MANIFEST} is for the design {name}, not {design}")
     if uuid is None:
         raise PackageError(f"{package.folder / MANIFEST} has no uuid: the package was never built")

@@ -1,4 +1,4 @@
-"""A compiled model as the steps that `ort_aie_ep.npu.speed` composes: nodes in, facts out."""
+"""A compiled model as the steps that `ort_aie_ep.npu.speed` combines: nodes in, facts out."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _VECTORS = {"RMSNorm", "Add", "Mul", "Activation"}
 @dataclass(frozen=True)
 class CompiledPlans:
     """The steps of a compiled model, node by node, and the positions of its shortest rotary table
-    (None where it has none)."""
+    (None if it has none)."""
 
     model: str
     plans: Plans
@@ -47,7 +47,7 @@ class CompiledPlans:
 
 
 def read_plans(path: Path) -> CompiledPlans:
-    """Of a compiled folder, or an .onnx file.
+    """Reads the plans of a compiled folder or an .onnx file.
 
     Raises:
         AieError: there is no model, it is damaged, or it is not compiled.
@@ -83,13 +83,13 @@ class _Op:
 
 
 class _Reader:
-    """Reads nodes in order, and remembers how wide the values are that they write."""
+    """Reads nodes in order, and remembers the widths of the values they write."""
 
     def __init__(self) -> None:
         self.positions: int | None = None
         self._shapes: dict[str, tuple[int | None, ...]] = {}
         self._widths: dict[str, int] = {}
-        self._one_row: set[str] = set()  # of a single token also in a prompt
+        self._one_row: set[str] = set()  # one row even for a prompt
 
     def node(self, node: ir.Node) -> tuple[PlanStep, ...]:
         """The steps of a node."""
@@ -122,7 +122,7 @@ class _Reader:
             yield _Op(step["op"], step["name"], step["attributes"], reads, writes)
 
     def _name(self, value: ir.Value | None) -> str:
-        """Of a value; an absent input is a tensor of no elements too."""
+        """A value's name; an absent input may also be a tensor without elements."""
         if value is None or (value.shape is not None and list(value.shape) == [0]):
             return ""
         return value.name or ""
@@ -143,7 +143,7 @@ class _Reader:
         return step
 
     def _of(self, one: _Op, *, one_row: bool) -> tuple[PlanStep, int]:
-        """The step, and the width of what it writes."""
+        """The step, and the width of its output."""
         if one.op in _PROJECTIONS:
             step = _projection(one, one_row=one_row)
             return step, step.n
@@ -159,7 +159,7 @@ class _Reader:
         if one.op == "Cast":
             return CastStep(one.name, one.read(0), one.written(0), one_row), k
         if one.op not in _VECTORS:
-            raise AieError(f"node '{one.name}': the model of speed knows no {DOMAIN}.{one.op}")
+            raise AieError(f"node '{one.name}': the speed model does not know {DOMAIN}.{one.op}")
         return self._vector(one, k, one_row=one_row), k
 
     def _vector(self, one: _Op, k: int, *, one_row: bool) -> VectorStep:
@@ -210,7 +210,7 @@ class _Reader:
 
 
 def _rotary(cos: str, table: Sequence[int | None], head_dim: int) -> int:
-    """Dimensions that are rotated: twice the table's width, or all where that is not known."""
+    """Dimensions that are rotated: twice the table's width, or all if that is unknown."""
     if not cos:
         return 0
     return 2 * table[-1] if table and table[-1] else head_dim

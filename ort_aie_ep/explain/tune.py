@@ -1,8 +1,8 @@
-"""`ort-aie tune`: measures which kernels are fastest on this machine, and keeps what came out.
+"""`ort-aie tune`: measures which kernels are fastest on this machine, and saves the result.
 
 The library chooses kernels by rules (`src/targets/host/kernels/choice.cc`) until a measurement of
-this CPU, with the same kernels, says otherwise. Nothing is measured but here: what a model computes
-depends on no other run.
+this CPU, with the same kernels, says otherwise. Nothing else measures: what a model computes does
+not depend on any other run.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ort_aie_ep.models.files import written_beside
 from ort_aie_ep.progress import Count, Progress
 from ort_aie_ep.runtime.kernels import this_cpu_by_rule
 
-# What the rules choose stays unless another variant takes this much less: where arithmetic limits,
-# two runs of the same code differ by that; where memory does, the order of variants that are this
-# close was another in whole models (docs/performance.md).
+# The rules' choice stays unless another variant takes this much less time. Where arithmetic is the
+# limit, two runs of the same code differ by that much; where memory is, variants this close came
+# out in another order in whole models (docs/performance.md).
 _GAIN, _GAIN_OF_MEMORY = 0.03, 0.15
 
 
@@ -31,10 +31,11 @@ class Trial:
     Attributes:
         role: what the kernels do.
         variant: which kernels.
-        seconds: of a turn at best.
-        bandwidth: bytes of weights a second, those that are skipped among them; None where
-            arithmetic limits a role.
-        read: bytes a second that the same threads read of the same file at the time; likewise.
+        seconds: of its best turn.
+        bandwidth: bytes of weights a second, including skipped ones; None if arithmetic limits the
+            role.
+        read: bytes a second that the same threads read from the same file at the time; None
+            likewise.
         rule: whether the rules choose it.
         chosen: whether it is chosen now.
     """
@@ -64,24 +65,24 @@ class Tuning:
 
 
 def roles() -> list[str]:
-    """The roles that there is something to choose for on this CPU."""
+    """The roles for which this CPU has a choice of kernels."""
     return [role for role in _native.kernel_variants() if _native.KernelTrials.candidates(role)]
 
 
 def tune(
     threads: int | None, seconds: float, progress: Progress | None = None, weights: int = 0
 ) -> Tuning:
-    """Measures all variants of each role for about `seconds` and writes what is fastest.
+    """Measures all variants of each role for about `seconds` and saves the fastest.
 
-    `threads`: None is one for each core. `progress` counts roles. `weights`: bytes to
-    measure with; 0 is far beyond the last cache.
+    `threads`: None means one for each core. `progress` counts roles. `weights`: bytes to
+    measure with; 0 means far more than the last-level cache holds.
 
     Raises:
-        AieError: there is no folder for the file, or no room in it.
+        AieError: there is no folder for the file, or it is full.
     """
     path = _native.kernel_measurement()[0]
     if not path:
-        raise AieError("there is no home folder: set ORT_AIE_CACHE to where measurements are kept")
+        raise AieError("there is no home folder: set ORT_AIE_CACHE to a folder for measurements")
     file = Path(path)
     threads = threads or physical_cores()
     by_rule = {one.role: one.variant for one in this_cpu_by_rule()}
@@ -96,7 +97,7 @@ def tune(
     for role in every:
         count.begin(role)
         size = measuring.bytes_of(role)
-        # A machine shared with others has another bandwidth in another second.
+        # On a shared machine, bandwidth changes from one second to the next.
         read = [measuring.read_bandwidth(seconds / 8)] if size else []
         names = measuring.candidates(role)
         times = dict(zip(names, measuring.measure(role, seconds), strict=True))
@@ -117,7 +118,7 @@ def tune(
 
 
 def choose(seconds: dict[str, float], by_rule: str, gain: float) -> str:
-    """The fastest variant, or the rules' where it would save less than `gain` of its time."""
+    """The fastest variant, or the rules' if the fastest saves less than `gain` of its time."""
     best = min(seconds, key=lambda name: seconds[name])
     if by_rule in seconds and seconds[best] > (1 - gain) * seconds[by_rule]:
         return by_rule
@@ -125,7 +126,7 @@ def choose(seconds: dict[str, float], by_rule: str, gain: float) -> str:
 
 
 def forget() -> Path | None:
-    """Removes what was kept: the rules choose again. None where there was nothing.
+    """Removes the saved measurement, so that the rules choose again. None if there was none.
 
     Raises:
         AieError: it cannot be removed.

@@ -1,8 +1,8 @@
-"""Blocks of bfloat16 weights: aie.GEMM's, in the order in which the NPU's GEMM reads B.
+"""Blocks of bfloat16 weights for aie.GEMM, in the order in which the NPU's GEMM reads B.
 
-A weight matrix (N out-features, K in-features) is cut into blocks of 32 x 256, row-major, as Q4NX
-is. A block has 8,192 elements (16,384 bytes), the weight of (n, k) at [k / 8][n / 8][k % 8][n % 8].
-N and K are padded with zeros.
+As in Q4NX, a weight matrix (N out-features, K in-features) is cut into blocks of 32 x 256,
+row-major. A block has 8,192 elements (16,384 bytes), with the weight of (n, k) at
+[k / 8][n / 8][k % 8][n % 8]. N and K are padded with zeros.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Codes of a quantised KV cache: a channel of a key-value head is scale · code, symmetric.
 
-As com.microsoft.GroupQueryAttention defines them: codes of 8 bits are int8, of 4 bits two in a
-byte; both round to nearest even. Here: which scales keys and values get, and what that costs.
+As com.microsoft.GroupQueryAttention defines them: 8-bit codes are int8, 4-bit codes are packed two
+in a byte; both round to nearest even. This module finds the scales of keys and values, and the
+error that they cause.
 """
 
 from __future__ import annotations
@@ -12,20 +13,21 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float32]
 
 BITS = {"int8": 8, "int4": 4}
-"""Bits of a code by the name that `compile --kv` gives it."""
+"""Bits of a code, by its name in `compile --kv`."""
 
-# Of the largest number seen. Text that was not seen goes beyond it, and 8 bits have digits to
-# spare. 4 bits have none, and clipping a few large numbers makes all others more exact: the range
-# with the least squared error is searched. docs/kv-cache.md has the errors of other rules.
+# The code range, relative to the largest number seen. Other text exceeds that number, and 8 bits
+# have digits to spare. 4 bits have none, and clipping a few large numbers makes all others more
+# exact, so the code searches for the range with the least squared error. docs/kv-cache.md has the
+# errors of other rules.
 _MARGIN = 1.25
 _SEARCHED = np.linspace(0.4, 1, 13, dtype=np.float32)
-# A channel that is silent in a text may speak in another: its scale is no smaller than this part
+# A channel that is silent in one text may be active in another: its scale is at least this fraction
 # of the head's largest.
 _QUIET = np.float32(2**-10)
 
 
 def largest_code(bits: int) -> int:
-    """The largest code; the least is one further from zero."""
+    """The largest code; the smallest is one further from zero."""
     return (1 << bits - 1) - 1
 
 
@@ -33,7 +35,7 @@ def channel_scales(rows: Floats, bits: int) -> Floats:
     """(1, heads, 1, channels) scales for (1, heads, tokens, channels) keys or values."""
     largest = np.abs(rows).max(axis=2, keepdims=True)
     of_head = largest.max(axis=3, keepdims=True)
-    # A head that is always zero takes any scale.
+    # For a head that is always zero, any scale works.
     largest = np.maximum(largest, np.where(of_head > 0, of_head * _QUIET, np.float32(1)))
     widest: Floats = largest / np.float32(largest_code(bits))
     if bits == 8:
@@ -47,7 +49,7 @@ def channel_scales(rows: Floats, bits: int) -> Floats:
 
 
 def relative_error(rows: Floats, scales: Floats, bits: int) -> float:
-    """Root mean square error of the coded `rows` over their root mean square; 0 of zeros."""
+    """Root mean square error of the coded `rows` over their root mean square; 0 for zeros."""
     squares = float(np.sum(np.square(rows), dtype=np.float64))
     error = float(np.sum(_squared_error(rows, scales, bits), dtype=np.float64))
     return (error / squares) ** 0.5 if squares else 0.0

@@ -12,12 +12,13 @@ has 5,120 bytes with 4 bits, 3,072 with 2:
 
 and weight(n, k) = scale * code + min. N and K are padded with scale 0, min 0 and code 0.
 
-Q4NX is the order of `.q4nx` files (paper 1, III-A2). In Q2NX a nibble is one bit of four codes, and
-those of 32 out-features stand together: the indices of lookups in a table of 16 sums of four
-activations, and of the first of two lookups that dequantise (paper 4, 4.1, the unified layout).
+Q4NX is the order of `.q4nx` files (paper 1, III-A2). In Q2NX a nibble holds one bit of four codes,
+and the nibbles of 32 out-features are adjacent. They are the indices of lookups in a table of 16
+sums of four activations, and of the first of two lookups that dequantise (paper 4, 4.1, the unified
+layout).
 
-This module is the definition, written for clarity; `ort_aie_ep._native` has the C++ twin that
-compiling and the kernels use. How many bits blocks have, their size tells.
+This module is the definition, written for clarity; the compiler and the kernels use its C++ twin in
+`ort_aie_ep._native`. The size of blocks tells how many bits they have.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def pack(codes: Array, scales: Array, mins: Array, bits: int = 4) -> npt.NDArray
 
     Args:
         codes: (N, K) uint8, each below 2^bits.
-        scales: (N, ceil(K / 32)) of any float type; becomes bfloat16, ties to even.
+        scales: (N, ceil(K / 32)) of any float type; rounded to bfloat16, ties to even.
         mins: likewise.
         bits: 4 or 2.
 
@@ -141,7 +142,7 @@ def quantize(weights: Array, bits: int = 4) -> npt.NDArray[np.uint8]:
     values = np.asarray(weights, np.float32)
     if not np.isfinite(values).all():
         raise AieError("weights hold NaN or infinities")
-    # The last value of a row fills its last group: padding must not widen the range.
+    # Fill a row's last group with its last value: padding must not widen the range.
     padded = np.pad(values, ((0, 0), (0, groups * GROUP - k)), mode="edge")
     padded = padded.reshape(n, groups, GROUP)
     low, high = padded.min(axis=2), padded.max(axis=2)

@@ -1,12 +1,12 @@
-"""JSON that others wrote, read without trusting it: each value is asked for by what it must be.
+"""JSON that others wrote, read without trusting it: each read states what the value must be.
 
     config = read_json(path)                         # Field: a value, and where it stands
     layers = config.field("model", "layers").integer(1, limit)
     for name, fifo in config.field("fifos").members():
         fifo.field("column").integer(0, columns - 1)
 
-What is missing or of another type, out of range, nested too deep or no JSON at all raises the
-error that the reader chose, with the file and the field.
+A value that is missing, of another type, out of range or nested too deep raises the error that the
+reader chose, with the file and the field. So does a file that is not JSON.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from typing import Any
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.files import read_regular
 
-# Of lists and objects in each other. Nothing that is read here needs a tenth of it, and functions
-# that go through it recursively stay far from Python's limit.
+# Maximum nesting of lists and objects. No file read here needs a tenth of it, and recursive
+# functions stay far from Python's limit.
 DEPTH = 256
 INT64 = 2**63 - 1
 _DIGITS = 400
@@ -35,13 +35,13 @@ _HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
 
 @dataclass(frozen=True)
 class Field:
-    """A value of a JSON file.
+    """A value in a JSON file.
 
     Attributes:
-        value: as it was read.
-        file: what errors call the file.
-        path: of the value in it, such as fifos.x.column; empty for the whole.
-        error: what is raised.
+        value: the value as it was read.
+        file: the file's name in errors.
+        path: the value's path in the file, such as fifos.x.column; empty for the whole content.
+        error: the error to raise.
     """
 
     value: Any
@@ -65,18 +65,18 @@ class Field:
         return self.value is None
 
     def object(self) -> dict[str, Any]:
-        """The object, its values as they are."""
+        """The object, with its values unchanged."""
         self.require(isinstance(self.value, dict), "an object")
         content: dict[str, Any] = self.value
         return content
 
     def find(self, key: str) -> Field | None:
-        """A member, or None where it is missing or null."""
+        """A member, or None if it is missing or null."""
         value = self.object().get(key)
         return None if value is None else self._at(key, value)
 
     def field(self, *keys: str) -> Field:
-        """A member, or one of a member, which must be there; it may be null."""
+        """A member, or a member of a member. It must be there, but may be null."""
         at = self
         for key in keys:
             content = at.object()
@@ -105,7 +105,7 @@ class Field:
         ]
 
     def text(self) -> str:
-        """A string. One with a zero character is none that a name, path or message can be."""
+        """A string. Names, paths and messages cannot have a zero character, so it is refused."""
         self.require(isinstance(self.value, str), "a string")
         self.require("\0" not in self.value, "a string without a zero character")
         return str(self.value)
@@ -147,10 +147,10 @@ class Field:
 
 
 def read_json(path: Path, error: type[AieError] = AieError) -> Field:
-    """The content of a JSON file.
+    """Reads the content of a JSON file.
 
     Raises:
-        AieError: it cannot be read, or is not JSON; `error`, if that is given.
+        AieError, or `error` if given: it cannot be read, or is not JSON.
     """
     try:
         data = read_regular(path)
@@ -162,7 +162,7 @@ def read_json(path: Path, error: type[AieError] = AieError) -> Field:
 def parse_json(
     data: bytes, file: str, error: type[AieError] = AieError, *, unique: bool = False
 ) -> Field:
-    """What JSON text holds; with `unique`, no object may have a name twice.
+    """Parses JSON text; with `unique`, no object may have a name twice.
 
     Raises `error` as `read_json` does.
     """
@@ -171,7 +171,7 @@ def parse_json(
         content: dict[str, Any] = {}
         for name, value in pairs:
             if name in content:
-                raise error(f"{file} holds {shown(name)} twice")
+                raise error(f"{file} has {shown(name)} twice")
             content[name] = value
         return content
 
@@ -189,7 +189,7 @@ def parse_json(
         try:
             json.dumps(value, ensure_ascii=False).encode("utf-8")
         except UnicodeEncodeError as reason:
-            raise error(f"{file} cannot be read as JSON: half a character in a string") from reason
+            raise error(f"{file} cannot be read as JSON: a string has half a character") from reason
     return Field(value, file, "", error)
 
 
@@ -197,12 +197,12 @@ _TOO_DEEP = f"lists and objects are nested more than {DEPTH} deep"
 
 
 def _whole(digits: str) -> int | float:
-    # Python refuses to convert thousands of digits; as a float it is infinite, and no field is.
+    # Python refuses to convert thousands of digits. The float is infinite, which no field allows.
     return int(digits) if len(digits) < _DIGITS else float(digits)
 
 
 def shown(value: Any) -> str:
-    """A value in an error, cut where it is long."""
+    """A value as errors show it, cut if it is long."""
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 

@@ -1,8 +1,8 @@
 """Text that comes with every Python installation: the standard library's own sources.
 
 The demonstration model is trained on one part of it and its accuracy is measured on the other.
-Which part a module belongs to depends on its name alone (`is_held_out`), so the split is the same
-for every Python version, and a module held out on one machine was held out of the training too.
+A module's name alone decides its part (`is_held_out`), so the split is the same for every Python
+version, and a module held out on one machine was also held out of the training.
 
 Pure standard library, no imports from the rest of the package: usable before anything is built.
 """
@@ -21,9 +21,9 @@ __all__ = ["HELD_OUT_PERCENT", "held_out_text", "is_held_out", "modules", "train
 # Fixed before the first training run. A change would move trained modules into the held-out part.
 HELD_OUT_PERCENT = 5
 
-# Folders that are no part of the standard library, or no code a person would read as such:
-# installed packages, tests, bundled wheels, lib2to3 (dropped in Python 3.13), and tables written by
-# generators (character maps, the text of the help topics), which would be a fifth of the corpus.
+# Folders that are not part of the standard library, or not code that a person would read: installed
+# packages, tests, bundled wheels, lib2to3 (dropped in Python 3.13), and generated tables (character
+# maps, the text of the help topics), which would be a fifth of the corpus.
 _SKIPPED_FOLDERS = frozenset(
     {
         "__pycache__",
@@ -39,12 +39,12 @@ _SKIPPED_FOLDERS = frozenset(
     }
 )
 
-# Modules written for one machine: they hold its paths and build flags.
+# Modules written for one machine: they contain its paths and build flags.
 _SKIPPED_PREFIXES = ("_sysconfigdata", "sitecustomize", "usercustomize")
 
 
 def _module_name(relative: Path) -> str | None:
-    """`asyncio/base_events.py` → `asyncio.base_events`; None for what is no importable module."""
+    """`asyncio/base_events.py` → `asyncio.base_events`; None if it is not an importable module."""
     parts = relative.with_suffix("").parts
     if parts[-1] == "__init__":
         parts = parts[:-1]
@@ -56,12 +56,12 @@ def _module_name(relative: Path) -> str | None:
 def modules(stdlib: Path | None = None) -> list[tuple[str, Path]]:
     """(module name, file) of every standard library module with a source file, sorted by name.
 
-    `stdlib` is the folder to walk, by default that of the running Python.
+    `stdlib` is the folder to walk, by default the running Python's.
     """
     root = Path(sysconfig.get_path("stdlib")) if stdlib is None else stdlib
     found: dict[str, Path] = {}
     for folder, subfolders, files in os.walk(root):
-        # Pruned in place: site-packages may hold a hundred times the library's own files.
+        # Pruned in place: site-packages may have a hundred times as many files as the library.
         subfolders[:] = [name for name in subfolders if name not in _SKIPPED_FOLDERS]
         for file in files:
             if not file.endswith(".py") or file.startswith(_SKIPPED_PREFIXES):

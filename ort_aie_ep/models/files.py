@@ -1,4 +1,4 @@
-"""Opening files of others without trusting what they are, and writing own ones whole or not."""
+"""Opens untrusted files safely, and writes files completely or not at all."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import IO, Any, BinaryIO
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """A file to read. A FIFO, a device or a folder is refused; to open one may never return.
+    """Opens a file to read. Refuses FIFOs, devices and folders; opening one might never return.
 
     Raises:
-        OSError: there is no such file, it is not a regular one, or it cannot be read.
+        OSError: there is no such file, it is not a regular file, or it cannot be read.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -34,7 +34,7 @@ def read_regular(path: Path) -> bytes:
 
 
 def is_regular(path: Path) -> bool:
-    """Whether a regular file, or a link to one, is there. A name that no file can have is not."""
+    """Whether a regular file, or a link to one, is there. False if no file can have the name."""
     try:
         return stat.S_ISREG(path.stat().st_mode)
     except (OSError, ValueError):
@@ -42,7 +42,7 @@ def is_regular(path: Path) -> bool:
 
 
 def is_missing(path: Path) -> bool:
-    """Whether nothing is there that could be opened, or no file can have that name."""
+    """Whether there is nothing to open, or no file can have that name."""
     try:
         return not path.exists()
     except (OSError, ValueError):
@@ -51,9 +51,9 @@ def is_missing(path: Path) -> bool:
 
 @contextmanager
 def written_beside(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
-    """A file that becomes `path` when the block ends, and disappears when it fails.
+    """A file that becomes `path` when the block ends, and disappears if it fails.
 
-    It has a name of its own, so that of several writers one leaves its whole file.
+    It has a unique name, so that if there are several writers, one leaves its complete file.
     """
     beside = path.with_name(f".{path.name[:100]}-{os.urandom(8).hex()}")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -67,6 +67,6 @@ def written_beside(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes a JSON file beside and renames it. Raises OSError where that fails."""
+    """Writes a JSON file under another name and renames it. Raises OSError if that fails."""
     with written_beside(path) as file:
         file.write(json.dumps(content, indent=2) + "\n")

@@ -12,8 +12,8 @@ from ort_aie_ep.models.checked_json import read_json
 from ort_aie_ep.models.files import is_missing, is_regular
 
 GENAI_CONFIG = "genai_config.json"
-# optimum's names of the decoders of an encoder-decoder model, and of what it wrote before it put
-# prompt and next token of other models into one model.onnx. The main one first.
+# optimum's names for the decoders of an encoder-decoder model, and for the files that it wrote
+# before it put prompt and next token of other models into one model.onnx. The main one is first.
 OPTIMUM_ENCODER = "encoder_model.onnx"
 OPTIMUM_DECODERS = (
     "decoder_model_merged.onnx",
@@ -49,8 +49,9 @@ class OtherModel:
 
     Attributes:
         path: the file.
-        role: what it is to the model: where genai_config.json names it ("encoder", "vision",
-            "decoder.pipeline"), or its name in optimum's exports; empty if nothing names it.
+        role: its role in the model: the section of genai_config.json that names it ("encoder",
+            "vision", "decoder.pipeline"), or its name in optimum's exports; empty if nothing names
+            it.
     """
 
     path: Path
@@ -58,7 +59,7 @@ class OtherModel:
 
 
 def other_models(folder: ModelFolder) -> list[OtherModel]:
-    """The .onnx files of a folder but the main one, by path."""
+    """The .onnx files of a folder except the main one, sorted by path."""
     roles = {folder.path / name: name for name in (OPTIMUM_ENCODER, *OPTIMUM_DECODERS)}
     if folder.genai_config is not None:
         sections = file_sections(folder.genai_config.get("model"))
@@ -71,8 +72,8 @@ def other_models(folder: ModelFolder) -> list[OtherModel]:
 
 
 def file_sections(part: object, role: str = "") -> Iterator[tuple[dict[str, Any], str]]:
-    """The objects that name a file in a part of genai_config.json, and the keys that lead to each,
-    such as "decoder" or "vision.pipeline.patch_embed"."""
+    """The objects that name a file in a part of genai_config.json, each with the keys that lead to
+    it, such as "decoder" or "vision.pipeline.patch_embed"."""
     if isinstance(part, list):
         for item in part:
             yield from file_sections(item, role)
@@ -84,7 +85,7 @@ def file_sections(part: object, role: str = "") -> Iterator[tuple[dict[str, Any]
 
 
 def section(folder: ModelFolder, *names: str) -> dict[str, Any]:
-    """A part of genai_config.json, empty where there is none."""
+    """A part of genai_config.json, empty if it is missing."""
     part: Any = folder.genai_config
     for name in names:
         part = part.get(name) if isinstance(part, dict) else None
@@ -101,7 +102,7 @@ def find_model(source: Path) -> ModelFolder:
         raise AieError(f"{source} does not exist")
     if source.is_file():
         if source.suffix != ".onnx":
-            raise AieError(f"{source} is no .onnx file; give a model folder or an .onnx file")
+            raise AieError(f"{source} is not an .onnx file; pass a model folder or an .onnx file")
         return ModelFolder(source.parent, source, None)
     config_file = source / GENAI_CONFIG
     config: dict[str, Any] | None = None
@@ -110,36 +111,38 @@ def find_model(source: Path) -> ModelFolder:
         config, filename = read.object(), read.field("model", "decoder", "filename").text()
         model = source / filename
         if not inside(source, model):
-            raise AieError(f"{config_file}: model.decoder.filename {filename!r} leaves the folder")
+            raise AieError(
+                f"{config_file}: model.decoder.filename {filename!r} is not in the folder"
+            )
         if not is_regular(model):
             raise AieError(f"{config_file} names {filename}, which is not in {source}")
         return ModelFolder(source, model, config)
     models = sorted(source.glob("*.onnx"))
     if not models:
         raise AieError(
-            f"{source} is no model folder: it has neither {GENAI_CONFIG} nor an .onnx file"
+            f"{source} is not a model folder: it has neither {GENAI_CONFIG} nor an .onnx file"
         )
     decoders = [source / name for name in OPTIMUM_DECODERS if source / name in models]
     if decoders and source / OPTIMUM_ENCODER in models:
         return ModelFolder(source, decoders[0], None)
     if decoders and len(models) > 1:
         raise AieError(
-            f"{source} holds {models[0].name}, an export for prompts and next tokens apart; "
-            "export again with optimum-onnx (--task text-generation-with-past), which writes one "
-            "model.onnx"
+            f"{source} has {models[0].name}, from an export with separate models for prompts and "
+            "next tokens; export again with optimum-onnx (--task text-generation-with-past), which "
+            "writes one model.onnx"
         )
     if len(models) > 1:
         names = ", ".join(model.name for model in models)
-        raise AieError(f"{source} has several models ({names}); give one of the files")
+        raise AieError(f"{source} has several models ({names}); pass one of the files")
     return ModelFolder(source, models[0], None)
 
 
 def why_not_carried(folder: Path, file: Path) -> str:
     """The reason not to copy a file of a folder into another folder, or an empty string.
 
-    A link may lead to a file of the same folder, or from a snapshot of Hugging Face's cache to the
-    blobs of its repository, which is how that stores files: snapshots/<revision>/config.json leads
-    to ../../blobs/<hash>. Any other would copy what the folder's maker never had.
+    A link may lead to a file of the same folder, or from a snapshot in Hugging Face's cache to the
+    blobs of its repository. This is how that cache stores files: snapshots/<revision>/config.json
+    leads to ../../blobs/<hash>. Any other link would copy files that the folder's maker never had.
     """
     if file.is_dir():
         return "it is a link to a folder" if file.is_symlink() else ""
@@ -151,13 +154,13 @@ def why_not_carried(folder: Path, file: Path) -> str:
     snapshots = next((at for at in root.parents if at.name == "snapshots"), None)
     if snapshots is not None and target.parent == snapshots.parent / "blobs":
         return ""
-    return f"it is a link to {target}, outside of the folder"
+    return f"it is a link to {target}, outside the folder"
 
 
 def inside(folder: Path, file: Path) -> bool:
-    """Whether a file, as it is named, lies in a folder."""
-    # Links inside hub caches lead out of the folder on purpose: the location's text decides, then
-    # the link may point anywhere a user put it. `..` and absolute paths may not.
+    """Whether a file, going by its name, is in a folder."""
+    # Links inside hub caches lead out of the folder on purpose. So the text of the path decides: a
+    # link may point wherever a user put it, but `..` and absolute paths may not lead out.
     try:
         relative = file.absolute().relative_to(folder.absolute())
     except ValueError:

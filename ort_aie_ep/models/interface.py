@@ -1,6 +1,6 @@
-"""What a decoding loop feeds a language model and gets from it, by genai_config.json's names.
+"""The inputs that a decoding loop feeds to a language model, and the outputs it gets.
 
-Where there is none, by the names that onnxruntime-genai and optimum give by default.
+Their names come from genai_config.json, or are the defaults of onnxruntime-genai and optimum.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.checked_json import Field
 from ort_aie_ep.models.folder import GENAI_CONFIG, ModelFolder, section
 
-# numpy type and ONNX element type by ONNX Runtime's names. numpy has no bfloat16: its bits.
+# numpy type and ONNX element type by ONNX Runtime's names. numpy has no bfloat16, so uint16.
 TYPES: dict[str, tuple[type[np.generic], int]] = {
     "tensor(float)": (np.float32, 1),
     "tensor(uint8)": (np.uint8, 2),
@@ -29,9 +29,9 @@ TYPES: dict[str, tuple[type[np.generic], int]] = {
 }
 # Rows that onnxruntime-genai adds to a sliding layer's window.
 _WINDOW_SLACK = 16
-# The builder's name of the past dimension of a sliding layer.
+# The builder's name for the past dimension of a sliding layer.
 _SLIDING_DIM = "past_sliding_length"
-# What genai_config.json calls the names of past and present, and the names where it says nothing.
+# Keys of genai_config.json for the names of past and present, and the default names.
 _CACHES = (
     ("past_key_names", "present_key_names", "past_key_values.%d.key", "present.%d.key"),
     ("past_value_names", "present_value_names", "past_key_values.%d.value", "present.%d.value"),
@@ -60,7 +60,7 @@ class Argument(Protocol):
 
 
 class Unfit(AieError):
-    """A decoding loop cannot run the model; the message says why, of the model."""
+    """A decoding loop cannot run the model; the message says what about the model prevents it."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,10 @@ class Cache:
     """One layer's keys or values, or its state, such as that of a convolution.
 
     Attributes:
-        past: graph input; of keys and values (1, KV heads, rows, head size).
+        past: graph input; for keys and values (1, KV heads, rows, head size).
         present: graph output that continues it.
-        shape: of keys and values with all rows where buffers are shared, else with none.
-        type: ONNX Runtime's name of the element type.
+        shape: for keys and values, with all rows if buffers are shared, otherwise with none.
+        type: ONNX Runtime's name for the element type.
     """
 
     past: str
@@ -87,13 +87,13 @@ class Interface:
     Attributes:
         tokens: the input with the tokens, (1, sequence).
         mask: the input with a 1 for each token so far, if there is one.
-        positions: the input with the place of each token, if there is one: (1, sequence), or
-            (3, 1, sequence) for time, height and width, which are the same of text.
+        positions: the input with the position of each token, if there is one: (1, sequence), or
+            (3, 1, sequence) for time, height and width, which are equal for text.
         logits: the output (1, sequence or 1, vocabulary).
-        vocabulary: its width.
+        vocabulary: width of the logits.
         shared: whether one buffer holds past and present of `caches`.
         caches: keys and values, in the graph's order.
-        states: what has a size of its own, however many tokens there are.
+        states: states whose size does not depend on the number of tokens.
     """
 
     tokens: Argument
@@ -112,7 +112,7 @@ def read_interface(
     """The interface of a folder's main model, with caches for `capacity` tokens.
 
     Raises:
-        Unfit: the model has inputs that a decoding loop cannot feed, or gives no logits.
+        Unfit: the model has inputs that a decoding loop cannot feed, or no logits.
     """
     given, made = {i.name: i for i in inputs}, {o.name: o for o in outputs}
     named = section(folder, "model", "decoder", "inputs")
@@ -142,7 +142,7 @@ def read_interface(
     for name in (*fed, logits.name):
         kind = (given.get(name) or logits).type
         if kind not in TYPES:
-            raise Unfit(f"{name} is {kind}, which nothing here feeds")
+            raise Unfit(f"{name} is {kind}, which this loop cannot feed")
     return Interface(
         tokens, mask, _positions(positions), logits, _vocabulary(logits, folder), shared,
         caches, states,
@@ -152,8 +152,7 @@ def read_interface(
 def token_feeds(
     interface: Interface, tokens: npt.NDArray[np.int64], before: int
 ) -> list[tuple[Argument, npt.NDArray[Any]]]:
-    """What a model is fed with `tokens`, (sequences, count), that follow `before` others, but for
-    its caches."""
+    """A model's inputs but its caches, for `tokens` (sequences, count) after `before` others."""
     sequences, total = len(tokens), before + tokens.shape[1]
     positions = np.tile(np.arange(before, total), (sequences, 1))
     if interface.positions is not None and len(interface.positions.shape) == 3:
@@ -172,7 +171,7 @@ def token_feeds(
 
 
 def context_length(folder: ModelFolder, default: int = 4096) -> int:
-    """Tokens that the model was made for, or `default` where nothing says so."""
+    """Tokens that the model was made for, or `default` if nothing says so."""
     value = section(folder, "model").get("context_length", default)
     return value if isinstance(value, int) and value > 0 else default
 
@@ -180,25 +179,25 @@ def context_length(folder: ModelFolder, default: int = 4096) -> int:
 def _why_not(tokens: Argument | None, logits: Argument | None, unknown: list[str]) -> str:
     names = ", ".join(unknown)
     if any(name in _CROSS or "cross" in name for name in unknown):
-        return f"it decodes what an encoder read: {names}"
+        return f"it decodes an encoder's output: {names}"
     if tokens is None and "inputs_embeds" in unknown:
-        return "it takes inputs_embeds, which another model makes of tokens"
+        return "it takes inputs_embeds, which another model computes from tokens"
     if tokens is None:
-        return f"it has no input input_ids, but {names or 'none'}"
+        return f"it has no input named input_ids, but {names or 'no inputs'}"
     if logits is None:
-        return "it has no output logits"
-    return f"its inputs {names} are none of a text's"
+        return "it has no output named logits"
+    return f"its inputs {names} are not part of a text model"
 
 
 def _positions(value: Argument | None) -> Argument | None:
     if value is not None and len(value.shape) not in (2, 3):
-        raise Unfit(f"{value.name} is of the shape {list(value.shape)}, not (batch, sequence)")
+        raise Unfit(f"{value.name} has the shape {list(value.shape)}, not (batch, sequence)")
     return value
 
 
 def _state_names(folder: ModelFolder) -> Iterator[tuple[str, str, str, str]]:
     yield from _STATES
-    # As optimum and later versions of onnxruntime-genai name them, after the keys.
+    # The names that optimum and later versions of onnxruntime-genai use, after the keys.
     past_key, present_key, past, present = _CACHES[0]
     past = str(section(folder, "model", "decoder", "inputs").get(past_key, past))
     present = str(section(folder, "model", "decoder", "outputs").get(present_key, present))
@@ -211,7 +210,7 @@ def _pairs(
     given: Iterable[Argument],
     kinds: Iterable[tuple[str, str, str, str]],
 ) -> list[tuple[Argument, str]]:
-    """(input, name of the output that continues it), in the graph's order."""
+    """(input, name of the output that continues it) pairs, in the graph's order."""
     inputs = section(folder, "model", "decoder", "inputs")
     outputs = section(folder, "model", "decoder", "outputs")
     names = [
@@ -232,44 +231,46 @@ def _cache_shape(value: Argument, folder: ModelFolder, rows: int) -> tuple[int, 
     decoder = section(folder, "model", "decoder")
     if len(value.shape) != 4:
         raise Unfit(
-            f"{value.name} is of the shape {list(value.shape)}, not (batch, heads, past, head size)"
+            f"{value.name} has the shape {list(value.shape)}, not (batch, heads, past, head size)"
         )
     _, heads, past, size = value.shape
     heads = heads if isinstance(heads, int) else _count(decoder, "num_key_value_heads")
     size = size if isinstance(size, int) else _count(decoder, "head_size")
     if heads is None or size is None:
         raise Unfit(
-            f"{value.name} is of the shape {list(value.shape)}, and no genai_config.json says how "
-            "many heads of what size that means: give a folder that holds one"
+            f"{value.name} has the shape {list(value.shape)}, and there is no genai_config.json to "
+            "tell the number and size of its heads: pass a folder that has one"
         )
     if past == _SLIDING_DIM and rows:
-        # Not clamped to the context as genai does: a cache smaller than its window is an error.
+        # genai clamps this to the context. Not here: a cache smaller than its window is an error.
         window = _count(section(folder, "model", "decoder", "sliding_window"), "window_size")
         rows = (rows if window is None else window) + _WINDOW_SLACK
     return 1, heads, rows, size
 
 
 def _count(part: dict[str, Any], key: str) -> int | None:
-    """A number of genai_config.json that is a dimension; None where it is not given."""
+    """A number of genai_config.json that is a dimension; None if it is not given."""
     given = Field(part, GENAI_CONFIG).find(key)
     return None if given is None else given.integer(1, 2**31)
 
 
 def _state_shape(value: Argument) -> tuple[int, ...]:
-    """Of one sequence: the only dimension without a size is the batch's."""
+    """The shape for one sequence: only the batch's dimension has no size."""
     if sum(not isinstance(dim, int) for dim in value.shape) > 1:
-        raise Unfit(f"{value.name} is of the shape {list(value.shape)}, without sizes")
+        raise Unfit(f"{value.name} has the shape {list(value.shape)}, without sizes")
     return tuple(dim if isinstance(dim, int) else 1 for dim in value.shape)
 
 
 def _vocabulary(logits: Argument, folder: ModelFolder) -> int:
     if len(logits.shape) != 3:
         raise Unfit(
-            f"output {logits.name} is of the shape {list(logits.shape)}, not (batch, sequence, "
+            f"output {logits.name} has the shape {list(logits.shape)}, not (batch, sequence, "
             "vocabulary)"
         )
     given = logits.shape[2]
     width = given if isinstance(given, int) else _count(section(folder, "model"), "vocab_size")
     if width is None:
-        raise Unfit("nothing says how many logits there are")
+        raise Unfit(
+            "neither its logits' shape nor genai_config.json has the size of the vocabulary"
+        )
     return width

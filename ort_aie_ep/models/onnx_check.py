@@ -1,9 +1,9 @@
-"""What an ONNX file must be before anything is computed from it: a graph as the standard has it.
+"""Checks that an ONNX file has a graph as the standard defines it, before anything uses it.
 
-Tensors have a type, possible sizes and the data for them; names are given once; nodes have the
-inputs, outputs and attributes that their operators' schemas ask for; nothing reads what nothing
-gives, or its own result. Passes need not ask again. What only ONNX Runtime knows (types and shapes
-that do not fit each other) it says itself.
+Tensors have a type, possible sizes and the data for them; each name is defined once; nodes have the
+inputs, outputs and attributes that their operators' schemas require; nothing reads a value that
+nothing defines, or its own result. Passes need not check again. ONNX Runtime itself reports what
+only it knows: types and shapes that do not match.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import onnx_ir as ir
 from ort_aie_ep.errors import AieError
 
 INT64 = 2**63 - 1
-# A schema's number of inputs or outputs where any number may follow.
+# A schema's maximum number of inputs or outputs if it allows any number.
 _ANY = 2**31 - 1
-# Values that an int32_data entry holds; other fields hold one in each.
+# Values that an int32_data entry holds; each entry of other fields holds one.
 _PER_INT32 = {4: 2, 2: 4}
 _TYPED_DATA = {
     "float_data": ("FLOAT", "COMPLEX64"),
@@ -30,7 +30,7 @@ _TYPED_DATA = {
     "uint64_data": ("UINT32", "UINT64"),
     "string_data": ("STRING",),
 }
-# The field of an attribute whose value is a message, which may be missing; numbers are then zero.
+# The attribute's field for values that are messages. These may be missing; a missing number is 0.
 _MESSAGES = {
     onnx.AttributeProto.TENSOR: "t",
     onnx.AttributeProto.GRAPH: "g",
@@ -54,8 +54,8 @@ def _contributed(inputs: int, outputs: int, *required: int) -> _Operator:
     return _Operator(range(inputs, _ANY), range(outputs, _ANY), required or range(inputs))
 
 
-# Operators without a schema in ONNX that passes and explanations look into. ONNX Runtime adds
-# optional inputs to its own from version to version: there is no most.
+# Operators without a schema in ONNX that passes and explanations examine. ONNX Runtime adds
+# optional inputs to its own operators with each version, so there is no maximum.
 _OTHERS = {
     ("", "SimplifiedLayerNormalization"): _contributed(2, 1),
     ("com.microsoft", "BiasGelu"): _contributed(2, 1),
@@ -74,21 +74,21 @@ _ANYTHING = _contributed(0, 1)
 
 
 def check_model(model: onnx.ModelProto, path: Path) -> bool:
-    """Checks all graphs of a model; whether the nodes of one are in another order than ONNX's.
+    """Checks all graphs of a model; returns whether any has its nodes in the wrong order for ONNX.
 
     Raises:
-        AieError: what is wrong, with the name of the node or tensor.
+        AieError: something is wrong; the message names the node or tensor.
     """
     if not model.graph.node:
-        raise AieError(f"{path} holds no graph: it is empty or no ONNX model")
+        raise AieError(f"{path} has no graph: it is empty or not an ONNX model")
     opsets: dict[str, int] = {}
     for opset in model.opset_import:
         domain = _domain(opset.domain)
         if domain in opsets or not 1 <= opset.version < _ANY:
-            raise AieError(f"{path}: the opset '{opset.domain}' {opset.version} cannot be")
+            raise AieError(f"{path}: the opset '{opset.domain}' {opset.version} is not possible")
         opsets[domain] = opset.version
     if not opsets:
-        raise AieError(f"{path} names no opset: it is damaged, or made before there were opsets")
+        raise AieError(f"{path} names no opset: it is damaged, or older than opsets")
     for function in model.functions:
         own = {_domain(opset.domain): opset.version for opset in function.opset_import}
         _Graph(path.name, own, f"function '{function.name}': ").check_function(function)
@@ -98,7 +98,7 @@ def check_model(model: onnx.ModelProto, path: Path) -> bool:
 
 
 class _Graph:
-    """The check of a graph and the graphs within."""
+    """The check of a graph and of the graphs inside it."""
 
     def __init__(self, model: str, opsets: dict[str, int], where: str = "") -> None:
         self._where = f"{model}: {where}"
@@ -107,7 +107,7 @@ class _Graph:
         self.unsorted = False
 
     def check(self, graph: onnx.GraphProto, outer: Collection[str]) -> set[str]:
-        """The names that it reads of the graphs around it, whose names are `outer`."""
+        """Returns the names that it reads from the graphs around it, which define `outer`."""
         if graph.sparse_initializer:
             name = graph.sparse_initializer[0].values.name
             raise self._error(f"initializer '{name}' is sparse, which is not supported")
@@ -121,7 +121,7 @@ class _Graph:
         free = self._nodes(graph.node, known, outer)
         for value in graph.output:
             if value.name not in known and value.name not in outer:
-                raise self._error(f"nothing gives the graph output '{value.name}'")
+                raise self._error(f"nothing defines the graph output '{value.name}'")
         return free
 
     def check_function(self, function: onnx.FunctionProto) -> None:
@@ -130,12 +130,12 @@ class _Graph:
         self._nodes(function.node, known, ())
         for name in function.output:
             if name not in known:
-                raise self._error(f"nothing gives the output '{name}'")
+                raise self._error(f"nothing defines the output '{name}'")
 
     def _nodes(
         self, nodes: Iterable[onnx.NodeProto], known: set[str], outer: Collection[str]
     ) -> set[str]:
-        """Adds what the nodes give to `known`; gives what they read of the graphs around."""
+        """Adds the nodes' outputs to `known`; returns the names they read from outer graphs."""
         nodes = list(nodes)
         givers: dict[str, onnx.NodeProto] = {}
         for node in nodes:
@@ -143,7 +143,7 @@ class _Graph:
             for name in filter(None, node.output):
                 if name in known or name in givers:
                     by = f"by {_label(givers[name])}" if name in givers else "by the graph"
-                    raise self._error(f"{_label(node)} gives '{name}', which is given {by} too")
+                    raise self._error(f"{_label(node)} defines '{name}', also defined {by}")
                 givers[name] = node
         known.update(givers)
         reads: list[set[str]] = []
@@ -154,14 +154,14 @@ class _Graph:
                 names |= self.check(graph, {*known, *outer})
             for name in names - known:
                 if name not in outer:
-                    raise self._error(f"{_label(node)} reads '{name}', which nothing gives")
+                    raise self._error(f"{_label(node)} reads '{name}', which nothing defines")
                 free.add(name)
             reads.append({name for name in names if name in givers})
         self._order(nodes, reads)
         return free
 
     def _order(self, nodes: list[onnx.NodeProto], reads: list[set[str]]) -> None:
-        """Raises AieError where nodes read each other's results in a circle."""
+        """Raises AieError if nodes read each other's results in a cycle."""
         missing = [len(names) for names in reads]
         readers: dict[str, list[int]] = {}
         for index, names in enumerate(reads):
@@ -234,7 +234,7 @@ class _Graph:
         schema = _schema(op_type, domain, self._opsets.get(domain, 1))
         if schema is None:
             return _ANYTHING
-        # A variadic last parameter has at least as many as min_input says, each given.
+        # A variadic last parameter has at least as many inputs as min_input says, none left out.
         required = [
             i for i, formal in enumerate(schema.inputs[: schema.min_input])
             if formal.option == _SINGLE
@@ -267,16 +267,14 @@ class _Graph:
         except ValueError:
             dtype = ir.DataType.UNDEFINED
         if dtype == ir.DataType.UNDEFINED:
-            raise self._error(f"{what} has the type {tensor.data_type}, which is none of ONNX's")
+            raise self._error(f"{what} has the type {tensor.data_type}, which ONNX does not have")
         dims = tuple(tensor.dims)
         size = math.prod(dims)
         if any(dim < 0 for dim in dims) or not 0 <= size <= INT64 // 16:
-            raise self._error(f"{what} has the shape {dims}, which nothing can have")
+            raise self._error(f"{what} has the shape {dims}, which is not possible")
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             if dtype == ir.DataType.STRING:
-                raise self._error(
-                    f"{what} has text in a file of its own, which ONNX does not allow"
-                )
+                raise self._error(f"{what} has text in an external file, which ONNX does not allow")
             return
         name = f"{what}, {dtype.name} {dims},"
         if tensor.HasField("raw_data"):
@@ -292,7 +290,7 @@ class _Graph:
         if size and not found:
             raise self._error(
                 f"{name} has no data: the graph was saved without its weights; export or download "
-                "the model again, with them"
+                "the model again with its weights"
             )
         entries = size
         if dtype.name.startswith("COMPLEX"):
@@ -306,9 +304,9 @@ class _Graph:
         seen: set[str] = set()
         for name in names:
             if not name:
-                raise self._error(f"one {what} has no name")
+                raise self._error(f"{what} without a name")
             if name in seen:
-                raise self._error(f"{what} '{name}' is there twice")
+                raise self._error(f"{what} '{name}' appears twice")
             seen.add(name)
 
     def _error(self, text: str) -> AieError:
@@ -316,7 +314,7 @@ class _Graph:
 
 
 def _schema(op_type: str, domain: str, version: int) -> onnx.defs.OpSchema | None:
-    """An operator's schema; of one that is younger than the model's opset, its own."""
+    """An operator's schema; the newest one if the model's opset does not have the operator."""
     for known in (version, onnx.defs.onnx_opset_version()):
         try:
             return onnx.defs.get_schema(op_type, known, domain)

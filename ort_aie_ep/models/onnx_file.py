@@ -1,4 +1,4 @@
-"""Loading ONNX files safely: damage is named before anything is computed from it."""
+"""Loads ONNX files safely: reports damage before anything is computed from it."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ def is_compiled(model: ir.Model) -> bool:
 
 
 def load_model(path: Path) -> ir.Model:
-    """Loads an ONNX file, weights left on disk, checks it, and sorts its nodes if they are not.
+    """Loads an ONNX file, leaving weights on disk, checks it, and sorts its nodes if needed.
 
-    Calls of the model's own functions become the functions' nodes, as in ONNX Runtime: what looks
-    at nodes finds them in graphs alone. Functions in other opsets than the model's stay.
+    Calls of the model's own functions are replaced by the functions' nodes, as in ONNX Runtime, so
+    that all nodes are in graphs. Functions in other opsets than the model's stay.
 
     Raises:
-        AieError: no ONNX model; a graph or tensor that cannot be, as `check_model` says; a tensor
-            without data; external data outside the folder, missing, truncated, or of a length that
-            does not fit the tensor.
+        AieError: the file is not an ONNX model; `check_model` refuses a graph or tensor; a tensor
+            has no data; external data is outside the folder, missing, truncated, or of a length
+            that does not match the tensor.
     """
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(read_regular(path))
     except OSError as error:
         raise AieError(f"{path} cannot be read: {error.strerror}") from error
-    except Exception as error:  # protobuf's have a base class without types
+    except Exception as error:  # protobuf's share an untyped base class
         raise AieError(f"{path} cannot be read as an ONNX model: {error}") from error
     unsorted = check_model(proto, path)
     try:
         model = ir.from_proto(proto)
     except Exception as error:  # onnx_ir raises many kinds
-        cause: BaseException = error  # the first one; onnx_ir's own say where, not what
+        cause: BaseException = error  # the first; onnx_ir's own say where, not what
         while inner := cause.__cause__ or cause.__context__:
             cause = inner
         raise AieError(f"{path} cannot be read as an ONNX model: {cause}") from error
@@ -53,7 +53,7 @@ def load_model(path: Path) -> ir.Model:
             raise AieError(f"{path}: its functions cannot be inlined: {error}") from error
     _resolve_external(model, path)
     for node in model.graph.all_nodes():
-        if node.domain:  # ONNX Runtime imports its own by itself; shape inference does not
+        if node.domain:  # ONNX Runtime imports its domains by itself; shape inference does not
             model.graph.opset_imports.setdefault(node.domain, 1)
     if unsorted:
         model.graph.sort()
@@ -61,7 +61,7 @@ def load_model(path: Path) -> ir.Model:
 
 
 def _speak_one_language(model: ir.Model) -> bool:
-    """Whether each function has the model's version of every opset that both import."""
+    """Whether each function uses the model's version of every opset that both import."""
     return all(
         model.opset_imports.get(domain, version) == version
         for function in model.functions.values()
@@ -82,7 +82,7 @@ def _external_initializers(model: ir.Model) -> Iterator[tuple[ir.Value, ir.Exter
 
 
 def _resolve_external(model: ir.Model, path: Path) -> None:
-    """Checks where external tensors have their data, and lets them read it there."""
+    """Checks where external tensors have their data, and makes them read it there."""
     for value, tensor in _external_initializers(model):
         value.const_value = _resolved(path, tensor)
     for node in model.graph.all_nodes():
@@ -97,7 +97,7 @@ def _resolve_external(model: ir.Model, path: Path) -> None:
 
 
 def _read(path: Path, tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-    """A tensor of an attribute, which is written whole: initializers alone go to a data file."""
+    """Reads an attribute's tensor into memory: only initializers are written to a data file."""
     if not isinstance(tensor, ir.ExternalTensor):
         return tensor
     found = _resolved(path, tensor)
@@ -105,11 +105,10 @@ def _read(path: Path, tensor: ir.TensorProtocol) -> ir.TensorProtocol:
 
 
 class _CheckedTensor(ir.ExternalTensor):
-    """An external tensor that reads its data where `_check_external` has found it.
+    """An external tensor that reads its data where `_check_external` found it.
 
-    With a base_dir, onnx_ir would refuse what it finds behind symbolic links out of the folder
-    (every snapshot in a Hugging Face cache) and in files with hard links (every file that uv
-    installs).
+    With a base_dir, onnx_ir would refuse symbolic links out of the folder (every snapshot in a
+    Hugging Face cache) and files with hard links (every file that uv installs).
     """
 
     __slots__ = ("_folder",)
@@ -145,7 +144,7 @@ def _check_external(model: Path, tensor: ir.ExternalTensor) -> None:
         raise AieError(
             f"{where}, which is {'missing' if is_missing(file) else 'not a regular file'}"
         )
-    # The size by type and shape, not the length that the model claims.
+    # The size from type and shape, not the length that the model claims.
     size = -(-tensor.size * tensor.dtype.bitwidth // 8)
     if tensor.length is not None and tensor.length != size:
         raise AieError(

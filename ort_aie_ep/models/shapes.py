@@ -1,4 +1,4 @@
-"""Sizes of well-known models, and what of a graph depends on the model."""
+"""Sizes of well-known models, and the parts of a graph that depend on the model."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ __all__ = ["SHAPES", "Shape"]
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of a model, and what of its family's graph depends on the model.
+    """The sizes of a model, and the parts of its family's graph that depend on the model.
 
     `family` is the model type in genai_config.json. It decides the graph: "llama" and "mistral"
-    are one graph, "qwen2" adds biases of queries, keys and values, "qwen3" norms of queries and
-    keys, "gemma3_text" adds norms after attention and FFN and alternates local and global layers,
-    "phi" has biases, LayerNorm, a plain FFN beside the attention and rotates only the first
-    `rotary` channels.
+    have the same graph, "qwen2" adds biases of queries, keys and values, and "qwen3" norms of
+    queries and keys. "gemma3_text" adds norms after attention and FFN and alternates local and
+    global layers. "phi" has biases, LayerNorm and a plain FFN beside the attention, and rotates
+    only the first `rotary` channels.
     """
 
     family: str
@@ -166,7 +166,7 @@ SHAPES: dict[str, Shape] = {
         window=1024,
     ),
     "phi-2": _PHI,
-    # What scripts/make_test_models.py makes.
+    # The models that scripts/make_test_models.py makes.
     "tiny-llama": replace(
         _LLAMA,
         hidden=192,

@@ -1,4 +1,4 @@
-"""The tokenizer that a model folder brings: tokenizer.json, as Hugging Face's library writes it."""
+"""The tokenizer in a model folder: tokenizer.json, as Hugging Face's library writes it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def has_tokenizer(folder: ModelFolder) -> bool:
-    """Whether the folder brings a tokenizer.json."""
+    """Whether the folder has a tokenizer.json."""
     return tokenizer_file(folder).is_file()
 
 
@@ -24,7 +24,7 @@ def load_tokenizer(folder: ModelFolder) -> Tokenizer:
     """The folder's tokenizer.
 
     Raises:
-        AieError: it has none, or one that cannot be read.
+        AieError: the folder has no tokenizer, or one that cannot be read.
     """
     from tokenizers import Tokenizer
 
@@ -32,7 +32,7 @@ def load_tokenizer(folder: ModelFolder) -> Tokenizer:
     if not path.is_file():
         raise AieError(
             f"{folder.path} has no tokenizer.json, so text cannot become tokens: "
-            "put the one of the model's source there"
+            "copy it there from the model's source"
         )
     try:
         return Tokenizer.from_file(str(path))
@@ -46,5 +46,5 @@ def tokenizer_file(folder: ModelFolder) -> Path:
 
 
 def prefix_tokens(tokenizer: Tokenizer) -> npt.NDArray[np.int64]:
-    """What the tokenizer puts before every text, such as a begin-of-text token; may be empty."""
+    """Tokens that the tokenizer puts before every text, such as begin-of-text; may be none."""
     return np.array(tokenizer.encode("").ids, np.int64)

@@ -1,13 +1,13 @@
 """Greedy decoding with a KV cache on a plain InferenceSession.
 
-One sequence, one `Decoder`: `forward(tokens)` runs the tokens that are new and returns their
-logits; the cache keeps what came before. Prefill is a call with many tokens, decoding one with one.
-Several sequences of one length go through a `Decoder` side by side.
+A `Decoder` holds one sequence: `forward(tokens)` runs the new tokens and returns their logits; the
+cache keeps the earlier ones. Prefill is a call with many tokens, decoding a call with one. Several
+sequences of the same length can share a `Decoder`, side by side.
 
-Caches are what onnxruntime-genai uses: allocated once for the whole context, the same buffer bound
-to past and present, so that a step writes its rows and copies none. Models whose graph concatenates
-past and new keys by itself (no genai_config.json, or past_present_share_buffer false there) get
-growing caches instead.
+Caches work as in onnxruntime-genai: allocated once for the whole context, with the same buffer
+bound to past and present, so that a step writes its rows and copies none. If the graph itself
+concatenates past and new keys (no genai_config.json, or past_present_share_buffer is false there),
+the caches grow instead.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 Tokens = npt.NDArray[np.int64]
 Logits = npt.NDArray[np.float32]
 
-# Tokens of a prompt that run at once: activations of a long one would need more memory than the
-# cache, and weights are read often enough to no harm.
+# Tokens of a prompt that run at once. The activations of a long prompt would need more memory than
+# the cache, and in chunks of this size reading the weights again costs little.
 PROMPT_CHUNK = 1024
 
 
@@ -44,7 +44,7 @@ class Decoder:
 
     Attributes:
         capacity: tokens that the cache can hold.
-        length: tokens that it holds.
+        length: tokens that it holds now.
         vocabulary: width of the logits.
         run_seconds: time that ONNX Runtime took for the last `forward`.
     """
@@ -71,7 +71,7 @@ class Decoder:
             )
         except Unfit as reason:
             raise AieError(
-                f"{folder.model} is no language model that this command can run: {reason}. "
+                f"{folder.model} is not a language model that this command can run: {reason}.  "
                 f"{other_ways(folder)}"
             ) from None
         self.vocabulary = self._interface.vocabulary
@@ -94,14 +94,14 @@ class Decoder:
                 buffer = np.zeros(cache.shape, TYPES[cache.type][0])
             except (MemoryError, OverflowError, ValueError) as error:
                 raise AieError(
-                    f"{cache.past} of the shape {cache.shape} cannot be allocated: {error}"
+                    f"{cache.past} with the shape {cache.shape} cannot be allocated: {error}"
                 ) from error
             self._past[cache.past] = sessions.ort_value(buffer, cache.type)
 
     def forward(self, tokens: Tokens) -> Logits:
-        """Logits (rows, vocabulary) of the `tokens` that come next; one row if the graph prunes.
+        """Runs the next `tokens`: their logits (rows, vocabulary), or one row if the graph prunes.
 
-        Of several sequences, tokens are (sequences, count), and rows those of one after the other.
+        With several sequences, tokens are (sequences, count), and their rows follow one another.
 
         Raises:
             AieError: the cache has no room for them, or the model fails.
@@ -110,7 +110,7 @@ class Decoder:
         self._require_room(count)
         interface, total = self._interface, self.length + count
         binding = self._session.io_binding()
-        # A binding keeps no Python object alive, so the inputs are held until the run is over.
+        # A binding does not keep Python objects alive, so hold the inputs until the run is over.
         inputs = {
             value.name: sessions.ort_value(feed, value.type)
             for value, feed in token_feeds(
@@ -135,7 +135,7 @@ class Decoder:
         sessions.run(self._session, binding)
         self.run_seconds = time.perf_counter() - start
         if grown:
-            # In the order in which they were bound: the logits came last.
+            # In the order in which they were bound: the logits are last.
             values = binding.get_outputs()[-1 - len(grown) : -1]
             self._past |= {c.past: value for c, value in zip(grown, values, strict=True)}
             self._last_binding = binding  # it owns what those values refer to
@@ -143,16 +143,15 @@ class Decoder:
         return sessions.as_float(logits.reshape(-1, self.vocabulary), kind)
 
     def prefill(self, tokens: Tokens, progress: Progress | None = None) -> npt.NDArray[np.float32]:
-        """Logits (vocabulary) of the last of `tokens`, which come next, in runs of PROMPT_CHUNK.
+        """Runs the next `tokens` in chunks of PROMPT_CHUNK: the last one's logits (vocabulary).
 
         `progress` counts tokens.
 
         Raises:
-            AieError: as `forward`, before anything is run where the cache has no room.
+            AieError: as for `forward`; if the cache has no room, before anything runs.
         """
         self._require_room(len(tokens))
         count = Count(progress, len(tokens))
-        count.begin("")
         logits: npt.NDArray[np.float32] = np.empty(0, np.float32)
         for part in np.split(tokens, range(PROMPT_CHUNK, len(tokens), PROMPT_CHUNK)):
             logits = self.forward(part)[-1]
@@ -162,7 +161,7 @@ class Decoder:
     def _require_room(self, count: int) -> None:
         if self.length + count > self.capacity:
             raise AieError(
-                f"{self.length + count} tokens do not fit the context of {self.capacity}"
+                f"{self.length + count} tokens do not fit in the context of {self.capacity}"
             )
 
 
@@ -173,7 +172,7 @@ def greedy(
     stop: frozenset[int],
     progress: Progress | None = None,
 ) -> Iterator[int]:
-    """Up to `count` tokens that follow `prompt`, each the likeliest; ends before one of `stop`.
+    """Up to `count` tokens after `prompt`, each the likeliest; stops before one of `stop`.
 
     `progress` counts tokens of the prompt.
     """
@@ -188,7 +187,7 @@ def greedy(
 
 
 def stop_tokens(folder: ModelFolder) -> frozenset[int]:
-    """Ids that end a text, by genai_config.json."""
+    """Ids that end a text, from genai_config.json."""
     ids = section(folder, "model").get("eos_token_id", [])
     given = Field(ids if isinstance(ids, list) else [ids], GENAI_CONFIG, "model.eos_token_id")
     return frozenset(token.integer() for token in given.elements())

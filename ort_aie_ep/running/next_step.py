@@ -1,4 +1,4 @@
-"""What to do with a compiled folder next: the command or the lines of Python that take it."""
+"""What to do next with a compiled folder: the command or the lines of Python that load it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ort_aie_ep.models.interface import TYPES, Unfit, read_interface
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-# What an encoder reads, and optimum's class for models with such an encoder.
+# An encoder's input, and optimum's class for models with such an encoder.
 SEQ2SEQ_CLASSES = {
     "input_features": "ORTModelForSpeechSeq2Seq",
     "input_values": "ORTModelForSpeechSeq2Seq",
@@ -50,7 +50,7 @@ def why_not_text(folder: ModelFolder) -> str:
 
 
 def lines(folder: ModelFolder) -> list[str]:
-    """Lines of Python that load a compiled folder which is no language model by itself.
+    """Lines of Python that load a compiled folder that is not a language model by itself.
 
     Raises:
         AieError: the encoder of an encoder-decoder export is missing or damaged.
@@ -73,12 +73,12 @@ def lines(folder: ModelFolder) -> list[str]:
 
 
 def other_ways(folder: ModelFolder) -> str:
-    """A sentence: what takes a model that is no language model by itself."""
+    """A sentence that says what opens a model that is not a language model by itself."""
     if folder.is_optimum_encoder_decoder:
         return "optimum's ORTModelForSeq2SeqLM or ORTModelForSpeechSeq2Seq opens it"
     if _has_parts(folder):
         return "onnxruntime_genai.Model opens it together with the other files of its folder"
-    return "onnxruntime.InferenceSession opens it; its inputs are yours to make"
+    return "onnxruntime.InferenceSession opens it; you provide its inputs"
 
 
 def _seq2seq_class(folder: ModelFolder) -> str:
@@ -97,7 +97,7 @@ def _has_parts(folder: ModelFolder) -> bool:
 
 @dataclass(frozen=True)
 class _Argument:
-    """An input or output of a graph that no session was made of."""
+    """An input or output of a graph without a session."""
 
     name: str
     shape: tuple[int | str | None, ...]

@@ -19,7 +19,7 @@ from ort_aie_ep.running.generate import Decoder, Tokens, greedy, stop_tokens
 from ort_aie_ep.running.text import TextStream, encode
 from ort_aie_ep.runtime.sessions import LOG_FATAL, Options, open_session, plain_message
 
-# Of a draft: what followed the last time that the last two tokens stood together.
+# A draft is the tokens that followed the previous occurrence of the last two tokens.
 _NGRAM = 3
 
 Write = Callable[[str], None]
@@ -28,13 +28,13 @@ Write = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Timing:
-    """What one completion took, as a user sees it: choosing and printing tokens included.
+    """The time of one completion, as a user sees it: including choosing and printing tokens.
 
     Attributes:
         prompt_tokens, new_tokens: how many.
-        prefill_seconds: from the prompt to its first new token.
-        decode_seconds: for all further ones.
-        drafted: (how many of the drafted tokens were right, how many were verified).
+        prefill_seconds: from the prompt to the first new token.
+        decode_seconds: for all further tokens.
+        drafted: (how many drafted tokens were right, how many were verified).
     """
 
     prompt_tokens: int
@@ -50,7 +50,7 @@ class Timing:
 
     @property
     def decode_speed(self) -> float | None:
-        """Further tokens per second; None where there was none."""
+        """Further tokens per second; None if there were none."""
         return (self.new_tokens - 1) / self.decode_seconds if self.new_tokens > 1 else None
 
 
@@ -62,18 +62,19 @@ def run_in_session(
     write: Write,
     progress: Progress | None = None,
 ) -> Timing:
-    """Completes `prompt` by up to `count` tokens in an InferenceSession.
+    """Completes `prompt` with up to `count` tokens in an InferenceSession.
 
     `progress` counts tokens of the prompt, from when the session is open.
 
     Raises:
-        AieError: the model, its tokenizer, or the prompt's length is at fault.
+        AieError: the model or its tokenizer is unfit, or the prompt is empty or too long.
     """
     tokenizer = load_tokenizer(folder)
     tokens = encode(tokenizer, prompt)
     count = _fitting(folder, len(tokens), count)
     decoder = Decoder(open_session(folder.model, options), folder, len(tokens) + count)
     stream = TextStream(tokenizer, tokens)
+    Count(progress, len(tokens)).begin("")  # before the clock starts: what shows it takes time
     ids = greedy(decoder, tokens, count, stop_tokens(folder), progress)
     pieces = (stream.push(token) for token in ids)
     timing = _timed(len(tokens), pieces, write)
@@ -90,12 +91,12 @@ def run_in_genai(
     draft: int = 0,
     progress: Progress | None = None,
 ) -> Timing:
-    """The same in onnxruntime-genai, whose config names our library in a compiled folder.
+    """The same in onnxruntime-genai; a compiled folder's genai_config.json names the library.
 
-    `draft` tokens at a time are drafted from what the text has repeated, and verified in one call.
+    `draft` tokens at a time are drafted from repetitions in the text, and verified in one call.
 
     Raises:
-        AieError: genai is not installed, or refuses the folder or drafts for it.
+        AieError: genai is not installed, or refuses the folder, or refuses drafts for it.
     """
     try:
         import onnxruntime_genai as genai
@@ -107,7 +108,7 @@ def run_in_genai(
     if folder.genai_config is None:
         raise AieError(
             f"{folder.model} came without genai_config.json, which onnxruntime-genai needs: give a "
-            "folder that holds one, or use --host session"
+            "folder that has one, or use --host session"
         )
     try:
         config = genai.Config(str(folder.path))
@@ -124,23 +125,21 @@ def run_in_genai(
         if draft:
             search.set_speculative_options(ngram_size=_NGRAM, max_draft_tokens=draft)
         generator = genai.Generator(model, search)
-        timing = _timed(len(tokens), _genai_pieces(generator, tokenizer, tokens, progress), write)
+        reading = Count(progress, len(tokens))
+        reading.begin("")  # before the clock starts, too
+        timing = _timed(len(tokens), _genai_pieces(generator, tokenizer, tokens, reading), write)
         if not draft:
             return timing
         told = generator.get_speculative_stats()
         counts = int(told["draft_tokens_accepted"]), int(told["draft_tokens_evaluated"])
         return replace(timing, drafted=counts)
-    except RuntimeError as error:  # what genai raises for everything
+    except RuntimeError as error:  # genai raises it for everything
         raise AieError(f"onnxruntime-genai: {plain_message(error)}") from error
 
 
-def _genai_pieces(
-    generator: Any, tokenizer: Any, tokens: Tokens, progress: Progress | None
-) -> Iterator[str]:
+def _genai_pieces(generator: Any, tokenizer: Any, tokens: Tokens, prompt: Count) -> Iterator[str]:
     stream = tokenizer.create_stream()
     ends = set(np.asarray(tokenizer.eos_token_ids).tolist())
-    prompt = Count(progress, len(tokens))
-    prompt.begin("")
     generator.append_tokens(tokens)
     prompt.step(len(tokens))
     while not generator.is_done():
@@ -152,7 +151,7 @@ def _genai_pieces(
 
 
 def _overlay(options: Options) -> str:
-    """Session options as genai takes them: unknown ones become session config entries."""
+    """Session options in genai's form: unknown ones become session config entries."""
     entries: dict[str, object] = {"log_severity_level": LOG_FATAL, **options.entries()}
     if options.threads is not None:
         entries["intra_op_num_threads"] = options.threads
@@ -163,19 +162,20 @@ def _fitting(folder: ModelFolder, prompt: int, count: int) -> int:
     room = context_length(folder) - prompt
     if room < 1:
         raise AieError(
-            f"the prompt has {prompt} tokens and the model's context {context_length(folder)}"
+            f"the prompt has {prompt} tokens and the model's context only {context_length(folder)}"
         )
     return min(count, room)
 
 
 def _timed(prompt: int, pieces: Iterable[str], write: Write) -> Timing:
-    start = first = last = time.perf_counter()
+    start = first = shown = last = time.perf_counter()
     count = 0
     for piece in pieces:
         last = time.perf_counter()
-        first = first if count else last
         count += 1
         write(piece)
+        if count == 1:  # this also ended the prompt's progress bar
+            first, shown = last, time.perf_counter()
     end = time.perf_counter()
-    # Without a new token, all the time went into the prompt.
-    return Timing(prompt, count, (first if count else end) - start, last - first)
+    # Without new tokens, all the time went into the prompt.
+    return Timing(prompt, count, (first if count else end) - start, max(0.0, last - shown))

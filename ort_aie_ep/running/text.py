@@ -12,15 +12,15 @@ from ort_aie_ep.running.generate import Tokens
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-# What byte-level tokenizers decode an incomplete UTF-8 sequence to.
+# Byte-level tokenizers decode an incomplete UTF-8 sequence to this.
 _REPLACEMENT = "\ufffd"
 
 
 def encode(tokenizer: Tokenizer, text: str) -> Tokens:
-    """Token ids of a prompt, with the special tokens that the tokenizer puts around it.
+    """Token ids of a prompt, with the special tokens that the tokenizer adds around it.
 
     Raises:
-        AieError: there are none.
+        AieError: the prompt has no tokens.
     """
     ids = tokenizer.encode(text).ids
     if not ids:
@@ -29,11 +29,11 @@ def encode(tokenizer: Tokenizer, text: str) -> Tokens:
 
 
 class TextStream:
-    """Text of tokens as they come.
+    """Turns tokens into text as they come.
 
-    A token may end inside a UTF-8 sequence, and decoders treat a first token specially, so a piece
-    of text is what a token adds to the decoded text of its predecessors, held back while that ends
-    in an incomplete character.
+    A token may end inside a UTF-8 sequence, and decoders treat a first token specially. So a piece
+    of text is what a token adds to the decoded text of its predecessors, and it is held back while
+    the text ends in an incomplete character.
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt: Tokens) -> None:
@@ -52,7 +52,7 @@ class TextStream:
         return text
 
     def finish(self) -> str:
-        """What is left, incomplete characters replaced."""
+        """The remaining text, with incomplete characters replaced."""
         return self._pending()
 
     def _pending(self) -> str:

@@ -1,4 +1,4 @@
-"""ONNX Runtime with the library in it: sessions, what the provider does with nodes, counters.
+"""ONNX Runtime with the library loaded: sessions, what the provider does with nodes, counters.
 
-Whether a written model opens is asked here too. Nothing here decodes text or changes a graph.
+This package also checks that a written model opens. Nothing here decodes text or changes a graph.
 """

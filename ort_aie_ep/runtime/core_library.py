@@ -1,4 +1,4 @@
-"""What `libort_aie_ep.so` tells in C, as text."""
+"""Information that `libort_aie_ep.so` returns as text through its C functions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import ort_aie_ep
 
 
 def npu_counters_text() -> str:
-    """What the NPU targets of this process have done, in JSON.
+    """Counts of the work of this process's NPU targets, in JSON.
 
     Raises:
         AieError: the package was installed without its library.
@@ -19,11 +19,11 @@ def npu_counters_text() -> str:
 
 
 def xrt_library() -> str:
-    """The file of XRT that the xrt target loads, which stays loaded; empty if it needs none.
+    """The XRT file that the xrt target loads; it stays loaded. Empty if the target needs none.
 
     Raises:
         AieError: the package was installed without its library.
-        OSError: the target does not load, and why.
+        OSError: the target does not load; the message says why.
     """
     library = ctypes.CDLL(ort_aie_ep.library_path())
     library.ort_aie_xrt_library.restype = ctypes.c_void_p
@@ -35,7 +35,7 @@ def xrt_library() -> str:
 
 
 def _take(text: int | None) -> str:
-    """A string of the library's, which is freed."""
+    """Copies a string of the library, and frees it."""
     assert text is not None
     free = ctypes.CDLL(None).free
     free.argtypes = [ctypes.c_void_p]

@@ -1,4 +1,4 @@
-"""What the NPU targets of this process have done, as `libort_aie_ep.so` tells it."""
+"""Counts of the work of this process's NPU targets, from `libort_aie_ep.so`."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from ort_aie_ep.runtime.core_library import npu_counters_text
 
 @dataclass(frozen=True)
 class NpuCounters:
-    """Sums over all sessions of the process, those that are closed included.
+    """Sums over all sessions of the process, including closed ones.
 
     Attributes:
         runs: instruction streams executed.
-        submissions: of one or of a list of them, each with a wait.
+        submissions: submissions of one or of a list of them, each with a wait.
         bytes_to: bytes copied or flushed to the device.
-        bytes_from: and back.
-        streams_kept: instruction streams that were used again, as they were or patched.
-        streams_built: those that were not.
-        streams_dropped: those that made room for others in the device's memory for instructions.
-        stream_bytes: what those that are kept take of it now.
-        buffers: alive now, those that wait to be used again included.
-        buffer_bytes: theirs.
+        bytes_from: bytes copied or flushed back.
+        streams_kept: instruction streams that were reused, as they were or patched.
+        streams_built: instruction streams that were built.
+        streams_dropped: streams dropped to make room in the device's memory for instructions.
+        stream_bytes: that memory's bytes that the kept streams take now.
+        buffers: buffers alive now, including those that wait to be reused.
+        buffer_bytes: their bytes.
         device_steps: steps of plans that the device executed.
         host_steps: reason → steps that it left to the host.
-        host_steps_between: reason → what divided a plan into submissions, for the device had steps
-            before and behind it: those of the host's steps, and steps of the device that could not
-            follow the ones before them.
+        host_steps_between: reason → steps that divided a plan into submissions, because the device
+            had steps before and after them: steps of the host, and steps of the device that could
+            not follow the ones before them.
         fused_tokens: tokens of whole decoders that were one dispatch on an overlay of mlir-air.
-        fused_refused: model and reason → tokens for which such an overlay was not taken.
+        fused_refused: model and reason → tokens for which such an overlay was not used.
         retries: plans that ran again in a fresh context.
         fallbacks: plans that the host executed after a fault.
         cache_rows_sent: rows of K and V, of one head each, sent to the device.
-        cache_rows_kept: those that it had already.
-        cache_bytes_compared: bytes that were compared to know that.
-        compare_seconds: the time that took, s.
+        cache_rows_kept: such rows that the device already had.
+        cache_bytes_compared: bytes that were compared to find those rows.
+        compare_seconds: seconds that these comparisons took.
     """
 
     runs: int = 0
@@ -61,7 +61,7 @@ class NpuCounters:
     compare_seconds: float = 0.0
 
     def __str__(self) -> str:
-        """In a line: what ran on the NPU, what did not, and why."""
+        """One line: what ran on the NPU, what did not, and why."""
         host = sum(self.host_steps.values())
         reasons = ", ".join(f"{reason}: {count}" for reason, count in self.host_steps.items())
         return (
@@ -73,7 +73,7 @@ class NpuCounters:
 
 
 def npu_counters() -> NpuCounters:
-    """The counters, of the xrt and the sim target together; all are 0 before one was opened.
+    """The counters of the xrt and sim targets together; all are 0 until one has been opened.
 
     Raises:
         AieError: the package was installed without its library.

@@ -1,4 +1,4 @@
-"""Which of its kernels the library runs on this CPU, role by role, and why.
+"""Which kernels the library runs on this CPU, role by role, and why.
 
 The choice is made in `src/targets/host/kernels/choice.cc`.
 """
@@ -15,13 +15,13 @@ _BY = {"rule": "by rules", "measured": "measured on {}", "forced": "{}"}
 
 @dataclass(frozen=True)
 class Chosen:
-    """What fills a role.
+    """The kernels chosen for a role.
 
     Attributes:
         role: what the kernels do.
         variant: which kernels do it.
-        origin: who chose them: "rule", "measured" (by `ort-aie tune`) or "forced".
-        why: what the rule rests on, the date of the measurement, or what forced it.
+        origin: how they were chosen: "rule", "measured" (by `ort-aie tune`) or "forced".
+        why: the basis of the rule, the date of the measurement, or what forced the choice.
     """
 
     role: str
@@ -31,18 +31,18 @@ class Chosen:
 
 
 def chosen_kernels() -> tuple[Chosen, ...]:
-    """What the library runs in this process."""
+    """The kernels that the library runs in this process."""
     return tuple(Chosen(*fields) for fields in _native.kernel_choice())
 
 
 def this_cpu_by_rule() -> tuple[Chosen, ...]:
-    """What the library would run without a measurement, and if nothing forced a table."""
+    """The kernels that the library would run without a measurement and without a forced table."""
     return tuple(Chosen(*fields) for fields in _native.kernel_rules_here())
 
 
 def kernels_by_rule(vendor: str, isa: str) -> tuple[Chosen, ...]:
-    """What the rules choose for a CPU of `vendor` (amd, intel or other) whose widest instruction
-    set is `isa`, on whatever machine this runs.
+    """The kernels that the rules choose for a CPU of `vendor` (amd, intel or other) whose widest
+    instruction set is `isa`, whatever machine this runs on.
 
     Raises:
         ValueError: there is no such vendor or instruction set.

@@ -1,6 +1,6 @@
-"""Whether ONNX Runtime opens a model that was written, and if not, whether it opens its source.
+"""Checks that ONNX Runtime opens a written model, and if not, whether it opens its source.
 
-And before it is written, whether there is an ONNX Runtime that can.
+Before the model is written, checks that there is an ONNX Runtime that can open it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.requirements import RUNTIME, require
 from ort_aie_ep.runtime.sessions import LOG_FATAL, UNKNOWN_OPERATOR, Options, plain_message
 
-# What another ONNX Runtime, execution provider or custom-op library may open: newer versions, and
-# operators, attributes or types that this one's CPU execution provider lacks.
+# Errors for models that another ONNX Runtime, execution provider or custom-op library may open:
+# newer versions, and operators, attributes or types that this CPU execution provider lacks.
 ELSEWHERE = (
     UNKNOWN_OPERATOR,
     "Unrecognized attribute",
@@ -25,7 +25,7 @@ ELSEWHERE = (
 
 
 def check_runtime() -> None:
-    """Asks, before anything is written, whether what is written can be opened here.
+    """Checks, before anything is written, that this ONNX Runtime can open compiled models.
 
     Raises:
         AieError: ONNX Runtime is not installed, does not load, or is too old for the library.
@@ -34,22 +34,22 @@ def check_runtime() -> None:
     try:
         import onnxruntime
     except ImportError as error:
-        raise AieError(f"ONNX Runtime is installed, and cannot be imported: {error}") from error
+        raise AieError(f"ONNX Runtime is installed but cannot be imported: {error}") from error
     try:
         onnxruntime.SessionOptions().register_custom_ops_library(ort_aie_ep.library_path())
     except AieError:
         raise
-    except Exception as error:  # ONNX Runtime's share no base class
+    except Exception as error:  # ONNX Runtime's exceptions share no base class
         raise AieError(plain_message(error)) from error
 
 
 def check_opens(compiled: Path, source: Path) -> list[str]:
-    """Opens a compiled model on this CPU; returns what a user should know.
+    """Opens a compiled model on this CPU; returns notes for the user.
 
-    Weights are mapped and graphs are not optimised, so this takes little time and memory.
+    Weights are mapped and graphs are not optimised, so this needs little time and memory.
 
     Raises:
-        AieError: ONNX Runtime refuses the compiled model, be it that it refuses the source too.
+        AieError: ONNX Runtime refuses the compiled model, whether or not it refuses the source.
     """
     import onnxruntime
 
@@ -57,23 +57,23 @@ def check_opens(compiled: Path, source: Path) -> list[str]:
     reason = _why_not(compiled, library=True)
     if reason is None:
         return []
-    # An imported model has no .onnx file that it was made from.
+    # An imported model was not made from an .onnx file.
     original = _why_not(source, library=False) if source.is_file() else None
     if original is None:
         raise AieError(
-            f"{source}: {runtime} does not open what this was compiled to, which is a fault of "
-            f"ort_aie_ep: {reason}"
+            f"{source}: {runtime} does not open the compiled model, which is a bug in ort_aie_ep: "
+            f"{reason}"
         )
     if any(text in original for text in ELSEWHERE):
         return [
-            f"{source} and what it was compiled to could not be opened here, by {runtime} on its "
+            f"{source} and its compiled model could not be opened here, by {runtime} on its "
             f"CPU execution provider: {original}"
         ]
-    raise AieError(f"{source} is no valid model: {runtime} does not open it: {original}")
+    raise AieError(f"{source} is not a valid model: {runtime} does not open it: {original}")
 
 
 def _why_not(model: Path, *, library: bool) -> str | None:
-    """What ONNX Runtime says against a model, or None where it opens it."""
+    """ONNX Runtime's error for a model, or None if it opens it."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -91,6 +91,6 @@ def _why_not(model: Path, *, library: bool) -> str | None:
             onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
         except AieError:
             raise
-        except Exception as error:  # ONNX Runtime's share no base class
+        except Exception as error:  # ONNX Runtime's exceptions share no base class
             return re.sub(r"\s+", " ", plain_message(error))
     return None

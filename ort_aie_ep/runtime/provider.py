@@ -1,7 +1,7 @@
-"""What AieExecutionProvider does with a model's nodes, asked of a real session.
+"""What AieExecutionProvider does with a model's nodes, found out in a real session.
 
-The session lives in a process of its own (`-m ort_aie_ep.runtime.provider MODEL`): registering a
-provider concerns a whole process, and reasons are told by ONNX Runtime's log alone, on stderr.
+The session has its own process (`-m ort_aie_ep.runtime.provider MODEL`), because registering a
+provider affects a whole process, and reasons appear only in ONNX Runtime's log, on stderr.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import ort_aie_ep
 from ort_aie_ep.errors import AieError
 
 NAME = ort_aie_ep.get_ep_name()
-# A logged line of src/ort/ep/ep.cc; terminals' colours may follow.
+# A line logged by src/ort/ep/ep.cc; colour codes of the terminal may follow.
 _LEFT = re.compile(r"node '(.*)' stays on another execution provider: ([^\x1b\n]*)")
 _LOG_INFO = 1
 
 
 @dataclass(frozen=True)
 class Placement:
-    """What became of one node.
+    """What happened to one node.
 
     Attributes:
         claimed: whether AieExecutionProvider got it.
-        reason: why not, as the provider logged it; empty where it did not look at the node.
+        reason: why not, as the provider logged it; empty if it did not look at the node.
     """
 
     claimed: bool
@@ -37,11 +37,11 @@ class Placement:
 
 @dataclass(frozen=True)
 class Placements:
-    """What became of a model.
+    """What happened to a model's nodes.
 
     Attributes:
         nodes: by name.
-        plans: how many nodes of the model each plan of AieExecutionProvider takes the place of.
+        plans: how many nodes of the model each plan of AieExecutionProvider replaces.
     """
 
     nodes: dict[str, Placement]
@@ -49,9 +49,9 @@ class Placements:
 
 
 def place(model: Path) -> Placements:
-    """What becomes of an .onnx file's nodes in a session on it as it is.
+    """What happens to an .onnx file's nodes in a session on the file as it is.
 
-    Nodes without a name are missing, and those that ONNX Runtime folded or fused before it asked
+    Nodes without a name are missing, as are those that ONNX Runtime folded or fused before it asked
     the provider.
 
     Raises:
@@ -61,10 +61,10 @@ def place(model: Path) -> Placements:
 
     if not hasattr(onnxruntime.InferenceSession, "get_provider_graph_assignment_info"):
         raise AieError(
-            f"ONNX Runtime {onnxruntime.__version__} cannot tell what an execution provider gets: "
-            "1.24 is the first that can"
+            f"ONNX Runtime {onnxruntime.__version__} does not report what an execution provider "
+            "gets: this needs 1.24 or newer"
         )
-    # -P: a folder ort_aie_ep in the working directory is not this package.
+    # -P: do not import a folder ort_aie_ep of the working directory instead of this package.
     command = [sys.executable, "-P", "-m", "ort_aie_ep.runtime.provider", str(model.absolute())]
     done = subprocess.run(
         command, capture_output=True, check=False, encoding="utf-8", errors="replace"
@@ -83,13 +83,13 @@ def place(model: Path) -> Placements:
 
 
 def _parts(model: str) -> list[tuple[str, list[str]]]:
-    """(provider, names of nodes) of what ONNX Runtime gives to providers, a plan by itself."""
+    """(provider, names of nodes) that ONNX Runtime gives to providers, with each plan apart."""
     import onnxruntime
 
     onnxruntime.register_execution_provider_library(NAME, ort_aie_ep.library_path())
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _LOG_INFO
-    # Providers are asked after the basic optimisations: others and repacking would only cost time.
+    # Providers are asked after the basic optimisations; others and repacking would only cost time.
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.add_session_config_entry("session.disable_prepacking", "1")
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
@@ -107,7 +107,7 @@ def _main() -> int:
 
     try:
         print(json.dumps(_parts(sys.argv[1])))
-    except Exception as error:  # ONNX Runtime's share no base class
+    except Exception as error:  # ONNX Runtime's exceptions share no base class
         print(plain_message(error).replace("\n", " "), file=sys.stderr)
         return 1
     return 0

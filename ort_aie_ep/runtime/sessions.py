@@ -1,4 +1,4 @@
-"""Opening ONNX Runtime sessions the way every command does: our library, options, quiet logs."""
+"""Opens ONNX Runtime sessions as every command does: the library, options, quiet logs."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from ort_aie_ep.models.interface import TYPES
 if TYPE_CHECKING:
     import onnxruntime
 
-# Exceptions carry the same text as ONNX Runtime's log lines; only what would end the process logs.
+# Exceptions carry the same text as ONNX Runtime's log lines, so log only what ends the process.
 LOG_FATAL = 4
-# What ONNX Runtime says of a node that no library that it knows has registered.
+# ONNX Runtime says this about a node that no library it knows has registered.
 UNKNOWN_OPERATOR = "is not a registered function/op"
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a user chooses for a session.
+    """A user's choices for a session.
 
     Attributes:
-        target: ort_aie.target (auto, host, xrt, sim), or None for what the environment says.
-        numerics: ort_aie.numerics (auto, bf16, int8), or None for what the environment says.
-        threads: threads of the session, or None for as many as ONNX Runtime takes by itself.
+        target: ort_aie.target (auto, host, xrt, sim), or None for the environment's.
+        numerics: ort_aie.numerics (auto, bf16, int8), or None for the environment's.
+        threads: threads of the session, or None for ONNX Runtime's default.
         on_device_error: ort_aie.on_device_error (host, raise), or None for the environment's.
-        log: ort_aie.log (warning, quiet, trace), or None for what the environment says.
-        overlays: ort_aie.overlays, folders with design packages with : between, or None for what
-            the environment says.
+        log: ort_aie.log (warning, quiet, trace), or None for the environment's.
+        overlays: ort_aie.overlays, folders with design packages, separated by ":", or None for the
+            environment's.
         prompt_chunk: ort_aie.prompt_chunk, tokens of a prompt that an operator works on at a time,
-            or None for what the environment says.
+            or None for the environment's.
     """
 
     target: str | None = None
@@ -61,8 +61,8 @@ class Options:
     def environment(self) -> Iterator[None]:
         """The same options as ORT_AIE_* variables while a session is made.
 
-        Custom ops can read session entries from ONNX Runtime 1.24 on; 1.23 has the environment
-        alone.
+        Custom ops can read session entries in ONNX Runtime 1.24 and later; in 1.23 they have only
+        the environment.
         """
         names = {entry: entry.upper().replace(".", "_") for entry in self.entries()}
         before = {name: os.environ.get(name) for name in names.values()}
@@ -79,10 +79,10 @@ class Options:
 
 @dataclass(frozen=True)
 class Model:
-    """A model that was looked at but not opened.
+    """A model that was inspected but not opened.
 
     Attributes:
-        folder: where it lies.
+        folder: its folder.
         compiled: whether `ort-aie compile` made it.
     """
 
@@ -96,7 +96,7 @@ def inspect(path: Path) -> Model:
     Raises:
         AieError: there is no model, or it is damaged.
     """
-    # Opening a session needs none of onnx_ir, which takes longer to import than all the rest.
+    # Opening a session does not need onnx_ir, which takes longer to import than all the rest.
     from ort_aie_ep.models.onnx_file import is_compiled, load_model
 
     folder = find_model(path)
@@ -106,7 +106,7 @@ def inspect(path: Path) -> Model:
 def open_session(
     model: Path, options: Options | None = None, *, library: bool = True
 ) -> onnxruntime.InferenceSession:
-    """A session on the CPU EP, with our operators unless `library` is False.
+    """A session on the CPU EP, with ort_aie_ep's operators unless `library` is False.
 
     Raises:
         AieError: ONNX Runtime refuses the model or an option.
@@ -115,22 +115,22 @@ def open_session(
 
 
 def open_edited(model: bytes, folder: Path, options: Options) -> onnxruntime.InferenceSession:
-    """A session, without our library, on an edited model whose weights stay in `folder`."""
+    """A session, without ort_aie_ep, on an edited model whose weights stay in `folder`."""
     entries = {"session.model_external_initializers_file_folder_path": str(folder)}
     return _open(model, folder, options, False, entries)
 
 
 def open_operator(model: bytes, options: Options) -> onnxruntime.InferenceSession:
-    """A session, with our library, on a model that has all its weights in itself."""
+    """A session, with ort_aie_ep, on a model that contains all its weights."""
     return _open(model, Path("the operator's graph"), options, True, {})
 
 
 def open_compiled(
     model: Path, session_options: onnxruntime.SessionOptions | None
 ) -> onnxruntime.InferenceSession:
-    """A session on a compiled model with a user's options, which get our library if they lack it.
+    """A session on a compiled model with a user's options; adds the library if they lack it.
 
-    Providers that were added to the options are kept; else there is the CPU EP alone.
+    Providers that were added to the options are kept; without any, only the CPU EP is used.
 
     Raises:
         AieError: ONNX Runtime refuses the model or an option.
@@ -145,11 +145,12 @@ def open_compiled(
 
     with _errors(f"{model} cannot be opened"):
         if session_options is not None:
-            # They cannot be asked whether they have our operators, by the library or by the
-            # provider's devices, and refuse them twice. Without, ONNX Runtime stops at the graph.
+            # Options do not tell whether they have ort_aie_ep's operators, from the library or the
+            # provider's devices, and refuse them twice. Without the operators, ONNX Runtime stops
+            # at the graph.
             try:
                 return session()
-            except Exception as error:  # ONNX Runtime's share no base class
+            except Exception as error:  # ONNX Runtime's exceptions share no base class
                 if UNKNOWN_OPERATOR not in str(error):
                     raise
         options.register_custom_ops_library(ort_aie_ep.library_path())
@@ -177,7 +178,7 @@ def _open(
 
 @contextmanager
 def _errors(what: str) -> Iterator[None]:
-    """ONNX Runtime's exceptions, which share no base class, as ours."""
+    """Raises ONNX Runtime's exceptions, which share no base class, as AieError."""
     try:
         yield
     except AieError:
@@ -192,20 +193,20 @@ def run(session: onnxruntime.InferenceSession, binding: Any) -> None:
     Raises:
         AieError: an operator failed.
     """
-    # An ONNX Runtime exception is as clear to a user as its text; nothing else can arise here.
+    # To a user, an ONNX Runtime exception is as clear as its text; nothing else can arise here.
     with _errors("running the model failed"):
         session.run_with_iobinding(binding)
 
 
 def ort_value(array: npt.NDArray[Any], type_name: str) -> onnxruntime.OrtValue:
-    """An OrtValue on the array's own memory; `type_name` is ONNX Runtime's, as "tensor(float)"."""
+    """An OrtValue on the array's memory; `type_name` is ONNX Runtime's, such as "tensor(float)"."""
     import onnxruntime
 
     return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array, TYPES[type_name][1])
 
 
 def as_float(array: npt.NDArray[Any], type_name: str) -> npt.NDArray[np.float32]:
-    """The numbers of an array as `models.interface.TYPES` has them of a float type."""
+    """The numbers of an array that `models.interface.TYPES` has for a float type."""
     if type_name == "tensor(bfloat16)":
         import ml_dtypes
 

@@ -1,4 +1,4 @@
-"""Tools for those who develop or measure: `bench` (speed, accuracy, other engines) and `synth`.
+"""Tools for development and measurement: `bench` (speed, accuracy, other engines) and `synth`.
 
-What an application uses does not import from here; the command line does.
+The command line imports from here; code for applications does not.
 """

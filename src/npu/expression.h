@@ -23,7 +23,7 @@ enum class Operator {
   kEqual
 };
 
-// Raises for an unknown name.
+// Throws Error for an unknown name.
 Operator OperatorNamed(std::string_view name);
 
 // 64-bit arithmetic that raises instead of overflowing.

@@ -1,4 +1,4 @@
-"""config.json: what it must hold, and rotary frequencies as their definitions have them."""
+"""config.json: what it must hold, and rotary frequencies according to their definitions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LLAMA3 = {
 
 
 def read(tmp_path: Path, model: str = "llama", **changes: Any) -> ModelConfig:
-    """The configuration of a test model with changes; None removes a value."""
+    """A test model's configuration with changes; None removes a value."""
     values = config_of(TINY[model]) | changes
     values = {name: value for name, value in values.items() if value is not None}
     (tmp_path / "config.json").write_text(json.dumps(values))
@@ -101,7 +101,7 @@ def test_frequencies_follow_their_definition(tmp_path: Path, kind: str, newer: b
         "linear": lambda frequency: frequency / 8,
         "llama3": llama3_frequency,
     }[kind]
-    # float32 powers, and a handful of roundings after them.
+    # float32 powers, and a few roundings after them.
     np.testing.assert_allclose(rotary.frequencies, [rule(one) for one in plain], rtol=2e-6)
     np.testing.assert_allclose(rotary.unscaled, plain, rtol=2e-6)
 
@@ -115,7 +115,8 @@ def test_scaled_tables_are_the_builders(tmp_path: Path) -> None:
         expected = tables[name].const_value
         assert expected is not None
         rows = rotary_rows(function, rotary.frequencies)(np.random.default_rng(0), 0, 256)
-        # The angle of position 255 has a float32 spacing of 1.5e-5; frequencies may differ by one.
+        # The angle of position 255 has a float32 spacing of 1.5e-5; frequencies may differ by one
+        # step.
         np.testing.assert_allclose(rows, expected.numpy(), atol=4e-5)
 
 
@@ -159,7 +160,7 @@ def test_a_token_that_the_generation_config_leaves_open_is_the_models(tmp_path: 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "phi3"}, "model_type 'phi3' cannot be imported; there are llama, mistral"),
+        ({"model_type": "phi3"}, "model_type 'phi3' cannot be imported; expected one of llama"),
         ({"model_type": None}, "model_type None cannot be imported"),
         ({"model_type": ["llama"]}, "cannot be imported"),
         ({"hidden_size": None}, "config.json: hidden_size is missing"),
@@ -168,7 +169,7 @@ def test_a_token_that_the_generation_config_leaves_open_is_the_models(tmp_path: 
         ({"num_hidden_layers": 0}, "num_hidden_layers must be a whole number of at least 1, got 0"),
         ({"vocab_size": 1.5}, "vocab_size must be a whole number of at least 1, got 1.5"),
         ({"head_dim": 33}, "head_dim must be even, got 33"),
-        ({"num_key_value_heads": 4}, "num_attention_heads 6 is no multiple of"),
+        ({"num_key_value_heads": 4}, "num_attention_heads 6 is not a multiple of"),
         ({"hidden_act": "relu"}, "hidden_act must be 'silu', got ['relu']"),
         ({"hidden_act": None}, "hidden_act must be 'silu', got []"),
         ({"attention_bias": True}, "attention_bias True is not supported"),
@@ -177,15 +178,15 @@ def test_a_token_that_the_generation_config_leaves_open_is_the_models(tmp_path: 
         ({"final_logit_softcapping": 30.0}, "final_logit_softcapping 30.0 is not supported"),
         ({"model_type": "mistral", "sliding_window": 4096}, "sliding_window 4096 on every layer"),
         ({"rope_theta": None}, "rope_theta is missing"),
-        ({"rope_scaling": {"rope_type": "yarn"}}, "rope_type 'yarn' is not supported; there are "
-         "default, linear, llama3"),
+        ({"rope_scaling": {"rope_type": "yarn"}}, "rope_type 'yarn' is not supported; expected one "
+         "of default, linear, llama3"),
         ({"rope_scaling": {"rope_type": ["linear"]}}, "rope_type ['linear'] is not supported"),
         ({"rope_scaling": {"type": "linear"}}, "factor is missing"),
         ({"rope_scaling": LLAMA3 | {"high_freq_factor": 1.0}}, "high_freq_factor must be above"),
         ({"rope_scaling": "llama3"}, "rope_scaling must be an object, got 'llama3'"),
         ({"eos_token_id": None}, "eos_token_id is missing"),
-        ({"eos_token_id": "</s>"}, "eos_token_id must be a token id or several, got '</s>'"),
-        ({"eos_token_id": []}, "eos_token_id must be a token id or several, got []"),
+        ({"eos_token_id": "</s>"}, "eos_token_id must be a token id or a list of them, got '</s>'"),
+        ({"eos_token_id": []}, "eos_token_id must be a token id or a list of them, got []"),
         ({"layer_types": ["sliding_attention"] * 2}, "is not supported in a llama"),
         ({"layer_types": True}, "layer_types must be a list, got True"),
     ],
@@ -239,7 +240,7 @@ def test_a_damaged_file_is_read_or_named(tmp_path: Path, model: str) -> None:
     path = tmp_path / "config.json"
 
     def few(shape: Shape) -> Shape:
-        return replace(shape, layers=2, head_dim=32)  # an importer's own check stands here
+        return replace(shape, layers=2, head_dim=32)  # as an importer's own check would
 
     for data in mutations(text, seed=13, count=300):
         path.write_bytes(data)

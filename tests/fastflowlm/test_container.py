@@ -34,17 +34,17 @@ def entry(**changes: object) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("header", "message"),
     [
-        (entry(dtype="F32"), "tensor 'one' is F32; a .q4nx file holds I8 and BF16"),
-        (entry(dtype=["BF16"]), "tensor 'one' has no sound dtype"),
+        (entry(dtype="F32"), "tensor 'one' is F32; a .q4nx file has only I8 and BF16"),
+        (entry(dtype=["BF16"]), "tensor 'one' has no valid dtype"),
         (entry(shape=[3, 5]), "tensor 'one' has bytes 0 to 24, but BF16 (3, 5) needs 30"),
-        (entry(shape=[3, -4]), "tensor 'one' has no sound dtype, shape and data_offsets"),
-        (entry(shape=[3, 4.0]), "tensor 'one' has no sound dtype, shape and data_offsets"),
-        (entry(shape=""), "tensor 'one' has no sound dtype, shape and data_offsets"),
-        (entry(shape=None), "tensor 'one' has no sound dtype, shape and data_offsets"),
-        (entry(data_offsets=[0]), "tensor 'one' has no sound dtype, shape and data_offsets"),
+        (entry(shape=[3, -4]), "tensor 'one' has no valid dtype, shape and data_offsets"),
+        (entry(shape=[3, 4.0]), "tensor 'one' has no valid dtype, shape and data_offsets"),
+        (entry(shape=""), "tensor 'one' has no valid dtype, shape and data_offsets"),
+        (entry(shape=None), "tensor 'one' has no valid dtype, shape and data_offsets"),
+        (entry(data_offsets=[0]), "tensor 'one' has no valid dtype, shape and data_offsets"),
         (entry(data_offsets=[24, 0]), "tensor 'one' has bytes 24 to 0, but BF16 (3, 4) needs 24"),
         (entry(data_offsets=[24, 48]), "tensor 'one' ends at byte"),
-        ({"one": 3}, "tensor 'one' has no sound dtype, shape and data_offsets in the header: 3"),
+        ({"one": 3}, "tensor 'one' has no valid dtype, shape and data_offsets in the header: 3"),
         (entry(shape=[2**62] * 200_000), "needs more than the file has"),
         (entry() | {"two": {"dtype": "I8", "shape": [10], "data_offsets": [20, 30]}},
          "tensors 'one' and 'two' overlap"),
@@ -95,14 +95,14 @@ def test_a_name_given_twice_is_refused(tmp_path: Path) -> None:
     text = json.dumps(entry()["one"])
     header = f'{{"one": {text}, "one": {text}}}'.encode()
     (tmp_path / "m.q4nx").write_bytes(len(header).to_bytes(8, "little") + header + bytes(24))
-    with pytest.raises(AieError, match="holds 'one' twice"):
+    with pytest.raises(AieError, match="has 'one' twice"):
         read_container(tmp_path / "m.q4nx")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(AieError, match=r"m\.q4nx cannot be read: No such file"):
         read_container(tmp_path / "m.q4nx")
-    with pytest.raises(AieError, match=r"is a folder, no \.q4nx file; give .*/model\.q4nx$"):
+    with pytest.raises(AieError, match=r"is a folder, not a \.q4nx file; pass .*/model\.q4nx$"):
         read_container(tmp_path)
 
 

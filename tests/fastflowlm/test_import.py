@@ -1,4 +1,4 @@
-"""`.q4nx` files as compiled folders: the same numbers as the compiled model, in each host."""
+"""`.q4nx` files as compiled folders give the compiled model's numbers, in each host."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def imported(made: Imported) -> Path:
 
 
 def logits(folder: Path, vocab: int) -> Array:
-    """(sum(TEXT), vocab) of seeded tokens, the KV cache going out and in."""
+    """Logits (sum(TEXT), vocab) of seeded tokens, passing the KV cache from call to call."""
     config = json.loads((folder / "genai_config.json").read_text())["model"]["decoder"]
     window = config.get("sliding_window", {}).get("window_size", 0)
     options = onnxruntime.SessionOptions()
@@ -157,14 +157,14 @@ def test_the_command_writes_what_the_function_does(
         assert (tmp_path / "m" / name).read_bytes() == (imported(made) / name).read_bytes()
     again = CliRunner().invoke(app, words)
     assert again.exit_code == 1
-    assert "exists already" in again.stderr
+    assert "already exists" in again.stderr
 
 
 # --- Q4_0 ---
 
 
 def test_minus_eight_times_a_scale_is_exact_in_bfloat16() -> None:
-    """Every bfloat16 whose product is finite, subnormal ones included."""
+    """For every bfloat16 whose product is finite, subnormal ones included."""
     bits = np.arange(1 << 16, dtype=np.uint16)
     finite = bits[bits & 0x7F80 < 0x7F80].view(ml_dtypes.bfloat16)
     scales = finite[np.abs(finite.astype(np.float64)) < 2.0**125]
@@ -183,7 +183,7 @@ def blocks_of(folder: Path, name: str) -> tuple[npt.NDArray[np.uint8], int]:
 
 
 def test_signed_codes_become_the_same_weights(tmp_path: Path) -> None:
-    """Every code with scales of both signs, zero and subnormal ones among them."""
+    """Every code, with scales of both signs, zero and subnormal ones included."""
     rng = np.random.default_rng(3)
     shape = TINY["llama"]
     made = make("llama", tmp_path, signed=True)
@@ -203,7 +203,7 @@ def test_signed_codes_become_the_same_weights(tmp_path: Path) -> None:
 
 
 def test_a_q4_0_tensor_in_a_q4_1_model_is_recognised(llama: Imported, tmp_path: Path) -> None:
-    """Also where it is joined with others: v is Q4_0, q and k are not."""
+    """Also if it is joined with others: v is Q4_0, q and k are not."""
     name = "model.layers.0.self_attn.v_proj.weight"
     tensors = llama.tensors | {name: ("I8", with_signed_codes(llama.tensors[name][1]))}
     (tmp_path / "config.json").write_text(json.dumps(config_of(TINY["llama"])))
@@ -228,12 +228,14 @@ def test_a_q4_0_tensor_in_a_q4_1_model_is_recognised(llama: Imported, tmp_path: 
 def test_a_padded_feed_forward_width_is_taken_from_the_file(
     llama: Imported, tmp_path: Path
 ) -> None:
-    """352 padded to 512 with zeros, as the converter pads some models: the same logits."""
+    """352 is padded to 512 with zeros, as the converter pads some models; the logits stay the
+    same."""
     tensors = dict(llama.tensors)
     zero = np.zeros((1, 5120), np.uint8)
     for name, (_, content) in llama.tensors.items():
         if "gate_proj" in name or "up_proj" in name:
-            padding = zero.repeat((512 - 352) // 32, axis=0)  # K is 192: a block a row of blocks
+            # K is 192: one block per row of blocks.
+            padding = zero.repeat((512 - 352) // 32, axis=0)
             tensors[name] = ("I8", np.concatenate([content, padding]))
     # down's K of 352 has two blocks already, as 512 has.
     (tmp_path / "config.json").write_text(json.dumps(config_of(TINY["llama"])))
@@ -291,7 +293,7 @@ def test_importing_holds_a_few_megabytes(tmp_path: Path) -> None:
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    # Pieces of 15 MB, and the copies that a step makes of one.
+    # Pieces of 15 MB, and the copies that a step makes of a piece.
     assert int(result.stdout) < 80e6
 
 
@@ -299,7 +301,7 @@ def test_importing_holds_a_few_megabytes(tmp_path: Path) -> None:
 
 
 def broken(llama: Imported, folder: Path, tensors: dict[str, tuple[str, npt.NDArray]]) -> str:
-    """What importing changed tensors says; None removes one."""
+    """The error of importing changed tensors; None removes one."""
     (folder / "config.json").write_text(json.dumps(config_of(TINY["llama"])))
     merged = {name: entry for name, entry in (llama.tensors | tensors).items() if entry is not None}
     write_container(folder / "model.q4nx", merged)
@@ -326,22 +328,22 @@ def nan_scale(blocks: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         ({GATE: None}, f"lacks tensor '{GATE}'"),
         ({NORM: None}, f"lacks tensor '{NORM}'"),
         ({GATE: ("I8", np.zeros((3, 5120), "u1"))}, f"tensor '{GATE}' is (3, 5120), 15360 bytes; "
-         "config.json makes it (352, 192), which is (11, 1, 5120) as Q4NX, 56320 bytes"),
-        # 8 bits: two blocks of 32 x 128 where Q4NX has one.
+         "by config.json it must be (352, 192), which is (11, 1, 5120) as Q4NX, 56320 bytes"),
+        # 8 bits: two blocks of 32 x 128 instead of one in Q4NX.
         ({GATE: ("I8", np.zeros((11, 2, 5120), "u1"))}, f"tensor '{GATE}' is (11, 2, 5120)"),
         ({GATE: ("I8", np.zeros((56320,), "u1"))}, f"tensor '{GATE}' is (56320,)"),
         ({GATE: ("BF16", np.zeros((352, 192), "u2"))}, f"tensor '{GATE}' is BF16; expected I8"),
         ({NORM: ("I8", np.zeros((192,), "u1"))}, f"tensor '{NORM}' is I8; expected BF16"),
-        ({NORM: ("BF16", np.zeros((64,), "u2"))}, f"tensor '{NORM}' is (64,); config.json makes "
-         "it (192,)"),
+        ({NORM: ("BF16", np.zeros((64,), "u2"))}, f"tensor '{NORM}' is (64,); by config.json it "
+         "must be (192,)"),
         ({NORM: ("BF16", np.full((192,), 0x7FC0, "u2"))}, f"tensor '{NORM}' holds NaN"),
         ({"model.layers.0.self_attn.q_proj.bias": ("BF16", np.zeros((192,), "u2"))},
-         "holds tensors that a llama with 2 layers does not have: "
+         "has tensors that a llama with 2 layers does not have: "
          "model.layers.0.self_attn.q_proj.bias"),
         ({"model.layers.2.mlp.up_proj.weight": ("I8", np.zeros((11, 5120), "u1"))},
          "does not have: model.layers.2.mlp.up_proj.weight"),
         ({"rope_freqs.weight": ("BF16", np.full((16,), 0x4100, "u2"))},
-         "'rope_freqs.weight' does not agree with the rotary embedding of config.json"),
+         "'rope_freqs.weight' does not match the rotary embedding of config.json"),
     ],
 )  # fmt: skip
 def test_weights_that_do_not_fit_are_named(
@@ -374,20 +376,20 @@ def test_rows_that_cannot_be_joined_are_named(llama: Imported, tmp_path: Path) -
     write_container(tmp_path / "model.q4nx", llama.tensors | changes)
     config = config_of(TINY["llama"]) | {"head_dim": 8}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(AieError, match=r"q_proj\.weight' has 48 rows, no multiple of 32"):
+    with pytest.raises(AieError, match=r"q_proj\.weight' has 48 rows, not a multiple of 32"):
         import_q4nx(tmp_path / "model.q4nx", tmp_path / "imported")
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_hidden_layers": 2**62}, "holds 2 layers; config.json has num_hidden_layers 46"),
-        ({"head_dim": 2**40}, "q_proj.weight' is .* config.json makes it \\(6597069766656, 192\\)"),
-        ({"num_attention_heads": 3 * 2**40}, "q_proj.weight' is .* config.json makes it"),
-        ({"hidden_size": 2**40}, r"embed_tokens.weight' is .*config.json makes it \(500, 1099511"),
-        ({"vocab_size": 2**62}, "embed_tokens.weight' is .* config.json makes it"),
-        ({"intermediate_size": 2**62}, "gate_proj.weight' is .* config.json makes it"),
-        ({"max_position_embeddings": 2**62}, "model.onnx need [0-9]* bytes, and its disk has"),
+        ({"num_hidden_layers": 2**62}, "has 2 layers; config.json has num_hidden_layers 46"),
+        ({"head_dim": 2**40}, "q_proj.weight' is .* it must be \\(6597069766656, 192\\)"),
+        ({"num_attention_heads": 3 * 2**40}, "q_proj.weight' is .* by config.json it must be"),
+        ({"hidden_size": 2**40}, r"embed_tokens.weight' is .* it must be \(500, 1099511"),
+        ({"vocab_size": 2**62}, "embed_tokens.weight' is .* by config.json it must be"),
+        ({"intermediate_size": 2**62}, "gate_proj.weight' is .* by config.json it must be"),
+        ({"max_position_embeddings": 2**62}, "model.onnx need [0-9]* bytes, but the disk has"),
         ({"num_hidden_layers": 2**64}, "num_hidden_layers must be a whole number of at least 1"),
         ({"rms_norm_eps": 10**320}, "rms_norm_eps must be a positive number"),
         ({"rope_theta": 10**320}, "rope_theta must be a positive number"),
@@ -425,13 +427,16 @@ def test_a_tokenizer_that_is_a_link_to_elsewhere_is_named(llama: Imported, tmp_p
 
 
 def test_a_destination_that_exists_is_refused(llama: Imported, tmp_path: Path) -> None:
-    with pytest.raises(AieError, match="exists already"):
+    with pytest.raises(AieError, match="already exists"):
         import_q4nx(llama.source / "model.q4nx", tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_the_destination_is_looked_at_before_the_file(tmp_path: Path) -> None:
-    for destination, message in ((tmp_path, "exists already"), (tmp_path / "a/b", "is no folder")):
+    for destination, message in (
+        (tmp_path, "already exists"),
+        (tmp_path / "a/b", "is not a folder"),
+    ):
         with pytest.raises(AieError, match=message):
             import_q4nx(tmp_path / "nowhere.q4nx", destination)
 
@@ -442,5 +447,5 @@ def test_a_folder_is_answered_with_the_file_to_give(
 ) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    with pytest.raises(AieError, match=r"is a folder, no \.q4nx file; give .*model\.q4nx$"):
+    with pytest.raises(AieError, match=r"is a folder, not a \.q4nx file; pass .*model\.q4nx$"):
         import_q4nx(folder, tmp_path / "imported")

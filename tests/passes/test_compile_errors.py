@@ -24,7 +24,8 @@ from ort_aie_ep.explain.explain import explain
 def compile_fails(
     source: Path, message: str, destination: Path | None = None, **options: Any
 ) -> None:
-    """Compiling must raise AieError with this message and leave the file system as it was."""
+    """Checks that compiling raises AieError with this message and leaves the file system as it
+    was."""
     target = destination or source.parent / "compiled"
     before = sorted(source.parent.rglob("*"))
     with pytest.raises(AieError, match=message):
@@ -33,7 +34,7 @@ def compile_fails(
 
 
 def entry(model: onnx.ModelProto, name: str, key: str) -> onnx.StringStringEntryProto:
-    """An external data entry of an initializer, for change."""
+    """An external data entry of an initializer, to be changed."""
     (tensor,) = (t for t in model.graph.initializer if t.name == name)
     found = [existing for existing in tensor.external_data if existing.key == key]
     wanted: onnx.StringStringEntryProto = found[0] if found else tensor.external_data.add(key=key)
@@ -59,7 +60,7 @@ def test_a_graph_that_was_saved_without_its_weights(
             tensor.ClearField("raw_data")
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "model.onnx").write_bytes(model.SerializeToString())
-    message = r"model.onnx: tensor 'proj.B', UINT8 \(40, 10, 16\), has no data: .* with them"
+    message = r"model.onnx: tensor 'proj.B', UINT8 \(40, 10, 16\), has no data: .* with its weights"
     compile_fails(tmp_path / "source", message, **options)
 
 
@@ -215,19 +216,19 @@ def test_a_path_that_does_not_exist(tmp_path: Path) -> None:
 def test_an_empty_folder(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     compile_fails(
-        tmp_path / "source", "source is no model folder: it has neither genai_config.json"
+        tmp_path / "source", "source is not a model folder: it has neither genai_config.json"
     )
 
 
 def test_a_file_that_is_no_onnx_file(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
-    compile_fails(tmp_path / "notes.txt", "notes.txt is no .onnx file")
+    compile_fails(tmp_path / "notes.txt", "notes.txt is not an .onnx file")
 
 
 def test_export_for_prompts_and_next_tokens_apart(tmp_path: Path) -> None:
     for name in ("decoder_model.onnx", "decoder_with_past_model.onnx"):
         save(projection_model(), tmp_path / "source").rename(tmp_path / "source" / name)
-    message = r"holds decoder_model\.onnx, .*export again with optimum-onnx"
+    message = r"has decoder_model\.onnx, .*export again with optimum-onnx"
     compile_fails(tmp_path / "source", message)
 
 
@@ -235,7 +236,7 @@ def test_several_models(tmp_path: Path) -> None:
     for name in ("a.onnx", "b.onnx"):
         save(projection_model(), tmp_path / "source")
         (tmp_path / "source" / "model.onnx").rename(tmp_path / "source" / name)
-    compile_fails(tmp_path / "source", r"several models \(a.onnx, b.onnx\); give one of the files")
+    compile_fails(tmp_path / "source", r"several models \(a.onnx, b.onnx\); pass one of the files")
 
 
 @pytest.mark.parametrize(
@@ -244,9 +245,7 @@ def test_several_models(tmp_path: Path) -> None:
 def test_a_file_that_holds_no_model(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "model.onnx").write_bytes(content)
-    compile_fails(
-        tmp_path / "source", "model.onnx (cannot be read as an ONNX model|holds no graph)"
-    )
+    compile_fails(tmp_path / "source", "model.onnx (cannot be read as an ONNX model|has no graph)")
 
 
 def test_a_truncated_onnx_file(tmp_path: Path) -> None:
@@ -263,8 +262,8 @@ def test_a_truncated_onnx_file(tmp_path: Path) -> None:
         ("{}", "genai_config.json: model is missing"),
         ('{"model": {"decoder": "model.onnx"}}', "model.decoder must be an object"),
         ('{"model": {"decoder": {"filename": "none.onnx"}}}', "names none.onnx, which is not in"),
-        ('{"model": {"decoder": {"filename": "../a.onnx"}}}', "'../a.onnx' leaves the folder"),
-        ('{"model": {"decoder": {"filename": "/a.onnx"}}}', "'/a.onnx' leaves the folder"),
+        ('{"model": {"decoder": {"filename": "../a.onnx"}}}', "'../a.onnx' is not in the folder"),
+        ('{"model": {"decoder": {"filename": "/a.onnx"}}}', "'/a.onnx' is not in the folder"),
         ('{"model": {"decoder": {"filename": "model.onnx", "session_options": '
          '{"custom_ops_library": "libother.so"}}}}', "names the custom-op library 'libother.so'"),
         ('{"model": {"decoder": {"filename": "model.onnx", "session_options": 3}}}',
@@ -290,7 +289,7 @@ def test_a_model_with_nothing_to_compile_says_why(tmp_path: Path, model: onnx.Mo
     save(model, tmp_path / "source")
     nothing = "has nothing to compile: no MatMulNBits .*"
     compile_fails(tmp_path / "source", f"{nothing}, int4 DequantizeLinear .* MultiHeadAtt.*\n  /")
-    message = rf"{nothing} GroupQueryAttention that can .*leave it out .*DequantizeLinear.*\n  /"
+    message = rf"{nothing} GroupQueryAttention that can .*omit it .*DequantizeLinear.*\n  /"
     compile_fails(tmp_path / "source", message, fuse=False)
 
 
@@ -308,7 +307,7 @@ def test_a_model_of_one_node_without_a_name_is_compiled(tmp_path: Path) -> None:
 def test_a_compiled_model_is_not_compiled_again(tmp_path: Path) -> None:
     save(projection_model(), tmp_path / "first")
     ort_aie_ep.compile(tmp_path / "first", tmp_path / "source")
-    message = "is compiled already: use it as it is, or give the model that it was made from"
+    message = "is already compiled: use it as it is, or pass the model that it was made from"
     compile_fails(tmp_path / "source", message)
 
 
@@ -325,25 +324,27 @@ def test_a_destination_that_exists(tmp_path: Path, kind: str) -> None:
         destination.write_text("precious")
     else:
         destination.symlink_to(tmp_path / "nowhere")
-    compile_fails(tmp_path / "source", "compiled exists already; remove it or choose another")
+    compile_fails(tmp_path / "source", "compiled already exists; remove it or choose another")
 
 
 @pytest.mark.parametrize("parent", ["missing", "a/b/missing", "file"])
 def test_a_destination_without_a_parent_folder(tmp_path: Path, parent: str) -> None:
     save(projection_model(), tmp_path / "source")
     (tmp_path / "file").write_text("no folder")
-    compile_fails(tmp_path / "source", f"{parent} is no folder", tmp_path / parent / "compiled")
+    compile_fails(tmp_path / "source", f"{parent} is not a folder", tmp_path / parent / "compiled")
 
 
 def test_the_destination_is_looked_at_before_the_model(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no model")
-    compile_fails(tmp_path / "nowhere", "file exists already", tmp_path / "file")
-    compile_fails(tmp_path / "nowhere", "missing is no folder", tmp_path / "missing" / "compiled")
+    compile_fails(tmp_path / "nowhere", "file already exists", tmp_path / "file")
+    compile_fails(
+        tmp_path / "nowhere", "missing is not a folder", tmp_path / "missing" / "compiled"
+    )
 
 
 def test_a_destination_that_cannot_be_written(tmp_path: Path) -> None:
     save(projection_model(), tmp_path / "source")
-    # Nobody can make folders there, not even root.
+    # Nobody, not even root, can make folders there.
     compile_fails(tmp_path / "source", "/proc cannot be written", Path("/proc/compiled"))
     if os.geteuid() != 0:
         (tmp_path / "closed").mkdir(mode=0o555)
@@ -413,7 +414,7 @@ def test_a_destination_that_another_writer_makes_meanwhile_stays(tmp_path: Path)
         if not other.exists():
             ort_aie_ep.compile(tmp_path / "source", other, fuse=False)
 
-    with pytest.raises(AieError, match="compiled exists already"):
+    with pytest.raises(AieError, match="compiled already exists"):
         ort_aie_ep.compile(tmp_path / "source", other, progress=make)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["compiled", "source"]
     assert explain(other).compiled

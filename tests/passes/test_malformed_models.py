@@ -1,4 +1,4 @@
-"""Models that no graph can be: each is an error that names the node or tensor, not a traceback."""
+"""Malformed models: each is an error that names the node or tensor, not a traceback."""
 
 from __future__ import annotations
 
@@ -82,17 +82,17 @@ def text_outside(model: onnx.ModelProto) -> None:
 NODE = r"node '/model/proj/MatMul_Q4' \(MatMulNBits\)"
 CASES: list[tuple[Change, str]] = [
     (lambda m: setattr(initializer(m, "proj.B"), "data_type", 0),
-     "tensor 'proj.B' has the type 0, which is none of ONNX's"),
+     "tensor 'proj.B' has the type 0, which ONNX does not have"),
     (lambda m: setattr(initializer(m, "proj.B"), "data_type", 99), "'proj.B' has the type 99"),
     (set_dims("proj.B", 40, -10, 16), r"tensor 'proj.B' has the shape \(40, -10, 16\)"),
-    (set_dims("proj.B", 2**40, 2**40, 2), "tensor 'proj.B' has the shape .* nothing can have"),
+    (set_dims("proj.B", 2**40, 2**40, 2), "tensor 'proj.B' has the shape .* not possible"),
     (set_dims("proj.B", 2**40, 2**40, 0), "tensor 'proj.B' holds 6400 bytes, but UINT8"),
     (set_dims("proj.B", *[2**62] * 1000), "tensor 'proj.B' has the shape"),
     (as_typed_data, "tensor 'proj.scales', FLOAT .*, has 399 values in float_data; expected 400"),
-    (text_outside, "tensor 'proj.scales' has text in a file of its own"),
+    (text_outside, "tensor 'proj.scales' has text in an external file"),
     (lambda m: m.graph.initializer.append(initializer(m, "proj.B")),
-     "initializer 'proj.B' is there twice"),
-    (lambda m: initializer(m, "proj.B").ClearField("name"), "one initializer has no name"),
+     "initializer 'proj.B' appears twice"),
+    (lambda m: initializer(m, "proj.B").ClearField("name"), "initializer without a name"),
     (lambda m: m.graph.sparse_initializer.add().values.CopyFrom(initializer(m, "proj.B")),
      "initializer 'proj.B' is sparse"),
     (lambda m: m.graph.node[0].ClearField("input"), f"{NODE} has 0 inputs; .* has 3 or more"),
@@ -100,8 +100,8 @@ CASES: list[tuple[Change, str]] = [
     (lambda m: m.graph.node[0].input.__setitem__(1, "none"), f"{NODE} reads 'none', which nothing"),
     (lambda m: m.graph.node[0].ClearField("output"), "MatMul_Q4.* has 0 outputs; .* has 1 or more"),
     (lambda m: m.graph.node[0].ClearField("op_type"), "MatMul_Q4' .* has no operator"),
-    (lambda m: m.graph.node.append(m.graph.node[0]), f"{NODE} gives 'y', which is given by {NODE}"),
-    (add_node("Relu", ["y"], ["x"]), "'added' .* gives 'x', which is given by the graph too"),
+    (lambda m: m.graph.node.append(m.graph.node[0]), f"{NODE} defines 'y', also defined by {NODE}"),
+    (add_node("Relu", ["y"], ["x"]), "'added' .* defines 'x', also defined by the graph"),
     (lambda m: m.graph.node[0].input.__setitem__(0, "y"),
      f"{NODE} waits for its own result: the graph has a cycle"),
     (lambda m: (m.graph.node[0].input.__setitem__(0, "z"), add_node("Relu", ["y"], ["z"])(m)),
@@ -122,11 +122,11 @@ CASES: list[tuple[Change, str]] = [
     (add_node("GroupQueryAttention", ["x"], ["c"], domain="com.microsoft"),
      "'added' .* has 1 inputs; GroupQueryAttention has 7 or more"),
     (add_node("Attention", [], ["c"]), r"'added' \(Attention\) has 0 inputs; Attention has 3 to"),
-    (lambda m: setattr(m.graph.output[0], "name", "q"), "nothing gives the graph output 'q'"),
-    (lambda m: m.graph.input.append(m.graph.input[0]), "graph input 'x' is there twice"),
+    (lambda m: setattr(m.graph.output[0], "name", "q"), "nothing defines the graph output 'q'"),
+    (lambda m: m.graph.input.append(m.graph.input[0]), "graph input 'x' appears twice"),
     (lambda m: m.ClearField("opset_import"), "names no opset"),
-    (lambda m: m.opset_import.add(domain="", version=3), "the opset '' 3 cannot be"),
-    (lambda m: setattr(m.opset_import[0], "version", 2**40), "the opset '' .* cannot be"),
+    (lambda m: m.opset_import.add(domain="", version=3), "the opset '' 3 is not possible"),
+    (lambda m: setattr(m.opset_import[0], "version", 2**40), "the opset '' .* is not possible"),
 ]  # fmt: skip
 
 
@@ -137,7 +137,7 @@ def test_what_no_graph_can_be_is_named(tmp_path: Path, change: Change, message: 
     source = written(tmp_path / "source", model)
     with pytest.raises(AieError, match=message):
         ort_aie_ep.compile(source, tmp_path / "compiled")
-    if "must be int" not in message:  # what a pass reads, not the file
+    if "must be int" not in message:  # what a pass reads, not what the file's reader checks
         with pytest.raises(AieError, match=message):
             explain(source)
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
@@ -172,7 +172,7 @@ def test_a_domain_that_is_not_imported_is(tmp_path: Path) -> None:
 
 
 def nested(depth: int) -> onnx.NodeProto:
-    """If in If; protobuf itself neither writes nor reads more than 100 messages in each other."""
+    """If in If. protobuf itself does not write or read messages nested more than 100 deep."""
     result = helper.make_tensor_value_info("inner", TensorProto.FLOAT, None)
     last = node = helper.make_node("Identity", ["y"], ["inner"])
     for _ in range(depth):

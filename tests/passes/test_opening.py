@@ -1,4 +1,4 @@
-"""What was compiled is opened once: a source that no runtime loads is said to be one."""
+"""A compiled model is opened once, so that a source that no runtime loads is reported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ort_aie_ep.graph_passes import base
 def folder_with(
     path: Path, op_type: str, *inputs: str, domain: str = "", opset: int = 21, **attributes: int
 ) -> Path:
-    """A projection, and a node behind it that gives another output."""
+    """A projection, and a node after it that gives another output."""
     model = projection_model()
     node = helper.make_node(op_type, inputs, ["z"], name="/other", domain=domain, **attributes)
     model.graph.node.append(node)
@@ -47,7 +47,7 @@ def test_a_source_that_no_runtime_loads_is_named(
     with pytest.raises(AieError) as error:
         ort_aie_ep.compile(source, tmp_path / "compiled")
     message = str(error.value)
-    assert message.startswith(f"{source / 'model.onnx'} is no valid model: ONNX Runtime ")
+    assert message.startswith(f"{source / 'model.onnx'} is not a valid model: ONNX Runtime ")
     assert reason in message
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
@@ -73,7 +73,7 @@ def test_operators_of_other_libraries_are_noted(
     source = folder_with(tmp_path / "source", op_type, "y", domain=domain)
     result = ort_aie_ep.compile(source, tmp_path / "compiled")
     (note,) = result.notes
-    assert f"{source / 'model.onnx'} and what it was compiled to could not be opened here" in note
+    assert f"{source / 'model.onnx'} and its compiled model could not be opened here" in note
     assert reason in note
     report = json.loads((result.path / "ort_aie_report.json").read_text())
     assert report["notes"] == [note]
@@ -95,7 +95,7 @@ def test_types_that_the_cpu_lacks_are_noted(tmp_path: Path) -> None:
 def test_a_fault_of_ours_is_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(projection_model(), tmp_path / "source")
     monkeypatch.setattr(base, "FORMAT", 999)
-    with pytest.raises(AieError, match=r"which is a fault of ort_aie_ep: .*format"):
+    with pytest.raises(AieError, match=r"which is a bug in ort_aie_ep: .*format"):
         ort_aie_ep.compile(tmp_path / "source", tmp_path / "compiled")
     assert not (tmp_path / "compiled").exists()
 

@@ -1,8 +1,8 @@
 """FastFlowLM models: `.q4nx` weights and their config.json as a compiled folder.
 
-The names of tensors, their order and the traps are those of FastFlowLM's public converter
-(FLM_Q4NX_Converter), which writes safetensors: packed matrices as I8, everything else as BF16, and
-no metadata. `ort_aie_ep.formats.q4nx` defines the blocks, docs/fastflowlm.md tells what is tested.
+The names of tensors, their order and the pitfalls come from FastFlowLM's public converter
+(FLM_Q4NX_Converter). It writes safetensors: packed matrices as I8, everything else as BF16, and no
+metadata. `ort_aie_ep.formats.q4nx` defines the blocks, docs/fastflowlm.md says what is tested.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from ort_aie_ep.models.checked_json import Field, read_json, shown
 from ort_aie_ep.models.files import is_regular
 from ort_aie_ep.models.shapes import Shape
 
-# What config.json calls a model, and the family of graphs that it is.
+# The model type in config.json, and its family of graphs.
 FAMILIES = {
     "llama": "llama",
     "mistral": "mistral",
@@ -24,12 +24,12 @@ FAMILIES = {
     "gemma3": "gemma3_text",
     "gemma3_text": "gemma3_text",
 }
-# Names and values of the feed-forward activation that the family's graph has.
+# Names and values of the feed-forward activation in the family's graph.
 ACTIVATIONS = {
     "gemma3_text": (("hidden_activation", "hidden_act"), "gelu_pytorch_tanh"),
 }
 SILU = (("hidden_act",), "silu")
-# What would change the graph, and the values with which it does not.
+# Fields that could change the graph, and the values with which they do not.
 UNCHANGED: dict[str, tuple[object, ...]] = {
     "attention_bias": (None, False),
     "mlp_bias": (None, False),
@@ -37,7 +37,7 @@ UNCHANGED: dict[str, tuple[object, ...]] = {
     "attn_logit_softcapping": (None,),
     "final_logit_softcapping": (None,),
 }
-# Keys of generation_config.json that onnxruntime-genai's search has too.
+# Keys of generation_config.json that onnxruntime-genai's search also has.
 SEARCH = ("do_sample", "temperature", "top_k", "top_p")
 
 Frequencies = npt.NDArray[np.float32]
@@ -45,7 +45,7 @@ Frequencies = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Rotary:
-    """Frequencies of a rotary embedding, radians a position, and what they were before scaling."""
+    """Frequencies of a rotary embedding, in radians a position, after and before scaling."""
 
     frequencies: Frequencies
     unscaled: Frequencies
@@ -53,11 +53,11 @@ class Rotary:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """What a model's configuration says.
+    """The contents of a model's configuration.
 
     Attributes:
-        shape: sizes of the graph; its embedding is a table of its own.
-        rotary: rotary embeddings, by what the names of their tables end in: "", or "_global" and
+        shape: sizes of the graph; its embedding is a separate table.
+        rotary: rotary embeddings, by the suffix of their tables' names: "", or "_global" and
             "_local".
         tokens: bos_token_id, eos_token_id and pad_token_id.
         search: defaults for generating.
@@ -70,26 +70,26 @@ class ModelConfig:
 
 
 def read_config(path: Path, fitting: Callable[[Shape], Shape] = lambda shape: shape) -> ModelConfig:
-    """Reads config.json, and generation_config.json beside it if that is there.
+    """Reads config.json, and generation_config.json beside it if it is there.
 
     Args:
-        path: of config.json.
-        fitting: gives the sizes that the weights have, for those of config.json, before anything
-            is made of them; it raises AieError if they are not of one model.
+        path: the path of config.json.
+        fitting: returns the sizes of the weights for the sizes in config.json, before these are
+            used; it raises AieError if they do not belong to the same model.
 
     Raises:
-        AieError: a file cannot be read, or describes a model that cannot be imported: what is
-            missing or not supported.
+        AieError: a file cannot be read, or describes a model that cannot be imported; the message
+            says what is missing or not supported.
     """
     if not path.exists():
         raise AieError(
-            f"{path} cannot be read: No such file or directory; give the model's "
+            f"{path} cannot be read: No such file or directory; pass the model's "
             "config.json with --config"
         )
     fields = read_json(path)
     generation_file = path.with_name("generation_config.json")
     generation = read_json(generation_file) if is_regular(generation_file) else None
-    text = fields.find("text_config")  # of a model that sees pictures, too
+    text = fields.find("text_config")  # models that see pictures have it too
     if text is not None:
         fields = replace(text, value={**fields.object(), **text.object()})
     family = _family(fields)
@@ -105,7 +105,7 @@ def read_config(path: Path, fitting: Callable[[Shape], Shape] = lambda shape: sh
 
 
 def _name(fields: Field, name: str) -> str:
-    """How errors call a member."""
+    """A member's name in errors."""
     return f"{fields.file}: {fields.path}.{name}".replace(": .", ": ")
 
 
@@ -114,7 +114,7 @@ def _family(fields: Field) -> str:
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise AieError(
             f"{_name(fields, 'model_type')} {shown(model_type)} cannot be imported; "
-            f"there are {', '.join(FAMILIES)}"
+            f"expected one of {', '.join(FAMILIES)}"
         )
     return FAMILIES[model_type]
 
@@ -146,8 +146,8 @@ def _shape(fields: Field, family: str) -> Shape:
         head_dim=hidden // heads if given is None else fields.field("head_dim").integer(1),
         vocab=fields.field("vocab_size").integer(1),
         context=fields.field("max_position_embeddings").integer(1),
-        # The file has a table of its own for the embedding, less rounded than the lm_head. Gemma's
-        # is multiplied by √hidden already.
+        # The file has a separate table for the embedding, less rounded than the lm_head. Gemma's
+        # is already multiplied by √hidden.
         tied=False,
         epsilon=fields.field("rms_norm_eps").positive(),
         window=_window(fields, family),
@@ -155,7 +155,7 @@ def _shape(fields: Field, family: str) -> Shape:
     )
     if shape.heads % shape.kv_heads:
         raise AieError(
-            f"{_name(fields, 'num_attention_heads')} {shape.heads} is no multiple of "
+            f"{_name(fields, 'num_attention_heads')} {shape.heads} is not a multiple of "
             f"num_key_value_heads {shape.kv_heads}"
         )
     if shape.head_dim % 2:
@@ -172,7 +172,7 @@ def _shape(fields: Field, family: str) -> Shape:
 def _window(fields: Field, family: str) -> int | None:
     if family == "gemma3_text":
         return fields.field("sliding_window").integer(1)
-    # Qwen3 gives a window that use_sliding_window turns off.
+    # Qwen3 has a window that use_sliding_window turns off.
     if family == "mistral" and fields.object().get("sliding_window") is not None:
         given = shown(fields.object()["sliding_window"])
         raise AieError(f"{_name(fields, 'sliding_window')} {given} on every layer is not supported")
@@ -188,7 +188,7 @@ def _global_every(fields: Field) -> int:
     types = _layer_types(fields)
     if types is None:
         return fields.field("sliding_window_pattern").integer(1)
-    # Without any, one more than there are layers.
+    # If no layer is global: one more than there are layers.
     return types.index("full_attention") + 1 if "full_attention" in types else len(types) + 1
 
 
@@ -245,7 +245,7 @@ def _rotary(parameters: Field, width: int) -> Rotary:
     if not isinstance(kind, str) or kind not in SCALINGS:
         raise AieError(
             f"{_name(parameters, 'rope_type')} {shown(kind)} is not supported; "
-            f"there are {', '.join(SCALINGS)}"
+            f"expected one of {', '.join(SCALINGS)}"
         )
     unscaled = rotary_frequencies(width, parameters.field("rope_theta").positive())
     return Rotary(SCALINGS[kind](unscaled, parameters), unscaled)
@@ -260,7 +260,7 @@ def _linear(frequencies: Frequencies, parameters: Field) -> Frequencies:
 
 
 def _llama3(frequencies: Frequencies, parameters: Field) -> Frequencies:
-    """Llama 3.1: long wavelengths are stretched by `factor`, short ones not, between them both."""
+    """Llama 3.1 stretches long wavelengths by `factor`, short ones not, and blends in between."""
     low, high = (
         parameters.field("low_freq_factor").positive(),
         parameters.field("high_freq_factor").positive(),
@@ -284,7 +284,7 @@ SCALINGS: dict[str, Callable[[Frequencies, Field], Frequencies]] = {
 
 
 def _search(generation: Field) -> dict[str, bool | float]:
-    """What onnxruntime-genai's search has too, as far as it is given."""
+    """The given fields that onnxruntime-genai's search also has."""
     found: dict[str, bool | float] = {}
     for key in SEARCH:
         value = generation.find(key)
@@ -301,14 +301,14 @@ def _tokens(fields: Field, generation: Field | None) -> dict[str, int | list[int
             return None
         ids = given.value if isinstance(given.value, list) else [given.value]
         legal = bool(ids) and all(type(one) is int and -1 <= one < 1 << 31 for one in ids)
-        given.require(legal, "a token id or several")
+        given.require(legal, "a token id or a list of them")
         value: int | list[int] = given.value
         return value
 
     eos = token("eos_token_id")
     if eos is None:
         raise AieError(f"{_name(fields, 'eos_token_id')} is missing; no text would ever end")
-    # What is not given as onnxruntime-genai's model builder chooses it.
+    # Fields that are not given get the defaults of onnxruntime-genai's model builder.
     bos, pad = token("bos_token_id"), token("pad_token_id")
     return {
         "bos_token_id": 1 if bos is None else bos,

@@ -1,7 +1,7 @@
 """The container of a `.q4nx` file: safetensors, read without trusting it.
 
-8 bytes, the length of the header in little endian; the header, JSON that gives each tensor's dtype,
-shape and place; the tensors' bytes.
+It has 8 bytes with the header's length in little endian; the header, JSON with each tensor's dtype,
+shape and offsets; and the tensors' bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ort_aie_ep.models.files import open_regular
 PACKED, FLOAT = "I8", "BF16"
 ITEM_BYTES = {PACKED: 1, FLOAT: 2}
 LENGTH_BYTES = 8
-# The limit of safetensors' own reader.
+# The limit in safetensors' own reader.
 HEADER_LIMIT = 100_000_000
 
 
@@ -31,11 +31,11 @@ class Stored:
     """A tensor in a file.
 
     Attributes:
-        name: as the file names it.
+        name: its name in the file.
         dtype: "I8" for Q4NX blocks, else "BF16".
-        shape: as the file gives it.
+        shape: its shape in the file.
         file: the file.
-        offset: of its first byte in the file.
+        offset: position of its first byte in the file.
         nbytes: its size.
     """
 
@@ -67,11 +67,11 @@ def read_container(path: Path) -> dict[str, Stored]:
     """The tensors of a file by name.
 
     Raises:
-        AieError: there is no such file, or it is no sound container: what is wrong, with the
-            tensor's name.
+        AieError: there is no such file, or it is not a sound container; the message says what is
+            wrong, with the tensor's name.
     """
     if path.is_dir():
-        raise AieError(f"{path} is a folder, no .q4nx file; give {path / 'model.q4nx'}")
+        raise AieError(f"{path} is a folder, not a .q4nx file; pass {path / 'model.q4nx'}")
     try:
         size = path.stat().st_size
         with open_regular(path) as file:
@@ -80,7 +80,7 @@ def read_container(path: Path) -> dict[str, Stored]:
             if size < LENGTH_BYTES or length > HEADER_LIMIT or begin > size:
                 raise AieError(
                     f"{path} has {size} bytes and claims a header of {length}: "
-                    "it is truncated or no .q4nx file"
+                    "it is truncated or not a .q4nx file"
                 )
             text = file.read(length)
     except OSError as error:
@@ -106,10 +106,10 @@ def _tensor(path: Path, begin: int, size: int, name: str, entry: Any) -> Stored:
         sound = False
     if not sound:
         raise AieError(
-            f"{where} has no sound dtype, shape and data_offsets in the header: {str(entry)[:200]}"
+            f"{where} has no valid dtype, shape and data_offsets in the header: {str(entry)[:200]}"
         )
     if dtype not in ITEM_BYTES:
-        raise AieError(f"{where} is {dtype}; a .q4nx file holds {' and '.join(ITEM_BYTES)}")
+        raise AieError(f"{where} is {dtype}; a .q4nx file has only {' and '.join(ITEM_BYTES)}")
     nbytes = _bytes(shape, ITEM_BYTES[dtype], size)
     if last - first != nbytes:
         raise AieError(
@@ -118,13 +118,13 @@ def _tensor(path: Path, begin: int, size: int, name: str, entry: Any) -> Stored:
         )
     if begin + last > size:
         raise AieError(
-            f"{where} ends at byte {begin + last}, but the file at {size}: it is truncated"
+            f"{where} ends at byte {begin + last}, but the file ends at {size}: it is truncated"
         )
     return Stored(name, dtype, tuple(shape), path, begin + first, nbytes)
 
 
 def _bytes(shape: list[int], item: int, size: int) -> int:
-    """Bytes of a tensor; where they are more than `size`, some number above it."""
+    """Bytes of a tensor; if they exceed `size`, any number above it."""
     if 0 in shape:
         return 0
     nbytes = item

@@ -1,8 +1,8 @@
 """`ort-aie import-q4nx`: a `.q4nx` file and its config.json in, a compiled genai folder out.
 
-The graph is the model builder's for the family (`models.builder` writes it), the passes are those
-of `compile`; only the weights come from the file, as the blocks that they are, a few megabytes at a
-time.
+The graph is the model builder's for the family (`models.builder` writes it), and the passes are
+those of `compile`. Only the weights come from the file: its blocks are copied unchanged, a few
+megabytes at a time.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ EMBEDDING, ROPE_FACTORS = "model.embed_tokens.weight", "rope_freqs.weight"
 BIAS, HEAD_NORM = ".Add.bias", "_norm.layernorm.weight"
 CODES, SCALES, COMPILED = ".MatMul.weight_Q4", ".MatMul.weight_scales", "_q4nx"
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
-# The converter pads the feed-forward width of some models to a multiple of this, with zeros.
+# For some models, the converter pads the feed-forward width with zeros to a multiple of this.
 FFN_MULTIPLE = 512
-# What else of a model's folder its hosts read.
+# Other files of a model's folder that hosts read.
 CARRIED_OVER = (
     "config.json",
     "generation_config.json",
@@ -82,22 +82,24 @@ def import_q4nx(
 
     Args:
         source: the file, as FastFlowLM's converter writes it.
-        destination: a folder that does not exist yet. It is written beside and renamed at the end.
+        destination: a folder that does not exist yet. It is written under another name beside it
+            and renamed at the end.
         config: config.json; by default the one beside `source`. generation_config.json and the
             tokenizer's files beside it are used and carried over.
         kv: "f16" or "bf16" gives past and present that type; "int8" or "int4" makes them codes;
-            None is float32.
-        calibration: as for `compile`, what the model reads to get the scales of those codes.
-        last_logits: give each row's last token's logits alone, (batch, 1, vocabulary); the
+            None means float32.
+        calibration: as for `compile`, the file that the model reads to find the scales of those
+            codes.
+        last_logits: return only the logits of each row's last token, (batch, 1, vocabulary): the
             last that attention_mask shows, so rows may be padded on either side.
-        fuse: let norms, residuals and gates join the projections; False replaces node by node.
-        plan: make one node of each region; False leaves a node for each step.
+        fuse: fuse norms, residuals and gates into the projections; False replaces node by node.
+        plan: turn each region into one node; False leaves a node for each step.
         progress: counts bytes of weights as they are written.
 
     Raises:
         AieError: a file is missing or damaged, the family is not supported, the weights do not fit
-            the configuration, or the destination exists or cannot be written. Nothing is left
-            behind then.
+            the configuration, or the destination exists or cannot be written. Nothing is then left
+            behind.
     """
     path, target = Path(source), Path(destination)
     cache = KvCache(kv, None if calibration is None else Path(calibration))
@@ -136,7 +138,7 @@ class _Packed:
 
 
 class _File:
-    """The tensors of a file, each checked against what the model needs, and whether it was used."""
+    """The tensors of a file: each is checked against the model's needs, and marked when used."""
 
     def __init__(self, path: Path, tensors: dict[str, Stored]) -> None:
         self.path = path
@@ -153,7 +155,7 @@ class _File:
         stored = self._tensor(name, FLOAT)
         if stored.shape != shape:
             raise AieError(
-                f"{self.path}: tensor '{name}' is {stored.shape}; config.json makes it {shape}"
+                f"{self.path}: tensor '{name}' is {stored.shape}; by config.json it must be {shape}"
             )
         return stored
 
@@ -164,22 +166,22 @@ class _File:
         if stored.nbytes != math.prod(expected) or stored.shape[-1:] != expected[-1:]:
             raise AieError(
                 f"{self.path}: tensor '{name}' is {stored.shape}, {stored.nbytes} bytes; "
-                f"config.json makes it ({n}, {k}), which is {expected} as Q4NX, "
+                f"by config.json it must be ({n}, {k}), which is {expected} as Q4NX, "
                 f"{math.prod(expected)} bytes"
             )
         return stored
 
     def fitting(self, shape: Shape) -> Shape:
-        """`shape` with the feed-forward width that the file has, which may be padded.
+        """`shape` with the file's feed-forward width, which may be padded.
 
-        All other sizes must be those of the file's embedding, first layer and number of layers, so
-        that no work is begun with sizes that nothing but config.json vouches for.
+        All other sizes must match the file's embedding, first layer and number of layers, so that
+        no work starts with sizes that only config.json supports.
         """
         shape = self._stored_width(shape)
         layers = {found[1] for name in self._tensors if (found := _LAYER.match(name))}
         if shape.layers > len(layers):
             raise AieError(
-                f"{self.path} holds {len(layers)} layers; config.json has num_hidden_layers "
+                f"{self.path} has {len(layers)} layers; config.json has num_hidden_layers "
                 f"{shape.layers}"
             )
         unused = set(self._unused)  # looking is not using
@@ -200,12 +202,12 @@ class _File:
         return replace(shape, ffn=padded)
 
     def check_all_used(self, shape: Shape) -> None:
-        """Raises AieError if a tensor is left: the model would not be what its makers meant."""
+        """Raises AieError for an unused tensor: the model would not be what its makers intended."""
         if self._unused:
             names = sorted(self._unused)
             more = f" and {len(names) - 5} more" if len(names) > 5 else ""
             raise AieError(
-                f"{self.path} holds tensors that a {shape.family} with {shape.layers} layers does "
+                f"{self.path} has tensors that a {shape.family} with {shape.layers} layers does "
                 f"not have: {', '.join(names[:5])}{more}"
             )
 
@@ -221,7 +223,7 @@ class _File:
 def _set_weights(
     model: ir.Model, weights: Iterable[Weight], file: _File, shape: Shape, settings: ModelConfig
 ) -> dict[str, _Packed]:
-    """Gives every initializer its value; blocks by the name that their initializers will have."""
+    """Gives every initializer its value; returns blocks by their initializers' later names."""
     packed = {}
     for weight in weights:
         name, value = weight.name, model.graph.initializers[weight.name]
@@ -239,7 +241,7 @@ def _set_weights(
 
 
 def _vectors(name: str, file: _File, shape: Shape) -> list[Stored]:
-    """What makes up a bias or the weight of a norm, called as the builder calls it."""
+    """The tensors that make up a bias or a norm's weight, given its name in the builder."""
     if name.endswith(BIAS):
         rows_of, _ = _matrices(name.removesuffix(BIAS), shape)
         biases = ((key.removesuffix(".weight") + ".bias", n) for key, n in rows_of.items())
@@ -253,13 +255,13 @@ def _vectors(name: str, file: _File, shape: Shape) -> list[Stored]:
 
 
 def _blocks(basename: str, file: _File, shape: Shape) -> _Packed:
-    """The blocks of a projection, called as the builder calls it."""
+    """The blocks of a projection, given its name in the builder."""
     rows_of, k = _matrices(basename, shape)
     parts = [file.blocks(name, rows, k) for name, rows in rows_of.items()]
     for name, rows in [*rows_of.items()][:-1]:
         if rows % q4nx.BLOCK_ROWS:
             raise AieError(
-                f"{file.path}: tensor '{name}' has {rows} rows, no multiple of "
+                f"{file.path}: tensor '{name}' has {rows} rows, not a multiple of "
                 f"{q4nx.BLOCK_ROWS}, and cannot be joined with the next"
             )
     signed = [has_signed_codes(part) for part in parts]
@@ -272,7 +274,7 @@ def _blocks(basename: str, file: _File, shape: Shape) -> _Packed:
 
 
 def _matrices(basename: str, shape: Shape) -> tuple[dict[str, int], int]:
-    """The file's names of the matrices that make up a projection, with their N, and their K."""
+    """The file's names of the matrices that make up a projection, each with its N, and their K."""
     place, _, role = basename.replace(".attn.", ".self_attn.").rpartition(".")
     rows, k = {
         "qkv_proj": (
@@ -300,20 +302,20 @@ def _rotary_table(weight: Weight, file: _File, settings: ModelConfig) -> Streame
 
 
 def _check_factors(file: _File, rotary: Rotary) -> None:
-    """The file may hold the factors that divide the frequencies, rounded to bfloat16."""
+    """Checks the factors that divide the frequencies, rounded to bfloat16, if the file has them."""
     stored = file.get(ROPE_FACTORS)
     if stored is None:
         return
     factors = bfloat16_values(file.values(ROPE_FACTORS, rotary.frequencies.shape))
     if not np.allclose(factors * rotary.frequencies, rotary.unscaled, rtol=2**-8, atol=0):
         raise AieError(
-            f"{file.path}: tensor '{ROPE_FACTORS}' does not agree with the rotary embedding of "
-            "config.json (rope_theta, rope_scaling): they are of different models"
+            f"{file.path}: tensor '{ROPE_FACTORS}' does not match the rotary embedding of "
+            "config.json (rope_theta, rope_scaling): they belong to different models"
         )
 
 
 def _never_read(weight: Weight) -> ir.LazyTensor:
-    """Stands for what the passes replace: they ask for its size only."""
+    """Stands in for tensors that the passes replace: they only need the size."""
 
     def read() -> ir.TensorProtocol:
         raise AssertionError(f"{weight.name} has no data")
@@ -323,9 +325,9 @@ def _never_read(weight: Weight) -> ir.LazyTensor:
 
 
 def _embed_bfloat16(model: ir.Model) -> None:
-    """Lets the embedding's Gather read bfloat16, and widens the rows that it takes.
+    """Makes the embedding's Gather read bfloat16, and widens the rows that it returns.
 
-    The file's rows are multiplied by √hidden already where the family does that.
+    The file's rows are already multiplied by √hidden in families that do so.
     """
     table = model.graph.initializers[EMBEDDING]
     (gather,) = table.consumers()
@@ -349,7 +351,7 @@ def _embed_bfloat16(model: ir.Model) -> None:
 
 
 def _set_blocks(model: ir.Model, packed: dict[str, _Packed]) -> None:
-    """Gives the projections that the passes made their blocks."""
+    """Gives the projections made by the passes their blocks."""
     for name, weights in packed.items():
         model.graph.initializers[name].const_value = weights.blocks
     for node in model.graph:

@@ -1,7 +1,7 @@
 """Tensors of a compiled model that are read from a `.q4nx` file as they are written.
 
 Q4_0. The converter packs most models as Q4_1: codes 0 … 15, weight = scale · code + min. Tensors of
-kind Q4_0 have minima of zero and *signed* codes in two's complement, weight = scale · signed(code),
+type Q4_0 have minima of zero and *signed* codes in two's complement, weight = scale · signed(code),
 and nothing else in the file tells the two apart. With u = code XOR 8 = signed(code) + 8,
 
     weight = scale · (u − 8) = scale · u + min,   min = −8 · scale.
@@ -23,7 +23,7 @@ from ort_aie_ep.compiler.fastflowlm.container import Stored
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats import q4nx
 
-# Bytes of a tensor read and written at a time: whole blocks, and whole values.
+# Bytes of a tensor read and written at a time: whole blocks and whole values.
 CHUNK_BYTES = 3000 * q4nx.BLOCK_BYTES
 CODES_BEGIN = 2 * q4nx.MINIMA_BYTES
 SIGN_BITS = 0x88  # of both codes of a byte
@@ -32,7 +32,7 @@ Chunks = Callable[[], Iterator[npt.NDArray[Any]]]
 
 
 class StreamedTensor(ir.LazyTensor):
-    """A tensor whose bytes come in pieces, so that writing it holds one piece."""
+    """A tensor whose bytes come in pieces, so that only one is in memory while it is written."""
 
     def __init__(self, name: str, dtype: ir.DataType, shape: Sequence[int], chunks: Chunks) -> None:
         dims = ir.Shape(shape)
@@ -51,7 +51,7 @@ class StreamedTensor(ir.LazyTensor):
 
 
 def has_signed_codes(stored: Stored) -> bool:
-    """Whether a packed tensor is Q4_0: no minimum differs from zero."""
+    """Whether a packed tensor is Q4_0: all its minima are zero."""
     return not any(
         np.any(_groups(chunk, q4nx.MINIMA_BYTES) & 0x7FFF) for chunk in stored.chunks(CHUNK_BYTES)
     )
@@ -63,7 +63,7 @@ def packed_rows(
     """Q4NX blocks of `shape`: the rows of packed tensors, one after the other.
 
     Args:
-        name: of the tensor.
+        name: the tensor's name.
         shape: (N / 32, K / 256, 5120).
         parts: packed tensors, and whether they have signed codes.
     """
@@ -89,7 +89,7 @@ def float_vector(name: str, parts: Sequence[Stored]) -> ir.TensorProtocol:
     """BF16 tensors of one dimension, one after the other, as float32, which holds every bfloat16.
 
     Raises:
-        AieError: a value is no finite number.
+        AieError: a value is not finite.
     """
     values = [bfloat16_values(stored) for stored in parts]
     for stored, part in zip(parts, values, strict=True):
@@ -109,7 +109,7 @@ def _offset_codes(blocks: npt.NDArray[np.uint8]) -> None:
     """Q4_0 blocks (count, 5120), in place: signed codes become codes 0 … 15 with a min."""
     scales = np.ascontiguousarray(blocks[:, : q4nx.MINIMA_BYTES]).view(q4nx.bfloat16)
     # + 0 turns the −0 of padding into the 0 that packing writes there.
-    with np.errstate(over="ignore", invalid="ignore"):  # found by the check that follows
+    with np.errstate(over="ignore", invalid="ignore"):  # the check that follows finds these
         minima = np.float32(-8) * scales.astype(np.float32) + np.float32(0)
         blocks[:, q4nx.MINIMA_BYTES : CODES_BEGIN] = minima.astype(q4nx.bfloat16).view(np.uint8)
     blocks[:, CODES_BEGIN:] ^= SIGN_BITS

@@ -20,7 +20,7 @@ _LayerCache = tuple[ir.Value, ir.Value, ir.Value, ir.Value]
 
 @dataclass(frozen=True)
 class _Lengths:
-    """What GroupQueryAttention wants to know of the attention mask."""
+    """What GroupQueryAttention needs to know about the attention mask."""
 
     seqlens_k: ir.Value
     total: ir.Value
@@ -47,7 +47,7 @@ def _embedding(graph: Graph, input_ids: ir.Value) -> ir.Value:
     """Tied: the rows of the lm_head. Untied: a float table, which stays float."""
     shape = graph.shape
     path = "/model/embed_tokens"
-    # Small beside what the layers add, or a tied model would only repeat its input.
+    # Small compared to what the layers add, or a tied model would only repeat its input.
     gain = 1.5
     if not shape.tied or not graph.int4:
         if shape.tied:
@@ -148,7 +148,7 @@ def _attention(
     past_key, past_value, present_key, present_value = cache
     graph.node(
         "GroupQueryAttention",
-        # Position ids, attention bias and head sinks are left out, but have their places.
+        # Position ids, attention bias and head sinks are left out, but keep their positions.
         [*qkv, past_key, past_value, lengths.seqlens_k, lengths.total, *rotary, None, None, None],
         [output, present_key, present_value],
         f"{path}/GroupQueryAttention",
@@ -200,7 +200,7 @@ def _branch_gain(shape: Shape) -> float:
 def _caches(shape: Shape) -> list[_LayerCache]:
     def cache(layer: int, role: str, when: str, what: str) -> ir.Value:
         span = "sliding" if shape.is_local(layer) else "sequence"
-        # The last dimension has a name, not a size: quantised caches share the graph.
+        # The last dimension has a name, not a size, because quantised caches share the graph.
         width = "kv_cache_dim"
         dims: list[int | str] = ["batch_size", shape.kv_heads, f"{when}_{span}_length", width]
         return make_value(f"{role}.{layer}.{what}", ir.DataType.FLOAT, dims)
@@ -260,7 +260,7 @@ def build(shape: Shape, int4: bool = True) -> tuple[ir.Model, list[Weight]]:
     logits = graph.linear("/lm_head", normed, shape.vocab, shape.hidden, 1.5, output="logits")
 
     past_keys, past_values, present_keys, present_values = zip(*caches, strict=True)
-    # The builder quantises matrix products in the order of the graph, of which the lm_head is last.
+    # The builder quantises matrix products in the graph's order, with the lm_head last.
     weights = graph.first + sorted(graph.last, key=lambda w: w.name.startswith("lm_head."))
     model = ir.Model(
         ir.Graph(

@@ -1,4 +1,4 @@
-"""The operators a decoder is made of, written as the model builder writes and names them."""
+"""The operators that a decoder consists of, as the model builder writes and names them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ EMBEDDING = "model.embed_tokens.weight"
 
 
 class Graph:
-    """Nodes in the making. Operators return their output values, named as the builder names them.
+    """A graph under construction. Operators return their output values, with the builder's names.
 
-    The builder quantises after it has built the float graph, so in its files the quantised weights
-    follow all others; `first` and `last` keep the two apart. With `int4` false, matrices stay
-    as they were before that.
+    The builder first builds the float graph and then quantises it, so in its files the quantised
+    weights follow all others; `first` and `last` keep the two apart. With `int4` false, matrices
+    stay as they are before quantisation.
     """
 
     def __init__(self, shape: Shape, int4: bool = True) -> None:
@@ -51,7 +51,7 @@ class Graph:
         domain: str = "",
         **attributes: int | float | str | list[int] | ir.TensorProtocol,
     ) -> None:
-        """Append a node."""
+        """Appends a node."""
         self.nodes.append(
             ir.node(op, inputs, attributes, domain=domain, outputs=outputs, name=name)
         )
@@ -79,7 +79,7 @@ class Graph:
         """The output of a Constant node, made at its first use."""
         name = f"/model/constants/{dtype.name}/{content}"
         if name not in self._constants:
-            # The builder declares every constant a scalar, whatever it holds.
+            # The builder declares every constant a scalar, whatever its value.
             value = make_value(name, dtype, [])
             tensor = ir.tensor(content, dtype=dtype, name=name)
             node_name = name.replace("constants", "constant_nodes")
@@ -88,7 +88,7 @@ class Graph:
         return self._constants[name]
 
     def weight(self, weight: Weight, last: bool = False) -> ir.Value:
-        """The initializer of that name, made at its first use."""
+        """The initializer with that name, made at its first use."""
         if weight.name not in self._weights:
             (self.last if last else self.first).append(weight)
             self._weights[weight.name] = make_value(weight.name, weight.dtype, weight.shape)
@@ -153,7 +153,7 @@ class Graph:
     def linear(
         self, path: str, x: ir.Value, n: int, k: int, gain: float, *, output: str | None = None
     ) -> ir.Value:
-        """x · Wᵀ, plus a bias in the family that has them. `path` is like /model/layers.0/mlp/fc1.
+        """x · Wᵀ, plus a bias in families that have one. `path` is like /model/layers.0/mlp/fc1.
 
         `output` names the result when it is an output of the model.
         """
@@ -195,8 +195,8 @@ class Graph:
     ) -> tuple[ir.Value, ir.Value]:
         """(norm of x + branch, x + branch), both of the hidden state's shape.
 
-        `place` is like "input" or "post_attention". The sum has no output of its own where it is
-        not needed, after the `last` layer.
+        `place` is like "input" or "post_attention". After the `last` layer, the sum is not needed
+        and has no output.
         """
         shape = self.shape
         path = f"/model/layers.{layer}/{place}_layernorm"
@@ -232,7 +232,7 @@ class Graph:
 
 
 def make_value(name: str, dtype: ir.DataType, dims: Sequence[int | str] | None) -> ir.Value:
-    """A value with its type, and its shape if that is known."""
+    """A value with its type, and its shape if known."""
     return ir.Value(
         name=name,
         type=ir.TensorType(dtype),

@@ -1,4 +1,4 @@
-"""Random weights of sane size, made a few megabytes at a time."""
+"""Random weights of reasonable magnitude, made a few megabytes at a time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BLOCK = 32
 # Bytes of one weight made and written at a time.
 _CHUNK_BYTES = 16 << 20
 
-# Root mean square of code − 8 for codes drawn evenly from 0..15.
+# Root mean square of code − 8 for codes drawn uniformly from 0..15.
 _CODE_RMS = math.sqrt(sum((code - 8) ** 2 for code in range(16)) / 16)
 
 Fill = Callable[[np.random.Generator, int, int], np.ndarray]
@@ -75,7 +75,7 @@ def normal_rows(columns: tuple[int, ...], mean: float, deviation: float) -> Fill
 
 
 def code_rows(columns: tuple[int, ...]) -> Fill:
-    """Two codes in a byte, each evenly from 0..15."""
+    """Two codes in a byte, each uniform in 0..15."""
 
     def fill(generator: np.random.Generator, first: int, rows: int) -> np.ndarray:
         count = rows * math.prod(columns)
@@ -85,9 +85,10 @@ def code_rows(columns: tuple[int, ...]) -> Fill:
 
 
 def scale_rows(columns: tuple[int, ...], k: int, gain: float) -> Fill:
-    """Scales of weights that turn k values of unit variance into values of deviation `gain`.
+    """Scales of weights that turn k values of unit variance into values with deviation `gain`.
 
-    Of either sign, as the builder's: its symmetric quantiser gives the largest value code 0 (−8).
+    They have either sign, like the builder's: its symmetric quantiser gives the largest value
+    code 0 (−8).
     """
     size = gain / (_CODE_RMS * math.sqrt(k))
 

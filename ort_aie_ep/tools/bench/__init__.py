@@ -1,1 +1,1 @@
-"""Measuring: a compiled model against its source, accuracy, the demo; other engines in `peers`."""
+"""Measures a compiled model against its source, accuracy, the demo, and other engines (`peers`)."""

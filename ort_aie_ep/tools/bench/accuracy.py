@@ -1,14 +1,14 @@
-"""`ort-aie accuracy`: what rounding activations costs, in perplexity on text held out of training.
+"""`ort-aie accuracy`: the cost of rounding activations, in perplexity on text held out of training.
 
 The text is the part of Python's standard library that `corpus.py` keeps out of training, in windows
 of equal length spread evenly over it. Four variants of one model score the same tokens:
 
 * ONNX Runtime's CPU EP with accuracy_level 0: float activations, the reference,
-* the CPU EP with accuracy_level 4: its own int8 activations, as a yardstick,
+* the CPU EP with accuracy_level 4: its own int8 activations, for comparison,
 * the compiled model with bf16 and with int8 activations, and again with other KV caches.
 
-Twice: a window in one pass (many rows: dequant + GEMM, FlowQKV), and token by token (one row:
-FusedDQP, FlowKV). Variants take turns at each window, so no logits need storing.
+Each is scored twice: a window in one pass (many rows: dequant + GEMM, FlowQKV), and token by token
+(one row: FusedDQP, FlowKV). The variants alternate at each window, so no logits need storing.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from ort_aie_ep.runtime.sessions import Options, open_edited, open_session
 from ort_aie_ep.tools.bench.measured_text import held_out_tokens
 
 RESAMPLES = 2000
-# Rows of logits turned into probabilities at a time: float64 rows of a large vocabulary are big.
+# Rows of logits to turn into probabilities at a time: float64 rows of a large vocabulary are big.
 _ROWS = 64
-# What a mode is, for `progress`.
+# Names of the modes for `progress`.
 _MODES = {"prefill": "in passes", "decode": "token by token"}
 
 
@@ -42,9 +42,9 @@ class Plan:
     """How much to score.
 
     Attributes:
-        tokens: scored in passes over whole windows, at least.
-        decode_tokens: scored token by token, at least.
-        window: tokens of a window, what the tokenizer puts before a text included.
+        tokens: tokens to score in passes over whole windows, at least.
+        decode_tokens: tokens to score token by token, at least.
+        window: tokens of a window, including those that the tokenizer puts before a text.
     """
 
     tokens: int
@@ -54,7 +54,7 @@ class Plan:
     def windows(self, prefix: int) -> tuple[int, int]:
         """(windows to score in one pass, windows to decode).
 
-        A window scores all its tokens but the first, which nothing precedes.
+        A window scores all its tokens except the first, which nothing precedes.
         """
         scored = self.window - max(prefix, 1)
         return -(-self.tokens // scored), -(-self.decode_tokens // scored)
@@ -62,7 +62,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Interval:
-    """A value with its 95 % interval: percentiles of a bootstrap over windows."""
+    """A value with its 95 % interval: percentiles from a bootstrap over windows."""
 
     value: float
     low: float
@@ -77,11 +77,11 @@ class Score:
         variant: which session.
         mode: "prefill" or "decode".
         tokens: how many were scored.
-        perplexity: of the held-out text.
-        ratio: perplexity / the reference's; resampled in pairs, so that how hard a window is
-            cancels.
+        perplexity: perplexity of the held-out text.
+        ratio: perplexity / the reference's; resampled in pairs, so that the difficulty of a window
+            cancels out.
         top1: fraction of positions where its likeliest token is the reference's.
-        largest_difference: of any logit from the reference's.
+        largest_difference: largest difference of any logit from the reference's.
     """
 
     variant: str
@@ -105,7 +105,7 @@ class AccuracyReport:
 
 @dataclass(frozen=True)
 class _Window:
-    """What one variant made of one window: sums over its scored tokens."""
+    """The results of one variant on one window: sums over its scored tokens."""
 
     loss: float
     tokens: int
@@ -123,8 +123,7 @@ def accuracy(
 ) -> AccuracyReport:
     """Scores the four variants, and two more for each model of `caches`, by its KV cache's type.
 
-    `progress` counts the tokens that all variants read, first those of passes, then those that are
-    read one by one.
+    `progress` counts the tokens that all variants read, first in passes, then one by one.
 
     Raises:
         AieError: the model has no tokenizer, the text is too short, or a session fails.
@@ -139,8 +138,8 @@ def score(
     plan: Plan,
     progress: Progress | None = None,
 ) -> AccuracyReport:
-    """Scores named variants of `source`, opened once the plan is known to fit; their decoders hold
-    a window, and the first is the reference. `progress` is told as of `accuracy`.
+    """Scores named variants of `source`, which are opened once the plan is known to fit. Their
+    decoders hold a window, and the first is the reference. `progress` is as for `accuracy`.
 
     Raises:
         AieError: the model has no tokenizer, the text is too short, or a session fails.
@@ -165,14 +164,14 @@ def score(
 
 
 def _windows(text: Tokens, prefix: Tokens, size: int, count: int) -> list[Tokens]:
-    """`count` windows of `size` tokens, none overlapping, at even distances over the text."""
+    """`count` windows of `size` tokens, not overlapping, evenly spaced over the text."""
     part = size - len(prefix)
     if count * part > len(text):
         raise AieError(
             f"{count} windows of {size} tokens need {count * part} tokens, and the held-out text "
             f"has {len(text)}"
         )
-    # In the order of a fixed shuffle: a part of the windows is spread over the text as well.
+    # In a fixed shuffled order, so that any part of the windows is also spread over the text.
     starts = np.linspace(0, len(text) - part, count).astype(np.int64)
     np.random.default_rng(0).shuffle(starts)
     return [np.concatenate([prefix, text[start : start + part]]) for start in starts]
@@ -181,7 +180,7 @@ def _windows(text: Tokens, prefix: Tokens, size: int, count: int) -> list[Tokens
 def _variants(
     ours: Mapping[str, ModelFolder], source: ModelFolder, threads: int | None, capacity: int
 ) -> list[tuple[str, Decoder]]:
-    """`ours` are compiled models by what to add to their names."""
+    """`ours` maps a suffix for the variants' names to a compiled model."""
     plain = Options(threads=threads)
     sessions = {
         f"CPU EP, level {level}": (
@@ -190,7 +189,7 @@ def _variants(
         )
         for level in (0, 4)
     } | {
-        f"ours, {numerics}{name}": (
+        f"ort_aie_ep, {numerics}{name}": (
             open_session(compiled.model, Options("host", numerics, threads)),
             compiled,
         )
@@ -203,7 +202,7 @@ def _variants(
 
 
 def with_accuracy_level(source: ModelFolder, level: int) -> bytes:
-    """The model with another accuracy_level at every MatMulNBits; weights stay where they are."""
+    """The model with accuracy_level set at every MatMulNBits; weights stay where they are."""
     model = load_model(source.model)
     changed = 0
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
@@ -223,7 +222,7 @@ def _score(
     variants: Sequence[tuple[str, Decoder]],
     progress: Progress | None,
 ) -> list[Score]:
-    """Scores tokens [first, end) of each window with each variant; the first is the reference."""
+    """Scores tokens [first, end) of each window with each variant, the reference first."""
     results: dict[str, list[_Window]] = {name: [] for name, _ in variants}
     count = Count(progress, sum(len(tokens) - 1 for tokens in windows) * len(variants))
     for tokens in windows:
@@ -251,15 +250,15 @@ def _score(
 
 
 def _logits(mode: str, decoder: Decoder, tokens: Tokens, count: Count) -> Logits:
-    """Logits (len(tokens) - 1, vocabulary): of the token that follows each but the last."""
+    """Logits (len(tokens) - 1, vocabulary): for the token after each one except the last."""
     decoder.reset()
     if mode == "prefill":
         logits = decoder.forward(tokens[:-1])
         if len(logits) == len(tokens) - 1:
             count.step(amount=len(logits))
             return logits
-        # The graph computes the last row alone, so windows can be scored one row a pass only.
-        raise AieError("the model gives logits of the last token alone; use --tokens 0")
+        # The graph computes only the last row, so windows can only be scored one row a pass.
+        raise AieError("the model returns logits only for the last token; use --tokens 0")
     rows = []
     for token in np.split(tokens[:-1], len(tokens) - 1):
         rows.append(decoder.forward(token))
@@ -283,7 +282,7 @@ def _compare(logits: Logits, reference: Logits, targets: Tokens) -> _Window:
 def _bootstrap(losses: npt.NDArray[np.float64], counts: npt.NDArray[np.int64]) -> Interval:
     """exp(sum of losses / sum of counts) and its 95 % interval over resampled windows.
 
-    The generator is seeded alike for all variants: they are resampled with the same windows.
+    The generator has the same seed for all variants, so they are resampled with the same windows.
     """
     picks = np.random.default_rng(0).integers(0, len(losses), (RESAMPLES, len(losses)))
     samples = np.exp(losses[picks].sum(axis=1) / counts[picks].sum(axis=1))

@@ -15,19 +15,20 @@ class Agreement:
     """The measured agreement of a model's logits with a reference's.
 
     Both are fed the same tokens: a text in one pass, then, one by one, the reference's own greedy
-    continuation of it. Up to the first position whose likeliest tokens differ, the model left to
-    itself writes the same text, so `same_tokens` is also where free-running texts part.
+    continuation of it. Up to the first position where the likeliest tokens differ, the model would
+    write the same text by itself, so `same_tokens` is also where free-running texts diverge.
 
     Attributes:
         positions: rows of logits that were compared.
-        largest_difference: of any logit.
-        largest_logit: of the reference, by magnitude; what to measure the difference by.
-        top1: fraction of positions at which the likeliest token is the same.
+        largest_difference: largest difference of any logit.
+        largest_logit: largest logit of the reference by magnitude, as a scale for the difference.
+        top1: fraction of positions where the likeliest token is the same.
         continuation: greedy tokens of the reference.
-        same_tokens: how many of them, from the first, the model chooses too.
-        gap: distance of the reference's two best logits where the texts part; None if they do not.
-        tolerance: twice the largest difference at all other positions: two logits that each move
-            that far at most swap places only if they lie closer.
+        same_tokens: how many of them, from the first, the model also chooses.
+        gap: distance of the reference's two best logits where the texts diverge; None if they do
+            not.
+        tolerance: twice the largest difference at all other positions: two logits that each move at
+            most that far swap places only if they are closer together than this.
     """
 
     positions: int
@@ -41,23 +42,23 @@ class Agreement:
 
     @property
     def near_tie(self) -> bool:
-        """Whether the texts part, and do so where the reference itself hardly prefers one token."""
+        """Whether the texts diverge, at a position where the reference hardly prefers one token."""
         return self.gap is not None and self.gap <= self.tolerance
 
 
 def compare(ours: Decoder, reference: Decoder, text: Tokens, count: int) -> Agreement:
-    """Compares on `text` and on `count` tokens that the reference adds to it."""
+    """Compares the two on `text` and on `count` tokens that the reference adds to it."""
     ours.reset()
     reference.reset()
-    differences: list[Logits] = []  # of each position: that of the logit that differs most
+    differences: list[Logits] = []  # by position: of the logit that differs most
     same: list[npt.NDArray[np.bool_]] = []
-    gaps: list[float] = []  # of each position of the continuation
+    gaps: list[float] = []  # by position of the continuation
     continuation: list[int] = []
     largest_logit = 0.0
     tokens = text
     for _ in range(count):
         expected, actual = reference.forward(tokens), ours.forward(tokens)
-        rows = min(len(expected), len(actual))  # one, of a graph that gives the last token's alone
+        rows = min(len(expected), len(actual))  # one, if a graph returns only the last token's
         expected, actual = expected[-rows:], actual[-rows:]
         differences.append(np.abs(expected - actual).max(axis=1))
         same.append(expected.argmax(axis=1) == actual.argmax(axis=1))

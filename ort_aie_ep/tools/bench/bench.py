@@ -1,6 +1,6 @@
-"""`ort-aie bench`: the compiled model against ONNX Runtime's CPU EP on the model it came from.
+"""`ort-aie bench`: a compiled model against ONNX Runtime's CPU EP on the source model.
 
-Both sessions live in one process and take turns, so that whatever else the machine does meets both.
+Both sessions are in one process and alternate, so that other load on the machine affects both.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from ort_aie_ep.tools.bench.agreement import Agreement, compare
 from ort_aie_ep.tools.bench.measured_text import measuring_tokens
 from ort_aie_ep.tools.bench.pair import Pair, open_pair
 
-# ONNX Runtime's threads spin for a while after a run, on the cores that the other session wants.
+# ONNX Runtime's threads spin for a while after a run, on the cores that the other session needs.
 SETTLE_SECONDS = 0.1
 
-# Runs that the comparison of logits takes.
+# Runs that the comparison of logits counts as.
 COMPARING = 2
 
 
@@ -35,8 +35,8 @@ class Plan:
 
     Attributes:
         lengths: context lengths in tokens: each is prefilled in one pass, then decoded from.
-        new_tokens: tokens decoded at each length, one by one.
-        runs: of each length and session, after one that is not counted.
+        new_tokens: tokens to decode at each length, one by one.
+        runs: runs of each length and session, after one that is not counted.
     """
 
     lengths: tuple[int, ...]
@@ -44,7 +44,7 @@ class Plan:
     runs: int
 
     def total(self) -> int:
-        """Runs of both sessions, those that are not counted included."""
+        """Runs of both sessions, including those that do not count."""
         return len(self.lengths) * (self.runs + 1) * 2
 
 
@@ -58,7 +58,7 @@ class Speed:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Speed:
-        """Of measured tokens per second, or of their ratios."""
+        """From measured tokens per second, or from their ratios."""
         return cls(statistics.median(values), min(values), max(values))
 
 
@@ -69,8 +69,8 @@ class Comparison:
     Attributes:
         phase: prefill or decode.
         length: context length in tokens.
-        ours, reference: tokens per second.
-        ratio: ours / reference, of runs that followed each other.
+        ours, reference: tokens per second with ort_aie_ep and with ONNX Runtime's CPU EP.
+        ratio: ours / reference, for consecutive runs.
     """
 
     phase: str
@@ -94,7 +94,7 @@ class BenchReport:
 
 
 def default_lengths(folder: ModelFolder, new_tokens: int) -> tuple[int, ...]:
-    """128, 512 and 1024 tokens as far as the model's context allows, or else what it allows."""
+    """Those of 128, 512 and 1024 tokens that fit in the model's context, or else what fits."""
     room = context_length(folder) - new_tokens
     lengths = tuple(length for length in (128, 512, 1024) if length <= room)
     return lengths or (max(1, room // 2),)
@@ -107,7 +107,7 @@ def bench(
     plan: Plan,
     progress: Progress | None = None,
 ) -> BenchReport:
-    """Measures both. `progress` counts runs.
+    """Measures both sessions. `progress` counts runs.
 
     Raises:
         AieError: the plan does not fit the model's context, or a session fails.
@@ -122,7 +122,7 @@ def bench(
     tokens = measuring_tokens(source, pair.reference.vocabulary, capacity)
     count = Count(progress, plan.total() + COMPARING)
     comparisons = [c for n in plan.lengths for c in compare_speed(pair, tokens, n, plan, count)]
-    # The shortest context: agreement is about numbers, and the reference adds its own tokens.
+    # The shortest context will do: this compares numbers, and the reference adds its own tokens.
     count.begin("comparing logits")
     agreement = compare(pair.ours, pair.reference, tokens[: min(plan.lengths)], plan.new_tokens)
     count.step(amount=COMPARING)
@@ -141,7 +141,7 @@ def compare_speed(
             time.sleep(SETTLE_SECONDS)
             both.append(_speeds(decoder, tokens, length, plan.new_tokens))
             count.step()
-        if run > 0:  # the first one touches pages and fills caches
+        if run > 0:  # the first one only touches pages and fills caches
             speeds.append((both[0], both[1]))
     return [
         Comparison(
@@ -156,7 +156,7 @@ def compare_speed(
 
 
 def _speeds(decoder: Decoder, tokens: Tokens, length: int, new_tokens: int) -> tuple[float, float]:
-    """(prefill, decode) tokens per second of one run, time spent in ONNX Runtime alone."""
+    """(prefill, decode) tokens per second of one run, counting only time in ONNX Runtime."""
     decoder.reset()
     decoder.forward(tokens[:length])
     prefill = length / decoder.run_seconds

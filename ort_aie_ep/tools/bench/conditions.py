@@ -1,4 +1,4 @@
-"""What numbers hold for: the CPU, the date, the command, the versions."""
+"""The conditions of a measurement: the CPU, the date, the command, the versions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ort_aie_ep.explain.machine import cpu_model
 
-# Of /proc/cpuinfo's flags, those that kernels of ours or of a peer ask for.
+# The flags in /proc/cpuinfo that kernels of ort_aie_ep or of a peer check.
 _FEATURES = (
     "avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512vbmi", "avx512_bf16", "avx512_fp16",
     "amx_int8", "amx_bf16",
@@ -20,17 +20,17 @@ AMX = "amx_bf16"
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine as its kernel describes it; what it does not say is empty.
+    """A machine as its kernel describes it; unknown fields are empty.
 
     Attributes:
-        cpu: its name.
-        identity: vendor, family, model and stepping, which tell CPUs of one name apart.
-        features: instructions that matter here.
-        cores: that the kernel has.
-        caches: such as "L1d 48K, L2 1024K, L3 32768K": of one core, and what it shares.
+        cpu: the CPU's name.
+        identity: vendor, family, model and stepping, which distinguish CPUs with the same name.
+        features: instruction sets that matter here.
+        cores: cores that the kernel has.
+        caches: such as "L1d 48K, L2 1024K, L3 32768K": one core's caches, and those it shares.
         memory: bytes.
-        virtual: whether a hypervisor runs it.
-        system: kernel and its release.
+        virtual: whether it runs under a hypervisor.
+        system: the kernel and its release.
     """
 
     cpu: str
@@ -44,11 +44,11 @@ class Machine:
 
     @property
     def amx(self) -> bool:
-        """Whether it has tile registers."""
+        """Whether the CPU has tile registers."""
         return AMX in self.features
 
     def rows(self) -> list[tuple[str, str]]:
-        """As a table of two columns."""
+        """The machine as a table with two columns."""
         return [
             ("CPU", f"{self.cpu} ({self.identity})" if self.identity else self.cpu),
             ("instructions", " ".join(self.features)),
@@ -61,15 +61,15 @@ class Machine:
 
 @dataclass(frozen=True)
 class Conditions:
-    """A measurement's.
+    """The conditions of a measurement.
 
     Attributes:
-        machine: where.
+        machine: where it ran.
         date: when it began, such as 2026-11-22.
-        command: as typed, but MODEL and DIR for paths.
-        model: its name and sizes.
-        versions: of what was measured, by name.
-        plan: rounds, tokens, starts, in words.
+        command: the command as typed, with MODEL and DIR for paths.
+        model: the model's name and sizes.
+        versions: versions of the measured software, by name.
+        plan: rounds, tokens and starts, in words.
     """
 
     machine: Machine
@@ -81,7 +81,7 @@ class Conditions:
 
 
 def machine(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> Machine:
-    """This one; `proc` and `sys` are the roots to look under."""
+    """This machine; `proc` and `sys` are the roots to look under."""
     first: dict[str, str] = {}
     for line in _text(proc / "cpuinfo").split("\n\n")[0].splitlines():
         name, _, value = line.partition(":")
@@ -106,7 +106,7 @@ def machine(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> Machine:
 
 
 def today() -> str:
-    """The date here."""
+    """Today's local date."""
     return datetime.now().astimezone().date().isoformat()
 
 

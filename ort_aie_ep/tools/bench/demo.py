@@ -1,4 +1,4 @@
-"""`ort-aie demo`: the model that ships with the package, with our library and without."""
+"""`ort-aie demo`: the model that ships with the package, with and without ort_aie_ep."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Plan:
     """What the demonstration does.
 
     Attributes:
-        prompt: to complete, greedily.
-        new_tokens: to add to it.
+        prompt: the prompt to complete, greedily.
+        new_tokens: tokens to add to it.
         context: tokens before decoding is timed.
-        decode: tokens that are timed.
-        runs: that are timed.
+        decode: tokens to time.
+        runs: runs to time.
     """
 
     prompt: str
@@ -43,11 +43,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class Demonstration:
-    """Both texts and how the two compare.
+    """Both texts, and how they compare.
 
     Attributes:
-        reference_text: by ONNX Runtime alone, without the prompt.
-        our_text: with our library.
+        reference_text: text by ONNX Runtime alone, without the prompt.
+        our_text: text with ort_aie_ep.
     """
 
     reference_text: str
@@ -69,8 +69,8 @@ def demonstrate(
     plan: Plan,
     progress: Progress | None = None,
 ) -> Demonstration:
-    """Completes the prompt on both, compares logits, then times both in turns. `progress` counts
-    runs.
+    """Completes the prompt on both, compares logits, then times both, alternating. `progress`
+    counts runs.
 
     Raises:
         AieError: the prompt does not fit the model's context, or a session fails.
@@ -92,7 +92,7 @@ def demonstrate(
         count.begin(f"completing with {name}")
         tokens = list(greedy(decoder, prompt, plan.new_tokens, frozenset()))
         count.step()
-        # Decoded with the prompt: a first token may lose its leading space.
+        # Decoded with the prompt, because a first token may lose its leading space.
         ids = [int(token) for token in prompt]
         texts.append(tokenizer.decode(ids + tokens)[len(tokenizer.decode(ids)) :])
     count.begin("comparing logits")
@@ -104,7 +104,7 @@ def demonstrate(
 
 
 def decode_speed(options: Options) -> bench.Comparison:
-    """Decoding alone, as `demonstrate` times it.
+    """Only decoding, as `demonstrate` times it.
 
     Raises:
         AieError: a session fails.

@@ -1,4 +1,4 @@
-"""Tokens to time, compare and score with: text that no demonstration model was trained on."""
+"""Tokens for timing, comparing and scoring: text that no demonstration model was trained on."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def held_out_tokens(tokenizer: Tokenizer) -> Tokens:
-    """Tokens of all held-out modules of the standard library, in order of their names."""
+    """Tokens of all held-out modules of the standard library, sorted by name."""
     texts = (text for _, text in corpus.held_out_text())
     ids = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
     return np.concatenate([np.array(part, np.int64) for part in ids])
 
 
 def measuring_tokens(folder: ModelFolder, vocabulary: int, count: int) -> Tokens:
-    """`count` tokens to time and compare with: held-out text, or random ids without a tokenizer."""
+    """`count` tokens for timing and comparing: held-out text, or random ids without a tokenizer."""
     if not has_tokenizer(folder):
         return np.random.default_rng(0).integers(0, vocabulary, count, np.int64)
     tokens = held_out_tokens(load_tokenizer(folder))

@@ -1,4 +1,4 @@
-"""A compiled model and the one it came from, for commands that compare them."""
+"""A compiled model and its source, for commands that compare them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ class Pair:
     """Both as sessions with their caches.
 
     Attributes:
-        ours: the compiled model with our library.
+        ours: the compiled model with ort_aie_ep.
         reference: the source on ONNX Runtime's CPU EP alone.
-        load_seconds: to make each session, in this order; the CPU EP repacks its weights then.
+        load_seconds: seconds to create each session, in this order; this is when the CPU EP repacks
+            its weights.
     """
 
     ours: Decoder
@@ -52,22 +53,22 @@ def compiled_and_source(
 ) -> Iterator[tuple[ModelFolder, ModelFolder]]:
     """(compiled, source) folders of a model.
 
-    `path` is a compiled model and `baseline` what it was compiled from; or `path` is a source
-    alone, which is then compiled into a folder that exists as long as the context.
+    `path` is a compiled model and `baseline` its source; or `path` is a source without a
+    `baseline`, which is then compiled into a folder that exists as long as the context.
 
     Raises:
-        AieError: the two do not fit this, or the compilation fails.
+        AieError: the two are not such a pair, or the compilation fails.
     """
     model = inspect(path)
     if model.compiled:
         if baseline is None:
             raise AieError(
-                f"{path} is compiled already: name the model it was made from with --baseline, or "
-                "give that model alone"
+                f"{path} is already compiled: name the model that it was made from with "
+                "--baseline, or pass only that model"
             )
         source = inspect(baseline)
         if source.compiled:
-            raise AieError(f"--baseline {baseline} is compiled too; it must be the source")
+            raise AieError(f"--baseline {baseline} is also compiled; pass the source instead")
         yield model.folder, source.folder
         return
     if baseline is not None:
@@ -80,6 +81,6 @@ def compiled_and_source(
 def compiled_for_now(
     path: Path, progress: Progress | None = None, kv: str | None = None
 ) -> Iterator[CompileResult]:
-    """Compiles into a temporary folder, which disappears with the context."""
+    """Compiles into a temporary folder, which is deleted at the end of the context."""
     with tempfile.TemporaryDirectory(prefix="ort-aie-") as scratch:
         yield compile_model(path, Path(scratch, "model"), kv=kv, progress=progress)

@@ -1,4 +1,4 @@
-"""How fast this machine reads memory, measured while the engines rest."""
+"""How fast this machine reads memory, measured while the engines are idle."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import numpy.typing as npt
 
-# Beyond any cache of the machines this runs on, in all threads together.
+# For all threads together; larger than any cache of the machines this runs on.
 _BYTES = 512 << 20
-# A call's cost is nothing beside it, and no thread waits long for the slowest.
+# Large enough to make a call's cost negligible; no thread waits long for the slowest.
 _PIECE = 4 << 20
 
 
 class ReadProbe:
-    """A buffer for each thread, summed up by all threads at once."""
+    """A buffer for each thread, which all threads sum at the same time."""
 
     def __init__(self, threads: int) -> None:
         size = _BYTES // threads // _PIECE * _PIECE
@@ -23,7 +23,7 @@ class ReadProbe:
         self._pool = ThreadPoolExecutor(threads)
 
     def measure(self, seconds: float = 0.2) -> float:
-        """Bytes per second: the best pass over the buffers within about `seconds`."""
+        """Bytes per second in the best pass over the buffers within about `seconds`."""
         best, end = 0.0, time.perf_counter() + seconds
         total = sum(buffer.nbytes for buffer in self._buffers)
         while time.perf_counter() < end:
@@ -35,6 +35,6 @@ class ReadProbe:
 
 def _read(buffer: npt.NDArray[np.float32]) -> float:
     step = _PIECE // 4
-    # A dot product with itself is BLAS's widest loop that reads one stream and writes none.
+    # A dot product with itself is BLAS's widest loop that reads one stream and writes nothing.
     parts = (buffer[first : first + step] for first in range(0, len(buffer), step))
     return sum(float(np.dot(part, part)) for part in parts)

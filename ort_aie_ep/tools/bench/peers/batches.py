@@ -1,7 +1,7 @@
-"""What several rows cost in one call, beside one: a token of each of n sequences, n tokens of one.
+"""The cost of several rows in a call, relative to one: a token of each of n sequences, or n of one.
 
-The first is a batch of users, the second the verification of drafted tokens. Every call gives the
-logits of all its rows, so that the models here are those with all logits.
+The first is a batch of users, the second the verification of drafted tokens. Every call returns the
+logits of all its rows, so the models used here have all logits.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from ort_aie_ep.tools.bench.peers.statistics import Interval, median
 from ort_aie_ep.tools.bench.peers.team import Team, written
 
 CONTEXT = 64
-"""Tokens that each sequence has before a call."""
+"""Tokens in each sequence before a call."""
 CALLS = 4
-"""In a row, of which the mean counts."""
+"""Consecutive calls; their mean counts."""
 
 SEQUENCES, TOKENS = SHAPES = ("sequences", "tokens of one")
-"""What there are n of in a call."""
+"""The two things that a call can have n of."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Batches:
     seconds: dict[str, dict[str, dict[int, list[float]]]]
 
     def cost(self, engine: str, shape: str, n: int) -> Interval | None:
-        """Of a call with n rows in calls with one row, within rounds; None if not measured."""
+        """Of a call with n rows relative to one row, within rounds; None if not measured."""
         rounds = self.seconds.get(engine, {}).get(shape, {})
         if n not in rounds or 1 not in rounds:
             return None
@@ -50,10 +50,10 @@ def takes_part(name: str) -> bool:
 def measure(
     source: Source, team: Team, sizes: tuple[int, ...], rounds: int, progress: Progress
 ) -> Batches:
-    """All sizes and engines in turns, after a round that is not counted.
+    """Measures all sizes and engines in interleaved rounds, after one that is not counted.
 
     Raises:
-        EngineError: ours fails.
+        EngineError: ort_aie_ep fails.
     """
     capacity = CONTEXT + (CALLS + 1) * max(sizes)
     settings = replace(team.setup.settings, capacity=capacity)

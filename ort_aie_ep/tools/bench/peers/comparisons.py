@@ -1,4 +1,4 @@
-"""Medians of what was measured, and ours against the best of the peers."""
+"""Medians of the measurements, and ort_aie_ep against the best peer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Cell:
         phase: decode or prefill.
         length: context in tokens.
         speed: tokens per second.
-        rounds: that it is the median of.
+        rounds: number of rounds that the speed is the median of.
     """
 
     engine: str
@@ -32,13 +32,13 @@ class Cell:
 
 @dataclass(frozen=True)
 class Ratio:
-    """Ours against the peer that is fastest in a column.
+    """ort_aie_ep against the fastest peer in a column.
 
     Attributes:
-        engine: which of ours.
+        engine: which engine of ort_aie_ep.
         phase, length: the column.
-        peer: the one with the highest median.
-        ratio: ours / peer, of rounds.
+        peer: the peer with the highest median.
+        ratio: engine / peer, over rounds.
     """
 
     engine: str
@@ -67,13 +67,13 @@ class Start:
 
 @dataclass(frozen=True)
 class StartRatio:
-    """Ours against the peer that has its first token soonest.
+    """ort_aie_ep against the peer with the earliest first token.
 
     Attributes:
         state: warm or cold.
-        peer: the one with the lowest median.
-        first_token: ours / peer, of turns.
-        load: ours / ONNX Runtime's CPU EP, of turns; None without that.
+        peer: the peer with the lowest median.
+        first_token: ort_aie_ep / peer, over turns.
+        load: ort_aie_ep / ONNX Runtime's CPU EP, over turns; None without the CPU EP.
     """
 
     state: str
@@ -84,11 +84,11 @@ class StartRatio:
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """What an engine reads of weights while it decodes.
+    """The bandwidth of an engine's weight reads while it decodes.
 
     Attributes:
         read: bytes per second.
-        share: of what the probe read beside it, of rounds.
+        share: share of the probe's bandwidth in the same round, over rounds.
     """
 
     read: Interval
@@ -96,7 +96,7 @@ class Bandwidth:
 
 
 def cells(results: Results) -> tuple[Cell, ...]:
-    """Of every engine in every column that it was measured in."""
+    """The cells of every engine in every column that it was measured in."""
     return tuple(
         Cell(m.engine, phase, length, median(rounds), len(rounds))
         for m in results.measured
@@ -106,14 +106,14 @@ def cells(results: Results) -> tuple[Cell, ...]:
 
 
 def ratios(results: Results) -> tuple[Ratio, ...]:
-    """Of all columns and of each of ours that is compared; none without a peer."""
+    """For all columns and each compared engine of ort_aie_ep; none without a peer."""
     _, peers = sides(results)
     found = []
     for ours in (m for m in results.measured if m.engine in COMPARED and peers):
         for phase in PHASES:
             for length, rounds in ours.speeds[phase].items():
                 columns = {m.engine: m.speeds[phase].get(length, []) for m in peers}
-                # Not what was left out after the pilot, unless what it lost to has failed since.
+                # Not an engine left out after the pilot, unless the one it lost to has failed.
                 most = max(map(len, columns.values()))
                 rivals = {name: r for name, r in columns.items() if len(r) == most}
                 best = max(rivals, key=lambda name: median(rivals[name]).value)
@@ -123,7 +123,7 @@ def ratios(results: Results) -> tuple[Ratio, ...]:
 
 
 def starts(results: Results) -> tuple[Start, ...]:
-    """Of every engine, warm and cold."""
+    """The starts of every engine, warm and cold."""
     return tuple(
         Start(
             m.engine,
@@ -138,7 +138,7 @@ def starts(results: Results) -> tuple[Start, ...]:
 
 
 def start_ratios(results: Results) -> tuple[StartRatio, ...]:
-    """Warm and cold; none without ours or without a peer."""
+    """Warm and cold; none without ort_aie_ep or without a peer."""
     ours, peers = sides(results)
     by_name = {m.engine: m.starts for m in peers if m.starts is not None}
     if ours is None or ours.starts is None or not by_name:
@@ -169,6 +169,6 @@ def bandwidth(results: Results) -> dict[str, Bandwidth]:
 
 
 def sides(results: Results) -> tuple[Measured | None, list[Measured]]:
-    """(ours, the peers); ours with keys and values of other types is neither."""
+    """(ort_aie_ep, the peers); ort_aie_ep with other types of keys and values is neither."""
     ours = next((m for m in results.measured if m.engine == OURS), None)
     return ours, [m for m in results.measured if kind(m.engine).library != OURS]

@@ -1,4 +1,4 @@
-"""How far a run is, and how long it will take."""
+"""How far a run has come, and how long it will take."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ort_aie_ep.tools.bench.peers.process import Progress
 
 
 class Course:
-    """Progress that counts its steps, and says when the rest will be done."""
+    """Progress that counts its steps, and estimates when the rest will be done."""
 
     def __init__(self, plan: Plan, context: int, progress: Progress) -> None:
-        """Of a plan, and a model with room for `context` tokens."""
+        """For a plan, and a model with room for `context` tokens."""
         self._plan = plan
         self._lengths = plan.growth_within(context)
         self._progress = progress
@@ -22,7 +22,7 @@ class Course:
         self._started = time.perf_counter()
 
     def expect(self, steps: int, names: Iterable[str], parts: int = 0) -> None:
-        """So many steps are left, and with these engines the `parts` after the rounds."""
+        """`steps` steps are left, and with engines `names` the `parts` after the rounds."""
         engines, plan = list(names), self._plan
         rest = (
             batches.steps(sum(map(batches.takes_part, engines)), plan.batches, plan.rounds),
@@ -41,16 +41,16 @@ class Course:
         self._progress.note(text)
 
     def total(self, steps: int) -> None:
-        """So many steps are left; nothing is known of what comes after."""
+        """`steps` steps are left; nothing is known about what comes after."""
         self._progress.total(self._done + steps)
 
     def left(self, what: str, seconds: float) -> None:
-        """What was done, and how long the rest will take."""
+        """Says what was done, and how long the rest will take."""
         spent = (time.perf_counter() - self._started) / 60
         self.note(f"{what} done after {spent:.1f} min; about {seconds / 60:.0f} min to go")
 
     def rest_seconds(self, opened: dict[str, float], token: dict[str, float], ours: str) -> float:
-        """What comes after the rounds, by the seconds to open each engine and of a token."""
+        """Time for all after the rounds, from each engine's seconds to open and per token."""
         plan = self._plan
         rows = sum(2 * (1 + n / 4) * (batches.CALLS + 1) for n in plan.batches)
         several = sum(

@@ -1,4 +1,4 @@
-"""What every engine is to the runner."""
+"""The runner's view of an engine."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Protocol, runtime_checkable
 
 @dataclass(frozen=True)
 class Model:
-    """What an engine opens.
+    """The model that an engine opens.
 
     Attributes:
-        path: its own file or folder.
-        bits: mean bits of a weight in that format, scales included.
-        weight_bytes: what a decoded token reads: all matrices, the lm_head once.
-        file_bytes: of the files that hold weights.
+        path: its file or folder.
+        bits: mean bits of a weight in that format, including scales.
+        weight_bytes: bytes that a decoded token reads: all matrices, the lm_head once.
+        file_bytes: size of the files that hold weights.
     """
 
     path: Path
@@ -32,10 +32,10 @@ class Settings:
     """How to open it.
 
     Attributes:
-        threads: of computation.
+        threads: threads that compute.
         capacity: tokens of context to make room for.
-        options: what only some engine knows, such as numerics.
-        without: the feature that an engine is tried without after it failed (`Kind.without`).
+        options: options of particular engines, such as numerics.
+        without: the feature to leave out after the engine failed with it (`Kind.without`).
     """
 
     threads: int
@@ -46,12 +46,12 @@ class Settings:
 
 @dataclass(frozen=True)
 class Run:
-    """A prompt and what follows it.
+    """The results of a prompt and the decoding after it.
 
     Attributes:
-        tokens: the likeliest ones: that after the prompt, then one for each decoding step.
-        prefill_seconds: until the first of them is known.
-        decode_seconds: for all others.
+        tokens: the likeliest tokens: one after the prompt, then one for each decoding step.
+        prefill_seconds: seconds until the first of them is known.
+        decode_seconds: seconds for all others.
     """
 
     tokens: list[int]
@@ -63,11 +63,11 @@ class Engine(Protocol):
     """An open model."""
 
     def describe(self) -> dict[str, str]:
-        """Version, build flags, threads, KV type: what a reader needs to repeat it."""
+        """Version, build flags, threads, KV type: the settings needed to repeat a run."""
         ...
 
     def run(self, prompt: Sequence[int], new_tokens: int) -> Run:
-        """Forgets what was before, prefills, and decodes `new_tokens` times, always greedily."""
+        """Forgets earlier tokens, prefills, and decodes `new_tokens` times, always greedily."""
         ...
 
 
@@ -87,8 +87,8 @@ class Batching(Protocol):
     def batch_at(self, length: int, sequences: int, tokens: int, count: int) -> float:
         """Seconds for `count` calls after one that is not counted.
 
-        Each gives `tokens` tokens to each of `sequences` sequences that have about `length`, and
-        gets the logits of every one of them.
+        Each call adds `tokens` tokens to each of `sequences` sequences of about `length` tokens,
+        and returns the logits of all added tokens.
         """
         ...
 
@@ -102,7 +102,7 @@ class StepEngine(ABC):
 
     @abstractmethod
     def forward(self, tokens: Sequence[int]) -> int:
-        """Runs the tokens that come next; the likeliest one after the last of them."""
+        """Runs the next tokens; returns the likeliest one after the last of them."""
 
     def run(self, prompt: Sequence[int], new_tokens: int) -> Run:
         """See `Engine`."""

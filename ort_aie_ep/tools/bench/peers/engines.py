@@ -1,7 +1,7 @@
-"""The engines by name: what they need, how their model is made, how it is opened.
+"""The engines by name: what they need, and how their model is made and opened.
 
-A process that only opens an engine imports nothing but that engine: imports count in its memory and
-in its time to the first token.
+A process that only opens an engine imports only that engine, because imports count in its memory
+and in its time to the first token.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ OURS_FLOAT = "ort_aie_ep, float KV"
 OURS_INT8 = "ort_aie_ep, int8 KV"
 CPU_EP = "ORT CPU EP"
 COMPARED = (OURS, OURS_INT8)
-"""Of ours, those that are held against the best peer."""
+"""The engines of ort_aie_ep that are compared with the best peer."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """What models are made from.
+    """The source of all models.
 
     Attributes:
-        folder: what onnxruntime-genai's builder wrote.
-        weights: of that folder.
-        scratch: a folder for what is made of it.
+        folder: the folder that onnxruntime-genai's builder wrote.
+        weights: the weights of that folder.
+        scratch: a folder for the models made from it.
     """
 
     folder: ModelFolder
@@ -47,14 +47,14 @@ class Kind:
     """An engine.
 
     Attributes:
-        library: what it is a way of using; of each peer only the faster way counts.
-        packages: modules that making and opening its model imports, by what installs them.
-        imports: modules that opening imports; they are no part of the time to load a model.
-        model: writes what it opens.
-        open: opens that.
-        batch_model: writes what it opens to take several rows in a call, with the logits of all of
-            them (`Batching`); None where it cannot, or is a way that another engine stands for.
-        without: a feature that it is tried without where it fails at first (`Settings.without`).
+        library: the library that it uses; for each peer's library, only the fastest engine counts.
+        packages: modules imported to make and open its model, by the package that installs them.
+        imports: modules imported to open it; they do not count in the time to load a model.
+        model: writes the model that it opens.
+        open: opens that model.
+        batch_model: writes the model for several rows in a call, with the logits of all rows
+            (`Batching`); None if it cannot, or if another engine of the same library is measured.
+        without: a feature that it is retried without if it fails at first (`Settings.without`).
     """
 
     library: str
@@ -66,7 +66,7 @@ class Kind:
     without: str = ""
 
     def missing(self) -> str | None:
-        """How to get what is missing, or None where all is there."""
+        """How to get what is missing, or None if everything is there."""
         absent = [name for name, module in self.packages.items() if find_spec(module) is None]
         if not absent:
             return None
@@ -90,7 +90,7 @@ def _our_int8_model(source: Source) -> Model:
 
 
 def _compiled(source: Source, kv: str | None, *, last_logits: bool = True) -> Model:
-    """With the last position's logits alone, which is what the other engines compute of prompts."""
+    """With logits of only the last position, as the other engines compute for prompts."""
     import numpy as np
 
     from ort_aie_ep.compiler.compile import compile_model
@@ -100,7 +100,7 @@ def _compiled(source: Source, kv: str | None, *, last_logits: bool = True) -> Mo
 
     calibration = None
     if kv == "int8" and not has_tokenizer(source.folder):
-        # Random weights: no text means anything to them, and no speed depends on a scale.
+        # Weights are random: text has no meaning to them, and no speed depends on a scale.
         calibration = source.scratch / "calibration.npy"
         ids = np.random.default_rng(0).integers(0, source.weights.sizes.vocabulary, (2, 64))
         np.save(calibration, ids)
@@ -131,7 +131,7 @@ def _gguf(source: Source) -> Model:
     from ort_aie_ep.tools.bench.peers import gguf
 
     path = source.scratch / "model.gguf"
-    # Of several ways and libraries that open the same file, the first writes it.
+    # Several engines and libraries open the same file; the first one writes it.
     write = gguf.gguf_model if path.exists() else gguf.write_gguf
     return write(source.weights, path)
 
@@ -202,7 +202,7 @@ KINDS = {
     "llama.cpp": Kind(
         "llama.cpp", _GET_LLAMA_CPP, _LLAMA_CPP, _gguf, _llama_cpp, _gguf, without="AMX"
     ),
-    # On CPUs it is the faster one for some contexts.
+    # On CPUs, this is faster for some contexts.
     "llama.cpp, no FA": Kind(
         "llama.cpp", _GET_LLAMA_CPP, _LLAMA_CPP, _gguf, _llama_cpp_plain, without="AMX"
     ),
@@ -213,15 +213,15 @@ KINDS = {
     "OpenVINO": Kind("OpenVINO", _GET_OPENVINO, _OPENVINO, _ir, _openvino, _ir_of_all_logits),
     "OpenVINO GenAI": Kind("OpenVINO", _GET_GENAI, _GENAI, _ir, _openvino_genai),
 }  # fmt: skip
-"""Ours first, then the peers."""
+"""ort_aie_ep first, then the peers."""
 
 
 def kind(name: str) -> Kind:
     """The engine of that name.
 
     Raises:
-        AieError: there is none.
+        AieError: there is no such engine.
     """
     if name not in KINDS:
-        raise AieError(f"no engine is called {name!r}; there are {', '.join(KINDS)}")
+        raise AieError(f"no engine is called {name!r}; expected one of {', '.join(KINDS)}")
     return KINDS[name]
