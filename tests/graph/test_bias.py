@@ -1,4 +1,4 @@
-"""A bias after a projection: what becomes the projection's input, and what is added outside."""
+"""A bias after a projection: which becomes the projection's input, and which is added outside."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import pytest
 from step_graphs import INT64, Graph, K, N, ops
 
 GATED = {"Q4NXMatMul": "Q4NXGatedMLP", "GEMM": "GatedGEMM"}
-# Nodes of activations -> how the step calls them.
+# Nodes of activations -> the step's name for them.
 ACTIVATIONS = {
     "SiLU": "silu",
     "SiLU swapped": "silu",
@@ -255,7 +255,7 @@ def test_a_split_of_unknown_rank_counts_from_the_right() -> None:
         {"split": {"split": [32, 2 * N - 32]}},
         {"halves": ("up", "gate")},
         {"halves": ("gate", "up", "rest")},
-        # Up would begin inside of a block of 32 rows.
+        # Up would begin inside a block of 32 rows.
         {"n": 144},
         {"n": 2 * N + 1},
     ],

@@ -1,4 +1,4 @@
-"""RMS norms and residuals before a projection: what becomes its inputs."""
+"""RMS norms and residuals before a projection: which become its inputs."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_a_residual_goes_in_and_the_sum_comes_out(op: str, wanted: str, kind: st
     outputs = ["y"]
     if wanted == "output":
         outputs.append("total")
-    if wanted == "nodes":  # they stand before the projection that gives the sum
+    if wanted == "nodes":  # they come before the projection that gives the sum
         outputs += [graph.node("Neg", ["total"], "again"), graph.node("Abs", ["total"], "size")]
     project(graph, op=op)
     step, *rest = graph.fused(*outputs)
@@ -310,7 +310,7 @@ def test_a_residual_that_may_be_broadcast_keeps_the_norm(shape: Any) -> None:
     assert ops(graph.fused("y")) == ["", "Q4NXMatMul"]
 
 
-# Else a projection would read what is made of its own output.
+# Otherwise a projection would read a value computed from its own output.
 @pytest.mark.parametrize("input", ["scale", "bias"])
 def test_an_addition_that_another_input_is_made_of_stays(input: str) -> None:
     graph = Graph()

@@ -1,5 +1,5 @@
-"""Memory that runs out in the middle of an operator: a Python exception, on whatever thread it
-happens, and the session goes on when there is memory again."""
+"""Memory that runs out in the middle of an operator gives a Python exception, on whatever thread it
+happens, and the session continues when there is memory again."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from ort_aie_ep.runtime.provider import NAME
 
 Array = npt.NDArray[Any]
 
-# Each limit in a process of its own, forked from one that has imported everything. `when` says what
-# is limited: creating the session, or the first prompt. Prints how many ended in which way; after a
-# failure, the limit is lifted and the same call must succeed.
+# Each limit runs in its own process, forked from one that has imported everything. `when` says what
+# is limited: creating the session, or the first prompt. It prints how many processes ended in which
+# way. After a failure, it lifts the limit, and the same call must succeed.
 LIMITED = f"""
 import collections, json, os, resource, signal, sys, time
 import numpy as np, onnxruntime
@@ -141,7 +141,7 @@ def projection(door: str, level: int) -> bytes:
 LIMITS = range(0, 9 << 20, 384 << 10)
 
 
-# 40 rows are multiplied as weights are read, 64 by weights that are unpacked first.
+# For 40 rows weights are unpacked as they are multiplied, for 64 rows they are unpacked first.
 @pytest.mark.parametrize("rows", [40, 64])
 @pytest.mark.parametrize("level", [0, 4])
 def test_a_prompt_that_does_not_fit_into_memory_is_an_exception(

@@ -1,4 +1,5 @@
-"""aie.SelectRows, a row of each batch row, against numpy and ONNX's GatherND."""
+"""aie.SelectRows, which takes a row from each batch row, compared with numpy and ONNX's
+GatherND."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ DTYPES = [FLOAT32, FLOAT16, BFLOAT16]
 
 
 def select(a: Array, indices: Array) -> Array:
-    """Y of one node."""
+    """The node's Y."""
     feeds = {"A": a, "indices": indices}
     model = one_op_model("SelectRows", feeds, {"Y": a.dtype}, {"format": _native.FORMAT})
     return run(open_session(model), feeds)["Y"]

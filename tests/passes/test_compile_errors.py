@@ -24,7 +24,8 @@ from ort_aie_ep.explain.explain import explain
 def compile_fails(
     source: Path, message: str, destination: Path | None = None, **options: Any
 ) -> None:
-    """Compiling must raise AieError with this message and leave the file system as it was."""
+    """Checks that compiling raises AieError with this message and leaves the file system as it
+    was."""
     target = destination or source.parent / "compiled"
     before = sorted(source.parent.rglob("*"))
     with pytest.raises(AieError, match=message):
@@ -33,7 +34,7 @@ def compile_fails(
 
 
 def entry(model: onnx.ModelProto, name: str, key: str) -> onnx.StringStringEntryProto:
-    """An external data entry of an initializer, for change."""
+    """An external data entry of an initializer, to be changed."""
     (tensor,) = (t for t in model.graph.initializer if t.name == name)
     found = [existing for existing in tensor.external_data if existing.key == key]
     wanted: onnx.StringStringEntryProto = found[0] if found else tensor.external_data.add(key=key)
@@ -343,7 +344,7 @@ def test_the_destination_is_looked_at_before_the_model(tmp_path: Path) -> None:
 
 def test_a_destination_that_cannot_be_written(tmp_path: Path) -> None:
     save(projection_model(), tmp_path / "source")
-    # Nobody can make folders there, not even root.
+    # Nobody, not even root, can make folders there.
     compile_fails(tmp_path / "source", "/proc cannot be written", Path("/proc/compiled"))
     if os.geteuid() != 0:
         (tmp_path / "closed").mkdir(mode=0o555)

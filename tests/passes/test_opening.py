@@ -1,4 +1,4 @@
-"""What was compiled is opened once: a source that no runtime loads is said to be one."""
+"""A compiled model is opened once, so that a source that no runtime loads is reported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ort_aie_ep.graph_passes import base
 def folder_with(
     path: Path, op_type: str, *inputs: str, domain: str = "", opset: int = 21, **attributes: int
 ) -> Path:
-    """A projection, and a node behind it that gives another output."""
+    """A projection, and a node after it that gives another output."""
     model = projection_model()
     node = helper.make_node(op_type, inputs, ["z"], name="/other", domain=domain, **attributes)
     model.graph.node.append(node)
