@@ -691,7 +691,7 @@ def test_synth_writes_a_model_to_measure(tmp_path: Path) -> None:
     assert "llama-3.2-1b" in succeeded("synth", "--list").stdout
     folder = tmp_path / "random"
     assert f"ort-aie bench {folder}" in succeeded("synth", "tiny-llama", folder).stderr
-    assert "exists already" in mistake("synth", "tiny-llama", folder)
+    assert "already exists" in mistake("synth", "tiny-llama", folder)
     assert "no shape is called" in mistake("synth", "llama", tmp_path / "other")
     # Without a tokenizer the tokens are random ones.
     plan = ("--prompt-lengths", "8", "--new-tokens", "4", "--runs", "1")

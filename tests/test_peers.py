@@ -232,7 +232,7 @@ def test_missing_packages_are_named_with_how_to_get_them(monkeypatch: pytest.Mon
 
 
 def test_unknown_engine_is_refused() -> None:
-    with pytest.raises(AieError, match="no engine is called 'x'; there are ort_aie_ep"):
+    with pytest.raises(AieError, match="no engine is called 'x'; expected one of ort_aie_ep"):
         kind("x")
 
 

@@ -227,7 +227,7 @@ def test_large_weights_are_made_in_small_pieces() -> None:
 @pytest.mark.parametrize(
     ("shape", "options", "message"),
     [
-        ("llama-9", {}, "no shape is called 'llama-9'; there are llama-3.2-1b"),
+        ("llama-9", {}, "no shape is called 'llama-9'; expected one of llama-3.2-1b"),
         ("tiny-llama", {"layers": 0}, "layers must be at least 1, not 0"),
         ("tiny-llama", {"vocab": -5}, "vocab must be at least 1, not -5"),
         ("tiny-llama", {"seed": -1}, "seed must be at least 0, not -1"),
@@ -249,7 +249,7 @@ def test_impossible_models_are_refused(
 def test_existing_destination_is_refused_and_untouched(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "mine.txt").write_text("mine")
-    with pytest.raises(AieError, match="exists already"):
+    with pytest.raises(AieError, match="already exists"):
         synth("tiny-llama", tmp_path / "model")
     assert [path.name for path in tmp_path.rglob("*")] == ["model", "mine.txt"]
 

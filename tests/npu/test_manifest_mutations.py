@@ -54,7 +54,7 @@ def test_a_mutated_manifest_is_read_or_named(package: Path) -> None:
     message = re.compile(
         rf"{path}: [\w.\[\]-]+ (must be|is missing|is not known|has no descriptors|is not a shim|"
         rf"needs an argument|and [\w.]+ share a channel)|{path}: lists and objects are nested|"
-        rf"{path}: format -?\d+, and this|{path}: the content must be|"
+        rf"{path}: format -?\d+, but this|{path}: the content must be|"
         rf"{path} (cannot be read as JSON|belongs to the xclbin)"
     )
     read = 0

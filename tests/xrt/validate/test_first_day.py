@@ -330,10 +330,10 @@ def test_tokens_on_the_modelled_npu_are_the_hosts(tmp_path: Path) -> None:
 
 
 def test_a_model_that_fails_gives_its_last_words(tmp_path: Path) -> None:
-    with pytest.raises(AieError, match=r"ended with code 1 and said: .*xrt"):
+    with pytest.raises(AieError, match=r"ended with code 1 and printed: .*xrt"):
         first_token.run_apart(tmp_path, "xrt")
 
 
 def test_a_model_that_does_not_end_is_given_up(tmp_path: Path) -> None:
-    with pytest.raises(AieError, match="did not come within 0 s"):
+    with pytest.raises(AieError, match="did not arrive within 0 s"):
         first_token.run_apart(tmp_path, "host", limit=0.01)
