@@ -65,7 +65,7 @@ def test_a_mutated_manifest_is_read_or_named(package: Path) -> None:
             assert len(said) < 8000
         else:
             read += 1
-            _native.NpuStreamCache(data.decode())  # what is read here, the runtime reads
+            _native.NpuStreamCache(data.decode())  # what this reads, the runtime reads too
     assert 0 < read < 200
 
 

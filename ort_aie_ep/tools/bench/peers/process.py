@@ -190,11 +190,11 @@ class Worker:
         return answer
 
     def _ended(self) -> EngineError:
-        """How the process ended, and the last thing it said."""
+        """How the process ended, and the last line it printed."""
         try:
             code = self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
-            return EngineError(self.name, "closed its answers without ending")
+            return EngineError(self.name, "closed its output without ending")
         how = f"exit code {code}" if code >= 0 else f"signal {-code} ({signal.Signals(-code).name})"
         self._log.seek(0)
         lines = (line.strip() for line in self._log.read().splitlines())

@@ -58,7 +58,7 @@ class Rounds:
         """Runs all rounds; calls `round_done` with a round's name after each one that counts.
 
         Raises:
-            EngineError: ours fails.
+            EngineError: ort_aie_ep fails.
         """
         plan, names = self._plan, self._team.names
         runs = len(plan.trial) + plan.rounds * len(plan.lengths)
