@@ -129,7 +129,7 @@ def test_a_fifo_that_ends_at_a_core_without_a_worker_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["a-b", 'a"b', "1st", "a b"])
-def test_a_name_that_is_no_symbol_is_refused(name: str) -> None:
+def test_a_name_that_is_not_a_symbol_is_refused(name: str) -> None:
     design = Design("named", device("npu2_1col"))
     design.forward(
         design.fifo(name, "i32", 16, design.shim(0), design.mem(0)),
@@ -139,7 +139,7 @@ def test_a_name_that_is_no_symbol_is_refused(name: str) -> None:
         print_module(design)
 
 
-def test_names_that_meet_are_refused() -> None:
+def test_names_that_collide_are_refused() -> None:
     design = forwarding(copy)
     design.fifo("copy", "i32", 16, design.shim(0), design.core(0, 1))
     design.worker("v", design.core(0, 1), lambda core: iter(()), outputs={},
