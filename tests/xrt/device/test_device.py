@@ -1,4 +1,4 @@
-"""The device layer over the stand-in of XRT, used by a C++ program; numpy has the results."""
+"""The device layer on the stand-in for XRT, used by a C++ program; numpy has the results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def program(project: Project) -> Path:
 
 
 def edited(package: Path, copy: Path, edit: Callable[[dict[str, Any]], object]) -> None:
-    """Another package whose manifest has something else."""
+    """A copy of the package with a changed manifest."""
     shutil.copytree(package, copy)
     manifest = json.loads((copy / "manifest.json").read_text())
     edit(manifest)
@@ -40,7 +40,8 @@ def edited(package: Path, copy: Path, edit: Callable[[dict[str, Any]], object]) 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """By device, what the program reads: packages, others that do not fit, a matvec's buffers."""
+    """For each device, what the program reads: packages, packages that do not fit, a matvec's
+    buffers."""
     packages = tmp_path_factory.mktemp("packages")
     folders = {}
     for name in ("npu1", "npu2"):
@@ -51,7 +52,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         for file, data in {**buffers, "result": result, "words": words(name)}.items():
             if file != "y":
                 (folder / file).write_bytes(data.tobytes())
-        # One matvec is predicted to take above 0.25 s, so two are no run.
+        # One matvec is predicted to take more than 0.25 s, so two do not fit in a run.
         rate = buffers["w"].nbytes / 0.2
         decoder = "fused_dqp" if name == "npu1" else "decode"
         edited(

@@ -80,7 +80,7 @@ void ALostDeviceIsGivenUp() {
       Check(bench.runs() == runs, "no more runs");
     }
   }
-  // What ops that live on had kept on it is given up when they come by.
+  // Ops that live on give up what they kept on the device at their next call.
   const Layer layer;
   Bench kept;
   Projection token({}), prompt({.rows = 3});
@@ -95,7 +95,7 @@ void ALostDeviceIsGivenUp() {
   all();
   Check(kept.device->resets == 2, "contexts are given up, too");
   Check(kept.device->counters().buffers == 0, kept.device->counters().buffers, " buffers left");
-  // In mid-session never with int8.
+  // In mid-session, never with int8.
   Bench bench;
   bench.device->before_run = [](int64_t) { throw DeviceError(Fault::kRunError, "stopped"); };
   Projection fails({}), projection({});

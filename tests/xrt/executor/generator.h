@@ -1,4 +1,4 @@
-// A layer's attention, and one who generates tokens with it.
+// A layer's attention, and a generator of tokens that uses it.
 #pragma once
 
 #include <memory>
@@ -22,7 +22,7 @@ struct Layer {
   std::shared_ptr<KeptState> kept = std::make_shared<KeptState>();
 };
 
-// One user of a layer's attention: has a cache of its own.
+// One user of a layer's attention, with its own cache.
 class Generator {
  public:
   // With `capacity`, past and present are one buffer; without, every call has a new present.
@@ -62,8 +62,8 @@ class Generator {
     }
   }
 
-  // Appends tokens, after `past` of those before, here and on the host target, and compares.
-  // `lengths`: of the batch rows, where they differ.
+  // Appends tokens after the first `past` tokens, here and on the host target, and compares.
+  // `lengths`: the batch rows' lengths, if they differ.
   void Append(const Target& target, int64_t tokens, std::vector<int64_t> lengths = {}) {
     if (past.empty()) past.assign(static_cast<size_t>(layer_.batch), 0);
     AttentionStep step = Step(tokens, lengths);
@@ -82,14 +82,14 @@ class Generator {
     host.output = want.data();
     Place(host, want_keys, want_values, present_keys, present_values);
     HostTarget().Execute({host}, kThreads);
-    if (layer_.windowed_cache) {  // bounds ask for all keys that a query sees
+    if (layer_.windowed_cache) {  // bounds need all keys that a query sees
       host.windowed_cache = false;
       host.past_capacity = host.present_capacity = kPositions;
       host.past_key = host.present_key = all_keys_.data();
       host.past_value = host.present_value = all_values_.data();
       HostTarget().Execute({host}, kThreads);
     }
-    // The device rounds what the host has normalised and rotated.
+    // The device rounds values that the host has normalised and rotated.
     const std::vector<double> bounds =
         AttentionBounds(host, layer_.rotary || layer_.qk_norm ? kUnit : 0, 0);
     if (!in_place_) std::swap(want_keys, present_keys), std::swap(want_values, present_values);

@@ -1,4 +1,4 @@
-// What the host has to do, and why.
+// Steps that the host has to do, and why.
 #include <functional>
 #include <map>
 
@@ -120,8 +120,8 @@ void RefusedShapes() {
 
 using Reasons = std::map<std::string, int64_t>;
 
-// What divides a plan on a device with an overlay of each kind: attention is another one's, and
-// what no vector operator makes a row of goes over the host.
+// What divides a plan on a device with an overlay of each kind: attention is on another overlay,
+// and rows that no vector operator makes go through the host.
 void OverlaysDivideAPlan() {
   Bench bench({"fused_dqp", "flow_kv", "dequant", "gemm", "flow_qkv"});
   DecoderLayer decoder({}, 16);
@@ -136,7 +136,7 @@ void OverlaysDivideAPlan() {
   bench.OnlyDevice();
 }
 
-// Of a plan, the device does all but what is refused, in few submissions.
+// The device runs all of a plan except refused steps, in few submissions.
 void ARefusedStepDividesAPlan() {
   for (const int64_t refused : {0, 1, 5, 6, 11}) {
     Bench bench;
@@ -147,7 +147,7 @@ void ARefusedStepDividesAPlan() {
       plan.steps.push_back(chain[i].Step());
       auto& step = std::get<MatMulStep>(plan.steps.back());
       if (i > 0) step.a = chain[i - 1].y.data();
-      // By which it can be known.
+      // This identifies the step.
       if (static_cast<int64_t>(i) == refused) step.norm_weight = chain[i].a.data();
     }
     bench.device->before_plan = [](const npu::Plan& invocations) {
@@ -172,7 +172,8 @@ void ARefusedStepDividesAPlan() {
   }
 }
 
-// What of a token's overlays is there is used, and what that costs is said when a target is made.
+// A token uses the overlays that are there, and the cost of missing ones is reported when a target
+// is made.
 void WhatIsLostWithoutDecodeIsSaidOnce() {
   const auto said = [](const Designs& designs, const char* device = "npu2") {
     Bench bench(designs, {}, device);

@@ -1,5 +1,6 @@
-// The executor on a device that executes references: beside the host target on its portable kernels
-// (ORT_AIE_ISA=portable), which accumulate in float32 and round activations of projections only.
+// The executor on a device that executes references, compared with the host target's portable
+// kernels (ORT_AIE_ISA=portable), which accumulate in float32 and round activations of projections
+// only.
 //
 //   executor_test MANIFESTS CASE
 //

@@ -19,7 +19,7 @@ Token Execute(const Bench& bench, const Plan& plan) {
   return {after.submissions - before.submissions, after.runs - before.runs};
 }
 
-// Keeps what the device's cache holds at the end of each attention, as (k, v).
+// Keeps the contents of the device's cache at the end of each attention, as (k, v).
 void Watch(Bench& bench, std::vector<std::vector<uint8_t>>& caches) {
   bench.device->after_call = [&](const npu::Invocation& invocation,
                                  const std::map<std::string, uint8_t*>& places) {
@@ -32,7 +32,7 @@ void Watch(Bench& bench, std::vector<std::vector<uint8_t>>& caches) {
   };
 }
 
-// The first rows of the present, as bfloat16, are those that the device had.
+// The present's first rows, as bfloat16, equal the device's.
 void SameCache(const Layer& layer, const Generator& generator, int64_t rows,
                const std::vector<std::vector<uint8_t>>& caches) {
   Check(caches.size() == 2, "one attention, got ", caches.size() / 2);
@@ -85,14 +85,14 @@ void ALayerIsOneSubmission() {
     Bench bench;
     std::vector<std::vector<uint8_t>> caches;
     Watch(bench, caches);
-    // One of them has a new present for each token. Eleven: across a group of eight keys.
+    // One of them has a new present for each token. Eleven tokens cross a group of eight keys.
     DecoderLayer decoder(shape, layer.window > 0 ? 0 : 64);
     for (int64_t token = 0; token < 11; ++token) {
       caches.clear();
       bench.device->sequences.clear();
       const Values x(layer.type, Exact(shape.hidden));
       const Token counted = Execute(bench, decoder.Steps(x));
-      // Activations, three or five matrices and the cache, four or two matrices more.
+      // Activations, three or five matrices and the cache, and four or two more matrices.
       Check(counted.submissions == 1 && counted.runs == 2, "one submission of two runs, got ",
             counted.submissions, " of ", counted.runs);
       decoder.Compare();
@@ -101,7 +101,7 @@ void ALayerIsOneSubmission() {
     // The norm of queries, keys and values is made once.
     std::vector<std::string> expected = {"rms_norm"};
     expected.insert(expected.end(), decoder.qkv.size(), "matvec");
-    // Three or five heads of 64 are two or four, and one.
+    // Three or five heads of 64 run as two or four, and one.
     const int64_t parts = layer.kv_heads % 2 == 0 || layer.kv_heads == 1 ? 1 : 2;
     if (layer.rotary || layer.qk_norm) {
       expected.insert(expected.end(), layer.kv_heads == 3 ? 3 : 2, "rope");
@@ -113,7 +113,7 @@ void ALayerIsOneSubmission() {
     const ExecutorCounters counters = bench.target->counters();
     Check(counters.cache_rows_sent == 0, counters.cache_rows_sent, " rows of the cache were sent");
     Check(counters.cache_rows_kept == 55 * 2 * layer.kv_heads, "the copy is kept");
-    // A prompt and a token of an op of their own go on with that copy.
+    // A prompt and a token, each a separate op, continue with that copy.
     Generator& generator = decoder.generator;
     const std::vector<std::pair<int64_t, int64_t>> turns = {{5, 5}, {1, 1}};
     for (const auto& [tokens, rows] : turns) {
@@ -146,7 +146,7 @@ void TwoLayersAreOneSubmission() {
   for (int token = 0; token < 3; ++token) {
     const Values x(DataType::kFloat32, Exact(first.hidden));
     const Token counted = Execute(bench, TwoLayers(a, b, x));
-    // Ten buffers beside the activations, four a run.
+    // Ten buffers besides the activations, four per run.
     Check(counted.submissions == 1 && counted.runs == 3, "one submission of three runs, got ",
           counted.submissions, " of ", counted.runs);
     a.Compare();
@@ -195,7 +195,8 @@ void CachesOfAProgramAreOneBuffer() {
     Check(buffers == 3, "as before, got ", buffers);
     token();
     Check(sent == 0, "and no more");
-    // Who has changed a row of one layer sends that layer; or, not in place, is another generator.
+    // A generator that has changed a row of one layer sends that layer; if not in place, it counts
+    // as another generator.
     const size_t row = (in_place ? 600 : 258) + 200;  // of the second head
     a.generator.keys.bytes[row * 64 * 2 + 1] ^= 0x80;
     token();
@@ -205,7 +206,7 @@ void CachesOfAProgramAreOneBuffer() {
   }
 }
 
-// Attention of several rows that an earlier step of the batch makes: each at a place of its own.
+// Attention on several rows that an earlier step of the batch makes, each at its own place.
 void ABatchPreparedOnTheDevice() {
   for (Layer layer : std::vector<Layer>{{.rotary = true, .qk_norm = true},
                                         {},
@@ -238,7 +239,7 @@ void ABatchPreparedOnTheDevice() {
       host.past_value = host.present_value = values.data();
       host.output = want.data();
       HostTarget().Execute({host}, kThreads);
-      // As of one row: DecoderLayer::CompareAttention.
+      // As for one row: DecoderLayer::CompareAttention.
       const int roundings = layer.qk_norm + (layer.rotary ? 2 : layer.qk_norm);
       const double query = Roundings(roundings), key = Roundings(roundings + 1);
       Near("output", output, want, AttentionBounds(host, query, key));
@@ -256,7 +257,7 @@ void ABatchPreparedOnTheDevice() {
   }
 }
 
-// What a program keeps: its weights share buffers, as many as their size takes.
+// What a program keeps: its weights share as many buffers as their size needs.
 void WeightsOfAPlanShareABuffer() {
   for (const size_t most : {kMaxBufferBytes, size_t{200'000}}) {
     const LayerShape first{}, second{.skip = true};
@@ -265,7 +266,7 @@ void WeightsOfAPlanShareABuffer() {
     DecoderLayer a(first, 16), b(second, 16);
     const auto kept = std::make_shared<KeptState>();
     for (int token = 0; token < 4; ++token) {
-      if (token == 2) {  // of the first token there is nothing left
+      if (token == 2) {  // nothing is left of the first token
         bench.device->before_run = [&](int64_t) {
           bench.device->before_run = nullptr;
           throw DeviceError(Fault::kTimeout, "a run took more than 2.5 s");
@@ -287,7 +288,7 @@ void WeightsOfAPlanShareABuffer() {
   }
 }
 
-// Attention of well-known models, as large as it is there.
+// Attention in the sizes of well-known models.
 void AttentionOfKnownModels() {
   const Layer llama_1b{.heads = 32, .kv_heads = 8, .rotary = true},
       qwen3_4b{.heads = 32, .kv_heads = 8, .dim = 128, .rotary = true, .qk_norm = true},
@@ -304,7 +305,7 @@ void AttentionOfKnownModels() {
       mistral_7b{.heads = 32, .kv_heads = 8, .dim = 128, .window = 4096, .rotary = true},
       // Not rotated at all.
       heads_of_80{.heads = 32, .kv_heads = 16, .dim = 80},
-      // Rows that are no whole objects of the device's; norms of heads with zeros behind them.
+      // Rows that are not whole objects on the device; norms of heads with zeros behind them.
       heads_of_32{.heads = 8, .kv_heads = 2, .dim = 32, .rotary = true},
       odd_heads_of_40{.heads = 6, .kv_heads = 3, .dim = 40, .qk_norm = true},
       normalised_96{.heads = 6, .kv_heads = 3, .dim = 96, .rotary = true, .qk_norm = true};
@@ -326,7 +327,7 @@ void AttentionOfKnownModels() {
   }
 }
 
-// What `rope` and `append` cannot do, the host does between two submissions.
+// The host does what `rope` and `append` cannot do, between two submissions.
 void LayersThatTheHostPrepares() {
   for (const Layer& layer : std::vector<Layer>{{.rotary = true, .sinks = true},
                                                {.dim = 80, .rotary = true},
@@ -337,7 +338,7 @@ void LayersThatTheHostPrepares() {
     for (int token = 0; token < 3; ++token) {
       const Values x(layer.type, Exact(256));
       const Token counted = Execute(bench, decoder.Steps(x));
-      // The output of codes is not scaled: O takes it over the host, too.
+      // The output from codes is not scaled, so O gets it through the host, too.
       const bool scaled = layer.cache_type == DataType::kInt8;
       Check(counted.submissions == (scaled ? 3 : 2), "got ", counted.submissions);
       decoder.Compare();
@@ -352,7 +353,8 @@ void LayersThatTheHostPrepares() {
   }
 }
 
-// float16 does not hold small bfloat16 values: the present has others, which the device then gets.
+// float16 cannot hold small bfloat16 values: the present has other values, which the device then
+// gets.
 void RowsThatTheCacheRounds() {
   LayerShape shape;
   shape.attention.cache_type = DataType::kFloat16;
@@ -401,7 +403,7 @@ void AFaultInTheMiddleOfALayer() {
   }
 }
 
-// In place, a windowed cache is what a second attempt reads: it has to be as it was.
+// A second attempt reads a windowed cache in place, so it must be unchanged.
 void AFaultWithACacheOfAWindow() {
   const LayerShape shape{.attention = {.window = 6, .rotary = true, .windowed_cache = true}};
   for (const bool forever : {false, true}) {
@@ -424,7 +426,7 @@ void AFaultWithACacheOfAWindow() {
   }
 }
 
-// The same where the host does the attention, among steps of the device.
+// The same if the host does the attention between steps of the device.
 void AFaultBesideACacheOfAWindow() {
   const Layer layer{.window = 6, .sinks = true, .windowed_cache = true};
   Bench bench;
@@ -477,7 +479,7 @@ void PartsOfTensorsAreFound() {
   Projection wide({.k = 256, .n = 512}), half({.k = 256});
   for (const int64_t element : {0, 2, 256, 1, 258}) {
     Bench bench;
-    // The last one ends beyond what is written; an odd one begins where no transfer can.
+    // The last one ends after the written part; an odd one begins where no transfer can.
     const bool inside = element % 2 == 0 && element <= 256;
     wide.y = Values(DataType::kFloat32, std::vector<float>(600));
     MatMulStep d = wide.Step(), e = half.Step();

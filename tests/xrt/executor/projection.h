@@ -76,7 +76,7 @@ class Projection {
     return step;
   }
 
-  // What the host target makes of the same step.
+  // The host target's result for the same step.
   struct Outputs {
     Values y, sum;
   };
@@ -85,7 +85,7 @@ class Projection {
     MatMulStep step = Step();
     step.y = outputs.y.data();
     step.sum = outputs.sum.data();
-    // A device dequantises however few the rows are.
+    // A device dequantises, however few the rows are.
     if (c.rows > 1) {
       host::RunGemm(step, host::SelectedKernels(), kThreads);
     } else {
@@ -96,11 +96,11 @@ class Projection {
 
   // How far the device's y may be from the host's.
   //
-  // What both take as activations is exact in bfloat16, or rounded by both alike, unless `moved`
-  // says by how much each element of the device's a, or of its a + skip, may differ. A norm passes
-  // that on, and then both round x, which may fall to different sides. Products differ by what x
-  // does, by the order of sums in float32, and by the device's rounding of its results. Behind a
-  // gate, act(g) * u has a slope of at most 1.2 |u| and |g|.
+  // The activations of both are exact in bfloat16, or both round them alike, unless `moved` says by
+  // how much each element of the device's a, or of its a + skip, may differ. A norm passes that on,
+  // and then both round x, perhaps to different sides. Products differ with x, by the order of sums
+  // in float32, and by the device's rounding of its results. Behind a gate, act(g) * u has a slope
+  // of at most 1.2 |u| and |g|.
   std::vector<double> Bounds(const std::vector<double>& moved = {},
                              const Arithmetic& arithmetic = {}) const {
     std::vector<double> bounds;
@@ -116,7 +116,7 @@ class Projection {
     Near("y", y, want.y, Bounds(moved, arithmetic));
     Check(sum.bytes == want.sum.bytes, "the sum is not the host's");
   }
-  // Of a step whose sum the device makes, which rounds it.
+  // For a step whose sum the device makes and rounds.
   void CompareRounded(const Outputs& want, const Arithmetic& arithmetic = {}) const {
     std::vector<double> rounded;
     for (const float x : want.sum.floats()) rounded.push_back(kUnit * std::abs(x));
@@ -131,7 +131,7 @@ class Projection {
   std::shared_ptr<KeptState> kept = std::make_shared<KeptState>();
 
  private:
-  // x of a row, and by how much that of the device may differ.
+  // A row's x, and how much the device's may differ from it.
   std::pair<std::vector<double>, std::vector<double>> Activations(
       int64_t row, const std::vector<double>& moved, const Arithmetic& arithmetic) const {
     const auto k = static_cast<size_t>(c.k), first = static_cast<size_t>(row) * k;
@@ -145,7 +145,7 @@ class Projection {
       moved_squares += dx[j] * dx[j];
     }
     if (!c.norm) return {x, dx};
-    // The root of the mean of squares moves by at most that of dx.
+    // The root of the mean of squares moves by at most that of dx's squares.
     const double rms = std::sqrt(squares / static_cast<double>(c.k) + 1e-5);
     const double relative = std::sqrt(moved_squares / static_cast<double>(c.k)) / rms;
     for (size_t j = 0; j < k; ++j) {
@@ -174,7 +174,7 @@ class Projection {
     for (size_t m = 0; m < matrices.size(); ++m) {
       const float* w = matrices[m].data() + n * c.k;
       double size = 0;
-      // A row that is longer than a core's room goes in parts, whose sums are rounded.
+      // A row that does not fit in a core goes in parts, whose sums are rounded.
       const int64_t blocks = q4nx::ColBlocks(c.k);
       const int64_t parts = c.rows > 1 ? 1 : q4nx::CeilDiv(c.k, kMatvecMaxK);
       for (int64_t part = 0; part < parts; ++part) {

@@ -1,4 +1,4 @@
-// Projections of a token and of a prompt.
+// Projections for a token and for a prompt.
 #include <algorithm>
 
 #include "projection.h"
@@ -89,7 +89,7 @@ void LargePrompts() {
   }
 }
 
-// Cores have no room for it: the host adds it.
+// Cores have no room for it, so the host adds it.
 void ABiasOfALargeVocabulary() {
   Bench bench;
   Projection projection({.k = 32, .n = 41000, .bias = true});
@@ -114,7 +114,7 @@ void LongRowsGoInParts() {
     projection.Compare(want);
     bench.OnlyDevice();
   }
-  // What a gated projection leaves on the device, as in Qwen3-14B.
+  // The result that a gated projection leaves on the device, as in Qwen3-14B.
   Bench bench;
   Projection up({.k = 256, .n = 17408, .gated = true}), down({.k = 17408, .n = 128});
   MatMulStep first = up.Step(), second = down.Step();
@@ -142,10 +142,10 @@ void CopiedWeightsAreKept() {
         bench.Run({gated.Step()});
         bench.Run({few.Step()});
       }
-      // W and U of 256 x 512, and 128 out-features of which 96 are zeros.
+      // W and U of 256 x 512, and 128 out-features, 96 of them zeros.
       const Counters counters = bench.device->counters();
       const int64_t blocks = 2 * 8 * 2 + 4 * 2;
-      // A plan has them in one buffer, and keeps that of its rows, of a few kilobytes.
+      // A plan has them in one buffer, and keeps its rows' buffer of a few kilobytes.
       const int64_t rows = counters.buffer_bytes - blocks * q4nx::kBlockBytes;
       Check(plan ? rows > 0 && rows < 16'384 : rows == 0, "got ", counters.buffer_bytes);
       Check(counters.buffers == 2, "got ", counters.buffers, " buffers");

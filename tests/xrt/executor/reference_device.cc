@@ -176,7 +176,7 @@ class Call {
     }
   }
 
-  // Of a head of x, normalised, rounded, and rotated; y(d) takes it.
+  // A head of x, normalised, rounded and rotated; y(d) receives it.
   template <typename Take>
   void Rotate(int64_t head, const Take& y) const {
     const int64_t dim = P("head_dim"), rotary = P("rotary_dim"), half = rotary / 2;
@@ -232,7 +232,7 @@ class Call {
     if (P("tokens") != 1) Wrong("the references rotate one token");
   }
 
-  // Of element (k, n) of a block of 256 x 32 in the order that GEMM reads.
+  // The index of element (k, n) of a block of 256 x 32, in the order that GEMM reads.
   static int64_t Packed(int64_t k, int64_t n) {
     return (((k / 64 * 8 + k / 8 % 8) * 4 + n / 8) * 8 + k % 8) * 8 + n % 8;
   }
@@ -273,7 +273,7 @@ class Call {
     }
   }
 
-  // Of the overlay of GEMM; rows are whole blocks' columns apart.
+  // For GEMM's overlay; rows are whole blocks of columns apart.
   void AddNorm() const {
     const int64_t n = P("n");
     NormRows(std::max<int64_t>(P("M"), 64), P("K"), P("norm") != 0, [&](int64_t i, double value) {

@@ -1,6 +1,6 @@
-// A device for tests: executes the invocations of a plan, in the runs that its stream has, by
-// references of the sequences. What the host writes reaches it by transfers only, and what nobody
-// wrote is NaN.
+// A device for tests: executes a plan's invocations, in the runs of its stream, with references of
+// the sequences. The host's writes reach it only by transfers, and memory that was not written is
+// NaN.
 #pragma once
 
 #include <filesystem>
@@ -34,7 +34,7 @@ class ReferenceDevice final : public Device {
 
   // Called before a plan's stream is made; throws Error for a plan that a sequence refuses.
   std::function<void(const npu::Plan&)> before_plan;
-  // Called before a run; what it throws is the run's end, after which the plan's buffers hold NaN.
+  // Called before a run; if it throws, the run ends with that, and the plan's buffers hold NaN.
   std::function<void(int64_t run)> before_run;
   // Sees the device's memory after an invocation: each argument's first byte.
   std::function<void(const npu::Invocation&, const std::map<std::string, uint8_t*>& places)>

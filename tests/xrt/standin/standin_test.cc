@@ -1,4 +1,4 @@
-// Uses the stand-in of XRT as a program would use XRT: one case a process, named by the first
+// Uses the stand-in for XRT as a program would use XRT: one case per process, named by the first
 // argument; the second is a folder with the design packages of the modelled NPU (packages/DEVICE)
 // and the buffers of one matvec (words, x, w, bias; result and `deadlock`, a stream that waits for
 // ever).
@@ -36,7 +36,7 @@
 namespace {
 
 constexpr uint64_t kTransaction = 3;
-constexpr unsigned kWait = 8000;  // ms, more than the watchdog takes
+constexpr unsigned kWait = 8000;  // ms, longer than the watchdog allows
 
 std::string folder;
 
@@ -45,7 +45,7 @@ void Check(bool legal, const std::string& what) {
 }
 #define CHECK(condition) Check((condition), #condition " in line " + std::to_string(__LINE__))
 
-// Runs `action`, which must fail with error `code` (0: without one) and say `text`.
+// Runs `action`, which must fail with error `code` (0: without one) and `text` in its message.
 void Refused(int code, const std::string& text, const std::function<void()>& action) {
   std::string said;
   try {
@@ -176,10 +176,10 @@ void BytesMoveBySyncAlone() {
   CHECK(matvec.Poison());  // nothing has run
   CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
   const char* const host = std::as_const(matvec.buffers[3]).map<const char*>();
-  CHECK(host[0] == '\xFF');  // what it was at the sync before
+  CHECK(host[0] == '\xFF');  // its contents at the previous sync
   CHECK(matvec.Right());
 
-  // The device works on what it has, until it gets what the host has written.
+  // The device works on its own copy until it gets what the host has written.
   std::memset(matvec.buffers[0].map<char*>(), 0, matvec.buffers[0].size());
   CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
   CHECK(matvec.Right());
@@ -187,7 +187,7 @@ void BytesMoveBySyncAlone() {
   CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
   CHECK(!matvec.Right());
 
-  // A part, and nothing beside it.
+  // Only a part, and nothing around it.
   xrt::bo& y = matvec.buffers[3];
   std::memset(y.map<char*>(), 7, y.size());
   y.sync(XCL_BO_SYNC_BO_TO_DEVICE);
@@ -269,12 +269,12 @@ void PartsOfBuffers() {
 void Runlist() {
   Matvec matvec;
   xrt::runlist list(matvec.context);
-  CHECK(list.state() == ERT_CMD_STATE_COMPLETED);  // to XRT an empty list is
+  CHECK(list.state() == ERT_CMD_STATE_COMPLETED);  // XRT counts an empty list as that
   list.execute();
   CHECK(list.wait(std::chrono::milliseconds(kWait)) == std::cv_status::no_timeout);
-  for (int i = 0; i < 6; ++i) list.add(matvec.Prepare(matvec.words));  // more than are under way
+  for (int i = 0; i < 6; ++i) list.add(matvec.Prepare(matvec.words));  // more than can be under way
   list.execute();
-  // Whether the runs are over or not: XRT does not know before a wait.
+  // Even if the runs are over: XRT does not know before a wait.
   const xrt::run late = matvec.Prepare(matvec.words);
   Refused(0, "is executing", [&] { list.add(late); });
   Refused(0, "is executing", [&] { list.execute(); });
@@ -329,7 +329,7 @@ void RunlistsBindTheBuffersThatARunHas() {
   run_list();
   CHECK(matvec.Right());
 
-  // The same buffer again, or another part of it, is what the driver has pinned.
+  // The same buffer again, or another part of it, is already pinned by the driver.
   run.set_arg(4, matvec.buffers[1]);
   run_list();
   const xrt::bo other = matvec.Data(Read("w"));
@@ -346,7 +346,7 @@ void RunlistsBindTheBuffersThatARunHas() {
   Refused(0, "Run 0 of the runlist has other buffers", [&] { list.execute(); });
 }
 
-// The time is that of the list, not of each of its runs.
+// The time is the list's, not each run's.
 void RunlistsWaitForAllTheirRuns() {
   Matvec matvec;
   CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
@@ -376,12 +376,12 @@ void RunsDoNotKeepTheirBuffers() {
   CHECK(matvec.Right());
 }
 
-// To XRT a run goes on until a wait or a look at its state has seen the end.
+// For XRT a run goes on until a wait or a query of its state has seen the end.
 void RunsEndWhenTheirEndIsSeen() {
   Matvec matvec;
   xrt::run run = matvec.Start(matvec.words);
   while (Counts().runs == 0) usleep(1000);
-  usleep(10000);  // over, if nobody knows
+  usleep(10000);  // over, even if nothing knows it
   Refused(0, "can't launch", [&] { run.start(); });
   CHECK(run.wait(kWait) == ERT_CMD_STATE_COMPLETED);
   run.start();
@@ -389,7 +389,7 @@ void RunsEndWhenTheirEndIsSeen() {
   CHECK(matvec.Right());
 }
 
-// Of a list it is the list that is waited for.
+// For a list, the wait is for the list itself.
 void RunsOfListsMayGoUnseen() {
   Matvec matvec;
   xrt::runlist list(matvec.context);
@@ -431,7 +431,7 @@ void ThreadsShareADevice() {
   for (const int result : right) CHECK(result == 4);
 }
 
-// The kernel ends the child with the thread that has started it.
+// The kernel ends the child together with the thread that started it.
 void ChildOutlivesTheThreadThatOpenedTheDevice() {
   std::unique_ptr<Matvec> matvec;
   std::thread([&] { matvec = std::make_unique<Matvec>(); }).join();
@@ -462,7 +462,7 @@ void KindsOfBuffers() {
   xrt::bo large(matvec.device, 60 << 20, Flags::cacheable, instructions);
   Refused(ENOMEM, "CREATE_BO",
           [&] { xrt::bo(matvec.device, 5 << 20, Flags::cacheable, instructions); });
-  // No device has this much.
+  // No device has this much memory.
   Refused(ENOMEM, "CREATE_BO",
           [&] { xrt::bo(matvec.device, size_t{1} << 40, Flags::host_only, data); });
 }
@@ -484,7 +484,7 @@ void Arguments() {
   CHECK(run.state() == ERT_CMD_STATE_NEW);
   run.set_arg("bo0", data);
 
-  // What only the firmware sees: another opcode, another count, a buffer too few.
+  // Only the firmware sees these: another opcode, another count, one buffer too few.
   run.set_arg(0, uint64_t{2});
   run.start();
   CHECK(run.wait(kWait) == ERT_CMD_STATE_ERROR);
@@ -529,7 +529,7 @@ void Overlays() {
   contexts.push_back(Context(device, Overlay("npu2", "gemm")));
 }
 
-// As on the chip: nobody refuses it, and nothing is written.
+// As on the chip: nothing refuses it, and nothing is written.
 void OverlayOfAnotherNpuWritesNothing() {
   Matvec matvec(Overlay("npu1", "fused_dqp"));
   CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
@@ -567,7 +567,7 @@ void WatchdogResetsTheContext() {
   CHECK(Counts().device_seconds > 2);
 }
 
-// Whether a thread of this process waits for something; one that has no core to run on does not.
+// Whether a thread of this process waits for something; lack of a core to run on does not count.
 bool Sleeps(pid_t thread) {
   std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
   std::string stat;
@@ -608,7 +608,7 @@ void InjectedFailuresOfRuns() {
   xrt::run late = matvec.Start(matvec.words);
   CHECK(late.wait(kWait) == ERT_CMD_STATE_TIMEOUT);
   CHECK(matvec.Right());  // bytes that did not change are not garbage
-  // The driver's record says at which operation: the last of the stream.
+  // The driver's record names the operation: the last of the stream.
   const ert_ctx_health_data* const health = get_ert_ctx_health_data(late.get_ert_packet());
   CHECK(health != nullptr);
   CHECK(health->version == ERT_CTX_HEALTH_DATA_V0);
@@ -644,7 +644,7 @@ void InjectedFailuresOfContextsAndBuffers() {  // ORT_AIE_SIM_FAULTS asks for th
   CHECK(matvec.Right());
 }
 
-// What follows once the device has gone, and when it is put back.
+// What happens once the device is gone, and when it is put back.
 void Removed(Matvec& matvec, const std::function<void()>& action) {
   Refused(ENODEV, "IOCTL failed", action);
   CHECK(xrt::system::enumerate_devices() == 0);

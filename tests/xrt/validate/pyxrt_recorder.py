@@ -1,9 +1,9 @@
-"""A stand-in of the module pyxrt whose device is the simulator.
+"""A stand-in for the module pyxrt whose device is the simulator.
 
-`Recorder(...)` is the module: names and signatures are `pyxrt_signatures`, everything else raises
-AttributeError. It is no kinder than the driver: the host's and the device's bytes of a buffer are
-separate and start as poison, flags and groups are checked, and a context starts from nothing.
-Rules cite XRT 2.25 (xrt_bo.h, xrt_kernel.h) and the amdxdna shim.
+`Recorder(...)` is the module: names and signatures come from `pyxrt_signatures`, everything else
+raises AttributeError. It is no more lenient than the driver: the host's and the device's bytes of a
+buffer are separate and start as poison, flags and groups are checked, and a context starts from
+nothing. Rules cite XRT 2.25 (xrt_bo.h, xrt_kernel.h) and the amdxdna shim.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CHAINED = 20e-6  # for each further run of a list
 
 class _Enumerator(enum.IntEnum):
     @property
-    def is_enumerator(self) -> bool:  # pybind11's enumerations are no integers to it
+    def is_enumerator(self) -> bool:  # pybind11's enumerations do not count as integers
         return True
 
 
@@ -51,7 +51,7 @@ class Recorder:
     fail: Callable[[str], str | None] = lambda call: None
     corrupt: Callable[[dict[int, np.ndarray]], None] = lambda buffers: None
     lists: bool = True  # whether the binding has runlists
-    longest_list: int = 24  # runs of a list that happen; others are dropped without a word
+    longest_list: int = 24  # runs of a list that take place; others are dropped silently
     cold: bool = False  # whether the channels of the shims start anew with every run
     calls: Counter[str] = field(default_factory=Counter)
     now: float = 0.0  # seconds of the modelled host
@@ -73,7 +73,7 @@ class Recorder:
         self.active: Any = None  # the context that ran last
 
     def clock(self) -> float:
-        """In the place of time.perf_counter."""
+        """Replaces time.perf_counter."""
         return self.now
 
     def enumerate_devices(self, *args: Any, **kwargs: Any) -> int:
