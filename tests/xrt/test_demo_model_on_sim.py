@@ -16,8 +16,9 @@ from provider_calls import devices, needs_provider, registered
 import ort_aie_ep
 from ort_aie_ep import npu_counters
 
-# FlowQKV's super-chunk has 256 queries at 64 dimensions and two queries per KV head. Runs take at
-# most CHUNK tokens of the prompt, so the last ones attend to what the first ones left in the cache.
+# FlowQKV's super-chunk is 256 queries at 64 dimensions and two queries a KV head. Each run handles
+# at most CHUNK tokens of the prompt, so the last ones attend to the cache that the first ones
+# filled.
 PROMPT, CHUNK = 300, 270
 TOKENS = 8
 
@@ -99,15 +100,15 @@ def test_a_long_prompt_and_tokens_are_those_of_the_host(
         # Residuals of tokens stay on the device, and their sums, two per layer, are bfloat16: they
         # move by up to 2^-8, and by less than 2^-9 in the root of the mean of squares
         # (docs/architecture.md, Numerics). That is less than the above, but some tokens of this
-        # model react to any rounding several times as strongly as others (in float64, to each of
-        # the ten sums alone, and to the cache's rows): the errors of all tokens add up in squares,
-        # like those of the products.
+        # model are several times as sensitive to any rounding as others (in float64, each of the
+        # ten sums alone, and the cache's rows). The errors of all tokens add up in squares, like
+        # those of the products.
         bound = np.sqrt(bound**2 + 2 * layers * 2.0**-18 * (host**2).mean(axis=1))
         assert (error**2).mean() <= (bound**2).mean(), error / bound
         assert np.median(error / bound) <= 0.5
     else:
         assert (error <= bound).all(), error / bound
-    assert error.max() > 0  # different arithmetic, so not the host's
+    assert error.max() > 0  # another arithmetic, so the bits differ from the host's
     assert after.fallbacks == before.fallbacks
     assert set(after.host_steps) - set(before.host_steps) <= {"rows of an embedding"}
     # Queries, keys and values; attention; O; gate and up; down; logits.
@@ -116,7 +117,7 @@ def test_a_long_prompt_and_tokens_are_those_of_the_host(
 
 @needs_provider
 def test_the_provider_does_what_a_compiled_model_does(compiled: Path) -> None:
-    """The uncompiled source gives the same submissions and runs, and the same bits."""
+    """The uncompiled source: the same submissions and runs, the same bits."""
     prompt, tokens = np.array([11, 12, 13, 14, 15]), [16, 17, 18]
     counts = [npu_counters()]
     expected = logits(compiled, "sim", prompt, tokens)

@@ -1,4 +1,4 @@
-// How far the device's attention output may be from the host's.
+// Bounds on the difference between the device's and the host's output of attention.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace ort_aie::npu_target {
 
-// The relative error of a value after `roundings` successive roundings to bfloat16.
+// The largest relative change of a value by `roundings` to bfloat16, one after the other.
 inline double Roundings(int roundings) { return 1 / std::pow(1 - kUnit, roundings) - 1; }
 
 // Rounding the two products that a rotation adds moves the result by this share of their sizes,
@@ -23,20 +23,20 @@ inline double PairLength(const AttentionStep& step, const float* x, int64_t d) {
   return std::hypot(x[d], x[other]);
 }
 
-// The number of tokens whose rows a windowed cache no longer has after the step.
+// The number of tokens whose rows a windowed cache has dropped after the step.
 inline int64_t Dropped(const AttentionStep& step, int64_t b) {
   const int64_t total = step.total_length[static_cast<size_t>(b)];
   if (!step.windowed_cache) return 0;
   return total - WindowedCacheRows(total, step.present_capacity, step.window);
 }
 
-// The bound for every element of the output of a step that the host has executed, and whose present
-// has all keys that its queries see. `query_error` and `key_error` are the errors of the device's
-// queries and new keys compared with the host's, relative to the length of a pair.
+// Bounds for every element of the output of a step that the host has executed, whose present has
+// all keys that its queries see. `query_error` and `key_error` are the differences between the
+// device's and the host's queries and new keys, relative to the length of a pair.
 //
-// A score moves with q and k, and by float32's sum. If all scores of a row move by at most D,
-// each weight of the softmax moves by a factor between e^-2D and e^2D, and the output by the same
-// factors of the sum of weight |v|. The device rounds it, and the host may.
+// A score moves by the errors of q, k and float32's sum. If all scores of a row move by at most D,
+// each weight of the softmax moves by a factor between e^-2D and e^2D, and the output by that
+// factor of the sum of weight |v|. The device rounds the output, and the host may.
 inline std::vector<double> AttentionBounds(const AttentionStep& step, double query_error,
                                            double key_error, const Arithmetic& arithmetic = {}) {
   const int64_t dim = step.dim;

@@ -1,6 +1,6 @@
 // A device for tests with an overlay that looks to its user like mlir-air's fused decode. It
-// unpacks a token's data with its own loops and computes the logits in double. The host's writes
-// reach it only by transfers, and memory that was not written is NaN.
+// unpacks a token's data with separate loops and computes the logits in double. Only transfers
+// bring it what the host writes, and memory that no one has written is NaN.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ struct TokenResult {
   std::vector<std::vector<float>> keys, values;  // of the token, by layer: (kv head, dim)
 };
 
-// A token after a past, in double; logits and rows are rounded to bfloat16.
+// A token that follows a past, in double; logits and rows rounded to bfloat16.
 TokenResult Decode(const fused_decode::Geometry& geometry, const DenseDecoder& model,
                    std::vector<float> x);
 
@@ -55,19 +55,20 @@ class FusedDevice final : public Device {
   Counters counters() const override { return {}; }
   std::vector<std::string> NoticesFrom(size_t) const override { return {}; }
 
-  // For each overlay's path: the number of positions in its cache.
+  // The positions in an overlay's cache, by the overlay's path.
   std::map<std::string, int64_t> windows;
-  // Called before a run; if it throws, the run ends with that.
+  // Called before a run; an exception that it throws ends the run.
   std::function<void()> before_run = [] {};
   int64_t resets = 0;
   std::vector<std::string> runs;  // overlays
-  // Counts of what is alive; it may outlive the device.
+  // The live counts, which may outlive the device.
   struct Alive {
     int64_t buffers = 0, streams = 0, most_streams = 0;
   };
   std::shared_ptr<Alive> alive = std::make_shared<Alive>();
 
-  // The word that has the length, and the word that has the byte offset of its row in a region.
+  // In the words: which one has the length, and which one has the byte of the token's row in a
+  // region.
   static constexpr size_t kLengthWord = 3, kRowWord = 7;
 
  private:

@@ -20,7 +20,7 @@ struct LayerShape {
   bool skip = false;   // the layer begins with the sum of two tensors; packed only
 };
 
-// norm, queries, keys and values; attention; O; residual, norm and gated MLP; down.
+// The layer: norm, queries, keys and values; attention; O; residual, norm and gated MLP; down.
 class DecoderLayer {
  public:
   DecoderLayer(const LayerShape& shape, int64_t capacity)
@@ -48,8 +48,8 @@ class DecoderLayer {
   }
   DecoderLayer(const DecoderLayer&) = delete;
 
-  // The steps for a token x, added to `sum` if the layer begins with a sum; both may be tensors
-  // that an earlier step of the plan writes.
+  // The steps of a token x, added to `sum` if the layer begins with one; an earlier step of the
+  // plan may write either tensor.
   Plan Steps(const Values& x, const Values* sum = nullptr) {
     x_ = &x;
     sum_ = sum;
@@ -77,8 +77,8 @@ class DecoderLayer {
     return plan;
   }
 
-  // After the device has executed the plan: compares every step with the host's, from the tensors
-  // that the plan left before it, which are exact in bfloat16.
+  // Call this when the device has executed the plan. Compares every step with the host's, from the
+  // tensors that the plan left before it, which are exact in bfloat16.
   void Compare(const Arithmetic& arithmetic = {}) {
     for (Projection& projection : qkv) {
       projection.a = *x_;
@@ -164,8 +164,8 @@ class DecoderLayer {
       generator.keys = present_.keys;
       generator.values = present_.values;
     }
-    // The device rounds a normalised head, cosines and sines, and the rotated head; the host's key
-    // is rounded once. It also rounds a norm's weight if heads have zeros behind them.
+    // The device rounds a normalised head, cosines and sines, and the rotated result; the host's
+    // key is rounded once. The device also rounds a norm's weight if heads have zeros behind them.
     const bool padded = PaddedHeadDim(layer.dim) != layer.dim;
     const int roundings =
         layer.qk_norm + (layer.rotary ? 2 : layer.qk_norm) + (layer.qk_norm && padded);

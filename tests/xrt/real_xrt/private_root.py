@@ -1,6 +1,7 @@
-"""Debian sid's XRT in a separate folder, with the libc that it needs, and programs started in it.
+"""Debian sid's XRT in a private folder, with the libc that it needs, and a way to start programs
+there.
 
-`python private_root.py` makes it and prints where it is.
+`python private_root.py` creates the folder and prints its path.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ APT_HEADERS = Path(__file__).resolve().parents[3] / "cmake" / "apt_headers.sh"
 SKIP = "ORT_AIE_SKIP_REAL_XRT"
 MINIMUM = "1:2.25"
 
-# Variables that would lead a program in the root to other libraries, or to another XRT.
+# Variables that would give a program in the root other libraries, or another XRT.
 STRANGERS = ("LD_LIBRARY_PATH", "LD_PRELOAD", "XILINX_XRT", "XRT_INI_PATH")
 
 
 class NoPrivateRoot(Exception):
-    """XRT is not available here."""
+    """XRT cannot be downloaded here."""
 
 
 @dataclass(frozen=True)
 class PrivateRoot:
-    """`folder` has usr/lib in Debian's layout, because XRT finds its plugin relative to itself.
+    """`folder` has usr/lib as in Debian: XRT finds its plugin relative to itself.
 
     `include` has XRT's headers.
     """
@@ -64,10 +65,10 @@ class PrivateRoot:
         environment: Mapping[str, str] | None = None,
         name: str = "",
     ) -> subprocess.CompletedProcess[str]:
-        """Runs `program` with this root's libc and XRT, and with more folders of `libraries`.
+        """Runs `program` with this root's libc and XRT, and with further folders of `libraries`.
 
-        `name` is the path by which the program believes it was started. Every function that a
-        library needs from another is looked up at the start: a missing one ends the program.
+        `name` is the path that the program sees as its own. The loader looks up every function that
+        a library needs from another one at the start: a missing one ends the program.
         """
         path = ":".join(map(str, [self.libraries, *libraries]))
         command = [self.loader, "--argv0", name or program, "--library-path", path, program]
@@ -97,7 +98,7 @@ class PrivateRoot:
 
 
 def cache_folder() -> Path:
-    """The folder where builds keep their downloads too (cmake/Downloads.cmake)."""
+    """The folder that also holds a build's downloads (cmake/Downloads.cmake)."""
     if given := os.environ.get("ORT_AIE_CACHE_DIR"):
         return Path(given).absolute()
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -109,7 +110,7 @@ def private_root() -> PrivateRoot:
     """The root, which is created the first time and kept: later calls need no network.
 
     Raises:
-        NoPrivateRoot: apt cannot get the packages; with apt's message, and how to do without.
+        NoPrivateRoot: apt cannot get the packages. The message says why, and how to do without.
     """
     cache = cache_folder()
     headers = sorted(cache.glob("libxrt-dev-*")) or _packages(cache, "libxrt-dev")
@@ -133,13 +134,13 @@ def _packages(cache: Path, *words: str) -> list[Path]:
         reason = (done.stderr.strip().splitlines() or ["apt_headers.sh failed"])[-1]
         raise NoPrivateRoot(
             f"cannot get {', '.join(names)}: {reason}\nThese tests need Debian sid's (or Ubuntu's "
-            f"newest) XRT, by apt and over the network at the first time. {SKIP}=1 leaves them out."
+            f"newest) XRT, which apt downloads the first time. {SKIP}=1 leaves them out."
         )
     return [Path(line) for line in done.stdout.splitlines()]
 
 
 def _merge(packages: Iterable[Path], root: Path) -> Path:
-    """Copies the libraries of all `packages` into `root`, which exists completely or not at all."""
+    """Copies the libraries of all `packages` into `root`, which is either complete or absent."""
     with tempfile.TemporaryDirectory(dir=root.parent, prefix=".merging-") as beside:
         new = Path(beside) / "root"
         for package in packages:

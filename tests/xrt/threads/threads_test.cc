@@ -1,16 +1,16 @@
 // Threads that share ops and the modelled NPU, as sessions of ONNX Runtime do: generators with
-// their own KV caches on one set of ops and one target, other targets that are opened and closed
-// meanwhile, a reader of counters, and faults. Made for ThreadSanitizer; it also compares every
-// result with the host target's.
+// separate KV caches on one set of ops and one target, other targets that are opened and closed
+// meanwhile, a thread that reads counters, and faults. Made for ThreadSanitizer; every result is
+// also compared with the host target's.
 //
 //   threads_test [ROUNDS]
 //
-// Prints why and exits with status 1 if a result, a counter or a leftover is wrong.
+// Exit status 1 and a line with the reason when a result, a counter or the final state is wrong.
 //
 // All numbers are chosen so that both targets give the same results. Sums of projections are
 // integers up to 256, which bfloat16 holds; gates are 32, for which sigmoid is 1 in float32. A
-// query matches one key so much better than all others (by at least 48, and e^-48 vanishes beside
-// 1) that attention gives that key's value.
+// query matches one key so much better than all others (by 48 at least, and e^-48 vanishes beside
+// 1) that the result of attention is that key's value.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -100,11 +100,11 @@ Tensor TensorOf(DataType type, Shape shape, const void* data) {
   return {type, std::move(shape), data, true, bytes};
 }
 
-// A projection's weights: code - 8 with a scale of 1. In whole pages, so that they are pinned in
-// place, and released, while other threads allocate.
+// Weights of a projection: code - 8 with a scale of 1. In whole pages, so that they are pinned in
+// place, and freed while other threads allocate.
 class Weights {
  public:
-  // Random codes, or the same code everywhere.
+  // Random codes, or the same one everywhere.
   explicit Weights(uint32_t seed, std::optional<int> everywhere = std::nullopt)
       : pages_(static_cast<size_t>(q4nx::CeilDiv(kBytes, sizeof(Page)))) {
     std::mt19937 random(seed);
@@ -137,7 +137,7 @@ struct Settings {
   const char* log = "quiet";
 };
 
-// What a session has: ops and their target.
+// A session's ops and their target.
 class Model {
  public:
   explicit Model(const Settings& settings)
@@ -180,7 +180,7 @@ class Model {
     return y;
   }
 
-  // A cache that stays in place, with room for kCapacity tokens, or one that each call makes anew.
+  // A cache that stays in place, with room for kCapacity tokens, or one that each call recreates.
   struct Cache {
     std::vector<float> keys, values;  // (kKvHeads, rows, kDim)
     int32_t length = 0;               // tokens
@@ -263,7 +263,7 @@ class TwoThreads final : public ThreadPool {
   }
 };
 
-// A generator: a model's calls for a prompt or a token, with its own cache.
+// A generator: a model's calls for a prompt or a token, with a separate cache.
 class Generator {
  public:
   Generator(const Model& model, const Model& host, uint32_t seed)
@@ -297,7 +297,7 @@ class Generator {
     return static_cast<int32_t>(std::uniform_int_distribution<int64_t>(least, most)(random_));
   }
 
-  // Keys are +-1 each; a query is 16 times the key of some token until then, so that the scores, an
+  // Keys are +-1 each; a query is 16 times the key of some token so far, so that the scores, an
   // eighth of the product, are 128 there and about 0 +- 16 elsewhere. No value is 0.
   std::vector<float> QueriesKeysAndValues(int64_t tokens) {
     std::vector<float> qkv;
@@ -399,11 +399,11 @@ void Everybody(const Model& model, const Model& host) {
 // --- cases ---------------------------------------------------------------------------------------
 
 // Runs that had no answer when the device was removed: at most one each time, because a device does
-// one after the other. XRT would end the process with such a run, so the run stays, and its context
-// with it.
+// one after the other. XRT ends the process when such a run is destroyed, so it stays, with its
+// context.
 int64_t unanswered_runs = 0;
 
-// Everything else that ops and targets had is released with them.
+// Ops and targets give back everything else.
 void NothingIsLeft() {
   const ort_aie_sim_counts counts = Counts();
   Check(counts.buffers == 0 && counts.contexts <= unanswered_runs, counts.buffers, " buffers of ",
@@ -422,7 +422,7 @@ void NothingFails() {
   Check(Counter("retries") == retries && Counter("fallbacks") == fallbacks, NpuCounters());
 }
 
-// Each of these is cured by a fresh context, unless one hits the next attempt of another.
+// A fresh context cures each of these, unless one hits another's next attempt.
 void RunsFail() {
   const int64_t retries = Counter("retries");
   {
@@ -467,8 +467,7 @@ void TheDeviceIsRemoved() {
   }
 }
 
-// Sessions that asked for it get the error, in every thread, and may continue when the device works
-// again.
+// Every thread whose target raises errors gets one, and may continue when the device works again.
 void ErrorsAreRaised() {
   const Model host({.target = "host"}), model({.on_device_error = "raise"});
   Generator before(model, host, 41);

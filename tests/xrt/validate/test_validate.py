@@ -90,7 +90,7 @@ def test_decode_overlay_has_the_references_of_all_its_sequences(site: Site, run:
     assert len({case.sequence for case in report.designs[0].cases}) == 9
 
 
-def test_times_stand_beside_the_predicted_ones(
+def test_times_are_reported_beside_the_predicted_ones(
     site: Site, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
