@@ -28,7 +28,7 @@ HIDDEN = {  # x, layers, rows in a chunk of the LM head, KV heads of a group, he
     "gemma3-4b": (2560, 34, 2_560, 2, 256, 0),
     "qwen3-8b": (4096, 36, 8_192, 4, 128, 9),
 }
-_SHIMS = (0, 1, 6, 7)  # columns of the cores that multiply
+_SHIMS = (0, 1, 6, 7)  # columns of cores that multiply
 _QUEUES = {("S2MM", 0): 0x1D204, ("S2MM", 1): 0x1D20C, ("MM2S", 0): 0x1D214, ("MM2S", 1): 0x1D21C}
 _ATTENTION = [(3, row) for row in (2, 3, 4, 5)] + [(4, row) for row in (2, 3, 4, 5)]
 

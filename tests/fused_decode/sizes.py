@@ -5,7 +5,7 @@ from __future__ import annotations
 BLOCK = 5120
 MODELS = ("llama-3.2-1b", "llama-3.2-3b", "gemma3-4b", "qwen3-8b", "phi4-mini")
 
-# Elements of w (parts if it is split), rms and kvc for 2,048 positions; y as what comes before the
+# Elements of w (parts if it is split), rms and kvc for 2,048 positions; y as the part before the
 # logits, and the logits.
 SIZES = {
     "llama-3.2-1b": ([386_662_400], 67_648, 33_554_432, 5_120, 129_024),

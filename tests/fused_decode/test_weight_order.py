@@ -1,4 +1,4 @@
-"""Weights, caches and words in the form that mlir-air's fused decode reads, against plain loops.
+"""Weights, caches and words as mlir-air's fused decode reads them, compared with plain loops.
 
 Sizes are those of mlir-air's own table. The tests define the order of blocks a second time, from
 the reader's side: what core (cx, cy) gets through its channel, block after block.
@@ -51,7 +51,7 @@ def test_a_model_that_nobody_built_is_refused() -> None:
 
 
 def stream(packed: Bytes, at: int, rows: int, columns: int, channels: int) -> Iterator[Any]:
-    """Blocks of a phase as its cores get them: (row block, column block, block).
+    """A phase's blocks as its cores get them: (row block, column block, block).
 
     Each of four columns of cores has a share that begins at a quarter of the phase. With two
     channels, the first half of the share goes to the two lower cores, the second to the others.

@@ -1,4 +1,4 @@
-"""Design packages: what is written is read again; what does not fit is named."""
+"""Design packages: they are read back as written, and errors name what does not fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the compiler reports is compared with all that was printed."""
+"""The compiler's report is compared with everything that was printed."""
 
 from __future__ import annotations
 

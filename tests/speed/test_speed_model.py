@@ -1,4 +1,5 @@
-"""Models composed of operators, the fit of the constants, and the model against the papers."""
+"""Models composed of operators, the fit of the constants, and the model compared with the
+papers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The designs' closed forms against figures worked out by hand."""
+"""The designs' closed forms compared with figures worked out by hand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ort_aie_ep.npu.speed.operators import Machine, Step
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 
-BLOCK_CYCLES = 1280  # 5,120 bytes at 4 bytes a cycle
+BLOCK_CYCLES = 1280  # 5,120 bytes at 4 bytes per cycle
 
 
 def test_within_a_step_the_slowest_decides_and_steps_follow_each_other() -> None:
@@ -35,7 +35,7 @@ def test_a_task_and_the_start_of_an_operator_cost_what_their_writes_cost() -> No
 
 
 def test_fused_dqp_streams_whole_rounds() -> None:
-    # 2048 x 2048 on 16 cores: 64 block rows, so 4 rounds; 8 blocks deep; 2 cores a channel.
+    # 2048 x 2048 on 16 cores: 64 block rows, so 4 rounds; 8 blocks deep; 2 cores per channel.
     _, steady = op.fused_dqp(2048, 2048)
     assert steady.streams == 4 * (8 * 2 * BLOCK_CYCLES + costs.GATE_PIPELINED.value)
     assert steady.kernels == 4 * 8 * PUBLISHED.dqp_block
@@ -116,7 +116,7 @@ def test_dequant_is_bound_by_its_output() -> None:
     assert step.streams == 4 * 8192
     assert step.kernels == 4 * 2115
     assert (step.read, step.write) == (128 * 5120, 128 * 16384)
-    (more,) = op.dequant(1024 + 32, 1024)  # one column has a four more, so all do
+    (more,) = op.dequant(1024 + 32, 1024)  # one column has one more group, so all do
     assert more.write == 160 * 16384
 
 
@@ -137,14 +137,14 @@ def test_gemm_of_a_clamped_tail_costs_a_whole_pass_and_k_is_padded() -> None:
 
 
 def test_flow_qkv_sweeps_causally() -> None:
-    # Head dimension 128, group 4: 64 rows hold 16 queries of 4 heads, 64 a super-chunk; 16 keys a
-    # chunk. Two super-chunks see 64 and 128 keys: 4 + 8 chunks; 8 KV heads are two turns.
+    # Head dimension 128, group 4: 64 rows hold 16 queries of 4 heads, 64 per super-chunk; 16 keys
+    # per chunk. Two super-chunks see 64 and 128 keys: 4 + 8 chunks; 8 KV heads are two turns.
     body, between = op.flow_qkv(128, 0, heads=32, kv_heads=8, head_dim=128, window=None)
     assert body.streams == 2 * 12 * 1024
     assert body.read == 2 * 8 * 12 * 4096
     assert body.kernels == pytest.approx(2 * 12 * 64 * 16 * 128 / costs.FLOW_QKV_RATE.value)
     assert body.commands == (2 * 2 - 1) * 4 * 10 * op.TASK
-    # 64 rows of 128, two cores a channel, in each of 4 sweeps.
+    # 64 rows of 128, two cores per channel, in each of 4 sweeps.
     assert between.streams == 4 * 2 * 64 * 128 * 2 / 4
 
 
@@ -162,10 +162,10 @@ def test_flow_qkv_without_a_mask_sees_all_keys_and_with_a_window_few() -> None:
 
 
 def test_flow_qkv_divides_a_group_over_rows_of_cores_that_would_be_idle() -> None:
-    # Gemma3-1B: 4 query heads on one KV head become 4 heads of one query head each: 32 queries a
-    # chunk, 128 a super-chunk, one turn. All four read K and V.
+    # Gemma3-1B: 4 query heads on one KV head become 4 heads of one query head each: 32 queries per
+    # chunk, 128 per super-chunk, one turn. All four read K and V.
     body, _ = op.flow_qkv(128, 0, heads=4, kv_heads=1, head_dim=256, window=None)
-    assert body.streams == 16 * 1024  # 128 keys, 8 a chunk
+    assert body.streams == 16 * 1024  # 128 keys, 8 per chunk
     assert body.read == 2 * 4 * 16 * 4096
 
 
@@ -183,7 +183,7 @@ def test_a_head_too_wide_for_the_designs_is_refused() -> None:
 
 def test_vector_operators_are_bound_by_channel_kernel_or_tasks() -> None:
     (norm,) = op.rms_norm(10, 2048)
-    assert norm.streams == 10 * 2048  # residual and weight on one channel: 8,192 bytes a row
+    assert norm.streams == 10 * 2048  # residual and weight on one channel: 8,192 bytes per row
     assert norm.kernels == pytest.approx(10 * (2 * (438 + 150) + 3 * 520))
     assert norm.commands == 9 * 4 * op.TASK
     (gate,) = op.gated(1, 8192, gelu=False)

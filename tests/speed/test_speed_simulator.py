@@ -1,4 +1,4 @@
-"""The closed forms of the performance model against the simulator, which executes the designs."""
+"""The performance model's closed forms compared with the simulator, which executes the designs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The NPU targets as a session sees them: options, what is told of faults, counters, the trace."""
+"""The NPU targets as a session sees them: options, reports of faults, counters, the trace."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ print(json.dumps(result))
 
 
 def project(script: str = PROJECT, **environment: str) -> tuple[dict[str, Any], list[str]]:
-    """(what the process says, its lines on stderr)"""
+    """(what the process prints, its lines on stderr)"""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("ORT_AIE_")}
     done = subprocess.run(
         [sys.executable, "-c", script, str(OPS), str(OPS.parent)], env=clean | environment,
@@ -61,7 +61,7 @@ def project(script: str = PROJECT, **environment: str) -> tuple[dict[str, Any], 
 
 
 # Both targets round activations to bfloat16 and accumulate in float32. The NPU's output is a
-# bfloat16, and so may its dequantised weights be: 2^-8 and 2^-9 of the mass.
+# bfloat16, and its dequantised weights may be too: 2^-8 and 2^-9 of the mass.
 BOUND = 2.0**-8 + 2.0**-9
 
 
@@ -84,7 +84,7 @@ def test_projection_on_the_modelled_npu(tmp_path: Path) -> None:
 
 @SIMULATED
 def test_counters_are_kept_when_the_last_session_closes(tmp_path: Path) -> None:
-    # Asking before would load the library, and hold it.
+    # A call before would load the library and keep it open.
     script = PROJECT.replace(
         'result = {"before": asdict(ort_aie_ep.npu_counters())}', "result = {}"
     )

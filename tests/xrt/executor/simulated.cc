@@ -1,5 +1,5 @@
-// A decoder layer on the modelled NPU, by the library that has it as a target: the argument
-// MANIFESTS is its path. Not among the cases of every day, for it takes the library.
+// A decoder layer on the modelled NPU, through the library that has it as a target: the argument
+// MANIFESTS is its path. It needs the library, so it is not one of the everyday cases.
 #include <dlfcn.h>
 
 #include <cstdlib>
