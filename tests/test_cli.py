@@ -479,7 +479,7 @@ def test_explain_ep_needs_a_newer_onnxruntime(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_explain_ep_is_for_models_that_are_not_compiled(compiled: Path) -> None:
-    assert "is compiled: the execution provider is for" in mistake("explain", compiled, "--ep")
+    assert "is compiled: the execution provider is only for" in mistake("explain", compiled, "--ep")
 
 
 # --- doctor ---

@@ -38,7 +38,8 @@ def step_by_step(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def logits(folder: Path, target: str, prompt: np.ndarray, tokens: list[int]) -> np.ndarray:
-    """(1 + len(tokens), vocabulary) float64: after the prompt, and after each of `tokens`."""
+    """Logits (1 + len(tokens), vocabulary), float64: after the prompt, and after each of
+    `tokens`."""
     options = session_options()
     options.register_custom_ops_library(str(ort_aie_ep.library_path()))
     options.add_session_config_entry("ort_aie.target", target)
@@ -96,7 +97,7 @@ def test_a_long_prompt_and_tokens_are_those_of_the_host(
     bound = 2.0**-7 * np.sqrt(6 * layers) * host.std(axis=1)
     error = np.sqrt(((sim - host) ** 2).mean(axis=1))
     if plan:
-        # Residuals of tokens stay on the device, and their sums, two a layer, are bfloat16: they
+        # Residuals of tokens stay on the device, and their sums, two per layer, are bfloat16: they
         # move by up to 2^-8, and by less than 2^-9 in the root of the mean of squares
         # (docs/architecture.md, Numerics). That is less than the above, but some tokens of this
         # model are several times as sensitive to any rounding as others (in float64, each of the
@@ -110,7 +111,7 @@ def test_a_long_prompt_and_tokens_are_those_of_the_host(
     assert error.max() > 0  # another arithmetic, so the bits differ from the host's
     assert after.fallbacks == before.fallbacks
     assert set(after.host_steps) - set(before.host_steps) <= {"rows of an embedding"}
-    # Queries, keys and values; attention; O; gate and up; down; and logits.
+    # Queries, keys and values; attention; O; gate and up; down; logits.
     assert after.device_steps - before.device_steps == (1 + TOKENS) * (5 * layers + 1)
 
 

@@ -38,7 +38,7 @@ def compiled(library: Path, *words: str | Path) -> Path:
 
 @pytest.fixture
 def core(tmp_path: Path) -> Path:
-    """A core library, and beside it a target that needs XRT, which is in tmp_path/xrt/lib."""
+    """A core library, and beside it a target that needs the XRT in tmp_path/xrt/lib."""
     (tmp_path / "xrt/lib").mkdir(parents=True)
     xrt = compiled(tmp_path / "xrt/lib" / XRT, f"-Wl,-soname,{XRT}")
     compiled(tmp_path / "libort_aie_xrt.so", xrt)

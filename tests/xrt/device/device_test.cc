@@ -76,7 +76,7 @@ std::string Npu() {
   return name != nullptr ? name : "npu2";
 }
 
-// The overlay that an executor decodes with.
+// The overlay with which an executor decodes.
 std::string Decoder() { return Npu() == "npu1" ? "fused_dqp" : "decode"; }
 
 std::shared_ptr<Device> Open(const std::string& packages = "packages") {
@@ -265,7 +265,7 @@ void OthersNeedNoPackages() {
   problem.Verify();
 }
 
-// The matvecs of several problems on the first one's x, in one plan.
+// The matvecs of several problems with the first one's x, in one plan.
 void RunTogether(Device& device, std::vector<Problem>& problems, const std::vector<size_t>& order) {
   npu::Plan plan;
   std::vector<Buffer*> buffers = {problems[0].x.get()};
@@ -317,7 +317,7 @@ void ListsHave24RunsAtMost() {
   CHECK(counters.runs == 25 && counters.submissions == (Npu() == "npu1" ? 25 : 2));
 }
 
-// The manifest of packages `slow` says that memory is slow, so that a plan is more than one run.
+// The manifest of packages `slow` declares slow memory, so that a plan is more than one run.
 void LongPlansAreSeveralRuns() {
   const auto device = Open("slow");
   constexpr size_t kSteps = 30;
@@ -447,7 +447,7 @@ void BuffersAreUsedAgain() {
   CHECK(CountersOfProcess().buffers == 0 && CountersOfProcess().buffer_bytes == 0);
 }
 
-// The weights as ONNX Runtime maps them: privately writable.
+// The weights, mapped privately and writable as in ONNX Runtime.
 struct Weights {
   explicit Weights(const std::string& name = "w") {
     const std::string path = folder + "/" + name;

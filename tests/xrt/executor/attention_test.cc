@@ -1,4 +1,4 @@
-// Attention of tokens and prompts.
+// Attention for tokens and prompts.
 #include "generator.h"
 #include "targets/npu/kv_copies.h"
 
@@ -72,7 +72,7 @@ void PromptsOfAnyLength() {
   }
 }
 
-// The cache grows from 256 rows on the device; the model's limit is the present's.
+// On the device the cache grows from 256 rows; the present has the model's limit.
 void ContextUpToTheLimit() {
   const Layer layer{.heads = 1, .kv_heads = 1};
   for (const int64_t capacity : {0, 257, 264}) {

@@ -44,10 +44,10 @@ constexpr double kUnit = 0x1p-8;  // largest relative error of a rounding to bfl
 struct Arithmetic {
   double product = 0;               // of a projection, relative to the sum of its products' sizes
   double norm = 0, activation = 0;  // relative
-  double gate = 0;                  // the same for each unit of an activation's argument
+  double gate = 0;                  // the same, for each unit of an activation's argument
   double rotation = 0;              // relative to the length of the pair that is rotated
   double weight = 0;                // of a softmax's weights, relative
-  double score = 0;                 // the same for each unit of the largest score
+  double score = 0;                 // the same, for each unit of the largest score
 };
 
 template <typename... Parts>
@@ -79,7 +79,8 @@ struct Values {
 // Exact in bfloat16, so that neither the type nor a rounding to bfloat16 changes the values.
 std::vector<float> Exact(int64_t count, float step = 0.125f, int most = 15);
 
-// Blocks of random codes; scales from 0.005 to 0.02, each minimum minus half of the largest code's.
+// Blocks of random codes; scales from 0.005 to 0.02; each minimum is minus half the largest code's
+// value.
 std::vector<uint8_t> Weights(int64_t n, int64_t k, WeightForm form = WeightForm::kQ4NX);
 
 void Near(const char* what, const Values& got, const Values& want,

@@ -17,7 +17,7 @@ struct Family {
   const char* name;
   bool packed = false;        // one projection to queries, keys and values
   bool qk_norm = false;       // of heads
-  bool norms_behind = false;  // of attention's and the MLP's results; an embedding that is scaled
+  bool norms_behind = false;  // norms of attention's and the MLP's results; a scaled embedding
   bool gelu = false;
   int64_t rotary_dim = 0;  // 0: all
   int64_t window = 0;      // of five layers in six with norms_behind, else of all

@@ -79,7 +79,7 @@ void TokensOfDecoders() {
         const int64_t rows = 2 * row + 2 * RoundUp(packed + row, q4nx::kBlockCols);
         const int64_t logits = 2 * RoundUp(Decoder::kVocabulary, q4nx::kBlockCols);
         Check(moved.from <= layers * rows + logits, of("bytes from the device"), moved.from);
-        // The embedding, as a row to normalise and as a residual; cosines and sines.
+        // The embedding, as a row to normalise and as a residual, and cosines and sines.
         if (token > 0)
           Check(moved.to <= 4 * Decoder::kHidden + 512, of("bytes to the device"), moved.to);
         if (token == 1) buffers = bench.device->counters().buffers;

@@ -21,7 +21,7 @@ constexpr int64_t kVocabulary = 700, kCapacity = 48, kPast = 5, kWindow = 40;
 
 struct Variant {
   const char* name;
-  bool gemma = false;     // four norms a layer, norms of heads, GELU, windowed caches
+  bool gemma = false;     // four norms per layer, norms of heads, GELU, windowed caches
   bool separate = false;  // projections of queries, keys and values
   bool in_place = true;   // past and present are one buffer
   int64_t rotary_dim = 64;
@@ -231,7 +231,7 @@ class Model {
     return rows;
   }
 
-  // The row of the token in a present.
+  // The token's row in a present.
   std::vector<float> NewRow(const Values& cache) const {
     const std::vector<float> all = cache.floats();
     std::vector<float> row;

@@ -272,7 +272,7 @@ void FusedDevice::Token(int64_t positions, int64_t length, std::span<Buffer* con
         Floats(Unpacked(packed(), at, g.hidden / 32, g.intermediate / 256, channels_).data(),
                g.hidden, g.intermediate);
     for (int64_t norm = 0; norm < g.norms; ++norm) layer.norms.push_back(take(g.hidden));
-    // Regions: keys of the first half of the heads, of the second, values of both.
+    // Regions: keys of the first half of the heads, keys of the second, values of both.
     const uint16_t* const regions = cache + l * 4 * positions * half_heads;
     for (int64_t p = 0; p < length - 1; ++p) {
       for (int64_t region = 0; region < 4; ++region) {

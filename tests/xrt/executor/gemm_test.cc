@@ -130,7 +130,7 @@ void WeightsOfAPromptAreDequantisedTogether() {
   }
 }
 
-// A gated projection that shares one of its matrices with a projection before it.
+// A gated projection that shares one of its matrices with an earlier projection.
 void AWeightThatProjectionsShare() {
   ExecutorOptions options;
   options.weight_bytes = 2 * 256 * 512;  // of one matrix

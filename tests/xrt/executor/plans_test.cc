@@ -92,7 +92,7 @@ void ALayerIsOneSubmission() {
       bench.device->sequences.clear();
       const Values x(layer.type, Exact(shape.hidden));
       const Token counted = Execute(bench, decoder.Steps(x));
-      // Activations, three or five matrices and the cache, four or two matrices more.
+      // Activations, three or five matrices and the cache, and four or two more matrices.
       Check(counted.submissions == 1 && counted.runs == 2, "one submission of two runs, got ",
             counted.submissions, " of ", counted.runs);
       decoder.Compare();
@@ -101,7 +101,7 @@ void ALayerIsOneSubmission() {
     // The norm of queries, keys and values is computed once.
     std::vector<std::string> expected = {"rms_norm"};
     expected.insert(expected.end(), decoder.qkv.size(), "matvec");
-    // Three or five heads of 64 are two or four, and one.
+    // Three or five heads of 64 run as two or four, and one.
     const int64_t parts = layer.kv_heads % 2 == 0 || layer.kv_heads == 1 ? 1 : 2;
     if (layer.rotary || layer.qk_norm) {
       expected.insert(expected.end(), layer.kv_heads == 3 ? 3 : 2, "rope");
@@ -239,7 +239,7 @@ void ABatchPreparedOnTheDevice() {
       host.past_value = host.present_value = values.data();
       host.output = want.data();
       HostTarget().Execute({host}, kThreads);
-      // As of one row: DecoderLayer::CompareAttention.
+      // As for one row: DecoderLayer::CompareAttention.
       const int roundings = layer.qk_norm + (layer.rotary ? 2 : layer.qk_norm);
       const double query = Roundings(roundings), key = Roundings(roundings + 1);
       Near("output", output, want, AttentionBounds(host, query, key));

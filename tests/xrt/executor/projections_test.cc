@@ -1,4 +1,4 @@
-// Projections of a token and of a prompt.
+// Projections for a token and for a prompt.
 #include <algorithm>
 
 #include "projection.h"
@@ -142,7 +142,7 @@ void CopiedWeightsAreKept() {
         bench.Run({gated.Step()});
         bench.Run({few.Step()});
       }
-      // W and U of 256 x 512, and 128 out-features of which 96 are zeros.
+      // W and U of 256 x 512, and 128 out-features, 96 of them zeros.
       const Counters counters = bench.device->counters();
       const int64_t blocks = 2 * 8 * 2 + 4 * 2;
       // A plan has them in one buffer, and keeps a second one for its rows, of a few kilobytes.

@@ -23,7 +23,7 @@ constexpr Arithmetic kModelled{.product = 0x1p-16,
                                .weight = kUnit + kLimbs + 1e-4,
                                .score = kLimbs};
 
-// Of a counter in JSON.
+// The value of a counter in JSON.
 int64_t Count(const std::string& counters, const std::string& name) {
   const size_t at = counters.find("\"" + name + "\":");
   Check(at != std::string::npos, "no counter ", name, " in ", counters);

@@ -22,7 +22,7 @@ K, N = 512, 64
 
 
 def model() -> bytes:
-    """A graph of one Q4NXMatMul: A (1, K) float32 to Y (1, N)."""
+    """A graph with one Q4NXMatMul: A (1, K) float32 to Y (1, N)."""
     rng = np.random.default_rng(6)
     scales = rng.uniform(0.01, 0.1, (N, K // 32)).astype(np.float32).view(np.uint32) >> 16
     minima = np.full((N, K // 32), 0xBF00, np.uint16)  # -0.5 as bfloat16

@@ -1,4 +1,4 @@
-"""Inputs of the tests here: one matvec of fused_dqp, and a stream that never ends."""
+"""Inputs of the tests in this folder: one matvec of fused_dqp, and a stream that never ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// Uses the stand-in of XRT as a program would use XRT: one case a process, named by the first
+// Uses the stand-in for XRT as a program would use XRT: one case per process, named by the first
 // argument; the second is a folder with the design packages of the modelled NPU (packages/DEVICE)
 // and the buffers of one matvec (words, x, w, bias; result and `deadlock`, a stream that waits for
 // ever).
@@ -36,7 +36,7 @@
 namespace {
 
 constexpr uint64_t kTransaction = 3;
-constexpr unsigned kWait = 8000;  // ms, more than the watchdog takes
+constexpr unsigned kWait = 8000;  // ms, longer than the watchdog allows
 
 std::string folder;
 
@@ -463,7 +463,7 @@ void KindsOfBuffers() {
   xrt::bo large(matvec.device, 60 << 20, Flags::cacheable, instructions);
   Refused(ENOMEM, "CREATE_BO",
           [&] { xrt::bo(matvec.device, 5 << 20, Flags::cacheable, instructions); });
-  // No device has this much.
+  // No device has this much memory.
   Refused(ENOMEM, "CREATE_BO",
           [&] { xrt::bo(matvec.device, size_t{1} << 40, Flags::host_only, data); });
 }

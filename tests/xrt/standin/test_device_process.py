@@ -232,7 +232,7 @@ def test_overlays_that_cannot_be_loaded(packages: Path, tmp_path: Path) -> None:
 
 
 def test_kernels_of_one_overlay_change_the_configuration(tmp_path: Path) -> None:
-    """Packages that share an xclbin: in one context, a run of another kernel loads its PDI."""
+    """With packages that share an xclbin, a run of another kernel loads its PDI, in one context."""
     designs = {name: make_design(name, device("npu2")) for name in ("dequant", "fused_dqp")}
     dequant, fused = write_simulated_packages(tmp_path, designs)
     assert dequant.manifest["uuid"] == fused.manifest["uuid"]
@@ -303,7 +303,7 @@ def test_requests_come_line_by_line_until_a_stop() -> None:
 def test_damaged_requests_are_answered(
     packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # where a changed name of a folder leads
+    monkeypatch.chdir(tmp_path)  # in case a changed folder name leads there
     host = Host()
     package = packages / "npu2" / "fused_dqp"
     run = Matvec(host, package)

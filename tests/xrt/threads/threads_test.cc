@@ -61,7 +61,7 @@ void Check(bool condition, const Parts&... parts) {
 
 // --- the stand-in of XRT -------------------------------------------------------------------------
 
-// A function of the library that the loader has loaded, or will load.
+// A function of the library that the loader has loaded or will load.
 template <typename Function>
 Function* OfStandIn(const char* name) {
   static void* const library = dlopen(
@@ -85,7 +85,7 @@ void Inject(const char* faults) {
   Check(inject(faults) == 0, "the faults ", faults, " are not understood");
 }
 
-// A number of the sim target's counters.
+// One of the sim target's counters.
 int64_t Counter(const std::string& name) {
   const std::string all = NpuCounters(), key = "\"" + name + "\":";
   const size_t at = all.find(key);
@@ -247,7 +247,7 @@ class Model {
   const FlowAttention attention_;
 };
 
-// --- those who use it ----------------------------------------------------------------------------
+// --- users of the target -------------------------------------------------------------------------
 
 // The caller and one more thread.
 class TwoThreads final : public ThreadPool {
@@ -281,7 +281,7 @@ class Generator {
     std::vector<int32_t> ids(static_cast<size_t>(tokens));
     for (int32_t& id : ids) id = Pick(0, kOut - 1);
     Compare("gather", model_.Gather(ids), host_.Gather(ids));
-    // Eight ones a row.
+    // Eight ones per row.
     std::vector<float> x(static_cast<size_t>(tokens * kIn));
     for (int64_t i = 0; i < 8 * tokens; ++i) x[static_cast<size_t>(32 * i + Pick(0, 31))] = 1;
     Compare("projection", model_.Project(x, threads), host_.Project(x, one));

@@ -1,4 +1,4 @@
-"""A stand-in of the module pyxrt whose device is the simulator.
+"""A stand-in for the module pyxrt whose device is the simulator.
 
 `Recorder(...)` is the module: names and signatures are `pyxrt_signatures`, everything else raises
 AttributeError. It is as strict as the driver: the host's and the device's bytes of a buffer are

@@ -61,8 +61,8 @@ SIGNATURES: dict[str, Overloads] = {
     "runlist.wait": Overloads(((),), f"{CPP}: None; no bad state, it raises"),
 }  # fmt: skip
 
-#: Values of enumerations in the order of the binding; the numbers are those of XRT 2.25's ert.h
-#: and of facts that the driver's interface fixes.
+#: Values of enumerations in the order of the binding; the numbers are those of XRT 2.25's ert.h,
+#: and values that the driver's interface fixes.
 STATES = {
     "NEW": 1, "QUEUED": 2, "COMPLETED": 4, "ERROR": 5, "ABORT": 6, "SUBMITTED": 7, "TIMEOUT": 8,
     "NORESPONSE": 9, "SKERROR": 10, "SKCRASHED": 11,

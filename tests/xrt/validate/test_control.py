@@ -50,7 +50,7 @@ def test_constants_come_out_as_the_simulator_has_them(found: dict[str, Measureme
         "TCT_WAIT", "GATE_IDLE", "GATE_PIPELINED", "BD_SETUP", "LOCK_ACQUIRE",
     ):  # fmt: skip
         want = costs.all_costs()[name].value
-        # Exact but for the clock's float64: differences of 1e-6 in times of 1e-3.
+        # Exact except for the clock's float64: differences of 1e-6 in times of 1e-3.
         assert value(found, name) == pytest.approx(want, rel=1e-3), name
         assert found[name].in_costs == want
         assert found[name].unit == costs.all_costs()[name].unit

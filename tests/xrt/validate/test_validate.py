@@ -1,4 +1,4 @@
-"""`ort-aie validate` against a recorder of pyxrt, whose device is the simulator."""
+"""`ort-aie validate` on a recorder of pyxrt, whose device is the simulator."""
 
 from __future__ import annotations
 
