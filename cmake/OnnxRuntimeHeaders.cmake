@@ -4,7 +4,7 @@
 #   ort_aie_find_headers(target)
 #   target_link_libraries(mine PRIVATE ${target})      # OnnxRuntime::Headers
 #
-# Four ways, in this order; the first that works is taken, and a STATUS line says which:
+# Four ways, in this order. The first that works wins, and a STATUS line says which:
 #
 #   path     ORT_AIE_ONNXRUNTIME_INCLUDE_DIR, the directory that has onnxruntime_c_api.h
 #   system   an installed libonnxruntime-dev, or the same files on CMake's search path
@@ -166,7 +166,7 @@ function(_ort_aie_headers_from_archive directory_out detail_out problem_out)
     set(work "${cache}/.archive-${work}")
     _ort_aie_unpack_archive("${url}" "${sha256}" "${work}" problem)
     if(problem STREQUAL "")
-      # Whoever comes second finds the first one's directory, and it has the same content.
+      # If two processes get here, the second finds the first one's directory, with the same content.
       file(RENAME "${work}/headers" "${destination}" RESULT problem)
       _ort_aie_newest_below(directory "${destination}")
     endif()
@@ -206,7 +206,7 @@ function(_ort_aie_unpack_archive url sha256 work problem_out)
                   WORKING_DIRECTORY "${work}/tree" RESULT_VARIABLE failed OUTPUT_QUIET ERROR_QUIET)
   _ort_aie_newest_below(directory "${work}/tree")
   if(failed OR directory STREQUAL "")
-    set(${problem_out} "${url} is no archive with ONNX Runtime headers of ORT_API_VERSION \
+    set(${problem_out} "${url} is not an archive with ONNX Runtime headers of ORT_API_VERSION \
 ${_ORT_AIE_MINIMUM_API} or newer" PARENT_SCOPE)
     return()
   endif()
@@ -216,8 +216,8 @@ ${_ORT_AIE_MINIMUM_API} or newer" PARENT_SCOPE)
   set(${problem_out} "" PARENT_SCOPE)
 endfunction()
 
-# Defines OnnxRuntime::Headers and puts its name into TARGET_OUT. Sets besides, for whoever reports
-# on the build: ORT_AIE_HEADERS_INCLUDE_DIR, ORT_AIE_HEADERS_API_VERSION, ORT_AIE_HEADERS_SOURCE
+# Defines OnnxRuntime::Headers and puts its name into TARGET_OUT. For reports on the build it also
+# sets ORT_AIE_HEADERS_INCLUDE_DIR, ORT_AIE_HEADERS_API_VERSION, ORT_AIE_HEADERS_SOURCE
 # (path, system, apt or archive) and ORT_AIE_HEADERS_DETAIL.
 function(ort_aie_find_headers target_out)
   _ort_aie_setting(ORT_AIE_HEADERS_FROM from)

@@ -7,8 +7,8 @@
 #     target_link_libraries(mine PRIVATE ${target})      # XRT::coreutil
 #   endif()
 #
-# Three ways, in this order; the first that works is taken, and a STATUS line says which, or why
-# there is none:
+# Three ways, in this order. The first that works wins, and a STATUS line says which, or why none
+# did:
 #
 #   path     ORT_AIE_XRT_DIR, a prefix: include/xrt/xrt_device.h and lib/libxrt_coreutil.so
 #   system   an installed libxrt-dev, or AMD's own in /opt/xilinx/xrt
@@ -161,8 +161,8 @@ function(_ort_aie_xrt_from_apt include_out library_out detail_out problem_out)
   set(${detail_out} "${package}" PARENT_SCOPE)
 endfunction()
 
-# Sets FOUND_OUT, and when it is true defines XRT::coreutil and puts its name into TARGET_OUT. Sets
-# besides, for whoever reports on the build: ORT_AIE_XRT_INCLUDE_DIR, ORT_AIE_XRT_LIBRARY,
+# Sets FOUND_OUT, and if it is true defines XRT::coreutil and puts its name into TARGET_OUT. For
+# reports on the build it also sets ORT_AIE_XRT_INCLUDE_DIR, ORT_AIE_XRT_LIBRARY,
 # ORT_AIE_XRT_VERSION and ORT_AIE_XRT_SOURCE (path, system, apt or none).
 function(ort_aie_find_xrt target_out found_out)
   _ort_aie_setting(ORT_AIE_XRT_FROM from)
@@ -209,10 +209,10 @@ function(ort_aie_find_xrt target_out found_out)
   if(NOT TARGET XRT::coreutil)
     # IMPORTED: consumers see a system include directory, free of their warning flags.
     add_library(XRT::coreutil SHARED IMPORTED GLOBAL)
-    # XRT of a newer distribution wants a newer libc than this machine's; that is settled where the
-    # program runs. Not so what a consumer wants of XRT: 2.25's headers declare functions that its
-    # library does not have (run::aie_error::data), and a library of ours that wants one would be
-    # linked and never load. The sanitizers' runtimes come from the program, so there it is let pass.
+    # XRT of a newer distribution needs a newer libc than this machine's, which the machine that runs
+    # the program must have. A consumer's own use of XRT is checked here: 2.25's headers declare
+    # functions that its library lacks (run::aie_error::data), and a library that needs one would
+    # link but never load. The sanitizers' runtimes come from the program, so that build is exempt.
     set(all_defined LINKER:-z,defs)
     if(ORT_AIE_SANITIZE)
       set(all_defined "")

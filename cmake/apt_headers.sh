@@ -11,7 +11,7 @@
 # every unpacked package, CACHE_DIR/PACKAGE-VERSION, on stdout. When that fails, the last line on
 # stderr is "apt_headers: REASON" and the exit status is 1.
 #
-# apt runs with lists, state, cache and sources of its own; the machine's are read, never written.
+# apt runs with separate lists, state, cache and sources; the machine's are read, never written.
 # The mirror and its Signed-By are those of the machine's own configuration. Only suites are added,
 # without --own-release: sid and experimental on Debian, devel on Ubuntu.
 #
@@ -183,7 +183,7 @@ unpack() {
       dpkg-deb -x "$work/download/$package"_*.deb "$unpacked" &&
       chmod -R u+rwX,go+rX "$unpacked" || fail "cannot unpack $package $version into $cache"
     rm "$work/download/$package"_*.deb
-    # Whoever comes second finds the first one's directory, and it has the same content.
+    # If two processes get here, the second finds the first one's directory, with the same content.
     mv -T "$unpacked" "$destination" 2>/dev/null || [[ -d $destination ]] ||
       fail "cannot write $destination"
     rm -rf "$unpacked"

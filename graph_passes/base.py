@@ -159,7 +159,7 @@ def aie_node(
 
 
 def put_in_place(old: ir.Node, *new: ir.Node) -> None:
-    """Puts nodes in the place of `old`. The outputs of the last node take the names, types and
+    """Puts nodes in place of `old`. The outputs of the last node take the names, types and
     shapes of old's outputs; nothing reads outputs of `old` that the last node lacks."""
     graph = old.graph
     assert isinstance(graph, ir.Graph)

@@ -1,4 +1,4 @@
-"""Bodies of If, Loop and Scan as models of their own, so that each pass sees one graph at a time.
+"""Bodies of If, Loop and Scan as separate models, so that each pass sees one graph at a time.
 
 Before: a node with graphs among its attributes, whose nodes read values of the graphs around them
 After:  while passes run, the node has a separate domain and no graphs, and takes the values that

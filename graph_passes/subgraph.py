@@ -74,7 +74,7 @@ class Part:
             value.shape = None
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
-        options.log_severity_level = 4  # what fails is told in the reason
+        options.log_severity_level = 4  # the reason says what fails
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         proto = ir.to_proto(ir.Model(graph, ir_version=model.ir_version))
         try:

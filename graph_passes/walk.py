@@ -1,4 +1,4 @@
-"""Questions about a graph: what nodes and values are, where a value comes from, who reads it.
+"""Questions about a graph: what nodes and values are, where a value comes from, what reads it.
 
 Here: code that walks a graph, for all passes. Not here: code that changes one.
 """
@@ -113,7 +113,7 @@ def constant_array(value: ir.Value | None) -> Array | None:
     return None if tensor is None else tensor.numpy()
 
 
-# --- who gives a value, and who reads it ----------------------------------------------------------
+# --- what gives a value, and what reads it --------------------------------------------------------
 
 
 def producer(value: ir.Value) -> ir.Node:

@@ -82,7 +82,7 @@ def eighth(size: Size) -> Size:
 
 
 def padded(size: Size) -> Size:
-    """What GEMM is asked for: K to 256 and N to 32 with zeros, as paper 5 pads 50304 to 50432."""
+    """GEMM's shape: K to 256 and N to 32 with zeros, as paper 5 pads 50304 to 50432."""
     m, k, n = size
     return m, -(-k // gemm.SLAB) * gemm.SLAB, -(-n // gemm.PART) * gemm.PART
 

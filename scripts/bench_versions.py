@@ -2,7 +2,7 @@
 
 A and B are PYTHON=FOLDER: the Python of an environment with that version installed, and a model
 from the builder (past and present share memory). The model is either compiled, or a source, which
-runs through the execution provider. Each side has a process of its own, because the threads of a
+runs through the execution provider. Each side has a separate process, because the threads of a
 session spin on cores that another session in the same process needs. Both measure in interleaved
 turns of half a second, because memory is not equally fast all the time. Prints the milliseconds of
 ONNX Runtime's `run` (median over turns), and B's time relative to A's: the median of the ratios of

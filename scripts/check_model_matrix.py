@@ -11,7 +11,7 @@ float32 sums are the reference. The script measures the distance of ONNX Runtime
 the reference, with 8-bit activations (accuracy_level 4), and the distances of the compiled model
 with either numerics and of the source with the execution provider. It records them in
 WORK/results/KIND/CASE.json, with the operators of the compiled model, and the nodes that were left
-and why. Every case has a process of its own. Cases that have a result are skipped; --again runs
+and why. Every case has a separate process. Cases that have a result are skipped; --again runs
 them again. Exits with 1 if numbers of a case are wrong, or if it does not compile or run although
 its source does.
 """

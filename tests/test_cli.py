@@ -416,7 +416,7 @@ def test_explain_and_compile_tell_of_plans_or_that_there_are_none(tmp_path: Path
     assert "1 plan of 12 steps" in succeeded("compile", LLAMA, tmp_path / "plan").stderr
     result = succeeded("compile", LLAMA, tmp_path / "steps", "--no-plan")
     assert "1 plan" not in result.stderr
-    assert "no plans: each operator is a node of its own" in (
+    assert "no plans: each operator is a separate node" in (
         succeeded("explain", tmp_path / "steps").stderr
     )
 

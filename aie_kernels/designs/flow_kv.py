@@ -102,7 +102,7 @@ def place(design: Design, column: int = 0) -> int:
     if columns < 2:
         raise DesignError(
             f"flow_kv from column {column} of {device.name}: {columns} columns are left; the cores "
-            "of a pair stand in two"
+            "of a pair need two"
         )
     pairs = min(device.core_rows, columns)
     for p in range(pairs):

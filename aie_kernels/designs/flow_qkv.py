@@ -124,7 +124,7 @@ def place(design: Design) -> None:
     if device.columns not in (2, 4, 8):
         raise DesignError(
             f"flow_qkv on {device.name}: {device.columns} columns; a score core and its value "
-            "core stand in two, so it takes 2, 4 or 8"
+            "core need two, so it runs on 2, 4 or 8"
         )
     rows, chunks = _grid(device)
     scores = [[design.core(2 * j, p) for j in range(chunks)] for p in range(rows)]

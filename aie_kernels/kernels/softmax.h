@@ -65,7 +65,7 @@ inline aie::vector<T, 32> fold(const aie::vector<T, 32>& v, const aie::vector<T,
 }
 
 // op over the 8 rows (chunks 32, 16, 8) or the 8 columns (chunks 1, 1, 1) of four 8x8 blocks: 8
-// results of each block in turn. In halves of a block, for shuffles take 1,024 bits at most.
+// results of each block in turn. In halves of a block, because shuffles take 1,024 bits at most.
 template <unsigned kChunk1, unsigned kChunk2, unsigned kChunk3, typename T, typename Op>
 inline aie::vector<T, 32> fold_blocks(const std::array<aie::vector<T, 64>, 4>& blocks, Op op) {
   std::array<aie::vector<T, 32>, 4> parts;

@@ -243,7 +243,7 @@ class Resources:
 
 
 def write_body(text: Text, worker: Worker, resources: Resources) -> None:
-    """Write the body of `worker`, repeated for ever, into the open region of `text`."""
+    """Write the body of `worker`, repeated forever, into the open region of `text`."""
     body = Loop(sys.maxsize, Number(), trace(worker))
     _Writer(text, resources).node(body)
 

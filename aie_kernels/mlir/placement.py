@@ -48,7 +48,7 @@ def _buffers(plan: Configuration) -> Iterator[PlacedBuffer]:
     for name, of_worker in plan.workers.items():
         worker, tile = of_worker.worker, of_worker.worker.tile
         for port, pool in of_worker.pools.items():
-            if pool.tile != tile:  # a neighbour's, who has it as a port of its own
+            if pool.tile != tile:  # a neighbour's, which has it as a port
                 continue
             pool_name = f"{worker.port(port).name}_{tile.column}_{tile.row}_buffer"
             for i, start in enumerate(pool.addresses):

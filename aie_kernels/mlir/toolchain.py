@@ -44,7 +44,7 @@ class ToolchainError(DesignError):
 class Toolchain:
     """Where the tools are. `include` has `aie_api/aie.hpp`; `peano` is Peano's folder.
 
-    `version` is that of mlir_aie, or what aiecc says of itself where there is no such package.
+    `version` is that of mlir_aie, or aiecc's own answer if that package is missing.
     """
 
     peano: Path

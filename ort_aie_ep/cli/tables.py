@@ -176,7 +176,7 @@ def explanation_lines(explanation: Explanation) -> list[str]:
     if explanation.plans:
         lines.append(plans_line(explanation.plans, explanation.divided_by))
     elif explanation.compiled:
-        lines.append("no plans: each operator is a node of its own, as --no-plan writes it")
+        lines.append("no plans: each operator is a separate node, as --no-plan writes it")
     if share := share_line(explanation.nodes):
         lines.append(share)
     if explanation.provider:

@@ -5,14 +5,14 @@
 
 namespace ort_aie::graph {
 
-// Claims nodes of the domain aie, and the ONNX and ONNX Runtime operators that stand between them:
+// Claims nodes of the domain aie, and the ONNX and ONNX Runtime operators between them:
 // RMS norms, additions, multiplications, activations, rows of a table, casts. With `sources` also
 // the nodes that the passes turn into aie nodes, by the same rules (ops/eligibility.h):
 // MatMulNBits, GroupQueryAttention, GatherBlockQuantized.
 Steps ClaimSteps(Graph graph, bool sources);
 
 // Whether the step has weights or a cache. Regions exist for these; other steps are in a region
-// only because they stand between anchors.
+// only because they are between anchors.
 bool IsAnchor(const Item& item);
 
 // The (N, K) blocks that a MatMulNBits becomes, without their bytes.

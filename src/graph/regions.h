@@ -11,7 +11,7 @@ namespace ort_aie::graph {
 
 struct Region {
   std::vector<int> items;  // in topological order
-  // Values of the graph. The constants, packed weights among them, stand at the end of `inputs`.
+  // Values of the graph. The constants, including packed weights, are at the end of `inputs`.
   std::vector<int> inputs, outputs;
   size_t constants = 0;  // how many of the inputs, counted from the end
   Recipe recipe;         // its inputs are these inputs, constants included

@@ -51,7 +51,7 @@ class Steps {
 
   // --- changes ---
 
-  // Puts `step` in the place of `into`, and removes the items `taken_in`.
+  // Puts `step` in place of `into`, and removes the items `taken_in`.
   void Fuse(const Item* into, Recipe::Step step, const std::vector<const Item*>& taken_in);
   // Restores topological order, close to the current order.
   void Sort();

@@ -107,13 +107,13 @@ RULES = [
         "auto u = any<uint4, 32>().unpack(); auto a = aie::mul(u, u); (void)a;",
     ),
     Rule(
-        "a product is no vector of 64 lanes",
+        "a product is not a vector of 64 lanes",
         "vector<bf16, 64> v = aie::mul(any<bf16, 64>(), any<bf16, 64>()); (void)v;",
         "above 32 lanes conversion is explicit",
         "vector<bf16, 32> v = aie::mul(any<bf16, 32>(), any<bf16, 32>()); (void)v;",
     ),
     Rule(
-        "an integer accumulator is no vector",
+        "an integer accumulator is not a vector",
         "vector<float, 16> v = aie::mul(any<int8, 16>(), any<int8, 16>()); (void)v;",
         "integer accumulators never convert implicitly",
         "auto v = aie::mul(any<int8, 16>(), any<int8, 16>()).to_vector<int16>(2); (void)v;",

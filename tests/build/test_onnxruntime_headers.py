@@ -254,7 +254,7 @@ def test_archive_without_headers_is_refused(consumer: Consumer, tmp_path: Path) 
     file.write_bytes(b"no archive at all")
     found = consumer.configure(env=archive_settings(file, sha256(file)))
     assert not found.ok
-    assert "is no archive with ONNX Runtime headers" in found.text
+    assert "is not an archive with ONNX Runtime headers" in found.text
     assert list(consumer.cache.iterdir()) == []
 
 

@@ -196,7 +196,7 @@ def test_shapes_that_it_cannot_take_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("npu2_1col", "the cores of a pair stand in two"), ("npu1", "aie2p")]
+    ("name", "message"), [("npu2_1col", "the cores of a pair need two"), ("npu1", "aie2p")]
 )
 def test_devices_that_cannot_run_it(name: str, message: str) -> None:
     with pytest.raises(DesignError, match=message):

@@ -1,7 +1,8 @@
-// The operations of mlir-aie's dialects that ort_aie_ep.aie_kernels.mlir prints, for mlir-opt: what
-// each takes, gives and must say. In our own words, after AIEOps.td, AIEAttrs.td and AIEX.td of
-// mlir-aie at 7e00b579. Attributes that may be left out are not here, nor is what IRDL cannot describe:
-// terminators, what needs none (aie.runtime_sequence) and symbol tables (aie.device); mlir_opt.py.
+// The operations of mlir-aie's dialects that ort_aie_ep.aie_kernels.mlir prints, for mlir-opt: their
+// operands, results and required attributes. Written for this test after AIEOps.td, AIEAttrs.td and
+// AIEX.td of mlir-aie at 7e00b579. Optional attributes are left out. So is everything that IRDL cannot
+// describe: terminators, regions without one (aie.runtime_sequence) and symbol tables (aie.device);
+// see mlir_opt.py.
 irdl.dialect @aie {
   irdl.operation @tile {
     %col = irdl.base "#builtin.integer"

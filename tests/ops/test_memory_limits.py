@@ -39,7 +39,7 @@ def address_space():
 
 def settle():
     # A thread of the pool asks for thread-local memory of ONNX Runtime's as it starts, and the
-    # dynamic loader ends the process (127) where there is none: all must sleep before a limit.
+    # dynamic loader ends the process (127) if it cannot: all must sleep before a limit.
     def state(thread):
         with open(f"/proc/self/task/{{thread}}/stat") as file:
             return file.read().rsplit(")", 1)[1].split()[0]

@@ -262,5 +262,5 @@ def _service(design: Design) -> Iterator[Violation]:
                 yield Violation(
                     str(end.tile), "worker",
                     f"fifo {fifo.name}: {ports[place]} ports of workers use it here; exactly one "
-                    f"must, or nobody {verb} it",
+                    f"must, or nothing {verb} it",
                 )  # fmt: skip

@@ -5,7 +5,7 @@ parameters of its workers are, and its sequences. `manifest(design)` derives it 
 `configure(design)`, from which the compiler's MLIR is derived too, and a build compares the
 addresses that the compiler reports.
 
-An xclbin can hold the configurations (PDIs) of several designs, each behind a kernel of its own
+An xclbin can hold the configurations (PDIs) of several designs, each behind its own kernel
 (aiecc's --xclbin-input and --xclbin-kernel-name). Each design then has a package with a copy of the
 xclbin and the name of its kernel. Packages whose xclbins have the same UUID share a hardware
 context; the firmware loads another PDI there when a run uses another kernel.

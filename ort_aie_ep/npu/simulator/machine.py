@@ -225,7 +225,7 @@ class Machine(ArrayState):
                     f"{state.source.port} has {state.sending.remaining * WORD} bytes to send and "
                     f"waits for {target}"
                 )
-        return "\n".join("  " + line for line in lines) or "  (nobody waits)"
+        return "\n".join("  " + line for line in lines) or "  (nothing waits)"
 
     def left_behind(self) -> list[str]:
         """Things that a completed run must not leave: queued tasks, partial buffers, objects."""

@@ -206,7 +206,7 @@ def read_for(folder: Path, identity: Identity, result: DesignResult) -> Package:
 
 
 class DesignRun:
-    """A package at work: adds cases to `result` as they end.
+    """A package that is being tested: adds cases to `result` as they end.
 
     A failed run costs its context, and after MAX_FAULTS of them the package is not tried further.
     """

@@ -6,7 +6,7 @@
 //         are the parts of one Split, FlowAttention(packed QKV, , , ...)
 //
 // The model builder writes Qwen3 and Gemma 3 like this. Norms and Split each write queries and keys
-// anew.
+// again.
 #include <algorithm>
 
 #include "base/size.h"

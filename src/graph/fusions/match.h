@@ -10,7 +10,7 @@
 
 namespace ort_aie::graph {
 
-// Inputs by position. A gated projection has the weights of up in the place of a bias.
+// Inputs by position. A gated projection has the weights of up in place of a bias.
 enum ProjectionInput { kA, kWeights, kBias, kNormWeight, kSkip };
 enum NormInput { kNormA, kNormScale, kNormSkip };
 

@@ -11,7 +11,7 @@
 namespace ort_aie::npu_target {
 
 // Dequantises the weights of several projections of a plan at once, as many as there is room for,
-// because dequantisation has an overlay of its own, and the device changes to it and back each
+// because dequantisation has a separate overlay, and the device changes to it and back each
 // time.
 class PromptWeights {
  public:

@@ -202,7 +202,7 @@ def test_large_weights_are_packed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> 
                 np.testing.assert_array_equal(x, y)
 
 
-# --- what is left ---------------------------------------------------------------------------------
+# --- what is left alone ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -220,7 +220,7 @@ void SelectedRows() {
             "row ", i, " is another");
     }
     const auto host_steps = bench.target->counters().host_steps;
-    Check(host_steps.size() == (count == 1 ? 0 : 1), "who has selected it");
+    Check(host_steps.size() == (count == 1 ? 0 : 1), "the rows were selected elsewhere");
   }
 }
 

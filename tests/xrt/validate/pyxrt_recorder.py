@@ -175,7 +175,7 @@ def _classes(module: Recorder) -> list[type]:
         def group_id(self, *args: Any) -> int:
             self.check("group_id", *args)
             if not (args[0] == 1 or 3 <= args[0] < 8):
-                raise IndexError(f"argument {args[0]} is no global argument")
+                raise IndexError(f"argument {args[0]} is not a global argument")
             return SRAM_GROUP if args[0] == 1 else HOST_GROUP
 
     class bo(Bound):

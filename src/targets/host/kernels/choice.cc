@@ -174,7 +174,7 @@ void Take(Role role, const Kernels& from, Kernels& to, LookupKernels& lookup) {
   }
 }
 
-// Everything from one instruction set. If it has variants of its own for a role: the rules'
+// Everything from one instruction set. If it has its own variants for a role: the rules'
 // variant, or its plain one if the rules choose another instruction set.
 Choice WholeTable(Isa isa, Vendor vendor) {
   Choice choice = ChoiceByRule({vendor, isa});

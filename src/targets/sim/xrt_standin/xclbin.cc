@@ -1,6 +1,6 @@
 // xrt::xclbin: an axlf file. A simulated overlay does not contain what mlir-aie writes about a
 // kernel (a DPU kernel with an opcode, instructions, their number and five buffers), so it is fixed
-// here. A section of its own has the names of kernels (ort_aie_ep/npu/packages/simulated.py).
+// here. A separate section has the names of kernels (ort_aie_ep/npu/packages/simulated.py).
 #include <cstring>
 #include <filesystem>
 #include <fstream>
