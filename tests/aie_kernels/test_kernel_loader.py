@@ -133,7 +133,7 @@ def test_unknown_kernels_and_architectures_are_named(
         Kernels("aie2")
 
 
-def test_a_broken_promise_is_told_and_the_next_call_starts_afresh() -> None:
+def test_a_broken_promise_is_reported_and_the_next_call_starts_afresh() -> None:
     kernels = Kernels("aie2")
     unlimited = replace(catalog_linear.GEMM_ZERO, limits=None)
     acc = zeros(8192, np.float32)

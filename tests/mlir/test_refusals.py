@@ -129,7 +129,7 @@ def test_a_fifo_that_ends_at_a_core_without_a_worker_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["a-b", 'a"b', "1st", "a b"])
-def test_a_name_that_is_no_symbol_is_refused(name: str) -> None:
+def test_a_name_that_is_not_a_symbol_is_refused(name: str) -> None:
     design = Design("named", device("npu2_1col"))
     design.forward(
         design.fifo(name, "i32", 16, design.shim(0), design.mem(0)),
