@@ -242,7 +242,7 @@ def test_sweeps_over_a_prompt_are_attention(kernels: Kernels, case: Case) -> Non
 
 
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
-def test_of_q_k_and_v_before_bfp16_too(kernels: Kernels, head_dim: int) -> None:
+def test_sweeps_are_attention_of_unrounded_q_k_and_v(kernels: Kernels, head_dim: int) -> None:
     case = Case(head_dim=head_dim, group=1, chunk_rows=32, past=64, prompt=32)
     q, k, v = case.tensors(head_dim)
     p = weights(scores(q[0], k, head_dim**-0.5), case.attended())

@@ -94,7 +94,7 @@ def test_error_is_far_below_that_of_bf16_weights(kernels: Kernels) -> None:
     assert error < np.sqrt(np.mean((rounded - exact) ** 2)) / 20
 
 
-def test_a_block_adds_to_what_is_there(kernels: Kernels) -> None:
+def test_a_block_adds_to_the_accumulator(kernels: Kernels) -> None:
     rng = np.random.default_rng(3)
     w, x = weights(rng, "usual", COLUMNS), activations(rng, "usual", COLUMNS)
     resident, sums = load(kernels, x)
@@ -133,7 +133,7 @@ def test_loading_activations_keeps_them_and_their_sums(kernels: Kernels, kind: s
 
 
 @pytest.mark.parametrize("tiles", [8, 16, 32])
-def test_a_tile_keeps_its_own_of_a_bias_stream(kernels: Kernels, tiles: int) -> None:
+def test_a_tile_keeps_its_part_of_a_bias_stream(kernels: Kernels, tiles: int) -> None:
     rounds = 80 if tiles == 8 else 3
     stream = np.arange(rounds * tiles * ROWS) % 251
     stream = stream.astype(bfloat16).reshape(rounds, tiles, ROWS)

@@ -30,7 +30,7 @@ def on_list(arch: str) -> dict[Use, str]:
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_what_is_not_on_the_list_does_not_compile(arch: str) -> None:
+def test_uses_that_are_not_on_the_list_do_not_compile(arch: str) -> None:
     listed = on_list(arch)
     others = [use for use in all_uses() if use not in listed]
     refused = aie_api_list.refused(others, lambda code: diagnose(code, arch))
@@ -38,7 +38,7 @@ def test_what_is_not_on_the_list_does_not_compile(arch: str) -> None:
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_what_is_on_the_list_compiles_and_returns_what_it_says(arch: str) -> None:
+def test_uses_on_the_list_compile_and_return_what_it_says(arch: str) -> None:
     listed = on_list(arch)
     assert len(listed) == len(read()[arch]), "the list has uses that nothing makes"
     found = aie_api_list.results(listed, lambda code: diagnose(code, arch))

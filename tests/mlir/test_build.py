@@ -187,7 +187,7 @@ def test_only_the_matrix_kernels_of_aie2p_round_to_bfp16(
     assert f"--target={architecture}-none-unknown-elf" in command
 
 
-def test_objects_lie_where_the_mlir_is(tools: Tools, design: Design, tmp_path: Path) -> None:
+def test_objects_are_beside_the_mlir(tools: Tools, design: Design, tmp_path: Path) -> None:
     driver.build(design, tmp_path / "out")
     clang = next(c for c in tools.log if "-c" in c)
     aiecc = next(c for c in tools.log if c[0].endswith("aiecc"))

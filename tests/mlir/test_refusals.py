@@ -139,7 +139,7 @@ def test_a_name_that_is_not_a_symbol_is_refused(name: str) -> None:
         print_module(design)
 
 
-def test_names_that_meet_are_refused() -> None:
+def test_names_that_collide_are_refused() -> None:
     design = forwarding(copy)
     design.fifo("copy", "i32", 16, design.shim(0), design.core(0, 1))
     design.worker("v", design.core(0, 1), lambda core: iter(()), outputs={},
