@@ -569,7 +569,7 @@ def test_without_ort_aie_ep_there_is_nothing_to_compare(
         measure_fakes(source)
 
 
-def test_what_there_is_so_far_is_told_after_each_round(
+def test_results_so_far_are_reported_after_each_round(
     fakes: type[FakeWorker], source: Source
 ) -> None:
     told: list[Results] = []

@@ -413,7 +413,7 @@ for _ in range(2):
     assert done.stdout.split() == ["AieExecutionProvider", "CPUExecutionProvider"] * 2
 
 
-def test_a_refused_option_is_told(folder: Path) -> None:
+def test_a_refused_option_is_named(folder: Path) -> None:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.add_session_config_entry("session.intra_op_thread_affinities", "nonsense")
@@ -422,7 +422,7 @@ def test_a_refused_option_is_told(folder: Path) -> None:
         ort_aie_ep.session(LLAMA, session_options=options)
 
 
-def test_progress_is_told_of_a_compilation_only(folder: Path) -> None:
+def test_only_a_compilation_reports_progress(folder: Path) -> None:
     calls: list[tuple[int, int, str]] = []
     ort_aie_ep.session(LLAMA, progress=lambda *call: calls.append(call))
     assert calls[-1][0] == calls[-1][1] > 0

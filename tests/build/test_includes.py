@@ -35,6 +35,7 @@ MAY_INCLUDE = {
     # The library's entry point, which combines the executor and a device.
     "targets/npu/module.cc": "base targets/module.h targets/npu/fused_decode "
     "targets/npu/xrt targets/sim/control.h",
+    "targets/npu/libuuid/uuid": "",
     "targets/npu/xrt": "base npu targets/npu/device.h targets/trace.h",
     "targets/sim": "",
     "targets/sim/xrt_standin": "targets/sim/control.h",

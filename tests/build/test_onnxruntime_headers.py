@@ -312,7 +312,7 @@ def test_cache_follows_xdg(consumer: Consumer, archive: Path, tmp_path: Path) ->
     assert found.directory.is_relative_to(tmp_path / "xdg/ort_aie_ep"), found.output
 
 
-# apt, against an archive of our own
+# apt, with the test's own archive
 
 
 @pytest.fixture(scope="module")
@@ -500,7 +500,7 @@ def test_apt_works_without_root(debian: AptSite) -> None:
     assert (cache / "libonnxruntime-dev-1.27.1-1").stat().st_uid == nobody.pw_uid
 
 
-# apt, against the machine's own mirror
+# apt, with the machine's own mirror
 
 
 @needs_apt

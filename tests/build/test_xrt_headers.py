@@ -268,7 +268,7 @@ def test_unknown_way_is_an_error(consumer: Consumer) -> None:
     assert 'ORT_AIE_XRT_FROM is "magic"' in found.text
 
 
-# apt, against an archive of our own
+# apt, with the test's own archive
 
 
 def publish_xrt(site: AptSite, suite: str, version: str, upstream: str) -> None:
@@ -393,7 +393,7 @@ def test_apt_names_what_cannot_be_satisfied(tmp_path: Path) -> None:
     assert "apt_headers: apt cannot satisfy what libxrt2=1:2.25 depend on" in says
 
 
-# apt, against the machine's own mirror
+# apt, with the machine's own mirror
 
 
 @needs_apt

@@ -352,7 +352,7 @@ def test_weights_that_do_not_fit_are_named(
     assert message in broken(llama, tmp_path, changes)
 
 
-def test_weights_that_are_no_numbers_leave_nothing_behind(llama: Imported, tmp_path: Path) -> None:
+def test_weights_that_are_not_finite_leave_nothing_behind(llama: Imported, tmp_path: Path) -> None:
     message = broken(llama, tmp_path, {GATE: ("I8", nan_scale(llama.tensors[GATE][1]))})
     assert f"tensor '{GATE}' has scales that are NaN, infinite or too large" in message
 

@@ -95,7 +95,7 @@ def test_words_of_any_length_are_those_that_were_built_for_it(built: Path, tmp_p
 
 
 @pytest.mark.parametrize("model", ["gemma3-4b", "qwen3-8b"])
-def test_other_models_are_told_by_what_they_read(model: str, tmp_path: Path) -> None:
+def test_other_models_are_known_by_what_they_read(model: str, tmp_path: Path) -> None:
     folder = DecodeFolder(tmp_path / "built", model=model).write()
     manifest = package_overlay(folder, tmp_path / "package").manifest
     assert manifest["model"] == model

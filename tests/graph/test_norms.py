@@ -238,7 +238,7 @@ def test_a_sum_that_nobody_reads_is_not_written(total: str) -> None:
 
 
 @pytest.mark.parametrize("total", ["", "total"])
-def test_nor_is_that_of_a_norm_by_itself(total: str) -> None:
+def test_a_sum_that_nobody_reads_of_a_norm_by_itself_is_not_written(total: str) -> None:
     graph = Graph()
     skip_norm(graph, total)
     assert only(graph.fused("normed")).writes == ["normed"]
@@ -333,7 +333,7 @@ def test_a_norm_whose_sum_another_input_is_made_of_stays() -> None:
     assert ops(graph.fused("y")) == ["RMSNorm", "", "Q4NXMatMul"]
 
 
-def test_a_bias_that_is_computed_before_the_sum_is_no_hindrance() -> None:
+def test_a_bias_that_is_computed_before_the_sum_does_not_matter() -> None:
     for wanted in (["y"], ["y", "made"]):
         graph = Graph()
         graph.node("ReduceMax", ["r"], graph.value("made", [N]))

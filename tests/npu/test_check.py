@@ -392,7 +392,7 @@ def test_every_violation_is_listed() -> None:
         (((2, -32), (8, 4)), "stride -32 bytes in dimension 0"),
     ],
 )
-def test_a_layout_that_is_no_reordering_is_refused(
+def test_a_layout_that_is_not_a_reordering_is_refused(
     dimensions: tuple[tuple[int, int], ...], said: str
 ) -> None:
     text = refusal(relay(layout=Layout(dimensions)))

@@ -238,7 +238,7 @@ def test_malformed_manifests_name_the_key_and_what_came(
         _native.npu_build(json.dumps(changed(path, value)), [call(s, {"n": 1, "k": 8})])
 
 
-def test_text_that_is_no_manifest_is_refused() -> None:
+def test_text_that_is_not_a_manifest_is_refused() -> None:
     for text, message in [
         ("{", "manifest is not JSON"),
         ("[]", "manifest must be an object"),

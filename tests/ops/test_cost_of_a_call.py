@@ -91,7 +91,7 @@ def test_little_work_is_done_without_other_threads(project: Project) -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_an_initializer_that_a_caller_may_replace_is_no_constant() -> None:
+def test_an_initializer_that_a_caller_may_replace_is_not_a_constant() -> None:
     """It is a graph input as well: each call may give its value."""
     rng = np.random.default_rng(7)
     a, weights = activations(1, 256), make_weights(64, 256)

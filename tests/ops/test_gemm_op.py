@@ -186,7 +186,7 @@ def test_weights_of_another_type_are_named() -> None:
         open_session(model)
 
 
-def test_weights_that_are_no_initializer_are_refused() -> None:
+def test_weights_that_are_not_an_initializer_are_refused() -> None:
     with pytest.raises(Exception, match="'the_node': input W must be a constant initializer"):
         open_session(gemm_model(weights(40, 256), activations(1, 256), constants=()))
 

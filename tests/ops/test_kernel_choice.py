@@ -267,7 +267,7 @@ def test_what_is_not_a_measurement_is_said_once_and_ignored(
     assert chosen[role][1] == "rule"
 
 
-def test_a_measurement_that_is_no_file_is_not_waited_for(cache: Path) -> None:
+def test_a_measurement_that_is_not_a_file_is_not_waited_for(cache: Path) -> None:
     os.mkfifo(cache)
     assert _native.kernel_measurement()[1:3] == (
         "malformed", "it is not a regular file, or cannot be read"

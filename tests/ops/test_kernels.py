@@ -371,7 +371,7 @@ def test_attention_chunk_propagates_nan_to_its_row(
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_extreme_codes_and_queries_do_not_overflow(isa: str, code: int, sign: int) -> None:
     # Integers of 16 bits, or their sums, would wrap around. All numbers are powers of two or steps
-    # of a query's largest element, so that results are exact but for float32's rounding.
+    # of a query's largest element, so results are exact except for float32's rounding.
     keys, dim = 256, 512
     q = np.full((3, dim), sign * 2.0**20, np.float32)
     k = np.full((keys, dim), code, np.float32)

@@ -28,8 +28,9 @@ import collections, json, os, resource, signal, sys, time
 import numpy as np, onnxruntime
 
 library, door, when, model, feeds, *limits = sys.argv[1:]
-# A failed run is logged, and told to telemetry (since 1.31), which logs that it failed. Log lines
-# are written in destructors, where an exception ends the process, and all of that is ONNX Runtime.
+# A failed run is logged, and reported to telemetry (since 1.31), which logs that it failed. Log
+# lines are written in destructors, where an exception ends the process, and all of that is ONNX
+# Runtime.
 onnxruntime.disable_telemetry_events()
 onnxruntime.set_default_logger_severity(4)
 
@@ -38,8 +39,8 @@ def address_space():
         return int(file.read().split()[0]) * resource.getpagesize()
 
 def settle():
-    # A thread of the pool asks for thread-local memory of ONNX Runtime's as it starts, and the
-    # dynamic loader ends the process (127) if it cannot: all must sleep before a limit.
+    # A thread of the pool requests thread-local memory for ONNX Runtime as it starts, and the
+    # dynamic loader ends the process (127) if that is missing: all must sleep before a limit.
     def state(thread):
         with open(f"/proc/self/task/{{thread}}/stat") as file:
             return file.read().rsplit(")", 1)[1].split()[0]

@@ -176,7 +176,7 @@ def test_a_number_of_no_type_is_refused(number: int) -> None:
         open_session(gather_model(blocks, indices, FLOAT32, change={"dtype": number}))
 
 
-def test_weights_that_are_no_initializer_are_refused() -> None:
+def test_weights_that_are_not_an_initializer_are_refused() -> None:
     _, blocks = embedding()
     with pytest.raises(Exception, match="'the_node': input W must be a constant initializer"):
         open_session(gather_model(blocks, np.zeros(1, np.int64), FLOAT32, constant=False))

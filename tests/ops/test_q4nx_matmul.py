@@ -171,7 +171,7 @@ def test_wrong_weights_are_named(wrong: Array, got: str) -> None:
         open_session(model)
 
 
-def test_weights_that_are_no_initializer_are_refused() -> None:
+def test_weights_that_are_not_an_initializer_are_refused() -> None:
     w, a = make_weights(40, 256), activations(1, 256)
     with pytest.raises(Exception, match="'the_node': input W must be a constant initializer"):
         open_session(q4nx_model(w, a, constants=()))

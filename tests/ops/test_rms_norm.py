@@ -62,7 +62,7 @@ def test_norms(dtype: np.dtype[Any], shape: tuple[int, ...], with_skip: bool) ->
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_nobody_has_to_want_the_sum(dtype: np.dtype[Any]) -> None:
+def test_the_sum_may_go_unread(dtype: np.dtype[Any]) -> None:
     a, skip, weight = inputs(2, 3, 96, dtype=dtype)
     got = norm(a, weight, skip, with_sum=False)
     assert got.keys() == {"Y"}

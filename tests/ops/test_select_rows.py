@@ -37,7 +37,7 @@ def test_each_batch_row_gives_the_one_asked_for(dtype: np.dtype[Any], last: list
 
 
 @pytest.mark.parametrize("batch", [0, 1, 4])
-def test_of_one_row_it_is_that(batch: int) -> None:
+def test_of_one_row_that_row_is_given(batch: int) -> None:
     a = rows(FLOAT32, batch, 1, 33)
     np.testing.assert_array_equal(select(a, np.zeros((batch, 1, 1), np.int64)), a)
 

@@ -206,7 +206,7 @@ def test_k_that_is_not_positive_leaves_the_node(tmp_path: Path, value: int) -> N
     compile_fails(tmp_path / "source", f"nothing to compile.*\n.*K={value} N=40 must be positive")
 
 
-# --- folders that are not models ------------------------------------------------------------------
+# --- folders that are not a model -----------------------------------------------------------------
 
 
 def test_a_path_that_does_not_exist(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_an_empty_folder(tmp_path: Path) -> None:
     )
 
 
-def test_a_file_that_is_no_onnx_file(tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_onnx_file(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     compile_fails(tmp_path / "notes.txt", "notes.txt is not an .onnx file")
 

@@ -246,7 +246,7 @@ def test_a_damaged_report_is_read_or_named(tmp_path: Path) -> None:
         assert not said or str(path) in said
 
 
-def test_a_node_that_nobody_reads_is_not_said_to_become_anything(tmp_path: Path) -> None:
+def test_an_unread_node_is_not_reported_to_become_anything(tmp_path: Path) -> None:
     model = projection_model()
     model.graph.node.append(helper.make_node("Relu", ["x"], ["z"], name="relu"))
     model.graph.output[0].name = "z"

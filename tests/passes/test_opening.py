@@ -92,7 +92,9 @@ def test_types_that_the_cpu_lacks_are_noted(tmp_path: Path) -> None:
     assert "Could not find an implementation for" in note
 
 
-def test_a_fault_of_ours_is_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_ort_aie_ep_is_called_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     save(projection_model(), tmp_path / "source")
     monkeypatch.setattr(base, "FORMAT", 999)
     with pytest.raises(AieError, match=r"which is a bug in ort_aie_ep: .*format"):

@@ -258,7 +258,7 @@ def test_outputs_of_three_types_and_one_that_is_left_out(tmp_path: Path) -> None
     np.testing.assert_array_equal(results["half"], results["logits"].astype(np.float16))
 
 
-# --- recipes that nobody wrote ---
+# --- damaged recipes ---
 
 SMALL = f"""recipe 1
 inputs 3

@@ -110,7 +110,7 @@ def test_zero_points_of_another_type_than_the_scales(scale_type: str, zero_point
 
 
 @pytest.mark.parametrize("zero_points", ["none", "packed", "float"])
-def test_weights_are_those_of_the_operator_but_for_roundings(zero_points: str) -> None:
+def test_weights_are_those_of_the_operator_except_for_roundings(zero_points: str) -> None:
     source = make_source(48, 320, 64, "FLOAT", zero_points)
     scale, zero = (np.repeat(x, 64, axis=1)[:, :320] for x in (source.scales, source.zero_points))
     expected = (source.codes[:, :320] - zero.astype(np.float64)) * scale

@@ -225,7 +225,7 @@ def test_what_if_says_what_copies_of_the_vector_operators_give_a_prompt() -> Non
     assert at_fitted["eight copies", "published"] < at_fitted["eight copies", "ort_aie_ep"]
 
 
-def test_an_unknown_model_is_told_the_known_ones() -> None:
+def test_an_unknown_model_gets_a_list_of_the_known_ones() -> None:
     with pytest.raises(DesignError, match=r"unknown model 'gpt-5'; known: llama-3\.2-1b, .*gemma3"):
         simulate("gpt-5")
     with pytest.raises(DesignError, match="unknown model 'tiny-llama'"):

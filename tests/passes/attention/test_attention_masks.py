@@ -179,7 +179,7 @@ def test_a_window_in_a_table_is_read(past: int | None, window: int) -> None:
     assert facts(node) == {"causal": 1, "window": seen, "shown": "attention_mask", "bias": None}
 
 
-def test_a_table_that_is_no_window_is_used_as_it_is() -> None:
+def test_a_table_that_is_not_a_window_is_used_as_it_is() -> None:
     table = band(256, 100)
     table[0, 0, 200, 3] = True
     assert facts(attention_of(*table_model(table, past=200)))["causal"] == 0

@@ -459,7 +459,7 @@ def test_key_value_heads_that_are_repeated_for_their_group(past: int | None, rot
     assert node.attributes["kv_num_heads"].as_int() == KV
 
 
-def test_heads_in_another_order_are_no_repetition() -> None:
+def test_heads_in_another_order_are_not_a_repetition() -> None:
     """As with np.tile: query head h reads key-value head h % KV."""
     model, inputs = layer_model(repeated=True)
     for tensor in model.graph.initializer:

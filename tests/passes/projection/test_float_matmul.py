@@ -262,7 +262,7 @@ def test_names_that_match_a_pattern_are_kept() -> None:
     assert [node.name for node in model.graph if node.op_type == "MatMul"] == ["/lm_head/MatMul"]
 
 
-def test_brackets_in_a_name_are_no_pattern() -> None:
+def test_brackets_in_a_name_are_not_a_pattern() -> None:
     source = tied_float_model()
     for node in source.graph.node:
         node.name = node.name.replace("/lm_head/", "layers[0]/")
@@ -345,7 +345,7 @@ def test_wrong_choices_are_named(tmp_path: Path, options: dict[str, Any], messag
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_weights_that_are_no_numbers_are_named_and_nothing_is_left(
+def test_weights_that_are_not_finite_are_named_and_nothing_is_left(
     tmp_path: Path, form: WeightForm
 ) -> None:
     weights = matrix(320, 96)

@@ -214,7 +214,7 @@ def test_a_gated_mlp_whose_inside_is_wanted_stays_in_parts(
     assert GATED[form] not in operators(model)
 
 
-def test_projections_of_different_inputs_or_levels_are_no_gated_mlp() -> None:
+def test_projections_of_different_inputs_or_levels_are_not_a_gated_mlp() -> None:
     for other, level in (("r", 4), ("x", 0)):
         graph = Graph()
         gate = graph.projection("x", "gate")
@@ -366,7 +366,7 @@ def test_a_bias_after_a_norm_and_a_projection_goes_in_with_the_norm() -> None:
     assert [value.name for value in node.inputs if value] == ["x", "product.B_q4nx", "b", "w"]
 
 
-def test_what_is_no_bias_of_one_projection_is_added_outside() -> None:
+def test_an_addend_that_is_not_one_projections_bias_is_added_outside() -> None:
     for kind in ("scalar", "tensor", "second bias", "wanted"):
         graph = Graph()
         product = graph.projection("x", "product", bias=kind == "second bias")

@@ -75,7 +75,7 @@ def test_dispatch_is_that_of_one_write(found: dict[str, Measurement]) -> None:
         assert value(found, f"DISPATCH, {runs} in a chain") == pytest.approx(want, rel=1e-6)
 
 
-def test_a_channel_carries_a_word_a_cycle_but_for_its_descriptors(
+def test_a_channel_carries_a_word_a_cycle_except_for_descriptors(
     found: dict[str, Measurement],
 ) -> None:
     # 2,048 words of an object, and the next descriptor.
