@@ -39,7 +39,7 @@ CLANG ?= clang++-19
 FUZZ_SECONDS ?= 120
 FUZZ_FOLDER ?= .cache/fuzz
 
-.PHONY: demo test lint check docs real-headers $(CHECK_ORTS) bench kernel-bench fuzz fuzz-replay fuzz-ready clean
+.PHONY: demo test lint check docs wheels real-headers $(CHECK_ORTS) bench kernel-bench fuzz fuzz-replay fuzz-ready clean
 
 demo: $(VENV)/ready
 	$(VENV)/bin/ort-aie demo
@@ -50,13 +50,16 @@ test: $(VENV)/test-ready $(VENV)/onnxruntime-$(TOO_OLD_ORT)/ready $(VENV)/ort-$(
 	$(VENV)/ort-$(OLDEST_ORT)/bin/python -m pytest $(PARALLEL) $(NEWEST_ALONE)
 
 # What continuous integration runs besides `test`: other versions of ONNX Runtime, every instruction
-# set, an old CPU, sanitizers, MLIR's own reader, each fuzz target for a short time, the site of docs/.
+# set, an old CPU, sanitizers, MLIR's own reader, the wheel in an empty environment,
+# each fuzz target for a short time, the site of docs/.
 check: docs $(VENV)/test-ready $(CHECK_ORTS)
 	VENV=$(VENV) PARALLEL="$(PARALLEL)" bash tests/check_isas.sh
 	VENV=$(VENV) bash tests/check_old_cpu.sh
 	VENV=$(VENV) PARALLEL="$(PARALLEL)" bash tests/check_sanitizers.sh
 	VENV=$(VENV) bash tests/check_real_xrt.sh
 	VENV=$(VENV) bash tests/check_mlir.sh
+	$(MAKE) wheels PYTHONS=$(PYTHON)
+	PYTHON=$(PYTHON) bash tests/check_wheel.sh
 	$(MAKE) fuzz FUZZ_SECONDS=25
 
 # The NPU kernels, and the stand-in that tests compile them against, beside the real headers:
@@ -116,6 +119,11 @@ lint: $(VENV)/lint-ready
 docs: $(VENV)/docs/ready
 	NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs build --strict
 
+# The sdist and, from it, a wheel for each CPython that is found, into dist/; PYTHONS="python3.12 ..."
+# names others, CXX another GCC than g++.
+wheels: $(VENV)/wheels/ready
+	PYTHONSAFEPATH= $(VENV)/wheels/bin/python scripts/wheels/build_wheels.py $(PYTHONS)
+
 clean:
 	rm -rf $(VENV) build dist site
 
@@ -167,8 +175,8 @@ $(VENV)/bench/ready: $(VENV)/bin/python $(SOURCES)
 	touch $@
 
 # The extra alone, without the package that it belongs to.
-$(VENV)/docs/ready: pyproject.toml
-	$(PYTHON) -m venv $(VENV)/docs
-	$(PYTHON) -c "import tomllib; print(*tomllib.load(open('$<', 'rb'))['project']['optional-dependencies']['docs'], sep='\n')" \
-	  | $(VENV)/docs/bin/python -m pip install --quiet --requirement /dev/stdin
+$(VENV)/docs/ready $(VENV)/wheels/ready: $(VENV)/%/ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)/$*
+	$(PYTHON) -c "import tomllib; print(*tomllib.load(open('$<', 'rb'))['project']['optional-dependencies']['$*'], sep='\n')" \
+	  | $(VENV)/$*/bin/python -m pip install --quiet --requirement /dev/stdin
 	touch $@

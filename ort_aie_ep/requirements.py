@@ -31,7 +31,7 @@ GET_RUNTIME = "pip install 'onnxruntime>=1.23'"
 
 
 class MissingPackageError(AieError):
-    """A package that an extra of ort_aie_ep brings is not installed."""
+    """A package from an extra of ort_aie_ep is not installed."""
 
 
 def runtime_version() -> str:

@@ -1,4 +1,4 @@
-"""Signals of tests that a shell has put into the background."""
+"""Signal handling for tests that a shell runs in the background."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike
 
-# What runs between would have the process id that the test signals, so it becomes the command.
+# The test signals this process id, so this script replaces itself with the command.
 _EXECUTE = """\
 import os, signal, sys
 for one in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
@@ -22,14 +22,14 @@ def with_default_signals(*command: str | PathLike[str]) -> list[str | PathLike[s
     """The command, started so that each signal has its default effect.
 
     A shell without job control starts background jobs with SIGINT ignored, nohup with SIGHUP, and
-    children inherit that. A test that sends a signal to a child needs it.
+    children inherit that. Tests that send a signal to a child need this.
     """
     return [sys.executable, "-c", _EXECUTE, *command]
 
 
 @contextmanager
 def ignored(*signals: signal.Signals) -> Iterator[None]:
-    """Ignores signals, so that children inherit that, as those of a background job do."""
+    """Ignores signals, so that children inherit this, as children of a background job do."""
     before = {one: signal.signal(one, signal.SIG_IGN) for one in signals}
     try:
         yield

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The op tests with each instruction set that this CPU has but would not choose by itself. Those of
-# the kernels try every instruction set in `make test`.
+# Run the op tests with each instruction set that this CPU has but would not choose by itself.
+# The kernels' tests try every instruction set in `make test`.
 set -euo pipefail
 python="$VENV/bin/python"
 for isa in $("$python" -c 'from ort_aie_ep import _native

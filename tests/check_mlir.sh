@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# MLIR's own reader on every design as it is printed for mlir-aie (tests/mlir).
+# Run MLIR's own parser on every design as it is printed for mlir-aie (tests/mlir).
 set -euo pipefail
 if ! command -v mlir-opt-19 >/dev/null; then
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The real XRT of Debian sid, with the libc that it needs, where there is no NPU: loading, the
-# message, and the host in its place. Nothing is left out: a package without the xrt target fails.
+# Test against the real XRT of Debian sid, with the libc that it needs, on a machine without an NPU:
+# loading, the message, and the fallback to the host. A package without the xrt target fails.
 set -euo pipefail
 python="$(pwd)/$VENV/bin/python"
 library=$(cd / && "$python" -c 'import ort_aie_ep; print(ort_aie_ep.library_path())')

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The C++ side under sanitizers: AddressSanitizer and UndefinedBehaviorSanitizer for the tests of ops,
-# of graphs and of instruction streams, ThreadSanitizer for threads that share ops and the modelled NPU.
+# Run the C++ side under sanitizers: AddressSanitizer and UndefinedBehaviorSanitizer for the tests
+# of ops, graphs and instruction streams, ThreadSanitizer for threads that share ops and the
+# modelled NPU.
 set -euo pipefail
 python="$(pwd)/$VENV/bin/python"
 "$python" -m pip install --quiet cmake ninja pybind11 nlohmann_json
@@ -16,15 +17,15 @@ echo "== AddressSanitizer and UndefinedBehaviorSanitizer"
 build=build/sanitize
 configure "$build" address,undefined
 "$VENV/bin/ninja" -C "$build" --quiet
-# The installed package with the sanitized binaries in its place.
+# A copy of the installed package, with the sanitized binaries in place of its own.
 package="$build/package/ort_aie_ep"
 rm -rf "$package" && mkdir -p "$build/package"
 cp -r "$(cd / && "$python" -c 'import ort_aie_ep, pathlib; print(pathlib.Path(ort_aie_ep.__file__).parent)')" "$package"
 cp "$build"/_native*.so "$build"/libort_aie_ep*.so "$package"
-# Python itself is not instrumented: the runtimes come first, and its own leaks are not ours.
-# libstdc++ is preloaded so that exceptions can be intercepted. Sizes that no memory has are asked for
-# on purpose; a limit of memory leaves no room for AddressSanitizer's own. What a sanitizer says before
-# it ends a process must not be kept by pytest, and stands among what ONNX Runtime says.
+# Python itself is not instrumented: preload the runtimes, and ignore its leaks. libstdc++ is
+# preloaded so that exceptions can be intercepted. Some tests request impossible sizes on purpose; a
+# memory limit would leave no room for AddressSanitizer's own memory. pytest must not capture a
+# sanitizer's last words before it ends a process; grep finds them among ONNX Runtime's output.
 preload="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libubsan.so) $(g++ -print-file-name=libstdc++.so.6)"
 LD_PRELOAD="$preload" ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
   PYTHONPATH="$(pwd)/$build/package" "$python" -m pytest -q --capture=sys -p no:cacheprovider ${PARALLEL:-} tests/ops \
@@ -37,10 +38,10 @@ LD_PRELOAD="$preload" ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UB
 echo "== ThreadSanitizer"
 build="$(pwd)/build/thread"
 mkdir -p "$build"
-# Whether a program does that has nothing but the runtime, started by "$@".
+# Whether a program works that holds nothing but the runtime, started by "$@".
 works() { "$@" "$build/probe" >"$build/probe.log" 2>&1; }
-# Some runtimes do not know the addresses that kernels with vm.mmap_rnd_bits above 28 give, and run
-# where these are not random. Some containers do not allow setarch.
+# Some runtimes cannot handle the addresses that kernels with vm.mmap_rnd_bits above 28 give, and
+# run only with address randomisation off. Some containers do not allow setarch.
 fixed=()
 if ! c++ -fsanitize=thread -o "$build/probe" -x c++ - <<<'int main() {}' 2>"$build/probe.log"; then
   echo "not run: this compiler has no ThreadSanitizer: $(tail -n 1 "$build/probe.log")"

@@ -1,4 +1,4 @@
-"""Programs in C++ that tests run, built with CMake."""
+"""C++ programs that tests run, built with CMake."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def find_tool(name: str) -> str | None:
 
 
 def run_cmake(*arguments: str | Path) -> None:
-    """Skips the test where there is no cmake, or no nlohmann_json, which a wheel's build has."""
+    """Skips the test if cmake is missing, or nlohmann_json, which the wheel's build provides."""
     cmake = find_cmake()
     if cmake is None:
         pytest.skip("there is no cmake")
@@ -52,9 +52,9 @@ def run_cmake(*arguments: str | Path) -> None:
 
 
 class Project:
-    """The project in a build folder, of which programs are built as tests ask for them.
+    """The project in a build folder. Programs are built when tests ask for them.
 
-    The folder stays, so that a later run builds what has changed alone. Workers of pytest and other
+    The folder stays, so that a later run builds only what has changed. pytest's workers and other
     runs share it: one at a time configures or builds.
     """
 
@@ -66,7 +66,7 @@ class Project:
             _write(stubs / "pybind11Config.cmake", PYBIND11)
             for name in HEADERS:
                 _write(stubs / name, "#pragma once\n#define ORT_API_VERSION 23\n")
-            # What an earlier run found on the machine, and its generator, may be gone.
+            # Tools that an earlier run found, and its generator, may be gone.
             xrt_library = self.xrt_tests / "xrt_library"
             for found in (folder / "CMakeCache.txt", xrt_library):
                 found.unlink(missing_ok=True)
@@ -80,12 +80,12 @@ class Project:
             )  # fmt: skip
             # Read here: another process that configures removes the file for a moment.
             self.xrt_library = xrt_library.read_text() if xrt_library.is_file() else None
-            """Path of XRT's library that the build found, or None."""
+            """Path of the XRT library that the build found, or None."""
 
     def build(self, program: str) -> Path:
         """Builds `program`, a path in the folder that ends with the target's name.
 
-        Skips the test if it is one of those that need XRT's headers and there are none.
+        Skips the test if the program needs XRT's headers and they are missing.
         """
         path = self.folder / program
         if path.parent == self.xrt_tests and self.xrt_library is None:
@@ -96,7 +96,7 @@ class Project:
 
     @property
     def xrt_tests(self) -> Path:
-        """What tests/xrt/CMakeLists.txt builds."""
+        """The programs that tests/xrt/CMakeLists.txt builds."""
         return self.folder / "tests" / "xrt"
 
     @contextmanager
@@ -107,6 +107,6 @@ class Project:
 
 
 def _write(path: Path, text: str) -> None:
-    """What has these words already keeps its time, and what was built of it."""
+    """A file that already has this text keeps its time, so what was built from it stays valid."""
     if not path.is_file() or path.read_text() != text:
         path.write_text(text)

@@ -18,14 +18,14 @@ from ort_aie_ep.npu.vocabulary.sequence import Sequence
 
 
 def on_each_device(name: str) -> Iterator[Design]:
-    """The design as it is by default, where it can be."""
+    """The design with its defaults, where that is possible."""
     for device in DEVICES.values():
         with suppress(DesignError):  # not for this architecture or so few columns
             yield find_designs()[name](device)
 
 
 def admitted(name: str) -> list[Design]:
-    """The design on every device, number of columns and with every output."""
+    """The design on every device, with every number of columns and every output."""
     return [param.values[0] for param in DESIGNS if param.id.split("-")[0] == name]
 
 
@@ -52,7 +52,7 @@ DESIGNS = list(combinations())
 
 
 def _smallest() -> list[Any]:
-    """Each design once for each architecture and output, on as few columns as it can have."""
+    """Each design once for each architecture and output, on the fewest columns that it allows."""
     chosen: dict[Any, Any] = {}
     for param in DESIGNS:
         design: Design = param.values[0]
@@ -67,7 +67,8 @@ SMALLEST = _smallest()
 
 
 def _sequences() -> list[Any]:
-    """Each sequence once for each architecture and design, with the design on as few columns."""
+    """Each sequence once for each architecture and design, with the design on the fewest
+    columns."""
     seen = set()
     params = []
     for param in sorted(DESIGNS, key=lambda p: p.values[0].device.columns):
@@ -81,7 +82,7 @@ def _sequences() -> list[Any]:
 
 SEQUENCES = _sequences()
 
-# Of sequences whose small shapes are more tasks than the compiler queues.
+# For sequences whose small shapes need more tasks than the compiler queues.
 _MORE_SHAPES = {
     "append_rows": {
         "M": 64, "kv_heads": 4, "head_dim": 128, "rotary_dim": 128, "interleaved": 0, "norm": 1,
@@ -91,6 +92,6 @@ _MORE_SHAPES = {
 
 
 def shapes(sequence: Sequence) -> list[dict[str, int]]:
-    """Small shapes, with one at least that the compiler takes in one stream."""
+    """Small shapes, at least one of which the compiler fits in one stream."""
     more = _MORE_SHAPES.get(sequence.name)
     return [*small_shapes(sequence), *([more] if more else [])]

@@ -8,10 +8,11 @@ import re
 from collections.abc import Callable
 from importlib import metadata
 
-# Read when numpy is imported. Two threads of its OpenBLAS multiply the small matrices of references
-# no faster than one, and spin on a core that tests in other processes need.
+# numpy reads this on import. Two threads of its OpenBLAS multiply the references' small matrices
+# no faster than one, and spin on a core that other test processes need.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-# How wide tables are in a file. Of a terminal GNU readline tells children, which workers are.
+# The width of tables in a file. GNU readline tells child processes, such as pytest's workers, the
+# terminal's width.
 os.environ.pop("COLUMNS", None)
 
 import hypothesis
@@ -20,21 +21,21 @@ from cmake_program import SOURCE, Project
 
 from ort_aie_ep import _native
 
-# Examples are the same in every run; a slow machine or an emulator is no failure.
+# Examples are the same in every run; a slow machine or an emulator is not a failure.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("repeatable")
 
 
 @pytest.fixture(scope="session")
 def project() -> Project:
-    """One folder for all: what one program has of the project another need not build."""
+    """One build folder for all programs, so that they share what they use of the project."""
     return Project(SOURCE / "build" / "tests")
 
 
 @pytest.fixture
 def ends(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, str]]:
-    """Lets commands end each bar with a line, however little it took, and reads those lines from
-    stderr: title → what was done, of bars that ended at their total."""
+    """Makes commands end each bar with a line, however short it was, and reads those lines from
+    stderr: title → what was done, for the bars that ended at their total."""
     from ort_aie_ep.cli import progress
 
     monkeypatch.setattr(progress, "SHORT", 0.0)

@@ -1,4 +1,4 @@
-"""JSON as accidents and ill will leave it: seeded, so that a failure comes again.
+"""JSON damaged by accident or on purpose: seeded, so that a failure can be repeated.
 
 for data in mutations(text, seed=0, count=300): ...
 """
@@ -13,8 +13,8 @@ import numpy as np
 
 from ort_aie_ep.errors import AieError
 
-# What stands in the place of a value, as JSON text: the neighbours of limits, other types, numbers
-# that no machine type holds, and what nests.
+# Replacements for a value, as JSON text: values next to limits, other types, numbers
+# that no machine type holds, and nested values.
 VALUES = (
     "null", "true", "false", "0", "-1", "1", "3", "1.5", "-0.0", "1e999", "-1e999", "1e-999", "NaN",
     "Infinity", "9223372036854775807", "9223372036854775808", "-9223372036854775809",
@@ -26,7 +26,7 @@ VALUES = (
 
 
 def refusal(read: Callable[[], Any], error: type[AieError] = AieError) -> str:
-    """What `read` raises, of this kind alone; empty if it does not."""
+    """The message of what `read` raises, which must be an `error`; empty if nothing is raised."""
     try:
         read()
     except error as raised:
@@ -35,7 +35,7 @@ def refusal(read: Callable[[], Any], error: type[AieError] = AieError) -> str:
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Paths of all values within a value."""
+    """The paths of all values in a value."""
     if path:
         yield path
     for key, inner in (
@@ -49,7 +49,7 @@ def mutations(text: str, seed: int, count: int) -> Iterator[bytes]:
     """`count` mutations of JSON text: of its values, of its structure, and of its bytes."""
     generator = np.random.default_rng(seed)
     paths = list(places(json.loads(text)))
-    # Deep paths are many and alike: the same share to each depth.
+    # Deep paths are many and alike: give each depth the same share.
     by_depth: dict[int, list[tuple[Any, ...]]] = {}
     for path in paths:
         by_depth.setdefault(len(path), []).append(path)

@@ -1,4 +1,4 @@
-"""Models of one op, sessions on them, and running them with any dtype and with shared buffers."""
+"""Models of one op, sessions for them, and ways to run them with any dtype and shared buffers."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ ONNX_TYPES = {
     np.dtype(np.int64): TensorProto.INT64,
     np.dtype(bool): TensorProto.BOOL,
 }
-NONE = "ort_aie.none"  # an initializer that stands for an input that is left out
+NONE = "ort_aie.none"  # an initializer that stands for an omitted input
 NUMPY_TYPES = {onnx_type: dtype for dtype, onnx_type in ONNX_TYPES.items()}
 
 
 def onnx_tensor(name: str, array: Array) -> onnx.TensorProto:
-    """An initializer, also of bfloat16."""
+    """An initializer of any type, bfloat16 included."""
     return helper.make_tensor(
         name, ONNX_TYPES[array.dtype], array.shape, np.ascontiguousarray(array).tobytes(), raw=True
     )
@@ -85,7 +85,7 @@ def one_op_model(
         constants: inputs that become initializers.
         name: of the node.
         fill: put the placeholder of compiled models where an input is left empty before others. By
-            default where ONNX Runtime needs it: before 1.24 it crashes on the empty name.
+            default only where ONNX Runtime needs it: before 1.24 it crashes on an empty name.
         dims: dimensions of some graph inputs, instead of unknown ones.
     """
     graph_inputs, initializers = [], []
@@ -116,15 +116,15 @@ def one_op_model(
 
 
 def model_of(graph: onnx.GraphProto, opset: int = 21) -> onnx.ModelProto:
-    """A model of the versions that the model builder writes, with our domain besides."""
+    """A model with the versions that the model builder writes, and ort_aie_ep's domain."""
     opsets = [helper.make_opsetid("", opset)]
     opsets += [helper.make_opsetid(key, 1) for key in ("com.microsoft", "aie")]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
 def session_options(threads: int = 2) -> onnxruntime.SessionOptions:
-    """For `threads` that sleep while they wait. By default those of ONNX Runtime spin, for longer
-    than most operators of tests take, on cores that tests in other processes need."""
+    """For `threads` that sleep while they wait. By default ONNX Runtime's threads spin, for longer
+    than most of the tests' operators run, on cores that other test processes need."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -134,10 +134,10 @@ def session_options(threads: int = 2) -> onnxruntime.SessionOptions:
 def open_session(
     model: bytes | str, *, threads: int = 2, config: Mapping[str, str] | None = None
 ) -> onnxruntime.InferenceSession:
-    """A CPU session that knows our ops. `config` are session config entries."""
+    """A CPU session that knows ort_aie_ep's ops. `config` holds session config entries."""
     options = session_options(threads)
     options.register_custom_ops_library(ort_aie_ep.library_path())
-    options.log_severity_level = 4  # tests of errors look at exceptions, not at the log
+    options.log_severity_level = 4  # tests of errors check exceptions, not the log
     for key, value in (config or {}).items():
         options.add_session_config_entry(key, value)
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
@@ -154,8 +154,9 @@ def run(
 
     Args:
         session: the session.
-        feeds: graph inputs; None and inputs that the graph has not are passed over.
-        shared: output -> input whose buffer it is bound to. The input's array is left untouched.
+        feeds: graph inputs; None, and inputs that the graph does not have, are skipped.
+        shared: output -> the input whose buffer it is bound to. The input's array is left
+            untouched.
         misaligned: feed arrays that are aligned to one element only, as slices can be.
     """
     names = {value.name for value in session.get_inputs()}
@@ -192,7 +193,7 @@ def _ort_value(array: Array) -> onnxruntime.OrtValue:
 
 
 def _to_numpy(value: onnxruntime.OrtValue) -> Array:
-    """A copy; OrtValue.numpy() knows no bfloat16."""
+    """A copy; OrtValue.numpy() does not support bfloat16."""
     dtype, shape = NUMPY_TYPES[value.element_type()], tuple(value.shape())
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     data = ctypes.string_at(value.data_ptr(), size) if size else b""

@@ -1,4 +1,4 @@
-"""The recorded exports of optimum in data/optimum, made whole again, and quantised as users do."""
+"""The recorded optimum exports in data/optimum, completed again, and quantised as users do it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import onnx_ir as ir
 from ml_dtypes import bfloat16
 
 DATA = Path(__file__).parent / "data" / "optimum"
-# The float16 one apart from the others: its yardstick is another.
+# The float16 export is separate: it is measured by another yardstick.
 FLOAT16 = "llama_float16"
 FAMILIES = ("llama", "llama_dynamo", "qwen3", "gemma3", "phi", "mistral")
 
@@ -40,8 +40,8 @@ def quantise(source: Path, folder: Path, *, qdq: bool = False) -> Path:
     """Writes `source` quantised to 4 bits by ONNX Runtime's MatMulNBitsQuantizer, which gives
     blocks of 128 with zero points unless told otherwise; here blocks of 32.
 
-    With `qdq`, as DequantizeLinear and MatMul in place of MatMulNBits."""
-    # Imported here: it takes seconds, and logs each node.
+    With `qdq`, as DequantizeLinear and MatMul instead of MatMulNBits."""
+    # Imported here: the import takes seconds, and it logs each node.
     import onnx
     from onnxruntime.quantization import QuantFormat
     from onnxruntime.quantization.matmul_nbits_quantizer import (
@@ -83,7 +83,7 @@ def with_bfloat16_scales(source: Path, folder: Path) -> Path:
         points = np.stack([packed & 15, packed >> 4], -1).reshape(n, -1)[:, :blocks]
         minima = (-scales * points).astype(bfloat16).astype(np.float32)
         rounded = scales.astype(bfloat16).astype(np.float32)
-        # Zero points may be of the scales' type: weight = scale · (code - zero point).
+        # Zero points may have the scales' type: weight = scale · (code - zero point).
         shape = tuple(scale_value.const_value.shape.numpy())
         scale_value.const_value = ir.tensor(rounded.reshape(shape), name=scale_value.name)
         points_value.type = ir.TensorType(ir.DataType.FLOAT)

@@ -24,12 +24,12 @@ needs_provider = pytest.mark.skipif(
 
 @contextmanager
 def registered() -> Iterator[None]:
-    """Our library as an execution provider of this process."""
+    """The library, registered as an execution provider of this process."""
     onnxruntime.register_execution_provider_library(NAME, ort_aie_ep.library_path())
     yield
     onnxruntime.unregister_execution_provider_library(NAME)
 
 
 def devices() -> list[Any]:
-    """The provider's, while it is registered."""
+    """The provider's devices, while it is registered."""
     return [d for d in onnxruntime.get_ep_devices() if d.ep_name == NAME]

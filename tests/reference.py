@@ -1,11 +1,11 @@
-"""aie.FlowAttention in numpy, written to be read.
+"""aie.FlowAttention in numpy, written for readability.
 
-That is GroupQueryAttention (com.microsoft, v1 at ONNX Runtime 1.31), an attention mask, and calls
-without lengths, whose tokens are positioned by their index.
+The op is GroupQueryAttention (com.microsoft, v1 at ONNX Runtime 1.31) plus an attention mask, and
+calls without lengths, where a token's index is its position.
 
 Arithmetic is float64. Values are rounded only where the op stores them: new keys and values into
 the cache's type, the output into the query's type. Rows of the present and of the output that the
-contract leaves open (beyond a batch row's own length) are zero (of a quantised cache, codes of 0).
+contract leaves open (beyond a batch row's own length) are zero (in a quantised cache, codes of 0).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionAttributes:
-    """Attributes of the op, with its defaults; `scale` 0 means 1 / sqrt(head dimension)."""
+    """The op's attributes, with their defaults; `scale` 0 means 1 / sqrt(head dimension)."""
 
     num_heads: int
     kv_num_heads: int
@@ -45,7 +45,7 @@ class AttentionAttributes:
 class CacheRows:
     """How a cache holds rows (KV, S, D): in a float type, or as codes of `bits` with scales.
 
-    `scales` is (KV, 1, D) float32, or all ones of a float type.
+    `scales` is (KV, 1, D) float32, or all ones for a float type.
     """
 
     dtype: np.dtype[Any]
@@ -53,7 +53,7 @@ class CacheRows:
     scales: Array
 
     def stored(self, rows: Array) -> Array:
-        """Rows in the cache's type; codes one to an int8. The arithmetic of codes is float32."""
+        """Rows in the cache's type, one code per int8. Codes are computed in float32."""
         if not self.bits:
             return rows.astype(self.dtype)
         most = 2 ** (self.bits - 1) - 1
@@ -64,14 +64,14 @@ class CacheRows:
         return codes
 
     def unpacked(self, cache: Array) -> Array:
-        """What `stored` gave, from past or present (..., D or D / 2)."""
+        """The inverse of `packed`: the codes in past or present (..., D or D / 2)."""
         if self.bits != 4:
             return cache
         codes = np.stack([cache & 15, cache >> 4], axis=-1).astype(np.int8) - np.int8(8)
         return codes.reshape(*cache.shape[:-1], 2 * cache.shape[-1])
 
     def packed(self, stored: Array) -> Array:
-        """As past and present have it: of 4 bits, code + 8, even channels in the low halves."""
+        """The layout of past and present: for 4 bits, code + 8, even channels in the low halves."""
         if self.bits != 4:
             return stored
         halves = (stored + 8).astype(np.uint8)
@@ -91,8 +91,8 @@ class AttentionResult:
         cache_rows: rows of the present that are defined, per batch row.
         largest_score: largest scale * |q| |k| (norms of vectors) before the soft cap: rounding
             errors of scores are relative to it.
-        largest_value: of the magnitudes of the values.
-        code_step: of a quantised cache, what the next code in one channel adds to a score at most.
+        largest_value: the largest magnitude among the values.
+        code_step: for a quantised cache, the most that one code more in a channel adds to a score.
     """
 
     output: Array
@@ -108,7 +108,7 @@ class AttentionResult:
 def cache_rows_of(
     a: AttentionAttributes, inputs: Mapping[str, Array | None]
 ) -> tuple[CacheRows, CacheRows]:
-    """Of keys and of values."""
+    """The encodings of keys and of values."""
     query, past, bits = inputs["query"], inputs.get("past_key"), a.kv_cache_bit_width
     assert query is not None
     ones = np.ones((a.kv_num_heads, 1, 1), np.float32)
@@ -129,7 +129,7 @@ def cache_rows_of(
 
 
 def windowed_cache_rows(total: int, capacity: int, window: int) -> int:
-    """Rows that a sliding-window cache holds after `total` tokens, found by adding them singly.
+    """Rows that a sliding-window cache holds after `total` tokens, found by adding them one by one.
 
     A full cache drops its oldest rows until window - 1 are left, then takes the next token.
     """
@@ -198,7 +198,7 @@ def group_query_attention(
             for x, weight in zip((q, k), transform, strict=True)
         )  # fmt: skip
 
-        # What a query may look at: the rows that the cache holds, then the new ones.
+        # A query may see the rows that the cache holds, then the new ones.
         old = windowed_cache_rows(past, capacity, a.local_window_size) if windowed else past
         keys = _append(past_key, b, old, kb, key_rows)
         values = _append(past_value, b, old, v[b], value_rows)
@@ -253,7 +253,7 @@ def group_query_attention(
 
 
 def total_length(inputs: Mapping[str, Array | None]) -> int:
-    """Tokens after the call: as given, or those of the past and of the call."""
+    """Tokens after the call: as given, or the past's plus the call's."""
     query, key, past = inputs["query"], inputs.get("key"), inputs.get("past_key")
     total = inputs.get("total_sequence_length")
     if total is not None:
@@ -266,7 +266,7 @@ def total_length(inputs: Mapping[str, Array | None]) -> int:
 def _split_heads(
     a: AttentionAttributes, query: Array, key: Array | None, value: Array | None
 ) -> tuple[Array, Array, Array]:
-    """-> (B, tokens, heads, D) float64 each, from three inputs or from one that holds all."""
+    """-> (B, tokens, heads, D) float64 each, from three inputs or from one packed input."""
     channels = query.shape[2]
     if key is None or value is None:
         dim = channels // (a.num_heads + 2 * a.kv_num_heads)
@@ -290,7 +290,7 @@ def _rms_norm(x: Array, weight: Array | None, epsilon: float) -> Array:
 def _rotary_positions(
     position_ids: Array | None, b: int, query_positions: Array, is_first_prompt: bool
 ) -> Array:
-    """Rows of the cos and sin caches. Of a first prompt the op reads the very first id alone."""
+    """Rows of the cos and sin caches. For a first prompt the op reads only the very first id."""
     if position_ids is None:
         return query_positions
     row: Array = position_ids[b % len(position_ids)]
@@ -302,7 +302,7 @@ def _rotary_positions(
 def _rotate(
     a: AttentionAttributes, x: Array, cos: Array | None, sin: Array | None, positions: Array
 ) -> Array:
-    """Rotates the first 2 * width channels of x (S, heads, D); the others pass."""
+    """Rotates the first 2 * width channels of x (S, heads, D); the others stay."""
     if not a.do_rotary:
         return x
     assert cos is not None
@@ -320,7 +320,7 @@ def _rotate(
 
 
 def _append(past: Array | None, b: int, rows: int, new: Array, cache: CacheRows) -> Array:
-    """(KV, rows + S, D) as the cache holds it: first rows of the past, then new (S, KV, D)."""
+    """(KV, rows + S, D) as the cache holds it: the first rows of the past, then new (S, KV, D)."""
     fresh = cache.stored(new.transpose(1, 0, 2))
     if past is None:
         return fresh

@@ -58,11 +58,11 @@ def report(*words: object) -> Any:
 
 
 def mistake(*words: object) -> str:
-    """What the command says about a mistake that it noticed: one message, no traceback."""
+    """The command's message about a user's mistake: one message, no traceback."""
     result = ort_aie(*words)
     assert result.exit_code == 1
     assert result.stdout == ""
-    # Behind the lines of what took long before.
+    # It follows the lines of steps that took long.
     message = result.stderr[result.stderr.index("error: ") :].strip()
     assert "Traceback" not in message
     return str(message)
@@ -70,7 +70,7 @@ def mistake(*words: object) -> str:
 
 @pytest.fixture(scope="session", params=["llama", "gemma3"])
 def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """(source, compiled) of a model without and one with sliding windows."""
+    """(source, compiled): of a model without sliding windows, and of one with them."""
     compiled = tmp_path_factory.mktemp("cli") / request.param
     ort_aie_ep.compile(DATA / request.param, compiled)
     return DATA / request.param, compiled
@@ -209,7 +209,7 @@ def test_compile_quantises_float_weights_and_says_what_they_lost(tmp_path: Path)
 
 def test_run_gives_the_same_text_in_both_hosts(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_genai")
-    # Not one of random weights: genai's decoder drops bytes that are no UTF-8.
+    # Not a model with random weights: genai's decoder drops bytes that are not UTF-8.
     compiled = tmp_path / "demo"
     succeeded("compile", demo.MODEL, compiled)
     words = ("run", compiled, demo.PROMPT, "--max-tokens", "60", "--threads", "1")
@@ -230,8 +230,8 @@ def test_run_drafts_tokens_in_genai_alone(tmp_path: Path) -> None:
     words = (demo.PROMPT, "--max-tokens", "60", "--threads", "1", "--host")
     alone = succeeded("run", compiled, *words, "genai")
     drafted = succeeded("run", compiled, *words, "genai", "--draft", "4")
-    # Rows that are verified together may round otherwise than one by one, and a near-tie then goes
-    # the other way; the text up to there is the model's own.
+    # Rows that are verified together may round differently from single rows, and then a near-tie
+    # goes the other way; the text up to that point is the model's own.
     assert drafted.stdout[:60] == alone.stdout[:60]
     assert "decode: 60 tokens" in drafted.stderr
     found = re.search(r"drafts: (\d+) of (\d+) verified tokens were right", drafted.stderr)
@@ -299,7 +299,7 @@ def test_run_in_genai_refuses_a_lone_file(compiled: Path) -> None:
 def test_run_hands_options_to_the_library(compiled: Path) -> None:
     before = dict(os.environ)
     message = mistake("run", compiled, "text", "--target", "xrt", "--on-device-error", "raise")
-    assert "ort_aie.target=xrt: " in message  # and why there is none on this machine
+    assert "ort_aie.target=xrt: " in message  # and why this machine has none
     assert dict(os.environ) == {"ORT_AIE_SIM_PYTHON": sys.executable} | before
     texts = {
         succeeded("run", compiled, "import os", "--numerics", numerics).stdout
@@ -364,13 +364,13 @@ def test_decoder_refuses_tokens_beyond_its_cache() -> None:
 # --- explain ---
 
 
-def test_explain_tells_the_same_of_a_source_and_of_its_compilation(both: tuple[Path, Path]) -> None:
+def test_explain_agrees_on_a_source_and_its_compilation(both: tuple[Path, Path]) -> None:
     source, compiled = both
     before, after = report("explain", source), report("explain", compiled)
     assert (before["compiled"], after["compiled"]) == (False, True)
     would = {node["node"]: node["becomes"] for node in before["nodes"] if node["becomes"]}
     does = {node["node"]: node["op"] for node in after["nodes"] if node["op"].startswith("aie.")}
-    # Several nodes may become one, which carries the name of one of them.
+    # Several nodes may become one, which keeps one of their names.
     assert does.items() <= would.items()
     assert set(does.values()) == set(would.values())
     assert "aie.Q4NXGather" in would.values()
@@ -400,7 +400,7 @@ def test_explain_gives_the_reason_of_a_node_that_stays(tmp_path: Path) -> None:
         assert "weight_prepacked" in result.stdout
 
 
-def test_each_node_of_several_plans_is_told_its_plan() -> None:
+def test_each_node_of_several_plans_names_its_plan() -> None:
     result = succeeded("explain", DATA / "phi", "--nodes")
     (row,) = [row for row in result.stdout.splitlines() if "/lm_head/MatMul_Q4" in row]
     assert row.split()[2] == "2"
@@ -462,7 +462,7 @@ def test_explain_ep_tells_why_the_session_fails(monkeypatch: pytest.MonkeyPatch)
 def test_explain_ep_beside_a_folder_of_the_packages_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a checkout of the sources, whose package has no native module."""
+    """As in a source checkout, where the package has no native module."""
     (tmp_path / "ort_aie_ep").mkdir()
     (tmp_path / "ort_aie_ep" / "__init__.py").touch()
     monkeypatch.chdir(tmp_path)
@@ -479,7 +479,7 @@ def test_explain_ep_needs_a_newer_onnxruntime(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_explain_ep_is_for_models_that_are_not_compiled(compiled: Path) -> None:
-    assert "is compiled: the execution provider is for" in mistake("explain", compiled, "--ep")
+    assert "is compiled: the execution provider is only for" in mistake("explain", compiled, "--ep")
 
 
 # --- doctor ---
@@ -576,7 +576,7 @@ def test_agreement_tells_a_near_tie_from_a_mistake() -> None:
     same = against(reference)
     assert (same.same_tokens, same.gap, same.near_tie, same.top1) == (3, None, False, 1.0)
     assert same.continuation == (1, 0, 2)
-    # Elsewhere logits differ by 0.2, so two that are 0.1 apart may swap.
+    # Elsewhere, logits differ by 0.2, so two that are 0.1 apart may swap.
     tie = against([[0, 0, 3.2], [0, 1.9, 2], [5, 0, 0], [0, 0, 4]])
     assert (tie.same_tokens, tie.near_tie, tie.top1) == (0, True, 0.75)
     assert tie.gap == pytest.approx(0.1, abs=1e-6)
@@ -659,7 +659,7 @@ def test_accuracy_compares_kv_caches() -> None:
             s["variant"]: s["largest_difference"] for s in result["scores"] if s["mode"] == mode
         }
         plain, int8, int4 = (f"ort_aie_ep, bf16{kv}" for kv in ("", ", KV int8", ", KV int4"))
-        # Sixteen times fewer codes cost more; those of bfloat16 activations are in all of them.
+        # Sixteen times fewer codes cost more; bfloat16 activations affect all variants.
         assert differences[plain] < differences[int8] < differences[int4]
         assert len(differences) == 2 + 3 * 2
 
@@ -691,7 +691,7 @@ def test_synth_writes_a_model_to_measure(tmp_path: Path) -> None:
     assert "llama-3.2-1b" in succeeded("synth", "--list").stdout
     folder = tmp_path / "random"
     assert f"ort-aie bench {folder}" in succeeded("synth", "tiny-llama", folder).stderr
-    assert "exists already" in mistake("synth", "tiny-llama", folder)
+    assert "already exists" in mistake("synth", "tiny-llama", folder)
     assert "no shape is called" in mistake("synth", "llama", tmp_path / "other")
     # Without a tokenizer the tokens are random ones.
     plan = ("--prompt-lengths", "8", "--new-tokens", "4", "--runs", "1")
@@ -705,7 +705,7 @@ def test_synth_writes_a_model_to_measure(tmp_path: Path) -> None:
 def test_compile_says_how_optimum_opens_an_encoder_and_decoders(
     reads: str, optimum_class: str, tmp_path: Path
 ) -> None:
-    """And names each file that it looked at."""
+    """It also names each file that it looked at."""
     source = tmp_path / "source"
     shutil.copytree(LLAMA, source)
     (source / "genai_config.json").unlink()

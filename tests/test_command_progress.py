@@ -32,7 +32,7 @@ Ends = Callable[[str], dict[str, str]]
 
 
 def told(unit: str, *calls: tuple[float, int, int]) -> Status:
-    """The status after (seconds, done, total), of work that began at 0 s."""
+    """The status after each (seconds, done, total), for work that began at 0 s."""
     status = Status("title", unit, began=0.0)
     for now, done, total in calls:
         status.tell(done, total, "what", now)
@@ -57,13 +57,13 @@ def told(unit: str, *calls: tuple[float, int, int]) -> Status:
         ("steps", [(0, 0, 9000), (60, 10, 9000)],
          "10 of 9,000 steps, 6.0 s per step, 14 h 59 min left"),
         ("designs", [(0, 0, 1)], "0 of 1 design"),
-        # Nothing is counted yet, and too little to tell a rate.
+        # Nothing is counted yet, or too little for a rate.
         ("tokens", [], "8 s"),
         ("tokens", [(1, 0, 100), (1.1, 50, 100)], "50 of 100 tokens"),
-        # Of what nobody can count, or not yet.
+        # Work that cannot be counted, or not yet.
         ("steps", [(0, 0, 0), (5, 10, 0)], "10 steps, 2.0 steps/s"),
         ("", [(0, 0, 0)], "8 s"),
-        # Another stage: its own total and rate.
+        # Another stage has its own total and rate.
         ("tokens", [(0, 0, 100), (1, 100, 100), (2, 0, 50), (4, 10, 50)],
          "10 of 50 tokens, 5.0 tokens/s, 8 s left"),
     ],
@@ -155,7 +155,7 @@ def test_what_fails_says_so_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def in_terminal(*command: str) -> tuple[str, str]:
-    """(stdout, stderr) of a command whose stderr is a terminal and whose stdout is not."""
+    """(stdout, stderr) of a command whose stderr is a terminal but whose stdout is not."""
     ours, theirs = pty.openpty()
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
     with subprocess.Popen(
@@ -166,7 +166,7 @@ def in_terminal(*command: str) -> tuple[str, str]:
         try:
             while piece := os.read(ours, 65536):
                 written += piece
-        except OSError:  # Linux's way to say that the other end is closed
+        except OSError:  # Linux reports this when the other end is closed
             pass
         os.close(ours)
         assert process.stdout is not None
@@ -189,7 +189,7 @@ def test_in_a_terminal_a_bar_that_disappears(tmp_path: Path) -> None:
     plain = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", stderr)
     assert "synth ━" in plain
     assert re.search(r"0.5 of 1.0 MB, \d+ kB/s, 1 s left second", plain)
-    assert "\x1b[2K" in stderr  # the line of the bar is cleared
+    assert "\x1b[2K" in stderr  # the bar's line is cleared
     assert re.fullmatch(r"synth: 1.0 MB in 1.\d s, \d+ kB/s", plain.splitlines()[-1].strip())
 
 
@@ -269,27 +269,27 @@ def test_run_in_genai_ends_at_the_tokens_of_the_prompt(ends: Ends, compiled: Pat
 
 def test_bench_ends_at_its_runs(ends: Ends, compiled: Path) -> None:
     result = ort_aie("bench", LLAMA, *SHORT_BENCH)
-    # Two runs of each of two sessions, the first of which is not counted, and logits of both.
+    # Two runs of each of two sessions, the first not counted, and the logits of both.
     assert ends(result.stderr)["bench"] == "6 runs"
     assert "compile" in ends(result.stderr)
 
 
 def test_bench_of_batches_ends_at_its_runs(ends: Ends) -> None:
     result = ort_aie("bench", LLAMA, "--batch", "2", "--runs", "1")
-    # Sizes 1 and 2, of sequences and of one's tokens, in two rounds of two sessions.
+    # Sizes 1 and 2, for sequences and for one sequence's tokens, in two rounds of two sessions.
     assert ends(result.stderr)["bench"] == "16 runs"
 
 
 def test_accuracy_ends_at_its_tokens(ends: Ends, compiled: Path) -> None:
     plan = ("--tokens", "126", "--decode-tokens", "63", "--window", "64")
     result = ort_aie("accuracy", compiled, "--baseline", LLAMA, *plan)
-    # Three windows of 63 tokens that are read, by four variants.
+    # Four variants each read three windows of 63 tokens.
     assert ends(result.stderr) == {"accuracy": "756 tokens"}
 
 
 def test_demo_ends_at_its_runs(ends: Ends) -> None:
     result = ort_aie("demo", "--model", LLAMA, "--new-tokens", "4")
-    # Two texts, logits of both, and six runs of each.
+    # Two texts, the logits of both, and six runs of each.
     assert ends(result.stderr)["demo"] == "16 runs"
 
 

@@ -14,7 +14,7 @@ from ort_aie_ep.models import corpus
 
 @pytest.fixture
 def library(tmp_path: Path) -> Path:
-    """A folder laid out like a standard library, with things that are no part of it."""
+    """A folder laid out like a standard library, with files that do not belong to it."""
     files = {
         "plistlib.py": "a = 1\n",
         "asyncio/__init__.py": "b = 2\r\n",

@@ -1,4 +1,4 @@
-"""What the docs name exists: tests, files, pages and their headings, commands and their options."""
+"""Everything that the docs name exists: tests, files, pages, headings, commands and options."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_files_that_the_docs_name_exist() -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """Of headings, as GitHub makes them."""
+    """The anchors of the headings, as GitHub makes them."""
     texts = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
     plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text) for text in texts)
     return {re.sub(r"[^\w\- ]", "", text.strip().lower()).replace(" ", "-") for text in plain}

@@ -1,4 +1,4 @@
-"""`ort-aie explain --html`: the page says of each node what the table says, and fetches nothing."""
+"""`ort-aie explain --html`: the page agrees with the table on each node, and fetches nothing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def ort_aie(*words: object) -> Result:
 
 
 class Page(HTMLParser):
-    """The scripts of a page, and whatever an element names elsewhere."""
+    """A page's scripts, and every address that an element names."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -190,7 +190,7 @@ def test_each_layer_of_many_is_a_piece_of_its_own(tmp_path: Path) -> None:
     assert [title for title in titles if title.startswith("layers.")][:36] == [
         f"layers.{layer}" for layer in range(36)
     ]
-    # Layers 1 to 35 differ in their names alone, and are drawn alike.
+    # Layers 1 to 35 differ only in their names, so they are drawn alike.
     drawings = {json.dumps([g["places"], g["size"]]) for g in groups[2:37]}
     assert len(drawings) == 1
 
@@ -250,7 +250,7 @@ def test_the_page_fetches_nothing_and_a_name_in_the_model_stays_a_name(tmp_path:
     assert found.links == ["data:,"]
     assert "default-src 'none'" in text
     assert "<b>" not in text
-    # The name of SVG's elements is no address.
+    # The namespace of SVG's elements is not fetched.
     assert set(re.findall(r"\w+://[^\s\"']+", text)) == {"http://www.w3.org/2000/svg"}
 
 
@@ -330,7 +330,8 @@ def test_nothing_overlaps_and_lines_lead_down(
 
 
 def overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    """Of rectangles (left, top, right, bottom); a thousandth of a pixel is rounding."""
+    """Whether rectangles (left, top, right, bottom) overlap; a thousandth of a pixel is
+    rounding."""
     return all(
         one[axis] < other[axis + 2] - 1e-3 and other[axis] < one[axis + 2] - 1e-3 for axis in (0, 1)
     )

@@ -1,4 +1,5 @@
-"""`explain` where an NPU is there: what runs on it, and what the xrt target leaves to the host."""
+"""`explain` on a machine with an NPU: what runs on it, and what the xrt target leaves to the
+host."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ ALL = frozenset(TAKEN)
 
 @pytest.fixture
 def npu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with an NPU, its chain, the xrt target and all overlays."""
+    """A machine with an NPU, its software chain, the xrt target and all overlays."""
     (tmp_path / XRT_TARGET).touch()
     monkeypatch.setattr(explain, "library_path", lambda: str(tmp_path / "libort_aie_ep.so"))
     monkeypatch.setattr(explain, "find_npu", lambda: (Finding("NPU", "NPU2"),))

@@ -1,4 +1,4 @@
-"""The code on docs/hosts is that of examples/, and runs."""
+"""The code on the pages in docs/hosts is the code in examples/, and runs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What `run`, `bench` and `accuracy` feed models that are more than tokens and a KV cache, and what
-they and `compile` say of models that they cannot feed."""
+"""What `run`, `bench` and `accuracy` feed models that need more than tokens and a KV cache, and
+what they and `compile` say about models that they cannot feed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ort_aie_ep.runtime.sessions import Options, open_edited, open_session
 from ort_aie_ep.tools.bench.accuracy import with_accuracy_level
 
 LLAMA = Path(__file__).parent / "data" / "llama"
-HIDDEN, TAPS, LAYER = 192, 3, 2  # of the convolution, a layer after the two with attention
+HIDDEN, TAPS, LAYER = 192, 3, 2  # the convolution's, a layer after the two with attention
 FLOAT = ir.DataType.FLOAT
 PROMPT = "def main(argv):"
 
@@ -79,7 +79,7 @@ def add_to_embedding(graph: ir.Graph, make: Callable[[ir.Value], ir.Value]) -> N
 
 
 def short_convolution(prefix: str = "past.%d.conv") -> Edit:
-    """LFM2's: each channel's last tokens, of which the state keeps all but the newest."""
+    """LFM2's convolution over each channel's last tokens. The state keeps all but the newest."""
     past_name = prefix.replace("%d", str(LAYER))
     present_name = past_name.replace("past_key_values", "present").replace("past", "present")
 
@@ -114,7 +114,7 @@ def short_convolution(prefix: str = "past.%d.conv") -> Edit:
 
 
 def three_positions(weights: tuple[float, float, float]) -> Edit:
-    """position_ids as Qwen-VL takes them: time, height and width, weighted, move the embedding."""
+    """position_ids as in Qwen-VL: time, height and width, weighted, shift the embedding."""
 
     def edit(graph: ir.Graph, config: dict[str, Any]) -> None:
         shape = [3, "batch_size", "sequence_length"]
@@ -143,7 +143,7 @@ def ort_aie(*words: object) -> Any:
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
-# Names that genai_config.json gives, genai's default, and those of later versions.
+# Names from genai_config.json, genai's defaults, and the names of later versions.
 @pytest.mark.parametrize("names", ["past.%d.conv", "past_conv.%d", "past_key_values.%d.conv_state"])
 def test_a_state_goes_on_from_call_to_call(names: str, tmp_path: Path) -> None:
     decoder = exact(edited(tmp_path / "model", short_convolution(names)))
@@ -171,7 +171,7 @@ def test_positions_of_three_axes_are_the_place_of_the_token_thrice(tmp_path: Pat
 
 
 def test_compile_proposes_what_then_works(tmp_path: Path) -> None:
-    """Of a model with states and positions of three axes: run and bench."""
+    """For a model with states and positions of three axes: run and bench."""
     edits = (short_convolution(), three_positions((0.01, 0.0, 0.0)))
     source, compiled = edited(tmp_path / "source", *edits), tmp_path / "compiled"
     result = ort_aie("compile", source, compiled)
@@ -194,7 +194,7 @@ def test_genai_gives_a_model_with_states_the_same_text(tmp_path: Path) -> None:
         ort_aie("run", tmp_path / "compiled", PROMPT, "--max-tokens", 20, "--host", host).stdout
         for host in ("session", "genai")
     ]
-    # Half a character is one replacement mark or several, as its decoder likes.
+    # Its decoder turns half a character into one replacement mark or into several.
     session, genai = (text.replace("\ufffd", "").strip() for text in texts)
     assert session == genai
     assert len(session) > 20

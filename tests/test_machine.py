@@ -1,4 +1,4 @@
-"""What doctor finds of an NPU, on machines that are made of files."""
+"""What doctor finds out about an NPU, on machines simulated with files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UUID = uuid.UUID("0f51d8bc-0b4c-4b0e-9a6f-6b0c0a1d2e3f")
 
 @pytest.fixture
 def strix(tmp_path: Path) -> Path:
-    """sys and dev of a machine with a Strix Halo, its driver and its device node."""
+    """The sys and dev folders of a machine with a Strix Halo, its driver and its device node."""
     device = tmp_path / "sys/bus/pci/devices/0000:c4:00.1"
     device.mkdir(parents=True)
     attributes = {
@@ -52,7 +52,7 @@ def limit(monkeypatch: pytest.MonkeyPatch, soft: int) -> None:
 
 def test_siblings_are_one_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 4})
-    assert machine.physical_cores(tmp_path) == 4  # nothing says which are
+    assert machine.physical_cores(tmp_path) == 4  # nothing says which cores are siblings
     for cpu, siblings in ((0, "0,4"), (1, "1,5"), (2, "2,6"), (4, "0,4")):
         topology = tmp_path / f"devices/system/cpu/cpu{cpu}/topology"
         topology.mkdir(parents=True)
@@ -121,7 +121,7 @@ def test_a_memlock_limit_is_named_with_its_value(
 
 
 def install(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
-    """Makes `folder` the place of the core library; returns where the xrt target would be."""
+    """Makes `folder` the core library's folder; returns the path that the xrt target would have."""
     core = Path(shutil.copy(ort_aie_ep.library_path(), folder))
     monkeypatch.setattr(ort_aie_ep, "library_path", lambda: str(core))
     return folder / "libort_aie_xrt.so"
@@ -162,7 +162,7 @@ def test_an_xrt_target_whose_xrt_is_missing_says_which_library(
 
 
 def package(folder: Path, name: str, device: str = "npu2", built: bool = True) -> Path:
-    """A design package with a header in place of its xclbin."""
+    """A design package whose xclbin is only a header."""
     made = DEVICES[device]
     folder.mkdir(parents=True)
     manifest = {
@@ -173,7 +173,7 @@ def package(folder: Path, name: str, device: str = "npu2", built: bool = True) -
         "toolchain": None, "uuid": str(UUID) if built else None,
     }  # fmt: skip
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    # The magic, and the uuid where struct axlf has it.
+    # The magic number, and the uuid at its place in struct axlf.
     (folder / "overlay.xclbin").write_bytes(struct.pack("<8s408x16s", b"xclbin2", UUID.bytes))
     return folder
 

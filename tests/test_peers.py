@@ -124,7 +124,7 @@ def test_sizes_are_those_of_the_graph(weights: LlamaWeights) -> None:
     assert (sizes.hidden, sizes.ffn, sizes.layers) == (TINY.hidden, TINY.ffn, TINY.layers)
     assert (sizes.heads, sizes.kv_heads, sizes.head_size) == (6, 2, 32)
     assert (sizes.vocabulary, sizes.context) == (TINY.vocab, TINY.context)
-    # Out of cos and sin in float32, whose relative error is some 2⁻²⁴.
+    # Computed from cos and sin in float32, whose relative error is about 2⁻²⁴.
     expected = TINY.rope_theta ** (-np.arange(16) / 16)
     np.testing.assert_allclose(sizes.inverse_frequencies, expected, rtol=1e-6)
     a_layer = TINY.hidden * (2 * TINY.queries + 2 * TINY.keys + 3 * TINY.ffn)
@@ -215,8 +215,9 @@ def test_engine_computes_what_the_cpu_ep_does(name: str, source: Source) -> None
 
     tokens = likeliest(name)
     assert tokens.shape == (len(prompts), 4)
-    # Random weights have near-ties, which rounding to 8 bits decides anew, and then what follows;
-    # but of 500 tokens a wrong layout, rotation or cache hits the same by chance alone.
+    # Random weights have near-ties. Rounding to 8 bits may decide one differently, and so change
+    # all later tokens; but with a wrong layout, rotation or cache, one of 500 tokens agrees only by
+    # chance.
     assert np.mean(tokens == likeliest(CPU_EP)) > 0.6
 
 
@@ -231,7 +232,7 @@ def test_missing_packages_are_named_with_how_to_get_them(monkeypatch: pytest.Mon
 
 
 def test_unknown_engine_is_refused() -> None:
-    with pytest.raises(AieError, match="no engine is called 'x'; there are ort_aie_ep"):
+    with pytest.raises(AieError, match="no engine is called 'x'; expected one of ort_aie_ep"):
         kind("x")
 
 
@@ -243,7 +244,7 @@ def test_a_failing_engine_says_what_failed(tmp_path: Path) -> None:
     with Worker(CPU_EP) as worker:
         with pytest.raises(EngineError, match=r"ORT CPU EP failed: .* does not exist"):
             worker.open(Setup(models, Settings(1, 8), vocabulary=8))
-        # It does not wait for the end of the run with what it has in memory.
+        # The worker frees its memory now, not at the end of the run.
         assert worker._process.returncode == -signal.SIGKILL
 
 
@@ -254,7 +255,7 @@ def test_a_worker_that_dies_says_how_and_its_last_words() -> None:
         worker._process.send_signal(signal.SIGSEGV)
         with pytest.raises(EngineError) as raised:
             worker.run(2, 0)
-        # Python's own start may have put a line behind them.
+        # Python's own start may have added a line after them.
         assert re.match(r"engine ended with signal 11 \(SIGSEGV\): \w+", str(raised.value))
         assert "\n" not in raised.value.reason
 
@@ -268,7 +269,7 @@ def test_a_worker_that_hangs_is_ended_at_its_limit() -> None:
 
 
 class Log:
-    """Progress that remembers what it was told."""
+    """A progress callable that records its messages."""
 
     def __init__(self) -> None:
         self.totals: list[int] = []
@@ -319,7 +320,7 @@ def test_rounds_give_every_engine_the_same_columns(
 ) -> None:
     plan, log, results = run
     assert log.totals[-1] == len(log.steps)
-    # How long it takes is said after the trial and after each round; no peer has two ways here.
+    # The time left is printed after the trial and after each round; no peer has two variants here.
     done = ["trial", "round 1 of 3", "round 2 of 3", "round 3 of 3"]
     assert [note.split(" done after")[0] for note in log.notes] == done
     assert all(note.endswith("min to go") for note in log.notes)
@@ -337,7 +338,7 @@ def test_rounds_give_every_engine_the_same_columns(
     assert len(results.probes) == plan.rounds
     # Keys and values of 64 + 4 tokens in 2 layers, 2 heads of 32 float16 each.
     assert results.cache_bytes == 68 * 2 * 2 * 2 * 32 * 2
-    # In turns: the engines of one context, then those of the next.
+    # Interleaved: the engines of one context, then those of the next.
     turns = [step.split(": ")[1] for step in log.steps if step.startswith("round 1")]
     assert turns == list(OUR_ENGINES) * 2
 
@@ -375,7 +376,7 @@ def test_growth_is_measured_where_the_model_has_room(run: tuple[Plan, Log, Resul
     assert min(map(min, results.growth.seconds.values())) > 0
     assert results.growth.cache_bytes == 2 * 2 * 2 * 32 * 2
     plan = Plan((8,), (), 4, rounds=1, starts=1, threads=1, options={}, growth=(64, 512))
-    assert plan.growth_within(256) == ()  # one point is no line
+    assert plan.growth_within(256) == ()  # one point does not make a line
 
 
 @pytest.mark.parametrize("name", [OURS, OURS_INT8])
@@ -385,7 +386,7 @@ def test_decoding_without_a_prompt_uses_the_whole_cache(source: Source, name: st
     assert engine.decode_at(64, 2) > 0  # type: ignore[attr-defined]
     with pytest.raises(AieError, match="do not fit in the context of 64"):
         engine.decode_at(65, 1)  # type: ignore[attr-defined]
-    # What was written there is not seen by the next sequence.
+    # The next sequence does not see what was written there.
     assert engine.run([1, 2, 3], 3).tokens == tokens
 
 
@@ -423,11 +424,12 @@ def test_of_a_library_the_faster_ways_go_on() -> None:
 
 
 class FakeWorker:
-    """A worker without a process: a script says what fails when, and without what it would not.
+    """A worker without a process: a script says what fails when, and what would avoid the failure.
 
     Attributes:
-        failing: by engine's name, whether a run fails, by context and how many ran before it there.
-        closed: names of engines that were ended before their turn was over.
+        failing: by engine's name, why a run fails ("" if it does not), as a function of its
+            context, the number of earlier runs there, and what it does without.
+        closed: names of engines that were stopped before their turn was over.
     """
 
     failing: ClassVar[dict[str, Callable[[int, int, str], str]]] = {}
@@ -472,7 +474,7 @@ class FakeWorker:
 
 @pytest.fixture
 def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FakeWorker]]:
-    """Engines without processes or models: every peer is there."""
+    """Engines without processes or models: every peer is installed."""
     for module in (rounds, batches, starting, growth):
         monkeypatch.setattr(module, "Worker", FakeWorker)
         monkeypatch.setattr(module, "settle", lambda: None)
@@ -518,7 +520,7 @@ def test_a_peer_that_dies_is_one_line_and_the_others_go_on(
 def test_a_crashed_llama_cpp_is_tried_once_more_without_amx(
     fakes: type[FakeWorker], source: Source, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
-    # 24 is beyond the trial, so that it crashes in the first round that counts.
+    # The trial stops before 24, so the engine crashes in the first round that counts.
     monkeypatch.setattr(plan, "TRIAL_TOKENS", 8)
     died = "ended with signal 11 (SIGSEGV): GGML_ASSERT"
 
@@ -559,13 +561,15 @@ def test_what_fails_with_several_rows_keeps_its_speeds(
     assert cost.value == 2.5
 
 
-def test_without_ours_there_is_nothing_to_compare(fakes: type[FakeWorker], source: Source) -> None:
+def test_without_ort_aie_ep_there_is_nothing_to_compare(
+    fakes: type[FakeWorker], source: Source
+) -> None:
     fakes.failing[OURS] = lambda *_: "failed: out of memory"
     with pytest.raises(EngineError, match="ort_aie_ep failed: out of memory"):
         measure_fakes(source)
 
 
-def test_what_there_is_so_far_is_told_after_each_round(
+def test_results_so_far_are_reported_after_each_round(
     fakes: type[FakeWorker], source: Source
 ) -> None:
     told: list[Results] = []
@@ -697,7 +701,7 @@ def test_a_batch_is_compared_with_one_row_whatever_was_asked_for(model: Path) ->
     result = bench(model, "--batch", "3", "--runs", "1", "--threads", "1")
     assert result.exit_code == 0, result.output
     rows = [line.split() for line in result.stdout.splitlines() if ", n " in line]
-    # ms of one row and the cost of three, each with its bounds.
+    # The ms of one row and the cost of three, each with its bounds.
     assert [sum("." in word for word in row if word[0].isdigit()) for row in rows] == [2] * 4
 
 

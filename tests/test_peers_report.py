@@ -46,7 +46,7 @@ def test_bounds_hold_the_median_and_shrink_with_the_spread() -> None:
 
 
 def test_ratios_are_taken_within_rounds() -> None:
-    # A machine half as fast every other round slows both alike.
+    # A machine that is half as fast in every other round slows both alike.
     slow = np.array([1, 0.5, 1, 0.5, 1, 0.5, 1])
     interval = ratio(list(30 * slow), list(20 * slow))
     assert (interval.low, interval.high) == (1.5, 1.5)
@@ -84,7 +84,7 @@ def results() -> Results:
         slow,
         measured("OpenVINO", 40, 400, 0.9),
     )
-    # 10 ms, and 1 µs a token of context, which reads 32 kB: 0.8 µs at 40 GB/s.
+    # 10 ms, plus 1 µs for each token of context, whose 32 kB take 0.8 µs at 40 GB/s.
     seconds = {n: [0.01 + 1e-6 * n] * 7 for n in (512, 2048, 4096)}
     grown = Growth(seconds, cache_bytes=32_000, read_bytes_per_second=[40e9] * 7)
     left_out = {"OpenVINO GenAI": "not installed: pip install other"}
@@ -95,7 +95,7 @@ def goal(results: Results, words: str) -> Goal:
     return next(g for g in reports.report(results).goals if g.what.startswith(words))
 
 
-def test_ours_is_compared_with_the_best_peer_of_each_column(results: Results) -> None:
+def test_ort_aie_ep_is_compared_with_the_best_peer_of_each_column(results: Results) -> None:
     report = reports.report(results)
     ratios = {(r.phase, r.length): r for r in report.ratios}
     assert ratios["decode", 64].peer == "llama.cpp"
@@ -191,7 +191,7 @@ def test_several_rows_and_the_demonstration_have_goals(results: Results) -> None
     assert "| ort_aie_ep / ORT CPU EP | 2.25 | 1.90 | 2.50 |" in text
 
 
-def test_another_of_ours_may_reach_the_goal_of_long_contexts(
+def test_another_variant_of_ort_aie_ep_may_reach_the_goal_of_long_contexts(
     results: Results, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(comparisons, "COMPARED", (OURS, OURS_FLOAT))

@@ -39,7 +39,7 @@ TOKENS = np.random.default_rng(0).integers(3, 100, 20)
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache, which is the default one, and trusts file times at once."""
+    """An empty cache, used by default, that trusts file times at once."""
     monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
     monkeypatch.setattr(cache, "SETTLED_NS", -1)
     return tmp_path / "cache"
@@ -52,7 +52,7 @@ def model(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def compilations(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The models that were compiled since."""
+    """The models that were compiled since then."""
     seen: list[Path] = []
     real = compiler.compile_model
 
@@ -73,7 +73,7 @@ def logits(session: onnxruntime.InferenceSession) -> Any:
 
 
 def change_a_weight(model: Path) -> None:
-    """Another file of the same size."""
+    """Changes the weights file, but not its size."""
     path = model / "model.onnx.data"
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
@@ -173,7 +173,7 @@ def test_the_hash_of_the_code_knows_each_pass_and_the_native_module(tmp_path: Pa
     package.mkdir()
     for name in [*names, *(path.name for path in installed.glob("_native*.so"))]:
         if (installed / name).is_dir():
-            # Not what another process compiles meanwhile.
+            # Excludes what another process compiles meanwhile.
             ignored = shutil.ignore_patterns("__pycache__")
             shutil.copytree(installed / name, package / name, ignore=ignored)
         else:
@@ -397,7 +397,7 @@ def test_the_library_may_be_registered_already(folder: Path) -> None:
     reason="the plugin interface lacks custom-op domains before 1.24",
 )
 def test_providers_of_given_options_stay(folder: Path) -> None:
-    """In another process: registering a provider concerns all of it."""
+    """In another process, because registering a provider affects the whole process."""
     code = f"""
 import onnxruntime, ort_aie_ep
 name = "AieExecutionProvider"
@@ -413,7 +413,7 @@ for _ in range(2):
     assert done.stdout.split() == ["AieExecutionProvider", "CPUExecutionProvider"] * 2
 
 
-def test_a_refused_option_is_told(folder: Path) -> None:
+def test_a_refused_option_is_named(folder: Path) -> None:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.add_session_config_entry("session.intra_op_thread_affinities", "nonsense")
@@ -422,7 +422,7 @@ def test_a_refused_option_is_told(folder: Path) -> None:
         ort_aie_ep.session(LLAMA, session_options=options)
 
 
-def test_progress_is_told_of_a_compilation_only(folder: Path) -> None:
+def test_only_a_compilation_reports_progress(folder: Path) -> None:
     calls: list[tuple[int, int, str]] = []
     ort_aie_ep.session(LLAMA, progress=lambda *call: calls.append(call))
     assert calls[-1][0] == calls[-1][1] > 0
@@ -500,7 +500,7 @@ def test_an_entry_in_use_stays(folder: Path) -> None:
     used_at(folder, OLDER, 1000)
     ort_aie_ep.session(LLAMA, cache_limit="0")
     gc.collect()
-    assert kept(folder) == [{}, OLDER]  # the newest was in use itself when the size was looked at
+    assert kept(folder) == [{}, OLDER]  # the newest was itself in use when the size was checked
     assert [entry.in_use for entry in cache_entries.entries(folder)] == [False, True]
     assert cache_entries.clear(folder).in_use == 1
     assert kept(folder) == [OLDER]

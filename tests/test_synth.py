@@ -22,7 +22,7 @@ from ort_aie_ep.tools.synth import SynthError, synth
 DATA = Path(__file__).parent / "data"
 FAMILIES = ["llama", "qwen2", "qwen3", "gemma3", "phi"]
 
-# As published with the models; the rotary tables and scales are no parameters.
+# As published with the models; rotary tables and scales do not count as parameters.
 PARAMETERS = {
     "llama-3.2-1b": 1.236e9,
     "llama-3.2-3b": 3.213e9,
@@ -118,7 +118,8 @@ def test_rotary_tables_equal_the_builders(family: str, synthetic: dict[str, Path
     ours, theirs = tables(synthetic[family]), tables(DATA / family)
     assert ours.keys() == theirs.keys()
     for name, table in theirs.items():
-        # The angle of position 255 has a float32 spacing of 1.5e-5; frequencies may differ by one.
+        # The angle of position 255 has a float32 spacing of 1.5e-5; frequencies may differ by one
+        # step.
         np.testing.assert_allclose(ours[name], table, atol=4e-5)
 
 
@@ -127,7 +128,7 @@ def test_activations_stay_near_one(family: str, synthetic: dict[str, Path]) -> N
     shape = SHAPES[f"tiny-{family}"]
     session = onnxruntime.InferenceSession(synthetic[family] / "model.onnx")
     length = 48
-    # As long as the sliding window needs, and empty: the mask says that nothing is past.
+    # As long as the sliding window needs, and empty: the mask marks nothing as past.
     cache = np.zeros((1, shape.kv_heads, shape.context, shape.head_dim), np.float32)
     feeds = {item.name: cache for item in session.get_inputs() if item.name.startswith("past")}
     feeds["input_ids"] = np.random.default_rng(1).integers(0, shape.vocab, (1, length))
@@ -135,7 +136,7 @@ def test_activations_stay_near_one(family: str, synthetic: dict[str, Path]) -> N
     (logits,) = session.run(["logits"], feeds)
     assert logits.shape == (1, length, shape.vocab)
     assert np.isfinite(logits).all()
-    # lm_head turns a normed vector into values of deviation 1.5.
+    # lm_head turns a normed vector into values with a deviation of 1.5.
     assert 0.75 < logits.std() < 3.0
     # Predictions follow from context, not from a bias towards a few tokens.
     assert len(np.unique(logits.argmax(-1))) > length // 4
@@ -226,7 +227,7 @@ def test_large_weights_are_made_in_small_pieces() -> None:
 @pytest.mark.parametrize(
     ("shape", "options", "message"),
     [
-        ("llama-9", {}, "no shape is called 'llama-9'; there are llama-3.2-1b"),
+        ("llama-9", {}, "no shape is called 'llama-9'; expected one of llama-3.2-1b"),
         ("tiny-llama", {"layers": 0}, "layers must be at least 1, not 0"),
         ("tiny-llama", {"vocab": -5}, "vocab must be at least 1, not -5"),
         ("tiny-llama", {"seed": -1}, "seed must be at least 0, not -1"),
@@ -248,7 +249,7 @@ def test_impossible_models_are_refused(
 def test_existing_destination_is_refused_and_untouched(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "mine.txt").write_text("mine")
-    with pytest.raises(AieError, match="exists already"):
+    with pytest.raises(AieError, match="already exists"):
         synth("tiny-llama", tmp_path / "model")
     assert [path.name for path in tmp_path.rglob("*")] == ["model", "mine.txt"]
 
@@ -260,7 +261,7 @@ def test_destination_inside_a_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_model_larger_than_the_disk_is_refused(tmp_path: Path) -> None:
-    # 10¹² rows of 192 values: more than any disk the tests run on.
+    # 10¹² rows of 192 values do not fit on any disk that the tests run on.
     with pytest.raises(SynthError, match=r"the weights take \d+\.\d GB"):
         synth("tiny-llama", tmp_path / "model", vocab=10**12)
     assert not list(tmp_path.iterdir())

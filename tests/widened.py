@@ -1,4 +1,4 @@
-"""A model with float32 where it has 16 bits: the reference that float16's roundings are held to."""
+"""A model with float32 where it has 16 bits: the reference for float16's rounding errors."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ TYPE_ATTRIBUTES = ("to", "dtype", "stash_type", "output_dtype")
 
 
 def in_float32(source: Path, destination: Path) -> Path:
-    """Writes the model, of the same weights, with float32 tensors and float32 sums in projections.
+    """Writes the model with the same weights, but float32 tensors and float32 sums in projections.
 
-    What its numbers differ by is what types and accuracy levels cost.
+    The difference of its results is the cost of types and accuracy levels.
     """
     model = onnx.load(source)
     _widen(model.graph)

@@ -63,7 +63,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Cleared:
-    """What `clear` removed, and what it left because it is in use."""
+    """What `clear` removed, and what it left because it was in use."""
 
     removed: int
     bytes: int
@@ -115,7 +115,7 @@ def use(folder: Path) -> BinaryIO | None:
     if not same:
         manifest.close()
         return None
-    with suppress(OSError):  # a cache that is filled but read-only serves too
+    with suppress(OSError):  # a filled, read-only cache works too
         os.utime(path)
     return manifest
 

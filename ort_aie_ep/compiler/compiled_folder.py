@@ -1,4 +1,4 @@
-"""Writing a compiled folder: all of it or nothing."""
+"""Writes a compiled folder completely or not at all."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class KvCache:
 
     @property
     def is_quantised(self) -> bool:
-        """Whether it is codes."""
+        """Whether the cache becomes codes."""
         return self.kv in BITS
 
     def check(self) -> None:
@@ -267,7 +267,7 @@ def _outcomes(file: ModelFile) -> tuple[NodeOutcome, ...]:
 
 
 def _plans(file: ModelFile) -> Plans:
-    """After `plan`."""
+    """The plans of a file, after the pass `plan`."""
     if file.model is None or file.left:
         return Plans()
     outcomes = file.report.outcomes.values()
@@ -376,7 +376,7 @@ class _WeightWriter:
             )
         if self._done == self._total:
             self.say("")
-        if not data.exists():  # no initializer is that large
+        if not data.exists():  # no initializer was large enough
             data.touch()
         written, end = data.stat().st_size, _end_of_weights(model)
         if written < end:  # a short write is not always reported
@@ -469,7 +469,7 @@ def _make_genai_folder(config: dict[str, Any], work: Path, compiled: set[str]) -
     decoder = config["model"]["decoder"]
     if decoder.get("session_options") is None:
         decoder["session_options"] = {}
-    # The decoder's options are also those of every section without options of its own.
+    # Sections without their own options use the decoder's.
     _name_library(decoder, "decoder", stub.name)
     for part, role in file_sections(config["model"]):
         # Bytes of the source's data files, which genai would use in place of compiled weights.

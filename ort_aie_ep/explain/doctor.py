@@ -31,7 +31,7 @@ _RELATIVE_ERROR = 2.0**-7
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Everything doctor found.
+    """Everything that doctor found.
 
     Attributes:
         software: versions, the library, and the headers it was built with.

@@ -84,7 +84,7 @@ class Explanation:
         model: its .onnx file.
         compiled: whether it is compiled.
         nodes: the file's nodes.
-        provider: whether the execution provider was asked too.
+        provider: whether the execution provider was also asked.
         plans: its plans, or those of its compilation; none if each operator is a node.
         divided_by: ONNX Runtime's nodes between two plans.
         provider_plans: how many nodes each plan of the execution provider replaces.
@@ -174,7 +174,7 @@ def explain(path: Path, *, provider: bool = False) -> Explanation:
     )
     if provider and compiled:
         raise AieError(
-            f"{folder.model} is compiled: the execution provider is for models that are not"
+            f"{folder.model} is compiled: the execution provider is only for uncompiled models"
         )
     return _with_provider(explanation, folder.model) if provider else explanation
 
@@ -316,7 +316,7 @@ def _reported_reasons(report: Path, file: str) -> Mapping[str, str]:
 
 
 def _nodes(model: ir.Model) -> list[ir.Node]:
-    """All nodes, those of subgraphs included."""
+    """All nodes, including those of subgraphs."""
     return list(ir.traversal.RecursiveGraphIterator(model.graph))
 
 

@@ -37,7 +37,7 @@ class Overlays:
 def overlay_folders() -> tuple[Path, ...]:
     """The folders to look in, in this order.
 
-    Those of ORT_AIE_OVERLAYS (with : between), then `overlays` in this package's folder, then
+    Those of ORT_AIE_OVERLAYS (separated by :), then `overlays` in this package's folder, then
     `ort_aie_ep/overlays` in the user's cache.
     """
     given = [Path(word) for word in os.environ.get("ORT_AIE_OVERLAYS", "").split(":") if word]
@@ -47,7 +47,7 @@ def overlay_folders() -> tuple[Path, ...]:
 
 
 def find_overlays(device: str, folders: Sequence[Path], designs: Sequence[str] = ()) -> Overlays:
-    """The packages of `designs` for `device` (npu1 or npu2), found as the xrt target does it.
+    """The packages of `designs` for `device` (npu1 or npu2), found as the xrt target finds them.
 
     Without `designs`, those of DESIGNS.
 

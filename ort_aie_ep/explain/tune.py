@@ -51,7 +51,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What was measured.
+    """The result of a measurement.
 
     Attributes:
         trials: by role, in the order of the roles.

@@ -49,7 +49,7 @@ def unpack(blocks: Array, n: int, k: int) -> Array:
     """The inverse of `pack`: (n, k) bfloat16.
 
     Raises:
-        AieError: blocks are not the packing of an (n, k) matrix.
+        AieError: blocks are not a packed (n, k) matrix.
     """
     if blocks.dtype != bfloat16 or blocks.shape != blocks_shape(n, k):
         raise AieError(

@@ -67,7 +67,7 @@ def pack(codes: Array, scales: Array, mins: Array, bits: int = 4) -> npt.NDArray
         uint8 of `blocks_shape(N, K, bits)`.
 
     Raises:
-        AieError: shapes, the type or the values of codes do not fit.
+        AieError: the shapes do not match, or codes have the wrong type or values.
     """
     if codes.ndim != 2 or codes.size == 0:
         raise AieError(f"codes must be (N, K) and not empty, got shape {codes.shape}")
@@ -94,7 +94,7 @@ def unpack(blocks: Array, n: int, k: int) -> tuple[Array, Array, Array]:
     """The inverse of `pack`: codes (n, k) uint8, scales and mins (n, ceil(k / 32)) bfloat16.
 
     Raises:
-        AieError: blocks are not the packing of an (n, k) matrix.
+        AieError: blocks are not a packed (n, k) matrix.
     """
     bits = 2 if blocks.shape[-1:] == (BLOCK_BYTES_2,) else 4
     if blocks.dtype != np.uint8 or blocks.shape != blocks_shape(n, k, bits):
@@ -130,7 +130,7 @@ def dequantize(blocks: Array, n: int, k: int) -> npt.NDArray[np.float32]:
 def quantize(weights: Array, bits: int = 4) -> npt.NDArray[np.uint8]:
     """Quantises (N, K) float weights, round to nearest between each group's extremes, and packs.
 
-    Scale and min are rounded to bfloat16 first, so that codes fit the values that are stored.
+    Scale and min are rounded to bfloat16 first, so that the codes fit the stored values.
 
     Raises:
         AieError: weights are not 2-D, are empty, or hold NaN or infinities.

@@ -1,6 +1,6 @@
 """JSON that others wrote, read without trusting it: each read states what the value must be.
 
-    config = read_json(path)                         # Field: a value, and where it stands
+    config = read_json(path)                         # Field: a value and its location
     layers = config.field("model", "layers").integer(1, limit)
     for name, fifo in config.field("fifos").members():
         fifo.field("column").integer(0, columns - 1)

@@ -45,7 +45,7 @@ class ModelFolder:
 
 @dataclass(frozen=True)
 class OtherModel:
-    """An .onnx file beside a folder's main one.
+    """An .onnx file of a folder, other than the main one.
 
     Attributes:
         path: the file.

@@ -153,7 +153,7 @@ SHAPES: dict[str, Shape] = {
     "qwen3-4b": replace(_QWEN3, hidden=2560, ffn=9728, layers=36, heads=32),
     "qwen3-8b": replace(_QWEN3, hidden=4096, ffn=12288, layers=36, heads=32, tied=False),
     "gemma3-1b": _GEMMA3,
-    # The language model alone.
+    # Only the language model.
     "gemma3-4b": replace(
         _GEMMA3,
         hidden=2560,

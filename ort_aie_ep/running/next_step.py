@@ -32,12 +32,12 @@ SESSION_OPTIONS = (
 
 
 def why_not_text(folder: ModelFolder) -> str:
-    """Why `run`, `bench` and `accuracy` cannot take a folder, or an empty string.
+    """Why `run`, `bench` and `accuracy` cannot use a folder, or an empty string.
 
     Raises:
         AieError: the model is damaged.
     """
-    # Imported here: opening a session needs none of onnx_ir.
+    # Imported here, because opening a session does not need onnx_ir.
     from ort_aie_ep.models.onnx_file import load_model
 
     graph = load_model(folder.model).graph

@@ -1,4 +1,4 @@
-"""`ort-aie run`: completing a prompt in plain ONNX Runtime or in onnxruntime-genai."""
+"""`ort-aie run`: completes a prompt in plain ONNX Runtime or in onnxruntime-genai."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def run_in_session(
 ) -> Timing:
     """Completes `prompt` with up to `count` tokens in an InferenceSession.
 
-    `progress` counts tokens of the prompt, from when the session is open.
+    `progress` counts tokens of the prompt once the session is open.
 
     Raises:
         AieError: the model or its tokenizer is unfit, or the prompt is empty or too long.

@@ -43,7 +43,7 @@ class TextStream:
         self._done = len(self._ids)
 
     def push(self, token: int) -> str:
-        """The text that is complete with this token; often empty in scripts outside ASCII."""
+        """The text that this token completes; often empty in scripts outside ASCII."""
         self._ids.append(token)
         text = self._pending()
         if not text or text.endswith(_REPLACEMENT):

@@ -1,7 +1,7 @@
-"""A model's tokens on an NPU beside the host's: `python -m ort_aie_ep.tools.first_token OVERLAYS`.
+"""A model's tokens on an NPU and on the host: `python -m ort_aie_ep.tools.first_token OVERLAYS`.
 
-A process of its own, because what can fail here is outside of Python: `ort-aie first-day` starts it
-and outlives it. The last line of its output is JSON.
+This is a separate process, because failures here can be outside Python: `ort-aie first-day` starts
+it and survives it. The last line of its output is JSON.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from ort_aie_ep.tools.bench.demo import MODEL, PROMPT
 from ort_aie_ep.tools.bench.pair import compiled_for_now
 
 TOKENS = 16
-#: Seconds; compiling the model takes a few of them.
+#: Seconds, a few of which compiling the model takes.
 LIMIT = 300
 
 
 def measure(
     overlays: Path, target: str = "xrt", tokens: int = TOKENS, text: str = PROMPT
 ) -> dict[str, Any]:
-    """What `Token` of `npu.validate.first_day` has, of `tokens` after `text`.
+    """The fields of `Token` in `npu.validate.first_day`, for `tokens` after `text`.
 
-    Raises AieError, also for a device that fails.
+    Raises AieError, also if the device fails.
     """
     with compiled_for_now(MODEL, lambda *_: None) as result:
         folder, source = find_model(result.path), find_model(MODEL)
@@ -70,7 +70,7 @@ def measure(
 def _decoded(
     decoder: Decoder, prompt: Tokens, continuation: tuple[int, ...]
 ) -> tuple[float, float]:
-    """Of a token after the prompt: milliseconds, in the middle, and the NPU's submissions."""
+    """For a token after the prompt: median milliseconds, and the NPU's submissions."""
     decoder.reset()
     decoder.forward(prompt)
     before, times = npu_counters().submissions, []
@@ -82,16 +82,16 @@ def _decoded(
 
 
 def run_apart(overlays: Path, target: str = "xrt", limit: float = LIMIT) -> dict[str, Any]:
-    """`measure` in a process of its own. Raises AieError with its last words where it fails."""
+    """`measure` in its own process. If that fails, raises AieError with its last line of output."""
     command = [sys.executable, "-P", "-m", "ort_aie_ep.tools.first_token", str(overlays), target]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
     except subprocess.TimeoutExpired as error:
-        raise AieError(f"a model's tokens did not come within {limit:.0f} s") from error
+        raise AieError(f"a model's tokens did not arrive within {limit:.0f} s") from error
     if done.returncode:
         words = done.stderr.strip().splitlines() or ["nothing"]
         ended = f"signal {-done.returncode}" if done.returncode < 0 else f"code {done.returncode}"
-        raise AieError(f"the model's process ended with {ended} and said: {words[-1]}")
+        raise AieError(f"the model's process ended with {ended} and printed: {words[-1]}")
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 

@@ -2,11 +2,11 @@
 
 `synth("llama-3.2-1b", folder)` writes what onnxruntime-genai's model builder 0.18 writes for the
 CPU at int4 (symmetric, block 32, accuracy level 4): the same nodes, names, attributes, types and
-file layout, compared node for node in tests/test_synth.py. Only the numbers are random, scaled so
-that activations stay near one. There is no tokenizer: such a folder is for measuring speed and
+file layout, which tests/test_synth.py compares node by node. Only the numbers are random, scaled so
+that activations stay near one. Such a folder has no tokenizer: it is for measuring speed and
 memory, and for tests.
 
-Weights go to the disk a few megabytes at a time, so memory does not grow with the model.
+Weights are written to disk a few megabytes at a time, so memory does not grow with the model.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DATA_FILE = "model.onnx.data"
 
 
 class SynthError(AieError):
-    """The model asked for cannot be made, or not there."""
+    """The requested model cannot be made, or cannot be written to that place."""
 
 
 def _write(shape: Shape, folder: Path, seed: int, int4: bool, progress: Progress | None) -> None:
@@ -39,7 +39,7 @@ def _write(shape: Shape, folder: Path, seed: int, int4: bool, progress: Progress
     free = shutil.disk_usage(folder).free
     if free < total:
         raise SynthError(
-            f"the weights take {total / 1e9:.1f} GB and the disk has room for {free / 1e9:.1f} GB"
+            f"the weights take {total / 1e9:.1f} GB but the disk has only {free / 1e9:.1f} GB free"
         )
     offset = 0
     with (folder / DATA_FILE).open("wb") as file:
@@ -66,7 +66,7 @@ def _write(shape: Shape, folder: Path, seed: int, int4: bool, progress: Progress
 def _resolve(shape: str | Shape, layers: int | None, vocab: int | None) -> Shape:
     if isinstance(shape, str):
         if shape not in SHAPES:
-            raise SynthError(f"no shape is called {shape!r}; there are {', '.join(SHAPES)}")
+            raise SynthError(f"no shape is called {shape!r}; expected one of {', '.join(SHAPES)}")
         shape = SHAPES[shape]
     shape = replace(
         shape,
@@ -93,13 +93,13 @@ def synth(
 ) -> Path:
     """Write a genai folder with random weights, and return its path.
 
-    `shape` is a name from `SHAPES` or a `Shape`; `layers` and `vocab` override its own.
-    Without `int4`, the weights are float32: something to quantise. The same arguments give the same
-    bytes. Builds beside `dst` and renames, so `dst` is there complete or
-    not at all. `progress` counts bytes.
+    `shape` is a name from `SHAPES` or a `Shape`; `layers` and `vocab` override its own values.
+    Without `int4`, the weights are float32, to try quantisation on. The same arguments give the
+    same bytes. Writes beside `dst` and renames, so `dst` is complete or absent. `progress` counts
+    bytes.
 
-    Raises `SynthError` for an unknown name, sizes below one, a destination that exists or cannot
-    be written, and too little room on the disk.
+    Raises `SynthError` for an unknown name, sizes below one, a destination that exists or cannot be
+    written, or too little room on the disk.
     """
     shape = _resolve(shape, layers, vocab)
     if seed < 0:
@@ -107,10 +107,10 @@ def synth(
     dst = Path(dst)
     try:
         if dst.exists() or dst.is_symlink():
-            raise SynthError(f"{dst} exists already; give a new folder or remove it")
+            raise SynthError(f"{dst} already exists; pass a new folder or remove it")
         dst.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{dst.name}.", dir=dst.parent) as scratch:
-            # A folder in a folder: the outer one is private, the inner gets the usual permissions.
+            # A folder in a folder: the outer one is private, the inner has the usual permissions.
             folder = Path(scratch, "model")
             folder.mkdir()
             _write(shape, folder, seed, int4, progress)

@@ -1,4 +1,4 @@
-"""Which uses of the AIE API compile and what they return; the list of them."""
+"""Which uses of the AIE API compile and what they return, as a list."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from aie_api_uses import PRELUDE, Use
 
 LIST = Path(__file__).with_name("aie_api_signatures.txt")
 
-# The errors of a source by its lines; an error counts for each line that it was reached from.
+# The errors of a source, by line; an error counts for each line that leads to it.
 Diagnose = Callable[[str], Mapping[int, str]]
 # What each use returns, in words.
 Results = dict[Use, str]
 
-# The result of a use where a library gives it a type that has no name in the API.
+# The result of a use if a library gives it a type without a name in the API.
 OWN = "a type of its own"
 HEAD = """\
 # What the AIE API's headers have and the stand-in has too: uses, what they return, for which lanes.
 # Written by `make real-headers AIE_API=DIR WRITE=1`; aie_api_uses.py has the uses.
 """
-_FIRST = PRELUDE.count("\n") + 1  # the line behind the prelude
+_FIRST = PRELUDE.count("\n") + 1  # the line after the prelude
 _PLAIN = [
     (r"\b(const|struct|class)\s+|\s*(const\b)?\s*&|\baie::|\bstd::|\bmmul_\w+::", ""),
     (r"\bsigned char\b|\bint8_t\b", "int8"), (r"\bunsigned char\b|\buint8_t\b", "uint8"),
@@ -35,10 +35,10 @@ _PLAIN = [
 
 
 def refused(uses: Iterable[Use], diagnose: Diagnose) -> set[Use]:
-    """Those that do not compile.
+    """The uses that do not compile.
 
-    A compiler says of a template's instance once what is wrong with it, so a use may hide behind
-    another that went wrong in the same place: what nothing was said of is asked once more, alone.
+    A compiler reports an error in a template's instance only once, so a use may hide behind another
+    that failed in the same place. Uses without an error are compiled once more, alone.
     """
     left = list(dict.fromkeys(uses))
     bad: set[Use] = set()
@@ -54,7 +54,8 @@ def refused(uses: Iterable[Use], diagnose: Diagnose) -> set[Use]:
 
 
 def results(uses: Iterable[Use], diagnose: Diagnose) -> Results:
-    """What each use, which must compile, returns: asked for by an error with the type in it."""
+    """What each use returns, found by provoking an error that contains the type. Each must
+    compile."""
     asked = list(uses)
     lines = (f"auto r{i} = sizeof(show<decltype({use.code})>);" for i, use in enumerate(asked))
     said = diagnose(PRELUDE + "\n".join(lines) + "\n")
@@ -68,7 +69,7 @@ def results(uses: Iterable[Use], diagnose: Diagnose) -> Results:
 
 
 def in_words(type_name: str, lanes: int) -> str:
-    """A type as a compiler prints it, without what differs between compilers."""
+    """A type as a compiler prints it, without the differences between compilers."""
     for find, replace in _PLAIN:
         type_name = re.sub(find, replace, type_name)
     for name, factor in (("N", 1), ("2N", 2), ("4N", 4), ("8N", 8), ("N/2", 0.5), ("N/4", 0.25)):
@@ -79,7 +80,7 @@ def in_words(type_name: str, lanes: int) -> str:
 
 
 def write(found: Mapping[str, Results]) -> str:
-    """The list of what `found` has for each architecture."""
+    """The list of the uses in `found` for each architecture."""
     groups: dict[tuple[str, str], dict[int, list[str]]] = {}
     for architecture, uses in found.items():
         for use, result in uses.items():
@@ -98,7 +99,7 @@ def write(found: Mapping[str, Results]) -> str:
 
 
 def read() -> dict[str, dict[tuple[str, int], str]]:
-    """The list: for each architecture, what a use in words returns with so many lanes."""
+    """The list: for each architecture, what a use, in words, returns with a number of lanes."""
     found: dict[str, dict[tuple[str, int], str]] = {}
     for line in LIST.read_text().splitlines():
         if not line or line.startswith("#"):

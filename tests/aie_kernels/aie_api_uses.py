@@ -1,7 +1,7 @@
-"""Uses of the AIE API, one an expression: what may be on the list aie_api_signatures.txt.
+"""Uses of the AIE API, one expression each: candidates for the list aie_api_signatures.txt.
 
-Each is compiled against the real headers, which gives the list (scripts/check_aie_api.py), and
-against the stand-in, which must refuse what is not on it (test_standin_signatures.py). Operands are
+Each is compiled with the real headers, which gives the list (scripts/check_aie_api.py), and with
+the stand-in, which must refuse uses that are not on it (test_standin_signatures.py). Operands are
 written
 
     v<T,N>  a vector      w<T,N>  one that may be changed      s<T>  a scalar
@@ -65,7 +65,7 @@ _WORDS = [
 
 @dataclass(frozen=True)
 class Use:
-    """`pattern` with lanes as {N}, {2N}, ..; `lanes` is N, or 0 where none occurs."""
+    """`pattern` with lanes as {N}, {2N}, ..; `lanes` is N, or 0 if it has none."""
 
     pattern: str
     lanes: int
@@ -82,7 +82,7 @@ class Use:
 
     @property
     def words(self) -> str:
-        """As the list has it."""
+        """The use as the list writes it."""
         text = re.sub(r"\{(\w+|N/\d)\}", r"\1", self.pattern)
         for find, replace in _WORDS:
             text = re.sub(find, replace, text)
@@ -93,12 +93,12 @@ _FACTORS = {"N": 1, "2N": 2, "4N": 4, "8N": 8, "N/2": 0.5, "N/4": 0.25}
 
 
 def lanes_of(type_name: str) -> tuple[int, ...]:
-    """Those of LANES that the type has vectors of on either architecture."""
+    """Those of LANES for which the type has vectors on either architecture."""
     return tuple(n for n in LANES if 128 <= n * BITS[type_name] <= 1024)
 
 
 def _each(patterns: Iterable[str], types: Iterable[str] = tuple(BITS)) -> Iterator[Use]:
-    """Each pattern for each type, in the place of T, and each of its lane counts."""
+    """Each pattern for each type in place of T, and each of its lane counts."""
     for pattern, name in product(patterns, types):
         text = re.sub(r"\bT\b", name, pattern)
         for n in lanes_of(name):

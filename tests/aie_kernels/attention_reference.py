@@ -1,6 +1,6 @@
-"""Attention in float64, the device's layouts, and roundings: what the kernels are compared with.
+"""Attention in float64, the device's layouts and roundings: the kernels' reference.
 
-Those that `ort-aie validate` compares with too are the package's.
+The package has those that `ort-aie validate` also uses.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Q4NX blocks, and the linear kernels as numpy computes them in float64."""
+"""Q4NX blocks, and the linear kernels in numpy and float64."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ KINDS = [
 
 
 def activations(rng: np.random.Generator, kind: str, k: int) -> Array:
-    """(K,) bfloat16; "biased" ones do not cancel in their sums, "apart" have one huge per group."""
+    """(K,) bfloat16; "biased" values do not cancel in their sums, "apart" have one huge value per
+    group."""
     x = rng.standard_normal(k)
     if kind == "biased":
         x = np.abs(x) + 1

@@ -1,4 +1,4 @@
-"""Compiles against the stand-in of the AIE API; models of its numerics in numpy."""
+"""Compiles with the stand-in for the AIE API; models of its numerics in numpy."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def compile(source: str, arch: str, *options: str) -> subprocess.CompletedProces
 
 
 def diagnose(code: str, arch: str) -> dict[int, str]:
-    """The errors of a source by its lines; each counts for every line that it was reached from."""
+    """The errors of a source, by line; each counts for every line that leads to it."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "code.cc"
         source.write_text(code)
@@ -99,7 +99,7 @@ def pointer(array: Array) -> ctypes.c_void_p:
 
 
 def run(function: Any, *inputs: Array, out: Any = np.float32, lanes: int = 64) -> Array:
-    """What `function(inputs..., y)` leaves in its last array."""
+    """The contents of the last array after `function(inputs..., y)`."""
     result = aligned(np.zeros(lanes, out))
     arrays = [aligned(x) for x in inputs]
     function(*(pointer(x) for x in arrays), pointer(result))
@@ -115,7 +115,7 @@ def bits32(x: Array) -> Array:
 
 
 def flush(x: Array) -> Array:
-    """Rounds to float32; subnormal results become zeros of their sign."""
+    """Rounds to float32; subnormal results become zeros with their sign."""
     with np.errstate(over="ignore"):
         x = np.asarray(x).astype(np.float32)
     return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x), x)
@@ -126,12 +126,13 @@ def f64(x: Array) -> Array:
 
 
 def to_bf16(x: Array) -> Array:
-    """To the nearest, ties to even."""
+    """Rounds to the nearest, ties to even."""
     return np.asarray(x, np.float32).astype(bfloat16)
 
 
 def rounds_up(mode: str, s: Any, g: Any, t: Any, odd: Any) -> Any:
-    """Whether the magnitude goes up, by sign, first dropped bit, further ones, last kept one."""
+    """Whether the magnitude is rounded up, from the sign, the first dropped bit, the other dropped
+    bits and the last kept one."""
     s, g, t, odd = (np.asarray(x, bool) for x in (s, g, t, odd))
     return {
         "floor": s & (g | t),

@@ -1,4 +1,4 @@
-"""What the stand-in of the AIE API declares for kernels: read from its headers."""
+"""What the stand-in for the AIE API declares for kernels, read from its headers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from standin import HOST
 
-# A scope that is none of the API: helpers, and what only the compiler of a header sees.
+# A scope outside the API: helpers, and what only the compiler of a header sees.
 _PRIVATE = re.compile(r"\bnamespace (aie::)?detail\b")
 _TYPE = re.compile(r"\b(?:class|struct|enum class|enum)\s+(?:alignas\(.*?\)\s+)?(\w+)")
 _HEADS = re.compile(r"^(?:template\s*<|requires\b)")
@@ -16,7 +16,7 @@ _HEADS = re.compile(r"^(?:template\s*<|requires\b)")
 
 @dataclass(frozen=True)
 class Declaration:
-    """`scope` is the class, or empty; `parameters` is None for what is no function."""
+    """`scope` is the class, or empty; `parameters` is None for anything but a function."""
 
     scope: str
     name: str
@@ -34,7 +34,7 @@ def declarations() -> list[Declaration]:
 
 
 def _of_scope(text: str, scope: str) -> Iterator[Declaration]:
-    """Those of a namespace (no `scope`) or of a class, whose private part is left out."""
+    """The names of a namespace (no `scope`) or of a class, without its private part."""
     public = True
     for head, body in _statements(text):
         labels = re.findall(r"\b(public|private|protected)\s*:", head)
@@ -51,7 +51,7 @@ def _of_scope(text: str, scope: str) -> Iterator[Declaration]:
         plain = _without_heads(head)
         kind = _TYPE.match(plain)
         if kind and body is not None:
-            # Specialisations are of what was declared.
+            # Specialisations add no names.
             if re.match(r"(class|struct)\b", plain):
                 yield Declaration(scope, kind[1], None, plain)
                 start = "" if plain.startswith("struct") else "private:"
@@ -62,7 +62,7 @@ def _of_scope(text: str, scope: str) -> Iterator[Declaration]:
                     yield Declaration(kind[1], value, None, value)
             continue
         if kind:
-            continue  # a declaration of what is defined elsewhere
+            continue  # a declaration of something defined elsewhere
         yield _declaration(scope, plain)
 
 
@@ -81,7 +81,7 @@ def _declaration(scope: str, text: str) -> Declaration:
 
 
 def _flat(text: str) -> str:
-    """The text with what stands between < and > replaced by as many letters."""
+    """The text, with everything between < and > replaced by as many letters."""
     flat, depth = [], 0
     for at, letter in enumerate(text):
         operator = "operator" in text[max(0, at - 10) : at] and not text[at - 1].isalnum()
@@ -113,7 +113,7 @@ def _split(parameters: str) -> Iterator[str]:
 
 
 def _without_heads(head: str) -> str:
-    """Without `template <..>` and `requires(..)` before it."""
+    """The statement without a leading `template <..>` and `requires(..)`."""
     while match := _HEADS.match(head):
         if match[0].startswith("template"):
             head = head[len(_balanced(head, "<", ">")) :].strip()
@@ -132,7 +132,7 @@ def _balanced(text: str, opening: str, closing: str) -> str:
 
 
 def _statements(text: str) -> Iterator[tuple[str, str | None]]:
-    """Statements at the top of a text: what stands before `;` or a block, and the block."""
+    """The statements at the top level of a text: the part before `;` or a block, and the block."""
     start = at = 0
     while at < len(text):
         if text[at] == ";":

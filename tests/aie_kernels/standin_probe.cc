@@ -1,5 +1,5 @@
-// Operations of the stand-in of the AIE API, one an entry point, for test_standin_*.py. Arrays are
-// 64 lanes unless their test says otherwise, aligned to 64 bytes.
+// Operations of the stand-in for the AIE API, one per entry point, for test_standin_*.py. Arrays
+// have 64 lanes, unless their test says otherwise, and are aligned to 64 bytes.
 
 #include <aie_api/aie.hpp>
 
@@ -146,7 +146,7 @@ void mmul_4x8x4(const bfloat16* a, const bfloat16* b, float* c) {
 void mmul_8x8x8(const bfloat16* a, const bfloat16* b, float* c) {
   multiply<aie::mmul<8, 8, 8, bfloat16, bfloat16>>(a, b, c);
 }
-// The sum of an empty mmul, then that after a mac of it.
+// The sum of an empty mmul, then the sum after a mac into it.
 void mmul_empty(const bfloat16* a, const bfloat16* b, float* c) {
   aie::mmul<4, 8, 4, bfloat16, bfloat16> m;
   aie::store_v(c, m.to_vector<float>());

@@ -31,7 +31,7 @@ def test_weights_are_rounded_to_nearest_in_gemm_order(kernels: Kernels, kind: st
         kernels.call(Q4NX_DEQUANT, aligned(w.blocks[0]), tile)
         # min + scale * code is exact in float64; the kernel's sum is fp32.
         want = to_bf16(in_gemm_order(w.exact).astype(np.float32))
-        # A zero of the kernel is +0: scale * (128 + code) - scale * 128 ends in one.
+        # The kernel's zeros are +0: scale * (128 + code) - scale * 128 gives +0.
         np.testing.assert_array_equal(bits16(tile), bits16(want + to_bf16(0)))
 
 

@@ -1,4 +1,4 @@
-"""FlowKV's kernels: one token's attention, chunk after chunk, against attention in float64."""
+"""FlowKV's kernels: one token's attention, chunk after chunk, compared with float64."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Value:
 def attention(
     kernels: Kernels, q: Doubles, k: Doubles, v: Doubles, scale: float, softcap: float = 0.0
 ) -> Doubles:
-    """Both cores over the whole cache; rows past the last key are garbage."""
+    """Runs both cores over the whole cache; rows past the last key are garbage."""
     group, head_dim = q.shape
     score, value = Score(kernels, q), Value(kernels, group, head_dim)
     for first in range(0, len(k), score.keys):
@@ -104,10 +104,10 @@ def attention(
 
 
 def tolerance(p: Doubles, v: Doubles, s: Doubles, score_error: float) -> Doubles:
-    """Of O = p V, elementwise.
+    """The bound for O = p V, elementwise.
 
     Each weight is off by the rounding of F, the exponential's 2^-15 and the error of its score,
-    which an exponential makes relative; normalising, the same again at most. O is rounded once. A
+    which the exponential makes relative; normalising at most doubles that. O is rounded once. A
     score is off by a product of limbs, of at most max|s|, and by `score_error`.
     """
     per_weight = U_BF16 + 2.0**-15 + np.abs(s).max() * U_LIMBS + score_error
@@ -130,7 +130,7 @@ def random_case(
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
 @pytest.mark.parametrize("group", [1, 3, 4, 7, 8])
 def test_sweep_over_the_cache_is_attention(kernels: Kernels, head_dim: int, group: int) -> None:
-    # Two full chunks and one of 5 keys.
+    # Two full chunks, and one of 5 keys.
     q, k, v = random_case(group, group, head_dim, 2 * CHUNK // head_dim + 5, spread=2.0)
     scale = head_dim**-0.5
     s = scores(q, k, scale)
@@ -168,13 +168,13 @@ def test_softcap(kernels: Kernels, cap: float) -> None:
     q, k, v = random_case(5, 4, 128, 100, spread=4.0)
     s = scores(q, k, 128**-0.5, cap)
     p = weights(s)
-    # tanh is off by 2^-13 of itself, once more where its argument is off.
+    # tanh is off by 2^-13 of itself, and once more from its argument's error.
     error = np.abs(attention(kernels, q, k, v, 128**-0.5, cap) - p @ v)
     assert (error <= tolerance(p, v, s, np.abs(s).max() * 2.0**-12)).all()
 
 
 def test_scores_that_grow_by_orders_from_chunk_to_chunk(kernels: Kernels) -> None:
-    # Every chunk moves the maximum, first by far: earlier chunks fade to nothing or nearly.
+    # Every chunk moves the maximum, the first ones by far: earlier chunks fade to almost nothing.
     q, k, v = random_case(7, 3, 64, 4 * 64)
     k = bf16(k * np.repeat([0.01, 1.0, 4.0, 30.0], 64)[:, None])
     s = scores(q, k, 0.125)

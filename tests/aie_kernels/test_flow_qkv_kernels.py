@@ -1,4 +1,4 @@
-"""FlowQKV's kernels: a prompt's attention, sweep after sweep, against attention in float64."""
+"""FlowQKV's kernels: a prompt's attention, sweep after sweep, compared with float64."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ort_aie_ep.aie_kernels import catalog_attention as catalog
 from ort_aie_ep.npu.kernels import Kernels
 
 CHUNK = 2048
-# Of exp2_coarse (float_math.h): a cubic with bfloat16 steps.
+# The error of exp2_coarse (float_math.h): a cubic with bfloat16 steps.
 EXPONENTIAL = 0.003
 
 
@@ -152,10 +152,11 @@ class Tiles:
 
 
 def prompt_attention(kernels: Kernels, case: Case, q: Doubles, k: Doubles, v: Doubles) -> Doubles:
-    """All sweeps, each chunk of queries on its own pair of cores; (group, prompt, head_dim)."""
+    """Runs all sweeps, each chunk of queries on its own pair of cores; (group, prompt,
+    head_dim)."""
     out = np.full(q.shape, np.nan)
     per_sweep = case.chunks_per_sweep * case.chunk_rows
-    # Keys past the last are garbage; values are zero, for they share exponents.
+    # Keys past the last are garbage; values are zero, because they share exponents.
     k_rows = padded(k, case.total + 2 * CHUNK // case.head_dim, 3.0e30)
     v_rows = padded(v, case.total + 2 * CHUNK // case.head_dim, 0.0)
     for sweep in range(-(-case.prompt // per_sweep)):
@@ -176,12 +177,13 @@ def prompt_attention(kernels: Kernels, case: Case, q: Doubles, k: Doubles, v: Do
 
 
 def expected(case: Case, q: Doubles, k: Doubles, v: Doubles) -> tuple[Doubles, Doubles]:
-    """Attention of what the multiplier sees of q, k and v, and how far O may be from it.
+    """Attention on q, k and v as the multiplier sees them, and how far O may be from it.
 
     bfp16 blocks run over 8 dimensions of a query or a key, and over 8 keys of one dimension of v.
-    Their rounding is part of the expected result; that of F is not: beside the exponential's error
-    and a rounding to bfloat16, an F is off by 2^-7 of the largest of its 8 keys. Normalising, the
-    same again at most, as l sums what the values are multiplied with. O is rounded once.
+    Their rounding is part of the expected result; F's rounding is not: besides the exponential's
+    error and a rounding to bfloat16, an F is off by 2^-7 of the largest of its 8 keys. Normalising
+    at most doubles that, because l sums the same weights that multiply the values. O is rounded
+    once.
     """
     scale = case.head_dim**-0.5
     k_seen = bfp16(k, -1)
@@ -195,7 +197,7 @@ def expected(case: Case, q: Doubles, k: Doubles, v: Doubles) -> tuple[Doubles, D
         shared = np.repeat(blocks.max(-1), 8, axis=1)[:, : case.total]
         score_error = np.abs(s).max() * (U_LIMBS + (2.0**-12 if case.softcap else 0))
         per_weight = (EXPONENTIAL + U_BF16 + score_error) * p + U_BFP16 * shared
-        # Each |error of a weight| * |v - o| at most.
+        # At most |error of a weight| * |v - o| for each.
         error[head] = per_weight @ np.abs(v_seen) + per_weight.sum(-1)[:, None] * np.abs(out[head])
         error[head] = 1.02 * error[head] + U_BF16 * np.abs(out[head])
     return out, error
@@ -240,7 +242,7 @@ def test_sweeps_over_a_prompt_are_attention(kernels: Kernels, case: Case) -> Non
 
 
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
-def test_of_q_k_and_v_before_bfp16_too(kernels: Kernels, head_dim: int) -> None:
+def test_sweeps_are_attention_of_unrounded_q_k_and_v(kernels: Kernels, head_dim: int) -> None:
     case = Case(head_dim=head_dim, group=1, chunk_rows=32, past=64, prompt=32)
     q, k, v = case.tensors(head_dim)
     p = weights(scores(q[0], k, head_dim**-0.5), case.attended())
@@ -248,9 +250,9 @@ def test_of_q_k_and_v_before_bfp16_too(kernels: Kernels, head_dim: int) -> None:
     # Independent errors, uniform up to 2^-7 of a block's largest value. The mean square of the
     # largest of 8 normal values is below 4.
     rounding = U_BFP16 * 2 / 3**0.5
-    # Scores: sums of head_dim products of which both factors are off, over sqrt(head_dim).
+    # Scores: sums of head_dim products, both factors off, over sqrt(head_dim).
     per_weight = 2**0.5 * rounding + EXPONENTIAL
-    # F, by the largest of 8 weights; v; and O itself.
+    # F, relative to the largest of 8 weights; v; and O itself.
     shared = np.repeat(p.reshape(32, -1, 8).max(-1), 8, axis=1)
     variance = (p * per_weight) ** 2 + (U_BFP16 * shared) ** 2 / 3
     variance = variance @ v**2 + out**2 * variance.sum(-1, keepdims=True)
@@ -312,7 +314,7 @@ def test_probabilities_correction_and_sum_of_a_chunk(kernels: Kernels, head_dim:
     for index, part in enumerate(np.split(np.arange(len(k)), 2)):
         tiles.score(k[part], index, head_dim**-0.5)
         m = tiles.state[:rows].astype(np.float64)
-        # The rounded maximum of rounded scores, which fp32 may have moved by a rounding.
+        # The rounded maximum of rounded scores, which fp32 may have moved by one rounding.
         assert (m == np.rint(m)).all()
         assert (np.abs(m - np.maximum(t[:, part].max(-1), m_left)) <= 0.5 + 2 * U_BF16 * 8).all()
         np.testing.assert_array_equal(tiles.c(), 2.0 ** (m_left - m))
@@ -359,7 +361,7 @@ def test_output_of_partial_rows(kernels: Kernels) -> None:
     causal=st.booleans(),
     first_chunk=st.integers(0, 8),
 )
-# The last query alone is past the window, of the first key alone.
+# Only the last query's window excludes a key, and only the first one.
 @example(head_dim=256, chunk_rows=8, first_query=8, after=20, window=15, causal=True, first_chunk=0)
 def test_masks_keep_the_keys_attended_to(
     head_dim: int,
@@ -383,7 +385,7 @@ def test_masks_keep_the_keys_attended_to(
         attended = attended & (key <= query)
     if window:
         attended = attended & (key > query - window)
-    # Queries past the prompt may see whatever there is: nobody reads them.
+    # Queries past the prompt may see anything: nothing reads them.
     real = query[:, 0] < case.total
     np.testing.assert_array_equal(
         (tiles.f() > 0)[real], np.broadcast_to(attended, tiles.f().shape)[real]
@@ -430,6 +432,6 @@ def test_the_schedule_covers_exactly_the_keys_needed(
     if not mine.any():
         return
     needed = np.flatnonzero(case.attended()[mine].any(0))
-    # Chunks of keys that somebody attends to, and no others at either end.
+    # The chunks of keys that some query attends to, and no others at either end.
     assert first == needed[0] // keys * keys
     assert count == needed[-1] // keys - first // keys + 1

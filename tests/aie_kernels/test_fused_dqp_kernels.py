@@ -1,4 +1,4 @@
-"""FusedDQP: its kernels against the exact product of dequantised weights and activations."""
+"""FusedDQP's kernels, compared with the exact product of dequantised weights and activations."""
 
 from __future__ import annotations
 
@@ -54,19 +54,19 @@ def product(kernels: Kernels, w: Weights, x: Array) -> Array:
 
 
 def bound(w: Weights, x: Array) -> Array:
-    """(32,) worst error of acc, from the numerics that fused_dqp.cc states."""
+    """(32,) the worst error of acc, from the numerics that fused_dqp.cc states."""
     groups = np.abs(f64(x)).reshape(-1, GROUP).sum(axis=1)
     sums = np.abs(f64(x).reshape(-1, GROUP).sum(axis=1))
     scales, minima = np.abs(f64(w.scales)), np.abs(f64(w.minima))
-    # 32 macs, of which one lane sees 8 or fewer and adds meet the rest, and two to take the bias
-    # away: no partial sum is above (128 + 15) sum |x|, no path is longer than 34 roundings.
+    # 32 macs, of which one lane sees 8 or fewer and additions join the rest, and two to remove the
+    # bias: no partial sum is above (128 + 15) sum |x|, no path is longer than 34 roundings.
     dot = 34 * 143 * FLOAT_EPSILON * groups
     # Sums: 31 additions in fp32, then two limbs.
     of_sum = 31 * FLOAT_EPSILON * groups + 2.0**-17 * sums
     dot = dot + 128 * of_sum
     dots = np.abs(f64(w.codes) * f64(x)).reshape(ROWS, -1, GROUP).sum(axis=2)
     per_group = scales * (dot + 2.0**-17 * (dots + dot)) + minima * of_sum
-    # Four macs a group into the total.
+    # Four macs per group into the total.
     totals = (scales * dots + minima * groups).sum(axis=1)
     roundings = 4 * w.scales.shape[1] * FLOAT_EPSILON
     result: Array = per_group.sum(axis=1) + roundings * 2 * totals
@@ -90,11 +90,11 @@ def test_error_is_far_below_that_of_bf16_weights(kernels: Kernels) -> None:
     exact = w.exact @ f64(x)
     rounded = f64(to_bf16(w.exact)) @ f64(x)
     error = np.sqrt(np.mean((f64(product(kernels, w, x)) - exact) ** 2))
-    # The header's bound is a twentieth; independent errors stay below it.
+    # The header's bound is a twentieth; independent errors stay below that.
     assert error < np.sqrt(np.mean((rounded - exact) ** 2)) / 20
 
 
-def test_a_block_adds_to_what_is_there(kernels: Kernels) -> None:
+def test_a_block_adds_to_the_accumulator(kernels: Kernels) -> None:
     rng = np.random.default_rng(3)
     w, x = weights(rng, "usual", COLUMNS), activations(rng, "usual", COLUMNS)
     resident, sums = load(kernels, x)
@@ -102,7 +102,7 @@ def test_a_block_adds_to_what_is_there(kernels: Kernels) -> None:
     want = f64(acc) + w.exact @ f64(x)
     start = np.abs(f64(acc))
     kernels.call(DQP_BLOCK, aligned(w.blocks[0]), resident, sums, acc, 0)
-    # 32 macs into the total round with what was there as well.
+    # 32 macs into the total also round the earlier value.
     assert (np.abs(acc - want) <= bound(w, x) + 32 * FLOAT_EPSILON * start).all()
 
 
@@ -133,7 +133,7 @@ def test_loading_activations_keeps_them_and_their_sums(kernels: Kernels, kind: s
 
 
 @pytest.mark.parametrize("tiles", [8, 16, 32])
-def test_a_tile_keeps_its_own_of_a_bias_stream(kernels: Kernels, tiles: int) -> None:
+def test_a_tile_keeps_its_part_of_a_bias_stream(kernels: Kernels, tiles: int) -> None:
     rounds = 80 if tiles == 8 else 3
     stream = np.arange(rounds * tiles * ROWS) % 251
     stream = stream.astype(bfloat16).reshape(rounds, tiles, ROWS)

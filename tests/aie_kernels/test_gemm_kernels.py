@@ -60,7 +60,7 @@ def operands(rng: np.random.Generator, kind: str, m: int, k: int, n: int) -> tup
 
 
 def blocks_of_8(x: Array, axis: int) -> Array:
-    """x as AIE2P's products see it: bfp16 to the nearest, in blocks along `axis`."""
+    """x as AIE2P's products see it: rounded to the nearest bfp16, in blocks along `axis`."""
     moved = np.moveaxis(x, axis, -1)
     rounded = to_bfp16(moved.reshape(*moved.shape[:-1], -1, 8), "conv_even").reshape(moved.shape)
     return np.moveaxis(rounded, -1, axis)
@@ -90,7 +90,7 @@ def test_tiles_accumulate_over_k(kernels: Kernels, kind: str, m: int, k: int, n:
             seen = (blocks_of_8(a, 1), blocks_of_8(b, 0))
         want += seen[0] @ seen[1]
         magnitude += np.abs(seen[0]) @ np.abs(seen[1])
-    # Per eight of k one rounding of the sum; on AIE2 also nine terms aligned to 2^-24 of the
+    # One rounding of the sum for every eight of k. On AIE2 also nine terms aligned to 2^-24 of the
     # largest, which is at most twice its exponent's power of two.
     roundings = steps * (k // 8) * (1 if kernels.architecture == "aie2p" else 19)
     error = np.abs(unblocked(acc[: m * n], m, n) - want)

@@ -1,4 +1,4 @@
-"""The catalog of linear kernels against their sources, and what the loader refuses."""
+"""The catalog of linear kernels compared with their sources, and what the loader refuses."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def test_every_entry_point_is_in_the_catalog() -> None:
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_cycles_are_near_published_ones(arch: str) -> None:
     assert all(kernel.cycles(arch, example(kernel)) >= catalog_linear.CALL for kernel in CATALOG)
-    # With two channels for four cores a block arrives every 2,560 cycles: decoding waits for it.
+    # With two channels for four cores a block arrives every 2,560 cycles, so decoding waits for it.
     assert 788 < catalog_linear.DQP_BLOCK.cycles(arch, (0,)) < 2560
-    # To bfp16 2,115 were published, of which rounding to bfp16 is a part.
+    # 2,115 were published for bfp16, including the rounding to bfp16.
     assert 1057 < catalog_linear.Q4NX_DEQUANT.cycles(arch, ()) < 4096
     # mlir-aie's exact 64 x 32 x 64 takes 1,881 on AIE2; 64^3 with one operand converted 1,313 on
     # AIE2P.
@@ -133,7 +133,7 @@ def test_unknown_kernels_and_architectures_are_named(
         Kernels("aie2")
 
 
-def test_a_broken_promise_is_told_and_the_next_call_starts_afresh() -> None:
+def test_a_broken_promise_is_reported_and_the_next_call_starts_afresh() -> None:
     kernels = Kernels("aie2")
     unlimited = replace(catalog_linear.GEMM_ZERO, limits=None)
     acc = zeros(8192, np.float32)
@@ -172,7 +172,7 @@ ROTATION = (
     + catalog_rows.INTERLEAVED
 )
 
-# By kernel, the largest scalars that keep to the buffers, and others that differ in one.
+# By kernel: the largest scalars that stay within the buffers, and others that differ in one.
 EDGES: list[tuple[Kernel, tuple[int, ...], list[tuple[int, int]]]] = [
     (
         catalog_attention.FLOW_QKV_SCHEDULE,

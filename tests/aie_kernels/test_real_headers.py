@@ -1,4 +1,5 @@
-"""The kernels and the stand-in against the AIE API's real headers, where AIE_API has a checkout."""
+"""The kernels and the stand-in compared with the AIE API's real headers, if AIE_API has a
+checkout."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ CLANG = os.environ.get("CLANG", "clang++-19")
 @pytest.mark.skipif(
     not API, reason="AIE_API is not set: a checkout of github.com/Xilinx/aie_api to read against"
 )
-@pytest.mark.timeout(1200)  # a minute or two, four times that beside others
+@pytest.mark.timeout(1200)  # a minute or two, four times that on a busy machine
 def test_kernels_and_the_stand_in_keep_to_the_real_headers() -> None:
     assert shutil.which(CLANG), f"AIE_API needs clang 19 or later: {CLANG} is not here; set CLANG"
     done = subprocess.run(

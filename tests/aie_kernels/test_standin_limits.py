@@ -1,4 +1,4 @@
-"""What an architecture lacks does not compile against the stand-in; its legal twin does."""
+"""What an architecture lacks does not compile with the stand-in; its legal counterpart does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ using aie::accum, aie::mmul, aie::vector;
 
 @dataclass(frozen=True)
 class Rule:
-    """`illegal` fails with `message` on `on`, where `legal` compiles; elsewhere `illegal` may."""
+    """`illegal` fails with `message` on `on`, and `legal` compiles there; elsewhere `illegal` may
+    compile."""
 
     name: str
     illegal: str

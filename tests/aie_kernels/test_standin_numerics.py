@@ -1,4 +1,5 @@
-"""The stand-in of the AIE API computes what is published of the cores, operation by operation."""
+"""The stand-in for the AIE API computes what is published about the cores, operation by
+operation."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def probe(arch: str, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 @pytest.fixture(scope="module")
 def emulating(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    """AIE2P with bfp16 in the place of bfloat16's matrix products."""
+    """AIE2P with bfp16 for bfloat16's matrix products."""
     return build_probe(tmp_path_factory.mktemp("probe"), "aie2p", BFP16)
 
 
@@ -159,7 +160,7 @@ def test_fp32_products_are_nine_products_of_limbs(even: ctypes.CDLL) -> None:
             for i, j in order:
                 total = flush(f64(total) + f64(limbs(a)[i]) * f64(limbs(b)[j]))
             np.testing.assert_array_equal(bits32(got), bits32(total))
-        # Nine roundings, most of them of nothing: two units in the last place.
+        # Nine roundings, most of them exact: two units in the last place.
         np.testing.assert_allclose(run(even.float_mul, a, b), a * b, rtol=2 * 2.0**-23)
 
 
@@ -254,12 +255,12 @@ def test_bf16_reductions_add_in_fp32_and_round_once(even: ctypes.CDLL, arch: str
 
 
 def exponent_of(x: float) -> int:
-    """Of a float32's bits; subnormals have that of the smallest normal."""
+    """The exponent from a float32's bits; subnormals have the smallest normal's."""
     return max(int(np.frexp(x)[1]) - 1, -126)
 
 
 def aligned_sum(acc: float, a: Array, b: Array) -> np.float32:
-    """AIE2's matrix unit, in exact arithmetic."""
+    """AIE2's matrix unit in exact arithmetic."""
     terms = [(Fraction(float(acc)), exponent_of(acc))] if acc else []
     terms += [
         (Fraction(float(x)) * Fraction(float(y)), exponent_of(x) + exponent_of(y))
@@ -328,7 +329,7 @@ def test_bfp16_emulation_rounds_blocks_of_eight_along_k(emulating: ctypes.CDLL, 
     for spread in (1, 6, 40):
         a, b = (to_bf16(wide(rng, (8, 8), -spread, spread)) for _ in range(2))
         a[0], a[1, ::2] = 0, 0
-        a[2] = np.float32(1.9921875)  # rounds out of the mantissa's range
+        a[2] = np.float32(1.9921875)  # rounds beyond the mantissa's range
         c = wide(rng, (8, 8), -2, 2)
         dot = to_bfp16(a, mode) @ to_bfp16(b.T, mode).T
         got = aligned(c)
@@ -341,7 +342,7 @@ def test_inv_and_invsqrt_follow_their_recipes(even: ctypes.CDLL) -> None:
     x = to_bf16(np.abs(wide(rng, LANES, -30, 30)))
 
     def bf(value: Array) -> Array:
-        """fp32, then bfloat16."""
+        """Rounds to fp32, then to bfloat16."""
         return to_bf16(flush(value))
 
     def product(a: Array, b: Any) -> Array:

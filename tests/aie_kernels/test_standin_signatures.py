@@ -1,4 +1,4 @@
-"""The stand-in of the AIE API offers what the real headers have, by the list made from them."""
+"""The stand-in for the AIE API offers what the real headers have, by the list made from them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from standin_declarations import Declaration, declarations
 
 KERNELS = HOST.parent / "kernels"
 WORDS = sorted({words for uses in aie_api_list.read().values() for words, _ in uses})
-# An iterator, or what it points to: it converts to what the headers return, and to nothing else.
+# An iterator, or the element it points to: it converts only to what the headers return.
 OWN = aie_api_list.OWN
 RENEW = "if the headers have it: a use in aie_api_uses.py, then make real-headers WRITE=1"
 
@@ -30,7 +30,7 @@ def on_list(arch: str) -> dict[Use, str]:
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_what_is_not_on_the_list_does_not_compile(arch: str) -> None:
+def test_uses_that_are_not_on_the_list_do_not_compile(arch: str) -> None:
     listed = on_list(arch)
     others = [use for use in all_uses() if use not in listed]
     refused = aie_api_list.refused(others, lambda code: diagnose(code, arch))
@@ -38,7 +38,7 @@ def test_what_is_not_on_the_list_does_not_compile(arch: str) -> None:
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_what_is_on_the_list_compiles_and_returns_what_it_says(arch: str) -> None:
+def test_uses_on_the_list_compile_and_return_what_it_says(arch: str) -> None:
     listed = on_list(arch)
     assert len(listed) == len(read()[arch]), "the list has uses that nothing makes"
     found = aie_api_list.results(listed, lambda code: diagnose(code, arch))
@@ -47,7 +47,7 @@ def test_what_is_on_the_list_compiles_and_returns_what_it_says(arch: str) -> Non
 
 
 def arguments_of(name: str, words: str) -> list[int]:
-    """How many arguments `name` is called with in a line of the list."""
+    """The number of arguments of a call to `name` in a line of the list."""
     counts = []
     for call in re.finditer(rf"(?<!\w){re.escape(name)}(?:<[^()]*?>)?\(", words):
         depth, text = 0, ""

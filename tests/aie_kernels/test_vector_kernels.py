@@ -1,4 +1,4 @@
-"""Normalisation, rotary embedding and activations against numpy in float64."""
+"""Normalisation, rotary embedding and activations, compared with numpy in float64."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ort_aie_ep.npu.vocabulary.kernel import Kernel
 
 PIECE = 128
 Argument = Callable[[Doubles], Doubles]
-# sigmoid and tanh relative to themselves (float_math.h), and two products of limbs.
+# The relative errors of sigmoid and tanh (float_math.h), and two products of limbs.
 ACTIVATION = 2.0**-13 + 2 * U_LIMBS
 # Tiny, near zero, where the core's tanh is weak, saturation, huge.
 REGIONS = bf16(
@@ -82,11 +82,12 @@ class Row:
 
 
 def within_one_rounding(got: Doubles, exact: Doubles, relative: float) -> bool:
-    """One rounding to bfloat16 of a value off by `relative`; below 2^-126 anything as small."""
+    """The bound for one rounding to bfloat16 of a value off by `relative`; below 2^-126, any such
+    small value."""
     return bool((np.abs(got - exact) <= (U_BF16 + relative) * np.abs(exact) + 2.0**-126).all())
 
 
-# The sum of squares in fp32, the root's Newton step, products of limbs (two).
+# The sum of squares in fp32, the root's Newton step, and two products of limbs.
 NORM = 2.0**-20 + 2 * U_LIMBS
 
 
@@ -179,8 +180,8 @@ def gelu(x: Doubles) -> Doubles:
 def activated(x: Doubles, z: Doubles) -> tuple[Doubles, Doubles]:
     """x * sigmoid(z), and how far from it a kernel may be before it rounds.
 
-    z is off by three products of limbs; below zero, that is -z times as much of the sigmoid. Below
-    2^-126 the sigmoid is zero.
+    z is off by three products of limbs; below zero, that makes the sigmoid's error -z times as
+    large. Below 2^-126 the sigmoid is zero.
     """
     exact = x * np.exp(np.minimum(z, 0)) / (1 + np.exp(-np.abs(z)))
     relative = ACTIVATION + 3 * U_LIMBS * np.maximum(0, -z)
@@ -215,7 +216,7 @@ def test_gated_products_are_rounded_once(
 def test_softcap_is_true_over_the_whole_range(kernels: Kernels, cap: float) -> None:
     y = aligned(256, BF16)
     kernels.call(catalog.SOFTCAP, in_buffer(BOTH_SIGNS, 256, BF16), y, 256, bits(cap))
-    # The argument's relative error is at most as much of tanh.
+    # The argument's relative error gives tanh at most the same relative error.
     exact = cap * np.tanh(BOTH_SIGNS / cap)
     assert within_one_rounding(y.astype(np.float64), exact, ACTIVATION + 2 * U_LIMBS)
 

@@ -1,4 +1,4 @@
-"""A Debian-like archive on a port of this machine, signed with a key made for it."""
+"""A Debian-like archive on a local port, signed with a key made for it."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ HEADERS = (
 
 
 def missing_tools() -> list[str]:
-    """Names of the programs that are needed for `AptSite` and are not on this machine."""
+    """Names of the programs that `AptSite` needs and this machine lacks."""
     return [tool for tool in TOOLS if shutil.which(tool) is None]
 
 
 def write_headers(directory: Path, api: int) -> Path:
-    """Writes headers that say `api` (and nothing else) into `directory` and returns it."""
+    """Writes headers that declare only the version `api` into `directory` and returns it."""
     directory.mkdir(parents=True, exist_ok=True)
     for name in HEADERS:
         (directory / name).write_text("#pragma once\n")
@@ -61,16 +61,16 @@ class AptSite:
 
     @property
     def config(self) -> Path:
-        """For APT_CONFIG: makes apt see only this site, in place of the machine's sources."""
+        """For APT_CONFIG: makes apt see only this site, instead of the machine's sources."""
         return self.root / "apt.conf"
 
     @property
     def hook_witness(self) -> Path:
-        """Exists once apt has run the machine's hook for after an update."""
+        """Exists once apt has run the machine's post-update hook."""
         return self.root / "hook-ran"
 
     def package(self, version: str, api: int) -> Path:
-        """A libonnxruntime-dev of `version` whose headers say `api`, below `root`/www/pool."""
+        """A libonnxruntime-dev of `version` whose headers declare `api`, below `root`/www/pool."""
         tree = self.root / f"tree-{version}"
         write_headers(tree / "usr/include/onnxruntime", api)
         return self.build("libonnxruntime-dev", version, tree)
@@ -146,7 +146,7 @@ def _architecture() -> str:
 @contextlib.contextmanager
 def apt_site() -> Iterator[AptSite]:
     """Serves an empty `AptSite` for as long as the context lasts."""
-    # gpg's agent listens on a socket in its home: its path has to be short.
+    # gpg's agent listens on a socket in its home folder, so the path has to be short.
     root = Path(tempfile.mkdtemp(prefix="ort_aie_site."))
     root.chmod(0o755)
     www, gnupg = root / "www", root / "gnupg"
@@ -156,7 +156,7 @@ def apt_site() -> Iterator[AptSite]:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     site = AptSite(root, f"http://127.0.0.1:{server.server_port}/archive")
-    # The archive's path is part of its URI, as it is on mirrors.
+    # The archive's path is part of its URI, as on mirrors.
     (www / "archive").symlink_to(".")
     site.config.write_text(
         f'Dir::Etc::sourcelist "/dev/null";\nDir::Etc::sourceparts "{root}/sources.list.d";\n'

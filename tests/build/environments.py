@@ -1,4 +1,4 @@
-"""Environments that have chosen packages of this one and nothing else, made without a download."""
+"""Environments with chosen packages of this one and nothing else, made without a download."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class Environment:
     def run(
         self, *arguments: str | Path, environment: dict[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Runs its Python, which does not find the sources in the working directory."""
+        """Runs the environment's Python, which does not see the sources in the working
+        directory."""
         return subprocess.run(
             [self.python, "-P", *arguments],
             env=environment, cwd=self.folder, capture_output=True, text=True, timeout=300,
@@ -44,20 +45,20 @@ class Environment:
         return done.stdout.splitlines()
 
     def fails(self, *arguments: str | Path) -> str:
-        """The last line that it leaves on stderr."""
+        """The last line that a program prints on stderr."""
         done = self.run(*arguments)
         assert done.returncode == 1, done.stdout + done.stderr
         return done.stderr.splitlines()[-1]
 
 
 def make_environment(folder: Path, distributions: Iterable[str]) -> Environment:
-    """An environment that links what is installed here of each distribution."""
+    """An environment with links to the files of each distribution, as installed here."""
     venv.create(folder, with_pip=False)
     environment = Environment(folder)
     for name in distributions:
         files = metadata.files(name)
         assert files is not None, name
-        # Scripts, "../../../bin/...", stay where they are.
+        # Scripts, "../../../bin/...", are not linked.
         for top in {file.parts[0] for file in files} - {"..", "__pycache__"}:
             source = Path(str(metadata.distribution(name).locate_file(top)))
             link = environment.packages / top
@@ -67,7 +68,7 @@ def make_environment(folder: Path, distributions: Iterable[str]) -> Environment:
 
 
 def with_dependencies(requirements: Iterable[str]) -> set[str]:
-    """The distributions that pip would install for them, of those that are installed here."""
+    """The distributions that pip would install for these, among those installed here."""
     found: set[str] = set()
     waiting = list(requirements)
     while waiting:

@@ -1,4 +1,5 @@
-"""examples/cpp without Python: a compiled model by its operators, and a model by the provider."""
+"""examples/cpp without Python: a compiled model through its operators, and a model through the
+provider."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from ort_aie_ep.running.generate import Decoder
 EXAMPLE = Path(__file__).parents[2] / "examples" / "cpp"
 NAME = "AieExecutionProvider"
 DEMO = Path(ort_aie_ep.__file__).parent / "demo_model"
-HEAD_SIZE = 32  # of the demo model
+HEAD_SIZE = 32  # the demo model's
 PROMPT, NEW = [5, 9, 100, 7], 16
 
 headers_api = int(re.findall(r"ORT_API_VERSION (\d+)", _native.ONNXRUNTIME_HEADERS)[0])
@@ -37,10 +38,9 @@ def run(*command: str | Path | int) -> str:
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program, built with the headers that CMake finds for the library too."""
+    """The program, built with the same headers that CMake finds for the library."""
     build = tmp_path_factory.mktemp("example")
-    # ONNX Runtime's C library as the Python wheel carries it, under the names that linking and
-    # loading ask for.
+    # ONNX Runtime's C library from the Python wheel, under the names that linking and loading need.
     (library,) = (Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*")
     for name in ("libonnxruntime.so", "libonnxruntime.so.1"):
         (build / name).symlink_to(library)
@@ -109,7 +109,7 @@ def test_the_provider_generates_the_same_tokens(program: Path) -> None:
     [
         ("ops", "libort_aie_ep_none.so", "libort_aie_ep_none.so"),
         ("provider", "libort_aie_ep_none.so", "libort_aie_ep_none.so"),
-        ("ops", "libort_aie_ep_stub.so", "/nowhere"),  # which the stub looks for
+        ("ops", "libort_aie_ep_stub.so", "/nowhere"),  # the stub looks for it
         ("provider", "libort_aie_ep_stub.so", "symbol"),
     ],
 )

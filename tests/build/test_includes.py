@@ -1,4 +1,4 @@
-"""Who may include whom in src/: layers point one way."""
+"""Which files may include which in src/: layers point one way."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 SRC = Path(__file__).parents[2] / "src"
 
-# A folder, or a file of one -> the files and folders of src/ that it may include besides its own
-# folder. The longest name that fits a file counts; folders inside of a folder are not meant.
+# A folder, or a file in one -> the files and folders of src/ that it may include besides its own
+# folder. The longest name that matches a file counts. A folder does not include its subfolders.
 HOST_FOR_NPU = """
     targets/host/attention_inputs.h targets/host/host_target.h targets/host/kernels/kernels.h
     targets/host/projection_rows.h targets/host/scratch.h targets/host/work.h
@@ -32,9 +32,10 @@ MAY_INCLUDE = {
     "targets/npu/fused_decode",
     "targets/npu/fused_decode": f"base npu ops q4nx targets/npu targets/target.h {TRACE} "
     f"{HOST_FOR_NPU}",
-    # The door of the library, which puts the executor and a device together.
+    # The library's entry point, which combines the executor and a device.
     "targets/npu/module.cc": "base targets/module.h targets/npu/fused_decode "
     "targets/npu/xrt targets/sim/control.h",
+    "targets/npu/libuuid/uuid": "",
     "targets/npu/xrt": "base npu targets/npu/device.h targets/trace.h",
     "targets/sim": "",
     "targets/sim/xrt_standin": "targets/sim/control.h",
@@ -46,15 +47,15 @@ MAY_INCLUDE = {
     "stub": "",
 }
 
-# Headers of others -> who alone may include them.
+# Third-party headers -> the only files that may include them.
 ALONE = {
     "xrt/": ("targets/npu/xrt", "targets/sim/xrt_standin"),
     "onnxruntime": ("ort", "stub"),
     "pybind11/": ("python",),
 }
 
-# No STL in kernels, and no inline function of others: the linker keeps one copy of those, and it
-# must not be the one compiled for AVX-512. These are compiled for the baseline.
+# No STL in kernels, and no inline function from other headers: the linker keeps one copy of each,
+# which must not be the one compiled for AVX-512. These files are compiled for the baseline.
 KERNELS = "targets/host/kernels"
 BASELINE = tuple(
     f"{KERNELS}/{file}"
@@ -78,7 +79,7 @@ pytestmark = pytest.mark.skipif(not FILES, reason="no C++ sources beside the tes
 
 
 def includes(file: str) -> list[tuple[bool, str]]:
-    """What `file` includes: whether it is of this project, and its name."""
+    """The includes of `file`: whether each is part of this project, and its name."""
     found = re.findall(r'^#\s*include\s*([<"])([^>"]+)', (SRC / file).read_text(), re.MULTILINE)
     return [((SRC / name).is_file(), name) for _, name in found]
 
@@ -131,7 +132,7 @@ def test_a_rule_names_what_there_is() -> None:
 
 
 def test_a_measurement_of_kernels_ends_with_each_of_their_sources() -> None:
-    # `ort-aie tune` keeps a hash of these files: other kernels want another measurement.
+    # `ort-aie tune` keeps a hash of these files: other kernels need another measurement.
     cmake = (SRC.parent / "CMakeLists.txt").read_text()
     words = re.findall(r"file\((GLOB\w*) kernel_sources CONFIGURE_DEPENDS([^)]*)\)", cmake)
     ((how, patterns),) = words

@@ -19,7 +19,8 @@ from cmake_program import find_cmake
 
 MODULES = Path(__file__).resolve().parents[2] / "cmake"
 
-# EMPTY_MACHINE is a root in place of the machine's, where neither its headers nor its programs are.
+# EMPTY_MACHINE is a root folder that replaces the machine's and has none of its headers and
+# programs.
 PROJECT = """\
 cmake_minimum_required(VERSION 3.20)
 project(consumer LANGUAGES NONE)
@@ -47,7 +48,7 @@ needs_apt_site = pytest.mark.skipif(
 
 @dataclass(frozen=True)
 class Configuration:
-    """What one run of cmake gave; the fields after `output` are those of the target."""
+    """The result of one run of cmake; the fields after `output` describe the target."""
 
     output: str
     target: str = ""
@@ -61,12 +62,12 @@ class Configuration:
 
     @property
     def text(self) -> str:
-        """The output on one line: CMake wraps its messages."""
+        """The output on one line, because CMake wraps its messages."""
         return " ".join(self.output.split())
 
 
 class Consumer:
-    """A CMake project that asks for the headers."""
+    """A CMake project that needs the headers."""
 
     def __init__(self, directory: Path) -> None:
         self.source = directory / "consumer"
@@ -76,7 +77,8 @@ class Consumer:
         (self.source / "CMakeLists.txt").write_text(PROJECT.format(modules=MODULES.as_posix()))
 
     def configure(self, *definitions: str, env: Mapping[str, str] | None = None) -> Configuration:
-        """Configures in a new build tree; the cache is ours, unless `env` has another."""
+        """Configures in a new build tree; the cache is the test's own, unless `env` names
+        another."""
         self.builds += 1
         build = self.source / f"build-{self.builds}"
         clean = {k: v for k, v in os.environ.items() if not k.startswith("ORT_AIE_")}
@@ -131,7 +133,7 @@ def archive_settings(file: Path, digest: str) -> dict[str, str]:
 
 
 def leftovers(cache: Path) -> list[str]:
-    """Names in the cache of what should have been renamed or removed."""
+    """Names in the cache that should have been renamed or removed."""
     return [entry.name for entry in cache.iterdir() if entry.name.startswith(".")]
 
 
@@ -256,7 +258,7 @@ def test_archive_without_headers_is_refused(consumer: Consumer, tmp_path: Path) 
     assert list(consumer.cache.iterdir()) == []
 
 
-# nothing, and the choice
+# nothing, and the option
 
 
 def test_when_nothing_works_one_message_says_what_was_tried_and_what_to_do(
@@ -310,12 +312,12 @@ def test_cache_follows_xdg(consumer: Consumer, archive: Path, tmp_path: Path) ->
     assert found.directory.is_relative_to(tmp_path / "xdg/ort_aie_ep"), found.output
 
 
-# apt, against an archive of our own
+# apt, with the test's own archive
 
 
 @pytest.fixture(scope="module")
 def debian() -> Iterator[AptSite]:
-    """sid has 1.23.2, experimental 1.27.1, the machine runs neither."""
+    """sid has 1.23.2 and experimental has 1.27.1; the machine runs neither."""
     if missing_tools():
         pytest.skip(f"not on this machine: {', '.join(missing_tools())}")
     with apt_site() as site:
@@ -400,7 +402,7 @@ def test_apt_refuses_what_is_not_signed_by_the_configured_key(tmp_path: Path) ->
     with apt_site() as site, apt_site() as other:
         site.suite("sid", {"1.23.2-6": 23})
         site.suite("experimental", {"1.27.1-1": 27}, sign=False)
-        # trusted=yes asks for no check; the check stays on all the same.
+        # trusted=yes turns the check off; the script checks all the same.
         site.configure(
             f"deb [trusted=yes signed-by={other.key}] {site.uri} bookworm main\n", "list"
         )
@@ -498,7 +500,7 @@ def test_apt_works_without_root(debian: AptSite) -> None:
     assert (cache / "libonnxruntime-dev-1.27.1-1").stat().st_uid == nobody.pw_uid
 
 
-# apt, against the machine's own mirror
+# apt, with the machine's own mirror
 
 
 @needs_apt

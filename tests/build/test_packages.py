@@ -1,4 +1,4 @@
-"""What an environment can do that has the package alone, or an extra of it, or an ONNX Runtime.
+"""What environments can do with the package alone, with one of its extras, or with an ONNX Runtime.
 
 The environments link what is installed here (`environments`), so they cost no download.
 """
@@ -46,7 +46,7 @@ CALLS = {
     "session": ("-c", "import ort_aie_ep; ort_aie_ep.session('a')"),
 }
 
-# Logits of a prompt on the CPU, by the provider or by the operators of a compiled model.
+# Logits of a prompt on the CPU, from the provider or from a compiled model's operators.
 RUN = f"""
 import sys
 import numpy, onnxruntime, ort_aie_ep
@@ -251,7 +251,7 @@ def test_a_bare_runtime_runs_models_through_both_doors(
         pytest.skip("ONNX Runtime takes this provider from 1.24 on")
     model = LLAMA / "model.onnx" if door == "provider" else compiled
     lines = runtime.succeeds(RUN, door, model)
-    # The library has the version of the package.
+    # The library has the package's version.
     assert lines[0] == (ort_aie_ep.__version__ if door == "provider" else "")
     assert (NAME in lines[1].split()) == (door == "provider")
     here = subprocess.run(
@@ -270,12 +270,12 @@ def test_a_bare_runtime_does_not_make_up_for_the_tools(runtime: Environment) -> 
 # --- an ONNX Runtime that is too old ---
 
 CREATE_STATUS, GET_ERROR_CODE, GET_ERROR_MESSAGE, CREATE_ENV = range(4)
-REGISTER_PROVIDER = 301  # places in OrtApi, which only grows at its end
+REGISTER_PROVIDER = 301  # positions in OrtApi, which only grows at its end
 NOT_IMPLEMENTED = 9
 
 
 class OldRuntime:
-    """OrtApiBase and OrtApi of an ONNX Runtime, as far as an error needs them."""
+    """The parts of an ONNX Runtime's OrtApiBase and OrtApi that an error needs."""
 
     def __init__(self, version: str) -> None:
         self.errors: list[tuple[int, str]] = []
@@ -296,7 +296,7 @@ class OldRuntime:
 
         self._functions = create_status, get_api, get_version
         self._version = ctypes.create_string_buffer(version.encode())
-        # Another function than CreateStatus is not called: it would be at 0.
+        # Only CreateStatus may be called: any other function would be at address 0.
         self._api = (ctypes.c_void_p * 400)(ctypes.cast(create_status, ctypes.c_void_p))
         self._base = (ctypes.c_void_p * 2)(
             ctypes.cast(get_api, ctypes.c_void_p), ctypes.cast(get_version, ctypes.c_void_p)
@@ -318,7 +318,8 @@ def register_custom_ops(library: ctypes.CDLL, base: int) -> int | None:
 
 
 def create_factories_of_1_22(library: ctypes.CDLL, base: int) -> int | None:
-    """Its five arguments: no logger. What is in the sixth's place belongs to somebody else."""
+    """It has five arguments and no logger. Whatever is in the sixth one's place belongs to other
+    code."""
     library.CreateEpFactories.restype = ctypes.c_void_p
     factories, count = (ctypes.c_void_p * 4)(), ctypes.c_size_t(7)
     other = ctypes.c_size_t(8)
@@ -347,7 +348,7 @@ def too_old(version: str) -> str:
     )
 
 
-# Where `make test` puts one of PyPI's.
+# Where `make test` puts a runtime from PyPI.
 OLD = Path(sys.prefix) / "onnxruntime-1.22.1"
 
 

@@ -1,4 +1,4 @@
-"""The notes of a release, and tags that are refused."""
+"""Release notes, and tags that are refused."""
 
 from __future__ import annotations
 

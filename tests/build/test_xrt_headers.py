@@ -15,7 +15,8 @@ from apt_site import AptSite, apt_site, missing_tools
 from cmake_program import find_cmake
 from test_onnxruntime_headers import MODULES, leftovers, needs_apt, one_line
 
-# EMPTY_MACHINE is a root in place of the machine's, where neither its headers nor its programs are.
+# EMPTY_MACHINE is a root folder that replaces the machine's and has none of its headers and
+# programs.
 PROJECT = """\
 cmake_minimum_required(VERSION 3.20)
 project(consumer LANGUAGES CXX)
@@ -51,7 +52,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def write_headers(include: Path, version: str) -> Path:
-    """Writes headers of XRT that say `version` (and nothing else) and returns `include`."""
+    """Writes XRT headers that declare only `version`, and returns `include`."""
     for header in HEADERS:
         (include / "xrt" / header).parent.mkdir(parents=True, exist_ok=True)
         (include / "xrt" / header).write_text("#pragma once\n")
@@ -83,7 +84,7 @@ def write_xrt(prefix: Path, version: str = "2.25") -> Path:
 
 @dataclass(frozen=True)
 class Configuration:
-    """What one run of cmake gave; the fields after `build` are those of the target."""
+    """The result of one run of cmake; the fields after `build` describe the target."""
 
     output: str
     build: Path
@@ -95,7 +96,7 @@ class Configuration:
 
     @property
     def text(self) -> str:
-        """The output on one line: CMake wraps its messages."""
+        """The output on one line, because CMake wraps its messages."""
         return " ".join(self.output.split())
 
     @property
@@ -104,7 +105,7 @@ class Configuration:
 
 
 class Consumer:
-    """A CMake project that asks for XRT."""
+    """A CMake project that needs XRT."""
 
     def __init__(self, directory: Path) -> None:
         self.source = directory / "consumer"
@@ -115,7 +116,7 @@ class Consumer:
         (self.source / "module.cc").write_text(MODULE)
 
     def configure(self, *definitions: str, env: Mapping[str, str] | None = None) -> Configuration:
-        """Configures in a new build tree; the cache is ours."""
+        """Configures in a new build tree, with the test's own cache."""
         self.builds += 1
         build = self.source / f"build-{self.builds}"
         clean = {k: v for k, v in os.environ.items() if not k.startswith("ORT_AIE_")}
@@ -161,7 +162,7 @@ def test_explicit_prefix_is_taken_first_and_linked_by_soname(
     consumer: Consumer, tmp_path: Path, by: str
 ) -> None:
     prefix = write_xrt(tmp_path / "prefix")
-    # The consumer calls nothing of the library, and Ubuntu's linker leaves out what is not called.
+    # The consumer calls nothing in the library, and Ubuntu's linker leaves out uncalled libraries.
     flags = "CMAKE_SHARED_LINKER_FLAGS=-Wl,--no-as-needed"
     if by == "variable":
         found = consumer.configure(f"ORT_AIE_XRT_DIR={prefix}", flags)
@@ -267,7 +268,7 @@ def test_unknown_way_is_an_error(consumer: Consumer) -> None:
     assert 'ORT_AIE_XRT_FROM is "magic"' in found.text
 
 
-# apt, against an archive of our own
+# apt, with the test's own archive
 
 
 def publish_xrt(site: AptSite, suite: str, version: str, upstream: str) -> None:
@@ -289,7 +290,7 @@ def publish_xrt(site: AptSite, suite: str, version: str, upstream: str) -> None:
 
 @pytest.fixture(scope="module")
 def debian() -> Iterator[AptSite]:
-    """sid has XRT 2.25, experimental does not exist."""
+    """sid has XRT 2.25; experimental does not exist."""
     if missing_tools():
         pytest.skip(f"not on this machine: {', '.join(missing_tools())}")
     with apt_site() as site:
@@ -303,7 +304,7 @@ def machine(site: AptSite) -> dict[str, str]:
 
 
 def packages(cache: Path, environment: Mapping[str, str], *arguments: str) -> tuple[str, list[str]]:
-    """What apt_headers.sh says on stderr, and the names of the directories that it prints."""
+    """The stderr of apt_headers.sh, and the names of the directories that it prints."""
     options, rest = arguments[:-2], arguments[-2:]
     done = subprocess.run(
         ["bash", str(MODULES / "apt_headers.sh"), *options, str(cache), *rest],
@@ -392,7 +393,7 @@ def test_apt_names_what_cannot_be_satisfied(tmp_path: Path) -> None:
     assert "apt_headers: apt cannot satisfy what libxrt2=1:2.25 depend on" in says
 
 
-# apt, against the machine's own mirror
+# apt, with the machine's own mirror
 
 
 @needs_apt

@@ -1,4 +1,4 @@
-"""A decoder layer as one stream on the overlay of decoding, each step against numpy."""
+"""A decoder layer as one stream on the decode overlay, each step compared with numpy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SCALE = HEAD_DIM**-0.5
 NORM = 2.0**-20 + 2 * U_LIMBS
 ACTIVATION = 2.0**-13 + 2 * U_LIMBS + 16 * U_LIMBS
 
-#: Elements of the activations, in the order in which the layer writes them.
+#: Elements of the activations, in the layer's order of writing.
 SIZES = {
     "x": HIDDEN, "normed": HIDDEN, "qkv": (HEADS + 2 * KV_HEADS) * HEAD_DIM,
     "q": HEADS * HEAD_DIM, "o": HEADS * HEAD_DIM, "projected": HIDDEN, "residual": HIDDEN,
@@ -42,7 +42,7 @@ MATRICES = {  # name: (N, K)
 
 @dataclass
 class Layer:
-    """The host buffers of a layer, and its steps as `npu_build` takes them."""
+    """A layer's host buffers, and its steps in the form of `npu_build`."""
 
     seed: int
     buffers: list[tuple[str, np.ndarray]] = field(init=False)
@@ -138,7 +138,7 @@ class Layer:
         self._norm(2, "down", "normed_out", "residual", "out")
 
     def run(self, machine: Machine, described: str) -> list[Result]:
-        """All steps, in as many runs as the interpreter makes of them."""
+        """Runs all steps, in as many runs as the interpreter makes of them."""
         bytes_of = [(name, array.reshape(-1).view(np.uint8)) for name, array in self.buffers]
         return [
             machine.run(np.asarray(run["words"]), bytes_of)
@@ -174,7 +174,7 @@ def layer(design: Design) -> tuple[Layer, list[Result]]:
 
 
 def assert_rounded(got: Doubles, exact: Doubles, error: Doubles | float) -> None:
-    """One rounding to bfloat16 of a value that may be off by `error`."""
+    """The bound for one rounding to bfloat16 of a value that may be off by `error`."""
     assert np.isfinite(got).all()
     assert (np.abs(got - exact) <= U_BF16 * np.abs(exact) + error).all()
 
@@ -195,7 +195,7 @@ def test_layer_is_one_stream(layer: tuple[Layer, list[Result]]) -> None:
 def test_projections(layer: tuple[Layer, list[Result]], matrix: str, x: str, y: str) -> None:
     made = layer[0]
     w, v = made.matrices[matrix], made[x]
-    # Sums in fp32 over K, what the kernel narrows once per group in two limbs.
+    # Sums in fp32 over K, which the kernel narrows once per group to two limbs.
     mass = np.abs(w) @ np.abs(v)
     assert_rounded(made[y], w @ v, mass * (len(v) * 2.0**-24 + 2.0**-16))
 
@@ -245,7 +245,7 @@ def test_attention_sees_the_new_key(layer: tuple[Layer, list[Result]]) -> None:
         k, v = made.cache("k")[kv, : POSITION + 1], made.cache("v")[kv, : POSITION + 1]
         s = scores(q[head : head + 1], k, SCALE)
         p = weights(s)[0]
-        # As in test_flow_kv: each weight by F, the exponential and its score, twice.
+        # As in test_flow_kv: the errors of F, the exponential and the score of each weight, twice.
         per_weight = U_BF16 + 2.0**-15 + np.abs(s).max() * U_LIMBS + 1e-4
         assert_rounded(o[head], p @ v, 2 * per_weight * (p @ np.abs(v)))
 
@@ -254,7 +254,7 @@ def test_gated_activation(layer: tuple[Layer, list[Result]]) -> None:
     made = layer[0]
     gate, up = np.split(made["gate_up"], 2)
     exact = gate / (1 + np.exp(-gate)) * up
-    # For gates down to -16 and beyond, the argument's error grows with them.
+    # For gates of -16 and below, the argument's error grows with them.
     relative = ACTIVATION + 3 * U_LIMBS * np.maximum(0, -gate)
     assert_rounded(made["gated"], exact, relative * np.abs(exact))
 

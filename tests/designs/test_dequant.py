@@ -1,4 +1,4 @@
-"""The dequantisation engine, simulated, against the format's own dequantisation."""
+"""The dequantisation engine, simulated, compared with the format's own dequantisation."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def random_weights(n: int, k: int) -> np.ndarray:
 
 
 def run(session: Session, blocks: np.ndarray) -> tuple[np.ndarray, Result]:
-    """Blocks in any shape (..., 5120) through the engine: (blocks, 8192) bf16."""
+    """Runs blocks in any shape (..., 5120) through the engine: (blocks, 8192) bf16."""
     count = blocks.size // dequant.BLOCK
     out = np.zeros((count, dequant.WEIGHTS), ml_dtypes.bfloat16)
     (result,) = session.run("dequant", {"blocks": count}, {"w": blocks, "b": out})
     return out, result
 
 
-# Block counts: the fewest; one more, so that the last object is moved back; not every column at
-# work; all, and several objects a core; a count that divides by nothing.
+# Block counts: the fewest; one more, so that the last object is moved back; not every column in
+# use; all columns, and several objects per core; a prime number.
 @pytest.mark.parametrize(
     ("name", "n", "k"),
     [
@@ -59,7 +59,7 @@ def test_a_second_run_of_another_size_finds_the_engine_ready() -> None:
 
 
 def test_every_block_moves_once_where_the_blocks_come_out_even() -> None:
-    blocks = random_weights(1024, 512)  # 64 blocks, 2 objects of 4 for each of 8 columns
+    blocks = random_weights(1024, 512)  # 64 blocks, 2 objects of 4 blocks for each of 8 columns
     _, result = run(Session(dequant.build(device("npu2"))), blocks)
     assert result.read == blocks.nbytes
     assert result.written == 1024 * 512 * 2

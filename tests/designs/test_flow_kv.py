@@ -1,4 +1,5 @@
-"""FlowKV in the simulator, from instruction words to outputs, against attention in float64."""
+"""FlowKV in the simulator, from instruction words to outputs, compared with attention in
+float64."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from ort_aie_ep.npu.vocabulary.design import Design
 from ort_aie_ep.npu.vocabulary.device import device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 
-GARBAGE = 3.0e30  # in keys that are not to be seen
+GARBAGE = 3.0e30  # in keys that must not be seen
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Shape:
 
 
 def attend(session: Session, shape: Shape, seed: int = 0) -> Result:
-    """Run `shape` on random data, and hold the output against the reference."""
+    """Runs `shape` on random data, and compares the output with the reference."""
     rng = np.random.default_rng([seed, shape.heads, shape.head_dim, shape.context])
     q = bf16(rng.standard_normal((shape.heads, shape.head_dim)) * 2)
     k, v = bf16(rng.standard_normal((2, shape.kv_heads, shape.context, shape.head_dim)))
@@ -161,12 +162,13 @@ def test_each_key_is_read_once(session: Session) -> None:
 
 def test_a_window_reads_its_own_chunks_only(session: Session) -> None:
     result = attend(session, Shape(4, 4, 64, 1000, window=100))
-    # Keys 900 to 999 lie in the chunks of 64 from 896 on.
+    # Keys 900 to 999 are in the chunks of 64 from 896 on.
     assert result.read == 4 * 2 * 2 * 8192 + 4 * 64 * 2
 
 
 def test_time_is_that_of_the_memory(session: Session) -> None:
-    """Eight channels carry 57.6 GB/s, the memory gives less: it binds, but for start and end."""
+    """Eight channels carry 57.6 GB/s and the memory gives less, so it sets the time, except at
+    start and end."""
     assert costs.DDR_READ.value < 57.6e9
     result = attend(session, Shape(16, 8, 128, 1024))
     bound = result.read / costs.DDR_READ.value

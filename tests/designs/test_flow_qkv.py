@@ -1,4 +1,5 @@
-"""FlowQKV in the simulator, from instruction words to outputs, against attention in float64."""
+"""FlowQKV in the simulator, from instruction words to outputs, compared with attention in
+float64."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ class Shape:
 
 
 def attend(session: Session, shape: Shape, seed: int = 0) -> list[Result]:
-    """Run `shape` on random data, and hold the output against the reference."""
+    """Runs `shape` on random data, and compares the output with the reference."""
     rng = np.random.default_rng([seed, shape.heads, shape.head_dim, shape.prompt, shape.past])
     tokens = shape.padded(session.design.device)
     q = bf16(rng.standard_normal((tokens, shape.heads, shape.head_dim)))
@@ -163,12 +164,12 @@ def test_narrower_partitions(name: str) -> None:
     ids=["sweeps", "heads"],
 )
 def test_workers_are_started_again(session: Session, shape: Shape) -> None:
-    """17 sweeps, and 9 of two rounds of heads: a start covers 16 at most."""
+    """17 sweeps, and 9 with two rounds of heads: one start covers at most 16."""
     attend(session, shape)
 
 
 def test_kv_heads_are_read_once_a_sweep(session: Session) -> None:
-    """A super-chunk is 512 queries here: a chunk of keys serves all of them."""
+    """Here a super-chunk has 512 queries, and a chunk of keys serves all of them."""
     shape = Shape(4, 4, 64, 600)
     (result,) = attend(session, shape)
     tokens = shape.padded(session.design.device)
@@ -183,7 +184,7 @@ def test_kv_heads_are_read_once_a_sweep(session: Session) -> None:
 def test_a_window_is_read_in_place_of_all_keys(session: Session) -> None:
     everything, window = Shape(4, 4, 64, 32, past=480), Shape(4, 4, 64, 32, past=480, window=32)
     (all_keys,), (few,) = attend(session, everything), attend(session, window)
-    # Keys 449 to 511 lie in the two chunks of 32 from 448 on.
+    # Keys 449 to 511 are in the two chunks of 32 from 448 on.
     assert all_keys.read - few.read == 4 * 2 * (16 - 2) * 4096
 
 

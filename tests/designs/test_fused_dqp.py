@@ -49,7 +49,8 @@ def run(
 
 @pytest.mark.parametrize("name", ["npu2", "npu1"])
 def test_parts_of_long_rows_add_up(name: str) -> None:
-    """3 blocks of columns in parts of 1 and 2, whose second takes the first as its bias."""
+    """3 blocks of columns in parts of 1 and 2; the second part takes the first one's result as its
+    bias."""
     session, n, k, first = Session(fused_dqp.build(device(name))), 32 * 21, 768, 256
     buffers = problem(n, k)
     weights, x = buffers["weights"], buffers["x"].astype(np.float64)
@@ -98,7 +99,8 @@ def test_one_configuration_serves_every_shape_and_epilogue() -> None:
 
 
 def test_time_is_that_of_the_weight_channels() -> None:
-    """Eight channels of 4 bytes a cycle, below the cap of the memory: the streams bind."""
+    """Eight channels of 4 bytes per cycle are below the memory's limit, so the streams set the
+    time."""
     session = Session(fused_dqp.build(device("npu2"), 4))
     buffers = problem(2048, 2048)
     del buffers["weights"]

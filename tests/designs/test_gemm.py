@@ -1,4 +1,4 @@
-"""GEMM, simulated, against numpy."""
+"""GEMM, simulated, compared with numpy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ort_aie_ep.npu.vocabulary.kernel import DTYPES
 def check_product(
     c: np.ndarray, a: np.ndarray, weights: np.ndarray, architecture: str, output: Output
 ) -> None:
-    """C against A (M, K) and weights (N, K)."""
+    """Compares C with A (M, K) and weights (N, K)."""
     wanted = product(a.astype(np.float64), weights.astype(np.float64), architecture, output)
     error = np.abs(c.astype(np.float64) - wanted.exact)
     assert (error <= wanted.tolerance).all(), f"worst {np.max(error / wanted.tolerance)} of it"
@@ -71,14 +71,14 @@ def test_b_leaves_its_memory_tile_step_by_step_and_part_by_part(
     [
         ("npu2", "bf16", 512, 256, 512),  # one megatile
         ("npu2", "bf16", 600, 512, 1184),  # bands moved back in both directions
-        ("npu2", "bf16", 65, 256, 128),  # all columns on the rows of two bands, all rows on one
+        ("npu2", "bf16", 65, 256, 128),  # all columns with the rows of two bands, all rows with one
         ("npu2", "f32", 130, 512, 288),
         ("npu1", "f32", 300, 512, 352),
         ("npu1", "bf16", 256, 256, 544),
         ("npu2_4col", "bf16", 257, 256, 672),
         ("npu2_2col", "bf16", 130, 256, 736),  # two rows of cores share a channel of B
         ("npu1_2col", "f32", 64, 256, 128),
-        ("npu2_1col", "bf16", 70, 512, 544),  # all four do
+        ("npu2_1col", "bf16", 70, 512, 544),  # all four share one
         ("npu1_1col", "f32", 129, 256, 288),
     ],
 )
@@ -91,13 +91,13 @@ def test_product_matches_numpy(name: str, output: Output, m: int, k: int, n: int
 @pytest.mark.parametrize("m", [1, 7, 63])
 def test_short_prompts_need_buffers_of_64_rows_and_no_zeros(m: int) -> None:
     a, weights = random_operands(64, 256, 160)
-    a[m:] = 3.0  # whatever was there before
+    a[m:] = 3.0  # arbitrary earlier contents
     c, _ = run(Session(gemm.build(device("npu1"), "f32")), m, a, pack_b(weights), 160)
     check_product(c[:m], a[:m], weights, "aie2", "f32")
 
 
 def test_more_megatiles_than_a_descriptor_iterates_over() -> None:
-    n = 66 * 256 + 32  # 66 megatiles and a part of one, on one column
+    n = 66 * 256 + 32  # 66 megatiles and a partial one, on one column
     a, weights = random_operands(64, 256, n)
     c, _ = run(Session(gemm.build(device("npu1_1col"), "f32")), 64, a, pack_b(weights), n)
     check_product(c, a, weights, "aie2", "f32")
@@ -105,7 +105,7 @@ def test_more_megatiles_than_a_descriptor_iterates_over() -> None:
 
 def test_more_bands_of_rows_than_the_queues_of_the_shim_hold() -> None:
     m = 9 * 64 + 5
-    a, weights = random_operands(m, 256, 288)  # a whole megatile and a part of one for each band
+    a, weights = random_operands(m, 256, 288)  # a whole megatile and a partial one for each band
     c, _ = run(Session(gemm.build(device("npu1_1col"), "f32")), m, a, pack_b(weights), 288)
     check_product(c, a, weights, "aie2", "f32")
 
@@ -143,14 +143,14 @@ def test_memory_is_read_as_often_as_equation_5_of_paper_2_says() -> None:
     m, k, n = 2 * 512, 256, 3 * 512
     a, weights = random_operands(m, k, n)
     _, result = run(Session(gemm.build(device("npu2"))), m, a, pack_b(weights), n)
-    # Megatiles of 512 x 512: A once per column of them, B once per row.
+    # Megatiles of 512 x 512: A is read once per column of them, B once per row.
     assert result.read == 3 * a.nbytes + 2 * weights.nbytes
     assert result.written == m * n * 2
 
 
 def test_long_products_are_divided_into_runs_that_add_up() -> None:
     design = gemm.build(device("npu2"))
-    # Three bands of 512 rows, of which each has N * K = 2^31 and takes about 0.2 s.
+    # Three bands of 512 rows. Each has N * K = 2^31 and takes about 0.2 s.
     runs = Session(design).build("gemm", {"M": 1500, "K": 16384, "N": 131072}, ["a", "b", "c"])
     assert len(runs) == 2
     plan = configure(design).workers["gemm3_2"]

@@ -1,7 +1,7 @@
 """Paper 5's claim: one configuration of GEMM serves all of GPT-2 124M's sizes, on npu1.
 
-The streams are those of the full sizes; products are simulated at an eighth: the largest dimension
-of each is divided by 8 (the last of equal ones). scripts/bench_gpt2_gemms.py does the full sizes.
+The streams have the full sizes; the products are simulated at an eighth: the largest dimension of
+each is divided by 8 (the last of equal ones). scripts/bench_gpt2_gemms.py runs the full sizes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def load_bench() -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # its dataclasses look themselves up
+    sys.modules[path.stem] = module  # its dataclasses look up their own module
     spec.loader.exec_module(module)
     return module
 
@@ -54,7 +54,7 @@ def session() -> Session:
 
 
 def static(plan: Configuration) -> dict[str, Any]:
-    """What an overlay holds, in values that can be compared."""
+    """The contents of an overlay, as values that can be compared."""
     return {
         "channels": plan.channels,
         "streams": plan.streams,
@@ -75,7 +75,7 @@ def operations(session: Session, size: tuple[int, int, int]) -> Iterator[Operati
 
 
 def is_of_a_shim(operation: Operation) -> bool:
-    """Descriptors, pushes, patches, token control and waits of shims."""
+    """The shims' descriptors, pushes, patches, token control and waits."""
     match operation:
         case Write(address=address):
             return shim_queue_of(address) is not None
@@ -90,7 +90,7 @@ def is_of_a_shim(operation: Operation) -> bool:
 
 def test_all_sizes_differ_in_shim_transfers_and_two_parameters_only(session: Session) -> None:
     plan = configure(session.design)
-    lock_register = 0x1F000  # of core tiles (aie-rt)
+    lock_register = 0x1F000  # in core tiles (aie-rt)
     expected = []
     for worker in plan.workers.values():
         base = worker.worker.tile.column << 25 | worker.worker.tile.row << 20
@@ -114,7 +114,8 @@ def test_all_sizes_differ_in_shim_transfers_and_two_parameters_only(session: Ses
 
 
 def test_the_configuration_has_nothing_of_a_size_in_it(session: Session) -> None:
-    """One machine runs every size below, and `build` takes none; another output is another one."""
+    """One machine runs every size below, and `build` takes no size; another output type is another
+    overlay."""
     configured = static(session.machine.configuration)
     assert static(configure(gemm.build(device("npu1"), "f32"))) == configured
     assert static(configure(gemm.build(device("npu1"), "bf16"))) != configured
@@ -129,17 +130,17 @@ def outcome(request: pytest.FixtureRequest, session: Session) -> Any:
 def test_an_eighth_of_each_size_has_the_papers_exactness(outcome: Any) -> None:
     assert outcome.arithmetic.mean <= bench.PAPER_MEAN
     assert outcome.arithmetic.largest <= bench.PAPER_LARGEST
-    # And more: each addition of eight products errs by ten times 2^-24 of the mass at most
+    # And more: each addition of eight products is off by at most ten times 2^-24 of the mass
     # (test_gemm.py).
     _, k, _ = bench.padded(outcome.size)
     assert outcome.arithmetic.largest <= k / 8 * 10 * 2.0**-24
 
 
 # Paper 5 compares with a product of float32 operands. Rounding both to bf16 moves a term by 2^-7 at
-# most. In the mean over K = 256 terms and more little remains of that. The largest of millions of
+# most. In the mean over K = 256 terms and more, little of that remains. The largest of millions of
 # results is another matter: with standard normal operands the error has a standard deviation of
-# 2.3e-4 at K = 256, so that six of them, 1.4e-3, are reached whatever multiplies; the paper's
-# largest, 1e-3, is of its own operands.
+# 2.3e-4 at K = 256, so six of them, 1.4e-3, occur with any multiplier; the paper's largest, 1e-3,
+# is for its own operands.
 def test_the_rounding_of_float32_operands_stays_in_the_papers_mean(outcome: Any) -> None:
     assert outcome.rounding.mean <= bench.PAPER_MEAN
     assert outcome.rounding.largest <= 2.0**-7 + 2.0**-16 + outcome.arithmetic.largest

@@ -1,4 +1,5 @@
-"""The micro-measurements' overlay, simulated: bytes come out as they went in, and by their core."""
+"""The micro-measurements' overlay, simulated: bytes come out as they went in, from their own
+core."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ RNG = np.random.default_rng(17)
 
 
 def any_bytes(*shape: int) -> np.ndarray:
-    """Any bits: nothing is computed, so none may change."""
+    """Random bits: nothing is computed, so none may change."""
     return RNG.integers(0, 256, shape, dtype=np.uint8)
 
 
@@ -28,7 +29,7 @@ def test_lanes_from_the_middle_on_take_both_channels_of_the_upper_columns() -> N
     assert micro.lanes(1) == [(0, 0)]
     assert micro.lanes(4)[2:6] == [(2, 0), (3, 0), (2, 1), (3, 1)]
     for columns in (2, 4, 8):
-        # Channel 1 of column 0 is the ids'.
+        # Channel 1 of column 0 is for the ids.
         expected = {(c, i) for c in range(columns) for i in (0, 1)} - {(0, 1)}
         assert set(micro.lanes(columns)) == expected
 

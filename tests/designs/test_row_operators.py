@@ -1,4 +1,4 @@
-"""The row operators of prompts on GEMM's cores, simulated, against numpy."""
+"""The row operators of prompts on GEMM's cores, simulated, compared with numpy."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_other_gemms_are_as_they_were(name: str, output: gemm.Output) -> None:
 
 # --- gate -----------------------------------------------------------------------------------------
 def gate(session: Session, m: int, n: int, kind: int, between: int = 0) -> None:
-    """Gate and up side by side in one product, `between` elements apart."""
+    """Gate and up adjacent in one product, `between` elements apart."""
     rows, stride = max(m, 64), 2 * (n + between)
     product = normal(rows, stride)
     product[m:] = np.nan  # whatever was there before
@@ -107,7 +107,7 @@ def test_gate_of_other_strides_in_each_operand(session: Session) -> None:
 
 
 def test_a_long_gate_is_divided_into_runs(session: Session) -> None:
-    n = 32768  # 64 results a round; 256 are a run
+    n = 32768  # 64 results per round, 256 per run
     shape = {"M": 5 * 512, "N": n, "kind": 0, "gate_stride": n, "up_stride": n}
     assert len(session.build("gate", shape, ["gate", "up", "y"])) == 2
 
@@ -121,7 +121,7 @@ def test_gate_takes_the_time_of_memory_where_rows_fill_the_columns(session: Sess
     (result,) = session.run("gate", shape, gate_bytes)
     assert result.read == 2 * m * n * 2
     assert result.written == m * n * 2
-    # 44 GB/s is what memory gives (costs.py).
+    # Memory gives 44 GB/s (costs.py).
     assert result.read / result.seconds > 30e9
 
 
@@ -194,7 +194,7 @@ def add_norm(
     [
         (64, 512, 512),
         (9, 256, 256),  # both halves of a result are the same columns
-        (100, 768, 576),  # a hidden size that GEMM wants padded; results moved back
+        (100, 768, 576),  # a hidden size that GEMM needs padded; results moved back
         (520, 1280, 1152),  # two rounds
     ],
 )
@@ -219,7 +219,7 @@ def test_norms_of_tiny_and_huge_rows(session: Session, size: float) -> None:
 def test_add_norm_reads_the_sum_instead_of_adding_twice(session: Session) -> None:
     m, k = 512, 1024
     result = add_norm(session, m, k, k)
-    # x and the residual, the sum twice, and for each column the weights of 64 slabs.
+    # x and the residual, the sum twice, and the weights of 64 slabs for each column.
     assert result.read == 4 * m * k * 2 + 8 * 64 * 512
     assert result.written == 2 * m * k * 2
 
@@ -250,13 +250,13 @@ def test_shapes_that_add_norm_cannot_take_are_refused(
 def rotation(
     m: int, heads: int, head_dim: int, rotary_dim: int, interleaved: int, norm: int, stride: int
 ) -> tuple[dict[str, int], dict[str, np.ndarray], Reference]:
-    """Parameters, inputs, and y (m, heads, head_dim); a position's row of the table is exact."""
+    """Parameters, inputs, and y (m, heads, head_dim); the table's rows are exact."""
     rows, width = max(m, 64), heads * head_dim
     product, weight = normal(rows, stride), normal(heads, head_dim)[0]
     product[m:] = np.nan  # whatever was there before
     positions = ref.rotation_table(1000 + rows, rotary_dim)[1000:]
     table = positions[:, :rotary_dim].astype(BF16).reshape(-1)
-    # What follows the table is in the same buffer, and is not to be used.
+    # The data after the table is in the same buffer, and must not be used.
     behind = (256 - rotary_dim) // 2 if rotary_dim else 0
     parameters = {
         "M": m, "heads": heads, "head_dim": head_dim, "rotary_dim": rotary_dim,
@@ -281,12 +281,12 @@ HEADS = [
     (5, 128, 96, 0, 0),
     (6, 64, 32, 1, 0),  # two halves that overlap
     (3, 64, 64, 0, 1),  # four quarters
-    (2, 64, 64, 0, 1),  # four times the same
+    (2, 64, 64, 0, 1),  # four times the same columns
     (1, 128, 128, 1, 1),
     (1, 256, 192, 0, 0),
     (2, 256, 256, 1, 0),
     (4, 128, 0, 0, 0),  # a copy
-    (4, 128, 0, 0, 1),  # a norm alone
+    (4, 128, 0, 0, 1),  # only a norm
 ]
 
 
@@ -339,7 +339,7 @@ def test_shapes_that_rotate_cannot_take_are_refused(
 def append_rows(
     session: Session, m: int, heads: tuple[int, int, int, int, int], position: int, behind: int
 ) -> None:
-    """New keys are where they belong, and the others what they were."""
+    """Checks that new keys are where they belong, and that the others are unchanged."""
     kv_heads, head_dim = heads[:2]
     stride, capacity = kv_heads * head_dim + 64, position + m + behind
     parameters, buffers, wanted = rotation(m, *heads, stride)

@@ -1,4 +1,4 @@
-"""The vector operators in the simulator, from instruction words to outputs, against numpy."""
+"""The vector operators in the simulator, from instruction words to outputs, compared with numpy."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_rms_norm(session: Session, n: int, rows: int, residual: int) -> None:
 
 @pytest.mark.parametrize("size", [2.0**-60, 1.0, 2.0**22])
 def test_a_norm_of_a_large_epsilon_is_a_product(session: Session, size: float) -> None:
-    """What the executor multiplies by (src/targets/npu/vectors.cc): the norm's factor is 2^-32."""
+    """The executor multiplies this way (src/targets/npu/vectors.cc): the norm's factor is 2^-32."""
     n, padded = 576, 640
     x, weight = np.zeros(padded), np.zeros(padded)
     x[:n], weight[:n] = normal(1, n) * size, normal(2, n)
@@ -84,7 +84,7 @@ def test_a_norm_of_a_large_epsilon_is_a_product(session: Session, size: float) -
 def rope_buffers(
     heads: int, tokens: int, head_dim: int, rotary_dim: int, norm: int, position: int
 ) -> tuple[dict[str, np.ndarray], Doubles, Doubles]:
-    """The inputs, x as the rotation sees it, and the rows of the table for the tokens."""
+    """The inputs, x as the rotation sees it, and the table's rows for the tokens."""
     x, weight = normal(4, tokens, heads, head_dim), normal(5, head_dim)
     table = references.rotation_table(position + tokens, rotary_dim)[position:]
     buffers = {
@@ -129,10 +129,10 @@ def append(
     session: Session, kv_heads: int, tokens: int, head_dim: int, position: int, capacity: int,
     *, rotary_dim: int | None = None, norm: int = 0,
 ) -> None:  # fmt: skip
-    """Run `append` on a cache of random numbers, and compare all of it."""
+    """Runs `append` on a cache of random numbers, and compares all of it."""
     rotary_dim = head_dim if rotary_dim is None else rotary_dim
     buffers, seen, table = rope_buffers(kv_heads, tokens, head_dim, rotary_dim, norm, position)
-    # Repeated, for it can be large.
+    # Repeated, because it can be large.
     cache = np.resize(normal(6, 4099), (kv_heads, capacity // 8, head_dim // 8, 8, 8))
     buffers["cache"] = cache.astype(BF16)
     session.run(
@@ -146,7 +146,7 @@ def append(
     )  # fmt: skip
 
     def keys(blocks: np.ndarray) -> np.ndarray:
-        """(tokens, heads, head_dim) of the new keys, which are then out of the way."""
+        """The new keys (tokens, heads, head_dim)."""
         rows = blocks.transpose(0, 1, 3, 2, 4).reshape(kv_heads, capacity, head_dim)
         new = rows[:, position : position + tokens].transpose(1, 0, 2)
         return new.astype(np.float64)
@@ -179,7 +179,7 @@ def test_values_are_appended_as_they_are(session: Session) -> None:
 
 
 def test_heads_further_apart_than_a_stride_spans(session: Session) -> None:
-    # 8,192 keys of 512 bytes are 4 MB.
+    # 8,192 keys of 512 bytes take 4 MB.
     append(session, 2, 2, 256, 8199, 8208)
 
 
@@ -187,7 +187,7 @@ def test_heads_further_apart_than_a_stride_spans(session: Session) -> None:
     ("heads", "dim", "x_stride", "y_stride"),
     [
         (8, 96, 96, 128), (16, 96, 128, 96), (32, 80, 80, 128), (8, 32, 64, 66), (1, 256, 256, 256),
-        # Not whole objects, so several times.
+        # Not a whole number of objects, so several copies.
         (2, 32, 32, 64), (2, 32, 64, 32), (1, 8, 8, 64), (3, 80, 80, 128), (5, 96, 128, 96),
     ],
 )  # fmt: skip

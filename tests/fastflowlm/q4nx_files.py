@@ -25,11 +25,11 @@ TINY: dict[str, Shape] = {
 
 Array = npt.NDArray[Any]
 Tensors = dict[str, tuple[str, Array]]
-"""Dtype in the file and content by name."""
+"""The dtype in the file and the content, by name."""
 
 
 def config_of(shape: Shape) -> dict[str, Any]:
-    """config.json as FastFlowLM and transformers 4 write it."""
+    """The config.json that FastFlowLM and transformers 4 write."""
     gemma = shape.family == "gemma3_text"
     config: dict[str, Any] = {
         "model_type": shape.family,
@@ -61,7 +61,7 @@ def config_of(shape: Shape) -> dict[str, Any]:
 
 
 def write_container(path: Path, tensors: Tensors, *, header: dict[str, Any] | None = None) -> None:
-    """safetensors; `header` replaces entries of the header that the tensors would have."""
+    """A safetensors file; `header` replaces entries of the tensors' header."""
     entries: dict[str, Any] = {}
     offset = 0
     for name, (dtype, content) in tensors.items():
@@ -97,14 +97,14 @@ class Imported:
 def make(name: str, work: Path, *, signed: bool = False) -> Imported:
     """Writes the test model `name` as work/q4nx/model.q4nx, and compiled as work/compiled.
 
-    What a `.q4nx` file rounds to bfloat16 is rounded in both: embedding, norms and biases. Rotary
-    tables, which the file does not have, are made by one function for both.
+    Values that a `.q4nx` file rounds to bfloat16 are rounded in both: embedding, norms and biases.
+    One function makes the rotary tables, which the file does not have, for both.
     """
     shape = TINY[name]
     model = ir.load(DATA / name / "model.onnx")
     floats = _round_vectors(model)
     _set_rotary_tables(model, shape)
-    # A projection's blocks, as compiling packs them; those of the lm_head give the embedding too.
+    # A projection's blocks, as compiling packs them; the lm_head's blocks give the embedding too.
     blocks = _packed(DATA / name, work / "packed")
     table = floats.get("model.embed_tokens.weight")
     if table is None:
@@ -116,7 +116,7 @@ def make(name: str, work: Path, *, signed: bool = False) -> Imported:
     reference = work / "reference"
     shutil.copytree(DATA / name, reference, ignore=shutil.ignore_patterns("model.onnx*"))
     ir.save(model, reference / "model.onnx", external_data="model.onnx.data")
-    ort_aie_ep.compile(reference, work / "compiled", plan=signed)  # _read_minima looks at nodes
+    ort_aie_ep.compile(reference, work / "compiled", plan=signed)  # _read_minima examines nodes
     if not signed:
         _read_minima(work / "compiled" / "model.onnx")
 
@@ -151,7 +151,7 @@ def _round_vectors(model: ir.Model) -> dict[str, Array]:
 
 
 def _set_rotary_tables(model: ir.Model, shape: Shape) -> None:
-    """The builder's tables may differ from ours in the last bits."""
+    """The builder's tables may differ from ort_aie_ep's in the last bits."""
     for key, value in model.graph.initializers.items():
         if not key.startswith(("cos_cache", "sin_cache")):
             continue
@@ -175,7 +175,7 @@ def _packed(source: Path, work: Path) -> dict[str, Array]:
 
 
 def _read_minima(path: Path) -> None:
-    """Lets kernels add minima as they are stored, not as -8 times the scale, which they equal."""
+    """Makes kernels add minima as stored, not as -8 times the scale, although these are equal."""
     model = ir.load(path)
     for node in model.graph:
         if "symmetric" in node.attributes:
@@ -184,7 +184,7 @@ def _read_minima(path: Path) -> None:
 
 
 def _replace_embedding(model: ir.Model, table: Array) -> None:
-    """Lets the graph take rows of `table`, whatever it did before."""
+    """Makes the graph gather rows of `table`, whatever it did before."""
     nodes = {node.name: node for node in model.graph}
     old = next(
         nodes[name]

@@ -1,4 +1,4 @@
-"""config.json: what it must hold, and rotary frequencies as their definitions have them."""
+"""config.json: what it must hold, and rotary frequencies according to their definitions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LLAMA3 = {
 
 
 def read(tmp_path: Path, model: str = "llama", **changes: Any) -> ModelConfig:
-    """The configuration of a test model with changes; None removes a value."""
+    """A test model's configuration with changes; None removes a value."""
     values = config_of(TINY[model]) | changes
     values = {name: value for name, value in values.items() if value is not None}
     (tmp_path / "config.json").write_text(json.dumps(values))
@@ -101,7 +101,7 @@ def test_frequencies_follow_their_definition(tmp_path: Path, kind: str, newer: b
         "linear": lambda frequency: frequency / 8,
         "llama3": llama3_frequency,
     }[kind]
-    # float32 powers, and a handful of roundings after them.
+    # float32 powers, and a few roundings after them.
     np.testing.assert_allclose(rotary.frequencies, [rule(one) for one in plain], rtol=2e-6)
     np.testing.assert_allclose(rotary.unscaled, plain, rtol=2e-6)
 
@@ -115,7 +115,8 @@ def test_scaled_tables_are_the_builders(tmp_path: Path) -> None:
         expected = tables[name].const_value
         assert expected is not None
         rows = rotary_rows(function, rotary.frequencies)(np.random.default_rng(0), 0, 256)
-        # The angle of position 255 has a float32 spacing of 1.5e-5; frequencies may differ by one.
+        # The angle of position 255 has a float32 spacing of 1.5e-5; frequencies may differ by one
+        # step.
         np.testing.assert_allclose(rows, expected.numpy(), atol=4e-5)
 
 
@@ -221,7 +222,7 @@ def test_what_gemma_lacks_is_named(tmp_path: Path, changes: dict[str, Any], mess
 
 
 @pytest.mark.parametrize("content", ["[]", "{", "\xff"])
-def test_a_file_that_is_no_object_is_refused(tmp_path: Path, content: str) -> None:
+def test_a_file_that_is_not_an_object_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "config.json").write_text(content, encoding="latin-1")
     with pytest.raises(AieError, match=r"the content must be an object|cannot be read as JSON"):
         read_config(tmp_path / "config.json")
@@ -239,7 +240,7 @@ def test_a_damaged_file_is_read_or_named(tmp_path: Path, model: str) -> None:
     path = tmp_path / "config.json"
 
     def few(shape: Shape) -> Shape:
-        return replace(shape, layers=2, head_dim=32)  # an importer's own check stands here
+        return replace(shape, layers=2, head_dim=32)  # as an importer's own check would
 
     for data in mutations(text, seed=13, count=300):
         path.write_bytes(data)

@@ -1,4 +1,5 @@
-"""Files that FastFlowLM's public converter wrote, against transformers with the same weights."""
+"""Files that FastFlowLM's public converter wrote, compared with transformers on the same
+weights."""
 
 from __future__ import annotations
 
@@ -36,22 +37,23 @@ def test_logits_are_those_of_transformers(
     name: str, window: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """scripts/make_q4nx_models.py computed them: rows of q and k in the rotary embedding's order,
-    scaled frequencies, signed codes, norms and embeddings are all as the converter means them."""
+    scaled frequencies, signed codes, norms and embeddings all have the converter's meaning."""
     monkeypatch.setenv("ORT_AIE_NUMERICS", "bf16")
     import_q4nx(DATA / f"q4nx_{name}" / "model.q4nx", tmp_path / "model")
     expected = np.load(DATA / f"q4nx_{name}" / "expected.npz")
     actual = logits(tmp_path / "model", expected["tokens"], window)
-    # transformers' own bfloat16 rounds weights and activations as these numerics do, and sums,
-    # residuals and logits besides.
+    # transformers' own bfloat16 rounds weights and activations as these numerics do, and also sums,
+    # residuals and logits.
     tolerance = float(expected["bfloat16_error"])
-    # What is in a wrong place makes errors of several deviations.
+    # Values in a wrong place would make errors of several deviations.
     assert tolerance < 0.25 * expected["logits"].std()
     np.testing.assert_allclose(actual, expected["logits"], atol=tolerance, rtol=0)
 
 
 @pytest.mark.parametrize("fuse", [True, False])
 def test_the_converters_kinds_are_told_apart(fuse: bool, tmp_path: Path) -> None:
-    """v and up are Q4_0. v shares a node with q and k, and up one with gate if that is fused."""
+    """v and up are Q4_0. v shares a node with q and k, and up shares one with gate if that is
+    fused."""
     import_q4nx(DATA / "q4nx_llama" / "model.q4nx", tmp_path / "model", fuse=fuse)
     symmetric = {
         node.name

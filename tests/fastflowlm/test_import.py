@@ -1,4 +1,4 @@
-"""`.q4nx` files as compiled folders: the same numbers as the compiled model, in each host."""
+"""`.q4nx` files as compiled folders give the compiled model's numbers, in each host."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def imported(made: Imported) -> Path:
 
 
 def logits(folder: Path, vocab: int) -> Array:
-    """(sum(TEXT), vocab) of seeded tokens, the KV cache going out and in."""
+    """Logits (sum(TEXT), vocab) of seeded tokens, passing the KV cache from call to call."""
     config = json.loads((folder / "genai_config.json").read_text())["model"]["decoder"]
     window = config.get("sliding_window", {}).get("window_size", 0)
     options = onnxruntime.SessionOptions()
@@ -164,7 +164,7 @@ def test_the_command_writes_what_the_function_does(
 
 
 def test_minus_eight_times_a_scale_is_exact_in_bfloat16() -> None:
-    """Every bfloat16 whose product is finite, subnormal ones included."""
+    """For every bfloat16 whose product is finite, subnormal ones included."""
     bits = np.arange(1 << 16, dtype=np.uint16)
     finite = bits[bits & 0x7F80 < 0x7F80].view(ml_dtypes.bfloat16)
     scales = finite[np.abs(finite.astype(np.float64)) < 2.0**125]
@@ -183,7 +183,7 @@ def blocks_of(folder: Path, name: str) -> tuple[npt.NDArray[np.uint8], int]:
 
 
 def test_signed_codes_become_the_same_weights(tmp_path: Path) -> None:
-    """Every code with scales of both signs, zero and subnormal ones among them."""
+    """Every code, with scales of both signs, zero and subnormal ones included."""
     rng = np.random.default_rng(3)
     shape = TINY["llama"]
     made = make("llama", tmp_path, signed=True)
@@ -203,7 +203,7 @@ def test_signed_codes_become_the_same_weights(tmp_path: Path) -> None:
 
 
 def test_a_q4_0_tensor_in_a_q4_1_model_is_recognised(llama: Imported, tmp_path: Path) -> None:
-    """Also where it is joined with others: v is Q4_0, q and k are not."""
+    """Also if it is joined with others: v is Q4_0, q and k are not."""
     name = "model.layers.0.self_attn.v_proj.weight"
     tensors = llama.tensors | {name: ("I8", with_signed_codes(llama.tensors[name][1]))}
     (tmp_path / "config.json").write_text(json.dumps(config_of(TINY["llama"])))
@@ -228,12 +228,14 @@ def test_a_q4_0_tensor_in_a_q4_1_model_is_recognised(llama: Imported, tmp_path: 
 def test_a_padded_feed_forward_width_is_taken_from_the_file(
     llama: Imported, tmp_path: Path
 ) -> None:
-    """352 padded to 512 with zeros, as the converter pads some models: the same logits."""
+    """352 is padded to 512 with zeros, as the converter pads some models; the logits stay the
+    same."""
     tensors = dict(llama.tensors)
     zero = np.zeros((1, 5120), np.uint8)
     for name, (_, content) in llama.tensors.items():
         if "gate_proj" in name or "up_proj" in name:
-            padding = zero.repeat((512 - 352) // 32, axis=0)  # K is 192: a block a row of blocks
+            # K is 192: one block per row of blocks.
+            padding = zero.repeat((512 - 352) // 32, axis=0)
             tensors[name] = ("I8", np.concatenate([content, padding]))
     # down's K of 352 has two blocks already, as 512 has.
     (tmp_path / "config.json").write_text(json.dumps(config_of(TINY["llama"])))
@@ -291,7 +293,7 @@ def test_importing_holds_a_few_megabytes(tmp_path: Path) -> None:
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    # Pieces of 15 MB, and the copies that a step makes of one.
+    # Pieces of 15 MB, and the copies that a step makes of a piece.
     assert int(result.stdout) < 80e6
 
 
@@ -299,7 +301,7 @@ def test_importing_holds_a_few_megabytes(tmp_path: Path) -> None:
 
 
 def broken(llama: Imported, folder: Path, tensors: dict[str, tuple[str, npt.NDArray]]) -> str:
-    """What importing changed tensors says; None removes one."""
+    """The error of importing changed tensors; None removes one."""
     (folder / "config.json").write_text(json.dumps(config_of(TINY["llama"])))
     merged = {name: entry for name, entry in (llama.tensors | tensors).items() if entry is not None}
     write_container(folder / "model.q4nx", merged)
@@ -327,7 +329,7 @@ def nan_scale(blocks: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         ({NORM: None}, f"lacks tensor '{NORM}'"),
         ({GATE: ("I8", np.zeros((3, 5120), "u1"))}, f"tensor '{GATE}' is (3, 5120), 15360 bytes; "
          "by config.json it must be (352, 192), which is (11, 1, 5120) as Q4NX, 56320 bytes"),
-        # 8 bits: two blocks of 32 x 128 where Q4NX has one.
+        # 8 bits: two blocks of 32 x 128 instead of one in Q4NX.
         ({GATE: ("I8", np.zeros((11, 2, 5120), "u1"))}, f"tensor '{GATE}' is (11, 2, 5120)"),
         ({GATE: ("I8", np.zeros((56320,), "u1"))}, f"tensor '{GATE}' is (56320,)"),
         ({GATE: ("BF16", np.zeros((352, 192), "u2"))}, f"tensor '{GATE}' is BF16; expected I8"),
@@ -350,7 +352,7 @@ def test_weights_that_do_not_fit_are_named(
     assert message in broken(llama, tmp_path, changes)
 
 
-def test_weights_that_are_no_numbers_leave_nothing_behind(llama: Imported, tmp_path: Path) -> None:
+def test_weights_that_are_not_finite_leave_nothing_behind(llama: Imported, tmp_path: Path) -> None:
     message = broken(llama, tmp_path, {GATE: ("I8", nan_scale(llama.tensors[GATE][1]))})
     assert f"tensor '{GATE}' has scales that are NaN, infinite or too large" in message
 

@@ -1,9 +1,9 @@
-"""A folder as mlir-air's `make compile-decode` leaves it, with made-up overlays.
+"""A folder as mlir-air's `make compile-decode` writes it, with made-up overlays.
 
-The words are encoded by this library, task by task as facts about the design say: each column's
-share of a phase of weights through its own shim channels, each half of a share as a task; norms,
-keys and values in one go; logits chunk by chunk; and of every layer the length for eight cores of
-attention and the place of the token's row in four regions.
+This library encodes the words, task by task from facts about the design: each column's share of a
+phase of weights through its own shim channels, each half of a share as a task; norms, keys and
+values as one task; logits chunk by chunk; and for every layer the length for eight attention cores
+and the place of the token's row in four regions.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ HIDDEN = {  # x, layers, rows in a chunk of the LM head, KV heads of a group, he
     "gemma3-4b": (2560, 34, 2_560, 2, 256, 0),
     "qwen3-8b": (4096, 36, 8_192, 4, 128, 9),
 }
-_SHIMS = (0, 1, 6, 7)  # columns of the cores that multiply
+_SHIMS = (0, 1, 6, 7)  # columns of cores that multiply
 _QUEUES = {("S2MM", 0): 0x1D204, ("S2MM", 1): 0x1D20C, ("MM2S", 0): 0x1D214, ("MM2S", 1): 0x1D21C}
 _ATTENTION = [(3, row) for row in (2, 3, 4, 5)] + [(4, row) for row in (2, 3, 4, 5)]
 
 
 @dataclass
 class DecodeFolder:
-    """What to write; tests change one thing of it."""
+    """The folder's contents; each test changes one thing."""
 
     path: Path
     model: str = "llama-3.2-1b"
     windows: tuple[int, ...] = (2048,)
     channels: int = 2
-    head_rows: int = 0  # in a chunk; 0: as the model has it
+    head_rows: int = 0  # in a chunk; 0: the model's number
     layers: int = 0
     kernel: str = "MLIR_AIE"
     flags: str | None = None
@@ -126,7 +126,7 @@ def weights_of_head(model: str) -> int:
 
 
 def xclbin(kernel: str) -> bytes:
-    """An axlf header with a UUID of its own and the XML in which XRT finds kernels."""
+    """An axlf header with a made-up UUID and the XML in which XRT finds kernels."""
     xml = f'<project><kernel name="{kernel}" language="c" type="dpu"/></project>'.encode()
     head = bytearray(456 + 40)
     head[:8] = b"xclbin2\0"

@@ -5,8 +5,8 @@ from __future__ import annotations
 BLOCK = 5120
 MODELS = ("llama-3.2-1b", "llama-3.2-3b", "gemma3-4b", "qwen3-8b", "phi4-mini")
 
-# Elements of w (parts where it is split), rms and kvc for 2,048 positions; y as what comes before
-# the logits, and the logits.
+# Elements of w (parts if it is split), rms and kvc for 2,048 positions; y as the part before the
+# logits, and the logits.
 SIZES = {
     "llama-3.2-1b": ([386_662_400], 67_648, 33_554_432, 5_120, 129_024),
     "llama-3.2-3b": ([1_004_666_880], 175_232, 117_440_512, 8_192, 129_024),
@@ -24,7 +24,7 @@ PHASES = {
     "phi4-mini": ((160, 96, 512, 96), (12, 12, 12, 32), 31_457_280),
 }
 
-ROTARY = {  # elements of a slab, and how many slabs there are
+ROTARY = {  # elements of a slab, and the number of slabs
     "llama-3.2-1b": (64, 1),
     "llama-3.2-3b": (128, 1),
     "gemma3-4b": (768, 34),

@@ -29,7 +29,7 @@ def manifest_of(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A pair for the 1B model; nobody writes to it."""
+    """A pair for the 1B model; no test writes to it."""
     return DecodeFolder(tmp_path_factory.mktemp("built") / "pair").write()
 
 
@@ -69,7 +69,7 @@ def test_a_pair_becomes_a_package(
     assert window["word_count"] == len(base) // 4
     assert window["crc32"] == zlib.crc32(base)
     assert manifest["any_epsilon"] is False
-    # A length for each of 8 cores and 4 rows, of 16 layers.
+    # A length for each of 8 cores and 4 rows, in each of 16 layers.
     slopes = [slope for _, slope in window["slopes"]]
     assert (slopes.count(1), slopes.count(512)) == (8 * 16, 4 * 16)
     assert len(slopes) == 12 * 16
@@ -85,7 +85,7 @@ def test_words_of_any_length_are_those_that_were_built_for_it(built: Path, tmp_p
             positions=window["positions"],
             length=length,
         )
-        # A build for a cache of 2,048, as the template's is, of which `length` are filled.
+        # A build for the same cache of 2,048 as the template's, of which `length` are filled.
         template = DecodeFolder(tmp_path)
         expected = np.array(template.words(2048))
         steps = np.zeros_like(expected)
@@ -95,7 +95,7 @@ def test_words_of_any_length_are_those_that_were_built_for_it(built: Path, tmp_p
 
 
 @pytest.mark.parametrize("model", ["gemma3-4b", "qwen3-8b"])
-def test_other_models_are_told_by_what_they_read(model: str, tmp_path: Path) -> None:
+def test_other_models_are_known_by_what_they_read(model: str, tmp_path: Path) -> None:
     folder = DecodeFolder(tmp_path / "built", model=model).write()
     manifest = package_overlay(folder, tmp_path / "package").manifest
     assert manifest["model"] == model
@@ -185,7 +185,7 @@ def test_a_geometry_that_nobody_knows_is_refused(tmp_path: Path) -> None:
 
 
 def test_other_chunks_of_the_lm_head_are_refused(tmp_path: Path) -> None:
-    # Sizes are the same: mlir-air's VOCAB_CHUNK_I2 may be 9 for 14 chunks.
+    # The sizes are the same: mlir-air's VOCAB_CHUNK_I2 may be 9 for 14 chunks.
     folder = DecodeFolder(tmp_path / "built", head_rows=9216).write()
     refused(folder, tmp_path / "package", "not the order .* or with another VOCAB_CHUNK_I2")
 

@@ -1,4 +1,5 @@
-"""What the runtime makes of a package: read, or refused by name; a model that is not its own."""
+"""What the runtime does with a package: reads it, refuses it by name, or ignores it for another
+model."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from ort_aie_ep.tools.synth import synth
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Nobody writes to it."""
+    """No test writes to it."""
     folder = tmp_path_factory.mktemp("package")
     built = DecodeFolder(folder / "built", windows=(64, 128)).write()
     return package_overlay(built, folder / "overlays" / "llama").folder
@@ -87,7 +88,7 @@ def test_a_manifest_that_is_cut_or_not_there_is_refused(package: Path, tmp_path:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Compiled; llama-3.2-1b, but small."""
+    """A compiled llama-3.2-1b, but small."""
     if not Path(ort_aie_ep.library_path()).with_name("libort_aie_sim.so").is_file():
         pytest.skip("built without XRT's headers")
     folder = tmp_path_factory.mktemp("model")
@@ -100,7 +101,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def token(model: Path, overlays: str, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
     """The logits of a token on the modelled NPU, with packages in `overlays`."""
-    # ONNX Runtime 1.23 hands no entries of a session to operators.
+    # ONNX Runtime 1.23 passes no session entries to operators.
     monkeypatch.setenv("ORT_AIE_TARGET", "sim")
     monkeypatch.setenv("ORT_AIE_OVERLAYS", overlays)
     options = session_options()
@@ -176,13 +177,13 @@ def test_packages_alone_say_what_is_missing(
     capfd: pytest.CaptureFixture,
 ) -> None:
     token(model, "", monkeypatch)
-    # A process writes the packages of the modelled NPU once.
+    # A process writes the packages of the modelled NPU only once.
     shutil.rmtree(tmp_path / "cache" / "ort_aie_ep" / "simulated_overlays")
     token(model, str(package), monkeypatch)
     said = capfd.readouterr().err
     assert "no package of a fused decode fits, stay on this CPU: there is no overlay" in said
     assert "ort-aie kernels build all --device npu2" in said
-    # None of this device's: as without any.
+    # No package for this device: the same as without any.
     token(model, str(for_npu1(package, tmp_path / "other")), monkeypatch)
     said = capfd.readouterr().err
     assert f"{tmp_path / 'other'}: it was built for npu1, and the device is npu2\n" in said

@@ -1,7 +1,7 @@
-"""Weights, caches and words in the form that mlir-air's fused decode reads, against plain loops.
+"""Weights, caches and words as mlir-air's fused decode reads them, compared with plain loops.
 
-Sizes are those of mlir-air's own table; the order of blocks is written here once more, from the
-reader's side: what core (cx, cy) gets through its channel, block after block.
+Sizes are those of mlir-air's own table. The tests define the order of blocks a second time, from
+the reader's side: what core (cx, cy) gets through its channel, block after block.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def test_a_model_that_nobody_built_is_refused() -> None:
 
 
 def stream(packed: Bytes, at: int, rows: int, columns: int, channels: int) -> Iterator[Any]:
-    """Blocks of a phase as its cores get them: (row block, column block, block).
+    """A phase's blocks as its cores get them: (row block, column block, block).
 
     Each of four columns of cores has a share that begins at a quarter of the phase. With two
-    channels, the first half of the share is for the two lower cores, the second for the others.
+    channels, the first half of the share goes to the two lower cores, the second to the others.
     """
     share = rows * columns // 4
     for cx in range(4):
@@ -71,7 +71,7 @@ def stream(packed: Bytes, at: int, rows: int, columns: int, channels: int) -> It
 def matrices(
     packed: Bytes, phases: list[tuple[int, int]], channels: int
 ) -> Iterator[tuple[Bytes, int]]:
-    """The matrix of each phase, and how many of its blocks the stream had."""
+    """The matrix of each phase, and the number of its blocks in the stream."""
     at = 0
     for rows, columns in phases:
         matrix: Bytes = np.zeros((rows, columns, BLOCK), np.uint8)
@@ -120,7 +120,7 @@ def test_cores_get_each_block_of_a_layer_once(model: str, channels: int) -> None
         np.testing.assert_array_equal(found[2][0][start : start + 16], up[half])
         np.testing.assert_array_equal(found[2][0][start + 16 : start + 32], gate[half])
     np.testing.assert_array_equal(found[3][0], down)
-    # In one piece, q, k and v are the same rows.
+    # As one tensor, q, k and v have the same rows.
     joined = _native.fused_decode_pack_layer(
         model, channels, qkv=[np.concatenate(qkv)], o=o, up=up, gate=gate, down=down
     )
@@ -144,11 +144,11 @@ def test_the_lm_head_ends_with_blocks_of_zeros(channels: int) -> None:
         part = head[chunk * rows : (chunk + 1) * rows]
         expected[: len(part)] = part
         np.testing.assert_array_equal(found, expected)
-    assert len(part) < rows  # the last chunk had padding
+    assert len(part) < rows  # the last chunk has padding
 
 
 def test_what_cores_get_is_the_matrix_that_was_packed() -> None:
-    # The blocks are this project's, so their weights are read by the definition of Q4NX.
+    # The blocks are this project's, so the test reads their weights by the definition of Q4NX.
     rng = np.random.default_rng(5)
     geometry = _native.fused_decode_geometry("llama-3.2-1b")
 

@@ -17,9 +17,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests/xrt/real_xrt"))
 from private_root import APT_HEADERS, cache_folder  # noqa: E402
 
-# What a machine may name to be taken instead.
+# The environment variable that names another compiler to use.
 VARIABLE = "ORT_AIE_FUZZ_CXX"
-# Older ones do not know all CPU features that the kernels ask for.
+# Older ones do not know all the CPU features that the kernels need.
 VERSIONS = (21, 20, 19, 18, 17, 16)
 PROBE = """\
 #include <cstddef>
@@ -35,7 +35,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 
 
 class NoClang(Exception):
-    """No clang++ with libFuzzer can be had here."""
+    """This machine has no clang++ with libFuzzer, and none can be installed."""
 
 
 def find_clang(cache: Path) -> Path:
@@ -62,7 +62,7 @@ def find_clang(cache: Path) -> Path:
 
 
 def _problem(compiler: Path) -> str:
-    """Why this compiler does not do; empty if it does."""
+    """The reason why this compiler cannot be used; empty if it can."""
     with tempfile.TemporaryDirectory() as scratch:
         source, program = Path(scratch) / "probe.cc", Path(scratch) / "probe"
         source.write_text(PROBE)
@@ -84,7 +84,7 @@ def _problem(compiler: Path) -> str:
 
 
 def _private(cache: Path) -> Path:
-    """The compiler in a folder of its own, which is made at first and kept."""
+    """The compiler in a separate folder, which is created the first time and kept."""
     kept = sorted(cache.glob("clang-root-*/clang++"))
     if kept:
         return kept[-1]
@@ -112,7 +112,8 @@ def _private(cache: Path) -> Path:
         try:
             new.rename(root)
         except OSError:
-            # Whoever comes second finds the first one's folder, and it has the same content.
+            # If two processes get here, the second finds the first one's folder, which has the same
+            # content.
             if not root.is_dir():
                 raise
     for package in packages:
@@ -127,8 +128,8 @@ def _packages(cache: Path, *names: str) -> list[Path]:
         reason = (done.stderr.strip().splitlines() or ["apt_headers.sh failed"])[-1]
         wanted = re.sub(r"\|.*", "", names[0])
         raise NoClang(
-            f"this machine has none that works, and apt gives none ({wanted} and older were "
-            f"tried): {reason}; install one, or name it in {VARIABLE}"
+            f"this machine has none that works, and apt cannot get one ({wanted} and older were "
+            f"tried): {reason}. Install one, or name it in {VARIABLE}"
         )
     return [Path(line) for line in done.stdout.splitlines()]
 

@@ -1,9 +1,9 @@
-// EPContext nodes: the recipe, what it says of the file beside the model, and the program of steps
-// that is made of both and run.
+// EPContext nodes: the recipe, its description of the file beside the model, and the program of
+// steps that is made from both and run.
 //
-// An input is a recipe as it stands in the node's attribute `notes`. After a line "--" come lines
-// "bytes N", the size of the file beside the model, "input TENSOR", an input of the node
-// (ReadTensor), and "output TYPE".
+// An input is a recipe, as in the node's attribute `notes`. After a line "--" come lines "bytes N",
+// the size of the file beside the model, "input TENSOR", an input of the node (ReadTensor), and
+// "output TYPE".
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -26,7 +26,7 @@ constexpr std::string_view kEndOfRecipe = "\n--\n";
 constexpr int64_t kMostFileBytes = 1 << 20;
 constexpr char kId[] = "fuzz";
 
-// A sound context file of any size, all of whose tensors are a pattern.
+// A valid context file of any size. All its tensors hold a pattern.
 class File {
  public:
   void Resize(int64_t bytes) {

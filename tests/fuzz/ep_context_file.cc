@@ -1,4 +1,4 @@
-// The file beside an EPContext model, byte by byte: its header, and spans in it.
+// The file beside an EPContext model, byte by byte: its header, and spans in the file.
 //
 // An input is the text of the header; a line "--", then "bytes N", the size of the file, and pairs
 // OFFSET SIZE of spans.

@@ -1,11 +1,12 @@
 // Nodes of a model that the execution provider claims: MatMulNBits, GatherBlockQuantized,
-// GroupQueryAttention and what stands between them, as regions that are fused, packed and run.
+// GroupQueryAttention and the nodes between them, as regions that are fused, packed and run.
 //
-// An input is nodes, with a line "--" between. A node is its operator's name on a line of its own,
-// of ONNX's own domain with a dot before it, then lines "int NAME VALUE", "float NAME VALUE", "text
-// NAME VALUE", and in order "input NAME TENSOR" or "constant NAME TENSOR" (ReadTensor; the tensor
-// is left out where an earlier node has it), "value NAME", the output of an earlier node, "absent",
-// and "output NAME TYPE" or "output NAME TYPE RANK DIM...", where the shape is known.
+// An input is a list of nodes, separated by lines "--". A node starts with its operator's name on a
+// separate line, with a dot before it for ONNX's own domain. Then come lines "int NAME VALUE",
+// "float NAME VALUE", "text NAME VALUE", and in order "input NAME TENSOR" or "constant NAME TENSOR"
+// (ReadTensor; without the tensor if an earlier node has it), "value NAME", the output of an
+// earlier node, "absent", and "output NAME TYPE" or "output NAME TYPE RANK DIM..." if the shape is
+// known.
 #include <cstddef>
 #include <cstdint>
 #include <sstream>
@@ -36,7 +37,7 @@ const OrtValueInfo* Output(const std::vector<OrtNode>& nodes, const std::string&
   return nullptr;
 }
 
-// False for a line that says nothing about the last node.
+// False for a line that does not describe the last node.
 bool ReadLine(const std::string& line, std::vector<OrtNode>& nodes, Tensors& feeds,
               Tensors& constants) {
   OrtNode& node = nodes.back();
@@ -77,7 +78,7 @@ bool ReadLine(const std::string& line, std::vector<OrtNode>& nodes, Tensors& fee
   } else if (key == "output") {
     int type = 0;
     const bool good = words >> type && type >= 0 && type <= ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16;
-    // A graph writes each value once.
+    // A graph writes each value only once.
     if (!good || node.outputs.size() == 8 || Output(nodes, name) != nullptr ||
         feeds.contains(name) || constants.contains(name)) {
       return false;

@@ -1,4 +1,4 @@
-// Packages of an overlay that mlir-air built: the manifest, and the words of a token made of it.
+// Packages of an overlay that mlir-air built: the manifest, and a token's words made from it.
 //
 // An input is fused_decode.json. Beside it is a file `words` of sixteen words, 0 to 15.
 #include <cstddef>
@@ -25,7 +25,7 @@ void Write(const std::string& path, const void* data, size_t size) {
   if (!file.flush()) std::abort();
 }
 
-// The words of a length are the template's where nothing depends on it.
+// The words of a length equal the template's if nothing depends on the length.
 void CheckLength(const WordTemplate& from, int64_t length) {
   std::vector<uint32_t> words = from.words;
   SetLength(from, length, words);

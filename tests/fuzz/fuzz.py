@@ -29,7 +29,7 @@ from clang import ROOT, NoClang, cache_folder, find_clang
 
 HERE = Path(__file__).resolve().parent
 NOT_TARGETS = {"clang", "fuzz", "runtime", "target", "test_targets"}
-# One input may take so much.
+# Limits for one input.
 MOST_SECONDS = 5
 MOST_MEGABYTES = 1024
 PROGRESS_SECONDS = 15
@@ -39,7 +39,7 @@ LOG_COLUMNS = ("date", "target", "seconds", "executions", "findings")
 
 @dataclass(frozen=True)
 class Target:
-    """A fuzz target: its name, what starts it, and why it cannot be started."""
+    """A fuzz target: its name, the command that starts it, and why it cannot be started."""
 
     name: str
     command: tuple[str, ...]
@@ -47,12 +47,12 @@ class Target:
 
     @property
     def seeds(self) -> Path:
-        """Inputs in the repository, those of former findings among them."""
+        """Inputs in the repository, including former findings."""
         return HERE / "seeds" / self.name
 
     @property
     def options(self) -> list[str]:
-        """What libFuzzer is told besides."""
+        """Further options for libFuzzer."""
         words = self.seeds.with_suffix(".dict")
         return [
             f"-timeout={MOST_SECONDS}",
@@ -63,7 +63,7 @@ class Target:
 
 @dataclass
 class Run:
-    """A target at work."""
+    """A target that is running."""
 
     target: Target
     folder: Path
@@ -75,18 +75,18 @@ class Run:
 
     @property
     def elapsed(self) -> float:
-        """Seconds that it ran."""
+        """Seconds since the start, or until the end."""
         return (self.ended or time.monotonic()) - self.started
 
     def executions(self) -> int:
-        """Inputs so far, as the log says."""
+        """Inputs so far, from the log."""
         text = _tail(self.log)
         exact = re.findall(r"stat::number_of_executed_units: (\d+)", text)
         counts = exact or re.findall(r"^#(\d+)", text, re.MULTILINE)
         return int(counts[-1]) if counts else 0
 
     def status(self) -> str:
-        """One line about it."""
+        """One line about the run."""
         found = re.findall(r"cov: (\d+).*? corp: (\d+)", _tail(self.log))
         reach = f", coverage {found[-1][0]}, corpus {found[-1][1]}" if found else ""
         return f"{self.target.name}: {self.elapsed:.0f} s, {self.executions():,} inputs{reach}"
@@ -104,7 +104,8 @@ def _tail(path: Path, most: int = 1 << 16) -> str:
 
 
 def environment() -> dict[str, str]:
-    """What a target runs in: sanitizers that say enough, and Python that finds target.py."""
+    """The environment of a target: sanitizers that report enough, and Python that finds
+    target.py."""
     symbolizer = shutil.which("llvm-symbolizer") or shutil.which("addr2line") or ""
     sanitizers = {
         "ASAN_OPTIONS": f"external_symbolizer_path={symbolizer}:detect_leaks=1",
@@ -114,7 +115,7 @@ def environment() -> dict[str, str]:
 
 
 def build(names: Iterable[str]) -> dict[str, Target]:
-    """The C++ targets, built; those that cannot be built say why."""
+    """Builds the C++ targets; those that cannot be built say why."""
     names = list(names)
     try:
         compiler = find_clang(cache_folder())
@@ -146,7 +147,7 @@ def build(names: Iterable[str]) -> dict[str, Target]:
 
 
 def targets(wanted: list[str]) -> list[Target]:
-    """The wanted targets, all if none is named, ready to run where that is possible."""
+    """The requested targets (all if none is named), ready to run if possible."""
     native = {path.stem for path in HERE.glob("*.cc")} - NOT_TARGETS
     python = {path.stem for path in HERE.glob("*.py")} - NOT_TARGETS
     known = sorted(native | python)
@@ -193,8 +194,8 @@ def start(target: Target, folder: Path, seconds: int) -> Run:
 
 
 def run_all(chosen: list[Target], folder: Path, seconds: int, jobs: int) -> list[Run]:
-    """Runs each target for so many seconds, `jobs` processes at a time."""
-    # More cores than targets: several processes of each, which share its corpus.
+    """Runs each target for `seconds`, `jobs` processes at a time."""
+    # With more cores than targets, each target gets several processes that share its corpus.
     waiting = chosen * max(1, jobs // max(1, len(chosen)))
     running: list[Run] = []
     done: list[Run] = []
@@ -222,7 +223,7 @@ def run_all(chosen: list[Target], folder: Path, seconds: int, jobs: int) -> list
 
 
 def print_totals(folder: Path) -> None:
-    """The table of all runs that a folder's log has."""
+    """The table of all runs in a folder's log."""
     print(
         "| target | s | inputs | findings | s since the last | inputs |\n|---|--:|--:|--:|--:|--:|"
     )
@@ -233,7 +234,8 @@ def print_totals(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Total:
-    """Of a target's runs: seconds, inputs and findings; what came after the last run with one."""
+    """The runs of a target: seconds, inputs and findings, and the same since the last run with
+    one."""
 
     seconds: float = 0
     executions: int = 0
@@ -242,7 +244,7 @@ class Total:
     clean_executions: int = 0
 
     def then(self, seconds: float, executions: int, findings: int) -> Total:
-        """With one run more."""
+        """The total with one more run."""
         return Total(
             self.seconds + seconds,
             self.executions + executions,
@@ -253,7 +255,7 @@ class Total:
 
 
 def record(run: Run) -> None:
-    """Adds a run that has ended to its folder's log."""
+    """Adds a finished run to its folder's log."""
     run.ended = time.monotonic()
     log = run.folder / LOG
     is_new = not log.is_file()
@@ -267,7 +269,7 @@ def record(run: Run) -> None:
 
 
 def totals(folder: Path) -> dict[str, Total]:
-    """What the log of a folder has, by target."""
+    """The totals in a folder's log, by target."""
     result: dict[str, Total] = {}
     if not (folder / LOG).is_file():
         return result
@@ -280,7 +282,7 @@ def totals(folder: Path) -> dict[str, Total]:
 
 
 def report(chosen: list[Target], runs: list[Run], kept: dict[str, Total]) -> bool:
-    """Prints the table and the findings; whether all is well."""
+    """Prints the table and the findings; returns whether there are none."""
     print("\n| target | s | inputs | findings | s, all kept runs | inputs | findings |")
     print("|---|--:|--:|--:|--:|--:|--:|")
     well = True
@@ -311,7 +313,7 @@ def report(chosen: list[Target], runs: list[Run], kept: dict[str, Total]) -> boo
 
 
 def _reason(run: Run) -> str:
-    """The line of a log that says what happened."""
+    """The line of a log that describes the failure."""
     lines = run.log.read_text(errors="replace").splitlines()
     for mark in ("runtime error:", "ERROR: ", "Error", "Exception"):
         for line in lines:
@@ -334,7 +336,7 @@ def main() -> None:
         print_totals(options.folder)
         return
     if options.replay and len(options.targets) != 1:
-        parser.error("--replay wants one TARGET")
+        parser.error("--replay takes one TARGET")
     chosen = targets(options.targets)
     if options.replay:
         [target] = chosen
@@ -342,7 +344,7 @@ def main() -> None:
             sys.exit(f"error: {target.why_not}")
         command = [*target.command, *target.options, str(options.replay.resolve())]
         sys.exit(subprocess.run(command, env=environment(), check=False).returncode)
-    # So that what runs ends, and is recorded.
+    # So that running targets end and are recorded.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     folder = options.folder.resolve()
     runs = run_all(

@@ -1,4 +1,4 @@
-// Mutations of JSON that leave it JSON: bytes alone seldom get past a parser.
+// Mutations of JSON that yield valid JSON: plain byte mutations seldom get past a parser.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ using Random = std::minstd_rand;
 
 inline size_t Below(Random& random, size_t count) { return random() % count; }
 
-// Every value in a document, and its depth.
+// Every value in a document, with its depth.
 inline void Collect(Json& value, int depth, std::vector<std::pair<Json*, int>>& all) {
   all.emplace_back(&value, depth);
   if (!value.is_structured()) return;
@@ -96,7 +96,7 @@ inline void MutateValue(Json& value, const Json& other, Random& random) {
   }
 }
 
-// A custom mutator of libFuzzer for inputs that start with JSON and go on, as bytes, from
+// A custom mutator of libFuzzer for inputs that start with JSON and continue as bytes from
 // `end_mark`.
 inline size_t MutateJson(uint8_t* data, size_t size, size_t most, unsigned seed,
                          std::string_view end_mark) {

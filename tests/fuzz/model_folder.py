@@ -34,7 +34,7 @@ class Arg:
 
 
 class Session:
-    """A decoder's inputs and outputs, which say as little as they may."""
+    """A decoder's inputs and outputs, with as little information as allowed."""
 
     def get_inputs(self) -> list[Arg]:
         """Tokens and a layer's past."""
@@ -55,7 +55,7 @@ class Session:
 
 
 def test(data: bytes) -> None:
-    """Goes through what `run`, `generate` and `compile` make of the configuration."""
+    """Uses the configuration as `run`, `generate` and `compile` do."""
     (FOLDER / GENAI_CONFIG).write_bytes(data)
     folder = find_model(FOLDER)
     stop_tokens(folder)

@@ -1,7 +1,7 @@
 // Manifests of designs and their sequences: parsed, interpreted for a shape, and encoded.
 //
 // An input is a manifest's JSON; after a line "--" come whole numbers, the values of the sequences'
-// parameters and the places of their arguments, in order. What is not given is 64 or 0.
+// parameters and the places of their arguments, in order. Missing ones are 64 or 0.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -53,7 +53,7 @@ Plan PlanFor(const Manifest& manifest, Numbers& numbers) {
   return plan;
 }
 
-// The operations in the words of a run: each says, or its kind does, how many words it has.
+// The operations in the words of a run: each one, or its kind, says how many words it has.
 size_t CountOperations(const std::vector<uint32_t>& words) {
   size_t count = 0;
   for (size_t at = 4; at < words.size(); ++count) {
@@ -71,7 +71,7 @@ size_t CountOperations(const std::vector<uint32_t>& words) {
   return count;
 }
 
-// What holds for every stream that the encoder gives.
+// Checks that hold for every stream that the encoder returns.
 void CheckStream(const Stream& stream) {
   for (const Run& run : stream.runs) {
     if (run.words.size() < 4 || run.words[3] != run.words.size() * 4) std::abort();

@@ -19,7 +19,7 @@ FOLDER = scratch()
 
 
 def test(data: bytes) -> None:
-    """Reads the package, and its overlay as one for the modelled NPU."""
+    """Reads the package, and its overlay as an overlay for the modelled NPU."""
     manifest, _, overlay = data.partition(MARK)
     (FOLDER / MANIFEST).write_bytes(manifest)
     (FOLDER / OVERLAY).write_bytes(overlay)

@@ -1,8 +1,8 @@
-// Transfers of a sequence: planned as tasks, encoded as descriptors, and held against what they
-// stand for.
+// Transfers of a sequence: planned as tasks, encoded as descriptors, and compared with the transfer
+// that they implement.
 //
-// An input is whole numbers of 64 bits, little endian: the buffer's bytes, the offset, the run, and
-// (count, stride) of each outer dimension.
+// An input is a list of 64-bit integers, little endian: the buffer's bytes, the offset, the run,
+// and (count, stride) of each outer dimension.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -19,7 +19,7 @@ using namespace ort_aie;
 using namespace ort_aie::npu;
 
 constexpr int64_t kMostTasks = 1 << 12;
-constexpr int64_t kMostWords = 1 << 16;  // that are gone through one by one
+constexpr int64_t kMostWords = 1 << 16;  // checked one by one
 
 // The words that a tap names, in the order in which they move.
 std::vector<int64_t> WordsOf(const Tap& tap) {
@@ -38,7 +38,7 @@ std::vector<int64_t> WordsOf(const Tap& tap) {
   return words;
 }
 
-// Those that tasks name.
+// The words that tasks name.
 std::vector<int64_t> WordsOf(const std::vector<Task>& tasks) {
   std::vector<int64_t> words;
   for (const Task& task : tasks) {
@@ -87,7 +87,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   return 0;
 }
 
-// One of the numbers becomes another; bytes alone seldom give multiples of four.
+// Replaces one of the numbers; byte mutations seldom yield multiples of four.
 extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t most);
 extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t most, unsigned seed) {
   static constexpr int64_t kEdges[] = {0, 1, 2, 3, 4, 8, 12, 16, 64, 256, 1020, 1023, 1024, 4096};

@@ -20,7 +20,7 @@ with atheris.instrument_imports(include=["ort_aie_ep"]):
 
 
 def test(data: bytes) -> None:
-    """Decodes a stream; what decodes can be shown."""
+    """Decodes a stream; every stream that decodes must also print."""
     words = np.frombuffer(data[: len(data) // 4 * 4], np.dtype("<u4")).copy()
     if words.size >= 4:
         words[3] = words.nbytes

@@ -1,10 +1,10 @@
-// Recipes: read, written again, shapes inferred, made to a program, and that called, with shapes
-// that change from call to call. What a program leaves is what its steps leave one by one, each in
-// memory of its own.
+// Recipes: read, written again, shapes inferred, made into a program, which is called with shapes
+// that change from call to call. A program's results equal those of its steps one by one, each in
+// separate memory.
 //
 // An input is a recipe. After a line "--" come its inputs, "input TENSOR" (ReadTensor), or
-// "constant TENSOR" of one that is known when the program is made; then perhaps "again N TENSOR",
-// what input N is in a second call. Constants of the recipe's own are a pattern.
+// "constant TENSOR" for one that is known when the program is made; then perhaps "again N TENSOR",
+// the value of input N in a second call. The recipe's own constants hold a pattern.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -23,7 +23,7 @@
 #include "runtime.h"
 #include "targets/target.h"
 
-// What is too large is refused as by a machine without the memory for it.
+// Refuses large allocations, like a machine without the memory for them.
 extern "C" const char* __asan_default_options() {
   return "allocator_may_return_null=1:max_allocation_size_mb=256";
 }
@@ -35,10 +35,10 @@ using namespace ort_aie;
 constexpr std::string_view kEndOfRecipe = "\n--\n";
 constexpr int64_t kMostConstants = 1 << 20, kMostOutput = 1 << 24;  // bytes
 
-// Memory of exactly so many bytes, so that the sanitizer sees each step beyond.
+// Memory of exactly the given size, so that the sanitizer sees each access beyond it.
 using Bytes = std::unique_ptr<uint8_t[]>;
 
-// What no step writes is the same wherever it lies.
+// Bytes that no step writes are the same in every allocation.
 Bytes Zeros(int64_t bytes) { return std::make_unique<uint8_t[]>(static_cast<size_t>(bytes)); }
 
 class OneThread final : public ThreadPool {
@@ -61,7 +61,7 @@ struct Given {
   }
 };
 
-// All that one call reads and leaves.
+// All that one call reads and writes.
 struct Call final : Program::Io {
   explicit Call(const std::vector<Given>& all) : given(all) {}
   Tensor Input(int input) const override {
@@ -153,7 +153,7 @@ std::optional<ShapeContext::Value> Declared(const Tensor& tensor) {
   return value;
 }
 
-// Whether a call leaves rows of a cache that nobody has written, which may be read then.
+// Whether a call may leave rows of a cache unwritten, which later code may read.
 bool MayLeaveRows(const Recipe& recipe) {
   for (const Recipe::Step& step : recipe.steps) {
     if (step.op == "FlowAttention") return true;
@@ -185,7 +185,7 @@ void Try(const Recipe& recipe, const std::vector<Given>& first, const std::vecto
     return {constant.type, constant.shape, memory[static_cast<size_t>(place)].get(), true,
             constant.span.size};
   };
-  try {  // of inputs that are known, and of none
+  try {  // with known inputs, and with none
     std::vector<std::optional<ShapeContext::Value>> declared;
     for (const Given& given : first) declared.push_back(Declared(given.tensor()));
     InferValues(recipe, declared);

@@ -24,7 +24,7 @@ FILE, CONFIG, GENERATION = (
 
 
 def test(data: bytes) -> None:
-    """Reads a container, and the configuration of its model."""
+    """Reads a container and its model's configuration."""
     header, _, rest = data.partition(MARK)
     config, _, generation = rest.partition(MARK)
     with FILE.open("wb") as file:

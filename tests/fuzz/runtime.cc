@@ -24,7 +24,7 @@ namespace ort_aie::fuzz {
 namespace {
 
 constexpr int64_t kMostBytes = 1 << 20;         // of a tensor in a graph
-constexpr int64_t kMostOutputBytes = 64 << 20;  // where ONNX Runtime has no more memory
+constexpr int64_t kMostOutputBytes = 64 << 20;  // no memory for more
 
 OrtStatus* Fault(OrtErrorCode code, const std::string& message) {
   return new OrtStatus{code, message};
@@ -46,7 +46,7 @@ int64_t BytesOf(ONNXTensorElementDataType type) {
   }
 }
 
-// Of a tensor; -1 for a shape that no tensor has, or more than `most`.
+// The size of a tensor; -1 for a shape that no tensor has, or one above `most`.
 int64_t ByteCountOf(const OrtTensorTypeAndShapeInfo& info, int64_t most) {
   int64_t bytes = BytesOf(info.type);
   bool empty = false;
@@ -80,7 +80,7 @@ void Fill(OrtValue& tensor, int64_t bytes, const std::vector<double>& values) {
       case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64:
         store(whole);
         break;
-      default:  // floats of 16 bits and bytes: any pattern is one
+      default:  // 16-bit floats and bytes: every pattern is a valid value
         if (step == 2) {
           store(static_cast<uint16_t>(whole));
         } else {
@@ -174,7 +174,7 @@ OrtApi MakeApi() {
     return nullptr;
   };
   api.Node_GetId = [](const OrtNode* node, size_t* id) noexcept -> OrtStatus* {
-    *id = reinterpret_cast<size_t>(node);  // nodes of a graph lie in their order
+    *id = reinterpret_cast<size_t>(node);  // the nodes of a graph are in this order
     return nullptr;
   };
   api.Node_GetName = [](const OrtNode* node, const char** name) noexcept -> OrtStatus* {
@@ -212,7 +212,7 @@ OrtApi MakeApi() {
     return nullptr;
   };
   api.Node_GetNumImplicitInputs = [](const OrtNode*, size_t* count) noexcept -> OrtStatus* {
-    *count = 0;  // there are no bodies
+    *count = 0;  // control-flow bodies are not supported
     return nullptr;
   };
   api.Node_GetNumAttributes = [](const OrtNode* node, size_t* count) noexcept -> OrtStatus* {
@@ -288,7 +288,7 @@ OrtApi MakeApi() {
           [](OrtEpGraphSupportInfo* info, const OrtNode* const* nodes, size_t count,
              const OrtNodeFusionOptions* options) noexcept -> OrtStatus* {
         std::vector<const OrtNode*> group(nodes, nodes + count);
-        std::ranges::sort(group);  // as they stand in the graph
+        std::ranges::sort(group);  // in the order of the graph
         info->groups.push_back({std::move(group), options->drop_constant_initializers});
         return nullptr;
       };
@@ -309,7 +309,7 @@ OrtApi MakeApi() {
     if (index >= context->outputs.size()) return Fault(ORT_INVALID_ARGUMENT, "no such output");
     OrtValue& output = context->outputs[index];
     const std::vector<int64_t> shape(dims, dims + rank);
-    if (output.bytes != nullptr) {  // asked for once more
+    if (output.bytes != nullptr) {  // requested once more
       *value = &output;
       return output.info.shape == shape ? nullptr : Fault(ORT_RUNTIME_EXCEPTION, "another shape");
     }
@@ -328,7 +328,7 @@ OrtApi MakeApi() {
   return api;
 }
 
-// Whether a call succeeded; its status is released.
+// Whether a call succeeded. Releases its status.
 bool Good(OrtStatus* status) {
   if (status != nullptr) Api()->ReleaseStatus(status);
   return status == nullptr;
@@ -338,8 +338,8 @@ bool IsNamed(const std::vector<OrtValueInfo>& values, const std::string& name) {
   return std::ranges::any_of(values, [&](const OrtValueInfo& value) { return value.name == name; });
 }
 
-// The node that ONNX Runtime makes of claimed ones: what they read and do not write, and what they
-// write for others, each once.
+// The node that ONNX Runtime makes from claimed ones. Its inputs are the values that they read and
+// do not write, its outputs those that they write for others, each once.
 OrtNode Fused(const OrtEpGraphSupportInfo::Group& group, const OrtGraph& graph) {
   OrtNode fused;
   fused.name = "fused " + group.nodes[0]->name;
@@ -370,8 +370,8 @@ OrtNode Fused(const OrtEpGraphSupportInfo::Group& group, const OrtGraph& graph) 
   return fused;
 }
 
-// Runs what a provider has compiled. Results are kept as `values` for those that follow; false
-// where an input is not there, because nobody has computed it.
+// Runs the nodes that a provider has compiled. Results are kept as `values` for later nodes. False
+// if an input is missing because nothing has computed it.
 bool Run(OrtNodeComputeInfo* info, const OrtNode& shell,
          std::map<std::string, std::shared_ptr<const OrtValue>>& values) {
   OrtKernelContext context;

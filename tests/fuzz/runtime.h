@@ -1,6 +1,7 @@
-// A small ONNX Runtime: as much of its C API as the execution provider uses, so that graphs of a
-// fuzz target reach the provider as a session's would. It keeps what ONNX Runtime itself promises
-// (a tensor has as many bytes as its shape says, an output's shape is not negative), and no more.
+// A small ONNX Runtime: only the part of its C API that the execution provider uses, so that graphs
+// of a fuzz target reach the provider as a session's would. It guarantees what ONNX Runtime itself
+// guarantees (a tensor has as many bytes as its shape says, an output's shape is not negative), and
+// no more.
 #pragma once
 
 #include <onnxruntime_c_api.h>
@@ -16,7 +17,7 @@
 #include "ort/ep/ep.h"
 #include "targets/session_options.h"
 
-// What the API's opaque types are here.
+// Definitions of the API's opaque types.
 struct OrtTensorTypeAndShapeInfo {
   ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
   std::vector<int64_t> shape;
@@ -27,11 +28,11 @@ struct OrtTypeInfo {
 };
 struct OrtValue {
   OrtTensorTypeAndShapeInfo info;
-  std::unique_ptr<uint8_t[]> bytes;  // exactly as many, so that the sanitizer sees each step beyond
+  std::unique_ptr<uint8_t[]> bytes;  // of exactly this size, for the sanitizer
 };
 struct OrtOpAttr {
   std::variant<int64_t, float, std::string> value;
-  mutable std::string name = {};  // given when a node's are listed
+  mutable std::string name = {};  // set when a node's attributes are listed
 };
 struct OrtValueInfo {
   std::string name;
@@ -41,7 +42,7 @@ struct OrtValueInfo {
 struct OrtNode {
   std::string name, domain, op_type;
   std::map<std::string, OrtOpAttr> attributes;
-  std::vector<OrtValueInfo> inputs, outputs;  // without a name: left out
+  std::vector<OrtValueInfo> inputs, outputs;  // no name: an omitted value
 };
 struct OrtGraph {
   std::string path;
@@ -57,12 +58,12 @@ namespace ort_aie::fuzz {
 
 const OrtApi* Api();
 
-// "TYPE RANK DIM... VALUE...": a tensor whose elements are these values again and again, a pattern
-// where there are none. Null for a text that is none, and for a tensor of more than a megabyte.
+// "TYPE RANK DIM... VALUE...": a tensor whose elements repeat these values, or a pattern if there
+// are no values. Null for invalid text, and for a tensor of more than a megabyte.
 std::shared_ptr<OrtValue> ReadTensor(std::istream& text);
 
 // A session of one provider: claims, compiles and runs the nodes of a graph, which are in
-// topological order. What no node reads is an output of the graph; `feeds` are its inputs.
+// topological order. A value that no node reads is an output of the graph; `feeds` are its inputs.
 void RunSession(const std::string& model_path, const std::vector<OrtNode>& nodes,
                 const std::map<std::string, std::shared_ptr<OrtValue>>& feeds,
                 const ep::Settings& settings);

@@ -1,4 +1,4 @@
-// A folder in memory where the machine has one, gone at the end.
+// A folder in memory if the machine has one, deleted at the end.
 #pragma once
 
 #include <unistd.h>

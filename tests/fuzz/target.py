@@ -1,4 +1,5 @@
-"""What the Python targets share: Atheris, which exception is no finding, mutations of JSON."""
+"""Common code of the Python targets: Atheris, the exceptions that are not findings, mutations of
+JSON."""
 
 from __future__ import annotations
 
@@ -25,14 +26,14 @@ NUMBERS = (
     *(0.5, -0.0, 1e308, 1e-320),
 )
 VALUES = (*NUMBERS, None, True, False, "", "\0", "\ud800", "x" * 300, [], {}, [[]], {"": 0})
-# Deeper, json cannot write.
+# json cannot write deeper values.
 DEEPEST = 200
 
 
 def fuzz(test: Callable[[bytes], None], *, of_json: bool = False) -> None:
-    """Runs `test` on inputs without end. Any exception that is not an AieError is a finding.
+    """Runs `test` on inputs endlessly. Any exception that is not an AieError is a finding.
 
-    With `of_json` the parts of an input, with MARK between, are JSON mostly.
+    With `of_json` the parts of an input, separated by MARK, are mostly JSON.
     """
 
     def one(data: bytes) -> None:
@@ -45,7 +46,7 @@ def fuzz(test: Callable[[bytes], None], *, of_json: bool = False) -> None:
 
 
 def scratch() -> Path:
-    """A folder in memory where the machine has one, gone at the end of the process."""
+    """A folder in memory if the machine has one, deleted when the process ends."""
     shm = Path("/dev/shm")
     folder = tempfile.TemporaryDirectory(
         prefix="ort_aie_fuzz_", dir=shm if shm.is_dir() else None, ignore_cleanup_errors=True
@@ -58,7 +59,8 @@ _kept: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def mutate_json(data: bytes, most: int, seed: int) -> bytes:
-    """A mutation of one part that leaves it JSON; of bytes where it is none, and now and then."""
+    """A mutation of one part that stays JSON. Parts that are not JSON, and others now and then,
+    mutate as bytes."""
     choose = random.Random(seed)
     parts = data.split(MARK)
     at = choose.randrange(len(parts))
@@ -80,7 +82,7 @@ def mutate_json(data: bytes, most: int, seed: int) -> bytes:
 
 
 def _places(value: Any, depth: int = 0) -> Iterator[tuple[Any, Any]]:
-    """Containers and the keys of what is in them."""
+    """Containers and the keys of their values."""
     if depth > DEEPEST:
         return
     keys = list(value) if isinstance(value, dict) else range(len(value))

@@ -1,4 +1,4 @@
-"""Graphs as src/graph is given them, for tests of fusions."""
+"""Graphs as src/graph receives them, for tests of fusions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WIDE: Shape = ("batch", "sequence", N)
 
 @dataclass
 class Graph:
-    """Nodes and values as they come; `x` and `r` (batch, sequence, K) are inputs."""
+    """Nodes and values, in order; `x` and `r` (batch, sequence, K) are inputs."""
 
     nodes: list[dict[str, Any]] = field(default_factory=list)
     values: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Graph:
         return name
 
     def weight(self, name: str, *shape: int, type: int = FLOAT) -> str:
-        """A constant whose elements nobody looks at."""
+        """A constant whose elements nothing reads."""
         return self.value(name, shape, type, True)
 
     def sizes(self, name: str, *sizes: int) -> str:
@@ -58,7 +58,7 @@ class Graph:
         domain: str = "",
         **attributes: Any,
     ) -> str:
-        """Named after its first output. Outputs that were not described are (batch, sequence, N)
+        """Named after its first output. Outputs without a description are (batch, sequence, N)
         floats."""
         self.nodes.append(
             {
@@ -81,7 +81,7 @@ class Graph:
     def projection(
         self, a: str, y: str, *others: str, op: str = "Q4NXMatMul", n: int = N, **attributes: Any
     ) -> str:
-        """Of W, which is named after `y`, and of inputs after it."""
+        """A projection with W, which is named after `y`, and the inputs after it."""
         w = self.weight(f"{y}.W", -(-n // 32), 1, 5120, type=2)
         if y not in self.values:
             self.value(y, ("batch", "sequence", n))
@@ -90,7 +90,7 @@ class Graph:
         return self.step(op, [a, w, *others], y, K=K, N=n, **attributes)
 
     def fused(self, *wanted: str) -> list[Step]:
-        """What becomes of it where these values are outputs of the graph."""
+        """The result of the fusions if these values are outputs of the graph."""
         for name in wanted:
             self.values[name]["wanted"] = True
         return [Step(**item) for item in _native.fused_steps(self.nodes, [*self.values.values()])]
@@ -98,7 +98,7 @@ class Graph:
 
 @dataclass
 class Step:
-    """An item of what is left."""
+    """An item of the result."""
 
     op: str
     name: str

@@ -1,4 +1,4 @@
-"""A bias after a projection: what becomes the projection's input, and what is added outside."""
+"""A bias after a projection: which becomes the projection's input, and which is added outside."""
 
 from __future__ import annotations
 
@@ -31,13 +31,15 @@ def test_a_bias_goes_in_where_the_rows_are_not_known() -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (1, N), (1, 1, N), (K,)])
-def test_what_is_no_row_of_out_features_is_added_outside(shape: tuple[int, ...]) -> None:
+def test_an_addend_that_is_not_a_row_of_out_features_is_added_outside(
+    shape: tuple[int, ...],
+) -> None:
     graph = Graph()
     graph.step("Add", [graph.projection("x", "product"), graph.weight("b", *shape)], "y")
     assert ops(graph.fused("y")) == ["Q4NXMatMul", "Add"]
 
 
-def test_what_is_no_constant_is_added_outside() -> None:
+def test_an_addend_that_is_not_a_constant_is_added_outside() -> None:
     graph = Graph()
     graph.step("Add", [graph.projection("x", "product"), graph.value("b", [N])], "y")
     assert ops(graph.fused("y")) == ["Q4NXMatMul", "Add"]

@@ -8,7 +8,7 @@ import pytest
 from step_graphs import INT64, Graph, K, N, ops
 
 GATED = {"Q4NXMatMul": "Q4NXGatedMLP", "GEMM": "GatedGEMM"}
-# Nodes of activations -> how the step calls them.
+# Nodes of activations -> the step's name for them.
 ACTIVATIONS = {
     "SiLU": "silu",
     "SiLU swapped": "silu",
@@ -96,7 +96,7 @@ def test_a_gated_mlp_whose_inside_is_read_stays_in_parts(read: str, kind: str) -
     [{"a": "r"}, {"accuracy_level": 0}, {"bits": 2}, {"n": 1}, {"op": "GEMM"}],
     ids=["input", "level", "bits", "N", "form"],
 )
-def test_projections_that_differ_are_no_gated_mlp(difference: dict[str, Any]) -> None:
+def test_projections_that_differ_are_not_a_gated_mlp(difference: dict[str, Any]) -> None:
     graph = Graph()
     graph.projection("x", "gate")
     a = difference.pop("a", "x")
@@ -127,7 +127,7 @@ def test_a_gated_mlp_with_a_bias_stays_in_parts(which: str, inside: bool) -> Non
     assert ops(graph.fused("y")) == ["Q4NXMatMul", "Q4NXMatMul", "Activation", "Mul", "Mul"]
 
 
-def test_projections_with_a_norm_in_them_are_no_gated_mlp() -> None:
+def test_projections_with_a_norm_in_them_are_not_a_gated_mlp() -> None:
     graph = Graph()
     norm = ["", graph.weight("w", K)]
     graph.projection("x", "gate", *norm)
@@ -166,7 +166,7 @@ def test_a_fast_gelu_with_a_bias_stays_in_parts() -> None:
     assert "Q4NXGatedMLP" not in ops(graph.fused("y"))
 
 
-def test_the_sigmoid_of_another_value_is_no_activation() -> None:
+def test_the_sigmoid_of_another_value_is_not_an_activation() -> None:
     graph = Graph()
     for name in ("gate", "up", "third"):
         graph.projection("x", name)
@@ -176,7 +176,7 @@ def test_the_sigmoid_of_another_value_is_no_activation() -> None:
     assert "Q4NXGatedMLP" not in ops(graph.fused("y"))
 
 
-def test_an_activation_times_its_own_gate_is_no_gated_mlp() -> None:
+def test_an_activation_times_its_own_gate_is_not_a_gated_mlp() -> None:
     graph = Graph()
     graph.projection("x", "gate")
     multiply(graph, "Gelu", up="gate")
@@ -255,7 +255,7 @@ def test_a_split_of_unknown_rank_counts_from_the_right() -> None:
         {"split": {"split": [32, 2 * N - 32]}},
         {"halves": ("up", "gate")},
         {"halves": ("gate", "up", "rest")},
-        # Up would begin inside of a block of 32 rows.
+        # Up would begin inside a block of 32 rows.
         {"n": 144},
         {"n": 2 * N + 1},
     ],

@@ -1,4 +1,4 @@
-"""What src/graph says of a graph that Python did not describe well."""
+"""The errors of src/graph about a graph that Python described badly."""
 
 from __future__ import annotations
 

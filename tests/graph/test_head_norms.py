@@ -1,4 +1,4 @@
-"""Norms of the heads of queries and keys: what becomes inputs of FlowAttention."""
+"""Norms of the heads of queries and keys: which become inputs of FlowAttention."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ OTHERS = ["past_key", "past_value", "seqlens_k", "total", "cos", "sin", *[""] * 
 
 @dataclass
 class Case:
-    """Qwen3's attention as the model builder writes it, but for what is not default."""
+    """Qwen3's attention as the model builder writes it, except for the fields that are changed."""
 
     norm: str = SIMPLIFIED
-    split: tuple[str, ...] = ("q", "k", "v")  # of one packed tensor, or empty: three come in
+    split: tuple[str, ...] = ("q", "k", "v")  # of one packed tensor, or empty for three inputs
     axis: int = -1
     norms: tuple[str, ...] = ("q", "k")
     epsilons: tuple[float, float] = (1e-6, 1e-6)
     per_head: int = DIM  # channels under one norm
-    sizes: bool = True  # of the Reshape are at hand
+    sizes: bool = True  # the Reshape's sizes are known
     known: bool = True  # the shapes of its results
     constant: bool | None = True  # the weights
     skip: bool = False
     heads: int = HEADS
     shapes: dict[str, Shape] = field(default_factory=dict)
-    given: tuple[str, ...] = ()  # weights of norms that attention has already
+    given: tuple[str, ...] = ()  # weights of norms that the attention has already
 
     def graph(self) -> Graph:
         graph = Graph()

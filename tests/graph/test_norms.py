@@ -1,4 +1,4 @@
-"""RMS norms and residuals before a projection: what becomes its inputs."""
+"""RMS norms and residuals before a projection: which become its inputs."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_a_residual_goes_in_and_the_sum_comes_out(op: str, wanted: str, kind: st
     outputs = ["y"]
     if wanted == "output":
         outputs.append("total")
-    if wanted == "nodes":  # they stand before the projection that gives the sum
+    if wanted == "nodes":  # they come before the projection that gives the sum
         outputs += [graph.node("Neg", ["total"], "again"), graph.node("Abs", ["total"], "size")]
     project(graph, op=op)
     step, *rest = graph.fused(*outputs)
@@ -238,7 +238,7 @@ def test_a_sum_that_nobody_reads_is_not_written(total: str) -> None:
 
 
 @pytest.mark.parametrize("total", ["", "total"])
-def test_nor_is_that_of_a_norm_by_itself(total: str) -> None:
+def test_a_sum_that_nobody_reads_of_a_norm_by_itself_is_not_written(total: str) -> None:
     graph = Graph()
     skip_norm(graph, total)
     assert only(graph.fused("normed")).writes == ["normed"]
@@ -310,7 +310,7 @@ def test_a_residual_that_may_be_broadcast_keeps_the_norm(shape: Any) -> None:
     assert ops(graph.fused("y")) == ["", "Q4NXMatMul"]
 
 
-# Else a projection would read what is made of its own output.
+# Otherwise a projection would read a value computed from its own output.
 @pytest.mark.parametrize("input", ["scale", "bias"])
 def test_an_addition_that_another_input_is_made_of_stays(input: str) -> None:
     graph = Graph()
@@ -333,7 +333,7 @@ def test_a_norm_whose_sum_another_input_is_made_of_stays() -> None:
     assert ops(graph.fused("y")) == ["RMSNorm", "", "Q4NXMatMul"]
 
 
-def test_a_bias_that_is_computed_before_the_sum_is_no_hindrance() -> None:
+def test_a_bias_that_is_computed_before_the_sum_does_not_matter() -> None:
     for wanted in (["y"], ["y", "made"]):
         graph = Graph()
         graph.node("ReduceMax", ["r"], graph.value("made", [N]))

@@ -1,4 +1,4 @@
-"""Regions: which steps are computed together, so that nodes can still be put in an order."""
+"""Regions: which steps are computed together such that the nodes still have an order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def regions(graph: Graph, *wanted: str) -> list[set[str]]:
 
 
 def assert_in_order(graph: Graph, found: list[set[str]]) -> None:
-    """No two of regions and other nodes wait for each other."""
+    """Checks that no two regions or other nodes wait for each other."""
     place = {name: f"region {i}" for i, region in enumerate(found) for name in region}
     waits: dict[str, set[str]] = {}
     for node in graph.nodes:
@@ -80,7 +80,7 @@ def test_regions_of_any_graph_can_be_put_in_an_order(seed: int) -> None:
     graph = Graph()
     names, anchors = ["x", "r"], set()
     for i in range(30):
-        # Mostly near ones, as in models, and now and then the beginning of another tower.
+        # Mostly near values, as in models, and sometimes the beginning of another tower.
         a = rng.choice(names[:2] if rng.random() < 0.3 else names[-4:])
         b = rng.choice(names)
         name = f"v{i}"

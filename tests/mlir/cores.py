@@ -1,4 +1,4 @@
-"""Runs the code of a core as it is printed, on numbers, and notes what it does."""
+"""Runs a core's code as printed, on numbers, and records what it does."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from generic_form import Block, Operation
 
 
 class End(Exception):
-    """The core has come to its go lock once more."""
+    """The core has reached its go lock again."""
 
 
 class Interpreter:
     """A core's region on numbers.
 
-    Buffers and locks are their names. `read(buffer, index)` gives what a load finds. The outermost
-    loop ends when the go lock is taken for the `passes` + first time.
+    Buffers and locks are known by their names. `read(buffer, index)` gives a load's result. The
+    outermost loop ends at acquisition number `passes` + 1 of the go lock.
     """
 
     def __init__(self, names: dict[str, str], read: Callable[[str, int], int], go: str) -> None:

@@ -1,6 +1,7 @@
-"""A reader of what `text` writes: operations with their operands, attributes and regions.
+"""A reader of the text that `text` writes: operations with their operands, attributes and regions.
 
-Its own, so that a mistake of the writer shows; mlir-opt says whether it is MLIR (test_mlir_opt).
+It is separate from the writer, so that the writer's mistakes show. mlir-opt says whether the text
+is MLIR (test_mlir_opt).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Block:
 
 @dataclass
 class Operation:
-    """An operation; attributes are integers, strings, lists of integers, or else text."""
+    """An operation; attributes are integers, strings, lists of integers, or otherwise text."""
 
     name: str
     result: str
@@ -42,7 +43,7 @@ class Operation:
     type: str = ""
 
     def walk(self) -> Iterator[Operation]:
-        """It and all that is in it."""
+        """The operation and all operations in it."""
         yield self
         for region in self.regions:
             for block in region:

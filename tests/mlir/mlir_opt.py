@@ -1,13 +1,13 @@
-"""Debian's mlir-opt reads what is printed, with mlir-aie's dialects described in aie.irdl.mlir.
+"""Debian's mlir-opt reads the printed text, with mlir-aie's dialects described in aie.irdl.mlir.
 
-mlir-opt knows neither dialect. With the description it checks of each operation the number and the
-types of its operands and results and the attributes that it must have, besides everything that it
-checks of func, scf, arith and memref: types of calls, of loops and what they carry, dominance.
+mlir-opt does not know these dialects. With the description, it checks each operation's required
+attributes and the number and types of its operands and results. It also checks everything in func,
+scf, arith and memref: types of calls, of loops and their carried values, and dominance.
 
-IRDL describes neither symbol tables nor terminators, nor regions without one, and takes attributes
-only in the place where they stood before there were properties, so the text is rewritten:
-`aie.device` becomes a module, what ends a block or needs no end gets a dialect that is not known,
-and `<{..}>` moves behind the regions.
+IRDL cannot describe symbol tables, terminators, or regions without one, and accepts attributes only
+where they were before properties existed. So the text is rewritten: `aie.device` becomes a module,
+operations that end a block or need no end get an unknown dialect, and `<{..}>` moves after the
+regions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PACKET = re.compile(r"#aie\.packet_info<([^>]*)>")
 
 
 def readable(text: str) -> str:
-    """`text`, which a `Text` has written, in the form that IRDL's operations have."""
+    """`text`, written by a `Text`, in the form of IRDL's operations."""
     text = re.sub(r'"aie\.(end|next_bd|dma_start|runtime_sequence)"', r'"unknown.\1"', text)
     text = _PACKET.sub(r"{\1}", text)
     lines = []
@@ -53,7 +53,7 @@ def readable(text: str) -> str:
 
 
 def refusal(text: str) -> str:
-    """What mlir-opt has to say against `text`; empty where it accepts it."""
+    """mlir-opt's errors for `text`; empty if it accepts it."""
     assert MLIR_OPT is not None
     command = [
         MLIR_OPT, "--allow-unregistered-dialect", f"--irdl-file={DESCRIPTION}", "-o", os.devnull,

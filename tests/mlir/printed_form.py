@@ -1,6 +1,6 @@
-"""A module as aiecc prints it: what `report` reads of `input_with_addresses.mlir`.
+"""A module as aiecc prints it: the parts of `input_with_addresses.mlir` that `report` reads.
 
-The form is that of aie-opt 7e00b579; `test_real_tools` holds `report` against the tool itself.
+The form is that of aie-opt 7e00b579; `test_real_tools` tests `report` with the tool itself.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ DIRECTIONS = {0: "S2MM", 1: "MM2S"}
 
 
 def printed(text: str) -> str:
-    """The operations of a printed module that `report` looks at."""
+    """The operations of a printed module that `report` examines."""
     lines: list[str] = []
     for op in read(text).walk():
         lines += _lines(op)

@@ -1,4 +1,4 @@
-"""mlir-aie's own aie-opt and aie-translate, where $MLIR_AIE_BIN names their folder.
+"""mlir-aie's own aie-opt and aie-translate, if $MLIR_AIE_BIN names their folder.
 
 The passes are those that its driver aiecc runs, in that order (tools/aiecc/IRTransforms.h at
 7e00b579).
@@ -13,7 +13,7 @@ from pathlib import Path
 BIN = os.environ.get("MLIR_AIE_BIN")
 MISSING = "MLIR_AIE_BIN does not name a folder with mlir-aie's aie-opt and aie-translate"
 
-# From the printed module to what aiecc writes as input_with_addresses.mlir.
+# From the printed module to the one that aiecc writes as input_with_addresses.mlir.
 ASSIGN = (
     "builtin.module(aie.device(aie-place-tiles),lower-affine,aie-canonicalize-device,"
     "aie-lower-scratchpad-parameters,"
@@ -37,7 +37,7 @@ INSTRUCTIONS = (
 
 
 def core_code(column: int, row: int) -> str:
-    """The passes that make LLVM's dialect of the code of one core."""
+    """The passes that turn one core's code into LLVM's dialect."""
     return (
         "builtin.module(aie.device(aie-localize-locks,aie-normalize-address-spaces),"
         f"aie-standard-lowering{{tilecol={column} tilerow={row}}},aiex-standard-lowering,"
@@ -48,7 +48,7 @@ def core_code(column: int, row: int) -> str:
 
 
 def aie_opt(passes: str, text: str) -> str:
-    """What the passes make of a module; an AssertionError with what the tool says against it."""
+    """The module after the passes; an AssertionError with the tool's message if it refuses it."""
     return _run("aie-opt", [f"--pass-pipeline={passes}"], text)
 
 
@@ -58,7 +58,7 @@ def instruction_words(text: str) -> bytes:
 
 
 def binary(text: str, *, sequence: str) -> bytes:
-    """The words of a sequence whose operations have become writes."""
+    """The words of a sequence whose operations have been turned into writes."""
     options = ["--aie-npu-to-binary", f"--aie-sequence-name={sequence}"]
     return _output("aie-translate", options, text)
 
@@ -70,7 +70,7 @@ def configuration(text: str, folder: Path) -> list[Path]:
 
 
 def aiecc(command: list[str], folder: Path) -> None:
-    """Runs aiecc, without what asks for Peano and XRT."""
+    """Runs aiecc, without the steps that need Peano and XRT."""
     assert BIN is not None
     left_out = ("--peano", "--get-xclbin", "--xclbin-name")
     options = [o for o in command[1:] if not o.startswith(left_out)]

@@ -28,7 +28,7 @@ from ort_aie_ep.npu.vocabulary.errors import DesignError
 
 UUID = "00010203-0405-0607-0809-0a0b0c0d0e0f"
 
-# A tool that appends its command line to a file and then does what `does` says.
+# A tool that appends its command line to a file and then runs `does`.
 TOOL = """#!{python}
 import json, pathlib, sys
 with open({log!r}, "a") as log:
@@ -44,7 +44,7 @@ else:
     pathlib.Path(sys.argv[sys.argv.index("-o") + 1]).write_text("object")
 """
 
-# Its report is what the test has put beside it.
+# Its report is the file that the test has put beside it.
 AIECC = """
 if "--aie-version" in sys.argv:
     print("aiecc (mlir-aie declarative driver)\\n  git SHA:  7e00b57")
@@ -65,7 +65,8 @@ FAILS = "print('error: section .text will not fit', file=sys.stderr); sys.exit(3
 
 
 class Tools:
-    """A toolchain of such executables, as its packages lie in a Python; `log` has the commands."""
+    """A toolchain of such executables, laid out like its Python packages; `log` has the
+    commands."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self._log = folder, folder / "log"
@@ -137,7 +138,7 @@ def test_the_command_counts_the_runs_of_compilers(
 def test_designs_are_built_into_one_xclbin(
     tools: Tools, design: Design, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A chain of calls of aiecc: each adds its PDI and its kernel to the xclbin before."""
+    """A chain of calls to aiecc: each adds its PDI and its kernel to the previous xclbin."""
     other = dequant.build(design.device)
     monkeypatch.setattr(driver.report, "compare", lambda configuration, text: None)
     packages = driver.build_together([design, other], tmp_path / "out")
@@ -186,7 +187,7 @@ def test_only_the_matrix_kernels_of_aie2p_round_to_bfp16(
     assert f"--target={architecture}-none-unknown-elf" in command
 
 
-def test_objects_lie_where_the_mlir_is(tools: Tools, design: Design, tmp_path: Path) -> None:
+def test_objects_are_beside_the_mlir(tools: Tools, design: Design, tmp_path: Path) -> None:
     driver.build(design, tmp_path / "out")
     clang = next(c for c in tools.log if "-c" in c)
     aiecc = next(c for c in tools.log if c[0].endswith("aiecc"))

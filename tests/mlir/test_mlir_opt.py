@@ -1,4 +1,4 @@
-"""What is printed is MLIR: mlir-opt reads and verifies it, every design on every device."""
+"""The printed text is MLIR: mlir-opt reads and verifies it, for every design on every device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is printed of a design is what `configure` says, and cores do what their bodies do."""
+"""A design's printed module agrees with `configure`, and its cores do what their bodies do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BITS = {"i8": 8, "bf16": 16, "i32": 32, "f32": 32}
 
 
 class Overlay:
-    """The printed module of a design, by tiles and addresses."""
+    """A design's printed module, by tiles and addresses."""
 
     def __init__(self, design: Design) -> None:
         module = read(print_module(design))
@@ -64,7 +64,7 @@ def _check_buffers(overlay: Overlay, plan: Configuration) -> None:
     printed = {}
     for value, buffer in overlay.buffers.items():
         tile, address = overlay.tile(buffer.operands[0]), buffer.attributes["address"]
-        # The widest load of AIE2P takes 64 bytes and drops the low bits of its address.
+        # AIE2P's widest load reads 64 bytes and drops the low bits of its address.
         assert address % 64 == 0
         banks = 8 if tile.kind == "mem" else 4
         assert buffer.attributes["mem_bank"] == address * banks // TILES[tile.kind].memory
@@ -93,7 +93,7 @@ def _check_rings(overlay: Overlay, plan: Configuration) -> None:
             tile = overlay.tile(dma.operands[0])
             assert name == ("aie.mem" if tile.kind == "core" else "aie.memtile_dma")
             blocks = {block.label: block for block in dma.regions[0]}
-            # The chain of starts, each with a ring of its own.
+            # The chain of starts, each with its own ring.
             block = dma.regions[0][0]
             while block.operations[-1].name != "aie.end":
                 (start,) = block.operations
@@ -137,7 +137,7 @@ def _check_descriptor(
         offsets = np.zeros(1, dtype=np.int64)
         pairs = zip(descriptor["static_sizes"], descriptor["static_strides"], strict=True)
         for count, stride in pairs:
-            # All versions of mlir-aie's verifier take so many elements.
+            # All versions of mlir-aie's verifier accept this many elements.
             assert count <= TILES[channel.tile.kind].max_count
             offsets = (offsets[:, None] + np.arange(count) * stride * size).ravel()
         np.testing.assert_array_equal(offsets[:: 4 // size], wanted.layout.offsets())
@@ -261,12 +261,12 @@ def test_cores_do_what_the_bodies_do(design: Design) -> None:
         for seed in range(2):
 
             def read(where: Any, index: int, seed: int = seed) -> int:
-                # Different numbers of turns at each place, none of them 0 at the first seed.
+                # Different numbers of turns at each place, none of them 0 with the first seed.
                 return (1 if seed == 0 else 0) + (where[1] // 64 + 5 * index + seed) % 4
 
             tile = worker.worker.tile
             core = Interpreter(places, read, (worker.go.tile, worker.go.id))
-            # Three passes, so that rings stand elsewhere when the body begins again.
+            # Three passes, so that rings are at other positions when the body begins again.
             assert core.run(cores[tile], 3) == Numbers(worker, read).run(3)
 
 

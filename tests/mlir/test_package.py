@@ -1,4 +1,4 @@
-"""Design packages: what is written is read again; what does not fit is named."""
+"""Design packages: they are read back as written, and errors name what does not fit."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_a_manifest_that_does_not_fit_is_refused(
         validate(content, "manifest.json")
 
 
-def test_a_folder_that_is_no_package_is_refused(
+def test_a_folder_that_is_not_a_package_is_refused(
     tmp_path: Path, content: dict[str, Any], overlay: Path
 ) -> None:
     with pytest.raises(PackageError, match=r"has no manifest\.json"):

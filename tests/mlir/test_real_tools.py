@@ -1,4 +1,4 @@
-"""What is printed, held against mlir-aie's own tools: verifier, assignment, router, words.
+"""The printed text, tested with mlir-aie's own tools: verifier, assignment, router, words.
 
     MLIR_AIE_BIN=DIR python -m pytest tests/mlir/test_real_tools.py
 
@@ -35,14 +35,14 @@ pytestmark = pytest.mark.skipif(BIN is None, reason=MISSING)
 @pytest.mark.parametrize("design", DESIGNS)
 def test_every_design_is_verified_assigned_and_routed(design: Design, tmp_path: Path) -> None:
     assigned = aie_opt(ASSIGN, print_module(design))
-    # Nothing has been put elsewhere, and nothing is read wrongly of the form that aiecc prints.
+    # The tools have moved nothing, and `report` reads aiecc's printed form correctly.
     plan = configure(design)
     assert report.differences(report.expected(plan), report.parse(assigned)) == []
     routed = aie_opt(ROUTE, assigned)
     for column in {port.tile.column for port in plan.shim_ports.values()}:
-        # The tokens' way out, which the driver adds to each column that a stream can wait for.
+        # The tokens' route, which the driver adds to each column that a stream can wait for.
         assert re.search(rf"aie.shim_mux\(%shim_noc_tile_{column}_0\)", routed)
-    # What comes out of each switch, as the tool finds it again: those streams and no other.
+    # The outputs of each switch, as the tool finds them: those streams and no others.
     found = report.parse(aie_opt(real_tools.FIND_FLOWS, routed))
     assert found.streams == report.expected(plan).streams
     assert len(real_tools.configuration(routed, tmp_path)) >= 2
@@ -81,7 +81,7 @@ def test_instruction_words_are_those_of_the_runtime(design: Design, name: str) -
     for shape in shapes(sequence):
         try:
             text = print_module(design, Run(sequence, shape))
-        except ShapeError:  # more than the compiler takes at once
+        except ShapeError:  # more than the compiler accepts at once
             continue
         routed = aie_opt(ROUTE, aie_opt(ASSIGN, text))
         theirs = np.frombuffer(real_tools.instruction_words(routed), dtype=np.uint32)
@@ -95,8 +95,9 @@ def test_instruction_words_are_those_of_the_runtime(design: Design, name: str) -
 def _meaning(words: np.ndarray) -> list[Any]:
     """The operations of a stream without the two things that may differ.
 
-    The address word of a descriptor has the offset there and 0 here; both patch it with the same
-    offset. A channel's controller is named before each token there, before the first here.
+    mlir-aie writes the offset into a descriptor's address word and this library writes 0; both
+    patch it with the same offset. mlir-aie names a channel's controller before each token, this
+    library only before the first.
     """
     operations: list[Any] = []
     named: Counter[int] = Counter()

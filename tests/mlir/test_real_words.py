@@ -1,9 +1,9 @@
-"""The words that mlir-aie's tools make of a printed design, where $MLIR_AIE_BIN has them.
+"""The words that mlir-aie's tools make of a printed design, if $MLIR_AIE_BIN has the tools.
 
-aie-opt assigns, routes and turns the whole configuration but programs of cores into writes, and
-aie-translate writes those as words (aie-rt does the encoding). They must say what `configure()`
-says: each lock, descriptor, ring and channel, and, through switches that are routed otherwise than
-here, each stream reaches its ends and nothing else.
+aie-opt assigns, routes and turns the whole configuration except the cores' programs into writes,
+and aie-translate writes those as words (aie-rt encodes them). They must agree with `configure()` on
+each lock, descriptor, ring and channel. mlir-aie routes the switches differently, but each stream
+must reach its ends and nothing else.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ort_aie_ep.npu.configuration_words.decode import decode
 from ort_aie_ep.npu.vocabulary.configuration import configure
 from ort_aie_ep.npu.vocabulary.design import Design
 
-# What aiecc does before it translates, as far as it touches the configuration.
+# aiecc's passes before it translates, as far as they affect the configuration.
 PASSES = (
     "builtin.module("
     "aie.device(aie-assign-lock-ids,aie-assign-bd-ids,aie-assign-tile-controller-ids),"

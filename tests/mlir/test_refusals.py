@@ -1,4 +1,4 @@
-"""What the dialect cannot say, and bodies that are wrong, are refused with the name of the part."""
+"""Designs that the dialect cannot express, and wrong bodies, are refused with the part's name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COPY = Kernel("copy", "copy.cc", (Array("i32", 16), Array("i32", 16), int), lamb
 
 
 def forwarding(body: Body, kernel: Kernel = COPY) -> Design:
-    """Shim, memory tile, core, shim: 16 words an object."""
+    """Shim, memory tile, core, shim: 16 words per object."""
     design = Design("forwarding", device("npu2_1col"))
     fin = design.fifo("in", "i32", 16, design.shim(0), design.mem(0))
     own = design.fifo("own", "i32", 16, design.mem(0), design.core(0, 0))
@@ -129,7 +129,7 @@ def test_a_fifo_that_ends_at_a_core_without_a_worker_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["a-b", 'a"b', "1st", "a b"])
-def test_a_name_that_is_no_symbol_is_refused(name: str) -> None:
+def test_a_name_that_is_not_a_symbol_is_refused(name: str) -> None:
     design = Design("named", device("npu2_1col"))
     design.forward(
         design.fifo(name, "i32", 16, design.shim(0), design.mem(0)),
@@ -139,7 +139,7 @@ def test_a_name_that_is_no_symbol_is_refused(name: str) -> None:
         print_module(design)
 
 
-def test_names_that_meet_are_refused() -> None:
+def test_names_that_collide_are_refused() -> None:
     design = forwarding(copy)
     design.fifo("copy", "i32", 16, design.shim(0), design.core(0, 1))
     design.worker("v", design.core(0, 1), lambda core: iter(()), outputs={},
@@ -185,7 +185,7 @@ def test_a_symbol_has_one_signature_in_an_overlay() -> None:
         (((64, 4),), [64], [1]),
         (((8, 256), (64, 4)), [512], [1]),  # contiguous dimensions fold
         (((8, 512), (64, 4)), [8, 64], [128, 1]),
-        (((1, 0), (8, 512), (1, 4)), [8], [128]),  # dimensions of one element go
+        (((1, 0), (8, 512), (1, 4)), [8], [128]),  # dimensions of one element disappear
         (((2, 16384), (2048, 4)), [2, 4, 512], [4096, 512, 1]),  # 2,048 words in two
         (((5, 0), (64, 4)), [5, 1, 1, 64], [0, 0, 0, 1]),  # a repetition is the iteration
         (((1, 4),), [1], [1]),

@@ -1,4 +1,4 @@
-"""What the compiler reports is compared with all that was printed."""
+"""The compiler's report is compared with everything that was printed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ort_aie_ep.npu.vocabulary.design import Design
 
 
 @pytest.mark.parametrize("name", ["fused_dqp-npu2_1col-1", "gemm-npu2_2col-bf16", "micro-npu1"])
-def test_what_was_printed_and_kept_is_no_difference(name: str) -> None:
+def test_a_report_of_what_was_printed_has_no_differences(name: str) -> None:
     design = _design(name)
     report.compare(configure(design), printed(print_module(design)))
 
@@ -45,7 +45,7 @@ def test_a_difference_is_named(change: tuple[str, str], says: str) -> None:
         report.compare(configure(design), text.replace(*change, 1))
 
 
-def test_a_buffer_of_the_compilers_own_over_one_of_the_designs_is_told() -> None:
+def test_a_buffer_of_the_compiler_over_one_of_the_design_is_reported() -> None:
     design = _design("dequant-npu2_1col")
     own = '%own = aie.buffer(%core_0_2) {address = 2176 : i32, sym_name = "own"} : memref<4xi32>'
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""A sequence as it is printed for a shape moves the same bytes as its statements say."""
+"""A sequence, as printed for a shape, moves the bytes that its statements say."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_sequence_moves_the_same_bytes_and_starts_the_same_workers(
     for shape in shapes(sequence):
         try:
             text = print_module(design, Run(sequence, shape))
-        except ShapeError:  # the streams of the runtime can, one of the compiler's cannot
+        except ShapeError:  # the runtime's streams can, one of the compiler's cannot
             continue
         (printed,) = read(text).all("aie.runtime_sequence")
         _compare(design, sequence, shape, printed)
@@ -110,7 +110,7 @@ def _compare(design: Design, sequence: Sequence, shape: dict[str, int], printed:
 def _words(task: Operation, descriptor: Operation) -> np.ndarray:
     sizes, strides = (descriptor.attributes[f"static_{n}"] for n in ("sizes", "strides"))
     runs = task.attributes["repeat_count"] + 1
-    if len(sizes) < 4:  # the queue repeats the descriptor as it is
+    if len(sizes) < 4:  # the queue repeats the descriptor unchanged
         sizes, strides = [runs, *sizes], [0, *strides]
     assert sizes[0] == runs
     assert len(sizes) <= 4

@@ -1,4 +1,5 @@
-"""Compiled models against ONNX Runtime's CPU EP, in InferenceSession and in onnxruntime-genai."""
+"""Compiled models compared with ONNX Runtime's CPU EP, in InferenceSession and
+onnxruntime-genai."""
 
 from __future__ import annotations
 
@@ -28,21 +29,21 @@ Array = npt.NDArray[np.float32]
 
 
 def slide(model: ir.Model) -> None:
-    """Mistral's window, which builder 0.18 leaves out, on a cache of full length."""
+    """Mistral's window, which builder 0.18 leaves out, on a full-length cache."""
     for node in model.graph:
         if node.op_type == "GroupQueryAttention":
             node.attributes.add(ir.AttrInt64("local_window_size", 24))
 
 
 def forget_positions(model: ir.Model) -> None:
-    """SmolLM3's layers without rotary embedding, every fourth there and the last here."""
+    """SmolLM3's layers without rotary embedding: there every fourth, here the last."""
     node = [node for node in model.graph if node.op_type == "GroupQueryAttention"][-1]
     node.attributes.add(ir.AttrInt64("do_rotary", 0))
     for index in (7, 8):
         node.replace_input_with(index, None)
 
 
-# What the builder does not write, from what it writes.
+# Models that the builder does not write, made from its own by an edit.
 EDITED = {"mistral_window": ("mistral", slide), "smollm_nope": ("smollm", forget_positions)}
 
 
@@ -91,7 +92,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 class Decoder:
-    """Runs a decoder token by token or in pieces; the KV cache goes out and in."""
+    """Runs a decoder token by token or in pieces, passing the KV cache from call to call."""
 
     def __init__(self, folder: Path, config: dict, ours: bool, numerics: str = "bf16") -> None:
         options = session_options()
@@ -142,11 +143,11 @@ def teacher_forced(decoder: Decoder, vocab: int) -> Array:
 
 @pytest.fixture(scope="session")
 def tolerance(case: Case) -> float:
-    """Largest difference of a logit to expect under `bf16` numerics.
+    """The largest expected difference of a logit under `bf16` numerics.
 
     The yardstick is ONNX Runtime's own accuracy_level 4, which rounds activations to 1/127 of the
-    largest of 32: a relative error about four times that of bfloat16's 8 bits. Ours rounds scales
-    and dequantised weights to bfloat16 besides, so it may come near, but not beyond.
+    largest of 32: a relative error about four times that of bfloat16's 8 bits. ort_aie_ep also
+    rounds scales and dequantised weights to bfloat16, so it may come near, but not exceed it.
     """
     vocab = case.config["vocab_size"]
     exact = teacher_forced(Decoder(case.exact, case.config, ours=False), vocab)
@@ -163,7 +164,7 @@ def test_logits_match_at_every_position_of_prompts_turns_and_tokens(
     actual = teacher_forced(
         Decoder(case.compiled, case.config, ours=True, numerics=numerics), vocab
     )
-    # int8 numerics make accuracy_level 4's error and our rounding of weights.
+    # int8 numerics have accuracy_level 4's error, plus the rounding of weights.
     np.testing.assert_allclose(actual, expected, atol=factor * tolerance, rtol=0)
 
 
@@ -175,7 +176,7 @@ def test_greedy_text_equals_until_the_reference_is_undecided(case: Case, toleran
         for _ in range(NEW_TOKENS):
             expected, actual = reference(tokens)[-1], ours(tokens)[-1]
             second, best = np.partition(expected, -2)[-2:]
-            # Both of the two best may move by the tolerance, towards each other.
+            # The two best may both move by the tolerance, towards each other.
             if best - second < 2 * tolerance:
                 break
             assert actual.argmax() == expected.argmax()

@@ -1,4 +1,4 @@
-"""Each family's model: what `explain` says of it is what docs/models.md says."""
+"""Each family's model: `explain` and docs/models.md say the same about it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ort_aie_ep.explain.explain import CPU_EP, HOST, explain
 from ort_aie_ep.graph_passes import DOMAIN, plan, run_passes
 from ort_aie_ep.graph_passes.plans import PLAN
 
-# The docs are there in a checkout, but not where the tests alone were copied.
+# A checkout has the docs; a copy of only the tests does not.
 DOCS = DATA.parents[1] / "docs" / "models.md"
-# What every model has: seqlens_k and total_sequence_length from the mask, and constants.
+# Nodes that every model has: seqlens_k and total_sequence_length from the mask, and constants.
 MASK = "/model/attn_mask_reformat/"
-# Phi's LayerNorms stay ONNX Runtime's, and each reads one region and is read by the next.
+# Phi's LayerNorms stay with ONNX Runtime. Each reads one region, and the next region reads it.
 PLANS = {"phi": 3}
 
 
@@ -37,7 +37,7 @@ def left_on_the_cpu_ep(folder: Path) -> list[str]:
 
 
 def table_row(name: str) -> str:
-    """The model's row of the table in the docs, without its first cells."""
+    """The model's row in the docs' table, without its first cells."""
     model = ir.load(DATA / name / "model.onnx")
     plan(model, run_passes(model), whole=False)
     ours = [node.op_type for node in model.graph if node.domain == DOMAIN]
@@ -57,7 +57,7 @@ def test_no_projection_and_no_attention_is_left_on_the_cpu_ep(name: str) -> None
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.skipif(not DOCS.is_file(), reason="no docs beside the tests")
 def test_the_docs_say_exactly_what_is_left(name: str) -> None:
-    table = DOCS.read_text().partition("\n## ")[0]  # the page has tables of other models below
+    table = DOCS.read_text().partition("\n## ")[0]  # below, the page has tables of other models
     rows = [line for line in table.splitlines() if line.startswith(f"| `{name}` |")]
     assert len(rows) == 1, f"docs/models.md needs one row of {name}: {table_row(name)}"
     assert rows[0].endswith(table_row(name)), f"expected | `{name}` | ... {table_row(name)}"

@@ -1,4 +1,4 @@
-"""optimum's float16 export: as near to float32 as ONNX Runtime's CPU EP is."""
+"""optimum's float16 export is as near to float32 as on ONNX Runtime's CPU EP."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def nodes(folder: Path) -> list[ir.Node]:
 
 
 def attributes(folder: Path) -> set[str]:
-    """Of the attentions."""
+    """The types of the attentions."""
     return {name for n in nodes(folder) if n.op_type == "FlowAttention" for name in n.attributes}
 
 
@@ -39,8 +39,8 @@ def compiled(export: Path) -> Path:
 
 
 def test_it_is_as_near_to_float32_as_onnx_runtime(export: Path, compiled: Path) -> None:
-    """Of the same weights, over a prompt, tokens and later turns. Attention in bfloat16 gave six
-    times ONNX Runtime's distance, norms of float16 alone 1.2 times."""
+    """With the same weights, over a prompt, tokens and later turns. Attention in bfloat16 gave six
+    times ONNX Runtime's distance, float16 norms alone 1.2 times."""
     vocabulary = json.loads((export / "config.json").read_text())["vocab_size"]
     wide = export.with_name("wide")
     wide.mkdir()
@@ -54,7 +54,7 @@ def test_it_is_as_near_to_float32_as_onnx_runtime(export: Path, compiled: Path) 
 
 
 def test_attention_and_norms_are_of_float32(compiled: Path) -> None:
-    """Residuals are float32 in the export already, but for the embedding's rows."""
+    """Residuals are float32 in the export already, except for the embedding's rows."""
     assert "float32_products" in attributes(compiled)
     model = onnx.shape_inference.infer_shapes(onnx.load(compiled / "model.onnx"))
     types = {value.name: value.type.tensor_type.elem_type for value in model.graph.value_info}
@@ -63,7 +63,7 @@ def test_attention_and_norms_are_of_float32(compiled: Path) -> None:
 
 
 def test_casts_of_what_the_cpu_ep_computes_stay_its_own(compiled: Path) -> None:
-    """It drops them with those that it puts in, where it can see both."""
+    """ONNX Runtime drops them together with those that it inserts, if it can see both."""
     assert not [
         node.name for node in nodes(compiled) if node.op_identifier()[:2] == ("aie", "Cast")
     ]

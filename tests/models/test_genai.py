@@ -49,7 +49,8 @@ def genai_text(folder: Path, prompts: list[list[int]], new_tokens: int) -> list[
 
 
 def session_text(folder: Path, prompts: list[list[int]], new_tokens: int) -> list[list[int]]:
-    """The same in InferenceSession: past and present bound to one buffer of max_length rows."""
+    """The same text from InferenceSession: past and present bound to one buffer of max_length
+    rows."""
     config = json.loads((folder / "genai_config.json").read_text())["model"]
     decoder, end = config["decoder"], config["eos_token_id"]
     options = session_options()
@@ -100,8 +101,8 @@ def test_both_hosts_give_the_same_text(compiled: Path) -> None:
 
 
 def test_a_prompt_in_pieces_gives_the_same_text(compiled: Path) -> None:
-    # Pieces of more rows than are multiplied one by one: those are rounded in another order, which
-    # random weights show in the text.
+    # Pieces have more rows than are multiplied one by one, because single rows are rounded in
+    # another order, and with random weights that changes the text.
     model, texts = og.Model(str(compiled)), []
     for pieces in ({}, {"chunk_size": 52}):
         params = og.GeneratorParams(model)
@@ -129,7 +130,7 @@ def test_later_turns_run_on_the_filled_cache(compiled: Path) -> None:
 
     first, second = list(range(5, 25)), list(range(40, 53))
     assert generate([first, second])[:33] == [*first, *second]
-    # One more token by itself, then a turn of several: FlowKV and FlowQKV on one cache.
+    # One more token alone, then a turn of several: FlowKV and FlowQKV on one cache.
     assert len(generate([first, [7], second])) == 42
 
 
@@ -159,8 +160,8 @@ def ragged_text(folder: Path, prompts: list[str], new_tokens: int) -> list[list[
 
 
 def test_ragged_prompts_give_the_texts_that_each_gives_alone(tmp_path: Path) -> None:
-    """Of the demonstration model with the logits of last tokens alone: asked for here, or by the
-    model builder's prune_lm_head in the source."""
+    """The demonstration model with only the last tokens' logits: by an option here, or by the model
+    builder's prune_lm_head in the source."""
     demo = Path(ort_aie_ep.__file__).parent / "demo_model"
     ort_aie_ep.compile(demo, tmp_path / "all")
     ort_aie_ep.compile(demo, tmp_path / "last", last_logits=True)
@@ -193,7 +194,7 @@ def prune(source: Path, folder: Path) -> None:
 
 
 def test_every_compiled_file_of_a_folder_opens(tmp_path: Path) -> None:
-    """Whisper's encoder and decoder are sessions with options of their own."""
+    """Whisper's encoder and decoder are sessions with their own options."""
     source = tmp_path / "source"
     shutil.copytree(DATA / "llama", source)
     shutil.copy(source / "model.onnx", source / "encoder.onnx")
@@ -228,8 +229,8 @@ def test_stub_says_how_to_install_a_missing_library(compiled: Path) -> None:
 
 
 def loaded_libraries(model: Path, *folders: Path) -> str:
-    """Opens a model with packages of these folders alone: each of our libraries that was loaded, a
-    line, or the error."""
+    """Opens a model with the packages of these folders only. Prints each copy of libort_aie_ep.so
+    that was loaded, one per line, or the error."""
     code = f"""
 import onnxruntime_genai as og
 try:
@@ -258,8 +259,8 @@ def link_or_copy(source: str, target: str) -> None:
 
 
 def packages(folder: Path, *names: str) -> Path:
-    """A folder of packages: those of this environment by these names, and no links to them, which
-    runtimes follow."""
+    """A folder with copies of this environment's packages of these names. Not links, because
+    runtimes follow links."""
     installed = Path(onnxruntime.__file__).parent.parent
     for name in names:
         for package in installed.glob(name):
@@ -273,7 +274,7 @@ def packages(folder: Path, *names: str) -> Path:
 
 
 def test_the_stub_loads_nothing_from_folders_above_a_model(tmp_path: Path) -> None:
-    """Nor from folders above other libraries, and those of packages by their exact names alone."""
+    """Nor from folders above other libraries; packages' folders count only by their exact names."""
     model = tmp_path / "models" / "user" / "onnxruntime_genai"
     model.parent.mkdir(parents=True)
     ort_aie_ep.compile(DATA / "llama", model)
@@ -339,7 +340,7 @@ print("generated")
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_execution_provider_runs_a_source_as_it_is(name: str, tmp_path: Path) -> None:
-    """Registered with genai, named in its configuration: the texts are those of a compilation."""
+    """Registered with genai and named in its configuration, it gives the compiled model's texts."""
     og.register_execution_provider_library("AieExecutionProvider", ort_aie_ep.library_path())
     try:
         shutil.copytree(DATA / name, tmp_path / "source")

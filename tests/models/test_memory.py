@@ -1,4 +1,4 @@
-"""Weights are read where they lie: the mapped file, once, whoever uses a tensor."""
+"""Weights are read in place from the mapped file, once, however many nodes use a tensor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from op_models import ORT_VERSION
 import ort_aie_ep
 from ort_aie_ep.tools.synth import synth
 
-# Runs a prompt and a token, then reports what the process holds beyond what it held before.
+# Runs a prompt and a token, then reports how much the process's memory has grown.
 MEASURE = """
 import json, sys
 import numpy as np, onnxruntime, ort_aie_ep
@@ -38,8 +38,8 @@ print(json.dumps({key: after[key] - before[key] for key in ("Anonymous", "Rss")}
 """
 
 
-# Reports the growth of the peak of resident memory while a model is compiled. Not getrusage's,
-# which starts with that of the process that started this one.
+# Reports how much compiling a model raises the peak of resident memory. getrusage's peak would not
+# do: it starts with the parent process's.
 COMPILE = """
 import sys
 import ort_aie_ep.compiler.compile
@@ -77,12 +77,12 @@ def test_quantising_holds_pieces_of_a_tensor(tmp_path: Path, form: str) -> None:
     )
     assert result.returncode == 0, result.stderr
     source_bytes = (tmp_path / "source" / "model.onnx.data").stat().st_size
-    # 290 MB, matrices of up to 67 MB (34 MB as bfloat16, 11 MB as Q4NX) read in pieces of 16 MB.
+    # 290 MB: matrices of up to 67 MB (34 MB as bfloat16, 11 MB as Q4NX), read in pieces of 16 MB.
     assert int(result.stdout) < source_bytes / 2
 
 
 def test_weights_and_tied_embedding_are_resident_once(tmp_path: Path) -> None:
-    # The embedding is tied and half of the weights, so that a second copy of it would show.
+    # The embedding is tied and makes up half of the weights, so a second copy would show.
     synth("llama-3.2-1b", tmp_path / "source", layers=1, vocab=32768)
     compiled = ort_aie_ep.compile(tmp_path / "source", tmp_path / "compiled")
     decoder = json.loads((compiled.path / "genai_config.json").read_text())["model"]["decoder"]
@@ -95,12 +95,14 @@ def test_weights_and_tied_embedding_are_resident_once(tmp_path: Path) -> None:
     )
     assert result.returncode == 0, result.stderr
     held = json.loads(result.stdout)
-    # Anonymous memory is activations, scratch and ONNX Runtime's own; the rest is the mapped file.
+    # Anonymous memory holds activations, scratch and ONNX Runtime's own data; the rest is the
+    # mapped file.
     assert held["Anonymous"] < compiled.weight_bytes / 3
     assert held["Rss"] < compiled.weight_bytes * 4 / 3
 
 
-# Opens a session with the execution provider; reports the peak and what stays, beyond what was.
+# Opens a session with the execution provider; reports how much memory that adds, at the peak and
+# afterwards.
 PROVIDE = """
 import json, sys
 import onnxruntime, ort_aie_ep
@@ -142,9 +144,10 @@ def test_the_provider_holds_weights_once_and_a_context_model_none(tmp_path: Path
     source = tmp_path / "source" / "model.onnx"
     weights = (tmp_path / "source" / "model.onnx.data").stat().st_size
     packed = provide(source, context_enable="1", context_file_path=str(tmp_path / "ctx.onnx"))
-    # The source's pages and the packed weights at the peak, the packed weights afterwards.
+    # At the peak, memory holds the source's pages and the packed weights; afterwards, the packed
+    # weights.
     assert packed["peak"] <= 2 * weights + 200_000_000
     assert packed["stays"] <= 1.1 * weights
-    # The file is mapped and not touched before the first run; the model itself holds the norms and
-    # the tables of rotary embeddings.
+    # The file is mapped but not touched before the first run; the model itself holds the norms and
+    # the rotary embedding tables.
     assert provide(tmp_path / "ctx.onnx")["peak"] <= 0.2 * weights

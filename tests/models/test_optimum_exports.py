@@ -1,4 +1,5 @@
-"""optimum's exports, as they are and quantised, compiled, against ONNX Runtime's CPU EP."""
+"""optimum's exports, as they are and quantised, compiled and compared with ONNX Runtime's CPU
+EP."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ NEW_TOKENS = 12
 class Case:
     """An export, its compiled folder, and how far a logit may be off.
 
-    `exact` is the export, its projections computed in float32.
+    `exact` is the export with projections computed in float32.
     """
 
     name: str
@@ -54,7 +55,7 @@ class Case:
 
 class Decoder:
     """Feeds a model as optimum does: a mask for the batch, positions counted in it, and whole KV
-    tensors that go out and in."""
+    tensors passed from call to call."""
 
     def __init__(self, folder: Path, ours: bool) -> None:
         options = session_options()
@@ -102,7 +103,7 @@ def teacher_forced(folder: Path, vocab: int, ours: bool) -> Array:
 
 
 def once(folder: Path, make: Callable[[Path], object]) -> Path:
-    """pytest leaves a family's fixtures and comes back to them."""
+    """pytest leaves a family's fixtures and returns to them later."""
     if not folder.exists():
         make(folder)
     return folder
@@ -138,16 +139,16 @@ def case(request: pytest.FixtureRequest, export: Path) -> Case:
     name = f"{export.parent.name} {request.param}"
     vocab = json.loads((export / "config.json").read_text())["vocab_size"]
     if request.param == "float32":
-        # Both compute in float32 and differ in the order of sums. A layer has about 60 steps of
-        # which each rounds sums of at most 352 terms: 2 layers (3 for Gemma 3) · 60 · √352 · 2^-24
-        # is below 2000 · 2^-23, relative to the largest logit.
+        # Both compute in float32 and differ in the order of sums. A layer has about 60 steps, and
+        # each rounds sums of at most 352 terms: 2 layers (3 for Gemma 3) · 60 · √352 · 2^-24 is
+        # below 2000 · 2^-23, relative to the largest logit.
         largest = float(np.abs(teacher_forced(export, vocab, ours=False)).max())
         work = request.getfixturevalue("compiled")
         return Case(name, export, work, 2000 * float(np.finfo(np.float32).eps) * largest)
     exact = request.getfixturevalue("quantised")
     # Two yardsticks, both run by ONNX Runtime: the weights as Q4NX rounds them, and accuracy_level
     # 4, which rounds activations to 1/127 of the largest of 32, a relative error about four times
-    # that of our bfloat16.
+    # that of ort_aie_ep's bfloat16.
     expected = teacher_forced(exact, vocab, ours=False)
     tolerance = 0.0
     for change in (with_bfloat16_scales, with_int8_activations):
@@ -174,7 +175,7 @@ def test_left_padded_batch_gives_the_logits_and_the_greedy_text_of_each_row(case
         real = mask[:, -tokens.shape[1] :] == 1
         np.testing.assert_allclose(actual[real], expected[real], atol=case.tolerance, rtol=0)
         second, best = np.moveaxis(np.partition(expected[:, -1], -2)[:, -2:], 1, 0)
-        # Both of the two best may move by the tolerance, towards each other.
+        # The two best may both move by the tolerance, towards each other.
         decided &= best - second > 2 * case.tolerance
         greedy = expected[:, -1].argmax(-1)
         np.testing.assert_array_equal(actual[decided, -1].argmax(-1), greedy[decided])
@@ -219,7 +220,8 @@ def test_explain_leaves_no_quantised_projection_on_the_cpu_ep(case: Case) -> Non
     fates = [fate for fate in explain(case.exact).nodes if fate.runs == CPU_EP]
     products = [fate.node for fate in fates if fate.op in ("MatMul", "com.microsoft.MatMulNBits")]
     if "4bits" in case.name:
-        # What stays multiplies positions with the frequencies of the rotation: Gemma 3 has two.
+        # The nodes that stay multiply positions by the rotation's frequencies: Gemma 3 has two
+        # sets.
         assert len(products) == (2 if "gemma3" in case.name else 1)
     assert not [fate for fate in fates if fate.op == "Softmax"]
 
@@ -247,8 +249,8 @@ def test_a_cache_of_codes_in_calls_without_lengths(
             mask = np.ones((2, last), np.int64)
             rows.append(decoder(tokens[:, first:last], mask))
         results.append(np.concatenate(rows, axis=1))
-    # As of a cache with lengths: errors of 1 % in keys and values are less than a tenth of the
-    # logits' spread in the mean.
+    # As with a cache with lengths: errors of 1 % in keys and values are on average less than a
+    # tenth of the logits' spread.
     error = np.sqrt(np.mean((results[1] - results[0]) ** 2))
     assert 0 < error < results[0].std() / 10
 
@@ -270,7 +272,8 @@ def test_dequantised_weights_and_float_weights_become_the_same_operators(
 def test_external_weights_become_the_same_operators(
     export: Path, compiled: Path, tmp_path: Path
 ) -> None:
-    """Larger exports are written so: norms, Gelus and attentions are found by running them."""
+    """Larger exports are written this way: norms, Gelus and attentions are found by running
+    them."""
     shutil.copytree(export, tmp_path / "external")
     onnx.save_model(
         onnx.load(export / "model.onnx"),

@@ -24,12 +24,12 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> onnxruntime.InferenceSe
     ort_aie_ep.compile(LLAMA, folder)
     options = onnxruntime.SessionOptions()
     options.register_custom_ops_library(ort_aie_ep.library_path())
-    options.enable_cpu_mem_arena = False  # what ONNX Runtime keeps is not what is looked at
+    options.enable_cpu_mem_arena = False  # excludes what ONNX Runtime keeps
     return onnxruntime.InferenceSession(folder / "model.onnx", options)
 
 
 def feeds(tokens: Array) -> dict[str, Array]:
-    """Of first prompts, (batch, tokens)."""
+    """First prompts, (batch, tokens)."""
     none = np.zeros((len(tokens), KV_HEADS, 0, SIZE), np.float32)
     past = {
         f"past_key_values.{layer}.{kind}": none
@@ -68,6 +68,6 @@ def test_a_prompts_temporaries_are_given_back(session: onnxruntime.InferenceSess
     session.run([logits], feeds(prompt(200, 1, batch=200)))
     after_prompts = resident()
     session.run([logits], token)
-    # At least two rows of the hidden state of each token; scratch of the kernels stays, which does
-    # not grow beyond a chunk of a prompt.
+    # At least two rows of the hidden state for each token. The kernels' scratch stays; it does not
+    # grow beyond a chunk of a prompt.
     assert after_prompts - resident() > 200 * 200 * 2 * HIDDEN * 4

@@ -1,4 +1,4 @@
-"""What operators keep of a prompt is bounded by its chunk."""
+"""The memory that operators keep after a prompt is bounded by its chunk."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from projection_calls import make_weights, q4nx_model
 from ort_aie_ep import _native
 from ort_aie_ep.formats import bf16_blocks
 
-# Runs a model on inputs and outputs that exist and are touched; reports what the process holds
-# afterwards beyond that, which is scratch.
+# Runs a model on inputs and outputs that are allocated and touched; reports how much memory the
+# process gains, which is scratch.
 MEASURE = """
 import sys
 import numpy as np, onnxruntime, ort_aie_ep
@@ -87,9 +87,9 @@ def test_scratch_of_a_projection_does_not_grow_with_the_prompt(
         outputs = {"Y": np.ones((1, rows, w.n), np.float32)}
         return scratch_bytes(tmp_path, model, {"A": a}, outputs, chunk, monkeypatch)
 
-    # bfloat16 activations, or int8 ones with a scale and a sum a group of 32.
+    # bfloat16 activations, or int8 ones with a scale and a sum per group of 32.
     row_bytes = 2 * k if accuracy_level == 0 else k + 8 * k // 32
-    assert scratch(8192, "100000") > 8192 * row_bytes  # what is not bounded shows
+    assert scratch(8192, "100000") > 8192 * row_bytes  # unbounded memory shows
     assert scratch(8192, None) < scratch(2048, None) + SLACK
     assert scratch(8192, "256") < 256 * row_bytes + SLACK
 
@@ -131,7 +131,7 @@ def test_scratch_of_attention_does_not_grow_with_the_prompt(
             outputs[present] = np.ones_like(array)
         return scratch_bytes(tmp_path, model_of(a, inputs), inputs, outputs, chunk, monkeypatch)
 
-    # Queries in float32; on a sliding-window cache the new keys and values as well.
+    # Queries in float32; with a sliding-window cache also the new keys and values.
     token_bytes = 4 * dim * (8 + 2 * 2 * windowed)
     assert scratch(8192, "100000") > 8192 * token_bytes
     assert scratch(8192, None) < scratch(2048, None) + SLACK

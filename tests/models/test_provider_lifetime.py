@@ -1,6 +1,7 @@
 """AieExecutionProvider beside other sessions, other runtimes and its own earlier registrations.
 
-Each test has a process of its own: what is registered, loaded and resident belongs to the process.
+Each test runs in its own process, because registrations, loaded libraries and memory belong to a
+process.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def text(session, folder, prompt=PROMPT):
 
 
 def run(code: str, *arguments: str | Path, **environment: str) -> list[str]:
-    """Lines that a process prints, which ends well."""
+    """The lines that a process prints. Checks that it succeeds."""
     result = subprocess.run(
         [sys.executable, "-c", PRELUDE + code, *map(str, arguments)],
         env={**os.environ, **environment},
@@ -173,11 +174,12 @@ for count in range(1, 201):
 
 
 def test_200_sessions_leave_no_memory_behind() -> None:
-    # Resident memory without pages of files, which come and go with the kernel's cache. One arena:
-    # else threads that meet in malloc make more of them, as the machine's load will have it.
+    # Resident memory without file pages, which come and go with the kernel's cache. One arena,
+    # because otherwise threads that meet in malloc make more of them, depending on the machine's
+    # load.
     after_20, after_200 = map(int, run(SESSIONS, LLAMA, MALLOC_ARENA_MAX="1"))
-    # Weights are packed into whole pages, so the smallest that a session could forget to free is
-    # one of them for each. What is free but lies between other memory stays far below that.
+    # Weights are packed into whole pages, so a session that forgets to free any leaves at least a
+    # page each. Free memory between other allocations stays far below that.
     assert after_200 - after_20 < 180 * 4096
 
 

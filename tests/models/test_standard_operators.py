@@ -1,7 +1,7 @@
-"""A model of ONNX's own operators, as torch.onnx.export(dynamo=True) writes it, compiled and run.
+"""A model with ONNX's own operators, as torch.onnx.export(dynamo=True) writes it, compiled and run.
 
-tests/data/dynamo (scripts/make_dynamo_model.py): a Qwen3 of two layers at opset 23, its MatMuls
-behind DequantizeLinear of int4.
+tests/data/dynamo (scripts/make_dynamo_model.py): a Qwen3 of two layers at opset 23, whose MatMuls
+read int4 weights through DequantizeLinear.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LAYERS, KV_HEADS, HEAD_DIM, VOCABULARY = 2, 2, 32, 200
 
 pytestmark = pytest.mark.skipif(
     tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 31),
-    reason="ONNX Runtime's Attention places causal queries as it does from 1.31 on",
+    reason="needs the causal order of ONNX Runtime's Attention from 1.31 on",
 )
 
 
@@ -39,7 +39,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Generator:
-    """A session and the cache between its calls, of a batch whose rows start with padding."""
+    """A session, with the cache between its calls, for a batch whose rows start with padding."""
 
     def __init__(self, folder: Path, paddings: list[int], *, ours: bool) -> None:
         options = session_options()
@@ -56,7 +56,7 @@ class Generator:
         self.total = 0
 
     def __call__(self, tokens: Array) -> Array:
-        """(batch, tokens) -> logits of those that are no padding, (count, vocabulary)."""
+        """(batch, tokens) -> logits of the tokens that are not padding, (count, vocabulary)."""
         index = np.arange(self.total, self.total + tokens.shape[1])
         self.total += tokens.shape[1]
         feeds = {
@@ -73,13 +73,13 @@ class Generator:
 
 def test_what_it_is_made_of(compiled: Path) -> None:
     operators = Counter(node.op_type for node in expanded(compiled).graph)
-    # Queries, keys, values and the output's projection, the MLP's last, and the lm_head.
+    # The projections of queries, keys, values and the output, the MLP's last one, and the lm_head.
     assert operators["Q4NXMatMul"] == 5 * LAYERS + 1
     assert operators["Q4NXGatedMLP"] == operators["FlowAttention"] == LAYERS
     assert not {"DequantizeLinear", "Attention", "RotaryEmbedding", "Sigmoid"} & set(operators)
-    # Positions times frequencies, for the angles of all layers.
+    # Positions times frequencies: the angles for all layers.
     assert operators["MatMul"] == operators["Transpose"] == 1
-    # Norms that queries, keys and values share.
+    # Norms that the projections of queries, keys and values share.
     assert operators["RMSNorm"] == LAYERS
     # Nothing is left of the mask's computation.
     assert not {"LessOrEqual", "And", "GatherND", "Where"} & set(operators)
@@ -98,9 +98,9 @@ def test_explain_names_no_reason() -> None:
 def test_every_turn_gives_what_onnx_runtime_gives(
     compiled: Path, paddings: list[int], pieces: list[int]
 ) -> None:
-    """Activations of each projection are rounded to bfloat16 (2^-9), 7 projections in a layer:
-    errors that are independent, of the size of what they are added to. Their root is 0.7 %, and
-    softmax and norms carry errors on; a wrong row or position is worth 100 %."""
+    """Each projection's activations are rounded to bfloat16 (2^-9), 7 projections in a layer:
+    independent errors, relative to what they are added to. The root of their squares is 0.7 %, and
+    softmax and norms pass errors on; a wrong row or position would be worth 100 %."""
     rng = np.random.default_rng(sum(pieces))
     ours, theirs = (
         Generator(folder, paddings, ours=folder is compiled) for folder in (compiled, SOURCE)

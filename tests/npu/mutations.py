@@ -1,9 +1,9 @@
 """Single-field changes to instruction streams and to designs, for testing the simulator itself.
 
-A change is made to a field that is in use: a stride of a dimension that the transfer has, a wrap
-that is not the outermost, a descriptor that is pushed. What a field that nothing reads holds
-changes nothing by definition. Nor do the parameters in `EQUIVALENT` change what they are given
-for, and of a float only the upper half is changed, that is, what bfloat16 results can show.
+Changes are made only to fields in use: a stride of a dimension that the transfer has, a wrap that
+is not the outermost, a descriptor that is pushed. A field that nothing reads has no effect by
+definition. The parameters in `EQUIVALENT` may change without effect for the reason given there. Of
+a float only the upper half is changed, because bfloat16 results show only that.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from ort_aie_ep.npu.vocabulary.kernel import Array
 Words = npt.NDArray[np.uint32]
 
 
-#: By worker (without its number) and parameter, why another value can mean the same.
+#: By worker (without its number) and parameter: why another value can mean the same.
 EQUIVALENT = {
-    ("score", "group"): "scores come in pairs of heads, and heads too many are not used",
-    ("value", "group"): "heads too many are not put out",
-    ("score", "softcap"): "a cap far above the scores leaves them as they are",
+    ("score", "group"): "scores come in pairs of heads, and surplus heads are not used",
+    ("value", "group"): "surplus heads are not sent out",
+    ("score", "softcap"): "a cap far above the scores does not change them",
 }
 FLOATS = {"scale"}
 
@@ -74,7 +74,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Mutation:
-    """A changed stream, and what was changed."""
+    """A changed stream, and a description of the change."""
 
     field: Field
     before: int
@@ -86,7 +86,7 @@ class Mutation:
 
 
 def fields(words: Words, design: Design) -> list[Field]:
-    """Every field in use, of stride, wrap, length, lock, address, queue or parameter."""
+    """Every field in use: strides, wraps, lengths, locks, addresses, queues and parameters."""
     parameters = {
         (tile.column, tile.row, plan.parameters + WORD * i): (worker.rstrip("0123456789"), name)
         for worker, plan in configure(design).workers.items()
@@ -150,7 +150,7 @@ def _descriptor_fields(op: BlockWrite) -> Iterator[Field]:
 
 
 def stream_mutation(words: Words, choices: list[Field], rng: random.Random) -> Mutation:
-    """A random change of one of `choices`: by one, of one bit, or to anything."""
+    """A random change to one of `choices`: by one, in one bit, or to any value."""
     by_kind: dict[str, list[Field]] = {}
     for f in choices:
         by_kind.setdefault(f.kind, []).append(f)
@@ -161,7 +161,7 @@ def stream_mutation(words: Words, choices: list[Field], rng: random.Random) -> M
             [before + 1, before - 1, before ^ 1 << rng.randrange(field.width), rng.randrange(limit)]
         )
         if "iteration wrap" in field.name and after > before:
-            continue  # no counter would reach it before the task ends
+            continue  # a counter would not reach it before the task ends
         if 0 <= after < limit and after != before:
             return Mutation(field, before, after, field.set(words, after))
 
@@ -200,7 +200,7 @@ def move_end(design: Design, rng: random.Random) -> str | None:
 def object_size(design: Design, rng: random.Random) -> str | None:
     fifo = _some_fifo(design, rng)
     count = fifo.object.count // 2
-    if not fifo.shared:  # more room in shared memory changes nothing
+    if not fifo.shared:  # more space in shared memory changes nothing
         count = rng.choice([count, fifo.object.count * 2, fifo.object.count + 4])
     fifo.object = Array(fifo.object.element, count)
     return f"objects of fifo {fifo.name} become {count} elements"
@@ -236,7 +236,7 @@ def layout_stride(design: Design, rng: random.Random) -> str | None:
 def depth(design: Design, rng: random.Random) -> str | None:
     fifo = _some_fifo(design, rng)
     end = rng.choice([fifo.producer, *fifo.consumers])
-    # At a memory tile the whole object's fifo has the say.
+    # At a memory tile, the whole object's fifo decides.
     parts = [part for link in design.links for part in link.parts]
     if end.tile.kind == "shim" or (end.tile.kind == "mem" and fifo in parts):
         return None
@@ -311,7 +311,7 @@ def packet_of_another(design: Design, rng: random.Random) -> str | None:
 
 
 def no_room(design: Design, rng: random.Random) -> str | None:
-    """Buffers that fit, and leave the linker too little."""
+    """Buffers that fit, but leave the linker too little space."""
     worker = rng.choice(list(design.workers.values()))
     free = TILES["core"].memory - configure(design).memory[worker.tile]
     buffer = rng.choice(worker.buffers)
@@ -416,7 +416,7 @@ def transfer_fifo(design: Design, rng: random.Random) -> str | None:
 
 
 def _ports(design: Design) -> list[str]:
-    """Fifos that end at a shim."""
+    """The fifos that end at a shim."""
     return [
         f.name
         for f in design.fifos.values()
@@ -424,20 +424,20 @@ def _ports(design: Design) -> list[str]:
     ]
 
 
-#: Changes that break a rule: `check` should know it.
+#: Changes that break a rule, which `check` should find.
 BREAKING: list[DesignMutator] = [
     drop_consumer, move_end, object_size, end_object, layout_stride, depth, repeat,
     link_offset, channel, packet, packet_of_a_controller, packet_of_another, no_room, swap_inputs,
     buffer_size, parameter, stack, move_worker,
 ]  # fmt: skip
-#: Changes to designs that could be: what they mean shows in what is computed.
+#: Changes that give another valid design: their effect shows in the results.
 REWRITING: list[DesignMutator] = [
     layout_order, link_order, transfer_offset, transfer_run, transfer_stride, transfer_fifo,
 ]  # fmt: skip
 
 
 def mutate_design(design: Design, mutators: list[DesignMutator], rng: random.Random) -> str:
-    """Change one thing of `design` in place; says what."""
+    """Changes one thing of `design` in place; returns a description."""
     while True:
         text = rng.choice(mutators)(design, rng)
         if text is not None:

@@ -1,4 +1,4 @@
-"""The smallest designs that have one thing each: built by the tests of the checks."""
+"""The smallest designs with one feature each, for the tests of the checks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COPY = Kernel("copy", "copy.cc", (Array("u8", 64), Array("u8", 64)), lambda arch
 
 
 def move(inputs: list[str], outputs: list[str]) -> Body:
-    """A body that takes one object of every input, then gives one of every output."""
+    """A body that takes one object from every input, then gives one to every output."""
 
     def body(core: Core) -> Iterator[Any]:
         taken, given = [], []
@@ -55,7 +55,7 @@ def add_worker(
     body: Callable[[Core], Any] | None = None,
     **options: Any,
 ) -> None:
-    """A worker whose ports are named like its fifos; by default it moves objects."""
+    """A worker whose ports have its fifos' names; by default it moves objects."""
     names = [f.name for f in inputs], [f.name for f in outputs]
     design.worker(
         f"worker{column}_{row}", design.core(column, row), body or move(*names),
@@ -76,7 +76,7 @@ def relay(
     buffers: list[Buffer] | None = None,
     **options: Any,
 ) -> Design:
-    """shim -> in -> worker -> out -> shim; `options` are the end's of `in` at the worker."""
+    """shim -> in -> worker -> out -> shim; `options` are for the end of `in` at the worker."""
     design = empty(name, "relay")
     worker = {k: options.pop(k) for k in ("parameters", "stack", "kernels") if k in options}
     into = design.fifo(
@@ -90,7 +90,7 @@ def relay(
 def through_memory(
     *, size: int = 64, depth: int = 2, part: int | None = None, **options: Any
 ) -> Design:
-    """shim -> a -> memory tile -> b -> worker -> out -> shim; `options` are those of a's end."""
+    """shim -> a -> memory tile -> b -> worker -> out -> shim; `options` are for a's end."""
     design = empty(title="through_memory")
     here = Array("u8", part or size)
     a = design.fifo("a", "u8", size, design.shim(0), design.mem(0, depth, **options))
@@ -102,7 +102,7 @@ def through_memory(
 
 
 def steps(*made: Any) -> Callable[[Core], Iterator[Any]]:
-    """A body of just these steps."""
+    """A body with just these steps."""
 
     def body(core: Core) -> Iterator[Any]:
         yield from (step for step in made)  # a generator, as a tuple takes no answers
@@ -111,7 +111,7 @@ def steps(*made: Any) -> Callable[[Core], Iterator[Any]]:
 
 
 def without_kernels(design: Design) -> Design:
-    """With workers that take and give, and call nothing."""
+    """The design with workers that take and give objects, but call nothing."""
     for worker in design.workers.values():
 
         def body(
@@ -130,7 +130,7 @@ TAKE, GIVE = (Acquire("in"), Release("in")), (Acquire("out"), Release("out"))
 
 
 def refusal(design: Design) -> str:
-    """What `check` says against a design."""
+    """The violations that `check` finds in a design."""
     with pytest.raises(DesignError) as caught:
         check(design)
     return str(caught.value)

@@ -1,4 +1,4 @@
-"""For tests of streams: a manifest by hand, what words do, and what a sequence says."""
+"""For tests of streams: a manifest written by hand, the effect of words, and of a sequence."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from ort_aie_ep.npu.vocabulary.sequence import (
 
 Channel = tuple[int, str, int]
 
-#: Two columns: three fifos of their own channels, and two that share one by packet id.
+#: Two columns: three fifos with their own channels, and two that share one by packet id.
 FIFOS = {
     "a0": {"column": 0, "channel": 0, "direction": "MM2S", "packet": None},
     "a1": {"column": 0, "channel": 1, "direction": "MM2S", "packet": None},
@@ -52,7 +52,7 @@ WORKERS = {
     "left": {"column": 0, "row": 2, "parameters": ["m", "n"], "address": 1024, "lock": 15},
     "right": {"column": 1, "row": 5, "parameters": [], "address": 65532, "lock": 0},
 }
-#: So small that only bytes and work count, at 4 bytes a cycle.
+#: So small that only bytes and work count, at 4 bytes per cycle.
 COSTS = dict.fromkeys(package.COSTS, 1e-9) | {"stream": 4}
 
 
@@ -81,7 +81,7 @@ def manifest(*sequences: Sequence, **changes: Any) -> dict[str, Any]:
 def call(
     sequence: Sequence, parameters: Mapping[str, int] | None = None, **arguments: tuple[int, int]
 ) -> dict[str, Any]:
-    """An invocation; arguments lie at byte 0 of run arguments in their order unless given."""
+    """An invocation; arguments are at byte 0 of the run's arguments, in order, unless given."""
     views = {a.name: (i, 0) for i, a in enumerate(sequence.arguments)} | arguments
     return {"sequence": sequence.name, "parameters": dict(parameters or {}), "arguments": views}
 
@@ -113,7 +113,8 @@ def rounds() -> Sequence:
 
 
 def layered() -> Sequence:
-    """Rounds and a wrap by n; lengths, addresses and the statements taken by k; parameters."""
+    """n sets rounds and a wrap; k sets lengths, addresses, the statements that run, and
+    parameters."""
     s = sequence_of("n", "k")
     n, k = s.symbols()
     with s.loop("r", n) as r:
@@ -159,10 +160,10 @@ class Pushed:
 
 @dataclass
 class Device:
-    """Holds a stream to the rules of queues, descriptors and tokens while it goes through it.
+    """Runs through a stream and checks the rules of queues, descriptors and tokens.
 
-    `vouched` are the waits after which the sequence vouches for every earlier task; all others
-    only prove the tasks of their own channel.
+    `vouched` are the waits after which the sequence vouches for every earlier task. The others
+    prove only the tasks of their own channel.
     """
 
     pushed: list[Pushed] = field(default_factory=list)
@@ -242,7 +243,8 @@ class Device:
         assert descriptor.release is None
         assert not descriptor.suppress_tlast
         assert (descriptor.ax_cache, descriptor.ax_qos, descriptor.smid) == (2, 0, 0)
-        # A counter that wraps at another number of runs would start the next push elsewhere.
+        # If the counter wrapped after a different number of runs, the next push would start
+        # elsewhere.
         assert descriptor.iteration_count in (1, push.runs)
         task = Pushed(
             channel, push.descriptor, descriptor, self.patches[key], push.runs, push.token
@@ -262,7 +264,7 @@ class Device:
         return self
 
     def moved(self) -> dict[tuple[Channel, int | None, int], np.ndarray]:
-        """Byte offsets by (channel, packet id, run argument), in the order of their moving."""
+        """Byte offsets by (channel, packet id, run argument), in the order in which they move."""
         parts: dict[tuple[Channel, int | None, int], list[np.ndarray]] = defaultdict(list)
         for task in self.pushed:
             packet = task.descriptor.packet_id if task.descriptor.packet_enabled else None
@@ -271,7 +273,7 @@ class Device:
 
 
 def observe(runs: list[dict[str, Any]]) -> Device:
-    """The only run's doings; every completion must be proven by a token."""
+    """What the only run does; a token must prove every completion."""
     (run,) = runs
     stream = decode(run["words"], device_generation=4)
     assert len(run["sources"]) == len(stream.operations)

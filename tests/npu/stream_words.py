@@ -1,4 +1,4 @@
-"""Instruction streams by hand, from the tables of aie-rt: for tests of the simulator alone."""
+"""Instruction streams written by hand from aie-rt's tables, for tests of the simulator alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ QUEUES = {("S2MM", 0): 0x1D204, ("S2MM", 1): 0x1D20C, ("MM2S", 0): 0x1D214, ("MM
 
 @dataclass
 class Words:
-    """A TXN 0.1 stream that grows by operations."""
+    """A TXN 0.1 stream to which operations are added."""
 
     generation: int = 4
     columns: int = 1
@@ -69,7 +69,7 @@ class Words:
         offset: int = 0, *, token: bool = False, packet: int | None = None,
         dimensions: list[tuple[int, int]] | None = None,
     ) -> None:  # fmt: skip
-        """Descriptor, patch and push of one transfer."""
+        """The descriptor, patch and push of one transfer."""
         self.descriptor(column, number, words, dimensions=dimensions, packet=packet)
         self.patch(column, number, argument, offset)
         self.push(column, channel, number, token=token)

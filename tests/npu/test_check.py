@@ -1,4 +1,4 @@
-"""`check`: every resource just within its limit and one beyond, and what a refusal says."""
+"""`check`: every resource at its limit and one beyond it, and what a refusal says."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_small_designs_pass() -> None:
 
 # --- resources: (a design by size, the last that fits, tile, resource, limit) ---------------------
 def l1(n: int) -> Design:
-    # Behind the buffer begin the parameters (none), at the next multiple of 64.
+    # The parameters (there are none) begin after the buffer, at the next multiple of 64.
     return relay(buffers=[Buffer("much", Array("u8", n))])
 
 
@@ -133,12 +133,12 @@ def core_descriptors(n: int) -> Design:
 
 
 def memory_descriptors(n: int) -> Design:
-    """Both channels of the link are even, with `n` descriptors together."""
+    """Both channels of the link are even, with `n` descriptors in all."""
     return through_memory(depth=n // 2)
 
 
 def core_locks(n: int) -> Design:
-    """go and `in` take 3, every shared fifo 2."""
+    """`go` and `in` take 3, and every shared fifo takes 2."""
     design = empty()
     into = design.fifo("in", "u8", 64, design.shim(0), design.core(0, 0))
     shared = [
@@ -169,7 +169,7 @@ def memory_dimensions(n: int) -> Design:
 
 
 def at_core(element: ElementType, words: int, *dimensions: tuple[int, int]) -> Design:
-    """An object that the worker receives in an order."""
+    """An object that the worker receives in a given order."""
     design = empty()
     array = Array(element, words * WORD // DTYPES[element].itemsize)
     end = design.core(0, 0, 1, layout=Layout(dimensions))
@@ -179,7 +179,7 @@ def at_core(element: ElementType, words: int, *dimensions: tuple[int, int]) -> D
 
 
 def at_memory(element: ElementType, words: int, *dimensions: tuple[int, int]) -> Design:
-    """An object that goes through a memory tile, in an order, in parts."""
+    """An object that goes through a memory tile in a given order, in parts."""
     design = empty()
     count = words * WORD // DTYPES[element].itemsize
     end = design.mem(0, 1, layout=Layout(dimensions))
@@ -228,7 +228,8 @@ def memory_length(n: int) -> Design:
 
 
 def south_ports(n: int) -> Design:
-    """One output of every core of a column to its memory tile, and a second one of the lowest."""
+    """One output from every core of a column to its memory tile, and a second one from the
+    lowest."""
     design = empty("npu2_1col")
     parts = [
         design.fifo(f"y{i}", "u8", 64, design.core(0, i % 4, 1), design.mem(0, 1)) for i in range(n)
@@ -275,7 +276,7 @@ def acquired(n: int) -> Design:
     return relay(depth=3, body=body)
 
 
-L1_FREE = 65536 - 1024 - 4 * 64  # behind the stack and the objects, all multiples of 64
+L1_FREE = 65536 - 1024 - 4 * 64  # after the stack and the objects, all multiples of 64
 
 LIMITS: dict[str, tuple[Callable[[int], Design], int, int, tuple[str, ...]]] = {
     "static data": (
@@ -323,7 +324,7 @@ def test_within_the_limit_passes_and_beyond_is_refused(name: str) -> None:
     build, last, beyond, said = LIMITS[name]
     good, bad = build(last), build(beyond)
     if build in (core_dimensions, memory_dimensions, memory_length):
-        # Objects of other sizes than the kernel's: what is looked at is the DMA.
+        # Objects have other sizes than the kernel's: this test checks only the DMA.
         good, bad = without_kernels(good), without_kernels(bad)
     assert check(good).passed
     text = refusal(bad)
@@ -391,7 +392,7 @@ def test_every_violation_is_listed() -> None:
         (((2, -32), (8, 4)), "stride -32 bytes in dimension 0"),
     ],
 )
-def test_a_layout_that_is_no_reordering_is_refused(
+def test_a_layout_that_is_not_a_reordering_is_refused(
     dimensions: tuple[tuple[int, int], ...], said: str
 ) -> None:
     text = refusal(relay(layout=Layout(dimensions)))

@@ -1,4 +1,5 @@
-"""The words of configurations: of every design both ways, against words by hand, and mutated."""
+"""The words of configurations: every design in both directions, words written by hand,
+mutations."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def test_words_say_what_the_configuration_says(name: str) -> None:
 
 
 def one_ring(tile: Tile, descriptors: int, layout: Layout | None, packet: int | None) -> np.ndarray:
-    """A design with one sending channel, whose ring has that many descriptors."""
+    """A design with one sending channel, whose ring has the given number of descriptors."""
     design = Design("small", device("npu2_1col"))
     peer = design.shim(0)
     design.fifo("f", "i32", 64, design.mem(0) if tile.row == 1 else design.core(0, 0), peer)
@@ -84,14 +85,15 @@ def test_a_compute_tiles_descriptor() -> None:
     ]
     words = one_ring(Tile(0, 2), 1, Layout(((4, 16), (4, 64), (4, 4))), None)
     found = block(words, 0x21D000)
-    # Four words together, four such 16 words apart, and that four times 4 words on.
+    # Four adjacent words, four such groups 16 words apart, and all that four times, each 4 words
+    # on.
     assert found[1:4] == ["00000000", f"{15 << 13:08X}", f"{3 | 4 << 13 | 4 << 21:08X}"]
-    # The only descriptor of a ring is followed by itself.
+    # A ring's only descriptor is followed by itself.
     assert int(found[5], 16) >> 26 == 1
 
 
 def test_a_memory_tiles_descriptor() -> None:
-    """Its memory begins at word 0x20000 of what its DMA sees, its locks at 64."""
+    """In its DMA's view, its own memory begins at word 0x20000 and its own locks at 64."""
     words = one_ring(Tile(0, 1), 2, Layout(((4, 16), (4, 64), (4, 4))), 5)
     assert block(words, 0x1A0020) == [
         f"{64 | 5 << 23 | 1 << 31:08X}",
@@ -159,8 +161,9 @@ def test_cores_are_reset_and_let_go_and_rings_started() -> None:
 
 
 def test_words_that_mlir_aie_makes() -> None:
-    """Of dequant on npu2_1col, printed, through aie-opt and aie-translate of mlir-aie 7e00b579 with
-    aie-rt e2aca220; `tests/mlir/test_real_words.py` compares all of them where the tools are."""
+    """Words of dequant on npu2_1col, printed and run through aie-opt and aie-translate of mlir-aie
+    7e00b579 with aie-rt e2aca220. `tests/mlir/test_real_words.py` compares all words where the
+    tools are installed."""
     words = encode(configure(make_design("dequant", device("npu2_1col"))))
     core, memory = " ".join(block(words, 0x21D000)), " ".join(block(words, 0x1A0000))
     assert core == "00800500 00000000 00000000 00000000 00000000 0E043FE0"
@@ -168,8 +171,8 @@ def test_words_that_mlir_aie_makes() -> None:
     writes = {
         (op.address, op.value) for op in txn.decode(words).operations if isinstance(op, txn.Write)
     }
-    # A queue and its channel, locks, the demultiplexed south, the slot and master of tokens but for
-    # arbiter and selection.
+    # A queue and its channel, locks, the demultiplexed south, and the slot and master of tokens,
+    # except arbiter and selection.
     assert {(0x21DE04, 0), (0x21DE00, 1), (0x21DE14, 2), (0x21DE10, 1), (0x21F000, 2)} <= writes
     assert {(0x3F100, 0xC0000000), (0x3F200, 0x0F1F0100), (0x3F008, 0xC0000008)} <= writes
 
@@ -186,14 +189,14 @@ def test_parameters_are_words_of_data_memory_and_then_the_go_lock() -> None:
         write_parameters(out, configuration, "dequant0_1", [1, 2])
 
 
-# --- what is wrong is noticed ---------------------------------------------------------------------
+# --- errors are found -----------------------------------------------------------------------------
 def test_tokens_under_another_id_are_noticed() -> None:
     configuration = configure(make_design("dequant", device("npu2_1col")))
     words = encode(configuration)
     (slot,) = (
         op
         for op in txn.decode(words).operations
-        if isinstance(op, txn.Write) and op.address == 0x3F200  # of the shim's control port
+        if isinstance(op, txn.Write) and op.address == 0x3F200  # the shim's control port
     )
     assert slot.value >> 24 == 15
     words[slot.offset + 4] = slot.value & 0xFFFFFF | 3 << 24
@@ -202,7 +205,7 @@ def test_tokens_under_another_id_are_noticed() -> None:
 
 
 def value_places(words: np.ndarray) -> list[tuple[txn.Operation, int]]:
-    """Every word that a register gets: (operation, place among its values)."""
+    """Every word that a register gets: (operation, index among its values)."""
     places: list[tuple[txn.Operation, int]] = []
     for op in txn.decode(words).operations:
         count = len(op.words) if isinstance(op, txn.BlockWrite) else 1
@@ -211,9 +214,9 @@ def value_places(words: np.ndarray) -> list[tuple[txn.Operation, int]]:
 
 
 def same_meaning(op: txn.Operation, place: int, bit: int) -> bool:
-    """Bits that say a thing in two ways: ids that nobody sends, in a rule; a selection that no rule
-    names, of a master; the wrap of a dimension that is the outermost, or that goes on as the one
-    outside of it does."""
+    """Bits that may change without changing the meaning: in a rule, ids that nothing sends; in a
+    master, a selection that no rule names; the wrap of a dimension that is the outermost, or that
+    the next one outside continues."""
     assert isinstance(op, txn.Write | txn.BlockWrite | txn.MaskWrite)
     offset = op.address & 0xFFFFF
     if isinstance(op, txn.BlockWrite):
@@ -301,7 +304,7 @@ def circuit(out: TransactionWriter, tile: int, slave: int, master: int) -> None:
 
 def test_a_stream_that_goes_nowhere_is_found() -> None:
     out = TransactionWriter(device("npu2_1col"))
-    circuit(out, 2, 1, 13)  # DMA 0 to north 0, where nothing takes it
+    circuit(out, 2, 1, 13)  # DMA 0 to north 0, where nothing receives it
     with pytest.raises(StreamError, match=r"core tile \(0, 3\): .* slave south 0, which is off"):
         walk(decode(out.finish()))
     circuit(out, 3, 5, 1)  # south 0 to DMA 0

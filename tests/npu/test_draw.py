@@ -1,4 +1,4 @@
-"""Pictures: what a reader finds in them, and what happens where none can be made."""
+"""Pictures: what they show, and what happens if one cannot be made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies of workers run without data: what in them is refused."""
+"""Bodies of workers, run without data: what is refused in them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Limits that hold while a design runs: tasks under way, lock values, what is reached of a buffer,
-room for static data, what descriptors may touch."""
+"""Limits that hold while a design runs: tasks under way, lock values, the reach within a buffer,
+space for static data, and what descriptors may touch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FOUR_GIB = 1 << 32
 
 # --- lock values ----------------------------------------------------------------------------------
 def releasing(n: str) -> Design:
-    """A worker that takes two objects and gives back as many as a parameter says."""
+    """A worker that takes two objects and returns as many as a parameter says."""
 
     def body(core: Core) -> Iterator[Any]:
         (count,) = yield Parameters()
@@ -58,7 +58,7 @@ def test_more_releases_than_objects_are_refused() -> None:
     assert "releases 1 objects of port in but holds 0" in refusal(releasing("three"))
 
 
-# --- what is reached of a buffer ------------------------------------------------------------------
+# --- the reach within a buffer --------------------------------------------------------------------
 def reaching(offset: int, run: int = 64, **outer: Any) -> Any:
     s = sequence_of(bytes=FOUR_GIB + 4096)
     s.transfer("y0", "y", offset=offset, run=run, **outer)
@@ -110,12 +110,12 @@ def test_the_simulator_refuses_a_patch_that_reaches_further() -> None:
         Machine(relay()).run(w.words(), [("a", np.zeros(64, np.uint8))])
 
 
-# --- room for static data -------------------------------------------------------------------------
+# --- space for static data ------------------------------------------------------------------------
 def test_the_largest_piece_counts_wherever_it_lies() -> None:
     assert largest_gap([(0, 1024)], 65536) == 64512
     assert largest_gap([(0, 1024), (60000, 5000)], 65536) == 58976
     assert largest_gap([(0, 1024), (1024, 60000)], 65536) == 4512
-    assert largest_gap([(0, 1024), (32768, 0)], 65536) == 64512  # nothing is there
+    assert largest_gap([(0, 1024), (32768, 0)], 65536) == 64512  # nothing is in it
     assert largest_gap([(0, 70000)], 65536) == 0
 
 
@@ -136,7 +136,7 @@ def found(configuration: Configuration) -> list[str]:
 
 
 def with_first(configuration: Configuration, tile: Tile, **fields: Any) -> Configuration:
-    """With another first descriptor of the first channel of `tile`."""
+    """The configuration with another first descriptor for the first channel of `tile`."""
     channels = list(configuration.channels)
     at = next(i for i, c in enumerate(channels) if c.tile == tile)
     ring = (dataclasses.replace(channels[at].ring[0], **fields), *channels[at].ring[1:])

@@ -54,7 +54,7 @@ def test_a_mutated_manifest_is_read_or_named(package: Path) -> None:
     message = re.compile(
         rf"{path}: [\w.\[\]-]+ (must be|is missing|is not known|has no descriptors|is not a shim|"
         rf"needs an argument|and [\w.]+ share a channel)|{path}: lists and objects are nested|"
-        rf"{path}: format -?\d+, and this|{path}: the content must be|"
+        rf"{path}: format -?\d+, but this|{path}: the content must be|"
         rf"{path} (cannot be read as JSON|belongs to the xclbin)"
     )
     read = 0
@@ -65,7 +65,7 @@ def test_a_mutated_manifest_is_read_or_named(package: Path) -> None:
             assert len(said) < 8000
         else:
             read += 1
-            _native.NpuStreamCache(data.decode())  # what is read here, the runtime reads
+            _native.NpuStreamCache(data.decode())  # what this reads, the runtime reads too
     assert 0 < read < 200
 
 

@@ -132,7 +132,7 @@ def test_what_loops_evaluate_list_and_move_is_bounded_too() -> None:
         s.wait(*["y0"] * 1000)
     with pytest.raises(ValueError, match="takes more than 67108864 steps"):
         build(s, {"n": 1 << 11})
-    # Of all segments: a stream holds them at once.
+    # All segments count: a stream holds them at once.
     s = sequence_of("n", bytes=1 << 34)
     (n,) = s.symbols()
     with s.loop("i", n):
@@ -238,7 +238,7 @@ def test_malformed_manifests_name_the_key_and_what_came(
         _native.npu_build(json.dumps(changed(path, value)), [call(s, {"n": 1, "k": 8})])
 
 
-def test_text_that_is_no_manifest_is_refused() -> None:
+def test_text_that_is_not_a_manifest_is_refused() -> None:
     for text, message in [
         ("{", "manifest is not JSON"),
         ("[]", "manifest must be an object"),
@@ -301,7 +301,7 @@ def test_names_hold_within_their_block() -> None:
     s = sequence_of("n")
     (n,) = s.symbols()
     s.let("m", n + 1)
-    s.let("m", n + 2)  # the same block: what follows has the new value
+    s.let("m", n + 2)  # the same block: later statements see the new value
     s.start("left", symbol("m"), 0)
     with s.when(n):
         s.let("inner", n * 3)

@@ -1,8 +1,9 @@
-"""Bytes move only as descriptors say: every change of a field shows.
+"""Bytes move only as descriptors say: every change to a field shows.
 
-500 seeded changes to streams, and to designs 100 that break a rule and 100 that only mean something
-else, these without `check`. Each must be refused, deadlock, leave work behind, or give a wrong
-result. None survives: one that did would be listed here with the reason why it is equivalent.
+500 seeded changes to streams; and to designs, 100 changes that break a rule and 100 that only
+change the meaning, the latter without `check`. Each must be refused, deadlock, leave work behind,
+or give a wrong result. None survives: a change that did would be listed here with the reason why it
+is equivalent.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ Buffers = dict[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True)
 class Case:
-    """A small problem: `build()` the design, run `sequence` of `parameters` on `buffers()`."""
+    """A small problem: `build()` makes the design; `sequence` runs with `parameters` on
+    `buffers()`."""
 
     build: Callable[[], Design]
     sequence: str
@@ -115,12 +117,12 @@ CASES = {
         _flow_kv_buffers,
     ),
 }
-STREAM_MUTATIONS = 501  # 167 a case, of which a seventh are values of run-time parameters
+STREAM_MUTATIONS = 501  # 167 per case, a seventh of them values of run-time parameters
 DESIGN_MUTATIONS = 102  # of either group
 
 
 def simulate(design: Design, words: npt.NDArray[np.uint32], buffers: Buffers) -> bytes:
-    """What all buffers hold after the run; they are changed."""
+    """The contents of all buffers after the run, which changes them in place."""
     flat = [(name, array.reshape(-1).view(np.uint8)) for name, array in buffers.items()]
     Machine(design).run(words, flat)
     return b"".join(array.tobytes() for array in buffers.values())
@@ -168,7 +170,8 @@ def test_a_broken_promise_names_the_worker_the_kernel_and_the_promise() -> None:
         match=r"worker score\d calls flow_kv_scores with \(2, 100, 0, 16, .*outside",
     ):
         simulate(design, head_dim.set(words, 100), case.buffers())
-    # The same without limits reaches the kernel, which promises a trip to its compiler.
+    # Without limits, the same call reaches the kernel, which promises its compiler at least one
+    # trip.
     bare = replace(catalog_attention.FLOW_KV_SCORES, limits=None)
     scalars = (2, 512, 0, 8, 0, 0)
     buffers = [a for a in bare.arguments if isinstance(a, Array)]
@@ -191,7 +194,7 @@ def test_every_change_of_a_design_shows(name: str, mutators: list[DesignMutator]
         design = case.build()
         text = mutate_design(design, mutators, rng)
         if mutators is REWRITING and not rewrites(design, case, words):
-            continue  # of a statement, or a dimension of one step, that this shape has no use for
+            continue  # of a statement that this shape does not use, or a dimension of one step
 
         def run(design: Design = design) -> bytes:
             if mutators is BREAKING:
@@ -213,7 +216,7 @@ def test_every_change_of_a_design_shows(name: str, mutators: list[DesignMutator]
 
 
 def rewrites(design: Design, case: Case, words: npt.NDArray[np.uint32]) -> bool:
-    """Whether the words of this shape, or what they drive, are not what they were."""
+    """Whether the words for this shape, or what they drive, have changed."""
     try:
         (stream,) = Session(design).build(case.sequence, case.parameters, list(case.buffers()))
     except AieError:

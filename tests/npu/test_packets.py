@@ -1,4 +1,4 @@
-"""Packets in the stream switches: rules, arbiters, selections, ids, as aiecc counts them."""
+"""Packets in the stream switches: rules, arbiters, selections and ids, as aiecc counts them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ort_aie_ep.npu.vocabulary.device import (
 from ort_aie_ep.npu.vocabulary.packet_ids import cover, give_packet_ids
 
 HUB = Tile(1, 2)
-#: Five ways out of the switch of `HUB`, where packets come from below.
+#: Five ways out of `HUB`'s switch, which packets enter from below.
 WAYS = (
     Hop(HUB, "north"), Hop(HUB, "west"), Hop(HUB, "east"),
     Port(HUB, "S2MM", 0), Port(HUB, "S2MM", 1),
@@ -32,7 +32,8 @@ WAYS = (
 
 
 def hub(*sets: tuple[int, ...], ids: tuple[int, ...] = ()) -> Findings:
-    """A channel of a shim whose packets part in `HUB`; each set of `WAYS` has a packet id."""
+    """A shim's channel whose packets take different ways in `HUB`; each set of `WAYS` has a packet
+    id."""
     source = Port(Tile(1, 0), "MM2S", 0)
     streams = []
     for number, ways in enumerate(sets):
@@ -68,7 +69,7 @@ def test_four_ways_are_four_rules_and_five_are_refused() -> None:
 def test_ids_that_go_one_way_share_a_rule_where_a_mask_tells_them_apart() -> None:
     ways = ((0,), (0,), (0,), (0,), (1,))
     assert not told(hub(*ways, ids=(0, 1, 2, 3, 4)))
-    # What two of 1, 2, 4 and 8 have in common, 0 has too.
+    # Any mask that covers two of 1, 2, 4 and 8 covers 0 too.
     (text,) = told(hub(*ways, ids=(1, 2, 4, 8, 0)))
     assert "part 2 ways and need 5 rules" in text
 
@@ -96,7 +97,7 @@ def test_covers_are_the_smallest() -> None:
 def test_ways_with_nothing_in_common_have_arbiters_of_their_own_and_tokens_one() -> None:
     uses = {u.tile: u.used for u in hub((0,), (1,), (2, 3)).uses if u.resource == "packet arbiters"}
     assert uses[HUB] == 3
-    assert uses[Tile(1, 0)] == 2  # what goes north, and the tokens
+    assert uses[Tile(1, 0)] == 2  # the packets that go north, and the tokens
 
 
 def test_packets_with_many_ends_need_the_lowest_ids() -> None:
@@ -105,7 +106,7 @@ def test_packets_with_many_ends_need_the_lowest_ids() -> None:
     assert text.startswith("shim tile (1, 0), packet ids: fifo f1 has 2 ends and a higher id than")
     (text, _) = told(hub((0,), (1,), (0, 1)))
     assert text.startswith("core tile (1, 2), packet arbiters: the packets of f2 leave by ports")
-    # As many ends, and two arbiters all the same.
+    # The ends are as many, but there are still two arbiters.
     (text,) = told(hub((0, 1), (2, 3), (1, 2)))
     assert "the packets of f2 leave by ports that packets with lower ids have given to" in text
     # In the order of ids, not of fifos.
@@ -113,7 +114,8 @@ def test_packets_with_many_ends_need_the_lowest_ids() -> None:
 
 
 def test_a_seventh_arbiter_is_refused() -> None:
-    """Six channels of a memory tile send packets north, and one of the shim through its switch."""
+    """Six channels of a memory tile send packets north, and one of the shim's sends through its
+    switch."""
     sources = [Port(Tile(1, 1), "MM2S", i) for i in range(6)] + [Port(Tile(1, 0), "MM2S", 0)]
     streams = [
         Stream(f"f{i}", source, i, (Port(Tile(1, 2), "S2MM", i),))
@@ -132,7 +134,7 @@ def test_a_seventh_arbiter_is_refused() -> None:
 
 
 def test_a_fifth_selection_of_an_arbiter_is_refused() -> None:
-    """Sets that have ports in common are selections of one arbiter."""
+    """Sets that share ports are selections of one arbiter."""
     sets = ((0, 1), (0, 2), (0, 3), (0,))
     assert not told(hub(*sets))
     texts = told(hub((0, 4), *sets))
@@ -169,7 +171,7 @@ def test_with_more_fifos_than_ids_it_is_noted() -> None:
 
 
 def sharing(*counts: int) -> Design:
-    """So many fifos on each of the shims' channels."""
+    """The given number of fifos on each of the shims' channels."""
     design = empty()
     for number, count in enumerate(counts):
         for i in range(count):
@@ -192,7 +194,8 @@ def test_fifos_that_share_a_channel_get_ids_of_their_own_in_blocks() -> None:
 
 
 def test_broadcasts_come_before_those_that_share_their_ways() -> None:
-    """mlir-aie's router would lose an end of a broadcast with a higher id than two of its ends'."""
+    """mlir-aie's router would lose an end of a broadcast whose id is higher than those of two fifos
+    to its ends."""
     design = empty()
     ends = {"a": [(0, 0)], "b": [(1, 0)], "both": [(0, 1), (1, 1)]}
     for name, cores in ends.items():

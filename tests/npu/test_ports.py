@@ -1,4 +1,4 @@
-"""Ports of stream switches: numbers, arbiters and slots for what `route` found."""
+"""Ports of stream switches: numbers, arbiters and slots for the routes that `route` found."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def take(column: int, row: int, channel: int = 0) -> Port:
 
 
 def test_a_memory_tile_passes_on_under_the_same_number() -> None:
-    """The stream that ends at the memory tile comes first, and must not take the number of the one
-    that passes: below it there are six ports, and two numbers would differ."""
+    """The stream that ends at the memory tile comes first, and must not take the passing stream's
+    number: there are six ports below, and the two numbers would differ."""
     streams = [
         stream("ends", send(0, 0, 0), take(0, 1, 0)),
         stream("passes", send(0, 0, 1), take(0, 2, 0)),
@@ -52,8 +52,8 @@ def test_a_shim_takes_the_ports_behind_which_its_dma_is() -> None:
 
 
 def test_rules_part_packets_with_few_slots() -> None:
-    """Of ids 0, 1, 3, 5 to the north, 2 here and 4 to the east, one rule takes all odd ones: four
-    slots suffice, where one for each common prefix would be five."""
+    """Ids 0, 1, 3, 5 go north, 2 ends here and 4 goes east. One rule takes all odd ids, so four
+    slots suffice; one for each common prefix would be five."""
     ends = {0: (0, 3), 1: (0, 4), 3: (0, 5), 5: (0, 3), 2: (0, 2), 4: (1, 2)}
     channels: dict[tuple[int, int], int] = {}
     streams = []
@@ -80,7 +80,7 @@ def test_headers_stay_on_the_way_and_are_dropped_at_the_end() -> None:
         for tile, switch in switches.items()
     }
     assert dropped == {
-        Tile(0, 0): [False, False],  # the other is of tokens
+        Tile(0, 0): [False, False],  # the other is for tokens
         **{Tile(0, row): [row == 3] for row in range(1, 4)},
     }
     assert switches[Tile(0, 3)].packets[0].rules == (Rule(9, 31, 0),)
@@ -96,7 +96,8 @@ def test_tokens_leave_the_shims_of_streams() -> None:
 
 
 def test_more_rules_than_a_port_has_are_refused() -> None:
-    """Ids that no mask joins: 0, 3, 5, 6 differ by two bits each, and 1, 2, 4, 7 go elsewhere."""
+    """Ids that no mask can join: 0, 3, 5, 6 differ by two bits each, and 1, 2, 4, 7 go
+    elsewhere."""
     streams = [
         stream(f"p{i}", send(0, 0), take(0, 2 if i in (0, 3, 5, 6) else 3, 0), packet=i)
         for i in range(8)

@@ -1,4 +1,4 @@
-"""Loops, deadlocks and sequences: what comes to its end, and what is said of what does not."""
+"""Loops, deadlocks and sequences: what runs to its end, and what is reported if it does not."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SYMBOL = symbol("k")
 
 # --- loops and deadlocks --------------------------------------------------------------------------
 def ring_of_two(first: Callable[[Core], Any]) -> Design:
-    """Two workers, each of which sends to the other."""
+    """Two workers that send to each other."""
     design = empty()
     there = design.fifo("there", "u8", 64, design.core(0, 0), design.core(0, 1), shared=True)
     back = design.fifo("back", "u8", 64, design.core(0, 1), design.core(0, 0))
@@ -94,7 +94,7 @@ def test_paths_that_meet_need_the_depth_of_their_orders() -> None:
 
 
 def broadcast(depth: int) -> Design:
-    """x goes to both; the second hands the first what it made of two x before the first takes x."""
+    """x goes to both. The second sends the first a result of two x before the first takes x."""
     design = empty()
     x = design.fifo("x", "u8", 64, design.shim(0), [design.core(0, r, depth) for r in range(2)])
     y = design.fifo("y", "u8", 64, design.core(0, 1), design.core(0, 0))
@@ -119,7 +119,7 @@ def test_a_part_that_stands_still_shows_beside_one_that_goes_on() -> None:
 
 
 def test_fifos_that_share_a_receiving_channel_keep_the_sequences_order() -> None:
-    """Two workers send to one channel of a shim; the second is ready before its turn."""
+    """Two workers send to one channel of a shim, and the second is ready before its turn."""
 
     def shared(after_first: bool) -> Design:
         design = empty()
@@ -164,7 +164,7 @@ def run(core: Core) -> Iterator[Any]:
 
 
 def counted(fill: Callable[[Any, Any, Any], None]) -> Design:
-    """A relay of n objects whose sequence `fill` writes, from the sequence, n and the argument."""
+    """A relay of n objects. `fill` writes its sequence, given the sequence, n and the argument."""
     design = relay(body=run, parameters=["count"])
     s = design.sequence("run", "n")
     (n,) = s.symbols()
@@ -326,7 +326,7 @@ def test_progress_that_depends_on_data_is_not_called_proved() -> None:
 
 
 def test_counts_that_an_integer_kernel_makes_are_followed() -> None:
-    """flow_qkv's cores ask a kernel how many chunks there are; it is called."""
+    """flow_qkv's cores ask a kernel for the number of chunks, so the check calls that kernel."""
     report = check(flow_qkv.build(device("npu2_2col")))
     assert not any("progress is not shown" in note for note in report.notes)
     assert len(report.proved) >= 3

@@ -1,4 +1,4 @@
-"""Paths of streams: ports are shared where they may be, and never more than there are."""
+"""Paths of streams: they share ports where allowed, and never use more than there are."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def stream(
 
 
 def reaches(routing: Routing, name: str, source: Tile, ends: list[Tile]) -> bool:
-    """Whether the path is a tree from `source` to exactly the ends, with nothing beside it."""
+    """Whether the path is a tree from `source` to exactly the ends, without other branches."""
     (net,) = (net for net in routing.nets if name in [s.fifo for s in net.streams])
     hops = net.paths()[name]
     entered = [hop.to for hop in hops]
@@ -43,7 +43,7 @@ def test_a_multicast_takes_a_shared_segment_once() -> None:
     ends = [Tile(column, row) for column in range(4) for row in range(2, 6)]
     routing = route(device("npu2"), [stream("x", Tile(0, 0), *ends)])
     assert set(routing.used.values()) == {1}
-    # A tree over the sixteen, the shim and the memory tile between them.
+    # A tree over the sixteen cores, the shim and the memory tile between them.
     assert len(routing.used) == 17
     assert reaches(routing, "x", Tile(0, 0), ends)
 
@@ -66,7 +66,7 @@ def test_packets_of_one_channel_share_their_way() -> None:
     (net,) = routing.nets
     assert len(net.paths()["p0"]) == 4
     assert len(net.paths()["p1"]) == 5
-    # At the switch where they part, and only there, packets go two ways.
+    # Packets go two ways at the switch where they part, and only there.
     apart = {tile: sorted(ids.values()) for _, tile, ids in routing.packet_outputs()}
     assert {tile: ids for tile, ids in apart.items() if len(ids) > 1} == {Tile(0, 4): [[0], [1]]}
 
@@ -80,7 +80,7 @@ def test_packets_of_two_channels_do_not() -> None:
 
 
 def test_a_full_segment_is_gone_around() -> None:
-    """Five streams from the lowest core into its memory tile: one comes in from below."""
+    """Five streams from the lowest core into its memory tile: one enters from below."""
     streams = [stream(f"s{i}", Tile(0, 2), Tile(0, 1), channel=i) for i in range(5)]
     routing = route(device("npu2_2col"), streams)
     assert not routing.overfull
@@ -97,8 +97,8 @@ def test_without_a_way_around_the_segment_is_named() -> None:
 
 
 def test_streams_make_room_for_each_other() -> None:
-    """Eight from column 0's shim to its highest core, six at most straight up; two others have no
-    other way up than column 1's."""
+    """Eight from column 0's shim to its highest core, at most six straight up. Two others can go up
+    only through column 1."""
     streams = [stream(f"a{i}", Tile(0, 0), Tile(0, 5), channel=i) for i in range(8)]
     streams += [stream(f"b{i}", Tile(1, 0), Tile(1, 2), channel=i) for i in range(4)]
     routing = route(device("npu2_2col"), streams)

@@ -163,8 +163,8 @@ def deadlock(words: Words, *buffers: npt.NDArray[np.uint8]) -> str:
 
 def test_a_deadlock_says_who_waits_for_what() -> None:
     w = Words()
-    w.move(0, IN, 0, 64, 0)  # four objects, two buffers, nobody takes them
-    w.move(0, OUT, 1, 80, 1, token=True)  # wants one more than comes
+    w.move(0, IN, 0, 64, 0)  # four objects, two buffers, and nothing takes them
+    w.move(0, OUT, 1, 80, 1, token=True)  # wants one more than arrives
     w.wait(0, OUT)
     text = deadlock(w, numbers(64), np.zeros(320, np.uint8))
     assert "deadlock" in text
@@ -183,7 +183,7 @@ def test_a_full_buffer_that_nobody_drains_is_shown_with_its_lock() -> None:
 def test_a_fifth_task_under_way_is_dropped() -> None:
     source, target = numbers(320), np.zeros(1280, np.uint8)
     w = Words()
-    for i in range(5):  # one at work, three waiting, one dropped
+    for i in range(5):  # one running, three waiting, one dropped
         w.move(0, IN, i, 64, 0, 256 * i)
     w.move(0, OUT, 8, 320, 1, token=True)
     w.wait(0, OUT)

@@ -1,4 +1,4 @@
-"""Kept streams: patched ones equal fresh ones, and only what may change is patched."""
+"""Cached streams: patched ones equal fresh ones, and only words that may change are patched."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_patched_streams_equal_fresh_ones(walk: list[tuple[int, int, int, int]])
         if found["outcome"] == "encoded":
             assert found["id"] not in kept
         else:
-            # Exactly the words within the reported ranges changed, and they may.
+            # Exactly the words within the reported ranges changed, and these may change.
             before = kept[found["id"]]
             changed = set()
             for run, begin, end in found["changed"]:
@@ -74,13 +74,14 @@ def test_only_lengths_addresses_and_parameters_are_patched() -> None:
     assert get(2, 8)["outcome"] == "same"
     moved = get(2, 8, x=(0, 1 << 31))
     assert (moved["outcome"], moved["id"]) == ("patched", first["id"])
-    # Only the two addresses in x, of which 4 GiB need the low half.
+    # Only the two addresses in x; for 4 GiB only the low half is needed.
     assert [end - begin for _, begin, end in moved["changed"]] == [1, 1]
-    # In both rounds the length and the address in y, a parameter; in the second the address in x.
+    # In both rounds the length and the address in y, and a parameter; in the second the address in
+    # x.
     longer = get(2, 9, x=(0, 1 << 31))
     assert (longer["outcome"], longer["id"]) == ("patched", first["id"])
     assert len(longer["changed"]) == 7
-    # Another number of rounds, with other wraps; another buffer: other streams.
+    # Another number of rounds with other wraps, or another buffer, gives other streams.
     assert get(3, 8)["outcome"] == "encoded"
     assert get(2, 8, x=(2, 0))["outcome"] == "encoded"
     again = get(2, 8, x=(0, 4))
@@ -127,7 +128,7 @@ def test_of_a_plan_of_many_what_differs_is_patched() -> None:
             assert {k: a[k] for k in ("predicted_seconds", "sources", "buffers")} == {
                 k: b[k] for k in ("predicted_seconds", "sources", "buffers")
             }
-    # One that differs in its operations is another stream, and the first is what it was.
+    # A plan with other operations is another stream, and the first stays unchanged.
     other = plan([8] * 20)
     other[10]["parameters"]["n"] = 3
     assert cache.get(other)["outcome"] == "encoded"
@@ -158,12 +159,12 @@ def test_streams_share_a_memory_and_the_one_used_longest_ago_makes_room() -> Non
     def outcome(cache: _native.NpuStreamCache, n: int) -> str:
         return cache.get([call(s, {"n": n, "k": 8})])["outcome"]
 
-    # Each is a run, and its few words take a unit.
+    # Each is one run, and its few words take one unit.
     assert [outcome(one, 1), outcome(other, 2), outcome(one, 1)] == ["encoded", "encoded", "same"]
     assert (memory.used, memory.dropped) == (2 * _native.NPU_STREAM_UNIT, 0)
     assert [outcome(one, 3), outcome(one, 1), outcome(other, 2)] == ["encoded", "same", "encoded"]
     assert (memory.used, memory.dropped) == (2 * _native.NPU_STREAM_UNIT, 2)
-    # What a cache kept goes with it.
+    # A cache's streams go with the cache.
     del one
     assert memory.used == _native.NPU_STREAM_UNIT
     assert outcome(other, 2) == "same"

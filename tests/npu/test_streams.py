@@ -1,4 +1,4 @@
-"""Sequences as instruction streams: what the words do is what the sequence says, and no more."""
+"""Sequences as instruction streams: the words do what the sequence says, and no more."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def sequences(draw: st.DrawFn) -> Sequence:
         return combine()
 
     def words(limit: int) -> Expr:
-        """A value from 0 to limit - 1; remainders are never negative."""
+        """A value from 0 to limit - 1 (remainders are never negative)."""
         return value() % limit
 
     def body(depth: int) -> None:
@@ -210,7 +210,7 @@ def test_a_wait_for_fifos_that_moved_nothing_proves_nothing() -> None:
     with pytest.raises(ValueError, match="have moved nothing, while 1 transfers"):
         build(s, {"n": 0})
     assert len(build(s, {"n": 4})) == 1
-    # What it moved before the last wait does not count either.
+    # Transfers before the last wait do not count either.
     s.transfer("a0", "x", offset=0, run=64)
     s.wait("y0")
     with pytest.raises(ValueError, match=r"body\[4\]: waits for fifos that have moved nothing"):
@@ -250,7 +250,7 @@ def test_prediction_counts_commands_and_gates() -> None:
         "write32": 100, "maskwrite": 200, "blockwrite": 90, "blockwrite_word": 10, "ddr_patch": 300,
         "tct_wait": 50, "gate_idle": 1000, "gate_pipelined": 400, "stream": 4,
     }  # fmt: skip
-    push = 90 + 8 * 10 + 300 + 200 + 100  # with a token, the first of its channel
+    push = 90 + 8 * 10 + 300 + 200 + 100  # with a token, the channel's first
     # Cycles: a0 brings data at 1770, left is started at 1540 + 300, and its work begins.
     assert push == 770
     (run,) = build(s, costs=costs)
@@ -258,7 +258,8 @@ def test_prediction_counts_commands_and_gates() -> None:
     # Or it begins with the data.
     (run,) = build(s, costs=costs | {"gate_idle": 9000})
     assert math.isclose(run["predicted_seconds"], 100e-6 + (push + 9000 + 5000) * 1e-9)
-    # The second task waits for the first, which has no token of its own, and then for less long.
+    # The second task waits for the first, which has no token of its own, and then the wait is
+    # shorter.
     s = sequence_of()
     s.transfer("a0", "x", offset=0, run=4000)
     s.transfer("a0", "x", offset=0, run=4000)
@@ -271,11 +272,11 @@ def test_prediction_counts_commands_and_gates() -> None:
 @pytest.mark.parametrize("name", ["npu1", "npu2"])
 @pytest.mark.parametrize("design", find_designs())
 def test_prediction_is_near_the_simulator(name: str, design: str) -> None:
-    """0.8 to 2 times as long, without the dispatch; of GEMM two thirds at least.
+    """0.8 to 2 times as long, without the dispatch; for GEMM at least two thirds.
 
-    Not counted is how first objects come through memory tiles and how results leave after the work,
-    of which GEMM has most. Above 1 it is where a sequence's `work` is for full objects and the
-    shape has fractions of them.
+    The prediction does not count the time of first objects through memory tiles, or of results
+    after the work; GEMM has most of both. The ratio is above 1 if a sequence's `work` is for full
+    objects and the shape has fractions of them.
     """
     try:
         made = make_design(design, device(name))
@@ -304,7 +305,7 @@ def test_long_work_is_divided_into_runs_of_at_most_half_a_second() -> None:
         stream = decode(run["words"])
         waits = {op.index for op in stream.operations if isinstance(op, Wait)}
         device = Device().run(stream, vouched=waits).finish()
-        # Each run is complete: it names the controller of the channel with tokens itself.
+        # Each run is complete: it names the controller of the channel with tokens.
         assert device.named == {(0, "S2MM", 0)}
         starts += [task.patch.plus for task in device.pushed if task.channel[1] == "MM2S"]
     assert starts == [64 * r for r in range(10)]
@@ -315,7 +316,7 @@ def test_a_stream_longer_than_any_that_has_run_is_divided() -> None:
     runs = build(s, {"rounds": 9000, "cycles": 1})
     lengths = [len(run["words"]) for run in runs]
     # A round has 82 words: two tasks of 12 + 12 + 6, two parameters and a lock of 6, a wait of 4.
-    # The first one of a run names the channel of its token, in 7.
+    # A run's first round names its token's channel, in 7 words.
     rounds_of = [(length - 4 - 7) / 82 for length in lengths]
     assert sum(rounds_of) == 9000
     assert rounds_of[:-1] == [(166_210 - 4 - 7) // 82] * (len(runs) - 1)
@@ -347,8 +348,8 @@ def test_a_plan_of_more_buffers_than_a_run_has_is_divided() -> None:
         views = [(place, 256 * i) for i, place in enumerate(places)]
         return [call(s, shape, x=view, y=view) for view in views]
 
-    # Five buffers are the run's, used or not; with more, each run has those that it touches, in
-    # the order in which it does.
+    # With up to five buffers, a run has all of them, used or not. With more, each run has those
+    # that it touches, in the order in which it touches them.
     (run,) = _native.npu_build(text, plan([4, 2]))
     assert run["buffers"] == [0, 1, 2, 3, 4]
     first, second = _native.npu_build(text, plan([8, 0, 1, 8, 2, 3, 4, 0, 5]))

@@ -1,4 +1,4 @@
-"""The writer of TXN binaries in Python: published words, and all that the reader knows."""
+"""The Python writer of TXN binaries: published words, and every operation that the reader knows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def words_of(text: str) -> list[int]:
 
 
 def add(out: TransactionWriter, op: txn.Operation) -> None:
-    """Write what was read."""
+    """Writes again what was read."""
     match op:
         case txn.Write():
             out.write(op.address, op.value)
@@ -59,9 +59,9 @@ def again(operations: Sequence[txn.Operation], name: str, columns: int) -> np.nd
     return out.finish()
 
 
-# Of Xilinx/mlir-aie, test/Targets/NPU: npu_instgen and npu2_instgen, fewer of their operations
-# (one block write repeats its tile in word 1, and headers count),
-# and npu_read_reg_instgen.
+# From Xilinx/mlir-aie, test/Targets/NPU: npu_instgen and npu2_instgen without some of their
+# operations (one block write repeats its tile in word 1, and headers count), and
+# npu_read_reg_instgen.
 @pytest.mark.parametrize(
     ("name", "columns", "golden"),
     [
@@ -116,7 +116,8 @@ operations = st.one_of(
         txn.UpdateRegister, st.just(0), st.just(0), st.integers(0, 31), st.integers(0, 2), word,
         word,
     ),
-    # From two on the size tells the forms of READ_REGS apart, and one has no padding either way.
+    # From two registers on, the size tells the forms of READ_REGS apart; one register has no
+    # padding in either form.
     st.builds(
         txn.ReadRegisters, st.just(0), st.just(0), st.lists(word, min_size=1, max_size=5).map(tuple)
     ),

@@ -1,4 +1,4 @@
-"""Taps of buffers as shim tasks: the words move that the tap names, in its order."""
+"""Taps of buffers as shim tasks: the words that the tap names move, in its order."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def span(run: int, outer: list[tuple[int, int]]) -> int:
 
 @st.composite
 def taps(draw: st.DrawFn) -> tuple[int, int, list[tuple[int, int]]]:
-    """Taps that a shim can say: a run of up to 1023 words, or the product of two such."""
+    """Taps that a shim can express: a run of up to 1023 words, or the product of two such runs."""
     small = st.integers(1, 7)
     wide = draw(st.sampled_from(["none", "run", "middle", "outermost", "apart", "repeat"]))
     run = 4 * draw(st.integers(1, 9))
@@ -153,8 +153,8 @@ def test_published_descriptors_come_out_of_transfers() -> None:
     assert block.words == (64, 0, 0, 0, 0x80000000, 33554432, 0, 33554432)
     assert (push.address, push.value & 0x7FFFFFFF) == (119316, 196609)
     # nod-ai/iree-amd-aie, controlcode_to_transaction: sizes 4, 16, 16 and strides 64, 8, 1 from
-    # word 8 on, packet id 1, BD 2 of column 1. There the offset stands in the descriptor, which the
-    # address patch of this library adds, and AxCACHE is 0 (2 in newer streams of mlir-aie).
+    # word 8 on, packet id 1, BD 2 of column 1. There the descriptor holds the offset, which this
+    # library adds in the address patch, and AxCACHE is 0 (2 in newer streams of mlir-aie).
     s = sequence_of()
     s.transfer("p3", "x", offset=32, run=64, outer=[(4, 256), (16, 32)])
     s.wait("p3")

@@ -1,4 +1,4 @@
-"""The words of streams: published ones, the encoder in C++ and the decoder in Python."""
+"""The words of streams: published ones, the C++ encoder and the Python decoder."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def words_of(text: str) -> list[int]:
 
 
 def encode(stream: Stream) -> np.ndarray:
-    """A decoded stream through the encoder of C++."""
+    """Passes a decoded stream through the C++ encoder."""
     operations: list[tuple[object, ...]] = []
     for op in stream.operations:
         match op:
@@ -57,7 +57,7 @@ def encode(stream: Stream) -> np.ndarray:
 
 # --- published words ------------------------------------------------------------------------------
 
-# Of Xilinx/mlir-aie, test/Targets/NPU: npu2_1col_header, npu2_instgen_multiple_devices, and
+# From Xilinx/mlir-aie, test/Targets/NPU: npu2_1col_header, npu2_instgen_multiple_devices, and
 # npu2_instgen without its preemption point, which the encoder does not write.
 EMPTY = "06040100 00000101 00000000 00000010"
 ONE_WRITE = (
@@ -76,7 +76,7 @@ INSTGEN_OPERATIONS = """
 INSTGEN = "06040100 00000108 00000007 000000D0" + INSTGEN_OPERATIONS.format(tile="00000101")
 PREEMPT = " 00000306"
 
-# Of nod-ai/iree-amd-aie, Transforms/test/controlcode_to_transaction.mlir.
+# From nod-ai/iree-amd-aie, Transforms/test/controlcode_to_transaction.mlir.
 ADDRESS_PATCH = """
     06030100 00000105 00000001 00000040 00000081 00000030 00000000 00000000
     00000000 00000000 0001D004 00000000 00000000 00000000 00000000 00000000
@@ -100,7 +100,7 @@ DESCRIPTOR = """
     06030100 00000105 00000001 00000040 00000001 00000000 0201D040 00000030
     00000400 00000020 40080000 01000000 81000007 0000003F 00000000 02000000
 """
-# The same push as an older aie-rt wrote it: the first word has stray bytes.
+# The same push as written by an older aie-rt: the first word has stray bytes.
 STRAY_BYTES = (
     "06030100 00000104 00000001 00000028 00140000 00000000 0001D214 00000000 00000000 00000018"
 )
@@ -118,8 +118,8 @@ def test_published_words_are_encoded_as_they_are(golden: str) -> None:
 
 def test_every_operation_of_a_published_stream_is_encoded_as_it_is() -> None:
     words = words_of(INSTGEN + PREEMPT)
-    # mlir-aie repeats a block write's tile in its second word when it was given one; the encoder
-    # leaves that word zero, as mlir-aie does otherwise. One operation and one word fewer.
+    # mlir-aie repeats a block write's tile in its second word if it was given one; otherwise it
+    # leaves that word zero, as the encoder does. One operation and one word fewer.
     head = "06040100 00000108 00000006 000000CC"
     expected = words_of(head + INSTGEN_OPERATIONS.format(tile="00000000"))
     np.testing.assert_array_equal(encode(decode(words)), np.array(expected, dtype=np.uint32))
@@ -149,14 +149,14 @@ def test_stray_bytes_beside_the_opcode_are_passed_over() -> None:
 
 
 def test_published_operations_that_are_only_read() -> None:
-    # Of mlir-aie's npu_instgen and npu_read_reg_instgen.
+    # From mlir-aie's npu_instgen and npu_read_reg_instgen.
     pdi = decode(words_of("06030100 00000104 1 20 00020008 00000400 12345678 00000ABC"))
     assert pdi.operations == (LoadPdi(0, 4, id=2, bytes=1024, address=0xABC12345678),)
     read = decode(words_of("06040100 00000108 1 20 00000082 00000010 00000001 04300100"))
     assert read.operations == (ReadRegisters(0, 4, (0x04300100,)),)
 
 
-# Of mlir-aie's npu_address_patch_arg_plus_64bit and npu_address_patch_ddr_offset.
+# From mlir-aie's npu_address_patch_arg_plus_64bit and npu_address_patch_ddr_offset.
 @pytest.mark.parametrize(
     ("argument", "offset", "low", "high"),
     [
@@ -209,7 +209,7 @@ def test_published_descriptors_are_decoded() -> None:
 
 
 def test_every_bit_of_a_descriptor_is_in_one_field() -> None:
-    # Lock values and the next descriptor only count where they are enabled or not zero.
+    # Lock values and the next descriptor count only if they are enabled or not zero.
     words = [0] * 7 + [1 << 12 | 1 << 18 | 1 << 26]
     reference = ShimDescriptor.from_words(words)
     unused = {(1, 0), (1, 1), (2, 31), (3, 31), (7, 4), (7, 17)}

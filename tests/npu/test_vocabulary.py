@@ -1,4 +1,4 @@
-"""The vocabulary of designs: what it refuses, and what its words become on the device."""
+"""The vocabulary of designs: what it refuses, and what its terms become on the device."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_layout_is_numpys_transpose(seed: int) -> None:
     np.testing.assert_array_equal(layout.offsets() // 4, words.transpose(order).ravel())
 
 
-# --- what design refuses --------------------------------------------------------------------------
+# --- what a design refuses ------------------------------------------------------------------------
 def test_devices_are_known_by_name() -> None:
     with pytest.raises(DesignError, match="unknown device 'npu9'; known: npu1, "):
         device("npu9")
@@ -94,7 +94,7 @@ def test_fifos_that_cannot_be_are_refused(options: dict[str, Any], said: str) ->
 def test_shared_fifos_need_memory_that_the_consumer_reaches(
     place: tuple[int, int], reached: bool
 ) -> None:
-    """A core at (1, 1) reaches its own memory and its south, west and north neighbours'."""
+    """A core at (1, 1) can reach its own memory and its south, west and north neighbours'."""
     design = empty()
     ends = design.core(*place), design.core(1, 1)
     if reached:

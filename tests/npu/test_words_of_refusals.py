@@ -1,4 +1,4 @@
-"""What `check` says that mlir-aie says: it says it, held against aie-opt where there is one."""
+"""`check` quotes mlir-aie's errors: compares them with aie-opt where it is installed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AIE_OPT = Path(os.environ.get("MLIR_AIE_BIN", "")) / "aie-opt"
 NEEDS_AIE_OPT = pytest.mark.skipif(
     not AIE_OPT.is_file(), reason="MLIR_AIE_BIN names no folder with aie-opt"
 )
-# What aiecc runs of its passes up to the routes, without shortening anything else.
+# aiecc's passes up to the routes, with nothing else left out.
 PIPELINE = (
     "builtin.module(aie.device(aie-assign-lock-ids,aie-assign-bd-ids,aie-assign-tile-controller-ids"
     "),aie-generate-column-control-overlay{route-shim-to-tile-ctrl=false},"
@@ -32,7 +32,7 @@ PIPELINE = (
 
 
 def fan(ends: int) -> Design:
-    """A channel of a shim that sends packets to so many ends round about."""
+    """A shim's channel that sends packets to the given number of ends around it."""
     places = [(1, 0), (1, 0), (1, 1), (0, 0), (2, 0), (0, 1), (2, 1)][:ends]
     design = empty()
     fifos: dict[tuple[int, int], list[Fifo]] = {}
@@ -49,7 +49,7 @@ def laid_out(*dimensions: tuple[int, int]) -> Design:
 
 
 def far_apart(distance: int) -> Design:
-    """Two workers that share memory, so many rows from each other."""
+    """Two workers that share memory, the given number of rows apart."""
     design = empty()
     into = design.fifo("in", "u8", 64, design.shim(0), design.core(0, 0))
     shared = design.fifo("s", "u8", 64, design.core(0, 0), design.core(0, 1), shared=True)
@@ -61,7 +61,7 @@ def far_apart(distance: int) -> Design:
     return design
 
 
-#: Designs beside `LIMITS`: the last that is good, the first that is not.
+#: Designs besides `LIMITS`: the last good one, and the first bad one.
 PAIRS: dict[str, tuple[Callable[[], Design], Callable[[], Design]]] = {
     "packet rules": (lambda: fan(4), lambda: fan(7)),
     "out of bounds": (lambda: laid_out((2, 32), (8, 4)), lambda: laid_out((2, 64), (8, 4))),
@@ -70,7 +70,7 @@ PAIRS: dict[str, tuple[Callable[[], Design], Callable[[], Design]]] = {
     "shared memory": (lambda: far_apart(1), lambda: far_apart(2)),
 }
 
-#: By the case, what mlir-aie says to it: of `LIMITS` what is beyond.
+#: For each case, mlir-aie's error; for `LIMITS`, the error beyond the limit.
 SAID = {
     "L1": "allocated buffers exceeded available memory",
     "L2": "allocated buffers exceeded available memory",
@@ -99,7 +99,7 @@ SAID = {
     "stack": "stack_size 70000 leaves no local memory for this tile's buffers (65536 bytes total)",
     "shared memory": "is accessed from an unreachable tile in Column 0 and Row 4",
 }
-#: Of `LIMITS`, what mlir-aie (7e00b579) takes all the same, and why it is refused here.
+#: For `LIMITS`, cases that mlir-aie (7e00b579) accepts, and why they are refused here.
 MORE = {
     "static data": "the linker would refuse it, if the kernels need it",
     "mem BDs": "ids are given, and only those that it gives itself keep to a channel's half",
@@ -114,7 +114,7 @@ MORE = {
 
 
 def beyond(name: str) -> tuple[Design, Design]:
-    """The last design that is good, and the first that is not."""
+    """The last good design, and the first bad one."""
     if name in PAIRS:
         good, bad = PAIRS[name]
         return good(), bad()
@@ -137,7 +137,7 @@ def ring(
     other: str = "",
     lock: str = "",
 ) -> str:
-    """A module with one descriptor, of a buffer of 64 bytes, b, or as `other` has it."""
+    """A module with one descriptor, for a buffer b of 64 bytes, or as `other` has it."""
     return f"""aie.device(npu2) {{
       %t = aie.tile{tile}
       {other}
@@ -160,7 +160,7 @@ LOCK = "aie.use_lock(%l, AcquireGreaterEqual, %one)"
 ABOVE, BESIDE = "%u = aie.tile(0, 3)", "%u = aie.tile(0, 1)"
 OTHERS = '%o = aie.buffer(%u) {sym_name = "o"} : memref<64xi8>'
 
-#: What no printed design can show: modules, and the words.
+#: Cases that no printed design can show: modules, and their errors.
 MODULES = {
     "length": (ring("%b : memref<64xi8> len = 63"), real_words.LENGTH_MULTIPLE),
     "innermost": (
@@ -203,7 +203,7 @@ MODULES = {
 
 
 def aie_opt(text: str) -> str:
-    """What aie-opt says against a module; '' for one that it takes."""
+    """aie-opt's error for a module; '' for one that it accepts."""
     command = [str(AIE_OPT), f"--pass-pipeline={PIPELINE}", "-", "-o", os.devnull]
     done = subprocess.run(command, input=text, capture_output=True, text=True)
     return done.stderr if done.returncode else ""
@@ -215,7 +215,7 @@ def test_every_limit_has_words_or_a_reason_to_have_none() -> None:
 
 
 def test_every_word_is_held_against_aie_opt() -> None:
-    """But for that of selections: a design breaks the rule of rules before it."""
+    """Except the one for selections: a design breaks the limit on rules first."""
     words = {k: v for k, v in vars(real_words).items() if k.isupper() and k != "SELECTIONS"}
     held = [*SAID.values(), *(said for _, said in MODULES.values())]
     for name, text in words.items():
@@ -263,6 +263,6 @@ def test_check_has_those_of_modules(change: str, name: str) -> None:
 
 
 @NEEDS_AIE_OPT
-@pytest.mark.parametrize("name", sorted(set(MORE) - {"acquire"}))  # of which nothing is printed
+@pytest.mark.parametrize("name", sorted(set(MORE) - {"acquire"}))  # which cannot be printed
 def test_aie_opt_takes_what_it_has_no_words_for(name: str) -> None:
     assert aie_opt(print_module(beyond(name)[1])) == ""

@@ -1,4 +1,4 @@
-"""Calls of aie.FlowAttention, and comparing them with the reference and ONNX Runtime."""
+"""Calls of aie.FlowAttention, and comparisons with the reference and ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def random_inputs(
 ) -> Inputs:
     """Inputs of a call after which batch row b has `lengths[b]` tokens.
 
-    Rows of the past that hold no token yet are NaN: nothing may depend on them.
+    Rows of the past that do not hold a token yet are NaN: nothing may depend on them.
     """
     rng = np.random.default_rng([seed, sequence, *lengths, capacity, dim])
     dtype, cache = np.dtype(dtype), np.dtype(cache_dtype or dtype)
@@ -120,14 +120,15 @@ def random_inputs(
 def _random_codes(
     rng: np.random.Generator, shape: tuple[int, ...], a: AttentionAttributes
 ) -> Array:
-    """A past of any codes, also where it holds no token yet."""
+    """A past of random codes, also in rows that do not hold a token yet."""
     if a.kv_cache_bit_width == 8:
         return rng.integers(-128, 128, shape).astype(np.int8)
     return rng.integers(0, 256, (*shape[:-1], shape[-1] // 2)).astype(np.uint8)
 
 
 def _random_scales(rng: np.random.Generator, kind: str, dim: int, a: AttentionAttributes) -> Array:
-    """Between those that hold 1 and 3 standard deviations of new rows: some are clamped."""
+    """Scales that cover between 1 and 3 standard deviations of new rows, so some codes are
+    clamped."""
     shape = (1, a.kv_num_heads, 1, dim) if kind == "PER_CHANNEL" else (1,)
     most = 2 ** (a.kv_cache_bit_width - 1) - 1
     scales: Array = (rng.uniform(1, 3, shape) / most).astype(np.float32)
@@ -135,7 +136,7 @@ def _random_scales(rng: np.random.Generator, kind: str, dim: int, a: AttentionAt
 
 
 def given_attributes(a: AttentionAttributes) -> dict[str, Any]:
-    """Attributes that are not at their defaults; old schemas do not know all."""
+    """Attributes that differ from their defaults; old schemas do not know all of them."""
     defaults = {f.name: f.default for f in fields(a)}
     return {key: value for key, value in asdict(a).items() if value != defaults[key]}
 
@@ -157,7 +158,8 @@ def model_of(a: AttentionAttributes, inputs: Inputs, *, domain: str = "aie") -> 
 
 
 def session_of(model: bytes) -> onnxruntime.InferenceSession:
-    """One that is open already where steps of a text have the same model, as a host has."""
+    """A session, reused if one is open for this model: the steps of a text share it, as in a
+    host."""
     options = frozenset(item for item in os.environ.items() if item[0].startswith("ORT_AIE_"))
     return _session_of(model, options)
 
@@ -192,10 +194,10 @@ def why_no_cpu_operator(a: AttentionAttributes, inputs: Inputs) -> str:
         if ORT_VERSION < QUANTISED_CACHES:
             return "a quantised cache"
         if a.k_quant_type != a.v_quant_type:
-            return "keys and values of different kinds of scales"
+            return "keys and values with different kinds of scales"
         dim = 0 if past is None else past.shape[3] * 8 // a.kv_cache_bit_width
         if a.sliding_window_cache and a.kv_cache_bit_width == 4 and dim % 32 != 0:
-            return "a sliding-window cache of 4 bits whose heads are no multiple of 32"
+            return "a sliding-window cache of 4 bits whose heads are not a multiple of 32"
     elif past is not None and past.dtype != query.dtype:
         return "its types"
     if inputs["q_norm_weight"] is not None or inputs["k_norm_weight"] is not None:
@@ -210,7 +212,7 @@ def why_no_cpu_operator(a: AttentionAttributes, inputs: Inputs) -> str:
 
 
 def multiplies_in_bfloat16(a: AttentionAttributes, inputs: Inputs) -> bool:
-    """Whether both products of this call take bfloat16: prompts on a 16-bit cache.
+    """Whether both products of this call use bfloat16: prompts on a 16-bit cache.
 
     See docs/flow-attention.md, "Numerics".
     """
@@ -229,7 +231,7 @@ def multiplies_in_bfloat16(a: AttentionAttributes, inputs: Inputs) -> bool:
 
 
 def multiplies_integers(a: AttentionAttributes, inputs: Inputs) -> bool:
-    """Whether few rows multiply codes of int8 as integers: where AVX-512 is."""
+    """Whether few rows multiply int8 codes as integers: on CPUs with AVX-512."""
     query = inputs["query"]
     assert query is not None
     rows = query.shape[1] * a.num_heads // a.kv_num_heads
@@ -239,7 +241,7 @@ def multiplies_integers(a: AttentionAttributes, inputs: Inputs) -> bool:
 
 
 def reference(a: AttentionAttributes, inputs: Inputs) -> AttentionResult:
-    """The reference with the roundings of this call's products."""
+    """The reference, rounding as this call's products do."""
     products = BFLOAT16 if multiplies_in_bfloat16(a, inputs) else np.float64
     return group_query_attention(a, inputs, products)
 
@@ -247,9 +249,9 @@ def reference(a: AttentionAttributes, inputs: Inputs) -> AttentionResult:
 def score_error(a: AttentionAttributes, inputs: Inputs, expected: AttentionResult) -> float:
     """Worst error of a score in float32 arithmetic.
 
-    Norm and rotation leave a relative error of at most 16 roundings on vectors, the sum of D
-    products D more; both are relative to |q| |k| by Cauchy-Schwarz. Cap and bias add roundings of
-    their own size.
+    Norm and rotation give vectors a relative error of at most 16 roundings, and the sum of D
+    products adds D more. Both are relative to |q| |k| by Cauchy-Schwarz. Cap and bias add roundings
+    of their own size.
     """
     dim = expected.present_key.shape[-1]
     bias = inputs["attention_bias"]
@@ -261,14 +263,15 @@ def score_error(a: AttentionAttributes, inputs: Inputs, expected: AttentionResul
 def compare(
     a: AttentionAttributes, inputs: Inputs, actual: Inputs, expected: AttentionResult
 ) -> float:
-    """Compares what the contract defines of `actual` with the reference.
+    """Compares the parts of `actual` that the contract defines with the reference.
 
-    Returns the absolute error that outputs were allowed.
+    Returns the absolute error that the outputs may have.
     """
     query = inputs["query"]
     assert query is not None
     cache = expected.present_key.dtype
-    moved = bool(a.do_rotary) or inputs["k_norm_weight"] is not None  # a key from where it was
+    # Whether keys are rotated or normalised.
+    moved = bool(a.do_rotary) or inputs["k_norm_weight"] is not None
     values = expected.largest_value
     keys = np.abs(expected.present_key.astype(np.float64)).max()
 
@@ -287,15 +290,15 @@ def compare(
             elif name == "present_value" or not moved:
                 np.testing.assert_array_equal(ours, theirs)
             else:
-                # 16 roundings of float32, which may tip the rounding to the cache's type: one step.
+                # 16 float32 roundings may tip the rounding to the cache's type by one step.
                 bound = 16 * 2**-24 * keys + (
                     2 * ROUNDOFF[cache] * np.abs(theirs) if cache != FLOAT32 else 0
                 )
                 assert (np.abs(ours - theirs) <= bound).all(), name
 
     # Weights that are wrong by a factor of exp(+-error) move a weighted mean of the values by at
-    # most twice that; the sums over T keys add T roundings. A key that was rounded the other way
-    # moves a score by a step of the cache's type in one channel (two channels allowed for).
+    # most twice that; the sums over T keys add T roundings. A key that is rounded the other way
+    # moves a score by a step of the cache's type in one channel (the bound allows two).
     error = score_error(a, inputs, expected)
     if a.kv_cache_bit_width and moved:
         error += 2 * expected.code_step
@@ -304,9 +307,9 @@ def compare(
             4 * ROUNDOFF[cache] * expected.largest_score / np.sqrt(expected.present_key.shape[-1])
         )
     if multiplies_in_bfloat16(a, inputs):
-        # The reference rounds what is multiplied, but not the numerators: 2^-8 and a polynomial
-        # good to 2^-13, which is an error of their scores. A query that float32 arithmetic brings
-        # to the other side of a tie moves a score as a key does.
+        # The reference rounds the factors, but not the numerators: these are off by 2^-8, and by
+        # 2^-13 from the polynomial, which counts as an error of their scores. A query that float32
+        # arithmetic moves across a tie changes a score as a key does.
         error += ROUNDOFF[BFLOAT16] + 2**-13
         if a.do_rotary or inputs["q_norm_weight"] is not None:
             dim = expected.present_key.shape[-1]
@@ -315,8 +318,9 @@ def compare(
     weights = (total + 8) * 2**-24
     if multiplies_integers(a, inputs):
         # Half a step of the query, 1 / 16,256 of its largest channel, against codes of up to 128
-        # in each channel: code_step is what the largest channel makes of one. Numerators are good
-        # to half a step of 1 / 65,535 of the largest of 64 keys, which is among those summed.
+        # in each channel: code_step is one code's effect in the largest channel. Numerators are
+        # accurate to half a step of 1 / 65,535 of the largest of 64 keys, which is among those
+        # summed.
         dim = expected.present_key.shape[-1]
         error += 0.505 / 16256 * 128 * dim * expected.code_step
         weights += 0.505 / 65535 * min(total, 64)
@@ -336,10 +340,10 @@ def compare(
 
 
 def compare_codes(a: AttentionAttributes, inputs: Inputs, ours: Array, theirs: Array) -> None:
-    """Codes of rotated or normalised keys (rows of present_key).
+    """Compares the codes of rotated or normalised keys (rows of present_key).
 
-    16 roundings of float32 may bring a ratio of up to 128 across a tie, which is then nearer than
-    16 * 2^-24 * 128 to it: less than 3 of 10,000 codes are one off.
+    16 float32 roundings may move a ratio of up to 128 across a tie that is nearer than 16 * 2^-24 *
+    128: fewer than 3 of 10,000 codes are off by one.
     """
     rows = cache_rows_of(a, inputs)[0]
     difference = np.abs(rows.unpacked(ours).astype(int) - rows.unpacked(theirs))
@@ -348,7 +352,7 @@ def compare_codes(a: AttentionAttributes, inputs: Inputs, ours: Array, theirs: A
 
 
 def check(a: AttentionAttributes, inputs: Inputs, *, shared: bool = False) -> Inputs:
-    """Compares FlowAttention with the reference, and with ONNX Runtime where it has the feature."""
+    """Compares FlowAttention with the reference, and with ONNX Runtime if it has the feature."""
     expected = reference(a, inputs)
     actual = flow_attention(a, inputs, shared=shared)
     absolute = compare(a, inputs, actual, expected)
@@ -368,17 +372,18 @@ def compare_with_onnxruntime(
     if COUNTS_QUERY_OUT_OF_WINDOW and a.local_window_size > 1:
         a = replace(a, local_window_size=a.local_window_size - 1)
     session = session_of(model_of(a, inputs, domain="com.microsoft"))
-    # Its kernel multiplies weights of 0 with rows that hold no token yet; ours never reads them.
+    # Its kernel multiplies weights of 0 by rows that do not hold a token yet; ort_aie_ep never
+    # reads them.
     clean = {k: x if x is None else np.nan_to_num(x) for k, x in inputs.items() if "past" in k}
     theirs = run(session, inputs | clean)
     values = expected.largest_value
-    # It rounds like we do in float32. In float16 it rounds queries after rotation, weights and
-    # products as well: about 8 independent roundings of each of D products.
+    # In float32 it rounds as ort_aie_ep does. In float16 it also rounds queries after rotation,
+    # weights and products: about 8 independent roundings for each of D products.
     if expected.output.dtype == FLOAT16:
         dim = expected.present_key.shape[-1]
         absolute += 2 * 8 * 2**-11 * expected.largest_score / np.sqrt(dim) * values
-    # Its products are float32 or float16 where ours are bfloat16: independent roundings of queries
-    # and keys, D of each a score, and one of each value.
+    # Its products are float32 or float16 where ort_aie_ep's are bfloat16: independent roundings of
+    # queries and keys, D of each in a score, and one of each value.
     if multiplies_in_bfloat16(a, inputs):
         dim = expected.present_key.shape[-1]
         scores = 2 * 2 * expected.largest_score / np.sqrt(dim)
@@ -403,7 +408,8 @@ def compare_with_onnxruntime(
             x, y = (
                 np.take(z[b], range(rows), axis).astype(np.float64) for z in (mine, theirs[name])
             )
-            # One rounding of each side to the type, and in float16 four in its rotation of keys.
+            # Each side rounds once to the type, and in float16 its rotation of keys rounds four
+            # times.
             relative = (2 if name == "output" else 6) * ROUNDOFF[expected.output.dtype]
             bound = 2 * absolute if name == "output" else 16 * 2**-24
             scale = np.abs(y) if name == "output" else np.abs(y).max()

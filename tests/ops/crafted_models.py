@@ -1,4 +1,4 @@
-"""Opening models that somebody made to do harm, in a process of their own: a crash is a result."""
+"""Opens models that were made to do harm, in a separate process, so that a crash is a result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy.typing as npt
 import ort_aie_ep
 from ort_aie_ep.runtime.provider import NAME
 
-# Opens a model through a door and runs it on the arrays of a file; prints what came of it.
+# Opens a model through a door and runs it on the arrays of a file; prints the outcome.
 OPEN = f"""
 import sys
 import numpy as np, onnxruntime
@@ -39,7 +39,7 @@ except Exception as error:
 
 
 def python(code: str, *arguments: object, timeout: float = 300, **options: Any) -> str:
-    """What a program prints. A signal that ends it, or time that runs out, fails the test."""
+    """What a program prints. The test fails if a signal ends it, or if it takes too long."""
     result = subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)],
         capture_output=True,

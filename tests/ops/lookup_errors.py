@@ -1,4 +1,4 @@
-"""How far a projection by table lookups may be from the product that it stands for."""
+"""How far a projection by table lookups may be from the exact product."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def _groups(a: Array) -> Array:
 
 
 def lookup_error(a: Array, blocks: Array, n: int, largest: int | None) -> Array:
-    """Bound (rows, n) for weights of two bits and rows of activations, each on its own.
+    """Bound (rows, n) for weights of two bits and rows of activations, each row separately.
 
-    A code is 3/2 + (s0 + 2 s1) / 2, so that a group adds up 3/2 X, half of a lookup in plane 0 and
-    a whole one in plane 1 for 8 quads, times its scale, and its minimum times X. Of magnitudes that
-    is at most 3 |scale| + |min| times the sum of |a|: what the roundings of float32 are relative
-    to, one for each of k additions and 8 more.
+    A code is 3/2 + (s0 + 2 s1) / 2, so a group adds its scale times 3/2 X, half a lookup in plane 0
+    and a whole one in plane 1 for 8 quads, and its minimum times X. Their magnitudes are at most 3
+    |scale| + |min| times the sum of |a|. Float32's roundings are relative to that: one for each of
+    k additions, and 8 more.
 
-    An integer table is off by half a step a lookup, 8 * 3/2 of them a group, the step being the
-    largest sum of four magnitudes / `largest`, or LEAST_STEP where that is more; 2 % for the
-    roundings of step and quotient, each 2^-24 of up to 32767 steps.
+    An integer table is off by half a step per lookup, 8 * 3/2 lookups per group. The step is the
+    largest sum of four magnitudes / `largest`, but at least LEAST_STEP. 2 % cover the rounding of
+    step and quotient, each 2^-24 of up to 32767 steps.
     """
     k = a.shape[1]
     _, scales, mins = q4nx.unpack(blocks, n, k)

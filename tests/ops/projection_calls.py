@@ -29,18 +29,18 @@ TYPE_NAMES = {FLOAT32: "FLOAT", FLOAT16: "FLOAT16", BFLOAT16: "BFLOAT16"}
 
 @dataclass(frozen=True)
 class Weights:
-    """Inputs of a MatMulNBits with 4 or 2 bits, and the same as Q4NX or Q2NX.
+    """Inputs of a MatMulNBits with 4 or 2 bits, and the same weights as Q4NX or Q2NX.
 
     Attributes:
         n: out-features.
         k: in-features.
         block_size: in-features that share a scale.
-        bits: of a code.
+        bits: bits of a code.
         b: (N, ceil(K / block_size), block_size * bits / 8) uint8.
         scales: (N, ceil(K / block_size)).
         zero_points: packed or of the scales' type, or None.
-        dequantised: (N, K) float64, what MatMulNBits means.
-        q4nx: (ceil(N / 32), ceil(K / 256), 5120, of 2 bits 3072) uint8.
+        dequantised: (N, K) float64, the weights that MatMulNBits stands for.
+        q4nx: (ceil(N / 32), ceil(K / 256), 5120, or 3072 for 2 bits) uint8.
     """
 
     n: int
@@ -66,8 +66,8 @@ def make_weights(
     seed: int = 0,
 ) -> Weights:
     """Random weights. `exact` ones have scales that are powers of two, so that Q4NX's bfloat16
-    scales and mins hold them without loss, and each weight as well. Zero points are packed, or with
-    "float" of the scales' type, multiples of 1/4."""
+    scales and mins, and each weight, are exact. Zero points are packed, or with "float" multiples
+    of 1/4 in the scales' type."""
     rng = np.random.default_rng([seed, n, k, block_size])
     blocks = -(-k // block_size)
     codes = rng.integers(0, 2**bits, (n, blocks * block_size), dtype=np.uint8)
@@ -142,13 +142,14 @@ def matmul_nbits(
 
 
 def activations(*shape: int, dtype: np.dtype[Any] = FLOAT32, exact: bool = False) -> Array:
-    """Random ones; `exact` ones are bfloat16 values."""
+    """Random activations; `exact` ones are bfloat16 values."""
     a = np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
     return (a.astype(ml_dtypes.bfloat16) if exact else a).astype(np.float32).astype(dtype)
 
 
 def magnitudes(w: Weights, a: Array) -> Array:
-    """Sums of |a| (|scale| code + |min|): what rounding errors of a float32 sum are relative to."""
+    """Sums of |a| (|scale| code + |min|): rounding errors of a float32 sum are relative to
+    these."""
     codes, scales, mins = q4nx.unpack(w.q4nx, w.n, w.k)
     scale, low = (
         np.repeat(np.abs(x.astype(np.float64)), 32, axis=1)[:, : w.k] for x in (scales, mins)
@@ -158,7 +159,7 @@ def magnitudes(w: Weights, a: Array) -> Array:
 
 
 def float32_sum_error(w: Weights, a: Array) -> Array:
-    """Worst error of K additions and a few products in float32, in any order."""
+    """The worst error of K additions and a few products in float32, in any order."""
     return (w.k + 8) * 2**-24 * magnitudes(w, a)
 
 
@@ -168,6 +169,6 @@ def assert_within(actual: Array, expected: Array, bound: Array | float) -> None:
     y, x = actual.astype(np.float64), expected.astype(np.float64)
     assert y.shape == x.shape
     error, allowed = np.abs(y - x), bound + roundoff * np.abs(x)
-    # Subnormal float16 results have an absolute step.
+    # Subnormal float16 results have a fixed step.
     allowed = allowed + (2.0**-24 if actual.dtype == FLOAT16 else 0)
     assert (error <= allowed).all(), (error - allowed).max()

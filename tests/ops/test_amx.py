@@ -1,6 +1,6 @@
-"""AMX, Intel's tiles: the stand-in of its instructions, and the kernels on it.
+"""Intel's AMX tiles: the stand-in for their instructions, and the kernels on it.
 
-test_kernels.py has what holds for the kernels of every instruction set, these among them.
+test_kernels.py tests the kernels of every instruction set, these among them.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def test_any_number_of_rows_is_the_product_of_the_portable_kernels(isa: str, k: 
     most = _native.project(a, blocks, n, "bf16", isa)
     expected = _native.project(a, blocks, n, "bf16", "portable")
     weights = np.abs(_native.project(np.eye(k, dtype=np.float32), blocks, n, "bf16", "portable"))
-    # Two sums of k products in float32, in orders of their own, each within k + 2 roundings.
+    # Two sums of k products in float32, in different orders, each within k + 2 roundings.
     bound = 2 * (k + 2) * U * (np.abs(a) * (1 + 2.0**-8) @ weights)
     assert (np.abs(most - expected) <= bound).all()
     for rows in range(1, 33):  # a row does not depend on its tile
@@ -134,7 +134,7 @@ def test_rows_beyond_what_l2_holds_are_the_same_rows(isa: str, rows: int, k: int
 
 
 def test_sessions_on_the_stand_in_give_the_same_on_any_thread() -> None:
-    """Tiles belong to a thread, and those of ONNX Runtime's pool are anyone's."""
+    """Tiles belong to a thread, and the threads of ONNX Runtime's pool serve any session."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
          "-k", "number_of_threads or side_by_side",
@@ -166,7 +166,7 @@ def test_amx_that_is_asked_for_in_vain_is_refused_with_the_reason() -> None:
     reason="for CPUs with AVX-512 BF16 and without AMX",
 )
 def test_compiled_tile_instructions_do_what_the_stand_in_does(project: Project) -> None:
-    """A CPU without AMX traps on each, and the program does in its stead what the manual says."""
+    """A CPU without AMX traps on each, and the program does what the manual says instead."""
     done = subprocess.run(
         [project.build("amx_trap_test")], capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""aie.Cast and aie.Gather, which move numbers, against numpy and ONNX Runtime's operators."""
+"""aie.Cast and aie.Gather, which move numbers, compared with numpy and ONNX Runtime's operators."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ N, K = 70, 97
 
 
 def numbers(dtype: np.dtype[Any], *shape: int) -> Array:
-    """Of all magnitudes, with what is between two numbers of 16 bits."""
+    """Numbers of all magnitudes, also between two 16-bit numbers."""
     rng = np.random.default_rng([*shape, dtype.itemsize])
     x = rng.standard_normal(shape) * 10.0 ** rng.integers(-9, 6, shape)
     with np.errstate(over="ignore"):
@@ -43,7 +43,7 @@ def test_casts(dtype: np.dtype[Any], to: np.dtype[Any], shape: tuple[int, ...]) 
 def test_casts_as_onnx_runtime_does(dtype: np.dtype[Any], to: np.dtype[Any]) -> None:
     a = np.concatenate([numbers(dtype, 500), np.array([np.inf, -np.inf, np.nan, -0.0], dtype)])
     theirs = standard("Cast", {"A": a}, {"Y": to}, to=ONNX_TYPES[to])["Y"]
-    # As float32: numpy takes no two bfloat16 NaN for the same.
+    # As float32, because numpy never considers two bfloat16 NaNs equal.
     ours = cast(a, to)
     np.testing.assert_array_equal(ours.astype(np.float32), theirs.astype(np.float32))
 

@@ -1,5 +1,5 @@
-"""Writing EPContext models: several sessions at once, models that ONNX Runtime cannot write, nodes
-of several files."""
+"""Writing EPContext models: several sessions at once, models that ONNX Runtime cannot write, and
+nodes of several files."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def projection(seed: int = 0) -> bytes:
 
 
 def write(model: bytes, context: Path) -> str:
-    """Empty, or why it was not written."""
+    """Writes a context model; returns an empty string, or why it was not written."""
     try:
         session(model, context)
     except Exception as error:
@@ -72,7 +72,8 @@ CONFLICT = ("is being written by another session", "exists already")
 
 
 def check_written(model: bytes, context: Path, said: list[str]) -> None:
-    """Some session wrote a model that runs, the others say that they did not."""
+    """Checks that some session wrote a model that runs, and that the others report that they did
+    not."""
     assert "" in said
     for error in said:
         assert not error or any(reason in error for reason in CONFLICT), error
@@ -161,7 +162,7 @@ def test_each_node_reads_the_file_that_it_names(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bytes_", [False, True])
 def test_compiling_keeps_the_weights(bytes_: bool, tmp_path: Path) -> None:
-    """ONNX Runtime's ModelCompiler opens no session that one could run."""
+    """ONNX Runtime's ModelCompiler does not open a session that could run."""
     (tmp_path / "model.onnx").write_bytes(projection())
     context = tmp_path / "ctx.onnx"
     given = options()
@@ -177,7 +178,7 @@ def test_compiling_keeps_the_weights(bytes_: bool, tmp_path: Path) -> None:
 
 
 def rotation_by_length(rows: int, initializers: bool) -> bytes:
-    """Attention whose tables of rotary embeddings come out of an If, as Phi-3's do."""
+    """Attention whose rotary embedding tables come out of an If, as in Phi-3."""
     dim, heads = 32, 2
 
     def branch(name: str) -> onnx.GraphProto:
@@ -238,7 +239,7 @@ def test_tensors_in_branches_are_a_reason_and_leave_nothing(
 
 
 def test_what_is_written_of_a_model_with_small_constants_in_branches_opens(tmp_path: Path) -> None:
-    """ONNX Runtime before 1.31 writes them twice, and opens no such model."""
+    """ONNX Runtime before 1.31 writes them twice, and cannot open such a model."""
     said = write(rotation_by_length(1, False), tmp_path / "ctx.onnx")
     assert ("holds a tensor of 64 bytes, and ONNX Runtime 1." in said) == (ORT_VERSION < (1, 31))
     if said:
@@ -248,7 +249,7 @@ def test_what_is_written_of_a_model_with_small_constants_in_branches_opens(tmp_p
 
 
 def test_a_model_that_onnxruntime_then_cannot_write_leaves_nothing(tmp_path: Path) -> None:
-    """It refuses initializers of branches, even small ones, when it copies the graph."""
+    """When it copies the graph, it refuses initializers of branches, even small ones."""
     context = tmp_path / "ctx.onnx"
     if not write(rotation_by_length(1, True), context):
         pytest.skip("this ONNX Runtime writes it")
@@ -256,7 +257,7 @@ def test_a_model_that_onnxruntime_then_cannot_write_leaves_nothing(tmp_path: Pat
 
 
 def test_nodes_of_a_branch_and_of_the_graph_are_not_mixed(tmp_path: Path) -> None:
-    """ONNX Runtime compiles them apart, for one context model."""
+    """ONNX Runtime compiles them separately, for one context model."""
     w = make_weights(N, K)
     given = {"K": K, "N": N, "bits": 4, "block_size": 32, "domain": "com.microsoft"}
 

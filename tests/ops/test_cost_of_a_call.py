@@ -1,5 +1,5 @@
-"""A call of an op costs what it computes: no memory is asked for, no threads are called for little
-work, constants are read when a session opens."""
+"""A call of an op costs only what it computes: it allocates no memory, calls no threads for little
+work, and reads constants when a session opens."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOT_PRELOADED = pytest.mark.skipif("LD_PRELOAD" in os.environ, reason="a sanitiz
 
 
 def allocations(project: Project, program: str, *arguments: str | Path) -> tuple[int, int]:
-    """How often the library asked for memory: first, and when buffers were there."""
+    """How often the library allocated memory: in the first call, and once it had buffers."""
     calls = HERE / "calls"
     done = subprocess.run(
         [sys.executable, "-P", calls / program, *arguments],
@@ -46,7 +46,7 @@ def allocations(project: Project, program: str, *arguments: str | Path) -> tuple
 def test_a_token_asks_for_no_memory(door: str, project: Project, tmp_path: Path) -> None:
     model = ort_aie_ep.compile(DEMO, tmp_path / "model").path if door == "compiled" else DEMO
     prompt, tokens = allocations(project, "decode.py", model, door)
-    assert prompt > 0  # its buffers: the counter counts
+    assert prompt > 0  # its buffers: proves that the counter counts
     assert tokens == 0
 
 
@@ -91,8 +91,8 @@ def test_little_work_is_done_without_other_threads(project: Project) -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_an_initializer_that_a_caller_may_replace_is_no_constant() -> None:
-    """One that is a graph input as well: its value is that of the call."""
+def test_an_initializer_that_a_caller_may_replace_is_not_a_constant() -> None:
+    """It is a graph input as well: each call may give its value."""
     rng = np.random.default_rng(7)
     a, weights = activations(1, 256), make_weights(64, 256)
     biases = [rng.standard_normal(64).astype(np.float32) for _ in range(2)]

@@ -1,5 +1,5 @@
-"""Models whose sizes lie: 64-bit products that wrap, negative numbers, files that are none. Each is
-refused in words, wherever it comes in; a process of its own shows that nothing crashes."""
+"""Models whose sizes lie: 64-bit products that wrap, negative numbers, paths that are not files.
+Each is refused with an error, wherever it enters; a separate process shows that nothing crashes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def matmul_nbits(
 @pytest.mark.parametrize(
     ("n", "k"),
     [
-        (2**60 + 1, 512),  # N * 256 bytes of codes and N * 16 scales wrap to those of one
+        (2**60 + 1, 512),  # N * 256 bytes of codes and N * 16 scales wrap to the sizes for N = 1
         (2**59 + 1, 512),
         (MOST, 512),
         (1, 2**62 + 512),  # K / 2 bytes do not wrap, K scales of 4 bytes do
@@ -55,7 +55,7 @@ def test_a_projection_whose_bytes_wrap_is_refused(n: int, k: int, tmp_path: Path
 
 @needs_provider
 def test_zero_points_that_are_as_long_as_the_scales_but_bytes_are_refused(tmp_path: Path) -> None:
-    """uint8 zero points stand two in a byte; these are as long as one in float would be."""
+    """uint8 zero points are packed two to a byte; these have the length of float ones."""
     model = matmul_nbits(1, 512, np.zeros((1, 16, 16), np.uint8), np.ones(16, FLOAT32),
                          np.zeros(64, np.uint8))  # fmt: skip
     assert opened(model, tmp_path, "provider", {"A": np.zeros((1, 512), FLOAT32)}) != "ran"
@@ -117,7 +117,7 @@ def test_attention_with_impossible_numbers_of_heads_is_refused(
 
 
 def context_model(folder: Path) -> Path:
-    """A context model of the test Llama, written by a process that has ended."""
+    """A context model of the test Llama, written by a process that has since ended."""
     code = f"""
 import sys, onnxruntime
 onnxruntime.register_execution_provider_library("AieExecutionProvider", sys.argv[1])
@@ -160,7 +160,7 @@ def feeds_of(context: Path) -> dict[str, Array]:
 
 
 def set_line(before: str, line: str) -> Any:
-    """Changes the first line that is so."""
+    """Changes the first line that matches."""
 
     def change(text: str) -> str:
         changed_text, times = re.subn(rf"^{before}$", line, text, count=1, flags=re.MULTILINE)
@@ -210,7 +210,7 @@ TABLE = r"constant 1 \d+ 16384 256 16"
         (set_line(TABLE, "constant 1 4096 64 4 99999999999999999999"), "is not a line of a recipe"),
         (set_line("int num_heads .*", f"int num_heads {(2**64 + 8) // 3}"),
          "attribute num_heads of FlowAttention '.*' is 6148914691236517208, expected 1 to"),
-        # Constants that others are made for.
+        # Constants that belong to other inputs.
         (set_line(TABLE, "constant 1 4096 64 4 4"), "input sin_cache must be"),
         (set_line("constant 2 .*", "constant 1 4096 5120 1280"), "input W must be"),
         (set_line("inputs 7", f"inputs {2**31 - 1}"), "recipe of a plan"),
@@ -226,7 +226,7 @@ def test_a_recipe_that_names_other_sizes_is_refused(
 
 @needs_provider
 def test_the_recipe_as_it_was_written_runs(context: Path) -> None:
-    """What the other tests change is good before."""
+    """The recipe that the other tests change is good as written."""
     assert opened(context, context.parent, "provider", feeds_of(context)) == "ran"
 
 
@@ -268,7 +268,7 @@ def test_python_refuses_sizes_that_wrap() -> None:
 
 
 def test_python_refuses_a_matrix_whose_blocks_wrap() -> None:
-    """A view of one value that says it has 2^60 of them."""
+    """A view of one value that claims to have 2^60 of them."""
     weights = np.broadcast_to(np.float32(1), (2**30, 2**30))
     with pytest.raises((ValueError, MemoryError)):
         _native.quantize(weights)
@@ -306,5 +306,5 @@ def test_an_embedding_of_another_type_is_not_compared_with_the_projection(tmp_pa
     )
     feeds = {"A": np.ones((1, k), FLOAT32), "ids": np.zeros(1, np.int64)}
     said = opened(model_of(graph).SerializeToString(), tmp_path, "provider", feeds)
-    # Whatever ONNX Runtime thinks of scales that are twice as many as the data needs.
+    # Whatever ONNX Runtime does with twice as many scales as the data needs.
     assert said == "ran" or said.startswith("[ONNXRuntimeError]")

@@ -1,4 +1,4 @@
-"""aie.Add, aie.Mul and aie.Activation against numpy and ONNX Runtime's operators."""
+"""aie.Add, aie.Mul and aie.Activation, compared with numpy and ONNX Runtime's operators."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def operand(*shape: int, dtype: np.dtype[Any]) -> Array:
 
 
 def exact(op_type: str, a: Array, b: Array) -> Array:
-    """In float32, rounded once to the type."""
+    """The result in float32, rounded once to the type."""
     y: Array = NUMPY[op_type](a.astype(np.float32), b.astype(np.float32)).astype(a.dtype)
     return y
 
@@ -147,7 +147,7 @@ def test_as_onnx_runtime_does(
 ) -> None:
     a = (3 * operand(3, 700, dtype=FLOAT32)).astype(np.float32)
     theirs = standard(op_type, {"A": a}, {"Y": FLOAT32}, domain, **attributes)["Y"]
-    # ONNX Runtime has erf, tanh and the logistic function to a few roundings of 1.
+    # ONNX Runtime computes erf, tanh and the logistic function to a few roundings of 1.
     _, bound = reference(function, a)
     bound = bound + 16 * U * (1 if function == "sigmoid" else np.abs(a))
     assert_within(activate(function, a), theirs, bound)
@@ -157,7 +157,7 @@ def test_as_onnx_runtime_does(
 @pytest.mark.parametrize("rows", [1, 5, 90])
 @pytest.mark.parametrize("level", [0, 4])
 def test_a_gated_mlp_has_the_same_gate(function: str, rows: int, level: int) -> None:
-    """The same bits: a graph may be cut between its products and its gate."""
+    """Bit for bit, because a graph may be cut between its products and its gate."""
     gate, up = (make_weights(96, 320, seed=seed) for seed in (1, 2))
     a, skip = activations(rows, 320), activations(rows + 1, 320)[1:]
     weight = activations(320)

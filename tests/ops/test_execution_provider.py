@@ -1,4 +1,4 @@
-"""AieExecutionProvider on models as they come from the builder."""
+"""AieExecutionProvider on models as the builder writes them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def session(
 
 
 def assigned(open_session_: onnxruntime.InferenceSession) -> Counter[str]:
-    """Operators that the provider got."""
+    """Operators that the provider received."""
     return Counter(
         node.op_type
         for part in open_session_.get_provider_graph_assignment_info()
@@ -155,13 +155,13 @@ def test_whole_float16_models_equal_their_compilation(name: str, tmp_path: Path)
         np.testing.assert_array_equal(ours.forward(part), theirs.forward(part))
 
 
-# What has weights or a cache; others are taken because they stand between such.
+# Operators with weights or a cache; others are claimed because they are between these.
 OPS = {
     f"com.microsoft.{op}" for op in ("MatMulNBits", "GroupQueryAttention", "GatherBlockQuantized")
 }
-# What makes seqlens_k of the mask; nodes of these types stand nowhere else in MODELS.
+# The nodes that compute seqlens_k from the mask; MODELS have no other nodes of these types.
 LENGTHS = {"Cast", "Gather", "ReduceSum", "Shape", "Sub"}
-# Of Phi, which is none of an RMS norm.
+# Phi's norms, which are not RMS norms.
 NO_STEPS = {"LayerNormalization", "com.microsoft.SkipLayerNormalization"}
 
 
@@ -176,7 +176,7 @@ def test_both_doors_claim_the_same_nodes(name: str) -> None:
     assert {(n.becomes != "", n.provider) for n in nodes if n.provider} == {
         (True, CLAIMS), (False, LEAVES)
     }  # fmt: skip
-    # Of what ONNX Runtime did not fold, the rest is claimed too.
+    # The rest is claimed too, except what ONNX Runtime folded.
     left = {n.op for n in nodes if n.provider == LEAVES}
     assert left == LENGTHS | (NO_STEPS if name == "phi" else set())
     claimed = assigned(session(str(DATA / name / "model.onnx")))
@@ -187,8 +187,8 @@ LEVELS = onnxruntime.GraphOptimizationLevel
 
 
 def recipes(model: Path) -> list[str]:
-    """Of its aie.Plan or EPContext nodes. Of constants, which the former have as inputs, EPContext
-    nodes say more; that is left out."""
+    """The recipes of its aie.Plan or EPContext nodes. EPContext nodes say more about constants,
+    which aie.Plan nodes have as inputs; that is left out."""
     attributes = [a for n in onnx.load(model, load_external_data=False).graph.node
                   for a in n.attribute if a.name in ("recipe", "notes")]  # fmt: skip
     return [re.sub(r"^(inputs|constant) .*\n", "", a.s.decode(), flags=re.M) for a in attributes]
@@ -216,7 +216,7 @@ def assert_same_plans(source: Path, work: Path, count: int, **options: Any) -> N
 
 
 def to_two_bits(model: ir.Model) -> None:
-    """Other weights, of as many rows."""
+    """Different weights with as many rows."""
     rng = np.random.default_rng(5)
     for node in model.graph:
         if node.op_type != "MatMulNBits":
@@ -232,7 +232,7 @@ def to_two_bits(model: ir.Model) -> None:
 
 
 def set_on(op_type: str, *given: ir.Attr) -> Callable[[ir.Model], None]:
-    """Gives nodes of an operator attributes."""
+    """Gives attributes to an operator's nodes."""
 
     def change(model: ir.Model) -> None:
         for node in model.graph:
@@ -270,7 +270,7 @@ def test_both_doors_make_the_same_plan_of_what_the_builder_does_not_write(
 
 @pytest.mark.parametrize("name", ["gemma3", "llama", "phi3", "qwen3"])
 def test_fixed_dimensions_change_neither_plan_nor_result(name: str, tmp_path: Path) -> None:
-    """As add_free_dimension_override gives them, for a session that decodes alone."""
+    """As add_free_dimension_override sets them, for a session that only decodes."""
     source = find_model(DATA / name)
     fixed = {"batch_size": 1, "sequence_length": 1}
     assert_same_plans(DATA / name, tmp_path, 1, fixed=fixed)
@@ -343,7 +343,7 @@ def test_numerics_are_a_provider_option() -> None:
 
 
 def two_projections(w: Weights, a: Array) -> bytes:
-    """Y by 4 bits, Z by 8, of the same input."""
+    """Y by 4 bits and Z by 8, from the same input."""
     rng = np.random.default_rng(0)
     codes = rng.integers(0, 256, (w.n, w.k // 32, 32), np.uint8)
     nodes = [
@@ -409,14 +409,14 @@ def assert_left(model: bytes, reason: str, capfd: pytest.CaptureFixture[str]) ->
     options = session_options()
     options.log_severity_level = 1
     options.add_provider_for_devices(devices()[:1], {})
-    # The CPU EP, which gets it then, refuses it or not, by ONNX Runtime's version.
+    # The node then goes to the CPU EP, which refuses it in some versions of ONNX Runtime.
     with contextlib.suppress(Exception):
         onnxruntime.InferenceSession(model, options, enable_fallback=False)
     assert f"'the_node' stays on another execution provider: {reason}" in capfd.readouterr().err
 
 
 def test_blocked_weights_are_left_with_their_reason(capfd: pytest.CaptureFixture[str]) -> None:
-    """ONNX Runtime makes a MatMulNBits of the pair, but only when it has asked the provider."""
+    """ONNX Runtime makes a MatMulNBits of the pair, but only after it has asked the provider."""
     codes = helper.make_tensor("codes", TensorProto.INT4, (64, 32), np.zeros(64 * 32, np.int8))
     scales = onnx_tensor("scales", np.ones((2, 32), np.float32))
     nodes = [
@@ -439,7 +439,7 @@ def test_blocked_weights_are_left_with_their_reason(capfd: pytest.CaptureFixture
 
 
 def mapped(path: Path) -> bool:
-    """Whether this process has a file in its memory."""
+    """Whether this process has a file mapped into its memory."""
     return any(
         line.endswith(f" {path}") for line in Path("/proc/self/maps").read_text().split("\n")
     )
@@ -570,7 +570,7 @@ def test_nodes_of_a_branch_are_taken_where_their_weights_are_seen(
     actual = run(ours, {"A": a, "on": np.array(True)})["Y"]
     if not external:
         np.testing.assert_array_equal(actual, expected)
-    else:  # ONNX Runtime's own; both are float32 products of weights whose scales are bfloat16 here
+    else:  # ONNX Runtime's own; here both are float32 products of weights with bfloat16 scales
         assert np.linalg.norm(actual - expected) <= 0.03 * np.linalg.norm(expected)
     np.testing.assert_array_equal(run(ours, {"A": a, "on": np.array(False)})["Y"], -a)
 
@@ -601,7 +601,7 @@ def test_threads_share_a_session() -> None:
 
 
 def test_threads_share_a_region() -> None:
-    """Each has temporaries of its own, and caches of its own."""
+    """Each has its own temporaries and its own caches."""
     folder = find_model(DATA / "qwen3")
     ours = session(str(folder.model))
     tokens = np.random.default_rng(3).integers(3, 400, (3, 24))
@@ -620,7 +620,7 @@ def test_threads_share_a_region() -> None:
 
 
 def test_both_doors_in_one_session() -> None:
-    """A compiled model needs no registered custom ops where the provider is there."""
+    """A compiled model needs no registered custom ops if the provider is there."""
     w, a = make_weights(40, 320), activations(3, 320)
     model = q4nx_model(w, a)
     expected = run(open_session(model), {"A": a})["Y"]

@@ -1,7 +1,7 @@
 """Projections of a few rows: tokens of a draft, sequences of a small batch.
 
-Each row goes the way of a row alone, so that a token does not depend on its company. What a row
-alone gives is compared with numpy in test_kernels.py and test_lookup_kernels.py.
+Each row is computed like a single row, so that a token does not depend on the other rows.
+test_kernels.py and test_lookup_kernels.py compare single rows with numpy.
 """
 
 from __future__ import annotations

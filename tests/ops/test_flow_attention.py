@@ -1,4 +1,4 @@
-"""aie.FlowAttention against a numpy reference and ONNX Runtime's own GroupQueryAttention."""
+"""aie.FlowAttention, compared with a numpy reference and ONNX Runtime's own GroupQueryAttention."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def test_norm_weights_of_queries_and_keys(
 @pytest.mark.parametrize("past", [510, 511, 512, 640, 1023, 1024, 1600, 2200])
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16])
 def test_one_token_after_a_long_context(past: int, dtype: np.dtype[Any]) -> None:
-    """Long enough for keys to be split among tasks, whose results are merged."""
+    """Long enough that keys are split among tasks, whose results are merged."""
     a = attributes(do_rotary=1)
     check(a, random_inputs(a, 1, lengths=(past + 1,), capacity=2300, dtype=dtype))
 
@@ -283,7 +283,7 @@ def test_one_token_after_a_long_context_with(others: dict[str, Any]) -> None:
 def test_a_few_tokens_after_a_long_context(
     sequence: int, dtype: np.dtype[Any], others: dict[str, Any]
 ) -> None:
-    """Drafted tokens: keys are split among tasks as those of one token are."""
+    """Drafted tokens: keys are split among tasks as for one token."""
     a = attributes(do_rotary=1, **others)
     check(a, random_inputs(a, sequence, lengths=(1700 + sequence, 900), capacity=1800, dtype=dtype))
 
@@ -291,7 +291,7 @@ def test_a_few_tokens_after_a_long_context(
 def test_a_sink_joins_merged_splits_once() -> None:
     a = attributes()
     inputs = random_inputs(a, 1, lengths=(1700,))
-    # About as heavy as all keys together, so that a second count would show.
+    # About as heavy as all keys together, so that counting it twice would show.
     inputs["head_sink"] = np.full(a.num_heads, 9.0, np.float32)
     check(a, inputs)
 

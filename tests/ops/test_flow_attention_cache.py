@@ -1,4 +1,4 @@
-"""The KV cache of aie.FlowAttention: shared or apart, of any length, whole or a window."""
+"""The KV cache of aie.FlowAttention: shared or separate, of any length, whole or a window."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_present_apart_grows_to_the_total() -> None:
 def in_one_buffer(
     model: bytes, inputs: dict[str, Any], past_rows: int, present_rows: int
 ) -> np.ndarray[Any, Any]:
-    """The output, where past and present of different capacity start at one address."""
+    """The output when past and present, with different capacities, start at one address."""
     session = open_session(model)
     binding = session.io_binding()
     buffers = []  # that live until the call is done
@@ -65,7 +65,8 @@ def in_one_buffer(
 
 
 def test_a_present_of_another_capacity_in_the_pasts_buffer_is_refused() -> None:
-    """Its rows stand elsewhere. ONNX Runtime's own operator reads what it has written over."""
+    """Its rows are in other places. ONNX Runtime's own operator reads rows that it has
+    overwritten."""
     a = attributes()
     inputs = random_inputs(a, 1, lengths=(13,), capacity=12)
     message = "past_key and output present_key share memory, but hold 12 and 13 rows"
@@ -74,7 +75,7 @@ def test_a_present_of_another_capacity_in_the_pasts_buffer_is_refused() -> None:
 
 
 def test_one_head_may_grow_in_the_pasts_buffer() -> None:
-    """Where it stands does not depend on the capacity."""
+    """Its position does not depend on the capacity."""
     a = attributes(num_heads=2, kv_num_heads=1)
     inputs = random_inputs(a, 1, lengths=(13,), capacity=12)
     expected = run(open_session(model_of(a, inputs)), inputs)["output"]

@@ -1,4 +1,4 @@
-"""aie.FlowAttention on bad values, wrong inputs and wrong attributes; shapes that it infers."""
+"""aie.FlowAttention with bad values, wrong inputs and wrong attributes; shapes that it infers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_bad_key_or_value_reaches_the_queries_that_see_it(
     output, before = bad["output"], clean["output"]
     assert output is not None
     assert before is not None
-    if name == "value":  # keys may drown in the soft cap or get no weight, a value cannot
+    if name == "value":  # the soft cap or a weight of 0 may hide a key, but not a value
         channels = [3, 32 + 3]
         assert not np.isfinite(output[1, 40:, channels]).any()
     elif np.isnan(poison):
@@ -75,7 +75,7 @@ def test_a_bad_key_or_value_reaches_the_queries_that_see_it(
 
 @pytest.mark.parametrize(("first", "end"), [(0, 512), (512, 1024), (1024, 1599), (300, 301)])
 def test_keys_that_are_nan_reach_a_token_whichever_thread_meets_them(first: int, end: int) -> None:
-    """A token's keys are split into parts, of which one may have scores of NaN alone."""
+    """A token's keys are split into parts, and one part may have only NaN scores."""
     a = attributes()
     inputs = random_inputs(a, 1, lengths=(1600,), capacity=1600)
     past = inputs["past_key"]
@@ -110,7 +110,7 @@ def resized(array: Array | None, shape: tuple[int, ...]) -> Array:
 
 @dataclass(frozen=True)
 class Wrong:
-    """A change of good inputs, (1, 1, 40 channels of past) and the text of the error."""
+    """A change to good inputs, (1, 1, 40 channels of past), and the text of the error."""
 
     change: dict[str, Any]
     message: str

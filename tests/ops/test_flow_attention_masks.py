@@ -58,7 +58,7 @@ def check_mask(
     threads: int = 2,
     config: dict[str, str] | None = None,
 ) -> Array:
-    """Compares with the reference; rows that see no key must be exactly zero."""
+    """Compares with the reference; rows that see no keys must be exactly zero."""
     inputs = inputs | {"attention_mask": mask}
     expected = reference(a, inputs)
     session = open_session(model_of(a, inputs), threads=threads, config=config)
@@ -175,7 +175,8 @@ def test_masks_of_prompts_in_pieces(dtype: np.dtype[Any], window: int) -> None:
 
 @pytest.mark.parametrize("windowed", [0, 1])
 def test_masks_of_calls_with_lengths(windowed: int) -> None:
-    """As GroupQueryAttention positions them: padding after a row's tokens, and a shared cache."""
+    """Tokens have GroupQueryAttention's positions: padding after a row's tokens, and a shared
+    cache."""
     a = attributes(do_rotary=1, local_window_size=20, sliding_window_cache=windowed)
     rng = np.random.default_rng(12)
     for sequence, lengths in ((30, (30, 3, 17)), (1, (60, 13, 1)), (9, (60, 33, 21))):

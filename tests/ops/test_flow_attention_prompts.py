@@ -1,7 +1,7 @@
 """Prompts of aie.FlowAttention on 16-bit caches: products in bfloat16 where the CPU has them.
 
-The reference rounds queries, keys and values as the kernels do, so that bounds are of what is left
-(`attention_calls.compare`).
+The reference rounds queries, keys and values as the kernels do, so the bounds cover only the
+remaining errors (`attention_calls.compare`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from attention_calls import (
 from op_models import BFLOAT16, FLOAT16, FLOAT32
 
 CACHES = pytest.mark.parametrize("cache", [FLOAT16, BFLOAT16])
-# Rows of a block, of a tile and keys of a chunk are 24, 240 and 256.
+# A block has 24 rows, a tile 240 rows and a chunk 256 keys.
 LENGTHS = pytest.mark.parametrize(
     ("sequence", "past"), [(8, 0), (33, 0), (20, 50), (130, 255), (300, 0), (2, 700), (64, 449)]
 )
@@ -155,8 +155,8 @@ def test_later_rows_of_the_cache_do_not_matter(cache: np.dtype[Any]) -> None:
 
 @CACHES
 def test_the_mean_of_equal_values_is_the_value(cache: np.dtype[Any]) -> None:
-    # Sums are those of the rounded numerators, so that weights add up to one: what is left is one
-    # float32 rounding per key of the sum and of the products, and two of the quotient.
+    # Sums add the rounded numerators, so weights add up to one. What remains is one float32
+    # rounding per key in the sum and in the products, and two in the quotient.
     a = attributes()
     inputs = prompt(a, 300, 0, cache, packed=False)
     value = inputs["value"]

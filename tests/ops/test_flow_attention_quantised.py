@@ -1,4 +1,5 @@
-"""A KV cache of 8 or 4 bits in place: the contract of GroupQueryAttention in ONNX Runtime 1.32.
+"""A KV cache of 8 or 4 bits, read in place: the contract of GroupQueryAttention in ONNX Runtime
+1.32.
 
 Codes are compared exactly with ONNX Runtime's own operator, outputs within `attention_calls`'
 bounds: both multiply the same codes in float32, in another order.
@@ -172,7 +173,8 @@ def test_many_steps_in_one_buffer(bits: int, kind: str) -> None:
 
 @BITS
 def test_extreme_scales_and_values(bits: int) -> None:
-    """As ONNX Runtime: a scale of 0 quantises as 1 does and gives zeros, a NaN the largest code."""
+    """As in ONNX Runtime: a scale of 0 quantises like 1 and gives zeros, a NaN gives the largest
+    code."""
     a = quantised(bits)
     inputs = random_inputs(a, 1, lengths=(9,), capacity=16, packed=False)
     for name in ("k_scale", "v_scale"):

@@ -1,7 +1,7 @@
-"""What stands around a projection in its op: the norm and the residual before it, and the gate.
+"""What an op contains besides its projection: the norm and the residual before it, and the gate.
 
-Against numpy in float64. Weights and activations are exact in bfloat16 where no norm is involved;
-with one, the reference rounds what the op rounds.
+Compared with numpy in float64. Without a norm, weights and activations are exact in bfloat16; with
+one, the reference rounds what the op rounds.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from projection_calls import (
 from ort_aie_ep import _native
 from ort_aie_ep.formats import bf16_blocks
 
-# Of weights in Q4NX and in bfloat16.
+# For weights in Q4NX and in bfloat16.
 PROJECTIONS, GATED = ["Q4NXMatMul", "GEMM"], ["Q4NXGatedMLP", "GatedGEMM"]
 EPSILON = 1e-5
 U = 2.0**-24
 
 
 def rms_norm(x: Array, weight: Array, epsilon: float = EPSILON) -> Array:
-    """Along the last dimension, in float64."""
+    """The norm along the last dimension, in float64."""
     x = x.astype(np.float64)
     normed: Array = x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + epsilon)
     return normed * weight.astype(np.float64)
@@ -54,7 +54,7 @@ def fused(
     with_sum: bool = True,
     **attributes: Any,
 ) -> dict[str, Array]:
-    """Runs one op; inputs in its order, `bias` of projections alone."""
+    """Runs one op; inputs in its order, `bias` for projections only."""
     first = next(iter(weights.values()))
     inputs: dict[str, Array | None] = {"A": a}
     for key, w in weights.items():
@@ -71,7 +71,7 @@ def fused(
 
 
 def bfloat16_bound(w: Weights, x: Array) -> Array:
-    """What rounding x to bfloat16 can do to a product, next to the sum's own error.
+    """The error of a product from rounding x to bfloat16, beside the sum's own error.
 
     2.01: the reference's x and the op's differ by float32 roundings before they are rounded.
     """
@@ -142,8 +142,8 @@ def test_a_gated_mlp(
     gate, up = (a.astype(np.float64) @ w.dequantised.T for w in weights.values())
     expected = activate(gate, activation) * up
     # Both activations have slopes of at most 1.13 and are no larger than their argument; the
-    # exponential and the few operations after it are good to a few roundings, the one of the cubic
-    # polynomial growing with |t| <= 90 where sigmoid(t) is not flat.
+    # exponential and the few operations after it add a few roundings. The cubic polynomial's
+    # rounding grows with |t| <= 90 where sigmoid(t) is not flat.
     errors = [float32_sum_error(w, a) for w in weights.values()]
     bound = 1.13 * errors[0] * np.abs(up) + np.abs(activate(gate, activation)) * errors[1]
     assert_within(y, expected, bound + 128 * U * np.abs(gate * up))
@@ -153,7 +153,7 @@ def test_a_gated_mlp(
 @pytest.mark.parametrize("rows", [1, 9])
 @pytest.mark.parametrize("level", [0, 4])
 def test_a_gated_mlp_behind_a_norm(parts: str, op: str, rows: int, level: int) -> None:
-    """The same numbers as its parts give one by one."""
+    """The same numbers as its parts give separately."""
     weights = {f"W_{name}": make_weights(96, 320, seed=i) for i, name in enumerate(["gate", "up"])}
     a, skip, norm_weight = activations(rows, 320), activations(rows + 1, 320)[1:], activations(320)
     got = fused(op, weights, a, norm_weight=norm_weight, skip=skip,

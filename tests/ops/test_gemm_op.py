@@ -1,4 +1,4 @@
-"""aie.GEMM against the product of what it multiplies: operands rounded to bfloat16."""
+"""aie.GEMM, compared with the product of its operands rounded to bfloat16."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def gemm_model(
 
 
 def multiply(w: Array, a: Array, **options: Any) -> Array:
-    """Y of the op."""
+    """The op's Y."""
     return run(open_session(gemm_model(w, a, **options)), {"A": a})["Y"]
 
 
 def product(w: Array, a: Array) -> tuple[Array, Array]:
-    """a . w^T in float64 of operands rounded to bfloat16, and the worst error of it as a sum of K
-    products in float32, in any order: each passes through K additions, and products are exact."""
+    """a . w^T in float64 of operands rounded to bfloat16, and the worst error of that sum of K
+    products in float32, in any order: each product is exact and passes through K additions."""
     rounded = a.astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float64)
     exact = w.astype(np.float64)
     return rounded @ exact.T, w.shape[1] * 2.0**-24 * (np.abs(rounded) @ np.abs(exact).T)
@@ -106,7 +106,7 @@ def test_types_ranks_and_bias(
         expected = expected + bias.astype(np.float64)
         bound = bound + 2.0**-23 * np.abs(bias.astype(np.float64))
     assert_within(multiply(w, a, bias=bias), expected, bound)
-    if bias is not None:  # computed by another node instead of constant
+    if bias is not None:  # computed by another node, not a constant
         session = open_session(gemm_model(w, a, bias=bias, constants=("W",)))
         assert_within(run(session, {"A": a, "bias": bias})["Y"], expected, bound)
 
@@ -186,7 +186,7 @@ def test_weights_of_another_type_are_named() -> None:
         open_session(model)
 
 
-def test_weights_that_are_no_initializer_are_refused() -> None:
+def test_weights_that_are_not_an_initializer_are_refused() -> None:
     with pytest.raises(Exception, match="'the_node': input W must be a constant initializer"):
         open_session(gemm_model(weights(40, 256), activations(1, 256), constants=()))
 

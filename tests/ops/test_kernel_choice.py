@@ -1,5 +1,5 @@
-"""Which kernels a CPU gets: the rules, for CPUs that this machine need not be, what `ort-aie tune`
-has kept, and what forces."""
+"""Which kernels a CPU gets: the rules (also for other CPUs than this machine's), the measurements
+that `ort-aie tune` kept, and the settings that override both."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from ort_aie_ep.runtime.kernels import (
 )
 
 ISAS = ("portable", "avx2", "avx512", "avx512_bf16", "amx")
-# What a whole table takes from others, to which it adds.
+# What a whole table takes over from the tables that it extends.
 BASES = {
     "avx512_bf16": {"avx512"},
     "amx": {"avx512", "avx512_bf16"},
@@ -47,7 +47,7 @@ def variants(chosen: tuple[Chosen, ...]) -> dict[str, str]:
 
 
 def in_process(script: str, **environment: str) -> tuple[Any, str]:
-    """What a script prints as JSON, and stderr: the choice is made once in a process."""
+    """What a script prints as JSON, and stderr. A process makes the choice only once."""
     done = subprocess.run(
         [sys.executable, "-c", script],
         env={k: v for k, v in os.environ.items() if k != "ORT_AIE_ISA"} | environment,
@@ -67,7 +67,7 @@ SHOW_CHOICE = (
 def test_amd_fetches_past_the_caches_and_others_into_l2(isa: str) -> None:
     amd, intel, other = (variants(kernels_by_rule(v, isa)) for v in ("amd", "intel", "other"))
     for role in ONE_ROW:
-        # Of those with dot products of bfloat16 the kernel that has them fetches in the same way.
+        # On CPUs with bfloat16 dot products, the kernel that uses them fetches in the same way.
         fast_bf16 = role == "one row, bf16" and isa == "avx512_bf16"
         assert amd[role] == ("avx512_bf16" if fast_bf16 else "avx512-nta")
         assert intel[role] == other[role] == "avx512-t1-minima"
@@ -166,14 +166,14 @@ def test_variants_of_one_row_give_the_same_bits(variant: str, numerics: str) -> 
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache in which nothing was measured; gives the file that a measurement would be."""
+    """A cache without a measurement; gives the file that a measurement would have."""
     monkeypatch.setenv("ORT_AIE_CACHE", str(tmp_path))
     monkeypatch.delenv("ORT_AIE_ISA", raising=False)
     return Path(_native.kernel_measurement()[0])
 
 
 def another_than_by_rule() -> tuple[str, str]:
-    """A role and a variant of it that the rules do not choose for this CPU."""
+    """A role, and a variant of it that the rules do not choose for this CPU."""
     for one in this_cpu_by_rule():
         for variant in _native.kernel_variants()[one.role]:
             if variant != one.variant:
@@ -267,7 +267,7 @@ def test_what_is_not_a_measurement_is_said_once_and_ignored(
     assert chosen[role][1] == "rule"
 
 
-def test_a_measurement_that_is_no_file_is_not_waited_for(cache: Path) -> None:
+def test_a_measurement_that_is_not_a_file_is_not_waited_for(cache: Path) -> None:
     os.mkfifo(cache)
     assert _native.kernel_measurement()[1:3] == (
         "malformed", "it is not a regular file, or cannot be read"
@@ -324,7 +324,7 @@ def test_tune_keeps_what_it_found_and_doctor_shows_it(cache: Path) -> None:
 def test_tune_ends_at_its_roles(
     cache: Path, monkeypatch: pytest.MonkeyPatch, ends: Callable[[str], dict[str, str]]
 ) -> None:
-    # With weights that measure nothing, but in no time.
+    # With weights too small to measure anything, but fast.
     monkeypatch.setattr(tuning_module, "tune", partial(tune, weights=1))
     result = CliRunner().invoke(app, ["tune", "--seconds", "0.1", "--threads", "1"])
     assert result.exit_code == 0, result.output
@@ -338,7 +338,7 @@ def test_tune_ends_at_its_roles(
 def test_tune_measures_with_as_many_threads_as_sessions_have(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Not with one for each of two that share a core.
+    # Not with one thread for each of two that share a core.
     monkeypatch.setattr(tuning_module, "physical_cores", lambda: 3)
     monkeypatch.setattr(tuning_module, "roles", list)
     assert tune(threads=None, seconds=0.01, weights=1).threads == 3
@@ -354,6 +354,6 @@ def test_doctor_says_why_a_measurement_does_not_count(cache: Path) -> None:
 
 
 def succeeded(*words: str) -> str:
-    """What a command prints, in a process of its own: the choice is made once in each."""
+    """What a command prints, in its own process: each process makes the choice once."""
     command = [sys.executable, "-m", "ort_aie_ep", *words]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -53,7 +53,7 @@ def accumulation_bound(a: Array, blocks: Array, n: int, k: int) -> Array:
 
 
 def quantise_activations(a: Array) -> Array:
-    """Per group of 32 the nearest of 255 int8 steps, ties to even; the values they stand for."""
+    """The values of int8 codes: for each group of 32, the nearest of 255 steps, ties to even."""
     rows, k = a.shape
     padded = np.zeros((rows, -(-k // 32) * 32), np.float32)
     padded[:, :k] = a
@@ -77,8 +77,8 @@ def test_bf16_projection_matches_the_dequantised_product(
     blocks = random_blocks(rng, n, k)
     rounded = to_bfloat16(a)
     weights = q4nx.dequantize(blocks, n, k)
-    # The GEMM's panel holds bfloat16 weights, FusedDQP never stores them. Before they are rounded
-    # they do not depend on fused multiply-add: scale * code has 8 + 4 bits and is exact.
+    # The GEMM's panel holds bfloat16 weights, FusedDQP never stores them. Before rounding they do
+    # not depend on fused multiply-add, because scale * code has 8 + 4 bits and is exact.
     if gemm or rows > _native.most_streamed_rows(4, "bf16", isa):
         weights = to_bfloat16(weights)
     y = _native.project(a, blocks, n, "bf16", isa, gemm=gemm)
@@ -152,7 +152,7 @@ def test_a_gated_projection_is_the_product_of_its_parts(
     t = np.sqrt(8 / np.pi) * (gate + 0.044715 * gate**3) if gelu else gate
     expected = gate / (1 + np.exp(-np.clip(t, -700, None))) * up
     y = _native.project(a, gate_blocks, n, "int8", isa, up=up_blocks, gelu=gelu)
-    # The exponential and four operations, and t's own rounding where sigmoid(t) is not flat:
+    # The exponential and four operations, plus t's own rounding where sigmoid(t) is not flat:
     # |t| sigmoid'(t) < 0.23, a few units of roundoff each.
     assert (np.abs(y - expected) <= 16 * U * np.abs(gate * up)).all()
 
@@ -223,7 +223,7 @@ def test_symmetric_weights_give_the_same_without_their_minima(
     blocks = q4nx.pack(codes, scales, -8 * scales.astype(np.float32))
     y = _native.project(a, blocks, n, numerics, isa, symmetric=True, gemm=gemm)
     with_minima = _native.project(a, blocks, n, numerics, isa, gemm=gemm)
-    # Each is within the bound of the exact result, for the activations that the kernel sees.
+    # Each is within the bound of the exact result for the activations that the kernel sees.
     seen = quantise_activations(a) if numerics == "int8" else a
     bound = 2 * accumulation_bound(seen, blocks, n, k)
     error = np.abs(y - with_minima)
@@ -250,8 +250,8 @@ def exp_error(x: Array) -> Array:
     return (6 + np.abs(x)) * U
 
 
-# (instruction set, kernels, type of the cache): few rows read the cache as it is, many a float32
-# copy, or one in bfloat16 where there are dot products for it.
+# (instruction set, kernels, type of the cache): few rows read the cache as it is; many rows read a
+# float32 copy, or a bfloat16 copy on CPUs with dot products for it.
 ATTENTION_PATHS = [
     (isa, path, cache)
     for isa in ISAS
@@ -265,8 +265,8 @@ ATTENTION_PATHS = [
 
 
 FLOAT_PATHS = [path for path in ATTENTION_PATHS if not path[2].startswith("int")]
-ON_AVX512 = ("avx512", "avx512_bf16", "amx")  # AMX has no kernels for few rows
-# Largest code of a cache of integers, which kernels take as they are: a scale of 1.
+ON_AVX512 = ("avx512", "avx512_bf16", "amx")  # AMX does not have kernels for few rows
+# The largest code of an integer cache, which kernels use unscaled (a scale of 1).
 LARGEST_CODE = {"int8": 127, "int4": 7}
 
 
@@ -317,7 +317,7 @@ def test_attention_chunk_matches_equations(
         bound += softcap * (exp_error(2 * expected / softcap) + 4 * U)
     assert (np.abs(scores - expected) <= bound).all()
 
-    # From here on against the kernel's own scores, so that each bound is of one step.
+    # From here on, compare with the kernel's own scores, so that each bound covers one step.
     shifted = scores.astype(np.float64) - scores.max(axis=1, keepdims=True)
     exps = np.exp(shifted)
     error = exp_error(shifted)
@@ -371,7 +371,7 @@ def test_attention_chunk_propagates_nan_to_its_row(
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_extreme_codes_and_queries_do_not_overflow(isa: str, code: int, sign: int) -> None:
     # Integers of 16 bits, or their sums, would wrap around. All numbers are powers of two or steps
-    # of a query's largest element, so that results are exact but for float32's rounding.
+    # of a query's largest element, so results are exact except for float32's rounding.
     keys, dim = 256, 512
     q = np.full((3, dim), sign * 2.0**20, np.float32)
     k = np.full((keys, dim), code, np.float32)
@@ -459,7 +459,7 @@ def test_every_float16_survives_the_round_trip(isa: str) -> None:
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_float16_rounds_to_nearest_even(isa: str) -> None:
-    # Between each two neighbours: the tie, and one float32 step to either side of it.
+    # For each two neighbours: the tie, and one float32 step to either side of it.
     halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)
     ties = ((halves[:-1].astype(np.float64) + halves[1:]) / 2).astype(np.float32)
     x = np.concatenate([ties, np.nextafter(ties, np.float32(0)), np.nextafter(ties, np.inf)])
@@ -471,7 +471,8 @@ def test_float16_rounds_to_nearest_even(isa: str) -> None:
 def test_float16_limits(isa: str) -> None:
     x = np.array(
         [
-            *(65504, 65519.996, 65520, 65536, 1e30, np.inf, np.nan),  # the largest, what overflows
+            # The largest number, and numbers that overflow.
+            *(65504, 65519.996, 65520, 65536, 1e30, np.inf, np.nan),
             *(2.0**-14, 2.0**-24, 2.0**-25, 2.0**-25 * 1.0001, 2.0**-26, 1e-45, 0.0),  # subnormals
         ],
         np.float32,
@@ -491,7 +492,7 @@ def test_float16_of_arbitrary_bits_and_lengths(isa: str, count: int) -> None:
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("rows", [1, 4])
 def test_bfloat16_activations_round_to_nearest_even(isa: str, rows: int) -> None:
-    # Weight 1 for the first in-feature alone makes the projection show the rounded activation.
+    # A weight of 1 for only the first in-feature makes the projection show the rounded activation.
     codes = np.zeros((1, 32), np.uint8)
     codes[0, 0] = 1
     blocks = q4nx.pack(codes, np.ones((1, 1), np.float32), np.zeros((1, 1), np.float32))

@@ -56,7 +56,7 @@ def test_lookups_match_the_product(
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_one_code_and_one_activation_meet(isa: str) -> None:
-    """Every kind of place in a block: weights are zeros but for one."""
+    """Every kind of place in a block: all weights but one are zero."""
     scales = np.ones((32, 8), np.float32)
     for row, col, code in [(0, 0, 1), (1, 1, 2), (31, 255, 3), (16, 130, 1), (15, 67, 2)]:
         codes = np.zeros((32, 256), np.uint8)
@@ -123,7 +123,7 @@ def test_symmetric_weights_need_no_minima(isa: str, numerics: str, rows: int) ->
     blocks = symmetric_blocks(rng, 64, 512)
     a = rng.standard_normal((rows, 512)).astype(np.float32)
     plain, symmetric = (_native.project(a, blocks, 64, numerics, isa, s) for s in (False, True))
-    # Twice what roundings may do to either.
+    # Twice the rounding error of either.
     bound = 2 * lookup_error(a, blocks, 64, None)
     assert (np.abs(plain - symmetric) <= bound).all()
 
@@ -154,7 +154,7 @@ def test_activations_of_zeros_and_of_any_magnitude(isa: str, numerics: str) -> N
 def product_and_bound(
     a: Array, blocks: Array, n: int, isa: str, numerics: str
 ) -> tuple[Array, Array, Array]:
-    """The kernel's result, the product, and how far they may be apart."""
+    """The kernel's result, the exact product, and how far apart they may be."""
     x = to_bfloat16(a) if numerics == "bf16" else a
     y = _native.project(a, blocks, n, numerics, isa)
     weights = q4nx.dequantize(blocks, n, a.shape[1]).astype(np.float64)
@@ -183,7 +183,7 @@ def test_huge_activations_are_right_up_to_the_stated_bound_and_never_wrong_above
     isa: str, numerics: str, signs: str
 ) -> None:
     rng = np.random.default_rng(8)
-    # Weights so small that the product itself is finite in float32.
+    # The weights are so small that the product itself is finite in float32.
     blocks = q4nx.quantize(2.0**-16 * rng.standard_normal((40, 320)).astype(np.float32), 2)
     a = np.full((1, 320), 2.0**121, np.float32)  # 2^126 in a group
     if signs == "random":
@@ -236,7 +236,7 @@ def test_a_norm_before_lookups(isa: str) -> None:
 
 
 def made_by(*calls: tuple[Array, Array, str, str]) -> int:
-    """How many rows projections (a, blocks, numerics, isa) make tables of."""
+    """For how many rows the projections (a, blocks, numerics, isa) make tables."""
     before = _native.lookup_tables_made()
     for a, blocks, numerics, isa in calls:
         _native.project(a, blocks, 64, numerics, isa)

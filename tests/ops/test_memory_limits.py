@@ -1,5 +1,5 @@
-"""Memory that runs out in the middle of an operator: a Python exception, on whatever thread it
-happens, and the session goes on when there is memory again."""
+"""Memory that runs out in the middle of an operator gives a Python exception, on whatever thread it
+happens, and the session continues when there is memory again."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from ort_aie_ep.runtime.provider import NAME
 
 Array = npt.NDArray[Any]
 
-# Each limit in a process of its own, forked from one that has imported everything. `when` says what
-# is limited: creating the session, or the first prompt. Prints how many ended in which way; after a
-# failure, the limit is lifted and the same call must succeed.
+# Each limit runs in its own process, forked from one that has imported everything. `when` says what
+# is limited: creating the session, or the first prompt. It prints how many processes ended in which
+# way. After a failure, it lifts the limit, and the same call must succeed.
 LIMITED = f"""
 import collections, json, os, resource, signal, sys, time
 import numpy as np, onnxruntime
 
 library, door, when, model, feeds, *limits = sys.argv[1:]
-# A failed run is logged, and told to telemetry (since 1.31), which logs that it failed. Log lines
-# are written in destructors, where an exception ends the process, and all of that is ONNX Runtime.
+# A failed run is logged, and reported to telemetry (since 1.31), which logs that it failed. Log
+# lines are written in destructors, where an exception ends the process, and all of that is ONNX
+# Runtime.
 onnxruntime.disable_telemetry_events()
 onnxruntime.set_default_logger_severity(4)
 
@@ -38,8 +39,8 @@ def address_space():
         return int(file.read().split()[0]) * resource.getpagesize()
 
 def settle():
-    # A thread of the pool asks for thread-local memory of ONNX Runtime's as it starts, and the
-    # dynamic loader ends the process (127) where there is none: all must sleep before a limit.
+    # A thread of the pool requests thread-local memory for ONNX Runtime as it starts, and the
+    # dynamic loader ends the process (127) if that is missing: all must sleep before a limit.
     def state(thread):
         with open(f"/proc/self/task/{{thread}}/stat") as file:
             return file.read().rsplit(")", 1)[1].split()[0]
@@ -141,7 +142,7 @@ def projection(door: str, level: int) -> bytes:
 LIMITS = range(0, 9 << 20, 384 << 10)
 
 
-# 40 rows are multiplied as weights are read, 64 by weights that are unpacked first.
+# For 40 rows weights are unpacked as they are multiplied, for 64 rows they are unpacked first.
 @pytest.mark.parametrize("rows", [40, 64])
 @pytest.mark.parametrize("level", [0, 4])
 def test_a_prompt_that_does_not_fit_into_memory_is_an_exception(

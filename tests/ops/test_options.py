@@ -1,4 +1,4 @@
-"""Options of a session: by config entry, by environment; and the choice of instruction set."""
+"""Options of a session, by config entry and by environment, and the choice of instruction set."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NUMERICS_NEED_1_24 = pytest.mark.skipif(
 
 
 def numerics_of(w: Weights, a: Array, y: Array) -> str:
-    """Which numerics gave y, told by results of either."""
+    """The numerics that gave y, found by comparing with the results of each."""
     references = {
         "bf16": project(w, a, accuracy_level=0),
         "int8": project(w, a, accuracy_level=4),

@@ -1,4 +1,4 @@
-"""Prompts in chunks: the same results, whatever the chunk."""
+"""Prompts in chunks give the same results, whatever the chunk."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from attention_calls import (
 from op_models import FLOAT16, FLOAT32
 from projection_calls import activations, make_weights, project
 
-# Kernels take 96 rows of a projection at a time, and 120 positions of attention with two heads to a
-# key-value head: chunks are multiples of these, or one of them.
+# Kernels process 96 rows of a projection at a time, and 120 positions of attention with two heads
+# per key-value head: chunks are these numbers or multiples of them.
 CHUNKS = ["1", "96", "100", "250", "100000"]
 
 
@@ -36,7 +36,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, chunk: str | None) -> None:
 
 @pytest.mark.parametrize("accuracy_level", [0, 4])
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16])
-@pytest.mark.parametrize("rows", [97, 300])  # a last chunk of one row, and of some
+@pytest.mark.parametrize("rows", [97, 300])  # a last chunk of one row, and of several
 def test_projections_do_not_depend_on_the_chunk(
     accuracy_level: int, dtype: np.dtype[Any], rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,7 +108,7 @@ def test_a_quantised_cache_and_its_scales_are_kept(bits: int, tmp_path: Path) ->
 
 
 def test_a_constant_without_elements_is_kept(tmp_path: Path) -> None:
-    """As an empty past that a model without a cache has."""
+    """For example the empty past of a model without a cache."""
     a = attributes()
     inputs = random_inputs(a, 5, lengths=(5,), capacity=8)
     past = inputs["past_key"]
@@ -142,7 +142,7 @@ def test_an_output_that_is_declared_with_another_type_is_refused(tmp_path: Path)
 
 
 def recipes(model: Path) -> list[str]:
-    """Of its EPContext nodes."""
+    """The recipes of its EPContext nodes."""
     graph = onnx.load(model, load_external_data=False).graph
     return [
         attribute.s.decode()
@@ -157,8 +157,8 @@ def test_constants_lie_beside_once_and_nothing_else_is_left(written: Path) -> No
     (recipe,) = recipes(written)
     lines = recipe.splitlines()
     offsets = [line.split()[2] for line in lines if line.startswith("constant ")]
-    # Of two layers: 11 projections, of which the lm_head is the embedding too; 5 norms; 2 tables of
-    # rotary embeddings, which both layers read.
+    # Two layers have 11 projections, of which the lm_head is the embedding too, 5 norms, and 2
+    # rotary embedding tables, which both layers read.
     assert len(offsets) == len(set(offsets)) == 18
     graph = onnx.load(written, load_external_data=False).graph
     assert {node.op_type for node in graph.node} == {

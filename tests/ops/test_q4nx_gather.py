@@ -1,4 +1,4 @@
-"""aie.Q4NXGather against ONNX Runtime's GatherBlockQuantized and the dequantised rows."""
+"""aie.Q4NXGather, compared with ONNX Runtime's GatherBlockQuantized and the dequantised rows."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_rows_of_any_shape_of_indices(
     indices = np.asarray(np.random.default_rng(1).integers(0, N, shape), index_type)
     y = gather(blocks, indices, dtype)
     assert y.dtype == dtype
-    # Exact: every value has few enough bits.
+    # The comparison is exact: every value has few enough bits.
     np.testing.assert_array_equal(y.astype(np.float32), weights[indices])
 
 
@@ -111,7 +111,7 @@ def test_equals_gather_block_quantized(
         constants=("data", "scales", "zero_points"),
     )  # fmt: skip
     if zero_points and groups % 2 and ORT_VERSION < (1, 31):
-        # Up to 1.24 at least, it takes the padding nibble at the end of a row for a zero point.
+        # At least up to 1.24, it reads the padding nibble at the end of a row as a zero point.
         zero, scale = (np.repeat(x.astype(np.float32), block_size, 1) for x in (points, scales))
         expected = ((codes - zero) * scale)[indices].astype(dtype)
     else:
@@ -176,7 +176,7 @@ def test_a_number_of_no_type_is_refused(number: int) -> None:
         open_session(gather_model(blocks, indices, FLOAT32, change={"dtype": number}))
 
 
-def test_weights_that_are_no_initializer_are_refused() -> None:
+def test_weights_that_are_not_an_initializer_are_refused() -> None:
     _, blocks = embedding()
     with pytest.raises(Exception, match="'the_node': input W must be a constant initializer"):
         open_session(gather_model(blocks, np.zeros(1, np.int64), FLOAT32, constant=False))

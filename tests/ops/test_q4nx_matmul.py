@@ -1,4 +1,4 @@
-"""aie.Q4NXMatMul against ONNX Runtime's MatMulNBits and the dequantised product."""
+"""aie.Q4NXMatMul, compared with ONNX Runtime's MatMulNBits and the dequantised product."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_equals_matmul_nbits_where_bfloat16_is_exact(
     dtype: np.dtype[Any], rows: int, n: int, k: int, block_size: int, zero_points: bool
 ) -> None:
     w = make_weights(n, k, block_size=block_size, dtype=dtype, zero_points=zero_points, exact=True)
-    # Seven bits are exact in float16 as well.
+    # Seven bits are exact in float16, too.
     a = activations(rows, k, dtype=dtype, exact=True)
     bound = 2 * float32_sum_error(w, a)
     assert_within(project(w, a), matmul_nbits(w, a), bound)
@@ -48,7 +48,7 @@ def test_differs_from_matmul_nbits_by_roundings_to_bfloat16_only(
     # Activation, scale, min and, in a GEMM, the weight: each rounded by at most 2^-8 of itself.
     bound = 4 * 2**-8 * magnitudes(w, a)
     assert_within(project(w, a), matmul_nbits(w, a), bound)
-    # These are independent and half of them small, so that the norm of all errors is far smaller.
+    # These are independent and half of them small, so the norm of all errors is far smaller.
     error = project(w, a) - matmul_nbits(w, a)
     assert np.linalg.norm(error) <= 2**-8 * np.linalg.norm(matmul_nbits(w, a)) * 2
 
@@ -68,7 +68,7 @@ def test_types_ranks_and_bias_match_the_dequantised_product(
         expected = expected + bias.astype(np.float64)
         bound = bound + 2**-23 * np.abs(bias.astype(np.float64))
     assert_within(project(w, a, bias=bias), expected, bound)
-    if bias is not None:  # computed by another node instead of constant
+    if bias is not None:  # computed by another node, not a constant
         session = open_session(q4nx_model(w, a, bias=bias, constants=("W",)))
         assert_within(run(session, {"A": a, "bias": bias})["Y"], expected, bound)
 
@@ -91,7 +91,7 @@ def test_no_rows_give_an_empty_result(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("rows", [1, 3, 50])
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16])
 def test_int8_agrees_with_accuracy_level_4(rows: int, dtype: np.dtype[Any]) -> None:
-    """Both quantise activations to int8 per 32 in-features: at most a step between the two."""
+    """Both quantise activations to int8 per 32 in-features, so they are at most a step apart."""
     w = make_weights(96, 512, dtype=dtype, exact=True)
     a = activations(rows, 512, dtype=dtype)
     step = np.abs(a.astype(np.float64)).reshape(rows, -1, 32).max(axis=2) / 127
@@ -171,7 +171,7 @@ def test_wrong_weights_are_named(wrong: Array, got: str) -> None:
         open_session(model)
 
 
-def test_weights_that_are_no_initializer_are_refused() -> None:
+def test_weights_that_are_not_an_initializer_are_refused() -> None:
     w, a = make_weights(40, 256), activations(1, 256)
     with pytest.raises(Exception, match="'the_node': input W must be a constant initializer"):
         open_session(q4nx_model(w, a, constants=()))

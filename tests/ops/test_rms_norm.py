@@ -1,4 +1,5 @@
-"""aie.RMSNorm against numpy in float64, ONNX Runtime's operators, and the norm of a projection."""
+"""aie.RMSNorm, compared with numpy in float64, ONNX Runtime's operators, and a projection's
+norm."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ def test_norms(dtype: np.dtype[Any], shape: tuple[int, ...], with_skip: bool) ->
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_nobody_has_to_want_the_sum(dtype: np.dtype[Any]) -> None:
+def test_the_sum_may_go_unread(dtype: np.dtype[Any]) -> None:
     a, skip, weight = inputs(2, 3, 96, dtype=dtype)
     got = norm(a, weight, skip, with_sum=False)
     assert got.keys() == {"Y"}
@@ -69,7 +70,7 @@ def test_nobody_has_to_want_the_sum(dtype: np.dtype[Any]) -> None:
 
 
 def their_skip_norm(a: Array, skip: Array, weight: Array) -> dict[str, Array]:
-    """Of its outputs the mean and the inverse are never given."""
+    """The mean and the inverse are never given as outputs."""
     node = helper.make_node(
         "SkipSimplifiedLayerNormalization", ["A", "skip", "weight"], ["Y", "", "", "sum"],
         domain="com.microsoft", epsilon=EPSILON,
@@ -105,7 +106,7 @@ def test_as_onnx_runtime_does(dtype: np.dtype[Any], shape: tuple[int, ...]) -> N
 @pytest.mark.parametrize("k", [96, 320])
 @pytest.mark.parametrize("level", [0, 4])
 def test_a_projection_has_the_same_norm(rows: int, k: int, level: int) -> None:
-    """The same bits: a graph may be cut between a norm and its projection."""
+    """Bit for bit, because a graph may be cut between a norm and its projection."""
     w, (a, skip, weight) = make_weights(64, k), inputs(rows, k, dtype=FLOAT32)
     whole = fused("Q4NXMatMul", {"W": w}, a, weight, skip, accuracy_level=level)
     alone = norm(a, weight, skip)
@@ -189,7 +190,7 @@ def test_wrong_attributes_are_named(change: dict[str, Any], message: str) -> Non
 def test_wrong_inputs_are_named(given: dict[str, Any], message: str) -> None:
     a, skip, weight = inputs(2, 96, dtype=FLOAT32)
     call = {"A": a, "weight": weight, "skip": skip} | given
-    # Without the output sum, of whose type ONNX Runtime has an opinion of its own.
+    # Without the output sum, for which ONNX Runtime infers a type itself.
     options = {"with_sum": False, "change": {"K": 96}}
     with pytest.raises(Exception, match=rf"the_node.*{message}"):
         norm(call["A"], call["weight"], call["skip"], **options)

@@ -1,4 +1,5 @@
-"""aie.SelectRows, a row of each batch row, against numpy and ONNX's GatherND."""
+"""aie.SelectRows, which takes a row from each batch row, compared with numpy and ONNX's
+GatherND."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ DTYPES = [FLOAT32, FLOAT16, BFLOAT16]
 
 
 def select(a: Array, indices: Array) -> Array:
-    """Y of one node."""
+    """The node's Y."""
     feeds = {"A": a, "indices": indices}
     model = one_op_model("SelectRows", feeds, {"Y": a.dtype}, {"format": _native.FORMAT})
     return run(open_session(model), feeds)["Y"]
@@ -36,7 +37,7 @@ def test_each_batch_row_gives_the_one_asked_for(dtype: np.dtype[Any], last: list
 
 
 @pytest.mark.parametrize("batch", [0, 1, 4])
-def test_of_one_row_it_is_that(batch: int) -> None:
+def test_of_one_row_that_row_is_given(batch: int) -> None:
     a = rows(FLOAT32, batch, 1, 33)
     np.testing.assert_array_equal(select(a, np.zeros((batch, 1, 1), np.int64)), a)
 

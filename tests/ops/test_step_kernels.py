@@ -1,4 +1,4 @@
-"""Norms, functions, sums and products by the kernels of every instruction set that this CPU has."""
+"""Norms, functions, sums and products in the kernels of every instruction set that this CPU has."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vector_calls import FUNCTIONS, U, reference
 from ort_aie_ep import _native
 
 ISAS = _native.available_isas()
-# Less than a vector of any width, whole ones, and a rest; less and more than a piece.
+# Less than a vector of any width, whole vectors, and a remainder; less and more than a piece.
 LENGTHS = [1, 3, 16, 37, 256, 1024, 1100]
 
 
@@ -66,7 +66,7 @@ def test_functions_of_all_numbers_of_16_bits(isa: str, function: str, dtype: np.
     a = every[np.isfinite(every)][None]
     actual = _native.elementwise(function, a, None, isa)
     assert_within(actual, *reference(function, a))
-    below = a < -89  # e^-89 times it is less than a float can be, or close to it
+    below = a < -89  # e^-89 times it is below the smallest float, or close to it
     assert np.all(np.abs(actual[below]) < 1e-35)
     np.testing.assert_array_equal(np.signbit(actual), np.signbit(a) & (function != "sigmoid"))
 

@@ -1,4 +1,4 @@
-"""All ops: results depend neither on threads nor on other sessions nor on where inputs lie."""
+"""For all ops, results do not depend on threads, other sessions or the addresses of inputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Feeds = dict[str, Array | None]
 
 
 def calls(dtype: np.dtype[Any] = FLOAT32) -> list[tuple[str, bytes, Feeds]]:
-    """A name, a model and inputs for each path through the target."""
+    """A name, a model and inputs for each path through the host target."""
     result: list[tuple[str, bytes, Feeds]] = []
     weights = make_weights(200, 700, dtype=dtype)
     for rows in (1, 7, 40, 70):
@@ -48,7 +48,7 @@ def calls(dtype: np.dtype[Any] = FLOAT32) -> list[tuple[str, bytes, Feeds]]:
         ("windowed token", windowed, 1, (50,), 20),
     ):
         inputs = random_inputs(attrs, sequence, lengths=lengths, capacity=capacity, dtype=dtype)
-        # Rows of the past that hold no token: NaN would not equal itself.
+        # Rows of the past that do not hold a token: NaN would not equal itself.
         inputs = {key: x if x is None else np.nan_to_num(x) for key, x in inputs.items()}
         result.append((name, model_of(attrs, inputs), inputs))
     return result
@@ -79,7 +79,7 @@ def test_results_do_not_depend_on_alignment(dtype: np.dtype[Any]) -> None:
 
 
 def test_sessions_and_calls_run_side_by_side() -> None:
-    """Several calls at a time, of one session and of others: buffers are each call's own."""
+    """Several calls at a time, of one session and of others: each call has its own buffers."""
     sessions = [open_session(model) for _, model, _ in CALLS]
     expected = [
         run(session, inputs) for session, (_, _, inputs) in zip(sessions, CALLS, strict=True)

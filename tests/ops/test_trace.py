@@ -1,4 +1,4 @@
-"""The timeline of `log=trace`: steps with their nodes' names, of every target on one clock."""
+"""The timeline of `log=trace`: steps of every target, with their nodes' names, on one clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SIMULATED = pytest.mark.skipif(
 )
 PROMPT = 3
 
-# A prompt and a token, of a session after the other: target, door, model.
+# Runs a prompt and a token in one session after another, each given as target, door, model.
 SESSIONS = f"""
 import os, sys
 from pathlib import Path
@@ -69,12 +69,12 @@ class Call(NamedTuple):
     events: list[dict[str, Any]]
 
     def of(self, *categories: str) -> list[dict[str, Any]]:
-        """The events of those categories."""
+        """The events of the given categories."""
         return [event for event in self.events if event["cat"] in categories]
 
 
 def calls(folder: Path, *sessions: Session, log: str = "trace") -> list[Call]:
-    """What the timeline of a process with those sessions has."""
+    """The events in the timeline of a process with those sessions."""
     path = folder / "timeline.json"
     clean = {name: value for name, value in os.environ.items() if not name.startswith("ORT_AIE_")}
     subprocess.run(
@@ -102,7 +102,8 @@ def rows(steps: Sequence[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def nodes_of(steps: Sequence[dict[str, Any]]) -> list[str]:
-    """Names of nodes; one of several steps, such as a gated MLP of two products, once."""
+    """Names of nodes. A node of several steps, such as a gated MLP with two products, counts
+    once."""
     names = [step["args"]["node"] for step in steps]
     return [name for i, name in enumerate(names) if i == 0 or name != names[i - 1]]
 
@@ -114,7 +115,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def names(compiled: Path) -> list[str]:
-    """Of the plan's steps, in order."""
+    """The plan's steps, in order."""
     model = ir.load(compiled / "model.onnx")
     expand_plans(model)
     return [node.name or "" for node in model.graph if node.domain == "aie"]
@@ -136,7 +137,7 @@ def test_steps_of_the_host_have_their_nodes_names_and_shapes(
         assert nodes_of(steps) == names
         assert all(step["args"]["rows"] == count for step in steps)
         ends = [step["ts"] + step["dur"] for step in steps]
-        # In thousandths of a microsecond.
+        # Times have a resolution of a thousandth of a microsecond.
         assert all(e <= s["ts"] + 0.002 for e, s in zip(ends, steps[1:], strict=False))
         assert ends[-1] <= call.node["ts"] + call.node["dur"] + 0.002
     attention = [step for step in host[1].of("step") if step["name"] == "Attention"]
@@ -178,7 +179,7 @@ def test_one_timeline_has_the_host_and_the_npu(
         assert rows(call.of("step")) == rows(before.of("step"))
         assert call.of("append", "dispatch", "sync", "wait") == []
     token = found[3]
-    # Each step once, on the host or handed over before the wait for what it has a part in.
+    # Each step appears once: on the host, or handed to the NPU before the wait for its results.
     assert sorted(nodes_of(token.of("step", "append"))) == sorted(names)
     assert token.of("append")
     for step in token.of("append"):

@@ -1,4 +1,4 @@
-"""Weights of two bits in every op that takes Q4NX: against ONNX Runtime and numpy."""
+"""Weights of two bits in every op that reads Q4NX, compared with ONNX Runtime and numpy."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ from ort_aie_ep.formats import q4nx
 
 
 def bf16_error(w: Weights, a: Array) -> Array:
-    """Of bf16 numerics with activations that are bfloat16 values, whatever tables hold."""
+    """The bound for bf16 numerics with activations that are bfloat16 values, whatever the tables
+    hold."""
     return lookup_error(a.reshape(-1, w.k), w.q4nx, w.n, INT16).reshape(*a.shape[:-1], w.n)
 
 
@@ -62,7 +63,7 @@ def test_equals_matmul_nbits_where_bfloat16_is_exact(
         n, k, block_size=block_size, dtype=dtype, zero_points=zero_points, exact=True, bits=2
     )
     a = activations(rows, k, dtype=dtype, exact=True)
-    # Both sums round; the tables are ours alone.
+    # Both sums round; only ort_aie_ep has tables.
     assert_within(project(w, a), matmul_nbits(w, a), 2 * bf16_error(w, a))
 
 
@@ -93,8 +94,8 @@ def test_float_zero_points_are_those_of_matmul_nbits() -> None:
 def test_int8_agrees_with_accuracy_level_4(rows: int, zero_points: bool) -> None:
     w = make_weights(96, 512, zero_points=zero_points, exact=True, bits=2)
     a = activations(rows, 512)
-    # Half a step of int8 an activation, for both where ours takes a prompt; a token's tables of
-    # sums have an error of their own.
+    # Half an int8 step per activation, on both sides for a prompt; for a token, ort_aie_ep's tables
+    # of sums have their own error.
     step = np.abs(a.astype(np.float64)).reshape(rows, -1, 32).max(axis=2) / 127
     quantised = step / 2 @ np.abs(w.dequantised).reshape(96, -1, 32).sum(axis=2).T
     ours = quantised + bf16_error(w, a) if rows > 1 else lookup_error(a, w.q4nx, w.n, INT8)
@@ -105,7 +106,7 @@ def test_int8_agrees_with_accuracy_level_4(rows: int, zero_points: bool) -> None
 
 
 def test_one_scale_an_out_feature_is_a_scale_that_repeats() -> None:
-    """Per channel: blocks of the largest size repeat it, and so do those of ours."""
+    """Per channel: blocks of the largest size repeat it, and so do Q4NX blocks."""
     n, k = 48, 512
     rng = np.random.default_rng(0)
     codes = rng.integers(0, 4, (n, k), dtype=np.uint8)
@@ -148,7 +149,7 @@ def test_a_session_survives_many_runs_of_changing_sizes() -> None:
 
 @pytest.mark.parametrize("level", [0, 4])
 def test_projections_that_share_an_input_give_what_each_gives_alone(level: int) -> None:
-    """q, k and v of one token, nodes of their own, and a longer one of four bits between them."""
+    """q, k and v of one token, as separate nodes, and a longer one of four bits between them."""
     weights = [make_weights(64, 320, bits=bits, seed=i) for i, bits in enumerate((2, 4, 2, 2))]
     nodes = [
         helper.make_node(
@@ -306,7 +307,7 @@ def test_the_provider_computes_what_the_op_does_and_keeps_it(
 def test_the_provider_shares_a_tied_embedding_of_as_many_bits(gather_bits: int) -> None:
     n, k = 64, 320
     w = make_weights(n, k, bits=2)
-    # As four bits the same bytes would be rows of half as many codes.
+    # Read as four bits, the same bytes would be rows with half as many codes.
     scales = w.scales
     nodes = [
         helper.make_node(
@@ -331,7 +332,7 @@ def test_the_provider_shares_a_tied_embedding_of_as_many_bits(gather_bits: int) 
     results = run(session, {"ids": ids, "A": a})
     if gather_bits == 2:
         np.testing.assert_array_equal(results["rows"], q4nx.dequantize(w.q4nx, n, k)[ids])
-    else:  # codes 0 less 8: the CPU EP's, whose rows are not the projection's
+    else:  # codes of 0 minus 8: from the CPU EP, whose rows are not the projection's
         expected = -8 * np.repeat(scales, 32, axis=1)[ids]
         np.testing.assert_allclose(results["rows"], expected, rtol=2**-22)
     expected = run(open_session(q4nx_model(w, a, change={"symmetric": 1})), {"A": a})["Y"]

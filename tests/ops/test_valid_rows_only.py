@@ -10,8 +10,8 @@ import pytest
 
 OPS = Path(__file__).parent
 
-# One head's cache lies in memory of its own, of which pages that hold no visible token are taken
-# away: touching one ends the process. The output must be that of the same call on ordinary memory.
+# One head's cache is in separate memory, whose pages without a visible token are protected:
+# touching one ends the process. The output must equal that of the same call on ordinary memory.
 GUARDED = """
 import ctypes, mmap, sys
 sys.path += sys.argv[1:3]

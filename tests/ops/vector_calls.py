@@ -1,4 +1,4 @@
-"""Calls of the ops that stand between projections."""
+"""Calls of the ops between projections."""
 
 from __future__ import annotations
 
@@ -118,12 +118,12 @@ def _tail(x: float) -> float:
 
 
 def reference(function: str, a: Array) -> tuple[Array, Array]:
-    """The function in float64, and how far off float32 may be.
+    """The function in float64, and the error that float32 may have.
 
-    exp is wrong by 8 roundings at most: of its reduced argument, of a polynomial of degree 6 whose
-    first terms dominate, and its remainder. A rounding of its argument t counts |t| times. Where a
-    result is x / (1 + e) or 1 - e, errors of e count as much as e does. And exp is never below
-    e^-87.33 but 0, nor beyond e^88.
+    exp is off by at most 8 roundings, those of its reduced argument and of a polynomial of degree 6
+    whose first terms dominate, and the polynomial's remainder. A rounding of its argument t counts
+    |t| times. If the result is x / (1 + e) or 1 - e, errors of e count in proportion to e. And exp
+    is 0 or at least e^-87.33, and at most e^88.
     """
     x = a.astype(np.float64)
     least = 1.01 * np.exp(-87.33) * (1 if function == "sigmoid" else np.abs(x))
@@ -132,7 +132,7 @@ def reference(function: str, a: Array) -> tuple[Array, Array]:
             below = np.vectorize(_tail, otypes=[np.float64])(x)
             y = x * np.where(x < 0, below, 1 - below)
             # A polynomial of degree 9 by Horner, 18 roundings of terms whose magnitudes add up to
-            # 2.2 times their sum; its argument, 3 roundings, to which it is less than proportional;
+            # 2.2 times their sum; its argument, 3 roundings, with a less than proportional effect;
             # its fit, 3.2e-8; the square, and exp.
             error = np.abs(x) * below * (18 * 2.2 + 3 + 1 + x**2 + 8)
             return y, U * (error + 3 * np.abs(y)) + least

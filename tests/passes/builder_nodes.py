@@ -1,4 +1,4 @@
-"""Small graphs of the nodes that onnxruntime-genai's model builder writes."""
+"""Small graphs of nodes that onnxruntime-genai's model builder writes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def projection_weights(
 ) -> dict[str, Array]:
     """Initializers B, scales and perhaps zero points, in the order of MatMulNBits' inputs.
 
-    `zero_points`: packed, or one of this type for each scale.
+    `zero_points`: packed, or one value of this type for each scale.
     """
     rng = np.random.default_rng([seed, n, k])
     blocks = -(-k // block_size)

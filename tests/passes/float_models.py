@@ -14,7 +14,7 @@ Array = npt.NDArray[Any]
 
 
 def matrix(k: int, n: int, dtype: np.dtype[Any] = FLOAT32) -> Array:
-    """(K, N), of outputs near one for inputs near one."""
+    """Weights (K, N) that give outputs near one for inputs near one."""
     values = np.random.default_rng([k, n]).standard_normal((k, n)) / np.sqrt(k)
     weights: Array = values.astype(np.float32).astype(dtype)
     return weights
@@ -50,7 +50,7 @@ def matmul_model(
     bias_first: bool = False,
     behind: str = "",
 ) -> onnx.ModelProto:
-    """x -> MatMul -> (Add) -> y, the weights (K, N) plain, or behind an Identity, a Transpose or a
+    """x -> MatMul -> (Add) -> y, the weights (K, N) plain, or from an Identity, a Transpose or a
     Constant."""
     weights = matrix(k, n, dtype)
     initializers = {"proj.weight": weights}

@@ -1,4 +1,4 @@
-"""ONNX files as accidents and ill will leave them: seeded, so that a failure comes again."""
+"""ONNX files damaged by accident or on purpose: seeded, so that a failure can be repeated."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VALUES: tuple[Any, ...] = (1.5, "s", [1, 2], [1.0], ["a"], -1, 0, 2**62, float("
 
 
 class _Mutator:
-    """One mutation a call; `pick` is of a sequence."""
+    """Makes one mutation per call; `pick` chooses from a sequence."""
 
     def __init__(self, model: onnx.ModelProto, generator: np.random.Generator) -> None:
         self.model, self.graph, self.generator = model, model.graph, generator
@@ -127,7 +127,7 @@ _KINDS: tuple[Callable[[_Mutator], None], ...] = (
 
 
 def mutations(model: onnx.ModelProto, seed: int, count: int) -> Iterator[bytes]:
-    """`count` files that are `model` with one to three mutations, or cut off."""
+    """`count` files: `model` with one to three mutations, or cut off."""
     generator = np.random.default_rng(seed)
     for _ in range(count):
         mutated = onnx.ModelProto()

@@ -1,4 +1,4 @@
-"""Bodies of If, Loop and Scan: passes see each of them, and nothing across their edges."""
+"""Bodies of If, Loop and Scan: passes see each body, and nothing across its edges."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def number(name: str) -> Any:
 
 
 class Weights:
-    """Matrices (K, K) by name, int4, as initializers of whatever graph shall hold them."""
+    """Int4 matrices (K, K) by name, as initializers for the graph that shall hold them."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, dict[str, Array]] = {}
@@ -53,7 +53,7 @@ class Weights:
         weights = self.tensors.setdefault(
             matrix, projection_weights(K, K, prefix=matrix, seed=seed, zero_points=True)
         )
-        # Not large after many steps.
+        # The values stay small over many steps.
         weights[f"{matrix}.scales"] *= np.float32(0.03 / weights[f"{matrix}.scales"].max())
         return matmul_nbits(a, y, weights, K, K, name=f"/{y}" if name is None else name)
 
@@ -84,7 +84,8 @@ def model(
 
 
 def in_floats(graph: onnx.GraphProto) -> None:
-    """Writes each MatMulNBits as a MatMul: ONNX Runtime 1.23 computes those in bodies wrongly."""
+    """Writes each MatMulNBits as a MatMul: ONNX Runtime 1.23 computes MatMulNBits in bodies
+    wrongly."""
     tensors = {t.name: onnx.numpy_helper.to_array(t) for t in graph.initializer}
     for name in [name for name in tensors if name.endswith(".B")]:
         matrix = name.removesuffix(".B")
@@ -143,7 +144,7 @@ def becomes(result: CompileResult) -> dict[str, tuple[str | None, str]]:
 
 
 def merged(weights: Weights) -> onnx.ModelProto:
-    """Two branches that share a matrix, and have one each: nothing else in the model is int4."""
+    """Two branches that share a matrix and have one each. Nothing else in the model is int4."""
     yes = branch(
         "yes", [weights.product("x", "a", "shared"), weights.product("a", "b", "first")], "b"
     )
@@ -322,7 +323,7 @@ def test_fusions_happen_inside_of_bodies(tmp_path: Path) -> None:
 
 
 def test_two_alike_ifs_with_other_bodies_stay_two(tmp_path: Path) -> None:
-    """Common subexpressions are sought where there is an Attention."""
+    """The passes look for common subexpressions if there is an Attention."""
     weights = Weights()
     ifs = [
         choice(
@@ -350,7 +351,7 @@ def test_two_alike_ifs_with_other_bodies_stay_two(tmp_path: Path) -> None:
     assert [becomes(result)[n][0] for n in ("/a0", "/a1", "Attention -> o")] == [
         "aie.Q4NXMatMul", "aie.Q4NXMatMul", "aie.FlowAttention",
     ]  # fmt: skip
-    # Not compared where ONNX Runtime 1.23 does not know Attention.
+    # Not compared on ONNX Runtime 1.23, which does not know Attention.
     if hasattr(onnxruntime.InferenceSession, "get_provider_graph_assignment_info"):
         assert_same(tmp_path, feeds_of(on=True), feeds_of(on=False))
 
@@ -412,7 +413,7 @@ def test_explain_and_the_table_say_which_body_a_node_is_in(tmp_path: Path) -> No
 
 
 def merged_decoder(folder: Path) -> onnx.ModelProto:
-    """The model twice, as the branches of an If, as optimum merges decoders."""
+    """The model twice, as the branches of an If, as optimum's merged decoders have them."""
     source = onnx.load(folder / "model.onnx")
     graph = source.graph
     branches = []
@@ -445,7 +446,7 @@ def merged_decoder(folder: Path) -> onnx.ModelProto:
 def test_a_merged_decoder_computes_what_its_parts_do(
     name: str, quantize: str | None, tmp_path: Path
 ) -> None:
-    """The builder's int4 model; with `quantize`, optimum's float one, whose attention is spelled
+    """The builder's int4 model; with `quantize`, optimum's float model, whose attention is spelled
     out."""
     config = json.loads((DATA / name / "genai_config.json").read_text())["model"]["decoder"]
     folder = DATA / name
@@ -463,7 +464,8 @@ def test_a_merged_decoder_computes_what_its_parts_do(
     expected = Counter(o.becomes for o in plain.outcomes)
     for body in ("then_branch", "else_branch"):
         inside = (o for o in result.outcomes if o.body == f"{body} of 'optimum::if'")
-        # A table that both branches share belongs to the graph around them: ONNX Runtime does it.
+        # A table that both branches share belongs to the graph around them: ONNX Runtime runs its
+        # Gather.
         kept = {becomes: count for becomes, count in expected.items() if becomes != "aie.Gather"}
         found = Counter(o.becomes for o in inside)
         assert {becomes: found[becomes] for becomes in kept if becomes} == {
@@ -508,13 +510,13 @@ def test_options_that_do_not_reach_into_bodies_say_so(
 
 
 def functions(*nodes: onnx.NodeProto, opset: int = 0) -> onnx.ModelProto:
-    """x through two calls of a function that multiplies by a matrix, which it is given.
+    """x through two calls of a function that multiplies by a matrix argument.
 
-    The function is in `opset`, or in the model's.
+    The function is in `opset`, by default the model's.
     """
     weights = Weights()
     first, second = weights.product("x", "h", "a"), weights.product("h", "y", "b")
-    call = weights.product("in", "out", "m")  # of names that are the function's own
+    call = weights.product("in", "out", "m")  # with the function's own names
     calls = [
         helper.make_node("Product", node.input, node.output, name=node.name, domain="local")
         for node in (first, second)
@@ -557,7 +559,7 @@ def test_external_data_of_a_function_stays_within_the_folder(tmp_path: Path) -> 
     source = functions(helper.make_node("Constant", [], ["t"], value=tensor))
     path = tmp_path / "source" / "model.onnx"
     path.parent.mkdir()
-    path.write_bytes(source.SerializeToString())  # onnx.save_model would look at the data
+    path.write_bytes(source.SerializeToString())  # onnx.save_model would check the data
     with pytest.raises(AieError, match=r"tensor 't' has its data in '.*', outside the model's"):
         ort_aie_ep.compile(path.parent, tmp_path / "out")
 

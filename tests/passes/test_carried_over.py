@@ -1,4 +1,5 @@
-"""Links among the files of a source folder: which are followed, and what is said of the others."""
+"""Links among the files of a source folder: which are followed, and what the report says of
+others."""
 
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ def test_the_command_says_what_is_left(source: Path, tmp_path: Path) -> None:
 
 
 def hub_cache(source: Path, root: Path) -> Path:
-    """Files of a folder as Hugging Face's cache stores them; the snapshot."""
+    """Stores a folder's files as Hugging Face's cache does; returns the snapshot."""
     snapshot = root / "models--me--model" / "snapshots" / ("a" * 40)
     blobs = root / "models--me--model" / "blobs"
     blobs.mkdir(parents=True)

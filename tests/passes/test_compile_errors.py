@@ -24,7 +24,8 @@ from ort_aie_ep.explain.explain import explain
 def compile_fails(
     source: Path, message: str, destination: Path | None = None, **options: Any
 ) -> None:
-    """Compiling must raise AieError with this message and leave the file system as it was."""
+    """Checks that compiling raises AieError with this message and leaves the file system as it
+    was."""
     target = destination or source.parent / "compiled"
     before = sorted(source.parent.rglob("*"))
     with pytest.raises(AieError, match=message):
@@ -33,7 +34,7 @@ def compile_fails(
 
 
 def entry(model: onnx.ModelProto, name: str, key: str) -> onnx.StringStringEntryProto:
-    """An external data entry of an initializer, for change."""
+    """An external data entry of an initializer, to be changed."""
     (tensor,) = (t for t in model.graph.initializer if t.name == name)
     found = [existing for existing in tensor.external_data if existing.key == key]
     wanted: onnx.StringStringEntryProto = found[0] if found else tensor.external_data.add(key=key)
@@ -205,7 +206,7 @@ def test_k_that_is_not_positive_leaves_the_node(tmp_path: Path, value: int) -> N
     compile_fails(tmp_path / "source", f"nothing to compile.*\n.*K={value} N=40 must be positive")
 
 
-# --- folders that are no model --------------------------------------------------------------------
+# --- folders that are not a model -----------------------------------------------------------------
 
 
 def test_a_path_that_does_not_exist(tmp_path: Path) -> None:
@@ -219,7 +220,7 @@ def test_an_empty_folder(tmp_path: Path) -> None:
     )
 
 
-def test_a_file_that_is_no_onnx_file(tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_onnx_file(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     compile_fails(tmp_path / "notes.txt", "notes.txt is not an .onnx file")
 
@@ -343,7 +344,7 @@ def test_the_destination_is_looked_at_before_the_model(tmp_path: Path) -> None:
 
 def test_a_destination_that_cannot_be_written(tmp_path: Path) -> None:
     save(projection_model(), tmp_path / "source")
-    # Nobody can make folders there, not even root.
+    # Nobody, not even root, can make folders there.
     compile_fails(tmp_path / "source", "/proc cannot be written", Path("/proc/compiled"))
     if os.geteuid() != 0:
         (tmp_path / "closed").mkdir(mode=0o555)

@@ -1,4 +1,4 @@
-"""What `compile` writes: weights, layout of the data file, and the files beside them."""
+"""What `compile` writes: the weights, the data file's layout, and the files beside them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GENAI_CONFIG = {
 
 
 def external(model: onnx.ModelProto) -> dict[str, dict[str, str]]:
-    """Initializer -> its external data entries, for those that have some."""
+    """Initializer -> its external data entries, if it has some."""
     return {
         tensor.name: {entry.key: entry.value for entry in tensor.external_data}
         for tensor in model.graph.initializer
@@ -107,7 +107,7 @@ def test_a_tied_embedding_is_stored_once(tmp_path: Path) -> None:
 
 
 def test_small_tensors_stay_inline_where_shape_inference_sees_them(tmp_path: Path) -> None:
-    save(tied_model(tied=False), tmp_path / "source")  # the Reshape stays, and its shape
+    save(tied_model(tied=False), tmp_path / "source")  # the Reshape stays, and so does its shape
     ort_aie_ep.compile(tmp_path / "source", tmp_path / "compiled")
     path = tmp_path / "compiled" / "model.onnx"
     assert "shape" not in external(only_proto(path))
@@ -129,7 +129,7 @@ def test_weights_are_packed_in_ranges_of_rows(
 ) -> None:
     save(projection_model(200, 320, zero_points=True), tmp_path / "source")
     ort_aie_ep.compile(tmp_path / "source", tmp_path / "whole")
-    # 160 bytes a row: 64 rows at a time, the last range of 8.
+    # 160 bytes a row: 64 rows at a time, and 8 in the last range.
     monkeypatch.setattr("ort_aie_ep.graph_passes.weights.packed.CHUNK_BYTES", 64 * 160)
     ort_aie_ep.compile(tmp_path / "source", tmp_path / "ranges")
     whole, ranges = (tmp_path / name / "model.onnx.data" for name in ("whole", "ranges"))

@@ -1,4 +1,4 @@
-"""Folders with several .onnx files: each is compiled, or named with the reason why not."""
+"""Folders with several .onnx files: each is compiled, or named with the reason it is not."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ OPTIMUM = ("encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.
 
 
 def write(path: Path, model: onnx.ModelProto, data: str = "") -> None:
-    """Writes a model with its weights in `data`, by default a file of its own; appends to one that
-    is there."""
+    """Writes a model with its weights in `data`, by default its own file; appends to an existing
+    one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     onnx.save_model(
         model, path, save_as_external_data=True, location=data or f"{path.name}.data",
@@ -70,7 +70,7 @@ def genai_folder(folder: Path, config: dict[str, Any], **files: onnx.ModelProto)
 
 
 def parts(result: CompileResult) -> dict[str, str]:
-    """file -> why it is not compiled; the report says the same."""
+    """file -> why it is not compiled. Checks that the report agrees."""
     report = json.loads((result.path / "ort_aie_report.json").read_text())["parts"]
     assert {p["file"]: (p["compiled"], p["reason"]) for p in report} == {
         p.file: (p.compiled, p.reason) for p in result.parts
@@ -138,7 +138,7 @@ def test_parts_that_genai_names_are_compiled_and_get_the_library(tmp_path: Path)
     model = json.loads((tmp_path / "compiled" / "genai_config.json").read_text())["model"]
     library = "libort_aie_ep_stub.so"
     assert model["decoder"]["session_options"] == {"custom_ops_library": library}
-    # genai gives a section its own options alone, and the decoder's where it has none.
+    # genai gives a section only its own options, or the decoder's if it has none.
     assert model["encoder"]["session_options"] == {"log_id": "e", "custom_ops_library": library}
     assert "session_options" not in model["embedding"]
 
@@ -165,7 +165,7 @@ def test_what_is_not_compiled_is_copied_and_named_with_its_reason(tmp_path: Path
 
 
 def test_a_part_that_reads_the_main_models_data_keeps_its_weights(tmp_path: Path) -> None:
-    """As the builder shares tensors of Qwen3.5's model.onnx with mtp.onnx."""
+    """The builder shares tensors of Qwen3.5's model.onnx with mtp.onnx like this."""
     shared = {"shared_initializers": [{"name": "w", "data_file": "model.onnx.data"}]}
     config = config_of(mtp={"filename": "mtp.onnx"} | shared)
     config["model"]["decoder"] |= shared
@@ -177,7 +177,7 @@ def test_a_part_that_reads_the_main_models_data_keeps_its_weights(tmp_path: Path
     np.testing.assert_array_equal(outputs(tmp_path / "compiled", "mtp.onnx", 48), expected)
     assert_computes_the_same(source, tmp_path / "compiled", "model.onnx")
     model = json.loads((tmp_path / "compiled" / "genai_config.json").read_text())["model"]
-    # genai would read weights of the source's file from the compiled one's.
+    # genai would look in the compiled file for weights of the source's file.
     assert not any("shared_initializers" in section for section in model.values())
 
 

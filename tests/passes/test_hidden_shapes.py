@@ -1,4 +1,4 @@
-"""Shapes of hidden states: which are read off the tokens, and which stay."""
+"""Shapes of hidden states: which are computed from the tokens, and which stay."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def asked(**changes: str) -> ir.Model:
 
 
 def read(model: ir.Model) -> str | None:
-    """What the model's Shape reads."""
+    """The name of the value that the model's Shape reads."""
     (shape,) = (node for node in model.graph if node.op_type == "Shape")
     value = shape.inputs[0]
     assert value is not None

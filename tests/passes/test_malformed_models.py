@@ -1,4 +1,4 @@
-"""Models that no graph can be: each is an error that names the node or tensor, not a traceback."""
+"""Malformed models: each is an error that names the node or tensor, not a traceback."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_what_no_graph_can_be_is_named(tmp_path: Path, change: Change, message: 
     source = written(tmp_path / "source", model)
     with pytest.raises(AieError, match=message):
         ort_aie_ep.compile(source, tmp_path / "compiled")
-    if "must be int" not in message:  # what a pass reads, not the file
+    if "must be int" not in message:  # what a pass reads, not what the file's reader checks
         with pytest.raises(AieError, match=message):
             explain(source)
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
@@ -172,7 +172,7 @@ def test_a_domain_that_is_not_imported_is(tmp_path: Path) -> None:
 
 
 def nested(depth: int) -> onnx.NodeProto:
-    """If in If; protobuf itself neither writes nor reads more than 100 messages in each other."""
+    """If in If. protobuf itself does not write or read messages nested more than 100 deep."""
     result = helper.make_tensor_value_info("inner", TensorProto.FLOAT, None)
     last = node = helper.make_node("Identity", ["y"], ["inner"])
     for _ in range(depth):
@@ -246,7 +246,7 @@ def test_a_damaged_report_is_read_or_named(tmp_path: Path) -> None:
         assert not said or str(path) in said
 
 
-def test_a_node_that_nobody_reads_is_not_said_to_become_anything(tmp_path: Path) -> None:
+def test_an_unread_node_is_not_reported_to_become_anything(tmp_path: Path) -> None:
     model = projection_model()
     model.graph.node.append(helper.make_node("Relu", ["x"], ["z"], name="relu"))
     model.graph.output[0].name = "z"

@@ -1,4 +1,4 @@
-"""What was compiled is opened once: a source that no runtime loads is said to be one."""
+"""A compiled model is opened once, so that a source that no runtime loads is reported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ort_aie_ep.graph_passes import base
 def folder_with(
     path: Path, op_type: str, *inputs: str, domain: str = "", opset: int = 21, **attributes: int
 ) -> Path:
-    """A projection, and a node behind it that gives another output."""
+    """A projection, and a node after it that gives another output."""
     model = projection_model()
     node = helper.make_node(op_type, inputs, ["z"], name="/other", domain=domain, **attributes)
     model.graph.node.append(node)
@@ -92,7 +92,9 @@ def test_types_that_the_cpu_lacks_are_noted(tmp_path: Path) -> None:
     assert "Could not find an implementation for" in note
 
 
-def test_a_fault_of_ours_is_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_ort_aie_ep_is_called_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     save(projection_model(), tmp_path / "source")
     monkeypatch.setattr(base, "FORMAT", 999)
     with pytest.raises(AieError, match=r"which is a bug in ort_aie_ep: .*format"):

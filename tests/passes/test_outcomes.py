@@ -121,7 +121,7 @@ def test_nodes_without_names_are_told_apart_by_their_outputs() -> None:
 
 
 def test_an_attention_without_a_name_is_reported_by_what_it_computed() -> None:
-    # Its replacement computes values of other names.
+    # Its replacement computes values with other names.
     graph = onnx.parser.parse_graph(
         "agraph (float[1,3,16] q) => (float[1,3,16] y)"
         "{ y = Attention<q_num_heads=2, kv_num_heads=2>(q, q, q) }"
@@ -167,7 +167,8 @@ def test_float_zero_points_of_any_float_type_are_taken(
     model, (outcome,) = rewritten(source)
     assert outcome.becomes == "aie.Q4NXMatMul"
     actual = run(open_session(ir.to_proto(model).SerializeToString()), feeds)["y"]
-    # As in test_a_rewritten_graph_runs_and_gives_the_same_results; float16 rounds far less.
+    # As in test_a_rewritten_graph_runs_and_gives_the_same_results; float16's rounding is far
+    # smaller.
     assert np.linalg.norm(actual - expected) <= 0.03 * np.linalg.norm(expected)
 
 
@@ -175,7 +176,7 @@ def test_float_zero_points_of_any_float_type_are_taken(
 
 
 def quantised(bits: int = 8) -> dict[str, Any]:
-    """Of a KV cache with one scale for all keys, and one for all values."""
+    """For a KV cache with one scale for all keys, and one for all values."""
     return {
         "cache": TensorProto.INT8 if bits == 8 else TensorProto.UINT8, "scales": True,
         "k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR", "kv_cache_bit_width": bits,
@@ -202,13 +203,13 @@ def test_attention_on_a_quantised_cache_is_replaced(bits: int, with_past: bool) 
     }  # fmt: skip
     actual = run(open_session(ir.to_proto(model).SerializeToString()), feeds)
     assert actual["present_key"].dtype == cache.dtype
-    if ORT_VERSION < (1, 24):  # which do not know the scales; what is compiled runs all the same
+    if ORT_VERSION < (1, 24):  # which do not know the scales; the compiled model still runs
         with pytest.raises(Exception, match=r"GroupQueryAttention.*has input size 14"):
             open_session(source.SerializeToString())
     if ORT_VERSION < QUANTISED_CACHES or not with_past:
         return
     expected = run(open_session(source.SerializeToString()), feeds)
-    # What becomes of rotated keys and of outputs is for test_flow_attention_quantised.
+    # test_flow_attention_quantised checks rotated keys and outputs.
     for b, rows in enumerate((5, 3)):
         np.testing.assert_array_equal(
             *(x["present_value"][b, :, :rows] for x in (actual, expected))
@@ -241,7 +242,7 @@ def test_attention_is_replaced(cache: int) -> None:
     assert attributes_of(node) == {
         "num_heads": 4, "kv_num_heads": 2, "do_rotary": 1, "scale": 0.25, "softcap": 30.0,
         "local_window_size": 8, "sliding_window_cache": 1, "format": _native.FORMAT,
-        # As keep_float16_digits gives it to a model that has no other aie operator.
+        # keep_float16_digits gives it to a model without other aie operators.
         **({"float32_products": 1} if cache == TensorProto.FLOAT16 else {}),
     }  # fmt: skip
     assert signature(model) == signature(ir.from_proto(source))
@@ -255,7 +256,7 @@ def test_attention_is_replaced(cache: int) -> None:
         "cos",
         "sin",
     ]
-    # No input name is empty, which ONNX Runtime 1.23 could not load.
+    # No input name is empty: ONNX Runtime 1.23 could not load that.
     assert all(names)
     assert names[1] == names[2]
     placeholder = node.inputs[1]

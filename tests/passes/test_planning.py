@@ -1,4 +1,4 @@
-"""Regions as aie.Plan: the same bits as a node for each step, whatever is around or in them."""
+"""Regions as aie.Plan: bit for bit the results of a node for each step, whatever surrounds them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ K = 96
 
 
 def both_ways(source: Path, work: Path, **options: Any) -> tuple[Path, Path]:
-    """(with plans, with a node for each step), compiled."""
+    """The model compiled with plans, and with a node for each step."""
     for name, plan in (("plan", True), ("steps", False)):
         ort_aie_ep.compile(source, work / name, plan=plan, **options)
     return work / "plan", work / "steps"
@@ -49,7 +49,7 @@ def ours(model: ir.Model) -> list[str]:
 
 
 class Conversation:
-    """Seeded tokens in pieces of LENGTHS, with the KV cache of a folder's model."""
+    """Seeded tokens in pieces of LENGTHS, with the KV cache of the folder's model."""
 
     def __init__(self, folder: Path) -> None:
         config = json.loads((folder / "genai_config.json").read_text())["model"]
@@ -74,7 +74,7 @@ class Conversation:
         ]
 
     def growing(self) -> list[Array]:
-        """All outputs of all calls, past and present in buffers of their own."""
+        """All outputs of all calls, with past and present in separate buffers."""
         names = [output.name for output in self.session.get_outputs()]
         past = {
             entry.name: self._cache(entry, self.window if "sliding" in str(entry.shape) else 0)
@@ -88,7 +88,8 @@ class Conversation:
         return found
 
     def shared(self) -> list[Array]:
-        """Logits of all calls and the caches after them, past and present bound to one buffer."""
+        """The logits of all calls and the final caches, with past and present bound to one
+        buffer."""
         length = sum(LENGTHS)
         caches = {
             entry.name: onnxruntime.OrtValue.ortvalue_from_numpy(
@@ -110,7 +111,7 @@ class Conversation:
         return [*found, *(cache.numpy().copy() for cache in caches.values())]
 
     def some_outputs(self) -> list[Array]:
-        """Of a prompt: logits alone, then one present alone."""
+        """A prompt's results: only the logits, then only one present."""
         past = {
             entry.name: self._cache(entry, self.window if "sliding" in str(entry.shape) else 0)
             for entry in self.caches
@@ -169,7 +170,7 @@ def test_reports_and_explanations_have_the_same_rows(
 
 
 def rows_of(folder: Path) -> list[str]:
-    """Of `explain`, but for the plans, which `--no-plan` has not."""
+    """The rows of `explain`, without the plans, which `--no-plan` does not make."""
     return sorted(str(replace(node, plan="")) for node in explain(folder).nodes)
 
 
@@ -182,7 +183,7 @@ def test_source_report_and_compiled_model_tell_of_the_same_plans(name: str, tmp_
     report = json.loads((tmp_path / "compiled" / REPORT).read_text())
     assert [tuple(plan["steps"]) for plan in report["plans"]] == [p.steps for p in result.plans]
     assert [node["node"] for node in report["divided_by"]] == [d.node for d in result.divided_by]
-    # Each node that becomes an aie operator is in the plan of its step, and nothing else is in one.
+    # Each node that becomes an aie operator is in its step's plan, and no other node is in a plan.
     assert {node.becomes != "" for node in before.nodes if node.plan} == {True}
     assert all(node.plan for node in before.nodes if node.becomes)
     for plan in after.plans:
@@ -192,7 +193,7 @@ def test_source_report_and_compiled_model_tell_of_the_same_plans(name: str, tmp_
 
 
 def test_what_divides_phi_is_named() -> None:
-    """A layer's MLP stands beside its attention, and the norm behind both is none of a step's."""
+    """A layer's MLP is parallel to its attention, and the norm after both is not part of a step."""
     phi = explain(DATA / "phi")
     assert [len(plan.steps) for plan in phi.plans] == [7, 7, 1]
     assert {d.op for d in phi.divided_by} == {"com.microsoft.SkipLayerNormalization"}
@@ -223,7 +224,7 @@ def test_with_another_interface_too(options: dict[str, Any], tmp_path: Path) -> 
 
 
 def test_outputs_of_three_types_and_one_that_is_left_out(tmp_path: Path) -> None:
-    """What a model declares of them comes from the node's shape function alone."""
+    """Only the node's shape function tells what the model declares for them."""
     plan, steps = both_ways(DATA / "llama", tmp_path, kv="int8")
     expected = Conversation(steps).growing()
     model = onnx.load(plan / "model.onnx", load_external_data=False)
@@ -257,7 +258,7 @@ def test_outputs_of_three_types_and_one_that_is_left_out(tmp_path: Path) -> None
     np.testing.assert_array_equal(results["half"], results["logits"].astype(np.float16))
 
 
-# --- recipes that nobody wrote ---
+# --- damaged recipes ---
 
 SMALL = f"""recipe 1
 inputs 3
@@ -353,7 +354,7 @@ def test_a_damaged_recipe_is_one_error_when_the_session_is_made(
 
 
 def test_a_recipe_and_its_node_have_as_many_inputs_and_constants() -> None:
-    # Values 3 and 4 of SMALL are 4 and 5 behind one more.
+    # With one more input, values 3 and 4 of SMALL become 4 and 5.
     moved = re.sub(r"\b4$", "5", SMALL, flags=re.M).replace("writes 3", "writes 4")
     moved = moved.replace("reads 3 2", "reads 4 2")
     with pytest.raises(Exception, match="recipe has 4 inputs, but the node has 3"):
@@ -448,10 +449,10 @@ def assert_both_run_alike(folders: tuple[Path, Path], **feeds: Array) -> None:
 
 
 def test_a_cpu_node_in_the_midst_cuts_a_region_in_two(tmp_path: Path) -> None:
-    """The residual goes around the node: what is behind it may not be in the first region."""
+    """The residual goes around the node, so nodes after it may not be in the first region."""
     folders = compiled_both_ways(chain("Tanh"), tmp_path)
     assert ours(ir.load(folders[0] / "model.onnx")) == [PLAN, PLAN]
-    # The Add of the residual is in the second.
+    # The residual's Add is in the second.
     assert [plan.steps for plan in explain(folders[0]).plans] == [("/p0",), ("/s0", "/p1")]
     assert [node.node for node in explain(folders[0]).divided_by] == ["/m0"]
     assert_both_run_alike(folders)
@@ -476,8 +477,8 @@ def test_a_model_that_says_no_shapes_has_the_regions_of_one_that_does(tmp_path: 
 
 
 def test_a_region_of_two_types_among_nodes_of_float16(tmp_path: Path) -> None:
-    """The CPU EP computes Tanh in float, and ONNX Runtime would give the region that too: what it
-    casts to float16 by itself would meet float."""
+    """The CPU EP computes Tanh in float, and ONNX Runtime would make the region float too: values
+    that the region itself casts to float16 would then meet float."""
     nodes, constants = [helper.make_node("Tanh", ["x"], ["t"])], {"gain": np.ones(K, np.float32)}
     for i, (a, y) in enumerate((("t", "a"), ("sum", "b"))):
         weights = projection_weights(K, K, prefix=f"w{i}", seed=i, dtype=np.dtype(np.float16))

@@ -1,4 +1,4 @@
-"""Types that a model file leaves out: which follow from schemas, and which do not."""
+"""Types that a model file omits: which follow from schemas, and which do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions to a graph: who gives a value, who reads it, of what it is made."""
+"""Queries on a graph: which node gives a value, which read it, and what it is made of."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_node_that_reads_a_value_twice_is_not_its_only_reader(
 ) -> None:
     assert walk.only_reader(values["square"]) is walk.producer(values["shaped"])
     assert walk.only_reader(values["product"]) is None  # Identity and Mul
-    assert walk.only_reader(values["y"]) is None  # whoever runs the graph
+    assert walk.only_reader(values["y"]) is None  # the caller, as a graph output
     assert walk.is_read(values["y"])
     values["same"].producer().replace_input_with(0, values["x"])
     assert walk.only_reader(values["product"]) is None  # Mul, twice

@@ -1,4 +1,5 @@
-"""What stays on the CPU EP is told with its weights, whether a pass looks at it or not."""
+"""Nodes that stay on the CPU EP are reported with their weights, whether a pass examines them or
+not."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ K, EXPERTS, TOP = 64, 8, 2
 
 
 def work(op_type: str, inputs: list[Any], domain: str = "", **attributes: Any) -> Work:
-    """Of a node; arrays among its inputs are constants, lists the dimensions of graph inputs."""
+    """The work of a node. Arrays among its inputs are constants, lists are dimensions of graph
+    inputs."""
     values, constants = [], []
     for index, given in enumerate(inputs):
         name = f"i{index}"
@@ -93,7 +95,7 @@ def test_dequantised_weights_are_those_of_the_product_behind_them() -> None:
 
 
 def mixture() -> onnx.ModelProto:
-    """A projection, and a mixture of experts behind a router of 8 columns."""
+    """A projection, and a mixture of experts after a router of 8 columns."""
     weights = projection_weights(K, K)
     experts = {
         "fc1": np.zeros((EXPERTS, K, K // 2), np.uint8), "fc1_scales": floats(EXPERTS, K),

@@ -12,7 +12,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class Tower:
-    """Nodes and weights in the making; `products` counts the multiplications by weights."""
+    """Nodes and weights under construction; `products` counts the multiplications by weights."""
 
     def __init__(self, hidden: int, heads: int, seed: int = 0) -> None:
         self.hidden, self.heads, self.products = hidden, heads, 0
@@ -34,7 +34,7 @@ class Tower:
         return f"{name}.out"
 
     def linear(self, x: str, k: int, n: int, name: str) -> str:
-        """MatMul and bias, as exporters write nn.Linear."""
+        """A MatMul and a bias, as exporters write nn.Linear."""
         self.products += 1
         weight = self.random(f"{name}.weight", k, n, deviation=k**-0.5)
         product = self.node("MatMul", [x, weight], f"{name}/MatMul")
@@ -47,7 +47,7 @@ class Tower:
         return self.node("LayerNormalization", [x, *weights], name, epsilon=1e-6)
 
     def layer(self, x: str, name: str, ffn: int) -> str:
-        """Attention and MLP, each with a norm before it and a residual."""
+        """Attention and MLP, each with a residual and a norm before it."""
         h = self.norm(x, f"{name}/norm1")
         qkv = [self.linear(h, self.hidden, self.hidden, f"{name}/{part}") for part in "qkv"]
         attended = self.node(
@@ -64,8 +64,8 @@ class Tower:
 def vision_tower(
     patches: int = 9, pixels: int = 75, hidden: int = 64, ffn: int = 136, layers: int = 2
 ) -> tuple[onnx.ModelProto, int]:
-    """x (batch, patches, pixels of a patch) -> features (batch, patches, hidden); and its products
-    with weights."""
+    """x (batch, patches, pixels of a patch) -> features (batch, patches, hidden). Also returns the
+    number of products with weights."""
     tower = Tower(hidden, heads=2)
     x = tower.linear("x", pixels, hidden, "/embed")
     position = tower.random("position", 1, patches, hidden)

@@ -1,4 +1,4 @@
-"""MatMulNBits weights as Q4NX, against a plain reading of both formats."""
+"""MatMulNBits weights as Q4NX, compared with a plain reading of both formats."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Source:
 def make_source(
     n: int, k: int, block_size: int, scale_type: str, zero_points: str, bits: int = 4
 ) -> Source:
-    """`zero_points`: none, packed, float (of the scales' type) or a type's name."""
+    """`zero_points`: none, packed, float (in the scales' type) or a type's name."""
     rng = np.random.default_rng([0, n, k, block_size])
     values = 2**bits
     blocks, dtype = -(-k // block_size), TYPES[scale_type]
@@ -76,7 +76,8 @@ def make_source(
 @pytest.mark.parametrize("scale_type", list(TYPES))
 @pytest.mark.parametrize("zero_points", ["none", "packed", "float"])
 @pytest.mark.parametrize(
-    # Whole blocks; K of one and a half; K of no block size; odd numbers of blocks; K below 32.
+    # Whole blocks; K of one and a half blocks; K that fits no block size; odd numbers of blocks; K
+    # below 32.
     ("n", "k"),
     [(32, 512), (33, 384), (7, 300), (40, 96), (5, 33), (1, 16)],
 )
@@ -109,18 +110,19 @@ def test_zero_points_of_another_type_than_the_scales(scale_type: str, zero_point
 
 
 @pytest.mark.parametrize("zero_points", ["none", "packed", "float"])
-def test_weights_are_those_of_the_operator_but_for_roundings(zero_points: str) -> None:
+def test_weights_are_those_of_the_operator_except_for_roundings(zero_points: str) -> None:
     source = make_source(48, 320, 64, "FLOAT", zero_points)
     scale, zero = (np.repeat(x, 64, axis=1)[:, :320] for x in (source.scales, source.zero_points))
     expected = (source.codes[:, :320] - zero.astype(np.float64)) * scale
     weights = q4nx.dequantize(source.pack("FLOAT"), 48, 320)
-    # The scale is off by 2^-8 of itself, which code and zero point multiply; the min once more.
+    # The scale is off by 2^-8 of itself, times code minus zero point; the min adds its own
+    # rounding.
     bound = 2**-8 * np.abs(scale) * (source.codes[:, :320] + 2 * np.abs(zero)) * (1 + 2**-7)
     assert (np.abs(weights - expected) <= bound).all()
 
 
 def test_float16_scales_of_every_kind() -> None:
-    """Subnormals, zeros, the largest and both signs, as exact bfloat16 roundings."""
+    """Subnormals, zeros, the largest numbers and both signs round exactly to bfloat16."""
     halves = np.array([0x0001, 0x03FF, 0x0400, 0x7BFF, 0x8001, 0x8000, 0x0000, 0x3C01], np.uint16)
     scales = halves.view(np.float16).reshape(8, 1)
     source = Source(8, 32, 32, np.zeros((8, 32), np.uint8), scales, np.full((8, 1), 8), None)

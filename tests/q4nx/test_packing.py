@@ -1,4 +1,4 @@
-"""Q4NX packing: the golden bytes, the Python definition and its C++ twin."""
+"""Q4NX packing: the golden bytes, the Python definition and its C++ counterpart."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_golden_bytes() -> None:
 
 
 def test_places_of_single_values() -> None:
-    """The layout as the format's description puts it, one code and one group at a time."""
+    """The layout as the format's description has it, one code and one group at a time."""
     n, k = 64, 512
     zeros = np.zeros((n, k), np.uint8)
     groups = np.zeros((n, k // 32), np.float32)
@@ -74,7 +74,7 @@ def test_places_of_single_values() -> None:
 
 
 def test_places_of_single_bits() -> None:
-    """Q2NX as the format's description puts it: a code's two bits stand in planes side by side."""
+    """Q2NX as the format's description has it: a code's two bits are in adjacent planes."""
     n, k = 64, 512
     groups = np.zeros((n, k // 32), np.float32)
     for row, col in [(0, 0), (1, 0), (15, 31), (16, 0), (31, 255), (32, 256), (63, 511), (40, 301)]:
@@ -165,7 +165,7 @@ def test_quantisation_error_is_half_a_step_or_the_rounding_of_the_min(
     _, scales, mins = q4nx.unpack(blocks, n, k)
     step, low = (np.repeat(np.abs(x.astype(np.float32)), 32, axis=1)[:, :k] for x in (scales, mins))
     # Half a step between codes. A min rounded up leaves the smallest value at most 2^-8 of itself
-    # below it; fifteen steps that end short of the largest leave 15 * 2^-8 of a step, which is less
+    # below it; fifteen steps that end below the largest leave 15 * 2^-8 of a step, which is less
     # than half. The last term is float32 arithmetic.
     bound = np.maximum(step / 2, low * 2**-8 * (1 + 2**-7)) + (low + 16 * step) * 2**-22
     error = np.abs(q4nx.dequantize(blocks, n, k) - weights)
@@ -178,13 +178,14 @@ def test_quantisation_of_constant_and_extreme_groups() -> None:
         for bits in (4, 2):
             blocks = q4nx.quantize(weights, bits)
             np.testing.assert_array_equal(q4nx.dequantize(blocks, 3, 40), weights)
-    # Sixteen values a step of 1 apart, from 0: exact.
+    # Sixteen values from 0 on, 1 apart, are exact.
     steps = np.tile(np.arange(16, dtype=np.float32), (2, 4))
     np.testing.assert_array_equal(q4nx.dequantize(q4nx.quantize(steps), 2, 64), steps)
 
 
 def test_a_short_last_group_does_not_widen_its_range() -> None:
-    weights = np.tile(np.linspace(5, 6, 5, dtype=np.float32), (1, 7))  # 35: a group of 32, one of 3
+    # 35 values: groups of 32 and 3.
+    weights = np.tile(np.linspace(5, 6, 5, dtype=np.float32), (1, 7))
     _, scales, mins = q4nx.unpack(q4nx.quantize(weights), 1, 35)
     assert float(mins[0, 1]) == 5.5  # of 5.5, 5.75, 6: zeros of the padding would give 0
     assert float(scales[0, 1]) <= 0.5 / 15 * (1 + 2**-8)

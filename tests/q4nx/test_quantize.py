@@ -1,4 +1,5 @@
-"""Float weights to Q4NX: what is stored, how far it is off, and beside ONNX Runtime's quantiser."""
+"""Float weights as Q4NX: what is stored, its error, and a comparison with ONNX Runtime's
+quantiser."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ DISTRIBUTIONS = {
     "Laplace": lambda rng, shape: rng.laplace(size=shape),
     "uniform": lambda rng, shape: rng.uniform(-1, 1, shape),
     "shifted": lambda rng, shape: 3 + 0.1 * rng.standard_normal(shape),
-    "one outlier a row": lambda rng, shape: np.where(
+    "one outlier per row": lambda rng, shape: np.where(
         np.arange(shape[1]) == 5, 40, rng.standard_normal(shape)
     ),
 }
@@ -61,9 +62,9 @@ def test_codes_are_the_nearest_for_the_stored_scales_and_minima(name: str, n: in
     codes, scales, mins = q4nx.unpack(blocks, n, k)
     spread = [np.repeat(x.astype(np.float64), 32, axis=1)[:, :k] for x in (scales, mins)]
     steps = (weights.astype(np.float64) - spread[1]) / np.where(spread[0] > 0, spread[0], np.inf)
-    # A code is taken in float32: its quotient, of at most 15 + 2, may be off by 2^-20.
+    # Codes are computed in float32: a quotient of at most 15 + 2 may be off by 2^-20.
     assert (np.abs(codes - steps.clip(0, 15)) <= 0.5 + 2.0**-20).all()
-    # The errors that are told are those of what is stored, up to the rounding of float32.
+    # The reported errors are those of the stored weights, up to float32's rounding.
     error = q4nx.dequantize(blocks, n, k).astype(np.float64) - weights
     assert squared_error == pytest.approx(np.square(error).sum(), rel=1e-4)
     assert squared_weights == pytest.approx(np.square(weights.astype(np.float64)).sum(), rel=1e-6)
@@ -82,7 +83,7 @@ def test_the_error_is_below_rounding_to_nearest(name: str) -> None:
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_no_group_is_worse_than_between_its_extremes(name: str) -> None:
-    """The first range of the search, written out; so no outlier elsewhere pays for a group."""
+    """This range is the search's first, so a group never pays for outliers elsewhere."""
     weights = random(name, 40, 512)
     groups = weights.reshape(40, -1, 32)
     low, high = groups.min(2, keepdims=True), groups.max(2, keepdims=True)
@@ -94,7 +95,7 @@ def test_no_group_is_worse_than_between_its_extremes(name: str) -> None:
     plain = np.square(groups - (scales * codes + mins).astype(np.float64)).sum(2)
     blocks, *_ = _native.quantize(weights)
     ours = np.square(groups - q4nx.dequantize(blocks, 40, 512).reshape(groups.shape)).sum(2)
-    # Both sums are of float32 roundings.
+    # Both sums have float32 roundings.
     assert (ours <= plain * (1 + 1e-4)).all()
 
 
@@ -123,7 +124,7 @@ def test_padding_is_zero() -> None:
 def test_a_group_of_one_value_loses_next_to_nothing(value: float) -> None:
     weights = np.full((16, 32), value, np.float32)
     blocks, *_ = _native.quantize(weights)
-    # The minimum is within a step of bfloat16, 2^-7; the scale holds the rest up to 2^-8 of it.
+    # The minimum is within a bfloat16 step of 2^-7; the scale holds the rest up to 2^-8 of it.
     np.testing.assert_allclose(q4nx.dequantize(blocks, 16, 32), weights, rtol=2.0**-15, atol=0)
 
 
@@ -131,7 +132,8 @@ def test_a_group_of_one_value_loses_next_to_nothing(value: float) -> None:
 def test_weights_below_the_normal_range_stay_near(value: float) -> None:
     weights = np.where(np.arange(32) % 2, value, -value).astype(np.float32).reshape(1, 32)
     blocks, *_ = _native.quantize(weights)
-    # No scale is subnormal, so that all of the group is its minimum: bfloat16's are 2^-133 apart.
+    # No scale is subnormal, so every weight of the group becomes the minimum; such bfloat16 numbers
+    # are 2^-133 apart.
     bound = 2 * value + 2.0**-133
     np.testing.assert_allclose(q4nx.dequantize(blocks, 1, 32), weights, rtol=0, atol=bound)
 

@@ -50,7 +50,7 @@ def test_a_model_without_figures_has_no_empty_columns() -> None:
 
 def test_the_papers_tables_show_every_cell_and_all_goals() -> None:
     text = succeeded("--papers").stdout
-    assert text.count("*") == 5 + 2  # calibration cells, and what the star means, twice
+    assert text.count("*") == 5 + 2  # calibration cells, and twice the star's explanation
     assert len(re.findall(r"[+-]\d+\.\d%", text)) >= 100
     assert "Leave one out" in text
     assert "OVERLAY_SWITCH" in text

@@ -1,4 +1,5 @@
-"""Models composed of operators, the fit of the constants, and the model against the papers."""
+"""Models composed of operators, the fit of the constants, and the model compared with the
+papers."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def test_the_control_path_is_marked_as_measured_on_npu1() -> None:
 def test_fitting_again_gives_the_committed_constants() -> None:
     again = fit()
     for name, cost in COSTS.items():
-        # They are committed with three digits.
+        # The committed values have three digits.
         assert f"{getattr(again, name):.3g}" == f"{cost.value:.3g}", name
 
 
@@ -59,8 +60,8 @@ def test_the_fit_finds_constants_that_made_the_data() -> None:
     truth = Fit(ddr_read=50e9, dispatch=100e-6, overlay_switch=1e-3)
     made = [replace(c, value=predicted(c, truth.machine())) for c in cells() if c.calibrates]
     found = fit(made)
-    # The golden section ends at a relative 1e-6; a token's time moves with 1/bandwidth, and what it
-    # moves is made up by runs that are a tenth of it.
+    # The golden section ends at a relative 1e-6. A token's time changes with 1/bandwidth, and the
+    # runs, a tenth of that time, make up for the change.
     assert found.ddr_read == pytest.approx(truth.ddr_read, rel=1e-5)
     assert found.dispatch == pytest.approx(truth.dispatch, rel=1e-4)
     assert found.overlay_switch == pytest.approx(truth.overlay_switch, rel=1e-3)
@@ -95,7 +96,7 @@ def test_a_token_is_the_sum_of_its_operators() -> None:
     attention = machine.seconds(op.flow_kv(2048, 32, 8, 64, None))
     assert timing.parts["attention"] == pytest.approx(16 * attention)
     assert timing.parts["lm_head"] == pytest.approx(machine.seconds(op.fused_dqp(128256, 2048)))
-    # Packed weights are 5 bits, and every one of them is read once.
+    # Packed weights have 5 bits, and each of them is read once.
     weights = 16 * sum(p.weights for p in layer_projections(shape)) + lm_head(shape).weights
     assert timing.read > weights * 5 / 8 + 16 * 2 * 2 * 512 * 2048
     assert timing.read < 1.02 * (weights * 5 / 8 + 16 * 2 * 2 * 512 * 2048)
@@ -114,7 +115,7 @@ def test_work_beyond_the_watchdog_is_divided_into_runs() -> None:
     short = prefill(shape_of("llama-3.1-8b"), 1024, Machine())
     long = prefill(shape_of("llama-3.1-8b"), 131072, Machine())
     assert long.runs > short.runs
-    # One layer's attention at this length: its seconds need that many halves of a second.
+    # One layer's attention at this length: its seconds need that many half seconds.
     one = long.parts["attention"] / 32
     assert long.runs >= 32 * one / costs.WATCHDOG_BUDGET.value
 
@@ -123,7 +124,7 @@ def test_work_beyond_the_watchdog_is_divided_into_runs() -> None:
 def test_speed_falls_with_context_and_rises_with_bandwidth(model: str) -> None:
     shape = shape_of(model)
     slow, fast = Machine(), replace(Machine(), ddr_read=90e9, ddr_write=90e9)
-    # Whole chunks: one more is read where a window begins within a chunk.
+    # Whole chunks: a window that begins within a chunk reads one more.
     contexts = (64, 512, 1024, 4096, 30016)
     for phase in (decode, prefill):
         seconds = [phase(shape, c, slow).seconds for c in contexts]
@@ -171,7 +172,7 @@ def test_a_constant_outside_of_its_sources_is_named() -> None:
 
 
 def test_the_cache_is_read_as_fast_as_the_papers_tables_imply() -> None:
-    # Eight shim channels carry 57.6 GB/s, so DDR decides wherever four pairs have work.
+    # Eight shim channels carry 57.6 GB/s, so DDR decides whenever four pairs have work.
     for row in judge().kv_bandwidths:
         assert row.paper_low <= row.paper <= row.paper_high
         if row.model_name.startswith("qwen3"):
@@ -207,7 +208,7 @@ def test_what_if_gives_more_columns_more_where_bandwidth_allows() -> None:
     rows = [w for w in simulate("llama-3.1-8b", contexts=[1024]).what_if if w.decode]
     speed = {(w.placement, w.ddr_read): w.decode[1024] for w in rows if w.kernels == "published"}
     four, eight, apart = dict.fromkeys(w.placement for w in rows)
-    assert speed[four, 57.6e9] == pytest.approx(speed[four, 120e9], rel=0.02)  # channels bind
+    assert speed[four, 57.6e9] == pytest.approx(speed[four, 120e9], rel=0.02)  # channels limit
     assert speed[eight, 90e9] > 1.3 * speed[four, 90e9]
     assert speed[eight, 120e9] > speed[eight, 90e9]
     assert all(speed[apart, b] < speed[eight, b] for b in (40e9, 57.6e9, 90e9, 120e9))
@@ -224,7 +225,7 @@ def test_what_if_says_what_copies_of_the_vector_operators_give_a_prompt() -> Non
     assert at_fitted["eight copies", "published"] < at_fitted["eight copies", "ort_aie_ep"]
 
 
-def test_an_unknown_model_is_told_the_known_ones() -> None:
+def test_an_unknown_model_gets_a_list_of_the_known_ones() -> None:
     with pytest.raises(DesignError, match=r"unknown model 'gpt-5'; known: llama-3\.2-1b, .*gemma3"):
         simulate("gpt-5")
     with pytest.raises(DesignError, match="unknown model 'tiny-llama'"):

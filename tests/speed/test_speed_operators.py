@@ -1,4 +1,4 @@
-"""The designs' closed forms against figures worked out by hand."""
+"""The designs' closed forms compared with figures worked out by hand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ort_aie_ep.npu.speed.operators import Machine, Step
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 
-BLOCK_CYCLES = 1280  # 5,120 bytes at 4 bytes a cycle
+BLOCK_CYCLES = 1280  # 5,120 bytes at 4 bytes per cycle
 
 
 def test_within_a_step_the_slowest_decides_and_steps_follow_each_other() -> None:
@@ -35,7 +35,7 @@ def test_a_task_and_the_start_of_an_operator_cost_what_their_writes_cost() -> No
 
 
 def test_fused_dqp_streams_whole_rounds() -> None:
-    # 2048 x 2048 on 16 cores: 64 block rows, so 4 rounds; 8 blocks deep; 2 cores a channel.
+    # 2048 x 2048 on 16 cores: 64 block rows, so 4 rounds; 8 blocks deep; 2 cores per channel.
     _, steady = op.fused_dqp(2048, 2048)
     assert steady.streams == 4 * (8 * 2 * BLOCK_CYCLES + costs.GATE_PIPELINED.value)
     assert steady.kernels == 4 * 8 * PUBLISHED.dqp_block
@@ -50,18 +50,18 @@ def test_fused_dqp_computes_the_last_round_whole_and_pads_k_to_256() -> None:
     assert op.fused_dqp(1536, 1280)[1] == steady
 
 
-def test_eight_columns_of_fused_dqp_take_half_the_rounds_and_wait_for_activations() -> None:
+def test_eight_columns_of_fused_dqp_need_half_the_rounds_and_wait_for_activations() -> None:
     start, steady = op.fused_dqp(4096, 4096, columns=8)
     assert steady.streams == 4 * (16 * 2 * BLOCK_CYCLES + costs.GATE_PIPELINED.value)
     exposed = 2 * 4096 / 4
     expected = op.control(16 + 1 + 8, 6 * 32) + exposed + PUBLISHED.dqp_block
     assert start.control == pytest.approx(expected)
-    four, _ = op.fused_dqp(4096, 4096, columns=4)  # 2,048 cycles hide behind two blocks a core
+    four, _ = op.fused_dqp(4096, 4096, columns=4)  # two blocks a core hide 2,048 cycles
     assert four.control == pytest.approx(op.control(8 + 1 + 4, 6 * 16) + PUBLISHED.dqp_block)
 
 
 def test_fused_dqp_is_bound_by_ddr_until_its_channels_are() -> None:
-    # Eight channels at 1.8 GHz take 57.6 GB/s, less a little at each task.
+    # Eight channels at 1.8 GHz carry 57.6 GB/s, less a little at each task.
     def bound(bandwidth: float) -> str:
         bounds = replace(Machine(), ddr_read=bandwidth).by_bound(op.fused_dqp(4096, 4096)[1:])
         return max(bounds, key=lambda name: bounds[name])
@@ -76,13 +76,13 @@ def test_flow_kv_reads_whole_chunks_of_8_kb(head_dim: int, keys_per_chunk: int) 
     _, steady = op.flow_kv(keys, heads=16, kv_heads=8, head_dim=head_dim, window=None)
     assert steady.read == 2 * 8 * 4 * 8192  # keys and values, heads, chunks
     queries = 2 * op.padded_head(head_dim) * 2 / 4  # two queries of a group, ahead of the keys
-    assert steady.streams == 2 * (4 * 2048 + queries)  # two heads of a pair in turn
+    assert steady.streams == 2 * (4 * 2048 + queries)  # the two heads of a pair alternate
 
 
 def test_flow_kv_with_one_kv_head_uses_one_pair() -> None:
     _, steady = op.flow_kv(32768, heads=4, kv_heads=1, head_dim=256, window=None)
     seconds = Machine().seconds((steady,))
-    # Two channels: 14.4 GB/s, but for the queries.
+    # Two channels: 14.4 GB/s, apart from the queries.
     assert steady.read / seconds == pytest.approx(2 * 4 * 1.8e9, rel=1e-3)
 
 
@@ -110,12 +110,13 @@ def test_flow_kv_kernel_counts_the_queries_of_a_group() -> None:
 
 
 def test_dequant_is_bound_by_its_output() -> None:
-    # 1024 x 1024: 128 blocks, four fours of a column; two channels take 32,768 bytes each a four.
+    # 1024 x 1024: 128 blocks, four fours of a column; two channels carry 32,768 bytes each per
+    # four.
     (step,) = op.dequant(1024, 1024)
     assert step.streams == 4 * 8192
     assert step.kernels == 4 * 2115
     assert (step.read, step.write) == (128 * 5120, 128 * 16384)
-    (more,) = op.dequant(1024 + 32, 1024)  # one column has a four more, so all do
+    (more,) = op.dequant(1024 + 32, 1024)  # one column has one more group, so all do
     assert more.write == 160 * 16384
 
 
@@ -136,14 +137,14 @@ def test_gemm_of_a_clamped_tail_costs_a_whole_pass_and_k_is_padded() -> None:
 
 
 def test_flow_qkv_sweeps_causally() -> None:
-    # Head dimension 128, group 4: 64 rows hold 16 queries of 4 heads, 64 a super-chunk; 16 keys a
-    # chunk. Two super-chunks see 64 and 128 keys: 4 + 8 chunks; 8 KV heads are two turns.
+    # Head dimension 128, group 4: 64 rows hold 16 queries of 4 heads, 64 per super-chunk; 16 keys
+    # per chunk. Two super-chunks see 64 and 128 keys: 4 + 8 chunks; 8 KV heads are two turns.
     body, between = op.flow_qkv(128, 0, heads=32, kv_heads=8, head_dim=128, window=None)
     assert body.streams == 2 * 12 * 1024
     assert body.read == 2 * 8 * 12 * 4096
     assert body.kernels == pytest.approx(2 * 12 * 64 * 16 * 128 / costs.FLOW_QKV_RATE.value)
     assert body.commands == (2 * 2 - 1) * 4 * 10 * op.TASK
-    # 64 rows of 128, two cores a channel, in each of 4 sweeps.
+    # 64 rows of 128, two cores per channel, in each of 4 sweeps.
     assert between.streams == 4 * 2 * 64 * 128 * 2 / 4
 
 
@@ -161,15 +162,16 @@ def test_flow_qkv_without_a_mask_sees_all_keys_and_with_a_window_few() -> None:
 
 
 def test_flow_qkv_divides_a_group_over_rows_of_cores_that_would_be_idle() -> None:
-    # Gemma3-1B: 4 query heads on one KV head become 4 heads of one query head each: 32 queries a
-    # chunk, 128 a super-chunk, one turn. K and V are read by all four.
+    # Gemma3-1B: 4 query heads on one KV head become 4 heads of one query head each: 32 queries per
+    # chunk, 128 per super-chunk, one turn. All four read K and V.
     body, _ = op.flow_qkv(128, 0, heads=4, kv_heads=1, head_dim=256, window=None)
-    assert body.streams == 16 * 1024  # 128 keys, 8 a chunk
+    assert body.streams == 16 * 1024  # 128 keys, 8 per chunk
     assert body.read == 2 * 4 * 16 * 4096
 
 
 def test_flow_qkv_makes_the_chunks_of_a_short_prompt_even() -> None:
-    # 200 queries of head dimension 64, one head a row: up to 512 a super-chunk, 56 a chunk suffice.
+    # 200 queries of head dimension 64, one head a row: a super-chunk holds up to 512, but chunks of
+    # 56 are enough.
     _, between = op.flow_qkv(200, 0, heads=8, kv_heads=8, head_dim=64, window=None)
     assert between.streams == 2 * 2 * 56 * 64 * 2 / 4
 
@@ -181,7 +183,7 @@ def test_a_head_too_wide_for_the_designs_is_refused() -> None:
 
 def test_vector_operators_are_bound_by_channel_kernel_or_tasks() -> None:
     (norm,) = op.rms_norm(10, 2048)
-    assert norm.streams == 10 * 2048  # residual and weight on one channel: 8,192 bytes a row
+    assert norm.streams == 10 * 2048  # residual and weight on one channel: 8,192 bytes per row
     assert norm.kernels == pytest.approx(10 * (2 * (438 + 150) + 3 * 520))
     assert norm.commands == 9 * 4 * op.TASK
     (gate,) = op.gated(1, 8192, gelu=False)
@@ -202,7 +204,7 @@ def test_copies_share_the_rows_but_neither_ddr_nor_the_command_processor() -> No
     assert shared == replace(one, streams=one.streams / 8, kernels=one.kernels / 8)
 
 
-def test_our_kernels_are_priced_by_their_catalogs() -> None:
+def test_kernels_of_ort_aie_ep_are_priced_by_their_catalogs() -> None:
     assert OURS.dqp_block == DQP_BLOCK.cycles("aie2p", (0,))
     assert OURS.gemm_step == 4 * GEMM_TILE.cycles("aie2p", (8, 8, 4, 0))
     assert OURS.gelu(300) == 2 * GELU_MUL.cycles("aie2p", (256,))  # two pieces of 256
@@ -213,7 +215,7 @@ def test_our_kernels_are_priced_by_their_catalogs() -> None:
 
 
 def test_no_kernel_of_the_decode_path_is_slower_than_its_stream() -> None:
-    # Two cores share a weight channel; a pair has a channel each for keys and values.
+    # Two cores share a weight channel; a pair has one channel each for keys and values.
     assert OURS.dqp_block < 2 * BLOCK_CYCLES
     for group, head_dim in ((4, 64), (4, 128), (4, 256)):
         assert OURS.flow_kv_chunk(group, head_dim) < 2048

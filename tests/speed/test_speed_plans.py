@@ -1,4 +1,4 @@
-"""Plans of named shapes, and what the model of speed composes of steps."""
+"""Plans of named shapes, and the time that the performance model composes from steps."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ def test_a_token_of_a_named_shape_is_one_submission(name: str) -> None:
     shape = shape_of(name)
     token = compose(steps_of(shape), 1, 1024, MACHINE)
     assert token.submissions == 1
-    # As many as a chain has at most.
+    # At most as many as fit in a chain.
     assert token.timing.runs <= 24
-    # The papers' programs have the same operators, some of them joined: the work is the same but
-    # for the commands of those that stand apart here (gate and up, rotations, keys and values:
-    # at most 5 a layer, each of less than 30 µs).
+    # The papers' programs have the same operators, some of them joined. The work is the same except
+    # for the commands of those that are separate here (gate and up, rotations, keys and values: at
+    # most 5 a layer, each under 30 µs).
     papers = decode(shape, 1024, MACHINE)
     more = token.timing.seconds - token.timing.parts["dispatch"]
     more -= papers.seconds - papers.parts["dispatch"]
@@ -108,7 +108,7 @@ def test_a_row_that_projections_share_is_normalised_once() -> None:
     assert vectors("n", "m") == pytest.approx(2 * vectors("n"))
 
 
-def test_what_the_device_has_no_function_for_is_the_hosts() -> None:
+def test_the_host_does_what_the_device_has_no_function_for() -> None:
     steps = (ProjectionStep("p", 256, 256, "x", "a"), VectorStep("s", "sigmoid", 256, "a", "y"))
     composed = compose((steps,), 1, 1, MACHINE)
     assert composed.host_steps == {"an activation that the overlay does not have": 1}
@@ -132,7 +132,7 @@ def test_more_tokens_than_the_context_are_refused() -> None:
 def test_the_array_moves_the_predicted_bytes(
     name: str, sizes: dict[str, int], tokens: int, context: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of each invocation, what the simulator counts when it executes it."""
+    """For each invocation, the bytes that the simulator counts when it executes it."""
     invocations: list[tuple[str, Invocation]] = []
     count_runs = plans.runs_of
 
@@ -157,9 +157,9 @@ def test_the_array_moves_the_predicted_bytes(
     read, written = sum(
         moved(overlay, one.sequence, tuple(one.parameters.items())) for overlay, one in invocations
     )
-    # What the closed forms leave out: tables and weights of rotations, queries and outputs of
-    # attention, rows of no weights. What they add: a sum and a residual to each norm; 64 bytes for
-    # the 16 that a new key or value has in a place, which is what DDR moves. All of it is of a
-    # token's size, and small beside weights.
+    # The closed forms leave out tables and weights of rotations, queries and outputs of attention,
+    # and rows without weights. They add a sum and a residual to each norm, and 64 bytes for the 16
+    # that a new key or value occupies, because DDR moves 64. All of these are of a token's size,
+    # and small beside the weights.
     assert timing.read == pytest.approx(read, rel=0.01)
     assert abs(timing.write - written) <= 0.01 * (read + written)

@@ -1,4 +1,4 @@
-"""The closed forms of the performance model against the simulator, which executes the designs."""
+"""The performance model's closed forms compared with the simulator, which executes the designs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from ort_aie_ep.npu.vocabulary.device import device
 NPU2 = device("npu2")
 MACHINE = replace(Machine(), kernels=OURS)
 # Both take their constants from costs.py. The closed forms count the commands between operators and
-# the last kernel, but neither hops nor FIFOs, and they add what may overlap at an operator's ends:
-# 4 to 40 µs of the 25 to 500 simulated here.
+# the last kernel, but neither hops nor FIFOs, and they add up phases that may overlap at an
+# operator's ends: 4 to 40 µs of the 25 to 500 simulated here.
 TOLERANCE = 0.12
 
 

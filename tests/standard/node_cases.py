@@ -1,6 +1,6 @@
-"""The ONNX standard's node tests, and what a session makes of them.
+"""The ONNX standard's node tests, and their results in a session.
 
-`onnx.backend.test` builds models and data in memory: one node each, or the function that defines
+`onnx.backend.test` builds models and data in memory: one node, or the function that defines
 the operator, spelled out (`..._expanded`).
 """
 
@@ -28,7 +28,7 @@ CANNOT_RUN = "cannot run"
 WRONG = "wrong"
 
 # The output's 16-bit values are rounded once; the expected ones come from numpy in that type, which
-# rounds scores, probabilities and products besides.
+# also rounds scores, probabilities and products.
 ROUNDINGS_OF_16_BITS = 4
 
 
@@ -37,11 +37,11 @@ class NodeCase:
     """One of the standard's tests.
 
     Attributes:
-        name: the standard's.
+        name: the test's name in the standard.
         model: lowered to the newest opset and IR that this ONNX Runtime reads.
         data: (inputs, expected outputs), each in the graph's order.
-        rtol: the standard's.
-        atol: the standard's.
+        rtol: the standard's tolerance.
+        atol: the standard's tolerance.
     """
 
     name: str
@@ -52,15 +52,15 @@ class NodeCase:
 
     @property
     def operators(self) -> set[str]:
-        """Of the graph itself."""
+        """The nodes of the graph itself."""
         return {node.op_type for node in self.model.graph.node}
 
     def is_one(self, operator: str) -> bool:
-        """Whether the model is one node, of this operator."""
+        """Whether the model is one node with this operator."""
         return self.operators == {operator} and len(self.model.graph.node) == 1
 
     def fits_its_opset(self) -> bool:
-        """Whether no node, input or attribute of it came after the lowered opset."""
+        """Whether none of its nodes, inputs or attributes is newer than the lowered opset."""
         opset = next(entry.version for entry in self.model.opset_import if not entry.domain)
         for node in self.model.graph.node:
             if not onnx.defs.has(node.op_type, opset, node.domain):
@@ -74,9 +74,9 @@ class NodeCase:
 
 @cache
 def load_cases() -> list[NodeCase]:
-    """All of them, in the standard's order."""
+    """All cases, in the standard's order."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # some expect infinities, and numpy says so
+        warnings.simplefilter("ignore")  # some expect infinities, and numpy warns of them
         tests = load_model_tests(kind="node")
     return [
         NodeCase(
@@ -91,13 +91,13 @@ def load_cases() -> list[NodeCase]:
 
 
 def outcome(case: NodeCase, open_session: OpenSession, model: onnx.ModelProto | None = None) -> str:
-    """RIGHT, or what went wrong and how; `model` takes the place of the case's own.
+    """RIGHT, or what went wrong and how; `model` replaces the case's own.
 
-    Outputs that the standard does not list (`model` may add some) are passed over.
+    Outputs that the standard does not list (`model` may add some) are ignored.
     """
     try:
         session = open_session(model or case.model)
-    except Exception as error:  # ONNX Runtime's share no base class
+    except Exception as error:  # ONNX Runtime's exceptions share no base class
         return f"{CANNOT_OPEN}: {_first_line(error)}"
     try:
         for inputs, expected in case.data:
@@ -114,7 +114,7 @@ def outcome(case: NodeCase, open_session: OpenSession, model: onnx.ModelProto | 
 
 
 def kind(result: str) -> str:
-    """What `outcome` begins with."""
+    """The first word of an `outcome`."""
     return result.split(":")[0]
 
 
@@ -128,7 +128,7 @@ def _run(session: onnxruntime.InferenceSession, feeds: dict[str, Any]) -> dict[s
 
 
 def _difference(expected: Any, actual: Any, case: NodeCase) -> str:
-    """Of what they differ; empty where they agree."""
+    """How they differ; empty if they agree."""
     if isinstance(expected, list):
         if not isinstance(actual, list) or len(actual) != len(expected):
             return f"expected {len(expected)} values, got {actual!r:.80}"
@@ -152,7 +152,7 @@ def _difference(expected: Any, actual: Any, case: NodeCase) -> str:
 
 
 def _tolerance(expected: Array, case: NodeCase) -> tuple[float, float]:
-    """(relative, absolute). The standard's own, which is for float32, but for types of 16 bits."""
+    """(relative, absolute). The standard's own, which is for float32, except for 16-bit types."""
     if expected.dtype not in (FLOAT16, BFLOAT16) or not expected.size:
         return case.rtol, case.atol
     finite = np.abs(expected.astype(np.float32))
@@ -161,7 +161,7 @@ def _tolerance(expected: Array, case: NodeCase) -> tuple[float, float]:
 
 
 def _value(value: Any) -> Any:
-    """As a session takes it: arrays, lists of them, None."""
+    """The value in the form that a session takes: arrays, lists of arrays, None."""
     if isinstance(value, TensorProto):
         return numpy_helper.to_array(value)
     if isinstance(value, list | tuple):
@@ -173,8 +173,8 @@ def _readable(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy with an opset that ONNX Runtime has.
 
     The standard's newest opset is often ahead of ONNX Runtime's, and most of its operators are the
-    same in the one before; where they are not, expected outputs tell. Of an opset that it reads,
-    ONNX Runtime may still lack the operators that are new there.
+    same in the one before; if not, the expected outputs show it. ONNX Runtime may still lack
+    operators that are new in an opset that it reads.
     """
     opset, ir_version = _newest()
     copy = _lowered(model, opset, ir_version)
@@ -225,7 +225,7 @@ def _opens(model: onnx.ModelProto) -> bool:
 
 
 def quiet_options() -> onnxruntime.SessionOptions:
-    """Of one thread, and errors as exceptions alone."""
+    """One thread, and errors only as exceptions."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
@@ -233,7 +233,7 @@ def quiet_options() -> onnxruntime.SessionOptions:
 
 
 def open_on_cpu(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    """ONNX Runtime's own CPU execution provider alone."""
+    """Only ONNX Runtime's own CPU execution provider."""
     return onnxruntime.InferenceSession(
         model.SerializeToString(), quiet_options(), providers=["CPUExecutionProvider"]
     )
@@ -241,7 +241,7 @@ def open_on_cpu(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
 
 @cache
 def outcomes_on_cpu() -> dict[str, str]:
-    """Case → outcome with ONNX Runtime's CPU execution provider alone."""
+    """Case → outcome with only ONNX Runtime's CPU execution provider."""
     return {case.name: outcome(case, open_on_cpu) for case in load_cases()}
 
 

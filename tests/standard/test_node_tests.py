@@ -1,7 +1,7 @@
-"""The ONNX standard's node tests through both doors: as they come, and beside what is compiled.
+"""The ONNX standard's node tests through both doors: as they are, and beside compiled nodes.
 
-What ONNX Runtime's CPU execution provider gets right must be right here as well, whichever ONNX
-and ONNX Runtime are installed.
+Whatever ONNX Runtime's CPU execution provider gets right must be right here too, with any installed
+ONNX and ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from op_models import ORT_VERSION, onnx_tensor
 import ort_aie_ep
 from ort_aie_ep.runtime.provider import NAME
 
-# Operators that a pass replaces, joins with others or reads on the way to one that it replaces.
+# Operators that a pass replaces, fuses with others, or reads on the way to one that it replaces.
 OF_INTEREST = {
     "Attention",
     "DequantizeLinear",
@@ -52,15 +52,15 @@ LEFT = "left, with a reason"
 
 @pytest.fixture(scope="module")
 def right_on_cpu() -> list[NodeCase]:
-    """What this ONNX Runtime runs by itself, as the standard expects."""
+    """The cases that this ONNX Runtime alone runs as the standard expects."""
     outcomes = outcomes_on_cpu()
     return [case for case in load_cases() if outcomes[case.name] == RIGHT]
 
 
 def test_the_cpu_provider_runs_most(right_on_cpu: list[NodeCase]) -> None:
-    """A harness that fed or compared badly would leave little to look at: 1,486 of 1,884 in ONNX
-    Runtime 1.23 and 1,549 in 1.31; the rest is of types that numpy does not carry to ONNX Runtime
-    (float8, 4 and 2 bits), or newer than ONNX Runtime."""
+    """A harness with a mistake in feeding or comparing would pass few cases. Right are 1,486 of
+    1,884 in ONNX Runtime 1.23 and 1,549 in 1.31. The rest have types that numpy cannot pass to ONNX
+    Runtime (float8, 4 and 2 bits), or are newer than ONNX Runtime."""
     assert len(right_on_cpu) >= 0.75 * len(load_cases())
     assert set().union(*(case.operators for case in right_on_cpu)) >= OF_INTEREST
 
@@ -97,14 +97,14 @@ def test_with_the_provider_every_outcome_is_the_same() -> None:
 
 @pytest.fixture(scope="module")
 def attention() -> list[NodeCase]:
-    """Without those that are newer than this ONNX Runtime: 20 with nonpad_kv_seqlen and windows in
-    1.23."""
+    """Without those that are newer than this ONNX Runtime: in 1.23, 20 with nonpad_kv_seqlen and
+    windows."""
     cases = [case for case in load_cases() if case.is_one("Attention")]
     return [case for case in cases if case.fits_its_opset()]
 
 
 def test_attention_is_compiled_and_right(attention: list[NodeCase], tmp_path: Path) -> None:
-    """Each of them that FlowAttention computes, those included that ONNX Runtime cannot run
+    """Every case that FlowAttention computes, including those that ONNX Runtime cannot run
     (bfloat16, windows); the others are refused with a reason."""
     expected = {case.name: LEFT if _is_left(case) else RIGHT for case in attention}
     actual = {}
@@ -124,9 +124,9 @@ def test_attention_is_compiled_and_right(attention: list[NodeCase], tmp_path: Pa
 
 
 def test_what_the_passes_leave_stays_right(right_on_cpu: list[NodeCase], tmp_path: Path) -> None:
-    """Compiled beside a projection, so that there is something to compile: all passes see the
-    standard's nodes, which have no names, and none may change what they compute. Of operators that
-    passes look at, also with all inputs but the first as initializers."""
+    """Compiled beside a projection, so that there is something to compile. All passes see the
+    standard's nodes, which have no names, and none may change their results. Operators that passes
+    examine are also tried with all inputs but the first as initializers."""
     wrong = {}
     count = 0
     for case in right_on_cpu:
@@ -153,7 +153,7 @@ def _differences(actual: dict[str, str], expected: dict[str, str]) -> dict[str, 
 
 
 def _is_left(case: NodeCase) -> bool:
-    """Whether FlowAttention does not compute it, by shapes and attributes."""
+    """Whether FlowAttention cannot compute it, judging by shapes and attributes."""
     (node,) = case.model.graph.node
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     given = [value.name for value in case.model.graph.input]
@@ -169,7 +169,7 @@ def _is_left(case: NodeCase) -> bool:
         len(node.output) > 3  # the score matrix
         or of_q != of_v
         or of_q % 8 != 0
-        or (nonpad and causal)  # queries of each row elsewhere
+        or (nonpad and causal)  # places each row's queries differently
         or (nonpad and mask is not None and mask.shape[-1] < total)
         or (mask is not None and mask.ndim < 2)
         or windows[1]
@@ -192,7 +192,7 @@ def _open(path: Path) -> onnxruntime.InferenceSession:
 
 
 def _beside_a_projection(model: onnx.ModelProto) -> onnx.ModelProto:
-    """With a MatMulNBits of its own constant input and output."""
+    """The model with a MatMulNBits beside it that has its own constant input and output."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     k = n = 32
@@ -222,7 +222,8 @@ def _beside_a_projection(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _with_constants(case: NodeCase) -> onnx.ModelProto | None:
-    """Its inputs but the first as initializers; None where one is of a type that cannot be."""
+    """The model with all inputs but the first as initializers; None if one has a type that cannot
+    be."""
     copy = onnx.ModelProto()
     copy.CopyFrom(case.model)
     (inputs, _), *more = case.data

@@ -16,8 +16,9 @@ from provider_calls import devices, needs_provider, registered
 import ort_aie_ep
 from ort_aie_ep import npu_counters
 
-# FlowQKV's super-chunk is 256 queries at 64 dimensions and two queries a KV head. Runs take CHUNK
-# tokens of the prompt at most, so the last ones attend to what the first ones left in the cache.
+# FlowQKV's super-chunk is 256 queries at 64 dimensions and two queries a KV head. Each run handles
+# at most CHUNK tokens of the prompt, so the last ones attend to the cache that the first ones
+# filled.
 PROMPT, CHUNK = 300, 270
 TOKENS = 8
 
@@ -37,7 +38,8 @@ def step_by_step(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def logits(folder: Path, target: str, prompt: np.ndarray, tokens: list[int]) -> np.ndarray:
-    """(1 + len(tokens), vocabulary) float64: after the prompt, and after each of `tokens`."""
+    """Logits (1 + len(tokens), vocabulary), float64: after the prompt, and after each of
+    `tokens`."""
     options = session_options()
     options.register_custom_ops_library(str(ort_aie_ep.library_path()))
     options.add_session_config_entry("ort_aie.target", target)
@@ -95,27 +97,27 @@ def test_a_long_prompt_and_tokens_are_those_of_the_host(
     bound = 2.0**-7 * np.sqrt(6 * layers) * host.std(axis=1)
     error = np.sqrt(((sim - host) ** 2).mean(axis=1))
     if plan:
-        # Residuals of tokens stay on the device, and their sums, two a layer, are bfloat16: they
+        # Residuals of tokens stay on the device, and their sums, two per layer, are bfloat16: they
         # move by up to 2^-8, and by less than 2^-9 in the root of the mean of squares
         # (docs/architecture.md, Numerics). That is less than the above, but some tokens of this
-        # model feel any rounding several times as much as others (in float64, each of the ten sums
-        # by itself, and the cache's rows): the errors of all tokens add up in squares as those of
-        # the products do.
+        # model are several times as sensitive to any rounding as others (in float64, each of the
+        # ten sums alone, and the cache's rows). The errors of all tokens add up in squares, like
+        # those of the products.
         bound = np.sqrt(bound**2 + 2 * layers * 2.0**-18 * (host**2).mean(axis=1))
         assert (error**2).mean() <= (bound**2).mean(), error / bound
         assert np.median(error / bound) <= 0.5
     else:
         assert (error <= bound).all(), error / bound
-    assert error.max() > 0  # another arithmetic, so not the host's
+    assert error.max() > 0  # another arithmetic, so the bits differ from the host's
     assert after.fallbacks == before.fallbacks
     assert set(after.host_steps) - set(before.host_steps) <= {"rows of an embedding"}
-    # Queries, keys and values; attention; O; gate and up; down; and logits.
+    # Queries, keys and values; attention; O; gate and up; down; logits.
     assert after.device_steps - before.device_steps == (1 + TOKENS) * (5 * layers + 1)
 
 
 @needs_provider
 def test_the_provider_does_what_a_compiled_model_does(compiled: Path) -> None:
-    """The source as it is: the same submissions and runs, the same bits."""
+    """The uncompiled source: the same submissions and runs, the same bits."""
     prompt, tokens = np.array([11, 12, 13, 14, 15]), [16, 17, 18]
     counts = [npu_counters()]
     expected = logits(compiled, "sim", prompt, tokens)

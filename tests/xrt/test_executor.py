@@ -1,4 +1,4 @@
-"""Plans on an NPU, by a C++ program with a device of its own (executor/, a case a test)."""
+"""Plans on an NPU, by a C++ program with a test device (executor/, one case per test)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def manifests(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(program: Path, argument: Path, case: str) -> None:
     done = subprocess.run(
         [program, argument, case], capture_output=True, text=True, check=False, timeout=300,
-        # What is freed is not what it was.
+        # Overwrites freed memory.
         env={**os.environ, "ORT_AIE_ISA": "portable", "MALLOC_PERTURB_": "165"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""The NPU targets as a session sees them: options, what is told of faults, counters, the trace."""
+"""The NPU targets as a session sees them: options, reports of faults, counters, the trace."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SIMULATED = pytest.mark.skipif(
 )
 OPS = Path(__file__).parents[1] / "ops"
 
-# Two sessions of one projection each, with the environment's options and on the host.
+# Two sessions of one projection each with the environment's options, and one on the host.
 PROJECT = """
 import json, os, sys
 from dataclasses import asdict
@@ -49,7 +49,7 @@ print(json.dumps(result))
 
 
 def project(script: str = PROJECT, **environment: str) -> tuple[dict[str, Any], list[str]]:
-    """(what the process says, its lines on stderr)"""
+    """(what the process prints, its lines on stderr)"""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("ORT_AIE_")}
     done = subprocess.run(
         [sys.executable, "-c", script, str(OPS), str(OPS.parent)], env=clean | environment,
@@ -61,7 +61,7 @@ def project(script: str = PROJECT, **environment: str) -> tuple[dict[str, Any], 
 
 
 # Both targets round activations to bfloat16 and accumulate in float32. The NPU's output is a
-# bfloat16, and so may its dequantised weights be: 2^-8 and 2^-9 of the mass.
+# bfloat16, and its dequantised weights may be too: 2^-8 and 2^-9 of the mass.
 BOUND = 2.0**-8 + 2.0**-9
 
 
@@ -75,7 +75,7 @@ def test_projection_on_the_modelled_npu(tmp_path: Path) -> None:
     assert after.streams_built >= 1
     assert after.bytes_to > 256 * 512 // 2  # the weights, of 4 bits and more
     assert after.bytes_from >= 2 * 256
-    # The session is closed, and with it the device.
+    # The session is closed, and the device with it.
     assert (after.buffers, after.buffer_bytes) == (0, 0)
     assert result["mass_of_difference"] <= BOUND
     assert lines == []
@@ -84,7 +84,7 @@ def test_projection_on_the_modelled_npu(tmp_path: Path) -> None:
 
 @SIMULATED
 def test_counters_are_kept_when_the_last_session_closes(tmp_path: Path) -> None:
-    # Asking before would load the library, and hold it.
+    # A call before would load the library and keep it open.
     script = PROJECT.replace(
         'result = {"before": asdict(ort_aie_ep.npu_counters())}', "result = {}"
     )
@@ -126,7 +126,8 @@ def test_trace_shows_nodes_and_what_they_wait_for(tmp_path: Path) -> None:
     )  # fmt: skip
     events = json.loads(path.read_text())["traceEvents"]
     nodes = [event for event in events if event["cat"] == "node"]
-    assert [node["name"] for node in nodes] == ["MatMul"] * 3  # of two sessions, and of the host's
+    # From the two sessions, and from the host's.
+    assert [node["name"] for node in nodes] == ["MatMul"] * 3
     assert [node["args"]["node"] for node in nodes] == ["the_node"] * 3
     for category in ("dispatch", "wait", "sync"):
         assert any(
@@ -137,7 +138,7 @@ def test_trace_shows_nodes_and_what_they_wait_for(tmp_path: Path) -> None:
         )
 
 
-# Attention of a prompt of 70 tokens.
+# Attention for a prompt of 70 tokens.
 PROMPTS = """
 import json, sys
 sys.path += sys.argv[1:]
@@ -163,7 +164,7 @@ def test_prompt_chunk_divides_a_prompt_into_runs(
 
 
 def machine_with(folder: Path, vendor: str) -> str:
-    """A /sys whose accel class has one device."""
+    """A /sys folder whose accel class has one device."""
     device = folder / "sys" / "class" / "accel" / "accel0" / "device"
     device.mkdir(parents=True)
     (device / "vendor").write_text(f"{vendor}\n")

@@ -1,5 +1,5 @@
-"""A token of a whole decoder is one submission, and a prompt two a layer, family by family, in ONNX
-Runtime."""
+"""For each family in ONNX Runtime, a token of a whole decoder is one submission, and a prompt two a
+layer."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ pytestmark = pytest.mark.skipif(
     reason="built without XRT's headers",
 )
 PROMPT, CAPACITY = 5, 16
-WINDOW, WINDOW_CAPACITY = 4, 6  # the second token is the first that moves a cache of a window
-MOST_RUNS = 24  # of one of XRT's lists
-# What the host does of a token: the row of the embedding, and Gemma's scale of it.
+WINDOW, WINDOW_CAPACITY = 4, 6  # the second token is the first that moves a windowed cache
+MOST_RUNS = 24  # in one of XRT's lists
+# The host's part of a token: the row of the embedding, and Gemma's scale of it.
 BEFORE_THE_RUN = {"rows of an embedding", "a vector operator on what the host has"}
 
-# Heads as they are, with few channels and a small vocabulary.
+# Real heads, with few channels and a small vocabulary.
 SMALL = {"hidden": 256, "ffn": 512, "layers": 2, "heads": 4, "kv_heads": 2, "vocab": 512}
 LLAMA = replace(SHAPES["llama-3.2-1b"], **SMALL)
 FAMILIES: dict[str, Shape] = {
     "llama": LLAMA,
     "qwen3": replace(SHAPES["qwen3-0.6b"], **SMALL),
-    # Of layers in turn, a window and all keys.
+    # Layers alternate between a window and all keys.
     "gemma3": replace(SHAPES["gemma3-1b"], **SMALL, window=WINDOW, global_every=2),
-    # The builder's graph of Phi-3 is Llama's, each query with a key of its own.
+    # The builder's graph of Phi-3 is Llama's, with one key per query.
     "phi3": replace(LLAMA, heads=8, kv_heads=8, head_dim=96, tied=False),
     "mistral": replace(SHAPES["mistral-7b"], **SMALL, window=WINDOW, global_every=1000),
-    # Keys of a token that are less than the device moves at a time, also normalised.
+    # Keys of a token smaller than the device's smallest transfer, also normalised.
     "heads of 32": replace(LLAMA, heads=8, head_dim=32),
     "normalised heads of 32": replace(SHAPES["qwen3-0.6b"], **{**SMALL, "head_dim": 32}),
 }
@@ -81,7 +81,7 @@ class Call:
 
 
 def empty_cache(shape: Shape) -> dict[str, Any]:
-    """With room for all; a layer with a window keeps little more than that."""
+    """With room for all tokens; a layer with a window keeps little more than the window."""
 
     def rows(layer: int) -> np.ndarray:
         capacity = WINDOW_CAPACITY if shape.is_local(layer) else CAPACITY
@@ -103,7 +103,7 @@ def calls(
     positions: bool = False,
     session: onnxruntime.InferenceSession | None = None,
 ) -> list[Call]:
-    """The prompt on the first target, then a token on each of the others, with one cache; in a
+    """Runs the prompt on the first target, then a token on each of the others, with one cache: in a
     session for each target, or all in one."""
     sessions = {target: session or open_session(folder, target) for target in set(targets)}
     names = [o.name for o in sessions[targets[0]].get_outputs()]
@@ -139,11 +139,11 @@ def check(shape: Shape, folder: Path, tokens: int) -> None:
 
 
 def compare(device: list[Call], host: list[Call], layers: int) -> None:
-    # The device rounds to bfloat16, by 2^-8 at most of what it rounds: in a layer the row before
-    # and after two norms, the sum and its norm's result (with norms behind: two more), projections'
-    # results (q, k, v, o, gate and up, down), what is rotated and normalised (q, k), the
-    # attention's output and the MLP's product. They know nothing of each other and add up in
-    # squares; a layer passes on what it gets about as it is, for its residual is its own input.
+    # The device rounds to bfloat16, each time by at most 2^-8 of the value. In a layer it rounds
+    # the row before and after two norms, the sum and its norm's result (with norms behind: two
+    # more), projections' results (q, k, v, o, gate and up, down), rotated and normalised q and k,
+    # the attention's output and the MLP's product. These errors are independent and add up in
+    # squares. A layer passes an error on at about its size, because its residual is its own input.
     bound = 2.0**-8 * np.sqrt(18 * layers)
     for token, (got, want) in enumerate(zip(device, host, strict=True)):
         assert got.submissions == 1, (token, got.between)
@@ -153,7 +153,7 @@ def compare(device: list[Call], host: list[Call], layers: int) -> None:
         assert got.fallbacks == 0, token
         assert want.submissions == 0, token
         error = np.sqrt(((got.logits - want.logits) ** 2).mean()) / want.logits.std()
-        assert 0 < error <= bound, token  # another arithmetic, so not the host's bits
+        assert 0 < error <= bound, token  # another arithmetic, so the bits differ from the host's
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -162,12 +162,12 @@ def test_a_token_is_one_submission(family: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3", "phi3", "mistral"])
-def test_so_it_is_with_36_layers(family: str, tmp_path: Path) -> None:
+def test_a_token_of_36_layers_is_one_submission(family: str, tmp_path: Path) -> None:
     check(replace(FAMILIES[family], layers=36), tmp_path, tokens=2)
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
-def test_so_it_is_of_exports_of_optimum(family: str, tmp_path: Path) -> None:
+def test_a_token_of_an_optimum_export_is_one_submission(family: str, tmp_path: Path) -> None:
     """Their caches grow, and their angles are computed by the CPU EP."""
     export = quantise(write_export(family, tmp_path / "export"), tmp_path / "quantised")
     ort_aie_ep.compile(export, tmp_path / "compiled")
@@ -198,8 +198,8 @@ def test_what_divides_a_token_has_its_reason(tmp_path: Path) -> None:
         assert call.host_steps.keys() <= BEFORE_THE_RUN
 
 
-def test_users_of_one_model_do_not_mix(tmp_path: Path) -> None:
-    """Two threads in one session, beside others that are opened and closed."""
+def test_users_of_one_model_are_kept_apart(tmp_path: Path) -> None:
+    """Two threads in one session, while others are opened and closed."""
     shape, folder = FAMILIES["qwen3"], tmp_path / "compiled"
     ort_aie_ep.compile(synth(shape, tmp_path / "model"), folder)
 

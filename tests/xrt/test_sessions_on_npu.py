@@ -1,4 +1,4 @@
-"""Ops through ONNX Runtime on the modelled NPU, beside the host target."""
+"""Ops through ONNX Runtime on the modelled NPU, compared with the host target."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def overlays(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
 
 
 def quarters(rng: np.random.Generator, *shape: int) -> Array:
-    """Values that bfloat16 holds, and bfp16 beside each other."""
+    """Values that are exact in bfloat16, and in one bfp16 block."""
     return (rng.integers(-3, 4, shape) / 4).astype(np.float32)
 
 
 def counted(before: NpuCounters) -> tuple[int, dict[str, int], int]:
-    """(steps of the device, steps of the host, rows of the cache sent) since then."""
+    """(steps of the device, steps of the host, rows of the cache sent) since `before`."""
     now = npu_counters()
     assert now.fallbacks == before.fallbacks
     hosts = {
@@ -63,7 +63,7 @@ def test_prompt_and_tokens_of_attention(kind: str, monkeypatch: pytest.MonkeyPat
     heads, kv_heads, capacity = 4, 2, 16
     a = attributes(heads, kv_heads)
     cache, scales, hidden = np.dtype(np.float16), {}, 0
-    if kind == "window":  # is left behind by the last prompt, which the cache has no room for
+    if kind == "window":  # left behind by the last prompt, which the cache has no room for
         capacity, a = 7, replace(a, sliding_window_cache=1, local_window_size=6)
     if kind == "left padding":
         hidden = 2
@@ -104,18 +104,18 @@ def test_prompt_and_tokens_of_attention(kind: str, monkeypatch: pytest.MonkeyPat
             pasts[target] = [result["present_key"], result["present_value"]]
         for mine, theirs in zip(pasts["sim"], pasts["host"], strict=True):
             assert mine.tobytes() == theirs.tobytes()
-        # Queries, keys and values are exact, so are codes and what is scaled by a power of two.
+        # Queries, keys and values are exact, and so are codes and values scaled by a power of two.
         # Each numerator, at most 1, is rounded to bfp16 beside others (2^-7) after an approximation
         # of exp and before sums of at least 1, above and below the line; values are at most 3/4.
         # The output is a bfloat16.
         bound = 2 * total * (2.0**-7 + 2.0**-8) * 0.75 + 2.0**-8 * 0.75
         if kind == "int8":
-            # The host may take integers for queries, which moves a score, of 64 products with keys
-            # of at most 3/4, by half a step of 3/4 / 16,256 each, and for numerators.
+            # The host may use integers for queries, which moves a score, of 64 products with keys
+            # of at most 3/4, by half a step of 3/4 / 16,256 each, and likewise for numerators.
             score = DIM**0.5 * 0.75 * 0.75 / 16256 / 2
             bound += (2 * score + 2 / 65535 * total) * 0.75
         np.testing.assert_allclose(outputs["sim"], outputs["host"], rtol=0, atol=bound)
-    # Every row that is seen was sent once: K and V of two heads.
+    # Every visible row was sent once: K and V of two heads.
     assert counted(before) == (4, {}, 2 * kv_heads * (total - hidden))
 
 
@@ -128,8 +128,8 @@ def test_projections(rows: int, n: int, bits: int, monkeypatch: pytest.MonkeyPat
     before = npu_counters()
     sim = project(w, a)
     assert counted(before) == (1, {}, 0)
-    # Both round activations to bfloat16. The NPU's output is one; dequantised weights are rounded
-    # (2^-8) and both operands of a prompt go through bfp16.
+    # Both round activations to bfloat16. The NPU's output is a bfloat16; dequantised weights are
+    # rounded (2^-8), and both operands of a prompt go through bfp16.
     magnitude = np.abs(a) @ np.abs(w.dequantised).T
     bound = 2.0**-8 * magnitude + (bfp16_error(a, w.dequantised) if rows > 1 else 0)
     assert (np.abs(sim - host) <= bound + 2.0**-8 * np.abs(host)).all()
@@ -170,15 +170,16 @@ def test_an_unquantised_vision_tower(tmp_path: Path, monkeypatch: pytest.MonkeyP
     vectors = {"a vector operator on several rows": ops["aie", "Add"] + ops["aie", "Activation"]}
     assert counted(before)[:2] == (products + 1, vectors)  # and attention
     # bfp16 is off by at most 2^-7 of the largest of eight, which is at most sqrt(8) times their
-    # root mean square: of two operands in each product and in attention's two. Errors that know
-    # nothing of each other add up in squares.
+    # root mean square: of two operands in each product and in attention's two. Independent errors
+    # add up in squares.
     bound = np.sqrt(2 * (products + 2)) * np.sqrt(8) * 2.0**-7
     error = np.linalg.norm(results["sim"] - results["host"])
     assert 0 < error <= bound * np.linalg.norm(results["host"])
 
 
 def bfp16_error(a: Array, weights: Array) -> Array:
-    """Of a . weights^T: what rounding both operands to bfp16 adds, 2^-7 of the largest of eight."""
+    """For a . weights^T: the error of rounding both operands to bfp16, 2^-7 of the largest of
+    eight."""
 
     def eights(x: Array) -> tuple[Array, Array]:
         padded = np.pad(np.abs(x.astype(np.float64)), ((0, 0), (0, -x.shape[1] % 8)))

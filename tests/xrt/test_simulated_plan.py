@@ -1,4 +1,5 @@
-"""What the model of speed says that a session does, beside what it does on the modelled NPU."""
+"""The performance model's predictions for a session, compared with the session on the modelled
+NPU."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def difference(before: NpuCounters, after: NpuCounters) -> dict[str, Any]:
 
 
 def calls(folder: Path, tokens: list[int]) -> list[dict[str, Any]]:
-    """Counters of a session's calls with so many new tokens each."""
+    """Counters of a session's calls, with the given number of new tokens each."""
     options = session_options()
     options.register_custom_ops_library(str(ort_aie_ep.library_path()))
     options.add_session_config_entry("ort_aie.target", "sim")
@@ -55,7 +56,7 @@ def calls(folder: Path, tokens: list[int]) -> list[dict[str, Any]]:
         folder / "model.onnx", options, providers=["CPUExecutionProvider"]
     )
     decoder = json.loads((folder / "genai_config.json").read_text())["model"]["decoder"]
-    # With room for all: a cache that keeps a window has its size from the beginning.
+    # With room for all tokens: a cache that keeps a window has its final size from the start.
     shape = (1, decoder["num_key_value_heads"], CAPACITY, decoder["head_size"])
     types = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
     cache: dict[str, Any] = {
@@ -134,8 +135,8 @@ def test_a_session_on_weights_that_stay_floats_is_as_predicted(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("plan", [True, False])
-def test_a_plan_that_is_divided_is_so_as_predicted(plan: bool, tmp_path: Path) -> None:
-    # The host prepares heads of 48 dimensions, all rotated; without a plan each node is one.
+def test_a_plan_is_divided_as_predicted(plan: bool, tmp_path: Path) -> None:
+    # The host prepares heads of 48 dimensions, all rotated; without a plan each node is a plan.
     model = synth(replace(FAMILIES["llama"], head_dim=48), tmp_path / "model")
     ort_aie_ep.compile(model, tmp_path / "compiled", plan=plan)
     tokens = [PROMPT, 1]

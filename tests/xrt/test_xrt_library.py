@@ -1,4 +1,5 @@
-"""Which XRT the xrt target loads: that of the loader, or one in a folder that it does not know."""
+"""Which XRT the xrt target loads: the loader's, or one in a folder that the loader does not
+know."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import pytest
 import ort_aie_ep
 
 XRT = "libxrt_coreutil.so.2"
-# The folder of the core library is where the xrt target is looked for.
+# The library looks for the xrt target in the folder of the core library.
 DOCTOR = """
 import sys
 import ort_aie_ep
@@ -37,7 +38,7 @@ def compiled(library: Path, *words: str | Path) -> Path:
 
 @pytest.fixture
 def core(tmp_path: Path) -> Path:
-    """A core library, and beside it a target that needs XRT, which is in tmp_path/xrt/lib."""
+    """A core library, and beside it a target that needs the XRT in tmp_path/xrt/lib."""
     (tmp_path / "xrt/lib").mkdir(parents=True)
     xrt = compiled(tmp_path / "xrt/lib" / XRT, f"-Wl,-soname,{XRT}")
     compiled(tmp_path / "libort_aie_xrt.so", xrt)
@@ -45,7 +46,7 @@ def core(tmp_path: Path) -> Path:
 
 
 def doctor(core: Path, **environment: str) -> list[str]:
-    """What is found, and the remedy."""
+    """The finding and the remedy."""
     inherited = {k: v for k, v in os.environ.items() if k not in ("XILINX_XRT", "LD_LIBRARY_PATH")}
     done = subprocess.run(
         [sys.executable, "-c", DOCTOR, core], env=inherited | environment,
@@ -68,7 +69,7 @@ def test_the_loader_comes_first(core: Path, tmp_path: Path) -> None:
     assert found.endswith(f"with {first / XRT}")
 
 
-def test_a_missing_xrt_says_where_it_was_looked_for(core: Path, tmp_path: Path) -> None:
+def test_a_missing_xrt_names_the_places_searched(core: Path, tmp_path: Path) -> None:
     for environment, folders in (
         ({}, "/opt/xilinx/xrt/lib"),
         ({"XILINX_XRT": "/opt/xilinx/xrt"}, "/opt/xilinx/xrt/lib"),
@@ -81,7 +82,7 @@ def test_a_missing_xrt_says_where_it_was_looked_for(core: Path, tmp_path: Path) 
 
 
 def test_an_xrt_that_does_not_load_says_why(core: Path, tmp_path: Path) -> None:
-    """As one whose own libraries are missing."""
+    """Like one whose own libraries are missing."""
     other = compiled(tmp_path / "other.so", "-Wl,-soname,libabsent.so.1")
     compiled(tmp_path / "xrt/lib" / XRT, f"-Wl,-soname,{XRT}", other)
     found, remedy = doctor(core, XILINX_XRT=str(tmp_path / "xrt"))

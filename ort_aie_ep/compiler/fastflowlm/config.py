@@ -307,7 +307,7 @@ def _tokens(fields: Field, generation: Field | None) -> dict[str, int | list[int
 
     eos = token("eos_token_id")
     if eos is None:
-        raise AieError(f"{_name(fields, 'eos_token_id')} is missing; no text would ever end")
+        raise AieError(f"{_name(fields, 'eos_token_id')} is missing; without it no text would end")
     # Fields that are not given get the defaults of onnxruntime-genai's model builder.
     bos, pad = token("bos_token_id"), token("pad_token_id")
     return {

@@ -131,7 +131,7 @@ def import_q4nx(
 
 @dataclass(frozen=True)
 class _Packed:
-    """A projection's blocks, and whether each of its minima is −8 · scale."""
+    """A projection's blocks, and whether all its minima are −8 · scale."""
 
     blocks: StreamedTensor
     symmetric: bool
@@ -184,7 +184,7 @@ class _File:
                 f"{self.path} has {len(layers)} layers; config.json has num_hidden_layers "
                 f"{shape.layers}"
             )
-        unused = set(self._unused)  # looking is not using
+        unused = set(self._unused)  # looking at a tensor does not use it
         self.values(EMBEDDING, (shape.vocab, shape.hidden))
         for role in ("qkv_proj", "o_proj", "gate_proj", "up_proj", "down_proj"):
             place = "attn" if role in ("qkv_proj", "o_proj") else "mlp"

@@ -7,7 +7,7 @@ and nothing else in the file tells the two apart. With u = code XOR 8 = signed(c
     weight = scale · (u − 8) = scale · u + min,   min = −8 · scale.
 
 Both are exact: u is 0 … 15, and −8 · scale is scale with its exponent raised by three, which
-bfloat16 represents for every |scale| < 2^125 (a scale beyond that is refused).
+bfloat16 represents for every |scale| < 2^125 (larger scales are refused).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""`ort-aie explain --html`: a model's graph as one page that needs nothing else.
+"""`ort-aie explain --html`: a model's graph as one self-contained page.
 
-`graph.py` reads who reads whom, `groups.py` divides that into pieces of a screen, `layout.py`
-places each piece, and `page.py` puts all of it into the template `page.html`.
+`graph.py` reads the nodes and edges, `groups.py` divides them into groups about as large as a
+screen, `layout.py` places the nodes of each group, and `page.py` fills the template `page.html`.
 """

@@ -1,4 +1,4 @@
-"""Who reads whom in a model, node by node as `explain` tells of them."""
+"""A model's nodes, as `explain` describes them, and which reads which."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ort_aie_ep.graph_passes.value_types import infer_types
 from ort_aie_ep.graph_passes.walk import attribute, graph_attributes, is_op
 from ort_aie_ep.models.onnx_file import load_model
 
-# A dimension of which ONNX's inference knows nothing, and None where a file leaves out its name.
+# A dimension that ONNX's inference does not know, and None if a file leaves out its name.
 _UNNAMED = re.compile(r"unk__\d+|None|\?")
 _TYPES = {ir.DataType.FLOAT: "float32", ir.DataType.DOUBLE: "float64"}
 
@@ -38,7 +38,7 @@ class DrawnNode:
     Attributes:
         label: its name.
         op: domain.type of a node, "input" or "output".
-        reads: values that it reads, weights among them.
+        reads: values that it reads, including weights.
         writes: values that it writes.
     """
 
@@ -51,17 +51,17 @@ class DrawnNode:
 
 @dataclass(frozen=True)
 class DrawnGraph:
-    """Nodes in graph order, and edges (from, to) between their places."""
+    """Nodes in graph order, and edges (from, to) between their indices."""
 
     nodes: tuple[DrawnNode, ...]
     edges: tuple[tuple[int, int], ...]
 
 
 def read_graph(explanation: Explanation) -> DrawnGraph:
-    """The graph of the model that was explained.
+    """Reads the graph of the explained model.
 
     Raises:
-        AieError: the model is not there any more, or is damaged.
+        AieError: the model is no longer there, or is damaged.
     """
     model = load_model(Path(explanation.model))
     name_nodes(model)
@@ -93,8 +93,8 @@ def read_graph(explanation: Explanation) -> DrawnGraph:
 
 
 def without_folded(graph: DrawnGraph) -> tuple[set[int], tuple[tuple[int, int], ...]]:
-    """The nodes that are computed when the model runs, and the edges between them, those that lead
-    through nodes that are folded away included. Inputs that no other node reads are left out."""
+    """The nodes that are computed when the model runs, and the edges between them, including edges
+    that lead through folded nodes. Inputs that no remaining node reads are left out."""
     folded = {
         place
         for place, node in enumerate(graph.nodes)
@@ -117,9 +117,10 @@ def without_folded(graph: DrawnGraph) -> tuple[set[int], tuple[tuple[int, int], 
 
 
 def _complete_types(model: ir.Model, file: Path) -> None:
-    """Gives values of the main graph the types and shapes that the file leaves out and ONNX infers.
+    """Adds types and shapes that the file leaves out and ONNX can infer to the main graph's values.
 
-    ONNX knows no MatMulNBits: a second copy of the model has MatMul in its place.
+    ONNX does not know MatMulNBits, so the inference runs on a copy of the model that has MatMul in
+    its place.
     """
     lacking = {
         value.name: value
@@ -152,14 +153,14 @@ def _complete_types(model: ir.Model, file: Path) -> None:
 
 
 def _read_by(node: ir.Node) -> Iterator[ir.Value]:
-    """What a node reads, and what its bodies give it."""
+    """The values that a node reads, directly and in its bodies."""
     yield from _given(node.inputs)
     for attr in graph_attributes(node):
         yield from _given(attr.as_graph().outputs)
 
 
 def _given(values: Sequence[ir.Value | None]) -> Iterator[ir.Value]:
-    """Values that are there; a tensor of no elements stands for one that is not."""
+    """The values that are present; a tensor without elements stands for an absent one."""
     for value in values:
         if value is not None and (value.shape is None or list(value.shape) != [0]):
             yield value

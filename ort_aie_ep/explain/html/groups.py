@@ -1,4 +1,4 @@
-"""A graph in pieces of a screen: what comes before the layers, each layer, what comes after."""
+"""A graph in groups about as large as a screen: before the layers, each layer, after the layers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ort_aie_ep.explain.html.graph import DrawnGraph, DrawnNode
 
 # Names of layers: /model/layers.3/attn, model_layers_3_mlp, transformer.h.3.
 _LAYER = re.compile(r"(?:^|[/._])((?:layers?|blocks?|h)[._/]?\d+)(?=[/._]|$)")
-_MOST = 80  # nodes of a piece where no node is named after a layer
-_LARGEST = 240  # nodes of any piece: the time to lay one out grows with their square
+_MOST = 80  # nodes of a group if no node is named after a layer
+_LARGEST = 240  # nodes of any group: the time to lay one out grows with their square
 _BEFORE, _AFTER = "before the layers", "after the layers"
 
 
 @dataclass(frozen=True)
 class Group:
-    """A piece: its title, the places of its nodes, and whether it is a layer."""
+    """A group: its title, the indices of its nodes, and whether it is a layer."""
 
     title: str
     nodes: tuple[int, ...]
@@ -25,7 +25,7 @@ class Group:
 
 
 def groups_of(graph: DrawnGraph) -> tuple[Group, ...]:
-    """The pieces in the order of the graph. Each node is in one."""
+    """The groups in the order of the graph. Each node is in one group."""
     layers = _layers(graph)
     if not any(layers):
         return _slices(len(graph.nodes))
@@ -38,7 +38,7 @@ def groups_of(graph: DrawnGraph) -> tuple[Group, ...]:
     def order(piece: tuple[str, str]) -> tuple[int, int]:
         body, title = piece
         rank = {_BEFORE: 0, _AFTER: 2}.get(title, 1) if not body else 1
-        # Inputs come before all nodes, and say nothing about where their reader is.
+        # Inputs come before all nodes, so their position says nothing about their readers'.
         return rank, next((p for p in pieces[piece] if graph.nodes[p].fate), 0)
 
     return tuple(
@@ -61,8 +61,8 @@ def _body(node: DrawnNode) -> str:
 def _layers(graph: DrawnGraph) -> list[str]:
     """The layer of each node, or an empty string.
 
-    A node whose name has no layer is in the layer of all its neighbours if that is one, or of what
-    it reads if another layer waits for it.
+    A node without a layer in its name belongs to its neighbours' layer if all of them have the same
+    one, or to the latest layer that it reads if another layer waits for its result.
     """
     layers = []
     for node in graph.nodes:
@@ -87,7 +87,7 @@ def _layers(graph: DrawnGraph) -> list[str]:
 
 
 def _reached(graph: DrawnGraph, layers: list[str]) -> set[int]:
-    """Nodes that edges lead to from a node of a layer."""
+    """Nodes that edges from a node of a layer lead to."""
     readers: dict[int, list[int]] = {}
     for source, target in graph.edges:
         readers.setdefault(source, []).append(target)

@@ -1,10 +1,10 @@
-"""A graph from top to bottom: layers of nodes, with room for the edges that pass a layer by.
+"""A graph from top to bottom: rows of nodes, with room for the edges that pass a row.
 
-The method of Sugiyama, Tagawa and Toda (1981): rows by the longest path, an invisible node for each
-row that an edge passes, an order within rows by the mean position of neighbours, and positions that
-are as near to those of neighbours as order and widths allow. A block (a plan) is a rectangle that
-no other node is in: blocks beside each other stand in zones from left to right, blocks that follow
-each other in the same one.
+The method is that of Sugiyama, Tagawa and Toda (1981): rows by the longest path, an invisible node
+for each row that an edge passes, an order within rows by the mean position of neighbours, and
+positions as near to the neighbours' as order and widths allow. A block (a plan) is a rectangle
+without other nodes. Blocks side by side are in zones from left to right; blocks that follow each
+other are in the same zone.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from statistics import fmean
 
 WIDTH, HEIGHT = 284.0, 40.0  # pixels of a node
 SMALL_WIDTH = 176.0  # of an input or output of the model, or a constant
-ROW = 66.0  # from the top of a row to that of the next
+ROW = 66.0  # from the top of a row to the top of the next
 GAP = 18.0  # between nodes of a row
-MARGIN = 13.0  # around a block: those in rows that follow each other touch
-_LANE = 14.0  # the width of an edge that passes a row by
-_SMALL = 0.05  # how much a small node counts for where its neighbours are
+MARGIN = 13.0  # around a block: blocks in consecutive rows touch
+_LANE = 14.0  # the width of an edge that passes a row
+_SMALL = 0.05  # a small node's weight in the position of its neighbours
 _SWEEPS = 12
 
 Point = tuple[float, float]
@@ -44,8 +44,8 @@ class Layout:
 
     Attributes:
         places: left and top of each node.
-        ways: of each edge, the points between its nodes, most often none.
-        blocks: those that have nodes, by number.
+        ways: for each edge, the points between its nodes, mostly none.
+        blocks: the blocks that have nodes, by number.
     """
 
     width: float
@@ -57,12 +57,12 @@ class Layout:
 
 @dataclass
 class _Item:
-    """A node, or a place where an edge passes a row by."""
+    """A node, or a place where an edge passes a row."""
 
     row: int
     zone: int
     width: float
-    pull: float = 1.0  # how much it counts for where its neighbours are
+    pull: float = 1.0  # its weight in the position of its neighbours
     above: list[int] = field(default_factory=list)
     below: list[int] = field(default_factory=list)
     x: float = 0.0  # of its middle
@@ -71,9 +71,9 @@ class _Item:
 def lay_out(
     blocks: Sequence[int | None], edges: Sequence[tuple[int, int]], small: Collection[int] = ()
 ) -> Layout:
-    """Places nodes 0, 1, ... of which `blocks` has the block, None where a node is in none.
+    """Places nodes 0, 1, ...; `blocks` has the block of each, or None if a node is in none.
 
-    `edges` are (from, to), without cycles. `small` nodes are narrow, and beside the way of others.
+    `edges` are (from, to), without cycles. `small` nodes are narrow, and hardly move others.
     """
     rows = _rows(len(blocks), edges)
     zones = _zones(rows, blocks, edges)
@@ -121,10 +121,10 @@ def _around(block: int, items: Sequence[_Item]) -> Block:
 def _zones(
     rows: Sequence[int], blocks: Sequence[int | None], edges: Iterable[tuple[int, int]]
 ) -> list[int]:
-    """The zone of each node: of a block, the first in which no other has one of its rows.
+    """The zone of each node: for a block, the first zone where no other block has one of its rows.
 
-    Nodes in no block that read each other are in the first zone if nothing is beside them there,
-    else in the last.
+    Connected nodes outside blocks are in the first zone if nothing is beside them there, otherwise
+    in the last.
     """
     zones = [0] * len(rows)
     taken: list[set[int]] = [set()]  # rows of each zone
@@ -153,7 +153,7 @@ def _zones(
 def _loose(
     blocks: Sequence[int | None], edges: Iterable[tuple[int, int]]
 ) -> Iterator[Sequence[int]]:
-    """Nodes in no block, those together that edges connect."""
+    """Nodes outside blocks, in sets connected by edges."""
     near: dict[int, set[int]] = {node: set() for node, its in enumerate(blocks) if its is None}
     for source, target in edges:
         if source in near and target in near:
@@ -171,7 +171,8 @@ def _loose(
 
 
 def _rows(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:
-    """Each node one below the lowest that it reads; what reads nothing just above its readers."""
+    """Rows: a node is one below the lowest that it reads; one that reads nothing is just above its
+    readers."""
     above: dict[int, set[int]] = {node: set() for node in range(count)}
     below: dict[int, set[int]] = {node: set() for node in range(count)}
     for source, target in edges:
@@ -187,7 +188,7 @@ def _rows(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:
 
 
 def _lane(items: list[_Item], source: int, target: int) -> list[int]:
-    """The items that an edge gets in the rows between its nodes."""
+    """Adds an edge's items in the rows between its nodes, and returns their numbers."""
     zone = items[target].zone
     lane = range(len(items), len(items) + items[target].row - items[source].row - 1)
     items.extend(_Item(row, zone, _LANE) for row in range(items[source].row + 1, items[target].row))
@@ -234,8 +235,8 @@ def _place(items: Sequence[_Item], rows: Sequence[Sequence[int]]) -> None:
 def _settle(row: Sequence[_Item], wanted: Sequence[float]) -> None:
     """The positions nearest to `wanted` (least squares, by pull) at which nothing overlaps.
 
-    Less the least distance from the first, these must not fall: isotonic regression, which merges
-    neighbours that would into one at their mean.
+    After subtracting the least distances from the first item, the positions must not decrease. This
+    is isotonic regression, which merges neighbours that violate the order into one at their mean.
     """
     offsets = [0.0]
     for left, right in pairwise(row):

@@ -1,4 +1,4 @@
-"""A model's graph as one HTML page: the template with what it draws as JSON in it."""
+"""A model's graph as one HTML page: the template with the drawing's data in it as JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TEMPLATE = Path(__file__).with_name("page.html")
 
 
 def write_page(explanation: Explanation, lines: Sequence[str], path: Path) -> None:
-    """Writes the page of a model that was explained; `lines` stand at its top.
+    """Writes the page of an explained model, with `lines` at its top.
 
     Raises:
         AieError: the model cannot be read again, or the page cannot be written.
@@ -43,7 +43,7 @@ def page(explanation: Explanation, lines: Sequence[str]) -> str:
     parts = {
         # ASCII, because the bytes of a file's name need not be UTF-8.
         "@TITLE@": escape(explanation.model).encode("ascii", "xmlcharrefreplace").decode(),
-        # "<" would let a name in the model end the script element.
+        # With "<", a name in the model could end the script element.
         "@GRAPH@": content.replace("<", "\\u003c"),
     }
     # At once, because names may contain what marks the other part's place.
@@ -90,7 +90,7 @@ def _view(
     blocks: Sequence[int | None],
     edges: Sequence[tuple[int, int]],
 ) -> dict[str, Any]:
-    """The nodes of groups with the edges between them."""
+    """The nodes of groups, with the edges between them."""
     group_of = {place: at for at, group in enumerate(groups) for place in group.nodes}
     return {
         "groups": [_group(group, graph, blocks, edges, group_of) for group in groups],
@@ -99,7 +99,7 @@ def _view(
 
 
 class _Table:
-    """Rows that are written once and named by number."""
+    """Rows that are written once and referred to by number."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[str, str]] = []
@@ -113,7 +113,7 @@ class _Table:
 
 
 def _node(node: DrawnNode, tensors: _Table) -> dict[str, Any]:
-    """What the page knows of a node; what is empty is left out."""
+    """A node's data for the page, without empty fields."""
     content: dict[str, Any] = {
         "small": _is_small(node),
         "name": node.label,
@@ -175,8 +175,8 @@ def _group(
 def _spine(
     group: Group, edges: Sequence[tuple[int, int]], group_of: Mapping[int, int], layout: Layout
 ) -> float:
-    """Where the way from group to group goes through this one: the middle of the first of its nodes
-    that reads what the group before it writes or, in the first, that the next one reads."""
+    """Where the line from group to group passes through this group: the middle of its leftmost node
+    that reads from the group before it or, in the first group, that the next one reads."""
     left = {place: at[0] for place, at in zip(group.nodes, layout.places, strict=True)}
     entries = [t for s, t in edges if t in left and group_of[s] == group_of[t] - 1]
     exits = [s for s, t in edges if s in left and group_of[t] == group_of[s] + 1]

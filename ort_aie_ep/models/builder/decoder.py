@@ -15,7 +15,7 @@ from ort_aie_ep.models.shapes import Shape
 __all__ = ["build"]
 
 _LayerCache = tuple[ir.Value, ir.Value, ir.Value, ir.Value]
-"""past key, past value, present key, present value of a layer."""
+"""Past key, past value, present key and present value of a layer."""
 
 
 @dataclass(frozen=True)

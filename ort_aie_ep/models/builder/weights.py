@@ -37,7 +37,7 @@ Fill = Callable[[np.random.Generator, int, int], np.ndarray]
 
 @dataclass(frozen=True)
 class Weight:
-    """One initializer, and how to make any run of its rows."""
+    """One initializer, and how to make any range of its rows."""
 
     name: str
     dtype: ir.DataType

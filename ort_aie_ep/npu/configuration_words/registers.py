@@ -2,8 +2,8 @@
 
 Sources: aie-rt (branch release/main_aig) driver/src/global/xaiemlgbl_params.h for AIE2 and
 xaie2pgbl_params.h for AIE2P, which agree on all of these. The order of switch ports is that of
-their STREAM_SWITCH_MASTER_CONFIG and _SLAVE_CONFIG registers. An address is (column << 25) | (row
-<< 20) | offset.
+their STREAM_SWITCH_MASTER_CONFIG and _SLAVE_CONFIG registers. An address is
+(column << 25) | (row << 20) | offset.
 """
 
 from __future__ import annotations

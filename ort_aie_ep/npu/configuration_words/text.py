@@ -61,7 +61,7 @@ def _descriptor(view: DescriptorView) -> str:
     text = f"{view.words * WORD} bytes at {view.address:#x}"
     if not view.linear:
         text += " as " + " ".join(f"{count}x{step}" for count, step in view.dimensions)
-    for what, use in (("takes", view.acquire), ("gives", view.release)):
+    for what, use in (("acquires", view.acquire), ("releases", view.release)):
         if use is not None:
             text += f", {what} {use}"
     if view.packet is not None:

@@ -3,8 +3,8 @@
     python -m ort_aie_ep.npu.simulator --device npu2 --socket 3 --memory 4
 
 The memory of the device is a memfd that both processes map. Requests and replies are JSON objects,
-one a line, over a socket. The reply to a request that works is {"ok": true, ...}, otherwise {"ok":
-false, "kind": ..., "error": ...}:
+one a line, over a socket. The reply is {"ok": true, ...} if the request works, otherwise
+{"ok": false, "kind": ..., "error": ...}:
 
     {"op": "hello"}                                     device, name
     {"op": "load", "overlay": path, "uuid": u}          context

@@ -20,7 +20,7 @@ from ort_aie_ep.npu.vocabulary.errors import SimulationError
 
 
 class ArrayState:
-    """A design's processes' view of the array, and of the host's memory behind it.
+    """The view that a design's processes have of the array, and of the host's memory behind it.
 
     Raises DesignError for a design that `configure` refuses.
     """

@@ -53,7 +53,7 @@ from ort_aie_ep.npu.vocabulary.errors import DesignError
 
 QUERY_BYTES = 8 << 20  # src/targets/npu/executor.h: of a prompt's attention at a time
 CHUNK_MULTIPLE = 64  # attention.cc
-# What src/targets/npu/reasons.cc says of steps about which no graph tells.
+# The reasons of src/targets/npu/reasons.cc that do not follow from a graph.
 HOST_HAS_ROW = "a vector operator on what the host has"
 REFUSED = "the sequence of the overlay refuses the shape"
 

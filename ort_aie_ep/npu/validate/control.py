@@ -93,7 +93,7 @@ def _experiments(quick: bool) -> list[_Experiment]:
         *on_data,
         # Last: of all measurements, a chain alone has no time limit but the driver's watchdog.
         *(
-            _Experiment(f"DISPATCH, {n} in a chain", "streams of one write, each its part",
+            _Experiment(f"DISPATCH, {n} in a chain", "streams of one write, for each run",
                         _chained(n))
             for n in (2, MAX_CHAIN)
         ),

@@ -47,15 +47,15 @@ def experiments(quick: bool) -> list[Experiment]:
     small = QUICK_SMALL_OBJECTS if quick else SMALL_OBJECTS
     copies = QUICK_COPIES if quick else COPIES
     return [
-        Experiment("TCT_WAIT", "tasks that are complete, with and without the other waits", _waits),
+        Experiment("TCT_WAIT", "waits for complete tasks, all of them against one", _waits),
         Experiment("GATE_IDLE", "data that is pushed last or waits in L1, less its stream", _idle),
-        Experiment("GATE_PIPELINED", f"a transfer to the device in {PIECES} tasks for one", _next),
+        Experiment("GATE_PIPELINED", f"a transfer to the device in {PIECES} tasks, not one", _next),
         Experiment(
-            "BD_SETUP", "as many bytes in objects of 512 and of 8,192",
+            "BD_SETUP", "the same bytes in objects of 512 and of 8,192",
             lambda on: _descriptor(on, objects, small),
         ),
         Experiment(
-            "LOCK_ACQUIRE", "as many copies in twice the objects; with the loop around it",
+            "LOCK_ACQUIRE", "the same copies in twice the objects; with the loop around it",
             lambda on: _lock(on, copies),
         ),
         Experiment("STREAM", "one channel to a core", _moved("read", 1, 0, objects)),
@@ -133,7 +133,7 @@ def _waits(on: Bench) -> Value:
     operations = on.operations("passthrough", shape)
     waits = sum(each[0] == "wait" for each in operations)
     if waits < 2:
-        raise DesignError("the stream has a single wait: a device of one column")
+        raise DesignError("the stream has a single wait, because the device has one column")
     one, all_ = (on.program(streams.with_waits(operations, n, _delay(on))) for n in (1, waits))
     return on.more(one, all_, waits - 1)
 

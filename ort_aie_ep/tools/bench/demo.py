@@ -24,7 +24,7 @@ PROMPT = "import os\nimport sys\n\nclass Server"
 
 @dataclass(frozen=True)
 class Plan:
-    """What the demonstration does.
+    """The steps of the demonstration.
 
     Attributes:
         prompt: the prompt to complete, greedily.

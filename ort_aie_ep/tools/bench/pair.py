@@ -19,7 +19,7 @@ from ort_aie_ep.runtime.sessions import Options, inspect, open_session
 
 @dataclass(frozen=True)
 class Pair:
-    """Both as sessions with their caches.
+    """Both models as sessions with their caches.
 
     Attributes:
         ours: the compiled model with ort_aie_ep.

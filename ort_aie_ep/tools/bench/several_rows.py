@@ -1,6 +1,6 @@
-"""`ort-aie bench --batch`: what several rows in a call cost beside one, ours and ONNX Runtime's.
+"""`ort-aie bench --batch`: the cost of several rows in a call, in ort_aie_ep and in ONNX Runtime.
 
-As `peers/batches.py` measures it beside other engines, but of any model, and in one process.
+Like `peers/batches.py`, but without other engines, for any model, and in one process.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def measure(
     runs: int,
     progress: Progress | None = None,
 ) -> Batches:
-    """All sizes and both sessions in turns, after a run that is not counted. `progress` counts
-    runs.
+    """Measures all sizes and both sessions, alternating, after a run that is not counted.
+    `progress` counts runs.
 
     Raises:
-        AieError: a session fails, or a model has no room for the context or prunes logits.
+        AieError: a session fails, or a model has no room for the context, or prunes logits.
     """
-    # Where nothing says how much room there is, the session does.
+    # If nothing says how much room there is, the session decides.
     longest, room = _capacity(max(sizes)), context_length(source, default=2**31)
     if longest > room:
         raise AieError(
@@ -66,17 +66,17 @@ def measure(
 
 
 def _capacity(tokens: int) -> int:
-    """Tokens of a sequence that gets so many in a call."""
+    """Tokens of a sequence that gets `tokens` in a call."""
     return CONTEXT + (CALLS + 1) * tokens
 
 
 def _call(decoder: Decoder, sequences: int, tokens: int) -> float:
-    """Seconds of a call, the mean of CALLS, time spent in ONNX Runtime alone."""
+    """Seconds of a call, the mean of CALLS, counting only time in ONNX Runtime."""
     logits = decoder.forward(np.ones((sequences, CONTEXT), np.int64))
     if len(logits) != sequences * CONTEXT:
         raise AieError(
-            "a model gives logits of the last position alone, and verifying drafted tokens needs "
-            "them all: give a source that has them, or compile it without --last-logits"
+            "a model returns logits only for the last position, and verifying drafted tokens "
+            "needs all: pass a source that has them, or compile it without --last-logits"
         )
     rows, seconds = np.ones((sequences, tokens), np.int64), 0.0
     for call in range(CALLS + 1):

@@ -1,5 +1,5 @@
-// The stand-in of Intel's tile instructions, against its specification: products here, and one
-// misuse in each process, named by the argument (test_amx.py).
+// Compares the stand-in of Intel's tile instructions with their specification: products here, and
+// one misuse per process, named by the argument (test_amx.py).
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -50,7 +50,7 @@ uint32_t ToBits(float x) {
 }
 float Widen(uint16_t x) { return FromBits(static_cast<uint32_t>(x) << 16); }
 
-// A float32 of a sum that is exact in 113 bits: rounded once to 24 bits whatever the exponent, and
+// The float32 of a sum that is exact in 113 bits: rounded once to 24 bits whatever the exponent,
 // then 0 if it is below the normal numbers.
 using Wide = __float128;
 float Rounded(Wide x) {
@@ -135,8 +135,8 @@ void SpecialValues() {
   Expect(std::isnan(OneProduct(0, infinity, 0, 0, 1.0f)), "0 * infinity is a number");
   Expect(std::isnan(OneProduct(one, infinity, one, 0xff80, 0)), "inf - inf is a number");
   Expect(std::isnan(OneProduct(one, one, nan, one, 1.0f)), "NaN is lost");
-  // 2^-126 - 2^-150: 24 bits with an exponent below the least, so it is tiny although rounding to
-  // denormals makes 2^-126 of it. Here 2^-126 * 1 - 2^-102 * 2^-48.
+  // 2^-126 - 2^-150: it has 24 bits and an exponent below the least, so it is tiny although
+  // rounding to denormals would give 2^-126. Here 2^-126 * 1 - 2^-102 * 2^-48.
   const Config config = ForProduct(1, 2, 1);
   _tile_loadconfig(&config);
   const uint16_t a[4] = {0x0080, 0, 0x8c80, 0}, b[2][2] = {{one, 0}, {0x2780, 0}};

@@ -1,7 +1,7 @@
-// The kernels of amx.cc as they were compiled, on a CPU without AMX: each of their instructions
-// raises SIGILL there, and a handler decodes it and does what the stand-in does. What comes of it
-// must be bit for bit what the stand-in's kernels give. So that a wrong operand, or memory that the
-// compiler takes to be unread, shows before there is a CPU with AMX.
+// Runs the compiled kernels of amx.cc on a CPU without AMX: each AMX instruction raises SIGILL, and
+// a handler decodes it and does what the stand-in does. The results must equal the stand-in's
+// kernels bit for bit. This finds a wrong operand, or memory that the compiler takes to be unread,
+// without a CPU with AMX.
 #include <signal.h>
 #include <ucontext.h>
 
@@ -19,7 +19,7 @@ namespace {
 
 int64_t trapped = 0;
 
-// The registers by their numbers in an instruction.
+// The registers in the order of their numbers in an instruction.
 constexpr int kRegisters[16] = {REG_RAX, REG_RCX, REG_RDX, REG_RBX, REG_RSP, REG_RBP,
                                 REG_RSI, REG_RDI, REG_R8,  REG_R9,  REG_R10, REG_R11,
                                 REG_R12, REG_R13, REG_R14, REG_R15};

@@ -1,7 +1,6 @@
-// Preloaded into a process: counts the memory that one library asks for between count_start and
-// count_stop. An allocation is of the library whose code is nearest to it on the stack, of it and
-// another (ONNX Runtime) that calls it and is called by it: what the C++ library allocates is its
-// caller's.
+// Preloaded into a process: counts the allocations of one library between count_start and
+// count_stop. Of that library and ONNX Runtime, which call each other, an allocation belongs to the
+// one whose code is nearest on the stack: what the C++ library allocates is its caller's.
 #include <link.h>
 #include <unwind.h>
 

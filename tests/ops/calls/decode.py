@@ -1,4 +1,4 @@
-"""Decodes with count_allocations preloaded, and prints how often our library asked for memory: in a
+"""Decodes with count_allocations preloaded, and prints how often ort_aie_ep allocated memory: in a
 prompt, then for tokens after it.
 
     LD_PRELOAD=COUNT_ALLOCATIONS python decode.py MODEL compiled|provider
@@ -36,7 +36,7 @@ def allocations(call: Callable[[], object], times: int) -> int:
 
 def opened(model: Path, door: str) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1  # of others, each asks for memory when its first task comes
+    options.intra_op_num_threads = 1  # other threads allocate memory when their first task arrives
     if door == "compiled":
         options.register_custom_ops_library(ort_aie_ep.library_path())
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])

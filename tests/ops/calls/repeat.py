@@ -1,4 +1,4 @@
-"""Runs a model with count_allocations preloaded, and prints how often our library asked for memory:
+"""Runs a model with count_allocations preloaded, and prints how often ort_aie_ep allocated memory:
 in the first call, then in calls after it.
 
     LD_PRELOAD=COUNT_ALLOCATIONS python repeat.py MODEL INPUTS.npz

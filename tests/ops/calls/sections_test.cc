@@ -1,5 +1,5 @@
-// What a call hands to threads: nothing where one of them is done before another has begun. Exit
-// status 1 and a line that says why where a step opens other parallel sections than expected.
+// What a call hands to threads: nothing if one thread would finish before another begins. If a step
+// opens other parallel sections than expected, it prints why and exits with status 1.
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
@@ -39,7 +39,7 @@ int64_t SectionsOf(Step step) {
   return threads.sections;
 }
 
-// One token of `tokens` past ones, with a cache in one place or in two.
+// One token after `tokens` past ones, with a cache in one place or in two.
 int64_t SectionsOfAttention(int64_t heads, int64_t kv_heads, int64_t dim, int64_t tokens,
                             bool in_place) {
   const int64_t capacity = tokens + 8;
@@ -124,7 +124,7 @@ int main() {
   for (const int64_t count : {0, 1, 2, 3, 7, 64, 1000}) {
     for (const int64_t item_ns : {0, 1, 30, 500, 3000, 100000}) EachItemOnce(count, item_ns);
   }
-  // The demonstration model's layers, and one of a Llama of 1B parameters.
+  // The demonstration model's layers, and one layer of a Llama with 1B parameters.
   Check(SectionsOfAttention(8, 2, 32, 20, true) == 0, "few keys", 1);
   Check(SectionsOfAttention(8, 2, 32, 20, false) == 0, "few keys, carried", 1);
   int64_t sections = SectionsOfAttention(32, 8, 64, 500, true);
@@ -135,7 +135,7 @@ int main() {
   Check(sections == 0, "a small projection", sections);
   sections = SectionsOfProjection(2048, 2048, true);
   Check(sections == 1, "a large projection", sections);
-  // Rows of hidden states and of an MLP between projections: those of a token, and of a prompt.
+  // Rows of hidden states, and of an MLP between projections: for a token, and for a prompt.
   Check(SectionsOfNorm(1, 8192) == 0, "a norm", 1);
   Check(SectionsOfNorm(64, 2048) == 1, "norms of a prompt", 0);
   Check(SectionsOfElementwise(Function::kAdd, 1, 8192) == 0, "a sum", 1);

@@ -1,4 +1,5 @@
-"""Masks that models compute before ONNX's Attention: which are read, and which used as they are."""
+"""Masks that models compute before ONNX's Attention: which are read, and which are used as they
+are."""
 
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ from test_standard_attention import Feeds, bound, compiled, layer_model, runtime
 from ort_aie_ep.graph_passes import subgraph
 
 pytestmark = pytest.mark.skipif(
-    ORT_VERSION < (1, 31), reason="ONNX Runtime's Attention is compared with as 1.31 has it"
+    ORT_VERSION < (1, 31), reason="compares with ONNX Runtime's Attention of 1.31"
 )
 
-# Columns of keys, rows of queries behind a past, as exporters count both.
+# Columns of keys, and rows of queries after a past, as exporters count both.
 LENGTHS = """
     total = Shape<start = 1, end = 2>(attention_mask)
     new = Shape<start = 1, end = 2>(q)
@@ -75,7 +76,7 @@ def masked(
 
 
 def insert(model: onnx.ModelProto, text: str, name: str, constants: dict[str, list[int]]) -> None:
-    """What computes the mask from another input (batch, tokens) as well."""
+    """A function that computes the mask from another input (batch, tokens) as well."""
     function = f'<domain: "test", opset_import: ["" : 23]> f ({name}) => (mask) {{{text}}}'
     kept = list(model.graph.node)
     place = next(i for i, node in enumerate(kept) if node.output[0] == "shown") + 1
@@ -90,7 +91,7 @@ def insert(model: onnx.ModelProto, text: str, name: str, constants: dict[str, li
 
 
 def attention_of(model: onnx.ModelProto, inputs: Feeds) -> ir.Node:
-    """The FlowAttention that the layer becomes, which gives what ONNX Runtime gives to tokens."""
+    """The FlowAttention that the layer becomes. For tokens, it gives ONNX Runtime's results."""
     changed, outcomes = compiled(model)
     assert outcomes["/attention"] == "aie.FlowAttention"
     ours = run(open_session(ir.to_proto(changed).SerializeToString()), inputs)
@@ -174,11 +175,11 @@ def band(size: int, window: int) -> npt.NDArray[np.bool_]:
 @pytest.mark.parametrize("window", [100, 250, 256])
 def test_a_window_in_a_table_is_read(past: int | None, window: int) -> None:
     node = attention_of(*table_model(band(256, window), past=past))
-    seen = window if window < 256 else -1  # all that the table has
+    seen = window if window < 256 else -1  # all of the table's width
     assert facts(node) == {"causal": 1, "window": seen, "shown": "attention_mask", "bias": None}
 
 
-def test_a_table_that_is_no_window_is_used_as_it_is() -> None:
+def test_a_table_that_is_not_a_window_is_used_as_it_is() -> None:
     table = band(256, 100)
     table[0, 0, 200, 3] = True
     assert facts(attention_of(*table_model(table, past=200)))["causal"] == 0
@@ -199,7 +200,7 @@ def test_a_large_window_is_read(past: int | None) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        # Windows of 700,000 and of 5 keys: two numbers that no run is long enough for.
+        # Windows of 700,000 and of 5 keys, made of two numbers that no run is long enough for.
         "a = Constant<value_int = 500000>() b = Constant<value_int = 200000>() "
         "older = Sub(query, a) oldest = Sub(older, b)",
         "a = Constant<value_int = 500005>() b = Constant<value_int = 500000>() "
@@ -229,7 +230,7 @@ def test_causal_order_alone_needs_no_mask() -> None:
 @pytest.mark.parametrize("opset", [23, 24])
 @pytest.mark.parametrize("past", [None, 4])
 def test_a_mask_that_looks_at_values_is_used_as_it_is(past: int | None, opset: int) -> None:
-    """Images' tokens see each other, as in Gemma 3; no probe would have to hold a pair of them."""
+    """Images' tokens see each other, as in Gemma 3. A probe need not hold a pair of them."""
     model, inputs = masked("", past=past, opset=opset)
     text = """
         image = Equal(token_type_ids, one)
@@ -293,7 +294,7 @@ def test_a_mask_that_reads_large_constants_is_used_as_it_is(
 
 
 def test_a_mask_of_positions_is_used_as_it_is() -> None:
-    """It says the same only where positions are those of the tokens."""
+    """It agrees only where the positions are the tokens' own."""
     model, inputs = masked("")
     text = """
         first = Unsqueeze(ids, axis1) place = Transpose<perm = [0, 1, 3, 2]>(first)
@@ -318,7 +319,7 @@ def test_a_mask_is_read_once_for_all_layers(monkeypatch: pytest.MonkeyPatch) -> 
     model.graph.output.append(onnx.helper.make_tensor_value_info("second", 1, None))
     changed, _ = compiled(model)
     assert [node.op_type for node in changed.graph].count("FlowAttention") == 2
-    assert len(parts) <= 2  # behind a cache, and without
+    assert len(parts) <= 2  # after a cache, and without one
 
 
 def test_an_attention_that_is_computed_twice_is_one() -> None:

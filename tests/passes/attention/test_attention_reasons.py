@@ -24,7 +24,7 @@ from ort_aie_ep.graph_passes import run_passes
 
 __all__ = ["load"]  # a fixture
 
-HEADS, KV_HEADS, SIZE = 4, 2, 32  # of the recorded Llama
+HEADS, KV_HEADS, SIZE = 4, 2, 32  # from the recorded Llama
 EPSILON = {"axis": -1, "epsilon": 1e-6}
 
 
@@ -44,7 +44,7 @@ def layer_norms(model: ir.Model) -> str:
 
 
 def spelled_layer_norms(model: ir.Model) -> str:
-    """As Cohere's are exported, but for the division."""
+    """As Cohere's norms are exported, except for the division."""
     for name in ("Reshape", "Reshape_1"):
         value = value_at(model, name)
         centred = insert(model, value, "Sub", value).producer()
@@ -72,7 +72,7 @@ def norm_of_the_query_alone(model: ir.Model) -> str:
 
 
 def sinks(model: ir.Model) -> str:
-    """GPT-OSS': a further score for each head, which the values know nothing of."""
+    """As in GPT-OSS: one more score for each head, without a value."""
     scores = node_of(model, f"{LAYER}/Softmax").inputs[0]
     assert scores is not None
     shape = ir.node("Shape", [scores], {"end": 3})
@@ -91,7 +91,7 @@ def sinks(model: ir.Model) -> str:
 
 
 def side_by_side(model: ir.Model) -> str:
-    """Of each key-value head, its queries, its key and its value (Falcon's new architecture)."""
+    """For each key-value head its queries, its key and its value (Falcon's new architecture)."""
     nodes = [node_of(model, f"{LAYER}/{name}_proj/MatMul") for name in "qkv"]
     parts = []
     for node in nodes:
@@ -120,7 +120,7 @@ def side_by_side(model: ir.Model) -> str:
 
 
 def values_first(model: ir.Model) -> str:
-    """One projection for all, as CodeGen's in that its parts are in another order."""
+    """One projection for all three, with its parts in another order, as in CodeGen."""
     nodes = [node_of(model, f"{LAYER}/{name}_proj/MatMul") for name in "vqk"]
     tensors = [node.inputs[1] for node in nodes]
     arrays = [tensor.const_value.numpy() for tensor in tensors if tensor and tensor.const_value]
@@ -138,7 +138,7 @@ def values_first(model: ir.Model) -> str:
 
 
 def gemms(model: ir.Model) -> str:
-    """GPT-2's: rows are flattened before, and batch and length come back after."""
+    """As in GPT-2: rows are flattened first, and batch and length come back afterwards."""
     node = node_of(model, f"{LAYER}/q_proj/MatMul")
     hidden, matrix = node.inputs
     assert hidden is not None

@@ -1,4 +1,5 @@
-"""Attention that an exporter spelled out: other spellings are recognised, near misses are left."""
+"""Attention that an exporter spelled out: other spellings are recognised, near misses are left
+alone."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ ROOT = "/model"
 
 @pytest.fixture(scope="module")
 def load(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., ir.Model]:
-    """A model for each call, of an export that is written once."""
+    """A function that returns a new model for each call. The export is written only once."""
 
     @cache
     def export(name: str) -> Path:
@@ -195,7 +196,7 @@ def shared(model: ir.Model) -> None:
 
 
 def packed(model: ir.Model) -> None:
-    """One projection for query, key and value, taken apart by Split."""
+    """One projection for query, key and value, divided by a Split."""
     for layer in range(2):
         prefix = f"/model/layers.{layer}/self_attn"
         nodes = [node_of(model, f"{prefix}/{name}_proj/MatMul") for name in "qkv"]
@@ -306,7 +307,7 @@ def test_window_of_three_numbers_is_read(load: Callable[..., ir.Model]) -> None:
 
 
 def shown_by_table(model: ir.Model, table: npt.NDArray[np.bool_]) -> None:
-    """Hides scores where a part of the table (1, 1, T, T) says so, as GPT-Neo does."""
+    """Hides scores as a part of the table (1, 1, T, T) says, like GPT-Neo."""
     scores = scores_of(model)
     total = ir.node("Shape", [scores], {"start": 3, "end": 4})
     new = ir.node("Shape", [scores], {"start": 2, "end": 3})
@@ -353,7 +354,7 @@ def other_scale_for_a_head(model: ir.Model) -> str:
 
 
 def slopes_for_distance(model: ir.Model) -> str:
-    """ALiBi: a bias that grows with the key's index, by another slope for each head."""
+    """ALiBi: a bias that grows with the key's index, with its own slope for each head."""
     scores, graph = scores_of(model), model.graph
     length = ir.node("Shape", [scores], {"start": 3, "end": 4})
     squeezed = ir.node("Squeeze", [length.outputs[0]])
@@ -379,7 +380,7 @@ def float_mask_as_input(model: ir.Model) -> str:
 
 
 def causal_by_position_ids(model: ir.Model) -> str:
-    """Keys up to the position that position_ids tells, not up to the token's own place."""
+    """Keys up to the position in position_ids, not up to the token's own place."""
     compare = node_of(model, f"{ROOT}/LessOrEqual")
     axes = constant(model, np.array([1, 3]))
     positions = ir.node("Unsqueeze", [model.graph.inputs[2], axes])
@@ -397,13 +398,14 @@ def own_key_hidden(model: ir.Model) -> str:
 
 
 def mask_without_attention_mask(model: ir.Model) -> str:
-    """Padding is hidden from the last token only where it is on the right: an Or for an And."""
+    """Padding is hidden from the last token only where it is on the right: an Or instead of an
+    And."""
     node_of(model, f"{ROOT}/And_1").op_type = "Or"
     return r"its mask is not that of .*: probe 'prompt'"
 
 
 def position_factors(model: ir.Model) -> ir.Value:
-    """1 up to position 8191, 2 up to 16383, ...: of one number for each token."""
+    """1 up to position 8191, 2 up to 16383, ...: one number for each token."""
     thousands = ir.node("Div", [model.graph.inputs[2], constant(model, np.int64(8192))])
     more = ir.node("Add", [thousands.outputs[0], constant(model, np.int64(1))])
     floats = ir.node("Cast", [more.outputs[0]], {"to": ir.DataType.FLOAT})
@@ -427,7 +429,7 @@ def factor_of_the_scores(model: ir.Model) -> str:
 
 
 def hole_in_a_table(model: ir.Model) -> str:
-    """A query far out that does not see one key."""
+    """A distant query that does not see one key."""
     table = np.tril(np.ones((1, 1, 400, 400), bool))
     table[0, 0, 390, 7] = False
     shown_by_table(model, table)
@@ -435,7 +437,7 @@ def hole_in_a_table(model: ir.Model) -> str:
 
 
 def slice_of_the_keys(model: ir.Model) -> str:
-    """The last 300 keys alone, and as many values."""
+    """Only the last 300 keys, and as many values."""
     begin, axes = constant(model, np.array([-300])), constant(model, np.array([2]))
     end = constant(model, np.array([np.iinfo(np.int64).max]))
     for name in ("Reshape_4", "Reshape_6"):
@@ -446,7 +448,7 @@ def slice_of_the_keys(model: ir.Model) -> str:
 
 
 def bias_beyond_a_distance(model: ir.Model) -> str:
-    """0 for the next 500 keys, and further away their distance."""
+    """0 for the nearest 500 keys, and the distance beyond them."""
     scores = scores_of(model)
     length = ir.node("Shape", [scores], {"start": 3, "end": 4})
     squeezed = ir.node("Squeeze", [length.outputs[0]])
@@ -560,7 +562,7 @@ def test_model_with_a_near_miss_computes_what_it_did(
     other_scale_for_a_head(model)
     expected = logits(model, tmp_path / "source")
     run_passes(model)
-    assert len(attentions(model)) == 1  # the other layer's
+    assert len(attentions(model)) == 1  # from the other layer
     assert_same(model, expected, tmp_path / "compiled")
 
 

@@ -1,4 +1,4 @@
-"""Operators that act on numbers far from those of a probe are never fused away."""
+"""Operators that act only on numbers far from a probe's are never fused away."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ort_aie_ep.graph_passes.projection.spelled_out import collapse_gelus, colla
 __all__ = ["load"]  # a fixture
 
 FAR = 50.0
-# What lies between the projections of the recorded Llama and the next, by its producer.
+# The values between the recorded Llama's projections and what follows, by their producer.
 PLACES = {
     "Transpose": "query",
     "Add_1": "key",
@@ -67,7 +67,7 @@ def one_sided(model: ir.Model, value: ir.Value) -> ir.Value:
 
 
 def shrunk(model: ir.Model, value: ir.Value) -> ir.Value:
-    """Nothing below FAR, and above it its distance from there."""
+    """0 below FAR, and above it the distance from FAR."""
     return insert(model, value, "Shrink", lambd=FAR, bias=FAR)
 
 
@@ -123,7 +123,7 @@ def test_a_clip_acts_where_numbers_are_large(
     assert np.abs(expected - without).max() > 0.1 * np.abs(expected).max()
     run_passes(model)
     assert_same(model, expected, tmp_path / "compiled")
-    # Right behind the projection it remains there, as in OLMo.
+    # Directly after the projection it stays there, as in OLMo.
     assert len(attentions(model)) == (2 if place == "q_proj/MatMul" else 1)
     assert sum(node.op_type == "Clip" for node in model.graph) == 1
 
@@ -131,7 +131,7 @@ def test_a_clip_acts_where_numbers_are_large(
 def test_scores_that_a_floor_keeps_finite_are_recognised(
     load: Callable[..., ir.Model], tmp_path: Path
 ) -> None:
-    """As OPT writes them."""
+    """As in OPT."""
     model = load("llama")
     scores = node_of(model, f"{LAYER}/Softmax").inputs[0]
     assert scores is not None
@@ -146,7 +146,7 @@ def test_scores_that_a_floor_keeps_finite_are_recognised(
 
 
 def hidden_tokens(model: ir.Model, token: int) -> None:
-    """Queries of one token see nothing but what the rest of the mask gives: scores times a 0."""
+    """For queries of one token, only the rest of the mask counts: scores times 0."""
     ids = next(value for value in model.graph.inputs if value.name == "input_ids")
     equal = ir.node("Equal", [ids, constant(model, np.int64(token))])
     kept = ir.node("Not", [equal.outputs[0]])
@@ -190,7 +190,7 @@ def spelled(text: str, rename: dict[str, str]) -> ir.Model:
     """The nodes of `text`, with a Clip at FAR where a value is renamed."""
     lines = text
     for before, after in rename.items():
-        # What computes the value computes another, of which the Clip makes it.
+        # The value's node now computes another value, and the Clip computes this one from it.
         lines = re.sub(rf"\b{before} = (\w+\([^)]*\))", rf"{after} = \1 {before} = "
                        f"Clip({after}, low, high)", lines)  # fmt: skip
     numbers = {"two": 2, "three": 3, "one": 1, "c": 0.044715, "s": np.sqrt(2 / np.pi), "h": 0.5}
@@ -226,9 +226,9 @@ def test_a_norm_with_a_clip_inside_stays(clipped: str | None) -> None:
     expected = results(model, x)
     collapse_norms(model)
     norms = sum(node.op_type == "SimplifiedLayerNormalization" for node in model.graph)
-    # Behind the norm it is no part of it.
+    # After the norm, the Clip is not a part of it.
     assert norms == (clipped in (None, "y"))
-    # A mean of 16 terms and about eight roundings more.
+    # A mean of 16 terms and about eight more roundings.
     tolerance = 24 * np.finfo(np.float32).eps * np.abs(expected).max()
     np.testing.assert_allclose(results(model, x), expected, atol=tolerance, rtol=0)
 
@@ -241,6 +241,6 @@ def test_a_gelu_with_a_clip_inside_stays(clipped: str | None) -> None:
     collapse_gelus(model)
     gelus = sum(node.op_type == "FastGelu" for node in model.graph)
     assert gelus == (clipped in (None, "y"))
-    # Four roundings of a tanh's argument, where its slope is not 0, and four of what follows.
+    # Four roundings of tanh's argument, where its slope is not 0, and four after it.
     tolerance = 8 * np.finfo(np.float32).eps * np.abs(expected).max()
     np.testing.assert_allclose(results(model, x), expected, atol=tolerance, rtol=0)

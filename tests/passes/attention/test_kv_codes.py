@@ -1,4 +1,4 @@
-"""Which scales the codes of a KV cache get, and what the codes lose."""
+"""The scales of a KV cache's codes, and what the codes lose."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ort_aie_ep.formats.kv_codes import Floats, channel_scales, largest_code, re
 
 
 def rows_of(*, heads: int = 2, tokens: int = 500, channels: int = 8) -> Floats:
-    """Normal numbers, each channel with a size of its own."""
+    """Normal random numbers, each channel with its own size."""
     generator = np.random.default_rng(3)
     rows = generator.standard_normal((1, heads, tokens, channels), np.float32)
     return rows * generator.uniform(0.1, 10, (1, heads, 1, channels)).astype(np.float32)
@@ -32,7 +32,7 @@ def test_codes_of_4_bits_lose_the_least_that_any_range_of_theirs_does() -> None:
 
     found = errors(channel_scales(rows, 4))
     assert (found < 0.8 * errors(largest)).all()
-    # Steps of the search are a twentieth of the range: between two of them there is little to gain.
+    # The search steps by a twentieth of the range: between two steps there is little to gain.
     parts = np.arange(0.3, 1.2, 0.01, np.float32)
     assert (found <= 1.05 * np.min([errors(largest * part) for part in parts], axis=0)).all()
 
@@ -47,7 +47,7 @@ def test_silent_channels_get_a_part_of_their_heads_range(bits: int) -> None:
     least = np.abs(rows[:, 0]).max() / 1024 / top
     # The margin of 8 bits, and the narrowest range of 4.
     assert 0.39 * least <= scales[0, 0, 0, 0] <= 1.26 * least
-    # A head that says nothing: any scale that something can be divided by.
+    # A head of zeros: any scale that can be a divisor.
     assert (scales[0, 1] > 0).all()
     assert np.isfinite(scales).all()
 

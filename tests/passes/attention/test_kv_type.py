@@ -1,4 +1,4 @@
-"""`compile --kv`: a change of a model's interface that is asked for."""
+"""`compile --kv`: a change to a model's interface on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""com.microsoft.MultiHeadAttention: what becomes aie.FlowAttention, against ONNX Runtime."""
+"""com.microsoft.MultiHeadAttention: what becomes aie.FlowAttention, compared with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -71,8 +71,9 @@ def compiled(model: onnx.ModelProto) -> tuple[ir.Model, dict[str, str]]:
 
 
 def check(model: onnx.ModelProto, inputs: dict[str, Array]) -> ir.Model:
-    """Scores of D products of vectors no longer than 32 (each bias has a deviation of its own), of
-    scale 1 / sqrt(D), sums over fewer than 600 keys of values below 8; two sides."""
+    """Compares with ONNX Runtime. Each side may be off by the rounding of D products of vectors no
+    longer than 32 (each bias has its own deviation), scaled by 1 / sqrt(D), and of sums over fewer
+    than 600 keys of values below 8."""
     changed, outcomes = compiled(model)
     assert outcomes["/attention"] == "aie.FlowAttention"
     actual = run(open_session(ir.to_proto(changed).SerializeToString()), inputs)

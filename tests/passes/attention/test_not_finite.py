@@ -17,11 +17,11 @@ from ort_aie_ep.graph_passes import run_passes
 
 Array = npt.NDArray[Any]
 BATCH, H, KV, D = 2, 4, 2, 32
-# What is poisoned: channel 3 of one token, in the second row of the batch and the first head.
+# The poisoned element: channel 3 of one token, in the batch's second row and the first head.
 ROW, CHANNEL = 1, 3
 NAMES = {"query": "q", "key": "k", "value": "v", "past key": "pk", "past value": "pv"}
 BAD = [np.nan, np.inf, -np.inf]
-NEWEST = pytest.mark.skipif(ORT_VERSION < (1, 31), reason="ONNX Runtime's side is that of 1.31")
+NEWEST = pytest.mark.skipif(ORT_VERSION < (1, 31), reason="compares with ONNX Runtime 1.31")
 
 
 def random(*shape: int, seed: int) -> Array:
@@ -30,7 +30,7 @@ def random(*shape: int, seed: int) -> Array:
 
 @dataclass(frozen=True)
 class Call:
-    """A model of one node, its inputs, and where its tokens are, (batch, tokens, H * D)."""
+    """A model of one node, its inputs, and whether tokens are (batch, tokens, H * D)."""
 
     node: onnx.NodeProto
     inputs: dict[str, Array]
@@ -39,7 +39,7 @@ class Call:
     outputs: list[str] = field(default_factory=lambda: ["out"])
 
     def sessions(self) -> tuple[Any, Any]:
-        """Of ONNX Runtime's own operator, and of what the passes make of it."""
+        """For ONNX Runtime's own operator, and for the result of the passes."""
         types = {dtype: element for element, dtype in NUMPY_TYPES.items()}
         graph = helper.make_graph(
             [self.node],
@@ -135,13 +135,13 @@ def added(mask: Array, hidden: float) -> Array:
 
 LOWEST = float(np.finfo(np.float32).min)
 TOKENS = [6, 40]  # few and many rows: two ways through the kernels
-Outputs = tuple[Array, Array, Array]  # ONNX Runtime's, ours, and ours without the poison
+Outputs = tuple[Array, Array, Array]  # ONNX Runtime's, ort_aie_ep's, the latter unpoisoned
 
 
 def outputs(call: Call, what: str, token: int, bad: float) -> Outputs:
     theirs, ours = call.sessions()
     inputs = call.poisoned(what, token, bad)
-    # Before 1.31 ONNX Runtime does not run all of them.
+    # Before 1.31, ONNX Runtime does not run all of them.
     reference = call.output(theirs, inputs) if ORT_VERSION >= (1, 31) else np.zeros(0)
     return reference, call.output(ours, inputs), call.output(ours, call.inputs)
 
@@ -152,7 +152,7 @@ def heads_of(call: Call) -> slice:
 
 
 def assert_others_clean(call: Call, actual: Array, clean: Array) -> None:
-    """Nothing crosses to another row of the batch, or to heads of another key-value head."""
+    """Nothing reaches another row of the batch, or the heads of another key-value head."""
     heads = heads_of(call)
     np.testing.assert_array_equal(actual[1 - ROW], clean[1 - ROW])
     np.testing.assert_array_equal(actual[ROW, heads.stop :], clean[ROW, heads.stop :])
@@ -172,7 +172,7 @@ def test_a_query_reaches_its_own_token_and_head(make: Any, tokens: int, bad: flo
     hit[ROW, 0, token] = True
     assert np.isnan(ours[hit]).all()
     np.testing.assert_array_equal(ours[~hit], clean[~hit])
-    # GroupQueryAttention gives numbers for a query of NaN that is one of several.
+    # GroupQueryAttention gives numbers for a NaN query among several.
     lost = make is group_query and np.isnan(bad)
     assert np.isnan(theirs[hit]).all() != lost
     assert np.isfinite(theirs[~hit]).all()
@@ -221,7 +221,7 @@ def test_infinities_that_are_seen_are_as_in_onnx_runtime(
     call, token = make(tokens), tokens // 2
     seen = slice(token if make is group_query else 0, None)
     theirs, ours, clean = outputs(call, "key", token, bad)
-    # A score of inf is NaN in the softmax, one of -inf a weight of 0.
+    # A score of inf becomes NaN in the softmax, and one of -inf becomes a weight of 0.
     assert np.isnan(ours[ROW, heads_of(call), seen]).any()
     np.testing.assert_array_equal(
         np.isnan(ours[ROW, heads_of(call), seen]), np.isnan(theirs[ROW, heads_of(call), seen])
@@ -322,7 +322,7 @@ def test_a_key_that_a_mask_hides_does_not_reach(make: Any, bad: float, tokens: i
 @pytest.mark.parametrize("tokens", TOKENS)
 @pytest.mark.parametrize("make", [standard, multi_head])
 def test_a_key_at_the_lowest_float_is_seen(make: Any, tokens: int) -> None:
-    """A number is added to its score, as to any other."""
+    """The mask adds a number to its score, as to any other."""
     call = make(tokens, added(shown(tokens, 3), LOWEST))
     theirs, ours, clean = outputs(call, "key", 3, np.nan)
     for result in (theirs, ours):
@@ -345,7 +345,7 @@ def test_a_key_at_the_lowest_float_is_seen(make: Any, tokens: int) -> None:
     ids=["GroupQueryAttention", "Attention", "MultiHeadAttention"],
 )
 def test_a_later_value_reaches_its_block_at_most(make: Any, bad: float) -> None:
-    """A weight of 0 times NaN is NaN, where it is multiplied at all."""
+    """A weight of 0 times NaN is NaN, if they are multiplied at all."""
     call = make()
     theirs, ours, clean = outputs(call, "value", 30, bad)
     before = slice(0, 24 // heads_of(call).stop)  # the first block of 24 rows

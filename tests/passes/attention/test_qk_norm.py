@@ -20,10 +20,10 @@ NORM = "SimplifiedLayerNormalization"
 
 @dataclass
 class Case:
-    """Qwen3's attention as the model builder writes it, but for what is not default."""
+    """Qwen3's attention as the model builder writes it, except for the fields that are changed."""
 
     norm: str = NORM
-    split: bool = True  # one packed tensor comes in, not three
+    split: bool = True  # the input is one packed tensor, not three
     norms: tuple[str, ...] = ("q", "k")
     epsilons: tuple[float, float] = (1e-6, 1e-6)
     per_head: int = DIM  # channels under one norm
@@ -110,7 +110,7 @@ def results(model: ir.Model, sequence: int, past: int) -> dict[str, Array]:
 
 
 def rewritten(case: Case) -> ir.Model:
-    """The case's model after the passes, which gives what it gave before."""
+    """The case's model after the passes. Checks that its results are unchanged."""
     for sequence, past in ((9, 0), (1, 9), (4, 5)):
         model = case.model()
         expected = results(model, sequence, past)

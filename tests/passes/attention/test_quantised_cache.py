@@ -67,7 +67,7 @@ def folder(kv: str, request: pytest.FixtureRequest) -> Path:
 
 
 def steps(folder: Path) -> ir.Model:
-    """A compiled model with a node for each step of its plans."""
+    """A compiled model with a node for each step of the plans."""
     model = ir.load(folder / "model.onnx")
     expand_plans(model)
     return model
@@ -97,7 +97,7 @@ def decoder(folder: Path, *, library: bool = True) -> Decoder:
 
 
 def logits(folder: Path, *, library: bool = True) -> npt.NDArray[np.float32]:
-    """Of TOKENS: most in one pass, the last ones one by one."""
+    """The logits of TOKENS: most in one pass, the last ones one by one."""
     one = decoder(folder, library=library)
     parts = [one.forward(TOKENS[:50]), *(one.forward(TOKENS[i : i + 1]) for i in range(50, 60))]
     return np.concatenate(parts)
@@ -174,7 +174,7 @@ def test_the_report_has_the_error_of_each_layer(folder: Path, kv: str) -> None:
     assert [layer["node"] for layer in report["layers"]] == [n.name for n in attentions(folder)]
     # A uniform rounding to steps of s has the error s / sqrt(12). The largest of a channel's 2,000
     # normal numbers is at 3.3 deviations: 8 bits divide 1.25 of it by 127, 4 bits at most 1 of it
-    # by 7. Half and twice that for channels that are not normal, and for what is clipped.
+    # by 7. The bounds are half and twice that, for channels that are not normal and for clipping.
     steps = {"int8": 3.3 * 1.25 / 127, "int4": 3.3 / 7}
     expected = steps[kv] / 12**0.5
     for layer in report["layers"]:
@@ -199,8 +199,8 @@ def test_weights_are_those_without_codes(int8: Path, tmp_path: Path) -> None:
 def test_codes_of_8_bits_move_logits_by_their_rounding(int8: Path, tmp_path: Path) -> None:
     expected = logits(compiled(LLAMA, tmp_path / "plain", None))
     actual = logits(int8)
-    # Keys and values have relative errors of 1 %, in two layers, and rounding flips in projections
-    # behind them: in the mean well below a tenth of the logits' spread.
+    # Keys and values have relative errors of 1 % in two layers, and later projections round some
+    # numbers differently: on average well below a tenth of the logits' spread.
     assert 0 < np.sqrt(np.mean((actual - expected) ** 2)) < expected.std() / 10
 
 
@@ -223,9 +223,9 @@ def test_the_cache_is_that_of_onnx_runtimes_own_attention(kv: str, tmp_path: Pat
     for name in found[0]:
         if name.startswith("present"):
             apart = np.abs(codes(found[0][name], kv) - codes(found[1][name], kv))
-            # A number between two codes may go to either, by the order of a sum before it. Behind
-            # the first layer, also by the products of a prompt, which are of bfloat16 here: numbers
-            # of some 31 codes (127 / 1.25 / 3.3) with errors of 2^-8 go elsewhere once in eight.
+            # A number between two codes may go to either, depending on the order of an earlier sum.
+            # After the first layer a prompt's bfloat16 products decide too: numbers of some 31
+            # codes (127 / 1.25 / 3.3) with errors of 2^-8 go elsewhere once in eight.
             assert apart.max() <= 1
             assert apart.mean() < (0.001 if name.startswith("present.0") else 31 / 256)
 
@@ -238,7 +238,7 @@ def test_a_source_with_a_quantised_cache_compiles_as_it_is(
     result = ort_aie_ep.compile(source, tmp_path / "compiled")
     kinds = {o.becomes for o in result.outcomes if o.op_type == "GroupQueryAttention"}
     assert kinds == {"aie.FlowAttention"}
-    # The same graph in the end, so the same numbers.
+    # The result is the same graph, so the numbers are the same.
     np.testing.assert_array_equal(logits(tmp_path / "compiled"), logits(folder))
 
 
@@ -302,7 +302,7 @@ def test_without_a_tokenizer_token_ids_serve(tmp_path: Path) -> None:
 
 
 def array_file(shape: str) -> bytes:
-    """A file of numpy.save with that for a shape."""
+    """A file of numpy.save whose shape is this text."""
     header = f"{{'descr': '<i8', 'fortran_order': False, 'shape': {shape}}}\n".encode()
     return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
 

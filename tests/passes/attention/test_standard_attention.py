@@ -1,4 +1,4 @@
-"""ONNX's Attention and RotaryEmbedding: what they become, against ONNX Runtime and ONNX itself."""
+"""ONNX's Attention and RotaryEmbedding: what they become, compared with ONNX Runtime and ONNX."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OUTPUTS = ["Y", "present_key", "present_value", "qk_matmul_output"]
 H, KV, D = 4, 2, 8
 
 pytestmark = pytest.mark.skipif(
-    ORT_VERSION < (1, 31), reason="ONNX Runtime's Attention is compared with as 1.31 has it"
+    ORT_VERSION < (1, 31), reason="compares with ONNX Runtime's Attention of 1.31"
 )
 
 
@@ -67,9 +67,9 @@ def model_of(
     opset: int = 23,
     dims: dict[str, list[int | str]] | None = None,
 ) -> onnx.ModelProto:
-    """A model whose inputs have the heads' dimensions alone, as exports of any length have.
+    """A model whose inputs declare only the heads' dimensions, as exports for any length do.
 
-    `dims` are those of inputs and outputs that are others.
+    `dims` holds the dimensions of inputs and outputs that differ.
     """
     element = ONNX_TYPES[next(iter(inputs.values())).dtype]
 
@@ -103,7 +103,7 @@ def model_of(
 def attention(
     inputs: Feeds, *, presents: bool | None = None, opset: int = 23, **attributes: Any
 ) -> onnx.ModelProto:
-    """One Attention of `inputs`, which are named as the operator's."""
+    """One Attention of `inputs`, named as the operator names them."""
     names = [name if name in inputs else "" for name in INPUTS]
     while not names[-1]:
         names.pop()
@@ -115,7 +115,7 @@ def attention(
 
 
 def compiled(model: onnx.ModelProto) -> tuple[ir.Model, dict[str, str]]:
-    """The model after the passes, and what became of its nodes or why nothing."""
+    """The model after the passes, and what became of its nodes, or why they stayed."""
     graph_model = ir.from_proto(model)
     outcomes = run_passes(graph_model).outcomes.values()
     return graph_model, {o.node: o.becomes or o.reason for o in outcomes}
@@ -126,11 +126,11 @@ def operators(model: ir.Model) -> list[str]:
 
 
 def bound(inputs: Feeds, dtype: np.dtype[Any] = FLOAT32) -> float:
-    """Twice the error of attention in float32: scores of D products of vectors no longer than 8
-    (5 deviations), of scale at most 1, and sums over fewer than 600 keys of values below 5.
+    """Twice the error of attention in float32: scores of D products, of vectors no longer than 8 (5
+    deviations), scaled by at most 1, and sums over fewer than 600 keys of values below 5.
 
-    In float16, each side rounds its result, and ONNX Runtime its queries, weights and products as
-    well, D independent roundings a score."""
+    In float16 each side rounds its result. ONNX Runtime also rounds its queries, weights and
+    products, with D independent roundings in a score."""
     error = (2 * (D + 16) * 64 + 600 + 8) * 2**-24 * 5
     if dtype == FLOAT16:
         error += 2**-11 * (2 * 8 * 64 / np.sqrt(D) + 2) * 5
@@ -138,7 +138,8 @@ def bound(inputs: Feeds, dtype: np.dtype[Any] = FLOAT32) -> float:
 
 
 def check(model: onnx.ModelProto, inputs: Feeds, *, becomes: str = "aie.FlowAttention") -> ir.Model:
-    """Compares the compiled model with the original in ONNX Runtime and the reference evaluator."""
+    """Compares the compiled model with the original, in ONNX Runtime and in the reference
+    evaluator."""
     changed, outcomes = compiled(model)
     assert outcomes["/attention"] == becomes
     actual = run(open_session(ir.to_proto(changed).SerializeToString()), inputs)
@@ -229,7 +230,7 @@ SHAPES = [
 def test_masks(shape: tuple[int, ...], kind: str, causal: int, softcap: float) -> None:
     inputs = feeds(past=20)
     shown = np.random.default_rng(3).random(shape) < 0.6
-    shown[..., 2, :] = False  # a query that sees no key gives zeros
+    shown[..., 2, :] = False  # a query that sees no keys gives zeros
     inputs["attn_mask"] = shown if kind == "bool" else np.where(shown, random(*shape), -np.inf)
     inputs["attn_mask"] = inputs["attn_mask"].astype(bool if kind == "bool" else np.float32)
     check(attention(inputs, is_causal=causal, softcap=softcap), inputs)
@@ -238,8 +239,8 @@ def test_masks(shape: tuple[int, ...], kind: str, causal: int, softcap: float) -
 @pytest.mark.parametrize("shape", [(2, 1, 1, 25), (1, 1, 1, 25), (2, 4, 1, 25), (1, 25)])
 @pytest.mark.parametrize("kind", ["bool", "float"])
 def test_masks_for_all_queries(shape: tuple[int, ...], kind: str) -> None:
-    """ONNX Runtime 1.31 refuses them, and the reference evaluator takes their one query for the
-    causal order too: they mean what they broadcast to."""
+    """ONNX Runtime 1.31 refuses them, and the reference evaluator applies their one query to the
+    causal order too. They mean what they broadcast to."""
     inputs = feeds(past=20)
     shown = np.random.default_rng(4).random(shape) < 0.6
     inputs["attn_mask"] = (
@@ -254,7 +255,7 @@ def test_masks_for_all_queries(shape: tuple[int, ...], kind: str) -> None:
 
 
 def test_a_mask_of_keys_alone_hides_keys() -> None:
-    """So that left padding is not swept."""
+    """So that no time goes into left padding."""
     inputs = feeds(past=20) | {"attn_mask": np.ones((2, 1, 1, 25), bool)}
     changed, _ = compiled(attention(inputs))
     (node,) = (n for n in changed.graph if n.op_type == "FlowAttention")
@@ -279,7 +280,7 @@ def test_valid_keys_of_a_cache_outside(counts: tuple[int, int]) -> None:
 
 
 def test_a_query_masked_by_the_lowest_float_takes_the_mean() -> None:
-    """As the reference does; ONNX Runtime 1.31 gives zeros for it."""
+    """The reference does this; ONNX Runtime 1.31 gives zeros."""
     inputs = feeds()
     mask = np.zeros((5, 5), np.float32)
     mask[1] = np.finfo(np.float32).min
@@ -458,8 +459,8 @@ def test_key_value_heads_that_are_repeated_for_their_group(past: int | None, rot
     assert node.attributes["kv_num_heads"].as_int() == KV
 
 
-def test_heads_in_another_order_are_no_repetition() -> None:
-    """As np.tile has them: query head h takes key-value head h % KV."""
+def test_heads_in_another_order_are_not_a_repetition() -> None:
+    """As with np.tile: query head h reads key-value head h % KV."""
     model, inputs = layer_model(repeated=True)
     for tensor in model.graph.initializer:
         if tensor.name == "axis 2":
@@ -490,7 +491,7 @@ def test_angles_that_are_computed_twice_are_one() -> None:
 
 
 def test_with_causality_an_extended_cache_is_keys_like_others() -> None:
-    """For ONNX counts query t from the first of all keys then."""
+    """Because ONNX then counts query t from the first of all keys."""
     model, inputs = layer_model(tokens=6, past=20, causal=1)
     changed, _ = check_layer(model, inputs)
     assert operators(changed).count("Concat") == 2

@@ -1,4 +1,4 @@
-"""DequantizeLinear of 4-bit weights: packed as it dequantises them; what stays says why."""
+"""DequantizeLinear of 4-bit weights: packed as it dequantises them; nodes that stay say why."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def weights_model(
 
     constants = [
         codes("w", shape),
-        # Scales of 4 bits, so that bfloat16 holds them and their minima: packing changes nothing.
+        # The scales have 4 bits, so bfloat16 holds them and their minima: packing changes nothing.
         onnx_tensor("w.scales", rng.integers(1, 16, scale_shape).astype(dtype) / dtype.type(512)),
     ]
     if zero_points:
@@ -109,7 +109,7 @@ def dequantised(model: onnx.ModelProto, **options: Any) -> Array:
 
 
 def check_packed(model: onnx.ModelProto, **options: Any) -> ir.Node:
-    """The node; its weights must be those that ONNX Runtime dequantises, to the last bit."""
+    """The node. Checks that its weights are ONNX Runtime's dequantised ones, to the last bit."""
     changed, outcomes = compiled(model)
     (node,) = changed.graph
     assert outcomes["/projection"] == outcomes["/dequantize"] == f"aie.{node.op_type}"
@@ -123,8 +123,8 @@ def check_packed(model: onnx.ModelProto, **options: Any) -> ir.Node:
 
 
 def check_result(model: onnx.ModelProto, rows: int, k: int, **options: Any) -> None:
-    """Against ONNX Runtime: activations are rounded to bfloat16, half an ulp of 2^-8 each, and both
-    sides round the result to its type."""
+    """Compares with ONNX Runtime: activations are rounded to bfloat16, half an ulp of 2^-8 each,
+    and both sides round the result to its type."""
     changed, _ = compiled(model)
     element = model.graph.input[0].type.tensor_type.elem_type
     dtype = next(d for d, t in ONNX_TYPES.items() if t == element)

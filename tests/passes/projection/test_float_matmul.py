@@ -1,4 +1,4 @@
-"""`--quantize`: which products with float weights are replaced, by what, and what that costs."""
+"""`--quantize`: which products with float weights it replaces, with what, and at what cost."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def rewritten(
 
 
 def outcomes(report: Report) -> dict[str, str]:
-    """Node → what it became, or why not."""
+    """Node → what it became, or why it stayed."""
     return {o.node: o.becomes or o.reason for o in report.outcomes.values()}
 
 
 def stored(node: ir.Node, form: WeightForm, k: int, n: int) -> Array:
-    """The weights (K, N) float32 that a replacement multiplies by."""
+    """The weights (K, N), in float32, that a replacement multiplies by."""
     weights = node.inputs[1]
     assert weights is not None
     assert weights.const_value is not None
@@ -57,13 +57,13 @@ def stored(node: ir.Node, form: WeightForm, k: int, n: int) -> Array:
 
 
 def activations(*shape: int, dtype: np.dtype[Any] = FLOAT32) -> Array:
-    """Such that bfloat16 holds them."""
+    """Random activations that bfloat16 can hold."""
     x = np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
     return x.astype(BFLOAT16).astype(np.float32).astype(dtype)
 
 
 def assert_multiplies(model: ir.Model, x: Array, weights: Array, bias: Array | float = 0) -> None:
-    """y = x . weights + bias up to roundings of float32 sums and of a prompt's weights."""
+    """Checks y = x . weights + bias, up to rounding in float32 sums and of a prompt's weights."""
     y = run(open_session(ir.to_proto(model).SerializeToString()), {"x": x})["y"]
     expected = x.astype(np.float64) @ weights + bias
     magnitude = np.abs(x.astype(np.float64)) @ np.abs(weights) + np.abs(bias)
@@ -90,7 +90,7 @@ def test_a_matmul_with_constant_weights_is_replaced(
     assert attributes.pop("format") == _native.FORMAT
     more = {"accuracy_level": 0, "symmetric": 0} if form is WeightForm.Q4NX else {}
     assert attributes == {"K": 320, "N": 96, **more}
-    assert len(model.graph.initializers) == 1  # nobody keeps the float weights
+    assert len(model.graph.initializers) == 1  # nothing keeps the float weights
     before = ir.from_proto(source).graph
     assert [(v.name, v.dtype, v.shape) for v in model.graph.outputs] == [
         (v.name, v.dtype, v.shape) for v in before.outputs
@@ -103,7 +103,7 @@ def test_a_matmul_with_constant_weights_is_replaced(
     else:
         np.testing.assert_array_equal(w, exact.astype(BFLOAT16).astype(np.float32))
     assert_multiplies(model, activations(2, 3, 320, dtype=dtype), w)
-    # What it lost was noted when the weights were packed.
+    # Its loss was recorded when the weights were packed.
     assert report.layers is not None
     (layer,) = report.layers.errors.values()
     assert (layer.node, layer.nodes, layer.k, layer.n) == ("/proj/MatMul", 1, 320, 96)
@@ -262,7 +262,7 @@ def test_names_that_match_a_pattern_are_kept() -> None:
     assert [node.name for node in model.graph if node.op_type == "MatMul"] == ["/lm_head/MatMul"]
 
 
-def test_brackets_in_a_name_are_no_pattern() -> None:
+def test_brackets_in_a_name_are_not_a_pattern() -> None:
     source = tied_float_model()
     for node in source.graph.node:
         node.name = node.name.replace("/lm_head/", "layers[0]/")
@@ -316,7 +316,7 @@ def test_the_report_has_what_each_layer_lost(
     actual = run(open_session(str(tmp_path / "compiled" / "model.onnx")), feeds)
     np.testing.assert_array_equal(actual["other"], expected["other"])
     error = np.linalg.norm(actual["logits"] - expected["logits"])
-    # Errors of weights are independent of each other; activations are rounded as well.
+    # Errors of weights are independent; activations are rounded as well.
     assert error <= 1.5 * (layer.relative + 2.0**-8) * np.linalg.norm(expected["logits"])
 
 
@@ -345,7 +345,7 @@ def test_wrong_choices_are_named(tmp_path: Path, options: dict[str, Any], messag
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_weights_that_are_no_numbers_are_named_and_nothing_is_left(
+def test_weights_that_are_not_finite_are_named_and_nothing_is_left(
     tmp_path: Path, form: WeightForm
 ) -> None:
     weights = matrix(320, 96)
@@ -381,7 +381,7 @@ def test_a_session_compiles_each_choice_once(
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tied, float Llama of the builder's graph."""
+    """A tied float Llama with the builder's graph."""
     return synth("tiny-llama", tmp_path_factory.mktemp("float") / "llama", int4=False)
 
 
@@ -416,7 +416,7 @@ def test_a_bfloat16_model_keeps_its_logits(llama: Path, tmp_path: Path) -> None:
     float_logits = logits(llama / "model.onnx", llama)[-1:]
     ours = logits(tmp_path / "compiled" / "model.onnx", llama)[-1:]
     # Weights and activations are rounded, by at most 2^-8 of themselves, in each of two layers of
-    # four products and in the lm_head; errors that know nothing of each other add up in squares.
+    # four products and in the lm_head; independent errors add up in squares.
     bound = np.sqrt(2 * (2 * 4 + 1)) * 2.0**-8
     assert np.linalg.norm(ours - float_logits) <= bound * np.linalg.norm(float_logits)
 
@@ -438,7 +438,7 @@ def test_a_vision_tower(form: WeightForm, tmp_path: Path) -> None:
     x = activations(3, 9, 75)
     expected = run(original, {"x": x})["features"]
     actual = run(open_session(str(tmp_path / "compiled" / "model.onnx")), {"x": x})["features"]
-    # As above, in each product; 4 bits are what vision towers are spared (paper 2).
+    # As above, in each product; vision towers are spared 4 bits (paper 2).
     lost = max(layer.relative for layer in result.layers) + 2.0**-8
     error = np.linalg.norm(actual - expected) / np.linalg.norm(expected)
     assert error <= np.sqrt(2 * products) * lost

@@ -1,4 +1,4 @@
-"""Nodes around projections: what becomes part of an aie.* op, and what does not."""
+"""Nodes around projections: which become part of an aie.* op, and which do not."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ort_aie_ep.graph_passes import WeightForm, run_passes
 K, N = 96, 64
 NORM, SKIP_NORM = "SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization"
 RMS_NORM = "RMSNormalization"
-# What projections are in the source, MatMulNBits or MatMul that is asked to become this, and then.
+# What projections are in the source (MatMulNBits, or a MatMul that shall become this), and then.
 FORMS = [None, WeightForm.BF16]
 PROJECTION = {None: "Q4NXMatMul", WeightForm.BF16: "GEMM"}
 GATED = {None: "Q4NXGatedMLP", WeightForm.BF16: "GatedGEMM"}
@@ -37,13 +37,13 @@ BLOCKS = {None: "B_q4nx", WeightForm.BF16: "weight_bf16"}
 
 @dataclass
 class Graph:
-    """Nodes and initializers as they come; `x` and `r` (batch, sequence, K) are the inputs."""
+    """Nodes and initializers, in order; `x` and `r` (batch, sequence, K) are the inputs."""
 
     dtype: np.dtype[Any] = FLOAT32
     form: WeightForm | None = None
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     initializers: dict[str, Array] = field(default_factory=dict)
-    widths: dict[str, int] = field(default_factory=dict)  # of values that are not N wide
+    widths: dict[str, int] = field(default_factory=dict)  # the width of values that are not N wide
 
     def node(self, op_type: str, inputs: list[str], *outputs: str, **attributes: Any) -> str:
         domain = "com.microsoft" if op_type == SKIP_NORM else ""
@@ -91,7 +91,7 @@ class Graph:
         return name
 
     def model(self, *outputs: str) -> ir.Model:
-        """Typed and shaped as the builder's graphs are."""
+        """Typed and shaped like the builder's graphs."""
         element = ONNX_TYPES[self.dtype]
         graph = helper.make_graph(
             self.nodes,
@@ -128,14 +128,14 @@ def results(model: ir.Model, dtype: np.dtype[Any] = FLOAT32) -> dict[str, Array]
 
 
 def assert_same_results(graph: Graph, *outputs: str) -> ir.Model:
-    """Rewrites the graph's model; its results must be those of the nodes on their own."""
+    """Rewrites the graph's model; its results must equal those of the separate nodes."""
     model = graph.model(*outputs)
     expected = results(model, graph.dtype)
     run_passes(model, quantize=graph.form)
     actual = results(model, graph.dtype)
     # int8 activations (1/127 of the largest of 32), bfloat16 scales, and the type's roundings; or
-    # both operands in bfloat16 (2^-9 each), in two products that are multiplied, one behind a slope
-    # of at most 1.13: independent errors, relative to the norm of the whole result.
+    # both operands in bfloat16 (2^-9 each), in two products that are multiplied, one scaled by a
+    # slope of at most 1.13: independent errors, relative to the norm of the whole result.
     bound = 0.03 if graph.form is None else 2.0**-6
     for name, y in expected.items():
         error = np.linalg.norm((actual[name] - y).astype(np.float64))
@@ -214,7 +214,7 @@ def test_a_gated_mlp_whose_inside_is_wanted_stays_in_parts(
     assert GATED[form] not in operators(model)
 
 
-def test_projections_of_different_inputs_or_levels_are_no_gated_mlp() -> None:
+def test_projections_of_different_inputs_or_levels_are_not_a_gated_mlp() -> None:
     for other, level in (("r", 4), ("x", 0)):
         graph = Graph()
         gate = graph.projection("x", "gate")
@@ -366,7 +366,7 @@ def test_a_bias_after_a_norm_and_a_projection_goes_in_with_the_norm() -> None:
     assert [value.name for value in node.inputs if value] == ["x", "product.B_q4nx", "b", "w"]
 
 
-def test_what_is_no_bias_of_one_projection_is_added_outside() -> None:
+def test_an_addend_that_is_not_one_projections_bias_is_added_outside() -> None:
     for kind in ("scalar", "tensor", "second bias", "wanted"):
         graph = Graph()
         product = graph.projection("x", "product", bias=kind == "second bias")
@@ -410,7 +410,7 @@ def test_residual_and_norm_go_in_and_the_sum_comes_out(
     inputs = ["x", "r", graph.weight("w")]
     normed = graph.node(SKIP_NORM, inputs, "normed", "", "", "total", epsilon=1e-5)
     mlp(graph, normed, "silu")
-    # The residual goes on to the next layer.
+    # The residual continues to the next layer.
     graph.node("Add", ["total", "x"], "next")
     graph.node("Neg", ["total"], "total_again")
     model = assert_same_results(graph, "y", "next", "total_again")
@@ -476,7 +476,7 @@ def test_a_weight_that_is_broadcast_is_made_a_row(shape: tuple[int, ...]) -> Non
     model = graph(weight.reshape(shape)).model("y")
     run_passes(model)
     assert operators(model) == ["Q4NXMatMul"]
-    # ONNX Runtime 1.23 broadcasts none of them by itself.
+    # ONNX Runtime 1.23 does not broadcast any of them by itself.
     row = graph(np.broadcast_to(weight, K).copy()).model("y")
     run_passes(row)
     np.testing.assert_array_equal(results(model)["y"], results(row)["y"])

@@ -29,13 +29,13 @@ DATA = Path(__file__).parents[2] / "data"
 SHOWN_RIGHT = [[1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0], [1, 1, 1, 1, 0, 0]]
 SHOWN_LEFT = [row[::-1] for row in SHOWN_RIGHT]
 LAST_RIGHT, LAST_LEFT = [5, 1, 3], [5, 5, 5]
-# Of one row and of six, sums of float32 come in another order, and a rounding to int8 or bfloat16
-# in between may fall to the other side in some element of hundreds.
+# One row and six rows add float32 in different orders, so a rounding to int8 or bfloat16 may differ
+# in one element out of hundreds.
 TOLERANCE = 1e-4
 
 
 class Host:
-    """A session that feeds batches, its caches going out and in."""
+    """A session that feeds batches and passes its caches from call to call."""
 
     def __init__(self, model: Path, *, library: bool, head_size: int = 32) -> None:
         self.head_size = head_size
@@ -87,7 +87,7 @@ def edited(source: Path, folder: Path, edit: Callable[[ir.Model], object]) -> Pa
 # phi's lm_head has a bias, llama's is tied to the embedding.
 @pytest.mark.parametrize("name", ["llama", "phi", "llama_asym"])
 def test_each_rows_last_token_of_a_batch_padded_on_the_right(name: str, tmp_path: Path) -> None:
-    """In ONNX Runtime's CPU EP alone, before and after the pass: the row is all that differs."""
+    """On ONNX Runtime's CPU EP alone, before and after the pass: only the row differs."""
     folder = edited(DATA / name, tmp_path / "last", keep_last_logits)
     config = json.loads((folder / "genai_config.json").read_text())
     size = config["model"]["decoder"]["head_size"]
@@ -110,7 +110,7 @@ def test_each_rows_last_token_of_a_batch_padded_on_the_right(name: str, tmp_path
 def test_each_rows_last_token_of_an_exported_model(
     shown: list[list[int]], last: list[int], tmp_path: Path
 ) -> None:
-    """A token's place is its index in the mask, in later turns as well."""
+    """A token's place is its index in the mask, also in later turns."""
     source = write_export("llama", tmp_path / "source")
     pruned = Host(edited(source, tmp_path / "p", keep_last_logits) / "model.onnx", library=False)
     whole = Host(source / "model.onnx", library=False)
@@ -131,7 +131,8 @@ def test_a_compiled_model_gives_each_rows_last_token(tmp_path: Path) -> None:
 
 
 def test_a_mask_longer_than_the_tokens_so_far_means_no_padding(tmp_path: Path) -> None:
-    """As hosts of static shapes give it, where GroupQueryAttention takes lengths from its ones."""
+    """Hosts with static shapes give such a mask, and GroupQueryAttention counts lengths from its
+    ones."""
     ort_aie_ep.compile(DATA / "llama", tmp_path / "all")
     ort_aie_ep.compile(DATA / "llama", tmp_path / "last", last_logits=True)
     mask = np.array([[1, 1, 1, 1, 1, 0, 0]])
@@ -152,7 +153,7 @@ def test_a_row_without_any_token_gets_the_last_position(tmp_path: Path) -> None:
 
 
 def assert_close(actual: Array, expected: Array) -> None:
-    """Of head_model: its projection of 4 bits is computed in bfloat16, 2^-8 of a term."""
+    """For head_model: its 4-bit projection is computed in bfloat16, 2^-8 of a term."""
     assert np.abs(actual - expected).max() < 0.05 * np.abs(expected).max()
 
 
@@ -233,7 +234,7 @@ def test_the_row_is_chosen_before_the_projection(behind: str, bits: int, tmp_pat
 
 
 def test_a_float_lm_head_keeps_the_last_row_too(tmp_path: Path) -> None:
-    """optimum's, whose matrix is a Transpose of the embedding or a constant."""
+    """In optimum's exports its matrix is a Transpose of the embedding, or a constant."""
     source = write_export("llama", tmp_path / "source")
     ort_aie_ep.compile(source, tmp_path / "last", last_logits=True)
     graph = ir.load(tmp_path / "last" / "model.onnx").graph
@@ -241,7 +242,7 @@ def test_a_float_lm_head_keeps_the_last_row_too(tmp_path: Path) -> None:
 
 
 def prepend(model: ir.Model, nodes: Sequence[ir.Node], constants: dict[str, Array]) -> None:
-    """Puts `nodes` between the lm_head of head_model and what it reads."""
+    """Puts `nodes` between head_model's lm_head and its input."""
     head = next(node for node in model.graph if node.name == "/lm_head/MatMul")
     values = {}
     for name, array in constants.items():
@@ -306,7 +307,7 @@ def test_a_pruned_model_without_a_mask_stays_and_says_so(tmp_path: Path) -> None
 
 
 def behind_by_hand(op: str, *inputs: str) -> Callable[[ir.Model], None]:
-    """Makes `op` of the lm_head's output h, and of other values by name, the logits."""
+    """Makes the logits `op` of the lm_head's output h and of other values, by name."""
 
     def edit(model: ir.Model) -> None:
         graph = model.graph

@@ -1,4 +1,4 @@
-"""RMS norms that an exporter wrote out: those over the last dimension become one node."""
+"""RMS norms that an exporter spelled out: those over the last dimension become one node."""
 
 from __future__ import annotations
 

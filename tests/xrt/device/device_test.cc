@@ -1,5 +1,5 @@
-// Uses the device layer as an executor does, on the stand-in of XRT: one case a process, named by
-// the first argument; the second is a folder with design packages (packages/DEVICE, others by case)
+// Uses the device layer as an executor does, on the stand-in of XRT: one case per process, named by
+// the first argument. The second is a folder with design packages (packages/DEVICE, others by case)
 // and the buffers of one matvec (x, w, bias, result).
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -41,7 +41,7 @@ void Check(bool legal, const std::string& what) {
 }
 #define CHECK(condition) Check((condition), #condition " in line " + std::to_string(__LINE__))
 
-// Runs `action`, which must end in the fault and say all of `texts`.
+// Runs `action`, which must end in the fault, with a message that contains all of `texts`.
 void Faulty(Fault fault, const std::vector<std::string>& texts,
             const std::function<void()>& action) {
   try {
@@ -76,7 +76,7 @@ std::string Npu() {
   return name != nullptr ? name : "npu2";
 }
 
-// The overlay that an executor decodes with.
+// The overlay with which an executor decodes.
 std::string Decoder() { return Npu() == "npu1" ? "fused_dqp" : "decode"; }
 
 std::shared_ptr<Device> Open(const std::string& packages = "packages") {
@@ -96,7 +96,7 @@ npu::Invocation Matvec(int64_t y_offset = 0) {
           {{"x", {0, 0}}, {"w", {1, 0}}, {"bias", {2, 0}}, {"y", {3, y_offset}}}};
 }
 
-// The buffers of the matvec, with room for several results.
+// The buffers of the matvec, with space for several results.
 struct Problem {
   explicit Problem(Device& device, int results = 1)
       : x(Send(device, Read("x"))),
@@ -173,7 +173,7 @@ void StepsOfAPlanAreOneRun() {
   for (size_t i = 0; i < 4; ++i) problem.Verify(i);
 }
 
-// An overlay that the device layer takes for another's, and the words of the matvec on it.
+// An overlay that is foreign to the device layer, and the words of the matvec on it.
 OtherOverlay OverlayOfOthers() {
   const std::string path = folder + "/packages/npu2/fused_dqp/overlay.xclbin";
   return {.path = path, .uuid = UuidOf(path), .kernel = "MLIR_AIE", .device = "npu2", .buffers = 5};
@@ -204,7 +204,7 @@ void RunsWordsOfOthers() {
   other.buffers = 6;
   Faulty(Fault::kWrongOverlay, {other.path, "argument 8"}, [&] { load(other); });
 
-  // Without the words of its last wait the run would not end; they come with the run.
+  // Without its last words, a wait, the run would not end. Run sends them.
   const uint32_t last = words.back();
   words.back() = 0xffffffff;
   std::unique_ptr<OtherStream> stream = device->Load(overlay, words);
@@ -215,13 +215,13 @@ void RunsWordsOfOthers() {
   problem.Verify();
   const Counters counters = device->counters();
   CHECK(counters.runs == 1 && counters.submissions == 1);
-  // Another buffer in the place of one.
+  // With another buffer in place of one.
   Problem again(*device);
   Buffer* const others[] = {problem.x.get(), problem.w.get(), problem.bias.get(), again.y.get()};
   stream->Run(0, 0, others);
   again.Verify();
-  // Beside a context of a design, and a fault that ends this one's. Its words are in the memory for
-  // instructions, where the design's oldest stream makes room for them.
+  // Alongside a context of a design, and with a fault that ends the overlay's context. The words
+  // are in the instruction memory, where the design's oldest stream makes room for them.
   problem.Run(*device);
   problem.Run(*device, {Matvec(), Matvec()});
   CHECK(device->counters().stream_bytes == Counts().instruction_bytes);
@@ -245,7 +245,7 @@ void RunsWordsOfOthers() {
   };
   faulty(Fault::kTimeout, {overlay.path, "TIMEOUT", "it stopped at operation"});
   renew();
-  // Of these, nobody sees the end of the run.
+  // In these runs, no one sees the end.
   ort_aie_sim_inject("run_unanswered");
   faulty(Fault::kTimeout, {overlay.path, "TIMEOUT (no answer)"});
   renew();
@@ -253,7 +253,7 @@ void RunsWordsOfOthers() {
   faulty(Fault::kDeviceLost, {"the device is gone"});
 }
 
-// Without a package of a design, buffers are for the overlay of others.
+// Without a package of a design, buffers belong to the foreign overlay.
 void OthersNeedNoPackages() {
   const auto device = Open("nowhere");
   const OtherOverlay overlay = OverlayOfOthers();
@@ -265,7 +265,7 @@ void OthersNeedNoPackages() {
   problem.Verify();
 }
 
-// The matvecs of several problems on the first one's x, in one plan.
+// The matvecs of several problems with the first one's x, in one plan.
 void RunTogether(Device& device, std::vector<Problem>& problems, const std::vector<size_t>& order) {
   npu::Plan plan;
   std::vector<Buffer*> buffers = {problems[0].x.get()};
@@ -287,14 +287,14 @@ void RunTogether(Device& device, std::vector<Problem>& problems, const std::vect
   }
 }
 
-// x, three matrices, biases and results: a run has no room for two of these.
+// x, three matrices, biases and results: a run cannot hold two of these.
 void PlansOfManyBuffersAreOneList() {
   const auto device = Open();
   std::vector<Problem> problems;
   for (int i = 0; i < 3; ++i) problems.emplace_back(*device);
   RunTogether(*device, problems, {0, 1, 2});
   RunTogether(*device, problems, {2, 0, 1});
-  RunTogether(*device, problems, {2, 0, 1});  // with what the runs have already
+  RunTogether(*device, problems, {2, 0, 1});  // including what the runs already have
   const Counters counters = device->counters();
   CHECK(counters.runs == 9 && counters.submissions == (Npu() == "npu1" ? 9 : 3));
   CHECK(counters.streams_built == 1 && counters.streams_kept == 2);
@@ -303,7 +303,7 @@ void PlansOfManyBuffersAreOneList() {
   RunTogether(*device, problems, {0, 1, 2});
 }
 
-// XRT would make two chains of such a list, of 24 runs and of the rest.
+// XRT would divide such a list into two chains: 24 runs, and the rest.
 void ListsHave24RunsAtMost() {
   const auto device = Open();
   std::vector<Problem> problems;
@@ -317,7 +317,7 @@ void ListsHave24RunsAtMost() {
   CHECK(counters.runs == 25 && counters.submissions == (Npu() == "npu1" ? 25 : 2));
 }
 
-// The manifest of packages `slow` says that memory is slow, so that a plan is more than one run.
+// The manifest of packages `slow` declares slow memory, so that a plan is more than one run.
 void LongPlansAreSeveralRuns() {
   const auto device = Open("slow");
   constexpr size_t kSteps = 30;
@@ -325,10 +325,10 @@ void LongPlansAreSeveralRuns() {
   npu::Plan plan;
   for (size_t i = 0; i < kSteps; ++i) plan.push_back(Matvec(2 * kN * static_cast<int64_t>(i)));
   problem.Run(*device, plan);
-  // Nor are two a list: the driver watches over a list as over one run.
+  // Two of them do not form a list either: the driver's watchdog treats a list as one run.
   CHECK(device->counters().runs == kSteps && device->counters().submissions == kSteps);
   for (size_t i = 0; i < kSteps; ++i) problem.Verify(i);
-  problem.Run(*device, plan);  // lists are used again
+  problem.Run(*device, plan);  // lists are reused
   CHECK(device->counters().runs == 2 * kSteps);
   ort_aie_sim_inject("run_error@5");
   Faulty(Fault::kRunError, {"matvec", "ERROR"}, [&] { problem.Run(*device, plan); });
@@ -352,7 +352,7 @@ void PlansThatDoNotFitAreErrors() {
   CHECK(Counts().contexts == 1);
 }
 
-// Streams of two contexts in a memory that holds two of them.
+// Streams of two contexts in a memory that holds only two of them.
 void StreamsShareTheInstructionMemory() {
   constexpr int64_t kUnit = npu::kStreamUnit;
   const auto device = OpenDevice({folder + "/packages"}, 2 * kUnit);
@@ -367,7 +367,7 @@ void StreamsShareTheInstructionMemory() {
   const int64_t built = device->counters().streams_built;
   problem.Run(*device, {Matvec()}, "fused_dqp");
   CHECK(device->counters().streams_built == built);
-  problem.Run(*device);  // what was dropped
+  problem.Run(*device);  // the dropped stream
   CHECK(device->counters().streams_built == built + 1);
   for (size_t i = 0; i < 3; ++i) problem.Verify(i);
   std::vector<Problem> problems;
@@ -381,12 +381,12 @@ void StreamsShareTheInstructionMemory() {
     CHECK(said.find("takes 98304 bytes in 3 runs, but the device keeps at most 65536") !=
           std::string::npos);
   }
-  CHECK(Counts().contexts == 2);  // the device is none the worse
+  CHECK(Counts().contexts == 2);  // the device still works
   problem.Run(*device);
   problem.Verify();
 }
 
-// As where others of the process have a part of the heap.
+// As if another user of the process held a part of the heap.
 void AnOlderStreamMakesRoomForOneThatIsRefused() {
   const auto device = Open();
   Problem problem(*device, 2);
@@ -440,14 +440,14 @@ void BuffersAreUsedAgain() {
     CHECK(device->Allocate(5100)->size() == 5100);  // the same size in pages
     CHECK(device->counters().buffers == buffers + 1);
     CHECK(device->Allocate(100'000)->host() != host);
-    device->Reset();  // what is idle goes
+    device->Reset();  // idle memory is freed
     CHECK(device->counters().buffers == 1);
   }
   CHECK(Counts().buffers == 0 && Counts().contexts == 0);
   CHECK(CountersOfProcess().buffers == 0 && CountersOfProcess().buffer_bytes == 0);
 }
 
-// The weights as ONNX Runtime maps them: privately writable.
+// The weights, mapped privately and writable as in ONNX Runtime.
 struct Weights {
   explicit Weights(const std::string& name = "w") {
     const std::string path = folder + "/" + name;
@@ -500,7 +500,7 @@ void WeightsArePinnedInPlace() {
   RunWith(*device, pinned);
 }
 
-// A list knows the buffers of its runs, and not what lies at their addresses.
+// A list knows the buffers of its runs, and not the contents of their addresses.
 void ListsFollowWeightsThatComeAndGo() {
   const auto device = Open();
   std::vector<Problem> problems;
@@ -515,8 +515,8 @@ void ListsFollowWeightsThatComeAndGo() {
   CHECK(device->counters().streams_built == 1);
 }
 
-// In a file: weights, a page, weights, a hole, weights; each mapped by itself, and each one's twin
-// in memory of its own.
+// In a file: weights, a page, weights, a hole, weights; each mapped separately, and a copy of each
+// in separate memory.
 void WeightsThatLieTogetherShareABuffer() {
   const auto device = Open();
   const std::vector<uint8_t> w = Read("w");
@@ -537,7 +537,7 @@ void WeightsThatLieTogetherShareABuffer() {
                             static_cast<off_t>(offsets[i]));
     CHECK(data != MAP_FAILED);
     mapped.push_back({data, w.size()});
-    // Where no page begins, so that they are copied.
+    // Not at the start of a page, so that they are copied.
     uint8_t* const place = own[i].data() + 32;
     std::memcpy(place, w.data(), w.size());
     shifted.push_back({place, w.size()});
@@ -549,10 +549,10 @@ void WeightsThatLieTogetherShareABuffer() {
   CHECK(places[2].offset == static_cast<int64_t>(offsets[1]));
   CHECK(places[0].buffer != places[1].buffer && places[0].offset == 0);
   CHECK(copies[0].buffer == copies[1].buffer && copies[0].buffer == copies[2].buffer);
-  // A part of it is found again, for as long as somebody has it.
+  // A part of it is found again, for as long as someone holds it.
   const std::vector<DeviceMemory> again = device->Pin(std::span(mapped).subspan(2));
   CHECK(again[0].buffer == places[2].buffer && again[0].offset == places[2].offset);
-  CHECK(device->counters().buffers <= before + 4);  // and one of the bank's context
+  CHECK(device->counters().buffers <= before + 4);  // and one for the bank's context
   for (const DeviceMemory& place : {places[0], places[2], copies[1], copies[2]}) {
     Problem problem(*device);
     problem.w = place.buffer;
@@ -587,7 +587,7 @@ void WeightsBetweenPagesAreCopied() {
 
 void RefusedWeightsAreCopiedAndLetGo() {
   const auto device = Open();
-  device->Allocate(1);  // a context, and its group
+  device->Allocate(1);  // a context and its group
   const Weights weights;
   ort_aie_sim_inject("allocation@1");
   const auto copy = Pin(*device, weights.data, weights.bytes);
@@ -599,7 +599,7 @@ void RefusedWeightsAreCopiedAndLetGo() {
 
 void RefusedWeightsAreSpokenOfOnce() {
   const auto device = Open();
-  device->Allocate(1);  // a context, and its group
+  device->Allocate(1);  // a context and its group
   CHECK(device->NoticesFrom(0).empty());
   const rlimit limit = {8 << 20, 8 << 20};
   CHECK(setrlimit(RLIMIT_MEMLOCK, &limit) == 0);
@@ -664,7 +664,7 @@ void Timeout() {
 }
 void RunError() { Recovers("run_error@1", Fault::kRunError, {"ERROR", "matvec", Decoder()}); }
 
-// XRT would end the process with a run whose end nobody has seen.
+// XRT ends the process when a run whose end no one has seen is destroyed.
 void NoAnswer() {
   const auto device = Open();
   Problem problem(*device);
@@ -706,7 +706,7 @@ void DesignsOfOneOverlayShareAContext() {
   other.Verify();
   CHECK(Counts().contexts == 1);
   CHECK(device->counters().streams_built == 2 && device->counters().streams_kept == 2);
-  // It ends for all of them, and they come back to one.
+  // It ends for all of them, and they share one again.
   ort_aie_sim_inject("run_error@1");
   Faulty(Fault::kRunError, {"ERROR", "matvec", "fused_dqp"},
          [&] { other.Run(*device, {Matvec()}, "fused_dqp"); });
@@ -722,7 +722,7 @@ void Allocation() {
   const auto device = Open();
   device->Allocate(10'000).reset();
   ort_aie_sim_inject("allocation@1");
-  device->Allocate(100'000);  // what is idle goes, and then there is room
+  device->Allocate(100'000);  // idle memory is freed, and then there is room
   ort_aie_sim_inject("allocation@1..2");
   Faulty(Fault::kAllocation, {"a buffer of", "err=-12"}, [&] { device->Allocate(1'000'000); });
   Problem problem(*device);
@@ -779,7 +779,7 @@ void Overlays() {
   // The first that fits.
   const auto device = OpenDevice({folder + "/of_npu1", folder + "/packages"});
   CHECK(device->Overlay("decode") != nullptr);
-  // Any of them is enough.
+  // Any one of them is enough.
   for (const std::string design : {"fused_dqp", "flow_kv", "flow_qkv", "dequant", "gemm"}) {
     const std::string only = folder + "/only_" + design;
     std::filesystem::create_directory(only);

@@ -1,4 +1,4 @@
-"""The device layer over the stand-in of XRT, used by a C++ program; numpy has the results."""
+"""The device layer over the stand-in of XRT, used by a C++ program; numpy computes the results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def program(project: Project) -> Path:
 
 
 def edited(package: Path, copy: Path, edit: Callable[[dict[str, Any]], object]) -> None:
-    """Another package whose manifest has something else."""
+    """A copy of a package with another value in its manifest."""
     shutil.copytree(package, copy)
     manifest = json.loads((copy / "manifest.json").read_text())
     edit(manifest)
@@ -40,7 +40,8 @@ def edited(package: Path, copy: Path, edit: Callable[[dict[str, Any]], object]) 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """By device, what the program reads: packages, others that do not fit, a matvec's buffers."""
+    """For each device, the program's inputs: packages, others that do not fit, a matvec's
+    buffers."""
     packages = tmp_path_factory.mktemp("packages")
     folders = {}
     for name in ("npu1", "npu2"):
@@ -51,7 +52,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         for file, data in {**buffers, "result": result, "words": words(name)}.items():
             if file != "y":
                 (folder / file).write_bytes(data.tobytes())
-        # One matvec is predicted to take above 0.25 s, so two are no run.
+        # One matvec is predicted to take over 0.25 s, so two do not fit in a run.
         rate = buffers["w"].nbytes / 0.2
         decoder = "fused_dqp" if name == "npu1" else "decode"
         edited(
@@ -100,7 +101,7 @@ def test_program(program: Path, folders: dict[str, Path], case: str) -> None:
     run(program, case, folders["npu2"])
 
 
-# Without lists of runs.
+# NPU1 has no lists of runs.
 @pytest.mark.parametrize("case", [
     "RunsMatvec", "PlansOfManyBuffersAreOneList", "ListsHave24RunsAtMost",
     "LongPlansAreSeveralRuns", "Timeout",
@@ -117,7 +118,7 @@ def test_trace_has_what_happened_in_order(
     trace = json.loads(path.read_text())
     assert [p.name for p in tmp_path.iterdir()] == ["trace.json"]
     events = sorted(trace["traceEvents"], key=lambda event: event["ts"])
-    # x, w, bias, y and the instructions, the run, and y back.
+    # x, w, bias, y and the instructions; the run; then y back.
     what = [event["cat"] for event in events]
     assert what == ["sync"] * 5 + ["dispatch", "wait", "sync"]
     assert events[5]["name"] == events[6]["name"] == "matvec"

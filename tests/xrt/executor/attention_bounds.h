@@ -1,4 +1,4 @@
-// How far the output of attention on the device may be from the host's.
+// Bounds on the difference between the device's and the host's output of attention.
 #pragma once
 
 #include <algorithm>
@@ -11,11 +11,11 @@
 
 namespace ort_aie::npu_target {
 
-// What `roundings` to bfloat16, one after the other, can do to a value, relative to it.
+// The largest relative change of a value by `roundings` to bfloat16, one after the other.
 inline double Roundings(int roundings) { return 1 / std::pow(1 - kUnit, roundings) - 1; }
 
-// Rounding the two products that a rotation adds moves the result by so much of their sizes, which
-// together are at most the length of the pair, rotated or not.
+// Rounding the two products that a rotation adds moves the result by this share of their sizes,
+// which together are at most the length of the pair, rotated or not.
 inline double PairLength(const AttentionStep& step, const float* x, int64_t d) {
   if (step.cos == nullptr || d >= step.rotary_dim) return std::abs(x[d]);
   const int64_t half = step.rotary_dim / 2;
@@ -23,20 +23,20 @@ inline double PairLength(const AttentionStep& step, const float* x, int64_t d) {
   return std::hypot(x[d], x[other]);
 }
 
-// The tokens whose rows a windowed cache no longer has after the step.
+// The number of tokens whose rows a windowed cache has dropped after the step.
 inline int64_t Dropped(const AttentionStep& step, int64_t b) {
   const int64_t total = step.total_length[static_cast<size_t>(b)];
   if (!step.windowed_cache) return 0;
   return total - WindowedCacheRows(total, step.present_capacity, step.window);
 }
 
-// Of a step that the host has executed, and whose present has all keys that its queries see: for
-// every element of the output. `query_error` and `key_error` are those of the device's queries and
-// new keys beside the host's, relative to the length of a pair.
+// Bounds for every element of the output of a step that the host has executed, whose present has
+// all keys that its queries see. `query_error` and `key_error` are the differences between the
+// device's and the host's queries and new keys, relative to the length of a pair.
 //
-// A score moves by what q and k do and by float32's sum. If all scores of a row move by at most D,
-// each weight of the softmax moves by a factor between e^-2D and e^2D, and the output by that of
-// the sum of weight |v|. The device rounds it, and the host may.
+// A score moves by the errors of q, k and float32's sum. If all scores of a row move by at most D,
+// each weight of the softmax moves by a factor between e^-2D and e^2D, and the output by that
+// factor of the sum of weight |v|. The device rounds the output, and the host may.
 inline std::vector<double> AttentionBounds(const AttentionStep& step, double query_error,
                                            double key_error, const Arithmetic& arithmetic = {}) {
   const int64_t dim = step.dim;

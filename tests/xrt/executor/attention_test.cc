@@ -1,4 +1,4 @@
-// Attention of tokens and prompts.
+// Attention for tokens and prompts.
 #include "generator.h"
 #include "targets/npu/kv_copies.h"
 
@@ -48,7 +48,7 @@ void BatchRowsOfDifferentLengths() {
   bench.OnlyDevice();
 }
 
-// Chunks of 64 queries, which see those before as past.
+// Chunks of 64 queries, which see earlier ones as past.
 void PromptsOfAnyLength() {
   for (const Layer& layer : std::vector<Layer>{{},
                                                {.dim = 128},
@@ -56,7 +56,7 @@ void PromptsOfAnyLength() {
                                                {.causal = false},
                                                {.heads = 6, .kv_heads = 1, .dim = 40}}) {
     for (const int64_t tokens : {2, 7, 8, 9, 63, 64, 65, 128, 129}) {
-      if (layer.dim != 64 && tokens > 65) continue;  // the edges are those of the chunks
+      if (layer.dim != 64 && tokens > 65) continue;  // edge cases depend on the chunks
       ExecutorOptions options;
       options.query_bytes = 1;
       Bench bench(kAll, options);
@@ -72,7 +72,7 @@ void PromptsOfAnyLength() {
   }
 }
 
-// The cache grows from 256 rows on the device; the model's limit is the present's.
+// On the device the cache grows from 256 rows; the present has the model's limit.
 void ContextUpToTheLimit() {
   const Layer layer{.heads = 1, .kv_heads = 1};
   for (const int64_t capacity : {0, 257, 264}) {
@@ -86,8 +86,8 @@ void ContextUpToTheLimit() {
   }
 }
 
-// Of those that keep a window only: the device's copy has a window and more, and moves its rows now
-// and then.
+// Caches that keep only a window: the device's copy holds more than the window, and moves its rows
+// now and then.
 void CachesOfAWindow() {
   for (const Layer& layer : std::vector<Layer>{
            {.window = 8, .windowed_cache = true},
@@ -126,7 +126,7 @@ void CachesOfAWindow() {
   }
 }
 
-// A cache of all rows: the device has those of the window.
+// A cache of all rows: the device keeps those of the window.
 void AWindowOfALongCache() {
   const Layer layer{.window = 40};
   Bench bench;
@@ -158,7 +158,7 @@ void LeftPadding() {
   }
 }
 
-// Another mask of the same tokens: the device's rows begin elsewhere.
+// Another mask for the same tokens: the device's rows begin elsewhere.
 void AMaskThatChanges() {
   Layer layer{.padding = {5}};
   Bench bench;
@@ -171,7 +171,7 @@ void AMaskThatChanges() {
   bench.OnlyDevice();
 }
 
-// The device has the codes, which bfloat16 holds, and the host scales.
+// The device holds the codes, which are exact in bfloat16, and the host scales.
 void CachesOfIntegers() {
   for (const DataType type : {DataType::kInt8, DataType::kInt4}) {
     for (const Layer& layer :

@@ -1,4 +1,4 @@
-// What a batch takes for granted of tensors and of the device while it is put together.
+// What a batch assumes about tensors and the device while it is put together.
 #include <functional>
 #include <utility>
 
@@ -7,8 +7,8 @@
 namespace ort_aie::npu_target {
 namespace {
 
-// Another thread's fault renews the engine while a batch is put together: what it has of the caches
-// stays until it is done. (The test's environment fills freed memory.)
+// Another thread's fault renews the engine while a batch is put together: the batch's caches stay
+// alive until it is done. (The test's environment overwrites freed memory.)
 class Interrupting final : public ThreadPool {
  public:
   Interrupting(int64_t calls, std::function<void()> act) : calls_(calls), act_(std::move(act)) {}
@@ -54,13 +54,13 @@ void AFaultElsewhereWhileABatchIsMade() {
     }
     Check(bench.target->counters().retries == 1, "only another's fault, got ",
           bench.target->counters().retries);
-    // What it had is of no use to the next token, which sends all rows, and none afterwards.
+    // The next token cannot use those caches, so it sends all rows. Later tokens send none.
     const int64_t sent = bench.target->counters().cache_rows_sent;
     Check(sent == 3 * 3 * 4, "rows sent: ", sent);
   }
 }
 
-// Two projections share a row; the first of them does not say where its sum goes, the second does.
+// Two projections share a row; only the second says where its sum goes.
 void ASumThatALaterProjectionGives() {
   for (const bool later : {false, true}) {
     Bench bench;
@@ -91,7 +91,7 @@ void ASumThatALaterProjectionGives() {
   }
 }
 
-// A rotary table that the host makes of what the device gives: attention waits for it.
+// The host makes a rotary table from the device's results: attention waits for it.
 void ATableThatThePlanMakes() {
   const LayerShape shape{.attention = {.rotary = true}};
   Bench bench;

@@ -1,4 +1,4 @@
-// What the cases share: random tensors, comparison, a target on a device that executes references.
+// Shared by the cases: random tensors, comparison, a target on a device that executes references.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@
 
 namespace ort_aie::npu_target {
 
-// Adds cases to those that the program has.
+// Adds cases to the program.
 class Cases {
  public:
   Cases(std::initializer_list<std::pair<const char*, void (*)()>> cases) {
@@ -40,14 +40,14 @@ inline const Designs kAll = {"decode", "dequant", "gemm", "flow_qkv"};
 inline const InlineThreadPool kThreads;
 constexpr double kUnit = 0x1p-8;  // largest relative error of a rounding to bfloat16
 
-// What a device's own arithmetic adds to the roundings to bfloat16. The references add nothing.
+// Errors of a device's own arithmetic on top of the roundings to bfloat16. The references add none.
 struct Arithmetic {
   double product = 0;               // of a projection, relative to the sum of its products' sizes
   double norm = 0, activation = 0;  // relative
-  double gate = 0;                  // the same for each unit of an activation's argument
+  double gate = 0;                  // the same, for each unit of an activation's argument
   double rotation = 0;              // relative to the length of the pair that is rotated
   double weight = 0;                // of a softmax's weights, relative
-  double score = 0;                 // the same for each unit of the largest score
+  double score = 0;                 // the same, for each unit of the largest score
 };
 
 template <typename... Parts>
@@ -63,7 +63,7 @@ struct Values {
   Values(DataType t, const std::vector<float>& x) : type(t), bytes(x.size() * SizeOf(t)) {
     host::FromFloat(host::SelectedKernels(), t, x.data(), static_cast<int64_t>(x.size()), data());
   }
-  // Of a pattern that no result has.
+  // Filled with a pattern that no result has.
   Values(DataType t, int64_t count)
       : type(t), bytes(static_cast<size_t>(count) * SizeOf(t), 0xab) {}
   void* data() { return bytes.data(); }
@@ -76,10 +76,11 @@ struct Values {
   }
 };
 
-// Exact in bfloat16, so that a type or a rounding to bfloat16 changes nothing.
+// Exact in bfloat16, so that neither the type nor a rounding to bfloat16 changes the values.
 std::vector<float> Exact(int64_t count, float step = 0.125f, int most = 15);
 
-// Blocks of random codes; scales from 0.005 to 0.02, each minimum minus half of the largest code's.
+// Blocks of random codes; scales from 0.005 to 0.02; each minimum is minus half the largest code's
+// value.
 std::vector<uint8_t> Weights(int64_t n, int64_t k, WeightForm form = WeightForm::kQ4NX);
 
 void Near(const char* what, const Values& got, const Values& want,
@@ -93,7 +94,7 @@ struct Bench {
   int64_t runs() const { return device->counters().runs; }
   void OnlyDevice() const;
 
-  std::vector<std::string> at_first, lines;  // reported when it was made, and since
+  std::vector<std::string> at_first, lines;  // reported at creation, and since then
   std::shared_ptr<ReferenceDevice> device;
   std::unique_ptr<XrtTarget> target;
 };

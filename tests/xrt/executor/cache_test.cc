@@ -28,7 +28,8 @@ void GeneratorsTakeTurns() {
         Check(sent == kHeads, "each finds its copy; got ", sent, " rows sent");
       }
     }
-    // A fifth takes the copy of the one who waited longest, who then has to send everything.
+    // A fifth generator takes the copy of the one that has waited longest, which then sends
+    // everything.
     Generator fifth(layer, capacity);
     fifth.Append(*bench.target, 10);
     const int64_t sent = Sent(bench, [&] { generators[0].Append(*bench.target, 1); });
@@ -64,7 +65,7 @@ void RewindThenOtherTokens() {
       const int64_t sent = Sent(bench, [&] { generator.Append(*bench.target, tokens); });
       Check(sent == tokens * kHeads, "the rest of the past is kept; got ", sent, " rows sent");
     }
-    generator.past = {0};  // and from the start: in the copy that this memory had
+    generator.past = {0};  // and from the start: in the copy for this memory
     const int64_t buffers = bench.device->counters().buffers;
     generator.Append(*bench.target, 5);
     Check(bench.device->counters().buffers == buffers, "a copy of overwritten memory was kept");
@@ -89,12 +90,12 @@ void AnOlderRowChanged() {
   }
 }
 
-// Keys are random, but a mark is the same for a row with a chance of 2^-64 only.
+// Keys are random, and two different rows have the same mark only with a probability of 2^-64.
 void MarksOfRowsThatDiffer() {
   for (const int64_t bytes : {4, 8, 32, 64, 72, 128, 192, 1024}) {
     std::vector<uint8_t> row(static_cast<size_t>(bytes) + 1);
     for (size_t i = 0; i < row.size(); ++i) row[i] = static_cast<uint8_t>(i % 2 == 0 ? 0 : i);
-    uint8_t* const x = row.data() + 1;  // rows stand anywhere
+    uint8_t* const x = row.data() + 1;  // rows have any alignment
     const RowMark mark = MarkOf(x, bytes);
     Check(MarkOf(std::vector<uint8_t>(x, x + bytes).data(), bytes) == mark, "of the same row");
     for (int64_t bit = 0; bit < 8 * bytes; ++bit) {
@@ -102,7 +103,7 @@ void MarksOfRowsThatDiffer() {
       Check(MarkOf(x, bytes) != mark, "bit ", bit, " of ", bytes, " bytes");
       x[bit / 8] ^= static_cast<uint8_t>(1 << bit % 8);
     }
-    for (int64_t word = 0; word + 8 <= bytes; word += 4) {  // words that change places
+    for (int64_t word = 0; word + 8 <= bytes; word += 4) {  // words that are swapped
       std::swap_ranges(x + word, x + word + 4, x + word + 4);
       Check(MarkOf(x, bytes) != mark, "word ", word / 4, " of ", bytes, " bytes");
       std::swap_ranges(x + word, x + word + 4, x + word + 4);

@@ -5,7 +5,7 @@ namespace {
 
 constexpr size_t kArenaBytes = 1 << 18;
 
-Values Norm(int64_t n) {  // around 1, as models have them
+Values Norm(int64_t n) {  // around 1, as in real models
   std::vector<float> x = Exact(n, 0.0625f, 4);
   for (float& value : x) value += 1;
   return Values(Decoder::kType, x);
@@ -53,7 +53,7 @@ Decoder::Model::Model(const Family& f, int64_t count)
 Decoder::Decoder(const Model& model, bool as_program)
     : caches(model.caches), model_(model), as_program_(as_program) {}
 
-// Of a program, anew from layer to layer; else each has its place.
+// In a program, each layer reuses the memory; otherwise each temporary has a separate place.
 void* Decoder::Temporary(int64_t elements) {
   const auto bytes = static_cast<size_t>(RoundUp(elements * 4, 64));
   Check(used_ + bytes <= arena_.size(), "the arena is too small");
@@ -83,7 +83,7 @@ Plan Decoder::Tokens(const std::vector<int64_t>& ids) {
     plan.steps.push_back(step);
     return std::get<MatMulStep>(plan.steps.back());
   };
-  // x = norm(a), or of the sum of a and the residual, which takes its place.
+  // x = norm(a), or the norm of the sum of a and the residual, which the sum then replaces.
   const auto normalise = [&](MatMulStep& step, const Values& norm, const void*& residual,
                              void* sum) {
     step.norm_weight = norm.data();
@@ -107,7 +107,8 @@ Plan Decoder::Tokens(const std::vector<int64_t>& ids) {
     return y;
   };
 
-  // The two halves of the arena take turns: a layer reads what the one before has left.
+  // The layers alternate between the two halves of the arena: each reads the previous one's
+  // results.
   used_ = 0;
   void* embedding = Temporary(rows * kHidden);
   plan.steps.push_back(GatherStep{.weights = model_.vocabulary.blocks.data(),
@@ -172,7 +173,7 @@ Plan Decoder::Tokens(const std::vector<int64_t>& ids) {
     const void* gated = mlp.y;
     x = norm_behind(project(layer.down, gated, Temporary(rows * kHidden)).y, layer.mlp_norm_behind);
   }
-  // Of the last token alone.
+  // Of the last token only.
   last_ = rows - 1;
   const auto select = [&](const void* all) -> const void* {
     if (rows == 1) return all;

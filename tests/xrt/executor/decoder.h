@@ -1,5 +1,5 @@
-// A whole decoder as a program makes its plan: from tokens' embeddings to the last one's logits,
-// with temporaries in an arena that is used again from layer to layer.
+// A whole decoder as a program plans it: from tokens' embeddings to the last one's logits, with
+// temporaries in an arena that each layer reuses.
 #pragma once
 
 #include <array>
@@ -17,20 +17,20 @@ struct Family {
   const char* name;
   bool packed = false;        // one projection to queries, keys and values
   bool qk_norm = false;       // of heads
-  bool norms_behind = false;  // of attention's and the MLP's results; an embedding that is scaled
+  bool norms_behind = false;  // norms of attention's and the MLP's results; a scaled embedding
   bool gelu = false;
   int64_t rotary_dim = 0;  // 0: all
-  int64_t window = 0;      // of five layers in six where norms stand behind, else of all
+  int64_t window = 0;      // of five layers in six with norms_behind, else of all
 };
 
-// What a model's user has of its own: caches and the token's tensors.
+// The state of one user of a model: caches and the token's tensors.
 class Decoder {
  public:
   static constexpr int64_t kHidden = 256, kIntermediate = 512, kVocabulary = 320, kHeads = 4,
                            kKvHeads = 2, kDim = 64;
   static constexpr DataType kType = DataType::kFloat32;
 
-  // What two users of one model share.
+  // The state that two users of one model share.
   struct Model {
     Model(const Family& family, int64_t layers);
     Model(const Model&) = delete;
@@ -55,13 +55,13 @@ class Decoder {
     std::shared_ptr<KeptState> kept = std::make_shared<KeptState>();
   };
 
-  // `as_program`: its plans have temporaries and keep what is made of them as a whole.
+  // `as_program`: the plans have temporaries, and keep state for the plan as a whole.
   Decoder(const Model& model, bool as_program);
 
-  // The plan of tokens at the end of what the cache holds.
+  // The plan for tokens that follow the cache's contents.
   Plan Tokens(const std::vector<int64_t>& ids);
   Plan Token(int64_t id) { return Tokens({id}); }
-  // After it: the cache holds their rows.
+  // Call this after the plan: the cache then holds the tokens' rows.
   void Advance();
 
   Values logits{kType, kVocabulary};

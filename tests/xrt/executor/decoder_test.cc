@@ -14,12 +14,12 @@ const Family kFamilies[] = {
     {.name = "mistral", .window = 5},
 };
 
-// By how much logits of the device may differ, relative to the spread of the host's. The device
-// rounds to bfloat16, by 2^-8 at most of what it rounds: in a layer the row before and after two
-// norms, the sum and its norm's result (with norms behind: two more), projections' results (q, k,
-// v, o, gate and up, down), what is rotated and normalised (q, k), the attention's output and the
-// MLP's product. They know nothing of each other and add up in squares; a layer passes on what it
-// gets about as it is, for its residual is its own input.
+// The most that the device's logits may differ, relative to the spread of the host's. The device
+// rounds to bfloat16, each time by at most 2^-8 of the value. In a layer it rounds the row before
+// and after two norms, the sum and its norm's result (with norms behind: two more), projections'
+// results (q, k, v, o, gate and up, down), rotated and normalised q and k, the attention's output
+// and the MLP's product. These errors are independent and add up in squares. A layer passes an
+// error on at about its size, because its residual is its own input.
 double Bound(int64_t layers) { return 0x1p-8 * std::sqrt(18.0 * static_cast<double>(layers)); }
 
 double Spread(const std::vector<float>& x) {
@@ -54,8 +54,8 @@ Moved Execute(const Bench& bench, const Plan& plan) {
           after.bytes_to - before.bytes_to, after.bytes_from - before.bytes_from};
 }
 
-// One submission a token, of few runs, whatever the number of layers; what goes to the device and
-// comes back is the token's.
+// One submission a token, of few runs, for any number of layers; only the token's data moves to and
+// from the device.
 void TokensOfDecoders() {
   for (const Family& family : kFamilies) {
     for (const int64_t layers : {2, 36}) {
@@ -72,14 +72,14 @@ void TokensOfDecoders() {
         };
         Check(moved.submissions == 1, of("submissions"), moved.submissions);
         Check(moved.runs <= 3, of("runs"), moved.runs);
-        // Logits, a rotated key for each layer and a value, as projected: with what it is packed
-        // with, or zeros up to whole blocks.
+        // Logits, and for each layer a rotated key and a value, as projected: with the columns
+        // packed beside them, or with zeros up to whole blocks.
         const int64_t row = Decoder::kKvHeads * Decoder::kDim;
         const int64_t packed = family.packed ? Decoder::kHeads * Decoder::kDim + row : 0;
         const int64_t rows = 2 * row + 2 * RoundUp(packed + row, q4nx::kBlockCols);
         const int64_t logits = 2 * RoundUp(Decoder::kVocabulary, q4nx::kBlockCols);
         Check(moved.from <= layers * rows + logits, of("bytes from the device"), moved.from);
-        // The embedding, as a row to normalise and as a residual; cosines and sines.
+        // The embedding, as a row to normalise and as a residual, and cosines and sines.
         if (token > 0)
           Check(moved.to <= 4 * Decoder::kHidden + 512, of("bytes to the device"), moved.to);
         if (token == 1) buffers = bench.device->counters().buffers;
@@ -102,7 +102,8 @@ void TokensOfDecoders() {
   }
 }
 
-// What stays on the device, or has its place in an arena taken by another tensor, is what it was.
+// A tensor that stays on the device, or whose place in an arena another tensor has taken, is
+// unchanged.
 void TemporariesThatStayOnTheDevice() {
   for (const Family& family : kFamilies) {
     const Decoder::Model model(family, 3);
@@ -123,8 +124,8 @@ void TemporariesThatStayOnTheDevice() {
   }
 }
 
-// NPU1 has no lists of runs, so that a submission is a run, and no overlay for more of a token than
-// its projections: the host stands between these, and attention says so.
+// NPU1 has no lists of runs, so a submission is a run, and of a token only the projections have an
+// overlay: the host computes the rest between them, and attention has a reason.
 void TokensOfDecodersOnNpu1() {
   for (const Family& family : kFamilies) {
     const int64_t layers = 3;
@@ -134,7 +135,7 @@ void TokensOfDecodersOnNpu1() {
     for (int64_t token = 0; token < 3; ++token) {
       const Moved moved = Execute(bench, device.Token(token));
       HostTarget().Execute(host.Token(token), kThreads);
-      // Queries, keys and values; O; gate and up; down. At the end logits.
+      // Queries, keys and values; O; gate and up; down. Finally logits.
       Check(moved.submissions == 4 * layers + 1, "submissions of ", family.name, ": ",
             moved.submissions);
       Check(moved.runs == moved.submissions, "runs of ", family.name, ": ", moved.runs);
@@ -147,8 +148,8 @@ void TokensOfDecodersOnNpu1() {
   }
 }
 
-// A prompt is one submission of GEMM before the first attention and behind each, attention itself,
-// and one for the last token's logits; weights are dequantised when there is room.
+// A prompt is one submission of GEMM before the first attention and one after each, the attention
+// itself, and one for the last token's logits; weights are dequantised when there is room.
 void PromptsOfDecoders() {
   for (const Family& family : kFamilies) {
     const int64_t layers = 3;
@@ -156,7 +157,7 @@ void PromptsOfDecoders() {
     for (const int64_t rows : {2, 63, 64, 100}) {
       Bench bench;
       Decoder device(model, true), host(model, true);
-      // The second one goes on with a cache, and a token follows it.
+      // The second prompt continues a cache, and a token follows.
       for (const int64_t count : {rows, int64_t{5}, int64_t{1}}) {
         std::vector<int64_t> ids;
         for (int64_t i = 0; i < count; ++i) ids.push_back((37 * i + 5 * count) % 320);
@@ -180,11 +181,11 @@ void PromptsOfDecoders() {
   }
 }
 
-// Where not all layers' weights have room, they come layer by layer, when the overlay changes in
-// any case.
+// If there is no room for all layers' weights, they come layer by layer, when the overlay changes
+// anyway.
 void WeightsOfPromptsLayerByLayer() {
   const Decoder::Model model(kFamilies[0], 3);
-  // What stands between two attentions.
+  // The weights between two attentions.
   constexpr int64_t kLayer = 2 * 256 * (256 + 128 + 128 + 256 + 3 * 512);
   for (const auto& [room, times] : {std::pair{3 * kLayer, 1}, {2 * kLayer, 2}, {kLayer, 4}}) {
     ExecutorOptions options;
@@ -198,7 +199,7 @@ void WeightsOfPromptsLayerByLayer() {
   }
 }
 
-// Rows that the device works on in turns; those of a plan need no room for all of the gate.
+// The device works on the rows chunk by chunk; a plan's rows need no room for all of the gate.
 void LongPromptsOfDecoders() {
   const Decoder::Model model(kFamilies[0], 2);
   ExecutorOptions options;
@@ -214,7 +215,7 @@ void LongPromptsOfDecoders() {
   Close(device.logits, host.logits, Bound(2));
 }
 
-// Each fault stops another run of a prompt: what the host has is as it was, or as it should be.
+// Each fault stops a different run of a prompt: the host's data is either unchanged or complete.
 void AFaultInTheMiddleOfAPrompt() {
   const Decoder::Model model(kFamilies[1], 2);
   for (int64_t faulty = 0; faulty < 7; ++faulty) {
@@ -243,8 +244,8 @@ void AFaultInTheMiddleOfAPrompt() {
   }
 }
 
-// Gate and up need more of the scratch memory than the projections before them, whose weights a
-// batch still reads there while it grows: no other thread gets it in between.
+// Gate and up need more scratch memory than the projections before them. A batch still reads those
+// weights there while the memory grows, and no other thread gets it in between.
 void PromptsOfSeveralThreads() {
   const Decoder::Model models[] = {{kFamilies[0], 2}, {kFamilies[1], 2}};
   const std::vector<int64_t> ids = {1, 2, 3};
@@ -255,7 +256,7 @@ void PromptsOfSeveralThreads() {
     want.push_back(host.logits);
   }
   ExecutorOptions options;
-  options.weight_bytes = 2 * 256 * (256 + 128 + 128 + 256);  // all but those of the MLP
+  options.weight_bytes = 2 * 256 * (256 + 128 + 128 + 256);  // all but the MLP's
   for (int round = 0; round < 8; ++round) {                  // it grows once on each device
     Bench bench(kAll, options);
     std::vector<std::string> errors(4);

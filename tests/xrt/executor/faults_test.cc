@@ -80,7 +80,7 @@ void ALostDeviceIsGivenUp() {
       Check(bench.runs() == runs, "no more runs");
     }
   }
-  // What ops that live on had kept on it is given up when they come by.
+  // Each op that lives on gives up its state on the device when it next runs.
   const Layer layer;
   Bench kept;
   Projection token({}), prompt({.rows = 3});
@@ -95,7 +95,7 @@ void ALostDeviceIsGivenUp() {
   all();
   Check(kept.device->resets == 2, "contexts are given up, too");
   Check(kept.device->counters().buffers == 0, kept.device->counters().buffers, " buffers left");
-  // In mid-session never with int8.
+  // Never int8 in mid-session.
   Bench bench;
   bench.device->before_run = [](int64_t) { throw DeviceError(Fault::kRunError, "stopped"); };
   Projection fails({}), projection({});
@@ -156,7 +156,7 @@ void OpsTakeTheirBuffersAlong() {
   for (int i = 0; i < 3; ++i) {
     for (const Work& work : AllWork()) work.run(bench);
   }
-  // The scratch memory of prompts stays.
+  // The scratch memory for prompts stays.
   Check(bench.device->counters().buffers <= 2, bench.device->counters().buffers, " buffers left");
   bench.target.reset();
   Check(bench.device->counters().buffers == 0, bench.device->counters().buffers, " buffers left");

@@ -1,5 +1,5 @@
-// Tokens in one dispatch on an overlay as mlir-air's: what the device gets, told by a device that
-// unpacks it by loops of its own, and what keeps a plan from it.
+// Tokens in one dispatch on an overlay like mlir-air's: what the device receives, checked by a
+// device that unpacks it with separate loops, and what keeps a plan off the overlay.
 #include <cmath>
 #include <cstring>
 #include <deque>
@@ -21,7 +21,7 @@ constexpr int64_t kVocabulary = 700, kCapacity = 48, kPast = 5, kWindow = 40;
 
 struct Variant {
   const char* name;
-  bool gemma = false;     // four norms a layer, norms of heads, GELU, windowed caches
+  bool gemma = false;     // four norms per layer, norms of heads, GELU, windowed caches
   bool separate = false;  // projections of queries, keys and values
   bool in_place = true;   // past and present are one buffer
   int64_t rotary_dim = 64;
@@ -59,7 +59,7 @@ struct Matrix {
   std::vector<uint8_t> blocks;
 };
 
-// Around a quarter, which keeps scores small: errors of a score are errors of a probability.
+// Around a quarter, which keeps scores small: a score's error becomes a probability's error.
 std::vector<float> NormWeights(int64_t n) {
   std::vector<float> x = Exact(n, 0.015625f, 4);
   for (float& value : x) value += 0.25f;
@@ -101,7 +101,7 @@ class Model {
   }
   Model(const Model&) = delete;
 
-  // A token behind `past` of them.
+  // A token that follows `past` others.
   Plan Token() {
     Plan plan;
     used_ = 0;
@@ -172,7 +172,7 @@ class Model {
     return plan;
   }
 
-  // What the overlay has to give for it.
+  // The result that the overlay must return.
   TokenResult Expected() const {
     DenseDecoder dense;
     const auto table = [&](const std::vector<float>& all) {
@@ -208,7 +208,7 @@ class Model {
     return Decode(g, dense, AllRounded(x));
   }
 
-  // The user's next call: its past is what the present was.
+  // The user's next call: its past is the last call's present.
   void Advance() {
     ++past;
     if (v.in_place) return;
@@ -231,7 +231,7 @@ class Model {
     return rows;
   }
 
-  // The row of the token in a present.
+  // The token's row in a present.
   std::vector<float> NewRow(const Values& cache) const {
     const std::vector<float> all = cache.floats();
     std::vector<float> row;
@@ -348,7 +348,7 @@ struct Fused {
     for (const int64_t positions : windows) {
       const std::string path = std::to_string(positions);
       device->windows[path] = positions;
-      // Words of a context of one token less than the window has room for.
+      // Words for a context that is one token shorter than the window's capacity.
       const auto row = static_cast<uint32_t>(2 * geometry.region_width());
       fused_decode::WordTemplate words{
           .words = std::vector<uint32_t>(10, 77),
@@ -373,8 +373,8 @@ struct Fused {
   std::unique_ptr<XrtTarget> target;
 };
 
-// The model's next token is what the overlay has to give, bit for bit: unpacked, all that a token
-// reads is what the plan has, rounded to bfloat16.
+// The overlay must return exactly the model's next token, bit for bit: unpacked, all that a token
+// reads is the plan's data, rounded to bfloat16.
 TokenResult CheckLogits(const Fused& fused, Model& model) {
   const TokenResult expected = model.Expected();
   const int64_t tokens = fused.target->counters().fused_tokens;
@@ -418,7 +418,7 @@ void ATokenIsOneDispatch() {
     for (int64_t token = 0; token < 3; ++token) CheckToken(fused, model);
     const ExecutorCounters counters = fused.target->counters();
     Check(fused.device->runs.size() == 3, "there were ", fused.device->runs.size(), " runs");
-    // Rows of the past once: those of tokens are there.
+    // Rows of the past are sent once: the device already has those of tokens.
     const int64_t heads = 2 * model.g.layers * model.g.kv_heads;
     Check(counters.cache_rows_sent == heads * kPast, variant.name, ": ", counters.cache_rows_sent,
           " rows were sent");
@@ -428,10 +428,10 @@ void ATokenIsOneDispatch() {
   }
 }
 
-// Host and overlay differ by roundings alone. The host rounds activations of projections to
-// bfloat16, the overlay norms, tables, rows of the cache, x and logits. Each rounding moves what
-// it rounds by 0.42 * 2^-8 in the root of the mean of squares (docs/architecture.md, Numerics); at
-// most 12 a layer and 5 besides, all of which reach the logits about as they are.
+// Host and overlay differ only in roundings. The host rounds activations of projections to
+// bfloat16; the overlay rounds norms, tables, rows of the cache, x and logits. Each rounding moves
+// a value by 0.42 * 2^-8 in the root of the mean of squares (docs/architecture.md, Numerics). There
+// are at most 12 a layer and 5 besides, and all of them reach the logits at about their size.
 void ATokenIsTheHostsButForRoundings() {
   for (const Variant& variant : kVariants) {
     Model model(variant);
@@ -453,7 +453,7 @@ void ATokenIsTheHostsButForRoundings() {
       size += std::pow(want[i], 2);
     }
     const double roundings = 12.0 * static_cast<double>(model.g.layers) + 5;
-    const double bound = std::sqrt(roundings) * 0.42 * kUnit * 2;  // twice what is expected
+    const double bound = std::sqrt(roundings) * 0.42 * kUnit * 2;  // twice the expected error
     Check(std::sqrt(error / size) < bound, variant.name, ": logits are ", std::sqrt(error / size),
           " from the host's, expected at most ", bound);
   }
@@ -467,7 +467,7 @@ void RowsOfAnotherUserAreSent() {
   Model::Layer& layer = model.layers[1];
   layer.values = Values(DataType::kFloat32, Exact(model.g.kv_heads * kCapacity * 64, 0.0625f));
   CheckToken(fused, model);
-  // The values of a layer, of its four heads.
+  // The values of a layer, for its four heads.
   Check(fused.target->counters().cache_rows_sent == sent + 4 * (kPast + 1), "other rows were sent");
 }
 
@@ -510,13 +510,13 @@ void AContextBeyondAllPackagesIsSaidOnce() {
         "the reason was not said once");
 }
 
-// What the cache's type does not hold is sent again as the host has it.
+// Rows that the cache's type cannot hold are sent again with the host's values.
 void RowsThatFloat16RoundsAreTheHosts() {
   Variant variant{.name = "caches of float16"};
   variant.cache_type = DataType::kFloat16;
   Model model(variant);
   const Fused fused(variant);
-  // Rows 768 and on are values: made 2^20 times as small, below the normal numbers of float16.
+  // Rows from 768 on are values: scaled down by 2^20, below the normal numbers of float16.
   auto* const blocks = reinterpret_cast<uint16_t*>(model.layers[0].qkv[0].blocks.data());
   for (int64_t block = 24 * 2; block < 32 * 2; ++block) {
     for (int64_t i = 0; i < 512; ++i) {  // scales, then minima
@@ -604,7 +604,7 @@ void WhatDoesNotFitIsTheHosts() {
     Check(reason.starts_with(refused.reason), "the reason is: ", reason,
           "; expected: ", refused.reason);
   }
-  // The host goes on, and the reason is counted and said once.
+  // The host takes over. The reason is counted, and reported once.
   Model model(all[0].variant);
   const Fused fused(all[0].variant);
   fused.Run(model.Token());

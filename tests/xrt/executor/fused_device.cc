@@ -17,7 +17,7 @@ using Vector = std::vector<double>;
 
 float FloatOf(uint16_t x) { return std::bit_cast<float>(static_cast<uint32_t>(x) << 16); }
 
-uint16_t BitsOf(float x) {  // to nearest, ties to even; of finite numbers
+uint16_t BitsOf(float x) {  // to nearest, ties to even; for finite numbers
   const auto bits = std::bit_cast<uint32_t>(x);
   return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
@@ -100,7 +100,7 @@ Vector Attend(const Geometry& geometry, const DenseDecoder::Layer& layer, const 
   return output;
 }
 
-// What the cores get, as rows of blocks again. Beginning at block `at`, which becomes the end.
+// The cores' data as rows of blocks again, from block `at`, which becomes the end.
 std::vector<uint8_t> Unpacked(const uint8_t* packed, int64_t& at, int64_t row_blocks,
                               int64_t column_blocks, int64_t channels) {
   std::vector<uint8_t> blocks(static_cast<size_t>(row_blocks * column_blocks * 5120));
@@ -231,7 +231,7 @@ std::unique_ptr<OtherStream> FusedDevice::Load(const OtherOverlay& overlay,
 
 void FusedDevice::Token(int64_t positions, int64_t length, std::span<Buffer* const> buffers) {
   const Geometry& g = geometry_;
-  // x, w, rms, y, kvc, and what is left of weights.
+  // x, w, rms, y, kvc, and the remaining weights.
   Check(length >= 1 && length <= positions, "a length of ", length);
   Check(buffers.size() == (g.group == 0 ? 5 : 5 + static_cast<size_t>(g.layers / g.group)),
         "there are ", buffers.size(), " buffers");
@@ -272,7 +272,7 @@ void FusedDevice::Token(int64_t positions, int64_t length, std::span<Buffer* con
         Floats(Unpacked(packed(), at, g.hidden / 32, g.intermediate / 256, channels_).data(),
                g.hidden, g.intermediate);
     for (int64_t norm = 0; norm < g.norms; ++norm) layer.norms.push_back(take(g.hidden));
-    // Regions: keys of the first half of the heads, of the second, values of both.
+    // Regions: keys of the first half of the heads, keys of the second, values of both.
     const uint16_t* const regions = cache + l * 4 * positions * half_heads;
     for (int64_t p = 0; p < length - 1; ++p) {
       for (int64_t region = 0; region < 4; ++region) {
@@ -306,7 +306,7 @@ void FusedDevice::Token(int64_t positions, int64_t length, std::span<Buffer* con
   std::vector<float> embedding;
   for (int64_t i = 0; i < g.hidden; ++i) embedding.push_back(FloatOf(x[i]));
   const TokenResult result = Decode(g, model, embedding);
-  std::fill_n(x, g.hidden, uint16_t{0x7fc0});  // it is written over
+  std::fill_n(x, g.hidden, uint16_t{0x7fc0});  // overwritten below
   const int64_t unused = queries + 2 * row + g.hidden;
   for (size_t i = 0; i < result.logits.size(); ++i) {
     y[unused + static_cast<int64_t>(i)] = BitsOf(result.logits[i]);

@@ -1,6 +1,6 @@
-// A device for tests with an overlay as mlir-air's fused decode is to its user: what a token gets
-// is unpacked by loops of its own, and its logits are computed in double. What the host writes
-// reaches it by transfers only, and what nobody wrote is NaN.
+// A device for tests with an overlay that looks to its user like mlir-air's fused decode. It
+// unpacks a token's data with separate loops and computes the logits in double. Only transfers
+// bring it what the host writes, and memory that no one has written is NaN.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ struct TokenResult {
   std::vector<std::vector<float>> keys, values;  // of the token, by layer: (kv head, dim)
 };
 
-// A token behind a past, in double; logits and rows rounded to bfloat16.
+// A token that follows a past, in double; logits and rows rounded to bfloat16.
 TokenResult Decode(const fused_decode::Geometry& geometry, const DenseDecoder& model,
                    std::vector<float> x);
 
@@ -55,19 +55,20 @@ class FusedDevice final : public Device {
   Counters counters() const override { return {}; }
   std::vector<std::string> NoticesFrom(size_t) const override { return {}; }
 
-  // By the path of an overlay: the positions that its cache has.
+  // The positions in an overlay's cache, by the overlay's path.
   std::map<std::string, int64_t> windows;
-  // Called before a run; what it throws is the run's end.
+  // Called before a run; an exception that it throws ends the run.
   std::function<void()> before_run = [] {};
   int64_t resets = 0;
   std::vector<std::string> runs;  // overlays
-  // What is alive, which may outlive the device.
+  // The live counts, which may outlive the device.
   struct Alive {
     int64_t buffers = 0, streams = 0, most_streams = 0;
   };
   std::shared_ptr<Alive> alive = std::make_shared<Alive>();
 
-  // Of the words: which one has the length, and which one the byte of its row in a region.
+  // In the words: which one has the length, and which one has the byte of the token's row in a
+  // region.
   static constexpr size_t kLengthWord = 3, kRowWord = 7;
 
  private:

@@ -43,7 +43,7 @@ void UnquantisedProjections() {
   }
 }
 
-// Runs of rows, at their edges.
+// Ranges of rows, at their edges.
 void UnquantisedProjectionsOfManyRows() {
   for (const int64_t rows : {511, 512, 513, 1030}) {
     ExecutorOptions options;
@@ -98,14 +98,14 @@ void AFaultOfAnUnquantisedProjection() {
   }
 }
 
-// A plan's projections are dequantised together while there is room: the overlay changes less
-// often.
+// A plan's projections are dequantised together while there is room, because the overlay then
+// changes less often.
 void WeightsOfAPromptAreDequantisedTogether() {
   struct Case {
     int64_t weight_bytes, dequantisations;
   };
-  // 256 x 512 is 256 KB in bfloat16, and a gated projection has two of them, which go together. The
-  // products of what is dequantised together are one submission.
+  // 256 x 512 is 256 KB in bfloat16, and a gated projection has two such matrices, which stay
+  // together. The products of matrices that are dequantised together form one submission.
   constexpr int64_t kBytes = 2 * 256 * 512;
   for (const auto& [weight_bytes, dequantisations] :
        {Case{128 << 20, 1}, {5 * kBytes, 1}, {4 * kBytes, 2}, {2 * kBytes, 3}, {kBytes, 4}}) {
@@ -130,7 +130,7 @@ void WeightsOfAPromptAreDequantisedTogether() {
   }
 }
 
-// A gated projection that shares one of its matrices with a projection before it.
+// A gated projection that shares one of its matrices with an earlier projection.
 void AWeightThatProjectionsShare() {
   ExecutorOptions options;
   options.weight_bytes = 2 * 256 * 512;  // of one matrix
@@ -146,10 +146,11 @@ void AWeightThatProjectionsShare() {
   bench.OnlyDevice();
 }
 
-// Four products of a prompt, on a device that gives a batch of two steps its rows, of one, or none.
+// Four products of a prompt, on a device with room for the rows of a batch of two steps, of one, or
+// of none.
 void RowsWithoutRoomAreDivided() {
   const std::string no_room = "no room for the rows of more steps";
-  std::vector<size_t> sizes;  // of the rows of one step, of two and of four
+  std::vector<size_t> sizes;  // for the rows of one step, of two and of four
   for (const size_t steps : {size_t{1}, size_t{2}, size_t{4}, size_t{0}}) {
     Bench bench(Designs{"gemm"});
     std::vector<Projection> projections;
@@ -191,13 +192,13 @@ void RowsWithoutRoomAreDivided() {
   }
 }
 
-// Batches of a prompt have their rows in one buffer, one after the other.
+// A plan's batches share one buffer for rows and use it one after the other.
 void BatchesOfAPromptShareABuffer() {
   Bench bench;
   std::vector<size_t> sizes;
   bench.device->before_allocation = [&](size_t bytes) { sizes.push_back(bytes); };
   std::vector<Projection> projections;
-  std::vector<Projection> alone;  // of the host, so that they divide the plan
+  std::vector<Projection> alone;  // for the host, so that they divide the plan
   Plan plan;
   for (int i = 0; i < 3; ++i) {
     projections.emplace_back(ProjectionCase{.rows = 70, .k = 256, .form = kBf16});
@@ -219,8 +220,8 @@ void BatchesOfAPromptShareABuffer() {
   Check(bench.device->counters().buffers <= 3, "and it goes with the plan");
 }
 
-// Rows that a plan leaves on the device need room there in one buffer. Where they have none the
-// device works on them in chunks, rather than the host on all of them.
+// Rows that a plan leaves on the device need room there in one buffer. Without that room the device
+// works on them in chunks, which is better than all of them on the host.
 void ProductsThatOneBufferDoesNotHold() {
   const Bench bench;
   Engine engine(bench.device, {});
@@ -230,7 +231,7 @@ void ProductsThatOneBufferDoesNotHold() {
     step.k = 4096;
     step.n = 14336;
     step.type = DataType::kBfloat16;
-    const std::vector<uint8_t> memory(1);  // nobody reads it
+    const std::vector<uint8_t> memory(1);  // never read
     step.weights = memory.data();
     if (gated) step.up_weights = memory.data();
     step.y = const_cast<uint8_t*>(memory.data());

@@ -1,4 +1,4 @@
-// A layer's attention, and one who generates tokens with it.
+// A layer's attention, and a user of it that generates tokens.
 #pragma once
 
 #include <memory>
@@ -15,14 +15,14 @@ struct Layer {
   int64_t window = 0;
   float softcap = 0;
   bool causal = true, rotary = false, interleaved = false, qk_norm = false, sinks = false;
-  int64_t rotary_dim = 0;       // of a rotary; 0: all
+  int64_t rotary_dim = 0;       // of the rotary; 0: all
   bool windowed_cache = false;  // past and present hold as many rows as a generator's capacity
   std::vector<int64_t> padding = {};  // hidden keys before each batch row's
   bool per_channel = false;           // scales of a cache of integers
   std::shared_ptr<KeptState> kept = std::make_shared<KeptState>();
 };
 
-// One user of a layer's attention: has a cache of its own.
+// One user of a layer's attention, with a separate cache.
 class Generator {
  public:
   // With `capacity`, past and present are one buffer; without, every call has a new present.
@@ -62,8 +62,8 @@ class Generator {
     }
   }
 
-  // Appends tokens, after `past` of those before, here and on the host target, and compares.
-  // `lengths`: of the batch rows, where they differ.
+  // Appends tokens after the past, here and on the host target, and compares the results.
+  // `lengths`: those of the batch rows, if they differ.
   void Append(const Target& target, int64_t tokens, std::vector<int64_t> lengths = {}) {
     if (past.empty()) past.assign(static_cast<size_t>(layer_.batch), 0);
     AttentionStep step = Step(tokens, lengths);
@@ -82,14 +82,14 @@ class Generator {
     host.output = want.data();
     Place(host, want_keys, want_values, present_keys, present_values);
     HostTarget().Execute({host}, kThreads);
-    if (layer_.windowed_cache) {  // bounds ask for all keys that a query sees
+    if (layer_.windowed_cache) {  // bounds need all keys that a query sees
       host.windowed_cache = false;
       host.past_capacity = host.present_capacity = kPositions;
       host.past_key = host.present_key = all_keys_.data();
       host.past_value = host.present_value = all_values_.data();
       HostTarget().Execute({host}, kThreads);
     }
-    // The device rounds what the host has normalised and rotated.
+    // The device rounds the host's normalised and rotated values.
     const std::vector<double> bounds =
         AttentionBounds(host, layer_.rotary || layer_.qk_norm ? kUnit : 0, 0);
     if (!in_place_) std::swap(want_keys, present_keys), std::swap(want_values, present_values);
@@ -166,7 +166,7 @@ class Generator {
     return step;
   }
 
-  // `keys` and `values` are the step's present now.
+  // `keys` and `values` are now the step's present.
   void Advance(const AttentionStep& step) {
     capacity_ = step.present_capacity;
     past.assign(step.total_length.begin(), step.total_length.end());
@@ -202,7 +202,7 @@ class Generator {
   const bool in_place_;
   int64_t capacity_;
   Values cos_, sin_, q_norm_, k_norm_, sinks_;
-  Values all_keys_, all_values_;  // without a window, where the cache has one
+  Values all_keys_, all_values_;  // without a window, if the cache has one
   std::vector<float> scales_;
 };
 

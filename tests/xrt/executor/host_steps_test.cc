@@ -1,4 +1,4 @@
-// What the host has to do, and why.
+// Which steps the host computes, and why.
 #include <functional>
 #include <map>
 
@@ -110,7 +110,7 @@ void RefusedShapes() {
   bench.device->before_run = [&](int64_t) {
     if (++runs != 2) Fail(ErrorCode::kInvalidArgument, "K is odd today");
   };
-  bench.Run({fine.Step(), refused.Step()});  // both in one run, each alone: the first passes then
+  bench.Run({fine.Step(), refused.Step()});  // together, then each alone
   Near("y", refused.y, want.y, 0);
   Check(
       bench.target->counters().host_steps.at("the sequence of the overlay refuses the shape") == 1,
@@ -120,8 +120,8 @@ void RefusedShapes() {
 
 using Reasons = std::map<std::string, int64_t>;
 
-// What divides a plan on a device with an overlay of each kind: attention is another one's, and
-// what no vector operator makes a row of goes over the host.
+// What divides a plan on a device with an overlay of each kind: attention has another overlay, and
+// its results, which no vector operator turns into a row, go through the host.
 void OverlaysDivideAPlan() {
   Bench bench({"fused_dqp", "flow_kv", "dequant", "gemm", "flow_qkv"});
   DecoderLayer decoder({}, 16);
@@ -136,7 +136,7 @@ void OverlaysDivideAPlan() {
   bench.OnlyDevice();
 }
 
-// Of a plan, the device does all but what is refused, in few submissions.
+// The device executes all of a plan except the refused step, in few submissions.
 void ARefusedStepDividesAPlan() {
   for (const int64_t refused : {0, 1, 5, 6, 11}) {
     Bench bench;
@@ -147,7 +147,7 @@ void ARefusedStepDividesAPlan() {
       plan.steps.push_back(chain[i].Step());
       auto& step = std::get<MatMulStep>(plan.steps.back());
       if (i > 0) step.a = chain[i - 1].y.data();
-      // By which it can be known.
+      // The norm marks the step.
       if (static_cast<int64_t>(i) == refused) step.norm_weight = chain[i].a.data();
     }
     bench.device->before_plan = [](const npu::Plan& invocations) {
@@ -163,7 +163,7 @@ void ARefusedStepDividesAPlan() {
       Check(counters.device_steps == 11 * token, "the others are the device's");
       const int64_t submissions = bench.device->counters().submissions;
       Check(submissions <= 6 * token, "submissions: ", submissions);
-      // Every wait but a call's last one has a reason.
+      // Every wait except a call's last one has a reason.
       const auto& between = counters.host_steps_between;
       const int64_t divided = between.contains(reason) ? between.at(reason) : 0;
       Check(between.size() <= 1 && divided == submissions - token, divided, " reasons of ",
@@ -172,7 +172,8 @@ void ARefusedStepDividesAPlan() {
   }
 }
 
-// What of a token's overlays is there is used, and what that costs is said when a target is made.
+// The target uses those of a token's overlays that exist, and reports the cost of the others when
+// it is made.
 void WhatIsLostWithoutDecodeIsSaidOnce() {
   const auto said = [](const Designs& designs, const char* device = "npu2") {
     Bench bench(designs, {}, device);

@@ -1,4 +1,4 @@
-// A decoder layer as steps of one plan, and its tensors beside the host's.
+// A decoder layer as steps of one plan, and its tensors compared with the host's.
 #pragma once
 
 #include <utility>
@@ -20,7 +20,7 @@ struct LayerShape {
   bool skip = false;   // the layer begins with the sum of two tensors; packed only
 };
 
-// norm, queries, keys and values; attention; O; residual, norm and gated MLP; down.
+// The layer: norm, queries, keys and values; attention; O; residual, norm and gated MLP; down.
 class DecoderLayer {
  public:
   DecoderLayer(const LayerShape& shape, int64_t capacity)
@@ -48,8 +48,8 @@ class DecoderLayer {
   }
   DecoderLayer(const DecoderLayer&) = delete;
 
-  // The steps of a token x, on top of `sum` if the layer begins with one; both may be tensors that
-  // an earlier step of the plan writes.
+  // The steps of a token x, added to `sum` if the layer begins with one; an earlier step of the
+  // plan may write either tensor.
   Plan Steps(const Values& x, const Values* sum = nullptr) {
     x_ = &x;
     sum_ = sum;
@@ -77,8 +77,8 @@ class DecoderLayer {
     return plan;
   }
 
-  // When the device has executed the plan: every step beside the host's, from the tensors that the
-  // plan left before it, which are exact in bfloat16.
+  // Call this when the device has executed the plan. Compares every step with the host's, from the
+  // tensors that the plan left before it, which are exact in bfloat16.
   void Compare(const Arithmetic& arithmetic = {}) {
     for (Projection& projection : qkv) {
       projection.a = *x_;
@@ -119,7 +119,7 @@ class DecoderLayer {
     Values keys, values;
   };
 
-  // Of a cache that is not in place.
+  // For a cache that is not in place.
   Cache NewPresent() const {
     if (generator.in_place()) return {};
     const Values tensor = generator.Rows(generator.Step(1, {}).present_capacity);
@@ -164,9 +164,8 @@ class DecoderLayer {
       generator.keys = present_.keys;
       generator.values = present_.values;
     }
-    // The device rounds a normalised head, cosines and sines, and what is rotated; the host's key
-    // is rounded once.
-    // So it does a norm's weight where heads have zeros behind them.
+    // The device rounds a normalised head, cosines and sines, and the rotated result; the host's
+    // key is rounded once. The device also rounds a norm's weight if heads have zeros behind them.
     const bool padded = PaddedHeadDim(layer.dim) != layer.dim;
     const int roundings =
         layer.qk_norm + (layer.rotary ? 2 : layer.qk_norm) + (layer.qk_norm && padded);
@@ -188,7 +187,7 @@ class DecoderLayer {
   }
 
   const Values *x_ = nullptr, *sum_ = nullptr;
-  Cache before_, present_;  // what the cache was, and what it becomes
+  Cache before_, present_;  // the cache before and after
   AttentionStep attention_;
 };
 

@@ -1,9 +1,10 @@
-// The executor on a device that executes references: beside the host target on its portable kernels
-// (ORT_AIE_ISA=portable), which accumulate in float32 and round activations of projections only.
+// The executor on a device that executes references, compared with the host target's portable
+// kernels (ORT_AIE_ISA=portable), which accumulate in float32 and round only activations of
+// projections.
 //
 //   executor_test MANIFESTS CASE
 //
-// MANIFESTS/<device>/<design>.json. Exit status 1 and a line that says why when a case fails.
+// MANIFESTS/<device>/<design>.json. Exit status 1 and a line with the reason when a case fails.
 #include <cstdio>
 #include <exception>
 

@@ -11,7 +11,7 @@ struct Token {
   int64_t submissions, runs;
 };
 
-// Executes the plan, and counts.
+// Executes the plan, and returns the counts.
 Token Execute(const Bench& bench, const Plan& plan) {
   const Counters before = bench.device->counters();
   bench.Run(plan);
@@ -19,7 +19,7 @@ Token Execute(const Bench& bench, const Plan& plan) {
   return {after.submissions - before.submissions, after.runs - before.runs};
 }
 
-// Keeps what the device's cache holds at the end of each attention, as (k, v).
+// Stores the contents of the device's cache at the end of each attention, as (k, v).
 void Watch(Bench& bench, std::vector<std::vector<uint8_t>>& caches) {
   bench.device->after_call = [&](const npu::Invocation& invocation,
                                  const std::map<std::string, uint8_t*>& places) {
@@ -32,7 +32,7 @@ void Watch(Bench& bench, std::vector<std::vector<uint8_t>>& caches) {
   };
 }
 
-// The first rows of the present, as bfloat16, are those that the device had.
+// The first rows of the present, as bfloat16, equal the device's.
 void SameCache(const Layer& layer, const Generator& generator, int64_t rows,
                const std::vector<std::vector<uint8_t>>& caches) {
   Check(caches.size() == 2, "one attention, got ", caches.size() / 2);
@@ -85,23 +85,23 @@ void ALayerIsOneSubmission() {
     Bench bench;
     std::vector<std::vector<uint8_t>> caches;
     Watch(bench, caches);
-    // One of them has a new present for each token. Eleven: across a group of eight keys.
+    // One of them has a new present for each token. Eleven tokens: more than a group of eight keys.
     DecoderLayer decoder(shape, layer.window > 0 ? 0 : 64);
     for (int64_t token = 0; token < 11; ++token) {
       caches.clear();
       bench.device->sequences.clear();
       const Values x(layer.type, Exact(shape.hidden));
       const Token counted = Execute(bench, decoder.Steps(x));
-      // Activations, three or five matrices and the cache, four or two matrices more.
+      // Activations, three or five matrices and the cache, and four or two more matrices.
       Check(counted.submissions == 1 && counted.runs == 2, "one submission of two runs, got ",
             counted.submissions, " of ", counted.runs);
       decoder.Compare();
       SameCache(layer, decoder.generator, decoder.generator.past[0], caches);
     }
-    // The norm of queries, keys and values is made once.
+    // The norm of queries, keys and values is computed once.
     std::vector<std::string> expected = {"rms_norm"};
     expected.insert(expected.end(), decoder.qkv.size(), "matvec");
-    // Three or five heads of 64 are two or four, and one.
+    // Three or five heads of 64 run as two or four, and one.
     const int64_t parts = layer.kv_heads % 2 == 0 || layer.kv_heads == 1 ? 1 : 2;
     if (layer.rotary || layer.qk_norm) {
       expected.insert(expected.end(), layer.kv_heads == 3 ? 3 : 2, "rope");
@@ -113,7 +113,7 @@ void ALayerIsOneSubmission() {
     const ExecutorCounters counters = bench.target->counters();
     Check(counters.cache_rows_sent == 0, counters.cache_rows_sent, " rows of the cache were sent");
     Check(counters.cache_rows_kept == 55 * 2 * layer.kv_heads, "the copy is kept");
-    // A prompt and a token of an op of their own go on with that copy.
+    // A separate op's prompt and token continue with that copy.
     Generator& generator = decoder.generator;
     const std::vector<std::pair<int64_t, int64_t>> turns = {{5, 5}, {1, 1}};
     for (const auto& [tokens, rows] : turns) {
@@ -132,7 +132,7 @@ void ALayerIsOneSubmission() {
   }
 }
 
-// The second begins with the sum of the first's residual and its MLP, both on the device.
+// The second layer begins with the sum of the first's residual and its MLP, both on the device.
 Plan TwoLayers(DecoderLayer& a, DecoderLayer& b, const Values& x) {
   Plan plan = a.Steps(x);
   for (const Step& step : b.Steps(a.down.y, &a.mlp.sum).steps) plan.steps.push_back(step);
@@ -146,7 +146,7 @@ void TwoLayersAreOneSubmission() {
   for (int token = 0; token < 3; ++token) {
     const Values x(DataType::kFloat32, Exact(first.hidden));
     const Token counted = Execute(bench, TwoLayers(a, b, x));
-    // Ten buffers beside the activations, four a run.
+    // Ten buffers plus the activations, four a run.
     Check(counted.submissions == 1 && counted.runs == 3, "one submission of three runs, got ",
           counted.submissions, " of ", counted.runs);
     a.Compare();
@@ -155,7 +155,7 @@ void TwoLayersAreOneSubmission() {
   bench.OnlyDevice();
 }
 
-// All caches of a program's layers are in one buffer, whatever their shapes, and grow together.
+// All caches of a program's layers share one buffer, whatever their shapes, and grow together.
 void CachesOfAProgramAreOneBuffer() {
   const LayerShape global{.attention = {.rotary = true, .qk_norm = true}},
       local{.attention = {.heads = 2,
@@ -195,7 +195,8 @@ void CachesOfAProgramAreOneBuffer() {
     Check(buffers == 3, "as before, got ", buffers);
     token();
     Check(sent == 0, "and no more");
-    // Who has changed a row of one layer sends that layer; or, not in place, is another generator.
+    // A generator that changes a row of one layer sends that layer. If the cache is not in place,
+    // it counts as another generator.
     const size_t row = (in_place ? 600 : 258) + 200;  // of the second head
     a.generator.keys.bytes[row * 64 * 2 + 1] ^= 0x80;
     token();
@@ -205,7 +206,7 @@ void CachesOfAProgramAreOneBuffer() {
   }
 }
 
-// Attention of several rows that an earlier step of the batch makes: each at a place of its own.
+// Attention of several rows that an earlier step of the batch makes: each has a separate place.
 void ABatchPreparedOnTheDevice() {
   for (Layer layer : std::vector<Layer>{{.rotary = true, .qk_norm = true},
                                         {},
@@ -238,7 +239,7 @@ void ABatchPreparedOnTheDevice() {
       host.past_value = host.present_value = values.data();
       host.output = want.data();
       HostTarget().Execute({host}, kThreads);
-      // As of one row: DecoderLayer::CompareAttention.
+      // As for one row: DecoderLayer::CompareAttention.
       const int roundings = layer.qk_norm + (layer.rotary ? 2 : layer.qk_norm);
       const double query = Roundings(roundings), key = Roundings(roundings + 1);
       Near("output", output, want, AttentionBounds(host, query, key));
@@ -256,7 +257,7 @@ void ABatchPreparedOnTheDevice() {
   }
 }
 
-// What a program keeps: its weights share buffers, as many as their size takes.
+// The state that a program keeps: its weights share buffers, as many as their size needs.
 void WeightsOfAPlanShareABuffer() {
   for (const size_t most : {kMaxBufferBytes, size_t{200'000}}) {
     const LayerShape first{}, second{.skip = true};
@@ -265,7 +266,7 @@ void WeightsOfAPlanShareABuffer() {
     DecoderLayer a(first, 16), b(second, 16);
     const auto kept = std::make_shared<KeptState>();
     for (int token = 0; token < 4; ++token) {
-      if (token == 2) {  // of the first token there is nothing left
+      if (token == 2) {  // of the first token, nothing is left
         bench.device->before_run = [&](int64_t) {
           bench.device->before_run = nullptr;
           throw DeviceError(Fault::kTimeout, "a run took more than 2.5 s");
@@ -287,7 +288,7 @@ void WeightsOfAPlanShareABuffer() {
   }
 }
 
-// Attention of well-known models, as large as it is there.
+// Attention of well-known models, at full size.
 void AttentionOfKnownModels() {
   const Layer llama_1b{.heads = 32, .kv_heads = 8, .rotary = true},
       qwen3_4b{.heads = 32, .kv_heads = 8, .dim = 128, .rotary = true, .qk_norm = true},
@@ -304,7 +305,7 @@ void AttentionOfKnownModels() {
       mistral_7b{.heads = 32, .kv_heads = 8, .dim = 128, .window = 4096, .rotary = true},
       // Not rotated at all.
       heads_of_80{.heads = 32, .kv_heads = 16, .dim = 80},
-      // Rows that are no whole objects of the device's; norms of heads with zeros behind them.
+      // Rows that do not fill whole objects of the device; norms of heads with zeros behind them.
       heads_of_32{.heads = 8, .kv_heads = 2, .dim = 32, .rotary = true},
       odd_heads_of_40{.heads = 6, .kv_heads = 3, .dim = 40, .qk_norm = true},
       normalised_96{.heads = 6, .kv_heads = 3, .dim = 96, .rotary = true, .qk_norm = true};
@@ -326,7 +327,7 @@ void AttentionOfKnownModels() {
   }
 }
 
-// What `rope` and `append` cannot do, the host does between two submissions.
+// The host does what `rope` and `append` cannot do, between two submissions.
 void LayersThatTheHostPrepares() {
   for (const Layer& layer : std::vector<Layer>{{.rotary = true, .sinks = true},
                                                {.dim = 80, .rotary = true},
@@ -337,13 +338,13 @@ void LayersThatTheHostPrepares() {
     for (int token = 0; token < 3; ++token) {
       const Values x(layer.type, Exact(256));
       const Token counted = Execute(bench, decoder.Steps(x));
-      // The output of codes is not scaled: O takes it over the host, too.
+      // The output of codes is not scaled, so O also gets it from the host.
       const bool scaled = layer.cache_type == DataType::kInt8;
       Check(counted.submissions == (scaled ? 3 : 2), "got ", counted.submissions);
       decoder.Compare();
     }
     const ExecutorCounters counters = bench.target->counters();
-    if (layer.sinks) {  // all of attention is the host's
+    if (layer.sinks) {  // the host does all of the attention
       Check(counters.host_steps == std::map<std::string, int64_t>{{"head_sink", 3}}, "a reason");
     } else {
       Check(counters.cache_rows_sent == 3 * 2 * layer.kv_heads, "the host's rows");
@@ -352,7 +353,8 @@ void LayersThatTheHostPrepares() {
   }
 }
 
-// float16 does not hold small bfloat16 values: the present has others, which the device then gets.
+// float16 cannot hold small bfloat16 values: the present has other values, which the device then
+// gets.
 void RowsThatTheCacheRounds() {
   LayerShape shape;
   shape.attention.cache_type = DataType::kFloat16;
@@ -401,7 +403,8 @@ void AFaultInTheMiddleOfALayer() {
   }
 }
 
-// In place, a windowed cache is what a second attempt reads: it has to be as it was.
+// A windowed cache that is in place is the input of a second attempt, so a failed one must not
+// change it.
 void AFaultWithACacheOfAWindow() {
   const LayerShape shape{.attention = {.window = 6, .rotary = true, .windowed_cache = true}};
   for (const bool forever : {false, true}) {
@@ -424,7 +427,7 @@ void AFaultWithACacheOfAWindow() {
   }
 }
 
-// The same where the host does the attention, among steps of the device.
+// The same if the host does the attention, among steps of the device.
 void AFaultBesideACacheOfAWindow() {
   const Layer layer{.window = 6, .sinks = true, .windowed_cache = true};
   Bench bench;
@@ -457,7 +460,7 @@ void AFaultBesideACacheOfAWindow() {
 }
 
 void ChainedStepsShareARun() {
-  // The second reads what the first wrote, the third the sum of the second.
+  // The second reads the first one's result, the third reads the sum of the second.
   Projection first({.k = 256}), second({.k = 256, .norm = true, .skip = true}), third({.k = 256});
   Bench bench;
   MatMulStep a = first.Step(), b = second.Step(), c = third.Step();
@@ -477,7 +480,7 @@ void PartsOfTensorsAreFound() {
   Projection wide({.k = 256, .n = 512}), half({.k = 256});
   for (const int64_t element : {0, 2, 256, 1, 258}) {
     Bench bench;
-    // The last one ends beyond what is written; an odd one begins where no transfer can.
+    // The last one ends beyond the result; an odd one begins where no transfer can.
     const bool inside = element % 2 == 0 && element <= 256;
     wide.y = Values(DataType::kFloat32, std::vector<float>(600));
     MatMulStep d = wide.Step(), e = half.Step();

@@ -1,4 +1,4 @@
-// A projection of random weights, on a target and on the host's.
+// A projection of random weights, on a target and on the host.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ struct ProjectionCase {
   WeightForm form = WeightForm::kQ4NX;
 };
 
-// (n, k), exact in bfloat16, -> blocks.
+// Blocks from a matrix (n, k), exact in bfloat16.
 inline std::vector<uint8_t> Bf16Blocks(const std::vector<float>& matrix, int64_t n, int64_t k) {
   const int64_t columns = q4nx::ColBlocks(k);
   std::vector<uint8_t> blocks(static_cast<size_t>(q4nx::BytesOfBlocks(n, k, WeightForm::kBf16)));
@@ -76,7 +76,7 @@ class Projection {
     return step;
   }
 
-  // What the host target makes of the same step.
+  // The host target's results for the same step.
   struct Outputs {
     Values y, sum;
   };
@@ -85,7 +85,7 @@ class Projection {
     MatMulStep step = Step();
     step.y = outputs.y.data();
     step.sum = outputs.sum.data();
-    // A device dequantises however few the rows are.
+    // A device dequantises for any number of rows.
     if (c.rows > 1) {
       host::RunGemm(step, host::SelectedKernels(), kThreads);
     } else {
@@ -94,13 +94,13 @@ class Projection {
     return outputs;
   }
 
-  // How far the device's y may be from the host's.
+  // Bounds on the difference between the device's and the host's y.
   //
-  // What both take as activations is exact in bfloat16, or rounded by both alike, unless `moved`
-  // says by how much each element of the device's a, or of its a + skip, may differ. A norm passes
-  // that on, and then both round x, which may fall to different sides. Products differ by what x
-  // does, by the order of sums in float32, and by the device's rounding of its results. Behind a
-  // gate, act(g) * u has a slope of at most 1.2 |u| and |g|.
+  // The activations of both are exact in bfloat16, or both round them alike, unless `moved` says
+  // how much each element of the device's a, or of its a + skip, may differ. A norm passes these
+  // differences on, and then both round x, possibly in different directions. Products differ by the
+  // error of x, by the order of sums in float32, and by the device's rounding of its results.
+  // Behind a gate, act(g) * u has a slope of at most 1.2 |u| and |g|.
   std::vector<double> Bounds(const std::vector<double>& moved = {},
                              const Arithmetic& arithmetic = {}) const {
     std::vector<double> bounds;
@@ -116,7 +116,7 @@ class Projection {
     Near("y", y, want.y, Bounds(moved, arithmetic));
     Check(sum.bytes == want.sum.bytes, "the sum is not the host's");
   }
-  // Of a step whose sum the device makes, which rounds it.
+  // For a step whose sum the device computes and rounds.
   void CompareRounded(const Outputs& want, const Arithmetic& arithmetic = {}) const {
     std::vector<double> rounded;
     for (const float x : want.sum.floats()) rounded.push_back(kUnit * std::abs(x));
@@ -131,7 +131,7 @@ class Projection {
   std::shared_ptr<KeptState> kept = std::make_shared<KeptState>();
 
  private:
-  // x of a row, and by how much that of the device may differ.
+  // x of a row, and how much the device's x may differ.
   std::pair<std::vector<double>, std::vector<double>> Activations(
       int64_t row, const std::vector<double>& moved, const Arithmetic& arithmetic) const {
     const auto k = static_cast<size_t>(c.k), first = static_cast<size_t>(row) * k;
@@ -145,7 +145,7 @@ class Projection {
       moved_squares += dx[j] * dx[j];
     }
     if (!c.norm) return {x, dx};
-    // The root of the mean of squares moves by at most that of dx.
+    // The root of the mean of squares moves at most by that of dx.
     const double rms = std::sqrt(squares / static_cast<double>(c.k) + 1e-5);
     const double relative = std::sqrt(moved_squares / static_cast<double>(c.k)) / rms;
     for (size_t j = 0; j < k; ++j) {
@@ -157,7 +157,7 @@ class Projection {
     return {x, dx};
   }
 
-  // Blocks, whose weights `matrices` gets as float.
+  // Blocks; appends their weights as float to `matrices`.
   std::vector<uint8_t> NewWeights() {
     if (c.form == WeightForm::kBf16) {
       return Bf16Blocks(matrices.emplace_back(Exact(c.n * c.k)), c.n, c.k);
@@ -174,7 +174,7 @@ class Projection {
     for (size_t m = 0; m < matrices.size(); ++m) {
       const float* w = matrices[m].data() + n * c.k;
       double size = 0;
-      // A row that is longer than a core's room goes in parts, whose sums are rounded.
+      // A row that is longer than a core's memory is divided into parts, whose sums are rounded.
       const int64_t blocks = q4nx::ColBlocks(c.k);
       const int64_t parts = c.rows > 1 ? 1 : q4nx::CeilDiv(c.k, kMatvecMaxK);
       for (int64_t part = 0; part < parts; ++part) {
@@ -187,8 +187,7 @@ class Projection {
           error[m] += std::abs(w[j]) * dx[j];
         }
       }
-      // A prompt's dequantised weights are rounded as well, by both, from sums that may differ in
-      // a bit.
+      // Both also round a prompt's dequantised weights, from sums that may differ in a bit.
       const bool rounded = c.rows > 1 && c.form != WeightForm::kBf16;
       error[m] +=
           (static_cast<double>(c.k) * 0x1p-24 + (rounded ? 0x1p-20 : 0) + arithmetic.product) *
@@ -201,7 +200,7 @@ class Projection {
       bound = 1.2 * error[0] * (std::abs(product[1]) + error[1]) + std::abs(product[0]) * error[1] +
               (kUnit + arithmetic.activation + arithmetic.gate * std::abs(product[0])) * both;
     }
-    if (c.type == DataType::kBfloat16) {  // the host's result is rounded, too
+    if (c.type == DataType::kBfloat16) {  // the host rounds its result, too
       bound += kUnit * ((c.gated ? both : std::abs(product[0])) + bias_size);
     }
     return bound + (c.type == DataType::kFloat16 ? 0x1p-10 * std::abs(product[0]) + 1e-3 : 1e-6);

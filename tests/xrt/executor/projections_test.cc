@@ -1,4 +1,4 @@
-// Projections of a token and of a prompt.
+// Projections for a token and for a prompt.
 #include <algorithm>
 
 #include "projection.h"
@@ -63,7 +63,7 @@ void ProjectionsOfAPrompt() {
   }
 }
 
-// Bands of out-features and runs of rows, at their edges.
+// Bands of out-features and ranges of rows, at their edges.
 void LargePrompts() {
   for (const int64_t n : {256, 288, 512, 544, 800}) {
     for (const int64_t rows : {511, 512, 513, 1030}) {
@@ -89,7 +89,7 @@ void LargePrompts() {
   }
 }
 
-// Cores have no room for it: the host adds it.
+// Too large for the cores: the host adds it.
 void ABiasOfALargeVocabulary() {
   Bench bench;
   Projection projection({.k = 32, .n = 41000, .bias = true});
@@ -99,7 +99,7 @@ void ABiasOfALargeVocabulary() {
   bench.OnlyDevice();
 }
 
-// Rows that cores have no room for: 67 blocks in parts of 33 and 34, 129 blocks in three of 43.
+// Rows that are too long for the cores: 67 blocks in parts of 33 and 34, 129 blocks in three of 43.
 void LongRowsGoInParts() {
   for (const ProjectionCase& c : std::vector<ProjectionCase>{{.k = 17000, .n = 160},
                                                              {.k = 33024, .bias = true},
@@ -114,7 +114,7 @@ void LongRowsGoInParts() {
     projection.Compare(want);
     bench.OnlyDevice();
   }
-  // What a gated projection leaves on the device, as in Qwen3-14B.
+  // The result of a gated projection stays on the device, as in Qwen3-14B.
   Bench bench;
   Projection up({.k = 256, .n = 17408, .gated = true}), down({.k = 17408, .n = 128});
   MatMulStep first = up.Step(), second = down.Step();
@@ -127,7 +127,7 @@ void LongRowsGoInParts() {
   down.Compare(down.OnHost());
 }
 
-// Weights of 2 bits are copied once, and go with the op, or the plan.
+// Weights of 2 bits are copied once, and freed with the op, or with the plan.
 void CopiedWeightsAreKept() {
   Bench bench;
   Projection gated({.gated = true, .form = kQ2NX}), few({.n = 32});
@@ -142,10 +142,10 @@ void CopiedWeightsAreKept() {
         bench.Run({gated.Step()});
         bench.Run({few.Step()});
       }
-      // W and U of 256 x 512, and 128 out-features of which 96 are zeros.
+      // W and U of 256 x 512, and 128 out-features, 96 of them zeros.
       const Counters counters = bench.device->counters();
       const int64_t blocks = 2 * 8 * 2 + 4 * 2;
-      // A plan has them in one buffer, and keeps that of its rows, of a few kilobytes.
+      // A plan has them in one buffer, and keeps a second one for its rows, of a few kilobytes.
       const int64_t rows = counters.buffer_bytes - blocks * q4nx::kBlockBytes;
       Check(plan ? rows > 0 && rows < 16'384 : rows == 0, "got ", counters.buffer_bytes);
       Check(counters.buffers == 2, "got ", counters.buffers, " buffers");

@@ -138,7 +138,7 @@ class Call {
     }
   }
 
-  // Rows of `width` elements, of which n count; check(i, x) sees each element before it is used.
+  // Rows of `width` elements, of which n count; check(i, x) sees each element before its use.
   template <typename Check>
   void NormRows(int64_t rows, int64_t width, bool norm, const Check& check) const {
     const int64_t n = P("n");
@@ -148,7 +148,7 @@ class Call {
       for (int64_t i = 0; i < width; ++i) {
         double value = Get("x", r * width + i);
         if (P("residual") != 0) {
-          // The row that is normalised is the rounded one.
+          // The normalised row is the rounded one.
           Set("sum", r * width + i, value + Get("residual", r * width + i));
           value = Get("sum", r * width + i);
         }
@@ -176,7 +176,7 @@ class Call {
     }
   }
 
-  // Of a head of x, normalised, rounded, and rotated; y(d) takes it.
+  // A head of x, normalised, rounded, and rotated; y(d) receives it.
   template <typename Take>
   void Rotate(int64_t head, const Take& y) const {
     const int64_t dim = P("head_dim"), rotary = P("rotary_dim"), half = rotary / 2;
@@ -232,7 +232,7 @@ class Call {
     if (P("tokens") != 1) Wrong("the references rotate one token");
   }
 
-  // Of element (k, n) of a block of 256 x 32 in the order that GEMM reads.
+  // Element (k, n) of a block of 256 x 32 in the order that GEMM reads.
   static int64_t Packed(int64_t k, int64_t n) {
     return (((k / 64 * 8 + k / 8 % 8) * 4 + n / 8) * 8 + k % 8) * 8 + n % 8;
   }
@@ -273,7 +273,7 @@ class Call {
     }
   }
 
-  // Of the overlay of GEMM; rows are whole blocks' columns apart.
+  // Part of GEMM's overlay. The stride between rows is a whole number of blocks' columns.
   void AddNorm() const {
     const int64_t n = P("n");
     NormRows(std::max<int64_t>(P("M"), 64), P("K"), P("norm") != 0, [&](int64_t i, double value) {
@@ -397,7 +397,7 @@ void ReferenceDevice::Run(std::string_view design, const npu::Plan& plan,
   if (manifest == nullptr) Wrong("a run on an overlay that there is not");
   if (before_plan) before_plan(plan);
   npu::Interpreter interpreter(*manifest);
-  const npu::Stream stream = npu::BuildStream(interpreter, plan);  // raises for refused shapes
+  const npu::Stream stream = npu::BuildStream(interpreter, plan);  // throws for refused shapes
   ++counters_->submissions;
   int next = 0;  // invocation
   try {

@@ -1,6 +1,6 @@
-// A device for tests: executes the invocations of a plan, in the runs that its stream has, by
-// references of the sequences. What the host writes reaches it by transfers only, and what nobody
-// wrote is NaN.
+// A device for tests: executes the invocations of a plan, in the runs of its stream, by references
+// of the sequences. Only transfers bring it what the host writes, and memory that no one has
+// written is NaN.
 #pragma once
 
 #include <filesystem>
@@ -34,16 +34,17 @@ class ReferenceDevice final : public Device {
 
   // Called before a plan's stream is made; throws Error for a plan that a sequence refuses.
   std::function<void(const npu::Plan&)> before_plan;
-  // Called before a run; what it throws is the run's end, after which the plan's buffers hold NaN.
+  // Called before a run. An exception that it throws ends the run, and the plan's buffers then hold
+  // NaN.
   std::function<void(int64_t run)> before_run;
-  // Sees the device's memory after an invocation: each argument's first byte.
+  // Called with the device's memory after an invocation: each argument's first byte.
   std::function<void(const npu::Invocation&, const std::map<std::string, uint8_t*>& places)>
       after_call;
   std::function<void(size_t bytes)> before_allocation;
   std::vector<std::string> notices;
   int64_t resets = 0;
-  size_t most_pinned = kMaxBufferBytes;  // in a buffer
-  std::vector<std::string> sequences;    // that were executed
+  size_t most_pinned = kMaxBufferBytes;  // in one buffer
+  std::vector<std::string> sequences;    // those executed
 
  private:
   const std::string name_ = "NPU Reference";

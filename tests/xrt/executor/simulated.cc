@@ -1,5 +1,5 @@
-// A decoder layer on the modelled NPU, by the library that has it as a target: the argument
-// MANIFESTS is its path. Not among the cases of every day, for it takes the library.
+// A decoder layer on the modelled NPU, through the library that has it as a target: the argument
+// MANIFESTS is its path. It needs the library, so it is not one of the everyday cases.
 #include <dlfcn.h>
 
 #include <cstdlib>
@@ -23,7 +23,7 @@ constexpr Arithmetic kModelled{.product = 0x1p-16,
                                .weight = kUnit + kLimbs + 1e-4,
                                .score = kLimbs};
 
-// Of a counter in JSON.
+// The value of a counter in JSON.
 int64_t Count(const std::string& counters, const std::string& name) {
   const size_t at = counters.find("\"" + name + "\":");
   Check(at != std::string::npos, "no counter ", name, " in ", counters);

@@ -1,4 +1,4 @@
-// What stands between projections, on a target and on the host's.
+// The operators between projections, on a target and on the host.
 #pragma once
 
 #include <cmath>
@@ -54,14 +54,14 @@ inline Plan PlanOf(const std::vector<Step>& steps) {
   return plan;
 }
 
-// A step and what it writes. The device's outputs are the host's from the same tensors, within so
-// many roundings to bfloat16, the host's to its own type, and the device's arithmetic. Float16 has
-// steps of 2^-24 near zero.
+// A step and its outputs. The device's outputs are the host's from the same tensors, within the
+// given number of roundings to bfloat16, the host's rounding to its own type, and the device's
+// arithmetic. Float16 has steps of 2^-24 near zero.
 struct Checked {
   Step step;
   std::vector<Values*> outputs;
   int roundings = 1;
-  const Values* activated = nullptr;  // of what it is an activation
+  const Values* activated = nullptr;  // the argument of an activation
 
   void Compare(const Arithmetic& arithmetic) const {
     std::vector<Values> got;
@@ -83,15 +83,15 @@ struct Checked {
   }
 };
 
-// Each of them once, of rows of k elements, in one plan of 11 steps that begins with a projection.
+// Each operator once, on rows of k elements, in one plan of 11 steps that begins with a projection.
 inline void RunVectorOperators(const Target& target, int64_t k, DataType type,
                                const Arithmetic& arithmetic = {}) {
   Chain chain(k, type);
   const Values weight = chain.Tensor(), other = chain.Tensor(),
                scale(type, std::vector<float>{0.1f});
   Values normed, summed, sum, added, shifted, by_row, scaled, product, silu, gelu;
-  // The norm of a sum is that of the rounded one: each element and the root of the mean of squares
-  // move by a rounding. The factor 0.1 is rounded.
+  // The norm of a sum uses the rounded sum: each element and the root of the mean of squares move
+  // by a rounding. The factor 0.1 is rounded.
   const std::vector<Checked> checked = {
       {chain.Norm(chain.x(), nullptr, weight, normed, nullptr), {&normed}},
       {chain.Norm(normed, &other, weight, summed, &sum), {&summed, &sum}, 3},
@@ -113,7 +113,7 @@ inline void RunVectorOperators(const Target& target, int64_t k, DataType type,
   chain.steps.push_back(CastStep{k, gelu.data(), type, cast.data(), DataType::kFloat32});
   target.Execute(PlanOf(chain.steps), kThreads);
   Near("cast", cast, Values(DataType::kFloat32, gelu.floats()), 0x1p-25);  // but for float16
-  // The last one first: each compares from what the device left before it.
+  // Last one first: each compares with the tensors that the device left before it.
   for (size_t i = checked.size(); i-- > 0;) checked[i].Compare(arithmetic);
 }
 

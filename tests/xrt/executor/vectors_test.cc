@@ -1,4 +1,4 @@
-// What stands between projections, and what the host does among steps of the device.
+// The operators between projections, and steps that the host does among the device's.
 #include "vectors.h"
 
 #include <cmath>
@@ -11,7 +11,7 @@ using HostSteps = std::map<std::string, int64_t>;
 
 int64_t Submissions(const Bench& bench) { return bench.device->counters().submissions; }
 
-// 576, 200 and 40 are no whole blocks of a projection, 200 and 40 no whole pieces of a norm.
+// 576, 200 and 40 are not whole blocks of a projection, 200 and 40 not whole pieces of a norm.
 void VectorOperatorsOfAToken() {
   for (const DataType type : {DataType::kFloat32, DataType::kFloat16, DataType::kBfloat16}) {
     for (const int64_t k : {256, 576, 200, 40}) {
@@ -23,7 +23,7 @@ void VectorOperatorsOfAToken() {
   }
 }
 
-// What the plan has of its own, in one piece of memory.
+// The plan's temporaries, in one piece of memory.
 class Temporaries {
  public:
   explicit Temporaries(int64_t bytes) : memory_(static_cast<size_t>(bytes)) {}
@@ -40,8 +40,8 @@ class Temporaries {
   size_t used_ = 0;
 };
 
-// A layer as Gemma 3 has it, without attention: norms behind O and behind the MLP, whose sums with
-// the residual are the next norm's input. Its hidden size, like Gemma's and SmolLM2's, is no whole
+// A layer like Gemma 3's, without attention: norms behind O and behind the MLP, whose sums with the
+// residual are the next norm's input. Its hidden size, like Gemma's and SmolLM2's, is not a whole
 // number of blocks.
 void NormsBehindProjections() {
   constexpr int64_t kHidden = 320, kIntermediate = 512;
@@ -65,7 +65,7 @@ void NormsBehindProjections() {
     float* const mlp_y = temporaries.Take(kIntermediate);
     float* const down_y = temporaries.Take(kHidden);
     float* const next_sum = temporaries.Take(kHidden);
-    float* const down_normed = o_y;  // nobody reads that any more
+    float* const down_normed = o_y;  // no longer read
     const auto norm = [&](const float* a, float* y) {
       return NormStep{1, kHidden, a, nullptr, weight.data(), y, nullptr, DataType::kFloat32, 1e-6f};
     };
@@ -92,7 +92,7 @@ void NormsBehindProjections() {
     }
     whole = next.y.bytes;
     if (own) continue;
-    // Beside the host, from the tensors that the plan left.
+    // Compared with the host, from the tensors that the plan left.
     const auto values = [](const float* x, int64_t n) {
       return Values(DataType::kFloat32, std::vector<float>(x, x + n));
     };
@@ -111,8 +111,8 @@ void NormsBehindProjections() {
   }
 }
 
-// An embedding's row, scaled, before the first step of the device; what the device does not have,
-// of values that the host has; and of results that no step of the device reads.
+// An embedding's row, scaled, before the first step of the device; operators that the device lacks,
+// operators on the host's values, and operators whose results no step of the device reads.
 void TheHostsStepsBesideARun() {
   constexpr int64_t kHidden = 256;
   const int64_t index = 3;
@@ -167,7 +167,7 @@ void TheHostsStepsBesideARun() {
   }
 }
 
-// A step of the device that reads what the host makes of the device's results has to wait.
+// A step of the device that reads the host's result, computed from the device's, has to wait.
 void AStepOfTheHostDividesAPlan() {
   for (const bool own : {false, true}) {
     Projection first({.k = 256}), last({.k = 256});
@@ -193,7 +193,8 @@ void AStepOfTheHostDividesAPlan() {
   }
 }
 
-// Rows of what the device has: one is read there, several the host takes when they have come.
+// Rows of the device's results: it reads a single one there, and the host reads several once they
+// have come.
 void SelectedRows() {
   for (const std::vector<int64_t>& indices : {std::vector<int64_t>{-1}, {1}, {2, 0}}) {
     Bench bench;
@@ -223,7 +224,7 @@ void SelectedRows() {
   }
 }
 
-// Nobody else reads the rows: of 3 the one comes back.
+// Nothing else reads the rows: only one of the 3 comes back.
 void OfASelectedRowsTensorNoMoreIsFetched() {
   const int64_t last = -1;
   Bench bench;

@@ -1,5 +1,5 @@
 // Opens the xrt target with the options of the command line, in JSON, as the core library does, and
-// says what came of it.
+// prints the outcome.
 #include <cstdlib>
 #include <iostream>
 

@@ -1,6 +1,7 @@
-"""Debian sid's XRT in a folder of its own, with the libc that it needs, and programs started in it.
+"""Debian sid's XRT in a private folder, with the libc that it needs, and a way to start programs
+there.
 
-`python private_root.py` makes it and prints where it is.
+`python private_root.py` creates the folder and prints its path.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ APT_HEADERS = Path(__file__).resolve().parents[3] / "cmake" / "apt_headers.sh"
 SKIP = "ORT_AIE_SKIP_REAL_XRT"
 MINIMUM = "1:2.25"
 
-# Variables that would show a program in the root other libraries, or another XRT.
+# Variables that would give a program in the root other libraries, or another XRT.
 STRANGERS = ("LD_LIBRARY_PATH", "LD_PRELOAD", "XILINX_XRT", "XRT_INI_PATH")
 
 
 class NoPrivateRoot(Exception):
-    """XRT cannot be had here."""
+    """XRT cannot be downloaded here."""
 
 
 @dataclass(frozen=True)
 class PrivateRoot:
-    """`folder` has usr/lib as Debian lays it out: XRT finds its plugin relative to itself.
+    """`folder` has usr/lib as in Debian: XRT finds its plugin relative to itself.
 
     `include` has XRT's headers.
     """
@@ -52,7 +53,7 @@ class PrivateRoot:
         wanted = [*libraries, self.libraries / "libxrt_coreutil.so.2"]
         command: list[str | Path] = ["c++", "-std=c++20", "-Wall", "-Wextra", "-Werror"]
         command += ["-isystem", self.include, source, *wanted, "-o", program]
-        # The compiler's own libc is older than the one that these libraries want.
+        # The compiler's own libc is older than the one that these libraries need.
         subprocess.run([*command, "-Wl,--allow-shlib-undefined"], check=True)
         return program
 
@@ -64,10 +65,10 @@ class PrivateRoot:
         environment: Mapping[str, str] | None = None,
         name: str = "",
     ) -> subprocess.CompletedProcess[str]:
-        """Runs `program` with this root's libc and XRT, and with more folders of `libraries`.
+        """Runs `program` with this root's libc and XRT, and with further folders of `libraries`.
 
-        `name` is the path it takes itself to have been started by. Every function that a library
-        wants of another is looked up at its start: one that is missing ends the program.
+        `name` is the path that the program sees as its own. The loader looks up every function that
+        a library needs from another one at the start: a missing one ends the program.
         """
         path = ":".join(map(str, [self.libraries, *libraries]))
         command = [self.loader, "--argv0", name or program, "--library-path", path, program]
@@ -85,7 +86,7 @@ class PrivateRoot:
         self, *arguments: str | Path, environment: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Runs this Python, with the packages of its environment, in the root."""
-        # What Python's modules need besides is where the machine's own loader finds it.
+        # The machine's own loader finds the other libraries that Python's modules need.
         binary = Path(sys.executable).resolve()
         return self.run(binary, *arguments, environment=environment, name=sys.executable)
 
@@ -97,7 +98,7 @@ class PrivateRoot:
 
 
 def cache_folder() -> Path:
-    """Where a build keeps its downloads too (cmake/Downloads.cmake)."""
+    """The folder that also holds a build's downloads (cmake/Downloads.cmake)."""
     if given := os.environ.get("ORT_AIE_CACHE_DIR"):
         return Path(given).absolute()
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -106,10 +107,10 @@ def cache_folder() -> Path:
 
 @functools.cache
 def private_root() -> PrivateRoot:
-    """The root, which is made at first and kept: later calls need no network.
+    """The root, which is created the first time and kept: later calls need no network.
 
     Raises:
-        NoPrivateRoot: apt cannot get the packages; what it says, and how to do without.
+        NoPrivateRoot: apt cannot get the packages. The message says why, and how to do without.
     """
     cache = cache_folder()
     headers = sorted(cache.glob("libxrt-dev-*")) or _packages(cache, "libxrt-dev")
@@ -133,13 +134,13 @@ def _packages(cache: Path, *words: str) -> list[Path]:
         reason = (done.stderr.strip().splitlines() or ["apt_headers.sh failed"])[-1]
         raise NoPrivateRoot(
             f"cannot get {', '.join(names)}: {reason}\nThese tests need Debian sid's (or Ubuntu's "
-            f"newest) XRT, by apt and over the network at the first time. {SKIP}=1 leaves them out."
+            f"newest) XRT, which apt downloads the first time. {SKIP}=1 leaves them out."
         )
     return [Path(line) for line in done.stdout.splitlines()]
 
 
 def _merge(packages: Iterable[Path], root: Path) -> Path:
-    """Copies the libraries of all `packages` into `root`, which exists complete or not at all."""
+    """Copies the libraries of all `packages` into `root`, which is either complete or absent."""
     with tempfile.TemporaryDirectory(dir=root.parent, prefix=".merging-") as beside:
         new = Path(beside) / "root"
         for package in packages:
@@ -149,7 +150,8 @@ def _merge(packages: Iterable[Path], root: Path) -> Path:
         try:
             new.rename(root)
         except OSError:
-            # Whoever comes second finds the first one's folder, and it has the same content.
+            # If two processes get here, the second finds the first one's folder, which has the same
+            # content.
             if not root.is_dir():
                 raise
     return root

@@ -1,4 +1,4 @@
-// What XRT itself says where there is no NPU.
+// XRT's own messages on a machine without an NPU.
 #include <xrt/experimental/xrt_system.h>
 #include <xrt/xrt_device.h>
 

@@ -1,9 +1,9 @@
-"""Runs one aie.Q4NXMatMul on the target of the command line, and prints what came as JSON.
+"""Runs one aie.Q4NXMatMul on the target of the command line, and prints the result as JSON.
 
     python run_operator.py TARGET
 
-{"libraries": paths of all that the process has loaded, "y": the result's bytes in hexadecimal},
-or "error" with what was raised in place of "y".
+{"libraries": paths of all libraries that the process has loaded, "y": the result's bytes in
+hexadecimal}, or "error" with the exception instead of "y".
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ K, N = 512, 64
 
 
 def model() -> bytes:
-    """A graph of one Q4NXMatMul: A (1, K) float32 to Y (1, N)."""
+    """A graph with one Q4NXMatMul: A (1, K) float32 to Y (1, N)."""
     rng = np.random.default_rng(6)
     scales = rng.uniform(0.01, 0.1, (N, K // 32)).astype(np.float32).view(np.uint32) >> 16
     minima = np.full((N, K // 32), 0xBF00, np.uint16)  # -0.5 as bfloat16
@@ -45,7 +45,7 @@ def main(target: str) -> None:
     try:
         session = open_operator(model(), Options(target=target, numerics="bf16"))
         report["y"] = np.asarray(session.run(None, {"A": a})[0]).tobytes().hex()
-    except Exception as error:  # ours, or one of ONNX Runtime's, which have no common base
+    except Exception as error:  # ort_aie_ep's and ONNX Runtime's have no common base
         report["error"] = str(error)
     maps = [line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text().splitlines()]
     report["libraries"] = sorted({fields[5] for fields in maps if ".so" in fields[-1]})

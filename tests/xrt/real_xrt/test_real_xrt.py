@@ -1,4 +1,5 @@
-"""The real XRT of Debian sid on a machine without an NPU: what it says, and what we make of it."""
+"""The real XRT of Debian sid on a machine without an NPU: its answers, and how ort_aie_ep handles
+them."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def root() -> PrivateRoot:
 
 
 def run_operator(root: PrivateRoot | None, target: str, **environment: str) -> tuple[Any, str]:
-    """The report of run_operator.py, in the root if there is one, and what went to stderr."""
+    """The report of run_operator.py, in the root if there is one, and its stderr."""
     arguments = (str(HERE / "run_operator.py"), target)
     if root is None:
         done = subprocess.run(
@@ -59,7 +60,7 @@ def run_operator(root: PrivateRoot | None, target: str, **environment: str) -> t
 
 
 def machine_with_a_driver(folder: Path) -> dict[str, str]:
-    """Makes the core library believe that this machine has an NPU: XRT is asked for it."""
+    """Makes the core library believe that this machine has an NPU, so that it calls XRT."""
     device = folder / "class/accel/accel0/device"
     device.mkdir(parents=True)
     (device / "vendor").write_text("0x1022\n")
@@ -71,7 +72,7 @@ def loads_xrt(report: Any) -> bool:
 
 
 def needed(library: Path) -> list[str]:
-    """The libraries that one needs, by soname."""
+    """The libraries that `library` needs, by soname."""
     dynamic = subprocess.run(
         ["readelf", "-d", str(library)], check=True, capture_output=True, text=True
     ).stdout
@@ -98,7 +99,7 @@ def test_the_npu_plugin_is_loaded(root: PrivateRoot, tmp_path: Path) -> None:
     assert [plugin.parent for plugin in plugins] == [root.libraries]
 
 
-# our library with it
+# with ort_aie_ep's library
 
 
 @needs_module

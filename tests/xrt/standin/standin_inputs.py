@@ -1,4 +1,4 @@
-"""Inputs of the tests here: one matvec of fused_dqp, and a stream that never ends."""
+"""Inputs of the tests in this folder: one matvec of fused_dqp, and a stream that never ends."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Array = npt.NDArray[np.generic]
 
 
 def words(name: str) -> npt.NDArray[np.uint32]:
-    """The stream of the matvec, for buffers in `ORDER`."""
+    """The stream of the matvec, for buffers in the order of `ORDER`."""
     (stream,) = Session(fused_dqp.build(device(name))).build("matvec", SHAPE, ORDER)
     return stream
 
 
 def matvec(name: str) -> tuple[dict[str, Array], Array, Array, Array]:
-    """(buffers before the run, y as the simulator has it, y by numpy, bound of the error)."""
+    """(buffers before the run, y by the simulator, y by numpy, bound of the error)."""
     rng = np.random.default_rng(7)
     bfloat16 = np.dtype(ml_dtypes.bfloat16)
     codes = rng.integers(0, 16, (N, K), dtype=np.uint8)
@@ -45,15 +45,15 @@ def matvec(name: str) -> tuple[dict[str, Array], Array, Array, Array]:
     Session(fused_dqp.build(device(name))).run("matvec", SHAPE, after)
 
     exact = weights @ x.astype(np.float64) + bias.astype(np.float64)
-    # Half a unit of bf16 for the output; the sums are fp32, so K roundings of 2^-24 of the mass,
-    # and what the kernel narrows once per group is split in two limbs (2^-17 of its group).
+    # Half a unit of bf16 for the output. The sums are fp32, so K roundings of 2^-24 of the mass,
+    # and the kernel splits its once-per-group narrowing into two limbs (2^-17 of the group).
     mass = np.abs(weights) @ np.abs(x.astype(np.float64))
     bound = np.abs(exact) * 2.0**-8 + mass * (K * 2.0**-24 + 2.0**-16)
     return buffers, after["y"], exact, bound
 
 
 def deadlock() -> npt.NDArray[np.uint32]:
-    """A stream for npu2 of one operation: a wait for a token of a transfer that never starts."""
+    """A stream for npu2 with one operation: a wait for a token of a transfer that never starts."""
     wait = [0x80, 0x10, 0, 1 << 8 | 1 << 16]  # S2MM 0 of the shim of column 0
     # TXN 0.1, 6 rows, generation 4, one column, one memory tile row; operations, bytes.
     header = [6 << 24 | 4 << 16 | 1 << 8, 1 << 8 | 1, 1, 4 * (4 + len(wait))]

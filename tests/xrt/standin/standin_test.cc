@@ -1,4 +1,4 @@
-// Uses the stand-in of XRT as a program would use XRT: one case a process, named by the first
+// Uses the stand-in for XRT as a program would use XRT: one case per process, named by the first
 // argument; the second is a folder with the design packages of the modelled NPU (packages/DEVICE)
 // and the buffers of one matvec (words, x, w, bias; result and `deadlock`, a stream that waits for
 // ever).
@@ -36,7 +36,7 @@
 namespace {
 
 constexpr uint64_t kTransaction = 3;
-constexpr unsigned kWait = 8000;  // ms, more than the watchdog takes
+constexpr unsigned kWait = 8000;  // ms, longer than the watchdog allows
 
 std::string folder;
 
@@ -45,7 +45,8 @@ void Check(bool legal, const std::string& what) {
 }
 #define CHECK(condition) Check((condition), #condition " in line " + std::to_string(__LINE__))
 
-// Runs `action`, which must fail with error `code` (0: without one) and say `text`.
+// Runs `action`, which must fail with error `code` (0: without one) and a message that contains
+// `text`.
 void Refused(int code, const std::string& text, const std::function<void()>& action) {
   std::string said;
   try {
@@ -176,10 +177,10 @@ void BytesMoveBySyncAlone() {
   CHECK(matvec.Poison());  // nothing has run
   CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
   const char* const host = std::as_const(matvec.buffers[3]).map<const char*>();
-  CHECK(host[0] == '\xFF');  // what it was at the sync before
+  CHECK(host[0] == '\xFF');  // the bytes of the previous sync
   CHECK(matvec.Right());
 
-  // The device works on what it has, until it gets what the host has written.
+  // The device works on its own copy until a sync brings what the host has written.
   std::memset(matvec.buffers[0].map<char*>(), 0, matvec.buffers[0].size());
   CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
   CHECK(matvec.Right());
@@ -187,7 +188,7 @@ void BytesMoveBySyncAlone() {
   CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
   CHECK(!matvec.Right());
 
-  // A part, and nothing beside it.
+  // Syncs a part and nothing beside it.
   xrt::bo& y = matvec.buffers[3];
   std::memset(y.map<char*>(), 7, y.size());
   y.sync(XCL_BO_SYNC_BO_TO_DEVICE);
@@ -269,12 +270,12 @@ void PartsOfBuffers() {
 void Runlist() {
   Matvec matvec;
   xrt::runlist list(matvec.context);
-  CHECK(list.state() == ERT_CMD_STATE_COMPLETED);  // to XRT an empty list is
+  CHECK(list.state() == ERT_CMD_STATE_COMPLETED);  // XRT's answer for an empty list
   list.execute();
   CHECK(list.wait(std::chrono::milliseconds(kWait)) == std::cv_status::no_timeout);
-  for (int i = 0; i < 6; ++i) list.add(matvec.Prepare(matvec.words));  // more than are under way
+  for (int i = 0; i < 6; ++i) list.add(matvec.Prepare(matvec.words));  // more than can be under way
   list.execute();
-  // Whether the runs are over or not: XRT does not know before a wait.
+  // Whether or not the runs are over: XRT does not know before a wait.
   const xrt::run late = matvec.Prepare(matvec.words);
   Refused(0, "is executing", [&] { list.add(late); });
   Refused(0, "is executing", [&] { list.execute(); });
@@ -306,7 +307,7 @@ void Runlist() {
   CHECK(failed);
   CHECK(good.state() == ERT_CMD_STATE_COMPLETED);
   CHECK(after.state() == ERT_CMD_STATE_ABORT);
-  list.reset();  // an error that was thrown ends the execution
+  list.reset();  // throwing the error ends the execution
 }
 
 void RunlistsBindTheBuffersThatARunHas() {
@@ -329,7 +330,7 @@ void RunlistsBindTheBuffersThatARunHas() {
   run_list();
   CHECK(matvec.Right());
 
-  // The same buffer again, or another part of it, is what the driver has pinned.
+  // The same buffer again, or another part of it, is one that the driver has pinned.
   run.set_arg(4, matvec.buffers[1]);
   run_list();
   const xrt::bo other = matvec.Data(Read("w"));
@@ -346,13 +347,13 @@ void RunlistsBindTheBuffersThatARunHas() {
   Refused(0, "Run 0 of the runlist has other buffers", [&] { list.execute(); });
 }
 
-// The time is that of the list, not of each of its runs.
+// The timeout is for the list, not for each of its runs.
 void RunlistsWaitForAllTheirRuns() {
   Matvec matvec;
   CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
   const double one = Counts().device_seconds;
   CHECK(one < 1e-3);
-  const int runs = static_cast<int>(1e-3 / one) + 1;  // 1 ms together, and not alone
+  const int runs = static_cast<int>(1e-3 / one) + 1;  // 1 ms together, but not alone
   xrt::runlist list(matvec.context);
   for (int i = 0; i < runs; ++i) list.add(matvec.Prepare(matvec.words));
   list.execute();
@@ -376,12 +377,12 @@ void RunsDoNotKeepTheirBuffers() {
   CHECK(matvec.Right());
 }
 
-// To XRT a run goes on until a wait or a look at its state has seen the end.
+// For XRT a run goes on until a wait or a state query has seen the end.
 void RunsEndWhenTheirEndIsSeen() {
   Matvec matvec;
   xrt::run run = matvec.Start(matvec.words);
   while (Counts().runs == 0) usleep(1000);
-  usleep(10000);  // over, if nobody knows
+  usleep(10000);  // over, although no one knows
   Refused(0, "can't launch", [&] { run.start(); });
   CHECK(run.wait(kWait) == ERT_CMD_STATE_COMPLETED);
   run.start();
@@ -389,7 +390,7 @@ void RunsEndWhenTheirEndIsSeen() {
   CHECK(matvec.Right());
 }
 
-// Of a list it is the list that is waited for.
+// For a list, it is enough to wait for the list.
 void RunsOfListsMayGoUnseen() {
   Matvec matvec;
   xrt::runlist list(matvec.context);
@@ -431,7 +432,7 @@ void ThreadsShareADevice() {
   for (const int result : right) CHECK(result == 4);
 }
 
-// The kernel ends the child with the thread that has started it.
+// The kernel ends the child together with the thread that started it.
 void ChildOutlivesTheThreadThatOpenedTheDevice() {
   std::unique_ptr<Matvec> matvec;
   std::thread([&] { matvec = std::make_unique<Matvec>(); }).join();
@@ -462,7 +463,7 @@ void KindsOfBuffers() {
   xrt::bo large(matvec.device, 60 << 20, Flags::cacheable, instructions);
   Refused(ENOMEM, "CREATE_BO",
           [&] { xrt::bo(matvec.device, 5 << 20, Flags::cacheable, instructions); });
-  // No device has this much.
+  // No device has this much memory.
   Refused(ENOMEM, "CREATE_BO",
           [&] { xrt::bo(matvec.device, size_t{1} << 40, Flags::host_only, data); });
 }
@@ -484,7 +485,7 @@ void Arguments() {
   CHECK(run.state() == ERT_CMD_STATE_NEW);
   run.set_arg("bo0", data);
 
-  // What only the firmware sees: another opcode, another count, a buffer too few.
+  // Mistakes that only the firmware sees: another opcode, another count, a missing buffer.
   run.set_arg(0, uint64_t{2});
   run.start();
   CHECK(run.wait(kWait) == ERT_CMD_STATE_ERROR);
@@ -529,7 +530,7 @@ void Overlays() {
   contexts.push_back(Context(device, Overlay("npu2", "gemm")));
 }
 
-// As on the chip: nobody refuses it, and nothing is written.
+// As on the chip: nothing refuses it, and nothing is written.
 void OverlayOfAnotherNpuWritesNothing() {
   Matvec matvec(Overlay("npu1", "fused_dqp"));
   CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
@@ -541,13 +542,13 @@ void WatchdogResetsTheContext() {
   Matvec matvec;
   Matvec other;
   const xrt::bo deadlock = matvec.Instructions("deadlock");
-  kill(ort_aie_sim_child(), SIGSTOP);  // until all are on their way
+  kill(ort_aie_sim_child(), SIGSTOP);  // until all are submitted
   xrt::run run = matvec.Start(deadlock);
   xrt::run behind = matvec.Start(matvec.words);  // of the same context
   xrt::run beside = other.Start(other.words);
   kill(ort_aie_sim_child(), SIGCONT);
   CHECK(run.wait2(std::chrono::milliseconds(500)) ==
-        std::cv_status::timeout);  // of the device's time
+        std::cv_status::timeout);  // in the device's time
   CHECK(run.wait(kWait) == ERT_CMD_STATE_TIMEOUT);
   CHECK(run.state() == ERT_CMD_STATE_TIMEOUT);
   bool failed = false;
@@ -567,7 +568,7 @@ void WatchdogResetsTheContext() {
   CHECK(Counts().device_seconds > 2);
 }
 
-// Whether a thread of this process waits for something; one that has no core to run on does not.
+// Whether a thread of this process sleeps; one that only lacks a core does not.
 bool Sleeps(pid_t thread) {
   std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
   std::string stat;
@@ -585,7 +586,7 @@ void AbortTakesBackWhatHasNotBegun() {
   std::atomic<pid_t> thread = 0;
   std::thread aborter([&] {
     thread = gettid();
-    runs[3].abort();  // waits for what is ahead
+    runs[3].abort();  // waits for the runs ahead
   });
   while (!Sleeps(thread)) usleep(1000);
   kill(ort_aie_sim_child(), SIGCONT);
@@ -607,8 +608,8 @@ void InjectedFailuresOfRuns() {
   CHECK(matvec.Right());
   xrt::run late = matvec.Start(matvec.words);
   CHECK(late.wait(kWait) == ERT_CMD_STATE_TIMEOUT);
-  CHECK(matvec.Right());  // bytes that did not change are not garbage
-  // The driver's record says at which operation: the last of the stream.
+  CHECK(matvec.Right());  // unchanged bytes are not garbage
+  // The driver's record names the operation: the last of the stream.
   const ert_ctx_health_data* const health = get_ert_ctx_health_data(late.get_ert_packet());
   CHECK(health != nullptr);
   CHECK(health->version == ERT_CTX_HEALTH_DATA_V0);
@@ -630,7 +631,7 @@ void InjectedFailuresOfRuns() {
   CHECK(matvec.Right());
 }
 
-void InjectedFailuresOfContextsAndBuffers() {  // ORT_AIE_SIM_FAULTS asks for them
+void InjectedFailuresOfContextsAndBuffers() {  // ORT_AIE_SIM_FAULTS injects them
   Refused(EBUSY, "CREATE_HWCTX", [] { Matvec matvec; });
   Refused(EINVAL, "CONFIG_HWCTX", [] { Matvec matvec; });
   {
@@ -644,7 +645,7 @@ void InjectedFailuresOfContextsAndBuffers() {  // ORT_AIE_SIM_FAULTS asks for th
   CHECK(matvec.Right());
 }
 
-// What follows once the device has gone, and when it is put back.
+// The errors after the device is removed, and after it is back.
 void Removed(Matvec& matvec, const std::function<void()>& action) {
   Refused(ENODEV, "IOCTL failed", action);
   CHECK(xrt::system::enumerate_devices() == 0);

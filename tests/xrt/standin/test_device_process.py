@@ -1,4 +1,4 @@
-"""The process that is the modelled NPU, without the stand-in of XRT in front of it."""
+"""The modelled NPU's process, without the stand-in of XRT in front of it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PAGE = 4096
 
 
 class Host:
-    """What the stand-in does: buffers in the memory, requests by offsets."""
+    """Plays the stand-in's part: buffers in the memory, requests by offsets."""
 
     def __init__(self, name: str = "npu2") -> None:
         self.memory = np.full(256 * PAGE, 0xFF, np.uint8)
@@ -111,7 +111,7 @@ def test_packages_are_those_of_the_device(packages: Path) -> None:
 def test_packages_that_fit_are_kept_and_others_replaced(tmp_path: Path) -> None:
     write_packages(tmp_path, device("npu2"))
     kept = (tmp_path / "gemm" / "overlay.xclbin").stat().st_ino
-    other = fused_dqp.build(device("npu2"), 2)  # as another version of the library might have it
+    other = fused_dqp.build(device("npu2"), 2)  # like one from another version of the library
     write_simulated_packages(tmp_path, {"fused_dqp": other})
     before = xclbin_uuid(tmp_path / "fused_dqp" / "overlay.xclbin")
     write_packages(tmp_path, device("npu2"))
@@ -151,7 +151,7 @@ def test_the_watchdog_ends_a_run_that_takes_too_long(
         reply = run.run()
         assert (reply["ok"], reply["kind"]) == (False, "timeout")
         assert "is not over after" in reply["error"]
-    # As long as it needs to become idle again, which is a little after its last wait.
+    # The time that it needs to become idle again, which is a little after its last wait.
     monkeypatch.setattr(device_process, "WATCHDOG", took * 2)
     for _ in range(2):
         assert run.run()["ok"]
@@ -232,7 +232,7 @@ def test_overlays_that_cannot_be_loaded(packages: Path, tmp_path: Path) -> None:
 
 
 def test_kernels_of_one_overlay_change_the_configuration(tmp_path: Path) -> None:
-    """Packages that share an xclbin: in one context, a run of another kernel loads its PDI."""
+    """With packages that share an xclbin, a run of another kernel loads its PDI, in one context."""
     designs = {name: make_design(name, device("npu2")) for name in ("dequant", "fused_dqp")}
     dequant, fused = write_simulated_packages(tmp_path, designs)
     assert dequant.manifest["uuid"] == fused.manifest["uuid"]
@@ -287,7 +287,7 @@ def test_a_stream_that_loads_a_pdi_first(tmp_path: Path) -> None:
     loaded = loading(2)
     assert loaded["ok"], loaded
     assert run.right
-    # The first came after a change of kernel, which costs as much.
+    # The first run came after a change of kernel, which costs as much.
     assert loaded["seconds"] == pytest.approx(plain["seconds"])
     assert "operation 0 loads PDI 3; the overlay holds 1 to 2" in loading(3)["error"]
 
@@ -303,7 +303,7 @@ def test_requests_come_line_by_line_until_a_stop() -> None:
 def test_damaged_requests_are_answered(
     packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # where a changed name of a folder leads
+    monkeypatch.chdir(tmp_path)  # in case a changed folder name leads there
     host = Host()
     package = packages / "npu2" / "fused_dqp"
     run = Matvec(host, package)

@@ -1,4 +1,5 @@
-"""The stand-in of XRT, used by a C++ program through XRT's own headers; numpy has the results."""
+"""The stand-in of XRT, used by a C++ program through XRT's own headers; numpy computes the
+results."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def program(project: Project) -> Path:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """By device, what the program reads: packages, a matvec and its result, broken overlays."""
+    """For each device, the program's inputs: packages, a matvec and its result, broken overlays."""
     packages = tmp_path_factory.mktemp("packages")
     for name in ("npu1", "npu2"):
         write_packages(packages / name, device(name))
@@ -84,7 +85,7 @@ def run(program: Path, case: str, folder: Path, name: str = "npu2", faults: str 
 
 
 def test_result_of_the_simulator_is_that_of_numpy() -> None:
-    """What the program compares with, bit for bit, is right."""
+    """The values that the program compares with, bit for bit, are right."""
     for name in ("npu1", "npu2"):
         _, result, exact, bound = matvec(name)
         assert result.dtype == ml_dtypes.bfloat16
@@ -92,7 +93,7 @@ def test_result_of_the_simulator_is_that_of_numpy() -> None:
 
 
 def symbols(*arguments: str | Path) -> set[str]:
-    """Mangled names of what nm finds defined."""
+    """Mangled names that nm lists as defined."""
     done = subprocess.run(
         ["nm", "--defined-only", *arguments], capture_output=True, text=True, check=True
     )
@@ -131,8 +132,8 @@ def test_a_run_that_is_destroyed_before_its_end_is_seen_ends_the_process(
 
 
 def test_faults_of_the_environment(program: Path, folders: dict[str, Path]) -> None:
-    # Contexts in order: refused, corrupted, wrong, good twice; the first of the fourth's buffers
-    # is the sixth of all.
+    # Contexts in order: refused, corrupted, wrong, good twice; the fourth context's first buffer is
+    # the sixth of all.
     faults = "context_refused@1,overlay_corrupted@2,overlay_wrong@3,allocation@6"
     run(program, "InjectedFailuresOfContextsAndBuffers", folders["npu2"], faults=faults)
 
@@ -189,7 +190,7 @@ def staying(command: Sequence[str | PathLike[str]]) -> Iterator[tuple[subprocess
 
 
 def signals_of(process: int, kind: str) -> set[int]:
-    """SigIgn or SigBlk of a process."""
+    """A process's SigIgn or SigBlk."""
     status = Path(f"/proc/{process}/status").read_text()
     found = re.search(rf"^{kind}:\s*([0-9a-f]+)$", status, re.MULTILINE)
     assert found is not None
@@ -198,7 +199,7 @@ def signals_of(process: int, kind: str) -> set[int]:
 
 
 def alive(process: int) -> bool:
-    """Whether it runs; one that ended and that nobody has waited for does not."""
+    """Whether it runs; a process that has ended but that no one has waited for does not."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -1,4 +1,4 @@
-"""Threads that share ops and the modelled NPU, in a C++ program that compares with the host.
+"""Threads that share ops and the modelled NPU, in a C++ program that compares them with the host.
 
 `tests/check_sanitizers.sh` runs the same program under ThreadSanitizer.
 """

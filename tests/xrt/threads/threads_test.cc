@@ -1,16 +1,16 @@
-// Threads that share ops and the modelled NPU, as sessions of ONNX Runtime do: generators with a KV
-// cache of their own on one set of ops and one target, other targets that are opened and closed
-// meanwhile, somebody who reads counters, and faults. Made for ThreadSanitizer; every result is
-// compared with the host target's as well.
+// Threads that share ops and the modelled NPU, as sessions of ONNX Runtime do: generators with
+// separate KV caches on one set of ops and one target, other targets that are opened and closed
+// meanwhile, a thread that reads counters, and faults. Made for ThreadSanitizer; every result is
+// also compared with the host target's.
 //
 //   threads_test [ROUNDS]
 //
-// Exit status 1 and a line that says why when a result, a counter or what is left over is wrong.
+// Exit status 1 and a line with the reason when a result, a counter or the final state is wrong.
 //
-// All numbers are chosen so that both targets give the same ones. Sums of projections are integers
-// up to 256, which bfloat16 holds; gates are 32, for which sigmoid is 1 in float32. A query matches
-// one key so much better than all others (by 48 at least, and e^-48 vanishes beside 1) that the
-// result of attention is that key's value.
+// All numbers are chosen so that both targets give the same results. Sums of projections are
+// integers up to 256, which bfloat16 holds; gates are 32, for which sigmoid is 1 in float32. A
+// query matches one key so much better than all others (by 48 at least, and e^-48 vanishes beside
+// 1) that the result of attention is that key's value.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -61,7 +61,7 @@ void Check(bool condition, const Parts&... parts) {
 
 // --- the stand-in of XRT -------------------------------------------------------------------------
 
-// A function of the library that the loader has loaded, or will load.
+// A function of the library that the loader has loaded or will load.
 template <typename Function>
 Function* OfStandIn(const char* name) {
   static void* const library = dlopen(
@@ -85,7 +85,7 @@ void Inject(const char* faults) {
   Check(inject(faults) == 0, "the faults ", faults, " are not understood");
 }
 
-// A number of the sim target's counters.
+// One of the sim target's counters.
 int64_t Counter(const std::string& name) {
   const std::string all = NpuCounters(), key = "\"" + name + "\":";
   const size_t at = all.find(key);
@@ -100,11 +100,11 @@ Tensor TensorOf(DataType type, Shape shape, const void* data) {
   return {type, std::move(shape), data, true, bytes};
 }
 
-// Of a projection: code - 8 with a scale of 1. In whole pages, so that they are pinned in place,
-// and given back, while others allocate.
+// Weights of a projection: code - 8 with a scale of 1. In whole pages, so that they are pinned in
+// place, and freed while other threads allocate.
 class Weights {
  public:
-  // Random ones, or the same everywhere.
+  // Random codes, or the same one everywhere.
   explicit Weights(uint32_t seed, std::optional<int> everywhere = std::nullopt)
       : pages_(static_cast<size_t>(q4nx::CeilDiv(kBytes, sizeof(Page)))) {
     std::mt19937 random(seed);
@@ -137,7 +137,7 @@ struct Settings {
   const char* log = "quiet";
 };
 
-// What a session has: ops, and their target.
+// A session's ops and their target.
 class Model {
  public:
   explicit Model(const Settings& settings)
@@ -180,7 +180,7 @@ class Model {
     return y;
   }
 
-  // A cache that stays where it is, with room for kCapacity tokens, or one that a call makes anew.
+  // A cache that stays in place, with room for kCapacity tokens, or one that each call recreates.
   struct Cache {
     std::vector<float> keys, values;  // (kKvHeads, rows, kDim)
     int32_t length = 0;               // tokens
@@ -247,9 +247,9 @@ class Model {
   const FlowAttention attention_;
 };
 
-// --- those who use it ----------------------------------------------------------------------------
+// --- users of the target -------------------------------------------------------------------------
 
-// The caller and one more.
+// The caller and one more thread.
 class TwoThreads final : public ThreadPool {
  protected:
   void Run(int64_t count, Call call, void* job) const override {
@@ -263,7 +263,7 @@ class TwoThreads final : public ThreadPool {
   }
 };
 
-// One who generates: the calls of a model for a prompt or a token, with a cache of its own.
+// A generator: a model's calls for a prompt or a token, with a separate cache.
 class Generator {
  public:
   Generator(const Model& model, const Model& host, uint32_t seed)
@@ -281,7 +281,7 @@ class Generator {
     std::vector<int32_t> ids(static_cast<size_t>(tokens));
     for (int32_t& id : ids) id = Pick(0, kOut - 1);
     Compare("gather", model_.Gather(ids), host_.Gather(ids));
-    // Eight ones a row.
+    // Eight ones per row.
     std::vector<float> x(static_cast<size_t>(tokens * kIn));
     for (int64_t i = 0; i < 8 * tokens; ++i) x[static_cast<size_t>(32 * i + Pick(0, 31))] = 1;
     Compare("projection", model_.Project(x, threads), host_.Project(x, one));
@@ -297,7 +297,7 @@ class Generator {
     return static_cast<int32_t>(std::uniform_int_distribution<int64_t>(least, most)(random_));
   }
 
-  // Keys are +-1 each; a query is 16 times the key of some token until then, so that the scores, an
+  // Keys are +-1 each; a query is 16 times the key of some token so far, so that the scores, an
   // eighth of the product, are 128 there and about 0 +- 16 elsewhere. No value is 0.
   std::vector<float> QueriesKeysAndValues(int64_t tokens) {
     std::vector<float> qkv;
@@ -332,7 +332,7 @@ class Generator {
   std::vector<std::vector<float>> keys_;  // of all tokens
 };
 
-// Threads of which one that fails says so and does not stop the others.
+// Threads; one that fails reports it and does not stop the others.
 class Crew {
  public:
   ~Crew() { Join(); }
@@ -362,7 +362,7 @@ class Crew {
 };
 
 // Two generators on one model and one on another, each with a prompt, tokens and a second turn; two
-// who open and close sessions, which write a timeline; one who reads counters.
+// threads that open and close sessions, which write a timeline; one that reads counters.
 void Everybody(const Model& model, const Model& host) {
   const Model other({});
   std::atomic<int> generating = 3;
@@ -398,11 +398,12 @@ void Everybody(const Model& model, const Model& host) {
 
 // --- cases ---------------------------------------------------------------------------------------
 
-// Runs that had no answer when the device was removed: one at most each time, for a device does one
-// after the other. XRT ends the process with such a run, so it stays, and its context with it.
+// Runs that had no answer when the device was removed: at most one each time, because a device does
+// one after the other. XRT ends the process when such a run is destroyed, so it stays, with its
+// context.
 int64_t unanswered_runs = 0;
 
-// What else ops and targets had is given back with them.
+// Ops and targets give back everything else.
 void NothingIsLeft() {
   const ort_aie_sim_counts counts = Counts();
   Check(counts.buffers == 0 && counts.contexts <= unanswered_runs, counts.buffers, " buffers of ",
@@ -421,7 +422,7 @@ void NothingFails() {
   Check(Counter("retries") == retries && Counter("fallbacks") == fallbacks, NpuCounters());
 }
 
-// Each of these is cured by a fresh context, unless one hits the next attempt of another.
+// A fresh context cures each of these, unless one hits another's next attempt.
 void RunsFail() {
   const int64_t retries = Counter("retries");
   {
@@ -433,7 +434,7 @@ void RunsFail() {
   Check(Counter("retries") > retries, "no fault was met: ", NpuCounters());
 }
 
-// A target that is open goes on on the host, for good; none can be opened until the device is back.
+// An open target continues on the host, for good; none can be opened until the device is back.
 void TheDeviceIsRemoved() {
   const Model host({.target = "host"});
   const int64_t fallbacks = Counter("fallbacks");
@@ -466,7 +467,7 @@ void TheDeviceIsRemoved() {
   }
 }
 
-// Who asked for it gets the error, in every thread, and may go on when the device is well again.
+// Every thread whose target raises errors gets one, and may continue when the device works again.
 void ErrorsAreRaised() {
   const Model host({.target = "host"}), model({.on_device_error = "raise"});
   Generator before(model, host, 41);

@@ -1,4 +1,4 @@
-"""Design packages with made-up overlays, and the designs behind their UUIDs."""
+"""Design packages with made-up overlays, and the designs that their UUIDs stand for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOOLS = {"mlir_aie": "1.4.4", "peano": "19.0"}
 
 @dataclass
 class Site:
-    """A folder of packages and what the recorder finds under their UUIDs: designs by kernel."""
+    """A folder of packages, and the designs by kernel that the recorder finds under their UUIDs."""
 
     folder: Path
     designs: dict[str, dict[str, Design]] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class Site:
     def add_together(
         self, names: Sequence[str], on: str = "npu2_2col", kernel: str = ""
     ) -> list[Path]:
-        """Packages of one xclbin, behind kernels of their names."""
+        """Packages that share one xclbin, with kernels of their names."""
         made = {kernel or name: make_design(name, device(on)) for name in names}
         its = uuid.UUID(int=len(self.designs) + 1)
         xclbin = self.folder / "aie.xclbin"
@@ -49,8 +49,8 @@ class Site:
 
 
 def shortened(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The simulator's clock is exact: differences need not be large. 400 writes are 40,000 cycles,
-    more than an object takes."""
+    """The simulator's clock is exact, so differences need not be large. 400 writes are 40,000
+    cycles, more than an object needs."""
     monkeypatch.setattr(bench, "FEW", 20)
     monkeypatch.setattr(bench, "MANY", 400)
     for quick in ("", "QUICK_"):

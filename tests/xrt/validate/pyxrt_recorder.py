@@ -1,9 +1,9 @@
-"""A stand-in of the module pyxrt whose device is the simulator.
+"""A stand-in for the module pyxrt whose device is the simulator.
 
 `Recorder(...)` is the module: names and signatures are `pyxrt_signatures`, everything else raises
-AttributeError. It is no kinder than the driver: the host's and the device's bytes of a buffer are
-separate and start as poison, flags and groups are checked, and a context starts from nothing.
-Rules cite XRT 2.25 (xrt_bo.h, xrt_kernel.h) and the amdxdna shim.
+AttributeError. It is as strict as the driver: the host's and the device's bytes of a buffer are
+separate and start as poison, flags and groups are checked, and a context starts empty. Rules cite
+XRT 2.25 (xrt_bo.h, xrt_kernel.h) and the amdxdna shim.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CHAINED = 20e-6  # for each further run of a list
 
 class _Enumerator(enum.IntEnum):
     @property
-    def is_enumerator(self) -> bool:  # pybind11's enumerations are no integers to it
+    def is_enumerator(self) -> bool:  # pybind11's enumerations are not integers for it
         return True
 
 
@@ -43,16 +43,16 @@ def _enumeration(name: str, values: dict[str, int]) -> Any:
 
 @dataclass
 class Recorder:
-    """`designs` by kernel, by the UUID of their overlays; `names` of the devices; `fail` is called
-    with each call's name and may raise or return a state; `corrupt` changes a run's results."""
+    """`designs` by kernel, by the UUID of their overlays; `names` of the devices. Each call passes
+    its name to `fail`, which may raise or return a state; `corrupt` changes a run's results."""
 
     designs: dict[str, dict[str, Design]]
     names: tuple[str, ...] = ("NPU Strix",)
     fail: Callable[[str], str | None] = lambda call: None
     corrupt: Callable[[dict[int, np.ndarray]], None] = lambda buffers: None
     lists: bool = True  # whether the binding has runlists
-    longest_list: int = 24  # runs of a list that happen; others are dropped without a word
-    cold: bool = False  # whether the channels of the shims start anew with every run
+    longest_list: int = 24  # runs of a list that are executed; others are silently dropped
+    cold: bool = False  # whether the channels of the shims restart with every run
     calls: Counter[str] = field(default_factory=Counter)
     now: float = 0.0  # seconds of the modelled host
 
@@ -73,7 +73,7 @@ class Recorder:
         self.active: Any = None  # the context that ran last
 
     def clock(self) -> float:
-        """In the place of time.perf_counter."""
+        """Replaces time.perf_counter."""
         return self.now
 
     def enumerate_devices(self, *args: Any, **kwargs: Any) -> int:
@@ -98,7 +98,7 @@ class _Infos:
 
 def _classes(module: Recorder) -> list[type]:
     class Bound:
-        """Checks calls of the constructor against the table, then sets up."""
+        """Checks the constructor's arguments against the table, then sets up."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             module.called(type(self).__name__, args, kwargs)
@@ -180,7 +180,7 @@ def _classes(module: Recorder) -> list[type]:
 
     class bo(Bound):
         def setup(self, on: Any, size: int, flags: Any, group: int) -> None:
-            # amdxdna's shim takes these two, for instructions and for data.
+            # amdxdna's shim accepts these two, for instructions and for data.
             wanted = {module.bo.cacheable: SRAM_GROUP, module.bo.host_only: HOST_GROUP}
             if flags not in wanted or group != wanted[flags]:
                 raise RuntimeError(f"unsupported buffer type: {flags!r} in group {group}")

@@ -1,10 +1,10 @@
-"""The calls of pyxrt that the recorder has, as the binding defines them.
+"""The calls of pyxrt that the recorder supports, as the binding defines them.
 
-One table for every overload: types of the parameters in order, and the result. Two sources agree
-on each: XRT 2.25's src/python/pybind11/src/pyxrt.cpp, and pyxrt.pyi of Debian's python3-xrt
-1:2.25.0-4. Versions before 2.25 have the same but for names of parameters (none), so names are not
-accepted here. `wait2` differs between versions and is left out. `runlist` came with XRT's commit
-d4a92e8740 of June 2025; that it cannot be waited for with a limit is the binding's.
+One table for every overload: types of the parameters in order, and the result. Two sources agree on
+each: XRT 2.25's src/python/pybind11/src/pyxrt.cpp, and pyxrt.pyi of Debian's python3-xrt
+1:2.25.0-4. Versions before 2.25 differ only in names of parameters (they have none), so names are
+not accepted here. `wait2` differs between versions and is left out. `runlist` came with XRT's
+commit d4a92e8740 of June 2025. The binding cannot wait for it with a time limit.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ SIGNATURES: dict[str, Overloads] = {
     "runlist.wait": Overloads(((),), f"{CPP}: None; no bad state, it raises"),
 }  # fmt: skip
 
-#: Values of enumerations in the order of the binding; the numbers are those of XRT 2.25's ert.h
-#: and of facts that the driver's interface fixes.
+#: Values of enumerations in the order of the binding; the numbers are those of XRT 2.25's ert.h,
+#: and values that the driver's interface fixes.
 STATES = {
     "NEW": 1, "QUEUED": 2, "COMPLETED": 4, "ERROR": 5, "ABORT": 6, "SUBMITTED": 7, "TIMEOUT": 8,
     "NORESPONSE": 9, "SKERROR": 10, "SKCRASHED": 11,
@@ -81,8 +81,8 @@ _LIMITS = {"int": (-(2**31), 2**31 - 1), "unsigned": (0, 2**32 - 1), "size": (0,
 
 
 def accepts(kind: str, value: Any) -> bool:
-    """Whether pybind11 would take `value` for a parameter: integers by __index__ and in range,
-    strings, contiguous buffers, and instances of the very class."""
+    """Whether pybind11 would accept `value` for a parameter: integers by __index__ and in range,
+    strings, contiguous buffers, and instances of the exact class."""
     if kind in _LIMITS:
         try:
             number = operator.index(value)
@@ -101,7 +101,7 @@ def accepts(kind: str, value: Any) -> bool:
 
 
 def bind(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, ...]:
-    """The overload that takes the arguments. TypeError, as pybind11's, where none does."""
+    """The overload that accepts the arguments. TypeError, like pybind11's, if there is none."""
     for overload in SIGNATURES[name].parameters:
         if not kwargs and len(overload) == len(args) and all(map(accepts, overload, args)):
             return overload

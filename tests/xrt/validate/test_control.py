@@ -1,4 +1,4 @@
-"""Measured constants: on the simulator they must come out as what it was built with."""
+"""Measured constants: on the simulator they must equal the constants that it was built with."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_constants_come_out_as_the_simulator_has_them(found: dict[str, Measureme
         "TCT_WAIT", "GATE_IDLE", "GATE_PIPELINED", "BD_SETUP", "LOCK_ACQUIRE",
     ):  # fmt: skip
         want = costs.all_costs()[name].value
-        # Exact but for the clock's float64: differences of 1e-6 in times of 1e-3.
+        # Exact except for the clock's float64: differences of 1e-6 in times of 1e-3.
         assert value(found, name) == pytest.approx(want, rel=1e-3), name
         assert found[name].in_costs == want
         assert found[name].unit == costs.all_costs()[name].unit
@@ -59,7 +59,7 @@ def test_constants_come_out_as_the_simulator_has_them(found: dict[str, Measureme
 def test_every_constant_of_the_control_and_data_path_is_measured(
     found: dict[str, Measurement],
 ) -> None:
-    """Those that are left are of kernels, which are timed by their designs, or limits."""
+    """The others are of kernels, which are timed by their designs, or limits."""
     names = {name.partition(",")[0] for name in found}
     others = {"CLOCK", "DDR_NPU1", "WATCHDOG_BUDGET", "DEQUANT_BLOCK", "GEMM_RATE", "FLOW_KV_RATE",
               "FLOW_QKV_RATE", "RMS_NORM", "ADD", "MUL", "ROPE", "SILU", "GELU"}  # fmt: skip
@@ -75,7 +75,7 @@ def test_dispatch_is_that_of_one_write(found: dict[str, Measurement]) -> None:
         assert value(found, f"DISPATCH, {runs} in a chain") == pytest.approx(want, rel=1e-6)
 
 
-def test_a_channel_carries_a_word_a_cycle_but_for_its_descriptors(
+def test_a_channel_carries_a_word_a_cycle_except_for_descriptors(
     found: dict[str, Measurement],
 ) -> None:
     # 2,048 words of an object, and the next descriptor.
@@ -95,8 +95,8 @@ def test_bandwidth_grows_with_the_channels_up_to_the_memorys(
                                 ("8 channels", 8), ("8 channels of 4 columns", 8)):  # fmt: skip
             each = found[f"{name}, {title}"]
             assert each.in_costs == min(channels * 7.2e9, limit)
-            # 4 of 2,052 cycles are a descriptor's; where memory is the limit, the channels that
-            # were served last still have a piece of 8 KB to move: one of 8 objects more each.
+            # 4 of 2,052 cycles are a descriptor's; if memory is the limit, the channels that were
+            # served last still have a piece of 8 KB to move: one of 8 further objects each.
             assert value(found, each.name) == pytest.approx(each.in_costs, rel=0.03)
         assert value(found, name) == pytest.approx(limit, rel=0.03)
 
@@ -117,11 +117,11 @@ def test_packages_of_one_xclbin_share_a_context(
     found = measured(site, monkeypatch, *together, site.add("fused_dqp"))
     assert value(found, "PDI_SWITCH") == pytest.approx(costs.PDI_SWITCH.value, rel=1e-6)
     assert value(found, "OVERLAY_SWITCH") == pytest.approx(SWITCH, rel=1e-6)
-    # What is measured on `micro` is its kernel, not the first of the xclbin.
+    # A measurement on `micro` uses its kernel, not the first of the xclbin.
     assert value(found, "BD_SETUP") == pytest.approx(costs.BD_SETUP.value, rel=1e-3)
 
 
-def test_npu1_stands_beside_its_own_bandwidth(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_npu1_is_judged_by_its_own_bandwidth(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     found = measured(site, monkeypatch, site.add("dequant", "npu1_1col"), names=("NPU Phoenix",))
     assert found["DDR_WRITE"].in_costs == costs.DDR_NPU1.value
     assert found["BD_SETUP"].reason == "needs a package with the sequence read_small"
@@ -192,7 +192,7 @@ def test_waits_that_are_left_out_give_no_tokens(site: Site) -> None:
     assert len(tokens) == 1
 
 
-def test_only_what_divides_is_divided(site: Site) -> None:
+def test_only_a_divisible_stream_is_divided(site: Site) -> None:
     content, its = operations(site)
     one = streams.of_column(its, 0)
     odd = [

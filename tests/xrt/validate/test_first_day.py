@@ -1,4 +1,5 @@
-"""`ort-aie first-day`: every step, whatever became of those before, and a report at any time."""
+"""`ort-aie first-day`: every step, whatever the outcome of earlier ones, and a report at any
+time."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ DESIGNS = ("dequant", "micro")
 @pytest.fixture(autouse=True)
 def few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first small shape of each sequence, one of a layer for each design, one constant; no
-    simulation beside them."""
+    simulation for comparison."""
 
     def first(manifest: Any, device: Any, sequence: str) -> list[Any]:
         every = shapes(manifest, device, sequence)
@@ -57,7 +58,7 @@ def few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
 def try_it(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., tuple[FirstDay, Path]]:
-    """A first day with two overlays; options are of Means, `recorder` of the Recorder."""
+    """A first day with two overlays; options belong to Means, `recorder` to the Recorder."""
 
     def tried(
         recorder: dict[str, Any] | None = None,
@@ -92,7 +93,7 @@ def test_a_day_on_which_all_is_right(try_it: Any) -> None:
     day, out = try_it(constants=True)
     assert set(outcomes(day).values()) == {"done"}, day.steps
     assert day.passed
-    # What computes nothing is first, though not by its name.
+    # The design that computes nothing is first, though not by its name.
     assert [design.design for design in day.report.designs] == ["micro", "dequant"]
     right, fast, then = verdict(day)
     assert right == (
@@ -301,7 +302,7 @@ def test_the_command_ends_with_three_lines(
     monkeypatch.setattr(first_token, "run_apart", lambda folder: dict(TOKEN.__dict__))
     out = tmp_path / "day.json"
     result = CliRunner().invoke(app, ["first-day", str(folder), "--out", str(out)])
-    # This machine has no NPU, and only one overlay is there.
+    # This machine has no NPU, and only one overlay exists.
     assert result.exit_code == 1, result.output
     assert [line.split(":")[0] for line in result.stdout.splitlines()] == ["Right", "Fast", "Next"]
     content = json.loads(out.read_text())
@@ -329,11 +330,11 @@ def test_tokens_on_the_modelled_npu_are_the_hosts(tmp_path: Path) -> None:
     assert 0 < found.largest_difference < 0.1 * found.largest_logit
 
 
-def test_a_model_that_fails_gives_its_last_words(tmp_path: Path) -> None:
-    with pytest.raises(AieError, match=r"ended with code 1 and said: .*xrt"):
+def test_a_model_that_fails_is_reported_with_its_last_line(tmp_path: Path) -> None:
+    with pytest.raises(AieError, match=r"ended with code 1 and printed: .*xrt"):
         first_token.run_apart(tmp_path, "xrt")
 
 
 def test_a_model_that_does_not_end_is_given_up(tmp_path: Path) -> None:
-    with pytest.raises(AieError, match="did not come within 0 s"):
+    with pytest.raises(AieError, match="did not arrive within 0 s"):
         first_token.run_apart(tmp_path, "host", limit=0.01)

@@ -1,4 +1,4 @@
-"""`ort-aie validate` against a recorder of pyxrt, whose device is the simulator."""
+"""`ort-aie validate` on a recorder of pyxrt, whose device is the simulator."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_decode_overlay_has_the_references_of_all_its_sequences(site: Site, run:
     assert len({case.sequence for case in report.designs[0].cases}) == 9
 
 
-def test_times_stand_beside_the_predicted_ones(
+def test_times_are_reported_beside_the_predicted_ones(
     site: Site, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -101,7 +101,7 @@ def test_times_stand_beside_the_predicted_ones(
     for case in report.designs[0].cases:
         # The recorder's device is the simulator, after a dispatch.
         assert case.measured == pytest.approx(case.simulated + 213e-6, rel=0.02)
-        # As near as tests/npu/test_streams.py has the two.
+        # As close as in tests/npu/test_streams.py.
         assert 0.8 < case.predicted / case.simulated < 2
         assert case.repetitions == 9
 
@@ -231,7 +231,7 @@ def test_an_overlay_that_gives_zeros_is_wrong(site: Site, run: Any, tmp_path: Pa
     site.add("dequant")
     report, _ = run(corrupt=lambda buffers: buffers[1].fill(0))
     assert {case.outcome for case in report.designs[0].cases} == {"wrong"}
-    write(report, tmp_path / "report.json")  # infinite shares of no tolerance are null
+    write(report, tmp_path / "report.json")  # infinite shares of a zero tolerance are null
     difference = json.loads((tmp_path / "report.json").read_text())["designs"][0]["cases"][0]
     assert difference["differences"][0]["of_tolerance"] is None
 

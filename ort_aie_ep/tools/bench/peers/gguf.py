@@ -1,7 +1,7 @@
 """A GGUF file with the source's codes, and how llama.cpp and its relatives are driven on it.
 
-A Q4_0 block is what the source's is: 32 codes and a scale, weight = (code − 8) · scale. Only the
-scale is rounded, from float32 to float16.
+A Q4_0 block is like the source's: 32 codes and a scale, weight = (code − 8) · scale. Only the scale
+is rounded, from float32 to float16.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ort_aie_ep.tools.bench.peers.weights import Int4Matrix, LlamaWeights
 
 _BITS = 4.5
-# Any base does: the tensor rope_freqs says what each frequency is divided by.
+# Any base works: the tensor rope_freqs holds the divisor of each frequency.
 _ROPE_BASE = 10000.0
 
 
@@ -38,7 +38,7 @@ def q4_0(matrix: Int4Matrix) -> npt.NDArray[np.uint8]:
 
 
 def interleaved(matrix: Int4Matrix, heads: int) -> Int4Matrix:
-    """Rows in the order of llama.cpp's rotation, which pairs neighbours and not halves."""
+    """Rows in the order of llama.cpp's rotation, which pairs neighbours instead of halves."""
 
     def permuted(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
         half = rows.shape[0] // heads // 2
@@ -104,22 +104,22 @@ def write_gguf(weights: LlamaWeights, path: Path) -> Model:
 
 
 def gguf_model(weights: LlamaWeights, path: Path) -> Model:
-    """A file that `write_gguf` has written of these weights."""
+    """A file that `write_gguf` has written for these weights."""
     read = int(weights.product_elements() * _BITS / 8)
     return Model(path, _BITS, read, path.stat().st_size)
 
 
 def features(system_info: bytes) -> str:
-    """What `llama_print_system_info` says is there, by name."""
+    """The features that `llama_print_system_info` reports, by name."""
     parts = (part.strip() for part in system_info.decode().split("|"))
     return " ".join(part.removesuffix(" = 1") for part in parts if part.endswith("= 1"))
 
 
 class GgufEngine(StepEngine):
-    """A llama_context, by a module that has the C API's names.
+    """A llama_context, through a module with the C API's names.
 
-    A subclass sets `_vocabulary` and `_capacity`, and says how a context is made and its cache
-    changed, which the libraries name differently.
+    A subclass sets `_vocabulary` and `_capacity`, and defines how to make a context and change its
+    cache, because the libraries have different names for this.
     """
 
     _vocabulary: int
@@ -127,12 +127,12 @@ class GgufEngine(StepEngine):
 
     def __init__(self, api: Any) -> None:
         self._api = api
-        self._contexts: dict[int, tuple[Any, Any]] = {}  # with a batch, by how many sequences
+        self._contexts: dict[int, tuple[Any, Any]] = {}  # with a batch, by number of sequences
         self._length = 0
 
     @abstractmethod
     def _context(self, sequences: int) -> Any:
-        """A new one with room for `_capacity` tokens of each of so many sequences."""
+        """A new context with room for `_capacity` tokens in each of `sequences` sequences."""
 
     @abstractmethod
     def _clear(self, context: Any) -> None:
@@ -140,11 +140,11 @@ class GgufEngine(StepEngine):
 
     @abstractmethod
     def _forget(self, context: Any, length: int) -> None:
-        """Forgets what comes after the first `length` tokens of each sequence."""
+        """Forgets everything after the first `length` tokens of each sequence."""
 
     @abstractmethod
     def _copy(self, context: Any, target: int) -> None:
-        """Makes sequence `target` that of sequence 0."""
+        """Copies sequence 0 to sequence `target`."""
 
     def _open(self, sequences: int) -> tuple[Any, Any]:
         if sequences not in self._contexts:
@@ -186,9 +186,9 @@ class GgufEngine(StepEngine):
     def _decode(
         self, tokens: Sequence[int], first: int, *, context_of: int = 1, sequences: int = 0
     ) -> npt.NDArray[np.float32]:
-        """Logits of the last of the tokens that each sequence gets at the position `first`.
+        """Logits for the last of the tokens that each sequence gets at the position `first`.
 
-        Of no `sequences`, the first gets them and the last one's logits alone are computed.
+        Without `sequences`, the first sequence gets them, with logits of only the last token.
         """
         context, batch = self._open(context_of)
         count, rows = len(tokens), len(tokens) * max(1, sequences)

@@ -1,7 +1,7 @@
-"""What this project wants to reach beside the peers, and whether a run shows it.
+"""This project's goals relative to the peers, and whether a run meets them.
 
-A goal is met where the bound on its bad side meets it: the lower bound of a speed, the upper bound
-of a cost. What was measured once, such as memory, is its own bound.
+A goal is met if the bound on its bad side meets it: the lower bound of a speed, the upper bound of
+a cost. A value that was measured once, such as memory, is its own bound.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from ort_aie_ep.tools.bench.peers.starts import COLD, STATES, STAYED
 from ort_aie_ep.tools.bench.peers.statistics import Interval, median
 
 DECODE_FACTOR, LONG_FACTOR, LONG = 1.4, 2.0, 4096
-"""Ours / best peer when decoding, at least: at all contexts, and at the long one, where the
-better of ours counts, since peers too have keys and values of 8 bits."""
+"""Least ort_aie_ep / best peer for decoding: at all contexts, and at the long one, where the better
+engine of ort_aie_ep counts, because peers also have 8-bit keys and values."""
 PREFILL_FACTOR, AMX_FACTOR = 1.3, 2.0
-"""Ours / best peer of prompts, at least, without AMX and with it."""
+"""Least ort_aie_ep / best peer for prompts, without AMX and with it."""
 BATCH, BATCH_FACTOR = 4, 1.3
-"""Rows in a call, and what it costs in calls with one, at most."""
+"""Rows in a call, and its highest cost relative to a call with one row."""
 DEMONSTRATION_FACTOR = 2.0
-"""A token of the demonstration model: ours / ONNX Runtime's, at least."""
+"""Least ort_aie_ep / ONNX Runtime for a token of the demonstration model."""
 BANDWIDTH_SHARE = 0.9
-"""Of the memory's read bandwidth, at the shortest decoded context, at least."""
+"""Least share of the memory's read bandwidth, at the shortest decoded context."""
 LOAD_FACTOR = 0.25
-"""Time to load of ours / ONNX Runtime's, less than."""
+"""Limit for ort_aie_ep's time to load / ONNX Runtime's; the ratio must be below it."""
 MEMORY_FACTOR, MEMORY_BYTES = 1.1, 200_000_000
-"""Peak memory is at most the factor times the weights' files, the KV cache, and these bytes."""
+"""Peak memory is at most the factor times the weights' files, plus the KV cache and these bytes."""
 GROWTH_FACTOR = 1.2
-"""Cost of a token of context / reading its keys and values once, at most."""
+"""Highest cost of a token of context / reading its keys and values once."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ class Goal:
 
     Attributes:
         what: what is compared with what, and the limit.
-        measured: None where this run did not measure it.
-        limit: that the bound on the bad side has to meet.
-        unit: of both: "" for a ratio, "MB", "%".
-        detail: what the number is made of.
-        met: None where this run did not measure it.
+        measured: the measured value; None if this run did not measure it.
+        limit: the limit for the bound on the bad side.
+        unit: unit of both: "" for a ratio, "MB", "%".
+        detail: what the number consists of.
+        met: whether it is met; None if this run did not measure it.
     """
 
     what: str
@@ -66,7 +66,7 @@ def goals(
     bandwidth: Mapping[str, Bandwidth],
     fit: Fit | None,
 ) -> tuple[Goal, ...]:
-    """All goals, those that this run did not measure too."""
+    """All goals, including those that this run did not measure."""
     return (
         *_speeds(results, ratios),
         *_batches(results),
@@ -187,7 +187,7 @@ def _memory(results: Results) -> Goal:
 
 
 def _usual(probes: Sequence[float]) -> str:
-    """GB/s of the median round."""
+    """GB/s in the median round."""
     return f"{median(probes).value / 1e9:.1f}" if probes else "0"
 
 

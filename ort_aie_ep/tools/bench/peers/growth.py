@@ -1,8 +1,8 @@
-"""What a token of context costs when decoding: seconds per token against context, fitted.
+"""The cost of a token of context when decoding: a fit of seconds per token against context.
 
-Of our engine with float16 keys and values alone: nothing is prefilled, since attention takes as
-long over random numbers as over a text. Peers do not all allow that, and a real prompt of 32768
-tokens would take each of them minutes in every round.
+This measures only ort_aie_ep with float16 keys and values. Nothing is prefilled, because attention
+takes as long over random numbers as over a text. Not all peers allow that, and a real prompt of
+32768 tokens would take each of them minutes in every round.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from ort_aie_ep.tools.bench.peers.process import Progress, Setup, Worker, settle
 from ort_aie_ep.tools.bench.peers.statistics import RESAMPLES, Interval
 
 LENGTHS = (512, 2048, 4096, 8192, 16384, 32768)
-"""Total lengths in tokens unless a user chooses otherwise."""
+"""Default total lengths in tokens."""
 
 TOKENS = 16
-"""Decoded at each length in a round."""
+"""Tokens to decode at each length in a round."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Growth:
     """Measurements.
 
     Attributes:
-        seconds: by total length, seconds per token of each round.
-        cache_bytes: keys and values of one token of context.
-        read_bytes_per_second: of each round.
+        seconds: by total length, seconds per token in each round.
+        cache_bytes: bytes of keys and values for one token of context.
+        read_bytes_per_second: memory bandwidth in each round.
     """
 
     seconds: dict[int, list[float]]
@@ -46,9 +46,9 @@ class Fit:
     Attributes:
         start: seconds.
         slope: seconds per token of context.
-        ratio: slope / (KV bytes of a token / bytes read per second), each round by its own probe; 1
-            is what reading keys and values once at the full bandwidth takes. 95 % bounds by a
-            bootstrap over rounds.
+        ratio: slope / (KV bytes of a token / bytes read per second), with each round's own probe; 1
+            is the time to read keys and values once at full bandwidth. 95 % bounds by a bootstrap
+            over rounds.
     """
 
     start: float
@@ -68,7 +68,7 @@ def measure(
     cache_bytes: int,
     progress: Progress,
 ) -> Growth:
-    """Decodes at all lengths in turns, after a round that is not counted.
+    """Decodes at all lengths in interleaved rounds, after one that is not counted.
 
     Raises:
         AieError: the engine fails.
@@ -99,9 +99,9 @@ def fit(growth: Growth) -> Fit:
     lengths = np.array(list(growth.seconds), np.float64)
     rounds = np.array(list(growth.seconds.values()))  # (lengths, rounds)
     slope, start = _line(lengths, rounds)
-    # In bytes that could have been read meanwhile, and these in those of the cache.
+    # In bytes that could have been read in the meantime, relative to the cache's bytes.
     relative = rounds * np.array(growth.read_bytes_per_second) / growth.cache_bytes
-    # What slows a round slows all lengths: rounds are resampled whole.
+    # Whatever slows a round slows all lengths, so whole rounds are resampled.
     picks = np.random.default_rng(0).integers(0, rounds.shape[1], (RESAMPLES, rounds.shape[1]))
     ratios = [_line(lengths, relative[:, pick])[0] for pick in picks]
     low, high = np.percentile(ratios, (2.5, 97.5))

@@ -1,7 +1,7 @@
-"""ik_llama.cpp by ik-llama-cpp-python's binding of its C API, which differs from llama.cpp's.
+"""ik_llama.cpp through ik-llama-cpp-python's binding of its C API, which differs from llama.cpp's.
 
-The wheels are for AVX2, and the source archive builds no other. Weights are repacked when they are
-loaded (`repack_tensors`), which its fast kernels for prompts want.
+The wheels are for AVX2, and the source archive cannot build anything else. Weights are repacked
+when they are loaded (`repack_tensors`), because its fast kernels for prompts need that.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ort_aie_ep.tools.bench.peers.engine import Model, Settings
 from ort_aie_ep.tools.bench.peers.gguf import GgufEngine, features
 
 WITHOUT = "flash attention"
-"""What `Settings.without` may say: its binding warns of assertions in it on some CPUs."""
+"""A value of `Settings.without`: the binding warns that this fails assertions on some CPUs."""
 
 _F16 = 1  # of enum ggml_type
 
@@ -56,7 +56,7 @@ class IkLlamaCppEngine(GgufEngine):
 
     @staticmethod
     def _bind(library: Any) -> None:
-        """Functions that the binding leaves out."""
+        """Declares functions that the binding lacks."""
         position, sequence, context = ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p
         library.llama_print_system_info.restype = ctypes.c_char_p
         library.llama_kv_cache_seq_rm.argtypes = (context, sequence, position, position)
@@ -76,7 +76,7 @@ class IkLlamaCppEngine(GgufEngine):
         params.flash_attn = self._flash_attention
         context = api.llama_init_from_model(self._model, params)
         if not context:
-            raise AieError(f"ik_llama.cpp makes no context of {params.n_ctx} tokens")
+            raise AieError(f"ik_llama.cpp cannot make a context of {params.n_ctx} tokens")
         return context
 
     def _clear(self, context: Any) -> None:

@@ -1,4 +1,4 @@
-"""llama.cpp by llama-cpp-python's binding of the C API."""
+"""llama.cpp through llama-cpp-python's binding of the C API."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from ort_aie_ep.tools.bench.peers.engine import Model, Settings
 from ort_aie_ep.tools.bench.peers.gguf import GgufEngine, features
 
 WITHOUT = "AMX"
-"""What `Settings.without` may say."""
+"""A value of `Settings.without`."""
 
-# ggml_log_level of warnings and errors; what is below tells of every tensor, what is above goes on.
+# ggml_log_level of warnings and errors. Lower levels report every tensor; a higher one continues
+# the last message.
 _WORTH_SAYING = (3, 4)
-# Where weights are repacked for the CPU's kernels; AMX has a buffer of its own before it.
+# The buffer where weights are repacked for the CPU's kernels; AMX has a separate one before it.
 _REPACKED = b"CPU_REPACK"
-# What is multiplied alone. The lm_head may be the embedding, whose rows are looked up.
+# Tensors that are only multiplied. The lm_head may be the embedding, whose rows are looked up.
 _PRODUCTS = rb"blk\..*(attn_(q|k|v|output)|ffn_(gate|up|down))\.weight"
 
 
@@ -37,7 +38,7 @@ class LlamaCppEngine(GgufEngine):
         self._capacity, self._settings = settings.capacity, settings
         self._flash_attention = flash_attention
         api = self._api
-        # The callback must outlive the library's use of it.
+        # The callback must live as long as the library uses it.
         self._log = api.llama_log_callback(_log)
         api.llama_log_set(self._log, ctypes.c_void_p(0))
         api.llama_backend_init()
@@ -59,10 +60,10 @@ class LlamaCppEngine(GgufEngine):
         }
 
     def _without_amx(self, params: Any) -> None:
-        """Keeps weights out of AMX's buffers, which is the only switch of a build that has it.
+        """Keeps weights out of AMX's buffers: the only way to turn AMX off in a build that has it.
 
-        Those of blocks go where a CPU without it has them; an lm_head that is the embedding too
-        stays as it is in the file.
+        The blocks' weights go where a CPU without AMX has them; an lm_head that is also the
+        embedding stays as it is in the file.
         """
         params.use_extra_bufts = False
         repacked = _extra_buffer(_REPACKED)
@@ -88,7 +89,7 @@ class LlamaCppEngine(GgufEngine):
         )
         context = api.llama_init_from_model(self._model, params)
         if not context:
-            raise AieError(f"llama.cpp makes no context of {params.n_ctx} tokens")
+            raise AieError(f"llama.cpp cannot make a context of {params.n_ctx} tokens")
         return context
 
     def _clear(self, context: Any) -> None:
@@ -108,7 +109,7 @@ class _Override(ctypes.Structure):
 
 
 def _extra_buffer(name: bytes) -> int | None:
-    """A type of buffers that the CPU has besides ordinary memory."""
+    """A buffer type that the CPU has in addition to ordinary memory."""
     from llama_cpp._ggml import libggml
 
     def function(name: str, result: Any, *arguments: Any) -> Any:
@@ -135,7 +136,7 @@ def _extra_buffer(name: bytes) -> int | None:
 
 
 def _log(level: int, text: bytes, _: Any) -> None:
-    """What may be the last words of a process: warnings and errors."""
+    """Prints warnings and errors, which may be the last output of a process."""
     if level in _WORTH_SAYING:
         sys.stderr.write(text.decode(errors="replace"))
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""A report as a page: what it holds for, the picture, all tables."""
+"""A report as a page: the conditions, the picture, all tables."""
 
 from __future__ import annotations
 

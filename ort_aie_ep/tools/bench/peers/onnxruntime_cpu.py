@@ -1,7 +1,7 @@
-"""ONNX Runtime: the source on its CPU EP alone, or a compiled folder with our library.
+"""ONNX Runtime: the source on its CPU EP alone, or a compiled folder with ort_aie_ep.
 
-Opening a session needs none of onnx_ir, which takes longer to import than all the rest: only what
-writes models imports it.
+Opening a session does not need onnx_ir, which takes longer to import than all the rest, so only
+code that writes models imports it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def source_model(folder: ModelFolder, weights: LlamaWeights) -> Model:
 
 
 def compiled_model(folder: ModelFolder, weights: LlamaWeights) -> Model:
-    """A compiled folder; the Q4NX bytes that its projections read, embeddings alone left out."""
+    """A compiled folder; counts the Q4NX bytes that its projections read, without embeddings."""
     from ort_aie_ep.graph_passes.planning import expand_plans
     from ort_aie_ep.models.onnx_file import load_model
 
@@ -51,14 +51,14 @@ def compiled_model(folder: ModelFolder, weights: LlamaWeights) -> Model:
                 continue
             size = value.const_value.nbytes
             stored += size
-            # Kernels leave the minima of symmetric weights where they are.
+            # Kernels do not read the minima of symmetric weights.
             read += size - (size // BLOCK_BYTES * MINIMA_BYTES if symmetric else 0)
     bits = stored * 8 / weights.product_elements()
     return Model(folder.path, bits, read, _file_bytes(folder))
 
 
 def _file_bytes(folder: ModelFolder) -> int:
-    """Of external data; a small model without any holds its weights in the graph's file."""
+    """Bytes of external data; a small model without any has its weights in the graph's file."""
     from ort_aie_ep.models.onnx_file import external_files, load_model
 
     files = external_files(load_model(folder.model)) or {folder.model}
@@ -66,17 +66,17 @@ def _file_bytes(folder: ModelFolder) -> int:
 
 
 class _SkippingDecoder(Decoder):
-    """A decoder that can go on as if it had been given a prompt."""
+    """A decoder that can continue as if it had been given a prompt."""
 
     def fill(self) -> None:
-        """Writes small random numbers into every row: zeros may share a page of memory.
+        """Writes small random numbers into every row, because zeros may share a page of memory.
 
         Raises:
             AieError: the caches grow with the sequence.
         """
         if not self._shared:
             raise AieError(
-                "past and present are no shared buffer: set search.past_present_share_buffer in "
+                "past and present do not share a buffer: set search.past_present_share_buffer in "
                 "genai_config.json"
             )
         generator = np.random.default_rng(0)
@@ -88,7 +88,7 @@ class _SkippingDecoder(Decoder):
             self._past[cache.past].update_inplace(made[key])
 
     def skip_to(self, length: int) -> None:
-        """Takes the first `length` rows as those of a sequence."""
+        """Uses the first `length` rows as those of a sequence."""
         self.length = length
 
 
@@ -104,7 +104,7 @@ class OrtEngine(StepEngine):
     """An InferenceSession with bound caches."""
 
     def __init__(self, model: Model, settings: Settings, *, library: bool) -> None:
-        """Opens it, with our operators where `library` is set.
+        """Opens the model, with ort_aie_ep's operators if `library` is set.
 
         Raises:
             AieError: ONNX Runtime refuses the model or an option.

@@ -1,8 +1,9 @@
 """OpenVINO's runtime on an IR of the Llama graph, with the source's codes as u4 weights.
 
-The graph is what OpenVINO's own exporters make of a Llama: compressed weights as Constant, Convert,
-Subtract, Multiply, Reshape; a stateful cache reordered by beam_idx before its Concat; attention as
-one operator; logits of the last position alone. The CPU plugin fuses each of these patterns.
+The graph is the one that OpenVINO's exporters make for a Llama: compressed weights as Constant,
+Convert, Subtract, Multiply, Reshape; a stateful cache reordered by beam_idx before its Concat;
+attention as one operator; logits of only the last position. The CPU plugin fuses each of these
+patterns.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
     from ort_aie_ep.tools.bench.peers.weights import Floats, Int4Matrix, LlamaSizes, LlamaWeights
 
 _BITS = 4.5
-# Of a KV block of the CPU plugin's paged attention.
+# Tokens of a KV block in the CPU plugin's paged attention.
 _PAGE_TOKENS = 32
 
 
 class _Graph:
-    """Nodes of the decoder; values are OpenVINO's untyped ones, (batch, sequence, width)."""
+    """Nodes of the decoder; values are OpenVINO's, untyped, (batch, sequence, width)."""
 
     def __init__(self, sizes: LlamaSizes) -> None:
         import openvino
@@ -44,7 +45,7 @@ class _Graph:
         return self.ops.constant(np.asarray(values, np.int64))
 
     def matrix(self, matrix: Int4Matrix) -> Any:
-        """(N, K) float32, to be kept compressed by the plugin."""
+        """(N, K) float32, which the plugin keeps compressed."""
         ops, ov = self.ops, self.openvino
         n, k = matrix.shape
         blocks = matrix.scales.shape[1]
@@ -96,7 +97,7 @@ class _Graph:
         return present
 
     def repeated(self, x: Any, batch: Any) -> Any:
-        """KV heads repeated for the query heads that share them."""
+        """The KV heads, repeated for the query heads that share them."""
         ops, sizes = self.ops, self.sizes
         group = sizes.heads // sizes.kv_heads
         if group == 1:
@@ -109,7 +110,7 @@ class _Graph:
 def write_ir(weights: LlamaWeights, path: Path, *, all_logits: bool = False) -> Model:
     """Writes the model: `path` (.xml), and a .bin beside it.
 
-    Logits are those of the last position, or of all.
+    Logits are for the last position, or for all.
 
     Raises:
         AieError: the source's weights do not fit the format.
@@ -121,7 +122,7 @@ def write_ir(weights: LlamaWeights, path: Path, *, all_logits: bool = False) -> 
 
 
 def ir_model(weights: LlamaWeights, path: Path) -> Model:
-    """A file that `write_ir` has written of these weights."""
+    """A file that `write_ir` has written for these weights."""
     read = int(weights.product_elements() * _BITS / 8)
     return Model(path, _BITS, read, path.with_suffix(".bin").stat().st_size)
 
@@ -189,7 +190,7 @@ def _rotation(graph: _Graph, positions: Any) -> tuple[Any, Any]:
 
 
 def _causal_mask(graph: _Graph, length: Any, total: Any) -> Any:
-    """(1, 1, length, total) float32: 0 where a token may look, the least float elsewhere."""
+    """(1, 1, length, total) float32: 0 where a token may look, the lowest float elsewhere."""
     ops, zero, one = graph.ops, graph.ints(0), graph.ints(1)
     scalar = ops.constant(np.int64(0))
     step = ops.constant(np.int64(1))
@@ -206,7 +207,7 @@ class OpenVinoEngine(StepEngine):
     """An infer request with the state of one sequence."""
 
     def __init__(self, model: Model, settings: Settings) -> None:
-        """Compiles the IR for the CPU with the plugin's own choices for latency."""
+        """Compiles the IR for the CPU with the plugin's defaults for latency."""
         import openvino
 
         self._openvino = openvino
@@ -240,7 +241,7 @@ class OpenVinoEngine(StepEngine):
         return int(np.argmax(self._infer(np.asarray(tokens, np.int64)[None])[0, -1]))
 
     def batch_at(self, length: int, sequences: int, tokens: int, count: int) -> float:
-        """See `Batching`; the sequences grow with each call, since its states cannot go back."""
+        """See `Batching`; the sequences grow with each call, because its states cannot go back."""
         self.reset()
         self._infer(np.ones((sequences, length), np.int64))
         start = 0.0
@@ -251,7 +252,7 @@ class OpenVinoEngine(StepEngine):
         return time.perf_counter() - start
 
     def _infer(self, tokens: npt.NDArray[np.int64]) -> Any:
-        """Logits (sequences, rows, vocabulary) of tokens (sequences, count) that come next."""
+        """Logits (sequences, rows, vocabulary) of the next tokens (sequences, count)."""
         sequences, count = tokens.shape
         total = self._length + count
         positions = np.arange(self._length, total, dtype=np.int64)
@@ -270,7 +271,7 @@ class OpenVinoEngine(StepEngine):
 
 
 class OpenVinoGenAiEngine:
-    """An LLMPipeline with paged attention, which is its own default on CPUs."""
+    """An LLMPipeline with paged attention, which is its default on CPUs."""
 
     def __init__(self, model: Model, settings: Settings) -> None:
         """Opens the folder of the IR, which has no tokenizer."""
@@ -279,7 +280,7 @@ class OpenVinoGenAiEngine:
 
         self._openvino, self._genai = openvino, openvino_genai
         scheduler = openvino_genai.SchedulerConfig()
-        # One prompt in one pass, and no prompt found again in a cache.
+        # Each prompt in one pass, and no prompt from a cache.
         scheduler.max_num_batched_tokens = settings.capacity
         scheduler.enable_prefix_caching = False
         scheduler.num_kv_blocks = -(-settings.capacity // _PAGE_TOKENS) + 1
@@ -323,6 +324,6 @@ class OpenVinoGenAiEngine:
 
 
 def _plain(value: object) -> str:
-    """A property's value without its type's decoration, such as <Type: 'float16'>."""
+    """A property's value without the decoration of its type, such as <Type: 'float16'>."""
     text = str(value)
     return text.split("'")[1] if "'" in text else text

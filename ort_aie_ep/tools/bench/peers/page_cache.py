@@ -1,4 +1,4 @@
-"""Putting a model's files into the page cache, and out of it without being root."""
+"""Puts a model's files into the page cache, and removes them from it without being root."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _READ_BYTES = 16 << 20
 
 
 def files_of(model: Path) -> list[Path]:
-    """All files of a model: those of a folder, or those beside a file that share its name."""
+    """All files of a model: a folder's, or those beside a file that share its name."""
     found = model.rglob("*") if model.is_dir() else model.parent.glob(f"{model.stem}.*")
     files = sorted(path for path in found if path.is_file())
     if not files:
@@ -25,7 +25,7 @@ def files_of(model: Path) -> list[Path]:
 
 
 def warm(files: Iterable[Path]) -> None:
-    """Reads the files from end to end."""
+    """Reads the files from start to end."""
     for path in files:
         with path.open("rb", buffering=0) as file:
             while file.read(_READ_BYTES):
@@ -33,9 +33,9 @@ def warm(files: Iterable[Path]) -> None:
 
 
 def drop(files: Iterable[Path]) -> float:
-    """Asks the kernel to forget the files; the share of their bytes that it kept, 0 to 1.
+    """Asks the kernel to drop the files; returns the share of their bytes that it kept, 0 to 1.
 
-    It keeps what some process has mapped, and everything on a file system in memory (tmpfs).
+    It keeps files that a process has mapped, and everything on a file system in memory (tmpfs).
     """
     kept = total = 0
     for path in files:

@@ -1,4 +1,4 @@
-"""What `bench --peers` measures, unless a user chooses otherwise, and in which order."""
+"""What `bench --peers` measures by default, and in which order."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ ROUNDS = 5
 STARTS = 3
 
 TRIAL_TOKENS = 512
-"""Longest context of the trial, which shows what fails before anything takes long."""
+"""Longest context of the trial, which shows failures before anything takes long."""
 
 PILOT_ROUNDS = 2
-"""Rounds with all ways; the faster of them counts, since another process can only slow one down."""
+"""Rounds with all engines; the faster one counts, as other processes can only slow one down."""
 PILOT_MARGIN = 0.05
-"""A way that comes this close to its library's fastest in the pilot stays: it may be the faster."""
+"""An engine this close to its library's fastest in the pilot stays: it may be the faster one."""
 
 DECODE, PREFILL = PHASES = ("decode", "prefill")
 
@@ -30,13 +30,13 @@ class Plan:
 
     Attributes:
         decode, prefill: context lengths in tokens.
-        new_tokens: tokens decoded at each length.
-        rounds: of all, after a trial of the shorter contexts.
-        starts: of each engine, warm and cold each.
-        threads: of each engine.
-        options: of ours, such as numerics.
-        growth: total lengths in tokens to fit the cost of context over; empty for none.
-        batches: sequences, and tokens of one sequence, that a call gets; empty for none.
+        new_tokens: tokens to decode at each length.
+        rounds: rounds of all measurements, after a trial of the shorter contexts.
+        starts: starts of each engine, both warm and cold.
+        threads: threads of each engine.
+        options: options of ort_aie_ep, such as numerics.
+        growth: total lengths in tokens for fitting the cost of context; empty to skip it.
+        batches: sequences, and tokens of one sequence, in a call; empty to skip it.
     """
 
     decode: tuple[int, ...]
@@ -56,20 +56,20 @@ class Plan:
 
     @property
     def capacity(self) -> int:
-        """Tokens that a cache must hold."""
+        """Tokens that a cache must have room for."""
         return max(FIRST_PROMPT, *self.lengths) + self.new_tokens
 
     @property
     def trial(self) -> tuple[int, ...]:
-        """Contexts that are tried first: it touches pages, fills caches and shows what fails."""
+        """Contexts to try first. This touches pages, fills caches and shows failures."""
         return tuple(n for n in self.lengths if n <= TRIAL_TOKENS) or self.lengths[:1]
 
     @property
     def pilot(self) -> int:
-        """Rounds that count before slow ways are left out."""
+        """Rounds that count before slow engines are left out."""
         return min(PILOT_ROUNDS, self.rounds)
 
     def growth_within(self, context: int) -> tuple[int, ...]:
-        """Of the lengths to fit over, those that a model has room for; none if they fit no line."""
+        """The lengths for the fit that a model has room for; none if too few for a line."""
         lengths = tuple(n for n in self.growth if n <= context)
         return lengths if len(lengths) > 1 else ()

@@ -12,7 +12,7 @@ from ort_aie_ep.tools.bench.peers.report import PeersReport
 
 
 def check_plot() -> None:
-    """Before a long measurement.
+    """Checks, before a long measurement, that a plot can be made.
 
     Raises:
         AieError: matplotlib is not installed.
@@ -54,7 +54,7 @@ def plot(report: PeersReport, path: Path, title: str) -> None:
         axes.set_ylim(bottom=0)
         axes.set(title=phase, xlabel="context, tokens", ylabel="tokens per second")
         axes.grid(alpha=0.3)
-    # Beside the axes: within, it would hide points.
+    # Beside the axes, because inside it would hide points.
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center")
     figure.suptitle(title, fontsize="small")
     figure.savefig(path, dpi=150)

@@ -1,4 +1,4 @@
-"""One engine in a process of its own, and how to talk to it."""
+"""An engine in its own process, and how to communicate with it."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.tools.bench.peers.engine import Model, Settings
 
 FIRST_PROMPT = 64
-"""Tokens of the prompt that a process answers first."""
+"""Tokens of the first prompt that a process answers."""
 
 LIMIT_SECONDS = 300.0
-"""For an answer: the slowest one, a long prompt on a slow peer, takes a tenth of it."""
+"""Seconds for an answer; the slowest one, a long prompt on a slow peer, takes a tenth of it."""
 
-# Threads of the engine that has just answered may spin on for a while.
+# Threads of the engine that has just answered may keep spinning for a while.
 _SETTLE_SECONDS = 0.1
-# For a process whose pipe is closed to be gone.
+# Time for a process to end after its pipe is closed.
 _END_SECONDS = 10
 
 
 class EngineError(AieError):
-    """An engine cannot go on.
+    """An engine cannot continue.
 
     Attributes:
-        reason: what it did, in one line: it stands after the engine's name.
+        reason: what it did, in one line that continues the engine's name.
     """
 
     def __init__(self, name: str, reason: str) -> None:
@@ -41,7 +41,7 @@ class EngineError(AieError):
 
 
 class Progress(Protocol):
-    """What a long measurement tells of itself."""
+    """Reports of a long measurement on its progress."""
 
     def total(self, steps: int) -> None:
         """Says how many steps there will be."""
@@ -58,12 +58,12 @@ class Progress(Protocol):
 
 @dataclass(frozen=True)
 class Setup:
-    """What every process of a run is given.
+    """The input of every process of a run.
 
     Attributes:
-        models: by engine's name, ours first.
-        settings: of each of them.
-        vocabulary: prompts are random tokens below it.
+        models: models by engine's name, ort_aie_ep first.
+        settings: settings of each engine.
+        vocabulary: prompts are random tokens below this number.
         without: by engine's name, the feature that it is opened without.
     """
 
@@ -77,18 +77,18 @@ class Worker:
     """A process with one engine.
 
     Attributes:
-        name: the engine's.
+        name: the engine's name.
         limit: seconds that it has for an answer.
     """
 
     def __init__(self, name: str, limit: float = LIMIT_SECONDS) -> None:
         self.name = name
         self.limit = limit
-        # What the engine's libraries print, for the message of a failure; __exit__ closes it.
+        # The output of the engine's libraries, for the message of a failure; __exit__ closes it.
         self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
         self._started = time.perf_counter()
         self._process = subprocess.Popen(
-            # -P: a checkout in the working directory is not the installed package.
+            # -P: do not import a checkout in the working directory instead of the package.
             [sys.executable, "-P", "-m", "ort_aie_ep.tools.bench.peers.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -115,14 +115,14 @@ class Worker:
             self._log.close()
 
     def seconds(self) -> float:
-        """Since the process was started."""
+        """Seconds since the process was started."""
         return time.perf_counter() - self._started
 
     def open(self, setup: Setup) -> dict[str, Any]:
         """Opens the engine's model: {"load_seconds": float, "settings": {name: value}}.
 
         Raises:
-            EngineError: as `ask`; the process has ended then.
+            EngineError: as for `ask`; the process has then ended.
         """
         model = setup.models[self.name]
         settings = replace(setup.settings, without=setup.without.get(self.name, ""))
@@ -141,15 +141,15 @@ class Worker:
         """Prefills and decodes: {"prefill_seconds", "decode_seconds", "memory"}.
 
         Raises:
-            EngineError: as `ask`.
+            EngineError: as for `ask`.
         """
         return self.ask(length=length, new_tokens=new_tokens)
 
     def decode_at(self, total: int, count: int) -> float:
-        """Seconds for a token at a total length, prompt not prefilled: the mean of `count`.
+        """Seconds for a token at a total length without prefilling a prompt: the mean of `count`.
 
         Raises:
-            EngineError: as `ask`.
+            EngineError: as for `ask`.
         """
         return float(self.ask(total=total, count=count)["decode_seconds"]) / count
 
@@ -157,7 +157,7 @@ class Worker:
         """Seconds for a call, the mean of `count`; see `Batching`.
 
         Raises:
-            EngineError: as `ask`.
+            EngineError: as for `ask`.
         """
         answer = self.ask(batch_at=length, sequences=sequences, tokens=tokens, count=count)
         return float(answer["batch_seconds"]) / count
@@ -176,7 +176,7 @@ class Worker:
             stdin.flush()
         except BrokenPipeError:
             raise self._ended() from None
-        # An answer is one line, so that nothing of the next one is ever buffered.
+        # An answer is one line, so that no part of the next one is ever buffered.
         if not select.select([stdout], [], [], self.limit)[0]:
             self._process.kill()
             raise EngineError(self.name, f"did not answer within {self.limit:.0f} s")
@@ -190,21 +190,21 @@ class Worker:
         return answer
 
     def _ended(self) -> EngineError:
-        """How the process ended, and the last thing it said."""
+        """How the process ended, and the last line it printed."""
         try:
             code = self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
-            return EngineError(self.name, "closed its answers without ending")
+            return EngineError(self.name, "closed its output without ending")
         how = f"exit code {code}" if code >= 0 else f"signal {-code} ({signal.Signals(-code).name})"
         self._log.seek(0)
         lines = (line.strip() for line in self._log.read().splitlines())
-        words = [line for line in lines if any(map(str.isalpha, line))]  # no bars of dots
+        words = [line for line in lines if any(map(str.isalpha, line))]  # skips bars of dots
         last = words[-1] if words else "it printed nothing"
         return EngineError(self.name, f"ended with {how}: {_one_line(last)}")
 
 
 def _one_line(text: str, most: int = 300) -> str:
-    """As one line of a table, not too long for it."""
+    """The text as one line that fits in a table."""
     line = " ".join(text.split())
     return line if len(line) <= most else f"{line[:most]} ..."
 

@@ -1,4 +1,4 @@
-"""What the measurements say: medians with bounds, ratios, goals, and all of it as a JSON file."""
+"""The results of the measurements: medians with bounds, ratios, goals, all also as a JSON file."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class PeersReport:
     """Speeds, starts, ratios, goals, and the measurements they come from.
 
     Attributes:
-        bandwidth: by engine, at the shortest decoded context; empty where nothing was decoded.
-        fit: of what context costs, None where that was not measured.
-        goals: each with what was measured.
+        bandwidth: by engine, at the shortest decoded context; empty if nothing was decoded.
+        fit: the fit of the cost of context; None if it was not measured.
+        goals: each goal with its measurement.
         results: rounds, settings, memory.
     """
 
@@ -38,7 +38,7 @@ class PeersReport:
 
     @property
     def columns(self) -> list[tuple[str, int]]:
-        """(phase, length), ascending within a phase."""
+        """(phase, length), sorted by length within a phase."""
         found = {(c.phase, c.length) for c in self.cells}
         return sorted(found, key=lambda c: (PHASES.index(c[0]), c[1]))
 
@@ -61,5 +61,5 @@ def report(results: Results) -> PeersReport:
 
 
 def write_json(report: PeersReport, path: Path, settings: Mapping[str, Any]) -> None:
-    """Everything, each round's numbers too, and the `settings` of the run."""
+    """Writes everything, including each round's numbers and the `settings` of the run."""
     write_file(path, asdict(report) | dict(settings))

@@ -1,4 +1,4 @@
-"""What was measured, as numbers of each round."""
+"""The measurements, as numbers of each round."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ort_aie_ep.tools.bench.peers.growth import Growth
 from ort_aie_ep.tools.bench.peers.starts import Starts
 
 Speeds = dict[str, dict[int, list[float]]]
-"""Tokens per second of each round, by phase (decode, prefill) and context in tokens."""
+"""Tokens per second in each round, by phase (decode, prefill) and context in tokens."""
 
 
 @dataclass(frozen=True)
@@ -19,14 +19,15 @@ class Measured:
 
     Attributes:
         engine: its name.
-        settings: by its own account.
-        bits: mean bits of a weight, scales included.
-        weight_bytes: read for each decoded token.
-        file_bytes: of the files that hold weights.
-        starts: from the start of a process to its first token; None where not measured.
-        memory: bytes at the end of the rounds: `peak` (VmHWM, mapped files included), of which
-            there are `anonymous` and `files` at that time; 0 where unknown.
-        speeds: of each round, or of the pilot alone where another way was clearly faster.
+        settings: the settings that it reports.
+        bits: mean bits of a weight, including scales.
+        weight_bytes: bytes read for each decoded token.
+        file_bytes: size of the files that hold weights.
+        starts: from the start of a process to its first token; None if not measured.
+        memory: bytes at the end of the rounds: `peak` (VmHWM, including mapped files), and the
+            `anonymous` and `files` parts of it at that time; 0 if unknown.
+        speeds: speeds of each round, or only of the pilot if another engine of the same library was
+            clearly faster.
     """
 
     engine: str
@@ -41,20 +42,21 @@ class Measured:
 
 @dataclass(frozen=True)
 class Results:
-    """All engines, ours first.
+    """All engines, ort_aie_ep first.
 
     Attributes:
         measured: engines that ran to the end.
-        left_out: by engine's name, why it did not, and where it can be had how to get it.
+        left_out: by engine's name, why it did not run, and how to get it if it is available.
         probes: bytes per second that a read of memory reached in each round, right after the
             shortest decoded context.
-        cache_bytes: of keys and values of `capacity` tokens in float16.
+        cache_bytes: bytes of keys and values for `capacity` tokens in float16.
         capacity: tokens that the engines had to make room for.
-        growth: of ours, or None where it was not measured.
-        batches: of engines that take several rows in a call, or None where not measured.
-        demonstration: a token of the demonstration model, ours and ONNX Runtime's, or None.
-        amx: whether the CPU has it: what prompts should reach depends on that.
-        unfinished: what is still to come, "" at the end.
+        growth: the growth of ort_aie_ep, or None if it was not measured.
+        batches: for engines that take several rows in a call, or None if not measured.
+        demonstration: a token of the demonstration model, with ort_aie_ep and with ONNX Runtime, or
+            None.
+        amx: whether the CPU has AMX; the goal for prompts depends on it.
+        unfinished: the parts still to come, "" at the end.
     """
 
     measured: tuple[Measured, ...]
@@ -70,5 +72,5 @@ class Results:
 
     @property
     def rounds(self) -> int:
-        """Of all engines and contexts that were not left out after the pilot."""
+        """Rounds of all engines and contexts that were not left out after the pilot."""
         return len(self.probes)

@@ -1,4 +1,4 @@
-"""Speeds: a trial of the shorter contexts, then rounds of all."""
+"""Speeds: a trial of the shorter contexts, then rounds of all contexts."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from ort_aie_ep.tools.bench.peers.process import EngineError, Worker, settle
 from ort_aie_ep.tools.bench.peers.results import Speeds
 from ort_aie_ep.tools.bench.peers.team import Team
 
-# A prompt's token at a long context in those at a short one, for the time that all will take.
+# Cost of a prompt's token at a long context relative to a short one, to estimate the total time.
 _SLOWER = 1.3
 
 
 @dataclass
 class Opened:
-    """A worker whose engine is open, and what was measured of it so far.
+    """A worker whose engine is open, and its measurements so far.
 
     Attributes:
-        worker: it.
-        settings: by the engine's own account.
+        worker: the worker.
+        settings: the settings that the engine reports.
         open_seconds: from the start of its process until it was open.
-        memory: at the end of the last measurement.
-        speeds: of rounds that count.
-        seconds: of the last prompt and of its decoding, by context.
+        memory: memory at the end of the last measurement.
+        speeds: speeds of the rounds that count.
+        seconds: seconds of the last prompt and of its decoding, by context.
     """
 
     worker: Worker
@@ -46,7 +46,7 @@ class Rounds:
 
     Attributes:
         opened: by engine's name.
-        probes: bytes per second that a read of memory reached, of each round that counts.
+        probes: bytes per second that a read of memory reached in each round that counts.
     """
 
     def __init__(self, plan: Plan, team: Team, course: Course) -> None:
@@ -55,10 +55,10 @@ class Rounds:
         self._plan, self._team, self._course = plan, team, course
 
     def run(self, round_done: Callable[[str], None]) -> None:
-        """All of them; `round_done` is called with a round's name after each that counts.
+        """Runs all rounds; calls `round_done` with a round's name after each one that counts.
 
         Raises:
-            EngineError: ours fails.
+            EngineError: ort_aie_ep fails.
         """
         plan, names = self._plan, self._team.names
         runs = len(plan.trial) + plan.rounds * len(plan.lengths)
@@ -77,7 +77,7 @@ class Rounds:
             self._count(stack, round_done)
 
     def _count(self, stack: ExitStack, round_done: Callable[[str], None]) -> None:
-        """The rounds that count."""
+        """Runs the rounds that count."""
         plan, course = self._plan, self._course
         chosen = {length: self._team.names for length in plan.lengths}
         probe = ReadProbe(plan.threads)
@@ -87,8 +87,8 @@ class Rounds:
                 for name in [name for name in names if name not in self._team.left_out]:
                     self._run(name, length, stack, first=turn == 1)
                     course.step(f"round {turn}, context {length}: {name}")
-                # A virtual machine's share of the memory changes by the minute: what is compared
-                # with the probe is measured beside it.
+                # A virtual machine's share of the memory bandwidth changes by the minute, so the
+                # probe is measured next to the speeds it is compared with.
                 if length == min(plan.decode, default=min(plan.lengths)):
                     settle()
                     bandwidth = probe.measure()
@@ -115,8 +115,8 @@ class Rounds:
     ) -> None:
         """One measurement.
 
-        In the trial and in the `first` round, an engine that fails may be tried once more without
-        a feature; what was measured with it does not count.
+        In the trial and in the `first` round, an engine that fails may be retried once without a
+        feature; measurements with that feature then do not count.
         """
         lengths = [n for n in self._plan.lengths if n <= length] if counts else [length]
 
@@ -132,7 +132,7 @@ class Rounds:
             else:
                 self._retrying(name, lambda: self._record(name, length, counts), again)
         if name in self._team.left_out:
-            # An engine that failed may still hold its model in memory, or have busy threads.
+            # A failed engine may still have its model in memory, or busy threads.
             self.opened[name].worker.close()
 
     def _retrying(self, name: str, work: Callable[[], None], again: Callable[[], None]) -> None:
@@ -158,7 +158,7 @@ class Rounds:
             engine.speeds[PREFILL].setdefault(length, []).append(length / prefill)
 
     def _choose(self) -> dict[int, list[str]]:
-        """By context, who goes on after the pilot."""
+        """By context, the engines that continue after the pilot."""
         speeds = {name: self.opened[name].speeds for name in self._team.names}
         chosen = {length: fastest(speeds, length) for length in self._plan.lengths}
         for length, names in chosen.items():
@@ -170,7 +170,7 @@ class Rounds:
         return chosen
 
     def _round_seconds(self, chosen: Mapping[int, list[str]] | None = None) -> float:
-        """What a round takes, by what was measured last: contexts not yet tried by the longest."""
+        """Time for a round, from the last measurements; untried contexts use the longest one's."""
         whole = 0.0
         for name in self._team.names:
             seconds = self.opened[name].seconds
@@ -185,7 +185,7 @@ class Rounds:
         return whole
 
     def _rest_seconds(self) -> float:
-        """What comes after the rounds takes, by what was measured last."""
+        """Time for the parts after the rounds, from the last measurements."""
         names = self._team.names
         token = {}
         for name in names:
@@ -196,7 +196,7 @@ class Rounds:
 
 
 def fastest(speeds: Mapping[str, Speeds], length: int) -> list[str]:
-    """Engines to go on with at a context: ours, and of each peer its fastest way in any phase."""
+    """Engines to continue with at a context: ort_aie_ep, and each peer's fastest in any phase."""
     best: dict[tuple[str, str], float] = {}
     for name, phases in speeds.items():
         for phase in phases:

@@ -1,10 +1,10 @@
-"""Measuring engines in turns: speeds in rounds, several rows, starts, the growth with context.
+"""Measures engines in interleaved rounds: speeds, several rows, starts, the growth with context.
 
-A round is every measurement of every engine once (A B C D at one context, A B C D at the next), so
-that whatever else the machine does meets all of them. Only one engine works at a time. Before the
-rounds a trial of the shorter contexts shows what fails, and how long all will take. After the first
-rounds, the pilot, of a library that has several ways to run the model those clearly slower at a
-context are left out of that context.
+A round has every measurement of every engine once (A B C D at one context, A B C D at the next), so
+that other load on the machine affects all of them. Only one engine works at a time. Before the
+rounds, a trial of the shorter contexts shows what fails, and how long the run will take. The first
+rounds are the pilot. If a library has several engines, those clearly slower at a context in the
+pilot are then left out of that context.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from ort_aie_ep.tools.bench.peers.team import Team, written
 from ort_aie_ep.tools.bench.peers.weights import LlamaWeights
 
 Demonstrate = Callable[[], Comparison | None]
-"""Measures a token of the demonstration model, where there is one."""
+"""Measures a token of the demonstration model, if there is one."""
 
 Partial = Callable[[Results], None]
-"""Called with what there is so far, after each round and each part."""
+"""Called with the results so far, after each round and each part."""
 
 
 def available(names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -46,14 +46,14 @@ def available(names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def open_source(model: Path, scratch: Path) -> Source:
-    """What all engines' models are made from.
+    """Opens the source of all engines' models.
 
     Raises:
-        AieError: the folder is compiled, or holds a model that the peers cannot be given.
+        AieError: the folder is compiled, or holds a model that the peers cannot run.
     """
     found = inspect(model)
     if found.compiled:
-        raise AieError(f"{model} is compiled; the peers need the model that it was made from")
+        raise AieError(f"{model} is compiled; the peers need its source: pass that")
     return Source(found.folder, LlamaWeights(found.folder), scratch)
 
 
@@ -67,12 +67,12 @@ def measure(
     amx: bool = False,
     demonstrate: Demonstrate | None = None,
 ) -> Results:
-    """Makes every engine's model and measures rounds, several rows, starts, and growth.
+    """Makes every engine's model, and measures rounds, several rows, starts and growth.
 
-    `amx` is whether the CPU has it.
+    `amx` is whether the CPU has AMX.
 
     Raises:
-        AieError: the plan exceeds the model's context, or our engine fails.
+        AieError: the plan exceeds the model's context, or ort_aie_ep fails.
     """
     context = source.weights.sizes.context
     if plan.capacity > context:
@@ -91,13 +91,13 @@ def measure(
         progress.note(f"{name} {reason}")
     course = Course(plan, context, progress)
     models = _models(source, ready, left_out, course)
-    # What this process has mapped stays in memory when it should not, for cold starts.
+    # Files that this process has mapped would stay in memory, which cold starts must avoid.
     source.weights.release()
     settings = Settings(plan.threads, plan.capacity, plan.options)
     team = Team(Setup(models, settings, source.weights.sizes.vocabulary), left_out, progress)
     rounds = Rounds(plan, team, course)
     found = _Found(source, plan, team, rounds, amx)
-    rounds.run(lambda done: partial(found.results(f"{done}, nothing of what comes after")))
+    rounds.run(lambda done: partial(found.results(f"{done}, and none of the later parts")))
     if plan.batches:
         course.expect(0, team.names)
         found.batches = batches.measure(source, team, plan.batches, plan.rounds, course)
@@ -119,7 +119,7 @@ def measure(
 def _models(
     source: Source, names: Sequence[str], left_out: dict[str, str], course: Course
 ) -> dict[str, Model]:
-    """Of each engine; a peer whose model cannot be written is left out."""
+    """Writes each engine's model; a peer whose model cannot be written is left out."""
     models = {}
     course.total(len(names))
     for name in names:
@@ -134,7 +134,7 @@ def _models(
 
 @dataclass
 class _Found:
-    """What there is so far."""
+    """The results so far."""
 
     source: Source
     plan: Plan
@@ -147,7 +147,7 @@ class _Found:
     demonstration: Comparison | None = None
 
     def results(self, unfinished: str) -> Results:
-        """Of the engines that have not failed; `unfinished` is what is still to come."""
+        """Results of the engines that have not failed; `unfinished` is what is still to come."""
         models = self.team.setup.models
         measured = tuple(
             Measured(

@@ -14,7 +14,7 @@ from ort_aie_ep.tools.bench.peers.starts import COLD, STATES, STAYED
 from ort_aie_ep.tools.bench.peers.statistics import RESAMPLES, Interval, median
 
 MET = {True: "met", False: "gap", None: "not measured"}
-"""What a goal came to, in a word."""
+"""The outcome of a goal, in a word or two."""
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,11 @@ class Sheet:
     """A table.
 
     Attributes:
-        title: of it.
-        header: of the columns.
+        title: the table's title.
+        header: headings of the columns.
         rows: cells as text, as many as the header has.
-        numbers: whether all columns but the first hold numbers.
-        note: below it.
+        numbers: whether all columns except the first hold numbers.
+        note: the text below it.
     """
 
     title: str
@@ -37,7 +37,7 @@ class Sheet:
 
 
 def sheets(report: PeersReport) -> list[Sheet]:
-    """Those that have rows: speeds first, the engines' settings last."""
+    """The tables that have rows: speeds first, the engines' settings last."""
     made = (_speeds, _batches, _starts, _memory, _growth, _demonstration, _goals, _engines)
     return [sheet for make in made if (sheet := make(report)).rows]
 
@@ -79,7 +79,7 @@ def _batches(report: PeersReport) -> Sheet:
 
 
 def batches_sheet(measured: Batches) -> Sheet:
-    """What several rows in a call cost."""
+    """The cost of several rows in a call."""
     shapes = [shape for found in measured.seconds.values() for shape in found.values()]
     sizes = sorted({n for shape in shapes for n in shape if n > 1})
     rows = []

@@ -1,9 +1,9 @@
 """From the start of a process to its first token, with a model's files in the page cache or not.
 
 Every start is a fresh process with an engine: Python, the engine's packages, the model, a prompt of
-64 tokens. Cold means that the model's files are not in this kernel's page cache; Python's and the
-packages' own files stay warm, and so does whatever caches lie below the kernel, such as a disk's or
-a hypervisor's. Nothing else may have the files open meanwhile: mapped pages cannot be dropped.
+64 tokens. Cold means that the model's files are not in this kernel's page cache. Python's and the
+packages' own files stay warm, and so do caches below the kernel, such as a disk's or a
+hypervisor's. Nothing else may have the files open at that time: mapped pages cannot be dropped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Starts:
     """One engine's starts.
 
     Attributes:
-        load_seconds: by state, from the file to a ready session, imports done; of each start.
+        load_seconds: by state, for each start, from the file to a ready session, after imports.
         first_token_seconds: by state, from the start of the process to the answer to a prompt of
             `FIRST_PROMPT` tokens.
         kept: the largest share of the files' bytes that was in memory before a cold start.
@@ -43,10 +43,10 @@ def steps(engines: int, turns: int) -> int:
 
 
 def measure(team: Team, turns: int, progress: Progress) -> dict[str, Starts]:
-    """Starts of all engines in turns, after one each that is not counted; by engine's name.
+    """Starts all engines alternately, after one start each that is not counted; by engine's name.
 
     Raises:
-        EngineError: ours fails.
+        EngineError: ort_aie_ep fails.
     """
     models = team.setup.models
     files = {name: page_cache.files_of(models[name].path) for name in team.names}
@@ -55,7 +55,7 @@ def measure(team: Team, turns: int, progress: Progress) -> dict[str, Starts]:
     kept = dict.fromkeys(files, 0.0)
     failed: set[str] = set()
     for turn in range(turns + 1):
-        # The first one reads the packages' files and compiles Python's.
+        # The first start reads the packages' files and compiles Python's.
         for state in STATES if turn else (WARM,):
             for name in files:
                 if name in failed:

@@ -20,7 +20,7 @@ class Interval:
 
 
 def median(values: Sequence[float]) -> Interval:
-    """Of one number from each round."""
+    """The median of one number from each round."""
     rounds = np.asarray(values, np.float64)
     picks = np.random.default_rng(0).integers(0, len(rounds), (RESAMPLES, len(rounds)))
     low, high = np.percentile(np.median(rounds[picks], axis=1), (2.5, 97.5))
@@ -28,5 +28,5 @@ def median(values: Sequence[float]) -> Interval:
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
-    """Of ours / theirs, each taken within a round, so that what slows a round slows both."""
+    """The median of ours / theirs within each round, so that whatever slows a round slows both."""
     return median([a / b for a, b in zip(ours, theirs, strict=True)])

@@ -1,4 +1,4 @@
-"""The engines of a run: one that fails is left out with its reason, and the others go on."""
+"""The engines of a run: one that fails is left out with its reason, and the others continue."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ort_aie_ep.tools.bench.peers.process import EngineError, Progress, Setup
 
 
 class Team:
-    """Who still takes part.
+    """The engines that still take part.
 
     Attributes:
-        setup: what their processes are given.
-        left_out: by engine's name, why it takes no part.
+        setup: the input of their processes.
+        left_out: by engine's name, why it does not take part.
         retried: by engine's name, what it runs without, and why.
-        partly: by engine's name, what it failed in, where the rest of its numbers stands.
+        partly: by engine's name, where it failed, if the rest of its numbers is valid.
     """
 
     def __init__(self, setup: Setup, left_out: dict[str, str], progress: Progress) -> None:
@@ -29,7 +29,7 @@ class Team:
 
     @property
     def names(self) -> list[str]:
-        """Of those that have not failed, ours first."""
+        """Names of the engines that have not failed, ort_aie_ep first."""
         return [name for name in self.setup.models if name not in self.left_out]
 
     @contextmanager
@@ -37,7 +37,7 @@ class Team:
         """A block whose failure leaves the engine out, or without this part of its numbers.
 
         Raises:
-            EngineError: the engine is ours: there is nothing to compare without it.
+            EngineError: ort_aie_ep fails: without it, there is nothing to compare.
         """
         try:
             yield
@@ -49,7 +49,7 @@ class Team:
             self._progress.note(f"{name} {excuses[name]}; the others go on")
 
     def retry(self, name: str, error: EngineError) -> bool:
-        """Whether the engine has a feature that may be at fault; it is without it from now on."""
+        """Whether the engine has a feature that may be at fault; if so, it now runs without it."""
         without = kind(name).without
         if not without or name in self.retried:
             return False
@@ -63,8 +63,8 @@ def written(name: str, make: Callable[[Source], Model], source: Source) -> Model
     """A model for an engine.
 
     Raises:
-        EngineError: a peer's library fails, in whichever way.
-        Exception: ours does, as it is.
+        EngineError: a peer's library fails, in any way.
+        Exception: ort_aie_ep fails; its exception is passed on.
     """
     try:
         return make(source)

@@ -1,6 +1,6 @@
-"""A Llama's int4 weights as codes and scales, out of the ONNX folder that the model builder wrote.
+"""A Llama's int4 weights as codes and scales, from the ONNX folder that the model builder wrote.
 
-One layer at a time is in memory: tensors are mapped, and slices of them are views.
+Only one layer at a time is in memory: tensors are mapped, and slices of them are views.
 """
 
 from __future__ import annotations
@@ -78,11 +78,11 @@ class LlamaLayer:
 
 @dataclass(frozen=True)
 class LlamaSizes:
-    """What a Llama's graph depends on.
+    """The sizes that a Llama's graph depends on.
 
     Attributes:
-        inverse_frequencies: (head size / 2,) float64 radians a position; any scaling included.
-        epsilon: of the RMS norms.
+        inverse_frequencies: (head size / 2,) float64 radians a position, including any scaling.
+        epsilon: epsilon of the RMS norms.
     """
 
     hidden: int
@@ -97,7 +97,7 @@ class LlamaSizes:
     inverse_frequencies: npt.NDArray[np.float64]
 
     def describe(self) -> str:
-        """In words."""
+        """The sizes in words."""
         return (
             f"{self.layers} layers of {self.hidden}, FFN {self.ffn}, {self.heads} heads of "
             f"{self.head_size} on {self.kv_heads}, vocabulary {self.vocabulary}"
@@ -108,14 +108,14 @@ class LlamaWeights:
     """The source of every peer's model file.
 
     Attributes:
-        sizes: what the graph depends on.
+        sizes: the sizes that the graph depends on.
     """
 
     def __init__(self, folder: ModelFolder) -> None:
         """Reads the graph; weights stay on disk.
 
         Raises:
-            AieError: no Llama as onnxruntime-genai's builder writes it in symmetric int4, block 32.
+            AieError: it is not a Llama in symmetric int4, block 32, by onnxruntime-genai's builder.
         """
         self._model = load_model(folder.model)
         self._name = str(folder.model)
@@ -167,7 +167,7 @@ class LlamaWeights:
         return self._matrix(-1, "lm_head")
 
     def embedding(self) -> Floats | None:
-        """(vocabulary, hidden) float32, or None where the lm_head's rows are the embedding."""
+        """(vocabulary, hidden) float32, or None if the lm_head's rows are the embedding."""
         node = self._embedding_node
         return None if node.op_type == "GatherBlockQuantized" else self._tensor(node, 0)
 
@@ -185,17 +185,17 @@ class LlamaWeights:
         return 4 + scales.itemsize * 8 / BLOCK
 
     def product_elements(self) -> int:
-        """Weights that a decoded token multiplies with: all matrices, the lm_head once."""
+        """Number of weights that multiply a decoded token: all matrices, the lm_head once."""
         nodes = self._products.values()
         return sum(int(_number(n, "N")) * int(_number(n, "K")) for n in nodes)
 
     def cache_bytes(self, tokens: int) -> int:
-        """Keys and values of so many tokens in float16."""
+        """Bytes of the keys and values of `tokens` tokens in float16."""
         sizes = self.sizes
         return tokens * sizes.layers * 2 * sizes.kv_heads * sizes.head_size * 2
 
     def release(self) -> None:
-        """Unmaps the files; what is asked for later maps them anew."""
+        """Unmaps the files; later reads map them again."""
         for value in self._model.graph.initializers.values():
             if isinstance(value.const_value, ir.ExternalTensor):
                 value.const_value.release()
@@ -210,7 +210,7 @@ class LlamaWeights:
         node = self._products.get((layer, part))
         if node is None:
             where = part if layer < 0 else f"{part} of layer {layer}"
-            raise self._refusal(f"there is no MatMulNBits for {where}")
+            raise self._refusal(f"it has no MatMulNBits for {where}")
         bits, block = _number(node, "bits", 4), _number(node, "block_size")
         n, k = int(_number(node, "N")), int(_number(node, "K"))
         if bits != 4 or block != BLOCK or k % BLOCK:
@@ -229,16 +229,16 @@ class LlamaWeights:
     def _tensor(self, node: ir.Node, index: int) -> npt.NDArray[Any]:
         value = node.inputs[index]
         if value is None or value.const_value is None:
-            raise self._refusal(f"input {index} of {node.name} is no constant")
+            raise self._refusal(f"input {index} of {node.name} is not a constant")
         return np.asarray(value.const_value.numpy())
 
     def _sizes(self, attention: list[ir.Node], config: dict[str, Any]) -> LlamaSizes:
         first = attention[0]
         if first.inputs[1] is not None or not _number(first, "do_rotary", 0):
-            raise self._refusal(f"{first.name} has separate keys or rotates none")
+            raise self._refusal(f"{first.name} has separate keys or does not rotate them")
         gate, head = self._products.get((0, "gate_proj")), self._products.get((-1, "lm_head"))
         if gate is None or head is None:
-            raise self._refusal("there is no MatMulNBits for gate_proj or lm_head")
+            raise self._refusal("it has no MatMulNBits for gate_proj or lm_head")
         fields = Field(config, GENAI_CONFIG)
         head_size = fields.field("model", "decoder", "head_size").integer(1)
         context = fields.field("model", "context_length").integer(1)

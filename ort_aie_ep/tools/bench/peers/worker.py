@@ -1,8 +1,8 @@
-"""One engine in a process of its own: requests in on stdin, answers out on stdout, a line each.
+"""One engine in its own process: requests come on stdin, answers go to stdout, a line each.
 
-Started by `process.py` as `python -m ort_aie_ep.tools.bench.peers.worker`. The first request says
-what to open; every further one is a context length to prefill and a number of tokens to decode from
-there, a total length to decode at without, or a batch. What libraries print goes to stderr.
+`process.py` starts it as `python -m ort_aie_ep.tools.bench.peers.worker`. The first request says
+what to open. Each further one is a context length to prefill and a number of tokens to decode from
+there, a total length to decode at without a prefill, or a batch. Libraries' output goes to stderr.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> None:
                 answer = _batch(engine, request)
             else:
                 answer = _measure(engine, tokens, request["length"], request["new_tokens"])
-        except Exception as error:  # every engine has kinds of its own
+        except Exception as error:  # every engine has its own exceptions
             answer = {"error": f"{type(error).__name__}: {error}"}
         answers.write(json.dumps(answer) + "\n")
 
@@ -61,7 +61,7 @@ def _open(request: dict[str, Any]) -> tuple[Engine, dict[str, Any]]:
 
 
 def _measure(engine: Engine, tokens: list[int], length: int, new_tokens: int) -> dict[str, Any]:
-    """Seconds of the prefill and of all decoded tokens together, and the memory so far."""
+    """Seconds of the prefill and of all decoded tokens together, and the memory used so far."""
     run = engine.run(tokens[:length], new_tokens)
     return {
         "prefill_seconds": run.prefill_seconds,
@@ -84,10 +84,10 @@ def _batch(engine: Engine, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def memory() -> dict[str, int]:
-    """Bytes of this process by the kernel's account; 0 where it says nothing.
+    """Bytes of this process as the kernel reports them; 0 if it does not.
 
-    `peak` is VmHWM, the most it ever had, mapped files included; `anonymous` and `files` are what
-    it has now.
+    `peak` is VmHWM, the highest value so far, including mapped files; `anonymous` and `files` are
+    the current values.
     """
     names = {"VmHWM": "peak", "RssAnon": "anonymous", "RssFile": "files"}
     sizes = dict.fromkeys(names.values(), 0)

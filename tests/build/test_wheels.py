@@ -1,0 +1,94 @@
+"""What `make wheels` builds with and for, and what it refuses (scripts/wheels)."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+SCRIPTS = Path(__file__).parents[2] / "scripts/wheels"
+pytestmark = pytest.mark.skipif(not SCRIPTS.is_dir(), reason="no scripts beside the tests")
+
+
+@pytest.fixture(scope="module")
+def scripts() -> Iterator[Path]:
+    sys.path.insert(0, str(SCRIPTS))
+    yield SCRIPTS
+    sys.path.remove(str(SCRIPTS))
+
+
+@pytest.fixture(scope="module")
+def manylinux(scripts: Path) -> ModuleType:
+    return importlib.import_module("manylinux")
+
+
+@pytest.fixture(scope="module")
+def wheels(scripts: Path) -> ModuleType:
+    return importlib.import_module("build_wheels")
+
+
+@pytest.fixture(scope="module")
+def symbols(manylinux: ModuleType) -> dict[str, Any]:
+    if shutil.which("g++") is None or shutil.which("readelf") is None:
+        pytest.skip("there is no g++ with readelf")
+    library = manylinux.run("g++", "-print-file-name=libstdc++.so").strip()
+    return manylinux.old_symbols(Path(library))
+
+
+def test_the_old_libstdcxx_has_no_symbol_of_a_newer_version(
+    symbols: dict[str, Any], manylinux: ModuleType
+) -> None:
+    assert len(symbols) > 3000
+    newer = [s for s in symbols.values() if s.version > manylinux.LIBSTDCXX[s.family]]
+    assert newer == []
+    assert "_ZNSt10filesystem6statusERKNS_7__cxx114pathE" not in symbols  # 3.4.26
+
+
+def test_a_symbol_of_several_versions_has_the_newest_that_is_old_enough(
+    symbols: dict[str, Any],
+) -> None:
+    wait = symbols["_ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE"]
+    assert wait.node == "GLIBCXX_3.4.11"  # and 3.4.30
+    assert symbols["_ZSt11__once_call"].type == "TLS"
+
+
+def test_a_compiler_that_is_not_there_is_named(manylinux: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(manylinux.CannotBuild, match="there is no no-such-g"):
+        manylinux.make_toolchain(tmp_path / "toolchain", "no-such-g++")
+
+
+def test_an_interpreter_that_is_not_there_is_named(wheels: ModuleType) -> None:
+    with pytest.raises(wheels.CannotBuild, match=r"no-such-python.*no such command"):
+        wheels.pythons(["no-such-python"])
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"ort_aie_ep/libort_aie_ep.so": b"AieExecutionProvider"}, "no .*libort_aie_xrt.so.*XRT's"),
+        (
+            {
+                "ort_aie_ep/libort_aie_ep.so": b"",
+                "ort_aie_ep/libort_aie_sim.so": b"",
+                "ort_aie_ep/libort_aie_xrt.so": b"",
+            },
+            "has no AieExecutionProvider.*older than 1.24",
+        ),
+    ],
+)
+def test_a_wheel_without_a_target_or_the_provider_is_refused(
+    wheels: ModuleType, tmp_path: Path, files: dict[str, bytes], message: str
+) -> None:
+    wheel = tmp_path / "ort_aie_ep-0.1.0-cp311-cp311-linux_x86_64.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    with pytest.raises(wheels.CannotBuild, match=message):
+        wheels.check_complete(wheel)
