@@ -39,7 +39,15 @@ def runtime_version() -> str:
     try:
         return metadata.version(RUNTIME)
     except metadata.PackageNotFoundError:
-        return ""
+        # Builds for a device have other names: onnxruntime-gpu has the module onnxruntime too.
+        names = metadata.packages_distributions().get(RUNTIME, ()) if _found(RUNTIME) else ()
+        return next(map(metadata.version, names), "")
+
+
+def _found(module: str) -> bool:
+    """Whether a module can be found; a folder without code, as uninstalling leaves, is not one."""
+    spec = find_spec(module)
+    return spec is not None and spec.origin is not None
 
 
 def require_tools(what: str) -> None:
@@ -57,7 +65,7 @@ def require(what: str, modules: Iterable[str], extra: str = "tools") -> None:
     Raises:
         MissingPackageError: with the packages that are missing, and how to install them.
     """
-    missing = [module for module in modules if find_spec(module) is None]
+    missing = [module for module in modules if not _found(module)]
     if missing == [RUNTIME]:
         raise MissingPackageError(
             f"{what} needs ONNX Runtime, which is not installed: {GET_RUNTIME}"

@@ -2,8 +2,8 @@
 
     REPO_URL=https://... python scripts/release_notes.py v0.1.0 > notes.md
 
-Fails unless the tag is "v" and the version in pyproject.toml, and CHANGELOG.md has a section for
-that version. The page of a release is not in the repository's folder, so links to files in it
+Fails unless the tag is "v" and the version in pyproject.toml, and CHANGELOG.md has a dated section
+for that version. The page of a release is not in the repository's folder, so links to files in it
 become links into the repository, at the tag.
 """
 
@@ -19,7 +19,7 @@ PROJECT = Path(__file__).parents[1]
 
 
 def release_notes(tag: str, repository: str, project: Path = PROJECT) -> str:
-    """The body of the section "## [VERSION]" of CHANGELOG.md.
+    """The body of the section "## [VERSION] - DATE" of CHANGELOG.md.
 
     `repository` is the repository's URL. ValueError if the tag or the section is wrong.
     """
@@ -30,13 +30,18 @@ def release_notes(tag: str, repository: str, project: Path = PROJECT) -> str:
         )
     changelog = (project / "CHANGELOG.md").read_text()
     section = re.search(
-        rf"^## \[{re.escape(version)}\][^\n]*\n(.*?)(?=^## |^\[[^\]\n]+\]: |\Z)",
+        rf"^## \[{re.escape(version)}\]([^\n]*)\n(.*?)(?=^## |^\[[^\]\n]+\]: |\Z)",
         changelog,
         re.M | re.S,
     )
-    if section is None or not section[1].strip():
+    if section is None or not section[2].strip():
         raise ValueError(f'CHANGELOG.md has no section "## [{version}]" with notes: write one')
-    return re.sub(r"\]\((?!\w+:|#)", f"]({repository}/blob/{tag}/", section[1].strip()) + "\n"
+    if not re.fullmatch(r" - \d{4}-\d\d-\d\d", section[1]):
+        raise ValueError(
+            f'the heading "## [{version}]{section[1]}" in CHANGELOG.md has no date: '
+            f'write "## [{version}] - YEAR-MONTH-DAY"'
+        )
+    return re.sub(r"\]\((?!\w+:|#)", f"]({repository}/blob/{tag}/", section[2].strip()) + "\n"
 
 
 def main() -> int:

@@ -193,6 +193,18 @@ def test_in_a_terminal_a_bar_that_disappears(tmp_path: Path) -> None:
     assert re.fullmatch(r"synth: 1.0 MB in 1.\d s, \d+ kB/s", plain.splitlines()[-1].strip())
 
 
+def test_colours_in_a_file_bring_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr(progress, "INTERVAL", 0.01)
+    file = io.StringIO()
+    with shown(Console(file=file), "compile", "bytes", "reading") as bar:
+        bar(1, 10, "a weight")
+        while "weight" not in file.getvalue():
+            time.sleep(0.01)
+    plain = re.sub(r"\x1b\[[\d;]*m", "", file.getvalue())
+    assert set(plain.splitlines()) <= {"compile: 0 s: reading", "compile: 1 of 10 bytes: a weight"}
+
+
 def test_a_command_in_a_terminal_keeps_stdout_clean(tmp_path: Path) -> None:
     command = Path(sys.executable).with_name("ort-aie")
     stdout, stderr = in_terminal(str(command), "synth", "tiny-llama", str(tmp_path / "m"))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import json
+import os
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,7 @@ from ort_aie_ep.cli import app
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.explain.explain import CPU_EP, GONE, HOST, NodeFate, explain
 from ort_aie_ep.explain.html.graph import DrawnGraph, DrawnNode, without_folded
+from ort_aie_ep.explain.html.groups import groups_of
 from ort_aie_ep.explain.html.layout import HEIGHT, SMALL_WIDTH, WIDTH, Layout, lay_out
 from ort_aie_ep.explain.html.page import page, write_page
 from ort_aie_ep.tools.synth import synth
@@ -191,6 +195,24 @@ def test_each_layer_of_many_is_a_piece_of_its_own(tmp_path: Path) -> None:
     assert len(drawings) == 1
 
 
+def test_a_layer_of_many_nodes_is_several_pieces() -> None:
+    """Each reads the node before it and a mask, so the edges alone pass a million rows by."""
+    fate = NodeFate("", "Relu", "", CPU_EP, "", 0, 0)
+    nodes = (
+        DrawnNode("mask", "input"),
+        *(DrawnNode(f"/layers.0/{n}", "Relu", fate=fate) for n in range(1500)),
+    )
+    edges = [(n, n + 1) for n in range(1, 1500)] + [(0, n) for n in range(1, 1501)]
+    groups = groups_of(DrawnGraph(nodes, tuple(sorted(edges))))
+    assert [n for group in groups for n in group.nodes] == list(range(1501))
+    assert max(len(group.nodes) for group in groups) <= 240
+    assert [group.title for group in groups[:2]] == [
+        "layers.0, part 1 of 7",
+        "layers.0, part 2 of 7",
+    ]
+    assert all(group.layer for group in groups)
+
+
 def test_a_node_says_in_which_body_it_is(tmp_path: Path) -> None:
     x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([None, 3]))
     which = ir.Value(name="which", type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
@@ -230,6 +252,18 @@ def test_the_page_fetches_nothing_and_a_name_in_the_model_stays_a_name(tmp_path:
     assert "<b>" not in text
     # The namespace of SVG's elements is not fetched.
     assert set(re.findall(r"\w+://[^\s\"']+", text)) == {"http://www.w3.org/2000/svg"}
+
+
+@pytest.mark.parametrize("name", [b"@GRAPH@", b"@TITLE@", b"not UTF-8: \xff"])
+def test_the_name_of_a_folder_stays_a_name(tmp_path: Path, name: bytes) -> None:
+    folder = tmp_path / os.fsdecode(name)
+    shutil.copytree(LLAMA, folder)
+    write_page(explain(folder / "model.onnx"), ["@TITLE@"], tmp_path / "graph.html")
+    text = (tmp_path / "graph.html").read_text()
+    title = html.unescape(re.findall("<title>(.*)</title>", text)[0])
+    assert title == f"{tmp_path}/{name.decode(errors='replace')}/model.onnx"
+    assert Page(text).graph["model"] == f"{folder}/model.onnx"
+    assert Page(text).graph["lines"] == ["@TITLE@"]
 
 
 def test_the_command_writes_the_page_beside_its_table(compiled: Path, tmp_path: Path) -> None:

@@ -175,7 +175,8 @@ def shown(console: Console, title: str, unit: str, what: str) -> Iterator[Bar]:
     """Shows a bar on `console`, or lines if it is not a terminal."""
     status = Status(title, unit, what)
     bar = Bar(console, status)
-    drawn = console.is_terminal and not console.is_dumb_terminal
+    # Not console.is_terminal: FORCE_COLOR asks for colours in a file, not for a bar.
+    drawn = console.file.isatty() and not console.is_dumb_terminal
     with _Drawn(console, status) if drawn else _lines(console, status):
         yield bar
     now = time.monotonic()

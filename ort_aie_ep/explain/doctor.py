@@ -13,11 +13,10 @@ import numpy.typing as npt
 import ort_aie_ep
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.explain.machine import XRT_TARGET, Finding, cpu_model, find_npu, npu_device
-from ort_aie_ep.requirements import GET_RUNTIME, RUNTIME
+from ort_aie_ep.requirements import GET_RUNTIME, RUNTIME, runtime_version
 from ort_aie_ep.runtime.core_library import xrt_library
 
 _PACKAGES = {
-    RUNTIME: GET_RUNTIME,
     "onnxruntime-genai": "optional, runs whole models: pip install onnxruntime-genai",
     "onnx-ir": "",
     "onnxscript": "",
@@ -49,9 +48,11 @@ class Diagnosis:
 
 def diagnose() -> Diagnosis:
     """Looks at everything; never raises because something is missing."""
+    version = runtime_version()
     software = [
         Finding("Python", platform.python_version()),
         Finding("ort_aie_ep", ort_aie_ep.__version__),
+        Finding(RUNTIME, version, "" if version else GET_RUNTIME),
         *(_package(name, remedy) for name, remedy in _PACKAGES.items()),
     ]
     host = [Finding("CPU", cpu_model())]

@@ -71,7 +71,7 @@ class Decoder:
             )
         except Unfit as reason:
             raise AieError(
-                f"{folder.model} is not a language model that this command can run: {reason}.  "
+                f"{folder.model} is not a language model that this command can run: {reason}. "
                 f"{other_ways(folder)}"
             ) from None
         self.vocabulary = self._interface.vocabulary

@@ -208,6 +208,32 @@ def test_doctor_finds_that_the_runtime_is_missing(tools: Environment) -> None:
     assert not report["working"]
 
 
+@pytest.mark.parametrize("call", ["compile", "session"])
+def test_what_uninstalling_leaves_of_a_runtime_is_not_one(
+    tools: Environment, call: str, tmp_path: Path
+) -> None:
+    (tmp_path / "onnxruntime" / "__pycache__").mkdir(parents=True)
+    done = tools.run(*CALLS[call], environment={"PYTHONPATH": str(tmp_path)})
+    assert done.stderr.endswith(f"ort_aie_ep.{call} needs {INSTALL_RUNTIME}\n")
+
+
+def test_a_runtime_of_another_distribution_is_found(tools: Environment, tmp_path: Path) -> None:
+    """Such as onnxruntime-gpu, which has the module onnxruntime."""
+    (tmp_path / "onnxruntime").symlink_to(Path(onnxruntime.__file__).parent)
+    information = tmp_path / "onnxruntime_gpu-1.99.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Name: onnxruntime-gpu\nVersion: 1.99.0\n")
+    (information / "RECORD").write_text("onnxruntime/__init__.py,,\n")
+    done = tools.run(
+        "-m", "ort_aie_ep", "doctor", "--json", environment={"PYTHONPATH": str(tmp_path)}
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    found = {finding["name"]: finding["found"] for finding in report["software"]}
+    assert found["onnxruntime"] == report["environment"]["onnxruntime"] == "1.99.0"
+    assert report["working"]
+
+
 # --- an ONNX Runtime and nothing else ---
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -80,11 +81,27 @@ def test_a_version_without_notes_is_refused(project: Path, changelog: str) -> No
     assert 'CHANGELOG.md has no section "## [1.2.0]"' in result.stderr
 
 
-def test_this_version_can_be_released() -> None:
-    version = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["version"]
-    result = subprocess.run(
-        [sys.executable, SCRIPT, f"v{version}"], env={"REPO_URL": "https://host.invalid/x/y"},
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+@pytest.mark.parametrize("heading", ["## [1.2.0] - unreleased", "## [1.2.0]"])
+def test_a_version_without_a_date_is_refused(project: Path, heading: str) -> None:
+    (project / "CHANGELOG.md").write_text(f"{heading}\n\n- A thing.\n")
+    result = notes(project, "v1.2.0")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == (
+        f'release_notes: the heading "{heading}" in CHANGELOG.md has no date: '
+        'write "## [1.2.0] - YEAR-MONTH-DAY"\n'
+    )
+
+
+def test_this_version_can_be_released_once_it_has_a_date(project: Path) -> None:
+    text = (PROJECT / "pyproject.toml").read_text()
+    version = tomllib.loads(text)["project"]["version"]
+    (project / "pyproject.toml").write_text(text)
+    changelog = (PROJECT / "CHANGELOG.md").read_text()
+    heading = f"## [{version}] - "
+    dated = re.sub(
+        rf"^{re.escape(heading)}unreleased$", heading + "2026-03-04", changelog, flags=re.M
+    )
+    (project / "CHANGELOG.md").write_text(dated)
+    result = notes(project, f"v{version}")
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("### ")

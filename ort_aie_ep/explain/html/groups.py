@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ort_aie_ep.explain.html.graph import DrawnGraph, DrawnNode
@@ -11,6 +11,7 @@ from ort_aie_ep.explain.html.graph import DrawnGraph, DrawnNode
 # Names of layers: /model/layers.3/attn, model_layers_3_mlp, transformer.h.3.
 _LAYER = re.compile(r"(?:^|[/._])((?:layers?|blocks?|h)[._/]?\d+)(?=[/._]|$)")
 _MOST = 80  # nodes of a group if no node is named after a layer
+_LARGEST = 240  # nodes of any group: the time to lay one out grows with their square
 _BEFORE, _AFTER = "before the layers", "after the layers"
 
 
@@ -41,12 +42,15 @@ def groups_of(graph: DrawnGraph) -> tuple[Group, ...]:
         return rank, next((p for p in pieces[piece] if graph.nodes[p].fate), 0)
 
     return tuple(
-        Group(
-            f"{body}: {title}" if body else title,
-            tuple(pieces[body, title]),
-            title not in (_BEFORE, _AFTER),
-        )
+        part
         for body, title in sorted(pieces, key=order)
+        for part in _parts(
+            Group(
+                f"{body}: {title}" if body else title,
+                tuple(pieces[body, title]),
+                title not in (_BEFORE, _AFTER),
+            )
+        )
     )
 
 
@@ -95,6 +99,18 @@ def _reached(graph: DrawnGraph, layers: list[str]) -> set[int]:
                 reached.add(reader)
                 waiting.append(reader)
     return reached
+
+
+def _parts(group: Group) -> tuple[Group, ...]:
+    """The group, or parts of about the same size if it is too large."""
+    count = -(-len(group.nodes) // _LARGEST)
+    if count == 1:
+        return (group,)
+    cuts = [len(group.nodes) * part // count for part in range(count + 1)]
+    return tuple(
+        replace(group, title=f"{group.title}, part {part} of {count}", nodes=group.nodes[a:b])
+        for part, (a, b) in enumerate(pairwise(cuts), 1)
+    )
 
 
 def _slices(count: int) -> tuple[Group, ...]:

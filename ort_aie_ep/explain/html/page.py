@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from html import escape
@@ -38,12 +39,16 @@ def write_page(explanation: Explanation, lines: Sequence[str], path: Path) -> No
 def page(explanation: Explanation, lines: Sequence[str]) -> str:
     """The page as text."""
     graph = read_graph(explanation)
-    # With "<", a name in the model could end the script element.
     content = json.dumps(_content(explanation, graph, lines), separators=(",", ":"))
+    parts = {
+        # ASCII, because the bytes of a file's name need not be UTF-8.
+        "@TITLE@": escape(explanation.model).encode("ascii", "xmlcharrefreplace").decode(),
+        # With "<", a name in the model could end the script element.
+        "@GRAPH@": content.replace("<", "\\u003c"),
+    }
+    # At once, because names may contain what marks the other part's place.
     template = _TEMPLATE.read_text(encoding="utf-8")
-    return template.replace("@TITLE@", escape(explanation.model)).replace(
-        "@GRAPH@", content.replace("<", "\\u003c")
-    )
+    return re.sub("|".join(parts), lambda mark: parts[mark[0]], template)
 
 
 def _content(explanation: Explanation, graph: DrawnGraph, lines: Sequence[str]) -> dict[str, Any]:

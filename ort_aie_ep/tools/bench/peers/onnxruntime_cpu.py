@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats.q4nx import BLOCK_BYTES, MINIMA_BYTES
 from ort_aie_ep.models.folder import ModelFolder, find_model
 from ort_aie_ep.models.interface import TYPES, Cache
+from ort_aie_ep.requirements import runtime_version
 from ort_aie_ep.running.generate import Decoder
 from ort_aie_ep.runtime.sessions import Options, open_session
 from ort_aie_ep.tools.bench.peers.engine import Model, Settings, StepEngine
@@ -119,7 +119,7 @@ class OrtEngine(StepEngine):
         caches = {v.type for v in session.get_inputs() if v.name.startswith("past_key_values.")}
         rows = next(v.shape[1] for v in session.get_outputs() if v.name == "logits")
         self._description = {
-            "version": f"onnxruntime {metadata.version('onnxruntime')}",
+            "version": f"onnxruntime {runtime_version()}",
             "threads": str(settings.threads),
             "logits": "of the last position" if rows == 1 else "of all positions",
             "KV": ", ".join(sorted(kind[len("tensor(") : -1] for kind in caches)),
