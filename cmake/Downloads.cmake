@@ -1,4 +1,4 @@
-# What the modules that find or fetch headers share.
+# Shared by the modules that find or fetch headers.
 #
 # Setting, a CMake variable or an environment variable (the CMake variable wins):
 #
@@ -46,7 +46,7 @@ function(_ort_aie_cache_directory directory_out)
   set(${directory_out} "${directory}" PARENT_SCOPE)
 endfunction()
 
-# Has apt download and unpack the packages ARGN, MINIMUM (a version) or newer, into CACHE without
+# Makes apt download and unpack the packages ARGN, MINIMUM (a version) or newer, into CACHE without
 # root (apt_headers.sh). Sets their directories in that order, or a problem.
 function(_ort_aie_apt_packages directories_out problem_out cache minimum)
   find_program(bash bash NO_CACHE)

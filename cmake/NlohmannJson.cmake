@@ -1,7 +1,7 @@
 # The headers of nlohmann_json.
 #
 #   include(NlohmannJson)
-#   ort_aie_find_nlohmann_json(directory)      # the one that holds nlohmann/json.hpp
+#   ort_aie_find_nlohmann_json(directory)      # the folder with nlohmann/json.hpp
 #
 # From ORT_AIE_NLOHMANN_INCLUDE_DIR when it is given (a wrong one is an error), else the system's
 # (nlohmann-json3-dev), else the Python package nlohmann_json, which a wheel build has.

@@ -16,7 +16,7 @@
 #   ORT_AIE_HEADERS_FROM                auto (default), or one of the four to try no other
 #   ORT_AIE_ONNXRUNTIME_INCLUDE_DIR     for "path"; a wrong one is an error, never passed over
 #   ORT_AIE_ONNXRUNTIME_ARCHIVE_URL     for "archive"; file:// works
-#   ORT_AIE_ONNXRUNTIME_ARCHIVE_SHA256  for "archive"; required with an URL of one's own
+#   ORT_AIE_ONNXRUNTIME_ARCHIVE_SHA256  for "archive"; required with your own URL
 #   ORT_AIE_CACHE_DIR                   where downloads are kept (Downloads.cmake)
 
 include("${CMAKE_CURRENT_LIST_DIR}/Downloads.cmake")
@@ -25,7 +25,7 @@ include("${CMAKE_CURRENT_LIST_DIR}/Downloads.cmake")
 # headers only append to its structs.
 set(_ORT_AIE_MINIMUM_API 23)
 
-# The hash is the one that repositories which ship this archive pin, for example DataDog/datadog-agent
+# Repositories that ship this archive pin the same hash, for example DataDog/datadog-agent
 # in omnibus/config/software/onnxruntime.rb (at aaa2316182a17a00725f11e0f31a6e8b77ed5da4). Headers do
 # not depend on the architecture.
 set(_ORT_AIE_ARCHIVE_URL
@@ -180,7 +180,7 @@ function(_ort_aie_headers_from_archive directory_out detail_out problem_out)
   set(${detail_out} "${name}" PARENT_SCOPE)
 endfunction()
 
-# WORK/headers becomes what the archive has beside and below its onnxruntime_c_api.h.
+# Fills WORK/headers with the files beside and below the archive's onnxruntime_c_api.h.
 function(_ort_aie_unpack_archive url sha256 work problem_out)
   execute_process(COMMAND "${CMAKE_COMMAND}" -E make_directory "${work}/tree" RESULT_VARIABLE failed
                   OUTPUT_QUIET ERROR_QUIET)

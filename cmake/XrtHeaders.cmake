@@ -1,5 +1,5 @@
-# XRT: its headers, and libxrt_coreutil to link with. Runs need it on the machine with the NPU only;
-# a build without it lacks the xrt target and is complete otherwise.
+# XRT: its headers, and libxrt_coreutil to link with. At run time only the machine with the NPU needs
+# it. A build without it lacks the xrt target and is otherwise complete.
 #
 #   include(XrtHeaders)
 #   ort_aie_find_xrt(target found)
@@ -23,7 +23,7 @@
 
 include("${CMAKE_CURRENT_LIST_DIR}/Downloads.cmake")
 
-# The oldest whose headers have every class that is used with the signature that is used.
+# The oldest version whose headers have every class with the signatures that are used.
 set(_ORT_AIE_MINIMUM_XRT 2.25)
 
 # Debian's packages of it have an epoch.

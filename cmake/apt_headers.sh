@@ -3,13 +3,12 @@
 #
 #   apt_headers.sh [--own-release] [--with-dependencies] CACHE_DIR MINIMUM_VERSION [PACKAGE...]
 #
-# Takes the newest version of each package, MINIMUM_VERSION or newer (of libonnxruntime-dev when none
-# is named), and with --with-dependencies all that they depend on besides. With --own-release the
-# packages are of the release that the machine runs, so that they work with its libc, and of the
-# dependencies only those come that are not installed. PACKAGE may be several names with | between:
-# the first that apt finds. Prints the directory of
-# every unpacked package, CACHE_DIR/PACKAGE-VERSION, on stdout. When that fails, the last line on
-# stderr is "apt_headers: REASON" and the exit status is 1.
+# Takes the newest version of each package, MINIMUM_VERSION or newer (of libonnxruntime-dev if none is
+# named), and with --with-dependencies everything that they depend on. With --own-release the packages
+# belong to the release that the machine runs, so that they work with its libc, and installed
+# dependencies are left out. PACKAGE may be several names separated by |: the first that apt finds
+# counts. Prints the directory of every unpacked package, CACHE_DIR/PACKAGE-VERSION, on stdout. If
+# that fails, the last line on stderr is "apt_headers: REASON" and the exit status is 1.
 #
 # apt runs with separate lists, state, cache and sources; the machine's are read, never written.
 # The mirror and its Signed-By are those of the machine's own configuration. Only suites are added,
@@ -99,7 +98,7 @@ read_configuration() {
   done
 }
 
-# "debian CODENAME" or "ubuntu CODENAME"; derivatives count as what they are built on.
+# "debian CODENAME" or "ubuntu CODENAME"; derivatives count as the distribution they are based on.
 distribution() (
   ID='' ID_LIKE='' VERSION_CODENAME='' UBUNTU_CODENAME='' DEBIAN_CODENAME=''
   # shellcheck disable=SC1090
@@ -139,8 +138,8 @@ private_sources() {
   done
 }
 
-# -c is read after the machine's own configuration. Hooks of the machine are for root and for its
-# own lists. The preferences (pins) are for what gets installed.
+# -c is read after the machine's own configuration. The machine's hooks are for root and for its
+# own lists. Its preferences (pins) are for installed packages.
 private_configuration() {
   cat <<CONF
 #clear APT::Update::Pre-Invoke;

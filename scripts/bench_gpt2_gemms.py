@@ -45,8 +45,8 @@ SIZES: tuple[Size, ...] = (
 )  # fmt: skip
 
 # Seconds: one dispatch of the loaded design, on 4 columns; what a firmware load of another design
-# adds (dispatch_micro report, Strix, XRT 2.23: 60.5 to 65.7 µs); what another xclbin with a context
-# of its own adds (the same report). Nobody has published these times for Phoenix.
+# adds (dispatch_micro report, Strix, XRT 2.23: 60.5 to 65.7 µs); what another xclbin with its own
+# context adds (the same report). Nobody has published these times for Phoenix.
 DISPATCH = 75.2e-6
 FIRMWARE_LOAD = 65.7e-6
 NEW_CONTEXT = 40e-3
