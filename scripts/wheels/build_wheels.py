@@ -28,6 +28,8 @@ ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / "build/wheels"
 SUPPORTED = ((3, 11), (3, 12), (3, 13), (3, 14))
 
+SDIST, WHEEL = "ort_aie_ep-*.tar.gz", "ort_aie_ep-*.whl"
+
 # XRT is AMD's driver package: it comes with the NPU's system, never with a wheel.
 XRT = "libxrt_coreutil.so.2"
 
@@ -92,10 +94,17 @@ def _try(command: str) -> tuple[str, str, str]:
     return f"cp{major}{minor}", path, ""
 
 
+def remove_earlier(out: Path) -> None:
+    """Makes the folder, or removes what an earlier build left there, and nothing else."""
+    out.mkdir(parents=True, exist_ok=True)
+    for file in (*out.glob(SDIST), *out.glob(WHEEL)):
+        file.unlink()
+
+
 def make_sdist(out: Path) -> Path:
     """Writes the sdist into `out`; returns the folder of its unpacked content."""
     run(sys.executable, "-m", "build", "--sdist", "--outdir", out, ROOT)
-    (sdist,) = out.glob("*.tar.gz")
+    (sdist,) = out.glob(SDIST)
     with tarfile.open(sdist) as archive:
         archive.extractall(WORK / "source", filter="data")
     (source,) = (WORK / "source").iterdir()
@@ -178,9 +187,9 @@ def main() -> None:
 
     try:
         interpreters = pythons(arguments.pythons)
-        for folder in (WORK, out):
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
+        shutil.rmtree(WORK, ignore_errors=True)
+        WORK.mkdir(parents=True)
+        remove_earlier(out)
         requires = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
         run(
             sys.executable,
@@ -193,7 +202,7 @@ def main() -> None:
             *requires,
         )
         source = make_sdist(out)
-        say(f"{next(out.iterdir()).name}")
+        say(next(out.glob(SDIST)).name)
         toolchain = make_toolchain(WORK / "toolchain", os.environ.get("CXX", "g++"))
         say(f"a toolchain for {PLATFORM} from {os.environ.get('CXX', 'g++')}")
         for _, python in interpreters:

@@ -92,3 +92,15 @@ def test_a_wheel_without_a_target_or_the_provider_is_refused(
             archive.writestr(name, content)
     with pytest.raises(wheels.CannotBuild, match=message):
         wheels.check_complete(wheel)
+
+
+def test_only_what_an_earlier_build_wrote_is_removed(wheels: ModuleType, tmp_path: Path) -> None:
+    for name in ("ort_aie_ep-0.0.1.tar.gz", "ort_aie_ep-0.0.1-cp311-cp311-linux_x86_64.whl"):
+        (tmp_path / name).touch()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    (tmp_path / "other-1.0.tar.gz").touch()
+    wheels.remove_earlier(tmp_path)
+    assert {path.name for path in tmp_path.rglob("*")} == {"other", "file", "other-1.0.tar.gz"}
+    wheels.remove_earlier(tmp_path / "new")
+    assert (tmp_path / "new").is_dir()
