@@ -80,7 +80,7 @@ PYTHON
 echo "== with the extras tools and genai: the demonstration"
 enter tools
 SECONDS=0
-python -m pip install -qq --disable-pip-version-check "$wheel[tools,genai]"
+python -m pip install -qq --disable-pip-version-check "${wheel}[tools,genai]"
 installed=$SECONDS
 ort-aie demo >demo.txt
 "$grep" -q "ONNX Runtime with ort_aie_ep" demo.txt
@@ -104,7 +104,7 @@ except OSError as error:
 PYTHON
 
 echo "== tests of both doors, of the kernels and of the modelled NPU"
-python -m pip install -qq --disable-pip-version-check "$wheel[test]"
+python -m pip install -qq --disable-pip-version-check "${wheel}[test]"
 python -m pytest -q -n auto --dist worksteal -p no:cacheprovider tests/ops/test_q4nx_matmul.py \
   tests/ops/test_kernels.py tests/ops/test_execution_provider.py tests/ops/test_trace.py \
   tests/xrt/test_demo_model_on_sim.py

@@ -223,7 +223,7 @@ def test_shapes_that_it_cannot_take_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("npu2_1col", "it takes 2, 4 or 8"), ("npu1", "aie2p")]
+    ("name", "message"), [("npu2_1col", "it runs on 2, 4 or 8"), ("npu1", "aie2p")]
 )
 def test_devices_that_cannot_run_it(name: str, message: str) -> None:
     with pytest.raises(DesignError, match=message):
