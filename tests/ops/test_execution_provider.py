@@ -441,7 +441,8 @@ def test_blocked_weights_are_left_with_their_reason(capfd: pytest.CaptureFixture
 def mapped(path: Path) -> bool:
     """Whether this process has a file mapped into its memory."""
     return any(
-        line.endswith(f" {path}") for line in Path("/proc/self/maps").read_text().split("\n")
+        line.endswith(f" {path}")
+        for line in Path("/proc/self/maps").read_text(errors="replace").split("\n")
     )
 
 
