@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -11,7 +11,7 @@ from ort_aie_ep import _native
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes.base import DOMAIN, NO_OPERATOR
 from ort_aie_ep.graph_passes.bodies import body_labels
-from ort_aie_ep.graph_passes.walk import attribute, graph_attributes, is_op, node_label
+from ort_aie_ep.graph_passes.walk import attribute, graph_attributes, is_op, node_label, reached
 
 PLAN = "Plan"
 
@@ -113,19 +113,8 @@ def _between_plans(graph: ir.Graph) -> list[ir.Node]:
         for source in its:
             if source in readers:
                 readers[source].append(node)
-    behind, before = _reached(plans, readers), _reached(plans, sources)
+    behind, before = reached(plans, readers), reached(plans, sources)
     return [node for node in nodes if node in behind and node in before and node not in plans]
-
-
-def _reached(start: Iterable[ir.Node], following: Mapping[ir.Node, list[ir.Node]]) -> set[ir.Node]:
-    reached: set[ir.Node] = set()
-    waiting = [after for node in start for after in following[node]]
-    while waiting:
-        node = waiting.pop()
-        if node not in reached:
-            reached.add(node)
-            waiting += following.get(node, ())
-    return reached
 
 
 def _sources(node: ir.Node) -> Iterator[ir.Node]:

@@ -5,7 +5,7 @@ Here: code that walks a graph, for all passes. Not here: code that changes one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from typing import Any, TypeGuard, TypeVar
 
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from ort_aie_ep.errors import AieError
 
 Array = npt.NDArray[Any]
 T = TypeVar("T", int, float, str)
+Place = TypeVar("Place", bound=Hashable)
 # Operators that read only the shape of a value.
 OF_LENGTHS = ("Shape", "Size")
 
@@ -163,6 +164,18 @@ def before_transpose(matrix: ir.Value | None) -> tuple[ir.Value | None, bool] | 
 
 
 # --- further up and down --------------------------------------------------------------------------
+
+
+def reached(start: Iterable[Place], following: Mapping[Place, Collection[Place]]) -> set[Place]:
+    """What `following` leads to from `start`, in one step or more."""
+    found: set[Place] = set()
+    waiting = [after for item in start for after in following.get(item, ())]
+    while waiting:
+        item = waiting.pop()
+        if item not in found:
+            found.add(item)
+            waiting += following.get(item, ())
+    return found
 
 
 def above(

@@ -22,7 +22,7 @@ enter() {
   export PATH="$work/$1/bin"
 }
 
-# fails MESSAGE WORDS COMMAND...: the command ends with an error that has the words.
+# fails WORDS COMMAND...: the command ends with an error that has the words.
 fails() {
   local words=$1
   shift

@@ -9,12 +9,12 @@ import platform
 import shlex
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, TextIO
 
 from rich.console import Console
 
-from ort_aie_ep.cli.progress import Bar, shown
+from ort_aie_ep.cli.progress import Bar, print_note, shown
 from ort_aie_ep.requirements import runtime_version
 
 
@@ -39,7 +39,7 @@ def heading(text: str) -> None:
 
 def note(message: str) -> None:
     """Prints something worth knowing that is not a result."""
-    err.print(message, style="dim", markup=False, highlight=False, soft_wrap=True)
+    print_note(err, message)
 
 
 def next_command(*words: object) -> None:
@@ -58,16 +58,14 @@ def write_text(text: str) -> None:
     sys.stdout.flush()
 
 
-@contextmanager
-def bar(title: str, unit: str = "", what: str = "") -> Iterator[Bar]:
+def bar(title: str, unit: str = "", what: str = "") -> AbstractContextManager[Bar]:
     """Shows a bar, or a line every few seconds: see `cli/progress.py`.
 
     The bar is a `Progress` that counts `unit`, a plural. It shows `title`, and `what` until the
     function says what it is doing. Nothing may be written to stdout meanwhile. Without a unit the
     bar shows the time only.
     """
-    with shown(err, title, unit, what) as shown_bar:
-        yield shown_bar
+    return shown(err, title, unit, what)
 
 
 @dataclasses.dataclass

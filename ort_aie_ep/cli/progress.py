@@ -167,7 +167,12 @@ class Bar:
 
     def note(self, text: str) -> None:
         """Prints something worth knowing before the end."""
-        self._console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
+        print_note(self._console, text)
+
+
+def print_note(console: Console, text: str) -> None:
+    """Prints a line that is not a result."""
+    console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
@@ -224,7 +229,7 @@ def _lines(console: Console, status: Status) -> Iterator[None]:
 
     def say() -> None:
         while not done.wait(INTERVAL):
-            Bar(console, status).note(status.line(time.monotonic()))
+            print_note(console, status.line(time.monotonic()))
 
     thread = threading.Thread(target=say, name="progress", daemon=True)
     thread.start()

@@ -260,7 +260,7 @@ def _read_source(index: Path, model: Path, progress: Progress | None) -> _Source
             data = {os.path.relpath(path, model.parent) for path in external_files(loaded)}
             stats = before | _stats(model, sorted(data))
             count = Count(progress, sum(size for size, *_ in stats.values()))
-            digests = {name: _counted_hash(model.parent / name, count) for name in stats}
+            digests = {name: _file_hash(model.parent / name, count) for name in stats}
             source = _Source(False, stats, digests)
     except OSError as error:
         raise AieError(f"{model}: {error.filename} cannot be read: {error.strerror}") from error
@@ -368,13 +368,9 @@ def _remedy() -> str:
 # --- files ---
 
 
-def _file_hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, _blake2b).hexdigest()
-
-
-def _counted_hash(path: Path, count: Count) -> str:
-    """Like `_file_hash`; `count` gets a step for each block."""
+def _file_hash(path: Path, count: Count | None = None) -> str:
+    """The hash of a file's content; `count` gets a step for each block."""
+    count = count or Count(None, 0)
     count.begin(f"hashing {path.name}")
     digest, block = _blake2b(), bytearray(_HASH_BLOCK)
     view = memoryview(block)

@@ -227,8 +227,9 @@ void CheckValues(const Recipe& recipe) {
       Refuse("output ", i, " is value ", value, ", which no step writes");
     }
     const auto end = recipe.outputs.begin() + static_cast<std::ptrdiff_t>(i);
-    if (std::find(recipe.outputs.begin(), end, value) != end)
+    if (std::find(recipe.outputs.begin(), end, value) != end) {
       Refuse("two outputs are the same value");
+    }
   }
 }
 
@@ -297,8 +298,9 @@ Recipe RecipeFrom(const std::string& text) {
   }
   Recipe& recipe = reading.recipe;
   if (!reading.has_inputs) Refuse("it has no line 'inputs'");
-  if (!reading.has_outputs)
+  if (!reading.has_outputs) {
     Refuse("it has no line 'outputs', which should be its last line: the text is cut off");
+  }
   if (recipe.inputs > kMostRecipeInputs) {
     Refuse("it has ", recipe.inputs, " inputs, expected at most ", kMostRecipeInputs);
   }

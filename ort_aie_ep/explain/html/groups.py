@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ort_aie_ep.explain.html.graph import DrawnGraph, DrawnNode
+from ort_aie_ep.graph_passes.walk import reached
 
 # Names of layers: /model/layers.3/attn, model_layers_3_mlp, transformer.h.3.
 _LAYER = re.compile(r"(?:^|[/._])((?:layers?|blocks?|h)[._/]?\d+)(?=[/._]|$)")
@@ -26,10 +28,15 @@ class Group:
 
 def groups_of(graph: DrawnGraph) -> tuple[Group, ...]:
     """The groups in the order of the graph. Each node is in one group."""
-    layers = _layers(graph)
+    sources: dict[int, set[int]] = {}
+    readers: dict[int, set[int]] = {}
+    for source, target in graph.edges:
+        sources.setdefault(target, set()).add(source)
+        readers.setdefault(source, set()).add(target)
+    layers = _layers(graph, sources, readers)
     if not any(layers):
         return _slices(len(graph.nodes))
-    behind = _reached(graph, layers)
+    behind = reached(_in_layers(layers), readers)
     pieces: dict[tuple[str, str], list[int]] = {}
     for place, node in enumerate(graph.nodes):
         title = layers[place] or (_AFTER if place in behind else _BEFORE)
@@ -58,7 +65,13 @@ def _body(node: DrawnNode) -> str:
     return node.fate.body if node.fate is not None else ""
 
 
-def _layers(graph: DrawnGraph) -> list[str]:
+def _in_layers(layers: list[str]) -> list[int]:
+    return [place for place, layer in enumerate(layers) if layer]
+
+
+def _layers(
+    graph: DrawnGraph, sources: Mapping[int, set[int]], readers: Mapping[int, set[int]]
+) -> list[str]:
     """The layer of each node, or an empty string.
 
     A node without a layer in its name belongs to its neighbours' layer if all of them have the same
@@ -68,12 +81,7 @@ def _layers(graph: DrawnGraph) -> list[str]:
     for node in graph.nodes:
         match = _LAYER.search(node.label) if node.fate is not None else None
         layers.append(match[1] if match is not None else "")
-    sources: dict[int, set[int]] = {}
-    readers: dict[int, set[int]] = {}
-    for source, target in graph.edges:
-        sources.setdefault(target, set()).add(source)
-        readers.setdefault(source, set()).add(target)
-    ahead = _reached(DrawnGraph(graph.nodes, tuple((b, a) for a, b in graph.edges)), layers)
+    ahead = reached(_in_layers(layers), sources)
     for place, layer in enumerate(layers):
         if layer:
             continue
@@ -84,21 +92,6 @@ def _layers(graph: DrawnGraph) -> list[str]:
         elif any(before) and place in ahead:
             layers[place] = max(before - {""}, key=layers.index)
     return layers
-
-
-def _reached(graph: DrawnGraph, layers: list[str]) -> set[int]:
-    """Nodes that edges from a node of a layer lead to."""
-    readers: dict[int, list[int]] = {}
-    for source, target in graph.edges:
-        readers.setdefault(source, []).append(target)
-    reached: set[int] = set()
-    waiting = [place for place, layer in enumerate(layers) if layer]
-    while waiting:
-        for reader in readers.get(waiting.pop(), ()):
-            if reader not in reached:
-                reached.add(reader)
-                waiting.append(reader)
-    return reached
 
 
 def _parts(group: Group) -> tuple[Group, ...]:
