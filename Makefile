@@ -138,10 +138,11 @@ $(VENV)/dist/ready: $(VENV)/bin/python $(SOURCES)
 	touch $@
 
 # $(call install,environment,extras,what besides): pip keeps a package whose version did not change,
-# so the wheel comes by force and then what it needs.
+# so the wheel comes by force and then what it needs. Modules are compiled when they are first
+# imported: most never are.
 define install
-	$(1)/bin/python -m pip install --quiet --force-reinstall --no-deps $(VENV)/dist/*.whl
-	$(1)/bin/python -m pip install --quiet $(3) "$$(echo $(VENV)/dist/*.whl)[$(2)]"
+	$(1)/bin/python -m pip install --quiet --no-compile --force-reinstall --no-deps $(VENV)/dist/*.whl
+	$(1)/bin/python -m pip install --quiet --no-compile $(3) "$$(echo $(VENV)/dist/*.whl)[$(2)]"
 endef
 
 $(VENV)/ready: $(VENV)/dist/ready
@@ -156,7 +157,7 @@ $(VENV)/test-ready: $(VENV)/ready
 $(VENV)/onnxruntime-$(TOO_OLD_ORT)/ready: $(VENV)/bin/python
 	mkdir -p $(@D)
 	$(VENV)/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 14))' || \
-	  $(VENV)/bin/python -m pip install --quiet --no-deps --only-binary :all: --target $(@D) onnxruntime==$(TOO_OLD_ORT)
+	  $(VENV)/bin/python -m pip install --quiet --no-compile --no-deps --only-binary :all: --target $(@D) onnxruntime==$(TOO_OLD_ORT)
 	touch $@
 
 $(VENV)/lint-ready: $(VENV)/test-ready
@@ -178,5 +179,5 @@ $(VENV)/bench/ready: $(VENV)/bin/python $(SOURCES)
 $(VENV)/docs/ready $(VENV)/wheels/ready: $(VENV)/%/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)/$*
 	$(PYTHON) -c "import tomllib; print(*tomllib.load(open('$<', 'rb'))['project']['optional-dependencies']['$*'], sep='\n')" \
-	  | $(VENV)/$*/bin/python -m pip install --quiet --requirement /dev/stdin
+	  | $(VENV)/$*/bin/python -m pip install --quiet --no-compile --requirement /dev/stdin
 	touch $@

@@ -10,7 +10,7 @@ from ort_aie_ep.graph_passes.pipeline import run_passes
 from ort_aie_ep.graph_passes.planning import plan
 from ort_aie_ep.graph_passes.plans import Divider, Plans, PlanSteps, find_plans
 from ort_aie_ep.graph_passes.walk import node_label
-from ort_aie_ep.graph_passes.weights.float_weights import LayerError, WeightForm
+from ort_aie_ep.graph_passes.weights.float_weights import LayerError, Quantising, WeightForm
 
 __all__ = [
     "DOMAIN",
@@ -20,6 +20,7 @@ __all__ = [
     "NodeOutcome",
     "PlanSteps",
     "Plans",
+    "Quantising",
     "Report",
     "WeightForm",
     "find_plans",

@@ -15,8 +15,10 @@ from ort_aie_ep.graph_passes.attention.mha import MultiHeadAttentionToFlow
 from ort_aie_ep.graph_passes.attention.onnx_attention import AttentionToFlow
 from ort_aie_ep.graph_passes.attention.rotary import explain_rotations
 from ort_aie_ep.graph_passes.attention.shapes import spread_hidden_shapes
+from ort_aie_ep.graph_passes.attention.spelled_out import SpelledOutAttention
 from ort_aie_ep.graph_passes.base import DOMAIN, NO_OPERATOR, Report
 from ort_aie_ep.graph_passes.bodies import body_labels, parts, put_back, take_out
+from ort_aie_ep.graph_passes.experts import QMoEToQ4NX
 from ort_aie_ep.graph_passes.float16_models import keep_float16_digits
 from ort_aie_ep.graph_passes.hidden_shapes import read_shapes_off_tokens
 from ort_aie_ep.graph_passes.planning import fuse_steps
@@ -33,8 +35,10 @@ from ort_aie_ep.graph_passes.value_types import (
     remove_unread_nodes,
 )
 from ort_aie_ep.graph_passes.walk import node_label
-from ort_aie_ep.graph_passes.weights.float_weights import WeightForm
+from ort_aie_ep.graph_passes.weights.expert_weights import PackedExperts
+from ort_aie_ep.graph_passes.weights.float_weights import Quantising
 from ort_aie_ep.graph_passes.weights.packed import PackedWeights
+from ort_aie_ep.graph_passes.weights.vectors import fold_vectors
 from ort_aie_ep.graph_passes.work import work_of
 
 
@@ -42,19 +46,19 @@ def run_passes(
     model: ir.Model,
     *,
     fuse: bool = True,
-    quantize: WeightForm | None = None,
+    quantize: Quantising | None = None,
     keep: Sequence[str] = (),
 ) -> Report:
     """Rewrites `model` in place. Weights are packed when they are read, not here.
 
-    Without `fuse` each node gets its own replacement. `quantize` is the format of float weights,
+    Without `fuse` each node gets its own replacement. `quantize` says what float weights become,
     except for nodes whose names match a pattern of `keep`. Bodies of If, Loop and Scan are treated
     like the main graph.
 
     Raises:
         AieError: a node to be replaced is malformed; a pattern matches nothing.
     """
-    report, packed = Report(), PackedWeights()
+    report, packed, experts = Report(), PackedWeights(), PackedExperts()
     name_nodes(model)
     name_values(model)
     bodies = body_labels(model)
@@ -63,9 +67,9 @@ def run_passes(
     if fuse:
         infer_types(model)
     holders = take_out(model)
-    _run_on_graph(model, report, packed, fuse, quantize, keep)
+    _run_on_graph(model, report, packed, experts, fuse, quantize, keep)
     for part in parts(holders):
-        _run_on_graph(part, report, packed, fuse, quantize, keep)
+        _run_on_graph(part, report, packed, experts, fuse, quantize, keep)
     put_back(model, holders)
     name_values(model)
     for node in model.graph.all_nodes():
@@ -85,6 +89,7 @@ def run_passes(
         for label, outcome in report.outcomes.items()
         if label in works
     }
+    common_passes.RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
     if any(node.domain == DOMAIN for node in model.graph.all_nodes()):
         model.graph.opset_imports.setdefault(DOMAIN, 1)
     return report
@@ -94,16 +99,19 @@ def _run_on_graph(
     model: ir.Model,
     report: Report,
     packed: PackedWeights,
+    experts: PackedExperts,
     fuse: bool,
-    quantize: WeightForm | None,
+    quantize: Quantising | None,
     keep: Sequence[str],
 ) -> None:
     """Runs the passes on the main graph or on a body that was taken out."""
     remove_unread_nodes(model)
     if fuse:
         remove_idle_nodes(model)
+        fold_vectors(model)
         AttentionToFlow(report).apply(model)
         MultiHeadAttentionToFlow(report).apply(model)
+        SpelledOutAttention(report).apply(model)
         DequantizedToQ4NX(report, packed).apply(model)
         collapse_norms(model)
         collapse_gelus(model)
@@ -115,6 +123,7 @@ def _run_on_graph(
     basic_constant_propagation(model.graph)
     TiedEmbedding(report, packed).apply(model)
     MatMulNBitsToQ4NX(report, packed).apply(model)
+    QMoEToQ4NX(report, experts).apply(model)
     GroupQueryAttentionToFlow(report).apply(model)
     if fuse:
         flatten_weights(model)

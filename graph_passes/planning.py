@@ -32,7 +32,7 @@ from ort_aie_ep.graph_passes.walk import (
 from ort_aie_ep.graph_passes.work import work_of
 
 if TYPE_CHECKING:
-    from ort_aie_ep._native import _FusedStep, _GraphPlan, _GraphRegion
+    from ort_aie_ep._native import _Experts, _FusedStep, _GraphPlan, _GraphRegion
 
 # `_native` sees constants of up to this many bytes: shapes of Reshape, single factors.
 SHOWN_BYTES = 1024
@@ -60,6 +60,12 @@ def fuse_steps(model: ir.Model, report: Report) -> None:
         if nodes[0].domain == DOMAIN and nodes[0].op_type != step["op"]:
             report.fused(nodes[0], f"{DOMAIN}.{step['op']}")
     model.graph.sort()
+
+
+def read_experts(node: ir.Node) -> _Experts:
+    """What a QMoE becomes, or why not (src/graph/experts.h)."""
+    assert isinstance(node.graph, ir.Graph)
+    return _View(node.graph, [node]).experts()
 
 
 def plan(model: ir.Model, report: Report, *, whole: bool = True) -> None:
@@ -132,11 +138,11 @@ def _expand(graph: ir.Graph, node: ir.Node) -> None:
 
 
 class _View:
-    """A graph as `_native` wants it, values by number, and the way back."""
+    """A graph, or some of its nodes, as `_native` wants it, values by number, and the way back."""
 
-    def __init__(self, graph: ir.Graph) -> None:
+    def __init__(self, graph: ir.Graph, nodes: Sequence[ir.Node] | None = None) -> None:
         self.graph = graph
-        self.nodes = list(graph)
+        self.nodes = list(graph if nodes is None else nodes)
         self._values: list[ir.Value] = []
         self._numbers: dict[ir.Value, int] = {}
         self._wanted = set(graph.outputs) | set(_read_in_bodies(self.nodes))
@@ -145,6 +151,9 @@ class _View:
 
     def fused_steps(self) -> list[_FusedStep]:
         return _native.fused_steps(self._described, self._described_values())
+
+    def experts(self) -> _Experts:
+        return _native.read_experts(self._described, self._described_values())
 
     def plan(self, *, whole: bool) -> _GraphPlan:
         return _native.plan_graph(self._described, self._described_values(), whole)

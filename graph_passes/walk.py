@@ -93,6 +93,12 @@ def fixed_dim(value: ir.Value | None, axis: int) -> int | None:
     return dim if isinstance(dim, int) else None
 
 
+def same_dim(one: int | ir.SymbolicDim, other: int | ir.SymbolicDim) -> bool:
+    """Whether two dimensions are known to be equal: unknown ones compare as equal, and are not."""
+    known = isinstance(one, int) or one.value is not None
+    return known and one == other
+
+
 def type_name(*values: ir.Value | None) -> str:
     """ONNX's name of the first known type among values of the same type."""
     for value in values:
@@ -106,6 +112,11 @@ def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
     if value is None or value.is_graph_input():
         return None
     return ir.convenience.get_const_tensor(value)
+
+
+def is_fixed(value: ir.Value | None) -> bool:
+    """Whether a value is an initializer that no call can replace: an input has only a default."""
+    return value is not None and value.const_value is not None and not value.is_graph_input()
 
 
 def constant_array(value: ir.Value | None) -> Array | None:

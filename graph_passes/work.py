@@ -31,7 +31,8 @@ WITHOUT_PRODUCTS = {
     "Sin", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "Slice", "SparseAttention",
     "Split", "Sub", "Tile", "TopK", "Trilu", "Where", "Xor",
 }  # fmt: skip
-EXPERTS = {"MoE", "QMoE"}
+# The attribute that says how many experts a token is sent to.
+EXPERTS = {"MoE": "k", "QMoE": "k", "Q4NXMoE": "top_k"}
 # Operators of a recurrence, by the place of the state that they read and write.
 STATES = {"CausalConvWithState": 3, "GatedDeltaNet": 6, "LinearAttention": 3}
 
@@ -57,7 +58,8 @@ def work_of(node: ir.Node) -> Work:
     read = stored
     if node.op_type in EXPERTS and tensors:
         experts = max(tensors, key=lambda t: t.nbytes).shape.numpy()[0]
-        read = stored * min(attribute(node, "k", 1), experts) // experts
+        chosen = attribute(node, EXPERTS[node.op_type], 1)
+        read = stored * min(chosen, experts) // experts
     return Work(stored, read + _state_bytes(node))
 
 

@@ -125,6 +125,9 @@ def compile(
     fuse: bool = True,
     plan: bool = True,
     quantize: str | None = None,
+    vision: str | None = None,
+    importance: str | os.PathLike[str] | None = None,
+    bits: float | None = None,
     keep: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> CompileResult:
@@ -143,6 +146,9 @@ def compile(
         fuse=fuse,
         plan=plan,
         quantize=quantize,
+        vision=vision,
+        importance=importance,
+        bits=bits,
         keep=keep,
         progress=progress,
     )
@@ -158,6 +164,8 @@ def session(
     fuse: bool = True,
     plan: bool = True,
     quantize: str | None = None,
+    importance: str | os.PathLike[str] | None = None,
+    bits: float | None = None,
     keep: Sequence[str] = (),
     cache_dir: str | os.PathLike[str] | None = None,
     cache_limit: str | None = None,
@@ -184,14 +192,17 @@ def session(
         last_logits: as for `compile`, return only the logits of each row's last token.
         fuse: as for `compile`, fuse norms, residuals and gates into the projections.
         plan: as for `compile`, turn each region into one node.
-        quantize: as for `compile`, what float weights become: "q4nx" or "bf16".
+        quantize: as for `compile`, what float weights become: "q4nx", "q2nx", "q8nx", "mixed" or
+            "bf16".
+        importance: as for `compile`, the text that tells which in-features matter.
+        bits: as for `compile`, the mean bits of "mixed".
         keep: as for `compile`, names of nodes that `quantize` leaves alone.
         cache_dir: the cache; by default $ORT_AIE_CACHE, else ort_aie_ep/models in
             $XDG_CACHE_HOME or ~/.cache.
         cache_limit: maximum size of the cache in bytes, such as "20GB", or "none"; by default
             $ORT_AIE_CACHE_LIMIT, else 32 GB.
         progress: called with (bytes done, bytes in all, what is being done): first while the
-            model's files are hashed, then from 0 again while weights are written into the cache.
+            model's files are hashed, then from 0 again for each stage of compiling (see `compile`).
             Not called if neither is needed.
 
     Raises:
@@ -213,6 +224,8 @@ def session(
         fuse,
         plan,
         quantize,
+        None if importance is None else str(importance),
+        bits,
         tuple(keep),
     )
     cache, limit = cache_folder(cache_dir), cache_size_limit(cache_limit)

@@ -15,6 +15,8 @@ _Floats = npt.NDArray[np.float32]
 
 def pack(codes: _Bytes, scales: _Bf16Bits, mins: _Bf16Bits, bits: int = 4) -> _Bytes: ...
 def unpack(blocks: _Bytes, n: int, k: int) -> tuple[_Bytes, _Bf16Bits, _Bf16Bits]: ...
+def pack_q8nx(codes: _Bytes, scales: _Floats, zero_points: _Bytes) -> _Bytes: ...
+def unpack_q8nx(blocks: _Bytes, n: int, k: int) -> tuple[_Bytes, _Floats, _Bytes]: ...
 def dequantize(blocks: _Bytes, n: int, k: int) -> _Floats: ...
 def pack_matmulnbits(
     b: _Bytes,
@@ -27,7 +29,16 @@ def pack_matmulnbits(
     bits: int = 4,
     zero_point_type: str = "UINT8",
 ) -> _Bytes: ...
-def quantize(weights: _Floats) -> tuple[_Bytes, float, float, float]: ...
+def pack_expert(
+    codes: _Bytes,
+    scales: _Bytes,
+    zero_points: _Bytes | None,
+    layout: Sequence[int],  # q4nx::ExpertLayout
+    scale_type: str,
+) -> _Bytes: ...
+def quantize(
+    weights: _Floats, bits: int = 4, importance: _Floats | None = None
+) -> tuple[_Bytes, float, float, float, float]: ...
 def why_not_q4nx(
     *,
     k: int,
@@ -71,6 +82,16 @@ def why_not_flow_attention(
 ) -> str: ...
 def npu_reasons() -> list[str]: ...
 def why_not_npu_gather() -> str: ...
+def why_not_npu_experts(
+    *,
+    bits: int,
+    down_bits: int,
+    rows: int | None,
+    hidden: int,
+    inter: int,
+    int8: bool = False,
+    overlays: Set[str],
+) -> str: ...
 def why_not_npu_cast() -> str: ...
 def why_not_npu_projection(
     *,
@@ -86,6 +107,7 @@ def why_not_npu_vector(
     rows: int | None,
     k: int,
     activation: str = "",  # aie.Activation's attribute function; "multiply" for aie.Mul
+    gated: bool = False,  # aie.GatedRMSNorm
     overlays: Set[str],
 ) -> str: ...
 def why_not_npu_attention(
@@ -236,6 +258,25 @@ def fused_steps(
 def plan_graph(
     nodes: Sequence[_GraphNode], values: Sequence[_GraphValue], whole: bool
 ) -> _GraphPlan: ...
+
+class _ExpertConstant(TypedDict):
+    name: str  # of the input of Q4NXMoE
+    # Inputs of the QMoE by position, -1 for an absent one; without scales it is a bias.
+    source: int
+    scales: int
+    zero_points: int
+    shape: list[int]  # packed
+    layout: list[int]  # q4nx::ExpertLayout
+
+class _Experts(TypedDict):
+    why_not: str
+    experts: int
+    attributes: dict[str, int | float | str]
+    constants: list[_ExpertConstant | None]  # inputs of Q4NXMoE from the third on
+
+def read_experts(
+    nodes: Sequence[_GraphNode], values: Sequence[_GraphValue]
+) -> _Experts: ...  # of one QMoE
 def read_recipe(text: str) -> _Recipe: ...
 
 # TensorProto's number of a type, and dimensions; None where it is not known

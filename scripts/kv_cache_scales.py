@@ -17,8 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ort_aie_ep.compiler.calibration import WINDOW_TOKENS, CacheReader, read_text
+from ort_aie_ep.compiler.calibration import purpose
 from ort_aie_ep.compiler.compile import compile_model
+from ort_aie_ep.compiler.reading import WINDOW_TOKENS, Reader, read_text
 from ort_aie_ep.formats.kv_codes import (
     BITS,
     Floats,
@@ -28,6 +29,7 @@ from ort_aie_ep.formats.kv_codes import (
 )
 from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.models.tokenizer import load_tokenizer
+from ort_aie_ep.runtime.sessions import Options, open_session
 from ort_aie_ep.tools.bench import demo
 from ort_aie_ep.tools.bench.measured_text import held_out_tokens
 
@@ -80,12 +82,13 @@ def main() -> None:
         if given is None:
             given = compile_model(demo.MODEL, Path(scratch, "model")).path
         folder = find_model(given)
-        *windows, _ = read_text(folder, None, "int8").windows
+        *windows, _ = read_text(folder, None, purpose("int8")).windows
         text = held_out_tokens(load_tokenizer(folder))
         starts = np.linspace(0, len(text) - WINDOW_TOKENS, len(windows)).astype(int)
-        reader = CacheReader(folder.model, folder, "int8", WINDOW_TOKENS)
-        seen = [reader.rows(window) for window in windows]
-        other = [reader.rows(text[start : start + WINDOW_TOKENS]) for start in starts]
+        session = open_session(folder.model, Options("host", log="quiet"))
+        reader = Reader(session, folder, purpose("int8"), WINDOW_TOKENS)
+        seen = [reader.read(window).caches for window in windows]
+        other = [reader.read(text[start : start + WINDOW_TOKENS]).caches for start in starts]
         print(f"| | {' | '.join(f'{kv}, keys | values' for kv in BITS)} |")
         print("|---|" + "---:|" * 2 * len(BITS))
         for name, rule in RULES.items():

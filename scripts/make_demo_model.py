@@ -339,8 +339,11 @@ def build_genai_folder(
     with tempfile.TemporaryDirectory() as cache:
         arguments = ("", str(hf), str(destination), "int4", "cpu", cache)
         prepared = parse_extra_options(*arguments, list(options))
+        config = prepared["hf_details"]["hf_config"]
         for name, value in (adapt or {}).items():
-            setattr(prepared["hf_details"]["hf_config"], name, value)
+            for part in (config, getattr(config, "text_config", None)):
+                if part is not None:
+                    setattr(part, name, value)
         create_model(*arguments, **prepared)
     for file in destination.iterdir():
         if file.name not in GENAI_FILES:

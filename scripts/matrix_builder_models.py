@@ -6,7 +6,7 @@ Recipes for check_model_matrix.py; they need the environment of requirements-mod
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import transformers
 from make_demo_model import save_tokenizer
-from make_test_models import TEST_MODELS, randomise_vectors
+from make_test_models import TEST_MODELS, randomise_vectors, write_mxfp4
 from tokenizers import Tokenizer
 
 TOKENIZER = Path(__file__).parent.parent / "tests" / "data" / "llama" / "tokenizer.json"
@@ -59,6 +59,7 @@ class Family:
         adapt: attributes of the configuration that this builder expects and this transformers does
             not write.
         options: options that the builder needs for this family.
+        prepare: changes the HF folder before the builder reads it.
     """
 
     config: str
@@ -66,6 +67,7 @@ class Family:
     model: str = "AutoModelForCausalLM"
     adapt: dict[str, Any] = field(default_factory=dict)
     options: tuple[str, ...] = ()
+    prepare: Callable[[Path], None] | None = None
 
     def make_config(self, **changed: Any) -> Any:
         """The configuration."""
@@ -165,6 +167,7 @@ FAMILIES: dict[str, Family] = {
     "gpt_oss": Family(
         "GptOssConfig",
         {"head_dim": 32, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 16},
+        prepare=write_mxfp4,
     ),
     "granite": Family("GraniteConfig", {"attention_multiplier": 0.3, "logits_scaling": 3.0}),
     "granitemoehybrid": Family(
@@ -430,6 +433,8 @@ def build(case: Case, folder: Path) -> None:
         model = getattr(transformers, family.model).from_config(family.make_config(**case.values))
         randomise_vectors(model)
         model.save_pretrained(hf)
+        if family.prepare is not None:
+            family.prepare(hf)
         arguments = ("", str(hf), str(folder), case.precision, case.provider, str(cache))
         prepared = parse_extra_options(*arguments, [*family.options, *case.options])
         config = prepared["hf_details"]["hf_config"]

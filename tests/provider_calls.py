@@ -1,4 +1,4 @@
-"""AieExecutionProvider for tests: its devices, and the models to try it on."""
+"""AieExecutionProvider for tests: its devices."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ from typing import Any
 
 import onnxruntime
 import pytest
-from op_models import ORT_VERSION
+from op_models import ORT_VERSION, session_options
 
 import ort_aie_ep
 from ort_aie_ep.runtime.provider import NAME
-
-DATA = Path(__file__).parent / "data"
-MODELS = sorted(path.parent.name for path in DATA.glob("*/genai_config.json"))
 
 needs_provider = pytest.mark.skipif(
     ORT_VERSION < (1, 24), reason="the plugin interface lacks custom-op domains before 1.24"
@@ -33,3 +30,14 @@ def registered() -> Iterator[None]:
 def devices() -> list[Any]:
     """The provider's devices, while it is registered."""
     return [d for d in onnxruntime.get_ep_devices() if d.ep_name == NAME]
+
+
+def provider_session(model: bytes | Path, **config: str) -> onnxruntime.InferenceSession:
+    """A session with the provider, which is registered, and with entries `ep.` of `config`."""
+    options = session_options()
+    options.log_severity_level = 4
+    for key, value in config.items():
+        options.add_session_config_entry(f"ep.{key}", value)
+    options.add_provider_for_devices(devices()[:1], {})
+    source = model if isinstance(model, bytes) else str(model)
+    return onnxruntime.InferenceSession(source, options, enable_fallback=False)

@@ -30,6 +30,11 @@ class AttentionAttributes:
     softcap: float = 0.0
     do_rotary: int = 0
     rotary_interleaved: int = 0
+    position_axes: int = 0
+    mrope_height: int = 0
+    mrope_width: int = 0
+    mrope_interleaved: int = 0
+    norm_after_rotary: int = 0
     local_window_size: int = -1
     smooth_softmax: int = -1
     causal: int = 1
@@ -190,18 +195,20 @@ def group_query_attention(
         query_positions = past + np.arange(sequence)
 
         # Norm and rotary embedding; the cache stores keys after both.
-        angles = _rotary_positions(given("position_ids"), b, query_positions, is_first_prompt)
-        transform = [given(name) for name in ("q_norm_weight", "k_norm_weight")]
+        angles = _rotary_positions(
+            a, given("position_ids"), b, query_positions, is_first_prompt, given("cos_cache")
+        )
+        norms_of = [given(f"{name}_norm_weight") for name in "qkv"]
         qb, kb = (
-            _rotate(a, _rms_norm(x[b], weight, a.qk_norm_epsilon), given("cos_cache"),
-                    given("sin_cache"), angles)
-            for x, weight in zip((q, k), transform, strict=True)
-        )  # fmt: skip
+            _transform(a, x[b], weight, given("cos_cache"), given("sin_cache"), angles)
+            for x, weight in zip((q, k), norms_of[:2], strict=True)
+        )
+        vb = _rms_norm(v[b], norms_of[2], a.qk_norm_epsilon)
 
         # A query may see the rows that the cache holds, then the new ones.
         old = windowed_cache_rows(past, capacity, a.local_window_size) if windowed else past
         keys = _append(past_key, b, old, kb, key_rows)
-        values = _append(past_value, b, old, v[b], value_rows)
+        values = _append(past_value, b, old, vb, value_rows)
         key_positions = np.arange(past - old, past + new_keys)
 
         visible = np.broadcast_to(key_positions < length, (sequence, key_positions.size)).copy()
@@ -287,16 +294,57 @@ def _rms_norm(x: Array, weight: Array | None, epsilon: float) -> Array:
     return normed
 
 
-def _rotary_positions(
-    position_ids: Array | None, b: int, query_positions: Array, is_first_prompt: bool
+def _transform(
+    a: AttentionAttributes,
+    x: Array,
+    weight: Array | None,
+    cos: Array | None,
+    sin: Array | None,
+    positions: Array,
 ) -> Array:
-    """Rows of the cos and sin caches. For a first prompt the op reads only the very first id."""
+    """Normalises and rotates x (S, heads, D), in the order that the attributes name."""
+    if a.norm_after_rotary:
+        return _rms_norm(_rotate(a, x, cos, sin, positions), weight, a.qk_norm_epsilon)
+    return _rotate(a, _rms_norm(x, weight, a.qk_norm_epsilon), cos, sin, positions)
+
+
+def _rotary_positions(
+    a: AttentionAttributes,
+    position_ids: Array | None,
+    b: int,
+    query_positions: Array,
+    is_first_prompt: bool,
+    cos: Array | None,
+) -> Array:
+    """Rows of the cos and sin caches, (S), or (S, pairs) if pairs differ. For a first prompt the op
+    reads only the very first id, unless each token has its own."""
+    if a.position_axes == 3:
+        assert position_ids is not None
+        assert cos is not None
+        axes = _mrope_axes(a, cos.shape[1])
+        own: Array = position_ids[axes, b].T
+        return own
+    if a.position_axes == 1:
+        assert position_ids is not None
+        ids: Array = position_ids[b]
+        return ids
     if position_ids is None:
         return query_positions
     row: Array = position_ids[b % len(position_ids)]
     if is_first_prompt:
         row = position_ids.reshape(-1)[0] + np.arange(query_positions.size)
     return row
+
+
+def _mrope_axes(a: AttentionAttributes, pairs: int) -> list[int]:
+    """The axis of each pair of channels: 0 for time, 1 for height, 2 for width."""
+    if not a.mrope_interleaved:
+        time = pairs - a.mrope_height - a.mrope_width
+        return [0] * time + [1] * a.mrope_height + [2] * a.mrope_width
+    axes = [0] * pairs
+    for axis, count in ((1, a.mrope_height), (2, a.mrope_width)):
+        axes[axis : 3 * count : 3] = [axis] * len(axes[axis : 3 * count : 3])
+    return axes
 
 
 def _rotate(
@@ -308,7 +356,8 @@ def _rotate(
     assert cos is not None
     assert sin is not None
     width = cos.shape[1]
-    c, s = (table[positions].astype(np.float64)[:, None, :] for table in (cos, sin))
+    rows = positions if positions.ndim == 2 else positions[:, None]
+    c, s = (table[rows, np.arange(width)].astype(np.float64)[:, None, :] for table in (cos, sin))
     if a.rotary_interleaved:
         first, second = slice(0, 2 * width, 2), slice(1, 2 * width, 2)
     else:

@@ -38,8 +38,8 @@ from ort_aie_ep.tools.bench.agreement import compare
 DATA = Path(__file__).parent / "data"
 LLAMA = DATA / "llama"
 COMMANDS = (
-    "demo", "compile", "import-q4nx", "run", "explain", "bench", "accuracy", "doctor", "tune",
-    "synth", "simulate", "kernels",
+    "demo", "compile", "import-q4nx", "export-q4nx", "run", "explain", "bench", "accuracy",
+    "doctor", "tune", "synth", "simulate", "kernels",
 )  # fmt: skip
 
 
@@ -186,9 +186,13 @@ def test_compile_quantises_float_weights_and_says_what_they_lost(tmp_path: Path)
     alone = ort_aie("compile", source, compiled, "--keep", "/lm_head/*")
     assert alone.exit_code == 2
     assert "--keep needs --quantize" in " ".join(alone.stderr.split())
+    alone = ort_aie("compile", source, compiled, "--importance", source / "model.onnx")
+    assert "--importance needs --quantize" in " ".join(alone.stderr.split())
     result = succeeded(*asked, "q4nx", "--keep", "/lm_head/*", "--keep", "*layers.1*")
     assert "kept by --keep '/lm_head/*'" in result.stdout
-    errors = re.findall(r"^ (/\S+) +192 +(\d+) +(\d\.\d+)% +0\.\d+ *$", result.stdout, re.MULTILINE)
+    errors = re.findall(
+        r"^ (/\S+) +q4nx +192 +(\d+) +(\d\.\d+)% +0\.\d+ *$", result.stdout, re.MULTILINE
+    )
     assert [name for name, _, _ in errors] == [
         f"/model/layers.0/{part}/MatMul"
         for part in ("attn/qkv_proj", "attn/o_proj", "mlp/gate_proj", "mlp/up_proj")
@@ -238,6 +242,18 @@ def test_run_drafts_tokens_in_genai_alone(tmp_path: Path) -> None:
     assert found is not None
     assert 0 < int(found[1]) <= int(found[2])
     assert "drafts" not in alone.stderr
+    # The model drafts for itself, with logits of the last token alone: it is always right.
+    self = ("--draft", "4", "--draft-model")
+    drafted = succeeded("run", compiled, *words, "genai", *self, last)
+    assert drafted.stdout[:60] == alone.stdout[:60]
+    found = re.search(r"drafts: (\d+) of (\d+) verified tokens were right", drafted.stderr)
+    assert found is not None
+    assert 0 < int(found[1]) == int(found[2])
+    lone = mistake("run", demo.MODEL, *words, "genai", *self, last)
+    assert f"compile {demo.MODEL} too" in lone
+    other = mistake("run", compiled, *words, "genai", *self, LLAMA)
+    assert "Target and draft must share the same vocabulary" in other
+    assert "needs --draft" in mistake("run", compiled, *words, "genai", "--draft-model", last)
     assert "use --host genai" in mistake("run", compiled, *words, "session", "--draft", "4")
     refused = mistake("run", last, *words, "genai", "--draft", "4")
     assert "requires target logits for every verified token" in refused
@@ -662,6 +678,25 @@ def test_accuracy_compares_kv_caches() -> None:
         # Sixteen times fewer codes cost more; bfloat16 activations affect all variants.
         assert differences[plain] < differences[int8] < differences[int4]
         assert len(differences) == 2 + 3 * 2
+
+
+def test_accuracy_scores_a_text_of_the_users(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    words = ("accuracy", LLAMA, "--text", text, "--window", "64")
+    text.write_text("Once upon a time, in a far away land. " * 20, encoding="utf-8")
+    read = len(load_tokenizer(find_model(LLAMA)).encode(text.read_text()).ids)
+    result = report(*words)
+    assert {score["tokens"] for score in result["scores"]} == {read // 64 * 63}
+    assert result["settings"]["plan"]["text"] == str(text)
+    repeated = {score["variant"]: score["perplexity"]["value"] for score in result["scores"]}
+    usual = report("accuracy", LLAMA, "--tokens", "63", "--decode-tokens", "0", "--window", "64")
+    assert repeated != {s["variant"]: s["perplexity"]["value"] for s in usual["scores"]}
+    text.write_text("short")
+    assert "less than a window of 64" in mistake(*words)
+    text.write_bytes(b"\xff")
+    assert f"text {text} is not UTF-8" in mistake(*words)
+    text.unlink()
+    assert f"text {text} cannot be read" in mistake(*words)
 
 
 def test_accuracy_refuses_what_the_text_or_context_cannot_give() -> None:

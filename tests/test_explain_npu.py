@@ -131,6 +131,7 @@ def test_projections_by_the_executors_rules() -> None:
     assert projection(40961, 256, 2) == Verdict()  # the host adds the bias
     assert projection(128, 256, 3, 4) == Verdict()
     assert projection(bits=2) == Verdict()
+    assert projection(bits=8).always == "no kernel for weights of 8 bits"
 
 
 def vector(op: str, k: int = 256, **attributes: int | str) -> Verdict:

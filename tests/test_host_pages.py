@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -86,3 +87,35 @@ def test_python_programs_of_both_hosts_print_the_same(tmp_path: Path) -> None:
     assert text.startswith(PROMPT)
     assert len(text) > 2 * len(PROMPT)
     assert run("generate_genai.py") == text
+
+
+def test_commands_for_drafts_on_the_genai_page_print_the_models_own_text(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_genai")
+    page = (ROOT / "docs" / "hosts" / "genai.md").read_text()
+    blocks = re.findall(r"^```sh\n(.*?)^```", page[page.index("## Prompt lookup") :], re.M | re.S)
+    commands = "".join(blocks).replace("ort_aie_ep/demo_model", str(DEMO))
+    assert len(commands.splitlines()) == 4
+    ort_aie_ep.compile(DEMO, tmp_path / "COMPILED")
+    (tmp_path / "examples").symlink_to(EXAMPLES)
+
+    def run(command: str) -> str:
+        words = shlex.split(command)
+        program = {"ort-aie": ["-m", "ort_aie_ep"], "python": []}[words[0]]
+        done = subprocess.run(
+            [sys.executable, *program, *words[1:]],
+            cwd=tmp_path,
+            env={**os.environ, "ORT_AIE_LIBRARY": ort_aie_ep.library_path()},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    lookup, _, drafted, turns = (run(command) for command in commands.splitlines())
+    alone = run(f'ort-aie run COMPILED "{PROMPT}" --host genai --max-tokens 60')
+    # The text up to a near-tie, wherever that is on this CPU.
+    assert lookup[:60] == drafted[:60] == alone[:60]
+    first, second = (text.strip() for text in turns.split("----"))
+    assert first.startswith(PROMPT + alone[:20])
+    assert second.startswith(first[: first.index("class Test")] + "if __name__")

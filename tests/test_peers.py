@@ -52,13 +52,14 @@ from ort_aie_ep.tools.bench.peers.plan import Plan
 from ort_aie_ep.tools.bench.peers.process import EngineError, Setup, Worker
 from ort_aie_ep.tools.bench.peers.report import report
 from ort_aie_ep.tools.bench.peers.results import Results, Speeds
-from ort_aie_ep.tools.bench.peers.weights import BLOCK, Int4Matrix, LlamaWeights
+from ort_aie_ep.tools.bench.peers.weights import BLOCK, DecoderWeights, Experts, Int4Matrix
 from ort_aie_ep.tools.synth import synth
 
 DATA = Path(__file__).parent / "data"
 OUR_ENGINES = (OURS, OURS_INT8, OURS_FLOAT, CPU_EP)
 PEERS = tuple(name for name in KINDS if name not in OUR_ENGINES)
 TINY = SHAPES["tiny-llama"]
+EXPERTS = replace(SHAPES["tiny-qwen3"], ffn=64, experts=8, experts_per_token=2)
 CONDITIONS = conditions.Conditions(
     conditions.Machine(
         "CPU", "AuthenticAMD, family 26", ("avx2",), 2, "L2 1024K", 0, True, "Linux"
@@ -79,12 +80,25 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def weights(model: Path) -> LlamaWeights:
-    return LlamaWeights(find_model(model))
+def weights(model: Path) -> DecoderWeights:
+    return DecoderWeights(find_model(model))
+
+
+@pytest.fixture(scope="module")
+def experts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("experts") / "model"
+    synth(EXPERTS, folder)
+    return folder
 
 
 @pytest.fixture
-def source(model: Path, weights: LlamaWeights, tmp_path: Path) -> Source:
+def expert_source(experts: Path, tmp_path: Path) -> Source:
+    found = find_model(experts)
+    return Source(found, DecoderWeights(found), tmp_path)
+
+
+@pytest.fixture
+def source(model: Path, weights: DecoderWeights, tmp_path: Path) -> Source:
     return Source(find_model(model), weights, tmp_path)
 
 
@@ -97,12 +111,12 @@ def random_matrix(n: int, k: int) -> Int4Matrix:
 # --- weights ---
 
 
-def test_weights_are_those_of_the_onnx_file(model: Path, weights: LlamaWeights) -> None:
+def test_weights_are_those_of_the_onnx_file(model: Path, weights: DecoderWeights) -> None:
     file = onnx.load(model / "model.onnx")
     tensors = {t.name: numpy_helper.to_array(t) for t in file.graph.initializer}
     codes = tensors["model.layers.1.mlp.down_proj.MatMul.weight_Q4"]
     scales = tensors["model.layers.1.mlp.down_proj.MatMul.weight_scales"]
-    down = weights.layer(1).down
+    down = weights.layer(1).plain_ffn()[2]
     assert down.shape == (TINY.hidden, TINY.ffn)
     values = down.dequantised()
     for n, k in np.random.default_rng(0).integers(0, down.shape, (100, 2)):
@@ -119,7 +133,7 @@ def test_weights_are_those_of_the_onnx_file(model: Path, weights: LlamaWeights) 
     assert np.array_equal(weights.final_norm(), final)
 
 
-def test_sizes_are_those_of_the_graph(weights: LlamaWeights) -> None:
+def test_sizes_are_those_of_the_graph(weights: DecoderWeights) -> None:
     sizes = weights.sizes
     assert (sizes.hidden, sizes.ffn, sizes.layers) == (TINY.hidden, TINY.ffn, TINY.layers)
     assert (sizes.heads, sizes.kv_heads, sizes.head_size) == (6, 2, 32)
@@ -133,15 +147,52 @@ def test_sizes_are_those_of_the_graph(weights: LlamaWeights) -> None:
 
 def test_an_embedding_of_its_own_is_found(tmp_path: Path) -> None:
     synth(replace(TINY, tied=False), tmp_path / "untied")
-    embedding = LlamaWeights(find_model(tmp_path / "untied")).embedding()
+    embedding = DecoderWeights(find_model(tmp_path / "untied")).embedding()
     assert embedding is not None
     assert embedding.shape == (TINY.vocab, TINY.hidden)
 
 
-@pytest.mark.parametrize("family", ["qwen3", "gemma3", "phi"])
+@pytest.mark.parametrize("family", ["qwen2", "gemma3", "phi"])
 def test_other_models_are_refused_with_a_reason(family: str) -> None:
-    with pytest.raises(AieError, match="does not say llama"):
-        LlamaWeights(find_model(DATA / family))
+    with pytest.raises(AieError, match="does not say llama or qwen3"):
+        DecoderWeights(find_model(DATA / family))
+
+
+def test_rows_of_experts_are_those_of_the_fused_matrix(expert_source: Source) -> None:
+    file = onnx.load(expert_source.folder.model)
+    tensors = {t.name: numpy_helper.to_array(t) for t in file.graph.initializer}
+    name = "model.layers.1.moe.experts.gate_up_proj"
+    codes, scales = tensors[f"{name}.qweight"], tensors[f"{name}.scales"]
+    experts = expert_source.weights.layer(1).ffn
+    assert isinstance(experts, Experts)
+    for part, matrix in enumerate((experts.gate, experts.up)):
+        expert, row = 3, 5
+        place = expert * EXPERTS.ffn + row
+        assert np.array_equal(matrix.codes[place].ravel(), codes[expert, 2 * row + part])
+        assert np.array_equal(matrix.scales[place], scales[expert, 2 * row + part])
+    sizes = expert_source.weights.sizes
+    assert (sizes.ffn, sizes.experts, sizes.experts_per_token) == (64, 8, 2)
+    assert "2 of 8 experts of 64" in sizes.describe()
+    a_token = EXPERTS.hidden * (2 * EXPERTS.queries + 2 * EXPERTS.keys + 8 + 2 * 3 * 64)
+    elements = EXPERTS.layers * a_token + EXPERTS.vocab * EXPERTS.hidden
+    assert expert_source.weights.product_elements() == elements
+
+
+def test_only_the_experts_of_a_token_count_as_read(expert_source: Source) -> None:
+    made = kind(OURS).model(expert_source)
+    # In blocks of 32 x 256, without minima: of 2 experts, 2 · 1 · 2 + 1 · 5 blocks of 4,608 bytes.
+    experts = 2 * (2 * 2 * 1 + 5 * 1) * 4608
+    router = 1 * 1 * 4608
+    attention = (16 + 5) * 1 * 4608
+    head = 16 * 1 * 4608
+    assert made.weight_bytes == EXPERTS.layers * (experts + router + attention) + head
+
+
+def test_openvino_refuses_experts_with_a_reason(expert_source: Source) -> None:
+    if kind("OpenVINO").missing():
+        pytest.skip("there is no OpenVINO")
+    with pytest.raises(AieError, match="llama only, not for qwen3"):
+        kind("OpenVINO").model(expert_source)
 
 
 def test_zero_points_are_refused_with_a_reason(model: Path, tmp_path: Path) -> None:
@@ -154,10 +205,10 @@ def test_zero_points_are_refused_with_a_reason(model: Path, tmp_path: Path) -> N
     node.input.append("zeros")
     onnx.save(file, path)
     with pytest.raises(AieError, match=r"down_proj.* has zero points"):
-        LlamaWeights(find_model(tmp_path / "model")).layer(0)
+        DecoderWeights(find_model(tmp_path / "model")).layer(0)
 
 
-def test_gguf_holds_the_codes_of_the_source(weights: LlamaWeights, tmp_path: Path) -> None:
+def test_gguf_holds_the_codes_of_the_source(weights: DecoderWeights, tmp_path: Path) -> None:
     gguf = pytest.importorskip("gguf")
     made = write_gguf(weights, tmp_path / "model.gguf")
     tensors = {t.name: t for t in gguf.GGUFReader(made.path).tensors}
@@ -171,7 +222,7 @@ def test_gguf_holds_the_codes_of_the_source(weights: LlamaWeights, tmp_path: Pat
 
     layer = weights.layer(1)
     for name, matrix in (
-        ("blk.1.ffn_up.weight", layer.up),
+        ("blk.1.ffn_up.weight", layer.plain_ffn()[1]),
         ("blk.1.attn_v.weight", layer.v),
         ("blk.1.attn_q.weight", interleaved(layer.q, TINY.heads)),
         ("blk.1.attn_k.weight", interleaved(layer.k, TINY.kv_heads)),
@@ -206,8 +257,23 @@ def skip_without(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in KINDS if name != CPU_EP])
 def test_engine_computes_what_the_cpu_ep_does(name: str, source: Source) -> None:
     skip_without(name)
+    # Random weights have near-ties. Rounding to 8 bits may decide one differently, and so change
+    # all later tokens; but with a wrong layout, rotation or cache, one of 500 tokens agrees only by
+    # chance.
+    assert agreement(name, source, TINY.vocab) > 0.6
+
+
+@pytest.mark.parametrize("name", [OURS, "llama.cpp"])
+def test_engine_computes_experts_as_the_cpu_ep_does(name: str, expert_source: Source) -> None:
+    skip_without(name)
+    # Near-ties of the router as well.
+    assert agreement(name, expert_source, EXPERTS.vocab) > 0.5
+
+
+def agreement(name: str, source: Source, vocabulary: int) -> float:
+    """The share of greedy tokens that are those of the CPU EP."""
     generator = np.random.default_rng(0)
-    prompts = [generator.integers(0, TINY.vocab, n).tolist() for n in range(1, 81, 5)]
+    prompts = [generator.integers(0, vocabulary, n).tolist() for n in range(1, 81, 5)]
 
     def likeliest(engine_name: str) -> Any:
         engine = kind(engine_name).open(kind(engine_name).model(source), Settings(1, 128))
@@ -215,10 +281,7 @@ def test_engine_computes_what_the_cpu_ep_does(name: str, source: Source) -> None
 
     tokens = likeliest(name)
     assert tokens.shape == (len(prompts), 4)
-    # Random weights have near-ties. Rounding to 8 bits may decide one differently, and so change
-    # all later tokens; but with a wrong layout, rotation or cache, one of 500 tokens agrees only by
-    # chance.
-    assert np.mean(tokens == likeliest(CPU_EP)) > 0.6
+    return float(np.mean(tokens == likeliest(CPU_EP)))
 
 
 def test_missing_packages_are_named_with_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,7 +360,7 @@ def test_a_plan_beyond_the_context_is_refused(source: Source) -> None:
 
 @pytest.fixture(scope="module")
 def run(
-    model: Path, weights: LlamaWeights, tmp_path_factory: pytest.TempPathFactory
+    model: Path, weights: DecoderWeights, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Plan, Log, Results]:
     source = Source(find_model(model), weights, tmp_path_factory.mktemp("scratch"))
     plan = Plan(
@@ -316,7 +379,7 @@ def run(
 
 
 def test_rounds_give_every_engine_the_same_columns(
-    run: tuple[Plan, Log, Results], weights: LlamaWeights
+    run: tuple[Plan, Log, Results], weights: DecoderWeights
 ) -> None:
     plan, log, results = run
     assert log.totals[-1] == len(log.steps)
@@ -630,11 +693,11 @@ def test_dropped_files_are_out_of_memory_unless_they_are_mapped(tmp_path: Path) 
 
 
 def test_weights_map_nothing_once_released(model: Path, source: Source) -> None:
-    source.weights.layer(0).down.dequantised()
+    source.weights.layer(0).plain_ffn()[2].dequantised()
     assert "model.onnx.data" in Path("/proc/self/maps").read_text(errors="replace")
     source.weights.release()
     assert str(model) not in Path("/proc/self/maps").read_text(errors="replace")
-    assert source.weights.layer(0).down.shape == (TINY.hidden, TINY.ffn)
+    assert source.weights.layer(0).plain_ffn()[2].shape == (TINY.hidden, TINY.ffn)
     source.weights.release()
 
 

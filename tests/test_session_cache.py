@@ -19,6 +19,7 @@ from unittest.mock import ANY
 import numpy as np
 import onnxruntime
 import pytest
+from model_folders import DATA, MODELS
 from typer.testing import CliRunner
 
 import ort_aie_ep
@@ -31,9 +32,7 @@ from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.running.generate import Decoder
 from ort_aie_ep.runtime.sessions import open_session
 
-DATA = Path(__file__).parent / "data"
 LLAMA = DATA / "llama"
-MODELS = sorted(path.parent.name for path in DATA.glob("*/genai_config.json"))
 TOKENS = np.random.default_rng(0).integers(3, 100, 20)
 
 

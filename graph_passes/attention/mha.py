@@ -21,6 +21,7 @@ from ort_aie_ep.graph_passes.walk import (
     attribute,
     fixed_dim,
     input_at,
+    is_fixed,
     rank,
     type_name,
     used_output,
@@ -54,7 +55,7 @@ class MultiHeadAttentionToFlow(WorkbenchRule):
         known = not any(isinstance(d, ir.SymbolicDim) and d.value is None for d in tokens)
         if attribute(node, "unidirectional", 0) and not (known and tokens[0] == tokens[1]):
             return "unidirectional=1 with keys that may be more or fewer than the queries"
-        if bias is not None and (bias.const_value is None or bias.shape != (3 * channels,)):
+        if bias is not None and (not is_fixed(bias) or bias.shape != (3 * channels,)):
             return f"its bias is not a constant ({3 * channels})"
         return why_not_flow_attention(
             Layout(heads, heads, channels // heads),

@@ -16,7 +16,7 @@ OP_TYPE = "FlowAttention"
 INPUTS = (
     "query", "key", "value", "past_key", "past_value", "seqlens_k", "total_sequence_length",
     "cos_cache", "sin_cache", "position_ids", "attention_bias", "head_sink", "k_scale", "v_scale",
-    "q_norm_weight", "k_norm_weight", "attention_mask",
+    "q_norm_weight", "k_norm_weight", "attention_mask", "v_norm_weight",
 )  # fmt: skip
 OUTPUTS = ("output", "present_key", "present_value")
 

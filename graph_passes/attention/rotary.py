@@ -18,7 +18,7 @@ from ort_aie_ep.graph_passes.walk import (
     rank,
 )
 
-OP_TYPE = "RotaryEmbedding"
+OP_TYPE, MIXED_TYPE = "RotaryEmbedding", "MRotaryEmbedding"
 
 
 @dataclass(frozen=True)
@@ -71,16 +71,20 @@ def read_rotations(
 def explain_rotations(model: ir.Model, report: Report) -> None:
     """Notes why the remaining rotations stay."""
     for node in model.graph:
-        if _rotary(node.outputs[0]) is None or node_label(node) in report.outcomes:
+        value = node.outputs[0]
+        mixed = made_by(value, MIXED_TYPE, domain="com.microsoft")
+        if (_rotary(value) or mixed) is None or node_label(node) in report.outcomes:
             continue
         users = {user.op_type for user in node.outputs[0].consumers()}
         if users & {"FlowAttention", "GroupQueryAttention"}:
-            # Given seqlens_k, it uses only position_ids' first element for a first prompt.
+            # src/graph/fusions/rotary.cc
             reason = (
-                "it rotates by its position_ids; a GroupQueryAttention that rotates by itself "
-                "(do_rotary=1) counts positions from seqlens_k, which may be others: the rotation "
-                "stays a node before it"
+                "the attention cannot do it: that needs queries and keys that are rotated alike "
+                "and read by it alone, tables of known width and one position for each token, "
+                "(batch, sequence)"
             )
+        elif "Attention" in users:
+            reason = "the Attention that it feeds stays on the CPU EP"
         elif users:
             reason = f"it feeds {', '.join(sorted(users))}, not an Attention"
         else:

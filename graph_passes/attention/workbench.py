@@ -3,6 +3,7 @@ layout, its mask as a matrix, or a row of angles for each token."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -13,6 +14,7 @@ from onnx_ir.passes import common as common_passes
 from ort_aie_ep.graph_passes.attention.node import OP_TYPE, OUTPUTS, Angles, Layout
 from ort_aie_ep.graph_passes.attention.shapes import inferred_shapes
 from ort_aie_ep.graph_passes.base import NodeRule
+from ort_aie_ep.graph_passes.projection.norm import NORMS
 from ort_aie_ep.graph_passes.walk import (
     attribute,
     constant_array,
@@ -22,9 +24,11 @@ from ort_aie_ep.graph_passes.walk import (
     is_read,
     made_by,
     node_label,
+    only_reader,
     permutes,
     producer,
     rank,
+    same_dim,
 )
 
 SWAP = [0, 2, 1, 3]  # (B, T, H, D) <-> (B, H, T, D)
@@ -67,19 +71,38 @@ class Workbench:
         """(B, H, T, D) or (B, T, H * D) -> (B, T, H * D)."""
         if not layout.split:
             return value
-        swap, shape = value.producer(), value.shape
-        tokens = swap.inputs[0] if permutes(swap, SWAP) else None
-        if tokens is not None:
-            split = made_by(tokens, "Reshape")
-            source = split.inputs[0] if split is not None and _splits_channels(split) else None
-            if source is not None and fixed_dim(source, 2) == heads * layout.dim:
-                return source
-        else:
+        shape = value.shape
+        tokens = _before_swap(value) or self._norm_before_swap(value)
+        if tokens is None:
             tokens = self._op("Transpose", [value], value.name, perm=SWAP)
-        flat = self._reshape(tokens, f"{value.name}.rows", 0, 0, heads * layout.dim)
-        flat.type = value.type
-        if shape is not None:
-            flat.shape = ir.Shape([shape[0], shape[2], heads * layout.dim])
+            tokens.type = value.type
+            tokens.shape = None if shape is None else ir.Shape([shape[i] for i in SWAP])
+        return self.channels(tokens, heads * layout.dim)
+
+    def _norm_before_swap(self, value: ir.Value) -> ir.Value | None:
+        """(B, T, H, D) of a norm of heads that an exporter put behind the Transpose."""
+        norm = made_by(value, *NORMS)
+        weight = input_at(norm, 1) if norm is not None else None
+        tokens = _before_swap(norm.inputs[0]) if norm is not None else None
+        if norm is None or tokens is None or rank(weight) != 1:
+            return None
+        if attribute(norm, "axis", -1) not in (-1, 3) or only_reader(value) is None:
+            return None
+        normed = self._tape.op(norm.op_type, [tokens, weight], norm.attributes)
+        normed.name, producer(normed).name = f"{value.name}.of_tokens", norm.name
+        normed.type, normed.shape = value.type, tokens.shape
+        return normed
+
+    def channels(self, tokens: ir.Value, width: int) -> ir.Value:
+        """(B, T, H, D) -> (B, T, H * D), which is `width`."""
+        split = made_by(tokens, "Reshape")
+        source = split.inputs[0] if split is not None and splits_channels(split) else None
+        if source is not None and fixed_dim(source, 2) == width:
+            return source
+        flat = self._reshape(tokens, f"{tokens.name}.rows", 0, 0, width)
+        flat.type = tokens.type
+        if tokens.shape is not None:
+            flat.shape = ir.Shape([*tokens.shape[:2], width])
         return flat
 
     def put_in_place(
@@ -115,6 +138,9 @@ class Workbench:
         """Replaces `old` (B, H, T, D) with `output` (B, T, H * D)."""
         tokens = self._reshape(output, f"{old.name}.tokens", 0, 0, layout.heads, layout.dim)
         tokens.type = old.type
+        for user in list(old.consumers()):
+            if _keeps_shape(user):
+                _take_over(user.outputs[0], old)
         for user in old.consumers():
             if not permutes(user, SWAP):
                 continue
@@ -246,15 +272,51 @@ def _reshape_dims(node: ir.Node, rank: int) -> list[int] | None:
     return dims if dims is not None and len(dims) == rank else None
 
 
-def _splits_channels(node: ir.Node) -> bool:
+def _before_swap(value: ir.Value | None) -> ir.Value | None:
+    """(B, T, H, D) of which `value` is the Transpose."""
+    swap = value.producer() if value is not None else None
+    return swap.inputs[0] if permutes(swap, SWAP) else None
+
+
+def splits_channels(node: ir.Node) -> bool:
     """Whether a node is a Reshape (B, T, C) -> (B, T, H, D)."""
     dims = _reshape_dims(node, 4)
-    return dims is not None and dims[:2] == [0, 0] and rank(node.inputs[0]) == 3
+    if rank(node.inputs[0]) != 3:
+        return False
+    return (dims is not None and dims[:2] == [0, 0]) or _keeps_tokens(node, 4)
 
 
 def _joins_channels(node: ir.Node, channels: int) -> bool:
     """Whether a node is a Reshape (B, T, H, D) -> (B, T, H * D)."""
     dims = _reshape_dims(node, 3)
-    if dims is None:
+    if dims is not None and dims[0] == 0:
+        return dims[1:] in ([0, -1], [0, channels], [-1, channels])
+    return _keeps_tokens(node, 3) and fixed_dim(node.outputs[0], 2) in (None, channels)
+
+
+def _keeps_shape(node: ir.Node) -> bool:
+    """Whether a node is a Reshape to the shape that its input has; a last dimension follows from
+    the others."""
+    source, shape = node.inputs[0], node.outputs[0].shape
+    if not is_op(node, "Reshape") or source is None or source.shape is None or shape is None:
         return False
-    return dims[0] == 0 and (dims[1:] in ([0, -1], [0, channels], [-1, channels]))
+    if len(source.shape) != len(shape):
+        return False
+    return [same_dim(a, b) for a, b in zip(source.shape, shape, strict=True)].count(False) <= 1
+
+
+def _keeps_tokens(node: ir.Node, to_rank: int) -> bool:
+    """Whether a node is a Reshape to `to_rank` dimensions whose shapes say that it keeps the first
+    two, or one of them and the size of the rest, from which the other follows."""
+    source, shape = node.inputs[0], node.outputs[0].shape
+    if not is_op(node, "Reshape") or source is None or source.shape is None or shape is None:
+        return False
+    if len(shape) != to_rank or len(source.shape) < 3:
+        return False
+    kept = [same_dim(source.shape[i], shape[i]) for i in range(2)]
+    sizes = [
+        math.prod(d for d in dims if isinstance(d, int)) if all(isinstance(d, int) for d in dims)
+        else None
+        for dims in (source.shape[2:], shape[2:])
+    ]  # fmt: skip
+    return all(kept) or (any(kept) and sizes[0] is not None and sizes[0] == sizes[1])

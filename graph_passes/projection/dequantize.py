@@ -26,6 +26,7 @@ from ort_aie_ep.graph_passes.walk import (
     attribute,
     before_transpose,
     input_at,
+    is_fixed,
     is_op,
     made_by,
     node_label,
@@ -240,9 +241,7 @@ def _why_not(node: ir.Node, dequantize: ir.Node, rows_are_outputs: bool) -> str:
         bits=4,
         block_size=block_size or NO_BLOCKS,
         weight_prepacked=0,
-        constant_weights=all(
-            v is None or v.const_value is not None for v in (x, scales, zero_points)
-        ),
+        constant_weights=all(v is None or is_fixed(v) for v in (x, scales, zero_points)),
         has_g_idx=False,
         type=kind,
         zero_point_type="",  # of the codes' type, by the operator's schema

@@ -1,7 +1,7 @@
 """MatMul and Gemm with float weights -> aie.Q4NXMatMul or aie.GEMM, with `--quantize`.
 
 Before: MatMul(A, B) or Gemm(A, B, C?), B a constant (K, N), perhaps behind Identity and Transpose
-After:  Q4NXMatMul(A, W, C?) with q4nx, GEMM(A, W, C?) with bf16
+After:  Q4NXMatMul(A, W, C?) with q4nx and q2nx, GEMM(A, W, C?) with bf16
 
 A node is left alone if a user's pattern matches its name, or if `why_not_float_matmul` has a
 reason. Without a form, nothing is replaced: the report says what could be.
@@ -26,48 +26,55 @@ from ort_aie_ep.graph_passes.walk import (
     made_by,
     node_label,
 )
-from ort_aie_ep.graph_passes.weights.float_weights import FloatLayers, FloatWeights, WeightForm
+from ort_aie_ep.graph_passes.weights.float_weights import (
+    FloatLayers,
+    FloatWeights,
+    Quantising,
+    WeightForm,
+)
 
 OPS = ("MatMul", "Gemm")
 UNASKED = "its weights are {}: compile --quantize q4nx or bf16 replaces it"
-BECOMES = {WeightForm.Q4NX: "Q4NXMatMul", WeightForm.BF16: "GEMM"}
 
 
 class FloatMatMul(NodeRule):
     """Replaces each MatMul and Gemm with float weights; their errors go into `report.layers`."""
 
-    def __init__(self, report: Report, form: WeightForm | None, keep: Sequence[str] = ()) -> None:
+    def __init__(
+        self, report: Report, quantising: Quantising | None, keep: Sequence[str] = ()
+    ) -> None:
         super().__init__(report)
-        self.form = form
+        self.quantising = quantising
         self.keep = keep
-        if form is not None and report.layers is None:
-            report.layers = FloatLayers(form)
+        if quantising is not None and report.layers is None:
+            report.layers = FloatLayers(quantising)
 
     def apply(self, model: ir.Model) -> None:  # noqa: D102
         super().apply(model)
-        if self.form is not None:
+        if self.quantising is not None:
             _note_embeddings(model.graph, self.report)
 
     def takes(self, node: ir.Node) -> bool:  # noqa: D102
-        return _is_product(node) and (self.form is not None or _weights(node) is not None)
+        return _is_product(node) and (self.quantising is not None or weights_of(node) is not None)
 
     def becomes_of(self, node: ir.Node) -> str:  # noqa: D102
-        assert self.form is not None
-        return BECOMES[self.form]
+        weights = weights_of(node)
+        assert weights is not None
+        assert self.quantising is not None
+        return "GEMM" if self.quantising.form_of(weights) is WeightForm.BF16 else "Q4NXMatMul"
 
     def why_not(self, node: ir.Node) -> str:  # noqa: D102
-        weights = _weights(node)
+        weights = weights_of(node)
         reason = _why_not(node, weights)
         if reason:
             return reason
         assert weights is not None
-        if self.form is None:
+        if self.quantising is None:
             return UNASKED.format(weights.tensor.dtype.name)
-        matching = [name for name in self.keep if _matches(node_label(node), name)]
-        return f"kept by --keep '{matching[0]}'" if matching else ""
+        return _why_kept(node, self.keep)
 
     def replacement(self, node: ir.Node) -> tuple[list[ir.Value | None], dict[str, Attribute]]:  # noqa: D102
-        weights, layers = _weights(node), self.report.layers
+        weights, layers = weights_of(node), self.report.layers
         assert weights is not None
         assert layers is not None
         result, bias = node.outputs[0], input_at(node, 2)
@@ -75,10 +82,24 @@ class FloatMatMul(NodeRule):
             result.type = ir.TensorType(weights.tensor.dtype)
         k, n = weights.shape
         attributes: dict[str, Attribute] = {"K": k, "N": n}
-        if self.form is WeightForm.Q4NX:
-            attributes |= {"accuracy_level": 0, "symmetric": 0}
+        attributes |= layers.quantising.form_of(weights).attributes()
         inputs = [node.inputs[0], layers.value(node, weights)]
         return inputs if bias is None else [*inputs, bias], attributes
+
+
+def quantisable(model: ir.Model, keep: Sequence[str]) -> list[tuple[ir.Node, FloatWeights]]:
+    """The products that `FloatMatMul` replaces, in bodies too, with their weights."""
+    found = []
+    for node in model.graph.all_nodes():
+        weights = weights_of(node) if _is_product(node) else None
+        if weights is not None and not _why_not(node, weights) and not _why_kept(node, keep):
+            found.append((node, weights))
+    return found
+
+
+def _why_kept(node: ir.Node, keep: Sequence[str]) -> str:
+    matching = [name for name in keep if _matches(node_label(node), name)]
+    return f"kept by --keep '{matching[0]}'" if matching else ""
 
 
 def matching_patterns(model: ir.Model, keep: Sequence[str]) -> list[str]:
@@ -127,7 +148,7 @@ def _matrix(value: ir.Value | None) -> FloatWeights | None:
     return None if constant is None else FloatWeights(constant, transposed)
 
 
-def _weights(node: ir.Node) -> FloatWeights | None:
+def weights_of(node: ir.Node) -> FloatWeights | None:
     """The weights of a MatMul or Gemm; None if its second input is not constant."""
     matrix = _matrix(input_at(node, 1))
     if matrix is None or node.op_type != "Gemm" or attribute(node, "transB", 0) == 0:

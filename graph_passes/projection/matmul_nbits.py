@@ -1,7 +1,8 @@
-"""com.microsoft.MatMulNBits (bits 4 or 2) -> aie.Q4NXMatMul.
+"""com.microsoft.MatMulNBits (bits 2, 4 or 8) -> aie.Q4NXMatMul.
 
 Before: MatMulNBits(A, B, scales, zero_points?, "", bias?)
-After:  Q4NXMatMul(A, W, bias?) with W (ceil(N/32), ceil(K/256), 5120, of 2 bits 3072) uint8
+After:  Q4NXMatMul(A, W, bias?) with W (ceil(N/32), ceil(K/256), 5120; of 2 bits 3072, of 8 bits
+        9472) uint8
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import onnx_ir as ir
 
 from ort_aie_ep import _native
 from ort_aie_ep.graph_passes.base import Attribute, NodeRule, Report
-from ort_aie_ep.graph_passes.walk import attribute, input_at, type_name
+from ort_aie_ep.graph_passes.walk import attribute, input_at, is_fixed, type_name
 from ort_aie_ep.graph_passes.weights.packed import MatMulNBitsWeights, PackedWeights
 
 
@@ -26,7 +27,7 @@ def why_not_matmul(node: ir.Node) -> str:
         bits=attribute(node, "bits", 4),
         block_size=attribute(node, "block_size", 0),
         weight_prepacked=attribute(node, "weight_prepacked", 0),
-        constant_weights=all(w is not None and w.const_value is not None for w in weights),
+        constant_weights=all(map(is_fixed, weights)),
         has_g_idx=input_at(node, 4) is not None,
         # By the op's schema, A and the scales have the same type.
         type=type_name(input_at(node, 0), input_at(node, 2)),
@@ -72,7 +73,7 @@ class MatMulNBitsToQ4NX(NodeRule):
         return inputs, {
             **weights.attributes(),
             "accuracy_level": attribute(node, "accuracy_level", 0),
-            # Without zero points each is 8 or, for 2 bits, 2. That times -scale is exact, so the
-            # minima need not be read.
+            # Without zero points each is 2^(bits - 1). That times -scale is exact, so the minima
+            # need not be read.
             "symmetric": int(weights.zero_points is None),
         }

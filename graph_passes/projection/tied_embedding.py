@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ort_aie_ep.graph_passes.base import Attribute, NodeRule, Report
 from ort_aie_ep.graph_passes.projection.matmul_nbits import matmul_weights, why_not_matmul
-from ort_aie_ep.graph_passes.walk import attribute, input_at, made_by
+from ort_aie_ep.graph_passes.walk import attribute, input_at, is_fixed, made_by
 from ort_aie_ep.graph_passes.weights.packed import PackedWeights
 
 
@@ -27,7 +27,7 @@ class TiedEmbedding(NodeRule):
 
     def why_not(self, node: ir.Node) -> str:  # noqa: D102
         data = _source(node)
-        if data is None or data.const_value is None:
+        if data is None or not is_fixed(data):
             return "its data is not constant"
         if data.dtype != ir.DataType.UINT8:
             return f"its data is {data.dtype}; only uint8 with packed codes is shared"

@@ -1,4 +1,4 @@
-"""Float weights as Q4NX or as bfloat16 blocks, packed only when they are written.
+"""Float weights as Q4NX, Q2NX, Q8NX or bfloat16 blocks, packed only when they are written.
 
 A matrix is packed once, however many nodes multiply by it. Its packing error is noted then.
 """
@@ -6,8 +6,8 @@ A matrix is packed once, however many nodes multiply by it. Its packing error is
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import numpy as np
@@ -31,7 +31,30 @@ class WeightForm(StrEnum):
     """The format that float weights get."""
 
     Q4NX = "q4nx"
+    Q2NX = "q2nx"
+    Q8NX = "q8nx"
     BF16 = "bf16"
+
+    @property
+    def bits(self) -> int:
+        """Bits of a weight's code; of bfloat16, its own."""
+        return _BITS[self]
+
+    def blocks_shape(self, n: int, k: int) -> tuple[int, int, int]:
+        """The shape of a packed (n, k) matrix: of bytes, or of bfloat16."""
+        if self is WeightForm.BF16:
+            return bf16_blocks.blocks_shape(n, k)
+        return q4nx.blocks_shape(n, k, self.bits)
+
+    def attributes(self) -> dict[str, int]:
+        """What an operator on such weights needs to know of them besides K and N."""
+        if self is WeightForm.BF16:
+            return {}
+        given = {"accuracy_level": 0, "symmetric": 0}
+        return given if self is WeightForm.Q4NX else given | {"bits": self.bits}
+
+
+_BITS = {WeightForm.Q4NX: 4, WeightForm.Q2NX: 2, WeightForm.Q8NX: 8, WeightForm.BF16: 16}
 
 
 @dataclass(frozen=True)
@@ -41,6 +64,7 @@ class LayerError:
     Attributes:
         node: the (first) node that multiplies by them.
         nodes: how many do.
+        form: the format of the weights, a WeightForm.
         k: in-features.
         n: out-features.
         relative: root mean square error over root mean square weight.
@@ -49,6 +73,7 @@ class LayerError:
 
     node: str
     nodes: int
+    form: str
     k: int
     n: int
     relative: float
@@ -67,6 +92,11 @@ class FloatWeights:
         """The matrix as it is stored."""
         assert self.value.const_value is not None
         return self.value.const_value
+
+    @property
+    def key(self) -> str:
+        """The name of this matrix among those of its model."""
+        return f"{self.value.name}{'_nk' if self.rows_are_outputs else ''}"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -91,11 +121,31 @@ class FloatWeights:
                 yield slice(None), part, piece.T
 
 
+@dataclass(frozen=True)
+class Quantising:
+    """What float weights become.
+
+    Attributes:
+        form: the format of matrices that `forms` does not name.
+        forms: the format of others, by `FloatWeights.key`.
+        importance: by the same keys, how much the squared error of each in-feature counts when a
+            matrix is rounded, (K); it counts the same in matrices that are not named.
+    """
+
+    form: WeightForm
+    forms: Mapping[str, WeightForm] = field(default_factory=dict)
+    importance: Mapping[str, Floats] = field(default_factory=dict)
+
+    def form_of(self, weights: FloatWeights) -> WeightForm:
+        """The format of a matrix."""
+        return self.forms.get(weights.key, self.form)
+
+
 class FloatLayers:
     """The packed initializers of a model, one for each matrix, and their errors once packed."""
 
-    def __init__(self, form: WeightForm) -> None:
-        self.form = form
+    def __init__(self, quantising: Quantising) -> None:
+        self.quantising = quantising
         # Called with the bytes of blocks that were packed, a part of a matrix at a time.
         self.packed: Callable[[int], None] = lambda size: None
         self.errors: dict[str, LayerError] = {}
@@ -104,21 +154,21 @@ class FloatLayers:
 
     def value(self, node: ir.Node, weights: FloatWeights) -> ir.Value:
         """The initializer of `weights` in the graph of `node`, made and registered on first use."""
+        form = self.quantising.form_of(weights)
         key = (weights.value.name, weights.rows_are_outputs)
-        name = f"{weights.value.name}_{'nk_' if weights.rows_are_outputs else ''}{self.form}"
+        name = f"{weights.key}_{form}"
         layer = self._layers.get(name)
         if layer is None:
             k, n = weights.shape
-            layer = LayerError(node_label(node), 0, k, n, math.nan, math.nan)
+            layer = LayerError(node_label(node), 0, form, k, n, math.nan, math.nan)
         self._layers[name] = replace(layer, nodes=layer.nodes + 1)
         return self._shared.value(node, key, lambda: self._make(name, weights))
 
     def _make(self, name: str, weights: FloatWeights) -> ir.Value:
         k, n = weights.shape
-        if self.form is WeightForm.Q4NX:
-            dtype, shape = ir.DataType.UINT8, ir.Shape(q4nx.blocks_shape(n, k))
-        else:
-            dtype, shape = ir.DataType.BFLOAT16, ir.Shape(bf16_blocks.blocks_shape(n, k))
+        form = self.quantising.form_of(weights)
+        dtype = ir.DataType.BFLOAT16 if form is WeightForm.BF16 else ir.DataType.UINT8
+        shape = ir.Shape(form.blocks_shape(n, k))
         value = ir.Value(name=name, shape=shape, type=ir.TensorType(dtype))
         value.const_value = ir.LazyTensor(
             lambda: ir.tensor(self._pack(name, weights, shape.numpy()), name=name, dtype=dtype),
@@ -131,12 +181,14 @@ class FloatLayers:
     def _pack(
         self, name: str, weights: FloatWeights, shape: tuple[int, ...]
     ) -> npt.NDArray[np.uint8] | npt.NDArray[np.generic]:
-        quantised = self.form is WeightForm.Q4NX
-        blocks = np.empty(shape, np.uint8 if quantised else bf16_blocks.bfloat16)
+        form = self.quantising.form_of(weights)
+        importance = self.quantising.importance.get(weights.key)
+        blocks = np.empty(shape, bf16_blocks.bfloat16 if form is WeightForm.BF16 else np.uint8)
         squared_error = squared_weights = largest = 0.0
         for rows, cols, piece in weights.pieces():
             try:
-                part, *error = (_native.quantize if quantised else _round)(piece)
+                counts = None if importance is None else part_of(importance, cols, piece)
+                part, *error = quantised(piece, form, counts)
             except ValueError as problem:
                 raise AieError(
                     f"node '{self._layers[name].node}': weights '{weights.value.name}': {problem}; "
@@ -152,12 +204,27 @@ class FloatLayers:
         return blocks
 
 
-def _round(weights: Floats) -> tuple[npt.NDArray[np.generic], float, float, float]:
-    """As `_native.quantize`, to bfloat16 blocks."""
+def quantised(
+    weights: Floats, form: WeightForm, importance: Floats | None
+) -> tuple[npt.NDArray[np.generic], float, float, float, float]:
+    """Packs (N, K) weights; see `_native.quantize`, which gives the same of bfloat16 blocks."""
+    if form is WeightForm.BF16:
+        return _round(weights)
+    return _native.quantize(weights, form.bits, importance)
+
+
+def part_of(importance: Floats, cols: slice, piece: Floats) -> Floats:
+    """The importance of a piece's in-features; `cols` are its columns of blocks."""
+    first = (cols.start or 0) * q4nx.BLOCK_COLS
+    return importance[first : first + piece.shape[1]]
+
+
+def _round(weights: Floats) -> tuple[npt.NDArray[np.generic], float, float, float, float]:
+    """As `_native.quantize` without importance, to bfloat16 blocks."""
     rounded = weights.astype(bf16_blocks.bfloat16)
     error = rounded.astype(np.float32)
     error -= weights
     if not np.isfinite(error).all():
         raise ValueError("weights hold NaN, infinities or values that bfloat16 cannot represent")
     sums = [float(np.sum(np.square(x), dtype=np.float64)) for x in (error, weights)]
-    return bf16_blocks.pack(rounded), sums[0], sums[1], float(np.abs(error).max())
+    return bf16_blocks.pack(rounded), sums[0], sums[1], float(np.abs(error).max()), sums[0]

@@ -1,4 +1,4 @@
-"""MatMulNBits weights as Q4NX and Q2NX initializers, packed only when they are written.
+"""MatMulNBits weights as Q4NX, Q2NX and Q8NX initializers, packed only when they are written.
 
 A tensor is packed once for each (B, scales, zero_points) and orientation, however many nodes use
 it: a tied embedding and the lm_head projection share one copy.
@@ -27,7 +27,7 @@ SCALE_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 class MatMulNBitsWeights:
     """The weight inputs of one MatMulNBits: B (N, ceil(K / block_size), block_size * bits / 8)
     uint8, scales (N, ceil(K / block_size)), zero_points packed or a float for each scale, or None
-    (8, of 2 bits 2).
+    (2^(bits - 1) each).
 
     `rows` are the selected out-features, None for all: two projections may share one tensor.
     """
@@ -110,7 +110,7 @@ class MatMulNBitsWeights:
 
 
 class PackedWeights:
-    """The Q4NX and Q2NX initializers of a model, one for each set of source tensors."""
+    """The Q4NX, Q2NX and Q8NX initializers of a model, one for each set of source tensors."""
 
     def __init__(self) -> None:
         self._shared = SharedInitializers()

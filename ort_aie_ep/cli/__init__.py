@@ -7,6 +7,7 @@ from __future__ import annotations
 
 # Importing them registers their commands.
 from ort_aie_ep.cli import cache as _cache  # noqa: F401
+from ort_aie_ep.cli import fastflowlm as _fastflowlm  # noqa: F401
 from ort_aie_ep.cli import kernels as _kernels  # noqa: F401
 from ort_aie_ep.cli import measure as _measure  # noqa: F401
 from ort_aie_ep.cli import models as _models  # noqa: F401

@@ -17,6 +17,7 @@ _ORDER = (
     "demo",
     "compile",
     "import-q4nx",
+    "export-q4nx",
     "run",
     "explain",
     "bench",

@@ -345,18 +345,27 @@ def accuracy_command(
         list[KvType] | None,
         typer.Option(help="Also score with this KV cache, as compile --kv writes it. Repeatable."),
     ] = None,
+    text: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Text to score, in UTF-8; no more than it has. Default: a part of Python's "
+            "standard library.",
+        ),
+    ] = None,
     baseline: Baseline = None,
     threads: Threads = None,
     json: Json = False,
 ) -> None:
     """Measure perplexity against ONNX Runtime's CPU EP.
 
-    The text is a part of Python's standard library, picked by a hash of module names. The reference
-    is the CPU EP with accuracy_level 0. The CPU EP with accuracy_level 4 is scored too, as a
-    yardstick:
+    The text is a file, or a part of Python's standard library, picked by a hash of module names.
+    The reference is the CPU EP with accuracy_level 0. The CPU EP with accuracy_level 4 is scored
+    too, as a yardstick:
 
     ```
     ort-aie accuracy MODEL
+    ort-aie accuracy MODEL --text book.txt
     ort-aie accuracy COMPILED --baseline MODEL --tokens 5000
     ort-aie accuracy MODEL --kv f16 --kv int8
     ```
@@ -365,7 +374,8 @@ def accuracy_command(
     from ort_aie_ep.tools.bench import accuracy
 
     with _both(model, baseline) as (compiled, source), _caches(baseline or model, kv) as caches:
-        plan = accuracy.Plan(tokens, decode_tokens, window or min(512, context_length(source)))
+        longest = window or min(512, context_length(source))
+        plan = accuracy.Plan(tokens, decode_tokens, longest, text)
         with console.bar("accuracy", "tokens", "opening the models") as progress:
             report = accuracy.accuracy(compiled, source, threads, plan, progress, caches)
     if json:

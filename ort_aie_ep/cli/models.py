@@ -1,4 +1,4 @@
-"""Commands that make, run and explain models: compile, import-q4nx, run, explain, doctor, synth."""
+"""Commands that make, run and explain models: compile, run, explain, doctor, synth."""
 
 from __future__ import annotations
 
@@ -10,6 +10,15 @@ import typer
 
 from ort_aie_ep.cli import console
 from ort_aie_ep.cli.application import app
+from ort_aie_ep.cli.checkpoint import (
+    AdapterOption,
+    BuilderEnv,
+    BuilderOption,
+    BuilderPython,
+    CheckpointOptions,
+    KeepSource,
+    PrecisionOption,
+)
 from ort_aie_ep.cli.options import (
     Host,
     Json,
@@ -30,10 +39,13 @@ if TYPE_CHECKING:
 
 
 class Quantize(StrEnum):
-    """Formats that `compile --quantize` writes float weights in."""
+    """Values of `compile --quantize`."""
 
     Q4NX = "q4nx"
+    Q2NX = "q2nx"
+    Q8NX = "q8nx"
     BF16 = "bf16"
+    MIXED = "mixed"
 
 
 Kv = Annotated[
@@ -74,9 +86,17 @@ NoPlan = Annotated[
 ]
 
 
+class Vision(StrEnum):
+    """Formats that `compile --vision` writes float weights in."""
+
+    BF16 = "bf16"
+
+
 @app.command("compile")
 def compile_command(
-    source: Annotated[Path, typer.Argument(metavar="SRC", help="Model folder or .onnx file.")],
+    source: Annotated[
+        Path, typer.Argument(metavar="SRC", help="Model folder, .onnx file, or checkpoint.")
+    ],
     destination: Annotated[
         Path, typer.Argument(metavar="DST", help="The new folder; it must not exist yet.")
     ],
@@ -88,18 +108,47 @@ def compile_command(
     quantize: Annotated[
         Quantize | None,
         typer.Option(
-            help="Quantise the float weights of MatMul and Gemm to q4nx (4 bits, for language "
-            "models) or to bf16 (bfloat16, for vision towers). Default: leave them unchanged."
+            help="Quantise the float weights of MatMul and Gemm to q4nx, q2nx or q8nx (4, 2 or 8 "
+            "bits), to mixed (4 bits, and 8 where it matters most) or to bf16 (bfloat16, for "
+            "vision towers). Default: leave them unchanged."
+        ),
+    ] = None,
+    importance: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Text, or token ids (.npy), that the model reads to find which weights matter: "
+            "their errors count more. For q4nx, q2nx and mixed.",
+        ),
+    ] = None,
+    bits: Annotated[
+        float | None,
+        typer.Option(
+            help="With --quantize mixed and --importance: mean bits of a weight, 2 to 8. Default: "
+            "the rule of the model builder's k_quant_mixed chooses."
+        ),
+    ] = None,
+    vision: Annotated[
+        Vision | None,
+        typer.Option(
+            help="Write the float weights of a folder's vision model in bf16 (bfloat16). Default: "
+            "leave them unchanged; --quantize does not change them."
         ),
     ] = None,
     keep: Annotated[
         list[str] | None,
         typer.Option(
             metavar="PATTERN",
-            help="Nodes that --quantize leaves unchanged: a name, or a pattern with * and ?. "
-            "Repeatable.",
+            help="Nodes that --quantize and --vision leave unchanged: a name, or a pattern with * "
+            "and ?. Repeatable.",
         ),
     ] = None,
+    adapter: AdapterOption = None,
+    precision: PrecisionOption = None,
+    builder_option: BuilderOption = None,
+    builder_python: BuilderPython = None,
+    builder_env: BuilderEnv = None,
+    keep_source: KeepSource = None,
 ) -> None:
     """Compile a model for the aie.* operators.
 
@@ -109,7 +158,7 @@ def compile_command(
     inputs and outputs and runs wherever the original did.
 
     If a model is not quantised, --quantize replaces every MatMul and Gemm with constant weights:
-    q4nx gives aie.Q4NXMatMul, bf16 gives aie.GEMM. A table shows the error of each layer:
+    bf16 gives aie.GEMM, all others aie.Q4NXMatMul. A table shows the error of each layer:
 
     ```
     ort-aie compile Llama-3.2-1B-int4 Llama-3.2-1B-aie
@@ -117,18 +166,48 @@ def compile_command(
     ort-aie compile MODEL COMPILED --kv f16 --last-logits
     ort-aie compile MODEL COMPILED --kv int8 --calibration TEXT
     ort-aie compile FLOAT_MODEL COMPILED --quantize q4nx --keep '*/lm_head/*'
+    ort-aie compile MODEL_WITH_PICTURES COMPILED --quantize q4nx --vision bf16
+    ort-aie compile FLOAT_MODEL COMPILED --quantize mixed --importance TEXT --bits 4.5
     ort-aie compile VISION_TOWER.onnx COMPILED --quantize bf16
     ```
+
+    SRC may be a Hugging Face checkpoint: a folder with config.json and *.safetensors. The command
+    then runs onnxruntime-genai's model builder on it first. The builder needs torch and
+    transformers, in this Python or in another one:
+
+    ```
+    ort-aie compile Llama-3.2-1B-Instruct COMPILED --builder-env ort-aie-builder
+    ort-aie compile Llama-3.2-1B-Instruct COMPILED --adapter LORA --builder-option block_size=64
+    ```
     """
-    if keep and quantize is None:
+    if keep and quantize is None and vision is None:
         raise typer.BadParameter(
             "--keep needs --quantize: it names nodes that --quantize leaves alone"
         )
-    from ort_aie_ep.compiler.compile import compile_model
+    for name, given in (("--importance", importance), ("--bits", bits)):
+        if given is not None and quantize is None:
+            raise typer.BadParameter(f"{name} needs --quantize: it is for float weights")
+    from ort_aie_ep.compiler.compile import compile_model, read_options
 
-    with console.bar("compile", "bytes", "reading the model") as progress:
+    # A checkpoint is built for minutes before `compile_model` looks at these.
+    read_options(
+        kv=kv.value if kv else None,
+        calibration=calibration,
+        quantize=quantize.value if quantize else None,
+        vision=vision.value if vision else None,
+        importance=importance,
+        bits=bits,
+        keep=keep or (),
+    )
+    checkpoint = CheckpointOptions(
+        adapter, precision, builder_option, builder_python, builder_env, keep_source
+    )
+    with (
+        checkpoint.model(source, destination, quantises=quantize is not None) as model,
+        console.bar("compile", "bytes", "reading the model") as progress,
+    ):
         result = compile_model(
-            source,
+            model,
             destination,
             kv=kv.value if kv else None,
             calibration=calibration,
@@ -136,6 +215,9 @@ def compile_command(
             fuse=not no_fuse,
             plan=not no_plan,
             quantize=quantize.value if quantize else None,
+            vision=vision.value if vision else None,
+            importance=importance,
+            bits=bits,
             keep=keep or (),
             progress=progress,
         )
@@ -157,55 +239,10 @@ def compile_command(
             console.note(plans_line(part.plans, part.divided_by))
     if result.layers:
         console.out.print(layers_table(result.layers))
-    _tell(result, "--baseline", source)
+    tell(result, "--baseline", keep_source or source)
 
 
-@app.command("import-q4nx")
-def import_q4nx_command(
-    source: Annotated[Path, typer.Argument(metavar="FILE", help="model.q4nx from FastFlowLM.")],
-    destination: Annotated[
-        Path, typer.Argument(metavar="DST", help="The new folder; it must not exist yet.")
-    ],
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="CONFIG", help="The model's config.json. Default: the one beside FILE."
-        ),
-    ] = None,
-    kv: Kv = None,
-    calibration: Calibration = None,
-    last_logits: LastLogits = False,
-    no_fuse: NoFuse = False,
-    no_plan: NoPlan = False,
-) -> None:
-    """Turn FastFlowLM weights into a compiled model.
-
-    The command copies the tokenizer's files that are beside config.json. It does not quantise
-    again: the blocks are the ones in the file.
-
-    ```
-    ort-aie import-q4nx Llama-3.2-1B-NPU2/model.q4nx Llama-3.2-1B-aie
-    ort-aie run Llama-3.2-1B-aie "Once upon a time"
-    ```
-    """
-    from ort_aie_ep.compiler.fastflowlm import import_q4nx
-
-    with console.bar("import-q4nx", "bytes", "reading the file") as progress:
-        result = import_q4nx(
-            source,
-            destination,
-            config=config,
-            kv=kv.value if kv else None,
-            calibration=calibration,
-            last_logits=last_logits,
-            fuse=not no_fuse,
-            plan=not no_plan,
-            progress=progress,
-        )
-    _tell(result)
-
-
-def _tell(result: CompileResult, *baseline: object) -> None:
+def tell(result: CompileResult, *baseline: object) -> None:
     """Prints what was written, and what to type next: `run`, or `bench` with `baseline`."""
     from ort_aie_ep.compiler.compiled_folder import REPORT
     from ort_aie_ep.models.folder import find_model
@@ -244,9 +281,19 @@ def run_command(
     draft: Annotated[
         int,
         typer.Option(
-            min=0, max=16, help="With --host genai: tokens to draft from repetitions, or 0."
+            min=0,
+            max=16,
+            help="With --host genai: how many tokens to draft at a time, from repetitions or by "
+            "--draft-model, or 0.",
         ),
     ] = 0,
+    draft_model: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="With --draft: folder of a smaller model with the same vocabulary that drafts.",
+        ),
+    ] = None,
     target: TargetOption = None,
     numerics: NumericsOption = None,
     threads: Threads = None,
@@ -263,6 +310,7 @@ def run_command(
     ```
     ort-aie run COMPILED "import os" --max-tokens 40
     ort-aie run COMPILED "import os" --host genai --threads 4 --draft 4
+    ort-aie run COMPILED "import os" --host genai --draft 4 --draft-model SMALLER
     ort-aie run COMPILED "import os" --target sim --max-tokens 2 --log trace
     ```
     """
@@ -275,14 +323,17 @@ def run_command(
         console.note(f"{folder} is not compiled, so it runs on ONNX Runtime's CPU EP alone")
     if draft and host is not Host.genai:
         raise AieError("--draft works in onnxruntime-genai only: use --host genai")
+    if draft_model is not None and not draft:
+        raise AieError("--draft-model needs --draft: how many tokens to draft at a time")
     options = session_options(
         target, numerics, threads, on_device_error, log, overlays, prompt_chunk
     )
     with console.completion(prompt) as shown:
         if host is Host.genai:
             timing = run_in_genai(
-                model.folder, options, prompt, max_tokens, shown.write, draft, shown.progress
-            )
+                model.folder, options, prompt, max_tokens, shown.write, draft,
+                None if draft_model is None else inspect(draft_model).folder, shown.progress,
+            )  # fmt: skip
         else:
             timing = run_in_session(
                 model.folder, options, prompt, max_tokens, shown.write, shown.progress

@@ -84,12 +84,13 @@ def _share(part: int, whole: int) -> str:
 def layers_table(layers: Sequence[LayerError]) -> Table:
     """The error of each layer's weights; the largest errors are highlighted."""
     numbers = ("K", "N", "RMS error", "largest error")
-    table = _table("layer", *numbers, right=numbers)
+    table = _table("layer", "format", *numbers, right=numbers)
     worst = sorted((layer.relative for layer in layers), reverse=True)[: len(layers) // 10 + 1][-1]
     for layer in layers:
         more = f" and {layer.nodes - 1} more" if layer.nodes > 1 else ""
         table.add_row(
             Text(layer.node + more),
+            layer.form,
             str(layer.k),
             str(layer.n),
             f"{layer.relative:.3%}",

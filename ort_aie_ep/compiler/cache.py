@@ -71,6 +71,8 @@ class Choices:
     fuse: bool = True
     plan: bool = True
     quantize: str | None = None
+    importance: str | None = None
+    bits: float | None = None
     keep: tuple[str, ...] = ()
 
 
@@ -192,10 +194,11 @@ def compiled_file(
 
 
 def _calibration_digests(folder: ModelFolder, choices: Choices) -> list[str]:
-    """Hashes of the other files that the scales of a quantised KV cache come from."""
-    if choices.kv not in BITS:
+    """Hashes of the other files that the scales of a quantised KV cache, or the importance of
+    weights, come from."""
+    if choices.kv not in BITS and choices.importance is None:
         return []
-    given = [] if choices.calibration is None else [Path(choices.calibration)]
+    given = [Path(text) for text in (choices.calibration, choices.importance) if text is not None]
     return [_file_hash(p) for p in (*given, tokenizer_file(folder)) if p.is_file()]
 
 

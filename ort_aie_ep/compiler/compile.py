@@ -19,10 +19,13 @@ from ort_aie_ep.compiler.compiled_folder import (
     data_file,
     write_folder,
 )
+from ort_aie_ep.compiler.quantising import VISION, FloatWeightOptions
+from ort_aie_ep.compiler.reading import TOKEN_IDS
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.graph_passes import DOMAIN, Report, WeightForm, run_passes
+from ort_aie_ep.graph_passes import DOMAIN, Quantising, Report, run_passes
 from ort_aie_ep.graph_passes.projection.float_matmul import matching_patterns
 from ort_aie_ep.graph_passes.unique_names import name_nodes
+from ort_aie_ep.models.files import is_missing
 from ort_aie_ep.models.folder import ModelFolder, OtherModel, find_model, other_models
 from ort_aie_ep.models.onnx_file import external_files, load_model
 from ort_aie_ep.progress import Progress
@@ -30,7 +33,7 @@ from ort_aie_ep.progress import Progress
 __all__ = ["PAGE", "REPORT", "CompileResult", "compile_model"]
 
 # What the passes replace: node by node, also among ONNX's own operators, and with `quantize`.
-NODE_BY_NODE = ("MatMulNBits of 4 or 2 bits", "GroupQueryAttention")
+NODE_BY_NODE = ("MatMulNBits of 2, 4 or 8 bits", "QMoE", "GroupQueryAttention")
 WITH_FUSION = (
     "int4 DequantizeLinear in blocks",
     "Attention",
@@ -40,8 +43,6 @@ WITH_FUSION = (
 WITH_QUANTIZE = ("MatMul", "Gemm with float weights")
 COMPILED_ALREADY = "is already compiled: use it as it is, or pass the model that it was made from"
 UNNAMED = "is copied as it is: nothing names it as part of the model"
-# `quantize` is for the language model: it leaves float weights of these genai_config.json parts.
-NOT_QUANTISED = ("embedding", "vision", "speech", "joiner", "vad")
 
 
 def compile_model(
@@ -54,6 +55,9 @@ def compile_model(
     fuse: bool = True,
     plan: bool = True,
     quantize: str | None = None,
+    vision: str | None = None,
+    importance: str | os.PathLike[str] | None = None,
+    bits: float | None = None,
     keep: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> CompileResult:
@@ -84,27 +88,48 @@ def compile_model(
             leaves what WITH_FUSION names.
         plan: turn each region into one node, aie.Plan; False leaves a node for each step, with the
             same results.
-        quantize: what float weights become: "q4nx" (4 bits, a range searched for each group of 32)
-            or "bf16" (bfloat16 operands, float32 sums); None leaves them.
-        keep: patterns (* and ?) of names of MatMul and Gemm nodes that `quantize` leaves alone.
-        progress: counts bytes of weights as they are written.
+        quantize: what float weights become: "q4nx" or "q2nx" (4 or 2 bits, a range searched for
+            each group of 32), "q8nx" (8 bits), "mixed" (most have 4 bits: `widths`) or "bf16"
+            (bfloat16 operands, float32 sums); None leaves them.
+        importance: a text, or token ids saved by numpy.save, that the source reads in ONNX Runtime:
+            errors of weights of 4 and 2 bits count by the mean square of what they multiply.
+        bits: with "mixed" and `importance`, the mean bits of a code, from 2 to 8; without it a rule
+            chooses the matrices that get 8 bits.
+        vision: what float weights of the folder's vision model become: "bf16", or None, which
+            leaves them.
+        keep: patterns (* and ?) of names of MatMul and Gemm nodes that `quantize` and `vision`
+            leave alone.
+        progress: counts bytes of weights as they are written; before, with `importance`, as the
+            model reads each window of the text, and with `bits` as errors are measured.
 
     Raises:
         AieError: the source is not a model, is damaged, or has nothing to compile; ONNX Runtime
             does not open it, for other reasons than operators or types that it lacks here; the
             destination exists or cannot be written; a pattern of `keep` matches nothing, or `keep`
-            is given without `quantize`; there is no text to calibrate with, or the model cannot
-            read it. Nothing is then left behind.
+            is given without `quantize` and `vision`; `importance` or `bits` does not fit
+            `quantize`; the folder has no vision model for `vision`; there is no text to calibrate
+            with, or the model cannot read it. Nothing is then left behind.
     """
-    form = _weight_form(quantize, keep)
-    cache = KvCache(kv, None if calibration is None else Path(calibration))
-    cache.check()
+    weights, cache = read_options(
+        kv=kv,
+        calibration=calibration,
+        quantize=quantize,
+        vision=vision,
+        importance=importance,
+        bits=bits,
+        keep=keep,
+    )
     target = Path(destination)
     check_destination(target)
     folder = find_model(Path(source))
     # A bare .onnx file says nothing about its neighbours: they stay where they are.
     others = other_models(folder) if Path(source).is_dir() else []
-    models = _convert(folder, others, _Passes(fuse, form), keep)
+    if vision is not None and not any(_part(other.role) == VISION for other in others):
+        raise AieError(
+            f"{source} has no vision model in its genai_config.json; compile a vision tower that "
+            "is a single .onnx file with quantize"
+        )
+    models, notes = _convert(folder, others, _Passes(fuse, weights), progress)
     if all(file.left for file in models):
         raise AieError(f"{folder.model} {models[0].left}{_first_reasons(models[0])}")
     # Listed before anything is written: the destination may be inside the source.
@@ -117,8 +142,36 @@ def compile_model(
         cache=cache,
         last_logits=last_logits,
         whole=plan,
+        notes=notes,
         progress=progress,
     )
+
+
+def read_options(
+    *,
+    kv: str | None,
+    calibration: str | os.PathLike[str] | None,
+    quantize: str | None,
+    vision: str | None,
+    importance: str | os.PathLike[str] | None,
+    bits: float | None,
+    keep: Sequence[str],
+) -> tuple[FloatWeightOptions, KvCache]:
+    """Options of `compile_model` by subject.
+
+    Raises:
+        AieError: a value, or a combination, does not exist; or a text does not.
+    """
+    text, of_cache = (None if given is None else Path(given) for given in (importance, calibration))
+    weights = FloatWeightOptions(quantize, text, bits, vision, tuple(keep))
+    weights.check()
+    cache = KvCache(kv, of_cache)
+    cache.check()
+    for given in (text, of_cache):
+        if given is not None and is_missing(given):
+            kind = "token ids" if given.suffix == TOKEN_IDS else "text"
+            raise AieError(f"{kind} {given} cannot be read: there is no such file")
+    return weights, cache
 
 
 @dataclass(frozen=True)
@@ -148,41 +201,52 @@ class _Passes:
     """What the passes should do."""
 
     fuse: bool
-    form: WeightForm | None
+    weights: FloatWeightOptions
 
-    def form_for(self, source: _Source) -> WeightForm | None:
-        return None if source.role.split(".")[0] in NOT_QUANTISED else self.form
+    def quantises(self, source: _Source) -> bool:
+        return self.weights.quantises(_part(source.role))
 
-    def run(self, source: _Source, keep: Sequence[str]) -> ModelFile:
+    def run(self, source: _Source, quantising: Quantising | None, keep: Sequence[str]) -> ModelFile:
         if source.model is None:
             return ModelFile(source.path, None, Report(), source.data, source.left)
         already = any(node.domain == DOMAIN for node in source.model.graph.all_nodes())
-        form = self.form_for(source)
-        report = run_passes(source.model, fuse=self.fuse, quantize=form, keep=keep)
+        report = run_passes(source.model, fuse=self.fuse, quantize=quantising, keep=keep)
         left = ""
         if not any(outcome.becomes for outcome in report.outcomes.values()):
-            left = COMPILED_ALREADY if already else _nothing_to_compile(self.fuse, form)
+            asked = quantising is not None
+            left = COMPILED_ALREADY if already else _nothing_to_compile(self.fuse, asked)
         return ModelFile(source.path, source.model, report, source.data, left)
 
 
 def _convert(
-    folder: ModelFolder, others: Sequence[OtherModel], passes: _Passes, keep: Sequence[str]
-) -> list[ModelFile]:
-    """The main model and its other parts, after the passes."""
-    model = load_model(folder.model)
+    folder: ModelFolder, others: Sequence[OtherModel], passes: _Passes, progress: Progress | None
+) -> tuple[list[ModelFile], list[str]]:
+    """The main model and its other parts, after the passes, and notes."""
+    model, weights = load_model(folder.model), passes.weights
     main = _Source(folder.model, "decoder", model, _data(model), "")
     sources = [main, *(_Source.of(other) for other in others)]
     matching: list[list[str]] = [[] for _ in sources]
     for source, names in zip(sources, matching, strict=True):
         if source.model is not None:
             name_nodes(source.model)
-            names += matching_patterns(source.model, keep) if passes.form_for(source) else []
+            names += (
+                matching_patterns(source.model, weights.keep) if passes.quantises(source) else []
+            )
     # The passes reject a pattern that matches nothing, so give unmatched ones to the main model.
-    unmatched = [name for name in keep if not any(name in names for names in matching)]
+    unmatched = [name for name in weights.keep if not any(name in names for names in matching)]
     matching[0] += unmatched
-    files = [passes.run(source, names) for source, names in zip(sources, matching, strict=True)]
+    quantising, notes = weights.of_main(folder, model, matching[0], progress)
+    choices = [quantising]
+    for source in sources[1:]:
+        asked = source.model is not None and passes.quantises(source)
+        part = _part(source.role)
+        choices.append(weights.of_part(source.model, part) if source.model and asked else None)
+    files = [
+        passes.run(source, choice, names)
+        for source, choice, names in zip(sources, choices, matching, strict=True)
+    ]
     written = {data_file(file.path) for file in files if not file.left}
-    return [file if not file.left else _unchanged(file, written) for file in files]
+    return [file if not file.left else _unchanged(file, written) for file in files], notes
 
 
 def _data(model: ir.Model) -> frozenset[Path]:
@@ -196,10 +260,8 @@ def _unchanged(file: ModelFile, written: set[Path]) -> ModelFile:
     return replace(file, model=model)
 
 
-def _nothing_to_compile(fuse: bool, form: WeightForm | None) -> str:
-    *ops, last = (
-        NODE_BY_NODE + (WITH_FUSION if fuse else ()) + (WITH_QUANTIZE if form is not None else ())
-    )
+def _nothing_to_compile(fuse: bool, quantises: bool) -> str:
+    *ops, last = NODE_BY_NODE + (WITH_FUSION if fuse else ()) + (WITH_QUANTIZE if quantises else ())
     text = f"has nothing to compile: no {', '.join(ops)} or {last} that can be replaced"
     if not fuse:
         text += (
@@ -213,14 +275,8 @@ def _first_reasons(file: ModelFile) -> str:
     return "".join(f"\n  {o.node}: {o.reason}" for o in [*file.report.outcomes.values()][:5])
 
 
-def _weight_form(quantize: str | None, keep: Sequence[str]) -> WeightForm | None:
-    if quantize is None:
-        if keep:
-            raise AieError("keep names nodes that quantize leaves alone: pass quantize as well")
-        return None
-    if quantize not in list(WeightForm):
-        raise AieError(f"quantize is {quantize!r}; expected one of {', '.join(WeightForm)}")
-    return WeightForm(quantize)
+def _part(role: str) -> str:
+    return role.split(".")[0]
 
 
 def _other_files(folder: ModelFolder, models: Sequence[ModelFile]) -> list[Path]:

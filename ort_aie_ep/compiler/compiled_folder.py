@@ -15,13 +15,8 @@ from typing import Any
 import onnx_ir as ir
 
 import ort_aie_ep
-from ort_aie_ep.compiler.calibration import (
-    CacheReport,
-    CalibrationText,
-    calibrate,
-    read_text,
-    reader,
-)
+from ort_aie_ep.compiler.calibration import CacheReport, calibrate, purpose
+from ort_aie_ep.compiler.reading import Text, read_text, reader
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats.kv_codes import BITS
 from ort_aie_ep.graph_passes import (
@@ -166,6 +161,7 @@ def write_folder(
     cache: KvCache,
     last_logits: bool,
     whole: bool,
+    notes: Sequence[str] = (),
     progress: Progress | None,
 ) -> CompileResult:
     """Writes models, after the passes, as the new folder `target`.
@@ -182,6 +178,7 @@ def write_folder(
         last_logits: return only the logits of each row's last token, (batch, 1, vocabulary). A main
             model that itself returns only position -1 gets each row's last token in any case.
         whole: turn each region into one node, instead of each step.
+        notes: notes for the user on what was done before.
         progress: counts bytes of weights as they are written.
 
     Raises:
@@ -193,7 +190,7 @@ def write_folder(
     main = models[0]
     cache.check()
     check_runtime()
-    notes = _change_interface(main, source, len(models) > 1, cache.kv, last_logits)
+    notes = [*notes, *_change_interface(main, source, len(models) > 1, cache.kv, last_logits)]
     text = _calibration_text(main, source, cache)
     quantised: CacheReport | None = None
     # A cache is quantised attention by attention.
@@ -314,16 +311,14 @@ def _change_interface(
     return [mended] if mended else []
 
 
-def _calibration_text(
-    main: ModelFile, source: ModelFolder, cache: KvCache
-) -> CalibrationText | None:
+def _calibration_text(main: ModelFile, source: ModelFolder, cache: KvCache) -> Text | None:
     if cache.kv is None or not cache.is_quantised or main.model is None:
         return None
-    return read_text(reader(source), cache.calibration, cache.kv)
+    return read_text(reader(source), cache.calibration, purpose(cache.kv))
 
 
 def _quantise_cache(
-    model: ir.Model, path: Path, source: ModelFolder, cache: KvCache, text: CalibrationText
+    model: ir.Model, path: Path, source: ModelFolder, cache: KvCache, text: Text
 ) -> CacheReport:
     """Gives the model at `path` a cache of codes; its weights stay."""
     assert cache.kv is not None

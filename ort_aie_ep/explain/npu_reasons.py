@@ -56,6 +56,20 @@ def _gather(node: ir.Node, overlays: Set[str]) -> Verdict:
     return Verdict(_native.why_not_npu_gather())
 
 
+def _experts(node: ir.Node, overlays: Set[str]) -> Verdict:
+    return _by_rows(
+        partial(
+            _native.why_not_npu_experts,
+            bits=_int(node, "bits", 4),
+            down_bits=_int(node, "down_bits", 4),
+            hidden=_int(node, "K", 0),
+            inter=_int(node, "N", 0),
+            int8=os.environ.get("ORT_AIE_NUMERICS") == "int8",
+            overlays=overlays,
+        )
+    )
+
+
 def _cast(node: ir.Node, overlays: Set[str]) -> Verdict:
     return Verdict(sometimes=_native.why_not_npu_cast())
 
@@ -73,6 +87,7 @@ def _vector(node: ir.Node, overlays: Set[str]) -> Verdict:
             _native.why_not_npu_vector,
             k=_int(node, "K", 0) or _widest(node),
             activation="multiply" if node.op_type == "Mul" else activation,
+            gated=node.op_type == "GatedRMSNorm",
             overlays=overlays,
         )
     )
@@ -99,8 +114,10 @@ _JUDGES: Mapping[str, Callable[[ir.Node, Set[str]], Verdict]] = {
     "Q4NXMatMul": _projection,
     "Q4NXGatedMLP": _projection,
     "Q4NXGather": _gather,
+    "Q4NXMoE": _experts,
     "FlowAttention": _attention,
     "RMSNorm": _vector,
+    "GatedRMSNorm": _vector,
     "Add": _vector,
     "Mul": _vector,
     "Activation": _vector,

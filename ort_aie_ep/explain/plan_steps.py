@@ -202,6 +202,8 @@ class _Reader:
             windowed_cache=one.int("sliding_window_cache") == 1,
             rotary=_rotary(inputs["cos_cache"], table, head_dim),
             query_norm=bool(inputs["q_norm_weight"]), key_norm=bool(inputs["k_norm_weight"]),
+            value_norm=bool(inputs["v_norm_weight"]),
+            norm_after_rotary=one.int("norm_after_rotary") == 1,
             quantised=quantised, has_bias=bool(inputs["attention_bias"]),
             has_head_sink=bool(inputs["head_sink"]),
             smooth_softmax=one.int("smooth_softmax") == 1, causal=one.int("causal", 1) != 0,

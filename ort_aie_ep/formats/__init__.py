@@ -1,4 +1,4 @@
-"""Layouts of weights: Q4NX, Q2NX and blocks of bfloat16, in numpy and by the packers of `_native`.
+"""Layouts of weights (Q4NX, Q2NX, Q8NX, bfloat16), in numpy and by the packers of `_native`.
 
 Arrays in, arrays out: nothing here knows about ONNX, folders or ONNX Runtime.
 """

@@ -33,9 +33,11 @@ from ort_aie_ep.errors import AieError
 
 BLOCK_ROWS = 32
 BLOCK_COLS = 256
+BLOCK_WEIGHTS = BLOCK_ROWS * BLOCK_COLS
 GROUP = 32
 BLOCK_BYTES = 5120
 BLOCK_BYTES_2 = 3072
+BYTES_OF_BLOCK = {2: BLOCK_BYTES_2, 4: BLOCK_BYTES, 8: 9472}
 MINIMA_BYTES = 512
 CODES_OFFSET = 1024
 
@@ -44,14 +46,15 @@ bfloat16 = np.dtype(ml_dtypes.bfloat16)
 
 
 def blocks_shape(n: int, k: int, bits: int = 4) -> tuple[int, int, int]:
-    """Shape of the packed tensor: (ceil(n / 32), ceil(k / 256), 5120), or 3072 with 2 bits.
+    """Shape of the packed tensor: (ceil(n / 32), ceil(k / 256), 5120), or, in place of 5120, 3072
+    with 2 bits and 9472 with 8 (`q8nx`).
 
     Raises:
-        AieError: bits are neither 4 nor 2.
+        AieError: bits are not 2, 4 or 8.
     """
-    if bits not in (2, 4):
-        raise AieError(f"bits must be 4 (Q4NX) or 2 (Q2NX), got {bits}")
-    return -(-n // BLOCK_ROWS), -(-k // BLOCK_COLS), BLOCK_BYTES if bits == 4 else BLOCK_BYTES_2
+    if bits not in BYTES_OF_BLOCK:
+        raise AieError(f"bits must be 2 (Q2NX), 4 (Q4NX) or 8 (Q8NX), got {bits}")
+    return -(-n // BLOCK_ROWS), -(-k // BLOCK_COLS), BYTES_OF_BLOCK[bits]
 
 
 def pack(codes: Array, scales: Array, mins: Array, bits: int = 4) -> npt.NDArray[np.uint8]:
@@ -71,6 +74,8 @@ def pack(codes: Array, scales: Array, mins: Array, bits: int = 4) -> npt.NDArray
     """
     if codes.ndim != 2 or codes.size == 0:
         raise AieError(f"codes must be (N, K) and not empty, got shape {codes.shape}")
+    if bits not in (2, 4):
+        raise AieError(f"bits must be 4 (Q4NX) or 2 (Q2NX), got {bits}")
     n, k = codes.shape
     shape, largest, groups = blocks_shape(n, k, bits), 2**bits - 1, -(-k // GROUP)
     if codes.dtype != np.uint8 or codes.max() > largest:

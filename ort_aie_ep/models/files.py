@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
+from ort_aie_ep.errors import AieError
+
 
 def open_regular(path: Path) -> BinaryIO:
     """Opens a file to read. Refuses FIFOs, devices and folders; opening one might never return.
@@ -31,6 +33,20 @@ def read_regular(path: Path) -> bytes:
     """All bytes of a file. Raises OSError as `open_regular` does."""
     with open_regular(path) as file:
         return file.read()
+
+
+def read_text(path: Path) -> str:
+    """The text in a file.
+
+    Raises:
+        AieError: it cannot be read, or is not UTF-8.
+    """
+    try:
+        return read_regular(path).decode("utf-8")
+    except OSError as error:
+        raise AieError(f"text {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise AieError(f"text {path} is not UTF-8: {error}") from error
 
 
 def is_regular(path: Path) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +11,12 @@ from typing import Any
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.checked_json import read_json
+from ort_aie_ep.models.checkpoint import ADAPTER_CONFIG, is_checkpoint
 from ort_aie_ep.models.files import is_missing, is_regular
 
 GENAI_CONFIG = "genai_config.json"
+# The name of a repository: its owner's, and its own.
+_REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 # optimum's names for the decoders of an encoder-decoder model, and for the files that it wrote
 # before it put prompt and next token of other models into one model.onnx. The main one is first.
 OPTIMUM_ENCODER = "encoder_model.onnx"
@@ -99,7 +104,14 @@ def find_model(source: Path) -> ModelFolder:
         AieError: there is no such path, or no model in it.
     """
     if not source.exists():
-        raise AieError(f"{source} does not exist")
+        hint = ""
+        if _REPOSITORY.fullmatch(str(source)) and not source.parent.exists():
+            local = shlex.quote(source.name)
+            hint = (
+                "; if it is a repository of Hugging Face, download it first: "
+                f"hf download {source} --local-dir {local}"
+            )
+        raise AieError(f"{source} does not exist{hint}")
     if source.is_file():
         if source.suffix != ".onnx":
             raise AieError(f"{source} is not an .onnx file; pass a model folder or an .onnx file")
@@ -118,6 +130,17 @@ def find_model(source: Path) -> ModelFolder:
             raise AieError(f"{config_file} names {filename}, which is not in {source}")
         return ModelFolder(source, model, config)
     models = sorted(source.glob("*.onnx"))
+    if is_checkpoint(source):
+        raise AieError(
+            f"{source} is a Hugging Face checkpoint, which is not ONNX yet: "
+            f"{shlex.join(['ort-aie', 'compile', str(source)])} COMPILED builds a model and "
+            "compiles it"
+        )
+    if not is_missing(source / ADAPTER_CONFIG):
+        raise AieError(
+            f"{source} is an adapter: pass the checkpoint that it belongs to, and --adapter "
+            f"{shlex.quote(str(source))}"
+        )
     if not models:
         raise AieError(
             f"{source} is not a model folder: it has neither {GENAI_CONFIG} nor an .onnx file"

@@ -14,6 +14,8 @@ from ort_aie_ep.models.files import is_missing, is_regular, read_regular
 from ort_aie_ep.models.folder import inside
 from ort_aie_ep.models.onnx_check import check_model
 
+_CONTRIBUTED = "com.microsoft"
+
 
 def is_compiled(model: ir.Model) -> bool:
     """Whether `ort-aie compile` made it."""
@@ -24,7 +26,9 @@ def load_model(path: Path) -> ir.Model:
     """Loads an ONNX file, leaving weights on disk, checks it, and sorts its nodes if needed.
 
     Calls of the model's own functions are replaced by the functions' nodes, as in ONNX Runtime, so
-    that all nodes are in graphs. Functions in other opsets than the model's stay.
+    that all nodes are in graphs. Functions in other opsets than the model's stay. So do functions
+    in ONNX Runtime's own domain: they say in standard operators what a kernel of ONNX Runtime
+    does, for runtimes that lack it, and ONNX Runtime prefers the kernel.
 
     Raises:
         AieError: the file is not an ONNX model; `check_model` refuses a graph or tensor; a tensor
@@ -48,7 +52,7 @@ def load_model(path: Path) -> ir.Model:
         raise AieError(f"{path} cannot be read as an ONNX model: {cause}") from error
     if model.functions and _speak_one_language(model):
         try:
-            common_passes.InlinePass()(model)
+            common_passes.InlinePass(lambda function: function.domain != _CONTRIBUTED)(model)
         except Exception as error:  # onnx_ir raises many kinds
             raise AieError(f"{path}: its functions cannot be inlined: {error}") from error
     _resolve_external(model, path)

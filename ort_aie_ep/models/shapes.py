@@ -15,7 +15,8 @@ class Shape:
     have the same graph, "qwen2" adds biases of queries, keys and values, and "qwen3" norms of
     queries and keys. "gemma3_text" adds norms after attention and FFN and alternates local and
     global layers. "phi" has biases, LayerNorm and a plain FFN beside the attention, and rotates
-    only the first `rotary` channels.
+    only the first `rotary` channels. With `experts`, the FFN of a token is the weighted sum of
+    `experts_per_token` of them, each `ffn` wide.
     """
 
     family: str
@@ -35,6 +36,8 @@ class Shape:
     window: int | None = None
     global_every: int = 6
     local_rope_theta: float = 10000.0
+    experts: int = 0
+    experts_per_token: int = 0
 
     @property
     def queries(self) -> int:
@@ -152,6 +155,17 @@ SHAPES: dict[str, Shape] = {
     "qwen3-1.7b": replace(_QWEN3, hidden=2048, ffn=6144),
     "qwen3-4b": replace(_QWEN3, hidden=2560, ffn=9728, layers=36, heads=32),
     "qwen3-8b": replace(_QWEN3, hidden=4096, ffn=12288, layers=36, heads=32, tied=False),
+    "qwen3-30b-a3b": replace(
+        _QWEN3,
+        hidden=2048,
+        ffn=768,
+        layers=48,
+        heads=32,
+        kv_heads=4,
+        tied=False,
+        experts=128,
+        experts_per_token=8,
+    ),
     "gemma3-1b": _GEMMA3,
     # Only the language model.
     "gemma3-4b": replace(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.models.folder import ModelFolder
+from ort_aie_ep.models.folder import GENAI_CONFIG, ModelFolder, section
 from ort_aie_ep.models.interface import context_length
 from ort_aie_ep.models.tokenizer import load_tokenizer
 from ort_aie_ep.progress import Count, Progress
@@ -89,11 +90,13 @@ def run_in_genai(
     count: int,
     write: Write,
     draft: int = 0,
+    drafter: ModelFolder | None = None,
     progress: Progress | None = None,
 ) -> Timing:
     """The same in onnxruntime-genai; a compiled folder's genai_config.json names the library.
 
-    `draft` tokens at a time are drafted from repetitions in the text, and verified in one call.
+    `draft` tokens at a time are drafted by `drafter`, a smaller model with the same vocabulary, or
+    else from repetitions in the text. They are verified in one call.
 
     Raises:
         AieError: genai is not installed, or refuses the folder, or refuses drafts for it.
@@ -105,14 +108,17 @@ def run_in_genai(
             "onnxruntime-genai is not installed: pip install onnxruntime-genai, or use "
             "--host session"
         ) from error
-    if folder.genai_config is None:
-        raise AieError(
-            f"{folder.model} came without genai_config.json, which onnxruntime-genai needs: give a "
-            "folder that has one, or use --host session"
-        )
+    for given in (folder, drafter):
+        if given is not None and given.genai_config is None:
+            raise AieError(
+                f"{given.model} came without {GENAI_CONFIG}, which onnxruntime-genai needs: give a "
+                "folder that has one, or use --host session"
+            )
     try:
         config = genai.Config(str(folder.path))
-        config.overlay(_overlay(options))
+        config.overlay(json.dumps({"model": {"decoder": {"session_options": _entries(options)}}}))
+        if drafter is not None:
+            config.overlay(_drafting(folder, drafter, options))
         with options.environment():
             model = genai.Model(config)
         tokenizer = genai.Tokenizer(model)
@@ -123,7 +129,8 @@ def run_in_genai(
         search = genai.GeneratorParams(model)
         search.set_search_options(max_length=len(tokens) + count, do_sample=False)
         if draft:
-            search.set_speculative_options(ngram_size=_NGRAM, max_draft_tokens=draft)
+            ngram = 0 if drafter is not None else _NGRAM
+            search.set_speculative_options(ngram_size=ngram, max_draft_tokens=draft)
         generator = genai.Generator(model, search)
         reading = Count(progress, len(tokens))
         reading.begin("")  # before the clock starts, too
@@ -150,12 +157,34 @@ def _genai_pieces(generator: Any, tokenizer: Any, tokens: Tokens, prompt: Count)
         yield stream.decode(token)
 
 
-def _overlay(options: Options) -> str:
+def _entries(options: Options) -> dict[str, object]:
     """Session options in genai's form: unknown ones become session config entries."""
     entries: dict[str, object] = {"log_severity_level": LOG_FATAL, **options.entries()}
     if options.threads is not None:
         entries["intra_op_num_threads"] = options.threads
-    return json.dumps({"model": {"decoder": {"session_options": entries}}})
+    return entries
+
+
+def _drafting(folder: ModelFolder, drafter: ModelFolder, options: Options) -> str:
+    """The part of genai_config.json that makes `drafter` draft tokens for `folder`.
+
+    genai takes the name of the drafter's file as relative to `folder` (an absolute one is not
+    found), and loads its custom_ops_library from there alone.
+
+    Raises:
+        AieError: `folder` does not have that library.
+    """
+    decoder = dict(section(drafter, "model", "decoder"))
+    entries = {**decoder.get("session_options", {}), **_entries(options)}
+    library = str(entries.get("custom_ops_library", ""))
+    if not (folder.path / library).exists():
+        raise AieError(
+            f"{drafter.path} is compiled and {folder.path} is not, so onnxruntime-genai does not "
+            f"find {library}: compile {folder.path} too"
+        )
+    file = os.path.relpath(drafter.model.resolve(), folder.path.resolve())
+    decoder |= {"filename": file, "session_options": entries}
+    return json.dumps({"model": {"draft": decoder}})
 
 
 def _fitting(folder: ModelFolder, prompt: int, count: int) -> int:

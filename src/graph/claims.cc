@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "graph/experts.h"
 #include "graph/shapes.h"
 #include "ops/eligibility.h"
 #include "ops/flow_attention.h"
@@ -31,6 +32,7 @@ class Claims {
   std::vector<Item> All() {
     std::vector<Item> items;
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      InferReshape(graph_, graph_.nodes[i]);
       items.push_back(ItemOf(static_cast<int>(i)));
       InferShapes(graph_, items.back().step);
     }
@@ -54,6 +56,8 @@ class Claims {
       ClaimOwn(its, item);
     } else if (its.Is(kMicrosoft, "MatMulNBits")) {
       if (sources_) ClaimMatMul(its, item);
+    } else if (its.Is(kMicrosoft, "QMoE")) {
+      if (sources_) ClaimExperts(its, item);
     } else if (its.Is(kMicrosoft, "GroupQueryAttention")) {
       if (sources_) ClaimAttention(its, item);
     } else {
@@ -122,6 +126,11 @@ class Claims {
         {"k_quant_type", "NONE"},
         {"kv_cache_bit_width", int64_t{0}},
         {"local_window_size", int64_t{-1}},
+        {"mrope_height", int64_t{0}},
+        {"mrope_interleaved", int64_t{0}},
+        {"mrope_width", int64_t{0}},
+        {"norm_after_rotary", int64_t{0}},
+        {"position_axes", int64_t{0}},
         {"qk_norm_epsilon", FlowAttentionAttributes{}.qk_norm_epsilon},
         {"qk_output", int64_t{0}},
         {"rotary_interleaved", int64_t{0}},
@@ -231,8 +240,32 @@ class Claims {
     Become(item, "Q4NXMatMul", reads, {again.output(0)});
     CopySizes(again, item);
     item.step.ints["accuracy_level"] = again.Int("accuracy_level", 0);
-    // Without zero points, each is 8, or 2 for 2 bits. A power of two times the scale is exact.
+    // Without zero points, each is 2^(bits - 1). A power of two times the scale is exact.
     item.step.ints["symmetric"] = again.input(3) == kAbsent ? 1 : 0;
+  }
+
+  void ClaimExperts(const Node& its, Item& item) {
+    const Experts experts = ReadExperts(graph_, its);
+    item.why_not = experts.why_not;
+    if (!item.why_not.empty()) return;
+    std::vector<int> reads = {its.input(0), its.input(1)};
+    for (size_t i = 0; i < experts.constants.size(); ++i) {
+      const auto& constant = experts.constants[i];
+      reads.push_back(constant ? static_cast<int>(graph_.values.size()) : kAbsent);
+      if (!constant) continue;
+      Value packed;
+      packed.name = Concat(constant->name, " of '", graph_.LabelOf(its), "'");
+      packed.constant = ExpertTensor(experts, *constant);
+      packed.type = NumberOf(packed.constant.type);
+      packed.packed_from = item.nodes[0];
+      packed.packed_part = static_cast<int>(i);
+      graph_.values.push_back(std::move(packed));
+    }
+    reads.push_back(its.input(kRouterWeightsInput));
+    item.step.ints = experts.step.ints;
+    item.step.floats = experts.step.floats;
+    item.step.strings = experts.step.strings;
+    Become(item, "Q4NXMoE", std::move(reads), {its.output(0)});
   }
 
   // Channels of a head of a GroupQueryAttention, or 0 if they are not known.
@@ -351,6 +384,8 @@ class Claims {
       if (its.domain.empty()) ClaimNorm(its, item, kAbsent, its.input(1), 2, 1e-5f);
     } else if (its.Is(kMicrosoft, "SkipSimplifiedLayerNormalization")) {
       ClaimNorm(its, item, its.input(1), its.input(2), 3, 1e-12f);
+    } else if (its.Is(kMicrosoft, "GatedRMSNorm")) {
+      ClaimGatedNorm(its, item);
     } else if (its.Is("", "Add") || its.Is("", "Mul")) {
       ClaimBinary(its, item);
     } else if (its.Is("", "Gather")) {
@@ -405,6 +440,22 @@ class Claims {
     item.step.ints["K"] = k;
     item.step.floats["epsilon"] = its.Float("epsilon", epsilon);
     item.why_not.clear();
+  }
+
+  void ClaimGatedNorm(const Node& its, Item& item) const {
+    const Value &a = value(its.input(0)), &scale = value(its.input(1)), &gate = value(its.input(2));
+    const std::string activation = its.String("activation", "silu");
+    if (!IsFloatNumber(a.type) || a.type != scale.type || a.type != gate.type) return;
+    if (!SameShape(a, gate) || !scale.shape || scale.shape->size() != 1) return;
+    const int64_t k = scale.shape->front().value;
+    if (k < 1 || a.shape->empty() || a.shape->back().value < 1 || a.shape->back().value % k != 0) {
+      return;
+    }
+    if (activation != "silu" && activation != "swish" && activation != "sigmoid") return;
+    Become(item, "GatedRMSNorm", {its.input(0), its.input(1), its.input(2)}, {its.output(0)});
+    item.step.ints["K"] = k;
+    item.step.floats["epsilon"] = its.Float("epsilon", 1e-5f);
+    item.step.strings["activation"] = activation == "sigmoid" ? "sigmoid" : "silu";
   }
 
   static std::string Dims(const std::vector<Dim>& shape) {
@@ -482,7 +533,8 @@ Steps ClaimSteps(Graph graph, bool sources) {
 }
 
 bool IsAnchor(const Item& item) {
-  for (const char* op : {"RMSNorm", "Add", "Mul", "Activation", "Cast", "Gather", "SelectRows"}) {
+  for (const char* op :
+       {"RMSNorm", "GatedRMSNorm", "Add", "Mul", "Activation", "Cast", "Gather", "SelectRows"}) {
     if (item.Is(op)) return false;
   }
   return item.is_step();

@@ -10,10 +10,12 @@ namespace ort_aie::graph {
 void FuseBias(Steps& steps);
 // Gate, up, activation and multiplication -> Q4NXGatedMLP or GatedGEMM.
 void FuseGatedMLP(Steps& steps);
-// RMS norms of the heads of queries and keys -> inputs of FlowAttention.
-void FuseHeadNorms(Steps& steps);
+// Norms of heads, rotation and the Split of a packed tensor -> inputs of FlowAttention.
+void FuseHeads(Steps& steps);
 // RMS norms, with the residual before them -> inputs of the projection that follows.
 void FuseNorms(Steps& steps);
+// The Reshape between a router and its experts, which only joins batch and sequence, goes.
+void FuseRouter(Steps& steps);
 
 // All of them, in their order.
 void FuseAll(Steps& steps);

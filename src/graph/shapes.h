@@ -1,4 +1,4 @@
-// Types and shapes that the model leaves out.
+// Types and shapes that the model leaves out or names.
 #pragma once
 
 #include "graph/graph.h"
@@ -9,6 +9,11 @@ namespace ort_aie::graph {
 // Fills in types and shapes of what a step writes, if the model leaves them out and the op knows
 // them. Exporters leave out the results of operators that ONNX does not know, and the nodes after
 // these can become steps only if their shapes are known. Does nothing for a node that stays.
+// An exporter may also have given a name to a number that it did not compute; the number replaces
+// the name.
 void InferShapes(Graph& graph, const Recipe::Step& step);
+
+// The same for the result of a Reshape to constant sizes.
+void InferReshape(Graph& graph, const Node& node);
 
 }  // namespace ort_aie::graph

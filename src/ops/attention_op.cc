@@ -26,6 +26,11 @@ FlowAttentionAttributes ReadAttributes(const NodeInfo& info) {
   a.sliding_window_cache = info.Int("sliding_window_cache", 0);
   a.qk_output = info.Int("qk_output", 0);
   a.float32_products = info.Int("float32_products", 0);
+  a.position_axes = info.Int("position_axes", 0);
+  a.mrope_height = info.Int("mrope_height", 0);
+  a.mrope_width = info.Int("mrope_width", 0);
+  a.mrope_interleaved = info.Int("mrope_interleaved", 0);
+  a.norm_after_rotary = info.Int("norm_after_rotary", 0);
   a.k_quant_type = info.String("k_quant_type");
   a.v_quant_type = info.String("v_quant_type");
   a.kv_cache_bit_width = info.Int("kv_cache_bit_width", 0);
@@ -112,6 +117,11 @@ const OpDescription& FlowAttentionDescription() {
                      {.name = "sliding_window_cache"},
                      {.name = "qk_output"},
                      {.name = "float32_products"},
+                     {.name = "position_axes"},
+                     {.name = "mrope_height", .least = 0, .most = kMostHeads},
+                     {.name = "mrope_width", .least = 0, .most = kMostHeads},
+                     {.name = "mrope_interleaved"},
+                     {.name = "norm_after_rotary"},
                      {.name = "kv_cache_bit_width"},
                      {.name = "scale", .kind = AttributeRule::kFloat},
                      {.name = "softcap", .kind = AttributeRule::kFloat},

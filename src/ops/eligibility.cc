@@ -41,11 +41,12 @@ std::string WhyNotCache(const GroupQueryAttentionNode& node) {
 }  // namespace
 
 std::string WhyNotQ4NX(const MatMulNBitsNode& node) {
-  if (node.bits != 4 && node.bits != 2) {
-    return Concat("weights have ", node.bits, " bits; Q4NX holds 4 and Q2NX 2");
+  if (!q4nx::IsBits(node.bits)) {
+    return Concat("weights have ", node.bits, " bits; Q2NX holds 2, Q4NX 4 and Q8NX 8");
   }
   if (node.block_size == 16) {
-    return "block_size is 16; Q4NX shares a scale among 32 in-features and cannot hold it";
+    return Concat("block_size is 16; Q", node.bits,
+                  "NX shares a scale among 32 in-features and cannot hold it");
   }
   if (node.block_size != 32 && node.block_size != 64 && node.block_size != 128 &&
       node.block_size != 256) {
@@ -63,6 +64,9 @@ std::string WhyNotQ4NX(const MatMulNBitsNode& node) {
   const std::string& points = node.zero_point_type;
   if (!points.empty() && points != "UINT8" && !IsFloatName(points)) {
     return Concat("zero_points are ", points, "; expected UINT8, FLOAT, FLOAT16 or BFLOAT16");
+  }
+  if (node.bits == 8 && IsFloatName(points)) {
+    return Concat("zero_points are ", points, "; with 8 bits they must be UINT8");
   }
   return "";
 }

@@ -25,7 +25,8 @@ constexpr const char* kInputNames[] = {"query",
                                        "v_scale",
                                        "q_norm_weight",
                                        "k_norm_weight",
-                                       "attention_mask"};
+                                       "attention_mask",
+                                       "v_norm_weight"};
 
 void RequireShape(const FlowAttention::Inputs& inputs, FlowAttention::Input input, DataType type,
                   const Shape& shape) {
@@ -111,6 +112,10 @@ FlowAttention::FlowAttention(const FlowAttentionAttributes& attributes, const Op
   Require(!Windowed() || a.local_window_size > 0,
           "attribute sliding_window_cache=1 needs local_window_size > 0, got ",
           a.local_window_size);
+  Require(a.position_axes == 0 || a.position_axes == 1 || a.position_axes == 3,
+          "attribute position_axes must be 0, 1 or 3, got ", a.position_axes);
+  Require(a.position_axes == 0 || a.do_rotary == 1, "attribute position_axes=", a.position_axes,
+          " needs do_rotary=1");
   CheckQuantisation(a);
 }
 
@@ -232,6 +237,14 @@ void FlowAttention::CheckRotary(const Inputs& inputs, const Call& call) const {
       "input cos_cache must be ", NameOf(type), " (max_position, at most ", call.dim / 2, "), got ",
       NameOf(cos.type), " ", cos.shape);
   RequireShape(inputs, kSinCache, type, cos.shape);
+  if (attributes_.position_axes == 3) {
+    const int64_t height = attributes_.mrope_height, width = attributes_.mrope_width;
+    Require(height >= 0 && width >= 0 && height <= cos.shape[1] && width <= cos.shape[1] - height,
+            "attributes mrope_height=", height, " and mrope_width=", width, " are more than the ",
+            cos.shape[1], " pairs of channels that are rotated");
+  }
+  Require(inputs[kPositionIds] || attributes_.position_axes == 0,
+          "attribute position_axes=", attributes_.position_axes, " needs input position_ids");
   Require(inputs[kPositionIds] || call.total <= cos.shape[0],
           call.by_index ? "the total length " : "total_sequence_length ", call.total,
           " is beyond cos_cache's ", cos.shape[0], " positions");
@@ -278,25 +291,52 @@ FlowAttention::Outputs FlowAttention::OutputShapes(const Inputs& inputs) const {
   const Call call = Sizes(inputs);
   if (!call.by_index) CheckLengths(inputs, call);
   if (attributes_.do_rotary == 1) CheckRotary(inputs, call);
-  if (const Tensor& ids = inputs[kPositionIds]) {
-    const Shape one = call.by_index ? Shape{1, call.sequence} : Shape{1};
-    const bool one_will_do = (call.by_index || call.first_prompt) && ids.shape == one;
-    Require(ids.type == DataType::kInt64 &&
-                (ids.shape == Shape{call.batch, call.sequence} || one_will_do),
-            "input position_ids must be int64 (", call.batch, ", ", call.sequence, "), got ",
-            NameOf(ids.type), " ", ids.shape);
-  }
+  CheckPositions(inputs, call);
   CheckMasks(inputs, call);
   const DataType type = inputs[kQuery].type;
   if (inputs[kHeadSink]) RequireShape(inputs, kHeadSink, type, {attributes_.num_heads});
   if (inputs[kQNormWeight]) RequireShape(inputs, kQNormWeight, type, {call.dim});
   if (inputs[kKNormWeight]) RequireShape(inputs, kKNormWeight, type, {call.dim});
+  if (inputs[kVNormWeight]) RequireShape(inputs, kVNormWeight, type, {call.dim});
   CheckScales(inputs, call);
   const int64_t capacity =
       Windowed() ? call.past_capacity : std::max(call.past_capacity, call.total);
   return {{call.batch, call.sequence, attributes_.num_heads * call.dim},
           {call.batch, attributes_.kv_num_heads, capacity, CacheWidth(call.dim)},
           CacheType(inputs)};
+}
+
+void FlowAttention::CheckPositions(const Inputs& inputs, const Call& call) const {
+  const Tensor& ids = inputs[kPositionIds];
+  if (!ids) return;
+  if (attributes_.position_axes == 3) {
+    return RequireShape(inputs, kPositionIds, DataType::kInt64, {3, call.batch, call.sequence});
+  }
+  const Shape one = call.by_index ? Shape{1, call.sequence} : Shape{1};
+  const bool one_will_do =
+      attributes_.position_axes == 0 && (call.by_index || call.first_prompt) && ids.shape == one;
+  Require(ids.type == DataType::kInt64 &&
+              (ids.shape == Shape{call.batch, call.sequence} || one_will_do),
+          "input position_ids must be int64 (", call.batch, ", ", call.sequence, "), got ",
+          NameOf(ids.type), " ", ids.shape);
+}
+
+// The positions of all axes, or of the first if they are the same, as they are for text.
+void FlowAttention::PlaceAxes(const Inputs& inputs, AttentionStep& step) const {
+  const int64_t max_position = inputs[kCosCache].shape[0], tokens = step.batch * step.sequence;
+  const auto* ids = inputs[kPositionIds].as<int64_t>();
+  const auto same = [&](int64_t axis) {
+    return std::equal(ids, ids + tokens, ids + axis * tokens);
+  };
+  step.mixed_positions = attributes_.position_axes == 3 && !(same(1) && same(2));
+  step.axes = {attributes_.mrope_height, attributes_.mrope_width,
+               attributes_.mrope_interleaved == 1};
+  const int64_t count = (step.mixed_positions ? 3 : 1) * tokens;
+  for (int64_t i = 0; i < count; ++i) {
+    Require(ids[i] >= 0 && ids[i] < max_position, "position ", ids[i], " of batch row ",
+            i % tokens / step.sequence, " is outside cos_cache's ", max_position, " positions");
+  }
+  step.positions.assign(ids, ids + count);
 }
 
 void FlowAttention::PlacePositions(const Inputs& inputs, const Call& call,
@@ -388,13 +428,19 @@ void FlowAttention::Append(const Inputs& inputs, const Outputs& shapes, void* ou
 
   step.q_norm = inputs[kQNormWeight] ? inputs[kQNormWeight].data : nullptr;
   step.k_norm = inputs[kKNormWeight] ? inputs[kKNormWeight].data : nullptr;
+  step.v_norm = inputs[kVNormWeight] ? inputs[kVNormWeight].data : nullptr;
+  step.norm_after_rotary = a.norm_after_rotary == 1;
   step.norm_epsilon = a.qk_norm_epsilon;
   if (a.do_rotary == 1) {
     step.cos = inputs[kCosCache].data;
     step.sin = inputs[kSinCache].data;
     step.rotary_dim = 2 * inputs[kCosCache].shape[1];
     step.rotary_interleaved = a.rotary_interleaved == 1;
-    PlacePositions(inputs, call, step);
+    if (a.position_axes != 0) {
+      PlaceAxes(inputs, step);
+    } else {
+      PlacePositions(inputs, call, step);
+    }
   }
 
   step.scale = a.scale != 0.0f ? a.scale : 1.0f / std::sqrt(static_cast<float>(step.dim));

@@ -1,6 +1,8 @@
 // aie.FlowAttention: inputs 0-15, outputs and attributes of com.microsoft.GroupQueryAttention v1 at
-// ONNX Runtime 1.31 and an attention mask, computed as FlowKV (one query row) or FlowQKV (more):
-// chunked online softmax, papers 1 and 2. docs/flow-attention.md has the table of the contract.
+// ONNX Runtime 1.31, an attention mask, and what models have in nodes before that: rotation by
+// their own positions, and norms in other places. Computed as FlowKV (one query row) or FlowQKV
+// (more): chunked online softmax, papers 1 and 2. docs/flow-attention.md has the table of the
+// contract.
 #pragma once
 
 #include <memory>
@@ -18,6 +20,10 @@ struct FlowAttentionAttributes {
   float softcap = 0, qk_norm_epsilon = 1e-6f;
   int64_t do_rotary = 0, rotary_interleaved = 0, local_window_size = -1, smooth_softmax = -1,
           causal = 1, sliding_window_cache = 0, qk_output = 0, float32_products = 0;
+  // How position_ids are read. 0: as by GroupQueryAttention. 1: each token has one. 3: each token
+  // has three, (3, batch, sequence), for which the mrope_ attributes are.
+  int64_t position_axes = 0, mrope_height = 0, mrope_width = 0, mrope_interleaved = 0;
+  int64_t norm_after_rotary = 0;
   // For a KV cache of integers: NONE, PER_TENSOR or PER_CHANNEL (empty means NONE); 8 or 4 bits.
   std::string k_quant_type = {}, v_quant_type = {};
   int64_t kv_cache_bit_width = 0;
@@ -43,6 +49,7 @@ class FlowAttention {
     kQNormWeight,
     kKNormWeight,
     kAttentionMask,
+    kVNormWeight,
     kInputCount
   };
   using Inputs = std::span<const Tensor>;  // at least kInputCount of them
@@ -86,8 +93,10 @@ class FlowAttention {
   void CheckScales(const Inputs& inputs, const Call& call) const;
   void CheckLengths(const Inputs& inputs, const Call& call) const;
   void CheckRotary(const Inputs& inputs, const Call& call) const;
+  void CheckPositions(const Inputs& inputs, const Call& call) const;
   void CheckMasks(const Inputs& inputs, const Call& call) const;
   void PlacePositions(const Inputs& inputs, const Call& call, AttentionStep& step) const;
+  void PlaceAxes(const Inputs& inputs, AttentionStep& step) const;
 
   FlowAttentionAttributes attributes_;
   int64_t prompt_chunk_;

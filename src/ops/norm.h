@@ -7,7 +7,17 @@
 //   Y       as A
 //   sum     as A, if skip is given and the output is wanted. The norm uses the unrounded sum.
 // Attributes: K, epsilon, format.
+//
+// aie.GatedRMSNorm(A, weight, gate) -> Y: the RMS norm of each K channels of A, such as a head,
+// times activation(gate). As com.microsoft.GatedRMSNorm.
+//   A       (..., channels), channels a multiple of K
+//   weight  (K) of A's type
+//   gate    as A
+//   Y       as A
+// Attributes: K, epsilon, activation ("silu" or "sigmoid"), format.
 #pragma once
+
+#include <string>
 
 #include "ops/plan.h"
 
@@ -33,6 +43,29 @@ class RMSNorm {
  private:
   int64_t k_;
   float epsilon_;
+};
+
+struct GatedRMSNormAttributes {
+  int64_t k = 0, format = 0;
+  float epsilon = 0;
+  std::string activation;
+};
+
+class GatedRMSNorm {
+ public:
+  struct Inputs {
+    Tensor a, weight, gate;
+  };
+
+  explicit GatedRMSNorm(const GatedRMSNormAttributes& attributes);
+
+  Shape OutputShape(const Tensor& a) const;
+  void Append(const Inputs& inputs, void* y, Plan& plan) const;
+
+ private:
+  int64_t k_;
+  float epsilon_;
+  Function function_;
 };
 
 }  // namespace ort_aie

@@ -11,7 +11,7 @@ std::span<const OpDescription* const> AllOps() {
       &GatedGemmDescription(),  &Q4NXGatherDescription(), &FlowAttentionDescription(),
       &RMSNormDescription(),    &AddDescription(),        &MulDescription(),
       &ActivationDescription(), &CastDescription(),       &GatherDescription(),
-      &SelectRowsDescription(),
+      &SelectRowsDescription(), &Q4NXMoEDescription(),    &GatedRMSNormDescription(),
   };
   return all;
 }

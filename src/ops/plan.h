@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <limits>
 #include <memory>
 #include <memory_resource>
 #include <mutex>
@@ -27,8 +28,16 @@ struct KeptState {
   std::shared_ptr<void> object;
 };
 
-// The activation between the two halves of a gated MLP.
-enum class Activation { kSilu, kGeluTanh };
+// The function of a projection's result; of the first one, if a second projection gates it.
+enum class Activation { kNone, kSilu, kGeluTanh, kRelu, kSwiglu };
+
+// kSwiglu, for gate g and up u: min(g, limit) * sigmoid(alpha * min(g, limit)) *
+// (clamp(u, -limit, limit) + beta). With limit_after, g has no limit, but
+// g * sigmoid(alpha * g) does.
+struct Swiglu {
+  float alpha = 1, beta = 0, limit = std::numeric_limits<float>::infinity();
+  bool limit_after = false;
+};
 
 // y (rows, n) = x (rows, k) . W^T + bias, with W of any form. One row of quantised weights (on the
 // host also a few rows) is FusedDQP (paper 1, III-A); more rows are dequantisation + GEMM (paper
@@ -36,17 +45,18 @@ enum class Activation { kSilu, kGeluTanh };
 // product, because that costs nothing while a row or a result is in registers, and otherwise costs
 // a pass over memory:
 //   x = a; with norm_weight, the RMS norm of a; with skip, the RMS norm of sum = a + skip;
-//   with up_weights, y = activation(x . W^T) * (x . U^T), the gate and up projections of an MLP.
+//   with up_weights, y = activation(x . W^T) * (x . U^T), the gate and up projections of an MLP;
+//   without, y = activation(x . W^T). Biases are added before the activation.
 struct MatMulStep {
   const uint8_t* weights;  // (ceil(n/32), ceil(k/256), BlockBytes(form))
   WeightForm form = WeightForm::kQ4NX;
   int64_t rows, k, n;
   const void* a;
-  const void* bias;  // (n) of type, or null; null if up_weights is given
+  const void* bias;  // (n) of type, or null
   void* y;
   DataType type;      // of a, bias, y, norm_weight, skip and sum
   Numerics numerics;  // kBf16 with bf16 weights
-  bool symmetric;     // every min is -2^(bits-1) * scale: a target need not read the minima
+  bool symmetric;     // a target need not read minima or zero points (matmul.h)
 
   const void* norm_weight = nullptr;  // (k), or null: no norm
   const void* skip = nullptr;         // (rows, k), or null
@@ -54,11 +64,38 @@ struct MatMulStep {
   float norm_epsilon = 0;
 
   const uint8_t* up_weights = nullptr;  // as weights, or null: not gated
-  Activation activation = Activation::kSilu;
+  const void* up_bias = nullptr;        // (n) of type, or null
+  Activation activation = Activation::kNone;
+  Swiglu swiglu = {};  // for kSwiglu, which needs up_weights
 
   std::shared_ptr<KeptState> kept;  // the op's, whose weights never change; null: keep nothing
 
   int64_t prompt_chunk = 0;  // about so many rows are processed at a time; 0: the target chooses
+};
+
+// A layer of experts: the sum, over the chosen experts of each row, of
+// weight * (down . h + down_bias), where h = activation(gate . x + gate_bias) * (up . x + up_bias),
+// or without `up` activation(gate . x + gate_bias). ops/routing.h chooses and weights the experts,
+// and divides a step into projections.
+struct MoEStep {
+  int64_t rows, hidden, inter, experts, top_k;
+  const void* x;       // (rows, hidden)
+  const void* router;  // (rows, experts): logits
+  const void*
+      router_weights;  // (rows, experts), or null: the weights are the chosen logits' softmax
+  bool normalize;      // a row's router_weights are divided by their sum
+  // One expert after the other, each as the weights of a MatMulStep; `up` is null if not gated.
+  const uint8_t *gate, *up, *down;
+  WeightForm form, down_form;                    // `form` is that of gate and up
+  const float *gate_bias, *up_bias, *down_bias;  // (experts, inter or hidden), or null
+  Activation activation;
+  Swiglu swiglu;
+  void* y;        // (rows, hidden)
+  DataType type;  // of x, router, router_weights and y
+  Numerics numerics;
+  bool symmetric;  // as in MatMulStep, of all weights
+  std::shared_ptr<KeptState> kept;
+  int64_t prompt_chunk;  // as in MatMulStep
 };
 
 // y (count, k) = the rows of W at `indices`. A negative index counts from n; one out of range gives
@@ -74,6 +111,8 @@ struct GatherStep {
   bool is_table = false;                // not quantised: `form` is not used
 };
 
+enum class Function { kAdd, kMultiply, kSigmoid, kSilu, kGelu, kGeluTanh };
+
 // y (rows, k) = RMS norm of x, times weight. x = a, or with skip x = sum = a + skip. If only a
 // projection reads the norm, it is part of the projection's MatMulStep.
 struct NormStep {
@@ -85,9 +124,9 @@ struct NormStep {
   void* sum;      // (rows, k), or null: not wanted
   DataType type;  // of all tensors
   float epsilon;
+  const void* gate = nullptr;  // (rows, k), or null: y is also multiplied by gate_function(gate)
+  Function gate_function = Function::kSilu;  // or kSigmoid
 };
-
-enum class Function { kAdd, kMultiply, kSigmoid, kSilu, kGelu, kGeluTanh };
 
 // y (rows, k) = function(a), or function(a, b), computed in float32.
 struct ElementwiseStep {
@@ -126,6 +165,20 @@ struct CacheScales {
   }
 };
 
+// M-RoPE: a pair of channels is rotated by a token's position in time (0), by its height (1) or by
+// its width (2) in an image.
+struct PositionAxes {
+  int64_t height = 0, width = 0;  // pairs; the others have time
+  bool interleaved = false;  // one pair of each in turn; else first time, then height, then width
+
+  constexpr int64_t Of(int64_t pair, int64_t pairs) const {
+    if (interleaved) {
+      return pair % 3 == 1 && pair < 3 * height ? 1 : pair % 3 == 2 && pair < 3 * width ? 2 : 0;
+    }
+    return pair < pairs - height - width ? 0 : pair < pairs - width ? 1 : 2;
+  }
+};
+
 // Grouped-query attention on a KV cache: FlowKV for one query row, FlowQKV for more. See
 // ops/flow_attention.h for the contract. Here everything has been checked and resolved.
 struct AttentionStep {
@@ -148,13 +201,18 @@ struct AttentionStep {
   std::pmr::vector<int64_t> past_length, total_length;
   bool windowed_cache = false;  // sliding_window_cache: the cache keeps the newest rows only
 
-  // (dim) of type, or null: RMS norm per head before rotary
-  const void *q_norm = nullptr, *k_norm = nullptr;
+  // (dim) of type, or null: RMS norm per head, of queries and keys before they are rotated, or
+  // after
+  const void *q_norm = nullptr, *k_norm = nullptr, *v_norm = nullptr;
+  bool norm_after_rotary = false;
   float norm_epsilon = 0;
   const void *cos = nullptr, *sin = nullptr;  // (max_position, rotary/2) of type, or null
   int64_t rotary_dim = 0;                     // channels that are rotated
   bool rotary_interleaved = false;
-  std::pmr::vector<int64_t> positions;  // (batch, sequence), with rotary
+  // (batch, sequence), with rotary; (3, batch, sequence) if the tokens' axes differ
+  std::pmr::vector<int64_t> positions;
+  bool mixed_positions = false;
+  PositionAxes axes = {};
 
   float scale = 0, softcap = 0;
   bool causal = false;
@@ -177,8 +235,8 @@ struct AttentionStep {
   int64_t prompt_chunk = 0;  // about so many tokens are processed at a time; 0: the target chooses
 };
 
-using Step =
-    std::variant<MatMulStep, GatherStep, AttentionStep, NormStep, ElementwiseStep, CastStep>;
+using Step = std::variant<MatMulStep, GatherStep, AttentionStep, NormStep, ElementwiseStep,
+                          CastStep, MoEStep>;
 
 // Memory of a program, in which steps leave results that only later steps read. A plan reuses it: a
 // step's result is valid until another step overwrites it.

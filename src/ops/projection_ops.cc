@@ -125,7 +125,7 @@ OpDescription Projection(const char* name, size_t required_inputs) {
       },
       .infer = InferProjection};
   if (sizeof...(form) == 0) {
-    description.attributes.push_back({.name = "bits", .least = 2, .most = 4});
+    description.attributes.push_back({.name = "bits", .least = 2, .most = 8});
     description.attributes.push_back({.name = "accuracy_level"});
     description.attributes.push_back({.name = "symmetric", .least = 0, .most = 1});
   }
@@ -168,7 +168,7 @@ const OpDescription& Q4NXGatherDescription() {
       .attributes = {{.name = "format", .required = true},
                      {.name = "K", .required = true, .least = 1},
                      {.name = "N", .required = true, .least = 1},
-                     {.name = "bits", .least = 2, .most = 4},
+                     {.name = "bits", .least = 2, .most = 8},
                      {.name = "dtype"}},
       .create = [](const NodeInfo& info, const Options&) -> std::unique_ptr<Op> {
         return std::make_unique<GatherOp>(info);

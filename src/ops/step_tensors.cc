@@ -33,6 +33,7 @@ void Reads(const MatMulStep& step, const Taking& take) {
   take(step.a, step.rows * step.k, step.type);
   take(step.skip, step.rows * step.k, step.type);
   take(step.bias, step.n, step.type);
+  take(step.up_bias, step.n, step.type);
   take(step.norm_weight, step.k, step.type);
 }
 void Writes(const MatMulStep& step, const Taking& take) {
@@ -59,7 +60,7 @@ void Reads(const AttentionStep& step, const Taking& take) {
   for (const void* past : {step.past_key, step.past_value}) {
     take(past, CacheElements(step, step.past_capacity), step.cache_type);
   }
-  for (const void* norm : {step.q_norm, step.k_norm}) take(norm, step.dim, step.type);
+  for (const void* norm : {step.q_norm, step.k_norm, step.v_norm}) take(norm, step.dim, step.type);
   take(step.head_sink, step.heads, step.type);
   if (!step.positions.empty()) {
     const int64_t rows = *std::ranges::max_element(step.positions) + 1;
@@ -85,6 +86,7 @@ void Reads(const NormStep& step, const Taking& take) {
   take(step.a, step.rows * step.k, step.type);
   take(step.skip, step.rows * step.k, step.type);
   take(step.weight, step.k, step.type);
+  take(step.gate, step.rows * step.k, step.type);
 }
 void Writes(const NormStep& step, const Taking& take) {
   take(step.y, step.rows * step.k, step.type);
@@ -99,6 +101,18 @@ void Reads(const ElementwiseStep& step, const Taking& take) {
 }
 void Writes(const ElementwiseStep& step, const Taking& take) {
   take(step.y, step.rows * step.k, step.type);
+}
+
+void Reads(const MoEStep& step, const Taking& take) {
+  take(step.x, step.rows * step.hidden, step.type);
+  take(step.router, step.rows * step.experts, step.type);
+  take(step.router_weights, step.rows * step.experts, step.type);
+  take(step.gate_bias, step.experts * step.inter, DataType::kFloat32);
+  take(step.up_bias, step.experts * step.inter, DataType::kFloat32);
+  take(step.down_bias, step.experts * step.hidden, DataType::kFloat32);
+}
+void Writes(const MoEStep& step, const Taking& take) {
+  take(step.y, step.rows * step.hidden, step.type);
 }
 
 void Reads(const CastStep& step, const Taking& take) { take(step.x, step.count, step.from); }

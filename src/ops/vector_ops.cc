@@ -33,6 +33,29 @@ class RMSNormOp final : public Op {
   const RMSNorm op_;
 };
 
+class GatedRMSNormOp final : public Op {
+ public:
+  enum Input { kA, kWeight, kGate, kInputCount };
+
+  explicit GatedRMSNormOp(const NodeInfo& info)
+      : op_({info.Int("K", 0), info.Int("format", 0), info.Float("epsilon", 0.0f),
+             info.String("activation")}) {
+    const Tensor weight = info.ConstantInput(kWeight);
+    if (weight) RequireTensor("weight", weight, weight.type, {info.Int("K", 0)});
+  }
+
+  void Describe(std::span<const Tensor> inputs, std::span<Output> outputs) const override {
+    outputs[0] = {inputs[kA].type, op_.OutputShape(inputs[kA])};
+  }
+  void Append(std::span<const Tensor> inputs, std::span<const Output>,
+              std::span<void* const> buffers, Plan& plan) const override {
+    op_.Append({inputs[kA], inputs[kWeight], inputs[kGate]}, buffers[0], plan);
+  }
+
+ private:
+  const GatedRMSNorm op_;
+};
+
 class ElementwiseOp final : public Op {
  public:
   enum Input { kA, kB, kInputCount };
@@ -169,6 +192,24 @@ const OpDescription& RMSNormDescription() {
                      {.name = "epsilon", .kind = AttributeRule::kFloat}},
       .create = [](const NodeInfo& info, const Options&) -> std::unique_ptr<Op> {
         return std::make_unique<RMSNormOp>(info);
+      },
+      .infer = InferLikeA};
+  return description;
+}
+
+const OpDescription& GatedRMSNormDescription() {
+  static const OpDescription description = {
+      .name = "GatedRMSNorm",
+      .inputs = GatedRMSNormOp::kInputCount,
+      .required_inputs = GatedRMSNormOp::kInputCount,
+      .outputs = 1,
+      .required_outputs = 1,
+      .attributes = {{.name = "format", .required = true},
+                     {.name = "K", .required = true, .least = 1},
+                     {.name = "epsilon", .kind = AttributeRule::kFloat},
+                     {.name = "activation", .kind = AttributeRule::kString}},
+      .create = [](const NodeInfo& info, const Options&) -> std::unique_ptr<Op> {
+        return std::make_unique<GatedRMSNormOp>(info);
       },
       .infer = InferLikeA};
   return description;

@@ -22,11 +22,13 @@ struct WeightAttributes {
 };
 
 // The shape of n x k weights: (ceil(n/32), ceil(k/256), 5120) uint8, with 3072 in place of 5120 for
-// 2 bits, or 8192 bfloat16.
+// 2 bits and 9472 for 8, or 8192 bfloat16.
 Shape BlocksShape(int64_t n, int64_t k, WeightForm form);
 
-// `name` is the input's name in errors. Throws Error if the attributes and the tensor do not fit
-// together.
-Weights CheckWeights(const char* name, const WeightAttributes& attributes, const Tensor& w);
+// `name` is the input's name in errors. With `experts` there are that many weights, one after the
+// other, and the tensor has one more dimension for it. Throws Error if the attributes and the
+// tensor do not fit together.
+Weights CheckWeights(const char* name, const WeightAttributes& attributes, const Tensor& w,
+                     std::optional<int64_t> experts = std::nullopt);
 
 }  // namespace ort_aie

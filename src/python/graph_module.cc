@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "graph/claims.h"
+#include "graph/experts.h"
 #include "graph/fusions.h"
 #include "graph/regions.h"
 #include "graph/steps.h"
@@ -172,6 +173,38 @@ py::dict PlanGraph(const py::list& nodes, const py::list& values, bool whole) {
   return plan;
 }
 
+// What a QMoE, the only node given, becomes.
+py::dict ReadOneExperts(const py::list& nodes, const py::list& values) {
+  const Graph graph = GraphOf(nodes, values);
+  Require(graph.nodes.size() == 1, "expected one node, got ", graph.nodes.size());
+  const Experts experts = ReadExperts(graph, graph.nodes.front());
+  py::list constants;
+  for (const auto& constant : experts.constants) {
+    if (!constant) {
+      constants.append(py::none());
+      continue;
+    }
+    const q4nx::ExpertLayout& layout = constant->layout;
+    py::dict given;
+    given["name"] = constant->name;
+    given["source"] = constant->source;
+    given["scales"] = constant->scales;
+    given["zero_points"] = constant->zero_points;
+    const Tensor tensor = ExpertTensor(experts, *constant);
+    given["shape"] = std::vector<int64_t>(tensor.shape.begin(), tensor.shape.end());
+    given["layout"] =
+        std::vector<int64_t>{layout.source_rows, layout.first, layout.step,      layout.n,
+                             layout.k,           layout.bits,  layout.block_size};
+    constants.append(given);
+  }
+  py::dict given;
+  given["why_not"] = experts.why_not;
+  given["experts"] = experts.count;
+  given["attributes"] = AttributesOf(experts.step);
+  given["constants"] = constants;
+  return given;
+}
+
 py::dict ReadRecipe(const std::string& text) {
   const Recipe recipe = PlanRecipeFrom(text);
   py::list steps;
@@ -242,6 +275,7 @@ void DefineGraph(py::module_& m) {
   m.def("fused_steps", &FusedSteps, py::arg("nodes"), py::arg("values"),
         py::arg("sources") = false);
   m.def("plan_graph", &PlanGraph, py::arg("nodes"), py::arg("values"), py::arg("whole"));
+  m.def("read_experts", &ReadOneExperts, py::arg("nodes"), py::arg("values"));
   m.def("read_recipe", &ReadRecipe, py::arg("text"));
   m.def("infer_recipe", &InferRecipe, py::arg("text"), py::arg("inputs"));
 }

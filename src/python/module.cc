@@ -8,8 +8,11 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +27,7 @@
 #include "python/kernel_choice_module.h"
 #include "python/npu_module.h"
 #include "python/npu_reasons_module.h"
+#include "q4nx/experts.h"
 #include "q4nx/pack.h"
 #include "q4nx/quantize.h"
 #include "targets/host/host_target.h"
@@ -45,7 +49,7 @@ void RequireShape(const Array<T>& array, const char* name, const Shape& shape) {
 }
 
 Array<uint8_t> EmptyBlocks(int64_t n, int64_t k, int64_t bits) {
-  Require(bits == 4 || bits == 2, "bits must be 4 or 2, got ", bits);
+  Require(q4nx::IsBits(bits), "bits must be 2, 4 or 8, got ", bits);
   Require(n > 0 && k > 0, "N and K must be positive, got N=", n, " K=", k);
   q4nx::BytesOfBlocks<Size>(n, k, q4nx::FormOfBits(bits)).As("blocks");
   return Array<uint8_t>(BlocksShape(n, k, q4nx::FormOfBits(bits)));
@@ -54,8 +58,7 @@ Array<uint8_t> EmptyBlocks(int64_t n, int64_t k, int64_t bits) {
 // The form of weights, found from the size of their blocks: one of `forms`. If none fits, the
 // first.
 WeightForm RequireBlocks(const Array<uint8_t>& blocks, int64_t n, int64_t k,
-                         std::initializer_list<WeightForm> forms = {WeightForm::kQ4NX,
-                                                                    WeightForm::kQ2NX}) {
+                         std::initializer_list<WeightForm> forms) {
   Require(n > 0 && k > 0, "N and K must be positive, got N=", n, " K=", k);
   const auto fits = [&](WeightForm form) {
     return blocks.ndim() == 3 && blocks.shape(2) == q4nx::BlockBytes(form);
@@ -66,9 +69,15 @@ WeightForm RequireBlocks(const Array<uint8_t>& blocks, int64_t n, int64_t k,
   return form;
 }
 
+constexpr auto kMinimaForms = {WeightForm::kQ4NX, WeightForm::kQ2NX};
+constexpr auto kCodeForms = {WeightForm::kQ4NX, WeightForm::kQ2NX, WeightForm::kQ8NX};
+constexpr auto kForms = {WeightForm::kQ4NX, WeightForm::kQ2NX, WeightForm::kQ8NX,
+                         WeightForm::kBf16};
+
 Array<uint8_t> Pack(const Array<uint8_t>& codes, const Array<uint16_t>& scales,
                     const Array<uint16_t>& mins, int64_t bits) {
   Require(codes.ndim() == 2 && codes.size() > 0, "codes must be (N, K) and not empty");
+  Require(bits == 4 || bits == 2, "bits must be 4 or 2, got ", bits, "; pack_q8nx packs 8");
   const int64_t n = codes.shape(0), k = codes.shape(1);
   RequireShape(scales, "scales", {n, q4nx::CeilDiv(k, q4nx::kGroup)});
   RequireShape(mins, "mins", {n, q4nx::CeilDiv(k, q4nx::kGroup)});
@@ -79,7 +88,7 @@ Array<uint8_t> Pack(const Array<uint8_t>& codes, const Array<uint16_t>& scales,
 }
 
 py::tuple Unpack(const Array<uint8_t>& blocks, int64_t n, int64_t k) {
-  const WeightForm form = RequireBlocks(blocks, n, k);
+  const WeightForm form = RequireBlocks(blocks, n, k, kMinimaForms);
   const int64_t groups = q4nx::CeilDiv(k, q4nx::kGroup);
   Array<uint8_t> codes({n, k});
   Array<uint16_t> scales({n, groups}), mins({n, groups});
@@ -88,8 +97,29 @@ py::tuple Unpack(const Array<uint8_t>& blocks, int64_t n, int64_t k) {
   return py::make_tuple(codes, scales, mins);
 }
 
+Array<uint8_t> PackBytes(const Array<uint8_t>& codes, const Array<float>& scales,
+                         const Array<uint8_t>& zero_points) {
+  Require(codes.ndim() == 2 && codes.size() > 0, "codes must be (N, K) and not empty");
+  const int64_t n = codes.shape(0), k = codes.shape(1);
+  RequireShape(scales, "scales", {n, q4nx::CeilDiv(k, q4nx::kGroup)});
+  RequireShape(zero_points, "zero_points", {n, q4nx::CeilDiv(k, q4nx::kGroup)});
+  Array<uint8_t> blocks = EmptyBlocks(n, k, 8);
+  q4nx::PackBytes(codes.data(), scales.data(), zero_points.data(), n, k, blocks.mutable_data());
+  return blocks;
+}
+
+py::tuple UnpackBytes(const Array<uint8_t>& blocks, int64_t n, int64_t k) {
+  RequireBlocks(blocks, n, k, {WeightForm::kQ8NX});
+  const int64_t groups = q4nx::CeilDiv(k, q4nx::kGroup);
+  Array<uint8_t> codes({n, k}), zero_points({n, groups});
+  Array<float> scales({n, groups});
+  q4nx::UnpackBytes(blocks.data(), n, k, codes.mutable_data(), scales.mutable_data(),
+                    zero_points.mutable_data());
+  return py::make_tuple(codes, scales, zero_points);
+}
+
 Array<float> Dequantize(const Array<uint8_t>& blocks, int64_t n, int64_t k) {
-  const WeightForm form = RequireBlocks(blocks, n, k);
+  const WeightForm form = RequireBlocks(blocks, n, k, kCodeForms);
   Array<float> weights({n, k});
   q4nx::Dequantize(blocks.data(), n, k, weights.mutable_data(), form);
   return weights;
@@ -107,7 +137,7 @@ Array<uint8_t> PackMatMulNBits(const Array<uint8_t>& b, const Array<uint8_t>& sc
                                const std::optional<Array<uint8_t>>& zero_points, int64_t rows,
                                int64_t k, int64_t block_size, const std::string& scale_type,
                                int64_t bits, const std::string& zero_point_type) {
-  Require(bits == 4 || bits == 2, "bits must be 4 or 2, got ", bits);
+  Require(q4nx::IsBits(bits), "bits must be 2, 4 or 8, got ", bits);
   Require(block_size == 32 || block_size == 64 || block_size == 128 || block_size == 256,
           "block_size must be 32, 64, 128 or 256, got ", block_size);
   Require(rows > 0 && k > 0, "rows and K must be positive, got rows=", rows, " K=", k);
@@ -126,6 +156,7 @@ Array<uint8_t> PackMatMulNBits(const Array<uint8_t>& b, const Array<uint8_t>& sc
   source.scales = scales.data();
   if (zero_points) {
     const bool packed = zero_point_type == "UINT8";
+    Require(packed || bits != 8, "zero_points of 8 bits must be UINT8, got ", zero_point_type);
     if (!packed) source.zero_point_type = ScaleTypeOf(zero_point_type);
     const Size size = packed ? rows * q4nx::PackedZeroPointBytes<Size>(bits, k, block_size)
                              : source_blocks * bytes(source.zero_point_type);
@@ -144,23 +175,61 @@ Array<uint8_t> PackMatMulNBits(const Array<uint8_t>& b, const Array<uint8_t>& sc
   return blocks;
 }
 
+// One expert of a QMoE. `layout` has the fields of ExpertLayout in order; arrays are bytes.
+Array<uint8_t> PackExpert(const Array<uint8_t>& codes, const Array<uint8_t>& scales,
+                          const std::optional<Array<uint8_t>>& zero_points,
+                          const std::vector<int64_t>& layout, const std::string& scale_type) {
+  Require(layout.size() == 7, "layout must have 7 numbers, got ", layout.size());
+  const q4nx::ExpertLayout its = {layout[0], layout[1], layout[2], layout[3],
+                                  layout[4], layout[5], layout[6]};
+  Require(its.n > 0 && its.k > 0 && its.step > 0 && its.first >= 0 &&
+              Size(its.first) + Size(its.n - 1) * its.step + 1 <= Size(its.source_rows),
+          "layout means rows outside of the source");
+  Require(q4nx::IsBits(its.bits) && its.block_size >= 0 && its.block_size % 32 == 0, "layout has ",
+          its.bits, " bits and block_size=", its.block_size);
+  const q4nx::ScaleType type = ScaleTypeOf(scale_type);
+  const int64_t scale_bytes = type == q4nx::ScaleType::kFloat32 ? 4 : 2;
+  const auto check = [](const char* name, const Array<uint8_t>& bytes, int64_t expected) {
+    Require(bytes.size() == expected, name, " have ", bytes.size(), " bytes, expected ", expected);
+  };
+  check("codes", codes, q4nx::ExpertCodeBytes(its));
+  check("scales", scales, q4nx::ExpertScales(its) * scale_bytes);
+  if (zero_points) check("zero points", *zero_points, q4nx::ExpertZeroPointBytes(its));
+  Array<uint8_t> blocks = EmptyBlocks(its.n, its.k, its.bits);
+  uint8_t* out = blocks.mutable_data();
+  const uint8_t* points = zero_points ? zero_points->data() : nullptr;
+  const py::gil_scoped_release release;
+  q4nx::PackExpert(its, codes.data(), scales.data(), type, points, out);
+  return blocks;
+}
+
 // weights (N, K) float32 of any strides -> blocks, sum of squared errors, sum of squared weights,
-// largest error.
-py::tuple Quantize(const py::array_t<float>& weights) {
+// largest error, sum of squared errors times importance (K) float32.
+py::tuple Quantize(const py::array_t<float>& weights, int64_t bits,
+                   const std::optional<Array<float>>& importance) {
+  Require(q4nx::IsBits(bits), "bits must be 2, 4 or 8, got ", bits);
   Require(weights.ndim() == 2 && weights.size() > 0, "weights must be (N, K) and not empty");
   const int64_t n = weights.shape(0), k = weights.shape(1), size = sizeof(float);
   Require(weights.strides(0) % size == 0 && weights.strides(1) % size == 0,
           "the strides of weights must be whole elements");
-  Array<uint8_t> blocks = EmptyBlocks(n, k, 4);
+  if (importance) {
+    RequireShape(*importance, "importance", {k});
+    const std::span values(importance->data(), static_cast<size_t>(k));
+    Require(std::ranges::all_of(values, [](float v) { return v >= 0 && std::isfinite(v); }),
+            "importance must be finite and not negative");
+  }
+  Array<uint8_t> blocks = EmptyBlocks(n, k, bits);
   uint8_t* out = blocks.mutable_data();
+  const float* counts = importance ? importance->data() : nullptr;
   q4nx::QuantizationError error;
   {
     const py::gil_scoped_release release;
     error = q4nx::Quantize(weights.data(), weights.strides(0) / size, weights.strides(1) / size, n,
-                           k, out);
+                           k, bits, counts, out);
   }
   Require(error.representable, "weights hold NaN, infinities or values above 2^60");
-  return py::make_tuple(blocks, error.squared_error, error.squared_weights, error.largest_error);
+  return py::make_tuple(blocks, error.squared_error, error.squared_weights, error.largest_error,
+                        error.weighted_error);
 }
 
 const host::Kernels& KernelsNamed(const std::string& isa) {
@@ -191,8 +260,7 @@ Array<float> Project(const Array<float>& a, const Array<uint8_t>& blocks, int64_
   Require(numerics == "bf16" || numerics == "int8", "numerics must be bf16 or int8, got ",
           numerics);
   const int64_t rows = a.shape(0), k = a.shape(1);
-  const auto forms = {WeightForm::kQ4NX, WeightForm::kQ2NX, WeightForm::kBf16};
-  const WeightForm form = RequireBlocks(blocks, n, k, forms);
+  const WeightForm form = RequireBlocks(blocks, n, k, kForms);
   Require(form != WeightForm::kBf16 || numerics == "bf16", "weights of bf16 need numerics bf16");
   Array<float> y({rows, n});
   MatMulStep step{};
@@ -212,7 +280,7 @@ Array<float> Project(const Array<float>& a, const Array<uint8_t>& blocks, int64_
     step.norm_epsilon = kEpsilon;
   }
   if (up) {
-    Require(RequireBlocks(*up, n, k, forms) == form, "up must have as many bits as blocks");
+    Require(RequireBlocks(*up, n, k, kForms) == form, "up must have as many bits as blocks");
     step.up_weights = up->data();
     step.activation = gelu ? Activation::kGeluTanh : Activation::kSilu;
   }
@@ -397,13 +465,20 @@ PYBIND11_MODULE(_native, m) {
   m.def("pack", &Pack, py::arg("codes").noconvert(), py::arg("scales").noconvert(),
         py::arg("mins").noconvert(), py::arg("bits") = 4);
   m.def("unpack", &Unpack, py::arg("blocks").noconvert(), py::arg("n"), py::arg("k"));
+  m.def("pack_q8nx", &PackBytes, py::arg("codes").noconvert(), py::arg("scales").noconvert(),
+        py::arg("zero_points").noconvert());
+  m.def("unpack_q8nx", &UnpackBytes, py::arg("blocks").noconvert(), py::arg("n"), py::arg("k"));
   m.def("dequantize", &Dequantize, py::arg("blocks").noconvert(), py::arg("n"), py::arg("k"));
   m.def("pack_matmulnbits", &PackMatMulNBits, py::arg("b").noconvert(),
         py::arg("scales").noconvert(), py::arg("zero_points").noconvert(), py::arg("rows"),
         py::arg("k"), py::arg("block_size"), py::arg("scale_type"), py::arg("bits") = 4,
         py::arg("zero_point_type") = "UINT8");
 
-  m.def("quantize", &Quantize, py::arg("weights").noconvert());
+  m.def("pack_expert", &PackExpert, py::arg("codes").noconvert(), py::arg("scales").noconvert(),
+        py::arg("zero_points").noconvert(), py::arg("layout"), py::arg("scale_type"));
+
+  m.def("quantize", &Quantize, py::arg("weights").noconvert(), py::arg("bits") = 4,
+        py::arg("importance").noconvert() = py::none());
 
   m.def(
       "why_not_q4nx",

@@ -36,6 +36,20 @@ std::vector<std::string> AllWords() {
 void DefineNpuReasons(py::module_& m) {
   m.def("npu_reasons", &AllWords);
   m.def("why_not_npu_gather", [] { return Words(WhyNotGather()); });
+  m.def(
+      "why_not_npu_experts",
+      [](int64_t bits, int64_t down_bits, Rows rows, int64_t hidden, int64_t inter, bool int8,
+         const Designs& overlays) {
+        return Words(WhyNotExperts({.form = q4nx::FormOfBits(bits),
+                                    .down_form = q4nx::FormOfBits(down_bits),
+                                    .rows = rows.value_or(kAnyRows),
+                                    .hidden = hidden,
+                                    .inter = inter,
+                                    .numerics = int8 ? Numerics::kInt8 : Numerics::kBf16},
+                                   In(overlays)));
+      },
+      py::kw_only(), py::arg("bits"), py::arg("down_bits"), py::arg("rows"), py::arg("hidden"),
+      py::arg("inter"), py::arg("int8") = false, py::arg("overlays"));
   // The device reads its own results without the cast. Every other cast is left to the host.
   m.def("why_not_npu_cast", [] { return Words(Reason::kHostHasRow); });
   m.def(
@@ -53,8 +67,8 @@ void DefineNpuReasons(py::module_& m) {
       py::arg("int8") = false, py::arg("overlays"));
   m.def(
       "why_not_npu_vector",
-      [](Rows rows, int64_t k, const std::string& activation, const Designs& overlays) {
-        VectorFacts facts{.rows = rows.value_or(kAnyRows), .k = k, .function = std::nullopt};
+      [](Rows rows, int64_t k, const std::string& activation, bool gated, const Designs& overlays) {
+        VectorFacts facts{.rows = rows.value_or(kAnyRows), .k = k, .gated = gated};
         if (activation == "multiply") {
           facts.function = Function::kMultiply;
         } else if (!activation.empty()) {
@@ -63,7 +77,7 @@ void DefineNpuReasons(py::module_& m) {
         return Words(WhyNotVector(facts, In(overlays)));
       },
       py::kw_only(), py::arg("rows"), py::arg("k"), py::arg("activation") = "",
-      py::arg("overlays"));
+      py::arg("gated") = false, py::arg("overlays"));
   m.def(
       "why_not_npu_attention",
       [](Rows rows, int64_t dim, bool hidden_keys, bool has_bias, bool has_head_sink,

@@ -14,6 +14,15 @@
 // kernels read. A nibble of Q2NX is one bit of four codes: the index of a table with 16 entries
 // (paper 4, 4.1).
 //
+// Q8NX holds codes of 8 bits, 9,472 bytes in all:
+//   bytes    0 .. 8191   codes, [k / 4][n][k % 4]
+//   bytes 8192 .. 9215   256 scales, float32, index (k / 32) * 32 + n
+//   bytes 9216 .. 9471   256 zero points, uint8, same index
+//
+// weight(n, k) = scale * (code - zero point). Integer dot products read four k of an out-feature
+// from a lane of 32 bits, so this order needs no shuffle. The steps of 8 bits are so fine that a
+// scale in bfloat16 would add a visible error: scales are exact here, and so are zero points.
+//
 // Bf16 holds 8,192 weights as they are, in bfloat16: [k / 8][n / 8][k % 8][n % 8], the order in
 // which the NPU's GEMM reads B (docs/npu-gemm.md).
 #pragma once
@@ -22,7 +31,7 @@
 
 namespace ort_aie {
 
-enum class WeightForm { kQ4NX, kQ2NX, kBf16 };
+enum class WeightForm { kQ4NX, kQ2NX, kQ8NX, kBf16 };
 
 namespace q4nx {
 
@@ -37,22 +46,28 @@ inline constexpr int64_t kBlockBytes = 5120;
 inline constexpr int64_t kQuad = 4;        // Q2NX: in-features in a nibble
 inline constexpr int64_t kQuadBytes = 32;  // their codes
 inline constexpr int64_t kBlockBytes2 = 3072;
+inline constexpr int64_t kScalesOffset8 = 8192;  // Q8NX: its codes are at the start
+inline constexpr int64_t kZerosOffset8 = 9216;
+inline constexpr int64_t kBlockBytes8 = 9472;
 
 constexpr int64_t BlockBytes(WeightForm form) {
   switch (form) {
     case WeightForm::kQ2NX:
       return kBlockBytes2;
+    case WeightForm::kQ8NX:
+      return kBlockBytes8;
     case WeightForm::kBf16:
       return 2 * kBlockRows * kBlockCols;
     default:
       return kBlockBytes;
   }
 }
-// For quantised weights; bits is 4 or 2.
+// For quantised weights.
+constexpr bool IsBits(int64_t bits) { return bits == 2 || bits == 4 || bits == 8; }
 constexpr WeightForm FormOfBits(int64_t bits) {
-  return bits == 2 ? WeightForm::kQ2NX : WeightForm::kQ4NX;
+  return bits == 2 ? WeightForm::kQ2NX : bits == 8 ? WeightForm::kQ8NX : WeightForm::kQ4NX;
 }
-// The minima of weights without zero points are -(this) * scale.
+// The zero point of weights that state none; their minima are -(this) * scale.
 constexpr int64_t DefaultZeroPoint(int64_t bits) { return int64_t{1} << (bits - 1); }
 
 // For numbers that are not negative. The functions below also take Size (base/size.h), for

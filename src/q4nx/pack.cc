@@ -23,11 +23,19 @@ Nibble PlaceOfBits(int64_t row, int64_t col, int64_t plane) {
           (row % 2 != 0) ? 4 : 0};
 }
 
+int64_t PlaceOfByte(int64_t row, int64_t col) {
+  return (col / kQuad * kBlockRows + row) * kQuad + col % kQuad;
+}
+
 // Into a block whose codes are all zero.
 void StoreCode(uint8_t* block, int64_t row, int64_t col, WeightForm form, uint8_t code) {
   const auto add = [block](Nibble place, int value) {
     block[place.byte] = static_cast<uint8_t>(block[place.byte] | value << place.shift);
   };
+  if (form == WeightForm::kQ8NX) {
+    block[PlaceOfByte(row, col)] = code;
+    return;
+  }
   if (form == WeightForm::kQ4NX) return add(PlaceOfCode(row, col), code & 15);
   for (int plane = 0; plane < 2; ++plane) {
     add(PlaceOfBits(row, col, plane), (code >> plane & 1) << (col % kQuad));
@@ -35,6 +43,7 @@ void StoreCode(uint8_t* block, int64_t row, int64_t col, WeightForm form, uint8_
 }
 
 uint8_t LoadCode(const uint8_t* block, int64_t row, int64_t col, WeightForm form) {
+  if (form == WeightForm::kQ8NX) return block[PlaceOfByte(row, col)];
   const auto at = [block](Nibble place) { return block[place.byte] >> place.shift & 15; };
   if (form == WeightForm::kQ4NX) return static_cast<uint8_t>(at(PlaceOfCode(row, col)));
   const int low = at(PlaceOfBits(row, col, 0)) >> (col % kQuad) & 1;
@@ -52,6 +61,20 @@ void LoadGroup(const uint8_t* block, int64_t row, int64_t group, uint16_t* scale
   const int64_t offset = 2 * (group * kBlockRows + row);
   std::memcpy(scale, block + offset, 2);
   std::memcpy(min, block + kMinsOffset + offset, 2);
+}
+
+// The same for Q8NX.
+void StoreByteGroup(uint8_t* block, int64_t row, int64_t group, float scale, uint8_t zero_point) {
+  const int64_t index = group * kBlockRows + row;
+  std::memcpy(block + kScalesOffset8 + 4 * index, &scale, 4);
+  block[kZerosOffset8 + index] = zero_point;
+}
+
+void LoadByteGroup(const uint8_t* block, int64_t row, int64_t group, float* scale,
+                   uint8_t* zero_point) {
+  const int64_t index = group * kBlockRows + row;
+  std::memcpy(scale, block + kScalesOffset8 + 4 * index, 4);
+  *zero_point = block[kZerosOffset8 + index];
 }
 
 // The block that holds a weight; Byte is uint8_t or const uint8_t.
@@ -73,12 +96,6 @@ T LoadUnaligned(const void* values, int64_t index) {
   return value;
 }
 
-float LoadScale(const void* values, ScaleType type, int64_t index) {
-  if (type == ScaleType::kFloat32) return LoadUnaligned<float>(values, index);
-  const auto bits = LoadUnaligned<uint16_t>(values, index);
-  return type == ScaleType::kFloat16 ? Float16ToFloat(bits) : Bfloat16ToFloat(bits);
-}
-
 float ZeroPoint(const MatMulNBitsRows& source, int64_t row, int64_t block, int64_t blocks) {
   switch (source.zero_point_kind) {
     case ZeroPoints::kNone:
@@ -95,6 +112,12 @@ float ZeroPoint(const MatMulNBitsRows& source, int64_t row, int64_t block, int64
 }
 
 }  // namespace
+
+float LoadScale(const void* values, ScaleType type, int64_t index) {
+  if (type == ScaleType::kFloat32) return LoadUnaligned<float>(values, index);
+  const auto bits = LoadUnaligned<uint16_t>(values, index);
+  return type == ScaleType::kFloat16 ? Float16ToFloat(bits) : Bfloat16ToFloat(bits);
+}
 
 void Pack(const uint8_t* codes, const uint16_t* scales, const uint16_t* mins, int64_t n, int64_t k,
           uint8_t* blocks, WeightForm form) {
@@ -129,6 +152,41 @@ void Unpack(const uint8_t* blocks, int64_t n, int64_t k, uint8_t* codes, uint16_
   }
 }
 
+void PackBytes(const uint8_t* codes, const float* scales, const uint8_t* zero_points, int64_t n,
+               int64_t k, uint8_t* blocks) {
+  constexpr WeightForm form = WeightForm::kQ8NX;
+  std::memset(blocks, 0, static_cast<size_t>(BytesOfBlocks(n, k, form)));
+  const int64_t groups = CeilDiv(k, kGroup);
+  for (int64_t row = 0; row < n; ++row) {
+    const int64_t r = row % kBlockRows;
+    for (int64_t g = 0; g < groups; ++g) {
+      StoreByteGroup(BlockAt(blocks, k, form, row, g * kGroup), r, g % kGroupsPerBlock,
+                     scales[row * groups + g], zero_points[row * groups + g]);
+    }
+    for (int64_t col = 0; col < k; ++col) {
+      StoreCode(BlockAt(blocks, k, form, row, col), r, col % kBlockCols, form,
+                codes[row * k + col]);
+    }
+  }
+}
+
+void UnpackBytes(const uint8_t* blocks, int64_t n, int64_t k, uint8_t* codes, float* scales,
+                 uint8_t* zero_points) {
+  constexpr WeightForm form = WeightForm::kQ8NX;
+  const int64_t groups = CeilDiv(k, kGroup);
+  for (int64_t row = 0; row < n; ++row) {
+    const int64_t r = row % kBlockRows;
+    for (int64_t g = 0; g < groups; ++g) {
+      LoadByteGroup(BlockAt(blocks, k, form, row, g * kGroup), r, g % kGroupsPerBlock,
+                    &scales[row * groups + g], &zero_points[row * groups + g]);
+    }
+    for (int64_t col = 0; col < k; ++col) {
+      codes[row * k + col] =
+          LoadCode(BlockAt(blocks, k, form, row, col), r, col % kBlockCols, form);
+    }
+  }
+}
+
 void Widen(const uint8_t* q2nx, int64_t count, uint8_t* q4nx) {
   for (int64_t block = 0; block < count; ++block) {
     const uint8_t* from = q2nx + block * kBlockBytes2;
@@ -151,10 +209,18 @@ void DequantizeRow(const uint8_t* blocks, int64_t n, int64_t k, float* weights, 
   const int64_t r = n % kBlockRows;
   for (int64_t col = 0; col < k; ++col) {
     const uint8_t* block = BlockAt(blocks, k, form, n, col);
+    const int64_t group = (col % kBlockCols) / kGroup;
+    const int code = LoadCode(block, r, col % kBlockCols, form);
+    if (form == WeightForm::kQ8NX) {
+      float scale;
+      uint8_t zero_point;
+      LoadByteGroup(block, r, group, &scale, &zero_point);
+      weights[col] = scale * static_cast<float>(code - zero_point);
+      continue;
+    }
     uint16_t scale, min;
-    LoadGroup(block, r, (col % kBlockCols) / kGroup, &scale, &min);
-    const float code = LoadCode(block, r, col % kBlockCols, form);
-    weights[col] = Bfloat16ToFloat(scale) * code + Bfloat16ToFloat(min);
+    LoadGroup(block, r, group, &scale, &min);
+    weights[col] = Bfloat16ToFloat(scale) * static_cast<float>(code) + Bfloat16ToFloat(min);
   }
 }
 
@@ -170,13 +236,19 @@ void PackMatMulNBits(const MatMulNBitsRows& source, uint8_t* blocks) {
   for (int64_t row = 0; row < source.rows; ++row) {
     const int64_t r = row % kBlockRows;
     for (int64_t s = 0; s < source_blocks; ++s) {
-      const uint16_t scale =
-          FloatToBfloat16(LoadScale(source.scales, source.scale_type, row * source_blocks + s));
-      const uint16_t min =
-          FloatToBfloat16(-ZeroPoint(source, row, s, source_blocks) * Bfloat16ToFloat(scale));
+      const float exact = LoadScale(source.scales, source.scale_type, row * source_blocks + s);
+      const float zero_point = ZeroPoint(source, row, s, source_blocks);
+      const uint16_t scale = FloatToBfloat16(exact);
+      const uint16_t min = FloatToBfloat16(-zero_point * Bfloat16ToFloat(scale));
       for (int64_t col = s * source.block_size; col < k && col < (s + 1) * source.block_size;
            col += kGroup) {
-        StoreGroup(BlockAt(blocks, k, form, row, col), r, (col % kBlockCols) / kGroup, scale, min);
+        uint8_t* block = BlockAt(blocks, k, form, row, col);
+        const int64_t group = (col % kBlockCols) / kGroup;
+        if (form == WeightForm::kQ8NX) {
+          StoreByteGroup(block, r, group, exact, static_cast<uint8_t>(zero_point));
+        } else {
+          StoreGroup(block, r, group, scale, min);
+        }
       }
     }
     // The codes of a source row are contiguous: there are no gaps between blocks.

@@ -16,14 +16,25 @@ namespace {
 constexpr int kLanes = 16;
 using Lanes = float[kLanes];
 
-// How much a range may lose at either end, in fractions of its width (15 steps): 25 ranges. More
-// ranges, or larger losses, lower the error of normal and of heavy-tailed weights by less than one
-// percent.
-constexpr float kShrink = 0.03f;
-constexpr int kShrinks = 5;
+// How codes of 4 or 2 bits are searched for. A range may lose `kShrink` of its width, up to
+// `kShrinks` - 1 times, at either end: 25 ranges of 15 steps, or 49 of 3. More ranges, or larger
+// losses, lower the error of normal and of heavy-tailed weights by less than one percent.
+template <int kBits>
+struct Search;
+template <>
+struct Search<4> {
+  static constexpr float kShrink = 0.03f;
+  static constexpr int kShrinks = 5;
+};
+template <>
+struct Search<2> {
+  static constexpr float kShrink = 0.05f;
+  static constexpr int kShrinks = 7;
+};
 constexpr int kFits = 2;
 
-constexpr float kMaxCode = 15;
+template <int kBits>
+constexpr float kMaxCode = static_cast<float>((1 << kBits) - 1);
 constexpr float kLeastScale = std::numeric_limits<float>::min();  // its inverse is finite
 constexpr float kLargest = 0x1p60f;  // the squares of a range of such weights are finite
 
@@ -45,24 +56,39 @@ inline float FloorToBf16(float x) {
   return std::bit_cast<float>((bits + up) & 0xffff0000u);
 }
 
+template <int kBits>
 inline float Code(float x, float inverse, float min) {
   float t = (x - min) * inverse;
   t = t > 0 ? t : 0;
-  t = t < kMaxCode ? t : kMaxCode;
+  t = t < kMaxCode<kBits> ? t : kMaxCode<kBits>;
   return (t + 12582912.0f) - 12582912.0f;  // 1.5 * 2^23: to the nearest integer, ties to even
 }
 
 inline float Inverse(float scale) { return scale > 0 ? 1 / scale : 0; }
 
-// Keeps (scale, min) for each lane where they fit its `count` weights x better.
-void Try(const Lanes* x, int count, const Lanes& scale, const Lanes& min, Fit& best) {
+// A group of each of kLanes out-features: `count` weights, and how much the squared error of each
+// counts. All count the same without kWeighted.
+struct Group {
+  Lanes x[kGroup];
+  float importance[kGroup];
+  int count;
+};
+
+// Keeps (scale, min) for each lane where they fit its group better.
+template <int kBits, bool kWeighted>
+void Try(const Group& group, const Lanes& scale, const Lanes& min, Fit& best) {
+  const Lanes* x = group.x;
   Lanes inverse, error = {};
   for (int i = 0; i < kLanes; ++i) inverse[i] = Inverse(scale[i]);
-  for (int c = 0; c < count; ++c) {
+  for (int c = 0; c < group.count; ++c) {
     for (int i = 0; i < kLanes; ++i) {
-      const float code = Code(x[c][i], inverse[i], min[i]);
+      const float code = Code<kBits>(x[c][i], inverse[i], min[i]);
       const float difference = x[c][i] - (scale[i] * code + min[i]);
-      error[i] += difference * difference;
+      if constexpr (kWeighted) {
+        error[i] += group.importance[c] * (difference * difference);
+      } else {
+        error[i] += difference * difference;
+      }
     }
   }
   for (int i = 0; i < kLanes; ++i) {
@@ -74,20 +100,30 @@ void Try(const Lanes* x, int count, const Lanes& scale, const Lanes& min, Fit& b
 }
 
 // The least-squares line through (code, weight), for the codes of `best`.
-void FitToCodes(const Lanes* x, int count, Fit& best) {
+template <int kBits, bool kWeighted>
+void FitToCodes(const Group& group, Fit& best) {
+  const Lanes* x = group.x;
   Lanes inverse, sum_q = {}, sum_qq = {}, sum_w = {}, sum_wq = {};
   for (int i = 0; i < kLanes; ++i) inverse[i] = Inverse(best.scale[i]);
-  for (int c = 0; c < count; ++c) {
+  for (int c = 0; c < group.count; ++c) {
     for (int i = 0; i < kLanes; ++i) {
-      const float code = Code(x[c][i], inverse[i], best.min[i]);
+      const float code = Code<kBits>(x[c][i], inverse[i], best.min[i]);
       const float weight = x[c][i] - best.min[i];  // small numbers, whatever the minimum
-      sum_q[i] += code;
-      sum_qq[i] += code * code;
-      sum_w[i] += weight;
-      sum_wq[i] += weight * code;
+      if constexpr (kWeighted) {
+        const float v = group.importance[c];
+        sum_q[i] += v * code;
+        sum_qq[i] += v * (code * code);
+        sum_w[i] += v * weight;
+        sum_wq[i] += v * (weight * code);
+      } else {
+        sum_q[i] += code;
+        sum_qq[i] += code * code;
+        sum_w[i] += weight;
+        sum_wq[i] += weight * code;
+      }
     }
   }
-  const float n = static_cast<float>(count);
+  const float n = static_cast<float>(group.count);  // the sum of the importance, too
   Lanes scale, min;
   for (int i = 0; i < kLanes; ++i) {
     const float spread = n * sum_qq[i] - sum_q[i] * sum_q[i];
@@ -96,13 +132,17 @@ void FitToCodes(const Lanes* x, int count, Fit& best) {
     const float shift = (sum_w[i] - scale[i] * sum_q[i]) / n;
     min[i] = RoundToBf16(best.min[i] + shift);
   }
-  Try(x, count, scale, min, best);
+  Try<kBits, kWeighted>(group, scale, min, best);
 }
 
-Fit Search(const Lanes* x, int count) {
+template <int kBits, bool kWeighted>
+Fit BestFit(const Group& group) {
+  constexpr float kShrink = Search<kBits>::kShrink;
+  constexpr int kShrinks = Search<kBits>::kShrinks;
+  const Lanes* x = group.x;
   Lanes low, high, scale, min;
   for (int i = 0; i < kLanes; ++i) low[i] = high[i] = x[0][i];
-  for (int c = 1; c < count; ++c) {
+  for (int c = 1; c < group.count; ++c) {
     for (int i = 0; i < kLanes; ++i) {
       low[i] = x[c][i] < low[i] ? x[c][i] : low[i];
       high[i] = x[c][i] > high[i] ? x[c][i] : high[i];
@@ -117,35 +157,52 @@ Fit Search(const Lanes* x, int count) {
       for (int i = 0; i < kLanes; ++i) {
         const float width = high[i] - low[i];
         min[i] = FloorToBf16(low[i] + from_low * width);
-        const float step = (high[i] - from_high * width - min[i]) / kMaxCode;
+        const float step = (high[i] - from_high * width - min[i]) / kMaxCode<kBits>;
         scale[i] = step > kLeastScale ? RoundToBf16(step) : 0;
       }
-      Try(x, count, scale, min, best);
+      Try<kBits, kWeighted>(group, scale, min, best);
     }
   }
-  for (int i = 0; i < kFits; ++i) FitToCodes(x, count, best);
+  for (int i = 0; i < kFits; ++i) FitToCodes<kBits, kWeighted>(group, best);
   return best;
 }
 
-// Stores a group of 16 out-features; the matrix has `lanes` of them.
-void Store(const Lanes* x, int count, int lanes, const Fit& fit, uint8_t* scales, uint8_t* codes,
-           QuantizationError& total) {
+// Stores a group of 16 out-features, of which the matrix has `lanes`: its first in-feature is
+// column `col` of the block, and its first out-feature the first of the block's `half`.
+template <int kBits>
+void Store(const Group& group, int lanes, const Fit& fit, const float* importance, int64_t half,
+           int64_t col, uint8_t* block, QuantizationError& total) {
   Lanes inverse;
   for (int i = 0; i < kLanes; ++i) inverse[i] = Inverse(fit.scale[i]);
+  uint8_t* scales = block + 2 * (col / kGroup * kBlockRows + half * kLanes);
   for (int i = 0; i < lanes; ++i) {
     const uint16_t scale = FloatToBfloat16(fit.scale[i]), min = FloatToBfloat16(fit.min[i]);
     std::memcpy(scales + 2 * i, &scale, 2);
     std::memcpy(scales + kMinsOffset + 2 * i, &min, 2);
   }
-  for (int c = 0; c < count; ++c) {
+  uint8_t* codes = block + kCodesOffset;
+  codes += kBits == 4 ? half * kHalfBytes + col * 8 : col / kQuad * kQuadBytes + half * kLanes;
+  for (int c = 0; c < group.count; ++c) {
+    double squared = 0;
     for (int i = 0; i < lanes; ++i) {
-      const float code = Code(x[c][i], inverse[i], fit.min[i]);
-      const float error = std::abs(x[c][i] - (fit.scale[i] * code + fit.min[i]));
-      codes[c * 8 + i / 2] |= static_cast<uint8_t>(static_cast<int>(code) << (i % 2 * 4));
+      const float x = group.x[c][i];
+      const float value = Code<kBits>(x, inverse[i], fit.min[i]);
+      const float error = std::abs(x - (fit.scale[i] * value + fit.min[i]));
+      const int code = static_cast<int>(value), nibble = i % 2 * 4;
+      if constexpr (kBits == 4) {
+        codes[c * 8 + i / 2] |= static_cast<uint8_t>(code << nibble);
+      } else {
+        uint8_t* planes = codes + c / kQuad * kQuadBytes + i / 2 * 2;
+        const auto bit = nibble + c % kQuad;
+        planes[0] |= static_cast<uint8_t>((code & 1) << bit);
+        planes[1] |= static_cast<uint8_t>((code >> 1) << bit);
+      }
+      squared += double{error} * double{error};
       total.squared_error += double{error} * double{error};
-      total.squared_weights += double{x[c][i]} * double{x[c][i]};
+      total.squared_weights += double{x} * double{x};
       total.largest_error = std::max(total.largest_error, error);
     }
+    total.weighted_error += (importance == nullptr ? 1.0 : double{importance[c]}) * squared;
   }
 }
 
@@ -162,30 +219,56 @@ bool Representable(const float* weights, int64_t row_stride, int64_t col_stride,
   return true;
 }
 
-}  // namespace
+// Sets what the in-features of a group count, with the sum `count`: their proportions decide, and
+// errors that can be squared in float stay so.
+void SetImportance(const float* importance, Group& group) {
+  double sum = 0;
+  for (int c = 0; c < group.count; ++c) sum += double{importance[c]};
+  for (int c = 0; c < group.count; ++c) {
+    group.importance[c] =
+        sum > 0 ? static_cast<float>(double{importance[c]} / sum * group.count) : 1;
+  }
+}
 
-QuantizationError Quantize(const float* weights, int64_t row_stride, int64_t col_stride, int64_t n,
-                           int64_t k, uint8_t* blocks) {
-  QuantizationError total;
-  total.representable = Representable(weights, row_stride, col_stride, n, k);
-  if (!total.representable) return total;
-  std::memset(blocks, 0, static_cast<size_t>(RowBlocks(n) * ColBlocks(k) * kBlockBytes));
+template <int kBits, bool kWeighted>
+void QuantizeAll(const float* weights, int64_t row_stride, int64_t col_stride, int64_t n, int64_t k,
+                 const float* importance, uint8_t* blocks, QuantizationError& total) {
+  constexpr WeightForm kForm = kBits == 4 ? WeightForm::kQ4NX : WeightForm::kQ2NX;
+  std::memset(blocks, 0, static_cast<size_t>(BytesOfBlocks(n, k, kForm)));
+  Group group;
   for (int64_t n0 = 0; n0 < n; n0 += kLanes) {
     const int lanes = static_cast<int>(std::min<int64_t>(kLanes, n - n0));
     for (int64_t k0 = 0; k0 < k; k0 += kGroup) {
-      const int count = static_cast<int>(std::min(kGroup, k - k0));
-      Lanes x[kGroup];
+      group.count = static_cast<int>(std::min(kGroup, k - k0));
       for (int i = 0; i < kLanes; ++i) {  // beyond the matrix, repeat the last out-feature
         const float* row = weights + (n0 + std::min(i, lanes - 1)) * row_stride;
-        for (int c = 0; c < count; ++c) x[c][i] = row[(k0 + c) * col_stride];
+        for (int c = 0; c < group.count; ++c) group.x[c][i] = row[(k0 + c) * col_stride];
       }
-      uint8_t* block = blocks + (n0 / kBlockRows * ColBlocks(k) + k0 / kBlockCols) * kBlockBytes;
-      const int64_t half = n0 % kBlockRows / kLanes, col = k0 % kBlockCols;
-      Store(x, count, lanes, Search(x, count),
-            block + 2 * (col / kGroup * kBlockRows + half * kLanes),
-            block + kCodesOffset + half * kHalfBytes + col * 8, total);
+      const float* counts = kWeighted ? importance + k0 : nullptr;
+      if constexpr (kWeighted) SetImportance(counts, group);
+      uint8_t* block =
+          blocks + (n0 / kBlockRows * ColBlocks(k) + k0 / kBlockCols) * BlockBytes(kForm);
+      Store<kBits>(group, lanes, BestFit<kBits, kWeighted>(group), counts, n0 % kBlockRows / kLanes,
+                   k0 % kBlockCols, block, total);
     }
   }
+}
+
+}  // namespace
+
+QuantizationError Quantize(const float* weights, int64_t row_stride, int64_t col_stride, int64_t n,
+                           int64_t k, int64_t bits, const float* importance, uint8_t* blocks) {
+  QuantizationError total;
+  total.representable = Representable(weights, row_stride, col_stride, n, k);
+  if (!total.representable) return total;
+  if (bits == 8) {
+    QuantizeBytes(weights, row_stride, col_stride, n, k, importance, blocks, total);
+    return total;
+  }
+  const auto all = bits == 4 ? importance == nullptr ? QuantizeAll<4, false> : QuantizeAll<4, true>
+                   : importance == nullptr ? QuantizeAll<2, false>
+                                           : QuantizeAll<2, true>;
+  all(weights, row_stride, col_stride, n, k, importance, blocks, total);
   return total;
 }
 

@@ -32,9 +32,12 @@ struct Kind {
   }
   const char* operator()(const GatherStep&) const { return "Gather"; }
   const char* operator()(const AttentionStep&) const { return "Attention"; }
-  const char* operator()(const NormStep&) const { return "RMSNorm"; }
+  const char* operator()(const NormStep& s) const {
+    return s.gate != nullptr ? "GatedRMSNorm" : "RMSNorm";
+  }
   const char* operator()(const ElementwiseStep& s) const { return NameOf(s.function); }
   const char* operator()(const CastStep&) const { return "Cast"; }
+  const char* operator()(const MoEStep&) const { return "MoE"; }
 };
 
 struct ShapeFacts {
@@ -58,6 +61,9 @@ struct ShapeFacts {
     return {{{"rows", s.rows}, {"k", s.k}}};
   }
   Trace::Facts operator()(const CastStep& s) const { return {{{"elements", s.count}}}; }
+  Trace::Facts operator()(const MoEStep& s) const {
+    return {{{"rows", s.rows}, {"k", s.hidden}, {"n", s.inter}, {"experts", s.top_k}}};
+  }
 };
 
 // Texts and facts are needed only with a trace.

@@ -60,13 +60,20 @@ def config_of(shape: Shape) -> dict[str, Any]:
     return config
 
 
-def write_container(path: Path, tensors: Tensors, *, header: dict[str, Any] | None = None) -> None:
-    """A safetensors file; `header` replaces entries of the tensors' header."""
+def write_container(
+    path: Path,
+    tensors: Tensors,
+    *,
+    header: dict[str, Any] | None = None,
+    shapes: dict[str, list[int]] | None = None,
+) -> None:
+    """A safetensors file; `header` replaces entries of the tensors' header, `shapes` only their
+    shapes."""
     entries: dict[str, Any] = {}
     offset = 0
     for name, (dtype, content) in tensors.items():
         end = offset + content.nbytes
-        shape = list(content.shape)
+        shape = (shapes or {}).get(name, list(content.shape))
         entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, end]}
         offset = end
     text = json.dumps(entries | (header or {})).encode()
@@ -116,9 +123,7 @@ def make(name: str, work: Path, *, signed: bool = False) -> Imported:
     reference = work / "reference"
     shutil.copytree(DATA / name, reference, ignore=shutil.ignore_patterns("model.onnx*"))
     ir.save(model, reference / "model.onnx", external_data="model.onnx.data")
-    ort_aie_ep.compile(reference, work / "compiled", plan=signed)  # _read_minima examines nodes
-    if not signed:
-        _read_minima(work / "compiled" / "model.onnx")
+    ort_aie_ep.compile(reference, work / "compiled")
 
     tensors = _file_tensors(shape, floats, blocks, table)
     if signed:
@@ -172,15 +177,6 @@ def _packed(source: Path, work: Path) -> dict[str, Array]:
         for key, value in ir.load(work / "model.onnx").graph.initializers.items()
         if key.endswith("_q4nx") and value.const_value is not None
     }
-
-
-def _read_minima(path: Path) -> None:
-    """Makes kernels add minima as stored, not as -8 times the scale, although these are equal."""
-    model = ir.load(path)
-    for node in model.graph:
-        if "symmetric" in node.attributes:
-            node.attributes.add(ir.AttrInt64("symmetric", 0))
-    ir.save(model, path)
 
 
 def _replace_embedding(model: ir.Model, table: Array) -> None:

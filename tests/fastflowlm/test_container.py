@@ -27,6 +27,13 @@ def test_tensors_are_where_the_header_says(tmp_path: Path) -> None:
         assert b"".join(pieces) == content.tobytes()
 
 
+def test_a_file_that_git_lfs_did_not_fetch_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "m.q4nx"
+    file.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    with pytest.raises(AieError, match=r"m\.q4nx is a Git LFS pointer, not the file"):
+        read_container(file)
+
+
 def entry(**changes: object) -> dict[str, object]:
     return {"one": {"dtype": "BF16", "shape": [3, 4], "data_offsets": [0, 24]} | changes}
 
@@ -34,7 +41,7 @@ def entry(**changes: object) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("header", "message"),
     [
-        (entry(dtype="F32"), "tensor 'one' is F32; a .q4nx file has only I8 and BF16"),
+        (entry(dtype="F32"), "tensor 'one' is F32; a .q4nx file has only I8 and BF16 and Q4NX"),
         (entry(dtype=["BF16"]), "tensor 'one' has no valid dtype"),
         (entry(shape=[3, 5]), "tensor 'one' has bytes 0 to 24, but BF16 (3, 5) needs 30"),
         (entry(shape=[3, -4]), "tensor 'one' has no valid dtype, shape and data_offsets"),

@@ -219,7 +219,19 @@ def test_a_q4_0_tensor_in_a_q4_1_model_is_recognised(llama: Imported, tmp_path: 
     n = 32 * len(blocks)
     whole = np.concatenate(parts).reshape(blocks.shape).view(np.uint8)
     np.testing.assert_array_equal(q4nx.dequantize(blocks, n, 192), q4nx.dequantize(whole, n, 192))
+    assert symmetric == 1  # q's and k's minima are -8 times the scale
+
+
+def test_minima_of_their_own_are_copied(llama: Imported, tmp_path: Path) -> None:
+    name = "model.layers.1.mlp.down_proj"
+    content = llama.tensors[f"{name}.weight"][1].copy()
+    content[:, 512:1024] = content[:, :512]
+    tensors = llama.tensors | {f"{name}.weight": ("I8", content)}
+    write_container(tmp_path / "model.q4nx", tensors)
+    import_q4nx(tmp_path / "model.q4nx", tmp_path / "imported", config=llama.source / "config.json")
+    blocks, symmetric = blocks_of(tmp_path / "imported", name)
     assert symmetric == 0
+    np.testing.assert_array_equal(blocks.reshape(content.shape), content)
 
 
 # --- sizes ---

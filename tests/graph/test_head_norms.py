@@ -167,3 +167,18 @@ def test_a_split_of_another_kind_stays(case: Case) -> None:
 
 def test_a_split_along_the_third_dimension_goes_in() -> None:
     assert ops(Case(axis=2).fused()) == ["FlowAttention"]
+
+
+def test_numbers_that_an_exporter_wrote_as_names_are_computed() -> None:
+    """mobius-onnx declares q after the norm as ("batch", "sequence", "128")."""
+    names: dict[str, Shape] = {}
+    for name, heads in (("q", HEADS), ("k", KV_HEADS)):
+        for step in (1, 2):
+            names[f"{name}_{step}"] = ("batch", "sequence", str(heads), DIM)
+        names[f"{name}_3"] = ("batch", "sequence", str(heads * DIM))
+    graph = Case(split=(), shapes=names).graph()
+    for name in "qk":
+        graph.sizes(f"{name}.heads", 0, 0, -1, DIM)
+        graph.sizes(f"{name}.flat", 0, 0, -1)
+    (step,) = graph.fused("output", "present_key", "present_value")
+    assert step.reads[:3] == ["q", "k", "v"]

@@ -14,16 +14,24 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from op_models import session_options
+from model_folders import DATA, SINCE
+from op_models import ORT_VERSION
 
 import ort_aie_ep
+from ort_aie_ep.models.folder import find_model
+from ort_aie_ep.running.generate import Decoder
+from ort_aie_ep.runtime.sessions import open_session
 
 og = pytest.importorskip("onnxruntime_genai")
 
-DATA = Path(__file__).parent.parent / "data"
-MODELS = (
-    "llama", "llama_asym", "qwen2", "qwen3", "gemma3", "phi", "phi3", "mistral", "smollm",
-)  # fmt: skip
+MODELS = [
+    name
+    for name in (
+        "llama", "llama_asym", "qwen2", "qwen3", "gemma3", "phi", "phi3", "mistral", "smollm",
+        "qwen3_5", "lfm2", "lfm2_moe", "granite4",
+    )
+    if SINCE.get(name, (0, 0)) <= ORT_VERSION
+]  # fmt: skip
 
 
 @pytest.fixture(scope="session", params=MODELS)
@@ -49,39 +57,16 @@ def genai_text(folder: Path, prompts: list[list[int]], new_tokens: int) -> list[
 
 
 def session_text(folder: Path, prompts: list[list[int]], new_tokens: int) -> list[list[int]]:
-    """The same text from InferenceSession: past and present bound to one buffer of max_length
-    rows."""
-    config = json.loads((folder / "genai_config.json").read_text())["model"]
-    decoder, end = config["decoder"], config["eos_token_id"]
-    options = session_options()
-    options.register_custom_ops_library(ort_aie_ep.library_path())
-    session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options)
-    texts = []
+    """The same text from InferenceSession: past and present bound to one buffer."""
+    end = json.loads((folder / "genai_config.json").read_text())["model"]["eos_token_id"]
+    model = find_model(folder)
+    session, texts = open_session(model.model), []
     for prompt in prompts:
-        length = len(prompt) + new_tokens
-        window = decoder.get("sliding_window", {}).get("window_size", 0)
-        caches = {}
-        for entry in session.get_inputs():
-            if not entry.name.startswith("past_key_values"):
-                continue
-            # genai gives windowed layers 16 rows more than the window.
-            rows = min(length, window + 16) if "sliding" in str(entry.shape) else length
-            shape = (1, decoder["num_key_value_heads"], rows, decoder["head_size"])
-            caches[entry.name] = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(shape, "f4"))
+        decoder = Decoder(session, model, len(prompt) + new_tokens)
         text: list[int] = []
-        tokens, total = prompt, 0
+        tokens = prompt
         while len(text) < new_tokens:
-            total += len(tokens)
-            binding = session.io_binding()
-            binding.bind_cpu_input("input_ids", np.array([tokens], np.int64))
-            binding.bind_cpu_input("attention_mask", np.ones((1, total), np.int64))
-            for name, cache in caches.items():
-                binding.bind_ortvalue_input(name, cache)
-                binding.bind_ortvalue_output(name.replace("past_key_values", "present"), cache)
-            binding.bind_output("logits")
-            session.run_with_iobinding(binding)
-            logits = binding.get_outputs()[-1].numpy()
-            tokens = [int(logits[0, -1].argmax())]
+            tokens = [int(decoder.forward(np.array(tokens))[-1].argmax())]
             text += tokens
             if tokens == [end]:
                 break

@@ -40,7 +40,7 @@ Inputs = dict[str, Array | None]
 INPUT_NAMES = [
     "query", "key", "value", "past_key", "past_value", "seqlens_k", "total_sequence_length",
     "cos_cache", "sin_cache", "position_ids", "attention_bias", "head_sink", "k_scale", "v_scale",
-    "q_norm_weight", "k_norm_weight", "attention_mask",
+    "q_norm_weight", "k_norm_weight", "attention_mask", "v_norm_weight",
 ]  # fmt: skip
 CPU_OPERATOR_ATTRIBUTES = set(
     next(s for s in get_all_operator_schema() if s.name == "GroupQueryAttention").attributes
@@ -200,7 +200,7 @@ def why_no_cpu_operator(a: AttentionAttributes, inputs: Inputs) -> str:
             return "a sliding-window cache of 4 bits whose heads are not a multiple of 32"
     elif past is not None and past.dtype != query.dtype:
         return "its types"
-    if inputs["q_norm_weight"] is not None or inputs["k_norm_weight"] is not None:
+    if any(inputs[f"{name}_norm_weight"] is not None for name in "qkv"):
         return "norm weights"
     if query.shape[0] > 1 and 1 < query.shape[1] < int(total):
         return "several later tokens in a batch"
@@ -270,8 +270,9 @@ def compare(
     query = inputs["query"]
     assert query is not None
     cache = expected.present_key.dtype
-    # Whether keys are rotated or normalised.
+    # Whether keys are rotated or normalised, or values are normalised.
     moved = bool(a.do_rotary) or inputs["k_norm_weight"] is not None
+    changed = {"present_key": moved, "present_value": inputs["v_norm_weight"] is not None}
     values = expected.largest_value
     keys = np.abs(expected.present_key.astype(np.float64)).max()
 
@@ -287,11 +288,12 @@ def compare(
             ours, theirs = (x[b, :, :rows].astype(np.float64) for x in (present, reference))
             if name == "present_key" and moved and a.kv_cache_bit_width:
                 compare_codes(a, inputs, present[b, :, :rows], reference[b, :, :rows])
-            elif name == "present_value" or not moved:
+            elif not changed[name]:
                 np.testing.assert_array_equal(ours, theirs)
             else:
                 # 16 float32 roundings may tip the rounding to the cache's type by one step.
-                bound = 16 * 2**-24 * keys + (
+                largest = keys if name == "present_key" else values
+                bound = 16 * 2**-24 * largest + (
                     2 * ROUNDOFF[cache] * np.abs(theirs) if cache != FLOAT32 else 0
                 )
                 assert (np.abs(ours - theirs) <= bound).all(), name

@@ -13,8 +13,9 @@ import numpy.typing as npt
 import onnx
 import pytest
 from crafted_models import opened, python
+from model_folders import DATA
 from op_models import FLOAT32, model_of, one_op_model, onnx_tensor
-from provider_calls import DATA, needs_provider
+from provider_calls import needs_provider
 
 import ort_aie_ep
 from ort_aie_ep import _native

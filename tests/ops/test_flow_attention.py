@@ -24,7 +24,7 @@ def test_head_dimensions_and_groups(dim: int, group: int, sequence: int, past: i
     check(a, random_inputs(a, sequence, lengths=(past + sequence,), capacity=64, dim=dim))
 
 
-@pytest.mark.parametrize("dim", [8, 24, 40])
+@pytest.mark.parametrize("dim", [8, 24, 40, 72])
 @pytest.mark.parametrize(("sequence", "past"), [(1, 9), (18, 0)])
 def test_head_dimensions_without_rotary(dim: int, sequence: int, past: int) -> None:
     a = attributes()

@@ -283,7 +283,8 @@ def test_a_bad_genai_config(tmp_path: Path, config: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "model", [projection_model(bits=8), attention_model(outputs=4), tied_model(bits=8)]
+    "model",
+    [projection_model(block_size=16), attention_model(outputs=4), tied_model(block_size=16)],
 )
 def test_a_model_with_nothing_to_compile_says_why(tmp_path: Path, model: onnx.ModelProto) -> None:
     save(model, tmp_path / "source")

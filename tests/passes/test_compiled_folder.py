@@ -14,7 +14,7 @@ from op_models import open_session, run
 
 import ort_aie_ep
 from ort_aie_ep.compiler.compile import PAGE, REPORT
-from ort_aie_ep.formats import q4nx
+from ort_aie_ep.formats import q4nx, q8nx
 
 GENAI_CONFIG = {
     "model": {"type": "llama", "decoder": {"filename": "model.onnx", "session_options": {}}},
@@ -69,6 +69,17 @@ def test_weights_of_two_bits_take_three_fifths(tmp_path: Path) -> None:
     weights = q4nx.dequantize(onnx.numpy_helper.to_array(model.graph.initializer[0]), 300, 320)
     # int8 activations: independent errors of 1/127 of the largest of 32.
     assert np.linalg.norm(y - x @ weights.T) <= 0.02 * np.linalg.norm(y)
+
+
+def test_weights_of_8_bits_are_written_as_they_are(tmp_path: Path) -> None:
+    save(projection_model(300, 320, bits=8, zero_points=True), tmp_path / "source")
+    ort_aie_ep.compile(tmp_path / "source", tmp_path / "compiled")
+    source = onnx.load(tmp_path / "source" / "model.onnx")
+    b, scales, points = (onnx.numpy_helper.to_array(t) for t in source.graph.initializer)
+    model = onnx.load(tmp_path / "compiled" / "model.onnx")
+    blocks = onnx.numpy_helper.to_array(model.graph.initializer[0])
+    assert model.graph.initializer[0].name == "proj.B_q8nx"
+    np.testing.assert_array_equal(blocks, q8nx.pack(b.reshape(300, 320), scales, points))
 
 
 def test_compiled_weights_stand_for_the_source_weights(tmp_path: Path) -> None:

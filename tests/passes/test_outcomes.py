@@ -79,8 +79,14 @@ def test_a_projection_is_replaced(
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"bits": 8}, "weights have 8 bits; Q4NX holds 4"),
+        ({"bits": 1}, "weights have 1 bits; Q2NX holds 2, Q4NX 4 and Q8NX 8"),
         ({"block_size": 16}, "block_size is 16; Q4NX shares a scale among 32 in-features"),
+        ({"block_size": 16, "bits": 8}, "block_size is 16; Q8NX shares a scale among 32 in-f"),
+        ({"block_size": 512}, "block_size is 512; expected 32, 64, 128 or 256"),
+        (
+            {"zero_points": np.dtype(np.float32), "bits": 8},
+            "zero_points are FLOAT; with 8 bits they must be UINT8",
+        ),
         ({"g_idx": True}, "g_idx permutes the groups"),
         ({"as_inputs": ("proj.B",)}, "B, scales or zero_points are not constant"),
         ({"as_inputs": ("proj.scales",)}, "B, scales or zero_points are not constant"),
@@ -139,7 +145,7 @@ def test_nodes_of_one_name_are_told_apart_by_their_outputs() -> None:
     second.output[0] = "z"
     source.graph.output.add().CopyFrom(source.graph.output[0])
     source.graph.output[1].name = "z"
-    next(a for a in second.attribute if a.name == "bits").i = 8
+    next(a for a in second.attribute if a.name == "bits").i = 3
     model, outcomes = rewritten(source)
     assert {o.node: o.becomes for o in outcomes} == {
         "/model/proj/MatMul_Q4 -> y": "aie.Q4NXMatMul",
@@ -310,9 +316,10 @@ def test_an_empty_score_output_does_not_matter() -> None:
 # --- tied embedding -> Q4NXGather -----------------------------------------------------------------
 
 
+@pytest.mark.parametrize("bits", [2, 8])
 @pytest.mark.parametrize("zero_points", [False, True])
-def test_weights_of_two_bits_become_blocks_of_two_bits(zero_points: bool) -> None:
-    source = tied_model(bits=2, zero_points=zero_points)
+def test_weights_become_blocks_of_as_many_bits(zero_points: bool, bits: int) -> None:
+    source = tied_model(bits=bits, zero_points=zero_points)
     model, outcomes = rewritten(source)
     assert {o.op_type: o.becomes for o in outcomes} == {
         "GatherBlockQuantized": "aie.Q4NXGather",
@@ -321,16 +328,16 @@ def test_weights_of_two_bits_become_blocks_of_two_bits(zero_points: bool) -> Non
     gather, projection = only_node(model, "Q4NXGather"), only_node(model, "Q4NXMatMul")
     assert gather.inputs[0] is projection.inputs[1]
     assert attributes_of(gather) == {
-        "K": 320, "N": 70, "bits": 2, "dtype": 1, "format": _native.FORMAT,
+        "K": 320, "N": 70, "bits": bits, "dtype": 1, "format": _native.FORMAT,
     }  # fmt: skip
     assert attributes_of(projection) == {
-        "K": 320, "N": 70, "bits": 2, "accuracy_level": 4, "symmetric": int(not zero_points),
+        "K": 320, "N": 70, "bits": bits, "accuracy_level": 4, "symmetric": int(not zero_points),
         "format": _native.FORMAT,
     }  # fmt: skip
     (weights,) = model.graph.initializers.values()
-    assert weights.name == "lm_head.B_q2nx"
+    assert weights.name == f"lm_head.B_q{bits}nx"
     assert weights.const_value is not None
-    assert weights.const_value.numpy().shape == q4nx.blocks_shape(70, 320, 2)
+    assert weights.const_value.numpy().shape == q4nx.blocks_shape(70, 320, bits)
 
 
 @pytest.mark.parametrize("zero_points", [False, True])
@@ -357,7 +364,7 @@ def test_a_tied_embedding_shares_the_projections_weights(
     [
         ({"tied": False}, "its weights are not tied to a MatMulNBits"),
         ({"gather_block_size": 64}, "its weights are not tied to a MatMulNBits"),
-        ({"bits": 8}, "the projection that it is tied to stays on the CPU EP: weights have 8 bits"),
+        ({"bits": 1}, "the projection that it is tied to stays on the CPU EP: weights have 1 bits"),
         ({"block_size": 16}, "stays on the CPU EP: block_size is 16"),
         ({"k": 300}, "K=300 is not a multiple of block_size=32"),
         ({"reshape": [140, 80]}, "its data is reshaped"),
@@ -374,7 +381,7 @@ def test_an_embedding_is_left_with_a_reason(options: dict[str, Any], reason: str
 # --- whole graphs ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bits", [4, pytest.param(2, marks=NEEDS_TWO_BITS)])
+@pytest.mark.parametrize("bits", [4, 8, pytest.param(2, marks=NEEDS_TWO_BITS)])
 def test_a_rewritten_graph_runs_and_gives_the_same_results(bits: int) -> None:
     for source, feeds in (
         (projection_model(bits=bits, bias=True), {"x": np.ones((1, 2, 320), np.float32)}),

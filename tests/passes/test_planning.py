@@ -16,6 +16,7 @@ import onnxruntime
 import pytest
 from builder_nodes import matmul_nbits, projection_weights
 from expanded import expanded
+from model_folders import DATA, MODELS
 from onnx import TensorProto, helper
 from op_models import ORT_VERSION, model_of, onnx_tensor, open_session
 
@@ -31,8 +32,6 @@ from ort_aie_ep.graph_passes.planning import expand_plans
 from ort_aie_ep.graph_passes.plans import PLAN
 
 Array = npt.NDArray[Any]
-DATA = Path(__file__).parent.parent / "data"
-MODELS = sorted(path.parent.name for path in DATA.glob("*/genai_config.json"))
 LENGTHS = (40, 1, 1, 9, 1)  # a prompt, tokens, a turn on a filled cache, a token
 K = 96
 
@@ -48,6 +47,11 @@ def ours(model: ir.Model) -> list[str]:
     return [node.op_type for node in model.graph.all_nodes() if node.domain == DOMAIN]
 
 
+def follows(past: str) -> str:
+    """The output that continues an input."""
+    return re.sub("^past(_key_values)?", "present", past)
+
+
 class Conversation:
     """Seeded tokens in pieces of LENGTHS, with the KV cache of the folder's model."""
 
@@ -57,21 +61,29 @@ class Conversation:
         self.window = config["decoder"].get("sliding_window", {}).get("window_size", 0)
         decoder = config["decoder"]
         self.heads, self.width = decoder["num_key_value_heads"], decoder["head_size"]
-        self.caches = [i for i in self.session.get_inputs() if i.name.startswith("past")]
+        inputs = self.session.get_inputs()
+        self.caches = [i for i in inputs if i.name.startswith("past")]
+        self.has_positions = any(i.name == "position_ids" for i in inputs)
         rng = np.random.default_rng(7)
         self.pieces = [rng.integers(3, config["vocab_size"], (1, n)) for n in LENGTHS]
 
     def _cache(self, entry: onnxruntime.NodeArg, rows: int) -> Array:
         types = {"tensor(float16)": np.float16, "tensor(int8)": np.int8}
         shape = (1, self.heads, rows, self.width)
+        if all(isinstance(dim, int) for dim in entry.shape[1:]):  # a state
+            shape = (1, *entry.shape[1:])
         return np.zeros(shape, types.get(entry.type, np.float32))
 
     def _feeds(self) -> list[dict[str, Array]]:
         seen = np.cumsum(LENGTHS)
-        return [
-            {"input_ids": piece, "attention_mask": np.ones((1, total), np.int64)}
-            for piece, total in zip(self.pieces, seen, strict=True)
-        ]
+        found: list[dict[str, Array]] = []
+        for piece, total in zip(self.pieces, seen, strict=True):
+            feeds = {"input_ids": piece, "attention_mask": np.ones((1, total), np.int64)}
+            if self.has_positions:  # three equal axes, as for text
+                positions = np.arange(total - piece.shape[1], total)
+                feeds["position_ids"] = np.tile(positions, (3, 1, 1))
+            found.append(feeds)
+        return found
 
     def growing(self) -> list[Array]:
         """All outputs of all calls, with past and present in separate buffers."""
@@ -84,7 +96,7 @@ class Conversation:
         for feeds in self._feeds():
             results = dict(zip(names, self.session.run(None, {**feeds, **past}), strict=True))
             found += list(results.values())
-            past = {name: results[name.replace("past_key_values", "present")] for name in past}
+            past = {name: results[follows(name)] for name in past}
         return found
 
     def shared(self) -> list[Array]:
@@ -104,7 +116,7 @@ class Conversation:
                 binding.bind_cpu_input(name, array)
             for name, cache in caches.items():
                 binding.bind_ortvalue_input(name, cache)
-                binding.bind_ortvalue_output(name.replace("past_key_values", "present"), cache)
+                binding.bind_ortvalue_output(follows(name), cache)
             binding.bind_output("logits")
             self.session.run_with_iobinding(binding)
             found.append(binding.get_outputs()[-1].numpy().copy())

@@ -97,16 +97,13 @@ def test_dequantised_weights_are_those_of_the_product_behind_them() -> None:
 def mixture() -> onnx.ModelProto:
     """A projection, and a mixture of experts after a router of 8 columns."""
     weights = projection_weights(K, K)
-    experts = {
-        "fc1": np.zeros((EXPERTS, K, K // 2), np.uint8), "fc1_scales": floats(EXPERTS, K),
-        "fc2": np.zeros((EXPERTS, K, K // 2), np.uint8), "fc2_scales": floats(EXPERTS, K),
-    }  # fmt: skip
+    experts = {"fc1": floats(EXPERTS, K, K), "fc2": floats(EXPERTS, K, K)}
     nodes = [
         matmul_nbits("x", "h", weights, K, K, name="/proj"),
         helper.make_node("MatMul", ["h", "router"], ["routes"], name="/router"),
         helper.make_node(
-            "QMoE", ["h", "routes", "fc1", "fc1_scales", "", "fc2", "fc2_scales"], ["y"],
-            name="/experts", domain="com.microsoft", k=TOP, expert_weight_bits=4,
+            "MoE", ["h", "routes", "fc1", "", "fc2"], ["y"],
+            name="/experts", domain="com.microsoft", k=TOP,
         ),
     ]  # fmt: skip
     constants = weights | {"router": floats(K, EXPERTS)} | experts
@@ -124,7 +121,7 @@ def test_the_table_and_explain_show_what_no_pass_looks_at(tmp_path: Path) -> Non
     save(mixture(), tmp_path / "source")
     result = ort_aie_ep.compile(tmp_path / "source", tmp_path / "out")
     projection, router = K * K // 2 + K * 2 * 4, 4 * K * EXPERTS
-    experts = 2 * EXPERTS * K * (K // 2 + 4)
+    experts = 2 * EXPERTS * K * K * 4
     assert [(o.node, o.weight_bytes, o.token_bytes) for o in result.outcomes] == [
         ("/router", router, router),
         ("/proj", projection, projection),
@@ -150,8 +147,8 @@ def test_the_table_and_explain_show_what_no_pass_looks_at(tmp_path: Path) -> Non
         explanation_table(explain(tmp_path / "source"), each_node=False),
     ):
         cells = {c.header: [str(cell) for cell in c.cells] for c in table.columns}
-        row = cells["op"].index("QMoE")
-        assert cells["weights"][row] == "36.9 kB"
+        row = cells["op"].index("MoE")
+        assert cells["weights"][row] == "0.3 MB"
         assert cells["token reads"][row] == f"{experts / 4 / (left + projection):.1%}".replace(
             "%", " %"
         )

@@ -216,7 +216,7 @@ def test_other_bits_are_refused() -> None:
         q4nx.pack(codes, scales, scales, 3)
     with pytest.raises(AieError, match=r"must be uint8 in 0\.\.3, got uint8 up to 4"):
         q4nx.pack(codes + 1, scales, scales, 2)
-    with pytest.raises(ValueError, match="bits must be 4 or 2, got 3"):
+    with pytest.raises(ValueError, match="bits must be 4 or 2, got 3; pack_q8nx packs 8"):
         native_pack(codes, *[scales.astype(q4nx.bfloat16)] * 2, bits=3)
 
 

@@ -31,12 +31,14 @@ from ort_aie_ep.graph_passes.attention.node import (
 )
 from ort_aie_ep.graph_passes.base import DOMAIN, Attribute, Report
 from ort_aie_ep.graph_passes.subgraph import NoMatch
-from ort_aie_ep.graph_passes.walk import type_name
+from ort_aie_ep.graph_passes.walk import is_op, node_label, type_name
 
 
 def fuse_exported_attention(model: ir.Model, report: Report) -> bool:
     """Replaces each Softmax's attention that is proved to be one. Returns whether there was any."""
-    softmaxes = [node for node in model.graph if node.op_type == "Softmax" and not node.domain]
+    softmaxes = [node for node in model.graph if is_op(node, "Softmax")]
+    # The others are attention without a cache, for which another pass has a reason.
+    softmaxes = [node for node in softmaxes if node_label(node) not in report.outcomes]
     angles: dict[tuple[object, ...], Angles] = {}
     nodes: dict[ir.Node, None] = {}
     for softmax in softmaxes:

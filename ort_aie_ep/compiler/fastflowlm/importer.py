@@ -25,13 +25,25 @@ from ort_aie_ep.compiler.compiled_folder import (
     write_folder,
 )
 from ort_aie_ep.compiler.fastflowlm.config import ModelConfig, Rotary, read_config
-from ort_aie_ep.compiler.fastflowlm.container import FLOAT, PACKED, Stored, read_container
+from ort_aie_ep.compiler.fastflowlm.container import FLOAT, OLDER, PACKED, read_container
+from ort_aie_ep.compiler.fastflowlm.names import (
+    CARRIED_OVER,
+    CODES,
+    COMPILED,
+    EMBEDDING,
+    FFN_MULTIPLE,
+    ROPE_FACTORS,
+    ROTARY_TABLES,
+    SCALES,
+    matrices,
+    vectors,
+)
 from ort_aie_ep.compiler.fastflowlm.tensors import (
     StreamedTensor,
     bfloat16_rows,
     bfloat16_values,
+    coding,
     float_vector,
-    has_signed_codes,
     packed_rows,
 )
 from ort_aie_ep.errors import AieError
@@ -41,29 +53,11 @@ from ort_aie_ep.models.builder.config import genai_config
 from ort_aie_ep.models.builder.decoder import build
 from ort_aie_ep.models.builder.weights import Weight, rotary_rows
 from ort_aie_ep.models.folder import ModelFolder
+from ort_aie_ep.models.safetensors_file import Stored
 from ort_aie_ep.models.shapes import Shape
 from ort_aie_ep.progress import Progress
 
-EMBEDDING, ROPE_FACTORS = "model.embed_tokens.weight", "rope_freqs.weight"
-BIAS, HEAD_NORM = ".Add.bias", "_norm.layernorm.weight"
-CODES, SCALES, COMPILED = ".MatMul.weight_Q4", ".MatMul.weight_scales", "_q4nx"
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
-# For some models, the converter pads the feed-forward width with zeros to a multiple of this.
-FFN_MULTIPLE = 512
-# Other files of a model's folder that hosts read.
-CARRIED_OVER = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "chat_template.jinja",
-    "chat_template.json",
-)
 
 
 def import_q4nx(
@@ -161,13 +155,23 @@ class _File:
 
     def blocks(self, name: str, n: int, k: int) -> Stored:
         """A packed (n, k) matrix."""
-        stored = self._tensor(name, PACKED)
+        stored = self._tensor(name, PACKED, OLDER)
+        if stored.dtype == OLDER:
+            return self._older_blocks(stored, n, k)
         expected = q4nx.blocks_shape(n, k)
         if stored.nbytes != math.prod(expected) or stored.shape[-1:] != expected[-1:]:
             raise AieError(
                 f"{self.path}: tensor '{name}' is {stored.shape}, {stored.nbytes} bytes; "
                 f"by config.json it must be ({n}, {k}), which is {expected} as Q4NX, "
                 f"{math.prod(expected)} bytes"
+            )
+        return stored
+
+    def _older_blocks(self, stored: Stored, n: int, k: int) -> Stored:
+        if stored.shape != (n, k) or n % q4nx.BLOCK_ROWS or k % q4nx.BLOCK_COLS:
+            raise AieError(
+                f"{self.path}: tensor '{stored.name}' is {OLDER} {stored.shape}; by config.json it "
+                f"must be ({n}, {k}), in blocks of ({q4nx.BLOCK_ROWS}, {q4nx.BLOCK_COLS})"
             )
         return stored
 
@@ -188,7 +192,7 @@ class _File:
         self.values(EMBEDDING, (shape.vocab, shape.hidden))
         for role in ("qkv_proj", "o_proj", "gate_proj", "up_proj", "down_proj"):
             place = "attn" if role in ("qkv_proj", "o_proj") else "mlp"
-            rows_of, k = _matrices(f"model.layers.0.{place}.{role}", shape)
+            rows_of, k = matrices(f"model.layers.0.{place}.{role}", shape)
             for name, rows in rows_of.items():
                 self.blocks(name, rows, k)
         self._unused = unused
@@ -211,12 +215,14 @@ class _File:
                 f"not have: {', '.join(names[:5])}{more}"
             )
 
-    def _tensor(self, name: str, dtype: str) -> Stored:
+    def _tensor(self, name: str, *dtypes: str) -> Stored:
         stored = self.get(name)
         if stored is None:
             raise AieError(f"{self.path} lacks tensor '{name}'")
-        if stored.dtype != dtype:
-            raise AieError(f"{self.path}: tensor '{name}' is {stored.dtype}; expected {dtype}")
+        if stored.dtype not in dtypes:
+            raise AieError(
+                f"{self.path}: tensor '{name}' is {stored.dtype}; expected {' or '.join(dtypes)}"
+            )
         return stored
 
 
@@ -231,32 +237,19 @@ def _set_weights(
             value.const_value = _never_read(weight)
             if name.endswith(CODES):
                 packed[name + COMPILED] = _blocks(name.removesuffix(CODES), file, shape)
-        elif name.startswith(("cos_cache", "sin_cache")):
+        elif name.startswith(ROTARY_TABLES):
             value.const_value = _rotary_table(weight, file, settings)
         elif name == EMBEDDING:
             value.const_value = bfloat16_rows(name, weight.shape, file.values(name, weight.shape))
         else:
-            value.const_value = float_vector(name, _vectors(name, file, shape))
+            parts = [file.values(key, (n,)) for key, n in vectors(name, shape).items()]
+            value.const_value = float_vector(name, parts)
     return packed
-
-
-def _vectors(name: str, file: _File, shape: Shape) -> list[Stored]:
-    """The tensors that make up a bias or a norm's weight, given its name in the builder."""
-    if name.endswith(BIAS):
-        rows_of, _ = _matrices(name.removesuffix(BIAS), shape)
-        biases = ((key.removesuffix(".weight") + ".bias", n) for key, n in rows_of.items())
-        return [file.values(key, (n,)) for key, n in biases]
-    if name == f"model.layers.{shape.layers}.final_norm_layernorm.weight":
-        return [file.values("model.norm.weight", (shape.hidden,))]
-    if name.endswith(HEAD_NORM):
-        stem = name.removesuffix(HEAD_NORM).replace(".attn.", ".self_attn.")
-        return [file.values(f"{stem}_norm.weight", (shape.head_dim,))]
-    return [file.values(name, (shape.hidden,))]
 
 
 def _blocks(basename: str, file: _File, shape: Shape) -> _Packed:
     """The blocks of a projection, given its name in the builder."""
-    rows_of, k = _matrices(basename, shape)
+    rows_of, k = matrices(basename, shape)
     parts = [file.blocks(name, rows, k) for name, rows in rows_of.items()]
     for name, rows in [*rows_of.items()][:-1]:
         if rows % q4nx.BLOCK_ROWS:
@@ -264,31 +257,13 @@ def _blocks(basename: str, file: _File, shape: Shape) -> _Packed:
                 f"{file.path}: tensor '{name}' has {rows} rows, not a multiple of "
                 f"{q4nx.BLOCK_ROWS}, and cannot be joined with the next"
             )
-    signed = [has_signed_codes(part) for part in parts]
+    codings = [coding(part) for part in parts]
     blocks = packed_rows(
         basename + CODES + COMPILED,
         q4nx.blocks_shape(sum(rows_of.values()), k),
-        list(zip(parts, signed, strict=True)),
+        [(part, how) for part, (how, _) in zip(parts, codings, strict=True)],
     )
-    return _Packed(blocks, all(signed))
-
-
-def _matrices(basename: str, shape: Shape) -> tuple[dict[str, int], int]:
-    """The file's names of the matrices that make up a projection, each with its N, and their K."""
-    place, _, role = basename.replace(".attn.", ".self_attn.").rpartition(".")
-    rows, k = {
-        "qkv_proj": (
-            {"q_proj": shape.queries, "k_proj": shape.keys, "v_proj": shape.keys},
-            shape.hidden,
-        ),
-        "o_proj": ({"o_proj": shape.hidden}, shape.queries),
-        "gate_proj": ({"gate_proj": shape.ffn}, shape.hidden),
-        "up_proj": ({"up_proj": shape.ffn}, shape.hidden),
-        "down_proj": ({"down_proj": shape.hidden}, shape.ffn),
-        "lm_head": ({"lm_head": shape.vocab}, shape.hidden),
-    }[role]
-    prefix = f"{place}." if place else ""
-    return {f"{prefix}{name}.weight": n for name, n in rows.items()}, k
+    return _Packed(blocks, all(symmetric for _, symmetric in codings))
 
 
 def _rotary_table(weight: Weight, file: _File, settings: ModelConfig) -> StreamedTensor:

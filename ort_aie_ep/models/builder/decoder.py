@@ -181,6 +181,40 @@ def _gated_ffn(graph: Graph, layer: int, x: ir.Value) -> ir.Value:
     return graph.linear(f"{path}/down_proj", product, shape.hidden, shape.ffn, _branch_gain(shape))
 
 
+def _experts(graph: Graph, layer: int, x: ir.Value) -> ir.Value:
+    """A router, and the weighted sum of the chosen experts' SwiGLU, in one QMoE."""
+    shape = graph.shape
+    path, base = f"/model/layers.{layer}/moe", f"model.layers.{layer}.moe.experts"
+    router = graph.linear(f"{path}/router", x, shape.experts, shape.hidden, 1.0)
+    probabilities = graph.op(
+        "Reshape",
+        [router, graph.constant([-1, shape.experts], ir.DataType.INT64)],
+        f"{path}/router/Reshape",
+        ["batch_size * sequence_length", shape.experts],
+    )
+    gate_up = graph.experts(f"{base}.gate_up_proj", 2 * shape.ffn, shape.hidden, 1.0)
+    # Each token adds experts with weights that sum to one.
+    gain = _branch_gain(shape) * math.sqrt(shape.experts_per_token)
+    down = graph.experts(f"{base}.down_proj", shape.hidden, shape.ffn, gain)
+    return graph.op(
+        "QMoE",
+        # The third matrix of each expert and zero points are left out, but keep their positions.
+        [x, probabilities, *gate_up, *down, *[None] * 6],
+        f"{path}/QMoE",
+        graph.hidden(),
+        domain=MICROSOFT,
+        activation_alpha=1.0,
+        activation_beta=0.0,
+        activation_type="swiglu",
+        block_size=BLOCK,
+        expert_weight_bits=4,
+        k=shape.experts_per_token,
+        normalize_routing_weights=1,
+        swiglu_fusion=1,
+        use_sparse_mixer=0,
+    )
+
+
 def _plain_ffn(graph: Graph, layer: int, x: ir.Value) -> ir.Value:
     """fc2(gelu(fc1(x)))."""
     shape = graph.shape
@@ -237,6 +271,8 @@ def _layer(
         ffn, _ = graph.norm(layer, "post_feedforward", _gated_ffn(graph, layer, normed))
         return x, ffn
     normed, x = graph.norm(layer, "post_attention", x, attended)
+    if graph.shape.experts:
+        return x, _experts(graph, layer, normed)
     return x, _gated_ffn(graph, layer, normed)
 
 

@@ -146,6 +146,24 @@ class Graph:
         )
         return self.weight(codes, last=True), self.weight(scales, last=True)
 
+    def experts(self, base: str, n: int, k: int, gain: float) -> tuple[ir.Value, ...]:
+        """Codes (experts, n, k/2) uint8, scales (experts, n, k/32) and biases (experts, n) float32.
+
+        The builder quantises experts when it reads them, and gives those without biases zeros.
+        """
+        count, blocks = self.shape.experts, k // BLOCK
+        codes = Weight(
+            f"{base}.qweight", ir.DataType.UINT8, (count, n, k // 2), code_rows((n, k // 2))
+        )
+        scales = Weight(
+            f"{base}.scales",
+            ir.DataType.FLOAT,
+            (count, n, blocks),
+            scale_rows((n, blocks), k, gain),
+        )
+        bias = Weight(f"{base}.bias", ir.DataType.FLOAT, (count, n), normal_rows((n,), 0.0, 0.0))
+        return tuple(self.weight(weight) for weight in (codes, scales, bias))
+
     def float_matrix(self, basename: str, n: int, k: int, gain: float) -> ir.Value:
         """The (k, n) float32 weights of an (n, k) matrix."""
         return self.matrix(f"{basename}.MatMul.weight", k, n, gain / math.sqrt(k))

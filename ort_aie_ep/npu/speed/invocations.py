@@ -349,19 +349,23 @@ class TokenBatch:
         if padded != step.head_dim:
             for heads in (step.heads, step.kv_heads, step.kv_heads):
                 self._move(heads, step.head_dim, step.head_dim, padded)
-        for heads, norm in ((step.heads, step.query_norm), (step.kv_heads, step.key_norm)):
-            if step.rotary or norm:
+        for heads, norm, rotary in (
+            (step.heads, step.query_norm, step.rotary),
+            (step.kv_heads, step.key_norm, step.rotary),
+            (step.kv_heads, step.value_norm, 0),
+        ):
+            if rotary or norm:
                 for count in _portions(heads, padded, whole=False):
-                    self._rope(step, count, padded, norm=norm)
+                    self._rope(rotary, count, padded, norm=norm)
         for _ in range(2):  # keys and values
             for count in _portions(step.kv_heads, padded, whole=True):
                 self._append(count, padded)
 
-    def _rope(self, step: AttentionStep, heads: int, padded: int, *, norm: bool) -> None:
+    def _rope(self, rotary: int, heads: int, padded: int, *, norm: bool) -> None:
         self._invoke(
             "rope",
             {
-                "tokens": 1, "head_dim": padded, "rotary_dim": step.rotary, "interleaved": 0,
+                "tokens": 1, "head_dim": padded, "rotary_dim": rotary, "interleaved": 0,
                 "norm": int(norm), "eps_bits": ONE, "heads": heads,
             },
             "x weight table y", "vector", op.rope(1, heads, 1, padded, norm, self.kernels)[:1],
@@ -392,7 +396,8 @@ class TokenBatch:
 
 def _can_prepare(step: AttentionStep) -> bool:
     """Whether `rope` and `append` can do the work before attention."""
-    return not step.quantised and step.rotary % ROTARY_MULTIPLE == 0
+    norm_first = not (step.norm_after_rotary and step.query_norm)
+    return not step.quantised and norm_first and step.rotary % ROTARY_MULTIPLE == 0
 
 
 def _portions(heads: int, dim: int, *, whole: bool) -> list[int]:

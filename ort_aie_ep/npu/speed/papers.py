@@ -80,6 +80,9 @@ ROWS: tuple[Row, ...] = (
     ),
 )  # fmt: skip
 
+#: Paper 2, section 3.2: seconds to the first token for a picture of 4,096 patches.
+PICTURES = {"gemma3-4b": {"NPU": 4.41, "iGPU": 7.45, "CPU": 38.55}}
+
 #: Paper 1, Table I: its NPU's speed over other backends' at `CONTEXTS`. The llama models' own
 #: speeds are only in a figure, so these ratios are their only published numbers.
 SPEEDUPS: dict[str, dict[str, tuple[float, ...]]] = {

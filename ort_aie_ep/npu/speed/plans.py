@@ -251,7 +251,8 @@ class _Call:
         capacity = max(LEAST_CAPACITY, 1 << self.context.bit_length())
         for begin in range(0, self.tokens, most):
             count = min(most, self.tokens - begin)
-            past = before + begin
+            # Without causality a query sees all keys, including those after its chunk.
+            past = before + begin if step.causal else self.context - count
             cost = op.flow_qkv(
                 count, past, step.heads, step.kv_heads, step.head_dim, step.window or None,
                 step.causal, self.machine.kernels,

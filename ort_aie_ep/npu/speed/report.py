@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ort_aie_ep.npu.speed.judgement import Judgement
+from ort_aie_ep.npu.speed.pictures import Picture
 from ort_aie_ep.npu.speed.plans import Composition
 from ort_aie_ep.npu.speed.simulation import PlanSimulation, Point, Simulation
 from ort_aie_ep.npu.speed.tally import Part
@@ -25,6 +26,7 @@ _PLAN_DECODE_PARTS: tuple[Part, ...] = ("projections", "attention", "vector", "d
 _PLAN_PREFILL_PARTS: tuple[Part, ...] = (
     "gemm", "dequant", "attention", "projections", "vector", "dispatch", "switches",
 )  # fmt: skip
+_PICTURE_PARTS: tuple[Part, ...] = ("gemm", "attention", "dispatch", "switches")
 _SCALES = {"B/s": (1e9, "GB/s"), "s": (1e-6, "µs")}
 
 
@@ -49,7 +51,32 @@ def simulation_tables(simulation: Simulation) -> RenderableType:
         shown.append(Text("The papers give this model's speed as ratios only."))
         shown.append(table)
     shown += [Text(), plan_tables(simulation.plan)]
+    if simulation.picture is not None:
+        shown += [Text(), picture_table(simulation.picture)]
     return Group(*shown)
+
+
+def picture_table(picture: Picture) -> RenderableType:
+    """A picture by this library's plan, beside paper 2's time."""
+    table = _table(
+        "", "s", *_PICTURE_PARTS, "GB read", "GB written", "paper",
+        *(f"paper's {name}" for name in picture.others),
+        title=f"{picture.model} on {picture.device}: a picture by the plan of this library; in s",
+    )  # fmt: skip
+    rows = {
+        "layers of the vision tower": picture.layers.timing,
+        "projection of its tokens": picture.projection.timing,
+    }
+    for name, timing in rows.items():
+        table.add_row(
+            name, f"{timing.seconds:.3f}",
+            *(f"{timing.parts.get(part, 0):.3f}" for part in _PICTURE_PARTS),
+            f"{timing.read / 1e9:.2f}", f"{timing.write / 1e9:.2f}",
+        )  # fmt: skip
+    blank = [""] * (len(_PICTURE_PARTS) + 2)
+    others = (f"{value:g}" for value in picture.others.values())
+    table.add_row("both", f"{picture.seconds:.3f}", *blank, f"{picture.paper:g}", *others)
+    return Group(table, _plan_line("a picture", picture.layers))
 
 
 def plan_tables(plan: PlanSimulation) -> RenderableType:

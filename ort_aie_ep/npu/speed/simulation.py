@@ -18,6 +18,7 @@ from ort_aie_ep.npu.speed.papers import (
     others,
 )
 from ort_aie_ep.npu.speed.phases import decode, prefill
+from ort_aie_ep.npu.speed.pictures import Picture, picture_of
 from ort_aie_ep.npu.speed.plans import Composition, compose
 from ort_aie_ep.npu.speed.steps import Plans
 from ort_aie_ep.npu.speed.tally import Timing
@@ -83,7 +84,8 @@ class PlanSimulation:
 class Simulation:
     """What `simulate` says of a model. `speedups` are paper 1's, where it gives no speeds.
 
-    `points` and `what_if` are the papers' programs, a run for each layer; `plan` is this library's.
+    `points` and `what_if` are the papers' programs, a run for each layer; `plan` and `picture` are
+    this library's.
     """
 
     model: str
@@ -92,6 +94,7 @@ class Simulation:
     what_if: tuple[WhatIf, ...]
     speedups: dict[str, dict[int, float]]
     plan: PlanSimulation
+    picture: Picture | None
 
     def of(self, phase: Phase) -> tuple[Point, ...]:
         """The points of a phase."""
@@ -140,7 +143,9 @@ def simulate(
         for name, values in SPEEDUPS.get(model, {}).items()
     }
     plan = simulate_plans(model, steps_of(shape), shape.context, device, chosen, progress)
-    return Simulation(model, device, tuple(points), _what_if(shape, on, chosen), speedups, plan)
+    picture = picture_of(model, device, on)
+    what_if = _what_if(shape, on, chosen)
+    return Simulation(model, device, tuple(points), what_if, speedups, plan, picture)
 
 
 def simulate_plans(

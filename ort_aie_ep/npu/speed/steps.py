@@ -80,6 +80,8 @@ class AttentionStep:
     rotary: int = 0
     query_norm: bool = False
     key_norm: bool = False
+    value_norm: bool = False
+    norm_after_rotary: bool = False
     quantised: bool = False
     has_bias: bool = False
     has_head_sink: bool = False

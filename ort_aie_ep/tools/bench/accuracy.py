@@ -1,7 +1,8 @@
-"""`ort-aie accuracy`: the cost of rounding activations, in perplexity on text held out of training.
+"""`ort-aie accuracy`: the cost of rounding activations, in perplexity on a text.
 
-The text is the part of Python's standard library that `corpus.py` keeps out of training, in windows
-of equal length spread evenly over it. Four variants of one model score the same tokens:
+The text is a file, or by default the part of Python's standard library that `corpus.py` keeps out
+of training. It is read in windows of equal length, spread evenly over it. Four variants of one
+model score the same tokens:
 
 * ONNX Runtime's CPU EP with accuracy_level 0: float activations, the reference,
 * the CPU EP with accuracy_level 4: its own int8 activations, for comparison,
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +30,7 @@ from ort_aie_ep.models.tokenizer import load_tokenizer, prefix_tokens
 from ort_aie_ep.progress import Count, Progress
 from ort_aie_ep.running.generate import Decoder, Logits, Tokens
 from ort_aie_ep.runtime.sessions import Options, open_edited, open_session
-from ort_aie_ep.tools.bench.measured_text import held_out_tokens
+from ort_aie_ep.tools.bench.measured_text import tokens_of
 
 RESAMPLES = 2000
 # Rows of logits to turn into probabilities at a time: float64 rows of a large vocabulary are big.
@@ -45,11 +47,13 @@ class Plan:
         tokens: tokens to score in passes over whole windows, at least.
         decode_tokens: tokens to score token by token, at least.
         window: tokens of a window, including those that the tokenizer puts before a text.
+        text: a file with the text, of which as much is scored as it has; None: the held-out text.
     """
 
     tokens: int
     decode_tokens: int
     window: int
+    text: Path | None = None
 
     def windows(self, prefix: int) -> tuple[int, int]:
         """(windows to score in one pass, windows to decode).
@@ -154,7 +158,16 @@ def score(
     if plan.window <= len(prefix):
         raise AieError(f"a window of {plan.window} tokens has no room for text")
     count, decode_count = plan.windows(len(prefix))
-    windows = _windows(held_out_tokens(tokenizer), prefix, plan.window, max(count, decode_count))
+    text = tokens_of(tokenizer, plan.text)
+    if plan.text is not None:
+        most = len(text) // (plan.window - len(prefix))
+        if most == 0:
+            raise AieError(
+                f"text {plan.text} has {len(text)} tokens, less than a window of {plan.window}: "
+                "pass a longer text, or a smaller --window"
+            )
+        count, decode_count = min(count, most), min(decode_count, most)
+    windows = _windows(text, prefix, plan.window, max(count, decode_count))
     variants = open_variants()
     scores: list[Score] = []
     for mode, used in (("prefill", windows[:count]), ("decode", windows[:decode_count])):

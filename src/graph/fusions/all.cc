@@ -5,8 +5,9 @@ namespace ort_aie::graph {
 void FuseAll(Steps& steps) {
   FuseBias(steps);
   FuseGatedMLP(steps);
-  FuseHeadNorms(steps);
+  FuseHeads(steps);
   FuseNorms(steps);
+  FuseRouter(steps);
   steps.Sort();
 }
 

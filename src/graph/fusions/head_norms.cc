@@ -1,16 +1,15 @@
-// RMS norms of the heads of queries and keys -> inputs of FlowAttention.
+// RMS norms of the heads of queries and keys, and of values -> inputs of FlowAttention.
 //
 // Before: query = Reshape(RMSNorm(Reshape(q, (..., D)), q_weight), shape of q), key likewise, and
 //         FlowAttention(query, key, value, ...)
-// After:  FlowAttention(q, k, value, ..., q_norm_weight, k_norm_weight), and where q, k and value
-//         are the parts of one Split, FlowAttention(packed QKV, , , ...)
+// After:  FlowAttention(q, k, value, ..., q_norm_weight, k_norm_weight)
 //
-// The model builder writes Qwen3 and Gemma 3 like this. Norms and Split each write queries and keys
-// again.
+// The model builder writes Qwen3 and Gemma 3 like this, and Gemma 4 also norms of values.
 #include <algorithm>
+#include <optional>
 
 #include "base/size.h"
-#include "graph/fusions.h"
+#include "graph/fusions/heads.h"
 #include "graph/fusions/match.h"
 #include "ops/flow_attention.h"
 
@@ -72,52 +71,56 @@ std::optional<HeadNorm> HeadNormBefore(const Steps& steps, const Item& attention
   return HeadNorm{source, weight, Attributes(*norm).Float("epsilon", 0), heads, norm, flat};
 }
 
-// The Split along the channels whose outputs are q, k and value, if only this attention reads them.
-const Item* SplitOf(const Steps& steps, const HeadNorm& q, const HeadNorm& k, int value) {
-  const Item* item = steps.Producer(q.source);
-  const Node* split = steps.node(item);
-  const std::vector<int> parts = {q.source, k.source, value};
-  const bool is_it = split != nullptr && split->Is("", "Split") && split->outputs == parts &&
-                     (split->Int("axis", 0) == -1 || split->Int("axis", 0) == 2);
-  const auto read_once = [&](int part) { return steps.TimesRead(part) == 1; };
-  return is_it && std::ranges::all_of(parts, read_once) ? item : nullptr;
+// The epsilon of the norms that an attention has already, if any.
+std::optional<float> EpsilonOf(const Item& attention) {
+  for (const Input input : {Input::kQNormWeight, Input::kKNormWeight, Input::kVNormWeight}) {
+    if (Steps::Read(attention, input) == kAbsent) continue;
+    return Attributes(attention).Float("qk_norm_epsilon",
+                                       FlowAttentionAttributes{}.qk_norm_epsilon);
+  }
+  return std::nullopt;
 }
 
-bool Fuse(Steps& steps, const Item* attention) {
-  if (!attention->Is("FlowAttention") || Steps::Read(*attention, Input::kQNormWeight) != kAbsent ||
+// The attention with the norm's weight at `weight`, in place of the norm before `input`.
+void TakeIn(const HeadNorm& norm, Input input, Input weight, Recipe::Step& step) {
+  step.reads.resize(std::max<size_t>(step.reads.size(), size_t{weight} + 1), kAbsent);
+  step.reads[input] = norm.source;
+  step.reads[weight] = norm.weight;
+  step.floats.erase("qk_norm_epsilon");
+  if (norm.epsilon != FlowAttentionAttributes{}.qk_norm_epsilon) {
+    step.floats["qk_norm_epsilon"] = norm.epsilon;
+  }
+}
+
+}  // namespace
+
+bool FuseNormsOfHeads(Steps& steps, const Item* attention) {
+  if (Steps::Read(*attention, Input::kQNormWeight) != kAbsent ||
       Steps::Read(*attention, Input::kKNormWeight) != kAbsent) {
     return false;
   }
   const auto q = HeadNormBefore(steps, *attention, Input::kQuery, "num_heads");
   const auto k = HeadNormBefore(steps, *attention, Input::kKey, "kv_num_heads");
   if (!q || !k || q->epsilon != k->epsilon ||
+      EpsilonOf(*attention).value_or(q->epsilon) != q->epsilon ||
       steps.value(q->weight).constant.shape != steps.value(k->weight).constant.shape) {
     return false;
   }
   Recipe::Step step = attention->step;
-  step.reads.resize(std::max<size_t>(step.reads.size(), Input::kKNormWeight + 1), kAbsent);
-  step.reads[Input::kQuery] = q->source;
-  step.reads[Input::kKey] = k->source;
-  step.reads[Input::kQNormWeight] = q->weight;
-  step.reads[Input::kKNormWeight] = k->weight;
-  step.floats.erase("qk_norm_epsilon");
-  if (q->epsilon != FlowAttentionAttributes{}.qk_norm_epsilon) {
-    step.floats["qk_norm_epsilon"] = q->epsilon;
-  }
-  std::vector<const Item*> taken_in = {q->flat, q->norm, q->heads, k->flat, k->norm, k->heads};
-  if (const Item* split = SplitOf(steps, *q, *k, step.reads[Input::kValue])) {
-    step.reads[Input::kQuery] = Steps::Read(*split, 0);
-    step.reads[Input::kKey] = step.reads[Input::kValue] = kAbsent;
-    taken_in.push_back(split);
-  }
-  steps.Fuse(attention, std::move(step), taken_in);
+  TakeIn(*q, Input::kQuery, Input::kQNormWeight, step);
+  TakeIn(*k, Input::kKey, Input::kKNormWeight, step);
+  steps.Fuse(attention, std::move(step), {q->flat, q->norm, q->heads, k->flat, k->norm, k->heads});
   return true;
 }
 
-}  // namespace
-
-void FuseHeadNorms(Steps& steps) {
-  FuseEach(steps, [&](const Item* attention) { return Fuse(steps, attention); });
+bool FuseNormOfValues(Steps& steps, const Item* attention) {
+  if (Steps::Read(*attention, Input::kVNormWeight) != kAbsent) return false;
+  const auto v = HeadNormBefore(steps, *attention, Input::kValue, "kv_num_heads");
+  if (!v || EpsilonOf(*attention).value_or(v->epsilon) != v->epsilon) return false;
+  Recipe::Step step = attention->step;
+  TakeIn(*v, Input::kValue, Input::kVNormWeight, step);
+  steps.Fuse(attention, std::move(step), {v->flat, v->norm, v->heads});
+  return true;
 }
 
 }  // namespace ort_aie::graph

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "graph/claims.h"
+#include "graph/experts.h"
 #include "graph/fusions.h"
 #include "graph/regions.h"
 
@@ -27,6 +28,22 @@ MatMulWeights WeightsOf(const Steps& steps, const Value& packed) {
           .block_size = matmul.Int("block_size", 0)};
 }
 
+ExpertPart ExpertsOf(const Steps& steps, const Value& packed) {
+  const graph::Graph& graph = steps.graph();
+  const graph::Node& node = graph.nodes[static_cast<size_t>(packed.packed_from)];
+  const graph::Experts experts = graph::ReadExperts(graph, node);
+  const graph::ExpertConstant& part =
+      experts.constants[static_cast<size_t>(packed.packed_part)].value();
+  const auto name = [&](int input) -> std::string {
+    return input == graph::kAbsent ? "" : graph.value(node.input(static_cast<size_t>(input))).name;
+  };
+  return {.source = name(part.source),
+          .scales = name(part.scales),
+          .zero_points = name(part.zero_points),
+          .experts = experts.count,
+          .layout = part.layout};
+}
+
 ClaimedRegion Named(const Steps& steps, graph::Region region, const std::vector<size_t>& ids) {
   ClaimedRegion claimed;
   for (const int item : region.items) {
@@ -47,7 +64,11 @@ ClaimedRegion Named(const Steps& steps, graph::Region region, const std::vector<
     const Tensor& constant = value.constant;
     claimed.recipe.constants.push_back({constant.type, constant.shape, {0, constant.bytes}});
     ClaimedRegion::Constant& its = claimed.constants.emplace_back(value.name);
-    if (value.packed_from != graph::kAbsent) its.weights = WeightsOf(steps, value);
+    if (value.packed_part != graph::kAbsent) {
+      its.experts = ExpertsOf(steps, value);
+    } else if (value.packed_from != graph::kAbsent) {
+      its.weights = WeightsOf(steps, value);
+    }
   }
   for (const int value : region.outputs) claimed.outputs.push_back(steps.value(value).name);
   return claimed;

@@ -8,6 +8,7 @@
 
 #include "ops/recipe.h"
 #include "ort/ep/graph_reader.h"
+#include "q4nx/experts.h"
 
 namespace ort_aie::ep {
 
@@ -17,12 +18,23 @@ struct MatMulWeights {
   int64_t n = 0, k = 0, bits = 4, block_size = 0;
 };
 
+// A constant of a QMoE; the initializers that it is made from, by name. A bias has no scales.
+struct ExpertPart {
+  std::string source, scales, zero_points;  // zero_points: empty if absent
+  int64_t experts = 0;
+  q4nx::ExpertLayout layout = {};
+};
+
 // A region by names, which stay the same when ONNX Runtime copies the region into a graph of its
 // own.
 struct ClaimedRegion {
   struct Constant {
     std::string name;  // of an initializer, or of the weights in errors
     std::optional<MatMulWeights> weights = std::nullopt;
+    std::optional<ExpertPart> experts = std::nullopt;
+
+    // Whether it is an initializer as it is.
+    bool is_initializer() const { return !weights && !experts; }
   };
   std::vector<size_t> nodes;  // their ids, ascending
   // Its first values are `inputs`, followed by `constants`, whose spans have only sizes.

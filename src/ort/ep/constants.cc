@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <new>
 #include <optional>
 #include <thread>
@@ -34,12 +35,32 @@ q4nx::ScaleType ScaleTypeOf(DataType type) {
 
 // A key that distinguishes packed weights and other constants.
 std::string KeyOf(const ClaimedRegion::Constant& constant) {
+  if (constant.experts) {
+    const ExpertPart& part = *constant.experts;
+    return Concat("experts ", part.source, '\n', part.scales, '\n', part.zero_points, '\n',
+                  part.layout.first, ' ', part.layout.step);
+  }
   if (!constant.weights) return constant.name;
   const MatMulWeights& weights = *constant.weights;
   return Concat("packed ", weights.b, '\n', weights.scales, '\n', weights.zero_points);
 }
 
 int64_t InPages(int64_t bytes) { return RoundUp(bytes, kPage).As("a constant"); }
+
+// Calls task(i) for each i in [0, tasks).
+void OnAllCores(int64_t tasks, const std::function<void(int64_t)>& task) {
+  std::atomic<int64_t> next{0};
+  const auto work = [&] {
+    for (int64_t i; (i = next.fetch_add(1)) < tasks;) task(i);
+  };
+  std::vector<std::jthread> threads;
+  const int64_t most = std::max<int64_t>(1, std::thread::hardware_concurrency());
+  try {
+    for (int64_t i = 1; i < std::min(tasks, most); ++i) threads.emplace_back(work);
+  } catch (const std::exception&) {  // no memory for a stack, or a limit: use the threads so far
+  }
+  work();
+}
 
 // Packs to `blocks`, which has as many bytes as the packed weights.
 void PackMatMul(const MatMulWeights& matmul, const Tensor& b, const Tensor& scales,
@@ -74,18 +95,32 @@ void PackMatMul(const MatMulWeights& matmul, const Tensor& b, const Tensor& scal
     q4nx::PackMatMulNBits(
         rows, blocks + first / q4nx::kBlockRows * q4nx::ColBlocks(k) * q4nx::BlockBytes(form));
   };
-  std::atomic<int64_t> next{0};
-  const auto work = [&] {
-    for (int64_t first; (first = next.fetch_add(kRowsPerTask)) < n;) pack_rows(first);
+  OnAllCores(CeilDiv(n, kRowsPerTask), [&](int64_t task) { pack_rows(task * kRowsPerTask); });
+}
+
+// Writes a constant of a QMoE, expert by expert.
+void PackExperts(const ExpertPart& part, const Tensor& source, const Tensor& scales,
+                 const Tensor& zero_points, uint8_t* to) {
+  const q4nx::ExpertLayout& layout = part.layout;
+  const bool is_bias = part.scales.empty();
+  const auto of_expert = [](const Tensor& tensor, int64_t expert, int64_t bytes) {
+    return tensor ? tensor.as<uint8_t>() + expert * bytes : nullptr;
   };
-  std::vector<std::jthread> threads;
-  const int64_t tasks = CeilDiv(n, kRowsPerTask);
-  const int64_t most = std::max<int64_t>(1, std::thread::hardware_concurrency());
-  try {
-    for (int64_t i = 1; i < std::min(tasks, most); ++i) threads.emplace_back(work);
-  } catch (const std::exception&) {  // no memory for a stack, or a limit: use the threads so far
-  }
-  work();
+  const auto pack = [&](int64_t expert) {
+    if (is_bias) {
+      const auto bytes = layout.source_rows * static_cast<int64_t>(SizeOf(source.type));
+      q4nx::TakeBias(layout, of_expert(source, expert, bytes), ScaleTypeOf(source.type),
+                     reinterpret_cast<float*>(to) + expert * layout.n);
+      return;
+    }
+    const auto scale_bytes = q4nx::ExpertScales(layout) * static_cast<int64_t>(SizeOf(scales.type));
+    const WeightForm form = q4nx::FormOfBits(layout.bits);
+    q4nx::PackExpert(layout, of_expert(source, expert, q4nx::ExpertCodeBytes(layout)),
+                     of_expert(scales, expert, scale_bytes), ScaleTypeOf(scales.type),
+                     of_expert(zero_points, expert, q4nx::ExpertZeroPointBytes(layout)),
+                     to + expert * q4nx::BytesOfBlocks(layout.n, layout.k, form));
+  };
+  OnAllCores(part.experts, pack);
 }
 
 // The bytes of an initializer in its data file. Null if they cannot be mapped, or are not those
@@ -138,7 +173,7 @@ Constants::Constants(const std::vector<const ClaimedRegion*>& regions,
       if (!index_.try_emplace(KeyOf(constant), sources_.size()).second) continue;
       const Recipe::Constant& its = region->recipe.constants[i];
       sources_.push_back({&constant, {its.type, its.shape, nullptr, true, its.span.size}});
-      if (constant.weights) continue;
+      if (!constant.is_initializer()) continue;
       const Initializer& initializer = Find(constant.name);
       Require(initializer.tensor.bytes == its.span.size, "initializer '", constant.name, "' has ",
               initializer.tensor.bytes, " bytes, expected ", its.span.size);
@@ -158,15 +193,20 @@ const Initializer& Constants::Find(const std::string& name) const {
 }
 
 void Constants::Fill(const Source& source, uint8_t* bytes) const {
-  if (!source.constant->weights) {
+  const Tensor none;
+  const auto found = [&](const std::string& name) {
+    return name.empty() ? none : Find(name).tensor;
+  };
+  if (source.constant->experts) {
+    const ExpertPart& part = *source.constant->experts;
+    PackExperts(part, found(part.source), found(part.scales), found(part.zero_points), bytes);
+  } else if (source.constant->weights) {
+    const MatMulWeights& weights = *source.constant->weights;
+    PackMatMul(weights, found(weights.b), found(weights.scales), found(weights.zero_points), bytes);
+  } else {
     const Tensor& tensor = Find(source.constant->name).tensor;
     if (tensor.bytes > 0) std::memcpy(bytes, tensor.data, static_cast<size_t>(tensor.bytes));
-    return;
   }
-  const MatMulWeights& weights = *source.constant->weights;
-  const Tensor none;
-  PackMatMul(weights, Find(weights.b).tensor, Find(weights.scales).tensor,
-             weights.zero_points.empty() ? none : Find(weights.zero_points).tensor, bytes);
 }
 
 std::vector<Tensor> Constants::Load(const OrtApi* api, const std::string& folder,
@@ -175,7 +215,7 @@ std::vector<Tensor> Constants::Load(const OrtApi* api, const std::string& folder
   int64_t copied = 0;
   for (const Source& source : sources_) {
     Tensor& tensor = tensors.emplace_back(source.tensor);
-    if (!source.constant->weights && tensor.bytes >= kWorthMapping) {
+    if (source.constant->is_initializer() && tensor.bytes >= kWorthMapping) {
       if (auto mapped = MapFile(api, folder, Find(source.constant->name))) {
         tensor.data = mapped.get();
         memory.push_back(std::move(mapped));

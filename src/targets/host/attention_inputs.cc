@@ -9,22 +9,41 @@
 namespace ort_aie::host {
 namespace {
 
-// RMS norm per head, then rotary embedding, in place.
-void Transform(const AttentionStep& step, const Kernels& kernels, float* x, const void* norm,
-               int64_t token) {
-  const int64_t dim = step.dim;
-  if (norm != nullptr) {
-    float* weight = Scratch<float>(Purpose::kRow, dim);
-    ToFloat(kernels, step.type, norm, dim, weight);
-    kernels.rms_norm(weight, dim, step.norm_epsilon, x);
+// RMS norm of a head (dim), in place.
+void Normalise(const AttentionStep& step, const Kernels& kernels, const void* norm, float* x) {
+  if (norm == nullptr) return;
+  float* weight = Scratch<float>(Purpose::kRow, step.dim);
+  ToFloat(kernels, step.type, norm, step.dim, weight);
+  kernels.rms_norm(weight, step.dim, step.norm_epsilon, x);
+}
+
+// A token's cosines or sines (half), of which each pair has that of its own axis.
+void LoadMixed(const AttentionStep& step, const Kernels& kernels, const void* table, int64_t token,
+               int64_t half, float* y) {
+  float* row = Scratch<float>(Purpose::kSkip, half);
+  for (int64_t axis = 0; axis < 3; ++axis) {
+    const auto place = static_cast<size_t>(axis * step.batch * step.sequence + token);
+    ToFloat(kernels, step.type, Advance(table, step.type, step.positions[place] * half), half, row);
+    for (int64_t i = 0; i < half; ++i) {
+      if (step.axes.Of(i, half) == axis) y[i] = row[i];
+    }
   }
+}
+
+// Rotary embedding of a head (dim), in place.
+void Rotate(const AttentionStep& step, const Kernels& kernels, int64_t token, float* x) {
   if (step.cos == nullptr) return;
   const int64_t half = step.rotary_dim / 2;
-  const int64_t position = step.positions[static_cast<size_t>(token)];
   float* cos = Scratch<float>(Purpose::kRow, 2 * half);
   float* sin = cos + half;
-  ToFloat(kernels, step.type, Advance(step.cos, step.type, position * half), half, cos);
-  ToFloat(kernels, step.type, Advance(step.sin, step.type, position * half), half, sin);
+  if (step.mixed_positions) {
+    LoadMixed(step, kernels, step.cos, token, half, cos);
+    LoadMixed(step, kernels, step.sin, token, half, sin);
+  } else {
+    const int64_t position = step.positions[static_cast<size_t>(token)];
+    ToFloat(kernels, step.type, Advance(step.cos, step.type, position * half), half, cos);
+    ToFloat(kernels, step.type, Advance(step.sin, step.type, position * half), half, sin);
+  }
   const int64_t pair = step.rotary_interleaved ? 1 : half;
   const int64_t stride = step.rotary_interleaved ? 2 : 1;
   for (int64_t i = 0; i < half; ++i) {
@@ -34,6 +53,14 @@ void Transform(const AttentionStep& step, const Kernels& kernels, float* x, cons
     first = a * cos[i] - b * sin[i];
     second = b * cos[i] + a * sin[i];
   }
+}
+
+// Norm and rotary embedding of a head of a query or key, in place.
+void Transform(const AttentionStep& step, const Kernels& kernels, float* x, const void* norm,
+               int64_t token) {
+  if (!step.norm_after_rotary) Normalise(step, kernels, norm, x);
+  Rotate(step, kernels, token, x);
+  if (step.norm_after_rotary) Normalise(step, kernels, norm, x);
 }
 
 // Stores a row of the cache, in the cache's type.
@@ -67,6 +94,7 @@ void WriteRows(const AttentionStep& step, const Kernels& kernels, const ThreadPo
       StoreRow(step, kernels, step.key_scales, h, x, Advance(keys, step.cache_type, to));
       ToFloat(kernels, step.type,
               Advance(step.value, step.type, token * step.value_stride + h * dim), dim, x);
+      Normalise(step, kernels, step.v_norm, x);
       StoreRow(step, kernels, step.value_scales, h, x, Advance(values, step.cache_type, to));
     }
   };

@@ -20,6 +20,7 @@ struct Run {
     host::RunElementwise(step, kernels, threads);
   }
   void operator()(const CastStep& step) const { host::RunCast(step, kernels, threads); }
+  void operator()(const MoEStep& step) const { host::RunMoE(step, kernels, threads); }
 };
 
 class Host final : public Target {

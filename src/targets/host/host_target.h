@@ -30,6 +30,7 @@ void RunAttention(const AttentionStep& step, const Kernels& kernels, const Threa
 void RunNorm(const NormStep& step, const Kernels& kernels, const ThreadPool& threads);
 void RunElementwise(const ElementwiseStep& step, const Kernels& kernels, const ThreadPool& threads);
 void RunCast(const CastStep& step, const Kernels& kernels, const ThreadPool& threads);
+void RunMoE(const MoEStep& step, const Kernels& kernels, const ThreadPool& threads);
 
 // n elements of `type` <-> float. For integers, their codes, and only to float.
 void ToFloat(const Kernels& kernels, DataType type, const void* x, int64_t n, float* y);

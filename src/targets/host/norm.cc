@@ -16,6 +16,12 @@ void RunNorm(const NormStep& step, const Kernels& kernels, const ThreadPool& thr
       return Floats(kernels, step.type, Advance(from, step.type, first), step.k, purpose);
     };
     void* y = Advance(step.y, step.type, first);
+    float* gate = nullptr;
+    if (step.gate != nullptr) {
+      gate = Scratch<float>(Purpose::kGate, step.k);
+      const auto apply = step.gate_function == Function::kSilu ? kernels.silu : kernels.sigmoid;
+      apply(load(step.gate, Purpose::kSkip), step.k, gate);
+    }
     const float* a = load(step.a, Purpose::kRow);
     float* x = is_float ? static_cast<float*>(y) : Scratch<float>(Purpose::kTile, step.k);
     if (step.skip != nullptr) {
@@ -27,6 +33,7 @@ void RunNorm(const NormStep& step, const Kernels& kernels, const ThreadPool& thr
       FromFloat(kernels, step.type, x, step.k, Advance(step.sum, step.type, first));
     }
     kernels.rms_norm(weight, step.k, step.epsilon, x);
+    if (gate != nullptr) kernels.multiply(x, gate, step.k, x);
     if (!is_float) FromFloat(kernels, step.type, x, step.k, y);
   });
 }

@@ -7,6 +7,7 @@
 #include "targets/host/lookup_tables.h"
 #include "targets/host/projection_rows.h"
 #include "targets/host/scratch.h"
+#include "targets/host/streamed_rows.h"
 #include "targets/host/work.h"
 
 namespace ort_aie::host {
@@ -21,25 +22,8 @@ using q4nx::kGroup;
 using q4nx::PaddedCols;
 using q4nx::RowBlocks;
 
-// A task of one row's projection reads about this much, so that a thread neither loses time to the
-// cost of handing out tasks (about 1 µs) nor is left without work at the end.
-constexpr int64_t kTaskBytes = 128 * 1024;
 // Chunks of rows that stay in L2 are whole tiles of the kernels that want them there.
 constexpr int64_t kRowUnit = 32;
-
-// A row of x as float, padded with zeros to whole blocks: in `buffer`, or in place if it needs no
-// change.
-const float* LoadPadded(const MatMulStep& step, const Kernels& kernels, const float* norm_weight,
-                        int64_t row, float* buffer) {
-  const int64_t padded = PaddedCols(step.k);
-  const bool as_it_is = norm_weight == nullptr && step.skip == nullptr;
-  if (step.type == DataType::kFloat32 && as_it_is && padded == step.k) {
-    return static_cast<const float*>(step.a) + row * step.k;
-  }
-  LoadRow(step, kernels, norm_weight, row, buffer);
-  std::fill(buffer + step.k, buffer + padded, 0.0f);
-  return buffer;
-}
 
 // All rows at once: multiply(blocks, y, ldy) computes 32 out-features of each row from a row of
 // blocks, on any thread.
@@ -47,30 +31,10 @@ template <typename Multiply>
 void Stream(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads,
             const Multiply& multiply) {
   const int64_t row_blocks = RowBlocks(step.n);
-  const int64_t row_bytes = ColBlocks(step.k) * BlockBytes(step.form);
-  const int64_t streams = IsGated(step) ? 2 : 1;
-  // Equal tasks, so that no thread waits for another at the end.
-  const int64_t tasks =
-      CeilDiv(row_blocks, std::max<int64_t>(1, kTaskBytes / (row_bytes * streams)));
-  const int64_t per_task = CeilDiv(row_blocks, tasks);
-  const int64_t ldy = per_task * kBlockRows;
+  const int64_t per_task = BandOf(row_blocks, RowBytes(step) * (IsGated(step) ? 2 : 1));
   threads.ParallelFor(CeilDiv(row_blocks, per_task), [&](int64_t task) {
-    const int64_t first = task * per_task, count = std::min(row_blocks - first, per_task);
-    // One run of blocks after the other: the kernels prefetch within a run.
-    const auto multiply_run = [&](const uint8_t* weights, float* y) {
-      for (int64_t i = 0; i < count; ++i) {
-        multiply(weights + (first + i) * row_bytes, y + i * kBlockRows, ldy);
-      }
-    };
-    float* y = Scratch<float>(Purpose::kTile, 2 * step.rows * ldy);
-    float* up = y + step.rows * ldy;
-    multiply_run(step.weights, y);
-    if (IsGated(step)) multiply_run(step.up_weights, up);
-    const int64_t n0 = first * kBlockRows;
-    for (int64_t row = 0; row < step.rows; ++row) {
-      StoreResults(step, kernels, row, n0, std::min(count * kBlockRows, step.n - n0), y + row * ldy,
-                   up + row * ldy);
-    }
+    const int64_t first = task * per_task;
+    StreamBand(step, kernels, first, std::min(row_blocks - first, per_task), multiply);
   });
 }
 
@@ -86,58 +50,11 @@ void PrepareRows(const MatMulStep& step, const Kernels& kernels, const ThreadPoo
   });
 }
 
-// n values, a multiple of 256, as floats that are bfloat16 values.
-void RoundToBf16(const Kernels& kernels, const float* x, int64_t n, float* y) {
-  uint16_t block[kBlockCols];
-  for (int64_t i = 0; i < n; i += kBlockCols) {
-    kernels.float_to_bfloat16(x + i, kBlockCols, block);
-    kernels.bfloat16_to_float(block, kBlockCols, y + i);
-  }
-}
-
-void FusedDqpInt8(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
-  const int64_t k_blocks = ColBlocks(step.k), padded = PaddedCols(step.k);
-  const int64_t groups = padded / kGroup;
-  float* scales = Scratch<float>(Purpose::kActivationScales, step.rows * groups);
-  int32_t* q_sums = Scratch<int32_t>(Purpose::kCodeSums, step.rows * groups);
-  int8_t* q = Scratch<int8_t>(Purpose::kActivationCodes, step.rows * padded);
-  PrepareRows(step, kernels, threads, [&](int64_t row, const float* x) {
-    kernels.quantize_int8(x, groups, 0, reinterpret_cast<uint8_t*>(q + row * padded),
-                          scales + row * groups, q_sums + row * groups);
-  });
-  const RowsInt8& rows = kernels.rows_int8;
+void FusedDqp(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
+  const StreamedRows rows(step, step.rows, kernels);
+  PrepareRows(step, kernels, threads, [&](int64_t row, const float* x) { rows.Take(row, x); });
   Stream(step, kernels, threads, [&](const uint8_t* blocks, float* y, int64_t ldy) {
-    if (step.rows > 1 && rows.multiply != nullptr) {
-      rows.multiply(blocks, k_blocks, q, scales, q_sums, step.rows, step.symmetric, y, ldy);
-      return;
-    }
-    for (int64_t row = 0; row < step.rows; ++row) {
-      kernels.fused_dqp_int8(blocks, k_blocks, q + row * padded, scales + row * groups,
-                             q_sums + row * groups, step.symmetric, y + row * ldy);
-    }
-  });
-}
-
-void FusedDqpBf16(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
-  const int64_t k_blocks = ColBlocks(step.k), padded = PaddedCols(step.k);
-  const int64_t groups = padded / kGroup;
-  float* rounded = Scratch<float>(Purpose::kActivations, step.rows * padded);
-  float* sums = Scratch<float>(Purpose::kActivationSums, step.rows * groups);
-  PrepareRows(step, kernels, threads, [&](int64_t row, const float* x) {
-    float* to = rounded + row * padded;
-    RoundToBf16(kernels, x, padded, to);
-    kernels.group_sums(to, groups, sums + row * groups);
-  });
-  const RowsBf16& rows = kernels.rows_bf16;
-  Stream(step, kernels, threads, [&](const uint8_t* blocks, float* y, int64_t ldy) {
-    if (step.rows > 1 && rows.multiply != nullptr) {
-      rows.multiply(blocks, k_blocks, rounded, sums, step.rows, step.symmetric, y, ldy);
-      return;
-    }
-    for (int64_t row = 0; row < step.rows; ++row) {
-      kernels.fused_dqp_bf16(blocks, k_blocks, rounded + row * padded, sums + row * groups,
-                             step.symmetric, y + row * ldy);
-    }
+    rows.Multiply(blocks, 0, step.rows, y, ldy);
   });
 }
 
@@ -150,32 +67,6 @@ void LookupRow(const MatMulStep& step, const Kernels& kernels, const ThreadPool&
   const LookupMatvec& matvec = bf16 ? kernels.lookup->bf16 : kernels.lookup->int8;
   Stream(step, kernels, threads, [&](const uint8_t* blocks, float* y, int64_t /*ldy*/) {
     matvec.multiply(blocks, k_blocks, tables.tables, tables.steps, tables.sums, step.symmetric, y);
-  });
-}
-
-// A few rows: their tables are made only for this step.
-void LookupRows(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
-  const int64_t k_blocks = ColBlocks(step.k), padded = PaddedCols(step.k);
-  const int64_t groups = padded / kGroup, table_bytes = padded / q4nx::kQuad * kMaxTableBytes;
-  const bool bf16 = step.numerics == Numerics::kBf16;
-  const LookupMatvec& matvec = bf16 ? kernels.lookup->bf16 : kernels.lookup->int8;
-  auto* tables = Scratch<uint8_t>(Purpose::kActivations, step.rows * table_bytes);
-  float* steps = Scratch<float>(Purpose::kActivationScales, step.rows * groups);
-  float* sums = Scratch<float>(Purpose::kActivationSums, step.rows * groups);
-  PrepareRows(step, kernels, threads, [&](int64_t row, const float* x) {
-    if (bf16) {
-      float* rounded = Scratch<float>(Purpose::kSkip, padded);
-      RoundToBf16(kernels, x, padded, rounded);
-      x = rounded;
-    }
-    matvec.make_tables(x, groups, tables + row * table_bytes, steps + row * groups,
-                       sums + row * groups);
-  });
-  Stream(step, kernels, threads, [&](const uint8_t* blocks, float* y, int64_t ldy) {
-    for (int64_t row = 0; row < step.rows; ++row) {
-      matvec.multiply(blocks, k_blocks, tables + row * table_bytes, steps + row * groups,
-                      sums + row * groups, step.symmetric, y + row * ldy);
-    }
   });
 }
 
@@ -221,6 +112,8 @@ class Bf16Gemm {
     switch (form) {
       case WeightForm::kQ2NX:
         return kernels.lookup->dequantize_block;
+      case WeightForm::kQ8NX:
+        return kernels.bytes.dequantize_block;
       case WeightForm::kBf16:
         return kernels.interleave_block;
       default:
@@ -241,8 +134,7 @@ class Int8Gemm {
         padded_(PaddedCols(step.k)),
         groups_(padded_ / kGroup),
         block_bytes_(BlockBytes(step.form)),
-        unpack_block_(step.form == WeightForm::kQ2NX ? kernels.lookup->unpack_block
-                                                     : kernels.unpack_block),
+        unpack_block_(UnpackerOf(step.form, kernels)),
         symmetric_(step.symmetric),
         a_(Scratch<uint8_t>(Purpose::kActivations, rows * padded_)),
         a_scales_(Scratch<float>(Purpose::kActivationScales, rows * groups_)),
@@ -281,10 +173,18 @@ class Int8Gemm {
                        y, ldy);
   }
 
+  using Unpacker = decltype(Kernels::unpack_block);
+  // Null if the kernels do not have it.
+  static Unpacker UnpackerOf(WeightForm form, const Kernels& kernels) {
+    return form == WeightForm::kQ2NX   ? kernels.lookup->unpack_block
+           : form == WeightForm::kQ8NX ? kernels.bytes.unpack_block
+                                       : kernels.unpack_block;
+  }
+
  private:
   const Kernels& kernels_;
   const int64_t padded_, groups_, block_bytes_;
-  decltype(Kernels::unpack_block) unpack_block_;
+  Unpacker unpack_block_;
   const bool symmetric_;
   uint8_t* a_;
   float* a_scales_;
@@ -328,7 +228,7 @@ void GemmRows(const MatMulStep& step, const Rows& rows, const float* norm_weight
       const int64_t ldy = in_place ? step.n : kBlockRows;
       gemm.Multiply(first, count, panel, y, ldy);
       if (IsGated(step)) gemm.Multiply(first, count, up_panel, up, kBlockRows);
-      if (in_place && !IsGated(step) && step.bias == nullptr) continue;
+      if (in_place && StoresAsIs(step)) continue;
       for (int64_t r = 0; r < count; ++r) {
         StoreResults(step, kernels, row + r, n0, std::min(kBlockRows, step.n - n0), y + r * ldy,
                      up + r * kBlockRows);
@@ -369,23 +269,26 @@ int64_t MostStreamedRows(const Kernels& kernels, WeightForm form, Numerics numer
       return int8 ? kernels.rows_int8.most_rows : kernels.rows_bf16.most_rows;
     case WeightForm::kQ2NX:
       return (int8 ? kernels.lookup->int8 : kernels.lookup->bf16).most_rows;
+    case WeightForm::kQ8NX:
+      return int8 ? kernels.bytes.rows_int8.most_rows : kernels.bytes.rows_bf16.most_rows;
     default:
       return 0;
   }
 }
 
 void RunGemm(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
-  const bool int8 = step.numerics == Numerics::kInt8 && !kernels.prompts_in_bf16;
+  const bool int8 = step.numerics == Numerics::kInt8 && !kernels.prompts_in_bf16 &&
+                    Int8Gemm::UnpackerOf(step.form, kernels) != nullptr;
   (int8 ? Gemm<Int8Gemm> : Gemm<Bf16Gemm>)(step, kernels, threads);
 }
 
 void RunMatMul(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
   if (step.rows > MostStreamedRows(kernels, step.form, step.numerics)) {
     RunGemm(step, kernels, threads);
-  } else if (step.form == WeightForm::kQ4NX) {
-    (step.numerics == Numerics::kInt8 ? FusedDqpInt8 : FusedDqpBf16)(step, kernels, threads);
+  } else if (step.form == WeightForm::kQ2NX && step.rows == 1) {
+    LookupRow(step, kernels, threads);
   } else {
-    (step.rows == 1 ? LookupRow : LookupRows)(step, kernels, threads);
+    FusedDqp(step, kernels, threads);
   }
 }
 

@@ -9,6 +9,10 @@
 namespace ort_aie::host {
 
 constexpr bool IsGated(const MatMulStep& step) { return step.up_weights != nullptr; }
+// Whether nothing follows the product.
+constexpr bool StoresAsIs(const MatMulStep& step) {
+  return !IsGated(step) && step.bias == nullptr && step.activation == Activation::kNone;
+}
 
 // The weight of the norm as float, valid until this thread asks for kNormWeight again; null without
 // a norm.

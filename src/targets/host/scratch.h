@@ -20,6 +20,12 @@ enum class Purpose {
   kActivationSums,
   kActivationCodes,
   kNormWeight,
+  kRouting,  // of a step of experts
+  kRouterLogits,
+  kRouterWeights,
+  kExpertRows,    // rows in the order of experts
+  kExpertHidden,  // what their first products give
+  kExpertResults,
   kOperand,  // shared by all rows or all elements
   kCodeSums,
   kLookupRow,  // with its steps and sums
@@ -32,11 +38,13 @@ enum class Purpose {
   kUpPanel,
   kUpPanelScales,
   kTile,
+  kBias,
   kKeys,
   kValues,
   kScores,
   kRow,
   kSkip,
+  kGate,
   kPurposeCount
 };
 

@@ -73,9 +73,10 @@ bool RestOnHost(const Batch& batch, const AttentionStep& step) {
 }
 
 // Whether the sequences `rope` and `append` can do the work before attention. They cannot quantise,
-// so the host makes the codes of a cache of integers.
+// so the host makes the codes of a cache of integers. They rotate by one position, after the norm.
 bool CanPrepare(const AttentionStep& step, const char* design) {
-  return design == kDecode && !step.key_scales &&
+  return design == kDecode && !step.key_scales && !step.mixed_positions &&
+         (!step.norm_after_rotary || step.q_norm == nullptr) &&
          (step.cos == nullptr || step.rotary_dim % kRotaryMultiple == 0);
 }
 
@@ -150,12 +151,18 @@ class Preparation {
       const int64_t width = step_.heads * padded_;
       const Rows x =
           std::exchange(rows.query, {batch_.Scratch(step_.batch * width), width, padded_});
-      Rotate(x, step_.heads, step_.q_norm, rows.query);
+      Rotate(x, step_.heads, rotated, step_.q_norm, rows.query);
     }
     if (rotated || step_.k_norm != nullptr) {
       const int64_t width = step_.kv_heads * padded_;
       const Rows x = std::exchange(rows.key, {batch_.Result(step_.batch * width), width, padded_});
-      Rotate(x, step_.kv_heads, step_.k_norm, rows.key);
+      Rotate(x, step_.kv_heads, rotated, step_.k_norm, rows.key);
+    }
+    if (step_.v_norm != nullptr) {
+      const int64_t width = step_.kv_heads * padded_;
+      const Rows x =
+          std::exchange(rows.value, {batch_.Result(step_.batch * width), width, padded_});
+      Rotate(x, step_.kv_heads, false, step_.v_norm, rows.value);
     }
     for (int64_t b = 0; b < step_.batch; ++b) {
       Append(rows.key, b, copy_.KeyOffset(b));
@@ -163,7 +170,7 @@ class Preparation {
     }
     // If nothing changes them, the host reads the projected rows themselves.
     if (!rotated && step_.k_norm == nullptr) rows.key = projected.key;
-    rows.value = projected.value;
+    if (step_.v_norm == nullptr) rows.value = projected.value;
     for (const Rows& kept : {rows.key, rows.value}) batch_.Keep(kept.first);
     return rows;
   }
@@ -204,7 +211,7 @@ class Preparation {
             {"eps_bits", FloatBits(step_.norm_epsilon * used_)}};
   }
 
-  void Rotate(const Rows& x, int64_t heads, const void* norm, const Rows& y) {
+  void Rotate(const Rows& x, int64_t heads, bool rotated, const void* norm, const Rows& y) {
     npu::BufferView weight = x.first;  // has no bytes
     if (norm != nullptr) {
       weight = batch_.Input(padded_, [&](uint16_t* to) {
@@ -220,7 +227,7 @@ class Preparation {
     for (int64_t b = 0; b < step_.batch; ++b) {
       for (const Heads& portion : Portions(heads, padded_, false)) {
         npu::Invocation rope{"rope",
-                             Parameters(step_.cos != nullptr, norm),
+                             Parameters(rotated, norm),
                              {{"x", x.Head(b, portion.first)},
                               {"weight", weight},
                               {"table", tables_[static_cast<size_t>(b)]},

@@ -12,6 +12,7 @@
 #include "targets/npu/attention.h"
 #include "targets/npu/batch.h"
 #include "targets/npu/engine.h"
+#include "targets/npu/experts.h"
 #include "targets/npu/fused_decode/fused_decoder.h"
 #include "targets/npu/plan_memory.h"
 #include "targets/npu/projection.h"
@@ -27,7 +28,18 @@ ProjectionFacts FactsOf(const MatMulStep& step) {
       .form = step.form, .rows = step.rows, .n = step.n, .k = step.k, .numerics = step.numerics};
 }
 
-VectorFacts FactsOf(const NormStep& step) { return {.rows = step.rows, .k = step.k}; }
+ExpertsFacts FactsOf(const MoEStep& step) {
+  return {.form = step.form,
+          .down_form = step.down_form,
+          .rows = step.rows,
+          .hidden = step.hidden,
+          .inter = step.inter,
+          .numerics = step.numerics};
+}
+
+VectorFacts FactsOf(const NormStep& step) {
+  return {.rows = step.rows, .k = step.k, .gated = step.gate != nullptr};
+}
 VectorFacts FactsOf(const ElementwiseStep& step) {
   return {.rows = step.rows, .k = step.k, .function = step.function};
 }
@@ -87,6 +99,12 @@ class Executor final : public XrtTarget {
 
   void Execute(const Plan& plan, const ThreadPool& threads) const override {
     if (in_use_ && fused_.Execute(plan, threads)) return;
+    RunAll(plan, threads);
+    engine_.ReportNotices();
+  }
+
+ private:
+  void RunAll(const Plan& plan, const ThreadPool& threads) const {
     const auto tokens = [this](const AttentionStep& step) {
       return WhyNot(step) == Reason::kNone ? TokensAtATime(engine_, step) : 0;
     };
@@ -99,10 +117,8 @@ class Executor final : public XrtTarget {
                      : OnHost(plan, next, Reason::kGivenUp, progress, threads);
     }
     if (in_use_) progress.caches.PutBack();
-    engine_.ReportNotices();
   }
 
- private:
   // NPU1 has too few columns for it.
   bool CanHaveDecode() const {
     return std::ranges::any_of(kDesigns, [this](const char* design) {
@@ -170,6 +186,9 @@ class Executor final : public XrtTarget {
     if (reason != Reason::kNone) return OnHost(plan, first, reason, progress, threads);
     if (IsVector(plan.steps[first]))
       return OnHost(plan, first, Reason::kHostHasRow, progress, threads);
+    if (const auto* experts = std::get_if<MoEStep>(&plan.steps[first])) {
+      return Experts(plan, *experts, first, progress, threads);
+    }
     progress.caches.Refresh();
     size_t next = first;
     const char* const design = DesignOf(plan, plan.steps[first]);
@@ -204,6 +223,18 @@ class Executor final : public XrtTarget {
       return OnHost(plan, first, Reason::kRefused, progress, threads);
     }
     return next;
+  }
+
+  // The host chooses the experts, whose projections are a plan.
+  size_t Experts(const Plan& plan, const MoEStep& step, size_t first, Progress& progress,
+                 const ThreadPool& threads) const {
+    const StepSpan traced("step", plan, first);
+    progress.prompt.Forget();  // the projections need its memory
+    progress.rows.reset();
+    Divide(Reason::kHostChooses, progress);
+    RunExperts(engine_, step, threads,
+               [&](const Plan& projections) { RunAll(projections, threads); });
+    return first + 1;
   }
 
   // The memory that the plan keeps on the device, with all of its weights; null for an op by
@@ -282,7 +313,8 @@ class Executor final : public XrtTarget {
   // Why a step for the device is not in the same batch as those before it. Steps that the host does
   // after the batch have a reason already, and so has a vector step, because the host then does it.
   Reason WhyDivided(const Step& step, bool other, const char* design, bool host_steps) const {
-    if (IsVector(step)) return Reason::kNone;
+    // Experts say themselves that they divide the plan.
+    if (IsVector(step) || std::holds_alternative<MoEStep>(step)) return Reason::kNone;
     const auto* attention = std::get_if<AttentionStep>(&step);
     if (attention != nullptr &&
         (design == nullptr || (!other && HostPrepares(*attention, design)))) {
@@ -372,6 +404,9 @@ class Executor final : public XrtTarget {
       return WhyNotVector(FactsOf(*elementwise), has);
     }
     if (std::holds_alternative<CastStep>(step)) return Reason::kNone;
+    if (const auto* experts = std::get_if<MoEStep>(&step)) {
+      return WhyNotExperts(FactsOf(*experts), has);
+    }
     return WhyNotGather();
   }
 
@@ -382,6 +417,7 @@ class Executor final : public XrtTarget {
       return IsLarge(engine_, plan.temporaries, *projection) ? nullptr : kGemm;
     }
     if (IsVector(step)) return RowsOf(step) > 1 ? kGemm : kDecode;
+    if (std::holds_alternative<MoEStep>(step)) return nullptr;
     const auto* attention = std::get_if<AttentionStep>(&step);
     const bool token = attention != nullptr && attention->sequence == 1;
     return token ? AttentionDesign(engine_.overlays()) : nullptr;

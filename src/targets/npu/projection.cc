@@ -23,9 +23,15 @@ using host::IsGated;
 
 }  // namespace
 
+bool FinishesThere(const MatMulStep& step) {
+  if (!IsGated(step)) return step.activation == Activation::kNone;
+  if (step.bias != nullptr || step.up_bias != nullptr) return false;
+  return step.activation == Activation::kSilu || step.activation == Activation::kGeluTanh;
+}
+
 void StoreProducts(const host::Kernels& kernels, const MatMulStep& step, int64_t row, int64_t n0,
                    int64_t count, const uint16_t* product, const uint16_t* up) {
-  if (!IsGated(step) && step.bias == nullptr) {
+  if (!IsGated(step) && step.bias == nullptr && FinishesThere(step)) {
     return FromBfloat16(kernels, product, count, step.type,
                         host::Advance(step.y, step.type, row * step.n + n0));
   }
@@ -43,13 +49,17 @@ bool AppendProjection(Engine& engine, const PlanMemory* memory, Batch& batch, co
                  {step.a, step.skip, step.norm_weight, step.sum, step.rows, step.k, step.type,
                   step.norm_epsilon});
   const size_t bias_bytes = static_cast<size_t>(step.n) * SizeOf(step.type);
-  if (!input.Ready() || !batch.OnHost(step.bias, bias_bytes)) return false;
+  if (!input.Ready() || !batch.OnHost(step.bias, bias_bytes) ||
+      !batch.OnHost(step.up_bias, bias_bytes)) {
+    return false;
+  }
   const PinnedWeights pinned = WeightsOf(engine, memory, step);
   const int64_t k = q4nx::PaddedCols(step.k), n = DeviceRows(step.n);
   const npu::BufferView x = input.Make();
 
-  // The host adds a bias that is too large for the cores.
-  const bool bias_there = step.bias != nullptr && step.n <= kMatvecMaxBias;
+  // The host adds a bias that is too large for the cores, or that something follows.
+  const bool finishes = FinishesThere(step);
+  const bool bias_there = step.bias != nullptr && !gated && finishes && step.n <= kMatvecMaxBias;
   const auto matvec = [&](const DeviceMemory& weights, npu::BufferView y) {
     std::optional<npu::BufferView> added;
     if (bias_there) {
@@ -78,7 +88,7 @@ bool AppendProjection(Engine& engine, const PlanMemory* memory, Batch& batch, co
       added = to;
     }
   };
-  if (gated && vectors) {
+  if (gated && finishes && vectors) {
     // Rows without weights are zeros, and `glu` makes zeros of them.
     const int64_t width = std::max(n, kGluLeast);
     const npu::BufferView both =
@@ -92,7 +102,7 @@ bool AppendProjection(Engine& engine, const PlanMemory* memory, Batch& batch, co
          {{"gate_up", both}, {"y", batch.Output(step.y, step.n, step.type, width)}}});
     return true;
   }
-  if (!gated && (step.bias == nullptr || bias_there)) {
+  if (!gated && finishes && (step.bias == nullptr || bias_there)) {
     matvec(pinned.weights, batch.Output(step.y, step.n, step.type, n));
     return true;
   }

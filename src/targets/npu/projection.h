@@ -11,6 +11,10 @@ namespace ort_aie::npu_target {
 bool AppendProjection(Engine& engine, const PlanMemory* memory, Batch& batch, const char* design,
                       const MatMulStep& step);
 
+// Whether the device does all that follows the products of a step without a bias: nothing, or the
+// gate of an MLP.
+bool FinishesThere(const MatMulStep& step);
+
 // For several rows: dequantisation, if the form of the weights needs it, and GEMM, whose B is in
 // the order of bf16 blocks.
 

@@ -44,7 +44,7 @@ Division Divide(const Engine& engine, const MatMulStep& step) {
 
 // Whether y on the device has the host's layout, so that the next step can read it there.
 bool StaysThere(const Engine& engine, const MatMulStep& step) {
-  if (step.n != DeviceRows(step.n) || step.bias != nullptr) return false;
+  if (step.n != DeviceRows(step.n) || step.bias != nullptr || !FinishesThere(step)) return false;
   return !IsGated(step) || (step.n >= kGluLeast && HasRowOperators(engine, kGluLeast));
 }
 
@@ -136,7 +136,10 @@ bool AppendPromptProjection(Engine& engine, const PlanMemory* memory, PromptWeig
   const auto& step = std::get<MatMulStep>(steps.front());
   RowInput input = InputOf(engine, batch, step);
   const size_t bias_bytes = static_cast<size_t>(step.n) * SizeOf(step.type);
-  if (!input.Ready() || !batch.OnHost(step.bias, bias_bytes)) return false;
+  if (!input.Ready() || !batch.OnHost(step.bias, bias_bytes) ||
+      !batch.OnHost(step.up_bias, bias_bytes)) {
+    return false;
+  }
   PromptWeights::Place weights;
   if (step.form != WeightForm::kBf16) {
     weights = prompt.Get(memory, batch, steps);

@@ -9,6 +9,8 @@ std::string Words(Reason reason) {
   switch (reason) {
     case Reason::kInt8:
       return "int8 numerics";
+    case Reason::kEightBits:
+      return "no kernel for weights of 8 bits";
     case Reason::kTokenInFeatures:
       return Concat("a token's projection from more than ", kMatvecMaxK, " to more than ",
                     kMatvecMaxBias, " features");
@@ -40,10 +42,14 @@ std::string Words(Reason reason) {
       return Concat("a vector operator on more than ", kVectorMaxK, " elements");
     case Reason::kFunction:
       return "an activation that the overlay does not have";
+    case Reason::kGatedNorm:
+      return "a norm with a gate";
     case Reason::kHostHasRow:
       return "a vector operator on what the host has";
     case Reason::kHostPrepares:
       return "queries, keys and values that the host prepares";
+    case Reason::kHostChooses:
+      return "experts that the host chooses";
     case Reason::kHostHasInput:
       return "an input that goes to the device from the host";
     case Reason::kOtherOverlay:
@@ -90,6 +96,7 @@ std::string WithoutDecode(const HasOverlay& has) {
 Reason WhyNotProjection(const ProjectionFacts& projection, const HasOverlay& has) {
   const bool token = projection.rows == 1, quantised = projection.form != WeightForm::kBf16;
   if (projection.numerics == Numerics::kInt8) return Reason::kInt8;
+  if (projection.form == WeightForm::kQ8NX) return Reason::kEightBits;
   // The array takes at least the time of 64 rows; the host takes the time to read the weights.
   if (token && !quantised) return Reason::kOneRow;
   if (q4nx::PaddedCols(projection.k) > kGemmMaxK) return Reason::kInFeatures;
@@ -124,10 +131,26 @@ Reason WhyNotAttention(const AttentionFacts& attention, const HasOverlay& has) {
 
 Reason WhyNotGather() { return Reason::kEmbedding; }
 
+Reason WhyNotExperts(const ExpertsFacts& experts, const HasOverlay& has) {
+  const auto why_not = [&](WeightForm form, int64_t rows, int64_t n, int64_t k) {
+    return WhyNotProjection(
+        {.form = form, .rows = rows, .n = n, .k = k, .numerics = experts.numerics}, has);
+  };
+  const auto of_rows = [&](int64_t rows) {
+    const Reason in = why_not(experts.form, rows, experts.inter, experts.hidden);
+    if (in != Reason::kNone) return in;
+    return why_not(experts.down_form, rows, experts.hidden, experts.inter);
+  };
+  const Reason reason = of_rows(experts.rows);
+  // Of several rows, an expert may have one.
+  return reason == Reason::kNone && experts.rows > 1 ? of_rows(1) : reason;
+}
+
 Reason WhyNotVector(const VectorFacts& vector, const HasOverlay& has) {
   if (vector.function == Function::kSigmoid || vector.function == Function::kGelu) {
     return Reason::kFunction;
   }
+  if (vector.gated) return Reason::kGatedNorm;
   if (vector.k > kVectorMaxK) return Reason::kWideRow;
   if (vector.rows == kAnyRows) return Reason::kNone;
   if (vector.rows != 1) {

@@ -16,6 +16,7 @@ namespace ort_aie::npu_target {
 enum class Reason {
   kNone,  // the NPU does it
   kInt8,
+  kEightBits,
   kTokenInFeatures,
   kInFeatures,
   kOneRow,
@@ -31,8 +32,10 @@ enum class Reason {
   kSeveralRows,
   kWideRow,
   kFunction,
+  kGatedNorm,
   kHostHasRow,
   kHostPrepares,
+  kHostChooses,
   kHostHasInput,
   kOtherOverlay,
   kNoRoom,
@@ -78,11 +81,20 @@ Reason WhyNotAttention(const AttentionFacts& attention, const HasOverlay& has);
 // Rows of an embedding.
 Reason WhyNotGather();
 
+// A layer of experts, which the NPU does as their projections.
+struct ExpertsFacts {
+  WeightForm form = WeightForm::kQ4NX, down_form = WeightForm::kQ4NX;
+  int64_t rows = kAnyRows, hidden = 0, inter = 0;
+  Numerics numerics = Numerics::kBf16;
+};
+Reason WhyNotExperts(const ExpertsFacts& experts, const HasOverlay& has);
+
 // Norms, sums, products, activations and casts by themselves. The host also does those whose input
 // it has, which only plans can tell.
 struct VectorFacts {
   int64_t rows = kAnyRows, k = 0;
   std::optional<Function> function = std::nullopt;  // of an ElementwiseStep
+  bool gated = false;                               // of a NormStep
 };
 Reason WhyNotVector(const VectorFacts& vector, const HasOverlay& has);
 

@@ -16,10 +16,6 @@ int64_t BytesOf(const Matrix& matrix) {
 int64_t DeviceBytes(const Matrix& matrix) {
   return q4nx::BytesOfBlocks(DeviceRows(matrix.n), matrix.k, DeviceForm(matrix.form));
 }
-bool IsCopied(const Matrix& matrix) {
-  return DeviceForm(matrix.form) != matrix.form || DeviceBytes(matrix) != BytesOf(matrix);
-}
-
 void Copy(const Matrix& matrix, uint8_t* to) {
   std::memset(to, 0, static_cast<size_t>(DeviceBytes(matrix)));
   if (DeviceForm(matrix.form) == matrix.form) {
@@ -37,11 +33,15 @@ WeightForm DeviceForm(WeightForm form) {
   return form == WeightForm::kQ2NX ? WeightForm::kQ4NX : form;
 }
 
+bool IsReadInPlace(const Matrix& matrix) {
+  return DeviceForm(matrix.form) == matrix.form && DeviceBytes(matrix) == BytesOf(matrix);
+}
+
 std::vector<DeviceMemory> PinWeights(Engine& engine, std::span<const Matrix> matrices) {
   std::vector<DeviceMemory> memory(matrices.size());
   std::vector<size_t> in_place, copied;
   for (size_t i = 0; i < matrices.size(); ++i) {
-    (IsCopied(matrices[i]) ? copied : in_place).push_back(i);
+    (IsReadInPlace(matrices[i]) ? in_place : copied).push_back(i);
   }
   if (!in_place.empty()) {
     std::vector<HostMemory> ranges;

@@ -21,6 +21,9 @@ struct Matrix {
   WeightForm form;
 };
 
+// Whether the device reads a matrix where the host has it.
+bool IsReadInPlace(const Matrix& matrix);
+
 // Puts weights on the device, in few buffers. They are pinned in place if the device can read them
 // as they are; else they are copied, as DeviceRows out-features in DeviceForm.
 std::vector<DeviceMemory> PinWeights(Engine& engine, std::span<const Matrix> matrices);

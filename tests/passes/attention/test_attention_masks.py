@@ -217,7 +217,7 @@ def test_a_window_that_no_run_shows_is_used_as_it_is(text: str) -> None:
 
 
 def test_norms_of_heads_and_a_mask() -> None:
-    node = attention_of(*masked(CAUSAL, normed=True))
+    node = attention_of(*masked(CAUSAL, normed="tokens"))
     assert facts(node)["shown"] == "attention_mask"
     assert [value.name for value in node.inputs[14:16] if value] == ["q.norm", "k.norm"]
 

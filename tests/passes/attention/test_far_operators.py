@@ -174,6 +174,26 @@ def test_a_mask_that_looks_for_a_token_is_kept(
     assert_same(model, expected, tmp_path / "compiled")
 
 
+def test_a_mask_of_token_types_is_kept(load: Callable[..., ir.Model]) -> None:
+    """Images' tokens see each other, as in Gemma 3: probes know nothing of token_type_ids."""
+    model = load("llama")
+    ids = next(value for value in model.graph.inputs if value.name == "input_ids")
+    types = ir.Value(name="token_type_ids", type=ids.type, shape=ids.shape)
+    model.graph.inputs.append(types)
+    image = ir.node("Equal", [types, constant(model, np.int64(1))])
+    wide = ir.node("Unsqueeze", [image.outputs[0], constant(model, np.array([1, 3]))])
+    floats = ir.node("Cast", [wide.outputs[0]], {"to": ir.DataType.FLOAT})
+    for i, node in enumerate((image, wide, floats)):
+        node.outputs[0].name = f"types.{i}"
+        model.graph.append(node)
+    mask = node_of(model, f"{LAYER}/Add_2").inputs[1]
+    assert mask is not None
+    insert(model, mask, "Mul", floats.outputs[0])
+    expected = "it reads the graph input 'token_type_ids', which attention does not take"
+    assert reason_of(model) == expected
+    assert len(attentions(model)) == 1  # the other layer's
+
+
 # ---- norms and Gelus -----------------------------------------------------------------------------
 
 NORM = """

@@ -321,7 +321,7 @@ def test_windows_of_opset_25(attributes: dict[str, int], past: int | None) -> No
 def layer(
     *,
     rotary: str = "",
-    normed: bool = False,
+    normed: str = "",
     appended: bool = False,
     repeated: bool = False,
     causal: int = 0,
@@ -330,18 +330,20 @@ def layer(
     """x, k, v (B, T, C) -> heads -> rotation -> Attention -> (B, T, C), as exporters write it."""
     nodes, heads = [], {}
     for name in ("q", "k", "v"):
-        tokens = f"{name}.tokens"
-        nodes.append(helper.make_node("Reshape", [name, f"{name}.shape"], [tokens]))
-        if normed and name != "v":
-            nodes.append(
-                helper.make_node(
-                    "RMSNormalization", [tokens, f"{name}.norm"], [f"{name}.normed"],
-                    name=f"/{name}.norm", epsilon=1e-4,
-                )
-            )  # fmt: skip
-            tokens = f"{name}.normed"
-        nodes.append(helper.make_node("Transpose", [tokens], [f"{name}.heads"], perm=[0, 2, 1, 3]))
-        heads[name] = f"{name}.heads"
+        last = f"{name}.tokens"
+        nodes.append(helper.make_node("Reshape", [name, f"{name}.shape"], [last]))
+        norm, swap = (
+            helper.make_node("RMSNormalization", ["", f"{name}.norm"], [f"{name}.normed"],
+                             name=f"/{name}.norm", epsilon=1e-4),
+            helper.make_node("Transpose", [""], [f"{name}.heads"], perm=[0, 2, 1, 3]),
+        )  # fmt: skip
+        normed_here = normed if name != "v" else ""
+        steps_of = {"": [swap], "tokens": [norm, swap], "heads": [swap, norm]}
+        for node in steps_of[normed_here]:
+            node.input[0] = last
+            last = node.output[0]
+            nodes.append(node)
+        heads[name] = last
         if rotary and name != "v":
             angles = {
                 "": ["cos", "sin", "ids"],
@@ -514,13 +516,23 @@ def test_rotations_become_part_of_it(rotary: str, interleaved: int, width: int) 
 
 
 @pytest.mark.parametrize("rotary", ["", "ai.onnx", "com.microsoft", "rows"])
-def test_norms_of_heads_become_part_of_it(rotary: str) -> None:
-    model, inputs = layer_model(rotary=rotary, normed=True)
+@pytest.mark.parametrize("place", ["tokens", "heads"])  # before or behind the Transpose
+def test_norms_of_heads_become_part_of_it(rotary: str, place: str) -> None:
+    model, inputs = layer_model(rotary=rotary, normed=place)
     changed, outcomes = check_layer(model, inputs)
     assert outcomes["/q.norm"] == outcomes["/k.norm"] == "aie.FlowAttention"
     assert "RMSNormalization" not in operators(changed)
     (node,) = (n for n in changed.graph if n.op_type == "FlowAttention")
     assert [v.name for v in node.inputs[14:16] if v] == ["q.norm", "k.norm"]
+
+
+def test_a_norm_of_heads_that_something_else_reads_is_left() -> None:
+    model, inputs = layer_model(normed="heads")
+    dims = ["batch", H, "tokens", D]
+    model.graph.output.append(helper.make_tensor_value_info("q.normed", 1, dims))
+    changed, outcomes = check_layer(model, inputs)
+    assert "/q.norm" not in outcomes or outcomes["/q.norm"] != "aie.FlowAttention"
+    assert operators(changed).count("FlowAttention") == 1
 
 
 @pytest.mark.parametrize("domain", ["", "com.microsoft"])
@@ -596,9 +608,9 @@ def test_rotations_before_other_nodes_stay() -> None:
         outcomes["/Q.rotary"]
         == outcomes["/K.rotary"]
         == (
-            "it rotates by its position_ids; a GroupQueryAttention that rotates by itself "
-            "(do_rotary=1) counts positions from seqlens_k, which may be others: the rotation "
-            "stays a node before it"
+            "the attention cannot do it: that needs queries and keys that are rotated alike and "
+            "read by it alone, tables of known width and one position for each token, "
+            "(batch, sequence)"
         )
     )
     assert outcomes["/V.rotary"] == "it feeds Neg, not an Attention"

@@ -23,7 +23,7 @@ from op_models import (
     run,
 )
 
-from ort_aie_ep.graph_passes import WeightForm, run_passes
+from ort_aie_ep.graph_passes import Quantising, WeightForm, run_passes
 
 K, N = 96, 64
 NORM, SKIP_NORM = "SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization"
@@ -131,7 +131,7 @@ def assert_same_results(graph: Graph, *outputs: str) -> ir.Model:
     """Rewrites the graph's model; its results must equal those of the separate nodes."""
     model = graph.model(*outputs)
     expected = results(model, graph.dtype)
-    run_passes(model, quantize=graph.form)
+    run_passes(model, quantize=graph.form and Quantising(graph.form))
     actual = results(model, graph.dtype)
     # int8 activations (1/127 of the largest of 32), bfloat16 scales, and the type's roundings; or
     # both operands in bfloat16 (2^-9 each), in two products that are multiplied, one scaled by a
@@ -180,7 +180,7 @@ def test_a_gated_mlp_becomes_one_node(
 def test_the_report_names_every_node_of_a_gated_mlp(form: WeightForm | None) -> None:
     graph = Graph(form=form)
     mlp(graph, "x", "silu")
-    report = run_passes(graph.model("y"), quantize=form)
+    report = run_passes(graph.model("y"), quantize=form and Quantising(form))
     becomes, projection = f"aie.{GATED[form]}", "MatMulNBits" if form is None else "MatMul"
     assert {o.node: (o.op_type, o.becomes) for o in report.outcomes.values()} == {
         "/gate": (projection, becomes),
@@ -292,7 +292,7 @@ def test_a_packed_mlp_split_in_given_halves_becomes_one_node() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"bias": True}, {"bits": 8}, {"axis": 1}, {"sizes": (1, 2 * N - 1)}]
+    "options", [{"bias": True}, {"bits": 1}, {"axis": 1}, {"sizes": (1, 2 * N - 1)}]
 )
 def test_a_packed_mlp_of_another_kind_stays_in_parts(options: dict[str, Any]) -> None:
     graph = Graph()
@@ -309,23 +309,23 @@ def test_a_packed_mlp_whose_halves_are_wanted_stays_in_parts() -> None:
     assert "Split" in operators(assert_same_results(graph, "y", "up"))
 
 
-# --- two bits -------------------------------------------------------------------------------------
+# --- other bits -----------------------------------------------------------------------------------
 
 
-@NEEDS_TWO_BITS
-def test_weights_of_two_bits_fuse_as_those_of_four_do() -> None:
+@pytest.mark.parametrize("bits", [pytest.param(2, marks=NEEDS_TWO_BITS), 8])
+def test_weights_of_other_bits_fuse_as_those_of_four_do(bits: int) -> None:
     apart, packed, biased = Graph(), Graph(), Graph()
-    gate, up = (apart.projection("x", name, bits=2) for name in ("gate", "up"))
+    gate, up = (apart.projection("x", name, bits=bits) for name in ("gate", "up"))
     sigmoid = apart.node("Sigmoid", [gate], "sigmoid")
     apart.node("Mul", [apart.node("Mul", [gate, sigmoid], "activated"), up], "y")
-    packed_mlp(packed, "silu", 2 * N, bits=2)
-    biased.node("Add", [biased.projection("x", "product", bits=2), biased.bias("b")], "y")
+    packed_mlp(packed, "silu", 2 * N, bits=bits)
+    biased.node("Add", [biased.projection("x", "product", bits=bits), biased.bias("b")], "y")
     for graph, op_type, n in (
         (apart, "Q4NXGatedMLP", N), (packed, "Q4NXGatedMLP", N), (biased, "Q4NXMatMul", N),
     ):  # fmt: skip
         (node,) = assert_same_results(graph, "y").graph
         assert node.op_type == op_type
-        assert (node.attributes["bits"].value, node.attributes["N"].value) == (2, n)
+        assert (node.attributes["bits"].value, node.attributes["N"].value) == (bits, n)
 
 
 def test_halves_that_part_inside_a_block_stay_in_parts() -> None:
@@ -334,9 +334,10 @@ def test_halves_that_part_inside_a_block_stay_in_parts() -> None:
     assert "Q4NXGatedMLP" not in operators(assert_same_results(graph, "y"))
 
 
-def test_gate_and_up_of_different_bits_stay_apart() -> None:
+@pytest.mark.parametrize("bits", [2, 8])
+def test_gate_and_up_of_different_bits_stay_apart(bits: int) -> None:
     graph = Graph()
-    gate, up = graph.projection("x", "gate", bits=2), graph.projection("x", "up")
+    gate, up = graph.projection("x", "gate", bits=bits), graph.projection("x", "up")
     sigmoid = graph.node("Sigmoid", [gate], "sigmoid")
     graph.node("Mul", [graph.node("Mul", [gate, sigmoid], "activated"), up], "y")
     model = graph.model("y")
@@ -604,7 +605,7 @@ def test_passes_are_idempotent(form: WeightForm | None) -> None:
     inputs = ["x", "r", graph.weight("w")]
     mlp(graph, graph.node(SKIP_NORM, inputs, "normed", "", "", "total"), "silu")
     model = graph.model("y", "total")
-    run_passes(model, quantize=form)
+    run_passes(model, quantize=form and Quantising(form))
     before = ir.to_proto(model).SerializeToString(deterministic=True)
-    assert list(run_passes(model, quantize=form).outcomes) == []
+    assert list(run_passes(model, quantize=form and Quantising(form)).outcomes) == []
     assert ir.to_proto(model).SerializeToString(deterministic=True) == before

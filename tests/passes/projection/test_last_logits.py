@@ -169,13 +169,13 @@ BEHIND: dict[str, list[tuple[str, list[str], dict[str, int]]]] = {
 
 
 def head_model(
-    folder: Path, *, bits: int = 4, behind: str = "nothing", masked: bool = True
+    folder: Path, *, block_size: int = 32, behind: str = "nothing", masked: bool = True
 ) -> Path:
-    """input_ids -> Gather -> MatMulNBits of 4 bits -> lm_head of `bits` -> elementwise -> logits,
-    saved as an .onnx file's folder."""
+    """input_ids -> Gather -> MatMulNBits -> lm_head in blocks of `block_size` -> elementwise ->
+    logits, saved as an .onnx file's folder."""
     width, vocab = 64, 96
     proj = projection_weights(width, width, prefix="proj")
-    head = projection_weights(vocab, width, bits=bits, prefix="lm_head", seed=1)
+    head = projection_weights(vocab, width, block_size=block_size, prefix="lm_head", seed=1)
     rng = np.random.default_rng(3)
     constants = {
         "table": rng.normal(size=(64, width)).astype(np.float32),
@@ -189,7 +189,9 @@ def head_model(
     nodes = [
         helper.make_node("Gather", ["table", "input_ids"], ["x"], name="/embed"),
         matmul_nbits("x", "y", proj, width, width),
-        matmul_nbits("y", names[0], head, vocab, width, bits=bits, name="/lm_head/MatMul"),
+        matmul_nbits(
+            "y", names[0], head, vocab, width, block_size=block_size, name="/lm_head/MatMul"
+        ),
         *(
             helper.make_node(
                 op,
@@ -215,17 +217,19 @@ def head_model(
 
 
 @pytest.mark.parametrize("behind", BEHIND)
-@pytest.mark.parametrize("bits", [4, 8])  # 8: stays MatMulNBits, on the CPU EP
-def test_the_row_is_chosen_before_the_projection(behind: str, bits: int, tmp_path: Path) -> None:
-    source = head_model(tmp_path / "source", bits=bits, behind=behind)
+@pytest.mark.parametrize("block_size", [32, 16])  # 16: stays MatMulNBits, on the CPU EP
+def test_the_row_is_chosen_before_the_projection(
+    behind: str, block_size: int, tmp_path: Path
+) -> None:
+    source = head_model(tmp_path / "source", block_size=block_size, behind=behind)
     ort_aie_ep.compile(source, tmp_path / "last", last_logits=True)
     model = ir.load(tmp_path / "last" / "model.onnx")
     expand_plans(model)
     graph = model.graph
     head = next(n for n in graph if n.name == "/lm_head/MatMul")
     chosen = head.inputs[0].producer()
-    assert chosen.op_type == ("SelectRows" if bits == 4 else "GatherND")
-    assert head.op_type == ("Q4NXMatMul" if bits == 4 else "MatMulNBits")
+    assert chosen.op_type == ("SelectRows" if block_size == 32 else "GatherND")
+    assert head.op_type == ("Q4NXMatMul" if block_size == 32 else "MatMulNBits")
     assert [str(d) for d in graph.outputs[0].shape] == ["batch", "1", "96"]
     tokens, mask = batch(3, 6, vocab=60), np.array(SHOWN_RIGHT)
     whole = Host(source / "model.onnx", library=False)(tokens, mask)

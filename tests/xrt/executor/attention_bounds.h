@@ -32,13 +32,15 @@ inline int64_t Dropped(const AttentionStep& step, int64_t b) {
 
 // Bounds for every element of the output of a step that the host has executed, whose present has
 // all keys that its queries see. `query_error` and `key_error` are the differences between the
-// device's and the host's queries and new keys, relative to the length of a pair.
+// device's and the host's queries and new keys, relative to the length of a pair. `value_error` is
+// that of values, relative to each.
 //
 // A score moves by the errors of q, k and float32's sum. If all scores of a row move by at most D,
 // each weight of the softmax moves by a factor between e^-2D and e^2D, and the output by that
 // factor of the sum of weight |v|. The device rounds the output, and the host may.
 inline std::vector<double> AttentionBounds(const AttentionStep& step, double query_error,
-                                           double key_error, const Arithmetic& arithmetic = {}) {
+                                           double key_error, const Arithmetic& arithmetic = {},
+                                           double value_error = 0) {
   const int64_t dim = step.dim;
   const auto row = [&](const void* cache, int64_t b, int64_t head, int64_t key) {
     std::vector<float> x(static_cast<size_t>(dim));
@@ -106,7 +108,8 @@ inline std::vector<double> AttentionBounds(const AttentionStep& step, double que
     const double weight = arithmetic.weight + arithmetic.score * size_of_score;
     for (size_t d = 0; d < q.size(); ++d) {
       // The host's exponentials, and its sums of at most 2^8 weights.
-      const double error = (std::exp(2 * moved) - 1 + 2 * weight + 0x1p-16) * size[d];
+      const double error =
+          (std::exp(2 * moved) * (1 + value_error) - 1 + 2 * weight + 0x1p-16) * size[d];
       bounds[static_cast<size_t>(i * dim) + d] = error + 2 * kUnit * (std::abs(output[d]) + error);
     }
   }

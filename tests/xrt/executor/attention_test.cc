@@ -18,7 +18,11 @@ void TokensOfAllKinds() {
                           {.softcap = 20},
                           {.causal = false},
                           {.batch = 3},
-                          {.rotary = true}}) {
+                          {.rotary = true},
+                          {.rotary = true, .qk_norm = true, .v_norm = true},
+                          {.rotary = true, .qk_norm = true, .norm_after_rotary = true},
+                          {.batch = 2, .rotary = true, .mixed_positions = true},
+                          {.rotary = true, .interleaved = true, .mixed_positions = true}}) {
     for (const Designs& designs : {kAll, Designs{"flow_kv", "flow_qkv"}}) {
       for (const int64_t capacity : {0, 100}) {
         Bench bench(designs);

@@ -168,7 +168,7 @@ Plan Decoder::Tokens(const std::vector<int64_t>& ids) {
     MatMulStep& mlp = project(layer.gate, x, Temporary(rows * kIntermediate));
     normalise(mlp, layer.mlp_norm, residual, mlp_sum);
     mlp.up_weights = layer.up.blocks.data();
-    if (model_.family.gelu) mlp.activation = Activation::kGeluTanh;
+    mlp.activation = model_.family.gelu ? Activation::kGeluTanh : Activation::kSilu;
     residual = mlp_sum;
     const void* gated = mlp.y;
     x = norm_behind(project(layer.down, gated, Temporary(rows * kHidden)).y, layer.mlp_norm_behind);

@@ -233,7 +233,10 @@ void ProductsThatOneBufferDoesNotHold() {
     step.type = DataType::kBfloat16;
     const std::vector<uint8_t> memory(1);  // never read
     step.weights = memory.data();
-    if (gated) step.up_weights = memory.data();
+    if (gated) {
+      step.up_weights = memory.data();
+      step.activation = Activation::kSilu;
+    }
     step.y = const_cast<uint8_t*>(memory.data());
     return IsLarge(engine, {memory.data(), size_t{1} << 40}, step);
   };

@@ -15,6 +15,7 @@ struct Layer {
   int64_t window = 0;
   float softcap = 0;
   bool causal = true, rotary = false, interleaved = false, qk_norm = false, sinks = false;
+  bool v_norm = false, norm_after_rotary = false, mixed_positions = false;
   int64_t rotary_dim = 0;       // of the rotary; 0: all
   bool windowed_cache = false;  // past and present hold as many rows as a generator's capacity
   std::vector<int64_t> padding = {};  // hidden keys before each batch row's
@@ -60,6 +61,7 @@ class Generator {
       q_norm_ = Values(layer.type, Exact(layer.dim));
       k_norm_ = Values(layer.type, Exact(layer.dim));
     }
+    if (layer.v_norm) v_norm_ = Values(layer.type, Exact(layer.dim));
   }
 
   // Appends tokens after the past, here and on the host target, and compares the results.
@@ -152,8 +154,10 @@ class Generator {
     if (layer_.qk_norm) {
       step.q_norm = q_norm_.data();
       step.k_norm = k_norm_.data();
-      step.norm_epsilon = 1e-5f;
     }
+    if (layer_.v_norm) step.v_norm = v_norm_.data();
+    step.norm_epsilon = 1e-5f;
+    step.norm_after_rotary = layer_.norm_after_rotary;
     if (layer_.rotary) {
       step.cos = cos_.data();
       step.sin = sin_.data();
@@ -161,6 +165,13 @@ class Generator {
       step.rotary_interleaved = layer_.interleaved;
       for (const int64_t first : past) {
         for (int64_t t = 0; t < tokens; ++t) step.positions.push_back(first + t);
+      }
+      if (layer_.mixed_positions) {  // as of a picture whose rows are seven patches
+        step.mixed_positions = true;
+        step.axes = {.height = 5, .width = 9, .interleaved = layer_.interleaved};
+        const auto times = step.positions;
+        for (const int64_t t : times) step.positions.push_back(t / 7);
+        for (const int64_t t : times) step.positions.push_back(t % 7);
       }
     }
     return step;
@@ -201,7 +212,7 @@ class Generator {
   const Layer& layer_;
   const bool in_place_;
   int64_t capacity_;
-  Values cos_, sin_, q_norm_, k_norm_, sinks_;
+  Values cos_, sin_, q_norm_, k_norm_, v_norm_, sinks_;
   Values all_keys_, all_values_;  // without a window, if the cache has one
   std::vector<float> scales_;
 };

@@ -25,6 +25,9 @@ void HostStepsHaveReasons() {
     ++expected[reason];
   };
   project({}, "int8 numerics", [](MatMulStep& step) { step.numerics = Numerics::kInt8; });
+  for (const int64_t rows : {1, 40}) {
+    project({.rows = rows, .form = WeightForm::kQ8NX}, "no kernel for weights of 8 bits");
+  }
   project({.k = 65537, .n = 128}, "a projection from more than 65536 in-features");
 
   Projection table({});

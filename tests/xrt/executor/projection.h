@@ -71,7 +71,7 @@ class Projection {
     }
     step.norm_epsilon = 1e-5f;
     if (c.gated) step.up_weights = up.data();
-    if (c.gelu) step.activation = Activation::kGeluTanh;
+    if (c.gated) step.activation = c.gelu ? Activation::kGeluTanh : Activation::kSilu;
     step.kept = kept;
     return step;
   }

@@ -17,7 +17,7 @@ from ort_aie_ep.tools.bench.peers.engine import Engine, Model, Settings
 
 if TYPE_CHECKING:
     from ort_aie_ep.models.folder import ModelFolder
-    from ort_aie_ep.tools.bench.peers.weights import LlamaWeights
+    from ort_aie_ep.tools.bench.peers.weights import DecoderWeights
 
 OURS = "ort_aie_ep"
 OURS_FLOAT = "ort_aie_ep, float KV"
@@ -38,7 +38,7 @@ class Source:
     """
 
     folder: ModelFolder
-    weights: LlamaWeights
+    weights: DecoderWeights
     scratch: Path
 
 

@@ -20,7 +20,7 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.tools.bench.peers.engine import Model, StepEngine
 
 if TYPE_CHECKING:
-    from ort_aie_ep.tools.bench.peers.weights import Int4Matrix, LlamaWeights
+    from ort_aie_ep.tools.bench.peers.weights import DecoderWeights, Int4Matrix
 
 _BITS = 4.5
 # Any base works: the tensor rope_freqs holds the divisor of each frequency.
@@ -47,7 +47,7 @@ def interleaved(matrix: Int4Matrix, heads: int) -> Int4Matrix:
     return replace(matrix, codes=permuted(matrix.codes), scales=permuted(matrix.scales))
 
 
-def write_gguf(weights: LlamaWeights, path: Path) -> Model:
+def write_gguf(weights: DecoderWeights, path: Path) -> Model:
     """Writes the model, without a vocabulary.
 
     Raises:
@@ -55,25 +55,35 @@ def write_gguf(weights: LlamaWeights, path: Path) -> Model:
     """
     import gguf
 
+    from ort_aie_ep.tools.bench.peers.weights import Experts
+
     sizes = weights.sizes
-    writer = gguf.GGUFWriter(path, "llama", use_temp_file=True)
+    # Both pair the halves of a head in rotations, but llama.cpp's Llama pairs neighbours.
+    is_llama = sizes.family == "llama"
+    name = "llama" if is_llama else "qwen3moe" if sizes.experts else "qwen3"
+    writer = gguf.GGUFWriter(path, name, use_temp_file=True)
     writer.add_context_length(sizes.context)
     writer.add_embedding_length(sizes.hidden)
     writer.add_block_count(sizes.layers)
     writer.add_feed_forward_length(sizes.ffn)
+    if sizes.experts:
+        writer.add_expert_count(sizes.experts)
+        writer.add_expert_used_count(sizes.experts_per_token)
+        writer.add_expert_feed_forward_length(sizes.ffn)
     writer.add_head_count(sizes.heads)
     writer.add_head_count_kv(sizes.kv_heads)
     writer.add_key_length(sizes.head_size)
     writer.add_value_length(sizes.head_size)
     writer.add_rope_dimension_count(sizes.head_size)
-    writer.add_rope_freq_base(_ROPE_BASE)
     writer.add_layer_norm_rms_eps(sizes.epsilon)
     writer.add_vocab_size(sizes.vocabulary)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q4_0)
     writer.add_tokenizer_model("none")
 
-    def add(name: str, matrix: Int4Matrix) -> None:
-        writer.add_tensor(name, q4_0(matrix), raw_dtype=gguf.GGMLQuantizationType.Q4_0)
+    def add(name: str, matrix: Int4Matrix, *stack: int) -> None:
+        blocks = q4_0(matrix)
+        blocks = blocks.reshape(*stack, -1, blocks.shape[-1])
+        writer.add_tensor(name, blocks, raw_dtype=gguf.GGMLQuantizationType.Q4_0)
 
     embedding = weights.embedding()
     if embedding is None:
@@ -83,19 +93,36 @@ def write_gguf(weights: LlamaWeights, path: Path) -> Model:
         add("output.weight", weights.lm_head())
     writer.add_tensor("output_norm.weight", weights.final_norm())
     half = sizes.head_size // 2
-    base = _ROPE_BASE ** (-np.arange(half) / half)
-    writer.add_tensor("rope_freqs.weight", (base / sizes.inverse_frequencies).astype(np.float32))
+    if is_llama:
+        writer.add_rope_freq_base(_ROPE_BASE)
+        base = _ROPE_BASE ** (-np.arange(half) / half)
+        frequencies = (base / sizes.inverse_frequencies).astype(np.float32)
+        writer.add_tensor("rope_freqs.weight", frequencies)
+    else:
+        writer.add_rope_freq_base(float(sizes.inverse_frequencies[1] ** -half))
     for index in range(sizes.layers):
         layer, name = weights.layer(index), f"blk.{index}"
+        q, k = layer.q, layer.k
+        if is_llama:
+            q, k = interleaved(q, sizes.heads), interleaved(k, sizes.kv_heads)
         writer.add_tensor(f"{name}.attn_norm.weight", layer.attention_norm)
-        add(f"{name}.attn_q.weight", interleaved(layer.q, sizes.heads))
-        add(f"{name}.attn_k.weight", interleaved(layer.k, sizes.kv_heads))
+        add(f"{name}.attn_q.weight", q)
+        add(f"{name}.attn_k.weight", k)
         add(f"{name}.attn_v.weight", layer.v)
         add(f"{name}.attn_output.weight", layer.o)
+        if layer.head_norms is not None:
+            writer.add_tensor(f"{name}.attn_q_norm.weight", layer.head_norms[0])
+            writer.add_tensor(f"{name}.attn_k_norm.weight", layer.head_norms[1])
         writer.add_tensor(f"{name}.ffn_norm.weight", layer.ffn_norm)
-        add(f"{name}.ffn_gate.weight", layer.gate)
-        add(f"{name}.ffn_up.weight", layer.up)
-        add(f"{name}.ffn_down.weight", layer.down)
+        ffn = layer.ffn
+        if isinstance(ffn, Experts):
+            # As in the files that people have.
+            writer.add_tensor(f"{name}.ffn_gate_inp.weight", ffn.router.dequantised())
+            for part in ("gate", "up", "down"):
+                add(f"{name}.ffn_{part}_exps.weight", getattr(ffn, part), sizes.experts)
+            continue
+        for part, matrix in zip(("gate", "up", "down"), ffn, strict=True):
+            add(f"{name}.ffn_{part}.weight", matrix)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -103,7 +130,7 @@ def write_gguf(weights: LlamaWeights, path: Path) -> Model:
     return gguf_model(weights, path)
 
 
-def gguf_model(weights: LlamaWeights, path: Path) -> Model:
+def gguf_model(weights: DecoderWeights, path: Path) -> Model:
     """A file that `write_gguf` has written for these weights."""
     read = int(weights.product_elements() * _BITS / 8)
     return Model(path, _BITS, read, path.stat().st_size)

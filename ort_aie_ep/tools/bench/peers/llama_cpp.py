@@ -20,7 +20,7 @@ _WORTH_SAYING = (3, 4)
 # The buffer where weights are repacked for the CPU's kernels; AMX has a separate one before it.
 _REPACKED = b"CPU_REPACK"
 # Tensors that are only multiplied. The lm_head may be the embedding, whose rows are looked up.
-_PRODUCTS = rb"blk\..*(attn_(q|k|v|output)|ffn_(gate|up|down))\.weight"
+_PRODUCTS = rb"blk\..*(attn_(q|k|v|output)|ffn_(gate|up|down)(_exps)?)\.weight"
 
 
 class LlamaCppEngine(GgufEngine):

@@ -24,37 +24,43 @@ from ort_aie_ep.runtime.sessions import Options, open_session
 from ort_aie_ep.tools.bench.peers.engine import Model, Settings, StepEngine
 
 if TYPE_CHECKING:
-    from ort_aie_ep.tools.bench.peers.weights import LlamaWeights
+    from ort_aie_ep.tools.bench.peers.weights import DecoderWeights
 
 
-def source_model(folder: ModelFolder, weights: LlamaWeights) -> Model:
+def source_model(folder: ModelFolder, weights: DecoderWeights) -> Model:
     """The source as it is."""
     bits = weights.source_bits()
     read = int(weights.product_elements() * bits / 8)
     return Model(folder.path, bits, read, _file_bytes(folder))
 
 
-def compiled_model(folder: ModelFolder, weights: LlamaWeights) -> Model:
+def compiled_model(folder: ModelFolder, weights: DecoderWeights) -> Model:
     """A compiled folder; counts the Q4NX bytes that its projections read, without embeddings."""
+    import onnx_ir as ir
+
     from ort_aie_ep.graph_passes.planning import expand_plans
     from ort_aie_ep.models.onnx_file import load_model
 
     model = load_model(folder.model)
     expand_plans(model)
-    stored, read = 0, 0
+    stored, read = 0.0, 0.0
     for node in model.graph:
         if node.domain != "aie" or node.op_type == "Q4NXGather":
             continue
         symmetric = "symmetric" in node.attributes and node.attributes["symmetric"].as_int() == 1
+        # A token reads the blocks of the experts that it takes.
+        part = 1.0
+        if node.op_type == "Q4NXMoE":
+            part = node.attributes["top_k"].as_int() / node.attributes["experts"].as_int()
         for value in node.inputs:
-            if value is None or value.const_value is None or not str(value.name).endswith("_q4nx"):
+            if value is None or value.const_value is None or value.dtype != ir.DataType.UINT8:
                 continue
-            size = value.const_value.nbytes
+            size = value.const_value.nbytes * part
             stored += size
             # Kernels do not read the minima of symmetric weights.
-            read += size - (size // BLOCK_BYTES * MINIMA_BYTES if symmetric else 0)
+            read += size - (size / BLOCK_BYTES * MINIMA_BYTES if symmetric else 0)
     bits = stored * 8 / weights.product_elements()
-    return Model(folder.path, bits, read, _file_bytes(folder))
+    return Model(folder.path, bits, int(read), _file_bytes(folder))
 
 
 def _file_bytes(folder: ModelFolder) -> int:

@@ -17,10 +17,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from ort_aie_ep.errors import AieError
 from ort_aie_ep.tools.bench.peers.engine import Model, Run, Settings, StepEngine
 
 if TYPE_CHECKING:
-    from ort_aie_ep.tools.bench.peers.weights import Floats, Int4Matrix, LlamaSizes, LlamaWeights
+    from ort_aie_ep.tools.bench.peers.weights import (
+        DecoderSizes,
+        DecoderWeights,
+        Floats,
+        Int4Matrix,
+    )
 
 _BITS = 4.5
 # Tokens of a KV block in the CPU plugin's paged attention.
@@ -30,7 +36,7 @@ _PAGE_TOKENS = 32
 class _Graph:
     """Nodes of the decoder; values are OpenVINO's, untyped, (batch, sequence, width)."""
 
-    def __init__(self, sizes: LlamaSizes) -> None:
+    def __init__(self, sizes: DecoderSizes) -> None:
         import openvino
         from openvino import opset13
 
@@ -107,7 +113,7 @@ class _Graph:
         return ops.reshape(x, self.ints(0, sizes.heads, -1, sizes.head_size), True)
 
 
-def write_ir(weights: LlamaWeights, path: Path, *, all_logits: bool = False) -> Model:
+def write_ir(weights: DecoderWeights, path: Path, *, all_logits: bool = False) -> Model:
     """Writes the model: `path` (.xml), and a .bin beside it.
 
     Logits are for the last position, or for all.
@@ -121,14 +127,16 @@ def write_ir(weights: LlamaWeights, path: Path, *, all_logits: bool = False) -> 
     return ir_model(weights, path)
 
 
-def ir_model(weights: LlamaWeights, path: Path) -> Model:
+def ir_model(weights: DecoderWeights, path: Path) -> Model:
     """A file that `write_ir` has written for these weights."""
     read = int(weights.product_elements() * _BITS / 8)
     return Model(path, _BITS, read, path.with_suffix(".bin").stat().st_size)
 
 
-def _llama(weights: LlamaWeights, all_logits: bool) -> Any:
+def _llama(weights: DecoderWeights, all_logits: bool) -> Any:
     sizes = weights.sizes
+    if sizes.family != "llama":
+        raise AieError(f"OpenVINO's graph is written for llama only, not for {sizes.family}")
     graph = _Graph(sizes)
     ops = graph.ops
     ids = ops.parameter([-1, -1], np.int64)
@@ -163,8 +171,9 @@ def _llama(weights: LlamaWeights, all_logits: bool) -> Any:
         )
         x = ops.add(x, graph.linear(h, layer.o))
         h = graph.norm(x, layer.ffn_norm)
-        h = ops.multiply(ops.swish(graph.linear(h, layer.gate)), graph.linear(h, layer.up))
-        x = ops.add(x, graph.linear(h, layer.down))
+        gate, up, down = layer.plain_ffn()
+        h = ops.multiply(ops.swish(graph.linear(h, gate)), graph.linear(h, up))
+        x = ops.add(x, graph.linear(h, down))
     x = graph.norm(x, weights.final_norm())
     if not all_logits:
         x = ops.gather(x, graph.ints(-1), graph.ints(1))

@@ -29,7 +29,7 @@ from ort_aie_ep.tools.bench.peers.results import Measured, Results
 from ort_aie_ep.tools.bench.peers.rounds import Rounds
 from ort_aie_ep.tools.bench.peers.starts import Starts
 from ort_aie_ep.tools.bench.peers.team import Team, written
-from ort_aie_ep.tools.bench.peers.weights import LlamaWeights
+from ort_aie_ep.tools.bench.peers.weights import DecoderWeights
 
 Demonstrate = Callable[[], Comparison | None]
 """Measures a token of the demonstration model, if there is one."""
@@ -54,7 +54,7 @@ def open_source(model: Path, scratch: Path) -> Source:
     found = inspect(model)
     if found.compiled:
         raise AieError(f"{model} is compiled; the peers need its source: pass that")
-    return Source(found.folder, LlamaWeights(found.folder), scratch)
+    return Source(found.folder, DecoderWeights(found.folder), scratch)
 
 
 def measure(

@@ -1,4 +1,4 @@
-"""A Llama's int4 weights as codes and scales, from the ONNX folder that the model builder wrote.
+"""A decoder's int4 weights as codes and scales, from an ONNX folder of the model builder.
 
 Only one layer at a time is in memory: tensors are mapped, and slices of them are views.
 """
@@ -23,6 +23,10 @@ BLOCK = 32
 """Values of K that share a scale, in every engine's format here."""
 
 _LAYER = re.compile(r"/layers\.(\d+)/")
+FAMILIES = ("llama", "qwen3")
+"""The families that other engines can be given."""
+
+_HEAD_NORMS = ("q_norm", "k_norm")
 _NORMS = ("SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization")
 
 Floats = npt.NDArray[np.float32]
@@ -62,31 +66,68 @@ class Int4Matrix:
 
 
 @dataclass(frozen=True)
-class LlamaLayer:
-    """One layer: norms (hidden,), matrices as the model applies them, x · Wᵀ."""
+class Experts:
+    """The experts of a layer, the rows of each after those of the one before.
 
-    attention_norm: Floats
-    q: Int4Matrix
-    k: Int4Matrix
-    v: Int4Matrix
-    o: Int4Matrix
-    ffn_norm: Floats
+    Attributes:
+        router: (experts, hidden).
+        gate, up: (experts · FFN, hidden).
+        down: (experts · hidden, FFN).
+    """
+
+    router: Int4Matrix
     gate: Int4Matrix
     up: Int4Matrix
     down: Int4Matrix
 
 
 @dataclass(frozen=True)
-class LlamaSizes:
-    """The sizes that a Llama's graph depends on.
+class DecoderLayer:
+    """One layer: norms (hidden,), matrices as the model applies them, x · Wᵀ.
 
     Attributes:
+        head_norms: weights (head size,) of the norms of queries and of keys, if it has them.
+        ffn: gate, up and down, or experts.
+    """
+
+    attention_norm: Floats
+    q: Int4Matrix
+    k: Int4Matrix
+    v: Int4Matrix
+    o: Int4Matrix
+    head_norms: tuple[Floats, Floats] | None
+    ffn_norm: Floats
+    ffn: tuple[Int4Matrix, Int4Matrix, Int4Matrix] | Experts
+
+    def plain_ffn(self) -> tuple[Int4Matrix, Int4Matrix, Int4Matrix]:
+        """Gate, up and down.
+
+        Raises:
+            AieError: the layer has experts.
+        """
+        if isinstance(self.ffn, Experts):
+            raise AieError("the layer has experts; expected gate, up and down")
+        return self.ffn
+
+
+@dataclass(frozen=True)
+class DecoderSizes:
+    """The sizes that a decoder's graph depends on.
+
+    Attributes:
+        family: the model's type in genai_config.json.
+        ffn: width of the FFN, or of each expert.
+        experts: number of experts; 0 without them.
+        experts_per_token: number of experts that are added for a token.
         inverse_frequencies: (head size / 2,) float64 radians a position, including any scaling.
         epsilon: epsilon of the RMS norms.
     """
 
+    family: str
     hidden: int
     ffn: int
+    experts: int
+    experts_per_token: int
     layers: int
     heads: int
     kv_heads: int
@@ -98,13 +139,16 @@ class LlamaSizes:
 
     def describe(self) -> str:
         """The sizes in words."""
+        ffn = f"FFN {self.ffn}"
+        if self.experts:
+            ffn = f"{self.experts_per_token} of {self.experts} experts of {self.ffn}"
         return (
-            f"{self.layers} layers of {self.hidden}, FFN {self.ffn}, {self.heads} heads of "
+            f"{self.layers} layers of {self.hidden}, {ffn}, {self.heads} heads of "
             f"{self.head_size} on {self.kv_heads}, vocabulary {self.vocabulary}"
         )
 
 
-class LlamaWeights:
+class DecoderWeights:
     """The source of every peer's model file.
 
     Attributes:
@@ -115,29 +159,43 @@ class LlamaWeights:
         """Reads the graph; weights stay on disk.
 
         Raises:
-            AieError: it is not a Llama in symmetric int4, block 32, by onnxruntime-genai's builder.
+            AieError: it is not a Llama or Qwen3, with or without experts, in symmetric int4, block
+                32, as onnxruntime-genai's builder writes it.
         """
         self._model = load_model(folder.model)
         self._name = str(folder.model)
         self._products: dict[tuple[int, str], ir.Node] = {}
         self._norms: list[ir.Node] = []
+        self._head_norms: dict[tuple[int, str], ir.Node] = {}
+        self._experts: list[ir.Node] = []
         attention: list[ir.Node] = []
         for node in self._model.graph:
             if node.op_type == "MatMulNBits":
                 self._products[self._place(node)] = node
             elif node.op_type in _NORMS:
-                self._norms.append(node)
+                place = self._place(node)
+                if place[1] in _HEAD_NORMS:
+                    self._head_norms[place] = node
+                else:
+                    self._norms.append(node)
+            elif node.op_type == "QMoE":
+                self._experts.append(node)
             elif node.op_type == "GroupQueryAttention":
                 attention.append(node)
-        if folder.genai_config is None or folder.genai_config["model"].get("type") != "llama":
-            raise self._refusal("its genai_config.json does not say llama")
+        config = folder.genai_config
+        if config is None or config["model"].get("type") not in FAMILIES:
+            raise self._refusal(f"its genai_config.json does not say {' or '.join(FAMILIES)}")
+        if self._experts and len(self._experts) != len(attention):
+            raise self._refusal(
+                f"it has {len(self._experts)} QMoE and {len(attention)} GroupQueryAttention"
+            )
         if not attention or len(self._norms) != 2 * len(attention) + 1:
             raise self._refusal(
                 f"it has {len(attention)} GroupQueryAttention and {len(self._norms)} RMS norms"
             )
-        self.sizes = self._sizes(attention, folder.genai_config)
+        self.sizes = self._sizes(attention, config)
 
-    def layer(self, index: int) -> LlamaLayer:
+    def layer(self, index: int) -> DecoderLayer:
         """The weights of one layer.
 
         Raises:
@@ -146,17 +204,47 @@ class LlamaWeights:
         sizes = self.sizes
         packed = self._matrix(index, "qkv_proj")
         queries, keys = sizes.heads * sizes.head_size, sizes.kv_heads * sizes.head_size
-        return LlamaLayer(
+        return DecoderLayer(
             attention_norm=self._norm(2 * index),
             q=packed.rows(0, queries),
             k=packed.rows(queries, queries + keys),
             v=packed.rows(queries + keys, queries + 2 * keys),
             o=self._matrix(index, "o_proj"),
+            head_norms=self._norms_of_heads(index),
             ffn_norm=self._norm(2 * index + 1),
-            gate=self._matrix(index, "gate_proj"),
-            up=self._matrix(index, "up_proj"),
-            down=self._matrix(index, "down_proj"),
+            ffn=self._experts_of(index) if self._experts else self._ffn(index),
         )
+
+    def _ffn(self, index: int) -> tuple[Int4Matrix, Int4Matrix, Int4Matrix]:
+        gate, up, down = (self._matrix(index, f"{part}_proj") for part in ("gate", "up", "down"))
+        return gate, up, down
+
+    def _norms_of_heads(self, index: int) -> tuple[Floats, Floats] | None:
+        nodes = [self._head_norms.get((index, part)) for part in _HEAD_NORMS]
+        if nodes[0] is None or nodes[1] is None:
+            return None
+        query, key = (np.asarray(self._tensor(node, 1), np.float32) for node in nodes if node)
+        return query, key
+
+    def _experts_of(self, index: int) -> Experts:
+        """The fused first matrix has a row of the gate and one of up in turn."""
+        node, sizes = self._experts[index], self.sizes
+        gate_up = self._stack(node, 2, 2 * sizes.ffn, sizes.hidden)
+        return Experts(
+            router=self._matrix(index, "router"),
+            gate=Int4Matrix(gate_up.codes[::2], gate_up.scales[::2]),
+            up=Int4Matrix(gate_up.codes[1::2], gate_up.scales[1::2]),
+            down=self._stack(node, 5, sizes.hidden, sizes.ffn),
+        )
+
+    def _stack(self, node: ir.Node, first: int, n: int, k: int) -> Int4Matrix:
+        """The codes, scales and biases that start at an input of QMoE."""
+        if np.any(self._tensor(node, first + 2)):
+            raise self._refusal(f"{node.name} has biases")
+        rows, blocks = self.sizes.experts * n, k // BLOCK
+        codes = self._tensor(node, first).reshape(rows, blocks, BLOCK // 2)
+        scales = self._tensor(node, first + 1).reshape(rows, blocks)
+        return Int4Matrix(codes, scales.astype(np.float32, copy=False))
 
     def final_norm(self) -> Floats:
         """(hidden,) float32."""
@@ -185,9 +273,13 @@ class LlamaWeights:
         return 4 + scales.itemsize * 8 / BLOCK
 
     def product_elements(self) -> int:
-        """Number of weights that multiply a decoded token: all matrices, the lm_head once."""
-        nodes = self._products.values()
-        return sum(int(_number(n, "N")) * int(_number(n, "K")) for n in nodes)
+        """Number of weights that multiply a decoded token.
+
+        All matrices of the experts that a token takes, the lm_head once.
+        """
+        nodes, sizes = self._products.values(), self.sizes
+        experts = 3 * sizes.ffn * sizes.hidden * sizes.experts_per_token * len(self._experts)
+        return experts + sum(int(_number(n, "N")) * int(_number(n, "K")) for n in nodes)
 
     def cache_bytes(self, tokens: int) -> int:
         """Bytes of the keys and values of `tokens` tokens in float16."""
@@ -232,22 +324,29 @@ class LlamaWeights:
             raise self._refusal(f"input {index} of {node.name} is not a constant")
         return np.asarray(value.const_value.numpy())
 
-    def _sizes(self, attention: list[ir.Node], config: dict[str, Any]) -> LlamaSizes:
+    def _sizes(self, attention: list[ir.Node], config: dict[str, Any]) -> DecoderSizes:
         first = attention[0]
-        if first.inputs[1] is not None or not _number(first, "do_rotary", 0):
-            raise self._refusal(f"{first.name} has separate keys or does not rotate them")
-        gate, head = self._products.get((0, "gate_proj")), self._products.get((-1, "lm_head"))
-        if gate is None or head is None:
-            raise self._refusal("it has no MatMulNBits for gate_proj or lm_head")
+        if not _number(first, "do_rotary", 0):
+            raise self._refusal(f"{first.name} does not rotate queries and keys")
+        if first.inputs[1] is not None and not self._head_norms:
+            raise self._refusal(f"{first.name} has separate keys")
+        head = self._products.get((-1, "lm_head"))
+        if head is None:
+            raise self._refusal("it has no MatMulNBits for lm_head")
+        hidden = int(_number(head, "K"))
         fields = Field(config, GENAI_CONFIG)
         head_size = fields.field("model", "decoder", "head_size").integer(1)
         context = fields.field("model", "context_length").integer(1)
         cos, sin = (self._tensor(first, i)[:2].astype(np.float64) for i in (7, 8))
         if cos.shape[1] * 2 != head_size or not np.allclose(cos[0], 1):
             raise self._refusal("its rotation is partial or scaled")
-        return LlamaSizes(
-            hidden=int(_number(gate, "K")),
-            ffn=int(_number(gate, "N")),
+        ffn, experts, experts_per_token = self._widths(hidden)
+        return DecoderSizes(
+            family=str(config["model"]["type"]),
+            hidden=hidden,
+            ffn=ffn,
+            experts=experts,
+            experts_per_token=experts_per_token,
             layers=len(attention),
             heads=int(_number(first, "num_heads")),
             kv_heads=int(_number(first, "kv_num_heads")),
@@ -257,6 +356,33 @@ class LlamaWeights:
             epsilon=_number(self._norms[0], "epsilon"),
             inverse_frequencies=np.arctan2(sin[1], cos[1]),
         )
+
+    def _widths(self, hidden: int) -> tuple[int, int, int]:
+        """Width of the FFN or of an expert, number of experts, experts for a token."""
+        if not self._experts:
+            gate = self._products.get((0, "gate_proj"))
+            if gate is None:
+                raise self._refusal("it has no MatMulNBits for gate_proj")
+            return int(_number(gate, "N")), 0, 0
+        first = self._experts[0]
+        plain = {
+            "block_size": BLOCK,
+            "expert_weight_bits": 4,
+            "swiglu_fusion": 1,
+            "activation_alpha": 1,
+            "activation_beta": 0,
+            "normalize_routing_weights": 1,
+        }
+        for name, expected in plain.items():
+            if _number(first, name, 0) != expected:
+                raise self._refusal(f"{name} of {first.name} is not {expected}")
+        if (
+            any(value is not None for value in first.inputs[8:])
+            or "swiglu_limit" in first.attributes
+        ):
+            raise self._refusal(f"{first.name} has zero points, a limit or a third matrix")
+        experts, rows, _ = self._tensor(first, 2).shape
+        return rows // 2, experts, int(_number(first, "k"))
 
     def _refusal(self, reason: str) -> AieError:
         return AieError(f"{self._name} cannot be given to other engines: {reason}")

@@ -25,7 +25,8 @@ constexpr int64_t kElements = 2048;  // for an elementwise kernel: all in L1
 constexpr int64_t kMinimaBytes = 2 * kBlockCols;
 
 // A block with scales of 0.5; minima of -4 make it symmetric. Its codes are ordinary bfloat16
-// values as well, so that blocks of two bits, which are shorter, may start anywhere.
+// values as well, and any four of its bytes an ordinary float, so that blocks of two and of 8 bits,
+// which have other sizes, may start anywhere.
 constexpr uint16_t kScale = 0x3f00, kMin = 0xc080, kNan = 0x7fc0;
 void FillBlock(uint8_t* block, uint16_t min) {
   for (int64_t i = 0; i < kBlockCols; ++i) {
@@ -96,6 +97,23 @@ Work Lookup(const Kernels& kernels, Streamed& d, int64_t k) {
   matvec.multiply(d.NextRow(k, 2), k / kBlockCols, d.tables, d.scales, d.sums, kSymmetric, d.y);
   const int64_t block_bytes = q4nx::kBlockBytes2 - (kSymmetric ? kMinimaBytes : 0);
   return {1.0 * block_bytes * static_cast<double>(k / kBlockCols), 2.0 * k * kBlockRows};
+}
+
+// Weights of 8 bits. As for a few rows above, the bytes are counted for one row.
+template <bool kBf16, bool kSymmetric, int kRowCount>
+Work Bytes(const Kernels& kernels, Streamed& d, int64_t k) {
+  static_assert(kRowCount <= kStreamedRows);
+  const uint8_t* blocks = d.NextRow(k, 8);
+  if (kBf16) {
+    kernels.bytes.rows_bf16.multiply(blocks, k / kBlockCols, d.x, d.sums, kRowCount, kSymmetric,
+                                     d.y, kBlockRows);
+  } else {
+    kernels.bytes.rows_int8.multiply(blocks, k / kBlockCols, d.codes, d.scales, d.q_sums, kRowCount,
+                                     kSymmetric, d.y, kBlockRows);
+  }
+  const int64_t block_bytes = kSymmetric ? q4nx::kZerosOffset8 : q4nx::kBlockBytes8;
+  return {1.0 * block_bytes * static_cast<double>(k / kBlockCols),
+          2.0 * k * kBlockRows * kRowCount};
 }
 
 // The cost of a row of blocks that is in the caches: computing alone.
@@ -182,6 +200,11 @@ Work UnpackTwoBits(const Kernels& kernels, Cached& d, int64_t blocks) {
                                  d.panel_offsets);
   }
   return {.bytes = 1.0 * blocks * (q4nx::kBlockBytes2 + kBlockCols * kBlockRows + 12 * kBlockCols)};
+}
+
+Work DequantizeBytes(const Kernels& kernels, Cached& d, int64_t blocks) {
+  for (int64_t b = 0; b < blocks; ++b) kernels.bytes.dequantize_block(d.weights.data(), d.panel);
+  return {.bytes = 1.0 * blocks * (q4nx::kBlockBytes8 + 2 * kBlockCols * kBlockRows)};
 }
 
 // Elementwise kernels count the bytes that they read and write.
@@ -330,6 +353,13 @@ const Bench<Streamed> kStreamedBenches[] = {
     {"lookup_bf16 symmetric", Limit::kMemory, "K", {2048, 8192}, Lookup<true, true>},
     {"lookup_int8", Limit::kMemory, "K", {2048, 8192}, Lookup<false, false>},
     {"lookup_int8 symmetric", Limit::kMemory, "K", {2048, 8192}, Lookup<false, true>},
+    {"bytes_bf16", Limit::kMemory, "K", {2048, 8192}, Bytes<true, false, 1>},
+    {"bytes_bf16 symmetric", Limit::kMemory, "K", {2048, 8192}, Bytes<true, true, 1>},
+    {"bytes_bf16, 4", Limit::kMemory, "K", {2048, 8192}, Bytes<true, true, 4>},
+    {"bytes_int8", Limit::kMemory, "K", {2048, 8192}, Bytes<false, false, 1>},
+    {"bytes_int8 symmetric", Limit::kMemory, "K", {2048, 8192}, Bytes<false, true, 1>},
+    {"bytes_int8, 4", Limit::kMemory, "K", {2048, 8192}, Bytes<false, true, 4>},
+    {"bytes_int8, 17", Limit::kMemory, "K", {2048, 8192}, Bytes<false, true, 17>},
 };
 
 const Bench<Cached> kCachedBenches[] = {
@@ -347,6 +377,7 @@ const Bench<Cached> kCachedBenches[] = {
     {"unpack_block", Limit::kL1, "blocks", {1}, UnpackBlock},
     {"dequantize_block 2 bits", Limit::kL1, "blocks", {1}, DequantizeTwoBits},
     {"unpack_block 2 bits", Limit::kL1, "blocks", {1}, UnpackTwoBits},
+    {"dequantize_block 8 bits", Limit::kL1, "blocks", {1}, DequantizeBytes},
     {"quantize_int8", Limit::kL1, "n", {kElements}, QuantizeInt8},
     {"group_sums", Limit::kL1, "n", {kElements}, GroupSums},
     {"float16_to_float", Limit::kL1, "n", {kElements}, Float16ToFloat},

@@ -160,6 +160,19 @@ void FusedDqpBf16Avx2(const uint8_t* blocks, int64_t k_blocks, const float* a, c
   (symmetric ? FusedDqpBf16Blocks<true> : FusedDqpBf16Blocks<false>)(blocks, k_blocks, a, sums, y);
 }
 
+// The next Q8NX block.
+struct ByteBlockAhead {
+  __attribute__((always_inline)) static void Fetch(const uint8_t* block, int g) {
+    const char* next = reinterpret_cast<const char*>(block) + kBlockBytes8;
+    for (int line = 0; line < kGroupBytes8; line += 64) {
+      _mm_prefetch(next + g * kGroupBytes8 + line, _MM_HINT_T0);
+    }
+    for (int line = 0; line < 160; line += 64) {  // of 1,280 bytes of scales and zero points
+      _mm_prefetch(next + kScalesOffset8 + g * 160 + line, _MM_HINT_T0);
+    }
+  }
+};
+
 }  // namespace
 
 extern const Kernels kAvx2Kernels;
@@ -170,6 +183,7 @@ constinit const Kernels kAvx2Kernels = [] {
   kernels.rows_int8.most_rows = 48;
   kernels.rows_bf16.most_rows = 8;
   kernels.lookup = &kAvx2Lookup;
+  kernels.bytes = GenericBytes<ByteBlockAhead>(24, 8);
   return kernels;
 }();
 

@@ -199,6 +199,20 @@ void UnpackBlockAvx512(const uint8_t* block, int8_t* codes, float* scales, float
   }
 }
 
+// The next Q8NX block. Always inlined, as PrefetchGroup is.
+template <Hint kHint>
+struct ByteBlockAhead {
+  __attribute__((always_inline)) static void Fetch(const uint8_t* block, int g) {
+    const char* next = reinterpret_cast<const char*>(block) + kBlockBytes8;
+    for (int line = 0; line < kGroupBytes8; line += 64) {
+      _mm_prefetch(next + g * kGroupBytes8 + line, kHint);
+    }
+    for (int line = 0; line < 160; line += 64) {  // of 1,280 bytes of scales and zero points
+      _mm_prefetch(next + kScalesOffset8 + g * 160 + line, kHint);
+    }
+  }
+};
+
 template <Hint kHint, bool kReadMinima = false>
 constexpr Kernels Avx512Kernels() {
   Kernels kernels = GenericKernels("avx512");
@@ -217,6 +231,7 @@ constexpr Kernels Avx512Kernels() {
   kernels.accumulate[kCacheInt8] = CodeAccumulate;
   kernels.scores[kCacheInt4] = QuadScores<Int4Quads>;
   kernels.lookup = &kAvx512Lookup;
+  kernels.bytes = GenericBytes<ByteBlockAhead<kRowsHint>>(48, 32);
   return kernels;
 }
 

@@ -144,17 +144,22 @@ void Copy(const Table& from, Table& to, Members Table::*... members) {
 void Take(Role role, const Kernels& from, Kernels& to, LookupKernels& lookup) {
   using K = Kernels;
   using L = LookupKernels;
+  using B = ByteKernels;
   switch (role) {
     case Role::kOneRowInt8:
+      Copy(from.bytes, to.bytes, &B::rows_int8);
       return Copy(from, to, &K::fused_dqp_int8, &K::rows_int8);
     case Role::kOneRowBf16:
+      Copy(from.bytes, to.bytes, &B::rows_bf16);
       return Copy(from, to, &K::fused_dqp_bf16, &K::rows_bf16);
     case Role::kRowsInt8:
       Copy(*from.lookup, lookup, &L::unpack_block);
+      Copy(from.bytes, to.bytes, &B::unpack_block);
       return Copy(from, to, &K::unpack_block, &K::gemm_int8, &K::int8_blocking,
                   &K::prompts_in_bf16);
     case Role::kRowsBf16:
       Copy(*from.lookup, lookup, &L::dequantize_block);
+      Copy(from.bytes, to.bytes, &B::dequantize_block);
       return Copy(from, to, &K::dequantize_block, &K::interleave_block, &K::gemm_bf16,
                   &K::bf16_blocking);
     case Role::kPromptAttention:

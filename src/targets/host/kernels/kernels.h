@@ -80,6 +80,18 @@ struct RowsBf16 {
   int64_t most_rows;
 };
 
+// Kernels for Q8NX, weights of 8 bits. One row is a row of the first two. symmetric means that
+// every zero point is 128, so that a kernel need not read them.
+struct ByteKernels {
+  RowsInt8 rows_int8;
+  RowsBf16 rows_bf16;
+  void (*dequantize_block)(const uint8_t* block, uint16_t* panel);
+  // As that of Kernels. Codes are less 128, and mins are for such codes. Null if gemm_int8 has no
+  // room for codes of 8 bits: dequantisation + GEMM uses bfloat16 instead.
+  void (*unpack_block)(const uint8_t* block, int8_t* codes, float* scales, float* mins,
+                       int32_t* offsets);
+};
+
 struct Kernels {
   const char* name;
   // Dequantisation + GEMM uses bfloat16 even if int8 is requested, because here it is faster, and
@@ -178,6 +190,7 @@ struct Kernels {
   const Bf16Attention* bf16_attention;  // null without bfloat16 dot products
 
   const LookupKernels* lookup;  // for weights of two bits
+  ByteKernels bytes;            // for weights of 8 bits
 };
 
 extern const Kernels kPortableKernels;

@@ -60,6 +60,7 @@ constexpr Kernels PortableKernels() {
   kernels.rows_int8.most_rows = 24;
   kernels.rows_bf16.most_rows = 4;
   kernels.lookup = &kPortableLookup;
+  kernels.bytes = GenericBytes<NothingAhead>(24, 4);
   return kernels;
 }
 

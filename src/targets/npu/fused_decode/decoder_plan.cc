@@ -108,7 +108,7 @@ class Reader {
     left_ = step.y;
     if (geometry_.norms == 2) return;
     const NormStep& norm = Next<NormStep>("a norm");
-    Want(norm.a == step.y && norm.skip == nullptr && norm.rows == 1,
+    Want(norm.a == step.y && norm.skip == nullptr && norm.gate == nullptr && norm.rows == 1,
          "a norm does not read the projection before it");
     Want(norm.type == decoder_.type, "a norm has a different type from the embedding");
     Epsilon(norm.epsilon);
@@ -188,6 +188,10 @@ class Reader {
          "attention rotates ", step.cos == nullptr ? 0 : step.rotary_dim,
          " channels, but the overlay rotates ", geometry_.rotary_dim);
     Want(!step.rotary_interleaved, "attention rotates neighbouring channels");
+    Want(!step.mixed_positions, "a token has several positions");
+    Want(
+        step.v_norm == nullptr && !step.norm_after_rotary,
+        "heads of values have a norm, or those of queries and keys have it after they are rotated");
     Want((step.q_norm != nullptr) == geometry_.head_norms &&
              (step.k_norm != nullptr) == geometry_.head_norms,
          geometry_.head_norms ? "heads have no norms, but the overlay's heads have"

@@ -1,17 +1,23 @@
-"""The projections of decoder layers at 2 and 4 bits: ort_aie_ep's operators and ONNX Runtime's.
+"""Projections at 2, 4 and 8 bits: ort_aie_ep's operators and ONNX Runtime's.
 
-    python scripts/bench_two_bits.py                                # llama-3.2-1b, four layers
-    python scripts/bench_two_bits.py --rows 1 --rounds 30
+    python scripts/bench_bits.py                                # llama-3.2-1b, four layers
+    python scripts/bench_bits.py --rows 1 --rounds 30
+    python scripts/bench_bits.py --bits 8 4 --lm-head 32768     # an lm_head alone
+    python scripts/bench_bits.py --bits 8 --lm-head 32768 --ggml FOLDER
 
 Weights are random. q, k, v, output, gate, up and down are separate MatMulNBits nodes. The same
 graph is compiled for ort_aie_ep, or run by ONNX Runtime's CPU EP alone. Variants run in interleaved
 rounds: a round repeats each variant for `--seconds` and uses the fastest call, and ratios are
 within a round. Prints Markdown.
+
+FOLDER has llama.cpp's libggml-base.so and libggml-cpu.so, as the package llama-cpp-python installs
+them: an lm_head of one row is also multiplied as Q8_0.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,7 +36,6 @@ from ort_aie_ep.runtime.sessions import Options, open_edited, open_operator
 from ort_aie_ep.tools.bench.peers.statistics import Interval, median, ratio
 
 BLOCK = 32
-REFERENCE = "2 bits, ort_aie_ep"
 # Accuracy levels and their names; ONNX Runtime's level 0 has float activations.
 LEVELS = {0: "bf16 (ONNX Runtime: float)", 4: "int8"}
 
@@ -98,10 +103,12 @@ def _value(name: str, width: int) -> ir.Value:
     )
 
 
-def variants(parts: list[Projection], level: int, rows: int, threads: int) -> list[Variant]:
-    """ort_aie_ep's and ONNX Runtime's variants at 2 and 4 bits, the reference first."""
+def variants(
+    parts: list[Projection], every_bits: list[int], level: int, rows: int, threads: int
+) -> list[Variant]:
+    """ort_aie_ep's and ONNX Runtime's variants at each number of bits, the reference first."""
     found = []
-    for bits in (2, 4):
+    for bits in every_bits:
         model = model_of(parts, bits, level)
         source = ir.to_proto(model).SerializeToString()
         codes = sum(p.n * p.k for p in parts) * bits // 8
@@ -110,8 +117,11 @@ def variants(parts: list[Projection], level: int, rows: int, threads: int) -> li
         compiled = ir.to_proto(model).SerializeToString()
         options = Options("host", threads=threads)
         sessions = {
-            # Its scales are bfloat16.
-            "ort_aie_ep": (open_operator(compiled, options), codes + 2 * groups),
+            # Its scales are bfloat16, or float32 with 8 bits.
+            "ort_aie_ep": (
+                open_operator(compiled, options),
+                codes + (4 if bits == 8 else 2) * groups,
+            ),
             # The folder is where external weights would be.
             "ONNX Runtime": (open_edited(source, Path(), options), codes + 4 * groups),
         }
@@ -133,6 +143,51 @@ def _runner(session: onnxruntime.InferenceSession, rows: int) -> Callable[[], No
     return lambda: session.run_with_iobinding(binding)
 
 
+class _InitParams(ctypes.Structure):
+    _fields_ = (
+        ("mem_size", ctypes.c_size_t),
+        ("mem_buffer", ctypes.c_void_p),
+        ("no_alloc", ctypes.c_bool),
+    )
+
+
+def q8_0(folder: Path, n: int, k: int, threads: int) -> Variant:
+    """A row by (n, k) weights of Q8_0: blocks of 32 codes and a float16 scale."""
+    base = ctypes.CDLL(str(folder / "libggml-base.so"), ctypes.RTLD_GLOBAL)
+    cpu = ctypes.CDLL(str(folder / "libggml-cpu.so"), ctypes.RTLD_GLOBAL)
+    pointer, size = ctypes.c_void_p, n * k // 32 * 34
+    base.ggml_init.argtypes, base.ggml_init.restype = [_InitParams], pointer
+    base.ggml_new_tensor_2d.argtypes = [pointer, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+    base.ggml_new_tensor_2d.restype = base.ggml_mul_mat.restype = pointer
+    base.ggml_mul_mat.argtypes = [pointer] * 3
+    base.ggml_get_data.argtypes, base.ggml_get_data.restype = [pointer], pointer
+    base.ggml_new_graph.argtypes, base.ggml_new_graph.restype = [pointer], pointer
+    base.ggml_build_forward_expand.argtypes = [pointer] * 2
+    cpu.ggml_graph_compute_with_ctx.argtypes = [pointer, pointer, ctypes.c_int]
+    cpu.ggml_cpu_init()
+    # Each computation takes working memory from the context, so it has its own.
+    weights_context = base.ggml_init(_InitParams(size + (1 << 20), None, False))
+    w = base.ggml_new_tensor_2d(weights_context, 8, k, n)  # GGML_TYPE_Q8_0
+    a = base.ggml_new_tensor_2d(weights_context, 0, k, 1)  # GGML_TYPE_F32
+    rng = np.random.default_rng(0)
+    blocks = np.empty((n * k // 32, 34), np.uint8)
+    blocks[:, 2:] = rng.integers(0, 256, (n * k // 32, 32), np.uint8)
+    blocks[:, :2] = np.full((len(blocks), 1), 0.01, np.float16).view(np.uint8)
+    ctypes.memmove(base.ggml_get_data(w), blocks.ctypes.data, size)
+    row = rng.standard_normal(k, np.float32)
+    ctypes.memmove(base.ggml_get_data(a), row.ctypes.data, row.nbytes)
+    memory = np.empty(64 << 20, np.uint8)
+
+    def run() -> None:
+        context = base.ggml_init(_InitParams(memory.nbytes, memory.ctypes.data, False))
+        graph = base.ggml_new_graph(context)
+        base.ggml_build_forward_expand(graph, base.ggml_mul_mat(context, w, a))
+        cpu.ggml_graph_compute_with_ctx(context, graph, threads)
+        base.ggml_free(ctypes.c_void_p(context))
+
+    return Variant("Q8_0, llama.cpp", run, size)
+
+
 def time_of(run: Callable[[], None], seconds: float) -> float:
     """The fastest of the calls that fit, at least one: other programs can only slow a call down."""
     times: list[float] = []
@@ -146,7 +201,11 @@ def time_of(run: Callable[[], None], seconds: float) -> float:
 
 def measure(parts: list[Projection], level: int, rows: int, options: argparse.Namespace) -> None:
     """One table: all variants at one accuracy level and number of rows."""
-    found = variants(parts, level, rows, options.threads)
+    found = variants(parts, options.bits, level, rows, options.threads)
+    reference = found[0].name
+    if options.ggml is not None and rows == 1 and options.lm_head:
+        (head,) = parts
+        found.append(q8_0(options.ggml, head.n, head.k, options.threads))
     for variant in found:
         variant.run()
     rounds: dict[str, list[float]] = {variant.name: [] for variant in found}
@@ -161,11 +220,11 @@ def measure(parts: list[Projection], level: int, rows: int, options: argparse.Na
     flops = 2 * rows * sum(p.n * p.k for p in parts)
     print(f"\n**{rows} row{'s' if rows > 1 else ''}, {LEVELS[level]}**\n")
     rate = "GB/s of weights" if rows == 1 else "GFLOP/s"
-    print(f"| | ms | {rate} | time / {REFERENCE} |\n|---|---:|---:|---:|")
+    print(f"| | ms | {rate} | time / {reference} |\n|---|---:|---:|---:|")
     for variant in found:
         times = rounds[variant.name]
         speed = (variant.bytes if rows == 1 else flops) / median(times).value / 1e9
-        relative = ratio(times, rounds[REFERENCE])
+        relative = ratio(times, rounds[reference])
         print(f"| {variant.name} | {_text(median(times), 1e3)} | {speed:.1f} | {_text(relative)} |")
 
 
@@ -181,14 +240,21 @@ def main() -> None:
     parser.add_argument(
         "--layers", type=int, default=4, help="enough to exceed the caches (default 4)"
     )
+    parser.add_argument("--bits", type=int, nargs="+", default=[2, 4], choices=[2, 4, 8])
+    parser.add_argument("--lm-head", type=int, metavar="N", help="an lm_head alone, of this width")
+    parser.add_argument("--ggml", type=Path, metavar="FOLDER", help="llama.cpp's libraries")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 128])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=0.2, help="time for a variant in a round")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     parts = projections(SHAPES[options.model], options.layers)
+    what = f"{options.layers} layers"
+    if options.lm_head:
+        what = "the lm_head"
+        parts = [Projection("lm_head", options.lm_head, SHAPES[options.model].hidden, "x")]
     print(
-        f"{options.layers} layers of {options.model}, {len(parts)} projections of "
+        f"{what} of {options.model}, {len(parts)} projections of "
         f"{sum(p.n * p.k for p in parts) / 1e6:.0f} million weights; {options.threads} thread(s); "
         f"kernels {_native.selected_isa()}; onnxruntime {onnxruntime.__version__}; median of "
         f"{options.rounds} rounds with its 95 % bounds"

@@ -1,0 +1,189 @@
+// Layers of experts. The experts of a token, or of a few, are two sections of work on all threads:
+// the products of all of them before the activation, then those after it. An expert with more rows
+// than are streamed is two projections of its own, as a prompt's are. Results of a row are added in
+// the order of experts, so neither the threads nor the way change the sum.
+#include <algorithm>
+#include <cstring>
+
+#include "ops/routing.h"
+#include "targets/host/host_target.h"
+#include "targets/host/scratch.h"
+#include "targets/host/streamed_rows.h"
+#include "targets/host/work.h"
+
+namespace ort_aie::host {
+namespace {
+
+using q4nx::CeilDiv;
+using q4nx::kBlockRows;
+using q4nx::PaddedCols;
+using q4nx::RowBlocks;
+
+// Rows [begin, begin + count) of a step, and their experts.
+struct Rows {
+  int64_t begin, count;
+  Routing routing;
+
+  int64_t pairs() const { return static_cast<int64_t>(routing.row.size()); }
+  int64_t first(int32_t expert) const { return routing.first[static_cast<size_t>(expert)]; }
+  int64_t row(int64_t pair) const { return routing.row[static_cast<size_t>(pair)]; }
+  float weight(int64_t pair) const { return routing.weight[static_cast<size_t>(pair)]; }
+};
+
+Routing RouteOnHost(const MoEStep& step, int64_t begin, int64_t count, const Kernels& kernels) {
+  const auto floats = [&](const void* x, Purpose purpose) -> const float* {
+    if (x == nullptr) return nullptr;
+    return Floats(kernels, step.type, Advance(x, step.type, begin * step.experts),
+                  count * step.experts, purpose);
+  };
+  return RouteRows(step, count, floats(step.router, Purpose::kRouterLogits),
+                   floats(step.router_weights, Purpose::kRouterWeights),
+                   Scratch<int32_t>(Purpose::kRouting, RoutingWords(step, count)));
+}
+
+// sum += weight * x
+void AddWeighted(const float* x, float weight, int64_t n, float* sum) {
+  for (int64_t i = 0; i < n; ++i) sum[i] += weight * x[i];
+}
+
+void Store(const MoEStep& step, const Kernels& kernels, int64_t row, int64_t n0, int64_t n,
+           const float* sum) {
+  FromFloat(kernels, step.type, sum, n, Advance(step.y, step.type, row * step.hidden + n0));
+}
+
+// x of a pair, in the form of the first projection's rows.
+MatMulStep AllRows(const MoEStep& step) {
+  MatMulStep rows{};
+  rows.form = step.form;
+  rows.k = step.hidden;
+  rows.a = step.x;
+  rows.type = step.type;
+  rows.numerics = step.numerics;
+  rows.symmetric = step.symmetric;
+  return rows;
+}
+
+// h (pairs, inter): what is between an expert's two projections.
+void StreamIn(const MoEStep& step, const Rows& rows, float* h, const Kernels& kernels,
+              const ThreadPool& threads) {
+  const MatMulStep all = AllRows(step);
+  // The experts of one row share it. Those of several rows have each their rows side by side.
+  const bool shared = rows.count == 1;
+  const int64_t prepared = shared ? 1 : rows.pairs();
+  const StreamedRows x(all, prepared, kernels);
+  const int64_t padded = PaddedCols(step.hidden);
+  threads.ParallelFor(prepared, PassNs(padded), [&](int64_t pair) {
+    const int64_t row = rows.begin + (shared ? 0 : rows.row(pair));
+    x.Take(pair, LoadPadded(all, kernels, nullptr, row, Scratch<float>(Purpose::kRow, padded)));
+  });
+
+  const int64_t row_blocks = RowBlocks(step.inter);
+  const int64_t band = BandOf(row_blocks, RowBytes(all) * (step.up != nullptr ? 2 : 1));
+  const int64_t bands = CeilDiv(row_blocks, band);
+  const auto used = static_cast<int64_t>(rows.routing.used.size());
+  threads.ParallelFor(used * bands, [&](int64_t task) {
+    const int32_t expert = rows.routing.used[static_cast<size_t>(task / bands)];
+    const int64_t first = rows.first(expert), count = rows.routing.RowsOf(expert);
+    const MatMulStep in =
+        StepsOfExpert(step, expert, count, nullptr, h + first * step.inter, nullptr).in;
+    const int64_t block = task % bands * band;
+    StreamBand(in, kernels, block, std::min(band, row_blocks - block),
+               [&](const uint8_t* blocks, float* y, int64_t ldy) {
+                 x.Multiply(blocks, shared ? 0 : first, count, y, ldy);
+               });
+  });
+}
+
+void StreamOut(const MoEStep& step, const Rows& rows, const float* h, const Kernels& kernels,
+               const ThreadPool& threads) {
+  MatMulStep all = StepsOfExpert(step, 0, rows.pairs(), nullptr, nullptr, nullptr).out;
+  all.a = h;
+  const StreamedRows x(all, rows.pairs(), kernels);
+  const int64_t padded = PaddedCols(step.inter);
+  threads.ParallelFor(rows.pairs(), PassNs(padded), [&](int64_t pair) {
+    x.Take(pair, LoadPadded(all, kernels, nullptr, pair, Scratch<float>(Purpose::kRow, padded)));
+  });
+
+  const int64_t row_blocks = RowBlocks(step.hidden);
+  const auto used = static_cast<int64_t>(rows.routing.used.size());
+  const int64_t band = BandOf(row_blocks, RowBytes(all) * used);
+  threads.ParallelFor(CeilDiv(row_blocks, band), [&](int64_t task) {
+    const int64_t block = task * band, n0 = block * kBlockRows;
+    const int64_t blocks = std::min(band, row_blocks - block);
+    const int64_t n = std::min(blocks * kBlockRows, step.hidden - n0);
+    float* sums = Scratch<float>(Purpose::kExpertResults, 2 * rows.count * n);
+    float* results = sums + rows.count * n;
+    std::fill(sums, sums + rows.count * n, 0.0f);
+    for (const int32_t expert : rows.routing.used) {
+      const int64_t first = rows.first(expert), count = rows.routing.RowsOf(expert);
+      // Stores to results (count, n) instead of y (count, hidden).
+      MatMulStep out = StepsOfExpert(step, expert, count, nullptr, nullptr, results).out;
+      out.weights += block * RowBytes(out);
+      out.bias = out.bias == nullptr ? nullptr : static_cast<const float*>(out.bias) + n0;
+      out.n = n;
+      StreamBand(out, kernels, 0, blocks, [&](const uint8_t* its, float* y, int64_t ldy) {
+        x.Multiply(its, first, count, y, ldy);
+      });
+      for (int64_t i = 0; i < count; ++i) {
+        AddWeighted(results + i * n, rows.weight(first + i), n, sums + rows.row(first + i) * n);
+      }
+    }
+    for (int64_t row = 0; row < rows.count; ++row) {
+      Store(step, kernels, rows.begin + row, n0, n, sums + row * n);
+    }
+  });
+}
+
+void OneByOne(const MoEStep& step, const Rows& rows, const Kernels& kernels,
+              const ThreadPool& threads) {
+  int64_t most = 0;
+  for (const int32_t expert : rows.routing.used) {
+    most = std::max(most, rows.routing.RowsOf(expert));
+  }
+  float* x = Scratch<float>(Purpose::kExpertRows, most * step.hidden);
+  float* h = Scratch<float>(Purpose::kExpertHidden, most * step.inter);
+  float* y = Scratch<float>(Purpose::kExpertResults, (most + rows.count) * step.hidden);
+  float* sums = y + most * step.hidden;
+  std::fill(sums, sums + rows.count * step.hidden, 0.0f);
+  for (const int32_t expert : rows.routing.used) {
+    const int64_t first = rows.first(expert), count = rows.routing.RowsOf(expert);
+    threads.ParallelFor(count, SumNs(step.hidden), [&](int64_t i) {
+      const int64_t row = rows.begin + rows.row(first + i);
+      ToFloat(kernels, step.type, Advance(step.x, step.type, row * step.hidden), step.hidden,
+              x + i * step.hidden);
+    });
+    const ExpertSteps steps = StepsOfExpert(step, expert, count, x, h, y);
+    RunMatMul(steps.in, kernels, threads);
+    RunMatMul(steps.out, kernels, threads);
+    threads.ParallelFor(count, SumNs(step.hidden), [&](int64_t i) {
+      AddWeighted(y + i * step.hidden, rows.weight(first + i), step.hidden,
+                  sums + rows.row(first + i) * step.hidden);
+    });
+  }
+  threads.ParallelFor(rows.count, SumNs(step.hidden), [&](int64_t row) {
+    Store(step, kernels, rows.begin + row, 0, step.hidden, sums + row * step.hidden);
+  });
+}
+
+}  // namespace
+
+void RunMoE(const MoEStep& step, const Kernels& kernels, const ThreadPool& threads) {
+  const int64_t most = std::min(MostStreamedRows(kernels, step.form, step.numerics),
+                                MostStreamedRows(kernels, step.down_form, step.numerics));
+  const int64_t chunk = ChunkTokens(step.prompt_chunk, 1, 1);
+  for (int64_t begin = 0; begin < step.rows; begin += chunk) {
+    const int64_t count = std::min(chunk, step.rows - begin);
+    const Rows rows{begin, count, RouteOnHost(step, begin, count, kernels)};
+    const bool streamed = std::ranges::all_of(
+        rows.routing.used, [&](int32_t expert) { return rows.routing.RowsOf(expert) <= most; });
+    if (!streamed) {
+      OneByOne(step, rows, kernels, threads);
+      continue;
+    }
+    float* h = Scratch<float>(Purpose::kExpertHidden, rows.pairs() * step.inter);
+    StreamIn(step, rows, h, kernels, threads);
+    StreamOut(step, rows, h, kernels, threads);
+  }
+}
+
+}  // namespace ort_aie::host

@@ -1,0 +1,79 @@
+// Products of a few rows with weights as they are read from memory: FusedDQP, or lookups for
+// weights of two bits. Projections and experts are made of these.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "q4nx/layout.h"
+#include "targets/host/host_target.h"
+#include "targets/host/projection_rows.h"
+#include "targets/host/scratch.h"
+
+namespace ort_aie::host {
+
+// A task of one row's projection reads about this much, so that a thread neither loses time to the
+// cost of handing out tasks (about 1 µs) nor is left without work at the end.
+constexpr int64_t kTaskBytes = 128 * 1024;
+// How many of `row_blocks` rows of blocks are one task, if a row has so many bytes: tasks are
+// equal, so that no thread waits for another at the end.
+constexpr int64_t BandOf(int64_t row_blocks, int64_t row_bytes) {
+  const int64_t tasks = q4nx::CeilDiv(row_blocks, std::max<int64_t>(1, kTaskBytes / row_bytes));
+  return q4nx::CeilDiv(row_blocks, tasks);
+}
+
+// Bytes of the blocks of 32 out-features.
+constexpr int64_t RowBytes(const MatMulStep& step) {
+  return q4nx::ColBlocks(step.k) * q4nx::BlockBytes(step.form);
+}
+
+// A row of x as float, padded with zeros to whole blocks: in `buffer`, or in place if it needs no
+// change.
+const float* LoadPadded(const MatMulStep& step, const Kernels& kernels, const float* norm_weight,
+                        int64_t row, float* buffer);
+
+// `rows` rows of activations, as the step's numerics and form of weights want them, in memory of
+// the thread that makes the object. There is one such object at a time.
+class StreamedRows {
+ public:
+  StreamedRows(const MatMulStep& step, int64_t rows, const Kernels& kernels);
+
+  // x is padded with zeros to whole blocks. On any thread.
+  void Take(int64_t row, const float* x) const;
+  // y (count, 32) = rows [first, first + count) . a row of blocks, on any thread. The result of a
+  // row does not depend on the others.
+  void Multiply(const uint8_t* blocks, int64_t first, int64_t count, float* y, int64_t ldy) const;
+
+ private:
+  const Kernels& kernels_;
+  const bool int8_, lookup_, bytes_, symmetric_;
+  const int64_t k_blocks_, padded_, groups_, table_bytes_;
+  float *scales_ = nullptr, *sums_ = nullptr, *rounded_ = nullptr;
+  int32_t* q_sums_ = nullptr;
+  int8_t* codes_ = nullptr;
+  uint8_t* tables_ = nullptr;
+};
+
+// The results of rows of blocks [first, first + count) for all rows of the step, stored.
+// multiply(blocks, y, ldy) computes 32 out-features of each row from a row of blocks.
+template <typename Multiply>
+void StreamBand(const MatMulStep& step, const Kernels& kernels, int64_t first, int64_t count,
+                const Multiply& multiply) {
+  const int64_t row_bytes = RowBytes(step), ldy = count * q4nx::kBlockRows;
+  // One run of blocks after the other: the kernels prefetch within a run.
+  const auto multiply_run = [&](const uint8_t* weights, float* y) {
+    for (int64_t i = 0; i < count; ++i) {
+      multiply(weights + (first + i) * row_bytes, y + i * q4nx::kBlockRows, ldy);
+    }
+  };
+  float* y = Scratch<float>(Purpose::kTile, 2 * step.rows * ldy);
+  float* up = y + step.rows * ldy;
+  multiply_run(step.weights, y);
+  if (IsGated(step)) multiply_run(step.up_weights, up);
+  const int64_t n0 = first * q4nx::kBlockRows;
+  for (int64_t row = 0; row < step.rows; ++row) {
+    StoreResults(step, kernels, row, n0, std::min(ldy, step.n - n0), y + row * ldy, up + row * ldy);
+  }
+}
+
+}  // namespace ort_aie::host

@@ -1,0 +1,48 @@
+"""The models of tests/data that are one model.onnx with a genai_config.json, and how some differ
+from the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from op_models import ORT_VERSION
+
+DATA = Path(__file__).parent / "data"
+# The first ONNX Runtime whose CPU EP has all operators and attributes of a model, if not the
+# oldest one; of gemma4 and gpt_oss, the first that was tried after 1.23.2, which lacks
+# sliding_window_cache.
+SINCE = {
+    "gemma4": (1, 31),
+    "gpt_oss": (1, 31),
+    "lfm2": (1, 26),
+    "lfm2_moe": (1, 31),
+    "qwen3_5": (1, 30),
+}
+MODELS = [
+    path.parent.name
+    for path in sorted(DATA.glob("*/genai_config.json"))
+    if (path.parent / "model.onnx").is_file() and SINCE.get(path.parent.name, (0, 0)) <= ORT_VERSION
+]
+# The number of plans. The others are one plan from the embedding to the logits.
+PLANS = {"lfm2": 4, "lfm2_moe": 7, "phi": 3, "qwen3_5": 5}
+# Models that cannot be written as context models: the rotary tables are in branches of an If, which
+# ONNX Runtime has no place for in the context's file.
+NO_CONTEXT = {"phi4mini"}
+# Operators left on the CPU EP, in addition to those that compute lengths from the mask. Phi's
+# norms are not RMS norms, and one reads the embedding.
+LEFT = {
+    "lfm2": {"Mul", "Split", "Transpose", "com.microsoft.CausalConvWithState"},
+    # The router computes its choice and weights by operators of its own.
+    "lfm2_moe": {
+        "Add", "Clip", "Concat", "ConstantOfShape", "Div", "Exp", "GatherElements", "Log", "MatMul",
+        "Mul", "Neg", "Reciprocal", "ReduceSum", "Reshape", "ScatterElements", "Shape", "Slice",
+        "Split", "TopK", "Transpose", "com.microsoft.CausalConvWithState",
+    },
+    "phi": {"Gather", "LayerNormalization", "com.microsoft.SkipLayerNormalization"},
+    "phi4mini": {"Greater", "If"},
+    "qwen3_5": {
+        "LpNormalization", "MatMul", "Mul", "Reshape", "Split", "Transpose",
+        "com.microsoft.CausalConvWithState", "com.microsoft.LinearAttention",
+        "com.microsoft.LinearAttentionGate",
+    },
+}  # fmt: skip

@@ -1,0 +1,435 @@
+"""onnxruntime-genai's drafted tokens, rewind_to and later turns, through both doors.
+
+Texts are compared with plain greedy decoding of the same model, token by token, except where two
+tokens are nearly as likely: rows that are verified together are rounded in other places than one by
+one.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+import pytest
+
+import ort_aie_ep
+
+og = pytest.importorskip("onnxruntime_genai")
+
+DATA = Path(__file__).parent.parent / "data"
+DEMO = Path(ort_aie_ep.__file__).parent / "demo_model"
+PROVIDER = "AieExecutionProvider"
+# gemma3 has a window, qwen3 norms of heads, phi3 packed projections and partial rotation.
+MODELS = ("demo", "gemma3", "qwen3", "phi3")
+NEW = 40
+# A row that is computed alone has other roundings than among others: of probabilities, to bfloat16,
+# and in bf16 numerics of weights too. On these models it moves logits, of up to 10, by up to 0.05.
+TIE = 0.1
+# The same calls sum the same terms; float32 sums of some hundred terms of up to 10.
+SAME = 1e-4
+
+Array = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Door:
+    """A model folder for genai: compiled, or the source with the execution provider."""
+
+    folder: Path
+    prompt: list[int]
+
+    def model(self, **overlay: Any) -> Any:
+        config = og.Config(str(self.folder))
+        config.overlay(json.dumps(overlay))
+        return og.Model(config)
+
+    def drafted(self, **overlay: Any) -> Any:
+        """The model with a drafter."""
+        return Door(self.folder.with_name("drafted"), self.prompt).model(**overlay)
+
+
+def edit(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Changes genai_config.json."""
+    path = folder / "genai_config.json"
+    config = json.loads(path.read_text())
+    change(config)
+    path.unlink()
+    path.write_text(json.dumps(config))
+
+
+def prepare(config: dict[str, Any]) -> None:
+    """One thread, which suits tiny models; and a window from which nothing is dropped, because
+    genai rewinds a cache only until then."""
+    config["model"]["decoder"]["session_options"]["intra_op_num_threads"] = 1
+    window = config["model"]["decoder"].get("sliding_window")
+    if window is not None:
+        window["cache_slack"] = 96
+
+
+def use_the_provider(config: dict[str, Any]) -> None:
+    config["model"]["decoder"]["session_options"]["provider_options"] = [{PROVIDER: {}}]
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[None]:
+    og.register_execution_provider_library(PROVIDER, ort_aie_ep.library_path())
+    yield
+    gc.collect()  # sessions hold the provider
+    og.unregister_execution_provider_library(PROVIDER)
+
+
+def err(folder: Path) -> None:
+    """Noise on the lm_head: the model is then wrong about some tokens."""
+    model = ir.load(folder / "model.onnx")
+    scales = model.graph.initializers["lm_head.MatMul.weight_scales"]
+    values = np.asarray(scales.const_value.numpy())
+    noise = np.random.default_rng(5).normal(1, 0.1, values.shape)
+    scales.const_value = ir.tensor((values * noise).astype(np.float32), name=scales.name)
+    ir.save(model, folder / "model.onnx")
+
+
+def make(name: str, kind: str, folder: Path) -> Door:
+    """The model in `folder`, and in "drafted" beside it the same with a drafter that errs."""
+    source = folder.with_name("source")
+    shutil.copytree(DEMO if name == "demo" else DATA / name, source)
+    drafted = folder.with_name("drafted")
+    drafter = drafted / "drafter"
+    drafted.mkdir()
+    for target in (folder, drafter):
+        if kind == "compiled":
+            ort_aie_ep.compile(source, target)
+        else:
+            shutil.copytree(source, target)
+            edit(target, use_the_provider)
+        edit(target, prepare)
+        err(source)
+    shutil.copytree(folder, drafted, copy_function=os.link, dirs_exist_ok=True)
+
+    def draft(config: dict[str, Any]) -> None:
+        decoder = config["model"]["decoder"]
+        config["model"]["draft"] = {**decoder, "filename": "drafter/model.onnx"}
+
+    edit(drafted, draft)
+    vocabulary = json.loads((folder / "genai_config.json").read_text())["model"]["vocab_size"]
+    phrase = np.random.default_rng(3).integers(3, vocabulary, 12)
+    return Door(folder, [int(token) for token in np.tile(phrase, 4)])
+
+
+@pytest.fixture(scope="module", params=[f"{m} {d}" for m in MODELS for d in ("compiled", "source")])
+def door(
+    request: pytest.FixtureRequest, provider: None, tmp_path_factory: pytest.TempPathFactory
+) -> Door:
+    name, kind = request.param.split()
+    return make(name, kind, tmp_path_factory.mktemp("drafts") / name)
+
+
+@pytest.fixture(scope="module")
+def demo(provider: None, tmp_path_factory: pytest.TempPathFactory) -> Door:
+    return make("demo", "compiled", tmp_path_factory.mktemp("drafts") / "demo")
+
+
+def start(model: Any, drafts: dict[str, Any] | None = None, **search: Any) -> Any:
+    parameters = og.GeneratorParams(model)
+    search = {"max_length": 120, "min_length": 120, "do_sample": False, **search}
+    parameters.set_search_options(**search)
+    if drafts is not None:
+        parameters.set_speculative_options(**drafts)
+    return og.Generator(model, parameters)
+
+
+def write(generator: Any, count: int) -> list[int]:
+    before = generator.token_count()
+    for _ in range(count):
+        generator.generate_next_token()
+    return [int(token) for token in generator.get_sequence(0)[before:]]
+
+
+def logits(generator: Any) -> Array:
+    return np.array(generator.get_logits(), np.float32).ravel()
+
+
+def begin_turn(generator: Any, turn: list[int]) -> None:
+    """genai never runs the last token that it generated: without this, a turn that stops before the
+    end of the text leaves a gap in the cache, with and without drafts."""
+    written = generator.token_count()
+    last = [int(token) for token in generator.get_sequence(0)[-1:]] if written else []
+    if last:
+        generator.rewind_to(written - 1)
+    generator.append_tokens(last + turn)
+
+
+def check(model: Any, generator: Any, turns: list[list[int]]) -> None:
+    """Each token that a drafting generator writes is the one that the model alone chooses there,
+    one token at a time, or is as likely within TIE. Most are that one."""
+    alone, same = start(model), 0
+    for turn in turns:
+        begin_turn(generator, turn)
+        alone.append_tokens(turn)
+        for token in write(generator, NEW // len(turns)):
+            row = logits(alone)
+            assert row.max() - row[token] <= TIE
+            same += token == row.argmax()
+            alone.append_tokens([token])
+    assert same >= 0.9 * NEW
+
+
+N_GRAMS = {"ngram_size": 3, "max_draft_tokens": 4}
+
+
+def test_drafts_from_repetitions_give_the_greedy_text(door: Door) -> None:
+    model = door.model()
+    generator = start(model, N_GRAMS)
+    check(model, generator, [door.prompt])
+    told = generator.get_speculative_stats()
+    assert told["draft_tokens_evaluated"] > 0
+    assert told["target_verify_forward_passes"] > 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"ngram_chained_lookup": True, "max_draft_tokens": 8},
+        {"min_adaptive_k": 2},
+        {"min_adaptive_k": 1, "cooldown": True},
+        {"max_draft_tokens": 16, "ngram_size": 2},
+    ],
+    ids=["chained", "adaptive", "cooldown", "widest"],
+)
+def test_other_options_of_drafting_give_the_greedy_text(
+    demo: Door, options: dict[str, Any]
+) -> None:
+    generator = start(demo.model(), N_GRAMS | options)
+    check(demo.model(), generator, [demo.prompt])
+    assert generator.get_speculative_stats()["draft_tokens_evaluated"] > 0
+
+
+@pytest.mark.parametrize("drafter", [False, True], ids=["repetitions", "drafter"])
+def test_sampled_text_is_drafted_and_repeatable(demo: Door, drafter: bool) -> None:
+    drafting = demo.drafted() if drafter else demo.model()
+    sampling = {"do_sample": True, "top_k": 20, "temperature": 0.7, "random_seed": 5}
+    texts = []
+    for _ in range(2):
+        drafts = {"max_draft_tokens": 4} if drafter else N_GRAMS
+        generator = start(drafting, drafts, **sampling)
+        generator.append_tokens(demo.prompt)
+        texts.append(write(generator, NEW))
+        told = generator.get_speculative_stats()
+        assert 0 < told["draft_tokens_accepted"] <= told["draft_tokens_evaluated"]
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("drafter", [False, True], ids=["repetitions", "drafter"])
+def test_a_grammar_holds_for_drafted_text(demo: Door, drafter: bool) -> None:
+    model = demo.drafted() if drafter else demo.model()
+    grammar = r"(import (os|sys)\n){4}"
+    parameters = og.GeneratorParams(model)
+    parameters.set_search_options(max_length=120, do_sample=False)
+    parameters.set_speculative_options(**({"max_draft_tokens": 4} if drafter else N_GRAMS))
+    parameters.set_guidance("regex", grammar)
+    generator = og.Generator(model, parameters)
+    generator.append_tokens(demo.prompt)
+    while not generator.is_done():
+        generator.generate_next_token()
+    text = og.Tokenizer(model).decode(generator.get_sequence(0)[len(demo.prompt) :])
+    assert re.fullmatch(grammar, text)
+
+
+def test_drafts_of_a_model_give_the_greedy_text(door: Door) -> None:
+    generator = start(door.drafted(), {"max_draft_tokens": 3})
+    check(door.model(), generator, [door.prompt])
+    told = generator.get_speculative_stats()
+    assert 0 < told["draft_tokens_accepted"] < told["draft_tokens_evaluated"]
+
+
+def test_a_model_with_the_last_logits_alone_verifies_drafts_one_by_one(
+    demo: Door, tmp_path: Path
+) -> None:
+    ort_aie_ep.compile(DEMO, tmp_path / "last", last_logits=True)
+    decoder = json.loads((demo.folder / "genai_config.json").read_text())["model"]["decoder"]
+    decoder["filename"] = os.path.relpath(demo.folder / "model.onnx", tmp_path / "last")
+    target = Door(tmp_path / "last", demo.prompt)
+    generator = start(target.model(model={"draft": decoder}), {"max_draft_tokens": 3})
+    check(demo.model(), generator, [demo.prompt])
+    told = generator.get_speculative_stats()
+    assert 0 < told["draft_tokens_accepted"] < told["target_forward_passes"]
+
+
+def check_turns(model: Any, drafting: Any, prompt: list[int], *, drafter: bool) -> None:
+    generator = start(drafting, {"max_draft_tokens": 4} if drafter else N_GRAMS)
+    check(model, generator, [prompt, [7], prompt[3:20], prompt[:2]])
+    assert generator.get_speculative_stats()["draft_tokens_evaluated"] > 0
+
+
+@pytest.mark.parametrize("drafter", [False, True], ids=["repetitions", "drafter"])
+def test_drafts_go_on_in_later_turns(door: Door, drafter: bool) -> None:
+    """A turn begins wherever the text stops, so also within a round."""
+    drafting = door.drafted() if drafter else door.model()
+    check_turns(door.model(), drafting, door.prompt, drafter=drafter)
+
+
+@pytest.mark.parametrize("drafter", [False, True], ids=["repetitions", "drafter"])
+def test_drafts_go_on_in_later_turns_in_bf16(demo: Door, drafter: bool) -> None:
+    bf16 = {"model": {"decoder": {"session_options": {"ort_aie.numerics": "bf16"}}}}
+    drafting = demo.drafted(**bf16) if drafter else demo.model(**bf16)
+    check_turns(demo.model(**bf16), drafting, demo.prompt, drafter=drafter)
+
+
+def replay(model: Any, calls: list[list[int]], **search: Any) -> Any:
+    """A generator whose model was called with these tokens."""
+    generator = start(model, **search)
+    for tokens in calls:
+        generator.append_tokens(tokens)
+    return generator
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "copied"])
+def test_a_rewound_cache_gives_the_logits_of_a_fresh_run(door: Door, shared: bool) -> None:
+    """The fresh run never saw what was rewound, and makes the calls for what was kept: attention of
+    one row rounds probabilities in another order than attention of several."""
+    if door.folder.name == "gemma3" and not shared:
+        pytest.skip("ONNX Runtime's operator refuses a window on a cache that grows, as does this")
+    model, search = door.model(), {"past_present_share_buffer": shared}
+    prompt = door.prompt
+    generator = replay(model, [prompt], **search)
+    calls = [prompt, *([token] for token in write(generator, 20))]
+    # To generated tokens, into the prompt, and to the beginning; then fewer tokens, or more.
+    for length, tokens in ((60, [5]), (59, prompt[:4]), (43, prompt[::-1]), (12, [9]), (0, prompt)):
+        generator.rewind_to(length)
+        generator.append_tokens(tokens)
+        calls = [*cut(calls, length), tokens]
+        fresh = replay(model, calls, **search)
+        np.testing.assert_allclose(logits(generator), logits(fresh), atol=SAME, rtol=0)
+
+
+def cut(calls: list[list[int]], length: int) -> list[list[int]]:
+    """The calls for the first tokens."""
+    kept = []
+    for tokens in calls:
+        if length > 0:
+            kept.append(tokens[:length])
+        length -= len(tokens)
+    return kept
+
+
+@pytest.mark.parametrize("kv", ["f16", "int8"])
+def test_a_smaller_cache_is_rewound_too(demo: Door, kv: str, tmp_path: Path) -> None:
+    ort_aie_ep.compile(DEMO, tmp_path / "model", kv=kv)
+    test_a_rewound_cache_gives_the_logits_of_a_fresh_run(
+        Door(tmp_path / "model", demo.prompt), True
+    )
+
+
+@pytest.mark.parametrize("drafter", [False, True], ids=["repetitions", "drafter"])
+def test_a_rewind_among_drafted_tokens(demo: Door, drafter: bool) -> None:
+    drafting = demo.drafted() if drafter else demo.model()
+    generator = start(drafting, {"max_draft_tokens": 4} if drafter else N_GRAMS)
+    generator.append_tokens(demo.prompt)
+    text = write(generator, 22)
+    generator.rewind_to(len(demo.prompt) + 10)
+    generator.append_tokens(text[10:13])
+    assert write(generator, 9) == text[13:]
+
+
+def test_a_batch_is_rewound_to_its_beginning(door: Door) -> None:
+    model = door.model()
+    rows = np.array([door.prompt, door.prompt[::-1]], np.int32)
+    generator = start(model, batch_size=2)
+    texts = []
+    for tokens in (rows, rows[::-1], rows):
+        generator.append_tokens(tokens)
+        for _ in range(12):
+            generator.generate_next_token()
+        texts.append([generator.get_sequence(i).tolist() for i in range(2)])
+        generator.rewind_to(0)
+    assert texts[0] == texts[1][::-1] == texts[2]
+
+
+def run_turn(engine: Any, request: Any, tokens: list[int], count: int) -> tuple[int, list[int]]:
+    """A turn's number, and its tokens."""
+    options = og.TurnOptions(request)
+    options.set_do_sample(False)
+    options.set_max_generated_tokens(count)
+    options.set_min_generated_tokens(count)
+    turn = request.begin_turn(np.array(tokens, np.int32), options)
+    buffer, text = engine.create_event_buffer(8), []
+    while engine.has_pending_requests():
+        token = og.EngineEventFlags.TOKEN.value
+        text += [event.token for event in engine.run(buffer) if event.flags.value & token]
+    return turn, text
+
+
+def test_turns_of_the_engine_are_those_of_a_generator(door: Door) -> None:
+    model = door.model()
+    engine = og.Engine(model)
+    assert engine.max_draft_tokens_per_proposal() == 0  # it drafts with a paged cache alone
+    request = engine.create_request()
+    turns = [door.prompt, door.prompt[:7]]
+    generator, texts = start(model), []
+    for turn in turns:
+        begin_turn(generator, turn)
+        number, text = run_turn(engine, request, turn, 10)
+        assert text == write(generator, 10)
+        texts.append(text)
+    request.rewind_to_start_of_turn(number)
+    assert run_turn(engine, request, turns[1], 10)[1] == texts[1]
+
+
+# What genai itself refuses, with any model.
+REFUSALS = {
+    "drafts in a batch": ("requires batch_size=1", N_GRAMS, {"batch_size": 2}),
+    "drafts with beams": ("does not support beam search", N_GRAMS, {"num_beams": 2}),
+    "several drafted texts": ("requires num_return_sequences=1", N_GRAMS,
+                              {"num_return_sequences": 2, "do_sample": True}),
+    "a batch rewound to its middle": ("new_length=0 when batch_size > 1", None, {"batch_size": 2}),
+    "a rewind with beams": ("not supported with beam search", None, {"num_beams": 2}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSALS)
+def test_genai_refuses(what: str, demo: Door) -> None:
+    reason, drafts, search = REFUSALS[what]
+
+    def write_and_rewind() -> None:
+        generator = start(demo.model(), drafts, **search)
+        generator.append_tokens(np.array([demo.prompt] * search.get("batch_size", 1), np.int32))
+        generator.generate_next_token()
+        generator.rewind_to(5)
+
+    with pytest.raises(RuntimeError, match=reason):
+        write_and_rewind()
+
+
+def test_genai_refuses_two_ways_of_drafting_at_once(demo: Door) -> None:
+    with pytest.raises(RuntimeError, match="cannot be combined with draft-model"):
+        start(demo.drafted(), N_GRAMS)
+
+
+def test_genai_refuses_a_later_turn_of_a_batch(demo: Door) -> None:
+    generator = start(demo.model(), batch_size=2)
+    rows = np.array([demo.prompt] * 2, np.int32)
+    generator.append_tokens(rows)
+    generator.generate_next_token()
+    with pytest.raises(RuntimeError, match="only be called once for batch_size > 1"):
+        generator.append_tokens(rows)
+
+
+def test_genai_refuses_to_rewind_a_window_that_has_moved(provider: None, tmp_path: Path) -> None:
+    """Without cache_slack, as the model builder writes it."""
+    ort_aie_ep.compile(DATA / "gemma3", tmp_path / "gemma3")
+    model = og.Model(str(tmp_path / "gemma3"))
+    generator = start(model)
+    generator.append_tokens(list(range(5, 45)))
+    generator.rewind_to(30)  # the window of 32 and its slack of 16 still hold everything
+    generator.append_tokens(list(range(5, 45)))
+    with pytest.raises(RuntimeError, match=r"already been evicted.*cache_slack"):
+        generator.rewind_to(60)

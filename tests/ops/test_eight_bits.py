@@ -1,0 +1,258 @@
+"""Weights of 8 bits in every op that reads Q8NX, compared with ONNX Runtime and numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+from op_models import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    ONNX_TYPES,
+    model_of,
+    one_op_model,
+    onnx_tensor,
+    open_session,
+    run,
+)
+from projection_calls import (
+    Array,
+    Weights,
+    activations,
+    assert_within,
+    make_weights,
+    matmul_nbits,
+    project,
+    q4nx_model,
+)
+from provider_calls import needs_provider, provider_session, registered
+
+from ort_aie_ep import _native
+from ort_aie_ep.formats import q8nx
+
+
+def sum_error(w: Weights, a: Array) -> Array:
+    """The worst error of a float32 sum of scale * code * a and zero point * sum of a."""
+    codes, scales, points = q8nx.unpack(w.q4nx, w.n, w.k)
+    scale, point = (
+        np.repeat(np.abs(x.astype(np.float64)), 32, axis=1)[:, : w.k] for x in (scales, points)
+    )
+    sums: Array = np.abs(a.astype(np.float64)) @ (scale * (codes + point)).T
+    return (w.k + 8) * 2**-24 * sums
+
+
+def rounded_weights_error(w: Weights, a: Array) -> Array:
+    """What a prompt loses by rounding weights to bfloat16."""
+    sums: Array = np.abs(a.astype(np.float64)) @ np.abs(w.dequantised).T
+    return 2.0**-9 * sums * (1 + 2**-8)
+
+
+# --- aie.Q4NXMatMul -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16])
+@pytest.mark.parametrize("rows", [1, 2, 70])
+@pytest.mark.parametrize(("n", "k"), [(100, 512), (33, 320), (32, 100)])
+@pytest.mark.parametrize("block_size", [32, 64, 128, 256])
+@pytest.mark.parametrize("zero_points", [False, True])
+def test_equals_matmul_nbits(
+    dtype: np.dtype[Any], rows: int, n: int, k: int, block_size: int, zero_points: bool
+) -> None:
+    """Scales are not powers of two: a weight is stored exactly, whatever its scale."""
+    w = make_weights(n, k, block_size=block_size, dtype=dtype, zero_points=zero_points, bits=8)
+    a = activations(rows, k, dtype=dtype, exact=True)
+    # Both sums round; only ort_aie_ep's prompts have bfloat16 weights.
+    bound = 2 * sum_error(w, a) + rounded_weights_error(w, a) * (rows > 4)
+    change = {"symmetric": int(not zero_points)}
+    assert_within(project(w, a, change=change), matmul_nbits(w, a), bound)
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16, BFLOAT16])
+@pytest.mark.parametrize("shape", [(64,), (1, 1, 64), (3, 64), (2, 5, 64)])
+def test_types_ranks_and_bias_match_the_dequantised_product(
+    dtype: np.dtype[Any], shape: tuple[int, ...]
+) -> None:
+    w = make_weights(40, 64, dtype=dtype, zero_points=True, bits=8)
+    a = activations(*shape, dtype=dtype, exact=True)
+    bias = activations(40, dtype=dtype)
+    expected = a.astype(np.float64) @ w.dequantised.T + bias.astype(np.float64)
+    bound = sum_error(w, a) + rounded_weights_error(w, a) + 2**-23 * np.abs(bias.astype(np.float64))
+    assert_within(project(w, a, bias=bias), expected, bound)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 70])
+@pytest.mark.parametrize("zero_points", [False, True])
+@pytest.mark.parametrize("block_size", [32, 128])
+def test_int8_agrees_with_accuracy_level_4(rows: int, zero_points: bool, block_size: int) -> None:
+    w = make_weights(96, 512, block_size=block_size, zero_points=zero_points, bits=8)
+    a = activations(rows, 512)
+
+    # Half an int8 step per activation: of groups of 32 here, of whole blocks in ONNX Runtime.
+    def quantised(group: int) -> Array:
+        step = np.abs(a.astype(np.float64)).reshape(rows, -1, group).max(axis=2) / 127
+        sums = np.abs(w.dequantised).reshape(96, -1, group).sum(axis=2)
+        error: Array = step / 2 @ sums.T
+        return error
+
+    ours = quantised(32) + rounded_weights_error(w, a) * (rows > 3) + sum_error(w, a)
+    y = project(w, a, accuracy_level=4)
+    assert_within(y, a.astype(np.float64) @ w.dequantised.T, ours)
+    bound = ours + quantised(block_size) + sum_error(w, a)
+    assert_within(y, matmul_nbits(w, a, accuracy_level=4), bound)
+
+
+@pytest.mark.parametrize("level", [0, 4])
+def test_a_session_survives_many_runs_of_changing_sizes(level: int) -> None:
+    w = make_weights(64, 320, zero_points=True, bits=8)
+    session = open_session(q4nx_model(w, activations(1, 320), accuracy_level=level))
+    alone = run(session, {"A": activations(4, 320)[:1]})["Y"]
+    for count in (1, 70, 2, 1100, 1, 0, 1):
+        y = run(session, {"A": activations(count, 320)})["Y"]
+        assert y.shape == (count, 64)
+        assert np.isfinite(y).all()
+    np.testing.assert_array_equal(run(session, {"A": activations(4, 320)})["Y"][:1], alone)
+
+
+# --- aie.Q4NXGatedMLP -----------------------------------------------------------------------------
+
+
+def gated_model(gate: Weights, up: Weights, a: Array, *, level: int = 0) -> bytes:
+    given = {"K": gate.k, "N": gate.n, "bits": gate.bits, "accuracy_level": level}
+    given |= {"activation": "silu", "format": _native.FORMAT}
+    inputs = {"A": a, "W_gate": gate.q4nx, "W_up": up.q4nx}
+    return one_op_model("Q4NXGatedMLP", inputs, {"Y": a.dtype}, given, constants=("W_gate", "W_up"))
+
+
+@pytest.mark.parametrize("rows", [1, 9, 70])
+@pytest.mark.parametrize("level", [0, 4])
+def test_a_gated_mlp_is_the_product_of_its_parts(rows: int, level: int) -> None:
+    gate, up = (make_weights(96, 320, seed=i, bits=8, zero_points=True) for i in range(2))
+    a = 0.05 * activations(rows, 320)
+    y = run(open_session(gated_model(gate, up, a, level=level)), {"A": a})["Y"]
+    g, u = (project(w, a, accuracy_level=level).astype(np.float64) for w in (gate, up))
+    # The exponential and the few operations around it, as for weights of four bits.
+    assert_within(y, g / (1 + np.exp(-g)) * u, 128 * 2.0**-24 * np.abs(g * u))
+
+
+def test_gate_and_up_of_different_bits_are_refused() -> None:
+    gate, up = make_weights(64, 96, bits=8), make_weights(64, 96)
+    message = r"input W_up must be uint8 \(2, 1, 9472\) for K=96 N=64 bits=8, got uint8 \(2, 1, 51"
+    with pytest.raises(Exception, match=f"the_node': {message}"):
+        open_session(gated_model(gate, up, activations(1, 96)))
+
+
+# --- aie.Q4NXGather -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16, BFLOAT16])
+def test_rows_are_gathered(dtype: np.dtype[Any]) -> None:
+    w = make_weights(70, 320, zero_points=True, exact=True, bits=8)
+    indices = np.array([[0, 69, -1], [-70, 70, 33]])
+    given = {"K": 320, "N": 70, "bits": 8, "dtype": ONNX_TYPES[dtype], "format": _native.FORMAT}
+    inputs = {"W": w.q4nx, "indices": indices}
+    model = one_op_model("Q4NXGather", inputs, {"Y": dtype}, given, constants=["W"])
+    y = run(open_session(model), {"indices": indices})["Y"].astype(np.float64)
+    expected = w.dequantised[indices % 70]  # exact in every type: eight bits times a power of two
+    expected[1, 1] = 0
+    np.testing.assert_array_equal(y, expected)
+
+
+@pytest.mark.parametrize("zero_points", [False, True])
+@pytest.mark.parametrize("block_size", [32, 64])
+def test_gathered_rows_equal_gather_block_quantized(zero_points: bool, block_size: int) -> None:
+    w = make_weights(70, 320, block_size=block_size, zero_points=zero_points, bits=8)
+    indices = np.arange(70)
+    inputs = {"data": w.b.reshape(70, -1), "indices": indices, "scales": w.scales,
+              "zero_points": w.zero_points}  # fmt: skip
+    given = {"bits": 8, "block_size": block_size, "gather_axis": 0, "quantize_axis": 1}
+    model = one_op_model("GatherBlockQuantized", inputs, {"Y": FLOAT32}, given,
+                         domain="com.microsoft",
+                         constants=("data", "scales", "zero_points"))  # fmt: skip
+    y = run(open_session(model), {"indices": indices})["Y"]
+    np.testing.assert_array_equal(y, q8nx.dequantize(w.q4nx, 70, 320))
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"bits": 3}, "attribute bits must be 2, 4 or 8, got 3"),
+        ({"bits": 4}, r"input W must be uint8 \(2, 1, 5120\) for K=256 N=40, got uint8 \(2, 1, 94"),
+        (
+            {"K": 512},
+            r"input W must be uint8 \(2, 2, 9472\) for K=512 N=40 bits=8, got uint8 \(2, 1, 9472",
+        ),
+    ],
+)
+def test_wrong_attributes_are_named(change: dict[str, int], message: str) -> None:
+    w, a = make_weights(40, 256, bits=8), activations(1, 256)
+    with pytest.raises(Exception, match=f"aie.Q4NXMatMul node 'the_node': {message}"):
+        open_session(q4nx_model(w, a, change=change))
+
+
+# --- the execution provider -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def provider() -> Iterator[None]:
+    with registered():
+        yield
+
+
+@needs_provider
+@pytest.mark.usefixtures("provider")
+@pytest.mark.parametrize("block_size", [32, 256])
+@pytest.mark.parametrize("zero_points", [False, True])
+@pytest.mark.parametrize("rows", [1, 5])
+def test_the_provider_computes_what_the_op_does_and_keeps_it(
+    block_size: int, zero_points: bool, rows: int, tmp_path: Path
+) -> None:
+    w = make_weights(40, 320, block_size=block_size, zero_points=zero_points, bits=8)
+    a = activations(rows, 320)
+    inputs = {"A": a, "B": w.b, "scales": w.scales, "zero_points": w.zero_points}
+    given = {"K": 320, "N": 40, "bits": 8, "block_size": block_size}
+    model = one_op_model("MatMulNBits", inputs, {"Y": a.dtype}, given, domain="com.microsoft",
+                         constants=("B", "scales", "zero_points"))  # fmt: skip
+    context = tmp_path / "ctx.onnx"
+    config = {"context_enable": "1", "context_file_path": str(context)}
+    change = {"symmetric": int(not zero_points)}
+    expected = run(open_session(q4nx_model(w, a, change=change)), {"A": a})["Y"]
+    for session in (provider_session(model, **config), provider_session(context)):
+        np.testing.assert_array_equal(run(session, {"A": a})["Y"], expected)
+
+
+@needs_provider
+@pytest.mark.usefixtures("provider")
+def test_the_provider_shares_a_tied_embedding() -> None:
+    n, k = 64, 320
+    w = make_weights(n, k, bits=8, zero_points=True)
+    nodes = [
+        helper.make_node(
+            "GatherBlockQuantized", ["B2", "ids", "scales", "points"], ["rows"],
+            domain="com.microsoft", bits=8, block_size=32, gather_axis=0, quantize_axis=1,
+        ),
+        helper.make_node(
+            "MatMulNBits", ["A", "B", "scales", "points"], ["Y"], domain="com.microsoft", K=k,
+            N=n, bits=8, block_size=32,
+        ),
+    ]  # fmt: skip
+    graph = helper.make_graph(
+        nodes, "graph",
+        [helper.make_tensor_value_info("ids", ONNX_TYPES[np.dtype(np.int64)], [None]),
+         helper.make_tensor_value_info("A", ONNX_TYPES[FLOAT32], [None, k])],
+        [helper.make_tensor_value_info(name, ONNX_TYPES[FLOAT32], None) for name in ("rows", "Y")],
+        [onnx_tensor("B", w.b), onnx_tensor("B2", w.b.reshape(n, -1)),
+         onnx_tensor("scales", w.scales), onnx_tensor("points", w.zero_points)],
+    )  # fmt: skip
+    session = provider_session(model_of(graph).SerializeToString())
+    ids, a = np.array([3, 63, 0]), activations(2, k)
+    results = run(session, {"ids": ids, "A": a})
+    np.testing.assert_array_equal(results["rows"], q8nx.dequantize(w.q4nx, n, k)[ids])
+    np.testing.assert_array_equal(results["Y"], run(open_session(q4nx_model(w, a)), {"A": a})["Y"])

@@ -1,0 +1,383 @@
+"""aie.Q4NXMoE on the host, made from QMoE: against numpy, and against ONNX Runtime's QMoE."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+import pytest
+from expert_models import (
+    Experts,
+    exact,
+    experts_folder,
+    feeds_of,
+    reference,
+    to_bf16,
+    to_int8,
+)
+from op_models import (
+    BFLOAT16,
+    FLOAT16,
+    ORT_VERSION,
+    ROUNDOFF,
+    one_op_model,
+    open_session,
+    run,
+    session_options,
+)
+from provider_calls import devices, needs_provider, registered
+
+import ort_aie_ep
+from ort_aie_ep import _native
+from ort_aie_ep.runtime.provider import NAME
+
+Array = npt.NDArray[Any]
+
+# The reference rounds activations as the op does. A value of which float32 and float64 lie on two
+# sides of a rounding is rounded differently: few are, and each moves the norm of a result by less
+# than 2^-8 of the share of one in-feature.
+TOLERANCE = 2.0**-12
+# Lookups in tables of int16 (AVX2, docs/two-bits.md): 12 in a group of 32, each off by at most half
+# of 1/32767 of the largest sum of four activations, which is about 3 times their root mean square
+# times 2. Over a group's result, about √32 of that root mean square, this is less than 2^-10.
+LOOKUPS = 2.0**-10
+GPT_OSS = {"activation_alpha": 1.702, "activation_beta": 1.0, "swiglu_limit": 1.5}
+# Rows that are not whole blocks, in several of them.
+UNEVEN = Experts(experts=8, hidden=320, inter=288, biases=True, zero_points=True)
+CASES = {
+    "interleaved": Experts(),
+    "uneven": UNEVEN,
+    "gpt-oss": Experts(biases=True, attributes=GPT_OSS),
+    "separate": Experts(activation="silu", fusion=0, fc3=True, biases=True),
+    "all experts": Experts(top_k=4),
+    "one expert": Experts(experts=1, top_k=1),
+    "8 bits": replace(UNEVEN, bits=8),
+}
+# What ONNX Runtime's CPU kernel computes besides the first cases.
+TAKEN_THERE = {
+    "silu": Experts(activation="silu", fusion=0),
+    "gelu": Experts(activation="gelu", fusion=0, biases=True),
+    "relu": Experts(activation="relu", fusion=0, biases=True),
+    "identity": Experts(activation="identity", fusion=0),
+    "2 bits": Experts(bits=2, block_size=0),
+    "8 bits": Experts(bits=8, block_size=0, hidden=320, inter=96, zero_points=True),
+    "zero points": Experts(zero_points=True),
+    "a scale for each out-feature": Experts(block_size=0, hidden=40, inter=24),
+    "and a zero point": Experts(block_size=0, zero_points=True, hidden=40, inter=24),
+    "blocks of 64": Experts(block_size=64, inter=64),
+    "blocks of 128": Experts(block_size=128, hidden=128, inter=128),
+    "blocks of 256": Experts(block_size=256, hidden=256, inter=256),
+    "router_weights": Experts(router_weights=True),
+    "normalised router_weights": Experts(
+        router_weights=True, attributes={"normalize_routing_weights": 1}
+    ),
+    "a normalised softmax": Experts(attributes={"normalize_routing_weights": 1}),
+    "a sparse mixer": Experts(attributes={"use_sparse_mixer": 1}),
+    "raw weights": Experts(attributes={"weights_prepacked": 0}),
+}
+# What it refuses, although the schema has a meaning for it.
+TAKEN_HERE = {
+    # In blocks, it rounds activations to 8 bits.
+    "8 bits in blocks": Experts(bits=8, block_size=64, hidden=320, inter=64, zero_points=True),
+    "8 and 4 bits": Experts(bits={"fc1": 4, "fc2": 8}),
+    "2 and 4 bits": Experts(bits={"fc1": 2, "fc2": 4}),
+    "4 and 2 bits": Experts(bits={"fc1": 4, "fc2": 2}, zero_points=True),
+    "concatenated": Experts(fusion=2, biases=True),
+    "swiglu of two tensors": Experts(fusion=0, fc3=True, biases=True, attributes=GPT_OSS),
+    "geglu": Experts(activation="geglu"),
+    "geglu, concatenated": Experts(activation="geglu", fusion=2, biases=True),
+    "relu, gated": Experts(activation="relu", fusion=0, fc3=True),
+    "identity, gated": Experts(activation="identity", fusion=0, fc3=True),
+    "limit after activation": Experts(
+        attributes={"swiglu_limit": 0.5, "swiglu_limit_after_activation": 1}
+    ),
+}
+NUMERICS: dict[str, Callable[[Array], Array]] = {"bf16": to_bf16, "int8": to_int8}
+
+# Runs one token, then reports how many bytes of the mapped weights are resident, and how many bytes
+# the process holds besides.
+MEASURE = """
+import json, os, sys
+import numpy as np, onnxruntime, ort_aie_ep
+
+def held():
+    mapped = anonymous = 0
+    of_weights = False
+    with open("/proc/self/smaps", errors="replace") as file:
+        for line in file:
+            key, _, rest = line.partition(":")
+            if key == "Rss" and of_weights:
+                mapped += int(rest.split()[0]) * 1024
+            elif key == "Anonymous":
+                anonymous += int(rest.split()[0]) * 1024
+            elif "-" in key.split()[0]:
+                of_weights = line.endswith("model.onnx.data\\n")
+    return np.array([mapped, anonymous])
+
+options = onnxruntime.SessionOptions()
+options.intra_op_num_threads = 1
+options.register_custom_ops_library(ort_aie_ep.library_path())
+before = held()
+session = onnxruntime.InferenceSession(sys.argv[1], options)
+session.run(None, {{"x": np.ones((1, 1, {hidden}), "f4"), "router": np.ones((1, {experts}), "f4")}})
+print(json.dumps((held() - before).tolist()))
+"""
+
+needs_qmoe = pytest.mark.skipif(
+    ORT_VERSION < (1, 31), reason="earlier ones compute QMoE differently from its text, or less"
+)
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[None]:
+    with registered():
+        yield
+
+
+def compiled(case: Experts, folder: Path) -> Path:
+    """The compiled model of `case`, whose QMoE has become Q4NXMoE."""
+    result = ort_aie_ep.compile(experts_folder(case, folder / "source"), folder / "compiled")
+    (outcome,) = result.outcomes
+    assert (outcome.becomes, outcome.reason) == ("aie.Q4NXMoE", "")
+    return folder / "compiled" / "model.onnx"
+
+
+def in_numerics(case: Experts, numerics: str) -> Experts:
+    """The case with the accuracy_level that asks for these numerics."""
+    level = {"bf16": 0, "int8": 4}[numerics]
+    return replace(case, attributes={**case.attributes, "accuracy_level": level})
+
+
+def distance(y: Array, expected: Array) -> float:
+    """The norm of the difference over that of `expected`."""
+    difference = y.astype(np.float64) - expected
+    return float(np.linalg.norm(difference) / np.linalg.norm(expected))
+
+
+@pytest.mark.parametrize("numerics", NUMERICS)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_token_and_prompt_match_the_reference(tmp_path: Path, case: Experts, numerics: str) -> None:
+    session = open_session(str(compiled(in_numerics(case, numerics), tmp_path)))
+    for rows in (1, 3, 70):
+        feeds = feeds_of(case, rows)
+        y = run(session, feeds)["y"]
+        assert y.shape == feeds["x"].shape
+        # A prompt's products may be more exact (prompts_in_bf16), and its weights are rounded.
+        tolerance = TOLERANCE if rows < 70 else ROUNDOFF[BFLOAT16] * 4
+        assert distance(y, reference(case, feeds, NUMERICS[numerics])) < tolerance
+
+
+@pytest.mark.parametrize("case", (TAKEN_THERE | TAKEN_HERE).values(), ids=TAKEN_THERE | TAKEN_HERE)
+def test_each_value_that_is_taken_matches_the_reference(tmp_path: Path, case: Experts) -> None:
+    session = open_session(str(compiled(case, tmp_path)))
+    feeds = feeds_of(case, 3)
+    two_bits = any(case.bits_of(name) == 2 for name in case.shapes())
+    tolerance = TOLERANCE + (LOOKUPS if two_bits else 0)
+    assert distance(run(session, feeds)["y"], reference(case, feeds, to_bf16)) < tolerance
+
+
+@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16])
+def test_activations_of_16_bits(tmp_path: Path, dtype: np.dtype[Any]) -> None:
+    case = replace(UNEVEN, dtype=dtype)
+    session = open_session(str(compiled(case, tmp_path)))
+    feeds = feeds_of(case, 3)
+    y = run(session, feeds)["y"]
+    assert y.dtype == dtype
+    assert distance(y, reference(case, feeds, to_bf16)) < TOLERANCE + ROUNDOFF[dtype]
+
+
+@needs_qmoe
+@pytest.mark.parametrize(
+    "case",
+    [CASES["interleaved"], CASES["gpt-oss"], *TAKEN_THERE.values()],
+    ids=["interleaved", "gpt-oss", *TAKEN_THERE],
+)
+def test_onnx_runtime_computes_the_reference(tmp_path: Path, case: Experts) -> None:
+    feeds = feeds_of(case, 5)
+    folder = experts_folder(case, tmp_path / "source")
+    y = run(open_session(str(folder / "model.onnx")), feeds)["y"]
+    # Its sums are float32.
+    assert distance(y, reference(case, feeds, exact)) < 100 * 2.0**-24
+
+
+def test_of_equal_logits_the_later_expert_is_chosen(tmp_path: Path) -> None:
+    case = Experts(experts=8)
+    feeds = feeds_of(case, 2)
+    feeds["router"][:] = [[0, 1, 1, 1, 0, 0, 0, 0], [2, 2, 2, 2, 2, 2, 2, 2]]
+    y = run(open_session(str(compiled(case, tmp_path))), feeds)["y"]
+    assert distance(y, reference(case, feeds, to_bf16)) < TOLERANCE
+    if ORT_VERSION >= (1, 31):
+        theirs = run(open_session(str(tmp_path / "source" / "model.onnx")), feeds)["y"]
+        assert distance(theirs, reference(case, feeds)) < 100 * 2.0**-24
+
+
+@pytest.mark.parametrize("logits", [np.nan, np.inf, -np.inf])
+def test_logits_that_are_no_numbers_give_zeros(tmp_path: Path, logits: float) -> None:
+    feeds = feeds_of(Experts(), 2)
+    feeds["router"][0] = logits
+    y = run(open_session(str(compiled(Experts(), tmp_path))), feeds)["y"]
+    np.testing.assert_array_equal(y[0, 0], 0)
+    assert np.isfinite(y[0, 1]).all()
+    assert y[0, 1].any()
+
+
+@pytest.mark.parametrize("numerics", NUMERICS)
+def test_a_row_does_not_depend_on_the_others_nor_on_the_threads(
+    tmp_path: Path, numerics: str
+) -> None:
+    path = str(compiled(in_numerics(UNEVEN, numerics), tmp_path))
+    sessions = [open_session(path, threads=n) for n in (1, 2, 5)]
+    feeds = feeds_of(UNEVEN, 4)
+    whole = run(sessions[0], feeds)["y"]
+    for row in range(4):
+        one = {"x": feeds["x"][:, row : row + 1], "router": feeds["router"][row : row + 1]}
+        for session in sessions:
+            np.testing.assert_array_equal(run(session, one)["y"][0, 0], whole[0, row])
+    prompt = feeds_of(UNEVEN, 70)
+    results = [run(session, prompt)["y"] for session in sessions]
+    for result in results[1:]:
+        np.testing.assert_array_equal(result, results[0])
+
+
+def test_prompts_in_chunks_are_the_same_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(compiled(UNEVEN, tmp_path))
+    feeds = feeds_of(UNEVEN, 40)
+    whole = run(open_session(path), feeds)["y"]
+    monkeypatch.setenv("ORT_AIE_PROMPT_CHUNK", "16")
+    chunks = open_session(path)
+    expected = reference(UNEVEN, feeds, to_bf16)
+    y = run(chunks, feeds)["y"]
+    # A chunk may stream what the whole prompt multiplies in a GEMM, whose weights are rounded.
+    assert distance(y, expected) < ROUNDOFF[BFLOAT16] * 4
+    assert distance(y, whole.astype(np.float64)) < ROUNDOFF[BFLOAT16] * 4
+
+
+def test_no_rows_give_no_rows(tmp_path: Path) -> None:
+    feeds = {name: x[..., :0, :] for name, x in feeds_of(Experts(), 1).items()}
+    assert run(open_session(str(compiled(Experts(), tmp_path))), feeds)["y"].shape == (1, 0, 64)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "words"),
+    [
+        ("x", (1, 3, 64), r"input router must be float \(3, 4\), got float \(2, 4\)"),
+        ("router", (1, 4), r"input router must be float \(2, 4\), got float \(1, 4\)"),
+        ("router_weights", (3, 4), r"input router_weights must be .* got float \(3, 4\)"),
+    ],
+)
+def test_a_call_with_other_shapes_says_which(
+    tmp_path: Path, name: str, shape: tuple[int, ...], words: str
+) -> None:
+    case = Experts(router_weights=True)
+    ort_aie_ep.compile(experts_folder(case, tmp_path / "source"), tmp_path / "out", plan=False)
+    feeds = feeds_of(case, 2) | {name: np.zeros(shape, np.float32)}
+    with pytest.raises(Exception, match=words):
+        run(open_session(str(tmp_path / "out" / "model.onnx")), feeds)
+
+
+def op_inputs() -> dict[str, Array]:
+    """Inputs of an aie.Q4NXMoE of 2 experts, 64 x 32."""
+    return {
+        "x": np.ones((1, 64), np.float32),
+        "router": np.ones((1, 2), np.float32),
+        "gate": np.zeros((2, 1, 1, 5120), np.uint8),
+        "down": np.zeros((2, 2, 1, 5120), np.uint8),
+        "up": np.zeros((2, 1, 1, 5120), np.uint8),
+        "bias": np.zeros((2, 32), np.float32),
+    }
+
+
+OP = {"K": 64, "N": 32, "experts": 2, "top_k": 1, "activation": "silu", "format": _native.FORMAT}
+
+
+@pytest.mark.parametrize(
+    ("attributes", "inputs", "words"),
+    [
+        ({"top_k": 3}, {}, "1 <= top_k <= experts"),
+        ({"activation": "tanh"}, {}, "attribute activation must be silu, .* got 'tanh'"),
+        ({"activation": "swiglu", "alpha": 0.0}, {}, "attribute alpha must be a number other"),
+        ({"bits": 3}, {}, "attribute bits must be"),
+        ({}, {"gate": np.zeros((1, 1, 5120), np.uint8)}, r"input W_gate must be uint8 \(2, 1, 1"),
+        ({}, {"down": np.zeros((2, 1, 1, 5120), np.uint8)}, r"input W_down must be uint8 \(2, 2,"),
+        ({}, {"bias": np.zeros((2, 31), np.float32)}, r"input bias_gate must be float \(2, 32\)"),
+    ],
+)
+def test_a_node_that_does_not_fit_together_is_refused(
+    attributes: dict[str, Any], inputs: dict[str, Array], words: str
+) -> None:
+    given = op_inputs() | inputs
+    model = one_op_model(
+        "Q4NXMoE", given, {"y": np.float32}, OP | attributes,
+        constants=("gate", "down", "up", "bias"),
+    )  # fmt: skip
+    with pytest.raises(Exception, match=words):
+        open_session(model)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        ({"x": np.ones((1, 32), np.float32)}, r"input X must be \(..., 64\), got \(1, 32\)"),
+        (
+            {"router": np.ones((1, 3), np.float32)},
+            r"router must be float \(1, 2\), got float \(1, 3",
+        ),
+        ({"router": np.ones((1, 2), np.float16)}, r"router must be float \(1, 2\), got float16"),
+    ],
+)
+def test_a_call_that_does_not_fit_the_node_is_refused(inputs: dict[str, Array], words: str) -> None:
+    given = op_inputs() | inputs
+    constants = ("gate", "down", "up", "bias")
+    session = open_session(
+        one_op_model("Q4NXMoE", given, {"y": np.float32}, OP, constants=constants)
+    )
+    with pytest.raises(Exception, match=words):
+        run(session, given)
+
+
+@needs_provider
+@pytest.mark.parametrize("case", [UNEVEN, CASES["gpt-oss"], CASES["separate"]])
+def test_the_provider_computes_the_same_bits(provider: None, tmp_path: Path, case: Experts) -> None:
+    ours = open_session(str(compiled(case, tmp_path)))
+    options = session_options()
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    options.add_provider_for_devices(devices()[:1], {})
+    source = onnxruntime.InferenceSession(
+        str(tmp_path / "source" / "model.onnx"), options, enable_fallback=False
+    )
+    nodes = [
+        node.op_type
+        for part in source.get_provider_graph_assignment_info()
+        if part.ep_name == NAME
+        for node in part.get_nodes()
+    ]
+    assert nodes == ["QMoE"]
+    for rows in (1, 3, 70):
+        feeds = feeds_of(case, rows)
+        np.testing.assert_array_equal(run(source, feeds)["y"], run(ours, feeds)["y"])
+
+
+def test_expert_weights_are_mapped_and_not_copied(tmp_path: Path) -> None:
+    case = Experts(experts=32, hidden=1024, inter=512, top_k=2)
+    path = compiled(case, tmp_path)
+    code = MEASURE.format(hidden=case.hidden, experts=case.experts)
+    result = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    mapped, anonymous = json.loads(result.stdout)
+    weight_bytes = (tmp_path / "compiled" / "model.onnx.data").stat().st_size
+    assert weight_bytes > 30e6
+    assert anonymous < weight_bytes / 2  # what a session needs anyway
+    # Two experts of 32, and what Linux reads around them.
+    assert 0 < mapped < weight_bytes / 4

@@ -1,0 +1,102 @@
+"""aie.GatedRMSNorm, compared with ONNX Runtime's GatedRMSNorm and numpy in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from op_models import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    ORT_VERSION,
+    Array,
+    one_op_model,
+    open_session,
+    run,
+)
+from projection_calls import activations, assert_within
+from vector_calls import EPSILON, U
+
+from ort_aie_ep import _native
+
+
+def gated(a: Array, weight: Array, gate: Array, **change: Any) -> Array:
+    given = {"K": weight.size, "epsilon": EPSILON, "activation": "silu", "format": _native.FORMAT}
+    feeds = {"A": a, "weight": weight, "gate": gate}
+    model = one_op_model(
+        "GatedRMSNorm", feeds, {"Y": a.dtype}, given | change, constants=("weight",)
+    )
+    return run(open_session(model), feeds)["Y"]
+
+
+def inputs(*shape: int, k: int, dtype: np.dtype[Any] = FLOAT32) -> tuple[Array, Array, Array]:
+    a = (3 * activations(*shape, dtype=dtype)).astype(dtype)
+    gate = (5 * np.flip(activations(*shape, dtype=dtype), -1)).astype(dtype)
+    return a, activations(k, dtype=dtype), np.ascontiguousarray(gate)
+
+
+def expected(a: Array, weight: Array, gate: Array, activation: str) -> Array:
+    heads = a.astype(np.float64).reshape(-1, weight.size)
+    norm = heads / np.sqrt((heads**2).mean(-1, keepdims=True) + EPSILON) * weight.astype(float)
+    z = gate.astype(np.float64)
+    share = 1 / (1 + np.exp(-z))
+    y: Array = norm.reshape(a.shape) * (share if activation == "sigmoid" else z * share)
+    return y
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16, BFLOAT16])
+@pytest.mark.parametrize("activation", ["silu", "sigmoid"])
+@pytest.mark.parametrize(
+    ("shape", "k"), [((1, 1, 2048), 128), ((2, 5, 96), 32), ((7, 33), 33), ((64, 192), 64)]
+)
+def test_each_head_has_its_norm(
+    dtype: np.dtype[Any], activation: str, shape: tuple[int, ...], k: int
+) -> None:
+    a, weight, gate = inputs(*shape, k=k, dtype=dtype)
+    y = expected(a, weight, gate, activation)
+    # The norm's error (test_rms_norm.py), and that of the gate, as of aie.Activation: 16 roundings.
+    assert_within(
+        gated(a, weight, gate, activation=activation), y, ((k + 1) / 2 + 8 + 16) * U * np.abs(y)
+    )
+
+
+@pytest.mark.skipif(ORT_VERSION < (1, 30), reason="its CPU EP has the operator from 1.30 on")
+@pytest.mark.parametrize("activation", ["silu", "swish", "sigmoid"])
+def test_it_is_what_onnx_runtime_computes(activation: str) -> None:
+    a, weight, gate = inputs(2, 5, 96, k=32)
+    feeds = {"X": a, "scale": weight, "gate": gate}
+    model = one_op_model(
+        "GatedRMSNorm", feeds, {"Y": FLOAT32}, {"epsilon": EPSILON, "activation": activation},
+        domain="com.microsoft",
+    )  # fmt: skip
+    theirs = run(open_session(model), feeds)["Y"]
+    ours = gated(a, weight, gate, activation=activation.replace("swish", "silu"))
+    exact = expected(a, weight, gate, activation.replace("swish", "silu"))
+    # Its logistic function is an approximation: wrong by up to 1e-5, ours by roundings.
+    z = 1 if activation == "sigmoid" else np.abs(gate)
+    norm = expected(a, weight, np.full_like(gate, 100), "sigmoid")
+    assert (np.abs(ours - theirs) <= 1e-5 * np.abs(norm) * z + 1e-6 * np.abs(exact)).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"K": 0}, "attribute K must be positive, got 0"),
+        ({"activation": "gelu"}, "attribute activation must be silu or sigmoid, got 'gelu'"),
+        ({"epsilon": -1.0}, "attribute epsilon must be a finite number of 0 or more, got -1"),
+    ],
+)
+def test_wrong_attributes_are_named(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(Exception, match=message):
+        gated(*inputs(2, 64, k=32), **change)
+
+
+def test_wrong_shapes_are_named() -> None:
+    a, weight, gate = inputs(2, 64, k=32)
+    with pytest.raises(Exception, match=r"input gate must be float \(2, 64\), got float \(2, 32\)"):
+        gated(a, weight, np.ascontiguousarray(gate[:, :32]))
+    a, _, gate = inputs(2, 48, k=32)
+    with pytest.raises(Exception, match=r"input A must be \(..., a multiple of 32\)"):
+        gated(a, weight, gate)

@@ -1,0 +1,68 @@
+"""The vision tower in the performance model: its plan, and a picture beside paper 2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from vision_tower import vision_tower
+
+import ort_aie_ep
+from ort_aie_ep.explain.plan_steps import read_plans
+from ort_aie_ep.npu.speed import operators as op
+from ort_aie_ep.npu.speed import simulate
+from ort_aie_ep.npu.speed.operators import Machine
+from ort_aie_ep.npu.speed.pictures import TOWERS, Tower, layers_of, picture_of
+from ort_aie_ep.npu.speed.plans import QUERY_BYTES, compose
+from ort_aie_ep.npu.speed.steps import AttentionStep
+
+MACHINE = Machine()
+
+
+@pytest.mark.parametrize("spelling", ["MultiHeadAttention", "eager"])
+def test_a_tower_has_the_plan_of_its_compiled_model(spelling: str, tmp_path: Path) -> None:
+    tower = Tower(3, 144, 2, 160, patches=64, tokens=16, text=128)
+    model, _ = vision_tower(
+        tower.patches, 75, tower.hidden, tower.ffn, tower.layers, tower.heads, spelling
+    )
+    onnx.save(model, tmp_path / "tower.onnx")
+    ort_aie_ep.compile(tmp_path / "tower.onnx", tmp_path / "compiled", quantize="bf16")
+    embedding, *layers = read_plans(tmp_path / "compiled").plans
+    assert [step.name for step in embedding] == ["/embed/MatMul"]
+    assert compose(tuple(layers), 64, 64, MACHINE) == compose(layers_of(tower), 64, 64, MACHINE)
+
+
+def test_every_part_of_the_queries_sees_all_keys_without_causality() -> None:
+    heads, dim, tokens = 16, 72, 4096
+    most = QUERY_BYTES // (2 * heads * op.padded_head(dim))
+    assert tokens == 2 * most
+    step = AttentionStep(
+        "a", heads, heads, dim, "q", "k", "v", ("", ""), "o", ("", ""), causal=False
+    )
+    found = compose(((step,),), tokens, tokens, MACHINE)
+    part = op.flow_qkv(most, tokens - most, heads, heads, dim, None, False, MACHINE.kernels)
+    assert found.submissions == 2
+    assert found.timing.parts["attention"] == pytest.approx(2 * MACHINE.seconds(part))
+    # A super-chunk reads all keys and values once.
+    read = sum(one.read for one in part)
+    assert read >= 2 * heads * tokens * op.padded_head(dim) * op.BF16
+
+
+def test_a_picture_of_gemma3_is_beside_the_papers_time() -> None:
+    picture = simulate("gemma3-4b", contexts=[64]).picture
+    assert picture is not None
+    assert (picture.paper, picture.others) == (4.41, {"iGPU": 7.45, "CPU": 38.55})
+    layers = TOWERS["gemma3-4b"].layers
+    assert picture.layers.device_steps == 7 * layers
+    # A GELU and two sums in each layer.
+    assert picture.layers.host_steps == {"a vector operator on several rows": 3 * layers}
+    both = picture.layers.timing.seconds + picture.projection.timing.seconds
+    assert picture.seconds == both
+    # No faster than the bare products at the array's peak, 4,096 x 1,152 x 4,304 and so on.
+    products = 4096 * (4 * 1152**2 + 2 * 1152 * 4304) * layers
+    assert picture.layers.timing.parts["gemm"] > 2 * products / 50e12
+
+
+def test_other_models_have_no_picture() -> None:
+    assert picture_of("llama-3.2-1b", "npu2", MACHINE) is None
