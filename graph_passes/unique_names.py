@@ -10,7 +10,7 @@ After:  each node has a name: "Attention -> y" if it had none, "name -> y" if ot
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 import onnx_ir as ir
 
@@ -26,7 +26,7 @@ def name_nodes(model: ir.Model) -> None:
         if node.name and used[node.name] == 1:
             continue
         result = node.outputs[0].name if node.outputs else ""
-        node.name = _free(f"{node.name or node.op_type} -> {result}", taken)
+        node.name = free_name(f"{node.name or node.op_type} -> {result}", taken)
         taken.add(node.name)
 
 
@@ -38,7 +38,7 @@ def name_values(model: ir.Model) -> None:
     free = taken | {value.name for value in values}
     for value in values:
         if value.name in taken:
-            value.name = _free(value.name or "", free)
+            value.name = free_name(value.name or "", free)
             free.add(value.name)
         taken.add(value.name)
 
@@ -50,7 +50,8 @@ def _values(graph: ir.Graph) -> Iterator[ir.Value]:
         yield from (value for value in node.outputs if value.name)
 
 
-def _free(stem: str, taken: set[str | None]) -> str:
+def free_name(stem: str, taken: Container[str | None]) -> str:
+    """`stem`, or "stem (2)" and so on if it is taken."""
     name, number = stem, 1
     while name in taken:
         number += 1
