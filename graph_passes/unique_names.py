@@ -10,11 +10,12 @@ After:  each node has a name: "Attention -> y" if it had none, "name -> y" if ot
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 
 import onnx_ir as ir
 
 from ort_aie_ep.graph_passes.base import HOST_INPUTS
+from ort_aie_ep.graph_passes.walk import free_name
 
 
 def name_nodes(model: ir.Model) -> None:
@@ -48,12 +49,3 @@ def _values(graph: ir.Graph) -> Iterator[ir.Value]:
     yield from dict.fromkeys((*graph.inputs, *graph.initializers.values()))
     for node in graph:
         yield from (value for value in node.outputs if value.name)
-
-
-def free_name(stem: str, taken: Container[str | None]) -> str:
-    """`stem`, or "stem (2)" and so on if it is taken."""
-    name, number = stem, 1
-    while name in taken:
-        number += 1
-        name = f"{stem} ({number})"
-    return name

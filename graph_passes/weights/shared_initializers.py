@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import onnx_ir as ir
 
-from ort_aie_ep.graph_passes.unique_names import free_name
+from ort_aie_ep.graph_passes.walk import free_name
 
 # Metadata of an initializer: the first one of the same tensor.
 SAME_AS = "ort_aie.same_as"
