@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -369,6 +370,8 @@ def test_an_option_is_given_once_and_may_have_its_old_name(
 ) -> None:
     twice = ("--builder-option", "block_size=32") * 2
     assert "block_size is given twice" in mistake(source, work / "out", *twice)
+    both = ("--builder-option", "block_size=32", "--builder-option", "int4_block_size=64")
+    assert "block_size is given twice" in mistake(source, work / "out", *both)
     old = ("--builder-option", "int4_block_size=32", "--builder-python", python())
     compiled(source, work / "out", *old)
 
@@ -402,3 +405,13 @@ def test_what_opens_models_says_how_to_compile_a_checkpoint(
     lora = adapter(tmp_path / "lora")
     with pytest.raises(AieError, match=re.escape(f"{lora} is an adapter: pass the checkpoint")):
         ort_aie_ep.compile(lora, work / "out")
+
+
+def test_a_model_in_onnx_may_lie_beside_the_files_of_its_adapter(
+    work: Path, tmp_path: Path
+) -> None:
+    lora = adapter(tmp_path / "lora")
+    for name in ("model.onnx", "model.onnx.data"):
+        shutil.copy(LLAMA / name, lora)
+    ort_aie_ep.compile(lora, work / "out")
+    assert (work / "out" / "adapter_config.json").is_file()
