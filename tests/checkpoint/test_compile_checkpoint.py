@@ -102,6 +102,9 @@ def test_what_can_be_told_before_is_told_before_the_builder_runs(
     assert "importance changes nothing for bf16" in mistake(*floats, "bf16", "--importance", PAGE)
     assert "there is no such file" in mistake(*floats, "mixed", "--importance", tmp_path / "text")
     assert "there is no such file" in mistake(*words, "--kv", "int8", "--calibration", "nowhere")
+    assert "is the folder to compile into" in mistake(*words, "--keep-source", work / "out")
+    environment = ("--builder-env", work / "out")
+    assert "is the folder to compile into" in mistake(source, work / "out", *environment)
     assert not (tmp_path / "seen.json").exists()
     assert not [*work.iterdir()]
 
