@@ -233,7 +233,10 @@ def test_biases_sinks_and_windows_of_gpt_oss_are_found(gpt_oss: Source) -> None:
     assert gpt_oss.weights.lm_head().bias is None
     sizes = gpt_oss.weights.sizes
     assert sizes.window == 24
-    assert "windows of 24 in every other layer" in sizes.describe()
+    assert sizes.describe() == (
+        "gptoss with 2 layers of 128, 2 of 4 experts of 96, 4 heads of 32 on 2, "
+        "windows of 24 in every other layer, vocabulary 288"
+    )
     assert sizes.yarn == SHAPES["gpt-oss-20b"].yarn
     assert sizes.rope_base == pytest.approx(150000, rel=1e-5)
     # A layer keeps 24 tokens, the other one 100: keys and values of 2 heads of 32 in float16.
@@ -386,7 +389,7 @@ def test_engine_computes_what_the_cpu_ep_does(name: str, source: Source) -> None
     assert agreement(name, source, TINY.vocab) > 0.6
 
 
-@pytest.mark.parametrize("name", [OURS, "llama.cpp"])
+@pytest.mark.parametrize("name", [OURS, "llama.cpp", "ik_llama.cpp"])
 def test_engine_computes_experts_as_the_cpu_ep_does(name: str, expert_source: Source) -> None:
     skip_without(name)
     # Near-ties of the router as well.
@@ -394,14 +397,14 @@ def test_engine_computes_experts_as_the_cpu_ep_does(name: str, expert_source: So
 
 
 @NEEDS_GPT_OSS
-@pytest.mark.parametrize("name", [OURS, OURS_INT8, "llama.cpp"])
+@pytest.mark.parametrize("name", [OURS, OURS_INT8, "llama.cpp", "ik_llama.cpp"])
 def test_engine_computes_gpt_oss_as_the_cpu_ep_does(name: str, gpt_oss: Source) -> None:
     skip_without(name)
     assert agreement(name, gpt_oss, gpt_oss.weights.sizes.vocabulary) > 0.5
 
 
 @NEEDS_GPT_OSS
-@pytest.mark.parametrize("name", [OURS, "llama.cpp", "llama.cpp, no FA"])
+@pytest.mark.parametrize("name", [OURS, "llama.cpp", "llama.cpp, no FA", "ik_llama.cpp"])
 def test_logits_of_gpt_oss_are_those_of_the_cpu_ep(name: str, gpt_oss: Source) -> None:
     skip_without(name)
     opened = [kind(n).open(kind(n).model(gpt_oss), Settings(1, 128)) for n in (CPU_EP, name)]

@@ -166,14 +166,15 @@ class DecoderSizes:
         return float(self.inverse_frequencies[1] ** (-self.head_size / 2))
 
     def describe(self) -> str:
-        """The sizes in words."""
+        """The family and its sizes in words."""
         ffn = f"FFN {self.ffn}"
         if self.experts:
             ffn = f"{self.experts_per_token} of {self.experts} experts of {self.ffn}"
         window = f"windows of {self.window} in every other layer, " if self.window else ""
         return (
-            f"{self.layers} layers of {self.hidden}, {ffn}, {self.heads} heads of "
-            f"{self.head_size} on {self.kv_heads}, {window}vocabulary {self.vocabulary}"
+            f"{self.family} with {self.layers} layers of {self.hidden}, {ffn}, "
+            f"{self.heads} heads of {self.head_size} on {self.kv_heads}, "
+            f"{window}vocabulary {self.vocabulary}"
         )
 
 
