@@ -33,16 +33,20 @@ q4nx::ScaleType ScaleTypeOf(DataType type) {
   return q4nx::ScaleType::kFloat32;
 }
 
-// A key that distinguishes packed weights and other constants.
+// A key that distinguishes packed weights and other constants. Several nodes may read the same
+// codes in different ways.
 std::string KeyOf(const ClaimedRegion::Constant& constant) {
   if (constant.experts) {
     const ExpertPart& part = *constant.experts;
+    const q4nx::ExpertLayout& its = part.layout;
     return Concat("experts ", part.source, '\n', part.scales, '\n', part.zero_points, '\n',
-                  part.layout.first, ' ', part.layout.step);
+                  its.first, ' ', its.step, ' ', its.n, ' ', its.k, ' ', its.bits, ' ',
+                  its.block_size);
   }
   if (!constant.weights) return constant.name;
   const MatMulWeights& weights = *constant.weights;
-  return Concat("packed ", weights.b, '\n', weights.scales, '\n', weights.zero_points);
+  return Concat("packed ", weights.b, '\n', weights.scales, '\n', weights.zero_points, '\n',
+                weights.k, ' ', weights.bits, ' ', weights.block_size);
 }
 
 int64_t InPages(int64_t bytes) { return RoundUp(bytes, kPage).As("a constant"); }
