@@ -33,16 +33,19 @@ q4nx::ScaleType ScaleTypeOf(DataType type) {
   return q4nx::ScaleType::kFloat32;
 }
 
-// A key that distinguishes packed weights and other constants.
+// A key that distinguishes packed weights and other constants. Nodes may read the same initializers
+// as weights of other sizes.
 std::string KeyOf(const ClaimedRegion::Constant& constant) {
   if (constant.experts) {
-    const ExpertPart& part = *constant.experts;
-    return Concat("experts ", part.source, '\n', part.scales, '\n', part.zero_points, '\n',
-                  part.layout.first, ' ', part.layout.step);
+    const auto& [source, scales, zero_points, experts, layout] = *constant.experts;
+    const auto& [source_rows, first, step, n, k, bits, block_size] = layout;
+    return Concat("experts ", source, '\n', scales, '\n', zero_points, '\n', source_rows, ' ',
+                  first, ' ', step, ' ', n, ' ', k, ' ', bits, ' ', block_size);
   }
   if (!constant.weights) return constant.name;
-  const MatMulWeights& weights = *constant.weights;
-  return Concat("packed ", weights.b, '\n', weights.scales, '\n', weights.zero_points);
+  const auto& [b, scales, zero_points, n, k, bits, block_size] = *constant.weights;
+  return Concat("packed ", b, '\n', scales, '\n', zero_points, '\n', n, ' ', k, ' ', bits, ' ',
+                block_size);
 }
 
 int64_t InPages(int64_t bytes) { return RoundUp(bytes, kPage).As("a constant"); }
