@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from ort_aie_ep.graph_passes.base import HOST_INPUTS
+from ort_aie_ep.graph_passes.walk import free_name
 
 
 def name_nodes(model: ir.Model) -> None:
@@ -26,7 +27,7 @@ def name_nodes(model: ir.Model) -> None:
         if node.name and used[node.name] == 1:
             continue
         result = node.outputs[0].name if node.outputs else ""
-        node.name = _free(f"{node.name or node.op_type} -> {result}", taken)
+        node.name = free_name(f"{node.name or node.op_type} -> {result}", taken)
         taken.add(node.name)
 
 
@@ -38,7 +39,7 @@ def name_values(model: ir.Model) -> None:
     free = taken | {value.name for value in values}
     for value in values:
         if value.name in taken:
-            value.name = _free(value.name or "", free)
+            value.name = free_name(value.name or "", free)
             free.add(value.name)
         taken.add(value.name)
 
@@ -48,11 +49,3 @@ def _values(graph: ir.Graph) -> Iterator[ir.Value]:
     yield from dict.fromkeys((*graph.inputs, *graph.initializers.values()))
     for node in graph:
         yield from (value for value in node.outputs if value.name)
-
-
-def _free(stem: str, taken: set[str | None]) -> str:
-    name, number = stem, 1
-    while name in taken:
-        number += 1
-        name = f"{stem} ({number})"
-    return name

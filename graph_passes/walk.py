@@ -5,7 +5,15 @@ Here: code that walks a graph, for all passes. Not here: code that changes one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from typing import Any, TypeGuard, TypeVar
 
 import numpy.typing as npt
@@ -123,6 +131,15 @@ def constant_array(value: ir.Value | None) -> Array | None:
     """A constant as a numpy array, or None for a value that is computed."""
     tensor = constant(value)
     return None if tensor is None else tensor.numpy()
+
+
+def free_name(stem: str, taken: Container[str | None]) -> str:
+    """`stem`, or "stem (2)" and so on if it is taken."""
+    name, number = stem, 1
+    while name in taken:
+        number += 1
+        name = f"{stem} ({number})"
+    return name
 
 
 # --- what gives a value, and what reads it --------------------------------------------------------

@@ -19,7 +19,7 @@ import numpy as np
 
 from ort_aie_ep.compiler.calibration import purpose
 from ort_aie_ep.compiler.compile import compile_model
-from ort_aie_ep.compiler.reading import WINDOW_TOKENS, Reader, read_text
+from ort_aie_ep.compiler.reading import WINDOW_TOKENS, Reader, read_windows
 from ort_aie_ep.formats.kv_codes import (
     BITS,
     Floats,
@@ -82,7 +82,7 @@ def main() -> None:
         if given is None:
             given = compile_model(demo.MODEL, Path(scratch, "model")).path
         folder = find_model(given)
-        *windows, _ = read_text(folder, None, purpose("int8")).windows
+        *windows, _ = read_windows(folder, None, purpose("int8")).windows
         text = held_out_tokens(load_tokenizer(folder))
         starts = np.linspace(0, len(text) - WINDOW_TOKENS, len(windows)).astype(int)
         session = open_session(folder.model, Options("host", log="quiet"))

@@ -130,14 +130,3 @@ def cached_head_dim(attention: ir.Node, *caches: ir.Value | None) -> int | None:
 def named_input(attention: ir.Node, name: str) -> ir.Value | None:
     """An input of an aie.FlowAttention."""
     return input_at(attention, INPUTS.index(name))
-
-
-def set_inputs(attention: ir.Node, inputs: Mapping[str, ir.Value | None]) -> None:
-    """Gives an aie.FlowAttention other inputs, by name."""
-    given = {INPUTS.index(name): value for name, value in inputs.items()}
-    attention.resize_inputs(max(len(attention.inputs), *(index + 1 for index in given)))
-    for index, value in given.items():
-        attention.replace_input_with(index, value)
-    for index, value in enumerate(attention.inputs):
-        if value is None:
-            attention.replace_input_with(index, none_value(attention))

@@ -21,11 +21,12 @@ from ort_aie_ep.graph_passes.attention.exported.region import find_cache
 from ort_aie_ep.graph_passes.attention.node import Layout, flow_attention, why_not_flow_attention
 from ort_aie_ep.graph_passes.attention.workbench import SWAP, WorkbenchRule, splits_channels
 from ort_aie_ep.graph_passes.projection.width import projected_width
-from ort_aie_ep.graph_passes.subgraph import narrows
+from ort_aie_ep.graph_passes.subgraph import HALVES, narrows
 from ort_aie_ep.graph_passes.walk import (
     attribute,
     constant_array,
     fixed_dim,
+    is_op,
     made_by,
     nodes_above,
     only_reader,
@@ -37,6 +38,8 @@ from ort_aie_ep.graph_passes.walk import (
 
 # The opset since which Softmax has one axis, the last by default.
 ONE_AXIS = 13
+# Types that probabilities may be cast to.
+ROUNDED_TO = (ir.DataType.FLOAT, ir.DataType.DOUBLE, *HALVES)
 
 
 @dataclass(frozen=True)
@@ -168,8 +171,10 @@ def _why_not_mask(found: _Attention) -> str:
         return ""
     if mask.dtype != found.query.dtype:
         return f"its mask is {type_name(mask)}; expected {type_name(found.query)}"
-    if mask.shape is None or scores.shape is None or not 2 <= len(mask.shape) <= 4:
+    if mask.shape is None or scores.shape is None:
         return "the shape of its mask is not known before it runs"
+    if not 2 <= len(mask.shape) <= 4:
+        return f"its mask is {mask.shape}; expected two to four dimensions"
     if not same_dim(mask.shape[-1], scores.shape[-1]):
         return "its mask is not known to have a column for each key"
     products = found.first.outputs[0]
@@ -185,9 +190,12 @@ def _is_repeated(value: ir.Value, other: ir.Value, axis: int) -> bool:
 
 
 def _product_of(probabilities: ir.Value) -> ir.Node | None:
-    """The product of probabilities with values, its only reader."""
+    """The product of probabilities with values, its only reader; what they are rounded to first is
+    of the order of what attention rounds them to."""
     reader = only_reader(probabilities)
-    while reader is not None and reader.op_type in ("Cast", "Identity") and not reader.domain:
+    while is_op(reader, "Cast", "Identity"):
+        if reader.op_type == "Cast" and attribute(reader, "to", 0) not in ROUNDED_TO:
+            return None
         probabilities = reader.outputs[0]
         reader = only_reader(probabilities)
     product = None if reader is None else made_by(reader.outputs[0], "MatMul")

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ort_aie_ep.graph_passes.base import Attribute, NodeRule, Report
 from ort_aie_ep.graph_passes.projection.matmul_nbits import matmul_weights, why_not_matmul
-from ort_aie_ep.graph_passes.walk import attribute, input_at, is_fixed, made_by
+from ort_aie_ep.graph_passes.walk import attribute, constant_array, input_at, is_fixed, made_by
 from ort_aie_ep.graph_passes.weights.packed import PackedWeights
 
 
@@ -75,10 +75,8 @@ def _is_rows(gather: ir.Node, n: int, row_bytes: int) -> bool:
     reshape = data.producer() if data is not None else None
     if reshape is None:
         return data is not None and data.shape == (n, row_bytes)
-    shape = input_at(reshape, 1)
-    if shape is None or shape.const_value is None:
-        return False
-    dims = shape.const_value.numpy().tolist()
+    shape = constant_array(input_at(reshape, 1))
+    dims = [] if shape is None else shape.tolist()
     return len(dims) == 2 and dims[0] in (n, 0, -1) and dims[1] in (row_bytes, -1)
 
 

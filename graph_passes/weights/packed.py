@@ -1,7 +1,7 @@
 """MatMulNBits weights as Q4NX, Q2NX and Q8NX initializers, packed only when they are written.
 
-A tensor is packed once for each (B, scales, zero_points) and orientation, however many nodes use
-it: a tied embedding and the lm_head projection share one copy.
+A tensor is packed once for each (B, scales, zero_points) and way to read them, however many nodes
+use it: a tied embedding and the lm_head projection share one copy.
 """
 
 from __future__ import annotations
@@ -125,6 +125,9 @@ class PackedWeights:
             zero_points.name if zero_points else None,
             str(rows),
             weights.orientation,
+            weights.k,
+            weights.block_size,
+            weights.bits,
         )
         return self._shared.value(node, key, lambda: self._make(node, weights))
 

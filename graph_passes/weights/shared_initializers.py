@@ -11,6 +11,8 @@ from contextlib import contextmanager
 
 import onnx_ir as ir
 
+from ort_aie_ep.graph_passes.walk import free_name
+
 # Metadata of an initializer: the first one of the same tensor.
 SAME_AS = "ort_aie.same_as"
 
@@ -29,6 +31,8 @@ class SharedInitializers:
         if graph not in values:
             first = next(iter(values.values()), None)
             value = make() if first is None else _copy(first, len(values) + 1)
+            # Different tensors may be made of one: of the same codes with other scales.
+            value.name = free_name(value.name or "", graph.initializers)
             graph.register_initializer(value)
             values[graph] = value
         return values[graph]

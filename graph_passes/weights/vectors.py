@@ -31,8 +31,8 @@ def fold_vectors(model: ir.Model) -> None:
         old = node.outputs[0]
         result = OPERATORS[node.op_type](a, b)
         tensor = ir.tensor(result, name=old.name)
-        graph.remove(node)
         value = ir.Value(name=old.name, const_value=tensor)
         value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(result.shape)
         graph.register_initializer(value)
         ir.convenience.replace_all_uses_with(old, value)
+        graph.remove(node, safe=True)

@@ -111,8 +111,9 @@ def bench_command(
     ort-aie bench MODEL --batch 1,2,4,8,16
     ```
 
-    `--peers` writes a Llama's int4 weights in each engine's format, without quantising them again,
-    and runs each engine in a separate process. The report names an engine that fails. By default
+    `--peers` writes the int4 weights of a Llama, Qwen3 or gpt-oss in each engine's format, without
+    quantising them again, and runs each engine in a separate process. The report names an engine
+    that fails, or that cannot be given the model: OpenVINO is given only a Llama. By default
     the command measures decoding at contexts of 64, 512, 2048 and 4096 tokens, and prefill at all
     but the first. It then measures several rows in a call, the time from a process's start to its
     first token with a warm and a cold page cache, and the cost of a token of context in ort_aie_ep

@@ -11,7 +11,6 @@ from ort_aie_ep.cli import console
 from ort_aie_ep.cli.application import app
 from ort_aie_ep.cli.options import Json
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.progress import within
 
 
 @app.command("simulate")
@@ -71,26 +70,21 @@ def simulate_command(
         _simulate_compiled(Path(model), device, contexts, json=json)
         return
     if model is None:
-        # The device is checked here too.
-        judged = performance.judge(device)
-        total = sum(performance.prompt_tokens(name) for name in judged.models)
-        simulations, done = [], 0
-        with console.bar("simulate", "tokens") as progress:
-            for name in judged.models:
-                part = within(progress, done, total)
-                simulations.append(performance.simulate(name, device, progress=part))
-                done += performance.prompt_tokens(name)
+        with console.bar("simulate"):
+            judged = performance.judge(device)  # checks the device too
+            drawn = {name: performance.points_of(name, device) for name in judged.models}
         if json:
             console.print_json(judged, device=device)
         else:
             console.out.print(tables.judgement_tables(judged))
     else:
         with console.bar("simulate", "tokens") as progress:
-            simulations = [performance.simulate(model, device, _tokens(contexts), progress)]
+            simulation = performance.simulate(model, device, _tokens(contexts), progress)
+        drawn = {model: simulation.points}
         if json:
-            console.print_json(simulations[0])
+            console.print_json(simulation)
         else:
-            console.out.print(tables.simulation_tables(simulations[0]))
+            console.out.print(tables.simulation_tables(simulation))
             console.note(
                 "*: a constant was fitted to this value. Predicted, not measured: nothing here has "
                 "run on an NPU yet."
@@ -100,7 +94,7 @@ def simulate_command(
         from ort_aie_ep.npu.speed.plot import plot as draw
 
         try:
-            draw(simulations, plot)
+            draw(drawn, plot)
         except (OSError, ValueError) as error:
             raise AieError(f"{plot} cannot be written: {error}") from None
         console.note(f"written: {plot}")

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 import ort_aie_ep
 from ort_aie_ep.compiler.calibration import CacheReport, calibrate, purpose
-from ort_aie_ep.compiler.reading import Text, read_text, reader
+from ort_aie_ep.compiler.reading import Text, folder_to_run, read_windows
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats.kv_codes import BITS
 from ort_aie_ep.graph_passes import (
@@ -314,7 +314,7 @@ def _change_interface(
 def _calibration_text(main: ModelFile, source: ModelFolder, cache: KvCache) -> Text | None:
     if cache.kv is None or not cache.is_quantised or main.model is None:
         return None
-    return read_text(reader(source), cache.calibration, purpose(cache.kv))
+    return read_windows(folder_to_run(source), cache.calibration, purpose(cache.kv))
 
 
 def _quantise_cache(
@@ -323,7 +323,7 @@ def _quantise_cache(
     """Gives the model at `path` a cache of codes; its weights stay."""
     assert cache.kv is not None
     attentions = cached_attentions(model, cache.kv)
-    scales, report = calibrate(path, reader(source), attentions, cache.kv, text)
+    scales, report = calibrate(path, folder_to_run(source), attentions, cache.kv, text)
     quantise_cache(model, cache.kv, scales)
     return report
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from ort_aie_ep.compiler.reading import Purpose, Reader, read_text, reader
+from ort_aie_ep.compiler.reading import Purpose, Reader, folder_to_run, read_windows
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes.projection.float_matmul import quantisable
 from ort_aie_ep.graph_passes.unique_names import name_nodes, name_values
@@ -59,8 +59,8 @@ def measure(
         AieError: the text cannot serve, the model cannot be run on tokens alone, or its activations
             are not finite.
     """
-    folder = reader(source)
-    windows = read_text(folder, text, PURPOSE)
+    folder = folder_to_run(source)
+    windows = read_windows(folder, text, PURPOSE)
     model = load_model(source.model)
     name_nodes(model)
     name_values(model)

@@ -71,7 +71,7 @@ class Text:
         return max(len(window) for window in self.windows)
 
 
-def reader(source: ModelFolder) -> ModelFolder:
+def folder_to_run(source: ModelFolder) -> ModelFolder:
     """The folder that says how to run a model: for a bare .onnx file, the folder around it, if
     that folder's model is the file."""
     if source.genai_config is not None:
@@ -83,7 +83,7 @@ def reader(source: ModelFolder) -> ModelFolder:
     return around if around.model == source.model else source
 
 
-def read_text(folder: ModelFolder, given: Path | None, purpose: Purpose) -> Text:
+def read_windows(folder: ModelFolder, given: Path | None, purpose: Purpose) -> Text:
     """The windows of a file, or by default of the standard library's sources that the demonstration
     model is trained on; `ort-aie accuracy` measures with none of them.
 
@@ -191,7 +191,7 @@ class Reader:
         """Runs the model on a window alone; `outputs` names outputs that are no caches."""
         if tokens.min() < 0 or tokens.max() >= self._vocabulary:
             raise AieError(
-                f"{self._asked}: token ids for calibration range from {tokens.min()} to "
+                f"{self._asked}: token ids range from {tokens.min()} to "
                 f"{tokens.max()}, and the model has {self._vocabulary} tokens"
             )
         interface, count = self._interface, len(tokens)

@@ -136,7 +136,7 @@ def find_model(source: Path) -> ModelFolder:
             f"{shlex.join(['ort-aie', 'compile', str(source)])} COMPILED builds a model and "
             "compiles it"
         )
-    if not is_missing(source / ADAPTER_CONFIG):
+    if not models and not is_missing(source / ADAPTER_CONFIG):
         raise AieError(
             f"{source} is an adapter: pass the checkpoint that it belongs to, and --adapter "
             f"{shlex.quote(str(source))}"

@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
-__all__ = ["SHAPES", "Shape"]
+__all__ = ["SHAPES", "Shape", "Yarn"]
+
+
+@dataclass(frozen=True)
+class Yarn:
+    """A rotation that is stretched for longer contexts than the model was first trained on.
+
+    Channels that turn less than once in `original` tokens turn `factor` times slower, those that
+    turn more than 32 times stay, and those between are blended (YaRN, arXiv:2309.00071).
+    """
+
+    factor: float
+    original: int
+
+    @property
+    def magnitude(self) -> float:
+        """What cos and sin are multiplied by."""
+        return 0.1 * math.log(self.factor) + 1
 
 
 @dataclass(frozen=True)
@@ -15,8 +33,9 @@ class Shape:
     have the same graph, "qwen2" adds biases of queries, keys and values, and "qwen3" norms of
     queries and keys. "gemma3_text" adds norms after attention and FFN and alternates local and
     global layers. "phi" has biases, LayerNorm and a plain FFN beside the attention, and rotates
-    only the first `rotary` channels. With `experts`, the FFN of a token is the weighted sum of
-    `experts_per_token` of them, each `ffn` wide.
+    only the first `rotary` channels. "gptoss" has biases, attention sinks, and experts with a
+    SwiGLU of its own. With `experts`, the FFN of a token is the weighted sum of `experts_per_token`
+    of them, each `ffn` wide.
     """
 
     family: str
@@ -32,6 +51,7 @@ class Shape:
     rope_theta: float = 10000.0
     epsilon: float = 1e-6
     rotary: int | None = None
+    yarn: Yarn | None = None
     # Sliding window of the local layers; every `global_every`-th layer has none.
     window: int | None = None
     global_every: int = 6
@@ -140,6 +160,26 @@ _PHI = Shape(
     rotary=32,
 )
 
+_GPT_OSS = Shape(
+    family="gptoss",
+    hidden=2880,
+    ffn=2880,
+    layers=24,
+    heads=64,
+    kv_heads=8,
+    head_dim=64,
+    vocab=201088,
+    context=131072,
+    tied=False,
+    rope_theta=150000.0,
+    yarn=Yarn(factor=32.0, original=4096),
+    epsilon=1e-5,
+    window=128,
+    global_every=2,
+    experts=32,
+    experts_per_token=4,
+)
+
 SHAPES: dict[str, Shape] = {
     "llama-3.2-1b": _LLAMA,
     "llama-3.2-3b": replace(_LLAMA, hidden=3072, layers=28, heads=24, head_dim=128),
@@ -180,6 +220,7 @@ SHAPES: dict[str, Shape] = {
         window=1024,
     ),
     "phi-2": _PHI,
+    "gpt-oss-20b": _GPT_OSS,
     # The models that scripts/make_test_models.py makes.
     "tiny-llama": replace(
         _LLAMA,
@@ -237,5 +278,19 @@ SHAPES: dict[str, Shape] = {
         vocab=512,
         context=256,
         rotary=16,
+    ),
+    "tiny-gpt-oss": replace(
+        _GPT_OSS,
+        hidden=128,
+        ffn=96,
+        layers=2,
+        heads=4,
+        kv_heads=2,
+        head_dim=32,
+        vocab=288,
+        context=256,
+        window=24,
+        experts=4,
+        experts_per_token=2,
     ),
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -101,6 +102,9 @@ def test_what_can_be_told_before_is_told_before_the_builder_runs(
     assert "importance changes nothing for bf16" in mistake(*floats, "bf16", "--importance", PAGE)
     assert "there is no such file" in mistake(*floats, "mixed", "--importance", tmp_path / "text")
     assert "there is no such file" in mistake(*words, "--kv", "int8", "--calibration", "nowhere")
+    assert "is the folder to compile into" in mistake(*words, "--keep-source", work / "out")
+    environment = ("--builder-env", work / "out")
+    assert "is the folder to compile into" in mistake(source, work / "out", *environment)
     assert not (tmp_path / "seen.json").exists()
     assert not [*work.iterdir()]
 
@@ -369,6 +373,8 @@ def test_an_option_is_given_once_and_may_have_its_old_name(
 ) -> None:
     twice = ("--builder-option", "block_size=32") * 2
     assert "block_size is given twice" in mistake(source, work / "out", *twice)
+    both = ("--builder-option", "block_size=32", "--builder-option", "int4_block_size=64")
+    assert "block_size is given twice" in mistake(source, work / "out", *both)
     old = ("--builder-option", "int4_block_size=32", "--builder-python", python())
     compiled(source, work / "out", *old)
 
@@ -402,3 +408,13 @@ def test_what_opens_models_says_how_to_compile_a_checkpoint(
     lora = adapter(tmp_path / "lora")
     with pytest.raises(AieError, match=re.escape(f"{lora} is an adapter: pass the checkpoint")):
         ort_aie_ep.compile(lora, work / "out")
+
+
+def test_a_model_in_onnx_may_lie_beside_the_files_of_its_adapter(
+    work: Path, tmp_path: Path
+) -> None:
+    lora = adapter(tmp_path / "lora")
+    for name in ("model.onnx", "model.onnx.data"):
+        shutil.copy(LLAMA / name, lora)
+    ort_aie_ep.compile(lora, work / "out")
+    assert (work / "out" / "adapter_config.json").is_file()

@@ -16,6 +16,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 from expanded import expanded
+from mixed_models import to_k_quant_mixed
 from model_folders import DATA, SINCE
 from op_models import ORT_VERSION, session_options
 
@@ -38,8 +39,12 @@ def slide(model: ir.Model) -> None:
             node.attributes.add(ir.AttrInt64("local_window_size", 24))
 
 
-# Models that the builder does not write, made from its own by an edit.
-EDITED = {"mistral_window": ("mistral", slide)}
+# Models made from the builder's by an edit.
+EDITED = {
+    "mistral_window": ("mistral", slide),
+    "k_quant_mixed": ("llama", to_k_quant_mixed),
+    "k_quant_mixed_asym": ("llama_asym", to_k_quant_mixed),
+}
 
 
 @dataclass(frozen=True)

@@ -49,13 +49,14 @@ def peak():
         return next(int(line.split()[1]) * 1024 for line in file if "VmHWM" in line)
 
 before = peak()
-ort_aie_ep.compile(*sys.argv[1:3], quantize=sys.argv[3] if sys.argv[3:] else None)
+form = sys.argv[3] if sys.argv[3:] else None
+ort_aie_ep.compile(*sys.argv[1:3], quantize=form, keep=sys.argv[4:])
 print(peak() - before)
 """
 
 
 def test_compiling_holds_one_tensor_at_a_time(tmp_path: Path) -> None:
-    synth("llama-3.2-1b", tmp_path / "source", vocab=4096)
+    synth("llama-3.2-1b", tmp_path / "source", layers=8, vocab=4096)
     result = subprocess.run(
         [sys.executable, "-c", COMPILE, str(tmp_path / "source"), str(tmp_path / "compiled")],
         capture_output=True,
@@ -64,20 +65,22 @@ def test_compiling_holds_one_tensor_at_a_time(tmp_path: Path) -> None:
     )
     assert result.returncode == 0, result.stderr
     weight_bytes = (tmp_path / "compiled" / "model.onnx.data").stat().st_size
-    # 500 MB of weights, the largest tensor 10 MB.
-    assert int(result.stdout) < weight_bytes / 5
+    # 330 MB of weights, the largest tensor 10 MB.
+    assert int(result.stdout) < weight_bytes / 4
 
 
 @pytest.mark.parametrize("form", ["q4nx", "bf16"])
 def test_quantising_holds_pieces_of_a_tensor(tmp_path: Path, form: str) -> None:
     synth("llama-3.2-1b", tmp_path / "source", layers=1, vocab=4096, int4=False)
-    arguments = [str(tmp_path / "source"), str(tmp_path / "compiled"), form]
+    # One of the three largest matrices is enough, and searching takes long.
+    keep = ["*/attn/*", "*/gate_proj/*", "*/up_proj/*", "/lm_head/*"]
+    arguments = [str(tmp_path / "source"), str(tmp_path / "compiled"), form, *keep]
     result = subprocess.run(
         [sys.executable, "-c", COMPILE, *arguments], capture_output=True, text=True, check=False
     )
     assert result.returncode == 0, result.stderr
     source_bytes = (tmp_path / "source" / "model.onnx.data").stat().st_size
-    # 290 MB: matrices of up to 67 MB (34 MB as bfloat16, 11 MB as Q4NX), read in pieces of 16 MB.
+    # 310 MB: matrices of up to 67 MB (34 MB as bfloat16, 11 MB as Q4NX), read in pieces of 16 MB.
     assert int(result.stdout) < source_bytes / 2
 
 
@@ -140,7 +143,7 @@ def provide(model: Path, **config: str) -> dict[str, int]:
 
 @pytest.mark.skipif(ORT_VERSION < (1, 24), reason="the provider needs ONNX Runtime 1.24")
 def test_the_provider_holds_weights_once_and_a_context_model_none(tmp_path: Path) -> None:
-    synth("llama-3.2-1b", tmp_path / "source", vocab=4096)
+    synth("llama-3.2-1b", tmp_path / "source", layers=8, vocab=4096)
     source = tmp_path / "source" / "model.onnx"
     weights = (tmp_path / "source" / "model.onnx.data").stat().st_size
     packed = provide(source, context_enable="1", context_file_path=str(tmp_path / "ctx.onnx"))

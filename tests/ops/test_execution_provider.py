@@ -20,6 +20,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 from attention_calls import attributes, flow_attention, given_attributes, random_inputs
+from mixed_models import to_k_quant_mixed
 from model_folders import DATA, LEFT, MODELS, NO_CONTEXT, PLANS
 from onnx import TensorProto, helper
 from op_models import (
@@ -252,13 +253,15 @@ def set_on(op_type: str, *given: ir.Attr) -> Callable[[ir.Model], None]:
     ("name", "change"),
     [
         ("mistral", to_two_bits),
+        ("llama", to_k_quant_mixed),
+        ("llama_asym", to_k_quant_mixed),
         ("mistral", set_on("GroupQueryAttention", ir.AttrInt64("local_window_size", 8))),
         ("qwen3", set_on("GroupQueryAttention", ir.AttrFloat32("softcap", 20.0),
                          ir.AttrFloat32("scale", 0.2))),
         ("llama", set_on("MatMulNBits", ir.AttrInt64("accuracy_level", 0))),
     ],
 )  # fmt: skip
-def test_both_doors_make_the_same_plan_of_what_the_builder_does_not_write(
+def test_both_doors_make_the_same_plan_of_edited_models(
     name: str, change: Callable[[ir.Model], None], tmp_path: Path
 ) -> None:
     shutil.copytree(DATA / name, tmp_path / "source")

@@ -247,7 +247,7 @@ def test_an_existing_context_model_and_its_weights_stay(written: Path) -> None:
         (r"^outputs ", "outputs -1 ", "its recipe has 6 outputs, but the node has 5"),
         (r"^step Q4NXMatMul", "step Conv", "'Conv' is not an operator of this library"),
         (r"^reads .*", "reads x", "line 'reads x' is not a line of a recipe"),
-        (r"^int format 1", "int format 1\nint bits 1", "bits of Q4NX.* is 1, expected 2 to 4"),
+        (r"^int format 1", "int format 1\nint bits 1", "bits of Q4NX.* is 1, expected 2 to 8"),
         (r"^int K (\d+)", r"int K \1\nint K \1", r"line 'int K \d+' is not a line of a recipe"),
         (r"^int K ", "int speed ", "has no attribute speed"),
         (r"^int format 1\n", "", "attribute format of .* is missing"),

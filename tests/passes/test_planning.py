@@ -63,25 +63,26 @@ class Conversation:
         self.heads, self.width = decoder["num_key_value_heads"], decoder["head_size"]
         inputs = self.session.get_inputs()
         self.caches = [i for i in inputs if i.name.startswith("past")]
-        self.has_positions = any(i.name == "position_ids" for i in inputs)
+        self.positions = next((i for i in inputs if i.name == "position_ids"), None)
         rng = np.random.default_rng(7)
         self.pieces = [rng.integers(3, config["vocab_size"], (1, n)) for n in LENGTHS]
 
     def _cache(self, entry: onnxruntime.NodeArg, rows: int) -> Array:
         types = {"tensor(float16)": np.float16, "tensor(int8)": np.int8}
-        shape = (1, self.heads, rows, self.width)
-        if all(isinstance(dim, int) for dim in entry.shape[1:]):  # a state
-            shape = (1, *entry.shape[1:])
-        return np.zeros(shape, types.get(entry.type, np.float32))
+        usual = (self.heads, rows, self.width)  # a state of other rank has sizes of its own
+        sizes = [dim if isinstance(dim, int) else usual[i] for i, dim in enumerate(entry.shape[1:])]
+        return np.zeros((1, *sizes), types.get(entry.type, np.float32))
 
     def _feeds(self) -> list[dict[str, Array]]:
         seen = np.cumsum(LENGTHS)
         found: list[dict[str, Array]] = []
         for piece, total in zip(self.pieces, seen, strict=True):
             feeds = {"input_ids": piece, "attention_mask": np.ones((1, total), np.int64)}
-            if self.has_positions:  # three equal axes, as for text
+            if self.positions is not None:
                 positions = np.arange(total - piece.shape[1], total)
-                feeds["position_ids"] = np.tile(positions, (3, 1, 1))
+                # (B, S), or three equal axes of it, as for text
+                axes = (3, 1, 1) if len(self.positions.shape) == 3 else (1, 1)
+                feeds["position_ids"] = np.tile(positions, axes)
             found.append(feeds)
         return found
 

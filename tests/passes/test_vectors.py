@@ -9,6 +9,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from ort_aie_ep.graph_passes.weights.vectors import fold_vectors
 
@@ -62,3 +63,9 @@ def test_the_vector_is_computed_once(op: str, b: Array, expected: Array) -> None
 )
 def test_anything_else_stays(a: Array | str, b: Array | str, wanted: bool) -> None:
     assert [node.op_type for node in folded("Add", a, b, wanted=wanted).graph] == ["Add", "Mul"]
+
+
+def test_the_vectors_that_it_was_made_of_go() -> None:
+    model = folded("Add", W, W)
+    RemoveUnusedNodesPass()(model)
+    assert list(model.graph.initializers) == ["s"]

@@ -119,6 +119,20 @@ def test_more_tokens_than_the_context_are_refused() -> None:
         compose(two("", host_between=False), 5, 4, MACHINE)
 
 
+@cache
+def session_of(overlay: str) -> Session:
+    return Session(DESIGNS[overlay].build(device("npu2")))
+
+
+@cache  # models have products of the same shapes
+def moved(overlay: str, sequence: str, parameters: tuple[tuple[str, int], ...]) -> np.ndarray:
+    """Bytes that the simulator reads and writes for an invocation."""
+    session = session_of(overlay)
+    buffers = random_buffers(session.design, sequence, dict(parameters))
+    results = session.run(sequence, dict(parameters), buffers)
+    return np.array([sum(r.read for r in results), sum(r.written for r in results)])
+
+
 @pytest.mark.parametrize(
     ("name", "sizes"),
     [
@@ -140,20 +154,9 @@ def test_the_array_moves_the_predicted_bytes(
         invocations.extend((overlay, one) for one in batch)
         return count_runs(overlay, batch)
 
-    @cache
-    def moved(overlay: str, sequence: str, parameters: tuple[tuple[str, int], ...]) -> np.ndarray:
-        session = sessions[overlay]
-        buffers = random_buffers(session.design, sequence, dict(parameters))
-        results = session.run(sequence, dict(parameters), buffers)
-        return np.array([sum(r.read for r in results), sum(r.written for r in results)])
-
     monkeypatch.setattr(plans, "runs_of", remember)
     shape = replace(SHAPES[name], **{**SMALL, **sizes})
     timing = compose(steps_of(shape), tokens, context, MACHINE).timing
-    sessions = {
-        overlay: Session(DESIGNS[overlay].build(device("npu2")))
-        for overlay in {overlay for overlay, _ in invocations}
-    }
     read, written = sum(
         moved(overlay, one.sequence, tuple(one.parameters.items())) for overlay, one in invocations
     )

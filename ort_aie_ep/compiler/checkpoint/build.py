@@ -75,6 +75,9 @@ def built_model(
     check_destination(destination)
     if keep is not None:
         check_destination(keep)
+    for option, folder in (("--keep-source", keep), ("--builder-env", environment)):
+        if folder is not None and folder.absolute() == destination.absolute():
+            raise AieError(f"{option} {folder} is the folder to compile into: name another one")
     checkpoint = read_checkpoint(source)
     adapter = read_adapter(options.adapter, checkpoint) if options.adapter else None
     log = destination.absolute().with_name(f"{destination.name}.build.log")

@@ -82,11 +82,12 @@ class BuildOptions:
 
     def value(self, key: str) -> str | None:
         """The value of a builder's option; None if it is not given."""
-        return dict(option.split("=", 1) for option in self.extra).get(key)
+        given = (option.split("=", 1) for option in self.extra)
+        return {name.removeprefix(_OLD): value for name, value in given}.get(key)
 
 
 def _check(option: str) -> str:
-    """The name of the option in KEY=VALUE."""
+    """The name of the option in KEY=VALUE, without its old prefix."""
     key, equals, value = option.partition("=")
     if not equals:
         raise AieError(f"--builder-option is {option!r}; expected KEY=VALUE")
@@ -103,4 +104,4 @@ def _check(option: str) -> str:
         expected = {_BOOL: "true or false", _INT: "a whole number", _ANY: "a value"}
         wanted = expected.get(pattern) or f"one of {pattern.replace('|', ', ')}"
         raise AieError(f"--builder-option {key} is {value!r}; expected {wanted}")
-    return key
+    return key.removeprefix(_OLD)

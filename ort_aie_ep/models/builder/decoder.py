@@ -146,10 +146,13 @@ def _attention(
         f"{path}/GroupQueryAttention/output_0", ir.DataType.FLOAT, graph.hidden(shape.queries)
     )
     past_key, past_value, present_key, present_value = cache
+    sinks = None
+    if shape.family == "gptoss":
+        sinks = graph.vector(f"model.layers.{layer}.attn.sinks", shape.heads, 0.0, 1.0)
     graph.node(
         "GroupQueryAttention",
-        # Position ids, attention bias and head sinks are left out, but keep their positions.
-        [*qkv, past_key, past_value, lengths.seqlens_k, lengths.total, *rotary, None, None, None],
+        # What is left out keeps its position: position ids and attention bias, and perhaps sinks.
+        [*qkv, past_key, past_value, lengths.seqlens_k, lengths.total, *rotary, None, None, sinks],
         [output, present_key, present_value],
         f"{path}/GroupQueryAttention",
         MICROSOFT,
@@ -184,7 +187,10 @@ def _gated_ffn(graph: Graph, layer: int, x: ir.Value) -> ir.Value:
 def _experts(graph: Graph, layer: int, x: ir.Value) -> ir.Value:
     """A router, and the weighted sum of the chosen experts' SwiGLU, in one QMoE."""
     shape = graph.shape
-    path, base = f"/model/layers.{layer}/moe", f"model.layers.{layer}.moe.experts"
+    path = f"/model/layers.{layer}/moe"
+    # Each token adds experts with weights that sum to one.
+    gain = _branch_gain(shape) * math.sqrt(shape.experts_per_token)
+    weights = graph.experts(f"model.layers.{layer}.moe.experts", gain)
     router = graph.linear(f"{path}/router", x, shape.experts, shape.hidden, 1.0)
     probabilities = graph.op(
         "Reshape",
@@ -192,19 +198,18 @@ def _experts(graph: Graph, layer: int, x: ir.Value) -> ir.Value:
         f"{path}/router/Reshape",
         ["batch_size * sequence_length", shape.experts],
     )
-    gate_up = graph.experts(f"{base}.gate_up_proj", 2 * shape.ffn, shape.hidden, 1.0)
-    # Each token adds experts with weights that sum to one.
-    gain = _branch_gain(shape) * math.sqrt(shape.experts_per_token)
-    down = graph.experts(f"{base}.down_proj", shape.hidden, shape.ffn, gain)
+    # SwiGLU is gate · sigmoid(alpha · gate) · (up + beta).
+    swiglu = {"activation_alpha": 1.0, "activation_beta": 0.0}
+    if shape.family == "gptoss":
+        swiglu = {"activation_alpha": 1.702, "activation_beta": 1.0, "swiglu_limit": 7.0}
     return graph.op(
         "QMoE",
         # The third matrix of each expert and zero points are left out, but keep their positions.
-        [x, probabilities, *gate_up, *down, *[None] * 6],
+        [x, probabilities, *weights, *[None] * 6],
         f"{path}/QMoE",
         graph.hidden(),
-        domain=MICROSOFT,
-        activation_alpha=1.0,
-        activation_beta=0.0,
+        ir.DataType.FLOAT,
+        MICROSOFT,
         activation_type="swiglu",
         block_size=BLOCK,
         expert_weight_bits=4,
@@ -212,6 +217,7 @@ def _experts(graph: Graph, layer: int, x: ir.Value) -> ir.Value:
         normalize_routing_weights=1,
         swiglu_fusion=1,
         use_sparse_mixer=0,
+        **swiglu,
     )
 
 

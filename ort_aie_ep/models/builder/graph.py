@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from ort_aie_ep.models.builder.weights import (
     BLOCK,
+    Fill,
     Weight,
     code_rows,
     normal_rows,
@@ -23,6 +24,7 @@ __all__ = ["EMBEDDING", "MICROSOFT", "Graph", "make_value"]
 
 MICROSOFT = "com.microsoft"
 EMBEDDING = "model.embed_tokens.weight"
+_BIAS_DEVIATION = 0.02
 
 
 class Graph:
@@ -106,15 +108,16 @@ class Graph:
 
     def rotary(self, suffix: str, theta: float) -> tuple[ir.Value, ir.Value]:
         """cos_cache and sin_cache, (context, rotary/2) float32."""
-        width = self.shape.rotary or self.shape.head_dim
-        frequencies = rotary_frequencies(width, theta)
+        width, yarn = self.shape.rotary or self.shape.head_dim, self.shape.yarn
+        frequencies = rotary_frequencies(width, theta, yarn)
+        magnitude = yarn.magnitude if yarn else 1.0
         cos, sin = (
             self.weight(
                 Weight(
                     f"{name}_cache{suffix}",
                     ir.DataType.FLOAT,
                     (self.shape.context, width // 2),
-                    rotary_rows(function, frequencies),
+                    rotary_rows(function, frequencies, magnitude),
                 )
             )
             for name, function in (("cos", np.cos), ("sin", np.sin))
@@ -146,23 +149,34 @@ class Graph:
         )
         return self.weight(codes, last=True), self.weight(scales, last=True)
 
-    def experts(self, base: str, n: int, k: int, gain: float) -> tuple[ir.Value, ...]:
-        """Codes (experts, n, k/2) uint8, scales (experts, n, k/32) and biases (experts, n) float32.
+    def experts(self, base: str, gain: float) -> list[ir.Value]:
+        """QMoE's inputs for gate and up in turn, then for down.
 
-        The builder quantises experts when it reads them, and gives those without biases zeros.
+        Each has codes (experts, n, k/2) uint8, scales (experts, n, k/32) and biases (experts, n)
+        float32. The builder quantises experts when it reads them, and gives those without biases
+        zeros. `gain` is that of down.
         """
-        count, blocks = self.shape.experts, k // BLOCK
-        codes = Weight(
-            f"{base}.qweight", ir.DataType.UINT8, (count, n, k // 2), code_rows((n, k // 2))
+        shape = self.shape
+        deviation = _BIAS_DEVIATION if shape.family == "gptoss" else 0.0
+
+        def stack(part: str, dtype: ir.DataType, columns: tuple[int, ...], fill: Fill) -> ir.Value:
+            return self.weight(Weight(f"{base}.{part}", dtype, (shape.experts, *columns), fill))
+
+        sizes = (
+            ("gate_up_proj", 2 * shape.ffn, shape.hidden, 1.0),
+            ("down_proj", shape.hidden, shape.ffn, gain),
         )
-        scales = Weight(
-            f"{base}.scales",
-            ir.DataType.FLOAT,
-            (count, n, blocks),
-            scale_rows((n, blocks), k, gain),
-        )
-        bias = Weight(f"{base}.bias", ir.DataType.FLOAT, (count, n), normal_rows((n,), 0.0, 0.0))
-        return tuple(self.weight(weight) for weight in (codes, scales, bias))
+        codes, scales, biases = [], [], []
+        for name, n, k, _ in sizes:
+            columns = (n, k // 2)
+            codes.append(stack(f"{name}.qweight", ir.DataType.UINT8, columns, code_rows(columns)))
+        for name, n, k, size in sizes:
+            columns, fill = (n, k // BLOCK), scale_rows((n, k // BLOCK), k, size)
+            scales.append(stack(f"{name}.scales", ir.DataType.FLOAT, columns, fill))
+        for name, n, _, _ in sizes:
+            fill = normal_rows((n,), 0.0, deviation)
+            biases.append(stack(f"{name}.bias", ir.DataType.FLOAT, (n,), fill))
+        return [value for inputs in zip(codes, scales, biases, strict=True) for value in inputs]
 
     def float_matrix(self, basename: str, n: int, k: int, gain: float) -> ir.Value:
         """The (k, n) float32 weights of an (n, k) matrix."""
@@ -176,8 +190,7 @@ class Graph:
         `output` names the result when it is an output of the model.
         """
         basename = path.removeprefix("/").replace("/", ".")
-        family = self.shape.family
-        biased = family == "phi" or (family == "qwen2" and path.endswith("/qkv_proj"))
+        biased = self._has_bias(path)
         product_name = f"{path}/MatMul/output_0" if output is None or biased else output
         result = make_value(product_name, ir.DataType.FLOAT, self.hidden(n))
         if self.int4:
@@ -198,10 +211,20 @@ class Graph:
             self.node("MatMul", [x, weights], [result], f"{path}/MatMul")
         if not biased:
             return result
-        bias = self.vector(f"{basename}.Add.bias", n, 0.0, 0.02)
+        bias = self.vector(f"{basename}.Add.bias", n, 0.0, _BIAS_DEVIATION)
         total = make_value(output or f"{path}/Add/output_0", ir.DataType.FLOAT, self.hidden(n))
         self.node("Add", [result, bias], [total], f"{path}/Add")
         return total
+
+    def _has_bias(self, path: str) -> bool:
+        match self.shape.family:
+            case "phi":
+                return True
+            case "qwen2":
+                return path.endswith("/qkv_proj")
+            case "gptoss":
+                return path != "/lm_head"
+        return False
 
     def norm(
         self,
@@ -223,7 +246,7 @@ class Graph:
         inputs = [x] if branch is None else [x, branch]
         inputs.append(self.vector(f"{basename}.weight", shape.hidden, 1.0, 0.1))
         if not simple:
-            inputs.append(self.vector(f"{basename}.bias", shape.hidden, 0.0, 0.02))
+            inputs.append(self.vector(f"{basename}.bias", shape.hidden, 0.0, _BIAS_DEVIATION))
         result = make_value(f"{path}/output_0", ir.DataType.FLOAT, self.hidden())
         if branch is None:
             self.node(

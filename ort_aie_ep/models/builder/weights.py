@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from ort_aie_ep.models.shapes import Yarn
+
 __all__ = [
     "BLOCK",
     "Fill",
@@ -30,6 +32,9 @@ _CHUNK_BYTES = 16 << 20
 
 # Root mean square of code − 8 for codes drawn uniformly from 0..15.
 _CODE_RMS = math.sqrt(sum((code - 8) ** 2 for code in range(16)) / 16)
+
+# YaRN leaves channels alone that turn more often in the original context.
+_YARN_TURNS = 32
 
 Fill = Callable[[np.random.Generator, int, int], np.ndarray]
 """(generator, first row, number of rows) → those rows of a weight."""
@@ -100,19 +105,33 @@ def scale_rows(columns: tuple[int, ...], k: int, gain: float) -> Fill:
     return fill
 
 
-def rotary_frequencies(rotary: int, theta: float) -> npt.NDArray[np.float32]:
-    """theta^(−2i/rotary) for i in 0 … rotary/2 − 1, in radians a position."""
+def rotary_frequencies(
+    rotary: int, theta: float, yarn: Yarn | None = None
+) -> npt.NDArray[np.float32]:
+    """theta^(−2i/rotary) for i in 0 … rotary/2 − 1, in radians a position, stretched by `yarn`."""
     exponents = np.arange(0, rotary, 2, dtype=np.float32) / np.float32(rotary)
     frequencies: npt.NDArray[np.float32] = np.float32(1.0) / np.float32(theta) ** exponents
+    if yarn is None:
+        return frequencies
+
+    def channel(turns: float) -> float:
+        """The i of the frequency with so many turns in the original context."""
+        return rotary / 2 * math.log(yarn.original / (2 * math.pi * turns)) / math.log(theta)
+
+    first, last = channel(_YARN_TURNS), channel(1)
+    share = np.clip((np.arange(rotary // 2) - first) / (last - first), 0, 1).astype(np.float32)
+    frequencies *= 1 - share + share / np.float32(yarn.factor)
     return frequencies
 
 
-def rotary_rows(function: np.ufunc, frequencies: npt.NDArray[np.float32]) -> Fill:
-    """cos or sin of position · frequency as (positions, rotary/2) float32."""
+def rotary_rows(
+    function: np.ufunc, frequencies: npt.NDArray[np.float32], magnitude: float = 1.0
+) -> Fill:
+    """cos or sin of position · frequency, times `magnitude`, as (positions, rotary/2) float32."""
 
     def fill(generator: np.random.Generator, first: int, rows: int) -> np.ndarray:
         positions = np.arange(first, first + rows, dtype=np.float32)
-        table: np.ndarray = function(np.outer(positions, frequencies))
+        table: np.ndarray = function(np.outer(positions, frequencies)) * np.float32(magnitude)
         return table
 
     return fill

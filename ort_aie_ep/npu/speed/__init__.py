@@ -15,12 +15,12 @@ from ort_aie_ep.npu.speed.models import MODELS
 from ort_aie_ep.npu.speed.simulation import (
     PlanSimulation,
     Simulation,
-    prompt_tokens,
+    points_of,
     simulate,
     simulate_plans,
 )
 
 __all__ = [
     "MODELS", "Judgement", "PlanSimulation", "Simulation", "fit", "judge", "leave_one_out",
-    "prompt_tokens", "simulate", "simulate_plans",
+    "points_of", "simulate", "simulate_plans",
 ]  # fmt: skip

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 from ort_aie_ep.npu.speed.papers import Cell, cells
-from ort_aie_ep.npu.speed.simulation import Simulation
+from ort_aie_ep.npu.speed.simulation import Point
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 
 _YTICKS = {"decode": (5, 10, 20, 40), "prefill": (1, 2, 5, 10, 20, 50, 100, 200)}
@@ -19,10 +19,11 @@ def check_plot() -> None:
         raise DesignError("the plot needs matplotlib: pip install matplotlib, or leave out --plot")
 
 
-def plot(simulations: Sequence[Simulation], path: Path) -> None:
+def plot(models: Mapping[str, Sequence[Point]], path: Path) -> None:
     """Plot decode and prefill side by side: a line a model, the papers' cells as dots.
 
-    Filled dots are the cells to which the constants were fitted.
+    `models` has the points of each model by its name. Filled dots are the cells to which the
+    constants were fitted.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullFormatter, ScalarFormatter
@@ -34,21 +35,19 @@ def plot(simulations: Sequence[Simulation], path: Path) -> None:
         (decoding, "decode", "tokens per second"),
         (prompts, "prefill", "seconds to the first token"),
     ):
-        for number, simulation in enumerate(simulations):
-            points = [p for p in simulation.points if p.phase == phase]
+        for number, (name, of_model) in enumerate(models.items()):
+            points = [p for p in of_model if p.phase == phase]
             colour = f"C{number}"
             axes.plot(
                 [p.context for p in points], [p.value for p in points], color=colour,
-                label=simulation.model,
+                label=name,
             )  # fmt: skip
-            dots: list[Cell] = [
-                c for c in measured if (c.model, c.phase) == (simulation.model, phase)
-            ]
+            dots: list[Cell] = [c for c in measured if (c.model, c.phase) == (name, phase)]
             axes.scatter(
                 [c.context for c in dots], [c.value for c in dots], edgecolors=colour,
                 facecolors=[colour if c.calibrates else "none" for c in dots], zorder=3,
             )  # fmt: skip
-        ticks = sorted({p.context for s in simulations for p in s.points})
+        ticks = sorted({p.context for points in models.values() for p in points})
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.set_xticks(ticks, [f"{t // 1024}k" if t % 1024 == 0 else str(t) for t in ticks])

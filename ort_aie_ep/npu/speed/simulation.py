@@ -132,12 +132,7 @@ def simulate(
     shape = shape_of(model)
     on = machine(device)
     chosen = _contexts(model, shape.context, contexts)
-    measured = {(c.phase, c.context): c for c in cells() if c.model == model}
-    points = [
-        _point(model, shape, phase, context, on, measured.get((phase, context)))
-        for phase in ("decode", "prefill")
-        for context in chosen
-    ]
+    points = points_of(model, device, chosen)
     speedups = {
         name: dict(zip(CONTEXTS, values, strict=True))
         for name, values in SPEEDUPS.get(model, {}).items()
@@ -145,7 +140,25 @@ def simulate(
     plan = simulate_plans(model, steps_of(shape), shape.context, device, chosen, progress)
     picture = picture_of(model, device, on)
     what_if = _what_if(shape, on, chosen)
-    return Simulation(model, device, tuple(points), what_if, speedups, plan, picture)
+    return Simulation(model, device, points, what_if, speedups, plan, picture)
+
+
+def points_of(
+    model: str, device: str = "npu2", contexts: Sequence[int] | None = None
+) -> tuple[Point, ...]:
+    """The speeds alone that `simulate` predicts for the papers' programs.
+
+    Raises:
+        DesignError: as `simulate`.
+    """
+    shape = shape_of(model)
+    on = machine(device)
+    measured = {(c.phase, c.context): c for c in cells() if c.model == model}
+    return tuple(
+        _point(model, shape, phase, context, on, measured.get((phase, context)))
+        for phase in ("decode", "prefill")
+        for context in _contexts(model, shape.context, contexts)
+    )
 
 
 def simulate_plans(
@@ -169,11 +182,6 @@ def simulate_plans(
         prompts.append(compose(plans, context, context, on))
         count.step(context)
     return PlanSimulation(model, device, decoding, tuple(prompts))
-
-
-def prompt_tokens(model: str, contexts: Sequence[int] | None = None) -> int:
-    """The total that `simulate` passes to `progress`. Raises DesignError as `simulate` does."""
-    return sum(_contexts(model, shape_of(model).context, contexts))
 
 
 def _contexts(model: str, positions: int | None, contexts: Sequence[int] | None) -> tuple[int, ...]:

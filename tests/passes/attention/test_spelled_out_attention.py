@@ -109,7 +109,8 @@ def test_a_vision_tower(spelling: str, tmp_path: Path) -> None:
 
 
 def test_a_layer_with_the_widths_of_siglip(tmp_path: Path) -> None:
-    patches = 512  # scripts/check_vision_tower.py has all 4,096
+    # More than a tile of queries and a chunk of keys; scripts/check_vision_tower.py has all 4,096.
+    patches = 272
     model, products = vision_tower(patches, 588, 1152, 4304, 1, heads=16, spelling="eager")
     onnx.save(model, tmp_path / "tower.onnx")
     result = ort_aie_ep.compile(tmp_path / "tower.onnx", tmp_path / "out", quantize="bf16")
@@ -293,3 +294,20 @@ def test_a_narrower_softmax_is_left() -> None:
     wide = graph.node("Cast", [probabilities], "wide", to=TensorProto.FLOAT)
     model = graph.model(graph.node("MatMul", [wide, "v.heads"], "result"))
     assert outcomes(model)[1]["/probabilities"].startswith("its scores read no KV cache")
+
+
+def test_probabilities_that_become_whole_numbers_are_left() -> None:
+    graph = Attention()
+    probabilities = graph.node("Softmax", [scaled(graph)], "probabilities", axis=-1)
+    whole = graph.node("Cast", [probabilities], "whole", to=TensorProto.INT8)
+    again = graph.node("Cast", [whole], "again", to=TensorProto.FLOAT)
+    model = graph.model(graph.node("MatMul", [again, "v.heads"], "result"))
+    assert outcomes(model)[1]["/probabilities"].startswith("its scores read no KV cache")
+
+
+def test_a_mask_of_one_dimension_is_left() -> None:
+    graph = Attention()
+    graph.more.append(helper.make_tensor_value_info("mask", TensorProto.FLOAT, ["tokens"]))
+    model = graph.model(attended(graph, graph.node("Add", [scaled(graph), "mask"], "masked")))
+    reason = outcomes(model)[1]["/probabilities"]
+    assert reason == "its mask is [tokens]; expected two to four dimensions"

@@ -2,6 +2,9 @@
 
 A Q4_0 block is like the source's: 32 codes and a scale, weight = (code − 8) · scale. Only the scale
 is rounded, from float32 to float16.
+
+llama.cpp computes gpt-oss's rotation slightly differently. It blends stretched and other channels
+between whole numbers of channels, the model between fractions, and no key of the file changes this.
 """
 
 from __future__ import annotations
@@ -20,7 +23,12 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.tools.bench.peers.engine import Model, StepEngine
 
 if TYPE_CHECKING:
-    from ort_aie_ep.tools.bench.peers.weights import DecoderWeights, Int4Matrix
+    from ort_aie_ep.tools.bench.peers.weights import (
+        DecoderSizes,
+        DecoderWeights,
+        Floats,
+        Int4Matrix,
+    )
 
 _BITS = 4.5
 # Any base works: the tensor rope_freqs holds the divisor of each frequency.
@@ -47,6 +55,13 @@ def interleaved(matrix: Int4Matrix, heads: int) -> Int4Matrix:
     return replace(matrix, codes=permuted(matrix.codes), scales=permuted(matrix.scales))
 
 
+def _architecture(sizes: DecoderSizes) -> str:
+    """llama.cpp's name of the family."""
+    if sizes.family == "qwen3" and sizes.experts:
+        return "qwen3moe"
+    return {"llama": "llama", "qwen3": "qwen3", "gptoss": "gpt-oss"}[sizes.family]
+
+
 def write_gguf(weights: DecoderWeights, path: Path) -> Model:
     """Writes the model, without a vocabulary.
 
@@ -55,13 +70,12 @@ def write_gguf(weights: DecoderWeights, path: Path) -> Model:
     """
     import gguf
 
-    from ort_aie_ep.tools.bench.peers.weights import Experts
+    from ort_aie_ep.tools.bench.peers.weights import GPT_OSS, Experts
 
     sizes = weights.sizes
-    # Both pair the halves of a head in rotations, but llama.cpp's Llama pairs neighbours.
+    # The source pairs the halves of a head in rotations, but llama.cpp's Llama pairs neighbours.
     is_llama = sizes.family == "llama"
-    name = "llama" if is_llama else "qwen3moe" if sizes.experts else "qwen3"
-    writer = gguf.GGUFWriter(path, name, use_temp_file=True)
+    writer = gguf.GGUFWriter(path, _architecture(sizes), use_temp_file=True)
     writer.add_context_length(sizes.context)
     writer.add_embedding_length(sizes.hidden)
     writer.add_block_count(sizes.layers)
@@ -80,17 +94,22 @@ def write_gguf(weights: DecoderWeights, path: Path) -> Model:
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q4_0)
     writer.add_tokenizer_model("none")
 
+    def add_bias(name: str, bias: Floats | None, *stack: int) -> None:
+        if bias is not None:
+            writer.add_tensor(f"{name}.bias", bias.reshape(*stack, -1))
+
     def add(name: str, matrix: Int4Matrix, *stack: int) -> None:
         blocks = q4_0(matrix)
         blocks = blocks.reshape(*stack, -1, blocks.shape[-1])
-        writer.add_tensor(name, blocks, raw_dtype=gguf.GGMLQuantizationType.Q4_0)
+        writer.add_tensor(f"{name}.weight", blocks, raw_dtype=gguf.GGMLQuantizationType.Q4_0)
+        add_bias(name, matrix.bias, *stack)
 
     embedding = weights.embedding()
     if embedding is None:
-        add("token_embd.weight", weights.lm_head())
+        add("token_embd", weights.lm_head())
     else:
         writer.add_tensor("token_embd.weight", embedding.astype(np.float16))
-        add("output.weight", weights.lm_head())
+        add("output", weights.lm_head())
     writer.add_tensor("output_norm.weight", weights.final_norm())
     half = sizes.head_size // 2
     if is_llama:
@@ -99,30 +118,40 @@ def write_gguf(weights: DecoderWeights, path: Path) -> Model:
         frequencies = (base / sizes.inverse_frequencies).astype(np.float32)
         writer.add_tensor("rope_freqs.weight", frequencies)
     else:
-        writer.add_rope_freq_base(float(sizes.inverse_frequencies[1] ** -half))
+        writer.add_rope_freq_base(sizes.rope_base)
+    if sizes.yarn is not None:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(sizes.yarn.factor)
+        writer.add_rope_scaling_orig_ctx_len(sizes.yarn.original)
+    if sizes.window is not None:
+        writer.add_sliding_window(sizes.window)
     for index in range(sizes.layers):
         layer, name = weights.layer(index), f"blk.{index}"
         q, k = layer.q, layer.k
         if is_llama:
             q, k = interleaved(q, sizes.heads), interleaved(k, sizes.kv_heads)
         writer.add_tensor(f"{name}.attn_norm.weight", layer.attention_norm)
-        add(f"{name}.attn_q.weight", q)
-        add(f"{name}.attn_k.weight", k)
-        add(f"{name}.attn_v.weight", layer.v)
-        add(f"{name}.attn_output.weight", layer.o)
+        add(f"{name}.attn_q", q)
+        add(f"{name}.attn_k", k)
+        add(f"{name}.attn_v", layer.v)
+        add(f"{name}.attn_output", layer.o)
         if layer.head_norms is not None:
             writer.add_tensor(f"{name}.attn_q_norm.weight", layer.head_norms[0])
             writer.add_tensor(f"{name}.attn_k_norm.weight", layer.head_norms[1])
-        writer.add_tensor(f"{name}.ffn_norm.weight", layer.ffn_norm)
+        if layer.sinks is not None:
+            writer.add_tensor(f"{name}.attn_sinks.weight", layer.sinks)
+        norm = "post_attention_norm" if sizes.family == GPT_OSS else "ffn_norm"
+        writer.add_tensor(f"{name}.{norm}.weight", layer.ffn_norm)
         ffn = layer.ffn
         if isinstance(ffn, Experts):
             # As in the files that people have.
             writer.add_tensor(f"{name}.ffn_gate_inp.weight", ffn.router.dequantised())
+            add_bias(f"{name}.ffn_gate_inp", ffn.router.bias)
             for part in ("gate", "up", "down"):
-                add(f"{name}.ffn_{part}_exps.weight", getattr(ffn, part), sizes.experts)
+                add(f"{name}.ffn_{part}_exps", getattr(ffn, part), sizes.experts)
             continue
         for part, matrix in zip(("gate", "up", "down"), ffn, strict=True):
-            add(f"{name}.ffn_{part}.weight", matrix)
+            add(f"{name}.ffn_{part}", matrix)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -82,6 +82,9 @@ class LlamaCppEngine(GgufEngine):
         params.n_seq_max = sequences
         params.n_threads = params.n_threads_batch = settings.threads
         params.type_k = params.type_v = api.GGML_TYPE_F16
+        # Layers with windows keep no more, as by default in llama.cpp's own programs. Its header
+        # says that this can be slow with several sequences.
+        params.swa_full = sequences > 1
         params.flash_attn_type = (
             api.LLAMA_FLASH_ATTN_TYPE_ENABLED
             if self._flash_attention

@@ -108,8 +108,9 @@ def measure(
     lengths = plan.growth_within(context)
     if lengths:
         course.expect(0, team.names, 2)
-        cache_bytes = source.weights.cache_bytes(1)
-        found.growth = growth.measure(team.setup, lengths, plan.rounds, cache_bytes, course)
+        least, most = (source.weights.cache_bytes(tokens) for tokens in (lengths[0], lengths[-1]))
+        a_token = (most - least) // (lengths[-1] - lengths[0])
+        found.growth = growth.measure(team.setup, lengths, plan.rounds, a_token, course)
     if demonstrate is not None:
         partial(found.results("the demonstration model"))
         found.demonstration = demonstrate()

@@ -15,18 +15,28 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.models.builder.weights import rotary_frequencies
 from ort_aie_ep.models.checked_json import Field
 from ort_aie_ep.models.folder import GENAI_CONFIG, ModelFolder
 from ort_aie_ep.models.onnx_file import load_model
+from ort_aie_ep.models.shapes import SHAPES, Yarn
 
 BLOCK = 32
 """Values of K that share a scale, in every engine's format here."""
 
 _LAYER = re.compile(r"/layers\.(\d+)/")
-FAMILIES = ("llama", "qwen3")
+GPT_OSS = "gptoss"
+FAMILIES = ("llama", "qwen3", GPT_OSS)
 """The families that other engines can be given."""
 
+_YARN = SHAPES["gpt-oss-20b"].yarn
+# What experts do with a gate and an up. A limit of 0 is none.
+_SWIGLU = {"activation_alpha": 1, "activation_beta": 0, "swiglu_limit": 0}
+_GPT_OSS_SWIGLU = {"activation_alpha": 1.702, "activation_beta": 1, "swiglu_limit": 7}
+
 _HEAD_NORMS = ("q_norm", "k_norm")
+_SINKS = 11
+"""An input of GroupQueryAttention."""
 _NORMS = ("SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization")
 
 Floats = npt.NDArray[np.float32]
@@ -39,10 +49,12 @@ class Int4Matrix:
     Attributes:
         codes: (N, K/32, 16) uint8; byte i of a block holds code 2i low and 2i + 1 high.
         scales: (N, K/32) float32, of either sign.
+        bias: (N,) float32, which is added to the products with the rows; None without one.
     """
 
     codes: npt.NDArray[np.uint8]
     scales: Floats
+    bias: Floats | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -51,7 +63,12 @@ class Int4Matrix:
 
     def rows(self, first: int, last: int) -> Int4Matrix:
         """Rows first to last − 1."""
-        return Int4Matrix(self.codes[first:last], self.scales[first:last])
+        return self.picked(slice(first, last))
+
+    def picked(self, rows: slice) -> Int4Matrix:
+        """Those rows."""
+        bias = None if self.bias is None else self.bias[rows]
+        return Int4Matrix(self.codes[rows], self.scales[rows], bias)
 
     def unpacked(self) -> npt.NDArray[np.uint8]:
         """Codes (N, K/32, 32), one in a byte."""
@@ -87,6 +104,7 @@ class DecoderLayer:
 
     Attributes:
         head_norms: weights (head size,) of the norms of queries and of keys, if it has them.
+        sinks: (heads,), which join the softmax of a head's scores, if it has them.
         ffn: gate, up and down, or experts.
     """
 
@@ -96,6 +114,7 @@ class DecoderLayer:
     v: Int4Matrix
     o: Int4Matrix
     head_norms: tuple[Floats, Floats] | None
+    sinks: Floats | None
     ffn_norm: Floats
     ffn: tuple[Int4Matrix, Int4Matrix, Int4Matrix] | Experts
 
@@ -120,6 +139,8 @@ class DecoderSizes:
         experts: number of experts; 0 without them.
         experts_per_token: number of experts that are added for a token.
         inverse_frequencies: (head size / 2,) float64 radians a position, including any scaling.
+        yarn: the scaling that also multiplies cos and sin, if there is one.
+        window: tokens that the first layer, and then every other one, sees; None if all see all.
         epsilon: epsilon of the RMS norms.
     """
 
@@ -136,15 +157,24 @@ class DecoderSizes:
     context: int
     epsilon: float
     inverse_frequencies: npt.NDArray[np.float64]
+    yarn: Yarn | None
+    window: int | None
+
+    @property
+    def rope_base(self) -> float:
+        """The base of the frequencies, of which the second one must not be scaled."""
+        return float(self.inverse_frequencies[1] ** (-self.head_size / 2))
 
     def describe(self) -> str:
-        """The sizes in words."""
+        """The family and its sizes in words."""
         ffn = f"FFN {self.ffn}"
         if self.experts:
             ffn = f"{self.experts_per_token} of {self.experts} experts of {self.ffn}"
+        window = f"windows of {self.window} in every other layer, " if self.window else ""
         return (
-            f"{self.layers} layers of {self.hidden}, {ffn}, {self.heads} heads of "
-            f"{self.head_size} on {self.kv_heads}, vocabulary {self.vocabulary}"
+            f"{self.family} with {self.layers} layers of {self.hidden}, {ffn}, "
+            f"{self.heads} heads of {self.head_size} on {self.kv_heads}, "
+            f"{window}vocabulary {self.vocabulary}"
         )
 
 
@@ -159,8 +189,8 @@ class DecoderWeights:
         """Reads the graph; weights stay on disk.
 
         Raises:
-            AieError: it is not a Llama or Qwen3, with or without experts, in symmetric int4, block
-                32, as onnxruntime-genai's builder writes it.
+            AieError: it is not a Llama, a Qwen3 with or without experts, or a gpt-oss, in symmetric
+                int4, block 32, as onnxruntime-genai's builder writes it.
         """
         self._model = load_model(folder.model)
         self._name = str(folder.model)
@@ -168,7 +198,7 @@ class DecoderWeights:
         self._norms: list[ir.Node] = []
         self._head_norms: dict[tuple[int, str], ir.Node] = {}
         self._experts: list[ir.Node] = []
-        attention: list[ir.Node] = []
+        self._attention: list[ir.Node] = []
         for node in self._model.graph:
             if node.op_type == "MatMulNBits":
                 self._products[self._place(node)] = node
@@ -181,19 +211,21 @@ class DecoderWeights:
             elif node.op_type == "QMoE":
                 self._experts.append(node)
             elif node.op_type == "GroupQueryAttention":
-                attention.append(node)
+                self._attention.append(node)
         config = folder.genai_config
         if config is None or config["model"].get("type") not in FAMILIES:
-            raise self._refusal(f"its genai_config.json does not say {' or '.join(FAMILIES)}")
-        if self._experts and len(self._experts) != len(attention):
+            known = f"{', '.join(FAMILIES[:-1])} or {FAMILIES[-1]}"
+            raise self._refusal(f"its genai_config.json does not say {known}")
+        layers = len(self._attention)
+        if self._experts and len(self._experts) != layers:
             raise self._refusal(
-                f"it has {len(self._experts)} QMoE and {len(attention)} GroupQueryAttention"
+                f"it has {len(self._experts)} QMoE and {layers} GroupQueryAttention"
             )
-        if not attention or len(self._norms) != 2 * len(attention) + 1:
+        if not layers or len(self._norms) != 2 * layers + 1:
             raise self._refusal(
-                f"it has {len(attention)} GroupQueryAttention and {len(self._norms)} RMS norms"
+                f"it has {layers} GroupQueryAttention and {len(self._norms)} RMS norms"
             )
-        self.sizes = self._sizes(attention, config)
+        self.sizes = self._sizes(config)
 
     def layer(self, index: int) -> DecoderLayer:
         """The weights of one layer.
@@ -211,6 +243,7 @@ class DecoderWeights:
             v=packed.rows(queries + keys, queries + 2 * keys),
             o=self._matrix(index, "o_proj"),
             head_norms=self._norms_of_heads(index),
+            sinks=self._sinks(index),
             ffn_norm=self._norm(2 * index + 1),
             ffn=self._experts_of(index) if self._experts else self._ffn(index),
         )
@@ -226,25 +259,36 @@ class DecoderWeights:
         query, key = (np.asarray(self._tensor(node, 1), np.float32) for node in nodes if node)
         return query, key
 
+    def _sinks(self, index: int) -> Floats | None:
+        node = self._attention[index]
+        if len(node.inputs) <= _SINKS or node.inputs[_SINKS] is None:
+            return None
+        if self.sizes.family != GPT_OSS:
+            raise self._refusal(f"{node.name} has sinks")
+        return np.asarray(self._tensor(node, _SINKS), np.float32)
+
     def _experts_of(self, index: int) -> Experts:
         """The fused first matrix has a row of the gate and one of up in turn."""
         node, sizes = self._experts[index], self.sizes
         gate_up = self._stack(node, 2, 2 * sizes.ffn, sizes.hidden)
         return Experts(
             router=self._matrix(index, "router"),
-            gate=Int4Matrix(gate_up.codes[::2], gate_up.scales[::2]),
-            up=Int4Matrix(gate_up.codes[1::2], gate_up.scales[1::2]),
+            gate=gate_up.picked(slice(0, None, 2)),
+            up=gate_up.picked(slice(1, None, 2)),
             down=self._stack(node, 5, sizes.hidden, sizes.ffn),
         )
 
     def _stack(self, node: ir.Node, first: int, n: int, k: int) -> Int4Matrix:
         """The codes, scales and biases that start at an input of QMoE."""
-        if np.any(self._tensor(node, first + 2)):
-            raise self._refusal(f"{node.name} has biases")
         rows, blocks = self.sizes.experts * n, k // BLOCK
+        bias = self._tensor(node, first + 2).reshape(rows).astype(np.float32, copy=False)
+        # The builder gives experts without biases zeros.
+        if self.sizes.family != GPT_OSS and np.any(bias):
+            raise self._refusal(f"{node.name} has biases")
         codes = self._tensor(node, first).reshape(rows, blocks, BLOCK // 2)
         scales = self._tensor(node, first + 1).reshape(rows, blocks)
-        return Int4Matrix(codes, scales.astype(np.float32, copy=False))
+        scales = scales.astype(np.float32, copy=False)
+        return Int4Matrix(codes, scales, bias if self.sizes.family == GPT_OSS else None)
 
     def final_norm(self) -> Floats:
         """(hidden,) float32."""
@@ -282,9 +326,11 @@ class DecoderWeights:
         return experts + sum(int(_number(n, "N")) * int(_number(n, "K")) for n in nodes)
 
     def cache_bytes(self, tokens: int) -> int:
-        """Bytes of the keys and values of `tokens` tokens in float16."""
+        """Bytes of the keys and values of `tokens` tokens in float16, as far as layers see them."""
         sizes = self.sizes
-        return tokens * sizes.layers * 2 * sizes.kv_heads * sizes.head_size * 2
+        local = (sizes.layers + 1) // 2 if sizes.window else 0
+        rows = local * min(tokens, sizes.window or tokens) + (sizes.layers - local) * tokens
+        return rows * 2 * sizes.kv_heads * sizes.head_size * 2
 
     def release(self) -> None:
         """Unmaps the files; later reads map them again."""
@@ -309,9 +355,23 @@ class DecoderWeights:
             raise self._refusal(f"{node.name} has {bits} bits, blocks of {block}, K {k}")
         if any(value is not None for value in node.inputs[3:]):
             raise self._refusal(f"{node.name} has zero points, a bias or an order of groups")
+        bias = self._bias(node)
         codes = self._tensor(node, 1).reshape(n, k // BLOCK, BLOCK // 2)
         scales = self._tensor(node, 2).reshape(n, k // BLOCK)
-        return Int4Matrix(codes, scales.astype(np.float32, copy=False))
+        return Int4Matrix(codes, scales.astype(np.float32, copy=False), bias)
+
+    def _bias(self, product: ir.Node) -> Floats | None:
+        """The constant that an Add behind a product adds to it."""
+        for use in product.outputs[0].uses():
+            if use.node.op_type != "Add":
+                continue
+            value = use.node.inputs[1 - use.idx]
+            if value is None or value.const_value is None:
+                continue
+            if self.sizes.family != GPT_OSS:
+                raise self._refusal(f"{product.name} has a bias")
+            return np.asarray(value.const_value.numpy(), np.float32)
+        return None
 
     def _norm(self, index: int) -> Floats:
         node = self._norms[index]
@@ -324,8 +384,8 @@ class DecoderWeights:
             raise self._refusal(f"input {index} of {node.name} is not a constant")
         return np.asarray(value.const_value.numpy())
 
-    def _sizes(self, attention: list[ir.Node], config: dict[str, Any]) -> DecoderSizes:
-        first = attention[0]
+    def _sizes(self, config: dict[str, Any]) -> DecoderSizes:
+        first, family = self._attention[0], str(config["model"]["type"])
         if not _number(first, "do_rotary", 0):
             raise self._refusal(f"{first.name} does not rotate queries and keys")
         if first.inputs[1] is not None and not self._head_norms:
@@ -338,16 +398,14 @@ class DecoderWeights:
         head_size = fields.field("model", "decoder", "head_size").integer(1)
         context = fields.field("model", "context_length").integer(1)
         cos, sin = (self._tensor(first, i)[:2].astype(np.float64) for i in (7, 8))
-        if cos.shape[1] * 2 != head_size or not np.allclose(cos[0], 1):
-            raise self._refusal("its rotation is partial or scaled")
-        ffn, experts, experts_per_token = self._widths(hidden)
-        return DecoderSizes(
-            family=str(config["model"]["type"]),
+        ffn, experts, experts_per_token = self._widths(family)
+        sizes = DecoderSizes(
+            family=family,
             hidden=hidden,
             ffn=ffn,
             experts=experts,
             experts_per_token=experts_per_token,
-            layers=len(attention),
+            layers=len(self._attention),
             heads=int(_number(first, "num_heads")),
             kv_heads=int(_number(first, "kv_num_heads")),
             head_size=head_size,
@@ -355,9 +413,26 @@ class DecoderWeights:
             context=context,
             epsilon=_number(self._norms[0], "epsilon"),
             inverse_frequencies=np.arctan2(sin[1], cos[1]),
+            yarn=_YARN if family == GPT_OSS else None,
+            window=self._window(family),
         )
+        magnitude = 1.0 if sizes.yarn is None else sizes.yarn.magnitude
+        if cos.shape[1] * 2 != head_size or not np.allclose(cos[0], magnitude):
+            raise self._refusal("its rotation is partial or scaled")
+        if sizes.yarn is not None:
+            expected = rotary_frequencies(head_size, sizes.rope_base, sizes.yarn)
+            if not np.allclose(sizes.inverse_frequencies, expected, rtol=1e-4, atol=0):
+                raise self._refusal("its rotation is not scaled as gpt-oss's")
+        return sizes
 
-    def _widths(self, hidden: int) -> tuple[int, int, int]:
+    def _window(self, family: str) -> int | None:
+        windows = [int(_number(node, "local_window_size", -1)) for node in self._attention]
+        window = windows[0] if family == GPT_OSS else -1
+        if windows != [window if layer % 2 == 0 else -1 for layer in range(len(windows))]:
+            raise self._refusal(f"a {family} has no such windows: {windows}")
+        return None if window < 0 else window
+
+    def _widths(self, family: str) -> tuple[int, int, int]:
         """Width of the FFN or of an expert, number of experts, experts for a token."""
         if not self._experts:
             gate = self._products.get((0, "gate_proj"))
@@ -365,22 +440,18 @@ class DecoderWeights:
                 raise self._refusal("it has no MatMulNBits for gate_proj")
             return int(_number(gate, "N")), 0, 0
         first = self._experts[0]
-        plain = {
+        usual = {
             "block_size": BLOCK,
             "expert_weight_bits": 4,
             "swiglu_fusion": 1,
-            "activation_alpha": 1,
-            "activation_beta": 0,
             "normalize_routing_weights": 1,
+            **(_GPT_OSS_SWIGLU if family == GPT_OSS else _SWIGLU),
         }
-        for name, expected in plain.items():
-            if _number(first, name, 0) != expected:
+        for name, expected in usual.items():
+            if np.float32(_number(first, name, 0)) != np.float32(expected):
                 raise self._refusal(f"{name} of {first.name} is not {expected}")
-        if (
-            any(value is not None for value in first.inputs[8:])
-            or "swiglu_limit" in first.attributes
-        ):
-            raise self._refusal(f"{first.name} has zero points, a limit or a third matrix")
+        if any(value is not None for value in first.inputs[8:]):
+            raise self._refusal(f"{first.name} has zero points or a third matrix")
         experts, rows, _ = self._tensor(first, 2).shape
         return rows // 2, experts, int(_number(first, "k"))
 
