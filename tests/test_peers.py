@@ -39,7 +39,7 @@ from ort_aie_ep.tools.bench.peers import (
     worker,
 )
 from ort_aie_ep.tools.bench.peers import starts as starting
-from ort_aie_ep.tools.bench.peers.engine import Model, Settings
+from ort_aie_ep.tools.bench.peers.engine import Model, Settings, different_tokens
 from ort_aie_ep.tools.bench.peers.engines import (
     CPU_EP,
     KINDS,
@@ -589,6 +589,23 @@ def test_several_rows_are_measured_in_both_shapes(run: tuple[Plan, Log, Results]
     assert cost is not None
     assert cost.value > 0
     assert results.batches.cost(OURS, batches.SEQUENCES, 4) is None
+
+
+@pytest.mark.parametrize("name", ["llama.cpp", "ik_llama.cpp"])
+def test_each_sequence_of_a_call_gets_its_tokens(source: Source, name: str) -> None:
+    skip_without(name)
+    engine: Any = kind(name).open(kind(name).model(source), Settings(1, 128))
+    rows = different_tokens(2, 3)
+    assert np.unique(rows).size == rows.size
+    # Three tokens of the second of two sequences, after the same eight.
+    context, _ = engine._open(2)
+    engine._clear(context)
+    engine._decode([1] * 8, 0, context_of=2)
+    engine._copy(context, 1)
+    together = engine._decode(rows.ravel(), 8, context_of=2, sequences=2).copy()
+    alone = last_logits(engine, np.concatenate([np.ones(8, np.int64), rows[1]]))
+    # Sums of products in another order; another sequence's tokens differ as much as they vary.
+    assert np.sqrt(np.mean((together - alone) ** 2)) < 0.05 * np.std(alone)
 
 
 def test_growth_is_measured_where_the_model_has_room(run: tuple[Plan, Log, Results]) -> None:

@@ -17,6 +17,7 @@ from ort_aie_ep.running.generate import Decoder
 from ort_aie_ep.runtime.sessions import Options, open_session
 from ort_aie_ep.tools.bench.bench import SETTLE_SECONDS
 from ort_aie_ep.tools.bench.peers.batches import CALLS, CONTEXT, SEQUENCES, SHAPES, Batches
+from ort_aie_ep.tools.bench.peers.engine import different_tokens
 from ort_aie_ep.tools.bench.peers.engines import CPU_EP, OURS
 
 
@@ -78,7 +79,7 @@ def _call(decoder: Decoder, sequences: int, tokens: int) -> float:
             "a model returns logits only for the last position, and verifying drafted tokens "
             "needs all: pass a source that has them, or compile it without --last-logits"
         )
-    rows, seconds = np.ones((sequences, tokens), np.int64), 0.0
+    rows, seconds = different_tokens(sequences, tokens), 0.0
     for call in range(CALLS + 1):
         decoder.forward(rows)
         seconds += decoder.run_seconds if call else 0.0

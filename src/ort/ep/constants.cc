@@ -33,19 +33,20 @@ q4nx::ScaleType ScaleTypeOf(DataType type) {
   return q4nx::ScaleType::kFloat32;
 }
 
-// A key that distinguishes packed weights and other constants. Nodes may read the same initializers
-// as weights of other sizes.
+// A key that distinguishes packed weights and other constants. Several nodes may read the same
+// codes in different ways.
 std::string KeyOf(const ClaimedRegion::Constant& constant) {
   if (constant.experts) {
-    const auto& [source, scales, zero_points, experts, layout] = *constant.experts;
-    const auto& [source_rows, first, step, n, k, bits, block_size] = layout;
-    return Concat("experts ", source, '\n', scales, '\n', zero_points, '\n', source_rows, ' ',
-                  first, ' ', step, ' ', n, ' ', k, ' ', bits, ' ', block_size);
+    const ExpertPart& part = *constant.experts;
+    const q4nx::ExpertLayout& its = part.layout;
+    return Concat("experts ", part.source, '\n', part.scales, '\n', part.zero_points, '\n',
+                  its.first, ' ', its.step, ' ', its.n, ' ', its.k, ' ', its.bits, ' ',
+                  its.block_size);
   }
   if (!constant.weights) return constant.name;
-  const auto& [b, scales, zero_points, n, k, bits, block_size] = *constant.weights;
-  return Concat("packed ", b, '\n', scales, '\n', zero_points, '\n', n, ' ', k, ' ', bits, ' ',
-                block_size);
+  const MatMulWeights& weights = *constant.weights;
+  return Concat("packed ", weights.b, '\n', weights.scales, '\n', weights.zero_points, '\n',
+                weights.k, ' ', weights.bits, ' ', weights.block_size);
 }
 
 int64_t InPages(int64_t bytes) { return RoundUp(bytes, kPage).As("a constant"); }

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
+
 
 @dataclass(frozen=True)
 class Model:
@@ -88,9 +91,17 @@ class Batching(Protocol):
         """Seconds for `count` calls after one that is not counted.
 
         Each call adds `tokens` tokens to each of `sequences` sequences of about `length` tokens,
-        and returns the logits of all added tokens.
+        and returns the logits of all added tokens. They are `different_tokens`.
         """
         ...
+
+
+def different_tokens(sequences: int, tokens: int) -> npt.NDArray[np.int64]:
+    """(sequences, tokens) of a call with several rows.
+
+    They differ, because equal tokens would choose the same experts and read fewer weights.
+    """
+    return np.arange(1, sequences * tokens + 1, dtype=np.int64).reshape(sequences, tokens)
 
 
 class StepEngine(ABC):

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.tools.bench.peers.engine import Model, StepEngine
+from ort_aie_ep.tools.bench.peers.engine import Model, StepEngine, different_tokens
 
 if TYPE_CHECKING:
     from ort_aie_ep.tools.bench.peers.weights import (
@@ -231,29 +231,35 @@ class GgufEngine(StepEngine):
         self._decode([1] * length, 0, context_of=sequences)
         for target in range(1, sequences):
             self._copy(context, target)
-        start = 0.0
+        rows, start = different_tokens(sequences, tokens).ravel(), 0.0
         for call in range(count + 1):
             if call == 1:
                 start = time.perf_counter()
-            self._decode([1] * tokens, length, context_of=sequences, sequences=sequences)
+            self._decode(rows, length, context_of=sequences, sequences=sequences)
             self._forget(context, length)
         return time.perf_counter() - start
 
     def _decode(
-        self, tokens: Sequence[int], first: int, *, context_of: int = 1, sequences: int = 0
+        self,
+        tokens: Sequence[int] | npt.NDArray[np.int64],
+        first: int,
+        *,
+        context_of: int = 1,
+        sequences: int = 0,
     ) -> npt.NDArray[np.float32]:
-        """Logits for the last of the tokens that each sequence gets at the position `first`.
+        """Logits for the last of the tokens that the sequences get at the position `first`.
 
-        Without `sequences`, the first sequence gets them, with logits of only the last token.
+        The tokens of each sequence follow those of the one before. Without `sequences`, the first
+        sequence gets them, with logits of only the last token.
         """
         context, batch = self._open(context_of)
-        count, rows = len(tokens), len(tokens) * max(1, sequences)
+        rows, count = len(tokens), len(tokens) // max(1, sequences)
 
         def fill(field: Any, values: Any) -> None:
             np.ctypeslib.as_array(field, (rows,))[:] = values
 
         batch.n_tokens = rows
-        fill(batch.token, np.tile(np.asarray(tokens, np.int32), max(1, sequences)))
+        fill(batch.token, np.asarray(tokens, np.int32))
         fill(batch.pos, np.tile(np.arange(first, first + count), max(1, sequences)))
         fill(batch.n_seq_id, 1)
         fill(batch.logits, 1 if sequences else np.arange(rows) == rows - 1)

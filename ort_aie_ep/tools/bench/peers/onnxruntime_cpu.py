@@ -21,7 +21,12 @@ from ort_aie_ep.models.interface import TYPES, Cache
 from ort_aie_ep.requirements import runtime_version
 from ort_aie_ep.running.generate import Decoder
 from ort_aie_ep.runtime.sessions import Options, open_session
-from ort_aie_ep.tools.bench.peers.engine import Model, Settings, StepEngine
+from ort_aie_ep.tools.bench.peers.engine import (
+    Model,
+    Settings,
+    StepEngine,
+    different_tokens,
+)
 
 if TYPE_CHECKING:
     from ort_aie_ep.tools.bench.peers.weights import DecoderWeights
@@ -170,7 +175,7 @@ class OrtEngine(StepEngine):
         """
         decoder = _SkippingDecoder(self._session, self._folder, self._capacity, sequences)
         decoder.fill()
-        rows, start = np.ones((sequences, tokens), np.int64), 0.0
+        rows, start = different_tokens(sequences, tokens), 0.0
         for call in range(count + 1):
             if call == 1:
                 start = time.perf_counter()

@@ -18,7 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.tools.bench.peers.engine import Model, Run, Settings, StepEngine
+from ort_aie_ep.tools.bench.peers.engine import (
+    Model,
+    Run,
+    Settings,
+    StepEngine,
+    different_tokens,
+)
 
 if TYPE_CHECKING:
     from ort_aie_ep.tools.bench.peers.weights import (
@@ -257,7 +263,7 @@ class OpenVinoEngine(StepEngine):
         for call in range(count + 1):
             if call == 1:
                 start = time.perf_counter()
-            self._infer(np.ones((sequences, tokens), np.int64))
+            self._infer(different_tokens(sequences, tokens))
         return time.perf_counter() - start
 
     def _infer(self, tokens: npt.NDArray[np.int64]) -> Any:
