@@ -4,6 +4,8 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/size.h"
+#include "ops/moe.h"
 #include "ops/weights.h"
 
 namespace ort_aie::graph {
@@ -145,13 +147,14 @@ class Reader {
                                int64_t parts) const {
     const int64_t bits = BitsOf(projection), rows = n * parts;
     const int64_t block_size = std::max<int64_t>(0, node_.Int("block_size", 0));
+    if (!(Size(experts) * rows * k * bits).InRange()) {
+      return Concat(projection.name, " has more weights than fit in memory");
+    }
     if (k * bits % 8 != 0 || (block_size > 0 && k % block_size != 0)) {
       return Concat(projection.name, " has ", k, " in-features; expected a multiple of ",
                     block_size > 0 ? block_size : 8 / bits);
     }
     const q4nx::ExpertLayout layout = {rows, 0, 1, n, k, bits, block_size};
-    const Size most = Size(experts) * rows * std::max<int64_t>(k, 1);
-    if (!most.InRange()) return Concat(projection.name, " has more weights than fit in memory");
     std::string why = WhyNotConstant(projection, "weights", projection.weights, false,
                                      {experts, rows, k * bits / 8});
     if (why.empty() && !Given(projection.scales)) {
@@ -206,6 +209,9 @@ class Reader {
           WhyNotProjection(kFc2, count, hidden, inter, 1),
           has_fc3 ? WhyNotProjection(kFc3, count, inter, hidden, 1) : std::string()}) {
       if (!why.empty()) return why;
+    }
+    if (count > kMostExperts) {
+      return Concat("it has ", count, " experts; expected at most ", kMostExperts);
     }
     const int64_t k = node_.Int("k", 1);
     if (k < 1 || k > count) return Concat("k=", k, "; expected 1 to ", count, ", its experts");

@@ -9,9 +9,6 @@
 namespace ort_aie {
 namespace {
 
-// Far more than any model has. A routing counts its pairs of rows and experts in 32 bits.
-constexpr int64_t kMostExperts = int64_t{1} << 16;
-
 Activation ActivationNamed(const std::string& name, bool gated) {
   if (name == "silu") return Activation::kSilu;
   if (name == "gelu_tanh") return Activation::kGeluTanh;

@@ -24,6 +24,9 @@
 
 namespace ort_aie {
 
+// Far more than any model has. A routing counts its pairs of rows and experts in 32 bits.
+inline constexpr int64_t kMostExperts = int64_t{1} << 16;
+
 struct MoEAttributes {
   int64_t k = 0, n = 0, experts = 0, top_k = 0, bits = 4, down_bits = 4, format = 0;
   int64_t accuracy_level = 0, symmetric = 0, normalize = 0;

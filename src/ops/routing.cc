@@ -6,10 +6,12 @@
 namespace ort_aie {
 namespace {
 
-// The chosen.size() largest logits, the largest first; of equal ones the last first.
+// The chosen.size() largest logits, the largest first; of equal ones the last first. NaN is above
+// all numbers: a row that has one has a softmax that is not a number, wherever it is.
 void Choose(std::span<const float> logits, std::span<int32_t> chosen) {
   const auto smaller = [&](size_t expert, int32_t other) {
-    return logits[expert] < logits[static_cast<size_t>(other)];
+    const float x = logits[expert], y = logits[static_cast<size_t>(other)];
+    return x < y || (std::isnan(y) && !std::isnan(x));
   };
   size_t count = 0;
   for (size_t e = 0; e < logits.size(); ++e) {
@@ -108,37 +110,34 @@ Routing RouteRows(const MoEStep& step, int64_t rows, const float* logits, const 
 
 ExpertSteps StepsOfExpert(const MoEStep& step, int64_t expert, int64_t rows, const float* x,
                           float* h, float* y) {
-  MatMulStep in{};
+  MatMulStep both{};
+  both.rows = rows;
+  both.type = DataType::kFloat32;
+  both.numerics = step.numerics;
+  both.symmetric = step.symmetric;
+  both.prompt_chunk = step.prompt_chunk;
+
+  MatMulStep in = both;
   in.weights = ExpertOf(step.gate, expert, step.inter, step.hidden, step.form);
   in.up_weights = ExpertOf(step.up, expert, step.inter, step.hidden, step.form);
   in.form = step.form;
-  in.rows = rows;
   in.k = step.hidden;
   in.n = step.inter;
   in.a = x;
   in.bias = ExpertOf(step.gate_bias, expert, step.inter);
   in.up_bias = ExpertOf(step.up_bias, expert, step.inter);
   in.y = h;
-  in.type = DataType::kFloat32;
-  in.numerics = step.numerics;
-  in.symmetric = step.symmetric;
   in.activation = step.activation;
   in.swiglu = step.swiglu;
-  in.prompt_chunk = step.prompt_chunk;
 
-  MatMulStep out{};
+  MatMulStep out = both;
   out.weights = ExpertOf(step.down, expert, step.hidden, step.inter, step.down_form);
   out.form = step.down_form;
-  out.rows = rows;
   out.k = step.inter;
   out.n = step.hidden;
   out.a = h;
   out.bias = ExpertOf(step.down_bias, expert, step.hidden);
   out.y = y;
-  out.type = DataType::kFloat32;
-  out.numerics = step.numerics;
-  out.symmetric = step.symmetric;
-  out.prompt_chunk = step.prompt_chunk;
   return {in, out};
 }
 

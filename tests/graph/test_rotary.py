@@ -120,6 +120,17 @@ def test_norms_after_the_rotation_stay_after_it() -> None:
     assert step.attributes == ROTATED | {"qk_norm_epsilon": EPSILON, "norm_after_rotary": 1}
 
 
+@pytest.mark.parametrize("place", [14, 15])
+def test_a_norm_that_the_attention_has_already_stays_after_the_rotation(place: int) -> None:
+    """Of queries and keys, or of either."""
+    graph = Case(chain=("rotary",), values=False).graph()
+    attention = graph.nodes[-1]
+    weights = [""] * (place - len(attention["inputs"])) + [graph.weight("norm", DIM)]
+    attention["inputs"] += weights
+    (step,) = graph.fused("output", "present_key", "present_value")
+    assert step.attributes == ROTATED | {"norm_after_rotary": 1}
+
+
 @pytest.mark.parametrize(
     "case",
     [

@@ -12,8 +12,9 @@ import numpy as np
 import onnx
 import pytest
 from cmake_program import Project
+from expert_models import Experts, experts_folder, feeds_of
 from onnx import TensorProto, helper
-from op_models import model_of, onnx_tensor, open_session, run
+from op_models import FLOAT16, model_of, onnx_tensor, open_session, run
 from projection_calls import activations, make_weights, q4nx_model
 from provider_calls import needs_provider
 
@@ -81,6 +82,20 @@ def test_a_row_between_projections_asks_for_no_memory(project: Project, tmp_path
         project, "repeat.py", tmp_path / "model.onnx", tmp_path / "inputs.npz"
     )
     assert first > 0  # conversions have buffers
+    assert later == 0
+
+
+@NOT_PRELOADED
+@pytest.mark.parametrize("rows", [1, 3, 70])
+def test_a_layer_of_experts_asks_for_no_memory(rows: int, project: Project, tmp_path: Path) -> None:
+    """A token, a few, and a prompt, whose experts are computed one after the other."""
+    case = Experts(dtype=FLOAT16, biases=True, router_weights=True)
+    ort_aie_ep.compile(experts_folder(case, tmp_path / "source"), tmp_path / "model")
+    np.savez(tmp_path / "inputs.npz", **feeds_of(case, rows))
+    first, later = allocations(
+        project, "repeat.py", tmp_path / "model" / "model.onnx", tmp_path / "inputs.npz"
+    )
+    assert first > 0
     assert later == 0
 
 

@@ -16,6 +16,9 @@ import onnx
 import onnxruntime
 import pytest
 from expert_models import (
+    FC1,
+    FC2,
+    PLACES,
     Built,
     Experts,
     build,
@@ -233,6 +236,17 @@ def test_logits_that_are_no_numbers_give_zeros(tmp_path: Path, logits: float) ->
     assert y[0, 1].any()
 
 
+@pytest.mark.parametrize("expert", range(4))
+def test_one_logit_that_is_no_number_gives_zeros_whichever_it_is(
+    tmp_path: Path, expert: int
+) -> None:
+    feeds = feeds_of(Experts(), 2)
+    feeds["router"][0, expert] = np.nan
+    y = run(open_session(str(compiled(Experts(), tmp_path))), feeds)["y"]
+    np.testing.assert_array_equal(y[0, 0], 0)
+    assert y[0, 1].any()
+
+
 @pytest.mark.parametrize("numerics", NUMERICS)
 def test_a_row_does_not_depend_on_the_others_nor_on_the_threads(
     tmp_path: Path, numerics: str
@@ -349,16 +363,18 @@ def test_a_call_that_does_not_fit_the_node_is_refused(inputs: dict[str, Array], 
         run(session, given)
 
 
+def in_provider(model: str | bytes) -> onnxruntime.InferenceSession:
+    options = session_options()
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    options.add_provider_for_devices(devices()[:1], {})
+    return onnxruntime.InferenceSession(model, options, enable_fallback=False)
+
+
 @needs_provider
 @pytest.mark.parametrize("case", [UNEVEN, CASES["gpt-oss"], CASES["separate"]])
 def test_the_provider_computes_the_same_bits(provider: None, tmp_path: Path, case: Experts) -> None:
     ours = open_session(str(compiled(case, tmp_path)))
-    options = session_options()
-    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    options.add_provider_for_devices(devices()[:1], {})
-    source = onnxruntime.InferenceSession(
-        str(tmp_path / "source" / "model.onnx"), options, enable_fallback=False
-    )
+    source = in_provider(str(tmp_path / "source" / "model.onnx"))
     nodes = [
         node.op_type
         for part in source.get_provider_graph_assignment_info()
@@ -369,6 +385,36 @@ def test_the_provider_computes_the_same_bits(provider: None, tmp_path: Path, cas
     for rows in (1, 3, 70):
         feeds = feeds_of(case, rows)
         np.testing.assert_array_equal(run(source, feeds)["y"], run(ours, feeds)["y"])
+
+
+@needs_provider
+def test_two_layers_may_read_the_same_constants_differently(provider: None) -> None:
+    """FC1 of both is (4, 64, 64): gate and up of the one, all rows of the other."""
+    cases = [Experts(fusion=2), Experts(activation="silu", fusion=0, inter=64)]
+    built = [build(case) for case in cases]
+    for place in PLACES[FC1][:2]:
+        built[1].inputs[place] = built[0].inputs[place]
+    models = [experts_model(case, its) for case, its in zip(cases, built, strict=True)]
+    feeds = feeds_of(cases[0], 3)
+    expected = [run(in_provider(model.SerializeToString()), feeds)["y"] for model in models]
+
+    both, (_, other) = models[0], models
+    shared = {tensor.name for tensor in both.graph.initializer if tensor.name.startswith(FC1)}
+    for tensor in other.graph.initializer:
+        if tensor.name not in shared:
+            tensor.name += " of the other"
+            both.graph.initializer.append(tensor)
+    (node,) = other.graph.node
+    node.name = "other"
+    node.input[:] = [
+        name + " of the other" if name.startswith(FC2) else name for name in node.input
+    ]
+    node.output[0] = other.graph.output[0].name = "z"
+    both.graph.node.append(node)
+    both.graph.output.append(other.graph.output[0])
+    y = run(in_provider(both.SerializeToString()), feeds)
+    np.testing.assert_array_equal(y["y"], expected[0])
+    np.testing.assert_array_equal(y["z"], expected[1])
 
 
 def test_expert_weights_are_mapped_and_not_copied(tmp_path: Path) -> None:

@@ -153,9 +153,11 @@ def test_variants_of_one_row_give_the_same_bits(variant: str, numerics: str) -> 
     blocks = q4nx.pack(codes, scales, -8 * scales)
     a = rng.standard_normal((1, k)).astype(np.float32)
     isa = variant.split("-")[0]
-    with_minima, without = (
-        _native.project(a, blocks, n, numerics, isa, symmetric) for symmetric in (False, True)
-    )
+    with_minima = _native.project(a, blocks, n, numerics, isa)
+    # The table of an instruction set has the variant that the rules choose for this CPU, which may
+    # read minima.
+    computes_minima = "avx512-nta" if isa == "avx512" else isa
+    without = _native.project(a, blocks, n, numerics, computes_minima, symmetric=True)
     np.testing.assert_array_equal(_native.project(a, blocks, n, numerics, variant), with_minima)
     symmetric = _native.project(a, blocks, n, numerics, variant, symmetric=True)
     np.testing.assert_array_equal(symmetric, with_minima if "minima" in variant else without)

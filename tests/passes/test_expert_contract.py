@@ -145,3 +145,18 @@ def test_missing_scales_are_left_with_a_reason() -> None:
     model = experts_model(Experts())
     model.graph.node[0].input[3] = ""
     assert reason(model) == "fc1's scales are missing"
+
+
+def test_more_experts_than_the_op_takes_are_left() -> None:
+    case = Experts(experts=65537, hidden=2, inter=2, block_size=0, activation="relu", fusion=0)
+    model = experts_model(case)
+    assert reason(model) == "it has 65537 experts; expected at most 65536"
+
+
+@pytest.mark.parametrize(("place", "dims"), [(2, (4, 2**62, 0)), (5, (4, 2**62, 0))])
+def test_dimensions_of_no_memory_are_left(place: int, dims: tuple[int, ...]) -> None:
+    model = experts_model(Experts(activation="relu", fusion=0))
+    (tensor,) = (t for t in model.graph.initializer if t.name == model.graph.node[0].input[place])
+    tensor.dims[:] = dims
+    tensor.raw_data = b""
+    assert "has more weights than fit in memory" in reason(model)

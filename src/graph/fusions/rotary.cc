@@ -119,7 +119,8 @@ bool FuseRotation(Steps& steps, const Item* attention) {
   set("mrope_width", first->width);
   set("mrope_interleaved", first->mixed_in_turn);
   // A norm that the attention has already took place after these nodes.
-  const bool has_norm = Steps::Read(*attention, Input::kQNormWeight) != kAbsent;
+  const bool has_norm = Steps::Read(*attention, Input::kQNormWeight) != kAbsent ||
+                        Steps::Read(*attention, Input::kKNormWeight) != kAbsent;
   set("norm_after_rotary", has_norm ? 1 : 0);
   steps.Fuse(attention, std::move(step), nodes);
   return true;

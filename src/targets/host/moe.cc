@@ -51,22 +51,12 @@ void Store(const MoEStep& step, const Kernels& kernels, int64_t row, int64_t n0,
   FromFloat(kernels, step.type, sum, n, Advance(step.y, step.type, row * step.hidden + n0));
 }
 
-// x of a pair, in the form of the first projection's rows.
-MatMulStep AllRows(const MoEStep& step) {
-  MatMulStep rows{};
-  rows.form = step.form;
-  rows.k = step.hidden;
-  rows.a = step.x;
-  rows.type = step.type;
-  rows.numerics = step.numerics;
-  rows.symmetric = step.symmetric;
-  return rows;
-}
-
 // h (pairs, inter): what is between an expert's two projections.
 void StreamIn(const MoEStep& step, const Rows& rows, float* h, const Kernels& kernels,
               const ThreadPool& threads) {
-  const MatMulStep all = AllRows(step);
+  MatMulStep all = StepsOfExpert(step, 0, rows.pairs(), nullptr, nullptr, nullptr).in;
+  all.a = step.x;
+  all.type = step.type;
   // The experts of one row share it. Those of several rows have each their rows side by side.
   const bool shared = rows.count == 1;
   const int64_t prepared = shared ? 1 : rows.pairs();
@@ -78,7 +68,7 @@ void StreamIn(const MoEStep& step, const Rows& rows, float* h, const Kernels& ke
   });
 
   const int64_t row_blocks = RowBlocks(step.inter);
-  const int64_t band = BandOf(row_blocks, RowBytes(all) * (step.up != nullptr ? 2 : 1));
+  const int64_t band = BandOf(row_blocks, RowBytes(all) * (IsGated(all) ? 2 : 1));
   const int64_t bands = CeilDiv(row_blocks, band);
   const auto used = static_cast<int64_t>(rows.routing.used.size());
   threads.ParallelFor(used * bands, [&](int64_t task) {

@@ -76,7 +76,7 @@ bool RestOnHost(const Batch& batch, const AttentionStep& step) {
 // so the host makes the codes of a cache of integers. They rotate by one position, after the norm.
 bool CanPrepare(const AttentionStep& step, const char* design) {
   return design == kDecode && !step.key_scales && !step.mixed_positions &&
-         (!step.norm_after_rotary || step.q_norm == nullptr) &&
+         (!step.norm_after_rotary || (step.q_norm == nullptr && step.k_norm == nullptr)) &&
          (step.cos == nullptr || step.rotary_dim % kRotaryMultiple == 0);
 }
 

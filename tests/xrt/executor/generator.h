@@ -15,6 +15,7 @@ struct Layer {
   int64_t window = 0;
   float softcap = 0;
   bool causal = true, rotary = false, interleaved = false, qk_norm = false, sinks = false;
+  bool k_norm = false;  // without that of queries
   bool v_norm = false, norm_after_rotary = false, mixed_positions = false;
   int64_t rotary_dim = 0;       // of the rotary; 0: all
   bool windowed_cache = false;  // past and present hold as many rows as a generator's capacity
@@ -57,10 +58,8 @@ class Generator {
       sin_ = Values(layer.type, sin);
     }
     if (layer.sinks) sinks_ = Values(layer.type, Exact(layer.heads));
-    if (layer.qk_norm) {
-      q_norm_ = Values(layer.type, Exact(layer.dim));
-      k_norm_ = Values(layer.type, Exact(layer.dim));
-    }
+    if (layer.qk_norm) q_norm_ = Values(layer.type, Exact(layer.dim));
+    if (layer.qk_norm || layer.k_norm) k_norm_ = Values(layer.type, Exact(layer.dim));
     if (layer.v_norm) v_norm_ = Values(layer.type, Exact(layer.dim));
   }
 
@@ -151,10 +150,8 @@ class Generator {
     step.window = layer_.window;
     step.kept = layer_.kept;
     if (layer_.sinks) step.head_sink = sinks_.data();
-    if (layer_.qk_norm) {
-      step.q_norm = q_norm_.data();
-      step.k_norm = k_norm_.data();
-    }
+    if (layer_.qk_norm) step.q_norm = q_norm_.data();
+    if (layer_.qk_norm || layer_.k_norm) step.k_norm = k_norm_.data();
     if (layer_.v_norm) step.v_norm = v_norm_.data();
     step.norm_epsilon = 1e-5f;
     step.norm_after_rotary = layer_.norm_after_rotary;

@@ -231,7 +231,10 @@ constexpr Kernels Avx512Kernels() {
   kernels.accumulate[kCacheInt8] = CodeAccumulate;
   kernels.scores[kCacheInt4] = QuadScores<Int4Quads>;
   kernels.lookup = &kAvx512Lookup;
-  kernels.bytes = GenericBytes<ByteBlockAhead<kRowsHint>>(48, 32);
+  // For 8 bits on an Intel Xeon without AMX, GEMM breaks even at about 38 rows of int8, and not
+  // before 192 of bf16. With AMX, which gives GEMM tiles, it does so earlier; how early is not
+  // measured, so that both limits are lower. Those of AMD are those of 4 bits, and not measured.
+  kernels.bytes = GenericBytes<ByteBlockAhead<kRowsHint>>(kHint == _MM_HINT_NTA ? 48 : 24, 32);
   return kernels;
 }
 

@@ -71,7 +71,7 @@ struct RowsInt8 {
   // of Q4NX blocks. If null, fused_dqp_int8 multiplies a row of blocks by one row after the other.
   void (*multiply)(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, const float* scales,
                    const int32_t* q_sums, int64_t rows, bool symmetric, float* y, int64_t ldy);
-  int64_t most_rows;  // as measured: for more, dequantisation + GEMM is faster
+  int64_t most_rows;  // for more, dequantisation + GEMM is faster; the tables say where measured
 };
 struct RowsBf16 {
   // Likewise, with a and sums (rows, k_blocks * 8) as in fused_dqp_bf16.

@@ -60,7 +60,9 @@ constexpr Kernels PortableKernels() {
   kernels.rows_int8.most_rows = 24;
   kernels.rows_bf16.most_rows = 4;
   kernels.lookup = &kPortableLookup;
-  kernels.bytes = GenericBytes<NothingAhead>(24, 4);
+  // For 8 bits on an Intel Xeon, GEMM does not break even before 64 rows of int8, and at 4 to 8
+  // rows of bf16.
+  kernels.bytes = GenericBytes<NothingAhead>(64, 4);
   return kernels;
 }
 
