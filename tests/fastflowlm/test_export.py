@@ -218,6 +218,23 @@ def test_attention_that_config_json_does_not_describe_is_refused(tmp_path: Path)
     refused(tmp_path / "window", tmp_path, "has local_window_size 24; by config", config=config)
 
 
+def test_sinks_of_attention_are_refused(tmp_path: Path) -> None:
+    """They are fewer values than any weight has."""
+    shutil.copytree(DATA / "qwen3", tmp_path / "sinks")
+    model = ir.load(tmp_path / "sinks" / "model.onnx")
+    for node in model.graph:
+        if node.op_type == "GroupQueryAttention":
+            heads = node.attributes["num_heads"].as_int()
+            sinks = ir.tensor(np.ones(heads, np.float32), name=f"{node.name}.sinks")
+            value = ir.Value(name=sinks.name, const_value=sinks)
+            model.graph.register_initializer(value)
+            node.resize_inputs(max(12, len(node.inputs)))
+            node.replace_input_with(11, value)
+    ir.save(model, tmp_path / "sinks" / "model.onnx")
+    config = write_config(tmp_path)
+    refused(tmp_path / "sinks", tmp_path, "has head_sink '.*sinks', which a", config=config)
+
+
 def test_codes_that_a_reader_would_take_as_signed_are_refused(qwen: Path, tmp_path: Path) -> None:
     shutil.copytree(qwen, tmp_path / "positive")
     model = ir.load(tmp_path / "positive" / "model.onnx")

@@ -42,6 +42,8 @@ from ort_aie_ep.compiler.fastflowlm.tensors import CHUNK_BYTES, groups
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats import q4nx
 from ort_aie_ep.graph_passes import Quantising, WeightForm, run_passes
+from ort_aie_ep.graph_passes.attention.node import named_input
+from ort_aie_ep.graph_passes.base import NONE
 from ort_aie_ep.graph_passes.planning import expand_plans
 from ort_aie_ep.graph_passes.unique_names import name_nodes
 from ort_aie_ep.models.builder.decoder import build
@@ -71,6 +73,8 @@ ATTENTION: dict[str, float] = {
     "softcap": 0,
     "smooth_softmax": 0,
 }
+# Its inputs that no family of the file has.
+UNSAID = ("attention_bias", "head_sink", "v_norm_weight")
 EPSILONS = {"epsilon", "norm_epsilon", "qk_norm_epsilon"}
 
 
@@ -336,6 +340,13 @@ class _Model:
                 self._check_attribute(node, key, ATTENTION[key], value)
             if _number(node, "scale", 0):  # 0 is the operator's default, 1 / sqrt(head_dim)
                 self._check_attribute(node, "scale", 0, 1 / math.sqrt(shape.head_dim))
+            for name in UNSAID:
+                value = named_input(node, name)
+                if value is not None and value.name != NONE:
+                    raise AieError(
+                        f"{self.path}: {node.name} has {name} '{value.name}', which a .q4nx file "
+                        "cannot hold"
+                    )
         for node in self._graph:
             for key in EPSILONS & node.attributes.keys():
                 self._check_attribute(node, key, 0, shape.epsilon)
