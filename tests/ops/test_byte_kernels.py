@@ -8,7 +8,16 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
-from test_kernels import ISAS, ROWS, SHAPES, U, quantise_activations, to_bfloat16
+from test_kernels import (
+    ISAS,
+    POISONED,
+    ROWS,
+    SHAPES,
+    U,
+    check_poisoned,
+    quantise_activations,
+    to_bfloat16,
+)
 
 from ort_aie_ep import _native
 from ort_aie_ep.formats import q8nx
@@ -135,17 +144,8 @@ def test_extreme_codes_and_activations_do_not_overflow(
 def test_nan_and_infinity_reach_exactly_their_rows(
     isa: str, numerics: str, gemm: bool, rows: int, poison: float
 ) -> None:
-    n, k = 100, 320
-    rng = np.random.default_rng([rows, 3])
-    a = rng.standard_normal((rows, k)).astype(np.float32)
-    blocks = random_blocks(rng, n, k)
-    clean = _native.project(a, blocks, n, numerics, isa, gemm=gemm)
-    hit = rng.choice(rows, size=max(1, rows // 3), replace=False)
-    a[hit, rng.integers(0, k, hit.size)] = poison
-    y = _native.project(a, blocks, n, numerics, isa, gemm=gemm)
-    assert not np.isfinite(y[hit]).any()
-    others = np.setdiff1d(np.arange(rows), hit)
-    np.testing.assert_array_equal(y[others], clean[others])
+    blocks = random_blocks(np.random.default_rng(rows), *POISONED)
+    check_poisoned(blocks, isa, numerics, gemm, rows, poison)
 
 
 @pytest.mark.parametrize("isa", ISAS)

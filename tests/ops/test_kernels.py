@@ -175,6 +175,26 @@ def test_projection_of_extreme_codes_and_activations_does_not_overflow(
     np.testing.assert_array_equal(y, expected)
 
 
+POISONED = (100, 320)
+
+
+def check_poisoned(
+    blocks: Array, isa: str, numerics: str, gemm: bool, rows: int, poison: float
+) -> None:
+    """Values that are not finite in some rows change no other row of a product with `blocks`, the
+    packed weights of a matrix of POISONED."""
+    n, k = POISONED
+    rng = np.random.default_rng([rows, 3])
+    a = rng.standard_normal((rows, k)).astype(np.float32)
+    clean = _native.project(a, blocks, n, numerics, isa, gemm=gemm)
+    hit = rng.choice(rows, size=max(1, rows // 3), replace=False)
+    a[hit, rng.integers(0, k, hit.size)] = poison
+    y = _native.project(a, blocks, n, numerics, isa, gemm=gemm)
+    assert not np.isfinite(y[hit]).any()
+    others = np.setdiff1d(np.arange(rows), hit)
+    np.testing.assert_array_equal(y[others], clean[others])
+
+
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("numerics", ["bf16", "int8"])
 @pytest.mark.parametrize("gemm", [False, True])
@@ -183,17 +203,8 @@ def test_projection_of_extreme_codes_and_activations_does_not_overflow(
 def test_nan_and_infinity_reach_exactly_their_rows(
     isa: str, numerics: str, gemm: bool, rows: int, poison: float
 ) -> None:
-    n, k = 100, 320
-    rng = np.random.default_rng([rows, 3])
-    a = rng.standard_normal((rows, k)).astype(np.float32)
-    blocks = random_blocks(rng, n, k)
-    clean = _native.project(a, blocks, n, numerics, isa, gemm=gemm)
-    hit = rng.choice(rows, size=max(1, rows // 3), replace=False)
-    a[hit, rng.integers(0, k, hit.size)] = poison
-    y = _native.project(a, blocks, n, numerics, isa, gemm=gemm)
-    assert not np.isfinite(y[hit]).any()
-    others = np.setdiff1d(np.arange(rows), hit)
-    np.testing.assert_array_equal(y[others], clean[others])
+    blocks = random_blocks(np.random.default_rng(rows), *POISONED)
+    check_poisoned(blocks, isa, numerics, gemm, rows, poison)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -281,11 +292,17 @@ def to_cache(x: Array, cache: str) -> Array:
 
 @pytest.mark.parametrize(("isa", "path", "cache"), ATTENTION_PATHS)
 @pytest.mark.parametrize("softcap", [0.0, 20.0])
-@pytest.mark.parametrize("dim", [8, 16, 24, 32, 64, 80, 96, 128, 256])
 @pytest.mark.parametrize(
     ("rows", "keys"), [(1, 64), (3, 1), (4, 17), (9, 33), (18, 64), (13, 255), (29, 256)]
 )
 def test_attention_chunk_matches_equations(
+    isa: str, path: str, cache: str, softcap: float, rows: int, keys: int
+) -> None:
+    for dim in (8, 16, 24, 32, 64, 80, 96, 128, 256):
+        check_attention_chunk(isa, path, cache, softcap, dim, rows, keys)
+
+
+def check_attention_chunk(
     isa: str, path: str, cache: str, softcap: float, dim: int, rows: int, keys: int
 ) -> None:
     rng = np.random.default_rng([dim, rows, keys])
