@@ -21,7 +21,6 @@ void TokensOfAllKinds() {
                           {.rotary = true},
                           {.rotary = true, .qk_norm = true, .v_norm = true},
                           {.rotary = true, .qk_norm = true, .norm_after_rotary = true},
-                          {.rotary = true, .k_norm = true, .norm_after_rotary = true},
                           {.batch = 2, .rotary = true, .mixed_positions = true},
                           {.rotary = true, .interleaved = true, .mixed_positions = true}}) {
     for (const Designs& designs : {kAll, Designs{"flow_kv", "flow_qkv"}}) {

@@ -206,11 +206,13 @@ void CachesOfAProgramAreOneBuffer() {
   }
 }
 
-// Attention of several rows that an earlier step of the batch makes: each has a separate place.
+// Attention of several rows that an earlier step of the batch makes: each has a separate place. The
+// host prepares those with a norm after the rotation.
 void ABatchPreparedOnTheDevice() {
   for (Layer layer : std::vector<Layer>{{.rotary = true, .qk_norm = true},
                                         {.rotary = true, .qk_norm = true, .v_norm = true},
                                         {.v_norm = true},
+                                        {.rotary = true, .k_norm = true, .norm_after_rotary = true},
                                         {.heads = 6, .kv_heads = 3, .dim = 40, .v_norm = true},
                                         {},
                                         {.window = 8, .rotary = true, .windowed_cache = true},
@@ -236,14 +238,15 @@ void ABatchPreparedOnTheDevice() {
       step.past_key = step.present_key = generator.keys.data();
       step.past_value = step.present_value = generator.values.data();
       step.output = output.data();
-      Check(Execute(bench, {projection.Step(), step}).submissions == 1, "one submission");
+      const int64_t submissions = Execute(bench, {projection.Step(), step}).submissions;
+      Check(submissions == (layer.norm_after_rotary ? 2 : 1), "got ", submissions, " submissions");
       projection.Compare(projection.OnHost());
       host.past_key = host.present_key = keys.data();
       host.past_value = host.present_value = values.data();
       host.output = want.data();
       HostTarget().Execute({host}, kThreads);
       // As for one row: DecoderLayer::CompareAttention.
-      const int roundings = layer.qk_norm + (layer.rotary ? 2 : layer.qk_norm);
+      const int roundings = layer.qk_norm + layer.k_norm + (layer.rotary ? 2 : layer.qk_norm);
       const double query = Roundings(roundings), key = Roundings(roundings + 1);
       // The device rounds a normalised value, and a norm's weight if heads have zeros behind them.
       const bool padded = PaddedHeadDim(layer.dim) != layer.dim;
