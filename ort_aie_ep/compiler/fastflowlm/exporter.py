@@ -341,10 +341,10 @@ class _Model:
             if _number(node, "scale", 0):  # 0 is the operator's default, 1 / sqrt(head_dim)
                 self._check_attribute(node, "scale", 0, 1 / math.sqrt(shape.head_dim))
             for name in UNSAID:
-                value = named_input(node, name)
-                if value is not None and value.name != NONE:
+                given = named_input(node, name)
+                if given is not None and given.name != NONE:
                     raise AieError(
-                        f"{self.path}: {node.name} has {name} '{value.name}', which a .q4nx file "
+                        f"{self.path}: {node.name} has {name} '{given.name}', which a .q4nx file "
                         "cannot hold"
                     )
         for node in self._graph:
