@@ -232,8 +232,9 @@ constexpr Kernels Avx512Kernels() {
   kernels.scores[kCacheInt4] = QuadScores<Int4Quads>;
   kernels.lookup = &kAvx512Lookup;
   // For 8 bits on an Intel Xeon without AMX, GEMM breaks even at about 38 rows of int8, and not
-  // before 192 of bf16. With AMX, which gives GEMM tiles, it does so earlier; how early is not
-  // measured, so that both limits are lower. Those of AMD are those of 4 bits, and not measured.
+  // before 192 of bf16, or 96 with its dot products. With AMX, which gives GEMM tiles, it does so
+  // earlier; how early is not measured, so that both limits are lower. Those of AMD are those of 4
+  // bits, and not measured.
   kernels.bytes = GenericBytes<ByteBlockAhead<kRowsHint>>(kHint == _MM_HINT_NTA ? 48 : 24, 32);
   return kernels;
 }
