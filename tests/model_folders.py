@@ -8,13 +8,12 @@ from pathlib import Path
 from op_models import ORT_VERSION
 
 DATA = Path(__file__).parent / "data"
-# The first ONNX Runtime whose CPU EP has all operators and attributes of a model, if not the
-# oldest one; of gemma4 and gpt_oss, the first that was tried after 1.23.2, which lacks
-# sliding_window_cache.
+# The first ONNX Runtime that was tried whose CPU EP has all operators and attributes of a model, if
+# not the oldest one: 1.23.2 lacks sliding_window_cache, and 1.27.0 state_window.
 SINCE = {
     "gemma4": (1, 31),
     "gpt_oss": (1, 31),
-    "lfm2": (1, 26),
+    "lfm2": (1, 31),
     "lfm2_moe": (1, 31),
     "qwen3_5": (1, 30),
 }
