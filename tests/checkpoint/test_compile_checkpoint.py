@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import background
 import pytest
 from checkpoints import HERE, LLAMA, STANDIN, adapter, checkpoint, python_with_builder
 from typer.testing import CliRunner
@@ -224,13 +225,20 @@ def test_an_interrupt_ends_the_builder_and_leaves_nothing(
 ) -> None:
     words = ["compile", source, work / "out", "--builder-python", python(STANDIN_ACT="wait")]
     command = [sys.executable, "-P", "-m", "ort_aie_ep", *words]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    with background.ignored(signal.SIGINT):
+        process = subprocess.Popen(
+            background.with_default_signals(*command), stderr=subprocess.PIPE, text=True
+        )
+    try:
         pid = tmp_path / "seen.pid"
         while not pid.exists() or not pid.read_text():
             assert process.poll() is None
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) != 0
+        process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode != 0
     assert list(work.iterdir()) == []
     assert not Path(f"/proc/{pid.read_text()}").exists()
 
