@@ -305,6 +305,7 @@ def main() -> None:
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     with (
+        suppress(BrokenPipeError, ConnectionResetError),  # the host has ended, or given this up
         socket.socket(fileno=arguments.socket) as channel,
         channel.makefile("r", encoding="utf-8") as reader,
         channel.makefile("w", encoding="utf-8") as writer,

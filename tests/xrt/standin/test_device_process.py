@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import socket
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -298,6 +301,21 @@ def test_requests_come_line_by_line_until_a_stop() -> None:
     serve(Host().process, io.StringIO("".join(json.dumps(r) + "\n" for r in requests)), written)
     replies = [json.loads(line) for line in written.getvalue().splitlines()]
     assert [reply["ok"] for reply in replies] == [True, False]
+
+
+def test_a_host_that_is_gone_ends_the_process_without_a_word(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    with (tmp_path / "memory").open("wb+") as memory, theirs:
+        memory.truncate(PAGE)
+        numbers = theirs.fileno(), memory.fileno()
+        ours.sendall(b'{"op": "hello"}\n')
+        ours.close()  # before the process can answer
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "ort_aie_ep.npu.simulator", "--device", "npu2",
+             "--socket", str(numbers[0]), "--memory", str(numbers[1])],
+            pass_fds=numbers, capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_damaged_requests_are_answered(
