@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import onnx
 import pytest
+from expert_models import needs_qmoe
 from model_folders import SINCE
 from onnx import helper, numpy_helper
 from op_models import ORT_VERSION
@@ -389,6 +390,7 @@ def test_engine_computes_what_the_cpu_ep_does(name: str, source: Source) -> None
     assert agreement(name, source, TINY.vocab) > 0.6
 
 
+@needs_qmoe
 @pytest.mark.parametrize("name", [OURS, "llama.cpp", "ik_llama.cpp"])
 def test_engine_computes_experts_as_the_cpu_ep_does(name: str, expert_source: Source) -> None:
     skip_without(name)

@@ -26,6 +26,7 @@ from expert_models import (
     experts_folder,
     experts_model,
     feeds_of,
+    needs_qmoe,
     reference,
     to_bf16,
     to_int8,
@@ -137,10 +138,6 @@ session = onnxruntime.InferenceSession(sys.argv[1], options)
 session.run(None, {{"x": np.ones((1, 1, {hidden}), "f4"), "router": np.ones((1, {experts}), "f4")}})
 print(json.dumps((held() - before).tolist()))
 """
-
-needs_qmoe = pytest.mark.skipif(
-    ORT_VERSION < (1, 31), reason="earlier ones compute QMoE differently from its text, or less"
-)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from builder_nodes import matmul_nbits, projection_weights
-from expert_models import Experts, experts_model, feeds_of
+from expert_models import Experts, experts_model, feeds_of, needs_qmoe
 from onnx import TensorProto, helper, numpy_helper
 from op_models import ORT_VERSION, model_of, onnx_tensor, open_session, run
 from provider_calls import provider_session, registered
@@ -84,6 +84,7 @@ def test_products_that_read_the_same_codes_in_another_way(other: dict[str, Any])
     check(model_of(graph), feeds, {"one": "aie.Q4NXMatMul", "two": "aie.Q4NXMatMul"})
 
 
+@needs_qmoe
 def test_experts_with_the_same_codes_and_other_scales() -> None:
     case = Experts()
     model = experts_model(case)
