@@ -60,7 +60,7 @@ check: docs $(VENV)/test-ready $(CHECK_ORTS)
 	VENV=$(VENV) bash tests/check_mlir.sh
 	$(MAKE) wheels PYTHONS=$(PYTHON)
 	PYTHON=$(PYTHON) bash tests/check_wheel.sh
-	$(MAKE) fuzz FUZZ_SECONDS=15
+	$(MAKE) fuzz FUZZ_SECONDS=10
 
 # The NPU kernels, and the stand-in that tests compile them against, beside the real headers:
 # make real-headers AIE_API=a checkout of github.com/Xilinx/aie_api; WRITE=1 renews the list of
