@@ -39,7 +39,7 @@ CLANG ?= clang++-19
 FUZZ_SECONDS ?= 120
 FUZZ_FOLDER ?= .cache/fuzz
 
-.PHONY: demo test lint check docs wheels real-headers $(CHECK_ORTS) bench kernel-bench fuzz fuzz-replay fuzz-ready clean
+.PHONY: demo test lint check docs wheels windows real-headers $(CHECK_ORTS) bench kernel-bench fuzz fuzz-replay fuzz-ready clean
 
 demo: $(VENV)/ready
 	$(VENV)/bin/ort-aie demo
@@ -124,6 +124,10 @@ docs: $(VENV)/docs/ready
 wheels: $(VENV)/wheels/ready
 	PYTHONSAFEPATH= $(VENV)/wheels/bin/python scripts/wheels/build_wheels.py $(PYTHONS)
 
+# The library for Windows, cross-built, and under Wine in ONNX Runtime's own DLLs (docs/windows.md).
+windows: $(VENV)/test-ready $(VENV)/windows/ready
+	VENV=$(VENV) ORTS="$(OLDEST_ORT) $(firstword $(PROVIDER_ORTS)) 1.32.0" bash tests/check_windows.sh
+
 clean:
 	rm -rf $(VENV) build dist site
 
@@ -176,7 +180,7 @@ $(VENV)/bench/ready: $(VENV)/bin/python $(SOURCES)
 	touch $@
 
 # The extra alone, without the package that it belongs to.
-$(VENV)/docs/ready $(VENV)/wheels/ready: $(VENV)/%/ready: pyproject.toml
+$(VENV)/docs/ready $(VENV)/wheels/ready $(VENV)/windows/ready: $(VENV)/%/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)/$*
 	$(PYTHON) -c "import tomllib; print(*tomllib.load(open('$<', 'rb'))['project']['optional-dependencies']['$*'], sep='\n')" \
 	  | $(VENV)/$*/bin/python -m pip install --quiet --no-compile --requirement /dev/stdin

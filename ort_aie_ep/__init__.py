@@ -65,6 +65,8 @@ __all__ = [
 def get_library_path() -> str:
     """Path of `libort_aie_ep.so`, the execution provider and the operators of compiled models.
 
+    On Windows it is `ort_aie_ep.dll`.
+
     For `onnxruntime.register_execution_provider_library` and
     `SessionOptions.register_custom_ops_library`.
 
@@ -73,7 +75,7 @@ def get_library_path() -> str:
     """
     # The modelled NPU (target sim) is a process. It needs an interpreter that has this package.
     os.environ.setdefault("ORT_AIE_SIM_PYTHON", sys.executable)
-    return str(_installed("libort_aie_ep.so"))
+    return str(_installed("ort_aie_ep"))
 
 
 def library_path() -> str:
@@ -100,16 +102,18 @@ def npu_counters() -> NpuCounters:
 
 def stub_path() -> str:
     """Path of the small library that is copied into compiled onnxruntime-genai folders."""
-    return str(_installed("libort_aie_ep_stub.so"))
+    return str(_installed("ort_aie_ep_stub"))
 
 
 def _installed(name: str) -> Path:
     from importlib.util import find_spec
 
+    from ort_aie_ep import platforms
+
     # The libraries are beside the extension module, which an editable install keeps elsewhere.
     native = find_spec("ort_aie_ep._native")
     beside = __file__ if native is None or native.origin is None else native.origin
-    path = Path(beside).with_name(name)
+    path = Path(beside).with_name(platforms.library_name(name))
     if not path.is_file():
         raise AieError(f"{path} is missing: reinstall the package ort_aie_ep")
     return path

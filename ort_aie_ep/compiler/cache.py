@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import ort_aie_ep
-from ort_aie_ep import _native
+from ort_aie_ep import _native, platforms
 from ort_aie_ep.compiler.cache_entries import (
     MANIFEST,
     SOURCES,
@@ -115,7 +115,9 @@ class _Source:
 
 
 def cache_folder(given: str | os.PathLike[str] | None = None) -> Path:
-    """`given`, or $ORT_AIE_CACHE, or ort_aie_ep/models in $XDG_CACHE_HOME or in ~/.cache.
+    """`given`, or $ORT_AIE_CACHE, or ort_aie_ep/models in the user's cache folder.
+
+    That is $XDG_CACHE_HOME or ~/.cache; on Windows %LOCALAPPDATA%.
 
     Raises:
         AieError: none of them is set and there is no home folder.
@@ -124,11 +126,8 @@ def cache_folder(given: str | os.PathLike[str] | None = None) -> Path:
         return Path(given)
     if own := os.environ.get(VARIABLE):
         return Path(own)
-    shared = os.environ.get("XDG_CACHE_HOME", "")
-    if Path(shared).is_absolute():  # the specification says to ignore others
-        return Path(shared, _OWN)
     try:
-        return Path.home() / ".cache" / _OWN
+        return platforms.cache_home() / _OWN
     except RuntimeError as error:
         raise AieError(f"there is no home folder: {_remedy()}") from error
 

@@ -7,7 +7,6 @@ last used. On a file system without locks, only `clear` removes anything.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from ort_aie_ep import platforms
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.checked_json import Field, read_json
 from ort_aie_ep.models.files import open_regular
@@ -107,7 +107,7 @@ def use(folder: Path) -> BinaryIO | None:
     except OSError:
         return None
     with suppress(OSError):  # it can be opened without locks too
-        fcntl.flock(manifest, fcntl.LOCK_SH)
+        platforms.lock(manifest.fileno(), shared=True, wait=True)
     try:
         same = os.path.samestat(os.fstat(manifest.fileno()), path.stat())
     except OSError:
@@ -166,14 +166,11 @@ def clear(cache: Path, progress: Progress | None = None) -> Cleared:
 @contextmanager
 def work_folder(cache: Path) -> Iterator[Path]:
     """A work folder that no other process removes, deleted at the end. Raises OSError."""
-    with tempfile.TemporaryDirectory(prefix=WORK, dir=cache, ignore_cleanup_errors=True) as name:
-        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            with suppress(OSError):
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield Path(name)
-        finally:
-            os.close(descriptor)
+    with (
+        tempfile.TemporaryDirectory(prefix=WORK, dir=cache, ignore_cleanup_errors=True) as name,
+        platforms.locked_folder(Path(name)),
+    ):
+        yield Path(name)
 
 
 def remove_leftovers(cache: Path, older_than: float = LEFTOVER_SECONDS) -> None:
@@ -215,11 +212,11 @@ def _entry(folder: Path) -> Entry:
 def _locked(folder: Path, manifest: str = MANIFEST) -> bool:
     """Whether another process, or another session of this process, has a lock."""
     try:
-        descriptor = os.open(folder / manifest, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = os.open(folder / manifest, platforms.TO_READ)
     except OSError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        platforms.lock(descriptor)
     except OSError:
         return True
     finally:
@@ -232,8 +229,13 @@ def _remove(cache: Path, folder: Path) -> bool:
     manifest: int | None = None
     try:
         with suppress(FileNotFoundError, NotADirectoryError):  # a broken entry, which nobody opens
-            manifest = os.open(folder / MANIFEST, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-            fcntl.flock(manifest, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            manifest = os.open(folder / MANIFEST, platforms.TO_READ)
+            platforms.lock(manifest)
+        if (
+            manifest is not None and platforms.is_windows()
+        ):  # which renames no folder with open files
+            os.close(manifest)
+            manifest = None
         # Renamed out of sight at once: a process that opens it now finds it gone, and remakes it.
         with work_folder(cache) as scratch:
             folder.rename(scratch / "removed")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ctypes.util
 import os
 import platform
-import resource
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from ort_aie_ep import platforms
 
 # PCI ids from amdxdna's tables; chips with the same device id differ in their revision.
 _AMD = 0x1022
@@ -24,6 +25,7 @@ _GET_NPU = (
     "an AMD Ryzen AI processor has one (Phoenix, Hawk Point, Strix, Strix Halo, Krackan); it may "
     "be switched off in the firmware's setup, as NPU or IPU device"
 )
+_ON_LINUX = "ort_aie_ep uses the NPU on Linux only"
 _GET_DRIVER = (
     "the amdxdna driver is part of Linux 6.14 and later (its firmware is in linux-firmware); for "
     "older kernels build it from https://github.com/amd/xdna-driver"
@@ -75,7 +77,7 @@ def physical_cores(sys: Path = Path("/sys")) -> int:
     """Cores that this process may use, counting siblings of a core once: the number of threads
     that ONNX Runtime uses by default. `sys` is the root to look under."""
     cores = set()
-    for cpu in os.sched_getaffinity(0):
+    for cpu in platforms.usable_cpus():
         topology = sys / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
         cores.add(topology.read_text() if topology.is_file() else str(cpu))
     return len(cores)
@@ -86,6 +88,8 @@ def find_npu(sys: Path = Path("/sys"), dev: Path = Path("/dev")) -> tuple[Findin
 
     `sys` and `dev` are the roots to look under.
     """
+    if platforms.is_windows():
+        return (Finding("NPU", "", _ON_LINUX),)
     devices = [path for path in sorted(sys.glob("bus/pci/devices/*")) if _npu_name(path)]
     found = ", ".join(f"{_npu_name(path)} at {path.name}" for path in devices)
     chip = Finding("NPU", found, "" if found else _GET_NPU)
@@ -188,6 +192,8 @@ def _firmware(devices: Iterable[Path]) -> Finding:
 
 
 def _memlock() -> Finding:
+    import resource  # not on Windows, which has no NPU to look for
+
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if soft == resource.RLIM_INFINITY:
         return Finding("unlimited locked memory", "yes")

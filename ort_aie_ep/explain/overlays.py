@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ort_aie_ep import platforms
 from ort_aie_ep.npu.packages.package import MANIFEST, Package, read_package
 from ort_aie_ep.npu.vocabulary.errors import PackageError
 
@@ -41,9 +42,8 @@ def overlay_folders() -> tuple[Path, ...]:
     `ort_aie_ep/overlays` in the user's cache.
     """
     given = [Path(word) for word in os.environ.get("ORT_AIE_OVERLAYS", "").split(":") if word]
-    cache = os.environ.get("XDG_CACHE_HOME", "")
-    home = Path(cache) if cache.startswith("/") else Path.home() / ".cache"
-    return (*given, Path(__file__).parents[1] / "overlays", home / "ort_aie_ep" / "overlays")
+    cached = platforms.cache_home() / "ort_aie_ep" / "overlays"
+    return (*given, Path(__file__).parents[1] / "overlays", cached)
 
 
 def find_overlays(device: str, folders: Sequence[Path], designs: Sequence[str] = ()) -> Overlays:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
+from ort_aie_ep import platforms
 from ort_aie_ep.errors import AieError
 
 
@@ -20,7 +21,7 @@ def open_regular(path: Path) -> BinaryIO:
         OSError: there is no such file, it is not a regular file, or it cannot be read.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = os.open(path, platforms.TO_READ)
     except ValueError as error:  # a zero byte or half a character in the name
         raise OSError(0, f"no file can have this name ({error})", str(path)) from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -72,7 +73,7 @@ def written_beside(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
     It has a unique name, so that if there are several writers, one leaves its complete file.
     """
     beside = path.with_name(f".{path.name[:100]}-{os.urandom(8).hex()}")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    descriptor = os.open(beside, platforms.TO_CREATE, 0o666)
     try:
         with os.fdopen(descriptor, mode, encoding=None if "b" in mode else "utf-8") as file:
             yield file

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ort_aie_ep import _native
+from ort_aie_ep import _native, platforms
 from ort_aie_ep.npu.vocabulary.errors import SimulationError
 from ort_aie_ep.npu.vocabulary.kernel import DTYPES, Array, Kernel
 
@@ -32,11 +32,13 @@ class Kernels:
     """The kernels of one architecture ("aie2" or "aie2p"), compiled for this host.
 
     Raises:
-        SimulationError: the library is missing or does not load.
+        SimulationError: the library is missing, does not load, or this is Windows.
     """
 
     def __init__(self, architecture: str) -> None:
         self.architecture = architecture
+        if platforms.is_windows():
+            raise SimulationError("the NPU's simulator runs on Linux only")
         path = Path(_native.__file__).with_name(f"libaie_kernels_{architecture}.so")
         if not path.is_file():
             raise SimulationError(

@@ -1,4 +1,4 @@
-"""Information that `libort_aie_ep.so` returns as text through its C functions."""
+"""Information that the ort_aie_ep library returns as text through its C functions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def npu_counters_text() -> str:
     """
     library = ctypes.CDLL(ort_aie_ep.library_path())
     library.ort_aie_npu_counters.restype = ctypes.c_void_p
-    return _take(library.ort_aie_npu_counters())
+    return _take(library, library.ort_aie_npu_counters())
 
 
 def xrt_library() -> str:
@@ -30,14 +30,15 @@ def xrt_library() -> str:
     error = ctypes.c_void_p()
     found = library.ort_aie_xrt_library(ctypes.byref(error))
     if found is None:
-        raise OSError(_take(error.value))
-    return _take(found)
+        raise OSError(_take(library, error.value))
+    return _take(library, found)
 
 
-def _take(text: int | None) -> str:
+def _take(library: ctypes.CDLL, text: int | None) -> str:
     """Copies a string of the library, and frees it."""
     assert text is not None
-    free = ctypes.CDLL(None).free
+    free = library.ort_aie_free
+    free.restype = None
     free.argtypes = [ctypes.c_void_p]
     try:
         return ctypes.string_at(text).decode()

@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <memory_resource>
-#include <new>
 #include <string_view>
 #include <utility>
 
+#include "base/aligned.h"
 #include "base/error.h"
 #include "base/places.h"
 
@@ -30,7 +29,7 @@ struct Program::Frame {
   std::vector<int64_t> new_bytes;  // those of this call
   std::vector<int> same_as;        // by value: the value whose memory it shares, or kAbsent
   std::vector<std::array<Op::Output, kMostOutputs>> outputs;  // by step
-  std::unique_ptr<uint8_t, decltype(&std::free)> arena{nullptr, &std::free};
+  AlignedMemory arena;
   size_t arena_bytes = 0, arena_capacity = 0;
   std::vector<std::byte> plan;  // memory of steps
 };
@@ -168,8 +167,7 @@ void Program::PlaceTemporaries(Frame& frame) const {
     frame.arena.reset();
     frame.arena_capacity = 0;
     const size_t bytes = std::max<size_t>(frame.arena_bytes, kAlignment);
-    frame.arena.reset(static_cast<uint8_t*>(std::aligned_alloc(kAlignment, bytes)));
-    if (frame.arena == nullptr) throw std::bad_alloc();
+    frame.arena = AllocateAligned(bytes, kAlignment);
     frame.arena_capacity = bytes;
   }
 }
@@ -188,7 +186,8 @@ void Program::Call(const Io& io, const std::function<void(Plan&)>& execute) cons
   plan.steps.reserve(steps_.size());
   plan.names.reserve(steps_.size());
   plan.kept = kept_;
-  plan.temporaries = {frame->arena.get(), frame->arena_bytes};
+  auto* const arena = static_cast<uint8_t*>(frame->arena.get());
+  plan.temporaries = {arena, frame->arena_bytes};
   std::array<Tensor, kMostInputs> inputs;
   for (size_t i = 0; i < steps_.size(); ++i) {
     const std::vector<int>& writes = recipe_.steps[i].writes;
@@ -202,7 +201,7 @@ void Program::Call(const Io& io, const std::function<void(Plan&)>& execute) cons
       } else if (same != Recipe::kAbsent) {
         buffers[o] = const_cast<void*>(frame->tensors[Index(same)].data);  // never written
       } else {
-        buffers[o] = frame->arena.get() + frame->places[Index(writes[o])];
+        buffers[o] = arena + frame->places[Index(writes[o])];
       }
       frame->tensors[Index(writes[o])].data = buffers[o];
     }

@@ -1,19 +1,19 @@
 // The shared library's exports: the custom-op door and the plugin-EP door.
 #include <onnxruntime_c_api.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
 
+#include "base/libraries.h"
 #include "ort/custom_op.h"
 #include "targets/loader.h"
 #if ORT_API_VERSION >= 24
 #include "ort/ep/factory.h"
 #endif
-
-#define ORT_AIE_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace ort_aie {
 namespace {
@@ -89,7 +89,7 @@ ORT_AIE_EXPORT OrtStatus* ORT_API_CALL ReleaseEpFactory([[maybe_unused]] OrtEpFa
 }
 
 // The file of XRT that the xrt target loads; or null, and in `error` why it does not. The caller
-// frees both with free(). `ort-aie doctor` uses this.
+// frees both with ort_aie_free. `ort-aie doctor` uses this.
 ORT_AIE_EXPORT char* ort_aie_xrt_library(char** error) {
   try {
     return strdup(ort_aie::XrtLibrary().c_str());
@@ -99,6 +99,9 @@ ORT_AIE_EXPORT char* ort_aie_xrt_library(char** error) {
   }
 }
 
-// JSON of what the NPU targets of this process have done; the caller frees it. For
-// ort_aie_ep.npu_counters().
+// JSON of what the NPU targets of this process have done; the caller frees it with ort_aie_free.
+// For ort_aie_ep.npu_counters().
 ORT_AIE_EXPORT char* ort_aie_npu_counters() { return strdup(ort_aie::NpuCounters().c_str()); }
+
+// Frees what the functions above return: a process on Windows may have several C libraries.
+ORT_AIE_EXPORT void ort_aie_free(char* text) { std::free(text); }

@@ -1,8 +1,5 @@
 #include "targets/loader.h"
 
-#include <dlfcn.h>
-#include <link.h>
-
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -14,6 +11,8 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/libraries.h"
+#include "base/platform.h"
 #include "targets/module.h"
 
 namespace ort_aie {
@@ -35,8 +34,8 @@ constexpr char kXrt[] = "libxrt_coreutil.so.2";
 // to its own place (xilinx_xrt in core/common/module_loader.cpp).
 std::vector<fs::path> XrtFolders() {
   std::vector<fs::path> folders;
-  const char* const set = secure_getenv("XILINX_XRT");
-  if (set != nullptr && *set == '/') folders.push_back(fs::path(set) / "lib");
+  const std::string set = platform::TrustedEnvironment("XILINX_XRT");
+  if (set.starts_with('/')) folders.push_back(fs::path(set) / "lib");
   const fs::path usual = "/opt/xilinx/xrt/lib";
   if (folders.empty() || folders.front() != usual) folders.push_back(usual);
   return folders;
@@ -50,8 +49,8 @@ std::string LoadXrt() {
     std::error_code ignored;
     const fs::path library = folder / kXrt;
     if (fs::exists(library, ignored)) {
-      if (dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL) != nullptr) return "";
-      return Concat("; and ", dlerror());
+      if (platform::OpenLibrary(library.string().c_str()) != nullptr) return "";
+      return Concat("; and ", platform::WhyNoLibrary());
     }
     looked += Concat(looked.empty() ? "" : " or ", folder.string());
   }
@@ -60,13 +59,14 @@ std::string LoadXrt() {
 
 // The file of XRT that this process has loaded, or nothing.
 std::string LoadedXrt() {
-  void* const handle = dlopen(kXrt, RTLD_NOW | RTLD_NOLOAD);
-  if (handle == nullptr) return "";
-  const link_map* map = nullptr;
-  const bool known = dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0;
-  const std::string path = known ? map->l_name : "";
-  dlclose(handle);
-  return path;
+  std::string found;
+  const auto is_xrt = [](const char* path, void* result) {
+    if (!fs::path(path).filename().string().starts_with(kXrt)) return false;
+    *static_cast<std::string*>(result) = path;
+    return true;
+  };
+  platform::FindLoaded(is_xrt, &found);
+  return found;
 }
 
 Names NamesOf(NpuLibrary library) {
@@ -74,14 +74,10 @@ Names NamesOf(NpuLibrary library) {
                                      : Names{"sim", "libort_aie_sim.so"};
 }
 
-const char* PathOfThisLibrary() {
-  Dl_info here{};
-  dladdr(reinterpret_cast<const void*>(&NamesOf), &here);
-  return here.dli_fname;
-}
-
 fs::path PathOf(NpuLibrary library) {
-  return fs::path(PathOfThisLibrary()).parent_path() / NamesOf(library).file;
+  char here[4096] = "";
+  platform::PathOfCode(reinterpret_cast<const void*>(&NamesOf), here, sizeof(here));
+  return platform::PathOf(here).parent_path() / NamesOf(library).file;
 }
 
 struct Functions {
@@ -98,18 +94,22 @@ std::string TakeText(char* text) {
 // The library itself. Throws Error if it is missing or does not load.
 void* Open(NpuLibrary library) {
   const Names names = NamesOf(library);
+  if (!platform::kHasNpuTargets) {
+    Fail(ErrorCode::kInvalidArgument, "ort_aie.target=", names.target,
+         ": this target exists on Linux only; use auto or host");
+  }
   const fs::path path = PathOf(library);
   if (!IsInstalled(library)) {
     Fail(ErrorCode::kInvalidArgument, "ort_aie.target=", names.target,
          ": this build has no such target, because it was built without XRT's headers (there is ",
          "no ", path.string(), "); install libxrt-dev and build again, or use auto or host");
   }
-  void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  std::string why = handle == nullptr ? dlerror() : "";
+  void* handle = platform::OpenLibrary(path.string().c_str());
+  std::string why = handle == nullptr ? platform::WhyNoLibrary() : "";
   if (library == NpuLibrary::kXrt && why.find(kXrt) != std::string::npos) {
     const std::string more = LoadXrt();
-    handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    why = more.empty() && handle == nullptr ? dlerror() : why + more;
+    handle = platform::OpenLibrary(path.string().c_str());
+    why = more.empty() && handle == nullptr ? platform::WhyNoLibrary() : why + more;
   }
   if (handle == nullptr) {
     Fail(ErrorCode::kRuntime, "ort_aie.target=", names.target, ": ", why,
@@ -154,7 +154,7 @@ class Libraries {
  private:
   template <typename Function>
   static Function* Symbol(void* handle, const char* name, const fs::path& path) {
-    void* symbol = dlsym(handle, name);
+    void* symbol = platform::FindSymbol(handle, name);
     if (symbol == nullptr) {
       Fail(ErrorCode::kRuntime, path.string(), " has no ", name, ": reinstall ort_aie_ep");
     }
@@ -196,8 +196,9 @@ bool IsInstalled(NpuLibrary library) {
 }
 
 bool HasNpu() {
-  const char* other = std::getenv("ORT_AIE_SYSFS");
-  const fs::path sys = other != nullptr && *other != '\0' ? other : "/sys";
+  if (!platform::kHasNpuTargets) return false;
+  const std::string other = platform::Environment("ORT_AIE_SYSFS");
+  const fs::path sys = other.empty() ? "/sys" : other;
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(sys / "class" / "accel", error)) {
     std::string vendor;

@@ -27,7 +27,8 @@ struct NpuOptions {
 std::shared_ptr<const Target> OpenNpuTarget(NpuLibrary library, const NpuOptions& options,
                                             const void* session);
 
-// Whether the library is next to this one; it is missing in a build without XRT's headers.
+// Whether the library is next to this one; it is missing in a build without XRT's headers, and on
+// Windows.
 bool IsInstalled(NpuLibrary library);
 
 // Whether this machine has an AMD NPU with its driver, according to /sys/class/accel. ORT_AIE_SYSFS

@@ -5,12 +5,12 @@
 #include <cctype>
 #include <charconv>
 #include <cstdio>
-#include <cstdlib>
 #include <initializer_list>
 #include <map>
 #include <mutex>
 
 #include "base/error.h"
+#include "base/platform.h"
 #include "targets/loader.h"
 #include "targets/trace.h"
 
@@ -26,8 +26,8 @@ std::string Read(const ConfigEntry& entry, const char* name, const char* fallbac
   for (const char* c = name; *c != '\0'; ++c) {
     variable += static_cast<char>(std::toupper(static_cast<unsigned char>(*c)));
   }
-  const char* value = std::getenv(variable.c_str());
-  return value != nullptr && *value != '\0' ? value : fallback;
+  const std::string value = platform::Environment(variable.c_str());
+  return value.empty() ? fallback : value;
 }
 
 // One of `known`, of which the first is the default.

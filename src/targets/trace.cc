@@ -1,8 +1,5 @@
 #include "targets/trace.h"
 
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -10,6 +7,7 @@
 #include <system_error>
 
 #include "base/json.h"
+#include "base/platform.h"
 
 namespace ort_aie {
 namespace {
@@ -20,13 +18,13 @@ constexpr size_t kMaxEvents = 1'000'000;
 std::atomic<Trace*> used = nullptr;  // in another library
 
 std::string PathOfTrace() {
-  const char* path = std::getenv("ORT_AIE_TRACE");
-  return path != nullptr && *path != '\0' ? path : "ort_aie_trace.json";
+  const std::string path = platform::Environment("ORT_AIE_TRACE");
+  return path.empty() ? "ort_aie_trace.json" : path;
 }
 
 // The system's number, because libraries would number the same thread differently.
 int ThisThread() {
-  thread_local const auto number = static_cast<int>(syscall(SYS_gettid));
+  thread_local const int number = platform::ThreadId();
   return number;
 }
 
@@ -86,16 +84,16 @@ void Trace::Add(const char* category, std::string_view name, std::string_view no
 void Trace::Write() noexcept try {
   const std::lock_guard lock(mutex_);
   if (written_) return;
-  const std::string partial = path_ + "." + std::to_string(getpid());
+  const std::string partial = path_ + "." + std::to_string(platform::ProcessId());
   {
-    std::ofstream file(partial);
+    std::ofstream file(platform::PathOf(partial), std::ios::binary);
     file << "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"events_left_out\":" << left_out_
          << "},\"traceEvents\":[\n";
     const char* comma = "";
     for (const Event& event : events_) {
-      file << comma << "{\"ph\":\"X\",\"pid\":" << getpid() << ",\"tid\":" << event.thread
-           << ",\"cat\":" << Quoted(event.category) << ",\"name\":" << Quoted(*event.name)
-           << ",\"ts\":" << Microseconds(event.begin)
+      file << comma << "{\"ph\":\"X\",\"pid\":" << platform::ProcessId()
+           << ",\"tid\":" << event.thread << ",\"cat\":" << Quoted(event.category)
+           << ",\"name\":" << Quoted(*event.name) << ",\"ts\":" << Microseconds(event.begin)
            << ",\"dur\":" << Microseconds(event.nanoseconds) << ",\"args\":{";
       comma = "";
       if (!event.node->empty()) {
@@ -112,9 +110,11 @@ void Trace::Write() noexcept try {
     }
     file << "\n]}\n";
     file.close();
-    if (!file) throw std::filesystem::filesystem_error("write", partial, std::error_code());
+    if (!file)
+      throw std::filesystem::filesystem_error("write", platform::PathOf(partial),
+                                              std::error_code());
   }
-  std::filesystem::rename(partial, path_);
+  std::filesystem::rename(platform::PathOf(partial), platform::PathOf(path_));
   written_ = true;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "ort_aie_ep: the trace cannot be written to %s: %s\n", path_.c_str(),

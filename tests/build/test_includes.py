@@ -26,8 +26,8 @@ MAY_INCLUDE = {
     "graph/fusions": "base graph ops q4nx",
     "targets": "base ops",
     "targets/host": f"base ops q4nx targets/target.h {TRACE} targets/host/kernels",
-    "targets/host/kernels": "targets/host/kernels/generic",
-    "targets/host/bench": "q4nx targets/host/kernels",
+    "targets/host/kernels": "base/platform.h targets/host/kernels/generic",
+    "targets/host/bench": "base/platform.h q4nx targets/host/kernels",
     "targets/npu": f"base npu ops q4nx targets/target.h {TRACE} {HOST_FOR_NPU} "
     "targets/npu/fused_decode",
     "targets/npu/fused_decode": f"base npu ops q4nx targets/npu targets/target.h {TRACE} "
@@ -44,7 +44,7 @@ MAY_INCLUDE = {
     "ort/ep": f"base graph ops q4nx {DOORS} ort",
     "python": "base graph npu ops q4nx targets/host targets/host/kernels targets/npu/reasons.h "
     "targets/npu/fused_decode",
-    "stub": "",
+    "stub": "base/libraries.h",
 }
 
 # Third-party headers -> the only files that may include them.

@@ -13,9 +13,7 @@ context; the firmware loads another PDI there when a run uses another kernel.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import shutil
 import struct
 import tempfile
@@ -26,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ort_aie_ep import platforms
 from ort_aie_ep.models.checked_json import read_json
 from ort_aie_ep.models.files import is_regular, open_regular
 from ort_aie_ep.npu.packages.manifest_check import COSTS, FORMAT, check_manifest, validate
@@ -197,7 +196,8 @@ def replaced_folder(folder: Path, manifest: str) -> Iterator[Path]:
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (
-        _held(folder.parent),
+        # Other writers stay out while one checks the contents and replaces them.
+        platforms.locked_folder(folder.parent, wait=True),
         tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as beside,
     ):
         require_replaceable(folder, manifest)
@@ -207,18 +207,6 @@ def replaced_folder(folder: Path, manifest: str) -> Iterator[Path]:
         with suppress(FileNotFoundError):
             folder.rename(Path(beside) / "old")
         new.rename(folder)
-
-
-@contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """Keep other writers out of a folder while one checks its contents and replaces it."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # some file systems have no locks; writing works there too
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def read_package(folder: Path, *, device: str | None = None) -> Package:

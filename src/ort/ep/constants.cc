@@ -1,21 +1,17 @@
 #include "ort/ep/constants.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <exception>
 #include <functional>
-#include <new>
 #include <optional>
 #include <thread>
 #include <utility>
 
+#include "base/aligned.h"
 #include "base/error.h"
+#include "base/platform.h"
 #include "q4nx/pack.h"
 
 namespace ort_aie::ep {
@@ -139,31 +135,23 @@ std::shared_ptr<const void> MapFile(const OrtApi* api, const std::string& folder
   if (raw == nullptr) return nullptr;
   const std::unique_ptr<OrtExternalInitializerInfo, decltype(api->ReleaseExternalInitializerInfo)>
       info(raw, api->ReleaseExternalInitializerInfo);
-  const std::string path = api->ExternalInitializerInfo_GetFilePath(raw);
+  const std::string path = platform::TextOf(api->ExternalInitializerInfo_GetFilePath(raw));
   const int64_t offset = api->ExternalInitializerInfo_GetFileOffset(raw);
   const Tensor& tensor = initializer.tensor;
   if (std::cmp_not_equal(api->ExternalInitializerInfo_GetByteSize(raw), tensor.bytes) ||
       offset < 0 || offset % static_cast<int64_t>(SizeOf(tensor.type)) != 0) {
     return nullptr;
   }
-  const int file = ::open((folder + path).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file < 0) return nullptr;
-  struct stat status{};
-  const bool whole = ::fstat(file, &status) == 0 && S_ISREG(status.st_mode) &&
-                     Size(offset) + tensor.bytes <= Size(status.st_size);
-  const int64_t begin = offset / kPage * kPage;
-  const auto bytes = static_cast<size_t>(offset - begin + tensor.bytes);
-  void* map = whole ? ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file, begin) : MAP_FAILED;
-  ::close(file);
-  if (map == MAP_FAILED) return nullptr;
-  const std::shared_ptr<const void> mapped(
-      map, [bytes](const void* its) { ::munmap(const_cast<void*>(its), bytes); });
-  const auto* data = static_cast<const uint8_t*>(map) + (offset - begin);
+  const platform::File file = platform::File::Open(folder + path);
+  if (!file.is_open() || !(Size(offset) + tensor.bytes <= Size(file.Bytes()))) return nullptr;
+  const std::shared_ptr<const uint8_t> mapped = file.Map(offset, tensor.bytes);
+  if (mapped == nullptr) return nullptr;
   const auto same = [&](int64_t at) {
-    return std::memcmp(data + at, tensor.as<uint8_t>() + at, static_cast<size_t>(kPage)) == 0;
+    return std::memcmp(mapped.get() + at, tensor.as<uint8_t>() + at, static_cast<size_t>(kPage)) ==
+           0;
   };
   if (!same(0) || !same(tensor.bytes - kPage)) return nullptr;
-  return {mapped, data};
+  return mapped;
 }
 
 }  // namespace
@@ -231,11 +219,9 @@ std::vector<Tensor> Constants::Load(const OrtApi* api, const std::string& folder
   // Each token reads all weights. Large pages need fewer address translations.
   const int64_t alignment = copied >= kHugePage ? kHugePage : kPage;
   const auto bytes = RoundUp(std::max(copied, kPage), alignment).As<size_t>("the constants");
-  std::shared_ptr<uint8_t> slab(
-      static_cast<uint8_t*>(std::aligned_alloc(static_cast<size_t>(alignment), bytes)), &std::free);
-  if (slab == nullptr) throw std::bad_alloc();
-  if (alignment == kHugePage) ::madvise(slab.get(), bytes, MADV_HUGEPAGE);
-  uint8_t* next = slab.get();
+  AlignedMemory slab = AllocateAligned(bytes, static_cast<size_t>(alignment));
+  if (alignment == kHugePage) platform::PreferLargePages(slab.get(), bytes);
+  auto* next = static_cast<uint8_t*>(slab.get());
   for (size_t i = 0; i < sources_.size(); ++i) {
     if (tensors[i].data != nullptr) continue;
     Fill(sources_[i], next);

@@ -5,11 +5,11 @@
 // so that a file of another generation is not mistaken for this one.
 #pragma once
 
-#include <cstdio>
 #include <memory>
 #include <mutex>
 #include <string>
 
+#include "base/platform.h"
 #include "ops/recipe.h"
 
 namespace ort_aie::ep {
@@ -19,8 +19,9 @@ namespace ort_aie::ep {
 // removed.
 class WrittenContext {
  public:
-  // `lock` is a descriptor of the file that holds its lock; this object closes it.
-  WrittenContext(std::string path, int lock) : path_(std::move(path)), lock_(lock) {}
+  // `file` holds the lock of the file.
+  WrittenContext(std::string path, platform::File file)
+      : path_(std::move(path)), file_(std::move(file)) {}
   ~WrittenContext();
   WrittenContext(const WrittenContext&) = delete;
   WrittenContext& operator=(const WrittenContext&) = delete;
@@ -33,7 +34,7 @@ class WrittenContext {
  private:
   const std::string path_;
   std::mutex mutex_;
-  int lock_;
+  platform::File file_;
   bool kept_ = false;
 };
 
@@ -56,8 +57,7 @@ class ContextWriter {
   bool Publish();  // false: try again, because something changed meanwhile
 
   const std::string path_, model_, id_, part_;
-  std::FILE* file_ = nullptr;
-  int lock_ = -1;
+  platform::File file_;
   int64_t end_;
 };
 
@@ -65,7 +65,6 @@ class ContextFile {
  public:
   // Maps the file and checks its header. The Error says what is wrong and what to do.
   ContextFile(const std::string& path, const std::string& id);
-  ~ContextFile();
   ContextFile(const ContextFile&) = delete;
   ContextFile& operator=(const ContextFile&) = delete;
 
@@ -74,7 +73,7 @@ class ContextFile {
 
  private:
   std::string path_;
-  const uint8_t* data_ = nullptr;
+  std::shared_ptr<const uint8_t> data_;
   int64_t size_ = 0;
 };
 

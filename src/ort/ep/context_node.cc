@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/platform.h"
 #include "ort/ep/ep.h"
 
 namespace ort_aie::ep {
@@ -124,7 +125,7 @@ Part ContextReader::Read(const graph::Graph& graph, const graph::Node& node) {
 std::shared_ptr<const ContextFile> ContextReader::FileOf(const graph::Node& node) {
   const std::string name = node.String("ep_cache_context", "");
   const std::string id = node.String("partition_name", "");
-  Require(!name.empty() && name.find('/') == std::string::npos,
+  Require(!name.empty() && name.find_first_of(platform::kSeparators) == std::string::npos,
           "EPContext: attribute ep_cache_context must be the name of a file beside the model, "
           "got '",
           name, "'");

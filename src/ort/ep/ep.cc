@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/platform.h"
 #include "ops/format.h"
 #include "ort/ep/constants.h"
 #include "ort/ep/context_file.h"
@@ -24,14 +25,13 @@ struct Compiled : OrtNodeComputeInfo {
 };
 
 std::string ModelPath(const OrtApi* api, const OrtGraph* graph) {
-  const char* path = nullptr;
+  const ORTCHAR_T* path = nullptr;
   Check(api, api->Graph_GetModelPath(graph, &path));
-  return path != nullptr ? path : "";
+  return path != nullptr ? platform::TextOf(path) : "";
 }
 
 std::string FolderOf(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  return slash == std::string::npos ? "" : path.substr(0, slash + 1);
+  return path.substr(0, path.find_last_of(platform::kSeparators) + 1);
 }
 
 SessionOptions OptionsOf(const Settings& settings) {
@@ -125,7 +125,7 @@ Ep::Ep(const RuntimeApi& runtime, const OrtLogger* logger, Settings settings,
 }
 
 void Ep::Log(OrtLoggingLevel level, const std::string& message) const {
-  Check(runtime_.api, runtime_.api->Logger_LogMessage(logger_, level, message.c_str(), __FILE__,
+  Check(runtime_.api, runtime_.api->Logger_LogMessage(logger_, level, message.c_str(), ORT_FILE,
                                                       __LINE__, kName));
 }
 

@@ -4,10 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <memory>
 #include <new>
 
+#include "base/aligned.h"
 #include "base/size.h"
 #include "targets/host/kernels/kernels.h"
 
@@ -51,7 +50,7 @@ enum class Purpose {
 // The working memory of a thread, until the thread ends.
 struct ThreadMemory {
   struct Buffer {
-    std::unique_ptr<void, decltype(&std::free)> memory{nullptr, &std::free};
+    AlignedMemory memory;
     size_t size = 0;
   };
   Buffer buffers[static_cast<size_t>(Purpose::kPurposeCount)];

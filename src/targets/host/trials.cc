@@ -1,9 +1,5 @@
 #include "targets/host/trials.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -13,6 +9,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/platform.h"
 #include "q4nx/layout.h"
 
 namespace ort_aie::host {
@@ -107,53 +104,37 @@ class TrialThreads final : public ThreadPool {
 };
 
 struct Trials::Mapping {
-  const uint8_t* data = nullptr;
+  std::shared_ptr<const uint8_t> data;
   int64_t bytes = 0;
   std::vector<float> activations = std::vector<float>(kRows * kN, 0.5f);
   std::vector<float> results = std::vector<float>(kRows * kN);
   std::vector<uint16_t> cache = std::vector<uint16_t>(2 * kKvHeads * kContext * kDim, 0x3800);
-
-  ~Mapping() {
-    if (data != nullptr) ::munmap(const_cast<uint8_t*>(data), static_cast<size_t>(bytes));
-  }
 };
 
 Trials::Trials(const std::string& folder, int threads, int64_t bytes)
     : weights_(std::make_unique<Mapping>()), threads_(std::make_unique<TrialThreads>(threads)) {
   // The caches then hold little of the data from the turn before.
-  if (bytes == 0)
-    bytes = std::clamp<int64_t>(6 * ::sysconf(_SC_LEVEL3_CACHE_SIZE), 192 << 20, 768 << 20);
+  if (bytes == 0) bytes = std::clamp<int64_t>(6 * platform::LastCacheBytes(), 192 << 20, 768 << 20);
   weights_->bytes = std::max<int64_t>(1, bytes / kMatrixBytes) * kMatrixBytes;
-  std::string name = folder + "/.weights-XXXXXX";
-  const int file = ::mkostemp(name.data(), O_CLOEXEC);
+  platform::File file = platform::File::CreateTemporary(folder);
   const auto require = [&](bool good, const char* what) {
     if (good) return;
-    const int error = errno;
-    if (file >= 0) ::close(file);
     Fail(ErrorCode::kRuntime, folder, ": ", weights_->bytes, " bytes to measure with cannot be ",
-         what, ": ", std::strerror(error));
+         what, ": ", std::strerror(errno));
   };
-  require(file >= 0, "made");
-  ::unlink(name.c_str());
+  require(file.is_open(), "made");
   std::vector<uint8_t> many;
   const std::vector<uint8_t> block = OneBlock();
   for (int i = 0; i < 256; ++i) many.insert(many.end(), block.begin(), block.end());
-  for (int64_t done = 0; done < weights_->bytes;) {
-    const auto at = static_cast<size_t>(done) % many.size();
-    const auto most = std::min(many.size() - at, static_cast<size_t>(weights_->bytes - done));
-    const ssize_t count = ::write(file, many.data() + at, most);
-    if (count < 0 && errno == EINTR) continue;
-    require(count > 0, "written");
-    done += count;
+  const auto at_once = static_cast<int64_t>(many.size());
+  for (int64_t done = 0; done < weights_->bytes; done += at_once) {
+    const int64_t bytes = std::min(at_once, weights_->bytes - done);
+    require(file.Write(done, many.data(), static_cast<size_t>(bytes)), "written");
   }
   // So that they are read like those of a model written long ago.
-  ::fsync(file);
-  ::posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
-  void* data =
-      ::mmap(nullptr, static_cast<size_t>(weights_->bytes), PROT_READ, MAP_PRIVATE, file, 0);
-  require(data != MAP_FAILED, "mapped");
-  ::close(file);
-  weights_->data = static_cast<const uint8_t*>(data);
+  file.LeaveCache();
+  weights_->data = file.Map(0, weights_->bytes);
+  require(weights_->data != nullptr, "mapped");
 }
 
 Trials::~Trials() = default;
@@ -213,7 +194,7 @@ double Trials::ReadBandwidth(double seconds) const {
     threads_->ParallelFor(weights_->bytes / kTask, [&](int64_t task) {
       // 16 bytes at a time, which every instruction set in this build has.
       typedef int64_t Vector __attribute__((vector_size(16)));
-      const auto* p = reinterpret_cast<const Vector*>(weights_->data + task * kTask);
+      const auto* p = reinterpret_cast<const Vector*>(weights_->data.get() + task * kTask);
       Vector sums[8] = {};
       for (int64_t i = 0; i < kTask / static_cast<int64_t>(sizeof(Vector)); i += 8) {
         for (int j = 0; j < 8; ++j) sums[j] |= p[i + j];
@@ -261,14 +242,14 @@ void Trials::Project(const Kernels& kernels, Numerics numerics, WeightForm form)
   step.numerics = numerics;
   step.symmetric = true;
   for (int64_t at = 0; at < weights_->bytes; at += kMatrixBytes) {
-    step.weights = weights_->data + at;
+    step.weights = weights_->data.get() + at;
     RunMatMul(step, kernels, *threads_);
   }
 }
 
 void Trials::MultiplyRows(const Kernels& kernels, Numerics numerics) const {
   MatMulStep step{};
-  step.weights = weights_->data;
+  step.weights = weights_->data.get();
   step.rows = kRows;
   step.k = kK;
   step.n = kRowsN;

@@ -1,11 +1,10 @@
 #include "targets/host/bench/cases.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
+#include "base/platform.h"
 #include "q4nx/layout.h"
 
 namespace ort_aie::host {
@@ -409,7 +408,7 @@ const Bench<Cached> kCachedBenches[] = {
 }  // namespace
 
 Weights::Weights() {
-  const int64_t last_cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  const int64_t last_cache = platform::LastCacheBytes();
   const int64_t row_bytes = kMaxK / kBlockCols * kBlockBytes;
   const int64_t bytes =
       std::clamp<int64_t>(4 * last_cache, 256 << 20, 1 << 30) / row_bytes * row_bytes;

@@ -2,20 +2,17 @@
 // baseline.
 #include "targets/host/kernels/kernels.h"
 
-#if defined(__x86_64__) && defined(__linux__)
+#if defined(__x86_64__)
 #include <cpuid.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstdint>
-#include <cstring>
 #include <string>
+
+#include "base/platform.h"
 #endif
 
 namespace ort_aie::host {
 
-#if defined(__x86_64__) && defined(__linux__)
+#if defined(__x86_64__)
 namespace {
 
 struct Leaf {
@@ -56,15 +53,7 @@ std::string Ask() {
   }
   if (!HasPalette()) return "this CPU's tiles are not 8 tiles of 16 rows of 64 bytes";
   if (!TilesAreSaved()) return "the operating system does not save the state of tiles (XCR0)";
-  // The permission is for the process: for its existing threads and for new ones.
-  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // asm/prctl.h, since Linux 5.16
-  if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) != 0) {
-    const char* what = errno == ENOSPC ? "the signal stack of a thread is too small for their state"
-                                       : std::strerror(errno);
-    return std::string("Linux refuses tiles to this process: arch_prctl(ARCH_REQ_XCOMP_PERM): ") +
-           what;
-  }
-  return "";
+  return platform::AskForTiles();
 }
 
 }  // namespace
@@ -76,9 +65,7 @@ const char* WhyNoAmx() {
 
 #else
 
-const char* WhyNoAmx() {
-  return "AMX exists only on x86-64, and this library uses it only on Linux";
-}
+const char* WhyNoAmx() { return "AMX exists only on x86-64"; }
 
 #endif
 

@@ -9,6 +9,7 @@
 #include <cpuid.h>
 #endif
 
+#include "base/platform.h"
 #include "targets/host/kernels/choice_file.h"
 
 namespace ort_aie::host {
@@ -249,17 +250,17 @@ void PutTogetherForThisMachine(Selection& selection) {
 }
 
 const Selection& Select() {
-  const char* wanted = std::getenv("ORT_AIE_ISA");
-  const bool forced = wanted != nullptr && *wanted != '\0';
+  const std::string wanted = platform::Environment("ORT_AIE_ISA");
+  const bool forced = !wanted.empty();
   for (size_t i = 0; forced && i < Whole().count; ++i) {
-    if (std::strcmp(Whole().tables[i].kernels.name, wanted) == 0) return Whole().tables[i];
+    if (Whole().tables[i].kernels.name == wanted) return Whole().tables[i];
   }
   static Selection chosen;
   PutTogetherForThisMachine(chosen);
   if (forced) {
-    const char* why = std::strcmp(wanted, NameOf(Isa::kAmx)) == 0 ? WhyNoAmx() : nullptr;
-    std::fprintf(stderr, "ort_aie_ep: ORT_AIE_ISA=%s is not available%s%s; using %s\n", wanted,
-                 why != nullptr ? ": " : " on this CPU", why != nullptr ? why : "",
+    const char* why = wanted == NameOf(Isa::kAmx) ? WhyNoAmx() : nullptr;
+    std::fprintf(stderr, "ort_aie_ep: ORT_AIE_ISA=%s is not available%s%s; using %s\n",
+                 wanted.c_str(), why != nullptr ? ": " : " on this CPU", why != nullptr ? why : "",
                  chosen.kernels.name);
   }
   return chosen;

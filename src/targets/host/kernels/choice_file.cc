@@ -1,15 +1,12 @@
 #include "targets/host/kernels/choice_file.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cinttypes>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
+
+#include "base/platform.h"
 
 namespace ort_aie::host {
 namespace {
@@ -85,47 +82,28 @@ const char* VariantOf(Role role, std::string_view name) {
 }  // namespace
 
 std::string MeasurementPath() {
-  const auto given = [](const char* name) {
-    const char* value = std::getenv(name);
-    return std::string(value != nullptr ? value : "");
-  };
-  const std::string own = given("ORT_AIE_CACHE"), shared = given("XDG_CACHE_HOME");
-  std::string folder;
-  if (!own.empty()) {
-    folder = own;
-  } else if (shared.starts_with('/')) {  // the specification says to ignore others
-    folder = shared + "/ort_aie_ep";
-  } else if (const std::string home = given("HOME"); !home.empty()) {
-    folder = home + "/.cache/ort_aie_ep";
-  } else {
-    return "";
+  std::string folder = platform::Environment("ORT_AIE_CACHE");
+  if (folder.empty()) {
+    folder = platform::CacheFolder();
+    if (folder.empty()) return "";
+    folder += "/ort_aie_ep";
   }
   return folder + "/kernels-" + ShortHash(CpuName());
 }
 
 Measurement ReadMeasurement(const std::string& path) {
   if (path.empty()) return {};
-  // Do not wait for a FIFO or a device.
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file < 0) {
+  const platform::File file = platform::File::Open(path);
+  if (!file.is_open()) {
     if (errno == ENOENT || errno == ENOTDIR) return {};
     return Malformed(std::string("it cannot be opened: ") + std::strerror(errno));
   }
   std::string text(kMostBytes + 1, '\0');
-  size_t size = 0;
-  struct stat status{};
-  bool good = ::fstat(file, &status) == 0 && S_ISREG(status.st_mode);
-  while (good && size < text.size()) {
-    const ssize_t count = ::read(file, text.data() + size, text.size() - size);
-    if (count < 0 && errno == EINTR) continue;
-    good = count >= 0;
-    if (count <= 0) break;
-    size += static_cast<size_t>(count);
-  }
-  ::close(file);
-  if (!good) return Malformed("it is not a regular file, or cannot be read");
-  if (size > kMostBytes) return Malformed("it is too long");
-  return ParseMeasurement(std::string_view(text).substr(0, size));
+  const int64_t size = file.Bytes() >= 0 ? file.Read(0, text.data(), text.size()) : -1;
+  if (size < 0) return Malformed("it is not a regular file, or cannot be read");
+  text.resize(static_cast<size_t>(size));
+  if (text.size() > kMostBytes) return Malformed("it is too long");
+  return ParseMeasurement(text);
 }
 
 Measurement ParseMeasurement(std::string_view text) {

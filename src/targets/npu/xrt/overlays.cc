@@ -1,10 +1,7 @@
 #include "targets/npu/xrt/overlays.h"
 
-#include <dlfcn.h>
-
 #include <array>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -12,6 +9,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/libraries.h"
+#include "base/platform.h"
 #include "targets/npu/device.h"
 
 namespace ort_aie::npu_target {
@@ -123,17 +122,15 @@ std::vector<fs::path> FoldersOf(std::string_view option) {
 }
 
 fs::path InstalledOverlays() {
-  Dl_info library{};
-  if (dladdr(reinterpret_cast<const void*>(&InstalledOverlays), &library) == 0) return {};
-  return fs::path(library.dli_fname).parent_path() / "overlays";
+  char library[4096];
+  const void* here = reinterpret_cast<const void*>(&InstalledOverlays);
+  if (!platform::PathOfCode(here, library, sizeof(library))) return {};
+  return fs::path(library).parent_path() / "overlays";
 }
 
 fs::path CacheFolder(std::string_view name) {
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  if (cache != nullptr && *cache == '/') return fs::path(cache) / "ort_aie_ep" / name;
-  const char* home = std::getenv("HOME");
-  if (home != nullptr && *home == '/') return fs::path(home) / ".cache" / "ort_aie_ep" / name;
-  return {};
+  const fs::path cache = platform::CacheFolder();
+  return cache.is_absolute() ? cache / "ort_aie_ep" / name : fs::path();
 }
 
 }  // namespace ort_aie::npu_target

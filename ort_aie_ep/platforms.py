@@ -1,0 +1,121 @@
+"""What differs between operating systems: names of libraries, locks of files, folders, CPUs.
+
+Locks of files on Windows are made by LockFileEx on a byte that no file has, as in
+`src/base/platform_windows.cc`, so that they keep nobody from reading. Windows cannot lock a folder,
+and cannot rename one in which a file is open.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+# How to open a file to read it, without waiting if it is a FIFO.
+TO_READ = os.O_RDONLY
+# How to make a new file to write.
+TO_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+
+if sys.platform == "win32":
+    import ctypes
+    import msvcrt
+    from ctypes import wintypes
+
+    TO_READ |= os.O_BINARY | os.O_NOINHERIT
+    TO_CREATE |= os.O_BINARY | os.O_NOINHERIT
+
+    _FAIL_IMMEDIATELY, _EXCLUSIVE = 1, 2
+    _BEYOND_FILES = 1 << 30  # OffsetHigh: 2^62 bytes
+
+    class _Overlapped(ctypes.Structure):
+        _fields_ = (
+            ("internal", ctypes.c_size_t),
+            ("internal_high", ctypes.c_size_t),
+            ("offset", wintypes.DWORD),
+            ("offset_high", wintypes.DWORD),
+            ("event", wintypes.HANDLE),
+        )
+
+    _kernel32 = ctypes.WinDLL("kernel32", use_last_error=True)
+    _lock_file = _kernel32.LockFileEx
+    _lock_file.argtypes = [
+        wintypes.HANDLE, wintypes.DWORD, wintypes.DWORD, wintypes.DWORD, wintypes.DWORD,
+        ctypes.POINTER(_Overlapped),
+    ]  # fmt: skip
+
+    def lock(descriptor: int, *, shared: bool = False, wait: bool = False) -> None:
+        """Locks an open file until it is closed.
+
+        Raises:
+            OSError: another has it, or the file system has no locks.
+        """
+        how = (0 if shared else _EXCLUSIVE) | (0 if wait else _FAIL_IMMEDIATELY)
+        at = _Overlapped(offset_high=_BEYOND_FILES)
+        if not _lock_file(msvcrt.get_osfhandle(descriptor), how, 0, 1, 0, ctypes.byref(at)):
+            raise ctypes.WinError(ctypes.get_last_error())
+
+    @contextmanager
+    def locked_folder(folder: Path, *, wait: bool = False) -> Iterator[None]:
+        """Does nothing: Windows cannot lock a folder."""
+        yield
+
+else:
+    import fcntl
+
+    TO_READ |= os.O_CLOEXEC | os.O_NONBLOCK
+    TO_CREATE |= os.O_CLOEXEC
+
+    def lock(descriptor: int, *, shared: bool = False, wait: bool = False) -> None:
+        """Locks an open file until it is closed.
+
+        Raises:
+            OSError: another has it, or the file system has no locks.
+        """
+        how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        fcntl.flock(descriptor, how | (0 if wait else fcntl.LOCK_NB))
+
+    @contextmanager
+    def locked_folder(folder: Path, *, wait: bool = False) -> Iterator[None]:
+        """Locks a folder, where the file system has locks and no other process has this one."""
+        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            with suppress(OSError):
+                lock(descriptor, wait=wait)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def is_windows() -> bool:
+    """Whether this is Windows, where only the host target exists."""
+    return sys.platform == "win32"
+
+
+def library_name(name: str) -> str:
+    """The file of the library `name` of this package."""
+    return f"{name}.dll" if is_windows() else f"lib{name}.so"
+
+
+def cache_home() -> Path:
+    """Where this user's programs keep what they can make again.
+
+    $XDG_CACHE_HOME or ~/.cache; on Windows %LOCALAPPDATA%.
+
+    Raises:
+        RuntimeError: there is no home folder.
+    """
+    if is_windows():
+        local = os.environ.get("LOCALAPPDATA", "")
+        return Path(local) if local else Path.home() / "AppData" / "Local"
+    shared = os.environ.get("XDG_CACHE_HOME", "")
+    # The specification says to ignore a path that is not absolute.
+    return Path(shared) if Path(shared).is_absolute() else Path.home() / ".cache"
+
+
+def usable_cpus() -> list[int]:
+    """The logical CPUs that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))

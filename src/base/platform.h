@@ -1,0 +1,122 @@
+// What the library needs of the operating system: files, maps of them, locks, and facts about the
+// process and the machine. Everything that differs between systems is behind this header and
+// libraries.h: in platform_posix.cc and libraries_posix.cc, or in those that end with _windows.cc.
+//
+// Paths are UTF-8. A function that fails sets errno, on Windows too.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace ort_aie::platform {
+
+#if defined(_WIN32)
+inline constexpr bool kHasNpuTargets = false;
+// A drive's colon also ends a folder, and no file's name has one.
+inline constexpr std::string_view kSeparators = "/\\:";
+#else
+inline constexpr bool kHasNpuTargets = true;
+inline constexpr std::string_view kSeparators = "/";
+#endif
+
+// --- names ---------------------------------------------------------------------------------------
+
+// For std::filesystem and streams.
+std::filesystem::path PathOf(std::string_view text);
+// Also of ONNX Runtime's paths, whose characters are the system's.
+std::string TextOf(const std::filesystem::path& path);
+
+// The value of a variable, or nothing.
+std::string Environment(const char* name);
+// The same, but nothing if the process has more rights than the user who set the variable.
+std::string TrustedEnvironment(const char* name);
+
+// The folder in which this user's programs keep what they can make again, or nothing:
+// $XDG_CACHE_HOME or ~/.cache; on Windows %LOCALAPPDATA%.
+std::string CacheFolder();
+
+// --- files ---------------------------------------------------------------------------------------
+
+class File {
+ public:
+  File() = default;  // not open
+  // To read, without waiting if it is a FIFO. Other processes may replace it meanwhile.
+  static File Open(const std::string& path);
+  // To write; fails if it exists.
+  static File Create(const std::string& path);
+  // To write, read and map, in a folder; it is gone when nothing uses it any more.
+  static File CreateTemporary(const std::string& folder);
+
+  ~File() { Close(); }
+  File(File&& other) noexcept;
+  File& operator=(File&& other) noexcept;
+  bool is_open() const { return handle_ != kNone; }
+  void Close();
+
+  // -1 if it is not a regular file.
+  int64_t Bytes() const;
+  bool Write(int64_t offset, const void* data, size_t bytes);
+  // How many bytes were read, fewer at the end of the file; -1 on failure.
+  int64_t Read(int64_t offset, void* data, size_t bytes) const;
+  // Whether all that was written has been taken: some file systems say later that it was not.
+  bool Settle();
+  // Writes to the disk and forgets the cached pages, where the system has a way to do that.
+  void LeaveCache();
+  // Bytes of a regular file, read-only, for as long as the pointer is held; null on failure.
+  // `bytes` is not 0.
+  std::shared_ptr<const uint8_t> Map(int64_t offset, int64_t bytes) const;
+
+  // Locks the file against others' Lock until this object is closed. False only if another holds
+  // it: not every file system has locks.
+  bool Lock();
+  // Whether a path still names this file.
+  bool IsAt(const std::string& path) const;
+
+ private:
+  static constexpr intptr_t kNone = -1;
+  explicit File(intptr_t handle) : handle_(handle) {}
+
+  intptr_t handle_ = kNone;
+};
+
+bool Exists(const std::string& path);
+void Remove(const std::string& path);
+// Gives a file another name. The first replaces what has that name; the second fails then, with
+// EEXIST.
+bool Replace(const std::string& from, const std::string& to);
+bool RenameToNew(const std::string& from, const std::string& to);
+
+// --- process and machine -------------------------------------------------------------------------
+
+// A pointer for each thread, which `free` gets when the thread ends. Unlike thread_local, it does
+// not end the process where there is no memory for it. Never destroyed: threads may outlive the
+// statics of the process, and the library stays loaded for them.
+class ThreadSlot {
+ public:
+  explicit ThreadSlot(void (*free)(void*));
+  void* Get() const;
+  // False if there is no memory for it.
+  bool Set(void* pointer) const;
+
+ private:
+  uintptr_t key_ = 0;
+  bool exists_ = false;
+};
+
+int ProcessId();
+int ThreadId();  // the system's
+
+// Bytes of the last level of cache; 0 if the system does not say.
+int64_t LastCacheBytes();
+
+// Asks for large pages, which need fewer address translations; it may have no effect.
+void PreferLargePages(void* data, size_t bytes);
+
+// Asks the system to let this process use AMX's tiles. Returns why not, or nothing.
+std::string AskForTiles();
+
+}  // namespace ort_aie::platform
