@@ -309,7 +309,7 @@ def test_run_refuses_a_folder_without_tokenizer(compiled: Path, tmp_path: Path) 
 def test_run_in_genai_refuses_a_lone_file(compiled: Path) -> None:
     pytest.importorskip("onnxruntime_genai")
     message = mistake("run", compiled / "model.onnx", "text", "--host", "genai")
-    assert "give a folder that has one, or use --host session" in message
+    assert "ort-aie run --host session does without" in message
 
 
 def test_run_hands_options_to_the_library(compiled: Path) -> None:
