@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -83,9 +84,10 @@ def serve_command(
         )
     import uvicorn
 
+    from ort_aie_ep.running.turns import Conversations
     from ort_aie_ep.runtime.sessions import inspect
     from ort_aie_ep.serving.app import Server, create_app
-    from ort_aie_ep.serving.engine import Engine, Settings
+    from ort_aie_ep.serving.engine import Engine
 
     model = inspect(folder)
     if not model.compiled:
@@ -95,7 +97,8 @@ def serve_command(
     )
     with _listening(host, port) as listener:
         with console.bar("open the model"):
-            engine = Engine(Settings(model.folder, options, parallel, queue, context))
+            opening = partial(Conversations, model.folder, options, parallel, context)
+            engine = Engine(opening, parallel, queue)
         server = Server(
             engine, name or folder.resolve().name, api_key, max_tokens, int(time.time())
         )

@@ -30,7 +30,16 @@ from ort_aie_ep.serving.requests import Chat, Completion
 MAX_BODY = 2**22
 # Who a server on loopback is for: a page of another site that made its name lead here is not.
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]", "::1")
-_KINDS = {"chat": "chat.completion", "text": "text_completion"}
+_OBJECTS = {
+    "chat": "chat.completion", "chunk": "chat.completion.chunk", "text": "text_completion",
+}  # fmt: skip
+# The first that fits.
+_REFUSALS: tuple[tuple[type[AieError], int, str | None], ...] = (
+    (BusyError, 429, "rate_limit_exceeded"),
+    (EngineError, 503, None),
+    (PromptTooLongError, 400, "context_length_exceeded"),
+    (AieError, 400, None),
+)
 
 
 @dataclass(frozen=True)
@@ -147,51 +156,38 @@ async def _answer(request: Request, body: Chat | Completion, kind: str, turn: Tu
     if body.stream:
         # What is refused has a status of its own, so the first piece comes before the headers.
         first = await anext(events, None)
-        usage = body.stream_options is not None and body.stream_options.include_usage
-        lines = _stream(first, events, kind, about, usage)
+        counted = body.stream_options is not None and body.stream_options.include_usage
+        lines = _stream(first, events, kind, about, counted)
         return StreamingResponse(lines, media_type="text/event-stream")
     text = ""
     async for event in events:
         if isinstance(event, Usage):
-            choice: dict[str, Any] = {
-                "index": 0,
-                "finish_reason": event.finish_reason,
-                "logprobs": None,
-            }
-            choice |= {"message": _said(text)} if kind == "chat" else {"text": text}
-            counts = {"usage": _counts(event)}
-            return JSONResponse({**about, "object": _KINDS[kind], "choices": [choice], **counts})
+            said = {"message": {"role": "assistant", "content": text}}
+            choice = said if kind == "chat" else {"text": text}
+            answer = {**about, "object": _OBJECTS[kind], "usage": _counts(event)}
+            return JSONResponse(answer | _choices(choice, event.finish_reason))
         text += event
-    return Response(status_code=499)  # nobody reads it
+    return Response(status_code=499)  # the client has left
 
 
 async def _stream(
-    first: str | Usage | None,
+    event: str | Usage | None,
     events: AsyncIterator[str | Usage],
     kind: str,
     about: dict[str, Any],
-    usage: bool,
+    counted: bool,
 ) -> AsyncIterator[str]:
-    chunk = {**about, "object": "chat.completion.chunk" if kind == "chat" else _KINDS[kind]}
-    begun = False
-
-    def line(text: str, reason: str | None = None) -> str:
-        nonlocal begun
-        delta = {"delta": {"content": text} if begun else _said(text)}
-        begun = True
-        choice: dict[str, Any] = {"index": 0, "finish_reason": reason, "logprobs": None}
-        choice |= delta if kind == "chat" else {"text": text}
-        return _data({**chunk, "choices": [choice]})
-
-    event = first
+    """Server-sent events: `event`, then `events`."""
+    about = {**about, "object": _OBJECTS["chunk" if kind == "chat" else kind]}
+    role = {"role": "assistant"}
     try:
         while event is not None:
-            if isinstance(event, Usage):
-                yield line("", event.finish_reason)
-                if usage:
-                    yield _data({**chunk, "choices": [], "usage": _counts(event)})
-            else:
-                yield line(event)
+            text, reason = (event, None) if isinstance(event, str) else ("", event.finish_reason)
+            choice = {"delta": {**role, "content": text}} if kind == "chat" else {"text": text}
+            role = {}
+            yield _data(about | _choices(choice, reason))
+            if counted and isinstance(event, Usage):
+                yield _data({**about, "choices": [], "usage": _counts(event)})
             event = await anext(events, None)
     except AieError as error:
         yield _data(_error(500, str(error)))
@@ -202,8 +198,8 @@ def _data(content: dict[str, Any]) -> str:
     return f"data: {json.dumps(content)}\n\n"
 
 
-def _said(text: str) -> dict[str, str]:
-    return {"role": "assistant", "content": text}
+def _choices(choice: dict[str, Any], reason: str | None) -> dict[str, Any]:
+    return {"choices": [{"index": 0, **choice, "finish_reason": reason, "logprobs": None}]}
 
 
 def _counts(usage: Usage) -> dict[str, Any]:
@@ -220,26 +216,20 @@ def _error(status: int, message: str, code: str | None = None) -> dict[str, Any]
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
-async def _invalid(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
+async def _invalid(_: Request, error: RequestValidationError) -> Response:
     faults = [
-        f"{'.'.join(map(str, fault['loc'][1:]))}: {fault['msg']}".lstrip(": ")
+        ".".join(map(str, fault["loc"][1:])) + ": " + fault["msg"].removeprefix("Value error, ")
         for fault in error.errors()
     ]
-    return JSONResponse(_error(400, "; ".join(faults)), 400)
+    return JSONResponse(_error(400, "; ".join(faults).removeprefix(": ")), 400)
 
 
-async def _failed(_: Request, error: Exception) -> Response:
-    assert isinstance(error, AnyHTTPException)
+async def _failed(_: Request, error: AnyHTTPException) -> Response:
     return JSONResponse(_error(error.status_code, str(error.detail)), error.status_code)
 
 
-async def _refused(_: Request, error: Exception) -> Response:
-    status, code = 400, None
-    if isinstance(error, BusyError):
-        status, code = 429, "rate_limit_exceeded"
-    elif isinstance(error, EngineError):
-        status = 503
-    elif isinstance(error, PromptTooLongError):
-        code = "context_length_exceeded"
-    return JSONResponse(_error(status, str(error), code), status)
+async def _refused(_: Request, error: AieError) -> Response:
+    for kind, status, code in _REFUSALS:
+        if isinstance(error, kind):
+            return JSONResponse(_error(status, str(error), code), status)
+    raise error

@@ -8,43 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import multiprocessing
 import signal
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.models.folder import ModelFolder
 from ort_aie_ep.running.turns import Conversations, Turn, Usage
-from ort_aie_ep.runtime.sessions import Options
 
 # How often a turn looks for its client, and how long the process may take to end.
 _LOOK_SECONDS = 0.5
 _LEAVE_SECONDS = 5.0
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What the engine opens.
-
-    Attributes:
-        folder, options: the model, and how it is opened.
-        parallel: conversations that are advanced at the same time, a token each in turn, and whose
-            caches are kept.
-        queue: turns that may wait besides.
-        context: tokens of a conversation, or None for the default of `Conversations`.
-    """
-
-    folder: ModelFolder
-    options: Options
-    parallel: int = 4
-    queue: int = 64
-    context: int | None = None
+_DIED = "the process that runs the model has died"
+_log = logging.getLogger("uvicorn.error")
 
 
 class BusyError(AieError):
@@ -55,26 +37,28 @@ class EngineError(AieError):
     """The process has died."""
 
 
-def _work(pipe: Connection, settings: Settings) -> None:
+def _work(pipe: Connection, parallel: int, opening: Callable[[], Conversations]) -> None:
     """The process: takes (number, turn), or (number, None) to cancel; sends (number, piece of text,
-    usage or error). Number 0 is the opening of the model."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server ends it
+    usage or error). Number 0 is the opening of the model, and its end."""
+    for ending in (signal.SIGINT, signal.SIGTERM):  # of the whole group: the server ends it
+        signal.signal(ending, signal.SIG_IGN)
     try:
-        model = Conversations(
-            settings.folder, settings.options, settings.parallel, settings.context
-        )
+        model = opening()
     except AieError as error:
         pipe.send((0, error))
         return
     pipe.send((0, (model.context, model.chat)))
+    with suppress(EOFError, OSError):  # the server is gone
+        _advance(pipe, parallel, model)
+
+
+def _advance(pipe: Connection, parallel: int, model: Conversations) -> None:
+    """Runs turns until number 0 comes, a piece of each in turn."""
     waiting: deque[tuple[int, Turn]] = deque()
     active: dict[int, Generator[str, None, Usage]] = {}
     while True:
         while pipe.poll(0 if active or waiting else None):
-            try:
-                number, turn = pipe.recv()
-            except EOFError:
-                return
+            number, turn = pipe.recv()
             if number == 0:
                 return
             if turn is not None:
@@ -83,7 +67,7 @@ def _work(pipe: Connection, settings: Settings) -> None:
                 active.pop(number).close()
             else:
                 waiting = deque(item for item in waiting if item[0] != number)
-        while waiting and len(active) < settings.parallel:
+        while waiting and len(active) < parallel:
             number, turn = waiting.popleft()
             active[number] = model.run(turn)
         for number, pieces in list(active.items()):
@@ -102,13 +86,18 @@ def _work(pipe: Connection, settings: Settings) -> None:
 class Engine:
     """The model's process. Its turns are for one event loop."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(
+        self, opening: Callable[[], Conversations], parallel: int = 4, queue: int = 64
+    ) -> None:
         """Starts the process, and waits for the model to be open.
 
+        `opening`, which can be pickled, opens a model that keeps `parallel` conversations. So many
+        are advanced at the same time, a token each in turn, and `queue` turns may wait besides.
+
         Raises:
-            AieError: it cannot be opened.
+            AieError: the model cannot be opened.
         """
-        self.settings = settings
+        self._opening, self._parallel, self._most = opening, parallel, parallel + queue
         self._numbers = itertools.count(1)
         self._turns: dict[int, asyncio.Queue[Any]] = {}
         # One thread, because a pipe is for one at a time and blocks while the process computes.
@@ -119,13 +108,14 @@ class Engine:
     def _open(self) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, other = context.Pipe()
-        self._process = context.Process(target=_work, args=(other, self.settings), daemon=True)
+        work = (other, self._parallel, self._opening)
+        self._process = context.Process(target=_work, args=work, daemon=True)
         self._process.start()
         other.close()
         try:
             _, opened = self._pipe.recv()
-        except EOFError:
-            opened = EngineError(f"the process that opens {self.settings.folder.path} has died")
+        except (EOFError, OSError):
+            opened = EngineError("the process that opens the model has died")
         if isinstance(opened, AieError):
             self._process.join()
             raise opened
@@ -153,12 +143,19 @@ class Engine:
                 while True:
                     loop.call_soon_threadsafe(deliver, *self._pipe.recv())
             except (EOFError, OSError):
-                died = EngineError("the process that runs the model has died")
                 if not self._closed:
-                    for number in list(self._turns):
-                        loop.call_soon_threadsafe(deliver, number, died)
-                    self._open()
-                    self.listen(loop)
+                    reopen()
+
+        def reopen() -> None:
+            for number in list(self._turns):
+                loop.call_soon_threadsafe(deliver, number, EngineError(_DIED))
+            _log.error("%s; opening it again", _DIED)
+            try:
+                self._open()
+            except AieError as error:
+                _log.error("%s", error)
+            else:
+                self.listen(loop)
 
         threading.Thread(target=read, daemon=True).start()
 
@@ -173,7 +170,7 @@ class Engine:
             BusyError: too many are waiting.
             AieError: what `Conversations.run` raises, or the process has died.
         """
-        if self.turns >= self.settings.parallel + self.settings.queue:
+        if self.turns >= self._most:
             raise BusyError(
                 f"{self.turns} requests are running or waiting, the most that this server takes"
             )
@@ -199,7 +196,7 @@ class Engine:
         try:
             await asyncio.wrap_future(self._sender.submit(self._pipe.send, (number, turn)))
         except OSError:
-            raise EngineError("the process that runs the model has died") from None
+            raise EngineError(_DIED) from None
 
     def close(self) -> None:
         """Ends the process."""

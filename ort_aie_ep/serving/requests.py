@@ -74,13 +74,12 @@ class Body(BaseModel):
 class Part(BaseModel):
     """A part of a message."""
 
-    model_config = ConfigDict(extra="forbid")
     type: Literal["text"]
     text: str
 
 
 class Message(BaseModel):
-    """A message; `name` and the like are not in the models' templates."""
+    """A message."""
 
     model_config = ConfigDict(extra="forbid")
     role: Literal["system", "developer", "user", "assistant"]
@@ -94,35 +93,22 @@ class Message(BaseModel):
         return {"role": "system" if self.role == "developer" else self.role, "content": content}
 
 
-class JsonSchema(BaseModel):
-    """`json_schema` of a `response_format`. Whatever `strict` says, the text follows the schema."""
-
-    model_config = ConfigDict(extra="forbid")
-    name: str = ""
-    description: str = ""
-    strict: bool | None = None
-    json_schema: dict[str, Any] = Field(alias="schema")
-
-
 class ResponseFormat(BaseModel):
-    """`response_format`."""
+    """`response_format`. The text follows a schema, whatever `strict` says."""
 
     model_config = ConfigDict(extra="forbid")
     type: Literal["text", "json_object", "json_schema"]
-    json_schema: JsonSchema | None = None
-
-    @model_validator(mode="after")
-    def _complete(self) -> ResponseFormat:
-        if (self.type == "json_schema") != (self.json_schema is not None):
-            raise ValueError("json_schema belongs to the type json_schema, and only there")
-        return self
+    json_schema: dict[str, Any] = Field(default_factory=dict)
 
     @property
     def schema_text(self) -> str:
         """The schema as JSON; empty for any text."""
-        if self.json_schema is not None:
-            return json.dumps(self.json_schema.json_schema)
-        return json.dumps({"type": "object"}) if self.type == "json_object" else ""
+        if self.type == "text":
+            return ""
+        schema = self.json_schema.get("schema", {}) if self.type == "json_schema" else {}
+        # A small model may find spaces the likeliest, to the end of the context.
+        compact = {"x-guidance": {"whitespace_flexible": False}}
+        return json.dumps({"type": "object"} | compact | schema)
 
 
 class Chat(Body):
