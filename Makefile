@@ -17,7 +17,9 @@ CHECK_ORTS := $(PROVIDER_ORTS:%=check-ort-%)
 NPU_TESTS := tests/aie_kernels tests/designs tests/mlir tests/npu tests/speed tests/xrt
 # Nor do these: each table of kernels in the wheel, which is the same for all.
 KERNEL_TESTS := tests/ops/test_kernels.py tests/ops/test_lookup_kernels.py
-NEWEST_ALONE := $(addprefix --ignore=,$(NPU_TESTS) $(KERNEL_TESTS) tests/build)
+# These need packages that are installed beside the newest alone.
+SERVER_TESTS := tests/serving
+NEWEST_ALONE := $(addprefix --ignore=,$(NPU_TESTS) $(KERNEL_TESTS) $(SERVER_TESTS) tests/build)
 # A process for each core. What a module's tests share is made once, mostly: each process starts with
 # neighbouring tests, and takes neighbours from another when it has none.
 PARALLEL := -n auto --dist worksteal
@@ -150,7 +152,7 @@ $(VENV)/ready: $(VENV)/dist/ready
 	touch $@
 
 $(VENV)/test-ready: $(VENV)/ready
-	$(call install,$(VENV),test)
+	$(call install,$(VENV),test-newest)
 	touch $@
 
 # Python 3.14 is newer than any of its wheels: the tests that it is for are skipped there, and only there.

@@ -12,7 +12,9 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
-from servers import NAME, Served, serving
+from servers import DEMO, NAME, Served, serving
+
+import ort_aie_ep
 
 # Folder for screenshots to look at, if any.
 SCREENSHOTS = os.environ.get("ORT_AIE_SCREENSHOTS")
@@ -54,7 +56,7 @@ class Page:
         self.browser.find_element(By.ID, "text").send_keys(text, Keys.ENTER)
 
     def until(self, true: object) -> None:
-        WebDriverWait(self.browser, 20).until(lambda _: true() if callable(true) else true)
+        WebDriverWait(self.browser, 20, 0.02).until(lambda _: true() if callable(true) else true)
 
     def screenshot(self, name: str) -> bytes:
         picture: bytes = self.browser.get_screenshot_as_png()
@@ -77,12 +79,14 @@ def test_a_conversation_of_two_turns_and_a_stop(browser: webdriver.Chrome, serve
     }
     answer = served.post("/v1/chat/completions", json=body, timeout=60).json()
     assert first == answer["choices"][0]["message"]["content"]
+    done = page.state()
     page.say("<b>class</b> Test")
     page.until(lambda: page.button() == "Stop")
     browser.find_element(By.ID, "send").click()
     page.until(lambda: page.button() == "Send")
     assert page.texts("user")[1] == "<b>class</b> Test"  # as text
     page.until(lambda: served.requests == 0)
+    assert page.state() == done  # the second turn did not come to its end
     assert not page.texts("error")
     picture = page.screenshot("page")
     assert picture.startswith(b"\x89PNG")
@@ -92,14 +96,21 @@ def test_a_conversation_of_two_turns_and_a_stop(browser: webdriver.Chrome, serve
     assert [entry for entry in severe if "favicon" not in entry["message"]] == []
 
 
-def test_the_page_asks_for_a_key(browser: webdriver.Chrome, model: Path) -> None:
-    with serving(model, "--api-key", "secret") as served:
+def test_the_page_asks_for_a_key_and_continues_text_without_a_template(
+    browser: webdriver.Chrome, tmp_path: Path
+) -> None:
+    ort_aie_ep.compile(DEMO, tmp_path / NAME)
+    with serving(tmp_path / NAME, "--api-key", "secret", "--max-tokens", "60") as served:
         page = Page(browser, served)
         key = browser.find_element(By.ID, "key")
         page.until(key.is_displayed)
         assert page.texts("error") == ["This server wants its API key."]
         key.send_keys("secret", Keys.TAB)
         page.until(lambda: browser.find_element(By.ID, "model").text == NAME)
-        page.say("import os")
-        page.until(lambda: "tokens in" in page.state())
-        page.screenshot("page-with-key")
+        assert page.state() == "This model has no chat template: it continues your text."
+        browser.find_element(By.ID, "new").click()
+        page.say("def main(argv):")
+        page.until(lambda: "60 tokens in" in page.state())
+        page.say("\n\n\nclass Test")
+        page.until(lambda: len(page.texts("model")) == 2 and "60 tokens in" in page.state())
+        page.screenshot("serve")

@@ -263,3 +263,15 @@ def test_servers_that_cannot_start_say_why(model: Path, options: list[str], said
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert said in done.stderr
+
+
+def test_fifty_clients_at_once_lose_and_mix_up_nothing(model: Path) -> None:
+    """For a short time; the script runs for as long as one likes."""
+    script = Path(__file__).parents[2] / "scripts" / "serve_soak.py"
+    # Memory grows until genai's cache of grammars is full.
+    options = ("--clients", "50", "--seconds", "6", "--growth", "60", "--threads", "1")
+    done = subprocess.run(
+        [sys.executable, script, model, *options], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ", faults 0\n" in done.stdout
