@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 import time
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -95,17 +96,18 @@ def serve_command(
     options = session_options(
         target, numerics, threads, on_device_error, log, overlays, prompt_chunk
     )
-    with _listening(host, port) as listener:
+    with ExitStack() as stack:
+        listener = stack.enter_context(_listening(host, port))
         with console.bar("open the model"):
             opening = partial(Conversations, model.folder, options, parallel, context)
-            engine = Engine(opening, parallel, queue)
+            engine = stack.enter_context(Engine(opening, parallel, queue))
         server = Server(
             engine, name or folder.resolve().name, api_key, max_tokens, int(time.time())
         )
         address = f"[{host}]" if ":" in host else host
         console.note(f"{server.name}: http://{address}:{listener.getsockname()[1]}/v1")
         config = uvicorn.Config(
-            create_app(server, loopback), log_level="warning", timeout_graceful_shutdown=5
+            create_app(server, loopback), log_level="warning", timeout_graceful_shutdown=2
         )
         uvicorn.Server(config).run([listener])
 

@@ -68,7 +68,6 @@ def create_app(server: Server, loopback: bool) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         server.engine.listen(asyncio.get_running_loop())
         yield
-        await asyncio.to_thread(server.engine.close)
 
     app = FastAPI(title="ort_aie_ep", docs_url=None, redoc_url=None, lifespan=lifespan)
     app.state.server = server

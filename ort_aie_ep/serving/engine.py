@@ -17,14 +17,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Self
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.running.turns import Conversations, Turn, Usage
 
 # How often a turn looks for its client, and how long the process may take to end.
 _LOOK_SECONDS = 0.5
-_LEAVE_SECONDS = 5.0
+_LEAVE_SECONDS = 2.0
 _DIED = "the process that runs the model has died"
 _log = logging.getLogger("uvicorn.error")
 
@@ -84,7 +84,7 @@ def _advance(pipe: Connection, parallel: int, model: Conversations) -> None:
 
 
 class Engine:
-    """The model's process. Its turns are for one event loop."""
+    """The model's process, which ends with the context. Its turns are for one event loop."""
 
     def __init__(
         self, opening: Callable[[], Conversations], parallel: int = 4, queue: int = 64
@@ -103,7 +103,17 @@ class Engine:
         # One thread, because a pipe is for one at a time and blocks while the process computes.
         self._sender = ThreadPoolExecutor(1, "engine")
         self._closed = False
-        self._open()
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _open(self) -> None:
         context = multiprocessing.get_context("spawn")
@@ -117,7 +127,6 @@ class Engine:
         except (EOFError, OSError):
             opened = EngineError("the process that opens the model has died")
         if isinstance(opened, AieError):
-            self._process.join()
             raise opened
         self.context, self.chat = opened
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import openai
 import pydantic
 import pytest
+from background import with_default_signals
 from servers import NAME, Served, serving
 
 PROMPT = "def main(argv):"
@@ -275,3 +276,20 @@ def test_fifty_clients_at_once_lose_and_mix_up_nothing(model: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert ", faults 0\n" in done.stdout
+
+
+def test_a_server_that_is_interrupted_while_it_opens_ends_with_its_model_process(
+    model: Path,
+) -> None:
+    command = [sys.executable, "-m", "ort_aie_ep", "serve", str(model), "--port", "0"]
+    process = subprocess.Popen(with_default_signals(*command), stderr=subprocess.PIPE)
+
+    def children() -> list[str]:
+        of = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        return [one for one in of if b"spawn_main" in Path(f"/proc/{one}/cmdline").read_bytes()]
+
+    until(lambda: bool(children()))
+    (child,) = children()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    until(lambda: not Path(f"/proc/{child}").exists())
