@@ -17,9 +17,9 @@ CHECK_ORTS := $(PROVIDER_ORTS:%=check-ort-%)
 NPU_TESTS := tests/aie_kernels tests/designs tests/mlir tests/npu tests/speed tests/xrt
 # Nor do these: each table of kernels in the wheel, which is the same for all.
 KERNEL_TESTS := tests/ops/test_kernels.py tests/ops/test_lookup_kernels.py
-# Ray, which tests/batch needs, is in the newest environment alone too: it is large.
-NEWEST_ALONE := $(addprefix --ignore=,$(NPU_TESTS) $(KERNEL_TESTS) tests/batch tests/build)
-NEWEST_EXTRAS := test,batch
+# These need packages that are installed beside the newest alone: Ray, a server and its clients.
+PACKAGE_TESTS := tests/batch tests/serving
+NEWEST_ALONE := $(addprefix --ignore=,$(NPU_TESTS) $(KERNEL_TESTS) $(PACKAGE_TESTS) tests/build)
 # A process for each core. What a module's tests share is made once, mostly: each process starts with
 # neighbouring tests, and takes neighbours from another when it has none.
 PARALLEL := -n auto --dist worksteal
@@ -152,7 +152,7 @@ $(VENV)/ready: $(VENV)/dist/ready
 	touch $@
 
 $(VENV)/test-ready: $(VENV)/ready
-	$(call install,$(VENV),$(NEWEST_EXTRAS))
+	$(call install,$(VENV),test-newest)
 	touch $@
 
 # Python 3.14 is newer than any of its wheels: the tests that it is for are skipped there, and only there.

@@ -54,7 +54,7 @@ def require_config(folder: ModelFolder) -> None:
     if folder.genai_config is None:
         raise AieError(
             f"{folder.model} came without {GENAI_CONFIG}, which onnxruntime-genai needs: give a "
-            "folder that has one"
+            "folder that has one (ort-aie run --host session does without)"
         )
 
 
