@@ -95,7 +95,7 @@ def complete(
         batch_size: prompts that a worker decodes together, if no token is drawn.
         part_size: prompts that a worker takes at a time. A worker that dies loses at most these.
         workers: how many; by default one for each machine, or as many as fit with `threads`.
-        threads: of each worker; by default all cores of its machine.
+        threads: of each worker; by default all CPUs of its machine.
         address: of a Ray cluster, or "auto" for the one that this machine is part of. By default
             $RAY_ADDRESS, or a cluster of this machine alone for the time of the run. If this
             process uses Ray already, its cluster is used.
@@ -140,7 +140,7 @@ def complete(
         pool = _pool(workers, threads, len(pending))
         tell(0, total, "opening the model")
         worker = {"model": str(folder), "digest": model_hash, "output": str(output)}
-        options = {**worker, "settings": settings, "cpus": pool.cpus}
+        options = {**worker, "settings": settings, "threads": pool.threads}
         for result in _results({part: parts[part] for part in pending}, pool, options):
             now = time.monotonic() - began
             if result["failure"]:
@@ -166,15 +166,15 @@ class Recorder:
     Why it cannot is part of its answer, so that the user sees one line and no actor's traceback.
     """
 
-    def __init__(self, model: str, digest: str, output: str, settings: Settings, cpus: int) -> None:
+    def __init__(
+        self, model: str, digest: str, output: str, settings: Settings, threads: int
+    ) -> None:
         self._output = Path(output)
         self._worker = f"{socket.gethostname()}, process {os.getpid()}"
         self._failure = ""
         try:
             if model_digest(Path(model)) != digest:
                 raise AieError(f"{model} is not the same model as where the run was started")
-            # With all CPUs, ONNX Runtime's choice: it leaves out those that share a core.
-            threads = None if cpus >= (os.cpu_count() or 1) else cpus
             self._completer = Completer(model, **asdict(settings), threads=threads)
         except AieError as error:
             self._failure = str(error)
@@ -206,10 +206,10 @@ class Recorder:
 
 @dataclass(frozen=True)
 class _Pool:
-    """Workers, and the CPUs that each takes of its machine."""
+    """Workers, and the threads of each: the CPUs that it takes of its machine."""
 
     workers: int
-    cpus: int
+    threads: int
 
 
 def _versions() -> dict[str, str]:
@@ -286,7 +286,7 @@ def _results(
             Recorder,
             fn_constructor_kwargs=options,
             batch_size=1,
-            num_cpus=pool.cpus,
+            num_cpus=pool.threads,
             # One part at a time: what waits at a worker cannot go to another one.
             compute=ray.data.ActorPoolStrategy(size=pool.workers, max_tasks_in_flight_per_actor=1),
         )

@@ -56,7 +56,7 @@ def batch_command(
     ] = None,
     threads: Annotated[
         int | None,
-        typer.Option(min=1, help="Threads of each worker. Default: all cores of its machine."),
+        typer.Option(min=1, help="Threads of each worker. Default: all CPUs of its machine."),
     ] = None,
     address: Annotated[
         str | None,
