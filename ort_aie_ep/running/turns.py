@@ -18,7 +18,9 @@ import numpy.typing as npt
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder, section
 from ort_aie_ep.models.interface import context_length
+from ort_aie_ep.models.tokenizer import load_tokenizer
 from ort_aie_ep.running.genai import module, open_model, refusal
+from ort_aie_ep.running.text import TextStream
 from ort_aie_ep.runtime.sessions import Options
 
 # Tokens of a prompt that run at once: other turns wait for them.
@@ -136,6 +138,8 @@ class Conversations:
                 name: search[name] for name in ("temperature", "top_p", "top_k") if name in search
             }
             self._sampling = Sampling(**{"temperature": 1.0, **given})
+        self._vocabulary = section(folder, "model").get("vocab_size", 2**31)
+        self._text = load_tokenizer(folder)
         self._genai = module()
         try:
             self._model = open_model(folder, options)
@@ -182,15 +186,21 @@ class Conversations:
         return True
 
     def _encode(self, turn: Turn) -> list[int]:
-        prompt = turn.prompt
         if turn.messages:
             if not self.chat:
                 raise AieError("the model has no chat template: it only continues a text")
-            prompt = self._tokenizer.apply_chat_template(json.dumps(turn.messages))
-        tokens = self._tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
-        if not len(tokens):
+            text = self._tokenizer.apply_chat_template(json.dumps(turn.messages))
+            tokens = self._text.encode(text, add_special_tokens=False).ids  # the template has them
+        elif isinstance(turn.prompt, str):
+            tokens = self._text.encode(turn.prompt).ids
+        else:
+            tokens = list(turn.prompt)
+        if not tokens:
             raise AieError("the prompt is empty")
-        return [int(token) for token in tokens]
+        for token in tokens:
+            if not 0 <= token < self._vocabulary:
+                raise AieError(f"token {token} is not in the vocabulary of {self._vocabulary}")
+        return list(tokens)
 
     def _take(self, tokens: list[int], turn: Turn) -> tuple[_Cache, int]:
         """A cache for a prompt, and how many of the prompt's tokens it holds.
@@ -241,21 +251,20 @@ class Conversations:
         for start in range(0, len(prompt), PROMPT_CHUNK):
             cache.append(prompt[start : start + PROMPT_CHUNK])
             yield ""
-        stream, stops = self._tokenizer.create_stream(), _Stops(turn.stop)
-        stream.decode(prompt[-1])  # the first token of a text may be decoded in another way
+        stream, stops = TextStream(self._text, cache.tokens[-1:]), _Stops(turn.stop)
         next_token = self._chooser(turn, cache)
         for index in range(count):
             token = next_token()
             if token in self._ends:
-                yield stops.rest()
+                yield stops.push(stream.finish())[0] + stops.rest()
                 return index, True
-            text, ended = stops.push(stream.decode(token))
+            text, ended = stops.push(stream.push(token))
             yield text
             if ended:
                 return index + 1, True
             if not turn.schema and index + 1 < count:
                 cache.append([token])
-        yield stops.rest()
+        yield stops.push(stream.finish())[0] + stops.rest()
         return count, False
 
     def _chooser(self, turn: Turn, cache: _Cache) -> Callable[[], int]:
