@@ -7,7 +7,6 @@ With a JSON schema genai chooses the tokens itself, in a generator that lives fo
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,9 +17,8 @@ import numpy.typing as npt
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder, section
 from ort_aie_ep.models.interface import context_length
-from ort_aie_ep.models.tokenizer import load_tokenizer
 from ort_aie_ep.running.genai import module, open_model, refusal
-from ort_aie_ep.running.text import TextStream
+from ort_aie_ep.running.prompts import Prompts
 from ort_aie_ep.runtime.sessions import Options
 
 # Tokens of a prompt that run at once: other turns wait for them.
@@ -138,16 +136,15 @@ class Conversations:
                 name: search[name] for name in ("temperature", "top_p", "top_k") if name in search
             }
             self._sampling = Sampling(**{"temperature": 1.0, **given})
-        self._vocabulary = section(folder, "model").get("vocab_size", 2**31)
-        self._text = load_tokenizer(folder)
         self._genai = module()
         try:
             self._model = open_model(folder, options)
-            self._tokenizer = self._genai.Tokenizer(self._model)
+            tokenizer = self._genai.Tokenizer(self._model)
         except RuntimeError as error:
             raise refusal(error) from error
-        self._ends = frozenset(np.asarray(self._tokenizer.eos_token_ids).tolist())
-        self.chat = self._has_template()
+        self._ends = frozenset(np.asarray(tokenizer.eos_token_ids).tolist())
+        self._prompts = Prompts(folder, tokenizer)
+        self.chat = self._prompts.chat
 
     def run(self, turn: Turn) -> Generator[str, None, Usage]:
         """The new text in pieces, some of them empty; between two, other turns may run.
@@ -157,7 +154,7 @@ class Conversations:
             AieError: the prompt is empty, the model has no chat template, or genai refuses.
         """
         try:
-            tokens = self._encode(turn)
+            tokens = self._tokens(turn)
             room = self.context - len(tokens)
             if room < 1:
                 raise PromptTooLongError(
@@ -178,29 +175,12 @@ class Conversations:
                 self._caches.remove(cache)  # its grammar is that of this turn
         return Usage("stop" if ended else "length", len(tokens), kept, written)
 
-    def _has_template(self) -> bool:
-        try:
-            self._tokenizer.apply_chat_template('[{"role": "user", "content": ""}]')
-        except RuntimeError:
-            return False
-        return True
-
-    def _encode(self, turn: Turn) -> list[int]:
+    def _tokens(self, turn: Turn) -> list[int]:
         if turn.messages:
-            if not self.chat:
-                raise AieError("the model has no chat template: it only continues a text")
-            text = self._tokenizer.apply_chat_template(json.dumps(turn.messages))
-            tokens = self._text.encode(text, add_special_tokens=False).ids  # the template has them
-        elif isinstance(turn.prompt, str):
-            tokens = self._text.encode(turn.prompt).ids
-        else:
-            tokens = list(turn.prompt)
-        if not tokens:
-            raise AieError("the prompt is empty")
-        for token in tokens:
-            if not 0 <= token < self._vocabulary:
-                raise AieError(f"token {token} is not in the vocabulary of {self._vocabulary}")
-        return list(tokens)
+            return self._prompts.of_messages(turn.messages)
+        if isinstance(turn.prompt, str):
+            return self._prompts.of_text(turn.prompt)
+        return self._prompts.checked(turn.prompt)
 
     def _take(self, tokens: list[int], turn: Turn) -> tuple[_Cache, int]:
         """A cache for a prompt, and how many of the prompt's tokens it holds.
@@ -251,7 +231,7 @@ class Conversations:
         for start in range(0, len(prompt), PROMPT_CHUNK):
             cache.append(prompt[start : start + PROMPT_CHUNK])
             yield ""
-        stream, stops = TextStream(self._text, cache.tokens[-1:]), _Stops(turn.stop)
+        stream, stops = self._prompts.stream(cache.tokens), _Stops(turn.stop)
         next_token = self._chooser(turn, cache)
         for index in range(count):
             token = next_token()

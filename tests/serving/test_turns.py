@@ -166,6 +166,8 @@ def test_bad_prompts_are_named(conversations: Conversations, tmp_path: Path) -> 
         next(conversations.run(Turn("")))
     with pytest.raises(PromptTooLongError, match="3000 tokens and the context 2048"):
         next(conversations.run(Turn([5] * 3000)))
+    with pytest.raises(AieError, match="a zero byte, at which"):
+        next(conversations.run(Turn(messages=[{"role": "user", "content": "a\0b"}])))
     for token in (-1, 4096, 2**40):
         with pytest.raises(AieError, match=f"token {token} is not in the vocabulary of 4096"):
             next(conversations.run(Turn([5, token])))
