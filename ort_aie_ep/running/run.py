@@ -110,9 +110,8 @@ def run_in_genai(
         overlay = "" if drafter is None else _drafting(folder, drafter, options)
         model = open_model(folder, options, overlay)
         tokenizer = genai.Tokenizer(model)
-        tokens = np.asarray(tokenizer.encode(prompt))
-        if not len(tokens):
-            raise AieError("the prompt is empty")
+        # genai's own would leave out the tokens that the model wants around a text, or add others.
+        tokens = encode(load_tokenizer(folder), prompt)
         count = _fitting(folder, len(tokens), count)
         search = genai.GeneratorParams(model)
         search.set_search_options(max_length=len(tokens) + count, do_sample=False)

@@ -7,7 +7,6 @@ With a JSON schema genai chooses the tokens itself, in a generator that lives fo
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +18,7 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder, section
 from ort_aie_ep.models.interface import context_length
 from ort_aie_ep.running.genai import module, open_model, refusal
+from ort_aie_ep.running.prompts import Prompts
 from ort_aie_ep.runtime.sessions import Options
 
 # Tokens of a prompt that run at once: other turns wait for them.
@@ -139,11 +139,12 @@ class Conversations:
         self._genai = module()
         try:
             self._model = open_model(folder, options)
-            self._tokenizer = self._genai.Tokenizer(self._model)
+            tokenizer = self._genai.Tokenizer(self._model)
         except RuntimeError as error:
             raise refusal(error) from error
-        self._ends = frozenset(np.asarray(self._tokenizer.eos_token_ids).tolist())
-        self.chat = self._has_template()
+        self._ends = frozenset(np.asarray(tokenizer.eos_token_ids).tolist())
+        self._prompts = Prompts(folder, tokenizer)
+        self.chat = self._prompts.chat
 
     def run(self, turn: Turn) -> Generator[str, None, Usage]:
         """The new text in pieces, some of them empty; between two, other turns may run.
@@ -153,7 +154,7 @@ class Conversations:
             AieError: the prompt is empty, the model has no chat template, or genai refuses.
         """
         try:
-            tokens = self._encode(turn)
+            tokens = self._tokens(turn)
             room = self.context - len(tokens)
             if room < 1:
                 raise PromptTooLongError(
@@ -174,23 +175,12 @@ class Conversations:
                 self._caches.remove(cache)  # its grammar is that of this turn
         return Usage("stop" if ended else "length", len(tokens), kept, written)
 
-    def _has_template(self) -> bool:
-        try:
-            self._tokenizer.apply_chat_template('[{"role": "user", "content": ""}]')
-        except RuntimeError:
-            return False
-        return True
-
-    def _encode(self, turn: Turn) -> list[int]:
-        prompt = turn.prompt
+    def _tokens(self, turn: Turn) -> list[int]:
         if turn.messages:
-            if not self.chat:
-                raise AieError("the model has no chat template: it only continues a text")
-            prompt = self._tokenizer.apply_chat_template(json.dumps(turn.messages))
-        tokens = self._tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
-        if not len(tokens):
-            raise AieError("the prompt is empty")
-        return [int(token) for token in tokens]
+            return self._prompts.of_messages(turn.messages)
+        if isinstance(turn.prompt, str):
+            return self._prompts.of_text(turn.prompt)
+        return self._prompts.checked(turn.prompt)
 
     def _take(self, tokens: list[int], turn: Turn) -> tuple[_Cache, int]:
         """A cache for a prompt, and how many of the prompt's tokens it holds.
@@ -241,21 +231,20 @@ class Conversations:
         for start in range(0, len(prompt), PROMPT_CHUNK):
             cache.append(prompt[start : start + PROMPT_CHUNK])
             yield ""
-        stream, stops = self._tokenizer.create_stream(), _Stops(turn.stop)
-        stream.decode(prompt[-1])  # the first token of a text may be decoded in another way
+        stream, stops = self._prompts.stream(cache.tokens), _Stops(turn.stop)
         next_token = self._chooser(turn, cache)
         for index in range(count):
             token = next_token()
             if token in self._ends:
-                yield stops.rest()
+                yield stops.push(stream.finish())[0] + stops.rest()
                 return index, True
-            text, ended = stops.push(stream.decode(token))
+            text, ended = stops.push(stream.push(token))
             yield text
             if ended:
                 return index + 1, True
             if not turn.schema and index + 1 < count:
                 cache.append([token])
-        yield stops.rest()
+        yield stops.push(stream.finish())[0] + stops.rest()
         return count, False
 
     def _chooser(self, turn: Turn, cache: _Cache) -> Callable[[], int]:

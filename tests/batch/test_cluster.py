@@ -177,11 +177,3 @@ def test_a_pipeline_of_ray_data_has_completer_as_its_actor(
     found = sorted(answers.take_all(), key=lambda row: row["mine"])
     for row, one in zip(found, expected, strict=False):
         assert row == {**row, **{name: one[name] for name in one if name != "id"}}
-
-
-def test_ray_datas_own_reader_fails_over_one_bad_line(joined: None, tmp_path: Path) -> None:
-    # Why `complete` reads the prompts itself.
-    file = tmp_path / "prompts.jsonl"
-    file.write_text('{"id": 1, "prompt": "x"}\n{\n')
-    with pytest.raises(ray.exceptions.RayTaskError):
-        ray.data.read_json(str(file), lines=True).take_all()

@@ -81,4 +81,4 @@ def serving(model: Path, *options: str) -> Iterator[Served]:
         yield Served(process, url[1])
     finally:
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)

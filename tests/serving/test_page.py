@@ -65,7 +65,7 @@ class Page:
         self.browser.find_element(By.ID, "text").send_keys(text, Keys.ENTER)
 
     def until(self, true: object) -> None:
-        WebDriverWait(self.browser, 20, 0.02).until(lambda _: true() if callable(true) else true)
+        WebDriverWait(self.browser, 100, 0.02).until(lambda _: true() if callable(true) else true)
 
     def screenshot(self, name: str) -> bytes:
         picture: bytes = self.browser.get_screenshot_as_png()
@@ -86,7 +86,7 @@ def test_a_conversation_of_two_turns_and_a_stop(browser: webdriver.Chrome, serve
         "messages": [{"role": "user", "content": "import os"}],
         "max_tokens": 512,
     }
-    answer = served.post("/v1/chat/completions", json=body, timeout=60).json()
+    answer = served.post("/v1/chat/completions", json=body, timeout=300).json()
     assert first == answer["choices"][0]["message"]["content"]
     done = page.state()
     browser.execute_script(STOP_AT_FIRST_TEXT)

@@ -23,7 +23,7 @@ MESSAGES: list[Any] = [{"role": "user", "content": "import os"}]
 LONG = 1900  # tokens, which take a while
 
 
-def until(true: Callable[[], bool], seconds: float = 20) -> None:
+def until(true: Callable[[], bool], seconds: float = 100) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end
@@ -261,7 +261,7 @@ def test_the_server_ends_with_its_model_process(model: Path) -> None:
 )
 def test_servers_that_cannot_start_say_why(model: Path, options: list[str], said: str) -> None:
     command = [sys.executable, "-m", "ort_aie_ep", "serve", str(model), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 1
     assert said in done.stderr
 
@@ -291,5 +291,5 @@ def test_a_server_that_is_interrupted_while_it_opens_ends_with_its_model_process
     until(lambda: bool(children()))
     (child,) = children()
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     until(lambda: not Path(f"/proc/{child}").exists())

@@ -166,12 +166,48 @@ def test_bad_prompts_are_named(conversations: Conversations, tmp_path: Path) -> 
         next(conversations.run(Turn("")))
     with pytest.raises(PromptTooLongError, match="3000 tokens and the context 2048"):
         next(conversations.run(Turn([5] * 3000)))
+    with pytest.raises(AieError, match="a zero byte, at which"):
+        next(conversations.run(Turn(messages=[{"role": "user", "content": "a\0b"}])))
+    for token in (-1, 4096, 2**40):
+        with pytest.raises(AieError, match=f"token {token} is not in the vocabulary of 4096"):
+            next(conversations.run(Turn([5, token])))
     demo = Path(ort_aie_ep.__file__).parent / "demo_model"
     shutil.copytree(demo, tmp_path / "demo")
     with pytest.raises(AieError, match="no chat template"):
         next(opened(tmp_path / "demo").run(Turn(messages=[{"role": "user", "content": "x"}])))
     with pytest.raises(AieError, match="a context of 5000 tokens: the model's has 2048"):
         opened(tmp_path / "demo", context=5000)
+
+
+def test_texts_and_chats_begin_with_one_begin_of_text(model: Path, tmp_path: Path) -> None:
+    """A text gets what the tokenizer puts before each, a chat what its template puts there."""
+    from ort_aie_ep.running.run import run_in_genai, run_in_session
+
+    folder = tmp_path / "begins"
+    shutil.copytree(model, folder)
+    begin = {"id": "<|endoftext|>", "type_id": 0}
+    post_processor = {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": begin}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [],
+        "special_tokens": {begin["id"]: {"id": begin["id"], "ids": [0], "tokens": [begin["id"]]}},
+    }
+    for name, more in (
+        ("tokenizer.json", {"post_processor": post_processor}),
+        ("tokenizer_config.json", {"chat_template": "{{ bos_token }}{{ messages[0].content }}"}),
+    ):
+        file = folder / name
+        content = json.loads(file.read_text()) | more
+        file.unlink()
+        file.write_text(json.dumps(content))
+    conversations = opened(folder)
+    for turn in (Turn(PROMPT, max_tokens=1), Turn(messages=[{"content": PROMPT}], max_tokens=1)):
+        assert written(conversations.run(turn))[1].prompt_tokens == 6
+        (cache,) = conversations._caches
+        assert cache.tokens[0] == 0
+        assert cache.tokens[1] != 0
+    for run in (run_in_session, run_in_genai):
+        assert run(find_model(folder), ONE_THREAD, PROMPT, 1, lambda _: None).prompt_tokens == 6
 
 
 def test_the_context_ends_a_text(model: Path) -> None:
