@@ -5,6 +5,10 @@ VENV := .venv
 export PYTHONSAFEPATH := 1
 # Tests that one process has compiled the next need not.
 unexport PYTHONDONTWRITEBYTECODE
+# The wheel and the programs of tests have most of their objects in common, where ccache is installed and
+# both have the same compiler by the same name.
+export CMAKE_CXX_COMPILER_LAUNCHER ?= $(shell command -v ccache)
+export CXX
 # The oldest ONNX Runtime that is supported, and those between it and the newest that `check` takes:
 # the first that has what the provider needs, that of the headers that apt has, and the one before
 # the newest.
@@ -13,11 +17,21 @@ PROVIDER_ORTS := 1.24.4 1.27.0 1.31.1
 # One that is too old, which the library refuses: tests/build/test_packages.py.
 TOO_OLD_ORT := 1.22.1
 CHECK_ORTS := $(PROVIDER_ORTS:%=check-ort-%)
-# These know nothing of ONNX Runtime, or run on the newest alone.
-NPU_TESTS := tests/aie_kernels tests/designs tests/mlir tests/npu tests/speed tests/xrt
-# Nor do these: each table of kernels in the wheel, which is the same for all.
-KERNEL_TESTS := tests/ops/test_kernels.py tests/ops/test_lookup_kernels.py
-NEWEST_ALONE := $(addprefix --ignore=,$(NPU_TESTS) $(KERNEL_TESTS) tests/build)
+# Parts of `check` that are scripts, tests/check_*.sh.
+CHECK_SCRIPTS := check-sanitizers check-isas check-old-cpu check-real-xrt check-mlir
+# These know nothing of ONNX Runtime: they open no session, or sessions are not what they test. The
+# newest runs all tests, the oldest those without these; a folder that is new runs on both. The server
+# and Ray are installed beside the newest alone.
+NEWEST_ALONE := $(addprefix --ignore=tests/, \
+  aie_kernels batch build checkpoint designs fuzz graph mlir npu q4nx serving speed xrt \
+  test_command_progress.py test_corpus.py test_docs.py test_explain_npu.py test_layers.py test_machine.py \
+  test_peers_report.py test_platforms.py test_site.py windows)
+# Nor do those of tests/ops that call kernels, tables of them and programs in C++.
+OPS_NEWEST_ALONE := $(addprefix tests/ops/test_, \
+  amx.py byte_kernels.py cost_of_a_call.py kernel_choice.py kernels.py lookup_kernels.py)
+NEWEST_ALONE += $(OPS_NEWEST_ALONE:%=--ignore=%)
+# The only one of the rest that takes over 5 s, for the modelled NPU.
+NEWEST_ALONE += --deselect=tests/ops/test_trace.py::test_one_timeline_has_the_host_and_the_npu
 # A process for each core. What a module's tests share is made once, mostly: each process starts with
 # neighbouring tests, and takes neighbours from another when it has none.
 PARALLEL := -n auto --dist worksteal
@@ -39,7 +53,8 @@ CLANG ?= clang++-19
 FUZZ_SECONDS ?= 120
 FUZZ_FOLDER ?= .cache/fuzz
 
-.PHONY: demo test lint check docs wheels windows real-headers $(CHECK_ORTS) bench kernel-bench fuzz fuzz-replay fuzz-ready clean
+.PHONY: demo test lint check docs wheels windows real-headers $(CHECK_ORTS) $(CHECK_SCRIPTS) check-wheel \
+        bench kernel-bench fuzz fuzz-replay fuzz-ready clean
 
 demo: $(VENV)/ready
 	$(VENV)/bin/ort-aie demo
@@ -49,18 +64,22 @@ test: $(VENV)/test-ready $(VENV)/onnxruntime-$(TOO_OLD_ORT)/ready $(VENV)/ort-$(
 	$(VENV)/bin/python -m pytest $(PARALLEL)
 	$(VENV)/ort-$(OLDEST_ORT)/bin/python -m pytest $(PARALLEL) $(NEWEST_ALONE)
 
-# What continuous integration runs besides `test`: other versions of ONNX Runtime, every instruction
-# set, an old CPU, sanitizers, MLIR's own reader, the wheel in an empty environment,
-# each fuzz target for a short time, the site of docs/.
-check: docs $(VENV)/test-ready $(CHECK_ORTS)
-	VENV=$(VENV) PARALLEL="$(PARALLEL)" bash tests/check_isas.sh
-	VENV=$(VENV) bash tests/check_old_cpu.sh
-	VENV=$(VENV) PARALLEL="$(PARALLEL)" bash tests/check_sanitizers.sh
-	VENV=$(VENV) bash tests/check_real_xrt.sh
-	VENV=$(VENV) bash tests/check_mlir.sh
+# What continuous integration runs besides `test`. The parts are independent, and one waits for a
+# download or has a single process while another computes: make -j2 -O check. The longest come first.
+# Environments are copied before tests compile modules in what they are copied from. Fuzzing is alone,
+# as an input that takes seconds is a finding.
+check: $(PROVIDER_ORTS:%=$(VENV)/ort-%/ready)
+	$(MAKE) check-sanitizers check-wheel $(CHECK_ORTS) $(CHECK_SCRIPTS) docs
+	$(MAKE) fuzz FUZZ_SECONDS=10
+
+# Every instruction set, an old CPU, MLIR's own reader, the real XRT, sanitizers.
+$(CHECK_SCRIPTS): check-%: $(VENV)/test-ready
+	VENV=$(VENV) PARALLEL="$(PARALLEL)" bash tests/check_$(subst -,_,$*).sh
+
+# The wheel of this Python as it is released, in an empty environment.
+check-wheel:
 	$(MAKE) wheels PYTHONS=$(PYTHON)
 	PYTHON=$(PYTHON) bash tests/check_wheel.sh
-	$(MAKE) fuzz FUZZ_SECONDS=10
 
 # The NPU kernels, and the stand-in that tests compile them against, beside the real headers:
 # make real-headers AIE_API=a checkout of github.com/Xilinx/aie_api; WRITE=1 renews the list of
@@ -69,9 +88,10 @@ real-headers: $(VENV)/test-ready
 	$(if $(AIE_API),,$(error AIE_API is not set: a checkout of github.com/Xilinx/aie_api))
 	$(VENV)/bin/python scripts/check_aie_api.py $(AIE_API) --clang $(CLANG) $(if $(WRITE),--write)
 
-# Both doors and whole models on one version of ONNX Runtime.
+# The execution provider and whole models through both doors, on one version of ONNX Runtime.
 $(CHECK_ORTS): check-ort-%: $(VENV)/ort-%/ready
-	$(VENV)/ort-$*/bin/python -m pytest -q $(PARALLEL) $(NEWEST_ALONE) tests/ops tests/models
+	$(VENV)/ort-$*/bin/python -m pytest -q $(PARALLEL) $(NEWEST_ALONE) tests/models \
+	  $(filter-out $(OPS_NEWEST_ALONE),$(shell grep -l provider tests/ops/test_*.py))
 
 # Beside llama.cpp, ik_llama.cpp (where it has a wheel: its source archive does not build) and
 # OpenVINO, half an hour; the first run builds llama.cpp for this CPU. The page of a CPU is what it
@@ -100,7 +120,6 @@ fuzz-replay: fuzz-ready
 
 # Atheris has wheels for some Pythons and systems; fuzz.py says what is not run.
 fuzz-ready: $(VENV)/test-ready
-	$(VENV)/bin/python -m pip install --quiet cmake ninja pybind11 nlohmann_json
 	-$(VENV)/bin/python -m pip install --quiet atheris
 
 lint: $(VENV)/lint-ready
@@ -153,8 +172,9 @@ $(VENV)/ready: $(VENV)/dist/ready
 	$(call install,$(VENV),genai)
 	touch $@
 
+# With what builds the programs of tests, sanitized ones and fuzz targets.
 $(VENV)/test-ready: $(VENV)/ready
-	$(call install,$(VENV),test)
+	$(call install,$(VENV),test-newest,cmake ninja pybind11)
 	touch $@
 
 # Python 3.14 is newer than any of its wheels: the tests that it is for are skipped there, and only there.
@@ -168,8 +188,12 @@ $(VENV)/lint-ready: $(VENV)/test-ready
 	$(call install,$(VENV),lint)
 	touch $@
 
-$(VENV)/ort-%/ready: $(VENV)/dist/ready
-	$(PYTHON) -m venv $(VENV)/ort-$*
+# A copy by links of the packages that are there, without genai, which wants the newest ONNX Runtime:
+# pip replaces what differs.
+$(VENV)/ort-%/ready: $(VENV)/test-ready
+	$(PYTHON) -m venv --clear --without-pip $(VENV)/ort-$*
+	cp -rlf $(VENV)/lib/. $(VENV)/ort-$*/lib/
+	$(VENV)/ort-$*/bin/python -m pip uninstall --quiet --yes onnxruntime-genai
 	$(call install,$(VENV)/ort-$*,test,onnxruntime==$*)
 	touch $@
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,15 @@ def registered() -> Iterator[None]:
     onnxruntime.register_execution_provider_library(NAME, ort_aie_ep.library_path())
     yield
     onnxruntime.unregister_execution_provider_library(NAME)
+
+
+@contextmanager
+def registered_in_genai(og: Any) -> Iterator[None]:
+    """The library, registered as an execution provider of `og`, which is onnxruntime_genai."""
+    og.register_execution_provider_library(NAME, ort_aie_ep.library_path())
+    yield
+    gc.collect()  # sessions hold the provider
+    og.unregister_execution_provider_library(NAME)
 
 
 def devices() -> list[Any]:

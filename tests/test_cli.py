@@ -38,7 +38,7 @@ from ort_aie_ep.tools.bench.agreement import compare
 DATA = Path(__file__).parent / "data"
 LLAMA = DATA / "llama"
 COMMANDS = (
-    "demo", "compile", "import-q4nx", "export-q4nx", "run", "explain", "bench", "accuracy",
+    "demo", "compile", "import-q4nx", "export-q4nx", "run", "batch", "explain", "bench", "accuracy",
     "doctor", "tune", "synth", "simulate", "kernels",
 )  # fmt: skip
 
@@ -309,7 +309,7 @@ def test_run_refuses_a_folder_without_tokenizer(compiled: Path, tmp_path: Path) 
 def test_run_in_genai_refuses_a_lone_file(compiled: Path) -> None:
     pytest.importorskip("onnxruntime_genai")
     message = mistake("run", compiled / "model.onnx", "text", "--host", "genai")
-    assert "give a folder that has one, or use --host session" in message
+    assert "ort-aie run --host session does without" in message
 
 
 def test_run_hands_options_to_the_library(compiled: Path) -> None:

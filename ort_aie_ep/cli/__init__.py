@@ -6,12 +6,14 @@ The commands import what is slow to import (ONNX Runtime, onnx_ir, tokenizers) o
 from __future__ import annotations
 
 # Importing them registers their commands.
+from ort_aie_ep.cli import batch as _batch  # noqa: F401
 from ort_aie_ep.cli import cache as _cache  # noqa: F401
 from ort_aie_ep.cli import fastflowlm as _fastflowlm  # noqa: F401
 from ort_aie_ep.cli import kernels as _kernels  # noqa: F401
 from ort_aie_ep.cli import measure as _measure  # noqa: F401
 from ort_aie_ep.cli import models as _models  # noqa: F401
 from ort_aie_ep.cli import package_overlay as _package_overlay  # noqa: F401
+from ort_aie_ep.cli import serve as _serve  # noqa: F401
 from ort_aie_ep.cli import simulate as _simulate  # noqa: F401
 from ort_aie_ep.cli import tune as _tune  # noqa: F401
 from ort_aie_ep.cli import validate as _validate  # noqa: F401

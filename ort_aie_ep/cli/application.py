@@ -19,6 +19,8 @@ _ORDER = (
     "import-q4nx",
     "export-q4nx",
     "run",
+    "serve",
+    "batch",
     "explain",
     "bench",
     "accuracy",

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.models.folder import GENAI_CONFIG, ModelFolder, section
+from ort_aie_ep.models.folder import ModelFolder, section
 from ort_aie_ep.models.interface import context_length
 from ort_aie_ep.models.tokenizer import load_tokenizer
 from ort_aie_ep.progress import Count, Progress
+from ort_aie_ep.running.genai import entries, module, open_model, refusal, require_config
 from ort_aie_ep.running.generate import Decoder, Tokens, greedy, stop_tokens
 from ort_aie_ep.running.text import TextStream, encode
-from ort_aie_ep.runtime.sessions import LOG_FATAL, Options, open_session, plain_message
+from ort_aie_ep.runtime.sessions import Options, open_session
 
 # A draft is the tokens that followed the previous occurrence of the last two tokens.
 _NGRAM = 3
@@ -101,30 +102,16 @@ def run_in_genai(
     Raises:
         AieError: genai is not installed, or refuses the folder, or refuses drafts for it.
     """
-    try:
-        import onnxruntime_genai as genai
-    except ImportError as error:
-        raise AieError(
-            "onnxruntime-genai is not installed: pip install onnxruntime-genai, or use "
-            "--host session"
-        ) from error
+    genai = module()
     for given in (folder, drafter):
-        if given is not None and given.genai_config is None:
-            raise AieError(
-                f"{given.model} came without {GENAI_CONFIG}, which onnxruntime-genai needs: give a "
-                "folder that has one, or use --host session"
-            )
+        if given is not None:
+            require_config(given)
     try:
-        config = genai.Config(str(folder.path))
-        config.overlay(json.dumps({"model": {"decoder": {"session_options": _entries(options)}}}))
-        if drafter is not None:
-            config.overlay(_drafting(folder, drafter, options))
-        with options.environment():
-            model = genai.Model(config)
+        overlay = "" if drafter is None else _drafting(folder, drafter, options)
+        model = open_model(folder, options, overlay)
         tokenizer = genai.Tokenizer(model)
-        tokens = np.asarray(tokenizer.encode(prompt))
-        if not len(tokens):
-            raise AieError("the prompt is empty")
+        # genai's own would leave out the tokens that the model wants around a text, or add others.
+        tokens = encode(load_tokenizer(folder), prompt)
         count = _fitting(folder, len(tokens), count)
         search = genai.GeneratorParams(model)
         search.set_search_options(max_length=len(tokens) + count, do_sample=False)
@@ -140,8 +127,8 @@ def run_in_genai(
         told = generator.get_speculative_stats()
         counts = int(told["draft_tokens_accepted"]), int(told["draft_tokens_evaluated"])
         return replace(timing, drafted=counts)
-    except RuntimeError as error:  # genai raises it for everything
-        raise AieError(f"onnxruntime-genai: {plain_message(error)}") from error
+    except RuntimeError as error:
+        raise refusal(error) from error
 
 
 def _genai_pieces(generator: Any, tokenizer: Any, tokens: Tokens, prompt: Count) -> Iterator[str]:
@@ -157,14 +144,6 @@ def _genai_pieces(generator: Any, tokenizer: Any, tokens: Tokens, prompt: Count)
         yield stream.decode(token)
 
 
-def _entries(options: Options) -> dict[str, object]:
-    """Session options in genai's form: unknown ones become session config entries."""
-    entries: dict[str, object] = {"log_severity_level": LOG_FATAL, **options.entries()}
-    if options.threads is not None:
-        entries["intra_op_num_threads"] = options.threads
-    return entries
-
-
 def _drafting(folder: ModelFolder, drafter: ModelFolder, options: Options) -> str:
     """The part of genai_config.json that makes `drafter` draft tokens for `folder`.
 
@@ -175,15 +154,15 @@ def _drafting(folder: ModelFolder, drafter: ModelFolder, options: Options) -> st
         AieError: `folder` does not have that library.
     """
     decoder = dict(section(drafter, "model", "decoder"))
-    entries = {**decoder.get("session_options", {}), **_entries(options)}
-    library = str(entries.get("custom_ops_library", ""))
+    session = {**decoder.get("session_options", {}), **entries(options)}
+    library = str(session.get("custom_ops_library", ""))
     if not (folder.path / library).exists():
         raise AieError(
             f"{drafter.path} is compiled and {folder.path} is not, so onnxruntime-genai does not "
             f"find {library}: compile {folder.path} too"
         )
     file = os.path.relpath(drafter.model.resolve(), folder.path.resolve())
-    decoder |= {"filename": file, "session_options": entries}
+    decoder |= {"filename": file, "session_options": session}
     return json.dumps({"model": {"draft": decoder}})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,7 +37,7 @@ class TextStream:
     the text ends in an incomplete character.
     """
 
-    def __init__(self, tokenizer: Tokenizer, prompt: Tokens) -> None:
+    def __init__(self, tokenizer: Tokenizer, prompt: Iterable[int]) -> None:
         self._tokenizer = tokenizer
         self._ids = [int(token) for token in prompt]
         self._from = 0

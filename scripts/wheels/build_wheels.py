@@ -103,7 +103,10 @@ def remove_earlier(out: Path) -> None:
 
 def make_sdist(out: Path) -> Path:
     """Writes the sdist into `out`; returns the folder of its unpacked content."""
-    run(sys.executable, "-m", "build", "--sdist", "--outdir", out, ROOT)
+    run(
+        *(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", out, ROOT),
+        environment={"PYTHONPATH": str(WORK / "backend")},
+    )
     (sdist,) = out.glob(SDIST)
     with tarfile.open(sdist) as archive:
         archive.extractall(WORK / "source", filter="data")

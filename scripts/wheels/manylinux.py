@@ -146,13 +146,14 @@ def _write_glibc(folder: Path, compiler: str) -> None:
     except ImportError:
         raise CannotBuild("the Python package ziglang is missing: pip install ziglang") from None
     zig = Path(ziglang.__file__).parent
-    # zig makes the stubs when it links the first library.
+    # zig makes the stubs when it links the first library. Its own runtimes take it half a minute.
     empty = folder / "empty.c"
     empty.write_text("")
     cache = folder / "zig"
     run(
-        *(zig / "zig", "cc", "-target", f"x86_64-linux-gnu.{GLIBC}", "-shared", empty),
-        *("-o", folder / "empty.so", "-lm", "-lpthread", "-ldl", "-lrt"),
+        *(zig / "zig", "build-lib", "-dynamic", "-target", f"x86_64-linux-gnu.{GLIBC}", empty),
+        *("-fno-compiler-rt", "-fno-ubsan-rt", f"-femit-bin={folder / 'empty.so'}"),
+        *("-lc", "-lm", "-lpthread", "-ldl", "-lrt"),
         environment={"ZIG_GLOBAL_CACHE_DIR": str(cache), "ZIG_LOCAL_CACHE_DIR": str(cache)},
     )
     lib = folder / "lib"

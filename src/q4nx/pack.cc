@@ -83,6 +83,42 @@ Byte* BlockAt(Byte* blocks, int64_t k, WeightForm form, int64_t row, int64_t col
   return blocks + ((row / kBlockRows) * ColBlocks(k) + col / kBlockCols) * BlockBytes(form);
 }
 
+// Blocks of codes (n, k). store(block, row, group, index) writes the numbers of a group: row and
+// group are those in the block, index that in (n, groups).
+template <typename Store>
+void PackGroups(const uint8_t* codes, int64_t n, int64_t k, uint8_t* blocks, WeightForm form,
+                const Store& store) {
+  std::memset(blocks, 0, static_cast<size_t>(BytesOfBlocks(n, k, form)));
+  const int64_t groups = CeilDiv(k, kGroup);
+  for (int64_t row = 0; row < n; ++row) {
+    const int64_t r = row % kBlockRows;
+    for (int64_t g = 0; g < groups; ++g) {
+      store(BlockAt(blocks, k, form, row, g * kGroup), r, g % kGroupsPerBlock, row * groups + g);
+    }
+    for (int64_t col = 0; col < k; ++col) {
+      StoreCode(BlockAt(blocks, k, form, row, col), r, col % kBlockCols, form,
+                codes[row * k + col]);
+    }
+  }
+}
+
+// The inverse, with load in the place of store.
+template <typename Load>
+void UnpackGroups(const uint8_t* blocks, int64_t n, int64_t k, uint8_t* codes, WeightForm form,
+                  const Load& load) {
+  const int64_t groups = CeilDiv(k, kGroup);
+  for (int64_t row = 0; row < n; ++row) {
+    const int64_t r = row % kBlockRows;
+    for (int64_t g = 0; g < groups; ++g) {
+      load(BlockAt(blocks, k, form, row, g * kGroup), r, g % kGroupsPerBlock, row * groups + g);
+    }
+    for (int64_t col = 0; col < k; ++col) {
+      codes[row * k + col] =
+          LoadCode(BlockAt(blocks, k, form, row, col), r, col % kBlockCols, form);
+    }
+  }
+}
+
 // Value i of a run of values of `bits` bits, the first in the low bits of a byte.
 int PackedValue(const uint8_t* packed, int64_t bits, int64_t i) {
   return packed[i * bits / 8] >> (i * bits % 8) & ((1 << bits) - 1);
@@ -121,70 +157,33 @@ float LoadScale(const void* values, ScaleType type, int64_t index) {
 
 void Pack(const uint8_t* codes, const uint16_t* scales, const uint16_t* mins, int64_t n, int64_t k,
           uint8_t* blocks, WeightForm form) {
-  std::memset(blocks, 0, static_cast<size_t>(BytesOfBlocks(n, k, form)));
-  const int64_t groups = CeilDiv(k, kGroup);
-  for (int64_t row = 0; row < n; ++row) {
-    const int64_t r = row % kBlockRows;
-    for (int64_t g = 0; g < groups; ++g) {
-      StoreGroup(BlockAt(blocks, k, form, row, g * kGroup), r, g % kGroupsPerBlock,
-                 scales[row * groups + g], mins[row * groups + g]);
-    }
-    for (int64_t col = 0; col < k; ++col) {
-      StoreCode(BlockAt(blocks, k, form, row, col), r, col % kBlockCols, form,
-                codes[row * k + col]);
-    }
-  }
+  PackGroups(codes, n, k, blocks, form, [&](uint8_t* block, int64_t row, int64_t g, int64_t i) {
+    StoreGroup(block, row, g, scales[i], mins[i]);
+  });
 }
 
 void Unpack(const uint8_t* blocks, int64_t n, int64_t k, uint8_t* codes, uint16_t* scales,
             uint16_t* mins, WeightForm form) {
-  const int64_t groups = CeilDiv(k, kGroup);
-  for (int64_t row = 0; row < n; ++row) {
-    const int64_t r = row % kBlockRows;
-    for (int64_t g = 0; g < groups; ++g) {
-      LoadGroup(BlockAt(blocks, k, form, row, g * kGroup), r, g % kGroupsPerBlock,
-                &scales[row * groups + g], &mins[row * groups + g]);
-    }
-    for (int64_t col = 0; col < k; ++col) {
-      codes[row * k + col] =
-          LoadCode(BlockAt(blocks, k, form, row, col), r, col % kBlockCols, form);
-    }
-  }
+  UnpackGroups(blocks, n, k, codes, form,
+               [&](const uint8_t* block, int64_t row, int64_t g, int64_t i) {
+                 LoadGroup(block, row, g, &scales[i], &mins[i]);
+               });
 }
 
 void PackBytes(const uint8_t* codes, const float* scales, const uint8_t* zero_points, int64_t n,
                int64_t k, uint8_t* blocks) {
-  constexpr WeightForm form = WeightForm::kQ8NX;
-  std::memset(blocks, 0, static_cast<size_t>(BytesOfBlocks(n, k, form)));
-  const int64_t groups = CeilDiv(k, kGroup);
-  for (int64_t row = 0; row < n; ++row) {
-    const int64_t r = row % kBlockRows;
-    for (int64_t g = 0; g < groups; ++g) {
-      StoreByteGroup(BlockAt(blocks, k, form, row, g * kGroup), r, g % kGroupsPerBlock,
-                     scales[row * groups + g], zero_points[row * groups + g]);
-    }
-    for (int64_t col = 0; col < k; ++col) {
-      StoreCode(BlockAt(blocks, k, form, row, col), r, col % kBlockCols, form,
-                codes[row * k + col]);
-    }
-  }
+  PackGroups(codes, n, k, blocks, WeightForm::kQ8NX,
+             [&](uint8_t* block, int64_t row, int64_t g, int64_t i) {
+               StoreByteGroup(block, row, g, scales[i], zero_points[i]);
+             });
 }
 
 void UnpackBytes(const uint8_t* blocks, int64_t n, int64_t k, uint8_t* codes, float* scales,
                  uint8_t* zero_points) {
-  constexpr WeightForm form = WeightForm::kQ8NX;
-  const int64_t groups = CeilDiv(k, kGroup);
-  for (int64_t row = 0; row < n; ++row) {
-    const int64_t r = row % kBlockRows;
-    for (int64_t g = 0; g < groups; ++g) {
-      LoadByteGroup(BlockAt(blocks, k, form, row, g * kGroup), r, g % kGroupsPerBlock,
-                    &scales[row * groups + g], &zero_points[row * groups + g]);
-    }
-    for (int64_t col = 0; col < k; ++col) {
-      codes[row * k + col] =
-          LoadCode(BlockAt(blocks, k, form, row, col), r, col % kBlockCols, form);
-    }
-  }
+  UnpackGroups(blocks, n, k, codes, WeightForm::kQ8NX,
+               [&](const uint8_t* block, int64_t row, int64_t g, int64_t i) {
+                 LoadByteGroup(block, row, g, &scales[i], &zero_points[i]);
+               });
 }
 
 void Widen(const uint8_t* q2nx, int64_t count, uint8_t* q4nx) {

@@ -113,7 +113,7 @@ def test_every_extra_that_runs_the_package_brings_the_tools() -> None:
         named = EXTRAS[extra]
         return {extra}.union(*(brought(own[line]) for line in named if line in own))
 
-    for extra in ("genai", "npu", "bench", "test"):
+    for extra in ("genai", "batch", "npu", "bench", "test"):
         assert "tools" in brought(extra), extra
 
 
@@ -194,7 +194,7 @@ def test_commands_name_a_missing_runtime(tools: Environment, words: tuple[str | 
 
 
 def test_commands_that_open_no_model_need_no_runtime(tools: Environment) -> None:
-    done = tools.run("-m", "ort_aie_ep", "simulate", "llama-3.2-1b", "--json")
+    done = tools.run("-m", "ort_aie_ep", "simulate", "llama-3.2-1b", "--contexts", "64", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["environment"]["onnxruntime"] == "not installed"
 

@@ -28,6 +28,21 @@ Tensors = dict[str, tuple[str, Array]]
 """The dtype in the file and the content, by name."""
 
 
+def sizes_of_one_layer(shape: Shape) -> dict[str, tuple[int, int]]:
+    """(out-features, in-features) of each matrix of a model with one layer, by name."""
+    place = "model.layers.0"
+    return {
+        "lm_head": (shape.vocab, shape.hidden),
+        f"{place}.self_attn.q_proj": (shape.queries, shape.hidden),
+        f"{place}.self_attn.k_proj": (shape.keys, shape.hidden),
+        f"{place}.self_attn.v_proj": (shape.keys, shape.hidden),
+        f"{place}.self_attn.o_proj": (shape.hidden, shape.queries),
+        f"{place}.mlp.gate_proj": (shape.ffn, shape.hidden),
+        f"{place}.mlp.up_proj": (shape.ffn, shape.hidden),
+        f"{place}.mlp.down_proj": (shape.hidden, shape.ffn),
+    }
+
+
 def config_of(shape: Shape) -> dict[str, Any]:
     """The config.json that FastFlowLM and transformers 4 write."""
     gemma = shape.family == "gemma3_text"

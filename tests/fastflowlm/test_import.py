@@ -17,7 +17,15 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 from expanded import expanded
-from q4nx_files import TINY, Imported, config_of, make, with_signed_codes, write_container
+from q4nx_files import (
+    TINY,
+    Imported,
+    config_of,
+    make,
+    sizes_of_one_layer,
+    with_signed_codes,
+    write_container,
+)
 from typer.testing import CliRunner
 
 import ort_aie_ep
@@ -274,18 +282,9 @@ def test_importing_holds_a_few_megabytes(tmp_path: Path) -> None:
     """One layer of Llama-3.2-1B, all zeros: an embedding of 134 MB and an lm_head of 42 MB."""
     shape = replace(SHAPES["llama-3.2-1b"], layers=1, vocab=32768, context=64)
     place = "model.layers.0"
-    matrices = {
-        "lm_head": (shape.vocab, shape.hidden),
-        f"{place}.self_attn.q_proj": (shape.queries, shape.hidden),
-        f"{place}.self_attn.k_proj": (shape.keys, shape.hidden),
-        f"{place}.self_attn.v_proj": (shape.keys, shape.hidden),
-        f"{place}.self_attn.o_proj": (shape.hidden, shape.queries),
-        f"{place}.mlp.gate_proj": (shape.ffn, shape.hidden),
-        f"{place}.mlp.up_proj": (shape.ffn, shape.hidden),
-        f"{place}.mlp.down_proj": (shape.hidden, shape.ffn),
-    }
     norms = (f"{place}.input_layernorm", f"{place}.post_attention_layernorm", "model.norm")
-    places = {name: ("I8", q4nx.blocks_shape(*size)) for name, size in matrices.items()}
+    sizes = sizes_of_one_layer(shape)
+    places = {name: ("I8", q4nx.blocks_shape(*size)) for name, size in sizes.items()}
     places |= {name: ("BF16", (shape.hidden,)) for name in norms}
     places["model.embed_tokens"] = ("BF16", (shape.vocab, shape.hidden))
     header, offset = {}, 0

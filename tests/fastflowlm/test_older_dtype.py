@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from expanded import expanded
-from q4nx_files import TINY, Array, Tensors, config_of, write_container
+from q4nx_files import TINY, Array, Tensors, config_of, sizes_of_one_layer, write_container
 
 from ort_aie_ep.compiler.fastflowlm import export_q4nx, import_q4nx
 from ort_aie_ep.compiler.fastflowlm.container import read_container
@@ -22,16 +22,7 @@ SHAPE = replace(
     TINY["llama"], hidden=256, ffn=512, layers=1, heads=4, kv_heads=2, head_dim=64, vocab=64
 )
 PLACE = "model.layers.0"
-MATRICES = {
-    "lm_head": (SHAPE.vocab, SHAPE.hidden),
-    f"{PLACE}.self_attn.q_proj": (SHAPE.queries, SHAPE.hidden),
-    f"{PLACE}.self_attn.k_proj": (SHAPE.keys, SHAPE.hidden),
-    f"{PLACE}.self_attn.v_proj": (SHAPE.keys, SHAPE.hidden),
-    f"{PLACE}.self_attn.o_proj": (SHAPE.hidden, SHAPE.queries),
-    f"{PLACE}.mlp.gate_proj": (SHAPE.ffn, SHAPE.hidden),
-    f"{PLACE}.mlp.up_proj": (SHAPE.ffn, SHAPE.hidden),
-    f"{PLACE}.mlp.down_proj": (SHAPE.hidden, SHAPE.ffn),
-}
+MATRICES = sizes_of_one_layer(SHAPE)
 
 
 def floats() -> Tensors:

@@ -7,7 +7,6 @@ one.
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import re
@@ -21,14 +20,15 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 import pytest
+from provider_calls import registered_in_genai
 
 import ort_aie_ep
+from ort_aie_ep.runtime.provider import NAME
 
 og = pytest.importorskip("onnxruntime_genai")
 
 DATA = Path(__file__).parent.parent / "data"
 DEMO = Path(ort_aie_ep.__file__).parent / "demo_model"
-PROVIDER = "AieExecutionProvider"
 # gemma3 has a window, qwen3 norms of heads, phi3 packed projections and partial rotation.
 MODELS = ("demo", "gemma3", "qwen3", "phi3")
 NEW = 40
@@ -77,15 +77,13 @@ def prepare(config: dict[str, Any]) -> None:
 
 
 def use_the_provider(config: dict[str, Any]) -> None:
-    config["model"]["decoder"]["session_options"]["provider_options"] = [{PROVIDER: {}}]
+    config["model"]["decoder"]["session_options"]["provider_options"] = [{NAME: {}}]
 
 
 @pytest.fixture(scope="module")
 def provider() -> Iterator[None]:
-    og.register_execution_provider_library(PROVIDER, ort_aie_ep.library_path())
-    yield
-    gc.collect()  # sessions hold the provider
-    og.unregister_execution_provider_library(PROVIDER)
+    with registered_in_genai(og):
+        yield
 
 
 def err(folder: Path) -> None:

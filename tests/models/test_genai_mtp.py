@@ -6,7 +6,6 @@ embedding. So it is right sometimes.
 
 from __future__ import annotations
 
-import gc
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -16,23 +15,22 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
+from provider_calls import registered_in_genai
 
 import ort_aie_ep
+from ort_aie_ep.runtime.provider import NAME
 
 og = pytest.importorskip("onnxruntime_genai")
 
 DEMO = Path(ort_aie_ep.__file__).parent / "demo_model"
-PROVIDER = "AieExecutionProvider"
 PROMPT = "import os\nimport sys\n\nclass Server"
 WIDTH, NEW = 256, 60
 
 
 @pytest.fixture(scope="module")
 def provider() -> Iterator[None]:
-    og.register_execution_provider_library(PROVIDER, ort_aie_ep.library_path())
-    yield
-    gc.collect()  # sessions hold the provider
-    og.unregister_execution_provider_library(PROVIDER)
+    with registered_in_genai(og):
+        yield
 
 
 def value(name: str, dtype: ir.DataType, width: int) -> ir.Value:
@@ -126,7 +124,7 @@ def through(door: str, source: Path, target: Path) -> Any:
         return og.Model(str(target))
 
     def use_the_provider(model: dict[str, Any]) -> None:
-        model["decoder"]["session_options"]["provider_options"] = [{PROVIDER: {}}]
+        model["decoder"]["session_options"]["provider_options"] = [{NAME: {}}]
 
     shutil.copytree(source, target)
     edit(target, use_the_provider)

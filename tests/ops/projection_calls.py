@@ -13,6 +13,7 @@ from op_models import (
     BFLOAT16,
     FLOAT16,
     FLOAT32,
+    ONNX_TYPES,
     ROUNDOFF,
     one_op_model,
     open_session,
@@ -29,7 +30,7 @@ TYPE_NAMES = {FLOAT32: "FLOAT", FLOAT16: "FLOAT16", BFLOAT16: "BFLOAT16"}
 
 @dataclass(frozen=True)
 class Weights:
-    """Inputs of a MatMulNBits with 4 or 2 bits, and the same weights as Q4NX or Q2NX.
+    """Inputs of a MatMulNBits with 4, 2 or 8 bits, and the same weights as Q4NX, Q2NX or Q8NX.
 
     Attributes:
         n: out-features.
@@ -40,7 +41,7 @@ class Weights:
         scales: (N, ceil(K / block_size)).
         zero_points: packed or of the scales' type, or None.
         dequantised: (N, K) float64, the weights that MatMulNBits stands for.
-        q4nx: (ceil(N / 32), ceil(K / 256), 5120, or 3072 for 2 bits) uint8.
+        q4nx: (ceil(N / 32), ceil(K / 256), 5120, or 3072 for 2 bits, 9472 for 8) uint8.
     """
 
     n: int
@@ -139,6 +140,33 @@ def matmul_nbits(
         "MatMulNBits", inputs, {"Y": a.dtype}, given, domain="com.microsoft", constants=constants
     )
     return run(open_session(model), {"A": a})["Y"]
+
+
+def gated_model(gate: Weights, up: Weights, a: Array, *, level: int = 0) -> bytes:
+    given = {"K": gate.k, "N": gate.n, "bits": gate.bits, "accuracy_level": level}
+    given |= {"activation": "silu", "format": _native.FORMAT}
+    inputs = {"A": a, "W_gate": gate.q4nx, "W_up": up.q4nx}
+    return one_op_model("Q4NXGatedMLP", inputs, {"Y": a.dtype}, given, constants=("W_gate", "W_up"))
+
+
+def gather(w: Weights, indices: Array, dtype: np.dtype[Any]) -> Array:
+    """Y of Q4NXGather."""
+    given = {"K": w.k, "N": w.n, "bits": w.bits, "dtype": ONNX_TYPES[dtype]}
+    given |= {"format": _native.FORMAT}
+    inputs = {"W": w.q4nx, "indices": indices}
+    model = one_op_model("Q4NXGather", inputs, {"Y": dtype}, given, constants=["W"])
+    return run(open_session(model), {"indices": indices})["Y"]
+
+
+def gather_block_quantized(w: Weights, indices: Array) -> Array:
+    """Y of ONNX Runtime's operator."""
+    inputs = {"data": w.b.reshape(w.n, -1), "indices": indices, "scales": w.scales,
+              "zero_points": w.zero_points}  # fmt: skip
+    given = {"bits": w.bits, "block_size": w.block_size, "gather_axis": 0, "quantize_axis": 1}
+    model = one_op_model("GatherBlockQuantized", inputs, {"Y": FLOAT32}, given,
+                         domain="com.microsoft",
+                         constants=("data", "scales", "zero_points"))  # fmt: skip
+    return run(open_session(model), {"indices": indices})["Y"]
 
 
 def activations(*shape: int, dtype: np.dtype[Any] = FLOAT32, exact: bool = False) -> Array:

@@ -25,6 +25,9 @@ from projection_calls import (
     Weights,
     activations,
     assert_within,
+    gated_model,
+    gather,
+    gather_block_quantized,
     make_weights,
     matmul_nbits,
     project,
@@ -32,7 +35,6 @@ from projection_calls import (
 )
 from provider_calls import needs_provider, provider_session, registered
 
-from ort_aie_ep import _native
 from ort_aie_ep.formats import q8nx
 
 
@@ -121,13 +123,6 @@ def test_a_session_survives_many_runs_of_changing_sizes(level: int) -> None:
 # --- aie.Q4NXGatedMLP -----------------------------------------------------------------------------
 
 
-def gated_model(gate: Weights, up: Weights, a: Array, *, level: int = 0) -> bytes:
-    given = {"K": gate.k, "N": gate.n, "bits": gate.bits, "accuracy_level": level}
-    given |= {"activation": "silu", "format": _native.FORMAT}
-    inputs = {"A": a, "W_gate": gate.q4nx, "W_up": up.q4nx}
-    return one_op_model("Q4NXGatedMLP", inputs, {"Y": a.dtype}, given, constants=("W_gate", "W_up"))
-
-
 @pytest.mark.parametrize("rows", [1, 9, 70])
 @pytest.mark.parametrize("level", [0, 4])
 def test_a_gated_mlp_is_the_product_of_its_parts(rows: int, level: int) -> None:
@@ -153,10 +148,7 @@ def test_gate_and_up_of_different_bits_are_refused() -> None:
 def test_rows_are_gathered(dtype: np.dtype[Any]) -> None:
     w = make_weights(70, 320, zero_points=True, exact=True, bits=8)
     indices = np.array([[0, 69, -1], [-70, 70, 33]])
-    given = {"K": 320, "N": 70, "bits": 8, "dtype": ONNX_TYPES[dtype], "format": _native.FORMAT}
-    inputs = {"W": w.q4nx, "indices": indices}
-    model = one_op_model("Q4NXGather", inputs, {"Y": dtype}, given, constants=["W"])
-    y = run(open_session(model), {"indices": indices})["Y"].astype(np.float64)
+    y = gather(w, indices, dtype).astype(np.float64)
     expected = w.dequantised[indices % 70]  # exact in every type: eight bits times a power of two
     expected[1, 1] = 0
     np.testing.assert_array_equal(y, expected)
@@ -167,13 +159,7 @@ def test_rows_are_gathered(dtype: np.dtype[Any]) -> None:
 def test_gathered_rows_equal_gather_block_quantized(zero_points: bool, block_size: int) -> None:
     w = make_weights(70, 320, block_size=block_size, zero_points=zero_points, bits=8)
     indices = np.arange(70)
-    inputs = {"data": w.b.reshape(70, -1), "indices": indices, "scales": w.scales,
-              "zero_points": w.zero_points}  # fmt: skip
-    given = {"bits": 8, "block_size": block_size, "gather_axis": 0, "quantize_axis": 1}
-    model = one_op_model("GatherBlockQuantized", inputs, {"Y": FLOAT32}, given,
-                         domain="com.microsoft",
-                         constants=("data", "scales", "zero_points"))  # fmt: skip
-    y = run(open_session(model), {"indices": indices})["Y"]
+    y = gather_block_quantized(w, indices)
     np.testing.assert_array_equal(y, q8nx.dequantize(w.q4nx, 70, 320))
 
 

@@ -1,0 +1,129 @@
+"""`ort-aie serve`."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import time
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ort_aie_ep.cli import console
+from ort_aie_ep.cli.application import app
+from ort_aie_ep.cli.options import (
+    LogOption,
+    NumericsOption,
+    OnDeviceErrorOption,
+    OverlaysOption,
+    PromptChunkOption,
+    TargetOption,
+    Threads,
+    session_options,
+)
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.requirements import require
+
+
+@app.command("serve")
+def serve_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Model folder, compiled or not.")],
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. Others than loopback need --api-key.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            envvar="ORT_AIE_API_KEY",
+            metavar="KEY",
+            help="Clients must show it. In a variable, other users of the machine do not see it.",
+        ),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="The model's name in requests. Default: the folder's.")
+    ] = None,
+    parallel: Annotated[
+        int, typer.Option(min=1, help="Conversations that run at the same time, each with a cache.")
+    ] = 4,
+    queue: Annotated[
+        int, typer.Option(min=0, help="Requests that may wait besides; more are refused (429).")
+    ] = 64,
+    context: Annotated[
+        int | None,
+        typer.Option(
+            min=2, help="Tokens of a conversation. Default: the model's, but at most 4096."
+        ),
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Largest number of new tokens of a request.")
+    ] = None,
+    target: TargetOption = None,
+    numerics: NumericsOption = None,
+    threads: Threads = None,
+    on_device_error: OnDeviceErrorOption = None,
+    log: LogOption = None,
+    overlays: OverlaysOption = None,
+    prompt_chunk: PromptChunkOption = None,
+) -> None:
+    """Serve a model to OpenAI's clients, and to a browser.
+
+    ```
+    ort-aie serve COMPILED
+    curl http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' \\
+        -d '{"model": "COMPILED", "prompt": "def main(argv):"}'
+    ORT_AIE_API_KEY=SECRET ort-aie serve COMPILED --host 0.0.0.0
+    ```
+    """
+    require("ort-aie serve", ("fastapi", "onnxruntime_genai", "uvicorn"), "serve")
+    if not (loopback := _is_loopback(host)) and not api_key:
+        raise AieError(
+            f"--host {host} lets other machines in: give --api-key too, or ORT_AIE_API_KEY"
+        )
+    import uvicorn
+
+    from ort_aie_ep.running.turns import Conversations
+    from ort_aie_ep.runtime.sessions import inspect
+    from ort_aie_ep.serving.app import Server, create_app
+    from ort_aie_ep.serving.engine import Engine
+
+    model = inspect(folder)
+    if not model.compiled:
+        console.note(f"{folder} is not compiled, so it runs on ONNX Runtime's CPU EP alone")
+    options = session_options(
+        target, numerics, threads, on_device_error, log, overlays, prompt_chunk
+    )
+    with ExitStack() as stack:
+        listener = stack.enter_context(_listening(host, port))
+        with console.bar("open the model"):
+            opening = partial(Conversations, model.folder, options, parallel, context)
+            engine = stack.enter_context(Engine(opening, parallel, queue))
+        server = Server(
+            engine, name or folder.resolve().name, api_key, max_tokens, int(time.time())
+        )
+        address = f"[{host}]" if ":" in host else host
+        console.note(f"{server.name}: http://{address}:{listener.getsockname()[1]}/v1")
+        config = uvicorn.Config(
+            create_app(server, loopback), log_level="warning", timeout_graceful_shutdown=2
+        )
+        uvicorn.Server(config).run([listener])
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """A socket, before the model is opened: a port that is taken is known at once."""
+    try:
+        return socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
+        )
+    except OSError as error:
+        raise AieError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error

@@ -1,0 +1,71 @@
+"""Opening a model folder in onnxruntime-genai."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.models.folder import GENAI_CONFIG, ModelFolder
+from ort_aie_ep.runtime.sessions import LOG_FATAL, Options, plain_message
+
+
+def module() -> Any:
+    """onnxruntime_genai.
+
+    Raises:
+        AieError: it is not installed.
+    """
+    try:
+        import onnxruntime_genai
+    except ImportError as error:
+        raise AieError(
+            "onnxruntime-genai is not installed: pip install onnxruntime-genai (ort-aie run "
+            "--host session does without)"
+        ) from error
+    return onnxruntime_genai
+
+
+def open_model(folder: ModelFolder, options: Options, overlay: str = "") -> Any:
+    """An `onnxruntime_genai.Model`; a compiled folder's genai_config.json names the library.
+
+    `overlay` is JSON that genai lays over genai_config.json.
+
+    Raises:
+        AieError: genai is not installed, or the folder has no genai_config.json.
+        RuntimeError: genai refuses the folder.
+    """
+    genai = module()
+    require_config(folder)
+    config = genai.Config(str(folder.path))
+    config.overlay(json.dumps({"model": {"decoder": {"session_options": entries(options)}}}))
+    if overlay:
+        config.overlay(overlay)
+    with options.environment():
+        return genai.Model(config)
+
+
+def require_config(folder: ModelFolder) -> None:
+    """Checks that a folder has what genai opens.
+
+    Raises:
+        AieError: it has no genai_config.json.
+    """
+    if folder.genai_config is None:
+        raise AieError(
+            f"{folder.model} came without {GENAI_CONFIG}, which onnxruntime-genai needs: give a "
+            "folder that has one (ort-aie run --host session does without)"
+        )
+
+
+def entries(options: Options) -> dict[str, object]:
+    """Session options in genai's form: unknown ones become session config entries."""
+    found: dict[str, object] = {"log_severity_level": LOG_FATAL, **options.entries()}
+    if options.threads is not None:
+        found["intra_op_num_threads"] = options.threads
+    return found
+
+
+def refusal(error: RuntimeError) -> AieError:
+    """What genai says, for the user. It raises RuntimeError for everything."""
+    return AieError(f"onnxruntime-genai: {plain_message(error)}")

@@ -1,0 +1,85 @@
+"""Prompts of a model folder as tokens, for onnxruntime-genai: texts, and messages of a chat.
+
+genai's own tokenizer leaves out the tokens that a model wants around a text, or adds others, so
+tokens come from tokenizer.json by Hugging Face's library. Chat templates are applied by genai.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.models.folder import ModelFolder, section
+from ort_aie_ep.models.tokenizer import load_tokenizer
+from ort_aie_ep.running.text import TextStream
+
+
+class Prompts:
+    """The tokenizer and chat template of a folder.
+
+    Attributes:
+        chat: whether there is a chat template.
+    """
+
+    def __init__(self, folder: ModelFolder, genai_tokenizer: Any) -> None:
+        """Reads tokenizer.json; `genai_tokenizer` is an `onnxruntime_genai.Tokenizer`.
+
+        Raises:
+            AieError: there is no tokenizer.json.
+        """
+        self._tokenizer = load_tokenizer(folder)
+        self._genai = genai_tokenizer
+        self._vocabulary = section(folder, "model").get("vocab_size", 2**31)
+        self.chat = self._has_template()
+
+    def of_text(self, text: str) -> list[int]:
+        """Tokens of a text, with those that the model wants around it.
+
+        Raises:
+            AieError: there are none.
+        """
+        return self.checked(self._tokenizer.encode(text).ids)
+
+    def of_messages(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+        """Tokens of messages ({"role", "content"}), to be continued by the model's answer.
+
+        Raises:
+            AieError: there is no chat template, or it refuses the messages.
+        """
+        if not self.chat:
+            raise AieError("the model has no chat template: it only continues a text")
+        given = json.dumps(messages)
+        if r"\u0000" in given:
+            raise AieError("a message has a zero byte, at which onnxruntime-genai would cut it")
+        try:
+            text = self._genai.apply_chat_template(given)
+        except RuntimeError as error:
+            raise AieError(f"the chat template refuses the messages: {error}") from error
+        # The template itself has what belongs around the text.
+        return self.checked(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def checked(self, tokens: Sequence[int]) -> list[int]:
+        """Tokens as a prompt.
+
+        Raises:
+            AieError: there are none, or some are not in the vocabulary.
+        """
+        if not tokens:
+            raise AieError("the prompt is empty")
+        for token in tokens:
+            if not 0 <= token < self._vocabulary:
+                raise AieError(f"token {token} is not in the vocabulary of {self._vocabulary}")
+        return list(tokens)
+
+    def stream(self, tokens: Sequence[int]) -> TextStream:
+        """What turns the tokens after `tokens` into text."""
+        return TextStream(self._tokenizer, tokens[-1:])
+
+    def _has_template(self) -> bool:
+        try:
+            self._genai.apply_chat_template('[{"role": "user", "content": "x"}]')
+        except RuntimeError as error:
+            return "Empty chat template" not in str(error)
+        return True

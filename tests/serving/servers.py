@@ -1,0 +1,84 @@
+"""Servers for tests: `ort-aie serve` in a process, and clients of OpenAI's package."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+from background import with_default_signals
+
+import ort_aie_ep
+
+DEMO = Path(ort_aie_ep.__file__).parent / "demo_model"
+# Names the speaker, so that a prompt of several turns contains them all.
+TEMPLATE = (
+    "{% for m in messages %}# {{ m.role }}\n{{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}# assistant\n{% endif %}"
+)
+NAME = "demo"
+
+
+def make_model(folder: Path) -> Path:
+    """The demonstration model, compiled, with a chat template."""
+    source = folder / "source"
+    shutil.copytree(DEMO, source)
+    settings = source / "tokenizer_config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"chat_template": TEMPLATE}))
+    ort_aie_ep.compile(source, folder / NAME)
+    return folder / NAME
+
+
+@dataclass
+class Served:
+    """A running server."""
+
+    process: subprocess.Popen[str]
+    url: str
+
+    def client(self, key: str = "unused", **options: Any) -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, **options)
+
+    def get(self, path: str, **options: Any) -> httpx.Response:
+        return httpx.get(self.url + path, **options)
+
+    def post(self, path: str, **options: Any) -> httpx.Response:
+        return httpx.post(self.url + path, **options)
+
+    @property
+    def requests(self) -> int:
+        """How many run or wait."""
+        count: int = self.get("/health").json()["requests"]
+        return count
+
+
+@contextmanager
+def serving(model: Path, *options: str) -> Iterator[Served]:
+    """A server on a free port, ended by SIGINT as a user would end it."""
+    command = [sys.executable, "-m", "ort_aie_ep", "serve", str(model), "--port", "0"]
+    process = subprocess.Popen(
+        with_default_signals(*command, "--threads", "1", *options),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        said = ""
+        while not (url := re.search(r"(http://\S+)/v1$", said, re.M)):
+            line = process.stderr.readline()
+            assert line, f"the server has ended: {said}"
+            said += line
+        yield Served(process, url[1])
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=120)

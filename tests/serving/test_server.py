@@ -1,0 +1,295 @@
+"""`ort-aie serve` with the client of OpenAI's package, from outside."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal
+
+import openai
+import pydantic
+import pytest
+from background import with_default_signals
+from servers import NAME, Served, serving
+
+PROMPT = "def main(argv):"
+MESSAGES: list[Any] = [{"role": "user", "content": "import os"}]
+LONG = 1900  # tokens, which take a while
+
+
+def until(true: Callable[[], bool], seconds: float = 100) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_the_model_and_the_server_say_what_they_are(served: Served) -> None:
+    (model,) = served.client().models.list().data
+    assert model.id == NAME
+    assert served.client().models.retrieve(NAME) == model
+    assert served.get("/health").json() == {"status": "ok", "requests": 0}
+    assert "/v1/chat/completions" in served.get("/openapi.json").json()["paths"]
+
+
+def test_a_completion_streamed_or_not_is_the_same(served: Served) -> None:
+    create = served.client().completions.create
+    whole = create(model=NAME, prompt=PROMPT, max_tokens=20)
+    (choice,) = whole.choices
+    assert choice.text.startswith("\n    ")
+    assert choice.finish_reason == "length"
+    assert whole.usage is not None
+    assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (5, 20)
+    *pieces, last = create(
+        model=NAME,
+        prompt=PROMPT,
+        max_tokens=20,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    assert len(pieces) > 10
+    assert "".join(piece.choices[0].text for piece in pieces) == choice.text
+    assert [piece.choices[0].finish_reason for piece in pieces][-2:] == [None, "length"]
+    assert not last.choices
+    assert last.usage is not None
+    assert last.usage.total_tokens == whole.usage.total_tokens
+    ids = create(model=NAME, prompt=[5, 6, 7], max_tokens=4)
+    assert ids.usage is not None
+    assert ids.usage.prompt_tokens == 3
+    assert (
+        create(model=NAME, prompt=[PROMPT]).choices[0].text
+        == choice.text[: len(create(model=NAME, prompt=PROMPT).choices[0].text)]
+    )  # 16 tokens unless the body says more
+
+
+def test_a_chat_streamed_or_not_is_the_same(served: Served) -> None:
+    create = served.client().chat.completions.create
+    whole = create(model=NAME, messages=MESSAGES, max_completion_tokens=20).choices[0]
+    assert whole.message.role == "assistant"
+    assert whole.message.content
+    pieces = list(create(model=NAME, messages=MESSAGES, max_completion_tokens=20, stream=True))
+    deltas = [piece.choices[0].delta for piece in pieces]
+    assert "".join(delta.content or "" for delta in deltas) == whole.message.content
+    assert [delta.role for delta in deltas[:2]] == ["assistant", None]
+    content = [{"type": "text", "text": part} for part in ("import ", "os")]
+    parts: list[Any] = [{"role": "user", "content": content}]
+    assert create(model=NAME, messages=parts, max_tokens=20).choices[0] == whole
+
+
+def test_a_prompt_that_extends_the_last_one_is_not_read_again(served: Served) -> None:
+    create = served.client().chat.completions.create
+    messages = [{"role": "user", "content": "class Cached:\n    def __init__(self):"}]
+    first = create(model=NAME, messages=messages, max_tokens=40)
+    messages.append({"role": "assistant", "content": first.choices[0].message.content or ""})
+    messages.append({"role": "user", "content": "again"})
+    second = create(model=NAME, messages=messages, max_tokens=5)
+    assert first.usage is not None
+    assert second.usage is not None
+    assert second.usage.prompt_tokens_details is not None
+    # All but the last token, which has not run, if the text became the same tokens again.
+    cached = second.usage.prompt_tokens_details.cached_tokens
+    assert cached is not None
+    assert first.usage.prompt_tokens < cached < first.usage.total_tokens
+
+
+def test_sampling_and_stop(served: Served) -> None:
+    def text(**how: Any) -> str:
+        create = served.client().completions.create
+        return create(model=NAME, prompt=PROMPT, max_tokens=30, **how).choices[0].text
+
+    greedy = text()
+    assert text(temperature=0) == text(temperature=1, top_p=1e-6) == greedy
+    assert text(temperature=1, extra_body={"top_k": 1}) == greedy
+    assert text(temperature=1, seed=4) == text(temperature=1, seed=4) != text(seed=5)
+    stop = greedy[20:26]
+    for given in (stop, [stop, "zzz"]):
+        ended = served.client().completions.create(
+            model=NAME, prompt=PROMPT, max_tokens=30, stop=given, stream=True
+        )
+        pieces = [piece.choices[0] for piece in ended]
+        assert "".join(piece.text for piece in pieces) == greedy[: greedy.index(stop)]
+        assert pieces[-1].finish_reason == "stop"
+
+
+class Answer(pydantic.BaseModel):
+    side: Literal["left", "right"]
+    sure: bool
+
+
+def test_the_clients_own_types_are_followed(served: Served) -> None:
+    parsed = served.client().chat.completions.parse(
+        model=NAME, messages=MESSAGES, response_format=Answer, temperature=1
+    )
+    assert isinstance(parsed.choices[0].message.parsed, Answer)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"n": 2}, "n: this server takes 1 only"),
+        ({"logprobs": True}, "logprobs: this server takes false only"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools: this server"),
+        ({"temperature": 3}, "temperature: Input should be less than or equal to 2"),
+        ({"stop": ["a"] * 17}, "stop: List should have at most 16 items"),
+        ({"stop": ""}, "stop: an empty string"),
+        ({"unheard_of": 1}, "unheard_of: Extra inputs are not permitted"),
+        ({"messages": []}, "messages: List should have at least 1 item"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role: Input should be"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "should be 'text'"),
+        ({"messages": [{"role": "user", "content": "word " * 3000}]}, "and the context 2048"),
+        ({"max_tokens": 0}, "max_tokens: Input should be greater than or equal to 1"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "q"}}}},
+         "onnxruntime-genai: "),
+    ],
+)  # fmt: skip
+def test_what_is_not_taken_is_named(served: Served, change: dict[str, Any], said: str) -> None:
+    body = {"model": NAME, "messages": MESSAGES, "max_tokens": 2, "n": 1, "user": "me", **change}
+    for stream in (False, True):
+        answer = served.post("/v1/chat/completions", json={**body, "stream": stream})
+        assert answer.status_code == 400
+        assert said in answer.json()["error"]["message"]
+    assert served.requests == 0
+
+
+def test_errors_have_the_clients_own_types(served: Served) -> None:
+    client = served.client()
+    with pytest.raises(openai.NotFoundError, match="no model 'other' here, only 'demo'"):
+        client.completions.create(model="other", prompt=PROMPT)
+    with pytest.raises(openai.BadRequestError) as error:
+        client.completions.create(model=NAME, prompt=[5] * 2048)
+    assert error.value.code == "context_length_exceeded"
+    with pytest.raises(openai.BadRequestError, match="one prompt in a request"):
+        client.completions.create(model=NAME, prompt=["a", "b"])
+    assert served.post("/v1/completions", content=b"{", headers={"content-type": "application/json"}
+                       ).status_code == 400  # fmt: skip
+    assert served.get("/nowhere").status_code == 404
+
+
+def test_a_body_that_is_too_long_is_not_read(served: Served) -> None:
+    body = b'{"prompt": "' + b"x" * 5_000_000
+    answer = served.post("/v1/completions", content=body)
+    assert answer.status_code == 413
+
+
+def test_another_sites_name_for_this_machine_is_refused(served: Served) -> None:
+    """Which a page of that site, opened in a browser here, would use."""
+    assert served.get("/v1/models", headers={"Host": "example.org"}).status_code == 400
+
+
+def test_a_client_that_leaves_ends_its_turn(served: Served) -> None:
+    client = served.client()
+    stream = client.completions.create(model=NAME, prompt=PROMPT, max_tokens=LONG, stream=True)
+    next(stream)
+    assert served.requests == 1
+    stream.close()
+    until(lambda: served.requests == 0, 3)
+    with pytest.raises(openai.APITimeoutError):
+        served.client(timeout=0.2).completions.create(model=NAME, prompt=PROMPT, max_tokens=LONG)
+    until(lambda: served.requests == 0, 3)
+
+
+def test_others_are_served_while_a_long_turn_runs(served: Served) -> None:
+    client = served.client()
+    long = client.completions.create(model=NAME, prompt=PROMPT, max_tokens=LONG, stream=True)
+    next(long)
+    short = client.completions.create(model=NAME, prompt="import", max_tokens=3)
+    assert short.choices[0].text
+    assert served.requests == 1  # the long one
+    long.close()
+
+
+def test_more_than_may_wait_are_refused_and_a_key_is_wanted(model: Path) -> None:
+    with serving(model, "--parallel", "1", "--queue", "1", "--api-key", "secret") as served:
+        assert served.get("/health").status_code == 200
+        for key in ("", "wrong"):
+            with pytest.raises(openai.AuthenticationError, match="wants its API key"):
+                served.client(key or "x").models.list()
+        assert served.get("/v1/models").status_code == 401
+        client = served.client("secret")
+        running = client.completions.create(model=NAME, prompt=PROMPT, max_tokens=LONG, stream=True)
+        next(running)
+        with ThreadPoolExecutor() as threads:
+            waiting = threads.submit(
+                client.completions.create, model=NAME, prompt="a", max_tokens=1
+            )
+            until(lambda: served.requests == 2)
+            with pytest.raises(openai.RateLimitError, match="2 requests are running or waiting"):
+                client.completions.create(model=NAME, prompt=PROMPT)
+            running.close()
+            assert waiting.result().choices[0].finish_reason == "length"
+
+
+def test_a_model_process_that_dies_is_replaced(model: Path) -> None:
+    with serving(model) as served:
+        stream = served.client().completions.create(
+            model=NAME, prompt=PROMPT, max_tokens=LONG, stream=True
+        )
+        next(stream)
+        children = Path(f"/proc/{served.process.pid}/task/{served.process.pid}/children")
+        for child in children.read_text().split():
+            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+                os.kill(int(child), signal.SIGKILL)
+        with pytest.raises(openai.APIError, match="has died"):
+            list(stream)
+        until(lambda: served.get("/health").status_code == 200)
+        answer = served.client().completions.create(model=NAME, prompt=PROMPT, max_tokens=3)
+        assert answer.choices[0].text
+
+
+def test_the_server_ends_with_its_model_process(model: Path) -> None:
+    with serving(model) as served:
+        pid = served.process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        assert children
+    assert served.process.returncode == 128 + signal.SIGINT
+    until(lambda: not any(Path(f"/proc/{child}").exists() for child in children))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--host", "0.0.0.0"], "lets other machines in: give --api-key too"),
+        (["--context", "5000"], "a context of 5000 tokens: the model's has 2048"),
+        (["--host", "192.0.2.1", "--api-key", "x"], "cannot listen on 192.0.2.1:8000"),
+    ],
+)
+def test_servers_that_cannot_start_say_why(model: Path, options: list[str], said: str) -> None:
+    command = [sys.executable, "-m", "ort_aie_ep", "serve", str(model), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 1
+    assert said in done.stderr
+
+
+def test_fifty_clients_at_once_lose_and_mix_up_nothing(model: Path) -> None:
+    """For a short time; the script runs for as long as one likes."""
+    script = Path(__file__).parents[2] / "scripts" / "serve_soak.py"
+    # Memory grows until genai's cache of grammars is full.
+    options = ("--clients", "50", "--seconds", "6", "--growth", "60", "--threads", "1")
+    done = subprocess.run(
+        [sys.executable, script, model, *options], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ", faults 0\n" in done.stdout
+
+
+def test_a_server_that_is_interrupted_while_it_opens_ends_with_its_model_process(
+    model: Path,
+) -> None:
+    command = [sys.executable, "-m", "ort_aie_ep", "serve", str(model), "--port", "0"]
+    process = subprocess.Popen(with_default_signals(*command), stderr=subprocess.PIPE)
+
+    def children() -> list[str]:
+        of = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        return [one for one in of if b"spawn_main" in Path(f"/proc/{one}/cmdline").read_bytes()]
+
+    until(lambda: bool(children()))
+    (child,) = children()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=120)
+    until(lambda: not Path(f"/proc/{child}").exists())

@@ -1,0 +1,254 @@
+"""Turns in onnxruntime-genai: caches that are found again, stop strings, seeds, schemas."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Generator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from model_folders import DATA, MODELS
+
+import ort_aie_ep
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.models.folder import find_model
+from ort_aie_ep.running.turns import Conversations, PromptTooLongError, Sampling, Turn, Usage
+from ort_aie_ep.running.turns import choose as choose_token
+from ort_aie_ep.runtime.sessions import Options
+
+ONE_THREAD = Options(threads=1)
+PROMPT = "def main(argv):"
+# As in tests/models/test_genai_drafts.py: a row that is computed alone has other roundings than
+# among others. On the models of tests/data it moves logits, of up to 10, by up to 0.05.
+TIE = 0.1
+WITH_TOKENIZER = [name for name in MODELS if (DATA / name / "tokenizer_config.json").is_file()]
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"enum": ["left", "right"]}, "size": {"enum": [1, 2]}},
+    "required": ["name", "size"],
+    "additionalProperties": False,
+}
+
+
+def written(pieces: Generator[str, None, Usage]) -> tuple[str, Usage]:
+    text = ""
+    while True:
+        try:
+            text += next(pieces)
+        except StopIteration as end:
+            usage: Usage = end.value
+            return text, usage
+
+
+def opened(model: Path, caches: int = 1, context: int | None = None) -> Conversations:
+    return Conversations(find_model(model), ONE_THREAD, caches, context)
+
+
+@pytest.fixture(scope="module")
+def conversations(model: Path) -> Conversations:
+    return opened(model, 3)
+
+
+def test_a_turn_is_the_text_of_genais_own_loop(model: Path, conversations: Conversations) -> None:
+    from ort_aie_ep.running.run import run_in_genai
+
+    pieces: list[str] = []
+    run_in_genai(find_model(model), ONE_THREAD, PROMPT, 30, pieces.append)
+    text, usage = written(conversations.run(Turn(PROMPT, max_tokens=30)))
+    assert text == "".join(pieces)
+    assert usage.finish_reason == "length"
+    assert usage.completion_tokens == 30
+
+
+@pytest.mark.parametrize("name", WITH_TOKENIZER)
+def test_a_later_turn_has_the_logits_of_a_fresh_one(name: str, tmp_path: Path) -> None:
+    """Whether the model can rewind (docs/hosts/genai.md) or not."""
+    ort_aie_ep.compile(DATA / name, tmp_path / name)
+    kept, fresh = opened(tmp_path / name), opened(tmp_path / name)
+    first = [int(token) for token in np.random.default_rng(2).integers(3, 100, 20)]
+    written(kept.run(Turn(first, max_tokens=6)))
+    (cache,) = kept._caches
+    assert cache.tokens[:20] == first
+    for second in ([*cache.tokens, 7, 8, 9], [*first[:15], 5, 6]):
+        logits = []
+        for model in (kept, fresh):
+            _, usage = written(model.run(Turn(second, max_tokens=1)))
+            logits.append(model._caches[-1].generator.get_logits()[0, -1])
+            assert usage.prompt_tokens == len(second)
+            if model is kept and second[-1] == 9:
+                assert usage.cached_tokens == len(second) - 3
+        np.testing.assert_allclose(logits[0], logits[1], atol=TIE, rtol=0)
+        fresh = opened(tmp_path / name)
+
+
+def test_each_conversation_keeps_a_cache_until_others_need_it(model: Path) -> None:
+    conversations = opened(model, 2)
+
+    def cached(prompt: list[int]) -> int:
+        return written(conversations.run(Turn(prompt, max_tokens=1)))[1].cached_tokens
+
+    one, two, three = ([start, *range(50, 60)] for start in (5, 6, 7))
+    assert [cached(prompt) for prompt in (one, two)] == [0, 0]
+    assert [cached([*prompt, 61, 62]) for prompt in (one, two)] == [11, 11]
+    assert cached(three) == 0  # in the place of the one that was used longest ago
+    assert [cached([*prompt, 61, 62]) for prompt in (two, one)] == [12, 0]
+    assert len(conversations._caches) == 2
+
+
+def test_a_turn_that_is_given_up_leaves_its_cache_to_the_next(model: Path) -> None:
+    conversations = opened(model)
+    pieces = conversations.run(Turn(PROMPT))
+    for _ in range(5):
+        next(pieces)
+    pieces.close()
+    text, usage = written(conversations.run(Turn(PROMPT, max_tokens=8)))
+    assert text == written(opened(model).run(Turn(PROMPT, max_tokens=8)))[0]
+    assert usage.cached_tokens == usage.prompt_tokens - 1
+
+
+def test_turns_that_run_at_the_same_time_do_not_mix(conversations: Conversations) -> None:
+    prompts = (PROMPT, "import os", "class Test")
+    alone = [written(conversations.run(Turn(prompt, max_tokens=20)))[0] for prompt in prompts]
+    turns = [conversations.run(Turn(prompt, max_tokens=20)) for prompt in prompts]
+    texts = dict.fromkeys(turns, "")
+    while running := [turn for turn in turns if turn.gi_frame is not None]:
+        for turn in running:
+            texts[turn] += next(turn, "")
+    assert list(texts.values()) == alone
+
+
+def test_text_ends_before_a_stop_string_that_pieces_divide(conversations: Conversations) -> None:
+    whole, _ = written(conversations.run(Turn(PROMPT, max_tokens=40)))
+    stop = whole[23:31]  # begins and ends within tokens
+    pieces = conversations.run(Turn(PROMPT, max_tokens=40, stop=("never there", stop)))
+    text, usage = written(pieces)
+    assert text == whole[: whole.index(stop)]
+    assert usage.finish_reason == "stop"
+    assert 0 < usage.completion_tokens < 40
+
+
+def test_text_that_only_begins_like_a_stop_string_is_shown_in_the_end(
+    conversations: Conversations,
+) -> None:
+    whole, _ = written(conversations.run(Turn(PROMPT, max_tokens=40)))
+    stop = whole[-5:] + "\0"
+    assert written(conversations.run(Turn(PROMPT, max_tokens=40, stop=(stop,))))[0] == whole
+
+
+def test_a_seed_repeats_a_text_on_any_cache(model: Path, conversations: Conversations) -> None:
+    def text(seed: int, where: Conversations = conversations) -> str:
+        sampling = Sampling(temperature=1.0, top_p=0.9, seed=seed)
+        return written(where.run(Turn(PROMPT, max_tokens=30, sampling=sampling)))[0]
+
+    assert text(1) == text(1) == text(1, opened(model))
+    assert len({text(seed) for seed in range(4)}) == 4
+
+
+def test_a_schema_is_followed_and_leaves_no_trace(conversations: Conversations) -> None:
+    plain, _ = written(conversations.run(Turn(PROMPT, max_tokens=10)))
+    for sampling in (None, Sampling(temperature=1.0, seed=3)):
+        turn = Turn(PROMPT, max_tokens=200, sampling=sampling, schema=json.dumps(SCHEMA))
+        text, usage = written(conversations.run(turn))
+        found = json.loads(text)
+        assert found["name"] in ("left", "right")
+        assert found["size"] in (1, 2)
+        assert usage.finish_reason == "stop"
+    assert written(conversations.run(Turn(PROMPT, max_tokens=10)))[0] == plain
+    with pytest.raises(AieError, match=r"onnxruntime-genai: .*nonsense"):
+        written(conversations.run(Turn(PROMPT, schema='{"type": "nonsense"}')))
+    assert written(conversations.run(Turn(PROMPT, max_tokens=10)))[0] == plain
+
+
+def test_bad_prompts_are_named(conversations: Conversations, tmp_path: Path) -> None:
+    with pytest.raises(AieError, match="the prompt is empty"):
+        next(conversations.run(Turn("")))
+    with pytest.raises(PromptTooLongError, match="3000 tokens and the context 2048"):
+        next(conversations.run(Turn([5] * 3000)))
+    with pytest.raises(AieError, match="a zero byte, at which"):
+        next(conversations.run(Turn(messages=[{"role": "user", "content": "a\0b"}])))
+    for token in (-1, 4096, 2**40):
+        with pytest.raises(AieError, match=f"token {token} is not in the vocabulary of 4096"):
+            next(conversations.run(Turn([5, token])))
+    demo = Path(ort_aie_ep.__file__).parent / "demo_model"
+    shutil.copytree(demo, tmp_path / "demo")
+    with pytest.raises(AieError, match="no chat template"):
+        next(opened(tmp_path / "demo").run(Turn(messages=[{"role": "user", "content": "x"}])))
+    with pytest.raises(AieError, match="a context of 5000 tokens: the model's has 2048"):
+        opened(tmp_path / "demo", context=5000)
+
+
+def test_texts_and_chats_begin_with_one_begin_of_text(model: Path, tmp_path: Path) -> None:
+    """A text gets what the tokenizer puts before each, a chat what its template puts there."""
+    from ort_aie_ep.running.run import run_in_genai, run_in_session
+
+    folder = tmp_path / "begins"
+    shutil.copytree(model, folder)
+    begin = {"id": "<|endoftext|>", "type_id": 0}
+    post_processor = {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": begin}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [],
+        "special_tokens": {begin["id"]: {"id": begin["id"], "ids": [0], "tokens": [begin["id"]]}},
+    }
+    for name, more in (
+        ("tokenizer.json", {"post_processor": post_processor}),
+        ("tokenizer_config.json", {"chat_template": "{{ bos_token }}{{ messages[0].content }}"}),
+    ):
+        file = folder / name
+        content = json.loads(file.read_text()) | more
+        file.unlink()
+        file.write_text(json.dumps(content))
+    conversations = opened(folder)
+    for turn in (Turn(PROMPT, max_tokens=1), Turn(messages=[{"content": PROMPT}], max_tokens=1)):
+        assert written(conversations.run(turn))[1].prompt_tokens == 6
+        (cache,) = conversations._caches
+        assert cache.tokens[0] == 0
+        assert cache.tokens[1] != 0
+    for run in (run_in_session, run_in_genai):
+        assert run(find_model(folder), ONE_THREAD, PROMPT, 1, lambda _: None).prompt_tokens == 6
+
+
+def test_the_context_ends_a_text(model: Path) -> None:
+    text, usage = written(opened(model, context=30).run(Turn(PROMPT)))
+    assert usage.finish_reason == "length"
+    assert usage.prompt_tokens + usage.completion_tokens == 30
+    assert text
+
+
+def test_genai_config_chooses_the_sampling_that_a_turn_leaves_open(
+    model: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(model, tmp_path / "sampled")
+    file = tmp_path / "sampled" / "genai_config.json"
+    config = json.loads(file.read_text())
+    config["search"] |= {"do_sample": True, "temperature": 0.7, "top_k": 5, "top_p": 0.9}
+    file.unlink()
+    file.write_text(json.dumps(config))
+    assert opened(tmp_path / "sampled")._sampling == Sampling(0.7, 0.9, 5)
+    assert opened(model)._sampling == Sampling(0.0)
+
+
+@pytest.mark.parametrize(("top_p", "top_k"), [(1.0, 0), (0.6, 0), (1.0, 3), (0.8, 4)])
+def test_tokens_are_chosen_as_often_as_they_are_likely(top_p: float, top_k: int) -> None:
+    """Against probabilities that are computed by sorting everything."""
+    random = np.random.default_rng(5)
+    logits = random.normal(0, 2, 12).astype(np.float32)
+    weights = np.exp(logits / 0.7)
+    order = np.argsort(-weights)
+    if top_k:
+        weights[order[top_k:]] = 0
+    weights /= weights.sum()
+    nucleus = np.cumsum(weights[order]) - weights[order] < top_p  # what is before has less
+    weights[order[~nucleus]] = 0
+    weights /= weights.sum()
+    sampling, draws = Sampling(0.7, top_p, top_k), 4000
+    counts = np.zeros(12)
+    for _ in range(draws):
+        counts[choose_token(logits, sampling, random)] += 1
+    assert not counts[weights == 0].any()
+    # Five standard deviations of a count.
+    bound = 5 * np.sqrt(draws * weights * (1 - weights))
+    assert (np.abs(counts - draws * weights) <= bound).all()
+    assert choose_token(logits, Sampling(0), random) == order[0]
