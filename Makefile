@@ -5,10 +5,8 @@ VENV := .venv
 export PYTHONSAFEPATH := 1
 # Tests that one process has compiled the next need not.
 unexport PYTHONDONTWRITEBYTECODE
-# The wheel and the programs of tests have most of their objects in common, where ccache is installed and
-# both have the same compiler by the same name.
+# The wheel and the programs of tests have most of their objects in common.
 export CMAKE_CXX_COMPILER_LAUNCHER ?= $(shell command -v ccache)
-export CXX
 # The oldest ONNX Runtime that is supported, and those between it and the newest that `check` takes:
 # the first that has what the provider needs, that of the headers that apt has, and the one before
 # the newest.
