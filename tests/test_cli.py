@@ -38,7 +38,7 @@ from ort_aie_ep.tools.bench.agreement import compare
 DATA = Path(__file__).parent / "data"
 LLAMA = DATA / "llama"
 COMMANDS = (
-    "demo", "compile", "import-q4nx", "export-q4nx", "run", "explain", "bench", "accuracy",
+    "demo", "compile", "import-q4nx", "export-q4nx", "run", "batch", "explain", "bench", "accuracy",
     "doctor", "tune", "synth", "simulate", "kernels",
 )  # fmt: skip
 

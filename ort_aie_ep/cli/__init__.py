@@ -6,6 +6,7 @@ The commands import what is slow to import (ONNX Runtime, onnx_ir, tokenizers) o
 from __future__ import annotations
 
 # Importing them registers their commands.
+from ort_aie_ep.cli import batch as _batch  # noqa: F401
 from ort_aie_ep.cli import cache as _cache  # noqa: F401
 from ort_aie_ep.cli import fastflowlm as _fastflowlm  # noqa: F401
 from ort_aie_ep.cli import kernels as _kernels  # noqa: F401

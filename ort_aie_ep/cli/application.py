@@ -20,6 +20,7 @@ _ORDER = (
     "export-q4nx",
     "run",
     "serve",
+    "batch",
     "explain",
     "bench",
     "accuracy",

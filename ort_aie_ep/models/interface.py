@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,9 @@ import numpy.typing as npt
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.checked_json import Field
 from ort_aie_ep.models.folder import GENAI_CONFIG, ModelFolder, section
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 # numpy type and ONNX element type by ONNX Runtime's names. numpy has no bfloat16, so uint16.
 TYPES: dict[str, tuple[type[np.generic], int]] = {
@@ -149,6 +152,21 @@ def read_interface(
     )  # fmt: skip
 
 
+def read_file_interface(folder: ModelFolder) -> Interface:
+    """The interface of a folder's main model, from its file: without a session.
+
+    Raises:
+        Unfit: as for `read_interface`.
+        AieError: the model is damaged.
+    """
+    # Imported here, because opening a session does not need onnx_ir.
+    from ort_aie_ep.models.onnx_file import load_model
+
+    graph = load_model(folder.model).graph
+    inputs, outputs = ([_Argument.of(value) for value in v] for v in (graph.inputs, graph.outputs))
+    return read_interface(folder, inputs, outputs, 1)
+
+
 def token_feeds(
     interface: Interface, tokens: npt.NDArray[np.int64], before: int
 ) -> list[tuple[Argument, npt.NDArray[Any]]]:
@@ -274,3 +292,20 @@ def _vocabulary(logits: Argument, folder: ModelFolder) -> int:
             "neither its logits' shape nor genai_config.json has the size of the vocabulary"
         )
     return width
+
+
+@dataclass(frozen=True)
+class _Argument:
+    """An input or output of a graph without a session."""
+
+    name: str
+    shape: tuple[int | str | None, ...]
+    type: str
+
+    @classmethod
+    def of(cls, value: ir.Value) -> _Argument:
+        dims = value.shape if value.shape is not None else ()
+        shape = tuple(dim if isinstance(dim, int) else dim.value for dim in dims)
+        number = None if value.dtype is None else value.dtype.value
+        names = [name for name, (_, element) in TYPES.items() if element == number]
+        return cls(value.name or "", shape, names[0] if names else f"of type {value.dtype}")

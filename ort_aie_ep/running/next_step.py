@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
 from ort_aie_ep.models.files import is_regular
 from ort_aie_ep.models.folder import (
     OPTIMUM_DECODERS,
@@ -13,10 +10,7 @@ from ort_aie_ep.models.folder import (
     file_sections,
     section,
 )
-from ort_aie_ep.models.interface import TYPES, Unfit, read_interface
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
+from ort_aie_ep.models.interface import Unfit, read_file_interface
 
 # An encoder's input, and optimum's class for models with such an encoder.
 SEQ2SEQ_CLASSES = {
@@ -37,13 +31,8 @@ def why_not_text(folder: ModelFolder) -> str:
     Raises:
         AieError: the model is damaged.
     """
-    # Imported here, because opening a session does not need onnx_ir.
-    from ort_aie_ep.models.onnx_file import load_model
-
-    graph = load_model(folder.model).graph
-    inputs, outputs = ([_Argument.of(value) for value in v] for v in (graph.inputs, graph.outputs))
     try:
-        read_interface(folder, inputs, outputs, 1)
+        read_file_interface(folder)
     except Unfit as reason:
         return str(reason)
     return ""
@@ -93,20 +82,3 @@ def _has_parts(folder: ModelFolder) -> bool:
     """Whether genai_config.json names other files that are there."""
     named = (folder.path / part["filename"] for part, _ in file_sections(section(folder, "model")))
     return any(path != folder.model and is_regular(path) for path in named)
-
-
-@dataclass(frozen=True)
-class _Argument:
-    """An input or output of a graph without a session."""
-
-    name: str
-    shape: tuple[int | str | None, ...]
-    type: str
-
-    @classmethod
-    def of(cls, value: ir.Value) -> _Argument:
-        dims = value.shape if value.shape is not None else ()
-        shape = tuple(dim if isinstance(dim, int) else dim.value for dim in dims)
-        number = None if value.dtype is None else value.dtype.value
-        names = [name for name, (_, element) in TYPES.items() if element == number]
-        return cls(value.name or "", shape, names[0] if names else f"of type {value.dtype}")

@@ -1,0 +1,123 @@
+"""The command `batch`: completes many prompts, on this machine or on a Ray cluster."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ort_aie_ep.cli import console
+from ort_aie_ep.cli.application import app
+from ort_aie_ep.requirements import require
+
+
+@app.command("batch")
+def batch_command(
+    model: Annotated[Path, typer.Argument(metavar="DIR", help="Model folder, compiled or not.")],
+    inputs: Annotated[
+        Path,
+        typer.Argument(
+            metavar="INPUT",
+            help="File of prompts (.jsonl or .parquet), or a folder of such files. A row has a "
+            "prompt or messages, and may have an id.",
+        ),
+    ],
+    output: Annotated[
+        Path,
+        typer.Argument(
+            metavar="OUTPUT", help="Folder for the completions: a new one, or one to continue."
+        ),
+    ],
+    max_tokens: Annotated[
+        int, typer.Option(min=1, help="Largest number of new tokens of a prompt.")
+    ] = 128,
+    temperature: Annotated[
+        float, typer.Option(min=0, help="0 takes the likeliest token; above, tokens are drawn.")
+    ] = 0.0,
+    top_p: Annotated[
+        float, typer.Option(help="Draw from the likeliest tokens that have this share together.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
+    batch_size: Annotated[
+        int,
+        typer.Option(min=1, help="Prompts that a worker decodes together, if no token is drawn."),
+    ] = 4,
+    part_size: Annotated[
+        int,
+        typer.Option(min=1, help="Prompts that a worker takes, and writes, at a time."),
+    ] = 16,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Default: one for each machine, or as many as --threads allows."),
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, help="Threads of each worker. Default: all CPUs of its machine."),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Ray cluster, or auto for the one that this machine is part of. Default: "
+            "RAY_ADDRESS, or this machine alone.",
+        ),
+    ] = None,
+) -> None:
+    """Complete the prompts of a file, on one machine or on many.
+
+    OUTPUT gets a line of JSON for each prompt. A run that was interrupted continues when the same
+    command runs again: what was written is not computed again.
+
+    ```
+    ort-aie batch COMPILED prompts.jsonl ANSWERS --max-tokens 64
+    ort-aie batch COMPILED prompts.parquet ANSWERS --address auto
+    cat ANSWERS/part-*.jsonl
+    ```
+    """
+    require("ort-aie batch", ("onnxruntime_genai", "pyarrow", "ray"), "batch")
+    from ort_aie_ep.batch import complete
+
+    with _guarded(), console.bar("batch", "prompts", "hashing the model") as progress:
+        summary = complete(
+            model,
+            inputs,
+            output,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            top_p=top_p,
+            seed=seed,
+            batch_size=batch_size,
+            part_size=part_size,
+            workers=workers,
+            threads=threads,
+            address=address,
+            progress=progress,
+        )
+    done, earlier = summary.done, summary.earlier
+    if earlier.prompts:
+        console.note(f"{earlier.prompts} prompts were there from earlier runs")
+    if done.prompts:
+        workers_text = "1 worker" if summary.workers == 1 else f"{summary.workers} workers"
+        console.note(
+            f"{done.prompts} prompts: {done.completion_tokens} tokens by {workers_text} in "
+            f"{summary.seconds:.1f} s, {summary.start_seconds:.1f} s of them to start; "
+            f"then {summary.speed:.1f} tokens/s"
+        )
+    if errors := done.errors + earlier.errors:
+        console.note(f"{errors} prompts could not be completed: their lines have an error")
+    console.write_text(f"{output}: {done.prompts + earlier.prompts} completions\n")
+
+
+@contextmanager
+def _guarded() -> Iterator[None]:
+    """Keeps stdout for results: Ray prints there which workers died. Says how to go on after ^C."""
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    except KeyboardInterrupt:
+        console.note("interrupted: the same command continues where this one ended")
+        raise typer.Exit(130) from None
