@@ -5,10 +5,8 @@ VENV := .venv
 export PYTHONSAFEPATH := 1
 # Tests that one process has compiled the next need not.
 unexport PYTHONDONTWRITEBYTECODE
-# The wheel and the programs of tests have most of their objects in common, where ccache is installed and
-# both have the same compiler by the same name.
+# The wheel and the programs of tests have most of their objects in common.
 export CMAKE_CXX_COMPILER_LAUNCHER ?= $(shell command -v ccache)
-export CXX
 # The oldest ONNX Runtime that is supported, and those between it and the newest that `check` takes:
 # the first that has what the provider needs, that of the headers that apt has, and the one before
 # the newest.
@@ -23,7 +21,7 @@ CHECK_SCRIPTS := check-sanitizers check-isas check-old-cpu check-real-xrt check-
 # newest runs all tests, the oldest those without these; a folder that is new runs on both. The server
 # and Ray are installed beside the newest alone.
 NEWEST_ALONE := $(addprefix --ignore=tests/, \
-  aie_kernels batch build checkpoint designs fuzz graph mlir npu q4nx serving speed xrt \
+  aie_kernels batch build checkpoint designs fused_decode fuzz graph mlir npu q4nx serving speed xrt \
   test_command_progress.py test_corpus.py test_docs.py test_explain_npu.py test_layers.py test_machine.py \
   test_peers_report.py test_platforms.py test_site.py windows)
 # Nor do those of tests/ops that call kernels, tables of them and programs in C++.

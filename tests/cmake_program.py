@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
+import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,13 +31,27 @@ HEADERS = (
 )
 
 
+@functools.cache
 def find_cmake() -> str | None:
-    return find_tool("cmake")
+    """The machine's own where it is new enough, as scikit-build-core chooses for the wheel: another
+    writes options in another order, and ccache would not have the wheel's objects."""
+    for path in (shutil.which("cmake"), find_tool("cmake")):
+        if path is not None:
+            said = subprocess.run([path, "--version"], capture_output=True, text=True, check=True)
+            if tuple(map(int, re.findall(r"\d+", said.stdout)[:2])) >= (3, 25):
+                return path
+    return None
 
 
 def find_tool(name: str) -> str | None:
     beside_python = shutil.which(name, path=str(Path(sys.executable).parent))
     return beside_python or shutil.which(name)
+
+
+def find_compiler() -> str | None:
+    """The compiler that scikit-build-core takes for the wheel, whose objects ccache then has."""
+    words = (os.environ.get("CXX") or sysconfig.get_config_var("CXX") or "").split()
+    return shutil.which(words[0]) if words else None
 
 
 def run_cmake(*arguments: str | Path) -> None:
@@ -70,13 +87,14 @@ class Project:
             xrt_library = self.xrt_tests / "xrt_library"
             for found in (folder / "CMakeCache.txt", xrt_library):
                 found.unlink(missing_ok=True)
-            ninja, ccache = find_tool("ninja"), find_tool("ccache")
+            ninja, ccache, compiler = find_tool("ninja"), find_tool("ccache"), find_compiler()
             run_cmake(
                 "-S", SOURCE, "-B", folder, "-DORT_AIE_WARNINGS_AS_ERRORS=ON",
                 f"-Dpybind11_DIR={stubs}", f"-DORT_AIE_ONNXRUNTIME_INCLUDE_DIR={stubs}",
                 f"-DPython_EXECUTABLE={sys.executable}",
                 *(("-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}") if ninja else ()),
                 *((f"-DCMAKE_CXX_COMPILER_LAUNCHER={ccache}",) if ccache else ()),
+                *((f"-DCMAKE_CXX_COMPILER={compiler}",) if compiler else ()),
             )  # fmt: skip
             # Read here: another process that configures removes the file for a moment.
             self.xrt_library = xrt_library.read_text() if xrt_library.is_file() else None

@@ -226,6 +226,13 @@ def test_run_gives_the_same_text_in_both_hosts(tmp_path: Path) -> None:
         assert "decode: 60 tokens" in result.stderr
 
 
+def test_run_in_genai_takes_fewer_tokens_than_a_sliding_window_has(both: Any) -> None:
+    pytest.importorskip("onnxruntime_genai")
+    _, compiled = both
+    result = succeeded("run", compiled, "a b", "--max-tokens", "3", "--host", "genai")
+    assert "decode: 3 tokens" in result.stderr
+
+
 def test_run_drafts_tokens_in_genai_alone(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_genai")
     compiled, last = tmp_path / "demo", tmp_path / "last"

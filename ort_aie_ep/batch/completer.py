@@ -126,7 +126,7 @@ class Completer:
             self._tokenizer = genai.module().Tokenizer(self._model)
         except RuntimeError as error:
             raise genai.refusal(error) from error
-        self._context = context_length(folder)
+        self._context, self._least = context_length(folder), genai.least_length(folder)
         self._ends = frozenset(np.asarray(self._tokenizer.eos_token_ids).tolist())
         alone = temperature > 0 or bool(read_file_interface(folder).states)
         self._together = 1 if alone else batch_size
@@ -235,7 +235,7 @@ class Completer:
         parameters = genai.module().GeneratorParams(self._model)
         search: dict[str, Any] = {
             "batch_size": len(rows),
-            "max_length": longest + max(row.limit for row in rows),
+            "max_length": max(longest + max(row.limit for row in rows), self._least),
             "do_sample": False,
         }
         if self._settings.temperature > 0:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.models.folder import GENAI_CONFIG, ModelFolder
+from ort_aie_ep.models.folder import GENAI_CONFIG, ModelFolder, section
 from ort_aie_ep.runtime.sessions import LOG_FATAL, Options, plain_message
 
 
@@ -69,3 +69,12 @@ def entries(options: Options) -> dict[str, object]:
 def refusal(error: RuntimeError) -> AieError:
     """What genai says, for the user. It raises RuntimeError for everything."""
     return AieError(f"onnxruntime-genai: {plain_message(error)}")
+
+
+def least_length(folder: ModelFolder) -> int:
+    """The smallest max_length of a generator: its cache must hold a sliding window.
+
+    Whoever wants fewer tokens stops earlier.
+    """
+    window = section(folder, "model", "decoder", "sliding_window").get("window_size", 0)
+    return window if isinstance(window, int) else 0

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,14 @@ from ort_aie_ep.models.folder import ModelFolder, section
 from ort_aie_ep.models.interface import context_length
 from ort_aie_ep.models.tokenizer import load_tokenizer
 from ort_aie_ep.progress import Count, Progress
-from ort_aie_ep.running.genai import entries, module, open_model, refusal, require_config
+from ort_aie_ep.running.genai import (
+    entries,
+    least_length,
+    module,
+    open_model,
+    refusal,
+    require_config,
+)
 from ort_aie_ep.running.generate import Decoder, Tokens, greedy, stop_tokens
 from ort_aie_ep.running.text import TextStream, encode
 from ort_aie_ep.runtime.sessions import Options, open_session
@@ -114,14 +122,16 @@ def run_in_genai(
         tokens = encode(load_tokenizer(folder), prompt)
         count = _fitting(folder, len(tokens), count)
         search = genai.GeneratorParams(model)
-        search.set_search_options(max_length=len(tokens) + count, do_sample=False)
+        length = max(len(tokens) + count, least_length(folder))
+        search.set_search_options(max_length=length, do_sample=False)
         if draft:
             ngram = 0 if drafter is not None else _NGRAM
             search.set_speculative_options(ngram_size=ngram, max_draft_tokens=draft)
         generator = genai.Generator(model, search)
         reading = Count(progress, len(tokens))
         reading.begin("")  # before the clock starts, too
-        timing = _timed(len(tokens), _genai_pieces(generator, tokenizer, tokens, reading), write)
+        pieces = _genai_pieces(generator, tokenizer, tokens, reading)
+        timing = _timed(len(tokens), islice(pieces, count), write)
         if not draft:
             return timing
         told = generator.get_speculative_stats()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -121,9 +122,12 @@ def test_a_killed_driver_a_killed_worker_and_a_killed_machine_lose_nothing(
     assert (
         {*before.items()} <= {*at_kill.items()} <= {*at_last.items()} <= {*recorded(output).items()}
     )
-    earlier = PART * len(before)
-    assert f"{earlier} prompts were there from earlier runs" in stderr
-    assert f"{len(prompts) - earlier} prompts: " in stderr
+    # The workers of the killed driver may each have written another part before Ray ended them.
+    found = re.search(r"(\d+) prompts were there from earlier runs\n(\d+) prompts: ", stderr)
+    assert found is not None, stderr
+    earlier, computed = map(int, found.groups())
+    assert PART * len(before) <= earlier <= PART * (len(before) + 2)
+    assert earlier + computed == len(prompts)
 
 
 @pytest.fixture

@@ -74,6 +74,10 @@ def test_windows_and_states_give_a_prompt_the_text_that_it_has_alone(
     )
     assert together == alone
     assert {one.finish_reason for one in alone} <= {"length", "stop"}
+    # Fewer tokens than a window has, too.
+    (few,) = Completer(tmp_path / name, max_tokens=4).complete(given[:1])
+    assert (few.error, few.completion_tokens) == (None, 4)
+    assert alone[0].completion.startswith(few.completion)
 
 
 def test_text_ends_before_the_token_that_ends_it(compiled: Path, tmp_path: Path) -> None:
