@@ -38,7 +38,9 @@ def open_model(folder: ModelFolder, options: Options, overlay: str = "") -> Any:
     genai = module()
     require_config(folder)
     config = genai.Config(str(folder.path))
-    config.overlay(json.dumps({"model": {"decoder": {"session_options": entries(options)}}}))
+    config.overlay(
+        json.dumps({"model": {"decoder": {"session_options": entries(folder, options)}}})
+    )
     if overlay:
         config.overlay(overlay)
     with options.environment():
@@ -58,11 +60,16 @@ def require_config(folder: ModelFolder) -> None:
         )
 
 
-def entries(options: Options) -> dict[str, object]:
+def entries(folder: ModelFolder, options: Options) -> dict[str, object]:
     """Session options in genai's form: unknown ones become session config entries."""
     found: dict[str, object] = {"log_severity_level": LOG_FATAL, **options.entries()}
+    threads = "intra_op_num_threads"
     if options.threads is not None:
-        found["intra_op_num_threads"] = options.threads
+        found[threads] = options.threads
+    elif threads not in section(folder, "model", "decoder", "session_options"):
+        # genai's own choice is half of the logical CPUs, which are cores where none is shared. 0 is
+        # ONNX Runtime's: the cores.
+        found[threads] = 0
     return found
 
 

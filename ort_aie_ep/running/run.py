@@ -164,7 +164,7 @@ def _drafting(folder: ModelFolder, drafter: ModelFolder, options: Options) -> st
         AieError: `folder` does not have that library.
     """
     decoder = dict(section(drafter, "model", "decoder"))
-    session = {**decoder.get("session_options", {}), **entries(options)}
+    session = {**decoder.get("session_options", {}), **entries(drafter, options)}
     library = str(session.get("custom_ops_library", ""))
     if not (folder.path / library).exists():
         raise AieError(

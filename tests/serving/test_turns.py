@@ -14,6 +14,7 @@ from model_folders import DATA, MODELS
 import ort_aie_ep
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import find_model
+from ort_aie_ep.running.genai import entries
 from ort_aie_ep.running.turns import Conversations, PromptTooLongError, Sampling, Turn, Usage
 from ort_aie_ep.running.turns import choose as choose_token
 from ort_aie_ep.runtime.sessions import Options
@@ -228,6 +229,18 @@ def test_genai_config_chooses_the_sampling_that_a_turn_leaves_open(
     file.write_text(json.dumps(config))
     assert opened(tmp_path / "sampled")._sampling == Sampling(0.7, 0.9, 5)
     assert opened(model)._sampling == Sampling(0.0)
+
+
+def test_threads_are_the_users_else_the_folders_else_onnx_runtimes_choice(model: Path) -> None:
+    def threads(options: Options, **session_options: int) -> object:
+        folder = find_model(model)
+        assert folder.genai_config is not None
+        folder.genai_config["model"]["decoder"]["session_options"].update(session_options)
+        return entries(folder, options).get("intra_op_num_threads")
+
+    assert threads(Options(threads=3), intra_op_num_threads=2) == 3
+    assert threads(Options(), intra_op_num_threads=2) is None  # stays
+    assert threads(Options()) == 0
 
 
 @pytest.mark.parametrize(("top_p", "top_k"), [(1.0, 0), (0.6, 0), (1.0, 3), (0.8, 4)])
