@@ -16,6 +16,8 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.models.interface import context_length, read_file_interface
 from ort_aie_ep.running import genai
+from ort_aie_ep.running.prompts import Prompts, checked_messages, checked_text
+from ort_aie_ep.running.text import TextStream
 from ort_aie_ep.runtime.sessions import Options, plain_message
 
 # genai's seeds are 32-bit integers with a sign.
@@ -123,11 +125,13 @@ class Completer:
         folder = find_model(Path(model))
         try:
             self._model = genai.open_model(folder, Options(threads=threads))
-            self._tokenizer = genai.module().Tokenizer(self._model)
+            tokenizer = genai.module().Tokenizer(self._model)
         except RuntimeError as error:
             raise genai.refusal(error) from error
         self._context, self._least = context_length(folder), genai.least_length(folder)
-        self._ends = frozenset(np.asarray(self._tokenizer.eos_token_ids).tolist())
+        self._ends = frozenset(np.asarray(tokenizer.eos_token_ids).tolist())
+        self._pad = tokenizer.pad_token_id
+        self._prompts = Prompts(folder, tokenizer)
         alone = temperature > 0 or bool(read_file_interface(folder).states)
         self._together = 1 if alone else batch_size
 
@@ -179,24 +183,16 @@ class Completer:
             tokens,
             min(self._settings.max_tokens, room),
             _seed(self._settings.seed, request.id),
-            self._tokenizer.create_stream(),
+            self._prompts.stream(tokens),
         )
 
     def _tokens(self, request: Request) -> list[int]:
         if request.error:
             raise AieError(request.error)
-        try:
-            text = check(request)
-            if request.messages is not None:
-                text = self._tokenizer.apply_chat_template(
-                    messages=text, add_generation_prompt=True
-                )
-            tokens = np.asarray(self._tokenizer.encode(text)).tolist()
-        except RuntimeError as error:
-            raise genai.refusal(error) from error
-        if not tokens:
-            raise AieError("the prompt is empty")
-        return [int(token) for token in tokens]
+        check(request)
+        if request.messages is not None:
+            return self._prompts.of_messages(request.messages)
+        return self._prompts.of_text(request.prompt)
 
     def _groups(self, rows: list[_Row]) -> Iterator[list[_Row]]:
         """Rows that are decoded together: of similar lengths, because genai pads the shorter ones.
@@ -204,12 +200,11 @@ class Completer:
         Alone are those that would not have room behind a longer prompt, and those that end in the
         padding's token.
         """
-        pad = self._tokenizer.pad_token_id
         fit: list[_Row] = []
         alone: list[_Row] = []
         for row in rows:
             roomy = len(row.tokens) + self._settings.max_tokens <= self._context
-            (fit if roomy and row.tokens[-1] != pad else alone).append(row)
+            (fit if roomy and row.tokens[-1] != self._pad else alone).append(row)
         fit.sort(key=lambda row: len(row.tokens))
         for start in range(0, len(fit), self._together):
             yield fit[start : start + self._together]
@@ -223,13 +218,13 @@ class Completer:
             if len(rows) == 1:
                 refused = f"onnxruntime-genai: {plain_message(error)}"
                 return {rows[0].index: Completion("", len(rows[0].tokens), error=refused)}
-            fresh = [row.again(self._tokenizer.create_stream()) for row in rows]
+            fresh = [row.again(self._prompts.stream(row.tokens)) for row in rows]
             return {key: one for row in fresh for key, one in self._generated([row]).items()}
         return {row.index: row.completion() for row in rows}
 
     def _generate(self, rows: list[_Row]) -> None:
         longest = max(len(row.tokens) for row in rows)
-        prompts = np.full((len(rows), longest), self._tokenizer.pad_token_id, np.int32)
+        prompts = np.full((len(rows), longest), self._pad, np.int32)
         for row, prompt in zip(rows, prompts, strict=True):
             prompt[: len(row.tokens)] = row.tokens
         parameters = genai.module().GeneratorParams(self._model)
@@ -262,12 +257,12 @@ class _Row:
     tokens: list[int]
     limit: int
     seed: int
-    stream: Any
+    stream: TextStream
     count: int = 0
     finish: str = ""
     pieces: list[str] = field(default_factory=list)
 
-    def again(self, stream: Any) -> _Row:
+    def again(self, stream: TextStream) -> _Row:
         return _Row(self.index, self.tokens, self.limit, self.seed, stream)
 
     def take(self, token: int, ends: frozenset[int]) -> None:
@@ -277,53 +272,27 @@ class _Row:
             self.finish = "stop"
             return
         self.count += 1
-        self.pieces.append(self.stream.decode(token))
+        self.pieces.append(self.stream.push(token))
         if self.count == self.limit:
             self.finish = "length"
 
     def completion(self) -> Completion:
-        text, finish = "".join(self.pieces), self.finish or "length"
+        text, finish = "".join(self.pieces) + self.stream.finish(), self.finish or "length"
         return Completion(text, len(self.tokens), self.count, finish)
 
 
-def check(request: Request) -> str:
-    """A request's text, or its messages as JSON, for genai.
+def check(request: Request) -> None:
+    """Checks that a request is one, as far as that is known without the model.
 
     Raises:
-        AieError: it is neither, or genai would not read the whole of it.
+        AieError: it is not.
     """
-    if request.messages is None and request.prompt is None:
+    if request.messages is not None:
+        checked_messages(request.messages)
+    elif request.prompt is not None:
+        checked_text(request.prompt)
+    else:
         raise AieError("there is neither a prompt nor messages")
-    text = request.prompt if request.messages is None else _messages(request.messages)
-    if not isinstance(text, str):
-        raise AieError(f"prompt must be a string, got {text!r:.80}")
-    _check_whole(text)
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise AieError(f"the text is not Unicode: {error.reason}") from error
-    return text
-
-
-def _check_whole(text: object) -> None:
-    if isinstance(text, str) and "\0" in text:
-        raise AieError("there is a zero byte, at which onnxruntime-genai would cut the prompt")
-
-
-def _messages(given: object) -> str:
-    """Messages as JSON, without the None that Parquet gives a message for keys of others."""
-    if not isinstance(given, list) or not given or not all(isinstance(m, dict) for m in given):
-        raise AieError(f"messages must be a list of objects, got {given!r:.80}")
-    kept = [{key: value for key, value in m.items() if value is not None} for m in given]
-    for message in kept:
-        if not isinstance(message.get("role"), str):
-            raise AieError(f"a message must have a role, got {message!r:.80}")
-        for value in message.values():
-            _check_whole(value)
-    try:
-        return json.dumps(kept, ensure_ascii=False)
-    except (TypeError, ValueError) as error:
-        raise AieError(f"messages cannot be written as JSON: {error}") from error
 
 
 def _plain(value: Any) -> Any:

@@ -34,25 +34,23 @@ class Prompts:
         self._vocabulary = section(folder, "model").get("vocab_size", 2**31)
         self.chat = self._has_template()
 
-    def of_text(self, text: str) -> list[int]:
+    def of_text(self, text: object) -> list[int]:
         """Tokens of a text, with those that the model wants around it.
 
         Raises:
-            AieError: there are none.
+            AieError: there are none, or `checked_text` refuses the text.
         """
-        return self.checked(self._tokenizer.encode(text).ids)
+        return self.checked(self._tokenizer.encode(checked_text(text)).ids)
 
-    def of_messages(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+    def of_messages(self, messages: object) -> list[int]:
         """Tokens of messages ({"role", "content"}), to be continued by the model's answer.
 
         Raises:
-            AieError: there is no chat template, or it refuses the messages.
+            AieError: there is no chat template, or it or `checked_messages` refuses the messages.
         """
+        given = checked_messages(messages)
         if not self.chat:
             raise AieError("the model has no chat template: it only continues a text")
-        given = json.dumps(messages)
-        if r"\u0000" in given:
-            raise AieError("a message has a zero byte, at which onnxruntime-genai would cut it")
         try:
             text = self._genai.apply_chat_template(given)
         except RuntimeError as error:
@@ -83,3 +81,42 @@ class Prompts:
         except RuntimeError as error:
             return "Empty chat template" not in str(error)
         return True
+
+
+def checked_text(text: object) -> str:
+    """A text that can become tokens.
+
+    Raises:
+        AieError: it is no string, or has half of a surrogate pair.
+    """
+    if not isinstance(text, str):
+        raise AieError(f"a prompt must be a string, got {text!r:.80}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise AieError(f"the text is not Unicode: {error.reason}") from error
+    return text
+
+
+def checked_messages(messages: object) -> str:
+    """Messages as JSON, without the None that Parquet gives a message for keys of others.
+
+    Raises:
+        AieError: they are no list of objects with a role, cannot be written as JSON, or genai would
+            not read the whole of them.
+    """
+    if not isinstance(messages, Sequence) or not all(isinstance(m, dict) for m in messages):
+        raise AieError(f"messages must be a list of objects, got {messages!r:.80}")
+    kept = [{key: value for key, value in m.items() if value is not None} for m in messages]
+    if not kept:
+        raise AieError("messages must be a list of objects, got an empty one")
+    for message in kept:
+        if not isinstance(message.get("role"), str):
+            raise AieError(f"a message must have a role, got {message!r:.80}")
+    try:
+        text = checked_text(json.dumps(kept, ensure_ascii=False))
+    except (TypeError, ValueError) as error:
+        raise AieError(f"messages cannot be written as JSON: {error}") from error
+    if r"\u0000" in text:
+        raise AieError("a message has a zero byte, at which onnxruntime-genai would cut it")
+    return text

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder, section
 from ort_aie_ep.models.interface import context_length
-from ort_aie_ep.running.genai import module, open_model, refusal
+from ort_aie_ep.running.genai import least_length, module, open_model, refusal
 from ort_aie_ep.running.prompts import Prompts
 from ort_aie_ep.runtime.sessions import Options
 
@@ -127,6 +127,7 @@ class Conversations:
         if context is not None and context > longest:
             raise AieError(f"a context of {context} tokens: the model's has {longest}")
         self.context = context or min(longest, CONTEXT)
+        self._least = least_length(folder)
         self._limit = caches
         self._caches: list[_Cache] = []  # the one that was used last is last
         self._sampling = Sampling()
@@ -166,9 +167,11 @@ class Conversations:
             raise refusal(error) from error
         try:
             written, ended = yield from self._write(turn, cache, tokens[kept:], count)
-        except RuntimeError as error:
-            self._caches.remove(cache)
-            raise refusal(error) from error
+        except Exception as error:
+            self._caches.remove(cache)  # whatever it holds now
+            if isinstance(error, RuntimeError):
+                raise refusal(error) from error
+            raise
         finally:
             cache.busy = False
             if turn.schema and cache in self._caches:
@@ -211,7 +214,8 @@ class Conversations:
 
     def _new(self, turn: Turn) -> _Cache:
         parameters = self._genai.GeneratorParams(self._model)
-        search: dict[str, Any] = {"max_length": self.context, "do_sample": False}
+        length = max(self.context, self._least)
+        search: dict[str, Any] = {"max_length": length, "do_sample": False}
         if turn.schema:
             sampling = turn.sampling or self._sampling
             if sampling.temperature > 0:

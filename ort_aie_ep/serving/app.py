@@ -36,7 +36,7 @@ _OBJECTS = {
 # The first that fits.
 _REFUSALS: tuple[tuple[type[AieError], int, str | None], ...] = (
     (BusyError, 429, "rate_limit_exceeded"),
-    (EngineError, 503, None),
+    (EngineError, 500, None),
     (PromptTooLongError, 400, "context_length_exceeded"),
     (AieError, 400, None),
 )

@@ -34,7 +34,7 @@ class BusyError(AieError):
 
 
 class EngineError(AieError):
-    """The process has died."""
+    """The process has died, or a turn has failed in it in a way that nobody has foreseen."""
 
 
 def _work(pipe: Connection, parallel: int, opening: Callable[[], Conversations]) -> None:
@@ -77,6 +77,8 @@ def _advance(pipe: Connection, parallel: int, model: Conversations) -> None:
                 sent = end.value
             except AieError as error:
                 sent = error
+            except Exception as error:  # nobody has foreseen it: it ends this turn alone
+                sent = EngineError(f"{type(error).__name__}: {error}")
             if not isinstance(sent, str):
                 del active[number]
             if sent != "":

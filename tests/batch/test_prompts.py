@@ -65,7 +65,7 @@ def test_a_folder_is_its_files_in_the_order_of_their_names(tmp_path: Path) -> No
         ([1], "a row must be an object, got [1]"),
         ({"id": 1.5, "prompt": "x"}, "an id must be text or a whole number, got 1.5"),
         ({"id": True, "prompt": "x"}, "an id must be text or a whole number, got True"),
-        ({"prompt": ["x"]}, "prompt must be a string, got ['x']"),
+        ({"prompt": ["x"]}, "a prompt must be a string, got ['x']"),
         ({"text": "x"}, "there is neither a prompt nor messages"),
     ],
     ids=lambda value: "" if not isinstance(value, str) else value[:40],

@@ -169,6 +169,9 @@ def test_bad_prompts_are_named(conversations: Conversations, tmp_path: Path) -> 
         next(conversations.run(Turn([5] * 3000)))
     with pytest.raises(AieError, match="a zero byte, at which"):
         next(conversations.run(Turn(messages=[{"role": "user", "content": "a\0b"}])))
+    for turn in (Turn("\ud800"), Turn(messages=[{"role": "user", "content": "\ud800"}])):
+        with pytest.raises(AieError, match="not Unicode: surrogates not allowed"):
+            next(conversations.run(turn))
     for token in (-1, 4096, 2**40):
         with pytest.raises(AieError, match=f"token {token} is not in the vocabulary of 4096"):
             next(conversations.run(Turn([5, token])))
@@ -202,7 +205,10 @@ def test_texts_and_chats_begin_with_one_begin_of_text(model: Path, tmp_path: Pat
         file.unlink()
         file.write_text(json.dumps(content))
     conversations = opened(folder)
-    for turn in (Turn(PROMPT, max_tokens=1), Turn(messages=[{"content": PROMPT}], max_tokens=1)):
+    for turn in (
+        Turn(PROMPT, max_tokens=1),
+        Turn(messages=[{"role": "user", "content": PROMPT}], max_tokens=1),
+    ):
         assert written(conversations.run(turn))[1].prompt_tokens == 6
         (cache,) = conversations._caches
         assert cache.tokens[0] == 0
