@@ -83,11 +83,13 @@ def serve_command(
         raise AieError(
             f"--host {host} lets other machines in: give --api-key too, or ORT_AIE_API_KEY"
         )
+    if api_key and not api_key.isascii():
+        raise AieError("--api-key has characters that HTTP headers do not have: use ASCII")
     import uvicorn
 
     from ort_aie_ep.running.turns import Conversations
     from ort_aie_ep.runtime.sessions import inspect
-    from ort_aie_ep.serving.app import Server, create_app
+    from ort_aie_ep.serving.app import LOOPBACK, Server, create_app
     from ort_aie_ep.serving.engine import Engine
 
     model = inspect(folder)
@@ -107,7 +109,9 @@ def serve_command(
         address = f"[{host}]" if ":" in host else host
         console.note(f"{server.name}: http://{address}:{listener.getsockname()[1]}/v1")
         config = uvicorn.Config(
-            create_app(server, loopback), log_level="warning", timeout_graceful_shutdown=2
+            create_app(server, (*LOOPBACK, host) if loopback else ("*",)),
+            log_level="warning",
+            timeout_graceful_shutdown=2,
         )
         uvicorn.Server(config).run([listener])
 

@@ -7,6 +7,7 @@ tokens come from tokenizer.json by Hugging Face's library. Chat templates are ap
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ class Prompts:
 
     Attributes:
         chat: whether there is a chat template.
+        vocabulary: number of tokens.
     """
 
     def __init__(self, folder: ModelFolder, genai_tokenizer: Any) -> None:
@@ -31,7 +33,7 @@ class Prompts:
         """
         self._tokenizer = load_tokenizer(folder)
         self._genai = genai_tokenizer
-        self._vocabulary = section(folder, "model").get("vocab_size", 2**31)
+        self.vocabulary = section(folder, "model").get("vocab_size", 2**31)
         self.chat = self._has_template()
 
     def of_text(self, text: object) -> list[int]:
@@ -67,8 +69,8 @@ class Prompts:
         if not tokens:
             raise AieError("the prompt is empty")
         for token in tokens:
-            if not 0 <= token < self._vocabulary:
-                raise AieError(f"token {token} is not in the vocabulary of {self._vocabulary}")
+            if not 0 <= token < self.vocabulary:
+                raise AieError(f"token {token} is not in the vocabulary of {self.vocabulary}")
         return list(tokens)
 
     def stream(self, tokens: Sequence[int]) -> TextStream:
@@ -117,6 +119,6 @@ def checked_messages(messages: object) -> str:
         text = checked_text(json.dumps(kept, ensure_ascii=False))
     except (TypeError, ValueError) as error:
         raise AieError(f"messages cannot be written as JSON: {error}") from error
-    if r"\u0000" in text:
+    if re.search(r"(?<!\\)(\\\\)*\\u0000", text):
         raise AieError("a message has a zero byte, at which onnxruntime-genai would cut it")
     return text

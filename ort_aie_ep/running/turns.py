@@ -188,8 +188,9 @@ class Conversations:
     def _take(self, tokens: list[int], turn: Turn) -> tuple[_Cache, int]:
         """A cache for a prompt, and how many of the prompt's tokens it holds.
 
-        It is that of the conversation that the prompt continues or changes at its end, else a new
-        one, else the one that has most in common. The last token always runs, for its logits.
+        It is that of a conversation that the prompt continues, or has half of itself or of the
+        conversation in common with; else a new one; else the one that was used longest ago. The
+        last token always runs, for its logits.
         """
         idle = [cache for cache in self._caches if not cache.busy]
         full = len(self._caches) >= self._limit
@@ -198,7 +199,9 @@ class Conversations:
                 self._caches.remove(idle[0])
             return self._new(turn), 0
         best = max(idle, key=lambda cache: cache.common(tokens), default=None)
-        if best is not None and (full or 2 * best.common(tokens) >= len(best.tokens)):
+        if best is None or 2 * best.common(tokens) < min(len(best.tokens), len(tokens)):
+            best = idle[0] if full and idle else None
+        if best is not None:
             self._caches.remove(best)
             kept = min(best.common(tokens), len(tokens) - 1)
             try:
@@ -220,7 +223,10 @@ class Conversations:
             sampling = turn.sampling or self._sampling
             if sampling.temperature > 0:
                 search |= {"do_sample": True, "temperature": sampling.temperature}
-                search |= {"top_p": sampling.top_p, "top_k": sampling.top_k}
+                search |= {
+                    "top_p": sampling.top_p,
+                    "top_k": min(sampling.top_k, self._prompts.vocabulary),
+                }
                 search |= {} if sampling.seed is None else {"random_seed": sampling.seed}
             parameters.set_guidance("json_schema", turn.schema)
         parameters.set_search_options(**search)
@@ -237,19 +243,19 @@ class Conversations:
             yield ""
         stream, stops = self._prompts.stream(cache.tokens), _Stops(turn.stop)
         next_token = self._chooser(turn, cache)
-        for index in range(count):
+        written, ended = 0, False
+        while written < count and not ended:
             token = next_token()
-            if token in self._ends:
-                yield stops.push(stream.finish())[0] + stops.rest()
-                return index, True
+            if ended := token in self._ends:
+                break
+            written += 1
             text, ended = stops.push(stream.push(token))
             yield text
-            if ended:
-                return index + 1, True
-            if not turn.schema and index + 1 < count:
+            if not turn.schema and written < count and not ended:
                 cache.append([token])
-        yield stops.push(stream.finish())[0] + stops.rest()
-        return count, False
+        text, stopped = stops.push(stream.finish())
+        yield text + stops.rest()
+        return written, ended or stopped
 
     def _chooser(self, turn: Turn, cache: _Cache) -> Callable[[], int]:
         """What gives the next token."""
@@ -271,7 +277,9 @@ def choose(logits: npt.NDArray[Any], sampling: Sampling, random: np.random.Gener
     if sampling.temperature == 0:
         return int(np.argmax(logits))
     weights = np.exp((logits.astype(np.float64) - logits.max()) / sampling.temperature)
-    if sampling.top_k:
+    if not np.isfinite(weights).all():
+        raise AieError("the model's logits are not numbers")
+    if 0 < sampling.top_k < len(weights):
         weights[np.argpartition(-weights, sampling.top_k - 1)[sampling.top_k :]] = 0
     weights /= weights.sum()
     # All others together have less than 1 - top_p, and sorting a whole vocabulary takes long.
@@ -295,8 +303,9 @@ class _Stops:
         text = self._held + text
         found = [at for string in self._strings if (at := text.find(string)) >= 0]
         if found:
+            self._held = ""
             return text[: min(found)], True
-        starts = (s[:n] for s in self._strings for n in range(len(s)))
+        starts = (s[:n] for s in self._strings for n in range(min(len(s), len(text) + 1)))
         held = max((len(start) for start in starts if text.endswith(start)), default=0)
         self._held = text[len(text) - held :]
         return text[: len(text) - held], False

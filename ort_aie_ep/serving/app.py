@@ -7,7 +7,7 @@ import hmac
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.resources import files
@@ -26,8 +26,8 @@ from ort_aie_ep.running.turns import PromptTooLongError, Turn, Usage
 from ort_aie_ep.serving.engine import BusyError, Engine, EngineError
 from ort_aie_ep.serving.requests import Chat, Completion
 
-# Far above the longest prompt of a context of 128k tokens.
-MAX_BODY = 2**22
+# Twice the longest prompt of a context of 128k tokens, at four bytes a token.
+MAX_BODY = 2**20
 # Who a server on loopback is for: a page of another site that made its name lead here is not.
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]", "::1")
 _OBJECTS = {
@@ -61,8 +61,8 @@ class Server:
     started: int
 
 
-def create_app(server: Server, loopback: bool) -> FastAPI:
-    """The application; with `loopback`, for clients that call this machine by a local name."""
+def create_app(server: Server, hosts: Sequence[str]) -> FastAPI:
+    """The application, for clients that call this machine by one of `hosts`."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -72,8 +72,7 @@ def create_app(server: Server, loopback: bool) -> FastAPI:
     app = FastAPI(title="ort_aie_ep", docs_url=None, redoc_url=None, lifespan=lifespan)
     app.state.server = server
     app.add_middleware(RequestBodyLimitMiddleware, max_body_size=MAX_BODY)
-    if loopback:
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=LOOPBACK)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts)
     app.include_router(_public)
     app.include_router(_v1)
     app.exception_handler(RequestValidationError)(_invalid)
@@ -117,7 +116,7 @@ async def _models(request: Request) -> dict[str, Any]:
     return {"object": "list", "data": [_model(_server(request))]}
 
 
-@_v1.get("/models/{name}")
+@_v1.get("/models/{name:path}")
 async def _one_model(request: Request, name: str) -> dict[str, Any]:
     _known(request, name)
     return _model(_server(request))

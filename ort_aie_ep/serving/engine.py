@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any, Self
 
 from ort_aie_ep.errors import AieError
@@ -25,6 +26,8 @@ from ort_aie_ep.running.turns import Conversations, Turn, Usage
 # How often a turn looks for its client, and how long the process may take to end.
 _LOOK_SECONDS = 0.5
 _LEAVE_SECONDS = 2.0
+# How long to wait before a model that could not be opened again is tried once more.
+_AGAIN_SECONDS = 5.0
 _DIED = "the process that runs the model has died"
 _log = logging.getLogger("uvicorn.error")
 
@@ -104,7 +107,9 @@ class Engine:
         self._turns: dict[int, asyncio.Queue[Any]] = {}
         # One thread, because a pipe is for one at a time and blocks while the process computes.
         self._sender = ThreadPoolExecutor(1, "engine")
-        self._closed = False
+        self._closing = threading.Event()
+        self._process: BaseProcess | None = None
+        self.alive = False
         try:
             self._open()
         except BaseException:
@@ -119,23 +124,22 @@ class Engine:
 
     def _open(self) -> None:
         context = multiprocessing.get_context("spawn")
-        self._pipe, other = context.Pipe()
-        work = (other, self._parallel, self._opening)
-        self._process = context.Process(target=_work, args=work, daemon=True)
-        self._process.start()
+        pipe, other = context.Pipe()
+        process = context.Process(
+            target=_work, args=(other, self._parallel, self._opening), daemon=True
+        )
+        process.start()
+        self._process = process
         other.close()
         try:
-            _, opened = self._pipe.recv()
+            _, opened = pipe.recv()
         except (EOFError, OSError):
             opened = EngineError("the process that opens the model has died")
         if isinstance(opened, AieError):
             raise opened
         self.context, self.chat = opened
-
-    @property
-    def alive(self) -> bool:
-        """Whether the process runs."""
-        return self._process.is_alive()
+        self._pipe = pipe
+        self.alive = True
 
     @property
     def turns(self) -> int:
@@ -143,32 +147,42 @@ class Engine:
         return len(self._turns)
 
     def listen(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Hands what the process sends to the turns that wait for it in `loop`, in a thread."""
+        """Hands what the process sends to the turns that wait for it in `loop`, in a thread. If the
+        process dies, another one is opened, again and again."""
 
         def deliver(number: int, what: object) -> None:
             if number in self._turns:
                 self._turns[number].put_nowait(what)
 
         def read() -> None:
-            try:
+            with suppress(EOFError, OSError):
                 while True:
                     loop.call_soon_threadsafe(deliver, *self._pipe.recv())
-            except (EOFError, OSError):
-                if not self._closed:
-                    reopen()
 
-        def reopen() -> None:
-            for number in list(self._turns):
-                loop.call_soon_threadsafe(deliver, number, EngineError(_DIED))
-            _log.error("%s; opening it again", _DIED)
-            try:
-                self._open()
-            except AieError as error:
-                _log.error("%s", error)
-            else:
-                self.listen(loop)
+        def work() -> None:
+            wait = 0.0
+            while not self._closing.wait(wait):
+                if self.alive:
+                    read()
+                    self.alive = False
+                    if self._closing.is_set():
+                        return
+                    _log.error("%s; opening it again", _DIED)
+                for number in list(self._turns):
+                    loop.call_soon_threadsafe(deliver, number, EngineError(_DIED))
+                wait = 0.0
+                try:
+                    self._open()
+                except (AieError, OSError) as error:
+                    _log.error("%s", error)
+                    wait = _AGAIN_SECONDS
 
-        threading.Thread(target=read, daemon=True).start()
+        def until_the_loop_ends() -> None:
+            with suppress(RuntimeError):  # a piece came when the loop was closed
+                work()
+
+        self._reader = threading.Thread(target=until_the_loop_ends, daemon=True)
+        self._reader.start()
 
     async def run(
         self, turn: Turn, gone: Callable[[], Awaitable[bool]]
@@ -205,14 +219,18 @@ class Engine:
 
     async def _send(self, number: int, turn: Turn) -> None:
         try:
+            if not self.alive:
+                raise BrokenPipeError
             await asyncio.wrap_future(self._sender.submit(self._pipe.send, (number, turn)))
         except OSError:
             raise EngineError(_DIED) from None
 
     def close(self) -> None:
         """Ends the process."""
-        self._closed = True
-        self._sender.submit(self._pipe.send, (0, None))
-        self._process.join(_LEAVE_SECONDS)
-        self._process.kill()
+        self._closing.set()
+        if self.alive:
+            self._sender.submit(self._pipe.send, (0, None))
+        if self._process is not None:
+            self._process.join(_LEAVE_SECONDS)
+            self._process.kill()
         self._sender.shutdown()

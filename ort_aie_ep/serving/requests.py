@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -22,6 +22,10 @@ _ONLY: dict[str, Any] = {
 }  # fmt: skip
 
 
+# OpenAI's seeds have a sign, and genai's have 32 bits with one.
+_SEEDS = 2**31
+
+
 class StreamOptions(BaseModel):
     """`stream_options`."""
 
@@ -38,7 +42,9 @@ class Body(BaseModel):
     top_p: float | None = Field(default=None, gt=0, le=1)
     top_k: int | None = Field(default=None, ge=0)
     seed: int | None = None
-    stop: list[str] = Field(default_factory=list, max_length=16)
+    stop: list[Annotated[str, Field(min_length=1, max_length=1000)]] = Field(
+        default_factory=list, max_length=16
+    )
     stream: bool = False
     stream_options: StreamOptions | None = None
     max_tokens: int | None = Field(default=None, ge=1)
@@ -58,8 +64,6 @@ class Body(BaseModel):
             kept[name] = value
         if isinstance(kept.get("stop"), str):
             kept["stop"] = [kept["stop"]]
-        if "" in kept.get("stop", ()):
-            raise ValueError("stop: an empty string would end every text at once")
         return kept
 
     @property
@@ -67,6 +71,8 @@ class Body(BaseModel):
         """None leaves it to the model's genai_config.json."""
         names = {"temperature", "top_p", "top_k", "seed"}
         given = self.model_dump(include=names, exclude_none=True)
+        if "seed" in given:
+            given["seed"] %= _SEEDS
         # A seed, top-p or top-k alone asks for sampling too.
         return Sampling(**{"temperature": 1.0, **given}) if given else None
 
@@ -93,19 +99,25 @@ class Message(BaseModel):
         return {"role": "system" if self.role == "developer" else self.role, "content": content}
 
 
+class JsonSchema(BaseModel):
+    """`json_schema` of a `response_format`; its name and description are not used."""
+
+    json_schema: dict[str, Any] = Field(default_factory=dict, alias="schema")
+
+
 class ResponseFormat(BaseModel):
     """`response_format`. The text follows a schema, whatever `strict` says."""
 
     model_config = ConfigDict(extra="forbid")
     type: Literal["text", "json_object", "json_schema"]
-    json_schema: dict[str, Any] = Field(default_factory=dict)
+    json_schema: JsonSchema = Field(default_factory=lambda: JsonSchema())
 
     @property
     def schema_text(self) -> str:
         """The schema as JSON; empty for any text."""
         if self.type == "text":
             return ""
-        schema = self.json_schema.get("schema", {}) if self.type == "json_schema" else {}
+        schema = self.json_schema.json_schema if self.type == "json_schema" else {}
         # A small model may find spaces the likeliest, to the end of the context.
         compact = {"x-guidance": {"whitespace_flexible": False}}
         return json.dumps({"type": "object"} | compact | schema)

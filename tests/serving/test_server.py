@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -106,6 +107,9 @@ def test_sampling_and_stop(served: Served) -> None:
     greedy = text()
     assert text(temperature=0) == text(temperature=1, top_p=1e-6) == greedy
     assert text(temperature=1, extra_body={"top_k": 1}) == greedy
+    assert text(temperature=0.5, extra_body={"top_k": 10**30}, seed=-1) == text(
+        temperature=0.5, seed=-1
+    )
     assert text(temperature=1, seed=4) == text(temperature=1, seed=4) != text(seed=5)
     stop = greedy[20:26]
     for given in (stop, [stop, "zzz"]):
@@ -137,7 +141,10 @@ def test_the_clients_own_types_are_followed(served: Served) -> None:
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools: this server"),
         ({"temperature": 3}, "temperature: Input should be less than or equal to 2"),
         ({"stop": ["a"] * 17}, "stop: List should have at most 16 items"),
-        ({"stop": ""}, "stop: an empty string"),
+        ({"stop": ""}, "stop.0: String should have at least 1 character"),
+        ({"stop": "x" * 1001}, "stop.0: String should have at most 1000 characters"),
+        ({"stop": 5}, "stop: Input should be a valid list"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": None}}}, "schema: "),
         ({"unheard_of": 1}, "unheard_of: Extra inputs are not permitted"),
         ({"messages": []}, "messages: List should have at least 1 item"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role: Input should be"),
@@ -205,7 +212,8 @@ def test_others_are_served_while_a_long_turn_runs(served: Served) -> None:
 
 
 def test_more_than_may_wait_are_refused_and_a_key_is_wanted(model: Path) -> None:
-    with serving(model, "--parallel", "1", "--queue", "1", "--api-key", "secret") as served:
+    options = ("--parallel", "1", "--queue", "1", "--api-key", "secret", "--host", "127.0.0.2")
+    with serving(model, *options) as served:
         assert served.get("/health").status_code == 200
         for key in ("", "wrong"):
             with pytest.raises(openai.AuthenticationError, match="wants its API key"):
@@ -225,27 +233,40 @@ def test_more_than_may_wait_are_refused_and_a_key_is_wanted(model: Path) -> None
             assert waiting.result().choices[0].finish_reason == "length"
 
 
-def test_a_model_process_that_dies_is_replaced(model: Path) -> None:
-    with serving(model) as served:
-        stream = served.client().completions.create(
-            model=NAME, prompt=PROMPT, max_tokens=LONG, stream=True
-        )
+def kill_the_model(served: Served) -> None:
+    for child in children_of(served.process.pid):
+        os.kill(child, signal.SIGKILL)
+
+
+def children_of(server: int) -> list[int]:
+    """Model processes of a server."""
+    found = map(int, Path(f"/proc/{server}/task/{server}/children").read_text().split())
+    return [one for one in found if b"spawn_main" in Path(f"/proc/{one}/cmdline").read_bytes()]
+
+
+def test_a_model_process_that_dies_is_replaced(model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / NAME
+    shutil.copytree(model, folder)
+    with serving(folder) as served:
+        create = served.client(timeout=60).completions.create
+        stream = create(model=NAME, prompt=PROMPT, max_tokens=LONG, stream=True)
         next(stream)
-        children = Path(f"/proc/{served.process.pid}/task/{served.process.pid}/children")
-        for child in children.read_text().split():
-            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
-                os.kill(int(child), signal.SIGKILL)
+        folder.rename(tmp_path / "away")
+        kill_the_model(served)
         with pytest.raises(openai.APIError, match="has died"):
             list(stream)
+        until(lambda: served.get("/health").status_code == 503)
+        with pytest.raises(openai.InternalServerError, match="has died"):
+            create(model=NAME, prompt=PROMPT)
+        (tmp_path / "away").rename(folder)
         until(lambda: served.get("/health").status_code == 200)
-        answer = served.client().completions.create(model=NAME, prompt=PROMPT, max_tokens=3)
-        assert answer.choices[0].text
+        assert create(model=NAME, prompt=PROMPT, max_tokens=3).choices[0].text
+        assert served.requests == 0
 
 
 def test_the_server_ends_with_its_model_process(model: Path) -> None:
     with serving(model) as served:
-        pid = served.process.pid
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        children = children_of(served.process.pid)
         assert children
     assert served.process.returncode == 128 + signal.SIGINT
     until(lambda: not any(Path(f"/proc/{child}").exists() for child in children))
@@ -255,6 +276,7 @@ def test_the_server_ends_with_its_model_process(model: Path) -> None:
     ("options", "said"),
     [
         (["--host", "0.0.0.0"], "lets other machines in: give --api-key too"),
+        (["--api-key", "schlüssel"], "use ASCII"),
         (["--context", "5000"], "a context of 5000 tokens: the model's has 2048"),
         (["--host", "192.0.2.1", "--api-key", "x"], "cannot listen on 192.0.2.1:8000"),
     ],
@@ -284,12 +306,8 @@ def test_a_server_that_is_interrupted_while_it_opens_ends_with_its_model_process
     command = [sys.executable, "-m", "ort_aie_ep", "serve", str(model), "--port", "0"]
     process = subprocess.Popen(with_default_signals(*command), stderr=subprocess.PIPE)
 
-    def children() -> list[str]:
-        of = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        return [one for one in of if b"spawn_main" in Path(f"/proc/{one}/cmdline").read_bytes()]
-
-    until(lambda: bool(children()))
-    (child,) = children()
+    until(lambda: bool(children_of(process.pid)))
+    (child,) = children_of(process.pid)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=120)
     until(lambda: not Path(f"/proc/{child}").exists())

@@ -15,7 +15,14 @@ import ort_aie_ep
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.running.genai import entries
-from ort_aie_ep.running.turns import Conversations, PromptTooLongError, Sampling, Turn, Usage
+from ort_aie_ep.running.turns import (
+    Conversations,
+    PromptTooLongError,
+    Sampling,
+    Turn,
+    Usage,
+    _Stops,
+)
 from ort_aie_ep.running.turns import choose as choose_token
 from ort_aie_ep.runtime.sessions import Options
 
@@ -130,6 +137,20 @@ def test_text_ends_before_a_stop_string_that_pieces_divide(conversations: Conver
     assert 0 < usage.completion_tokens < 40
 
 
+def test_an_answer_that_is_written_again_keeps_the_prompt(model: Path) -> None:
+    conversations = opened(model, 2)
+    prompt = list(range(50, 90))
+    written(conversations.run(Turn(prompt, max_tokens=100)))
+    assert written(conversations.run(Turn(prompt, max_tokens=5)))[1].cached_tokens == 39
+
+
+def test_nothing_follows_a_stop_string() -> None:
+    stops = _Stops(("ab\ufffd",))
+    assert stops.push("zab") == ("z", False)
+    assert stops.push("\ufffd more") == ("", True)
+    assert stops.rest() == ""
+
+
 def test_text_that_only_begins_like_a_stop_string_is_shown_in_the_end(
     conversations: Conversations,
 ) -> None:
@@ -169,6 +190,9 @@ def test_bad_prompts_are_named(conversations: Conversations, tmp_path: Path) -> 
         next(conversations.run(Turn([5] * 3000)))
     with pytest.raises(AieError, match="a zero byte, at which"):
         next(conversations.run(Turn(messages=[{"role": "user", "content": "a\0b"}])))
+    written(
+        conversations.run(Turn(messages=[{"role": "user", "content": r"\u0000"}], max_tokens=1))
+    )
     for turn in (Turn("\ud800"), Turn(messages=[{"role": "user", "content": "\ud800"}])):
         with pytest.raises(AieError, match="not Unicode: surrogates not allowed"):
             next(conversations.run(turn))
@@ -271,3 +295,5 @@ def test_tokens_are_chosen_as_often_as_they_are_likely(top_p: float, top_k: int)
     bound = 5 * np.sqrt(draws * weights * (1 - weights))
     assert (np.abs(counts - draws * weights) <= bound).all()
     assert choose_token(logits, Sampling(0), random) == order[0]
+    with pytest.raises(AieError, match="logits are not numbers"):
+        choose_token(logits * np.nan, sampling, random)
