@@ -7,6 +7,7 @@ and cannot rename one in which a file is open.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ if sys.platform == "win32":
     TO_CREATE |= os.O_BINARY | os.O_NOINHERIT
 
     _FAIL_IMMEDIATELY, _EXCLUSIVE = 1, 2
+    _LOCK_VIOLATION = 33
     _BEYOND_FILES = 1 << 30  # OffsetHigh: 2^62 bytes
 
     class _Overlapped(ctypes.Structure):
@@ -49,12 +51,16 @@ if sys.platform == "win32":
         """Locks an open file until it is closed.
 
         Raises:
-            OSError: another has it, or the file system has no locks.
+            BlockingIOError: another has it.
+            OSError: the file system has no locks.
         """
         how = (0 if shared else _EXCLUSIVE) | (0 if wait else _FAIL_IMMEDIATELY)
         at = _Overlapped(offset_high=_BEYOND_FILES)
         if not _lock_file(msvcrt.get_osfhandle(descriptor), how, 0, 1, 0, ctypes.byref(at)):
-            raise ctypes.WinError(ctypes.get_last_error())
+            error = ctypes.WinError(ctypes.get_last_error())
+            if error.winerror == _LOCK_VIOLATION:
+                raise BlockingIOError(errno.EAGAIN, error.strerror) from error
+            raise error
 
     @contextmanager
     def locked_folder(folder: Path, *, wait: bool = False) -> Iterator[None]:
@@ -71,7 +77,8 @@ else:
         """Locks an open file until it is closed.
 
         Raises:
-            OSError: another has it, or the file system has no locks.
+            BlockingIOError: another has it.
+            OSError: the file system has no locks.
         """
         how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         fcntl.flock(descriptor, how | (0 if wait else fcntl.LOCK_NB))

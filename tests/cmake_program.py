@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import os
 import re
@@ -15,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from ort_aie_ep import platforms
 
 SOURCE = Path(__file__).resolve().parents[1]
 
@@ -120,7 +121,7 @@ class Project:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         with (self.folder / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            platforms.lock(lock.fileno(), wait=True)
             yield
 
 

@@ -18,7 +18,7 @@ from ort_aie_ep.models.interface import context_length, read_file_interface
 from ort_aie_ep.running import genai
 from ort_aie_ep.running.prompts import Prompts, checked_messages, checked_text
 from ort_aie_ep.running.text import TextStream
-from ort_aie_ep.runtime.sessions import Options, plain_message
+from ort_aie_ep.runtime.sessions import Options
 
 # genai's seeds are 32-bit integers with a sign.
 _SEEDS = 2**31
@@ -159,7 +159,11 @@ class Completer:
         return {**batch, **columns}
 
     def complete(self, requests: Sequence[Request]) -> list[Completion]:
-        """A completion for each request; one that cannot be completed says why."""
+        """A completion for each request; one that is not a prompt for this model says why.
+
+        Raises:
+            AieError: the model fails, which is not a prompt's fault.
+        """
         found: dict[int, Completion] = {}
         rows: list[_Row] = []
         for index, request in enumerate(requests):
@@ -216,8 +220,7 @@ class Completer:
             self._generate(rows)
         except RuntimeError as error:  # genai raises it for everything
             if len(rows) == 1:
-                refused = f"onnxruntime-genai: {plain_message(error)}"
-                return {rows[0].index: Completion("", len(rows[0].tokens), error=refused)}
+                raise genai.refusal(error) from error
             fresh = [row.again(self._prompts.stream(row.tokens)) for row in rows]
             return {key: one for row in fresh for key, one in self._generated([row]).items()}
         return {row.index: row.completion() for row in rows}

@@ -22,7 +22,7 @@ from typing import Any
 
 import ort_aie_ep
 from ort_aie_ep.batch.completer import Completer, Request, Settings
-from ort_aie_ep.batch.parts import Tally, attempt, begin, model_digest, read_part, write_part
+from ort_aie_ep.batch.parts import Tally, attempt, begun, model_digest, read_part, write_part
 from ort_aie_ep.batch.prompts import digest, read_prompts
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import find_model
@@ -104,8 +104,8 @@ def complete(
     Raises:
         AieError: there is no model or there are no prompts; `output` was begun with other ones or
             with other settings; an option is out of range; the cluster has no room for the workers;
-            a worker cannot open the model or write; some prompts cost every worker its life. What
-            has been completed until then is kept.
+            a worker cannot open the model or write; some prompts cost every worker its life, or
+            a worker's model fails; another run writes to `output`. What has been completed is kept.
     """
     require("ort_aie_ep.batch", ("onnxruntime_genai", "pyarrow", "ray"), "batch")
     began = time.monotonic()
@@ -117,47 +117,49 @@ def complete(
     requests = read_prompts(Path(inputs))
     parts = [requests[i : i + part_size] for i in range(0, len(requests), part_size)]
     model_hash = model_digest(folder)
-    begin(
-        output,
-        {
-            **asdict(settings),
-            "part_size": part_size,
-            "prompts": digest(requests),
-            "model": model_hash,
-            "versions": _versions(),
-        },
-    )
-    earlier = {part: read_part(output, part, rows) for part, rows in enumerate(parts)}
-    pending = [part for part, tally in earlier.items() if tally is None]
-    before = sum((tally for tally in earlier.values() if tally is not None), Tally())
-    if not pending:
-        return Summary(Tally(), before, 0, 0.0, time.monotonic() - began)
-    total = sum(len(parts[part]) for part in pending)
-    tell = progress or (lambda done, total, what: None)
-    tell(0, total, "starting Ray")
-    done, found, start = Tally(), set[str](), 0.0
-    with _cluster(address):
-        pool = _pool(workers, threads, len(pending))
-        tell(0, total, "opening the model")
-        worker = {"model": str(folder), "digest": model_hash, "output": str(output)}
-        options = {**worker, "settings": settings, "threads": pool.threads}
-        for result in _results({part: parts[part] for part in pending}, pool, options):
-            now = time.monotonic() - began
-            if result["failure"]:
-                raise AieError(f"{result['worker']}: {result['failure']}")
-            start = start or now - result["seconds"]
-            found.add(result["worker"])
-            done += Tally(*(int(result[name]) for name in vars(Tally())))
-            rate = done.completion_tokens / max(now - start, 1e-9)
-            tell(done.prompts, total, f"{done.completion_tokens} tokens, {rate:.0f} tokens/s")
-    missing = [part for part in pending if read_part(output, part, parts[part]) is None]
-    if missing:
-        ids = ", ".join(f"{parts[p][0].id} to {parts[p][-1].id}" for p in missing[:5])
-        raise AieError(
-            f"{len(missing)} of {len(parts)} parts ended {_ATTEMPTS} workers each (prompts {ids}). "
-            "All others are done; the same command tries these again"
-        )
-    return Summary(done, before, len(found), start, time.monotonic() - began)
+    manifest = {
+        **asdict(settings),
+        "part_size": part_size,
+        "prompts": digest(requests),
+        "model": model_hash,
+        "versions": _versions(),
+    }
+    with begun(output, manifest):
+        earlier = {part: read_part(output, part, rows) for part, rows in enumerate(parts)}
+        pending = [part for part, tally in earlier.items() if tally is None]
+        before = sum((tally for tally in earlier.values() if tally is not None), Tally())
+        if not pending:
+            return Summary(Tally(), before, 0, 0.0, time.monotonic() - began)
+        total = sum(len(parts[part]) for part in pending)
+        tell = progress or (lambda done, total, what: None)
+        tell(0, total, "starting Ray")
+        done, found, start = Tally(), set[str](), 0.0
+        left, reason = {*pending}, ""
+        with _cluster(address):
+            pool = _pool(workers, threads, len(pending))
+            tell(0, total, "opening the model")
+            worker = {"model": str(folder), "digest": model_hash, "output": str(output)}
+            options = {**worker, "settings": settings, "threads": pool.threads}
+            for result in _results({part: parts[part] for part in pending}, pool, options):
+                now = time.monotonic() - began
+                if result["failure"]:
+                    raise AieError(f"{result['worker']}: {result['failure']}")
+                start = start or now - result["seconds"]
+                found.add(result["worker"])
+                reason = reason or result["reason"]
+                if result["prompts"]:
+                    left.discard(int(result["part"]))
+                done += Tally(*(int(result[name]) for name in vars(Tally())))
+                rate = done.completion_tokens / max(now - start, 1e-9)
+                tell(done.prompts, total, f"{done.completion_tokens} tokens, {rate:.0f} tokens/s")
+        if left:
+            ids = ", ".join(f"{parts[p][0].id} to {parts[p][-1].id}" for p in sorted(left)[:5])
+            why = reason or f"they ended {_ATTEMPTS} workers each"
+            raise AieError(
+                f"{len(left)} of {len(parts)} parts are not completed (prompts {ids}): {why}. "
+                "All others are done; the same command tries these again"
+            )
+        return Summary(done, before, len(found), start, time.monotonic() - began)
 
 
 class Recorder:
@@ -183,7 +185,7 @@ class Recorder:
         """Takes one part: its number, and its requests as JSON."""
         part = int(batch["part"][0])
         requests = [Request(*fields) for fields in json.loads(batch["requests"][0])]
-        start, tally = time.monotonic(), Tally()
+        start, tally, reason = time.monotonic(), Tally(), ""
         if not self._failure:
             try:
                 # There already if the worker or machine that wrote it died before it could answer.
@@ -191,13 +193,19 @@ class Recorder:
                 if recorded is not None:
                     tally = recorded
                 elif attempt(self._output, part) <= _ATTEMPTS:
-                    done = self._completer.complete(requests)
-                    tally = write_part(self._output, part, requests, done)
+                    try:
+                        done = self._completer.complete(requests)
+                    except Exception as error:  # of the model: another worker may do better
+                        reason = f"{self._worker}: {error}"
+                    else:
+                        tally = write_part(self._output, part, requests, done)
             except OSError as error:
                 self._failure = f"{self._output} cannot be written: {error.strerror}"
         answer = {
             **vars(tally),
             "failure": self._failure,
+            "part": part,
+            "reason": reason,
             "worker": self._worker,
             "seconds": time.monotonic() - start,
         }
@@ -257,6 +265,8 @@ def _pool(workers: int | None, threads: int | None, parts: int) -> _Pool:
 
     nodes = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
     nodes = [cpus for cpus in nodes if cpus]
+    if not nodes:
+        raise AieError("no machine of the Ray cluster has a CPU for workers")
     if threads is None:
         # One for each machine, or as many for each as it takes; the smallest decides.
         each = -(-(workers or 1) // len(nodes))

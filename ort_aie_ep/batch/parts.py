@@ -14,7 +14,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from ort_aie_ep.batch.completer import Completion, Request
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.checked_json import read_json
 from ort_aie_ep.models.files import write_json, written_beside
+from ort_aie_ep.platforms import TO_READ, lock
 
 MANIFEST = "batch.json"
 FORMAT = 1
@@ -54,27 +56,45 @@ def part_file(folder: Path, part: int) -> Path:
     return folder / f"part-{part:06}.jsonl"
 
 
-def begin(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Makes the folder, or checks that an earlier run had the same `manifest`.
+@contextmanager
+def begun(folder: Path, manifest: Mapping[str, Any]) -> Iterator[None]:
+    """Makes the folder, or checks that an earlier run had the same `manifest`; no other run writes
+    to it meanwhile, where the file system has locks.
 
     Raises:
-        AieError: it had another one, the folder has other files, or it cannot be written.
+        AieError: it had another one, another run has it, the folder has other files, or it cannot
+            be written.
     """
-    manifest = {"format": FORMAT, **manifest}
+    path = folder / MANIFEST
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if not (folder / MANIFEST).exists():
-            if any(folder.iterdir()):
+        if not path.exists():
+            # A run that was killed here has left what begins like this.
+            if any(not left.name.startswith(f".{MANIFEST}-") for left in folder.iterdir()):
                 raise AieError(f"{folder} is not empty and has no {MANIFEST}: name a new folder")
-            write_json(folder / MANIFEST, manifest)
-            return
-        for left in folder.glob(".part-*"):  # counts, and what killed workers wrote
-            left.unlink(missing_ok=True)
+            write_json(path, {"format": FORMAT, **manifest})
+        descriptor = os.open(path, TO_READ)
     except OSError as error:
         raise AieError(f"{folder} cannot be written: {error.strerror}") from error
+    try:
+        try:
+            lock(descriptor)
+        except BlockingIOError as error:
+            raise AieError(f"another run writes to {folder}: wait until it has ended") from error
+        except OSError:
+            pass  # no locks here
+        _check(folder, manifest)
+        for left in folder.glob(".part-*"):  # counts, and what killed workers wrote
+            left.unlink(missing_ok=True)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _check(folder: Path, manifest: Mapping[str, Any]) -> None:
     before = read_json(folder / MANIFEST).value
     before = before if isinstance(before, dict) else {}
-    for name, value in manifest.items():
+    for name, value in {"format": FORMAT, **manifest}.items():
         if before.get(name) != value:
             raise AieError(
                 f"{folder} was begun with another {name} ({before.get(name)}, not {value}): its "

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +32,8 @@ def read_prompts(path: Path) -> list[Request]:
     places: dict[str, str] = {}
     for file in _files(path):
         for number, row in _rows(file):
-            request = _request(row, len(requests) + 1)
             place = f"{file.name}, row {number}"
+            request = _request(row, len(requests) + 1, place)
             first = places.setdefault(json.dumps(request.id), place)
             if first is not place:
                 raise AieError(f"the id {request.id!r} is there twice: {first}, and {place}")
@@ -48,7 +47,8 @@ def digest(requests: Iterable[Request]) -> str:
     """A hash of prompts and their ids, in their order."""
     found = hashlib.sha256()
     for request in requests:
-        found.update(json.dumps(astuple(request)).encode() + b"\n")
+        fields = [request.id, request.prompt, request.messages, request.error]
+        found.update(json.dumps(fields).encode() + b"\n")
     return found.hexdigest()
 
 
@@ -102,17 +102,19 @@ def _parquet_rows(file: Path) -> Iterator[tuple[int, Any]]:
         raise AieError(f"{file} cannot be read: {error}") from error
 
 
-def _request(row: Any, number: int) -> Request:
+def _request(row: Any, number: int, place: str) -> Request:
+    """A row's request. One that cannot have an id of its own has its place, which no other has."""
     if isinstance(row, AieError):
-        return Request(number, error=str(row))
+        return Request(place, error=str(row))
     if not isinstance(row, dict):
-        return Request(number, error=f"a row must be an object, got {row!r:.80}")
+        return Request(place, error=f"a row must be an object, got {row!r:.80}")
     id = row.get("id")
     if id is None:
         id = number
     elif isinstance(id, bool) or not isinstance(id, str | int):
-        return Request(number, error=f"an id must be text or a whole number, got {id!r:.80}")
-    request = Request(id, row.get("prompt"), row.get("messages"))
+        return Request(place, error=f"an id must be text or a whole number, got {id!r:.80}")
+    messages = row.get("messages")
+    request = Request(id, row.get("prompt") if messages is None else None, messages)
     try:
         check(request)
     except AieError as error:

@@ -42,7 +42,7 @@ class Prompts:
         Raises:
             AieError: there are none, or `checked_text` refuses the text.
         """
-        return self.checked(self._tokenizer.encode(checked_text(text)).ids)
+        return self._encoded(checked_text(text), special=True)
 
     def of_messages(self, messages: object) -> list[int]:
         """Tokens of messages ({"role", "content"}), to be continued by the model's answer.
@@ -58,7 +58,14 @@ class Prompts:
         except RuntimeError as error:
             raise AieError(f"the chat template refuses the messages: {error}") from error
         # The template itself has what belongs around the text.
-        return self.checked(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        return self._encoded(text, special=False)
+
+    def _encoded(self, text: str, special: bool) -> list[int]:
+        try:
+            ids = self._tokenizer.encode(text, add_special_tokens=special).ids
+        except Exception as error:  # the library raises bare Exceptions
+            raise AieError(f"the tokenizer refuses the text: {error}") from error
+        return self.checked(ids)
 
     def checked(self, tokens: Sequence[int]) -> list[int]:
         """Tokens as a prompt.
@@ -117,7 +124,7 @@ def checked_messages(messages: object) -> str:
             raise AieError(f"a message must have a role, got {message!r:.80}")
     try:
         text = checked_text(json.dumps(kept, ensure_ascii=False))
-    except (TypeError, ValueError) as error:
+    except (RecursionError, TypeError, ValueError) as error:
         raise AieError(f"messages cannot be written as JSON: {error}") from error
     if re.search(r"(?<!\\)(\\\\)*\\u0000", text):
         raise AieError("a message has a zero byte, at which onnxruntime-genai would cut it")

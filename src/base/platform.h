@@ -16,10 +16,12 @@ namespace ort_aie::platform {
 
 #if defined(_WIN32)
 inline constexpr bool kHasNpuTargets = false;
+inline constexpr bool kReplacesOpenFiles = false;
 // A drive's colon also ends a folder, and no file's name has one.
 inline constexpr std::string_view kSeparators = "/\\:";
 #else
 inline constexpr bool kHasNpuTargets = true;
+inline constexpr bool kReplacesOpenFiles = true;
 inline constexpr std::string_view kSeparators = "/";
 #endif
 

@@ -234,3 +234,22 @@ def test_a_worker_says_why_it_cannot_work(compiled: Path, tmp_path: Path) -> Non
     assert lost(part(0, "x"))["failure"] == [
         f"{nowhere} cannot be written: No such file or directory"
     ]
+
+
+def test_a_model_that_fails_records_nothing_and_says_why(
+    compiled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder(str(compiled), model_digest(compiled), str(tmp_path), Settings(), 1)
+    part = {"part": [0], "requests": [json.dumps([[1, "import os", None, ""]])]}
+
+    def fail(rows: object) -> None:
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recorder._completer, "_generate", fail)
+        answer = recorder(part)
+        assert "onnxruntime-genai: out of memory" in answer["reason"][0]
+        assert answer["prompts"] == [0]
+        assert not list(tmp_path.glob("part-*"))
+    answer = recorder(part)
+    assert (answer["prompts"], answer["reason"], answer["part"]) == ([1], [""], [0])

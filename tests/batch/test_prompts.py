@@ -78,6 +78,20 @@ def test_a_row_that_is_no_prompt_has_its_error_and_stops_no_other(
     assert good == Request("b", "x")
 
 
+def test_bad_rows_have_their_place_as_id_which_is_nobody_elses(tmp_path: Path) -> None:
+    rows = ({"id": 0, "prompt": "x"}, "{", {"id": 2, "prompt": "x"}, {"id": 1.5, "prompt": "x"})
+    found = read_prompts(lines(tmp_path / "p.jsonl", *rows))
+    assert [request.id for request in found] == [0, "p.jsonl, row 2", 2, "p.jsonl, row 4"]
+
+
+def test_messages_of_any_depth_are_taken_or_named(tmp_path: Path) -> None:
+    for depth in (10, 600, 900, 3000):
+        deep = '{"messages": [{"role": "user", "content": ' + "[" * depth + "]" * depth + "}]}"
+        (request,) = read_prompts(lines(tmp_path / "p.jsonl", deep))
+        assert len(digest([request])) == 64
+        assert bool(request.error) or request.messages is not None
+
+
 def test_bytes_that_are_not_utf8_are_a_row_with_an_error(tmp_path: Path) -> None:
     file = tmp_path / "p.jsonl"
     file.write_bytes(b'{"prompt": "\xff"}\n{"prompt": "x"}\n')
@@ -158,20 +172,41 @@ def test_a_part_that_is_cut_or_of_other_prompts_is_missing(tmp_path: Path) -> No
 
 def test_a_folder_is_continued_with_the_same_settings_alone(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "out"
-    parts.begin(folder, {"seed": 1, "model": "m"})
-    parts.attempt(folder, 0)
-    parts.begin(folder, {"seed": 1, "model": "m"})
-    assert parts.attempt(folder, 0) == 1, "a new run counts anew"
-    with pytest.raises(AieError, match=r"was begun with another seed \(1, not 2\)"):
-        parts.begin(folder, {"seed": 2, "model": "m"})
-    with pytest.raises(AieError, match="was begun with another model"):
-        parts.begin(folder, {"seed": 1, "model": "n"})
+    with parts.begun(folder, {"seed": 1, "model": "m"}):
+        parts.attempt(folder, 0)
+    with parts.begun(folder, {"seed": 1, "model": "m"}):
+        assert parts.attempt(folder, 0) == 1, "a new run counts anew"
+    for other, name in (({"seed": 2, "model": "m"}, r"seed \(1, not 2\)"), ({"seed": 1}, "model")):
+        changed = {"seed": 1, "model": "n"} | other
+        with (
+            pytest.raises(AieError, match=f"was begun with another {name}"),
+            parts.begun(folder, changed),
+        ):
+            pass
+
+
+def test_two_runs_at_once_do_not_write_to_one_folder(tmp_path: Path) -> None:
+    with parts.begun(tmp_path, {"seed": 1}):
+        parts.attempt(tmp_path, 0)
+        with (
+            pytest.raises(AieError, match="another run writes to"),
+            parts.begun(tmp_path, {"seed": 1}),
+        ):
+            pass
+        assert parts.attempt(tmp_path, 0) == 2, "the other has removed nothing"
+
+
+def test_a_run_that_was_killed_at_its_beginning_leaves_a_folder_to_use(tmp_path: Path) -> None:
+    (tmp_path / ".batch.json-0123456789abcdef").write_text("{")
+    with parts.begun(tmp_path, {"seed": 1}):
+        assert json.loads((tmp_path / "batch.json").read_text())["seed"] == 1
 
 
 def test_a_folder_of_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(AieError, match=r"is not empty and has no batch\.json"):
-        parts.begin(tmp_path, {})
+    refused = pytest.raises(AieError, match=r"is not empty and has no batch\.json")
+    with refused, parts.begun(tmp_path, {}):
+        pass
 
 
 def test_the_digest_of_a_model_reads_all_of_its_files(tmp_path: Path) -> None:

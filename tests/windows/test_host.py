@@ -201,6 +201,14 @@ def test_a_context_model_and_the_errors_for_its_file(tmp_path: Path) -> None:
     read = run_host(tmp_path, "provider", context)
     assert (read.text, read.logits.tobytes()) == ("ok", plain.logits.tobytes())
 
+    # A file that another model left is replaced.
+    context.unlink()
+    again = run_host(
+        tmp_path, "provider", source,
+        "ep.context_enable=1", f"ep.context_file_path={windows(context)}",
+    )  # fmt: skip
+    assert (again.text, again.logits.tobytes()) == ("ok", plain.logits.tobytes())
+
     content = data.read_bytes()
     for damaged in (content[:-4096], b"x" + content[1:], b"", None):
         data.unlink(missing_ok=True)

@@ -64,7 +64,8 @@ ContextWriter::~ContextWriter() {
 }
 
 void ContextWriter::Write(const void* data, size_t size) {
-  Require(file_.Write(end_, data, size), "writing ", part_, " failed: ", std::strerror(errno));
+  const bool written = file_.Write(end_, data, size);  // before its errno is read
+  Require(written, "writing ", part_, " failed: ", std::strerror(errno));
   end_ += static_cast<int64_t>(size);
 }
 
@@ -106,6 +107,7 @@ bool ContextWriter::Publish() {
     if (!other.IsAt(path_)) return false;
   }
   check_model();
+  if (!platform::kReplacesOpenFiles) other.Close();
   if (!platform::Replace(part_, path_)) {
     Fail(ErrorCode::kRuntime, "writing ", path_, " failed: ", std::strerror(errno));
   }
