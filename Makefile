@@ -72,7 +72,7 @@ check: $(PROVIDER_ORTS:%=$(VENV)/ort-%/ready)
 
 # Every instruction set, an old CPU, MLIR's own reader, the real XRT, sanitizers.
 $(CHECK_SCRIPTS): check-%: $(VENV)/test-ready
-	VENV=$(VENV) PARALLEL="$(PARALLEL)" bash tests/check_$(subst -,_,$*).sh
+	MAKEFLAGS= VENV=$(VENV) PARALLEL="$(PARALLEL)" bash tests/check_$(subst -,_,$*).sh
 
 # The wheel of this Python as it is released, in an empty environment.
 check-wheel:
