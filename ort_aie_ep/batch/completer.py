@@ -125,13 +125,10 @@ class Completer:
         folder = find_model(Path(model))
         try:
             self._model = genai.open_model(folder, Options(threads=threads))
-            tokenizer = genai.module().Tokenizer(self._model)
+            self._prompts = Prompts(folder, self._model)
         except RuntimeError as error:
             raise genai.refusal(error) from error
         self._context, self._least = context_length(folder), genai.least_length(folder)
-        self._ends = frozenset(np.asarray(tokenizer.eos_token_ids).tolist())
-        self._pad = tokenizer.pad_token_id
-        self._prompts = Prompts(folder, tokenizer)
         alone = temperature > 0 or bool(read_file_interface(folder).states)
         self._together = 1 if alone else batch_size
 
@@ -208,7 +205,7 @@ class Completer:
         alone: list[_Row] = []
         for row in rows:
             roomy = len(row.tokens) + self._settings.max_tokens <= self._context
-            (fit if roomy and row.tokens[-1] != self._pad else alone).append(row)
+            (fit if roomy and row.tokens[-1] != self._prompts.pad else alone).append(row)
         fit.sort(key=lambda row: len(row.tokens))
         for start in range(0, len(fit), self._together):
             yield fit[start : start + self._together]
@@ -227,7 +224,7 @@ class Completer:
 
     def _generate(self, rows: list[_Row]) -> None:
         longest = max(len(row.tokens) for row in rows)
-        prompts = np.full((len(rows), longest), self._pad, np.int32)
+        prompts = np.full((len(rows), longest), self._prompts.pad, np.int32)
         for row, prompt in zip(rows, prompts, strict=True):
             prompt[: len(row.tokens)] = row.tokens
         parameters = genai.module().GeneratorParams(self._model)
@@ -249,7 +246,7 @@ class Completer:
         while not generator.is_done() and not all(row.finish for row in rows):
             generator.generate_next_token()
             for row, token in zip(rows, generator.get_next_tokens(), strict=True):
-                row.take(int(token), self._ends)
+                row.take(int(token), self._prompts.ends)
 
 
 @dataclass

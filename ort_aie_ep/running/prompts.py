@@ -14,6 +14,7 @@ from typing import Any
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder, section
 from ort_aie_ep.models.tokenizer import load_tokenizer
+from ort_aie_ep.running.genai import module
 from ort_aie_ep.running.text import TextStream
 
 
@@ -22,17 +23,22 @@ class Prompts:
 
     Attributes:
         chat: whether there is a chat template.
+        ends: tokens that end a text.
+        pad: the token that fills shorter prompts of a batch.
         vocabulary: number of tokens.
     """
 
-    def __init__(self, folder: ModelFolder, genai_tokenizer: Any) -> None:
-        """Reads tokenizer.json; `genai_tokenizer` is an `onnxruntime_genai.Tokenizer`.
+    def __init__(self, folder: ModelFolder, model: Any) -> None:
+        """Reads tokenizer.json; `model` is the folder's `onnxruntime_genai.Model`.
 
         Raises:
             AieError: there is no tokenizer.json.
+            RuntimeError: genai refuses the tokenizer.
         """
         self._tokenizer = load_tokenizer(folder)
-        self._genai = genai_tokenizer
+        self._genai = module().Tokenizer(model)
+        self.ends = frozenset(map(int, self._genai.eos_token_ids))
+        self.pad = int(self._genai.pad_token_id)
         self.vocabulary = section(folder, "model").get("vocab_size", 2**31)
         self.chat = self._has_template()
 

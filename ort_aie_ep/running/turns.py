@@ -140,11 +140,9 @@ class Conversations:
         self._genai = module()
         try:
             self._model = open_model(folder, options)
-            tokenizer = self._genai.Tokenizer(self._model)
+            self._prompts = Prompts(folder, self._model)
         except RuntimeError as error:
             raise refusal(error) from error
-        self._ends = frozenset(np.asarray(tokenizer.eos_token_ids).tolist())
-        self._prompts = Prompts(folder, tokenizer)
         self.chat = self._prompts.chat
 
     def run(self, turn: Turn) -> Generator[str, None, Usage]:
@@ -246,7 +244,7 @@ class Conversations:
         written, ended = 0, False
         while written < count and not ended:
             token = next_token()
-            if ended := token in self._ends:
+            if ended := token in self._prompts.ends:
                 break
             written += 1
             text, ended = stops.push(stream.push(token))
