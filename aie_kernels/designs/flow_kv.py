@@ -123,7 +123,7 @@ def place(design: Design, column: int = 0) -> int:
             kernels=[FLOW_KV_LOAD_Q, FLOW_KV_BEGIN, FLOW_KV_SCORES], stack=STACK,
         )  # fmt: skip
         design.worker(
-            f"value{p}", value, _value,
+            f"value{p}", value, value_body,
             inputs={"fcl": fcl, "v": v}, outputs={"o": o},
             buffers=[Buffer("y", Array("f32", MAX_Q + 32))],
             parameters=["sweeps", "pieces", "group", "head_dim", "chunks"],
@@ -133,9 +133,22 @@ def place(design: Design, column: int = 0) -> int:
 
 
 def _score(core: Core) -> Steps:
-    (
-        sweeps, pieces, group, head_dim, skip, first, full, keys, tail, last, scale, softcap,
-    ) = yield Parameters()  # fmt: skip
+    sweeps, pieces, *sweep = yield Parameters()
+    q = core.buffer("q")
+    for _ in core.loop(sweeps):
+        for i in core.loop(pieces):
+            piece = yield Acquire("q")
+            yield call(FLOW_KV_LOAD_Q, piece, q, i)
+            yield Release("q")
+        yield from score_chunks(core, *sweep)
+
+
+def score_chunks(
+    core: Core, group: Any, head_dim: Any, skip: Any, first: Any, full: Any, keys: Any, tail: Any,
+    last: Any, scale: Any, softcap: Any,
+) -> Steps:  # fmt: skip
+    """A sweep of a score core with the queries in its buffer q: a first chunk with the keys `skip`
+    to `first`, `full` whole ones, and `tail` (0 or 1) of `last` keys."""
     q, state = core.buffer("q"), core.buffer("state")
 
     def chunk(begin: Any, end: Any) -> Steps:
@@ -146,20 +159,16 @@ def _score(core: Core) -> Steps:
         yield Release("k")
         yield Release("fcl")
 
-    for _ in core.loop(sweeps):
-        for i in core.loop(pieces):
-            piece = yield Acquire("q")
-            yield call(FLOW_KV_LOAD_Q, piece, q, i)
-            yield Release("q")
-        yield call(FLOW_KV_BEGIN, state)
-        yield from chunk(skip, first)
-        for _ in core.loop(full):
-            yield from chunk(0, keys)
-        for _ in core.loop(tail):
-            yield from chunk(0, last)
+    yield call(FLOW_KV_BEGIN, state)
+    yield from chunk(skip, first)
+    for _ in core.loop(full):
+        yield from chunk(0, keys)
+    for _ in core.loop(tail):
+        yield from chunk(0, last)
 
 
-def _value(core: Core) -> Steps:
+def value_body(core: Core) -> Steps:
+    """A value core: all sweeps of a start."""
     sweeps, pieces, group, head_dim, chunks = yield Parameters()
     y = core.buffer("y")
     for _ in core.loop(sweeps):
@@ -251,7 +260,7 @@ def add_sequence(design: Design, pairs: int) -> Sequence:
             with s.when(less(sweep, sweeps)):
                 fill(sweep, p)
                 drain(sweep, p)
-    s.work(ceil_div(sweeps, pairs) * chunks * _chunk_cycles(design.device, part, head_dim))
+    s.work(ceil_div(sweeps, pairs) * chunks * chunk_cycles(design.device, part, head_dim))
     s.wait(*(f"o{p}" for p in range(pairs)))
     s.cut()
     return s
@@ -285,7 +294,7 @@ def require_cache(s: Sequence, head_dim: Expr, capacity: Expr, context: Expr) ->
     s.require(at_most(context, capacity), "capacity={capacity} has no room for all keys")
 
 
-def _chunk_cycles(device: Device, group: Expr, head_dim: Expr) -> Expr:
+def chunk_cycles(device: Device, group: Expr, head_dim: Expr) -> Expr:
     """Cycles of the slower core of a pair for a chunk."""
     total = expr(0)
     for d in HEAD_DIMS:

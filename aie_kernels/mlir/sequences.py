@@ -49,9 +49,10 @@ class Start:
 
 @dataclass(frozen=True)
 class Wait:
-    """Until all transfers on these fifos are complete."""
+    """Until all transfers on these fifos are complete, and so `everything`."""
 
     fifos: tuple[str, ...]
+    everything: bool
 
 
 Operation = Transfer | Start | Wait
@@ -108,7 +109,9 @@ def _walk(body: list[dict[str, Json]], values: dict[str, int]) -> Iterator[Opera
             case {"start": worker, "values": given}:
                 yield Start(worker, tuple(evaluate(v, values) for v in given))
             case {"wait": fifos}:
-                yield Wait(tuple(fifos))
+                yield Wait(tuple(fifos), everything=True)
+            case {"arrive": fifos}:
+                yield Wait(tuple(fifos), everything=False)
 
 
 def shim_pattern(transfer: Transfer) -> tuple[list[int], list[int]]:
@@ -190,10 +193,12 @@ class _Writer:
                     tasks[fifo].append(self._task(operation, token=number in awaited))
                 case Start(worker, values):
                     self._start(worker, values)
-                case Wait(fifos):
+                case Wait(fifos, everything):
                     for fifo in fifos:
-                        if fifo in tasks:
+                        if tasks[fifo]:
                             text.op("aiex.dma_await_task", [tasks[fifo].pop()])
+                    if not everything:
+                        continue
                     for task in (t for of_fifo in tasks.values() for t in of_fifo):
                         text.op("aiex.dma_free_task", [task])
                     tasks.clear()
