@@ -85,7 +85,7 @@ class Session:
         bytes_of = {name: array.reshape(-1).view(np.uint8) for name, array in buffers.items()}
         if len(bytes_of) > RUN_BUFFERS:
             return self._run_packed(sequence, parameters, bytes_of, progress)
-        words = self.build(sequence, parameters, buffers)
+        words = self.build(sequence, parameters, list(bytes_of))
         return self._run(words, list(bytes_of.items()), progress)
 
     def _run_packed(
