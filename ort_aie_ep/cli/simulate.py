@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ort_aie_ep.cli import console
 from ort_aie_ep.cli.application import app
-from ort_aie_ep.cli.options import Json
+from ort_aie_ep.cli.options import Era, EraName, Json
 from ort_aie_ep.errors import AieError
+
+if TYPE_CHECKING:
+    from ort_aie_ep.npu.vocabulary.eras import Era as Constants
 
 
 @app.command("simulate")
@@ -33,6 +36,7 @@ def simulate_command(
         Path | None,
         typer.Option(metavar="FILE", help="Draw the prediction to this file (.png, .svg or .pdf)."),
     ] = None,
+    era: Era = EraName.papers,
     json: Json = False,
 ) -> None:
     """Predict speed on an NPU from the costs of the designs.
@@ -46,15 +50,20 @@ def simulate_command(
     ort-aie simulate compiled/llama
     ort-aie simulate llama-3.2-1b
     ort-aie simulate gemma3-4b --device npu2 --contexts 1024,32768
+    ort-aie simulate llama-3.2-1b --era mlir-air
     ort-aie simulate --papers --plot npu-model.png
     ```
     """
     from ort_aie_ep.npu import speed as performance
+    from ort_aie_ep.npu.vocabulary.eras import ERAS
 
     if papers == (model is not None):
         raise typer.BadParameter("give either MODEL or --papers")
     if papers and contexts is not None:
         raise typer.BadParameter("--contexts belongs to MODEL: --papers uses the papers' contexts")
+    if papers and era != EraName.papers:
+        raise typer.BadParameter("--era belongs to MODEL: the papers have an era of their own")
+    chosen = ERAS[era.value]
     if plot is not None:
         from ort_aie_ep.npu.speed.plot import check_plot
 
@@ -67,7 +76,7 @@ def simulate_command(
             raise typer.BadParameter(
                 "--plot works with a name or with --papers, not with a compiled model"
             )
-        _simulate_compiled(Path(model), device, contexts, json=json)
+        _simulate_compiled(Path(model), device, contexts, chosen, json=json)
         return
     if model is None:
         with console.bar("simulate"):
@@ -79,7 +88,7 @@ def simulate_command(
             console.out.print(tables.judgement_tables(judged))
     else:
         with console.bar("simulate", "tokens") as progress:
-            simulation = performance.simulate(model, device, _tokens(contexts), progress)
+            simulation = performance.simulate(model, device, _tokens(contexts), progress, chosen)
         drawn = {model: simulation.points}
         if json:
             console.print_json(simulation)
@@ -100,7 +109,9 @@ def simulate_command(
         console.note(f"written: {plot}")
 
 
-def _simulate_compiled(path: Path, device: str, contexts: str | None, *, json: bool) -> None:
+def _simulate_compiled(
+    path: Path, device: str, contexts: str | None, era: Constants, *, json: bool
+) -> None:
     from ort_aie_ep.explain.plan_steps import read_plans
     from ort_aie_ep.npu import speed as performance
     from ort_aie_ep.npu.speed import report as tables
@@ -108,7 +119,7 @@ def _simulate_compiled(path: Path, device: str, contexts: str | None, *, json: b
     with console.bar("simulate", "tokens", "reading the model") as progress:
         read = read_plans(path)
         simulation = performance.simulate_plans(
-            read.model, read.plans, read.positions, device, _tokens(contexts), progress
+            read.model, read.plans, read.positions, device, _tokens(contexts), progress, era
         )
     if json:
         console.print_json(simulation)

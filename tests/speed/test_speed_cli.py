@@ -69,6 +69,16 @@ def test_json_of_a_model() -> None:
     assert len(report["what_if"]) == 3 * 4 + 1 + 4 + 4
 
 
+def test_an_era_changes_the_constants_and_has_no_cells_of_the_papers() -> None:
+    words = ("qwen3-0.6b", "--contexts", "64", "--json")
+    papers, later = (
+        json.loads(succeeded(*words, "--era", era).stdout) for era in ("papers", "mlir-air")
+    )
+    assert later["points"][0]["value"] > papers["points"][0]["value"]
+    assert (papers["era"], later["era"]) == ("papers", "mlir-air")
+    assert simulate("--papers", "--era", "mlir-air").exit_code == 2
+
+
 def test_json_of_the_papers() -> None:
     report = json.loads(succeeded("--papers", "--json").stdout)
     assert len(report["cells"]) == 2 * 50
