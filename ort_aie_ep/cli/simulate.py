@@ -30,7 +30,7 @@ def simulate_command(
         ),
     ] = None,
     papers: Annotated[
-        bool, typer.Option("--papers", help="Predict every cell of the papers' tables instead.")
+        bool, typer.Option("--papers", help="Predict every published cell of the era instead.")
     ] = False,
     plot: Annotated[
         Path | None,
@@ -52,6 +52,7 @@ def simulate_command(
     ort-aie simulate gemma3-4b --device npu2 --contexts 1024,32768
     ort-aie simulate llama-3.2-1b --era mlir-air
     ort-aie simulate --papers --plot npu-model.png
+    ort-aie simulate --papers --era mlir-air
     ```
     """
     from ort_aie_ep.npu import speed as performance
@@ -61,8 +62,6 @@ def simulate_command(
         raise typer.BadParameter("give either MODEL or --papers")
     if papers and contexts is not None:
         raise typer.BadParameter("--contexts belongs to MODEL: --papers uses the papers' contexts")
-    if papers and era != EraName.papers:
-        raise typer.BadParameter("--era belongs to MODEL: the papers have an era of their own")
     chosen = ERAS[era.value]
     if plot is not None:
         from ort_aie_ep.npu.speed.plot import check_plot
@@ -77,6 +76,15 @@ def simulate_command(
                 "--plot works with a name or with --papers, not with a compiled model"
             )
         _simulate_compiled(Path(model), device, contexts, chosen, json=json)
+        return
+    if model is None and era == EraName.mlir_air:
+        if plot is not None:
+            raise typer.BadParameter("--plot draws a model, or the cells of the papers' era")
+        swept = performance.sweep()
+        if json:
+            console.print_json(swept, device=device)
+        else:
+            console.out.print(tables.sweep_tables(swept))
         return
     if model is None:
         with console.bar("simulate"):

@@ -76,7 +76,15 @@ def test_an_era_changes_the_constants_and_has_no_cells_of_the_papers() -> None:
     )
     assert later["points"][0]["value"] > papers["points"][0]["value"]
     assert (papers["era"], later["era"]) == ("papers", "mlir-air")
-    assert simulate("--papers", "--era", "mlir-air").exit_code == 2
+
+
+def test_the_published_cells_of_2026_are_beside_the_model() -> None:
+    text = succeeded("--papers", "--era", "mlir-air").stdout
+    assert len(re.findall(r"[+-]\d+\.\d%", text)) == 8 * 8
+    assert "ATTENTION_RATE" in text
+    report = json.loads(succeeded("--papers", "--era", "mlir-air", "--json").stdout)
+    assert len(report["cells"]) == 8 * 8
+    assert simulate("--papers", "--era", "mlir-air", "--plot", "x.png").exit_code == 2
 
 
 def test_json_of_the_papers() -> None:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ort_aie_ep.npu.speed.judgement import Judgement
+from ort_aie_ep.npu.speed.mlir_air import Sweep
 from ort_aie_ep.npu.speed.pictures import Picture
 from ort_aie_ep.npu.speed.plans import Composition
 from ort_aie_ep.npu.speed.simulation import PlanSimulation, Point, Simulation
@@ -317,6 +318,37 @@ def _goals(judgement: Judgement) -> Table:
             "met" if goal.met else "missed",
         )  # fmt: skip
     return table
+
+
+def sweep_tables(sweep: Sweep) -> RenderableType:
+    """mlir-air's measured decoding beside the model of its placement."""
+    constants = _table(
+        "fitted constant", "value", "unit", "sources allow", "one cell left out",
+        title="Fitted constants of mlir-air's kernels: fitted by scripts/fit_npu_model.py",
+    )  # fmt: skip
+    for name, cost in sweep.constants.items():
+        low, high = cost.interval or (cost.value, cost.value)
+        least, most = sweep.moved[name]
+        constants.add_row(
+            name.upper(), f"{cost.value:.4g}", cost.unit, f"{low:.4g} to {high:.4g}",
+            f"{least:.4g} to {most:.4g}",
+        )  # fmt: skip
+    contexts = sorted({c.context for c in sweep.cells})
+    table = _table(
+        "model", "", *map(_context, contexts),
+        title="mlir-air's decoder, tokens per second (*: calibrated on)",
+    )  # fmt: skip
+    for model in dict.fromkeys(c.model for c in sweep.cells):
+        row = [c for c in sweep.cells if c.model == model]
+        measured = (f"{c.measured:g}{'*' if c.calibrates else ''}" for c in row)
+        table.add_row(model, "measured", *measured)
+        table.add_row("", "model", *(f"{c.predicted:.3g}" for c in row))
+        table.add_row("", "error", *(f"{c.error:+.1%}" for c in row))
+    errors = Text(
+        f"Cells to which nothing was fitted: median error {sweep.median:.1%}, worst "
+        f"{sweep.worst:.1%}"
+    )
+    return Group(constants, table, errors)
 
 
 def _context(tokens: int) -> str:
