@@ -87,11 +87,14 @@ def test_flow_kv_reads_whole_chunks_of_8_kb(head_dim: int, keys_per_chunk: int) 
     assert steady.shim == 2 * (4 * 8192 + queries)  # the two heads of a pair alternate
 
 
-def test_flow_kv_with_one_kv_head_uses_one_pair() -> None:
-    _, steady = op.flow_kv(32768, heads=4, kv_heads=1, head_dim=256, window=None)
-    seconds = Machine().seconds((steady,))
-    # Two channels: 14.4 GB/s, apart from the queries.
-    assert steady.read / seconds == pytest.approx(2 * 4 * 1.8e9, rel=1e-3)
+@pytest.mark.parametrize(
+    ("shared", "bandwidth"), [(False, 2 * 4 * 1.8e9), (True, Machine().ddr_read)]
+)
+def test_flow_kv_with_one_kv_head(shared: bool, bandwidth: float) -> None:
+    """A pair with all keys has two channels; pairs that share them have DDR's bandwidth."""
+    _, steady = op.flow_kv(32768, heads=4, kv_heads=1, head_dim=256, window=None, shared=shared)
+    # Apart from the queries and the merge.
+    assert steady.read / Machine().seconds((steady,)) == pytest.approx(bandwidth, rel=4e-3)
 
 
 def test_flow_kv_divides_a_group_that_does_not_fit_and_reads_again() -> None:

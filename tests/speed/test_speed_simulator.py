@@ -61,7 +61,9 @@ def test_fused_dqp_takes_what_the_simulator_takes(n: int, k: int, columns: int) 
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(16, 8, 128), (4, 1, 256)])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim"), [(16, 8, 128), (4, 1, 256), (12, 6, 128)]
+)
 def test_flow_kv_takes_what_the_simulator_takes(heads: int, kv_heads: int, head_dim: int) -> None:
     keys = 1024
     compare(

@@ -8,7 +8,7 @@ designs in `aie_kernels/designs/`, independent of the simulator that executes th
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, gcd
 from typing import Literal
 
 from ort_aie_ep.npu.speed.kernels import (
@@ -212,33 +212,41 @@ def flow_kv(
     window: int | None,
     pairs: int = PAIRS,
     kernels: Kernels = PUBLISHED,
+    shared: bool = True,
 ) -> tuple[Step, ...]:
     """Attention of one query to `keys` cached keys.
 
-    A sweep is a pair's walk through the keys of a KV head, for at most 2,048 query elements; sweep
-    n goes to pair n % pairs. Keys and values each have a shim channel, in chunks of 8 KB; the
-    queries go ahead on the keys' channel.
+    A sweep is a walk through the keys of a KV head, for at most 2,048 query elements. As many pairs
+    share its chunks as it takes to keep all pairs at work, if there are enough chunks; then one
+    after the other merges what it has. If not `shared`, each sweep belongs to one pair. Keys and
+    values each have a shim channel, in chunks of 8 KB; the queries go ahead on the keys' channel.
     """
     head = padded_head(head_dim)
     group = heads // kv_heads
     parts = ceil(group / (FLOW_KV_QUERIES // head))
     queries = ceil(group / parts)
     sweeps = kv_heads * parts
-    at_once = min(sweeps, pairs)
-    rounds = ceil(sweeps / pairs)
     per_chunk = FLOW_KV_CHUNK // (BF16 * head)
     first = 0 if window is None else max(0, keys - window)
     chunks = ceil(keys / per_chunk) - first // per_chunk
+    sharing = pairs // gcd(pairs, sweeps)
+    if chunks < sharing or not shared:
+        sharing = 1
+    walks = sharing * sweeps  # of single pairs
+    at_once = min(walks, pairs)
+    rounds = ceil(walks / pairs)
+    own = ceil(chunks / sharing)
     chunk = _stream(FLOW_KV_CHUNK)
     kernel = kernels.flow_kv_chunk(queries, head)
     return (
         # Queries, keys, values and outputs of a sweep are tasks; values trail keys by a chunk.
         Step(control=control(4 * at_once, FLOW_KV_WORDS * at_once) + max(kernel, chunk), idle=1),
         Step(
-            shim=rounds * (chunks * FLOW_KV_CHUNK + BF16 * queries * head),
-            kernels=rounds * chunks * kernel,
-            commands=4 * (sweeps - at_once) * TASK,
+            shim=rounds * (own * FLOW_KV_CHUNK + BF16 * queries * head),
+            kernels=rounds * own * kernel,
+            commands=4 * (walks - at_once) * TASK,
             read=2 * sweeps * chunks * FLOW_KV_CHUNK,
+            control=(sharing - 1) * kernels.flow_kv_merge(queries, head),
         ),
     )
 
