@@ -65,6 +65,9 @@ def test_json_of_a_model() -> None:
     assert decoding["paper"] == 50.4
     assert decoding["calibrates"]
     assert decoding["timing"]["parts"]["projections"] > 0
+    watts = decoding["draw"]["npu_watts"]
+    assert decoding["draw"]["tokens_per_watt"] == pytest.approx(decoding["value"] / watts)
+    assert prompt["draw"]["tokens_per_watt"] > decoding["draw"]["tokens_per_watt"]
     assert prompt["residual"] is None
     assert len(report["what_if"]) == 3 * 4 + 1 + 4 + 4
 

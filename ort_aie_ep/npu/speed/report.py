@@ -40,6 +40,7 @@ def simulation_tables(simulation: Simulation) -> RenderableType:
         shown.append(_parts(f"{title}: {phase}, {unit}", points))
         if any(p.paper is not None for p in points):
             shown.append(_beside(points))
+        shown.append(_power(points))
         shown += [_bound_line(p) for p in _ends(points)]
         shown.append(Text())
     shown += _what_if(simulation)
@@ -90,7 +91,7 @@ def plan_tables(plan: PlanSimulation) -> RenderableType:
         rate = ("tokens/s",) if of is plan.decode else ()
         parts = [name for name in names if any(one.timing.parts.get(name) for one in of)]
         table = _table(
-            "context", *rate, unit, *parts, "GB read", "GB written",
+            "context", *rate, unit, *parts, "GB read", "GB written", "TPS/W",
             title=f"{title}, {phase}; parts in {unit}",
         )  # fmt: skip
         for one in of:
@@ -100,6 +101,7 @@ def plan_tables(plan: PlanSimulation) -> RenderableType:
             table.add_row(
                 _context(one.context), *rates, *(f"{s * scale:.2f}" for s in seconds),
                 f"{timing.read / 1e9:.2f}", f"{timing.write / 1e9:.2f}",
+                _rate(one.draw.tokens_per_watt),
             )  # fmt: skip
         shown += [table, *(_plan_line(phase, one) for one in _ends(of))]
     return Group(*shown)
@@ -127,6 +129,7 @@ def judgement_tables(judgement: Judgement) -> RenderableType:
         _end_to_end(judgement),
         _kv(judgement),
         _goals(judgement),
+        *_power_errors(judgement),
     )
 
 
@@ -162,6 +165,43 @@ def _beside(points: Sequence[Point]) -> Table:
             *(f"{p.others[h]:g}" if h in p.others else "" for h in hardware),
         )  # fmt: skip
     return table
+
+
+def _power(points: Sequence[Point]) -> Table:
+    """Watts, and tokens per second and watt."""
+    table = _table(
+        "context", "W, NPU", "TPS/W, NPU", "W, with CPU", "TPS/W, with CPU",
+        title="Power, inferred from the papers' watts; with CPU: as much as paper 2's drew",
+    )  # fmt: skip
+    for p in points:
+        table.add_row(
+            _context(p.context), f"{p.draw.npu_watts:.2f}", _rate(p.draw.tokens_per_watt),
+            f"{p.draw.with_cpu_watts:.2f}", _rate(p.draw.with_cpu_tokens_per_watt),
+        )  # fmt: skip
+    return table
+
+
+def _power_errors(judgement: Judgement) -> Iterable[Table]:
+    watts = _table(
+        "source", "model", "phase", "published", "model", "error", "left out",
+        title="Power: watts of the NPU (left out: fitted without the figure; blank: not fitted)",
+    )  # fmt: skip
+    for e in judgement.power:
+        left_out = "" if e.left_out is None else f"{e.left_out:+.1%}"
+        watts.add_row(
+            e.figure.source, e.figure.model, e.figure.phase, f"{e.figure.npu:g}",
+            f"{e.predicted:.2f}", f"{e.error:+.1%}", left_out,
+        )  # fmt: skip
+    causes = _table(
+        "cause", "idle, W", "mJ for each", "", "worst error", "left out",
+        title="Power: what else could be its cause, fitted to the same figures",
+    )  # fmt: skip
+    for a in judgement.power_alternatives:
+        causes.add_row(
+            a.cause, f"{a.idle:.2f}", f"{a.slope * 1e3:.3g}", a.unit, f"{a.worst:.1%}",
+            f"{a.worst_left_out:.1%}",
+        )  # fmt: skip
+    return watts, causes
 
 
 def _ends(points: Sequence[_T]) -> Sequence[_T]:
@@ -317,6 +357,10 @@ def _goals(judgement: Judgement) -> Table:
             "met" if goal.met else "missed",
         )  # fmt: skip
     return table
+
+
+def _rate(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _context(tokens: int) -> str:

@@ -20,6 +20,7 @@ from ort_aie_ep.npu.speed.papers import (
 from ort_aie_ep.npu.speed.phases import decode, prefill
 from ort_aie_ep.npu.speed.pictures import Picture, picture_of
 from ort_aie_ep.npu.speed.plans import Composition, compose
+from ort_aie_ep.npu.speed.power import Draw, draw
 from ort_aie_ep.npu.speed.steps import Plans
 from ort_aie_ep.npu.speed.tally import Timing
 from ort_aie_ep.npu.vocabulary import costs
@@ -42,12 +43,14 @@ class Point:
     is the measured one, if there is one, and `error` the relative difference of the prediction.
     `residual` is measured less predicted time in seconds, `residual_unfitted` the same if a change
     of overlay cost only the least that a source gives. `others` are other hardware's values.
+    `draw` is power, inferred (power.py).
     """
 
     phase: Phase
     context: int
     value: float
     timing: Timing
+    draw: Draw
     paper: float | None
     error: float | None
     residual: float | None
@@ -213,14 +216,15 @@ def _point(
         for name, values in others(model, phase).items()
         if context in CONTEXTS[: len(values)]
     }
+    power = draw(timing, 1 if phase == "decode" else context, shape.layers)
     if cell is None:
-        return Point(phase, context, value, timing, None, None, None, None, False, beside)
+        return Point(phase, context, value, timing, power, None, None, None, None, False, beside)
     taken = 1 / cell.value if phase == "decode" else cell.value
     least, _ = costs.OVERLAY_SWITCH.interval or (0.0, 0.0)
     cheaper = timing.switches * (on.overlay_switch - least)
     return Point(
-        phase, context, value, timing, cell.value, value / cell.value - 1, taken - timing.seconds,
-        taken - timing.seconds + cheaper, cell.calibrates, beside,
+        phase, context, value, timing, power, cell.value, value / cell.value - 1,
+        taken - timing.seconds, taken - timing.seconds + cheaper, cell.calibrates, beside,
     )  # fmt: skip
 
 
