@@ -9,7 +9,15 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ort_aie_ep.aie_kernels.designs import dequant, flow_kv, flow_qkv, fused_dqp, gemm, vector_ops
+from ort_aie_ep.aie_kernels.designs import (
+    dequant,
+    flow_kv,
+    flow_qkv,
+    fused_dqp,
+    gemm,
+    short_gemm,
+    vector_ops,
+)
 from ort_aie_ep.npu.simulator.session import Session
 from ort_aie_ep.npu.speed import operators as op
 from ort_aie_ep.npu.speed.kernels import OURS
@@ -114,6 +122,15 @@ def test_gemm_takes_what_the_simulator_takes(m: int, k: int, n: int) -> None:
     compare(
         gemm.build(NPU2), "gemm", {"M": m, "K": k, "N": n},
         {"a": zeros(m, k), "b": zeros(n, k), "c": zeros(m, n)}, op.gemm(m, k, n, OURS),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(64, 1024, 2048), (100, 512, 2304)])
+def test_short_gemm_takes_what_the_simulator_takes(m: int, k: int, n: int) -> None:
+    compare(
+        short_gemm.build(NPU2), "project", {"M": m, "K": k, "N": n},
+        {"a": zeros(m, k), "w": blocks(n * k // 8192), "c": zeros(m, n)},
+        op.short_gemm(m, k, n, kernels=OURS),
     )  # fmt: skip
 
 

@@ -42,6 +42,7 @@ QUERY_CHUNKS = 4  # of a super-chunk: two columns each
 SUPERTILE = 512  # rows, and columns, of C on 8 x 4 cores
 OWN_ROWS = 16  # the rows of a band of 64 that each core processes between products
 GEMM_SLAB = 256  # of K in a memory tile: K is padded to it
+SHORT_GEMM_COLUMNS = 64  # of C in a core
 GEMM_ITERATIONS = 64  # megatiles of a task of A
 SHORT_RUN = 64  # bytes: the smallest transfer from or to DDR
 
@@ -369,6 +370,42 @@ def gemm(m: int, k: int, n: int, kernels: Kernels = PUBLISHED) -> tuple[Step, ..
             + megatiles * kernels.gemm_block
             + 2 * _stream(BF16 * GEMM_SLAB * GEMM_COLUMNS),
             idle=1,
+        ),
+    )
+
+
+def short_gemm(
+    m: int, k: int, n: int, columns: int = ALL_COLUMNS, kernels: Kernels = PUBLISHED
+) -> tuple[Step, ...]:
+    """C (m, n) = A (m, k) W in bf16 from Q4NX weights, 64 rows at a time.
+
+    A core has 64 columns of C, and dequantises their weights while it multiplies. All cores receive
+    A by one channel, those of a column their weights by another. The first weights fill a memory
+    tile before the computation begins, and the last C leaves after it ends.
+    """
+    depth = ceil(k / GEMM_SLAB)
+    column = CORE_ROWS * SHORT_GEMM_COLUMNS
+    passes = ceil(m / GEMM_ROWS) * ceil(n / (column * columns))
+    share = GEMM_COLUMNS // SHORT_GEMM_COLUMNS  # a core's columns, of those of `gemm`
+    weights = column // Q4NX_OUTPUTS * Q4NX_BLOCK  # of a column, for a slab
+    a = BF16 * GEMM_ROWS * GEMM_SLAB
+    c = BF16 * GEMM_ROWS * column
+    blocks = SHORT_GEMM_COLUMNS // Q4NX_OUTPUTS
+    slab = GEMM_SLAB // GEMM_DEPTH * kernels.gemm_step / share + blocks * kernels.dequant_block
+    return (
+        Step(
+            streams=passes * depth * _stream(max(a, weights)),
+            kernels=passes * depth * slab,
+            commands=(passes - 1) * (1 + 2 * columns) * TASK,
+            read=passes * depth * (a + columns * weights),
+            write=passes * columns * c,
+        ),
+        Step(
+            streams=passes * _stream(c / CORE_ROWS),
+            control=control(tasks=1 + 2 * columns, words=3 * CORE_ROWS * columns)
+            + passes * kernels.gemm_block / share
+            + _stream(weights)
+            + _stream(c),
         ),
     )
 
