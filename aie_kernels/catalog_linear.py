@@ -51,10 +51,12 @@ def _dqp_block_cycles(arch: str, _: tuple[int, ...]) -> float:
 
 # Per sub-block: ten operations as above, two to part the tiles, two macs and two adds of 64 lanes
 # (four times as many on AIE2), two narrowings and stores. Published: 2,115 to bfp16, AIE2P.
-def _dequant_cycles(arch: str, _: tuple[int, ...]) -> float:
-    sub_blocks, groups_and_halves = 64, 16
-    sub_block = 10 + 2 + (16 if arch == "aie2" else 4) + 4
-    return CALL + sub_blocks * sub_block + groups_and_halves * LOOP
+def _dequant_cycles(groups: int) -> Callable[[str, tuple[int, ...]], float]:
+    def cycles(arch: str, _: tuple[int, ...]) -> float:
+        sub_block = 10 + 2 + (16 if arch == "aie2" else 4) + 4
+        return CALL + groups * (8 * sub_block + 2 * LOOP)
+
+    return cycles
 
 
 # A step multiplies 8 x 8 x 8, on AIE2 by four native macs. On AIE2P each of the four operands of
@@ -131,7 +133,14 @@ DQP_FINISH = Kernel(
     limits=_dqp_finish_limits,
 )
 Q4NX_DEQUANT = Kernel(
-    "q4nx_dequant", "dequant.cc", (Array("u8", 5120), Array("bf16", 8192)), _dequant_cycles
+    "q4nx_dequant", "dequant.cc", (Array("u8", 5120), Array("bf16", 8192)), _dequant_cycles(8)
+)
+Q4NX_DEQUANT_STEP = Kernel(
+    "q4nx_dequant_step",
+    "dequant.cc",
+    (Array("u8", 2 * 5120), Array("bf16", 2048), int, int),
+    _dequant_cycles(2),
+    limits=lambda scalars: 0 <= scalars[0] < 2 and 0 <= scalars[1] < 4,
 )
 GEMM_ZERO = Kernel(
     "gemm_zero",

@@ -83,8 +83,9 @@ from ort_aie_ep.aie_kernels.designs.flow_kv import (
     FCL_BYTES,
     PIECE,
     STACK,
-    score_chunks,
-    value_body,
+    add_values,
+    give_output,
+    score_sweep,
 )
 from ort_aie_ep.aie_kernels.designs.fused_dqp import BLOCK, BLOCK_ROWS
 from ort_aie_ep.npu.vocabulary.design import (
@@ -212,7 +213,7 @@ def _place_pairs(design: Design) -> None:
             kernels=[LAYER_PICK, LAYER_SELECT, FLOW_KV_BEGIN, FLOW_KV_SCORES], stack=STACK,
         )  # fmt: skip
         design.worker(
-            f"value{p}", value, value_body,
+            f"value{p}", value, _value,
             inputs={"fcl": fcl, "v": v}, outputs={"o": o},
             buffers=[Buffer("y", Array("f32", MAX_Q + 32))],
             parameters=["sweeps", "pieces", "group", "head_dim", "chunks"],
@@ -492,6 +493,15 @@ def _score(pair: int) -> Body:
             yield Release("q")
         for s in core.loop(sweeps):
             yield call(LAYER_SELECT, queries, q, s, size)
-            yield from score_chunks(core, *sweep)
+            yield from score_sweep(core, *sweep)
 
     return body
+
+
+def _value(core: Core) -> Steps:
+    sweeps, pieces, group, head_dim, chunks = yield Parameters()
+    y = core.buffer("y")
+    for _ in core.loop(sweeps):
+        yield call(FLOW_KV_VALUES_BEGIN, y)
+        yield from add_values(core, FLOW_KV_VALUES, chunks, y, group, head_dim)
+        yield from give_output(core, FLOW_KV_OUTPUT, pieces, y, head_dim)

@@ -28,6 +28,7 @@ from ort_aie_ep.aie_kernels.designs import (
     flow_qkv,
     fused_dqp,
     gemm,
+    short_gemm,
     vector_ops,
 )  # fmt: skip
 from ort_aie_ep.npu.checks.check import check, examine
@@ -66,6 +67,7 @@ def test_fused_dqp_passes_on_every_device(name: str) -> None:
     [
         (gemm.build, list(DEVICES)),
         (dequant.build, list(DEVICES)),
+        (short_gemm.build, list(DEVICES)),
         (flow_kv.build, ["npu2_2col", "npu2_4col", "npu2"]),
         (flow_qkv.build, ["npu2_2col", "npu2_4col", "npu2"]),
         (vector_ops.build, ["npu2_2col", "npu2_4col", "npu2"]),
@@ -253,17 +255,6 @@ def packet_id(n: int) -> Design:
 
 def pin(n: int) -> Design:
     return relay(channel=n)
-
-
-def arguments(n: int) -> Design:
-    design = relay()
-    sequence = design.sequence("run")
-    for i in range(n):
-        sequence.argument(f"a{i}", "inout", 64)
-    sequence.transfer("in", "a0", offset=0, run=64)
-    sequence.transfer("out", "a0", offset=0, run=64)
-    sequence.wait("out")
-    return design
 
 
 def acquired(n: int) -> Design:

@@ -19,6 +19,7 @@ from ort_aie_ep.npu.packages.package import manifest
 from ort_aie_ep.npu.simulator.machine import Machine, Result
 from ort_aie_ep.npu.simulator.txn import decode
 from ort_aie_ep.npu.vocabulary.design import Design
+from ort_aie_ep.npu.vocabulary.eras import PAPERS, Era
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 from ort_aie_ep.progress import Count, Progress
 
@@ -32,16 +33,18 @@ PAGE = 4096  # bytes: the alignment of arguments in one buffer
 class Session:
     """A design on a `Machine`, with streams from the native interpreter.
 
-    The machine keeps its state between runs. `trace` records spans for `machine.trace`.
+    The machine keeps its state between runs. `trace` records spans for `machine.trace`; `era`
+    chooses the constants that depend on the platform.
     """
 
     design: Design
     trace: bool = False
+    era: Era = PAPERS
     machine: Machine = field(init=False)
     _manifest: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.machine = Machine(self.design, trace=self.trace)
+        self.machine = Machine(self.design, trace=self.trace, era=self.era)
         self._manifest = json.dumps(manifest(self.design))
 
     def build(

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ort_aie_ep.npu.speed.judgement import Judgement
+from ort_aie_ep.npu.speed.mlir_air import Sweep
 from ort_aie_ep.npu.speed.pictures import Picture
 from ort_aie_ep.npu.speed.plans import Composition
 from ort_aie_ep.npu.speed.simulation import PlanSimulation, Point, Simulation
@@ -40,6 +41,7 @@ def simulation_tables(simulation: Simulation) -> RenderableType:
         shown.append(_parts(f"{title}: {phase}, {unit}", points))
         if any(p.paper is not None for p in points):
             shown.append(_beside(points))
+        shown.append(_power(points))
         shown += [_bound_line(p) for p in _ends(points)]
         shown.append(Text())
     shown += _what_if(simulation)
@@ -90,7 +92,7 @@ def plan_tables(plan: PlanSimulation) -> RenderableType:
         rate = ("tokens/s",) if of is plan.decode else ()
         parts = [name for name in names if any(one.timing.parts.get(name) for one in of)]
         table = _table(
-            "context", *rate, unit, *parts, "GB read", "GB written",
+            "context", *rate, unit, *parts, "GB read", "GB written", "TPS/W",
             title=f"{title}, {phase}; parts in {unit}",
         )  # fmt: skip
         for one in of:
@@ -100,6 +102,7 @@ def plan_tables(plan: PlanSimulation) -> RenderableType:
             table.add_row(
                 _context(one.context), *rates, *(f"{s * scale:.2f}" for s in seconds),
                 f"{timing.read / 1e9:.2f}", f"{timing.write / 1e9:.2f}",
+                _rate(one.draw.tokens_per_watt),
             )  # fmt: skip
         shown += [table, *(_plan_line(phase, one) for one in _ends(of))]
     return Group(*shown)
@@ -127,6 +130,7 @@ def judgement_tables(judgement: Judgement) -> RenderableType:
         _end_to_end(judgement),
         _kv(judgement),
         _goals(judgement),
+        *_power_errors(judgement),
     )
 
 
@@ -162,6 +166,43 @@ def _beside(points: Sequence[Point]) -> Table:
             *(f"{p.others[h]:g}" if h in p.others else "" for h in hardware),
         )  # fmt: skip
     return table
+
+
+def _power(points: Sequence[Point]) -> Table:
+    """Watts, and tokens per second and watt."""
+    table = _table(
+        "context", "W, NPU", "TPS/W, NPU", "W, with CPU", "TPS/W, with CPU",
+        title="Power, inferred from the papers' watts; with CPU: as much as paper 2's drew",
+    )  # fmt: skip
+    for p in points:
+        table.add_row(
+            _context(p.context), f"{p.draw.npu_watts:.2f}", _rate(p.draw.tokens_per_watt),
+            f"{p.draw.with_cpu_watts:.2f}", _rate(p.draw.with_cpu_tokens_per_watt),
+        )  # fmt: skip
+    return table
+
+
+def _power_errors(judgement: Judgement) -> Iterable[Table]:
+    watts = _table(
+        "source", "model", "phase", "published", "model", "error", "left out",
+        title="Power: watts of the NPU (left out: fitted without the figure; blank: not fitted)",
+    )  # fmt: skip
+    for e in judgement.power:
+        left_out = "" if e.left_out is None else f"{e.left_out:+.1%}"
+        watts.add_row(
+            e.figure.source, e.figure.model, e.figure.phase, f"{e.figure.npu:g}",
+            f"{e.predicted:.2f}", f"{e.error:+.1%}", left_out,
+        )  # fmt: skip
+    causes = _table(
+        "cause", "idle, W", "mJ for each", "", "worst error", "left out",
+        title="Power: what else could be its cause, fitted to the same figures",
+    )  # fmt: skip
+    for a in judgement.power_alternatives:
+        causes.add_row(
+            a.cause, f"{a.idle:.2f}", f"{a.slope * 1e3:.3g}", a.unit, f"{a.worst:.1%}",
+            f"{a.worst_left_out:.1%}",
+        )  # fmt: skip
+    return watts, causes
 
 
 def _ends(points: Sequence[_T]) -> Sequence[_T]:
@@ -317,6 +358,41 @@ def _goals(judgement: Judgement) -> Table:
             "met" if goal.met else "missed",
         )  # fmt: skip
     return table
+
+
+def sweep_tables(sweep: Sweep) -> RenderableType:
+    """mlir-air's measured decoding beside the model of its placement."""
+    constants = _table(
+        "fitted constant", "value", "unit", "sources allow", "one cell left out",
+        title="Fitted constants of mlir-air's kernels: fitted by scripts/fit_npu_model.py",
+    )  # fmt: skip
+    for name, cost in sweep.constants.items():
+        low, high = cost.interval or (cost.value, cost.value)
+        least, most = sweep.moved[name]
+        constants.add_row(
+            name.upper(), f"{cost.value:.4g}", cost.unit, f"{low:.4g} to {high:.4g}",
+            f"{least:.4g} to {most:.4g}",
+        )  # fmt: skip
+    contexts = sorted({c.context for c in sweep.cells})
+    table = _table(
+        "model", "", *map(_context, contexts),
+        title="mlir-air's decoder, tokens per second (*: calibrated on)",
+    )  # fmt: skip
+    for model in dict.fromkeys(c.model for c in sweep.cells):
+        row = [c for c in sweep.cells if c.model == model]
+        measured = (f"{c.measured:g}{'*' if c.calibrates else ''}" for c in row)
+        table.add_row(model, "measured", *measured)
+        table.add_row("", "model", *(f"{c.predicted:.3g}" for c in row))
+        table.add_row("", "error", *(f"{c.error:+.1%}" for c in row))
+    errors = Text(
+        f"Cells to which nothing was fitted: median error {sweep.median:.1%}, worst "
+        f"{sweep.worst:.1%}"
+    )
+    return Group(constants, table, errors)
+
+
+def _rate(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _context(tokens: int) -> str:
