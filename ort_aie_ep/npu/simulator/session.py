@@ -98,11 +98,8 @@ class Session:
         buffers: Mapping[str, np.ndarray],
         progress: Progress | None,
     ) -> list[Result]:
-        places, end = {}, 0
-        for name, array in buffers.items():
-            places[name] = (0, end)
-            end += -(-array.size // PAGE) * PAGE
-        packed = np.zeros(end, np.uint8)
+        places = together({name: array.size for name, array in buffers.items()})
+        packed = np.zeros(sum(_pages(array.size) for array in buffers.values()), np.uint8)
         for name, array in buffers.items():
             packed[places[name][1] :][: array.size] = array
         words = self.build(sequence, parameters, places)
@@ -125,6 +122,16 @@ class Session:
             count.begin(f"run {number} of {len(streams)}")
             results.append(self.machine.run_stream(stream, bytes_of, count))
         return results
+
+
+def together(sizes: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """(buffer 0, byte offset) of each argument, one after another."""
+    ends = np.cumsum([0, *map(_pages, sizes.values())])
+    return {name: (0, int(end)) for name, end in zip(sizes, ends, strict=False)}
+
+
+def _pages(size: int) -> int:
+    return -(-size // PAGE) * PAGE
 
 
 def random_buffers(
