@@ -32,6 +32,9 @@ def simulate_command(
     papers: Annotated[
         bool, typer.Option("--papers", help="Predict every published cell of the era instead.")
     ] = False,
+    kernels: Annotated[
+        bool, typer.Option("--kernels", help="Compare kernels with published ones instead.")
+    ] = False,
     plot: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Draw the prediction to this file (.png, .svg or .pdf)."),
@@ -53,15 +56,18 @@ def simulate_command(
     ort-aie simulate llama-3.2-1b --era mlir-air
     ort-aie simulate --papers --plot npu-model.png
     ort-aie simulate --papers --era mlir-air
+    ort-aie simulate --kernels
     ```
     """
     from ort_aie_ep.npu import speed as performance
     from ort_aie_ep.npu.vocabulary.eras import ERAS
 
-    if papers == (model is not None):
-        raise typer.BadParameter("give either MODEL or --papers")
-    if papers and contexts is not None:
+    if [model is not None, papers, kernels].count(True) != 1:
+        raise typer.BadParameter("give MODEL, --papers or --kernels")
+    if model is None and contexts is not None:
         raise typer.BadParameter("--contexts belongs to MODEL: --papers uses the papers' contexts")
+    if kernels and plot is not None:
+        raise typer.BadParameter("--plot draws speeds, not --kernels")
     chosen = ERAS[era.value]
     if plot is not None:
         from ort_aie_ep.npu.speed.plot import check_plot
@@ -69,6 +75,13 @@ def simulate_command(
         check_plot()
     from ort_aie_ep.npu.speed import report as tables
 
+    if kernels:
+        compared = performance.beside()
+        if json:
+            console.print_json(compared)
+        else:
+            console.out.print(tables.kernel_table(compared))
+        return
     compiled = model is not None and model not in performance.MODELS and Path(model).exists()
     if model is not None and compiled:
         if plot is not None:

@@ -90,6 +90,17 @@ def test_the_published_cells_of_2026_are_beside_the_model() -> None:
     assert simulate("--papers", "--era", "mlir-air", "--plot", "x.png").exit_code == 2
 
 
+def test_kernels_stand_beside_published_ones() -> None:
+    text = succeeded("--kernels").stdout
+    assert "scaled to it" in " ".join(text.split())
+    report = json.loads(succeeded("--kernels", "--json").stdout)
+    assert {row["unit"] for row in report["rows"]} == {"cycles", "ms"}
+    assert set(report["unconfirmed"]) <= {row["design"] for row in report["rows"]}
+    for words in (("qwen3-4b", "--kernels"), ("--kernels", "--plot", "x.png"),
+                  ("--kernels", "--contexts", "64")):  # fmt: skip
+        assert simulate(*words).exit_code == 2
+
+
 def test_json_of_the_papers() -> None:
     report = json.loads(succeeded("--papers", "--json").stdout)
     assert len(report["cells"]) == 2 * 50

@@ -10,6 +10,7 @@ docs/npu-model.md describes the results.
 
 from __future__ import annotations
 
+from ort_aie_ep.npu.speed.beside import Comparison, beside
 from ort_aie_ep.npu.speed.fit import fit, leave_one_out
 from ort_aie_ep.npu.speed.judgement import Judgement, judge
 from ort_aie_ep.npu.speed.mlir_air import Sweep, sweep
@@ -23,6 +24,6 @@ from ort_aie_ep.npu.speed.simulation import (
 )
 
 __all__ = [
-    "MODELS", "Judgement", "PlanSimulation", "Simulation", "Sweep", "fit", "judge",
-    "leave_one_out", "points_of", "simulate", "simulate_plans", "sweep",
+    "MODELS", "Comparison", "Judgement", "PlanSimulation", "Simulation", "Sweep", "beside",
+    "fit", "judge", "leave_one_out", "points_of", "simulate", "simulate_plans", "sweep",
 ]  # fmt: skip

@@ -406,6 +406,7 @@ def short_gemm(
             + passes * kernels.gemm_block / share
             + _stream(weights)
             + _stream(c),
+            idle=1,
         ),
     )
 

@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ort_aie_ep.npu.speed.beside import Comparison, beside
 from ort_aie_ep.npu.speed.judgement import Judgement
 from ort_aie_ep.npu.speed.mlir_air import Sweep
 from ort_aie_ep.npu.speed.pictures import Picture
@@ -61,7 +62,8 @@ def simulation_tables(simulation: Simulation) -> RenderableType:
 def picture_table(picture: Picture) -> RenderableType:
     """A picture by this library's plan, beside paper 2's time."""
     table = _table(
-        "", "s", *_PICTURE_PARTS, "GB read", "GB written", "paper",
+        "", "s", *(_marked(part, False) for part in _PICTURE_PARTS), "GB read", "GB written",
+        "paper",
         *(f"paper's {name}" for name in picture.others),
         title=f"{picture.model} on {picture.device}: a picture by the plan of this library; in s",
     )  # fmt: skip
@@ -92,8 +94,8 @@ def plan_tables(plan: PlanSimulation) -> RenderableType:
         rate = ("tokens/s",) if of is plan.decode else ()
         parts = [name for name in names if any(one.timing.parts.get(name) for one in of)]
         table = _table(
-            "context", *rate, unit, *parts, "GB read", "GB written", "TPS/W",
-            title=f"{title}, {phase}; parts in {unit}",
+            "context", *rate, unit, *(_marked(name, bool(rate)) for name in parts), "GB read",
+            "GB written", "TPS/W", title=f"{title}, {phase}; parts in {unit}",
         )  # fmt: skip
         for one in of:
             timing = one.timing
@@ -105,7 +107,17 @@ def plan_tables(plan: PlanSimulation) -> RenderableType:
                 _rate(one.draw.tokens_per_watt),
             )  # fmt: skip
         shown += [table, *(_plan_line(phase, one) for one in _ends(of))]
+    if beside().unconfirmed:
+        shown.append(
+            Text("†: faster than anyone has measured such a kernel (ort-aie simulate --kernels)")
+        )
     return Group(*shown)
+
+
+def _marked(part: Part, decoding: bool) -> str:
+    """The name of a part, with a mark if its design is unconfirmed."""
+    design = "flow_kv" if decoding else "flow_qkv"
+    return f"{part}†" if part == "attention" and design in beside().unconfirmed else part
 
 
 def _plan_line(phase: str, one: Composition) -> Text:
@@ -137,7 +149,8 @@ def judgement_tables(judgement: Judgement) -> RenderableType:
 def _parts(title: str, points: Sequence[Point]) -> Table:
     decoding = points[0].phase == "decode"
     names = _DECODE_PARTS if decoding else _PREFILL_PARTS
-    table = _table("context", "model", *names, "DDR alone", title=title)
+    heading = (_marked(name, decoding) for name in names)
+    table = _table("context", "model", *heading, "DDR alone", title=title)
     for p in points:
         seconds = [*(p.timing.parts.get(name, 0) for name in names), p.timing.ddr_seconds]
         parts = (f"{s * (1e3 if decoding else 1):.2f}" for s in seconds)
@@ -389,6 +402,36 @@ def sweep_tables(sweep: Sweep) -> RenderableType:
         f"{sweep.worst:.1%}"
     )
     return Group(constants, table, errors)
+
+
+def kernel_rows(comparison: Comparison) -> list[tuple[str, ...]]:
+    """The cells of the table of kernels beside published ones, its heading first."""
+    rows: list[tuple[str, ...]] = [
+        ("design", "what", "unit", "published", "this project", "ratio", "", "source")
+    ]
+    for one in comparison.rows:
+        least, most = (_digits(value) for value in one.published)
+        rows.append((
+            one.design, one.what, one.unit, least if least == most else f"{least} to {most}",
+            _digits(one.model), f"{one.ratio:.2f}", one.verdict, one.source,
+        ))  # fmt: skip
+    return rows
+
+
+def kernel_table(comparison: Comparison) -> RenderableType:
+    """This project's kernels beside the nearest measured ones."""
+    heading, *rows = kernel_rows(comparison)
+    table = _table(*heading, title="Kernels of a core, then whole operators (era mlir-air)")
+    for row in rows:
+        table.add_row(*row)
+    return Group(
+        table,
+        Text(f"Unconfirmed (faster than anyone measured): {', '.join(comparison.unconfirmed)}"),
+    )
+
+
+def _digits(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _rate(value: float) -> str:
