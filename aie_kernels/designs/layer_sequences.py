@@ -22,6 +22,7 @@ from ort_aie_ep.aie_kernels.designs.flow_kv import (
 )
 from ort_aie_ep.aie_kernels.designs.fused_dqp import BLOCK, BLOCK_COLUMNS, BLOCK_ROWS
 from ort_aie_ep.npu.vocabulary.design import Design
+from ort_aie_ep.npu.vocabulary.device import TILES, WORD
 from ort_aie_ep.npu.vocabulary.sequence import (
     Expr,
     Sequence,
@@ -38,6 +39,8 @@ COLUMNS = 4  # of projections
 CORES = 4  # of a column
 ROUND_ROWS = COLUMNS * CORES  # rows of blocks
 PAIRS = 4
+MAX_ITERATIONS = 64  # of a shim's descriptor (AM020: a 6-bit count)
+MAX_STEP = TILES["shim"].max_step * WORD  # bytes
 #: Rounds of up before the activations of down begin to move into the projection cores, so that they
 #: are there when a core looks for them.
 LEAD = 2
@@ -181,12 +184,6 @@ def _add_layer(design: Design) -> None:
         (q_dim + kv_dim) // OBJECT, head_norm * Q_WEIGHT, head_norm * K_WEIGHT, head_dim,
         rotary_dim, interleaved, eps, 2 * hidden_rounds + 2 * up_rounds,
     )  # fmt: skip
-    for cache in (k, v):
-        s.transfer(
-            "kv", cache, offset=(context - 1) // 8 * (8 * row) + (context - 1) % 8 * 16, run=16,
-            outer=[(kv_heads, capacity * row), (head_dim // 8, 128)],
-        )  # fmt: skip
-    _weights(s, w_o, hidden, q_dim)
     for p in range(PAIRS):
         s.start(
             f"score{p}", q_dim // OBJECT, sweeps, size, kv_heads, group, head_dim, seen - base,
@@ -198,7 +195,14 @@ def _add_layer(design: Design) -> None:
         "gate", rounds, sweeps * size // PIECE, size // PIECE, kv_heads, q_dim // OBJECT,
         hidden_rounds, up_rounds, ffn, ups, up_rounds - ups, gelu, hidden_rounds,
     )  # fmt: skip
+    # Every core has been started: a full queue may wait for projections from here on.
+    _weights(s, w_o, hidden, q_dim)
     _weights(s, w_gate, ffn, hidden)
+    for cache in (k, v):
+        s.transfer(
+            "kv", cache, offset=(context - 1) // 8 * (8 * row) + (context - 1) % 8 * 16, run=16,
+            outer=[(kv_heads, capacity * row), (head_dim // 8, 128)],
+        )  # fmt: skip
     s.arrive("kv")
     with s.loop("sweep", sweeps) as sweep:
         for p in range(PAIRS):
@@ -283,27 +287,32 @@ def _last_round(rows: Expr) -> list[tuple[int, Expr]]:
 
 
 def _weights(s: Sequence, w: str, n: Expr, k: Expr) -> None:
-    """All of a matrix (n, k): a task for each channel, in rounds, and one for a last part of one.
+    """All of a matrix (n, k), in as few tasks for each channel as iterate over rounds, and one for
+    a last part of a round.
 
     A channel serves two rows of cores. Their blocks alternate by halves: three dimensions, so that
-    the rounds are the fourth.
+    the rounds are the fourth. All channels get their tasks in turn, because a round needs all.
     """
     rows, halves = n // BLOCK_ROWS, k // BLOCK_COLUMNS * 2
     row = halves * (BLOCK // 2)  # bytes
+    rounds = rows // ROUND_ROWS
+    most = 1 + at_most(ROUND_ROWS * row, MAX_STEP) * (MAX_ITERATIONS - 1)  # rounds of a task
     pattern: list[tuple[Value, Value]] = [(halves, BLOCK // 2), (2, row)]
-    for half in range(2):
-        for c in range(COLUMNS):
-            s.transfer(
-                f"w{c}_{half}", w, offset=(CORES * c + 2 * half) * row, run=BLOCK // 2,
-                outer=[(rows // ROUND_ROWS, ROUND_ROWS * row), *pattern],
-            )  # fmt: skip
+    with s.loop("part", ceil_div(rounds, most)) as part:
+        first = part * most
+        for half in range(2):
+            for c in range(COLUMNS):
+                s.transfer(
+                    f"w{c}_{half}", w, offset=(first * ROUND_ROWS + CORES * c + 2 * half) * row,
+                    run=BLOCK // 2,
+                    outer=[(minimum(most, rounds - first), ROUND_ROWS * row), *pattern],
+                )  # fmt: skip
     with s.when(rows % ROUND_ROWS):
         for half in range(2):
-            for c, first in _last_round(rows):
+            for c, at in _last_round(rows):
                 s.transfer(
-                    f"w{c}_{half}", w, offset=(first + 2 * half) * row, run=BLOCK // 2,
-                    outer=pattern,
-                )  # fmt: skip
+                    f"w{c}_{half}", w, offset=(at + 2 * half) * row, run=BLOCK // 2, outer=pattern
+                )
 
 
 def _bias(s: Sequence, b: str, bias: Expr, width: Expr) -> None:

@@ -58,7 +58,11 @@ def session(design: Design) -> Session:
 
 
 def test_overlay_passes_every_check(design: Design) -> None:
-    check(design, {"layer": [LLAMA], "head": [{"N": 1120, "hidden": 512, "eps_bits": 0}]})
+    # Heads of a cache too far apart for one task, rounds of down too, and more rounds than a task
+    # iterates over.
+    large = LLAMA | {"capacity": 65536, "hidden": 1280, "ffn": 14336}
+    heads = [{"N": n, "hidden": 256, "eps_bits": 0} for n in (1120, 512 * 330 + 96)]
+    check(design, {"layer": [LLAMA, large], "head": heads})
 
 
 @pytest.mark.parametrize("name", SHAPES)
