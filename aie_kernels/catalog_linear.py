@@ -91,8 +91,9 @@ DQP_LOAD_X = Kernel(
     "dqp_load_x",
     "fused_dqp.cc",
     (Array("bf16", 256), Array("bf16", 16384), Array("bf16", 1024), int),
-    # Per group: two loads and stores, a reduction of six dependent adds.
-    _fixed(CALL + 8 * 40 + 20),
+    # Per group: a load and a store, three operations to add its halves. Then seven times two
+    # shuffles and an addition, in four steps that wait for each other, and the limbs.
+    _fixed(CALL + 8 * 5 + 8 * 3 + 4 * 10 + 20),
     limits=lambda scalars: 0 <= scalars[0] < 64,
 )
 DQP_LOAD_BIAS = Kernel(

@@ -39,6 +39,7 @@ stream goes through memory.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ort_aie_ep.aie_kernels.catalog_attention import (
@@ -168,10 +169,7 @@ def _place_projections(design: Design) -> None:
                         Buffer("acc", Array("f32", BLOCK_ROWS)),
                         Buffer("bias", Array("bf16", MAX_BIAS)),
                     ],
-                    parameters=[
-                        "inputs", "bias_pieces", "epilogue", "rounds", "o_inputs", "o_rounds",
-                        "h_inputs", "h_rounds", "paired", "rest", "rest_at", "d_inputs", "d_rounds",
-                    ],
+                    parameters=["qkv", "o_and_h", "up_and_down"],
                     kernels=[LAYER_LOAD_X, LAYER_LOAD_BIAS, DQP_ZERO, LAYER_BLOCK, LAYER_FINISH],
                 )  # fmt: skip
         column = design.fifo(
@@ -195,7 +193,9 @@ def _place_pairs(design: Design) -> None:
         value = design.core(PAIR_COLUMN + 1, p)
         k = design.fifo(f"k{p}", "bf16", CHUNK, design.shim(PAIR_COLUMN + p, 0), scores[p])
         v = design.fifo(f"v{p}", "bf16", CHUNK, design.shim(PAIR_COLUMN + p, 1), value)
-        fcl = design.fifo(f"fcl{p}", "u8", FCL_BYTES, scores[p], value, shared=True)
+        # The score core goes on with the next sweep while the value core sends its output.
+        ahead = replace(scores[p], depth=4)
+        fcl = design.fifo(f"fcl{p}", "u8", FCL_BYTES, ahead, value, shared=True)
         o = design.fifo(f"o{p}", "bf16", PIECE, value, design.mem(PAIR_COLUMN + 1))
         outputs.append(o)
         design.worker(
@@ -281,12 +281,13 @@ def _project(tile: int) -> Body:
     down."""
 
     def body(core: Core) -> Steps:
-        (
-            inputs, bias_pieces, epilogue, rounds, o_inputs, o_rounds, h_inputs, h_rounds, paired,
-            rest, rest_at, d_inputs, d_rounds,
-        ) = yield Parameters()  # fmt: skip
+        # Three in a word: 16 cores wait for each other until the last of them is started.
+        qkv, o_and_h, up_and_down = yield Parameters()
+        inputs, rounds, bias = _three(qkv)
+        o_inputs, hidden_rounds, h_inputs = _three(o_and_h)
+        h_rounds, paired, rest = _three(up_and_down)
         x, sums = core.buffer("x"), core.buffer("sums")
-        acc, bias = core.buffer("acc"), core.buffer("bias")
+        acc, biases = core.buffer("acc"), core.buffer("bias")
 
         def load(at: Any) -> Steps:
             piece = yield Acquire("x")
@@ -301,20 +302,21 @@ def _project(tile: int) -> Body:
                 yield call(LAYER_BLOCK, w, x, sums, acc, k + first)
                 yield Release("w")
             y = yield Acquire("y")
-            yield call(LAYER_FINISH, acc, bias, y, index, finish)
+            yield call(LAYER_FINISH, acc, biases, y, index, finish)
             yield Release("y")
 
         for i in core.loop(inputs):
             yield from load(i)
-        for i in core.loop(bias_pieces):
-            piece = yield Acquire("x")
-            yield call(LAYER_LOAD_BIAS, piece, bias, i, tile, CORES * COLUMNS)
-            yield Release("x")
+        for _ in core.loop(bias):
+            for i in core.loop(rounds + rounds):
+                piece = yield Acquire("x")
+                yield call(LAYER_LOAD_BIAS, piece, biases, i, tile, CORES * COLUMNS)
+                yield Release("x")
         for r in core.loop(rounds):
-            yield from one_round(r, inputs, 0, epilogue)
+            yield from one_round(r, inputs, 0, bias)
         for i in core.loop(o_inputs):
             yield from load(i)
-        for _ in core.loop(o_rounds):
+        for _ in core.loop(hidden_rounds):
             yield from one_round(0, o_inputs, 0, 0)
         for i in core.loop(h_inputs):
             yield from load(i)
@@ -326,11 +328,16 @@ def _project(tile: int) -> Body:
             yield from load(r + r + h_inputs)
             yield from load(r + r + h_inputs + 1)
         for i in core.loop(rest):
-            yield from load(i + rest_at)
-        for _ in core.loop(d_rounds):
-            yield from one_round(0, d_inputs, h_inputs, 0)
+            yield from load(i + h_inputs + paired + paired)
+        for _ in core.loop(hidden_rounds):
+            yield from one_round(0, paired + paired + rest, h_inputs, 0)
 
     return body
+
+
+def _three(word: Any) -> tuple[Any, Any, Any]:
+    """Three parameters of 10 bits in one."""
+    return word & 0x3FF, word >> 10 & 0x3FF, word >> 20
 
 
 def _drop(core: Core, rounds: Any) -> Steps:

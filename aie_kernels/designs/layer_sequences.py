@@ -30,6 +30,7 @@ from ort_aie_ep.npu.vocabulary.sequence import (
     at_most,
     ceil_div,
     equal,
+    expr,
     less,
     maximum,
     minimum,
@@ -39,6 +40,7 @@ COLUMNS = 4  # of projections
 CORES = 4  # of a column
 ROUND_ROWS = COLUMNS * CORES  # rows of blocks
 PAIRS = 4
+MAX_ROUNDS = 1023  # of a projection: 10 bits of a parameter
 MAX_ITERATIONS = 64  # of a shim's descriptor (AM020: a 6-bit count)
 MAX_STEP = TILES["shim"].max_step * WORD  # bytes
 #: Rounds of up before the activations of down begin to move into the projection cores, so that they
@@ -170,9 +172,8 @@ def _add_layer(design: Design) -> None:
     _weights(s, w_qkv, width, hidden)
     for name in _projections(design):
         s.start(
-            name, pieces, bias * rounds * 2, bias, rounds, q_dim // OBJECT, hidden_rounds, pieces,
-            2 * up_rounds - paired, paired, ffn // OBJECT - 2 * paired, pieces + 2 * paired,
-            ffn // OBJECT, hidden_rounds,
+            name, _three(pieces, rounds, bias), _three(q_dim // OBJECT, hidden_rounds, pieces),
+            _three(2 * up_rounds - paired, paired, ffn // OBJECT - 2 * paired),
         )  # fmt: skip
     _bias(s, b, bias, width)
     with s.when(head_norm):
@@ -242,6 +243,7 @@ def _add_head(design: Design) -> None:
     _require_hidden(s, hidden)
     s.require(equal(N % BLOCK_ROWS, 0), "N={N} must be a multiple of 32: pad W with zero scales")
     s.require(at_most(128, N), "N={N} must be at least 128: pad W with zero scales")
+    s.require(at_most(N, MAX_ROUNDS * ROUND), f"N={{N}} is above {MAX_ROUNDS * ROUND}: divide N")
     pieces = s.let("pieces", hidden // OBJECT)
     rounds = s.let("rounds", ceil_div(N, ROUND))
 
@@ -249,7 +251,7 @@ def _add_head(design: Design) -> None:
     s.transfer("operands", norm, offset=0, run=2 * hidden)
     s.start("hub", pieces, hidden, eps, 0, rounds, *(0,) * 8)
     for name in _projections(design):
-        s.start(name, pieces, 0, 0, rounds, *(0,) * 9)
+        s.start(name, _three(pieces, rounds, 0), 0, 0)
     s.start("rope", *(0,) * 14, rounds)
     s.start("gate", rounds, *(0,) * 11)
     s.transfer("out", y, offset=0, run=N // ROUND * (2 * ROUND))
@@ -266,6 +268,11 @@ def _add_head(design: Design) -> None:
 # --- parts ----------------------------------------------------------------------------------------
 def _projections(design: Design) -> list[str]:
     return [name for name in design.workers if name.startswith("dqp")]
+
+
+def _three(first: Value, second: Value, third: Value) -> Expr:
+    """Three parameters of 10 bits in a word."""
+    return first + expr(second) * (1 << 10) + expr(third) * (1 << 20)
 
 
 def _matrix_bytes(n: Expr, k: Expr) -> Expr:

@@ -98,6 +98,15 @@ inline aie::accum<accfloat, q4nx::rows> biased_dot(const uint8_t* block, unsigne
   return aie::concat(fold(low), fold(high));
 }
 
+// Sums of groups: 16 of one, 8 of each of two, 4 of four, 2 of eight.
+using group_sums = aie::vector<float, 16>;
+
+// Half as many sums of twice as many groups: neighbours are added.
+inline group_sums halved(const group_sums& first, const group_sums& second) {
+  const auto [even, odd] = aie::interleave_unzip(first, second, 1);
+  return aie::add(even, odd);
+}
+
 }  // namespace
 
 extern "C" {
@@ -108,16 +117,21 @@ void dqp_load_x(const bfloat16* __restrict piece, bfloat16* __restrict x, bfloat
   event0();
   aie::set_rounding(aie::rounding_mode::conv_even);
   bfloat16* resident = x + index * slice;
-  aie::vector<float, q4nx::groups> totals;
-  LOOP_TRIPS(q4nx::groups, 8, 8)
+  // All groups are added at once, because a group alone is a chain of five dependent additions.
+  group_sums of[q4nx::groups];
+  LOOP_UNROLL_FULL
   for (unsigned g = 0; g < q4nx::groups; ++g) {
     const aie::vector<bfloat16, q4nx::group> values =
         aie::load_v<q4nx::group>(piece + g * q4nx::group);
     aie::store_v(resident + g * q4nx::group, values);
     const aie::accum<accfloat, q4nx::group> exact(values);
-    totals.set(aie::reduce_add(exact.to_vector<float>()), g);
+    of[g] = aie::add(exact.extract<16>(0), exact.extract<16>(1)).template to_vector<float>();
   }
-  const aie::accum<accfloat, q4nx::groups> total(totals);
+  const group_sums low = halved(halved(of[0], of[1]), halved(of[2], of[3]));
+  const group_sums high = halved(halved(of[4], of[5]), halved(of[6], of[7]));
+  const group_sums pairs = halved(low, high);
+  const aie::accum<accfloat, q4nx::groups> total(
+      aie::add(aie::filter_even(pairs, 1), aie::filter_odd(pairs, 1)));
   const aie::vector<bfloat16, q4nx::groups> hi = total.to_vector<bfloat16>();
   const aie::accum<accfloat, q4nx::groups> coarse(hi);
   const aie::vector<bfloat16, q4nx::groups> lo = aie::sub(total, coarse).to_vector<bfloat16>();

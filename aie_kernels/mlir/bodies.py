@@ -37,14 +37,21 @@ def memref(content: Array) -> str:
 class Number:
     """An i32 that is known when the worker runs: a parameter, an index, a word that was read."""
 
-    def __add__(self, other: Number | int) -> Sum:
-        return Sum(self, other)
+    def __add__(self, other: Number | int) -> Number:
+        return Result("arith.addi", self, other)
+
+    def __and__(self, other: Number | int) -> Number:
+        return Result("arith.andi", self, other)
+
+    def __rshift__(self, other: Number | int) -> Number:
+        return Result("arith.shrui", self, other)
 
 
 @dataclass(eq=False)
-class Sum(Number):
-    """A number plus another."""
+class Result(Number):
+    """An operation of MLIR on two numbers."""
 
+    operation: str
     left: Number | int
     right: Number | int
 
@@ -306,9 +313,9 @@ class _Writer:
         return self._number(given)
 
     def _number(self, given: Number | int) -> Value:
-        if isinstance(given, Sum):
+        if isinstance(given, Result):
             terms = [self._number(given.left), self._number(given.right)]
-            return self._text.value("i32", "arith.addi", terms, hint="sum")
+            return self._text.value("i32", given.operation, terms)
         return (
             self._numbers[given] if isinstance(given, Number) else self._text.constant(given, "i32")
         )
