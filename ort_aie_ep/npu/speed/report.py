@@ -13,11 +13,14 @@ from rich.text import Text
 from ort_aie_ep.npu.speed.beside import Comparison, beside
 from ort_aie_ep.npu.speed.judgement import Judgement
 from ort_aie_ep.npu.speed.mlir_air import Sweep
+from ort_aie_ep.npu.speed.papers import CONTEXTS, FASTFLOWLM_SPEEDS
 from ort_aie_ep.npu.speed.pictures import Picture
 from ort_aie_ep.npu.speed.plans import Composition
+from ort_aie_ep.npu.speed.published import summaries
 from ort_aie_ep.npu.speed.simulation import PlanSimulation, Point, Simulation
 from ort_aie_ep.npu.speed.tally import Part
 from ort_aie_ep.npu.vocabulary import costs
+from ort_aie_ep.npu.vocabulary.eras import ERAS, PAPERS
 
 _DECODE_PARTS: tuple[Part, ...] = ("projections", "attention", "vector", "lm_head", "dispatch")
 _PREFILL_PARTS: tuple[Part, ...] = (
@@ -49,9 +52,20 @@ def simulation_tables(simulation: Simulation) -> RenderableType:
     if simulation.speedups:
         contexts = list(next(iter(simulation.speedups.values())))
         table = _table("Paper 1, Table I: its NPU's speed over", *map(_context, contexts))
+        speeds = dict(zip(CONTEXTS, FASTFLOWLM_SPEEDS[simulation.model], strict=True))
+        predicted = {p.context: p.value for p in simulation.of("decode")}
         for name, values in simulation.speedups.items():
             table.add_row(name, *(f"{v:.1f}x" for v in values.values()))
-        shown.append(Text("The papers give this model's speed as ratios only."))
+            table.add_row("  predicted", *(
+                f"{v * predicted[c] / speeds[c]:.2g}x" if c in predicted else ""
+                for c, v in values.items()
+            ))  # fmt: skip
+        shown.append(
+            Text(
+                "The papers give this model's speed as ratios only. The predicted ratio is to a "
+                "backend with FastFlowLM's speed by the paper's ratio."
+            )
+        )
         shown.append(table)
     shown += [Text(), plan_tables(simulation.plan)]
     if simulation.picture is not None:
@@ -134,6 +148,8 @@ def _plan_line(phase: str, one: Composition) -> Text:
 def judgement_tables(judgement: Judgement) -> RenderableType:
     """Constants, every cell of the papers, goals."""
     return Group(
+        era_table(),
+        summary_table(),
         _constants(judgement),
         _cells(judgement, "decode", "Decode, tokens per second"),
         _cells(judgement, "prefill", "Prefill, seconds to the first token"),
@@ -401,7 +417,30 @@ def sweep_tables(sweep: Sweep) -> RenderableType:
         f"Cells to which nothing was fitted: median error {sweep.median:.1%}, worst "
         f"{sweep.worst:.1%}"
     )
-    return Group(constants, table, errors)
+    return Group(era_table(), constants, table, errors, summary_table())
+
+
+def era_table() -> Table:
+    """The constants that depend on the era, side by side."""
+    table = _table("constant", "unit", *ERAS, title="Eras: what changes with the platform")
+    for field, cost in PAPERS.all_costs().items():
+        scale, unit = _SCALES.get(cost.unit, (1.0, cost.unit))
+        values = (era.all_costs()[field].value / scale for era in ERAS.values())
+        table.add_row(field.replace("_", " "), unit, *(f"{value:.4g}" for value in values))
+    return table
+
+
+def summary_table() -> Table:
+    """The model's errors by source; the model of a cell is that of its own era."""
+    table = _table(
+        "source", "cells", "fitted to", "median error", "worst error",
+        title="All published speeds (errors of the cells to which nothing was fitted)",
+    )  # fmt: skip
+    for one in summaries():
+        table.add_row(
+            one.source, str(one.cells), str(one.fitted), f"{one.median:.1%}", f"{one.worst:.1%}"
+        )
+    return table
 
 
 def kernel_rows(comparison: Comparison) -> list[tuple[str, ...]]:
