@@ -162,9 +162,25 @@ def place(design: Design, column: int = 0) -> int:
 
 
 def _score(core: Core) -> Steps:
-    (
-        sweeps, pieces, group, head_dim, skip, first, full, keys, tail, last, scale, softcap,
-    ) = yield Parameters()  # fmt: skip
+    sweeps, pieces, *sweep = yield Parameters()
+    q, state = core.buffer("q"), core.buffer("state")
+    for _ in core.loop(sweeps):
+        for i in core.loop(pieces):
+            piece = yield Acquire("q")
+            yield call(FLOW_KV_LOAD_Q, piece, q, i)
+            yield Release("q")
+        yield from score_sweep(core, *sweep)
+        m = yield Acquire("m")
+        yield call(FLOW_KV_GIVE_MAXIMA, state, m)
+        yield Release("m")
+
+
+def score_sweep(
+    core: Core, group: Any, head_dim: Any, skip: Any, first: Any, full: Any, keys: Any, tail: Any,
+    last: Any, scale: Any, softcap: Any,
+) -> Steps:  # fmt: skip
+    """A sweep of a score core with the queries in its buffer q: a first chunk with the keys `skip`
+    to `first`, `full` whole ones, and `tail` (0 or 1) of `last` keys."""
     q, state = core.buffer("q"), core.buffer("state")
 
     def chunk(begin: Any, end: Any) -> Steps:
@@ -175,20 +191,12 @@ def _score(core: Core) -> Steps:
         yield Release("k")
         yield Release("fcl")
 
-    for _ in core.loop(sweeps):
-        for i in core.loop(pieces):
-            piece = yield Acquire("q")
-            yield call(FLOW_KV_LOAD_Q, piece, q, i)
-            yield Release("q")
-        yield call(FLOW_KV_BEGIN, state)
-        yield from chunk(skip, first)
-        for _ in core.loop(full):
-            yield from chunk(0, keys)
-        for _ in core.loop(tail):
-            yield from chunk(0, last)
-        m = yield Acquire("m")
-        yield call(FLOW_KV_GIVE_MAXIMA, state, m)
-        yield Release("m")
+    yield call(FLOW_KV_BEGIN, state)
+    yield from chunk(skip, first)
+    for _ in core.loop(full):
+        yield from chunk(0, keys)
+    for _ in core.loop(tail):
+        yield from chunk(0, last)
 
 
 def _value(takes: bool, gives: bool) -> Body:
@@ -319,7 +327,7 @@ def add_sequence(design: Design, pairs: int) -> Sequence:
             with s.when(less(sweep_of(r + 1, p), sweeps)):
                 fill(r + 1, p)
                 drain(r + 1, p)
-    s.work(rounds * ceil_div(chunks, divided) * _chunk_cycles(design.device, part, head_dim))
+    s.work(rounds * ceil_div(chunks, divided) * chunk_cycles(design.device, part, head_dim))
     s.wait(*(f"o{p}" for p in range(pairs)))
     s.cut()
     return s
@@ -381,7 +389,7 @@ def require_cache(s: Sequence, head_dim: Expr, capacity: Expr, context: Expr) ->
     s.require(at_most(context, capacity), "capacity={capacity} has no room for all keys")
 
 
-def _chunk_cycles(device: Device, group: Expr, head_dim: Expr) -> Expr:
+def chunk_cycles(device: Device, group: Expr, head_dim: Expr) -> Expr:
     """Cycles of the slower core of a pair for a chunk."""
     total = expr(0)
     for d in HEAD_DIMS:

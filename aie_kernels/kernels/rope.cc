@@ -63,4 +63,18 @@ void rope(bfloat16* __restrict x, bfloat16* __restrict cos_sin, bfloat16* __rest
   }
 }
 
+// out = the 256 values from rows[256 * index ..], normalised with rows[256 * weight ..] unless
+// `weight` is 0, then rotated. `between` is for the normalised values.
+void layer_rotate(bfloat16* __restrict rows, bfloat16* __restrict cos_sin,
+                  bfloat16* __restrict between, bfloat16* __restrict out, int32_t index,
+                  int32_t weight, int32_t head_dim, int32_t rotary_dim, int32_t interleaved,
+                  int32_t eps_bits) {
+  bfloat16* x = rows + 256 * index;
+  if (weight != 0) {
+    qk_norm(x, rows + 256 * weight, between, head_dim, eps_bits);
+    x = between;
+  }
+  rope(x, cos_sin, out, head_dim, rotary_dim, interleaved);
+}
+
 }  // extern "C"

@@ -37,6 +37,17 @@ def memref(content: Array) -> str:
 class Number:
     """An i32 that is known when the worker runs: a parameter, an index, a word that was read."""
 
+    def __add__(self, other: Number | int) -> Sum:
+        return Sum(self, other)
+
+
+@dataclass(eq=False)
+class Sum(Number):
+    """A number plus another."""
+
+    left: Number | int
+    right: Number | int
+
 
 @dataclass(eq=False)
 class Memory:
@@ -295,6 +306,9 @@ class _Writer:
         return self._number(given)
 
     def _number(self, given: Number | int) -> Value:
+        if isinstance(given, Sum):
+            terms = [self._number(given.left), self._number(given.right)]
+            return self._text.value("i32", "arith.addi", terms, hint="sum")
         return (
             self._numbers[given] if isinstance(given, Number) else self._text.constant(given, "i32")
         )

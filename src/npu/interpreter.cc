@@ -167,8 +167,12 @@ class OfInvocation {
 
   void Do(const WaitStatement& wait) {
     Spend(kWaitSteps * wait.fifos.size());
-    scheduler_.Wait(wait.fifos);
-    predictor_.Complete(scheduler_.operations());
+    if (wait.everything) {
+      scheduler_.Wait(wait.fifos);
+      predictor_.Complete(scheduler_.operations());
+    } else {
+      scheduler_.Arrive(wait.fifos);
+    }
     CheckOperations();
   }
 

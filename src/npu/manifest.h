@@ -80,6 +80,7 @@ struct StartStatement {
 };
 struct WaitStatement {
   std::vector<int> fifos;
+  bool everything;  // whether all other transfers are complete as well
 };
 struct WorkStatement {
   Expression cycles;

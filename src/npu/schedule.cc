@@ -86,20 +86,24 @@ void Scheduler::WaitUntil(Channel& channel, size_t task) {
 }
 
 void Scheduler::Wait(std::span<const int> fifos) {
-  const auto named = [&](const Outstanding& task) {
-    return std::ranges::find(fifos, task.fifo) != fifos.end();
-  };
   const bool any_used =
       std::ranges::any_of(fifos, [&](int fifo) { return used_[static_cast<size_t>(fifo)]; });
   Require(any_used || outstanding() == 0, "waits for fifos that have moved nothing, while ",
           outstanding(), " transfers on others are under way");
+  Arrive(fifos);
+  CompleteAll();
+}
+
+void Scheduler::Arrive(std::span<const int> fifos) {
+  const auto named = [&](const Outstanding& task) {
+    return std::ranges::find(fifos, task.fifo) != fifos.end();
+  };
   for (Channel& channel : channels_) {
     const auto last = std::find_if(channel.tasks.rbegin(), channel.tasks.rend(), named);
     if (last != channel.tasks.rend()) {
       WaitUntil(channel, static_cast<size_t>(channel.tasks.rend() - last) - 1);
     }
   }
-  CompleteAll();
 }
 
 size_t Scheduler::outstanding() const {

@@ -70,6 +70,8 @@ class Scheduler {
   // Waits for the last task of every fifo. After that every task counts as complete; the sequence
   // guarantees that this is true.
   void Wait(std::span<const int> fifos);
+  // Waits for the last task of every fifo, which says nothing about other channels.
+  void Arrive(std::span<const int> fifos);
 
   // Tasks that nothing has proven complete.
   size_t outstanding() const;

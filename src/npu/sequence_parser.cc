@@ -183,7 +183,8 @@ class SequenceParser {
     }
     if (reader.Has("transfer")) return ParseTransfer(reader);
     if (reader.Has("start")) return ParseStart(reader);
-    if (reader.Has("wait")) return ParseWait(reader);
+    if (reader.Has("wait")) return ParseWait(reader, "wait", true);
+    if (reader.Has("arrive")) return ParseWait(reader, "arrive", false);
     if (reader.Has("work")) return WorkStatement{TakeExpression(reader, "work")};
     if (reader.Has("cut")) {
       const Json& cut = reader.Take("cut");
@@ -191,8 +192,8 @@ class SequenceParser {
       return CutStatement{};
     }
     Fail(ErrorCode::kInvalidArgument, reader.path(),
-         " is not a statement, expected one of let, require, for, if, transfer, start, wait, work, "
-         "cut");
+         " is not a statement, expected one of let, require, for, if, transfer, start, wait, "
+         "arrive, work, cut");
   }
 
   TransferStatement ParseTransfer(ObjectReader& reader) {
@@ -229,10 +230,10 @@ class SequenceParser {
     return start;
   }
 
-  WaitStatement ParseWait(ObjectReader& reader) {
-    WaitStatement wait;
-    const std::string path = reader.PathOf("wait");
-    const Json& names = reader.List("wait");
+  WaitStatement ParseWait(ObjectReader& reader, const char* key, bool everything) {
+    WaitStatement wait{{}, everything};
+    const std::string path = reader.PathOf(key);
+    const Json& names = reader.List(key);
     if (names.empty()) FailValue(path, "a list of at least one fifo", names);
     for (const Json& name : names) {
       wait.fifos.push_back(IndexOf(manifest_.fifos, ReadString(name, path), path, "fifo"));

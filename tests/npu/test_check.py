@@ -257,17 +257,6 @@ def pin(n: int) -> Design:
     return relay(channel=n)
 
 
-def arguments(n: int) -> Design:
-    design = relay()
-    sequence = design.sequence("run")
-    for i in range(n):
-        sequence.argument(f"a{i}", "inout", 64)
-    sequence.transfer("in", "a0", offset=0, run=64)
-    sequence.transfer("out", "a0", offset=0, run=64)
-    sequence.wait("out")
-    return design
-
-
 def acquired(n: int) -> Design:
     def body(core: Core) -> Iterator[Any]:
         yield Acquire("in", n)
@@ -316,7 +305,6 @@ LIMITS: dict[str, tuple[Callable[[int], Design], int, int, tuple[str, ...]]] = {
     "packet id": (packet_id, 28, 32, ("shim tile (0, 0)", "packet id", "32", "0..31")),
     "controller's id": (packet_id, 14, 15, ("shim tile (0, 0)", "15 is the id of a tile as a con")),
     "pin": (pin, 1, 2, ("core tile (0, 2)", "S2MM channels", "channel 2", "0..1")),
-    "arguments": (arguments, 5, 6, ("sequence run", "6 arguments", "at most 5")),
     "acquire": (acquired, 3, 4, ("core tile (0, 2)", "Acquire('in', 4)", "depth 3")),
 }
 

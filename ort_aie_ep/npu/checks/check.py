@@ -39,10 +39,9 @@ from ort_aie_ep.npu.vocabulary.kernel import Kernel
 Shapes = Mapping[str, Iterable[Mapping[str, int]]]
 
 BARE_PROGRAM = 1024  # bytes: start-up code, locks and loops of a body
-PROGRAM_OF_A_KERNEL = 2048  # bytes
 _PROGRAM_BASIS = (
-    f"program size is a guess: {BARE_PROGRAM} bytes plus {PROGRAM_OF_A_KERNEL} a kernel; nothing "
-    "has been compiled, and only the linker knows"
+    f"program size is a guess: {BARE_PROGRAM} bytes plus some for each kernel; nothing has been "
+    "compiled, and only the linker knows"
 )
 _STACK_BASIS = (
     "stack is what the design reserves, of what it could reserve; only the compiler knows what the "
@@ -348,7 +347,8 @@ class _Examination:
         if self._configuration is not None:
             yield from estimates(self._configuration)
         for worker in self._design.workers.values():
-            size = BARE_PROGRAM + PROGRAM_OF_A_KERNEL * len({k.name for k in worker.kernels})
+            of_kernels = {kernel.name: kernel.program for kernel in worker.kernels}
+            size = BARE_PROGRAM + sum(of_kernels.values())
             yield Estimate(worker.tile, "program bytes", size, PROGRAM_BYTES, _PROGRAM_BASIS)
             for use in self._found.uses:
                 if (use.tile, use.resource) == (worker.tile, "memory bytes"):

@@ -9,8 +9,6 @@ from ort_aie_ep.npu.vocabulary.design import Design
 from ort_aie_ep.npu.vocabulary.device import WORD
 from ort_aie_ep.npu.vocabulary.sequence import Json, Sequence
 
-MAX_ARGUMENTS = 5  # whose addresses the firmware translates; the host's kernel has as many
-
 _FORMS: dict[str, set[str]] = {
     "let": {"value"},
     "require": {"message"},
@@ -19,6 +17,7 @@ _FORMS: dict[str, set[str]] = {
     "transfer": {"argument", "offset", "run", "outer"},
     "start": {"values"},
     "wait": set(),
+    "arrive": set(),
     "work": set(),
     "cut": set(),
 }
@@ -40,11 +39,6 @@ class _Checker:
         names = [a.name for a in sequence.arguments]
         yield from _twice("parameter", sequence.parameters)
         yield from _twice("argument", names)
-        if len(names) > MAX_ARGUMENTS:
-            yield (
-                f"it has {len(names)} arguments ({', '.join(names)}); at most {MAX_ARGUMENTS} "
-                "buffers reach the device"
-            )
         scope = set(sequence.parameters)
         for argument in sequence.arguments:
             yield from _unbound(argument.bytes.to_json(), scope, f"the size of {argument.name}")
@@ -79,8 +73,8 @@ class _Checker:
                     yield from self._transfer(statement, scope)
                 case "start":
                     yield from self._start(statement, scope)
-                case "wait":
-                    yield from self._wait(statement["wait"])
+                case "wait" | "arrive":
+                    yield from self._wait(statement[kind])
                 case "work":
                     yield from _unbound(statement["work"], scope, "a work statement")
                 case "cut":

@@ -192,6 +192,8 @@ class TokenRun:
                 process.starts.append(tuple(evaluate(v, scope) for v in statement["values"]))
             elif "wait" in statement:
                 self._wait(statement["wait"])
+            elif "arrive" in statement:
+                self._arrive(statement["arrive"])
 
     def _transfer(self, statement: dict[str, Json], scope: dict[str, int]) -> None:
         fifo, argument = statement["transfer"], statement["argument"]
@@ -246,13 +248,17 @@ class TokenRun:
         for port, tasks in self._outstanding.items():
             self._outstanding[port] = [task for task in tasks if task.words]
 
-    def _wait(self, fifos: list[str]) -> None:
+    def _arrive(self, fifos: list[str]) -> list[str]:
+        """Continue until nothing moves; returns the fifos of transfers that are not complete."""
         self._advance()
         unfinished = [t.fifo for tasks in self._outstanding.values() for t in tasks]
         for fifo in fifos:
             if fifo in unfinished:
                 raise _Stuck(f"the wait for fifo {fifo} never ends")
-        for fifo in unfinished:
+        return unfinished
+
+    def _wait(self, fifos: list[str]) -> None:
+        for fifo in self._arrive(fifos):
             self._problem(
                 f"after the wait for {', '.join(fifos)}, an earlier transfer on fifo {fifo} is not "
                 "complete, but its descriptor would be used again"

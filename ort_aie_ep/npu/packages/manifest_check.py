@@ -29,6 +29,7 @@ _STATEMENTS = {
     "transfer": ("transfer", "argument", "offset", "run", "outer"),
     "start": ("start", "values"),
     "wait": ("wait",),
+    "arrive": ("arrive",),
     "work": ("work",),
     "cut": ("cut",),
 }
@@ -234,7 +235,12 @@ class _Sequence:
             self._expression(value, {*outer, *own})
 
     def _wait(self, statement: Field, outer: Collection[str], own: set[str]) -> None:
-        names = statement.field("wait")
+        self._fifo_names(statement.field("wait"))
+
+    def _arrive(self, statement: Field, outer: Collection[str], own: set[str]) -> None:
+        self._fifo_names(statement.field("arrive"))
+
+    def _fifo_names(self, names: Field) -> None:
         names.require(names.elements(), "a list of at least one fifo")
         for name in names.elements():
             name.one_of(self._fifos)

@@ -25,6 +25,8 @@ from ort_aie_ep.progress import Count, Progress
 
 #: The limit for an argument with random numbers: four times the largest matrix of an 8B model.
 MAX_BYTES = 1 << 30
+RUN_BUFFERS = 5  # that a run has at most (src/npu/stream.h, kRunBuffers)
+PAGE = 4096  # bytes: the alignment of arguments in one buffer
 
 
 @dataclass
@@ -46,18 +48,23 @@ class Session:
         self._manifest = json.dumps(manifest(self.design))
 
     def build(
-        self, sequence: str, parameters: Mapping[str, int], buffers: Iterable[str]
+        self,
+        sequence: str,
+        parameters: Mapping[str, int],
+        buffers: Iterable[str] | Mapping[str, tuple[int, int]],
     ) -> list[np.ndarray]:
         """The instruction words of each run of `sequence` for a shape.
 
-        Raises DesignError for a shape that the sequence refuses.
+        `buffers` are the arguments in the order of the run's buffers, or (buffer, byte offset) of
+        each. Raises DesignError for a shape that the sequence refuses.
         """
-        order = list(buffers)
+        if not isinstance(buffers, Mapping):
+            buffers = {name: (i, 0) for i, name in enumerate(buffers)}
         names = [a.name for a in self.design.sequences[sequence].arguments]
         step = {
             "sequence": sequence,
             "parameters": dict(parameters),
-            "arguments": {name: (order.index(name), 0) for name in names},
+            "arguments": {name: buffers[name] for name in names},
         }
         try:
             runs = _native.npu_build(self._manifest, [step])
@@ -74,17 +81,57 @@ class Session:
     ) -> list[Result]:
         """Build and run `sequence`.
 
-        `buffers` are contiguous arrays by argument name, written in place. `progress` counts
-        operations of the streams.
+        `buffers` are contiguous arrays by argument name, written in place. A run has few buffers;
+        if there are more arguments, they are copied into one. `progress` counts operations of the
+        streams.
         """
-        bytes_of = [(name, array.reshape(-1).view(np.uint8)) for name, array in buffers.items()]
-        streams = [decode(words) for words in self.build(sequence, parameters, buffers)]
+        bytes_of = {name: array.reshape(-1).view(np.uint8) for name, array in buffers.items()}
+        if len(bytes_of) > RUN_BUFFERS:
+            return self._run_packed(sequence, parameters, bytes_of, progress)
+        words = self.build(sequence, parameters, list(bytes_of))
+        return self._run(words, list(bytes_of.items()), progress)
+
+    def _run_packed(
+        self,
+        sequence: str,
+        parameters: Mapping[str, int],
+        buffers: Mapping[str, np.ndarray],
+        progress: Progress | None,
+    ) -> list[Result]:
+        places = together({name: array.size for name, array in buffers.items()})
+        packed = np.zeros(sum(_pages(array.size) for array in buffers.values()), np.uint8)
+        for name, array in buffers.items():
+            packed[places[name][1] :][: array.size] = array
+        words = self.build(sequence, parameters, places)
+        results = self._run(words, [("arguments", packed)], progress)
+        for name, array in buffers.items():
+            if array.flags.writeable:
+                array[:] = packed[places[name][1] :][: array.size]
+        return results
+
+    def _run(
+        self,
+        words: list[np.ndarray],
+        bytes_of: list[tuple[str, np.ndarray]],
+        progress: Progress | None,
+    ) -> list[Result]:
+        streams = [decode(of_run) for of_run in words]
         count = Count(progress, sum(len(stream.operations) for stream in streams))
         results = []
         for number, stream in enumerate(streams, 1):
             count.begin(f"run {number} of {len(streams)}")
             results.append(self.machine.run_stream(stream, bytes_of, count))
         return results
+
+
+def together(sizes: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """(buffer 0, byte offset) of each argument, one after another."""
+    ends = np.cumsum([0, *map(_pages, sizes.values())])
+    return {name: (0, int(end)) for name, end in zip(sizes, ends, strict=False)}
+
+
+def _pages(size: int) -> int:
+    return -(-size // PAGE) * PAGE
 
 
 def random_buffers(

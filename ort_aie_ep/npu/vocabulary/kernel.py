@@ -41,7 +41,8 @@ class Kernel:
     architecture ("aie2", "aie2p") and the scalar arguments in order; the catalog says what each
     model is based on. `architectures` are those for which the source compiles. `limits(scalars)`
     says whether the scalar arguments keep a call inside its buffers. It is None where the catalog
-    cannot tell; callers must then not invent scalar arguments.
+    cannot tell; callers must then not invent scalar arguments. `program` is a guess at its size in
+    program memory (bytes).
     """
 
     name: str
@@ -50,3 +51,4 @@ class Kernel:
     cycles: Callable[[str, tuple[int, ...]], float]
     architectures: tuple[str, ...] = ("aie2", "aie2p")
     limits: Callable[[tuple[int, ...]], bool] | None = None
+    program: int = 2048

@@ -1,9 +1,10 @@
 """Instruction sequences of a design, written once against symbolic shapes.
 
-A `Sequence` is a small program: loops and conditions over integer expressions, and five statements
+A `Sequence` is a small program: loops and conditions over integer expressions, and six statements
 that reach the device. These are a transfer between a buffer argument and a fifo that ends at a
-shim, the start of a worker with its run-time parameters, a wait, the work that the cores are
-predicted to do, and a cut (a place where the stream may be divided into runs). The manifest carries
+shim, the start of a worker with its run-time parameters, a wait for everything (`wait`) or for some
+fifos (`arrive`), the work that the cores are predicted to do, and a cut (a place where the stream
+may be divided into runs). The manifest carries
 the sequence as JSON (`Sequence.to_json`). `src/npu` interprets it for a shape and encodes the
 words, and `aie_kernels/mlir/sequences.py` walks the same tree. Nothing here knows a register.
 
@@ -302,6 +303,14 @@ class Sequence:
         enforces this (a descriptor in use is never rewritten).
         """
         self._emit({"wait": list(fifos)})
+
+    def arrive(self, *fifos: str) -> None:
+        """Wait until every transfer on these (outgoing) fifos has completed, and those alone.
+
+        Unlike after `wait`, transfers on other fifos may still be under way. What follows may read
+        what these fifos have written.
+        """
+        self._emit({"arrive": list(fifos)})
 
     def work(self, cycles: Value) -> None:
         """Core cycles that the slowest tile is predicted to take until the next wait."""

@@ -1,0 +1,317 @@
+"""The sequences of `fused_layer`: a decoder layer, and the vocabulary after the last one."""
+
+from __future__ import annotations
+
+from ort_aie_ep.aie_kernels.catalog_layer import (
+    LAYER_BLOCK,
+    MAX_BIAS,
+    MAX_Q,
+    MAX_QUERIES,
+    MAX_X,
+    OBJECT,
+    ROUND,
+    ROWS,
+    SECOND,
+)
+from ort_aie_ep.aie_kernels.designs.flow_kv import (
+    CHUNK,
+    PIECE,
+    chunk_cycles,
+    require_cache,
+    require_heads,
+)
+from ort_aie_ep.aie_kernels.designs.fused_dqp import BLOCK, BLOCK_COLUMNS, BLOCK_ROWS
+from ort_aie_ep.npu.vocabulary.design import Design
+from ort_aie_ep.npu.vocabulary.sequence import (
+    Expr,
+    Sequence,
+    Value,
+    at_most,
+    ceil_div,
+    equal,
+    less,
+    maximum,
+    minimum,
+)  # fmt: skip
+
+COLUMNS = 4  # of projections
+CORES = 4  # of a column
+ROUND_ROWS = COLUMNS * CORES  # rows of blocks
+PAIRS = 4
+#: Rounds of up before the activations of down begin to move into the projection cores, so that they
+#: are there when a core looks for them.
+LEAD = 2
+#: Where the rope core keeps the norm weights of heads: the last objects of its row.
+Q_WEIGHT, K_WEIGHT = ROWS // OBJECT - 2, ROWS // OBJECT - 1
+
+
+def add_sequences(design: Design) -> None:
+    """`layer` and `head`, for a design that `fused_layer.build` has placed."""
+    _add_layer(design)
+    _add_head(design)
+
+
+def _add_layer(design: Design) -> None:
+    """A decoder layer of one token: y = h + MLP(norm(h)), h = x + attention(norm(x)).
+
+    x and y (hidden), the norms' weights (hidden), bias of QKV (heads + 2 kv_heads) head_dim, the
+    norms' weights of query and key heads (head_dim) and table (256) are bf16. The weights of QKV,
+    output, gate, up and down are Q4NX. k and v are FlowKV's cache with room for `capacity` keys;
+    the token's own are written at position `context` - 1. `table` has rotary_dim / 2 cosines of the
+    position, then as many sines.
+
+    `head_norm`, `post_norm` (Gemma 3: norms of both outputs before their residual sums) and `bias`
+    are 0 or 1; their buffers are empty without them. `gelu` 0 is SiLU, 1 GELU (tanh form).
+    `window`, `scale_bits`, `softcap_bits` as in FlowKV; `eps_bits` is a float32's.
+    """
+    s = design.sequence(
+        "layer", "hidden", "heads", "kv_heads", "head_dim", "rotary_dim", "interleaved", "ffn",
+        "gelu", "head_norm", "post_norm", "bias", "context", "capacity", "window", "scale_bits",
+        "softcap_bits", "eps_bits",
+    )  # fmt: skip
+    (
+        hidden, heads, kv_heads, head_dim, rotary_dim, interleaved, ffn, gelu, head_norm, post_norm,
+        bias, context, capacity, window, scale, softcap, eps,
+    ) = s.symbols()  # fmt: skip
+    require_heads(s, heads, kv_heads, head_dim)
+    q_dim, kv_dim = heads * head_dim, kv_heads * head_dim
+    width = q_dim + 2 * kv_dim
+    row = 2 * head_dim  # bytes
+
+    x = s.argument("x", "in", 2 * hidden)
+    input_norm = s.argument("input_norm", "in", 2 * hidden)
+    b = s.argument("bias", "in", 2 * width * bias)
+    q_norm = s.argument("q_norm", "in", row * head_norm)
+    k_norm = s.argument("k_norm", "in", row * head_norm)
+    table = s.argument("table", "in", 2 * OBJECT)
+    attention_norm = s.argument("attention_norm", "in", 2 * hidden * post_norm)
+    ffn_norm = s.argument("ffn_norm", "in", 2 * hidden)
+    output_norm = s.argument("output_norm", "in", 2 * hidden * post_norm)
+    w_qkv = s.argument("w_qkv", "in", _matrix_bytes(width, hidden))
+    w_o = s.argument("w_o", "in", _matrix_bytes(hidden, q_dim))
+    w_gate = s.argument("w_gate", "in", _matrix_bytes(ffn, hidden))
+    w_up = s.argument("w_up", "in", _matrix_bytes(ffn, hidden))
+    w_down = s.argument("w_down", "in", _matrix_bytes(hidden, ffn))
+    k = s.argument("k", "inout", capacity * kv_dim * 2)
+    v = s.argument("v", "inout", capacity * kv_dim * 2)
+    y = s.argument("y", "out", 2 * hidden)
+
+    _require_hidden(s, hidden)
+    require_cache(s, head_dim, capacity, context)
+    s.require(less(0, context), "context={context}: there must be a key")
+    s.require(at_most(0, window), "window={window} must be 0 (none) or positive")
+    for name, value in (("heads", q_dim), ("kv_heads", kv_dim)):
+        s.require(
+            equal(value % OBJECT, 0),
+            f"{name}={{{name}}} of head_dim={{head_dim}} must have a multiple of {OBJECT} elements",
+        )
+    s.require(
+        equal(ffn % OBJECT, 0) * at_most(ROUND, ffn) * at_most(ffn, ROWS),
+        f"ffn={{ffn}} must be a multiple of {OBJECT}, {ROUND} to {ROWS}: the gate stays in L1",
+    )
+    s.require(
+        at_most(hidden + ffn, MAX_X),
+        f"hidden={{hidden}} and ffn={{ffn}} together are above {MAX_X}: the activations of up and "
+        "of down stay in L1",
+    )
+    s.require(
+        at_most(width, Q_WEIGHT * OBJECT),
+        f"heads={{heads}}, kv_heads={{kv_heads}}: queries, keys and values have more than "
+        f"{Q_WEIGHT * OBJECT} elements, which stay in L1",
+    )
+    s.require(
+        at_most(0, rotary_dim) * at_most(rotary_dim, head_dim) * equal(rotary_dim % 32, 0),
+        "rotary_dim={rotary_dim} must be a multiple of 32 up to head_dim={head_dim}",
+    )
+    for name, value in (
+        ("interleaved", interleaved), ("gelu", gelu), ("head_norm", head_norm),
+        ("post_norm", post_norm), ("bias", bias),
+    ):  # fmt: skip
+        s.require(equal(value, 0) + equal(value, 1), f"{name}={{{name}}} must be 0 or 1")
+
+    group = s.let("group", heads // kv_heads)
+    sweeps = s.let("sweeps", ceil_div(kv_heads, PAIRS))
+    size = s.let("size", group * head_dim)  # elements of a sweep's queries
+    s.require(
+        at_most(size, MAX_Q),
+        f"heads={{heads}}, kv_heads={{kv_heads}}: a group has {{size}} elements, and a sweep holds "
+        f"{MAX_Q}",
+    )
+    s.require(
+        at_most(size * sweeps, MAX_QUERIES),
+        f"heads={{heads}} of head_dim={{head_dim}}: a pair holds {MAX_QUERIES} elements of queries",
+    )
+    pieces = s.let("pieces", hidden // OBJECT)
+    rounds = s.let("rounds", ceil_div(width, ROUND))
+    s.require(
+        at_most(bias * rounds * BLOCK_ROWS, MAX_BIAS),
+        f"heads={{heads}}, kv_heads={{kv_heads}}: a bias of more than {MAX_BIAS * ROUND_ROWS}",
+    )
+    hidden_rounds = s.let("hidden_rounds", ceil_div(hidden, ROUND))
+    up_rounds = s.let("up_rounds", ceil_div(ffn, ROUND))
+    ups = s.let("ups", ffn // ROUND)  # that are whole
+    paired = s.let("paired", maximum(0, up_rounds - LEAD))
+    keys = s.let("keys", CHUNK // head_dim)
+    seen = s.let("seen", less(0, window) * maximum(0, context - window))  # the first key seen
+    base = s.let("base", seen // keys * keys)
+    chunks = s.let("chunks", ceil_div(context - base, keys))
+    tail = s.let("tail", less(1, chunks))
+
+    # What the first cores wait for is on its way while parameters are written.
+    s.transfer("operands", x, offset=0, run=2 * hidden)
+    s.transfer("operands", input_norm, offset=0, run=2 * hidden)
+    s.start(
+        "hub", pieces, hidden, eps, bias * rounds * 2, 0, rounds, q_dim // OBJECT, 1, post_norm,
+        hidden_rounds, up_rounds, ups, up_rounds - ups,
+    )  # fmt: skip
+    _weights(s, w_qkv, width, hidden)
+    for name in _projections(design):
+        s.start(
+            name, pieces, bias * rounds * 2, bias, rounds, q_dim // OBJECT, hidden_rounds, pieces,
+            2 * up_rounds - paired, paired, ffn // OBJECT - 2 * paired, pieces + 2 * paired,
+            ffn // OBJECT, hidden_rounds,
+        )  # fmt: skip
+    _bias(s, b, bias, width)
+    with s.when(head_norm):
+        for weight in (q_norm, k_norm):
+            s.transfer("table", weight, offset=0, run=row, outer=[(OBJECT // head_dim, 0)])
+    s.transfer("table", table, offset=0, run=2 * OBJECT)
+    s.start(
+        "rope", rounds, width, 1, head_norm, q_dim // OBJECT, q_dim // OBJECT, kv_dim // OBJECT,
+        (q_dim + kv_dim) // OBJECT, head_norm * Q_WEIGHT, head_norm * K_WEIGHT, head_dim,
+        rotary_dim, interleaved, eps, 2 * hidden_rounds + 2 * up_rounds,
+    )  # fmt: skip
+    for cache in (k, v):
+        s.transfer(
+            "kv", cache, offset=(context - 1) // 8 * (8 * row) + (context - 1) % 8 * 16, run=16,
+            outer=[(kv_heads, capacity * row), (head_dim // 8, 128)],
+        )  # fmt: skip
+    _weights(s, w_o, hidden, q_dim)
+    for p in range(PAIRS):
+        s.start(
+            f"score{p}", q_dim // OBJECT, sweeps, size, kv_heads, group, head_dim, seen - base,
+            minimum(keys, context - base), chunks - 1 - tail, keys, tail,
+            context - base - (chunks - 1) * keys, scale, softcap,
+        )  # fmt: skip
+        s.start(f"value{p}", sweeps, size // PIECE, group, head_dim, chunks)
+    s.start(
+        "gate", rounds, sweeps * size // PIECE, size // PIECE, kv_heads, q_dim // OBJECT,
+        hidden_rounds, up_rounds, ffn, ups, up_rounds - ups, gelu, hidden_rounds,
+    )  # fmt: skip
+    _weights(s, w_gate, ffn, hidden)
+    s.arrive("kv")
+    with s.loop("sweep", sweeps) as sweep:
+        for p in range(PAIRS):
+            head = minimum(sweep * PAIRS + p, kv_heads - 1)
+            for fifo, cache in ((f"k{p}", k), (f"v{p}", v)):
+                s.transfer(
+                    fifo, cache, offset=(head * capacity + base) * row, run=chunks * keys * row
+                )
+    with s.when(post_norm):
+        s.transfer("operands", attention_norm, offset=0, run=2 * hidden)
+    s.transfer("operands", ffn_norm, offset=0, run=2 * hidden)
+    _weights(s, w_up, ffn, hidden)
+    _weights(s, w_down, hidden, ffn)
+    with s.when(post_norm):
+        s.transfer("operands", output_norm, offset=0, run=2 * hidden)
+    s.transfer("out", y, offset=0, run=2 * hidden)
+    blocks = (
+        (rounds + 2 * up_rounds) * pieces
+        + hidden_rounds * ((q_dim + ffn) // BLOCK_COLUMNS)
+    )  # fmt: skip
+    s.work(
+        blocks * round(LAYER_BLOCK.cycles(design.device.architecture, (0,)))
+        + sweeps * chunks * chunk_cycles(design.device, group, head_dim)
+    )
+    s.wait("out")
+    s.cut()
+
+
+def _add_head(design: Design) -> None:
+    """y = W norm(x): x, norm (hidden) and y (N) bf16, w Q4NX (N, hidden); `eps_bits` float32."""
+    s = design.sequence("head", "N", "hidden", "eps_bits")
+    N, hidden, eps = s.symbols()
+    x = s.argument("x", "in", 2 * hidden)
+    norm = s.argument("norm", "in", 2 * hidden)
+    w = s.argument("w", "in", _matrix_bytes(N, hidden))
+    y = s.argument("y", "out", 2 * N)
+    _require_hidden(s, hidden)
+    s.require(equal(N % BLOCK_ROWS, 0), "N={N} must be a multiple of 32: pad W with zero scales")
+    s.require(at_most(128, N), "N={N} must be at least 128: pad W with zero scales")
+    pieces = s.let("pieces", hidden // OBJECT)
+    rounds = s.let("rounds", ceil_div(N, ROUND))
+
+    s.transfer("operands", x, offset=0, run=2 * hidden)
+    s.transfer("operands", norm, offset=0, run=2 * hidden)
+    s.start("hub", pieces, hidden, eps, 0, rounds, *(0,) * 8)
+    for name in _projections(design):
+        s.start(name, pieces, 0, 0, rounds, *(0,) * 9)
+    s.start("rope", *(0,) * 14, rounds)
+    s.start("gate", rounds, *(0,) * 11)
+    s.transfer("out", y, offset=0, run=N // ROUND * (2 * ROUND))
+    _weights(s, w, N, hidden)
+    with s.when(N % ROUND):
+        for _, first in _last_round(N // BLOCK_ROWS):
+            s.transfer("out", y, offset=first * (2 * BLOCK_ROWS), run=2 * CORES * BLOCK_ROWS)
+    cycles = round(LAYER_BLOCK.cycles(design.device.architecture, (0,)))
+    s.work(rounds * pieces * cycles)
+    s.wait("out")
+    s.cut()
+
+
+# --- parts ----------------------------------------------------------------------------------------
+def _projections(design: Design) -> list[str]:
+    return [name for name in design.workers if name.startswith("dqp")]
+
+
+def _matrix_bytes(n: Expr, k: Expr) -> Expr:
+    return n // BLOCK_ROWS * (k // BLOCK_COLUMNS) * BLOCK
+
+
+def _require_hidden(s: Sequence, hidden: Expr) -> None:
+    s.require(
+        equal(hidden % OBJECT, 0) * at_most(OBJECT, hidden) * at_most(hidden, SECOND),
+        f"hidden={{hidden}} must be a multiple of {OBJECT} up to {SECOND}",
+    )
+
+
+def _last_round(rows: Expr) -> list[tuple[int, Expr]]:
+    """(column, its first row of blocks) in a last round that is not whole: the columns are moved
+    back to end with the matrix."""
+    full = rows // ROUND_ROWS * ROUND_ROWS
+    return [(c, minimum(full + CORES * c, rows - CORES)) for c in range(COLUMNS)]
+
+
+def _weights(s: Sequence, w: str, n: Expr, k: Expr) -> None:
+    """All of a matrix (n, k): a task for each channel, in rounds, and one for a last part of one.
+
+    A channel serves two rows of cores. Their blocks alternate by halves: three dimensions, so that
+    the rounds are the fourth.
+    """
+    rows, halves = n // BLOCK_ROWS, k // BLOCK_COLUMNS * 2
+    row = halves * (BLOCK // 2)  # bytes
+    pattern: list[tuple[Value, Value]] = [(halves, BLOCK // 2), (2, row)]
+    for half in range(2):
+        for c in range(COLUMNS):
+            s.transfer(
+                f"w{c}_{half}", w, offset=(CORES * c + 2 * half) * row, run=BLOCK // 2,
+                outer=[(rows // ROUND_ROWS, ROUND_ROWS * row), *pattern],
+            )  # fmt: skip
+    with s.when(rows % ROUND_ROWS):
+        for half in range(2):
+            for c, first in _last_round(rows):
+                s.transfer(
+                    f"w{c}_{half}", w, offset=(first + 2 * half) * row, run=BLOCK // 2,
+                    outer=pattern,
+                )  # fmt: skip
+
+
+def _bias(s: Sequence, b: str, bias: Expr, width: Expr) -> None:
+    """The bias of QKV as the rounds take it."""
+    with s.when(bias):
+        s.transfer("operands", b, offset=0, run=width // ROUND * (2 * ROUND))
+        with s.when(width % ROUND):
+            for _, first in _last_round(width // BLOCK_ROWS):
+                s.transfer(
+                    "operands", b, offset=first * (2 * BLOCK_ROWS), run=2 * CORES * BLOCK_ROWS
+                )
