@@ -16,7 +16,7 @@ from itertools import groupby, pairwise
 from typing import Any
 
 from ort_aie_ep import _native
-from ort_aie_ep.aie_kernels.designs import decode, flow_qkv, gemm
+from ort_aie_ep.aie_kernels.designs import decode, flow_qkv, fused_layer, gemm
 from ort_aie_ep.aie_kernels.designs import dequant as dequant_design
 from ort_aie_ep.npu.packages.package import manifest
 from ort_aie_ep.npu.speed import operators as op
@@ -58,7 +58,10 @@ CHUNK_MULTIPLE = 64  # attention.cc
 HOST_HAS_ROW = "a vector operator on what the host has"
 REFUSED = "the sequence of the overlay refuses the shape"
 
-DESIGNS = {"decode": decode, "dequant": dequant_design, "gemm": gemm, "flow_qkv": flow_qkv}
+DESIGNS = {
+    "decode": decode, "dequant": dequant_design, "gemm": gemm, "flow_qkv": flow_qkv,
+    "fused_layer": fused_layer,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ort_aie_ep.npu.speed.beside import Comparison, beside
+from ort_aie_ep.npu.speed.decoders import beside_amd
 from ort_aie_ep.npu.speed.judgement import Judgement
 from ort_aie_ep.npu.speed.mlir_air import Sweep
 from ort_aie_ep.npu.speed.papers import CONTEXTS, FASTFLOWLM_SPEEDS
@@ -32,6 +33,7 @@ _PLAN_PREFILL_PARTS: tuple[Part, ...] = (
     "gemm", "dequant", "attention", "projections", "vector", "dispatch", "switches",
 )  # fmt: skip
 _PICTURE_PARTS: tuple[Part, ...] = ("gemm", "attention", "dispatch", "switches")
+_LAYER_PARTS: tuple[Part, ...] = ("projections", "attention", "vector", "lm_head", "dispatch")
 _SCALES = {"B/s": (1e9, "GB/s"), "s": (1e-6, "µs")}
 
 
@@ -121,11 +123,30 @@ def plan_tables(plan: PlanSimulation) -> RenderableType:
                 _rate(one.draw.tokens_per_watt),
             )  # fmt: skip
         shown += [table, *(_plan_line(phase, one) for one in _ends(of))]
+    shown += _layers(title, plan)
     if beside().unconfirmed:
         shown.append(
             Text("†: faster than anyone has measured such a kernel (ort-aie simulate --kernels)")
         )
     return Group(*shown)
+
+
+def _layers(title: str, plan: PlanSimulation) -> Iterable[RenderableType]:
+    """A token on the overlay of whole layers."""
+    if not plan.layers:
+        yield Text(f"No token on the overlay of whole layers: {plan.why_no_layers}")
+        return
+    table = _table(
+        "context", "tokens/s", "ms", *(_marked(name, True) for name in _LAYER_PARTS), "runs",
+        title=f"{title}, a token on the overlay of whole layers; parts in ms",
+    )  # fmt: skip
+    for one, timing in zip(plan.decode, plan.layers, strict=True):
+        seconds = [timing.seconds, *(timing.parts[name] for name in _LAYER_PARTS)]
+        table.add_row(
+            _context(one.context), f"{1 / timing.seconds:.2f}",
+            *(f"{s * 1e3:.2f}" for s in seconds), str(timing.runs),
+        )  # fmt: skip
+    yield table
 
 
 def _marked(part: Part, decoding: bool) -> str:
@@ -417,7 +438,33 @@ def sweep_tables(sweep: Sweep) -> RenderableType:
         f"Cells to which nothing was fitted: median error {sweep.median:.1%}, worst "
         f"{sweep.worst:.1%}"
     )
-    return Group(era_table(), constants, table, errors, summary_table())
+    return Group(era_table(), constants, table, errors, _beside_amd(), summary_table())
+
+
+def _beside_amd() -> RenderableType:
+    """This project's token beside mlir-air's measured one."""
+    every = tuple(beside_amd())
+    contexts = sorted({one.context for one in every})
+    table = _table(
+        "model", "", *map(_context, contexts),
+        title="The overlay of whole layers, tokens per second (era mlir-air)",
+    )  # fmt: skip
+    for model in dict.fromkeys(one.model for one in every):
+        row = [one for one in every if one.model == model]
+        table.add_row(model, "mlir-air, measured", *(f"{one.measured:g}" for one in row))
+        table.add_row("", "predicted", *(f"{one.predicted:.4g}" for one in row))
+        table.add_row(
+            "", "with mlir-air's attention", *(f"{one.with_their_attention:.4g}" for one in row)
+        )
+    above = sum(one.predicted >= one.measured for one in every)
+    careful = sum(one.with_their_attention >= one.measured for one in every)
+    return Group(
+        table,
+        Text(
+            f"At or above the measurement: {above} of {len(every)} cells; {careful} with "
+            "mlir-air's measured cycles of attention"
+        ),
+    )
 
 
 def era_table() -> Table:
