@@ -74,8 +74,8 @@ def test_every_cell_up_to_32k_is_beside_amds() -> None:
     for one in every:
         at = mlir_air.CONTEXTS.index(one.context)
         assert one.measured == mlir_air.MEASURED[one.model][at]
-        # Its attention takes longer.
-        assert one.with_their_attention <= one.predicted
+        # Its attention takes longer than a matrix times a vector.
+        assert one.with_their_attention <= one.with_published
 
 
 def test_attention_costs_what_mlir_airs_decoder_was_fitted_to() -> None:

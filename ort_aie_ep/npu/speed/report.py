@@ -452,17 +452,19 @@ def _beside_amd() -> RenderableType:
     for model in dict.fromkeys(one.model for one in every):
         row = [one for one in every if one.model == model]
         table.add_row(model, "mlir-air, measured", *(f"{one.measured:g}" for one in row))
-        table.add_row("", "predicted", *(f"{one.predicted:.4g}" for one in row))
+        table.add_row("", "this project's cycles", *(f"{one.predicted:.4g}" for one in row))
+        table.add_row("", "published cycles", *(f"{one.with_published:.4g}" for one in row))
         table.add_row(
-            "", "with mlir-air's attention", *(f"{one.with_their_attention:.4g}" for one in row)
+            "", "mlir-air's attention", *(f"{one.with_their_attention:.4g}" for one in row)
         )
     above = sum(one.predicted >= one.measured for one in every)
+    published = sum(one.with_published >= one.measured for one in every)
     careful = sum(one.with_their_attention >= one.measured for one in every)
     return Group(
         table,
         Text(
-            f"At or above the measurement: {above} of {len(every)} cells; {careful} with "
-            "mlir-air's measured cycles of attention"
+            f"At or above the measurement: {above} of {len(every)} cells; {published} with "
+            f"published cycles, {careful} with mlir-air's measured cycles of attention"
         ),
     )
 
