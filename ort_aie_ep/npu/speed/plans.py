@@ -16,7 +16,7 @@ from itertools import groupby, pairwise
 from typing import Any
 
 from ort_aie_ep import _native
-from ort_aie_ep.aie_kernels.designs import decode, flow_qkv, gemm
+from ort_aie_ep.aie_kernels.designs import decode, flow_qkv, fused_layer, gemm, short_gemm
 from ort_aie_ep.aie_kernels.designs import dequant as dequant_design
 from ort_aie_ep.npu.packages.package import manifest
 from ort_aie_ep.npu.speed import operators as op
@@ -58,7 +58,10 @@ CHUNK_MULTIPLE = 64  # attention.cc
 HOST_HAS_ROW = "a vector operator on what the host has"
 REFUSED = "the sequence of the overlay refuses the shape"
 
-DESIGNS = {"decode": decode, "dequant": dequant_design, "gemm": gemm, "flow_qkv": flow_qkv}
+DESIGNS = {
+    "decode": decode, "dequant": dequant_design, "gemm": gemm, "short_gemm": short_gemm,
+    "flow_qkv": flow_qkv, "fused_layer": fused_layer,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,7 @@ class _Call:
         def takes(step: PlanStep) -> bool:
             return self._rows(step) > 1 and not self._why_not(step)
 
-        prompt = PromptWeights(weights, self.machine, takes)
+        prompt = PromptWeights(weights, self.machine, takes, self.tokens)
         first = 0
         while first < len(steps):
             first = self._group(steps, first, len(steps), prompt)
@@ -180,7 +183,7 @@ class _Call:
             return "decode"
         if isinstance(step, ProjectionStep):
             temporary = any(step.y in other.reads for other in steps)
-            return "" if is_large(step, self.tokens, temporary=temporary) else "gemm"
+            return "" if is_large(step, self.tokens, self.machine, temporary=temporary) else "gemm"
         return "" if isinstance(step, AttentionStep) else "gemm"
 
     def _together(
