@@ -194,8 +194,8 @@ def _place_pairs(design: Design) -> None:
         k = design.fifo(f"k{p}", "bf16", CHUNK, design.shim(PAIR_COLUMN + p, 0), scores[p])
         v = design.fifo(f"v{p}", "bf16", CHUNK, design.shim(PAIR_COLUMN + p, 1), value)
         # The score core goes on with the next sweep while the value core sends its output.
-        ahead = replace(scores[p], depth=4)
-        fcl = design.fifo(f"fcl{p}", "u8", FCL_BYTES, ahead, value, shared=True)
+        ends = replace(scores[p], depth=4), replace(value, depth=4)
+        fcl = design.fifo(f"fcl{p}", "u8", FCL_BYTES, *ends, shared=True)
         o = design.fifo(f"o{p}", "bf16", PIECE, value, design.mem(PAIR_COLUMN + 1))
         outputs.append(o)
         design.worker(
