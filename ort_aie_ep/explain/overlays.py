@@ -17,7 +17,7 @@ DESIGNS: Mapping[str, tuple[str, ...]] = {
     "npu2": ("decode", "dequant", "gemm", "flow_qkv"),
 }
 # The designs that it uses if they are there, including separate parts of `decode`.
-TAKEN = ("decode", "fused_dqp", "flow_kv", "dequant", "gemm", "flow_qkv")
+TAKEN = ("decode", "fused_layer", "fused_dqp", "flow_kv", "dequant", "gemm", "flow_qkv")
 
 
 @dataclass(frozen=True)
