@@ -77,6 +77,12 @@ def _flow_kv_values(arch: str, scalars: tuple[int, ...]) -> float:
     return CALL + group * (rescale + passes)
 
 
+def _flow_kv_merge(arch: str, scalars: tuple[int, ...]) -> float:
+    """Factors of all heads; per 32 dimensions of a head, two exact products and a sum."""
+    group, head_dim = scalars
+    return CALL + 20 * LATENCY + group * (LOOP + 5 * LATENCY + 22 * head_dim / 32)
+
+
 def _flow_qkv_scores(arch: str, scalars: tuple[int, ...]) -> float:
     """Per 32 rows: tiles of products and scores, maxima, probabilities."""
     head_dim, rows, *_, softcap = scalars
@@ -191,6 +197,28 @@ FLOW_KV_VALUES = Kernel(
     "flow_kv.cc",
     (Array("u8", 4352), Array("bf16", 4096), Array("f32", 2080), int, int),
     _flow_kv_values,
+    ("aie2p",),
+    lambda scalars: _flow_kv_heads(*scalars),
+)
+FLOW_KV_GIVE_MAXIMA = Kernel(
+    "flow_kv_give_maxima",
+    "flow_kv.cc",
+    (Array("f32", 64), Array("f32", 32)),
+    lambda arch, scalars: _copy(64),
+    ("aie2p",),
+)
+FLOW_KV_PASS = Kernel(
+    "flow_kv_pass",
+    "flow_kv.cc",
+    (Array("f32", 2080), Array("f32", 32), Array("f32", 2112)),
+    lambda arch, scalars: _copy(4224),
+    ("aie2p",),
+)
+FLOW_KV_MERGE = Kernel(
+    "flow_kv_merge",
+    "flow_kv.cc",
+    (Array("f32", 2080), Array("f32", 32), Array("f32", 2112), int, int),
+    _flow_kv_merge,
     ("aie2p",),
     lambda scalars: _flow_kv_heads(*scalars),
 )

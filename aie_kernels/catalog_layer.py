@@ -155,7 +155,8 @@ LAYER_PICK = Kernel(
     program=SMALL,
 )  # fmt: skip
 LAYER_SELECT = Kernel(
-    "layer_select", "layer_queries.cc", (Array("bf16", MAX_QUERIES), Array("bf16", MAX_Q), int, int),
+    "layer_select", "layer_queries.cc",
+    (Array("bf16", MAX_QUERIES), Array("bf16", MAX_Q), int, int),
     lambda arch, scalars: _copy(scalars[1]), _AIE2P,
     lambda scalars: (
         0 < scalars[1] <= MAX_Q and scalars[1] % 64 == 0 <= scalars[0]

@@ -5,6 +5,11 @@ publishes for 1024 values on AIE2P 438 cycles for an RMS normalisation, 298 for 
 856 for SwiGLU and 211 to 318 for SiLU and GELU on the core's own tanh. A piece of 256 compares with
 a quarter of those: a rotation costs 1.6 to 3 times as much, because its loops are short; a gated
 activation 4.5 times, because its sigmoid is accurate to 2^-13 instead of 0.038.
+
+Counts are not multiplied by anything. The same rules, applied to the sources of mlir-aie's kernels,
+give 178 cycles for the 150 of its sum of 1024, 114 for the 142 of its product, 306 for the 298 of
+its rotation of halves, 618 for the 438 of its norm of 16 lanes and 946 for the 856 of its SwiGLU:
+0.8 to 1.4 of what was measured, so the rules are not too fast.
 """
 
 from __future__ import annotations

@@ -8,13 +8,17 @@ by byte, and compares all of C in float64, as |error| over the sum of |a||b|, wi
 
 * the product of the bf16 operands, which the array received: this gives the error of its
   arithmetic;
-* the product of the float32 operands, as in the paper: this includes their rounding to bf16, which
-  no design can avoid. That rounding is independent from term to term, so its error falls with the
-  root of K, and the largest error grows with the number of results.
+* the product of the float32 operands, as in the paper: this includes their rounding to bf16. That
+  rounding is independent from term to term, so its error falls with the root of K, and the largest
+  error grows with the number of results.
+
+Products whose operands' rounding alone misses the paper's largest error (those with K = 256) are
+simulated again in two limbs: A B = [hi | lo | hi] [hi; hi; lo], three times the K on the same
+overlay. That leaves less than `LIMB_BOUND`, whatever the operands are.
 
 Prints the simulated time and the errors of each size, and compares the cost of a change of size
-with the cost of replacing the whole configuration. Exits with 1 if the arithmetic misses the
-paper's figures.
+with the cost of replacing the whole configuration. Exits with 1 if the arithmetic, or what the
+limbs leave, misses the paper's figures.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import ml_dtypes
 import numpy as np
@@ -51,27 +55,39 @@ DISPATCH = 75.2e-6
 FIRMWARE_LOAD = 65.7e-6
 NEW_CONTEXT = 40e-3
 PAPER_MEAN, PAPER_LARGEST = 6e-4, 1e-3  # paper 5, VII-A
+#: Of |a||b|: lo lo is at most 2^-8 * 2^-8, and each operand is 2^-16 off its two limbs; twice the
+#: first order is more than the rest. The arithmetic comes on top.
+LIMB_BOUND = 3 * 2.0**-16 * (1 + 2.0**-7)
 PAPER_RATIO = 3.5  # paper 5, VII-A: first iteration of a size, whole array against minimal
 
 
 @dataclass(frozen=True)
 class Errors:
-    """Mean, standard deviation and largest of |error| over the sum of |a||b|."""
+    """Mean, standard deviation and largest of |error| over the sum of |a||b|.
+
+    `norm` is another reading of a relative error: root of the sum of error², by that of results².
+    """
 
     mean: float
     deviation: float
     largest: float
+    norm: float
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One product: seconds, bytes read, errors against bf16 and against float32 operands."""
+    """One product: seconds, bytes read, errors against bf16 and against float32 operands.
+
+    `in_limbs` is the same in two limbs, if that was needed: `arithmetic` and `rounding` are then
+    both against float32 operands.
+    """
 
     size: Size
     seconds: float
     read: int
     arithmetic: Errors
     rounding: Errors
+    in_limbs: Outcome | None = None
 
 
 def eighth(size: Size) -> Size:
@@ -113,16 +129,21 @@ def relative_errors(c: Floats, a: Floats, b: Floats) -> Errors:
     """|C - A B| / (|A| |B|) over all of C, in float64."""
     right = b.astype(np.float64)
     magnitude = np.abs(right)
-    total = squares = largest = 0.0
+    total = squares = largest = wrong = right_ones = 0.0
     rows = max(1, (1 << 26) // (8 * c.shape[1]))  # 64 MB at a time
     for start in range(0, len(a), rows):
         left = a[start : start + rows].astype(np.float64)
-        error = np.abs(c[start : start + rows] - left @ right) / (np.abs(left) @ magnitude)
+        expected = left @ right
+        difference = c[start : start + rows] - expected
+        wrong += float((difference**2).sum())
+        right_ones += float((expected**2).sum())
+        error = np.abs(difference) / (np.abs(left) @ magnitude)
         total += float(error.sum())
         squares += float((error**2).sum())
         largest = max(largest, float(error.max()))
     mean = total / c.size
-    return Errors(mean, max(0.0, squares / c.size - mean**2) ** 0.5, largest)
+    deviation = max(0.0, squares / c.size - mean**2) ** 0.5
+    return Errors(mean, deviation, largest, (wrong / right_ones) ** 0.5)
 
 
 def rounded(values: Floats) -> Floats:
@@ -130,12 +151,34 @@ def rounded(values: Floats) -> Floats:
     return values.astype(ml_dtypes.bfloat16).astype(np.float32)
 
 
+def limbs(a: Floats, b: Floats) -> tuple[Floats, Floats]:
+    """(M, 3K) and (3K, N) of bf16 values, whose product is that of (M, K) and (K, N) in two limbs.
+
+    It leaves out lo lo.
+    """
+    high_a, high_b = rounded(a), rounded(b)
+    low_a, low_b = rounded(a - high_a), rounded(b - high_b)
+    return np.hstack([high_a, low_a, high_a]), np.vstack([high_b, high_b, low_b])
+
+
 def measure(session: Session, size: Size) -> Outcome:
-    """Simulates one product and judges it."""
+    """Simulates one product and judges it; again in two limbs if rounding alone misses the paper's
+    largest error."""
     a, b = operands(size)
     c, seconds, read = multiply(session, a, b)
     arithmetic = relative_errors(c, rounded(a), rounded(b))
-    return Outcome(size, seconds, read, arithmetic, relative_errors(c, a, b))
+    outcome = Outcome(size, seconds, read, arithmetic, relative_errors(c, a, b))
+    if outcome.rounding.largest <= PAPER_LARGEST:
+        return outcome
+    return replace(outcome, in_limbs=measure_limbs(session, size))
+
+
+def measure_limbs(session: Session, size: Size) -> Outcome:
+    """Simulates one product in two limbs and judges it against float32 operands."""
+    a, b = operands(size)
+    c, seconds, read = multiply(session, *limbs(a, b))
+    errors = relative_errors(c, a, b)
+    return Outcome(size, seconds, read, errors, errors)
 
 
 def switch_seconds(session: Session, size: Size) -> float:
@@ -158,7 +201,9 @@ def main() -> int:
     session = Session(gemm.build(device("npu1"), "f32"))
     work = sum(m * k * n for m, k, n in sizes)
     print(f"{len(sizes)} products, {work / 1e9:.1f} G multiply-accumulates, on npu1", flush=True)
-    print("errors: mean and largest, of bf16 operands; mean, std and largest, of float32 operands")
+    print(
+        "errors: mean and largest, of bf16 operands; mean, std, largest and norm, of float32 ones"
+    )
     outcomes: list[Outcome] = []
     done, start = 0, time.monotonic()
     for size in sizes:
@@ -166,18 +211,28 @@ def main() -> int:
         done += size[0] * size[1] * size[2]
         passed = time.monotonic() - start
         print(f"{_line(outcomes[-1])}   {done / work:4.0%}, {passed:.0f} s", flush=True)
+        if (again := outcomes[-1].in_limbs) is not None:
+            print(f"{_line(again)}   in two limbs", flush=True)
+    best = [(o.in_limbs or o).rounding for o in outcomes]
     for name, errors in (
         ("arithmetic", [o.arithmetic for o in outcomes]),
         ("with the rounding of the operands", [o.rounding for o in outcomes]),
+        ("the same, in two limbs where that is more than the paper's", best),
     ):
         print(
             f"{name}: mean at most {max(e.mean for e in errors):.3g} (paper 5: {PAPER_MEAN:g}), "
             f"largest {max(e.largest for e in errors):.3g} (paper 5: {PAPER_LARGEST:g})"
         )
+    means = [o.rounding.mean for o in outcomes]
+    print(
+        f"of the means of the {len(means)} products: mean {np.mean(means):.4%}, "
+        f"std {np.std(means):.4%}, largest {max(means):.4%}"
+    )
     _print_switches(session, outcomes)
     return int(
         any(
-            o.arithmetic.mean > PAPER_MEAN or o.arithmetic.largest > PAPER_LARGEST for o in outcomes
+            errors.mean > PAPER_MEAN or errors.largest > PAPER_LARGEST
+            for errors in (*(o.arithmetic for o in outcomes), *best)
         )
     )
 
@@ -190,7 +245,7 @@ def _line(outcome: Outcome) -> str:
         f"{f'{m} x {k} x {n}':>18} {outcome.seconds * 1e6:9.1f} µs {rate:5.2f} TFLOP/s, "
         f"reads {outcome.read / 1e6:6.1f} MB; "
         f"{own.mean:.1e} {own.largest:.1e}; "
-        f"{all_in.mean:.4%} {all_in.deviation:.4%} {all_in.largest:.4%}"
+        f"{all_in.mean:.4%} {all_in.deviation:.4%} {all_in.largest:.4%} {all_in.norm:.4%}"
     )
 
 

@@ -10,6 +10,11 @@ A pair of cores holds the queries that share a KV head, and K and V stream past 
 F, C and l pass through the memory of the score core, which its eastern neighbour can access. A
 chunk has 4,096 / head_dim keys: 16 at a head dimension of 256, as in the papers, and 64 at 64.
 
+Pairs can share the keys of a sweep, each with a part of its chunks. A value core then passes Y, l
+and the maximum m to the one above it through its memory, which merges them with its own: both Y and
+l are brought to the larger maximum, by powers of two, and added. So the merge is exact but for one
+addition in fp32, as for a chunk. The last pair sends O.
+
 Four pairs occupy two columns. The two columns' own shim channels would bring 28.8 GB/s at 1.8 GHz.
 So K and V of each pair have a channel each: eight channels of four columns, 57.6 GB/s, routed
 sideways to the cores. The queries share the channel of K under a packet id: at most 4 KB before
@@ -23,8 +28,9 @@ each sweep.
 * A sweep is one pair's walk through the keys of a KV head for at most 2,048 / head_dim queries (as
   many as fit in L1). A larger group is divided, and its keys are read once for each part. All parts
   have the same size, so the last may overlap the one before it, and some rows are computed twice.
-* Sweep n goes to pair n % 4. With fewer sweeps than pairs, channels are idle: a model with one KV
-  head is read at 14.4 GB/s.
+* The keys of a sweep are divided among as few pairs as it takes to keep all pairs at work: 1, if
+  there are 4, 8, .. sweeps; 2 for 2, 6, ..; 4 for an odd number. Pairs that share a sweep are
+  neighbours. With fewer chunks than that, keys are not divided.
 * A window can begin at any key: the first chunk masks the keys before it. A cache that keeps a ring
   of the window's keys works as well, as a `context` of at most the window: the order of keys does
   not matter.
@@ -35,18 +41,23 @@ each sweep.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from ort_aie_ep.aie_kernels.catalog_attention import (
     FLOW_KV_BEGIN,
+    FLOW_KV_GIVE_MAXIMA,
     FLOW_KV_LOAD_Q,
+    FLOW_KV_MERGE,
     FLOW_KV_OUTPUT,
+    FLOW_KV_PASS,
     FLOW_KV_SCORES,
     FLOW_KV_VALUES,
     FLOW_KV_VALUES_BEGIN,
 )
 from ort_aie_ep.npu.vocabulary.design import (
     Acquire,
+    Body,
     Buffer,
     Core,
     Design,
@@ -62,6 +73,7 @@ from ort_aie_ep.npu.vocabulary.packet_ids import give_packet_ids
 from ort_aie_ep.npu.vocabulary.sequence import (
     Expr,
     Sequence,
+    Value,
     at_most,
     ceil_div,
     equal,
@@ -76,6 +88,7 @@ CHUNK = 4096  # elements of K or V
 MAX_Q = 2048  # elements of the queries of a sweep
 PIECE = 64  # elements of q and o on their way
 FCL_BYTES = 4352  # F, C and l
+MAX_HEADS = 32  # queries of a sweep
 STACK = 4096  # bytes; the kernels keep up to 768 of scores there, beside what the compiler spills
 
 
@@ -105,45 +118,64 @@ def place(design: Design, column: int = 0) -> int:
             "of a pair need two"
         )
     pairs = min(device.core_rows, columns)
+    values = [design.core(column + 1, p, depth=1) for p in range(pairs)]
+    above = [
+        design.fifo(f"part{p}", "f32", MAX_Q + 2 * MAX_HEADS, *values[p : p + 2], shared=True)
+        for p in range(pairs - 1)
+    ]
     for p in range(pairs):
         score, value = design.core(column, p), design.core(column + 1, p)
         k = design.fifo(f"k{p}", "bf16", CHUNK, design.shim(column + p, 0), score)
         q = design.fifo(f"q{p}", "bf16", PIECE, design.shim(column + p, 0), score)
         v = design.fifo(f"v{p}", "bf16", CHUNK, design.shim(column + p, 1), value)
         fcl = design.fifo(f"fcl{p}", "u8", FCL_BYTES, score, value, shared=True)
+        m = design.fifo(f"m{p}", "f32", MAX_HEADS, score, value, shared=True)
         o = design.fifo(f"o{p}", "bf16", PIECE, value, design.shim(column + p // 2, p % 2))
         design.worker(
             f"score{p}", score, _score,
-            inputs={"q": q, "k": k}, outputs={"fcl": fcl},
+            inputs={"q": q, "k": k}, outputs={"fcl": fcl, "m": m},
             buffers=[Buffer("q", Array("bf16", MAX_Q)), Buffer("state", Array("f32", 64))],
             parameters=[
                 "sweeps", "pieces", "group", "head_dim", "skip", "first", "full", "keys", "tail",
                 "last", "scale", "softcap",
             ],
-            kernels=[FLOW_KV_LOAD_Q, FLOW_KV_BEGIN, FLOW_KV_SCORES], stack=STACK,
+            kernels=[FLOW_KV_LOAD_Q, FLOW_KV_BEGIN, FLOW_KV_SCORES, FLOW_KV_GIVE_MAXIMA],
+            stack=STACK,
         )  # fmt: skip
+        takes, gives = p > 0, p < pairs - 1
         design.worker(
-            f"value{p}", value, value_body,
-            inputs={"fcl": fcl, "v": v}, outputs={"o": o},
-            buffers=[Buffer("y", Array("f32", MAX_Q + 32))],
-            parameters=["sweeps", "pieces", "group", "head_dim", "chunks"],
-            kernels=[FLOW_KV_VALUES_BEGIN, FLOW_KV_VALUES, FLOW_KV_OUTPUT], stack=STACK,
+            f"value{p}", value, _value(takes, gives),
+            inputs={"fcl": fcl, "v": v, "m": m} | ({"below": above[p - 1]} if takes else {}),
+            outputs={"o": o} | ({"above": above[p]} if gives else {}),
+            buffers=[Buffer("y", Array("f32", MAX_Q + MAX_HEADS))],
+            parameters=[
+                "sweeps", "pieces", "group", "head_dim", "chunks",
+                *["taken"] * takes, *["given"] * gives,
+            ],
+            kernels=[
+                FLOW_KV_VALUES_BEGIN, FLOW_KV_VALUES, *[FLOW_KV_MERGE] * takes,
+                *[FLOW_KV_PASS] * gives, FLOW_KV_OUTPUT,
+            ],
+            stack=STACK,
         )  # fmt: skip
     return pairs
 
 
 def _score(core: Core) -> Steps:
     sweeps, pieces, *sweep = yield Parameters()
-    q = core.buffer("q")
+    q, state = core.buffer("q"), core.buffer("state")
     for _ in core.loop(sweeps):
         for i in core.loop(pieces):
             piece = yield Acquire("q")
             yield call(FLOW_KV_LOAD_Q, piece, q, i)
             yield Release("q")
-        yield from score_chunks(core, *sweep)
+        yield from score_sweep(core, *sweep)
+        m = yield Acquire("m")
+        yield call(FLOW_KV_GIVE_MAXIMA, state, m)
+        yield Release("m")
 
 
-def score_chunks(
+def score_sweep(
     core: Core, group: Any, head_dim: Any, skip: Any, first: Any, full: Any, keys: Any, tail: Any,
     last: Any, scale: Any, softcap: Any,
 ) -> Steps:  # fmt: skip
@@ -167,14 +199,30 @@ def score_chunks(
         yield from chunk(0, last)
 
 
-def value_body(core: Core) -> Steps:
-    """A value core: all sweeps of a start."""
-    sweeps, pieces, group, head_dim, chunks = yield Parameters()
-    y = core.buffer("y")
-    for _ in core.loop(sweeps):
-        yield call(FLOW_KV_VALUES_BEGIN, y)
-        yield from add_values(core, FLOW_KV_VALUES, chunks, y, group, head_dim)
-        yield from give_output(core, FLOW_KV_OUTPUT, pieces, y, head_dim)
+def _value(takes: bool, gives: bool) -> Body:
+    """The body of a value core that has another below it, and one above it."""
+
+    def body(core: Core) -> Steps:
+        sweeps, pieces, group, head_dim, chunks, *merges = yield Parameters()
+        y = core.buffer("y")
+        for _ in core.loop(sweeps):
+            yield call(FLOW_KV_VALUES_BEGIN, y)
+            yield from add_values(core, FLOW_KV_VALUES, chunks, y, group, head_dim)
+            m = yield Acquire("m")
+            if takes:
+                for _ in core.loop(merges[0]):
+                    part = yield Acquire("below")
+                    yield call(FLOW_KV_MERGE, y, m, part, group, head_dim)
+                    yield Release("below")
+            if gives:
+                for _ in core.loop(merges[-1]):
+                    part = yield Acquire("above")
+                    yield call(FLOW_KV_PASS, y, m, part)
+                    yield Release("above")
+            yield Release("m")
+            yield from give_output(core, FLOW_KV_OUTPUT, pieces, y, head_dim)
+
+    return body
 
 
 def add_values(core: Core, kernel: Kernel, chunks: Any, y: Any, *scalars: Any) -> Steps:
@@ -227,43 +275,90 @@ def add_sequence(design: Design, pairs: int) -> Sequence:
     seen = s.let("seen", less(0, window) * maximum(0, context - window))  # the first key seen
     base = s.let("base", seen // keys * keys)
     chunks = s.let("chunks", ceil_div(context - base, keys))
-    tail = s.let("tail", less(1, chunks))
 
-    def fill(sweep: Expr, p: int) -> None:
-        kv_head = sweep // parts
-        s.transfer(f"q{p}", q, offset=_first_row(sweep, group, parts, part) * row, run=part * row)
+    sharing = _sharing(pairs, sweeps)
+    divided = s.let("divided", 1 + at_most(sharing, chunks) * (sharing - 1))  # pairs of a sweep
+    at_once = s.let("at_once", pairs // divided)  # sweeps
+    rounds = s.let("rounds", ceil_div(sweeps, at_once))
+
+    def transfer(fifo: str, buffer: str, sweep: Expr) -> None:
+        """Queries or outputs of a sweep."""
+        first = _first_row(sweep, group, parts, part)
+        s.transfer(fifo, buffer, offset=first * row, run=part * row)
+
+    def fill(r: Value, p: int) -> None:
+        sweep, own = sweep_of(r, p), owned[p]
+        transfer(f"q{p}", q, sweep)
+        first = sweep // parts * capacity + base + own.first * keys
         for fifo, buffer in ((f"k{p}", k), (f"v{p}", v)):
-            s.transfer(
-                fifo, buffer, offset=(kv_head * capacity + base) * row, run=chunks * keys * row
-            )
+            s.transfer(fifo, buffer, offset=first * row, run=own.chunks * keys * row)
 
-    def drain(sweep: Expr, p: int) -> None:
-        s.transfer(f"o{p}", o, offset=_first_row(sweep, group, parts, part) * row, run=part * row)
+    def drain(r: Value, p: int) -> None:
+        with s.when(owned[p].last):
+            transfer(f"o{p}", o, sweep_of(r, p))
+
+    def sweep_of(r: Value, p: int) -> Expr:
+        return r * at_once + expr(p) // divided
+
+    owned = [_Keys.of(s, p, divided, chunks) for p in range(pairs)]
 
     # The first round's data are on their way while the parameters are written.
     for p in range(pairs):
-        with s.when(less(p, sweeps)):
-            fill(expr(p), p)
+        with s.when(less(sweep_of(0, p), sweeps)):
+            fill(0, p)
     for p in range(pairs):
-        with s.when(less(p, sweeps)):
-            own = (sweeps + (pairs - 1 - p)) // pairs
+        with s.when(less(sweep_of(0, p), sweeps)):
+            own = owned[p]
+            walks = (sweeps + (at_once - 1 - expr(p) // divided)) // at_once
+            first, last = base + own.first * keys, base + (own.first + own.chunks - 1) * keys
+            tail = less(1, own.chunks)
             s.start(
-                f"score{p}", own, pieces, part, head_dim, seen - base,
-                minimum(keys, context - base), chunks - 1 - tail, keys, tail,
-                context - base - (chunks - 1) * keys, scale, softcap,
+                f"score{p}", walks, pieces, part, head_dim, maximum(0, seen - first),
+                minimum(keys, context - first), own.chunks - 1 - tail, keys, tail,
+                minimum(keys, context - last), scale, softcap,
             )  # fmt: skip
-            s.start(f"value{p}", own, pieces, part, head_dim, chunks)
-            drain(expr(p), p)
-    with s.loop("round", ceil_div(sweeps, pairs) - 1) as r:
+            s.start(
+                f"value{p}", walks, own.last * pieces, part, head_dim, own.chunks,
+                *[less(0, own.part)] * (p > 0), *[1 - own.last] * (p < pairs - 1),
+            )  # fmt: skip
+            drain(0, p)
+    with s.loop("round", rounds - 1) as r:
         for p in range(pairs):
-            sweep = (r + 1) * pairs + p
-            with s.when(less(sweep, sweeps)):
-                fill(sweep, p)
-                drain(sweep, p)
-    s.work(ceil_div(sweeps, pairs) * chunks * chunk_cycles(design.device, part, head_dim))
+            with s.when(less(sweep_of(r + 1, p), sweeps)):
+                fill(r + 1, p)
+                drain(r + 1, p)
+    s.work(rounds * ceil_div(chunks, divided) * chunk_cycles(design.device, part, head_dim))
     s.wait(*(f"o{p}" for p in range(pairs)))
     s.cut()
     return s
+
+
+@dataclass(frozen=True)
+class _Keys:
+    """The keys of a pair in each of its sweeps: the part, its first chunk, their number."""
+
+    part: Expr
+    first: Expr
+    chunks: Expr
+    last: Expr  # 1 if the pair has the last part
+
+    @staticmethod
+    def of(s: Sequence, p: int, divided: Expr, chunks: Expr) -> _Keys:
+        """Those of pair `p`, if `divided` pairs share the `chunks` of a sweep."""
+        part = s.let(f"part{p}", expr(p) % divided)
+        first = s.let(f"first{p}", part * chunks // divided)
+        own = s.let(f"chunks{p}", (part + 1) * chunks // divided - first)
+        return _Keys(part, first, own, equal(part, divided - 1))
+
+
+def _sharing(pairs: int, sweeps: Expr) -> Expr:
+    """The fewest pairs to a sweep for which all pairs have the same number of sweeps."""
+    fewest = expr(pairs)
+    for n in range(pairs - 1, 0, -1):
+        if pairs % n == 0:
+            fits = equal(sweeps * n % pairs, 0)
+            fewest = fits * n + (1 - fits) * fewest
+    return fewest
 
 
 def _first_row(sweep: Expr, group: Expr, parts: Expr, part: Expr) -> Expr:

@@ -6,7 +6,7 @@ values; weights, keys and values are what comes in.
 | core | keeps | takes | gives |
 |---|---|---|---|
 | 16 `dqp` (columns 0-3) | activations | weights; x | 32 outputs a round |
-| `hub` (6, row 1) | the residual stream | y; norm weights; what `gate` gives | x of each projection |
+| `hub` (6, row 1) | the residual stream | y; norm weights; what `gate` gives | x |
 | `rope` (7, row 0) | q, k, v before rotation | y; rotary table, norms of heads | q; new k and v |
 | `gate` (6, row 0) | the gate, or attention's output | y; outputs of the pairs | act(gate) * up |
 | 4 pairs (columns 4, 5) | FlowKV's: q; Y | K and q; V | attention's output |
@@ -38,6 +38,8 @@ stream goes through memory.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from ort_aie_ep.aie_kernels.catalog_attention import (
     FLOW_KV_BEGIN,
@@ -81,8 +83,9 @@ from ort_aie_ep.aie_kernels.designs.flow_kv import (
     FCL_BYTES,
     PIECE,
     STACK,
-    score_chunks,
-    value_body,
+    add_values,
+    give_output,
+    score_sweep,
 )
 from ort_aie_ep.aie_kernels.designs.fused_dqp import BLOCK, BLOCK_ROWS
 from ort_aie_ep.npu.vocabulary.design import (
@@ -210,7 +213,7 @@ def _place_pairs(design: Design) -> None:
             kernels=[LAYER_PICK, LAYER_SELECT, FLOW_KV_BEGIN, FLOW_KV_SCORES], stack=STACK,
         )  # fmt: skip
         design.worker(
-            f"value{p}", value, value_body,
+            f"value{p}", value, _value,
             inputs={"fcl": fcl, "v": v}, outputs={"o": o},
             buffers=[Buffer("y", Array("f32", MAX_Q + 32))],
             parameters=["sweeps", "pieces", "group", "head_dim", "chunks"],
@@ -285,17 +288,17 @@ def _project(tile: int) -> Body:
         x, sums = core.buffer("x"), core.buffer("sums")
         acc, bias = core.buffer("acc"), core.buffer("bias")
 
-        def load(at: object) -> Steps:
+        def load(at: Any) -> Steps:
             piece = yield Acquire("x")
             yield call(LAYER_LOAD_X, piece, x, sums, at)
             yield Release("x")
 
-        def one_round(index: object, blocks: object, first: object, finish: object) -> Steps:
+        def one_round(index: Any, blocks: Any, first: Any, finish: Any) -> Steps:
             """32 outputs of activations that begin with piece `first`."""
             yield call(DQP_ZERO, acc)
             for k in core.loop(blocks):
                 w = yield Acquire("w")
-                yield call(LAYER_BLOCK, w, x, sums, acc, k if first is None else k + first)
+                yield call(LAYER_BLOCK, w, x, sums, acc, k + first)
                 yield Release("w")
             y = yield Acquire("y")
             yield call(LAYER_FINISH, acc, bias, y, index, finish)
@@ -308,18 +311,18 @@ def _project(tile: int) -> Body:
             yield call(LAYER_LOAD_BIAS, piece, bias, i, tile, CORES * COLUMNS)
             yield Release("x")
         for r in core.loop(rounds):
-            yield from one_round(r, inputs, None, epilogue)
+            yield from one_round(r, inputs, 0, epilogue)
         for i in core.loop(o_inputs):
             yield from load(i)
         for _ in core.loop(o_rounds):
-            yield from one_round(0, o_inputs, None, 0)
+            yield from one_round(0, o_inputs, 0, 0)
         for i in core.loop(h_inputs):
             yield from load(i)
         for _ in core.loop(h_rounds):
-            yield from one_round(0, h_inputs, None, 0)
+            yield from one_round(0, h_inputs, 0, 0)
         # The rounds of up, behind which the activations of down arrive, two pieces for a round.
         for r in core.loop(paired):
-            yield from one_round(0, h_inputs, None, 0)
+            yield from one_round(0, h_inputs, 0, 0)
             yield from load(r + r + h_inputs)
             yield from load(r + r + h_inputs + 1)
         for i in core.loop(rest):
@@ -330,14 +333,14 @@ def _project(tile: int) -> Body:
     return body
 
 
-def _drop(core: Core, rounds: object) -> Steps:
+def _drop(core: Core, rounds: Any) -> Steps:
     """Let rounds pass that other cores take."""
     for _ in core.loop(rounds):
         yield Acquire("y")
         yield Release("y")
 
 
-def _place(core: Core, rounds: object, width: object, first: int) -> Steps:
+def _place(core: Core, rounds: Any, width: Any, first: int) -> Steps:
     """Keep the rounds of a projection with `width` outputs."""
     for i in core.loop(rounds):
         y = yield Acquire("y")
@@ -430,22 +433,19 @@ def _rope(core: Core) -> Steps:
                 yield call(LAYER_LOAD, piece, rows, weight)
                 yield Release("table")
         table = yield Acquire("table")
-
-        def rotate(
-            port: str, count: object, first: object, weight: object, rotated: object
-        ) -> Steps:
+        for port, count, first, weight, rotated in (
+            # Keys and values first: attention waits until they are in memory.
+            ("kv", kv_pieces, k_first, k_weight, rotary_dim),
+            ("kv", kv_pieces, v_first, 0, 0),
+            ("q", q_pieces, 0, q_weight, rotary_dim),
+        ):
             for i in core.loop(count):
                 out = yield Acquire(port)
                 yield call(
-                    LAYER_ROTATE, rows, table, between, out, i if first is None else i + first,
-                    weight, head_dim, rotated, interleaved, eps,
+                    LAYER_ROTATE, rows, table, between, out, i + first, weight, head_dim, rotated,
+                    interleaved, eps,
                 )  # fmt: skip
                 yield Release(port)
-
-        # Keys and values first: attention waits until they are in memory.
-        yield from rotate("kv", kv_pieces, k_first, k_weight, rotary_dim)
-        yield from rotate("kv", kv_pieces, v_first, 0, 0)
-        yield from rotate("q", q_pieces, None, q_weight, rotary_dim)
         yield Release("table")
     yield from _drop(core, dropped)
 
@@ -493,6 +493,15 @@ def _score(pair: int) -> Body:
             yield Release("q")
         for s in core.loop(sweeps):
             yield call(LAYER_SELECT, queries, q, s, size)
-            yield from score_chunks(core, *sweep)
+            yield from score_sweep(core, *sweep)
 
     return body
+
+
+def _value(core: Core) -> Steps:
+    sweeps, pieces, group, head_dim, chunks = yield Parameters()
+    y = core.buffer("y")
+    for _ in core.loop(sweeps):
+        yield call(FLOW_KV_VALUES_BEGIN, y)
+        yield from add_values(core, FLOW_KV_VALUES, chunks, y, group, head_dim)
+        yield from give_output(core, FLOW_KV_OUTPUT, pieces, y, head_dim)

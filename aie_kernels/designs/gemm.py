@@ -106,6 +106,8 @@ MAX_K = 65536  # K * 64 bytes lie between two rows of blocks: a shim's step of 2
 
 A_OBJECT = ROWS * STEP  # elements on a core
 B_OBJECT = STEP * PART
+#: From 64 rows x 256 k, row-major, to [32 kb][8 mb][8 m][8 k].
+A_LAYOUT = Layout(((SLAB // 8, 16), (ROWS, 2 * SLAB), (4, 4)))
 MAX_ITERATIONS = 64  # of a shim descriptor
 RUN_WORK = 1 << 30  # N * K of the rounds of one run: below 0.4 s on every device
 
@@ -171,16 +173,16 @@ class _Blocking:
         self.rows = CORES // self.groups  # of cores in a group
         # A memory tile that feeds four rows has room for half the depth.
         self.b_steps = 2 if self.rows == CORES else 4
-        # The symbols take pointers; these are the sizes behind them here.
         acc = Array("f32", self.parts * ROWS * PART)
         store = GEMM_STORE_BF16 if output == "bf16" else GEMM_STORE_F32
-        self.zero = _with_arrays(GEMM_ZERO, acc)
-        self.tile = _with_arrays(GEMM_TILE, Array("bf16", A_OBJECT), Array("bf16", B_OBJECT), acc)
-        self.store = _with_arrays(store, acc, Array(output, self.c_object))
+        self.zero = with_arrays(GEMM_ZERO, acc)
+        self.tile = with_arrays(GEMM_TILE, Array("bf16", A_OBJECT), Array("bf16", B_OBJECT), acc)
+        self.store = with_arrays(store, acc, Array(output, self.c_object))
         self.acc = acc
 
 
-def _with_arrays(kernel: Kernel, *arrays: Array) -> Kernel:
+def with_arrays(kernel: Kernel, *arrays: Array) -> Kernel:
+    """The kernel with the sizes that are behind its first pointers in a design."""
     return replace(kernel, arguments=(*arrays, *kernel.arguments[len(arrays) :]))
 
 
@@ -213,28 +215,30 @@ def _place_b(design: Design, shape: _Blocking, group: int) -> None:
         design.split(slab, rows)
 
 
+def strip_layouts(strips: int, width: int, element: int) -> tuple[Layout, Layout]:
+    """How a core's block of C leaves, and arrives row-major in the memory tile.
+
+    The block has 64 x `width` elements of `element` bytes, and leaves as `strips` of the rows of
+    each part of 32 columns. Strips leave as [nb][m][8 n], so that in the memory tile nb goes on
+    from part to part; those of the first rows come first.
+    """
+    rows, row, eight = ROWS // strips, width * element, 8 * element
+    leave = Layout(((PART // 8, 8 * eight), (rows // 8, PART * eight), (16 * element, 4)))
+    arrive = Layout(
+        ((strips, rows * row), (width // 8, eight), (rows, row), (2 * element, 4))[strips == 1 :]
+    )
+    return leave, arrive
+
+
 def _place_column(design: Design, shape: _Blocking, c: int) -> None:
     slab = design.fifo(f"a{c}", "bf16", ROWS * SLAB, design.shim(c, 0), design.mem(c))
     a = design.fifo(
         f"a_column{c}", "bf16", ROWS * SLAB,
-        design.mem(c, layout=Layout(((SLAB // 8, 16), (ROWS, 2 * SLAB), (4, 4)))),
+        design.mem(c, layout=A_LAYOUT),
         [design.core(c, r, object=Array("bf16", A_OBJECT)) for r in range(CORES)],
     )  # fmt: skip
     design.forward(slab, a)
-    # Strips leave as [nb][m][8 n], so that in the memory tile nb goes on from part to part; those
-    # of the first rows come first.
-    eight = 8 * shape.element
-    leave = Layout(
-        ((PART // 8, 8 * eight), (shape.c_rows // 8, PART * eight), (16 * shape.element, 4))
-    )
-    arrive = Layout(
-        (
-            (shape.strips, shape.c_rows * shape.row),
-            (shape.width // 8, eight),
-            (shape.c_rows, shape.row),
-            (2 * shape.element, 4),
-        )[shape.strips == 1 :]
-    )
+    leave, arrive = strip_layouts(shape.strips, shape.width, shape.element)
     outputs = []
     rows = shape.row_operators
     for r in range(CORES):

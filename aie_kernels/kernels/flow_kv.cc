@@ -1,6 +1,7 @@
 // FlowKV (papers 1 and 2): attention of one token, a chunk of keys and values at a time, on a pair
 // of cores. The score core does steps 1 to 5 of the papers on the key chunk, the value core steps 6
-// and 7 on the value chunk; F, C and l pass between them through shared memory.
+// and 7 on the value chunk; F, C and l pass between them through shared memory. If several pairs
+// have a part of the keys each, the value cores merge Y and l by their maxima m.
 //
 // A chunk is 4096 bfloat16 of the cache, 8 KiB: 64 keys of head dimension 64, 32 of 128, 16 of 256.
 // Keys and values lie in blocks of 8 keys x 8 dimensions, [keys/8][head_dim/8][8][8]. Both cores
@@ -23,6 +24,7 @@ constexpr int32_t kOutputs = 2048;  // group * head_dim, at most
 constexpr int32_t kBlock = 64;
 constexpr int32_t kCorrectionByte = 4096;
 constexpr int32_t kSumByte = 4224;
+constexpr int32_t kMaxima = kOutputs + kHeads;  // in a part: Y, l, m
 
 Halves<64> repeat_dims(const bfloat16* q) { return aie::load_v<8>(q).grow_replicate<64>(); }
 
@@ -183,6 +185,49 @@ void flow_kv_values(uint8_t* __restrict fcl, bfloat16* __restrict v, float* __re
     }
   }
   aie::store_v(y + kOutputs, load_floats<32>(reinterpret_cast<const float*>(fcl + kSumByte)));
+}
+
+// maxima = m.
+void flow_kv_give_maxima(float* __restrict state, float* __restrict maxima) {
+  aie::store_v(maxima, aie::load_v<32>(state));
+}
+
+// part = Y, l and m of the keys so far, for the pair that has others.
+void flow_kv_pass(float* __restrict y, float* __restrict maxima, float* __restrict part) {
+  LOOP_TRIPS(kMaxima / 16, 130, 130)
+  for (int32_t i = 0; i < kMaxima; i += 16) {
+    aie::store_v(part + i, aie::load_v<16>(y + i));
+  }
+  aie::store_v(part + kMaxima, load_floats<32>(maxima));
+}
+
+// Adds another pair's part: y and maxima become those of the keys of both. Maxima are integers that
+// bfloat16 holds.
+void flow_kv_merge(float* __restrict y, float* __restrict maxima, float* __restrict part,
+                   int32_t group, int32_t head_dim) {
+  aie::set_rounding(aie::rounding_mode::conv_even);
+  const Floats<32> m_own = load_floats<32>(maxima), m_part = load_floats<32>(part + kMaxima);
+  const Floats<32> m = to_floats(aie::max(to_bf16(m_own), to_bf16(m_part)));
+  const Halves<32> c_own = two_to(aie::sub(m_own, m)), c_part = two_to(aie::sub(m_part, m));
+  const auto sum = [](const float* own, const Halves<32>& own_power, const float* part,
+                      const Halves<32>& part_power) {
+    return aie::add(scale_exactly(load_floats<32>(own), own_power),
+                    scale_exactly(load_floats<32>(part), part_power));
+  };
+  alignas(64) bfloat16 powers[2 * kHeads];
+  aie::store_v(powers, c_own);
+  aie::store_v(powers + kHeads, c_part);
+  aie::store_v(maxima, m);
+  aie::store_v(y + kOutputs, sum(y + kOutputs, c_own, part + kOutputs, c_part));
+  for (int32_t head = 0; head < group; ++head) {
+    const auto own_power = aie::broadcast<bfloat16, 32>(powers[head]);
+    const auto part_power = aie::broadcast<bfloat16, 32>(powers[kHeads + head]);
+    const int32_t end = (head + 1) * head_dim;
+    LOOP_TRIPS(head_dim / 32, 2, 8)
+    for (int32_t at = head * head_dim; at < end; at += 32) {
+      aie::store_v(y + at, sum(y + at, own_power, part + at, part_power));
+    }
+  }
 }
 
 // Elements index * 64 .. of O = Y / l.

@@ -29,7 +29,9 @@ void layer_pick(bfloat16* __restrict piece, bfloat16* __restrict queries, int32_
 // q = the queries of a sweep.
 void layer_select(bfloat16* __restrict queries, bfloat16* __restrict q, int32_t sweep,
                   int32_t size) {
-  copy_bf16(queries + sweep * size, q, size);
+  const bfloat16* from = queries + sweep * size;
+  LOOP_TRIPS(size / 32, 2, 64)
+  for (int32_t i = 0; i < size; i += 32) aie::store_v(q + i, aie::load_v<32>(from + i));
 }
 
 }  // extern "C"

@@ -1,6 +1,5 @@
 // A Q4NX block in L1: 32 out-features n x 256 in-features k in 5,120 bytes (paper 1, III-A2; bytes
-// of
-// `.q4nx` files).
+// of `.q4nx` files).
 //
 //   bytes    0 ..  511   256 scales, bfloat16, index (k / 32) * 32 + n
 //   bytes  512 .. 1023   256 minima, bfloat16, same index
@@ -26,6 +25,7 @@ inline constexpr unsigned sub_codes = sub_rows * sub_columns;
 inline constexpr unsigned minima_offset = 512;
 inline constexpr unsigned codes_offset = 1024;
 inline constexpr unsigned half_bytes = 2048;
+inline constexpr unsigned bytes = 5120;
 
 // What `load_codes` adds to a code.
 inline constexpr float code_bias = 128;

@@ -12,11 +12,10 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ort_aie_ep.aie_kernels.mlir.attributes import packet_info
 from ort_aie_ep.aie_kernels.mlir.text import Text, Value, array, i32, string
-from ort_aie_ep.npu.vocabulary.configuration import Configuration
+from ort_aie_ep.npu.vocabulary.configuration import Configuration, Port
 from ort_aie_ep.npu.vocabulary.device import MAX_QUEUED_TASKS, TILES, WORD
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 from ort_aie_ep.npu.vocabulary.sequence import Json, Sequence, evaluate
@@ -157,8 +156,7 @@ def write_sequence(
 
     `go` has the locks of the workers. Host buffers are arrays of words, so that every transfer is a
     whole number of words. A buffer that this shape does not use is still an argument, and no buffer
-    is empty. Raises ShapeError for more transfers than can run before a wait, because nothing is
-    recycled in between.
+    is empty. Raises ShapeError for a transfer that is more than a task.
     """
     sizes = run.argument_bytes() if run else {}
     types = [f"memref<{max(1, size // WORD)}xi32>" for size in sizes.values()]
@@ -183,26 +181,21 @@ class _Writer:
     def write(self, run: Run) -> None:
         text = self._text
         operations = run.operations()
-        awaited = _awaited(operations)
-        outstanding = _Outstanding(self._plan)
-        tasks: dict[str, list[Value]] = defaultdict(list)  # by fifo, since the last wait
+        waits = _waits(operations, self._plan)
+        awaited = {number for numbers, _ in waits.values() for number in numbers}
+        tasks: dict[int, Value] = {}  # by the number of the transfer
         for number, operation in enumerate(operations):
+            for_tokens, complete = waits.get(number, ([], []))
+            for waited in for_tokens:
+                text.op("aiex.dma_await_task", [tasks[waited]])
+            for done in complete:
+                if done not in for_tokens:
+                    text.op("aiex.dma_free_task", [tasks[done]])
             match operation:
-                case Transfer(fifo):
-                    outstanding.add(fifo)
-                    tasks[fifo].append(self._task(operation, token=number in awaited))
+                case Transfer():
+                    tasks[number] = self._task(operation, token=number in awaited)
                 case Start(worker, values):
                     self._start(worker, values)
-                case Wait(fifos, everything):
-                    for fifo in fifos:
-                        if tasks[fifo]:
-                            text.op("aiex.dma_await_task", [tasks[fifo].pop()])
-                    if not everything:
-                        continue
-                    for task in (t for of_fifo in tasks.values() for t in of_fifo):
-                        text.op("aiex.dma_free_task", [task])
-                    tasks.clear()
-                    outstanding.clear()
 
     def _task(self, transfer: Transfer, *, token: bool) -> Value:
         """Configure and start a task. Four dimensions are an iteration around three."""
@@ -247,41 +240,49 @@ class _Writer:
         text.op("aiex.set_lock", [self._go[worker]], {"value": i32(1)})
 
 
-def _awaited(operations: list[Operation]) -> set[int]:
-    """The transfers that issue a token: the last on each fifo that a wait names."""
-    last: dict[str, int] = {}
-    awaited: set[int] = set()
+def _waits(
+    operations: list[Operation], plan: Configuration
+) -> dict[int, tuple[list[int], list[int]]]:
+    """By the number of an operation, the transfers that are awaited before it, and all that are
+    then complete.
+
+    Besides the sequence's own waits, a full queue waits for its oldest task, and a shim without a
+    free descriptor for the oldest of its tasks, as the streams of src/npu do.
+    """
+    waits: dict[int, tuple[list[int], list[int]]] = {}
+    under_way: dict[Port, list[int]] = defaultdict(list)
+
+    def wait(number: int, port: Port, last: int) -> None:
+        """Before operation `number`, for the tasks of a channel up to its `last`."""
+        for_tokens, complete = waits.setdefault(number, ([], []))
+        for_tokens.append(last)
+        done = under_way[port].index(last) + 1
+        complete += under_way[port][:done]
+        del under_way[port][:done]
+
     for number, operation in enumerate(operations):
         if isinstance(operation, Transfer):
-            last[operation.fifo] = number
+            port = plan.shim_ports[operation.fifo]
+            if len(under_way[port]) == MAX_QUEUED_TASKS:
+                wait(number, port, under_way[port][0])
+            of_shim = [p for p, tasks in under_way.items() if p.tile == port.tile and tasks]
+            if sum(len(under_way[p]) for p in of_shim) == TILES["shim"].descriptors:
+                oldest = min(of_shim, key=lambda p: under_way[p][0])
+                wait(number, oldest, under_way[oldest][0])
+            under_way[port].append(number)
         elif isinstance(operation, Wait):
-            awaited.update(last[f] for f in operation.fifos if f in last)
-            last.clear()
-    return awaited
+            for fifo in operation.fifos:
+                port = plan.shim_ports[fifo]
+                of_fifo = [n for n in under_way[port] if _fifo(operations[n]) == fifo]
+                if of_fifo:
+                    wait(number, port, of_fifo[-1])
+            if operation.everything:
+                _, complete = waits.setdefault(number, ([], []))
+                complete += sorted(n for tasks in under_way.values() for n in tasks)
+                under_way.clear()
+    return waits
 
 
-class _Outstanding:
-    """Refuse what would overrun a queue or run out of descriptors; src/npu's streams wait there."""
-
-    def __init__(self, plan: Configuration) -> None:
-        self._plan = plan
-        self._channels: dict[Any, int] = defaultdict(int)
-        self._columns: dict[int, int] = defaultdict(int)
-
-    def add(self, fifo: str) -> None:
-        port = self._plan.shim_ports[fifo]
-        self._channels[port] += 1
-        self._columns[port.tile.column] += 1
-        for used, limit, what in (
-            (self._channels[port], MAX_QUEUED_TASKS, f"tasks on {port}"),
-            (self._columns[port.tile.column], TILES["shim"].descriptors, f"BDs of {port.tile}"),
-        ):
-            if used > limit:
-                raise ShapeError(
-                    f"this shape needs {used} {what} before a wait, and there are {limit}: give a "
-                    "smaller shape (streams for any shape are written at run time)"
-                )
-
-    def clear(self) -> None:
-        self._channels.clear()
-        self._columns.clear()
+def _fifo(operation: Operation) -> str:
+    assert isinstance(operation, Transfer)
+    return operation.fifo

@@ -11,7 +11,7 @@ import typer
 
 from ort_aie_ep.cli import console
 from ort_aie_ep.cli.application import app
-from ort_aie_ep.cli.options import Json
+from ort_aie_ep.cli.options import Era, EraName, Json
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.progress import Count, within
 
@@ -128,6 +128,7 @@ def simulate_command(
     draw: Annotated[
         Path | None, typer.Option(help="Draw how busy each tile was to this file (.svg, .png).")
     ] = None,
+    era: Era = EraName.papers,
     as_json: Json = False,
 ) -> None:
     """Run a sequence on the modelled NPU with random data, and report times, bytes and waits.
@@ -142,6 +143,7 @@ def simulate_command(
     from ort_aie_ep.npu.checks.draw import check_drawing, draw_utilisation
     from ort_aie_ep.npu.simulator.session import Session, random_buffers
     from ort_aie_ep.npu.vocabulary.device import device as find_device
+    from ort_aie_ep.npu.vocabulary.eras import ERAS
 
     if draw is not None:
         check_drawing()
@@ -149,7 +151,7 @@ def simulate_command(
     check(made)
     values = _values(_sequence(made, sequence), shape or [])
     buffers = random_buffers(made, sequence, values)
-    session = Session(made, trace=trace is not None)
+    session = Session(made, trace=trace is not None, era=ERAS[era.value])
     with console.bar("kernels simulate", "operations") as progress:
         results = session.run(sequence, values, buffers, progress)
     if as_json:

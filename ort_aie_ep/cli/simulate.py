@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ort_aie_ep.cli import console
 from ort_aie_ep.cli.application import app
-from ort_aie_ep.cli.options import Json
+from ort_aie_ep.cli.options import Era, EraName, Json
 from ort_aie_ep.errors import AieError
+
+if TYPE_CHECKING:
+    from ort_aie_ep.npu.vocabulary.eras import Era as Constants
 
 
 @app.command("simulate")
@@ -27,12 +30,16 @@ def simulate_command(
         ),
     ] = None,
     papers: Annotated[
-        bool, typer.Option("--papers", help="Predict every cell of the papers' tables instead.")
+        bool, typer.Option("--papers", help="Predict every published cell of the era instead.")
+    ] = False,
+    kernels: Annotated[
+        bool, typer.Option("--kernels", help="Compare kernels with published ones instead.")
     ] = False,
     plot: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Draw the prediction to this file (.png, .svg or .pdf)."),
     ] = None,
+    era: Era = EraName.papers,
     json: Json = False,
 ) -> None:
     """Predict speed on an NPU from the costs of the designs.
@@ -46,28 +53,51 @@ def simulate_command(
     ort-aie simulate compiled/llama
     ort-aie simulate llama-3.2-1b
     ort-aie simulate gemma3-4b --device npu2 --contexts 1024,32768
+    ort-aie simulate llama-3.2-1b --era mlir-air
     ort-aie simulate --papers --plot npu-model.png
+    ort-aie simulate --papers --era mlir-air
+    ort-aie simulate --kernels
     ```
     """
     from ort_aie_ep.npu import speed as performance
+    from ort_aie_ep.npu.vocabulary.eras import ERAS
 
-    if papers == (model is not None):
-        raise typer.BadParameter("give either MODEL or --papers")
-    if papers and contexts is not None:
+    if [model is not None, papers, kernels].count(True) != 1:
+        raise typer.BadParameter("give MODEL, --papers or --kernels")
+    if model is None and contexts is not None:
         raise typer.BadParameter("--contexts belongs to MODEL: --papers uses the papers' contexts")
+    if kernels and plot is not None:
+        raise typer.BadParameter("--plot draws speeds, not --kernels")
+    chosen = ERAS[era.value]
     if plot is not None:
         from ort_aie_ep.npu.speed.plot import check_plot
 
         check_plot()
     from ort_aie_ep.npu.speed import report as tables
 
+    if kernels:
+        compared = performance.beside()
+        if json:
+            console.print_json(compared)
+        else:
+            console.out.print(tables.kernel_table(compared))
+        return
     compiled = model is not None and model not in performance.MODELS and Path(model).exists()
     if model is not None and compiled:
         if plot is not None:
             raise typer.BadParameter(
                 "--plot works with a name or with --papers, not with a compiled model"
             )
-        _simulate_compiled(Path(model), device, contexts, json=json)
+        _simulate_compiled(Path(model), device, contexts, chosen, json=json)
+        return
+    if model is None and era == EraName.mlir_air:
+        if plot is not None:
+            raise typer.BadParameter("--plot draws a model, or the cells of the papers' era")
+        swept = performance.sweep()
+        if json:
+            console.print_json(swept, device=device)
+        else:
+            console.out.print(tables.sweep_tables(swept))
         return
     if model is None:
         with console.bar("simulate"):
@@ -79,7 +109,7 @@ def simulate_command(
             console.out.print(tables.judgement_tables(judged))
     else:
         with console.bar("simulate", "tokens") as progress:
-            simulation = performance.simulate(model, device, _tokens(contexts), progress)
+            simulation = performance.simulate(model, device, _tokens(contexts), progress, chosen)
         drawn = {model: simulation.points}
         if json:
             console.print_json(simulation)
@@ -100,7 +130,9 @@ def simulate_command(
         console.note(f"written: {plot}")
 
 
-def _simulate_compiled(path: Path, device: str, contexts: str | None, *, json: bool) -> None:
+def _simulate_compiled(
+    path: Path, device: str, contexts: str | None, era: Constants, *, json: bool
+) -> None:
     from ort_aie_ep.explain.plan_steps import read_plans
     from ort_aie_ep.npu import speed as performance
     from ort_aie_ep.npu.speed import report as tables
@@ -108,7 +140,7 @@ def _simulate_compiled(path: Path, device: str, contexts: str | None, *, json: b
     with console.bar("simulate", "tokens", "reading the model") as progress:
         read = read_plans(path)
         simulation = performance.simulate_plans(
-            read.model, read.plans, read.positions, device, _tokens(contexts), progress
+            read.model, read.plans, read.positions, device, _tokens(contexts), progress, era
         )
     if json:
         console.print_json(simulation)

@@ -7,7 +7,7 @@ import pytest
 from linear_kernels import COLUMNS, KINDS, ROWS, weights, zeros
 from standin import Array, aligned, bits16, f64, to_bf16
 
-from ort_aie_ep.aie_kernels.catalog_linear import Q4NX_DEQUANT
+from ort_aie_ep.aie_kernels.catalog_linear import Q4NX_DEQUANT, Q4NX_DEQUANT_STEP
 from ort_aie_ep.npu.kernels import Kernels
 
 
@@ -42,3 +42,15 @@ def test_every_code_lands_in_its_place(kernels: Kernels) -> None:
     tile = zeros(ROWS * COLUMNS)
     kernels.call(Q4NX_DEQUANT, aligned(w.blocks[0]), tile)
     np.testing.assert_array_equal(f64(tile), in_gemm_order(w.codes))
+
+
+def test_a_step_is_a_quarter_of_a_block(kernels: Kernels) -> None:
+    rng = np.random.default_rng(3)
+    blocks = [weights(rng, kind, COLUMNS).blocks[0] for kind in KINDS[:2]]
+    for index, block in enumerate(blocks):
+        whole = zeros(ROWS * COLUMNS)
+        kernels.call(Q4NX_DEQUANT, aligned(block), whole)
+        for step, wanted in enumerate(np.split(whole, 4)):
+            tile = zeros(ROWS * COLUMNS // 4)
+            kernels.call(Q4NX_DEQUANT_STEP, aligned(np.concatenate(blocks)), tile, index, step)
+            np.testing.assert_array_equal(bits16(tile), bits16(wanted))

@@ -274,3 +274,25 @@ def test_a_group_of_four_keeps_up_with_its_stream(head_dim: int) -> None:
     score = catalog.FLOW_KV_SCORES.cycles("aie2p", (4, head_dim, 0, 64, 0, 0))
     value = catalog.FLOW_KV_VALUES.cycles("aie2p", (4, head_dim))
     assert max(score, value) < stream
+
+
+@pytest.mark.parametrize(("own", "other"), [(0, 0), (3, 0), (-40, 7), (0, -200), (128, 126)])
+def test_parts_of_the_keys_are_merged_with_one_rounding(
+    kernels: Kernels, own: int, other: int
+) -> None:
+    """Y and l of both parts at the larger of their maxima, which a power of two makes exact."""
+    rng = np.random.default_rng(7)
+    group, head_dim = 3, 64
+    y, part = aligned(2080, np.float32, 0.0), aligned(2112, np.float32, 0.0)
+    maxima, other_maxima = (aligned(32, np.float32, m) for m in (own, other))
+    mine, theirs = (rng.standard_normal(2080).astype(np.float32) for _ in range(2))
+    y[:] = theirs
+    kernels.call(catalog.FLOW_KV_PASS, y, other_maxima, part)
+    y[:] = mine
+    kernels.call(catalog.FLOW_KV_MERGE, y, maxima, part, group, head_dim)
+    # A float32 below 2^-126 of the larger maximum is 0.
+    powers = [2.0**d if (d := m - max(own, other)) >= -126 else 0.0 for m in (own, other)]
+    exact = powers[0] * mine.astype(np.float64) + powers[1] * theirs.astype(np.float64)
+    used = [*range(group * head_dim), *range(2048, 2048 + group)]
+    assert (np.abs(y - exact)[used] <= 2.0**-24 * np.abs(exact)[used]).all()
+    assert (maxima == max(own, other)).all()

@@ -3,6 +3,7 @@ float64."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -93,7 +94,8 @@ def session(design: Design) -> Session:
 
 @pytest.mark.parametrize("name", ["npu2", "npu2_4col", "npu2_2col"])
 def test_design_passes_every_check(name: str) -> None:
-    check(flow_kv.build(device(name)))
+    shared = [Shape(2, 1, 64, 300), Shape(3, 3, 256, 90, window=70), Shape(6, 6, 128, 200)]
+    check(flow_kv.build(device(name)), {"attention": [shape.parameters for shape in shared]})
 
 
 @pytest.mark.parametrize("context", [1, 15, 16, 17, 64, 200])
@@ -158,6 +160,31 @@ def test_each_key_is_read_once(session: Session) -> None:
     chunks = -(-shape.context // 64)
     assert result.read == 8 * 2 * chunks * 8192 + 32 * 64 * 2
     assert result.written == 32 * 64 * 2
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 3, 5, 6])
+def test_pairs_share_the_keys_of_too_few_heads(session: Session, kv_heads: int) -> None:
+    """Each key is read once, by one of all pairs: twice as fast as what two channels carry for the
+    busiest pair, or faster, even with its start."""
+    result = attend(session, Shape(4 * kv_heads, kv_heads, 256, 1024))
+    sharing = 4 // math.gcd(4, kv_heads)
+    keys, queries = 2 * 1024 * 512, 4 * 512  # bytes of a head
+    assert result.read == kv_heads * (keys + sharing * queries)
+    assert result.written == kv_heads * queries
+    if kv_heads == 1:
+        assert result.seconds < keys / 14.4e9 / 2
+
+
+@pytest.mark.parametrize(
+    ("context", "window"), [(49, 0), (64, 0), (65, 0), (127, 0), (127, 50), (500, 64), (500, 70)]
+)
+@pytest.mark.parametrize("heads", [(1, 1), (8, 1), (9, 1), (8, 2), (6, 3)], ids=str)
+def test_shared_keys_that_do_not_divide_evenly(
+    session: Session, heads: tuple[int, int], context: int, window: int
+) -> None:
+    """Of 16 keys a chunk: one to eight chunks for up to four pairs, with keys masked at both ends
+    of a window, and a group in two parts."""
+    attend(session, Shape(*heads, 256, context, window))
 
 
 def test_a_window_reads_its_own_chunks_only(session: Session) -> None:

@@ -28,6 +28,7 @@ from ort_aie_ep.aie_kernels.designs import (
     flow_qkv,
     fused_dqp,
     gemm,
+    short_gemm,
     vector_ops,
 )  # fmt: skip
 from ort_aie_ep.npu.checks.check import check, examine
@@ -66,6 +67,7 @@ def test_fused_dqp_passes_on_every_device(name: str) -> None:
     [
         (gemm.build, list(DEVICES)),
         (dequant.build, list(DEVICES)),
+        (short_gemm.build, list(DEVICES)),
         (flow_kv.build, ["npu2_2col", "npu2_4col", "npu2"]),
         (flow_qkv.build, ["npu2_2col", "npu2_4col", "npu2"]),
         (vector_ops.build, ["npu2_2col", "npu2_4col", "npu2"]),
@@ -255,17 +257,6 @@ def pin(n: int) -> Design:
     return relay(channel=n)
 
 
-def arguments(n: int) -> Design:
-    design = relay()
-    sequence = design.sequence("run")
-    for i in range(n):
-        sequence.argument(f"a{i}", "inout", 64)
-    sequence.transfer("in", "a0", offset=0, run=64)
-    sequence.transfer("out", "a0", offset=0, run=64)
-    sequence.wait("out")
-    return design
-
-
 def acquired(n: int) -> Design:
     def body(core: Core) -> Iterator[Any]:
         yield Acquire("in", n)
@@ -314,7 +305,6 @@ LIMITS: dict[str, tuple[Callable[[int], Design], int, int, tuple[str, ...]]] = {
     "packet id": (packet_id, 28, 32, ("shim tile (0, 0)", "packet id", "32", "0..31")),
     "controller's id": (packet_id, 14, 15, ("shim tile (0, 0)", "15 is the id of a tile as a con")),
     "pin": (pin, 1, 2, ("core tile (0, 2)", "S2MM channels", "channel 2", "0..1")),
-    "arguments": (arguments, 5, 6, ("sequence run", "6 arguments", "at most 5")),
     "acquire": (acquired, 3, 4, ("core tile (0, 2)", "Acquire('in', 4)", "depth 3")),
 }
 

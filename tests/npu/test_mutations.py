@@ -28,7 +28,7 @@ from mutations import (
 )
 
 from ort_aie_ep.aie_kernels import catalog_attention
-from ort_aie_ep.aie_kernels.designs import flow_kv, fused_dqp, gemm
+from ort_aie_ep.aie_kernels.designs import flow_kv, fused_dqp, gemm, short_gemm
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.npu.checks.check import check
 from ort_aie_ep.npu.kernels import Kernels
@@ -78,6 +78,15 @@ def _gemm_buffers() -> Buffers:
     }
 
 
+def _short_gemm_buffers() -> Buffers:
+    rng = np.random.default_rng(4)
+    return {
+        "a": rng.standard_normal((64, 512)).astype(ml_dtypes.bfloat16),
+        "w": _fused_dqp_buffers()["w"],
+        "c": np.zeros((64, 256), dtype=ml_dtypes.bfloat16),
+    }
+
+
 def _flow_kv_buffers() -> Buffers:
     rng = np.random.default_rng(3)
     return {
@@ -100,6 +109,12 @@ CASES = {
         "gemm",
         {"M": 64, "K": 512, "N": 256},
         _gemm_buffers,
+    ),
+    "short_gemm": Case(
+        lambda: short_gemm.build(device("npu1_1col")),
+        "project",
+        {"M": 64, "K": 512, "N": 256},
+        _short_gemm_buffers,
     ),
     "flow_kv": Case(
         lambda: flow_kv.build(device("npu2_2col")),

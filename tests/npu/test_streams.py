@@ -26,7 +26,7 @@ from ort_aie_ep import _native
 from ort_aie_ep.aie_kernels.build import find_designs, make_design
 from ort_aie_ep.npu.checks.progress import small_shapes
 from ort_aie_ep.npu.packages import package
-from ort_aie_ep.npu.simulator.session import Session, random_buffers
+from ort_aie_ep.npu.simulator.session import Session, random_buffers, together
 from ort_aie_ep.npu.simulator.txn import (
     AddressPatch,
     Wait,
@@ -285,8 +285,7 @@ def test_prediction_is_near_the_simulator(name: str, design: str) -> None:
     text = json.dumps(package.manifest(made))
     for title, sequence in made.sequences.items():
         for shape in small_shapes(sequence):
-            names = [a.name for a in sequence.arguments]
-            views = {argument: (i, 0) for i, argument in enumerate(names)}
+            views = together(sequence.argument_bytes(shape))
             plan = {"sequence": title, "parameters": shape, "arguments": views}
             runs = _native.npu_build(text, [plan])
             predicted = sum(run["predicted_seconds"] - 100e-6 for run in runs)

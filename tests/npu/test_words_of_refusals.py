@@ -108,7 +108,6 @@ MORE = {
     "core elements": "other versions refuse it",
     "core outermost": "other versions refuse it",
     "controller's id": "routes of control packets come later",
-    "arguments": "the host's kernel has five",
     "acquire": "nothing counts objects that never come",
 }
 

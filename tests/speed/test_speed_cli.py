@@ -65,8 +65,40 @@ def test_json_of_a_model() -> None:
     assert decoding["paper"] == 50.4
     assert decoding["calibrates"]
     assert decoding["timing"]["parts"]["projections"] > 0
+    watts = decoding["draw"]["npu_watts"]
+    assert decoding["draw"]["tokens_per_watt"] == pytest.approx(decoding["value"] / watts)
+    assert prompt["draw"]["tokens_per_watt"] > decoding["draw"]["tokens_per_watt"]
     assert prompt["residual"] is None
     assert len(report["what_if"]) == 3 * 4 + 1 + 4 + 4
+
+
+def test_an_era_changes_the_constants_and_has_no_cells_of_the_papers() -> None:
+    words = ("qwen3-0.6b", "--contexts", "64", "--json")
+    papers, later = (
+        json.loads(succeeded(*words, "--era", era).stdout) for era in ("papers", "mlir-air")
+    )
+    assert later["points"][0]["value"] > papers["points"][0]["value"]
+    assert (papers["era"], later["era"]) == ("papers", "mlir-air")
+
+
+def test_the_published_cells_of_2026_are_beside_the_model() -> None:
+    text = succeeded("--papers", "--era", "mlir-air").stdout
+    assert len(re.findall(r"[+-]\d+\.\d%", text)) == 8 * 8
+    assert "ATTENTION_RATE" in text
+    report = json.loads(succeeded("--papers", "--era", "mlir-air", "--json").stdout)
+    assert len(report["cells"]) == 8 * 8
+    assert simulate("--papers", "--era", "mlir-air", "--plot", "x.png").exit_code == 2
+
+
+def test_kernels_stand_beside_published_ones() -> None:
+    text = succeeded("--kernels").stdout
+    assert "scaled to it" in " ".join(text.split())
+    report = json.loads(succeeded("--kernels", "--json").stdout)
+    assert {row["unit"] for row in report["rows"]} == {"cycles", "ms"}
+    assert set(report["unconfirmed"]) <= {row["design"] for row in report["rows"]}
+    for words in (("qwen3-4b", "--kernels"), ("--kernels", "--plot", "x.png"),
+                  ("--kernels", "--contexts", "64")):  # fmt: skip
+        assert simulate(*words).exit_code == 2
 
 
 def test_json_of_the_papers() -> None:

@@ -28,16 +28,24 @@ def test_within_a_step_the_slowest_decides_and_steps_follow_each_other() -> None
     )
 
 
+def test_a_shim_channel_has_a_rate_of_its_own() -> None:
+    machine = Machine(clock_hz=1e9, shim_channel=2e9, gate_idle=1e-6)
+    assert machine.seconds((Step(shim=2000, gates=500, idle=2),)) == pytest.approx(3.5e-6)
+    # A stream inside of the array does not carry more than before.
+    assert machine.seconds((Step(shim=2000, streams=3000),)) == pytest.approx(3e-6)
+
+
 def test_a_task_and_the_start_of_an_operator_cost_what_their_writes_cost() -> None:
     task = 203 + 210 + 100.5  # BLOCKWRITE of 8 words, DDR_PATCH, WRITE32
     assert pytest.approx(task) == op.TASK
-    assert op.control(3, words=5) == pytest.approx(3 * task + 5 * 100.5 + 210 + 100.5 + 3050)
+    assert op.control(3, words=5) == pytest.approx(3 * task + 5 * 100.5 + 210 + 100.5)
 
 
 def test_fused_dqp_streams_whole_rounds() -> None:
     # 2048 x 2048 on 16 cores: 64 block rows, so 4 rounds; 8 blocks deep; 2 cores per channel.
     _, steady = op.fused_dqp(2048, 2048)
-    assert steady.streams == 4 * (8 * 2 * BLOCK_CYCLES + costs.GATE_PIPELINED.value)
+    assert steady.shim == 4 * 8 * 2 * 5120
+    assert steady.gates == 4 * costs.GATE_PIPELINED.value
     assert steady.kernels == 4 * 8 * PUBLISHED.dqp_block
     assert steady.read == 2048 * 2048 * 5 / 8
     assert steady.commands == 3 * 8 * op.TASK
@@ -52,7 +60,7 @@ def test_fused_dqp_computes_the_last_round_whole_and_pads_k_to_256() -> None:
 
 def test_eight_columns_of_fused_dqp_need_half_the_rounds_and_wait_for_activations() -> None:
     start, steady = op.fused_dqp(4096, 4096, columns=8)
-    assert steady.streams == 4 * (16 * 2 * BLOCK_CYCLES + costs.GATE_PIPELINED.value)
+    assert steady.shim == 4 * 16 * 2 * 5120
     exposed = 2 * 4096 / 4
     expected = op.control(16 + 1 + 8, 6 * 32) + exposed + PUBLISHED.dqp_block
     assert start.control == pytest.approx(expected)
@@ -75,22 +83,25 @@ def test_flow_kv_reads_whole_chunks_of_8_kb(head_dim: int, keys_per_chunk: int) 
     keys = 3 * keys_per_chunk + 1
     _, steady = op.flow_kv(keys, heads=16, kv_heads=8, head_dim=head_dim, window=None)
     assert steady.read == 2 * 8 * 4 * 8192  # keys and values, heads, chunks
-    queries = 2 * op.padded_head(head_dim) * 2 / 4  # two queries of a group, ahead of the keys
-    assert steady.streams == 2 * (4 * 2048 + queries)  # the two heads of a pair alternate
+    queries = 2 * op.padded_head(head_dim) * 2  # two queries of a group, ahead of the keys
+    assert steady.shim == 2 * (4 * 8192 + queries)  # the two heads of a pair alternate
 
 
-def test_flow_kv_with_one_kv_head_uses_one_pair() -> None:
-    _, steady = op.flow_kv(32768, heads=4, kv_heads=1, head_dim=256, window=None)
-    seconds = Machine().seconds((steady,))
-    # Two channels: 14.4 GB/s, apart from the queries.
-    assert steady.read / seconds == pytest.approx(2 * 4 * 1.8e9, rel=1e-3)
+@pytest.mark.parametrize(
+    ("shared", "bandwidth"), [(False, 2 * 4 * 1.8e9), (True, Machine().ddr_read)]
+)
+def test_flow_kv_with_one_kv_head(shared: bool, bandwidth: float) -> None:
+    """A pair with all keys has two channels; pairs that share them have DDR's bandwidth."""
+    _, steady = op.flow_kv(32768, heads=4, kv_heads=1, head_dim=256, window=None, shared=shared)
+    # Apart from the queries and the merge.
+    assert steady.read / Machine().seconds((steady,)) == pytest.approx(bandwidth, rel=4e-3)
 
 
 def test_flow_kv_divides_a_group_that_does_not_fit_and_reads_again() -> None:
     # 2,048 query elements of a sweep: 8 queries of 256. 12 are two sweeps of 6.
     _, steady = op.flow_kv(16, heads=12, kv_heads=1, head_dim=256, window=None)
     assert steady.read == 2 * 2 * 8192
-    assert steady.streams == 2048 + 6 * 256 * 2 / 4
+    assert steady.shim == 8192 + 6 * 256 * 2
 
 
 def test_flow_kv_with_a_window_does_not_grow_beyond_it() -> None:
@@ -113,7 +124,7 @@ def test_dequant_is_bound_by_its_output() -> None:
     # 1024 x 1024: 128 blocks, four fours of a column; two channels carry 32,768 bytes each per
     # four.
     (step,) = op.dequant(1024, 1024)
-    assert step.streams == 4 * 8192
+    assert step.shim == 4 * 2 * 16384
     assert step.kernels == 4 * 2115
     assert (step.read, step.write) == (128 * 5120, 128 * 16384)
     (more,) = op.dequant(1024 + 32, 1024)  # one column has one more group, so all do
@@ -183,15 +194,15 @@ def test_a_head_too_wide_for_the_designs_is_refused() -> None:
 
 def test_vector_operators_are_bound_by_channel_kernel_or_tasks() -> None:
     (norm,) = op.rms_norm(10, 2048)
-    assert norm.streams == 10 * 2048  # residual and weight on one channel: 8,192 bytes per row
+    assert norm.shim == 10 * 8192  # residual and weight on one channel
     assert norm.kernels == pytest.approx(10 * (2 * (438 + 150) + 3 * 520))
     assert norm.commands == 9 * 4 * op.TASK
     (gate,) = op.gated(1, 8192, gelu=False)
-    assert gate.streams == 8192
+    assert gate.shim == 4 * 8192
     assert gate.kernels == pytest.approx(8 * (211 + 142))
     queries, keys, values = op.rope(16, 4, 1, 256, norm=True)
     assert queries.kernels == pytest.approx(16 * (298 + 438))
-    assert queries.streams == 16 * 1024 * 2 / 4
+    assert queries.shim == 16 * 1024 * 2
     assert keys.kernels == pytest.approx(16 / 4 * (298 + 438))
     assert values.kernels == pytest.approx(16 / 4 * 298)
     assert keys.write == 4 * 16 * 256 * 2  # runs of 16 bytes cost 64
@@ -201,7 +212,7 @@ def test_vector_operators_are_bound_by_channel_kernel_or_tasks() -> None:
 def test_copies_share_the_rows_but_neither_ddr_nor_the_command_processor() -> None:
     (one,) = op.rms_norm(64, 1024)
     (shared,) = op.copies((one,), 8)
-    assert shared == replace(one, streams=one.streams / 8, kernels=one.kernels / 8)
+    assert shared == replace(one, shim=one.shim / 8, kernels=one.kernels / 8)
 
 
 def test_kernels_of_ort_aie_ep_are_priced_by_their_catalogs() -> None:

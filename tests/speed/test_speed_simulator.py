@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
 import pytest
 
-from ort_aie_ep.aie_kernels.designs import dequant, flow_kv, flow_qkv, fused_dqp, gemm, vector_ops
+from ort_aie_ep.aie_kernels.designs import (
+    dequant,
+    flow_kv,
+    flow_qkv,
+    fused_dqp,
+    gemm,
+    short_gemm,
+    vector_ops,
+)
 from ort_aie_ep.npu.simulator.session import Session
 from ort_aie_ep.npu.speed import operators as op
 from ort_aie_ep.npu.speed.kernels import OURS
 from ort_aie_ep.npu.speed.operators import Machine, Step
 from ort_aie_ep.npu.vocabulary.design import Design
 from ort_aie_ep.npu.vocabulary.device import device
+from ort_aie_ep.npu.vocabulary.eras import ERAS, PAPERS, Era
 
 NPU2 = device("npu2")
-MACHINE = replace(Machine(), kernels=OURS)
 # Both take their constants from costs.py. The closed forms count the commands between operators and
 # the last kernel, but neither hops nor FIFOs, and they add up phases that may overlap at an
 # operator's ends: 4 to 40 µs of the 25 to 500 simulated here.
@@ -43,9 +51,13 @@ def compare(
     parameters: Mapping[str, int],
     buffers: Mapping[str, np.ndarray],
     steps: tuple[Step, ...],
+    eras: Iterable[Era] = (PAPERS,),
 ) -> None:
-    simulated = sum(r.seconds for r in Session(design).run(sequence, parameters, buffers))
-    assert MACHINE.seconds(steps) == pytest.approx(simulated, rel=TOLERANCE)
+    for era in eras:
+        results = Session(design, era=era).run(sequence, parameters, buffers)
+        simulated = sum(r.seconds for r in results)
+        machine = replace(Machine.of(era), kernels=OURS)
+        assert machine.seconds(steps) == pytest.approx(simulated, rel=TOLERANCE), era.name
 
 
 @pytest.mark.parametrize(("n", "k", "columns"), [(2048, 2048, 4), (1024, 1024, 4), (2048, 2048, 8)])
@@ -53,11 +65,13 @@ def test_fused_dqp_takes_what_the_simulator_takes(n: int, k: int, columns: int) 
     compare(
         fused_dqp.build(NPU2, columns), "matvec", {"N": n, "K": k, "bias": 0, "activation": 0},
         {"x": zeros(k), "w": blocks(n * k // 8192), "bias": zeros(0), "y": zeros(n)},
-        op.fused_dqp(n, k, columns, OURS),
+        op.fused_dqp(n, k, columns, OURS), ERAS.values(),
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(16, 8, 128), (4, 1, 256)])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim"), [(16, 8, 128), (4, 1, 256), (12, 6, 128)]
+)
 def test_flow_kv_takes_what_the_simulator_takes(heads: int, kv_heads: int, head_dim: int) -> None:
     keys = 1024
     compare(
@@ -70,7 +84,7 @@ def test_flow_kv_takes_what_the_simulator_takes(heads: int, kv_heads: int, head_
             "q": zeros(heads, head_dim), "k": zeros(kv_heads, keys, head_dim),
             "v": zeros(kv_heads, keys, head_dim), "o": zeros(heads, head_dim),
         },
-        op.flow_kv(keys, heads, kv_heads, head_dim, None, kernels=OURS),
+        op.flow_kv(keys, heads, kv_heads, head_dim, None, kernels=OURS), ERAS.values(),
     )  # fmt: skip
 
 
@@ -99,7 +113,7 @@ def test_flow_qkv_takes_what_the_simulator_takes(
 def test_dequant_takes_what_the_simulator_takes() -> None:
     compare(
         dequant.build(NPU2), "dequant", {"blocks": 256}, {"w": blocks(256), "b": zeros(256, 8192)},
-        op.dequant(1024, 2048, kernels=OURS),
+        op.dequant(1024, 2048, kernels=OURS), ERAS.values(),
     )  # fmt: skip
 
 
@@ -108,6 +122,15 @@ def test_gemm_takes_what_the_simulator_takes(m: int, k: int, n: int) -> None:
     compare(
         gemm.build(NPU2), "gemm", {"M": m, "K": k, "N": n},
         {"a": zeros(m, k), "b": zeros(n, k), "c": zeros(m, n)}, op.gemm(m, k, n, OURS),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(64, 1024, 2048), (100, 512, 2304)])
+def test_short_gemm_takes_what_the_simulator_takes(m: int, k: int, n: int) -> None:
+    compare(
+        short_gemm.build(NPU2), "project", {"M": m, "K": k, "N": n},
+        {"a": zeros(m, k), "w": blocks(n * k // 8192), "c": zeros(m, n)},
+        op.short_gemm(m, k, n, kernels=OURS),
     )  # fmt: skip
 
 
@@ -120,7 +143,7 @@ def test_rms_norm_takes_what_the_simulator_takes() -> None:
             "x": zeros(rows, n), "residual": zeros(rows, n), "weight": zeros(n),
             "sum": zeros(rows, n), "y": zeros(rows, n),
         },
-        op.rms_norm(rows, n, OURS),
+        op.rms_norm(rows, n, OURS), ERAS.values(),
     )  # fmt: skip
 
 
@@ -129,4 +152,5 @@ def test_glu_takes_what_the_simulator_takes() -> None:
     compare(
         vector_ops.build(NPU2), "glu", {"n": n, "rows": rows, "kind": 0},
         {"gate_up": zeros(rows, 2, n), "y": zeros(rows, n)}, op.gated(rows, n, False, OURS),
+        ERAS.values(),
     )  # fmt: skip

@@ -173,7 +173,7 @@ class ShimEndpoint:
             self.waiting = ""
             self.current = self.tasks.popleft()
             self._left = self.current.runs
-            gate = costs.GATE_IDLE if idle else costs.GATE_PIPELINED
+            gate = array.era.gate_idle if idle else costs.GATE_PIPELINED
             yield array.env.timeout(array.clock.cost(gate))
         return (yield from self._start(self.current.descriptor))
 
@@ -280,14 +280,14 @@ def pump(array: ArrayState, endpoints: Mapping[Port, Endpoint], state: StreamSta
                     state.receiving[port] = transfer
                 receiving.append((port, transfer))
             words = min(sending.remaining, PIECE // WORD, *(t.remaining for _, t in receiving))
-            seconds = clock.seconds(words * WORD / costs.STREAM.value)
+            size = words * WORD
             start = env.now
             if source_is_shim:
-                yield array.ddr_read.transfer(words * WORD, sending.run, seconds)
+                yield array.ddr_read.transfer(size, sending.run, size / array.shim_rate)
             elif receiving[0][0].tile.kind == "shim":
-                yield array.ddr_write.transfer(words * WORD, receiving[0][1].run, seconds)
+                yield array.ddr_write.transfer(size, receiving[0][1].run, size / array.shim_rate)
             else:
-                yield env.timeout(seconds)
+                yield env.timeout(clock.seconds(size / costs.STREAM.value))
             state.busy += env.now - start
             array.trace.span(str(state.source.port), stream.fifo, start, env.now)
             data = sending.read(words)

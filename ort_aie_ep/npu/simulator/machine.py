@@ -53,6 +53,7 @@ from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.configuration import Direction, Port
 from ort_aie_ep.npu.vocabulary.design import Design
 from ort_aie_ep.npu.vocabulary.device import BUFFER_REACH, TILES, WORD, Tile
+from ort_aie_ep.npu.vocabulary.eras import PAPERS, Era
 from ort_aie_ep.npu.vocabulary.errors import DesignError, SimulationError, StreamError
 from ort_aie_ep.progress import Count
 
@@ -79,11 +80,14 @@ class Machine(ArrayState):
 
     Raises DesignError for a design that `configure` refuses, or that joins streams by packets.
     `trace` records every span. `pdi` is the id of its PDI in an overlay that holds several; a
-    stream may begin by loading it (`pdis.Pdis` does the reset that this implies).
+    stream may begin by loading it (`pdis.Pdis` does the reset that this implies). `era` chooses the
+    constants that depend on the platform.
     """
 
-    def __init__(self, design: Design, *, trace: bool = False, pdi: int | None = None) -> None:
-        super().__init__(design, trace)
+    def __init__(
+        self, design: Design, *, trace: bool = False, pdi: int | None = None, era: Era = PAPERS
+    ) -> None:
+        super().__init__(design, trace, era)
         self._pdi = pdi
         self.endpoints: dict[Port, RingEndpoint | ShimEndpoint] = {}
         self.failed: list[BaseException] = []
@@ -280,7 +284,7 @@ class Machine(ArrayState):
                 yield from self._wait(operation)
                 yield env.timeout(clock.cost(costs.TCT_WAIT))
             case LoadPdi() if operation.index == 0 and operation.id == self._pdi:
-                yield env.timeout(clock.cost(costs.PDI_SWITCH))
+                yield env.timeout(clock.cost(self.era.pdi_switch))
             case LoadPdi() if operation.index:
                 raise StreamError(
                     f"operation {operation.index} loads PDI {operation.id}; the simulator "

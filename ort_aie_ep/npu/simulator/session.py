@@ -19,6 +19,7 @@ from ort_aie_ep.npu.packages.package import manifest
 from ort_aie_ep.npu.simulator.machine import Machine, Result
 from ort_aie_ep.npu.simulator.txn import decode
 from ort_aie_ep.npu.vocabulary.design import Design
+from ort_aie_ep.npu.vocabulary.eras import PAPERS, Era
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 from ort_aie_ep.progress import Count, Progress
 
@@ -32,16 +33,18 @@ PAGE = 4096  # bytes: the alignment of arguments in one buffer
 class Session:
     """A design on a `Machine`, with streams from the native interpreter.
 
-    The machine keeps its state between runs. `trace` records spans for `machine.trace`.
+    The machine keeps its state between runs. `trace` records spans for `machine.trace`; `era`
+    chooses the constants that depend on the platform.
     """
 
     design: Design
     trace: bool = False
+    era: Era = PAPERS
     machine: Machine = field(init=False)
     _manifest: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.machine = Machine(self.design, trace=self.trace)
+        self.machine = Machine(self.design, trace=self.trace, era=self.era)
         self._manifest = json.dumps(manifest(self.design))
 
     def build(
@@ -85,7 +88,7 @@ class Session:
         bytes_of = {name: array.reshape(-1).view(np.uint8) for name, array in buffers.items()}
         if len(bytes_of) > RUN_BUFFERS:
             return self._run_packed(sequence, parameters, bytes_of, progress)
-        words = self.build(sequence, parameters, buffers)
+        words = self.build(sequence, parameters, list(bytes_of))
         return self._run(words, list(bytes_of.items()), progress)
 
     def _run_packed(
@@ -95,11 +98,8 @@ class Session:
         buffers: Mapping[str, np.ndarray],
         progress: Progress | None,
     ) -> list[Result]:
-        places, end = {}, 0
-        for name, array in buffers.items():
-            places[name] = (0, end)
-            end += -(-array.size // PAGE) * PAGE
-        packed = np.zeros(end, np.uint8)
+        places = together({name: array.size for name, array in buffers.items()})
+        packed = np.zeros(sum(_pages(array.size) for array in buffers.values()), np.uint8)
         for name, array in buffers.items():
             packed[places[name][1] :][: array.size] = array
         words = self.build(sequence, parameters, places)
@@ -122,6 +122,16 @@ class Session:
             count.begin(f"run {number} of {len(streams)}")
             results.append(self.machine.run_stream(stream, bytes_of, count))
         return results
+
+
+def together(sizes: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """(buffer 0, byte offset) of each argument, one after another."""
+    ends = np.cumsum([0, *map(_pages, sizes.values())])
+    return {name: (0, int(end)) for name, end in zip(sizes, ends, strict=False)}
+
+
+def _pages(size: int) -> int:
+    return -(-size // PAGE) * PAGE
 
 
 def random_buffers(

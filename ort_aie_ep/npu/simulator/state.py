@@ -12,10 +12,10 @@ from ort_aie_ep.npu.kernels import Kernels
 from ort_aie_ep.npu.simulator.parts import Clock, Ddr, HostMemory, LockCell, aligned_bytes
 from ort_aie_ep.npu.simulator.trace import Trace
 from ort_aie_ep.npu.simulator.txn import ShimDescriptor
-from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.configuration import Configuration, Lock, configure
 from ort_aie_ep.npu.vocabulary.design import Design
 from ort_aie_ep.npu.vocabulary.device import TILES, Tile
+from ort_aie_ep.npu.vocabulary.eras import Era
 from ort_aie_ep.npu.vocabulary.errors import SimulationError
 
 
@@ -25,15 +25,17 @@ class ArrayState:
     Raises DesignError for a design that `configure` refuses.
     """
 
-    def __init__(self, design: Design, trace: bool) -> None:
+    def __init__(self, design: Design, trace: bool, era: Era) -> None:
         self.design = design
+        self.era = era
         self.configuration: Configuration = configure(design)
         self.env = simpy.Environment()
         self.clock = Clock(design.device)
         self.trace = Trace(trace)
         self.kernels = Kernels(design.device.architecture)
         self.host = HostMemory([])
-        read, write = costs.ddr(design.device.architecture)
+        read, write = era.ddr(design.device.architecture)
+        self.shim_rate = era.shim_rate(design.device)
         self.ddr_read = Ddr(self.env, read.value)
         self.ddr_write = Ddr(self.env, write.value)
         self._memory: dict[Tile, np.ndarray] = {}

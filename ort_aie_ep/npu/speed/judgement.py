@@ -14,6 +14,7 @@ from ort_aie_ep.npu.speed.kernels import OURS, PUBLISHED
 from ort_aie_ep.npu.speed.models import layer_projections, shape_of, windows
 from ort_aie_ep.npu.speed.operators import Machine
 from ort_aie_ep.npu.speed.papers import BARE_GEMM, CONTEXTS, Cell, Phase, cells
+from ort_aie_ep.npu.speed.power import Alternative, FigureError, alternatives, figure_errors
 from ort_aie_ep.npu.speed.simulation import machine
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.costs import Cost
@@ -116,6 +117,8 @@ class Judgement:
     kv_bandwidths: tuple[KvBandwidth, ...]
     end_to_end: tuple[EndToEnd, ...]
     bare_gemm: dict[str, float]
+    power: tuple[FigureError, ...]
+    power_alternatives: tuple[Alternative, ...]
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -155,6 +158,8 @@ def judge(device: str = "npu2") -> Judgement:
         ),
         end_to_end=tuple(_end_to_end(e) for e in published if e.cell.phase == "prefill"),
         bare_gemm={**BARE_GEMM, "this model": _bare_gemm(on, 2048)},
+        power=figure_errors(),
+        power_alternatives=alternatives(),
     )
 
 

@@ -30,6 +30,7 @@ class Kernels:
     `dqp_block` and `dequant_block` are for 32 x 256 weights, `gemm_step` for 64 x 64 x 128
     products, `gemm_block` for the work done once for each block of C. `flow_kv_chunk(queries,
     head_dim)` and `flow_qkv_chunk(rows, head_dim)` are for the slower core of a pair,
+    `flow_kv_merge(queries, head_dim)` for what a pair hands to the next,
     `flow_qkv_begin(rows, head_dim)` for the start of a sweep. `rms_norm`, `silu` and `gelu` take
     the elements of a row, `rope` and `qk_norm` the elements of a token and the head dimension.
     """
@@ -40,6 +41,7 @@ class Kernels:
     gemm_step: float
     gemm_block: float
     flow_kv_chunk: Callable[[int, int], float]
+    flow_kv_merge: Callable[[int, int], float]
     flow_qkv_chunk: Callable[[int, int], float]
     flow_qkv_begin: Callable[[int, int], float]
     rms_norm: Callable[[int], float]
@@ -58,6 +60,11 @@ def _cycles(kernel: Kernel, *leading: int) -> float:
 def _flow_kv_chunk(queries: int, head_dim: int) -> float:
     kernels = (catalog_attention.FLOW_KV_SCORES, catalog_attention.FLOW_KV_VALUES)
     return max(_cycles(kernel, queries, head_dim) for kernel in kernels)
+
+
+def _flow_kv_merge(queries: int, head_dim: int) -> float:
+    merge = _cycles(catalog_attention.FLOW_KV_MERGE, queries, head_dim)
+    return merge + _cycles(catalog_attention.FLOW_KV_PASS)
 
 
 def _flow_qkv_chunk(rows: int, head_dim: int) -> float:
@@ -101,6 +108,7 @@ OURS = Kernels(
     gemm_block=catalog_linear.GEMM_ZERO.cycles(ARCHITECTURE, (GEMM_ROWS * GEMM_COLUMNS,))
     + catalog_linear.GEMM_STORE_BF16.cycles(ARCHITECTURE, (0, GEMM_ROWS * 32)),
     flow_kv_chunk=_flow_kv_chunk,
+    flow_kv_merge=_flow_kv_merge,
     flow_qkv_chunk=_flow_qkv_chunk,
     flow_qkv_begin=_flow_qkv_begin,
     rms_norm=_rms_norm,
@@ -117,6 +125,7 @@ PUBLISHED = Kernels(
     gemm_step=GEMM_ROWS * GEMM_COLUMNS * GEMM_DEPTH / costs.GEMM_RATE.value,
     gemm_block=OURS.gemm_block,
     flow_kv_chunk=lambda queries, _: queries * FLOW_KV_ELEMENTS / costs.FLOW_KV_RATE.value,
+    flow_kv_merge=_flow_kv_merge,
     flow_qkv_chunk=lambda rows, _: rows * FLOW_QKV_ELEMENTS / costs.FLOW_QKV_RATE.value,
     flow_qkv_begin=_flow_qkv_begin,
     rms_norm=lambda elements: elements * (costs.RMS_NORM.value + costs.ADD.value),

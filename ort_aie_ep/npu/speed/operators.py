@@ -8,7 +8,7 @@ designs in `aie_kernels/designs/`, independent of the simulator that executes th
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, gcd
 from typing import Literal
 
 from ort_aie_ep.npu.speed.kernels import (
@@ -19,6 +19,7 @@ from ort_aie_ep.npu.speed.kernels import (
     Kernels,
 )
 from ort_aie_ep.npu.vocabulary import costs
+from ort_aie_ep.npu.vocabulary.eras import PAPERS, Era
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 
 Bound = Literal["DDR", "streams", "kernels", "control"]
@@ -41,6 +42,7 @@ QUERY_CHUNKS = 4  # of a super-chunk: two columns each
 SUPERTILE = 512  # rows, and columns, of C on 8 x 4 cores
 OWN_ROWS = 16  # the rows of a band of 64 that each core processes between products
 GEMM_SLAB = 256  # of K in a memory tile: K is padded to it
+SHORT_GEMM_COLUMNS = 64  # of C in a core
 GEMM_ITERATIONS = 64  # megatiles of a task of A
 SHORT_RUN = 64  # bytes: the smallest transfer from or to DDR
 
@@ -49,22 +51,29 @@ SHORT_RUN = 64  # bytes: the smallest transfer from or to DDR
 class Step:
     """A stretch of work in which everything overlaps.
 
-    `streams` and `kernels` are cycles of the busiest DMA channel and core, `commands` those of the
-    command processor, `read` and `write` bytes of DDR. `control` are cycles before or after that
-    overlap with nothing.
+    `shim` are bytes of the busiest channel between DDR and the array, `gates` the cycles that it
+    waits between tasks. `streams` and `kernels` are cycles of the busiest channel inside of the
+    array and of the busiest core, `commands` those of the command processor, `read` and `write`
+    bytes of DDR. `control` are cycles before or after that overlap with nothing; `idle` counts the
+    waits among them for the first data of a channel.
     """
 
+    shim: float = 0
+    gates: float = 0
     streams: float = 0
     kernels: float = 0
     commands: float = 0
     read: float = 0
     write: float = 0
     control: float = 0
+    idle: float = 0
 
 
 @dataclass(frozen=True)
 class Machine:
     """A device as the model sees it. Bandwidths in bytes a second, the rest in seconds.
+
+    `of` makes the machine of an era; without it, the era is that of the papers.
 
     `fused_dqp_columns` is 4 (activations have their own channel, and FlowKV is beside it) or 8;
     `flow_kv_pairs` is 4 or 8, each with a shim channel for keys and one for values; `vector_copies`
@@ -73,14 +82,30 @@ class Machine:
 
     clock_hz: float = costs.CLOCK.value
     columns: int = 8
-    ddr_read: float = costs.DDR_READ.value
-    ddr_write: float = costs.DDR_WRITE.value
-    dispatch: float = costs.DISPATCH.value
-    overlay_switch: float = costs.OVERLAY_SWITCH.value
+    ddr_read: float = PAPERS.ddr_read.value
+    ddr_write: float = PAPERS.ddr_write.value
+    shim_channel: float = PAPERS.shim_channel.value
+    gate_idle: float = PAPERS.gate_idle.value / costs.CLOCK.value
+    dispatch: float = PAPERS.dispatch.value
+    overlay_switch: float = PAPERS.overlay_switch.value
     fused_dqp_columns: int = 4
     flow_kv_pairs: int = PAIRS
     vector_copies: int = 1
     kernels: Kernels = PUBLISHED
+
+    @classmethod
+    def of(cls, era: Era, clock_hz: float = costs.CLOCK.value, columns: int = 8) -> Machine:
+        """The device with an era's constants."""
+        return cls(
+            clock_hz=clock_hz,
+            columns=columns,
+            ddr_read=era.ddr_read.value,
+            ddr_write=era.ddr_write.value,
+            shim_channel=era.shim_channel.value,
+            gate_idle=era.gate_idle.value / clock_hz,
+            dispatch=era.dispatch.value,
+            overlay_switch=era.overlay_switch.value,
+        )
 
     def seconds(self, steps: tuple[Step, ...]) -> float:
         """The time that steps take, one after another."""
@@ -92,13 +117,16 @@ class Machine:
         for step in steps:
             alone: dict[Bound, float] = {
                 "DDR": max(step.read / self.ddr_read, step.write / self.ddr_write),
-                "streams": step.streams / self.clock_hz,
+                "streams": max(
+                    step.shim / self.shim_channel + step.gates / self.clock_hz,
+                    step.streams / self.clock_hz,
+                ),
                 "kernels": step.kernels / self.clock_hz,
                 "control": step.commands / self.clock_hz,
             }
             slowest = max(alone, key=lambda bound: alone[bound])
             total[slowest] += alone[slowest]
-            total["control"] += step.control / self.clock_hz
+            total["control"] += step.control / self.clock_hz + step.idle * self.gate_idle
         return total
 
 
@@ -114,15 +142,11 @@ TASK = (
 def control(tasks: int, words: int = 0) -> float:
     """Cycles before an operator moves: shim tasks, and words of parameters and start locks.
 
-    One of the tasks requests a token, and the operator waits for it; the first data takes time to
-    arrive.
+    One of the tasks requests a token, and the operator waits for it. The time until the first data
+    arrives is not included: `Step.idle` counts it.
     """
     return (
-        tasks * TASK
-        + words * costs.RTP_WORD.value
-        + costs.MASKWRITE.value
-        + costs.TCT_WAIT.value
-        + costs.GATE_IDLE.value
+        tasks * TASK + words * costs.RTP_WORD.value + costs.MASKWRITE.value + costs.TCT_WAIT.value
     )
 
 
@@ -154,11 +178,13 @@ def fused_dqp(
     return (
         Step(
             control=control(tasks, DQP_WORDS * cores) + max(0, activations - early) + kernel,
+            idle=1,
             read=BF16 * inputs,
             write=BF16 * outputs,
         ),
         Step(
-            streams=rounds * (depth * 2 * block + costs.GATE_PIPELINED.value),
+            shim=rounds * depth * 2 * Q4NX_BLOCK,
+            gates=rounds * costs.GATE_PIPELINED.value,
             kernels=rounds * depth * kernel,
             commands=(rounds - 1) * channels * TASK,
             read=rounds * cores * depth * Q4NX_BLOCK,
@@ -168,7 +194,7 @@ def fused_dqp(
 
 def copies(steps: tuple[Step, ...], count: int) -> tuple[Step, ...]:
     """Steps of a one-core operator, shared by `count` copies with a core and channels each."""
-    return tuple(replace(s, streams=s.streams / count, kernels=s.kernels / count) for s in steps)
+    return tuple(replace(s, shim=s.shim / count, kernels=s.kernels / count) for s in steps)
 
 
 def padded_head(head_dim: int) -> int:
@@ -187,33 +213,41 @@ def flow_kv(
     window: int | None,
     pairs: int = PAIRS,
     kernels: Kernels = PUBLISHED,
+    shared: bool = True,
 ) -> tuple[Step, ...]:
     """Attention of one query to `keys` cached keys.
 
-    A sweep is a pair's walk through the keys of a KV head, for at most 2,048 query elements; sweep
-    n goes to pair n % pairs. Keys and values each have a shim channel, in chunks of 8 KB; the
-    queries go ahead on the keys' channel.
+    A sweep is a walk through the keys of a KV head, for at most 2,048 query elements. As many pairs
+    share its chunks as it takes to keep all pairs at work, if there are enough chunks; then one
+    after the other merges what it has. If not `shared`, each sweep belongs to one pair. Keys and
+    values each have a shim channel, in chunks of 8 KB; the queries go ahead on the keys' channel.
     """
     head = padded_head(head_dim)
     group = heads // kv_heads
     parts = ceil(group / (FLOW_KV_QUERIES // head))
     queries = ceil(group / parts)
     sweeps = kv_heads * parts
-    at_once = min(sweeps, pairs)
-    rounds = ceil(sweeps / pairs)
     per_chunk = FLOW_KV_CHUNK // (BF16 * head)
     first = 0 if window is None else max(0, keys - window)
     chunks = ceil(keys / per_chunk) - first // per_chunk
+    sharing = pairs // gcd(pairs, sweeps)
+    if chunks < sharing or not shared:
+        sharing = 1
+    walks = sharing * sweeps  # of single pairs
+    at_once = min(walks, pairs)
+    rounds = ceil(walks / pairs)
+    own = ceil(chunks / sharing)
     chunk = _stream(FLOW_KV_CHUNK)
     kernel = kernels.flow_kv_chunk(queries, head)
     return (
         # Queries, keys, values and outputs of a sweep are tasks; values trail keys by a chunk.
-        Step(control=control(4 * at_once, FLOW_KV_WORDS * at_once) + max(kernel, chunk)),
+        Step(control=control(4 * at_once, FLOW_KV_WORDS * at_once) + max(kernel, chunk), idle=1),
         Step(
-            streams=rounds * (chunks * chunk + _stream(BF16 * queries * head)),
-            kernels=rounds * chunks * kernel,
-            commands=4 * (sweeps - at_once) * TASK,
+            shim=rounds * (own * FLOW_KV_CHUNK + BF16 * queries * head),
+            kernels=rounds * own * kernel,
+            commands=4 * (walks - at_once) * TASK,
             read=2 * sweeps * chunks * FLOW_KV_CHUNK,
+            control=(sharing - 1) * kernels.flow_kv_merge(queries, head),
         ),
     )
 
@@ -226,12 +260,13 @@ def rms_norm(rows: int, hidden: int, kernels: Kernels = PUBLISHED) -> tuple[Step
     """
     return (
         Step(
-            streams=rows * _stream(2 * BF16 * hidden),
+            shim=rows * 2 * BF16 * hidden,
             kernels=rows * (kernels.rms_norm(hidden) + 3 * costs.GATE_PIPELINED.value),
             commands=(rows - 1) * 4 * TASK,
             read=rows * 3 * BF16 * hidden,
             write=rows * 2 * BF16 * hidden,
             control=control(tasks=5, words=7),
+            idle=1,
         ),
     )
 
@@ -248,12 +283,13 @@ def rope(
 
     def step(elements: int, cycles: float, tasks: int, run: float) -> Step:
         return Step(
-            streams=rows * _stream(BF16 * elements),
+            shim=rows * BF16 * elements,
             kernels=rows * cycles,
             commands=(tasks - 1) * TASK,
             read=rows * BF16 * (elements + 256),
             write=rows * BF16 * elements * run,
             control=control(tasks=4, words=9),
+            idle=1,
         )
 
     into_cache = kv_heads if rows == 1 else ceil(rows / 8)
@@ -272,11 +308,12 @@ def gated(rows: int, ffn: int, gelu: bool, kernels: Kernels = PUBLISHED) -> tupl
     """SiLU (or GELU) of the gate times up, on one core that reads both in turn from one channel."""
     return (
         Step(
-            streams=rows * _stream(2 * BF16 * ffn),
+            shim=rows * 2 * BF16 * ffn,
             kernels=rows * (kernels.gelu if gelu else kernels.silu)(ffn),
             read=rows * 2 * BF16 * ffn,
             write=rows * BF16 * ffn,
             control=control(tasks=2, words=3),
+            idle=1,
         ),
     )
 
@@ -294,11 +331,12 @@ def dequant(
     in_all = share * CORE_ROWS * columns
     return (
         Step(
-            streams=share * _stream(2 * produced),
+            shim=share * 2 * produced,
             kernels=share * kernels.dequant_block,
             read=in_all * Q4NX_BLOCK,
             write=in_all * produced,
             control=control(tasks=3 * columns, words=2 * CORE_ROWS * columns),
+            idle=1,
         ),
     )
 
@@ -331,6 +369,44 @@ def gemm(m: int, k: int, n: int, kernels: Kernels = PUBLISHED) -> tuple[Step, ..
             control=control(tasks=20, words=3 * 32)
             + megatiles * kernels.gemm_block
             + 2 * _stream(BF16 * GEMM_SLAB * GEMM_COLUMNS),
+            idle=1,
+        ),
+    )
+
+
+def short_gemm(
+    m: int, k: int, n: int, columns: int = ALL_COLUMNS, kernels: Kernels = PUBLISHED
+) -> tuple[Step, ...]:
+    """C (m, n) = A (m, k) W in bf16 from Q4NX weights, 64 rows at a time.
+
+    A core has 64 columns of C, and dequantises their weights while it multiplies. All cores receive
+    A by one channel, those of a column their weights by another. The first weights fill a memory
+    tile before the computation begins, and the last C leaves after it ends.
+    """
+    depth = ceil(k / GEMM_SLAB)
+    column = CORE_ROWS * SHORT_GEMM_COLUMNS
+    passes = ceil(m / GEMM_ROWS) * ceil(n / (column * columns))
+    share = GEMM_COLUMNS // SHORT_GEMM_COLUMNS  # a core's columns, of those of `gemm`
+    weights = column // Q4NX_OUTPUTS * Q4NX_BLOCK  # of a column, for a slab
+    a = BF16 * GEMM_ROWS * GEMM_SLAB
+    c = BF16 * GEMM_ROWS * column
+    blocks = SHORT_GEMM_COLUMNS // Q4NX_OUTPUTS
+    slab = GEMM_SLAB // GEMM_DEPTH * kernels.gemm_step / share + blocks * kernels.dequant_block
+    return (
+        Step(
+            streams=passes * depth * _stream(max(a, weights)),
+            kernels=passes * depth * slab,
+            commands=(passes - 1) * (1 + 2 * columns) * TASK,
+            read=passes * depth * (a + columns * weights),
+            write=passes * columns * c,
+        ),
+        Step(
+            streams=passes * _stream(c / CORE_ROWS),
+            control=control(tasks=1 + 2 * columns, words=3 * CORE_ROWS * columns)
+            + passes * kernels.gemm_block / share
+            + _stream(weights)
+            + _stream(c),
+            idle=1,
         ),
     )
 
@@ -366,12 +442,13 @@ def _of_rows(m: int, n: int, operands: int, results: int, cycles: float) -> tupl
     tasks = tiles * ALL_COLUMNS * (operands + results)
     return (
         Step(
-            streams=tiles * operands * _stream(BF16 * GEMM_ROWS * SUPERTILE),
+            shim=tiles * operands * BF16 * GEMM_ROWS * SUPERTILE,
             kernels=tiles * cycles,
             commands=tasks * TASK,
             read=operands * moved,
             write=results * moved,
             control=control(tasks=3 * ALL_COLUMNS, words=4 * CORE_ROWS * ALL_COLUMNS),
+            idle=1,
         ),
     )
 
@@ -429,5 +506,6 @@ def flow_qkv(
             write=BF16 * heads * head * queries,
             control=sweeps * kernels.flow_qkv_begin(rows, head)
             + ceil(sweeps / STARTED_SWEEPS) * control(tasks, FLOW_QKV_WORDS),
+            idle=ceil(sweeps / STARTED_SWEEPS),
         ),
     )

@@ -103,6 +103,14 @@ SPEEDUPS: dict[str, dict[str, tuple[float, ...]]] = {
     },
 }
 
+#: FastFlowLM 0.1.3 (https://docs.fastflowlm.com/benchmarks/llama3_results.html): tokens per second
+#: at `CONTEXTS`. Its other columns give the ratios of paper 1's Table I within their rounding.
+FASTFLOWLM_SPEEDS: dict[str, tuple[float, ...]] = {
+    "llama-3.2-1b": (36.7, 35.8, 33.2, 29.6, 24.0, 17.7, 11.5, 6.8),
+    "llama-3.2-3b": (16.1, 15.4, 14.3, 12.4, 9.9, 7.0, 4.4, 2.6),
+    "llama-3.1-8b": (7.6, 7.4, 7.1, 6.5, 5.7, 4.4, 3.1, 2.0),
+}
+
 #: Paper 2, section 3.1.2: a bare bf16 GEMM of 2048 x 2048 x 2048 by megatile, in FLOP/s.
 BARE_GEMM: dict[str, float] = {
     "128x512x512": 5.9e12, "256x256x512": 12.0e12, "512x512x512": 13.7e12,

@@ -26,9 +26,9 @@ def decode(shape: Shape, context: int, machine: Machine, switches_per_layer: int
     """One token with `context` tokens in the cache.
 
     All operators of a layer are in one overlay and one run; the last norm and the projection to the
-    vocabulary are another: layers + 1 runs. The host's own work (embedding, sampling) is not
-    counted. `switches_per_layer` is for placements whose operators do not fit into one overlay:
-    then the work between two switches is a run.
+    vocabulary are another: layers + 1 runs. As in the papers, one pair has all keys of a KV head.
+    The host's own work (embedding, sampling) is not counted. `switches_per_layer` is for placements
+    whose operators do not fit into one overlay: then the work between two switches is a run.
     """
     tally = Tally(machine)
     layers = shape.layers
@@ -45,6 +45,7 @@ def decode(shape: Shape, context: int, machine: Machine, switches_per_layer: int
             window,
             machine.flow_kv_pairs,
             kernels,
+            shared=False,
         )
         tally.add("attention", steps, count)
     _vectors(tally, shape, 1)

@@ -30,6 +30,7 @@ from ort_aie_ep.npu.speed.invocations import (
     up_to,
 )
 from ort_aie_ep.npu.speed.operators import Machine
+from ort_aie_ep.npu.speed.power import Draw, draw
 from ort_aie_ep.npu.speed.prompts import (
     PromptBatch,
     PromptWeights,
@@ -75,6 +76,7 @@ class Composition:
 
     `tokens` are new; `context` counts them and the earlier ones. `host_steps` maps each reason to
     the number of steps that the device leaves to the host for it; their time is not counted.
+    `draw` is power, inferred (power.py); an attention counts as a layer.
     """
 
     tokens: int
@@ -84,6 +86,7 @@ class Composition:
     host_steps: dict[str, int]
     overlays: dict[str, int]
     timing: Timing
+    draw: Draw
 
 
 def compose(plans: Plans, tokens: int, context: int, machine: Machine) -> Composition:
@@ -108,6 +111,7 @@ class _Call:
     submissions: list[Submission] = field(default_factory=list)
     host_steps: Counter[str] = field(default_factory=Counter)
     device_steps: int = 0
+    layers: int = 0
     tally: Tally = field(init=False)
 
     def __post_init__(self) -> None:
@@ -121,11 +125,13 @@ class _Call:
         return Composition(
             self.tokens, self.context, len(self.submissions), self.device_steps,
             dict(self.host_steps), dict(Counter(s.overlay for s in self.submissions)), timing,
+            draw(timing, self.tokens, self.layers),
         )  # fmt: skip
 
     def plan(self, steps: Sequence[PlanStep]) -> None:
         """Compose the steps of a node."""
         steps = _without_selections(steps) if self.tokens == 1 else steps
+        self.layers += sum(isinstance(step, AttentionStep) for step in steps)
         weights = Weights()
         for step in steps:
             if isinstance(step, ProjectionStep) and not self._why_not(step):

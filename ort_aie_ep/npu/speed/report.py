@@ -10,7 +10,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ort_aie_ep.npu.speed.beside import Comparison, beside
 from ort_aie_ep.npu.speed.judgement import Judgement
+from ort_aie_ep.npu.speed.mlir_air import Sweep
 from ort_aie_ep.npu.speed.pictures import Picture
 from ort_aie_ep.npu.speed.plans import Composition
 from ort_aie_ep.npu.speed.simulation import PlanSimulation, Point, Simulation
@@ -40,6 +42,7 @@ def simulation_tables(simulation: Simulation) -> RenderableType:
         shown.append(_parts(f"{title}: {phase}, {unit}", points))
         if any(p.paper is not None for p in points):
             shown.append(_beside(points))
+        shown.append(_power(points))
         shown += [_bound_line(p) for p in _ends(points)]
         shown.append(Text())
     shown += _what_if(simulation)
@@ -59,7 +62,8 @@ def simulation_tables(simulation: Simulation) -> RenderableType:
 def picture_table(picture: Picture) -> RenderableType:
     """A picture by this library's plan, beside paper 2's time."""
     table = _table(
-        "", "s", *_PICTURE_PARTS, "GB read", "GB written", "paper",
+        "", "s", *(_marked(part, False) for part in _PICTURE_PARTS), "GB read", "GB written",
+        "paper",
         *(f"paper's {name}" for name in picture.others),
         title=f"{picture.model} on {picture.device}: a picture by the plan of this library; in s",
     )  # fmt: skip
@@ -90,8 +94,8 @@ def plan_tables(plan: PlanSimulation) -> RenderableType:
         rate = ("tokens/s",) if of is plan.decode else ()
         parts = [name for name in names if any(one.timing.parts.get(name) for one in of)]
         table = _table(
-            "context", *rate, unit, *parts, "GB read", "GB written",
-            title=f"{title}, {phase}; parts in {unit}",
+            "context", *rate, unit, *(_marked(name, bool(rate)) for name in parts), "GB read",
+            "GB written", "TPS/W", title=f"{title}, {phase}; parts in {unit}",
         )  # fmt: skip
         for one in of:
             timing = one.timing
@@ -100,9 +104,20 @@ def plan_tables(plan: PlanSimulation) -> RenderableType:
             table.add_row(
                 _context(one.context), *rates, *(f"{s * scale:.2f}" for s in seconds),
                 f"{timing.read / 1e9:.2f}", f"{timing.write / 1e9:.2f}",
+                _rate(one.draw.tokens_per_watt),
             )  # fmt: skip
         shown += [table, *(_plan_line(phase, one) for one in _ends(of))]
+    if beside().unconfirmed:
+        shown.append(
+            Text("†: faster than anyone has measured such a kernel (ort-aie simulate --kernels)")
+        )
     return Group(*shown)
+
+
+def _marked(part: Part, decoding: bool) -> str:
+    """The name of a part, with a mark if its design is unconfirmed."""
+    design = "flow_kv" if decoding else "flow_qkv"
+    return f"{part}†" if part == "attention" and design in beside().unconfirmed else part
 
 
 def _plan_line(phase: str, one: Composition) -> Text:
@@ -127,13 +142,15 @@ def judgement_tables(judgement: Judgement) -> RenderableType:
         _end_to_end(judgement),
         _kv(judgement),
         _goals(judgement),
+        *_power_errors(judgement),
     )
 
 
 def _parts(title: str, points: Sequence[Point]) -> Table:
     decoding = points[0].phase == "decode"
     names = _DECODE_PARTS if decoding else _PREFILL_PARTS
-    table = _table("context", "model", *names, "DDR alone", title=title)
+    heading = (_marked(name, decoding) for name in names)
+    table = _table("context", "model", *heading, "DDR alone", title=title)
     for p in points:
         seconds = [*(p.timing.parts.get(name, 0) for name in names), p.timing.ddr_seconds]
         parts = (f"{s * (1e3 if decoding else 1):.2f}" for s in seconds)
@@ -162,6 +179,43 @@ def _beside(points: Sequence[Point]) -> Table:
             *(f"{p.others[h]:g}" if h in p.others else "" for h in hardware),
         )  # fmt: skip
     return table
+
+
+def _power(points: Sequence[Point]) -> Table:
+    """Watts, and tokens per second and watt."""
+    table = _table(
+        "context", "W, NPU", "TPS/W, NPU", "W, with CPU", "TPS/W, with CPU",
+        title="Power, inferred from the papers' watts; with CPU: as much as paper 2's drew",
+    )  # fmt: skip
+    for p in points:
+        table.add_row(
+            _context(p.context), f"{p.draw.npu_watts:.2f}", _rate(p.draw.tokens_per_watt),
+            f"{p.draw.with_cpu_watts:.2f}", _rate(p.draw.with_cpu_tokens_per_watt),
+        )  # fmt: skip
+    return table
+
+
+def _power_errors(judgement: Judgement) -> Iterable[Table]:
+    watts = _table(
+        "source", "model", "phase", "published", "model", "error", "left out",
+        title="Power: watts of the NPU (left out: fitted without the figure; blank: not fitted)",
+    )  # fmt: skip
+    for e in judgement.power:
+        left_out = "" if e.left_out is None else f"{e.left_out:+.1%}"
+        watts.add_row(
+            e.figure.source, e.figure.model, e.figure.phase, f"{e.figure.npu:g}",
+            f"{e.predicted:.2f}", f"{e.error:+.1%}", left_out,
+        )  # fmt: skip
+    causes = _table(
+        "cause", "idle, W", "mJ for each", "", "worst error", "left out",
+        title="Power: what else could be its cause, fitted to the same figures",
+    )  # fmt: skip
+    for a in judgement.power_alternatives:
+        causes.add_row(
+            a.cause, f"{a.idle:.2f}", f"{a.slope * 1e3:.3g}", a.unit, f"{a.worst:.1%}",
+            f"{a.worst_left_out:.1%}",
+        )  # fmt: skip
+    return watts, causes
 
 
 def _ends(points: Sequence[_T]) -> Sequence[_T]:
@@ -317,6 +371,71 @@ def _goals(judgement: Judgement) -> Table:
             "met" if goal.met else "missed",
         )  # fmt: skip
     return table
+
+
+def sweep_tables(sweep: Sweep) -> RenderableType:
+    """mlir-air's measured decoding beside the model of its placement."""
+    constants = _table(
+        "fitted constant", "value", "unit", "sources allow", "one cell left out",
+        title="Fitted constants of mlir-air's kernels: fitted by scripts/fit_npu_model.py",
+    )  # fmt: skip
+    for name, cost in sweep.constants.items():
+        low, high = cost.interval or (cost.value, cost.value)
+        least, most = sweep.moved[name]
+        constants.add_row(
+            name.upper(), f"{cost.value:.4g}", cost.unit, f"{low:.4g} to {high:.4g}",
+            f"{least:.4g} to {most:.4g}",
+        )  # fmt: skip
+    contexts = sorted({c.context for c in sweep.cells})
+    table = _table(
+        "model", "", *map(_context, contexts),
+        title="mlir-air's decoder, tokens per second (*: calibrated on)",
+    )  # fmt: skip
+    for model in dict.fromkeys(c.model for c in sweep.cells):
+        row = [c for c in sweep.cells if c.model == model]
+        measured = (f"{c.measured:g}{'*' if c.calibrates else ''}" for c in row)
+        table.add_row(model, "measured", *measured)
+        table.add_row("", "model", *(f"{c.predicted:.3g}" for c in row))
+        table.add_row("", "error", *(f"{c.error:+.1%}" for c in row))
+    errors = Text(
+        f"Cells to which nothing was fitted: median error {sweep.median:.1%}, worst "
+        f"{sweep.worst:.1%}"
+    )
+    return Group(constants, table, errors)
+
+
+def kernel_rows(comparison: Comparison) -> list[tuple[str, ...]]:
+    """The cells of the table of kernels beside published ones, its heading first."""
+    rows: list[tuple[str, ...]] = [
+        ("design", "what", "unit", "published", "this project", "ratio", "", "source")
+    ]
+    for one in comparison.rows:
+        least, most = (_digits(value) for value in one.published)
+        rows.append((
+            one.design, one.what, one.unit, least if least == most else f"{least} to {most}",
+            _digits(one.model), f"{one.ratio:.2f}", one.verdict, one.source,
+        ))  # fmt: skip
+    return rows
+
+
+def kernel_table(comparison: Comparison) -> RenderableType:
+    """This project's kernels beside the nearest measured ones."""
+    heading, *rows = kernel_rows(comparison)
+    table = _table(*heading, title="Kernels of a core, then whole operators (era mlir-air)")
+    for row in rows:
+        table.add_row(*row)
+    return Group(
+        table,
+        Text(f"Unconfirmed (faster than anyone measured): {', '.join(comparison.unconfirmed)}"),
+    )
+
+
+def _digits(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _rate(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _context(tokens: int) -> str:

@@ -20,10 +20,12 @@ from ort_aie_ep.npu.speed.papers import (
 from ort_aie_ep.npu.speed.phases import decode, prefill
 from ort_aie_ep.npu.speed.pictures import Picture, picture_of
 from ort_aie_ep.npu.speed.plans import Composition, compose
+from ort_aie_ep.npu.speed.power import Draw, draw
 from ort_aie_ep.npu.speed.steps import Plans
 from ort_aie_ep.npu.speed.tally import Timing
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.device import device as find_device
+from ort_aie_ep.npu.vocabulary.eras import PAPERS, Era, EraName
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 from ort_aie_ep.progress import Count, Progress
 
@@ -41,12 +43,14 @@ class Point:
     is the measured one, if there is one, and `error` the relative difference of the prediction.
     `residual` is measured less predicted time in seconds, `residual_unfitted` the same if a change
     of overlay cost only the least that a source gives. `others` are other hardware's values.
+    `draw` is power, inferred (power.py).
     """
 
     phase: Phase
     context: int
     value: float
     timing: Timing
+    draw: Draw
     paper: float | None
     error: float | None
     residual: float | None
@@ -76,6 +80,7 @@ class PlanSimulation:
 
     model: str
     device: str
+    era: EraName
     decode: tuple[Composition, ...]
     prefill: tuple[Composition, ...]
 
@@ -90,6 +95,7 @@ class Simulation:
 
     model: str
     device: str
+    era: EraName
     points: tuple[Point, ...]
     what_if: tuple[WhatIf, ...]
     speedups: dict[str, dict[int, float]]
@@ -101,8 +107,8 @@ class Simulation:
         return tuple(p for p in self.points if p.phase == phase)
 
 
-def machine(device: str) -> Machine:
-    """The device as the model sees it.
+def machine(device: str, era: Era = PAPERS) -> Machine:
+    """The device as the model sees it, with the constants of an era.
 
     Raises:
         DesignError: the device is unknown, or the designs' placements do not fit it.
@@ -113,7 +119,7 @@ def machine(device: str) -> Machine:
             f"device {device!r}: the performance model's placements need 8 columns of AIE2P; "
             "known: npu2"
         )
-    return Machine(clock_hz=found.clock_hz, columns=found.columns)
+    return Machine.of(era, found.clock_hz, found.columns)
 
 
 def simulate(
@@ -121,30 +127,35 @@ def simulate(
     device: str = "npu2",
     contexts: Sequence[int] | None = None,
     progress: Progress | None = None,
+    era: Era = PAPERS,
 ) -> Simulation:
     """Predict `model` at `contexts`, by default the papers' columns that it has positions for.
 
-    `progress` counts tokens of prompts, because their plans take most of the time.
+    `progress` counts tokens of prompts, because their plans take most of the time. The papers'
+    measurements are beside the predictions of their own era only.
 
     Raises:
         DesignError: the performance model does not cover the model, the device or a context.
     """
     shape = shape_of(model)
-    on = machine(device)
+    on = machine(device, era)
     chosen = _contexts(model, shape.context, contexts)
-    points = points_of(model, device, chosen)
+    points = points_of(model, device, chosen, era)
     speedups = {
         name: dict(zip(CONTEXTS, values, strict=True))
         for name, values in SPEEDUPS.get(model, {}).items()
     }
-    plan = simulate_plans(model, steps_of(shape), shape.context, device, chosen, progress)
+    plan = simulate_plans(model, steps_of(shape), shape.context, device, chosen, progress, era)
     picture = picture_of(model, device, on)
     what_if = _what_if(shape, on, chosen)
-    return Simulation(model, device, points, what_if, speedups, plan, picture)
+    return Simulation(model, device, era.name, points, what_if, speedups, plan, picture)
 
 
 def points_of(
-    model: str, device: str = "npu2", contexts: Sequence[int] | None = None
+    model: str,
+    device: str = "npu2",
+    contexts: Sequence[int] | None = None,
+    era: Era = PAPERS,
 ) -> tuple[Point, ...]:
     """The speeds alone that `simulate` predicts for the papers' programs.
 
@@ -152,8 +163,8 @@ def points_of(
         DesignError: as `simulate`.
     """
     shape = shape_of(model)
-    on = machine(device)
-    measured = {(c.phase, c.context): c for c in cells() if c.model == model}
+    on = machine(device, era)
+    measured = {(c.phase, c.context): c for c in cells() if c.model == model and era is PAPERS}
     return tuple(
         _point(model, shape, phase, context, on, measured.get((phase, context)))
         for phase in ("decode", "prefill")
@@ -163,7 +174,7 @@ def points_of(
 
 def simulate_plans(
     model: str, plans: Plans, positions: int | None, device: str = "npu2",
-    contexts: Sequence[int] | None = None, progress: Progress | None = None,
+    contexts: Sequence[int] | None = None, progress: Progress | None = None, era: Era = PAPERS,
 ) -> PlanSimulation:  # fmt: skip
     """Predict the plans of a compiled model at `contexts`, by default as `simulate` does.
 
@@ -172,7 +183,7 @@ def simulate_plans(
     Raises:
         DesignError: the performance model does not cover the device or a context.
     """
-    on = machine(device)
+    on = machine(device, era)
     chosen = _contexts(model, positions, contexts)
     decoding = tuple(compose(plans, 1, context, on) for context in chosen)
     count = Count(progress, sum(chosen))
@@ -181,7 +192,7 @@ def simulate_plans(
         count.begin(f"{model}, a prompt of {context} tokens")
         prompts.append(compose(plans, context, context, on))
         count.step(context)
-    return PlanSimulation(model, device, decoding, tuple(prompts))
+    return PlanSimulation(model, device, era.name, decoding, tuple(prompts))
 
 
 def _contexts(model: str, positions: int | None, contexts: Sequence[int] | None) -> tuple[int, ...]:
@@ -205,14 +216,15 @@ def _point(
         for name, values in others(model, phase).items()
         if context in CONTEXTS[: len(values)]
     }
+    power = draw(timing, 1 if phase == "decode" else context, shape.layers)
     if cell is None:
-        return Point(phase, context, value, timing, None, None, None, None, False, beside)
+        return Point(phase, context, value, timing, power, None, None, None, None, False, beside)
     taken = 1 / cell.value if phase == "decode" else cell.value
     least, _ = costs.OVERLAY_SWITCH.interval or (0.0, 0.0)
     cheaper = timing.switches * (on.overlay_switch - least)
     return Point(
-        phase, context, value, timing, cell.value, value / cell.value - 1, taken - timing.seconds,
-        taken - timing.seconds + cheaper, cell.calibrates, beside,
+        phase, context, value, timing, power, cell.value, value / cell.value - 1,
+        taken - timing.seconds, taken - timing.seconds + cheaper, cell.calibrates, beside,
     )  # fmt: skip
 
 

@@ -9,7 +9,15 @@ from typing import Literal
 from ort_aie_ep.npu.speed.operators import Bound, Machine, Step
 
 Part = Literal[
-    "projections", "gemm", "dequant", "attention", "vector", "lm_head", "dispatch", "switches"
+    "projections",
+    "gemm",
+    "dequant",
+    "attention",
+    "vector",
+    "lm_head",
+    "waves",
+    "dispatch",
+    "switches",
 ]
 
 

@@ -149,6 +149,20 @@ def _gemm(context: Context, p: dict[str, int]) -> Problem:
     return Problem("gemm", p, {"a": a, "b": ref.gemm_order(w), "c": c}, judge)
 
 
+def _short_gemm(context: Context, p: dict[str, int]) -> Problem:
+    m, k, n, rng = p["M"], p["K"], p["N"], generator(p)
+    rows = max(m, 64)
+    a = rng.standard_normal((rows, k)).astype(BF16)
+    blocks = q4nx.quantize(rng.standard_normal((n, k)).astype(np.float32))
+    w = q4nx.dequantize(blocks, n, k).astype(BF16)
+
+    def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
+        expected = ref.product(doubles(a[:m]), doubles(w), context.device.architecture, "bf16")
+        return [Output("c", doubles(after["c"][:m]), expected)]
+
+    return Problem("project", p, {"a": a, "w": blocks, "c": nan(rows, n)}, judge)
+
+
 def _gemm_of(*shapes: tuple[int, int, int]) -> Callable[[Device], Iterator[dict[str, int]]]:
     return lambda device: iter([{"M": m, "K": k, "N": n} for m, k, n in shapes])
 
@@ -403,6 +417,11 @@ _KNOWN: dict[tuple[str, bool], tuple[tuple[Callable[..., Any], Callable[..., Any
         (_gemm_of((64, 256, 512), (7, 256, 544), (130, 512, 736)),
          _gemm_of((128, 2048, 2048), (512, 2048, 8192))),
         _gemm,
+    ),
+    ("project", False): (
+        (_gemm_of((64, 256, 512), (7, 256, 544), (130, 512, 736)),
+         _gemm_of((64, 2048, 2048), (64, 2048, 8192))),
+        _short_gemm,
     ),
     ("attention", False): (
         (_flow_kv_of((4, 2, 64, 1, 0), (4, 2, 64, 65, 0), (9, 1, 256, 33, 20), (24, 6, 128, 70, 0)),

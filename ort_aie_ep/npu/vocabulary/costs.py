@@ -43,7 +43,7 @@ DDR_READ = Cost(
     "fitted", (28.1e9, 57.7e9),
 )  # fmt: skip
 DISPATCH = Cost(
-    212e-6, "s", "Krackan",
+    210e-6, "s", "Krackan",
     "one run: 22.2 µs in a run list of 64 to 88.7 µs alone (dispatch_micro report, Strix, XRT "
     "2.23), 107 µs (IRON, NPU2), 197 to 200 µs (bitnet-xdna2-strix-halo, XRT 2.25); the 8,000 "
     "cycles that xdna-emu measured on NPU1 for the first wait of a run are included",

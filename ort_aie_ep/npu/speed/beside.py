@@ -1,0 +1,155 @@
+"""This project's kernels beside the nearest ones that others measured.
+
+A kernel whose model is much faster than anyone's measured one is *unconfirmed*: nobody should
+believe its prediction before a chip has shown it. A slower kernel is not marked. Most are slower,
+because they round less or work on smaller pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Literal
+
+from ort_aie_ep.aie_kernels import catalog_linear
+from ort_aie_ep.npu.speed import operators as op
+from ort_aie_ep.npu.speed.kernels import OURS
+from ort_aie_ep.npu.speed.mlir_air import ATTENTION_BLOCK, ATTENTION_RATE
+from ort_aie_ep.npu.speed.operators import Machine
+from ort_aie_ep.npu.vocabulary import costs
+from ort_aie_ep.npu.vocabulary.device import device
+from ort_aie_ep.npu.vocabulary.eras import MLIR_AIR
+
+Verdict = Literal["scaled to it", "within 30 %", "slower", "unconfirmed"]
+
+WITHIN = 0.30
+
+KERNEL_TABLE = "mlir-aie's kernel table"
+EXAMPLES = "mlir-air's programming_examples"
+SWEEP = "mlir-air's nightly sweep"
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A kernel or an operator of `design` beside a published measurement.
+
+    `published` has the least and the most of the source, `model` is this project's kernel at the
+    same size, both in `unit`. `scaled`: the model was made to agree with this very figure.
+    """
+
+    design: str
+    what: str
+    unit: Literal["cycles", "ms"]
+    published: tuple[float, float]
+    model: float
+    source: str
+    scaled: bool = False
+
+    @property
+    def ratio(self) -> float:
+        """The model by the nearest published value."""
+        least, most = self.published
+        return self.model / min(max(self.model, least), most)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the model is to be believed."""
+        if self.scaled:
+            return "scaled to it"
+        if self.ratio < 1 - WITHIN:
+            return "unconfirmed"
+        return "slower" if self.ratio > 1 + WITHIN else "within 30 %"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Kernels in cycles of a core and operators in time, and the designs that are unconfirmed."""
+
+    rows: tuple[Beside, ...]
+    unconfirmed: tuple[str, ...]
+
+
+@cache
+def beside() -> Comparison:
+    """Compare with everything that is published for these kernels."""
+    rows = (*_kernels(), *_operators())
+    doubtful = (one.design for one in rows if one.verdict == "unconfirmed")
+    return Comparison(rows, tuple(dict.fromkeys(doubtful)))
+
+
+def _kernels() -> Iterator[Beside]:
+    def row(
+        design: str, what: str, model: float, *published: float, source: str = KERNEL_TABLE,
+        scaled: bool = False,
+    ) -> Beside:  # fmt: skip
+        span = min(published), max(published)
+        return Beside(design, what, "cycles", span, model, source, scaled)
+
+    yield row(
+        "fused_dqp", "a block of 32 x 256", OURS.dqp_block, catalog_linear.DQP_BLOCK_PUBLISHED,
+        source="mlir-air: 16 x 140 bundles", scaled=True,
+    )  # fmt: skip
+    yield row(
+        "dequant", "a block of 32 x 256", OURS.dequant_block, catalog_linear.DEQUANT_PUBLISHED,
+        scaled=True,
+    )  # fmt: skip
+    yield row(
+        "gemm", "64 x 64 x 128 through bfp16", OURS.gemm_step,
+        64 * 64 * 128 / costs.GEMM_RATE.value, source="amd/IRON issue 55",
+    )  # fmt: skip
+    tile = catalog_linear.GEMM_TILE
+    yield row("gemm, NPU1", "64 x 32 x 64", tile.cycles("aie2", (8, 4, 8, 0)), 1881)
+    yield row("vector_ops", "sum and RMS norm of 1,024", OURS.rms_norm(1024), 150 + 438)
+    for head_dim in (64, 128):
+        yield row("vector_ops", f"rotation of 1,024, heads of {head_dim}",
+                  OURS.rope(1024, head_dim), 298)  # fmt: skip
+    yield row("vector_ops", "SiLU times up of 1,024", OURS.silu(1024), 211 + 142, 856)
+    yield row("vector_ops", "GELU times up of 1,024", OURS.gelu(1024), 318 + 142)
+    # A chunk has 4,096 elements of keys: 32 keys of 128.
+    yield row(
+        "flow_kv", "16 keys, 8 queries of 128", OURS.flow_kv_chunk(8, 128) / 2,
+        ATTENTION_BLOCK.value + 8 * 128 * ATTENTION_RATE.value, source=SWEEP,
+    )  # fmt: skip
+    # Two chunks of 8 keys.
+    yield row(
+        "flow_qkv", "values: 16 rows, 16 keys of 256", 2 * OURS.flow_qkv_chunk(16, 256),
+        2707, 2963,
+    )  # fmt: skip
+
+
+def _operators() -> Iterator[Beside]:
+    machine = replace(Machine.of(MLIR_AIR), kernels=OURS)
+
+    def row(
+        design: str,
+        what: str,
+        steps: tuple[op.Step, ...],
+        *published: float,
+        source: str = EXAMPLES,
+    ) -> Beside:
+        span = min(published), max(published)
+        seconds = machine.seconds(steps) + machine.dispatch
+        return Beside(design, what, "ms", span, seconds * 1e3, source)
+
+    for size, gflops in ((512, 1791), (1024, 6256), (2048, 8508), (4096, 9329)):
+        published = 2 * size**3 / gflops / 1e6
+        yield row("gemm", f"{size}³", op.gemm(size, size, size, OURS), published)
+    yield row(
+        "gemm", "2048³", op.gemm(2048, 2048, 2048, OURS), 2 * 2048**3 / 13.7e9, source="paper 2"
+    )
+    yield row("row_operators", "RMS norm of 2048 x 2048",
+              op.row_norm(2048, 2048, False, True, OURS), 0.911)  # fmt: skip
+    for m, k, n, published in ((512, 1024, 1024, 0.639), (1024, 2048, 1024, 2.134)):
+        yield Beside("gemm, NPU1", f"{m} x {k} x {n}, cores alone", "ms", (published,) * 2,
+                     _gemm_npu1(m, k, n) * 1e3, "amd/IRON's GEMM of FastFlowLM")  # fmt: skip
+    yield row("flow_qkv", "2,048 tokens, 32 and 8 heads of 64",
+              op.flow_qkv(2048, 0, 32, 8, 64, None, kernels=OURS), 15.4, 16.1)  # fmt: skip
+    yield row("flow_qkv", "16,384 tokens, 2 heads of 64",
+              op.flow_qkv(16384, 0, 2, 2, 64, None, kernels=OURS), 39.6)  # fmt: skip
+
+
+def _gemm_npu1(m: int, k: int, n: int) -> float:
+    """Seconds of NPU1's sixteen cores for a product, without anything else."""
+    cycles = catalog_linear.GEMM_TILE.cycles("aie2", (8, 8, 4, 0))  # 64 x 64 x 32
+    return m * k * n / (64 * 64 * 32) / 16 * cycles / device("npu1").clock_hz

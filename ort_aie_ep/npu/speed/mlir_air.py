@@ -1,0 +1,260 @@
+"""AMD's open decoder (mlir-air, programming_examples/fused_decode): its placement, measured rows.
+
+A token is one dispatch, and a layer, or a part of the vocabulary, is a *wave* of it. Sixteen cores
+on four columns project: two weight channels a column, each core 32 outputs of a round of 512. Four
+pairs of cores attend, 16 keys at a time, with four channels for keys and values. A core normalises,
+one rotates, one gates, and vectors stay in the array. There are no sliding windows, and every
+layer's step waits for the one before.
+
+The composition reproduces the measurements with three fitted constants, none of them per model. It
+is about mlir-air's kernels, not this project's. All facts are of commit e972f294 of 2026-08-22 and
+of its nightly sweep (branch perf-history).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from statistics import median
+
+import numpy as np
+
+from ort_aie_ep.models.shapes import SHAPES, Shape
+from ort_aie_ep.npu.speed.models import layer_projections, norms_of_layer
+from ort_aie_ep.npu.speed.operators import (
+    BF16,
+    Q4NX_BLOCK,
+    Q4NX_INPUTS,
+    Q4NX_OUTPUTS,
+    Machine,
+    Step,
+)
+from ort_aie_ep.npu.speed.papers import CONTEXTS
+from ort_aie_ep.npu.speed.tally import Tally, Timing
+from ort_aie_ep.npu.vocabulary import costs
+from ort_aie_ep.npu.vocabulary.costs import Cost
+from ort_aie_ep.npu.vocabulary.eras import MLIR_AIR
+
+CORES = 16  # that project
+CHANNELS = 8  # of weights
+UNITS = 4  # that attend: a pair of cores each
+KV_CHANNELS = 4
+KEYS = 16  # of a block
+
+BLOCK = Cost(
+    16 * 140, "cycles/block", "Krackan",
+    "mlir-air: the inner body of its projection kernel is 140 bundles and runs 16 times a block of "
+    "32 x 256 (stated for signed weights, assumed of the others)", "inferred",
+)  # fmt: skip
+WAVE = Cost(20e-6, "s", "Krackan", "mlir-air: the barrier of a wave, about 20 µs", "measured")
+NORM = Cost(
+    1500 / 2048, "cycles/element", "Krackan", "mlir-air: RMS norm of 2,048 in about 1,500 cycles",
+    "measured",
+)  # fmt: skip
+GLU = Cost(
+    856, "cycles", "NPU2", "mlir-aie's kernel table: swiglu of 1,024, of which the last slice of a "
+    "layer overlaps with nothing", "measured",
+)  # fmt: skip
+FLUSH = Cost(
+    1390, "cycles/round", "Krackan",
+    "the end of a core's 32 outputs: narrowing, pairing and sending them while the next block "
+    "waits; at most a block's own cycles", "fitted", (0, 2240),
+)  # fmt: skip
+ATTENTION_BLOCK = Cost(
+    1050, "cycles/block", "Krackan",
+    "of a unit, for 16 keys, whatever the heads: softmax statistics, locks, two calls. The partial "
+    "softmax of 64 x 64 takes 1,696 (mlir-aie's kernel table)", "fitted", (200, 1696),
+)  # fmt: skip
+ATTENTION_RATE = Cost(
+    2.31, "cycles/element", "Krackan",
+    "of a unit, for 16 keys and an element of a query, queries of a KV head padded to a power of "
+    "two; from 20 MAC a cycle (matvec of 4 x 2048) to 4 (an exact bf16 product of 8 lanes)",
+    "fitted", (16 / 20, 16 / 4),
+)  # fmt: skip
+
+#: Tokens per second at CONTEXTS: C++ driver, the template of that context, synthetic data, two
+#: weight channels a column. Beyond 4 GiB of cache offsets wrap, so long contexts measure time only.
+MEASURED: dict[str, tuple[float, ...]] = {
+    "llama-3.2-1b": (68.22, 62.67, 54.64, 42.68, 29.93, 18.72, 10.71, 5.77),
+    "llama-3.2-3b": (28.05, 25.63, 21.80, 16.88, 11.63, 7.18, 4.06, 2.17),
+    "gemma3-4b": (20.65, 19.27, 17.00, 13.73, 9.94, 6.41, 3.74, 2.04),
+    "phi4-mini": (23.39, 21.49, 18.44, 14.38, 9.99, 6.21, 3.53, 1.90),
+    "qwen3-8b": (12.61, 11.91, 10.76, 8.99, 6.79, 4.55, 2.75, 1.53),
+    "llama-3.1-8b": (13.14, 12.46, 11.33, 9.57, 7.32, 4.98, 3.03, 1.70),
+    "qwen2.5-7b": (13.28, 12.69, 11.68, 10.04, 7.86, 5.48, 3.41, 1.95),
+    "qwen2.5-3b": (27.03, 24.03, 19.68, 14.48, 9.47, 5.59, 3.08, 1.62),
+}
+
+#: The cells to which the three constants are fitted: the smallest and the largest llama, at three
+#: lengths. All others judge.
+CALIBRATION = tuple((m, c) for m in ("llama-3.2-1b", "llama-3.1-8b") for c in (1024, 8192, 32768))
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """A model as mlir-air builds it: `head_rows` of the vocabulary are a wave."""
+
+    shape: Shape
+    head_rows: int
+    block_bytes: int = Q4NX_BLOCK
+
+
+_QWEN_7B = replace(
+    SHAPES["qwen2.5-3b"], hidden=3584, ffn=18944, layers=28, heads=28, kv_heads=4, vocab=152064
+)
+DECODERS: dict[str, Decoder] = {
+    "llama-3.2-1b": Decoder(SHAPES["llama-3.2-1b"], 18432),
+    "llama-3.2-3b": Decoder(SHAPES["llama-3.2-3b"], 9216),
+    "gemma3-4b": Decoder(SHAPES["gemma3-4b"], 2560),
+    "phi4-mini": Decoder(replace(SHAPES["llama-3.2-3b"], layers=32, vocab=200064), 18432),
+    "qwen3-8b": Decoder(SHAPES["qwen3-8b"], 8192),
+    "llama-3.1-8b": Decoder(SHAPES["llama-3.1-8b"], 16384),
+    "qwen2.5-7b": Decoder(_QWEN_7B, 3584),
+    # Signed codes without minima, by another driver; the rows of its waves are not published.
+    "qwen2.5-3b": Decoder(SHAPES["qwen2.5-3b"], 18432, block_bytes=4608),
+}
+
+
+@dataclass(frozen=True)
+class Constants:
+    """The fitted constants, in cycles."""
+
+    flush: float = FLUSH.value
+    attention_block: float = ATTENTION_BLOCK.value
+    attention_rate: float = ATTENTION_RATE.value
+
+
+#: The constant of this module for each field of `Constants`.
+COSTS: dict[str, Cost] = {
+    "flush": FLUSH, "attention_block": ATTENTION_BLOCK, "attention_rate": ATTENTION_RATE,
+}  # fmt: skip
+
+
+def projection(outputs: int, inputs: int, block_bytes: int, flush: float) -> tuple[Step, ...]:
+    """A projection of one vector: every core 32 outputs a round, a block for each 256 inputs."""
+    rounds = ceil(outputs / (CORES * Q4NX_OUTPUTS))
+    depth = ceil(inputs / Q4NX_INPUTS)
+    weights = rounds * depth * CORES * block_bytes
+    return (
+        Step(
+            shim=weights / CHANNELS,
+            kernels=rounds * (depth * BLOCK.value + flush),
+            read=weights,
+        ),
+    )
+
+
+def attention(shape: Shape, keys: int, constants: Constants) -> tuple[Step, ...]:
+    """Attention of one token to `keys` keys; a layer without a window, whatever the model has."""
+    units = min(shape.kv_heads, UNITS)
+    group = shape.heads // shape.kv_heads
+    queries = ceil(shape.kv_heads / units) * (1 << (group - 1).bit_length())
+    cycles = constants.attention_block + constants.attention_rate * queries * shape.head_dim
+    blocks = ceil(keys / KEYS)
+    cached = blocks * KEYS * 2 * BF16 * shape.keys
+    return (Step(shim=cached / KV_CHANNELS, kernels=blocks * cycles, read=cached),)
+
+
+def vectors(shape: Shape) -> tuple[Step, ...]:
+    """What a layer does between projections: norms, rotation, the last gates, two first data."""
+    cycles = (
+        norms_of_layer(shape) * shape.hidden * NORM.value
+        + (shape.queries + shape.keys) * costs.ROPE.value
+        + GLU.value
+    )
+    return (Step(control=cycles, idle=2),)
+
+
+def token(decoder: Decoder, context: int, constants: Constants | None = None) -> Timing:
+    """One token with a window of `context` keys, in one dispatch."""
+    constants = constants or Constants()
+    shape, size = decoder.shape, decoder.block_bytes
+    tally = Tally(Machine.of(MLIR_AIR))
+    for each in layer_projections(shape):
+        steps = projection(each.outputs, each.inputs, size, constants.flush)
+        tally.add("projections", steps, shape.layers)
+    tally.add("attention", attention(shape, context, constants), shape.layers)
+    tally.add("vector", vectors(shape), shape.layers)
+    parts = ceil(shape.vocab / decoder.head_rows)
+    head = projection(decoder.head_rows, shape.hidden, size, constants.flush)
+    tally.add("lm_head", head, parts)
+    wave = Step(control=WAVE.value * tally.machine.clock_hz)
+    tally.add("waves", (wave,), shape.layers + parts)
+    return tally.timing(runs=1, switches=0)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A measured cell, the prediction and its relative error; `calibrates`: fitted to it."""
+
+    model: str
+    context: int
+    measured: float
+    predicted: float
+    error: float
+    calibrates: bool
+
+
+def cells(constants: Constants | None = None) -> Iterator[Cell]:
+    """Every cell of the sweep, predicted."""
+    for model, row in MEASURED.items():
+        for context, measured in zip(CONTEXTS, row, strict=True):
+            predicted = 1 / token(DECODERS[model], context, constants).seconds
+            yield Cell(
+                model, context, measured, predicted, predicted / measured - 1,
+                (model, context) in CALIBRATION,
+            )  # fmt: skip
+
+
+def fit(calibration: Sequence[tuple[str, int]] = CALIBRATION) -> Constants:
+    """The constants with the least squares of the relative errors of a token's time.
+
+    A token's time is linear in them wherever cores are the limit, so a few steps of Gauss and
+    Newton from any start end at the least squares.
+    """
+
+    def residuals(at: np.ndarray) -> np.ndarray:
+        constants = Constants(*map(float, at))
+        return np.array([
+            token(DECODERS[model], context, constants).seconds
+            * MEASURED[model][CONTEXTS.index(context)] - 1
+            for model, context in calibration
+        ])  # fmt: skip
+
+    at = np.array([low + (high - low) / 2 for low, high in map(_interval, COSTS.values())])
+    for _ in range(8):
+        now = residuals(at)
+        slopes = np.stack([residuals(at + step) - now for step in np.diag(at * 1e-3)], axis=1)
+        at = at - np.linalg.lstsq(slopes / (at * 1e-3), now, rcond=None)[0]
+    return Constants(*map(float, at))
+
+
+def _interval(cost: Cost) -> tuple[float, float]:
+    return cost.interval or (cost.value, cost.value)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Every measured cell beside the model, with the constants and how far they move.
+
+    `moved` has each constant's least and largest value with one calibration cell left out; `median`
+    and `worst` are of the cells to which nothing was fitted.
+    """
+
+    constants: dict[str, Cost]
+    refitted: Constants
+    moved: dict[str, tuple[float, float]]
+    cells: tuple[Cell, ...]
+    median: float
+    worst: float
+
+
+def sweep() -> Sweep:
+    """Judge the composition by all cells of the sweep."""
+    found = tuple(cells())
+    errors = [abs(cell.error) for cell in found if not cell.calibrates]
+    without = [fit([other for other in CALIBRATION if other != cell]) for cell in CALIBRATION]
+    values = {name: [getattr(constants, name) for constants in without] for name in COSTS}
+    moved = {name: (min(of), max(of)) for name, of in values.items()}
+    return Sweep(COSTS, fit(), moved, found, median(errors), max(errors))

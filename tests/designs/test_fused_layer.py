@@ -1,0 +1,174 @@
+"""A whole decoder layer as one task graph: its bits are those of its operators in numpy."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ort_aie_ep import _native
+from ort_aie_ep.aie_kernels.designs import fused_layer
+from ort_aie_ep.formats import q4nx
+from ort_aie_ep.npu.checks.check import check
+from ort_aie_ep.npu.packages.package import manifest
+from ort_aie_ep.npu.simulator.session import Session
+from ort_aie_ep.npu.validate.layer_reference import BF16, Layer, Reference, random_blocks
+from ort_aie_ep.npu.validate.references import bits
+from ort_aie_ep.npu.vocabulary.design import Design
+from ort_aie_ep.npu.vocabulary.device import device
+from ort_aie_ep.npu.vocabulary.errors import DesignError
+
+LLAMA = {
+    "hidden": 512, "heads": 8, "kv_heads": 4, "head_dim": 64, "rotary_dim": 64, "interleaved": 0,
+    "ffn": 1024, "gelu": 0, "head_norm": 0, "post_norm": 0, "bias": 0, "context": 70,
+    "capacity": 128, "window": 0, "scale_bits": bits(64**-0.5), "softcap_bits": 0,
+    "eps_bits": bits(1e-5),
+}  # fmt: skip
+SHAPES: dict[str, dict[str, int]] = {
+    "llama": LLAMA,
+    "qwen3": LLAMA | {
+        "hidden": 768, "heads": 8, "kv_heads": 8, "head_dim": 128, "rotary_dim": 128, "ffn": 1280,
+        "head_norm": 1, "context": 33, "capacity": 64, "scale_bits": bits(128**-0.5),
+    },
+    "gemma3": LLAMA | {
+        "heads": 4, "kv_heads": 2, "head_dim": 256, "rotary_dim": 256, "ffn": 2560, "gelu": 1,
+        "head_norm": 1, "post_norm": 1, "context": 61, "capacity": 64, "window": 20,
+        "scale_bits": bits(1 / 16),
+    },
+    "qwen2": LLAMA | {"heads": 12, "kv_heads": 4, "bias": 1, "ffn": 768, "context": 64},
+    "phi": LLAMA | {
+        "head_dim": 128, "rotary_dim": 96, "interleaved": 1, "kv_heads": 8, "context": 1,
+        "softcap_bits": bits(30.0),
+    },
+    "one key-value head": LLAMA | {"heads": 4, "kv_heads": 1, "head_dim": 256, "rotary_dim": 256},
+    "six key-value heads": LLAMA | {"heads": 12, "kv_heads": 6, "head_dim": 128, "ffn": 512},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def design() -> Design:
+    return fused_layer.build(device("npu2"))
+
+
+@pytest.fixture(scope="module")
+def session(design: Design) -> Session:
+    return Session(design)
+
+
+def test_overlay_passes_every_check(design: Design) -> None:
+    check(design, {"layer": [LLAMA], "head": [{"N": 1120, "hidden": 512, "eps_bits": 0}]})
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_layer_has_the_bits_of_its_operators(session: Session, name: str) -> None:
+    layer = Layer(SHAPES[name])
+    buffers = layer.random(seed=len(name))
+    expected = Reference().layer(layer, buffers)
+    session.run("layer", layer.parameters, buffers)
+    for argument, values in expected.items():
+        np.testing.assert_array_equal(buffers[argument].view(np.uint16), values.view(np.uint16))
+    assert np.isfinite(buffers["y"].astype(np.float32)).all()
+
+
+def test_nothing_but_new_keys_and_values_leaves_between_input_and_output(session: Session) -> None:
+    layer = Layer(LLAMA)
+    (result,) = session.run("layer", layer.parameters, layer.random(1))
+    new = 2 * layer.kv_heads * layer.head_dim * 2
+    assert result.written == new + 2 * layer.hidden
+
+
+def test_weights_norms_and_cached_keys_are_read_once(session: Session) -> None:
+    layer = Layer(LLAMA)
+    (result,) = session.run("layer", layer.parameters, layer.random(1))
+    q, kv = layer.heads * 64, layer.kv_heads * 64
+    weights = ((q + 2 * kv + q) * layer.hidden + 3 * layer.ffn * layer.hidden) * 5 // 8
+    keys = 2 * kv * 128 * 2  # whole chunks
+    assert result.read == weights + keys + 2 * 3 * layer.hidden + 512
+
+
+@pytest.mark.parametrize("outputs", [512, 1120, 128])
+def test_head_is_the_norm_and_the_vocabulary(session: Session, outputs: int) -> None:
+    rng = np.random.default_rng(outputs)
+    hidden, eps = 512, bits(1e-6)
+    x, norm = rng.standard_normal((2, hidden)).astype(BF16)
+    w = random_blocks(rng, outputs, hidden)
+    buffers = {"x": x, "norm": norm, "w": w, "y": np.full(outputs, np.nan, BF16)}
+    session.run("head", {"N": outputs, "hidden": hidden, "eps_bits": eps}, buffers)
+    reference = Reference()
+    expected = reference.matvec(w, reference.norm(x, norm, eps))
+    np.testing.assert_array_equal(buffers["y"].view(np.uint16), expected.view(np.uint16))
+
+
+def test_reference_is_the_layer_in_float64() -> None:
+    """The reference's own data movement: all of the layer once more, without its kernels."""
+    layer = Layer(LLAMA)
+    b = layer.random(3)
+    got = Reference().layer(layer, b)["y"].astype(np.float64)
+    f = {n: v.astype(np.float64) for n, v in b.items() if v.dtype == BF16}
+
+    def norm(x: Any, w: Any) -> Any:
+        return x / np.sqrt((x**2).mean() + 1e-5) * w
+
+    def matrix(name: str, k: int) -> Any:
+        blocks = b[name].reshape(-1, k // 256, 5120)
+        return q4nx.dequantize(blocks, 32 * len(blocks), k).astype(np.float64)
+
+    x = f["x"]
+    qkv = matrix("w_qkv", 512) @ norm(x, f["input_norm"])
+    q, k, v = np.split(qkv.reshape(-1, 64), [8, 12])
+    cosine, sine = f["table"][:32], f["table"][32:64]
+
+    def turn(h: Any) -> Any:
+        a, c = np.split(h, 2, axis=-1)
+        return np.hstack([a * cosine - c * sine, c * cosine + a * sine])
+
+    cached = {n: f[n].reshape(4, 16, 8, 8, 8).transpose(0, 1, 3, 2, 4).reshape(4, 128, 64)[:, :70]
+              for n in "kv"}  # fmt: skip
+    cached["k"][:, 69], cached["v"][:, 69] = turn(k), v
+    o = np.empty((8, 64))
+    for head, query in enumerate(turn(q)):
+        s = cached["k"][head // 2] @ query / 8
+        p = np.exp(s - s.max())
+        o[head] = p / p.sum() @ cached["v"][head // 2]
+    x = x + matrix("w_o", 512) @ o.reshape(-1)
+    normed = norm(x, f["ffn_norm"])
+    gate, up = matrix("w_gate", 512) @ normed, matrix("w_up", 512) @ normed
+    exact = x + matrix("w_down", 1024) @ (gate / (1 + np.exp(-gate)) * up)
+    # Ten roundings to bfloat16 on the way, each of values no larger than the largest here.
+    assert np.abs(got - exact).max() <= 10 * 2.0**-9 * np.abs(exact).max()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"hidden": 300}, "hidden=300 must be a multiple of 256"),
+        ({"ffn": 1000}, "ffn=1000 must be a multiple of 256"),
+        ({"hidden": 8192, "ffn": 16384}, "together are above 22528"),
+        ({"heads": 2, "kv_heads": 1}, "must have a multiple of 256 elements"),
+        ({"heads": 80, "kv_heads": 80, "head_dim": 256}, "queries, keys and values have more than"),
+        ({"heads": 64, "kv_heads": 4, "head_dim": 256}, "a sweep holds 2048"),
+        ({"rotary_dim": 80}, "rotary_dim=80 must be a multiple of 32"),
+        ({"gelu": 2}, "gelu=2 must be 0 or 1"),
+        ({"context": 129}, "capacity=128 has no room"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(
+    session: Session, change: dict[str, int], said: str
+) -> None:
+    names = [a.name for a in session.design.sequences["layer"].arguments]
+    places = {name: (0, 0) for name in names}
+    with pytest.raises(DesignError, match=said):
+        session.build("layer", LLAMA | change, places)
+
+
+def test_layers_of_a_token_are_one_stream(design: Design) -> None:
+    names = [a.name for a in design.sequences["layer"].arguments]
+    step = {"sequence": "layer", "parameters": LLAMA, "arguments": {n: (0, 0) for n in names}}
+    assert len(_native.npu_build(json.dumps(manifest(design)), [step] * 16)) == 1
+
+
+def test_narrower_devices_are_refused() -> None:
+    with pytest.raises(DesignError, match="4 columns; a layer takes eight"):
+        fused_layer.build(device("npu2_4col"))

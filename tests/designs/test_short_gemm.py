@@ -1,0 +1,130 @@
+"""Short GEMM, simulated, compared with numpy and with `dequant` followed by `gemm`."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from ort_aie_ep.aie_kernels.designs import dequant, gemm, short_gemm
+from ort_aie_ep.formats import q4nx
+from ort_aie_ep.npu.checks.check import check
+from ort_aie_ep.npu.simulator.machine import Result
+from ort_aie_ep.npu.simulator.session import Session
+from ort_aie_ep.npu.simulator.txn import Write, core_memory_of, decode
+from ort_aie_ep.npu.validate.references import product
+from ort_aie_ep.npu.vocabulary.configuration import configure
+from ort_aie_ep.npu.vocabulary.device import DEVICES, device
+from ort_aie_ep.npu.vocabulary.errors import DesignError
+
+
+def random_operands(m: int, k: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """A (m, k) bf16 and Q4NX blocks of weights (n, k)."""
+    rng = np.random.default_rng([m, k, n])
+    blocks = q4nx.quantize(rng.standard_normal((n, k)).astype(np.float32))
+    return rng.standard_normal((m, k)).astype(ml_dtypes.bfloat16), blocks
+
+
+def run(
+    session: Session, m: int, a: np.ndarray, w: np.ndarray, n: int
+) -> tuple[np.ndarray, Result]:
+    c = np.full((a.shape[0], n), np.nan, ml_dtypes.bfloat16)
+    shape = {"M": m, "K": a.shape[1], "N": n}
+    (result,) = session.run("project", shape, {"a": a, "w": w, "c": c})
+    return c, result
+
+
+@pytest.mark.parametrize(
+    ("name", "m", "k", "n"),
+    [
+        ("npu2_2col", 64, 512, 512),
+        ("npu2_2col", 65, 256, 544),  # bands moved back in both directions
+        ("npu2_4col", 70, 256, 288),  # most columns repeat the last
+        ("npu1", 64, 256, 1088),
+        ("npu1_1col", 128, 512, 256),
+    ],
+)
+def test_product_matches_numpy(name: str, m: int, k: int, n: int) -> None:
+    a, blocks = random_operands(m, k, n)
+    c, _ = run(Session(short_gemm.build(device(name))), m, a, blocks, n)
+    weights = q4nx.dequantize(blocks, n, k).astype(ml_dtypes.bfloat16)
+    wanted = product(
+        a.astype(np.float64), weights.astype(np.float64), device(name).architecture, "bf16"
+    )
+    assert (np.abs(c.astype(np.float64) - wanted.exact) <= wanted.tolerance).all()
+
+
+@pytest.mark.parametrize("m", [1, 7, 63])
+def test_fewer_rows_need_buffers_of_64_rows_and_no_zeros(m: int) -> None:
+    a, blocks = random_operands(64, 256, 256)
+    session = Session(short_gemm.build(device("npu2_1col")))
+    whole, _ = run(session, 64, a, blocks, 256)
+    a[m:] = 3.0  # arbitrary earlier contents
+    c, _ = run(session, m, a, blocks, 256)
+    assert np.array_equal(c[:m], whole[:m])
+
+
+@pytest.mark.parametrize("name", ["npu1_2col", "npu2_2col"])
+def test_every_bit_is_that_of_dequant_and_gemm(name: str) -> None:
+    m, k, n = 100, 512, 544
+    a, blocks = random_operands(m, k, n)
+    b = np.zeros(n * k, ml_dtypes.bfloat16)
+    Session(dequant.build(device(name))).run(
+        "dequant", {"blocks": n * k // 8192}, {"w": blocks, "b": b}
+    )
+    wanted = np.zeros((m, n), ml_dtypes.bfloat16)
+    Session(gemm.build(device(name))).run(
+        "gemm", {"M": m, "K": k, "N": n}, {"a": a, "b": b, "c": wanted}
+    )
+    c, _ = run(Session(short_gemm.build(device(name))), m, a, blocks, n)
+    assert np.array_equal(c.view(np.uint16), wanted.view(np.uint16))
+
+
+def test_weights_are_read_once_for_each_band_of_rows() -> None:
+    m, k, n = 128, 256, 2 * 512
+    a, blocks = random_operands(m, k, n)
+    _, result = run(Session(short_gemm.build(device("npu2_2col"))), m, a, blocks, n)
+    assert result.read == 2 * blocks.nbytes + 2 * a.nbytes  # A once for each pass of 512 columns
+    assert result.written == m * n * 2
+
+
+def test_long_work_is_divided_into_runs_that_add_up() -> None:
+    design = short_gemm.build(device("npu1_1col"))
+    shape = {
+        "M": 50 * 64,
+        "K": 16384,
+        "N": 8192,
+    }  # 50 bands of 2^33 multiplications, about 20 ms each
+    runs = Session(design).build("project", shape, ["a", "w", "c"])
+    assert len(runs) == 3
+    plan = configure(design).workers["gemm0_2"]
+    blocks = [
+        operation.value
+        for words in runs
+        for operation in decode(words).operations
+        if isinstance(operation, Write)
+        and core_memory_of(operation.address) == (0, 4, plan.parameters + 4)
+    ]
+    assert sum(blocks) == 50 * 8192 // 256
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n", "message"),
+    [
+        (0, 256, 512, "M=0 must be at least 1"),
+        (64, 0, 512, "K=0 must be a multiple of 256"),
+        (64, 320, 512, "K=320 must be a multiple of 256"),
+        (64, 16640, 512, "K=16640 is above 16384"),
+        (64, 256, 500, "N=500 must be a multiple of 32"),
+        (64, 256, 224, "N=224 must be at least 256"),
+    ],
+)
+def test_shapes_it_cannot_take_are_refused(m: int, k: int, n: int, message: str) -> None:
+    session = Session(short_gemm.build(device("npu2_1col")))
+    with pytest.raises(DesignError, match=message):
+        session.build("project", {"M": m, "K": k, "N": n}, ["a", "w", "c"])
+
+
+@pytest.mark.parametrize("name", list(DEVICES))
+def test_every_device_holds_it(name: str) -> None:
+    check(short_gemm.build(device(name)))
