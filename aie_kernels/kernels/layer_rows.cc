@@ -1,5 +1,5 @@
-// A decoder layer's vectors on their way between cores: rows that stay in L1 (`rows`, bfloat16), and
-// objects of 256 or 512 of their elements. Nothing is computed here.
+// A decoder layer's vectors on their way between cores: rows that stay in L1 (`rows`, bfloat16),
+// and objects of 256 or 512 of their elements. Nothing is computed here.
 
 #include "float_math.h"
 
