@@ -35,9 +35,9 @@ each, under packet ids); o leaves on one channel per core. With four columns the
 channel under packet ids. With two columns, only two KV heads are swept at a time.
 
 By the kernels' cycle models the score core is the bottleneck at head dimensions 64 and 128 (a chunk
-with all rows takes 6 and 2 times the 1,024 cycles of its transfer), the stream and the value core
-at 256. A start writes 24 words per pair of cores, about 20 us for all of eight columns, and happens
-once in 16 sweeps.
+with all rows takes 12 and 4 times the 1,024 cycles of its transfer), the value core at 256 (twice).
+A start writes 24 words per pair of cores, about 20 us for all of eight columns, and happens once in
+16 sweeps.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@
 // matrix product are rounded to bfp16, 8 values sharing an exponent: each is off by up to 2^-7 of
 // the largest of its block. Beside that the exponential may be coarse, but not as coarse as
 // aie::exp2: the cubic in bfloat16 is off by at most 0.3 %, less than bfp16 rounds; the interpolant
-// of the core is off by 6.2 %, which a softmax only partly cancels. The cubic costs about 46 issues
+// of the core is off by 6.2 %, which a softmax only partly cancels. The cubic costs about 35 issues
 // per tile of 64, the interpolant would cost about 16. l sums F as the value core will see it,
 // after its rounding to bfp16, by a product with ones: the weights of a row add up to one. C is a
 // power of two and rescaling exact (softmax.h).
@@ -77,10 +77,7 @@ void mask_scores(float* scores, const KeyRanges& ranges, int32_t row, int32_t fi
 
 // F of a tile, keys x queries, whose 8 queries have the maxima m.
 Halves<64> tile_of_weights(const float* scores, const Floats<8>& m) {
-  const Floats<32> maxima = m.grow_replicate<32>();
-  const Halves<32> low = exp2_coarse(aie::sub(load_floats<32>(scores), maxima)).to_bfloat16();
-  const Halves<32> high = exp2_coarse(aie::sub(load_floats<32>(scores + 32), maxima)).to_bfloat16();
-  return aie::concat(low, high);
+  return exp2_coarse(aie::sub(load_floats<64>(scores), m.grow_replicate<64>())).to_bfloat16();
 }
 
 // Explicitly zero: a default-constructed one would look up in every product whether it is the

@@ -188,6 +188,36 @@ def test_a_window_is_read_in_place_of_all_keys(session: Session) -> None:
     assert all_keys.read - few.read == 4 * 2 * (16 - 2) * 4096
 
 
+def keys_read(shape: Shape, tokens: int) -> int:
+    """The keys of whole chunks that any of `tokens` queries at a time sees, summed up."""
+    chunk = flow_qkv.CHUNK // shape.head_dim
+    total = 0
+    for first in range(shape.past, shape.total, tokens):
+        begin = max(0, first - shape.window + 1) // chunk if shape.window else 0
+        total += -(-min(first + tokens, shape.total) // chunk) - begin
+    return total * chunk
+
+
+@pytest.mark.parametrize(
+    ("shape", "tokens"),
+    [
+        (Shape(4, 1, 256, 40, past=1000, window=512), 64),  # Gemma 3, a prompt behind a past
+        (Shape(4, 4, 256, 150, past=30, window=50), 96),  # longer than the window, in two sweeps
+        (Shape(4, 4, 128, 300, window=20), 160),  # a window shorter than a chunk
+        (Shape(2, 2, 256, 33, past=1100, window=1024), 64),
+    ],
+    ids=str,
+)
+def test_a_prompt_reads_only_the_keys_of_its_windows(
+    session: Session, shape: Shape, tokens: int
+) -> None:
+    (result,) = attend(session, shape)
+    queries = shape.padded(session.design.device) * shape.heads * shape.head_dim * 2
+    parts = max(1, 4 // shape.kv_heads) if shape.group > 1 else 1
+    keys = keys_read(shape, tokens) * shape.head_dim * 2 * 2
+    assert result.read == shape.kv_heads * parts * keys + queries
+
+
 @pytest.mark.parametrize(
     ("shape", "tokens"),
     [

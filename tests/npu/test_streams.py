@@ -26,12 +26,13 @@ from ort_aie_ep import _native
 from ort_aie_ep.aie_kernels.build import find_designs, make_design
 from ort_aie_ep.npu.checks.progress import small_shapes
 from ort_aie_ep.npu.packages import package
-from ort_aie_ep.npu.simulator.session import Session, random_buffers, together
+from ort_aie_ep.npu.simulator.session import Session, random_buffers
 from ort_aie_ep.npu.simulator.txn import (
     AddressPatch,
     Wait,
     decode,
 )
+from ort_aie_ep.npu.vocabulary.arguments import together
 from ort_aie_ep.npu.vocabulary.device import device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 from ort_aie_ep.npu.vocabulary.sequence import (

@@ -94,7 +94,7 @@ def test_flow_kv_with_one_kv_head(shared: bool, bandwidth: float) -> None:
     """A pair with all keys has two channels; pairs that share them have DDR's bandwidth."""
     _, steady = op.flow_kv(32768, heads=4, kv_heads=1, head_dim=256, window=None, shared=shared)
     # Apart from the queries and the merge.
-    assert steady.read / Machine().seconds((steady,)) == pytest.approx(bandwidth, rel=4e-3)
+    assert steady.read / Machine().seconds((steady,)) == pytest.approx(bandwidth, rel=1e-2)
 
 
 def test_flow_kv_divides_a_group_that_does_not_fit_and_reads_again() -> None:
@@ -228,5 +228,5 @@ def test_kernels_of_ort_aie_ep_are_priced_by_their_catalogs() -> None:
 def test_no_kernel_of_the_decode_path_is_slower_than_its_stream() -> None:
     # Two cores share a weight channel; a pair has one channel each for keys and values.
     assert OURS.dqp_block < 2 * BLOCK_CYCLES
-    for group, head_dim in ((4, 64), (4, 128), (4, 256)):
+    for group, head_dim in ((2, 64), (2, 128), (2, 256)):
         assert OURS.flow_kv_chunk(group, head_dim) < 2048

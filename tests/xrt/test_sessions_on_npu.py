@@ -58,13 +58,17 @@ def counted(before: NpuCounters) -> tuple[int, dict[str, int], int]:
     return now.device_steps - before.device_steps, hosts, sent
 
 
-@pytest.mark.parametrize("kind", ["plain", "window", "left padding", "int8"])
+@pytest.mark.parametrize(
+    "kind", ["plain", "window", "window of a full cache", "left padding", "int8"]
+)
 def test_prompt_and_tokens_of_attention(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     heads, kv_heads, capacity = 4, 2, 16
     a = attributes(heads, kv_heads)
     cache, scales, hidden = np.dtype(np.float16), {}, 0
     if kind == "window":  # left behind by the last prompt, which the cache has no room for
         capacity, a = 7, replace(a, sliding_window_cache=1, local_window_size=6)
+    if kind == "window of a full cache":  # a prompt longer than the window, then a past behind it
+        a = replace(a, local_window_size=3)
     if kind == "left padding":
         hidden = 2
     if kind == "int8":

@@ -18,6 +18,7 @@ from ort_aie_ep import _native
 from ort_aie_ep.npu.packages.package import manifest
 from ort_aie_ep.npu.simulator.machine import Machine, Result
 from ort_aie_ep.npu.simulator.txn import decode
+from ort_aie_ep.npu.vocabulary.arguments import RunBuffers
 from ort_aie_ep.npu.vocabulary.design import Design
 from ort_aie_ep.npu.vocabulary.eras import PAPERS, Era
 from ort_aie_ep.npu.vocabulary.errors import DesignError
@@ -25,8 +26,6 @@ from ort_aie_ep.progress import Count, Progress
 
 #: The limit for an argument with random numbers: four times the largest matrix of an 8B model.
 MAX_BYTES = 1 << 30
-RUN_BUFFERS = 5  # that a run has at most (src/npu/stream.h, kRunBuffers)
-PAGE = 4096  # bytes: the alignment of arguments in one buffer
 
 
 @dataclass
@@ -85,53 +84,23 @@ class Session:
         if there are more arguments, they are copied into one. `progress` counts operations of the
         streams.
         """
-        bytes_of = {name: array.reshape(-1).view(np.uint8) for name, array in buffers.items()}
-        if len(bytes_of) > RUN_BUFFERS:
-            return self._run_packed(sequence, parameters, bytes_of, progress)
-        words = self.build(sequence, parameters, list(bytes_of))
-        return self._run(words, list(bytes_of.items()), progress)
-
-    def _run_packed(
-        self,
-        sequence: str,
-        parameters: Mapping[str, int],
-        buffers: Mapping[str, np.ndarray],
-        progress: Progress | None,
-    ) -> list[Result]:
-        places = together({name: array.size for name, array in buffers.items()})
-        packed = np.zeros(sum(_pages(array.size) for array in buffers.values()), np.uint8)
-        for name, array in buffers.items():
-            packed[places[name][1] :][: array.size] = array
-        words = self.build(sequence, parameters, places)
-        results = self._run(words, [("arguments", packed)], progress)
-        for name, array in buffers.items():
-            if array.flags.writeable:
-                array[:] = packed[places[name][1] :][: array.size]
-        return results
-
-    def _run(
-        self,
-        words: list[np.ndarray],
-        bytes_of: list[tuple[str, np.ndarray]],
-        progress: Progress | None,
-    ) -> list[Result]:
+        packed = RunBuffers.of(buffers)
+        bytes_of = [
+            (name, array.reshape(-1).view(np.uint8))
+            for name, array in zip(packed.places, packed.arrays, strict=False)
+        ]
+        words = self.build(sequence, parameters, packed.places)
+        streams = [decode(of_run) for of_run in words]
         streams = [decode(of_run) for of_run in words]
         count = Count(progress, sum(len(stream.operations) for stream in streams))
         results = []
         for number, stream in enumerate(streams, 1):
             count.begin(f"run {number} of {len(streams)}")
             results.append(self.machine.run_stream(stream, bytes_of, count))
+        for name, array in packed.unpack(packed.arrays).items():
+            if array is not buffers[name] and buffers[name].flags.writeable:
+                buffers[name][...] = array
         return results
-
-
-def together(sizes: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """(buffer 0, byte offset) of each argument, one after another."""
-    ends = np.cumsum([0, *map(_pages, sizes.values())])
-    return {name: (0, int(end)) for name, end in zip(sizes, ends, strict=False)}
-
-
-def _pages(size: int) -> int:
-    return -(-size // PAGE) * PAGE
 
 
 def random_buffers(

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ort_aie_ep.formats import q4nx
-from ort_aie_ep.npu.validate import micro_problems, row_problems
+from ort_aie_ep.npu.validate import layer_problems, micro_problems, row_problems
 from ort_aie_ep.npu.validate import references as ref
 from ort_aie_ep.npu.validate.problem import (
     EPS,
@@ -458,5 +458,6 @@ _KNOWN: dict[tuple[str, bool], tuple[tuple[Callable[..., Any], Callable[..., Any
     ),
     ("softcap", False): ((_softcap_of(256, 1000), _softcap_of(16384)), _softcap),
     **{(name, False): known for name, known in row_problems.KNOWN.items()},
+    **{(name, False): known for name, known in layer_problems.KNOWN.items()},
     **{(name, False): known for name, known in micro_problems.KNOWN.items()},
 }  # fmt: skip

@@ -23,6 +23,7 @@ from ort_aie_ep.npu.validate.npu import NPU1, Context, Fault, Identity, Npu, loa
 from ort_aie_ep.npu.validate.problem import Output, Problem
 from ort_aie_ep.npu.validate.problems import Shape, shapes
 from ort_aie_ep.npu.vocabulary import costs
+from ort_aie_ep.npu.vocabulary.arguments import RunBuffers
 from ort_aie_ep.npu.vocabulary.design import Design
 from ort_aie_ep.npu.vocabulary.device import Device
 from ort_aie_ep.npu.vocabulary.device import device as find_device
@@ -334,11 +335,11 @@ def run_case(
     simulator: Session | None,
 ) -> Case:
     """Run a problem, compare it, then time it. Raises Fault, and DesignError for its shape."""
-    order = list(problem.buffers)
+    packed = RunBuffers.of(problem.buffers)
     step = {
         "sequence": problem.sequence,
         "parameters": problem.parameters,
-        "arguments": {name: (index, 0) for index, name in enumerate(order)},
+        "arguments": dict(packed.places),
     }
     try:
         built = _native.npu_build(json.dumps(package.manifest), [step])
@@ -351,11 +352,11 @@ def run_case(
             f"{costs.WATCHDOG_BUDGET.value} s are not submitted (the driver's watchdog acts after "
             "4 s)"
         )
-    buffers = {n: context.buffer(i, a) for i, (n, a) in enumerate(problem.buffers.items())}
-    programs = [context.program(run["words"], list(buffers.values())) for run in built]
+    buffers = [context.buffer(i, array) for i, array in enumerate(packed.arrays)]
+    programs = [context.program(run["words"], buffers) for run in built]
     for program in programs:
         program()
-    outputs = problem.judge({name: buffer.read() for name, buffer in buffers.items()})
+    outputs = problem.judge(packed.unpack([buffer.read() for buffer in buffers]))
     # Repetitions start from what the first run left; that is the same work.
     times = [sum(program() for program in programs) for _ in range(repetitions)]
     predicted = sum(run["predicted_seconds"] - _native.NPU_DISPATCH_SECONDS for run in built)
