@@ -24,7 +24,9 @@ _PREFILL_PARTS: tuple[Part, ...] = (
     "gemm", "dequant", "attention", "vector", "lm_head", "dispatch", "switches",
 )  # fmt: skip
 _T = TypeVar("_T")
-_PLAN_DECODE_PARTS: tuple[Part, ...] = ("projections", "attention", "vector", "dispatch")
+_PLAN_DECODE_PARTS: tuple[Part, ...] = (
+    "layers", "lm_head", "projections", "attention", "vector", "dispatch",
+)  # fmt: skip
 _PLAN_PREFILL_PARTS: tuple[Part, ...] = (
     "gemm", "dequant", "attention", "projections", "vector", "dispatch", "switches",
 )  # fmt: skip

@@ -19,8 +19,8 @@ bool RestOnHost(const Batch& batch, const AttentionStep& step);
 // The cosines of a batch row's token, then its sines, in 256 elements.
 npu::BufferView RotaryTable(Engine& engine, Batch& batch, const AttentionStep& step, int64_t b);
 
-// The copy of the cache for a step of one query row, with its past. An invocation of the batch makes
-// the new rows and appends them there; after the run, the host takes them from there. `step`,
+// The copy of the cache for a step of one query row, with its past. An invocation of the batch
+// makes the new rows and appends them there; after the run, the host takes them from there. `step`,
 // `caches` and `threads` must live until the batch has run.
 KvCopy& AppendCache(Engine& engine, Batch& batch, const AttentionStep& step, PlanCaches& caches,
                     const ThreadPool& threads);

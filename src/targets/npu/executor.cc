@@ -109,11 +109,11 @@ class Executor final : public XrtTarget {
     const auto tokens = [this](const AttentionStep& step) {
       return WhyNot(step) == Reason::kNone ? TokensAtATime(engine_, step) : 0;
     };
-    Progress progress{.caches = PlanCaches(engine_, plan, tokens, threads),
-                      .prompt = PromptWeights(engine_, [this](const Step& step) {
-                        return WhyNot(step) == Reason::kNone;
-                      }),
-                      .decoder = DecoderOf(plan)};
+    Progress progress{
+        .caches = PlanCaches(engine_, plan, tokens, threads),
+        .prompt = PromptWeights(engine_,
+                                [this](const Step& step) { return WhyNot(step) == Reason::kNone; }),
+        .decoder = DecoderOf(plan)};
     for (size_t next = 0; next < plan.steps.size();) {
       next = in_use_ ? OnDevice(plan, next, progress, threads)
                      : OnHost(plan, next, Reason::kGivenUp, progress, threads);
@@ -256,7 +256,8 @@ class Executor final : public XrtTarget {
       engine_.Count([](ExecutorCounters& counters) { ++counters.layer_tokens; });
       return next;
     } catch (const Error& error) {  // about the device's work; DeviceError is a different class
-      if (!refused_.exchange(true)) Report(error.what(), "running these layers step by step instead");
+      if (!refused_.exchange(true))
+        Report(error.what(), "running these layers step by step instead");
     }
     progress.decoder.reset();
     CountRefusal(Words(Reason::kRefused));

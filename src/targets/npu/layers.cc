@@ -129,13 +129,6 @@ class Reader {
   }
 
   bool Vocabulary() {
-    while (const auto* selection = Take<GatherStep>()) {
-      if (!selection->is_table || selection->n != 1 || selection->count != 1) return false;
-      for (const void** row : {&before_.a, &before_.b}) {
-        if (*row == selection->weights) *row = selection->y;
-      }
-      decoder_.selections.push_back(selection);
-    }
     const auto* projection = decoder_.vocabulary = Take<MatMulStep>();
     return projection != nullptr && projection->norm_weight != nullptr &&
            projection->up_weights == nullptr && projection->activation == Activation::kNone &&
@@ -154,7 +147,9 @@ LayerFacts FactsOf(const DecoderLayer& layer) {
   const AttentionStep& attention = *layer.attention;
   const float epsilon = layer.qkv->norm_epsilon;
   const bool head_norms = attention.q_norm != nullptr || attention.k_norm != nullptr;
-  const auto same = [&](const NormStep* norm) { return norm == nullptr || norm->epsilon == epsilon; };
+  const auto same = [&](const NormStep* norm) {
+    return norm == nullptr || norm->epsilon == epsilon;
+  };
   return {.other_bias = layer.output->bias != nullptr || gate.bias != nullptr ||
                         gate.up_bias != nullptr || layer.down->bias != nullptr,
           .activation = gate.activation,
@@ -200,7 +195,19 @@ npu::Invocation HeadOf(const MatMulStep& vocabulary) {
           {}};
 }
 
-// Tensors that are only in the array. A step that follows the decoder may not read them.
+// Whether a tensor that a step of the decoder writes is only in the array.
+bool IsInner(const Decoder& decoder, const Step& step, const void* tensor) {
+  if (const auto* attention = std::get_if<AttentionStep>(&step)) {
+    return tensor == attention->output;
+  }
+  const auto* projection = std::get_if<MatMulStep>(&step);
+  if (projection == nullptr) return true;
+  // The sum of two layers' boundary is in memory, that between a layer's halves is not.
+  const bool boundary = projection->up_weights == nullptr && tensor == projection->sum;
+  return projection != decoder.vocabulary && !boundary;
+}
+
+// Whether anything outside of the decoder reads such a tensor.
 bool ReadsInner(const Plan& plan, const Decoder& decoder) {
   struct Range {
     const uint8_t *first, *end;
@@ -210,11 +217,6 @@ bool ReadsInner(const Plan& plan, const Decoder& decoder) {
     const auto* const first = static_cast<const uint8_t*>(tensor);
     return Range{first, first + bytes};
   };
-  std::vector<const void*> sums = {decoder.vocabulary->y, decoder.vocabulary->sum};
-  for (const DecoderLayer& layer : decoder.layers) {
-    sums.insert(sums.end(), {layer.qkv->sum, layer.attention->present_key,
-                             layer.attention->present_value});
-  }
   std::vector<Range> inner;
   bool wanted = false;
   for (size_t i = decoder.first; i < plan.steps.size(); ++i) {
@@ -222,14 +224,14 @@ bool ReadsInner(const Plan& plan, const Decoder& decoder) {
     if (follows) {
       ForEachRead(plan.steps[i], [&](const void* tensor, size_t bytes) {
         const Range read = range(tensor, bytes);
-        wanted = wanted || std::ranges::any_of(
-                               inner, [&](const Range& one) { return one.Overlaps(read); });
+        wanted = wanted ||
+                 std::ranges::any_of(inner, [&](const Range& one) { return one.Overlaps(read); });
       });
     }
     ForEachWrite(plan.steps[i], [&](const void* tensor, size_t bytes) {
       const Range written = range(tensor, bytes);
       std::erase_if(inner, [&](const Range& one) { return one.Overlaps(written); });
-      if (follows || std::ranges::find(sums, tensor) != sums.end()) return;
+      if (follows || !IsInner(decoder, plan.steps[i], tensor)) return;
       inner.push_back(written);
       wanted = wanted || !plan.temporaries.Holds(tensor, bytes);
     });
@@ -259,24 +261,23 @@ class Layers {
     const auto norm = [&](const NormStep* step) {
       return step == nullptr ? x : Vector(step->weight, step->type, hidden);
     };
-    invocation.arguments = {
-        {"x", x},
-        {"input_norm", Vector(layer.qkv->norm_weight, layer.qkv->type, hidden)},
-        {"bias", vector(layer.qkv->bias, layer.qkv->type, layer.qkv->n)},
-        {"q_norm", vector(attention.q_norm, attention.type, attention.dim)},
-        {"k_norm", vector(attention.k_norm, attention.type, attention.dim)},
-        {"table", RotaryTable(engine_, batch_, attention, 0)},
-        {"attention_norm", norm(layer.attention_norm)},
-        {"ffn_norm", Vector(layer.gate->norm_weight, layer.gate->type, hidden)},
-        {"output_norm", norm(layer.output_norm)},
-        {"w_qkv", Weights(layer.qkv->weights)},
-        {"w_o", Weights(layer.output->weights)},
-        {"w_gate", Weights(layer.gate->weights)},
-        {"w_up", Weights(layer.gate->up_weights)},
-        {"w_down", Weights(layer.down->weights)},
-        {"k", batch_.View(copy.buffer(), copy.KeyOffset(0))},
-        {"v", batch_.View(copy.buffer(), copy.ValueOffset(0))},
-        {"y", y}};
+    invocation.arguments = {{"x", x},
+                            {"input_norm", Vector(layer.qkv->norm_weight, layer.qkv->type, hidden)},
+                            {"bias", vector(layer.qkv->bias, layer.qkv->type, layer.qkv->n)},
+                            {"q_norm", vector(attention.q_norm, attention.type, attention.dim)},
+                            {"k_norm", vector(attention.k_norm, attention.type, attention.dim)},
+                            {"table", RotaryTable(engine_, batch_, attention, 0)},
+                            {"attention_norm", norm(layer.attention_norm)},
+                            {"ffn_norm", Vector(layer.gate->norm_weight, layer.gate->type, hidden)},
+                            {"output_norm", norm(layer.output_norm)},
+                            {"w_qkv", Weights(layer.qkv->weights)},
+                            {"w_o", Weights(layer.output->weights)},
+                            {"w_gate", Weights(layer.gate->weights)},
+                            {"w_up", Weights(layer.gate->up_weights)},
+                            {"w_down", Weights(layer.down->weights)},
+                            {"k", batch_.View(copy.buffer(), copy.KeyOffset(0))},
+                            {"v", batch_.View(copy.buffer(), copy.ValueOffset(0))},
+                            {"y", y}};
     batch_.Invoke(kFusedLayer, std::move(invocation));
   }
 
@@ -294,9 +295,8 @@ class Layers {
   npu::BufferView Vector(const void* data, DataType type, int64_t elements) {
     Require(batch_.OnHost(data, static_cast<size_t>(elements) * SizeOf(type)),
             "a layer waits for a weight");
-    return batch_.Input(elements, [&](uint16_t* to) {
-      ToBfloat16(engine_.kernels(), type, data, elements, to);
-    });
+    return batch_.Input(
+        elements, [&](uint16_t* to) { ToBfloat16(engine_.kernels(), type, data, elements, to); });
   }
   npu::BufferView Weights(const uint8_t* blocks) {
     const DeviceMemory pinned = memory_.Weights(blocks);
@@ -310,12 +310,6 @@ class Layers {
   const ThreadPool& threads_;
 };
 
-bool SelectsTheRow(const GatherStep& step) {
-  if (step.index_type != DataType::kInt64) return false;
-  const int64_t index = *static_cast<const int64_t*>(step.indices);
-  return index == 0 || index == -1;
-}
-
 }  // namespace
 
 FoundDecoder FindDecoder(const npu::Manifest& overlay, const Plan& plan,
@@ -326,10 +320,9 @@ FoundDecoder FindDecoder(const npu::Manifest& overlay, const Plan& plan,
   });
   if (plan.kept == nullptr || !token) return {};
   Reader reader(plan);
-  if (!reader.standard()) return {std::nullopt, Words(LayerReason::kNotStandard)};
+  if (!reader.standard()) return {std::nullopt, Words(WhyNotLayer({.standard = false}))};
   Decoder& decoder = reader.decoder();
   for (size_t i = decoder.first; i < decoder.end; ++i) {
-    if (std::holds_alternative<GatherStep>(plan.steps[i])) continue;
     const Reason reason = why_not(plan.steps[i]);
     if (reason != Reason::kNone) return {std::nullopt, Words(reason)};
   }
@@ -350,9 +343,6 @@ FoundDecoder FindDecoder(const npu::Manifest& overlay, const Plan& plan,
 
 void AppendDecoder(Engine& engine, const PlanMemory& memory, Batch& batch, const Plan& plan,
                    const Decoder& decoder, PlanCaches& caches, const ThreadPool& threads) {
-  Require(std::ranges::all_of(decoder.selections,
-                              [](const GatherStep* step) { return SelectsTheRow(*step); }),
-          "a selection of a row that is not there");
   const MatMulStep& first = *decoder.layers.front().qkv;
   RowInput input(engine, batch, false,
                  {first.a, first.skip, nullptr, first.sum, 1, first.k, first.type, 0});
@@ -362,9 +352,8 @@ void AppendDecoder(Engine& engine, const PlanMemory& memory, Batch& batch, const
   for (size_t i = 0; i < decoder.layers.size(); ++i) {
     const bool last = i + 1 == decoder.layers.size();
     const MatMulStep& next = last ? *decoder.vocabulary : *decoder.layers[i + 1].qkv;
-    const npu::BufferView y = next.sum == nullptr
-                                  ? batch.Scratch(next.k)
-                                  : batch.Output(next.sum, next.k, next.type);
+    const npu::BufferView y =
+        next.sum == nullptr ? batch.Scratch(next.k) : batch.Output(next.sum, next.k, next.type);
     layers.Layer(decoder.layers[i], x, y);
     x = y;
   }

@@ -31,12 +31,11 @@ struct DecoderLayer {
 struct Decoder {
   size_t first = 0, end = 0;
   std::vector<DecoderLayer> layers;
-  std::vector<const GatherStep*> selections;  // of the only row, before the vocabulary
   const MatMulStep* vocabulary = nullptr;
 };
 
-// The decoder of a plan that the overlay can run, or why it cannot: which limit, and what came. Both
-// are empty for a plan that is not of a token with attention.
+// The decoder of a plan that the overlay can run, or why it cannot: which limit, and what came.
+// Both are empty for a plan that is not of a token with attention.
 struct FoundDecoder {
   std::optional<Decoder> decoder;
   std::string why_not;

@@ -119,6 +119,7 @@ std::string Words(LayerReason reason) {
 }
 
 LayerReason WhyNotLayer(const LayerFacts& layer) {
+  if (!layer.standard) return LayerReason::kNotStandard;
   if (layer.other_bias) return LayerReason::kBias;
   if (layer.activation != Activation::kSilu && layer.activation != Activation::kGeluTanh) {
     return LayerReason::kActivation;

@@ -74,6 +74,7 @@ enum class LayerReason {
 std::string Words(LayerReason reason);
 
 struct LayerFacts {
+  bool standard = true;  // its plan has only such layers, and a vocabulary after them
   // One projection gives queries, keys and values. Beside its own there are no biases.
   bool other_bias = false;
   Activation activation = Activation::kSilu;
