@@ -23,18 +23,22 @@ LOOP = 15
 
 _LOAD_BYTES = {"aie2": 32, "aie2p": 64}
 
+GEMM_STRIP = 512  # elements of C that leave a core at once: 64 rows of 8 columns
+
 
 def _fixed(cycles: float) -> Callable[[str, tuple[int, ...]], float]:
     return lambda arch, scalars: cycles
 
 
-def _copy_cycles(element_bytes: int, written_bytes: int) -> Callable[[str, tuple[int, ...]], float]:
-    """`count` (the last scalar) elements through a register: two loads, one store a cycle."""
+def _zero_cycles(arch: str, scalars: tuple[int, ...]) -> float:
+    return CALL + scalars[-1] * 4 / _LOAD_BYTES[arch]
 
-    def cycles(arch: str, scalars: tuple[int, ...]) -> float:
-        width = _LOAD_BYTES[arch]
-        count = scalars[-1]
-        return CALL + max(count * element_bytes / (2 * width), count * written_bytes / width)
+
+def _strip_cycles(written_bytes: int) -> Callable[[str, tuple[int, ...]], float]:
+    """A strip of sums through a register: two loads, one store a cycle."""
+
+    def cycles(arch: str, _: tuple[int, ...]) -> float:
+        return CALL + GEMM_STRIP / _LOAD_BYTES[arch] * max(4 / 2, written_bytes)
 
     return cycles
 
@@ -75,16 +79,18 @@ def _dequant_cycles(groups: int) -> Callable[[str, tuple[int, ...]], float]:
     return lambda arch, _: _DEQUANT_CYCLES_PER_ISSUE * _dequant_issues(arch, groups)
 
 
-# A step multiplies 8 x 8 x 8, on AIE2 by four native macs. On AIE2P each of the four operands of
-# four steps is widened to fp32 (two operations) and converted to bfp16 (two): 4 a step again. The
-# sums of a block of 2 x 2 are loaded and stored. Published, by step: AIE2 7.3 (exact, 64 x 32 x 64
-# in 1,881, where few steps share those); AIE2P 4 in practice (128 MAC/cycle, amd/IRON issue 55),
-# 2.6 with B converted before (64^3 in 1,313).
+# A step multiplies 8 x 8 x 8, on AIE2 by four native macs; on AIE2P four operands of four steps are
+# widened to fp32 (two operations) and converted to bfp16 (two). So both issue four operations a
+# step, and load and store the sums of each block of 2 x 2. Published, with all that surrounds the
+# steps: AIE2 7.35 cycles (mlir-aie's kernel table: 64 x 32 x 64, exact, in 1,881); AIE2P 4 (128
+# MAC/cycle in practice, amd/IRON issue 55; the best array, with 14.71 TFLOP/s, does as much, arXiv
+# 2512.13282). With B converted before, AIE2P takes 2.6 (64^3 in 1,313).
+_GEMM_STEP = {"aie2": 1881 / 256, "aie2p": 4.0}
+
+
 def _gemm_cycles(arch: str, scalars: tuple[int, ...]) -> float:
     m_blocks, k_blocks, n_blocks, _ = scalars
-    stores = 4 * 64 * 4 / _LOAD_BYTES[arch]  # as many loads take half as long
-    blocks = (m_blocks // 2) * (n_blocks // 2)
-    return CALL + blocks * (4 * 4 * k_blocks + 1.5 * stores + LOOP)
+    return m_blocks * k_blocks * n_blocks * _GEMM_STEP[arch]
 
 
 DQP_LOAD_X = Kernel(
@@ -136,11 +142,6 @@ def _gemm_limits(scalars: tuple[int, ...]) -> bool:
     return even and fits and (part + 1) * m * n <= 8192 // 64
 
 
-def _part_limits(scalars: tuple[int, ...]) -> bool:
-    part, count = scalars
-    return 0 <= part < 8192 // max(count, 1) and 0 < count <= 2048 and count % 32 == 0
-
-
 DQP_FINISH = Kernel(
     "dqp_finish",
     "fused_dqp.cc",
@@ -162,7 +163,7 @@ GEMM_ZERO = Kernel(
     "gemm_zero",
     "gemm.cc",
     (Array("f32", 8192), int),
-    _copy_cycles(0, 4),
+    _zero_cycles,
     limits=lambda scalars: 0 < scalars[0] <= 8192 and scalars[0] % 32 == 0,
 )
 GEMM_TILE = Kernel(
@@ -175,14 +176,14 @@ GEMM_TILE = Kernel(
 GEMM_STORE_BF16 = Kernel(
     "gemm_store_bf16",
     "gemm.cc",
-    (Array("f32", 8192), Array("bf16", 2048), int, int),
-    _copy_cycles(4, 2),
-    limits=_part_limits,
+    (Array("f32", 8192), Array("bf16", GEMM_STRIP), int),
+    _strip_cycles(2),
+    limits=lambda scalars: 0 <= scalars[0] < 8192 // GEMM_STRIP,
 )
 GEMM_STORE_F32 = Kernel(
     "gemm_store_f32",
     "gemm.cc",
-    (Array("f32", 8192), Array("f32", 2048), int, int),
-    _copy_cycles(4, 4),
-    limits=_part_limits,
+    (Array("f32", 8192), Array("f32", GEMM_STRIP), int),
+    _strip_cycles(4),
+    limits=lambda scalars: 0 <= scalars[0] < 8192 // GEMM_STRIP,
 )

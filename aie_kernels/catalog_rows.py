@@ -33,7 +33,7 @@ COUNTS = 8  # words that tell the worker how often its loops turn
 OBJECT = 4096  # values of 64 rows x 64 columns
 OWN = OBJECT // CORES  # of them a core's
 OWN_ROWS = 64 // CORES
-STRIP = 512  # of C that leave at once: 16 of the 64 rows of a part
+STRIP = 512  # of C that leave at once: 8 of the 32 columns of a part
 
 
 def _operator(mode: int) -> int:

@@ -18,7 +18,7 @@ are outermost, so that the A of a band is one task of the shim that repeats for 
 |---|---|---|---|
 | A | row-major bf16 (M, K) | 64 rows x 256 k, row-major | 64 x 64: [8 kb][8 mb][8 m][8 k] |
 | B | `pack_b`'s order | 256 k x width, as in memory | 64 x 32: [8 kb][4 nb][8 k][8 n] |
-| C | row-major (M, N) | 4 x 64 x width, row-major | 16 (float32: 64) x 32: [mb][4 nb][8 m][8 n] |
+| C | row-major (M, N) | 4 x 64 x width, row-major | 64 x 8: [64 m][8 n] |
 
 A of a column goes to its four cores. B of a row of cores goes to all columns. It enters through the
 second shim channel and the memory tile of column r (with two columns, each carries two rows; with
@@ -40,15 +40,15 @@ Numerics: fp32 accumulation over all of K, and one rounding at the end (with flo
 aie2 multiplies bf16 exactly; aie2p rounds both operands to bfp16, eight k to an exponent.
 
 L1: 62,728 bytes of 65,536 with bf16 output, before the row operators. The sums take half of it, so
-C leaves in strips of 1 KB while a core waits, 4,096 cycles per block; 2.7 KB remain in one piece
-for constants of the kernels. With float32 output the sums take a quarter, and C leaves by parts
-(60,680 bytes). L2: at most 448 KB.
+C leaves in strips of 1 KB. A part leaves during the last k-step of the next one; for half of its
+4 KB there is no room meanwhile, so a core waits for 512 cycles per part. 2.7 KB remain in one piece
+for constants of the kernels. With float32 output the sums take a quarter, and a whole part has room
+(52,488 bytes). L2: at most 448 KB.
 
-Bottleneck, per k-step with bf16 output: a core does 2^19 multiplications, 5,464 cycles by the
-catalog's model of the kernel on either architecture (aie2p: 96 a cycle; the array could start 256).
-B needs 4,096 cycles of its channel and A 2,048. Memory must deliver 8 KB for each column and 16 KB
-for each row, 128 KB on eight columns: 5,240 cycles at 45 GB/s and 1.8 GHz. So the kernel and the
-memory of an eight-column device are in balance; a faster kernel alone would gain little.
+Bottleneck, per k-step with bf16 output: a core does 2^19 multiplications, 4,096 cycles on aie2p by
+the catalog. B needs 4,096 cycles of its channel and A 2,048. Memory must deliver 8 KB for each
+column and 16 KB for each row, 128 KB on eight columns: 5,370 cycles at 43.9 GB/s and 1.8 GHz, 3,620
+at 65.1. So kernel and B are in balance, and where memory is slower, it decides.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ import numpy as np
 from ort_aie_ep.aie_kernels.catalog_linear import (
     GEMM_STORE_BF16,
     GEMM_STORE_F32,
+    GEMM_STRIP,
     GEMM_TILE,
     GEMM_ZERO,
 )
@@ -98,6 +99,7 @@ Output = Literal["bf16", "f32"]
 ROWS = 64  # m: rows of a core's block
 STEP = 64  # k: depth of one object of A and B on a core
 PART = 32  # n: columns of a part, and rows of a Q4NX block
+STRIPS = 4  # of 8 columns of a part
 SLAB = 256  # k of an object of A in the memory tile, and of a Q4NX block
 CORES = 4  # of a column
 PARTS: dict[Output, int] = {"bf16": 4, "f32": 2}  # of a core's block
@@ -164,9 +166,6 @@ class _Blocking:
         self.parts = PARTS[output]
         self.element = DTYPES[output].itemsize  # bytes
         self.width = self.parts * PART  # columns of a core's block
-        self.strips = 4 if output == "bf16" else 1  # of rows of a part, as it leaves
-        self.c_rows = ROWS // self.strips
-        self.c_object = self.c_rows * PART
         self.row = self.width * self.element  # bytes of one of its rows: 256 for both types
         self.tile_width = CORES * self.width
         self.groups = min(columns, CORES)  # of rows of cores that share a B channel
@@ -177,7 +176,7 @@ class _Blocking:
         store = GEMM_STORE_BF16 if output == "bf16" else GEMM_STORE_F32
         self.zero = with_arrays(GEMM_ZERO, acc)
         self.tile = with_arrays(GEMM_TILE, Array("bf16", A_OBJECT), Array("bf16", B_OBJECT), acc)
-        self.store = with_arrays(store, acc, Array(output, self.c_object))
+        self.store = with_arrays(store, acc, Array(output, GEMM_STRIP))
         self.acc = acc
 
 
@@ -215,19 +214,9 @@ def _place_b(design: Design, shape: _Blocking, group: int) -> None:
         design.split(slab, rows)
 
 
-def strip_layouts(strips: int, width: int, element: int) -> tuple[Layout, Layout]:
-    """How a core's block of C leaves, and arrives row-major in the memory tile.
-
-    The block has 64 x `width` elements of `element` bytes, and leaves as `strips` of the rows of
-    each part of 32 columns. Strips leave as [nb][m][8 n], so that in the memory tile nb goes on
-    from part to part; those of the first rows come first.
-    """
-    rows, row, eight = ROWS // strips, width * element, 8 * element
-    leave = Layout(((PART // 8, 8 * eight), (rows // 8, PART * eight), (16 * element, 4)))
-    arrive = Layout(
-        ((strips, rows * row), (width // 8, eight), (rows, row), (2 * element, 4))[strips == 1 :]
-    )
-    return leave, arrive
+def c_layout(width: int, element: int) -> Layout:
+    """How strips arrive in the memory tile: as 64 rows of `width` elements of `element` bytes."""
+    return Layout(((width // 8, 8 * element), (ROWS, width * element), (2 * element, 4)))
 
 
 def _place_column(design: Design, shape: _Blocking, c: int) -> None:
@@ -238,13 +227,13 @@ def _place_column(design: Design, shape: _Blocking, c: int) -> None:
         [design.core(c, r, object=Array("bf16", A_OBJECT)) for r in range(CORES)],
     )  # fmt: skip
     design.forward(slab, a)
-    leave, arrive = strip_layouts(shape.strips, shape.width, shape.element)
+    arrive = c_layout(shape.width, shape.element)
     outputs = []
     rows = shape.row_operators
     for r in range(CORES):
         out = design.fifo(
-            f"c{c}_{r}", shape.output, shape.c_object,
-            design.core(c, r, layout=leave),
+            f"c{c}_{r}", shape.output, GEMM_STRIP,
+            design.core(c, r, 2 if shape.output == "bf16" else STRIPS),
             design.mem(c, layout=arrive, object=Array(shape.output, ROWS * shape.width)),
         )  # fmt: skip
         outputs.append(out)
@@ -265,6 +254,11 @@ def _place_column(design: Design, shape: _Blocking, c: int) -> None:
 
 
 def _body(shape: _Blocking) -> Body:
+    def multiply(a: Any, acc: Any, part: int) -> Steps:
+        b = yield Acquire("b")
+        yield call(shape.tile, a, b, acc, ROWS // 8, STEP // 8, PART // 8, part)
+        yield Release("b")
+
     def products(core: Core, k_steps: Any, blocks: Any) -> Steps:
         acc = core.buffer("acc")
         for _ in core.loop(blocks):
@@ -272,14 +266,17 @@ def _body(shape: _Blocking) -> Body:
             for _ in core.loop(k_steps):
                 a = yield Acquire("a")
                 for part in range(shape.parts):
-                    b = yield Acquire("b")
-                    yield call(shape.tile, a, b, acc, ROWS // 8, STEP // 8, PART // 8, part)
-                    yield Release("b")
+                    yield from multiply(a, acc, part)
                 yield Release("a")
-            for strip in range(shape.strips):
-                for part in range(shape.parts):
+            # A part leaves while the next one is computed.
+            a = yield Acquire("a")
+            for part in range(shape.parts):
+                yield from multiply(a, acc, part)
+                if part == shape.parts - 1:
+                    yield Release("a")
+                for strip in range(STRIPS):
                     c = yield Acquire("c")
-                    yield call(shape.store, acc, c, shape.strips * part + strip, shape.c_object)
+                    yield call(shape.store, acc, c, STRIPS * part + strip)
                     yield Release("c")
 
     def body(core: Core) -> Steps:
@@ -335,7 +332,9 @@ def _add_sequence(design: Design, shape: _Blocking) -> Sequence:
             # Data is on its way while the parameters are written.
             with s.when(equal(turn + unit, 0)):
                 for name in design.workers:
-                    s.start(name, K // STEP, count * tiles, *([0] if shape.row_operators else []))
+                    s.start(
+                        name, K // STEP - 1, count * tiles, *([0] if shape.row_operators else [])
+                    )
             # C before the rest of B, whose waits for a free descriptor depend on it.
             for i, row in enumerate(starts):
                 _receive_c(s, shape, i, c, row, N, first, whole)
@@ -393,6 +392,6 @@ def _block_cycles(device: Device, shape: _Blocking, k_steps: Expr) -> Expr:
         return int(kernel.cycles(device.architecture, scalars))
 
     tile = cycles(shape.tile, ROWS // 8, STEP // 8, PART // 8, 0)
-    store = shape.strips * cycles(shape.store, 0, shape.c_object)
+    store = STRIPS * cycles(shape.store, 0)
     zero = cycles(shape.zero, shape.acc.count)
     return k_steps * (shape.parts * tile) + shape.parts * store + zero

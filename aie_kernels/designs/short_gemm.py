@@ -13,7 +13,7 @@ computes 64 rows and 256 columns of C for each column of the array.
 |---|---|---|---|
 | A | row-major bf16 (M, K) | 64 rows x 256 k | 64 x 64: [8 kb][8 mb][8 m][8 k] |
 | W | Q4NX blocks [N/32][K/256] | 8 x 1 blocks | 2; as bf16 64 x 32: [8 kb][4 nb][8 k][8 n] |
-| C | row-major bf16 (M, N) | 4 x 64 x 64, row-major | 16 x 32: [mb][4 nb][8 m][8 n] |
+| C | row-major bf16 (M, N) | 4 x 64 x 64, row-major | 64 x 8: [64 m][8 n] |
 
 A enters through the second shim channel of column 0 and goes to all cores. W enters through the
 first channel of each column.
@@ -28,14 +28,15 @@ Numerics: those of `dequant` followed by `gemm` with bf16 output, to the bit.
 L1: 62,720 bytes of 65,536. L2: 208 KB in column 0, 144 KB elsewhere.
 
 Bottleneck, for each 256 of K: memory must deliver 40 KB for each column, 13,436 cycles on eight
-columns at 43.9 GB/s and 1.8 GHz; a column's channel takes 10,240. The core multiplies 2^20 times
-(10,928 cycles by the catalog's model on aie2p) and dequantises two blocks (3,280 cycles).
+columns at 43.9 GB/s and 1.8 GHz, 9,060 at 65.1. The core multiplies 2^20 times (8,192 cycles by the
+catalog on aie2p) and dequantises two blocks (4,476).
 """
 
 from __future__ import annotations
 
 from ort_aie_ep.aie_kernels.catalog_linear import (
     GEMM_STORE_BF16,
+    GEMM_STRIP,
     GEMM_TILE,
     GEMM_ZERO,
     Q4NX_DEQUANT_STEP,
@@ -48,7 +49,8 @@ from ort_aie_ep.aie_kernels.designs.gemm import (
     SLAB,
     STACK,
     STEP,
-    strip_layouts,
+    STRIPS,
+    c_layout,
     with_arrays,
 )
 from ort_aie_ep.npu.vocabulary.design import (
@@ -79,14 +81,13 @@ WIDTH = PARTS * PART  # columns of it
 COLUMN = CORES * WIDTH  # columns of C that a column of the array computes in a pass
 BLOCK = 5120  # bytes of a Q4NX block
 BLOCKS = COLUMN // PART  # that a column takes for 256 of K
-STRIPS = 4  # of the rows of a part, as it leaves
 MAX_K = 16384  # 64 blocks, as many as a shim's descriptor iterates over
 RUN_WORK = 1 << 36  # rows x N x K of one run: below 0.2 s on every device
 
 ACC = Array("f32", ROWS * WIDTH)
 X = Array("bf16", ROWS * STEP)
 TILE = Array("bf16", STEP * PART)
-C = Array("bf16", ROWS // STRIPS * PART)
+C = Array("bf16", GEMM_STRIP)
 
 ZERO = with_arrays(GEMM_ZERO, ACC)
 MULTIPLY = with_arrays(GEMM_TILE, X, TILE, ACC)
@@ -117,7 +118,6 @@ def build(device: Device) -> Design:
 
 
 def _place_column(design: Design, c: int) -> None:
-    leave, arrive = strip_layouts(STRIPS, WIDTH, element=2)
     blocks = design.fifo(f"w{c}", "u8", BLOCKS * BLOCK, design.shim(c, 0), design.mem(c))
     own = [
         design.fifo(f"w{c}_{r}", "u8", PARTS * BLOCK, design.mem(c), design.core(c, r))
@@ -127,8 +127,8 @@ def _place_column(design: Design, c: int) -> None:
     outputs = []
     for r in range(CORES):
         out = design.fifo(
-            f"c{c}_{r}", "bf16", C.count, design.core(c, r, layout=leave),
-            design.mem(c, layout=arrive, object=Array("bf16", ROWS * WIDTH)),
+            f"c{c}_{r}", "bf16", C.count, design.core(c, r),
+            design.mem(c, layout=c_layout(WIDTH, element=2), object=Array("bf16", ROWS * WIDTH)),
         )  # fmt: skip
         outputs.append(out)
         design.worker(
@@ -157,11 +157,10 @@ def _body(core: Core) -> Steps:
                     yield call(MULTIPLY, a, tile, acc, ROWS // 8, STEP // 8, PART // 8, part)
                 yield Release("a")
             yield Release("w")
-        for strip in range(STRIPS):
-            for part in range(PARTS):
-                c = yield Acquire("c")
-                yield call(STORE, acc, c, STRIPS * part + strip, C.count)
-                yield Release("c")
+        for strip in range(PARTS * STRIPS):
+            c = yield Acquire("c")
+            yield call(STORE, acc, c, strip)
+            yield Release("c")
 
 
 def _add_sequence(design: Design) -> None:
@@ -222,5 +221,5 @@ def _block_cycles(device: Device, slabs: Expr) -> Expr:
     arch = device.architecture
     tile = MULTIPLY.cycles(arch, (ROWS // 8, STEP // 8, PART // 8, 0))
     step = int(PARTS * (Q4NX_DEQUANT_STEP.cycles(arch, (0, 0)) + tile))
-    store = STRIPS * PARTS * STORE.cycles(arch, (0, C.count))
+    store = STRIPS * PARTS * STORE.cycles(arch, (0,))
     return slabs * (SLAB // STEP * step) + int(store + ZERO.cycles(arch, (ACC.count,)))

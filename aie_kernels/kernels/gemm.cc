@@ -14,6 +14,12 @@ using mmul = aie::mmul<8, 8, 8, bfloat16, bfloat16>;
 
 constexpr int32_t tile = mmul::size_C;
 constexpr int32_t lanes = 32;
+constexpr int32_t part_rows = 8, part_columns = 4;  // tiles of a part of C
+
+inline const float* strip(const float* acc, int32_t index) {
+  return acc + index / part_columns * (part_rows * part_columns * tile) +
+         index % part_columns * tile;
+}
 
 }  // namespace
 
@@ -69,26 +75,32 @@ void gemm_tile(const bfloat16* __restrict a, const bfloat16* __restrict b, float
   event1();
 }
 
-// c = acc[part * count ..], blocked as it is.
-void gemm_store_bf16(const float* __restrict acc, bfloat16* __restrict c, int32_t part,
-                     int32_t count) {
+// c[64 m][8 n] = a strip of acc, [part][8 m_blocks][4 n_blocks][8 m][8 n]: four for each part.
+void gemm_store_bf16(const float* __restrict acc, bfloat16* __restrict c, int32_t index) {
   event0();
   aie::set_rounding(aie::rounding_mode::conv_even);
-  const float* sums = acc + part * count;
-  LOOP_TRIPS(count / lanes, 2, 64)
-  for (int32_t i = 0; i < count; i += lanes) {
-    const aie::accum<accfloat, lanes> values(aie::load_v<lanes>(sums + i));
-    aie::store_v(c + i, values.to_vector<bfloat16>());
+  const float* sums = strip(acc, index);
+  LOOP_TRIPS(part_rows, 8, 8)
+  for (int32_t m = 0; m < part_rows; ++m) {
+    LOOP_UNROLL_FULL
+    for (int32_t i = 0; i < tile; i += lanes) {
+      const aie::accum<accfloat, lanes> values(
+          aie::load_v<lanes>(sums + m * part_columns * tile + i));
+      aie::store_v(c + m * tile + i, values.to_vector<bfloat16>());
+    }
   }
   event1();
 }
 
-void gemm_store_f32(const float* __restrict acc, float* __restrict c, int32_t part, int32_t count) {
+void gemm_store_f32(const float* __restrict acc, float* __restrict c, int32_t index) {
   event0();
-  const float* sums = acc + part * count;
-  LOOP_TRIPS(count / lanes, 2, 64)
-  for (int32_t i = 0; i < count; i += lanes) {
-    aie::store_v(c + i, aie::load_v<lanes>(sums + i));
+  const float* sums = strip(acc, index);
+  LOOP_TRIPS(part_rows, 8, 8)
+  for (int32_t m = 0; m < part_rows; ++m) {
+    LOOP_UNROLL_FULL
+    for (int32_t i = 0; i < tile; i += lanes) {
+      aie::store_v(c + m * tile + i, aie::load_v<lanes>(sums + m * part_columns * tile + i));
+    }
   }
   event1();
 }

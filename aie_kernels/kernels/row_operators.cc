@@ -30,7 +30,7 @@ constexpr int32_t kRowBlocks = 2;     // of a core
 constexpr int32_t kObjectStep = 512;  // values from one column block of an object to the next
 constexpr int32_t kObjects = 8;       // of an operand of 512 columns
 constexpr int32_t kPart = 2048;       // values of a part of C
-constexpr int32_t kStrip = 512;       // values that leave at once: 16 of the 64 rows of a part
+constexpr int32_t kStrip = 512;       // values that leave at once: 8 of the 32 columns of a part
 
 enum Operator { kProduct = 0, kSiluGate = 1, kGeluGate = 2, kSum = 3, kNorm = 4, kRotate = 5 };
 
@@ -311,29 +311,29 @@ void rows_take(bfloat16* __restrict a, float* __restrict acc, int32_t mode, int3
   }
 }
 
-// A strip of the result: `index` goes through the parts, then through their strips. In the order of
-// a cache, 16 rows of 128 columns are two groups of 8 keys, [16 column blocks][8 keys][8
-// dimensions] each, one behind the other.
+// A strip of the result: 8 of C's 128 columns, for all of its 64 rows, which are 16 rows of each of
+// four times 128 columns. In the order of a cache, 16 rows of 128 columns are two groups of 8 keys,
+// [16 column blocks][8 keys][8 dimensions] each, one behind the other.
 void rows_store(float* __restrict acc, bfloat16* __restrict c, int32_t mode, int32_t index) {
   constexpr int32_t kBlocks = kStrip / kBlock;
-  const int32_t part = index & 3, strip = index >> 2;
+  const int32_t part = index >> 2, column = index & 3;
   if (operator_of(mode) == kRotate && in_blocks(mode)) {
-    for (int32_t block = strip * kBlocks; block < (strip + 1) * kBlocks; ++block) {
+    for (int32_t block = 0; block < kBlocks; ++block) {
       // Row i of a block of C is 8 dimensions of a key: 16 of those are a row of C.
-      const int32_t group = block / 8, keys = block / 4 % 2, column = part * 4 + block % 4;
+      const int32_t group = block / 2, keys = block % 2;
       LOOP_TRIPS(8, 8, 8)
       for (int32_t i = 0; i < 8; ++i) {
-        const bfloat16* from = result(acc, 16 * group + 2 * i + column / 8) + keys * kRowStep;
-        aie::store_v(c + 8 * i, aie::load_v<8>(from + column % 8 * 8));
+        const bfloat16* from = result(acc, 16 * group + 2 * i + index / 8) + keys * kRowStep;
+        aie::store_v(c + 8 * i, aie::load_v<8>(from + index % 8 * 8));
       }
       c += kBlock;
     }
     return;
   }
-  const bfloat16* from = reinterpret_cast<const bfloat16*>(acc) + part * kPart + strip * kStrip;
+  const bfloat16* from = reinterpret_cast<const bfloat16*>(acc) + part * kPart + column * kBlock;
   LOOP_TRIPS(kBlocks, 8, 8)
-  for (int32_t i = 0; i < kStrip; i += kBlock) {
-    aie::store_v(c + i, aie::load_v<kBlock>(from + i));
+  for (int32_t i = 0; i < kBlocks; ++i) {
+    aie::store_v(c + i * kBlock, aie::load_v<kBlock>(from + i * kRowStep));
   }
 }
 

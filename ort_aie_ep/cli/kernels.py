@@ -170,9 +170,13 @@ def simulate_command(
 
 
 def _summary(design: Design, result: Result) -> str:
+    from ort_aie_ep.npu.speed import beside
+
     busiest = max(result.workers, key=lambda n: result.workers[n]["kernel"])
     at_work = result.workers[busiest]["kernel"] / result.seconds
     channel = max(result.channels, key=lambda n: result.channels[n])
+    of_device = f"{design.name}, NPU1" if design.device.architecture == "aie2" else design.name
+    doubt = "\n  unconfirmed: faster than anyone has measured (ort-aie simulate --kernels)"
     return (
         f"{design.name} on {design.device.name}: {result.seconds * 1e6:.1f} µs on the modelled NPU "
         "(costs of the control path measured on NPU1; nothing here has run on an NPU yet)\n"
@@ -180,6 +184,7 @@ def _summary(design: Design, result: Result) -> str:
         f"({result.read / result.seconds / 1e9:.1f} GB/s), {result.written:,} written\n"
         f"  busiest core: {busiest}, in kernels {at_work:.0%}\n"
         f"  busiest channel: {channel}, {result.channels[channel] / result.seconds:.0%}"
+        f"{doubt if of_device in beside().unconfirmed else ''}"
     )
 
 

@@ -138,19 +138,18 @@ def test_a_dequantised_block_is_a_b(kernels: Kernels) -> None:
     np.testing.assert_array_equal(acc, want)
 
 
-def test_zero_stores_and_counts(kernels: Kernels) -> None:
+def test_stores_of_strips_and_zeros(kernels: Kernels) -> None:
     rng = np.random.default_rng(5)
     acc = aligned(rng.standard_normal(8192).astype(np.float32))
     before = acc.copy()
-    for part, count in ((0, 2048), (3, 2048), (5, 1024)):
-        values = before[part * count : (part + 1) * count]
-        bf16, f32 = zeros(2048), zeros(2048, np.float32)
-        kernels.call(GEMM_STORE_BF16, acc, bf16, part, count)
-        kernels.call(GEMM_STORE_F32, acc, f32, part, count)
-        np.testing.assert_array_equal(bits16(bf16[:count]), bits16(to_bf16(values)))
-        np.testing.assert_array_equal(f32[:count], values)
-        assert not bf16[count:].any()
-        assert not f32[count:].any()
+    parts = before.reshape(4, 8, 4, 64)  # parts, blocks of rows, blocks of columns, 8 x 8
+    for part, column in ((0, 0), (1, 3), (3, 2)):
+        values = np.ascontiguousarray(parts[part, :, column]).ravel()
+        bf16, f32 = zeros(512), zeros(512, np.float32)
+        kernels.call(GEMM_STORE_BF16, acc, bf16, 4 * part + column)
+        kernels.call(GEMM_STORE_F32, acc, f32, 4 * part + column)
+        np.testing.assert_array_equal(bits16(bf16), bits16(to_bf16(values)))
+        np.testing.assert_array_equal(f32, values)
     kernels.call(GEMM_ZERO, acc, 4096)
     assert not acc[:4096].any()
     np.testing.assert_array_equal(acc[4096:], before[4096:])

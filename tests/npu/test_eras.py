@@ -79,3 +79,13 @@ def test_kernels_simulate_takes_an_era() -> None:
         (result,) = json.loads(done.stdout)
         seconds.append(result["seconds"])
     assert seconds[1] < seconds[0]
+
+
+@pytest.mark.parametrize(("npu", "marked"), [("npu1", True), ("npu2", False)])
+def test_a_time_that_is_faster_than_any_measured_one_says_so(npu: str, marked: bool) -> None:
+    words = ["kernels", "simulate", "gemm", "gemm", "--device", npu]
+    for shape in ("M=64", "K=256", "N=512"):
+        words += ["--shape", shape]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert ("unconfirmed" in done.stdout) == marked

@@ -138,7 +138,7 @@ def test_gemm_counts_megatiles_and_reads_a_and_b_again_for_each() -> None:
     assert body.streams == 4 * 4 * 16384 / 4
     assert body.read == 2 * (1024 * 256 * 2 + 256 * 1024 * 2)
     assert body.write == 2 * 1024 * 1024
-    assert drain.streams == 4 * 16384 / 4
+    assert drain.streams == 4 * 16384 / 4 / 2  # half of C leaves during products
 
 
 def test_gemm_of_a_clamped_tail_costs_a_whole_pass_and_k_is_padded() -> None:

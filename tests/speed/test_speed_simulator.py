@@ -14,13 +14,17 @@ from ort_aie_ep.aie_kernels.designs import (
     flow_kv,
     flow_qkv,
     fused_dqp,
+    fused_layer,
     gemm,
     short_gemm,
     vector_ops,
 )
-from ort_aie_ep.npu.simulator.session import Session
+from ort_aie_ep.npu.simulator.session import Session, random_buffers
+from ort_aie_ep.npu.speed import layer as closed
 from ort_aie_ep.npu.speed import operators as op
+from ort_aie_ep.npu.speed.decoders import Decoder, invocations
 from ort_aie_ep.npu.speed.kernels import OURS
+from ort_aie_ep.npu.speed.layer import Layer
 from ort_aie_ep.npu.speed.operators import Machine, Step
 from ort_aie_ep.npu.vocabulary.design import Design
 from ort_aie_ep.npu.vocabulary.device import device
@@ -153,4 +157,40 @@ def test_glu_takes_what_the_simulator_takes() -> None:
         vector_ops.build(NPU2), "glu", {"n": n, "rows": rows, "kind": 0},
         {"gate_up": zeros(rows, 2, n), "y": zeros(rows, n)}, op.gated(rows, n, False, OURS),
         ERAS.values(),
+    )  # fmt: skip
+
+
+LLAMA = Layer(512, 8, 4, 64, 64, 1024)
+LAYERS = {
+    "llama": (LLAMA, 600),
+    "qwen3": (replace(LLAMA, kv_heads=8, head_dim=128, rotary=128, head_norm=True), 300),
+    "gemma3": (
+        Layer(768, 4, 2, 256, 256, 2560, window=100, gelu=True, head_norm=True, post_norm=True),
+        200,
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole_layer() -> Design:
+    return fused_layer.build(NPU2)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_takes_what_the_simulator_takes(whole_layer: Design, name: str) -> None:
+    layer, context = LAYERS[name]
+    one, _ = invocations(Decoder((layer,), 128), context)
+    parameters = {**one.parameters, "scale_bits": bits(0.1), "eps_bits": bits(1e-6)}
+    compare(
+        whole_layer, "layer", parameters, random_buffers(whole_layer, "layer", parameters),
+        (*closed.projections(layer, OURS), *closed.attention(layer, context, OURS),
+         *closed.between(layer)), ERAS.values(),
+    )  # fmt: skip
+
+
+def test_the_vocabulary_takes_what_the_simulator_takes(whole_layer: Design) -> None:
+    parameters = {"N": 4096 + 32, "hidden": 1024, "eps_bits": bits(1e-6)}
+    compare(
+        whole_layer, "head", parameters, random_buffers(whole_layer, "head", parameters),
+        closed.head(4096 + 32, 1024, OURS), ERAS.values(),
     )  # fmt: skip

@@ -106,7 +106,7 @@ OURS = Kernels(
     / 32
     * _cycles(catalog_linear.GEMM_TILE, GEMM_ROWS // 8, GEMM_DEPTH // 8, 32 // 8),
     gemm_block=catalog_linear.GEMM_ZERO.cycles(ARCHITECTURE, (GEMM_ROWS * GEMM_COLUMNS,))
-    + catalog_linear.GEMM_STORE_BF16.cycles(ARCHITECTURE, (0, GEMM_ROWS * 32)),
+    + catalog_linear.GEMM_STORE_BF16.cycles(ARCHITECTURE, (0,)),
     flow_kv_chunk=_flow_kv_chunk,
     flow_kv_merge=_flow_kv_merge,
     flow_qkv_chunk=_flow_qkv_chunk,

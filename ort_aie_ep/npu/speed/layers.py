@@ -20,7 +20,7 @@ from ort_aie_ep.npu.speed.invocations import (
     device_rows,
 )
 from ort_aie_ep.npu.speed.kernels import Kernels
-from ort_aie_ep.npu.speed.layer_costs import fused_head, fused_layer
+from ort_aie_ep.npu.speed.layer import Layer, attention, between, head, projections
 from ort_aie_ep.npu.speed.steps import AttentionStep, PlanStep, ProjectionStep, VectorStep
 
 OVERLAY = "fused_layer"
@@ -38,6 +38,16 @@ class DecoderLayer:
     gate: ProjectionStep
     down: ProjectionStep
     post_norm: bool
+
+    @property
+    def sizes(self) -> Layer:
+        """Those of the closed form."""
+        attention = self.attention
+        return Layer(
+            self.qkv.k, attention.heads, attention.kv_heads, attention.head_dim, attention.rotary,
+            self.gate.n, attention.window, self.gate.gelu, attention.query_norm, self.post_norm,
+            self.qkv.bias,
+        )  # fmt: skip
 
     def parameters(self, context: int, capacity: int) -> dict[str, int]:
         """Those of the sequence `layer`."""
@@ -194,10 +204,9 @@ def _layer(
         **dict.fromkeys(rows.split(), ACTIVATIONS), "k": CACHES, "v": CACHES,
         **{name: weights.buffer(step, i) for name, (step, i) in matrices.items()},
     }  # fmt: skip
-    attention = layer.attention
-    cost = fused_layer(
-        layer.qkv.k, attention.heads, attention.kv_heads, attention.head_dim, layer.gate.n,
-        context, attention.window or None, layer.post_norm, kernels,
+    sizes = layer.sizes
+    cost = (
+        *projections(sizes, kernels), *attention(sizes, context, kernels), *between(sizes),
     )  # fmt: skip
     parameters = layer.parameters(context, capacity)
     return Invocation("layer", parameters, arguments, "layers", cost, OVERLAY)
@@ -209,5 +218,5 @@ def _head_parameters(step: ProjectionStep) -> dict[str, int]:
 
 def _head(step: ProjectionStep, weights: Weights, kernels: Kernels) -> Invocation:
     arguments = dict.fromkeys(("x", "norm", "y"), ACTIVATIONS) | {"w": weights.buffer(step, 0)}
-    cost = fused_head(device_rows(step.n), step.k, kernels)
+    cost = head(device_rows(step.n), step.k, kernels)
     return Invocation("head", _head_parameters(step), arguments, "lm_head", cost, OVERLAY)

@@ -21,6 +21,7 @@ from statistics import median
 import numpy as np
 
 from ort_aie_ep.models.shapes import SHAPES, Shape
+from ort_aie_ep.npu.speed.kernels import FLOW_KV_ELEMENTS, PUBLISHED
 from ort_aie_ep.npu.speed.models import layer_projections, norms_of_layer
 from ort_aie_ep.npu.speed.operators import (
     BF16,
@@ -116,6 +117,21 @@ DECODERS: dict[str, Decoder] = {
 }
 
 
+#: The published cycles with this decoder's measured attention in place of a matvec's: a chunk has
+#: 4,096 elements of keys.
+KERNELS = replace(
+    PUBLISHED, name="mlir-air",
+    flow_kv_chunk=lambda queries, head_dim: FLOW_KV_ELEMENTS / head_dim / KEYS * (
+        ATTENTION_BLOCK.value + ATTENTION_RATE.value * _padded(queries) * head_dim
+    ),
+)  # fmt: skip
+
+
+def _padded(queries: int) -> int:
+    """Queries of a KV head as its attention counts them: a power of two."""
+    return 1 << (queries - 1).bit_length()
+
+
 @dataclass(frozen=True)
 class Constants:
     """The fitted constants, in cycles."""
@@ -149,7 +165,7 @@ def attention(shape: Shape, keys: int, constants: Constants) -> tuple[Step, ...]
     """Attention of one token to `keys` keys; a layer without a window, whatever the model has."""
     units = min(shape.kv_heads, UNITS)
     group = shape.heads // shape.kv_heads
-    queries = ceil(shape.kv_heads / units) * (1 << (group - 1).bit_length())
+    queries = ceil(shape.kv_heads / units) * _padded(group)
     cycles = constants.attention_block + constants.attention_rate * queries * shape.head_dim
     blocks = ceil(keys / KEYS)
     cached = blocks * KEYS * 2 * BF16 * shape.keys

@@ -107,6 +107,11 @@ class Machine:
             overlay_switch=era.overlay_switch.value,
         )
 
+    @property
+    def one_context(self) -> bool:
+        """Whether a change of overlay only loads a PDI."""
+        return self.overlay_switch <= costs.PDI_SWITCH.value
+
     def seconds(self, steps: tuple[Step, ...]) -> float:
         """The time that steps take, one after another."""
         return sum(self.by_bound(steps).values())
@@ -345,11 +350,12 @@ def gemm(m: int, k: int, n: int, kernels: Kernels = PUBLISHED) -> tuple[Step, ..
     """C (m, n) = A (m, k) B (k, n) in bf16, on 8 x 4 cores with megatiles of 512 x 512.
 
     A core keeps 64 x 128 of C. It receives A and B by a channel each, 64 deep, and sends C into its
-    memory tile before it begins the next block. From there C goes to DDR during the next block's
-    reads. A is read once for each 512 columns of C, B once for each 512 rows. K is padded to 256.
-    Bands of C that would pass its end are moved back and compute some of it twice, so every pass is
-    whole. The first slab of B fills its memory tile before the computation begins; the last C, of
-    the same size, leaves its memory tile after the computation ends.
+    memory tile: half of it during products, half of it before it goes on. From there C goes to DDR
+    during the next block's reads. A is read once for each 512 columns of C, B once for each 512
+    rows. K is padded to 256. Bands of C that would pass its end are moved back and compute some of
+    it twice, so every pass is whole. The first slab of B fills its memory tile before the
+    computation begins; the last C, of the same size, leaves its memory tile after the computation
+    ends.
     """
     passes_m, passes_n = ceil(m / SUPERTILE), ceil(n / SUPERTILE)
     depth = ceil(k / GEMM_SLAB) * GEMM_SLAB
@@ -365,7 +371,7 @@ def gemm(m: int, k: int, n: int, kernels: Kernels = PUBLISHED) -> tuple[Step, ..
             write=megatiles * SUPERTILE * SUPERTILE * BF16,
         ),
         Step(
-            streams=megatiles * _stream(BF16 * GEMM_ROWS * GEMM_COLUMNS),
+            streams=megatiles * _stream(BF16 * GEMM_ROWS * GEMM_COLUMNS // 2),
             control=control(tasks=20, words=3 * 32)
             + megatiles * kernels.gemm_block
             + 2 * _stream(BF16 * GEMM_SLAB * GEMM_COLUMNS),
@@ -394,7 +400,8 @@ def short_gemm(
     slab = GEMM_SLAB // GEMM_DEPTH * kernels.gemm_step / share + blocks * kernels.dequant_block
     return (
         Step(
-            streams=passes * depth * _stream(max(a, weights)),
+            shim=passes * depth * weights,
+            streams=passes * depth * _stream(a),
             kernels=passes * depth * slab,
             commands=(passes - 1) * (1 + 2 * columns) * TASK,
             read=passes * depth * (a + columns * weights),

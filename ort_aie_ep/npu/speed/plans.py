@@ -16,7 +16,7 @@ from itertools import groupby, pairwise
 from typing import Any
 
 from ort_aie_ep import _native
-from ort_aie_ep.aie_kernels.designs import decode, flow_qkv, fused_layer, gemm
+from ort_aie_ep.aie_kernels.designs import decode, flow_qkv, fused_layer, gemm, short_gemm
 from ort_aie_ep.aie_kernels.designs import dequant as dequant_design
 from ort_aie_ep.npu.packages.package import manifest
 from ort_aie_ep.npu.speed import operators as op
@@ -61,8 +61,8 @@ HOST_HAS_ROW = "a vector operator on what the host has"
 REFUSED = "the sequence of the overlay refuses the shape"
 
 DESIGNS = {
-    "decode": decode, "fused_layer": fused_layer, "dequant": dequant_design, "gemm": gemm,
-    "flow_qkv": flow_qkv,
+    "decode": decode, "dequant": dequant_design, "gemm": gemm, "short_gemm": short_gemm,
+    "flow_qkv": flow_qkv, "fused_layer": fused_layer,
 }  # fmt: skip
 
 
@@ -156,7 +156,7 @@ class _Call:
         def takes(step: PlanStep) -> bool:
             return self._rows(step) > 1 and not self._why_not(step)
 
-        prompt = PromptWeights(weights, self.machine, takes)
+        prompt = PromptWeights(weights, self.machine, takes, self.tokens)
         first = 0
         while first < len(steps):
             if self.tokens == 1 and decoder is not None and first == decoder.first:
@@ -215,7 +215,7 @@ class _Call:
             return "decode"
         if isinstance(step, ProjectionStep):
             temporary = any(step.y in other.reads for other in steps)
-            return "" if is_large(step, self.tokens, temporary=temporary) else "gemm"
+            return "" if is_large(step, self.tokens, self.machine, temporary=temporary) else "gemm"
         return "" if isinstance(step, AttentionStep) else "gemm"
 
     def _together(

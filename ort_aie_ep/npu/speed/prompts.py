@@ -1,4 +1,4 @@
-"""A prompt's steps as invocations of the overlays `gemm` and `dequant`, as the executor makes them.
+"""A prompt's steps as invocations of `gemm`, `dequant`, `short_gemm`, as the executor makes them.
 
 This follows src/targets/npu/{prompt_projection,prompt_weights,vectors}.cc, as `invocations` does
 for a token.
@@ -38,6 +38,8 @@ WEIGHT_BYTES, ROW_BYTES = 512 << 20, 32 << 20
 PAGE = 4096  # prompt_weights.cc: of a matrix there
 ROW_MULTIPLE = 512  # prompt_projection.cc
 SCRATCH = -1  # the buffer of dequantised weights
+SHORT_ROWS = 256  # prompt_weights.cc
+SHORT_MAX_K, SHORT_LEAST_N = 16384, 256  # designs.h
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,16 @@ def divide(step: ProjectionStep, tokens: int) -> Division:
     )
 
 
-def is_large(step: ProjectionStep, tokens: int, *, temporary: bool) -> bool:
+def is_short(step: ProjectionStep, tokens: int, machine: Machine) -> bool:
+    """Whether `short_gemm` does it."""
+    fits = up_to(step.k, BLOCK_COLS) <= SHORT_MAX_K and device_rows(step.n) >= SHORT_LEAST_N
+    return tokens <= SHORT_ROWS and step.bits <= 4 and fits and machine.one_context
+
+
+def is_large(step: ProjectionStep, tokens: int, machine: Machine, *, temporary: bool) -> bool:
     """Whether it runs by itself; `temporary`: only the plan reads its result."""
+    if is_short(step, tokens, machine):
+        return False
     division = divide(step, tokens)
     room = step.bits == 16 or _matrix_bytes(step) <= WEIGHT_BYTES
     if division.bands > 1 or not room:
@@ -89,6 +99,13 @@ def product(rows: int, k: int, n: int, weights: int, kernels: Kernels) -> Invoca
     return Invocation("gemm", {"M": rows, "K": k, "N": n}, views, "gemm", cost, "gemm")
 
 
+def short_product(rows: int, k: int, n: int, weights: int, machine: Machine) -> Invocation:
+    """A product with quantised weights."""
+    cost = op.short_gemm(rows, k, n, machine.columns, machine.kernels)
+    views = {"a": 0, "w": weights, "c": 0}
+    return Invocation("project", {"M": rows, "K": k, "N": n}, views, "gemm", cost, "short_gemm")
+
+
 @dataclass
 class PromptWeights:
     """The dequantised weights that are in memory when a batch's run reaches a step."""
@@ -96,6 +113,7 @@ class PromptWeights:
     weights: Weights
     machine: Machine
     takes: Callable[[PlanStep], bool]  # a projection of several rows that the device does
+    tokens: int
     _there: frozenset[str] = frozenset()  # names of projections
 
     def forget(self) -> None:
@@ -115,6 +133,8 @@ class PromptWeights:
                     break
                 before_attention, since_attention = len(parts), 0
             if not isinstance(step, ProjectionStep) or step.bits == 16 or not self.takes(step):
+                continue
+            if is_short(step, self.tokens, self.machine):
                 continue
             own = _matrix_bytes(step) * (2 if step.gated else 1)
             since_attention += own
@@ -174,12 +194,17 @@ class PromptBatch(TokenBatch):
             step.a, step.skip, step.norm, step.sum, step.k, rows=self.tokens
         ):  # fmt: skip
             return False
-        if step.bits != 16:  # before anything is computed from the input
+        short = is_short(step, self.tokens, self.prompt.machine)
+        if step.bits != 16 and not short:  # before anything is computed from the input
             self.invocations[before:before] = self.prompt.get(steps)
         k, n = up_to(step.k, BLOCK_COLS), device_rows(step.n)
         for matrix in range(2 if step.gated else 1):
-            buffer = self.weights.buffer(step, matrix) if step.bits == 16 else SCRATCH
-            self.invocations.append(product(self.tokens, k, n, buffer, self.kernels))
+            own = self.weights.buffer(step, matrix)
+            if short:
+                one = short_product(self.tokens, k, n, own, self.prompt.machine)
+            else:
+                one = product(self.tokens, k, n, own if step.bits == 16 else SCRATCH, self.kernels)
+            self.invocations.append(one)
         if not _stays(step):
             self._write_later((step.y,))
             return True

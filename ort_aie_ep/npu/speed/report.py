@@ -11,26 +11,29 @@ from rich.table import Table
 from rich.text import Text
 
 from ort_aie_ep.npu.speed.beside import Comparison, beside
+from ort_aie_ep.npu.speed.decoders import beside_amd
 from ort_aie_ep.npu.speed.judgement import Judgement
 from ort_aie_ep.npu.speed.mlir_air import Sweep
+from ort_aie_ep.npu.speed.papers import CONTEXTS, FASTFLOWLM_SPEEDS
 from ort_aie_ep.npu.speed.pictures import Picture
 from ort_aie_ep.npu.speed.plans import Composition
+from ort_aie_ep.npu.speed.published import summaries
 from ort_aie_ep.npu.speed.simulation import PlanSimulation, Point, Simulation
 from ort_aie_ep.npu.speed.tally import Part
 from ort_aie_ep.npu.vocabulary import costs
+from ort_aie_ep.npu.vocabulary.eras import ERAS, PAPERS
 
 _DECODE_PARTS: tuple[Part, ...] = ("projections", "attention", "vector", "lm_head", "dispatch")
 _PREFILL_PARTS: tuple[Part, ...] = (
     "gemm", "dequant", "attention", "vector", "lm_head", "dispatch", "switches",
 )  # fmt: skip
 _T = TypeVar("_T")
-_PLAN_DECODE_PARTS: tuple[Part, ...] = (
-    "layers", "lm_head", "projections", "attention", "vector", "dispatch",
-)  # fmt: skip
+_PLAN_DECODE_PARTS: tuple[Part, ...] = ("projections", "attention", "vector", "dispatch")
 _PLAN_PREFILL_PARTS: tuple[Part, ...] = (
     "gemm", "dequant", "attention", "projections", "vector", "dispatch", "switches",
 )  # fmt: skip
 _PICTURE_PARTS: tuple[Part, ...] = ("gemm", "attention", "dispatch", "switches")
+_LAYER_PARTS: tuple[Part, ...] = ("projections", "attention", "vector", "lm_head", "dispatch")
 _SCALES = {"B/s": (1e9, "GB/s"), "s": (1e-6, "µs")}
 
 
@@ -51,9 +54,20 @@ def simulation_tables(simulation: Simulation) -> RenderableType:
     if simulation.speedups:
         contexts = list(next(iter(simulation.speedups.values())))
         table = _table("Paper 1, Table I: its NPU's speed over", *map(_context, contexts))
+        speeds = dict(zip(CONTEXTS, FASTFLOWLM_SPEEDS[simulation.model], strict=True))
+        predicted = {p.context: p.value for p in simulation.of("decode")}
         for name, values in simulation.speedups.items():
             table.add_row(name, *(f"{v:.1f}x" for v in values.values()))
-        shown.append(Text("The papers give this model's speed as ratios only."))
+            table.add_row("  predicted", *(
+                f"{v * predicted[c] / speeds[c]:.2g}x" if c in predicted else ""
+                for c, v in values.items()
+            ))  # fmt: skip
+        shown.append(
+            Text(
+                "The papers give this model's speed as ratios only. The predicted ratio is to a "
+                "backend with FastFlowLM's speed by the paper's ratio."
+            )
+        )
         shown.append(table)
     shown += [Text(), plan_tables(simulation.plan)]
     if simulation.picture is not None:
@@ -109,11 +123,30 @@ def plan_tables(plan: PlanSimulation) -> RenderableType:
                 _rate(one.draw.tokens_per_watt),
             )  # fmt: skip
         shown += [table, *(_plan_line(phase, one) for one in _ends(of))]
+    shown += _layers(title, plan)
     if beside().unconfirmed:
         shown.append(
             Text("†: faster than anyone has measured such a kernel (ort-aie simulate --kernels)")
         )
     return Group(*shown)
+
+
+def _layers(title: str, plan: PlanSimulation) -> Iterable[RenderableType]:
+    """A token on the overlay of whole layers."""
+    if not plan.layers:
+        yield Text(f"No token on the overlay of whole layers: {plan.why_no_layers}")
+        return
+    table = _table(
+        "context", "tokens/s", "ms", *(_marked(name, True) for name in _LAYER_PARTS), "runs",
+        title=f"{title}, a token on the overlay of whole layers; parts in ms",
+    )  # fmt: skip
+    for one, timing in zip(plan.decode, plan.layers, strict=True):
+        seconds = [timing.seconds, *(timing.parts[name] for name in _LAYER_PARTS)]
+        table.add_row(
+            _context(one.context), f"{1 / timing.seconds:.2f}",
+            *(f"{s * 1e3:.2f}" for s in seconds), str(timing.runs),
+        )  # fmt: skip
+    yield table
 
 
 def _marked(part: Part, decoding: bool) -> str:
@@ -136,6 +169,8 @@ def _plan_line(phase: str, one: Composition) -> Text:
 def judgement_tables(judgement: Judgement) -> RenderableType:
     """Constants, every cell of the papers, goals."""
     return Group(
+        era_table(),
+        summary_table(),
         _constants(judgement),
         _cells(judgement, "decode", "Decode, tokens per second"),
         _cells(judgement, "prefill", "Prefill, seconds to the first token"),
@@ -403,7 +438,58 @@ def sweep_tables(sweep: Sweep) -> RenderableType:
         f"Cells to which nothing was fitted: median error {sweep.median:.1%}, worst "
         f"{sweep.worst:.1%}"
     )
-    return Group(constants, table, errors)
+    return Group(era_table(), constants, table, errors, _beside_amd(), summary_table())
+
+
+def _beside_amd() -> RenderableType:
+    """This project's token beside mlir-air's measured one."""
+    every = tuple(beside_amd())
+    contexts = sorted({one.context for one in every})
+    table = _table(
+        "model", "", *map(_context, contexts),
+        title="The overlay of whole layers, tokens per second (era mlir-air)",
+    )  # fmt: skip
+    for model in dict.fromkeys(one.model for one in every):
+        row = [one for one in every if one.model == model]
+        table.add_row(model, "mlir-air, measured", *(f"{one.measured:g}" for one in row))
+        table.add_row("", "this project's cycles", *(f"{one.predicted:.4g}" for one in row))
+        table.add_row("", "published cycles", *(f"{one.with_published:.4g}" for one in row))
+        table.add_row(
+            "", "mlir-air's attention", *(f"{one.with_their_attention:.4g}" for one in row)
+        )
+    above = sum(one.predicted >= one.measured for one in every)
+    published = sum(one.with_published >= one.measured for one in every)
+    careful = sum(one.with_their_attention >= one.measured for one in every)
+    return Group(
+        table,
+        Text(
+            f"At or above the measurement: {above} of {len(every)} cells; {published} with "
+            f"published cycles, {careful} with mlir-air's measured cycles of attention"
+        ),
+    )
+
+
+def era_table() -> Table:
+    """The constants that depend on the era, side by side."""
+    table = _table("constant", "unit", *ERAS, title="Eras: what changes with the platform")
+    for field, cost in PAPERS.all_costs().items():
+        scale, unit = _SCALES.get(cost.unit, (1.0, cost.unit))
+        values = (era.all_costs()[field].value / scale for era in ERAS.values())
+        table.add_row(field.replace("_", " "), unit, *(f"{value:.4g}" for value in values))
+    return table
+
+
+def summary_table() -> Table:
+    """The model's errors by source; the model of a cell is that of its own era."""
+    table = _table(
+        "source", "cells", "fitted to", "median error", "worst error",
+        title="All published speeds (errors of the cells to which nothing was fitted)",
+    )  # fmt: skip
+    for one in summaries():
+        table.add_row(
+            one.source, str(one.cells), str(one.fitted), f"{one.median:.1%}", f"{one.worst:.1%}"
+        )
+    return table
 
 
 def kernel_rows(comparison: Comparison) -> list[tuple[str, ...]]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ort_aie_ep.models.shapes import Shape
+from ort_aie_ep.npu.speed.decoders import decoder_of, token
 from ort_aie_ep.npu.speed.kernels import OURS
 from ort_aie_ep.npu.speed.models import shape_of, steps_of
 from ort_aie_ep.npu.speed.operators import Machine
@@ -76,13 +77,19 @@ class WhatIf:
 
 @dataclass(frozen=True)
 class PlanSimulation:
-    """What this library's plan of a model does: tokens and prompts by context."""
+    """What this library's plan of a model does: tokens and prompts by context.
+
+    `decode` and `prefill` use the overlay of single operators; `layers` are the same tokens on the
+    overlay of whole layers, or none for the reason `why_no_layers`.
+    """
 
     model: str
     device: str
     era: EraName
     decode: tuple[Composition, ...]
     prefill: tuple[Composition, ...]
+    layers: tuple[Timing, ...]
+    why_no_layers: str
 
 
 @dataclass(frozen=True)
@@ -185,14 +192,20 @@ def simulate_plans(
     """
     on = machine(device, era)
     chosen = _contexts(model, positions, contexts)
-    decoding = tuple(compose(plans, 1, context, on) for context in chosen)
+    decoding = tuple(compose(plans, 1, context, on, fused_layers=False) for context in chosen)
     count = Count(progress, sum(chosen))
     prompts = []
     for context in chosen:
         count.begin(f"{model}, a prompt of {context} tokens")
-        prompts.append(compose(plans, context, context, on))
+        prompts.append(compose(plans, context, context, on, fused_layers=False))
         count.step(context)
-    return PlanSimulation(model, device, era.name, decoding, tuple(prompts))
+    try:
+        decoder = decoder_of(plans)
+        layers = tuple(token(decoder, context, on) for context in chosen)
+        why_not = ""
+    except DesignError as error:
+        layers, why_not = (), str(error)
+    return PlanSimulation(model, device, era.name, decoding, tuple(prompts), layers, why_not)
 
 
 def _contexts(model: str, positions: int | None, contexts: Sequence[int] | None) -> tuple[int, ...]:

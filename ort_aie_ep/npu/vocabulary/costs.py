@@ -50,7 +50,7 @@ DISPATCH = Cost(
     "fitted", (22.2e-6, 200e-6),
 )  # fmt: skip
 OVERLAY_SWITCH = Cost(
-    1.89e-3, "s", "Krackan",
+    1.90e-3, "s", "Krackan",
     "to another context; 60.5 to 132.4 µs within one (dispatch_micro report, Strix), 40 ms for "
     "registering another xclbin with a context of its own (same report, cold)",
     "fitted", (60.5e-6, 40e-3),

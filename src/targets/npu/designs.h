@@ -14,8 +14,9 @@ inline constexpr const char kFlowKv[] = "flow_kv";
 inline constexpr const char kFlowQkv[] = "flow_qkv";
 inline constexpr const char kDequant[] = "dequant";
 inline constexpr const char kGemm[] = "gemm";
+inline constexpr const char kShortGemm[] = "short_gemm";
 inline constexpr const char* kDesigns[] = {kDecode,  kFusedLayer, kFusedDqp, kFlowKv,
-                                           kFlowQkv, kDequant,    kGemm};
+                                           kFlowQkv, kDequant,    kGemm,     kShortGemm};
 
 // Each design states these in the comment at its top; rows and columns are counted in whole blocks.
 inline constexpr int64_t kLeastN = 128;
@@ -23,6 +24,8 @@ inline constexpr int64_t kMatvecMaxK = 16384;  // of one part
 inline constexpr int64_t kMatvecMaxBias = 80 * 16 * 32;
 inline constexpr int64_t kGemmMaxK = 65536;
 inline constexpr int64_t kGemmLeastRows = 64;
+inline constexpr int64_t kShortGemmMaxK = 16384;
+inline constexpr int64_t kShortGemmLeastN = 256;
 inline constexpr int64_t kMaxHeadDim = 256;
 inline constexpr int64_t kVectorMaxK = 16384;
 inline constexpr int64_t kGluLeast = 256;

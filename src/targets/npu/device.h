@@ -109,6 +109,9 @@ class Device {
   // The manifest of design `design` for this device, or null if there is no package.
   virtual const npu::Manifest* Overlay(std::string_view design) = 0;
 
+  // Whether two designs are in one xclbin, so that a change from one to the other only loads a PDI.
+  virtual bool ShareContext(std::string_view, std::string_view) { return false; }
+
   virtual std::shared_ptr<Buffer> Allocate(size_t bytes) = 0;
 
   // Pins ranges that do not change as long as their buffers live. A range is pinned in place, from

@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <map>
 #include <span>
+#include <string>
 
 #include "base/error.h"
 #include "q4nx/layout.h"
@@ -7,6 +9,7 @@
 #include "targets/host/work.h"
 #include "targets/npu/designs.h"
 #include "targets/npu/projection.h"
+#include "targets/npu/prompt_weights.h"
 #include "targets/npu/vectors.h"
 #include "targets/npu/weights.h"
 
@@ -62,9 +65,14 @@ void Multiply(Engine& engine, Batch& batch, RowInput& input, const MatMulStep& s
               const PromptWeights::Place& weights, int64_t n0, int64_t n) {
   const npu::BufferView x = input.Make();
   const auto gemm = [&](const DeviceMemory& b, npu::BufferView c) {
-    batch.Invoke(kGemm, {"gemm",
-                         {{"M", step.rows}, {"K", q4nx::PaddedCols(step.k)}, {"N", n}},
-                         {{"a", x}, {"b", batch.View(b.buffer, b.offset)}, {"c", c}}});
+    const npu::BufferView blocks = batch.View(b.buffer, b.offset);
+    const std::map<std::string, int64_t> shape = {
+        {"M", step.rows}, {"K", q4nx::PaddedCols(step.k)}, {"N", n}};
+    if (IsShort(engine, step)) {
+      batch.Invoke(kShortGemm, {"project", shape, {{"a", x}, {"w", blocks}, {"c", c}}});
+    } else {
+      batch.Invoke(kGemm, {"gemm", shape, {{"a", x}, {"b", blocks}, {"c", c}}});
+    }
   };
   const int64_t elements = RoomForRows(step.rows) * n;
   const bool gated = IsGated(step);
@@ -122,6 +130,7 @@ MatMulStep RowsOf(const MatMulStep& step, int64_t first, int64_t count) {
 }  // namespace
 
 bool IsLarge(const Engine& engine, const Arena& temporaries, const MatMulStep& step) {
+  if (IsShort(engine, step)) return false;
   const Division division = Divide(engine, step);
   if (division.bands > 1 || !PromptWeights::HasRoom(engine, step)) return true;
   // A row that stays on the device is not wider there than on the host.
@@ -141,7 +150,7 @@ bool AppendPromptProjection(Engine& engine, const PlanMemory* memory, PromptWeig
     return false;
   }
   PromptWeights::Place weights;
-  if (step.form != WeightForm::kBf16) {
+  if (step.form != WeightForm::kBf16 && !IsShort(engine, step)) {
     weights = prompt.Get(memory, batch, steps);
   } else {
     const PinnedWeights pinned = WeightsOf(engine, memory, step);

@@ -11,12 +11,21 @@ namespace ort_aie::npu_target {
 namespace {
 
 constexpr int64_t kAlignment = 4096;
+// For more rows, weights that are dequantised once cost less than weights that each 64 rows read
+// and dequantise again, and two changes of overlays.
+constexpr int64_t kShortRows = 256;
 
 int64_t BytesOf(const MatMulStep& step) {
   return RoundUp(2 * DeviceRows(step.n) * q4nx::PaddedCols(step.k), kAlignment);
 }
 
 }  // namespace
+
+bool IsShort(const Engine& engine, const MatMulStep& step) {
+  return step.rows <= kShortRows && DeviceForm(step.form) == WeightForm::kQ4NX &&
+         q4nx::PaddedCols(step.k) <= kShortGemmMaxK && DeviceRows(step.n) >= kShortGemmLeastN &&
+         engine.device().ShareContext(kShortGemm, kGemm);
+}
 
 bool PromptWeights::HasRoom(const Engine& engine, const MatMulStep& step) {
   return step.form == WeightForm::kBf16 || BytesOf(step) <= engine.options().weight_bytes;
@@ -66,7 +75,7 @@ void PromptWeights::Dequantise(const PlanMemory* memory, Batch& batch,
     }
     const auto* projection = std::get_if<MatMulStep>(&step);
     if (projection == nullptr || projection->form == WeightForm::kBf16) continue;
-    if (projection->rows == 1 || !on_device_(step)) continue;
+    if (projection->rows == 1 || !on_device_(step) || IsShort(engine_, *projection)) continue;
     std::vector<Part> own;
     int64_t end = bytes;
     for (const uint8_t* blocks : {projection->weights, projection->up_weights}) {

@@ -10,6 +10,10 @@
 
 namespace ort_aie::npu_target {
 
+// Whether `short_gemm` does a projection of a prompt, whose weights it takes as they are. It is for
+// few rows, and only where the change to it and back is cheap.
+bool IsShort(const Engine& engine, const MatMulStep& step);
+
 // Dequantises the weights of several projections of a plan at once, as many as there is room for,
 // because dequantisation has a separate overlay, and the device changes to it and back each
 // time.

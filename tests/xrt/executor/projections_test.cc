@@ -63,6 +63,36 @@ void ProjectionsOfAPrompt() {
   }
 }
 
+// Few rows are multiplied by the quantised weights, where that overlay is in one context with
+// gemm's.
+void ProjectionsOfAShortPrompt() {
+  Designs designs = kAll;
+  designs.insert("short_gemm");
+  for (const int64_t rows : {2, 64, 65, 256, 257}) {
+    for (const ProjectionCase& c : std::vector<ProjectionCase>{
+             {.rows = rows, .k = 300, .n = 300, .type = DataType::kFloat16, .bias = true},
+             {.rows = rows, .norm = true, .skip = true},
+             {.rows = rows, .type = DataType::kBfloat16, .norm = true, .gated = true},
+             {.rows = rows, .n = 192, .gated = true},
+             {.rows = rows, .k = 300, .form = kQ2NX}}) {
+      Bench bench(designs);
+      Projection projection(c);
+      const auto want = projection.OnHost();
+      bench.Run({projection.Step()});
+      projection.Compare(want);
+      const auto count = [&](const char* sequence) {
+        return std::ranges::count(bench.device->sequences, sequence);
+      };
+      const int64_t products = c.gated ? 2 : 1;
+      const bool is_short = rows <= 256 && c.n >= 256;
+      Check(count("project") == (is_short ? products : 0), rows, " rows: ", count("project"));
+      Check(count("dequant") == (is_short ? 0 : products), rows, " rows: ", count("dequant"));
+      Check(count("gemm") == (is_short ? 0 : products), rows, " rows: ", count("gemm"));
+      bench.OnlyDevice();
+    }
+  }
+}
+
 // Bands of out-features and ranges of rows, at their edges.
 void LargePrompts() {
   for (const int64_t n : {256, 288, 512, 544, 800}) {
@@ -163,6 +193,7 @@ const Cases registered({
     {"copied_weights_are_kept", CopiedWeightsAreKept},
     {"projections_of_a_token", ProjectionsOfAToken},
     {"projections_of_a_prompt", ProjectionsOfAPrompt},
+    {"projections_of_a_short_prompt", ProjectionsOfAShortPrompt},
     {"large_prompts", LargePrompts},
 });
 

@@ -105,6 +105,7 @@ class Call {
     if (name == "move_heads") return MoveHeads();
     if (name == "dequant") return Dequant();
     if (name == "gemm") return Gemm();
+    if (name == "project") return Project();
     if (name == "add_norm") return AddNorm();
     if (name == "gate") return Gate();
     if (name == "attention") return Attention();
@@ -249,8 +250,15 @@ class Call {
     }
   }
 
+  void Project() const {
+    std::vector<float> w(static_cast<size_t>(P("N") * P("K")));
+    q4nx::Dequantize(places_.at("w"), P("N"), P("K"), w.data());
+    for (float& value : w) value = Bfloat16ToFloat(FloatToBfloat16(value));
+    Multiply(w);
+  }
+
   void Gemm() const {
-    const int64_t rows = std::max<int64_t>(P("M"), 64), k = P("K"), n = P("N");
+    const int64_t k = P("K"), n = P("N");
     std::vector<float> w(static_cast<size_t>(n * k));
     for (int64_t i = 0; i < n; ++i) {
       for (int64_t j = 0; j < k; ++j) {
@@ -258,6 +266,12 @@ class Call {
             Get("b", (i / 32 * (k / 256) + j / 256) * 8192 + Packed(j % 256, i % 32)));
       }
     }
+    Multiply(w);
+  }
+
+  // c = a w, of weights (N, K).
+  void Multiply(const std::vector<float>& w) const {
+    const int64_t rows = std::max<int64_t>(P("M"), 64), k = P("K"), n = P("N");
     std::vector<float> a(static_cast<size_t>(k));
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t j = 0; j < k; ++j) {

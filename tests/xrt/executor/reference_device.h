@@ -22,6 +22,9 @@ class ReferenceDevice final : public Device {
 
   const std::string& name() const override { return name_; }
   const npu::Manifest* Overlay(std::string_view design) override;
+  bool ShareContext(std::string_view one, std::string_view other) override {
+    return Overlay(one) != nullptr && Overlay(other) != nullptr;
+  }
   std::shared_ptr<Buffer> Allocate(size_t bytes) override;
   std::vector<DeviceMemory> Pin(std::span<const HostMemory> ranges) override;
   void Run(std::string_view design, const npu::Plan& plan,

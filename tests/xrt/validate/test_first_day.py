@@ -101,7 +101,7 @@ def test_a_day_on_which_all_is_right(try_it: Any) -> None:
         "the same text on the NPU as on the host."
     )
     assert fast.startswith("Fast: the median run takes 1.")
-    assert "a run alone costs 212 µs (model 212); a channel carries 3.99 B/cycle (model 4)" in fast
+    assert "a run alone costs 210 µs (model 210); a channel carries 3.99 B/cycle (model 4)" in fast
     assert fast.endswith("a token takes 12.5 ms, on the host 3.2.")
     assert then.startswith("Next: nothing failed.")
     content = json.loads(out.read_text())

@@ -55,6 +55,12 @@ class XrtDevice final : public Device {
 
   const std::string& name() const override { return name_; }
 
+  bool ShareContext(std::string_view one, std::string_view other) override {
+    const std::lock_guard lock(mutex_);
+    const Package *const first = overlays_.Find(one), *const second = overlays_.Find(other);
+    return first != nullptr && second != nullptr && first->uuid == second->uuid;
+  }
+
   const npu::Manifest* Overlay(std::string_view design) override {
     const std::lock_guard lock(mutex_);
     const Package* package = overlays_.Find(design);

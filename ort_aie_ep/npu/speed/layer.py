@@ -1,0 +1,169 @@
+"""A decoder layer on one overlay (`fused_layer`), and the vocabulary after the last one.
+
+The closed form follows the ring of the design: projections, whose cores, channels or memory are the
+limit, and between them what waits for a whole vector. Weights of the next projection are on their
+way before the previous one ends, so only the first projection waits for commands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil
+
+from ort_aie_ep.aie_kernels import catalog_attention, catalog_layer, catalog_linear
+from ort_aie_ep.npu.speed.kernels import ARCHITECTURE, PUBLISHED, Kernels
+from ort_aie_ep.npu.speed.operators import (
+    BF16,
+    FLOW_KV_CHUNK,
+    PAIRS,
+    Q4NX_BLOCK,
+    Q4NX_INPUTS,
+    SHORT_RUN,
+    TASK,
+    Step,
+    padded_head,
+)
+from ort_aie_ep.npu.vocabulary import costs
+from ort_aie_ep.npu.vocabulary.kernel import Kernel
+
+CORES, CHANNELS = 16, 8  # of projections
+ROUND = catalog_layer.ROUND
+OBJECT = catalog_layer.OBJECT
+# Parameters and start of each core, and of a pair.
+HUB_WORDS, PROJECTION_WORDS, ROPE_WORDS, GATE_WORDS, PAIR_WORDS = 14, 14, 16, 13, 21
+OUTPUT = 64  # elements of attention's output that a value core sends at a time
+
+
+def _cycles(kernel: Kernel, *scalars: int) -> float:
+    return kernel.cycles(ARCHITECTURE, scalars)
+
+
+_LOAD_X = _cycles(catalog_layer.LAYER_LOAD_X, 0)
+_COPY = _cycles(catalog_layer.LAYER_COPY, 0)
+_PLACE = _cycles(catalog_layer.LAYER_PLACE, 0, ROUND, 0)
+_NORM = _cycles(catalog_layer.LAYER_NORM, 0)
+_ROUND_END = _cycles(catalog_linear.DQP_ZERO) + _cycles(catalog_layer.LAYER_FINISH, 0, 0)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The sizes of a decoder layer: `rotary` dimensions of a head are rotated; no `window` is 0.
+
+    `head_norm`: heads of queries and keys have norms; `post_norm`: so have both outputs before
+    their residual sums.
+    """
+
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    rotary: int
+    ffn: int
+    window: int = 0
+    gelu: bool = False
+    head_norm: bool = False
+    post_norm: bool = False
+    bias: bool = False
+
+    @property
+    def queries(self) -> int:
+        """Width of all query heads together."""
+        return self.heads * self.head_dim
+
+    @property
+    def keys(self) -> int:
+        """Width of all key heads (or value heads) together."""
+        return self.kv_heads * self.head_dim
+
+
+def projections(layer: Layer, kernels: Kernels = PUBLISHED) -> tuple[Step, ...]:
+    """The five projections of a layer."""
+    hidden, ffn = layer.hidden, layer.ffn
+    # Before the new keys are awaited: operands of rope, weights of output and gate, parameters.
+    words = ROPE_WORDS + PAIRS * PAIR_WORDS + GATE_WORDS
+    commands = 19 * TASK + words * costs.RTP_WORD.value
+    first = _projection(layer.queries + 2 * layer.keys, hidden, kernels)
+    return (
+        replace(first, commands=commands),
+        _projection(hidden, layer.queries, kernels),
+        _projection(ffn, hidden, kernels),
+        # The activations of down arrive in the cores between the rounds of up.
+        _projection(ffn, hidden, kernels, arriving=ffn // OBJECT),
+        _projection(hidden, ffn, kernels),
+    )
+
+
+def between(layer: Layer) -> tuple[Step, ...]:
+    """What waits for a whole vector, or for commands: the start, norms, sums, forwarding."""
+    pieces = layer.hidden // OBJECT
+    started = 10 * TASK + (HUB_WORDS + CORES * PROJECTION_WORDS) * costs.RTP_WORD.value
+    scale = _cycles(catalog_layer.LAYER_SCALE, 0, layer.hidden, 0)
+    # Gemma 3 normalises what is added.
+    post = layer.post_norm * (scale + pieces * _NORM)
+    added = _PLACE + post + _cycles(catalog_layer.LAYER_ADD, layer.hidden)
+    # From the gate core through the hub into the projection cores: the last are the slowest.
+    forwarded = layer.queries // OBJECT * _LOAD_X + 2 * _COPY
+    return (
+        Step(control=started + pieces * _LOAD_X),
+        Step(control=forwarded),
+        Step(control=added + scale + _NORM + pieces * _LOAD_X),
+        Step(control=added + pieces * _COPY + costs.TCT_WAIT.value),
+    )
+
+
+def head(vocabulary: int, hidden: int, kernels: Kernels = PUBLISHED) -> tuple[Step, ...]:
+    """The final norm and the logits of a token."""
+    words = HUB_WORDS + CORES * PROJECTION_WORDS + ROPE_WORDS + GATE_WORDS
+    started = 11 * TASK + words * costs.RTP_WORD.value
+    return (
+        Step(control=started + hidden // OBJECT * _LOAD_X + costs.TCT_WAIT.value),
+        _projection(vocabulary, hidden, kernels),
+    )
+
+
+def _projection(outputs: int, inputs: int, kernels: Kernels, arriving: int = 0) -> Step:
+    """Rounds of 512 outputs; each core has 32 of them, and a channel two cores."""
+    rounds, depth = ceil(outputs / ROUND), ceil(inputs / Q4NX_INPUTS)
+    blocks = rounds * depth
+    return Step(
+        shim=blocks * CORES / CHANNELS * Q4NX_BLOCK,
+        kernels=blocks * kernels.dqp_block + rounds * _ROUND_END + arriving * _LOAD_X,
+        read=blocks * CORES * Q4NX_BLOCK,
+    )
+
+
+def attention(layer: Layer, context: int, kernels: Kernels = PUBLISHED) -> tuple[Step, ...]:
+    """Attention to `context` keys, the token's own included.
+
+    New keys and values are rotated and go through memory; then four pairs sweep over the keys.
+    """
+    head_dim = padded_head(layer.head_dim)
+    group = layer.heads // layer.kv_heads
+    sweeps = ceil(layer.kv_heads / PAIRS)
+    per_chunk = FLOW_KV_CHUNK // (BF16 * head_dim)
+    first = max(0, context - layer.window) if layer.window else 0
+    chunks = ceil(context / per_chunk) - first // per_chunk
+    chunk = kernels.flow_kv_chunk(group, head_dim)
+    rotate = _cycles(
+        catalog_layer.LAYER_ROTATE, 0, int(layer.head_norm), head_dim, layer.rotary, 0, 0
+    )
+    rounds = ceil(layer.queries / ROUND)
+    new = rounds * _PLACE + 2 * ceil(layer.keys / OBJECT) * rotate
+    outputs = group * head_dim // OUTPUT
+    ends = _cycles(catalog_attention.FLOW_KV_VALUES_BEGIN) + outputs * _cycles(
+        catalog_attention.FLOW_KV_OUTPUT, 0, head_dim
+    )
+    return (
+        Step(
+            control=new + costs.TCT_WAIT.value + 2 * PAIRS * TASK + chunk,
+            idle=2,
+            write=2 * layer.keys * SHORT_RUN / 8,
+        ),
+        Step(
+            shim=sweeps * chunks * FLOW_KV_CHUNK,
+            kernels=sweeps * (chunks * chunk + ends),
+            commands=2 * PAIRS * sweeps * TASK,
+            # Without KV heads for all pairs of a sweep, the others read the last one too.
+            read=2 * PAIRS * sweeps * chunks * FLOW_KV_CHUNK,
+        ),
+    )
