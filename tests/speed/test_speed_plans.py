@@ -28,6 +28,7 @@ from ort_aie_ep.npu.speed.steps import (
     VectorStep,
 )
 from ort_aie_ep.npu.vocabulary.device import device
+from ort_aie_ep.npu.vocabulary.eras import MLIR_AIR
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 from ort_aie_ep.tools.synth import synth
 
@@ -59,6 +60,14 @@ def test_a_selected_row_is_one_step_for_the_array_in_a_prompt() -> None:
     assert (token.submissions, token.host_steps) == (1, {})
     assert prompt.overlays == {"dequant": 1, "gemm": 1, "decode": 1}
     assert prompt.host_steps == {}
+
+
+def test_a_short_prompt_multiplies_quantised_weights_in_one_context_only() -> None:
+    steps = (ProjectionStep("a", 512, 256, "x", "a"), ProjectionStep("b", 256, 512, "a", "y"))
+    one_context = Machine.of(MLIR_AIR)
+    assert compose((steps,), 256, 300, one_context).overlays == {"short_gemm": 1}
+    for tokens, machine in ((257, one_context), (256, MACHINE)):
+        assert compose((steps,), tokens, 300, machine).overlays == {"dequant": 1, "gemm": 1}
 
 
 @pytest.mark.parametrize("name", MODELS)
