@@ -14,7 +14,7 @@ by 2, `COMPILED`, which is within 30 % of each of the three. They are other kern
 by other compilers' versions: what these here take is unconfirmed.
 
 A chunk of FlowKV, 8 KiB, takes 2,048 cycles on its stream of 4 bytes per cycle. By this model both
-cores keep up with groups of up to 2. Larger groups are bound by compute (4: 3,780, 2,780 and 2,452
+cores keep up with groups of up to 2. Larger groups are bound by compute (4: 3,496, 2,600 and 2,280
 cycles at head dimensions 64, 128 and 256), and so are capped scores at 64 and 128.
 
 A chunk of FlowQKV, 4 KiB, takes 1,024 cycles. With all rows, 8192 / head_dim, the score core takes
@@ -78,18 +78,22 @@ def _flow_kv_scores(scalars: Scalars) -> float:
     scores = _map_scores(steps, softcap) + LOOP + 6 * steps
     # Four steps of shuffle and maximum for each head, rounding to an integer.
     maximum = 2 * 4 * 4 + 4 * LATENCY
-    # 45 issues per 32 probabilities, a chain of 25, then two sums of 16 lanes.
-    probabilities = 25 * LATENCY + 45 * (steps - 1) + 2 * 4 * LATENCY
+    # 64 issues per 64 probabilities, a chain of 25, then two sums of 16 lanes.
+    vectors = max(1, steps // 2)
+    probabilities = 25 * LATENCY + 64 * (vectors - 1) + 2 * 4 * LATENCY
     return CALL + 20 * LATENCY + pairs * (products + scores + maximum + probabilities)
 
 
 def _flow_kv_values(scalars: Scalars) -> float:
-    """For each head: rescaling (assumed always needed), then passes of 16 keys over Y."""
+    """For each head: a quarter of the calls rescale, as early chunks do; the probabilities in all
+    lanes that they multiply, then tiles of Y in fours."""
     group, head_dim = scalars
-    rescale = LOOP + 10 * head_dim / 32
-    # Eight macs and ten adds per 32 dimensions; 12 shuffles repeat the probabilities before.
-    passes = KV_CHUNK / head_dim / 16 * (35 + LOOP + 18 * head_dim / 32)
-    return CALL + group * (rescale + passes)
+    blocks = KV_CHUNK // head_dim // 8
+    rescale = (LOOP + 10 * head_dim / 32) / 4 + 10
+    weights = 6 * blocks + 3 * LATENCY
+    # Four macs of 64 lanes and ten loads a block; then ten sums of a column.
+    products = LOOP + head_dim / 32 * max(4 * blocks + 10, 5 * blocks + 2)
+    return CALL + group * (rescale + weights + products)
 
 
 def _flow_kv_merge(scalars: Scalars) -> float:

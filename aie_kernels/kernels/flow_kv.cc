@@ -66,6 +66,60 @@ aie::mask<32> keys_between(int32_t begin, int32_t end) {
   return aie::mask<32>::from_uint32(bits << 16 | bits);
 }
 
+// F V of a head, four blocks of 8 dimensions at a time. The number of key blocks is a constant: as
+// a loop of two to eight trips it would not pipeline.
+template <int32_t kKeyBlocks>
+void add_values(const bfloat16* __restrict f, const bfloat16* __restrict v, float* __restrict row,
+                int32_t head_dim) {
+  alignas(64) bfloat16 weights[kKeyBlocks * kBlock];
+  LOOP_UNROLL_FULL
+  for (int32_t block = 0; block < kKeyBlocks; ++block) {
+    aie::store_v(weights + block * kBlock, repeat_by_8(aie::load_v<8>(f + 8 * block)));
+  }
+  LOOP_TRIPS(head_dim / 32, 2, 8)
+  for (int32_t dim = 0; dim < head_dim; dim += 32) {
+    std::array<Sums<64>, 4> sums;
+    LOOP_UNROLL_FULL
+    for (int32_t block = 0; block < kKeyBlocks; ++block) {
+      const Halves<64> weight = aie::load_v<64>(weights + block * kBlock);
+      const bfloat16* values = v + 8 * (block * head_dim + dim);
+      LOOP_UNROLL_FULL
+      for (int32_t i = 0; i < 4; ++i) {
+        const Halves<64> value = aie::load_v<64>(values + i * kBlock);
+        sums[i] = block == 0 ? Sums<64>(aie::mul(value, weight)) : aie::mac(sums[i], value, weight);
+      }
+    }
+    aie::store_v(row + dim, aie::add(load_floats<32>(row + dim),
+                                     fold_rows<float>({to_floats(sums[0]), to_floats(sums[1]),
+                                                       to_floats(sums[2]), to_floats(sums[3])},
+                                                      kAdd)));
+  }
+}
+
+// F of two heads, [head][key], from their scores t, [key/16][head][16 keys], in vectors of kLanes,
+// and their sums over the keys, in two halves.
+template <unsigned kLanes>
+Floats<32> probabilities_of(const float* scores, const Floats<32>& m, bfloat16* __restrict f,
+                            int32_t keys) {
+  Floats<kLanes> maxima;
+  LOOP_UNROLL_FULL
+  for (unsigned i = 0; i < kLanes / 32; ++i) maxima.insert(i, m);
+  Sums<32> sum = aie::zeros<accfloat, 32>();
+  LOOP_TRIPS(2 * keys / kLanes, 1, 2)
+  for (int32_t key = 0; key < keys; key += kLanes / 2) {
+    const Floats<kLanes> t = load_floats<kLanes>(scores + 2 * key);
+    const Halves<kLanes> weights = exp2_fine(aie::sub(t, maxima)).to_bfloat16();
+    LOOP_UNROLL_FULL
+    for (unsigned i = 0; i < kLanes / 32; ++i) {
+      const Halves<32> part = weights.template extract<32>(i);
+      sum = aie::add(sum, Sums<32>(part));
+      aie::store_v(f + key + 16 * i, part.template extract<16>(0));
+      aie::store_v(f + keys + key + 16 * i, part.template extract<16>(1));
+    }
+  }
+  return to_floats(sum);
+}
+
 }  // namespace
 
 extern "C" {
@@ -123,17 +177,11 @@ void flow_kv_scores(bfloat16* __restrict q, bfloat16* __restrict k, uint8_t* __r
     maxima[head] = m.get(0);
     maxima[head + 1] = m.get(16);
 
-    Sums<32> sum = aie::zeros<accfloat, 32>();
-    LOOP_TRIPS(keys / 16, 1, 4)
-    for (int32_t key = 0; key < keys; key += 16) {
-      const Floats<32> t = load_floats<32>(scores + 2 * key);
-      const Halves<32> probabilities = exp2_fine(aie::sub(t, m)).to_bfloat16();
-      sum = aie::add(sum, Sums<32>(probabilities));
-      aie::store_v(f + head * keys + key, probabilities.extract<16>(0));
-      aie::store_v(f + (head + 1) * keys + key, probabilities.extract<16>(1));
-    }
-    sums[head] = aie::reduce_add(to_floats(sum).extract<16>(0));
-    sums[head + 1] = aie::reduce_add(to_floats(sum).extract<16>(1));
+    bfloat16* weights = f + head * keys;
+    const Floats<32> sum = keys == 16 ? probabilities_of<32>(scores, m, weights, keys)
+                                      : probabilities_of<64>(scores, m, weights, keys);
+    sums[head] = aie::reduce_add(sum.extract<16>(0));
+    sums[head + 1] = aie::reduce_add(sum.extract<16>(1));
   }
 
   const Floats<32> m = aie::load_v<32>(maxima);
@@ -148,7 +196,7 @@ void flow_kv_scores(bfloat16* __restrict q, bfloat16* __restrict k, uint8_t* __r
 // y: Y row-major [group][head_dim] in 2048 floats, then l[32].
 void flow_kv_values_begin(float* __restrict y) { fill(y, kOutputs + kHeads, 0.0f); }
 
-// Y = C * Y + F V, four blocks of 8 dimensions at a time and 16 keys per pass over Y.
+// Y = C * Y + F V.
 void flow_kv_values(uint8_t* __restrict fcl, bfloat16* __restrict v, float* __restrict y,
                     int32_t group, int32_t head_dim) {
   aie::set_rounding(aie::rounding_mode::conv_even);
@@ -165,23 +213,12 @@ void flow_kv_values(uint8_t* __restrict fcl, bfloat16* __restrict v, float* __re
         aie::store_v(row + dim, scale_exactly(load_floats<32>(row + dim), power));
       }
     }
-    LOOP_TRIPS(keys / 16, 1, 4)
-    for (int32_t key = 0; key < keys; key += 16) {
-      const Halves<64> f0 = repeat_by_8(aie::load_v<8>(f + head * keys + key));
-      const Halves<64> f1 = repeat_by_8(aie::load_v<8>(f + head * keys + key + 8));
-      const bfloat16* v0 = v + key * head_dim;
-      const bfloat16* v1 = v0 + 8 * head_dim;
-      LOOP_TRIPS(head_dim / 32, 2, 8)
-      for (int32_t dim = 0; dim < head_dim; dim += 32) {
-        std::array<Floats<64>, 4> blocks;
-        LOOP_UNROLL_FULL
-        for (int32_t i = 0; i < 4; ++i) {
-          const int32_t at = 8 * dim + i * kBlock;
-          blocks[i] = to_floats(
-              aie::mac(aie::mul(aie::load_v<64>(v0 + at), f0), aie::load_v<64>(v1 + at), f1));
-        }
-        aie::store_v(row + dim, aie::add(load_floats<32>(row + dim), fold_rows(blocks, kAdd)));
-      }
+    if (head_dim == 64) {
+      add_values<8>(f + head * keys, v, row, head_dim);
+    } else if (head_dim == 128) {
+      add_values<4>(f + head * keys, v, row, head_dim);
+    } else {
+      add_values<2>(f + head * keys, v, row, head_dim);
     }
   }
   aie::store_v(y + kOutputs, load_floats<32>(reinterpret_cast<const float*>(fcl + kSumByte)));
