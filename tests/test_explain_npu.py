@@ -172,6 +172,7 @@ def test_attention_by_the_executors_rules() -> None:
     assert attention(smooth_softmax=1).always == "smooth_softmax"
     assert attention(kv_cache_bit_width=8) == Verdict()
     assert attention(sliding_window_cache=1, local_window_size=8) == Verdict()
+    assert attention(local_window_size=1024) == Verdict()
     assert attention(causal=0) == Verdict()
     assert attention(causal=0, local_window_size=8).always == "a window without causality"
 
