@@ -14,15 +14,14 @@
 // group stay below scale * (34 * 143 * 2^-24 * sum |x| + 2^-10 |S|), a twentieth of what rounding
 // weights to bfloat16 would cost.
 
+#include "dqp_group.h"
 #include "elementary.h"
 #include "loop_hints.h"
-#include "q4nx_block.h"
 
 namespace {
 
 constexpr unsigned slice = q4nx::columns;
-constexpr unsigned limbs = 2 * q4nx::groups;  // per slice: [8 groups][hi, lo]
-
+using dqp::limbs;
 using activations = aie::vector<bfloat16, q4nx::group>;
 using row_sums = aie::accum<accfloat, q4nx::sub_rows>;
 
@@ -108,7 +107,7 @@ void dqp_load_x(const bfloat16* __restrict piece, bfloat16* __restrict x, bfloat
   event0();
   aie::set_rounding(aie::rounding_mode::conv_even);
   bfloat16* resident = x + index * slice;
-  aie::vector<float, q4nx::groups> totals;
+  dqp::group_totals totals;
   LOOP_TRIPS(q4nx::groups, 8, 8)
   for (unsigned g = 0; g < q4nx::groups; ++g) {
     const aie::vector<bfloat16, q4nx::group> values =
@@ -117,12 +116,7 @@ void dqp_load_x(const bfloat16* __restrict piece, bfloat16* __restrict x, bfloat
     const aie::accum<accfloat, q4nx::group> exact(values);
     totals.set(aie::reduce_add(exact.to_vector<float>()), g);
   }
-  const aie::accum<accfloat, q4nx::groups> total(totals);
-  const aie::vector<bfloat16, q4nx::groups> hi = total.to_vector<bfloat16>();
-  const aie::accum<accfloat, q4nx::groups> coarse(hi);
-  const aie::vector<bfloat16, q4nx::groups> lo = aie::sub(total, coarse).to_vector<bfloat16>();
-  const auto [first, second] = aie::interleave_zip(hi, lo, 1);
-  aie::store_v(sums + index * limbs, aie::concat(first, second));
+  dqp::store_limbs(sums + index * limbs, totals);
   event1();
 }
 
@@ -180,16 +174,7 @@ void dqp_block(const uint8_t* __restrict block, const bfloat16* __restrict x,
     aie::accum<accfloat, n> dot = biased_dot(block, first, xs);
     dot = aie::msc(dot, sum_hi, bias);
     dot = aie::msc(dot, sum_lo, bias);
-    const aie::vector<bfloat16, n> dot_hi = dot.to_vector<bfloat16>();
-    const aie::accum<accfloat, n> coarse(dot_hi);
-    const aie::vector<bfloat16, n> dot_lo = aie::sub(dot, coarse).to_vector<bfloat16>();
-
-    const aie::vector<bfloat16, n> scale = aie::load_v<n>(q4nx::scales(block) + first);
-    const aie::vector<bfloat16, n> minimum = aie::load_v<n>(q4nx::minima(block) + first);
-    total = aie::mac(total, scale, dot_hi);
-    total = aie::mac(total, scale, dot_lo);
-    total = aie::mac(total, minimum, sum_hi);
-    total = aie::mac(total, minimum, sum_lo);
+    total = dqp::add_group(total, dot, block, first, sum_hi, sum_lo);
   }
   aie::store_v(acc, total.to_vector<float>());
   event1();

@@ -18,7 +18,9 @@ DESIGNS: Mapping[str, tuple[str, ...]] = {
 }
 # The designs that it uses if they are there, including separate parts of `decode`, and `short_gemm`
 # if it is in one xclbin with `gemm`.
-TAKEN = ("decode", "fused_dqp", "flow_kv", "dequant", "gemm", "short_gemm", "flow_qkv")
+TAKEN = (
+    "decode", "fused_layer", "fused_dqp", "flow_kv", "dequant", "gemm", "short_gemm", "flow_qkv",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from ort_aie_ep.aie_kernels.designs import (
     flow_kv,
     flow_qkv,
     fused_dqp,
+    fused_dqp_two_bits,
     fused_layer,
     gemm,
     short_gemm,
@@ -70,6 +71,17 @@ def test_fused_dqp_takes_what_the_simulator_takes(n: int, k: int, columns: int) 
         fused_dqp.build(NPU2, columns), "matvec", {"N": n, "K": k, "bias": 0, "activation": 0},
         {"x": zeros(k), "w": blocks(n * k // 8192), "bias": zeros(0), "y": zeros(n)},
         op.fused_dqp(n, k, columns, OURS), ERAS.values(),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("columns", [4, 8])
+def test_two_bits_take_what_the_simulator_takes(columns: int) -> None:
+    n = k = 2048
+    compare(
+        fused_dqp_two_bits.build(NPU2, columns), "matvec_two_bits",
+        {"N": n, "K": k, "bias": 0, "activation": 0},
+        {"x": zeros(k), "w": np.zeros(n * k * 3 // 8, np.uint8), "bias": zeros(0), "y": zeros(n)},
+        op.fused_dqp(n, k, columns, OURS, bits=2), ERAS.values(),
     )  # fmt: skip
 
 

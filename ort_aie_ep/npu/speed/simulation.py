@@ -192,12 +192,12 @@ def simulate_plans(
     """
     on = machine(device, era)
     chosen = _contexts(model, positions, contexts)
-    decoding = tuple(compose(plans, 1, context, on) for context in chosen)
+    decoding = tuple(compose(plans, 1, context, on, fused_layers=False) for context in chosen)
     count = Count(progress, sum(chosen))
     prompts = []
     for context in chosen:
         count.begin(f"{model}, a prompt of {context} tokens")
-        prompts.append(compose(plans, context, context, on))
+        prompts.append(compose(plans, context, context, on, fused_layers=False))
         count.step(context)
     try:
         decoder = decoder_of(plans)
