@@ -114,6 +114,12 @@ def compose(
     return call.composition()
 
 
+def why_not_fused(plans: Plans) -> str:
+    """Why a token's layers do not run on `fused_layer`; empty if they do, or if there are none."""
+    reasons = [find_decoder(_without_selections(steps), _unmet)[1] for steps in plans]
+    return next(filter(None, reasons), "")
+
+
 @dataclass
 class _Call:
     tokens: int

@@ -428,7 +428,7 @@ _KNOWN: dict[tuple[str, bool], tuple[tuple[Callable[..., Any], Callable[..., Any
         _short_gemm,
     ),
     ("attention", False): (
-        (_flow_kv_of((4, 2, 64, 1, 0), (4, 2, 64, 65, 0), (9, 1, 256, 33, 20), (24, 6, 128, 70, 0)),
+        (_flow_kv_of((4, 2, 64, 1, 0), (4, 2, 64, 65, 0), (9, 1, 256, 33, 20), (5, 5, 128, 140, 0)),
          _flow_kv_of((32, 8, 64, 1024, 0), (32, 8, 64, 4096, 0))),
         _flow_kv,
     ),
