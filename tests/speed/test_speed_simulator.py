@@ -23,7 +23,6 @@ from ort_aie_ep.aie_kernels.designs import (
 from ort_aie_ep.npu.simulator.session import Session, random_buffers
 from ort_aie_ep.npu.speed import layer as closed
 from ort_aie_ep.npu.speed import operators as op
-from ort_aie_ep.npu.speed.decoders import Decoder, invocations
 from ort_aie_ep.npu.speed.kernels import OURS
 from ort_aie_ep.npu.speed.layer import Layer
 from ort_aie_ep.npu.speed.operators import Machine, Step
@@ -191,8 +190,13 @@ def whole_layer() -> Design:
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_takes_what_the_simulator_takes(whole_layer: Design, name: str) -> None:
     layer, context = LAYERS[name]
-    one, _ = invocations(Decoder((layer,), 128), context)
-    parameters = {**one.parameters, "scale_bits": bits(0.1), "eps_bits": bits(1e-6)}
+    parameters = {
+        "hidden": layer.hidden, "heads": layer.heads, "kv_heads": layer.kv_heads,
+        "head_dim": layer.head_dim, "rotary_dim": layer.rotary, "interleaved": 0, "ffn": layer.ffn,
+        "gelu": int(layer.gelu), "head_norm": int(layer.head_norm),
+        "post_norm": int(layer.post_norm), "bias": 0, "context": context, "capacity": 1024,
+        "window": layer.window, "scale_bits": bits(0.1), "softcap_bits": 0, "eps_bits": bits(1e-6),
+    }  # fmt: skip
     compare(
         whole_layer, "layer", parameters, random_buffers(whole_layer, "layer", parameters),
         (*closed.projections(layer, OURS), *closed.attention(layer, context, OURS),
