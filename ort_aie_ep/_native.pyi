@@ -81,6 +81,17 @@ def why_not_flow_attention(
     cache_type: str,
 ) -> str: ...
 def npu_reasons() -> list[str]: ...
+def npu_layer_reasons() -> list[str]: ...
+def why_not_npu_layer(
+    *,
+    standard: bool = True,
+    other_bias: bool = False,
+    quantised_cache: bool = False,
+    q_norm: bool = False,
+    k_norm: bool = False,
+    v_norm: bool = False,
+    norm_after_rotary: bool = False,
+) -> str: ...
 def why_not_npu_gather() -> str: ...
 def why_not_npu_experts(
     *,
@@ -192,6 +203,9 @@ _Plan = Sequence[Mapping[str, Any]]
 NPU_DISPATCH_SECONDS: float
 
 def npu_build(manifest_json: str, plan: _Plan) -> list[_Run]: ...
+def npu_unmet_requirement(
+    manifest_json: str, sequence: str, parameters: Mapping[str, int]
+) -> str: ...
 def npu_encode(
     generation: int, rows: int, columns: int, operations: Sequence[tuple[Any, ...]]
 ) -> _Words: ...

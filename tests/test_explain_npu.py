@@ -3,6 +3,7 @@ host."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,9 @@ from ort_aie_ep.explain import explain, machine
 from ort_aie_ep.explain.explain import HOST, XRT, NodeFate
 from ort_aie_ep.explain.machine import XRT_TARGET, Finding
 from ort_aie_ep.explain.npu_reasons import Verdict, judge
-from ort_aie_ep.explain.overlays import TAKEN, Overlays
+from ort_aie_ep.explain.overlays import FUSED_LAYER, TAKEN, Overlays
+from ort_aie_ep.models.shapes import SHAPES
+from ort_aie_ep.tools.synth import synth
 
 DATA = Path(__file__).parent / "data"
 PAGE = Path(__file__).parents[1] / "docs" / "ryzen-ai.md"
@@ -66,6 +69,27 @@ def test_with_an_npu_an_operator_runs_on_it(tmp_path: Path) -> None:
                 assert (node.runs, node.not_npu) == (XRT, "")
     compiled = {node.node: (node.runs, node.not_npu) for node in after}
     assert {node.node: (node.runs, node.not_npu) for node in before}.items() >= compiled.items()
+
+
+@pytest.mark.usefixtures("npu")
+@pytest.mark.parametrize(
+    ("sizes", "reason"),
+    [
+        ({"hidden": 256, "kv_heads": 4}, ""),
+        ({"hidden": 384, "kv_heads": 4}, "hidden=384 must be a multiple of 256 up to 8192"),
+    ],
+)
+def test_layers_that_do_not_run_whole_have_their_reason(
+    sizes: dict[str, int], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = {"ffn": 512, "layers": 1, "heads": 4, "vocab": 512, **sizes}
+    model = synth(replace(SHAPES["llama-3.2-1b"], **small), tmp_path / "model")
+    ort_aie_ep.compile(model, tmp_path / "compiled")
+    assert explain.explain(tmp_path / "compiled").not_whole == reason
+    others = [design for design in TAKEN if design != FUSED_LAYER]
+    found = Overlays(dict.fromkeys(others, tmp_path), (), ())
+    monkeypatch.setattr(explain, "find_overlays", lambda device, folders, designs: found)
+    assert explain.explain(tmp_path / "compiled").not_whole == ""
 
 
 @pytest.mark.usefixtures("npu")
@@ -172,6 +196,7 @@ def test_attention_by_the_executors_rules() -> None:
     assert attention(smooth_softmax=1).always == "smooth_softmax"
     assert attention(kv_cache_bit_width=8) == Verdict()
     assert attention(sliding_window_cache=1, local_window_size=8) == Verdict()
+    assert attention(local_window_size=1024) == Verdict()
     assert attention(causal=0) == Verdict()
     assert attention(causal=0, local_window_size=8).always == "a window without causality"
 

@@ -20,11 +20,15 @@ of that channel before 5/8 N K / (2 columns) bytes of weights, i.e. 3.2 * 2 colu
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ort_aie_ep.aie_kernels.catalog_linear import (
     DQP_BLOCK,
+    DQP_BLOCK_TWO_BITS,
     DQP_FINISH,
     DQP_LOAD_BIAS,
     DQP_LOAD_X,
+    DQP_LOAD_X_TWO_BITS,
     DQP_ZERO,
 )
 from ort_aie_ep.npu.vocabulary.design import (
@@ -40,7 +44,7 @@ from ort_aie_ep.npu.vocabulary.design import (
 )  # fmt: skip
 from ort_aie_ep.npu.vocabulary.device import Device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
-from ort_aie_ep.npu.vocabulary.kernel import Array
+from ort_aie_ep.npu.vocabulary.kernel import Array, Kernel
 from ort_aie_ep.npu.vocabulary.packet_ids import give_packet_ids
 from ort_aie_ep.npu.vocabulary.sequence import (
     Expr,
@@ -59,7 +63,27 @@ MAX_K = 16384
 MAX_BIAS_ROUNDS = 80
 
 
-def build(device: Device, columns: int | None = None) -> Design:
+@dataclass(frozen=True)
+class Codes:
+    """What depends on the bits of a code: the bytes of a block, its kernels, and the buffers in
+    which they keep the activations. `suffix` is that of the names of design and sequences."""
+
+    block: int
+    load_x: Kernel
+    multiply: Kernel
+    buffers: tuple[Buffer, ...]
+    suffix: str = ""
+
+
+_X, _SUMS = Buffer("x", Array("bf16", MAX_K)), Buffer("sums", Array("bf16", MAX_K // 16))
+FOUR_BITS = Codes(BLOCK, DQP_LOAD_X, DQP_BLOCK, (_X, _SUMS))
+TWO_BITS = Codes(
+    3072, DQP_LOAD_X_TWO_BITS, DQP_BLOCK_TWO_BITS,
+    (_X, _SUMS, Buffer("offsets", Array("f32", MAX_K // 32))), "_two_bits",
+)  # fmt: skip
+
+
+def build(device: Device, columns: int | None = None, codes: Codes = FOUR_BITS) -> Design:
     """FusedDQP on the first `columns` columns (default: 4, or all of a narrower device).
 
     `matvec(N, K, bias, activation)`: x (K) bf16, w Q4NX (N/32, K/256, 5120), bias (N) bf16 if
@@ -74,17 +98,17 @@ def build(device: Device, columns: int | None = None) -> Design:
         raise DesignError(
             f"fused_dqp on {columns} columns: {device.name} has 1 to {device.columns} of them"
         )
-    design = Design("fused_dqp", device)
+    design = Design(f"fused_dqp{codes.suffix}", device)
     if columns < device.columns:
-        place(design, columns, x=design.shim(columns, 0))
+        place(design, columns, design.shim(columns, 0), codes)
     else:
-        place(design, columns, x=design.shim(0, 0))
+        place(design, columns, design.shim(0, 0), codes)
     give_packet_ids(design)
-    add_sequences(design, columns)
+    add_sequences(design, columns, codes)
     return design
 
 
-def place(design: Design, columns: int, x: End) -> None:
+def place(design: Design, columns: int, x: End, codes: Codes = FOUR_BITS) -> None:
     """Put the fifos and workers on columns 0 .. `columns` - 1 of `design`.
 
     `x` is the shim end where the activations enter.
@@ -96,13 +120,16 @@ def place(design: Design, columns: int, x: End) -> None:
     for c in range(columns):
         outputs = []
         for half in range(2):
-            both = design.fifo(f"w{c}_{half}", "u8", 2 * BLOCK, design.shim(c, half), design.mem(c))
+            both = design.fifo(
+                f"w{c}_{half}", "u8", 2 * codes.block, design.shim(c, half), design.mem(c)
+            )
             own = [
                 design.fifo(
-                    f"w{c}_{half}_{r}", "u8", BLOCK, design.mem(c), design.core(c, 2 * half + r)
+                    f"w{c}_{half}_{r}", "u8", codes.block, design.mem(c),
+                    design.core(c, 2 * half + r),
                 )
                 for r in range(2)
-            ]
+            ]  # fmt: skip
             design.split(both, own)
             for r in range(2):
                 row = 2 * half + r
@@ -111,29 +138,29 @@ def place(design: Design, columns: int, x: End) -> None:
                 )
                 outputs.append(y)
                 design.worker(
-                    f"dqp{c}_{row}", design.core(c, row), _body(CORES * c + row, CORES * columns),
+                    f"dqp{c}_{row}", design.core(c, row),
+                    _body(CORES * c + row, CORES * columns, codes),
                     inputs={"x": xs, "w": own[r]}, outputs={"y": y},
                     buffers=[
-                        Buffer("x", Array("bf16", MAX_K)),
-                        Buffer("sums", Array("bf16", MAX_K // 16)),
+                        *codes.buffers,
                         Buffer("acc", Array("f32", BLOCK_ROWS)),
                         Buffer("bias", Array("bf16", MAX_BIAS_ROUNDS * BLOCK_ROWS)),
                     ],
                     parameters=["slices", "bias_pieces", "blocks", "rounds", "epilogue"],
-                    kernels=[DQP_LOAD_X, DQP_LOAD_BIAS, DQP_ZERO, DQP_BLOCK, DQP_FINISH],
+                    kernels=[codes.load_x, DQP_LOAD_BIAS, DQP_ZERO, codes.multiply, DQP_FINISH],
                 )  # fmt: skip
         joined = design.fifo(f"y{c}", "bf16", CORES * BLOCK_ROWS, design.mem(c), design.shim(c))
         design.join(outputs, joined)
 
 
-def _body(tile: int, tiles: int) -> Body:
+def _body(tile: int, tiles: int, codes: Codes) -> Body:
     def body(core: Core):  # type: ignore[no-untyped-def]
         slices, bias_pieces, blocks, rounds, epilogue = yield Parameters()
-        x, sums = core.buffer("x"), core.buffer("sums")
+        kept = [core.buffer(buffer.name) for buffer in codes.buffers]
         acc, bias = core.buffer("acc"), core.buffer("bias")
         for i in core.loop(slices):
             piece = yield Acquire("x")
-            yield call(DQP_LOAD_X, piece, x, sums, i)
+            yield call(codes.load_x, piece, *kept, i)
             yield Release("x")
         for i in core.loop(bias_pieces):
             piece = yield Acquire("x")
@@ -143,7 +170,7 @@ def _body(tile: int, tiles: int) -> Body:
             yield call(DQP_ZERO, acc)
             for k in core.loop(blocks):
                 w = yield Acquire("w")
-                yield call(DQP_BLOCK, w, x, sums, acc, k)
+                yield call(codes.multiply, w, *kept, acc, k)
                 yield Release("w")
             y = yield Acquire("y")
             yield call(DQP_FINISH, acc, bias, y, r, epilogue)
@@ -152,22 +179,22 @@ def _body(tile: int, tiles: int) -> Body:
     return body
 
 
-def add_sequences(design: Design, columns: int) -> None:
+def add_sequences(design: Design, columns: int, codes: Codes = FOUR_BITS) -> None:
     """The sequences `matvec` and `matvec_part` for a design that `place` has set up."""
-    _add_matvec(design, columns)
-    _add_matvec(design, columns, part=True)
+    _add_matvec(design, columns, codes)
+    _add_matvec(design, columns, codes, part=True)
 
 
-def _add_matvec(design: Design, columns: int, *, part: bool = False) -> None:
+def _add_matvec(design: Design, columns: int, codes: Codes, *, part: bool = False) -> None:
     if part:
-        s = design.sequence("matvec_part", "N", "K", "row_K", "bias", "activation")
+        s = design.sequence(f"matvec_part{codes.suffix}", "N", "K", "row_K", "bias", "activation")
         N, K, row_K, bias, activation = s.symbols()
         s.require(
             at_most(K, row_K) * equal(row_K % BLOCK_COLUMNS, 0),
             "row_K={row_K} must be a multiple of 256, and K={K} at most that",
         )
     else:
-        s = design.sequence("matvec", "N", "K", "bias", "activation")
+        s = design.sequence(f"matvec{codes.suffix}", "N", "K", "bias", "activation")
         N, K, bias, activation = s.symbols()
         row_K = K
     s.require(equal(N % BLOCK_ROWS, 0), "N={N} must be a multiple of 32: pad W with zero scales")
@@ -182,10 +209,10 @@ def _add_matvec(design: Design, columns: int, *, part: bool = False) -> None:
         "activation={activation} must be 0 (none), 1 (SiLU) or 2 (GELU)",
     )
     blocks = K // BLOCK_COLUMNS
-    row_bytes = row_K // BLOCK_COLUMNS * BLOCK
+    row_bytes = row_K // BLOCK_COLUMNS * codes.block
     x = s.argument("x", "in", 2 * K)
     # From the part's first block to its last.
-    w = s.argument("w", "in", (N // BLOCK_ROWS - 1) * row_bytes + blocks * BLOCK)
+    w = s.argument("w", "in", (N // BLOCK_ROWS - 1) * row_bytes + blocks * codes.block)
     b = s.argument("bias", "in", 2 * N * bias)
     y = s.argument("y", "out", 2 * N)
 
@@ -205,8 +232,8 @@ def _add_matvec(design: Design, columns: int, *, part: bool = False) -> None:
     def weights(first: Expr, column: int) -> None:
         for half in range(2):
             s.transfer(
-                f"w{column}_{half}", w, offset=(first + 2 * half) * row_bytes, run=BLOCK,
-                outer=[(blocks, BLOCK), (2, row_bytes)],
+                f"w{column}_{half}", w, offset=(first + 2 * half) * row_bytes, run=codes.block,
+                outer=[(blocks, codes.block), (2, row_bytes)],
             )  # fmt: skip
 
     # The data first, so that it is on its way while the parameters are written.
@@ -238,6 +265,6 @@ def _add_matvec(design: Design, columns: int, *, part: bool = False) -> None:
     with s.when(tail):
         for c in range(columns):
             weights(base(c), c)
-    s.work((full + tail) * blocks * int(DQP_BLOCK.cycles(design.device.architecture, (0,))))
+    s.work((full + tail) * blocks * int(codes.multiply.cycles(design.device.architecture, (0,))))
     s.wait(*(f"y{c}" for c in range(columns)))
     s.cut()

@@ -14,15 +14,14 @@
 // group stay below scale * (34 * 143 * 2^-24 * sum |x| + 2^-10 |S|), a twentieth of what rounding
 // weights to bfloat16 would cost.
 
+#include "dqp_group.h"
 #include "elementary.h"
 #include "loop_hints.h"
-#include "q4nx_block.h"
 
 namespace {
 
 constexpr unsigned slice = q4nx::columns;
-constexpr unsigned limbs = 2 * q4nx::groups;  // per slice: [8 groups][hi, lo]
-
+using dqp::limbs;
 using activations = aie::vector<bfloat16, q4nx::group>;
 using row_sums = aie::accum<accfloat, q4nx::sub_rows>;
 
@@ -98,15 +97,6 @@ inline aie::accum<accfloat, q4nx::rows> biased_dot(const uint8_t* block, unsigne
   return aie::concat(fold(low), fold(high));
 }
 
-// Sums of groups: 16 of one, 8 of each of two, 4 of four, 2 of eight.
-using group_sums = aie::vector<float, 16>;
-
-// Half as many sums of twice as many groups: neighbours are added.
-inline group_sums halved(const group_sums& first, const group_sums& second) {
-  const auto [even, odd] = aie::interleave_unzip(first, second, 1);
-  return aie::add(even, odd);
-}
-
 }  // namespace
 
 extern "C" {
@@ -117,26 +107,16 @@ void dqp_load_x(const bfloat16* __restrict piece, bfloat16* __restrict x, bfloat
   event0();
   aie::set_rounding(aie::rounding_mode::conv_even);
   bfloat16* resident = x + index * slice;
-  // All groups are added at once, because a group alone is a chain of five dependent additions.
-  group_sums of[q4nx::groups];
+  dqp::partial_sums parts[q4nx::groups];
   LOOP_UNROLL_FULL
   for (unsigned g = 0; g < q4nx::groups; ++g) {
     const aie::vector<bfloat16, q4nx::group> values =
         aie::load_v<q4nx::group>(piece + g * q4nx::group);
     aie::store_v(resident + g * q4nx::group, values);
     const aie::accum<accfloat, q4nx::group> exact(values);
-    of[g] = aie::add(exact.extract<16>(0), exact.extract<16>(1)).template to_vector<float>();
+    parts[g] = dqp::add_halves(exact);
   }
-  const group_sums low = halved(halved(of[0], of[1]), halved(of[2], of[3]));
-  const group_sums high = halved(halved(of[4], of[5]), halved(of[6], of[7]));
-  const group_sums pairs = halved(low, high);
-  const aie::accum<accfloat, q4nx::groups> total(
-      aie::add(aie::filter_even(pairs, 1), aie::filter_odd(pairs, 1)));
-  const aie::vector<bfloat16, q4nx::groups> hi = total.to_vector<bfloat16>();
-  const aie::accum<accfloat, q4nx::groups> coarse(hi);
-  const aie::vector<bfloat16, q4nx::groups> lo = aie::sub(total, coarse).to_vector<bfloat16>();
-  const auto [first, second] = aie::interleave_zip(hi, lo, 1);
-  aie::store_v(sums + index * limbs, aie::concat(first, second));
+  dqp::store_limbs(sums + index * dqp::limbs, dqp::add_groups(parts));
   event1();
 }
 
@@ -194,16 +174,7 @@ void dqp_block(const uint8_t* __restrict block, const bfloat16* __restrict x,
     aie::accum<accfloat, n> dot = biased_dot(block, first, xs);
     dot = aie::msc(dot, sum_hi, bias);
     dot = aie::msc(dot, sum_lo, bias);
-    const aie::vector<bfloat16, n> dot_hi = dot.to_vector<bfloat16>();
-    const aie::accum<accfloat, n> coarse(dot_hi);
-    const aie::vector<bfloat16, n> dot_lo = aie::sub(dot, coarse).to_vector<bfloat16>();
-
-    const aie::vector<bfloat16, n> scale = aie::load_v<n>(q4nx::scales(block) + first);
-    const aie::vector<bfloat16, n> minimum = aie::load_v<n>(q4nx::minima(block) + first);
-    total = aie::mac(total, scale, dot_hi);
-    total = aie::mac(total, scale, dot_lo);
-    total = aie::mac(total, minimum, sum_hi);
-    total = aie::mac(total, minimum, sum_lo);
+    total = dqp::add_group(total, dot, block, first, sum_hi, sum_lo);
   }
   aie::store_v(acc, total.to_vector<float>());
   event1();

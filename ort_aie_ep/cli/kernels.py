@@ -122,6 +122,7 @@ def simulate_command(
         typer.Option(metavar="NAME=VALUE", help="A parameter of the sequence. Repeat for each."),
     ] = None,
     device: DeviceName = "npu2",
+    columns: Columns = None,
     trace: Annotated[
         Path | None, typer.Option(help="Write a timeline to this file; open it in ui.perfetto.dev.")
     ] = None,
@@ -147,7 +148,7 @@ def simulate_command(
 
     if draw is not None:
         check_drawing()
-    made = make_design(design, find_device(device))
+    made = make_design(design, find_device(device), columns=columns)
     check(made)
     values = _values(_sequence(made, sequence), shape or [])
     buffers = random_buffers(made, sequence, values)

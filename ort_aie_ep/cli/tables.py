@@ -178,6 +178,8 @@ def explanation_lines(explanation: Explanation) -> list[str]:
         lines.append(plans_line(explanation.plans, explanation.divided_by))
     elif explanation.compiled:
         lines.append("no plans: each operator is a separate node, as --no-plan writes it")
+    if explanation.not_whole:
+        lines.append(f"a token's layers do not run whole on fused_layer: {explanation.not_whole}")
     if share := share_line(explanation.nodes):
         lines.append(share)
     if explanation.provider:

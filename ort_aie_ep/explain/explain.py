@@ -13,7 +13,8 @@ from ort_aie_ep.compiler.compile import REPORT
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.explain.machine import XRT_TARGET, find_npu, npu_device, why_no_npu
 from ort_aie_ep.explain.npu_reasons import Verdict, judge
-from ort_aie_ep.explain.overlays import TAKEN, find_overlays, overlay_folders
+from ort_aie_ep.explain.overlays import FUSED_LAYER, TAKEN, find_overlays, overlay_folders
+from ort_aie_ep.explain.plan_steps import why_not_layers
 from ort_aie_ep.graph_passes import (
     DOMAIN,
     Divider,
@@ -87,6 +88,8 @@ class Explanation:
         provider: whether the execution provider was also asked.
         plans: its plans, or those of its compilation; none if each operator is a node.
         divided_by: ONNX Runtime's nodes between two plans.
+        not_whole: why a token's layers do not run whole on the overlay fused_layer; empty if they
+            do, or without that overlay.
         provider_plans: how many nodes each plan of the execution provider replaces.
     """
 
@@ -97,6 +100,7 @@ class Explanation:
     plans: tuple[PlanSteps, ...] = ()
     divided_by: tuple[Divider, ...] = ()
     provider_plans: tuple[int, ...] = ()
+    not_whole: str = ""
 
     @property
     def compile_options(self) -> tuple[str, ...] | None:
@@ -153,8 +157,10 @@ def explain(path: Path, *, provider: bool = False) -> Explanation:
     compiled = any(node.domain == DOMAIN for node in _nodes(model))
     reasons = _reported_reasons(folder.path / REPORT, folder.model.name) if compiled else {}
     plans = find_plans(model, reasons)
-    expand_plans(model)
     npu = _find_npu()
+    whole = compiled and not npu.lacks and FUSED_LAYER in npu.overlays
+    not_whole = why_not_layers(model) if whole else ""
+    expand_plans(model)
     bodies, works = body_labels(model), {n.name or "": work_of(n) for n in _nodes(model)}
     if compiled:
         fates = _compiled(model, reasons, npu, plans)
@@ -170,8 +176,9 @@ def explain(path: Path, *, provider: bool = False) -> Explanation:
         for fate in fates
     )
     explanation = Explanation(
-        str(folder.model), compiled, nodes, provider, plans.plans, plans.divided_by
-    )
+        str(folder.model), compiled, nodes, provider, plans.plans, plans.divided_by,
+        not_whole=not_whole,
+    )  # fmt: skip
     if provider and compiled:
         raise AieError(
             f"{folder.model} is compiled: the execution provider is only for uncompiled models"

@@ -16,9 +16,12 @@ DESIGNS: Mapping[str, tuple[str, ...]] = {
     "npu1": ("fused_dqp", "dequant", "gemm"),  # attention has no kernels for AIE2
     "npu2": ("decode", "dequant", "gemm", "flow_qkv"),
 }
+FUSED_LAYER = "fused_layer"  # beside `decode`, for whole layers of a token
 # The designs that it uses if they are there, including separate parts of `decode`, and `short_gemm`
 # if it is in one xclbin with `gemm`.
-TAKEN = ("decode", "fused_dqp", "flow_kv", "dequant", "gemm", "short_gemm", "flow_qkv")
+TAKEN = (
+    "decode", FUSED_LAYER, "fused_dqp", "flow_kv", "dequant", "gemm", "short_gemm", "flow_qkv",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

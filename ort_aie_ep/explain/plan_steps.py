@@ -9,6 +9,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from ort_aie_ep import _native
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes import DOMAIN
 from ort_aie_ep.graph_passes.attention.node import INPUTS as ATTENTION_INPUTS
@@ -55,13 +56,28 @@ def read_plans(path: Path) -> CompiledPlans:
     folder = find_model(path)
     model = load_model(folder.model)
     reader = _Reader()
-    plans = tuple(reader.node(node) for node in model.graph if node.domain == DOMAIN)
+    plans = _plans(model, reader)
     if not any(plans):
         raise AieError(
             f"{folder.model} has no nodes of the domain {DOMAIN}: compile it first, with "
             "`ort-aie compile`"
         )
     return CompiledPlans(str(folder.path), plans, reader.positions)
+
+
+def why_not_layers(model: ir.Model) -> str:
+    """Why a token's layers do not run whole on the overlay `fused_layer`; empty if they do, or if
+    the compiled model has no attention."""
+    from ort_aie_ep.npu.speed.plans import why_not_fused
+
+    try:
+        return why_not_fused(_plans(model, _Reader()))
+    except AieError:  # an operator that the speed model does not know
+        return _native.why_not_npu_layer(standard=False)
+
+
+def _plans(model: ir.Model, reader: _Reader) -> Plans:
+    return tuple(reader.node(node) for node in model.graph if node.domain == DOMAIN)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 from ort_aie_ep.runtime.core_library import npu_counters_text
 
@@ -28,6 +29,8 @@ class NpuCounters:
         host_steps_between: reason → steps that divided a plan into submissions, because the device
             had steps before and after them: steps of the host, and steps of the device that could
             not follow the ones before them.
+        layer_tokens: tokens whose layers ran on the overlay fused_layer.
+        layers_refused: reason → tokens for which that overlay was there, but not used.
         fused_tokens: tokens of whole decoders that were one dispatch on an overlay of mlir-air.
         fused_refused: model and reason → tokens for which such an overlay was not used.
         retries: plans that ran again in a fresh context.
@@ -51,6 +54,8 @@ class NpuCounters:
     device_steps: int = 0
     host_steps: dict[str, int] = field(default_factory=dict)
     host_steps_between: dict[str, int] = field(default_factory=dict)
+    layer_tokens: int = 0
+    layers_refused: dict[str, int] = field(default_factory=dict)
     fused_tokens: int = 0
     fused_refused: dict[str, int] = field(default_factory=dict)
     retries: int = 0
@@ -79,15 +84,14 @@ def npu_counters() -> NpuCounters:
         AieError: the package was installed without its library.
     """
     targets = json.loads(npu_counters_text()).values()
-    by_reason = ("host_steps", "host_steps_between", "fused_refused")
-    names = [counter.name for counter in fields(NpuCounters) if counter.name not in by_reason]
-    sums = {name: sum(target[name] for target in targets) for name in names}
-    return NpuCounters(
-        **sums,
-        host_steps=_sum_by_reason([target["host_steps"] for target in targets]),
-        host_steps_between=_sum_by_reason([target["host_steps_between"] for target in targets]),
-        fused_refused=_sum_by_reason([target["fused_refused"] for target in targets]),
-    )
+    by_reason = ("host_steps", "host_steps_between", "layers_refused", "fused_refused")
+    sums: dict[str, Any] = {
+        counter.name: sum(target[counter.name] for target in targets)
+        for counter in fields(NpuCounters)
+        if counter.name not in by_reason
+    }
+    sums |= {name: _sum_by_reason([target[name] for target in targets]) for name in by_reason}
+    return NpuCounters(**sums)
 
 
 def _sum_by_reason(counts: list[dict[str, int]]) -> dict[str, int]:

@@ -61,6 +61,19 @@ class OfInvocation {
     return std::move(made_);
   }
 
+  std::string UnmetRequirement() {
+    for (const Statement& statement : sequence_.body) {
+      if (const auto* let = std::get_if<LetStatement>(&statement.what)) {
+        Do(*let);
+      } else if (const auto* require = std::get_if<RequireStatement>(&statement.what)) {
+        if (Value(require->condition) == 0) return Message(*require);
+      } else {
+        break;
+      }
+    }
+    return "";
+  }
+
   // The current statement and loop indices, for a message.
   std::string Where() const {
     if (path_ < 0) return "";
@@ -112,13 +125,17 @@ class OfInvocation {
 
   void Do(const RequireStatement& require) {
     if (Value(require.condition) != 0) return;
+    Fail(ErrorCode::kInvalidArgument, Message(require));
+  }
+
+  std::string Message(const RequireStatement& require) const {
     std::string message;
     for (const auto& part : require.message) {
       const int* slot = std::get_if<int>(&part);
       message += slot == nullptr ? std::get<std::string>(part)
                                  : std::to_string(frame_[static_cast<size_t>(*slot)]);
     }
-    Fail(ErrorCode::kInvalidArgument, message);
+    return message;
   }
 
   void Do(const ForStatement& loop) {
@@ -218,6 +235,10 @@ class OfInvocation {
 };
 
 }  // namespace
+
+std::string UnmetRequirement(const Manifest& manifest, const Invocation& invocation) {
+  return OfInvocation(manifest, invocation).UnmetRequirement();
+}
 
 std::string Describe(const Invocation& invocation) {
   std::string text = "sequence \"" + invocation.sequence + "\" (";

@@ -70,6 +70,11 @@ class Interpreter {
   size_t operations_ = 0;  // of made_
 };
 
+// The message of the first requirement of its sequence that an invocation does not meet, of those
+// before the first operation; empty if it meets them all. Throws Error if the manifest has no such
+// sequence, or the invocation no such parameters.
+std::string UnmetRequirement(const Manifest& manifest, const Invocation& invocation);
+
 // "sequence "matvec" (K=2048, N=2048)", for messages.
 std::string Describe(const Invocation& invocation);
 

@@ -31,10 +31,35 @@ std::vector<std::string> AllWords() {
   return all;
 }
 
+std::vector<std::string> AllLayerWords() {
+  std::vector<std::string> all;
+  for (int i = static_cast<int>(LayerReason::kNone) + 1; i < static_cast<int>(LayerReason::kCount);
+       ++i) {
+    all.push_back(Words(static_cast<LayerReason>(i)));
+  }
+  return all;
+}
+
 }  // namespace
 
 void DefineNpuReasons(py::module_& m) {
   m.def("npu_reasons", &AllWords);
+  m.def("npu_layer_reasons", &AllLayerWords);
+  m.def(
+      "why_not_npu_layer",
+      [](bool standard, bool other_bias, bool quantised_cache, bool q_norm, bool k_norm,
+         bool v_norm, bool norm_after_rotary) {
+        return Words(WhyNotLayer({.standard = standard,
+                                  .other_bias = other_bias,
+                                  .quantised_cache = quantised_cache,
+                                  .q_norm = q_norm,
+                                  .k_norm = k_norm,
+                                  .v_norm = v_norm,
+                                  .norm_after_rotary = norm_after_rotary}));
+      },
+      py::kw_only(), py::arg("standard") = true, py::arg("other_bias") = false,
+      py::arg("quantised_cache") = false, py::arg("q_norm") = false, py::arg("k_norm") = false,
+      py::arg("v_norm") = false, py::arg("norm_after_rotary") = false);
   m.def("why_not_npu_gather", [] { return Words(WhyNotGather()); });
   m.def(
       "why_not_npu_experts",

@@ -17,16 +17,17 @@ FLOAT_EPSILON = 2.0**-24
 
 @dataclass(frozen=True)
 class Weights:
-    """(32, K) weights: codes (32, K), scales and minima (32, K / 32) bfloat16."""
+    """(32, K) weights: codes (32, K) of `bits`, scales and minima (32, K / 32) bfloat16."""
 
     codes: Array
     scales: Array
     minima: Array
+    bits: int = 4
 
     @property
     def blocks(self) -> Array:
-        """(K / 256, 5120) uint8."""
-        blocks: Array = q4nx.pack(self.codes, self.scales, self.minima)[0]
+        """(K / 256, 5120) uint8, or with two bits (K / 256, 3072)."""
+        blocks: Array = q4nx.pack(self.codes, self.scales, self.minima, self.bits)[0]
         return blocks
 
     @property
@@ -37,20 +38,20 @@ class Weights:
         return weights
 
 
-def weights(rng: np.random.Generator, kind: str, k: int) -> Weights:
+def weights(rng: np.random.Generator, kind: str, k: int, bits: int = 4) -> Weights:
     """`kind` is "usual" (as trained: minima negative), or an extreme of codes, signs or size."""
-    groups = (ROWS, k // GROUP)
-    codes = rng.integers(0, 16, (ROWS, k)).astype(np.uint8)
+    groups, largest = (ROWS, k // GROUP), (1 << bits) - 1
+    codes = rng.integers(0, largest + 1, (ROWS, k)).astype(np.uint8)
     scales = rng.uniform(0.002, 0.02, groups)
-    minima = -7.5 * scales * rng.uniform(0.8, 1.2, groups)
+    minima = -largest / 2 * scales * rng.uniform(0.8, 1.2, groups)
     if kind == "codes 0":
         codes[:] = 0
-    elif kind == "codes 15":
-        codes[:] = 15
+    elif kind == "largest codes":
+        codes[:] = largest
     elif kind == "codes by row":
-        codes[:] = (np.arange(ROWS) % 16)[:, None]
+        codes[:] = (np.arange(ROWS) & largest)[:, None]
     elif kind == "codes by column":
-        codes[:] = np.arange(k) % 16
+        codes[:] = np.arange(k) & largest
     elif kind == "zeros":
         scales[:], minima[:] = 0, 0
     elif kind == "negative scales":
@@ -58,12 +59,12 @@ def weights(rng: np.random.Generator, kind: str, k: int) -> Weights:
     elif kind == "scales apart":
         scales *= np.exp2(rng.integers(-30, 30, groups))
         minima *= np.exp2(rng.integers(-30, 30, groups))
-    return Weights(codes, to_bf16(scales), to_bf16(minima))
+    return Weights(codes, to_bf16(scales), to_bf16(minima), bits)
 
 
 KINDS = [
-    "usual", "codes 0", "codes 15", "codes by row", "codes by column", "zeros", "negative scales",
-    "scales apart",
+    "usual", "codes 0", "largest codes", "codes by row", "codes by column", "zeros",
+    "negative scales", "scales apart",
 ]  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from ort_aie_ep.aie_kernels.designs import fused_dqp
+from ort_aie_ep.aie_kernels.designs import fused_dqp, fused_dqp_two_bits
 from ort_aie_ep.formats import q4nx
 from ort_aie_ep.npu.simulator.session import Session
 from ort_aie_ep.npu.validate.references import matvec
@@ -17,17 +17,19 @@ from ort_aie_ep.npu.vocabulary.errors import DesignError
 bfloat16 = np.dtype(ml_dtypes.bfloat16)
 
 
-def problem(n: int, k: int, seed: int = 0) -> dict[str, npt.NDArray[np.generic]]:
+def problem(n: int, k: int, seed: int = 0, bits: int = 4) -> dict[str, npt.NDArray[np.generic]]:
     """Random buffers of `matvec`, and float64 weights under "weights"."""
     rng = np.random.default_rng([seed, n, k])
-    codes = rng.integers(0, 16, (n, k), dtype=np.uint8)
+    codes = rng.integers(0, 1 << bits, (n, k), dtype=np.uint8)
     scales = (rng.uniform(0.5, 1.5, (n, k // 32)) * 0.02).astype(bfloat16)
-    mins = (-8 * scales.astype(np.float32) * rng.uniform(0.8, 1.2, scales.shape)).astype(bfloat16)
+    mins = (
+        -(1 << bits) / 2 * scales.astype(np.float32) * rng.uniform(0.8, 1.2, scales.shape)
+    ).astype(bfloat16)
     weights = codes * np.repeat(scales.astype(np.float64), 32, 1)
     weights += np.repeat(mins.astype(np.float64), 32, 1)
     return {
         "x": rng.standard_normal(k).astype(bfloat16),
-        "w": q4nx.pack(codes, scales, mins),
+        "w": q4nx.pack(codes, scales, mins, bits),
         "bias": rng.standard_normal(n).astype(bfloat16),
         "y": np.full(n, np.nan, dtype=bfloat16),
         "weights": weights,
@@ -35,13 +37,24 @@ def problem(n: int, k: int, seed: int = 0) -> dict[str, npt.NDArray[np.generic]]
 
 
 def run(
-    session: Session, n: int, k: int, *, bias: int = 0, activation: int = 0, seed: int = 0
+    session: Session,
+    n: int,
+    k: int,
+    *,
+    bias: int = 0,
+    activation: int = 0,
+    seed: int = 0,
+    bits: int = 4,
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """(simulated, reference, bound of the error), each (n,)."""
-    buffers = problem(n, k, seed)
+    buffers = problem(n, k, seed, bits)
     weights = buffers.pop("weights")
     x = buffers["x"].astype(np.float64)
-    session.run("matvec", {"N": n, "K": k, "bias": bias, "activation": activation}, buffers)
+    session.run(
+        "matvec_two_bits" if bits == 2 else "matvec",
+        {"N": n, "K": k, "bias": bias, "activation": activation},
+        buffers,
+    )
     added = bias * buffers["bias"].astype(np.float64)
     wanted = matvec(weights, x, added, activation)
     return buffers["y"].astype(np.float64), wanted.exact, wanted.tolerance
@@ -132,3 +145,27 @@ def test_shapes_that_it_cannot_take_are_refused(shape: dict[str, int], message: 
 def test_more_columns_than_the_device_has() -> None:
     with pytest.raises(DesignError, match="5 columns: npu1 has 1 to 4"):
         fused_dqp.build(device("npu1"), 5)
+
+
+@pytest.mark.parametrize(("name", "columns"), [("npu2", 4), ("npu2", 8), ("npu1", 4)])
+def test_two_bits_give_the_result_of_the_reference(name: str, columns: int) -> None:
+    session = Session(fused_dqp_two_bits.build(device(name), columns))
+    for n, k, bias, activation in [
+        (128, 256, 0, 0), (1024, 512, 1, 0), (32 * (4 * columns + 5), 768, 1, 1)
+    ]:  # fmt: skip
+        got, exact, bound = run(session, n, k, bias=bias, activation=activation, bits=2)
+        assert np.all(np.abs(got - exact) <= bound), (n, k)
+
+
+def test_two_bits_read_three_fifths_and_take_less_time() -> None:
+    shape = {"N": 2048, "K": 2048, "bias": 0, "activation": 0}
+    seconds = {}
+    for bits, build in ((4, fused_dqp.build), (2, fused_dqp_two_bits.build)):
+        buffers = problem(2048, 2048, bits=bits)
+        del buffers["weights"]
+        session = Session(build(device("npu2"), 8))
+        sequence = "matvec" if bits == 4 else "matvec_two_bits"
+        (result,) = session.run(sequence, shape, buffers)
+        assert result.read == 2048 * 2048 * (bits + 1) // 8 + 2 * 2048
+        seconds[bits] = result.seconds
+    assert seconds[2] < 0.75 * seconds[4]

@@ -28,6 +28,7 @@ from ort_aie_ep.npu.speed.steps import (
     VectorStep,
 )
 from ort_aie_ep.npu.vocabulary.device import device
+from ort_aie_ep.npu.vocabulary.eras import MLIR_AIR
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 from ort_aie_ep.tools.synth import synth
 
@@ -61,10 +62,18 @@ def test_a_selected_row_is_one_step_for_the_array_in_a_prompt() -> None:
     assert prompt.host_steps == {}
 
 
+def test_a_short_prompt_multiplies_quantised_weights_in_one_context_only() -> None:
+    steps = (ProjectionStep("a", 512, 256, "x", "a"), ProjectionStep("b", 256, 512, "a", "y"))
+    one_context = Machine.of(MLIR_AIR)
+    assert compose((steps,), 256, 300, one_context).overlays == {"short_gemm": 1}
+    for tokens, machine in ((257, one_context), (256, MACHINE)):
+        assert compose((steps,), tokens, 300, machine).overlays == {"dequant": 1, "gemm": 1}
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_a_token_of_a_named_shape_is_one_submission(name: str) -> None:
     shape = shape_of(name)
-    token = compose(steps_of(shape), 1, 1024, MACHINE)
+    token = compose(steps_of(shape), 1, 1024, MACHINE, fused_layers=False)
     assert token.submissions == 1
     # At most as many as fit in a chain.
     assert token.timing.runs <= 24
@@ -75,6 +84,23 @@ def test_a_token_of_a_named_shape_is_one_submission(name: str) -> None:
     more = token.timing.seconds - token.timing.parts["dispatch"]
     more -= papers.seconds - papers.parts["dispatch"]
     assert 0 < more < 5 * shape.layers * 30e-6
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_layers_are_faster_whole_than_by_their_operators(name: str) -> None:
+    """The sizes of Gemma 3 1B are the only ones that are not whole objects."""
+    steps = steps_of(shape_of(name))
+    token = compose(steps, 1, 1024, MACHINE)
+    apart = compose(steps, 1, 1024, MACHINE, fused_layers=False)
+    assert token.submissions == 1
+    assert token.timing.runs <= 24
+    if name == "gemma3-1b":
+        assert token.layers_refused == "hidden=1152 must be a multiple of 256 up to 8192"
+        assert token.timing == apart.timing
+    else:
+        assert (token.overlays, token.layers_refused) == ({"fused_layer": 1}, "")
+        assert token.device_steps == apart.device_steps
+        assert token.timing.seconds < apart.timing.seconds
 
 
 def two(first_norm: str, *, host_between: bool) -> Plans:

@@ -14,6 +14,7 @@ from ort_aie_ep.aie_kernels.designs import (
     flow_kv,
     flow_qkv,
     fused_dqp,
+    fused_dqp_two_bits,
     fused_layer,
     gemm,
     short_gemm,
@@ -22,7 +23,6 @@ from ort_aie_ep.aie_kernels.designs import (
 from ort_aie_ep.npu.simulator.session import Session, random_buffers
 from ort_aie_ep.npu.speed import layer as closed
 from ort_aie_ep.npu.speed import operators as op
-from ort_aie_ep.npu.speed.decoders import Decoder, invocations
 from ort_aie_ep.npu.speed.kernels import OURS
 from ort_aie_ep.npu.speed.layer import Layer
 from ort_aie_ep.npu.speed.operators import Machine, Step
@@ -70,6 +70,17 @@ def test_fused_dqp_takes_what_the_simulator_takes(n: int, k: int, columns: int) 
         fused_dqp.build(NPU2, columns), "matvec", {"N": n, "K": k, "bias": 0, "activation": 0},
         {"x": zeros(k), "w": blocks(n * k // 8192), "bias": zeros(0), "y": zeros(n)},
         op.fused_dqp(n, k, columns, OURS), ERAS.values(),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("columns", [4, 8])
+def test_two_bits_take_what_the_simulator_takes(columns: int) -> None:
+    n = k = 2048
+    compare(
+        fused_dqp_two_bits.build(NPU2, columns), "matvec_two_bits",
+        {"N": n, "K": k, "bias": 0, "activation": 0},
+        {"x": zeros(k), "w": np.zeros(n * k * 3 // 8, np.uint8), "bias": zeros(0), "y": zeros(n)},
+        op.fused_dqp(n, k, columns, OURS, bits=2), ERAS.values(),
     )  # fmt: skip
 
 
@@ -179,8 +190,13 @@ def whole_layer() -> Design:
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_takes_what_the_simulator_takes(whole_layer: Design, name: str) -> None:
     layer, context = LAYERS[name]
-    one, _ = invocations(Decoder((layer,), 128), context)
-    parameters = {**one.parameters, "scale_bits": bits(0.1), "eps_bits": bits(1e-6)}
+    parameters = {
+        "hidden": layer.hidden, "heads": layer.heads, "kv_heads": layer.kv_heads,
+        "head_dim": layer.head_dim, "rotary_dim": layer.rotary, "interleaved": 0, "ffn": layer.ffn,
+        "gelu": int(layer.gelu), "head_norm": int(layer.head_norm),
+        "post_norm": int(layer.post_norm), "bias": 0, "context": context, "capacity": 1024,
+        "window": layer.window, "scale_bits": bits(0.1), "softcap_bits": 0, "eps_bits": bits(1e-6),
+    }  # fmt: skip
     compare(
         whole_layer, "layer", parameters, random_buffers(whole_layer, "layer", parameters),
         (*closed.projections(layer, OURS), *closed.attention(layer, context, OURS),

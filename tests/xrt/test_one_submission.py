@@ -80,12 +80,12 @@ class Call:
         self.between = more(before.host_steps_between, after.host_steps_between)
 
 
-def empty_cache(shape: Shape) -> dict[str, Any]:
+def empty_cache(shape: Shape, capacity: int = CAPACITY) -> dict[str, Any]:
     """With room for all tokens; a layer with a window keeps little more than the window."""
 
     def rows(layer: int) -> np.ndarray:
-        capacity = WINDOW_CAPACITY if shape.is_local(layer) else CAPACITY
-        return np.zeros((1, shape.kv_heads, capacity, shape.head_dim), np.float32)
+        own = WINDOW_CAPACITY if shape.is_local(layer) else capacity
+        return np.zeros((1, shape.kv_heads, own, shape.head_dim), np.float32)
 
     return {
         f"past_key_values.{layer}.{what}": rows(layer)
@@ -100,6 +100,7 @@ def calls(
     folder: Path,
     targets: list[str],
     *,
+    prompt: int = PROMPT,
     positions: bool = False,
     session: onnxruntime.InferenceSession | None = None,
 ) -> list[Call]:
@@ -107,10 +108,10 @@ def calls(
     session for each target, or all in one."""
     sessions = {target: session or open_session(folder, target) for target in set(targets)}
     names = [o.name for o in sessions[targets[0]].get_outputs()]
-    ids = np.random.default_rng(0).integers(0, vocab, PROMPT + len(targets))
+    ids = np.random.default_rng(0).integers(0, vocab, prompt + len(targets))
     found, seen = [], 0
     for i, target in enumerate(targets):
-        count = PROMPT if i == 0 else 1
+        count = prompt if i == 0 else 1
         feeds = {
             "input_ids": ids[None, seen : seen + count],
             "attention_mask": np.ones((1, seen + count), np.int64),

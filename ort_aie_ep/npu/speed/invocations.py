@@ -53,6 +53,11 @@ def device_rows(n: int) -> int:
     return max(up_to(n, BLOCK_ROWS), LEAST_N)
 
 
+def copy_capacity(context: int) -> int:
+    """The capacity of a cache's copy: a power of two, with room for further tokens."""
+    return max(LEAST_CAPACITY, 1 << context.bit_length())
+
+
 @dataclass(frozen=True)
 class Invocation:
     """A sequence of a design with its parameters, the buffers of its arguments, and its cost."""
@@ -320,8 +325,8 @@ class TokenBatch:
             "attention",
             {
                 "heads": step.heads, "kv_heads": step.kv_heads, "head_dim": padded,
-                "context": self.context, "capacity": self._capacity, "window": step.window,
-                "scale_bits": ONE, "softcap_bits": 0,
+                "context": self.context, "capacity": copy_capacity(self.context),
+                "window": step.window, "scale_bits": ONE, "softcap_bits": 0,
             },
             "q o", "attention",
             op.flow_kv(
@@ -339,11 +344,6 @@ class TokenBatch:
         if by_device or step.windowed_cache:
             self._write_later(step.present)
         return True
-
-    @property
-    def _capacity(self) -> int:
-        """The capacity of a cache's copy: a power of two, with room for further tokens."""
-        return max(LEAST_CAPACITY, 1 << self.context.bit_length())
 
     def _prepare(self, step: AttentionStep, padded: int) -> None:
         if padded != step.head_dim:
@@ -377,7 +377,7 @@ class TokenBatch:
             {
                 "tokens": 1, "head_dim": padded, "rotary_dim": 0, "interleaved": 0, "norm": 0,
                 "eps_bits": ONE, "kv_heads": heads, "position": self.context - 1,
-                "capacity": self._capacity,
+                "capacity": copy_capacity(self.context),
             },
             "x weight table", "vector", op.rope(1, 1, heads, padded, False, self.kernels)[2:],
             {"cache": CACHES},

@@ -163,6 +163,7 @@ def attention(layer: Layer, context: int, kernels: Kernels = PUBLISHED) -> tuple
             shim=sweeps * chunks * FLOW_KV_CHUNK,
             kernels=sweeps * (chunks * chunk + ends),
             commands=2 * PAIRS * sweeps * TASK,
-            read=2 * layer.kv_heads * chunks * FLOW_KV_CHUNK,
+            # Without KV heads for all pairs of a sweep, the others read the last one too.
+            read=2 * PAIRS * sweeps * chunks * FLOW_KV_CHUNK,
         ),
     )

@@ -31,6 +31,7 @@ FLOW_KV_WORDS = 19  # to a pair
 FLOW_QKV_WORDS = 16 * 26  # to all pairs
 PAIRS = 4  # of cores: FlowKV's, and FlowQKV's of one query chunk
 Q4NX_BLOCK = 5120  # bytes: 32 outputs x 256 inputs
+Q2NX_BLOCK = 3072
 Q4NX_OUTPUTS, Q4NX_INPUTS = 32, 256
 BF16 = 2  # bytes
 FLOW_KV_CHUNK = 8192  # bytes of keys, and of values
@@ -161,9 +162,9 @@ def _stream(size: float) -> float:
 
 
 def fused_dqp(
-    outputs: int, inputs: int, columns: int = 4, kernels: Kernels = PUBLISHED
+    outputs: int, inputs: int, columns: int = 4, kernels: Kernels = PUBLISHED, bits: int = 4
 ) -> tuple[Step, ...]:
-    """A projection of one row by int4 weights.
+    """A projection of one row by int4 weights, or with `bits` 2 by int2 weights.
 
     Each of a column's two shim channels feeds two cores with Q4NX blocks, by a task a round. A
     round is 32 outputs of every core. The last round moves back over rows that are already
@@ -175,10 +176,11 @@ def fused_dqp(
     channels = 2 * columns
     depth = ceil(inputs / Q4NX_INPUTS)
     rounds = ceil(ceil(outputs / Q4NX_OUTPUTS) / cores)
-    block = _stream(Q4NX_BLOCK)
+    size = Q2NX_BLOCK if bits == 2 else Q4NX_BLOCK
+    block = _stream(size)
     activations = _stream(BF16 * depth * Q4NX_INPUTS)
     early = 4 * block if columns < ALL_COLUMNS else 0
-    kernel = kernels.dqp_block
+    kernel = kernels.dqp_block_two_bits if bits == 2 else kernels.dqp_block
     tasks = channels + 1 + columns  # weights of the first round, activations, outputs
     return (
         Step(
@@ -188,11 +190,11 @@ def fused_dqp(
             write=BF16 * outputs,
         ),
         Step(
-            shim=rounds * depth * 2 * Q4NX_BLOCK,
+            shim=rounds * depth * 2 * size,
             gates=rounds * costs.GATE_PIPELINED.value,
             kernels=rounds * depth * kernel,
             commands=(rounds - 1) * channels * TASK,
-            read=rounds * cores * depth * Q4NX_BLOCK,
+            read=rounds * cores * depth * size,
         ),
     )
 

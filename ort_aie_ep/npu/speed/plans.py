@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from itertools import groupby, pairwise
@@ -29,6 +29,8 @@ from ort_aie_ep.npu.speed.invocations import (
     Weights,
     up_to,
 )
+from ort_aie_ep.npu.speed.layers import OVERLAY as FUSED_LAYER
+from ort_aie_ep.npu.speed.layers import Decoder, find_decoder
 from ort_aie_ep.npu.speed.operators import Machine
 from ort_aie_ep.npu.speed.power import Draw, draw
 from ort_aie_ep.npu.speed.prompts import (
@@ -79,7 +81,8 @@ class Composition:
 
     `tokens` are new; `context` counts them and the earlier ones. `host_steps` maps each reason to
     the number of steps that the device leaves to the host for it; their time is not counted.
-    `draw` is power, inferred (power.py); an attention counts as a layer.
+    `draw` is power, inferred (power.py); an attention counts as a layer. `layers_refused` says why
+    a token's layers do not run on `fused_layer`; empty if they do.
     """
 
     tokens: int
@@ -90,20 +93,31 @@ class Composition:
     overlays: dict[str, int]
     timing: Timing
     draw: Draw
+    layers_refused: str = ""
 
 
-def compose(plans: Plans, tokens: int, context: int, machine: Machine) -> Composition:
+def compose(
+    plans: Plans, tokens: int, context: int, machine: Machine, *, fused_layers: bool = True
+) -> Composition:
     """A call with `tokens` new tokens, and `context` in all, on npu2.
+
+    Without `fused_layers` there is no overlay `fused_layer`, so that tokens run on `decode`.
 
     Raises:
         DesignError: `tokens` is more than `context`.
     """
     if not 1 <= tokens <= context:
         raise DesignError(f"{tokens} tokens: a context of {context} has 1 to {context}")
-    call = _Call(tokens, context, machine)
+    call = _Call(tokens, context, machine, fused_layers)
     for steps in plans:
         call.plan(steps)
     return call.composition()
+
+
+def why_not_fused(plans: Plans) -> str:
+    """Why a token's layers do not run on `fused_layer`; empty if they do, or if there are none."""
+    reasons = [find_decoder(_without_selections(steps), _unmet)[1] for steps in plans]
+    return next(filter(None, reasons), "")
 
 
 @dataclass
@@ -111,10 +125,13 @@ class _Call:
     tokens: int
     context: int
     machine: Machine
+    fused_layers: bool
     submissions: list[Submission] = field(default_factory=list)
     host_steps: Counter[str] = field(default_factory=Counter)
     device_steps: int = 0
     layers: int = 0
+    token_overlay: str = "decode"
+    layers_refused: str = ""
     tally: Tally = field(init=False)
 
     def __post_init__(self) -> None:
@@ -122,17 +139,19 @@ class _Call:
 
     def composition(self) -> Composition:
         # A call begins and ends in the overlay of tokens.
-        order = ["decode", *(s.overlay for s in self.submissions), "decode"]
+        token = self.token_overlay
+        order = [token, *(s.overlay for s in self.submissions), token]
         switches = sum(a != b for a, b in pairwise(order))
         timing = self.tally.timing(sum(s.runs for s in self.submissions), switches)
         return Composition(
             self.tokens, self.context, len(self.submissions), self.device_steps,
             dict(self.host_steps), dict(Counter(s.overlay for s in self.submissions)), timing,
-            draw(timing, self.tokens, self.layers),
+            draw(timing, self.tokens, self.layers), self.layers_refused,
         )  # fmt: skip
 
     def plan(self, steps: Sequence[PlanStep]) -> None:
         """Compose the steps of a node."""
+        decoder = self._decoder(_without_selections(steps))
         steps = _without_selections(steps) if self.tokens == 1 else steps
         self.layers += sum(isinstance(step, AttentionStep) for step in steps)
         weights = Weights()
@@ -146,7 +165,26 @@ class _Call:
         prompt = PromptWeights(weights, self.machine, takes, self.tokens)
         first = 0
         while first < len(steps):
-            first = self._group(steps, first, len(steps), prompt)
+            if self.tokens == 1 and decoder is not None and first == decoder.first:
+                first = self._fused_layers(decoder, weights)
+            else:
+                first = self._group(steps, first, len(steps), prompt)
+
+    def _decoder(self, steps: Sequence[PlanStep]) -> Decoder | None:
+        """What runs on `fused_layer`, of a token's steps."""
+        decoder, reason = find_decoder(steps, _unmet) if self.fused_layers else (None, "")
+        if decoder is not None:
+            self.token_overlay = FUSED_LAYER
+        elif self.tokens == 1 and reason:
+            self.layers_refused = reason
+        return decoder
+
+    def _fused_layers(self, decoder: Decoder, weights: Weights) -> int:
+        """Compose all layers and the vocabulary."""
+        kernels = self.machine.kernels
+        self._submit(FUSED_LAYER, decoder.invocations(weights, self.context, kernels))
+        self.device_steps += decoder.end - decoder.first
+        return decoder.end
 
     def _rows(self, step: PlanStep) -> int:
         return 1 if step.one_row else self.tokens
@@ -323,6 +361,10 @@ def _build(overlay: str, plan: str) -> int:
         return len(_native.npu_build(_manifest(overlay), json.loads(plan)))
     except ValueError as error:
         raise DesignError(str(error)) from error
+
+
+def _unmet(sequence: str, parameters: Mapping[str, int]) -> str:
+    return _native.npu_unmet_requirement(_manifest(FUSED_LAYER), sequence, parameters)
 
 
 @cache

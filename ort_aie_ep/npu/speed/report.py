@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ort_aie_ep.npu.speed.beside import Comparison, beside
-from ort_aie_ep.npu.speed.decoders import beside_amd
+from ort_aie_ep.npu.speed.goals import beside_amd
 from ort_aie_ep.npu.speed.judgement import Judgement
 from ort_aie_ep.npu.speed.mlir_air import Sweep
 from ort_aie_ep.npu.speed.papers import CONTEXTS, FASTFLOWLM_SPEEDS
@@ -28,12 +28,13 @@ _PREFILL_PARTS: tuple[Part, ...] = (
     "gemm", "dequant", "attention", "vector", "lm_head", "dispatch", "switches",
 )  # fmt: skip
 _T = TypeVar("_T")
-_PLAN_DECODE_PARTS: tuple[Part, ...] = ("projections", "attention", "vector", "dispatch")
+_PLAN_DECODE_PARTS: tuple[Part, ...] = (
+    "layers", "lm_head", "projections", "attention", "vector", "dispatch",
+)  # fmt: skip
 _PLAN_PREFILL_PARTS: tuple[Part, ...] = (
     "gemm", "dequant", "attention", "projections", "vector", "dispatch", "switches",
 )  # fmt: skip
 _PICTURE_PARTS: tuple[Part, ...] = ("gemm", "attention", "dispatch", "switches")
-_LAYER_PARTS: tuple[Part, ...] = ("projections", "attention", "vector", "lm_head", "dispatch")
 _SCALES = {"B/s": (1e9, "GB/s"), "s": (1e-6, "µs")}
 
 
@@ -123,30 +124,11 @@ def plan_tables(plan: PlanSimulation) -> RenderableType:
                 _rate(one.draw.tokens_per_watt),
             )  # fmt: skip
         shown += [table, *(_plan_line(phase, one) for one in _ends(of))]
-    shown += _layers(title, plan)
     if beside().unconfirmed:
         shown.append(
             Text("†: faster than anyone has measured such a kernel (ort-aie simulate --kernels)")
         )
     return Group(*shown)
-
-
-def _layers(title: str, plan: PlanSimulation) -> Iterable[RenderableType]:
-    """A token on the overlay of whole layers."""
-    if not plan.layers:
-        yield Text(f"No token on the overlay of whole layers: {plan.why_no_layers}")
-        return
-    table = _table(
-        "context", "tokens/s", "ms", *(_marked(name, True) for name in _LAYER_PARTS), "runs",
-        title=f"{title}, a token on the overlay of whole layers; parts in ms",
-    )  # fmt: skip
-    for one, timing in zip(plan.decode, plan.layers, strict=True):
-        seconds = [timing.seconds, *(timing.parts[name] for name in _LAYER_PARTS)]
-        table.add_row(
-            _context(one.context), f"{1 / timing.seconds:.2f}",
-            *(f"{s * 1e3:.2f}" for s in seconds), str(timing.runs),
-        )  # fmt: skip
-    yield table
 
 
 def _marked(part: Part, decoding: bool) -> str:
@@ -163,6 +145,7 @@ def _plan_line(phase: str, one: Composition) -> Text:
         f"{one.submissions} submission{'' if one.submissions == 1 else 's'}, {one.timing.runs} "
         f"run{'' if one.timing.runs == 1 else 's'}, {one.timing.switches} changes of overlay; on "
         f"the host, not counted: {steps or 'none'}"
+        + (f"; not on fused_layer: {one.layers_refused}" if one.layers_refused else "")
     )
 
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ort_aie_ep.models.shapes import Shape
-from ort_aie_ep.npu.speed.decoders import decoder_of, token
 from ort_aie_ep.npu.speed.kernels import OURS
 from ort_aie_ep.npu.speed.models import shape_of, steps_of
 from ort_aie_ep.npu.speed.operators import Machine
@@ -77,19 +76,13 @@ class WhatIf:
 
 @dataclass(frozen=True)
 class PlanSimulation:
-    """What this library's plan of a model does: tokens and prompts by context.
-
-    `decode` and `prefill` use the overlay of single operators; `layers` are the same tokens on the
-    overlay of whole layers, or none for the reason `why_no_layers`.
-    """
+    """What this library's plan of a model does: tokens and prompts by context."""
 
     model: str
     device: str
     era: EraName
     decode: tuple[Composition, ...]
     prefill: tuple[Composition, ...]
-    layers: tuple[Timing, ...]
-    why_no_layers: str
 
 
 @dataclass(frozen=True)
@@ -199,13 +192,7 @@ def simulate_plans(
         count.begin(f"{model}, a prompt of {context} tokens")
         prompts.append(compose(plans, context, context, on))
         count.step(context)
-    try:
-        decoder = decoder_of(plans)
-        layers = tuple(token(decoder, context, on) for context in chosen)
-        why_not = ""
-    except DesignError as error:
-        layers, why_not = (), str(error)
-    return PlanSimulation(model, device, era.name, decoding, tuple(prompts), layers, why_not)
+    return PlanSimulation(model, device, era.name, decoding, tuple(prompts))
 
 
 def _contexts(model: str, positions: int | None, contexts: Sequence[int] | None) -> tuple[int, ...]:

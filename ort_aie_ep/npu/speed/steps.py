@@ -14,7 +14,7 @@ from typing import Literal
 from ort_aie_ep import _native
 
 #: Designs for which npu2 has overlays.
-OVERLAYS: Set[str] = frozenset({"decode", "dequant", "gemm", "flow_qkv"})
+OVERLAYS: Set[str] = frozenset({"decode", "fused_layer", "dequant", "gemm", "flow_qkv"})
 
 VectorKind = Literal["norm", "add", "multiply", "silu", "gelu", "gelu_tanh", "sigmoid"]
 

@@ -9,6 +9,7 @@ from typing import Literal
 from ort_aie_ep.npu.speed.operators import Bound, Machine, Step
 
 Part = Literal[
+    "layers",
     "projections",
     "gemm",
     "dequant",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import gcd
 from typing import Any
 
@@ -65,11 +66,11 @@ def shapes(manifest: Mapping[str, Any], device: Device, sequence: str) -> list[S
 
 
 # --- projections ----------------------------------------------------------------------------------
-def _matvec(context: Context, p: dict[str, int]) -> Problem:
+def _matvec(context: Context, p: dict[str, int], bits: int = 4) -> Problem:
     n, k, rng = p["N"], p["K"], generator(p)
-    codes = rng.integers(0, 16, (n, k), dtype=np.uint8)
+    codes = rng.integers(0, 1 << bits, (n, k), dtype=np.uint8)
     scales = (rng.uniform(0.5, 1.5, (n, k // 32)) * 0.02).astype(BF16)
-    mins = (-8 * doubles(scales) * rng.uniform(0.8, 1.2, scales.shape)).astype(BF16)
+    mins = (-(1 << bits) / 2 * doubles(scales) * rng.uniform(0.8, 1.2, scales.shape)).astype(BF16)
     x = rng.standard_normal(k).astype(BF16)
     bias = rng.standard_normal(n * p["bias"]).astype(BF16)
 
@@ -79,13 +80,14 @@ def _matvec(context: Context, p: dict[str, int]) -> Problem:
         added = doubles(bias) if p["bias"] else 0.0
         return [Output("y", doubles(after["y"]), ref.matvec(w, doubles(x), added, p["activation"]))]
 
-    blocks = q4nx.pack(codes, scales, mins)
-    return Problem("matvec", p, {"x": x, "w": blocks, "bias": bias, "y": nan(n)}, judge)
+    blocks = q4nx.pack(codes, scales, mins, bits)
+    sequence = "matvec_two_bits" if bits == 2 else "matvec"
+    return Problem(sequence, p, {"x": x, "w": blocks, "bias": bias, "y": nan(n)}, judge)
 
 
-def _matvec_part(context: Context, p: dict[str, int]) -> Problem:
+def _matvec_part(context: Context, p: dict[str, int], bits: int = 4) -> Problem:
     """The last K of row_K in-features; the codes before them would show in the result."""
-    whole = _matvec(context, {**p, "K": p["row_K"]})
+    whole = _matvec(context, {**p, "K": p["row_K"]}, bits)
     n, k, blocks = p["N"], p["K"], p["K"] // 256
     before = p["row_K"] // 256 - blocks
     rows = whole.buffers["w"].reshape(n // 32, before + blocks, -1)
@@ -98,7 +100,8 @@ def _matvec_part(context: Context, p: dict[str, int]) -> Problem:
         return [Output("y", doubles(after["y"]), wanted)]
 
     w = rows.reshape(-1)[before * rows.shape[2] :]
-    return Problem("matvec_part", p, {"x": x, "w": w, "bias": bias, "y": nan(n)}, judge)
+    sequence = "matvec_part_two_bits" if bits == 2 else "matvec_part"
+    return Problem(sequence, p, {"x": x, "w": w, "bias": bias, "y": nan(n)}, judge)
 
 
 def _matvec_part_of(*shapes: tuple[int, int, int, int]) -> Callable[[Device], Any]:
@@ -400,18 +403,19 @@ def _softcap_of(*sizes: int) -> Callable[[Device], Any]:
 
 
 #: (sequence, whether it takes a prompt): ((small shapes, typical shapes), the problem of one).
+_MATVEC_SHAPES = (
+    _matvec_of((128, 256, 0, 0), (544, 256, 1, 0), (512, 768, 1, 1)),
+    _matvec_of((2048, 2048, 0, 0), (3072, 2048, 0, 0), (16384, 2048, 0, 0), (2048, 8192, 0, 0)),
+)
+_MATVEC_PART_SHAPES = (
+    _matvec_part_of((128, 256, 512, 0), (544, 512, 768, 1)),
+    _matvec_part_of((5120, 8704, 17408, 1)),
+)
 _KNOWN: dict[tuple[str, bool], tuple[tuple[Callable[..., Any], Callable[..., Any]], Any]] = {
-    ("matvec", False): (
-        (_matvec_of((128, 256, 0, 0), (544, 256, 1, 0), (512, 768, 1, 1)),
-         _matvec_of((2048, 2048, 0, 0), (3072, 2048, 0, 0), (16384, 2048, 0, 0),
-                    (2048, 8192, 0, 0))),
-        _matvec,
-    ),
-    ("matvec_part", False): (
-        (_matvec_part_of((128, 256, 512, 0), (544, 512, 768, 1)),
-         _matvec_part_of((5120, 8704, 17408, 1))),
-        _matvec_part,
-    ),
+    ("matvec", False): (_MATVEC_SHAPES, _matvec),
+    ("matvec_part", False): (_MATVEC_PART_SHAPES, _matvec_part),
+    ("matvec_two_bits", False): (_MATVEC_SHAPES, partial(_matvec, bits=2)),
+    ("matvec_part_two_bits", False): (_MATVEC_PART_SHAPES, partial(_matvec_part, bits=2)),
     ("dequant", False): ((_dequant_of(4, 5, 37), _dequant_of(512, 2048)), _dequant),
     ("gemm", False): (
         (_gemm_of((64, 256, 512), (7, 256, 544), (130, 512, 736)),
@@ -424,7 +428,7 @@ _KNOWN: dict[tuple[str, bool], tuple[tuple[Callable[..., Any], Callable[..., Any
         _short_gemm,
     ),
     ("attention", False): (
-        (_flow_kv_of((4, 2, 64, 1, 0), (4, 2, 64, 65, 0), (9, 1, 256, 33, 20), (24, 6, 128, 70, 0)),
+        (_flow_kv_of((4, 2, 64, 1, 0), (4, 2, 64, 65, 0), (9, 1, 256, 33, 20), (5, 5, 128, 140, 0)),
          _flow_kv_of((32, 8, 64, 1024, 0), (32, 8, 64, 4096, 0))),
         _flow_kv,
     ),

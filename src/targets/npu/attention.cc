@@ -59,19 +59,6 @@ void StoreOutput(Engine& engine, const AttentionStep& step, const uint16_t* o, i
 
 int64_t Window(const AttentionStep& step) { return std::max<int64_t>(step.window, 0); }
 
-// Whether everything but the new rows is on the host now: the cache, norms, the rotary table.
-bool RestOnHost(const Batch& batch, const AttentionStep& step) {
-  bool all = true;
-  const auto check = [&](const void* tensor, size_t bytes) {
-    const bool own =
-        tensor == step.query || tensor == step.key || tensor == step.value || tensor == step.output;
-    all = all && (own || batch.OnHost(tensor, bytes));
-  };
-  ForEachRead(step, check);
-  ForEachWrite(step, check);
-  return all;
-}
-
 // Whether the sequences `rope` and `append` can do the work before attention. They cannot quantise,
 // so the host makes the codes of a cache of integers. They rotate by one position, after the norm.
 bool CanPrepare(const AttentionStep& step, const char* design) {
@@ -140,7 +127,9 @@ class Preparation {
         copy_(copy),
         padded_(PaddedHeadDim(step.dim)),
         used_(static_cast<float>(step.dim) / static_cast<float>(padded_)) {
-    for (int64_t b = 0; b < step.batch; ++b) tables_.push_back(Table(b));
+    for (int64_t b = 0; b < step.batch; ++b) {
+      tables_.push_back(RotaryTable(engine, batch, step, b));
+    }
   }
 
   TokenRows Run(const TokenRows& projected) {
@@ -184,22 +173,6 @@ class Preparation {
     for (int64_t b = 0; b < step_.batch; ++b)
       batch_.Invoke(kDecode, MoveHeads(step_, heads, x, y, b));
     return y;
-  }
-
-  // A token's cosines, then its sines.
-  npu::BufferView Table(int64_t b) {
-    const int64_t half = step_.rotary_dim / 2;
-    const void *cos = nullptr, *sin = nullptr;
-    if (step_.cos != nullptr) {
-      const int64_t first = step_.positions[static_cast<size_t>(b)] * half;
-      cos = host::Advance(step_.cos, step_.type, first);
-      sin = host::Advance(step_.sin, step_.type, first);
-    }
-    return batch_.SharedInput({cos, sin, half}, kRotaryObject, [&](uint16_t* y) {
-      if (cos == nullptr) return;
-      ToBfloat16(engine_.kernels(), step_.type, cos, half, y);
-      ToBfloat16(engine_.kernels(), step_.type, sin, half, y + half);
-    });
   }
 
   std::map<std::string, int64_t> Parameters(bool rotated, const void* norm) const {
@@ -299,30 +272,104 @@ HostRows InPresent(const AttentionStep& step) {
           std::vector<int64_t>(step.past_length.size(), 0)};
 }
 
-// Stores the rows that the device has appended as the host's rows. False if the cache's type cannot
-// represent all of them (float16, values below 2^-17), so that the device's rows differ.
-bool StoreNewRows(Engine& engine, const AttentionStep& step, const TokenRows& from,
-                  const Batch::Results& results, const HostRows& rows) {
-  const auto& kernels = engine.kernels();
-  auto* again = host::Scratch<uint16_t>(host::Purpose::kKeys, step.dim);
-  bool same = true;
-  for (int64_t head = 0; head < step.batch * step.kv_heads; ++head) {
-    const int64_t b = head / step.kv_heads;
-    const auto i = static_cast<size_t>(b);
-    const int64_t row = (head * rows.capacity + step.past_length[i] - rows.first[i]) * step.dim;
-    for (const auto& [of_token, to_all] :
-         {std::pair{&from.key, rows.keys}, {&from.value, rows.values}}) {
-      const uint16_t* x = results[of_token->Head(b, head % step.kv_heads)];
-      void* to = host::Advance(const_cast<void*>(to_all), step.cache_type, row);
-      FromBfloat16(kernels, x, step.dim, step.cache_type, to);
-      ToBfloat16(kernels, step.cache_type, to, step.dim, again);
-      same = same && std::memcmp(again, x, static_cast<size_t>(2 * step.dim)) == 0;
+// The rows of a step of one query row that the host gets: at their places in the present, or
+// separate until the device is done.
+class NewRows {
+ public:
+  explicit NewRows(const AttentionStep& step)
+      : step_(step),
+        fresh_(step.windowed_cache ? std::make_shared<FreshRows>(step, Range{0, 1}) : nullptr),
+        rows_(fresh_ != nullptr ? fresh_->Of(step) : InPresent(step)) {}
+
+  const HostRows& rows() const { return rows_; }
+  bool separate() const { return fresh_ != nullptr; }
+
+  // Before the run: writes what the host has, which includes the new rows if the host made them.
+  void WriteHosts(Engine& engine, const ThreadPool& threads, bool made) const {
+    const TraceSpan traced("host", "write present");
+    if (made && separate()) {
+      host::WriteNewRows(step_, engine.kernels(), threads, fresh_->tokens, fresh_->keys(),
+                         fresh_->values());
+    } else if (made) {
+      host::WritePresent(step_, engine.kernels(), threads);
+    } else if (!separate()) {
+      host::CarryPast(step_, threads);
     }
   }
-  return same;
-}
+
+  // After the run: stores rows that the device has made and appended to the copy; of(head, value)
+  // gives a head's key or value. If the cache's type cannot represent all of them (float16, values
+  // below 2^-17), the device's rows differ from the host's, and the next call sends them.
+  template <typename F>
+  void Store(Engine& engine, KvCopy& copy, const F& of) const {
+    const auto& kernels = engine.kernels();
+    auto* again = host::Scratch<uint16_t>(host::Purpose::kKeys, step_.dim);
+    bool same = true;
+    for (int64_t head = 0; head < step_.batch * step_.kv_heads; ++head) {
+      const auto b = static_cast<size_t>(head / step_.kv_heads);
+      const int64_t row =
+          (head * rows_.capacity + step_.past_length[b] - rows_.first[b]) * step_.dim;
+      for (const bool value : {false, true}) {
+        const uint16_t* x = of(head, value);
+        void* all = const_cast<void*>(value ? rows_.values : rows_.keys);
+        void* to = host::Advance(all, step_.cache_type, row);
+        FromBfloat16(kernels, x, step_.dim, step_.cache_type, to);
+        ToBfloat16(kernels, step_.cache_type, to, step_.dim, again);
+        same = same && std::memcmp(again, x, static_cast<size_t>(2 * step_.dim)) == 0;
+      }
+    }
+    if (same) copy.Appended(step_, rows_);
+  }
+
+  // At the end: moves separate rows into the present.
+  void Shift(const ThreadPool& threads) const {
+    if (separate()) {
+      host::ShiftWindow(step_, threads, fresh_->tokens, fresh_->keys(), fresh_->values());
+    }
+  }
+
+  // The host has the present after the run.
+  void Announce(Batch& batch) const {
+    const auto present = static_cast<int64_t>(
+        Bytes(step_.batch * step_.kv_heads * step_.present_capacity * step_.dim, step_.cache_type));
+    batch.Writes(step_.present_key, present, DataType::kUint8, std::nullopt);
+    batch.Writes(step_.present_value, present, DataType::kUint8, std::nullopt);
+  }
+
+ private:
+  const AttentionStep& step_;
+  std::shared_ptr<FreshRows> fresh_;
+  HostRows rows_;
+};
 
 }  // namespace
+
+bool RestOnHost(const Batch& batch, const AttentionStep& step) {
+  bool all = true;
+  const auto check = [&](const void* tensor, size_t bytes) {
+    const bool own =
+        tensor == step.query || tensor == step.key || tensor == step.value || tensor == step.output;
+    all = all && (own || batch.OnHost(tensor, bytes));
+  };
+  ForEachRead(step, check);
+  ForEachWrite(step, check);
+  return all;
+}
+
+npu::BufferView RotaryTable(Engine& engine, Batch& batch, const AttentionStep& step, int64_t b) {
+  const int64_t half = step.rotary_dim / 2;
+  const void *cos = nullptr, *sin = nullptr;
+  if (step.cos != nullptr) {
+    const int64_t first = step.positions[static_cast<size_t>(b)] * half;
+    cos = host::Advance(step.cos, step.type, first);
+    sin = host::Advance(step.sin, step.type, first);
+  }
+  return batch.SharedInput({cos, sin, half}, kRotaryObject, [&](uint16_t* y) {
+    if (cos == nullptr) return;
+    ToBfloat16(engine.kernels(), step.type, cos, half, y);
+    ToBfloat16(engine.kernels(), step.type, sin, half, y + half);
+  });
+}
 
 int64_t TokensAtATime(const Engine& engine, const AttentionStep& step) {
   int64_t most = engine.options().query_bytes / (2 * step.heads * PaddedHeadDim(step.dim));
@@ -348,22 +395,11 @@ bool AppendAttention(Engine& engine, Batch& batch, const char* design, const Att
                          batch.IsResult(*value.view) && CanPrepare(step, design);
   if (!(by_host || by_device) || !RestOnHost(batch, step)) return false;
 
-  const auto fresh = step.windowed_cache ? std::make_shared<FreshRows>(step, Range{0, 1}) : nullptr;
-  const HostRows new_rows = fresh != nullptr ? fresh->Of(step) : InPresent(step);
-  {
-    const TraceSpan traced("host", "write present");
-    if (by_host && fresh != nullptr) {
-      host::WriteNewRows(step, engine.kernels(), threads, fresh->tokens, fresh->keys(),
-                         fresh->values());
-    } else if (by_host) {
-      host::WritePresent(step, engine.kernels(), threads);
-    } else if (fresh == nullptr) {
-      host::CarryPast(step, threads);
-    }
-  }
+  const NewRows new_rows(step);
+  new_rows.WriteHosts(engine, threads, by_host);
   KvCopy& copy = caches.Of(step);
-  copy.Hold(step, SpanOf(step, 0, 1), by_host ? step.total_length : step.past_length, new_rows,
-            threads);
+  copy.Hold(step, SpanOf(step, 0, 1), by_host ? step.total_length : step.past_length,
+            new_rows.rows(), threads);
   const int64_t padded = PaddedHeadDim(step.dim), width = step.heads * padded;
   TokenRows rows;
   if (by_host) {
@@ -405,29 +441,44 @@ bool AppendAttention(Engine& engine, Batch& batch, const char* design, const Att
                            {"o", o[b]}}});
     if (moved) batch.Invoke(design, MoveHeads(step, step.heads, o, output, b));
   }
-  batch.Then([&engine, &step, &threads, &copy, by_device, whole, rows, o, fresh,
+  batch.Then([&engine, &step, &threads, &copy, by_device, whole, rows, o,
               new_rows](const Batch::Results& results) {
     for (int64_t b = 0; b < (whole ? 0 : step.batch); ++b) {
       StoreOutput(engine, step, results[o[b]], b);
     }
-    // If the host's rows differ, the next call sends them.
-    if (by_device && StoreNewRows(engine, step, rows, results, new_rows)) {
-      copy.Appended(step, new_rows);
+    if (by_device) {
+      new_rows.Store(engine, copy, [&](int64_t head, bool value) {
+        const Rows& all = value ? rows.value : rows.key;
+        return results[all.Head(head / step.kv_heads, head % step.kv_heads)];
+      });
     }
-    if (fresh != nullptr) {
-      host::ShiftWindow(step, threads, fresh->tokens, fresh->keys(), fresh->values());
-    }
+    new_rows.Shift(threads);
   });
   if (!whole) {
     batch.Writes(step.output, step.batch * step.heads * step.dim, step.type, std::nullopt);
   }
-  if (by_device || fresh != nullptr) {
-    const auto present = static_cast<int64_t>(
-        Bytes(step.batch * step.kv_heads * step.present_capacity * step.dim, step.cache_type));
-    batch.Writes(step.present_key, present, DataType::kUint8, std::nullopt);
-    batch.Writes(step.present_value, present, DataType::kUint8, std::nullopt);
-  }
+  if (by_device || new_rows.separate()) new_rows.Announce(batch);
   return true;
+}
+
+KvCopy& AppendCache(Engine& engine, Batch& batch, const AttentionStep& step, PlanCaches& caches,
+                    const ThreadPool& threads) {
+  const NewRows new_rows(step);
+  new_rows.WriteHosts(engine, threads, false);
+  KvCopy& copy = caches.Of(step);
+  copy.Hold(step, SpanOf(step, 0, 1), step.past_length, new_rows.rows(), threads);
+  batch.Then([&engine, &step, &threads, &copy, new_rows](const Batch::Results&) {
+    copy.FetchLast(step);
+    auto* row = host::Scratch<uint16_t>(host::Purpose::kTile, PaddedHeadDim(step.dim));
+    new_rows.Store(engine, copy, [&](int64_t head, bool value) {
+      const int64_t values = value ? step.batch * step.kv_heads : 0;
+      copy.Row(values + head, step.past_length[static_cast<size_t>(head / step.kv_heads)], row);
+      return row;
+    });
+    new_rows.Shift(threads);
+  });
+  new_rows.Announce(batch);
+  return copy;
 }
 
 namespace {

@@ -13,6 +13,18 @@ int64_t TokensAtATime(const Engine& engine, const AttentionStep& step);
 // because no sequence of `design` prepares them.
 bool HostPrepares(const AttentionStep& step, const char* design);
 
+// Whether everything but the new rows is on the host now: the cache, norms, the rotary table.
+bool RestOnHost(const Batch& batch, const AttentionStep& step);
+
+// The cosines of a batch row's token, then its sines, in 256 elements.
+npu::BufferView RotaryTable(Engine& engine, Batch& batch, const AttentionStep& step, int64_t b);
+
+// The copy of the cache for a step of one query row, with its past. An invocation of the batch
+// makes the new rows and appends them there; after the run, the host takes them from there. `step`,
+// `caches` and `threads` must live until the batch has run.
+KvCopy& AppendCache(Engine& engine, Batch& batch, const AttentionStep& step, PlanCaches& caches,
+                    const ThreadPool& threads);
+
 // Adds a step of one query row. Queries, keys and values that an earlier step of the batch leaves
 // on the device are normalised, rotated and appended there, and the new rows of the present come
 // back from it. If they are on the host, the host prepares them. Returns false, and changes

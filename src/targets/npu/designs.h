@@ -8,14 +8,15 @@
 namespace ort_aie::npu_target {
 
 inline constexpr const char kDecode[] = "decode";
+inline constexpr const char kFusedLayer[] = "fused_layer";
 inline constexpr const char kFusedDqp[] = "fused_dqp";
 inline constexpr const char kFlowKv[] = "flow_kv";
 inline constexpr const char kFlowQkv[] = "flow_qkv";
 inline constexpr const char kDequant[] = "dequant";
 inline constexpr const char kGemm[] = "gemm";
 inline constexpr const char kShortGemm[] = "short_gemm";
-inline constexpr const char* kDesigns[] = {kDecode,  kFusedDqp, kFlowKv,   kFlowQkv,
-                                           kDequant, kGemm,     kShortGemm};
+inline constexpr const char* kDesigns[] = {kDecode,  kFusedLayer, kFusedDqp, kFlowKv,
+                                           kFlowQkv, kDequant,    kGemm,     kShortGemm};
 
 // Each design states these in the comment at its top; rows and columns are counted in whole blocks.
 inline constexpr int64_t kLeastN = 128;

@@ -14,6 +14,7 @@
 #include "targets/npu/engine.h"
 #include "targets/npu/experts.h"
 #include "targets/npu/fused_decode/fused_decoder.h"
+#include "targets/npu/layers.h"
 #include "targets/npu/plan_memory.h"
 #include "targets/npu/projection.h"
 #include "targets/npu/reasons.h"
@@ -108,15 +109,29 @@ class Executor final : public XrtTarget {
     const auto tokens = [this](const AttentionStep& step) {
       return WhyNot(step) == Reason::kNone ? TokensAtATime(engine_, step) : 0;
     };
-    Progress progress{.caches = PlanCaches(engine_, plan, tokens, threads),
-                      .prompt = PromptWeights(engine_, [this](const Step& step) {
-                        return WhyNot(step) == Reason::kNone;
-                      })};
+    Progress progress{
+        .caches = PlanCaches(engine_, plan, tokens, threads),
+        .prompt = PromptWeights(engine_,
+                                [this](const Step& step) { return WhyNot(step) == Reason::kNone; }),
+        .decoder = DecoderOf(plan)};
     for (size_t next = 0; next < plan.steps.size();) {
       next = in_use_ ? OnDevice(plan, next, progress, threads)
                      : OnHost(plan, next, Reason::kGivenUp, progress, threads);
     }
     if (in_use_) progress.caches.PutBack();
+  }
+
+  // What runs on the overlay `fused_layer`.
+  std::optional<Decoder> DecoderOf(const Plan& plan) const {
+    const npu::Manifest* overlay = engine_.device().Overlay(kFusedLayer);
+    if (!in_use_ || overlay == nullptr || engine_.device().Overlay(kDecode) == nullptr) return {};
+    FoundDecoder found =
+        FindDecoder(*overlay, plan, [this](const Step& step) { return WhyNot(step); });
+    if (!found.why_not.empty()) CountRefusal(found.why_not);
+    return std::move(found.decoder);
+  }
+  void CountRefusal(const std::string& reason) const {
+    engine_.Count([&](ExecutorCounters& counters) { ++counters.layers_refused[reason]; });
   }
 
   // NPU1 has too few columns for it.
@@ -131,6 +146,7 @@ class Executor final : public XrtTarget {
   struct Progress {
     PlanCaches caches;
     PromptWeights prompt;
+    std::optional<Decoder> decoder;  // of a token, on an overlay of its own
     std::shared_ptr<PlanMemory> memory = nullptr;
     bool on_device = false;                  // whether the device has done steps
     std::vector<Reason> host_after{};        // for each step that the host did after them
@@ -190,6 +206,9 @@ class Executor final : public XrtTarget {
       return Experts(plan, *experts, first, progress, threads);
     }
     progress.caches.Refresh();
+    if (progress.decoder && progress.decoder->first == first) {
+      return Layers(plan, most, progress, threads);
+    }
     size_t next = first;
     const char* const design = DesignOf(plan, plan.steps[first]);
     most = std::min(most, progress.most_steps);
@@ -223,6 +242,26 @@ class Executor final : public XrtTarget {
       return OnHost(plan, first, Reason::kRefused, progress, threads);
     }
     return next;
+  }
+
+  // All layers of a token and its vocabulary, and steps of the host after them. If the overlay does
+  // not take them after all, they run step by step.
+  size_t Layers(const Plan& plan, size_t most, Progress& progress,
+                const ThreadPool& threads) const {
+    const size_t first = progress.decoder->first;
+    try {
+      PlanMemory* const memory = MemoryOf(plan, progress);
+      const size_t next =
+          Submit(plan, first, plan.steps.size(), memory, kFusedLayer, progress, threads);
+      engine_.Count([](ExecutorCounters& counters) { ++counters.layer_tokens; });
+      return next;
+    } catch (const Error& error) {  // about the device's work; DeviceError is a different class
+      if (!refused_.exchange(true))
+        Report(error.what(), "running these layers step by step instead");
+    }
+    progress.decoder.reset();
+    CountRefusal(Words(Reason::kRefused));
+    return Group(plan, first, most, progress, threads);
   }
 
   // The host chooses the experts, whose projections are a plan.
@@ -263,6 +302,12 @@ class Executor final : public XrtTarget {
     Reason divides = Reason::kNone;     // for the step that the batch does not take
     int64_t device_steps = 0;
     size_t next = first, device_end = first;  // after the device's last step
+    if (design == kFusedLayer) {
+      const StepSpan traced("append", plan, first);
+      AppendDecoder(engine_, *memory, batch, plan, *progress.decoder, progress.caches, threads);
+      next = device_end = progress.decoder->end;
+      device_steps = static_cast<int64_t>(next - first);
+    }
     for (; next < end; ++next) {
       const Step& step = plan.steps[next];
       Reason reason = WhyNot(step);

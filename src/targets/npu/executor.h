@@ -39,6 +39,8 @@ struct ExecutorCounters {
   // What divides a plan between steps of the device: the reasons of the host's steps there, and of
   // steps of the device that could not follow the ones before them.
   std::map<std::string, int64_t> host_steps_between;
+  int64_t layer_tokens = 0;  // plans whose layers ran on the overlay fused_layer
+  std::map<std::string, int64_t> layers_refused;  // plans of a token that did not, by reason
   int64_t fused_tokens = 0;  // plans that ran as one dispatch on an overlay that others built
   std::map<std::string, int64_t> fused_refused;  // plans that did not, by model and reason
   int64_t retries = 0;                           // plans that ran again in a fresh context

@@ -261,6 +261,24 @@ void KvCopy::Hold(const AttentionStep& step, const Span& span, std::span<const i
   });
 }
 
+void KvCopy::FetchLast(const AttentionStep& step) {
+  for (int64_t head = 0; head < 2 * heads(); ++head) {
+    const size_t b = BatchRow(head);
+    const int64_t row = step.total_length[b] - 1 - rows_[b].first;
+    const int64_t tile_bytes = kEight * padded_ * 2;
+    buffer_->FromDevice(
+        static_cast<size_t>(offset_ + head * HeadBytes() + row / kEight * tile_bytes),
+        static_cast<size_t>(tile_bytes));
+  }
+}
+
+void KvCopy::Row(int64_t head, int64_t token, uint16_t* y) const {
+  const int64_t row = token - rows_[BatchRow(head)].first;
+  const auto* tiles = reinterpret_cast<const uint16_t*>(HostSide(head));
+  const uint16_t* x = tiles + row / kEight * kEight * padded_ + row % kEight * kEight;
+  for (int64_t d = 0; d < padded_; d += kEight) std::memcpy(y + d, x + d * kEight, 2 * kEight);
+}
+
 void KvCopy::Appended(const AttentionStep& step, const HostRows& fresh) {
   for (int64_t head = 0; head < 2 * heads(); ++head) {
     const size_t b = BatchRow(head);

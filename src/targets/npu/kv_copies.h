@@ -73,6 +73,10 @@ class KvCopy {
   // order.
   void Hold(const AttentionStep& step, const Span& span, std::span<const int64_t> rows,
             const HostRows& fresh, const ThreadPool& threads);
+  // Fetches the row that the device has appended for the step's last token to each head.
+  void FetchLast(const AttentionStep& step);
+  // A row of a head (of keys, then of values) as the device has it: (padded dim) bfloat16.
+  void Row(int64_t head, int64_t token, uint16_t* y) const;
   // Tells it that the device has the step's new rows, and that they equal `fresh`.
   void Appended(const AttentionStep& step, const HostRows& fresh);
 

@@ -85,6 +85,8 @@ void Add(ExecutorCounters& sum, const ExecutorCounters& more) {
   for (const auto& [reason, count] : more.host_steps_between) {
     sum.host_steps_between[reason] += count;
   }
+  sum.layer_tokens += more.layer_tokens;
+  for (const auto& [reason, count] : more.layers_refused) sum.layers_refused[reason] += count;
   sum.fused_tokens += more.fused_tokens;
   for (const auto& [reason, count] : more.fused_refused) sum.fused_refused[reason] += count;
   sum.retries += more.retries;
@@ -177,6 +179,8 @@ std::string CountersText() {
               {"device_steps", executors.device_steps},
               {"host_steps", executors.host_steps},
               {"host_steps_between", executors.host_steps_between},
+              {"layer_tokens", executors.layer_tokens},
+              {"layers_refused", executors.layers_refused},
               {"fused_tokens", executors.fused_tokens},
               {"fused_refused", executors.fused_refused},
               {"retries", executors.retries},

@@ -93,6 +93,46 @@ std::string WithoutDecode(const HasOverlay& has) {
       "build it with: ort-aie kernels build ", kDecode, " --device npu2 --out DIR");
 }
 
+std::string Words(LayerReason reason) {
+  switch (reason) {
+    case LayerReason::kNotStandard:
+      return "other steps than those of standard layers and a vocabulary";
+    case LayerReason::kBias:
+      return "a bias of another projection than that of queries, keys and values";
+    case LayerReason::kActivation:
+      return "a gate other than SiLU and the tanh form of GELU";
+    case LayerReason::kQuantisedCache:
+      return "a cache of integers";
+    case LayerReason::kHeadNorms:
+      return "norms of heads other than of queries and keys before they are rotated";
+    case LayerReason::kPositions:
+      return "positions of several axes";
+    case LayerReason::kEpsilons:
+      return "norms with different epsilons";
+    case LayerReason::kInnerValue:
+      return "a value inside a layer that is wanted outside";
+    case LayerReason::kNone:
+    case LayerReason::kCount:
+      break;
+  }
+  return "";
+}
+
+LayerReason WhyNotLayer(const LayerFacts& layer) {
+  if (!layer.standard) return LayerReason::kNotStandard;
+  if (layer.other_bias) return LayerReason::kBias;
+  if (layer.activation != Activation::kSilu && layer.activation != Activation::kGeluTanh) {
+    return LayerReason::kActivation;
+  }
+  if (layer.quantised_cache) return LayerReason::kQuantisedCache;
+  const bool norms = layer.q_norm || layer.k_norm;
+  if (layer.q_norm != layer.k_norm || layer.v_norm || (norms && layer.norm_after_rotary)) {
+    return LayerReason::kHeadNorms;
+  }
+  if (layer.mixed_positions) return LayerReason::kPositions;
+  return layer.one_epsilon ? LayerReason::kNone : LayerReason::kEpsilons;
+}
+
 Reason WhyNotProjection(const ProjectionFacts& projection, const HasOverlay& has) {
   const bool token = projection.rows == 1, quantised = projection.form != WeightForm::kBf16;
   if (projection.numerics == Numerics::kInt8) return Reason::kInt8;

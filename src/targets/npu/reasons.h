@@ -57,6 +57,34 @@ std::string Words(Reason reason);
 // if `has` has that overlay.
 std::string WithoutDecode(const HasOverlay& has);
 
+// Why a token's layers do not run on the overlay `fused_layer`, but step by step: what a plan has
+// that the overlay does not do. Sizes have limits too, which its sequences state.
+enum class LayerReason {
+  kNone,
+  kNotStandard,
+  kBias,
+  kActivation,
+  kQuantisedCache,
+  kHeadNorms,
+  kPositions,
+  kEpsilons,
+  kInnerValue,
+  kCount
+};
+std::string Words(LayerReason reason);
+
+struct LayerFacts {
+  bool standard = true;  // its plan has only such layers, and a vocabulary after them
+  // One projection gives queries, keys and values. Beside its own there are no biases.
+  bool other_bias = false;
+  Activation activation = Activation::kSilu;
+  bool quantised_cache = false;
+  bool q_norm = false, k_norm = false, v_norm = false, norm_after_rotary = false;
+  bool mixed_positions = false;
+  bool one_epsilon = true;  // of all norms
+};
+LayerReason WhyNotLayer(const LayerFacts& layer);
+
 // Instead of a number of rows: gives the reason that holds for any number of them.
 inline constexpr int64_t kAnyRows = -1;
 

@@ -406,6 +406,7 @@ void AnOlderStreamMakesRoomForOneThatIsRefused() {
 void SessionsShareContexts() {
   const auto device = Open();
   CHECK(Open() == device);
+  CHECK(!device->ShareContext("decode", "fused_dqp"));
   std::vector<std::thread> threads;
   std::vector<std::string> errors(3);
   for (size_t t = 0; t < errors.size(); ++t) {
@@ -697,6 +698,8 @@ void AnOlderContextMakesRoom() {
 // Packages `together` have one xclbin with a kernel for each design.
 void DesignsOfOneOverlayShareAContext() {
   const auto device = Open("together");
+  CHECK(device->ShareContext("decode", "fused_dqp"));
+  CHECK(!device->ShareContext("decode", "nothing"));
   Problem problem(*device), other(*device);
   for (int i = 0; i < 2; ++i) {
     problem.Run(*device);

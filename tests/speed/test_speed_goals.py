@@ -1,0 +1,48 @@
+"""Tokens on the overlay of whole layers, beside AMD's open decoder."""
+
+from __future__ import annotations
+
+import pytest
+
+from ort_aie_ep.npu.speed import mlir_air
+from ort_aie_ep.npu.speed.goals import beside_amd
+from ort_aie_ep.npu.speed.models import shape_of, steps_of
+from ort_aie_ep.npu.speed.operators import Machine
+from ort_aie_ep.npu.speed.papers import CONTEXTS
+from ort_aie_ep.npu.speed.plans import compose
+from ort_aie_ep.npu.vocabulary.eras import MLIR_AIR
+
+MACHINE = Machine.of(MLIR_AIR)
+
+
+@pytest.mark.parametrize("name", ["llama-3.2-1b", "qwen3-8b", "gemma3-4b"])
+def test_whole_layers_read_what_single_operators_read_and_take_less_time(name: str) -> None:
+    steps = steps_of(shape_of(name))
+    layers = compose(steps, 1, 1024, MACHINE)
+    apart = compose(steps, 1, 1024, MACHINE, fused_layers=False)
+    assert (layers.overlays, apart.overlays) == ({"fused_layer": 1}, {"decode": 1})
+    # Vectors of the residual stream and between operators, and rounds of keys that pairs repeat.
+    assert layers.timing.read == pytest.approx(apart.timing.read, rel=0.02)
+    assert layers.timing.write < 0.6 * apart.timing.write
+    assert layers.timing.seconds < apart.timing.seconds
+    assert layers.timing.runs <= apart.timing.runs
+
+
+def test_every_cell_up_to_32k_is_beside_amds() -> None:
+    every = list(beside_amd())
+    assert len(every) == 5 * 6
+    for one in every:
+        assert one.measured == mlir_air.MEASURED[one.model][CONTEXTS.index(one.context)]
+        # Its attention takes longer than a matrix times a vector.
+        assert one.with_their_attention <= one.with_published
+
+
+def test_attention_costs_what_mlir_airs_decoder_was_fitted_to() -> None:
+    # Two KV heads of four queries on a unit, in its own decoder and here: the same core cycles,
+    # but for what its units do once for both heads.
+    shape = shape_of("llama-3.2-1b")
+    (step,) = mlir_air.attention(shape, 1024, mlir_air.Constants())
+    chunks = 1024 * 64 / 4096
+    here = 2 * chunks * mlir_air.KERNELS.flow_kv_chunk(4, 64)
+    once = 1024 / 16 * mlir_air.ATTENTION_BLOCK.value
+    assert here == pytest.approx(step.kernels + once)

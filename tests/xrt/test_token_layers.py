@@ -1,0 +1,121 @@
+"""A token's layers on the overlay `fused_layer`: the bits of the overlay `decode`, or why not."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_one_submission import calls, empty_cache
+
+import ort_aie_ep
+from ort_aie_ep import _native, npu_counters
+from ort_aie_ep.models.shapes import SHAPES, Shape
+from ort_aie_ep.tools.synth import synth
+
+pytestmark = pytest.mark.skipif(
+    not Path(ort_aie_ep.library_path()).with_name("libort_aie_sim.so").is_file(),
+    reason="built without XRT's headers",
+)
+PAGE = Path(__file__).parents[2] / "docs" / "ryzen-ai.md"
+
+SMALL = {"hidden": 256, "ffn": 512, "layers": 2, "heads": 4, "kv_heads": 4, "vocab": 512}
+LLAMA = replace(SHAPES["llama-3.2-1b"], **SMALL)
+FAMILIES: dict[str, Shape] = {
+    "llama": LLAMA,
+    "qwen3": replace(SHAPES["qwen3-0.6b"], **SMALL),
+    # Norms of both outputs; layers alternate between a window and all keys.
+    "gemma3": replace(SHAPES["gemma3-1b"], **{**SMALL, "kv_heads": 2}, window=4, global_every=2),
+}
+
+
+@pytest.fixture(autouse=True)
+def overlays(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the modelled NPU's packages."""
+    cache = tmp_path_factory.getbasetemp()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    return cache / "ort_aie_ep" / "simulated_overlays" / "npu2"
+
+
+@contextmanager
+def without_package(overlays: Path, aside: Path) -> Iterator[None]:
+    """Sessions that are opened in the meantime find no package of fused_layer."""
+    shutil.move(overlays / "fused_layer", aside)
+    try:
+        yield
+    finally:
+        shutil.move(aside, overlays / "fused_layer")
+
+
+def tokens(shape: Shape, compiled: Path, prompt: int, count: int) -> tuple[Any, int]:
+    """The logits of tokens on the modelled NPU, and how many of them ran as layers."""
+    model = (empty_cache(shape, prompt + count + 1), shape.vocab, compiled)
+    before = npu_counters().layer_tokens
+    made = calls(*model, ["host", *["sim"] * count], prompt=prompt)[1:]
+    assert [call.submissions for call in made] == [1] * count
+    assert not any(call.fallbacks for call in made)
+    return [call.logits for call in made], npu_counters().layer_tokens - before
+
+
+# Prompts end before a chunk of keys does: 4,096 elements of a head.
+@pytest.mark.parametrize(("family", "prompt"), [("llama", 62), ("qwen3", 31), ("gemma3", 15)])
+def test_layers_have_the_bits_of_the_overlay_decode(
+    family: str, prompt: int, overlays: Path, tmp_path: Path
+) -> None:
+    shape = FAMILIES[family]
+    ort_aie_ep.compile(synth(shape, tmp_path / "model"), tmp_path / "compiled")
+    got, layered = tokens(shape, tmp_path / "compiled", prompt, 4)
+    assert layered == 4
+    with without_package(overlays, tmp_path / "aside"):
+        expected, layered = tokens(shape, tmp_path / "compiled", prompt, 4)
+    assert layered == 0
+    np.testing.assert_array_equal(got, expected)
+    assert np.isfinite(got).all()
+    assert np.std(got) > 0
+
+
+OTHERS = {
+    "kv_heads=2 of head_dim=64 must have a multiple of 256 elements": replace(LLAMA, kv_heads=2),
+    "head_dim=96 must be 64, 128 or 256: pad q, k and v with zeros": replace(LLAMA, head_dim=96),
+    "hidden=384 must be a multiple of 256 up to 8192": replace(LLAMA, hidden=384),
+    "ffn=640 must be a multiple of 256, 512 to 20480: the gate stays in L1": (
+        replace(LLAMA, ffn=640)
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", OTHERS)
+def test_other_layers_run_on_decode_and_the_reason_is_counted(reason: str, tmp_path: Path) -> None:
+    shape = OTHERS[reason]
+    ort_aie_ep.compile(synth(shape, tmp_path / "model"), tmp_path / "compiled")
+    before = npu_counters().layers_refused
+    _, layered = tokens(shape, tmp_path / "compiled", 3, 1)
+    assert layered == 0
+    after = npu_counters().layers_refused
+    assert {why: n - before.get(why, 0) for why, n in after.items() if n != before.get(why)} == {
+        reason: 1
+    }
+
+
+def test_what_a_layer_does_not_do_has_its_reason() -> None:
+    why_not = _native.why_not_npu_layer
+    assert why_not() == why_not(q_norm=True, k_norm=True) == ""
+    reasons = [
+        why_not(standard=False), why_not(other_bias=True), why_not(quantised_cache=True),
+        why_not(q_norm=True), why_not(v_norm=True),
+        why_not(q_norm=True, k_norm=True, norm_after_rotary=True),
+    ]  # fmt: skip
+    assert reasons[3] == reasons[4] == reasons[5]
+    assert len(set(reasons)) == 4
+    assert set(reasons) <= set(_native.npu_layer_reasons())
+
+
+@pytest.mark.skipif(not PAGE.is_file(), reason="no docs beside the tests")
+def test_the_docs_have_each_reason() -> None:
+    page = PAGE.read_text()
+    assert [words for words in _native.npu_layer_reasons() if f'"{words}"' not in page] == []
