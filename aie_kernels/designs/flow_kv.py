@@ -55,6 +55,7 @@ from ort_aie_ep.aie_kernels.catalog_attention import (
     FLOW_KV_VALUES,
     FLOW_KV_VALUES_BEGIN,
 )
+from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.design import (
     Acquire,
     Body,
@@ -327,7 +328,15 @@ def add_sequence(design: Design, pairs: int) -> Sequence:
             with s.when(less(sweep_of(r + 1, p), sweeps)):
                 fill(r + 1, p)
                 drain(r + 1, p)
-    s.work(rounds * ceil_div(chunks, divided) * chunk_cycles(design.device, part, head_dim))
+    # A sweep's first chunk comes before anything can begin, and its output leaves at its end.
+    arch = design.device.architecture
+    ends = int(FLOW_KV_VALUES_BEGIN.cycles(arch, ())) + pieces * int(
+        FLOW_KV_OUTPUT.cycles(arch, (0, 64))
+    )
+    s.work(
+        int(2 * CHUNK / costs.STREAM.value)
+        + rounds * (ceil_div(chunks, divided) * chunk_cycles(design.device, part, head_dim) + ends)
+    )
     s.wait(*(f"o{p}" for p in range(pairs)))
     s.cut()
     return s

@@ -31,6 +31,7 @@ from ort_aie_ep.aie_kernels.catalog_linear import (
     DQP_LOAD_X_TWO_BITS,
     DQP_ZERO,
 )
+from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.design import (
     Acquire,
     Body,
@@ -265,6 +266,11 @@ def _add_matvec(design: Design, columns: int, codes: Codes, *, part: bool = Fals
     with s.when(tail):
         for c in range(columns):
             weights(base(c), c)
-    s.work((full + tail) * blocks * int(codes.multiply.cycles(design.device.architecture, (0,))))
+    arch = design.device.architecture
+    load, multiply = (int(kernel.cycles(arch, (0,))) for kernel in (codes.load_x, codes.multiply))
+    ends = int(DQP_ZERO.cycles(arch, ()) + DQP_FINISH.cycles(arch, (0, 0)))
+    # The memory tile passes on the blocks of two cores at a time.
+    first_blocks = int(2 * codes.block / costs.STREAM.value)
+    s.work(first_blocks + blocks * load + (full + tail) * (blocks * multiply + ends))
     s.wait(*(f"y{c}" for c in range(columns)))
     s.cut()

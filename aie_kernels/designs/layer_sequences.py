@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from ort_aie_ep.aie_kernels.catalog_layer import (
     LAYER_BLOCK,
+    LAYER_FINISH,
+    LAYER_LOAD_X,
+    LAYER_NORM,
     MAX_BIAS,
     MAX_Q,
     MAX_QUERIES,
@@ -13,6 +16,7 @@ from ort_aie_ep.aie_kernels.catalog_layer import (
     ROWS,
     SECOND,
 )
+from ort_aie_ep.aie_kernels.catalog_linear import DQP_ZERO
 from ort_aie_ep.aie_kernels.designs.flow_kv import (
     CHUNK,
     PIECE,
@@ -21,6 +25,7 @@ from ort_aie_ep.aie_kernels.designs.flow_kv import (
     require_heads,
 )
 from ort_aie_ep.aie_kernels.designs.fused_dqp import BLOCK, BLOCK_COLUMNS, BLOCK_ROWS
+from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.design import Design
 from ort_aie_ep.npu.vocabulary.device import TILES, WORD
 from ort_aie_ep.npu.vocabulary.sequence import (
@@ -259,8 +264,13 @@ def _add_head(design: Design) -> None:
     with s.when(N % ROUND):
         for _, first in _last_round(N // BLOCK_ROWS):
             s.transfer("out", y, offset=first * (2 * BLOCK_ROWS), run=2 * CORES * BLOCK_ROWS)
-    cycles = round(LAYER_BLOCK.cycles(design.device.architecture, (0,)))
-    s.work(rounds * pieces * cycles)
+    arch = design.device.architecture
+    load, norm, multiply = (
+        round(kernel.cycles(arch, (0,))) for kernel in (LAYER_LOAD_X, LAYER_NORM, LAYER_BLOCK)
+    )
+    ends = round(DQP_ZERO.cycles(arch, ()) + LAYER_FINISH.cycles(arch, (0, 0)))
+    first_blocks = int(BLOCK / costs.STREAM.value)  # through the memory tile, for two cores
+    s.work(first_blocks + pieces * (load + norm) + rounds * (pieces * multiply + ends))
     s.wait("out")
     s.cut()
 

@@ -53,6 +53,7 @@ from ort_aie_ep.aie_kernels.designs.gemm import (
     c_layout,
     with_arrays,
 )
+from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.design import (
     Acquire,
     Buffer,
@@ -211,7 +212,9 @@ def _add_sequence(design: Design) -> None:
                     f"c{i}", c, offset=(row * N + firsts[i]) * 2, run=2 * WIDTH,
                     outer=[(CORES, 2 * WIDTH), (ROWS, 2 * N)],
                 )  # fmt: skip
-        s.work(count * passes * _block_cycles(design.device, slabs))
+        # The memory tile passes on whole slabs of A, and whole blocks of a column's C.
+        ends = int(2 * ROWS * (SLAB + CORES * WIDTH) / costs.STREAM.value)
+        s.work(ends + count * passes * _block_cycles(design.device, slabs))
         s.wait(*(f"c{i}" for i in columns))
         s.cut()
 

@@ -109,7 +109,8 @@ def test_all_sizes_differ_in_shim_transfers_and_two_parameters_only(session: Ses
         values = [written[address] for address in expected]
         # Megatiles of 4 x 64 rows and 4 x 64 columns.
         blocks = -(-m // 256) * -(-n // 256)
-        assert values == [k // 64, blocks, 1] * 16
+        # The last k-step of a block is not in the loop: parts of C leave during it.
+        assert values == [k // 64 - 1, blocks, 1] * 16
         seen.add((k // 64, blocks))
     assert len(seen) > 6
 

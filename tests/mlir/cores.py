@@ -52,6 +52,10 @@ class Interpreter:
                 results = [given[0] + given[1]]
             case "arith.subi":
                 results = [given[0] - given[1]]
+            case "arith.andi":
+                results = [given[0] & given[1]]
+            case "arith.shrui":
+                results = [(given[0] & 0xFFFFFFFF) >> given[1]]
             case "arith.cmpi":
                 assert op.attributes["predicate"] == 9
                 results = [given[0] >= given[1]]

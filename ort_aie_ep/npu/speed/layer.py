@@ -30,7 +30,7 @@ CORES, CHANNELS = 16, 8  # of projections
 ROUND = catalog_layer.ROUND
 OBJECT = catalog_layer.OBJECT
 # Parameters and start of each core, and of a pair.
-HUB_WORDS, PROJECTION_WORDS, ROPE_WORDS, GATE_WORDS, PAIR_WORDS = 14, 14, 16, 13, 21
+HUB_WORDS, PROJECTION_WORDS, ROPE_WORDS, GATE_WORDS, PAIR_WORDS = 14, 4, 16, 13, 21
 OUTPUT = 64  # elements of attention's output that a value core sends at a time
 
 
