@@ -265,12 +265,12 @@ def _add_head(design: Design) -> None:
         for _, first in _last_round(N // BLOCK_ROWS):
             s.transfer("out", y, offset=first * (2 * BLOCK_ROWS), run=2 * CORES * BLOCK_ROWS)
     arch = design.device.architecture
-    load, norm, multiply = (
+    load, normalise, multiply = (
         round(kernel.cycles(arch, (0,))) for kernel in (LAYER_LOAD_X, LAYER_NORM, LAYER_BLOCK)
     )
     ends = round(DQP_ZERO.cycles(arch, ()) + LAYER_FINISH.cycles(arch, (0, 0)))
-    first_blocks = int(BLOCK / costs.STREAM.value)  # through the memory tile, for two cores
-    s.work(first_blocks + pieces * (load + norm) + rounds * (pieces * multiply + ends))
+    first_blocks = int(BLOCK / costs.STREAM.value)  # halves of two cores, through the memory tile
+    s.work(first_blocks + pieces * (load + normalise) + rounds * (pieces * multiply + ends))
     s.wait("out")
     s.cut()
 
