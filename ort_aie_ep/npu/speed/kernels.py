@@ -13,7 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 
-from ort_aie_ep.aie_kernels import catalog_attention, catalog_linear, catalog_vector
+from ort_aie_ep.aie_kernels import (
+    catalog_attention,
+    catalog_layer,
+    catalog_linear,
+    catalog_vector,
+)
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.kernel import Kernel
 
@@ -27,18 +32,19 @@ FLOW_KV_ELEMENTS, FLOW_QKV_ELEMENTS = 4096, 2048  # of keys in a chunk
 class Kernels:
     """Cycles of one core.
 
-    `dqp_block`, `dqp_block_two_bits` and `dequant_block` are for 32 x 256 weights, `gemm_step`
-    for 64 x 64 x 128 products, `gemm_block` for the work done once for each block of C.
-    `flow_kv_chunk(queries, head_dim)` and `flow_qkv_chunk(rows, head_dim)` are for the slower
-    core of a pair, `flow_kv_merge(queries, head_dim)` for what a pair hands to the next,
-    `flow_qkv_begin(rows, head_dim)` for the start of a sweep. `rms_norm`, `silu` and `gelu`
-    take the elements of a row, `rope` and `qk_norm` the elements of a token and the head
-    dimension.
+    `dqp_block`, `dqp_block_two_bits` and `dequant_block` are for 32 x 256 weights, `dqp_end` for
+    the end of a round of 32 outputs on `fused_layer`, `gemm_step` for 64 x 64 x 128 products,
+    `gemm_block` for the work done once for each block of C. `flow_kv_chunk(queries, head_dim)` and
+    `flow_qkv_chunk(rows, head_dim)` are for the slower core of a pair, `flow_kv_merge(queries,
+    head_dim)` for what a pair hands to the next, `flow_qkv_begin(rows, head_dim)` for the start of
+    a sweep. `rms_norm`, `silu` and `gelu` take the elements of a row, `rope` and `qk_norm` the
+    elements of a token and the head dimension.
     """
 
     name: str
     dqp_block: float
     dqp_block_two_bits: float
+    dqp_end: float
     dequant_block: float
     gemm_step: float
     gemm_block: float
@@ -104,6 +110,7 @@ OURS = Kernels(
     name="ort_aie_ep",
     dqp_block=_cycles(catalog_linear.DQP_BLOCK),
     dqp_block_two_bits=_cycles(catalog_linear.DQP_BLOCK_TWO_BITS),
+    dqp_end=_cycles(catalog_linear.DQP_ZERO) + _cycles(catalog_layer.LAYER_FINISH),
     dequant_block=_cycles(catalog_linear.Q4NX_DEQUANT),
     gemm_step=GEMM_COLUMNS
     / 32
@@ -125,6 +132,7 @@ PUBLISHED = Kernels(
     name="published",
     dqp_block=OURS.dqp_block,
     dqp_block_two_bits=OURS.dqp_block_two_bits,
+    dqp_end=OURS.dqp_end,
     dequant_block=costs.DEQUANT_BLOCK.value,
     gemm_step=GEMM_ROWS * GEMM_COLUMNS * GEMM_DEPTH / costs.GEMM_RATE.value,
     gemm_block=OURS.gemm_block,

@@ -138,10 +138,10 @@ DECODERS: dict[str, Decoder] = {
 }
 
 
-#: The published cycles with this decoder's measured attention in place of a matvec's: a chunk has
-#: 4,096 elements of keys.
+#: The published cycles with those to which this decoder is fitted: of attention in place of a
+#: matvec's (a chunk has 4,096 elements of keys), and of the end of a round.
 KERNELS = replace(
-    PUBLISHED, name="mlir-air",
+    PUBLISHED, name="mlir-air", dqp_end=FLUSH.value,
     flow_kv_chunk=lambda queries, head_dim: FLOW_KV_ELEMENTS / head_dim / KEYS * (
         ATTENTION_BLOCK.value + ATTENTION_RATE.value * _padded(queries) * head_dim
     ),
@@ -259,16 +259,12 @@ def fit(calibration: Sequence[tuple[str, int]] = CALIBRATION) -> Constants:
             for model, context in calibration
         ])  # fmt: skip
 
-    at = np.array([low + (high - low) / 2 for low, high in map(_interval, COSTS.values())])
+    at = np.array([sum(cost.bounds) / 2 for cost in COSTS.values()])
     for _ in range(8):
         now = residuals(at)
         slopes = np.stack([residuals(at + step) - now for step in np.diag(at * 1e-3)], axis=1)
         at = at - np.linalg.lstsq(slopes / (at * 1e-3), now, rcond=None)[0]
     return Constants(*map(float, at))
-
-
-def _interval(cost: Cost) -> tuple[float, float]:
-    return cost.interval or (cost.value, cost.value)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ort_aie_ep.npu.speed.beside import PROMPTS, Comparison, beside
-from ort_aie_ep.npu.speed.goals import beside_amd
+from ort_aie_ep.npu.speed.goals import beside_amd, beside_paper2
 from ort_aie_ep.npu.speed.judgement import Judgement
 from ort_aie_ep.npu.speed.mlir_air import UNTOUCHED, Sweep
 from ort_aie_ep.npu.speed.papers import CONTEXTS, FASTFLOWLM_SPEEDS
@@ -48,7 +48,8 @@ def simulation_tables(simulation: Simulation) -> RenderableType:
         shown.append(_parts(f"{title}: {phase}, {unit}", points))
         if any(p.paper is not None for p in points):
             shown.append(_beside(points))
-        shown.append(_power(points))
+        if simulation.era == PAPERS.name:  # whose watts are published
+            shown.append(_power(points))
         shown += [_bound_line(p) for p in _ends(points)]
         shown.append(Text())
     shown += _what_if(simulation)
@@ -102,7 +103,9 @@ def picture_table(picture: Picture) -> RenderableType:
 
 def plan_tables(plan: PlanSimulation) -> RenderableType:
     """What this library's plan does: time, submissions, runs, bytes, and the host's steps."""
-    title = f"{plan.model} on {plan.device}: the plan of this library"
+    title = f"{plan.model} on {plan.device}: the plan of this library, its own kernels' cycles"
+    # Watts are published for the era of the papers only.
+    power = ("TPS/W, inferred",) if plan.era == PAPERS.name else ()
     shown: list[RenderableType] = []
     for phase, of, names, unit, scale in (
         ("a token", plan.decode, _PLAN_DECODE_PARTS, "ms", 1e3),
@@ -112,7 +115,7 @@ def plan_tables(plan: PlanSimulation) -> RenderableType:
         parts = [name for name in names if any(one.timing.parts.get(name) for one in of)]
         table = _table(
             "context", *rate, unit, *(_marked(name, bool(rate)) for name in parts), "GB read",
-            "GB written", "TPS/W", title=f"{title}, {phase}; parts in {unit}",
+            "GB written", *power, title=f"{title}, {phase}; parts in {unit}",
         )  # fmt: skip
         for one in of:
             timing = one.timing
@@ -121,7 +124,7 @@ def plan_tables(plan: PlanSimulation) -> RenderableType:
             table.add_row(
                 _context(one.context), *rates, *(f"{s * scale:.2f}" for s in seconds),
                 f"{timing.read / 1e9:.2f}", f"{timing.write / 1e9:.2f}",
-                _rate(one.draw.tokens_per_watt),
+                *(_rate(one.draw.tokens_per_watt) for _ in power),
             )  # fmt: skip
         shown += [table, *(_plan_line(phase, one) for one in _ends(of))]
     if beside().unconfirmed:
@@ -186,7 +189,7 @@ def _beside(points: Sequence[Point]) -> Table:
     """The same points beside the papers' cells."""
     decoding = points[0].phase == "decode"
     unit, scale = ("ms", 1e3) if decoding else ("s", 1)
-    least, _ = costs.OVERLAY_SWITCH.interval or (0.0, 0.0)
+    least, _ = costs.OVERLAY_SWITCH.bounds
     unfitted = [] if decoding else [f"at {least * 1e6:.1f} µs a switch"]
     hardware = list(points[0].others)
     table = _table(
@@ -286,7 +289,7 @@ def _constants(judgement: Judgement) -> Table:
     )  # fmt: skip
     for name, cost in judgement.constants.items():
         scale, unit = _SCALES[cost.unit]
-        low, high = cost.interval or (cost.value, cost.value)
+        low, high = cost.bounds
         moved = [
             getattr(result.constants, name.lower())
             for result in judgement.left_out
@@ -404,7 +407,7 @@ def sweep_tables(sweep: Sweep) -> RenderableType:
         title="Fitted constants of mlir-air's kernels: fitted by scripts/fit_npu_model.py",
     )  # fmt: skip
     for name, cost in sweep.constants.items():
-        low, high = cost.interval or (cost.value, cost.value)
+        low, high = cost.bounds
         least, most = sweep.moved[name]
         constants.add_row(
             name.upper(), f"{cost.value:.4g}", cost.unit, f"{low:.4g} to {high:.4g}",
@@ -427,8 +430,9 @@ def sweep_tables(sweep: Sweep) -> RenderableType:
         f"either: {sweep.untouched_median:.1%}, {sweep.untouched_worst:.1%}"
     )
     return Group(
-        era_table(), constants, table, errors, _beside_amd(), *_later_tables(), summary_table()
-    )
+        era_table(), constants, table, errors, _beside_amd(), _beside_paper2(), *_later_tables(),
+        summary_table(),
+    )  # fmt: skip
 
 
 def _later_tables() -> Iterator[Table]:
@@ -459,19 +463,33 @@ def _beside_amd() -> RenderableType:
         table.add_row(model, "mlir-air, measured", *(f"{one.measured:g}" for one in row))
         table.add_row("", "this project's cycles", *(f"{one.predicted:.4g}" for one in row))
         table.add_row("", "published cycles", *(f"{one.with_published:.4g}" for one in row))
-        table.add_row(
-            "", "mlir-air's attention", *(f"{one.with_their_attention:.4g}" for one in row)
-        )
+        table.add_row("", "mlir-air's cycles", *(f"{one.with_theirs:.4g}" for one in row))
     above = sum(one.predicted >= one.measured for one in every)
     published = sum(one.with_published >= one.measured for one in every)
-    careful = sum(one.with_their_attention >= one.measured for one in every)
+    careful = sum(one.with_theirs >= one.measured for one in every)
     return Group(
         table,
         Text(
             f"At or above the measurement: {above} of {len(every)} cells; {published} with "
-            f"published cycles, {careful} with mlir-air's measured cycles of attention"
+            f"published cycles, {careful} with those to which mlir-air's decoder is fitted"
         ),
     )
+
+
+def _beside_paper2() -> Table:
+    """This project's prompts beside those of paper 2."""
+    every = tuple(beside_paper2())
+    contexts = sorted({one.context for one in every})
+    table = _table(
+        "model", "", *map(_context, contexts),
+        title="A prompt by the plan of this library, seconds of the device alone",
+    )  # fmt: skip
+    for model in dict.fromkeys(one.model for one in every):
+        row = [one for one in every if one.model == model]
+        table.add_row(model, "paper 2, measured", *(f"{one.measured:g}" for one in row))
+        table.add_row("", "era papers", *(f"{one.predicted:.3g}" for one in row))
+        table.add_row("", "era mlir-air", *(f"{one.later:.3g}" for one in row))
+    return table
 
 
 def era_table() -> Table:
