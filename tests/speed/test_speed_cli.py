@@ -87,7 +87,7 @@ def test_an_era_changes_the_constants_and_has_no_cells_of_the_papers() -> None:
 
 def test_the_published_cells_of_2026_are_beside_the_model() -> None:
     text = succeeded("--papers", "--era", "mlir-air").stdout
-    assert len(re.findall(r"[+-]\d+\.\d%", text)) == 8 * 8
+    assert len(re.findall(r"[+-]\d+\.\d%", text)) == 8 * 8 + 59 + 54 + 11
     assert "ATTENTION_RATE" in text
     report = json.loads(succeeded("--papers", "--era", "mlir-air", "--json").stdout)
     assert len(report["cells"]) == 8 * 8
@@ -100,6 +100,7 @@ def test_kernels_stand_beside_published_ones() -> None:
     report = json.loads(succeeded("--kernels", "--json").stdout)
     assert {row["unit"] for row in report["rows"]} == {"cycles", "ms"}
     assert set(report["unconfirmed"]) <= {row["design"] for row in report["rows"]}
+    assert {one["tokens"] for one in report["prompts"]} == {1024, 2048, 16384}
     for words in (("qwen3-4b", "--kernels"), ("--kernels", "--plot", "x.png"),
                   ("--kernels", "--contexts", "64")):  # fmt: skip
         assert simulate(*words).exit_code == 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from rich import box
@@ -10,14 +10,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ort_aie_ep.npu.speed.beside import Comparison, beside
+from ort_aie_ep.npu.speed.beside import PROMPTS, Comparison, beside
 from ort_aie_ep.npu.speed.goals import beside_amd, beside_paper2
 from ort_aie_ep.npu.speed.judgement import Judgement
-from ort_aie_ep.npu.speed.mlir_air import Sweep
+from ort_aie_ep.npu.speed.mlir_air import UNTOUCHED, Sweep
 from ort_aie_ep.npu.speed.papers import CONTEXTS, FASTFLOWLM_SPEEDS
 from ort_aie_ep.npu.speed.pictures import Picture
 from ort_aie_ep.npu.speed.plans import Composition
-from ort_aie_ep.npu.speed.published import summaries
+from ort_aie_ep.npu.speed.published import SWEEP, published, summaries
 from ort_aie_ep.npu.speed.simulation import PlanSimulation, Point, Simulation
 from ort_aie_ep.npu.speed.tally import Part
 from ort_aie_ep.npu.vocabulary import costs
@@ -129,15 +129,19 @@ def plan_tables(plan: PlanSimulation) -> RenderableType:
         shown += [table, *(_plan_line(phase, one) for one in _ends(of))]
     if beside().unconfirmed:
         shown.append(
-            Text("†: faster than anyone has measured such a kernel (ort-aie simulate --kernels)")
+            Text(
+                "†: its attention is faster than anyone has measured such a kernel "
+                "(ort-aie simulate --kernels)"
+            )
         )
     return Group(*shown)
 
 
 def _marked(part: Part, decoding: bool) -> str:
-    """The name of a part, with a mark if its design is unconfirmed."""
+    """The name of a part, with a mark if the design of its attention is unconfirmed."""
     design = "flow_kv" if decoding else "flow_qkv"
-    return f"{part}†" if part == "attention" and design in beside().unconfirmed else part
+    attends = part in ("attention", "layers")
+    return f"{part}†" if attends and design in beside().unconfirmed else part
 
 
 def _plan_line(phase: str, one: Composition) -> Text:
@@ -421,12 +425,29 @@ def sweep_tables(sweep: Sweep) -> RenderableType:
         table.add_row("", "model", *(f"{c.predicted:.3g}" for c in row))
         table.add_row("", "error", *(f"{c.error:+.1%}" for c in row))
     errors = Text(
-        f"Cells to which nothing was fitted: median error {sweep.median:.1%}, worst "
-        f"{sweep.worst:.1%}"
+        f"Cells to which none of these constants was fitted: median error {sweep.median:.1%}, "
+        f"worst {sweep.worst:.1%}. Of {' and '.join(UNTOUCHED)}, from which nothing else comes "
+        f"either: {sweep.untouched_median:.1%}, {sweep.untouched_worst:.1%}"
     )
     return Group(
-        era_table(), constants, table, errors, _beside_amd(), _beside_paper2(), summary_table()
-    )
+        era_table(), constants, table, errors, _beside_amd(), _beside_paper2(), *_later_tables(),
+        summary_table(),
+    )  # fmt: skip
+
+
+def _later_tables() -> Iterator[Table]:
+    """The other tables of the era, which nothing was fitted to."""
+    every = [one for one in published() if one.era == "mlir-air" and one.source != SWEEP]
+    for source in dict.fromkeys(one.source for one in every):
+        rows = [one for one in every if one.source == source]
+        contexts = sorted({one.context for one in rows})
+        unit = "tokens per second" if source.endswith("tokens") else "seconds to the first token"
+        table = _table("model", "", *map(_context, contexts), title=f"{source}: {unit}")
+        for model in dict.fromkeys(one.model for one in rows):
+            row = [one for one in rows if one.model == model]
+            table.add_row(model, "measured", *(f"{one.measured:.3g}" for one in row))
+            table.add_row("", "error", *(f"{one.error:+.1%}" for one in row))
+        yield table
 
 
 def _beside_amd() -> RenderableType:
@@ -485,7 +506,7 @@ def summary_table() -> Table:
     """The model's errors by source; the model of a cell is that of its own era."""
     table = _table(
         "source", "cells", "fitted to", "median error", "worst error",
-        title="All published speeds (errors of the cells to which nothing was fitted)",
+        title="Published speeds (errors of the cells to which nothing was fitted)",
     )  # fmt: skip
     for one in summaries():
         table.add_row(
@@ -514,9 +535,20 @@ def kernel_table(comparison: Comparison) -> RenderableType:
     table = _table(*heading, title="Kernels of a core, then whole operators (era mlir-air)")
     for row in rows:
         table.add_row(*row)
+    prompts = _table(
+        "model", "", *map(_context, PROMPTS),
+        title="Attention of a prompt, all layers, in s (era mlir-air)",
+    )  # fmt: skip
+    for model in dict.fromkeys(one.model for one in comparison.prompts):
+        of = [one for one in comparison.prompts if one.model == model]
+        prompts.add_row(model, "this project", *(f"{one.predicted:.3g}" for one in of))
+        prompts.add_row("", "mlir-air's line", *(f"{one.mlir_air:.3g}" for one in of))
+        prompts.add_row("", "FastFlowLM's square", *(f"{one.fastflowlm:.3g}" for one in of))
     return Group(
         table,
         Text(f"Unconfirmed (faster than anyone measured): {', '.join(comparison.unconfirmed)}"),
+        Text(),
+        prompts,
     )
 
 
