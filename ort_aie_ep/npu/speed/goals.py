@@ -9,7 +9,7 @@ from ort_aie_ep.npu.speed import mlir_air
 from ort_aie_ep.npu.speed.kernels import OURS, PUBLISHED
 from ort_aie_ep.npu.speed.models import shape_of, steps_of
 from ort_aie_ep.npu.speed.operators import Machine
-from ort_aie_ep.npu.speed.papers import CONTEXTS, ROWS
+from ort_aie_ep.npu.speed.papers import CONTEXTS, FASTFLOWLM_2026_TOKENS, ROWS
 from ort_aie_ep.npu.speed.plans import compose
 from ort_aie_ep.npu.vocabulary.eras import MLIR_AIR, PAPERS
 
@@ -23,7 +23,8 @@ class BesideAmd:
 
     `predicted` has the cycles of this project's kernels, `with_published` those of published ones,
     `with_theirs` those to which mlir-air's decoder is fitted, of attention and of the ends of
-    rounds. All use the era of the measurement.
+    rounds. All use the era of the measurement. `fastflowlm` is what FastFlowLM's pages of January
+    2026 have, if they do.
     """
 
     model: str
@@ -32,6 +33,7 @@ class BesideAmd:
     predicted: float
     with_published: float
     with_theirs: float
+    fastflowlm: float | None
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,11 @@ def beside_amd() -> Iterator[BesideAmd]:
     ]
     for model, row in mlir_air.MEASURED.items():
         plans = steps_of(mlir_air.DECODERS[model].shape)
+        closed = dict(zip(CONTEXTS, FASTFLOWLM_2026_TOKENS.get(model, ()), strict=False))
         for context, measured in zip(CONTEXTS, row, strict=True):
             if context <= LONGEST:
                 tokens = (compose(plans, 1, context, machine) for machine in machines)
-                speeds = (1 / token.timing.seconds for token in tokens)
-                yield BesideAmd(model, context, measured, *speeds)
+                own, published, theirs = (1 / token.timing.seconds for token in tokens)
+                yield BesideAmd(
+                    model, context, measured, own, published, theirs, closed.get(context)
+                )

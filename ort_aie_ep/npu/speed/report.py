@@ -464,14 +464,20 @@ def _beside_amd() -> RenderableType:
         table.add_row("", "this project's cycles", *(f"{one.predicted:.4g}" for one in row))
         table.add_row("", "published cycles", *(f"{one.with_published:.4g}" for one in row))
         table.add_row("", "mlir-air's cycles", *(f"{one.with_theirs:.4g}" for one in row))
+        theirs = [f"{one.fastflowlm:g}" if one.fastflowlm else "" for one in row]
+        if any(theirs):
+            table.add_row("", "FastFlowLM 2026, measured", *theirs)
     above = sum(one.predicted >= one.measured for one in every)
     published = sum(one.with_published >= one.measured for one in every)
+    closed = [(one.predicted, one.fastflowlm) for one in every if one.fastflowlm]
+    above_closed = sum(predicted >= measured for predicted, measured in closed)
     careful = sum(one.with_theirs >= one.measured for one in every)
     return Group(
         table,
         Text(
             f"At or above the measurement: {above} of {len(every)} cells; {published} with "
-            f"published cycles, {careful} with those to which mlir-air's decoder is fitted"
+            f"published cycles, {careful} with those to which mlir-air's decoder is fitted. Of "
+            f"FastFlowLM's cells of 2026: {above_closed} of {len(closed)}"
         ),
     )
 
