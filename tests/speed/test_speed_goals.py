@@ -30,7 +30,7 @@ def test_whole_layers_read_what_single_operators_read_and_take_less_time(name: s
 
 
 def test_every_cell_up_to_32k_is_beside_amds() -> None:
-    every = list(beside_amd())
+    every = beside_amd()
     assert len(every) == 8 * 6
     for one in every:
         assert one.measured == mlir_air.MEASURED[one.model][CONTEXTS.index(one.context)]

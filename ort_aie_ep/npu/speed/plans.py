@@ -364,7 +364,12 @@ def _build(overlay: str, plan: str) -> int:
 
 
 def _unmet(sequence: str, parameters: Mapping[str, int]) -> str:
-    return _native.npu_unmet_requirement(_manifest(FUSED_LAYER), sequence, parameters)
+    return _first_unmet(sequence, tuple(parameters.items()))
+
+
+@lru_cache(maxsize=1024)  # layers are alike
+def _first_unmet(sequence: str, parameters: tuple[tuple[str, int], ...]) -> str:
+    return _native.npu_unmet_requirement(_manifest(FUSED_LAYER), sequence, dict(parameters))
 
 
 @cache

@@ -452,7 +452,7 @@ def _later_tables() -> Iterator[Table]:
 
 def _beside_amd() -> RenderableType:
     """This project's token beside mlir-air's measured one."""
-    every = tuple(beside_amd())
+    every = beside_amd()
     contexts = sorted({one.context for one in every})
     table = _table(
         "model", "", *map(_context, contexts),
@@ -484,7 +484,7 @@ def _beside_amd() -> RenderableType:
 
 def _beside_paper2() -> Table:
     """This project's prompts beside those of paper 2."""
-    every = tuple(beside_paper2())
+    every = beside_paper2()
     contexts = sorted({one.context for one in every})
     table = _table(
         "model", "", *map(_context, contexts),
