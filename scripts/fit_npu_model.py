@@ -19,7 +19,7 @@ from ort_aie_ep.npu.vocabulary.costs import Cost
 
 def is_stale(field: str, cost: Cost, value: float, moved: tuple[float, float]) -> bool:
     """Prints a constant beside the committed one; returns whether they differ."""
-    low, high = cost.interval or (cost.value, cost.value)
+    low, high = cost.bounds
     fresh = f"{value:.3g}" == f"{cost.value:.3g}"
     print(
         f"{field}: {value:.3g} {cost.unit}, committed {cost.value:.3g}"

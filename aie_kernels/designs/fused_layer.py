@@ -89,6 +89,7 @@ from ort_aie_ep.aie_kernels.designs.flow_kv import (
     score_sweep,
 )
 from ort_aie_ep.aie_kernels.designs.fused_dqp import BLOCK, BLOCK_ROWS
+from ort_aie_ep.aie_kernels.designs.layer_sequences import COLUMNS, CORES, PAIRS
 from ort_aie_ep.npu.vocabulary.design import (
     Acquire,
     Body,
@@ -105,9 +106,6 @@ from ort_aie_ep.npu.vocabulary.errors import DesignError
 from ort_aie_ep.npu.vocabulary.kernel import Array
 from ort_aie_ep.npu.vocabulary.packet_ids import give_packet_ids
 
-COLUMNS = 4  # of projections
-CORES = 4  # of a column
-PAIRS = 4
 PAIR_COLUMN = 4
 HUB_COLUMN, ROPE_COLUMN = 6, 7
 HALF = BLOCK // 2  # bytes of a block that move together

@@ -152,6 +152,12 @@ def _add_layer(design: Design) -> None:
         f"heads={{heads}} of head_dim={{head_dim}}: a pair holds {MAX_QUERIES} elements of queries",
     )
     pieces = s.let("pieces", hidden // OBJECT)
+    most_q = MAX_STEP // (ROUND * BLOCK // BLOCK_ROWS) * BLOCK_COLUMNS
+    s.require(
+        at_most(q_dim, most_q),
+        f"heads={{heads}} of head_dim={{head_dim}} have more than {most_q} elements: w_o would be "
+        "more tasks than a channel takes before attention has its keys",
+    )
     rounds = s.let("rounds", ceil_div(width, ROUND))
     s.require(
         at_most(bias * rounds * BLOCK_ROWS, MAX_BIAS),

@@ -15,6 +15,11 @@ from ort_aie_ep.errors import AieError
 if TYPE_CHECKING:
     from ort_aie_ep.npu.vocabulary.eras import Era as Constants
 
+_PREDICTED = (
+    "Predictions are not measured: nothing of this project has run on an NPU yet. Watts are "
+    "inferred from what others published."
+)
+
 
 @app.command("simulate")
 def simulate_command(
@@ -75,12 +80,14 @@ def simulate_command(
         check_plot()
     from ort_aie_ep.npu.speed import report as tables
 
+    performance.machine(device, chosen)  # checks the device
     if kernels:
         compared = performance.beside()
         if json:
             console.print_json(compared)
         else:
             console.out.print(tables.kernel_table(compared))
+            console.note(_PREDICTED)
         return
     compiled = model is not None and model not in performance.MODELS and Path(model).exists()
     if model is not None and compiled:
@@ -98,15 +105,17 @@ def simulate_command(
             console.print_json(swept, device=device)
         else:
             console.out.print(tables.sweep_tables(swept))
+            console.note(_PREDICTED)
         return
     if model is None:
         with console.bar("simulate"):
-            judged = performance.judge(device)  # checks the device too
+            judged = performance.judge(device)
             drawn = {name: performance.points_of(name, device) for name in judged.models}
         if json:
             console.print_json(judged, device=device)
         else:
             console.out.print(tables.judgement_tables(judged))
+            console.note(_PREDICTED)
     else:
         with console.bar("simulate", "tokens") as progress:
             simulation = performance.simulate(model, device, _tokens(contexts), progress, chosen)
@@ -115,10 +124,7 @@ def simulate_command(
             console.print_json(simulation)
         else:
             console.out.print(tables.simulation_tables(simulation))
-            console.note(
-                "*: a constant was fitted to this value. Predicted, not measured: nothing here has "
-                "run on an NPU yet."
-            )
+            console.note(f"*: a constant was fitted to this value. {_PREDICTED}")
             console.next_command("ort-aie", "simulate", "--papers")
     if plot is not None:
         from ort_aie_ep.npu.speed.plot import plot as draw
@@ -146,7 +152,7 @@ def _simulate_compiled(
         console.print_json(simulation)
     else:
         console.out.print(tables.plan_tables(simulation))
-        console.note("Predicted, not measured: nothing here has run on an NPU yet.")
+        console.note(_PREDICTED)
 
 
 def _tokens(text: str | None) -> tuple[int, ...] | None:

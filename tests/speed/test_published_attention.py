@@ -6,7 +6,10 @@ import pytest
 
 from ort_aie_ep.npu.speed.published_attention import (
     FLASH_ATTENTION,
+    DecoderAttention,
+    Latency,
     Published,
+    decoder_attention,
     flash_attention,
     published,
 )
@@ -17,7 +20,15 @@ def test_the_rule_for_cycles_gives_what_published_kernels_take(kernel: Published
     assert kernel.modelled == pytest.approx(kernel.measured, rel=0.3)
 
 
-def test_a_line_explains_the_latencies_of_flash_attention() -> None:
+@pytest.mark.parametrize("call", FLASH_ATTENTION, ids=lambda call: call.name)
+def test_a_line_explains_the_latencies_of_flash_attention(call: Latency) -> None:
     line = flash_attention()
-    for heads, tokens, ms in FLASH_ATTENTION:
-        assert line.seconds(heads, tokens) == pytest.approx(ms / 1e3, rel=0.12)
+    assert line.seconds(call) == pytest.approx(call.seconds, rel=0.12)
+    assert 0 < line.fixed(call) < line.seconds(call)
+
+
+@pytest.mark.parametrize("unit", tuple(decoder_attention()), ids=str)
+def test_channels_bind_where_keys_take_longer_than_their_cores(unit: DecoderAttention) -> None:
+    least, most = unit.measured
+    assert most == pytest.approx(least, rel=0.01)
+    assert unit.channels_bind == (least > 1.1 * unit.fitted)

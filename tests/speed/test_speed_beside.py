@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from ort_aie_ep.npu.speed.beside import Beside, beside
+from ort_aie_ep.npu.speed.mlir_air import MEASURED
+from ort_aie_ep.npu.speed.papers import CONTEXTS, FASTFLOWLM_2026_PROMPTS
+from ort_aie_ep.npu.speed.published_attention import FLASH_ATTENTION, decoder_attention
 from ort_aie_ep.npu.speed.report import kernel_rows
 
 DOCS = Path(__file__).parents[2] / "docs" / "npu-model.md"
@@ -31,6 +34,24 @@ def test_what_is_faster_than_anyone_measured_is_named() -> None:
     compared = beside()
     doubtful = {row.design for row in compared.rows if row.ratio < 0.7 and not row.scaled}
     assert set(compared.unconfirmed) == doubtful
+
+
+def test_every_published_call_and_unit_of_attention_is_there() -> None:
+    rows = [(row.design, row.what) for row in beside().rows]
+    assert len(set(rows)) == len(rows)
+    for call in FLASH_ATTENTION:
+        assert ("flow_qkv", call.name) in rows
+    units = [(one.kv_heads, one.queries, one.head_dim) for one in decoder_attention()]
+    assert sum(design == "flow_kv" for design, _ in rows) == len(units)
+    # Models of the sweep with the same heads share a row: 3B and phi4, both 8B.
+    assert len(units) == len(MEASURED) - 2
+
+
+def test_what_grows_with_the_square_of_a_measured_prompt_is_less_than_the_prompt() -> None:
+    for one in beside().prompts:
+        speed = FASTFLOWLM_2026_PROMPTS[one.model][CONTEXTS.index(one.tokens)]
+        assert 0 < one.fastflowlm < one.tokens / speed
+        assert one.fastflowlm < one.mlir_air
 
 
 def test_scaled_kernels_take_what_was_published() -> None:

@@ -133,12 +133,13 @@ def test_dequant_is_bound_by_its_output() -> None:
 
 def test_gemm_counts_megatiles_and_reads_a_and_b_again_for_each() -> None:
     # 1024 x 256 x 1024: 2 x 2 megatiles, 4 steps of 64 deep.
-    body, drain = op.gemm(1024, 256, 1024)
+    body, drain, ends = op.gemm(1024, 256, 1024)
     assert body.kernels == 4 * 4 * 64 * 128 * 64 / costs.GEMM_RATE.value
     assert body.streams == 4 * 4 * 16384 / 4
     assert body.read == 2 * (1024 * 256 * 2 + 256 * 1024 * 2)
     assert body.write == 2 * 1024 * 1024
     assert drain.streams == 4 * 16384 / 4 / 2  # half of C leaves during products
+    assert ends.shim == 256 * 128 * 2 + 4 * 64 * 128 * 2  # the first B of a channel, the last C
 
 
 def test_gemm_of_a_clamped_tail_costs_a_whole_pass_and_k_is_padded() -> None:
@@ -209,6 +210,25 @@ def test_vector_operators_are_bound_by_channel_kernel_or_tasks() -> None:
     assert keys.commands == op.TASK  # sixteen tokens: two tasks
 
 
+def test_row_operators_wait_for_the_channel_of_their_column() -> None:
+    # 512 x 1024: two results of 64 x 512 a column, from 8 objects of 64 x 64 of each operand.
+    body, last = op.row_gate(512, 1024, gelu=False)
+    assert body.streams == 2 * 16 * 2048
+    assert body.read == 2 * 512 * 1024 * 2
+    assert body.write + last.write == 512 * 1024 * 2
+    # All objects of the gate but one; the second operand; 14 of 16 strips of the result.
+    assert body.kernels == pytest.approx(2 * (7 * 2048 + 8 * (211 + 142) + 14 * 256))
+    (body, _) = op.row_norm(512, 1024, residual=False, norm=True)
+    assert body.streams == (4 + 2 * 16) * 2048  # all weights, then the rows twice
+
+
+def test_the_first_result_of_a_token_waits_for_its_task() -> None:
+    (one,) = op.token_rope(4, 64, norm=False)
+    tasks = 2 * op.TASK + 9 * 100.5 + op.TASK + 210  # x, table; parameters; y
+    ready = 298 / 4 + 128  # a piece of 256 rotated, and its arrival
+    assert one.control + one.meanwhile == pytest.approx(tasks + 100.5 - ready)
+
+
 def test_copies_share_the_rows_but_neither_ddr_nor_the_command_processor() -> None:
     (one,) = op.rms_norm(64, 1024)
     (shared,) = op.copies((one,), 8)
@@ -221,7 +241,7 @@ def test_kernels_of_ort_aie_ep_are_priced_by_their_catalogs() -> None:
     assert OURS.gelu(300) == 2 * GELU_MUL.cycles("aie2p", (256,))  # two pieces of 256
     assert OURS.flow_kv_chunk(4, 128) >= FLOW_KV_VALUES.cycles("aie2p", (4, 128))
     assert OURS.flow_qkv_chunk(32, 256) >= FLOW_QKV_VALUES.cycles("aie2p", (256, 32))
-    body, _ = op.gemm(512, 256, 512, OURS)
+    body, *_ = op.gemm(512, 256, 512, OURS)
     assert body.kernels == 4 * OURS.gemm_step
 
 

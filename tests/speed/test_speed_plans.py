@@ -79,11 +79,12 @@ def test_a_token_of_a_named_shape_is_one_submission(name: str) -> None:
     assert token.timing.runs <= 24
     # The papers' programs have the same operators, some of them joined. The work is the same except
     # for the commands of those that are separate here (gate and up, rotations, keys and values: at
-    # most 5 a layer, each under 30 µs).
+    # most 5 a layer, each under 30 µs), and that one row's norms, rotations and appends take up to
+    # 12 µs a layer less by the forms for one row.
     papers = decode(shape, 1024, MACHINE)
     more = token.timing.seconds - token.timing.parts["dispatch"]
     more -= papers.seconds - papers.parts["dispatch"]
-    assert 0 < more < 5 * shape.layers * 30e-6
+    assert -12e-6 * shape.layers < more < 5 * shape.layers * 30e-6
 
 
 @pytest.mark.parametrize("name", MODELS)

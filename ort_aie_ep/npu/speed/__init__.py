@@ -18,6 +18,7 @@ from ort_aie_ep.npu.speed.models import MODELS
 from ort_aie_ep.npu.speed.simulation import (
     PlanSimulation,
     Simulation,
+    machine,
     points_of,
     simulate,
     simulate_plans,
@@ -25,5 +26,5 @@ from ort_aie_ep.npu.speed.simulation import (
 
 __all__ = [
     "MODELS", "Comparison", "Judgement", "PlanSimulation", "Simulation", "Sweep", "beside",
-    "fit", "judge", "leave_one_out", "points_of", "simulate", "simulate_plans", "sweep",
+    "fit", "judge", "leave_one_out", "machine", "points_of", "simulate", "simulate_plans", "sweep",
 ]  # fmt: skip

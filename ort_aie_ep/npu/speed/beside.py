@@ -12,12 +12,22 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
+import numpy as np
+
 from ort_aie_ep.aie_kernels import catalog_linear
 from ort_aie_ep.npu.speed import operators as op
-from ort_aie_ep.npu.speed import published_attention
-from ort_aie_ep.npu.speed.kernels import OURS
-from ort_aie_ep.npu.speed.mlir_air import ATTENTION_BLOCK, ATTENTION_RATE
+from ort_aie_ep.npu.speed.kernels import FLOW_KV_ELEMENTS, FLOW_QKV_ELEMENTS, OURS
+from ort_aie_ep.npu.speed.mlir_air import KEYS
+from ort_aie_ep.npu.speed.models import MODELS, shape_of
 from ort_aie_ep.npu.speed.operators import Machine
+from ort_aie_ep.npu.speed.papers import CONTEXTS, FASTFLOWLM_2026_PROMPTS
+from ort_aie_ep.npu.speed.published_attention import (
+    BLOCK,
+    FLASH_ATTENTION,
+    Latency,
+    decoder_attention,
+    flash_attention,
+)
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.device import device
 from ort_aie_ep.npu.vocabulary.eras import MLIR_AIR
@@ -64,19 +74,74 @@ class Beside:
 
 
 @dataclass(frozen=True)
+class PromptAttention:
+    """Seconds of attention in all layers of a prompt, predicted and by what others measured.
+
+    `mlir_air` is the line through its measured calls: runs, launches, and all scores, masked or
+    not. Beyond the lengths of those calls it is an extrapolation. `fastflowlm` is the part of its
+    measured prompts that grows with the square of their length, as nothing but attention does.
+    What its attention does besides is not in it.
+    """
+
+    model: str
+    tokens: int
+    predicted: float
+    mlir_air: float
+    fastflowlm: float
+
+
+@dataclass(frozen=True)
 class Comparison:
     """Kernels in cycles of a core and operators in time, and the designs that are unconfirmed."""
 
     rows: tuple[Beside, ...]
     unconfirmed: tuple[str, ...]
+    prompts: tuple[PromptAttention, ...]
+
+
+#: Lengths of the prompts whose attention is compared.
+PROMPTS = (1024, 2048, 16384)
 
 
 @cache
 def beside() -> Comparison:
-    """Compare with everything that is published for these kernels."""
+    """Compare with what is published for these kernels, flash attention with every row of it."""
     rows = (*_kernels(), *_operators())
     doubtful = (one.design for one in rows if one.verdict == "unconfirmed")
-    return Comparison(rows, tuple(dict.fromkeys(doubtful)))
+    return Comparison(rows, tuple(dict.fromkeys(doubtful)), tuple(_prompts()))
+
+
+def flow_qkv_seconds(call: Latency) -> float:
+    """This project's time for a call of flash attention; its own milliseconds are not used."""
+    steps = op.flow_qkv(
+        call.tokens, 0, call.heads, call.kv_heads, call.head_dim, None, call.causal, OURS
+    )
+    return _machine().seconds(steps) + _machine().dispatch
+
+
+def _machine() -> Machine:
+    return replace(Machine.of(MLIR_AIR), kernels=OURS)
+
+
+def _prompts() -> Iterator[PromptAttention]:
+    line = flash_attention()
+    for model in MODELS:
+        shape = shape_of(model)
+        if shape.head_dim not in line.score:
+            continue
+        for tokens in PROMPTS:
+            call = Latency(shape.heads, shape.kv_heads, shape.head_dim, tokens, True, 0, 0)
+            yield PromptAttention(
+                model, tokens, shape.layers * flow_qkv_seconds(call),
+                shape.layers * line.seconds(call), _square(model) * tokens**2,
+            )  # fmt: skip
+
+
+def _square(model: str) -> float:
+    """Seconds for each square of a prompt's tokens: the parabola with the least relative errors."""
+    speeds = np.array(FASTFLOWLM_2026_PROMPTS[model])
+    tokens = np.array(CONTEXTS[: len(speeds)])
+    return float(np.polyfit(tokens, tokens / speeds, 2, w=speeds / tokens)[0])
 
 
 def _kernels() -> Iterator[Beside]:
@@ -107,25 +172,33 @@ def _kernels() -> Iterator[Beside]:
                   OURS.rope(1024, head_dim), 298)  # fmt: skip
     yield row("vector_ops", "SiLU times up of 1,024", OURS.silu(1024), 211 + 142, 856)
     yield row("vector_ops", "GELU times up of 1,024", OURS.gelu(1024), 318 + 142)
-    # A chunk has 4,096 elements of keys: 32 keys of 128.
-    yield row(
-        "flow_kv", "16 keys, 8 queries of 128", OURS.flow_kv_chunk(8, 128) / 2,
-        ATTENTION_BLOCK.value + 8 * 128 * ATTENTION_RATE.value, source=SWEEP,
-    )  # fmt: skip
+    for unit in decoder_attention():
+        heads, queries, head_dim = unit.kv_heads, unit.queries, unit.head_dim
+        chunks = heads * KEYS * head_dim / FLOW_KV_ELEMENTS
+        # Where channels bind, the cores take less than was measured: as much as the fit says.
+        yield row(
+            "flow_kv", f"16 keys, {heads} x {queries} queries of {head_dim}",
+            chunks * OURS.flow_kv_chunk(queries, head_dim), *unit.measured,
+            *((unit.fitted,) if unit.channels_bind else ()), source=SWEEP,
+        )  # fmt: skip
     # Two chunks of 8 keys.
     yield row(
         "flow_qkv", "values: 16 rows, 16 keys of 256", 2 * OURS.flow_qkv_chunk(16, 256),
         2707, 2963,
     )  # fmt: skip
-    # A core of mlir-air's does what a pair shares here: 128 rows with 32 keys are as many scores.
-    yield row(
-        "flow_qkv", "64 queries, 64 keys of 64, all cores", 2 * OURS.flow_qkv_chunk(128, 64),
-        published_attention.flash_attention().block_cycles, source=EXAMPLES,
-    )  # fmt: skip
+    # A core of mlir-air's does what a pair shares here.
+    for head_dim in (64, 128):
+        rows = 128 * 64 // head_dim  # of a pair
+        chunks = BLOCK**2 / (rows * FLOW_QKV_ELEMENTS / head_dim)
+        yield row(
+            "flow_qkv", f"64 queries, 64 keys of {head_dim}, all cores",
+            2 * chunks * OURS.flow_qkv_chunk(rows, head_dim),
+            flash_attention().block_cycles(head_dim), source=f"{EXAMPLES}, a fit",
+        )  # fmt: skip
 
 
 def _operators() -> Iterator[Beside]:
-    machine = replace(Machine.of(MLIR_AIR), kernels=OURS)
+    machine = _machine()
 
     def row(
         design: str,
@@ -151,10 +224,9 @@ def _operators() -> Iterator[Beside]:
     for m, k, n, published in ((512, 1024, 1024, 0.639), (1024, 2048, 1024, 2.134)):
         yield Beside("gemm, NPU1", f"{m} x {k} x {n}, cores alone", "ms", (published,) * 2,
                      _gemm_npu1(m, k, n) * 1e3, "amd/IRON's GEMM of FastFlowLM")  # fmt: skip
-    yield row("flow_qkv", "2,048 tokens, 32 and 8 heads of 64",
-              op.flow_qkv(2048, 0, 32, 8, 64, None, kernels=OURS), 15.4, 16.1)  # fmt: skip
-    yield row("flow_qkv", "16,384 tokens, 2 heads of 64",
-              op.flow_qkv(16384, 0, 2, 2, 64, None, kernels=OURS), 39.6)  # fmt: skip
+    for call in FLASH_ATTENTION:
+        yield Beside("flow_qkv", call.name, "ms", (call.least, call.most),
+                     flow_qkv_seconds(call) * 1e3, EXAMPLES)  # fmt: skip
 
 
 def _gemm_npu1(m: int, k: int, n: int) -> float:

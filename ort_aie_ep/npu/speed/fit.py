@@ -62,11 +62,9 @@ def fit(calibration: Sequence[Cell] | None = None) -> Fit:
     chosen = [c for c in cells() if c.calibrates] if calibration is None else calibration
     tokens = [c for c in chosen if c.phase == "decode"]
     prompts = [c for c in chosen if c.phase == "prefill"]
-    ddr_read = _least(
-        lambda rate: _dispatch(tokens, rate)[1], *(costs.DDR_READ.interval or (1e9, 1e12))
-    )
+    ddr_read = _least(lambda rate: _dispatch(tokens, rate)[1], *costs.DDR_READ.bounds)
     dispatch, _ = _dispatch(tokens, ddr_read)
-    least, _ = costs.OVERLAY_SWITCH.interval or (0.0, 0.0)
+    least, _ = costs.OVERLAY_SWITCH.bounds
     switch = _overlay_switch(prompts, Fit(ddr_read, dispatch, 0)) if prompts else least
     return Fit(ddr_read, dispatch, switch)
 

@@ -1,4 +1,4 @@
-"""A token of this project's plans beside the same model's token in AMD's open decoder."""
+"""This project's plans beside AMD's open decoder (tokens) and paper 2 (prompts)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from ort_aie_ep.npu.speed import mlir_air
 from ort_aie_ep.npu.speed.kernels import OURS, PUBLISHED
-from ort_aie_ep.npu.speed.models import MODELS, shape_of, steps_of
+from ort_aie_ep.npu.speed.models import shape_of, steps_of
 from ort_aie_ep.npu.speed.operators import Machine
-from ort_aie_ep.npu.speed.papers import CONTEXTS
+from ort_aie_ep.npu.speed.papers import CONTEXTS, ROWS
 from ort_aie_ep.npu.speed.plans import compose
-from ort_aie_ep.npu.vocabulary.eras import MLIR_AIR
+from ort_aie_ep.npu.vocabulary.eras import MLIR_AIR, PAPERS
 
 #: The longest context of the comparison: beyond it, mlir-air's own offsets wrap.
 LONGEST = 32768
@@ -21,9 +21,9 @@ LONGEST = 32768
 class BesideAmd:
     """A token of this project beside AMD's measured one, in tokens per second.
 
-    `predicted` has the cycles of this project's kernels, `with_published` those of published ones.
-    `with_their_attention` has mlir-air's measured cycles of attention instead. All use the era of
-    the measurement.
+    `predicted` has the cycles of this project's kernels, `with_published` those of published ones,
+    `with_theirs` those to which mlir-air's decoder is fitted, of attention and of the ends of
+    rounds. All use the era of the measurement.
     """
 
     model: str
@@ -31,18 +31,47 @@ class BesideAmd:
     measured: float
     predicted: float
     with_published: float
-    with_their_attention: float
+    with_theirs: float
+
+
+@dataclass(frozen=True)
+class BesidePaper2:
+    """Seconds of a prompt: paper 2's to the first token, and the device's alone in this project.
+
+    `predicted` has the cycles of this project's kernels and the constants of the papers' era,
+    `later` those of the era mlir-air.
+    """
+
+    model: str
+    context: int
+    measured: float
+    predicted: float
+    later: float
+
+
+def beside_paper2() -> Iterator[BesidePaper2]:
+    """Every cell of paper 2's Tables 1 and 2."""
+    machines = [replace(Machine.of(era), kernels=OURS) for era in (PAPERS, MLIR_AIR)]
+    for row in ROWS:
+        if (row.paper, row.phase, row.hardware) != (2, "prefill", "NPU"):
+            continue
+        plans = steps_of(shape_of(row.model))
+        for context, measured in zip(CONTEXTS, row.values, strict=False):
+            prompts = (compose(plans, context, context, machine) for machine in machines)
+            yield BesidePaper2(
+                row.model, context, measured, *(prompt.timing.seconds for prompt in prompts)
+            )
 
 
 def beside_amd() -> Iterator[BesideAmd]:
-    """Every cell of mlir-air's sweep up to 32k for a model that this project has a plan of."""
+    """Every cell of mlir-air's sweep up to 32k."""
     machines = [
         replace(Machine.of(MLIR_AIR), kernels=kernels)
         for kernels in (OURS, PUBLISHED, mlir_air.KERNELS)
     ]
-    for model in MODELS:
-        plans = steps_of(shape_of(model))
-        for context, measured in zip(CONTEXTS, mlir_air.MEASURED.get(model, ()), strict=False):
+    for model, row in mlir_air.MEASURED.items():
+        plans = steps_of(mlir_air.DECODERS[model].shape)
+        for context, measured in zip(CONTEXTS, row, strict=True):
             if context <= LONGEST:
                 tokens = (compose(plans, 1, context, machine) for machine in machines)
                 speeds = (1 / token.timing.seconds for token in tokens)

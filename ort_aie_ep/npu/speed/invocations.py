@@ -186,7 +186,7 @@ class TokenBatch:
     def _rms(self, n: int, *, residual: bool) -> None:
         self._invoke(
             "rms_norm", {"n": n, "rows": 1, "residual": int(residual), "eps_bits": ONE},
-            "x residual weight sum y", "vector", op.rms_norm(1, n, self.kernels),
+            "x residual weight sum y", "vector", op.token_norm(n, residual, self.kernels),
         )  # fmt: skip
 
     def _add_norm(self, rows: int, k: int, *, residual: bool, norm: bool) -> None:
@@ -368,7 +368,7 @@ class TokenBatch:
                 "tokens": 1, "head_dim": padded, "rotary_dim": rotary, "interleaved": 0,
                 "norm": int(norm), "eps_bits": ONE, "heads": heads,
             },
-            "x weight table y", "vector", op.rope(1, heads, 1, padded, norm, self.kernels)[:1],
+            "x weight table y", "vector", op.token_rope(heads, padded, norm, self.kernels),
         )  # fmt: skip
 
     def _append(self, heads: int, padded: int) -> None:
@@ -379,7 +379,8 @@ class TokenBatch:
                 "eps_bits": ONE, "kv_heads": heads, "position": self.context - 1,
                 "capacity": copy_capacity(self.context),
             },
-            "x weight table", "vector", op.rope(1, 1, heads, padded, False, self.kernels)[2:],
+            "x weight table", "vector",
+            op.token_append(heads, padded, copy_capacity(self.context), self.kernels),
             {"cache": CACHES},
         )  # fmt: skip
 
@@ -390,7 +391,7 @@ class TokenBatch:
                 "heads": heads, "dim": dim, "x_stride": x_stride, "y_stride": y_stride,
                 "copies": OBJECT // gcd(OBJECT, heads * dim),
             },
-            "x y", "vector", op.rope(1, heads, 1, dim, False, self.kernels)[:1],
+            "x y", "vector", op.token_rope(heads, dim, False, self.kernels),
         )  # fmt: skip
 
 

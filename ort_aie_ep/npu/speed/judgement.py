@@ -185,7 +185,7 @@ def _goals(errors: list[CellError], slopes: list[Slope]) -> list[Goal]:
 
 
 def _inside(cost: Cost) -> bool:
-    low, high = cost.interval or (cost.value, cost.value)
+    low, high = cost.bounds
     return low <= cost.value <= high
 
 

@@ -13,13 +13,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 
-from ort_aie_ep.aie_kernels import catalog_attention, catalog_linear, catalog_vector
+from ort_aie_ep.aie_kernels import (
+    catalog_attention,
+    catalog_layer,
+    catalog_linear,
+    catalog_rows,
+    catalog_vector,
+)
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.kernel import Kernel
 
 ARCHITECTURE = "aie2p"
 RMS_OBJECT, OBJECT = 128, 256  # elements of the vector operators' pieces
 GEMM_ROWS, GEMM_COLUMNS, GEMM_DEPTH = 64, 128, 64  # of a core's block, and of a step of K
+ROW_OBJECT = 16 * 64  # values of an object of the row operators, of a core
 FLOW_KV_ELEMENTS, FLOW_QKV_ELEMENTS = 4096, 2048  # of keys in a chunk
 
 
@@ -27,18 +34,20 @@ FLOW_KV_ELEMENTS, FLOW_QKV_ELEMENTS = 4096, 2048  # of keys in a chunk
 class Kernels:
     """Cycles of one core.
 
-    `dqp_block`, `dqp_block_two_bits` and `dequant_block` are for 32 x 256 weights, `gemm_step`
-    for 64 x 64 x 128 products, `gemm_block` for the work done once for each block of C.
-    `flow_kv_chunk(queries, head_dim)` and `flow_qkv_chunk(rows, head_dim)` are for the slower
-    core of a pair, `flow_kv_merge(queries, head_dim)` for what a pair hands to the next,
-    `flow_qkv_begin(rows, head_dim)` for the start of a sweep. `rms_norm`, `silu` and `gelu`
-    take the elements of a row, `rope` and `qk_norm` the elements of a token and the head
-    dimension.
+    `dqp_block`, `dqp_block_two_bits` and `dequant_block` are for 32 x 256 weights, `dqp_end` for
+    the end of a round of 32 outputs on `fused_layer`, `gemm_step` for 64 x 64 x 128 products,
+    `gemm_block` for the work done once for each block of C. `flow_kv_chunk(queries, head_dim)` and
+    `flow_qkv_chunk(rows, head_dim)` are for the slower core of a pair, `flow_kv_merge(queries,
+    head_dim)` for what a pair hands to the next, `flow_qkv_begin(rows, head_dim)` for the start of
+    a sweep. `rms_norm` (of a residual sum), `rms_alone`, `silu` and `gelu` take the elements of a
+    row, `rope` and `qk_norm` the elements of a token and the head dimension. `row_silu` and
+    `row_gelu` are for the 16 x 64 values that a core has of an object of a prompt's row operators.
     """
 
     name: str
     dqp_block: float
     dqp_block_two_bits: float
+    dqp_end: float
     dequant_block: float
     gemm_step: float
     gemm_block: float
@@ -47,10 +56,13 @@ class Kernels:
     flow_qkv_chunk: Callable[[int, int], float]
     flow_qkv_begin: Callable[[int, int], float]
     rms_norm: Callable[[int], float]
+    rms_alone: Callable[[int], float]
     rope: Callable[[int, int], float]
     qk_norm: Callable[[int, int], float]
     silu: Callable[[int], float]
     gelu: Callable[[int], float]
+    row_silu: float
+    row_gelu: float
 
 
 def _cycles(kernel: Kernel, *leading: int) -> float:
@@ -82,10 +94,10 @@ def _flow_qkv_begin(rows: int, head_dim: int) -> float:
     return _cycles(catalog_attention.FLOW_QKV_BEGIN) + sum(loads)
 
 
-def _rms_norm(elements: int) -> float:
+def _norm_of(*kernels: Kernel) -> Callable[[int], float]:
     row = _cycles(catalog_vector.RMS_BEGIN) + _cycles(catalog_vector.RMS_SCALE)
-    kernels = (catalog_vector.RMS_ADD, catalog_vector.RMS_SUM, catalog_vector.RMS_FINISH)
-    return row + ceil(elements / RMS_OBJECT) * sum(_cycles(kernel) for kernel in kernels)
+    piece = sum(_cycles(kernel) for kernel in kernels)
+    return lambda elements: row + ceil(elements / RMS_OBJECT) * piece
 
 
 def _pieces(kernel: Kernel) -> Callable[[int], float]:
@@ -100,10 +112,16 @@ def _qk_norm(elements: int, head_dim: int) -> float:
     return ceil(elements / OBJECT) * _cycles(catalog_vector.QK_NORM, head_dim)
 
 
+def _row_gate(operator: int) -> float:
+    """The second operand of a gate: the first object of up."""
+    return _cycles(catalog_rows.ROWS_TAKE, operator, 0, 0, catalog_rows.OBJECTS)
+
+
 OURS = Kernels(
     name="ort_aie_ep",
     dqp_block=_cycles(catalog_linear.DQP_BLOCK),
     dqp_block_two_bits=_cycles(catalog_linear.DQP_BLOCK_TWO_BITS),
+    dqp_end=_cycles(catalog_linear.DQP_ZERO) + _cycles(catalog_layer.LAYER_FINISH),
     dequant_block=_cycles(catalog_linear.Q4NX_DEQUANT),
     gemm_step=GEMM_COLUMNS
     / 32
@@ -114,17 +132,21 @@ OURS = Kernels(
     flow_kv_merge=_flow_kv_merge,
     flow_qkv_chunk=_flow_qkv_chunk,
     flow_qkv_begin=_flow_qkv_begin,
-    rms_norm=_rms_norm,
+    rms_norm=_norm_of(catalog_vector.RMS_ADD, catalog_vector.RMS_SUM, catalog_vector.RMS_FINISH),
+    rms_alone=_norm_of(catalog_vector.RMS_LOAD, catalog_vector.RMS_FINISH),
     rope=_rope,
     qk_norm=_qk_norm,
     silu=_pieces(catalog_vector.SILU_MUL),
     gelu=_pieces(catalog_vector.GELU_MUL),
+    row_silu=_row_gate(catalog_rows.SILU_GATE),
+    row_gelu=_row_gate(catalog_rows.GELU_GATE),
 )
 
 PUBLISHED = Kernels(
     name="published",
     dqp_block=OURS.dqp_block,
     dqp_block_two_bits=OURS.dqp_block_two_bits,
+    dqp_end=OURS.dqp_end,
     dequant_block=costs.DEQUANT_BLOCK.value,
     gemm_step=GEMM_ROWS * GEMM_COLUMNS * GEMM_DEPTH / costs.GEMM_RATE.value,
     gemm_block=OURS.gemm_block,
@@ -133,8 +155,11 @@ PUBLISHED = Kernels(
     flow_qkv_chunk=lambda rows, _: rows * FLOW_QKV_ELEMENTS / costs.FLOW_QKV_RATE.value,
     flow_qkv_begin=_flow_qkv_begin,
     rms_norm=lambda elements: elements * (costs.RMS_NORM.value + costs.ADD.value),
+    rms_alone=lambda elements: elements * costs.RMS_NORM.value,
     rope=lambda elements, _: elements * costs.ROPE.value,
     qk_norm=lambda elements, _: elements * costs.RMS_NORM.value,
     silu=lambda elements: elements * (costs.SILU.value + costs.MUL.value),
     gelu=lambda elements: elements * (costs.GELU.value + costs.MUL.value),
+    row_silu=ROW_OBJECT * (costs.SILU.value + costs.MUL.value),
+    row_gelu=ROW_OBJECT * (costs.GELU.value + costs.MUL.value),
 )

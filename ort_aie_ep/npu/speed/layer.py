@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil
 
-from ort_aie_ep.aie_kernels import catalog_attention, catalog_layer, catalog_linear
+from ort_aie_ep.aie_kernels import catalog_attention, catalog_layer
 from ort_aie_ep.npu.speed.kernels import ARCHITECTURE, PUBLISHED, Kernels
 from ort_aie_ep.npu.speed.operators import (
     BF16,
@@ -42,7 +42,6 @@ _LOAD_X = _cycles(catalog_layer.LAYER_LOAD_X, 0)
 _COPY = _cycles(catalog_layer.LAYER_COPY, 0)
 _PLACE = _cycles(catalog_layer.LAYER_PLACE, 0, ROUND, 0)
 _NORM = _cycles(catalog_layer.LAYER_NORM, 0)
-_ROUND_END = _cycles(catalog_linear.DQP_ZERO) + _cycles(catalog_layer.LAYER_FINISH, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -127,7 +126,7 @@ def _projection(outputs: int, inputs: int, kernels: Kernels, arriving: int = 0) 
     blocks = rounds * depth
     return Step(
         shim=blocks * CORES / CHANNELS * Q4NX_BLOCK,
-        kernels=blocks * kernels.dqp_block + rounds * _ROUND_END + arriving * _LOAD_X,
+        kernels=blocks * kernels.dqp_block + rounds * kernels.dqp_end + arriving * _LOAD_X,
         read=blocks * CORES * Q4NX_BLOCK,
     )
 

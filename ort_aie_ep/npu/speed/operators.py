@@ -15,10 +15,13 @@ from ort_aie_ep.npu.speed.kernels import (
     GEMM_COLUMNS,
     GEMM_DEPTH,
     GEMM_ROWS,
+    OBJECT,
     PUBLISHED,
+    RMS_OBJECT,
     Kernels,
 )
 from ort_aie_ep.npu.vocabulary import costs
+from ort_aie_ep.npu.vocabulary.device import TILES, WORD
 from ort_aie_ep.npu.vocabulary.eras import PAPERS, Era
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 
@@ -45,6 +48,11 @@ OWN_ROWS = 16  # the rows of a band of 64 that each core processes between produ
 GEMM_SLAB = 256  # of K in a memory tile: K is padded to it
 SHORT_GEMM_COLUMNS = 64  # of C in a core
 GEMM_ITERATIONS = 64  # megatiles of a task of A
+ROW_OBJECTS = 8  # of 64 x 64 of an operand, in a result of 64 x 512
+ROW_WEIGHTS = 4  # objects that hold all weights of a norm
+ROW_STRIPS = 16  # of a core's part of a result; two have room in it
+ROW_RESULTS = 256  # of a column in a run
+MAX_STEP = TILES["shim"].max_step * WORD  # bytes between heads that one task reaches
 SHORT_RUN = 64  # bytes: the smallest transfer from or to DDR
 
 
@@ -56,7 +64,8 @@ class Step:
     waits between tasks. `streams` and `kernels` are cycles of the busiest channel inside of the
     array and of the busiest core, `commands` those of the command processor, `read` and `write`
     bytes of DDR. `control` are cycles before or after that overlap with nothing; `idle` counts the
-    waits among them for the first data of a channel.
+    waits for the first data of a channel, during which the command processor has `meanwhile` cycles
+    of work.
     """
 
     shim: float = 0
@@ -68,6 +77,7 @@ class Step:
     write: float = 0
     control: float = 0
     idle: float = 0
+    meanwhile: float = 0
 
 
 @dataclass(frozen=True)
@@ -132,7 +142,8 @@ class Machine:
             }
             slowest = max(alone, key=lambda bound: alone[bound])
             total[slowest] += alone[slowest]
-            total["control"] += step.control / self.clock_hz + step.idle * self.gate_idle
+            waits = max(step.idle * self.gate_idle, step.meanwhile / self.clock_hz)
+            total["control"] += step.control / self.clock_hz + waits
         return total
 
 
@@ -325,6 +336,83 @@ def gated(rows: int, ffn: int, gelu: bool, kernels: Kernels = PUBLISHED) -> tupl
     )
 
 
+def token_norm(hidden: int, residual: bool, kernels: Kernels = PUBLISHED) -> tuple[Step, ...]:
+    """`rms_norm` of one row, of a residual sum or of x alone."""
+    size = BF16 * hidden
+    cycles = kernels.rms_norm(hidden) if residual else kernels.rms_alone(hidden)
+    return _of_token(
+        cycles, size, piece=BF16 * RMS_OBJECT,
+        first=cycles / 2,  # all of the row is there before its first result
+        needed=1 + residual, inputs=2 + residual, outputs=1 + residual, words=7,
+        read=(2 + residual) * size, write=(1 + residual) * size,
+    )  # fmt: skip
+
+
+def token_rope(
+    heads: int, head_dim: int, norm: bool, kernels: Kernels = PUBLISHED
+) -> tuple[Step, ...]:
+    """Rotation of the heads of one row, or with `norm` their RMSNorms first."""
+    elements = heads * head_dim
+    cycles = kernels.rope(elements, head_dim)
+    if norm:
+        cycles += kernels.qk_norm(elements, head_dim)
+    return _rotate_token(elements, cycles, inputs=2 + norm, outputs=1, run=1)
+
+
+def token_append(
+    kv_heads: int, head_dim: int, capacity: int, kernels: Kernels = PUBLISHED
+) -> tuple[Step, ...]:
+    """The keys or values of one row into the cache, in runs of 16 bytes.
+
+    All heads are one task, unless they are too far apart for a descriptor, or fewer than the core
+    processes at a time: then each is written as often as it takes to fill that.
+    """
+    elements = kv_heads * head_dim
+    together = BF16 * capacity * head_dim <= MAX_STEP and elements % OBJECT == 0
+    return _rotate_token(
+        elements, kernels.rope(elements, head_dim), inputs=2,
+        outputs=1 if together else kv_heads * ceil(OBJECT / elements), run=SHORT_RUN / 16,
+    )  # fmt: skip
+
+
+def _rotate_token(
+    elements: int, cycles: float, *, inputs: int, outputs: int, run: float
+) -> tuple[Step, ...]:
+    size = BF16 * elements
+    odd = elements > OBJECT and elements % OBJECT > 0  # the last piece is a task of its own
+    return _of_token(
+        cycles, size, piece=BF16 * OBJECT, first=cycles / ceil(elements / OBJECT),
+        needed=2 + odd, inputs=inputs + odd, outputs=outputs + odd, words=9,
+        read=size + BF16 * OBJECT, write=size * run,
+    )  # fmt: skip
+
+
+def _of_token(
+    cycles: float, size: float, *, piece: float, first: float, needed: int, inputs: int,
+    outputs: int, words: int, read: float, write: float,
+) -> tuple[Step, ...]:  # fmt: skip
+    """A row of `size` bytes in pieces of `piece` bytes, on the core of a vector operator.
+
+    The core begins when `needed` of its input tasks have data, and its parameters are written. Its
+    first result is ready after `first` cycles, and leaves when the task of that is there as well.
+    The first piece in, the gates of outputs and the last piece out overlap with nothing.
+    """
+    return (
+        Step(
+            shim=size,
+            kernels=cycles + outputs * costs.GATE_PIPELINED.value + 2 * _stream(piece),
+            commands=outputs * TASK,
+            read=read,
+            write=write,
+            control=needed * TASK + costs.TCT_WAIT.value,
+            idle=1,
+            meanwhile=(inputs - needed) * TASK
+            + words * costs.RTP_WORD.value
+            + max(0, TASK + costs.MASKWRITE.value - first - _stream(piece)),
+        ),
+    )
+
+
 def dequant(
     outputs: int, inputs: int, columns: int = ALL_COLUMNS, kernels: Kernels = PUBLISHED
 ) -> tuple[Step, ...]:
@@ -374,11 +462,10 @@ def gemm(m: int, k: int, n: int, kernels: Kernels = PUBLISHED) -> tuple[Step, ..
         ),
         Step(
             streams=megatiles * _stream(BF16 * GEMM_ROWS * GEMM_COLUMNS // 2),
-            control=control(tasks=20, words=3 * 32)
-            + megatiles * kernels.gemm_block
-            + 2 * _stream(BF16 * GEMM_SLAB * GEMM_COLUMNS),
+            control=control(tasks=20, words=3 * 32) + megatiles * kernels.gemm_block,
             idle=1,
         ),
+        Step(shim=2 * BF16 * GEMM_SLAB * GEMM_COLUMNS),
     )
 
 
@@ -412,21 +499,17 @@ def short_gemm(
         Step(
             streams=passes * _stream(c / CORE_ROWS),
             control=control(tasks=1 + 2 * columns, words=3 * CORE_ROWS * columns)
-            + passes * kernels.gemm_block / share
-            + _stream(weights)
-            + _stream(c),
+            + passes * kernels.gemm_block / share,
             idle=1,
         ),
+        Step(shim=weights + c),
     )
 
 
 def row_gate(m: int, n: int, gelu: bool, kernels: Kernels = PUBLISHED) -> tuple[Step, ...]:
-    """SiLU (or GELU) of the gate times up, for the rows of a prompt, on the cores of GEMM.
-
-    A core has a quarter of the rows of its column, 512 elements of each at a time.
-    """
-    activate = kernels.gelu if gelu else kernels.silu
-    return _of_rows(m, n, operands=2, results=1, cycles=activate(OWN_ROWS * SUPERTILE))
+    """SiLU (or GELU) of the gate times up, for the rows of a prompt, on the cores of GEMM."""
+    cycles = kernels.row_gelu if gelu else kernels.row_silu
+    return _of_rows(m, n, kept=ROW_OBJECTS, taken=ROW_OBJECTS, cycles=cycles)
 
 
 def row_norm(
@@ -434,31 +517,52 @@ def row_norm(
 ) -> tuple[Step, ...]:
     """A residual sum and its RMSNorm, or one of the two, for the rows of a prompt, likewise.
 
-    A norm reads its rows twice: for the sums of squares, then for the results.
+    A norm receives all weights, then its rows twice: for the sums of squares, then for the results.
     """
     steps: tuple[Step, ...] = ()
-    half = kernels.rms_norm(OWN_ROWS * SUPERTILE) / 2
+    cycles = kernels.rms_norm(OWN_ROWS * GEMM_DEPTH) / 2
     if residual:
-        steps += _of_rows(m, k, operands=2, results=1, cycles=half)
+        steps += _of_rows(m, k, kept=ROW_OBJECTS, taken=ROW_OBJECTS, cycles=cycles)
     if norm:
-        steps += _of_rows(m, k, operands=2, results=1, cycles=half)
+        ahead = ceil(k / GEMM_SLAB) * GEMM_SLAB // GEMM_DEPTH
+        steps += _of_rows(m, k, taken=ROW_OBJECTS, cycles=cycles, ahead=ahead, weights=ROW_WEIGHTS)
     return steps
 
 
-def _of_rows(m: int, n: int, operands: int, results: int, cycles: float) -> tuple[Step, ...]:
-    tiles = ceil(m / SUPERTILE) * ceil(n / SUPERTILE)
-    moved = tiles * BF16 * SUPERTILE * SUPERTILE
-    tasks = tiles * ALL_COLUMNS * (operands + results)
+def _of_rows(
+    m: int, n: int, *, taken: int, cycles: float, kept: int = 0, ahead: int = 0, weights: int = 0
+) -> tuple[Step, ...]:
+    """Results of 64 x 512 for each column of the array, from objects of 64 x 64.
+
+    All cores of a column receive every object by one channel. For each result they store `kept`
+    objects and process `taken`, `cycles` each; `ahead` objects come for each band of rows, and
+    `weights` for each run. The first data comes while the parameters are written.
+
+    The channel is at most two objects ahead of its cores. So they wait for all that they store but
+    the first, and again while their result leaves: all of it but the two strips that have room.
+    The last result leaves its memory tile when nothing else moves.
+    """
+    bands, tiles = ceil(m / SUPERTILE), ceil(n / SUPERTILE)
+    results = bands * tiles
+    runs = ceil(bands / max(1, ROW_RESULTS // tiles))
+    objects = results * (kept + taken) + bands * ahead + runs * weights
+    size = BF16 * GEMM_ROWS * GEMM_DEPTH
+    leaving = _stream(BF16 * OWN_ROWS * SUPERTILE) * (1 - 2 / ROW_STRIPS)
+    waiting = max(0, kept - 1) * _stream(size)
+    last = BF16 * GEMM_ROWS * SUPERTILE
+    first_tasks = 2 * ALL_COLUMNS
+    tasks = results * (ceil((kept + taken) / ROW_OBJECTS) + 1) + bands * bool(ahead)
     return (
         Step(
-            shim=tiles * operands * BF16 * GEMM_ROWS * SUPERTILE,
-            kernels=tiles * cycles,
-            commands=tasks * TASK,
-            read=operands * moved,
-            write=results * moved,
-            control=control(tasks=3 * ALL_COLUMNS, words=4 * CORE_ROWS * ALL_COLUMNS),
-            idle=1,
+            shim=objects * size,
+            streams=objects * _stream(size),
+            kernels=results * (waiting + taken * cycles + leaving),
+            commands=(tasks * ALL_COLUMNS - first_tasks) * TASK,
+            read=objects * size * ALL_COLUMNS,
+            write=(results - runs) * last * ALL_COLUMNS,
+            control=runs * control(first_tasks, words=4 * CORE_ROWS * ALL_COLUMNS),
         ),
+        Step(shim=runs * last, write=runs * last * ALL_COLUMNS),
     )
 
 

@@ -111,6 +111,33 @@ FASTFLOWLM_SPEEDS: dict[str, tuple[float, ...]] = {
     "llama-3.1-8b": (7.6, 7.4, 7.1, 6.5, 5.7, 4.4, 3.1, 2.0),
 }
 
+#: FastFlowLM's own tables of January 2026 for a Ryzen AI 7 350 with 32 GB, NPU in its power mode
+#: "performance" (docs/docs/benchmarks/ of its repository at 8b8399c; 0.9.30 for the llamas, 0.9.31
+#: for the others): tokens per second at `CONTEXTS`, of tokens and of prompts. Earlier releases are
+#: left out: 0.9.21 has 62.7, 26.2 and 12.7 for the llamas' tokens at 1k.
+FASTFLOWLM_2026_TOKENS: dict[str, tuple[float, ...]] = {
+    "llama-3.2-1b": (64.5, 62.2, 58.9, 53.9, 45.5, 35.0, 24.1, 13.6),
+    "llama-3.2-3b": (26.3, 25.5, 24.1, 21.7, 18.0, 13.6, 9.0),
+    "llama-3.1-8b": (12.8, 12.6, 12.2, 11.5, 10.2, 8.5),
+    "qwen3-0.6b": (66.5, 57.5, 44.5, 31.0, 19.6, 14.1),
+    "qwen3-1.7b": (40.2, 35.8, 30.8, 23.7, 16.4, 12.5),
+    "qwen3-4b": (19.6, 18.1, 16.3, 13.7, 10.6, 8.5),
+    "qwen3-8b": (11.9, 11.5, 11.1, 10.4, 8.7, 7.2),
+    "gemma3-1b": (41.1, 40.5, 39.5, 37.3, 33.6, 27.9),
+    "gemma3-4b": (18.2, 18.0, 17.8, 17.3, 16.3, 14.8, 13.2, 11.2),
+}
+FASTFLOWLM_2026_PROMPTS: dict[str, tuple[float, ...]] = {
+    "llama-3.2-1b": (1686, 2136, 2339, 2212, 1706, 1157),
+    "llama-3.2-3b": (766, 910, 991, 933, 721, 500),
+    "llama-3.1-8b": (403, 472, 495, 467, 381, 281),
+    "qwen3-0.6b": (1494, 2003, 2165, 1981, 1485, 907),
+    "qwen3-1.7b": (956, 1263, 1434, 1411, 1143, 768),
+    "qwen3-4b": (509, 582, 615, 576, 448, 303),
+    "qwen3-8b": (357, 435, 457, 442, 367, 260),
+    "gemma3-1b": (1004, 1321, 1546, 1720, 1785, 1755),
+    "gemma3-4b": (528, 654, 771, 881, 936, 926),
+}
+
 #: Paper 2, section 3.1.2: a bare bf16 GEMM of 2048 x 2048 x 2048 by megatile, in FLOP/s.
 BARE_GEMM: dict[str, float] = {
     "128x512x512": 5.9e12, "256x256x512": 12.0e12, "512x512x512": 13.7e12,

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from ort_aie_ep.npu.speed.papers import Cell, cells
 from ort_aie_ep.npu.speed.simulation import Point
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 
@@ -30,7 +29,6 @@ def plot(models: Mapping[str, Sequence[Point]], path: Path) -> None:
 
     figure = Figure(figsize=(12, 5), layout="constrained")
     decoding, prompts = figure.subplots(1, 2)
-    measured = list(cells())
     for axes, phase, label in (
         (decoding, "decode", "tokens per second"),
         (prompts, "prefill", "seconds to the first token"),
@@ -42,10 +40,12 @@ def plot(models: Mapping[str, Sequence[Point]], path: Path) -> None:
                 [p.context for p in points], [p.value for p in points], color=colour,
                 label=name,
             )  # fmt: skip
-            dots: list[Cell] = [c for c in measured if (c.model, c.phase) == (name, phase)]
+            dots = {p.context: p.paper for p in points if p.paper is not None}
             axes.scatter(
-                [c.context for c in dots], [c.value for c in dots], edgecolors=colour,
-                facecolors=[colour if c.calibrates else "none" for c in dots], zorder=3,
+                list(dots), list(dots.values()), edgecolors=colour, zorder=3,
+                facecolors=[
+                    colour if p.calibrates else "none" for p in points if p.context in dots
+                ],
             )  # fmt: skip
         ticks = sorted({p.context for points in models.values() for p in points})
         axes.set_xscale("log", base=2)

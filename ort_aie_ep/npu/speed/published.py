@@ -1,4 +1,4 @@
-"""All published speeds beside the model: those of the papers, of FastFlowLM, and of mlir-air."""
+"""Published speeds beside the model: those of the papers, of FastFlowLM, and of mlir-air."""
 
 from __future__ import annotations
 
@@ -10,15 +10,25 @@ from ort_aie_ep.npu.speed import mlir_air
 from ort_aie_ep.npu.speed.fit import predicted
 from ort_aie_ep.npu.speed.models import shape_of
 from ort_aie_ep.npu.speed.operators import Machine
-from ort_aie_ep.npu.speed.papers import CONTEXTS, FASTFLOWLM_SPEEDS, cells
-from ort_aie_ep.npu.speed.phases import decode
-from ort_aie_ep.npu.vocabulary.eras import EraName
+from ort_aie_ep.npu.speed.papers import (
+    CONTEXTS,
+    FASTFLOWLM_2026_PROMPTS,
+    FASTFLOWLM_2026_TOKENS,
+    FASTFLOWLM_SPEEDS,
+    cells,
+)
+from ort_aie_ep.npu.speed.phases import decode, prefill
+from ort_aie_ep.npu.vocabulary.eras import MLIR_AIR, EraName
+
+SWEEP = "mlir-air's sweep"
 
 
 @dataclass(frozen=True)
 class Published:
-    """One published speed: `error` is the prediction's, relative; `fitted`: a constant was fitted
-    to it."""
+    """One published speed, tokens per second or seconds to the first token.
+
+    `error` is the prediction's, relative; `fitted`: a constant was fitted to it.
+    """
 
     era: EraName
     source: str
@@ -44,7 +54,11 @@ class Summary:
 
 
 def published() -> Iterator[Published]:
-    """Every published cell, predicted with the constants and the placement of its own era."""
+    """Every cell of the tables, predicted with the constants of its own era.
+
+    mlir-air's decoder has its own placement. All others, its prompts as well, have the papers'
+    program.
+    """
     machine = Machine()
     for cell in cells():
         value = predicted(cell, machine)
@@ -61,9 +75,34 @@ def published() -> Iterator[Published]:
             )
     for one in mlir_air.cells():
         yield Published(
-            "mlir-air", "mlir-air's sweep", one.model, one.context, one.measured, one.error,
+            "mlir-air", SWEEP, one.model, one.context, one.measured, one.error,
             one.calibrates,
         )  # fmt: skip
+    yield from _of_2026()
+
+
+def _of_2026() -> Iterator[Published]:
+    machine = Machine.of(MLIR_AIR)
+    for model, row in FASTFLOWLM_2026_TOKENS.items():
+        for context, speed in zip(CONTEXTS, row, strict=False):
+            error = 1 / decode(shape_of(model), context, machine).seconds / speed - 1
+            source = "FastFlowLM 0.9.31, tokens"
+            yield Published("mlir-air", source, model, context, speed, error, False)
+    prompts = [
+        *(
+            ("FastFlowLM 0.9.31, prompts", model, tokens, tokens / speed)
+            for model, row in FASTFLOWLM_2026_PROMPTS.items()
+            for tokens, speed in zip(CONTEXTS, row, strict=False)
+        ),
+        *(
+            (f"mlir-air's prompts, {where}", model, mlir_air.PROMPT, seconds)
+            for where, row in mlir_air.PROMPTS.items()
+            for model, seconds in row.items()
+        ),
+    ]
+    for source, model, tokens, seconds in prompts:
+        error = prefill(shape_of(model), tokens, machine).seconds / seconds - 1
+        yield Published("mlir-air", source, model, tokens, seconds, error, False)
 
 
 def summaries() -> tuple[Summary, ...]:

@@ -5,13 +5,13 @@ same rules, applied by hand to the sources of kernels that others have measured,
 factor should be. All of them are mlir-air's (at e972f294), on NPU2:
 
 * flash attention of a prompt (programming_examples/flash_attention/kernel_fusion_based,
-  attn_npu2.cc), per 64 queries x 64 keys of head dimension 64. Its table of latencies
-  (kernel_registry/details/FlashAttention_bf16.md) has nine rows at that dimension, in which a
-  straight line separates runs, launches (two heads x 256 queries) and scores. All scores are
-  computed: the causal 16,384 x 16,384 row takes as long as the one without a mask.
+  attn_npu2.cc), per 64 queries x 64 keys. Its table of latencies
+  (kernel_registry/details/FlashAttention_bf16.md) has sixteen rows, in which a straight line
+  separates runs, launches (two heads x 256 queries, twice for values of 128) and scores. All scores
+  are computed: the causal 16,384 x 16,384 row takes as long as the one without a mask.
 * attention of a token in the fused decoder (programming_examples/fused_decode/kernels, attn_qk.cc
-  and attn_kv.cc, for two KV heads of four queries), per 16 keys, from what a longer context adds to
-  a token in the nightly sweep of 2026-08-22.
+  and attn_kv.cc), per 16 keys, from what a longer context adds to a token in the nightly sweep of
+  2026-08-22.
 
 Counts of others' code are as good as the reader's guess at what a compiler makes of it. So they
 support a factor for all kernels, and not one for each.
@@ -19,25 +19,83 @@ support a factor for all kernels, and not one for each.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from math import ceil
 
 import numpy as np
 
 from ort_aie_ep.aie_kernels.catalog_attention import CALL, COMPILED, LATENCY, LOOP, TILE_PRODUCT
-from ort_aie_ep.npu.speed.mlir_air import DECODERS, MEASURED
+from ort_aie_ep.npu.speed.mlir_air import (
+    DECODERS,
+    KEYS,
+    MEASURED,
+    UNITS,
+    Constants,
+    attention,
+)
+from ort_aie_ep.npu.speed.operators import Machine
 from ort_aie_ep.npu.speed.papers import CONTEXTS
 from ort_aie_ep.npu.vocabulary import costs
+from ort_aie_ep.npu.vocabulary.eras import MLIR_AIR
 
 CORES = 32
 BLOCK = 64  # queries and keys of flash attention's tile
-KEYS = 16  # of a block of the decoder
 
-#: Latencies of flash attention at head dimension 64: query heads, tokens, ms; the middle of a range
-#: where one is given.
+
+@dataclass(frozen=True)
+class Latency:
+    """A row of flash attention's table: one call, from the least to the most milliseconds."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    tokens: int
+    causal: bool
+    least: float
+    most: float
+
+    @property
+    def name(self) -> str:
+        """Its shape in words."""
+        heads = f"{self.heads} and {self.kv_heads} heads of {self.head_dim}"
+        return f"{self.tokens:,} tokens, {heads}{'' if self.causal else ', no mask'}"
+
+    @property
+    def seconds(self) -> float:
+        """The middle of the range."""
+        return (self.least + self.most) / 2e3
+
+    @property
+    def launches(self) -> float:
+        """Two heads x 256 queries; values of 128 are done in halves, each from the scores on."""
+        return self.heads / 2 * self.tokens / 256 * (self.head_dim / BLOCK)
+
+    @property
+    def scores(self) -> float:
+        """Scores of one core, with those that a mask removes."""
+        return self.heads * self.tokens**2 / CORES
+
+
 FLASH_ATTENTION = (
-    (32, 2048, 15.75), (32, 2048, 16.9), (2, 512, 0.73), (12, 512, 1.22), (64, 512, 3.79),
-    (12, 1024, 2.485), (2, 16384, 39.6), (2, 16384, 40.1), (14, 2048, 7.27),
-)  # fmt: skip
+    Latency(32, 8, 64, 2048, True, 15.4, 16.1),
+    Latency(32, 32, 64, 2048, True, 16.9, 16.9),
+    Latency(2, 2, 64, 512, False, 0.73, 0.73),
+    Latency(12, 6, 64, 512, False, 1.22, 1.22),
+    Latency(64, 8, 64, 512, False, 3.79, 3.79),
+    Latency(12, 12, 64, 1024, False, 2.36, 2.61),
+    Latency(32, 8, 128, 512, False, 4.38, 4.38),
+    Latency(28, 4, 128, 512, False, 4.05, 4.05),
+    Latency(2, 2, 64, 16384, True, 39.6, 39.6),
+    Latency(2, 2, 64, 16384, False, 40.1, 40.1),
+    Latency(16, 8, 128, 2048, True, 17.6, 17.6),
+    Latency(14, 2, 64, 2048, True, 7.27, 7.27),
+    Latency(12, 2, 128, 2048, True, 14.5, 14.5),
+    Latency(16, 2, 128, 2048, True, 19.1, 19.1),
+    Latency(24, 8, 128, 2048, True, 25.9, 25.9),
+    Latency(32, 8, 128, 2048, True, 35.0, 35.0),
+)
 
 
 @dataclass(frozen=True)
@@ -56,50 +114,86 @@ class Published:
 
 @dataclass(frozen=True)
 class FlashAttention:
-    """The line through `FLASH_ATTENTION`, in seconds; `score` is one core's."""
+    """The line through `FLASH_ATTENTION`, in seconds; `score` is one core's, by head dimension."""
 
     run: float
     launch: float
-    score: float
+    score: dict[int, float]
 
-    @property
-    def block_cycles(self) -> float:
+    def block_cycles(self, head_dim: int) -> float:
         """Cycles of a core for 64 queries with 64 keys."""
-        return self.score * BLOCK**2 * costs.CLOCK.value
+        return self.score[head_dim] * BLOCK**2 * costs.CLOCK.value
 
-    def seconds(self, heads: int, tokens: int) -> float:
-        """One call."""
-        work = self.score * heads * tokens**2 / CORES
-        return self.run + self.launch * _launches(heads, tokens) + work
+    def fixed(self, call: Latency) -> float:
+        """Seconds of one call that its scores do not explain."""
+        return self.run + self.launch * call.launches
+
+    def seconds(self, call: Latency) -> float:
+        """Seconds of one call; its own milliseconds are not used."""
+        return self.fixed(call) + self.score[call.head_dim] * call.scores
 
 
+@cache
 def flash_attention() -> FlashAttention:
-    """The line with the smallest sum of squares of relative errors."""
+    """The line with the smallest sum of squares of relative errors, over all rows."""
+    dims = (64, 128)
     rows = [
-        (1e3 / ms, 1e3 * _launches(heads, tokens) / ms, 1e3 * heads * tokens**2 / CORES / ms)
-        for heads, tokens, ms in FLASH_ATTENTION
+        np.array([1, row.launches, *(row.scores * (row.head_dim == dim) for dim in dims)])
+        / row.seconds
+        for row in FLASH_ATTENTION
     ]
-    run, launch, score = np.linalg.lstsq(np.array(rows), np.ones(len(rows)), rcond=None)[0]
-    return FlashAttention(float(run), float(launch), float(score))
+    run, launch, *scores = np.linalg.lstsq(np.stack(rows), np.ones(len(rows)), rcond=None)[0]
+    return FlashAttention(
+        float(run), float(launch), dict(zip(dims, map(float, scores), strict=True))
+    )
 
 
-def _launches(heads: int, tokens: int) -> float:
-    return heads / 2 * tokens / 256
+@dataclass(frozen=True)
+class DecoderAttention:
+    """What 16 keys take a unit of the decoder (a pair of cores), in cycles.
+
+    The unit attends for `kv_heads` with `queries` each. `measured` has the least and the most of
+    the models that have such a unit, `fitted` is `mlir_air`'s fit. Where its channels bind
+    (`channels_bind`), `measured` is theirs, and no more than a bound of what the cores take.
+    """
+
+    kv_heads: int
+    queries: int
+    head_dim: int
+    measured: tuple[float, float]
+    fitted: float
+    channels_bind: bool
+
+
+def decoder_attention() -> Iterator[DecoderAttention]:
+    """Every distinct unit of the sweep."""
+    models: dict[tuple[int, int, int], list[str]] = {}
+    for model, decoder in DECODERS.items():
+        shape = decoder.shape
+        unit = ceil(shape.kv_heads / UNITS), shape.heads // shape.kv_heads, shape.head_dim
+        models.setdefault(unit, []).append(model)
+    for unit, names in models.items():
+        cycles = [_cycles_of_keys(model) for model in names]
+        (step,) = attention(DECODERS[names[0]].shape, KEYS, Constants())
+        bounds = Machine.of(MLIR_AIR).by_bound((step,))
+        yield DecoderAttention(
+            *unit, (min(cycles), max(cycles)), step.kernels,
+            max(bounds, key=lambda bound: bounds[bound]) != "kernels",
+        )  # fmt: skip
 
 
 def published() -> tuple[Published, ...]:
     """Every kernel with a measurement and a source to count."""
-    clock = costs.CLOCK.value
     return (
         Published(
             "flash attention, 64 x 64 x 64",
-            flash_attention().block_cycles,
+            flash_attention().block_cycles(BLOCK),
             _flash_attention_block(),
         ),
         *(
             Published(
                 f"decoder, 16 keys, 2 x 4 queries of {head_dim}",
-                _seconds_of_keys(model) * KEYS * clock,
+                _cycles_of_keys(model),
                 max(_decoder_scores(head_dim), _decoder_values(head_dim)),
             )
             for model, head_dim in (("llama-3.2-1b", 64), ("qwen3-8b", 128))
@@ -107,11 +201,12 @@ def published() -> tuple[Published, ...]:
     )
 
 
-def _seconds_of_keys(model: str) -> float:
-    """What one more key of the context adds to a layer, between 1k and 32k."""
+def _cycles_of_keys(model: str) -> float:
+    """What 16 more keys of the context add to a layer, between 1k and 32k."""
     at = dict(zip(CONTEXTS, MEASURED[model], strict=True))
     first, last = CONTEXTS[0], CONTEXTS[5]
-    return (1 / at[last] - 1 / at[first]) / (last - first) / DECODERS[model].shape.layers
+    seconds = (1 / at[last] - 1 / at[first]) / (last - first) / DECODERS[model].shape.layers
+    return seconds * KEYS * costs.CLOCK.value
 
 
 # --- counts ---------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from rich import box
@@ -10,14 +10,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ort_aie_ep.npu.speed.beside import Comparison, beside
-from ort_aie_ep.npu.speed.goals import beside_amd
+from ort_aie_ep.npu.speed.beside import PROMPTS, Comparison, beside
+from ort_aie_ep.npu.speed.goals import beside_amd, beside_paper2
 from ort_aie_ep.npu.speed.judgement import Judgement
-from ort_aie_ep.npu.speed.mlir_air import Sweep
+from ort_aie_ep.npu.speed.mlir_air import UNTOUCHED, Sweep
 from ort_aie_ep.npu.speed.papers import CONTEXTS, FASTFLOWLM_SPEEDS
 from ort_aie_ep.npu.speed.pictures import Picture
 from ort_aie_ep.npu.speed.plans import Composition
-from ort_aie_ep.npu.speed.published import summaries
+from ort_aie_ep.npu.speed.published import SWEEP, published, summaries
 from ort_aie_ep.npu.speed.simulation import PlanSimulation, Point, Simulation
 from ort_aie_ep.npu.speed.tally import Part
 from ort_aie_ep.npu.vocabulary import costs
@@ -48,7 +48,8 @@ def simulation_tables(simulation: Simulation) -> RenderableType:
         shown.append(_parts(f"{title}: {phase}, {unit}", points))
         if any(p.paper is not None for p in points):
             shown.append(_beside(points))
-        shown.append(_power(points))
+        if simulation.era == PAPERS.name:  # whose watts are published
+            shown.append(_power(points))
         shown += [_bound_line(p) for p in _ends(points)]
         shown.append(Text())
     shown += _what_if(simulation)
@@ -102,7 +103,9 @@ def picture_table(picture: Picture) -> RenderableType:
 
 def plan_tables(plan: PlanSimulation) -> RenderableType:
     """What this library's plan does: time, submissions, runs, bytes, and the host's steps."""
-    title = f"{plan.model} on {plan.device}: the plan of this library"
+    title = f"{plan.model} on {plan.device}: the plan of this library, its own kernels' cycles"
+    # Watts are published for the era of the papers only.
+    power = ("TPS/W, inferred",) if plan.era == PAPERS.name else ()
     shown: list[RenderableType] = []
     for phase, of, names, unit, scale in (
         ("a token", plan.decode, _PLAN_DECODE_PARTS, "ms", 1e3),
@@ -112,7 +115,7 @@ def plan_tables(plan: PlanSimulation) -> RenderableType:
         parts = [name for name in names if any(one.timing.parts.get(name) for one in of)]
         table = _table(
             "context", *rate, unit, *(_marked(name, bool(rate)) for name in parts), "GB read",
-            "GB written", "TPS/W", title=f"{title}, {phase}; parts in {unit}",
+            "GB written", *power, title=f"{title}, {phase}; parts in {unit}",
         )  # fmt: skip
         for one in of:
             timing = one.timing
@@ -121,20 +124,24 @@ def plan_tables(plan: PlanSimulation) -> RenderableType:
             table.add_row(
                 _context(one.context), *rates, *(f"{s * scale:.2f}" for s in seconds),
                 f"{timing.read / 1e9:.2f}", f"{timing.write / 1e9:.2f}",
-                _rate(one.draw.tokens_per_watt),
+                *(_rate(one.draw.tokens_per_watt) for _ in power),
             )  # fmt: skip
         shown += [table, *(_plan_line(phase, one) for one in _ends(of))]
     if beside().unconfirmed:
         shown.append(
-            Text("†: faster than anyone has measured such a kernel (ort-aie simulate --kernels)")
+            Text(
+                "†: its attention is faster than anyone has measured such a kernel "
+                "(ort-aie simulate --kernels)"
+            )
         )
     return Group(*shown)
 
 
 def _marked(part: Part, decoding: bool) -> str:
-    """The name of a part, with a mark if its design is unconfirmed."""
+    """The name of a part, with a mark if the design of its attention is unconfirmed."""
     design = "flow_kv" if decoding else "flow_qkv"
-    return f"{part}†" if part == "attention" and design in beside().unconfirmed else part
+    attends = part in ("attention", "layers")
+    return f"{part}†" if attends and design in beside().unconfirmed else part
 
 
 def _plan_line(phase: str, one: Composition) -> Text:
@@ -182,7 +189,7 @@ def _beside(points: Sequence[Point]) -> Table:
     """The same points beside the papers' cells."""
     decoding = points[0].phase == "decode"
     unit, scale = ("ms", 1e3) if decoding else ("s", 1)
-    least, _ = costs.OVERLAY_SWITCH.interval or (0.0, 0.0)
+    least, _ = costs.OVERLAY_SWITCH.bounds
     unfitted = [] if decoding else [f"at {least * 1e6:.1f} µs a switch"]
     hardware = list(points[0].others)
     table = _table(
@@ -282,7 +289,7 @@ def _constants(judgement: Judgement) -> Table:
     )  # fmt: skip
     for name, cost in judgement.constants.items():
         scale, unit = _SCALES[cost.unit]
-        low, high = cost.interval or (cost.value, cost.value)
+        low, high = cost.bounds
         moved = [
             getattr(result.constants, name.lower())
             for result in judgement.left_out
@@ -400,7 +407,7 @@ def sweep_tables(sweep: Sweep) -> RenderableType:
         title="Fitted constants of mlir-air's kernels: fitted by scripts/fit_npu_model.py",
     )  # fmt: skip
     for name, cost in sweep.constants.items():
-        low, high = cost.interval or (cost.value, cost.value)
+        low, high = cost.bounds
         least, most = sweep.moved[name]
         constants.add_row(
             name.upper(), f"{cost.value:.4g}", cost.unit, f"{low:.4g} to {high:.4g}",
@@ -418,10 +425,29 @@ def sweep_tables(sweep: Sweep) -> RenderableType:
         table.add_row("", "model", *(f"{c.predicted:.3g}" for c in row))
         table.add_row("", "error", *(f"{c.error:+.1%}" for c in row))
     errors = Text(
-        f"Cells to which nothing was fitted: median error {sweep.median:.1%}, worst "
-        f"{sweep.worst:.1%}"
+        f"Cells to which none of these constants was fitted: median error {sweep.median:.1%}, "
+        f"worst {sweep.worst:.1%}. Of {' and '.join(UNTOUCHED)}, from which nothing else comes "
+        f"either: {sweep.untouched_median:.1%}, {sweep.untouched_worst:.1%}"
     )
-    return Group(era_table(), constants, table, errors, _beside_amd(), summary_table())
+    return Group(
+        era_table(), constants, table, errors, _beside_amd(), _beside_paper2(), *_later_tables(),
+        summary_table(),
+    )  # fmt: skip
+
+
+def _later_tables() -> Iterator[Table]:
+    """The other tables of the era, which nothing was fitted to."""
+    every = [one for one in published() if one.era == "mlir-air" and one.source != SWEEP]
+    for source in dict.fromkeys(one.source for one in every):
+        rows = [one for one in every if one.source == source]
+        contexts = sorted({one.context for one in rows})
+        unit = "tokens per second" if source.endswith("tokens") else "seconds to the first token"
+        table = _table("model", "", *map(_context, contexts), title=f"{source}: {unit}")
+        for model in dict.fromkeys(one.model for one in rows):
+            row = [one for one in rows if one.model == model]
+            table.add_row(model, "measured", *(f"{one.measured:.3g}" for one in row))
+            table.add_row("", "error", *(f"{one.error:+.1%}" for one in row))
+        yield table
 
 
 def _beside_amd() -> RenderableType:
@@ -437,19 +463,33 @@ def _beside_amd() -> RenderableType:
         table.add_row(model, "mlir-air, measured", *(f"{one.measured:g}" for one in row))
         table.add_row("", "this project's cycles", *(f"{one.predicted:.4g}" for one in row))
         table.add_row("", "published cycles", *(f"{one.with_published:.4g}" for one in row))
-        table.add_row(
-            "", "mlir-air's attention", *(f"{one.with_their_attention:.4g}" for one in row)
-        )
+        table.add_row("", "mlir-air's cycles", *(f"{one.with_theirs:.4g}" for one in row))
     above = sum(one.predicted >= one.measured for one in every)
     published = sum(one.with_published >= one.measured for one in every)
-    careful = sum(one.with_their_attention >= one.measured for one in every)
+    careful = sum(one.with_theirs >= one.measured for one in every)
     return Group(
         table,
         Text(
             f"At or above the measurement: {above} of {len(every)} cells; {published} with "
-            f"published cycles, {careful} with mlir-air's measured cycles of attention"
+            f"published cycles, {careful} with those to which mlir-air's decoder is fitted"
         ),
     )
+
+
+def _beside_paper2() -> Table:
+    """This project's prompts beside those of paper 2."""
+    every = tuple(beside_paper2())
+    contexts = sorted({one.context for one in every})
+    table = _table(
+        "model", "", *map(_context, contexts),
+        title="A prompt by the plan of this library, seconds of the device alone",
+    )  # fmt: skip
+    for model in dict.fromkeys(one.model for one in every):
+        row = [one for one in every if one.model == model]
+        table.add_row(model, "paper 2, measured", *(f"{one.measured:g}" for one in row))
+        table.add_row("", "era papers", *(f"{one.predicted:.3g}" for one in row))
+        table.add_row("", "era mlir-air", *(f"{one.later:.3g}" for one in row))
+    return table
 
 
 def era_table() -> Table:
@@ -466,7 +506,7 @@ def summary_table() -> Table:
     """The model's errors by source; the model of a cell is that of its own era."""
     table = _table(
         "source", "cells", "fitted to", "median error", "worst error",
-        title="All published speeds (errors of the cells to which nothing was fitted)",
+        title="Published speeds (errors of the cells to which nothing was fitted)",
     )  # fmt: skip
     for one in summaries():
         table.add_row(
@@ -495,9 +535,20 @@ def kernel_table(comparison: Comparison) -> RenderableType:
     table = _table(*heading, title="Kernels of a core, then whole operators (era mlir-air)")
     for row in rows:
         table.add_row(*row)
+    prompts = _table(
+        "model", "", *map(_context, PROMPTS),
+        title="Attention of a prompt, all layers, in s (era mlir-air)",
+    )  # fmt: skip
+    for model in dict.fromkeys(one.model for one in comparison.prompts):
+        of = [one for one in comparison.prompts if one.model == model]
+        prompts.add_row(model, "this project", *(f"{one.predicted:.3g}" for one in of))
+        prompts.add_row("", "mlir-air's line", *(f"{one.mlir_air:.3g}" for one in of))
+        prompts.add_row("", "FastFlowLM's square", *(f"{one.fastflowlm:.3g}" for one in of))
     return Group(
         table,
         Text(f"Unconfirmed (faster than anyone measured): {', '.join(comparison.unconfirmed)}"),
+        Text(),
+        prompts,
     )
 
 

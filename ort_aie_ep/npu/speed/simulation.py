@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ort_aie_ep.models.shapes import Shape
@@ -30,8 +30,7 @@ from ort_aie_ep.npu.vocabulary.errors import DesignError
 from ort_aie_ep.progress import Count, Progress
 
 #: DDR read bandwidths of `WhatIf`, in bytes a second: paper 2's cap, the most that paper 1's
-#: FusedDQP
-#: can read, and two that only more channels can read.
+#: FusedDQP can read, and two that only more channels can read.
 BANDWIDTHS = (40e9, 57.6e9, 90e9, 120e9)
 
 
@@ -89,8 +88,8 @@ class PlanSimulation:
 class Simulation:
     """What `simulate` says of a model. `speedups` are paper 1's, where it gives no speeds.
 
-    `points` and `what_if` are the papers' programs, a run for each layer; `plan` and `picture` are
-    this library's.
+    `points` and `what_if` are the papers' programs, a run for each layer, with published cycles of
+    kernels; `plan` and `picture` are this library's, with its own.
     """
 
     model: str
@@ -144,9 +143,10 @@ def simulate(
     speedups = {
         name: dict(zip(CONTEXTS, values, strict=True))
         for name, values in SPEEDUPS.get(model, {}).items()
+        if era is PAPERS
     }
     plan = simulate_plans(model, steps_of(shape), shape.context, device, chosen, progress, era)
-    picture = picture_of(model, device, on)
+    picture = picture_of(model, device, replace(on, kernels=OURS))
     what_if = _what_if(shape, on, chosen)
     return Simulation(model, device, era.name, points, what_if, speedups, plan, picture)
 
@@ -166,7 +166,14 @@ def points_of(
     on = machine(device, era)
     measured = {(c.phase, c.context): c for c in cells() if c.model == model and era is PAPERS}
     return tuple(
-        _point(model, shape, phase, context, on, measured.get((phase, context)))
+        _point(
+            shape,
+            phase,
+            context,
+            on,
+            measured.get((phase, context)),
+            others(model, phase) if era is PAPERS else {},
+        )
         for phase in ("decode", "prefill")
         for context in _contexts(model, shape.context, contexts)
     )
@@ -178,12 +185,12 @@ def simulate_plans(
 ) -> PlanSimulation:  # fmt: skip
     """Predict the plans of a compiled model at `contexts`, by default as `simulate` does.
 
-    `progress` counts tokens of prompts.
+    The kernels have this project's cycles. `progress` counts tokens of prompts.
 
     Raises:
         DesignError: the performance model does not cover the device or a context.
     """
-    on = machine(device, era)
+    on = replace(machine(device, era), kernels=OURS)
     chosen = _contexts(model, positions, contexts)
     decoding = tuple(compose(plans, 1, context, on) for context in chosen)
     count = Count(progress, sum(chosen))
@@ -207,20 +214,21 @@ def _contexts(model: str, positions: int | None, contexts: Sequence[int] | None)
 
 
 def _point(
-    model: str, shape: Shape, phase: Phase, context: int, on: Machine, cell: Cell | None
-) -> Point:
+    shape: Shape, phase: Phase, context: int, on: Machine, cell: Cell | None,
+    hardware: Mapping[str, Sequence[float]],
+) -> Point:  # fmt: skip
     timing = (decode if phase == "decode" else prefill)(shape, context, on)
     value = 1 / timing.seconds if phase == "decode" else timing.seconds
     beside = {
         name: values[CONTEXTS.index(context)]
-        for name, values in others(model, phase).items()
+        for name, values in hardware.items()
         if context in CONTEXTS[: len(values)]
     }
     power = draw(timing, 1 if phase == "decode" else context, shape.layers)
     if cell is None:
         return Point(phase, context, value, timing, power, None, None, None, None, False, beside)
     taken = 1 / cell.value if phase == "decode" else cell.value
-    least, _ = costs.OVERLAY_SWITCH.interval or (0.0, 0.0)
+    least, _ = costs.OVERLAY_SWITCH.bounds
     cheaper = timing.switches * (on.overlay_switch - least)
     return Point(
         phase, context, value, timing, power, cell.value, value / cell.value - 1,
@@ -246,7 +254,7 @@ def _what_if(shape: Shape, on: Machine, contexts: Sequence[int]) -> tuple[WhatIf
     least that a source gives. Overlays that share a context (one xclbin with a kernel for each)
     change by loading a PDI.
     """
-    least, _ = costs.OVERLAY_SWITCH.interval or (0.0, 0.0)
+    least, _ = costs.OVERLAY_SWITCH.bounds
     wide = replace(on, fused_dqp_columns=8, flow_kv_pairs=8)
     apart = replace(wide, overlay_switch=least)
 

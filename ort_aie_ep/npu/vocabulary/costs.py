@@ -33,6 +33,11 @@ class Cost:
     status: Status
     interval: tuple[float, float] | None = None
 
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The range that the sources allow: the value alone if there is no other."""
+        return self.interval or (self.value, self.value)
+
 
 # --- Fitted: three, none of them per model. -------------------------------------------------------
 

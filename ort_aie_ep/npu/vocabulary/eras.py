@@ -77,7 +77,8 @@ class Era:
 PAPERS = Era(
     name="papers",
     platform=Platform(
-        "Ryzen AI 5 340, Ryzen AI 7 350 (Krackan)", "DDR5-5600", "not stated", "not stated",
+        "Ryzen AI 5 340, Ryzen AI 7 350 (Krackan)", "DDR5-5600",
+        "paper 1: performance, fixed clocks; paper 2: not stated", "not stated",
         "2025, versions not stated",
     ),
     ddr_read=costs.DDR_READ,
