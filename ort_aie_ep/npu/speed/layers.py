@@ -138,15 +138,16 @@ def _reads_inner(steps: Sequence[PlanStep], decoder: Decoder) -> bool:
 
 def _why_not(layer: DecoderLayer) -> str:
     attention = layer.attention
-    norms: list[ProjectionStep | VectorStep | AttentionStep] = [layer.qkv, layer.gate, *layer.output_norms]
+    epsilons = {layer.qkv.epsilon, layer.gate.epsilon}
+    epsilons.update(norm.epsilon for norm in layer.output_norms)
     if attention.query_norm or attention.key_norm:
-        norms.append(attention)
+        epsilons.add(attention.epsilon)
     return _native.why_not_npu_layer(
         other_bias=layer.output.bias or layer.down.bias,
         quantised_cache=attention.quantised,
         q_norm=attention.query_norm, k_norm=attention.key_norm, v_norm=attention.value_norm,
         norm_after_rotary=attention.norm_after_rotary,
-        one_epsilon=len({norm.epsilon for norm in norms}) == 1,
+        one_epsilon=len(epsilons) == 1,
     )  # fmt: skip
 
 
