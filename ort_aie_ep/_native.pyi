@@ -84,6 +84,7 @@ def npu_reasons() -> list[str]: ...
 def npu_layer_reasons() -> list[str]: ...
 def why_not_npu_layer(
     *,
+    plan: bool = True,
     standard: bool = True,
     other_bias: bool = False,
     quantised_cache: bool = False,
@@ -91,6 +92,8 @@ def why_not_npu_layer(
     k_norm: bool = False,
     v_norm: bool = False,
     norm_after_rotary: bool = False,
+    one_epsilon: bool = True,
+    inner_value: bool = False,
 ) -> str: ...
 def why_not_npu_gather() -> str: ...
 def why_not_npu_experts(

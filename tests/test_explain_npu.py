@@ -86,10 +86,25 @@ def test_layers_that_do_not_run_whole_have_their_reason(
     model = synth(replace(SHAPES["llama-3.2-1b"], **small), tmp_path / "model")
     ort_aie_ep.compile(model, tmp_path / "compiled")
     assert explain.explain(tmp_path / "compiled").not_whole == reason
+    without = [design for design in TAKEN if design != "decode"]
+    found = Overlays(dict.fromkeys(without, tmp_path), (), ())
+    monkeypatch.setattr(explain, "find_overlays", lambda device, folders, designs: found)
+    assert explain.explain(tmp_path / "compiled").not_whole == "no overlay decode"
     others = [design for design in TAKEN if design != FUSED_LAYER]
     found = Overlays(dict.fromkeys(others, tmp_path), (), ())
     monkeypatch.setattr(explain, "find_overlays", lambda device, folders, designs: found)
     assert explain.explain(tmp_path / "compiled").not_whole == ""
+
+
+@pytest.mark.usefixtures("npu")
+def test_layers_with_int8_numerics_do_not_run_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = {"hidden": 256, "ffn": 512, "layers": 1, "heads": 4, "kv_heads": 4, "vocab": 512}
+    model = synth(replace(SHAPES["llama-3.2-1b"], **small), tmp_path / "model")
+    ort_aie_ep.compile(model, tmp_path / "compiled")
+    monkeypatch.setenv("ORT_AIE_NUMERICS", "int8")
+    assert explain.explain(tmp_path / "compiled").not_whole == "int8 numerics"
 
 
 @pytest.mark.usefixtures("npu")

@@ -159,7 +159,7 @@ def explain(path: Path, *, provider: bool = False) -> Explanation:
     plans = find_plans(model, reasons)
     npu = _find_npu()
     whole = compiled and not npu.lacks and FUSED_LAYER in npu.overlays
-    not_whole = why_not_layers(model) if whole else ""
+    not_whole = why_not_layers(model, npu.overlays) if whole else ""
     expand_plans(model)
     bodies, works = body_labels(model), {n.name or "": work_of(n) for n in _nodes(model)}
     if compiled:

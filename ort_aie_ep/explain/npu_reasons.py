@@ -32,6 +32,11 @@ class Verdict:
     sometimes: str = ""
 
 
+def int8_numerics() -> bool:
+    """Whether the environment asks for int8 numerics."""
+    return os.environ.get("ORT_AIE_NUMERICS") == "int8"
+
+
 def judge(node: ir.Node, overlays: Set[str]) -> Verdict:
     """The verdict on a node of the domain aie; `overlays` are the designs with an overlay."""
     judge_one = _JUDGES.get(node.op_type)
@@ -46,7 +51,7 @@ def _projection(node: ir.Node, overlays: Set[str]) -> Verdict:
             bits=_int(node, "bits", 4) if quantised else 16,
             n=_int(node, "N", 0),
             k=_int(node, "K", 0),
-            int8=quantised and os.environ.get("ORT_AIE_NUMERICS") == "int8",
+            int8=quantised and int8_numerics(),
             overlays=overlays,
         )
     )
@@ -64,7 +69,7 @@ def _experts(node: ir.Node, overlays: Set[str]) -> Verdict:
             down_bits=_int(node, "down_bits", 4),
             hidden=_int(node, "K", 0),
             inter=_int(node, "N", 0),
-            int8=os.environ.get("ORT_AIE_NUMERICS") == "int8",
+            int8=int8_numerics(),
             overlays=overlays,
         )
     )

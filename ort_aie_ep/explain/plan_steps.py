@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from ort_aie_ep import _native
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.explain.npu_reasons import int8_numerics
 from ort_aie_ep.graph_passes import DOMAIN
 from ort_aie_ep.graph_passes.attention.node import INPUTS as ATTENTION_INPUTS
 from ort_aie_ep.graph_passes.plans import PLAN, read_recipe
@@ -65,13 +67,13 @@ def read_plans(path: Path) -> CompiledPlans:
     return CompiledPlans(str(folder.path), plans, reader.positions)
 
 
-def why_not_layers(model: ir.Model) -> str:
+def why_not_layers(model: ir.Model, overlays: Set[str]) -> str:
     """Why a token's layers do not run whole on the overlay `fused_layer`; empty if they do, or if
-    the compiled model has no attention."""
+    the compiled model has no attention. `overlays` are the designs with an overlay."""
     from ort_aie_ep.npu.speed.plans import why_not_fused
 
     try:
-        return why_not_fused(_plans(model, _Reader()))
+        return why_not_fused(_plans(model, _Reader()), overlays)
     except AieError:  # an operator that the speed model does not know
         return _native.why_not_npu_layer(standard=False)
 
@@ -87,6 +89,7 @@ class _Op:
     attributes: Mapping[str, Any]
     reads: Sequence[str]
     writes: Sequence[str]
+    outputs: Set[str]  # of its node
 
     def read(self, place: int) -> str:
         return self.reads[place] if place < len(self.reads) else ""
@@ -96,6 +99,13 @@ class _Op:
 
     def int(self, name: str, default: int = 0) -> int:
         return int(self.attributes.get(name, default))
+
+    def epsilon(self, name: str, default: float = 0.0) -> float:
+        return float(np.float32(self.attributes.get(name, default)))
+
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        return tuple(value for value in self.writes if value in self.outputs)
 
 
 class _Reader:
@@ -121,7 +131,7 @@ class _Reader:
         outputs = [value.name or "" for value in node.outputs]
         if node.op_type != PLAN:
             attributes = {name: attr.value for name, attr in node.attributes.items()}
-            yield _Op(node.op_type, label, attributes, inputs, outputs)
+            yield _Op(node.op_type, label, attributes, inputs, outputs, set(outputs))
             return
         recipe = read_recipe(node)
         names = {-1: "", **dict(enumerate(inputs))}
@@ -135,7 +145,7 @@ class _Reader:
                 names.setdefault(value, f"{label}/{value}")
             reads = [names[value] for value in step["reads"]]
             writes = [names[value] for value in step["writes"]]
-            yield _Op(step["op"], step["name"], step["attributes"], reads, writes)
+            yield _Op(step["op"], step["name"], step["attributes"], reads, writes, set(outputs))
 
     def _name(self, value: ir.Value | None) -> str:
         """A value's name; an absent input may also be a tensor without elements."""
@@ -183,7 +193,8 @@ class _Reader:
         if one.op == "RMSNorm":
             return VectorStep(
                 one.name, "norm", one.int("K") or k, a, y, weight=one.read(1), skip=one.read(2),
-                sum=one.written(1), one_row=one_row,
+                sum=one.written(1), one_row=one_row, epsilon=one.epsilon("epsilon"),
+                leaves=one.leaves,
             )  # fmt: skip
         if one.op == "Activation":
             function = str(one.attributes.get("function", ""))
@@ -223,7 +234,7 @@ class _Reader:
             quantised=quantised, has_bias=bool(inputs["attention_bias"]),
             has_head_sink=bool(inputs["head_sink"]),
             smooth_softmax=one.int("smooth_softmax") == 1, causal=one.int("causal", 1) != 0,
-            one_row=one_row,
+            one_row=one_row, epsilon=one.epsilon("qk_norm_epsilon", 1e-6), leaves=one.leaves,
         )  # fmt: skip
 
 
@@ -235,11 +246,12 @@ def _rotary(cos: str, table: Sequence[int | None], head_dim: int) -> int:
 
 
 def _projection(one: _Op, *, one_row: bool) -> ProjectionStep:
-    gated = one.op in _GATED
+    gated, quantised = one.op in _GATED, one.op not in ("GEMM", "GatedGEMM")
     return ProjectionStep(
         one.name, one.int("N"), one.int("K"), one.read(0), one.written(0),
-        bits=16 if one.op in ("GEMM", "GatedGEMM") else one.int("bits", 4),
+        bits=one.int("bits", 4) if quantised else 16,
         gated=gated, gelu=gated and one.attributes.get("activation", "silu") != "silu",
         norm=one.read(3), skip=one.read(4), sum=one.written(1),
         bias=not gated and bool(one.read(2)), one_row=one_row,
+        epsilon=one.epsilon("norm_epsilon"), int8=quantised and int8_numerics(), leaves=one.leaves,
     )  # fmt: skip

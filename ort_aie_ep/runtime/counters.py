@@ -30,7 +30,8 @@ class NpuCounters:
             had steps before and after them: steps of the host, and steps of the device that could
             not follow the ones before them.
         layer_tokens: tokens whose layers ran on the overlay fused_layer.
-        layers_refused: reason → tokens for which that overlay was there, but not used.
+        layers_refused: reason → tokens for which that overlay was there, but not used; without
+            plans, their attentions.
         fused_tokens: tokens of whole decoders that were one dispatch on an overlay of mlir-air.
         fused_refused: model and reason → tokens for which such an overlay was not used.
         retries: plans that ran again in a fresh context.

@@ -47,19 +47,23 @@ void DefineNpuReasons(py::module_& m) {
   m.def("npu_layer_reasons", &AllLayerWords);
   m.def(
       "why_not_npu_layer",
-      [](bool standard, bool other_bias, bool quantised_cache, bool q_norm, bool k_norm,
-         bool v_norm, bool norm_after_rotary) {
-        return Words(WhyNotLayer({.standard = standard,
+      [](bool plan, bool standard, bool other_bias, bool quantised_cache, bool q_norm, bool k_norm,
+         bool v_norm, bool norm_after_rotary, bool one_epsilon, bool inner_value) {
+        return Words(WhyNotLayer({.plan = plan,
+                                  .standard = standard,
                                   .other_bias = other_bias,
                                   .quantised_cache = quantised_cache,
                                   .q_norm = q_norm,
                                   .k_norm = k_norm,
                                   .v_norm = v_norm,
-                                  .norm_after_rotary = norm_after_rotary}));
+                                  .norm_after_rotary = norm_after_rotary,
+                                  .one_epsilon = one_epsilon,
+                                  .inner_value = inner_value}));
       },
-      py::kw_only(), py::arg("standard") = true, py::arg("other_bias") = false,
-      py::arg("quantised_cache") = false, py::arg("q_norm") = false, py::arg("k_norm") = false,
-      py::arg("v_norm") = false, py::arg("norm_after_rotary") = false);
+      py::kw_only(), py::arg("plan") = true, py::arg("standard") = true,
+      py::arg("other_bias") = false, py::arg("quantised_cache") = false, py::arg("q_norm") = false,
+      py::arg("k_norm") = false, py::arg("v_norm") = false, py::arg("norm_after_rotary") = false,
+      py::arg("one_epsilon") = true, py::arg("inner_value") = false);
   m.def("why_not_npu_gather", [] { return Words(WhyNotGather()); });
   m.def(
       "why_not_npu_experts",

@@ -69,10 +69,17 @@ def more(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
 
 
 class Call:
-    """The last token's logits, and what the NPU counted."""
+    """The last token's logits, the cache, and what the NPU counted."""
 
-    def __init__(self, logits: np.ndarray, before: NpuCounters, after: NpuCounters) -> None:
-        self.logits = logits.astype(np.float64)
+    def __init__(
+        self, outputs: dict[str, np.ndarray], before: NpuCounters, after: NpuCounters
+    ) -> None:
+        self.logits = outputs["logits"][0, -1].astype(np.float64)
+        self.cache = {
+            name.replace("present", "past_key_values"): value
+            for name, value in outputs.items()
+            if name.startswith("present")
+        }
         self.submissions = after.submissions - before.submissions
         self.runs = after.runs - before.runs
         self.fallbacks = after.fallbacks - before.fallbacks
@@ -122,12 +129,8 @@ def calls(
         seen += count
         before = npu_counters()
         outputs = dict(zip(names, sessions[target].run(None, feeds), strict=True))
-        found.append(Call(outputs["logits"][0, -1], before, npu_counters()))
-        cache = {
-            n.replace("present", "past_key_values"): v
-            for n, v in outputs.items()
-            if n.startswith("present")
-        }
+        found.append(Call(outputs, before, npu_counters()))
+        cache = found[-1].cache
     return found
 
 

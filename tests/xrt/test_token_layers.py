@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import pytest
-from test_one_submission import calls, empty_cache
+from test_one_submission import Call, calls, empty_cache, more
 
 import ort_aie_ep
 from ort_aie_ep import _native, npu_counters
+from ort_aie_ep.explain.plan_steps import why_not_layers
+from ort_aie_ep.models.onnx_file import load_model
 from ort_aie_ep.models.shapes import SHAPES, Shape
 from ort_aie_ep.tools.synth import synth
 
@@ -52,14 +54,14 @@ def without_package(overlays: Path, aside: Path) -> Iterator[None]:
         shutil.move(aside, overlays / "fused_layer")
 
 
-def tokens(shape: Shape, compiled: Path, prompt: int, count: int) -> tuple[Any, int]:
-    """The logits of tokens on the modelled NPU, and how many of them ran as layers."""
+def tokens(shape: Shape, compiled: Path, prompt: int, count: int) -> tuple[list[Call], int]:
+    """Tokens on the modelled NPU, and how many of them ran as layers."""
     model = (empty_cache(shape, prompt + count + 1), shape.vocab, compiled)
     before = npu_counters().layer_tokens
     made = calls(*model, ["host", *["sim"] * count], prompt=prompt)[1:]
     assert [call.submissions for call in made] == [1] * count
     assert not any(call.fallbacks for call in made)
-    return [call.logits for call in made], npu_counters().layer_tokens - before
+    return made, npu_counters().layer_tokens - before
 
 
 # Prompts end before a chunk of keys does: 4,096 elements of a head.
@@ -74,9 +76,13 @@ def test_layers_have_the_bits_of_the_overlay_decode(
     with without_package(overlays, tmp_path / "aside"):
         expected, layered = tokens(shape, tmp_path / "compiled", prompt, 4)
     assert layered == 0
-    np.testing.assert_array_equal(got, expected)
-    assert np.isfinite(got).all()
-    assert np.std(got) > 0
+    for one, other in zip(got, expected, strict=True):
+        np.testing.assert_array_equal(one.logits, other.logits)
+        assert np.isfinite(one.logits).all()
+        assert np.std(one.logits) > 0
+        for name, rows in other.cache.items():
+            np.testing.assert_array_equal(one.cache[name], rows, name)
+    assert len(got[0].cache) == 2 * shape.layers
 
 
 OTHERS = {
@@ -93,13 +99,66 @@ OTHERS = {
 def test_other_layers_run_on_decode_and_the_reason_is_counted(reason: str, tmp_path: Path) -> None:
     shape = OTHERS[reason]
     ort_aie_ep.compile(synth(shape, tmp_path / "model"), tmp_path / "compiled")
+    assert refused(shape, tmp_path / "compiled") == {reason: 1}
+
+
+def refused(shape: Shape, compiled: Path) -> dict[str, int]:
+    """The reasons of a token's session; `explain` has the same one."""
     before = npu_counters().layers_refused
-    _, layered = tokens(shape, tmp_path / "compiled", 3, 1)
+    _, layered = tokens(shape, compiled, 3, 1)
     assert layered == 0
-    after = npu_counters().layers_refused
-    assert {why: n - before.get(why, 0) for why, n in after.items() if n != before.get(why)} == {
-        reason: 1
-    }
+    reasons = more(before, npu_counters().layers_refused)
+    assert [explained(compiled)] == list(reasons)
+    return reasons
+
+
+def explained(compiled: Path) -> str:
+    return why_not_layers(load_model(compiled / "model.onnx"), {"decode", "fused_layer"})
+
+
+def another_epsilon(model: ir.Model) -> None:
+    norms = [node for node in model.graph if "epsilon" in node.attributes]
+    norms[2].attributes["epsilon"] = ir.AttrFloat32("epsilon", 1e-3)
+
+
+def the_mlp_is_an_output(model: ir.Model) -> None:
+    down = next(node for node in model.graph if "down_proj" in (node.name or ""))
+    model.graph.outputs.append(down.outputs[0])
+
+
+CHANGES = {
+    "norms with different epsilons": another_epsilon,
+    "a value inside a layer that is wanted outside": the_mlp_is_an_output,
+}
+
+
+@pytest.mark.parametrize("reason", CHANGES)
+def test_another_graph_runs_on_decode_and_the_reason_is_counted(
+    reason: str, tmp_path: Path
+) -> None:
+    synth(LLAMA, tmp_path / "model")
+    assert explained_after(tmp_path, lambda model: None) == ""
+    assert explained_after(tmp_path, CHANGES[reason]) == reason
+    assert refused(LLAMA, tmp_path / "compiled") == {reason: 1}
+
+
+def explained_after(folder: Path, change: Callable[[ir.Model], None]) -> str:
+    """Compiles a changed model."""
+    model = ir.load(folder / "model" / "model.onnx")
+    change(model)
+    ir.save(model, folder / "model" / "model.onnx")
+    shutil.rmtree(folder / "compiled", ignore_errors=True)
+    ort_aie_ep.compile(folder / "model", folder / "compiled")
+    return explained(folder / "compiled")
+
+
+def test_attention_without_a_plan_is_counted(tmp_path: Path) -> None:
+    ort_aie_ep.compile(synth(LLAMA, tmp_path / "model"), tmp_path / "compiled", plan=False)
+    reason = "attention that is a node by itself, without a plan"
+    before = npu_counters().layers_refused
+    calls(empty_cache(LLAMA), LLAMA.vocab, tmp_path / "compiled", ["host", "sim"])
+    assert more(before, npu_counters().layers_refused) == {reason: LLAMA.layers}
+    assert explained(tmp_path / "compiled") == reason
 
 
 def test_what_a_layer_does_not_do_has_its_reason() -> None:
@@ -108,10 +167,11 @@ def test_what_a_layer_does_not_do_has_its_reason() -> None:
     reasons = [
         why_not(standard=False), why_not(other_bias=True), why_not(quantised_cache=True),
         why_not(q_norm=True), why_not(v_norm=True),
-        why_not(q_norm=True, k_norm=True, norm_after_rotary=True),
+        why_not(q_norm=True, k_norm=True, norm_after_rotary=True), why_not(plan=False),
+        why_not(one_epsilon=False), why_not(inner_value=True),
     ]  # fmt: skip
     assert reasons[3] == reasons[4] == reasons[5]
-    assert len(set(reasons)) == 4
+    assert len(set(reasons)) == 7
     assert set(reasons) <= set(_native.npu_layer_reasons())
 
 

@@ -6,7 +6,7 @@ It follows src/targets/npu/layers.cc: which plans have such layers, and why othe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from ort_aie_ep import _native
@@ -21,7 +21,13 @@ from ort_aie_ep.npu.speed.invocations import (
 )
 from ort_aie_ep.npu.speed.kernels import Kernels
 from ort_aie_ep.npu.speed.layer import Layer, attention, between, head, projections
-from ort_aie_ep.npu.speed.steps import AttentionStep, PlanStep, ProjectionStep, VectorStep
+from ort_aie_ep.npu.speed.steps import (
+    OVERLAYS,
+    AttentionStep,
+    PlanStep,
+    ProjectionStep,
+    VectorStep,
+)
 
 OVERLAY = "fused_layer"
 #: The message of the first requirement of a sequence that parameters do not meet, or "".
@@ -30,14 +36,19 @@ Unmet = Callable[[str, Mapping[str, int]], str]
 
 @dataclass(frozen=True)
 class DecoderLayer:
-    """The steps of a layer; both norms of outputs, or neither."""
+    """The steps of a layer; both norms of outputs, or none."""
 
     qkv: ProjectionStep
     attention: AttentionStep
     output: ProjectionStep
     gate: ProjectionStep
     down: ProjectionStep
-    post_norm: bool
+    output_norms: tuple[VectorStep, ...]
+
+    @property
+    def post_norm(self) -> bool:
+        """Whether outputs have norms."""
+        return bool(self.output_norms)
 
     @property
     def sizes(self) -> Layer:
@@ -78,16 +89,23 @@ class Decoder:
         return [*of_layers, _head(self.vocabulary, weights, kernels)]
 
 
-def find_decoder(steps: Sequence[PlanStep], unmet: Unmet) -> tuple[Decoder | None, str]:
+def find_decoder(
+    steps: Sequence[PlanStep], unmet: Unmet, overlays: Set[str] = OVERLAYS
+) -> tuple[Decoder | None, str]:  # fmt: skip
     """The decoder of a token's plan that the overlay can run, or why it cannot.
 
-    Both are empty for a plan without attention, or of one step.
+    Both are empty for a plan without attention.
     """
-    if len(steps) == 1 or not any(isinstance(step, AttentionStep) for step in steps):
+    if not any(isinstance(step, AttentionStep) for step in steps):
         return None, ""
+    if len(steps) == 1:
+        return None, _native.why_not_npu_layer(plan=False)
     decoder = _Reader(steps).decoder()
     if decoder is None:
         return None, _native.why_not_npu_layer(standard=False)
+    # Layers that fail need `decode`, as steps between projections do.
+    if reason := _native.why_not_npu_vector(rows=1, k=1, overlays=set(overlays)):
+        return None, reason
     for step in steps[decoder.first : decoder.end]:
         if reason := step.why_not(1):
             return None, reason
@@ -98,16 +116,38 @@ def find_decoder(steps: Sequence[PlanStep], unmet: Unmet) -> tuple[Decoder | Non
         return None, _native.why_not_npu_layer(other_bias=True)
     if reason := unmet("head", _head_parameters(decoder.vocabulary)):
         return None, reason
+    if _reads_inner(steps, decoder):
+        return None, _native.why_not_npu_layer(inner_value=True)
     return decoder, ""
+
+
+def _reads_inner(steps: Sequence[PlanStep], decoder: Decoder) -> bool:
+    """Whether anything outside of the decoder reads a value that is only in the array."""
+    inner: set[str] = set()
+    outside = {value for step in steps[decoder.end :] for value in step.reads}
+    for step in steps[decoder.first : decoder.end]:
+        if isinstance(step, AttentionStep):
+            inner.add(step.output)
+        else:
+            inner.update(step.writes)
+        if isinstance(step, AttentionStep | ProjectionStep | VectorStep):
+            outside.update(step.leaves)
+    in_memory = {layer.qkv.sum for layer in decoder.layers} | set(decoder.vocabulary.writes)
+    return not (inner - in_memory - {""}).isdisjoint(outside)
 
 
 def _why_not(layer: DecoderLayer) -> str:
     attention = layer.attention
+    epsilons = {layer.qkv.epsilon, layer.gate.epsilon}
+    epsilons.update(norm.epsilon for norm in layer.output_norms)
+    if attention.query_norm or attention.key_norm:
+        epsilons.add(attention.epsilon)
     return _native.why_not_npu_layer(
         other_bias=layer.output.bias or layer.down.bias,
         quantised_cache=attention.quantised,
         q_norm=attention.query_norm, k_norm=attention.key_norm, v_norm=attention.value_norm,
         norm_after_rotary=attention.norm_after_rotary,
+        one_epsilon=len(epsilons) == 1,
     )  # fmt: skip
 
 
@@ -152,13 +192,13 @@ class _Reader:
         self._next += 1
         return step
 
-    def _norm(self, row: str) -> tuple[bool, str]:
+    def _norm(self, row: str) -> tuple[tuple[VectorStep, ...], str]:
         """Takes a norm of a row, if it is next; also what then takes the place of the row."""
         step = self._peek()
         if not isinstance(step, VectorStep) or step.kind != "norm":
-            return False, row
+            return (), row
         self._next += 1
-        return True, step.y if (step.a, step.skip, step.sum) == (row, "", "") else ""
+        return (step,), step.y if (step.a, step.skip, step.sum) == (row, "", "") else ""
 
     def _layer(self, *, first: bool) -> DecoderLayer | None:
         qkv, attention, output = self._take(), self._take(), self._take()
@@ -182,10 +222,10 @@ class _Reader:
         if not _plain(down, gate.y):
             return None
         output_norm, written = self._norm(down.y)
-        if attention_norm != output_norm:
+        if len(attention_norm) != len(output_norm):
             return None
         self._sum = {gate.sum, written}
-        return DecoderLayer(qkv, attention, output, gate, down, attention_norm)
+        return DecoderLayer(qkv, attention, output, gate, down, attention_norm + output_norm)
 
 
 def _plain(step: ProjectionStep, a: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from itertools import groupby, pairwise
@@ -114,9 +114,12 @@ def compose(
     return call.composition()
 
 
-def why_not_fused(plans: Plans) -> str:
-    """Why a token's layers do not run on `fused_layer`; empty if they do, or if there are none."""
-    reasons = [find_decoder(_without_selections(steps), _unmet)[1] for steps in plans]
+def why_not_fused(plans: Plans, overlays: Set[str]) -> str:
+    """Why a token's layers do not run on `fused_layer`; empty if they do, or if there are none.
+
+    `overlays` are the designs with an overlay, beside that one.
+    """
+    reasons = [find_decoder(_without_selections(steps), _unmet, overlays)[1] for steps in plans]
     return next(filter(None, reasons), "")
 
 

@@ -2,7 +2,7 @@
 
 The code that reads a compiled model makes them (`ort_aie_ep.explain.plan_steps`), or they come from
 named shapes (`models.steps_of`); `plans` composes them. Values are names, "" where there is no
-value.
+value. `leaves` are those that a step writes and that leave its node; `epsilon` is of its norm.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ProjectionStep:
     """y = x W, or activation(x W) * (x U) where it is gated; x is a, or a + skip, or its norm.
 
     `bits` is the size of a weight, 16 for bfloat16. `one_row`: it has a single token even in a
-    prompt.
+    prompt. `int8`: with int8 numerics.
     """
 
     name: str
@@ -40,6 +40,9 @@ class ProjectionStep:
     sum: str = ""
     bias: bool = False
     one_row: bool = False
+    epsilon: float = 0.0
+    int8: bool = False
+    leaves: tuple[str, ...] = ()
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -54,7 +57,7 @@ class ProjectionStep:
     def why_not(self, rows: int) -> str:
         """Why the device leaves it to the host; empty if the device does it."""
         return _native.why_not_npu_projection(
-            bits=self.bits, rows=rows, n=self.n, k=self.k, overlays=set(OVERLAYS)
+            bits=self.bits, rows=rows, n=self.n, k=self.k, int8=self.int8, overlays=set(OVERLAYS)
         )
 
 
@@ -88,6 +91,8 @@ class AttentionStep:
     smooth_softmax: bool = False
     causal: bool = True
     one_row: bool = False
+    epsilon: float = 0.0
+    leaves: tuple[str, ...] = ()
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -127,6 +132,8 @@ class VectorStep:
     skip: str = ""
     sum: str = ""
     one_row: bool = False
+    epsilon: float = 0.0
+    leaves: tuple[str, ...] = ()
 
     @property
     def reads(self) -> tuple[str, ...]:

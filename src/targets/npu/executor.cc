@@ -124,9 +124,12 @@ class Executor final : public XrtTarget {
   // What runs on the overlay `fused_layer`.
   std::optional<Decoder> DecoderOf(const Plan& plan) const {
     const npu::Manifest* overlay = engine_.device().Overlay(kFusedLayer);
-    if (!in_use_ || overlay == nullptr || engine_.device().Overlay(kDecode) == nullptr) return {};
-    FoundDecoder found =
-        FindDecoder(*overlay, plan, [this](const Step& step) { return WhyNot(step); });
+    if (!in_use_ || overlay == nullptr) return {};
+    const bool decode = engine_.device().Overlay(kDecode) != nullptr;  // for when layers fail
+    FoundDecoder found = FindDecoder(*overlay, plan, [&](const Step& step) {
+      return decode ? WhyNot(step) : Reason::kNoVectors;
+    });
+    if (found.decoder && layers_failed_) found = {std::nullopt, Words(LayerReason::kFault)};
     if (!found.why_not.empty()) CountRefusal(found.why_not);
     return std::move(found.decoder);
   }
@@ -158,40 +161,56 @@ class Executor final : public XrtTarget {
   // Each of these executes step `first` of the plan, and perhaps some that follow, and returns the
   // step after them.
 
-  // As Group, and again in a fresh context if the device fails. That is possible because a group
-  // changes nothing but its outputs, and does not read them.
+  // As Group, and again in a fresh context if the device fails. Whole layers that fail there too
+  // run step by step in one more, because their overlay may be the reason. That is possible because
+  // a group changes nothing but its outputs, and does not read them.
   size_t OnDevice(const Plan& plan, size_t first, Progress& progress,
                   const ThreadPool& threads) const {
-    const uint64_t generation = engine_.generation();
     std::string fault;
-    try {
+    int faults = 0;
+    bool by_steps = false;
+    while (true) {
+      const uint64_t generation = engine_.generation();
       try {
-        return Group(plan, first, plan.steps.size(), progress, threads);
+        const size_t next = Group(plan, first, plan.steps.size(), progress, threads);
+        if (by_steps) {
+          CountRefusal(Words(LayerReason::kFault));
+          layers_failed_ = true;
+          Report(fault, "a fresh context did not help; running layers step by step does");
+        } else if (faults > 0 && !cured_.exchange(true)) {
+          Report(fault, "running it again in a fresh context helped");
+        }
+        return next;
       } catch (const DeviceError& error) {
+        progress.prompt.Forget();
+        progress.rows.reset();
+        if (++faults == 1) {
+          engine_.Count([](ExecutorCounters& counters) { ++counters.retries; });
+        } else if (progress.decoder && progress.decoder->first == first) {
+          by_steps = true;
+          progress.decoder.reset();
+        } else {
+          return GivenUp(error, first);
+        }
         fault = error.what();
       }
-      progress.prompt.Forget();
-      progress.rows.reset();
-      engine_.Count([](ExecutorCounters& counters) { ++counters.retries; });
       engine_.Renew(generation);
-      const size_t next = Group(plan, first, plan.steps.size(), progress, threads);
-      if (!cured_.exchange(true)) Report(fault, "running it again in a fresh context helped");
-      return next;
-    } catch (const DeviceError& error) {
-      progress.prompt.Forget();
-      progress.rows.reset();
-      if (engine_.options().raise_on_error) {
-        engine_.Forget();
-        Fail(ErrorCode::kRuntime, engine_.device().name(), ": ", error.what(),
-             "; a fresh context did not help");
-      }
-      engine_.Count([](ExecutorCounters& counters) { ++counters.fallbacks; });
-      if (in_use_.exchange(false)) {
-        engine_.GiveUp();
-        Report(error.what(), "a fresh context did not help; continuing on this CPU");
-      }
-      return first;
     }
+  }
+
+  // The device has failed in a fresh context, too.
+  size_t GivenUp(const DeviceError& error, size_t first) const {
+    if (engine_.options().raise_on_error) {
+      engine_.Forget();
+      Fail(ErrorCode::kRuntime, engine_.device().name(), ": ", error.what(),
+           "; a fresh context did not help");
+    }
+    engine_.Count([](ExecutorCounters& counters) { ++counters.fallbacks; });
+    if (in_use_.exchange(false)) {
+      engine_.GiveUp();
+      Report(error.what(), "a fresh context did not help; continuing on this CPU");
+    }
+    return first;
   }
 
   // Up to `most` steps in one submission. A single step may take several submissions, or run on the
@@ -513,7 +532,8 @@ class Executor final : public XrtTarget {
 
   mutable Engine engine_;
   mutable FusedDecoder fused_;
-  mutable std::atomic<bool> in_use_ = true, cured_ = false, refused_ = false;
+  mutable std::atomic<bool> in_use_ = true, cured_ = false, refused_ = false,
+                            layers_failed_ = false;
 };
 
 }  // namespace

@@ -40,7 +40,8 @@ struct ExecutorCounters {
   // steps of the device that could not follow the ones before them.
   std::map<std::string, int64_t> host_steps_between;
   int64_t layer_tokens = 0;  // plans whose layers ran on the overlay fused_layer
-  std::map<std::string, int64_t> layers_refused;  // plans of a token that did not, by reason
+  // Plans with a token's attention that did not, by reason; without plans, each attention.
+  std::map<std::string, int64_t> layers_refused;
   int64_t fused_tokens = 0;  // plans that ran as one dispatch on an overlay that others built
   std::map<std::string, int64_t> fused_refused;  // plans that did not, by model and reason
   int64_t retries = 0;                           // plans that ran again in a fresh context

@@ -1,7 +1,6 @@
 #include "targets/npu/layers.h"
 
 #include <algorithm>
-#include <map>
 #include <span>
 #include <utility>
 
@@ -150,9 +149,7 @@ LayerFacts FactsOf(const DecoderLayer& layer) {
   const auto same = [&](const NormStep* norm) {
     return norm == nullptr || norm->epsilon == epsilon;
   };
-  return {.other_bias = layer.output->bias != nullptr || gate.bias != nullptr ||
-                        gate.up_bias != nullptr || layer.down->bias != nullptr,
-          .activation = gate.activation,
+  return {.other_bias = layer.output->bias != nullptr || layer.down->bias != nullptr,
           .quantised_cache = attention.key_scales || attention.value_scales,
           .q_norm = attention.q_norm != nullptr,
           .k_norm = attention.k_norm != nullptr,
@@ -314,13 +311,17 @@ class Layers {
 
 FoundDecoder FindDecoder(const npu::Manifest& overlay, const Plan& plan,
                          const std::function<Reason(const Step&)>& why_not) {
-  const bool token = std::ranges::any_of(plan.steps, [](const Step& step) {
+  const AttentionStep* token = nullptr;
+  for (const Step& step : plan.steps) {
     const auto* attention = std::get_if<AttentionStep>(&step);
-    return attention != nullptr && attention->batch == 1 && attention->sequence == 1;
-  });
-  if (plan.kept == nullptr || !token) return {};
+    if (attention != nullptr && attention->sequence == 1) token = attention;
+  }
+  if (token == nullptr) return {};
   Reader reader(plan);
-  if (!reader.standard()) return {std::nullopt, Words(WhyNotLayer({.standard = false}))};
+  const LayerReason form = WhyNotLayer({.plan = plan.kept != nullptr,
+                                        .one_sequence = token->batch == 1,
+                                        .standard = reader.standard()});
+  if (form != LayerReason::kNone) return {std::nullopt, Words(form)};
   Decoder& decoder = reader.decoder();
   for (size_t i = decoder.first; i < decoder.end; ++i) {
     const Reason reason = why_not(plan.steps[i]);
@@ -334,10 +335,11 @@ FoundDecoder FindDecoder(const npu::Manifest& overlay, const Plan& plan,
     }
     if (!unmet.empty()) return {std::nullopt, std::move(unmet)};
   }
-  if (decoder.vocabulary->bias != nullptr) return {std::nullopt, Words(LayerReason::kBias)};
-  std::string unmet = npu::UnmetRequirement(overlay, HeadOf(*decoder.vocabulary));
+  std::string unmet = Words(WhyNotLayer({.other_bias = decoder.vocabulary->bias != nullptr}));
+  if (unmet.empty()) unmet = npu::UnmetRequirement(overlay, HeadOf(*decoder.vocabulary));
   if (!unmet.empty()) return {std::nullopt, std::move(unmet)};
-  if (ReadsInner(plan, decoder)) return {std::nullopt, Words(LayerReason::kInnerValue)};
+  unmet = Words(WhyNotLayer({.inner_value = ReadsInner(plan, decoder)}));
+  if (!unmet.empty()) return {std::nullopt, std::move(unmet)};
   return {std::move(decoder), ""};
 }
 

@@ -35,7 +35,7 @@ struct Decoder {
 };
 
 // The decoder of a plan that the overlay can run, or why it cannot: which limit, and what came.
-// Both are empty for a plan that is not of a token with attention.
+// Both are empty for a plan without a token's attention.
 struct FoundDecoder {
   std::optional<Decoder> decoder;
   std::string why_not;

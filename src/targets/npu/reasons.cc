@@ -95,12 +95,14 @@ std::string WithoutDecode(const HasOverlay& has) {
 
 std::string Words(LayerReason reason) {
   switch (reason) {
+    case LayerReason::kNoPlan:
+      return "attention that is a node by itself, without a plan";
+    case LayerReason::kSeveralSequences:
+      return "several sequences at a time";
     case LayerReason::kNotStandard:
       return "other steps than those of standard layers and a vocabulary";
     case LayerReason::kBias:
       return "a bias of another projection than that of queries, keys and values";
-    case LayerReason::kActivation:
-      return "a gate other than SiLU and the tanh form of GELU";
     case LayerReason::kQuantisedCache:
       return "a cache of integers";
     case LayerReason::kHeadNorms:
@@ -111,6 +113,8 @@ std::string Words(LayerReason reason) {
       return "norms with different epsilons";
     case LayerReason::kInnerValue:
       return "a value inside a layer that is wanted outside";
+    case LayerReason::kFault:
+      return "an earlier fault of whole layers";
     case LayerReason::kNone:
     case LayerReason::kCount:
       break;
@@ -119,18 +123,18 @@ std::string Words(LayerReason reason) {
 }
 
 LayerReason WhyNotLayer(const LayerFacts& layer) {
+  if (!layer.plan) return LayerReason::kNoPlan;
+  if (!layer.one_sequence) return LayerReason::kSeveralSequences;
   if (!layer.standard) return LayerReason::kNotStandard;
   if (layer.other_bias) return LayerReason::kBias;
-  if (layer.activation != Activation::kSilu && layer.activation != Activation::kGeluTanh) {
-    return LayerReason::kActivation;
-  }
   if (layer.quantised_cache) return LayerReason::kQuantisedCache;
   const bool norms = layer.q_norm || layer.k_norm;
   if (layer.q_norm != layer.k_norm || layer.v_norm || (norms && layer.norm_after_rotary)) {
     return LayerReason::kHeadNorms;
   }
   if (layer.mixed_positions) return LayerReason::kPositions;
-  return layer.one_epsilon ? LayerReason::kNone : LayerReason::kEpsilons;
+  if (!layer.one_epsilon) return LayerReason::kEpsilons;
+  return layer.inner_value ? LayerReason::kInnerValue : LayerReason::kNone;
 }
 
 Reason WhyNotProjection(const ProjectionFacts& projection, const HasOverlay& has) {

@@ -61,27 +61,31 @@ std::string WithoutDecode(const HasOverlay& has);
 // that the overlay does not do. Sizes have limits too, which its sequences state.
 enum class LayerReason {
   kNone,
+  kNoPlan,
+  kSeveralSequences,
   kNotStandard,
   kBias,
-  kActivation,
   kQuantisedCache,
   kHeadNorms,
   kPositions,
   kEpsilons,
   kInnerValue,
+  kFault,
   kCount
 };
 std::string Words(LayerReason reason);
 
 struct LayerFacts {
+  bool plan = true;  // it is part of one
+  bool one_sequence = true;
   bool standard = true;  // its plan has only such layers, and a vocabulary after them
   // One projection gives queries, keys and values. Beside its own there are no biases.
   bool other_bias = false;
-  Activation activation = Activation::kSilu;
   bool quantised_cache = false;
   bool q_norm = false, k_norm = false, v_norm = false, norm_after_rotary = false;
   bool mixed_positions = false;
-  bool one_epsilon = true;  // of all norms
+  bool one_epsilon = true;   // of all norms
+  bool inner_value = false;  // something outside reads a value inside it
 };
 LayerReason WhyNotLayer(const LayerFacts& layer);
 

@@ -663,6 +663,18 @@ void Timeout() {
   Recovers("run_timeout@1", Fault::kTimeout,
            {"TIMEOUT", "(K=512, N=256", Decoder(), "it stopped at operation", "body["});
 }
+void AFaultNamesTheInvocationThatStopped() {
+  const auto device = Open();
+  Problem problem(*device);
+  npu::Invocation half = Matvec();
+  half.parameters["N"] = kN / 2;
+  ort_aie_sim_inject("run_timeout@1");  // it stops at its end
+  Faulty(Fault::kTimeout, {"a run of sequence \"matvec\" (K=512, N=128", "it stopped at"},
+         [&] { problem.Run(*device, {Matvec(), half}); });
+  ort_aie_sim_inject("run_unanswered");
+  Faulty(Fault::kTimeout, {"a run that begins with sequence \"matvec\" (K=512, N=256"},
+         [&] { problem.Run(*device, {Matvec(), half}); });
+}
 void RunError() { Recovers("run_error@1", Fault::kRunError, {"ERROR", "matvec", Decoder()}); }
 
 // XRT ends the process when a run whose end no one has seen is destroyed.
@@ -831,6 +843,7 @@ const std::map<std::string, void (*)()> kCases = {
     {"WrittenPagesAreCopiedAndKept", WrittenPagesAreCopiedAndKept},
     {"AnotherFileUnderTheNameIsNotTaken", AnotherFileUnderTheNameIsNotTaken},
     {"Timeout", Timeout},
+    {"AFaultNamesTheInvocationThatStopped", AFaultNamesTheInvocationThatStopped},
     {"RunError", RunError},
     {"NoAnswer", NoAnswer},
     {"RefusedContext", RefusedContext},

@@ -28,7 +28,7 @@ void AFaultElsewhereWhileABatchIsMade() {
   const LayerShape first{}, next{.skip = true};
   for (int64_t call = 0; call < 6; ++call) {
     Bench bench;
-    DecoderLayer a(first, 64), b(next, 64), c(next, 64);
+    TestedLayer a(first, 64), b(next, 64), c(next, 64);
     Projection other({});
     const auto want = other.OnHost();
     const auto kept = std::make_shared<KeptState>();
@@ -50,7 +50,7 @@ void AFaultElsewhereWhileABatchIsMade() {
       plan.kept = kept;
       const Interrupting threads(token == 2 ? call : -1, fail_elsewhere);
       bench.target->Execute(plan, threads);
-      for (DecoderLayer* layer : {&a, &b, &c}) layer->Compare();
+      for (TestedLayer* layer : {&a, &b, &c}) layer->Compare();
     }
     Check(bench.target->counters().retries == 1, "only another's fault, got ",
           bench.target->counters().retries);
@@ -95,7 +95,7 @@ void ASumThatALaterProjectionGives() {
 void ATableThatThePlanMakes() {
   const LayerShape shape{.attention = {.rotary = true}};
   Bench bench;
-  DecoderLayer decoder(shape, 16);
+  TestedLayer decoder(shape, 16);
   Projection table({.k = 256, .n = shape.attention.dim / 2});
   Values cosines(DataType::kFloat32, shape.attention.dim / 2);
   const Values x(DataType::kFloat32, Exact(shape.hidden));

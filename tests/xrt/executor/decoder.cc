@@ -8,21 +8,21 @@ constexpr size_t kArenaBytes = 1 << 18;
 Values Norm(int64_t n) {  // around 1, as in real models
   std::vector<float> x = Exact(n, 0.0625f, 4);
   for (float& value : x) value += 1;
-  return Values(Decoder::kType, x);
+  return Values(WholeDecoder::kType, x);
 }
 
-Decoder::Model::Matrix NewMatrix(int64_t n, int64_t k) { return {Weights(n, k), n, k}; }
+WholeDecoder::Model::Matrix NewMatrix(int64_t n, int64_t k) { return {Weights(n, k), n, k}; }
 
 }  // namespace
 
-Decoder::Model::Model(const Family& f, int64_t count)
+WholeDecoder::Model::Model(const Family& f, int64_t count)
     : family(f),
       vocabulary(NewMatrix(kVocabulary, kHidden)),
       norm(Norm(kHidden)),
       scale(kType, std::vector<float>{16}) {
   for (int64_t i = 0; i < count; ++i) {
-    std::vector<int64_t> widths = {kHeads * kDim, kKvHeads * kDim, kKvHeads * kDim};
-    if (f.packed) widths = {(kHeads + 2 * kKvHeads) * kDim};
+    std::vector<int64_t> widths = {kHeads * kDim, f.kv_heads * kDim, f.kv_heads * kDim};
+    if (f.packed) widths = {(kHeads + 2 * f.kv_heads) * kDim};
     std::vector<Matrix> qkv;
     for (const int64_t n : widths) qkv.push_back(NewMatrix(n, kHidden));
     const bool all = f.norms_behind && i % 6 == 5;
@@ -34,7 +34,7 @@ Decoder::Model::Model(const Family& f, int64_t count)
                 .norm = Norm(kHidden),
                 .mlp_norm = Norm(kHidden),
                 .attention = {.heads = kHeads,
-                              .kv_heads = kKvHeads,
+                              .kv_heads = f.kv_heads,
                               .dim = kDim,
                               .window = all ? 0 : f.window,
                               .rotary = true,
@@ -50,18 +50,18 @@ Decoder::Model::Model(const Family& f, int64_t count)
   }
 }
 
-Decoder::Decoder(const Model& model, bool as_program)
+WholeDecoder::WholeDecoder(const Model& model, bool as_program)
     : caches(model.caches), model_(model), as_program_(as_program) {}
 
 // In a program, each layer reuses the memory; otherwise each temporary has a separate place.
-void* Decoder::Temporary(int64_t elements) {
+void* WholeDecoder::Temporary(int64_t elements) {
   const auto bytes = static_cast<size_t>(RoundUp(elements * 4, 64));
   Check(used_ + bytes <= arena_.size(), "the arena is too small");
   used_ += bytes;
   return arena_.data() + used_ - bytes;
 }
 
-Plan Decoder::Tokens(const std::vector<int64_t>& ids) {
+Plan WholeDecoder::Tokens(const std::vector<int64_t>& ids) {
   ids_ = ids;
   const auto rows = static_cast<int64_t>(ids.size());
   const size_t half = kArenaBytes / 2 * ids.size();
@@ -151,7 +151,7 @@ Plan Decoder::Tokens(const std::vector<int64_t>& ids) {
     attention.sin = first.sin;
     if (model_.family.packed) {
       parts[1] = host::Advance(parts[0], kType, kHeads * kDim);
-      parts[2] = host::Advance(parts[0], kType, (kHeads + kKvHeads) * kDim);
+      parts[2] = host::Advance(parts[0], kType, (kHeads + model_.family.kv_heads) * kDim);
       attention.query_stride = attention.key_stride = attention.value_stride = stride;
     }
     attention.query = parts[0];
@@ -201,7 +201,7 @@ Plan Decoder::Tokens(const std::vector<int64_t>& ids) {
   return plan;
 }
 
-void Decoder::Advance() {
+void WholeDecoder::Advance() {
   for (size_t i = 0; i < caches.size(); ++i) caches[i].Advance(attentions_[i]);
 }
 

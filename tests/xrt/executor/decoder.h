@@ -21,13 +21,14 @@ struct Family {
   bool gelu = false;
   int64_t rotary_dim = 0;  // 0: all
   int64_t window = 0;      // of five layers in six with norms_behind, else of all
+  int64_t kv_heads = 2;
 };
 
 // The state of one user of a model: caches and the token's tensors.
-class Decoder {
+class WholeDecoder {
  public:
   static constexpr int64_t kHidden = 256, kIntermediate = 512, kVocabulary = 320, kHeads = 4,
-                           kKvHeads = 2, kDim = 64;
+                           kDim = 64;
   static constexpr DataType kType = DataType::kFloat32;
 
   // The state that two users of one model share.
@@ -56,7 +57,7 @@ class Decoder {
   };
 
   // `as_program`: the plans have temporaries, and keep state for the plan as a whole.
-  Decoder(const Model& model, bool as_program);
+  WholeDecoder(const Model& model, bool as_program);
 
   // The plan for tokens that follow the cache's contents.
   Plan Tokens(const std::vector<int64_t>& ids);

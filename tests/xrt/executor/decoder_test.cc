@@ -59,9 +59,9 @@ Moved Execute(const Bench& bench, const Plan& plan) {
 void TokensOfDecoders() {
   for (const Family& family : kFamilies) {
     for (const int64_t layers : {2, 36}) {
-      const Decoder::Model model(family, layers);
+      const WholeDecoder::Model model(family, layers);
       Bench bench;
-      Decoder device(model, true), host(model, true);
+      WholeDecoder device(model, true), host(model, true);
       int64_t buffers = 0;
       for (int64_t token = 0; token < 4; ++token) {
         const int64_t id = 37 * token + 5;
@@ -74,14 +74,14 @@ void TokensOfDecoders() {
         Check(moved.runs <= 3, of("runs"), moved.runs);
         // Logits, and for each layer a rotated key and a value, as projected: with the columns
         // packed beside them, or with zeros up to whole blocks.
-        const int64_t row = Decoder::kKvHeads * Decoder::kDim;
-        const int64_t packed = family.packed ? Decoder::kHeads * Decoder::kDim + row : 0;
+        const int64_t row = family.kv_heads * WholeDecoder::kDim;
+        const int64_t packed = family.packed ? WholeDecoder::kHeads * WholeDecoder::kDim + row : 0;
         const int64_t rows = 2 * row + 2 * RoundUp(packed + row, q4nx::kBlockCols);
-        const int64_t logits = 2 * RoundUp(Decoder::kVocabulary, q4nx::kBlockCols);
+        const int64_t logits = 2 * RoundUp(WholeDecoder::kVocabulary, q4nx::kBlockCols);
         Check(moved.from <= layers * rows + logits, of("bytes from the device"), moved.from);
         // The embedding, as a row to normalise and as a residual, and cosines and sines.
         if (token > 0)
-          Check(moved.to <= 4 * Decoder::kHidden + 512, of("bytes to the device"), moved.to);
+          Check(moved.to <= 4 * WholeDecoder::kHidden + 512, of("bytes to the device"), moved.to);
         if (token == 1) buffers = bench.device->counters().buffers;
         if (token > 1) {
           Check(bench.device->counters().buffers == buffers, of("buffers"),
@@ -106,9 +106,9 @@ void TokensOfDecoders() {
 // unchanged.
 void TemporariesThatStayOnTheDevice() {
   for (const Family& family : kFamilies) {
-    const Decoder::Model model(family, 3);
+    const WholeDecoder::Model model(family, 3);
     Bench bench, other;
-    Decoder program(model, true), ops(model, false);
+    WholeDecoder program(model, true), ops(model, false);
     for (int64_t token = 0; token < 3; ++token) {
       bench.Run(program.Token(token));
       other.Run(ops.Token(token));
@@ -129,9 +129,9 @@ void TemporariesThatStayOnTheDevice() {
 void TokensOfDecodersOnNpu1() {
   for (const Family& family : kFamilies) {
     const int64_t layers = 3;
-    const Decoder::Model model(family, layers);
+    const WholeDecoder::Model model(family, layers);
     Bench bench({"fused_dqp", "dequant", "gemm"}, {}, "npu1");
-    Decoder device(model, true), host(model, true);
+    WholeDecoder device(model, true), host(model, true);
     for (int64_t token = 0; token < 3; ++token) {
       const Moved moved = Execute(bench, device.Token(token));
       HostTarget().Execute(host.Token(token), kThreads);
@@ -153,10 +153,10 @@ void TokensOfDecodersOnNpu1() {
 void PromptsOfDecoders() {
   for (const Family& family : kFamilies) {
     const int64_t layers = 3;
-    const Decoder::Model model(family, layers);
+    const WholeDecoder::Model model(family, layers);
     for (const int64_t rows : {2, 63, 64, 100}) {
       Bench bench;
-      Decoder device(model, true), host(model, true);
+      WholeDecoder device(model, true), host(model, true);
       // The second prompt continues a cache, and a token follows.
       for (const int64_t count : {rows, int64_t{5}, int64_t{1}}) {
         std::vector<int64_t> ids;
@@ -184,14 +184,14 @@ void PromptsOfDecoders() {
 // If there is no room for all layers' weights, they come layer by layer, when the overlay changes
 // anyway.
 void WeightsOfPromptsLayerByLayer() {
-  const Decoder::Model model(kFamilies[0], 3);
+  const WholeDecoder::Model model(kFamilies[0], 3);
   // The weights between two attentions.
   constexpr int64_t kLayer = 2 * 256 * (256 + 128 + 128 + 256 + 3 * 512);
   for (const auto& [room, times] : {std::pair{3 * kLayer, 1}, {2 * kLayer, 2}, {kLayer, 4}}) {
     ExecutorOptions options;
     options.weight_bytes = room;
     Bench bench(kAll, options);
-    Decoder device(model, true), host(model, true);
+    WholeDecoder device(model, true), host(model, true);
     const Moved moved = Execute(bench, device.Tokens({1, 2, 3}));
     Check(moved.submissions == times + 4 + 3 + 1, "room of ", room, ": ", moved.submissions);
     HostTarget().Execute(host.Tokens({1, 2, 3}), kThreads);
@@ -201,11 +201,11 @@ void WeightsOfPromptsLayerByLayer() {
 
 // The device works on the rows chunk by chunk; a plan's rows need no room for all of the gate.
 void LongPromptsOfDecoders() {
-  const Decoder::Model model(kFamilies[0], 2);
+  const WholeDecoder::Model model(kFamilies[0], 2);
   ExecutorOptions options;
   options.row_bytes = options.query_bytes = 1;
   Bench bench(kAll, options);
-  Decoder device(model, true), host(model, true);
+  WholeDecoder device(model, true), host(model, true);
   std::vector<int64_t> ids(530, 7);
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int64_t>(i * i % 320);
   const Moved moved = Execute(bench, device.Tokens(ids));
@@ -217,11 +217,11 @@ void LongPromptsOfDecoders() {
 
 // Each fault stops a different run of a prompt: the host's data is either unchanged or complete.
 void AFaultInTheMiddleOfAPrompt() {
-  const Decoder::Model model(kFamilies[1], 2);
+  const WholeDecoder::Model model(kFamilies[1], 2);
   for (int64_t faulty = 0; faulty < 7; ++faulty) {
     for (const bool forever : {false, true}) {
       Bench bench;
-      Decoder device(model, true), host(model, true);
+      WholeDecoder device(model, true), host(model, true);
       int64_t first = -1;
       bench.device->before_run = [&](int64_t run) {
         if (first >= 0 && (run == first + faulty || (forever && run > first + faulty))) {
@@ -247,11 +247,11 @@ void AFaultInTheMiddleOfAPrompt() {
 // Gate and up need more scratch memory than the projections before them. A batch still reads those
 // weights there while the memory grows, and no other thread gets it in between.
 void PromptsOfSeveralThreads() {
-  const Decoder::Model models[] = {{kFamilies[0], 2}, {kFamilies[1], 2}};
+  const WholeDecoder::Model models[] = {{kFamilies[0], 2}, {kFamilies[1], 2}};
   const std::vector<int64_t> ids = {1, 2, 3};
   std::vector<Values> want;
-  for (const Decoder::Model& model : models) {
-    Decoder host(model, true);
+  for (const WholeDecoder::Model& model : models) {
+    WholeDecoder host(model, true);
     HostTarget().Execute(host.Tokens(ids), kThreads);
     want.push_back(host.logits);
   }
@@ -264,7 +264,7 @@ void PromptsOfSeveralThreads() {
     for (size_t i = 0; i < errors.size(); ++i) {
       threads.emplace_back([&, i] {
         try {
-          Decoder device(models[i % 2], true);
+          WholeDecoder device(models[i % 2], true);
           bench.Run(device.Tokens(ids));
           Close(device.logits, want[i % 2], Bound(2));
         } catch (const std::exception& error) {

@@ -127,7 +127,7 @@ using Reasons = std::map<std::string, int64_t>;
 // its results, which no vector operator turns into a row, go through the host.
 void OverlaysDivideAPlan() {
   Bench bench({"fused_dqp", "flow_kv", "dequant", "gemm", "flow_qkv"});
-  DecoderLayer decoder({}, 16);
+  TestedLayer decoder({}, 16);
   for (int64_t token = 1; token < 4; ++token) {
     const Values x(DataType::kFloat32, Exact(256));
     bench.Run(decoder.Steps(x));

@@ -21,11 +21,11 @@ struct LayerShape {
 };
 
 // The layer: norm, queries, keys and values; attention; O; residual, norm and gated MLP; down.
-class DecoderLayer {
+class TestedLayer {
  public:
-  DecoderLayer(const LayerShape& shape, int64_t capacity)
-      : DecoderLayer(shape, capacity, capacity > 0) {}
-  DecoderLayer(const LayerShape& shape, int64_t capacity, bool in_place)
+  TestedLayer(const LayerShape& shape, int64_t capacity)
+      : TestedLayer(shape, capacity, capacity > 0) {}
+  TestedLayer(const LayerShape& shape, int64_t capacity, bool in_place)
       : shape_(shape),
         generator(shape_.attention, capacity, in_place),
         o({.k = Queries(), .n = shape.hidden, .type = Type(), .bias = shape.bias}),
@@ -46,7 +46,7 @@ class DecoderLayer {
     }
     generator.past = {0};
   }
-  DecoderLayer(const DecoderLayer&) = delete;
+  TestedLayer(const TestedLayer&) = delete;
 
   // The steps of a token x, added to `sum` if the layer begins with one; an earlier step of the
   // plan may write either tensor.

@@ -86,7 +86,7 @@ void ALayerIsOneSubmission() {
     std::vector<std::vector<uint8_t>> caches;
     Watch(bench, caches);
     // One of them has a new present for each token. Eleven tokens: more than a group of eight keys.
-    DecoderLayer decoder(shape, layer.window > 0 ? 0 : 64);
+    TestedLayer decoder(shape, layer.window > 0 ? 0 : 64);
     for (int64_t token = 0; token < 11; ++token) {
       caches.clear();
       bench.device->sequences.clear();
@@ -133,7 +133,7 @@ void ALayerIsOneSubmission() {
 }
 
 // The second layer begins with the sum of the first's residual and its MLP, both on the device.
-Plan TwoLayers(DecoderLayer& a, DecoderLayer& b, const Values& x) {
+Plan TwoLayers(TestedLayer& a, TestedLayer& b, const Values& x) {
   Plan plan = a.Steps(x);
   for (const Step& step : b.Steps(a.down.y, &a.mlp.sum).steps) plan.steps.push_back(step);
   return plan;
@@ -142,7 +142,7 @@ Plan TwoLayers(DecoderLayer& a, DecoderLayer& b, const Values& x) {
 void TwoLayersAreOneSubmission() {
   const LayerShape first{}, second{.skip = true};
   Bench bench;
-  DecoderLayer a(first, 16), b(second, 16);
+  TestedLayer a(first, 16), b(second, 16);
   for (int token = 0; token < 3; ++token) {
     const Values x(DataType::kFloat32, Exact(first.hidden));
     const Token counted = Execute(bench, TwoLayers(a, b, x));
@@ -167,7 +167,7 @@ void CachesOfAProgramAreOneBuffer() {
             .skip = true};
   for (const bool in_place : {false, true}) {
     Bench bench;
-    DecoderLayer a(global, in_place ? 600 : 0, in_place), b(local, 14, in_place),
+    TestedLayer a(global, in_place ? 600 : 0, in_place), b(local, 14, in_place),
         c(local, 14, in_place);
     const auto kept = std::make_shared<KeptState>();
     int64_t buffers = 0, sent = 0;
@@ -181,7 +181,7 @@ void CachesOfAProgramAreOneBuffer() {
       Check(Execute(bench, plan).submissions == 1, "one submission");
       sent = bench.target->counters().cache_rows_sent - sent;
       buffers = bench.device->counters().buffers;
-      for (DecoderLayer* layer : {&a, &b, &c}) layer->Compare();
+      for (TestedLayer* layer : {&a, &b, &c}) layer->Compare();
     };
     token();
     Check(buffers == 3, "one of weights, one of caches, one of rows, got ", buffers);
@@ -245,7 +245,7 @@ void ABatchPreparedOnTheDevice() {
       host.past_value = host.present_value = values.data();
       host.output = want.data();
       HostTarget().Execute({host}, kThreads);
-      // As for one row: DecoderLayer::CompareAttention.
+      // As for one row: TestedLayer::CompareAttention.
       const int roundings = layer.qk_norm + layer.k_norm + (layer.rotary ? 2 : layer.qk_norm);
       const double query = Roundings(roundings), key = Roundings(roundings + 1);
       // The device rounds a normalised value, and a norm's weight if heads have zeros behind them.
@@ -274,7 +274,7 @@ void WeightsOfAPlanShareABuffer() {
     const LayerShape first{}, second{.skip = true};
     Bench bench;
     bench.device->most_pinned = most;
-    DecoderLayer a(first, 16), b(second, 16);
+    TestedLayer a(first, 16), b(second, 16);
     const auto kept = std::make_shared<KeptState>();
     for (int token = 0; token < 4; ++token) {
       if (token == 2) {  // of the first token, nothing is left
@@ -325,8 +325,8 @@ void AttentionOfKnownModels() {
         heads_of_32, odd_heads_of_40, normalised_96}) {
     for (const bool in_place : {false, true}) {
       Bench bench;
-      DecoderLayer decoder({.attention = layer}, in_place || layer.windowed_cache ? 600 : 0,
-                           in_place);
+      TestedLayer decoder({.attention = layer}, in_place || layer.windowed_cache ? 600 : 0,
+                          in_place);
       for (int token = 0; token < 3; ++token) {
         const Values x(layer.type, Exact(256));
         Check(Execute(bench, decoder.Steps(x)).submissions == 1, "heads of ", layer.dim);
@@ -345,7 +345,7 @@ void LayersThatTheHostPrepares() {
                                                {.cache_type = DataType::kInt8, .rotary = true},
                                                {.rotary = true, .rotary_dim = 16}}) {
     Bench bench;
-    DecoderLayer decoder({.attention = layer}, 32);
+    TestedLayer decoder({.attention = layer}, 32);
     for (int token = 0; token < 3; ++token) {
       const Values x(layer.type, Exact(256));
       const Token counted = Execute(bench, decoder.Steps(x));
@@ -372,7 +372,7 @@ void RowsThatTheCacheRounds() {
   Bench bench;
   std::vector<std::vector<uint8_t>> caches;
   Watch(bench, caches);
-  DecoderLayer decoder(shape, 64);
+  TestedLayer decoder(shape, 64);
   for (int64_t token = 0; token < 10; ++token) {
     caches.clear();
     const Values x(DataType::kFloat32, Exact(shape.hidden, 0x1p-30f));
@@ -390,7 +390,7 @@ void AFaultInTheMiddleOfALayer() {
     for (const bool forever : {false, true}) {
       const LayerShape shape;
       Bench bench;
-      DecoderLayer decoder(shape, 16);
+      TestedLayer decoder(shape, 16);
       int64_t first = -1;
       bench.device->before_run = [&](int64_t run) {
         if (first >= 0 && (run == first + faulty || (forever && run > first + faulty))) {
@@ -420,7 +420,7 @@ void AFaultWithACacheOfAWindow() {
   const LayerShape shape{.attention = {.window = 6, .rotary = true, .windowed_cache = true}};
   for (const bool forever : {false, true}) {
     Bench bench;
-    DecoderLayer decoder(shape, 7);
+    TestedLayer decoder(shape, 7);
     bool faulty = false;
     bench.device->before_run = [&](int64_t) {
       if (!faulty) return;

@@ -50,7 +50,7 @@ void ALayerOnTheModelledNpu() {
   };
   {
     const LayerShape shape{.attention = {.rotary = true, .qk_norm = true}, .bias = true};
-    DecoderLayer decoder(shape, 64);
+    TestedLayer decoder(shape, 64);
     for (int64_t token = 0; token < 3; ++token) {
       const Values x(DataType::kFloat32, Exact(shape.hidden));
       target->Execute(decoder.Steps(x), kThreads);

@@ -40,12 +40,11 @@ std::string KernelName(const xrt::xclbin& xclbin, const npu::Manifest& manifest)
                     Concat("the overlay ", manifest.name, " has no kernel ", manifest.kernel));
 }
 
-std::string SourceText(const npu::Manifest& manifest, const npu::Plan& plan,
-                       const npu::OpSource& source) {
-  const npu::Invocation& invocation = plan[static_cast<size_t>(source.invocation)];
+// The place of an operation in its sequence.
+std::string PathText(const npu::Manifest& manifest, const npu::Invocation& invocation, int path) {
   const auto sequence =
       std::ranges::find(manifest.sequences, invocation.sequence, &npu::Sequence::name);
-  return Concat(npu::Describe(invocation), " ", sequence->paths[static_cast<size_t>(source.path)]);
+  return sequence->paths[static_cast<size_t>(path)];
 }
 
 }  // namespace
@@ -225,12 +224,17 @@ void Context::Execute(Chain& chain, const Kept& kept, const npu::Stream& stream,
 
 void Context::ThrowAborted(const Aborted& aborted, const npu::Run& run,
                            const npu::Plan& plan) const {
+  // XRT does not always say where.
+  const bool known = aborted.operation < run.sources.size();
+  const npu::OpSource& source = known ? run.sources[aborted.operation] : run.sources.front();
+  const npu::Invocation& invocation = plan[static_cast<size_t>(source.invocation)];
   std::string text =
-      Concat("a run of ", npu::Describe(plan.front()), " on the overlay ", streams_.manifest().name,
-             " ", aborted.text(), "; the prediction was ", run.predicted_seconds * 1e3, " ms");
-  if (aborted.operation < run.sources.size()) {
+      Concat("a run ", known ? "of " : "that begins with ", npu::Describe(invocation),
+             " on the overlay ", streams_.manifest().name, " ", aborted.text(),
+             "; the prediction was ", run.predicted_seconds * 1e3, " ms");
+  if (known) {
     text += Concat("; it stopped at operation ", aborted.operation, ", ",
-                   SourceText(streams_.manifest(), plan, run.sources[aborted.operation]));
+                   PathText(streams_.manifest(), invocation, source.path));
   }
   throw DeviceError(aborted.fault(), text);
 }
