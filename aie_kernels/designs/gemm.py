@@ -13,6 +13,7 @@ once:
 
 The order of the megatiles does not change that, because no data stays from one to the next. Rows
 are outermost, so that the A of a band is one task of the shim that repeats for its megatiles.
+`matmul` is this design with a row-major B.
 
 | | memory | memory tile | core |
 |---|---|---|---|
@@ -110,6 +111,7 @@ A_OBJECT = ROWS * STEP  # elements on a core
 B_OBJECT = STEP * PART
 #: From 64 rows x 256 k, row-major, to [32 kb][8 mb][8 m][8 k].
 A_LAYOUT = Layout(((SLAB // 8, 16), (ROWS, 2 * SLAB), (4, 4)))
+MAX_STEP = 1 << 22  # bytes between two items of a shim's dimension: 2^20 words
 MAX_ITERATIONS = 64  # of a shim descriptor
 RUN_WORK = 1 << 30  # N * K of the rounds of one run: below 0.4 s on every device
 
@@ -122,13 +124,19 @@ def build(device: Device, output: Output = "bf16") -> Design:
     Raises DesignError for a number of columns over which four
     rows of cores cannot be divided evenly.
     """
+    return make(device, Blocking(device, output))
+
+
+def make(device: Device, shape: Blocking) -> Design:
+    """The design for this blocking. Raises DesignError as `build` does."""
     if min(device.columns, CORES) not in (1, 2, 4):
         raise DesignError(
-            f"gemm on {device.name}: it has {device.columns} columns; B of the 4 rows of cores "
-            "enters through 1, 2 or 4 of them"
+            f"{shape.name} on {device.name}: it has {device.columns} columns; B of the 4 rows of "
+            "cores enters through 1, 2 or 4 of them"
         )
-    design = Design("gemm" if output == "bf16" else f"gemm_{output}", device)
-    shape = _Blocking(device, output)
+    design = Design(
+        shape.name if shape.output == "bf16" else f"{shape.name}_{shape.output}", device
+    )
     for group in range(shape.groups):
         _place_b(design, shape, group)
     for c in range(device.columns):
@@ -156,13 +164,15 @@ def pack_b(weights: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(blocks.transpose(0, 3, 4, 5, 1, 6, 2))
 
 
-class _Blocking:
-    """How a C of this output type is divided over this many columns."""
+class Blocking:
+    """How a C of this output type is divided over this many columns, and the order of B."""
 
-    def __init__(self, device: Device, output: Output) -> None:
+    def __init__(self, device: Device, output: Output, *, row_major: bool = False) -> None:
+        self.name = "matmul" if row_major else "gemm"  # of the design and its sequence
         self.columns = columns = device.columns
         self.output = output
-        self.row_operators = output == "bf16" and device.architecture == "aie2p"
+        self.row_major = row_major
+        self.row_operators = output == "bf16" and device.architecture == "aie2p" and not row_major
         self.parts = PARTS[output]
         self.element = DTYPES[output].itemsize  # bytes
         self.width = self.parts * PART  # columns of a core's block
@@ -172,6 +182,16 @@ class _Blocking:
         self.rows = CORES // self.groups  # of cores in a group
         # A memory tile that feeds four rows has room for half the depth.
         self.b_steps = 2 if self.rows == CORES else 4
+        self.depth = self.b_steps * STEP  # k of an object of B in the memory tile
+        self.multiple = 2 if row_major else PART  # of N
+        self.max_k = MAX_K
+        if row_major:
+            # The rows of a group leave memory 16 by 16; for several rows of cores, an object for
+            # each by the last of the shim's four dimensions.
+            step = 16 if self.rows == 1 else self.depth
+            self.max_n = MAX_STEP // (2 * step)
+            if self.rows > 1:
+                self.max_k = MAX_ITERATIONS * self.depth
         acc = Array("f32", self.parts * ROWS * PART)
         store = GEMM_STORE_BF16 if output == "bf16" else GEMM_STORE_F32
         self.zero = with_arrays(GEMM_ZERO, acc)
@@ -186,23 +206,18 @@ def with_arrays(kernel: Kernel, *arrays: Array) -> Kernel:
 
 
 # --- tiles and fifos ------------------------------------------------------------------------------
-def _place_b(design: Design, shape: _Blocking, group: int) -> None:
+def _place_b(design: Design, shape: Blocking, group: int) -> None:
     """B of the rows of cores of a group: in through one memory tile, out to every column."""
     each = shape.parts * shape.b_steps * B_OBJECT
+    leave, store = _row_major_layouts(shape) if shape.row_major else (_block_layout(shape), None)
     slab = design.fifo(
         f"b{group}", "bf16", shape.rows * each, design.shim(group, 1), design.mem(group)
     )
-    run = shape.b_steps * B_OBJECT * 2  # contiguous bytes of one part in the slab
-    # k-step by k-step, in it part by part; an object of 2,048 elements in four, as mlir-aie counts
-    # up to 512.
-    order = Layout(
-        ((shape.b_steps, 2 * B_OBJECT), (shape.parts, run), (4, B_OBJECT // 2), (256, 4))
-    )
     rows = [
         design.fifo(
-            f"b_row{row}", "bf16", each, design.mem(group, layout=order),
+            f"b_row{row}", "bf16", each, design.mem(group, layout=leave),
             [
-                design.core(c, row, object=Array("bf16", B_OBJECT))
+                design.core(c, row, layout=store, object=Array("bf16", B_OBJECT))
                 for c in range(shape.columns)
             ],
         )
@@ -214,12 +229,30 @@ def _place_b(design: Design, shape: _Blocking, group: int) -> None:
         design.split(slab, rows)
 
 
+def _block_layout(shape: Blocking) -> Layout:
+    """How B in blocks leaves its memory tile: k-step by k-step, and in a k-step part by part."""
+    run = shape.b_steps * B_OBJECT * 2  # contiguous bytes of one part in the slab
+    # An object of 2,048 elements in four, as mlir-aie counts up to 512.
+    return Layout(((shape.b_steps, 2 * B_OBJECT), (shape.parts, run), (4, B_OBJECT // 2), (256, 4)))
+
+
+def _row_major_layouts(shape: Blocking) -> tuple[Layout, Layout]:
+    """How a row-major B leaves its memory tile, and enters a core.
+
+    The memory tile sends [k-step][8 columns][64 k][8 n], so its finest run is 8 n. A core stores
+    the [4 nb][8 kb][8 k][8 n] of a part as [8 kb][4 nb][8 k][8 n].
+    """
+    row = shape.width * 2
+    leave = Layout(((shape.b_steps, STEP * row), (shape.width // 8, 16), (STEP, row), (4, 4)))
+    return leave, Layout(((PART // 8, 128), (STEP // 8, PART * 16), (32, 4)))
+
+
 def c_layout(width: int, element: int) -> Layout:
     """How strips arrive in the memory tile: as 64 rows of `width` elements of `element` bytes."""
     return Layout(((width // 8, 8 * element), (ROWS, width * element), (2 * element, 4)))
 
 
-def _place_column(design: Design, shape: _Blocking, c: int) -> None:
+def _place_column(design: Design, shape: Blocking, c: int) -> None:
     slab = design.fifo(f"a{c}", "bf16", ROWS * SLAB, design.shim(c, 0), design.mem(c))
     a = design.fifo(
         f"a_column{c}", "bf16", ROWS * SLAB,
@@ -253,7 +286,7 @@ def _place_column(design: Design, shape: _Blocking, c: int) -> None:
     design.join(outputs, joined)
 
 
-def _body(shape: _Blocking) -> Body:
+def _body(shape: Blocking) -> Body:
     def multiply(a: Any, acc: Any, part: int) -> Steps:
         b = yield Acquire("b")
         yield call(shape.tile, a, b, acc, ROWS // 8, STEP // 8, PART // 8, part)
@@ -290,17 +323,22 @@ def _body(shape: _Blocking) -> Body:
 
 
 # --- the sequence ---------------------------------------------------------------------------------
-def _add_sequence(design: Design, shape: _Blocking) -> Sequence:
-    s = design.sequence("gemm", "M", "K", "N")
+def _add_sequence(design: Design, shape: Blocking) -> Sequence:
+    s = design.sequence(shape.name, "M", "K", "N")
     M, K, N = s.symbols()
     least = shape.rows * shape.width
     s.require(at_most(1, M), "M={M} must be at least 1")
     s.require(
         less(0, K) * equal(K % SLAB, 0), "K={K} must be a multiple of 256: pad A and B with zeros"
     )
-    s.require(at_most(K, MAX_K), f"K={{K}} is above {MAX_K}: divide K")
-    s.require(equal(N % PART, 0), "N={N} must be a multiple of 32: pad B with zeros")
+    s.require(at_most(K, shape.max_k), f"K={{K}} is above {shape.max_k}: divide K")
+    s.require(
+        equal(N % shape.multiple, 0),
+        f"N={{N}} must be a multiple of {shape.multiple}: pad B with zeros",
+    )
     s.require(at_most(least, N), f"N={{N}} must be at least {least} here: pad B with zeros")
+    if shape.row_major:
+        s.require(at_most(N, shape.max_n), f"N={{N}} is above {shape.max_n}: divide N")
     rows = maximum(M, ROWS)
     a = s.argument("a", "in", rows * K * 2)
     b = s.argument("b", "in", N * K * 2)
@@ -353,23 +391,39 @@ def _send_a(s: Sequence, column: int, a: str, row: Expr, K: Expr, times: Expr) -
     )  # fmt: skip
 
 
-def _band(shape: _Blocking, tile: Expr, group: int, N: Expr) -> Expr:
+def _band(shape: Blocking, tile: Expr, group: int, N: Expr) -> Expr:
     """First column of C that the rows of cores of a group compute in a megatile."""
     own = shape.rows * shape.width
     return minimum(tile * shape.tile_width + group * own, N - own)
 
 
-def _send_b(s: Sequence, shape: _Blocking, b: str, K: Expr, N: Expr, tile: Expr) -> None:
-    run = shape.b_steps * B_OBJECT * 2
+def _send_b(s: Sequence, shape: Blocking, b: str, K: Expr, N: Expr, tile: Expr) -> None:
     for group in range(shape.groups):
+        start = _band(shape, tile, group, N)
+        if shape.row_major:
+            _send_rows_of_b(s, shape, group, b, start, K, N)
+            continue
+        run = shape.depth * PART * 2
         s.transfer(
-            f"b{group}", b, offset=_band(shape, tile, group, N) * K * 2, run=run,
-            outer=[(K * PART * 2 // run, run), (shape.rows * shape.parts, K * PART * 2)],
+            f"b{group}", b, offset=start * K * 2, run=run,
+            outer=[(K // shape.depth, run), (shape.rows * shape.parts, K * PART * 2)],
         )  # fmt: skip
 
 
+def _send_rows_of_b(
+    s: Sequence, shape: Blocking, group: int, b: str, start: Expr, K: Expr, N: Expr
+) -> None:
+    run = shape.width * 2
+    if shape.rows == 1:  # by 16, as no dimension counts all rows of B
+        outer = [(K // 16, 32 * N), (expr(16), 2 * N)]
+    else:
+        depth = expr(shape.depth)
+        outer = [(K // depth, 2 * depth * N), (expr(shape.rows), expr(run)), (depth, 2 * N)]
+    s.transfer(f"b{group}", b, offset=start * 2, run=run, outer=[*outer])
+
+
 def _receive_c(
-    s: Sequence, shape: _Blocking, column: int, c: str, row: Expr, N: Expr, first: Expr, whole: Expr
+    s: Sequence, shape: Blocking, column: int, c: str, row: Expr, N: Expr, first: Expr, whole: Expr
 ) -> None:
     line = N * shape.element
     s.transfer(
@@ -385,7 +439,7 @@ def _receive_c(
             )  # fmt: skip
 
 
-def _block_cycles(device: Device, shape: _Blocking, k_steps: Expr) -> Expr:
+def _block_cycles(device: Device, shape: Blocking, k_steps: Expr) -> Expr:
     """Core cycles of one block of C, without waiting for data."""
 
     def cycles(kernel: Kernel, *scalars: int) -> int:

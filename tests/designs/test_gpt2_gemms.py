@@ -1,4 +1,4 @@
-"""Paper 5's claim: one configuration of GEMM serves all of GPT-2 124M's sizes, on npu1.
+"""Paper 5's claim: one configuration of MatMul serves all of GPT-2 124M's sizes, on npu1.
 
 The streams have the full sizes; the products are simulated at an eighth: the largest dimension of
 each is divided by 8 (the last of equal ones). scripts/bench_gpt2_gemms.py runs the full sizes.
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ort_aie_ep.aie_kernels.designs import gemm
+from ort_aie_ep.aie_kernels.designs import matmul
 from ort_aie_ep.npu.simulator.session import Session
 from ort_aie_ep.npu.simulator.txn import (
     AddressPatch,
@@ -51,7 +51,7 @@ bench = load_bench()
 @pytest.fixture(scope="module")
 def session() -> Session:
     """One configured array for all products of this file."""
-    return Session(gemm.build(device("npu1"), "f32"))
+    return Session(matmul.build(device("npu1"), "f32"))
 
 
 def static(plan: Configuration) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def static(plan: Configuration) -> dict[str, Any]:
 
 def operations(session: Session, size: tuple[int, int, int]) -> Iterator[Operation]:
     m, k, n = bench.padded(size)
-    (words,) = session.build("gemm", {"M": m, "K": k, "N": n}, ["a", "b", "c"])
+    (words,) = session.build("matmul", {"M": m, "K": k, "N": n}, ["a", "b", "c"])
     yield from decode(words).operations
 
 
@@ -119,8 +119,8 @@ def test_the_configuration_has_nothing_of_a_size_in_it(session: Session) -> None
     """One machine runs every size below, and `build` takes no size; another output type is another
     overlay."""
     configured = static(session.machine.configuration)
-    assert static(configure(gemm.build(device("npu1"), "f32"))) == configured
-    assert static(configure(gemm.build(device("npu1"), "bf16"))) != configured
+    assert static(configure(matmul.build(device("npu1"), "f32"))) == configured
+    assert static(configure(matmul.build(device("npu1"), "bf16"))) != configured
 
 
 @pytest.fixture(scope="module", params=bench.SIZES, ids=lambda s: "x".join(map(str, s)))

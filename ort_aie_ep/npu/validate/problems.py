@@ -137,7 +137,7 @@ def _dequant_of(*counts: int) -> Callable[[Device], Iterator[dict[str, int]]]:
     return lambda device: iter([{"blocks": count} for count in counts])
 
 
-def _gemm(context: Context, p: dict[str, int]) -> Problem:
+def _gemm(context: Context, p: dict[str, int], *, row_major: bool = False) -> Problem:
     m, k, n, rng = p["M"], p["K"], p["N"], generator(p)
     rows = max(m, 64)
     a = rng.standard_normal((rows, k)).astype(BF16)
@@ -149,6 +149,8 @@ def _gemm(context: Context, p: dict[str, int]) -> Problem:
         expected = ref.product(doubles(a[:m]), doubles(w), context.device.architecture, output)
         return [Output("c", doubles(after["c"][:m]), expected)]
 
+    if row_major:
+        return Problem("matmul", p, {"a": a, "b": np.ascontiguousarray(w.T), "c": c}, judge)
     return Problem("gemm", p, {"a": a, "b": ref.gemm_order(w), "c": c}, judge)
 
 
@@ -421,6 +423,11 @@ _KNOWN: dict[tuple[str, bool], tuple[tuple[Callable[..., Any], Callable[..., Any
         (_gemm_of((64, 256, 512), (7, 256, 544), (130, 512, 736)),
          _gemm_of((128, 2048, 2048), (512, 2048, 8192))),
         _gemm,
+    ),
+    ("matmul", False): (
+        (_gemm_of((64, 256, 512), (7, 256, 546), (130, 512, 734)),
+         _gemm_of((128, 2048, 2048), (512, 2048, 8192))),
+        partial(_gemm, row_major=True),
     ),
     ("project", False): (
         (_gemm_of((64, 256, 512), (7, 256, 544), (130, 512, 736)),

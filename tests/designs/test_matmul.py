@@ -1,0 +1,113 @@
+"""MatMul, simulated: `gemm`'s bits from a row-major B that nobody packed."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from ort_aie_ep.aie_kernels.designs import gemm, matmul
+from ort_aie_ep.aie_kernels.designs.gemm import Output
+from ort_aie_ep.npu.checks.check import check
+from ort_aie_ep.npu.simulator.machine import Result
+from ort_aie_ep.npu.simulator.session import Session
+from ort_aie_ep.npu.validate.references import product
+from ort_aie_ep.npu.vocabulary.device import DEVICES, Device, device
+from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.vocabulary.kernel import DTYPES
+
+
+def operands(m: int, k: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """A (max(m, 64), k) and B (k, n), bf16."""
+    rng = np.random.default_rng([m, k, n])
+    a = rng.standard_normal((max(m, 64), k)).astype(ml_dtypes.bfloat16)
+    return a, rng.standard_normal((k, n)).astype(ml_dtypes.bfloat16)
+
+
+def run(
+    session: Session, m: int, a: np.ndarray, b: np.ndarray, n: int
+) -> tuple[np.ndarray, Result]:
+    """C (rows of a, n), by the design's only sequence of a product."""
+    name = session.design.name
+    c = np.full((a.shape[0], n), np.nan, DTYPES["f32" if name.endswith("f32") else "bf16"])
+    shape = {"M": m, "K": a.shape[1], "N": n}
+    (result,) = session.run(name.removesuffix("_f32"), shape, {"a": a, "b": b, "c": c})
+    return c, result
+
+
+@pytest.mark.parametrize(
+    ("name", "output", "m", "k", "n"),
+    [
+        ("npu2", "bf16", 600, 512, 1184),  # bands moved back in both directions
+        ("npu2", "f32", 7, 256, 288),
+        ("npu1", "f32", 300, 512, 352),
+        ("npu1", "bf16", 256, 256, 544),
+        ("npu2_2col", "bf16", 130, 768, 736),  # a memory tile feeds two rows of cores
+        ("npu1_2col", "f32", 64, 256, 128),
+        ("npu2_1col", "bf16", 70, 512, 544),  # all four
+        ("npu1_1col", "f32", 64, 8192, 256),  # as many slabs as a descriptor iterates over
+    ],
+)
+def test_bits_and_time_are_those_of_gemm(name: str, output: Output, m: int, k: int, n: int) -> None:
+    a, b = operands(m, k, n)
+    c, mine = run(Session(matmul.build(device(name), output)), m, a, b, n)
+    packed = gemm.pack_b(np.ascontiguousarray(b.T))
+    wanted, other = run(Session(gemm.build(device(name), output)), m, a, packed, n)
+    np.testing.assert_array_equal(c, wanted)
+    assert (mine.read, mine.written) == (other.read, other.written)
+    assert mine.seconds == pytest.approx(other.seconds, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "output", "m", "k", "n"),
+    [
+        ("npu2", "bf16", 65, 256, 130),
+        ("npu2", "f32", 130, 512, 1078),
+        ("npu1_2col", "bf16", 70, 256, 258),
+        ("npu1", "f32", 64, 16640, 66),  # more slabs than a descriptor iterates over
+    ],
+)
+def test_any_even_number_of_columns(name: str, output: Output, m: int, k: int, n: int) -> None:
+    a, b = operands(m, k, n)
+    c, _ = run(Session(matmul.build(device(name), output)), m, a, b, n)
+    left, right = a[:m].astype(np.float64), b.T.astype(np.float64)
+    wanted = product(left, right, device(name).architecture, output)
+    error = np.abs(c[:m].astype(np.float64) - wanted.exact)
+    assert (error <= wanted.tolerance).all(), f"worst {np.max(error / wanted.tolerance)} of it"
+
+
+@pytest.mark.parametrize(
+    ("name", "k", "n", "message"),
+    [
+        ("npu2", 320, 512, "K=320 must be a multiple of 256"),
+        ("npu2", 65792, 512, "K=65792 is above 65536"),
+        ("npu2", 256, 513, "N=513 must be a multiple of 2: pad B"),
+        ("npu2", 256, 126, "N=126 must be at least 128"),
+        ("npu2", 256, 131074, "N=131074 is above 131072: divide N"),
+        ("npu2_2col", 256, 8194, "N=8194 is above 8192"),
+        ("npu2_2col", 16640, 512, "K=16640 is above 16384"),
+        ("npu2_1col", 8448, 512, "K=8448 is above 8192"),
+    ],
+)
+def test_shapes_it_cannot_take_are_refused(name: str, k: int, n: int, message: str) -> None:
+    session = Session(matmul.build(device(name)))
+    with pytest.raises(DesignError, match=message):
+        session.build("matmul", {"M": 64, "K": k, "N": n}, ["a", "b", "c"])
+
+
+@pytest.mark.parametrize(("k", "n"), [(256, 131072), (65536, 128)])
+def test_the_longest_strides_are_accepted(k: int, n: int) -> None:
+    session = Session(matmul.build(device("npu2")))
+    assert session.build("matmul", {"M": 64, "K": k, "N": n}, ["a", "b", "c"])
+
+
+def test_three_columns_are_refused_by_its_own_name() -> None:
+    three = Device("three", "aie2p", 4, 3, clock_hz=1.8e9, alignment=64)
+    with pytest.raises(DesignError, match="matmul on three: it has 3 columns"):
+        matmul.build(three)
+
+
+@pytest.mark.parametrize("output", ["bf16", "f32"])
+@pytest.mark.parametrize("name", list(DEVICES))
+def test_every_device_holds_it(name: str, output: Output) -> None:
+    check(matmul.build(device(name), output))
