@@ -23,7 +23,7 @@ Scheduler::Scheduler(const Manifest& manifest) : manifest_(manifest) {
 void Scheduler::CompleteAll() {
   for (Channel& channel : channels_) channel.tasks.clear();
   descriptors_.clear();
-  for (const auto& ids : manifest_.descriptors) descriptors_.emplace_back(ids.rbegin(), ids.rend());
+  for (const auto& ids : manifest_.descriptors) descriptors_.emplace_back(ids.begin(), ids.end());
   used_.assign(manifest_.fifos.size(), false);
 }
 
@@ -69,9 +69,7 @@ int Scheduler::AcquireDescriptor(int column) {
     }
     WaitUntil(*oldest, 0);
   }
-  const int descriptor = free.back();
-  free.pop_back();
-  return descriptor;
+  return free.extract(free.begin()).value();
 }
 
 // Waits for a task of a channel: gives it a token, and frees the descriptors of all tasks up to it.
@@ -80,7 +78,7 @@ void Scheduler::WaitUntil(Channel& channel, size_t task) {
   Emit(TokenWait{channel.column, channel.direction, channel.channel});
   auto& free = descriptors_[static_cast<size_t>(channel.column)];
   for (size_t i = 0; i <= task; ++i) {
-    free.push_back(channel.tasks.front().descriptor);
+    free.insert(channel.tasks.front().descriptor);
     channel.tasks.pop_front();
   }
 }

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <set>
 #include <span>
 #include <variant>
 #include <vector>
@@ -101,9 +102,9 @@ class Scheduler {
 
   const Manifest& manifest_;
   std::vector<Operation> operations_;
-  std::vector<Channel> channels_;              // (column, direction, channel)
-  std::vector<std::vector<int>> descriptors_;  // free ones by column, the next one last
-  std::vector<bool> used_;                     // fifos with a task since the last Wait
+  std::vector<Channel> channels_;           // (column, direction, channel)
+  std::vector<std::set<int>> descriptors_;  // free ones by column; mlir-aie too takes the lowest
+  std::vector<bool> used_;                  // fifos with a task since the last Wait
   uint64_t order_ = 0;
   OpSource source_{};
 };
