@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -522,6 +523,49 @@ def test_doctor_fails_without_the_library(monkeypatch: pytest.MonkeyPatch) -> No
     result = ort_aie("doctor")
     assert result.exit_code == 1
     assert "libort_aie_ep.so is missing" in result.stdout
+
+
+def test_doctor_checks_the_files_of_a_compiled_folder(compiled: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(compiled, tmp_path / "compiled"))
+    (folder / "tokenizer_config.json").write_text("{}")  # a user may change what is not compiled
+    assert "as it was compiled" in succeeded("doctor", folder).stdout
+    data = folder / "model.onnx.data"
+    whole = bytearray(data.read_bytes())
+    checked = report("doctor", folder / "model.onnx")["files"]
+    assert [(file["name"], file["size"], file["problem"]) for file in checked] == [
+        ("model.onnx", (folder / "model.onnx").stat().st_size, ""),
+        ("model.onnx.data", len(whole), ""),
+    ]
+    changed = whole.copy()
+    changed[len(whole) // 2] ^= 1
+    data.write_bytes(changed)
+    open_session(folder / "model.onnx")  # a session does not read them
+    expected, found = (
+        hashlib.blake2b(content, digest_size=20).hexdigest() for content in (whole, changed)
+    )
+    for content, problem in (
+        (changed, f"has other content than was compiled (BLAKE2b {found}, expected {expected})"),
+        (whole[:-1], f"has {len(whole) - 1} bytes, expected {len(whole)}"),
+        (None, "cannot be read (No such file or directory)"),
+    ):
+        data.unlink()
+        if content is not None:
+            data.write_bytes(content)
+        result = ort_aie("doctor", folder)
+        assert result.exit_code == 1
+        assert f"error: {folder}: model.onnx.data {problem}: compile the model" in result.stderr
+        assert "The host target works." in result.stdout
+
+
+def test_doctor_says_what_it_can_check(compiled: Path, tmp_path: Path) -> None:
+    assert "has no ort_aie_report.json: pass a folder that ort-aie" in mistake("doctor", LLAMA)
+    folder = Path(shutil.copytree(compiled, tmp_path / "compiled"))
+    path = folder / "ort_aie_report.json"
+    content = json.loads(path.read_text())
+    del content["files"]
+    path.write_text(json.dumps(content))
+    message = mistake("doctor", folder)
+    assert "has no hashes of the files: an earlier version compiled this folder" in message
 
 
 def test_doctor_names_the_first_thing_that_an_npu_lacks(tmp_path: Path) -> None:

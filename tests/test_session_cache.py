@@ -100,8 +100,8 @@ def test_reopening_reads_no_weights(
 ) -> None:
     expected = logits(ort_aie_ep.session(model))
     hashed: list[str] = []
-    real = cache._file_hash
-    monkeypatch.setattr(cache, "_file_hash", lambda path: hashed.append(path.name) or real(path))
+    real = cache.file_hash
+    monkeypatch.setattr(cache, "file_hash", lambda path: hashed.append(path.name) or real(path))
     for source in (model, model / "model.onnx"):
         np.testing.assert_array_equal(logits(ort_aie_ep.session(source)), expected)
     assert len(compilations) == 1

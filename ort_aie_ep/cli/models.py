@@ -244,7 +244,7 @@ def compile_command(
 
 def tell(result: CompileResult, *baseline: object) -> None:
     """Prints what was written, and what to type next: `run`, or `bench` with `baseline`."""
-    from ort_aie_ep.compiler.compiled_folder import REPORT
+    from ort_aie_ep.compiler.integrity import REPORT
     from ort_aie_ep.models.folder import find_model
     from ort_aie_ep.models.tokenizer import has_tokenizer
     from ort_aie_ep.running.next_step import lines, why_not_text
@@ -410,17 +410,30 @@ def explain_command(
 
 
 @app.command("doctor")
-def doctor_command(json: Json = False) -> None:
-    """Check the installation and what an NPU needs.
+def doctor_command(
+    compiled: Annotated[
+        Path | None,
+        typer.Argument(metavar="COMPILED", help="Compiled folder whose files to check as well."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Check the installation, what an NPU needs, and the files of a compiled folder.
 
-    Print versions, run an operator, and look for the NPU, its driver and XRT. The exit code is 0 if
-    the host target works.
+    Print versions, run an operator, and look for the NPU, its driver and XRT. With a folder, also
+    read its models and weights and compare them with the hashes that the compilation left: opening
+    a model does not notice that weights were changed or damaged. The exit code is 0 if the host
+    target works and the files are as they were written:
+
+    ```
+    ort-aie doctor
+    ort-aie doctor COMPILED
+    ```
     """
     from ort_aie_ep.explain.doctor import diagnose
     from ort_aie_ep.explain.machine import why_no_npu
 
-    with console.bar("doctor"):
-        diagnosis = diagnose()
+    with console.bar("doctor", "bytes" if compiled else "") as progress:
+        diagnosis = diagnose(compiled, progress)
     if json:
         console.print_json(diagnosis)
     else:
@@ -437,6 +450,8 @@ def doctor_command(json: Json = False) -> None:
             )
     if not diagnosis.working:
         raise AieError("the host target does not work: see the first missing item above")
+    if diagnosis.damage:
+        raise AieError(f"{compiled}: {diagnosis.damage}")
 
 
 @app.command("synth")

@@ -14,8 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ort_aie_ep.cli.console import environment
+from ort_aie_ep.cli.progress import amount
 from ort_aie_ep.compiler.cache_entries import Entry
 from ort_aie_ep.compiler.calibration import CacheReport
+from ort_aie_ep.compiler.integrity import CheckedFile
 from ort_aie_ep.explain.doctor import Diagnosis
 from ort_aie_ep.explain.explain import CLAIMS, CPU_EP, OURS, Explanation, NodeFate
 from ort_aie_ep.explain.machine import Finding
@@ -261,18 +263,22 @@ def tuning_table(tuning: Tuning) -> Table:
 
 
 def diagnosis_table(diagnosis: Diagnosis) -> RenderableType:
-    """Three tables; each missing item says how to get it."""
+    """Three tables, and one for files that were checked; each missing item says how to get it."""
     parts: list[RenderableType] = []
-    for title, findings in (
-        ("Software", diagnosis.software),
-        ("Host target", diagnosis.host),
-        ("NPU", diagnosis.npu),
-    ):
+    sections = (
+        ("Software", _found(diagnosis.software)),
+        ("Host target", _found(diagnosis.host)),
+        ("NPU", _found(diagnosis.npu)),
+        ("Compiled files", [(file.name, _checked(file)) for file in diagnosis.files]),
+    )
+    for title, rows in sections:
+        if not rows:
+            continue
         table = Table(title=title, title_justify="left", title_style="bold", box=None)
         table.add_column(min_width=24)
         table.add_column(overflow="fold")
-        for finding in findings:
-            table.add_row(finding.name, _finding(finding))
+        for row in rows:
+            table.add_row(*row)
         parts += [table, ""]
     return Group(*parts)
 
@@ -419,6 +425,16 @@ def _table(*columns: str, right: Iterable[str]) -> Table:
 def _interval(interval: Interval, digits: str) -> str:
     value, low, high = (format(x, digits) for x in (interval.value, interval.low, interval.high))
     return value if low == high else f"{value} ({low}–{high})"
+
+
+def _found(findings: Iterable[Finding]) -> list[tuple[str, Text]]:
+    return [(finding.name, _finding(finding)) for finding in findings]
+
+
+def _checked(file: CheckedFile) -> Text:
+    if file.problem:
+        return Text(file.problem, style="red")
+    return Text(f"{amount(file.size, 0, 'bytes')}, as it was compiled", style="green")
 
 
 def _finding(finding: Finding) -> Text:

@@ -11,7 +11,6 @@ it or nothing. If several processes compile the same model, the first one's entr
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import time
@@ -20,7 +19,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cache as memoised
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import BinaryIO
@@ -38,7 +36,7 @@ from ort_aie_ep.compiler.cache_entries import (
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats.kv_codes import BITS
 from ort_aie_ep.models.checked_json import Field, read_json
-from ort_aie_ep.models.files import write_json
+from ort_aie_ep.models.files import blake2b, file_hash, write_json
 from ort_aie_ep.models.folder import ModelFolder, find_model
 from ort_aie_ep.models.tokenizer import tokenizer_file
 from ort_aie_ep.progress import Count, Progress
@@ -53,9 +51,6 @@ _ROUNDS = 10
 # Parts of the package whose modules affect the result of a compilation.
 ROOMS = ("formats", "models", "runtime", "compiler", "graph_passes")
 _COMPILED_WITH = ("onnx", "onnx_ir", "onnxscript", "numpy")
-# Bytes to read from a file at a time; hashing is no faster with larger blocks.
-_HASH_BLOCK = 1 << 20
-_blake2b = partial(hashlib.blake2b, digest_size=20)
 
 # File, by its name in the model → (bytes, modified ns, changed ns, inode).
 _Stats = dict[str, list[int]]
@@ -198,14 +193,14 @@ def _calibration_digests(folder: ModelFolder, choices: Choices) -> list[str]:
     if choices.kv not in BITS and choices.importance is None:
         return []
     given = [Path(text) for text in (choices.calibration, choices.importance) if text is not None]
-    return [_file_hash(p) for p in (*given, tokenizer_file(folder)) if p.is_file()]
+    return [file_hash(p) for p in (*given, tokenizer_file(folder)) if p.is_file()]
 
 
 @memoised
 def code_digest() -> str:
     """A hash of everything that affects the result of a compilation: the compiler's modules, the
     passes, the native module, which packs weights, and the versions of the packages they use."""
-    digest = _blake2b()
+    digest = blake2b()
     package = Path(ort_aie_ep.__file__).parent
     paths = sorted(package.glob("*.py"))
     for room in ROOMS:
@@ -262,7 +257,7 @@ def _read_source(index: Path, model: Path, progress: Progress | None) -> _Source
             data = {os.path.relpath(path, model.parent) for path in external_files(loaded)}
             stats = before | _stats(model, sorted(data))
             count = Count(progress, sum(size for size, *_ in stats.values()))
-            digests = {name: _file_hash(model.parent / name, count) for name in stats}
+            digests = {name: file_hash(model.parent / name, count) for name in stats}
             source = _Source(False, stats, digests)
     except OSError as error:
         raise AieError(f"{model}: {error.filename} cannot be read: {error.strerror}") from error
@@ -303,7 +298,7 @@ def _whole(entry: Path, name: str) -> bool:
         return (
             name in sizes
             and all((entry / file).stat().st_size == size for file, size in sizes.items())
-            and _file_hash(entry / name) == manifest.field("digest").text()
+            and file_hash(entry / name) == manifest.field("digest").text()
         )
     except (AieError, OSError, ValueError):
         return False
@@ -332,7 +327,7 @@ def _build(
                 "choices": given,
                 "code": code_digest(),
                 "bytes": {path.name: path.stat().st_size for path in new.iterdir()},
-                "digest": _file_hash(new / model.name),
+                "digest": file_hash(new / model.name),
             }
             write_json(new / MANIFEST, manifest)
             _install(new, entry, model.name)
@@ -367,21 +362,5 @@ def _remedy() -> str:
     return f"choose a folder with cache_dir=… or with the environment variable {VARIABLE}"
 
 
-# --- files ---
-
-
-def _file_hash(path: Path, count: Count | None = None) -> str:
-    """The hash of a file's content; `count` gets a step for each block."""
-    count = count or Count(None, 0)
-    count.begin(f"hashing {path.name}")
-    digest, block = _blake2b(), bytearray(_HASH_BLOCK)
-    view = memoryview(block)
-    with path.open("rb", buffering=0) as file:
-        while size := file.readinto(block):
-            digest.update(view[:size])
-            count.step(size)
-    return digest.hexdigest()
-
-
 def _hash(content: bytes) -> str:
-    return _blake2b(content).hexdigest()
+    return blake2b(content).hexdigest()

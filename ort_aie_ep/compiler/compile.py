@@ -11,7 +11,6 @@ import onnx_ir as ir
 
 from ort_aie_ep.compiler.compiled_folder import (
     PAGE,
-    REPORT,
     CompileResult,
     KvCache,
     ModelFile,
@@ -19,6 +18,7 @@ from ort_aie_ep.compiler.compiled_folder import (
     data_file,
     write_folder,
 )
+from ort_aie_ep.compiler.integrity import REPORT
 from ort_aie_ep.compiler.quantising import VISION, FloatWeightOptions
 from ort_aie_ep.compiler.reading import TOKEN_IDS
 from ort_aie_ep.errors import AieError

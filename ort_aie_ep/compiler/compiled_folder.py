@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 import ort_aie_ep
 from ort_aie_ep.compiler.calibration import CacheReport, calibrate, purpose
+from ort_aie_ep.compiler.integrity import REPORT, hashes
 from ort_aie_ep.compiler.reading import Text, folder_to_run, read_windows
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats.kv_codes import BITS
@@ -52,7 +53,6 @@ PAGE = 4096
 # Smaller ones stay in the .onnx file: ONNX Runtime needs to see shapes while it resolves the graph,
 # and does not read external data at that point. This is ONNX's own limit.
 INLINE_BYTES = 1024
-REPORT = "ort_aie_report.json"
 # Sections of genai_config.json with a model that drafts tokens for the decoder.
 DRAFTERS = ("mtp", "dflash2", "dspark")
 
@@ -242,6 +242,7 @@ def write_folder(
                 "kv_cache": None if quantised is None else asdict(quantised),
                 "notes": notes,
                 "parts": [asdict(part) for part in parts],
+                **hashes(work, _models_and_weights(source, models, work), progress),
             },
         )
     return CompileResult(
@@ -257,6 +258,17 @@ def data_file(model: Path) -> Path:
 
 def _name(source: ModelFolder, file: ModelFile) -> str:
     return file.path.relative_to(source.path).as_posix()
+
+
+def _models_and_weights(source: ModelFolder, models: Sequence[ModelFile], work: Path) -> list[str]:
+    """The .onnx files in `work`, with their data files."""
+    names = []
+    for file in models:
+        data = file.data if file.model is None else {data_file(file.path)}
+        inside = (path for path in data if path.is_relative_to(source.path.absolute()))
+        names.append(_name(source, file))
+        names += sorted(path.relative_to(source.path.absolute()).as_posix() for path in inside)
+    return [name for name in dict.fromkeys(names) if (work / name).is_file()]
 
 
 def _outcomes(file: ModelFile) -> tuple[NodeOutcome, ...]:

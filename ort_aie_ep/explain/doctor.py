@@ -11,8 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 import ort_aie_ep
+from ort_aie_ep.compiler.integrity import CheckedFile, check_files
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.explain.machine import XRT_TARGET, Finding, cpu_model, find_npu, npu_device
+from ort_aie_ep.progress import Progress
 from ort_aie_ep.requirements import GET_RUNTIME, RUNTIME, runtime_version
 from ort_aie_ep.runtime.core_library import xrt_library
 
@@ -38,16 +40,29 @@ class Diagnosis:
         host: the CPU, which kernels run on it and why, and whether an operator ran correctly.
         npu: the chain from chip to XRT, the xrt target and its overlays.
         working: whether the host target works.
+        files: the models and weights of a compiled folder, if one was given.
     """
 
     software: tuple[Finding, ...]
     host: tuple[Finding, ...]
     npu: tuple[Finding, ...]
     working: bool
+    files: tuple[CheckedFile, ...] = ()
+
+    @property
+    def damage(self) -> str:
+        """What is wrong with the files; empty if nothing is."""
+        return "; ".join(f"{file.name} {file.problem}" for file in self.files if file.problem)
 
 
-def diagnose() -> Diagnosis:
-    """Looks at everything; never raises because something is missing."""
+def diagnose(compiled: Path | None = None, progress: Progress | None = None) -> Diagnosis:
+    """Looks at everything, also at the files of a compiled folder; `progress` counts their bytes.
+
+    Raises:
+        AieError: `compiled` is not a compiled folder. Nothing is raised because something is
+            missing.
+    """
+    files = () if compiled is None else check_files(compiled, progress)
     version = runtime_version()
     software = [
         Finding("Python", platform.python_version()),
@@ -90,7 +105,7 @@ def diagnose() -> Diagnosis:
         rest = [target, designs, tools if designs.remedy else Finding(tools.name, tools.found)]
     elif tools.found:
         rest.append(tools)
-    return Diagnosis(tuple(software), tuple(host), (*chain, *rest), working)
+    return Diagnosis(tuple(software), tuple(host), (*chain, *rest), working, files)
 
 
 def find_xrt_target(*, xrt: bool = True) -> Finding:

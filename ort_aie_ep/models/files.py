@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from ort_aie_ep import platforms
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.progress import Count
+
+# Bytes to read from a file at a time; hashing is no faster with larger blocks.
+_HASH_BLOCK = 1 << 20
+
+blake2b = partial(hashlib.blake2b, digest_size=20)
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -48,6 +56,22 @@ def read_text(path: Path) -> str:
         raise AieError(f"text {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise AieError(f"text {path} is not UTF-8: {error}") from error
+
+
+def file_hash(path: Path, count: Count | None = None) -> str:
+    """The hash of a file's content, as `b2sum -l 160` prints it; `count` gets a step for each
+    block.
+
+    Raises OSError as `open_regular` does.
+    """
+    count = count or Count(None, 0)
+    count.begin(f"hashing {path.name}")
+    digest = blake2b()
+    with open_regular(path) as file:
+        while block := file.read(_HASH_BLOCK):
+            digest.update(block)
+            count.step(len(block))
+    return digest.hexdigest()
 
 
 def is_regular(path: Path) -> bool:

@@ -21,7 +21,8 @@ from optimum_models import write_export
 import ort_aie_ep
 from ort_aie_ep import AieError
 from ort_aie_ep.cli.tables import explanation_table, outcomes_table
-from ort_aie_ep.compiler.compiled_folder import REPORT, CompileResult
+from ort_aie_ep.compiler.compiled_folder import CompileResult
+from ort_aie_ep.compiler.integrity import REPORT
 from ort_aie_ep.explain.explain import explain
 
 Array = npt.NDArray[Any]

@@ -22,7 +22,7 @@ from op_models import ORT_VERSION, model_of, onnx_tensor, open_session
 
 import ort_aie_ep
 from ort_aie_ep.cli.tables import plans_line
-from ort_aie_ep.compiler.compiled_folder import REPORT
+from ort_aie_ep.compiler.integrity import REPORT
 from ort_aie_ep.explain import explain as explaining
 from ort_aie_ep.explain.explain import explain
 from ort_aie_ep.explain.machine import Finding
