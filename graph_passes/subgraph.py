@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ort_aie_ep.graph_passes.walk import Array, attribute, constant, nodes_above
+from ort_aie_ep.runtime.sessions import LOG_FATAL, new_options
 
 # The domain of nodes whose bodies are separate models while passes run (bodies.py).
 HOLDER_DOMAIN = "ort_aie.holder"
@@ -72,9 +73,8 @@ class Part:
             part.type = ir.TensorType(_widened(whole.dtype))
         for value in graph.outputs:
             value.shape = None
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.log_severity_level = 4  # the reason says what fails
+        options = new_options(threads=1)
+        options.log_severity_level = LOG_FATAL  # the reason says what fails
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         proto = ir.to_proto(ir.Model(graph, ir_version=model.ir_version))
         try:

@@ -20,6 +20,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from model_folders import DATA, MODELS
+from provider_calls import needs_provider
 from typer.testing import CliRunner
 
 import ort_aie_ep
@@ -410,6 +411,47 @@ for _ in range(2):
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["AieExecutionProvider", "CPUExecutionProvider"] * 2
+
+
+@pytest.mark.parametrize("provider", [False, pytest.param(True, marks=needs_provider)])
+def test_a_process_may_have_one_pool_of_threads(
+    provider: bool, folder: Path, tmp_path: Path
+) -> None:
+    """In another process, whose sessions may then have no threads of their own."""
+    code = f"""
+import numpy as np, onnx_ir as ir, onnxruntime, ort_aie_ep
+from pathlib import Path
+from ort_aie_ep.graph_passes.subgraph import Part
+from ort_aie_ep.models.folder import find_model
+from ort_aie_ep.running.generate import Decoder
+from ort_aie_ep.runtime.sessions import Options, open_session
+source, out = Path({str(LLAMA)!r}), Path({str(tmp_path)!r})
+onnxruntime.set_global_thread_pool_sizes(2, 1)
+if {provider}:
+    name = "AieExecutionProvider"
+    onnxruntime.register_execution_provider_library(name, ort_aie_ep.library_path())
+    options = onnxruntime.SessionOptions()
+    options.use_per_session_threads = False
+    options.log_severity_level = 3
+    devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == name]
+    options.add_provider_for_devices(devices[:1], {{}})
+    session = onnxruntime.InferenceSession(str(source / "model.onnx"), options)
+    assert session.get_providers()[0] == name
+else:
+    ort_aie_ep.compile(source, out / "compiled")
+    session = ort_aie_ep.session(out / "compiled")
+    open_session(out / "compiled" / "model.onnx", Options(threads=2))
+    relu = ir.node("Relu", [ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT))])
+    graph = ir.Graph(relu.inputs, relu.outputs, nodes=[relu], opset_imports={{"": 21}})
+    relu.outputs[0].name = "y"
+    part = Part(ir.Model(graph, ir_version=10), relu.inputs, relu.outputs)
+    assert part.run({{"x": np.float32([-1, 2])}})[0].tolist() == [0, 2]
+np.save(out / "logits.npy", Decoder(session, find_model(source), 32).forward({TOKENS.tolist()}))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    expected = logits(ort_aie_ep.session(LLAMA))
+    np.testing.assert_array_equal(np.load(tmp_path / "logits.npy"), expected)
 
 
 def test_a_refused_option_is_named(folder: Path) -> None:

@@ -11,7 +11,13 @@ from pathlib import Path
 import ort_aie_ep
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.requirements import RUNTIME, require
-from ort_aie_ep.runtime.sessions import LOG_FATAL, UNKNOWN_OPERATOR, Options, plain_message
+from ort_aie_ep.runtime.sessions import (
+    LOG_FATAL,
+    UNKNOWN_OPERATOR,
+    Options,
+    new_options,
+    plain_message,
+)
 
 # Errors for models that another ONNX Runtime, execution provider or custom-op library may open:
 # newer versions, and operators, attributes or types that this CPU execution provider lacks.
@@ -76,9 +82,8 @@ def _why_not(model: Path, *, library: bool) -> str | None:
     """ONNX Runtime's error for a model, or None if it opens it."""
     import onnxruntime
 
-    options = onnxruntime.SessionOptions()
+    options = new_options(threads=1)
     options.log_severity_level = LOG_FATAL
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.add_session_config_entry("session.disable_prepacking", "1")
     host = Options(target="host", log="quiet")

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 LOG_FATAL = 4
 # ONNX Runtime says this about a node that no library it knows has registered.
 UNKNOWN_OPERATOR = "is not a registered function/op"
+# And this about options with threads of their own in a process that has one pool of threads for all
+# sessions (`onnxruntime.set_global_thread_pool_sizes`). Nothing else tells whether it has one.
+_GLOBAL_THREADS = "use_per_session_threads must be false"
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,41 @@ def inspect(path: Path) -> Model:
     return Model(folder, is_compiled(load_model(folder.model)))
 
 
+def new_options(threads: int | None = None) -> onnxruntime.SessionOptions:
+    """Options for a session in this process.
+
+    Args:
+        threads: threads of the session, or None for ONNX Runtime's default. A process that has one
+            pool of threads for all sessions uses that pool.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.use_per_session_threads = not _has_global_threads()
+    # ONNX Runtime warns about a number that it ignores.
+    if threads is not None and options.use_per_session_threads:
+        options.intra_op_num_threads = options.inter_op_num_threads = threads
+    return options
+
+
+def _has_global_threads() -> bool:
+    """Whether sessions may not have threads of their own. Asked again for each session, because a
+    process may decide so at any time."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = LOG_FATAL
+    options.intra_op_num_threads = options.inter_op_num_threads = 1  # starts no thread
+    try:
+        # ONNX Runtime looks at the options first, and then finds no model.
+        onnxruntime.InferenceSession(
+            b"", options, providers=["CPUExecutionProvider"], enable_fallback=False
+        )
+    except Exception as error:  # ONNX Runtime's exceptions share no base class
+        return _GLOBAL_THREADS in str(error)
+    return False
+
+
 def open_session(
     model: Path, options: Options | None = None, *, library: bool = True
 ) -> onnxruntime.InferenceSession:
@@ -137,7 +175,7 @@ def open_compiled(
     """
     import onnxruntime
 
-    options = onnxruntime.SessionOptions() if session_options is None else session_options
+    options = new_options() if session_options is None else session_options
 
     def session() -> onnxruntime.InferenceSession:
         providers = None if options.has_providers() else ["CPUExecutionProvider"]
@@ -162,10 +200,8 @@ def _open(
 ) -> onnxruntime.InferenceSession:
     import onnxruntime
 
-    session_options = onnxruntime.SessionOptions()
+    session_options = new_options(options.threads)
     session_options.log_severity_level = LOG_FATAL
-    if options.threads is not None:
-        session_options.intra_op_num_threads = options.threads
     for name, value in (options.entries() | entries).items():
         session_options.add_session_config_entry(name, value)
     with _errors(f"{where} cannot be opened"), options.environment():
