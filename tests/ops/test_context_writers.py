@@ -59,13 +59,28 @@ def projection(seed: int = 0) -> bytes:
                         constants=("B", "scales"))  # fmt: skip
 
 
-def write(model: bytes, context: Path) -> str:
+def compile_to(model: bytes, context: Path, flags: int = 0) -> None:
+    """Writes a context model by ONNX Runtime's compile API, which opens no session that could
+    run."""
+    onnxruntime.ModelCompiler(options(), model, flags=flags).compile_to_file(str(context))
+
+
+def write(model: bytes, context: Path, compiler: bool = False) -> str:
     """Writes a context model; returns an empty string, or why it was not written."""
     try:
-        session(model, context)
+        compile_to(model, context) if compiler else session(model, context)
     except Exception as error:
         return str(error)
     return ""
+
+
+def product(model: Path | bytes | onnxruntime.InferenceSession) -> Array:
+    opened = model if isinstance(model, onnxruntime.InferenceSession) else session(model)
+    return run(opened, {"A": activations(3, K)})["Y"]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 CONFLICT = ("is being written by another session", "exists already")
@@ -78,48 +93,53 @@ def check_written(model: bytes, context: Path, said: list[str]) -> None:
     for error in said:
         assert not error or any(reason in error for reason in CONFLICT), error
     assert {path.name for path in context.parent.iterdir()} == {"ctx.onnx", "ctx.onnx.aie"}
-    a = activations(3, K)
-    expected = run(session(model), {"A": a})["Y"]
-    np.testing.assert_array_equal(run(session(context), {"A": a})["Y"], expected)
+    np.testing.assert_array_equal(product(context), product(model))
 
 
-def test_threads_that_write_one_context_leave_one_that_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("compiler", [False, True])
+def test_threads_that_write_one_context_leave_one_that_runs(compiler: bool, tmp_path: Path) -> None:
     model = projection()
     with ThreadPoolExecutor(4) as threads:
-        for attempt in range(6):
+        for attempt in range(3):
             folder = tmp_path / str(attempt)
             folder.mkdir()
-            said = list(threads.map(lambda f: write(model, f), [folder / "ctx.onnx"] * 4))
-            check_written(model, folder / "ctx.onnx", said)
+            said = threads.map(lambda f: write(model, f, compiler), [folder / "ctx.onnx"] * 4)
+            check_written(model, folder / "ctx.onnx", list(said))
 
 
 WRITE = f"""
 import sys, onnxruntime
-library, model, *contexts = sys.argv[1:]
+library, model, compiler, *contexts = sys.argv[1:]
 onnxruntime.register_execution_provider_library("{NAME}", library)
 for context in contexts:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
-    options.add_session_config_entry("ep.context_enable", "1")
-    options.add_session_config_entry("ep.context_file_path", context)
     devices = [d for d in onnxruntime.get_ep_devices() if d.ep_name == "{NAME}"]
     options.add_provider_for_devices(devices[:1], {{}})
     try:
-        onnxruntime.InferenceSession(model, options)
+        if compiler == "True":
+            onnxruntime.ModelCompiler(options, model).compile_to_file(context)
+        else:
+            options.add_session_config_entry("ep.context_enable", "1")
+            options.add_session_config_entry("ep.context_file_path", context)
+            onnxruntime.InferenceSession(model, options)
         print()
     except Exception as error:
         print(str(error).replace(chr(10), " "))
 """
 
 
-def test_processes_that_write_one_context_leave_one_that_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("compiler", [False, True])
+def test_processes_that_write_one_context_leave_one_that_runs(
+    compiler: bool, tmp_path: Path
+) -> None:
     model = projection()
     (tmp_path / "model.onnx").write_bytes(model)
-    contexts = [tmp_path / str(attempt) / "ctx.onnx" for attempt in range(8)]
+    contexts = [tmp_path / str(attempt) / "ctx.onnx" for attempt in range(4)]
     for context in contexts:
         context.parent.mkdir()
-    arguments = [ort_aie_ep.library_path(), tmp_path / "model.onnx", *contexts]
+    arguments = [ort_aie_ep.library_path(), tmp_path / "model.onnx", compiler, *contexts]
     started = [
         subprocess.Popen(
             [sys.executable, "-c", WRITE, *map(str, arguments)], stdout=subprocess.PIPE, text=True
@@ -160,21 +180,69 @@ def test_each_node_reads_the_file_that_it_names(tmp_path: Path) -> None:
         np.testing.assert_array_equal(outputs[f"Y{i}"], expected)
 
 
-@pytest.mark.parametrize("bytes_", [False, True])
-def test_compiling_keeps_the_weights(bytes_: bool, tmp_path: Path) -> None:
-    """ONNX Runtime's ModelCompiler does not open a session that could run."""
-    (tmp_path / "model.onnx").write_bytes(projection())
+def test_compiling_again_replaces_a_model_that_others_have_open(tmp_path: Path) -> None:
+    """As ONNX Runtime replaces it, unless its flag says otherwise."""
+    context, first, second = tmp_path / "ctx.onnx", projection(1), projection(2)
+    for path in (context, tmp_path / "ctx.onnx.aie"):
+        path.write_bytes(b"x")  # neither is ours
+    compile_to(first, context)
+    assert sorted(contents(tmp_path)) == ["ctx.onnx", "ctx.onnx.aie"]
+    opened = session(context)
+    compile_to(second, context)
+    assert sorted(contents(tmp_path)) == ["ctx.onnx", "ctx.onnx.aie"]
+    np.testing.assert_array_equal(product(opened), product(first))
+    np.testing.assert_array_equal(product(context), product(second))
+    before = contents(tmp_path)
+    with pytest.raises(Exception, match="exists already"):
+        compile_to(first, context, onnxruntime.OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS)
+    assert contents(tmp_path) == before
+
+
+def test_a_folder_in_the_place_of_the_weights_is_named(tmp_path: Path) -> None:
+    (tmp_path / "ctx.onnx.aie").mkdir()
+    with pytest.raises(Exception, match=r"ctx\.onnx\.aie is not a regular file, and cannot be"):
+        compile_to(projection(), tmp_path / "ctx.onnx")
+    assert [path.name for path in tmp_path.iterdir()] == ["ctx.onnx.aie"]
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_compilation_that_fails_leaves_what_was_there(there: bool, tmp_path: Path) -> None:
+    """Here ONNX Runtime fails after the provider has compiled its nodes."""
     context = tmp_path / "ctx.onnx"
+    if there:
+        compile_to(projection(1), context)
+    before = contents(tmp_path)
+    model = onnx.load_from_string(projection(2))  # and a node that ONNX Runtime keeps
+    model.graph.node.append(helper.make_node("Max", ["Y", "least"], ["Z"]))
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros((1, N), FLOAT32), "least"))
+    model.graph.output.append(helper.make_tensor_value_info("Z", TensorProto.FLOAT, None))
+    compiler = onnxruntime.ModelCompiler(
+        options(),
+        model.SerializeToString(),
+        external_initializers_file_path="nowhere/data",
+        external_initializers_size_threshold=0,
+    )
+    with pytest.raises(Exception, match="nowhere/data"):
+        compiler.compile_to_file(str(context))
+    assert contents(tmp_path) == before
+    if there:
+        np.testing.assert_array_equal(product(context), product(projection(1)))
+
+
+@pytest.mark.skipif(ORT_VERSION < (1, 27), reason="the provider is not told that it only compiles")
+def test_a_model_in_memory_needs_a_path_for_its_weights(tmp_path: Path) -> None:
+    source, context = tmp_path / "model.onnx", tmp_path / "ctx.onnx"
+    source.write_bytes(projection())
+    compiler = onnxruntime.ModelCompiler(options(), str(source))
+    for compile_ in ("compile_to_bytes", "compile_to_stream"):
+        arguments = [[].append] if compile_ == "compile_to_stream" else []
+        with pytest.raises(Exception, match=r"ep\.context_file_path must be given .* into memory"):
+            getattr(compiler, compile_)(*arguments)
+        assert list(tmp_path.iterdir()) == [source]
     given = options()
     given.add_session_config_entry("ep.context_file_path", str(context))
-    compiler = onnxruntime.ModelCompiler(given, str(tmp_path / "model.onnx"))
-    if bytes_:
-        context.write_bytes(compiler.compile_to_bytes())
-    else:
-        compiler.compile_to_file(str(context))
-    a = activations(3, K)
-    expected = run(session(projection()), {"A": a})["Y"]
-    np.testing.assert_array_equal(run(session(context), {"A": a})["Y"], expected)
+    context.write_bytes(onnxruntime.ModelCompiler(given, str(source)).compile_to_bytes())
+    np.testing.assert_array_equal(product(context), product(projection()))
 
 
 def rotation_by_length(rows: int, initializers: bool) -> bytes:

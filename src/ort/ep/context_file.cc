@@ -35,22 +35,21 @@ std::string NewId() {
 
 WrittenContext::~WrittenContext() {
   // The lock is still held, so no other session has replaced the file.
-  if (!kept_ && file_.is_open() && file_.IsAt(path_)) platform::Remove(path_);
+  if (file_.is_open() && file_.IsAt(place_)) platform::Remove(place_);
 }
 
 void WrittenContext::Keep() {
   const std::lock_guard guard(mutex_);
-  kept_ = true;
-}
-
-void WrittenContext::Release() {
-  const std::lock_guard guard(mutex_);
+  if (!file_.is_open()) return;
+  if (place_ != path_ && !platform::Replace(place_, path_)) {
+    Fail(ErrorCode::kRuntime, path_, " cannot be replaced: ", std::strerror(errno));
+  }
   file_.Close();
+  replaced_.Close();
 }
 
-ContextWriter::ContextWriter(std::string path, std::string model)
+ContextWriter::ContextWriter(std::string path)
     : path_(std::move(path)),
-      model_(std::move(model)),
       id_(NewId()),
       part_(Concat(path_, ".", id_, ".part")),
       file_(platform::File::Create(part_)),
@@ -82,36 +81,39 @@ std::shared_ptr<WrittenContext> ContextWriter::Finish() {
   if (!file_.Write(0, header.data(), header.size()) || !file_.Settle()) {
     Fail(ErrorCode::kRuntime, "writing ", path_, " failed: ", std::strerror(errno));
   }
-  while (!Publish()) {
+  for (;;) {
+    if (auto written = Publish()) return written;
   }
-  return std::make_shared<WrittenContext>(path_, std::move(file_));
 }
 
-bool ContextWriter::Publish() {
-  const auto check_model = [&] {
-    Require(!platform::Exists(model_), model_,
-            " exists already: another session has written it; open it, or remove it and ", path_);
+std::shared_ptr<WrittenContext> ContextWriter::Publish() {
+  const auto written = [&](const std::string& place, platform::File replaced) {
+    return std::make_shared<WrittenContext>(path_, place, std::move(file_), std::move(replaced));
+  };
+  const auto require = [&](bool done) {
+    if (!done) Fail(ErrorCode::kRuntime, "writing ", path_, " failed: ", std::strerror(errno));
   };
   if (!platform::Exists(path_)) {
-    check_model();
-    if (platform::RenameToNew(part_, path_)) return true;
-    if (errno == EEXIST) return false;
+    if (platform::RenameToNew(part_, path_)) return written(path_, {});
+    if (errno == EEXIST) return nullptr;
+    require(platform::Replace(part_, path_));  // a file system without links
+    return written(path_, {});
   }
   // The session that wrote the file holds its lock until the model that names it is written as
   // well.
   platform::File other = platform::File::Open(path_);
-  if (other.is_open()) {
-    Require(other.Lock(), path_,
-            " is being written by another session; open what it writes, or choose another "
-            "ep.context_file_path");
-    if (!other.IsAt(path_)) return false;
-  }
-  check_model();
-  if (!platform::kReplacesOpenFiles) other.Close();
-  if (!platform::Replace(part_, path_)) {
-    Fail(ErrorCode::kRuntime, "writing ", path_, " failed: ", std::strerror(errno));
-  }
-  return true;
+  if (!other.is_open() && errno == ENOENT) return nullptr;
+  require(other.is_open());
+  Require(other.Bytes() >= 0, path_, " is not a regular file, and cannot be replaced");
+  Require(other.Lock(), path_,
+          " is being written by another session; open what it writes, or choose another "
+          "ep.context_file_path");
+  if (!other.IsAt(path_)) return nullptr;
+  // The model that is there works until ONNX Runtime writes the new one.
+  if (platform::kReplacesOpenFiles) return written(part_, std::move(other));
+  other.Close();
+  require(platform::Replace(part_, path_));
+  return written(path_, {});
 }
 
 ContextFile::ContextFile(const std::string& path, const std::string& id) : path_(path) {

@@ -15,48 +15,52 @@
 namespace ort_aie::ep {
 
 // A file that this session has written, for a model that ONNX Runtime is about to write. Until the
-// model is written, no other session can replace the file. If the model is not made, the file is
-// removed.
+// model is written, no other session can replace the file. If the model is not written, the file is
+// removed, and the one that it would have replaced stays.
 class WrittenContext {
  public:
-  // `file` holds the lock of the file.
-  WrittenContext(std::string path, platform::File file)
-      : path_(std::move(path)), file_(std::move(file)) {}
+  // `file` is at `place`: at `path`, or beside it if `replaced` is at `path`. Both hold their
+  // locks.
+  WrittenContext(std::string path, std::string place, platform::File file, platform::File replaced)
+      : path_(std::move(path)),
+        place_(std::move(place)),
+        file_(std::move(file)),
+        replaced_(std::move(replaced)) {}
   ~WrittenContext();
   WrittenContext(const WrittenContext&) = delete;
   WrittenContext& operator=(const WrittenContext&) = delete;
 
-  // The model that names the file has been made, and is about to be written.
+  // Where the file is until Keep.
+  const std::string& place() const { return place_; }
+  // The model that names the file has been written. Throws Error if the file cannot get its name.
   void Keep();
-  // The model has been written.
-  void Release();
 
  private:
-  const std::string path_;
+  const std::string path_, place_;
   std::mutex mutex_;
-  platform::File file_;
-  bool kept_ = false;
+  platform::File file_, replaced_;  // open until Keep
 };
 
 class ContextWriter {
  public:
-  // Writes beside `path`, under a temporary name; Finish renames it. `model` is the file that ONNX
-  // Runtime writes afterwards. Throws Error naming the file.
-  ContextWriter(std::string path, std::string model);
+  // Writes beside `path`, under a temporary name. Throws Error naming the file.
+  explicit ContextWriter(std::string path);
   ~ContextWriter();
   ContextWriter(const ContextWriter&) = delete;
   ContextWriter& operator=(const ContextWriter&) = delete;
 
   Recipe::Span Add(const void* data, int64_t size);
-  // Throws Error if another session has written, or is writing, the same model.
+  // Throws Error if another session is writing the same file.
   std::shared_ptr<WrittenContext> Finish();
   const std::string& id() const { return id_; }
 
  private:
   void Write(const void* data, size_t size);
-  bool Publish();  // false: try again, because something changed meanwhile
+  // Takes `path`, or leaves what is there for Keep to replace. Null: try again, because something
+  // changed meanwhile.
+  std::shared_ptr<WrittenContext> Publish();
 
-  const std::string path_, model_, id_, part_;
+  const std::string path_, id_, part_;
   platform::File file_;
   int64_t end_;
 };

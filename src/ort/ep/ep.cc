@@ -42,6 +42,12 @@ SessionOptions OptionsOf(const Settings& settings) {
   return ReadOptions(entry, &settings);  // the provider's own options among them
 }
 
+OrtStatus* KeepWritten(const RuntimeApi& runtime, WrittenContext* written) noexcept {
+  return Guard(runtime.api, [&] {
+    if (written != nullptr) written->Keep();
+  });
+}
+
 std::unique_ptr<Compiled> MakeCompiled(const RuntimeApi& runtime, const Settings& settings,
                                        const Part& part, const FusedNode& fused) {
   auto compiled = std::make_unique<Compiled>();
@@ -68,9 +74,8 @@ std::unique_ptr<Compiled> MakeCompiled(const RuntimeApi& runtime, const Settings
                              void** state) noexcept -> OrtStatus* {
     // Kernels are made after the context model has been written.
     const auto* node = static_cast<const Compiled*>(self);
-    if (node->written != nullptr) node->written->Release();
     *state = self;
-    return nullptr;
+    return KeepWritten(node->runtime, node->written.get());
   };
   compiled->Compute = [](OrtNodeComputeInfo* self, void*,
                          OrtKernelContext* context) noexcept -> OrtStatus* {
@@ -99,7 +104,8 @@ Ep::Ep(const RuntimeApi& runtime, const OrtLogger* logger, Settings settings,
   }
   options_ = OptionsOf(settings_);
   Require(!context_.enable || !context_.embed,
-          "ep.context_embed_mode=1: weights are written to a file beside the model; use 0");
+          "ep.context_embed_mode=1: weights are written to a file beside the model; use 0, and "
+          "give ep.context_file_path for a model that is compiled into memory");
 
   ort_version_supported = runtime.version;
   OrtEp::GetName = [](const OrtEp*) noexcept { return kName; };
@@ -116,10 +122,20 @@ Ep::Ep(const RuntimeApi& runtime, const OrtLogger* logger, Settings settings,
   OrtEp::ReleaseNodeComputeInfos = [](OrtEp*, OrtNodeComputeInfo** infos, size_t count) noexcept {
     for (size_t i = 0; i < count; ++i) delete static_cast<Compiled*>(infos[i]);
   };
-  OrtEp::GetCompiledModelCompatibilityInfo = [](OrtEp* self, const OrtGraph*) noexcept {
-    // ONNX Runtime calls this when it has made the context model, to write the result into it.
+#if ORT_API_VERSION >= 27
+  // ONNX Runtime's compile API makes no kernels (before 1.31 it does): this is the first call after
+  // it has written the context model.
+  OrtEp::OnSessionInitializationEnd = [](OrtEp* self) noexcept -> OrtStatus* {
     const auto* ep = static_cast<const Ep*>(self);
-    if (ep->written_ != nullptr) ep->written_->Keep();
+    return KeepWritten(ep->runtime_, ep->written_.get());
+  };
+#endif
+  OrtEp::GetCompiledModelCompatibilityInfo = [](OrtEp* self, const OrtGraph*) noexcept {
+    const auto* ep = static_cast<const Ep*>(self);
+#if ORT_API_VERSION < 27
+    // With these headers it is the last call: the context model has been made, but not written.
+    ep->runtime_.api->ReleaseStatus(KeepWritten(ep->runtime_, ep->written_.get()));
+#endif
     return ep->compatibility_.c_str();
   };
 }
@@ -205,7 +221,7 @@ void Ep::CompileAll(const OrtGraph* const* graphs, const OrtNode* const* fused, 
   if (is_written) {
     data = WriteContext(model, constants, spans, id);
     // This session uses the file as well, which holds what all layers share only once.
-    const auto file = std::make_shared<const ContextFile>(data, id);
+    const auto file = std::make_shared<const ContextFile>(written_->place(), id);
     for (size_t i = 0; i < spans.size(); ++i) {
       tensors.push_back(constants.sources()[i].tensor);
       tensors.back().data = file->At(spans[i]);
@@ -244,11 +260,14 @@ std::string Ep::WriteContext(const std::string& model, const Constants& constant
           "compile)");
   std::string path = context_.path;
   if (path.empty()) {
-    Require(!model.empty(), "ep.context_file_path must be given for a model without a file");
+    Require(!model.empty() && !context_.compile_only,
+            "ep.context_file_path must be given for a model without a file, and for one that is "
+            "compiled into memory: the path where you will keep the compiled model, because its "
+            "weights are written to a file beside it");
     path = model.substr(0, model.rfind('.')) + "_ctx.onnx";
   }
   const std::string data = path + ".aie";
-  ContextWriter writer(data, path);
+  ContextWriter writer(data);
   std::vector<uint8_t> bytes;
   for (const Constants::Source& source : constants.sources()) {
     bytes.resize(static_cast<size_t>(source.tensor.bytes));

@@ -24,7 +24,8 @@ using Settings = std::map<std::string, std::string>;
 // Session config entries about EPContext models (ONNX Runtime's `ep.context_*`).
 struct ContextOptions {
   bool enable = false, embed = false;
-  std::string path;  // of the context model; empty: <model>_ctx.onnx
+  bool compile_only = false;  // by ONNX Runtime's compile API, whose result may stay in memory
+  std::string path;           // of the context model; empty: <model>_ctx.onnx
 };
 
 // Which versions of the library a compiled model fits. ONNX Runtime stores it and passes it back

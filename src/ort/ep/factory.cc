@@ -57,9 +57,9 @@ Ep* MakeEp(const RuntimeApi& runtime, const OrtSessionOptions* options, const Or
   for (const auto& [key, value] : entries) {
     if (key.starts_with(kPrefix)) settings[key.substr(sizeof(kPrefix) - 1)] = value;
   }
-  const ContextOptions context = {entry("ep.context_enable") == "1",
-                                  entry("ep.context_embed_mode") == "1",
-                                  entry("ep.context_file_path")};
+  const ContextOptions context = {
+      entry("ep.context_enable") == "1", entry("ep.context_embed_mode") == "1",
+      entry("session.compile_only") == "1", entry("ep.context_file_path")};
   return new Ep(runtime, logger, std::move(settings), context);
 }
 
