@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -187,7 +188,10 @@ def damage(path: Path, change: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("missing", "ctx.onnx.aie, the weights of the EPContext model, cannot be opened: No such"),
+        (
+            "missing",
+            "ctx.onnx.aie, the weights of the EPContext model, is not at /.*/ctx.onnx.aie; it",
+        ),
         ("short", "bytes, expected .*; generate the context model again"),
         ("tiny", "100 bytes are not a context file"),
         ("format", "has format 9 of version .*, but this library reads format 1; generate"),
@@ -208,15 +212,33 @@ def test_a_file_of_another_generation_is_refused(written: Path, tmp_path: Path) 
         session(written)
 
 
-@pytest.mark.parametrize(
-    "option", ["ep.context_file_path", "session.model_external_initializers_file_folder_path"]
-)
-def test_a_context_model_in_memory_finds_its_weights(written: Path, option: str) -> None:
+def test_a_context_model_in_memory_finds_its_weights(written: Path, tmp_path: Path) -> None:
+    """Beside the model, in the folder for external initializers, or else where the hint says."""
     model = written.read_bytes()
-    with pytest.raises(Exception, match=r"for a model in memory, give .* in ep\.context_file_path"):
-        session(model)
-    given = {option: str(written if option.startswith("ep.") else written.parent)}
-    session(model, entries=given)
+    folder = "session.model_external_initializers_file_folder_path"
+    hint = "ep.context_file_path"
+    other = tmp_path / "other"
+    other.mkdir()
+    absent, there = str(other / written.name), str(written)
+    inside, elsewhere = f"{there}.aie", f"{absent}.aie"
+    for given in (
+        {hint: there},
+        {folder: str(tmp_path)},
+        {folder: str(tmp_path), hint: absent},
+        {folder: str(other), hint: there},
+    ):
+        session(model, entries=given)
+    shutil.move(inside, tmp_path / "away")
+    for given, places in (
+        ({}, f"{written.name}.aie"),
+        ({hint: absent}, elsewhere),
+        ({folder: str(other)}, elsewhere),
+        ({folder: str(other), hint: there}, f"{elsewhere} or {inside}"),
+        ({folder: str(tmp_path), hint: there}, inside),
+    ):
+        expected = f"is not at {re.escape(places)}; .* give the path of the model in {hint}"
+        with pytest.raises(Exception, match=expected):
+            session(model, entries=given)
 
 
 def test_a_context_model_of_a_context_model_is_refused(written: Path, tmp_path: Path) -> None:

@@ -119,9 +119,7 @@ std::shared_ptr<WrittenContext> ContextWriter::Publish() {
 ContextFile::ContextFile(const std::string& path, const std::string& id) : path_(path) {
   const platform::File file = platform::File::Open(path);
   Require(file.is_open(), path,
-          ", the weights of the EPContext model, cannot be opened: ", std::strerror(errno),
-          "; it must be beside the model; for a model in memory, give the path of the model in "
-          "ep.context_file_path");
+          ", the weights of the EPContext model, cannot be opened: ", std::strerror(errno));
   size_ = file.Bytes();
   Require(size_ >= 0, path, ", the weights of the EPContext model, is not a regular file");
   if (size_ >= kPage) data_ = file.Map(0, size_);

@@ -130,8 +130,16 @@ std::shared_ptr<const ContextFile> ContextReader::FileOf(const graph::Node& node
           "got '",
           name, "'");
   std::shared_ptr<const ContextFile>& file = files_[{name, id}];
-  if (file == nullptr) file = std::make_shared<ContextFile>(folder_ + name, id);
-  return file;
+  if (file != nullptr) return file;
+  std::string tried;
+  for (const std::string& folder : folders_) {
+    const std::string path = folder + name;
+    if (platform::Exists(path)) return file = std::make_shared<ContextFile>(path, id);
+    tried += (tried.empty() ? "" : " or ") + path;
+  }
+  Fail(ErrorCode::kInvalidArgument, name, ", the weights of the EPContext model, is not at ", tried,
+       "; it must be beside the model; for a model in memory, give the path of the model in "
+       "ep.context_file_path");
 }
 
 }  // namespace ort_aie::ep

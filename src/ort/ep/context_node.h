@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "ort/ep/constants.h"
 #include "ort/ep/context_file.h"
@@ -25,8 +26,8 @@ OrtNode* MakeContextNode(const OrtApi* api, const FusedNode& fused, const Part& 
 // Reads the nodes back. A file that several nodes name is mapped once.
 class ContextReader {
  public:
-  // `folder` is the model's.
-  explicit ContextReader(std::string folder) : folder_(std::move(folder)) {}
+  // `folders` may have the files; the first one that has a file counts.
+  explicit ContextReader(std::vector<std::string> folders) : folders_(std::move(folders)) {}
 
   // The Error says what is wrong and what to do.
   Part Read(const graph::Graph& graph, const graph::Node& node);
@@ -34,7 +35,7 @@ class ContextReader {
  private:
   std::shared_ptr<const ContextFile> FileOf(const graph::Node& node);
 
-  const std::string folder_;
+  const std::vector<std::string> folders_;
   std::map<std::pair<std::string, std::string>, std::shared_ptr<const ContextFile>> files_;
 };
 

@@ -187,14 +187,19 @@ void Ep::CompileAll(const OrtGraph* const* graphs, const OrtNode* const* fused, 
   if (count == 0) return;
   const OrtApi* api = runtime_.api;
   const std::string model = ModelPath(api, graphs[0]), folder = FolderOf(model);
-  // A model in memory has no folder; the options tell where it would be.
-  const std::string context_folder = model.empty() ? FolderOf(context_.path) : folder;
   std::vector<FusedNode> shells;
   std::vector<Part> parts(count);
   std::vector<const ClaimedRegion*> regions;
   std::vector<size_t> part_of;  // by region
   Initializers initializers;
-  ContextReader reader(context_folder);
+  // A model in memory has no folder, or the one where ONNX Runtime looks for initializers; the
+  // options tell where it would be.
+  const std::string hint = FolderOf(context_.path);
+  std::vector<std::string> context_folders = {model.empty() ? hint : folder};
+  if (!model.empty() && !context_.path.empty() && hint != folder) {
+    context_folders.push_back(hint);
+  }
+  ContextReader reader(std::move(context_folders));
   for (size_t i = 0; i < count; ++i) {
     const ReadGraph read = Read(api, graphs[i]);
     shells.push_back(ReadFused(api, fused[i]));
