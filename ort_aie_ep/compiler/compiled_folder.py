@@ -232,6 +232,7 @@ def write_folder(
             if file.report.layers is not None
             for layer in file.report.layers.errors.values()
         )
+        writer.say("hashing")
         _write_json(
             work / REPORT,
             {
@@ -242,7 +243,7 @@ def write_folder(
                 "kv_cache": None if quantised is None else asdict(quantised),
                 "notes": notes,
                 "parts": [asdict(part) for part in parts],
-                **hashes(work, _models_and_weights(source, models, work), progress),
+                **hashes(work, _models_and_weights(source, models, work)),
             },
         )
     return CompileResult(

@@ -36,17 +36,15 @@ class CheckedFile:
     problem: str
 
 
-def hashes(folder: Path, names: Iterable[str], progress: Progress | None) -> dict[str, Any]:
+def hashes(folder: Path, names: Iterable[str]) -> dict[str, Any]:
     """What the report says about the files: sizes, and hashes of their contents.
 
-    `progress` counts bytes. Raises OSError if a file cannot be read.
+    Raises OSError if a file cannot be read.
     """
-    sizes = {name: (folder / name).stat().st_size for name in names}
-    count = Count(progress, sum(sizes.values()))
     return {
         _FILES: {
-            name: {"bytes": size, "blake2b": file_hash(folder / name, count)}
-            for name, size in sizes.items()
+            name: {"bytes": (folder / name).stat().st_size, "blake2b": file_hash(folder / name)}
+            for name in names
         }
     }
 
