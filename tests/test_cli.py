@@ -558,6 +558,7 @@ def test_doctor_checks_the_files_of_a_compiled_folder(compiled: Path, tmp_path: 
 
 
 def test_doctor_says_what_it_can_check(compiled: Path, tmp_path: Path) -> None:
+    assert f"{tmp_path / 'none'} does not exist" in mistake("doctor", tmp_path / "none")
     assert "has no ort_aie_report.json: pass a folder that ort-aie" in mistake("doctor", LLAMA)
     folder = Path(shutil.copytree(compiled, tmp_path / "compiled"))
     path = folder / "ort_aie_report.json"

@@ -13,7 +13,7 @@ from typing import Any
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.checked_json import Field, read_json
-from ort_aie_ep.models.files import file_hash
+from ort_aie_ep.models.files import file_hash, is_missing
 from ort_aie_ep.progress import Count, Progress
 
 REPORT = "ort_aie_report.json"
@@ -55,8 +55,10 @@ def check_files(path: Path, progress: Progress | None = None) -> tuple[CheckedFi
     `progress` counts the bytes of all files.
 
     Raises:
-        AieError: the folder has no report, or one without hashes.
+        AieError: there is no such path, or the folder has no report, or one without hashes.
     """
+    if is_missing(path):
+        raise AieError(f"{path} does not exist")
     folder = path if path.is_dir() else path.parent
     if not (folder / REPORT).is_file():
         raise AieError(f"{folder} has no {REPORT}: pass a folder that ort-aie compile wrote")
