@@ -198,11 +198,16 @@ def test_compiling_again_replaces_a_model_that_others_have_open(tmp_path: Path) 
     assert contents(tmp_path) == before
 
 
-def test_a_folder_in_the_place_of_the_weights_is_named(tmp_path: Path) -> None:
-    (tmp_path / "ctx.onnx.aie").mkdir()
+def test_what_cannot_be_replaced_by_the_weights_is_named(tmp_path: Path) -> None:
+    place = tmp_path / "ctx.onnx.aie"
+    place.mkdir()
     with pytest.raises(Exception, match=r"ctx\.onnx\.aie is not a regular file, and cannot be"):
         compile_to(projection(), tmp_path / "ctx.onnx")
-    assert [path.name for path in tmp_path.iterdir()] == ["ctx.onnx.aie"]
+    place.rmdir()
+    place.symlink_to(tmp_path / "nothing")
+    with pytest.raises(Exception, match=r"ctx\.onnx\.aie cannot be written: it is a link to"):
+        compile_to(projection(), tmp_path / "ctx.onnx")
+    assert list(tmp_path.iterdir()) == [place]
 
 
 @pytest.mark.parametrize("there", [False, True])

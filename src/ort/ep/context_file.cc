@@ -13,6 +13,7 @@ namespace ort_aie::ep {
 namespace {
 
 constexpr int64_t kPage = 4096;
+constexpr int kAttempts = 100;
 constexpr char kMagic[] = "ort_aie_ep context";
 
 std::string Header(const std::string& id, int64_t bytes) {
@@ -81,9 +82,11 @@ std::shared_ptr<WrittenContext> ContextWriter::Finish() {
   if (!file_.Write(0, header.data(), header.size()) || !file_.Settle()) {
     Fail(ErrorCode::kRuntime, "writing ", path_, " failed: ", std::strerror(errno));
   }
-  for (;;) {
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
     if (auto written = Publish()) return written;
   }
+  Fail(ErrorCode::kRuntime, path_,
+       " cannot be written: it is a link to nothing, or keeps changing");
 }
 
 std::shared_ptr<WrittenContext> ContextWriter::Publish() {
