@@ -40,14 +40,15 @@ def this_cpu_by_rule() -> tuple[Chosen, ...]:
     return tuple(Chosen(*fields) for fields in _native.kernel_rules_here())
 
 
-def kernels_by_rule(vendor: str, isa: str) -> tuple[Chosen, ...]:
-    """The kernels that the rules choose for a CPU of `vendor` (amd, intel or other) whose widest
-    instruction set is `isa`, whatever machine this runs on.
+def kernels_by_rule(vendor: str, isa: str, family: int = 0) -> tuple[Chosen, ...]:
+    """The kernels that the rules choose for a CPU of `vendor` (amd, intel or other) and `family`
+    (as CPUID has it: 25 is AMD's Zen 3 and Zen 4, 26 Zen 5; 0 is unknown) whose widest instruction
+    set is `isa`, whatever machine this runs on.
 
     Raises:
         ValueError: there is no such vendor or instruction set.
     """
-    return tuple(Chosen(*fields) for fields in _native.kernel_rules(vendor, isa))
+    return tuple(Chosen(*fields) for fields in _native.kernel_rules(vendor, isa, family))
 
 
 def kernels_line(chosen: Iterable[Chosen]) -> str:

@@ -16,8 +16,9 @@ namespace py = pybind11;
 namespace ort_aie::host {
 namespace {
 
-Cpu CpuNamed(const std::string& vendor, const std::string& isa) {
+Cpu CpuNamed(const std::string& vendor, const std::string& isa, int family) {
   Cpu cpu;
+  cpu.family = family;
   Require(vendor == "amd" || vendor == "intel" || vendor == "other",
           "vendor must be amd, intel or other, got ", vendor);
   cpu.vendor = vendor == "amd" ? Vendor::kAmd : vendor == "intel" ? Vendor::kIntel : Vendor::kOther;
@@ -83,10 +84,10 @@ void DefineKernelChoice(py::module_& m) {
   m.def("kernel_choice", [] { return AsList(Selected().choice); });
   m.def(
       "kernel_rules",
-      [](const std::string& vendor, const std::string& isa) {
-        return AsList(ChoiceByRule(CpuNamed(vendor, isa)));
+      [](const std::string& vendor, const std::string& isa, int family) {
+        return AsList(ChoiceByRule(CpuNamed(vendor, isa, family)));
       },
-      py::arg("vendor"), py::arg("isa"));
+      py::arg("vendor"), py::arg("isa"), py::arg("family"));
   m.def("kernel_rules_here", [] { return AsList(ChoiceByRule(ThisCpu())); });
   m.def("kernel_variants", &VariantsByRole);
   m.def("kernel_measurement", &MeasurementFound);

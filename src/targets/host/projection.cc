@@ -266,11 +266,11 @@ int64_t MostStreamedRows(const Kernels& kernels, WeightForm form, Numerics numer
   const bool int8 = numerics == Numerics::kInt8;
   switch (form) {
     case WeightForm::kQ4NX:
-      return int8 ? kernels.rows_int8.most_rows : kernels.rows_bf16.most_rows;
+      return int8 ? kernels.most_rows.int8 : kernels.most_rows.bf16;
     case WeightForm::kQ2NX:
       return (int8 ? kernels.lookup->int8 : kernels.lookup->bf16).most_rows;
     case WeightForm::kQ8NX:
-      return int8 ? kernels.bytes.rows_int8.most_rows : kernels.bytes.rows_bf16.most_rows;
+      return int8 ? kernels.bytes.most_rows.int8 : kernels.bytes.most_rows.bf16;
     default:
       return 0;
   }

@@ -91,9 +91,9 @@ void StreamedRows::Multiply(const uint8_t* blocks, int64_t first, int64_t count,
     const int8_t* codes = codes_ + first * padded_;
     const float* scales = scales_ + first * groups_;
     const int32_t* q_sums = q_sums_ + first * groups_;
-    const RowsInt8& rows = bytes_ ? kernels_.bytes.rows_int8 : kernels_.rows_int8;
-    if (bytes_ || (count > 1 && rows.multiply != nullptr)) {
-      rows.multiply(blocks, k_blocks_, codes, scales, q_sums, count, symmetric_, y, ldy);
+    RowsInt8* const rows = bytes_ ? kernels_.bytes.rows_int8 : kernels_.rows_int8;
+    if (bytes_ || (count > 1 && rows != nullptr)) {
+      rows(blocks, k_blocks_, codes, scales, q_sums, count, symmetric_, y, ldy);
       return;
     }
     one_by_one([&](int64_t row, float* to) {
@@ -101,9 +101,9 @@ void StreamedRows::Multiply(const uint8_t* blocks, int64_t first, int64_t count,
                               q_sums_ + row * groups_, symmetric_, to);
     });
   } else {
-    const RowsBf16& rows = bytes_ ? kernels_.bytes.rows_bf16 : kernels_.rows_bf16;
-    if (bytes_ || (count > 1 && rows.multiply != nullptr)) {
-      rows.multiply(blocks, k_blocks_, rounded_ + first * padded_, sums_ + first * groups_, count,
+    RowsBf16* const rows = bytes_ ? kernels_.bytes.rows_bf16 : kernels_.rows_bf16;
+    if (bytes_ || (count > 1 && rows != nullptr)) {
+      rows(blocks, k_blocks_, rounded_ + first * padded_, sums_ + first * groups_, count,
                     symmetric_, y, ldy);
       return;
     }

@@ -59,8 +59,8 @@ template <int kRowCount>
 Work RowsBf16(const Kernels& kernels, Streamed& d, int64_t k) {
   static_assert(kRowCount <= kStreamedRows);
   const uint8_t* blocks = d.NextRow(k);
-  if (kernels.rows_bf16.multiply != nullptr) {
-    kernels.rows_bf16.multiply(blocks, k / kBlockCols, d.x, d.sums, kRowCount, true, d.y,
+  if (kernels.rows_bf16 != nullptr) {
+    kernels.rows_bf16(blocks, k / kBlockCols, d.x, d.sums, kRowCount, true, d.y,
                                kBlockRows);
   } else {
     for (int64_t r = 0; r < kRowCount; ++r) {
@@ -76,8 +76,8 @@ template <int kRowCount>
 Work RowsInt8(const Kernels& kernels, Streamed& d, int64_t k) {
   static_assert(kRowCount <= kStreamedRows);
   const uint8_t* blocks = d.NextRow(k);
-  if (kernels.rows_int8.multiply != nullptr) {
-    kernels.rows_int8.multiply(blocks, k / kBlockCols, d.codes, d.scales, d.q_sums, kRowCount, true,
+  if (kernels.rows_int8 != nullptr) {
+    kernels.rows_int8(blocks, k / kBlockCols, d.codes, d.scales, d.q_sums, kRowCount, true,
                                d.y, kBlockRows);
   } else {
     for (int64_t r = 0; r < kRowCount; ++r) {
@@ -104,10 +104,10 @@ Work Bytes(const Kernels& kernels, Streamed& d, int64_t k) {
   static_assert(kRowCount <= kStreamedRows);
   const uint8_t* blocks = d.NextRow(k, 8);
   if (kBf16) {
-    kernels.bytes.rows_bf16.multiply(blocks, k / kBlockCols, d.x, d.sums, kRowCount, kSymmetric,
+    kernels.bytes.rows_bf16(blocks, k / kBlockCols, d.x, d.sums, kRowCount, kSymmetric,
                                      d.y, kBlockRows);
   } else {
-    kernels.bytes.rows_int8.multiply(blocks, k / kBlockCols, d.codes, d.scales, d.q_sums, kRowCount,
+    kernels.bytes.rows_int8(blocks, k / kBlockCols, d.codes, d.scales, d.q_sums, kRowCount,
                                      kSymmetric, d.y, kBlockRows);
   }
   const int64_t block_bytes = kSymmetric ? q4nx::kZerosOffset8 : q4nx::kBlockBytes8;

@@ -180,12 +180,11 @@ constinit const Kernels kAvx2Kernels = [] {
   Kernels kernels = GenericKernels("avx2");
   kernels.fused_dqp_bf16 = FusedDqpBf16Avx2;
   kernels.fused_dqp_int8 = FusedDqpInt8;
-  kernels.rows_int8.most_rows = 48;
-  kernels.rows_bf16.most_rows = 8;
+  kernels.most_rows = {.int8 = 48, .bf16 = 8};
   kernels.lookup = &kAvx2Lookup;
   // For 8 bits on an Intel Xeon, GEMM, which is in bfloat16, takes 1.9 to 3.5 times as long as
   // streamed rows of int8 from 16 to 300 rows, and breaks even with those of bf16 at more than 128.
-  kernels.bytes = GenericBytes<ByteBlockAhead>(128, 64);
+  kernels.bytes = GenericBytes<ByteBlockAhead>({.int8 = 128, .bf16 = 64});
   return kernels;
 }();
 

@@ -220,46 +220,63 @@ constexpr Kernels Avx512Kernels() {
   kernels.fused_dqp_int8 = FusedDqpInt8Avx512<kHint, kReadMinima>;
   // Each variant for a few rows is large code: one that fetches past the caches, and one for all
   // others.
-  constexpr Hint kRowsHint = kHint == _MM_HINT_NTA ? kHint : _MM_HINT_T1;
-  // GEMM breaks even at about 64 rows on an AMD EPYC (Zen 5). Not measured on other CPUs.
-  kernels.rows_int8 = {RowsInt8Avx512<kRowsHint, kReadMinima>, kHint == _MM_HINT_NTA ? 48 : 17};
-  kernels.rows_bf16 = {RowsBf16Avx512<kRowsHint, kReadMinima>, 32};
+  constexpr bool kNta = kHint == _MM_HINT_NTA;
+  constexpr Hint kRowsHint = kNta ? kHint : _MM_HINT_T1;
+  kernels.rows_int8 = RowsInt8Avx512<kRowsHint, kReadMinima>;
+  kernels.rows_bf16 = RowsBf16Avx512<kRowsHint, kReadMinima>;
+  // On an AMD EPYC (Zen 5), where GEMM breaks even at about 64 rows of int8.
+  kernels.most_rows = {.int8 = 48, .bf16 = 32};
   kernels.unpack_block = UnpackBlockAvx512;
   kernels.scores[kCacheFloat16] = QuadScores<Float16Quads>;
   kernels.scores[kCacheBfloat16] = QuadScores<Bfloat16Quads>;
   kernels.scores[kCacheInt8] = CodeScores;
   kernels.accumulate[kCacheInt8] = CodeAccumulate;
   kernels.scores[kCacheInt4] = QuadScores<Int4Quads>;
-  kernels.lookup = &kAvx512Lookup;
-  // For 8 bits on an Intel Xeon without AMX, GEMM breaks even at about 38 rows of int8, and not
-  // before 192 of bf16, or 96 with its dot products. With AMX, which gives GEMM tiles, it does so
-  // earlier; how early is not measured, so that both limits are lower. Those of AMD are those of 4
-  // bits, and not measured.
-  kernels.bytes = GenericBytes<ByteBlockAhead<kRowsHint>>(kHint == _MM_HINT_NTA ? 48 : 24, 32);
+  kernels.lookup = kNta ? &kAvx512NtaLookup : &kAvx512Lookup;
+  // On an Intel Xeon without AMX.
+  kernels.bytes = GenericBytes<ByteBlockAhead<kRowsHint>>({.int8 = 38, .bf16 = 192});
   return kernels;
 }
 
+template <RowsBf16* kRows>
+void OneRowBf16(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
+                bool symmetric, float* y) {
+  kRows(blocks, k_blocks, a, sums, 1, symmetric, y, 32);
+}
+
+template <RowsBf16* kRows>
 constexpr Kernels Avx512Bf16Kernels() {
   Kernels kernels = Avx512Kernels<_MM_HINT_T1>();
   kernels.name = "avx512_bf16";
-  kernels.fused_dqp_bf16 = FusedDqpBf16Avx512Bf16;
-  kernels.rows_bf16 = {RowsBf16Avx512Bf16, 40};
+  kernels.fused_dqp_bf16 = OneRowBf16<kRows>;
+  kernels.rows_bf16 = kRows;
+  kernels.most_rows.bf16 = 40;  // on an AMD EPYC (Zen 5)
+  kernels.bytes.most_rows.bf16 = 32;  // not measured where dot products of bfloat16 are fast
   kernels.dequantize_block = DequantizeBlockAvx512Bf16;
   kernels.gemm_bf16 = GemmBf16Avx512Bf16;
   kernels.bf16_attention = &kAvx512Bf16Attention;
   return kernels;
 }
 
+// Tiles break even earlier than the GEMMs above; how early is not measured.
+constexpr Kernels AmxKernels() {
+  Kernels kernels =
+      WithTiles(Avx512Bf16Kernels<RowsBf16Avx512Bf16>(), "amx", GemmBf16Amx, kAmxAttention);
+  kernels.most_rows = {.int8 = 17, .bf16 = 32};
+  kernels.bytes.most_rows = {.int8 = 24, .bf16 = 32};
+  return kernels;
+}
+
 }  // namespace
 
 extern const Kernels kAvx512Kernels, kAvx512NtaKernels, kAvx512T0Kernels, kAvx512T1MinimaKernels;
-extern const Kernels kAvx512Bf16Kernels, kAmxKernels;
+extern const Kernels kAvx512Bf16Kernels, kAvx512Bf16NtaKernels, kAmxKernels;
 constinit const Kernels kAvx512Kernels = Avx512Kernels<_MM_HINT_T1>();
 constinit const Kernels kAvx512NtaKernels = Avx512Kernels<_MM_HINT_NTA>();
 constinit const Kernels kAvx512T0Kernels = Avx512Kernels<_MM_HINT_T0>();
 constinit const Kernels kAvx512T1MinimaKernels = Avx512Kernels<_MM_HINT_T1, true>();
-constinit const Kernels kAvx512Bf16Kernels = Avx512Bf16Kernels();
-constinit const Kernels kAmxKernels =
-    WithTiles(Avx512Bf16Kernels(), "amx", GemmBf16Amx, kAmxAttention);
+constinit const Kernels kAvx512Bf16Kernels = Avx512Bf16Kernels<RowsBf16Avx512Bf16>();
+constinit const Kernels kAvx512Bf16NtaKernels = Avx512Bf16Kernels<RowsBf16Avx512Bf16Nta>();
+constinit const Kernels kAmxKernels = AmxKernels();
 
 }  // namespace ort_aie::host

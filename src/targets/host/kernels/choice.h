@@ -44,6 +44,8 @@ enum class Vendor { kAmd, kIntel, kOther };
 // The facts that the rules use.
 struct Cpu {
   Vendor vendor = Vendor::kOther;
+  // As CPUID and the vendor's documents number them: Zen 5 is family 26 of AMD. 0: not known.
+  int family = 0, model = 0, stepping = 0;
   Isa isa = Isa::kPortable;  // the widest
 };
 const Cpu& ThisCpu();

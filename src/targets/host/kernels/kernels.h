@@ -66,25 +66,27 @@ struct GemmBlocking {
 
 // FusedDQP of a few rows: a block is multiplied by all of them while it is in the first cache, so
 // that weights are read from memory once. Each result is bit for bit that of one row alone.
-struct RowsInt8 {
-  // y (rows, 32) = a (rows, k_blocks * 256) with scales and q_sums (rows, k_blocks * 8) . one row
-  // of Q4NX blocks. If null, fused_dqp_int8 multiplies a row of blocks by one row after the other.
-  void (*multiply)(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, const float* scales,
-                   const int32_t* q_sums, int64_t rows, bool symmetric, float* y, int64_t ldy);
-  int64_t most_rows;  // for more, dequantisation + GEMM is faster; the tables say where measured
-};
-struct RowsBf16 {
-  // Likewise, with a and sums (rows, k_blocks * 8) as in fused_dqp_bf16.
-  void (*multiply)(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
-                   int64_t rows, bool symmetric, float* y, int64_t ldy);
-  int64_t most_rows;
+//
+// y (rows, 32) = a (rows, k_blocks * 256) with scales and q_sums (rows, k_blocks * 8) . one row of
+// Q4NX blocks.
+typedef void RowsInt8(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, const float* scales,
+                      const int32_t* q_sums, int64_t rows, bool symmetric, float* y, int64_t ldy);
+// Likewise, with a and sums (rows, k_blocks * 8) as in fused_dqp_bf16.
+typedef void RowsBf16(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
+                      int64_t rows, bool symmetric, float* y, int64_t ldy);
+
+// Up to so many rows, FusedDQP is faster than dequantisation + GEMM. The GEMM decides, so that the
+// limits are chosen with it. The tables say where they were measured.
+struct MostStreamedRows {
+  int64_t int8, bf16;
 };
 
 // Kernels for Q8NX, weights of 8 bits. One row is a row of the first two. symmetric means that
 // every zero point is 128, so that a kernel need not read them.
 struct ByteKernels {
-  RowsInt8 rows_int8;
-  RowsBf16 rows_bf16;
+  RowsInt8* rows_int8;
+  RowsBf16* rows_bf16;
+  MostStreamedRows most_rows;
   void (*dequantize_block)(const uint8_t* block, uint16_t* panel);
   // As that of Kernels. Codes are less 128, and mins are for such codes. Null if gemm_int8 has no
   // room for codes of 8 bits: dequantisation + GEMM uses bfloat16 instead.
@@ -145,8 +147,9 @@ struct Kernels {
   void (*fused_dqp_int8)(const uint8_t* blocks, int64_t k_blocks, const int8_t* a,
                          const float* scales, const int32_t* q_sums, bool symmetric, float* y);
 
-  RowsInt8 rows_int8;
-  RowsBf16 rows_bf16;
+  // If null, a row of blocks is multiplied by one row after the other.
+  RowsInt8* rows_int8;
+  RowsBf16* rows_bf16;
 
   // --- dequantisation + GEMM ---------------------------------------------------------------------
   // One block -> panel [256/2][32][2] bfloat16: pairs of k, 32 out-features.
@@ -167,6 +170,7 @@ struct Kernels {
                     int64_t rows, const int8_t* codes, const float* scales, const float* mins,
                     const int32_t* offsets, int64_t groups, float* y, int64_t ldy);
   GemmBlocking bf16_blocking, int8_blocking;
+  MostStreamedRows most_rows;
 
   // --- attention (paper 1, III-B, equations 5 to 10); scores s are (rows, kChunk) ---------------
   // s = scale * q (rows, dim) . k (keys, dim)^T for few rows, k by type of the cache; dim a
@@ -215,18 +219,16 @@ extern const Bf16Attention kAmxStandinAttention;
 #if defined(__x86_64__)
 extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx512Kernels;  // F, BW, DQ, VL, VNNI, VBMI
+extern const Kernels kAvx512Bf16Kernels;  // the kernels that AVX512_BF16 makes faster, too
 // The same, with other ways of prefetching.
 extern const Kernels kAvx512NtaKernels, kAvx512T0Kernels, kAvx512T1MinimaKernels;
-extern const Kernels kAvx512Bf16Kernels;  // the kernels that AVX512_BF16 makes faster, too
+extern const Kernels kAvx512Bf16NtaKernels;
 void DequantizeBlockAvx512Bf16(const uint8_t* block, uint16_t* panel);
 void GemmBf16Avx512Bf16(const uint16_t* a, int64_t lda, int64_t rows, const uint16_t* panel,
                         int64_t k_pairs, float* y, int64_t ldy);
 extern const Bf16Attention kAvx512Bf16Attention;
-// FusedDQP with bfloat16 dot products.
-void FusedDqpBf16Avx512Bf16(const uint8_t* blocks, int64_t k_blocks, const float* a,
-                            const float* sums, bool symmetric, float* y);
-void RowsBf16Avx512Bf16(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
-                        int64_t rows, bool symmetric, float* y, int64_t ldy);
+// FusedDQP with bfloat16 dot products, which fetches into L2 or past the caches.
+RowsBf16 RowsBf16Avx512Bf16, RowsBf16Avx512Bf16Nta;
 extern const Kernels kAmxKernels;  // on those of AVX512_BF16
 void GemmBf16Amx(const uint16_t* a, int64_t lda, int64_t rows, const uint16_t* panel,
                  int64_t k_pairs, float* y, int64_t ldy);

@@ -122,7 +122,7 @@ inline void MultiplyBlocks(const uint8_t* blocks, int64_t k_blocks, const uint8_
   for (int64_t b = 0; b < k_blocks; ++b, blocks += kBlockBytes2, steps += 8, sums += 8) {
     for (int g = 0; g < 8; ++g) {
       const uint8_t* codes = blocks + kCodesOffset + g * 8 * kQuadBytes;
-      Prefetch<kSymmetric>(blocks, g);
+      Prefetch<0, kSymmetric>(blocks, g);
       Tables e, o;
       for (int quad = 0; quad < 8; ++quad, codes += kQuadBytes, tables += Tables::kBytes) {
         const __m256i x = Load(codes);

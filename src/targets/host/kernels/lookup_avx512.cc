@@ -72,14 +72,14 @@ void MakeInt8TablesAvx512(const float* x, int64_t groups, uint8_t* tables, float
 
 // One quad at a time: 16 bits hold the nibbles of a pair of out-features in both planes, and the
 // permute reads only the low four bits of its index.
-template <bool kSymmetric>
+template <int kLocality, bool kSymmetric>
 void MultiplyFloatBlocks(const uint8_t* blocks, int64_t k_blocks, const uint8_t* tables,
                          const float* sums, float* y) {
   Totals<kSymmetric> totals;
   for (int64_t b = 0; b < k_blocks; ++b, blocks += kBlockBytes2, sums += 8) {
     for (int g = 0; g < 8; ++g) {
       const uint8_t* codes = blocks + kCodesOffset + g * 8 * kQuadBytes;
-      Prefetch<kSymmetric>(blocks, g);
+      Prefetch<kLocality, kSymmetric>(blocks, g);
       __m512 even0 = _mm512_setzero_ps(), even1 = even0, odd0 = even0, odd1 = even0;
       for (int quad = 0; quad < 8; ++quad, codes += kQuadBytes, tables += 64) {
         const __m512 table = _mm512_loadu_ps(tables);
@@ -98,16 +98,17 @@ void MultiplyFloatBlocks(const uint8_t* blocks, int64_t k_blocks, const uint8_t*
   totals.Store(y);
 }
 
+template <int kLocality>
 void MultiplyFloat(const uint8_t* blocks, int64_t k_blocks, const uint8_t* tables,
                    const float* /*steps*/, const float* sums, bool symmetric, float* y) {
-  (symmetric ? MultiplyFloatBlocks<true> : MultiplyFloatBlocks<false>)(blocks, k_blocks, tables,
-                                                                       sums, y);
+  (symmetric ? MultiplyFloatBlocks<kLocality, true>
+             : MultiplyFloatBlocks<kLocality, false>)(blocks, k_blocks, tables, sums, y);
 }
 
 // 64 code bytes are two quads. One byte permute brings the nibbles of a pair of out-features from
 // both quads, two planes each, into 32 bits; after the lookups a dot product with 1, 2, 1, 2 adds
 // them up. A table register holds four quads; the quad's place is or-ed into the index.
-template <bool kSymmetric>
+template <int kLocality, bool kSymmetric>
 void MultiplyInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const uint8_t* tables,
                         const float* steps, const float* sums, float* y) {
   alignas(64) static constexpr uint8_t kOrder[64] = {
@@ -123,7 +124,7 @@ void MultiplyInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const uint8_t* 
   for (int64_t b = 0; b < k_blocks; ++b, blocks += kBlockBytes2, steps += 8, sums += 8) {
     for (int g = 0; g < 8; ++g) {
       const uint8_t* codes = blocks + kCodesOffset + g * 8 * kQuadBytes;
-      Prefetch<kSymmetric>(blocks, g);
+      Prefetch<kLocality, kSymmetric>(blocks, g);
       __m512i even = _mm512_setzero_si512(), odd = even;
       for (int i = 0; i < 2; ++i, tables += 64) {
         const __m512i table = _mm512_loadu_si512(tables);
@@ -144,10 +145,11 @@ void MultiplyInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const uint8_t* 
   totals.Store(y);
 }
 
+template <int kLocality>
 void MultiplyInt8(const uint8_t* blocks, int64_t k_blocks, const uint8_t* tables,
                   const float* steps, const float* sums, bool symmetric, float* y) {
-  (symmetric ? MultiplyInt8Blocks<true> : MultiplyInt8Blocks<false>)(blocks, k_blocks, tables,
-                                                                     steps, sums, y);
+  (symmetric ? MultiplyInt8Blocks<kLocality, true>
+             : MultiplyInt8Blocks<kLocality, false>)(blocks, k_blocks, tables, steps, sums, y);
 }
 
 // --- dequantisation -----------------------------------------------------------------------------
@@ -240,17 +242,21 @@ void UnpackBlockAvx512(const uint8_t* block, int8_t* codes, float* scales, float
   }
 }
 
-}  // namespace
-
-extern const LookupKernels kAvx512Lookup;
-constinit const LookupKernels kAvx512Lookup = [] {
+template <int kLocality>
+constexpr LookupKernels Avx512Lookup() {
   LookupKernels kernels = GenericLookup();
-  kernels.bf16.multiply = MultiplyFloat;
+  kernels.bf16.multiply = MultiplyFloat<kLocality>;
   kernels.bf16.most_rows = 9;
-  kernels.int8 = {MakeInt8TablesAvx512, MultiplyInt8, 17};
+  kernels.int8 = {MakeInt8TablesAvx512, MultiplyInt8<kLocality>, 17};
   kernels.dequantize_block = DequantizeBlockAvx512;
   kernels.unpack_block = UnpackBlockAvx512;
   return kernels;
-}();
+}
+
+}  // namespace
+
+extern const LookupKernels kAvx512Lookup, kAvx512NtaLookup;
+constinit const LookupKernels kAvx512Lookup = Avx512Lookup<2>();
+constinit const LookupKernels kAvx512NtaLookup = Avx512Lookup<0>();
 
 }  // namespace ort_aie::host

@@ -52,7 +52,7 @@ struct LookupKernels {
 extern const LookupKernels kPortableLookup;
 #if defined(__x86_64__)
 extern const LookupKernels kAvx2Lookup;
-extern const LookupKernels kAvx512Lookup;
+extern const LookupKernels kAvx512Lookup, kAvx512NtaLookup;
 #endif
 
 }  // namespace ort_aie::host

@@ -57,12 +57,11 @@ void FusedDqpInt8(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, cons
 constexpr Kernels PortableKernels() {
   Kernels kernels = GenericKernels("portable");
   kernels.fused_dqp_int8 = FusedDqpInt8;
-  kernels.rows_int8.most_rows = 24;
-  kernels.rows_bf16.most_rows = 4;
+  kernels.most_rows = {.int8 = 24, .bf16 = 4};
   kernels.lookup = &kPortableLookup;
   // For 8 bits on an Intel Xeon, GEMM does not break even before 64 rows of int8, and at 4 to 8
   // rows of bf16.
-  kernels.bytes = GenericBytes<NothingAhead>(64, 4);
+  kernels.bytes = GenericBytes<NothingAhead>({.int8 = 64, .bf16 = 4});
   return kernels;
 }
 

@@ -7,6 +7,8 @@
 namespace ort_aie::host {
 namespace {
 
+using Hint = decltype(_MM_HINT_T0);  // an enum in GCC, an int in clang
+
 constexpr int64_t kBlockBytes = 5120, kMinsOffset = 512, kCodesOffset = 1024, kHalfBytes = 2048;
 
 #include "targets/host/kernels/generic/tiles.inc"
@@ -35,7 +37,7 @@ struct Bf16Rows {
 
 // R rows by one block, added to y. From the 64 bits of a pair of out-features (InOrder), a
 // multishift brings the codes of k and k + 1 into two words for each of the two.
-template <int R, bool kSymmetric, bool kPrefetch>
+template <int R, bool kSymmetric, bool kPrefetch, Hint kHint>
 inline void Bf16Block(const uint8_t* block, const Bf16Rows& rows) {
   const __m512i table = CodeTable<kSymmetric>();
   const __m512i pick[4] = {
@@ -57,7 +59,7 @@ inline void Bf16Block(const uint8_t* block, const Bf16Rows& rows) {
   }
   for (int g = 0; g < 8; ++g) {
     const uint8_t* codes = block + kCodesOffset + g * 256;
-    if (kPrefetch) PrefetchGroup<_MM_HINT_NTA, !kSymmetric>(block, g);
+    if (kPrefetch) PrefetchGroup<kHint, !kSymmetric>(block, g);
     __m512 dots[R][2];
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) dots[r][0] = dots[r][1] = _mm512_setzero_ps();
@@ -105,12 +107,12 @@ inline void Bf16Block(const uint8_t* block, const Bf16Rows& rows) {
   }
 }
 
-template <bool kSymmetric>
+template <Hint kHint, bool kSymmetric>
 void MultiplyBlocks(const uint8_t* blocks, int64_t k_blocks, const Bf16Rows& rows, int64_t count) {
   Clear(count, rows.y, rows.ldy);
   for (int64_t b = 0; b < k_blocks; ++b) {
     ForTiles<8, 6>(count, [&]<int R, bool kFirst>(Tile<R, kFirst>, int64_t r) {
-      Bf16Block<R, kSymmetric, kFirst>(
+      Bf16Block<R, kSymmetric, kFirst, kHint>(
           blocks + b * kBlockBytes,
           {rows.a + r * rows.lda + b * 256, rows.sums + r * (rows.lda / 32) + b * 8, rows.lda,
            rows.y + r * rows.ldy, rows.ldy});
@@ -118,17 +120,24 @@ void MultiplyBlocks(const uint8_t* blocks, int64_t k_blocks, const Bf16Rows& row
   }
 }
 
+template <Hint kHint>
+void MultiplyRows(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
+                  int64_t rows, bool symmetric, float* y, int64_t ldy) {
+  const Bf16Rows all{a, sums, k_blocks * 256, y, ldy};
+  (symmetric ? MultiplyBlocks<kHint, true>
+             : MultiplyBlocks<kHint, false>)(blocks, k_blocks, all, rows);
+}
+
 }  // namespace
 
 void RowsBf16Avx512Bf16(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
                         int64_t rows, bool symmetric, float* y, int64_t ldy) {
-  const Bf16Rows all{a, sums, k_blocks * 256, y, ldy};
-  (symmetric ? MultiplyBlocks<true> : MultiplyBlocks<false>)(blocks, k_blocks, all, rows);
+  MultiplyRows<_MM_HINT_T1>(blocks, k_blocks, a, sums, rows, symmetric, y, ldy);
 }
 
-void FusedDqpBf16Avx512Bf16(const uint8_t* blocks, int64_t k_blocks, const float* a,
-                            const float* sums, bool symmetric, float* y) {
-  RowsBf16Avx512Bf16(blocks, k_blocks, a, sums, 1, symmetric, y, 32);
+void RowsBf16Avx512Bf16Nta(const uint8_t* blocks, int64_t k_blocks, const float* a,
+                           const float* sums, int64_t rows, bool symmetric, float* y, int64_t ldy) {
+  MultiplyRows<_MM_HINT_NTA>(blocks, k_blocks, a, sums, rows, symmetric, y, ldy);
 }
 
 }  // namespace ort_aie::host
