@@ -83,7 +83,9 @@ class AttentionShapes {
     Expect(F::kPastKey, {batch, kv_heads, capacity, width});
     Expect(F::kPastValue, {batch, kv_heads, capacity, width});
     ExpectCount(F::kSeqlensK, batch);
-    ExpectCount(F::kTotalSequenceLength, 1);
+    if (const auto& total = Of(F::kTotalSequenceLength); total && !total->empty()) {
+      Expect(F::kTotalSequenceLength, {1});
+    }
     if (node_.do_rotary == 1) ExpectRotary();
     // A first prompt may have one position alone.
     if (Of(F::kPositionIds) != KnownShape{1}) Expect(F::kPositionIds, {batch, rows});

@@ -345,7 +345,7 @@ def refuses(
 def leaves(model: bytes) -> bool:
     """Whether the compiler leaves the only node."""
     (outcome,) = run_passes(ir.from_proto(onnx.load_from_string(model))).outcomes.values()
-    return outcome.becomes == ""
+    return not outcome.becomes
 
 
 def compiled_alone(model: bytes) -> onnxruntime.InferenceSession:
@@ -357,7 +357,8 @@ def compiled_alone(model: bytes) -> onnxruntime.InferenceSession:
 @pytest.mark.parametrize("name", SHAPES)
 def test_an_attention_of_other_shapes_is_left_by_both_doors(name: str) -> None:
     """One that ONNX Runtime's own operator refuses is never computed."""
-    for shape in sorted(other_shapes(SHAPES[name])):
+    longer_bias = (2, HEADS, 1, LENGTH + 1)  # has columns that no query reads
+    for shape in sorted(other_shapes(SHAPES[name]) - {longer_bias}):
         a, inputs = shaped(**{name: shape})
         model = one_op_model(
             "GroupQueryAttention",
@@ -368,8 +369,9 @@ def test_an_attention_of_other_shapes_is_left_by_both_doors(name: str) -> None:
             dims={key: x.shape for key, x in inputs.items() if x is not None},
         )
         left = leaves(model)
-        if refuses(open_session, model, inputs):
-            assert left or refuses(compiled_alone, model, inputs), shape
+        # ONNX Runtime does not check position_ids, and reads behind them.
+        if not left and (name == "position_ids" or refuses(open_session, model, inputs)):
+            assert refuses(compiled_alone, model, inputs), shape
         if ORT_VERSION >= (1, 24):
             assert provider_leaves(model) == left, shape
 
