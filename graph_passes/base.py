@@ -160,10 +160,11 @@ def aie_node(
 
 def put_in_place(old: ir.Node, *new: ir.Node) -> None:
     """Puts nodes in place of `old`. The outputs of the last node take the names, types and
-    shapes of old's outputs; nothing reads outputs of `old` that the last node lacks."""
+    shapes of old's outputs, as far as both have them; nothing reads outputs of `old` that the last
+    node lacks."""
     graph = old.graph
     assert isinstance(graph, ir.Graph)
-    results = new[-1].outputs
+    results = new[-1].outputs[: len(old.outputs)]
     replaced = old.outputs[: len(results)]
     ir.convenience.replace_nodes_and_values(graph, old, [old], new, replaced, results)
 

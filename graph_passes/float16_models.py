@@ -1,19 +1,19 @@
 """A float16 model whose projections stay on the CPU EP keeps the precision that it has there.
 
-Before: SimplifiedLayerNormalization of float16; aie.FlowAttention of float16
-After:  Cast, SimplifiedLayerNormalization of float32, Cast; aie.FlowAttention with float32_products
+Before: SimplifiedLayerNormalization of float16
+After:  Cast, SimplifiedLayerNormalization of float32, Cast
 
 ONNX Runtime's CPU EP computes most of such a model in float32: it has no kernels of float16 for
 additions and products, and drops the casts between those that it puts in. A norm of float16, for
-which it has one, would round the residuals on the way. Attention's products in bfloat16 are as
-exact as projections of 4 bits with bfloat16 activations, but have three bits less than float16.
+which it has one, would round the residuals on the way. Attention in such a model multiplies in
+float32 (ChooseProducts in src/graph/attention.cc).
 """
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
-from ort_aie_ep.graph_passes.attention.node import is_flow_attention, named_input
+from ort_aie_ep.graph_passes.attention.node import is_flow_attention
 from ort_aie_ep.graph_passes.base import DOMAIN, put_in_place
 
 
@@ -22,10 +22,6 @@ def keep_float16_digits(model: ir.Model) -> None:
     aie = [node for node in model.graph if node.domain == DOMAIN]
     if not all(is_flow_attention(node) for node in aie):
         return
-    for node in aie:
-        # Not for a cache that `--kv` makes float16: a user who chooses that wants speed.
-        if _is_float16(node.inputs[0]) or _is_float16(named_input(node, "past_key")):
-            node.attributes.add(ir.AttrInt64("float32_products", 1))
     for node in list(model.graph):
         if node.op_type == "SimplifiedLayerNormalization" and _is_float16(node.inputs[0]):
             _compute_in_float32(node)

@@ -79,6 +79,11 @@ def why_not_flow_attention(
     has_other_epsilons: bool,
     type: str,
     cache_type: str,
+    do_rotary: int,
+    sliding_window_cache: int,
+    has_present_key: bool,
+    has_present_value: bool,
+    shapes: Mapping[int, Sequence[int] | None],
 ) -> str: ...
 def npu_reasons() -> list[str]: ...
 def npu_layer_reasons() -> list[str]: ...

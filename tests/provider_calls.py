@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -42,12 +42,16 @@ def devices() -> list[Any]:
     return [d for d in onnxruntime.get_ep_devices() if d.ep_name == NAME]
 
 
-def provider_session(model: bytes | Path, **config: str) -> onnxruntime.InferenceSession:
-    """A session with the provider, which is registered, and with entries `ep.` of `config`."""
+def provider_session(
+    model: bytes | Path, provider: Mapping[str, str] | None = None, **config: str
+) -> onnxruntime.InferenceSession:
+    """A session with the provider, which is registered, with its options `provider` and with
+    entries `ep.` of `config`. It records which nodes the provider takes."""
     options = session_options()
     options.log_severity_level = 4
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     for key, value in config.items():
         options.add_session_config_entry(f"ep.{key}", value)
-    options.add_provider_for_devices(devices()[:1], {})
+    options.add_provider_for_devices(devices()[:1], dict(provider or {}))
     source = model if isinstance(model, bytes) else str(model)
     return onnxruntime.InferenceSession(source, options, enable_fallback=False)

@@ -178,7 +178,10 @@ def group_query_attention(
     by_index = seqlens is None
     lengths = np.full(batch, total) if seqlens is None else seqlens.reshape(-1).astype(int) + 1
     is_first_prompt = not by_index and sequence == total
-    pasts = np.zeros(batch, int) if is_first_prompt else lengths - new_keys
+    # Another attention has put the keys of these queries into the past.
+    shared = not by_index and new_keys == 0
+    added = sequence if shared else new_keys
+    pasts = np.zeros(batch, int) if is_first_prompt else lengths - added
 
     key_rows, value_rows = cache_rows_of(a, inputs)
     capacity = 0 if past_key is None else past_key.shape[2]
@@ -201,15 +204,20 @@ def group_query_attention(
         norms_of = [given(f"{name}_norm_weight") for name in "qkv"]
         qb, kb = (
             _transform(a, x[b], weight, given("cos_cache"), given("sin_cache"), angles)
+            if x.shape[1]
+            else x[b]
             for x, weight in zip((q, k), norms_of[:2], strict=True)
         )
         vb = _rms_norm(v[b], norms_of[2], a.qk_norm_epsilon)
 
         # A query may see the rows that the cache holds, then the new ones.
-        old = windowed_cache_rows(past, capacity, a.local_window_size) if windowed else past
+        old = length if shared else past
+        if windowed:
+            old = windowed_cache_rows(past, capacity, a.local_window_size)
         keys = _append(past_key, b, old, kb, key_rows)
         values = _append(past_value, b, old, vb, value_rows)
-        key_positions = np.arange(past - old, past + new_keys)
+        end = length if shared else past + new_keys
+        key_positions = np.arange(end - new_keys - old, end)
 
         visible = np.broadcast_to(key_positions < length, (sequence, key_positions.size)).copy()
         if a.causal:
@@ -242,7 +250,8 @@ def group_query_attention(
             output[b, :, head] = _softmax(scores, sink) @ value_matrix
 
         kept = windowed_cache_rows(length, capacity, a.local_window_size) if windowed else length
-        newest = slice(old + length - past - kept, old + length - past)
+        valid = old + (0 if shared else length - past)
+        newest = slice(valid - kept, valid)
         present_key[b, :, :kept] = keys[:, newest]
         present_value[b, :, :kept] = values[:, newest]
         cache_rows.append(kept)
@@ -281,7 +290,7 @@ def _split_heads(
         query, key, value = np.split(query, ends, axis=2)
 
     def heads(x: Array, count: int) -> Array:
-        return x.astype(np.float64).reshape(*x.shape[:2], count, -1)
+        return x.astype(np.float64).reshape(*x.shape[:2], count, x.shape[2] // count)
 
     return heads(query, a.num_heads), heads(key, a.kv_num_heads), heads(value, a.kv_num_heads)
 

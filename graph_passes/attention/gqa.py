@@ -12,7 +12,6 @@ import onnx_ir as ir
 from ort_aie_ep.graph_passes.attention.node import (
     INPUTS,
     OP_TYPE,
-    OUTPUTS,
     Layout,
     Quantisation,
     cached_head_dim,
@@ -21,21 +20,20 @@ from ort_aie_ep.graph_passes.attention.node import (
 )
 from ort_aie_ep.graph_passes.base import NodeRule, put_in_place
 from ort_aie_ep.graph_passes.projection.width import projected_width
-from ort_aie_ep.graph_passes.walk import attribute, fixed_dim, input_at, type_name
+from ort_aie_ep.graph_passes.walk import attribute, fixed_dim, input_at, known_dims, type_name
 
-PAST_KEY, COS_CACHE, K_SCALE, V_SCALE, QUERY_SEQLENS, OUTPUT_QK = 3, 7, 12, 13, 16, 3
+PAST_KEY, COS_CACHE, K_SCALE, V_SCALE, QUERY_SEQLENS = 3, 7, 12, 13, 16
+PRESENT_KEY, PRESENT_VALUE, OUTPUT_QK = 1, 2, 3
 OTHER_EPSILONS = ("q_norm_epsilon", "k_norm_epsilon")
 
 
 class GroupQueryAttentionToFlow(NodeRule):
-    """Replaces each eligible GroupQueryAttention that keeps a KV cache."""
+    """Replaces each eligible GroupQueryAttention that keeps a KV cache, or shares another's."""
 
     op_type = "GroupQueryAttention"
     becomes = OP_TYPE
 
     def why_not(self, node: ir.Node) -> str:  # noqa: D102
-        if len(node.outputs) < len(OUTPUTS):
-            return "outputs present_key and present_value are missing"
         past = input_at(node, PAST_KEY)
         query = type_name(node.inputs[0], input_at(node, COS_CACHE), past)
         heads, kv_heads = attribute(node, "num_heads", 0), attribute(node, "kv_num_heads", 0)
@@ -44,11 +42,17 @@ class GroupQueryAttentionToFlow(NodeRule):
             causal=attribute(node, "causal", 1),
             window=attribute(node, "local_window_size", -1),
             type=query,
-            cache_type=type_name(past, node.outputs[1], node.inputs[0]),
-            output_qk=len(node.outputs) > OUTPUT_QK and bool(node.outputs[OUTPUT_QK].name),
+            cache_type=type_name(past, *node.outputs[1:2], node.inputs[0]),
+            output_qk=_has_output(node, OUTPUT_QK),
             query_seqlens=input_at(node, QUERY_SEQLENS) is not None,
             other_epsilons=not node.attributes.keys().isdisjoint(OTHER_EPSILONS),
             qk_output=attribute(node, "qk_output", 0),
+            do_rotary=attribute(node, "do_rotary", 0),
+            sliding_window_cache=attribute(node, "sliding_window_cache", 0),
+            present=(_has_output(node, PRESENT_KEY), _has_output(node, PRESENT_VALUE)),
+            shapes={
+                i: known_dims(value) for i, value in enumerate(node.inputs) if value is not None
+            },
             quantisation=Quantisation(
                 attribute(node, "k_quant_type", "NONE"),
                 attribute(node, "v_quant_type", "NONE"),
@@ -65,9 +69,13 @@ class GroupQueryAttentionToFlow(NodeRule):
         return ()
 
 
+def _has_output(node: ir.Node, position: int) -> bool:
+    return position < len(node.outputs) and bool(node.outputs[position].name)
+
+
 def _head_dim(node: ir.Node) -> int:
     """Channels of a head, or 0 if they are not known."""
-    cached = cached_head_dim(node, input_at(node, PAST_KEY), node.outputs[1])
+    cached = cached_head_dim(node, input_at(node, PAST_KEY), *node.outputs[1:2])
     if cached is not None:
         return cached
     query = input_at(node, 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -65,11 +65,17 @@ def why_not_flow_attention(
     quantisation: Quantisation = NOT_QUANTISED,
     query_seqlens: bool = False,
     other_epsilons: bool = False,
+    do_rotary: int = 0,
+    sliding_window_cache: int = 0,
+    present: tuple[bool, bool] = (True, True),
+    shapes: Mapping[int, Sequence[int] | None] | None = None,
 ) -> str:
     """The reason why the library has no such FlowAttention, or an empty string.
 
     `window` counts a query's own key; -1 means none. `qk_output` and the rest are those of
-    GroupQueryAttention.
+    GroupQueryAttention: `present` says which of the two outputs it has, and `shapes` has what is
+    known of its inputs by position (-1: a dimension that is not known; None: not even their
+    number).
     """
     return _native.why_not_flow_attention(
         num_heads=layout.heads,
@@ -88,6 +94,11 @@ def why_not_flow_attention(
         has_other_epsilons=other_epsilons,
         type=type,
         cache_type=cache_type,
+        do_rotary=do_rotary,
+        sliding_window_cache=sliding_window_cache,
+        has_present_key=present[0],
+        has_present_value=present[1],
+        shapes=shapes or {},
     )
 
 

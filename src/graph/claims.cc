@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "graph/attention.h"
 #include "graph/experts.h"
 #include "graph/shapes.h"
 #include "ops/eligibility.h"
@@ -37,6 +38,8 @@ class Claims {
       InferShapes(graph_, items.back().step);
     }
     if (sources_) ClaimTiedGathers(items);
+    ReadSharedCaches(graph_, items);
+    ChooseProducts(graph_, items);
     return items;
   }
 
@@ -280,9 +283,6 @@ class Claims {
   }
 
   std::string WhyNotAttention(const Node& its) const {
-    if (its.output(1) == kAbsent || its.output(2) == kAbsent) {
-      return "outputs present_key and present_value are missing";
-    }
     GroupQueryAttentionNode facts;
     facts.num_heads = its.Int("num_heads", 0);
     facts.kv_num_heads = its.Int("kv_num_heads", 0);
@@ -300,6 +300,14 @@ class Claims {
     facts.has_other_epsilons = its.Has("q_norm_epsilon") || its.Has("k_norm_epsilon");
     facts.type = TypeName(value(its.input(0)).type);
     facts.cache_type = TypeName(value(its.input(3) != kAbsent ? its.input(3) : its.output(1)).type);
+    facts.do_rotary = its.Int("do_rotary", 0);
+    facts.sliding_window_cache = its.Int("sliding_window_cache", 0);
+    facts.has_present_key = its.output(1) != kAbsent;
+    facts.has_present_value = its.output(2) != kAbsent;
+    for (size_t i = 0; i < its.inputs.size(); ++i) {
+      if (its.input(i) == kAbsent) continue;
+      facts.shapes[static_cast<int64_t>(i)] = graph_.KnownDims(its.input(i));
+    }
     return WhyNotFlowAttention(facts);
   }
 
@@ -423,7 +431,7 @@ class Claims {
       if (its.input(i) != kAbsent) return;  // a bias
     }
     for (const size_t i : {1, 2}) {
-      if (its.output(i) != kAbsent && IsRead(its.output(i))) return;  // mean or deviation
+      if (its.output(i) != kAbsent && graph_.IsRead(its.output(i))) return;  // mean or deviation
     }
     // An unknown dimension may be 1, which would broadcast.
     const int64_t k = scale.shape && scale.shape->size() == 1 ? scale.shape->front().value : -1;
@@ -434,7 +442,8 @@ class Claims {
       return;
     }
     if (skip != kAbsent && (a.type != value(skip).type || !SameShape(a, value(skip)))) return;
-    const bool has_sum = skip != kAbsent && its.output(3) != kAbsent && IsRead(its.output(3));
+    const bool has_sum =
+        skip != kAbsent && its.output(3) != kAbsent && graph_.IsRead(its.output(3));
     const int sum = has_sum ? its.output(3) : kAbsent;
     Become(item, "RMSNorm", {its.input(0), weight, skip}, {its.output(0), sum});
     item.step.ints["K"] = k;
@@ -465,13 +474,6 @@ class Claims {
       text += dim.value >= 0 ? std::to_string(dim.value) : dim.name.empty() ? "?" : dim.name;
     }
     return text + ")";
-  }
-
-  bool IsRead(int index) const {
-    if (value(index).wanted) return true;
-    return std::ranges::any_of(graph_.nodes, [&](const Node& other) {
-      return std::ranges::find(other.inputs, index) != other.inputs.end();
-    });
   }
 
   // Whether b can be applied to each element of a: it has a's shape, or is a row or a single value.

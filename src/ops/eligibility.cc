@@ -1,6 +1,13 @@
 #include "ops/eligibility.h"
 
+#include <algorithm>
+#include <initializer_list>
+#include <limits>
+#include <utility>
+
 #include "base/error.h"
+#include "base/size.h"
+#include "ops/flow_attention.h"
 #include "q4nx/layout.h"
 
 namespace ort_aie {
@@ -37,6 +44,152 @@ std::string WhyNotCache(const GroupQueryAttentionNode& node) {
   return Concat("its KV cache is ", type, "; expected ", expected,
                 " for kv_cache_bit_width=", bits);
 }
+
+using KnownShape = std::vector<int64_t>;
+
+// Checks what is known of a GroupQueryAttention's inputs as the kernel checks the whole
+// (flow_attention.cc): a dimension that cannot be what is expected, or not that of another input,
+// is a reason.
+class AttentionShapes {
+ public:
+  explicit AttentionShapes(const GroupQueryAttentionNode& node)
+      : node_(node), packed_(!Has(FlowAttention::kKey)) {}
+
+  // Whether the cache is another attention's: no new keys.
+  bool SharesCache() const {
+    return Has(FlowAttention::kPastKey) && Dim(FlowAttention::kKey, 1) == 0;
+  }
+
+  std::string WhyNot() {
+    using F = FlowAttention;
+    if (node_.shapes.empty()) return "";
+    const int64_t dim = node_.head_dim, heads = node_.num_heads, kv_heads = node_.kv_num_heads;
+    const int64_t batch = FirstKnown(
+        {{F::kQuery, 0}, {F::kKey, 0}, {F::kValue, 0}, {F::kPastKey, 0}, {F::kPastValue, 0}});
+    const int64_t rows = Dim(F::kQuery, 1);
+    Together(F::kKey, F::kValue);
+    Together(F::kPastKey, F::kPastValue);
+    const int64_t kv_channels = Number(Size(kv_heads) * dim);
+    const Size all_heads = Size(heads) + Size(packed_ ? 2 : 0) * kv_heads;
+    Expect(F::kQuery, {batch, rows, Number(all_heads * dim)});
+    const int64_t new_rows = SharesCache() || Dim(F::kValue, 1) == 0 ? 0 : rows;
+    Expect(F::kKey, {batch, new_rows, kv_channels});
+    Expect(F::kValue, {batch, new_rows, kv_channels});
+    if (SharesCache() && node_.sliding_window_cache == 1) {
+      Refuse("key has no rows, which a cache with sliding_window_cache=1 needs");
+    }
+    const int64_t capacity = FirstKnown({{F::kPastKey, 2}, {F::kPastValue, 2}});
+    const int64_t width = node_.kv_cache_bit_width == 4 ? dim / 2 : dim;
+    Expect(F::kPastKey, {batch, kv_heads, capacity, width});
+    Expect(F::kPastValue, {batch, kv_heads, capacity, width});
+    ExpectCount(F::kSeqlensK, batch);
+    if (const auto& total = Of(F::kTotalSequenceLength); total && !total->empty()) {
+      Expect(F::kTotalSequenceLength, {1});
+    }
+    if (node_.do_rotary == 1) ExpectRotary();
+    // A first prompt may have one position alone.
+    if (Of(F::kPositionIds) != KnownShape{1}) Expect(F::kPositionIds, {batch, rows});
+    if (const auto& bias = Of(F::kAttentionBias)) {
+      const auto one_or = [&](size_t axis, int64_t expected) {
+        return bias->size() == 4 && (*bias)[axis] == 1 ? 1 : expected;
+      };
+      Expect(F::kAttentionBias, {one_or(0, batch), one_or(1, heads), one_or(2, rows), -1});
+    }
+    Expect(F::kHeadSink, {heads});
+    ExpectCount(F::kKScale, node_.k_quant_type == "PER_CHANNEL" ? kv_channels : 1);
+    ExpectCount(F::kVScale, node_.v_quant_type == "PER_CHANNEL" ? kv_channels : 1);
+    Expect(F::kQNormWeight, {dim});
+    Expect(F::kKNormWeight, {dim});
+    return why_not_;
+  }
+
+ private:
+  bool Has(int64_t input) const { return node_.shapes.contains(input); }
+
+  const std::optional<KnownShape>& Of(int64_t input) const {
+    static const std::optional<KnownShape> none;
+    const auto found = node_.shapes.find(input);
+    return found != node_.shapes.end() ? found->second : none;
+  }
+
+  // -1 if it is not known.
+  int64_t Dim(int64_t input, size_t axis) const {
+    const auto& shape = Of(input);
+    return shape && axis < shape->size() ? (*shape)[axis] : -1;
+  }
+
+  int64_t FirstKnown(std::initializer_list<std::pair<int64_t, size_t>> places) const {
+    for (const auto& [input, axis] : places) {
+      if (const int64_t known = Dim(input, axis); known >= 0) return known;
+    }
+    return -1;
+  }
+
+  // One that no dimension has if the size is out of range.
+  static int64_t Number(Size size) {
+    return size.InRange() ? size.As("channels") : std::numeric_limits<int64_t>::max();
+  }
+
+  void Refuse(std::string why) {
+    if (why_not_.empty()) why_not_ = std::move(why);
+  }
+
+  void Together(int64_t a, int64_t b) {
+    if (Has(a) == Has(b)) return;
+    Refuse(Concat("its inputs ", FlowAttention::kInputNames[a], " and ",
+                  FlowAttention::kInputNames[b], " go together"));
+  }
+
+  static std::string Text(const KnownShape& shape) {
+    std::string text = "(";
+    for (const int64_t dim : shape) {
+      text += (text.size() > 1 ? ", " : "") + (dim < 0 ? "?" : std::to_string(dim));
+    }
+    return text + ")";
+  }
+
+  void Expect(int64_t input, const KnownShape& expected) {
+    const auto& shape = Of(input);
+    if (!shape) return;
+    const auto fits = [](int64_t dim, int64_t wanted) {
+      return dim < 0 || wanted < 0 || dim == wanted;
+    };
+    if (std::ranges::equal(*shape, expected, fits)) return;
+    Refuse(Concat("its ", FlowAttention::kInputNames[input], " is ", Text(*shape), "; expected ",
+                  Text(expected)));
+  }
+
+  // One dimension or several; only the number of elements counts.
+  void ExpectCount(int64_t input, int64_t expected) {
+    const auto& shape = Of(input);
+    if (!shape || expected < 0 || std::ranges::any_of(*shape, [](int64_t d) { return d < 0; })) {
+      return;
+    }
+    Size count = 1;
+    for (const int64_t dim : *shape) count = count * dim;
+    if (count == expected) return;
+    Refuse(Concat("its ", FlowAttention::kInputNames[input], " is ", Text(*shape), "; expected ",
+                  expected, " elements"));
+  }
+
+  void ExpectRotary() {
+    using F = FlowAttention;
+    Together(F::kCosCache, F::kSinCache);
+    if (!Has(F::kCosCache)) Refuse("do_rotary=1 needs cos_cache and sin_cache");
+    const int64_t positions = FirstKnown({{F::kCosCache, 0}, {F::kSinCache, 0}});
+    const int64_t width = FirstKnown({{F::kCosCache, 1}, {F::kSinCache, 1}});
+    Expect(F::kCosCache, {positions, width});
+    Expect(F::kSinCache, {positions, width});
+    if (width == 0 || width > node_.head_dim / 2) {
+      Refuse(Concat("its cos_cache rotates ", width, " pairs of the ", node_.head_dim,
+                    " channels of a head"));
+    }
+  }
+
+  const GroupQueryAttentionNode& node_;
+  const bool packed_;
+  std::string why_not_;
+};
 
 }  // namespace
 
@@ -92,6 +245,13 @@ std::string WhyNotFloatMatMul(const FloatMatMulNode& node) {
 }
 
 std::string WhyNotFlowAttention(const GroupQueryAttentionNode& node) {
+  AttentionShapes shapes(node);
+  if (node.has_present_key != node.has_present_value) {
+    return "its outputs present_key and present_value go together";
+  }
+  if (!node.has_present_key && !shapes.SharesCache()) {
+    return "outputs present_key and present_value are missing";
+  }
   if (node.has_output_qk || node.qk_output != 0) {
     return "output_qk asks for the score matrix, which chunked attention never holds";
   }
@@ -116,7 +276,8 @@ std::string WhyNotFlowAttention(const GroupQueryAttentionNode& node) {
   if (!IsFloatName(node.type)) {
     return Concat("its query is ", node.type, "; expected FLOAT, FLOAT16 or BFLOAT16");
   }
-  return WhyNotCache(node);
+  const std::string why_not = WhyNotCache(node);
+  return why_not.empty() ? shapes.WhyNot() : why_not;
 }
 
 }  // namespace ort_aie

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,6 +40,11 @@ struct GroupQueryAttentionNode {
   bool has_output_qk = false;
   bool has_query_seqlens = false, has_other_epsilons = false;  // ONNX Runtime 1.32
   std::string type, cache_type;
+  int64_t do_rotary = 0, sliding_window_cache = 0;
+  bool has_present_key = true, has_present_value = true;
+  // The dimensions of inputs by position, as far as they are known: -1 for one that is not, nothing
+  // for a number of dimensions that is not. Empty: not to be checked.
+  std::map<int64_t, std::optional<std::vector<int64_t>>> shapes;
 };
 std::string WhyNotFlowAttention(const GroupQueryAttentionNode& node);
 

@@ -7,30 +7,32 @@
 #include "ops/format.h"
 
 namespace ort_aie {
-namespace {
 
-constexpr const char* kInputNames[] = {"query",
-                                       "key",
-                                       "value",
-                                       "past_key",
-                                       "past_value",
-                                       "seqlens_k",
-                                       "total_sequence_length",
-                                       "cos_cache",
-                                       "sin_cache",
-                                       "position_ids",
-                                       "attention_bias",
-                                       "head_sink",
-                                       "k_scale",
-                                       "v_scale",
-                                       "q_norm_weight",
-                                       "k_norm_weight",
-                                       "attention_mask",
-                                       "v_norm_weight"};
+const std::array<const char*, FlowAttention::kInputCount> FlowAttention::kInputNames = {
+    "query",
+    "key",
+    "value",
+    "past_key",
+    "past_value",
+    "seqlens_k",
+    "total_sequence_length",
+    "cos_cache",
+    "sin_cache",
+    "position_ids",
+    "attention_bias",
+    "head_sink",
+    "k_scale",
+    "v_scale",
+    "q_norm_weight",
+    "k_norm_weight",
+    "attention_mask",
+    "v_norm_weight"};
+
+namespace {
 
 void RequireShape(const FlowAttention::Inputs& inputs, FlowAttention::Input input, DataType type,
                   const Shape& shape) {
-  RequireTensor(kInputNames[input], inputs[input], type, shape);
+  RequireTensor(FlowAttention::kInputNames[input], inputs[input], type, shape);
 }
 
 // Whether a kind of quantisation has a scale for each channel. Throws Error for an unknown kind.
@@ -97,7 +99,10 @@ void CheckPlaces(const char* name, const Tensor& past, const void* present, cons
 }  // namespace
 
 FlowAttention::FlowAttention(const FlowAttentionAttributes& attributes, const Options& options)
-    : attributes_(attributes), prompt_chunk_(options.prompt_chunk) {
+    : attributes_(attributes),
+      float32_products_(attributes.float32_products == 1 &&
+                        options.numerics != NumericsOption::kBf16),
+      prompt_chunk_(options.prompt_chunk) {
   const auto& a = attributes_;
   CheckFormat(a.format);
   Require(a.num_heads > 0 && a.kv_num_heads > 0 && a.num_heads % a.kv_num_heads == 0,
@@ -158,7 +163,11 @@ FlowAttention::Call FlowAttention::Sizes(const Inputs& inputs) const {
   if (const Tensor& key = inputs[kKey]) {
     // Rotation uses one position for a token's query and key.
     const bool may_differ = call.by_index && attributes_.do_rotary != 1;
-    if (may_differ && key.shape.size() == 3) call.key_sequence = key.shape[1];
+    call.shared_cache = !call.by_index && inputs[kPastKey] && call.sequence > 0 &&
+                        key.shape.size() == 3 && key.shape[1] == 0;
+    if ((may_differ || call.shared_cache) && key.shape.size() == 3) {
+      call.key_sequence = key.shape[1];
+    }
     const int64_t channels = attributes_.kv_num_heads * call.dim;
     const DataType type = inputs[kQuery].type;
     RequireShape(inputs, kKey, type, {call.batch, call.key_sequence, channels});
@@ -202,6 +211,13 @@ FlowAttention::Call FlowAttention::Sizes(const Inputs& inputs) const {
   Require(call.total >= call.sequence, "input total_sequence_length is ", call.total,
           ", less than the ", call.sequence, " query rows");
   call.first_prompt = call.sequence == call.total;
+  if (call.shared_cache) {
+    Require(!Windowed(), "attribute sliding_window_cache=1 needs new keys, but input key is ",
+            inputs[kKey].shape);
+    Require(call.total <= call.past_capacity, "input total_sequence_length is ", call.total,
+            ", but past_key holds ", call.past_capacity,
+            " rows; without new keys it must hold all of them");
+  }
   return call;
 }
 
@@ -407,8 +423,12 @@ void FlowAttention::Append(const Inputs& inputs, const Outputs& shapes, void* ou
     step.key_scales = {inputs[kKScale].as<float>(), a.k_quant_type == "PER_CHANNEL"};
     step.value_scales = {inputs[kVScale].as<float>(), a.v_quant_type == "PER_CHANNEL"};
   }
-  step.present_key = present_key;
-  step.present_value = present_value;
+  Require(call.shared_cache || (present_key != nullptr && present_value != nullptr),
+          "outputs present_key and present_value are needed: there are new keys");
+  // A shared cache that nobody wants a copy of is read where it is.
+  step.present_key = present_key != nullptr ? present_key : const_cast<void*>(step.past_key);
+  step.present_value =
+      present_value != nullptr ? present_value : const_cast<void*>(step.past_value);
   step.present_capacity = shapes.present[2];
   step.windowed_cache = Windowed();
 
@@ -419,11 +439,14 @@ void FlowAttention::Append(const Inputs& inputs, const Outputs& shapes, void* ou
     const int64_t length =
         call.by_index ? call.total : int64_t{inputs[kSeqlensK].as<int32_t>()[b]} + 1;
     step.total_length.push_back(length);
-    step.past_length.push_back(call.first_prompt ? 0 : length - step.key_sequence);
+    const int64_t added = call.shared_cache ? call.sequence : call.key_sequence;
+    step.past_length.push_back(call.first_prompt ? 0 : length - added);
   }
-  if (std::ranges::any_of(step.past_length, [](int64_t rows) { return rows > 0; })) {
-    CheckPlaces("key", past, present_key, shapes.present);
-    CheckPlaces("value", inputs[kPastValue], present_value, shapes.present);
+  const bool carries = call.shared_cache ||
+                       std::ranges::any_of(step.past_length, [](int64_t rows) { return rows > 0; });
+  if (carries) {
+    CheckPlaces("key", past, step.present_key, shapes.present);
+    CheckPlaces("value", inputs[kPastValue], step.present_value, shapes.present);
   }
 
   step.q_norm = inputs[kQNormWeight] ? inputs[kQNormWeight].data : nullptr;
@@ -459,7 +482,7 @@ void FlowAttention::Append(const Inputs& inputs, const Outputs& shapes, void* ou
   }
   step.head_sink = inputs[kHeadSink] ? inputs[kHeadSink].data : nullptr;
   step.smooth_softmax = a.smooth_softmax == 1;
-  step.float32_products = a.float32_products == 1;
+  step.float32_products = float32_products_;
   step.output = output;
   step.kept = kept_;
   step.prompt_chunk = prompt_chunk_;

@@ -5,6 +5,7 @@
 // contract.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <span>
 #include <string>
@@ -52,6 +53,7 @@ class FlowAttention {
     kVNormWeight,
     kInputCount
   };
+  static const std::array<const char*, kInputCount> kInputNames;
   using Inputs = std::span<const Tensor>;  // at least kInputCount of them
 
   FlowAttention(const FlowAttentionAttributes& attributes, const Options& options);
@@ -65,7 +67,8 @@ class FlowAttention {
   // Checks shapes, types and lengths, and returns the output shapes.
   Outputs OutputShapes(const Inputs& inputs) const;
 
-  // Call after OutputShapes, with the output buffers.
+  // Call after OutputShapes, with the output buffers. Those of present may be null if the cache is
+  // shared.
   void Append(const Inputs& inputs, const Outputs& shapes, void* output, void* present_key,
               void* present_value, Plan& plan) const;
 
@@ -78,6 +81,8 @@ class FlowAttention {
     // The past of a batch row follows from seqlens_k alone. A first prompt does not have one,
     // whatever its padding.
     bool first_prompt;
+    // Key and value have no rows: another attention wrote the past, with the keys of these queries.
+    bool shared_cache;
   };
 
   bool Windowed() const { return attributes_.sliding_window_cache == 1; }
@@ -99,6 +104,7 @@ class FlowAttention {
   void PlaceAxes(const Inputs& inputs, AttentionStep& step) const;
 
   FlowAttentionAttributes attributes_;
+  bool float32_products_;
   int64_t prompt_chunk_;
   std::shared_ptr<KeptState> kept_ = std::make_shared<KeptState>();
 };

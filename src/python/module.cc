@@ -507,18 +507,28 @@ PYBIND11_MODULE(_native, m) {
          int64_t causal, int64_t local_window_size, const std::string& k_quant_type,
          const std::string& v_quant_type, int64_t kv_cache_bit_width, bool has_k_scale,
          bool has_v_scale, bool has_output_qk, bool has_query_seqlens, bool has_other_epsilons,
-         const std::string& type, const std::string& cache_type) {
-        return WhyNotFlowAttention({num_heads, kv_num_heads, qk_output, causal, local_window_size,
-                                    head_dim, k_quant_type, v_quant_type, kv_cache_bit_width,
-                                    has_k_scale, has_v_scale, has_output_qk, has_query_seqlens,
-                                    has_other_epsilons, type, cache_type});
+         const std::string& type, const std::string& cache_type, int64_t do_rotary,
+         int64_t sliding_window_cache, bool has_present_key, bool has_present_value,
+         std::map<int64_t, std::optional<std::vector<int64_t>>> shapes) {
+        GroupQueryAttentionNode node{
+            num_heads,          kv_num_heads,       qk_output,    causal,
+            local_window_size,  head_dim,           k_quant_type, v_quant_type,
+            kv_cache_bit_width, has_k_scale,        has_v_scale,  has_output_qk,
+            has_query_seqlens,  has_other_epsilons, type,         cache_type};
+        node.do_rotary = do_rotary;
+        node.sliding_window_cache = sliding_window_cache;
+        node.has_present_key = has_present_key;
+        node.has_present_value = has_present_value;
+        node.shapes = std::move(shapes);
+        return WhyNotFlowAttention(node);
       },
       py::kw_only(), py::arg("num_heads"), py::arg("kv_num_heads"), py::arg("head_dim"),
       py::arg("qk_output"), py::arg("causal"), py::arg("local_window_size"),
       py::arg("k_quant_type"), py::arg("v_quant_type"), py::arg("kv_cache_bit_width"),
       py::arg("has_k_scale"), py::arg("has_v_scale"), py::arg("has_output_qk"),
       py::arg("has_query_seqlens"), py::arg("has_other_epsilons"), py::arg("type"),
-      py::arg("cache_type"));
+      py::arg("cache_type"), py::arg("do_rotary"), py::arg("sliding_window_cache"),
+      py::arg("has_present_key"), py::arg("has_present_value"), py::arg("shapes"));
 
   graph::DefineGraph(m);
   host::DefineKernelChoice(m);

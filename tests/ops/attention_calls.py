@@ -48,6 +48,7 @@ CPU_OPERATOR_ATTRIBUTES = set(
 # ONNX Runtime 1.23 lets a query see local_window_size keys besides its own, later ones that many in
 # all.
 COUNTS_QUERY_OUT_OF_WINDOW = ORT_VERSION < (1, 24)
+BORROWED_CACHES = (1, 27)  # the first version that reads the cache of another attention
 SHARED = {"present_key": "past_key", "present_value": "past_value"}
 
 
@@ -68,9 +69,12 @@ def random_inputs(
     rotary_width: int | None = None,
     max_position: int | None = None,
     with_past: bool = True,
+    borrowed: bool = False,
     seed: int = 0,
 ) -> Inputs:
     """Inputs of a call after which batch row b has `lengths[b]` tokens.
+
+    `borrowed`: key and value have no rows, and the past holds all, as another attention wrote it.
 
     Rows of the past that do not hold a token yet are NaN: nothing may depend on them.
     """
@@ -78,7 +82,8 @@ def random_inputs(
     dtype, cache = np.dtype(dtype), np.dtype(cache_dtype or dtype)
     batch, total = len(lengths), max(lengths)
     is_first_prompt = sequence == total
-    capacity = capacity or total - (0 if is_first_prompt else sequence)
+    capacity = capacity or total - (0 if is_first_prompt or borrowed else sequence)
+    packed = packed and not borrowed
 
     def normal(*shape: int) -> Array:
         return rng.standard_normal(shape).astype(np.float32)
@@ -90,7 +95,8 @@ def random_inputs(
         inputs["query"] = np.concatenate(parts, axis=2).astype(dtype)
     else:
         for name, part in zip(("query", "key", "value"), parts, strict=True):
-            inputs[name] = part.astype(dtype)
+            no_rows = borrowed and name != "query"
+            inputs[name] = part[:, : 0 if no_rows else None].astype(dtype)
     if with_past:
         for name in ("past_key", "past_value"):
             if a.kv_cache_bit_width:
@@ -99,6 +105,8 @@ def random_inputs(
             past = normal(batch, a.kv_num_heads, capacity, dim)
             for b, length in enumerate(lengths):
                 rows = 0 if is_first_prompt else length - sequence
+                if borrowed:
+                    rows = length
                 if a.sliding_window_cache:
                     rows = windowed_cache_rows(rows, capacity, a.local_window_size)
                 past[b, :, rows:] = np.nan
@@ -190,6 +198,8 @@ def why_no_cpu_operator(a: AttentionAttributes, inputs: Inputs) -> str:
         return "a window of the query alone"
     if query.dtype == BFLOAT16:
         return "its types"
+    if inputs["key"] is not None and not inputs["key"].size and ORT_VERSION < BORROWED_CACHES:
+        return "a cache that another attention wrote"
     if a.kv_cache_bit_width:
         if ORT_VERSION < QUANTISED_CACHES:
             return "a quantised cache"

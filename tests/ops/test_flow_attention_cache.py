@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -214,3 +215,79 @@ def test_bias_columns_of_a_sliding_window_cache_are_positions(sequence: int, pas
     shape = (1, a.num_heads, sequence, past + sequence)
     inputs["attention_bias"] = rng.standard_normal(shape).astype(np.float32)
     check(a, inputs)
+
+
+# --- a cache that another attention wrote ---------------------------------------------------------
+
+QUANTISED = {"k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_CHANNEL"}
+
+
+@pytest.mark.parametrize(
+    ("options", "types"),
+    [
+        ({}, (FLOAT32, FLOAT32)),
+        ({"do_rotary": 1}, (FLOAT16, FLOAT16)),
+        ({"do_rotary": 1, "local_window_size": 7, "softcap": 20.0}, (FLOAT32, FLOAT16)),
+        ({"smooth_softmax": 1}, (BFLOAT16, BFLOAT16)),
+        (QUANTISED | {"kv_cache_bit_width": 8}, (FLOAT32, FLOAT32)),
+        (QUANTISED | {"kv_cache_bit_width": 4}, (FLOAT32, FLOAT32)),
+    ],
+)
+@pytest.mark.parametrize(
+    ("sequence", "lengths", "capacity"),
+    [
+        (1, (40,), 40), (1, (40, 9), 48), (20, (20,), 20), (20, (20, 5), 32), (300, (300,), 320),
+        (6, (40,), 64), (6, (40, 17), 40), (1, (1,), 8),
+    ],
+)  # fmt: skip
+def test_another_attentions_cache(
+    options: dict[str, Any],
+    types: tuple[Any, Any],
+    sequence: int,
+    lengths: tuple[int, ...],
+    capacity: int,
+) -> None:
+    dtype, cache = types
+    inputs = random_inputs(
+        attributes(**options), sequence, lengths=lengths, capacity=capacity, dtype=dtype,
+        cache_dtype=cache, borrowed=True,
+    )  # fmt: skip
+    apart = check(attributes(**options), inputs)
+    shared = flow_attention(attributes(**options), inputs, shared=True)
+    assert apart["output"] is not None
+    np.testing.assert_array_equal(apart["output"], shared["output"])
+
+
+def test_another_attentions_cache_equals_its_own_attention() -> None:
+    """Bit by bit: what wrote the cache sees the same keys."""
+    a = attributes(do_rotary=1)
+    for sequence, total in ((30, 30), (1, 31), (5, 36)):
+        inputs = random_inputs(a, sequence, lengths=(total,), capacity=48, packed=False)
+        own = flow_attention(a, inputs)
+        none = {name: x[:, :0] for name in ("key", "value") if (x := inputs[name]) is not None}
+        past = {"past_key": own["present_key"], "past_value": own["present_value"]}
+        for name, array in flow_attention(a, inputs | none | past).items():
+            np.testing.assert_array_equal(array, own[name])
+
+
+@pytest.mark.parametrize(
+    ("options", "changed", "message"),
+    [
+        ({}, {"total_sequence_length": np.array(50, np.int32)},
+         "input total_sequence_length is 50, but past_key holds 40 rows; without new keys it must "
+         "hold all of them"),
+        ({"sliding_window_cache": 1, "local_window_size": 8}, {},
+         "attribute sliding_window_cache=1 needs new keys, but input key is (1, 0, 64)"),
+        ({}, {"value": np.zeros((1, 1, 64), np.float32)},
+         "input value must be float (1, 0, 64), got float (1, 1, 64)"),
+        ({}, {"past_key": None, "past_value": None},
+         "input key must be float (1, 1, 64), got float (1, 0, 64)"),
+    ],
+)  # fmt: skip
+def test_a_cache_that_does_not_hold_the_tokens_is_refused(
+    options: dict[str, Any], changed: dict[str, Any], message: str
+) -> None:
+    a = attributes(**options)
+    inputs = random_inputs(a, 1, lengths=(40,), borrowed=True) | changed
+    with pytest.raises(Exception, match=re.escape(message)):
+        flow_attention(a, inputs)

@@ -248,8 +248,6 @@ def test_attention_is_replaced(cache: int) -> None:
     assert attributes_of(node) == {
         "num_heads": 4, "kv_num_heads": 2, "do_rotary": 1, "scale": 0.25, "softcap": 30.0,
         "local_window_size": 8, "sliding_window_cache": 1, "format": _native.FORMAT,
-        # keep_float16_digits gives it to a model without other aie operators.
-        **({"float32_products": 1} if cache == TensorProto.FLOAT16 else {}),
     }  # fmt: skip
     assert signature(model) == signature(ir.from_proto(source))
     names = [value.name if value else None for value in node.inputs]

@@ -129,7 +129,9 @@ void CarryPast(const AttentionStep& step, const ThreadPool& threads) {
   const int64_t row_bytes = BytesOf(step.cache_type, step.dim);
   const auto carry = [&](const void* past, void* present, int64_t head) {
     if (past == present) return;
-    const auto past_rows = step.past_length[static_cast<size_t>(head / step.kv_heads)];
+    const auto b = static_cast<size_t>(head / step.kv_heads);
+    // Without new keys the past holds those of the queries, too.
+    const int64_t past_rows = step.key_sequence > 0 ? step.past_length[b] : step.total_length[b];
     auto* to = static_cast<uint8_t*>(present) + head * step.present_capacity * row_bytes;
     if (past_rows > 0) {
       std::memcpy(to, static_cast<const uint8_t*>(past) + head * step.past_capacity * row_bytes,

@@ -1,0 +1,422 @@
+"""GroupQueryAttention through both doors, compiled and provider, beside ONNX Runtime and float64.
+
+Models without a projection of ort_aie_ep, so nothing is rounded but by attention; `amx_standin` has
+kernels that multiply prompts in bfloat16 on any CPU.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from attention_calls import (
+    BORROWED_CACHES,
+    Array,
+    Inputs,
+    attributes,
+    flow_attention,
+    given_attributes,
+    multiplies_in_bfloat16,
+    random_inputs,
+    why_no_cpu_operator,
+)
+from onnx import TensorProto, helper, numpy_helper
+from op_models import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    ONNX_TYPES,
+    ORT_VERSION,
+    QUANTISED_CACHES,
+    ROUNDOFF,
+    model_of,
+    one_op_model,
+    onnx_tensor,
+    open_session,
+    run,
+)
+from provider_calls import provider_session, registered
+from reference import AttentionAttributes, group_query_attention
+
+import ort_aie_ep
+from ort_aie_ep.graph_passes import run_passes
+from ort_aie_ep.runtime.provider import NAME
+
+HEADS, KV_HEADS, DIM = 4, 2, 32
+OUTPUTS = dict.fromkeys(("output", "present_key", "present_value"), FLOAT32)
+PER_CHANNEL = {"k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_CHANNEL"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def library() -> Iterator[None]:
+    if ORT_VERSION < (1, 24):
+        yield
+        return
+    with registered():
+        yield
+
+
+def doors(
+    model: bytes, folder: Path, *, since: tuple[int, ...] = (), **config: str
+) -> dict[str, onnxruntime.InferenceSession]:
+    """Sessions of one model, none of whose attentions is left: compiled, and by the provider, if
+    ONNX Runtime has known the operator `since` its version."""
+    source = folder / "source"
+    source.mkdir(parents=True)
+    (source / "model.onnx").write_bytes(model)
+    ort_aie_ep.compile(source, folder / "compiled")
+    compiled = onnx.load(folder / "compiled" / "model.onnx")
+    assert "GroupQueryAttention" not in {node.op_type for node in compiled.graph.node}
+    entries = {f"ort_aie.{name}": value for name, value in config.items()}
+    opened = {"compiled": open_session(str(folder / "compiled" / "model.onnx"), config=entries)}
+    if max((1, 24), since) <= ORT_VERSION:
+        opened["provider"] = provider_session(model, config)
+        info = opened["provider"].get_provider_graph_assignment_info()
+        assert {part.ep_name for part in info} == {NAME}
+    return opened
+
+
+def gqa_model(a: AttentionAttributes, inputs: Inputs) -> bytes:
+    query, past = inputs["query"], inputs["past_key"]
+    assert query is not None
+    assert past is not None
+    types = {"output": query.dtype, "present_key": past.dtype, "present_value": past.dtype}
+    dims = {"past_key": past.shape, "past_value": past.shape}
+    return one_op_model("GroupQueryAttention", inputs, types, given_attributes(a),
+                        domain="com.microsoft", dims=dims)  # fmt: skip
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+CACHES = {
+    "float": (FLOAT32, FLOAT32, {}),
+    "float16": (FLOAT16, FLOAT16, {}),
+    "float16 cache of float": (FLOAT32, FLOAT16, {}),
+    "bfloat16": (BFLOAT16, BFLOAT16, {}),
+    "int8": (FLOAT32, FLOAT32, PER_CHANNEL | {"kv_cache_bit_width": 8}),
+    "int8 of float16": (FLOAT16, FLOAT16, PER_CHANNEL | {"kv_cache_bit_width": 8}),
+    "int4": (FLOAT32, FLOAT32, PER_CHANNEL | {"kv_cache_bit_width": 4}),
+}
+CALLS = ((40, 40), (1, 41), (20, 61))  # a prompt, a token and a later part: tokens, and in all
+
+
+def calls_of(cache: str) -> list[tuple[AttentionAttributes, Inputs]]:
+    """Scores of up to about 30: an error of 2^-9 in one moves a weight by a twentieth."""
+    dtype, cached, options = CACHES[cache]
+    a = attributes(**options)
+    made = []
+    for sequence, total in CALLS:
+        inputs = random_inputs(a, sequence, lengths=(total,), capacity=64, dtype=dtype,
+                               cache_dtype=cached, packed=False)  # fmt: skip
+        query = inputs["query"]
+        assert query is not None
+        inputs["query"] = (4 * query.astype(np.float32)).astype(dtype)
+        made.append((a, {name: clean(x) for name, x in inputs.items()}))
+    return made
+
+
+def clean(x: Array | None) -> Array | None:
+    """ONNX Runtime multiplies weights of 0 by rows that do not hold a token yet."""
+    return x if x is None or x.dtype.kind in "iu" else np.nan_to_num(x)
+
+
+def error_of(y: Array, expected: Array) -> float:
+    return float(np.abs(y.astype(np.float64) - expected.astype(np.float64)).max())
+
+
+def exact(a: AttentionAttributes, inputs: Inputs) -> Array:
+    """In float64, not rounded to the output's type."""
+    wide = dict(inputs)
+    for name in ("query", "key", "value"):
+        x = inputs[name]
+        assert x is not None
+        wide[name] = x.astype(np.float64)
+    # The cache keeps its own type.
+    return group_query_attention(a, wide).output
+
+
+@pytest.mark.parametrize("cache", CACHES)
+def test_attention_is_as_exact_as_onnx_runtimes(cache: str, tmp_path: Path) -> None:
+    """Alone it multiplies in float32 through both doors, whatever kernels the CPU has.
+
+    Float32 arithmetic moves a score by (D + 16) 2^-24 |q| |k| and a weight by as much, on both
+    sides of the softmax; T keys add as many roundings; the output is rounded to its type once.
+    ONNX Runtime rounds at least there too: the largest of a thousand such roundings is more than
+    half of the largest there can be, so its error has a factor of 2.
+    """
+    calls = calls_of(cache)
+    opened = doors(gqa_model(*calls[0]), tmp_path, since=QUANTISED_CACHES if "int" in cache else ())
+    for a, inputs in calls:
+        result, expected = group_query_attention(a, inputs), exact(a, inputs)
+        query, dim = inputs["query"], result.present_key.shape[-1]
+        assert query is not None
+        score = (dim + 16) * 2**-24 * result.largest_score
+        arithmetic = (2 * score + (result.cache_rows[0] + 8) * 2**-24) * result.largest_value
+        rounding = ROUNDOFF[query.dtype] * np.abs(expected).max()
+        if not why_no_cpu_operator(a, inputs):
+            theirs = run(open_session(gqa_model(a, inputs)), inputs)["output"]
+            rounding = min(rounding, 2 * error_of(theirs, expected))
+        for door, session in opened.items():
+            error = error_of(run(session, inputs)["output"], expected)
+            assert error <= arithmetic + rounding, door
+
+
+def test_so_it_is_with_kernels_of_bfloat16() -> None:
+    """The same tests in a process whose kernels multiply prompts in bfloat16 where they may."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__,
+         "-k", "as_exact or asked_for"],
+        env=os.environ | {"ORT_AIE_ISA": "amx_standin"}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+
+
+def test_bfloat16_is_used_where_it_is_asked_for(tmp_path: Path) -> None:
+    ((a, inputs), *_) = calls_of("float16")
+    if not multiplies_in_bfloat16(a, inputs):
+        pytest.skip("these kernels have no products of bfloat16")
+    model = gqa_model(a, inputs)
+    rounded = flow_attention(a, inputs)["output"]  # by the custom op alone
+    for door, session in doors(model, tmp_path / "asked", numerics="bf16").items():
+        np.testing.assert_array_equal(run(session, inputs)["output"], rounded, err_msg=door)
+    for session in doors(model, tmp_path / "auto").values():
+        assert error_of(run(session, inputs)["output"], exact(a, inputs)) < 0.1 * error_of(
+            rounded, exact(a, inputs)
+        )
+
+
+# --- a cache that another attention wrote ---------------------------------------------------------
+
+
+def two_layers(key: str, present: str, dtype: np.dtype[Any] = FLOAT32) -> onnx.ModelProto:
+    """Two layers of which the second reads the first one's cache, as Gemma 3n and 4 have them.
+
+    `key` says what the second's key and value are: "constant", "input" or "unknown", an input whose
+    length is not known. `present`: its outputs are "read", "unread" or "absent".
+    """
+    kind, channels = ONNX_TYPES[dtype], KV_HEADS * DIM
+    cache = ["batch", KV_HEADS, "past", DIM]
+    typed = {
+        "q0": [None, None, HEADS * DIM], "q1": [None, None, HEADS * DIM],
+        "k0": [None, None, channels], "v0": [None, None, channels],
+        "past_key": cache, "past_value": cache,
+    }  # fmt: skip
+    tables = {name: f(np.outer(np.arange(64), np.geomspace(1, 0.01, DIM // 2))).astype(dtype)
+              for name, f in (("cos", np.cos), ("sin", np.sin))}  # fmt: skip
+    if key == "constant":
+        tables["no_rows"] = np.zeros((1, 0, channels), dtype)
+    else:
+        typed["no_rows"] = [None, 0 if key == "input" else None, channels]
+    layers = {"0": (["k0", "v0", "past_key", "past_value"], ["present_key", "present_value"]),
+              "1": (["no_rows", "no_rows", "present_key", "present_value"],
+                    [] if present == "absent" else ["again_key", "again_value"])}  # fmt: skip
+    nodes = [
+        helper.make_node(
+            "GroupQueryAttention", [f"q{i}", *reads, "seqlens_k", "total", "cos", "sin"],
+            [f"y{i}", *writes], name=f"layer{i}", domain="com.microsoft", num_heads=HEADS,
+            kv_num_heads=KV_HEADS, do_rotary=1,
+        )
+        for i, (reads, writes) in layers.items()
+    ]  # fmt: skip
+    outputs = ["y0", "y1", *layers["0"][1], *(layers["1"][1] if present == "read" else [])]
+    graph = helper.make_graph(
+        nodes, "graph",
+        [*(helper.make_tensor_value_info(name, kind, dims) for name, dims in typed.items()),
+         helper.make_tensor_value_info("seqlens_k", TensorProto.INT32, [None]),
+         helper.make_tensor_value_info("total", TensorProto.INT32, [])],
+        [helper.make_tensor_value_info(name, kind, None) for name in outputs],
+        [onnx_tensor(name, array) for name, array in tables.items()],
+    )  # fmt: skip
+    return model_of(graph)
+
+
+@pytest.mark.parametrize(
+    ("key", "present", "dtype"),
+    [
+        ("constant", "unread", FLOAT32),
+        ("constant", "absent", FLOAT32),
+        ("constant", "read", FLOAT16),
+        ("input", "absent", FLOAT16),
+        ("unknown", "unread", FLOAT32),
+    ],
+)
+def test_a_layer_reads_the_cache_of_another(
+    key: str, present: str, dtype: np.dtype[Any], tmp_path: Path
+) -> None:
+    """A prompt, a token and a later part; the host keeps the cache in one buffer, or not."""
+    if present == "absent" and ORT_VERSION < BORROWED_CACHES:
+        pytest.skip("GroupQueryAttention has to have three outputs")
+    model = two_layers(key, present, dtype).SerializeToString()
+    opened = doors(model, tmp_path)
+    rng = np.random.default_rng(4)
+    a = attributes(HEADS, KV_HEADS, do_rotary=1)
+    cos, sin = (numpy_helper.to_array(i) for i in two_layers(key, present, dtype).graph.initializer
+                if i.name in ("cos", "sin"))  # fmt: skip
+    pasts = {name: np.zeros((1, KV_HEADS, 48, DIM), dtype) for name in ("past_key", "past_value")}
+    for sequence, total in ((20, 20), (1, 21), (7, 28)):
+        feeds = pasts | {
+            name: rng.standard_normal((1, sequence, heads * DIM)).astype(dtype)
+            for name, heads in (("q0", HEADS), ("q1", HEADS), ("k0", KV_HEADS), ("v0", KV_HEADS))
+        }
+        lengths = {"seqlens_k": np.array([total - 1], np.int32), "total": np.array(total, np.int32)}
+        none = np.zeros((1, 0, KV_HEADS * DIM), dtype)
+        given = feeds | lengths | ({} if key == "constant" else {"no_rows": none})
+        expected = [
+            group_query_attention(a, {
+                "query": feeds[f"q{i}"], "key": feeds["k0"], "value": feeds["v0"], **pasts,
+                "seqlens_k": lengths["seqlens_k"], "total_sequence_length": lengths["total"],
+                "cos_cache": cos, "sin_cache": sin,
+            }) for i in range(2)
+        ]  # fmt: skip
+        bound = 2e-5 if dtype == FLOAT32 else 4 * ROUNDOFF[FLOAT16] * expected[0].largest_value
+        results = {door: run(session, given) for door, session in opened.items()}
+        if ORT_VERSION >= BORROWED_CACHES:
+            results["onnxruntime"] = run(open_session(model), given)
+        for door, result in results.items():
+            for i in range(2):
+                np.testing.assert_allclose(
+                    result[f"y{i}"].astype(np.float64), expected[i].output.astype(np.float64),
+                    rtol=0, atol=bound, err_msg=f"{door} {i}",
+                )  # fmt: skip
+            for part in ("key", "value") if present == "read" else ():
+                np.testing.assert_array_equal(result[f"again_{part}"], result[f"present_{part}"])
+        shared = {f"present_{part}": f"past_{part}" for part in ("key", "value")}
+        for door, session in opened.items():
+            for name, array in run(session, given, shared).items():
+                np.testing.assert_array_equal(array, results[door][name], err_msg=door)
+        pasts = {f"past_{p}": results["compiled"][f"present_{p}"] for p in ("key", "value")}
+
+
+# --- what is left ---------------------------------------------------------------------------------
+
+LENGTH = 40
+SHAPES: dict[str, tuple[int, ...]] = {
+    "query": (2, 1, HEADS * DIM), "key": (2, 1, KV_HEADS * DIM), "value": (2, 1, KV_HEADS * DIM),
+    "past_key": (2, KV_HEADS, LENGTH, DIM), "past_value": (2, KV_HEADS, LENGTH, DIM),
+    "seqlens_k": (2,), "total_sequence_length": (1,), "cos_cache": (64, DIM // 2),
+    "sin_cache": (64, DIM // 2), "position_ids": (2, 1), "attention_bias": (2, HEADS, 1, LENGTH),
+    "head_sink": (HEADS,),
+}  # fmt: skip
+TYPES = {"seqlens_k": np.int32, "total_sequence_length": np.int32, "position_ids": np.int64}
+
+
+def other_shapes(shape: tuple[int, ...]) -> set[tuple[int, ...]]:
+    """Of another rank, transposed, one longer, one shorter, in each dimension."""
+    changed = {(*shape, 1), (1, *shape), shape[:-1], *itertools.permutations(shape)}
+    for axis, by in itertools.product(range(len(shape)), (1, -1)):
+        changed.add((*shape[:axis], shape[axis] + by, *shape[axis + 1 :]))
+    return changed - {shape}
+
+
+def shaped(**others: tuple[int, ...]) -> tuple[AttentionAttributes, Inputs]:
+    shapes = SHAPES | others
+    inputs: Inputs = {
+        name: np.ones(shape, TYPES.get(name, np.float32)) for name, shape in shapes.items()
+    }
+    for name, value in (("seqlens_k", LENGTH - 1), ("total_sequence_length", LENGTH)):
+        array = inputs[name]
+        assert array is not None
+        array[...] = value
+    return attributes(HEADS, KV_HEADS, do_rotary=1), inputs
+
+
+def refuses(
+    opening: Callable[[bytes], onnxruntime.InferenceSession], model: bytes, inputs: Inputs
+) -> bool:
+    """Whether the model does not open, or does not run."""
+    try:
+        run(opening(model), inputs)
+    except Exception:
+        return True
+    return False
+
+
+def leaves(model: bytes) -> bool:
+    """Whether the compiler leaves the only node."""
+    (outcome,) = run_passes(ir.from_proto(onnx.load_from_string(model))).outcomes.values()
+    return not outcome.becomes
+
+
+def compiled_alone(model: bytes) -> onnxruntime.InferenceSession:
+    rewritten = ir.from_proto(onnx.load_from_string(model))
+    run_passes(rewritten)
+    return open_session(ir.to_proto(rewritten).SerializeToString())
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_an_attention_of_other_shapes_is_left_by_both_doors(name: str) -> None:
+    """One that ONNX Runtime's own operator refuses is never computed."""
+    longer_bias = (2, HEADS, 1, LENGTH + 1)  # has columns that no query reads
+    for shape in sorted(other_shapes(SHAPES[name]) - {longer_bias}):
+        a, inputs = shaped(**{name: shape})
+        model = one_op_model(
+            "GroupQueryAttention",
+            inputs,
+            OUTPUTS,
+            given_attributes(a),
+            domain="com.microsoft",
+            dims={key: x.shape for key, x in inputs.items() if x is not None},
+        )
+        left = leaves(model)
+        # ONNX Runtime does not check position_ids, and reads behind them.
+        if not left and (name == "position_ids" or refuses(open_session, model, inputs)):
+            assert refuses(compiled_alone, model, inputs), shape
+        if ORT_VERSION >= (1, 24):
+            assert provider_leaves(model) == left, shape
+
+
+def test_shapes_that_are_not_known_are_left_to_the_call() -> None:
+    a, inputs = shaped()
+    for known in ((), ("past_key",), ("query", "past_value")):
+        dims = {name: x.shape for name in known if (x := inputs[name]) is not None}
+        model = one_op_model("GroupQueryAttention", inputs, OUTPUTS, given_attributes(a),
+                             domain="com.microsoft", dims=dims)  # fmt: skip
+        assert leaves(model) == (not known)  # then the channels of a head are not known either
+        if ORT_VERSION >= (1, 24):
+            assert provider_leaves(model) == (not known)
+
+
+def provider_leaves(model: bytes) -> bool:
+    """Whether the provider leaves the only node, or ONNX Runtime does not load the model."""
+    try:
+        session = provider_session(model)
+    except Exception:
+        return True
+    return session.get_provider_graph_assignment_info()[0].ep_name != NAME
+
+
+@pytest.mark.parametrize(
+    ("outputs", "reason"),
+    [
+        (["y", "", ""], "outputs present_key and present_value are missing"),
+        (["y"], "outputs present_key and present_value are missing"),
+        (["y", "present_key", ""], "its outputs present_key and present_value go together"),
+    ],
+)
+def test_an_attention_that_keeps_no_cache_is_left_with_its_reason(
+    outputs: list[str], reason: str
+) -> None:
+    a, inputs = shaped()
+    dims = {key: x.shape for key, x in inputs.items() if x is not None}
+    model = onnx.load_from_string(one_op_model(
+        "GroupQueryAttention", inputs, OUTPUTS, given_attributes(a), domain="com.microsoft",
+        dims=dims,
+    ))  # fmt: skip
+    del model.graph.node[0].output[:], model.graph.output[:]
+    model.graph.node[0].output.extend(outputs)
+    model.graph.output.append(helper.make_tensor_value_info("y", TensorProto.FLOAT, None))
+    (outcome,) = run_passes(ir.from_proto(model)).outcomes.values()
+    assert outcome.reason == reason
+    if ORT_VERSION >= (1, 24):
+        assert provider_leaves(model.SerializeToString())
