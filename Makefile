@@ -16,7 +16,7 @@ PROVIDER_ORTS := 1.24.4 1.27.0 1.31.1
 TOO_OLD_ORT := 1.22.1
 CHECK_ORTS := $(PROVIDER_ORTS:%=check-ort-%)
 # Parts of `check` that are scripts, tests/check_*.sh.
-CHECK_SCRIPTS := check-sanitizers check-isas check-old-cpu check-real-xrt check-mlir
+CHECK_SCRIPTS := check-sanitizers check-isas check-locale check-old-cpu check-real-xrt check-mlir
 # These know nothing of ONNX Runtime: they open no session, or sessions are not what they test. The
 # newest runs all tests, the oldest those without these; a folder that is new runs on both. The server
 # and Ray are installed beside the newest alone.
@@ -70,7 +70,7 @@ check: $(PROVIDER_ORTS:%=$(VENV)/ort-%/ready)
 	$(MAKE) check-sanitizers check-wheel $(CHECK_ORTS) $(CHECK_SCRIPTS) docs
 	$(MAKE) fuzz FUZZ_SECONDS=10
 
-# Every instruction set, an old CPU, MLIR's own reader, the real XRT, sanitizers.
+# Every instruction set, a decimal comma, an old CPU, MLIR's own reader, the real XRT, sanitizers.
 $(CHECK_SCRIPTS): check-%: $(VENV)/test-ready
 	MAKEFLAGS= VENV=$(VENV) PARALLEL="$(PARALLEL)" bash tests/check_$(subst -,_,$*).sh
 

@@ -27,7 +27,7 @@ from ort_aie_ep.cli import app
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.explain import machine
 from ort_aie_ep.models.folder import find_model
-from ort_aie_ep.models.tokenizer import load_tokenizer
+from ort_aie_ep.models.tokenizer import load_tokenizer, prefix_tokens
 from ort_aie_ep.running import generate
 from ort_aie_ep.running.generate import Decoder
 from ort_aie_ep.running.text import TextStream
@@ -283,6 +283,13 @@ def test_run_says_what_a_source_runs_on(both: tuple[Path, Path]) -> None:
     assert note not in succeeded("run", compiled, "import", "--max-tokens", "2").stderr
 
 
+def copy_with(folder: Path, copied: Path, name: str, more: dict[str, Any]) -> Path:
+    """A copy of a model's folder, with more entries in a JSON file."""
+    shutil.copytree(folder, copied)
+    (copied / name).write_text(json.dumps(json.loads((copied / name).read_text()) | more))
+    return copied
+
+
 def test_run_grows_caches_where_buffers_are_not_shared(compiled: Path, tmp_path: Path) -> None:
     growing = tmp_path / "growing"
     shutil.copytree(compiled, growing)
@@ -312,6 +319,43 @@ def test_run_refuses_a_folder_without_tokenizer(compiled: Path, tmp_path: Path) 
     (tmp_path / "model" / "tokenizer.json").unlink()
     message = mistake("run", tmp_path / "model", "text")
     assert "no tokenizer.json, so text cannot become tokens: copy it" in message
+
+
+# What a tool that fine-tunes leaves in tokenizer.json. Room for 2^40 tokens would end the process.
+CUT = {"direction": "Right", "max_length": 5, "strategy": "LongestFirst", "stride": 0}
+PAD = {
+    "direction": "Left", "pad_id": 0, "pad_type_id": 0, "pad_token": "<|endoftext|>",
+    "pad_to_multiple_of": None,
+}  # fmt: skip
+TRAINED = {
+    "cut": {"truncation": CUT},
+    "cut on the left": {"truncation": CUT | {"direction": "Left", "strategy": "OnlyFirst"}},
+    "padded": {"padding": PAD | {"strategy": {"Fixed": 64}}},
+    "padded to a multiple": {
+        "padding": PAD | {"strategy": "BatchLongest", "pad_to_multiple_of": 64}
+    },
+    "padded beyond memory": {"padding": PAD | {"strategy": {"Fixed": 2**40}}},
+}
+
+
+@pytest.mark.parametrize("trained", TRAINED)
+def test_a_tokenizer_does_as_much_as_before_its_training(trained: str, tmp_path: Path) -> None:
+    """Transformers' AutoTokenizer gives the same tokens for each of these files."""
+    copied = copy_with(LLAMA, tmp_path / "model", "tokenizer.json", TRAINED[trained])
+    text = "def main(argv):\n    for line in sys.stdin: print(line)\n"
+    was, now = (load_tokenizer(find_model(folder)) for folder in (LLAMA, copied))
+    assert len(was.encode(text).ids) > 5
+    assert now.encode(text).ids == was.encode(text).ids
+    assert list(prefix_tokens(now)) == list(prefix_tokens(was))
+
+
+def test_run_reads_the_whole_prompt_with_a_tokenizer_that_was_trained(
+    compiled: Path, tmp_path: Path
+) -> None:
+    both = TRAINED["cut"] | TRAINED["padded"]
+    copied = copy_with(compiled, tmp_path / "model", "tokenizer.json", both)
+    words = ("for line in sys.stdin: print(line)", "--max-tokens", "4")
+    assert succeeded("run", copied, *words).stdout == succeeded("run", compiled, *words).stdout
 
 
 def test_run_in_genai_refuses_a_lone_file(compiled: Path) -> None:

@@ -15,6 +15,8 @@ NEW_TOKENS = 30
 folder, prompt = Path(sys.argv[1]), sys.argv[2]
 decoder = json.loads((folder / "genai_config.json").read_text())["model"]["decoder"]
 tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+tokenizer.no_truncation()  # the file can hold those of a training run
+tokenizer.no_padding()
 
 options = onnxruntime.SessionOptions()
 options.register_custom_ops_library(ort_aie_ep.library_path())

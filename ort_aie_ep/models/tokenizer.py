@@ -21,7 +21,10 @@ def has_tokenizer(folder: ModelFolder) -> bool:
 
 
 def load_tokenizer(folder: ModelFolder) -> Tokenizer:
-    """The folder's tokenizer.
+    """The folder's tokenizer, which neither cuts nor pads a text.
+
+    A tokenizer.json can hold the truncation and padding of a training run. Transformers switches
+    both off when it loads the file, and so does this.
 
     Raises:
         AieError: the folder has no tokenizer, or one that cannot be read.
@@ -35,9 +38,12 @@ def load_tokenizer(folder: ModelFolder) -> Tokenizer:
             "copy it there from the model's source"
         )
     try:
-        return Tokenizer.from_file(str(path))
+        tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exceptions
         raise AieError(f"{path} cannot be read as a tokenizer: {error}") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 def tokenizer_file(folder: ModelFolder) -> Path:

@@ -2,6 +2,7 @@
 // an ONNX Runtime exception whose text names the node.
 #pragma once
 
+#include <locale>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -19,9 +20,11 @@ class Error : public std::runtime_error {
   ErrorCode code_;
 };
 
+// Numbers are written as in the source code, whatever the locale of the process.
 template <typename... Parts>
 std::string Concat(const Parts&... parts) {
   std::ostringstream text;
+  text.imbue(std::locale::classic());
   (text << ... << parts);
   return text.str();
 }

@@ -109,6 +109,20 @@ class ThreadSlot {
   bool exists_ = false;
 };
 
+// While it lives, this thread's numbers as text have a point, whatever the locale of the process:
+// for libraries that read numbers by the C library.
+class PointInNumbers {
+ public:
+  PointInNumbers();
+  ~PointInNumbers();
+  PointInNumbers(const PointInNumbers&) = delete;
+  PointInNumbers& operator=(const PointInNumbers&) = delete;
+
+ private:
+  struct Before;
+  std::unique_ptr<Before> before_;
+};
+
 int ProcessId();
 int ThreadId();  // the system's
 

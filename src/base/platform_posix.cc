@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <locale.h>
 #include <pthread.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -169,6 +170,18 @@ void* ThreadSlot::Get() const {
 
 bool ThreadSlot::Set(void* pointer) const {
   return exists_ && pthread_setspecific(static_cast<pthread_key_t>(key_), pointer) == 0;
+}
+
+struct PointInNumbers::Before {
+  locale_t numbers = newlocale(LC_NUMERIC_MASK, "C", locale_t());
+  locale_t used = uselocale(numbers);
+};
+
+PointInNumbers::PointInNumbers() : before_(std::make_unique<Before>()) {}
+
+PointInNumbers::~PointInNumbers() {
+  uselocale(before_->used);
+  if (before_->numbers != locale_t()) freelocale(before_->numbers);
 }
 
 int ProcessId() { return ::getpid(); }

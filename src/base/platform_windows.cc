@@ -1,3 +1,4 @@
+#include <locale.h>
 #include <windows.h>
 
 #include <atomic>
@@ -241,6 +242,20 @@ void* ThreadSlot::Get() const { return exists_ ? FlsGetValue(static_cast<DWORD>(
 
 bool ThreadSlot::Set(void* pointer) const {
   return exists_ && FlsSetValue(static_cast<DWORD>(key_), pointer) != 0;
+}
+
+struct PointInNumbers::Before {
+  int scope = _configthreadlocale(_ENABLE_PER_THREAD_LOCALE);
+  std::string used = setlocale(LC_NUMERIC, nullptr);
+};
+
+PointInNumbers::PointInNumbers() : before_(std::make_unique<Before>()) {
+  setlocale(LC_NUMERIC, "C");
+}
+
+PointInNumbers::~PointInNumbers() {
+  setlocale(LC_NUMERIC, before_->used.c_str());
+  _configthreadlocale(before_->scope);
 }
 
 int ProcessId() { return static_cast<int>(GetCurrentProcessId()); }

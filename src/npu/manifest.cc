@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/platform.h"
 #include "npu/json_reader.h"
 #include "npu/sequence_parser.h"
 
@@ -156,6 +157,8 @@ Manifest ReadManifest(const Json& value) {
 Manifest ParseManifest(std::string_view json) {
   Require(json.size() <= kMaxManifestBytes, "manifest has ", json.size(),
           " bytes, expected at most ", kMaxManifestBytes);
+  // Its lexer puts the locale's decimal point into a number, but only the first byte of it.
+  const platform::PointInNumbers point;
   Json value;
   try {
     value = Json::parse(json, [](int depth, Json::parse_event_t, Json&) {

@@ -1,9 +1,9 @@
 #include "ops/recipe.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <locale>
-#include <sstream>
+#include <charconv>
+#include <cmath>
+#include <concepts>
 #include <utility>
 
 #include "base/error.h"
@@ -13,6 +13,11 @@ namespace {
 
 // More tensors than any model has. Readers reserve a place for each input before they count them.
 constexpr int kMostRecipeInputs = 1 << 20;
+
+// More dimensions than any model's tensor has. Each of a chain of gathers adds one.
+constexpr size_t kMostDimensions = 64;
+
+constexpr std::string_view kBlanks = " \t\n\v\f\r";
 
 std::string Escaped(std::string_view text) {
   constexpr char kDigits[] = "0123456789ABCDEF";
@@ -28,43 +33,71 @@ std::string Escaped(std::string_view text) {
   return escaped.empty() ? "%" : escaped;
 }
 
-bool Unescape(const std::string& word, std::string& text) {
+// Whether the whole word is a number; `how` is a base or a std::chars_format. Unlike strtof and
+// streams, from_chars reads the same in every locale.
+template <typename T, typename How>
+bool ReadNumber(std::string_view word, T& number, How how) {
+  const char* const end = word.data() + word.size();
+  const auto [at, error] = std::from_chars(word.data(), end, number, how);
+  return error == std::errc() && at == end;
+}
+
+bool Unescape(std::string_view word, std::string& text) {
   if (word == "%") return true;
   for (size_t i = 0; i < word.size(); ++i) {
     if (word[i] != '%') {
       text += word[i];
       continue;
     }
-    if (i + 2 >= word.size()) return false;
-    char* end = nullptr;
-    const std::string digits = word.substr(i + 1, 2);
-    text += static_cast<char>(std::strtol(digits.c_str(), &end, 16));
-    if (*end != '\0') return false;
+    uint8_t byte = 0;
+    if (i + 2 >= word.size() || !ReadNumber(word.substr(i + 1, 2), byte, 16)) return false;
+    text += static_cast<char>(byte);
     i += 2;
   }
+  return true;
+}
+
+// As C's %a writes it: -0x1.8p+1, and inf and nan without the prefix.
+std::string HexText(float number) {
+  char digits[32];
+  const double size = std::fabs(number);  // as a double, of which even the smallest has a leading 1
+  const char* const end =
+      std::to_chars(digits, digits + sizeof(digits), size, std::chars_format::hex).ptr;
+  return Concat(std::signbit(number) ? "-" : "", std::isfinite(number) ? "0x" : "",
+                std::string_view(digits, end));
+}
+
+bool ReadHex(std::string_view word, float& number) {
+  const bool negative = word.starts_with('-');
+  if (negative) word.remove_prefix(1);
+  const bool prefix = word.starts_with("0x");
+  if (prefix) word.remove_prefix(2);
+  if (word.starts_with('-')) return false;  // from_chars takes a sign too
+  const auto format = prefix ? std::chars_format::hex : std::chars_format::general;
+  if (!ReadNumber(word, number, format)) return false;
+  if (negative) number = -number;
   return true;
 }
 
 // A line of a recipe, word by word.
 class Line {
  public:
-  explicit Line(const std::string& line) : words_(line) { words_.imbue(std::locale::classic()); }
+  explicit Line(std::string_view line) : rest_(line) {}
 
-  template <typename T>
-  bool Take(T& word) {
-    return static_cast<bool>(words_ >> word);
+  // False at the end.
+  bool Take(std::string& word) {
+    word = Next();
+    return !word.empty();
+  }
+  template <std::integral T>
+  bool Take(T& number) {
+    return ReadNumber(Next(), number, 10);
   }
   bool TakeText(std::string& text) {
-    std::string word;
-    return Take(word) && Unescape(word, text);
+    const std::string_view word = Next();
+    return !word.empty() && Unescape(word, text);
   }
-  bool TakeFloat(float& number) {
-    std::string word;
-    if (!Take(word)) return false;
-    char* end = nullptr;
-    number = std::strtof(word.c_str(), &end);  // streams do not read hexadecimal
-    return end == word.c_str() + word.size();
-  }
+  bool TakeFloat(float& number) { return ReadHex(Next(), number); }
   // The rest of the line.
   template <typename T>
   bool TakeAll(std::vector<T>& numbers) {
@@ -73,11 +106,25 @@ class Line {
     }
     return true;
   }
-  bool AtEnd() { return (words_ >> std::ws).eof(); }
+  bool AtEnd() const { return rest_.find_first_not_of(kBlanks) == std::string_view::npos; }
 
  private:
-  std::istringstream words_;
+  std::string_view Next() {
+    rest_.remove_prefix(std::min(rest_.find_first_not_of(kBlanks), rest_.size()));
+    const std::string_view word = rest_.substr(0, rest_.find_first_of(kBlanks));
+    rest_.remove_prefix(word.size());
+    return word;
+  }
+
+  std::string_view rest_;
 };
+
+// Takes a line off a text.
+std::string_view TakeLine(std::string_view& text) {
+  const std::string_view line = text.substr(0, text.find('\n'));
+  text.remove_prefix(std::min(line.size() + 1, text.size()));
+  return line;
+}
 
 template <typename... Parts>
 [[noreturn]] void Refuse(const Parts&... parts) {
@@ -220,16 +267,15 @@ void CheckValues(const Recipe& recipe) {
       written[index(value)] = true;
     }
   }
+  std::vector<bool> given_out(written_values, false);
   for (size_t i = 0; i < recipe.outputs.size(); ++i) {
     const int value = recipe.outputs[i];
     if (value == Recipe::kAbsent) continue;
     if (value < given || !written[index(value)]) {
       Refuse("output ", i, " is value ", value, ", which no step writes");
     }
-    const auto end = recipe.outputs.begin() + static_cast<std::ptrdiff_t>(i);
-    if (std::find(recipe.outputs.begin(), end, value) != end) {
-      Refuse("two outputs are the same value");
-    }
+    if (given_out[index(value)]) Refuse("two outputs are the same value");
+    given_out[index(value)] = true;
   }
 }
 
@@ -244,44 +290,42 @@ int Recipe::values() const {
 }
 
 std::string ToText(const Recipe& recipe) {
-  std::ostringstream text;
-  text.imbue(std::locale::classic());
-  text << std::hexfloat << "recipe " << kRecipeFormat << "\ninputs " << recipe.inputs << '\n';
-  for (const Recipe::Constant& constant : recipe.constants) {
-    text << "constant " << NumberOf(constant.type) << ' ' << constant.span.offset << ' '
-         << constant.span.size;
-    for (const int64_t dim : constant.shape) text << ' ' << dim;
-    text << '\n';
-  }
-  const auto list = [&](const char* key, const std::vector<int>& values) {
-    text << key;
-    for (const int value : values) text << ' ' << value;
-    text << '\n';
+  std::string text = Concat("recipe ", kRecipeFormat, "\ninputs ", recipe.inputs, '\n');
+  const auto list = [&](const std::string& key, const auto& numbers) {
+    text += key;
+    for (const auto number : numbers) text += ' ' + std::to_string(number);
+    text += '\n';
   };
+  for (const Recipe::Constant& constant : recipe.constants) {
+    list(Concat("constant ", NumberOf(constant.type), ' ', constant.span.offset, ' ',
+                constant.span.size),
+         constant.shape);
+  }
   for (const Recipe::Step& step : recipe.steps) {
-    text << "step " << step.op << ' ' << Escaped(step.name) << '\n';
-    for (const auto& [name, value] : step.ints) text << "int " << name << ' ' << value << '\n';
-    for (const auto& [name, value] : step.floats) text << "float " << name << ' ' << value << '\n';
+    text += Concat("step ", step.op, ' ', Escaped(step.name), '\n');
+    for (const auto& [name, value] : step.ints) text += Concat("int ", name, ' ', value, '\n');
+    for (const auto& [name, value] : step.floats) {
+      text += Concat("float ", name, ' ', HexText(value), '\n');
+    }
     for (const auto& [name, value] : step.strings) {
-      text << "string " << name << ' ' << Escaped(value) << '\n';
+      text += Concat("string ", name, ' ', Escaped(value), '\n');
     }
     list("reads", step.reads);
     list("writes", step.writes);
   }
   list("outputs", recipe.outputs);
-  return text.str();
+  return text;
 }
 
 Recipe RecipeFrom(const std::string& text) {
   Reading reading;
-  std::istringstream lines(text);
-  std::string line;
-  std::getline(lines, line);
-  if (Line first(line); true) {
+  std::string_view rest = text;
+  const std::string_view head = TakeLine(rest);
+  if (Line first(head); true) {
     std::string word;
     int format = 0;
     if (!first.Take(word) || word != "recipe" || !first.Take(format) || !first.AtEnd()) {
-      Refuse("it begins with '", line.substr(0, 40), "', expected 'recipe ", kRecipeFormat, "'");
+      Refuse("it begins with '", head.substr(0, 40), "', expected 'recipe ", kRecipeFormat, "'");
     }
     if (format != kRecipeFormat) {
       Refuse("it has format ", format, ", but this library reads format ", kRecipeFormat,
@@ -289,7 +333,8 @@ Recipe RecipeFrom(const std::string& text) {
              "writes a context model)");
     }
   }
-  while (std::getline(lines, line)) {
+  while (!rest.empty()) {
+    const std::string_view line = TakeLine(rest);
     Line words(line);
     std::string key;
     if (!words.Take(key) || !Read(words, key, reading) || !words.AtEnd()) {
@@ -402,6 +447,10 @@ std::vector<ShapeContext::Value> InferValues(
     InferStep(
         step, [&](int value) { return values[static_cast<size_t>(value)]; },
         [&](int value, const ShapeContext::Value& its) {
+          if (its.dims.size() > kMostDimensions) {
+            Refuse(step.op, " '", step.name, "' writes a value with ", its.dims.size(),
+                   " dimensions, expected at most ", kMostDimensions);
+          }
           values[static_cast<size_t>(value)] = its;
         });
   }

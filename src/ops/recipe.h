@@ -96,7 +96,8 @@ void InferStep(const Recipe::Step& step,
                const std::function<std::optional<ShapeContext::Value>(int)>& known,
                const std::function<void(int, const ShapeContext::Value&)>& set);
 
-// Types and shapes of all values of the recipe, from those of its inputs.
+// Types and shapes of all values of the recipe, from those of its inputs. Throws Error if a value
+// has more dimensions than any model's: a chain of gathers would take the square of its length.
 std::vector<ShapeContext::Value> InferValues(
     const Recipe& recipe, std::span<const std::optional<ShapeContext::Value>> inputs);
 

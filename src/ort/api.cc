@@ -61,6 +61,19 @@ Tensor Describe(const OrtApi* api, const OrtValue* value, ONNXTensorElementDataT
   return tensor;
 }
 
+// Releases `raw`, which may be null.
+Entries TakeEntries(const OrtApi* api, OrtKeyValuePairs* raw) {
+  if (raw == nullptr) return {};
+  const std::unique_ptr<OrtKeyValuePairs, decltype(api->ReleaseKeyValuePairs)> pairs(
+      raw, api->ReleaseKeyValuePairs);
+  const char *const *keys = nullptr, *const *values = nullptr;
+  size_t count = 0;
+  api->GetKeyValuePairs(raw, &keys, &values, &count);
+  Entries entries;
+  for (size_t i = 0; i < count; ++i) entries[keys[i]] = values[i];
+  return entries;
+}
+
 }  // namespace
 
 RuntimeApi NegotiateApi(const OrtApiBase* base) {
@@ -86,6 +99,20 @@ void Check(const OrtApi* api, OrtStatus* status) {
   api->ReleaseStatus(status);
   throw Error(code == ORT_INVALID_ARGUMENT ? ErrorCode::kInvalidArgument : ErrorCode::kRuntime,
               message);
+}
+
+Entries EntriesOf(const OrtApi* api, const OrtSessionOptions* options) {
+  OrtKeyValuePairs* pairs = nullptr;
+  Check(api, api->GetSessionOptionsConfigEntries(options, &pairs));
+  return TakeEntries(api, pairs);
+}
+
+Entries StartingWith(std::string_view prefix, const Entries& entries) {
+  Entries found;
+  for (const auto& [name, value] : entries) {
+    if (name.starts_with(prefix)) found[name.substr(prefix.size())] = value;
+  }
+  return found;
 }
 
 OrtStatus* OutOfMemory(const OrtApi* api) noexcept {
@@ -165,18 +192,12 @@ Tensor KernelInfo::ConstantInput(size_t index) const {
   return IsStandIn(tensor.type, tensor.shape) ? Tensor{} : tensor;
 }
 
-std::optional<std::string> KernelInfo::ConfigEntry([[maybe_unused]] const char* name) const {
+Entries KernelInfo::ConfigEntries() const {
+  OrtKeyValuePairs* pairs = nullptr;
 #if ORT_API_VERSION >= 24
-  if (version_ >= 24) {
-    OrtKeyValuePairs* raw = nullptr;
-    Check(api_, api_->KernelInfo_GetConfigEntries(info_, &raw));
-    const std::unique_ptr<OrtKeyValuePairs, decltype(api_->ReleaseKeyValuePairs)> entries(
-        raw, api_->ReleaseKeyValuePairs);
-    const std::string key = std::string("ort_aie.") + name;
-    if (const char* value = api_->GetKeyValue(raw, key.c_str())) return value;
-  }
+  if (version_ >= 24) Check(api_, api_->KernelInfo_GetConfigEntries(info_, &pairs));
 #endif
-  return std::nullopt;
+  return TakeEntries(api_, pairs);
 }
 
 const void* KernelInfo::Session() const {

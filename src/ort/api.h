@@ -5,9 +5,10 @@
 #include <onnxruntime_c_api.h>
 
 #include <cstddef>
+#include <map>
 #include <memory_resource>
-#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
@@ -26,6 +27,14 @@ RuntimeApi NegotiateApi(const OrtApiBase* base);
 
 // Throws Error for a status that is not null, and releases it.
 void Check(const OrtApi* api, OrtStatus* status);
+
+// A session's config entries.
+using Entries = std::map<std::string, std::string>;
+Entries EntriesOf(const OrtApi* api, const OrtSessionOptions* options);
+// Those whose names start with the prefix, by the rest of the name.
+Entries StartingWith(std::string_view prefix, const Entries& entries);
+// Options, where a provider's own options cannot be set.
+inline constexpr std::string_view kOptionPrefix = "ort_aie.";
 
 // The status for std::bad_alloc.
 OrtStatus* OutOfMemory(const OrtApi* api) noexcept;
@@ -74,8 +83,8 @@ class KernelInfo final : public NodeInfo {
   float Float(const char* attribute, float fallback) const override;
   std::string String(const char* attribute) const override;
   Tensor ConstantInput(size_t index) const override;
-  // The config entry `ort_aie.<name>`; absent before ONNX Runtime 1.24.
-  std::optional<std::string> ConfigEntry(const char* name) const;
+  // The session's config entries; none before ONNX Runtime 1.24.
+  Entries ConfigEntries() const;
   // Distinguishes sessions while they live.
   const void* Session() const;
   std::string NodeName() const;

@@ -1,6 +1,7 @@
 #include "ort/custom_op.h"
 
 #include <atomic>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -17,7 +18,8 @@ const CustomOp& Self(const OrtCustomOp* op) { return *static_cast<const CustomOp
 
 class InferContext final : public ShapeContext {
  public:
-  InferContext(const OrtApi* api, OrtShapeInferContext* context) : api_(api), context_(context) {}
+  InferContext(const OrtApi* api, OrtShapeInferContext* context, size_t outputs)
+      : api_(api), context_(context), outputs_(outputs) {}
   std::optional<Value> Input(size_t index) const override;
   int64_t Int(const char* attribute, int64_t fallback) const override;
   std::string String(const char* attribute) const override;
@@ -26,6 +28,7 @@ class InferContext final : public ShapeContext {
  private:
   const OrtApi* api_;
   OrtShapeInferContext* context_;
+  size_t outputs_;  // that may be set
 };
 
 std::optional<ShapeContext::Value> InferContext::Input(size_t index) const {
@@ -86,6 +89,7 @@ std::string InferContext::String(const char* attribute) const {
 }
 
 void InferContext::SetOutput(size_t index, const Value& value) const {
+  if (index >= outputs_) return;
   OrtTensorTypeAndShapeInfo* raw = nullptr;
   Check(api_, api_->CreateTensorTypeAndShapeInfo(&raw));
   const std::unique_ptr<OrtTensorTypeAndShapeInfo, decltype(api_->ReleaseTensorTypeAndShapeInfo)>
@@ -110,7 +114,7 @@ void InferContext::SetOutput(size_t index, const Value& value) const {
 }
 
 SessionOptions OptionsOf(const KernelInfo& info) {
-  return ReadOptions([&](const char* name) { return info.ConfigEntry(name); }, info.Session());
+  return ReadOptions(StartingWith(kOptionPrefix, info.ConfigEntries()), info.Session());
 }
 
 // The first `required` ones are mandatory.
@@ -146,7 +150,9 @@ CustomOp::CustomOp(Table table, const RuntimeApi& runtime)
   };
   GetVariadicInputMinArity = [](const OrtCustomOp*) { return 0; };
   GetVariadicInputHomogeneity = [](const OrtCustomOp*) { return 0; };
-  GetVariadicOutputMinArity = [](const OrtCustomOp*) { return 0; };
+  GetVariadicOutputMinArity = [](const OrtCustomOp* op) {
+    return static_cast<int>(Self(op).table_.required_outputs);
+  };
   GetVariadicOutputHomogeneity = [](const OrtCustomOp*) { return 0; };
   GetStartVersion = [](const OrtCustomOp*) { return 1; };
   GetEndVersion = [](const OrtCustomOp*) { return 1; };
@@ -154,7 +160,12 @@ CustomOp::CustomOp(Table table, const RuntimeApi& runtime)
   InferOutputShapeFn = [](const OrtCustomOp* op, OrtShapeInferContext* context) -> OrtStatusPtr {
     const CustomOp& self = Self(op);
     const OrtApi* api = self.runtime_.api;
-    return Guard(api, [&] { self.table_.infer(InferContext(api, context)); });
+    // Before 1.28, ONNX Runtime writes an output that the node does not have beyond its memory, and
+    // does not say how many it has. It has those that are required, or is refused before. The types
+    // and shapes of the others are in the model.
+    const size_t outputs = self.runtime_.runtime >= 28 ? std::numeric_limits<size_t>::max()
+                                                       : self.table_.required_outputs;
+    return Guard(api, [&] { self.table_.infer(InferContext(api, context, outputs)); });
   };
   CreateKernelV2 = [](const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* raw,
                       void** kernel) -> OrtStatusPtr {

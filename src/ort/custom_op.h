@@ -13,7 +13,8 @@ class CustomOp : public OrtCustomOp {
  public:
   struct Table {
     const char* name;
-    // With `variadic`, any number of each, of any types; otherwise exactly these numbers.
+    // With `variadic`, any number of each but at least the required outputs, of any types;
+    // otherwise at most these numbers.
     bool variadic = false;
     size_t inputs = 1, required_inputs = 1, outputs = 1, required_outputs = 1;
     std::function<std::unique_ptr<Kernel>(const KernelInfo& info)> make;

@@ -55,6 +55,8 @@ ORT_AIE_EXPORT OrtStatus* ORT_API_CALL RegisterCustomOps(OrtSessionOptions* opti
   using namespace ort_aie;
   return Guard(AnyApi(base), [&] {
     const RuntimeApi runtime = NegotiateApi(base);
+    // Kernels see all of a session's entries, but only from ONNX Runtime 1.24 on.
+    CheckNames(StartingWith(kOptionPrefix, EntriesOf(runtime.api, options)));
     Check(runtime.api, runtime.api->AddCustomOpDomain(options, DomainOf(runtime)));
   });
 }

@@ -8,6 +8,10 @@
 #include <initializer_list>
 #include <map>
 #include <mutex>
+#include <numeric>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/platform.h"
@@ -20,8 +24,23 @@ namespace {
 constexpr std::array kNames = {"target", "numerics", "on_device_error",
                                "log",    "overlays", "prompt_chunk"};
 
-std::string Read(const ConfigEntry& entry, const char* name, const char* fallback) {
-  if (std::optional<std::string> value = entry(name)) return *value;
+// How many letters are added, left out or changed between two names.
+size_t Distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);  // from the letters of `a` so far to each start of `b`
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (const char letter : a) {
+    size_t shorter = std::exchange(row[0], row[0] + 1);
+    for (size_t i = 0; i < b.size(); ++i) {
+      const size_t changed = shorter + (letter != b[i] ? 1 : 0);
+      shorter = row[i + 1];
+      row[i + 1] = std::min({changed, row[i] + 1, row[i + 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+std::string Read(const Settings& settings, const char* name, const char* fallback) {
+  if (const auto set = settings.find(name); set != settings.end()) return set->second;
   std::string variable = "ORT_AIE_";
   for (const char* c = name; *c != '\0'; ++c) {
     variable += static_cast<char>(std::toupper(static_cast<unsigned char>(*c)));
@@ -31,9 +50,9 @@ std::string Read(const ConfigEntry& entry, const char* name, const char* fallbac
 }
 
 // One of `known`, of which the first is the default.
-std::string ReadChoice(const ConfigEntry& entry, const char* name,
+std::string ReadChoice(const Settings& settings, const char* name,
                        std::initializer_list<const char*> known) {
-  std::string value = Read(entry, name, *known.begin());
+  std::string value = Read(settings, name, *known.begin());
   if (std::find(known.begin(), known.end(), value) != known.end()) return value;
   std::string expected;
   for (const char* const* choice = known.begin(); choice != known.end(); ++choice) {
@@ -45,8 +64,8 @@ std::string ReadChoice(const ConfigEntry& entry, const char* name,
 }
 
 // A positive number of at most nine digits, or 0 if none is given.
-int64_t ReadCount(const ConfigEntry& entry, const char* name) {
-  const std::string value = Read(entry, name, "");
+int64_t ReadCount(const Settings& settings, const char* name) {
+  const std::string value = Read(settings, name, "");
   if (value.empty()) return 0;
   int64_t count = 0;
   const char* end = value.data() + value.size();
@@ -89,24 +108,28 @@ std::shared_ptr<const Target> NpuOrHost(NpuLibrary library, const NpuOptions& op
 
 }  // namespace
 
-bool IsOption(std::string_view name) { return std::ranges::find(kNames, name) != kNames.end(); }
-
-std::string OptionNames() {
-  std::string names;
-  for (const char* name : kNames) names += Concat(names.empty() ? "" : ", ", name);
-  return names;
+void CheckNames(const Settings& settings) {
+  for (const auto& [name, value] : settings) {
+    if (std::ranges::find(kNames, name) != kNames.end()) continue;
+    const auto distance = [&](std::string_view known) { return Distance(name, known); };
+    std::string names;
+    for (const char* known : kNames) names += Concat(names.empty() ? "" : ", ", known);
+    Fail(ErrorCode::kInvalidArgument, "option '", name, "' is unknown, the nearest is '",
+         *std::ranges::min_element(kNames, {}, distance), "'; expected one of ", names);
+  }
 }
 
-SessionOptions ReadOptions(const ConfigEntry& entry, const void* session) {
+SessionOptions ReadOptions(const Settings& settings, const void* session) {
+  CheckNames(settings);
   SessionOptions options;
-  const std::string numerics = ReadChoice(entry, "numerics", {"auto", "bf16", "int8"});
+  const std::string numerics = ReadChoice(settings, "numerics", {"auto", "bf16", "int8"});
   if (numerics == "bf16") options.numerics = NumericsOption::kBf16;
   if (numerics == "int8") options.numerics = NumericsOption::kInt8;
-  options.prompt_chunk = ReadCount(entry, "prompt_chunk");
-  const std::string target = ReadChoice(entry, "target", {"auto", "host", "xrt", "sim"});
-  const NpuOptions npu = {ReadChoice(entry, "on_device_error", {"host", "raise"}),
-                          ReadChoice(entry, "log", {"warning", "quiet", "trace"}),
-                          Read(entry, "overlays", "")};
+  options.prompt_chunk = ReadCount(settings, "prompt_chunk");
+  const std::string target = ReadChoice(settings, "target", {"auto", "host", "xrt", "sim"});
+  const NpuOptions npu = {ReadChoice(settings, "on_device_error", {"host", "raise"}),
+                          ReadChoice(settings, "log", {"warning", "quiet", "trace"}),
+                          Read(settings, "overlays", "")};
   if (npu.log == "trace") options.trace = Trace::OfProcess().Join();
   if (target == "host" || (target == "auto" && !HasNpu())) {
     options.target = Host();

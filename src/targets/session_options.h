@@ -10,11 +10,9 @@
 //                    to a number that suits its kernels
 #pragma once
 
-#include <functional>
+#include <map>
 #include <memory>
-#include <optional>
 #include <string>
-#include <string_view>
 
 #include "ops/options.h"
 #include "targets/target.h"
@@ -26,15 +24,14 @@ struct SessionOptions : Options {
   std::shared_ptr<const Target> target;
 };
 
-bool IsOption(std::string_view name);
-// The names, for messages.
-std::string OptionNames();
+// The options that a session's host set, by name.
+using Settings = std::map<std::string, std::string>;
 
-// entry(name) returns the session's config entry ort_aie.<name>, if it has one.
-using ConfigEntry = std::function<std::optional<std::string>(const char* name)>;
+// Throws Error for a name that is not an option, with the nearest one.
+void CheckNames(const Settings& settings);
 
 // `session` distinguishes sessions while they live: the nodes of one share a target. Throws Error
 // naming the option, the value and what is accepted, or why its device cannot be used.
-SessionOptions ReadOptions(const ConfigEntry& entry, const void* session);
+SessionOptions ReadOptions(const Settings& settings, const void* session);
 
 }  // namespace ort_aie

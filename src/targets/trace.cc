@@ -1,9 +1,11 @@
 #include "targets/trace.h"
 
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <locale>
 #include <system_error>
 
 #include "base/json.h"
@@ -34,8 +36,10 @@ int64_t Nanoseconds(Trace::Clock::duration time) {
 
 std::string Microseconds(int64_t nanoseconds) {
   char text[32];
-  std::snprintf(text, sizeof(text), "%.3f", static_cast<double>(nanoseconds) / 1e3);
-  return text;
+  const double microseconds = static_cast<double>(nanoseconds) / 1e3;
+  char* const end =
+      std::to_chars(text, text + sizeof(text), microseconds, std::chars_format::fixed, 3).ptr;
+  return {text, end};
 }
 
 }  // namespace
@@ -87,6 +91,7 @@ void Trace::Write() noexcept try {
   const std::string partial = path_ + "." + std::to_string(platform::ProcessId());
   {
     std::ofstream file(platform::PathOf(partial), std::ios::binary);
+    file.imbue(std::locale::classic());
     file << "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"events_left_out\":" << left_out_
          << "},\"traceEvents\":[\n";
     const char* comma = "";

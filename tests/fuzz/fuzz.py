@@ -29,7 +29,8 @@ from clang import ROOT, NoClang, cache_folder, find_clang
 
 HERE = Path(__file__).resolve().parent
 NOT_TARGETS = {"clang", "fuzz", "runtime", "target", "test_targets"}
-# Limits for one input.
+# Limits for one input. It is large enough for the square of its size to exceed the other two.
+MOST_BYTES = 1 << 18
 MOST_SECONDS = 5
 MOST_MEGABYTES = 1024
 PROGRESS_SECONDS = 15
@@ -55,6 +56,7 @@ class Target:
         """Further options for libFuzzer."""
         words = self.seeds.with_suffix(".dict")
         return [
+            f"-max_len={MOST_BYTES}",
             f"-timeout={MOST_SECONDS}",
             f"-rss_limit_mb={MOST_MEGABYTES}",
             *([f"-dict={words}"] if words.is_file() else []),

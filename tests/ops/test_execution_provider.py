@@ -333,7 +333,10 @@ def test_both_doors_leave_the_same_nodes_for_the_same_reasons(name: str, tmp_pat
 @pytest.mark.parametrize(
     ("provider", "message"),
     [
-        ({"speed": "fast"}, "provider option 'speed' is unknown; expected one of target, "),
+        (
+            {"numeric": "int8"},
+            "option 'numeric' is unknown, the nearest is 'numerics'; expected one of target, ",
+        ),
         ({"target": "gpu"}, "target=gpu is unknown; expected auto, host, xrt or sim"),
         ({"log": "loud"}, "log=loud is unknown; expected warning, quiet or trace"),
         ({"numerics": "fp8"}, "numerics=fp8 is unknown; expected auto, bf16 or int8"),
@@ -349,6 +352,20 @@ def test_numerics_are_a_provider_option() -> None:
     model = projection(w, a)
     plain, int8 = (run(session(model, p), {"A": a})["Y"] for p in ({}, {"numerics": "int8"}))
     assert not np.array_equal(plain, int8)
+
+
+def test_a_session_entry_is_an_option_of_the_provider_unless_it_has_that_itself() -> None:
+    w, a = make_weights(40, 320), activations(3, 320)
+    model = projection(w, a)
+
+    def result(provider: dict[str, str], entry: str) -> Array:
+        return run(session(model, provider, ort_aie__numerics=entry), {"A": a})["Y"]
+
+    int8 = run(session(model, {"numerics": "int8"}), {"A": a})["Y"]
+    np.testing.assert_array_equal(result({}, "int8"), int8)
+    np.testing.assert_array_equal(result({"numerics": "int8"}, "bf16"), int8)
+    with pytest.raises(Exception, match="option 'targt' is unknown, the nearest is 'target'"):
+        session(model, ort_aie__targt="host")
 
 
 def two_projections(w: Weights, a: Array) -> bytes:

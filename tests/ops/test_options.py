@@ -7,10 +7,12 @@ import subprocess
 import sys
 
 import numpy as np
+import onnxruntime
 import pytest
 from op_models import ORT_VERSION
 from projection_calls import Array, Weights, activations, make_weights, project
 
+import ort_aie_ep
 from ort_aie_ep import _native
 
 NUMERICS_NEED_1_24 = pytest.mark.skipif(
@@ -96,6 +98,23 @@ def test_unknown_options_are_named(
         with pytest.raises(Exception, match=f"Q4NXMatMul node 'the_node': {message}"):
             project(w, a, config=config)
     assert np.isfinite(project(w, a)).all()  # a good session still works afterwards
+
+
+UNKNOWN = "option 'numeric' is unknown, the nearest is 'numerics'; expected one of target, numerics"
+
+
+@NUMERICS_NEED_1_24
+def test_an_unknown_option_is_named_with_the_nearest() -> None:
+    w, a = make_weights(40, 320), activations(1, 320)
+    with pytest.raises(Exception, match=f"Q4NXMatMul node 'the_node': {UNKNOWN}"):
+        project(w, a, config={"ort_aie.numeric": "bf16"})
+
+
+def test_an_unknown_option_is_named_when_the_library_is_registered() -> None:
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("ort_aie.numeric", "bf16")
+    with pytest.raises(Exception, match=UNKNOWN):
+        options.register_custom_ops_library(ort_aie_ep.library_path())
 
 
 @pytest.mark.parametrize("isa", _native.available_isas())

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,7 @@ from builder_nodes import matmul_nbits, projection_weights
 from expanded import expanded
 from model_folders import DATA, MODELS
 from onnx import TensorProto, helper
-from op_models import ORT_VERSION, model_of, onnx_tensor, open_session
+from op_models import model_of, onnx_tensor, open_session
 
 import ort_aie_ep
 from ort_aie_ep.cli.tables import plans_line
@@ -289,14 +292,6 @@ outputs 4
 """
 
 
-COUNTED_OUTPUTS = pytest.mark.skipif(
-    ORT_VERSION < (1, 24),
-    reason="ONNX Runtime ends the process where a shape function sets an output that its node has "
-    "not, does not tell it how many there are, and calls it before a kernel is made. Ops with a "
-    "fixed number of outputs are refused before",
-)
-
-
 def small_model(recipe: str, outputs: int = 1) -> bytes:
     names = [f"y{i}" for i in range(outputs)]
     node = helper.make_node("Plan", ["x", "g", "b"], names, domain=DOMAIN, name="it", recipe=recipe)
@@ -343,9 +338,7 @@ def test_a_small_recipe_runs() -> None:
         ("outputs 4", "outputs 5", "no value 5"),
         ("outputs 4", "outputs 1", "no step writes"),
         ("outputs 4", "outputs -1", "leaves out output 0"),
-        pytest.param(
-            "outputs 4", "outputs 4 3", "2 outputs, but the node has 1", marks=COUNTED_OUTPUTS
-        ),
+        ("outputs 4", "outputs 4 3", "2 outputs, but the node has 1"),
         ("inputs 3", "inputs 2147483647", "2147483647 inputs, expected at most"),
         ("inputs 3", "inputs 2147483647\nconstant 1 0 16 4", "2147483647 inputs, expected at most"),
         ("inputs 3", "inputs 99999999999", "is not a line of a recipe"),
@@ -394,6 +387,50 @@ def test_sizes_that_do_not_fit_the_constants_are_refused(tmp_path: Path) -> None
 def test_a_recipe_that_was_cut_is_refused_or_whole(length: int) -> None:
     with pytest.raises(Exception, match="recipe of a plan"):
         open_session(small_model(SMALL[:length]))
+
+
+# Reads a recipe with as little memory and time as the largest real one leaves room for.
+BOUNDED = """
+import resource, sys
+from ort_aie_ep import _native
+resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, 1 << 30))
+resource.setrlimit(resource.RLIMIT_CPU, (20, 20))
+try:
+    given = [(1, [4, 4]), (7, ["n"])]
+    print(len(_native.infer_recipe(sys.stdin.read(), given)))
+except ValueError as error:
+    print(error)
+"""
+
+
+def bounded(recipe: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", BOUNDED], input=recipe, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def gathers(count: int, read: Callable[[int], int], outputs: Iterable[int]) -> str:
+    """The recipe of `count` steps, of which step i gathers by value read(i) and writes 2 + i."""
+    steps = (
+        f"step Gather g{i}\nint format {FORMAT}\nreads 0 {read(i)}\nwrites {2 + i}\n"
+        for i in range(count)
+    )
+    return f"recipe 1\ninputs 2\n{''.join(steps)}outputs {' '.join(map(str, outputs))}\n"
+
+
+def test_a_recipe_takes_as_much_time_and_memory_as_it_is_long() -> None:
+    count = 100_000
+    recipe = gathers(count, lambda i: 1, range(2, 2 + count))
+    assert bounded(recipe) == str(2 + count)
+
+
+def test_a_chain_that_adds_dimensions_without_end_is_refused() -> None:
+    said = bounded(gathers(12_000, lambda i: 1 + i, [2]))
+    assert said == (
+        "recipe of a plan: Gather 'g63' writes a value with 65 dimensions, expected at most 64"
+    )
+    assert bounded(gathers(63, lambda i: 1 + i, [2])) == "65"
 
 
 def test_a_recipe_without_steps_or_a_node_without_recipe_is_refused() -> None:

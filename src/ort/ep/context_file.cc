@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <locale>
 #include <random>
 #include <sstream>
 
@@ -17,19 +18,15 @@ constexpr int kAttempts = 100;
 constexpr char kMagic[] = "ort_aie_ep context";
 
 std::string Header(const std::string& id, int64_t bytes) {
-  std::ostringstream text;
-  text << kMagic << "\nformat " << kFormat << "\nversion " << ORT_AIE_VERSION << "\nid " << id
-       << "\nbytes " << bytes << '\n';
-  std::string header = text.str();
+  std::string header = Concat(kMagic, "\nformat ", kFormat, "\nversion ", ORT_AIE_VERSION, "\nid ",
+                              id, "\nbytes ", bytes, '\n');
   header.resize(kPage, '\0');
   return header;
 }
 
 std::string NewId() {
   std::random_device random;
-  std::ostringstream text;
-  text << std::hex << random() << random();
-  return text.str();
+  return Concat(random(), '-', random());
 }
 
 }  // namespace
@@ -128,6 +125,7 @@ ContextFile::ContextFile(const std::string& path, const std::string& id) : path_
   if (size_ >= kPage) data_ = file.Map(0, size_);
   Require(data_ != nullptr, path, " cannot be mapped: ", size_, " bytes are not a context file");
   std::istringstream header(std::string(reinterpret_cast<const char*>(data_.get()), 512));
+  header.imbue(std::locale::classic());
   std::string magic, key, version, found;
   int64_t format = 0, bytes = 0;
   std::getline(header, magic);

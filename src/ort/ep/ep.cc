@@ -35,11 +35,7 @@ std::string FolderOf(const std::string& path) {
 }
 
 SessionOptions OptionsOf(const Settings& settings) {
-  const auto entry = [&](const char* name) -> std::optional<std::string> {
-    const auto found = settings.find(name);
-    return found != settings.end() ? std::optional(found->second) : std::nullopt;
-  };
-  return ReadOptions(entry, &settings);  // the provider's own options among them
+  return ReadOptions(settings, &settings);  // the provider's own options among them
 }
 
 OrtStatus* KeepWritten(const RuntimeApi& runtime, WrittenContext* written) noexcept {
@@ -98,10 +94,6 @@ Ep::Ep(const RuntimeApi& runtime, const OrtLogger* logger, Settings settings,
       logger_(logger),
       settings_(std::move(settings)),
       context_(std::move(context)) {
-  for (const auto& [name, value] : settings_) {
-    Require(IsOption(name), "provider option '", name, "' is unknown; expected one of ",
-            OptionNames());
-  }
   options_ = OptionsOf(settings_);
   Require(!context_.enable || !context_.embed,
           "ep.context_embed_mode=1: weights are written to a file beside the model; use 0, and "

@@ -18,8 +18,7 @@ namespace ort_aie::ep {
 
 inline constexpr char kName[] = "AieExecutionProvider";
 
-// Provider options by name, as the user gave them.
-using Settings = std::map<std::string, std::string>;
+using ort_aie::Settings;
 
 // Session config entries about EPContext models (ONNX Runtime's `ep.context_*`).
 struct ContextOptions {

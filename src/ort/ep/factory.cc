@@ -32,31 +32,14 @@ const char* NpuName(const OrtApi* api, const OrtHardwareDevice* device) {
   }
 }
 
-// The session's config entries.
-std::map<std::string, std::string> ReadEntries(const OrtApi* api,
-                                               const OrtSessionOptions* options) {
-  OrtKeyValuePairs* raw = nullptr;
-  Check(api, api->GetSessionOptionsConfigEntries(options, &raw));
-  const std::unique_ptr<OrtKeyValuePairs, decltype(api->ReleaseKeyValuePairs)> pairs(
-      raw, api->ReleaseKeyValuePairs);
-  const char *const *keys = nullptr, *const *values = nullptr;
-  size_t count = 0;
-  api->GetKeyValuePairs(raw, &keys, &values, &count);
-  std::map<std::string, std::string> entries;
-  for (size_t i = 0; i < count; ++i) entries[keys[i]] = values[i];
-  return entries;
-}
-
 Ep* MakeEp(const RuntimeApi& runtime, const OrtSessionOptions* options, const OrtLogger* logger) {
-  const auto entries = ReadEntries(runtime.api, options);
+  const auto entries = EntriesOf(runtime.api, options);
   const auto entry = [&](const char* key) {
     const auto found = entries.find(key);
     return found != entries.end() ? found->second : "";
   };
-  Settings settings;
-  for (const auto& [key, value] : entries) {
-    if (key.starts_with(kPrefix)) settings[key.substr(sizeof(kPrefix) - 1)] = value;
-  }
+  Settings settings = StartingWith(kPrefix, entries);
+  settings.merge(StartingWith(kOptionPrefix, entries));  // which its own options outrank
   const ContextOptions context = {
       entry("ep.context_enable") == "1", entry("ep.context_embed_mode") == "1",
       entry("session.compile_only") == "1", entry("ep.context_file_path")};

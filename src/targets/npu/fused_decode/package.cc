@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <utility>
 
 #include "base/error.h"
@@ -93,9 +93,9 @@ Package ReadPackage(const fs::path& folder) {
   const uintmax_t bytes = fs::file_size(folder / kManifest, error);
   Require(!error && bytes <= npu::kMaxManifestBytes, kManifest, " has more than ",
           npu::kMaxManifestBytes, " bytes, or cannot be read");
-  std::ostringstream text;
-  text << std::ifstream(folder / kManifest).rdbuf();
-  const npu::Json json = npu::Json::parse(text.str(), nullptr, false);
+  std::ifstream file(folder / kManifest);
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  const npu::Json json = npu::Json::parse(text, nullptr, false);
   Require(!json.is_discarded(), kManifest, " is not JSON");
   ObjectReader reader(json, kManifest);
   const int64_t format = reader.Integer("format", 0, INT64_MAX);

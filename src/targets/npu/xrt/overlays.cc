@@ -4,8 +4,8 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <utility>
 
 #include "base/error.h"
@@ -30,14 +30,14 @@ Package ReadPackage(const fs::path& folder, std::string_view design, const std::
   const std::uintmax_t bytes = fs::file_size(folder / kManifest);
   Require(bytes <= npu::kMaxManifestBytes, kManifest, " has ", bytes, " bytes, expected at most ",
           npu::kMaxManifestBytes);
-  std::ostringstream text;
-  text << std::ifstream(folder / kManifest).rdbuf();
-  Package package{folder / kOverlay, "", npu::ParseManifest(text.str())};
+  std::ifstream file(folder / kManifest);
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  Package package{folder / kOverlay, "", npu::ParseManifest(text)};
   const npu::Manifest& manifest = package.manifest;
   Require(manifest.name == design, "its manifest is for the design ", manifest.name);
   Require(manifest.device == device, "it was built for ", manifest.device, ", and the device is ",
           device);
-  const nlohmann::json uuid = nlohmann::json::parse(text.str()).at("uuid");
+  const nlohmann::json uuid = nlohmann::json::parse(text).at("uuid");
   Require(uuid.is_string(), "its manifest has no uuid: the package was never built");
   package.uuid = UuidOf(package.overlay);
   Require(uuid.get<std::string>() == package.uuid, "its manifest belongs to the xclbin ",
