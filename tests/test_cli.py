@@ -96,6 +96,67 @@ def test_help_lists_every_command_and_each_explains_itself() -> None:
         assert "Usage" in succeeded(command, "--help").stdout
 
 
+def test_no_help_shows_a_flag_with_a_value() -> None:
+    for words in ((), ("tune",), ("kernels",), ("kernels", "build")):
+        assert "<bool>" not in succeeded(*words, "--help").stdout
+
+
+def test_an_argument_that_is_not_utf8_is_a_mistake(tmp_path: Path) -> None:
+    strange = os.fsdecode(b"strange\xff")
+    for words in (
+        ("compile", LLAMA, tmp_path / strange), ("explain", strange), ("run", LLAMA, strange),
+        ("simulate", strange), ("synth", "llama-3.2-1b", strange),
+    ):  # fmt: skip
+        assert "strange\\udcff' is not UTF-8" in mistake(*words)
+    assert not list(tmp_path.iterdir())
+
+
+# What the system refuses root too: a full device, and a folder that is a file.
+@pytest.mark.parametrize("words", [("--version",), ("--help",), ("synth", "--list"), ("doctor",)])
+def test_a_full_stdout_is_told(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        monkeypatch.setattr(sys, "stdout", full)
+        with pytest.raises(SystemExit) as end:
+            app(list(words), prog_name="ort-aie")
+        monkeypatch.undo()
+        assert end.value.code == 1
+        with pytest.raises(OSError, match="No space left"):
+            full.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())
+    assert "stdout cannot be written: No space left on device" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    inside = tmp_path / "file" / "inside"
+    for words in (
+        ("synth", "llama-3.2-1b", inside, "--layers", "1", "--vocab", "64"),
+        ("explain", LLAMA, "--html", inside / "page.html"),
+        ("compile", LLAMA, inside),
+    ):
+        result = ort_aie(*words)
+        assert result.exit_code == 1
+        assert isinstance(result.exception, SystemExit)
+        assert "inside" in result.stderr
+
+
+def test_an_encoding_without_a_character_shows_it_escaped() -> None:
+    result = CliRunner(charset="latin-1").invoke(app, ["explain", str(LLAMA)])
+    assert result.exit_code == 0, result.exception
+
+
+def test_too_little_room_is_told_by_folder_and_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1500))
+    message = mistake("compile", LLAMA, tmp_path / "compiled")
+    assert re.search(rf"need \d+\.\d MB, but the disk of {tmp_path}\S* has 1\.5 kB free", message)
+    assert "ORT_AIE_CACHE" in message
+
+
 def test_version() -> None:
     assert succeeded("--version").stdout.strip() == ort_aie_ep.__version__
 
