@@ -122,10 +122,8 @@ def test_a_full_stdout_is_told(
             app(list(words), prog_name="ort-aie")
         monkeypatch.undo()
         assert end.value.code == 1
-        with pytest.raises(OSError, match="No space left"):
-            full.flush()
         os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())
-    assert "stdout cannot be written: No space left on device" in capsys.readouterr().err
+    assert re.search("stdout.* cannot be written: No space left", capsys.readouterr().err)
 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
@@ -139,7 +137,7 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
         result = ort_aie(*words)
         assert result.exit_code == 1
         assert isinstance(result.exception, SystemExit)
-        assert "inside" in result.stderr
+        assert str(tmp_path / "file") in result.stderr
 
 
 def test_an_encoding_without_a_character_shows_it_escaped() -> None:
@@ -153,7 +151,7 @@ def test_too_little_room_is_told_by_folder_and_remedy(
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1500))
     message = mistake("compile", LLAMA, tmp_path / "compiled")
-    assert re.search(rf"need \d+\.\d MB, but the disk of {tmp_path}\S* has 1\.5 kB free", message)
+    assert re.search(rf"need \d+\.\d kB, but the disk of {tmp_path}\S* has 1\.5 kB free", message)
     assert "ORT_AIE_CACHE" in message
 
 

@@ -120,10 +120,14 @@ def _refused(error: OSError) -> str:
         # What was not written would fail again when Python ends.
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
         return f"stdout cannot be written: {reason}"
-    told = reason if where is None else f"{os.fsdecode(where)}: {reason}"
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return f"{told}; {ROOM}" if full or "temporary directory" in reason else told
+    # A file's error has its name when it is opened, but not when it is written.
+    what = "stdout, or a file, cannot be written" if where is None else os.fsdecode(where)
+    told = f"{what}: {reason}" if where is not None or error.errno in _WRITING else reason
+    return f"{told}; {ROOM}" if error.errno in _FULL or "temporary directory" in reason else told
 
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_WRITING = (*_FULL, errno.EIO, errno.EFBIG)
 
 app = typer.Typer(
     cls=_Commands,
