@@ -463,7 +463,7 @@ def test_explain_agrees_on_a_source_and_its_compilation(both: tuple[Path, Path])
     (plan,) = after["plans"]
     for folder in both:
         result = succeeded("explain", folder)
-        assert f"1 plan of {len(plan['steps'])} steps\n" in result.stderr
+        assert f"1 plan of {len(plan['steps'])} steps\n" in result.stdout
 
 
 def test_explain_gives_the_reason_of_a_node_that_stays(tmp_path: Path) -> None:
@@ -486,7 +486,7 @@ def test_each_node_of_several_plans_names_its_plan() -> None:
     result = succeeded("explain", DATA / "phi", "--nodes")
     (row,) = [row for row in result.stdout.splitlines() if "/lm_head/MatMul_Q4" in row]
     assert row.split()[2] == "2"
-    assert "3 plans of 7, 7 and 1 steps; divided by ONNX Runtime's nodes: " in result.stderr
+    assert "3 plans of 7, 7 and 1 steps; divided by ONNX Runtime's nodes: " in result.stdout
     (heading,) = [row for row in result.stdout.splitlines() if "token reads" in row]
     assert heading.split()[:3] == ["node", "op", "plan"]
     for options in ((DATA / "phi",), (LLAMA, "--nodes")):
@@ -499,7 +499,7 @@ def test_explain_and_compile_tell_of_plans_or_that_there_are_none(tmp_path: Path
     result = succeeded("compile", LLAMA, tmp_path / "steps", "--no-plan")
     assert "1 plan" not in result.stderr
     assert "no plans: each operator is a separate node" in (
-        succeeded("explain", tmp_path / "steps").stderr
+        succeeded("explain", tmp_path / "steps").stdout
     )
 
 
@@ -529,7 +529,7 @@ def test_explain_ep_prints_both_doors() -> None:
     attention = next(row for row in result.stdout.splitlines() if "GroupQuery" in row)
     assert "aie.FlowAttention" in attention
     assert "claims" in attention
-    assert "the execution provider claims 25 nodes, as 1 plan\n" in result.stderr
+    assert "the execution provider claims 25 nodes, as 1 plan\n" in result.stdout
     assert report("explain", LLAMA, "--ep")["provider_plans"] == [25]
     assert "execution provider" not in succeeded("explain", LLAMA).stdout
 
