@@ -97,6 +97,65 @@ def test_help_lists_every_command_and_each_explains_itself() -> None:
         assert "Usage" in succeeded(command, "--help").stdout
 
 
+def test_no_help_shows_a_flag_with_a_value() -> None:
+    for words in ((), ("tune",), ("kernels",), ("kernels", "build")):
+        assert "<bool>" not in succeeded(*words, "--help").stdout
+
+
+def test_an_argument_that_is_not_utf8_is_a_mistake(tmp_path: Path) -> None:
+    strange = os.fsdecode(b"strange\xff")
+    for words in (
+        ("compile", LLAMA, tmp_path / strange), ("explain", strange), ("run", LLAMA, strange),
+        ("simulate", strange), ("synth", "llama-3.2-1b", strange),
+    ):  # fmt: skip
+        assert "strange\\udcff' is not UTF-8" in mistake(*words)
+    assert not list(tmp_path.iterdir())
+
+
+# What the system refuses root too: a full device, and a folder that is a file.
+@pytest.mark.parametrize("words", [("--version",), ("--help",), ("synth", "--list"), ("doctor",)])
+def test_a_full_stdout_is_told(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        monkeypatch.setattr(sys, "stdout", full)
+        with pytest.raises(SystemExit) as end:
+            app(list(words), prog_name="ort-aie")
+        monkeypatch.undo()
+        assert end.value.code == 1
+        os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())
+    assert re.search("stdout.* cannot be written: No space left", capsys.readouterr().err)
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    inside = tmp_path / "file" / "inside"
+    for words in (
+        ("synth", "llama-3.2-1b", inside, "--layers", "1", "--vocab", "64"),
+        ("explain", LLAMA, "--html", inside / "page.html"),
+        ("compile", LLAMA, inside),
+    ):
+        result = ort_aie(*words)
+        assert result.exit_code == 1
+        assert isinstance(result.exception, SystemExit)
+        assert str(tmp_path / "file") in result.stderr
+
+
+def test_an_encoding_without_a_character_shows_it_escaped() -> None:
+    result = CliRunner(charset="latin-1").invoke(app, ["explain", str(LLAMA)])
+    assert result.exit_code == 0, result.exception
+
+
+def test_too_little_room_is_told_by_folder_and_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1500))
+    message = mistake("compile", LLAMA, tmp_path / "compiled")
+    assert re.search(rf"need \d+\.\d kB, but the disk of {tmp_path}\S* has 1\.5 kB free", message)
+    assert "ORT_AIE_CACHE" in message
+
+
 def test_version() -> None:
     assert succeeded("--version").stdout.strip() == ort_aie_ep.__version__
 
@@ -449,7 +508,7 @@ def test_explain_agrees_on_a_source_and_its_compilation(both: tuple[Path, Path])
     (plan,) = after["plans"]
     for folder in both:
         result = succeeded("explain", folder)
-        assert f"1 plan of {len(plan['steps'])} steps\n" in result.stderr
+        assert f"1 plan of {len(plan['steps'])} steps\n" in result.stdout
 
 
 def test_explain_gives_the_reason_of_a_node_that_stays(tmp_path: Path) -> None:
@@ -472,7 +531,7 @@ def test_each_node_of_several_plans_names_its_plan() -> None:
     result = succeeded("explain", DATA / "phi", "--nodes")
     (row,) = [row for row in result.stdout.splitlines() if "/lm_head/MatMul_Q4" in row]
     assert row.split()[2] == "2"
-    assert "3 plans of 7, 7 and 1 steps; divided by ONNX Runtime's nodes: " in result.stderr
+    assert "3 plans of 7, 7 and 1 steps; divided by ONNX Runtime's nodes: " in result.stdout
     (heading,) = [row for row in result.stdout.splitlines() if "token reads" in row]
     assert heading.split()[:3] == ["node", "op", "plan"]
     for options in ((DATA / "phi",), (LLAMA, "--nodes")):
@@ -485,7 +544,7 @@ def test_explain_and_compile_tell_of_plans_or_that_there_are_none(tmp_path: Path
     result = succeeded("compile", LLAMA, tmp_path / "steps", "--no-plan")
     assert "1 plan" not in result.stderr
     assert "no plans: each operator is a separate node" in (
-        succeeded("explain", tmp_path / "steps").stderr
+        succeeded("explain", tmp_path / "steps").stdout
     )
 
 
@@ -515,7 +574,7 @@ def test_explain_ep_prints_both_doors() -> None:
     attention = next(row for row in result.stdout.splitlines() if "GroupQuery" in row)
     assert "aie.FlowAttention" in attention
     assert "claims" in attention
-    assert "the execution provider claims 25 nodes, as 1 plan\n" in result.stderr
+    assert "the execution provider claims 25 nodes, as 1 plan\n" in result.stdout
     assert report("explain", LLAMA, "--ep")["provider_plans"] == [25]
     assert "execution provider" not in succeeded("explain", LLAMA).stdout
 

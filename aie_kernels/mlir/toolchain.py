@@ -31,7 +31,7 @@ Building overlays needs mlir_aie 1.4.4, Peano (llvm-aie) and XRT's xclbinutil:
   pip install mlir_aie==1.4.4 -f https://github.com/Xilinx/mlir-aie/releases/expanded_assets/v1.4.4
   pip install -r https://raw.githubusercontent.com/Xilinx/mlir-aie/v1.4.4/utils/peano-requirements.txt
   source /opt/xilinx/xrt/setup.sh
-  pip install .    # in the sources of ort_aie_ep
+  pip install '.[tools]'    # in the sources of ort_aie_ep
 
 (none of these is on PyPI; docs/npu-toolchain.md says more)"""
 

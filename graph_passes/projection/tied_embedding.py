@@ -76,7 +76,7 @@ def _is_rows(gather: ir.Node, n: int, row_bytes: int) -> bool:
     if reshape is None:
         return data is not None and data.shape == (n, row_bytes)
     shape = constant_array(input_at(reshape, 1))
-    dims = [] if shape is None else shape.tolist()
+    dims = [] if shape is None else shape.ravel().tolist()
     return len(dims) == 2 and dims[0] in (n, 0, -1) and dims[1] in (row_bytes, -1)
 
 

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import io
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -9,6 +16,7 @@ from typer.core import TyperGroup
 
 from ort_aie_ep import __version__
 from ort_aie_ep.cli import console
+from ort_aie_ep.disk import ROOM
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.requirements import GET_RUNTIME, RUNTIME
 
@@ -37,14 +45,42 @@ _ORDER = (
 
 
 class _Commands(TyperGroup):
-    """Turns a user's mistake into one line and exit code 1."""
+    """Turns a user's mistake, and what the system refuses, into one line and exit code 1."""
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **settings: Any) -> Any:
+        # A terminal's encoding may lack characters of tables and of models' texts, and no encoding
+        # has those of file names that are not UTF-8.
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")
+        try:
+            for word in sys.argv[1:] if args is None else args:
+                _require_utf8(word)
+            return super().main(args, *rest, **settings)
+        except AieError as error:
+            message = str(error)
+        except OSError as error:
+            message = _refused(error)
+        except UnicodeError as error:
+            message = f"a text or a file is not UTF-8: {error}"
+        with contextlib.suppress(OSError):  # stderr may be what is full
+            console.fail(message)
+        sys.exit(1)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return _without_flag_types(super().get_command(ctx, cmd_name), ctx)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        _without_flag_types(self, ctx)
+        super().format_help(ctx, formatter)
 
     def list_commands(self, ctx: Any) -> list[str]:
         return sorted(super().list_commands(ctx), key=_ORDER.index)
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+            sys.stdout.flush()  # what it refuses is told here, not by Python at its end
+            return result
         except AieError as error:
             console.fail(str(error))
         except ModuleNotFoundError as error:
@@ -53,6 +89,45 @@ class _Commands(TyperGroup):
             console.fail(f"this command needs ONNX Runtime, which is not installed: {GET_RUNTIME}")
         raise typer.Exit(1)
 
+
+def _without_flag_types(command: Any, ctx: Any) -> Any:
+    """The command, whose help does not show a flag as `--json <bool>`: it takes no value."""
+    for each in (command, *getattr(command, "commands", {}).values()):
+        for param in each.get_params(ctx) if each is not None else ():
+            if getattr(param, "is_flag", False) and param.metavar is None:
+                param.metavar = ""
+    return command
+
+
+def _require_utf8(word: str) -> None:
+    """Refuses an argument whose bytes Python could not decode: ONNX's names and paths are UTF-8."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        shown = word.encode(errors="backslashreplace").decode()
+        raise AieError(
+            f"the argument '{shown}' is not UTF-8: type the text again, or rename the file"
+        ) from None
+
+
+def _refused(error: OSError) -> str:
+    """What the system refused, of which file, and what to do."""
+    where = error.filename if error.filename is not None else error.filename2
+    reason = error.strerror or str(error)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # What was not written would fail again when Python ends.
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
+        return f"stdout cannot be written: {reason}"
+    # A file's error has its name when it is opened, but not when it is written.
+    what = "stdout, or a file, cannot be written" if where is None else os.fsdecode(where)
+    told = f"{what}: {reason}" if where is not None or error.errno in _WRITING else reason
+    return f"{told}; {ROOM}" if error.errno in _FULL or "temporary directory" in reason else told
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_WRITING = (*_FULL, errno.EIO, errno.EFBIG)
 
 app = typer.Typer(
     cls=_Commands,

@@ -70,7 +70,8 @@ def batch_command(
     """Complete the prompts of a file, on one machine or on many.
 
     OUTPUT gets a line of JSON for each prompt. A run that was interrupted continues when the same
-    command runs again: what was written is not computed again.
+    command runs again: what was written is not computed again. The exit code is 1 if a prompt
+    failed; the others have their completions all the same.
 
     ```
     ort-aie batch COMPILED prompts.jsonl ANSWERS --max-tokens 64
@@ -107,9 +108,11 @@ def batch_command(
             f"{summary.seconds:.1f} s, {summary.start_seconds:.1f} s of them to start; "
             f"then {summary.speed:.1f} tokens/s"
         )
-    if errors := done.errors + earlier.errors:
-        console.note(f"{errors} prompts could not be completed: their lines have an error")
-    console.write_text(f"{output}: {done.prompts + earlier.prompts} completions\n")
+    prompts, errors = done.prompts + earlier.prompts, done.errors + earlier.errors
+    failed = f", {errors} failed: their lines have an error" if errors else ""
+    console.write_text(f"{output}: {prompts - errors} completions{failed}\n")
+    if errors:
+        raise typer.Exit(1)
 
 
 @contextmanager

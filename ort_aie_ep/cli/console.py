@@ -33,7 +33,7 @@ def fail(message: str) -> None:
 
 
 def heading(text: str) -> None:
-    """Prints a line before a table of results."""
+    """Prints a line of results, such as the one before a table."""
     out.print(text, markup=False, highlight=False, soft_wrap=True)
 
 

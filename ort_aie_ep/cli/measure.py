@@ -154,7 +154,7 @@ def bench_command(
     console.out.print(tables.speed_table(report.comparisons))
     console.out.print(tables.agreement_lines(report.agreement))
     ours, reference = report.load_seconds
-    console.note(
+    console.heading(
         f"Medians of {runs} runs of {new_tokens} decoded tokens. The ratio is the median over "
         f"pairs of consecutive runs.\nLoading: ort_aie_ep {ours:.2f} s, CPU EP {reference:.2f} s.\n"
         + tables.conditions_line(threads)
@@ -193,7 +193,7 @@ def _bench_batches(
         console.print_json(report, options=asdict(options))
         return
     console.out.print(tables.sheet_tables([batches_sheet(report)]))
-    console.note(tables.conditions_line(options.threads))
+    console.heading(tables.conditions_line(options.threads))
 
 
 def _bench_peers(

@@ -401,7 +401,7 @@ def explain_command(
     if others:
         console.note(f"also in this folder: {', '.join(others)}; name a file to explain it")
     for line in lines:
-        console.note(line)
+        console.heading(line)
     if html is not None:
         console.note(f"the graph: {html}")
     options = explanation.compile_options

@@ -22,6 +22,8 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column
 
+from ort_aie_ep.disk import UNITS
+
 # Seconds between two lines if stderr is not a terminal.
 INTERVAL = 10.0
 # Work that takes fewer seconds leaves no line.
@@ -29,8 +31,6 @@ SHORT = 2.0
 # Seconds over which a rate is measured, at most and at least.
 _WINDOW = 10.0
 _LEAST = 0.5
-
-_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes"))
 
 
 @dataclass
@@ -147,7 +147,7 @@ def duration(seconds: float) -> str:
 
 
 def _scale(size: float) -> tuple[float, str]:
-    return next(((scale, name) for scale, name in _UNITS if size >= scale), _UNITS[-1])
+    return next(((scale, name) for scale, name in UNITS if size >= scale), UNITS[-1])
 
 
 def _rounded(value: float) -> str:

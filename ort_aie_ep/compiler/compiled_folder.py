@@ -18,6 +18,7 @@ import ort_aie_ep
 from ort_aie_ep.compiler.calibration import CacheReport, calibrate, purpose
 from ort_aie_ep.compiler.integrity import REPORT, hashes
 from ort_aie_ep.compiler.reading import Text, folder_to_run, read_windows
+from ort_aie_ep.disk import require_room
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats.kv_codes import BITS
 from ort_aie_ep.graph_passes import (
@@ -362,12 +363,7 @@ class _WeightWriter:
 
     def require_room(self, folder: Path, names: Iterable[str]) -> None:
         """Raises AieError if `folder`'s disk has no room for the weights of all models."""
-        free = shutil.disk_usage(folder).free
-        if self._total > free:
-            raise AieError(
-                f"the weights of {', '.join(names)} need {self._total} bytes, but the disk has "
-                f"{free} free"
-            )
+        require_room(folder, self._total, f"the weights of {', '.join(names)}")
 
     def save(self, model: ir.Model, path: Path) -> int:
         """Writes the model and its data file; returns the data file's size in bytes."""

@@ -23,7 +23,14 @@ _PACKAGES = {
     "onnx-ir": "",
     "onnxscript": "",
     "tokenizers": "",
+    "fastapi": "optional, for ort-aie serve: pip install 'ort_aie_ep[serve]'",
+    "ray": "optional, for ort-aie batch: pip install 'ort_aie_ep[batch]'",
+    "simpy": "optional, for the modelled NPU: pip install 'ort_aie_ep[npu]'",
+    "matplotlib": "optional, for pictures: pip install 'ort_aie_ep[npu]'",
 }
+
+# A variant that exists for tests of the AMX kernels on other CPUs.
+_FOR_TESTS = "amx_standin"
 
 _REASONS = {"rule": "rule: ", "measured": "measured by ort-aie tune on ", "forced": "forced by "}
 
@@ -82,7 +89,10 @@ def diagnose(compiled: Path | None = None, progress: Progress | None = None) -> 
             Finding("library", ort_aie_ep.library_path()),
         ]
         host += [
-            Finding("kernels available", ", ".join(_native.available_isas())),
+            Finding(
+                "kernels available",
+                ", ".join(isa for isa in _native.available_isas() if isa != _FOR_TESTS),
+            ),
             Finding("AMX", f"not used: {no_amx}" if (no_amx := _native.why_no_amx()) else "used"),
             *(
                 Finding(f"kernels: {one.role}", f"{one.variant} ({_REASONS[one.origin]}{one.why})")

@@ -91,7 +91,9 @@ def tune(
         file.parent.mkdir(parents=True, exist_ok=True)
         measuring = _native.KernelTrials(str(file.parent), threads, weights)
     except (OSError, ValueError) as error:
-        raise AieError(f"nothing can be measured: {error}") from error
+        raise AieError(
+            f"nothing can be measured in {file.parent}: {error}; ORT_AIE_CACHE names another folder"
+        ) from error
     every = roles()
     count = Count(progress, len(every))
     for role in every:

@@ -12,13 +12,13 @@ Weights are written to disk a few megabytes at a time, so memory does not grow w
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import onnx_ir as ir
 
+from ort_aie_ep.disk import require_room
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.builder.config import genai_config
 from ort_aie_ep.models.builder.decoder import build
@@ -36,11 +36,7 @@ class SynthError(AieError):
 def _write(shape: Shape, folder: Path, seed: int, int4: bool, progress: Progress | None) -> None:
     model, weights = build(shape, int4)
     total = sum(weight.bytes for weight in weights)
-    free = shutil.disk_usage(folder).free
-    if free < total:
-        raise SynthError(
-            f"the weights take {total / 1e9:.1f} GB but the disk has only {free / 1e9:.1f} GB free"
-        )
+    require_room(folder, total, "the weights", SynthError)
     offset = 0
     with (folder / DATA_FILE).open("wb") as file:
         for weight in weights:

@@ -400,7 +400,7 @@ def test_rows_that_cannot_be_joined_are_named(llama: Imported, tmp_path: Path) -
         ({"hidden_size": 2**40}, r"embed_tokens.weight' is .* it must be \(500, 1099511"),
         ({"vocab_size": 2**62}, "embed_tokens.weight' is .* by config.json it must be"),
         ({"intermediate_size": 2**62}, "gate_proj.weight' is .* by config.json it must be"),
-        ({"max_position_embeddings": 2**62}, "model.onnx need [0-9]* bytes, but the disk has"),
+        ({"max_position_embeddings": 2**62}, "model.onnx need [0-9.]* [kMGT]*B, but the disk of "),
         ({"num_hidden_layers": 2**64}, "num_hidden_layers must be a whole number of at least 1"),
         ({"rms_norm_eps": 10**320}, "rms_norm_eps must be a positive number"),
         ({"rope_theta": 10**320}, "rope_theta must be a positive number"),

@@ -81,7 +81,8 @@ class Composition:
 
     `tokens` are new; `context` counts them and the earlier ones. `host_steps` maps each reason to
     the number of steps that the device leaves to the host for it; their time is not counted.
-    `draw` is power, inferred (power.py); an attention counts as a layer. `layers_refused` says why
+    `draw` is power, inferred (power.py), or None if nothing takes time on the NPU; an attention
+    counts as a layer. `layers_refused` says why
     a token's layers do not run on `fused_layer`; empty if they do.
     """
 
@@ -92,7 +93,7 @@ class Composition:
     host_steps: dict[str, int]
     overlays: dict[str, int]
     timing: Timing
-    draw: Draw
+    draw: Draw | None
     layers_refused: str = ""
 
 
@@ -149,7 +150,8 @@ class _Call:
         return Composition(
             self.tokens, self.context, len(self.submissions), self.device_steps,
             dict(self.host_steps), dict(Counter(s.overlay for s in self.submissions)), timing,
-            draw(timing, self.tokens, self.layers), self.layers_refused,
+            draw(timing, self.tokens, self.layers) if timing.seconds else None,
+            self.layers_refused,
         )  # fmt: skip
 
     def plan(self, steps: Sequence[PlanStep]) -> None:

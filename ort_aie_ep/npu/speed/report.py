@@ -119,12 +119,14 @@ def plan_tables(plan: PlanSimulation) -> RenderableType:
         )  # fmt: skip
         for one in of:
             timing = one.timing
-            rates = (f"{1 / timing.seconds:.2f}",) if rate else ()
+            # Where all steps stay on the host, there is no speed of an NPU to predict.
+            speed = f"{1 / timing.seconds:.2f}" if timing.seconds else "–"
+            rates = (speed,) if rate else ()
             seconds = [timing.seconds, *(timing.parts.get(name, 0) for name in parts)]
             table.add_row(
                 _context(one.context), *rates, *(f"{s * scale:.2f}" for s in seconds),
                 f"{timing.read / 1e9:.2f}", f"{timing.write / 1e9:.2f}",
-                *(_rate(one.draw.tokens_per_watt) for _ in power),
+                *(_rate(one.draw.tokens_per_watt) if one.draw else "–" for _ in power),
             )  # fmt: skip
         shown += [table, *(_plan_line(phase, one) for one in _ends(of))]
     if beside().unconfirmed:

@@ -1,0 +1,38 @@
+"""Room on disks: whether what is to be written fits, and what to do if it does not."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from ort_aie_ep.errors import AieError
+
+UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes"))
+
+
+def size_text(size: float) -> str:
+    """A number of bytes as a person reads it, such as "3.1 MB"."""
+    scale, name = next(((scale, name) for scale, name in UNITS if size >= scale), UNITS[-1])
+    return f"{size / scale:.{0 if scale == 1 else 1}f} {name}"
+
+
+def require_room(folder: Path, size: int, what: str, error: type[AieError] = AieError) -> None:
+    """Checks that `size` bytes fit onto the disk of `folder`; `what` is what needs them, a plural.
+
+    Raises:
+        AieError: they do not; an `error`, with the folder and what to set.
+    """
+    free = shutil.disk_usage(folder).free
+    if size > free:
+        raise error(
+            f"{what} need {size_text(size)}, but the disk of {folder} has {size_text(free)} free: "
+            f"{ROOM}"
+        )
+
+
+# What a user can do where a disk is full. Commands write to a folder that the user names, to the
+# cache, or to temporary files.
+ROOM = (
+    "choose a folder on another disk, by TMPDIR for temporary files and by ORT_AIE_CACHE for the "
+    "cache"
+)
