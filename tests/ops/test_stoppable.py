@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,20 +97,21 @@ def test_a_whole_plan_refuses_to_be_stoppable(compiled: Path) -> None:
 def test_a_prompt_ends_after_the_layer_that_runs(door: str, compiled: Path) -> None:
     """Another thread sets the flag as soon as the first layer has written keys into the cache."""
     session = session_of(door, compiled, stoppable=True)
-    count = 2048
+    rows, count = 16, 256  # as many tokens as the rotation has positions
+    decoder = json.loads((MODEL / "genai_config.json").read_text())["model"]["decoder"]
     binding, run_options = session.io_binding(), onnxruntime.RunOptions()
     caches: dict[str, Any] = {}
     for value in session.get_inputs():
         if value.name.startswith("past_key_values"):
-            _, heads, _, dim = value.shape
-            caches[value.name] = np.zeros((1, heads, count, dim), np.float32)
-            given = caches[value.name]
+            given = np.zeros(
+                (rows, decoder["num_key_value_heads"], count, decoder["head_size"]), "f4"
+            )
         elif value.name == "attention_mask":
-            given = np.ones((1, count), np.int64)
+            given = np.ones((rows, count), np.int64)
         elif value.name == "position_ids":
-            given = np.arange(count)[None]
+            given = np.tile(np.arange(count), (rows, 1))
         else:
-            given = np.random.default_rng(0).integers(3, 100, (1, count))
+            given = np.random.default_rng(0).integers(3, 100, (rows, count))
         caches[value.name] = given
         binding.bind_ortvalue_input(value.name, onnxruntime.OrtValue.ortvalue_from_numpy(given))
     presents = {}
