@@ -69,21 +69,26 @@ def read_experts(node: ir.Node) -> _Experts:
     return _View(node.graph, [node]).experts()
 
 
-def plan(model: ir.Model, report: Report, *, whole: bool = True) -> None:
-    """Replaces each region of the main graph and of bodies with one node, or with `whole` false
-    with one node for each step."""
+def plan(model: ir.Model, report: Report, *, whole: bool = True, stoppable: bool = False) -> None:
+    """Replaces each region of the main graph and of bodies with one node, with `stoppable` with
+    one node for each layer, or with `whole` false with one node for each step."""
     bodies = body_labels(model)
     plans = 0
     for graph in list(model.graphs()):
-        plans += _plan_graph(graph, report, bodies, whole, plans)
+        plans += _plan_graph(graph, report, bodies, whole, stoppable, plans)
 
 
 def _plan_graph(
-    graph: ir.Graph, report: Report, bodies: dict[str, str], whole: bool, before: int
+    graph: ir.Graph,
+    report: Report,
+    bodies: dict[str, str],
+    whole: bool,
+    stoppable: bool,
+    before: int,
 ) -> int:
     """Returns how many regions the graph has; graphs before it have `before`."""
     view = _View(graph)
-    found = view.plan(whole=whole)
+    found = view.plan(whole=whole, layers=stoppable)
     for number, region in enumerate(found["regions"], before):
         items = [found["items"][index] for index in region["items"]]
         nodes = [view.nodes[place] for item in items for place in item["places"]]
@@ -168,8 +173,8 @@ class _View:
     def experts(self) -> _Experts:
         return _native.read_experts(self._described, self._described_values())
 
-    def plan(self, *, whole: bool) -> _GraphPlan:
-        return _native.plan_graph(self._described, self._described_values(), whole)
+    def plan(self, *, whole: bool, layers: bool) -> _GraphPlan:
+        return _native.plan_graph(self._described, self._described_values(), whole, layers)
 
     def _name(self, value: ir.Value | None) -> str:
         if value is None:

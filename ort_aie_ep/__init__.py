@@ -128,6 +128,7 @@ def compile(
     last_logits: bool = False,
     fuse: bool = True,
     plan: bool = True,
+    stoppable: bool = False,
     quantize: str | None = None,
     vision: str | None = None,
     importance: str | os.PathLike[str] | None = None,
@@ -149,6 +150,7 @@ def compile(
         last_logits=last_logits,
         fuse=fuse,
         plan=plan,
+        stoppable=stoppable,
         quantize=quantize,
         vision=vision,
         importance=importance,
@@ -167,6 +169,7 @@ def session(
     last_logits: bool = False,
     fuse: bool = True,
     plan: bool = True,
+    stoppable: bool = False,
     quantize: str | None = None,
     importance: str | os.PathLike[str] | None = None,
     bits: float | None = None,
@@ -196,6 +199,7 @@ def session(
         last_logits: as for `compile`, return only the logits of each row's last token.
         fuse: as for `compile`, fuse norms, residuals and gates into the projections.
         plan: as for `compile`, turn each region into one node.
+        stoppable: as for `compile`, write a node for each layer.
         quantize: as for `compile`, what float weights become: "q4nx", "q2nx", "q8nx", "mixed" or
             "bf16".
         importance: as for `compile`, the text that tells which in-features matter.
@@ -227,6 +231,7 @@ def session(
         last_logits,
         fuse,
         plan,
+        stoppable,
         quantize,
         None if importance is None else str(importance),
         bits,

@@ -278,7 +278,10 @@ def fused_steps(
     nodes: Sequence[_GraphNode], values: Sequence[_GraphValue], sources: bool = False
 ) -> list[_FusedStep]: ...
 def plan_graph(
-    nodes: Sequence[_GraphNode], values: Sequence[_GraphValue], whole: bool
+    nodes: Sequence[_GraphNode],
+    values: Sequence[_GraphValue],
+    whole: bool,
+    layers: bool = False,
 ) -> _GraphPlan: ...
 
 class _ExpertConstant(TypedDict):

@@ -9,7 +9,7 @@ import typer
 
 from ort_aie_ep.cli import console
 from ort_aie_ep.cli.application import app
-from ort_aie_ep.cli.models import Calibration, Kv, LastLogits, NoFuse, NoPlan, tell
+from ort_aie_ep.cli.models import Calibration, Kv, LastLogits, NoFuse, NoPlan, Stoppable, tell
 
 
 @app.command("import-q4nx")
@@ -29,6 +29,7 @@ def import_q4nx_command(
     last_logits: LastLogits = False,
     no_fuse: NoFuse = False,
     no_plan: NoPlan = False,
+    stoppable: Stoppable = False,
 ) -> None:
     """Turn FastFlowLM weights into a compiled model.
 
@@ -52,6 +53,7 @@ def import_q4nx_command(
             last_logits=last_logits,
             fuse=not no_fuse,
             plan=not no_plan,
+            stoppable=stoppable,
             progress=progress,
         )
     tell(result)

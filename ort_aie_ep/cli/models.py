@@ -84,6 +84,14 @@ NoPlan = Annotated[
         "--no-plan", help="Write a node for each step, not one node for all. Results are the same."
     ),
 ]
+Stoppable = Annotated[
+    bool,
+    typer.Option(
+        "--stoppable",
+        help="Write a node for each layer, so that a host can end a prompt between layers "
+        "(RunOptions.terminate). For the CPU. Results are the same.",
+    ),
+]
 
 
 class Vision(StrEnum):
@@ -105,6 +113,7 @@ def compile_command(
     last_logits: LastLogits = False,
     no_fuse: NoFuse = False,
     no_plan: NoPlan = False,
+    stoppable: Stoppable = False,
     quantize: Annotated[
         Quantize | None,
         typer.Option(
@@ -214,6 +223,7 @@ def compile_command(
             last_logits=last_logits,
             fuse=not no_fuse,
             plan=not no_plan,
+            stoppable=stoppable,
             quantize=quantize.value if quantize else None,
             vision=vision.value if vision else None,
             importance=importance,

@@ -65,6 +65,7 @@ class Choices:
     last_logits: bool = False
     fuse: bool = True
     plan: bool = True
+    stoppable: bool = False
     quantize: str | None = None
     importance: str | None = None
     bits: float | None = None
@@ -161,9 +162,9 @@ def compiled_file(
     if found.compiled:
         if choices != Choices():
             raise AieError(
-                f"{model} is already compiled: kv, calibration, last_logits, fuse, plan, quantize "
-                "and keep apply to the compilation; omit them, or pass the model that it was made "
-                "from"
+                f"{model} is already compiled: kv, calibration, last_logits, fuse, plan, "
+                "stoppable, quantize and keep apply to the compilation; omit them, or pass the "
+                "model that it was made from"
             )
         return Opened(model)
     key = {

@@ -54,6 +54,7 @@ def compile_model(
     last_logits: bool = False,
     fuse: bool = True,
     plan: bool = True,
+    stoppable: bool = False,
     quantize: str | None = None,
     vision: str | None = None,
     importance: str | os.PathLike[str] | None = None,
@@ -88,6 +89,8 @@ def compile_model(
             leaves what WITH_FUSION names.
         plan: turn each region into one node, aie.Plan; False leaves a node for each step, with the
             same results.
+        stoppable: write a node for each layer instead of one for all, so that ONNX Runtime can end
+            a run between layers (`RunOptions.terminate`), with the same results on the CPU.
         quantize: what float weights become: "q4nx" or "q2nx" (4 or 2 bits, a range searched for
             each group of 32), "q8nx" (8 bits), "mixed" (most have 4 bits: `widths`) or "bf16"
             (bfloat16 operands, float32 sums); None leaves them.
@@ -142,6 +145,7 @@ def compile_model(
         cache=cache,
         last_logits=last_logits,
         whole=plan,
+        stoppable=stoppable,
         notes=notes,
         progress=progress,
     )

@@ -162,6 +162,7 @@ def write_folder(
     cache: KvCache,
     last_logits: bool,
     whole: bool,
+    stoppable: bool,
     notes: Sequence[str] = (),
     progress: Progress | None,
 ) -> CompileResult:
@@ -179,6 +180,7 @@ def write_folder(
         last_logits: return only the logits of each row's last token, (batch, 1, vocabulary). A main
             model that itself returns only position -1 gets each row's last token in any case.
         whole: turn each region into one node, instead of each step.
+        stoppable: divide these nodes at layers.
         notes: notes for the user on what was done before.
         progress: counts bytes of weights as they are written.
 
@@ -197,7 +199,7 @@ def write_folder(
     # A cache is quantised attention by attention.
     for file in models:
         if file.model is not None and not file.left and (file is not main or text is None):
-            plan(file.model, file.report, whole=whole)
+            plan(file.model, file.report, whole=whole, stoppable=stoppable)
     parts = tuple(_part(source, file) for file in models[1:])
     writer = _WeightWriter([m.model for m in models if m.model is not None], progress)
     for file in models:
@@ -218,7 +220,7 @@ def write_folder(
             if file is main and text is not None:
                 writer.say("calibrating the KV cache")
                 quantised = _quantise_cache(file.model, path, source, cache, text)
-                plan(file.model, file.report, whole=whole)
+                plan(file.model, file.report, whole=whole, stoppable=stoppable)
                 ir.save(file.model, path)
             if not file.left:
                 notes += check_opens(path, file.path)

@@ -193,11 +193,18 @@ std::vector<Region> FindRegions(const Steps& steps, Grouping grouping) {
     DropCastsForOthers(steps, may);
     region = Joining(steps, may).region;
   } while (DropIdle(steps, region, may));
-  std::map<int, std::vector<int>> members;
+  std::map<std::pair<int, int>, std::vector<int>> members;  // by region, and part of it
+  std::map<int, int> attentions;                            // so far, by region
   for (size_t i = 0; i < items.size(); ++i) {
     if (region[i] == kAbsent) continue;
-    const int key = grouping == Grouping::kRegions ? region[i] : static_cast<int>(i);
-    members[key].push_back(static_cast<int>(i));
+    int part = 0;
+    if (grouping == Grouping::kStepByStep) part = static_cast<int>(i);
+    if (grouping == Grouping::kLayers) {
+      int& its = attentions[region[i]];
+      if (items[i].Is("FlowAttention")) ++its;
+      part = std::max(its, 1);
+    }
+    members[{region[i], part}].push_back(static_cast<int>(i));
   }
   std::vector<Region> regions;
   for (auto& [key, list] : members) regions.push_back(MakeRegion(steps, std::move(list)));

@@ -17,7 +17,9 @@ struct Region {
   Recipe recipe;         // its inputs are these inputs, constants included
 };
 
-enum class Grouping { kRegions, kStepByStep };
+// kLayers: a region is divided before each attention but the first, into parts that depend on
+// earlier parts only. ONNX Runtime looks between nodes whether its caller has stopped the run.
+enum class Grouping { kRegions, kLayers, kStepByStep };
 
 // Each anchor (claims.h) is in exactly one region. The steps between two anchors of a region are in
 // it too. No other step is in a region.

@@ -1,9 +1,11 @@
 #include "ort/kernel.h"
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <utility>
 
+#include "base/error.h"
 #include "targets/step_span.h"
 
 namespace ort_aie {
@@ -47,6 +49,15 @@ class OpKernel final : public Kernel {
   const std::unique_ptr<Op> op_;
 };
 
+// A stoppable session needs a node for each layer, and this node is already made.
+void RequireStoppable(const Recipe& recipe, const SessionOptions& options) {
+  if (!options.stoppable) return;
+  const auto attentions = std::ranges::count(recipe.steps, "FlowAttention", &Recipe::Step::op);
+  Require(attentions <= 1, "ort_aie.stoppable=yes: the node has ", attentions,
+          " layers, and a run can end only between nodes; compile the model with stoppable "
+          "(--stoppable), or write the context model with this option");
+}
+
 class PlanKernel final : public Kernel {
  public:
   PlanKernel(Recipe recipe, const Program::Constants& constants, std::string node,
@@ -82,6 +93,7 @@ std::unique_ptr<Kernel> MakeKernel(const OpDescription& op, const NodeInfo& info
 
 std::unique_ptr<Kernel> MakeKernel(Recipe recipe, const Program::Constants& constants,
                                    std::string node, const SessionOptions& options) {
+  RequireStoppable(recipe, options);
   return std::make_unique<PlanKernel>(std::move(recipe), constants, std::move(node), options);
 }
 

@@ -153,11 +153,13 @@ py::list FusedSteps(const py::list& nodes, const py::list& values, bool sources)
   return ItemsOf(steps);
 }
 
-// The items of a graph of aie nodes as they are, and their regions, or one region for each step.
-py::dict PlanGraph(const py::list& nodes, const py::list& values, bool whole) {
+// The items of a graph of aie nodes as they are, and their regions; with `layers` divided into
+// layers, or one region for each step.
+py::dict PlanGraph(const py::list& nodes, const py::list& values, bool whole, bool layers) {
   const Steps steps = ClaimSteps(GraphOf(nodes, values), false);
   py::list regions;
-  const auto grouping = whole ? Grouping::kRegions : Grouping::kStepByStep;
+  const auto regions_of = layers ? Grouping::kLayers : Grouping::kRegions;
+  const auto grouping = whole ? regions_of : Grouping::kStepByStep;
   for (Region& region : FindRegions(steps, grouping)) {
     KeepFloat16(steps, region);
     py::dict given;
@@ -274,7 +276,8 @@ Graph GraphOf(const py::list& nodes, const py::list& values) {
 void DefineGraph(py::module_& m) {
   m.def("fused_steps", &FusedSteps, py::arg("nodes"), py::arg("values"),
         py::arg("sources") = false);
-  m.def("plan_graph", &PlanGraph, py::arg("nodes"), py::arg("values"), py::arg("whole"));
+  m.def("plan_graph", &PlanGraph, py::arg("nodes"), py::arg("values"), py::arg("whole"),
+        py::arg("layers") = false);
   m.def("read_experts", &ReadOneExperts, py::arg("nodes"), py::arg("values"));
   m.def("read_recipe", &ReadRecipe, py::arg("text"));
   m.def("infer_recipe", &InferRecipe, py::arg("text"), py::arg("inputs"));

@@ -21,8 +21,8 @@
 namespace ort_aie {
 namespace {
 
-constexpr std::array kNames = {"target", "numerics", "on_device_error",
-                               "log",    "overlays", "prompt_chunk"};
+constexpr std::array kNames = {"target",   "numerics",     "on_device_error", "log",
+                               "overlays", "prompt_chunk", "stoppable"};
 
 // How many letters are added, left out or changed between two names.
 size_t Distance(std::string_view a, std::string_view b) {
@@ -137,7 +137,10 @@ SessionOptions ReadOptions(const Settings& settings, const void* session) {
     const auto library = target == "sim" ? NpuLibrary::kSim : NpuLibrary::kXrt;
     options.target = NpuOrHost(library, npu, session, target == "auto");
   }
-  options.has_int8 = std::string_view(options.target->Name()) == "host";
+  const bool on_host = std::string_view(options.target->Name()) == "host";
+  options.has_int8 = on_host;
+  // An NPU gets all layers of a token at once, so that nothing could end a run between them.
+  options.stoppable = ReadChoice(entry, "stoppable", {"no", "yes"}) == "yes" && on_host;
   return options;
 }
 

@@ -8,6 +8,8 @@
 //   overlays         folders with design packages, separated by :
 //   prompt_chunk     about how many tokens of a prompt an operator processes at a time; each rounds
 //                    to a number that suits its kernels
+//   stoppable        no, yes (the execution provider makes a node of each layer on the host, so
+//                    that ONNX Runtime can end a run between layers)
 #pragma once
 
 #include <map>
@@ -20,6 +22,7 @@
 namespace ort_aie {
 
 struct SessionOptions : Options {
+  bool stoppable = false;             // on the host only
   std::shared_ptr<const void> trace;  // on as long as a session that asked for it lives
   std::shared_ptr<const Target> target;
 };

@@ -70,6 +70,7 @@ def import_q4nx(
     last_logits: bool = False,
     fuse: bool = True,
     plan: bool = True,
+    stoppable: bool = False,
     progress: Progress | None = None,
 ) -> CompileResult:
     """Writes the model in a `.q4nx` file as the new compiled folder `destination`.
@@ -88,6 +89,7 @@ def import_q4nx(
             last that attention_mask shows, so rows may be padded on either side.
         fuse: fuse norms, residuals and gates into the projections; False replaces node by node.
         plan: turn each region into one node; False leaves a node for each step.
+        stoppable: as for `compile`, write a node for each layer.
         progress: counts bytes of weights as they are written.
 
     Raises:
@@ -119,6 +121,7 @@ def import_q4nx(
         cache=cache,
         last_logits=last_logits,
         whole=plan,
+        stoppable=stoppable,
         progress=progress,
     )
 

@@ -4,10 +4,10 @@
 #include <map>
 #include <utility>
 
+#include "base/error.h"
 #include "graph/claims.h"
 #include "graph/experts.h"
 #include "graph/fusions.h"
-#include "graph/regions.h"
 
 namespace ort_aie::ep {
 namespace {
@@ -111,6 +111,17 @@ std::map<size_t, std::vector<size_t>> FoldTables(graph::Graph& graph) {
   return readers_of;
 }
 
+// The names of initializers that a node reads and the session replaces, for a message; empty: none.
+std::string ReplacedOf(const graph::Graph& graph, const graph::Node& node,
+                       const std::set<std::string>& replaced) {
+  std::string names;
+  for (const int input : node.inputs) {
+    const std::string& name = graph.value(input).name;
+    if (replaced.contains(name)) names += Concat(names.empty() ? "" : ", ", "'", name, "'");
+  }
+  return names;
+}
+
 // Why a node with blocked weights for a MatMul stays with ONNX Runtime; empty for other nodes.
 std::string WhyNotDequantized(const graph::Graph& graph, const graph::Node& node) {
   if (!node.Is("", "DequantizeLinear") || node.Int("block_size", 0) == 0) return "";
@@ -124,13 +135,20 @@ std::string WhyNotDequantized(const graph::Graph& graph, const graph::Node& node
 
 }  // namespace
 
-Claims Claim(graph::Graph graph, const std::vector<size_t>& ids) {
-  // The nodes of a compiled model are custom ops, and ONNX Runtime maps their weights. They stay
-  // custom ops.
-  for (graph::Node& node : graph.nodes) {
-    if (node.domain == "aie") node.op_type.clear();
-  }
+Claims Claim(graph::Graph graph, const std::vector<size_t>& ids,
+             const std::set<std::string>& replaced, graph::Grouping grouping) {
   Claims claims;
+  for (graph::Node& node : graph.nodes) {
+    const std::string names = ReplacedOf(graph, node, replaced);
+    if (!names.empty()) {
+      claims.left.push_back({graph.LabelOf(node), Concat("the session options replace ", names,
+                                                         " (add_initializer), and the provider "
+                                                         "cannot read the new value")});
+    }
+    // The nodes of a compiled model are custom ops, and ONNX Runtime maps their weights. They stay
+    // custom ops.
+    if (!names.empty() || node.domain == "aie") node.op_type.clear();
+  }
   for (const graph::Node& node : graph.nodes) {
     if (std::string why = WhyNotDequantized(graph, node); !why.empty()) {
       claims.left.push_back({graph.LabelOf(node), std::move(why)});
@@ -142,7 +160,7 @@ Claims Claim(graph::Graph graph, const std::vector<size_t>& ids) {
   for (const graph::Item& item : steps.items()) {
     if (!item.why_not.empty()) claims.left.push_back({item.step.name, item.why_not});
   }
-  for (graph::Region& region : graph::FindRegions(steps)) {
+  for (graph::Region& region : graph::FindRegions(steps, grouping)) {
     ClaimedRegion& claimed = claims.regions.emplace_back(Named(steps, std::move(region), ids));
     // Takes a Reshape into the region if nothing else reads its result.
     const auto is_in = [&](size_t node) {

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "graph/regions.h"
 #include "ops/recipe.h"
 #include "ort/ep/graph_reader.h"
 #include "q4nx/experts.h"
@@ -51,6 +53,9 @@ struct Claims {
   std::vector<Left> left;  // nodes that stay, with the reason
 };
 
-Claims Claim(graph::Graph graph, const std::vector<size_t>& ids);
+// Nodes that read one of the initializers `replaced` stay, because the session gives these another
+// value than the graph does.
+Claims Claim(graph::Graph graph, const std::vector<size_t>& ids,
+             const std::set<std::string>& replaced, graph::Grouping grouping);
 
 }  // namespace ort_aie::ep

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -88,12 +89,13 @@ std::unique_ptr<Compiled> MakeCompiled(const RuntimeApi& runtime, const Settings
 std::string CompatibilityInfo() { return Concat("format=", kFormat, " recipe=", kRecipeFormat); }
 
 Ep::Ep(const RuntimeApi& runtime, const OrtLogger* logger, Settings settings,
-       ContextOptions context)
+       ContextOptions context, Overrides overrides)
     : OrtEp{},
       runtime_(runtime),
       logger_(logger),
       settings_(std::move(settings)),
-      context_(std::move(context)) {
+      context_(std::move(context)),
+      overrides_(std::move(overrides)) {
   options_ = OptionsOf(settings_);
   Require(!context_.enable || !context_.embed,
           "ep.context_embed_mode=1: weights are written to a file beside the model; use 0, and "
@@ -154,7 +156,12 @@ void Ep::ClaimAll(const OrtGraph* graph, OrtEpGraphSupportInfo* info) {
     if (IsContext(read.graph.nodes[i])) claim({read.nodes[i]}, false);
   }
   // ONNX Runtime compiles a graph's regions before it asks about another graph.
-  claims_ = Claim(std::move(read.graph), read.ids);
+  std::set<std::string> constants;
+  for (const graph::Value& value : read.graph.values) {
+    if (value.constant) constants.insert(value.name);
+  }
+  claims_ = Claim(std::move(read.graph), read.ids, overrides_.Among(constants),
+                  options_.stoppable ? graph::Grouping::kLayers : graph::Grouping::kRegions);
   for (const ClaimedRegion& region : claims_.regions) {
     std::vector<const OrtNode*> nodes;
     for (const size_t id : region.nodes) nodes.push_back(node_of.at(id));

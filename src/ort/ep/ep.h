@@ -12,6 +12,7 @@
 #include "ort/ep/claimed.h"
 #include "ort/ep/constants.h"
 #include "ort/ep/context_file.h"
+#include "ort/ep/overrides.h"
 #include "targets/session_options.h"
 
 namespace ort_aie::ep {
@@ -34,7 +35,8 @@ std::string CompatibilityInfo();
 class Ep : public OrtEp {
  public:
   // Throws Error if a setting or its value is unknown.
-  Ep(const RuntimeApi& runtime, const OrtLogger* logger, Settings settings, ContextOptions context);
+  Ep(const RuntimeApi& runtime, const OrtLogger* logger, Settings settings, ContextOptions context,
+     Overrides overrides);
 
  private:
   void ClaimAll(const OrtGraph* graph, OrtEpGraphSupportInfo* info);
@@ -52,6 +54,7 @@ class Ep : public OrtEp {
   const OrtLogger* logger_;
   const Settings settings_;
   const ContextOptions context_;
+  const Overrides overrides_;
   SessionOptions options_;                   // its target stays open until the nodes have it
   Claims claims_;                            // for the graph that ONNX Runtime asked about last
   std::shared_ptr<WrittenContext> written_;  // by this session; null: none

@@ -43,7 +43,7 @@ Ep* MakeEp(const RuntimeApi& runtime, const OrtSessionOptions* options, const Or
   const ContextOptions context = {
       entry("ep.context_enable") == "1", entry("ep.context_embed_mode") == "1",
       entry("session.compile_only") == "1", entry("ep.context_file_path")};
-  return new Ep(runtime, logger, std::move(settings), context);
+  return new Ep(runtime, logger, std::move(settings), context, Overrides(runtime.api, options));
 }
 
 }  // namespace
