@@ -140,7 +140,7 @@ SessionOptions ReadOptions(const Settings& settings, const void* session) {
   const bool on_host = std::string_view(options.target->Name()) == "host";
   options.has_int8 = on_host;
   // An NPU gets all layers of a token at once, so that nothing could end a run between them.
-  options.stoppable = ReadChoice(entry, "stoppable", {"no", "yes"}) == "yes" && on_host;
+  options.stoppable = ReadChoice(settings, "stoppable", {"no", "yes"}) == "yes" && on_host;
   return options;
 }
 
