@@ -250,7 +250,7 @@ constexpr Kernels Avx512Bf16Kernels() {
   kernels.name = "avx512_bf16";
   kernels.fused_dqp_bf16 = OneRowBf16<kRows>;
   kernels.rows_bf16 = kRows;
-  kernels.most_rows.bf16 = 40;  // on an AMD EPYC (Zen 5)
+  kernels.most_rows.bf16 = 40;        // on an AMD EPYC (Zen 5)
   kernels.bytes.most_rows.bf16 = 32;  // not measured where dot products of bfloat16 are fast
   kernels.dequantize_block = DequantizeBlockAvx512Bf16;
   kernels.gemm_bf16 = GemmBf16Avx512Bf16;

@@ -355,8 +355,8 @@ Choice ChoiceByRule(const Cpu& cpu) {
   for (size_t role = 0; role < kRoles; ++role) {
     const auto fits = [&](const Rule& rule) {
       const Variant& variant = Find(rule.variant);
-      return (rule.roles & (1u << role)) != 0 && Has(variant, role) &&
-             rule.fits(cpu) && variant.needs <= cpu.isa;
+      return (rule.roles & (1u << role)) != 0 && Has(variant, role) && rule.fits(cpu) &&
+             variant.needs <= cpu.isa;
     };
     const Rule& rule = *std::find_if(std::begin(kRules), std::end(kRules), fits);
     choice[role] = {rule.variant, Origin::kRule, rule.why};

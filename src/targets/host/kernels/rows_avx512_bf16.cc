@@ -124,8 +124,8 @@ template <Hint kHint>
 void MultiplyRows(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
                   int64_t rows, bool symmetric, float* y, int64_t ldy) {
   const Bf16Rows all{a, sums, k_blocks * 256, y, ldy};
-  (symmetric ? MultiplyBlocks<kHint, true>
-             : MultiplyBlocks<kHint, false>)(blocks, k_blocks, all, rows);
+  (symmetric ? MultiplyBlocks<kHint, true> : MultiplyBlocks<kHint, false>)(blocks, k_blocks, all,
+                                                                           rows);
 }
 
 }  // namespace
