@@ -383,7 +383,9 @@ def test_connections_that_send_half_a_request_lock_nobody_out(model: Path) -> No
         for at in range(2 * descriptors):
             half = stack.enter_context(socket.create_connection((address[0], int(address[1]))))
             half.sendall(halves[at % 2])
-        assert served.client().completions.create(model=NAME, prompt=PROMPT).choices[0].text
+        assert (
+            served.client(timeout=60).completions.create(model=NAME, prompt=PROMPT).choices[0].text
+        )
         # The last one, which nobody else needed the place of.
         half.settimeout(60)
         assert b"408 " in half.recv(1000)
