@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
+import signal
 import socket
+import sys
 import time
 from contextlib import ExitStack
 from functools import partial
@@ -91,6 +94,7 @@ def serve_command(
     from ort_aie_ep.runtime.sessions import inspect
     from ort_aie_ep.serving.app import LOOPBACK, Server, create_app
     from ort_aie_ep.serving.engine import Engine
+    from ort_aie_ep.serving.limits import FewLines, Protocol, Stopping
 
     model = inspect(folder)
     if not model.compiled:
@@ -98,6 +102,8 @@ def serve_command(
     options = session_options(
         target, numerics, threads, on_device_error, log, overlays, prompt_chunk
     )
+    # By itself SIGTERM would end this process alone, and leave the model's to find out.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with ExitStack() as stack:
         listener = stack.enter_context(_listening(host, port))
         with console.bar("open the model"):
@@ -110,10 +116,13 @@ def serve_command(
         console.note(f"{server.name}: http://{address}:{listener.getsockname()[1]}/v1")
         config = uvicorn.Config(
             create_app(server, (*LOOPBACK, host) if loopback else ("*",)),
+            http=Protocol,
             log_level="warning",
             timeout_graceful_shutdown=2,
         )
-        uvicorn.Server(config).run([listener])
+        for name_of_log in ("uvicorn.error", "asyncio"):
+            logging.getLogger(name_of_log).addFilter(FewLines())
+        Stopping(config, engine.stop).run([listener])
 
 
 def _is_loopback(host: str) -> bool:

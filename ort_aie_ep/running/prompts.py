@@ -14,6 +14,7 @@ from typing import Any
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder, section
 from ort_aie_ep.models.tokenizer import load_tokenizer
+from ort_aie_ep.running.bounded import TooMuchError, bounded
 from ort_aie_ep.running.genai import module
 from ort_aie_ep.running.text import TextStream
 
@@ -32,9 +33,10 @@ class Prompts:
         """Reads tokenizer.json; `model` is the folder's `onnxruntime_genai.Model`.
 
         Raises:
-            AieError: there is no tokenizer.json.
+            AieError: there is no tokenizer.json, or several chat templates.
             RuntimeError: genai refuses the tokenizer.
         """
+        _require_one_template(folder)
         self._tokenizer = load_tokenizer(folder)
         self._genai = module().Tokenizer(model)
         self.ends = frozenset(map(int, self._genai.eos_token_ids))
@@ -54,13 +56,14 @@ class Prompts:
         """Tokens of messages ({"role", "content"}), to be continued by the model's answer.
 
         Raises:
-            AieError: there is no chat template, or it or `checked_messages` refuses the messages.
+            AieError: there is no chat template, it or `checked_messages` refuses the messages, or
+                it takes too much time or memory.
         """
         given = checked_messages(messages)
         if not self.chat:
             raise AieError("the model has no chat template: it only continues a text")
         try:
-            text = self._genai.apply_chat_template(given)
+            text = self._rendered(given)
         except RuntimeError as error:
             raise AieError(f"the chat template refuses the messages: {error}") from error
         # The template itself has what belongs around the text.
@@ -92,10 +95,32 @@ class Prompts:
 
     def _has_template(self) -> bool:
         try:
-            self._genai.apply_chat_template('[{"role": "user", "content": "x"}]')
+            self._rendered('[{"role": "user", "content": "x"}]')
+        except TooMuchError:
+            return True  # each chat is told
         except RuntimeError as error:
             return "Empty chat template" not in str(error)
         return True
+
+    def _rendered(self, messages: str) -> str:
+        return bounded(lambda: str(self._genai.apply_chat_template(messages)), "the chat template")
+
+
+def _require_one_template(folder: ModelFolder) -> None:
+    file = folder.path / "tokenizer_config.json"
+    if not file.is_file():
+        return
+    try:
+        content = json.loads(file.read_text("utf-8"))
+    except ValueError as error:
+        raise AieError(f"{file} is not JSON: {error}") from error
+    templates = content.get("chat_template") if isinstance(content, dict) else None
+    if isinstance(templates, list):
+        names = (str(item.get("name")) for item in templates if isinstance(item, dict))
+        raise AieError(
+            f"{file}: chat_template is a list ({', '.join(names)}), of which onnxruntime-genai "
+            'takes none: put the text of the one that is named "default" in its place'
+        )
 
 
 def checked_text(text: object) -> str:

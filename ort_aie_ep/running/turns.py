@@ -17,6 +17,7 @@ import numpy.typing as npt
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder, section
 from ort_aie_ep.models.interface import context_length
+from ort_aie_ep.running.bounded import bounded
 from ort_aie_ep.running.genai import least_length, module, open_model, refusal
 from ort_aie_ep.running.prompts import Prompts
 from ort_aie_ep.runtime.sessions import Options
@@ -228,7 +229,13 @@ class Conversations:
                 search |= {} if sampling.seed is None else {"random_seed": sampling.seed}
             parameters.set_guidance("json_schema", turn.schema)
         parameters.set_search_options(**search)
-        cache = _Cache(self._genai.Generator(self._model, parameters))
+
+        def generator() -> Any:
+            return self._genai.Generator(self._model, parameters)
+
+        if turn.schema:  # tried where it can be ended, since it makes a grammar
+            bounded(lambda: type(generator()).__name__, "the grammar of the JSON schema")
+        cache = _Cache(generator())
         self._caches.append(cache)
         return cache
 
@@ -279,14 +286,19 @@ def choose(logits: npt.NDArray[Any], sampling: Sampling, random: np.random.Gener
         raise AieError("the model's logits are not numbers")
     if 0 < sampling.top_k < len(weights):
         weights[np.argpartition(-weights, sampling.top_k - 1)[sampling.top_k :]] = 0
-    weights /= weights.sum()
-    # All others together have less than 1 - top_p, and sorting a whole vocabulary takes long.
-    tokens = np.flatnonzero(weights >= (1 - sampling.top_p) / len(weights))
-    tokens = tokens[np.argsort(-weights[tokens], kind="stable")]
-    sums = np.cumsum(weights[tokens])
-    sums = sums[: np.searchsorted(sums, sampling.top_p) + 1]
-    at = np.searchsorted(sums, random.random() * sums[-1], side="right")
-    return int(tokens[min(at, len(sums) - 1)])
+    if sampling.top_p < 1:
+        weights /= weights.sum()
+        # All others together have less than 1 - top_p, and sorting a whole vocabulary takes long.
+        tokens = np.flatnonzero(weights >= (1 - sampling.top_p) / len(weights))
+        tokens = tokens[np.argsort(-weights[tokens], kind="stable")]
+        sums = np.cumsum(weights[tokens])
+        kept = tokens[: np.searchsorted(sums, sampling.top_p) + 1]
+        others = np.ones(len(weights), bool)
+        others[kept] = False
+        weights[others] = 0
+    # A race of exponential variables, one of each token's own: other roundings of the logits change
+    # the winner only where two are as good as equal, however many tokens are likely.
+    return int(np.argmax(weights / np.maximum(random.standard_exponential(len(weights)), 1e-300)))
 
 
 class _Stops:

@@ -18,16 +18,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.exceptions import HTTPException as AnyHTTPException
-from starlette.middleware.body_limit import RequestBodyLimitMiddleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.running.turns import PromptTooLongError, Turn, Usage
-from ort_aie_ep.serving.engine import BusyError, Engine, EngineError
+from ort_aie_ep.serving.engine import BusyError, Engine, EngineError, StoppingError
+from ort_aie_ep.serving.limits import Gate, error_body
 from ort_aie_ep.serving.requests import Chat, Completion
 
-# Twice the longest prompt of a context of 128k tokens, at four bytes a token.
-MAX_BODY = 2**20
 # Who a server on loopback is for: a page of another site that made its name lead here is not.
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]", "::1")
 _OBJECTS = {
@@ -36,6 +33,7 @@ _OBJECTS = {
 # The first that fits.
 _REFUSALS: tuple[tuple[type[AieError], int, str | None], ...] = (
     (BusyError, 429, "rate_limit_exceeded"),
+    (StoppingError, 503, None),
     (EngineError, 500, None),
     (PromptTooLongError, 400, "context_length_exceeded"),
     (AieError, 400, None),
@@ -71,8 +69,7 @@ def create_app(server: Server, hosts: Sequence[str]) -> FastAPI:
 
     app = FastAPI(title="ort_aie_ep", docs_url=None, redoc_url=None, lifespan=lifespan)
     app.state.server = server
-    app.add_middleware(RequestBodyLimitMiddleware, max_body_size=MAX_BODY)
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts)
+    app.add_middleware(Gate, hosts=hosts)
     app.include_router(_public)
     app.include_router(_v1)
     app.exception_handler(RequestValidationError)(_invalid)
@@ -188,7 +185,7 @@ async def _stream(
                 yield _data({**about, "choices": [], "usage": _counts(event)})
             event = await anext(events, None)
     except AieError as error:
-        yield _data(_error(500, str(error)))
+        yield _data(error_body(500, str(error)))
     yield "data: [DONE]\n\n"
 
 
@@ -209,25 +206,29 @@ def _counts(usage: Usage) -> dict[str, Any]:
     }
 
 
-def _error(status: int, message: str, code: str | None = None) -> dict[str, Any]:
-    kind = "invalid_request_error" if status < 500 else "server_error"
-    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
-
-
 async def _invalid(_: Request, error: RequestValidationError) -> Response:
-    faults = [
-        ".".join(map(str, fault["loc"][1:])) + ": " + fault["msg"].removeprefix("Value error, ")
-        for fault in error.errors()
-    ]
-    return JSONResponse(_error(400, "; ".join(faults).removeprefix(": ")), 400)
+    faults = []
+    for fault in error.errors():
+        field = fault.get("ctx", {}).get("field")
+        loc = () if fault["type"] == "json_invalid" else fault["loc"][1:]
+        place = ".".join(map(str, (*loc, *([field] if field else ()))))
+        faults.append((place, fault["msg"].removeprefix("Value error, ")))
+    said = "; ".join(f"{place}: {message}" if place else message for place, message in faults)
+    return JSONResponse(error_body(400, said, param=faults[0][0] or None), 400)
 
 
-async def _failed(_: Request, error: AnyHTTPException) -> Response:
-    return JSONResponse(_error(error.status_code, str(error.detail)), error.status_code)
+async def _failed(request: Request, error: AnyHTTPException) -> Response:
+    said, status = str(error.detail), error.status_code
+    if "endpoint" not in request.scope and status == 404:
+        said = (
+            f"there is no {request.url.path} here: use /v1/chat/completions, or /v1/completions "
+            "for a model that only continues a text"
+        )
+    return JSONResponse(error_body(status, said), status, error.headers)
 
 
 async def _refused(_: Request, error: AieError) -> Response:
     for kind, status, code in _REFUSALS:
         if isinstance(error, kind):
-            return JSONResponse(_error(status, str(error), code), status)
+            return JSONResponse(error_body(status, str(error), code), status)
     raise error

@@ -28,6 +28,7 @@ _LOOK_SECONDS = 0.5
 _LEAVE_SECONDS = 2.0
 # How long to wait before a model that could not be opened again is tried once more.
 _AGAIN_SECONDS = 5.0
+_STOPPING = "the server is stopping"
 _DIED = "the process that runs the model has died"
 _log = logging.getLogger("uvicorn.error")
 
@@ -38,6 +39,10 @@ class BusyError(AieError):
 
 class EngineError(AieError):
     """The process has died, or a turn has failed in it in a way that nobody has foreseen."""
+
+
+class StoppingError(AieError):
+    """The server has been told to stop."""
 
 
 def _work(pipe: Connection, parallel: int, opening: Callable[[], Conversations]) -> None:
@@ -193,8 +198,11 @@ class Engine:
 
         Raises:
             BusyError: too many are waiting.
+            StoppingError: `stop` was called.
             AieError: what `Conversations.run` raises, or the process has died.
         """
+        if self._closing.is_set():
+            raise StoppingError(_STOPPING)
         if self.turns >= self._most:
             raise BusyError(
                 f"{self.turns} requests are running or waiting, the most that this server takes"
@@ -224,6 +232,12 @@ class Engine:
             await asyncio.wrap_future(self._sender.submit(self._pipe.send, (number, turn)))
         except OSError:
             raise EngineError(_DIED) from None
+
+    def stop(self) -> None:
+        """Ends all turns with an error, and takes no more; called in the event loop."""
+        self._closing.set()
+        for events in self._turns.values():
+            events.put_nowait(StoppingError(_STOPPING))
 
     def close(self) -> None:
         """Ends the process."""

@@ -3,23 +3,67 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from ort_aie_ep.running.turns import Sampling, Turn
+from ort_aie_ep.serving.schemas import why_too_large
 
 # Fields of OpenAI's interface that change nothing about the text: they are accepted and ignored.
 _IGNORED = {
-    "metadata", "parallel_tool_calls", "prompt_cache_key", "safety_identifier", "service_tier",
-    "store", "user",
+    "metadata", "parallel_tool_calls", "prediction", "prompt_cache_key", "prompt_cache_retention",
+    "reasoning_effort", "safety_identifier", "service_tier", "store", "user", "verbosity",
 }  # fmt: skip
+# The same of a message: who speaks under which name, and what OpenAI's own answers say besides.
+_IGNORED_OF_MESSAGES = {"annotations", "name"}
 # Fields that this server has no other value for.
 _ONLY: dict[str, Any] = {
     "best_of": 1, "echo": False, "frequency_penalty": 0, "logit_bias": {}, "logprobs": False,
-    "n": 1, "presence_penalty": 0, "suffix": "", "tool_choice": "none", "tools": [],
-    "top_logprobs": 0,
+    "modalities": ["text"], "n": 1, "presence_penalty": 0, "suffix": "", "top_logprobs": 0,
 }  # fmt: skip
+# Fields that offer tools, each with the values that offer none; and their older names.
+_TOOLS: dict[str, tuple[Any, ...]] = {
+    "function_call": ("none", "auto"), "functions": ([],),
+    "tool_choice": ("none", "auto"), "tools": ([],),
+}  # fmt: skip
+_CHOICES = {"tools": "tool_choice", "functions": "function_call"}
+_LEVELS = 100
+_NO_TOOLS = "this server cannot call tools"
+
+
+def _fault(field: str, reason: str) -> PydanticCustomError:
+    """What is wrong with a field, for an error that names it."""
+    return PydanticCustomError("refused", "{reason}", {"reason": reason, "field": field})
+
+
+def _without_nulls(value: Any, depth: int = 0) -> Any:
+    """A body without the keys whose value is null, which clients send for what they leave out.
+
+    In a JSON schema null is a value of its own, and stays.
+    """
+    if depth > _LEVELS:
+        raise _fault("", f"the body has more than {_LEVELS} levels")
+    if isinstance(value, list):
+        return [_without_nulls(item, depth + 1) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: item if key == "schema" else _without_nulls(item, depth + 1)
+        for key, item in value.items()
+        if item is not None
+    }
+
+
+def _without_tools(body: dict[str, Any]) -> dict[str, Any]:
+    """A body that offers no tools, or asks for none of them to be called, without these fields."""
+    for name in _TOOLS.keys() & body.keys():
+        declined = body.get(_CHOICES.get(name, "")) == "none"
+        if body[name] not in _TOOLS[name] and not declined:
+            choice = _CHOICES.get(name, name)
+            raise _fault(name, f'{_NO_TOOLS}: leave {name} out, or give "{choice}": "none"')
+    return {name: value for name, value in body.items() if name not in _TOOLS}
 
 
 # OpenAI's seeds have a sign, and genai's have 32 bits with one.
@@ -56,11 +100,11 @@ class Body(BaseModel):
         if not isinstance(body, dict):
             return body
         kept = {}
-        for name, value in body.items():
-            if value is None or name in _IGNORED or (name in _ONLY and value == _ONLY[name]):
+        for name, value in _without_tools(_without_nulls(body)).items():
+            if name in _IGNORED or (name in _ONLY and value == _ONLY[name]):
                 continue
             if name in _ONLY:
-                raise ValueError(f"{name}: this server takes {json.dumps(_ONLY[name])} only")
+                raise _fault(name, f"this server takes {json.dumps(_ONLY[name])} only")
             kept[name] = value
         if isinstance(kept.get("stop"), str):
             kept["stop"] = [kept["stop"]]
@@ -91,6 +135,23 @@ class Message(BaseModel):
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[Part]
 
+    @model_validator(mode="before")
+    @classmethod
+    def _plain(cls, message: Any) -> Any:
+        """Without what is ignored."""
+        if not isinstance(message, dict):
+            return message
+        if message.get("role") in ("tool", "function"):
+            raise _fault("role", _NO_TOOLS)
+        for name in ("function_call", "tool_calls"):
+            if message.get(name):
+                raise _fault(name, _NO_TOOLS)
+        return {
+            name: value
+            for name, value in message.items()
+            if name not in _IGNORED_OF_MESSAGES and (name, value) != ("tool_calls", [])
+        }
+
     def plain(self) -> dict[str, str]:
         """The message for a chat template."""
         content = self.content
@@ -111,6 +172,12 @@ class ResponseFormat(BaseModel):
     model_config = ConfigDict(extra="forbid")
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema = Field(default_factory=lambda: JsonSchema())
+
+    @model_validator(mode="after")
+    def _small(self) -> Self:
+        if reason := why_too_large(self.json_schema.json_schema):
+            raise _fault("json_schema.schema", reason)
+        return self
 
     @property
     def schema_text(self) -> str:

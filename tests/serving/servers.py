@@ -63,9 +63,13 @@ class Served:
 
 
 @contextmanager
-def serving(model: Path, *options: str) -> Iterator[Served]:
-    """A server on a free port, ended by SIGINT as a user would end it."""
-    command = [sys.executable, "-m", "ort_aie_ep", "serve", str(model), "--port", "0"]
+def serving(model: Path, *options: str, descriptors: int | None = None) -> Iterator[Served]:
+    """A server on a free port, ended by SIGINT as a user would end it.
+
+    With `descriptors`, it may have so many open.
+    """
+    limit = [str(shutil.which("prlimit")), f"--nofile={descriptors}"] if descriptors else []
+    command = [*limit, sys.executable, "-m", "ort_aie_ep", "serve", str(model), "--port", "0"]
     process = subprocess.Popen(
         with_default_signals(*command, "--threads", "1", *options),
         stderr=subprocess.PIPE,
@@ -80,5 +84,6 @@ def serving(model: Path, *options: str) -> Iterator[Served]:
             said += line
         yield Served(process, url[1])
     finally:
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=120)
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=120)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,8 +23,13 @@ import pytest
 from background import with_default_signals
 from servers import NAME, Served, serving
 
+from ort_aie_ep.serving.limits import LINES, FewLines
+
 PROMPT = "def main(argv):"
+JSON = {"Content-Type": "application/json"}
 MESSAGES: list[Any] = [{"role": "user", "content": "import os"}]
+TOOLS: list[Any] = [{"type": "function", "function": {"name": "f"}}]
+DEEP = b'{"stop": ' + b"[" * 500 + b"]" * 500 + b"}"
 LONG = 1900  # tokens, which take a while
 
 
@@ -138,16 +147,19 @@ def test_the_clients_own_types_are_followed(served: Served) -> None:
     [
         ({"n": 2}, "n: this server takes 1 only"),
         ({"logprobs": True}, "logprobs: this server takes false only"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools: this server"),
+        ({"tools": TOOLS}, "tools: this server cannot call tools: leave tools out"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "role: this server cannot call tools"),
+        ({"messages": [{"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}]},
+         "messages.0.tool_calls: this server cannot call tools"),
         ({"temperature": 3}, "temperature: Input should be less than or equal to 2"),
         ({"stop": ["a"] * 17}, "stop: List should have at most 16 items"),
         ({"stop": ""}, "stop.0: String should have at least 1 character"),
         ({"stop": "x" * 1001}, "stop.0: String should have at most 1000 characters"),
         ({"stop": 5}, "stop: Input should be a valid list"),
-        ({"response_format": {"type": "json_schema", "json_schema": {"schema": None}}}, "schema: "),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": 5}}}, "schema: "),
         ({"unheard_of": 1}, "unheard_of: Extra inputs are not permitted"),
         ({"messages": []}, "messages: List should have at least 1 item"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role: Input should be"),
+        ({"messages": [{"role": "king", "content": "x"}]}, "messages.0.role: Input should be"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "should be 'text'"),
         ({"messages": [{"role": "user", "content": "word " * 3000}]}, "and the context 2048"),
         ({"max_tokens": 0}, "max_tokens: Input should be greater than or equal to 1"),
@@ -164,6 +176,85 @@ def test_what_is_not_taken_is_named(served: Served, change: dict[str, Any], said
     assert served.requests == 0
 
 
+def schema(inner: object) -> dict[str, Any]:
+    wrapped = {"type": "object", "properties": {"a": inner}, "required": ["a"]}
+    return {"type": "json_schema", "json_schema": {"name": "x", "schema": wrapped}}
+
+
+def nested(levels: int) -> object:
+    return {"type": "array", "items": nested(levels - 1)} if levels else {"type": "integer"}
+
+
+@pytest.mark.parametrize(
+    ("inner", "said"),
+    [
+        ({"type": "array", "items": {"type": "integer"}, "minItems": 10**9}, "minItems: the"),
+        ({"type": "string", "maxLength": 1e400}, "maxLength: the counts"),
+        ({"type": "string", "pattern": "^(a{99}){99}$"}, "pattern: the counts"),
+        ({"type": "array", "prefixItems": [{"minLength": 3000}] * 2}, "minLength: the counts"),
+        (nested(70), "more than 64 levels"),
+        ({"enum": ["x" * 70_000]}, "bytes: this server takes 65536"),
+    ],
+)  # fmt: skip
+def test_schemas_without_a_bound_are_refused_before_the_model_sees_them(
+    served: Served, inner: object, said: str
+) -> None:
+    body = {"model": NAME, "messages": MESSAGES, "response_format": schema(inner)}
+    answer = served.post("/v1/chat/completions", content=json.dumps(body), headers=JSON)
+    assert answer.status_code == 400
+    assert said in answer.json()["error"]["message"]
+    assert answer.json()["error"]["param"] == "response_format.json_schema.schema"
+
+
+def test_an_answer_of_the_client_goes_back_as_it_came(served: Served) -> None:
+    """With the nulls that its package writes for what an answer does not have."""
+    create = served.client().chat.completions.create
+    first = create(model=NAME, messages=MESSAGES, max_tokens=8).choices[0].message
+    kept = {"role": "assistant", "content": first.content}
+    question = {"role": "user", "content": "again"}
+    plain: list[Any] = [*MESSAGES, kept, question]
+    dumped = first.model_dump() | {"name": "me", "tool_calls": None, "annotations": []}
+    assert None in dumped.values()
+    given: list[Any] = [*MESSAGES, dumped, {**question, "name": "you"}]
+    how: dict[str, Any] = {
+        "tools": TOOLS,
+        "tool_choice": "none",
+        "reasoning_effort": "low",
+        "response_format": {"type": "text", "json_schema": None},
+        "stream_options": None,
+    }
+    texts = [
+        create(model=NAME, messages=messages, max_tokens=8, temperature=0, **more).choices[0]
+        for messages, more in ((plain, {}), (given, how))
+    ]
+    assert texts[0] == texts[1]
+    null = schema({"const": None})  # in a schema null is a value
+    null["json_schema"]["schema"]["additionalProperties"] = False
+    answer = create(model=NAME, messages=MESSAGES, response_format=null)  # type: ignore[call-overload]
+    assert answer.choices[0].message.content == '{"a":null}'
+
+
+def test_every_refusal_is_an_error_of_the_interface(served: Served) -> None:
+    with pytest.raises(openai.BadRequestError) as tools:
+        served.client().chat.completions.create(model=NAME, messages=MESSAGES, tools=TOOLS)
+    assert tools.value.param == "tools"
+    with pytest.raises(openai.NotFoundError, match="/v1/responses here: use /v1/chat/completions"):
+        served.client().responses.create(model=NAME, input="x")
+    huge = {"content": b'{"prompt": "' + b"x" * 5_000_000, "headers": JSON}
+    for status, said, how in (
+        (400, "this server is not 'example.org'", {"headers": JSON | {"Host": "example.org"}}),
+        (413, "larger than 1048576 bytes", huge),
+        (413, "larger than 1048576 bytes", huge | {"content": iter([huge["content"]])}),
+        (415, "must be application/json, got none", {"content": b"{}"}),
+        (415, "got application/x-www-form-urlencoded", {"data": {"a": "b"}}),
+        (400, "more than 100 levels", {"content": DEEP, "headers": JSON}),
+    ):
+        answer = served.post("/v1/completions", **how)
+        assert answer.status_code == status, how
+        assert said in answer.json()["error"]["message"]
+        assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
 def test_errors_have_the_clients_own_types(served: Served) -> None:
     client = served.client()
     with pytest.raises(openai.NotFoundError, match="no model 'other' here, only 'demo'"):
@@ -176,17 +267,6 @@ def test_errors_have_the_clients_own_types(served: Served) -> None:
     assert served.post("/v1/completions", content=b"{", headers={"content-type": "application/json"}
                        ).status_code == 400  # fmt: skip
     assert served.get("/nowhere").status_code == 404
-
-
-def test_a_body_that_is_too_long_is_not_read(served: Served) -> None:
-    body = b'{"prompt": "' + b"x" * 5_000_000
-    answer = served.post("/v1/completions", content=body)
-    assert answer.status_code == 413
-
-
-def test_another_sites_name_for_this_machine_is_refused(served: Served) -> None:
-    """Which a page of that site, opened in a browser here, would use."""
-    assert served.get("/v1/models", headers={"Host": "example.org"}).status_code == 400
 
 
 def test_a_client_that_leaves_ends_its_turn(served: Served) -> None:
@@ -264,12 +344,66 @@ def test_a_model_process_that_dies_is_replaced(model: Path, tmp_path: Path) -> N
         assert served.requests == 0
 
 
-def test_the_server_ends_with_its_model_process(model: Path) -> None:
-    with serving(model) as served:
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_a_server_ends_its_requests_and_its_model_process_quietly(
+    model: Path, ending: signal.Signals
+) -> None:
+    with serving(model, "--parallel", "1") as served:
         children = children_of(served.process.pid)
         assert children
-    assert served.process.returncode == 128 + signal.SIGINT
+        create = served.client().completions.create
+        stream = create(model=NAME, prompt=PROMPT, max_tokens=LONG, stream=True)
+        next(stream)
+        with ThreadPoolExecutor() as threads:
+            waiting = threads.submit(create, model=NAME, prompt=PROMPT, max_tokens=LONG)
+            until(lambda: served.requests == 2)
+            # As a long computation: it takes nothing from its pipe, and does not end by itself.
+            os.kill(children[0], signal.SIGSTOP)
+            served.process.send_signal(ending)
+            with pytest.raises(openai.InternalServerError, match="the server is stopping"):
+                waiting.result()
+            with pytest.raises(openai.APIError, match="the server is stopping"):
+                list(stream)
+        _, said = served.process.communicate(timeout=60)
+        assert "Traceback" not in said
+        assert len(said.splitlines()) <= 2
+    assert served.process.returncode == 128 + ending
     until(lambda: not any(Path(f"/proc/{child}").exists() for child in children))
+
+
+def test_connections_that_send_half_a_request_lock_nobody_out(model: Path) -> None:
+    descriptors = 128
+    with serving(model, descriptors=descriptors) as served, ExitStack() as stack:
+        address = served.url.removeprefix("http://").split(":")
+        halves = (
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n",
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Type: application/json\r\nContent-Length: 99\r\n\r\n{",
+        )
+        for at in range(2 * descriptors):
+            half = stack.enter_context(socket.create_connection((address[0], int(address[1]))))
+            half.sendall(halves[at % 2])
+        assert (
+            served.client(timeout=60).completions.create(model=NAME, prompt=PROMPT).choices[0].text
+        )
+        # The last one, which nobody else needed the place of.
+        half.settimeout(60)
+        assert b"408 " in half.recv(1000)
+        half = stack.enter_context(socket.create_connection((address[0], int(address[1]))))
+        half.sendall(halves[0])
+        half.settimeout(60)
+        with suppress(ConnectionResetError):
+            assert half.recv(1000) == b""
+        served.process.send_signal(signal.SIGINT)
+        assert len(served.process.communicate(timeout=60)[1]) < 10_000
+
+
+def test_a_logger_says_no_more_than_its_lines_in_a_minute() -> None:
+    few = FewLines()
+    records = [logging.makeLogRecord({"msg": "x"}) for _ in range(3 * LINES)]
+    kept = [record.msg for record in records if few.filter(record)]
+    assert len(kept) == LINES
+    assert "left out" in kept[-1]
 
 
 @pytest.mark.parametrize(

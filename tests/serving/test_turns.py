@@ -14,6 +14,7 @@ from model_folders import DATA, MODELS
 import ort_aie_ep
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import find_model
+from ort_aie_ep.running import bounded
 from ort_aie_ep.running.genai import entries
 from ort_aie_ep.running.turns import (
     Conversations,
@@ -207,6 +208,49 @@ def test_bad_prompts_are_named(conversations: Conversations, tmp_path: Path) -> 
         opened(tmp_path / "demo", context=5000)
 
 
+def with_template(model: Path, folder: Path, template: object) -> Path:
+    shutil.copytree(model, folder)
+    file = folder / "tokenizer_config.json"
+    content = json.loads(file.read_text()) | {"chat_template": template}
+    file.unlink()
+    file.write_text(json.dumps(content))
+    return folder
+
+
+ENDLESS = {
+    "recursion": "{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}",
+    "size": "{{ 'a' * 10000000000 }}",
+    "loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+}
+
+
+@pytest.mark.parametrize("template", ENDLESS.values(), ids=ENDLESS)
+def test_a_template_without_an_end_is_an_error_of_the_chat(
+    model: Path, tmp_path: Path, template: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounded, "SECONDS", 1)
+    conversations = opened(with_template(model, tmp_path / "endless", template))
+    with pytest.raises(AieError, match="the chat template"):
+        next(conversations.run(Turn(messages=[{"role": "user", "content": "x"}])))
+    assert written(conversations.run(Turn(PROMPT, max_tokens=2)))[0]
+
+
+def test_a_list_of_templates_is_refused_with_what_to_do(model: Path, tmp_path: Path) -> None:
+    named = [{"name": name, "template": f"{name} x"} for name in ("rag", "default")]
+    with pytest.raises(AieError, match=r"a list \(rag, default\).* named \"default\" in its place"):
+        opened(with_template(model, tmp_path / "named", named))
+
+
+def test_a_grammar_that_takes_too_much_is_refused(
+    conversations: Conversations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounded, "SECONDS", 1)
+    many = {"type": "array", "items": {"type": "integer"}, "maxItems": 10**8}
+    with pytest.raises(AieError, match="the JSON schema"):
+        next(conversations.run(Turn(PROMPT, schema=json.dumps(many))))
+    assert written(conversations.run(Turn(PROMPT, max_tokens=2)))[0]
+
+
 def test_texts_and_chats_begin_with_one_begin_of_text(model: Path, tmp_path: Path) -> None:
     """A text gets what the tokenizer puts before each, a chat what its template puts there."""
     from ort_aie_ep.running.run import run_in_genai, run_in_session
@@ -271,6 +315,19 @@ def test_threads_are_the_users_else_the_folders_else_onnx_runtimes_choice(model:
     assert threads(Options(threads=3), intra_op_num_threads=2) == 3
     assert threads(Options(), intra_op_num_threads=2) is None  # stays
     assert threads(Options()) == 0
+
+
+def test_other_roundings_of_the_logits_choose_the_same_token() -> None:
+    """However flat the probabilities are, if the two best differ by more than the rounding."""
+    logits = np.random.default_rng(7).normal(0, 1, 4000)
+    moved = logits + np.random.default_rng(8).uniform(-1e-4, 1e-4, 4000)
+    sampling = Sampling(2.0)
+    pairs = [
+        [choose_token(row, sampling, np.random.default_rng(seed)) for row in (logits, moved)]
+        for seed in range(200)
+    ]
+    # The best two are apart by an exponential variable: each differs with a chance of 1e-4.
+    assert sum(one != other for one, other in pairs) <= 1
 
 
 @pytest.mark.parametrize(("top_p", "top_k"), [(1.0, 0), (0.6, 0), (1.0, 3), (0.8, 4)])

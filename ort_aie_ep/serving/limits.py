@@ -1,0 +1,224 @@
+"""What a client may hold: connections, time, the size of a body, lines of the log.
+
+uvicorn ends connections that idle between two requests; here are those that stop within one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import re
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import h11
+import uvicorn
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+# Twice the longest prompt of a context of 128k tokens, at four bytes a token.
+MAX_BODY = 2**20
+# How long the headers of a request may take, its body, and a client to read what it was sent.
+HEADER_SECONDS, BODY_SECONDS, READ_SECONDS = 10.0, 30.0, 30.0
+# Connections at most, and descriptors that are left for the model and everything else.
+CONNECTIONS, OTHER_DESCRIPTORS = 1000, 64
+# Messages of the log in a minute.
+LINES = 60
+
+
+def error_body(
+    status: int, message: str, code: str | None = None, param: str | None = None
+) -> dict[str, Any]:
+    """An error in OpenAI's form."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+class _RefusedError(Exception):
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.answer = JSONResponse(error_body(status, message), status)
+
+
+class Gate:
+    """Lets requests in that name one of `hosts`, whose body is JSON, of a bounded size, and here in
+    time. "*" stands for every host."""
+
+    def __init__(self, app: ASGIApp, hosts: Sequence[str]) -> None:
+        self._app, self._hosts = app, frozenset(host.lower() for host in hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request that is not let in, or has it answered."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = False
+
+        async def sending(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            self._check(scope)
+            await self._app(scope, _replayed(await _body(receive), receive), sending)
+        except _RefusedError as error:
+            await error.answer(scope, receive, send)
+        except asyncio.CancelledError:  # the server stops, and uvicorn would write a traceback
+            if not started:
+                stopping = JSONResponse(error_body(503, "the server is stopping"), 503)
+                await stopping(scope, receive, send)
+
+    def _check(self, scope: Scope) -> None:
+        headers = Headers(scope=scope)
+        host = re.sub(r":\d*$", "", headers.get("host", "")).lower()
+        if not self._hosts & {"*", host}:
+            raise _RefusedError(400, f"this server is not {host!r}: {', '.join(self._hosts)}")
+        if int(headers.get("content-length", 0)) > MAX_BODY:
+            raise _too_long()
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        # A page of another site can send every other type without asking first.
+        if scope["method"] == "POST" and kind != "application/json":
+            raise _RefusedError(
+                415, f"the Content-Type must be application/json, got {kind or 'none'}"
+            )
+
+
+def _too_long() -> _RefusedError:
+    return _RefusedError(413, f"the body is larger than {MAX_BODY} bytes, the most it may have")
+
+
+async def _body(receive: Receive) -> bytes:
+    body, more = bytearray(), True
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            while more:
+                message = await receive()
+                body += message.get("body", b"")
+                if len(body) > MAX_BODY:
+                    raise _too_long()
+                more = message.get("more_body", False)
+    except TimeoutError:
+        raise _RefusedError(408, f"the body did not come within {BODY_SECONDS:g} seconds") from None
+    return bytes(body)
+
+
+def _replayed(body: bytes, receive: Receive) -> Callable[[], Awaitable[Message]]:
+    """What gives a body that has been read, and then what follows."""
+    first = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+    async def next_message() -> Message:
+        return next(first, None) or await receive()
+
+    return next_message
+
+
+def most_connections() -> int:
+    """How many connections may be open."""
+    if sys.platform == "win32":
+        return CONNECTIONS
+    import resource
+
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(8, min(CONNECTIONS, descriptors - OTHER_DESCRIPTORS))
+
+
+class Protocol(H11Protocol):
+    """A connection, closed when headers do not come or nobody reads the answer.
+
+    Beyond the bound, the one that has kept the server waiting the longest makes room for another.
+    """
+
+    _since = 0.0
+    _late: asyncio.TimerHandle | None = None
+    _stuck: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Makes room, or goes away."""
+        if len(self.connections) >= most_connections():
+            others = [c for c in self.connections if isinstance(c, Protocol) and c.waits]
+            if not others:
+                self.transport = transport
+                transport.abort()
+                return
+            oldest = min(others, key=lambda c: c._since)
+            oldest.transport.abort()
+            self.connections.discard(oldest)
+        super().connection_made(transport)
+        self._await_headers()
+
+    @property
+    def waits(self) -> bool:
+        """Whether a request, or the rest of one, is to come."""
+        return self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
+
+    def data_received(self, data: bytes) -> None:
+        """Looks whether these headers are complete."""
+        super().data_received(data)
+        if self.conn.their_state is not h11.IDLE:
+            _cancel(self._late)
+            self._late = None
+        elif self._late is None:
+            self._await_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Ends what waits for the connection."""
+        _cancel(self._late)
+        _cancel(self._stuck)
+        if self in self.connections:
+            super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Waits no longer than a bound for the client to read."""
+        super().pause_writing()
+        self._stuck = self.loop.call_later(READ_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """The client has read."""
+        super().resume_writing()
+        _cancel(self._stuck)
+
+    def _await_headers(self) -> None:
+        self._since = self.loop.time()
+        self._late = self.loop.call_later(HEADER_SECONDS, self.transport.abort)
+
+
+def _cancel(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()
+
+
+class Stopping(uvicorn.Server):
+    """A server that does `first` when it is told to stop, before it waits for its requests."""
+
+    def __init__(self, config: uvicorn.Config, first: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._first = first
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        """Stops."""
+        self._first()
+        await super().shutdown(sockets)
+
+
+class FewLines(logging.Filter):
+    """Lets `LINES` messages of a logger through in a minute, and says when it leaves out more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._since, self._count = -math.inf, 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the message is written."""
+        if time.monotonic() - self._since > 60:
+            self._since, self._count = time.monotonic(), 0
+        self._count += 1
+        if self._count == LINES:
+            record.msg, record.args = "more messages of this minute are left out", None
+            record.exc_info = None
+        return self._count <= LINES
