@@ -50,6 +50,9 @@ def why_not_q4nx(
     has_g_idx: bool,
     type: str,
     zero_point_type: str,
+    b_type: str = "",
+    scale_type: str = "",
+    shapes: Mapping[int, Sequence[int] | None] = ...,
 ) -> str: ...
 def why_not_float_matmul(
     *,

@@ -10,13 +10,17 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ort_aie_ep import _native
+from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes.base import Attribute, NodeRule, Report
-from ort_aie_ep.graph_passes.walk import attribute, input_at, is_fixed, type_name
+from ort_aie_ep.graph_passes.walk import attribute, input_at, is_fixed, known_dims, type_name
 from ort_aie_ep.graph_passes.weights.packed import MatMulNBitsWeights, PackedWeights
 
 
-def why_not_matmul(node: ir.Node) -> str:
-    """The reason why a MatMulNBits node cannot become Q4NXMatMul, or an empty string."""
+def why_not_matmul(node: ir.Node, *, with_shapes: bool = False) -> str:
+    """The reason why a MatMulNBits node cannot become Q4NXMatMul, or an empty string.
+
+    `with_shapes`: also the reason why its tensors are not those of a MatMulNBits.
+    """
     weights = [input_at(node, 1), input_at(node, 2)]
     zero_points = input_at(node, 3)
     if zero_points is not None:
@@ -32,6 +36,11 @@ def why_not_matmul(node: ir.Node) -> str:
         # By the op's schema, A and the scales have the same type.
         type=type_name(input_at(node, 0), input_at(node, 2)),
         zero_point_type="" if zero_points is None else type_name(zero_points),
+        b_type=type_name(input_at(node, 1)) if with_shapes else "",
+        scale_type=type_name(input_at(node, 2)) if with_shapes else "",
+        shapes={i: known_dims(v) for i, v in enumerate(node.inputs) if v is not None}
+        if with_shapes
+        else {},
     )
 
 
@@ -65,6 +74,9 @@ class MatMulNBitsToQ4NX(NodeRule):
         return why_not_matmul(node)
 
     def replacement(self, node: ir.Node) -> tuple[list[ir.Value | None], dict[str, Attribute]]:  # noqa: D102
+        malformed = why_not_matmul(node, with_shapes=True)
+        if malformed:
+            raise AieError(f"node '{node.name}': {malformed}")
         weights = matmul_weights(node)
         inputs = [node.inputs[0], self.packed.value(node, weights)]
         bias = input_at(node, 5)

@@ -11,7 +11,14 @@ import onnx_ir as ir
 
 from ort_aie_ep.graph_passes.base import Attribute, NodeRule, Report
 from ort_aie_ep.graph_passes.projection.matmul_nbits import matmul_weights, why_not_matmul
-from ort_aie_ep.graph_passes.walk import attribute, constant_array, input_at, is_fixed, made_by
+from ort_aie_ep.graph_passes.walk import (
+    attribute,
+    constant_array,
+    input_at,
+    is_fixed,
+    known_dims,
+    made_by,
+)
 from ort_aie_ep.graph_passes.weights.packed import PackedWeights
 
 
@@ -48,6 +55,11 @@ class TiedEmbedding(NodeRule):
             return f"K={weights.k} is not a multiple of block_size={weights.block_size}"
         if not _is_rows(node, weights.n, weights.k * bits // 8):
             return f"its data is reshaped to something other than {weights.n} rows"
+        # A MatMulNBits takes these in one dimension as well.
+        for name, value in (("scales", weights.scales), ("zero_points", weights.zero_points)):
+            dims = known_dims(value)
+            if dims is not None and len(dims) != 2:
+                return f"its {name} are ({', '.join(map(str, dims))}); expected two dimensions"
         return ""
 
     def replacement(self, node: ir.Node) -> tuple[list[ir.Value | None], dict[str, Attribute]]:  # noqa: D102
@@ -76,7 +88,7 @@ def _is_rows(gather: ir.Node, n: int, row_bytes: int) -> bool:
     if reshape is None:
         return data is not None and data.shape == (n, row_bytes)
     shape = constant_array(input_at(reshape, 1))
-    dims = [] if shape is None else shape.ravel().tolist()
+    dims = [] if shape is None or shape.ndim != 1 else shape.tolist()
     return len(dims) == 2 and dims[0] in (n, 0, -1) and dims[1] in (row_bytes, -1)
 
 

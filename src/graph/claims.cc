@@ -164,38 +164,13 @@ class Claims {
 
   // --- sources ---
 
-  // Why B, scales or zero_points of a MatMulNBits do not fit K, N and block_size; empty if they
-  // fit.
-  std::string WhyMalformed(const Node& its) const {
-    const int64_t n = its.Int("N", 0), k = its.Int("K", 0), bits = its.Int("bits", 4);
-    const int64_t block_size = its.Int("block_size", 0);
-    const Tensor &b = value(its.input(1)).constant, &scales = value(its.input(2)).constant,
-                 &zero_points = value(its.input(3)).constant;
-    if (!IsFloat(scales.type)) {
-      return Concat("scales are ", NameOf(scales.type), "; expected float, float16 or bfloat16");
+  KnownShapes ShapesOf(const Node& its) const {
+    KnownShapes shapes;
+    for (size_t i = 0; i < its.inputs.size(); ++i) {
+      if (its.input(i) == kAbsent) continue;
+      shapes[static_cast<int64_t>(i)] = graph_.KnownDims(its.input(i));
     }
-    const Size code_bytes = n * q4nx::CodeBytes<Size>(bits, k, block_size);
-    if (code_bytes != b.bytes) {
-      return Concat("B has ", b.bytes, " bytes, expected ", code_bytes);
-    }
-    const Size blocks = n * CeilDiv(Size(k), block_size);
-    if (blocks != ElementCount(scales.shape) || blocks * SizeOf(scales.type) != scales.bytes) {
-      return Concat("scales have ", ElementCount(scales.shape), " values, expected ", blocks);
-    }
-    if (!zero_points) return "";
-    // Either packed bytes, or a float for each scale.
-    const bool packed = zero_points.type == DataType::kUint8;
-    if (!packed && !IsFloat(zero_points.type)) {
-      return Concat("zero_points are ", NameOf(zero_points.type),
-                    "; expected uint8, float, float16 or bfloat16");
-    }
-    const Size points = packed ? n * q4nx::PackedZeroPointBytes<Size>(bits, k, block_size) : blocks;
-    if (points != ElementCount(zero_points.shape) ||
-        points * SizeOf(zero_points.type) != zero_points.bytes) {
-      return Concat("zero_points have ", ElementCount(zero_points.shape), " values, expected ",
-                    points);
-    }
-    return "";
+    return shapes;
   }
 
   std::string WhyNotMatMul(const Node& its) const {
@@ -210,8 +185,10 @@ class Claims {
     facts.has_g_idx = its.input(4) != kAbsent;
     facts.type = TypeName(value(its.input(0)).type);
     if (its.input(3) != kAbsent) facts.zero_point_type = TypeName(value(its.input(3)).type);
-    const std::string why_not = WhyNotQ4NX(facts);
-    return why_not.empty() ? WhyMalformed(its) : why_not;
+    facts.b_type = TypeName(value(its.input(1)).type);
+    facts.scale_type = TypeName(value(its.input(2)).type);
+    facts.shapes = ShapesOf(its);
+    return WhyNotQ4NX(facts);
   }
 
   // The value that holds the packed weights of a MatMulNBits.
@@ -304,10 +281,7 @@ class Claims {
     facts.sliding_window_cache = its.Int("sliding_window_cache", 0);
     facts.has_present_key = its.output(1) != kAbsent;
     facts.has_present_value = its.output(2) != kAbsent;
-    for (size_t i = 0; i < its.inputs.size(); ++i) {
-      if (its.input(i) == kAbsent) continue;
-      facts.shapes[static_cast<int64_t>(i)] = graph_.KnownDims(its.input(i));
-    }
+    facts.shapes = ShapesOf(its);
     return WhyNotFlowAttention(facts);
   }
 
@@ -363,6 +337,14 @@ class Claims {
     }
     if (data.shape != Shape{n, k * bits / 8}) {
       return Concat("its data is reshaped to something other than ", n, " rows");
+    }
+    // A MatMulNBits takes these in one dimension as well.
+    for (const size_t input : {2, 3}) {
+      const Tensor& constant = value(its.input(input)).constant;
+      if (constant && constant.shape.size() != 2) {
+        return Concat("its ", input == 2 ? "scales" : "zero_points", " are ", constant.shape,
+                      "; expected two dimensions");
+      }
     }
     return "";
   }

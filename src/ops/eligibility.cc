@@ -1,8 +1,10 @@
 #include "ops/eligibility.h"
 
 #include <algorithm>
+#include <array>
 #include <initializer_list>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include "base/error.h"
@@ -45,15 +47,91 @@ std::string WhyNotCache(const GroupQueryAttentionNode& node) {
                 " for kv_cache_bit_width=", bits);
 }
 
-using KnownShape = std::vector<int64_t>;
+// Checks what is known of the shapes of a node's inputs: a dimension that cannot be what is
+// expected is a reason.
+class InputShapes {
+ protected:
+  InputShapes(const KnownShapes& shapes, std::span<const char* const> names)
+      : shapes_(shapes), names_(names) {}
+
+  bool Has(int64_t input) const { return shapes_.contains(input); }
+
+  const std::optional<KnownShape>& Of(int64_t input) const {
+    static const std::optional<KnownShape> none;
+    const auto found = shapes_.find(input);
+    return found != shapes_.end() ? found->second : none;
+  }
+
+  const char* NameOf(int64_t input) const { return names_[static_cast<size_t>(input)]; }
+
+  void Refuse(std::string why) {
+    if (why_not_.empty()) why_not_ = std::move(why);
+  }
+
+  static std::string Text(const KnownShape& shape) {
+    std::string text = "(";
+    for (const int64_t dim : shape) {
+      text += (text.size() > 1 ? ", " : "") + (dim < 0 ? "?" : std::to_string(dim));
+    }
+    return text + ")";
+  }
+
+  static bool Fits(const KnownShape& shape, const KnownShape& expected) {
+    return std::ranges::equal(shape, expected, [](int64_t dim, int64_t wanted) {
+      return dim < 0 || wanted < 0 || dim == wanted;
+    });
+  }
+
+  void Expect(int64_t input, const KnownShape& expected) {
+    const auto& shape = Of(input);
+    if (!shape || Fits(*shape, expected)) return;
+    Refuse(Concat("its ", NameOf(input), " is ", Text(*shape), "; expected ", Text(expected)));
+  }
+
+  const KnownShapes& shapes_;
+  const std::span<const char* const> names_;
+  std::string why_not_;
+};
+
+// A MatMulNBits, as ONNX Runtime 1.32 checks it; 1.23 takes B of any shape, by its bytes alone.
+class MatMulNBitsShapes : InputShapes {
+ public:
+  explicit MatMulNBitsShapes(const MatMulNBitsNode& node)
+      : InputShapes(node.shapes, kInputs), node_(node) {}
+
+  std::string WhyNot() {
+    const int64_t n = node_.n, blocks = q4nx::CeilDiv(node_.k, node_.block_size);
+    Expect(1, {n, blocks, node_.block_size * node_.bits / 8});
+    ExpectRows(2, blocks);
+    const bool packed = node_.zero_point_type == "UINT8";
+    ExpectRows(3, packed ? q4nx::CeilDiv(blocks * node_.bits, int64_t{8}) : blocks);
+    Expect(5, {n});
+    return why_not_;
+  }
+
+ private:
+  static constexpr std::array kInputs = {"A", "B", "scales", "zero_points", "g_idx", "bias"};
+
+  // (N, columns), or the same values in one dimension.
+  void ExpectRows(int64_t input, int64_t columns) {
+    const auto& shape = Of(input);
+    const int64_t count = (Size(node_.n) * columns).As("values");
+    if (shape && shape->size() == 1 && Fits(*shape, {count})) return;
+    Expect(input, {node_.n, columns});
+  }
+
+  const MatMulNBitsNode& node_;
+};
 
 // Checks what is known of a GroupQueryAttention's inputs as the kernel checks the whole
 // (flow_attention.cc): a dimension that cannot be what is expected, or not that of another input,
 // is a reason.
-class AttentionShapes {
+class AttentionShapes : InputShapes {
  public:
   explicit AttentionShapes(const GroupQueryAttentionNode& node)
-      : node_(node), packed_(!Has(FlowAttention::kKey)) {}
+      : InputShapes(node.shapes, FlowAttention::kInputNames),
+        node_(node),
+        packed_(!Has(FlowAttention::kKey)) {}
 
   // Whether the cache is another attention's: no new keys.
   bool SharesCache() const {
@@ -104,14 +182,6 @@ class AttentionShapes {
   }
 
  private:
-  bool Has(int64_t input) const { return node_.shapes.contains(input); }
-
-  const std::optional<KnownShape>& Of(int64_t input) const {
-    static const std::optional<KnownShape> none;
-    const auto found = node_.shapes.find(input);
-    return found != node_.shapes.end() ? found->second : none;
-  }
-
   // -1 if it is not known.
   int64_t Dim(int64_t input, size_t axis) const {
     const auto& shape = Of(input);
@@ -130,33 +200,9 @@ class AttentionShapes {
     return size.InRange() ? size.As("channels") : std::numeric_limits<int64_t>::max();
   }
 
-  void Refuse(std::string why) {
-    if (why_not_.empty()) why_not_ = std::move(why);
-  }
-
   void Together(int64_t a, int64_t b) {
     if (Has(a) == Has(b)) return;
-    Refuse(Concat("its inputs ", FlowAttention::kInputNames[a], " and ",
-                  FlowAttention::kInputNames[b], " go together"));
-  }
-
-  static std::string Text(const KnownShape& shape) {
-    std::string text = "(";
-    for (const int64_t dim : shape) {
-      text += (text.size() > 1 ? ", " : "") + (dim < 0 ? "?" : std::to_string(dim));
-    }
-    return text + ")";
-  }
-
-  void Expect(int64_t input, const KnownShape& expected) {
-    const auto& shape = Of(input);
-    if (!shape) return;
-    const auto fits = [](int64_t dim, int64_t wanted) {
-      return dim < 0 || wanted < 0 || dim == wanted;
-    };
-    if (std::ranges::equal(*shape, expected, fits)) return;
-    Refuse(Concat("its ", FlowAttention::kInputNames[input], " is ", Text(*shape), "; expected ",
-                  Text(expected)));
+    Refuse(Concat("its inputs ", NameOf(a), " and ", NameOf(b), " go together"));
   }
 
   // One dimension or several; only the number of elements counts.
@@ -168,8 +214,8 @@ class AttentionShapes {
     Size count = 1;
     for (const int64_t dim : *shape) count = count * dim;
     if (count == expected) return;
-    Refuse(Concat("its ", FlowAttention::kInputNames[input], " is ", Text(*shape), "; expected ",
-                  expected, " elements"));
+    Refuse(
+        Concat("its ", NameOf(input), " is ", Text(*shape), "; expected ", expected, " elements"));
   }
 
   void ExpectRotary() {
@@ -188,7 +234,6 @@ class AttentionShapes {
 
   const GroupQueryAttentionNode& node_;
   const bool packed_;
-  std::string why_not_;
 };
 
 }  // namespace
@@ -221,7 +266,17 @@ std::string WhyNotQ4NX(const MatMulNBitsNode& node) {
   if (node.bits == 8 && IsFloatName(points)) {
     return Concat("zero_points are ", points, "; with 8 bits they must be UINT8");
   }
-  return "";
+  if (!node.b_type.empty() && node.b_type != "UINT8") {
+    return Concat("B is ", node.b_type, "; expected UINT8");
+  }
+  const std::string& scales = node.scale_type;
+  if (!scales.empty() && !IsFloatName(scales)) {
+    return Concat("scales are ", scales, "; expected FLOAT, FLOAT16 or BFLOAT16");
+  }
+  if (!(Size(node.n) * node.k * node.bits).InRange()) {
+    return Concat("K=", node.k, " N=", node.n, ": more weights than fit in memory");
+  }
+  return MatMulNBitsShapes(node).WhyNot();
 }
 
 std::string WhyNotFloatMatMul(const FloatMatMulNode& node) {

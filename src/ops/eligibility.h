@@ -11,12 +11,20 @@
 
 namespace ort_aie {
 
+// The dimensions of a tensor as far as they are known: -1 for one that is not.
+using KnownShape = std::vector<int64_t>;
+// By position of an input; nothing for a number of dimensions that is not known. An input that is
+// absent, or not to be checked, is left out.
+using KnownShapes = std::map<int64_t, std::optional<KnownShape>>;
+
 struct MatMulNBitsNode {
   int64_t k = 0, n = 0, bits = 4, block_size = 0, weight_prepacked = 0;
   bool constant_weights = true;  // B, scales and zero_points are initializers
   bool has_g_idx = false;
-  std::string type;             // of A, by its ONNX name: FLOAT, FLOAT16, BFLOAT16
-  std::string zero_point_type;  // likewise, or UINT8 if packed; empty if absent
+  std::string type;                          // of A, by its ONNX name: FLOAT, FLOAT16, BFLOAT16
+  std::string zero_point_type;               // likewise, or UINT8 if packed; empty if absent
+  std::string b_type = {}, scale_type = {};  // likewise; empty: not to be checked
+  KnownShapes shapes = {};
 };
 std::string WhyNotQ4NX(const MatMulNBitsNode& node);
 
@@ -42,9 +50,7 @@ struct GroupQueryAttentionNode {
   std::string type, cache_type;
   int64_t do_rotary = 0, sliding_window_cache = 0;
   bool has_present_key = true, has_present_value = true;
-  // The dimensions of inputs by position, as far as they are known: -1 for one that is not, nothing
-  // for a number of dimensions that is not. Empty: not to be checked.
-  std::map<int64_t, std::optional<std::vector<int64_t>>> shapes;
+  KnownShapes shapes = {};
 };
 std::string WhyNotFlowAttention(const GroupQueryAttentionNode& node);
 

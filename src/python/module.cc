@@ -484,13 +484,15 @@ PYBIND11_MODULE(_native, m) {
       "why_not_q4nx",
       [](int64_t k, int64_t n, int64_t bits, int64_t block_size, int64_t weight_prepacked,
          bool constant_weights, bool has_g_idx, const std::string& type,
-         const std::string& zero_point_type) {
+         const std::string& zero_point_type, const std::string& b_type,
+         const std::string& scale_type, const KnownShapes& shapes) {
         return WhyNotQ4NX({k, n, bits, block_size, weight_prepacked, constant_weights, has_g_idx,
-                           type, zero_point_type});
+                           type, zero_point_type, b_type, scale_type, shapes});
       },
       py::kw_only(), py::arg("k"), py::arg("n"), py::arg("bits"), py::arg("block_size"),
       py::arg("weight_prepacked"), py::arg("constant_weights"), py::arg("has_g_idx"),
-      py::arg("type"), py::arg("zero_point_type"));
+      py::arg("type"), py::arg("zero_point_type"), py::arg("b_type") = "",
+      py::arg("scale_type") = "", py::arg("shapes") = KnownShapes());
   m.def(
       "why_not_float_matmul",
       [](bool constant_weights, const std::vector<int64_t>& weights, const std::string& type,
