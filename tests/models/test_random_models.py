@@ -15,9 +15,7 @@ from provider_calls import needs_provider, provider_session, registered
 from random_graphs import RandomGraph
 from typer.testing import CliRunner
 
-import ort_aie_ep
 from ort_aie_ep.cli import app
-from ort_aie_ep.errors import AieError
 
 
 def outputs(session: onnxruntime.InferenceSession, graph: RandomGraph) -> list[Array]:
@@ -98,3 +96,85 @@ def ort_aie(*words: object) -> str:
     )
     assert result.exit_code == 0 or "error: " in result.stderr, (words, result.stderr)
     return "" if result.exit_code == 0 else str(result.stderr)
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_random_models_compute_the_same_and_commands_take_them(seed: int, tmp_path: Path) -> None:
+    graph = RandomGraph(seed)
+    model = graph.save(tmp_path / "model.onnx")
+    expected = Expected(graph)
+    assert not ort_aie("explain", model)
+    assert "tokenizer" in ort_aie("run", model, "text")
+    assert "ort_aie_report.json" in ort_aie("doctor", model)
+    compiled = tmp_path / "compiled"
+    if refused := ort_aie("compile", model, compiled):
+        assert "nothing" in refused or "no node" in refused, refused
+        return
+    session = open_session(str(compiled / "model.onnx"), config={"ort_aie.numerics": "bf16"})
+    expected.check(outputs(session, graph))
+    assert not ort_aie("doctor", compiled)
+    assert not ort_aie("explain", compiled, "--nodes", "--html", tmp_path / "page.html")
+    ort_aie("simulate", compiled, "--contexts", "8")
+    assert "tokenizer" in ort_aie("run", compiled, "text")
+
+
+@needs_provider
+def test_random_models_compute_the_same_in_the_provider() -> None:
+    with registered():
+        for seed in range(16):
+            graph = RandomGraph(seed)
+            session = provider_session(graph.model.SerializeToString(), numerics="bf16")
+            Expected(graph).check(outputs(session, graph))
+            del session
+
+
+@needs_provider
+def test_explain_ep_takes_a_random_model(tmp_path: Path) -> None:
+    assert not ort_aie("explain", RandomGraph(0).save(tmp_path / "model.onnx"), "--ep")
+
+
+def test_a_node_between_two_plans_is_explained(tmp_path: Path) -> None:
+    model = RandomGraph(0).save(tmp_path / "model.onnx")
+    assert not ort_aie("compile", model, tmp_path / "compiled")
+    assert not ort_aie("explain", tmp_path / "compiled")
+
+
+@pytest.mark.parametrize("shape", [np.array([], np.int64), np.array(-1)], ids=["empty", "0-d"])
+def test_an_embedding_that_is_reshaped_to_no_matrix_stays(shape: Array, tmp_path: Path) -> None:
+    graph = next(
+        g for g in map(RandomGraph, range(50)) if g.model.graph.node[0].op_type == "Reshape"
+    )
+    name = graph.model.graph.node[0].input[1]
+    for tensor in graph.model.graph.initializer:
+        if tensor.name == name:
+            tensor.CopyFrom(numpy_helper.from_array(shape, name))
+    assert not ort_aie("explain", graph.save(tmp_path / "model.onnx"))
+    # ONNX Runtime refuses the model too.
+    ort_aie("compile", tmp_path / "model.onnx", tmp_path / "compiled")
+
+
+@pytest.mark.parametrize(
+    ("part", "told"),
+    [
+        ("node", "the node 'zz\\xff': its name"),
+        ("value", "the node '{op}_0': its output"),
+        ("graph", "the graph 'zz\\xff': its name"),
+    ],
+)
+def test_a_name_that_is_not_utf8_is_told(part: str, told: str, tmp_path: Path) -> None:
+    model = RandomGraph(0).model
+    node = model.graph.node[0]
+    told = told.format(op=node.op_type)
+    if part == "value":
+        old = node.output[0]
+        for each in model.graph.node:
+            each.input[:] = ["zz1" if name == old else name for name in each.input]
+        node.output[0] = "zz1"
+    else:
+        (node if part == "node" else model.graph).name = "zz1"
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString().replace(b"zz1", b"zz\xff"))
+    for words in (("explain", path), ("compile", path, tmp_path / "compiled")):
+        message = ort_aie(*words)
+        assert f"model.onnx: {told} 'zz\\xff' is not UTF-8" in message
+    assert not (tmp_path / "compiled").exists()

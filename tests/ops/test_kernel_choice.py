@@ -114,7 +114,9 @@ def test_no_rule_chooses_the_stand_in(cpu: tuple[str, int], isa: str) -> None:
 
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("isa", ["portable", "avx2"])
-def test_older_cpus_get_their_widest_instruction_set_for_all(cpu: tuple[str, int], isa: str) -> None:
+def test_older_cpus_get_their_widest_instruction_set_for_all(
+    cpu: tuple[str, int], isa: str
+) -> None:
     assert set(chosen_for(cpu, isa).values()) == {isa}
 
 
