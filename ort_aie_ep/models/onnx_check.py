@@ -12,10 +12,10 @@ import math
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import Message
 
 from ort_aie_ep.errors import AieError
 
@@ -106,7 +106,7 @@ def check_model(model: onnx.ModelProto, path: Path) -> bool:
     return graph.unsorted
 
 
-def _require_text(message: Message, model: str, within: str) -> None:
+def _require_text(message: Any, model: str, within: str) -> None:
     """Checks that all strings are UTF-8: protobuf gives those that are not as bytes.
 
     `within` says which node or tensor has the message, and is empty at first.
@@ -116,7 +116,7 @@ def _require_text(message: Message, model: str, within: str) -> None:
         within = f"the {_NAMED[type(message)]} '{_escaped(own)}': "
     for each, value in message.ListFields():
         if each.message_type is not None:
-            for inner in [value] if isinstance(value, Message) else value:
+            for inner in [value] if hasattr(value, "ListFields") else value:
                 _require_text(inner, model, within)
         elif each.type == each.TYPE_STRING:
             for text in [value] if isinstance(value, str | bytes) else value:
