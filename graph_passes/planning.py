@@ -146,10 +146,7 @@ def _expand(graph: ir.Graph, node: ir.Node) -> None:
 def _infer_outputs(node: ir.Node) -> None:
     """Gives the outputs of an aie.Plan the types and shapes that the source does not declare, where
     they follow from its inputs: ONNX Runtime before 1.28 infers none but the first."""
-    try:
-        types = recipe_types(node)
-    except ValueError:  # an input's type is not known either
-        return
+    types = recipe_types(node)
     for value, written in zip(node.outputs, read_recipe(node)["outputs"], strict=True):
         if (known := types[written]) is not None and (value.type is None or value.shape is None):
             value.type, value.shape = ir.TensorType(known[0]), known[1]

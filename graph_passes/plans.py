@@ -90,18 +90,8 @@ def read_recipe(node: ir.Node) -> _native._Recipe:
 
 def recipe_types(node: ir.Node) -> list[tuple[ir.DataType, ir.Shape] | None]:
     """Types and shapes of all values of an aie.Plan's recipe, as its operators infer them from the
-    node's inputs; None where they are not known.
-
-    None of them is known if an input's is not: ONNX Runtime's node before a plan reads what another
-    plan writes, and nothing says its type where the source had no value_info.
-    """
+    node's inputs; None where they are not known, as after an input whose type nothing says."""
     known = [_known(value) for value in node.inputs]
-    if any(
-        its is None and value is not None for its, value in zip(known, node.inputs, strict=True)
-    ):
-        recipe = read_recipe(node)
-        written = sum(len(step["writes"]) for step in recipe["steps"])
-        return [None] * (recipe["inputs"] + written)
     inferred = _native.infer_recipe(attribute(node, "recipe", ""), known)
     return [value and (ir.DataType(value[0]), ir.Shape(value[1])) for value in inferred]
 

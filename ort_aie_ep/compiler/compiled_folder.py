@@ -221,7 +221,7 @@ def write_folder(
                 writer.say("calibrating the KV cache")
                 quantised = _quantise_cache(file.model, path, source, cache, text)
                 plan(file.model, file.report, whole=whole, stoppable=stoppable)
-                ir.save(file.model, path)
+                _save(file.model, path)
             if not file.left:
                 notes += check_opens(path, file.path)
         notes += _carry_over(source, files, work)
@@ -344,6 +344,16 @@ def _quantise_cache(
     return report
 
 
+def _save(model: ir.Model, path: Path) -> None:
+    """Writes a model. A shape without a type cannot be written: onnx_ir would warn of each."""
+    for graph in model.graphs():
+        for node in graph:
+            for value in node.outputs:
+                if value.type is None:
+                    value.shape = None
+    ir.save(model, path)
+
+
 class _WeightWriter:
     """Writes models and an external data file for each, tensor by tensor."""
 
@@ -389,7 +399,7 @@ class _WeightWriter:
             raise OSError(f"{data.name} has {written} of {end} bytes")
         size = -(-written // PAGE) * PAGE
         os.truncate(data, size)
-        ir.save(model, path)
+        _save(model, path)
         return size
 
     def say(self, what: str) -> None:

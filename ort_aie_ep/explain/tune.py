@@ -12,6 +12,7 @@ from datetime import date
 from pathlib import Path
 
 from ort_aie_ep import _native
+from ort_aie_ep.disk import ROOM
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.explain.machine import physical_cores
 from ort_aie_ep.models.files import written_beside
@@ -91,9 +92,7 @@ def tune(
         file.parent.mkdir(parents=True, exist_ok=True)
         measuring = _native.KernelTrials(str(file.parent), threads, weights)
     except (OSError, ValueError) as error:
-        raise AieError(
-            f"nothing can be measured in {file.parent}: {error}; ORT_AIE_CACHE names another folder"
-        ) from error
+        raise AieError(f"nothing can be measured in {file.parent}: {error}; {ROOM}") from error
     every = roles()
     count = Count(progress, len(every))
     for role in every:
@@ -115,7 +114,7 @@ def tune(
         with written_beside(file) as out:
             out.write(_native.kernel_measurement_text(date.today().isoformat(), chosen))
     except OSError as error:
-        raise AieError(f"{file} cannot be written: {error.strerror}") from error
+        raise AieError(f"{file} cannot be written: {error.strerror}; {ROOM}") from error
     return Tuning(tuple(found), threads, file)
 
 

@@ -12,6 +12,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -36,6 +37,13 @@ _MESSAGES = {
     onnx.AttributeProto.GRAPH: "g",
     onnx.AttributeProto.SPARSE_TENSOR: "sparse_tensor",
     onnx.AttributeProto.TYPE_PROTO: "tp",
+}
+_NAMED = {
+    onnx.GraphProto: "graph",
+    onnx.NodeProto: "node",
+    onnx.TensorProto: "tensor",
+    onnx.ValueInfoProto: "value",
+    onnx.FunctionProto: "function",
 }
 _SINGLE = onnx.defs.OpSchema.FormalParameterOption.Single
 
@@ -81,6 +89,7 @@ def check_model(model: onnx.ModelProto, path: Path) -> bool:
     """
     if not model.graph.node:
         raise AieError(f"{path} has no graph: it is empty or not an ONNX model")
+    _require_text(model, path.name, "")
     opsets: dict[str, int] = {}
     for opset in model.opset_import:
         domain = _domain(opset.domain)
@@ -95,6 +104,31 @@ def check_model(model: onnx.ModelProto, path: Path) -> bool:
     graph = _Graph(path.name, opsets)
     graph.check(model.graph, set())
     return graph.unsorted
+
+
+def _require_text(message: Any, model: str, within: str) -> None:
+    """Checks that all strings are UTF-8: protobuf gives those that are not as bytes.
+
+    `within` says which node or tensor has the message, and is empty at first.
+    """
+    if type(message) in _NAMED:
+        own = message.name or next(iter(getattr(message, "output", ())), "")
+        within = f"the {_NAMED[type(message)]} '{_escaped(own)}': "
+    for each, value in message.ListFields():
+        if each.message_type is not None:
+            for inner in [value] if hasattr(value, "ListFields") else value:
+                _require_text(inner, model, within)
+        elif each.type == each.TYPE_STRING:
+            for text in [value] if isinstance(value, str | bytes) else value:
+                if isinstance(text, bytes):
+                    raise AieError(
+                        f"{model}: {within}its {each.name} '{_escaped(text)}' is not UTF-8: "
+                        "rename it where the model is made"
+                    )
+
+
+def _escaped(text: str | bytes) -> str:
+    return text if isinstance(text, str) else text.decode(errors="backslashreplace")
 
 
 class _Graph:

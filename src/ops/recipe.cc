@@ -444,6 +444,10 @@ std::vector<ShapeContext::Value> InferValues(
     for (const int64_t dim : constant.shape) value.dims.push_back({dim});
   }
   for (const Recipe::Step& step : recipe.steps) {
+    // Nothing says the type of what a node of ONNX Runtime before the plan writes.
+    const std::span required = std::span(step.reads).first(FindOp(step.op)->required_inputs);
+    const auto known = [&](int value) { return values[static_cast<size_t>(value)].has_value(); };
+    if (!std::ranges::all_of(required, known)) continue;
     InferStep(
         step, [&](int value) { return values[static_cast<size_t>(value)]; },
         [&](int value, const ShapeContext::Value& its) {

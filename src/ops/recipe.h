@@ -96,8 +96,9 @@ void InferStep(const Recipe::Step& step,
                const std::function<std::optional<ShapeContext::Value>(int)>& known,
                const std::function<void(int, const ShapeContext::Value&)>& set);
 
-// Types and shapes of all values of the recipe, from those of its inputs. Throws Error if a value
-// has more dimensions than any model's: a chain of gathers would take the square of its length.
+// Types and shapes of all values of the recipe, from those of its inputs; of type 0 where they
+// follow from an input without one. Throws Error if a value has more dimensions than any model's: a
+// chain of gathers would take the square of its length.
 std::vector<ShapeContext::Value> InferValues(
     const Recipe& recipe, std::span<const std::optional<ShapeContext::Value>> inputs);
 

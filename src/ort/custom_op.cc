@@ -226,7 +226,8 @@ CustomOp::Table PlanTable() {
     for (int i = 0; i < recipe.inputs; ++i) inputs.push_back(context.Input(static_cast<size_t>(i)));
     const auto values = InferValues(recipe, inputs);
     for (size_t i = 0; i < recipe.outputs.size(); ++i) {
-      context.SetOutput(i, values[static_cast<size_t>(recipe.outputs[i])]);
+      const ShapeContext::Value& value = values[static_cast<size_t>(recipe.outputs[i])];
+      if (value.type != 0) context.SetOutput(i, value);
     }
   };
   return {.name = "Plan", .variadic = true, .make = make, .infer = infer};
