@@ -81,7 +81,7 @@ def serve_command(
     ORT_AIE_API_KEY=SECRET ort-aie serve COMPILED --host 0.0.0.0
     ```
     """
-    require("ort-aie serve", ("fastapi", "onnxruntime_genai", "uvicorn"), "serve")
+    require("ort-aie serve", ("fastapi", "jinja2", "onnxruntime_genai", "uvicorn"), "serve")
     if not (loopback := _is_loopback(host)) and not api_key:
         raise AieError(
             f"--host {host} lets other machines in: give --api-key too, or ORT_AIE_API_KEY"

@@ -141,7 +141,7 @@ class Conversations:
         self._genai = module()
         try:
             self._model = open_model(folder, options)
-            self._prompts = Prompts(folder, self._model)
+            self._prompts = Prompts(folder)
         except RuntimeError as error:
             raise refusal(error) from error
         self.chat = self._prompts.chat
