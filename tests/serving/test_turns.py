@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Generator
 from pathlib import Path
 
@@ -273,14 +274,34 @@ def test_templates_have_what_transformers_gives_them(model: Path, tmp_path: Path
             ChatTemplate(text, {}).render("[]")
 
 
+def properties(count: int, start: str = "p") -> str:
+    names = [f"{start}{i}" for i in range(count)]
+    return json.dumps({"type": "object", "properties": dict.fromkeys(names, {"type": "string"})})
+
+
 def test_a_grammar_that_takes_too_much_is_refused(
     conversations: Conversations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with pytest.raises(AieError, match="the grammar of the JSON schema takes more than 8 MiB"):
+        next(conversations.run(Turn(PROMPT, schema=properties(2800))))
     monkeypatch.setattr(bounded, "SECONDS", 1)
+    begin = time.monotonic()
     many = {"type": "array", "items": {"type": "integer"}, "maxItems": 10**8}
-    with pytest.raises(AieError, match="the JSON schema"):
+    with pytest.raises(AieError, match="the JSON schema takes more than 1 seconds or 1024 MiB"):
         next(conversations.run(Turn(PROMPT, schema=json.dumps(many))))
+    assert time.monotonic() - begin < 30  # a loaded machine's forks and all
     assert written(conversations.run(Turn(PROMPT, max_tokens=2)))[0]
+
+
+def test_grammars_that_are_kept_have_a_bound(conversations: Conversations) -> None:
+    """genai keeps 64; without a bound 200 would take 200 MB."""
+    sizes = []
+    for at in range(200):
+        generator = conversations._generator(Turn(schema=properties(250, f"q{at}_")), 2)
+        del generator
+        if at in (79, 199):
+            sizes.append(bounded.resident())
+    assert sizes[1] - sizes[0] < 30e6
 
 
 def test_texts_and_chats_begin_with_one_begin_of_text(model: Path, tmp_path: Path) -> None:
