@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder, section
 from ort_aie_ep.models.tokenizer import load_tokenizer

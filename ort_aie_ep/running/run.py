@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-import numpy as np
-
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder, section
 from ort_aie_ep.models.interface import context_length
@@ -143,9 +141,7 @@ def run_in_genai(
         raise refusal(error) from error
 
 
-def _genai_tokens(
-    generator: Any, tokens: Tokens, ends: Set[int], prompt: Count
-) -> Iterator[int]:
+def _genai_tokens(generator: Any, tokens: Tokens, ends: Set[int], prompt: Count) -> Iterator[int]:
     generator.append_tokens(tokens)
     prompt.step(len(tokens))
     while not generator.is_done():

@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder
@@ -49,13 +49,14 @@ class ChatTemplate:
         def work() -> str:
             try:
                 template = environment.from_string(self.text)
-                return template.render(
+                text: str = template.render(
                     self.tokens,
                     messages=json.loads(messages),
                     tools=None,
                     documents=None,
                     add_generation_prompt=True,
                 )
+                return text
             except Exception as error:  # a template may raise anything
                 raise RuntimeError(str(error) or type(error).__name__) from error
 
@@ -137,11 +138,14 @@ def _environment() -> Environment:
     class Generation(Extension):
         """{% generation %} marks the parts of a text that a model wrote, for training."""
 
-        tags = {"generation"}
+        tags: ClassVar[set[str]] = {"generation"}
 
         def parse(self, parser: Parser) -> list[nodes.Node]:
             next(parser.stream)
-            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            inside: list[nodes.Node] = parser.parse_statements(
+                ("name:endgeneration",), drop_needle=True
+            )
+            return inside
 
     def refuse(message: str) -> None:
         raise TemplateError(message)

@@ -275,8 +275,8 @@ def test_templates_have_what_transformers_gives_them(model: Path, tmp_path: Path
 
 
 def properties(count: int, start: str = "p") -> str:
-    names = [f"{start}{i}" for i in range(count)]
-    return json.dumps({"type": "object", "properties": dict.fromkeys(names, {"type": "string"})})
+    found = {f"{start}{i}": {"type": "string"} for i in range(count)}
+    return json.dumps({"type": "object", "properties": found})
 
 
 def test_a_grammar_that_takes_too_much_is_refused(
