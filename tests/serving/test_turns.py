@@ -282,6 +282,7 @@ def properties(count: int, start: str = "p") -> str:
 def test_a_grammar_that_takes_too_much_is_refused(
     conversations: Conversations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(bounded, "SECONDS", 100)  # so that memory is what counts
     with pytest.raises(AieError, match="the grammar of the JSON schema takes more than 8 MiB"):
         next(conversations.run(Turn(PROMPT, schema=properties(2800))))
     monkeypatch.setattr(bounded, "SECONDS", 1)
