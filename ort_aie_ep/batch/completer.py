@@ -125,7 +125,7 @@ class Completer:
         folder = find_model(Path(model))
         try:
             self._model = genai.open_model(folder, Options(threads=threads))
-            self._prompts = Prompts(folder, self._model)
+            self._prompts = Prompts(folder)
         except RuntimeError as error:
             raise genai.refusal(error) from error
         self._context, self._least = context_length(folder), genai.least_length(folder)

@@ -81,7 +81,7 @@ def serve_command(
     ORT_AIE_API_KEY=SECRET ort-aie serve COMPILED --host 0.0.0.0
     ```
     """
-    require("ort-aie serve", ("fastapi", "onnxruntime_genai", "uvicorn"), "serve")
+    require("ort-aie serve", ("fastapi", "jinja2", "onnxruntime_genai", "uvicorn"), "serve")
     if not (loopback := _is_loopback(host)) and not api_key:
         raise AieError(
             f"--host {host} lets other machines in: give --api-key too, or ORT_AIE_API_KEY"
@@ -94,7 +94,13 @@ def serve_command(
     from ort_aie_ep.runtime.sessions import inspect
     from ort_aie_ep.serving.app import LOOPBACK, Server, create_app
     from ort_aie_ep.serving.engine import Engine
-    from ort_aie_ep.serving.limits import FewLines, Protocol, Stopping
+    from ort_aie_ep.serving.limits import (
+        AT_ONCE,
+        FewLines,
+        Protocol,
+        Stopping,
+        allow_descriptors,
+    )
 
     model = inspect(folder)
     if not model.compiled:
@@ -117,11 +123,15 @@ def serve_command(
         config = uvicorn.Config(
             create_app(server, (*LOOPBACK, host) if loopback else ("*",)),
             http=Protocol,
+            ws="none",
+            loop="asyncio",
+            backlog=AT_ONCE,
             log_level="warning",
             timeout_graceful_shutdown=2,
         )
         for name_of_log in ("uvicorn.error", "asyncio"):
             logging.getLogger(name_of_log).addFilter(FewLines())
+        allow_descriptors()
         Stopping(config, engine.stop).run([listener])
 
 

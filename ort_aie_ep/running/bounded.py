@@ -71,8 +71,7 @@ def _answer(work: Callable[[], str], writer: int) -> None:
         faulthandler.disable()
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what a library says when it gives up
         if sys.platform == "linux":
-            pages = int(Path("/proc/self/statm").read_text().split()[0])
-            memory = pages * resource.getpagesize() + MEBIBYTES * 2**20
+            memory = _statm(0) + MEBIBYTES * 2**20
             resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
@@ -84,3 +83,14 @@ def _answer(work: Callable[[], str], writer: int) -> None:
             answer = answer[os.write(writer, answer) :]
     finally:
         os._exit(0)
+
+
+def resident() -> int:
+    """Bytes of this process that are in memory; 0 where that is not known (not on Linux)."""
+    return _statm(1) if sys.platform == "linux" else 0
+
+
+def _statm(field: int) -> int:
+    import resource
+
+    return int(Path("/proc/self/statm").read_text().split()[field]) * resource.getpagesize()

@@ -1,21 +1,19 @@
 """Prompts of a model folder as tokens, for onnxruntime-genai: texts, and messages of a chat.
 
 genai's own tokenizer leaves out the tokens that a model wants around a text, or adds others, so
-tokens come from tokenizer.json by Hugging Face's library. Chat templates are applied by genai.
+tokens come from tokenizer.json by Hugging Face's library.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
-from typing import Any
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder, section
 from ort_aie_ep.models.tokenizer import load_tokenizer
-from ort_aie_ep.running.bounded import TooMuchError, bounded
-from ort_aie_ep.running.genai import module
+from ort_aie_ep.running.generate import stop_tokens
+from ort_aie_ep.running.templates import find_template
 from ort_aie_ep.running.text import TextStream
 
 
@@ -23,26 +21,28 @@ class Prompts:
     """The tokenizer and chat template of a folder.
 
     Attributes:
-        chat: whether there is a chat template.
         ends: tokens that end a text.
         pad: the token that fills shorter prompts of a batch.
         vocabulary: number of tokens.
     """
 
-    def __init__(self, folder: ModelFolder, model: Any) -> None:
-        """Reads tokenizer.json; `model` is the folder's `onnxruntime_genai.Model`.
+    def __init__(self, folder: ModelFolder) -> None:
+        """Reads the files of the tokenizer and genai_config.json.
 
         Raises:
-            AieError: there is no tokenizer.json, or several chat templates.
-            RuntimeError: genai refuses the tokenizer.
+            AieError: there is no tokenizer.json, or a chat template cannot be read.
         """
-        _require_one_template(folder)
         self._tokenizer = load_tokenizer(folder)
-        self._genai = module().Tokenizer(model)
-        self.ends = frozenset(map(int, self._genai.eos_token_ids))
-        self.pad = int(self._genai.pad_token_id)
-        self.vocabulary = section(folder, "model").get("vocab_size", 2**31)
-        self.chat = self._has_template()
+        self._template = find_template(folder)
+        model = section(folder, "model")
+        self.ends = stop_tokens(folder)
+        self.pad = int(model.get("pad_token_id", 0))  # as genai has it
+        self.vocabulary = model.get("vocab_size", 2**31)
+
+    @property
+    def chat(self) -> bool:
+        """Whether there is a chat template."""
+        return self._template is not None
 
     def of_text(self, text: object) -> list[int]:
         """Tokens of a text, with those that the model wants around it.
@@ -60,12 +60,9 @@ class Prompts:
                 it takes too much time or memory.
         """
         given = checked_messages(messages)
-        if not self.chat:
+        if self._template is None:
             raise AieError("the model has no chat template: it only continues a text")
-        try:
-            text = self._rendered(given)
-        except RuntimeError as error:
-            raise AieError(f"the chat template refuses the messages: {error}") from error
+        text = checked_text(self._template.render(given))
         # The template itself has what belongs around the text.
         return self._encoded(text, special=False)
 
@@ -93,35 +90,6 @@ class Prompts:
         """What turns the tokens after `tokens` into text."""
         return TextStream(self._tokenizer, tokens[-1:])
 
-    def _has_template(self) -> bool:
-        try:
-            self._rendered('[{"role": "user", "content": "x"}]')
-        except TooMuchError:
-            return True  # each chat is told
-        except RuntimeError as error:
-            return "Empty chat template" not in str(error)
-        return True
-
-    def _rendered(self, messages: str) -> str:
-        return bounded(lambda: str(self._genai.apply_chat_template(messages)), "the chat template")
-
-
-def _require_one_template(folder: ModelFolder) -> None:
-    file = folder.path / "tokenizer_config.json"
-    if not file.is_file():
-        return
-    try:
-        content = json.loads(file.read_text("utf-8"))
-    except ValueError as error:
-        raise AieError(f"{file} is not JSON: {error}") from error
-    templates = content.get("chat_template") if isinstance(content, dict) else None
-    if isinstance(templates, list):
-        names = (str(item.get("name")) for item in templates if isinstance(item, dict))
-        raise AieError(
-            f"{file}: chat_template is a list ({', '.join(names)}), of which onnxruntime-genai "
-            'takes none: put the text of the one that is named "default" in its place'
-        )
-
 
 def checked_text(text: object) -> str:
     """A text that can become tokens.
@@ -142,8 +110,7 @@ def checked_messages(messages: object) -> str:
     """Messages as JSON, without the None that Parquet gives a message for keys of others.
 
     Raises:
-        AieError: they are no list of objects with a role, cannot be written as JSON, or genai would
-            not read the whole of them.
+        AieError: they are no list of objects with a role, or cannot be written as JSON.
     """
     if not isinstance(messages, Sequence) or not all(isinstance(m, dict) for m in messages):
         raise AieError(f"messages must be a list of objects, got {messages!r:.80}")
@@ -154,9 +121,6 @@ def checked_messages(messages: object) -> str:
         if not isinstance(message.get("role"), str):
             raise AieError(f"a message must have a role, got {message!r:.80}")
     try:
-        text = checked_text(json.dumps(kept, ensure_ascii=False))
+        return checked_text(json.dumps(kept, ensure_ascii=False))
     except (RecursionError, TypeError, ValueError) as error:
         raise AieError(f"messages cannot be written as JSON: {error}") from error
-    if re.search(r"(?<!\\)(\\\\)*\\u0000", text):
-        raise AieError("a message has a zero byte, at which onnxruntime-genai would cut it")
-    return text

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
-
-import numpy as np
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder, section
@@ -117,9 +115,9 @@ def run_in_genai(
     try:
         overlay = "" if drafter is None else _drafting(folder, drafter, options)
         model = open_model(folder, options, overlay)
-        tokenizer = genai.Tokenizer(model)
         # genai's own would leave out the tokens that the model wants around a text, or add others.
-        tokens = encode(load_tokenizer(folder), prompt)
+        tokenizer = load_tokenizer(folder)
+        tokens = encode(tokenizer, prompt)
         count = _fitting(folder, len(tokens), count)
         search = genai.GeneratorParams(model)
         length = max(len(tokens) + count, least_length(folder))
@@ -130,8 +128,10 @@ def run_in_genai(
         generator = genai.Generator(model, search)
         reading = Count(progress, len(tokens))
         reading.begin("")  # before the clock starts, too
-        pieces = _genai_pieces(generator, tokenizer, tokens, reading)
-        timing = _timed(len(tokens), islice(pieces, count), write)
+        stream = TextStream(tokenizer, tokens)
+        ids = islice(_genai_tokens(generator, tokens, stop_tokens(folder), reading), count)
+        timing = _timed(len(tokens), (stream.push(token) for token in ids), write)
+        write(stream.finish())
         if not draft:
             return timing
         told = generator.get_speculative_stats()
@@ -141,9 +141,7 @@ def run_in_genai(
         raise refusal(error) from error
 
 
-def _genai_pieces(generator: Any, tokenizer: Any, tokens: Tokens, prompt: Count) -> Iterator[str]:
-    stream = tokenizer.create_stream()
-    ends = set(np.asarray(tokenizer.eos_token_ids).tolist())
+def _genai_tokens(generator: Any, tokens: Tokens, ends: Set[int], prompt: Count) -> Iterator[int]:
     generator.append_tokens(tokens)
     prompt.step(len(tokens))
     while not generator.is_done():
@@ -151,7 +149,7 @@ def _genai_pieces(generator: Any, tokenizer: Any, tokens: Tokens, prompt: Count)
         token = int(generator.get_next_tokens()[0])
         if token in ends:
             return
-        yield stream.decode(token)
+        yield token
 
 
 def _drafting(folder: ModelFolder, drafter: ModelFolder, options: Options) -> str:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder, section
 from ort_aie_ep.models.interface import context_length
-from ort_aie_ep.running.bounded import bounded
+from ort_aie_ep.running.bounded import TooMuchError, bounded, resident
 from ort_aie_ep.running.genai import least_length, module, open_model, refusal
 from ort_aie_ep.running.prompts import Prompts
 from ort_aie_ep.runtime.sessions import Options
@@ -26,6 +26,8 @@ from ort_aie_ep.runtime.sessions import Options
 PROMPT_CHUNK = 256
 # Caches are allocated whole, and the context of many models would fill a machine's memory.
 CONTEXT = 4096
+# Bytes of a grammar: genai keeps the last 64.
+GRAMMAR = 8 * 2**20
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ class Conversations:
         self._genai = module()
         try:
             self._model = open_model(folder, options)
-            self._prompts = Prompts(folder, self._model)
+            self._prompts = Prompts(folder)
         except RuntimeError as error:
             raise refusal(error) from error
         self.chat = self._prompts.chat
@@ -215,8 +217,14 @@ class Conversations:
         return self._new(turn), 0
 
     def _new(self, turn: Turn) -> _Cache:
+        if turn.schema:
+            self._try_grammar(turn)
+        cache = _Cache(self._generator(turn, max(self.context, self._least)))
+        self._caches.append(cache)
+        return cache
+
+    def _generator(self, turn: Turn, length: int) -> Any:
         parameters = self._genai.GeneratorParams(self._model)
-        length = max(self.context, self._least)
         search: dict[str, Any] = {"max_length": length, "do_sample": False}
         if turn.schema:
             sampling = turn.sampling or self._sampling
@@ -229,15 +237,26 @@ class Conversations:
                 search |= {} if sampling.seed is None else {"random_seed": sampling.seed}
             parameters.set_guidance("json_schema", turn.schema)
         parameters.set_search_options(**search)
+        return self._genai.Generator(self._model, parameters)
 
-        def generator() -> Any:
-            return self._genai.Generator(self._model, parameters)
+    def _try_grammar(self, turn: Turn) -> None:
+        """Makes the grammar where that can be ended, and without the cache of a whole context."""
+        length = max(self._least, 2)
 
-        if turn.schema:  # tried where it can be ended, since it makes a grammar
-            bounded(lambda: type(generator()).__name__, "the grammar of the JSON schema")
-        cache = _Cache(generator())
-        self._caches.append(cache)
-        return cache
+        def work() -> str:
+            # The first grammar makes what all others use too.
+            first = self._generator(Turn(schema='{"type": "null"}'), length)
+            before = resident()
+            second = self._generator(turn, length)
+            grown = resident() - before
+            del first, second
+            return str(grown)
+
+        if int(bounded(work, "the grammar of the JSON schema")) > GRAMMAR:
+            raise TooMuchError(
+                f"the grammar of the JSON schema takes more than {GRAMMAR >> 20} MiB, "
+                "the most that it may: use fewer or simpler properties"
+            )
 
     def _write(
         self, turn: Turn, cache: _Cache, prompt: list[int], count: int

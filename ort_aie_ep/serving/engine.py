@@ -53,10 +53,11 @@ def _work(pipe: Connection, parallel: int, opening: Callable[[], Conversations])
     try:
         model = opening()
     except AieError as error:
-        pipe.send((0, error))
+        with suppress(OSError):
+            pipe.send((0, error))
         return
-    pipe.send((0, (model.context, model.chat)))
     with suppress(EOFError, OSError):  # the server is gone
+        pipe.send((0, (model.context, model.chat)))
         _advance(pipe, parallel, model)
 
 

@@ -21,12 +21,20 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+if sys.platform != "win32":
+    import resource
+
 # Twice the longest prompt of a context of 128k tokens, at four bytes a token.
 MAX_BODY = 2**20
 # How long the headers of a request may take, its body, and a client to read what it was sent.
 HEADER_SECONDS, BODY_SECONDS, READ_SECONDS = 10.0, 30.0, 30.0
 # Connections at most, and descriptors that are left for the model and everything else.
 CONNECTIONS, OTHER_DESCRIPTORS = 1000, 64
+# Connections that asyncio takes before it looks at anything else. At an attack some turns of its
+# loop pass before one that goes has left its place, so this is well below OTHER_DESCRIPTORS.
+AT_ONCE = 8
+# Connections that wait in the kernel, as uvicorn has it.
+_BACKLOG = 2048
 # Messages of the log in a minute.
 LINES = 60
 
@@ -99,6 +107,8 @@ async def _body(receive: Receive) -> bytes:
         async with asyncio.timeout(BODY_SECONDS):
             while more:
                 message = await receive()
+                if message["type"] == "http.disconnect":  # then nobody gets the answer
+                    raise _RefusedError(400, "the client has left")
                 body += message.get("body", b"")
                 if len(body) > MAX_BODY:
                     raise _too_long()
@@ -118,13 +128,25 @@ def _replayed(body: bytes, receive: Receive) -> Callable[[], Awaitable[Message]]
     return next_message
 
 
+def allow_descriptors() -> None:
+    """Raises the limit of descriptors to what `CONNECTIONS` need, if this process may."""
+    if sys.platform == "win32":
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = CONNECTIONS + OTHER_DESCRIPTORS
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def most_connections() -> int:
     """How many connections may be open."""
     if sys.platform == "win32":
         return CONNECTIONS
-    import resource
-
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if descriptors == resource.RLIM_INFINITY:
+        return CONNECTIONS
     return max(8, min(CONNECTIONS, descriptors - OTHER_DESCRIPTORS))
 
 
@@ -170,8 +192,7 @@ class Protocol(H11Protocol):
         """Ends what waits for the connection."""
         _cancel(self._late)
         _cancel(self._stuck)
-        if self in self.connections:
-            super().connection_lost(exc)
+        super().connection_lost(exc)
 
     def pause_writing(self) -> None:
         """Waits no longer than a bound for the client to read."""
@@ -199,6 +220,12 @@ class Stopping(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, first: Callable[[], None]) -> None:
         super().__init__(config)
         self._first = first
+
+    async def startup(self, sockets: Any = None) -> None:
+        """Starts, with `AT_ONCE` as asyncio's backlog and the kernel's own as long as usual."""
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(_BACKLOG)
 
     async def shutdown(self, sockets: Any = None) -> None:
         """Stops."""

@@ -324,6 +324,13 @@ def children_of(server: int) -> list[int]:
     return [one for one in found if b"spawn_main" in Path(f"/proc/{one}/cmdline").read_bytes()]
 
 
+def runs(process: int) -> bool:
+    """Whether a process exists, and is not a dead one that nobody has asked for."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
 def test_a_model_process_that_dies_is_replaced(model: Path, tmp_path: Path) -> None:
     folder = tmp_path / NAME
     shutil.copytree(model, folder)
@@ -368,7 +375,19 @@ def test_a_server_ends_its_requests_and_its_model_process_quietly(
         assert "Traceback" not in said
         assert len(said.splitlines()) <= 2
     assert served.process.returncode == 128 + ending
-    until(lambda: not any(Path(f"/proc/{child}").exists() for child in children))
+    until(lambda: not any(map(runs, children)))
+
+
+def test_a_server_that_is_killed_leaves_no_model_process(model: Path) -> None:
+    """Which learns it from its pipe, also while it computes."""
+    with serving(model) as served:
+        children = children_of(served.process.pid)
+        create = served.client().completions.create
+        stream = create(model=NAME, prompt=PROMPT, max_tokens=LONG, stream=True)
+        next(stream)
+        served.process.kill()
+        served.process.wait()
+        until(lambda: not any(map(runs, children)), 20)
 
 
 def test_connections_that_send_half_a_request_lock_nobody_out(model: Path) -> None:
@@ -444,4 +463,4 @@ def test_a_server_that_is_interrupted_while_it_opens_ends_with_its_model_process
     (child,) = children_of(process.pid)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=120)
-    until(lambda: not Path(f"/proc/{child}").exists())
+    until(lambda: not runs(child))

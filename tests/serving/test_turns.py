@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Generator
 from pathlib import Path
 
@@ -14,8 +15,10 @@ from model_folders import DATA, MODELS
 import ort_aie_ep
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import find_model
+from ort_aie_ep.models.tokenizer import load_tokenizer
 from ort_aie_ep.running import bounded
 from ort_aie_ep.running.genai import entries
+from ort_aie_ep.running.templates import ChatTemplate, find_template
 from ort_aie_ep.running.turns import (
     Conversations,
     PromptTooLongError,
@@ -189,11 +192,6 @@ def test_bad_prompts_are_named(conversations: Conversations, tmp_path: Path) -> 
         next(conversations.run(Turn("")))
     with pytest.raises(PromptTooLongError, match="3000 tokens and the context 2048"):
         next(conversations.run(Turn([5] * 3000)))
-    with pytest.raises(AieError, match="a zero byte, at which"):
-        next(conversations.run(Turn(messages=[{"role": "user", "content": "a\0b"}])))
-    written(
-        conversations.run(Turn(messages=[{"role": "user", "content": r"\u0000"}], max_tokens=1))
-    )
     for turn in (Turn("\ud800"), Turn(messages=[{"role": "user", "content": "\ud800"}])):
         with pytest.raises(AieError, match="not Unicode: surrogates not allowed"):
             next(conversations.run(turn))
@@ -235,20 +233,76 @@ def test_a_template_without_an_end_is_an_error_of_the_chat(
     assert written(conversations.run(Turn(PROMPT, max_tokens=2)))[0]
 
 
-def test_a_list_of_templates_is_refused_with_what_to_do(model: Path, tmp_path: Path) -> None:
-    named = [{"name": name, "template": f"{name} x"} for name in ("rag", "default")]
-    with pytest.raises(AieError, match=r"a list \(rag, default\).* named \"default\" in its place"):
-        opened(with_template(model, tmp_path / "named", named))
+def test_a_chat_is_written_with_the_template_named_default(model: Path, tmp_path: Path) -> None:
+    named = [
+        {"name": name, "template": name + " {{ messages[0].content }}"}
+        for name in ("tool_use", "default")
+    ]
+    folder = with_template(model, tmp_path / "named", named)
+    conversations = opened(folder)
+    written(conversations.run(Turn(messages=[{"role": "user", "content": "a\0b"}], max_tokens=1)))
+    assert load_tokenizer(find_model(folder)).decode(
+        conversations._caches[0].tokens
+    ) == "default a\0b"  # fmt: skip
+    with pytest.raises(AieError, match='none of the chat templates is named "default": tool_use'):
+        opened(with_template(model, tmp_path / "other", named[:1]))
+
+
+def test_templates_have_what_transformers_gives_them(model: Path, tmp_path: Path) -> None:
+    folder = with_template(model, tmp_path / "plain", "not this one")
+    (folder / "chat_template.jinja").write_text(
+        "{{ bos_token }}\n"
+        "  {% for m in messages %}\n"  # a line of a block alone leaves nothing
+        "{% if loop.index > 1 %}{% break %}{% endif %}\n"
+        "{% generation %}{{ m | tojson }}{% endgeneration %}\n"
+        "  {% endfor %}\n"
+        "{{ strftime_now('%Y') | length }}{{ tools is none }}{{ add_generation_prompt }}"
+    )
+    messages = [{"role": "user", "content": "<\u00e9>"}] * 2
+    template = find_template(find_model(folder))
+    assert template is not None
+    assert template.render(json.dumps(messages)) == (
+        '<|endoftext|>\n{"role": "user", "content": "<\u00e9>"}4TrueTrue'
+    )
+    for text, said in (
+        ("{{ raise_exception('only one') }}", "refuses the messages: only one"),
+        ("{{ ''.__class__.__mro__ }}", "unsafe"),
+        ("{{ messages.append(1) }}", "unsafe"),
+        ("{% if %}", "Expected an expression"),
+    ):
+        with pytest.raises(AieError, match=said):
+            ChatTemplate(text, {}).render("[]")
+
+
+def properties(count: int, start: str = "p") -> str:
+    found = {f"{start}{i}": {"type": "string"} for i in range(count)}
+    return json.dumps({"type": "object", "properties": found})
 
 
 def test_a_grammar_that_takes_too_much_is_refused(
     conversations: Conversations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(bounded, "SECONDS", 100)  # so that memory is what counts
+    with pytest.raises(AieError, match="the grammar of the JSON schema takes more than 8 MiB"):
+        next(conversations.run(Turn(PROMPT, schema=properties(2800))))
     monkeypatch.setattr(bounded, "SECONDS", 1)
+    begin = time.monotonic()
     many = {"type": "array", "items": {"type": "integer"}, "maxItems": 10**8}
-    with pytest.raises(AieError, match="the JSON schema"):
+    with pytest.raises(AieError, match="the JSON schema takes more than 1 seconds or 1024 MiB"):
         next(conversations.run(Turn(PROMPT, schema=json.dumps(many))))
+    assert time.monotonic() - begin < 30  # a loaded machine's forks and all
     assert written(conversations.run(Turn(PROMPT, max_tokens=2)))[0]
+
+
+def test_grammars_that_are_kept_have_a_bound(conversations: Conversations) -> None:
+    """genai keeps 64; without a bound 200 would take 200 MB."""
+    sizes = []
+    for at in range(200):
+        generator = conversations._generator(Turn(schema=properties(250, f"q{at}_")), 2)
+        del generator
+        if at in (79, 199):
+            sizes.append(bounded.resident())
+    assert sizes[1] - sizes[0] < 30e6
 
 
 def test_texts_and_chats_begin_with_one_begin_of_text(model: Path, tmp_path: Path) -> None:

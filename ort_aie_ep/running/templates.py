@@ -1,0 +1,163 @@
+"""The chat template of a model folder, found and rendered as transformers does it.
+
+onnxruntime-genai has a renderer of its own, which knows less of Jinja and no lists of templates.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.models.folder import ModelFolder
+from ort_aie_ep.requirements import require
+from ort_aie_ep.running.bounded import bounded
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_TOKENS = (
+    "bos_token", "cls_token", "eos_token", "mask_token", "pad_token", "sep_token", "unk_token",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """A template in Jinja.
+
+    Attributes:
+        text: the template.
+        tokens: the special tokens that it may name, such as bos_token.
+    """
+
+    text: str
+    tokens: dict[str, str]
+
+    def render(self, messages: str) -> str:
+        """The text for messages (as JSON), to be continued by the model's answer.
+
+        Raises:
+            TooMuchError: it takes too much time or memory.
+            AieError: the template refuses the messages, or jinja2 is not installed.
+        """
+        require("a chat template", ("jinja2",), "genai")
+        environment = _environment()  # here, so that what it imports is there in the fork
+
+        def work() -> str:
+            try:
+                template = environment.from_string(self.text)
+                text: str = template.render(
+                    self.tokens,
+                    messages=json.loads(messages),
+                    tools=None,
+                    documents=None,
+                    add_generation_prompt=True,
+                )
+                return text
+            except Exception as error:  # a template may raise anything
+                raise RuntimeError(str(error) or type(error).__name__) from error
+
+        try:
+            return bounded(work, "the chat template")
+        except RuntimeError as error:
+            raise AieError(f"the chat template refuses the messages: {error}") from error
+
+
+def find_template(folder: ModelFolder) -> ChatTemplate | None:
+    """The folder's chat template: the default one if there are several, None if there is none.
+
+    Raises:
+        AieError: a file that may have it cannot be read, or none of several is the default.
+    """
+    config = _read(folder.path / "tokenizer_config.json")
+    tokens = {}
+    for content in (_read(folder.path / "special_tokens_map.json"), config):
+        for name in _TOKENS:
+            token = content.get(name)
+            token = token.get("content") if isinstance(token, dict) else token
+            if isinstance(token, str):
+                tokens[name] = token
+    file = folder.path / "chat_template.jinja"
+    if file.is_file():
+        return ChatTemplate(_text(file), tokens)
+    for path, content in (
+        (older := folder.path / "chat_template.json", _read(older)),
+        (folder.path / "tokenizer_config.json", config),
+    ):
+        if (template := content.get("chat_template")) is not None:
+            return ChatTemplate(_default(path, template), tokens)
+    return None
+
+
+def _default(file: Path, template: object) -> str:
+    if isinstance(template, list):  # [{"name": ..., "template": ...}]
+        template = {item.get("name"): item.get("template") for item in template
+                    if isinstance(item, dict)}  # fmt: skip
+    if isinstance(template, dict):
+        if "default" not in template:
+            raise AieError(
+                f'{file}: none of the chat templates is named "default": '
+                f"{', '.join(map(str, template))}"
+            )
+        template = template["default"]
+    if not isinstance(template, str):
+        raise AieError(f"{file}: the chat template must be a text, got {template!r:.80}")
+    return template
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """A file with an object in JSON; empty if it is missing."""
+    if not file.is_file():
+        return {}
+    try:
+        content = json.loads(_text(file))
+    except (RecursionError, ValueError) as error:
+        raise AieError(f"{file} is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise AieError(f"{file} must have an object, got {content!r:.80}")
+    return content
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise AieError(f"{file} is not UTF-8: {error.reason}") from error
+
+
+def _environment() -> Environment:
+    """What templates of Hugging Face's models are written for."""
+    from jinja2 import TemplateError, nodes
+    from jinja2.ext import Extension
+    from jinja2.parser import Parser
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """{% generation %} marks the parts of a text that a model wrote, for training."""
+
+        tags: ClassVar[set[str]] = {"generation"}
+
+        def parse(self, parser: Parser) -> list[nodes.Node]:
+            next(parser.stream)
+            inside: list[nodes.Node] = parser.parse_statements(
+                ("name:endgeneration",), drop_needle=True
+            )
+            return inside
+
+    def refuse(message: str) -> None:
+        raise TemplateError(message)
+
+    def to_json(value: object, ensure_ascii: bool = False, **how: Any) -> str:
+        # jinja2's own escapes what HTML would read.
+        return json.dumps(value, ensure_ascii=ensure_ascii, **how)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = to_json
+    environment.globals["raise_exception"] = refuse
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return environment
