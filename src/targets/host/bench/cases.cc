@@ -60,8 +60,7 @@ Work RowsBf16(const Kernels& kernels, Streamed& d, int64_t k) {
   static_assert(kRowCount <= kStreamedRows);
   const uint8_t* blocks = d.NextRow(k);
   if (kernels.rows_bf16 != nullptr) {
-    kernels.rows_bf16(blocks, k / kBlockCols, d.x, d.sums, kRowCount, true, d.y,
-                               kBlockRows);
+    kernels.rows_bf16(blocks, k / kBlockCols, d.x, d.sums, kRowCount, true, d.y, kBlockRows);
   } else {
     for (int64_t r = 0; r < kRowCount; ++r) {
       kernels.fused_dqp_bf16(blocks, k / kBlockCols, d.x + r * k, d.sums + r * k / kGroup, true,
@@ -77,8 +76,8 @@ Work RowsInt8(const Kernels& kernels, Streamed& d, int64_t k) {
   static_assert(kRowCount <= kStreamedRows);
   const uint8_t* blocks = d.NextRow(k);
   if (kernels.rows_int8 != nullptr) {
-    kernels.rows_int8(blocks, k / kBlockCols, d.codes, d.scales, d.q_sums, kRowCount, true,
-                               d.y, kBlockRows);
+    kernels.rows_int8(blocks, k / kBlockCols, d.codes, d.scales, d.q_sums, kRowCount, true, d.y,
+                      kBlockRows);
   } else {
     for (int64_t r = 0; r < kRowCount; ++r) {
       const int64_t group = r * k / kGroup;
@@ -104,11 +103,11 @@ Work Bytes(const Kernels& kernels, Streamed& d, int64_t k) {
   static_assert(kRowCount <= kStreamedRows);
   const uint8_t* blocks = d.NextRow(k, 8);
   if (kBf16) {
-    kernels.bytes.rows_bf16(blocks, k / kBlockCols, d.x, d.sums, kRowCount, kSymmetric,
-                                     d.y, kBlockRows);
+    kernels.bytes.rows_bf16(blocks, k / kBlockCols, d.x, d.sums, kRowCount, kSymmetric, d.y,
+                            kBlockRows);
   } else {
     kernels.bytes.rows_int8(blocks, k / kBlockCols, d.codes, d.scales, d.q_sums, kRowCount,
-                                     kSymmetric, d.y, kBlockRows);
+                            kSymmetric, d.y, kBlockRows);
   }
   const int64_t block_bytes = kSymmetric ? q4nx::kZerosOffset8 : q4nx::kBlockBytes8;
   return {1.0 * block_bytes * static_cast<double>(k / kBlockCols),
