@@ -51,6 +51,29 @@ def why_not_q4nx(
     type: str,
     zero_point_type: str,
 ) -> str: ...
+
+_Known = tuple[str, Sequence[int]]  # type and dimensions, -1 for one that is not known
+
+class BlockedWeights:
+    """The inputs of a MatMulNBits (src/ops/weight_shapes.h)."""
+
+    def __init__(
+        self,
+        *,
+        k: int,
+        n: int,
+        bits: int,
+        block_size: int,
+        b: _Known,
+        scales: _Known,
+        zero_points: _Known | None,
+        bias: _Known | None,
+    ) -> None: ...
+    def why_malformed(self) -> str: ...
+    def why_not_rows(
+        self, *, bits: int, gather_axis: int, quantize_axis: int, data: Sequence[int]
+    ) -> str: ...
+
 def why_not_float_matmul(
     *,
     constant_weights: bool,

@@ -10,8 +10,16 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ort_aie_ep import _native
+from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes.base import Attribute, NodeRule, Report
-from ort_aie_ep.graph_passes.walk import attribute, input_at, is_fixed, type_name
+from ort_aie_ep.graph_passes.walk import (
+    attribute,
+    input_at,
+    is_fixed,
+    known_dims,
+    node_label,
+    type_name,
+)
 from ort_aie_ep.graph_passes.weights.packed import MatMulNBitsWeights, PackedWeights
 
 
@@ -35,8 +43,38 @@ def why_not_matmul(node: ir.Node) -> str:
     )
 
 
+def blocked_weights(node: ir.Node) -> _native.BlockedWeights:
+    """What is known of the inputs of a node that `why_not_matmul` has nothing against.
+
+    Raises:
+        AieError: ONNX Runtime does not take them.
+    """
+
+    def known(place: int) -> tuple[str, list[int]] | None:
+        value = input_at(node, place)
+        dims = known_dims(value)
+        return None if dims is None else (type_name(value), dims)
+
+    b, scales = known(1), known(2)
+    assert b is not None
+    assert scales is not None
+    weights = _native.BlockedWeights(
+        k=attribute(node, "K", 0),
+        n=attribute(node, "N", 0),
+        bits=attribute(node, "bits", 4),
+        block_size=attribute(node, "block_size", 0),
+        b=b,
+        scales=scales,
+        zero_points=known(3),
+        bias=known(5),
+    )
+    if reason := weights.why_malformed():
+        raise AieError(f"node '{node_label(node)}': {reason}")
+    return weights
+
+
 def matmul_weights(node: ir.Node) -> MatMulNBitsWeights:
-    """The weights of a node that `why_not_matmul` has nothing against."""
+    """The weights of a node that has `blocked_weights`."""
     b, scales = node.inputs[1], node.inputs[2]
     assert b is not None
     assert scales is not None
@@ -65,6 +103,7 @@ class MatMulNBitsToQ4NX(NodeRule):
         return why_not_matmul(node)
 
     def replacement(self, node: ir.Node) -> tuple[list[ir.Value | None], dict[str, Attribute]]:  # noqa: D102
+        blocked_weights(node)
         weights = matmul_weights(node)
         inputs = [node.inputs[0], self.packed.value(node, weights)]
         bias = input_at(node, 5)

@@ -10,8 +10,19 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ort_aie_ep.graph_passes.base import Attribute, NodeRule, Report
-from ort_aie_ep.graph_passes.projection.matmul_nbits import matmul_weights, why_not_matmul
-from ort_aie_ep.graph_passes.walk import attribute, constant_array, input_at, is_fixed, made_by
+from ort_aie_ep.graph_passes.projection.matmul_nbits import (
+    blocked_weights,
+    matmul_weights,
+    why_not_matmul,
+)
+from ort_aie_ep.graph_passes.walk import (
+    attribute,
+    constant_array,
+    input_at,
+    is_fixed,
+    known_dims,
+    made_by,
+)
 from ort_aie_ep.graph_passes.weights.packed import PackedWeights
 
 
@@ -37,18 +48,12 @@ class TiedEmbedding(NodeRule):
         reason = why_not_matmul(projection)
         if reason:
             return f"the projection that it is tied to stays on the CPU EP: {reason}"
-        weights = matmul_weights(projection)
-        bits = attribute(node, "bits", 4)
-        if bits != weights.bits:
-            return f"its codes have {bits} bits, but those of the projection have {weights.bits}"
-        if attribute(node, "gather_axis", 0) != 0:
-            return "gather_axis is not 0"
-        if weights.k % weights.block_size != 0:
-            # The gathered rows would also contain the padding of the last block.
-            return f"K={weights.k} is not a multiple of block_size={weights.block_size}"
-        if not _is_rows(node, weights.n, weights.k * bits // 8):
-            return f"its data is reshaped to something other than {weights.n} rows"
-        return ""
+        return blocked_weights(projection).why_not_rows(
+            bits=attribute(node, "bits", 4),
+            gather_axis=attribute(node, "gather_axis", 0),
+            quantize_axis=attribute(node, "quantize_axis", 1),
+            data=_rows(node),
+        )
 
     def replacement(self, node: ir.Node) -> tuple[list[ir.Value | None], dict[str, Attribute]]:  # noqa: D102
         projection, scales = _projection(node), node.inputs[2]
@@ -69,15 +74,20 @@ def _source(gather: ir.Node) -> ir.Value | None:
     return data if reshape is None else reshape.inputs[0]
 
 
-def _is_rows(gather: ir.Node, n: int, row_bytes: int) -> bool:
-    """Whether the gather's data, as reshaped, is (n, row_bytes)."""
+def _rows(gather: ir.Node) -> list[int]:
+    """The dimensions of the gather's data, as reshaped; -1 for one that is not known."""
     data = gather.inputs[0]
-    reshape = data.producer() if data is not None else None
+    reshape = made_by(data, "Reshape")
     if reshape is None:
-        return data is not None and data.shape == (n, row_bytes)
-    shape = constant_array(input_at(reshape, 1))
-    dims = [] if shape is None else shape.tolist()
-    return len(dims) == 2 and dims[0] in (n, 0, -1) and dims[1] in (row_bytes, -1)
+        return known_dims(data) or []
+    sizes = constant_array(input_at(reshape, 1))
+    if sizes is None or sizes.ndim != 1:  # ONNX Runtime takes a list alone
+        return []
+    source = known_dims(reshape.inputs[0]) or []
+    return [
+        source[axis] if size == 0 and axis < len(source) else size
+        for axis, size in enumerate(sizes.tolist())
+    ]
 
 
 def _projection(gather: ir.Node) -> ir.Node | None:

@@ -56,34 +56,6 @@ class MatMulNBitsWeights:
         given = {"K": self.k, "N": len(self.out_features)}
         return given if self.bits == 4 else given | {"bits": self.bits}
 
-    def check(self, node: str) -> None:
-        """Raises AieError when a tensor's size does not fit N, K and block_size."""
-        if _tensor(self.scales).dtype not in SCALE_TYPES:
-            raise AieError(
-                f"node '{node}': input scales '{self.scales.name}' is "
-                f"{_tensor(self.scales).dtype.name}; expected FLOAT, FLOAT16 or BFLOAT16"
-            )
-        blocks = -(-self.k // self.block_size)
-        scale_bytes = _tensor(self.scales).dtype.itemsize
-        expected = {
-            "B": (self.b, self.n * blocks * self.block_size * self.bits // 8),
-            "scales": (self.scales, int(self.n * blocks * scale_bytes)),
-        }
-        if self.zero_points is not None:
-            dtype = _tensor(self.zero_points).dtype
-            size = self.n * -(-blocks * self.bits // 8)  # packed
-            if dtype in SCALE_TYPES:
-                size = int(self.n * blocks * dtype.itemsize)
-            expected["zero_points"] = (self.zero_points, size)
-        for name, (value, size) in expected.items():
-            tensor = _tensor(value)
-            if tensor.nbytes != size:
-                raise AieError(
-                    f"node '{node}': input {name} '{value.name}' has {tensor.nbytes} bytes "
-                    f"{tuple(tensor.shape.numpy())}, expected {size} for K={self.k} N={self.n} "
-                    f"block_size={self.block_size}"
-                )
-
     def pack(self) -> npt.NDArray[np.uint8]:
         """Blocks (`q4nx.blocks_shape`) of the rows meant, packed a range of them at a time."""
         begin, n = self.out_features.start, len(self.out_features)
@@ -132,7 +104,6 @@ class PackedWeights:
         return self._shared.value(node, key, lambda: self._make(node, weights))
 
     def _make(self, node: ir.Node, weights: MatMulNBitsWeights) -> ir.Value:
-        weights.check(node.name or "")
         rows = weights.out_features
         part = "" if weights.rows is None else f"_{rows.start}"
         name = f"{weights.b.name}{weights.orientation}_q{weights.bits}nx{part}"

@@ -10,14 +10,12 @@
 #include "ops/eligibility.h"
 #include "ops/flow_attention.h"
 #include "ops/format.h"
+#include "ops/weight_shapes.h"
 #include "ops/weights.h"
 #include "q4nx/layout.h"
-#include "q4nx/pack.h"
 
 namespace ort_aie::graph {
 namespace {
-
-using q4nx::CeilDiv;
 
 constexpr char kMicrosoft[] = "com.microsoft";
 
@@ -161,38 +159,23 @@ class Claims {
 
   // --- sources ---
 
-  // Why B, scales or zero_points of a MatMulNBits do not fit K, N and block_size; empty if they
-  // fit.
-  std::string WhyMalformed(const Node& its) const {
-    const int64_t n = its.Int("N", 0), k = its.Int("K", 0), bits = its.Int("bits", 4);
-    const int64_t block_size = its.Int("block_size", 0);
-    const Tensor &b = value(its.input(1)).constant, &scales = value(its.input(2)).constant,
-                 &zero_points = value(its.input(3)).constant;
-    if (!IsFloat(scales.type)) {
-      return Concat("scales are ", NameOf(scales.type), "; expected float, float16 or bfloat16");
-    }
-    const Size code_bytes = n * q4nx::CodeBytes<Size>(bits, k, block_size);
-    if (code_bytes != b.bytes) {
-      return Concat("B has ", b.bytes, " bytes, expected ", code_bytes);
-    }
-    const Size blocks = n * CeilDiv(Size(k), block_size);
-    if (blocks != ElementCount(scales.shape) || blocks * SizeOf(scales.type) != scales.bytes) {
-      return Concat("scales have ", ElementCount(scales.shape), " values, expected ", blocks);
-    }
-    if (!zero_points) return "";
-    // Either packed bytes, or a float for each scale.
-    const bool packed = zero_points.type == DataType::kUint8;
-    if (!packed && !IsFloat(zero_points.type)) {
-      return Concat("zero_points are ", NameOf(zero_points.type),
-                    "; expected uint8, float, float16 or bfloat16");
-    }
-    const Size points = packed ? n * q4nx::PackedZeroPointBytes<Size>(bits, k, block_size) : blocks;
-    if (points != ElementCount(zero_points.shape) ||
-        points * SizeOf(zero_points.type) != zero_points.bytes) {
-      return Concat("zero_points have ", ElementCount(zero_points.shape), " values, expected ",
-                    points);
-    }
-    return "";
+  // Nothing if it is absent, or if not even the number of its dimensions is known.
+  std::optional<KnownInput> Known(int index) const {
+    const auto dims = graph_.KnownDims(index);
+    if (!dims) return std::nullopt;
+    return KnownInput{TypeName(value(index).type), *dims};
+  }
+
+  BlockedWeights WeightsOf(const Node& its) const {
+    const KnownInput unknown = {TypeName(0), {}};
+    return {.k = its.Int("K", 0),
+            .n = its.Int("N", 0),
+            .bits = its.Int("bits", 4),
+            .block_size = its.Int("block_size", 0),
+            .b = Known(its.input(1)).value_or(unknown),
+            .scales = Known(its.input(2)).value_or(unknown),
+            .zero_points = Known(its.input(3)),
+            .bias = Known(its.input(5))};
   }
 
   std::string WhyNotMatMul(const Node& its) const {
@@ -208,7 +191,7 @@ class Claims {
     facts.type = TypeName(value(its.input(0)).type);
     if (its.input(3) != kAbsent) facts.zero_point_type = TypeName(value(its.input(3)).type);
     const std::string why_not = WhyNotQ4NX(facts);
-    return why_not.empty() ? WhyMalformed(its) : why_not;
+    return why_not.empty() ? WhyMalformed(WeightsOf(its)) : why_not;
   }
 
   // The value that holds the packed weights of a MatMulNBits.
@@ -342,21 +325,11 @@ class Claims {
       return "the projection that it is tied to stays on the CPU EP: " + tied->why_not;
     }
     const Node& projection = node(*tied);
-    const int64_t bits = projection.Int("bits", 4);
-    if (its.Int("bits", 4) != bits) {
-      return Concat("its codes have ", its.Int("bits", 4),
-                    " bits, but those of the projection have ", bits);
-    }
-    if (its.Int("gather_axis", 0) != 0) return "gather_axis is not 0";
-    const int64_t n = projection.Int("N", 0), k = projection.Int("K", 0);
-    const int64_t block_size = projection.Int("block_size", 0);
-    if (k % block_size != 0) {
-      return Concat("K=", k, " is not a multiple of block_size=", block_size);
-    }
-    if (data.shape != Shape{n, k * bits / 8}) {
-      return Concat("its data is reshaped to something other than ", n, " rows");
-    }
-    return "";
+    const TiedGather gather = {.bits = its.Int("bits", 4),
+                               .gather_axis = its.Int("gather_axis", 0),
+                               .quantize_axis = its.Int("quantize_axis", 1),
+                               .data = *Known(its.input(0))};
+    return WhyNotRows(gather, WeightsOf(projection));
   }
 
   void ClaimTiedGathers(std::vector<Item>& items) {

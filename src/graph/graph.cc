@@ -38,6 +38,19 @@ int64_t Graph::FixedDim(int index, size_t axis) const {
   return shape && axis < shape->size() ? std::max<int64_t>((*shape)[axis].value, 0) : 0;
 }
 
+std::optional<std::vector<int64_t>> Graph::KnownDims(int index) const {
+  const Value& its = value(index);
+  std::vector<int64_t> dims;
+  if (its.constant) {
+    dims.assign(its.constant.shape.begin(), its.constant.shape.end());
+  } else if (its.shape) {
+    for (const Dim& dim : *its.shape) dims.push_back(dim.value);
+  } else {
+    return std::nullopt;
+  }
+  return dims;
+}
+
 std::string Graph::LabelOf(const Node& node) const {
   if (!node.name.empty()) return node.name;
   return node.op_type + " -> " + value(node.output(0)).name;

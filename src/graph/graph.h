@@ -57,6 +57,8 @@ struct Graph {
   const Value& value(int index) const;
   // A dimension of a value, or 0 if it is not known.
   int64_t FixedDim(int value, size_t axis) const;
+  // -1 for a dimension that is not known; nothing if their number is not.
+  std::optional<std::vector<int64_t>> KnownDims(int value) const;
   // The name of a node. Without one, its type and its output, as the graph passes label it.
   std::string LabelOf(const Node& node) const;
 };

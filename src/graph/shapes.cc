@@ -59,7 +59,8 @@ void InferReshape(Graph& graph, const Node& node) {
   const auto source = Known(graph.value(node.input(0)));
   const Tensor& sizes = graph.value(node.input(1)).constant;
   if (!source || node.output(0) == kAbsent) return;
-  if (sizes.type != DataType::kInt64 || sizes.data == nullptr) return;
+  const bool is_list = sizes.type == DataType::kInt64 && sizes.shape.size() == 1;
+  if (!is_list || sizes.data == nullptr) return;
   const auto count = static_cast<size_t>(sizes.bytes) / sizeof(int64_t);
   const auto inferred = Reshaped(source->dims, {sizes.as<int64_t>(), count});
   if (!inferred) return;

@@ -21,6 +21,7 @@
 #include "ops/elementwise.h"
 #include "ops/eligibility.h"
 #include "ops/format.h"
+#include "ops/weight_shapes.h"
 #include "ops/weights.h"
 #include "python/fused_decode_module.h"
 #include "python/graph_module.h"
@@ -491,6 +492,29 @@ PYBIND11_MODULE(_native, m) {
       py::kw_only(), py::arg("k"), py::arg("n"), py::arg("bits"), py::arg("block_size"),
       py::arg("weight_prepacked"), py::arg("constant_weights"), py::arg("has_g_idx"),
       py::arg("type"), py::arg("zero_point_type"));
+  using Known = std::pair<std::string, std::vector<int64_t>>;  // type and dimensions
+  const auto weights_of = [](int64_t k, int64_t n, int64_t bits, int64_t block_size, const Known& b,
+                             const Known& scales, const std::optional<Known>& zero_points,
+                             const std::optional<Known>& bias) {
+    const auto input = [](const Known& known) { return KnownInput{known.first, known.second}; };
+    BlockedWeights weights = {k, n, bits, block_size, input(b), input(scales), {}, {}};
+    if (zero_points) weights.zero_points = input(*zero_points);
+    if (bias) weights.bias = input(*bias);
+    return weights;
+  };
+  py::class_<BlockedWeights>(m, "BlockedWeights")
+      .def(py::init(weights_of), py::kw_only(), py::arg("k"), py::arg("n"), py::arg("bits"),
+           py::arg("block_size"), py::arg("b"), py::arg("scales"), py::arg("zero_points"),
+           py::arg("bias"))
+      .def("why_malformed", &WhyMalformed)
+      .def(
+          "why_not_rows",
+          [](const BlockedWeights& weights, int64_t bits, int64_t gather_axis,
+             int64_t quantize_axis, const std::vector<int64_t>& data) {
+            return WhyNotRows({bits, gather_axis, quantize_axis, {"UINT8", data}}, weights);
+          },
+          py::kw_only(), py::arg("bits"), py::arg("gather_axis"), py::arg("quantize_axis"),
+          py::arg("data"));
   m.def(
       "why_not_float_matmul",
       [](bool constant_weights, const std::vector<int64_t>& weights, const std::string& type,

@@ -79,6 +79,7 @@ ClaimedRegion Named(const Steps& steps, graph::Region region, const std::vector<
 Tensor Folded(const graph::Graph& graph, const graph::Node& node) {
   const Value &source = graph.value(node.input(0)), &result = graph.value(node.output(0));
   if (!node.Is("", "Reshape") || !source.constant || !result.shape || result.wanted) return {};
+  if (graph.value(node.input(1)).constant.shape.size() != 1) return {};  // an error when it runs
   Tensor folded = source.constant;
   folded.shape = {};
   for (const graph::Dim& dim : *result.shape) folded.shape.push_back(dim.value);
