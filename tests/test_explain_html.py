@@ -273,7 +273,7 @@ def test_the_command_writes_the_page_beside_its_table(compiled: Path, tmp_path: 
     assert "aie.FlowAttention" in result.stdout
     assert f"the graph: {html}" in result.stderr
     graph = Page(html.read_text()).graph
-    assert all(line in result.stderr for line in graph["lines"])
+    assert all(line in result.stdout for line in graph["lines"])
     as_json = ort_aie("explain", compiled, "--html", html, "--json")
     assert len(json.loads(as_json.stdout)["nodes"]) == len(drawn_nodes(graph))
 

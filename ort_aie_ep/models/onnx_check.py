@@ -112,7 +112,9 @@ def _require_text(message: Any, model: str, within: str) -> None:
     `within` says which node or tensor has the message, and is empty at first.
     """
     if type(message) in _NAMED:
-        own = message.name or next(iter(getattr(message, "output", ())), "")
+        own = message.name
+        if not own and isinstance(message, onnx.NodeProto):
+            own = next(iter(message.output), "")
         within = f"the {_NAMED[type(message)]} '{_escaped(own)}': "
     for each, value in message.ListFields():
         if each.message_type is not None:

@@ -240,7 +240,6 @@ def embeddings() -> Iterator[Case]:
     ids = _rng("ids").integers(0, 20, (BATCH, TOKENS))
     k = 64
     made, weights = projection("x", "y", k=k)
-    codes = weights["proj.B"].reshape(N, -1)
     gather = node(
         "GatherBlockQuantized",
         ["codes", "ids", "proj.scales"],

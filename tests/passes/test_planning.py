@@ -181,6 +181,8 @@ def test_reports_and_explanations_have_the_same_rows(
     plan, steps = folders
     reports = [json.loads((folder / REPORT).read_text()) for folder in folders]
     assert reports[0]["plans"]
+    for report in reports:
+        del report["files"]  # of the same names, with other nodes
     assert reports[0] | {"plans": [], "divided_by": []} == reports[1]
     assert rows_of(plan) == rows_of(steps)
 
