@@ -49,8 +49,12 @@ class MultiHeadAttentionToFlow(WorkbenchRule):
         channels = fixed_dim(query, 2)
         if channels is None or heads <= 0 or channels % heads != 0:
             return "the number of heads or their dimension is not known before it runs"
-        if fixed_dim(value, 2) != channels:
-            return f"value has {fixed_dim(value, 2)} channels, query {channels}; expected as many"
+        for name, width in (("key", fixed_dim(key, 2)), ("value", fixed_dim(value, 2))):
+            if width != channels:
+                return f"{name} has {width} channels, query {channels}; expected as many"
+        added = input_at(node, ATTENTION_BIAS)
+        if added is not None and fixed_dim(added, 2) == 1 != fixed_dim(query, 1):
+            return "attention_bias has one query for all"
         tokens = [v.shape[1] for v in (query, key) if v is not None and v.shape is not None]
         known = not any(isinstance(d, ir.SymbolicDim) and d.value is None for d in tokens)
         if attribute(node, "unidirectional", 0) and not (known and tokens[0] == tokens[1]):

@@ -91,6 +91,8 @@ class AttentionToFlow(WorkbenchRule):
             query, key, turn = rotations.query, rotations.key, rotations.rotation
             angles = self.bench.angles(turn.cos, turn.sin, turn.positions)
             attributes |= {"do_rotary": 1, "rotary_interleaved": turn.interleaved}
+            if turn.positions is not None:  # of each batch row, as RotaryEmbedding has them
+                attributes["position_axes"] = 1
         mask = input_at(node, MASK)
         read = None
         if mask is not None and not causal:

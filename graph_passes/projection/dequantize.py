@@ -50,10 +50,11 @@ NO_BLOCKS = q4nx.BLOCK_COLS
 @dataclass(frozen=True)
 class DequantizedWeights(MatMulNBitsWeights):
     """Weights as DequantizeLinear has them: b is (K, N), scales and zero points (K / block, N), or
-    with `rows_are_outputs` their transposes; scales and zero points may also be (N) or one.
+    with `rows_are_outputs` their transposes; not `in_blocks`, both are (N) or one.
     """
 
     rows_are_outputs: bool = False
+    in_blocks: bool = True
 
     @property
     def orientation(self) -> str:
@@ -70,12 +71,15 @@ class DequantizedWeights(MatMulNBitsWeights):
             )
         blocks = -(-self.k // self.block_size)
         shape = (self.n, blocks) if self.rows_are_outputs else (blocks, self.n)
-        allowed = [(), (1,), (self.n,)] if self.block_size == NO_BLOCKS else []
+        allowed: tuple[tuple[int, ...], ...] = (shape,)
+        if not self.in_blocks:
+            allowed = ((self.n,),) if _dims(self.scales) == (self.n,) else ((), (1,))
         for name, value in (("scales", self.scales), ("zero points", self.zero_points)):
-            if value is not None and _dims(value) not in (shape, *allowed):
+            if value is not None and _dims(value) not in allowed:
                 raise AieError(
-                    f"node '{node}': {name} '{value.name}' are {_dims(value)}, expected {shape} "
-                    f"for K={self.k} N={self.n} block_size={self.block_size}"
+                    f"node '{node}': {name} '{value.name}' are {_dims(value)}, expected "
+                    f"{' or '.join(map(str, allowed))} for K={self.k} N={self.n} "
+                    f"block_size={self.block_size if self.in_blocks else 0}"
                 )
 
     @property
@@ -261,6 +265,7 @@ def _weights(dequantize: ir.Node, rows_are_outputs: bool) -> DequantizedWeights:
         scales=scales,
         zero_points=input_at(dequantize, 2),
         rows_are_outputs=rows_are_outputs,
+        in_blocks=attribute(dequantize, "block_size", 0) != 0,
     )
 
 

@@ -69,6 +69,19 @@ class Reader {
                   "; Q4NX shares a scale among 32 in-features and cannot hold it");
   }
 
+  // The op also takes the logits of each batch row apart, for the fusion in fusions/router.cc.
+  std::string WhyNotTokens() const {
+    const auto rank = [&](size_t input) {
+      const auto dims = graph_.KnownDims(node_.input(input));
+      return dims ? dims->size() : 2;
+    };
+    if (rank(0) != 2 && rank(0) != 3) {
+      return Concat("its input has ", rank(0), " dimensions; expected 2 or 3");
+    }
+    if (rank(1) == 2) return "";
+    return Concat("its router_probs have ", rank(1), " dimensions; expected 2");
+  }
+
   // The op's activation, or why there is none.
   std::string WhyNotActivation(Recipe::Step& step) const {
     const std::string type = node_.String("activation_type", "relu");
@@ -191,6 +204,7 @@ class Reader {
     if (!IsFloat(TypeOfNumber(value(0).type))) {
       return Concat("its input is ", x, "; expected FLOAT, FLOAT16 or BFLOAT16");
     }
+    if (std::string why = WhyNotTokens(); !why.empty()) return why;
     const Tensor& fc1 = value(kFc1.weights).constant;
     const Tensor& fc2 = value(kFc2.weights).constant;
     if (!fc1 || !fc2) return "fc1's or fc2's weights are not constant";

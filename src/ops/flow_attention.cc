@@ -204,9 +204,9 @@ FlowAttention::Call FlowAttention::Sizes(const Inputs& inputs) const {
     return call;
   }
   const Tensor& total = inputs[kTotalSequenceLength];
-  Require(total.type == DataType::kInt32 && ElementCount(total.shape) == 1,
-          "input total_sequence_length must be one int32, got ", NameOf(total.type), " ",
-          total.shape);
+  Require(
+      total.type == DataType::kInt32 && total.shape.size() <= 1 && ElementCount(total.shape) == 1,
+      "input total_sequence_length must be one int32, got ", NameOf(total.type), " ", total.shape);
   call.total = *total.as<int32_t>();
   Require(call.total >= call.sequence, "input total_sequence_length is ", call.total,
           ", less than the ", call.sequence, " query rows");
@@ -223,7 +223,8 @@ FlowAttention::Call FlowAttention::Sizes(const Inputs& inputs) const {
 
 void FlowAttention::CheckLengths(const Inputs& inputs, const Call& call) const {
   const Tensor& seqlens = inputs[kSeqlensK];
-  Require(seqlens.type == DataType::kInt32 && ElementCount(seqlens.shape) == call.batch,
+  Require(seqlens.type == DataType::kInt32 && !seqlens.shape.empty() &&
+              ElementCount(seqlens.shape) == call.batch,
           "input seqlens_k must be int32 (", call.batch, "), got ", NameOf(seqlens.type), " ",
           seqlens.shape);
   const int64_t window = attributes_.local_window_size;
@@ -271,12 +272,13 @@ void FlowAttention::CheckMasks(const Inputs& inputs, const Call& call) const {
   if (const Tensor& bias = inputs[kAttentionBias]) {
     const Shape& s = bias.shape;
     const DataType type = inputs[kQuery].type;
-    Require(bias.type == type && s.size() == 4 && one_or(s[0], call.batch) &&
-                one_or(s[1], attributes_.num_heads) && one_or(s[2], call.sequence) &&
-                s[3] >= call.total,
+    // GroupQueryAttention, which has lengths, has a row for each query.
+    const bool rows_fit = s.size() == 4 && (s[2] == call.sequence || (call.by_index && s[2] == 1));
+    Require(bias.type == type && rows_fit && one_or(s[0], call.batch) &&
+                one_or(s[1], attributes_.num_heads) && s[3] == call.total,
             "input attention_bias must be ", NameOf(type), " (", call.batch, " or 1, ",
-            attributes_.num_heads, " or 1, ", call.sequence, " or 1, at least ", call.total,
-            "), got ", NameOf(bias.type), " ", s);
+            attributes_.num_heads, " or 1, ", call.sequence, call.by_index ? " or 1, " : ", ",
+            call.total, "), got ", NameOf(bias.type), " ", s);
   }
   if (inputs[kAttentionMask]) {
     RequireShape(inputs, kAttentionMask, DataType::kInt64, {call.batch, call.total});

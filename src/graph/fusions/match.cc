@@ -4,7 +4,8 @@ namespace ort_aie::graph {
 
 std::optional<std::vector<int64_t>> Integers(const Value& value) {
   const Tensor& constant = value.constant;
-  if (constant.type != DataType::kInt64 || constant.data == nullptr) return std::nullopt;
+  const bool is_list = constant.type == DataType::kInt64 && constant.shape.size() == 1;
+  if (!is_list || constant.data == nullptr) return std::nullopt;
   const auto* first = constant.as<int64_t>();
   return std::vector(first, first + constant.bytes / int64_t{sizeof(int64_t)});
 }
