@@ -49,11 +49,9 @@ class MultiHeadAttentionToFlow(WorkbenchRule):
         channels = fixed_dim(query, 2)
         if channels is None or heads <= 0 or channels % heads != 0:
             return "the number of heads or their dimension is not known before it runs"
-        for name, other in (("key", key), ("value", value)):
-            if fixed_dim(other, 2) != channels:
-                return (
-                    f"{name} has {fixed_dim(other, 2)} channels, query {channels}; expected as many"
-                )
+        for name, width in (("key", fixed_dim(key, 2)), ("value", fixed_dim(value, 2))):
+            if width != channels:
+                return f"{name} has {width} channels, query {channels}; expected as many"
         added = input_at(node, ATTENTION_BIAS)
         if added is not None and fixed_dim(added, 2) == 1 != fixed_dim(query, 1):
             return "attention_bias has one query for all"

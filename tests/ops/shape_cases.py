@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import pairwise
 from typing import Any
 
 import ml_dtypes
@@ -98,12 +98,11 @@ def _onnx_type(x: Array) -> int:
 def mutations(x: Array) -> Iterator[tuple[str, Array]]:
     """The tensor in other shapes, most with the same elements."""
     yield "one dimension more", x[None]
-    yield "one more at the end", x[..., None]
     if x.ndim > 1:
         yield "one dimension fewer", x.reshape(-1, *x.shape[2:])
     elif x.size == 1:
         yield "no dimension", x.reshape(())
-    for a, b in combinations(range(x.ndim), 2):
+    for a, b in pairwise(range(x.ndim)):
         if x.shape[a] != x.shape[b]:
             yield f"{a} and {b} exchanged", np.ascontiguousarray(np.swapaxes(x, a, b))
     for axis in range(x.ndim):
@@ -141,30 +140,19 @@ def projection(a: str, y: str, n: int = N, k: int = K, prefix: str = "proj", **g
 def products() -> Iterator[Case]:
     x = floats("x", BATCH, TOKENS, K)
     kinds: dict[str, tuple[int, bool | np.dtype[Any]]] = {
-        "4 bits": (4, False),
-        "4 bits, zero points": (4, True),
-        "4 bits, float": (4, FLOAT32),
-        "8 bits": (8, True),
-        "2 bits": (2, True),
-    }
+        "4 bits": (4, False), "4 bits, zero points": (4, True), "4 bits, float": (4, FLOAT32),
+        "8 bits": (8, True), "2 bits": (2, True),
+    }  # fmt: skip
     for name, (bits, points) in kinds.items():
         if bits == 2 and ORT_VERSION < (1, 31):
             continue
         weights = projection_weights(N, K, bits=bits, zero_points=points)
         names = ["", "bias"] if points is not False else ["", "", "bias"]
         made = matmul_nbits("x", "y", weights, N, K, bits=bits, inputs=names, accuracy_level=0)
-        yield Case(
-            f"MatMulNBits {name}",
-            (made,),
-            {"x": x},
-            {**weights, "bias": floats("bias", N)},
-            claimed=("MatMulNBits",),
-            free=("bias",),
-        )
-    flat = {
-        name: w.reshape(-1) if "B" not in name else w
-        for name, w in projection_weights(N, K, zero_points=True).items()
-    }
+        yield Case(f"MatMulNBits {name}", (made,), {"x": x}, {**weights, "bias": floats("bias", N)},
+                   claimed=("MatMulNBits",), free=("bias",))  # fmt: skip
+    flat = {name: w.reshape(-1) if "B" not in name else w
+            for name, w in projection_weights(N, K, zero_points=True).items()}  # fmt: skip
     made = matmul_nbits("x", "y", flat, N, K, accuracy_level=0)
     yield Case("MatMulNBits flat", (made,), {"x": x}, flat, claimed=("MatMulNBits",))
 
@@ -179,235 +167,110 @@ def dequantised() -> Iterator[Case]:
         "points": rng.integers(-8, 8, (K // 32, N)).astype(ml_dtypes.int4),
     }
     dequantize = node("DequantizeLinear", ["codes", "scales", "points"], "w", axis=0, block_size=32)
-    yield Case(
-        "DequantizeLinear MatMul",
-        (dequantize, node("MatMul", ["x", "w"], "y")),
-        {"x": x},
-        {"codes": four, **given},
-        claimed=("DequantizeLinear", "MatMul"),
-        by_provider=False,
-    )
+    yield Case("DequantizeLinear MatMul", (dequantize, node("MatMul", ["x", "w"], "y")), {"x": x},
+               {"codes": four, **given}, claimed=("DequantizeLinear", "MatMul"),
+               by_provider=False)  # fmt: skip
     rows = x.reshape(-1, K)
-    yield Case(
-        "DequantizeLinear Gemm",
-        (dequantize, node("Gemm", ["x", "w", "bias"], "y")),
-        {"x": rows},
-        {"codes": four, **given, "bias": floats("bias", N)},
-        claimed=("DequantizeLinear", "Gemm"),
-        by_provider=False,
-    )
+    yield Case("DequantizeLinear Gemm", (dequantize, node("Gemm", ["x", "w", "bias"], "y")),
+               {"x": rows}, {"codes": four, **given, "bias": floats("bias", N)},
+               claimed=("DequantizeLinear", "Gemm"), by_provider=False)  # fmt: skip
     by_row = {"scales": given["scales"].T.copy(), "points": given["points"].T.copy()}
     table = node("DequantizeLinear", ["codes", "scales", "points"], "w", axis=1, block_size=32)
-    yield Case(
-        "DequantizeLinear Gather",
-        (table, node("Gather", ["w", "ids"], "y")),
-        {"ids": _rng("ids").integers(0, 20, (BATCH, TOKENS))},
-        {"codes": four.T.copy(), **by_row},
-        claimed=("DequantizeLinear", "Gather"),
-        by_provider=False,
-    )
+    yield Case("DequantizeLinear Gather", (table, node("Gather", ["w", "ids"], "y")),
+               {"ids": _rng("ids").integers(0, 20, (BATCH, TOKENS))},
+               {"codes": four.T.copy(), **by_row},
+               claimed=("DequantizeLinear", "Gather"), by_provider=False)  # fmt: skip
     one = node("DequantizeLinear", ["codes", "scales", "points"], "w", axis=1)
-    yield Case(
-        "DequantizeLinear without blocks",
-        (one, node("MatMul", ["x", "w"], "y")),
-        {"x": x},
-        {"codes": four, "scales": given["scales"][0], "points": given["points"][0]},
-        claimed=("DequantizeLinear", "MatMul"),
-        by_provider=False,
-    )
+    yield Case("DequantizeLinear without blocks", (one, node("MatMul", ["x", "w"], "y")), {"x": x},
+               {"codes": four, "scales": given["scales"][0], "points": given["points"][0]},
+               claimed=("DequantizeLinear", "MatMul"), by_provider=False)  # fmt: skip
     w = floats("w", K, N)
-    yield Case(
-        "MatMul",
-        (node("MatMul", ["x", "w"], "y"),),
-        {"x": x},
-        {"w": w},
-        claimed=("MatMul",),
-        quantize="bf16",
-        by_provider=False,
-    )
-    yield Case(
-        "Gemm",
-        (node("Gemm", ["x", "w", "bias"], "y", transB=1),),
-        {"x": rows},
-        {"w": w.T.copy(), "bias": floats("bias", N)},
-        claimed=("Gemm",),
-        quantize="bf16",
-        by_provider=False,
-    )
+    yield Case("MatMul", (node("MatMul", ["x", "w"], "y"),), {"x": x}, {"w": w},
+               claimed=("MatMul",), quantize="bf16", by_provider=False)  # fmt: skip
+    yield Case("Gemm", (node("Gemm", ["x", "w", "bias"], "y", transB=1),), {"x": rows},
+               {"w": w.T.copy(), "bias": floats("bias", N)}, claimed=("Gemm",), quantize="bf16",
+               by_provider=False)  # fmt: skip
 
 
 def embeddings() -> Iterator[Case]:
     ids = _rng("ids").integers(0, 20, (BATCH, TOKENS))
     k = 64
     made, weights = projection("x", "y", k=k)
-    gather = node(
-        "GatherBlockQuantized",
-        ["codes", "ids", "proj.scales"],
-        "rows",
-        domain=MICROSOFT,
-        bits=4,
-        block_size=32,
-        quantize_axis=1,
-        gather_axis=0,
-    )
+    gather = node("GatherBlockQuantized", ["codes", "ids", "proj.scales"], "rows", bits=4,
+                  domain=MICROSOFT, block_size=32, quantize_axis=1, gather_axis=0)  # fmt: skip
     sizes = {"sizes": np.array([N, k // 2])}
     reshape = node("Reshape", ["proj.B", "sizes"], "codes")
     feeds = {"x": floats("x", BATCH, TOKENS, k), "ids": ids}
-    yield Case(
-        "GatherBlockQuantized Reshape",
-        (reshape, gather, made),
-        feeds,
-        {**weights, **sizes},
-        ("rows", "y"),
-        claimed=("GatherBlockQuantized", "MatMulNBits"),
-    )
+    yield Case("GatherBlockQuantized Reshape", (reshape, gather, made), feeds, {**weights, **sizes},
+               ("rows", "y"), claimed=("GatherBlockQuantized", "MatMulNBits"))  # fmt: skip
     made, weights = projection("rows", "y", k=k)
-    yield Case(
-        "Gather",
-        (node("Gather", ["table", "ids"], "rows"), made),
-        {"ids": ids},
-        {**weights, "table": floats("table", 20, k)},
-        claimed=("Gather",),
-    )
+    yield Case("Gather", (node("Gather", ["table", "ids"], "rows"), made), {"ids": ids},
+               {**weights, "table": floats("table", 20, k)}, claimed=("Gather",))  # fmt: skip
     made, weights = projection("rows", "y", k=k)
-    yield Case(
-        "GatherND",
-        (node("GatherND", ["x", "last"], "rows", batch_dims=1), made),
-        {"x": feeds["x"], "last": np.array([1, 2, 4]).reshape(BATCH, 1, 1)},
-        weights,
-        claimed=("GatherND",),
-    )
+    yield Case("GatherND", (node("GatherND", ["x", "last"], "rows", batch_dims=1), made),
+               {"x": feeds["x"], "last": np.array([1, 2, 4]).reshape(BATCH, 1, 1)}, weights,
+               claimed=("GatherND",))  # fmt: skip
 
 
 def vectors() -> Iterator[Case]:
     x, weight = floats("x", BATCH, TOKENS, K), floats("weight", K)
     skip = floats("skip", BATCH, TOKENS, K)
 
-    def case(
-        name: str,
-        nodes: Sequence[Any],
-        feeds: Mapping[str, Array],
-        constants: Mapping[str, Array],
-        claimed: tuple[str, ...],
-        *,
-        results: tuple[str, ...] = ("y",),
-        since: tuple[int, int] = (1, 23),
-    ) -> Case:
+    def case(name: str, nodes: Sequence[Any], feeds: Mapping[str, Array],
+             constants: Mapping[str, Array], claimed: tuple[str, ...], *,
+             results: tuple[str, ...] = ("y",),
+             since: tuple[int, int] = (1, 23)) -> Case:  # fmt: skip
         made, weights = projection("a", "y")
-        return Case(
-            name,
-            (*nodes, made),
-            feeds,
-            {**weights, **constants},
-            results,
-            claimed,
-            since=since,
-            free=tuple(constants),
-        )
+        return Case(name, (*nodes, made), feeds, {**weights, **constants}, results, claimed,
+                    since=since, free=tuple(constants))  # fmt: skip
 
     for op in ("SimplifiedLayerNormalization", "RMSNormalization"):
-        yield case(
-            op, [node(op, ["x", "weight"], "a", axis=-1)], {"x": x}, {"weight": weight}, (op,)
-        )
+        yield case(op, [node(op, ["x", "weight"], "a", axis=-1)], {"x": x}, {"weight": weight},
+                   (op,))  # fmt: skip
     op = "SkipSimplifiedLayerNormalization"
-    names = ["x", "skip", "weight"]
-    yield case(
-        op,
-        [node(op, names, "a", "", "", "sum", domain=MICROSOFT)],
-        {"x": x, "skip": skip},
-        {"weight": weight},
-        (op,),
-        results=("y", "sum"),
-    )
-    yield case(
-        f"{op} with bias",
-        [node(op, [*names, "bias"], "a", "", "", "sum", domain=MICROSOFT)],
-        {"x": x, "skip": skip},
-        {"weight": weight, "bias": floats("bias", K)},
-        (),
-        results=("y", "sum"),
-    )
-    yield case(
-        "GatedRMSNorm",
-        [node("GatedRMSNorm", ["x", "weight", "gate"], "a", domain=MICROSOFT)],
-        {"x": x, "gate": skip},
-        {"weight": weight[: K // 3]},
-        ("GatedRMSNorm",),
-        since=(1, 32),
-    )
+    names, outs = ["x", "skip", "weight"], ["a", "", "", "sum"]
+    yield case(op, [node(op, names, *outs, domain=MICROSOFT)], {"x": x, "skip": skip},
+               {"weight": weight}, (op,), results=("y", "sum"))  # fmt: skip
+    yield case(f"{op} with bias", [node(op, [*names, "bias"], *outs, domain=MICROSOFT)],
+               {"x": x, "skip": skip}, {"weight": weight, "bias": floats("bias", K)}, (),
+               results=("y", "sum"))  # fmt: skip
+    op = "GatedRMSNorm"
+    yield case(op, [node(op, ["x", "weight", "gate"], "a", domain=MICROSOFT)],
+               {"x": x, "gate": skip}, {"weight": weight[: K // 3]}, (op,),
+               since=(1, 32))  # fmt: skip
     for op in ("Add", "Mul"):
         yield case(op, [node(op, ["x", "skip"], "a")], {"x": x, "skip": skip}, {}, (op,))
         yield case(
             f"{op} row", [node(op, ["x", "weight"], "a")], {"x": x}, {"weight": weight}, (op,)
         )
-        yield case(
-            f"{op} one value",
-            [node(op, ["x", "weight"], "a")],
-            {"x": x},
-            {"weight": weight[:1]},
-            (op,),
-        )
+        yield case(f"{op} one value", [node(op, ["x", "weight"], "a")], {"x": x},
+                   {"weight": weight[:1]}, (op,))  # fmt: skip
     for op in ("Sigmoid", "Gelu"):
         yield case(op, [node(op, ["x"], "a")], {"x": x}, {}, (op,))
     for op in ("Gelu", "FastGelu", "QuickGelu"):
         given = {"alpha": 1.0} if op == "QuickGelu" else {}
-        yield case(
-            f"{op} of Microsoft",
-            [node(op, ["x"], "a", domain=MICROSOFT, **given)],
-            {"x": x},
-            {},
-            (op,),
-        )
-    yield case(
-        "Cast",
-        [
-            node("Cast", ["x"], "half", to=TensorProto.FLOAT16),
-            node("Cast", ["half"], "a", to=TensorProto.FLOAT),
-        ],
-        {"x": x},
-        {},
-        (),
-    )
+        yield case(f"{op} of Microsoft", [node(op, ["x"], "a", domain=MICROSOFT, **given)],
+                   {"x": x}, {}, (op,))  # fmt: skip
+    casts = [node("Cast", ["x"], "half", to=TensorProto.FLOAT16),
+             node("Cast", ["half"], "a", to=TensorProto.FLOAT)]  # fmt: skip
+    yield case("Cast", casts, {"x": x}, {}, ())
     # What a projection takes in: a bias, a residual and the norm after it, a gated MLP.
     first, weights = projection("x", "p")
-    yield Case(
-        "Add after MatMulNBits",
-        (first, node("Add", ["p", "bias"], "y")),
-        {"x": x},
-        {**weights, "bias": floats("bias", N)},
-        claimed=("Add",),
-        free=("bias",),
-    )
+    yield Case("Add after MatMulNBits", (first, node("Add", ["p", "bias"], "y")), {"x": x},
+               {**weights, "bias": floats("bias", N)}, claimed=("Add",),
+               free=("bias",))  # fmt: skip
     first, weights = projection("x", "p", n=K, prefix="first")
     second, more = projection("a", "y", prefix="second")
-    yield Case(
-        "Add and norm",
-        (
-            first,
-            node("Add", ["p", "skip"], "sum"),
-            node("SimplifiedLayerNormalization", ["sum", "weight"], "a", axis=-1),
-            second,
-        ),
-        {"x": x, "skip": skip},
-        {**weights, **more, "weight": weight},
-        ("y", "sum"),
-        free=("weight",),
-    )
+    norm = node("SimplifiedLayerNormalization", ["sum", "weight"], "a", axis=-1)
+    yield Case("Add and norm", (first, node("Add", ["p", "skip"], "sum"), norm, second),
+               {"x": x, "skip": skip}, {**weights, **more, "weight": weight}, ("y", "sum"),
+               free=("weight",))  # fmt: skip
     gate, weights = projection("x", "gate", prefix="gate")
     up, more = projection("x", "up", prefix="up")
-    yield Case(
-        "gated",
-        (
-            gate,
-            up,
-            node("Sigmoid", ["gate"], "s"),
-            node("Mul", ["gate", "s"], "silu"),
-            node("Mul", ["silu", "up"], "y"),
-        ),
-        {"x": x},
-        {**weights, **more},
-        claimed=("Sigmoid", "Mul"),
-    )
+    silu = node("Mul", ["gate", "s"], "silu")
+    yield Case("gated", (gate, up, node("Sigmoid", ["gate"], "s"), silu,
+                         node("Mul", ["silu", "up"], "y")), {"x": x}, {**weights, **more},
+               claimed=("Sigmoid", "Mul"))  # fmt: skip
 
 
 def experts() -> Iterator[Case]:
@@ -419,9 +282,8 @@ def experts() -> Iterator[Case]:
     }.items():
         model = experts_model(case)
         constants = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
-        yield Case(
-            name, tuple(model.graph.node), feeds_of(case, TOKENS), constants, claimed=("QMoE",)
-        )
+        yield Case(name, tuple(model.graph.node), feeds_of(case, TOKENS), constants,
+                   claimed=("QMoE",))  # fmt: skip
 
 
 def grouped(batch: int, tokens: int) -> Iterator[Case]:
@@ -437,64 +299,34 @@ def grouped(batch: int, tokens: int) -> Iterator[Case]:
     results = ("y", "present_key", "present_value")
     base = ["past_key", "past_value", "seqlens_k", "total"]
     packed = floats("qkv", batch, tokens, channels + 2 * kv)
-    yield Case(
-        f"{op} {batch} packed",
-        (node(op, ["q", "", "", *base, "cos", "sin"], *results, do_rotary=1, **given),),
-        {"q": packed, **past, **lengths},
-        angles,
-        results,
-        claimed=(op,),
-        free=("cos", "sin"),
-    )
+    yield Case(f"{op} {batch} packed",
+               (node(op, ["q", "", "", *base, "cos", "sin"], *results, do_rotary=1, **given),),
+               {"q": packed, **past, **lengths}, angles, results, claimed=(op,),
+               free=("cos", "sin"))  # fmt: skip
+    if batch > 1:
+        return
     apart = {
         "q": floats("q", batch, tokens, channels),
         "k": floats("k", batch, tokens, kv),
         "v": floats("v", batch, tokens, kv),
     }
     ids = {"ids": np.tile(np.arange(PAST, total), (batch, 1))}
-    yield Case(
-        f"{op} {batch} bias",
-        (
-            node(
-                op,
-                ["q", "k", "v", *base, "cos", "sin", "ids", "bias", "sink"],
-                *results,
-                do_rotary=1,
-                **given,
-            ),
-        ),
-        {**apart, **past, **lengths, **ids, "bias": floats("bias", batch, HEADS, tokens, total)},
-        {**angles, "sink": floats("sink", HEADS)},
-        results,
-        claimed=(op,),
-        free=("sink",),
-    )
-    if batch > 1:
-        return
+    yield Case(f"{op} {batch} bias",
+               (node(op, ["q", "k", "v", *base, "cos", "sin", "ids", "bias", "sink"], *results,
+                     do_rotary=1, **given),),
+               {**apart, **past, **lengths, **ids,
+                "bias": floats("bias", batch, HEADS, tokens, total)},
+               {**angles, "sink": floats("sink", HEADS)}, results, claimed=(op,),
+               free=("sink",))  # fmt: skip
     rng = _rng("codes")
     codes = {n: rng.integers(-99, 99, x.shape, np.int8) for n, x in past.items()}
     for kind, shape in (("PER_CHANNEL", (1, KV_HEADS, 1, DIM)), ("PER_TENSOR", (1,))):
         scales = {n: np.abs(floats(n, *shape)) / 64 + np.float32(0.01) for n in ("ks", "vs")}
-        yield Case(
-            f"{op} {batch} int8 {kind}",
-            (
-                node(
-                    op,
-                    ["q", "k", "v", *base, *[""] * 5, "ks", "vs"],
-                    *results,
-                    kv_cache_bit_width=8,
-                    k_quant_type=kind,
-                    v_quant_type=kind,
-                    **given,
-                ),
-            ),
-            {**apart, **codes, **lengths},
-            scales,
-            results,
-            claimed=(op,),
-            since=(1, 28),
-            free=("ks", "vs"),
-        )
+        yield Case(f"{op} {batch} int8 {kind}",
+                   (node(op, ["q", "k", "v", *base, *[""] * 5, "ks", "vs"], *results,
+                         kv_cache_bit_width=8, k_quant_type=kind, v_quant_type=kind, **given),),
+                   {**apart, **codes, **lengths}, scales, results, claimed=(op,), since=(1, 28),
+                   free=("ks", "vs"))  # fmt: skip
 
 
 def attention() -> Iterator[Case]:
@@ -511,55 +343,33 @@ def attention() -> Iterator[Case]:
     angles = {"cos": floats("cos", 32, DIM // 2), "sin": floats("sin", 32, DIM // 2)}
     same = {n: floats(n, BATCH, TOKENS, channels) for n in ("q", "k", "v")}
     op = "MultiHeadAttention"
-    yield Case(
-        op,
-        (node(op, ["q", "k", "v", "bias", "", "scores"], "y", num_heads=HEADS, domain=MICROSOFT),),
-        {**same, "scores": floats("scores", BATCH, HEADS, TOKENS, TOKENS)},
-        {"bias": floats("bias", 3 * channels)},
-        claimed=(op,),
-        by_provider=False,
-    )
+    yield Case(op, (node(op, ["q", "k", "v", "bias", "", "scores"], "y", num_heads=HEADS,
+                         domain=MICROSOFT),),
+               {**same, "scores": floats("scores", BATCH, HEADS, TOKENS, TOKENS)},
+               {"bias": floats("bias", 3 * channels)}, claimed=(op,),
+               by_provider=False)  # fmt: skip
     op = "Attention"
     standard = {"q_num_heads": HEADS, "kv_num_heads": KV_HEADS}
-    yield Case(
-        op,
-        (node(op, ["q", "k", "v", "mask", "past_key", "past_value"], *results, **standard),),
-        {**apart, **past, "mask": floats("mask", BATCH, HEADS, TOKENS, total)},
-        {},
-        results,
-        claimed=(op,),
-        by_provider=False,
-    )
-    split = {
-        name: floats(name, BATCH, heads, TOKENS, DIM)
-        for name, heads in (("q", HEADS), ("k", KV_HEADS), ("v", KV_HEADS))
-    }
+    yield Case(op, (node(op, ["q", "k", "v", "mask", "past_key", "past_value"], *results,
+                         **standard),),
+               {**apart, **past, "mask": floats("mask", BATCH, HEADS, TOKENS, total)}, {}, results,
+               claimed=(op,), by_provider=False)  # fmt: skip
+    split = {name: floats(name, BATCH, heads, TOKENS, DIM)
+             for name, heads in (("q", HEADS), ("k", KV_HEADS), ("v", KV_HEADS))}  # fmt: skip
     for domain, names in (("", ["cos", "sin", "ids"]), (MICROSOFT, ["ids", "cos", "sin"])):
         rotary = {"interleaved": 0} if not domain else {}
         turns = tuple(
-            helper.make_node(
-                "RotaryEmbedding", [a, *names], [f"{a}r"], f"turn_{a}", domain=domain, **rotary
-            )
-            for a in ("q", "k")
-        )
+            helper.make_node("RotaryEmbedding", [a, *names], [f"{a}r"], f"turn_{a}", domain=domain,
+                             **rotary) for a in ("q", "k")
+        )  # fmt: skip
         positions = {"ids": np.tile(np.arange(TOKENS), (BATCH, 1))}
-        yield Case(
-            f"RotaryEmbedding '{domain}'",
-            (*turns, node(op, ["qr", "kr", "v"], "y", is_causal=1)),
-            {**split, **positions},
-            angles,
-            claimed=(op, "RotaryEmbedding"),
-            by_provider=False,
-        )
+        yield Case(f"RotaryEmbedding '{domain}'",
+                   (*turns, node(op, ["qr", "kr", "v"], "y", is_causal=1)), {**split, **positions},
+                   angles, claimed=(op, "RotaryEmbedding"), by_provider=False)  # fmt: skip
 
 
 def cases() -> list[Case]:
     makers: list[Callable[[], Iterator[Case]]] = [
-        products,
-        dequantised,
-        embeddings,
-        vectors,
-        experts,
-        attention,
-    ]
+        products, dequantised, embeddings, vectors, experts, attention,
+    ]  # fmt: skip
     return [case for make in makers for case in make() if case.since <= ORT_VERSION]

@@ -170,7 +170,7 @@ WRONG_INPUTS = [
     wrong("past_key must be float, float16 or bfloat16, got uint8 without kv_cache_bit_width",
           past_key=np.zeros((1, 2, 16, 32), np.uint8),
           past_value=np.zeros((1, 2, 16, 32), np.uint8)),
-    wrong(r"attention_bias must be float \(1 or 1, 4 or 1, 1 or 1, at least 11\), got float "
+    wrong(r"attention_bias must be float \(1 or 1, 4 or 1, 1, 11\), got float "
           r"\(1, 3, 1, 11\)",
           attention_bias=np.zeros((1, 3, 1, 11), np.float32)),
     wrong("attention_bias must be", attention_bias=np.zeros((1, 1, 1, 10), np.float32)),

@@ -57,6 +57,47 @@ std::string WhyNoContext(const RuntimeApi& runtime, const ReadGraph& graph) {
   return "";
 }
 
+std::vector<BodyConstant> BodyConstantsOf(const OrtApi* api, const ReadGraph& main) {
+  std::map<int, BodyConstant> constants;
+  std::vector<size_t> own(main.nodes.size());  // inputs of the nodes themselves
+  for (size_t i = 0; i < main.nodes.size(); ++i) {
+    Check(api, api->Node_GetNumInputs(main.nodes[i], &own[i]));
+    const graph::Node& node = main.graph.nodes[i];
+    for (size_t input = own[i]; input < node.inputs.size(); ++input) {
+      const graph::Value& value = main.graph.value(node.inputs[input]);
+      if (!value.constant) continue;
+      constants.try_emplace(node.inputs[input],
+                            BodyConstant{value.name, main.graph.LabelOf(node), {}});
+    }
+  }
+  for (size_t i = 0; i < main.nodes.size(); ++i) {
+    for (size_t input = 0; input < own[i]; ++input) {
+      const auto found = constants.find(main.graph.nodes[i].inputs[input]);
+      if (found != constants.end()) found->second.readers.push_back(main.ids[i]);
+    }
+  }
+  std::vector<BodyConstant> list;
+  for (auto& [value, constant] : constants) list.push_back(std::move(constant));
+  return list;
+}
+
+// ONNX Runtime copies the constants that the remaining nodes read themselves, and refuses its own
+// model if a body lacks one. This is so in every version from 1.24 to 1.32.
+std::string WhyNoContext(const std::vector<BodyConstant>& constants,
+                         const std::vector<size_t>& claimed) {
+  for (const BodyConstant& constant : constants) {
+    const bool copied = std::ranges::any_of(
+        constant.readers, [&](size_t id) { return !std::ranges::binary_search(claimed, id); });
+    if (copied) continue;
+    return Concat("ep.context_enable=1: a branch or body of node '", constant.node,
+                  "' reads the initializer '", constant.name,
+                  "' of the graph around it, which no other node reads that stays with ONNX "
+                  "Runtime, and ONNX Runtime cannot write a context model then; open the model as "
+                  "it is, or compile it (ort-aie compile)");
+  }
+  return "";
+}
+
 OrtNode* MakeContextNode(const OrtApi* api, const FusedNode& fused, const Part& part,
                          const std::string& file, const std::string& id) {
   std::vector<OrtOpAttr*> attributes;

@@ -19,6 +19,18 @@ bool IsContext(const graph::Node& node);
 // Why ONNX Runtime cannot write a context model of a graph with these nodes; empty if it can.
 std::string WhyNoContext(const RuntimeApi& runtime, const ReadGraph& graph);
 
+// A constant of the main graph that bodies read.
+struct BodyConstant {
+  std::string name, node;       // and the node with the body
+  std::vector<size_t> readers;  // ids of the nodes that read it themselves
+};
+std::vector<BodyConstant> BodyConstantsOf(const OrtApi* api, const ReadGraph& main);
+
+// Why ONNX Runtime cannot write a context model in which the `claimed` nodes, ids in order, are no
+// longer there; empty if it can.
+std::string WhyNoContext(const std::vector<BodyConstant>& constants,
+                         const std::vector<size_t>& claimed);
+
 // The node that replaces `fused`. It has the inputs and outputs of the part.
 OrtNode* MakeContextNode(const OrtApi* api, const FusedNode& fused, const Part& part,
                          const std::string& file, const std::string& id);

@@ -35,6 +35,17 @@ std::string FolderOf(const std::string& path) {
   return path.substr(0, path.find_last_of(platform::kSeparators) + 1);
 }
 
+constexpr char kNoContextOfBodies[] =
+    "ep.context_enable=1: nodes of a branch or body (If, Loop, Scan) cannot be in a context model, "
+    "into which ONNX Runtime writes branches as they were, without their weights; open the model "
+    "as it is, or compile it (ort-aie compile)";
+
+bool IsBody(const OrtApi* api, const OrtGraph* graph) {
+  const OrtNode* parent = nullptr;
+  Check(api, api->Graph_GetParentNode(graph, &parent));
+  return parent != nullptr;
+}
+
 SessionOptions OptionsOf(const Settings& settings) {
   return ReadOptions(settings, &settings);  // the provider's own options among them
 }
@@ -155,6 +166,8 @@ void Ep::ClaimAll(const OrtGraph* graph, OrtEpGraphSupportInfo* info) {
     node_of[read.ids[i]] = read.nodes[i];
     if (IsContext(read.graph.nodes[i])) claim({read.nodes[i]}, false);
   }
+  std::vector<BodyConstant> of_bodies;
+  if (context_.enable) of_bodies = BodyConstantsOf(api, read);
   // ONNX Runtime compiles a graph's regions before it asks about another graph.
   std::set<std::string> constants;
   for (const graph::Value& value : read.graph.values) {
@@ -162,10 +175,16 @@ void Ep::ClaimAll(const OrtGraph* graph, OrtEpGraphSupportInfo* info) {
   }
   claims_ = Claim(std::move(read.graph), read.ids, overrides_.Among(constants),
                   options_.stoppable ? graph::Grouping::kLayers : graph::Grouping::kRegions);
+  std::vector<size_t> claimed;
   for (const ClaimedRegion& region : claims_.regions) {
     std::vector<const OrtNode*> nodes;
     for (const size_t id : region.nodes) nodes.push_back(node_of.at(id));
     claim(nodes, true);  // the provider keeps packed weights itself, and other constants with them
+    claimed.insert(claimed.end(), region.nodes.begin(), region.nodes.end());
+  }
+  if (context_.enable && why_no_context_.empty() && !claimed.empty()) {
+    std::ranges::sort(claimed);
+    why_no_context_ = IsBody(api, graph) ? kNoContextOfBodies : WhyNoContext(of_bodies, claimed);
   }
   for (const auto& [node, why] : claims_.left) {
     Log(ORT_LOGGING_LEVEL_INFO,
@@ -258,10 +277,6 @@ void Ep::CompileAll(const OrtGraph* const* graphs, const OrtNode* const* fused, 
 std::string Ep::WriteContext(const std::string& model, const Constants& constants,
                              std::vector<Recipe::Span>& spans, std::string& id) {
   Require(why_no_context_.empty(), why_no_context_);
-  Require(written_ == nullptr,
-          "ep.context_enable=1: nodes of a branch or body (If, Loop, Scan) and of the graph around "
-          "it cannot be in one context model; open the model as it is, or compile it (ort-aie "
-          "compile)");
   std::string path = context_.path;
   if (path.empty()) {
     Require(!model.empty() && !context_.compile_only,
