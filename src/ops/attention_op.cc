@@ -106,6 +106,7 @@ const OpDescription& FlowAttentionDescription() {
       .required_inputs = 1,
       .outputs = 3,
       .required_outputs = 1,  // without present: a shared cache
+      .typed_outputs = 3,
       .attributes = {{.name = "format", .required = true},
                      {.name = "num_heads", .required = true, .least = 1, .most = kMostHeads},
                      {.name = "kv_num_heads", .required = true, .least = 1, .most = kMostHeads},

@@ -1,5 +1,6 @@
 #include "ort/custom_op.h"
 
+#include <algorithm>
 #include <atomic>
 #include <limits>
 #include <utility>
@@ -124,10 +125,17 @@ OrtCustomOpInputOutputCharacteristic CharacteristicOf(bool variadic, size_t inde
   return index < required ? INPUT_OUTPUT_REQUIRED : INPUT_OUTPUT_OPTIONAL;
 }
 
+CustomOp::Table ForRuntime(CustomOp::Table table, const RuntimeApi& runtime) {
+  if (runtime.runtime < 28) {
+    table.required_outputs = std::max(table.required_outputs, table.typed_outputs);
+  }
+  return table;
+}
+
 }  // namespace
 
 CustomOp::CustomOp(Table table, const RuntimeApi& runtime)
-    : OrtCustomOp{}, table_(std::move(table)), runtime_(runtime) {
+    : OrtCustomOp{}, table_(ForRuntime(std::move(table), runtime)), runtime_(runtime) {
   version = runtime.version;
 
   GetName = [](const OrtCustomOp* op) { return Self(op).table_.name; };
@@ -196,6 +204,7 @@ CustomOp::Table TableOf(const OpDescription& op) {
           .required_inputs = op.required_inputs,
           .outputs = op.outputs,
           .required_outputs = op.required_outputs,
+          .typed_outputs = op.typed_outputs,
           .make =
               [&op](const KernelInfo& info) {
                 return MakeKernel(op, info, info.NodeName(), OptionsOf(info));

@@ -17,6 +17,7 @@ class CustomOp : public OrtCustomOp {
     // otherwise at most these numbers.
     bool variadic = false;
     size_t inputs = 1, required_inputs = 1, outputs = 1, required_outputs = 1;
+    size_t typed_outputs = 0;  // required before ONNX Runtime 1.28 (OpDescription)
     std::function<std::unique_ptr<Kernel>(const KernelInfo& info)> make;
     std::function<void(const ShapeContext& context)> infer;
   };

@@ -16,7 +16,7 @@ from attention_calls import (
     model_of,
     random_inputs,
 )
-from op_models import FLOAT32, one_op_model, open_session, run
+from op_models import FLOAT32, ORT_VERSION, one_op_model, open_session, run
 
 from ort_aie_ep import _native
 
@@ -255,6 +255,7 @@ def test_a_score_output_or_an_unknown_format_is_refused(
         open_session(one_op_model("FlowAttention", inputs, outputs, given))
 
 
+@pytest.mark.skipif(ORT_VERSION >= (1, 28), reason="a cache that another wrote needs none there")
 @pytest.mark.parametrize("count", [1, 2])
 def test_present_outputs_are_required(count: int) -> None:
     inputs = random_inputs(attributes(), 1, lengths=(11,))
