@@ -186,6 +186,8 @@ def test_bfloat16_is_used_where_it_is_asked_for(tmp_path: Path) -> None:
     ((a, inputs), *_) = calls_of("float16")
     if not multiplies_in_bfloat16(a, inputs):
         pytest.skip("these kernels have no products of bfloat16")
+    if ORT_VERSION < (1, 24):
+        pytest.skip("custom ops read session config entries from 1.24 on")
     model = gqa_model(a, inputs)
     rounded = flow_attention(a, inputs)["output"]  # by the custom op alone
     for door, session in doors(model, tmp_path / "asked", numerics="bf16").items():
@@ -354,6 +356,9 @@ def compiled_alone(model: bytes) -> onnxruntime.InferenceSession:
     return open_session(ir.to_proto(rewritten).SerializeToString())
 
 
+@pytest.mark.skipif(
+    ORT_VERSION < (1, 31), reason="earlier ones refuse other shapes, or end the process at them"
+)
 @pytest.mark.parametrize("name", SHAPES)
 def test_an_attention_of_other_shapes_is_left_by_both_doors(name: str) -> None:
     """One that ONNX Runtime's own operator refuses is never computed."""
