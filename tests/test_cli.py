@@ -606,7 +606,7 @@ def test_each_node_of_several_plans_names_its_plan() -> None:
 
 
 def test_explain_and_compile_tell_of_plans_or_that_there_are_none(tmp_path: Path) -> None:
-    assert "1 plan of 12 steps" in succeeded("compile", LLAMA, tmp_path / "plan").stderr
+    assert "1 plan of 12 steps" in succeeded("compile", LLAMA, tmp_path / "plan").stdout
     result = succeeded("compile", LLAMA, tmp_path / "steps", "--no-plan")
     assert "1 plan" not in result.stderr
     assert "no plans: each operator is a separate node" in (

@@ -258,7 +258,7 @@ def _bench_peers(
         from ort_aie_ep.cli import tables
 
         console.out.print(tables.sheet_tables(sheets(measured)))
-        console.note(f"{machine.cpu} ({machine.identity}); {held.model}; {held.plan}")
+        console.heading(f"{machine.cpu} ({machine.identity}); {held.model}; {held.plan}")
     if out is not None:
         plot.plot(measured, out / "bench.png", f"{machine.cpu}; {held.model}; {date}")
         _write(measured, held, plan, out, "bench.png")
@@ -385,7 +385,7 @@ def accuracy_command(
     from ort_aie_ep.cli import tables
 
     console.out.print(tables.accuracy_tables(report))
-    console.note(
+    console.heading(
         f"95 %: bootstrap over windows, {accuracy.RESAMPLES} resamples. The first row is the "
         "reference for the ratio (resampled in pairs), the top-1 agreement and the largest "
         "difference of a logit. Level is the accuracy_level of MatMulNBits.\n"
@@ -449,7 +449,7 @@ def demo_command(
     console.out.print(tables.demonstration_panels(plan.prompt, shown))
     console.out.print(tables.agreement_lines(shown.agreement), "")
     console.out.print(tables.speed_table(shown.speeds))
-    console.note(tables.conditions_line(threads))
+    console.heading(tables.conditions_line(threads))
     console.next_command("ort-aie", "compile", "YOUR_MODEL", "COMPILED")
 
 

@@ -238,15 +238,15 @@ def compile_command(
         console.heading(f"{find_model(result.path).model.name}:")
     console.out.print(outcomes_table(result.outcomes))
     if result.plans:
-        console.note(plans_line(result.plans, result.divided_by))
+        console.heading(plans_line(result.plans, result.divided_by))
     if share := share_line(result.outcomes):
-        console.note(share)
+        console.heading(share)
     for part in result.parts:
         console.heading(f"{part.file}:" if part.compiled else f"{part.file} {part.reason}")
         if part.nodes:
             console.out.print(outcomes_table(part.nodes))
         if part.plans:
-            console.note(plans_line(part.plans, part.divided_by))
+            console.heading(plans_line(part.plans, part.divided_by))
     if result.layers:
         console.out.print(layers_table(result.layers))
     tell(result, "--baseline", keep_source or source)

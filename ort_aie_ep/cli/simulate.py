@@ -87,7 +87,7 @@ def simulate_command(
             console.print_json(compared)
         else:
             console.out.print(tables.kernel_table(compared))
-            console.note(_PREDICTED)
+            console.heading(_PREDICTED)
         return
     compiled = model is not None and model not in performance.MODELS and Path(model).exists()
     if model is not None and compiled:
@@ -105,7 +105,7 @@ def simulate_command(
             console.print_json(swept, device=device)
         else:
             console.out.print(tables.sweep_tables(swept))
-            console.note(_PREDICTED)
+            console.heading(_PREDICTED)
         return
     if model is None:
         with console.bar("simulate"):
@@ -115,7 +115,7 @@ def simulate_command(
             console.print_json(judged, device=device)
         else:
             console.out.print(tables.judgement_tables(judged))
-            console.note(_PREDICTED)
+            console.heading(_PREDICTED)
     else:
         with console.bar("simulate", "tokens") as progress:
             simulation = performance.simulate(model, device, _tokens(contexts), progress, chosen)
@@ -124,7 +124,7 @@ def simulate_command(
             console.print_json(simulation)
         else:
             console.out.print(tables.simulation_tables(simulation))
-            console.note(f"*: a constant was fitted to this value. {_PREDICTED}")
+            console.heading(f"*: a constant was fitted to this value. {_PREDICTED}")
             console.next_command("ort-aie", "simulate", "--papers")
     if plot is not None:
         from ort_aie_ep.npu.speed.plot import plot as draw
@@ -152,7 +152,7 @@ def _simulate_compiled(
         console.print_json(simulation)
     else:
         console.out.print(tables.plan_tables(simulation))
-        console.note(_PREDICTED)
+        console.heading(_PREDICTED)
 
 
 def _tokens(text: str | None) -> tuple[int, ...] | None:

@@ -52,8 +52,9 @@ def tune_command(
         console.print_json(report)
         return
     console.out.print(tuning_table(report))
-    console.note(
+    console.heading(
         f'Shortest times with {report.threads} threads, in interleaved rounds. "Of read" compares '
         "with a plain read of the same weights. Bytes of symmetric weights that a kernel skips "
-        f"count as read.\nstored: {report.file}"
+        "count as read."
     )
+    console.note(f"stored: {report.file}")

@@ -116,9 +116,9 @@ def new_options(threads: int | None = None) -> onnxruntime.SessionOptions:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.use_per_session_threads = not _has_global_threads()
-    # ONNX Runtime warns about a number that it ignores.
-    if threads is not None and options.use_per_session_threads:
+    if _has_global_threads():
+        options.use_per_session_threads = False
+    elif threads is not None:  # with global threads ONNX Runtime warns about a number
         options.intra_op_num_threads = options.inter_op_num_threads = threads
     return options
 

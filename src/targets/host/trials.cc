@@ -119,8 +119,8 @@ Trials::Trials(const std::string& folder, int threads, int64_t bytes)
   platform::File file = platform::File::CreateTemporary(folder);
   const auto require = [&](bool good, const char* what) {
     if (good) return;
-    Fail(ErrorCode::kRuntime, folder, ": ", weights_->bytes, " bytes to measure with cannot be ",
-         what, ": ", std::strerror(errno));
+    Fail(ErrorCode::kRuntime, folder, ": ", weights_->bytes / 1000000,
+         " MB to measure with cannot be ", what, ": ", std::strerror(errno));
   };
   require(file.is_open(), "made");
   std::vector<uint8_t> many;

@@ -131,7 +131,7 @@ class Weights {
   std::vector<Page> pages_;
 };
 
-struct Settings {
+struct Choices {
   const char* target = "sim";
   const char* on_device_error = "host";
   const char* log = "quiet";
@@ -140,15 +140,11 @@ struct Settings {
 // A session's ops and their target.
 class Model {
  public:
-  explicit Model(const Settings& settings)
-      : options_(ReadOptions(
-            [&](const std::string& name) -> std::optional<std::string> {
-              if (name == "target") return settings.target;
-              if (name == "on_device_error") return settings.on_device_error;
-              if (name == "log") return settings.log;
-              return std::nullopt;
-            },
-            this)),
+  explicit Model(const Choices& settings)
+      : options_(ReadOptions({{"target", settings.target},
+                              {"on_device_error", settings.on_device_error},
+                              {"log", settings.log}},
+                             this)),
         gather_({kAttributes.weights, DataType::kFloat32}, weights_.tensor()),
         projection_("W", kAttributes, weights_.tensor(), options_),
         mlp_(kAttributes, "silu", gate_weights_.tensor(), up_weights_.tensor(), options_),
