@@ -68,7 +68,7 @@ def cache_command(
         console.out.print(cache_table(entries, code_digest()))
     total = sum(entry.bytes for entry in entries)
     most = "no limit" if limit is None else f"at most {size_text(limit)}"
-    console.note(f"{folder}: {_entries(len(entries))}, {size_text(total)}; {most}")
+    console.heading(f"{folder}: {_entries(len(entries))}, {size_text(total)}; {most}")
 
 
 def _entries(count: int) -> str:

@@ -7,11 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from ort_aie_ep import batch
 from ort_aie_ep.batch import parts
 from ort_aie_ep.batch.completer import Completion, Request
+from ort_aie_ep.batch.job import Summary
 from ort_aie_ep.batch.parts import Tally
 from ort_aie_ep.batch.prompts import digest, read_prompts
+from ort_aie_ep.cli import app
 from ort_aie_ep.errors import AieError
 
 ROWS: list[dict[str, Any]] = [
@@ -218,3 +222,21 @@ def test_the_digest_of_a_model_reads_all_of_its_files(tmp_path: Path) -> None:
     found.add(parts.model_digest(tmp_path))
     (tmp_path / "sub/encoder.onnx").rename(tmp_path / "encoder.onnx")
     assert len({*found, parts.model_digest(tmp_path)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("done", "earlier", "code", "line"),
+    [
+        (Tally(7, 4), Tally(), 1, "ANSWERS: 3 completions, 4 failed: their lines have an error\n"),
+        (Tally(), Tally(7, 4), 1, "ANSWERS: 3 completions, 4 failed: their lines have an error\n"),
+        (Tally(7), Tally(2), 0, "ANSWERS: 9 completions\n"),
+    ],
+)
+def test_the_command_fails_if_a_prompt_failed(
+    done: Tally, earlier: Tally, code: int, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray")
+    summary = Summary(done, earlier, workers=1, start_seconds=0.5, seconds=1.0)
+    monkeypatch.setattr(batch, "complete", lambda *_, **__: summary)
+    result = CliRunner().invoke(app, ["batch", "MODEL", "prompts.jsonl", "ANSWERS"])
+    assert (result.exit_code, result.stdout) == (code, line)

@@ -223,6 +223,7 @@ def test_without_a_package_the_message_says_what_to_install(
         "https://github.com/Xilinx/mlir-aie/releases/expanded_assets/v1.4.4",
         "mlir-aie/v1.4.4/utils/peano-requirements.txt",
         "source /opt/xilinx/xrt/setup.sh",
+        "pip install '.[tools]'",
     ):
         assert line in text
     assert not (tmp_path / "out").exists()

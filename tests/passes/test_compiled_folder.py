@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from builder_nodes import attention_model, projection_model, save, tied_model
 from op_models import open_session, run
 
 import ort_aie_ep
+from ort_aie_ep.compiler import compiled_folder
 from ort_aie_ep.compiler.compile import PAGE, REPORT
 from ort_aie_ep.formats import q4nx, q8nx
 
@@ -249,3 +251,25 @@ def test_progress_counts_to_the_end(tmp_path: Path) -> None:
     assert calls[-1][0] == calls[-1][1] == 10 * 2 * 5120 + 300 * 4
     assert [done for done, _, _ in calls] == sorted(done for done, _, _ in calls)
     assert {name for _, _, name in calls} == {"proj.B_q4nx", "bias", "", "hashing"}
+
+
+def test_a_shape_without_a_type_is_left_out_without_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in exports of optimum, some of whose values have shapes alone."""
+    graph = onnx.helper.make_graph(
+        [
+            onnx.helper.make_node("Relu", ["x"], ["middle"]),
+            onnx.helper.make_node("Relu", ["middle"], ["y"]),
+        ],
+        "g",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2])],
+        value_info=[onnx.helper.make_tensor_value_info("middle", onnx.TensorProto.FLOAT, [2])],
+    )
+    model = ir.from_proto(onnx.helper.make_model(graph))
+    (middle,) = model.graph[0].outputs
+    middle.type = None
+    compiled_folder._save(model, tmp_path / "model.onnx")
+    assert not caplog.records
+    assert ir.load(tmp_path / "model.onnx").graph.num_nodes() == 2
