@@ -106,14 +106,9 @@ def stub_path() -> str:
 
 
 def _installed(name: str) -> Path:
-    from importlib.util import find_spec
-
     from ort_aie_ep import platforms
 
-    # The libraries are beside the extension module, which an editable install keeps elsewhere.
-    native = find_spec("ort_aie_ep._native")
-    beside = __file__ if native is None or native.origin is None else native.origin
-    path = Path(beside).with_name(platforms.library_name(name))
+    path = Path(__file__).with_name(platforms.library_name(name))
     if not path.is_file():
         raise AieError(f"{path} is missing: reinstall the package ort_aie_ep")
     return path

@@ -88,6 +88,7 @@ def workers() -> list[int]:
     return found
 
 
+@pytest.mark.in_turn
 def test_a_killed_driver_a_killed_worker_and_a_killed_machine_lose_nothing(
     compiled: Path,
     prompts: list[str],
