@@ -294,10 +294,10 @@ def test_demo_ends_at_its_runs(ends: Ends) -> None:
 
 
 def test_simulate_ends_at_the_tokens_of_its_prompts(ends: Ends, compiled: Path) -> None:
-    result = ort_aie("simulate", "gemma3-1b", "--contexts", "64,128")
-    assert ends(result.stderr) == {"simulate": "192 tokens"}
-    result = ort_aie("simulate", compiled, "--contexts", "16,32")
-    assert ends(result.stderr) == {"simulate": "48 tokens"}
+    result = ort_aie("predict", "gemma3-1b", "--contexts", "64,128")
+    assert ends(result.stderr) == {"predict": "192 tokens"}
+    result = ort_aie("predict", compiled, "--contexts", "16,32")
+    assert ends(result.stderr) == {"predict": "48 tokens"}
 
 
 def test_commands_that_nobody_can_count_say_their_time(ends: Ends) -> None:

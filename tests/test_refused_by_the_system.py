@@ -42,7 +42,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "doctor": (),
     "tune": ("--seconds", "0.1"),
     "synth": ("llama-3.2-1b", "model", "--layers", "1", "--vocab", "64"),
-    "simulate": ("llama-3.2-1b", "--contexts", "1024"),
+    "predict": ("llama-3.2-1b", "--contexts", "1024"),
     "kernels": ("list",),
     "validate": ("missing",),
     "first-day": (),

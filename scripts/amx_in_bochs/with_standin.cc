@@ -1,4 +1,4 @@
-#include "targets/host/kernels/amx_standin.h"
+#include "amx_standin.h"
 //
 #include "kernels_of.inc"
 

@@ -194,7 +194,7 @@ def test_commands_name_a_missing_runtime(tools: Environment, words: tuple[str | 
 
 
 def test_commands_that_open_no_model_need_no_runtime(tools: Environment) -> None:
-    done = tools.run("-m", "ort_aie_ep", "simulate", "llama-3.2-1b", "--contexts", "64", "--json")
+    done = tools.run("-m", "ort_aie_ep", "predict", "llama-3.2-1b", "--contexts", "64", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["environment"]["onnxruntime"] == "not installed"
 

@@ -1,4 +1,4 @@
-"""`ort-aie simulate`: tables, JSON, the picture, mistakes."""
+"""`ort-aie predict`: tables, JSON, the picture, mistakes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ort_aie_ep.npu.speed import plot as plot_module
 
 
 def simulate(*words: object) -> Any:
-    return CliRunner().invoke(app, ["simulate", *map(str, words)])
+    return CliRunner().invoke(app, ["predict", *map(str, words)])
 
 
 def succeeded(*words: object) -> Any:

@@ -133,7 +133,7 @@ def plan_tables(plan: PlanSimulation) -> RenderableType:
         shown.append(
             Text(
                 "†: its attention is faster than anyone has measured such a kernel "
-                "(ort-aie simulate --kernels)"
+                "(ort-aie predict --kernels)"
             )
         )
     return Group(*shown)

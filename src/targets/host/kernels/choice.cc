@@ -54,8 +54,9 @@ constexpr Variant kVariants[] = {
     {"avx512_bf16-nta", Isa::kAvx512Bf16, Bit(Role::kOneRowBf16),
      ORT_AIE_X86(kAvx512Bf16NtaKernels)},
     {"amx", Isa::kAmx, kManyRows, ORT_AIE_X86(kAmxKernels)},
-    // No rule names it; it is for tests.
-    {kAmxStandin, Isa::kPortable, kManyRows, &kAmxStandinKernels},
+#ifdef ORT_AIE_AMX_STANDIN
+    {kAmxStandin, Isa::kPortable, kManyRows, &kAmxStandinKernels},  // no rule names it
+#endif
 };
 
 // --- the rules -----------------------------------------------------------------------------------
@@ -216,6 +217,7 @@ Choice WholeTable(Isa isa, Cpu cpu) {
   return choice;
 }
 
+#ifdef ORT_AIE_AMX_STANDIN
 // The kernels of the stand-in for AMX, and portable kernels for the rest.
 Choice StandinTable() {
   Choice choice = WholeTable(Isa::kPortable, {});
@@ -224,12 +226,15 @@ Choice StandinTable() {
   }
   return choice;
 }
+#endif
 
-// The whole tables of this CPU, the stand-in first and the widest last. Nothing here has a
+// The whole tables of this CPU, the widest last. Nothing here has a
 // destructor, because kernels run until the process ends.
 struct WholeTables {
   WholeTables() {
+#ifdef ORT_AIE_AMX_STANDIN
     Add(kAmxStandin, StandinTable());
+#endif
     for (size_t i = 0; i <= static_cast<size_t>(ThisCpu().isa); ++i) {
       const auto isa = static_cast<Isa>(i);
       Add(NameOf(isa), WholeTable(isa, ThisCpu()));

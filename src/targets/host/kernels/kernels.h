@@ -209,13 +209,16 @@ consteval Kernels WithTiles(Kernels base, const char* name, decltype(Kernels::ge
   base.bf16_blocking = {.row_tile = 128, .resident_bytes = 1 << 20};
   return base;
 }
-constexpr int64_t kTileRowBlock = 32;               // two tiles, one above the other
-constexpr const char* kAmxStandin = "amx_standin";  // for tests: very slow
+constexpr int64_t kTileRowBlock = 32;  // two tiles, one above the other
 
-extern const Kernels kAmxStandinKernels;  // on portable ones
+#ifdef ORT_AIE_AMX_STANDIN
+// Of builds for tests alone: those of AMX without its instructions, and portable ones for the rest.
+constexpr const char* kAmxStandin = "amx_standin";
+extern const Kernels kAmxStandinKernels;
 void GemmBf16AmxStandin(const uint16_t* a, int64_t lda, int64_t rows, const uint16_t* panel,
                         int64_t k_pairs, float* y, int64_t ldy);
 extern const Bf16Attention kAmxStandinAttention;
+#endif
 #if defined(__x86_64__)
 extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx512Kernels;      // F, BW, DQ, VL, VNNI, VBMI
@@ -247,7 +250,7 @@ const char* WhyNoAmx();
 const Kernels* const* AvailableKernels();
 
 // The kernels that choice.h assembled for this CPU, or the table that ORT_AIE_ISA names (portable,
-// avx2, avx512, avx512_bf16, amx, amx_standin). An unknown name, or one that this CPU lacks, is
+// avx2, avx512, avx512_bf16, amx). An unknown name, or one that this CPU lacks, is
 // reported on stderr once and ignored.
 const Kernels& SelectedKernels();
 

@@ -1,6 +1,6 @@
 // The kernels of amx.cc on any CPU: the same source with stand-ins for the instructions. The other
 // half of attention, which AMX leaves to AVX-512, is plain C++ here.
-#include "targets/host/kernels/amx_standin.h"
+#include "amx_standin.h"
 
 #include "targets/host/kernels/kernels.h"
 

@@ -1,4 +1,4 @@
-"""The command `simulate`: predicts speed on the NPU."""
+"""The command `predict`: predicts speed on the NPU."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _PREDICTED = (
 )
 
 
-@app.command("simulate")
-def simulate_command(
+@app.command("predict")
+def predict_command(
     model: Annotated[
         str | None,
         typer.Argument(metavar="MODEL", help="A compiled model, or a name such as llama-3.2-1b."),
@@ -55,13 +55,13 @@ def simulate_command(
     papers' measurements and the error of each prediction:
 
     ```
-    ort-aie simulate compiled/llama
-    ort-aie simulate llama-3.2-1b
-    ort-aie simulate gemma3-4b --device npu2 --contexts 1024,32768
-    ort-aie simulate llama-3.2-1b --era mlir-air
-    ort-aie simulate --papers --plot npu-model.png
-    ort-aie simulate --papers --era mlir-air
-    ort-aie simulate --kernels
+    ort-aie predict compiled/llama
+    ort-aie predict llama-3.2-1b
+    ort-aie predict gemma3-4b --device npu2 --contexts 1024,32768
+    ort-aie predict llama-3.2-1b --era mlir-air
+    ort-aie predict --papers --plot npu-model.png
+    ort-aie predict --papers --era mlir-air
+    ort-aie predict --kernels
     ```
     """
     from ort_aie_ep.npu import speed as performance
@@ -108,7 +108,7 @@ def simulate_command(
             console.heading(_PREDICTED)
         return
     if model is None:
-        with console.bar("simulate"):
+        with console.bar("predict"):
             judged = performance.judge(device)
             drawn = {name: performance.points_of(name, device) for name in judged.models}
         if json:
@@ -117,7 +117,7 @@ def simulate_command(
             console.out.print(tables.judgement_tables(judged))
             console.heading(_PREDICTED)
     else:
-        with console.bar("simulate", "tokens") as progress:
+        with console.bar("predict", "tokens") as progress:
             simulation = performance.simulate(model, device, _tokens(contexts), progress, chosen)
         drawn = {model: simulation.points}
         if json:
@@ -125,7 +125,7 @@ def simulate_command(
         else:
             console.out.print(tables.simulation_tables(simulation))
             console.heading(f"*: a constant was fitted to this value. {_PREDICTED}")
-            console.next_command("ort-aie", "simulate", "--papers")
+            console.next_command("ort-aie", "predict", "--papers")
     if plot is not None:
         from ort_aie_ep.npu.speed.plot import plot as draw
 
@@ -143,7 +143,7 @@ def _simulate_compiled(
     from ort_aie_ep.npu import speed as performance
     from ort_aie_ep.npu.speed import report as tables
 
-    with console.bar("simulate", "tokens", "reading the model") as progress:
+    with console.bar("predict", "tokens", "reading the model") as progress:
         read = read_plans(path)
         simulation = performance.simulate_plans(
             read.model, read.plans, read.positions, device, _tokens(contexts), progress, era
