@@ -19,7 +19,7 @@ import onnx_ir as ir
 
 from ort_aie_ep.graph_passes.attention.exported.region import find_cache
 from ort_aie_ep.graph_passes.attention.node import Layout, flow_attention, why_not_flow_attention
-from ort_aie_ep.graph_passes.attention.workbench import SWAP, WorkbenchRule, splits_channels
+from ort_aie_ep.graph_passes.attention.builder import SWAP, BuilderRule, splits_channels
 from ort_aie_ep.graph_passes.projection.width import projected_width
 from ort_aie_ep.graph_passes.subgraph import HALVES, narrows
 from ort_aie_ep.graph_passes.walk import (
@@ -74,7 +74,7 @@ class _Attention:
     last: ir.Node
 
 
-class SpelledOutAttention(WorkbenchRule):
+class SpelledOutAttention(BuilderRule):
     """Replaces the attention around each eligible Softmax."""
 
     op_type = "Softmax"
@@ -118,12 +118,12 @@ class SpelledOutAttention(WorkbenchRule):
         layout = _layout(found.query)
         assert layout is not None
         inputs = {
-            name: self.bench.channels(tokens, layout.heads * layout.dim)
+            name: self.builder.channels(tokens, layout.heads * layout.dim)
             for name, tokens in (
                 ("query", found.query), ("key", found.key), ("value", found.value),
             )
         }  # fmt: skip
-        mask = None if found.mask is None else self.bench.bias(found.mask, found.query.dtype)
+        mask = None if found.mask is None else self.builder.bias(found.mask, found.query.dtype)
         attention = flow_attention(
             node,
             {**inputs, "attention_bias": mask},
@@ -134,7 +134,7 @@ class SpelledOutAttention(WorkbenchRule):
                 "scale": found.scale,
             },
         )
-        self.bench.put_in_place(found.last, attention, layout, (None, None))
+        self.builder.put_in_place(found.last, attention, layout, (None, None))
         return found.first, found.last
 
 

@@ -34,18 +34,18 @@ from ort_aie_ep.graph_passes.walk import (
 SWAP = [0, 2, 1, 3]  # (B, T, H, D) <-> (B, H, T, D)
 
 
-class WorkbenchRule(NodeRule):
+class BuilderRule(NodeRule):
     """An operator of attention -> aie.FlowAttention, with nodes around it that may change too."""
 
     becomes = OP_TYPE
-    bench: Workbench
+    builder: GraphBuilder
 
     def apply(self, model: ir.Model) -> None:  # noqa: D102
         if not any(self.takes(node) for node in model.graph):
             return
         self.prepare(model)
         with inferred_shapes(model):
-            self.bench = Workbench(model.graph)
+            self.builder = GraphBuilder(model.graph)
             super().apply(model)
         model.graph.sort()
         common_passes.RemoveUnusedNodesPass()(model)
@@ -54,7 +54,7 @@ class WorkbenchRule(NodeRule):
         """Prepares a model that has nodes of this rule."""
 
 
-class Workbench:
+class GraphBuilder:
     """Makes nodes at the end of a graph, which is sorted afterwards.
 
     Values that several layers need, such as a mask in another form, are made once.

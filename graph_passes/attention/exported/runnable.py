@@ -72,7 +72,7 @@ FORMS: dict[str, Callable[[Array], Array]] = {
 }
 
 
-class Laboratory:
+class RunnableRegion:
     """A region that can be run."""
 
     def __init__(self, model: ir.Model, region: Region) -> None:
