@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from ort_aie_ep.graph_passes.attention.node import Layout, flow_attention, why_not_flow_attention
 from ort_aie_ep.graph_passes.attention.builder import BuilderRule
+from ort_aie_ep.graph_passes.attention.node import Layout, flow_attention, why_not_flow_attention
 from ort_aie_ep.graph_passes.base import Attribute
 from ort_aie_ep.graph_passes.walk import (
     attribute,

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 from onnx_ir.passes import common as common_passes
 
+from ort_aie_ep.graph_passes.attention.builder import BuilderRule, GraphBuilder
 from ort_aie_ep.graph_passes.attention.mask import MaskReader
 from ort_aie_ep.graph_passes.attention.node import (
     Layout,
@@ -27,7 +28,6 @@ from ort_aie_ep.graph_passes.attention.node import (
     why_not_flow_attention,
 )
 from ort_aie_ep.graph_passes.attention.rotary import read_rotations
-from ort_aie_ep.graph_passes.attention.builder import GraphBuilder, BuilderRule
 from ort_aie_ep.graph_passes.base import Attribute
 from ort_aie_ep.graph_passes.walk import (
     attribute,

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from ort_aie_ep.graph_passes.attention.builder import SWAP, BuilderRule, splits_channels
 from ort_aie_ep.graph_passes.attention.exported.region import find_cache
 from ort_aie_ep.graph_passes.attention.node import Layout, flow_attention, why_not_flow_attention
-from ort_aie_ep.graph_passes.attention.builder import SWAP, BuilderRule, splits_channels
 from ort_aie_ep.graph_passes.projection.width import projected_width
 from ort_aie_ep.graph_passes.subgraph import HALVES, narrows
 from ort_aie_ep.graph_passes.walk import (

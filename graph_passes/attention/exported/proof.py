@@ -23,14 +23,14 @@ from ort_aie_ep.graph_passes.attention.exported.formula import (
     Rotary,
     attention,
 )
+from ort_aie_ep.graph_passes.attention.exported.region import Region
 from ort_aie_ep.graph_passes.attention.exported.runnable import (
     FORMS,
     SEED,
-    RunnableRegion,
     Outcome,
     Probe,
+    RunnableRegion,
 )
-from ort_aie_ep.graph_passes.attention.exported.region import Region
 from ort_aie_ep.graph_passes.base import ATTENTION_MASK
 from ort_aie_ep.graph_passes.projection.norm import NORMS
 from ort_aie_ep.graph_passes.subgraph import EPSILON, MASKED, NoMatch

@@ -17,10 +17,10 @@ from onnx_ir import tape
 from onnx_ir.passes import common as common_passes
 
 from ort_aie_ep.graph_passes.attention.exported.formula import Parameters, Rotary
-from ort_aie_ep.graph_passes.attention.exported.runnable import RunnableRegion
 from ort_aie_ep.graph_passes.attention.exported.operators import check_operators
 from ort_aie_ep.graph_passes.attention.exported.proof import prove, read_parameters
 from ort_aie_ep.graph_passes.attention.exported.region import Region, find_region
+from ort_aie_ep.graph_passes.attention.exported.runnable import RunnableRegion
 from ort_aie_ep.graph_passes.attention.node import (
     OP_TYPE,
     Angles,
