@@ -10,7 +10,7 @@ namespace {
 
 constexpr float kMostSteps = 255;
 constexpr float kMiddle = 128;  // the zero point of symmetric weights
-constexpr float kLeastScale = std::numeric_limits<float>::min();  // its inverse is finite
+constexpr float kLeastByteScale = std::numeric_limits<float>::min();  // its inverse is finite
 
 inline float Round(float x) {
   return (x + 12582912.0f) - 12582912.0f;  // 1.5 * 2^23: to the nearest integer, ties to even
@@ -46,11 +46,11 @@ Steps BestSteps(const float* x, int64_t count, const float* importance) {
     high = std::max(high, x[i]);
   }
   Steps symmetric;
-  if (const float scale = std::max(high, -low) / (kMiddle - 1); scale >= kLeastScale) {
+  if (const float scale = std::max(high, -low) / (kMiddle - 1); scale >= kLeastByteScale) {
     symmetric.scale = scale;
   }
   const float scale = (high - low) / kMostSteps;
-  if (scale < kLeastScale) return symmetric;
+  if (scale < kLeastByteScale) return symmetric;
   const Steps range{scale, Round(-low / scale)};
   return range.ErrorOf(x, count, importance) < symmetric.ErrorOf(x, count, importance) ? range
                                                                                        : symmetric;

@@ -19,8 +19,8 @@ using q4nx::kBlockRows;
 using q4nx::PaddedCols;
 using q4nx::RowBlocks;
 
-// Rows [begin, begin + count) of a step, and their experts.
-struct Rows {
+// ExpertRows [begin, begin + count) of a step, and their experts.
+struct ExpertRows {
   int64_t begin, count;
   Routing routing;
 
@@ -52,7 +52,7 @@ void Store(const MoEStep& step, const Kernels& kernels, int64_t row, int64_t n0,
 }
 
 // h (pairs, inter): what is between an expert's two projections.
-void StreamIn(const MoEStep& step, const Rows& rows, float* h, const Kernels& kernels,
+void StreamIn(const MoEStep& step, const ExpertRows& rows, float* h, const Kernels& kernels,
               const ThreadPool& threads) {
   MatMulStep all = StepsOfExpert(step, 0, rows.pairs(), nullptr, nullptr, nullptr).in;
   all.a = step.x;
@@ -84,7 +84,7 @@ void StreamIn(const MoEStep& step, const Rows& rows, float* h, const Kernels& ke
   });
 }
 
-void StreamOut(const MoEStep& step, const Rows& rows, const float* h, const Kernels& kernels,
+void StreamOut(const MoEStep& step, const ExpertRows& rows, const float* h, const Kernels& kernels,
                const ThreadPool& threads) {
   MatMulStep all = StepsOfExpert(step, 0, rows.pairs(), nullptr, nullptr, nullptr).out;
   all.a = h;
@@ -124,7 +124,7 @@ void StreamOut(const MoEStep& step, const Rows& rows, const float* h, const Kern
   });
 }
 
-void OneByOne(const MoEStep& step, const Rows& rows, const Kernels& kernels,
+void OneByOne(const MoEStep& step, const ExpertRows& rows, const Kernels& kernels,
               const ThreadPool& threads) {
   int64_t most = 0;
   for (const int32_t expert : rows.routing.used) {
@@ -163,7 +163,7 @@ void RunMoE(const MoEStep& step, const Kernels& kernels, const ThreadPool& threa
   const int64_t chunk = ChunkTokens(step.prompt_chunk, 1, 1);
   for (int64_t begin = 0; begin < step.rows; begin += chunk) {
     const int64_t count = std::min(chunk, step.rows - begin);
-    const Rows rows{begin, count, RouteOnHost(step, begin, count, kernels)};
+    const ExpertRows rows{begin, count, RouteOnHost(step, begin, count, kernels)};
     const bool streamed = std::ranges::all_of(
         rows.routing.used, [&](int32_t expert) { return rows.routing.RowsOf(expert) <= most; });
     if (!streamed) {
