@@ -50,7 +50,7 @@ def summary(work: Path, kind: str) -> Iterator[str]:
         yield f"{numerics}: {ratio(good, numerics)}"
     for status, count in Counter(r["status"] for r in results).most_common():
         if status != GOOD:
-            names = ", ".join(r["name"] for r in results if r["status"] == status)
+            names = "; ".join(r["name"] for r in results if r["status"] == status)
             yield f"{status}: {count} ({names})"
 
 
