@@ -108,7 +108,7 @@ kernel-bench: $(VENV)/bin/python
 	$(VENV)/bin/ninja -C build/kernel-bench --quiet kernels_bench
 	build/kernel-bench/kernels_bench $(OPTIONS)
 
-# Each fuzz target (docs/fuzzing.md) on what earlier runs have found; OPTIONS go to fuzz.py.
+# Each fuzz target (CONTRIBUTING.md) on what earlier runs have found; OPTIONS go to fuzz.py.
 fuzz: fuzz-ready
 	PYTHONSAFEPATH= $(VENV)/bin/python tests/fuzz/fuzz.py --seconds $(FUZZ_SECONDS) --folder $(FUZZ_FOLDER) $(OPTIONS)
 

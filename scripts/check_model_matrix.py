@@ -4,7 +4,7 @@
     models/bin/python scripts/check_model_matrix.py builder --work WORK
     optimum/bin/pip install 'ort_aie_ep[tools]'  # into the environment of requirements-optimum.txt
     optimum/bin/python scripts/check_model_matrix.py optimum --work WORK
-    models/bin/python scripts/matrix_table.py WORK docs/models.md
+    models/bin/python scripts/matrix_json.py WORK docs/model_matrix.json
 
 For each case, the script makes the folder with the model builder or optimum. Its logits with
 float32 sums are the reference. The script measures the distance of ONNX Runtime's CPU provider from

@@ -1,4 +1,4 @@
-"""Everything that the docs name exists: tests, files, pages, headings, commands and options."""
+"""Everything that the docs name exists: files, pages, headings, commands and options."""
 
 from __future__ import annotations
 
@@ -10,33 +10,13 @@ import typer
 
 from ort_aie_ep.cli import app
 
-TESTS = Path(__file__).parent
-PROJECT = TESTS.parent
+PROJECT = Path(__file__).parents[1]
 DOCS = PROJECT / "docs"
 
 
 def pages() -> list[Path]:
     found = [*PROJECT.glob("*.md"), *DOCS.rglob("*.md"), *PROJECT.glob("*/README.md")]
     return found + list((PROJECT / "src").rglob("README.md"))
-
-
-@pytest.mark.skipif(not DOCS.is_dir(), reason="no docs beside the tests")
-def test_the_tests_that_the_docs_name_exist() -> None:
-    sources = [path.read_text() for path in TESTS.rglob("*.py") if path != Path(__file__)]
-    existing = {name for text in sources for name in re.findall(r"^def (test_\w+)", text, re.M)}
-    cases = "".join(path.read_text() for path in TESTS.rglob("*.cc"))
-    existing |= set(re.findall(r"^void (\w+)\(", cases, re.M))
-    named = set()
-    for line in (DOCS / "prompts-and-cache.md").read_text().splitlines():
-        if line.startswith("|"):
-            named |= set(re.findall(r"`(test_\w+|[A-Z]\w+)`", line.rsplit("|", 2)[1]))
-    assert len(named) > 20
-    assert named <= existing, sorted(named - existing)
-
-
-@pytest.mark.skipif(not DOCS.is_dir(), reason="no docs beside the tests")
-def test_the_readme_can_be_read_in_a_few_minutes() -> None:
-    assert len((PROJECT / "README.md").read_text().split()) < 900
 
 
 @pytest.mark.skipif(not DOCS.is_dir(), reason="no docs beside the tests")

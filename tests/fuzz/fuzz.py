@@ -6,7 +6,7 @@
 
 A target is NAME.cc (libFuzzer, by CMakeLists.txt) or NAME.py (Atheris, by target.py). Each starts
 from seeds/NAME and from the corpus that earlier runs kept. The exit code is 1 if there is a
-finding: an error that is not on purpose, a hang, too much memory. See docs/fuzzing.md.
+finding: an error that is not on purpose, a hang, too much memory. See CONTRIBUTING.md.
 """
 
 from __future__ import annotations

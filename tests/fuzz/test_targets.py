@@ -1,4 +1,4 @@
-"""Each fuzz target has seeds, is built and is documented."""
+"""Each fuzz target has seeds, is built and says what its inputs are."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).resolve().parent
-DOCS = (HERE.parents[1] / "docs/fuzzing.md").read_text(encoding="utf-8")
 BUILT = set(re.findall(r"^fuzz_target\((\w+)", (HERE / "CMakeLists.txt").read_text(), re.MULTILINE))
 TARGETS = sorted(path.name for path in (HERE / "seeds").iterdir() if path.is_dir())
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_a_target_has_seeds_is_built_and_is_documented(name: str) -> None:
+def test_a_target_has_seeds_is_built_and_says_what_its_inputs_are(name: str) -> None:
     native, python = HERE / f"{name}.cc", HERE / f"{name}.py"
     assert native.is_file() != python.is_file()
     assert (name in BUILT) == native.is_file()
-    assert f"| `{name}` |" in DOCS
+    source = native if native.is_file() else python
+    assert re.search("^(// )?An input is ", source.read_text(), re.MULTILINE)
     seeds = list((HERE / "seeds" / name).iterdir())
     assert seeds
     assert all(0 < seed.stat().st_size < 1 << 15 for seed in seeds)

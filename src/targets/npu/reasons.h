@@ -50,7 +50,7 @@ enum class Reason {
   kCount
 };
 
-// As in counters, `explain` and docs/ryzen-ai.md; empty for kNone.
+// As in counters and `explain`; docs/ryzen-ai.md has what to do about some. Empty for kNone.
 std::string Words(Reason reason);
 
 // A line for people: how a token runs without the overlay for all of it, if there are others. Empty
