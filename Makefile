@@ -120,8 +120,8 @@ real-headers: $(VENV)/test-ready
 	$(VENV)/bin/python scripts/check_aie_api.py $(AIE_API) --clang $(CLANG) $(if $(WRITE),--write)
 
 # Beside llama.cpp, ik_llama.cpp (where it has a wheel: its source archive does not build) and
-# OpenVINO, an hour; the first run builds llama.cpp for this CPU. The page of a CPU is what it
-# writes: cp .venv/bench/results/bench.md .venv/bench/results/bench.png docs/results/CPU/
+# OpenVINO, half an hour with AVX-512 and over one without; the first run builds llama.cpp for this CPU.
+# The page of a CPU is what it writes: cp .venv/bench/results/bench.md .venv/bench/results/bench.png docs/results/CPU/
 bench: $(VENV)/bench/ready
 	test -d $(BENCH_MODEL) || $(VENV)/bench/bin/ort-aie synth llama-3.2-1b $(BENCH_MODEL) --vocab 32000
 	$(VENV)/bench/bin/ort-aie bench --peers $(BENCH_MODEL) --out $(VENV)/bench/results $(OPTIONS)

@@ -25,8 +25,8 @@ def require_room(folder: Path, size: int, what: str, error: type[AieError] = Aie
     free = shutil.disk_usage(folder).free
     if size > free:
         raise error(
-            f"{what} need {size_text(size)}, but the disk of {folder} has {size_text(free)} free: "
-            f"{ROOM}"
+            f"{what} need {size_text(size)}, but the disk of {folder.absolute()} has "
+            f"{size_text(free)} free: {ROOM}"
         )
 
 

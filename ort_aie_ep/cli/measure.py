@@ -117,8 +117,8 @@ def bench_command(
     the command measures decoding at contexts of 64, 512, 2048 and 4096 tokens, and prefill at all
     but the first. It then measures several rows in a call, the time from a process's start to its
     first token with a warm and a cold page cache, and the cost of a token of context in ort_aie_ep
-    up to 32768. A model of 10⁹ weights takes about half an hour on two cores. DIR holds a valid
-    report after each round, so you can interrupt the command:
+    up to 32768. A model of 10⁹ weights takes about half an hour on two cores with AVX-512, and over
+    one without. DIR holds a valid report after each round, so you can interrupt the command:
 
     ```
     ort-aie bench --peers MODEL --out results

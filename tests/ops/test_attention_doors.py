@@ -155,7 +155,9 @@ def test_attention_is_as_exact_as_onnx_runtimes(cache: str, tmp_path: Path) -> N
     half of the largest there can be, so its error has a factor of 2.
     """
     calls = calls_of(cache)
-    opened = doors(gqa_model(*calls[0]), tmp_path, since=QUANTISED_CACHES if "int" in cache else ())
+    # Until then a cache had the type of the query.
+    since = QUANTISED_CACHES if "int" in cache or cache == "float16 cache of float" else ()
+    opened = doors(gqa_model(*calls[0]), tmp_path, since=since)
     for a, inputs in calls:
         result, expected = group_query_attention(a, inputs), exact(a, inputs)
         query, dim = inputs["query"], result.present_key.shape[-1]
@@ -260,7 +262,7 @@ def test_a_layer_reads_the_cache_of_another(
     if present == "absent" and ORT_VERSION < BORROWED_CACHES:
         pytest.skip("GroupQueryAttention has to have three outputs")
     model = two_layers(key, present, dtype).SerializeToString()
-    opened = doors(model, tmp_path)
+    opened = doors(model, tmp_path, since=BORROWED_CACHES)
     rng = np.random.default_rng(4)
     a = attributes(HEADS, KV_HEADS, do_rotary=1)
     cos, sin = (numpy_helper.to_array(i) for i in two_layers(key, present, dtype).graph.initializer
@@ -283,7 +285,8 @@ def test_a_layer_reads_the_cache_of_another(
         ]  # fmt: skip
         bound = 2e-5 if dtype == FLOAT32 else 4 * ROUNDOFF[FLOAT16] * expected[0].largest_value
         results = {door: run(session, given) for door, session in opened.items()}
-        if ORT_VERSION >= BORROWED_CACHES:
+        # 1.27's own kernel ends the process where no present is asked for.
+        if ORT_VERSION > (1, 27) or (ORT_VERSION == BORROWED_CACHES and present != "absent"):
             results["onnxruntime"] = run(open_session(model), given)
         for door, result in results.items():
             for i in range(2):

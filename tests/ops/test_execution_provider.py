@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -553,6 +554,8 @@ def test_an_attention_of_other_heads_is_left_with_its_reason(
 @pytest.mark.parametrize("bits", [8, 4])
 def test_an_attention_on_a_quantised_cache_equals_the_custom_op(bits: int) -> None:
     a = attributes(k_quant_type="PER_CHANNEL", v_quant_type="PER_TENSOR", kv_cache_bit_width=bits)
+    # The provider leaves attention in float32 where no projection of the model is its own.
+    as_there = replace(a, float32_products=1)
     for sequence, total in ((1, 30), (20, 20)):
         inputs = random_inputs(a, sequence, lengths=(total,), capacity=32)
         cache = inputs["past_key"]
@@ -562,7 +565,7 @@ def test_an_attention_on_a_quantised_cache_equals_the_custom_op(bits: int) -> No
                              domain="com.microsoft", dims={"past_key": cache.shape})  # fmt: skip
         ours = session(model)
         assert assigned(ours) == {"GroupQueryAttention": 1}
-        results, expected = run(ours, inputs), flow_attention(a, inputs)
+        results, expected = run(ours, inputs), flow_attention(as_there, inputs)
         for name, array in results.items():
             np.testing.assert_array_equal(array, expected[name])
 
