@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+import ort_aie_ep
 from ort_aie_ep import _native
 from ort_aie_ep.cli import console
-from ort_aie_ep.compiler.compile import compile_model
 from ort_aie_ep.formats import q4nx
 from ort_aie_ep.graph_passes import WeightForm
 from ort_aie_ep.graph_passes.projection.matmul_nbits import matmul_weights
@@ -135,7 +135,7 @@ def main() -> None:
             count = Count(progress, len(given))
             for name, choices in given.items():
                 count.begin(name)
-                result = compile_model(source.path, work / name, **choices)
+                result = ort_aie_ep.compile(source.path, work / name, **choices)
                 sizes = [(layer, layer.k * layer.n) for layer in result.layers]
                 weights = sum(size for _, size in sizes)
                 mean = sum(WeightForm(one.form).bits * size for one, size in sizes) / weights
@@ -146,7 +146,7 @@ def main() -> None:
                 session = open_session(
                     result.path / "model.onnx", Options("host", "bf16", options.threads)
                 )
-                decoders.append((name, Decoder(session, find_model(result.path), options.window)))
+                decoders.append((name, Decoder(session, result.folder, options.window)))
                 count.step()
         plan = accuracy.Plan(options.tokens, 0, options.window)
         with console.bar("score", "tokens") as progress:

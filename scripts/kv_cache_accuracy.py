@@ -13,8 +13,8 @@ import argparse
 import tempfile
 from pathlib import Path
 
+import ort_aie_ep
 from ort_aie_ep.cli import console
-from ort_aie_ep.compiler.compile import compile_model
 from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.running.generate import Decoder
 from ort_aie_ep.runtime.sessions import Options, open_session
@@ -38,9 +38,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         for kv in CACHES:
             name = kv or "float32"
+            path = Path(scratch, name)
             with console.bar(f"compile, KV {name}", "bytes") as progress:
-                made = compile_model(options.model, Path(scratch, name), kv=kv, progress=progress)
-            folder = find_model(made.path)
+                folder = ort_aie_ep.compile(options.model, path, kv=kv, progress=progress).folder
             session = open_session(folder.model, used)
             variants.append((name, Decoder(session, folder, options.window)))
         plan = accuracy.Plan(options.tokens, options.decode_tokens, options.window)

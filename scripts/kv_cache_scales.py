@@ -82,11 +82,12 @@ def main() -> None:
         if given is None:
             given = compile_model(demo.MODEL, Path(scratch, "model")).path
         folder = find_model(given)
-        *windows, _ = read_windows(folder, None, purpose("int8")).windows
+        read = read_windows(folder, None, purpose("int8"))
+        *windows, _ = read.windows
         text = held_out_tokens(load_tokenizer(folder))
         starts = np.linspace(0, len(text) - WINDOW_TOKENS, len(windows)).astype(int)
         session = open_session(folder.model, Options("host", log="quiet"))
-        reader = Reader(session, folder, purpose("int8"), WINDOW_TOKENS)
+        reader = Reader(session, read)
         seen = [reader.read(window).caches for window in windows]
         other = [reader.read(text[start : start + WINDOW_TOKENS]).caches for start in starts]
         print(f"| | {' | '.join(f'{kv}, keys | values' for kv in BITS)} |")

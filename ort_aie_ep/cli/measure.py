@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
@@ -16,13 +16,13 @@ from ort_aie_ep.cli.application import app
 from ort_aie_ep.cli.options import (
     Baseline,
     Json,
-    KvType,
     NumericsOption,
     TargetOption,
     Threads,
     session_options,
 )
 from ort_aie_ep.cli.progress import Bar
+from ort_aie_ep.compiler.options import KvType
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.files import written_beside
 from ort_aie_ep.progress import Count
@@ -326,6 +326,14 @@ class _Progress:
         self.bar.note(text)
 
 
+def _kv_types(given: list[str] | None) -> list[str] | None:
+    """Typer has choices for one value, not for several."""
+    for kv in given or ():
+        if kv not in get_args(KvType):
+            raise typer.BadParameter(f"{kv!r} is not one of {', '.join(get_args(KvType))}")
+    return given
+
+
 @app.command("accuracy")
 def accuracy_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder, compiled or not.")],
@@ -343,8 +351,12 @@ def accuracy_command(
         ),
     ] = None,
     kv: Annotated[
-        list[KvType] | None,
-        typer.Option(help="Also score with this KV cache, as compile --kv writes it. Repeatable."),
+        list[str] | None,
+        typer.Option(
+            metavar=f"[{'|'.join(get_args(KvType))}]",
+            callback=_kv_types,
+            help="Also score with this KV cache, as compile --kv writes it. Repeatable.",
+        ),
     ] = None,
     text: Annotated[
         Path | None,
@@ -413,7 +425,6 @@ def demo_command(
     Compile the model that ships with ort_aie_ep, run it with ONNX Runtime alone and with
     ort_aie_ep, and compare texts, logits and speeds.
     """
-    from ort_aie_ep.models.folder import find_model
     from ort_aie_ep.runtime.sessions import inspect
     from ort_aie_ep.tools.bench import demo
     from ort_aie_ep.tools.bench.pair import compiled_for_now
@@ -440,7 +451,7 @@ def demo_command(
         console.out.print(tables.outcomes_table(result.outcomes))
         with console.bar("demo", "runs", "opening both models") as progress:
             shown = demo.demonstrate(
-                find_model(result.path),
+                result.folder,
                 source,
                 session_options(None, numerics, threads),
                 plan,
@@ -465,15 +476,14 @@ def _both(model: Path, baseline: Path | None) -> Iterator[tuple[ModelFolder, Mod
 
 
 @contextmanager
-def _caches(source: Path, kv: list[KvType] | None) -> Iterator[dict[str, ModelFolder]]:
+def _caches(source: Path, kv: list[str] | None) -> Iterator[dict[str, ModelFolder]]:
     """The source, compiled with each of these KV caches."""
-    from ort_aie_ep.models.folder import find_model
     from ort_aie_ep.tools.bench.pair import compiled_for_now
 
     with ExitStack() as stack:
-        found = {}
-        for name in dict.fromkeys(one.value for one in kv or ()):
+        found: dict[str, ModelFolder] = {}
+        for name in dict.fromkeys(cast("list[KvType]", kv or [])):
             with console.bar(f"compile, KV {name}", "bytes", "reading the model") as progress:
                 result = stack.enter_context(compiled_for_now(source, progress, name))
-            found[name] = find_model(result.path)
+            found[name] = result.folder
         yield found

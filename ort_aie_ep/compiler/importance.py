@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from ort_aie_ep.compiler.reading import Purpose, Reader, folder_to_run, read_windows
+from ort_aie_ep.compiler.reading import Purpose, Reader, read_windows
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes.projection.float_matmul import quantisable
 from ort_aie_ep.graph_passes.unique_names import name_nodes, name_values
@@ -59,15 +59,14 @@ def measure(
         AieError: the text cannot serve, the model cannot be run on tokens alone, or its activations
             are not finite.
     """
-    folder = folder_to_run(source)
-    windows = read_windows(folder, text, PURPOSE)
+    windows = read_windows(source, text, PURPOSE)
     model = load_model(source.model)
     name_nodes(model)
     name_values(model)
     read_by = _add_mean_squares(model, keep)
     content: bytes = ir.to_proto(model).SerializeToString()
     session = sessions.open_edited(content, source.model.parent, sessions.Options())
-    run = Reader(session, folder, PURPOSE, windows.longest)
+    run = Reader(session, windows)
     tokens = sum(len(window) for window in windows.windows)
     size = sum(weights.tensor.nbytes for _, weights in quantisable(model, keep))
     count = Count(progress, size * len(windows.windows))

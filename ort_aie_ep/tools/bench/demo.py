@@ -113,7 +113,7 @@ def decode_speed(options: Options) -> bench.Comparison:
         source = find_model(MODEL)
         plan = plan_for(source, PROMPT, 1)
         capacity = plan.context + plan.decode
-        pair = open_pair(find_model(result.path), source, options, capacity)
+        pair = open_pair(result.folder, source, options, capacity)
         measured = measuring_tokens(source, pair.ours.vocabulary, capacity)
         timing = bench.Plan((plan.context,), plan.decode, plan.runs)
         speeds = bench.compare_speed(pair, measured, plan.context, timing, Count(None, 0))

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ort_aie_ep.compiler.options import CompileOptions, KvType
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.tools.bench.peers.engine import Engine, Model, Settings
 
@@ -89,12 +90,11 @@ def _our_int8_model(source: Source) -> Model:
     return _compiled(source, "int8")
 
 
-def _compiled(source: Source, kv: str | None, *, last_logits: bool = True) -> Model:
+def _compiled(source: Source, kv: KvType | None, *, last_logits: bool = True) -> Model:
     """With logits of only the last position, as the other engines compute for prompts."""
     import numpy as np
 
     from ort_aie_ep.compiler.compile import compile_model
-    from ort_aie_ep.models.folder import find_model
     from ort_aie_ep.models.tokenizer import has_tokenizer
     from ort_aie_ep.tools.bench.peers import onnxruntime_cpu
 
@@ -105,8 +105,9 @@ def _compiled(source: Source, kv: str | None, *, last_logits: bool = True) -> Mo
         ids = np.random.default_rng(0).integers(0, source.weights.sizes.vocabulary, (2, 64))
         np.save(calibration, ids)
     path = source.scratch / f"compiled-{kv or 'float'}{'' if last_logits else '-all-logits'}"
-    compile_model(source.folder.path, path, kv=kv, calibration=calibration, last_logits=last_logits)
-    return onnxruntime_cpu.compiled_model(find_model(path), source.weights)
+    options = CompileOptions(kv=kv, calibration=calibration, last_logits=last_logits)
+    compiled = compile_model(source.folder.path, path, options)
+    return onnxruntime_cpu.compiled_model(compiled.folder, source.weights)
 
 
 def _ours(model: Model, settings: Settings) -> Engine:
