@@ -84,7 +84,7 @@ check-wheel:
 # signatures that tests hold the stand-in to.
 real-headers: $(VENV)/test-ready
 	$(if $(AIE_API),,$(error AIE_API is not set: a checkout of github.com/Xilinx/aie_api))
-	$(VENV)/bin/python scripts/check_aie_api.py $(AIE_API) --clang $(CLANG) $(if $(WRITE),--write)
+	$(VENV)/bin/python lab/check_aie_api.py $(AIE_API) --clang $(CLANG) $(if $(WRITE),--write)
 
 # The execution provider and whole models through both doors, on one version of ONNX Runtime.
 $(CHECK_ORTS): check-ort-%: $(VENV)/ort-%/ready
@@ -139,7 +139,7 @@ docs: $(VENV)/docs/ready
 # The sdist and, from it, a wheel for each CPython that is found, into dist/; PYTHONS="python3.12 ..."
 # names others, CXX another GCC than g++.
 wheels: $(VENV)/wheels/ready
-	PYTHONSAFEPATH= $(VENV)/wheels/bin/python scripts/wheels/build_wheels.py $(PYTHONS)
+	PYTHONSAFEPATH= $(VENV)/wheels/bin/python release/build_wheels.py $(PYTHONS)
 
 # The library for Windows, cross-built, and under Wine in ONNX Runtime's own DLLs (docs/windows.md).
 windows: $(VENV)/test-ready $(VENV)/windows/ready

@@ -41,7 +41,7 @@ def test_the_readme_can_be_read_in_a_few_minutes() -> None:
 
 @pytest.mark.skipif(not DOCS.is_dir(), reason="no docs beside the tests")
 def test_the_files_that_the_docs_name_exist() -> None:
-    folders = "src|ort_aie_ep|graph_passes|aie_kernels|tests|scripts|docs|examples|cmake"
+    folders = "src|ort_aie_ep|graph_passes|aie_kernels|tests|lab|release|docs|examples|cmake"
     missing = [
         f"{page.relative_to(PROJECT)}: {name}"
         for page in pages()

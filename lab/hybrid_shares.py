@@ -1,0 +1,213 @@
+"""What of a hybrid's token and prompt is in aie plans, and what in ONNX Runtime's operators.
+
+    models/bin/python lab/hybrid_shares.py make WORK
+    python lab/hybrid_shares.py measure WORK NAME
+
+`make` needs the environment of requirements-models.txt, `measure` one with ort_aie_ep[tools].
+
+`make` builds models with random weights at the widths of published ones. Layers and vocabulary are
+the same fraction of the published model's, so shares are those of the whole model. `measure`
+compiles a model, and runs a prompt and then single tokens with ONNX Runtime's profiler, which gives
+the time of each node. It prints what each operator takes of a prompt and of a token (the mean of
+all tokens but the first), and the sums for the source on ONNX Runtime's CPU EP.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+PROMPT, TOKENS = 256, 24
+MAX_POSITIONS = 4096
+# Rows of the table; what takes less is summed up.
+SHOWN = 0.005
+
+
+def _common(vocab: int) -> dict[str, Any]:
+    return {
+        "vocab_size": vocab,
+        "max_position_embeddings": MAX_POSITIONS,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+        "pad_token_id": 0,
+        "tie_word_embeddings": True,
+    }
+
+
+def _qwen3_5_2b() -> Any:
+    from transformers import Qwen3_5Config
+
+    # 8 of 24 layers, and a third of 248,320 tokens.
+    text = _common(82784) | {
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "num_hidden_layers": 8,
+        "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 2,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "head_dim": 256,
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 16,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 10000000.0,
+            "partial_rotary_factor": 0.25,
+            "mrope_interleaved": True,
+            "mrope_section": [11, 11, 10],
+        },
+    }
+    vision = {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 1,
+              "out_hidden_size": 2048}  # fmt: skip
+    return Qwen3_5Config(text_config=text, vision_config=vision, tie_word_embeddings=True)
+
+
+def _lfm2_1b() -> Any:
+    from transformers import Lfm2Config
+
+    # 8 of 16 layers, 5 of 10 convolutions, and half of 65,536 tokens.
+    return Lfm2Config(
+        **_common(32768),
+        hidden_size=2048,
+        intermediate_size=8192,
+        block_auto_adjust_ff_dim=False,
+        num_hidden_layers=8,
+        layer_types=["conv", "conv", "full_attention", "conv", "conv", "full_attention", "conv",
+                     "full_attention"],
+        conv_L_cache=3,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+    )  # fmt: skip
+
+
+MODELS: dict[str, tuple[Callable[[], Any], str]] = {
+    "qwen3.5-2b-like": (_qwen3_5_2b, "AutoModelForImageTextToText"),
+    "lfm2-1.2b-like": (_lfm2_1b, "AutoModelForCausalLM"),
+}
+
+
+def make(work: Path) -> None:
+    """Writes WORK/NAME for each model."""
+    import torch
+    import transformers
+    from make_demo_model import build_genai_folder, save_tokenizer
+    from tokenizers import Tokenizer
+
+    tokenizer = Path(__file__).parent.parent / "tests" / "data" / "llama" / "tokenizer.json"
+    for name, (config, auto) in MODELS.items():
+        with tempfile.TemporaryDirectory(dir=work) as scratch:
+            save_tokenizer(Tokenizer.from_file(str(tokenizer)), Path(scratch), MAX_POSITIONS)
+            torch.manual_seed(7)
+            getattr(transformers, auto).from_config(config()).save_pretrained(scratch)
+            build_genai_folder(Path(scratch), work / name)
+        print(work / name, flush=True)
+
+
+def profiled(folder: Path, work: Path, *, source: bool) -> tuple[dict[str, float], ...]:
+    """Milliseconds by operator of the prompt and of a token."""
+    import onnxruntime
+
+    import ort_aie_ep
+    from ort_aie_ep.models.folder import find_model
+    from ort_aie_ep.running.generate import Decoder
+
+    options = onnxruntime.SessionOptions()
+    if not source:
+        options.register_custom_ops_library(ort_aie_ep.library_path())
+    options.enable_profiling = True
+    options.profile_file_prefix = str(work / "profile")
+    found = find_model(folder)
+    session = onnxruntime.InferenceSession(found.model, options)
+    decoder = Decoder(session, found, PROMPT + TOKENS)
+    rng = np.random.default_rng(3)
+    decoder.forward(rng.integers(3, 400, PROMPT))
+    decoder.reset()
+    decoder.forward(rng.integers(3, 400, PROMPT))
+    for token in rng.integers(3, 400, (TOKENS, 1)):
+        decoder.forward(token)
+    file = Path(session.end_profiling())
+    events = json.loads(file.read_text())
+    file.unlink()
+    return by_call(events)
+
+
+def by_call(events: list[dict[str, Any]]) -> tuple[dict[str, float], ...]:
+    """The second prompt's, and the mean of all tokens but the first."""
+    ends = sorted((e["ts"] + e["dur"], e["ts"]) for e in events if e["name"] == "model_run")
+    nodes = [e for e in events if e["name"].endswith("_kernel_time")]
+    calls = []
+    for end, start in ends:
+        sums: dict[str, float] = defaultdict(float)
+        for event in nodes:
+            if start <= event["ts"] <= end:
+                sums[event["args"]["op_name"]] += event["dur"] / 1e3
+        sums["between nodes"] = (end - start) / 1e3 - sum(sums.values())
+        calls.append(sums)
+    tokens = calls[3:]
+    mean = {op: sum(call[op] for call in tokens) / len(tokens) for op in tokens[0]}
+    return dict(calls[1]), mean
+
+
+def table(token: dict[str, float], prompt: dict[str, float]) -> str:
+    """In Markdown, a line for each operator, sorted by its share of a token."""
+    wholes = sum(token.values()), sum(prompt.values())
+    lines = ["| operator | token | | prompt | |", "|---|---|---|---|---|"]
+
+    def add(name: str, *spent: float) -> None:
+        cells = (f"{s:.2f} ms | {100 * s / w:.1f} %" for s, w in zip(spent, wholes, strict=True))
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+
+    operators = sorted(token.keys() | prompt.keys(), key=lambda op: -token.get(op, 0.0))
+    rest = np.zeros(2)
+    for op in operators:
+        spent = token.get(op, 0.0), prompt.get(op, 0.0)
+        if any(s >= SHOWN * w for s, w in zip(spent, wholes, strict=True)):
+            add(op, *spent)
+        else:
+            rest += spent
+    add("others", *rest)
+    return "\n".join(lines)
+
+
+def measure(work: Path, name: str) -> None:
+    """Prints both tables of a model."""
+    import ort_aie_ep
+
+    compiled = work / f"{name}-compiled"
+    if not compiled.exists():
+        ort_aie_ep.compile(work / name, compiled)
+        print(f"compiled {compiled}; measure again")
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        theirs = profiled(work / name, Path(scratch), source=True)
+        ours = profiled(compiled, Path(scratch), source=False)
+    source, whole = ([sum(spent.values()) for spent in times] for times in (theirs, ours))
+    print(f"{name}: a prompt of {PROMPT} tokens takes {whole[0]:.0f} ms ({source[0]:.0f} ms on")
+    print(f"ONNX Runtime's CPU EP), a token {whole[1]:.1f} ms ({source[1]:.1f} ms)\n")
+    print(table(ours[1], ours[0]), flush=True)
+
+
+def main() -> None:
+    """Makes or measures."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("what", choices=("make", "measure"))
+    parser.add_argument("work", type=Path)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(MODELS))
+    arguments = parser.parse_args()
+    if arguments.what == "make":
+        make(arguments.work)
+        return
+    for name in arguments.names or MODELS:
+        measure(arguments.work, name)
+
+
+if __name__ == "__main__":
+    main()
