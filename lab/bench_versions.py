@@ -17,15 +17,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import subprocess
 import time
 from pathlib import Path
 
-import numpy as np
-
 from ort_aie_ep.cli.console import bar
 from ort_aie_ep.progress import Count
+from ort_aie_ep.tools.bench.peers.statistics import median, ratio
 
 # The calls to measure: a token after this many others, and a prompt.
 TOKENS_AFTER = (16, 512)
@@ -106,13 +104,6 @@ class Side:
         return line
 
 
-def bounds(values: list[float]) -> tuple[float, float]:
-    """95 % bounds of the median, by a bootstrap."""
-    drawn = np.random.default_rng(0).choice(values, (2000, len(values)))
-    low, high = np.percentile(np.median(drawn, axis=1), (2.5, 97.5))
-    return float(low), float(high)
-
-
 def main() -> None:
     """Measures and prints a table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -141,11 +132,10 @@ def main() -> None:
         each.close()
     print("| | A, ms | B, ms | B / A | of the least times |\n| --- | ---: | ---: | ---: | ---: |")
     for name, (a, b) in turns.items():
-        ratios = [y / x for x, y in zip(a, b, strict=True)]
-        low, high = bounds(ratios)
+        r = ratio(b, a)
         print(
-            f"| {name} | {statistics.median(a):.3g} | {statistics.median(b):.3g} | "
-            f"{statistics.median(ratios):.3f} ({low:.3f}–{high:.3f}) | {min(b) / min(a):.3f} |"
+            f"| {name} | {median(a).value:.3g} | {median(b).value:.3g} | "
+            f"{r.value:.3f} ({r.low:.3f}–{r.high:.3f}) | {min(b) / min(a):.3f} |"
         )
 
 

@@ -4,7 +4,7 @@
     models/bin/python lab/check_model_matrix.py builder --work WORK
     optimum/bin/pip install 'ort_aie_ep[tools]'  # into the environment of requirements-optimum.txt
     optimum/bin/python lab/check_model_matrix.py optimum --work WORK
-    models/bin/python lab/matrix_table.py WORK docs/models.md
+    models/bin/python lab/check_model_matrix.py write --work WORK    # docs/model_matrix.json
 
 For each case, the script makes the folder with the model builder or optimum. Its logits with
 float32 sums are the reference. The script measures the distance of ONNX Runtime's CPU provider from
@@ -13,7 +13,8 @@ with either numerics and of the source with the execution provider. It records t
 WORK/results/KIND/CASE.json, with the operators of the compiled model, and the nodes that were left
 and why. Every case has a separate process. Cases that have a result are skipped; --again runs
 them again. Exits with 1 if numbers of a case are wrong, or if it does not compile or run although
-its source does.
+its source does. `write` makes docs/model_matrix.json, with a line for each case, and prints the
+summary that docs/models.md quotes.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import sys
 import time
 import traceback
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
@@ -50,6 +52,7 @@ from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.models.onnx_file import load_model
 from ort_aie_ep.runtime.provider import NAME
 
+MATRIX = Path(__file__).resolve().parents[1] / "docs" / "model_matrix.json"
 KINDS = {"builder": "matrix_builder_models", "optimum": "matrix_optimum_models"}
 VOCABULARY = 500
 SECONDS = 600
@@ -267,10 +270,47 @@ def ratios(result: dict[str, Any]) -> dict[str, float]:
     return {k: v / result["theirs"] for k, v in result["ours"].items()}
 
 
+def load(results: Path, kind: str) -> list[dict[str, Any]]:
+    """The results of one kind, sorted by name."""
+    found = (json.loads(file.read_text()) for file in (results / kind).glob("*.json"))
+    return sorted(found, key=lambda result: result["name"])
+
+
+def summary(results: Path, kind: str) -> Iterator[str]:
+    """What docs/models.md says about one kind, and the cases that are not good."""
+    stated = json.loads((results / f"{kind}.json").read_text())
+    date = stated.pop("date")
+    yield ", ".join([kind, date, *(f"{name} {version}" for name, version in stated.items())])
+    of_status: dict[str, list[dict[str, Any]]] = {}
+    for result in load(results, kind):
+        of_status.setdefault(result["status"], []).append(result)
+    good = of_status.pop(GOOD, [])
+    families = {result["family"] for result in load(results, kind)}
+    count = len(good) + sum(map(len, of_status.values()))
+    yield f"{count} folders of {len(families)} families, {len(good)} good"
+    multiples = [ratios(result) for result in good]
+    for numerics in ("bf16", "int8", "provider"):
+        values = [found[numerics] for found in multiples if numerics in found]
+        yield f"{numerics}: " + (f"{min(values):.2f} to {max(values):.2f}" if values else "–")
+    for status, others in of_status.items():
+        yield f"{status}: {len(others)} ({', '.join(result['name'] for result in others)})"
+
+
+def write(results: Path) -> None:
+    """Writes docs/model_matrix.json and prints the summaries."""
+    print(*(line for kind in KINDS for line in summary(results, kind)), sep="\n")
+    cases = [
+        json.dumps({"from": kind, **result}, ensure_ascii=False)
+        for kind in KINDS
+        for result in load(results, kind)
+    ]
+    MATRIX.write_text("[\n" + ",\n".join(cases) + "\n]\n")
+
+
 def main() -> None:
-    """Run the cases named on the command line, or all of a kind."""
+    """Run the cases named on the command line, or all of a kind; or write their results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("kind", choices=(*KINDS, "write"))
     parser.add_argument(
         "names", nargs="*", metavar="CASE", help="a case, or the beginning of names, followed by *"
     )
@@ -279,6 +319,9 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="keep the models")
     parser.add_argument("--list", action="store_true", help="list the cases' names")
     arguments = parser.parse_intermixed_args()
+    if arguments.kind == "write":
+        write(arguments.work / "results")
+        return
     recipes = importlib.import_module(KINDS[arguments.kind])
     torch.set_num_threads(1)
     patterns = [re.escape(n).replace(r"\*", ".*") for n in arguments.names] or [".*"]

@@ -1,11 +1,13 @@
-"""Export with optimum, compile, and let ORTModelForCausalLM generate with both.
+"""Export with optimum, compile, and let optimum generate with both.
 
-    optimum/bin/pip install 'ort_aie_ep[tools]'  # into make_optimum_models.py's environment
+    optimum/bin/pip install 'ort_aie_ep[tools]'  # into the environment of requirements-optimum.txt
     optimum/bin/python lab/check_optimum.py --work WORK
 
-For each family, as exported and in 4 bits, both models complete a left-padded batch of three
-prompts greedily. Logits must agree as long as both read the same tokens, and each row's text until
-ONNX Runtime's own text is undecided. Exits with 1 if they do not.
+Decoders are tested as exported and in 4 bits, encoders and decoders (T5, BART, Whisper) in 4 bits,
+with separate decoders and with the merged one. Source and compiled model complete a left-padded
+batch of three prompts greedily, or Whisper's seeded sounds. Logits must agree as long as both read
+the same tokens, and each row's text until ONNX Runtime's own text is undecided. Exits with 1 if
+they do not.
 """
 
 from __future__ import annotations
@@ -18,33 +20,19 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
 import torch
-from make_optimum_models import COMMON, DYNAMO, FAMILIES, FLOAT16, export
-from optimum.onnxruntime import ORTModelForCausalLM
-from transformers import (
-    CohereConfig,
-    FalconConfig,
-    Gemma2Config,
-    GemmaConfig,
-    GlmConfig,
-    GPTJConfig,
-    GPTNeoConfig,
-    GraniteConfig,
-    HeliumConfig,
-    LlamaConfig,
-    NemotronConfig,
-    Olmo2Config,
-    OlmoConfig,
-    OPTConfig,
-    Phi3Config,
-    PretrainedConfig,
-    Qwen2Config,
-    SmolLM3Config,
-    StableLmConfig,
+import transformers
+from optimum.exporters.onnx import main_export
+from optimum.onnxruntime import (
+    ORTModelForCausalLM,
+    ORTModelForSeq2SeqLM,
+    ORTModelForSpeechSeq2Seq,
 )
+from optimum_exports import DYNAMO, FLOAT16, OTHERS, RECORDED, SEED, export, randomise_vectors
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from optimum_models import quantise, with_bfloat16_scales, with_int8_activations
@@ -54,83 +42,52 @@ import ort_aie_ep
 LENGTHS = (19, 11, 3)
 NEW_TOKENS = 24
 
-
-def _scaled(kind: str, **more: float) -> LlamaConfig:
-    scaling = {"rope_type": kind, "factor": 8.0, "original_max_position_embeddings": 64, **more}
-    return LlamaConfig(**SIZES, rope_scaling=scaling)
-
-
-SIZES = {**COMMON, "intermediate_size": 320, "num_attention_heads": 4, "num_key_value_heads": 2}
-# optimum-onnx 0.1.0 runs some families only with as many key-value heads as query heads.
-EVEN = {**SIZES, "num_key_value_heads": 4}
-# Families whose graphs are not in the repository.
-OTHERS: dict[str, Callable[[], PretrainedConfig]] = {
-    **{f"{name}{DYNAMO}": FAMILIES[name] for name in ("qwen3", "phi", "mistral")},
-    "llama_3_rope": lambda: _scaled("llama3", low_freq_factor=1.0, high_freq_factor=4.0),
-    "llama_yarn": lambda: _scaled("yarn"),
-    "cohere": lambda: CohereConfig(**SIZES),
-    "falcon": lambda: FalconConfig(**SIZES, alibi=False),
-    "gemma": lambda: GemmaConfig(**SIZES, head_dim=64),
-    "gemma2": lambda: Gemma2Config(**EVEN, head_dim=32, sliding_window=16),
-    "glm": lambda: GlmConfig(**SIZES, head_dim=32),
-    "gptj": lambda: GPTJConfig(
-        vocab_size=500, n_embd=128, n_layer=2, n_head=4, n_positions=256, rotary_dim=16
-    ),
-    "gpt_neo": lambda: GPTNeoConfig(
-        vocab_size=500,
-        hidden_size=128,
-        num_layers=2,
-        num_heads=4,
-        attention_types=[[["global", "local"], 1]],
-        window_size=16,
-        max_position_embeddings=256,
-        intermediate_size=320,
-    ),
-    "granite": lambda: GraniteConfig(**SIZES, attention_multiplier=0.3),
-    "helium": lambda: HeliumConfig(**SIZES, head_dim=32),
-    "nemotron": lambda: NemotronConfig(**SIZES, head_dim=32),
-    "olmo": lambda: OlmoConfig(**EVEN),
-    "olmo_clip": lambda: OlmoConfig(**EVEN, clip_qkv=0.5),
-    "olmo2": lambda: Olmo2Config(**EVEN),
-    "opt": lambda: OPTConfig(**COMMON, ffn_dim=320, num_attention_heads=4, word_embed_proj_dim=128),
-    "phi3": lambda: Phi3Config(**EVEN, sliding_window=20),
-    "phi3_long_window": lambda: Phi3Config(**EVEN, sliding_window=262144),
-    "qwen2": lambda: Qwen2Config(**SIZES),
-    "smollm3": lambda: SmolLM3Config(**SIZES),
-    "stablelm": lambda: StableLmConfig(**SIZES),
+# Of the encoders' and decoders' models.
+VOCABULARY, MEL_BINS, FRAMES = 500, 16, 3000
+TOKENS = {"vocab_size": VOCABULARY, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+SIZES = {
+    "d_model": 128,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_ffn_dim": 256,
+    "decoder_ffn_dim": 256,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
 }
 
 
-def open_model(folder: Path, *, ours: bool) -> ORTModelForCausalLM:
-    """The folder opened in optimum; a compiled one needs ort_aie_ep's operators (`ours`)."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 2
-    if ours:
-        options.register_custom_ops_library(ort_aie_ep.library_path())
-    return ORTModelForCausalLM.from_pretrained(folder, session_options=options)
+@dataclass(frozen=True)
+class EncoderDecoder:
+    """A model of two halves: transformers' name of it and its configuration, optimum's task, and
+    the class that opens it."""
+
+    name: str
+    values: dict[str, Any]
+    task: str
+    opened_by: type[Any]
 
 
-def prompts(vocabulary: int) -> dict[str, torch.Tensor]:
-    """A left-padded batch of seeded tokens."""
-    rng, longest = np.random.default_rng(3), max(LENGTHS)
-    mask = np.array([[0] * (longest - length) + [1] * length for length in LENGTHS])
-    tokens = rng.integers(3, vocabulary, mask.shape) * mask
-    return {"input_ids": torch.tensor(tokens), "attention_mask": torch.tensor(mask)}
-
-
-def generate(folder: Path, *, ours: bool) -> Text:
-    """The text that the folder's model generates for the prompts."""
-    model = open_model(folder, ours=ours)
-    batch = prompts(model.config.vocab_size)
-    result = model.generate(
-        **batch,
-        max_new_tokens=NEW_TOKENS,
-        do_sample=False,
-        output_logits=True,
-        return_dict_in_generate=True,
-    )
-    tokens = result.sequences[:, batch["input_ids"].shape[1] :].numpy()
-    return Text(tokens, torch.stack(result.logits, 1).numpy())
+_TEXT = ("text2text-generation-with-past", ORTModelForSeq2SeqLM)
+_SPEECH = ("automatic-speech-recognition-with-past", ORTModelForSpeechSeq2Seq)
+_T5 = {"d_model": 128, "d_kv": 32, "d_ff": 256, "num_layers": 2, "num_heads": 4}
+ENCODER_DECODERS = {
+    "t5": EncoderDecoder("T5", {**_T5, "decoder_start_token_id": 0}, *_TEXT),
+    "bart": EncoderDecoder(
+        "Bart", {**SIZES, "decoder_start_token_id": 2, "forced_eos_token_id": None}, *_TEXT
+    ),
+    "whisper": EncoderDecoder(
+        "Whisper",
+        {
+            **SIZES,
+            "num_mel_bins": MEL_BINS,
+            "max_source_positions": FRAMES // 2,
+            "max_target_positions": 64,
+            "decoder_start_token_id": 1,
+            "begin_suppress_tokens": None,
+        },
+        *_SPEECH,
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -153,6 +110,40 @@ class Text:
         return float(max(rows))
 
 
+def prompts(vocabulary: int) -> dict[str, torch.Tensor]:
+    """A left-padded batch of seeded tokens."""
+    rng, longest = np.random.default_rng(3), max(LENGTHS)
+    mask = np.array([[0] * (longest - length) + [1] * length for length in LENGTHS])
+    tokens = rng.integers(3, vocabulary, mask.shape) * mask
+    return {"input_ids": torch.tensor(tokens), "attention_mask": torch.tensor(mask)}
+
+
+def generate(folder: Path, *, ours: bool, opened_by: Any = ORTModelForCausalLM) -> Text:
+    """The text that the folder's models generate; a compiled one needs ort_aie_ep's operators."""
+    session = onnxruntime.SessionOptions()
+    session.intra_op_num_threads = 2
+    if ours:
+        session.register_custom_ops_library(ort_aie_ep.library_path())
+    model = opened_by.from_pretrained(folder, session_options=session)
+    if opened_by is ORTModelForSpeechSeq2Seq:
+        torch.manual_seed(SEED)
+        batch = {"input_features": torch.randn(2, MEL_BINS, FRAMES)}
+    else:
+        batch = prompts(model.config.vocab_size)
+    if opened_by is not ORTModelForCausalLM:
+        model.generation_config.eos_token_id = None  # no row ends before the others
+    result = model.generate(
+        **batch,
+        max_new_tokens=NEW_TOKENS,
+        do_sample=False,
+        num_beams=1,
+        output_logits=True,
+        return_dict_in_generate=True,
+    )
+    logits = torch.stack(result.logits, 1).numpy()
+    return Text(result.sequences[:, -logits.shape[1] :].numpy(), logits)
+
+
 def compare(name: str, expected: Text, actual: Text, tolerance: float) -> bool:
     """Prints how closely the two agree, and returns whether that is close enough."""
     distance, common = expected.distance(actual), expected.common(actual)
@@ -170,10 +161,39 @@ def compare(name: str, expected: Text, actual: Text, tolerance: float) -> bool:
     return good
 
 
-def check(name: str, work: Path) -> bool:
+def each_file(change: Callable[[Path, Path], object], source: Path, folder: Path) -> Path:
+    """Writes `folder`: applies `change`, made for a folder's model.onnx, to each .onnx file."""
+    shutil.copytree(source, folder, ignore=shutil.ignore_patterns("*.onnx"))
+    for file in source.glob("*.onnx"):
+        before, after = folder / "before", folder / "after"
+        before.mkdir()
+        shutil.copyfile(file, before / "model.onnx")
+        change(before, after)
+        shutil.copyfile(after / "model.onnx", folder / file.name)
+        shutil.rmtree(before)
+        shutil.rmtree(after)
+    return folder
+
+
+def in_4_bits(name: str, exported: Path, opened_by: Any) -> bool:
+    """Compares an export in 4 bits with its compilation, by the yardsticks of
+    tests/models/test_optimum_exports.py: rounded scales, rounded activations."""
+    source = each_file(quantise, exported, exported.with_name(f"{exported.name}4"))
+    expected = generate(source, ours=False, opened_by=opened_by)
+    tolerance = 0.0
+    for change in (with_bfloat16_scales, with_int8_activations):
+        rounded = each_file(change, source, source.with_name(f"{source.name}-{change.__name__}"))
+        tolerance += expected.distance(generate(rounded, ours=False, opened_by=opened_by))
+    compiled = source.with_name(f"{source.name}-compiled")
+    ort_aie_ep.compile(source, compiled)
+    actual = generate(compiled, ours=True, opened_by=opened_by)
+    return compare(name, expected, actual, tolerance)
+
+
+def check_decoder(name: str, work: Path) -> bool:
     """Checks a family, as exported and in 4 bits."""
-    exported, quantised = work / "export", work / "quantised"
-    config = {**FAMILIES, **OTHERS}[name]()
+    exported = work / "export"
+    config = {**RECORDED, **OTHERS}[name]()
     half = name.endswith(FLOAT16)
     export(config, exported, dtype="fp16" if half else None, by_dynamo=name.endswith(DYNAMO))
     ort_aie_ep.compile(exported, work / "compiled")
@@ -187,39 +207,54 @@ def check(name: str, work: Path) -> bool:
         tolerance = 2000 * float(np.finfo(np.float32).eps) * float(np.abs(expected.logits).max())
     actual = generate(work / "compiled", ours=True)
     good = compare(f"{name}, as exported", expected, actual, tolerance)
-    if half:
-        return good
-    quantise(exported, quantised)
-    ort_aie_ep.compile(quantised, work / "compiled4")
-    expected = generate(quantised, ours=False)
-    # The yardsticks of that test.
-    tolerance = sum(
-        expected.distance(generate(change(quantised, work / change.__name__), ours=False))
-        for change in (with_bfloat16_scales, with_int8_activations)
-    )
-    actual = generate(work / "compiled4", ours=True)
-    return compare(f"{name}, 4 bits", expected, actual, tolerance) and good
+    return good if half else in_4_bits(f"{name}, 4 bits", exported, ORTModelForCausalLM) and good
+
+
+def check_encoder_decoder(name: str, work: Path) -> bool:
+    """Checks a family in 4 bits, with separate decoders and with the merged one."""
+    family = ENCODER_DECODERS[name]
+    torch.manual_seed(SEED)
+    config = getattr(transformers, f"{family.name}Config")(**TOKENS, **family.values)
+    model = getattr(transformers, f"{family.name}ForConditionalGeneration")(config).eval()
+    randomise_vectors(model)
+    model.save_pretrained(work / "torch")
+    if family.opened_by is ORTModelForSpeechSeq2Seq:
+        features = transformers.WhisperFeatureExtractor(feature_size=MEL_BINS)
+        features.save_pretrained(work / "torch")
+    good = True
+    for folder, apart in ((work / "apart", True), (work / "merged", False)):
+        # optimum makes the merged decoder beside its two parts.
+        main_export(
+            str(work / "torch"), folder, task=family.task, do_validation=False,
+            no_post_process=apart,
+        )  # fmt: skip
+        if not apart:
+            for part in ("decoder_model.onnx", "decoder_with_past_model.onnx"):
+                (folder / part).unlink()
+        good &= in_4_bits(f"{name}, {folder.name}, 4 bits", folder, family.opened_by)
+    return good
 
 
 def main() -> None:
     """Check the families named on the command line, or all."""
-    known = [*FAMILIES, *OTHERS]
+    known = [*RECORDED, *OTHERS, *ENCODER_DECODERS]
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(known))
     parser.add_argument("--work", type=Path, required=True, help="write to this folder")
     arguments = parser.parse_args()
-    os.environ["ORT_AIE_NUMERICS"] = "bf16"
-    good = True
     unknown = set(arguments.names) - set(known)
     if unknown:
         parser.error(
             f"unknown family: {', '.join(sorted(unknown))}; choose from {', '.join(known)}"
         )
+    os.environ["ORT_AIE_NUMERICS"] = "bf16"
     logging.disable(logging.WARNING)  # the quantizer logs each node
+    good = True
     for name in arguments.names or known:
         work = arguments.work / name
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
+        check = check_encoder_decoder if name in ENCODER_DECODERS else check_decoder
         good &= check(name, work)
     sys.exit(0 if good else 1)
 

@@ -18,7 +18,6 @@ import argparse
 import json
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,83 +29,63 @@ MAX_POSITIONS = 4096
 SHOWN = 0.005
 
 
-def _common(vocab: int) -> dict[str, Any]:
-    return {
-        "vocab_size": vocab,
-        "max_position_embeddings": MAX_POSITIONS,
-        "bos_token_id": 0,
-        "eos_token_id": 0,
-        "pad_token_id": 0,
-        "tie_word_embeddings": True,
-    }
-
-
-def _qwen3_5_2b() -> Any:
-    from transformers import Qwen3_5Config
-
+# Values of the published models, with a part of their layers and vocabulary.
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     # 8 of 24 layers, and a third of 248,320 tokens.
-    text = _common(82784) | {
-        "hidden_size": 2048,
-        "intermediate_size": 6144,
-        "num_hidden_layers": 8,
-        "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 2,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 2,
-        "head_dim": 256,
-        "linear_num_key_heads": 16,
-        "linear_num_value_heads": 16,
-        "linear_key_head_dim": 128,
-        "linear_value_head_dim": 128,
-        "rope_parameters": {
-            "rope_type": "default",
-            "rope_theta": 10000000.0,
-            "partial_rotary_factor": 0.25,
-            "mrope_interleaved": True,
-            "mrope_section": [11, 11, 10],
+    "qwen3.5-2b-like": (
+        "qwen3_5",
+        {
+            "vocab_size": 82784,
+            "hidden_size": 2048,
+            "intermediate_size": 6144,
+            "num_hidden_layers": 8,
+            "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 2,
+            "num_attention_heads": 8,
+            "head_dim": 256,
+            "linear_num_key_heads": 16,
+            "linear_num_value_heads": 16,
+            "linear_key_head_dim": 128,
+            "linear_value_head_dim": 128,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 10000000.0,
+                "partial_rotary_factor": 0.25,
+                "mrope_interleaved": True,
+                "mrope_section": [11, 11, 10],
+            },
         },
-    }
-    vision = {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 1,
-              "out_hidden_size": 2048}  # fmt: skip
-    return Qwen3_5Config(text_config=text, vision_config=vision, tie_word_embeddings=True)
-
-
-def _lfm2_1b() -> Any:
-    from transformers import Lfm2Config
-
+    ),
     # 8 of 16 layers, 5 of 10 convolutions, and half of 65,536 tokens.
-    return Lfm2Config(
-        **_common(32768),
-        hidden_size=2048,
-        intermediate_size=8192,
-        block_auto_adjust_ff_dim=False,
-        num_hidden_layers=8,
-        layer_types=["conv", "conv", "full_attention", "conv", "conv", "full_attention", "conv",
-                     "full_attention"],
-        conv_L_cache=3,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-    )  # fmt: skip
-
-
-MODELS: dict[str, tuple[Callable[[], Any], str]] = {
-    "qwen3.5-2b-like": (_qwen3_5_2b, "AutoModelForImageTextToText"),
-    "lfm2-1.2b-like": (_lfm2_1b, "AutoModelForCausalLM"),
-}
+    "lfm2-1.2b-like": (
+        "lfm2",
+        {
+            "vocab_size": 32768,
+            "hidden_size": 2048,
+            "intermediate_size": 8192,
+            "num_hidden_layers": 8,
+            "layer_types": ["conv", "conv", "full_attention", "conv", "conv", "full_attention",
+                            "conv", "full_attention"],
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+        },
+    ),
+}  # fmt: skip
 
 
 def make(work: Path) -> None:
     """Writes WORK/NAME for each model."""
-    import torch
-    import transformers
-    from make_demo_model import build_genai_folder, save_tokenizer
-    from tokenizers import Tokenizer
+    from genai_builder import build_genai_folder, tiny_tokenizer
+    from make_test_models import TEST_MODELS
 
-    tokenizer = Path(__file__).parent.parent / "tests" / "data" / "llama" / "tokenizer.json"
-    for name, (config, auto) in MODELS.items():
+    for name, (family, changed) in MODELS.items():
+        recipe, values = TEST_MODELS[family], {**changed, "max_position_embeddings": MAX_POSITIONS}
+        if "text_config" in recipe.values:
+            vision = recipe.values["vision_config"] | {"out_hidden_size": changed["hidden_size"]}
+            text = recipe.values["text_config"] | values
+            values = {"text_config": text, "vision_config": vision}
         with tempfile.TemporaryDirectory(dir=work) as scratch:
-            save_tokenizer(Tokenizer.from_file(str(tokenizer)), Path(scratch), MAX_POSITIONS)
-            torch.manual_seed(7)
-            getattr(transformers, auto).from_config(config()).save_pretrained(scratch)
+            tiny_tokenizer(Path(scratch), MAX_POSITIONS)
+            recipe.save(recipe.make(**values), Path(scratch))
             build_genai_folder(Path(scratch), work / name)
         print(work / name, flush=True)
 

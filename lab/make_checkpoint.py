@@ -1,11 +1,16 @@
-"""Make a checkpoint with random weights, laid out like that of a well-known model.
+"""Make a checkpoint with random weights: a tiny Llama, or laid out like a well-known model.
 
+    models/bin/python lab/make_checkpoint.py tiny TINY
     models/bin/python lab/make_checkpoint.py qwen3-0.6b Qwen3-0.6B [--layers 4]
 
-config.json has the fields and values of the published one, from before transformers wrote them in
-another way, and the weights have its names, shapes and type. The tokenizer is a small one of
-tests/data, since vocabularies are published with their models only. So text is noise, while
-everything else is as with the real checkpoint. docs/checkpoints.md shows what commands print.
+tests/data/olive and tests/data/quark were made from the tiny one, as docs/hosts/olive.md and
+docs/hosts/quark.md describe; its feed-forward width is an odd number of quantisation blocks.
+
+Of a well-known model, config.json has the fields and values of the published one, from before
+transformers wrote them in another way, and the weights have its names, shapes and type. The
+tokenizer is a small one of tests/data, since vocabularies are published with their models only. So
+text is noise, while everything else is as with the real checkpoint. docs/checkpoints.md shows what
+commands print.
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM, LlamaConfig
 
 TOKENIZER = Path(__file__).parent.parent / "tests" / "data" / "llama"
 SEED = 7
@@ -137,21 +143,9 @@ def shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def main() -> None:
-    """Write the folder named on the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("model", choices=CONFIGS)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--layers", type=int, help="fewer layers than the model has")
-    arguments = parser.parse_args()
-    config = CONFIGS[arguments.model]
-    if arguments.layers:
-        config["num_hidden_layers"] = arguments.layers
-    arguments.folder.mkdir()
-    (arguments.folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(TOKENIZER / name, arguments.folder)
-    torch.manual_seed(SEED)
+def write_published(config: dict[str, Any], folder: Path) -> None:
+    """config.json as published, and random weights."""
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     norm = NORM.get(config["model_type"], 1.0)
     tensors = {
         name: torch.full(shape, norm, dtype=torch.bfloat16)
@@ -161,7 +155,53 @@ def main() -> None:
     }
     if config["model_type"] in STORED_LM_HEAD:
         tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
-    save_file(tensors, arguments.folder / "model.safetensors", {"format": "pt"})
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+
+def write_tiny(folder: Path) -> None:
+    """A Llama of two layers, whose norms are not all ones."""
+    config = LlamaConfig(
+        vocab_size=500,
+        hidden_size=64,
+        intermediate_size=160,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,
+        max_position_embeddings=128,
+        initializer_range=0.15,
+        bos_token_id=0,
+        eos_token_id=0,
+        pad_token_id=0,
+        tie_word_embeddings=False,
+    )
+    model = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(0.2 * torch.randn(parameter.shape))
+        model.lm_head.weight[0] = 0.0  # so that no greedy text ends early
+    model.save_pretrained(folder)
+
+
+def main() -> None:
+    """Write the folder named on the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("model", choices=("tiny", *CONFIGS))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--layers", type=int, help="fewer layers than a well-known model has")
+    arguments = parser.parse_args()
+    arguments.folder.mkdir()
+    torch.manual_seed(SEED)
+    if arguments.model == "tiny":
+        write_tiny(arguments.folder)
+    else:
+        config = CONFIGS[arguments.model]
+        if arguments.layers:
+            config["num_hidden_layers"] = arguments.layers
+        write_published(config, arguments.folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(TOKENIZER / name, arguments.folder)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Make the demonstration model: train it, export it to an int4 genai folder, measure it.
+"""Make the demonstration model: train it, and export it to an int4 genai folder.
 
     python -m venv models && models/bin/pip install -r lab/requirements-models.txt
-    models/bin/python lab/make_demo_model.py all --work WORK --out ort_aie_ep/demo_model
+    models/bin/python lab/make_demo_model.py --work WORK --out ort_aie_ep/demo_model
 
 The script trains a byte-level BPE tokenizer and a Llama-style model of 4.5 million parameters. The
 text is the source code of the running Python's standard library (`ort_aie_ep.models.corpus`),
-without the modules held out by name. Training takes about half an hour on two cores; `train`
-continues from its last checkpoint.
+without the modules held out by name. Training takes about half an hour on two cores, and
+continues from its last checkpoint in WORK. `ort-aie accuracy` measures the result.
 
 The last part of the training uses the weights as the exporter will round them (quantisation-aware
 training with a straight-through gradient). Otherwise a model this small would lose a visible part
@@ -17,41 +17,22 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import math
 import shutil
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from genai_builder import END_OF_TEXT, build_genai_folder, save_tokenizer, train_tokenizer
+from tokenizers import Tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from ort_aie_ep.models import corpus
-
-END_OF_TEXT = "<|endoftext|>"
-
-PROMPTS = (
-    "def read_lines(path):\n    ",
-    "class Point:\n    def __init__(self, x, y):\n        ",
-    "import os\nimport sys\n\ndef main():\n    ",
-    "    for i in range(",
-    "        raise ValueError(",
-)
-
-GENAI_FILES = (
-    "genai_config.json",
-    "model.onnx",
-    "model.onnx.data",
-    "tokenizer.json",
-    "tokenizer_config.json",
-)
 
 
 @dataclass(frozen=True)
@@ -80,40 +61,6 @@ class Recipe:
     learning_rate: float = 2e-3
     final_learning_rate: float = 5e-5
     weight_decay: float = 0.1
-
-
-def train_tokenizer(texts: Iterator[tuple[str, str]], vocab: int) -> Tokenizer:
-    """A byte-level BPE tokenizer (GPT-2's split, so runs of indentation become single tokens)."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab,
-        special_tokens=[END_OF_TEXT],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator((text for _, text in texts), trainer)
-    return tokenizer
-
-
-def save_tokenizer(tokenizer: Tokenizer, folder: Path, max_positions: int) -> None:
-    """tokenizer.json and the smallest tokenizer_config.json that transformers and genai load."""
-    folder.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    config = {
-        "add_bos_token": False,
-        "add_eos_token": False,
-        "add_prefix_space": False,
-        "bos_token": END_OF_TEXT,
-        "clean_up_tokenization_spaces": False,
-        "eos_token": END_OF_TEXT,
-        "model_max_length": max_positions,
-        "pad_token": END_OF_TEXT,
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "unk_token": END_OF_TEXT,
-    }
-    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
 def token_stream(tokenizer: Tokenizer, texts: Iterator[tuple[str, str]]) -> np.ndarray:
@@ -198,53 +145,19 @@ def batch_of(recipe: Recipe, stream: np.ndarray, step: int) -> torch.Tensor:
     return torch.from_numpy(np.stack([stream[s : s + context] for s in starts]))
 
 
-def mean_loss(
-    logits_of: Callable[[np.ndarray], np.ndarray], stream: np.ndarray, context: int = 512
-) -> float:
+def held_out_loss(model: LlamaForCausalLM, stream: np.ndarray, context: int = 512) -> float:
     """Mean negative log-likelihood (nats per token) over consecutive windows of `stream`.
 
-    `logits_of` maps (length,) int64 tokens to (length, vocab) float32 logits. Windows share one
-    token, so every token except the first is predicted once.
+    Windows share one token, so every token except the first is predicted once.
     """
     total = 0.0
-    for start in range(0, len(stream) - 1, context - 1):
-        window = stream[start : start + context]
-        logits = torch.from_numpy(logits_of(window)[:-1])
-        target = torch.from_numpy(window[1:])
-        total += torch.nn.functional.cross_entropy(logits, target, reduction="sum").item()
+    with torch.no_grad():
+        for start in range(0, len(stream) - 1, context - 1):
+            window = torch.from_numpy(stream[start : start + context])
+            logits = model(input_ids=window[None], use_cache=False).logits[0, :-1]
+            loss = torch.nn.functional.cross_entropy(logits, window[1:], reduction="sum")
+            total += loss.item()
     return total / (len(stream) - 1)
-
-
-def torch_logits(model: LlamaForCausalLM) -> Callable[[np.ndarray], np.ndarray]:
-    """The model in float32, for `mean_loss`."""
-
-    def logits_of(window: np.ndarray) -> np.ndarray:
-        with torch.no_grad():
-            row = torch.from_numpy(window)[None]
-            logits: np.ndarray = model(input_ids=row, use_cache=False).logits[0].numpy()
-        return logits
-
-    return logits_of
-
-
-def onnx_logits(folder: Path, threads: int) -> Callable[[np.ndarray], np.ndarray]:
-    """The exported model in ONNX Runtime's CPU execution provider, for `mean_loss`."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(folder / "model.onnx", options)
-    decoder = json.loads((folder / "genai_config.json").read_text())["model"]["decoder"]
-    empty = np.zeros((1, decoder["num_key_value_heads"], 0, decoder["head_size"]), np.float32)
-    pasts = {item.name: empty for item in session.get_inputs() if item.name.startswith("past")}
-
-    def logits_of(window: np.ndarray) -> np.ndarray:
-        row = window[None]
-        feeds = {"input_ids": row, "attention_mask": np.ones_like(row), **pasts}
-        logits: np.ndarray = session.run(["logits"], feeds)[0][0]
-        return logits
-
-    return logits_of
 
 
 def train(recipe: Recipe, work: Path) -> None:
@@ -308,7 +221,7 @@ def train(recipe: Recipe, work: Path) -> None:
             )
         if done % 500 == 0:
             model.train(False)
-            loss_now = mean_loss(torch_logits(model), held_out[:20480])
+            loss_now = held_out_loss(model, held_out[:20480])
             model.train()
             print(f"held-out loss {loss_now:.3f}", flush=True)
             state = {
@@ -323,59 +236,6 @@ def train(recipe: Recipe, work: Path) -> None:
     model.save_pretrained(hf)
 
 
-def build_genai_folder(
-    hf: Path,
-    destination: Path,
-    options: Iterable[str] = (),
-    adapt: Mapping[str, object] | None = None,
-) -> None:
-    """Export an HF folder to an int4 genai folder for the CPU with the model builder.
-
-    `options` are the builder's own KEY=VALUE strings. `adapt` sets attributes of the HF config that
-    this builder expects and this transformers no longer writes. Only files that genai reads remain.
-    """
-    from onnxruntime_genai.models.builder import create_model, parse_extra_options
-
-    with tempfile.TemporaryDirectory() as cache:
-        arguments = ("", str(hf), str(destination), "int4", "cpu", cache)
-        prepared = parse_extra_options(*arguments, list(options))
-        config = prepared["hf_details"]["hf_config"]
-        for name, value in (adapt or {}).items():
-            for part in (config, getattr(config, "text_config", None)):
-                if part is not None:
-                    setattr(part, name, value)
-        create_model(*arguments, **prepared)
-    for file in destination.iterdir():
-        if file.name not in GENAI_FILES:
-            file.unlink()
-    # transformers rewrote these files, with a class name that only its version 5 knows.
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copyfile(hf / name, destination / name)
-    for name in GENAI_FILES:
-        if not (destination / name).exists():
-            raise RuntimeError(f"the model builder did not write {name}")
-
-
-def generate(folder: Path, prompt: str, tokens: int) -> str:
-    """The greedy continuation of `prompt` by onnxruntime-genai."""
-    import onnxruntime_genai as og
-
-    model = og.Model(str(folder))
-    tokenizer = og.Tokenizer(model)
-    ids = tokenizer.encode(prompt)
-    parameters = og.GeneratorParams(model)
-    # max_length stays the folder's: a value below a sliding window is an error.
-    parameters.set_search_options(do_sample=False)
-    generator = og.Generator(model, parameters)
-    generator.append_tokens(ids)
-    for _ in range(tokens):
-        if generator.is_done():
-            break
-        generator.generate_next_token()
-    text: str = tokenizer.decode(generator.get_sequence(0)[len(ids) :])
-    return text
-
-
 def export(work: Path, out: Path) -> None:
     """Write the int4 genai folder."""
     if out.exists():
@@ -385,57 +245,17 @@ def export(work: Path, out: Path) -> None:
     print(f"{out}: {size / 1e6:.2f} MB", flush=True)
 
 
-def with_accuracy_level(folder: Path, level: int, destination: Path) -> None:
-    """Copy a genai folder, changing how MatMulNBits may round its activations."""
-    import onnx
-
-    shutil.copytree(folder, destination)
-    model = onnx.load(folder / "model.onnx", load_external_data=False)
-    for node in model.graph.node:
-        for attribute in node.attribute:
-            if attribute.name == "accuracy_level":
-                attribute.i = level
-    onnx.save(model, destination / "model.onnx")
-
-
-def measure(work: Path, out: Path, threads: int) -> None:
-    """Print held-out perplexities and a few completions."""
-    tokenizer = Tokenizer.from_file(str(out / "tokenizer.json"))
-    held_out = token_stream(tokenizer, corpus.held_out_text())
-    model = LlamaForCausalLM.from_pretrained(work / "hf", dtype=torch.float32).train(False)
-    results = {"float32 weights, torch": mean_loss(torch_logits(model), held_out)}
-    with rounded_weights(model, enabled=True):
-        results["int4 weights, torch"] = mean_loss(torch_logits(model), held_out)
-    for level in (0, 4):
-        with tempfile.TemporaryDirectory() as scratch:
-            folder = Path(scratch, "model")
-            with_accuracy_level(out, level, folder)
-            name = f"int4 weights, ONNX Runtime, accuracy_level {level}"
-            results[name] = mean_loss(onnx_logits(folder, threads), held_out)
-    print(f"perplexity of {len(held_out) - 1} held-out tokens, context 512:")
-    for name, loss in results.items():
-        print(f"  {math.exp(loss):8.3f}  {name}")
-    for prompt in PROMPTS:
-        print("-" * 72)
-        print(prompt + generate(out, prompt, 80))
-
-
 def main() -> None:
-    """Run the steps that the command line names."""
+    """Train and export."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("what", choices=["train", "export", "measure", "all"])
     parser.add_argument("--work", type=Path, required=True, help="write checkpoints to this folder")
     parser.add_argument("--out", type=Path, required=True, help="write the genai folder here")
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     arguments.work.mkdir(parents=True, exist_ok=True)
-    if arguments.what in ("train", "all"):
-        train(Recipe(), arguments.work)
-    if arguments.what in ("export", "all"):
-        export(arguments.work, arguments.out)
-    if arguments.what in ("measure", "all"):
-        measure(arguments.work, arguments.out, arguments.threads)
+    train(Recipe(), arguments.work)
+    export(arguments.work, arguments.out)
 
 
 if __name__ == "__main__":

@@ -26,8 +26,7 @@ from typing import Any
 
 import onnx
 import torch
-from make_demo_model import GENAI_FILES
-from make_test_models import randomise_vectors
+from genai_builder import GENAI_FILES, randomise_vectors
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, Qwen3Config
 

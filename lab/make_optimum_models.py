@@ -17,152 +17,16 @@ import argparse
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
-from unittest import mock
 
 import onnx
 import torch
 from onnx import numpy_helper
-from optimum.exporters.onnx import main_export
-from transformers import (
-    AutoModelForCausalLM,
-    Gemma3TextConfig,
-    LlamaConfig,
-    MistralConfig,
-    PhiConfig,
-    PretrainedConfig,
-    Qwen3Config,
-)
+from optimum_exports import DYNAMO, FLOAT16, RECORDED, export
 
-SEED = 7
-TASK = "text-generation-with-past"
 # Smaller tensors (norm weights, biases and constants) stay in the graph.
 LARGE_BYTES = 4096
 KEPT_FILES = ("config.json", "generation_config.json")
-
-COMMON: dict[str, Any] = {
-    "vocab_size": 500,  # not a multiple of 32, so the lm_head's last block of rows has padding
-    "hidden_size": 128,
-    "num_hidden_layers": 2,
-    "max_position_embeddings": 256,
-    # Wide enough that attention is far from uniform and logits are far from ties.
-    "initializer_range": 0.1,
-    "bos_token_id": 0,
-    "eos_token_id": 0,
-    "pad_token_id": 0,
-    "tie_word_embeddings": False,
-}
-
-
-def _llama() -> PretrainedConfig:
-    return LlamaConfig(
-        **COMMON, intermediate_size=352, num_attention_heads=4, num_key_value_heads=2
-    )
-
-
-def _qwen3() -> PretrainedConfig:
-    # optimum assumes head_dim = hidden / heads, whatever the configuration says.
-    return Qwen3Config(
-        **COMMON | {"tie_word_embeddings": True},
-        intermediate_size=288,
-        num_attention_heads=4,
-        num_key_value_heads=1,
-        head_dim=32,
-        rope_theta=1000000.0,
-    )
-
-
-def _gemma3() -> PretrainedConfig:
-    return Gemma3TextConfig(
-        **COMMON | {"num_hidden_layers": 3},
-        intermediate_size=288,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=64,
-        query_pre_attn_scalar=48,
-        sliding_window=16,
-        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
-    )
-
-
-def _phi() -> PretrainedConfig:
-    return PhiConfig(
-        **COMMON, intermediate_size=320, num_attention_heads=4, partial_rotary_factor=0.5
-    )
-
-
-def _mistral() -> PretrainedConfig:
-    return MistralConfig(
-        **COMMON,
-        intermediate_size=320,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        sliding_window=12,
-    )
-
-
-# For torch's other exporter, which optimum-onnx 0.1.0 turns off with dynamo=False.
-DYNAMO = "_dynamo"
-FLOAT16 = "_float16"
-
-FAMILIES: dict[str, Callable[[], PretrainedConfig]] = {
-    "llama": _llama,
-    f"llama{DYNAMO}": _llama,
-    f"llama{FLOAT16}": _llama,
-    "qwen3": _qwen3,
-    "gemma3": _gemma3,
-    "phi": _phi,
-    "mistral": _mistral,
-}
-
-
-def randomise_vectors(model: Any) -> None:
-    """Set norm weights around their usual values, and non-zero biases.
-
-    transformers initialises them to constants, which would hide a missing norm or bias. The
-    end-of-text token gets a row of zeros in the lm_head, so that no greedy text ends early.
-    """
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if parameter.ndim == 1:
-                spread = 0.2 if "norm" in name and name.endswith("weight") else 0.1
-                parameter.add_(spread * torch.randn(parameter.shape))
-        if model.config.model_type == "gemma3_text":
-            # Embeddings times √hidden would drown the layers.
-            model.get_input_embeddings().weight.mul_(0.1)
-
-
-@contextmanager
-def dynamo() -> Iterator[None]:
-    """Make optimum export with dynamo=True."""
-    original = torch.onnx.export
-
-    def exported(model: Any, arguments: Any, **options: Any) -> Any:
-        changed = {"dynamo": True, "external_data": False, "verbose": False}
-        del options["do_constant_folding"]
-        return original(model, arguments, **options | changed)
-
-    with mock.patch.object(torch.onnx, "export", exported):
-        yield
-
-
-def export(
-    config: PretrainedConfig,
-    destination: Path,
-    *,
-    dtype: str | None = None,
-    by_dynamo: bool = False,
-) -> None:
-    """Write the folder that `optimum-cli export onnx` makes of a seeded random model."""
-    torch.manual_seed(SEED)
-    model = AutoModelForCausalLM.from_config(config)
-    randomise_vectors(model)
-    with tempfile.TemporaryDirectory() as scratch, dynamo() if by_dynamo else nullcontext():
-        model.save_pretrained(scratch)
-        main_export(scratch, destination, task=TASK, do_validation=False, dtype=dtype)
 
 
 def record(exported: Path, destination: Path) -> None:
@@ -191,20 +55,20 @@ def main() -> None:
     """Make the folders named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(FAMILIES))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(RECORDED))
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the exports here")
     arguments = parser.parse_args()
     torch.set_num_threads(2)
-    unknown = set(arguments.names) - FAMILIES.keys()
+    unknown = set(arguments.names) - RECORDED.keys()
     if unknown:
         parser.error(
-            f"unknown family: {', '.join(sorted(unknown))}; choose from {', '.join(FAMILIES)}"
+            f"unknown family: {', '.join(sorted(unknown))}; choose from {', '.join(RECORDED)}"
         )
     with tempfile.TemporaryDirectory() as scratch:
-        for name in arguments.names or FAMILIES:
+        for name in arguments.names or RECORDED:
             exported = (arguments.keep or Path(scratch)) / name
             dtype = "fp16" if name.endswith(FLOAT16) else None
-            export(FAMILIES[name](), exported, dtype=dtype, by_dynamo=name.endswith(DYNAMO))
+            export(RECORDED[name](), exported, dtype=dtype, by_dynamo=name.endswith(DYNAMO))
             record(exported, arguments.folder / name)
             size = sum(file.stat().st_size for file in (arguments.folder / name).iterdir())
             print(f"{name}: {size / 1e3:.0f} kB", flush=True)

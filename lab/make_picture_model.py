@@ -18,11 +18,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from export_gemma3 import export
-from make_demo_model import save_tokenizer, train_tokenizer
+from genai_builder import save_tokenizer, train_tokenizer
 from PIL import Image
 from tokenizers import AddedToken
 from transformers import Gemma3Config, Gemma3ForConditionalGeneration
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from ort_aie_ep.models import corpus
 
 SEED, VOCABULARY, SIDE, TOKENS = 7, 280, 64, 6

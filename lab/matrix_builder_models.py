@@ -6,35 +6,25 @@ Recipes for check_model_matrix.py; they need the environment of requirements-mod
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-import transformers
-from make_demo_model import save_tokenizer
-from make_test_models import TEST_MODELS, randomise_vectors, write_mxfp4
-from tokenizers import Tokenizer
+import genai_builder
+from genai_builder import MAX_POSITIONS, TinyModel, run_builder, tiny_tokenizer, write_mxfp4
+from make_test_models import TEST_MODELS
 
-TOKENIZER = Path(__file__).parent.parent / "tests" / "data" / "llama" / "tokenizer.json"
 VERSIONS = ("onnxruntime-genai", "transformers", "torch")
-SEED = 7
-MAX_POSITIONS = 256
-VOCABULARY = 500
 
 COMMON: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
+    **genai_builder.COMMON,
+    "vocab_size": 500,
     "hidden_size": 128,
     "intermediate_size": 352,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "max_position_embeddings": MAX_POSITIONS,
-    "initializer_range": 0.1,
-    "bos_token_id": 0,
-    "eos_token_id": 0,
-    "pad_token_id": 0,
 }
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 96}
 VISION: dict[str, Any] = {
@@ -48,30 +38,14 @@ VISION: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Family:
-    """A model of a family.
-
-    Attributes:
-        config: name of the configuration's class in transformers.
-        values: values of the configuration, in addition to COMMON.
-        model: the auto class that makes the model.
-        adapt: attributes of the configuration that this builder expects and this transformers does
-            not write.
-        options: options that the builder needs for this family.
-        prepare: changes the HF folder before the builder reads it.
-    """
-
-    config: str
-    values: dict[str, Any] = field(default_factory=dict)
-    model: str = "AutoModelForCausalLM"
-    adapt: dict[str, Any] = field(default_factory=dict)
-    options: tuple[str, ...] = ()
-    prepare: Callable[[Path], None] | None = None
-
-    def make_config(self, **changed: Any) -> Any:
-        """The configuration."""
-        return getattr(transformers, self.config)(**{**COMMON, **self.values, **changed})
+def family(
+    config: str,
+    values: dict[str, Any] | None = None,
+    auto: str = "AutoModelForCausalLM",
+    **more: Any,
+) -> TinyModel:
+    """A model with the values of COMMON where `values` has none."""
+    return TinyModel(config, COMMON | (values or {}), auto, **more)
 
 
 @dataclass(frozen=True)
@@ -98,10 +72,6 @@ class Case:
     compile: dict[str, Any] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
     twin: tuple[str, ...] = ()
-
-
-def _text(**values: Any) -> dict[str, Any]:
-    return {**COMMON, **values}
 
 
 _IMAGES = {"image_size": 28, "patch_size": 14}
@@ -159,18 +129,18 @@ _QWEN35_TEXT: dict[str, Any] = {
     "layer_types": ["linear_attention"] * 3 + ["full_attention"],
 }
 
-FAMILIES: dict[str, Family] = {
-    "ernie4_5": Family("Ernie4_5Config", {"head_dim": 32}),
-    "gemma": Family("GemmaConfig", {"head_dim": 64}),
-    "gemma2": Family("Gemma2Config", {"head_dim": 32, "sliding_window": 16}),
-    "gemma3": Family("Gemma3TextConfig", _GEMMA3, adapt=_GEMMA3_ADAPT),
-    "gpt_oss": Family(
+FAMILIES: dict[str, TinyModel] = {
+    "ernie4_5": family("Ernie4_5Config", {"head_dim": 32}),
+    "gemma": family("GemmaConfig", {"head_dim": 64}),
+    "gemma2": family("Gemma2Config", {"head_dim": 32, "sliding_window": 16}),
+    "gemma3": family("Gemma3TextConfig", _GEMMA3, adapt=_GEMMA3_ADAPT),
+    "gpt_oss": family(
         "GptOssConfig",
         {"head_dim": 32, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 16},
         prepare=write_mxfp4,
     ),
-    "granite": Family("GraniteConfig", {"attention_multiplier": 0.3, "logits_scaling": 3.0}),
-    "granitemoehybrid": Family(
+    "granite": family("GraniteConfig", {"attention_multiplier": 0.3, "logits_scaling": 3.0}),
+    "granitemoehybrid": family(
         "GraniteMoeHybridConfig",
         {
             "layer_types": ["attention", "attention"],
@@ -179,24 +149,24 @@ FAMILIES: dict[str, Family] = {
             "position_embedding_type": "rope",
         },
     ),
-    "hunyuan_dense": Family("HunYuanDenseV1Config", {"head_dim": 32}),
-    "lfm2": Family("Lfm2Config", _LFM2),
-    "lfm2_moe": Family("Lfm2MoeConfig", {**_LFM2, **EXPERTS, "num_dense_layers": 1}),
-    "llama": Family("LlamaConfig"),
-    "llama_tied": Family("LlamaConfig", {"tie_word_embeddings": True}),
-    "llama_3_rope": Family("LlamaConfig", {"rope_parameters": _LLAMA3}),
-    "llama_bias": Family("LlamaConfig", {"attention_bias": True, "mlp_bias": True}),
-    "llama_multi_query": Family("LlamaConfig", {"num_key_value_heads": 1, "head_dim": 64}),
-    "llama_heads_of_100": Family(
+    "hunyuan_dense": family("HunYuanDenseV1Config", {"head_dim": 32}),
+    "lfm2": family("Lfm2Config", _LFM2),
+    "lfm2_moe": family("Lfm2MoeConfig", {**_LFM2, **EXPERTS, "num_dense_layers": 1}),
+    "llama": family("LlamaConfig"),
+    "llama_tied": family("LlamaConfig", {"tie_word_embeddings": True}),
+    "llama_3_rope": family("LlamaConfig", {"rope_parameters": _LLAMA3}),
+    "llama_bias": family("LlamaConfig", {"attention_bias": True, "mlp_bias": True}),
+    "llama_multi_query": family("LlamaConfig", {"num_key_value_heads": 1, "head_dim": 64}),
+    "llama_heads_of_100": family(
         "LlamaConfig", {"hidden_size": 400, "head_dim": 100, "num_key_value_heads": 4}
     ),
-    "mistral": Family("MistralConfig", {"sliding_window": 24}, options=_FULL_CACHES),
-    "nemotron": Family("NemotronConfig", {"head_dim": 32}),
-    "olmo": Family("OlmoConfig", {"clip_qkv": None}),
-    "olmo_clip": Family("OlmoConfig", {"clip_qkv": 0.8}),
-    "phi": Family("PhiConfig", {"rope_parameters": _HALF}),
-    "phi3": Family("Phi3Config", {"original_max_position_embeddings": MAX_POSITIONS}),
-    "phi3_long_rope": Family(
+    "mistral": family("MistralConfig", {"sliding_window": 24}, options=_FULL_CACHES),
+    "nemotron": family("NemotronConfig", {"head_dim": 32}),
+    "olmo": family("OlmoConfig", {"clip_qkv": None}),
+    "olmo_clip": family("OlmoConfig", {"clip_qkv": 0.8}),
+    "phi": family("PhiConfig", {"rope_parameters": _HALF}),
+    "phi3": family("Phi3Config", {"original_max_position_embeddings": MAX_POSITIONS}),
+    "phi3_long_rope": family(
         "Phi3Config",
         {
             "original_max_position_embeddings": 64,
@@ -204,7 +174,7 @@ FAMILIES: dict[str, Family] = {
             "partial_rotary_factor": 1.0,
         },
     ),
-    "phimoe": Family(
+    "phimoe": family(
         "PhimoeConfig",
         {
             "num_local_experts": 4,
@@ -213,10 +183,10 @@ FAMILIES: dict[str, Family] = {
             "rope_parameters": {**_LONG, "short_mscale": 1.1, "long_mscale": 1.2},
         },
     ),
-    "qwen2": Family("Qwen2Config"),
-    "qwen3": Family("Qwen3Config", {"head_dim": 64, "tie_word_embeddings": True}),
-    "smollm3": Family("SmolLM3Config", {"num_hidden_layers": 4}),
-    "mistral3": Family(
+    "qwen2": family("Qwen2Config"),
+    "qwen3": family("Qwen3Config", {"head_dim": 64, "tie_word_embeddings": True}),
+    "smollm3": family("SmolLM3Config", {"num_hidden_layers": 4}),
+    "mistral3": family(
         "Mistral3Config",
         {
             "text_config": {**COMMON, "model_type": "mistral", "head_dim": 32},
@@ -229,7 +199,7 @@ FAMILIES: dict[str, Family] = {
         },
         "AutoModelForImageTextToText",
     ),
-    "gemma3_vl": Family(
+    "gemma3_vl": family(
         "Gemma3Config",
         {
             "text_config": {**COMMON, **_GEMMA3},
@@ -239,7 +209,7 @@ FAMILIES: dict[str, Family] = {
         "AutoModelForImageTextToText",
         adapt=_GEMMA3_ADAPT,
     ),
-    "gemma4": Family(
+    "gemma4": family(
         "Gemma4Config",
         {
             "text_config": {
@@ -256,13 +226,13 @@ FAMILIES: dict[str, Family] = {
         "AutoModelForImageTextToText",
         adapt=_GEMMA4_ADAPT,
     ),
-    "gemma4_unified": Family(
+    "gemma4_unified": family(
         "Gemma4UnifiedConfig",
         {"text_config": {**COMMON, **_GEMMA4}, "vision_config": None, "audio_config": None},
         "AutoModelForImageTextToText",
         adapt=_GEMMA4_ADAPT,
     ),
-    "qwen2_5_vl": Family(
+    "qwen2_5_vl": family(
         "Qwen2_5_VLConfig",
         {
             "text_config": {
@@ -277,7 +247,7 @@ FAMILIES: dict[str, Family] = {
         },
         "AutoModelForImageTextToText",
     ),
-    "qwen3_vl": Family(
+    "qwen3_vl": family(
         "Qwen3VLConfig",
         {
             "text_config": {
@@ -293,12 +263,12 @@ FAMILIES: dict[str, Family] = {
         },
         "AutoModelForImageTextToText",
     ),
-    "qwen3_5": Family(
+    "qwen3_5": family(
         "Qwen3_5Config",
         {"text_config": {**COMMON, **_QWEN35_TEXT}, "vision_config": VISION},
         "AutoModelForImageTextToText",
     ),
-    "qwen3_5_moe": Family(
+    "qwen3_5_moe": family(
         "Qwen3_5MoeConfig",
         {
             "text_config": {
@@ -311,12 +281,12 @@ FAMILIES: dict[str, Family] = {
         },
         "AutoModelForImageTextToText",
     ),
-    "lfm2_vl": Family(
+    "lfm2_vl": family(
         "Lfm2VlConfig",
         {"text_config": {**COMMON, **_LFM2, "model_type": "lfm2"}, "vision_config": None},
         "AutoModelForImageTextToText",
     ),
-    "whisper": Family(
+    "whisper": family(
         "WhisperConfig",
         {
             "d_model": 128,
@@ -423,23 +393,10 @@ def _twin(family: str) -> tuple[str, ...]:
 
 def build(case: Case, folder: Path) -> None:
     """Writes the genai folder."""
-    from onnxruntime_genai.models.builder import create_model, parse_extra_options
-
-    family = FAMILIES[case.family]
+    recipe = FAMILIES[case.family]
     with tempfile.TemporaryDirectory() as scratch:
-        hf, cache = Path(scratch, "hf"), Path(scratch, "cache")
-        save_tokenizer(Tokenizer.from_file(str(TOKENIZER)), hf, MAX_POSITIONS)
-        torch.manual_seed(SEED)
-        model = getattr(transformers, family.model).from_config(family.make_config(**case.values))
-        randomise_vectors(model)
-        model.save_pretrained(hf)
-        if family.prepare is not None:
-            family.prepare(hf)
-        arguments = ("", str(hf), str(folder), case.precision, case.provider, str(cache))
-        prepared = parse_extra_options(*arguments, [*family.options, *case.options])
-        config = prepared["hf_details"]["hf_config"]
-        for name, value in family.adapt.items():
-            for part in (config, getattr(config, "text_config", None)):
-                if part is not None:
-                    setattr(part, name, value)
-        create_model(*arguments, **prepared)
+        hf = Path(scratch, "hf")
+        tiny_tokenizer(hf)
+        recipe.save(recipe.make(**case.values), hf)
+        options = (*recipe.options, *case.options)
+        run_builder(hf, folder, options, recipe.adapt, case.precision, case.provider)

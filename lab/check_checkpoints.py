@@ -1,13 +1,18 @@
 """Compile checkpoints with and without LoRA adapters, and compare with peft and transformers.
 
     python -m venv models && models/bin/pip install -r lab/requirements-models.txt peft
-    models/bin/python lab/check_hf_compile.py --ort-aie .venv/bin/ort-aie
+    models/bin/python lab/check_checkpoints.py --ort-aie .venv/bin/ort-aie
 
 Each checkpoint is tiny and random, and each adapter is one that peft wrote. `ort-aie compile` runs
 the builder in this Python. Its model must have, bit by bit, the weights of the model that the
 builder writes after peft has merged the adapter. Logits are compared with those of the merged model
-in transformers. Prints a table, and exits with 1 if a weight differs, or a logit by more than the
-quantised weights explain.
+in transformers.
+
+Of the families that FastFlowLM has, `export-q4nx` then writes the file from what was compiled, and
+`import-q4nx` reads it: blocks, norms and biases must come back, as bfloat16.
+
+Prints a table of each, and exits with 1 if a weight differs, or a logit by more than the quantised
+weights explain.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +31,12 @@ import onnx
 import onnxruntime
 import torch
 import transformers
-from make_demo_model import save_tokenizer
-from matrix_builder_models import FAMILIES, MAX_POSITIONS, TOKENIZER
+from genai_builder import SEED, tiny_tokenizer
+from matrix_builder_models import FAMILIES
+from onnx import numpy_helper
 from peft import LoraConfig, PeftModel, get_peft_model
-from tokenizers import Tokenizer
 
 transformers.utils.logging.disable_progress_bar()
-SEED = 7
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 EVERY = [*ATTENTION, "gate_proj", "up_proj", "down_proj"]
 TOKENS = 24
@@ -42,6 +46,14 @@ BUILDER = Path(__file__).parents[1] / "ort_aie_ep" / "compiler" / "checkpoint" /
 MOST = 2.0
 # The builder rounds the scale of Gemma's embedding to two decimals, the root of 128 by 3e-4.
 FLOAT_MOST = 5e-4
+# FastFlowLM's families, and values of their configuration that its files need.
+Q4NX: dict[str, dict[str, Any]] = {
+    "llama_3_rope": {"tie_word_embeddings": True},
+    "mistral": {"sliding_window": None},
+    "qwen2": {},
+    "qwen3": {},
+    "gemma3": {},
+}
 
 
 @dataclass(frozen=True)
@@ -62,7 +74,7 @@ class Case:
     adapter: dict[str, Any] | None
     dtype: torch.dtype = torch.float32
     shard: str = "50GB"
-    options: tuple[str, ...] = field(default=())
+    options: tuple[str, ...] = ()
 
 
 def _lora(targets: list[str], **more: Any) -> dict[str, Any]:
@@ -91,11 +103,8 @@ CASES = (
 
 def make_checkpoint(case: Case, folder: Path) -> None:
     """Writes the checkpoint."""
-    torch.manual_seed(SEED)
-    family = FAMILIES[case.family]
-    model = getattr(transformers, family.model).from_config(family.make_config())
-    save_tokenizer(Tokenizer.from_file(str(TOKENIZER)), folder, MAX_POSITIONS)
-    model.to(case.dtype).save_pretrained(folder, max_shard_size=case.shard)
+    tiny_tokenizer(folder)
+    FAMILIES[case.family].make().to(case.dtype).save_pretrained(folder, max_shard_size=case.shard)
 
 
 def load(folder: Path) -> Any:
@@ -124,10 +133,10 @@ def build(checkpoint: Path, folder: Path, options: tuple[str, ...]) -> None:
                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
 
 
-def weights(folder: Path) -> dict[str, bytes]:
+def weights(folder: Path) -> dict[str, np.ndarray]:
     """The initializers of a model by name."""
     model = onnx.load(folder / "model.onnx")
-    return {t.name: onnx.numpy_helper.to_array(t).tobytes() for t in model.graph.initializer}
+    return {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
 
 
 def logits(folder: Path, tokens: np.ndarray, library: str) -> np.ndarray:
@@ -155,6 +164,13 @@ def distance(one: np.ndarray, other: np.ndarray) -> float:
     return float(np.sqrt(((one - other) ** 2).mean() / (other**2).mean()))
 
 
+def run(*command: str | Path) -> None:
+    """Runs a command of ort-aie; exits with what it says if it fails."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(map(str, command[1:]))}: {done.stderr}")
+
+
 def check(case: Case, ort_aie: Path, library: str, work: Path) -> bool:
     """Compiles a case, prints its row, and says whether it is right."""
     checkpoint, adapter = work / "checkpoint", work / "adapter"
@@ -163,36 +179,58 @@ def check(case: Case, ort_aie: Path, library: str, work: Path) -> bool:
     if case.adapter is not None:
         make_adapter(case, checkpoint, adapter)
         words += ["--adapter", adapter]
-
-    def compiled(name: str, *options: str | Path) -> Path:
-        command = [ort_aie, "compile", checkpoint, work / name, *words, *options]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        return work / name
-
-    out = compiled("out", "--keep-source", work / "source")
+    out, exact, source = work / "out", work / "exact", work / "source"
+    run(ort_aie, "compile", checkpoint, out, *words, "--keep-source", source)
+    run(ort_aie, "compile", checkpoint, exact, *words, "--precision", "fp32")
     model, merged = load(checkpoint), checkpoint
     if case.adapter is not None:
         model, merged = PeftModel.from_pretrained(model, adapter).merge_and_unload(), work / "peft"
         model.save_pretrained(merged)
-        save_tokenizer(Tokenizer.from_file(str(TOKENIZER)), merged, MAX_POSITIONS)
+        tiny_tokenizer(merged)
     build(merged, work / "expected", case.options)
-    ours, theirs = weights(work / "source"), weights(work / "expected")
-    equal = sum(ours.get(name) == content for name, content in theirs.items())
+    ours, theirs = weights(source), weights(work / "expected")
+    equal = sum(name in ours and ours[name].tobytes() == w.tobytes() for name, w in theirs.items())
 
     tokens = np.random.default_rng(SEED).integers(1, 500, (1, TOKENS))
     with torch.no_grad():
         reference = model.float()(torch.tensor(tokens)).logits.numpy()
-    aie = distance(logits(out, tokens, library), reference)
-    cpu = distance(logits(work / "expected", tokens, library), reference)
-    exact = distance(logits(compiled("exact", "--precision", "fp32"), tokens, library), reference)
-    right = equal == len(theirs) == len(ours) and aie <= MOST * cpu and exact <= FLOAT_MOST
-    row = f"{equal} of {len(theirs)} | {aie:.3f} | {cpu:.3f} | {exact:.1e}"
+    folders = (out, work / "expected", exact)
+    aie, cpu, in_float = (distance(logits(f, tokens, library), reference) for f in folders)
+    right = equal == len(theirs) == len(ours) and aie <= MOST * cpu and in_float <= FLOAT_MOST
+    row = f"{equal} of {len(theirs)} | {aie:.3f} | {cpu:.3f} | {in_float:.1e}"
     print(f"| {case.family} | {case.name} | {row} |" + ("" if right else " WRONG"), flush=True)
     return right
 
 
+def check_q4nx(family: str, ort_aie: Path, work: Path) -> bool:
+    """Exports what was compiled and imports it again; prints the row, says whether it is right."""
+    recipe, checkpoint, file = FAMILIES[family], work / "checkpoint", work / "out" / "model.q4nx"
+    tiny_tokenizer(checkpoint)
+    recipe.save(recipe.make(**Q4NX[family]), checkpoint)
+    file.parent.mkdir()
+    run(ort_aie, "compile", checkpoint, work / "compiled", "--builder-python", sys.executable)
+    run(ort_aie, "export-q4nx", work / "compiled", file)
+    run(ort_aie, "import-q4nx", file, work / "imported")
+    # Embeddings and tables of rotations are made again.
+    made_again = ("cos_cache", "sin_cache", "model.embed_tokens")
+    one, other = (
+        {name: w for name, w in weights(work / folder).items() if not name.startswith(made_again)}
+        for folder in ("compiled", "imported")
+    )
+
+    def comes_back(name: str) -> bool:
+        before, after = one.get(name), other.get(name)
+        if before is None or after is None or before.dtype != np.float32:
+            return before is not None and np.array_equal(before, after)
+        return bool(np.abs(before - after).max() <= 2**-8 * np.abs(before).max())
+
+    wrong = sorted(name for name in one.keys() | other.keys() if not comes_back(name))
+    print(f"| {family} | {file.stat().st_size} | {len(one)} | {', '.join(wrong)} |", flush=True)
+    return not wrong
+
+
 def main() -> None:
-    """Check every case, or those whose name contains the argument."""
+    """Check every case and family, or those whose name contains an argument."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--ort-aie", type=Path, default=Path("ort-aie"))
     parser.add_argument("names", nargs="*")
@@ -201,12 +239,21 @@ def main() -> None:
     ask = "import ort_aie_ep; print(ort_aie_ep.get_library_path())"
     python = ort_aie.with_name("python")
     library = subprocess.run([python, "-P", "-c", ask], check=True, capture_output=True, text=True)
-    print("| family | adapter | equal weights | out | builder | fp32 |\n|---|---|---|---|---|---|")
+
+    def asked_for(name: str) -> bool:
+        return not arguments.names or any(given in name for given in arguments.names)
+
     wrong = 0
+    print("| family | adapter | equal weights | out | builder | fp32 |\n|---|---|---|---|---|---|")
     for case in CASES:
-        if not arguments.names or any(name in case.name for name in arguments.names):
+        if asked_for(case.name):
             with tempfile.TemporaryDirectory() as work:
                 wrong += not check(case, ort_aie, library.stdout.strip(), Path(work))
+    print("\n| family | bytes of .q4nx | weights | wrong |\n|---|---|---|---|")
+    for family in Q4NX:
+        if asked_for(family):
+            with tempfile.TemporaryDirectory() as work:
+                wrong += not check_q4nx(family, ort_aie, Path(work))
     sys.exit(wrong > 0)
 
 
