@@ -33,7 +33,7 @@ from ort_aie_ep.graph_passes import run_passes
 from ort_aie_ep.models.shapes import SHAPES, Shape
 from ort_aie_ep.progress import Count
 from ort_aie_ep.runtime.sessions import Options, open_edited, open_operator
-from ort_aie_ep.tools.bench.peers.statistics import Interval, median, ratio
+from ort_aie_ep.tools.bench.statistics import Interval, median, ratio
 
 BLOCK = 32
 # Accuracy levels and their names; ONNX Runtime's level 0 has float activations.

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from ort_aie_ep.cli.console import bar
 from ort_aie_ep.progress import Count
-from ort_aie_ep.tools.bench.peers.statistics import median, ratio
+from ort_aie_ep.tools.bench.statistics import median, ratio
 
 # The calls to measure: a token after this many others, and a prompt.
 TOKENS_AFTER = (16, 512)

@@ -1,4 +1,4 @@
-"""The engines by name: what they need, and how their model is made and opened.
+"""The engines by name: what they need, how their model is made and opened, what they are asked.
 
 A process that only opens an engine imports only that engine, because imports count in its memory
 and in its time to the first token.
@@ -6,14 +6,20 @@ and in its time to the first token.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.tools.bench.peers.engine import Engine, Model, Settings
 
 if TYPE_CHECKING:
     from ort_aie_ep.models.folder import ModelFolder
@@ -28,14 +34,108 @@ COMPARED = (OURS, OURS_INT8)
 
 
 @dataclass(frozen=True)
-class Source:
-    """The source of all models.
+class Model:
+    """The model that an engine opens.
 
     Attributes:
-        folder: the folder that onnxruntime-genai's builder wrote.
-        weights: the weights of that folder.
-        scratch: a folder for the models made from it.
+        path: its file or folder.
+        bits: mean bits of a weight in that format, including scales.
+        weight_bytes: bytes that a decoded token reads: all matrices, the lm_head once.
+        file_bytes: size of the files that hold weights.
     """
+
+    path: Path
+    bits: float
+    weight_bytes: int
+    file_bytes: int
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to open it: threads that compute, tokens of context to make room for, options of
+    particular engines, and the feature to leave out after a failure (`Kind.without`)."""
+
+    threads: int
+    capacity: int
+    options: dict[str, str] = field(default_factory=dict)
+    without: str = ""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A prompt and the decoding after it: the likeliest token after the prompt, which took
+    `prefill_seconds`, and then one for each decoding step, which took `decode_seconds` together."""
+
+    tokens: list[int]
+    prefill_seconds: float
+    decode_seconds: float
+
+
+class Engine(ABC):
+    """An open model. `description` is what is needed to repeat a run: version, build, KV type."""
+
+    description: dict[str, str]
+
+    @abstractmethod
+    def run(self, prompt: Sequence[int], new_tokens: int) -> Run:
+        """Forgets earlier tokens, prefills, and decodes `new_tokens` times, always greedily."""
+
+    def decode_at(self, total: int, count: int) -> float:
+        """Seconds for `count` tokens, each the last of a sequence of `total` unread tokens."""
+        raise AieError(f"{type(self).__name__} cannot decode without a prompt")
+
+    def batch_at(self, length: int, sequences: int, tokens: int, count: int) -> float:
+        """Seconds for `count` calls after one that is not counted.
+
+        Each call adds `tokens` tokens to each of `sequences` sequences of about `length` tokens,
+        and returns the logits of all added tokens. They are `different_tokens`.
+        """
+        raise AieError(f"{type(self).__name__} cannot take several rows in a call")
+
+
+class StepEngine(Engine):
+    """An engine that is driven token by token."""
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Forgets the sequence."""
+
+    @abstractmethod
+    def forward(self, tokens: Sequence[int]) -> int:
+        """Runs the next tokens; returns the likeliest one after the last of them."""
+
+    def run(self, prompt: Sequence[int], new_tokens: int) -> Run:
+        """See `Engine`."""
+        self.reset()
+        start = time.perf_counter()
+        tokens = [self.forward(prompt)]
+        prefilled = time.perf_counter()
+        for _ in range(new_tokens):
+            tokens.append(self.forward(tokens[-1:]))
+        return Run(tokens, prefilled - start, time.perf_counter() - prefilled)
+
+
+def different_tokens(sequences: int, tokens: int) -> npt.NDArray[np.int64]:
+    """(sequences, tokens) of a call with several rows.
+
+    They differ, because equal tokens would choose the same experts and read fewer weights.
+    """
+    return np.arange(1, sequences * tokens + 1, dtype=np.int64).reshape(sequences, tokens)
+
+
+def seconds_after_one(call: Callable[[], object], count: int) -> float:
+    """Seconds of `count` calls after one that is not counted."""
+    call()
+    start = time.perf_counter()
+    for _ in range(count):
+        call()
+    return time.perf_counter() - start
+
+
+@dataclass(frozen=True)
+class Source:
+    """The folder that onnxruntime-genai's builder wrote, its weights, and a folder for the models
+    that are made from it."""
 
     folder: ModelFolder
     weights: DecoderWeights
@@ -49,50 +149,43 @@ class Kind:
     Attributes:
         library: the library that it uses; for each peer's library, only the fastest engine counts.
         packages: modules imported to make and open its model, by the package that installs them.
-        imports: modules imported to open it; they do not count in the time to load a model.
+        imports: modules of its library; importing them does not count in the time to load a model.
+        adapter: what opens its model: a module of this package and a class or function in it,
+            which is also given `options`.
         model: writes the model that it opens.
-        open: opens that model.
-        batch_model: writes the model for several rows in a call, with the logits of all rows
-            (`Batching`); None if it cannot, or if another engine of the same library is measured.
-        without: a feature that it is retried without if it fails at first (`Settings.without`).
+        batch_model: writes the model for several rows in a call, with the logits of all rows; None
+            if it cannot, or if another engine of the same library is measured.
+        without: a feature that it is retried without if it fails at first.
     """
 
     library: str
     packages: dict[str, str]
     imports: tuple[str, ...]
+    adapter: str
     model: Callable[[Source], Model]
-    open: Callable[[Model, Settings], Engine]
     batch_model: Callable[[Source], Model] | None = None
+    options: dict[str, Any] = field(default_factory=dict)
     without: str = ""
 
     def missing(self) -> str | None:
         """How to get what is missing, or None if everything is there."""
         absent = [name for name, module in self.packages.items() if find_spec(module) is None]
-        if not absent:
-            return None
-        return f"is not installed: pip install {' '.join(absent)}"
+        return f"is not installed: pip install {' '.join(absent)}" if absent else None
 
+    def load(self) -> Callable[[Model, Settings], Engine]:
+        """Imports everything that opening a model needs; returns what opens it."""
+        for name in self.imports:
+            import_module(name)
+        module, _, name = self.adapter.partition(".")
+        return partial(getattr(import_module(f"{__package__}.{module}"), name), **self.options)
 
-def _our_model(source: Source) -> Model:
-    return _compiled(source, "f16")
-
-
-def _our_batch_model(source: Source) -> Model:
-    return _compiled(source, "f16", last_logits=False)
-
-
-def _our_float_model(source: Source) -> Model:
-    return _compiled(source, None)
-
-
-def _our_int8_model(source: Source) -> Model:
-    return _compiled(source, "int8")
+    def open(self, model: Model, settings: Settings) -> Engine:
+        """Opens a model that `model` or `batch_model` wrote."""
+        return self.load()(model, settings)
 
 
 def _compiled(source: Source, kv: str | None, *, last_logits: bool = True) -> Model:
     """With logits of only the last position, as the other engines compute for prompts."""
-    import numpy as np
-
     from ort_aie_ep.compiler.compile import compile_model
     from ort_aie_ep.models.folder import find_model
     from ort_aie_ep.models.tokenizer import has_tokenizer
@@ -102,116 +195,67 @@ def _compiled(source: Source, kv: str | None, *, last_logits: bool = True) -> Mo
     if kv == "int8" and not has_tokenizer(source.folder):
         # Weights are random: text has no meaning to them, and no speed depends on a scale.
         calibration = source.scratch / "calibration.npy"
-        ids = np.random.default_rng(0).integers(0, source.weights.sizes.vocabulary, (2, 64))
+        ids = np.random.default_rng(0).integers(0, source.weights.shape.vocab, (2, 64))
         np.save(calibration, ids)
     path = source.scratch / f"compiled-{kv or 'float'}{'' if last_logits else '-all-logits'}"
     compile_model(source.folder.path, path, kv=kv, calibration=calibration, last_logits=last_logits)
     return onnxruntime_cpu.compiled_model(find_model(path), source.weights)
 
 
-def _ours(model: Model, settings: Settings) -> Engine:
-    from ort_aie_ep.tools.bench.peers.onnxruntime_cpu import OrtEngine
-
-    return OrtEngine(model, settings, library=True)
-
-
-def _cpu_ep_model(source: Source) -> Model:
+def _as_it_is(source: Source) -> Model:
     from ort_aie_ep.tools.bench.peers import onnxruntime_cpu
 
     return onnxruntime_cpu.source_model(source.folder, source.weights)
 
 
-def _cpu_ep(model: Model, settings: Settings) -> Engine:
-    from ort_aie_ep.tools.bench.peers.onnxruntime_cpu import OrtEngine
-
-    return OrtEngine(model, settings, library=False)
-
-
 def _gguf(source: Source) -> Model:
-    from ort_aie_ep.tools.bench.peers import gguf
+    from ort_aie_ep.tools.bench.peers.gguf import write_gguf
 
-    path = source.scratch / "model.gguf"
-    # Several engines and libraries open the same file; the first one writes it.
-    write = gguf.gguf_model if path.exists() else gguf.write_gguf
-    return write(source.weights, path)
+    return write_gguf(source.weights, source.scratch / "model.gguf")
 
 
-def _llama_cpp(model: Model, settings: Settings) -> Engine:
-    from ort_aie_ep.tools.bench.peers.llama_cpp import LlamaCppEngine
-
-    return LlamaCppEngine(model, settings, flash_attention=True)
-
-
-def _llama_cpp_plain(model: Model, settings: Settings) -> Engine:
-    from ort_aie_ep.tools.bench.peers.llama_cpp import LlamaCppEngine
-
-    return LlamaCppEngine(model, settings, flash_attention=False)
-
-
-def _ik_llama_cpp(model: Model, settings: Settings) -> Engine:
-    from ort_aie_ep.tools.bench.peers.ik_llama_cpp import IkLlamaCppEngine
-
-    return IkLlamaCppEngine(model, settings)
-
-
-def _ir(source: Source) -> Model:
-    from ort_aie_ep.tools.bench.peers import openvino
+def _ir(source: Source, *, all_logits: bool = False) -> Model:
+    from ort_aie_ep.tools.bench.peers.openvino import write_ir
 
     # GenAI opens a folder and expects this name.
-    path = source.scratch / "openvino" / "openvino_model.xml"
-    path.parent.mkdir(exist_ok=True)
-    if path.exists():
-        return openvino.ir_model(source.weights, path)
-    return openvino.write_ir(source.weights, path)
+    name = "all-logits.xml" if all_logits else "openvino/openvino_model.xml"
+    return write_ir(source.weights, source.scratch / name, all_logits=all_logits)
 
 
-def _ir_of_all_logits(source: Source) -> Model:
-    from ort_aie_ep.tools.bench.peers import openvino
-
-    path = source.scratch / "all-logits.xml"
-    return openvino.write_ir(source.weights, path, all_logits=True)
-
-
-def _openvino(model: Model, settings: Settings) -> Engine:
-    from ort_aie_ep.tools.bench.peers.openvino import OpenVinoEngine
-
-    return OpenVinoEngine(model, settings)
+def _ort(library: str, model: Callable[[Source], Model], batch_model: Any = None) -> Kind:
+    ours = {"library": library == OURS}
+    adapter = "onnxruntime_cpu.OrtEngine"
+    return Kind(library, {}, ("onnxruntime",), adapter, model, batch_model, ours)
 
 
-def _openvino_genai(model: Model, settings: Settings) -> Engine:
-    from ort_aie_ep.tools.bench.peers.openvino import OpenVinoGenAiEngine
+def _llama_cpp(*, flash_attention: bool) -> Kind:
+    return Kind(
+        "llama.cpp", {"llama-cpp-python": "llama_cpp", "gguf": "gguf"}, ("llama_cpp",),
+        "llama_cpp.llama_cpp_engine", _gguf, _gguf if flash_attention else None,
+        {"flash_attention": flash_attention}, without="AMX",
+    )  # fmt: skip
 
-    return OpenVinoGenAiEngine(model, settings)
-
-
-_ORT = ("onnxruntime", "ort_aie_ep.tools.bench.peers.onnxruntime_cpu")
-_LLAMA_CPP = ("llama_cpp", "ort_aie_ep.tools.bench.peers.llama_cpp")
-_IK_LLAMA_CPP = ("ik_llama_cpp", "ort_aie_ep.tools.bench.peers.ik_llama_cpp")
-_OPENVINO = ("openvino", "ort_aie_ep.tools.bench.peers.openvino")
-_GENAI = (*_OPENVINO, "openvino_genai")
-_GET_LLAMA_CPP = {"llama-cpp-python": "llama_cpp", "gguf": "gguf"}
-_GET_IK_LLAMA_CPP = {"ik-llama-cpp-python==0.1.5": "ik_llama_cpp", "gguf": "gguf"}
-_GET_OPENVINO = {"openvino": "openvino"}
-_GET_GENAI = {"openvino": "openvino", "openvino-genai": "openvino_genai"}
 
 KINDS = {
-    OURS: Kind(OURS, {}, _ORT, _our_model, _ours, _our_batch_model),
-    OURS_INT8: Kind(OURS, {}, _ORT, _our_int8_model, _ours),
-    OURS_FLOAT: Kind(OURS, {}, _ORT, _our_float_model, _ours),
-    CPU_EP: Kind("ONNX Runtime", {}, _ORT, _cpu_ep_model, _cpu_ep, _cpu_ep_model),
-    "llama.cpp": Kind(
-        "llama.cpp", _GET_LLAMA_CPP, _LLAMA_CPP, _gguf, _llama_cpp, _gguf, without="AMX"
-    ),
+    OURS: _ort(OURS, partial(_compiled, kv="f16"), partial(_compiled, kv="f16", last_logits=False)),
+    OURS_INT8: _ort(OURS, partial(_compiled, kv="int8")),
+    OURS_FLOAT: _ort(OURS, partial(_compiled, kv=None)),
+    CPU_EP: _ort("ONNX Runtime", _as_it_is, _as_it_is),
+    "llama.cpp": _llama_cpp(flash_attention=True),
     # On CPUs, this is faster for some contexts.
-    "llama.cpp, no FA": Kind(
-        "llama.cpp", _GET_LLAMA_CPP, _LLAMA_CPP, _gguf, _llama_cpp_plain, without="AMX"
-    ),
+    "llama.cpp, no FA": _llama_cpp(flash_attention=False),
     "ik_llama.cpp": Kind(
-        "ik_llama.cpp", _GET_IK_LLAMA_CPP, _IK_LLAMA_CPP, _gguf, _ik_llama_cpp, _gguf,
-        without="flash attention",
+        "ik_llama.cpp", {"ik-llama-cpp-python==0.1.5": "ik_llama_cpp", "gguf": "gguf"},
+        ("ik_llama_cpp",), "llama_cpp.ik_llama_cpp_engine", _gguf, _gguf, without="flash attention",
     ),
-    "OpenVINO": Kind("OpenVINO", _GET_OPENVINO, _OPENVINO, _ir, _openvino, _ir_of_all_logits),
-    "OpenVINO GenAI": Kind("OpenVINO", _GET_GENAI, _GENAI, _ir, _openvino_genai),
+    "OpenVINO": Kind(
+        "OpenVINO", {"openvino": "openvino"}, ("openvino",), "openvino.OpenVinoEngine",
+        _ir, partial(_ir, all_logits=True),
+    ),
+    "OpenVINO GenAI": Kind(
+        "OpenVINO", {"openvino": "openvino", "openvino-genai": "openvino_genai"},
+        ("openvino", "openvino_genai"), "openvino.OpenVinoGenAiEngine", _ir,
+    ),
 }  # fmt: skip
 """ort_aie_ep first, then the peers."""
 

@@ -17,15 +17,16 @@ import ort_aie_ep
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats.q4nx import BLOCK_BYTES, MINIMA_BYTES
 from ort_aie_ep.models.folder import ModelFolder, find_model
-from ort_aie_ep.models.interface import TYPES, Cache
+from ort_aie_ep.models.interface import TYPES
 from ort_aie_ep.requirements import runtime_version
 from ort_aie_ep.running.generate import Decoder
 from ort_aie_ep.runtime.sessions import Options, open_session
-from ort_aie_ep.tools.bench.peers.engine import (
+from ort_aie_ep.tools.bench.peers.engines import (
     Model,
     Settings,
     StepEngine,
     different_tokens,
+    seconds_after_one,
 )
 
 if TYPE_CHECKING:
@@ -76,8 +77,8 @@ def _file_bytes(folder: ModelFolder) -> int:
     return sum(path.stat().st_size for path in files)
 
 
-class _SkippingDecoder(Decoder):
-    """A decoder that can continue as if it had been given a prompt."""
+class _FilledDecoder(Decoder):
+    """A decoder whose `length` can be set as if it had been given a prompt."""
 
     def fill(self) -> None:
         """Writes small random numbers into every row, because zeros may share a page of memory.
@@ -95,19 +96,17 @@ class _SkippingDecoder(Decoder):
         for cache in self._caches:
             key = (cache.shape, cache.type)
             if key not in made:
-                made[key] = _small_numbers(generator, cache)
+                made[key] = _small_numbers(generator, *key)
             self._past[cache.past].update_inplace(made[key])
 
-    def skip_to(self, length: int) -> None:
-        """Uses the first `length` rows as those of a sequence."""
-        self.length = length
 
-
-def _small_numbers(generator: np.random.Generator, cache: Cache) -> npt.NDArray[Any]:
-    dtype = TYPES[cache.type][0]
+def _small_numbers(
+    generator: np.random.Generator, shape: tuple[int, ...], kind: str
+) -> npt.NDArray[Any]:
+    dtype = TYPES[kind][0]
     if dtype in (np.int8, np.uint8):
-        return generator.integers(0, 256, cache.shape, np.uint8).view(dtype)
-    numbers = generator.standard_normal(cache.shape, np.float32) / np.float32(16)
+        return generator.integers(0, 256, shape, np.uint8).view(dtype)
+    numbers = generator.standard_normal(shape, np.float32) / np.float32(16)
     return numbers.astype(dtype)
 
 
@@ -125,11 +124,11 @@ class OrtEngine(StepEngine):
         options = Options(wanted.get("target"), wanted.get("numerics"), settings.threads)
         session = open_session(folder.model, options, library=library)
         self._session, self._folder, self._capacity = session, folder, settings.capacity
-        self._decoder = _SkippingDecoder(session, folder, settings.capacity)
+        self._decoder = _FilledDecoder(session, folder, settings.capacity)
         self._filled = False
         caches = {v.type for v in session.get_inputs() if v.name.startswith("past_key_values.")}
         rows = next(v.shape[1] for v in session.get_outputs() if v.name == "logits")
-        self._description = {
+        self.description = {
             "version": f"onnxruntime {runtime_version()}",
             "threads": str(settings.threads),
             "logits": "of the last position" if rows == 1 else "of all positions",
@@ -138,22 +137,18 @@ class OrtEngine(StepEngine):
         if library:
             from ort_aie_ep.runtime.kernels import chosen_kernels, kernels_line
 
-            self._description |= {
-                "version": f"ort_aie_ep {ort_aie_ep.__version__}, {self._description['version']}",
+            self.description |= {
+                "version": f"ort_aie_ep {ort_aie_ep.__version__}, {self.description['version']}",
                 "kernels": kernels_line(chosen_kernels()),
                 "numerics": options.numerics or "auto",
             }
-
-    def describe(self) -> dict[str, str]:
-        """See `Engine`."""
-        return self._description
 
     def reset(self) -> None:
         """See `StepEngine`."""
         self._decoder.reset()
 
     def decode_at(self, total: int, count: int) -> float:
-        """See `Skipping`.
+        """See `Engine`.
 
         Raises:
             AieError: the caches cannot be filled, or are shorter than `total`.
@@ -163,25 +158,25 @@ class OrtEngine(StepEngine):
             self._filled = True
         token, start = 0, time.perf_counter()
         for _ in range(count):
-            self._decoder.skip_to(total - 1)
+            self._decoder.length = total - 1
             token = self.forward([token])
         return time.perf_counter() - start
 
     def batch_at(self, length: int, sequences: int, tokens: int, count: int) -> float:
-        """See `Batching`.
+        """See `Engine`.
 
         Raises:
             AieError: the caches cannot be filled, or are too short.
         """
-        decoder = _SkippingDecoder(self._session, self._folder, self._capacity, sequences)
+        decoder = _FilledDecoder(self._session, self._folder, self._capacity, sequences)
         decoder.fill()
-        rows, start = different_tokens(sequences, tokens), 0.0
-        for call in range(count + 1):
-            if call == 1:
-                start = time.perf_counter()
-            decoder.skip_to(length)
+        rows = different_tokens(sequences, tokens)
+
+        def call() -> None:
+            decoder.length = length
             decoder.forward(rows)
-        return time.perf_counter() - start
+
+        return seconds_after_one(call, count)
 
     def forward(self, tokens: Sequence[int]) -> int:
         """See `StepEngine`."""

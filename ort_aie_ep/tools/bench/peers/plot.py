@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.tools.bench.peers.engines import OURS
-from ort_aie_ep.tools.bench.peers.plan import PHASES
 from ort_aie_ep.tools.bench.peers.report import PeersReport
+from ort_aie_ep.tools.bench.peers.results import PHASES
 
 
 def check_plot() -> None:

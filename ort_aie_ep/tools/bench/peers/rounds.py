@@ -2,57 +2,36 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from functools import partial
 
-from ort_aie_ep.tools.bench.peers.bandwidth import ReadProbe
-from ort_aie_ep.tools.bench.peers.course import Course
+from ort_aie_ep.tools.bench.memory import ReadProbe
 from ort_aie_ep.tools.bench.peers.engines import OURS, kind
-from ort_aie_ep.tools.bench.peers.plan import DECODE, PILOT_MARGIN, PREFILL, Plan
+from ort_aie_ep.tools.bench.peers.plan import PILOT_MARGIN, PILOT_ROUNDS, Plan
 from ort_aie_ep.tools.bench.peers.process import EngineError, Worker, settle
-from ort_aie_ep.tools.bench.peers.results import Speeds
-from ort_aie_ep.tools.bench.peers.team import Team
-
-# Cost of a prompt's token at a long context relative to a short one, to estimate the total time.
-_SLOWER = 1.3
-
-
-@dataclass
-class Opened:
-    """A worker whose engine is open, and its measurements so far.
-
-    Attributes:
-        worker: the worker.
-        settings: the settings that the engine reports.
-        open_seconds: from the start of its process until it was open.
-        memory: memory at the end of the last measurement.
-        speeds: speeds of the rounds that count.
-        seconds: seconds of the last prompt and of its decoding, by context.
-    """
-
-    worker: Worker
-    settings: dict[str, str]
-    open_seconds: float
-    memory: dict[str, int] = field(default_factory=dict)
-    speeds: Speeds = field(default_factory=lambda: {DECODE: {}, PREFILL: {}})
-    seconds: dict[int, tuple[float, float]] = field(default_factory=dict)
+from ort_aie_ep.tools.bench.peers.results import DECODE, PREFILL, Speeds
+from ort_aie_ep.tools.bench.peers.team import Course, Team
 
 
 class Rounds:
     """The rounds of all engines, which stay open from the first to the last.
 
     Attributes:
-        opened: by engine's name.
+        settings, memory, speeds: by engine's name, as in `Measured`.
         probes: bytes per second that a read of memory reached in each round that counts.
     """
 
-    def __init__(self, plan: Plan, team: Team, course: Course) -> None:
-        self.opened: dict[str, Opened] = {}
+    def __init__(
+        self, plan: Plan, team: Team, course: Course, later: Callable[[list[str]], int]
+    ) -> None:
+        """`later` says how many steps follow the rounds with the engines that are left."""
+        self.settings: dict[str, dict[str, str]] = {}
+        self.memory: dict[str, dict[str, int]] = {}
+        self.speeds: dict[str, Speeds] = {}
         self.probes: list[float] = []
-        self._plan, self._team, self._course = plan, team, course
+        self._plan, self._team, self._course, self._later = plan, team, course, later
+        self._workers: dict[str, Worker] = {}
+        self._stack = ExitStack()
 
     def run(self, round_done: Callable[[str], None]) -> None:
         """Runs all rounds; calls `round_done` with a round's name after each one that counts.
@@ -61,105 +40,100 @@ class Rounds:
             EngineError: ort_aie_ep fails.
         """
         plan, names = self._plan, self._team.names
-        runs = len(plan.trial) + plan.rounds * len(plan.lengths)
-        self._course.expect(len(names) * (1 + runs), names)
-        with ExitStack() as stack:
+        self._expect(len(names) * (1 + len(plan.trial) + plan.rounds * len(plan.lengths)))
+        with self._stack:
             for name in names:
                 with self._team.excused(name, "opening its model"):
-                    opening = partial(self._open, name, stack)
-                    self._retrying(name, opening, opening)
+                    self._retrying(name, self._open, self._open)
                 self._course.step(f"{name}: opened")
             for length in plan.trial:
                 for name in self._team.names:
-                    self._run(name, length, stack, counts=False)
+                    self._run(name, length, trial=True)
                     self._course.step(f"trial, context {length}: {name}")
-            self._course.left("trial", plan.rounds * self._round_seconds() + self._rest_seconds())
-            self._count(stack, round_done)
+            # A prompt takes most of the time, in proportion to its length or more.
+            mean, tried = (sum(n) / len(n) for n in (plan.lengths, plan.trial))
+            self._course.tell("trial", mean / tried)
+            chosen = {length: self._team.names for length in plan.lengths}
+            probe = ReadProbe(plan.threads)
+            for turn in range(1, plan.rounds + 1):
+                self._round(turn, chosen, probe)
+                left = plan.rounds - turn
+                if turn == PILOT_ROUNDS and left:
+                    chosen = self._choose()
+                    self._expect(left * sum(map(len, chosen.values())))
+                self._course.tell(f"round {turn} of {plan.rounds}")
+                round_done(f"round {turn} of {plan.rounds}")
 
-    def _count(self, stack: ExitStack, round_done: Callable[[str], None]) -> None:
-        """Runs the rounds that count."""
-        plan, course = self._plan, self._course
-        chosen = {length: self._team.names for length in plan.lengths}
-        probe = ReadProbe(plan.threads)
-        for turn in range(1, plan.rounds + 1):
-            started = time.perf_counter()
-            for length, names in chosen.items():
-                for name in [name for name in names if name not in self._team.left_out]:
-                    self._run(name, length, stack, first=turn == 1)
-                    course.step(f"round {turn}, context {length}: {name}")
-                # A virtual machine's share of the memory bandwidth changes by the minute, so the
-                # probe is measured next to the speeds it is compared with.
-                if length == min(plan.decode, default=min(plan.lengths)):
-                    settle()
-                    bandwidth = probe.measure()
-            self.probes.append(bandwidth)
-            seconds = time.perf_counter() - started
-            left = plan.rounds - turn
-            if turn == plan.pilot and left:
-                chosen = self._choose()
-                runs = sum(map(len, chosen.values()))
-                course.expect(left * runs, self._team.names)
-                seconds = self._round_seconds(chosen)
-            course.left(f"round {turn} of {plan.rounds}", left * seconds + self._rest_seconds())
-            round_done(f"round {turn} of {plan.rounds}")
+    def _round(self, turn: int, chosen: Mapping[int, list[str]], probe: ReadProbe) -> None:
+        plan = self._plan
+        for length, names in chosen.items():
+            for name in [name for name in names if name not in self._team.left_out]:
+                self._run(name, length, first=turn == 1)
+                self._course.step(f"round {turn}, context {length}: {name}")
+            # A virtual machine's share of the memory bandwidth changes by the minute, so the
+            # probe is measured next to the speeds it is compared with.
+            if length == min(plan.decode, default=min(plan.lengths)):
+                settle()
+                self.probes.append(probe.measure())
 
-    def _open(self, name: str, stack: ExitStack) -> None:
-        worker = stack.enter_context(Worker(name))
-        settings = worker.open(self._team.setup)["settings"]
+    def _open(self, name: str) -> None:
+        worker = self._workers[name] = self._stack.enter_context(Worker(name))
+        self.settings[name] = worker.open(self._team.setup)["settings"]
         if name in self._team.retried:
-            settings["without"] = self._team.retried[name]
-        self.opened[name] = Opened(worker, settings, worker.seconds())
+            self.settings[name]["without"] = self._team.retried[name]
+        self.speeds[name] = {DECODE: {}, PREFILL: {}}
 
-    def _run(
-        self, name: str, length: int, stack: ExitStack, *, counts: bool = True, first: bool = False
-    ) -> None:
+    def _run(self, name: str, length: int, *, trial: bool = False, first: bool = False) -> None:
         """One measurement.
 
         In the trial and in the `first` round, an engine that fails may be retried once without a
         feature; measurements with that feature then do not count.
         """
-        lengths = [n for n in self._plan.lengths if n <= length] if counts else [length]
 
-        def again() -> None:
-            self.opened[name].worker.close()
-            self._open(name, stack)
-            for n in lengths:
-                self._record(name, n, counts)
+        def record(name: str) -> None:
+            self._record(name, length, counts=not trial)
+
+        def again(name: str) -> None:
+            self._workers[name].close()
+            self._open(name)
+            for n in [length] if trial else [n for n in self._plan.lengths if n <= length]:
+                self._record(name, n, counts=not trial)
 
         with self._team.excused(name, f"context {length}"):
-            if counts and not first:
-                self._record(name, length, counts)
+            if trial or first:
+                self._retrying(name, record, again)
             else:
-                self._retrying(name, lambda: self._record(name, length, counts), again)
+                record(name)
         if name in self._team.left_out:
             # A failed engine may still have its model in memory, or busy threads.
-            self.opened[name].worker.close()
+            self._workers[name].close()
 
-    def _retrying(self, name: str, work: Callable[[], None], again: Callable[[], None]) -> None:
+    def _retrying(
+        self, name: str, work: Callable[[str], None], again: Callable[[str], None]
+    ) -> None:
         try:
-            work()
+            work(name)
         except EngineError as error:
             if not self._team.retry(name, error):
                 raise
-            again()
+            again(name)
 
-    def _record(self, name: str, length: int, counts: bool) -> None:
+    def _record(self, name: str, length: int, *, counts: bool) -> None:
         settle()
-        plan, engine = self._plan, self.opened[name]
+        plan, speeds = self._plan, self.speeds[name]
         # One prompt serves both phases.
         new_tokens = plan.new_tokens if length in plan.decode else 0
-        answer = engine.worker.run(length, new_tokens)
-        engine.memory = answer["memory"]
-        prefill, decode = answer["prefill_seconds"], answer["decode_seconds"]
-        engine.seconds[length] = prefill, decode
+        answer = self._workers[name].run(length, new_tokens)
+        self.memory[name] = answer["memory"]
         if counts and length in plan.decode:
-            engine.speeds[DECODE].setdefault(length, []).append(new_tokens / decode)
+            speed = new_tokens / answer["decode_seconds"]
+            speeds[DECODE].setdefault(length, []).append(speed)
         if counts and length in plan.prefill:
-            engine.speeds[PREFILL].setdefault(length, []).append(length / prefill)
+            speeds[PREFILL].setdefault(length, []).append(length / answer["prefill_seconds"])
 
     def _choose(self) -> dict[int, list[str]]:
         """By context, the engines that continue after the pilot."""
-        speeds = {name: self.opened[name].speeds for name in self._team.names}
+        speeds = {name: self.speeds[name] for name in self._team.names}
         chosen = {length: fastest(speeds, length) for length in self._plan.lengths}
         for length, names in chosen.items():
             for name in (n for n in speeds if n not in names):
@@ -169,30 +143,9 @@ class Rounds:
                 )
         return chosen
 
-    def _round_seconds(self, chosen: Mapping[int, list[str]] | None = None) -> float:
-        """Time for a round, from the last measurements; untried contexts use the longest one's."""
-        whole = 0.0
-        for name in self._team.names:
-            seconds = self.opened[name].seconds
-            longest = max(seconds)
-            for length in self._plan.lengths:
-                if chosen is not None and name not in chosen[length]:
-                    continue
-                prefill, decode = seconds.get(length, seconds[longest])
-                if length not in seconds:
-                    prefill *= length / longest * _SLOWER
-                whole += prefill + decode
-        return whole
-
-    def _rest_seconds(self) -> float:
-        """Time for the parts after the rounds, from the last measurements."""
-        names = self._team.names
-        token = {}
-        for name in names:
-            length, (prefill, decode) = min(self.opened[name].seconds.items())
-            token[name] = decode / self._plan.new_tokens if decode else prefill / length
-        opened = {name: self.opened[name].open_seconds for name in names}
-        return self._course.rest_seconds(opened, token, OURS)
+    def _expect(self, steps: int) -> None:
+        """`steps` steps of the rounds are left, and those after the rounds."""
+        self._course.expect(steps + self._later(self._team.names))
 
 
 def fastest(speeds: Mapping[str, Speeds], length: int) -> list[str]:

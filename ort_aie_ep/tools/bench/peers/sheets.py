@@ -1,17 +1,17 @@
-"""A report as tables of text, for a terminal and for Markdown alike."""
+"""A report as tables of text, and as a page of them with the conditions and the picture."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ort_aie_ep.tools.bench.peers.batches import CONTEXT, SHAPES, Batches
-from ort_aie_ep.tools.bench.peers.comparisons import Cell
+from ort_aie_ep.tools.bench.conditions import Conditions
+from ort_aie_ep.tools.bench.peers import results
 from ort_aie_ep.tools.bench.peers.engines import CPU_EP, KINDS, OURS
-from ort_aie_ep.tools.bench.peers.goals import Goal
-from ort_aie_ep.tools.bench.peers.plan import PILOT_MARGIN, PILOT_ROUNDS
-from ort_aie_ep.tools.bench.peers.report import PeersReport
-from ort_aie_ep.tools.bench.peers.starts import COLD, STATES, STAYED
-from ort_aie_ep.tools.bench.peers.statistics import RESAMPLES, Interval, median
+from ort_aie_ep.tools.bench.peers.plan import CONTEXT, PILOT_MARGIN, PILOT_ROUNDS
+from ort_aie_ep.tools.bench.peers.report import Goal, PeersReport
+from ort_aie_ep.tools.bench.peers.results import COLD, SHAPES, STATES, STAYED
+from ort_aie_ep.tools.bench.statistics import RESAMPLES, Interval, median
 
 MET = {True: "met", False: "gap", None: "not measured"}
 """The outcome of a goal, in a word or two."""
@@ -19,27 +19,58 @@ MET = {True: "met", False: "gap", None: "not measured"}
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table.
-
-    Attributes:
-        title: the table's title.
-        header: headings of the columns.
-        rows: cells as text, as many as the header has.
-        numbers: whether all columns except the first hold numbers.
-        note: the text below it.
-    """
+    """A table with a title, headings, cells as text (`numbers`: all but the first column), and the
+    text below it."""
 
     title: str
     header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    rows: Sequence[tuple[str, ...]]
     numbers: bool = True
     note: str = ""
 
 
+def markdown(report: PeersReport, conditions: Conditions, picture: str | None = None) -> str:
+    """The page; `picture` is the name of a file beside it."""
+    machine = conditions.machine
+    parts = [
+        f"# {machine.cpu}{f', {machine.identity}' if machine.identity else ''}",
+        "How fast ort_aie_ep and other engines run one model on this CPU, on "
+        f"{conditions.date}, by",
+        f"```sh\n{conditions.command}\n```",
+    ]
+    if report.results.unfinished:
+        parts.append(f"**Unfinished: {report.results.unfinished}.**")
+    facts = [*machine.rows()[1:], *conditions.versions.items(), ("model", conditions.model)]
+    known = [(name, value) for name, value in facts if value]
+    parts += [_lines(("machine", ""), known, numbers=False), conditions.plan]
+    parts += [f"![speed against context]({picture})"] if picture else []
+    for sheet in sheets(report):
+        table = _lines(sheet.header, sheet.rows, numbers=sheet.numbers)
+        parts += [f"## {sheet.title}", table, *([sheet.note] if sheet.note else [])]
+    return "\n\n".join(parts) + "\n"
+
+
+def _lines(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool) -> str:
+    rest = "---:" if numbers else "---"
+    lines = [header, ("---", *[rest] * (len(header) - 1)), *rows]
+    cells = ([cell.replace("|", "\\|") for cell in line] for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+
 def sheets(report: PeersReport) -> list[Sheet]:
     """The tables that have rows: speeds first, the engines' settings last."""
-    made = (_speeds, _batches, _starts, _memory, _growth, _demonstration, _goals, _engines)
-    return [sheet for make in made if (sheet := make(report)).rows]
+    batches = report.results.batches
+    made = (
+        _speeds(report),
+        batches and batches_sheet(batches),
+        _starts(report),
+        _memory(report),
+        _growth(report),
+        _demonstration(report),
+        _goals(report),
+        _engines(report),
+    )
+    return [sheet for sheet in made if sheet and sheet.rows]
 
 
 def _engines(report: PeersReport) -> Sheet:
@@ -48,15 +79,21 @@ def _engines(report: PeersReport) -> Sheet:
         for m in report.results.measured
     ]
     rows += list(report.results.left_out.items())
-    return Sheet("Engines", ("engine", "settings"), tuple(rows), numbers=False)
+    return Sheet("Engines", ("engine", "settings"), rows, numbers=False)
 
 
 def _speeds(report: PeersReport) -> Sheet:
     columns, cells = report.columns, {(c.engine, c.phase, c.length): c for c in report.cells}
     rows = []
     for m in report.results.measured:
-        row = (cells[m.engine, phase, length] for phase, length in columns)
-        rows.append((m.engine, *(_speed(c, report.results.rounds) for c in row)))
+        row = []
+        for column in columns:
+            cell = cells[m.engine, *column]
+            digits = ".1f" if cell.speed.value < 100 else ".0f"
+            counted = cell.rounds == report.results.rounds
+            pilot = f"[{cell.speed.value:{digits}}]"
+            row.append(_shown(cell.speed, digits=digits) if counted else pilot)
+        rows.append((m.engine, *row))
     for engine in dict.fromkeys(r.engine for r in report.ratios):
         found = {(r.phase, r.length): r for r in report.ratios if r.engine == engine}
         if engine == OURS:
@@ -70,15 +107,10 @@ def _speeds(report: PeersReport) -> Sheet:
             f"{PILOT_MARGIN:.0%} slower than another way to run the same library."
         )
     header = ("tokens per second", *(f"{phase} {length}" for phase, length in columns))
-    return Sheet("Speed", header, tuple(rows), note=note)
+    return Sheet("Speed", header, rows, note=note)
 
 
-def _batches(report: PeersReport) -> Sheet:
-    measured = report.results.batches
-    return Sheet("", (), ()) if measured is None else batches_sheet(measured)
-
-
-def batches_sheet(measured: Batches) -> Sheet:
+def batches_sheet(measured: results.Batches) -> Sheet:
     """The cost of several rows in a call."""
     shapes = [shape for found in measured.seconds.values() for shape in found.values()]
     sizes = sorted({n for shape in shapes for n in shape if n > 1})
@@ -96,13 +128,13 @@ def batches_sheet(measured: Batches) -> Sheet:
         "n - 1 drafted tokens."
     )
     header = ("cost in calls with one row", "n = 1, ms", *(f"n = {n}" for n in sizes))
-    return Sheet("Several rows in a call", header, tuple(rows), note=note)
+    return Sheet("Several rows in a call", header, rows, note=note)
 
 
-def _demonstration(report: PeersReport) -> Sheet:
+def _demonstration(report: PeersReport) -> Sheet | None:
     c = report.results.demonstration
     if c is None:
-        return Sheet("", (), ())
+        return None
     rows = tuple(
         (name, *(f"{value:{digits}}" for value in (speed.median, speed.least, speed.most)))
         for name, speed, digits in (
@@ -144,23 +176,17 @@ def _starts(report: PeersReport) -> Sheet:
             "on a disk and used by nothing else."
         )
     header = ("seconds", *(f"load, {s}" for s in STATES), *(f"first token, {s}" for s in STATES))
-    return Sheet("Starts", header, tuple(rows), note=note)
+    return Sheet("Starts", header, rows, note=note)
 
 
 def _memory(report: PeersReport) -> Sheet:
     rows = []
     for m in report.results.measured:
-        reached = report.bandwidth.get(m.engine)
-        rows.append(
-            (
-                m.engine,
-                _megabytes(m.memory["peak"]),
-                _megabytes(m.file_bytes),
-                f"{m.bits:.2f}",
-                _shown(reached.read, 1e9) if reached else "",
-                _shown(reached.share, 0.01, ".0f") + " %" if reached else "",
-            )
-        )
+        sizes = (f"{size / 1e6:.0f}" if size else "" for size in (m.memory["peak"], m.file_bytes))
+        speed = ("", "")
+        if reached := report.bandwidth.get(m.engine):
+            speed = _shown(reached.read, 1e9), _shown(reached.share, 0.01, ".0f") + " %"
+        rows.append((m.engine, *sizes, f"{m.bits:.2f}", *speed))
     probes = report.results.probes
     note = (
         "Peak memory: VmHWM, mapped files included. GB/s: weights alone, in the format's bytes, at "
@@ -168,23 +194,22 @@ def _memory(report: PeersReport) -> Sheet:
         f"same round: {_shown(median(probes), 1e9)} GB/s."
     )
     names = ("peak memory, MB", "files, MB", "bits/weight", "GB/s decoding", "of limit")
-    return Sheet("Memory and bandwidth", ("", *names), tuple(rows), note=note)
+    return Sheet("Memory and bandwidth", ("", *names), rows, note=note)
 
 
-def _growth(report: PeersReport) -> Sheet:
-    header = ("context", "ms per token")
-    if report.fit is None or report.results.growth is None:
-        return Sheet("", header, ())
-    seconds = report.results.growth.seconds
-    rows = tuple((str(n), _shown(median(rounds), 1e-3, ".2f")) for n, rounds in seconds.items())
-    fit, cache = report.fit, report.results.growth.cache_bytes
+def _growth(report: PeersReport) -> Sheet | None:
+    fit, growth = report.fit, report.results.growth
+    if fit is None or growth is None:
+        return None
+    times = growth.seconds.items()
+    rows = [(str(n), _shown(median(rounds), 1e-3, ".2f")) for n, rounds in times]
     note = (
         "Only ort_aie_ep, over a cache of random numbers, without a prefill. Fit: "
         f"{fit.start * 1e3:.2f} ms + {fit.slope * 1e9:.0f} ns · context, which is "
-        f"{_shown(fit.ratio, digits='.2f')} × the time to read {cache} bytes of keys and values "
-        f"at {_shown(median(report.results.growth.read_bytes_per_second), 1e9)} GB/s."
+        f"{_shown(fit.ratio, digits='.2f')} × the time to read {growth.cache_bytes} bytes of keys "
+        f"and values at {_shown(median(growth.read_bytes_per_second), 1e9)} GB/s."
     )
-    return Sheet("Cost of context", header, rows, note=note)
+    return Sheet("Cost of context", ("context", "ms per token"), rows, note=note)
 
 
 def _goals(report: PeersReport) -> Sheet:
@@ -203,17 +228,6 @@ def _measured(goal: Goal) -> str:
     digits = ".0f" if goal.unit else ".2f"
     value = format(m.value, digits) if m.low == m.high else _shown(m, digits=digits)
     return " ".join(part for part in (value, goal.unit, goal.detail) if part)
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:.0f}" if size else ""
-
-
-def _speed(cell: Cell, rounds: int) -> str:
-    digits = ".1f" if cell.speed.value < 100 else ".0f"
-    if cell.rounds < rounds:
-        return f"[{cell.speed.value:{digits}}]"
-    return _shown(cell.speed, digits=digits)
 
 
 def _shown(value: Interval, unit: float = 1, digits: str = ".1f") -> str:

@@ -2,12 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
-from ort_aie_ep.tools.bench.peers.engine import Model
-from ort_aie_ep.tools.bench.peers.engines import OURS, Source, kind
-from ort_aie_ep.tools.bench.peers.process import EngineError, Progress, Setup
+from ort_aie_ep.progress import Count, Progress
+from ort_aie_ep.tools.bench.peers.engines import OURS, Model, Source, kind
+from ort_aie_ep.tools.bench.peers.process import EngineError, Setup, settle
+
+Point = TypeVar("Point")
+Taken = TypeVar("Taken")
+
+
+class Course:
+    """Counts steps, and says how long the rest will take; `note` is for what cannot wait."""
+
+    def __init__(self, progress: Progress | None, note: Callable[[str], None]) -> None:
+        self.note = note
+        self._count = Count(progress, 0)
+        self._started = self._told = time.perf_counter()
+        self._done_then = 0
+
+    def expect(self, steps: int) -> None:
+        """`steps` steps are left."""
+        self._count.total = self._count.done + steps
+
+    def step(self, what: str) -> None:
+        """One step is done."""
+        self._count.what = what
+        self._count.step()
+
+    def tell(self, what: str, longer: float = 1.0) -> None:
+        """Says what is done, and how long the rest will take if a step takes as long as the last
+        ones did, or `longer` times as long."""
+        now, done = time.perf_counter(), self._count.done
+        pace = (now - self._told) / max(1, done - self._done_then)
+        minutes = pace * longer * (self._count.total - done) / 60
+        self._told, self._done_then = now, done
+        spent = (now - self._started) / 60
+        self.note(f"{what} done after {spent:.1f} min; about {minutes:.0f} min to go")
 
 
 class Team:
@@ -20,12 +54,12 @@ class Team:
         partly: by engine's name, where it failed, if the rest of its numbers is valid.
     """
 
-    def __init__(self, setup: Setup, left_out: dict[str, str], progress: Progress) -> None:
+    def __init__(self, setup: Setup, left_out: dict[str, str], course: Course) -> None:
         self.setup = setup
         self.left_out = left_out
         self.retried: dict[str, str] = {}
         self.partly: dict[str, str] = {}
-        self._progress = progress
+        self._course = course
 
     @property
     def names(self) -> list[str]:
@@ -46,7 +80,7 @@ class Team:
                 raise
             excuses = self.partly if partly else self.left_out
             excuses[name] = f"{error.reason} ({where})"
-            self._progress.note(f"{name} {excuses[name]}; the others go on")
+            self._course.note(f"{name} {excuses[name]}; the others go on")
 
     def retry(self, name: str, error: EngineError) -> bool:
         """Whether the engine has a feature that may be at fault; if so, it now runs without it."""
@@ -55,8 +89,39 @@ class Team:
             return False
         self.setup.without[name] = without
         self.retried[name] = f"{without}, after it {error.reason}"
-        self._progress.note(f"{name} {error.reason}; it is tried once more without {without}")
+        self._course.note(f"{name} {error.reason}; it is tried once more without {without}")
         return True
+
+    def in_rounds(
+        self,
+        names: Iterable[str],
+        points: Sequence[Point],
+        rounds: int,
+        measure: Callable[[str, Point], Taken],
+        where: Callable[[Point], str],
+        failed: Callable[[str], None] = lambda _: None,
+        first: Sequence[Point] | None = None,
+    ) -> dict[str, dict[Point, list[Taken]]]:
+        """Measures all points with all engines in interleaved rounds, by engine and by point.
+
+        A round that does not count comes first, of the points `first`. An engine that fails, at a
+        point that `where` describes, is left out of this part and given to `failed`.
+        """
+        found: dict[str, dict[Point, list[Taken]]] = {n: {p: [] for p in points} for n in names}
+        for turn in range(rounds + 1):
+            for point in points if turn or first is None else first:
+                for name in list(found):
+                    taken: Any = None
+                    settle()
+                    with self.excused(name, where(point), partly=True):
+                        taken = measure(name, point)
+                    if taken is None:
+                        failed(name)
+                        del found[name]
+                    elif turn:
+                        found[name][point].append(taken)
+                    self._course.step(f"{where(point)}, round {turn}: {name}")
+        return found
 
 
 def written(name: str, make: Callable[[Source], Model], source: Source) -> Model:

@@ -12,7 +12,7 @@ RESAMPLES = 2000
 
 @dataclass(frozen=True)
 class Interval:
-    """A median over rounds with its 95 % bounds: percentiles of a bootstrap over rounds."""
+    """A value with its 95 % bounds: percentiles of a bootstrap over rounds or windows."""
 
     value: float
     low: float
