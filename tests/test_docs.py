@@ -51,6 +51,12 @@ def test_the_files_that_the_docs_name_exist() -> None:
     assert not missing
 
 
+@pytest.mark.skipif(not (PROJECT / "lab").is_dir(), reason="no lab beside the tests")
+def test_each_program_of_the_lab_has_its_line() -> None:
+    said = (PROJECT / "lab" / "README.md").read_text()
+    assert [p.name for p in (PROJECT / "lab").glob("*.py") if f"`{p.name}`" not in said] == []
+
+
 def anchors(page: Path) -> set[str]:
     """The anchors of the headings, as GitHub makes them."""
     texts = re.findall(r"^#+ (.*)$", page.read_text(), re.M)

@@ -28,7 +28,7 @@ from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.models.shapes import SHAPES
 from ort_aie_ep.runtime.sessions import Options
 from ort_aie_ep.tools.bench import conditions, demo, memory
-from ort_aie_ep.tools.bench.peers import engines, parts, plan, process, rounds, runner
+from ort_aie_ep.tools.bench.peers import engines, plan, process, rounds, runner
 from ort_aie_ep.tools.bench.peers.engines import (
     CPU_EP,
     KINDS,
@@ -42,7 +42,7 @@ from ort_aie_ep.tools.bench.peers.engines import (
     different_tokens,
     kind,
 )
-from ort_aie_ep.tools.bench.peers.gguf import interleaved, write_gguf
+from ort_aie_ep.tools.bench.peers.gguf import gguf_model, interleaved
 from ort_aie_ep.tools.bench.peers.llama_cpp import GgufEngine
 from ort_aie_ep.tools.bench.peers.plan import Plan
 from ort_aie_ep.tools.bench.peers.process import EngineError, Setup, Worker
@@ -57,8 +57,8 @@ from ort_aie_ep.tools.bench.peers.results import (
 from ort_aie_ep.tools.bench.peers.results import (
     SHAPES as ROWS,
 )
+from ort_aie_ep.tools.bench.peers.rounds import Course
 from ort_aie_ep.tools.bench.peers.sheets import markdown
-from ort_aie_ep.tools.bench.peers.team import Course
 from ort_aie_ep.tools.bench.peers.weights import BLOCK, DecoderWeights, Int4Matrix
 from ort_aie_ep.tools.synth import synth
 
@@ -296,9 +296,9 @@ def test_zero_points_are_refused_with_a_reason(model: Path, tmp_path: Path) -> N
         DecoderWeights(find_model(tmp_path / "model")).layer(0)
 
 
-def test_gguf_holds_the_codes_of_the_source(weights: DecoderWeights, tmp_path: Path) -> None:
+def test_gguf_holds_the_codes_of_the_source(source: Source) -> None:
     gguf = pytest.importorskip("gguf")
-    made = write_gguf(weights, tmp_path / "model.gguf")
+    made, weights = gguf_model(source), source.weights
     tensors = {t.name: t for t in gguf.GGUFReader(made.path).tensors}
 
     def codes_and_scales(name: str) -> tuple[Any, Any]:
@@ -324,9 +324,9 @@ def test_gguf_holds_the_codes_of_the_source(weights: DecoderWeights, tmp_path: P
     assert made.weight_bytes == matrices
 
 
-def test_gguf_of_gpt_oss_has_what_llama_cpp_names(gpt_oss: Source, tmp_path: Path) -> None:
+def test_gguf_of_gpt_oss_has_what_llama_cpp_names(gpt_oss: Source) -> None:
     gguf = pytest.importorskip("gguf")
-    reader = gguf.GGUFReader(write_gguf(gpt_oss.weights, tmp_path / "model.gguf").path)
+    reader = gguf.GGUFReader(gguf_model(gpt_oss).path)
     architecture = gguf.MODEL_ARCH.GPT_OSS
     name = gguf.MODEL_ARCH_NAMES[architecture]
     keys = {key: field.contents() for key, field in reader.fields.items()}
@@ -709,7 +709,7 @@ class FakeWorker:
 @pytest.fixture
 def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FakeWorker]]:
     """Engines without processes or models: every peer is installed."""
-    for module in (rounds, parts):
+    for module in (rounds, runner):
         monkeypatch.setattr(module, "Worker", FakeWorker)
     monkeypatch.setattr(process, "_SETTLE_SECONDS", 0)
     made = {name: replace(k, packages={}, model=fake_model) for name, k in KINDS.items()}

@@ -210,8 +210,8 @@ def _bench_peers(
     from ort_aie_ep.tools.bench import conditions
     from ort_aie_ep.tools.bench.peers import plan as plans
     from ort_aie_ep.tools.bench.peers import plot, report, runner
+    from ort_aie_ep.tools.bench.peers.rounds import Course
     from ort_aie_ep.tools.bench.peers.sheets import sheets
-    from ort_aie_ep.tools.bench.peers.team import Course
 
     plan = plans.Plan(
         lengths or plans.DECODE_LENGTHS,

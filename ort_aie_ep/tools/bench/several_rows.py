@@ -1,6 +1,6 @@
 """`ort-aie bench --batch`: the cost of several rows in a call, in ort_aie_ep and in ONNX Runtime.
 
-Like `Batches` in `peers/parts.py`, but without other engines, for any model, and in one process.
+Like `Batches` in `peers/runner.py`, but without other engines, for any model, and in one process.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,14 +34,8 @@ COMPARED = (OURS, OURS_INT8)
 
 @dataclass(frozen=True)
 class Model:
-    """The model that an engine opens.
-
-    Attributes:
-        path: its file or folder.
-        bits: mean bits of a weight in that format, including scales.
-        weight_bytes: bytes that a decoded token reads: all matrices, the lm_head once.
-        file_bytes: size of the files that hold weights.
-    """
+    """The file or folder that an engine opens; mean bits of a weight in its format, including
+    scales; bytes that a decoded token reads (all matrices, the lm_head once), and of the files."""
 
     path: Path
     bits: float
@@ -149,10 +142,9 @@ class Kind:
     Attributes:
         library: the library that it uses; for each peer's library, only the fastest engine counts.
         packages: modules imported to make and open its model, by the package that installs them.
-        imports: modules of its library; importing them does not count in the time to load a model.
-        adapter: what opens its model: a module of this package and a class or function in it,
-            which is also given `options`.
-        model: writes the model that it opens.
+        imports: modules imported to open it, which does not count in the time to load a model.
+        open: opens its model.
+        model: writes its model.
         batch_model: writes the model for several rows in a call, with the logits of all rows; None
             if it cannot, or if another engine of the same library is measured.
         without: a feature that it is retried without if it fails at first.
@@ -161,10 +153,9 @@ class Kind:
     library: str
     packages: dict[str, str]
     imports: tuple[str, ...]
-    adapter: str
+    open: Callable[[Model, Settings], Engine]
     model: Callable[[Source], Model]
     batch_model: Callable[[Source], Model] | None = None
-    options: dict[str, Any] = field(default_factory=dict)
     without: str = ""
 
     def missing(self) -> str | None:
@@ -172,100 +163,66 @@ class Kind:
         absent = [name for name, module in self.packages.items() if find_spec(module) is None]
         return f"is not installed: pip install {' '.join(absent)}" if absent else None
 
-    def load(self) -> Callable[[Model, Settings], Engine]:
-        """Imports everything that opening a model needs; returns what opens it."""
-        for name in self.imports:
-            import_module(name)
-        module, _, name = self.adapter.partition(".")
-        return partial(getattr(import_module(f"{__package__}.{module}"), name), **self.options)
 
-    def open(self, model: Model, settings: Settings) -> Engine:
-        """Opens a model that `model` or `batch_model` wrote."""
-        return self.load()(model, settings)
+def _later(place: str, **options: Any) -> Callable[..., Any]:
+    """What a module of this package has by that name, imported when it is called."""
+    module, _, name = place.partition(".")
 
+    def call(*given: Any) -> Any:
+        return getattr(import_module(f"{__package__}.{module}"), name)(*given, **options)
 
-def _compiled(source: Source, kv: str | None, *, last_logits: bool = True) -> Model:
-    """With logits of only the last position, as the other engines compute for prompts."""
-    from ort_aie_ep.compiler.compile import compile_model
-    from ort_aie_ep.models.folder import find_model
-    from ort_aie_ep.models.tokenizer import has_tokenizer
-    from ort_aie_ep.tools.bench.peers import onnxruntime_cpu
-
-    calibration = None
-    if kv == "int8" and not has_tokenizer(source.folder):
-        # Weights are random: text has no meaning to them, and no speed depends on a scale.
-        calibration = source.scratch / "calibration.npy"
-        ids = np.random.default_rng(0).integers(0, source.weights.shape.vocab, (2, 64))
-        np.save(calibration, ids)
-    path = source.scratch / f"compiled-{kv or 'float'}{'' if last_logits else '-all-logits'}"
-    compile_model(source.folder.path, path, kv=kv, calibration=calibration, last_logits=last_logits)
-    return onnxruntime_cpu.compiled_model(find_model(path), source.weights)
-
-
-def _as_it_is(source: Source) -> Model:
-    from ort_aie_ep.tools.bench.peers import onnxruntime_cpu
-
-    return onnxruntime_cpu.source_model(source.folder, source.weights)
-
-
-def _gguf(source: Source) -> Model:
-    from ort_aie_ep.tools.bench.peers.gguf import write_gguf
-
-    return write_gguf(source.weights, source.scratch / "model.gguf")
-
-
-def _ir(source: Source, *, all_logits: bool = False) -> Model:
-    from ort_aie_ep.tools.bench.peers.openvino import write_ir
-
-    # GenAI opens a folder and expects this name.
-    name = "all-logits.xml" if all_logits else "openvino/openvino_model.xml"
-    return write_ir(source.weights, source.scratch / name, all_logits=all_logits)
+    return call
 
 
 def _ort(library: str, model: Callable[[Source], Model], batch_model: Any = None) -> Kind:
-    ours = {"library": library == OURS}
-    adapter = "onnxruntime_cpu.OrtEngine"
-    return Kind(library, {}, ("onnxruntime",), adapter, model, batch_model, ours)
+    imports = "onnxruntime", f"{__package__}.onnxruntime_cpu"
+    opens = _later("onnxruntime_cpu.OrtEngine", library=library == OURS)
+    return Kind(library, {}, imports, opens, model, batch_model)
 
 
-def _llama_cpp(*, flash_attention: bool) -> Kind:
-    return Kind(
-        "llama.cpp", {"llama-cpp-python": "llama_cpp", "gguf": "gguf"}, ("llama_cpp",),
-        "llama_cpp.llama_cpp_engine", _gguf, _gguf if flash_attention else None,
-        {"flash_attention": flash_attention}, without="AMX",
-    )  # fmt: skip
+def _compiled(kv: str | None, **options: Any) -> Callable[[Source], Model]:
+    return _later("onnxruntime_cpu.compiled_model", kv=kv, **options)
 
 
+_LLAMA_CPP = f"{__package__}.llama_cpp"
+_OPENVINO = f"{__package__}.openvino"
+_GET_LLAMA_CPP = {"llama-cpp-python": "llama_cpp", "gguf": "gguf"}
+_SOURCE, _GGUF, _IR = map(
+    _later, ("onnxruntime_cpu.source_model", "gguf.gguf_model", "openvino.ir_model")
+)
 KINDS = {
-    OURS: _ort(OURS, partial(_compiled, kv="f16"), partial(_compiled, kv="f16", last_logits=False)),
-    OURS_INT8: _ort(OURS, partial(_compiled, kv="int8")),
-    OURS_FLOAT: _ort(OURS, partial(_compiled, kv=None)),
-    CPU_EP: _ort("ONNX Runtime", _as_it_is, _as_it_is),
-    "llama.cpp": _llama_cpp(flash_attention=True),
+    OURS: _ort(OURS, _compiled("f16"), _compiled("f16", last_logits=False)),
+    OURS_INT8: _ort(OURS, _compiled("int8")),
+    OURS_FLOAT: _ort(OURS, _compiled(None)),
+    CPU_EP: _ort("ONNX Runtime", _SOURCE, _SOURCE),
+    "llama.cpp": Kind(
+        "llama.cpp", _GET_LLAMA_CPP, ("llama_cpp", _LLAMA_CPP),
+        _later("llama_cpp.llama_cpp_engine", flash_attention=True), _GGUF, _GGUF, "AMX",
+    ),
     # On CPUs, this is faster for some contexts.
-    "llama.cpp, no FA": _llama_cpp(flash_attention=False),
+    "llama.cpp, no FA": Kind(
+        "llama.cpp", _GET_LLAMA_CPP, ("llama_cpp", _LLAMA_CPP),
+        _later("llama_cpp.llama_cpp_engine", flash_attention=False), _GGUF, None, "AMX",
+    ),
     "ik_llama.cpp": Kind(
         "ik_llama.cpp", {"ik-llama-cpp-python==0.1.5": "ik_llama_cpp", "gguf": "gguf"},
-        ("ik_llama_cpp",), "llama_cpp.ik_llama_cpp_engine", _gguf, _gguf, without="flash attention",
+        ("ik_llama_cpp", _LLAMA_CPP), _later("llama_cpp.ik_llama_cpp_engine"), _GGUF, _GGUF,
+        "flash attention",
     ),
     "OpenVINO": Kind(
-        "OpenVINO", {"openvino": "openvino"}, ("openvino",), "openvino.OpenVinoEngine",
-        _ir, partial(_ir, all_logits=True),
+        "OpenVINO", {"openvino": "openvino"}, ("openvino", _OPENVINO),
+        _later("openvino.OpenVinoEngine"), _IR, _later("openvino.ir_model", all_logits=True),
     ),
     "OpenVINO GenAI": Kind(
         "OpenVINO", {"openvino": "openvino", "openvino-genai": "openvino_genai"},
-        ("openvino", "openvino_genai"), "openvino.OpenVinoGenAiEngine", _ir,
+        ("openvino", "openvino_genai", _OPENVINO), _later("openvino.OpenVinoGenAiEngine"), _IR,
     ),
 }  # fmt: skip
 """ort_aie_ep first, then the peers."""
 
 
 def kind(name: str) -> Kind:
-    """The engine of that name.
-
-    Raises:
-        AieError: there is no such engine.
-    """
+    """The engine of that name; AieError if there is none."""
     if name not in KINDS:
         raise AieError(f"no engine is called {name!r}; expected one of {', '.join(KINDS)}")
     return KINDS[name]

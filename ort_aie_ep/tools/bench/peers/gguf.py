@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ort_aie_ep.tools.bench.peers.engines import Model
+from ort_aie_ep.tools.bench.peers.engines import Model, Source
 from ort_aie_ep.tools.bench.peers.weights import GPT_OSS, DecoderWeights, Int4Matrix
 
 _BITS = 4.5
@@ -45,12 +45,9 @@ def interleaved(matrix: Int4Matrix, heads: int) -> Int4Matrix:
     return replace(matrix, codes=permuted(matrix.codes), scales=permuted(matrix.scales))
 
 
-def write_gguf(weights: DecoderWeights, path: Path) -> Model:
-    """Writes the model, without a vocabulary, unless the file is there: several engines open it.
-
-    Raises:
-        AieError: the source's weights do not fit the format.
-    """
+def gguf_model(source: Source) -> Model:
+    """Writes the model, without a vocabulary, unless the file is there: several engines open it."""
+    weights, path = source.weights, source.scratch / "model.gguf"
     if not path.exists():
         _write(weights, path)
     read = int(weights.product_elements() * _BITS / 8)

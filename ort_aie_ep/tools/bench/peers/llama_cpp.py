@@ -17,13 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.tools.bench.peers.engines import (
-    Model,
-    Settings,
-    StepEngine,
-    different_tokens,
-    seconds_after_one,
-)
+from ort_aie_ep.tools.bench.peers import engines
+from ort_aie_ep.tools.bench.peers.engines import Model, Settings
 
 # ggml_log_level of warnings and errors. Lower levels report every tensor; a higher one continues
 # the last message.
@@ -35,7 +30,7 @@ _PRODUCTS = rb"blk\..*(attn_(q|k|v|output)|ffn_(gate|up|down)(_exps)?)\.weight"
 _F16 = 1  # of enum ggml_type
 
 
-class GgufEngine(StepEngine):
+class GgufEngine(engines.StepEngine):
     """A model with contexts.
 
     `api` has the names of the C API, `calls` what the libraries do differently: set_model and
@@ -46,11 +41,7 @@ class GgufEngine(StepEngine):
     def __init__(
         self, name: str, package: str, api: Any, calls: Any, model: Model, settings: Settings
     ) -> None:
-        """Opens the file.
-
-        Raises:
-            AieError: the library refuses it.
-        """
+        """Opens the file; AieError if the library refuses it."""
         self._name, self._api, self._calls, self._settings = name, api, calls, settings
         self._contexts: dict[int, tuple[Any, Any]] = {}  # with a batch, by number of sequences
         self._length = 0
@@ -101,31 +92,22 @@ class GgufEngine(StepEngine):
         return int(np.argmax(logits))
 
     def batch_at(self, length: int, sequences: int, tokens: int, count: int) -> float:
-        """See `Engine`.
-
-        Raises:
-            AieError: the library fails.
-        """
+        """See `Engine`."""
         context, _ = self._open(sequences)
         self._calls.clear(context)
         self._decode([1] * length, 0, context_of=sequences)
         for target in range(1, sequences):
             self._calls.copy(context, target)
-        rows = different_tokens(sequences, tokens).ravel()
+        rows = engines.different_tokens(sequences, tokens).ravel()
 
         def call() -> None:
             self._decode(rows, length, context_of=sequences, sequences=sequences)
             self._calls.forget(context, length)
 
-        return seconds_after_one(call, count)
+        return engines.seconds_after_one(call, count)
 
     def _decode(
-        self,
-        tokens: Sequence[int] | npt.NDArray[np.int64],
-        first: int,
-        *,
-        context_of: int = 1,
-        sequences: int = 0,
+        self, tokens: Any, first: int, *, context_of: int = 1, sequences: int = 0
     ) -> npt.NDArray[np.float32]:
         """Logits for the last of the tokens that the sequences get at the position `first`.
 

@@ -11,22 +11,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.tools.bench.peers.engines import (
-    Engine,
-    Model,
-    Run,
-    Settings,
-    StepEngine,
-    different_tokens,
-    seconds_after_one,
-)
+from ort_aie_ep.tools.bench.peers import engines
+from ort_aie_ep.tools.bench.peers.engines import Model, Run, Settings, Source
 
 if TYPE_CHECKING:
     from ort_aie_ep.tools.bench.peers.weights import DecoderWeights, Floats, Int4Matrix
@@ -38,16 +30,14 @@ _PAGE_TOKENS = 32
 _HINTS = {"KV": "KV_CACHE_PRECISION", "activations": "INFERENCE_PRECISION_HINT"}
 
 
-def write_ir(weights: DecoderWeights, path: Path, *, all_logits: bool = False) -> Model:
-    """Writes `path` (.xml) and a .bin beside it, unless they are there: two engines open them.
-
-    Logits are for the last position, or for all.
-
-    Raises:
-        AieError: the source's weights do not fit the format.
-    """
+def ir_model(source: Source, *, all_logits: bool = False) -> Model:
+    """Writes the model with logits for the last position, or for all, unless it is there: two
+    engines open it."""
     import openvino
 
+    # GenAI opens a folder and expects this name.
+    name = "all-logits.xml" if all_logits else "openvino/openvino_model.xml"
+    weights, path = source.weights, source.scratch / name
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
         model = _Llama(weights).model(all_logits)
@@ -71,18 +61,21 @@ class _Llama:
         self.openvino, self.ops = openvino, opset13
         self.sinks: list[Any] = []
         self.variables: list[Any] = []
+        ints = [opset13.parameter([-1, -1], np.int64) for _ in range(3)]
+        names = ("input_ids", "attention_mask", "position_ids", "beam_idx")
+        inputs = (*ints, opset13.parameter([-1], np.int32))
+        self.inputs: dict[str, Any] = dict(zip(names, inputs, strict=True))
+        for name, parameter in self.inputs.items():
+            parameter.set_friendly_name(name)
+            parameter.output(0).set_names({name})
 
     def model(self, all_logits: bool) -> Any:
         """The whole graph."""
-        ops, shape, ints = self.ops, self.shape, self.ints
-        ids, mask, positions = (ops.parameter([-1, -1], np.int64) for _ in range(3))
-        self.beam = ops.parameter([-1], np.int32)
-        self.batch, length = (ops.gather(ops.shape_of(ids), ints(axis), ints(0)) for axis in (0, 1))
-        total = ops.gather(ops.shape_of(mask), ints(1), ints(0))
-        rotation, causal = self.rotation(positions), self.causal_mask(length, total)
+        ops, shape, ids = self.ops, self.shape, self.inputs["input_ids"]
+        rotation, causal = self.rotation(), self.causal_mask()
         embedding, head = self.weights.embedding(), self.weights.lm_head()
-        table = self.matrix(head) if embedding is None else self.floats(embedding)
-        x = ops.reshape(ops.gather(table, ids, ints(0)), ints(0, 0, shape.hidden), True)
+        table = self.matrix(head) if embedding is None else ops.constant(embedding)
+        x = ops.reshape(ops.gather(table, ids, 0), [0, 0, shape.hidden], True)
         for index in range(shape.layers):
             layer, past = self.weights.layer(index), f"past_key_values.{index}"
             h = self.norm(x, layer.attention_norm)
@@ -92,36 +85,24 @@ class _Llama:
             k = self.repeated(self.cached(f"{past}.key", k))
             v = self.repeated(self.cached(f"{past}.value", v))
             h = ops.scaled_dot_product_attention(q, k, v, causal)
-            h = ops.transpose(h, ints(0, 2, 1, 3))
-            h = ops.reshape(h, ints(0, 0, shape.queries), True)
+            h = ops.reshape(ops.transpose(h, [0, 2, 1, 3]), [0, 0, shape.queries], True)
             x = ops.add(x, self.linear(h, layer.o))
             h = self.norm(x, layer.ffn_norm)
             h = ops.multiply(ops.swish(self.linear(h, layer.gate)), self.linear(h, layer.up))
             x = ops.add(x, self.linear(h, layer.down))
         x = self.norm(x, self.weights.final_norm())
         if not all_logits:
-            x = ops.gather(x, ints(-1), ints(1))
+            x = ops.gather(x, [-1], 1)
         if embedding is not None:
             table = self.matrix(head)
         logits = ops.matmul(x, table, False, True)
         logits.output(0).set_names({"logits"})
-        parameters = {
-            "input_ids": ids,
-            "attention_mask": mask,
-            "position_ids": positions,
-            "beam_idx": self.beam,
-        }
-        for name, parameter in parameters.items():
-            parameter.set_friendly_name(name)
-            parameter.output(0).set_names({name})
-        inputs, result = list(parameters.values()), ops.result(logits)
+        inputs, result = list(self.inputs.values()), ops.result(logits)
         return self.openvino.Model([result], self.sinks, inputs, self.variables, "llama")
 
-    def floats(self, values: Any) -> Any:
-        return self.ops.constant(np.asarray(values, np.float32))
-
-    def ints(self, *values: int) -> Any:
-        return self.ops.constant(np.asarray(values, np.int64))
+    def size(self, name: str, axis: int) -> Any:
+        """(1,): a dimension of an input."""
+        return self.ops.gather(self.ops.shape_of(self.inputs[name]), [axis], 0)
 
     def matrix(self, matrix: Int4Matrix) -> Any:
         """(N, K) float32, which the plugin keeps compressed."""
@@ -131,32 +112,30 @@ class _Llama:
         dims = ov.Shape([n, blocks, k // blocks])
         codes = ov.Tensor(np.ascontiguousarray(matrix.codes), dims, ov.Type.u4)
         middle = ov.Tensor(np.array([0x08], np.uint8), ov.Shape([1, 1, 1]), ov.Type.u4)
-        values = ops.convert(ov.op.Constant(codes), "f16")
-        values = ops.subtract(values, ops.convert(ov.op.Constant(middle), "f16"))
+        values, zero = (ops.convert(ov.op.Constant(tensor), "f16") for tensor in (codes, middle))
         scales = ops.constant(matrix.scales.astype(np.float16)[:, :, None])
-        values = ops.reshape(ops.multiply(values, scales), self.ints(n, k), False)
-        return ops.convert(values, "f32")
+        values = ops.multiply(ops.subtract(values, zero), scales)
+        return ops.convert(ops.reshape(values, [n, k], False), "f32")
 
     def linear(self, x: Any, matrix: Int4Matrix) -> Any:
         return self.ops.matmul(x, self.matrix(matrix), False, True)
 
     def norm(self, x: Any, weight: Floats) -> Any:
         ops = self.ops
-        mean = ops.reduce_mean(ops.power(x, self.floats([[[2]]])), self.ints(-1), True)
-        root = ops.sqrt(ops.add(mean, self.floats([[[self.shape.epsilon]]])))
-        x = ops.multiply(x, ops.divide(self.floats([[[1]]]), root))
-        return ops.multiply(x, self.floats(weight[None, None]))
+        one, two, epsilon = (np.full((1, 1, 1), v, np.float32) for v in (1, 2, self.shape.epsilon))
+        root = ops.sqrt(ops.add(ops.reduce_mean(ops.power(x, two), [-1], True), epsilon))
+        return ops.multiply(ops.multiply(x, ops.divide(one, root)), weight[None, None])
 
     def heads(self, x: Any, count: int) -> Any:
         """(batch, count, sequence, head size)."""
-        x = self.ops.reshape(x, self.ints(0, 0, count, self.shape.head_dim), True)
-        return self.ops.transpose(x, self.ints(0, 2, 1, 3))
+        x = self.ops.reshape(x, [0, 0, count, self.shape.head_dim], True)
+        return self.ops.transpose(x, [0, 2, 1, 3])
 
     def rotated(self, x: Any, rotation: tuple[Any, Any]) -> Any:
         ops, half = self.ops, self.shape.head_dim // 2
         cos, sin = rotation
         first, second = ops.variadic_split(x, 3, [half, half]).outputs()
-        negated = ops.multiply(second, self.floats([[[[-1]]]]))
+        negated = ops.multiply(second, np.full((1, 1, 1, 1), -1, np.float32))
         turned = ops.concat([negated, first], -1)
         return ops.add(ops.multiply(x, cos), ops.multiply(turned, sin))
 
@@ -167,9 +146,9 @@ class _Llama:
         info.data_shape = ov.PartialShape([-1, shape.kv_heads, -1, shape.head_dim])
         info.data_type, info.variable_id = ov.Type.f32, name
         variable = ov.op.util.Variable(info)
-        dims = ops.concat([self.batch, self.ints(shape.kv_heads, 0, shape.head_dim)], 0)
-        past = ops.read_value(ops.broadcast(self.floats(0), dims), variable)
-        present = ops.concat([ops.gather(past, self.beam, self.ints(0)), x], -2)
+        empty = ops.concat([self.size("input_ids", 0), [shape.kv_heads, 0, shape.head_dim]], 0)
+        past = ops.read_value(ops.broadcast(np.float32(0), empty), variable)
+        present = ops.concat([ops.gather(past, self.inputs["beam_idx"], 0), x], -2)
         self.sinks.append(ops.assign(present, variable))
         self.variables.append(variable)
         return present
@@ -180,32 +159,32 @@ class _Llama:
         group = shape.heads // shape.kv_heads
         if group == 1:
             return x
-        x = ops.unsqueeze(x, self.ints(2))
-        x = ops.broadcast(x, self.ints(1, 1, group, 1, 1), broadcast_spec="BIDIRECTIONAL")
-        return ops.reshape(x, self.ints(0, shape.heads, -1, shape.head_dim), True)
+        dims = [1, 1, group, 1, 1]
+        x = ops.broadcast(ops.unsqueeze(x, [2]), dims, broadcast_spec="BIDIRECTIONAL")
+        return ops.reshape(x, [0, shape.heads, -1, shape.head_dim], True)
 
-    def rotation(self, positions: Any) -> tuple[Any, Any]:
+    def rotation(self) -> tuple[Any, Any]:
         """cos and sin, (batch, 1, sequence, head size) float32."""
-        ops, one = self.ops, self.ints(1)
-        frequencies = self.floats(self.weights.frequencies[None, None])
-        angles = ops.convert(ops.unsqueeze(positions, self.ints(2)), "f32")
-        angles = ops.multiply(angles, frequencies)
+        ops = self.ops
+        positions = ops.convert(ops.unsqueeze(self.inputs["position_ids"], [2]), "f32")
+        angles = ops.multiply(positions, self.weights.frequencies[None, None].astype(np.float32))
         angles = ops.concat([angles, angles], -1)
-        return ops.unsqueeze(ops.cos(angles), one), ops.unsqueeze(ops.sin(angles), one)
+        return ops.unsqueeze(ops.cos(angles), [1]), ops.unsqueeze(ops.sin(angles), [1])
 
-    def causal_mask(self, length: Any, total: Any) -> Any:
+    def causal_mask(self) -> Any:
         """(1, 1, length, total) float32: 0 where a token may look, the lowest float elsewhere."""
-        ops, zero, one = self.ops, self.ints(0), self.ints(1)
-        first, step = ops.constant(np.int64(0)), ops.constant(np.int64(1))
-        end, start = (ops.squeeze(x, zero) for x in (total, ops.subtract(total, length)))
-        keys = ops.unsqueeze(ops.range(first, end, step, "i64"), zero)
-        queries = ops.unsqueeze(ops.range(start, end, step, "i64"), one)
-        least = self.floats(np.finfo(np.float32).min)
-        mask = ops.select(ops.greater(keys, queries), least, self.floats(0))
-        return ops.unsqueeze(mask, self.ints(0, 1))
+        ops, total = self.ops, self.size("attention_mask", 1)
+        first, step = (ops.constant(np.int64(i)) for i in (0, 1))
+        before = ops.subtract(total, self.size("input_ids", 1))
+        end, start = (ops.squeeze(x, [0]) for x in (total, before))
+        keys = ops.unsqueeze(ops.range(first, end, step, "i64"), [0])
+        queries = ops.unsqueeze(ops.range(start, end, step, "i64"), [1])
+        least = np.finfo(np.float32).min
+        mask = ops.select(ops.greater(keys, queries), least, np.float32(0))
+        return ops.unsqueeze(mask, [0, 1])
 
 
-class OpenVinoEngine(StepEngine):
+class OpenVinoEngine(engines.StepEngine):
     """An infer request with the state of one sequence."""
 
     def __init__(self, model: Model, settings: Settings) -> None:
@@ -234,8 +213,8 @@ class OpenVinoEngine(StepEngine):
         """See `Engine`; the sequences grow with each call, because its states cannot go back."""
         self.reset()
         self._infer(np.ones((sequences, length), np.int64))
-        rows = different_tokens(sequences, tokens)
-        return seconds_after_one(lambda: self._infer(rows), count)
+        rows = engines.different_tokens(sequences, tokens)
+        return engines.seconds_after_one(lambda: self._infer(rows), count)
 
     def _infer(self, tokens: npt.NDArray[np.int64]) -> Any:
         """Logits (sequences, rows, vocabulary) of the next tokens (sequences, count)."""
@@ -256,7 +235,7 @@ class OpenVinoEngine(StepEngine):
         return outputs["logits"]
 
 
-class OpenVinoGenAiEngine(Engine):
+class OpenVinoGenAiEngine(engines.Engine):
     """An LLMPipeline with paged attention, which is its default on CPUs."""
 
     def __init__(self, model: Model, settings: Settings) -> None:
@@ -265,20 +244,15 @@ class OpenVinoGenAiEngine(Engine):
         import openvino_genai
 
         self._openvino, self._genai = openvino, openvino_genai
-        scheduler = openvino_genai.SchedulerConfig()
-        # Each prompt in one pass, and no prompt from a cache.
+        scheduler = openvino_genai.SchedulerConfig()  # each prompt in one pass, none from a cache
         scheduler.max_num_batched_tokens = settings.capacity
         scheduler.enable_prefix_caching = False
         scheduler.num_kv_blocks = -(-settings.capacity // _PAGE_TOKENS) + 1
         folder = str(model.path.parent)
         self._pipeline = openvino_genai.LLMPipeline(
-            folder,
-            openvino_genai.Tokenizer(folder),
-            "CPU",
-            scheduler_config=scheduler,
-            INFERENCE_NUM_THREADS=settings.threads,
-            PERFORMANCE_HINT="LATENCY",
-        )
+            folder, openvino_genai.Tokenizer(folder), "CPU", scheduler_config=scheduler,
+            INFERENCE_NUM_THREADS=settings.threads, PERFORMANCE_HINT="LATENCY",
+        )  # fmt: skip
         self._config = openvino_genai.GenerationConfig()
         self._config.do_sample, self._config.ignore_eos = False, True
         self._config.eos_token_id, self._config.stop_token_ids = 0, set()

@@ -33,12 +33,9 @@ class Plan:
     """What to measure.
 
     Attributes:
-        decode, prefill: context lengths in tokens.
-        new_tokens: tokens to decode at each length.
-        rounds: rounds of all measurements, after a trial of the shorter contexts.
-        starts: starts of each engine, both warm and cold.
-        threads: threads of each engine.
-        options: options of ort_aie_ep, such as numerics.
+        decode, prefill: context lengths, and `new_tokens` to decode at each, in tokens.
+        rounds, starts: after a trial of the shorter contexts; starts are both warm and cold.
+        threads, options: of each engine; options are those of ort_aie_ep, such as numerics.
         growth: total lengths in tokens for fitting the cost of context; empty to skip it.
         batches: sequences, and tokens of one sequence, in a call; empty to skip it.
     """

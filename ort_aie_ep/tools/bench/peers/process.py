@@ -30,11 +30,7 @@ _END_SECONDS = 10
 
 
 class EngineError(AieError):
-    """An engine cannot continue.
-
-    Attributes:
-        reason: what it did, in one line that continues the engine's name.
-    """
+    """An engine cannot continue; `reason` is one line that continues the engine's name."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"{name} {reason}")
@@ -43,14 +39,8 @@ class EngineError(AieError):
 
 @dataclass(frozen=True)
 class Setup:
-    """The input of every process of a run.
-
-    Attributes:
-        models: models by engine's name, ort_aie_ep first.
-        settings: settings of each engine.
-        vocabulary: prompts are random tokens below this number.
-        without: by engine's name, the feature that it is opened without.
-    """
+    """The input of every process of a run: models by engine's name, ort_aie_ep first, the settings
+    of each, the number that random tokens of prompts are below, and features to leave out."""
 
     models: dict[str, Model]
     settings: Settings
@@ -65,8 +55,7 @@ class Worker:
     """
 
     def __init__(self, name: str, limit: float = LIMIT_SECONDS) -> None:
-        self.name = name
-        self.limit = limit
+        self.name, self.limit = name, limit
         self._tokens: list[int] = []
         # The output of the engine's libraries, for the message of a failure; __exit__ closes it.
         self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
@@ -74,11 +63,8 @@ class Worker:
         self._process = subprocess.Popen(
             # -P: do not import a checkout in the working directory instead of the package.
             [sys.executable, "-P", "-m", "ort_aie_ep.tools.bench.peers.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-        )
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
+        )  # fmt: skip
 
     def __enter__(self) -> Self:
         return self
@@ -126,8 +112,8 @@ class Worker:
 
     def _ask(self, method: str, **given: Any) -> dict[str, Any]:
         stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None
-        assert stdout is not None
+        assert stdin
+        assert stdout
         try:
             stdin.write(json.dumps([method, given]) + "\n")
             stdin.flush()

@@ -157,31 +157,28 @@ def report(results: Results) -> PeersReport:
     ratios, start_ratios = _ratios_of(results), _start_ratios_of(results)
     bandwidth = _bandwidth_of(results)
     goals = (
-        *_speed_goals(results, ratios),
-        *_batch_goals(results),
-        _demonstration_goal(results),
-        _bandwidth_goal(results, bandwidth.get(OURS)),
-        *_start_goals(results, start_ratios),
-        _memory_goal(results),
-        _growth_goal(results, fit),
+        *_speed_goals(results, ratios), *_batch_goals(results), _demonstration_goal(results),
+        _bandwidth_goal(results, bandwidth.get(OURS)), *_start_goals(results, start_ratios),
+        _memory_goal(results), _growth_goal(results, fit),
+    )  # fmt: skip
+    cells = tuple(
+        Cell(m.engine, phase, length, median(rounds), len(rounds))
+        for m in results.measured
+        for phase in PHASES
+        for length, rounds in m.speeds[phase].items()
     )
-    cells, starts = _cells_of(results), _starts_of(results)
+    started = [(m.engine, m.starts) for m in results.measured if m.starts is not None]
+    starts = tuple(
+        Start(name, s, median(made.load_seconds[s]), median(made.first_token_seconds[s]))
+        for name, made in started
+        for s in STATES
+    )
     return PeersReport(cells, ratios, starts, start_ratios, bandwidth, fit, goals, results)
 
 
 def write_json(report: PeersReport, path: Path, settings: Mapping[str, Any]) -> None:
     """Writes everything, including each round's numbers and the `settings` of the run."""
     write_file(path, asdict(report) | dict(settings))
-
-
-def _cells_of(results: Results) -> tuple[Cell, ...]:
-    """The cells of every engine in every column that it was measured in."""
-    return tuple(
-        Cell(m.engine, phase, length, median(rounds), len(rounds))
-        for m in results.measured
-        for phase in PHASES
-        for length, rounds in m.speeds[phase].items()
-    )
 
 
 def _ratios_of(results: Results) -> tuple[Ratio, ...]:
@@ -199,16 +196,6 @@ def _ratios_of(results: Results) -> tuple[Ratio, ...]:
                 within = ratio(rounds[:most], rivals[best])
                 found.append(Ratio(ours.engine, phase, length, best, within))
     return tuple(found)
-
-
-def _starts_of(results: Results) -> tuple[Start, ...]:
-    """The starts of every engine, warm and cold."""
-    found = ((m.engine, m.starts) for m in results.measured if m.starts is not None)
-    return tuple(
-        Start(name, s, median(made.load_seconds[s]), median(made.first_token_seconds[s]))
-        for name, made in found
-        for s in STATES
-    )
 
 
 def _start_ratios_of(results: Results) -> tuple[StartRatio, ...]:
@@ -311,19 +298,16 @@ def _batch_goals(results: Results) -> Iterator[Goal]:
 
 def _demonstration_goal(results: Results) -> Goal:
     what = f"a token of the demonstration model: at least {DEMONSTRATION_FACTOR:g} × {CPU_EP}'s"
-    ratio, detail = None, ""
-    if c := results.demonstration:
-        ratio = Interval(c.ratio.median, c.ratio.least, c.ratio.most)
-        detail = "the least and the most of all runs in brackets"
+    c = results.demonstration
+    ratio = Interval(c.ratio.median, c.ratio.least, c.ratio.most) if c else None
+    detail = "the least and the most of all runs in brackets" if c else ""
     return _goal(what, ratio, operator.ge, DEMONSTRATION_FACTOR, detail)
 
 
 def _bandwidth_goal(results: Results, reached: Bandwidth | None) -> Goal:
     what = f"decode at the shortest context: at least {BANDWIDTH_SHARE:.0%} of the read bandwidth"
-    share = None
-    if reached is not None:
-        s = reached.share
-        share = Interval(100 * s.value, 100 * s.low, 100 * s.high)
+    s = reached.share if reached else None
+    share = Interval(100 * s.value, 100 * s.low, 100 * s.high) if s else None
     detail = f"of {_usual(results.probes)} GB/s, counting only the Q4NX bytes of a token"
     return _goal(what, share, operator.ge, BANDWIDTH_SHARE * 100, detail, "%")
 
@@ -350,14 +334,12 @@ def _memory_goal(results: Results) -> Goal:
     ours, _ = _sides(results)
     if ours is None or not ours.memory["peak"]:
         return _goal(what, None, operator.le, 0)
-    megabytes = {name: size / 1e6 for name, size in ours.memory.items()}
+    peak, anonymous, files = (ours.memory[part] / 1e6 for part in ("peak", "anonymous", "files"))
     weights, cache = ours.file_bytes / 1e6, results.cache_bytes / 1e6
     bound = MEMORY_FACTOR * weights + cache + MEMORY_BYTES / 1e6
-    peak = megabytes["peak"]
     detail = (
-        f"VmHWM; at the end {megabytes['anonymous']:.0f} anonymous, {megabytes['files']:.0f} of "
-        f"files. Limit {bound:.0f}: weights {weights:.0f}, KV cache of {results.capacity} tokens "
-        f"{cache:.0f}"
+        f"VmHWM; at the end {anonymous:.0f} anonymous, {files:.0f} of files. Limit {bound:.0f}: "
+        f"weights {weights:.0f}, KV cache of {results.capacity} tokens {cache:.0f}"
     )
     return _goal(what, Interval(peak, peak, peak), operator.le, bound, detail, "MB")
 

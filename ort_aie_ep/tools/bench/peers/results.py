@@ -54,13 +54,9 @@ class Growth:
 
 @dataclass(frozen=True)
 class Measured:
-    """One engine's numbers.
+    """One engine's numbers; `bits`, `weight_bytes` and `file_bytes` are those of its `Model`.
 
     Attributes:
-        engine: its name.
-        settings: what it says of itself.
-        bits, weight_bytes, file_bytes: see `Model`.
-        starts: None if not measured.
         memory: bytes at the end of the rounds: `peak` (VmHWM, including mapped files), and the
             `anonymous` and `files` parts of it at that time; 0 if unknown.
         speeds: of each round, or only of the pilot if another engine of the same library was
@@ -79,16 +75,13 @@ class Measured:
 
 @dataclass(frozen=True)
 class Results:
-    """All engines, ort_aie_ep first.
+    """All engines that ran to the end, ort_aie_ep first.
 
     Attributes:
-        measured: engines that ran to the end.
         left_out: by engine's name, why it did not run, and how to get it if it is available.
         probes: bytes per second that a read of memory reached in each round, right after the
             shortest decoded context.
-        cache_bytes: bytes of keys and values for `capacity` tokens in float16.
-        capacity: tokens that the engines had to make room for.
-        growth, batches, demonstration: None if they were not measured.
+        cache_bytes: of keys and values in float16 for `capacity` tokens, which all made room for.
         amx: whether the CPU has AMX; the goal for prompts depends on it.
         unfinished: the parts still to come, "" at the end.
     """

@@ -1,24 +1,145 @@
-"""Speeds: a trial of the shorter contexts, then rounds of all contexts."""
+"""The engines of a run, and their speeds: a trial of the shorter contexts, then rounds of all.
+
+An engine that fails is left out with its reason, and the others continue.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeVar
 
+from ort_aie_ep.progress import Count, Progress
 from ort_aie_ep.tools.bench.memory import ReadProbe
-from ort_aie_ep.tools.bench.peers.engines import OURS, kind
+from ort_aie_ep.tools.bench.peers.engines import OURS, Model, Source, kind
 from ort_aie_ep.tools.bench.peers.plan import PILOT_MARGIN, PILOT_ROUNDS, Plan
-from ort_aie_ep.tools.bench.peers.process import EngineError, Worker, settle
+from ort_aie_ep.tools.bench.peers.process import EngineError, Setup, Worker, settle
 from ort_aie_ep.tools.bench.peers.results import DECODE, PREFILL, Speeds
-from ort_aie_ep.tools.bench.peers.team import Course, Team
+
+Point = TypeVar("Point")
+Taken = TypeVar("Taken")
+
+
+class Course:
+    """Counts steps, and says how long the rest will take; `note` is for what cannot wait."""
+
+    def __init__(self, progress: Progress | None, note: Callable[[str], None]) -> None:
+        self.note = note
+        self._count = Count(progress, 0)
+        self._started = time.perf_counter()
+        self.restart()
+
+    def expect(self, steps: int) -> None:
+        """`steps` steps are left."""
+        self._count.total = self._count.done + steps
+
+    def step(self, what: str) -> None:
+        """One step is done."""
+        self._count.what = what
+        self._count.step()
+
+    def restart(self) -> None:
+        """The steps from here on tell how long the rest will take."""
+        self._since, self._done = time.perf_counter(), self._count.done
+
+    def tell(self, what: str, longer: float = 1.0) -> None:
+        """Says what is done, and when the rest will be if its steps take `longer` times as long as
+        those since the last time."""
+        now, done, total = time.perf_counter(), self._count.done, self._count.total
+        rest = (now - self._since) / max(1, done - self._done) * (total - done) * longer
+        spent = (now - self._started) / 60
+        self.restart()
+        self.note(f"{what} done after {spent:.1f} min; about {rest / 60:.0f} min to go")
+
+
+class Team:
+    """The engines of a run, and the input of their processes.
+
+    By engine's name: why it is `left_out`, what it was `retried` without, and where it failed if
+    the rest of its numbers is valid (`partly`).
+    """
+
+    def __init__(self, setup: Setup, left_out: dict[str, str], course: Course) -> None:
+        self.setup, self.left_out, self._course = setup, left_out, course
+        self.retried: dict[str, str] = {}
+        self.partly: dict[str, str] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the engines that have not failed, ort_aie_ep first."""
+        return [name for name in self.setup.models if name not in self.left_out]
+
+    @contextmanager
+    def excused(self, name: str, where: str, *, partly: bool = False) -> Iterator[None]:
+        """A block whose failure leaves the engine out, or without this part of its numbers; not
+        ort_aie_ep, because without it there is nothing to compare."""
+        try:
+            yield
+        except EngineError as error:
+            if name == OURS:
+                raise
+            excuses = self.partly if partly else self.left_out
+            excuses[name] = f"{error.reason} ({where})"
+            self._course.note(f"{name} {excuses[name]}; the others go on")
+
+    def retry(self, name: str, error: EngineError) -> bool:
+        """Whether the engine has a feature that may be at fault; if so, it now runs without it."""
+        without = kind(name).without
+        if not without or name in self.retried:
+            return False
+        self.setup.without[name] = without
+        self.retried[name] = f"{without}, after it {error.reason}"
+        self._course.note(f"{name} {error.reason}; it is tried once more without {without}")
+        return True
+
+    def in_rounds(
+        self,
+        names: Iterable[str],
+        points: Sequence[Point],
+        rounds: int,
+        measure: Callable[[str, Point], Taken],
+        where: Callable[[Point], str],
+        failed: Callable[[str], None] = lambda _: None,
+        first: Sequence[Point] | None = None,
+    ) -> dict[str, dict[Point, list[Taken]]]:
+        """Measures all points with all engines in interleaved rounds, by engine and by point.
+
+        A round that does not count comes first, of the points `first`. An engine that fails, at
+        `where`, is left out of this part and given to `failed`.
+        """
+        found: dict[str, dict[Point, list[Taken]]] = {n: {p: [] for p in points} for n in names}
+        for turn in range(rounds + 1):
+            for point in points if turn or first is None else first:
+                for name in list(found):
+                    taken: Any = None
+                    settle()
+                    with self.excused(name, where(point), partly=True):
+                        taken = measure(name, point)
+                    if taken is None:
+                        failed(name)
+                        del found[name]
+                    elif turn:
+                        found[name][point].append(taken)
+                    self._course.step(f"{where(point)}, round {turn}: {name}")
+        return found
+
+
+def written(name: str, make: Callable[[Source], Model], source: Source) -> Model:
+    """A model for an engine; any failure of a peer's library is an EngineError."""
+    try:
+        return make(source)
+    except Exception as error:
+        if kind(name).library == OURS:
+            raise
+        raise EngineError(name, f"failed: {type(error).__name__}: {error}") from error
 
 
 class Rounds:
     """The rounds of all engines, which stay open from the first to the last.
 
-    Attributes:
-        settings, memory, speeds: by engine's name, as in `Measured`.
-        probes: bytes per second that a read of memory reached in each round that counts.
+    Found are settings, memory and speeds as in `Measured`, by engine's name, and the memory's
+    bandwidth in each round that counts (`probes`).
     """
 
     def __init__(
@@ -34,18 +155,21 @@ class Rounds:
         self._stack = ExitStack()
 
     def run(self, round_done: Callable[[str], None]) -> None:
-        """Runs all rounds; calls `round_done` with a round's name after each one that counts.
-
-        Raises:
-            EngineError: ort_aie_ep fails.
-        """
+        """Runs all rounds; calls `round_done` with a round's name after each one that counts."""
         plan, names = self._plan, self._team.names
-        self._expect(len(names) * (1 + len(plan.trial) + plan.rounds * len(plan.lengths)))
+        runs = len(plan.trial) + plan.rounds * len(plan.lengths)
+        self._course.expect(len(names) * (1 + runs) + self._later(names))
         with self._stack:
             for name in names:
                 with self._team.excused(name, "opening its model"):
-                    self._retrying(name, self._open, self._open)
+                    try:
+                        self._open(name)
+                    except EngineError as error:
+                        if not self._team.retry(name, error):
+                            raise
+                        self._open(name)
                 self._course.step(f"{name}: opened")
+            self._course.restart()
             for length in plan.trial:
                 for name in self._team.names:
                     self._run(name, length, trial=True)
@@ -60,7 +184,8 @@ class Rounds:
                 left = plan.rounds - turn
                 if turn == PILOT_ROUNDS and left:
                     chosen = self._choose()
-                    self._expect(left * sum(map(len, chosen.values())))
+                    runs = left * sum(map(len, chosen.values()))
+                    self._course.expect(runs + self._later(self._team.names))
                 self._course.tell(f"round {turn} of {plan.rounds}")
                 round_done(f"round {turn} of {plan.rounds}")
 
@@ -90,33 +215,22 @@ class Rounds:
         feature; measurements with that feature then do not count.
         """
 
-        def record(name: str) -> None:
-            self._record(name, length, counts=not trial)
-
-        def again(name: str) -> None:
-            self._workers[name].close()
-            self._open(name)
-            for n in [length] if trial else [n for n in self._plan.lengths if n <= length]:
+        def record(*lengths: int) -> None:
+            for n in lengths:
                 self._record(name, n, counts=not trial)
 
         with self._team.excused(name, f"context {length}"):
-            if trial or first:
-                self._retrying(name, record, again)
-            else:
-                record(name)
+            try:
+                record(length)
+            except EngineError as error:
+                if not (trial or first) or not self._team.retry(name, error):
+                    raise
+                self._workers[name].close()
+                self._open(name)
+                record(*([length] if trial else [n for n in self._plan.lengths if n <= length]))
         if name in self._team.left_out:
             # A failed engine may still have its model in memory, or busy threads.
             self._workers[name].close()
-
-    def _retrying(
-        self, name: str, work: Callable[[str], None], again: Callable[[str], None]
-    ) -> None:
-        try:
-            work(name)
-        except EngineError as error:
-            if not self._team.retry(name, error):
-                raise
-            again(name)
 
     def _record(self, name: str, length: int, *, counts: bool) -> None:
         settle()
@@ -142,10 +256,6 @@ class Rounds:
                     f"context {length}: {name} is left out, slower than {', '.join(faster)}"
                 )
         return chosen
-
-    def _expect(self, steps: int) -> None:
-        """`steps` steps of the rounds are left, and those after the rounds."""
-        self._course.expect(steps + self._later(self._team.names))
 
 
 def fastest(speeds: Mapping[str, Speeds], length: int) -> list[str]:

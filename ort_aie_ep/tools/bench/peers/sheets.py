@@ -61,15 +61,9 @@ def sheets(report: PeersReport) -> list[Sheet]:
     """The tables that have rows: speeds first, the engines' settings last."""
     batches = report.results.batches
     made = (
-        _speeds(report),
-        batches and batches_sheet(batches),
-        _starts(report),
-        _memory(report),
-        _growth(report),
-        _demonstration(report),
-        _goals(report),
-        _engines(report),
-    )
+        _speeds(report), batches and batches_sheet(batches), _starts(report), _memory(report),
+        _growth(report), _demonstration(report), _goals(report), _engines(report),
+    )  # fmt: skip
     return [sheet for sheet in made if sheet and sheet.rows]
 
 
@@ -98,7 +92,7 @@ def _speeds(report: PeersReport) -> Sheet:
         found = {(r.phase, r.length): r for r in report.ratios if r.engine == engine}
         if engine == OURS:
             rows.append(("best peer", *(found[column].peer for column in columns)))
-        values = (_shown(found[column].ratio, digits=".2f") for column in columns)
+        values = (_shown(found[column].ratio) for column in columns)
         rows.append((f"{engine} / best peer", *values))
     note = f"( ): 95 % bounds of the median, bootstrap over rounds, {RESAMPLES} resamples."
     if any(c.rounds < report.results.rounds for c in report.cells):
@@ -118,10 +112,13 @@ def batches_sheet(measured: results.Batches) -> Sheet:
     for engine, found in measured.seconds.items():
         for shape in SHAPES:
             one = found[shape].get(1)
-            costs = (measured.cost(engine, shape, n) for n in sizes)
-            cells = (_shown(cost, digits=".2f") if cost else "" for cost in costs)
-            first = _shown(median(one), 1e-3, ".2f") if one else ""
-            rows.append((f"{engine}, n {shape}", first, *cells))
+            costs = [
+                median(one) if one else None,
+                *(measured.cost(engine, shape, n) for n in sizes),
+            ]
+            units = (1e-3, *[1.0] * len(sizes))
+            cells = (_shown(c, unit) if c else "" for c, unit in zip(costs, units, strict=True))
+            rows.append((f"{engine}, n {shape}", *cells))
     note = (
         f"A call with one token of each of n sequences, or with n tokens of one sequence, over a "
         f"context of {CONTEXT} tokens, with the logits of all. The second is the cost of verifying "
@@ -135,14 +132,12 @@ def _demonstration(report: PeersReport) -> Sheet | None:
     c = report.results.demonstration
     if c is None:
         return None
-    rows = tuple(
-        (name, *(f"{value:{digits}}" for value in (speed.median, speed.least, speed.most)))
-        for name, speed, digits in (
-            (OURS, c.ours, ".0f"),
-            (CPU_EP, c.reference, ".0f"),
-            (f"{OURS} / {CPU_EP}", c.ratio, ".2f"),
-        )
-    )
+    both = f"{OURS} / {CPU_EP}"
+    speeds = (OURS, c.ours, ".0f"), (CPU_EP, c.reference, ".0f"), (both, c.ratio, ".2f")
+    rows = [
+        (name, *(format(value, digits) for value in (speed.median, speed.least, speed.most)))
+        for name, speed, digits in speeds
+    ]
     header = (f"tokens per second, {c.phase} at {c.length}", "median", "least", "most")
     note = "Measured as `ort-aie demo` does: both in one process, interleaved."
     return Sheet("Demonstration model", header, rows, note=note)
@@ -151,14 +146,12 @@ def _demonstration(report: PeersReport) -> Sheet | None:
 def _starts(report: PeersReport) -> Sheet:
     found = {(s.engine, s.state): s for s in report.starts}
     rows = []
-    for m in report.results.measured:
-        if (m.engine, COLD) not in found:
-            continue
-        loads = (_shown(found[m.engine, state].load, digits=".2f") for state in STATES)
-        firsts = (_shown(found[m.engine, state].first_token, digits=".2f") for state in STATES)
-        rows.append((m.engine, *loads, *firsts))
+    for engine in dict.fromkeys(s.engine for s in report.starts):
+        both = [found[engine, state] for state in STATES]
+        seconds = [*(s.load for s in both), *(s.first_token for s in both)]
+        rows.append((engine, *map(_shown, seconds)))
     if report.start_ratios:
-        firsts = (_shown(r.first_token, digits=".2f") for r in report.start_ratios)
+        firsts = (_shown(r.first_token) for r in report.start_ratios)
         rows.append(("best peer", "", "", *(r.peer for r in report.start_ratios)))
         rows.append((f"{OURS} / best peer", "", "", *firsts))
     note = (
@@ -185,13 +178,13 @@ def _memory(report: PeersReport) -> Sheet:
         sizes = (f"{size / 1e6:.0f}" if size else "" for size in (m.memory["peak"], m.file_bytes))
         speed = ("", "")
         if reached := report.bandwidth.get(m.engine):
-            speed = _shown(reached.read, 1e9), _shown(reached.share, 0.01, ".0f") + " %"
+            speed = _shown(reached.read, 1e9, ".1f"), _shown(reached.share, 0.01, ".0f") + " %"
         rows.append((m.engine, *sizes, f"{m.bits:.2f}", *speed))
     probes = report.results.probes
     note = (
         "Peak memory: VmHWM, mapped files included. GB/s: weights alone, in the format's bytes, at "
         "the shortest decoded context. Limit: what a plain read of memory reaches in the "
-        f"same round: {_shown(median(probes), 1e9)} GB/s."
+        f"same round: {_shown(median(probes), 1e9, '.1f')} GB/s."
     )
     names = ("peak memory, MB", "files, MB", "bits/weight", "GB/s decoding", "of limit")
     return Sheet("Memory and bandwidth", ("", *names), rows, note=note)
@@ -202,18 +195,18 @@ def _growth(report: PeersReport) -> Sheet | None:
     if fit is None or growth is None:
         return None
     times = growth.seconds.items()
-    rows = [(str(n), _shown(median(rounds), 1e-3, ".2f")) for n, rounds in times]
+    rows = [(str(n), _shown(median(rounds), 1e-3)) for n, rounds in times]
     note = (
         "Only ort_aie_ep, over a cache of random numbers, without a prefill. Fit: "
         f"{fit.start * 1e3:.2f} ms + {fit.slope * 1e9:.0f} ns · context, which is "
-        f"{_shown(fit.ratio, digits='.2f')} × the time to read {growth.cache_bytes} bytes of keys "
-        f"and values at {_shown(median(growth.read_bytes_per_second), 1e9)} GB/s."
+        f"{_shown(fit.ratio)} × the time to read {growth.cache_bytes} bytes of keys "
+        f"and values at {_shown(median(growth.read_bytes_per_second), 1e9, '.1f')} GB/s."
     )
     return Sheet("Cost of context", ("context", "ms per token"), rows, note=note)
 
 
 def _goals(report: PeersReport) -> Sheet:
-    rows = tuple((goal.what, _measured(goal), MET[goal.met]) for goal in report.goals)
+    rows = [(goal.what, _measured(goal), MET[goal.met]) for goal in report.goals]
     note = "A goal is met when the bound on its bad side meets it."
     if absent := [name for name in report.results.left_out if name in KINDS]:
         note += f" Without {', '.join(absent)}."
@@ -222,14 +215,14 @@ def _goals(report: PeersReport) -> Sheet:
 
 
 def _measured(goal: Goal) -> str:
-    if goal.measured is None:
-        return goal.detail
     m = goal.measured
+    if m is None:
+        return goal.detail
     digits = ".0f" if goal.unit else ".2f"
     value = format(m.value, digits) if m.low == m.high else _shown(m, digits=digits)
     return " ".join(part for part in (value, goal.unit, goal.detail) if part)
 
 
-def _shown(value: Interval, unit: float = 1, digits: str = ".1f") -> str:
+def _shown(value: Interval, unit: float = 1, digits: str = ".2f") -> str:
     middle, low, high = (format(x / unit, digits) for x in (value.value, value.low, value.high))
     return f"{middle} ({low}–{high})"

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.graph_passes.walk import attribute
 from ort_aie_ep.models.builder.weights import BLOCK, rotary_frequencies
 from ort_aie_ep.models.checked_json import Field
 from ort_aie_ep.models.folder import GENAI_CONFIG, ModelFolder
@@ -30,12 +31,12 @@ _EXPERTS = {
     "expert_weight_bits": 4,
     "swiglu_fusion": 1,
     "normalize_routing_weights": 1,
-    "activation_alpha": 1,
-    "activation_beta": 0,
-    "swiglu_limit": 0,
+    "activation_alpha": 1.0,
+    "activation_beta": 0.0,
+    "swiglu_limit": 0.0,
 }
 _GPT_OSS_EXPERTS = {
-    **_EXPERTS, "activation_alpha": 1.702, "activation_beta": 1, "swiglu_limit": 7
+    **_EXPERTS, "activation_alpha": 1.702, "activation_beta": 1.0, "swiglu_limit": 7.0
 }  # fmt: skip
 _SINKS = 11  # an input of GroupQueryAttention
 _FIRST = "model.layers.0"
@@ -84,11 +85,8 @@ class Int4Matrix:
 class DecoderLayer:
     """One layer: norms (hidden,), matrices as the model applies them, x · Wᵀ.
 
-    Attributes:
-        head_norms: weights (head size,) of the norms of queries and of keys, if it has them.
-        sinks: (heads,), which join the softmax of a head's scores, if it has them.
-        router: (experts, hidden); None without experts.
-        gate, up, down: with experts, the rows of each expert after those of the one before.
+    Queries and keys may have norms (head size,), scores sinks (heads,). With experts, there is a
+    router (experts, hidden), and gate, up and down have the rows of one expert after another.
     """
 
     attention_norm: Floats
@@ -106,11 +104,10 @@ class DecoderLayer:
 
 
 class DecoderWeights:
-    """The source of every peer's model file.
+    """The source of every peer's model file, and what its graph depends on.
 
     Attributes:
-        shape: the sizes that the graph depends on. The base of the rotation is that of unscaled
-            frequencies, `ffn` the width of an expert if there are experts.
+        shape: its sizes; the base of the rotation is that of unscaled frequencies.
         frequencies: (head size / 2,) float64 radians a position, including any scaling.
     """
 
@@ -129,20 +126,16 @@ class DecoderWeights:
             raise self._refusal(f"its genai_config.json does not say {known}")
         self._products = self._nodes("MatMulNBits")
         for node in self._products:
-            bits, block = _number(node, "bits", 4), _number(node, "block_size")
-            if bits != 4 or block != BLOCK or _number(node, "K") % BLOCK:
-                k = _number(node, "K")
+            bits, block = attribute(node, "bits", 4), attribute(node, "block_size", 0)
+            k = attribute(node, "K", 0)
+            if bits != 4 or block != BLOCK or k % BLOCK:
                 raise self._refusal(f"{node.name} has {bits} bits, blocks of {block}, K {k}")
             if any(value is not None for value in node.inputs[3:]):
                 raise self._refusal(f"{node.name} has zero points, a bias or an order of groups")
         self.shape, self.frequencies = self._read_shape(config)
 
     def layer(self, index: int) -> DecoderLayer:
-        """The weights of one layer.
-
-        Raises:
-            AieError: something is missing.
-        """
+        """The weights of one layer; AieError if some are missing."""
         shape, at = self.shape, f"model.layers.{index}"
         packed = self._matrix(f"{at}.attn.qkv_proj")
         queries, keys = shape.queries, shape.keys
@@ -154,15 +147,16 @@ class DecoderWeights:
         else:
             gate, up, down = (self._matrix(f"{at}.mlp.{p}_proj") for p in ("gate", "up", "down"))
         q_norm, k_norm = (self._find(f"{at}.attn.{x}_norm.layernorm.weight") for x in "qk")
+        sinks = self._find(f"{at}.attn.sinks")
         return DecoderLayer(
-            attention_norm=self._vector(f"{at}.input_layernorm.weight"),
+            attention_norm=_floats(self._tensor(f"{at}.input_layernorm.weight")),
             q=packed.rows(0, queries),
             k=packed.rows(queries, queries + keys),
             v=packed.rows(queries + keys, queries + 2 * keys),
             o=self._matrix(f"{at}.attn.o_proj"),
-            head_norms=None if q_norm is None or k_norm is None else (q_norm, k_norm),
-            sinks=self._find(f"{at}.attn.sinks"),
-            ffn_norm=self._vector(f"{at}.post_attention_layernorm.weight"),
+            head_norms=None if k_norm is None else (_floats(q_norm), _floats(k_norm)),
+            sinks=None if sinks is None else _floats(sinks),
+            ffn_norm=_floats(self._tensor(f"{at}.post_attention_layernorm.weight")),
             router=self._matrix(f"{at}.moe.router") if shape.experts else None,
             gate=gate,
             up=up,
@@ -171,7 +165,8 @@ class DecoderWeights:
 
     def final_norm(self) -> Floats:
         """(hidden,) float32."""
-        return self._vector(f"model.layers.{self.shape.layers}.final_norm_layernorm.weight")
+        name = f"model.layers.{self.shape.layers}.final_norm_layernorm.weight"
+        return _floats(self._tensor(name))
 
     def lm_head(self) -> Int4Matrix:
         """(vocabulary, hidden)."""
@@ -186,13 +181,11 @@ class DecoderWeights:
         return 4 + self._tensor("lm_head.MatMul.weight_scales").itemsize * 8 / BLOCK
 
     def product_elements(self) -> int:
-        """Number of weights that multiply a decoded token.
-
-        All matrices of the experts that a token takes, the lm_head once.
-        """
+        """Number of weights that multiply a token: those of its experts, and the lm_head once."""
         shape = self.shape
         experts = 3 * shape.ffn * shape.hidden * shape.experts_per_token * shape.layers
-        return experts + sum(int(_number(n, "N") * _number(n, "K")) for n in self._products)
+        sizes = (attribute(n, "N", 0) * attribute(n, "K", 0) for n in self._products)
+        return experts + sum(sizes)
 
     def cache_bytes(self, tokens: int) -> int:
         """Bytes of the keys and values of `tokens` tokens in float16, as far as layers see them."""
@@ -223,20 +216,15 @@ class DecoderWeights:
     def _nodes(self, op_type: str) -> list[ir.Node]:
         return [node for node in self._model.graph if node.op_type == op_type]
 
-    def _find(self, name: str) -> Floats | None:
+    def _find(self, name: str) -> npt.NDArray[Any] | None:
         value = self._model.graph.initializers.get(name)
-        if value is None or value.const_value is None:
-            return None
-        return np.asarray(value.const_value.numpy(), np.float32)
-
-    def _vector(self, name: str) -> Floats:
-        return np.asarray(self._tensor(name), np.float32)
+        return None if value is None or value.const_value is None else value.const_value.numpy()
 
     def _tensor(self, name: str) -> npt.NDArray[Any]:
-        value = self._model.graph.initializers.get(name)
-        if value is None or value.const_value is None:
+        found = self._find(name)
+        if found is None:
             raise self._refusal(f"it has no {name}")
-        return np.asarray(value.const_value.numpy())
+        return found
 
     def _matrix(self, name: str) -> Int4Matrix:
         codes, scales = (self._tensor(f"{name}.MatMul.weight_{x}") for x in ("Q4", "scales"))
@@ -244,8 +232,8 @@ class DecoderWeights:
         bias = self._find(f"{name}.Add.bias")
         if bias is not None and self.shape.family != GPT_OSS:
             raise self._refusal(f"{name} has a bias")
-        scales = scales.reshape(blocks.shape[:2]).astype(np.float32, copy=False)
-        return Int4Matrix(blocks, scales, bias)
+        scales = _floats(scales.reshape(blocks.shape[:2]))
+        return Int4Matrix(blocks, scales, None if bias is None else _floats(bias))
 
     def _experts(self, name: str) -> Int4Matrix:
         """The matrices of all experts, one after the other."""
@@ -254,11 +242,8 @@ class DecoderWeights:
         if self.shape.family != GPT_OSS and np.any(bias):
             raise self._refusal(f"{name} has biases")
         blocks = codes.reshape(bias.size, -1, BLOCK // 2)
-        return Int4Matrix(
-            blocks,
-            scales.reshape(blocks.shape[:2]).astype(np.float32, copy=False),
-            bias.ravel().astype(np.float32) if self.shape.family == GPT_OSS else None,
-        )
+        added = _floats(bias.ravel()) if self.shape.family == GPT_OSS else None
+        return Int4Matrix(blocks, _floats(scales.reshape(blocks.shape[:2])), added)
 
     def _read_shape(self, config: dict[str, Any]) -> tuple[Shape, npt.NDArray[np.float64]]:
         family, fields = str(config["model"]["type"]), Field(config, GENAI_CONFIG)
@@ -278,38 +263,29 @@ class DecoderWeights:
         if yarn and not np.allclose(frequencies, expected, rtol=1e-4, atol=0):
             raise self._refusal("its rotation is not scaled as gpt-oss's")
         head, first = self._tensor("lm_head.MatMul.weight_Q4"), attention[0]
-        window = int(_number(first, "local_window_size", -1))
+        window = attribute(first, "local_window_size", -1)
         of_expert = (0, 0)
         if experts:
             count, rows, _ = self._tensor(f"{_FIRST}.moe.experts.gate_up_proj.qweight").shape
-            of_expert, ffn = (count, int(_number(experts[0], "k"))), rows // 2
+            of_expert, ffn = (count, attribute(experts[0], "k", 0)), rows // 2
         else:
             ffn = len(self._tensor(f"{_FIRST}.mlp.gate_proj.MatMul.weight_Q4"))
         shape = Shape(
-            family=family,
-            hidden=2 * head.size // len(head),
-            ffn=ffn,
-            layers=len(attention),
-            heads=int(_number(first, "num_heads")),
-            kv_heads=int(_number(first, "kv_num_heads")),
-            head_dim=head_dim,
-            vocab=len(head),
+            family=family, hidden=2 * head.size // len(head), ffn=ffn, layers=len(attention),
+            heads=attribute(first, "num_heads", 0), kv_heads=attribute(first, "kv_num_heads", 0),
+            head_dim=head_dim, vocab=len(head),
             context=fields.field("model", "context_length").integer(1),
-            tied=bool(self._nodes("GatherBlockQuantized")),
-            rope_theta=base,
-            epsilon=_number(self._nodes("SimplifiedLayerNormalization")[0], "epsilon"),
-            yarn=yarn,
-            window=None if window < 0 else window,
-            global_every=2,
-            experts=of_expert[0],
-            experts_per_token=of_expert[1],
-        )
+            tied=bool(self._nodes("GatherBlockQuantized")), rope_theta=base,
+            epsilon=attribute(self._nodes("SimplifiedLayerNormalization")[0], "epsilon", 1e-5),
+            yarn=yarn, window=None if window < 0 else window, global_every=2,
+            experts=of_expert[0], experts_per_token=of_expert[1],
+        )  # fmt: skip
         return shape, frequencies
 
     def _check(self, family: str, attention: list[ir.Node], experts: list[ir.Node]) -> None:
         """Refuses what other engines cannot be told."""
         first = attention[0]
-        if not _number(first, "do_rotary", 0):
+        if not attribute(first, "do_rotary", 0):
             raise self._refusal(f"{first.name} does not rotate queries and keys")
         head_norm = self._find(f"{_FIRST}.attn.q_norm.layernorm.weight")
         if first.inputs[1] is not None and head_norm is None:
@@ -317,11 +293,13 @@ class DecoderWeights:
         if experts:
             usual = _GPT_OSS_EXPERTS if family == GPT_OSS else _EXPERTS
             for name, expected in usual.items():
-                if np.float32(_number(experts[0], name, 0)) != np.float32(expected):
+                if np.float32(attribute(experts[0], name, type(expected)())) != np.float32(
+                    expected
+                ):
                     raise self._refusal(f"{name} of {experts[0].name} is not {expected}")
             if any(value is not None for value in experts[0].inputs[8:]):
                 raise self._refusal(f"{experts[0].name} has zero points or a third matrix")
-        windows = [int(_number(node, "local_window_size", -1)) for node in attention]
+        windows = [attribute(node, "local_window_size", -1) for node in attention]
         window = windows[0] if family == GPT_OSS else -1
         if windows != [window if layer % 2 == 0 else -1 for layer in range(len(windows))]:
             raise self._refusal(f"a {family} has no such windows: {windows}")
@@ -333,9 +311,5 @@ class DecoderWeights:
         return AieError(f"{self._name} cannot be given to other engines: {reason}")
 
 
-def _number(node: ir.Node, name: str, default: float | None = None) -> float:
-    attribute = node.attributes.get(name)
-    value = default if attribute is None else attribute.value
-    if not isinstance(value, (int, float)):
-        raise AieError(f"{node.name}: attribute {name} must be a number, got {value!r}")
-    return value
+def _floats(values: Any) -> Floats:
+    return np.asarray(values, np.float32)

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,11 @@ def main() -> None:
 def _open(
     engine: str, model: dict[str, Any], settings: dict[str, Any]
 ) -> tuple[Engine, dict[str, Any]]:
-    opens = kind(engine).load()
+    chosen = kind(engine)
+    for name in chosen.imports:
+        import_module(name)
     start = time.perf_counter()
-    opened = opens(Model(**(model | {"path": Path(model["path"])})), Settings(**settings))
+    opened = chosen.open(Model(**(model | {"path": Path(model["path"])})), Settings(**settings))
     seconds = time.perf_counter() - start
     return opened, {"load_seconds": seconds, "settings": opened.description}
 
