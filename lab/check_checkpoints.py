@@ -46,13 +46,15 @@ BUILDER = Path(__file__).parents[1] / "ort_aie_ep" / "compiler" / "checkpoint" /
 MOST = 2.0
 # The builder rounds the scale of Gemma's embedding to two decimals, the root of 128 by 3e-4.
 FLOAT_MOST = 5e-4
-# FastFlowLM's families, and values of their configuration that its files need.
+# FastFlowLM's families, and values of their configuration that its files need: rows in blocks of
+# 32, no padding of the FFN. The builder takes a matrix with the vocabulary's rows for the lm_head.
+_SIZES = {"vocab_size": 1024, "intermediate_size": 512}
 Q4NX: dict[str, dict[str, Any]] = {
-    "llama_3_rope": {"tie_word_embeddings": True},
-    "mistral": {"sliding_window": None},
-    "qwen2": {},
-    "qwen3": {},
-    "gemma3": {},
+    "llama_3_rope": {**_SIZES, "tie_word_embeddings": True},
+    "mistral": {**_SIZES, "sliding_window": None},
+    "qwen2": _SIZES,
+    "qwen3": _SIZES,
+    "gemma3": {**_SIZES, "query_pre_attn_scalar": 64},
 }
 
 
