@@ -117,7 +117,7 @@ check-fuzz:
 # signatures that tests hold the stand-in to.
 real-headers: $(VENV)/test-ready
 	$(if $(AIE_API),,$(error AIE_API is not set: a checkout of github.com/Xilinx/aie_api))
-	$(VENV)/bin/python scripts/check_aie_api.py $(AIE_API) --clang $(CLANG) $(if $(WRITE),--write)
+	$(VENV)/bin/python lab/check_aie_api.py $(AIE_API) --clang $(CLANG) $(if $(WRITE),--write)
 
 # Beside llama.cpp, ik_llama.cpp (where it has a wheel: its source archive does not build) and
 # OpenVINO, half an hour with AVX-512 and over one without; the first run builds llama.cpp for this CPU.
@@ -162,7 +162,7 @@ docs: $(VENV)/docs/ready
 # The sdist and, from it, a wheel for each CPython that is found, into dist/; PYTHONS="python3.12 ..."
 # names others, CXX another GCC than g++.
 wheels: $(VENV)/wheels/ready
-	$(VENV)/wheels/bin/python -P scripts/wheels/build_wheels.py $(PYTHONS)
+	$(VENV)/wheels/bin/python -P release/build_wheels.py $(PYTHONS)
 
 # The library for Windows, cross-built, and under Wine in ONNX Runtime's own DLLs (docs/windows.md).
 windows: $(VENV)/test-ready $(VENV)/windows/ready

@@ -28,7 +28,8 @@ def run_cmake(*arguments: str | Path) -> None:
     if cmake is None:
         pytest.skip("there is no cmake")
     done = subprocess.run(
-        [cmake, *map(str, arguments)], cwd=SOURCE if (SOURCE / "CMakeLists.txt").is_file() else None,
+        [cmake, *map(str, arguments)],
+        cwd=SOURCE if (SOURCE / "CMakeLists.txt").is_file() else None,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
     )  # fmt: skip
     if "nlohmann/json.hpp was not found" in done.stdout:

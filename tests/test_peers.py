@@ -27,36 +27,39 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.models.shapes import SHAPES
 from ort_aie_ep.runtime.sessions import Options
-from ort_aie_ep.tools.bench import conditions, demo
-from ort_aie_ep.tools.bench.peers import (
-    bandwidth,
-    batches,
-    engines,
-    growth,
-    page_cache,
-    plan,
-    rounds,
-    runner,
-    worker,
-)
-from ort_aie_ep.tools.bench.peers import starts as starting
-from ort_aie_ep.tools.bench.peers.engine import Model, Settings, different_tokens
+from ort_aie_ep.tools.bench import conditions, demo, memory
+from ort_aie_ep.tools.bench.peers import engines, plan, process, rounds, runner
 from ort_aie_ep.tools.bench.peers.engines import (
     CPU_EP,
     KINDS,
     OURS,
     OURS_FLOAT,
     OURS_INT8,
+    Engine,
+    Model,
+    Settings,
     Source,
+    different_tokens,
     kind,
 )
-from ort_aie_ep.tools.bench.peers.gguf import GgufEngine, interleaved, write_gguf
-from ort_aie_ep.tools.bench.peers.markdown import markdown
+from ort_aie_ep.tools.bench.peers.gguf import gguf_model, interleaved
+from ort_aie_ep.tools.bench.peers.llama_cpp import GgufEngine
 from ort_aie_ep.tools.bench.peers.plan import Plan
 from ort_aie_ep.tools.bench.peers.process import EngineError, Setup, Worker
 from ort_aie_ep.tools.bench.peers.report import report
-from ort_aie_ep.tools.bench.peers.results import Results, Speeds
-from ort_aie_ep.tools.bench.peers.weights import BLOCK, DecoderWeights, Experts, Int4Matrix
+from ort_aie_ep.tools.bench.peers.results import (
+    SEQUENCES,
+    STATES,
+    TOKENS,
+    Results,
+    Speeds,
+)
+from ort_aie_ep.tools.bench.peers.results import (
+    SHAPES as ROWS,
+)
+from ort_aie_ep.tools.bench.peers.rounds import Course
+from ort_aie_ep.tools.bench.peers.sheets import markdown
+from ort_aie_ep.tools.bench.peers.weights import BLOCK, DecoderWeights, Int4Matrix
 from ort_aie_ep.tools.synth import synth
 
 DATA = Path(__file__).parent / "data"
@@ -148,7 +151,7 @@ def test_weights_are_those_of_the_onnx_file(model: Path, weights: DecoderWeights
     tensors = {t.name: numpy_helper.to_array(t) for t in file.graph.initializer}
     codes = tensors["model.layers.1.mlp.down_proj.MatMul.weight_Q4"]
     scales = tensors["model.layers.1.mlp.down_proj.MatMul.weight_scales"]
-    down = weights.layer(1).plain_ffn()[2]
+    down = weights.layer(1).down
     assert down.shape == (TINY.hidden, TINY.ffn)
     values = down.dequantised()
     for n, k in np.random.default_rng(0).integers(0, down.shape, (100, 2)):
@@ -166,13 +169,13 @@ def test_weights_are_those_of_the_onnx_file(model: Path, weights: DecoderWeights
 
 
 def test_sizes_are_those_of_the_graph(weights: DecoderWeights) -> None:
-    sizes = weights.sizes
-    assert (sizes.hidden, sizes.ffn, sizes.layers) == (TINY.hidden, TINY.ffn, TINY.layers)
-    assert (sizes.heads, sizes.kv_heads, sizes.head_size) == (6, 2, 32)
-    assert (sizes.vocabulary, sizes.context) == (TINY.vocab, TINY.context)
+    shape = weights.shape
     # Computed from cos and sin in float32, whose relative error is about 2⁻²⁴.
+    assert shape.rope_theta == pytest.approx(TINY.rope_theta, rel=1e-5)
+    same = {"rope_theta": TINY.rope_theta, "global_every": TINY.global_every}
+    assert replace(shape, epsilon=pytest.approx(TINY.epsilon), **same) == TINY
     expected = TINY.rope_theta ** (-np.arange(16) / 16)
-    np.testing.assert_allclose(sizes.inverse_frequencies, expected, rtol=1e-6)
+    np.testing.assert_allclose(weights.frequencies, expected, rtol=1e-6)
     a_layer = TINY.hidden * (2 * TINY.queries + 2 * TINY.keys + 3 * TINY.ffn)
     assert weights.product_elements() == TINY.layers * a_layer + TINY.vocab * TINY.hidden
 
@@ -223,23 +226,22 @@ def test_biases_sinks_and_windows_of_gpt_oss_are_found(gpt_oss: Source) -> None:
     assert np.array_equal(together, tensors[f"{prefix}.attn.qkv_proj.Add.bias"])
     assert np.array_equal(layer.o.bias, tensors[f"{prefix}.attn.o_proj.Add.bias"])
     assert np.array_equal(layer.sinks, tensors[f"{prefix}.attn.sinks"])
-    experts = layer.ffn
-    assert isinstance(experts, Experts)
-    assert np.array_equal(experts.router.bias, tensors[f"{prefix}.moe.router.Add.bias"])
+    assert layer.router is not None
+    assert np.array_equal(layer.router.bias, tensors[f"{prefix}.moe.router.Add.bias"])
     gate_up = tensors[f"{prefix}.moe.experts.gate_up_proj.bias"]
-    assert np.array_equal(experts.gate.bias, gate_up[:, ::2].ravel())
-    assert np.array_equal(experts.up.bias, gate_up[:, 1::2].ravel())
+    assert np.array_equal(layer.gate.bias, gate_up[:, ::2].ravel())
+    assert np.array_equal(layer.up.bias, gate_up[:, 1::2].ravel())
     down = tensors[f"{prefix}.moe.experts.down_proj.bias"]
-    assert np.array_equal(experts.down.bias, down.ravel())
+    assert np.array_equal(layer.down.bias, down.ravel())
     assert gpt_oss.weights.lm_head().bias is None
-    sizes = gpt_oss.weights.sizes
-    assert sizes.window == 24
-    assert sizes.describe() == (
+    shape = gpt_oss.weights.shape
+    assert shape.window == 24
+    assert gpt_oss.weights.describe() == (
         "gptoss with 2 layers of 128, 2 of 4 experts of 96, 4 heads of 32 on 2, "
         "windows of 24 in every other layer, vocabulary 288"
     )
-    assert sizes.yarn == SHAPES["gpt-oss-20b"].yarn
-    assert sizes.rope_base == pytest.approx(150000, rel=1e-5)
+    assert shape.yarn == SHAPES["gpt-oss-20b"].yarn
+    assert shape.rope_theta == pytest.approx(150000, rel=1e-5)
     # A layer keeps 24 tokens, the other one 100: keys and values of 2 heads of 32 in float16.
     assert gpt_oss.weights.cache_bytes(100) == (24 + 100) * 2 * 2 * 32 * 2
 
@@ -249,16 +251,15 @@ def test_rows_of_experts_are_those_of_the_fused_matrix(expert_source: Source) ->
     tensors = {t.name: numpy_helper.to_array(t) for t in file.graph.initializer}
     name = "model.layers.1.moe.experts.gate_up_proj"
     codes, scales = tensors[f"{name}.qweight"], tensors[f"{name}.scales"]
-    experts = expert_source.weights.layer(1).ffn
-    assert isinstance(experts, Experts)
-    for part, matrix in enumerate((experts.gate, experts.up)):
+    layer = expert_source.weights.layer(1)
+    for part, matrix in enumerate((layer.gate, layer.up)):
         expert, row = 3, 5
         place = expert * EXPERTS.ffn + row
         assert np.array_equal(matrix.codes[place].ravel(), codes[expert, 2 * row + part])
         assert np.array_equal(matrix.scales[place], scales[expert, 2 * row + part])
-    sizes = expert_source.weights.sizes
-    assert (sizes.ffn, sizes.experts, sizes.experts_per_token) == (64, 8, 2)
-    assert "2 of 8 experts of 64" in sizes.describe()
+    shape = expert_source.weights.shape
+    assert (shape.ffn, shape.experts, shape.experts_per_token) == (64, 8, 2)
+    assert "2 of 8 experts of 64" in expert_source.weights.describe()
     a_token = EXPERTS.hidden * (2 * EXPERTS.queries + 2 * EXPERTS.keys + 8 + 2 * 3 * 64)
     elements = EXPERTS.layers * a_token + EXPERTS.vocab * EXPERTS.hidden
     assert expert_source.weights.product_elements() == elements
@@ -295,9 +296,9 @@ def test_zero_points_are_refused_with_a_reason(model: Path, tmp_path: Path) -> N
         DecoderWeights(find_model(tmp_path / "model")).layer(0)
 
 
-def test_gguf_holds_the_codes_of_the_source(weights: DecoderWeights, tmp_path: Path) -> None:
+def test_gguf_holds_the_codes_of_the_source(source: Source) -> None:
     gguf = pytest.importorskip("gguf")
-    made = write_gguf(weights, tmp_path / "model.gguf")
+    made, weights = gguf_model(source), source.weights
     tensors = {t.name: t for t in gguf.GGUFReader(made.path).tensors}
 
     def codes_and_scales(name: str) -> tuple[Any, Any]:
@@ -309,7 +310,7 @@ def test_gguf_holds_the_codes_of_the_source(weights: DecoderWeights, tmp_path: P
 
     layer = weights.layer(1)
     for name, matrix in (
-        ("blk.1.ffn_up.weight", layer.plain_ffn()[1]),
+        ("blk.1.ffn_up.weight", layer.up),
         ("blk.1.attn_v.weight", layer.v),
         ("blk.1.attn_q.weight", interleaved(layer.q, TINY.heads)),
         ("blk.1.attn_k.weight", interleaved(layer.k, TINY.kv_heads)),
@@ -323,9 +324,9 @@ def test_gguf_holds_the_codes_of_the_source(weights: DecoderWeights, tmp_path: P
     assert made.weight_bytes == matrices
 
 
-def test_gguf_of_gpt_oss_has_what_llama_cpp_names(gpt_oss: Source, tmp_path: Path) -> None:
+def test_gguf_of_gpt_oss_has_what_llama_cpp_names(gpt_oss: Source) -> None:
     gguf = pytest.importorskip("gguf")
-    reader = gguf.GGUFReader(write_gguf(gpt_oss.weights, tmp_path / "model.gguf").path)
+    reader = gguf.GGUFReader(gguf_model(gpt_oss).path)
     architecture = gguf.MODEL_ARCH.GPT_OSS
     name = gguf.MODEL_ARCH_NAMES[architecture]
     keys = {key: field.contents() for key, field in reader.fields.items()}
@@ -357,8 +358,7 @@ def test_gguf_of_gpt_oss_has_what_llama_cpp_names(gpt_oss: Source, tmp_path: Pat
     assert list(tensors["blk.1.ffn_gate_exps.bias"].shape) == [96, 4]
     layer = gpt_oss.weights.layer(1)
     assert np.array_equal(tensors["blk.1.attn_sinks.weight"].data, layer.sinks)
-    assert isinstance(layer.ffn, Experts)
-    up = layer.ffn.up.bias
+    up = layer.up.bias
     assert up is not None
     assert np.array_equal(tensors["blk.1.ffn_up_exps.bias"].data, up.reshape(4, 96))
 
@@ -402,7 +402,7 @@ def test_engine_computes_experts_as_the_cpu_ep_does(name: str, expert_source: So
 @pytest.mark.parametrize("name", [OURS, OURS_INT8, "llama.cpp", "ik_llama.cpp"])
 def test_engine_computes_gpt_oss_as_the_cpu_ep_does(name: str, gpt_oss: Source) -> None:
     skip_without(name)
-    assert agreement(name, gpt_oss, gpt_oss.weights.sizes.vocabulary) > 0.5
+    assert agreement(name, gpt_oss, gpt_oss.weights.shape.vocab) > 0.5
 
 
 @NEEDS_GPT_OSS
@@ -412,7 +412,7 @@ def test_logits_of_gpt_oss_are_those_of_the_cpu_ep(name: str, gpt_oss: Source) -
     opened = [kind(n).open(kind(n).model(gpt_oss), Settings(1, 128)) for n in (CPU_EP, name)]
     errors = []
     for length in (4, 8, 16, 24, 32, 48, 64, 80):
-        prompt = np.random.default_rng(length).integers(0, gpt_oss.weights.sizes.vocabulary, length)
+        prompt = np.random.default_rng(length).integers(0, gpt_oss.weights.shape.vocab, length)
         expected, got = (last_logits(engine, prompt) for engine in opened)
         errors.append(np.sqrt(np.mean((got - expected) ** 2)) / np.std(expected))
     # Both round activations to 8 bits: about 0.02. A near-tie of a router gives more, so the median
@@ -488,22 +488,18 @@ def test_a_worker_that_hangs_is_ended_at_its_limit() -> None:
         assert worker._process.wait(10) == -signal.SIGKILL
 
 
-class Log:
-    """A progress callable that records its messages."""
+class Log(Course):
+    """A course that records its messages."""
 
     def __init__(self) -> None:
         self.totals: list[int] = []
         self.steps: list[str] = []
         self.notes: list[str] = []
+        super().__init__(self.told, self.notes.append)
 
-    def total(self, steps: int) -> None:
-        self.totals.append(steps)
-
-    def step(self, what: str) -> None:
+    def told(self, _: int, total: int, what: str) -> None:
+        self.totals.append(total)
         self.steps.append(what)
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
 
 
 def test_a_plan_beyond_the_context_is_refused(source: Source) -> None:
@@ -533,9 +529,8 @@ def run(
     )
     log = Log()
     with pytest.MonkeyPatch.context() as patch:  # the numbers do not have to be good ones
-        patch.setattr(bandwidth, "_BYTES", 16 << 20)
-        for module in (rounds, batches, starting, growth):
-            patch.setattr(module, "settle", lambda: None)
+        patch.setattr(memory, "_PROBE_BYTES", 16 << 20)
+        patch.setattr(process, "_SETTLE_SECONDS", 0)
         return plan, log, runner.measure(source, plan, log, OUR_ENGINES)
 
 
@@ -570,14 +565,15 @@ def test_rounds_give_every_engine_the_same_columns(
 def test_starts_are_fresh_processes_in_turns(run: tuple[Plan, Log, Results]) -> None:
     _, log, results = run
     for m in results.measured:
-        for state in starting.STATES:
+        for state in STATES:
             loads, firsts = m.starts.load_seconds[state], m.starts.first_token_seconds[state]
             assert (len(loads), len(firsts)) == (1, 1)
             assert all(0 < load < first for load, first in zip(loads, firsts, strict=True))
-    for state in starting.STATES:
-        turns = [step.split(": ")[1] for step in log.steps if step.startswith(f"{state} start 1")]
+    for state in STATES:
+        began = f"{state} start, round 1"
+        turns = [step.split(": ")[1] for step in log.steps if step.startswith(began)]
         assert turns == list(OUR_ENGINES)
-    assert sum(step.startswith("cold start 0") for step in log.steps) == 0
+    assert sum(step.startswith("cold start, round 0") for step in log.steps) == 0
 
 
 def test_several_rows_are_measured_in_both_shapes(run: tuple[Plan, Log, Results]) -> None:
@@ -585,12 +581,12 @@ def test_several_rows_are_measured_in_both_shapes(run: tuple[Plan, Log, Results]
     assert results.batches is not None
     assert list(results.batches.seconds) == [OURS, CPU_EP]
     for shapes in results.batches.seconds.values():
-        for shape in batches.SHAPES:
+        for shape in ROWS:
             assert {n: len(rounds) for n, rounds in shapes[shape].items()} == {1: 2, 2: 2}
-    cost = results.batches.cost(OURS, batches.SEQUENCES, 2)
+    cost = results.batches.cost(OURS, SEQUENCES, 2)
     assert cost is not None
     assert cost.value > 0
-    assert results.batches.cost(OURS, batches.SEQUENCES, 4) is None
+    assert results.batches.cost(OURS, SEQUENCES, 4) is None
 
 
 @pytest.mark.parametrize("name", ["llama.cpp", "ik_llama.cpp"])
@@ -601,9 +597,9 @@ def test_each_sequence_of_a_call_gets_its_tokens(source: Source, name: str) -> N
     assert np.unique(rows).size == rows.size
     # Three tokens of the second of two sequences, after the same eight.
     context, _ = engine._open(2)
-    engine._clear(context)
+    engine._calls.clear(context)
     engine._decode([1] * 8, 0, context_of=2)
-    engine._copy(context, 1)
+    engine._calls.copy(context, 1)
     together = engine._decode(rows.ravel(), 8, context_of=2, sequences=2).copy()
     alone = last_logits(engine, np.concatenate([np.ones(8, np.int64), rows[1]]))
     # Sums of products in another order; another sequence's tokens differ as much as they vary.
@@ -624,22 +620,19 @@ def test_growth_is_measured_where_the_model_has_room(run: tuple[Plan, Log, Resul
 def test_decoding_without_a_prompt_uses_the_whole_cache(source: Source, name: str) -> None:
     engine = kind(name).open(kind(name).model(source), Settings(1, 64))
     tokens = engine.run([1, 2, 3], 3).tokens
-    assert engine.decode_at(64, 2) > 0  # type: ignore[attr-defined]
+    assert engine.decode_at(64, 2) > 0
     with pytest.raises(AieError, match="do not fit in the context of 64"):
-        engine.decode_at(65, 1)  # type: ignore[attr-defined]
+        engine.decode_at(65, 1)
     # The next sequence does not see what was written there.
     assert engine.run([1, 2, 3], 3).tokens == tokens
 
 
 def test_what_cannot_skip_a_prompt_says_so() -> None:
-    class Plain:
-        def describe(self) -> dict[str, str]:
-            return {}
-
+    class Plain(Engine):
         def run(self, prompt: object, new_tokens: int) -> Any: ...
 
     with pytest.raises(AieError, match="Plain cannot decode without a prompt"):
-        worker._skip(Plain(), 8, 1)
+        Plain().decode_at(8, 1)
 
 
 def test_of_a_library_the_faster_ways_go_on() -> None:
@@ -716,9 +709,9 @@ class FakeWorker:
 @pytest.fixture
 def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FakeWorker]]:
     """Engines without processes or models: every peer is installed."""
-    for module in (rounds, batches, starting, growth):
+    for module in (rounds, runner):
         monkeypatch.setattr(module, "Worker", FakeWorker)
-        monkeypatch.setattr(module, "settle", lambda: None)
+    monkeypatch.setattr(process, "_SETTLE_SECONDS", 0)
     made = {name: replace(k, packages={}, model=fake_model) for name, k in KINDS.items()}
     for name, k in made.items():
         if k.batch_model is not None:
@@ -797,7 +790,7 @@ def test_what_fails_with_several_rows_keeps_its_speeds(
     ik = next(m for m in results.measured if m.engine == "ik_llama.cpp")
     assert ik.settings["not all measured"] == "it ended with signal 6 (4 sequences in a call)"
     # The fake takes n + 1 seconds for n rows.
-    cost = results.batches.cost(OURS, batches.TOKENS, 4)
+    cost = results.batches.cost(OURS, TOKENS, 4)
     assert cost is not None
     assert cost.value == 2.5
 
@@ -847,35 +840,35 @@ def test_files_of_a_model_are_those_of_its_folder_or_name(tmp_path: Path) -> Non
         (tmp_path / name).write_bytes(b"x")
 
     def names(path: Path) -> list[str]:
-        return [str(p.relative_to(tmp_path)) for p in page_cache.files_of(path)]
+        return [str(p.relative_to(tmp_path)) for p in memory.files_of(path)]
 
     assert names(tmp_path / "model.xml") == ["model.bin", "model.xml"]
     assert names(tmp_path / "folder") == ["folder/a", "folder/b/c"]
     with pytest.raises(AieError, match="none has no files"):
-        page_cache.files_of(tmp_path / "none")
+        memory.files_of(tmp_path / "none")
 
 
 def test_dropped_files_are_out_of_memory_unless_they_are_mapped(tmp_path: Path) -> None:
     path = tmp_path / "data"
     path.write_bytes(bytes(range(256)) * (1 << 14))
-    if page_cache.drop([path]) == 1:
+    if memory.drop([path]) == 1:
         pytest.skip(f"{tmp_path} is on a file system in memory")
-    assert page_cache._resident_pages(path) == 0
-    page_cache.warm([path])
-    assert page_cache._resident_pages(path) == page_cache._pages(path)
+    assert memory._resident_pages(path) == 0
+    memory.warm([path])
+    assert memory._resident_pages(path) == memory._pages(path)
     mapped = np.memmap(path, np.uint8, "r")
     assert mapped.sum() > 0
-    assert page_cache.drop([path]) > 0.5
+    assert memory.drop([path]) > 0.5
     del mapped
-    assert page_cache.drop([path, tmp_path / "data"]) == 0
+    assert memory.drop([path, tmp_path / "data"]) == 0
 
 
 def test_weights_map_nothing_once_released(model: Path, source: Source) -> None:
-    source.weights.layer(0).plain_ffn()[2].dequantised()
+    source.weights.layer(0).down.dequantised()
     assert "model.onnx.data" in Path("/proc/self/maps").read_text(errors="replace")
     source.weights.release()
     assert str(model) not in Path("/proc/self/maps").read_text(errors="replace")
-    assert source.weights.layer(0).plain_ffn()[2].shape == (TINY.hidden, TINY.ffn)
+    assert source.weights.layer(0).down.shape == (TINY.hidden, TINY.ffn)
     source.weights.release()
 
 
@@ -934,7 +927,7 @@ def test_command_measures_several_rows_of_any_model(model: Path) -> None:
     seconds = json.loads(result.stdout)["seconds"]
     assert list(seconds) == [OURS, CPU_EP]
     for shapes in seconds.values():
-        for shape in batches.SHAPES:
+        for shape in ROWS:
             assert {n: len(runs) for n, runs in shapes[shape].items()} == {"1": 2, "3": 2}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, cast, get_args
@@ -21,11 +21,9 @@ from ort_aie_ep.cli.options import (
     Threads,
     session_options,
 )
-from ort_aie_ep.cli.progress import Bar
 from ort_aie_ep.compiler.options import KvType
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.files import written_beside
-from ort_aie_ep.progress import Count
 
 if TYPE_CHECKING:
     from ort_aie_ep.models.folder import ModelFolder
@@ -212,6 +210,7 @@ def _bench_peers(
     from ort_aie_ep.tools.bench import conditions
     from ort_aie_ep.tools.bench.peers import plan as plans
     from ort_aie_ep.tools.bench.peers import plot, report, runner
+    from ort_aie_ep.tools.bench.peers.rounds import Course
     from ort_aie_ep.tools.bench.peers.sheets import sheets
 
     plan = plans.Plan(
@@ -237,7 +236,7 @@ def _bench_peers(
             machine,
             date,
             _as_typed(context),
-            f"{model.name}, {source.weights.sizes.describe()}",
+            f"{model.name}, {source.weights.describe()}",
             {name: environment[name] for name in ("ort_aie_ep", "onnxruntime", "kernels")},
             f"{plan.threads} threads; medians of {plan.rounds} rounds, {new_tokens} decoded tokens "
             f"each; {plan.starts} starts, warm and cold each.",
@@ -246,7 +245,7 @@ def _bench_peers(
             results = runner.measure(
                 source,
                 plan,
-                _Progress(bar, Count(bar, 0)),
+                Course(bar, bar.note),
                 partial=lambda so_far: _write(report.report(so_far), held, plan, out),
                 amx=machine.amx,
                 demonstrate=lambda: _demonstration(options),
@@ -274,7 +273,7 @@ def _write(
 ) -> None:
     """Writes bench.json and bench.md, each completely or not at all."""
     from ort_aie_ep.tools.bench.peers import report
-    from ort_aie_ep.tools.bench.peers.markdown import markdown
+    from ort_aie_ep.tools.bench.peers.sheets import markdown
 
     if out is None:
         return
@@ -306,24 +305,6 @@ def _as_typed(context: typer.Context) -> str:
         else:
             words += [parameter.opts[0], "DIR" if isinstance(value, Path) else str(value)]
     return " ".join(words)
-
-
-@dataclass(frozen=True)
-class _Progress:
-    """Shows the progress of `bench --peers` as a bar, with notes above it."""
-
-    bar: Bar
-    count: Count
-
-    def total(self, steps: int) -> None:
-        self.count.total = steps
-
-    def step(self, what: str) -> None:
-        self.count.what = what
-        self.count.step()
-
-    def note(self, text: str) -> None:
-        self.bar.note(text)
 
 
 def _kv_types(given: list[str] | None) -> list[str] | None:
@@ -385,6 +366,7 @@ def accuracy_command(
     """
     from ort_aie_ep.models.interface import context_length
     from ort_aie_ep.tools.bench import accuracy
+    from ort_aie_ep.tools.bench.statistics import RESAMPLES
 
     with _both(model, baseline) as (compiled, source), _caches(baseline or model, kv) as caches:
         longest = window or min(512, context_length(source))
@@ -398,7 +380,7 @@ def accuracy_command(
 
     console.out.print(tables.accuracy_tables(report))
     console.heading(
-        f"95 %: bootstrap over windows, {accuracy.RESAMPLES} resamples. The first row is the "
+        f"95 %: bootstrap over windows, {RESAMPLES} resamples. The first row is the "
         "reference for the ratio (resampled in pairs), the top-1 agreement and the largest "
         "difference of a logit. Level is the accuracy_level of MatMulNBits.\n"
         + tables.conditions_line(threads)

@@ -1,6 +1,6 @@
 """`ort-aie compile` of a checkpoint: the builder's process, what is left behind, and errors.
 
-The builder is a stand-in; scripts/check_hf_compile.py runs the real one.
+The builder is a stand-in; lab/check_checkpoints.py runs the real one.
 """
 
 from __future__ import annotations

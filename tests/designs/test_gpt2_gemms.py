@@ -1,7 +1,7 @@
 """Paper 5's claim: one configuration of MatMul serves all of GPT-2 124M's sizes, on npu1.
 
 The streams have the full sizes; the products are simulated at an eighth: the largest dimension of
-each is divided by 8 (the last of equal ones). scripts/bench_gpt2_gemms.py runs the full sizes.
+each is divided by 8 (the last of equal ones). lab/bench_gpt2_gemms.py runs the full sizes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ort_aie_ep.npu.vocabulary.device import device
 
 
 def load_bench() -> ModuleType:
-    path = Path(__file__).parents[2] / "scripts" / "bench_gpt2_gemms.py"
+    path = Path(__file__).parents[2] / "lab" / "bench_gpt2_gemms.py"
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None

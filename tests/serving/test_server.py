@@ -443,7 +443,7 @@ def test_servers_that_cannot_start_say_why(model: Path, options: list[str], said
 
 def test_fifty_clients_at_once_lose_and_mix_up_nothing(model: Path) -> None:
     """For a short time; the script runs for as long as one likes."""
-    script = Path(__file__).parents[2] / "scripts" / "serve_soak.py"
+    script = Path(__file__).parents[2] / "lab" / "serve_soak.py"
     # Memory grows until genai's cache of grammars is full.
     options = ("--clients", "50", "--seconds", "6", "--growth", "60", "--threads", "1")
     done = subprocess.run(

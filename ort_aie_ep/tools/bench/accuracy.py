@@ -31,8 +31,8 @@ from ort_aie_ep.progress import Count, Progress
 from ort_aie_ep.running.generate import Decoder, Logits, Tokens
 from ort_aie_ep.runtime.sessions import Options, open_edited, open_session
 from ort_aie_ep.tools.bench.measured_text import tokens_of
+from ort_aie_ep.tools.bench.statistics import RESAMPLES, Interval
 
-RESAMPLES = 2000
 # Rows of logits to turn into probabilities at a time: float64 rows of a large vocabulary are big.
 _ROWS = 64
 # Names of the modes for `progress`.
@@ -62,15 +62,6 @@ class Plan:
         """
         scored = self.window - max(prefix, 1)
         return -(-self.tokens // scored), -(-self.decode_tokens // scored)
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A value with its 95 % interval: percentiles from a bootstrap over windows."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ort_aie_ep.tools.bench.peers import growth
 from ort_aie_ep.tools.bench.peers.process import FIRST_PROMPT
 
 DECODE_LENGTHS = (64, 512, 2048, 4096)
 PREFILL_LENGTHS = (512, 2048, 4096)
-BATCHES = (1, 2, 4, 8, 16)
 ROUNDS = 5
 STARTS = 3
 
+# Longest context of the trial, which shows failures before anything takes long.
 TRIAL_TOKENS = 512
-"""Longest context of the trial, which shows failures before anything takes long."""
-
+# Rounds with all engines; the faster one counts, as other processes can only slow one down. An
+# engine this close to its library's fastest in the pilot stays: it may be the faster one.
 PILOT_ROUNDS = 2
-"""Rounds with all engines; the faster one counts, as other processes can only slow one down."""
 PILOT_MARGIN = 0.05
-"""An engine this close to its library's fastest in the pilot stays: it may be the faster one."""
 
-DECODE, PREFILL = PHASES = ("decode", "prefill")
+# Several rows in a call: tokens in each sequence before it, consecutive calls, whose mean counts.
+BATCHES = (1, 2, 4, 8, 16)
+CONTEXT = 64
+CALLS = 4
+
+# The cost of context: total lengths, and tokens to decode at each of them in a round.
+GROWTH_LENGTHS = (512, 2048, 4096, 8192, 16384, 32768)
+GROWTH_TOKENS = 16
 
 
 @dataclass(frozen=True)
@@ -29,12 +33,9 @@ class Plan:
     """What to measure.
 
     Attributes:
-        decode, prefill: context lengths in tokens.
-        new_tokens: tokens to decode at each length.
-        rounds: rounds of all measurements, after a trial of the shorter contexts.
-        starts: starts of each engine, both warm and cold.
-        threads: threads of each engine.
-        options: options of ort_aie_ep, such as numerics.
+        decode, prefill: context lengths, and `new_tokens` to decode at each, in tokens.
+        rounds, starts: after a trial of the shorter contexts; starts are both warm and cold.
+        threads, options: of each engine; options are those of ort_aie_ep, such as numerics.
         growth: total lengths in tokens for fitting the cost of context; empty to skip it.
         batches: sequences, and tokens of one sequence, in a call; empty to skip it.
     """
@@ -46,7 +47,7 @@ class Plan:
     starts: int
     threads: int
     options: dict[str, str]
-    growth: tuple[int, ...] = growth.LENGTHS
+    growth: tuple[int, ...] = GROWTH_LENGTHS
     batches: tuple[int, ...] = BATCHES
 
     @property
@@ -63,11 +64,6 @@ class Plan:
     def trial(self) -> tuple[int, ...]:
         """Contexts to try first. This touches pages, fills caches and shows failures."""
         return tuple(n for n in self.lengths if n <= TRIAL_TOKENS) or self.lengths[:1]
-
-    @property
-    def pilot(self) -> int:
-        """Rounds that count before slow engines are left out."""
-        return min(PILOT_ROUNDS, self.rounds)
 
     def growth_within(self, context: int) -> tuple[int, ...]:
         """The lengths for the fit that a model has room for; none if too few for a line."""
