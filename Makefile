@@ -192,6 +192,8 @@ $(BUILD)/CMakeCache.txt: $(VENV)/build-ready
 	  -Dpybind11_DIR=$$($(VENV)/bin/python -m pybind11 --cmakedir) >/dev/null
 	touch $@
 
+site = $$(echo $(1)/lib/python*/site-packages)
+
 ifeq ($(INSTALL),tree)
 # Ninja itself looks what has changed.
 .PHONY: cpu build
@@ -199,9 +201,13 @@ cpu build: %: $(BUILD)/CMakeCache.txt
 	$(NINJA) $(if $(filter cpu,$@),cpu)
 cpu_package := pyproject.toml | cpu
 package := pyproject.toml | build
-# $(call install,environment,extra,what besides)
-install = $(1)/bin/python -m pip install --quiet --no-compile --no-build-isolation \
-  -C wheel.cmake=false -C editable.mode=inplace $(3) --editable '.[$(2)]'
+# $(call install,environment,extra,what besides): the command and what the package needs, and the package as a
+# link to these sources where a wheel would lay it, so that all finds it that finds an installed one.
+define install
+	$(1)/bin/python -m pip install --quiet --no-compile --no-build-isolation \
+	  -C wheel.cmake=false -C wheel.packages=[] $(3) '.[$(2)]'
+	ln -sfn $(CURDIR)/ort_aie_ep $(call site,$(1))/ort_aie_ep
+endef
 else
 $(VENV)/dist/ready: $(VENV)/build-ready $(SOURCES)
 	rm -rf $(VENV)/dist
@@ -212,6 +218,7 @@ cpu_package := $(VENV)/dist/ready
 package := $(VENV)/dist/ready
 # pip keeps a package whose version did not change, so the wheel comes by force and then what it needs.
 define install
+	test ! -L $(call site,$(1))/ort_aie_ep || rm $(call site,$(1))/ort_aie_ep
 	$(1)/bin/python -m pip install --quiet --no-compile --force-reinstall --no-deps $(VENV)/dist/*.whl
 	$(1)/bin/python -m pip install --quiet --no-compile $(3) "$$(echo $(VENV)/dist/*.whl)[$(2)]"
 endef

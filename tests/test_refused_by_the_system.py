@@ -165,7 +165,7 @@ def test_a_folder_that_cannot_be_written(
 
 
 @pytest.mark.parametrize(
-    "command", ["compile", "explain", "synth", "first-day", "doctor", "cache", "simulate"]
+    "command", ["compile", "explain", "synth", "first-day", "doctor", "cache", "predict"]
 )
 def test_temporary_files_that_have_no_folder(
     command: str, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

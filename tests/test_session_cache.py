@@ -216,7 +216,9 @@ import sys, ort_aie_ep
 ort_aie_ep.compile({str(LLAMA)!r}, {str(tmp_path / "compiled")!r})
 print(*(m.__file__ for n, m in sys.modules.items() if n.startswith("ort_aie_ep")), sep="\\n")
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
+    )
     package = Path(ort_aie_ep.__file__).parent
     modules = [Path(line).relative_to(package) for line in done.stdout.split("\n") if line]
     assert {path.parts[0] for path in modules if len(path.parts) > 1} == set(cache.ROOMS)

@@ -9,9 +9,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cmake_program import HEADERS, find_cmake
+from cmake_program import find_tool
 
 MODULES = Path(__file__).resolve().parents[2] / "cmake"
+ORT_HEADERS = (
+    "onnxruntime_c_api.h",
+    "onnxruntime_ep_c_api.h",
+    "onnxruntime_session_options_config_keys.h",
+)
 XRT_HEADERS = ("xrt_device.h", "xrt_kernel.h", "xrt_bo.h", "experimental/xrt_xclbin.h")
 PROJECT = f"""\
 cmake_minimum_required(VERSION 3.25)
@@ -42,7 +47,7 @@ needs_apt = pytest.mark.skipif(shutil.which("apt-get") is None, reason="there is
 def onnxruntime(folder: Path, api: int = 23) -> Path:
     """Writes headers that declare only a version."""
     folder.mkdir(parents=True)
-    for name in HEADERS:
+    for name in ORT_HEADERS:
         (folder / name).write_text(f"#pragma once\n\n#define ORT_API_VERSION {api}\n")
     return folder
 
@@ -76,7 +81,7 @@ class Consumer:
         settings = (f"WHAT={what}", f"ROOT={self.root}", *definitions)
         clean = {k: v for k, v in os.environ.items() if not k.startswith("ORT_AIE_")}
         done = subprocess.run(
-            [str(find_cmake()), "-S", self.source, "-B", self.source / "build", "--fresh"]
+            [str(find_tool("cmake")), "-S", self.source, "-B", self.source / "build", "--fresh"]
             + [f"-D{setting}" for setting in settings],
             env={**clean, "ORT_AIE_CACHE_DIR": str(self.cache), **environment},
             stdout=subprocess.PIPE,
@@ -90,7 +95,7 @@ class Consumer:
 
 @pytest.fixture
 def cmake(tmp_path: Path) -> Consumer:
-    if find_cmake() is None:
+    if find_tool("cmake") is None:
         pytest.skip("there is no cmake")
     return Consumer(tmp_path)
 
