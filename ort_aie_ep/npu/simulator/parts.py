@@ -154,6 +154,13 @@ def word_offsets(dimensions: tuple[tuple[int, int], ...], words: int) -> np.ndar
     return np.ascontiguousarray(total[:words])
 
 
+@lru_cache(maxsize=512)
+def word_pattern(dimensions: tuple[tuple[int, int], ...], words: int) -> tuple[np.ndarray, int]:
+    """`word_offsets` in words, and the bytes from the first one that the pattern reaches."""
+    offsets = word_offsets(dimensions, words)
+    return offsets // WORD, int(offsets.max()) + WORD
+
+
 class Clock:
     """Converts cycles of the array, and the constants of the model, to seconds."""
 
