@@ -283,14 +283,14 @@ def test_prediction_is_near_the_simulator(name: str, design: str) -> None:
         made = make_design(design, device(name))
     except DesignError:
         pytest.skip(f"{design} is not for {name}")
-    text = json.dumps(package.manifest(made))
+    text, session = json.dumps(package.manifest(made)), Session(made)
     for title, sequence in made.sequences.items():
         for shape in small_shapes(sequence):
             views = together(sequence.argument_bytes(shape))
             plan = {"sequence": title, "parameters": shape, "arguments": views}
             runs = _native.npu_build(text, [plan])
             predicted = sum(run["predicted_seconds"] - 100e-6 for run in runs)
-            results = Session(made).run(title, shape, random_buffers(made, title, shape))
+            results = session.run(title, shape, random_buffers(made, title, shape))
             ratio = predicted / sum(result.seconds for result in results)
             least = 2 / 3 if design in {"gemm", "matmul"} else 0.8
             assert least < ratio < 2, (title, shape, ratio)
