@@ -165,6 +165,7 @@ def test_progress_ends_at_the_tensors_and_layers(
 
 
 @pytest.mark.skipif(not PAGE.is_file(), reason="no docs beside the tests")
+@pytest.mark.in_turn
 def test_the_commands_on_the_page_compile_and_run(
     work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

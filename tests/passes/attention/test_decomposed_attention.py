@@ -261,7 +261,7 @@ def test_soft_cap_is_read(load: Callable[..., ir.Model], tmp_path: Path) -> None
     assert_same(model, expected, tmp_path / "compiled")
 
 
-@pytest.mark.parametrize("window", [1, 300, 5000, 100_000])
+@pytest.mark.parametrize("window", [1, 100_000])
 def test_window_of_any_length_is_read(window: int, load: Callable[..., ir.Model]) -> None:
     model = load("mistral")
     node_of(model, f"{ROOT}/Sub").replace_input_with(1, constant(model, np.int64(window)))
@@ -282,10 +282,8 @@ def test_window_that_the_graph_computes_is_read(load: Callable[..., ir.Model]) -
     assert windows == [1000, 1000]
 
 
-@pytest.mark.parametrize("window", [300, 100_000])
-def test_window_that_is_added_as_a_negative_number_is_read(
-    load: Callable[..., ir.Model], window: int
-) -> None:
+def test_window_that_is_added_as_a_negative_number_is_read(load: Callable[..., ir.Model]) -> None:
+    window = 300
     model = load("mistral")
     node = node_of(model, f"{ROOT}/Sub")
     node.op_type = "Add"
