@@ -513,7 +513,8 @@ ASSIGNMENTS = hasattr(onnxruntime.InferenceSession, "get_provider_graph_assignme
 
 @pytest.mark.skipif(not ASSIGNMENTS, reason="ONNX Runtime tells assignments from 1.24 on")
 def test_explain_ep_prints_both_doors() -> None:
-    nodes = report("explain", LLAMA, "--ep")["nodes"]
+    told = report("explain", LLAMA, "--ep")
+    nodes = told["nodes"]
     claimed = [node for node in nodes if node["provider"] == "claims"]
     assert len(claimed) == 25
     assert {node["op"] for node in nodes if node["becomes"]} <= {node["op"] for node in claimed}
@@ -526,7 +527,7 @@ def test_explain_ep_prints_both_doors() -> None:
     assert "aie.FlowAttention" in attention
     assert "claims" in attention
     assert "the execution provider claims 25 nodes, as 1 plan\n" in result.stdout
-    assert report("explain", LLAMA, "--ep")["provider_plans"] == [25]
+    assert told["provider_plans"] == [25]
     assert "execution provider" not in succeeded("explain", LLAMA).stdout
 
 
@@ -648,6 +649,7 @@ def test_doctor_names_the_first_thing_that_an_npu_lacks(tmp_path: Path) -> None:
 # --- bench ---
 
 
+@pytest.mark.parametrize("both", ["llama"], indirect=True)
 def test_bench_compiles_a_source_for_the_occasion(both: tuple[Path, Path]) -> None:
     source, _ = both
     plan = ("--prompt-lengths", "8,40", "--new-tokens", "12", "--runs", "2", "--threads", "1")
@@ -791,7 +793,7 @@ def test_accuracy_compares_kv_caches() -> None:
 def test_accuracy_scores_a_text_of_the_users(tmp_path: Path) -> None:
     text = tmp_path / "text"
     words = ("accuracy", LLAMA, "--text", text, "--window", "64")
-    text.write_text("Once upon a time, in a far away land. " * 20, encoding="utf-8")
+    text.write_text("Once upon a time, in a far away land. " * 10, encoding="utf-8")
     read = len(load_tokenizer(find_model(LLAMA)).encode(text.read_text()).ids)
     result = report(*words)
     assert {score["tokens"] for score in result["scores"]} == {read // 64 * 63}
@@ -815,6 +817,7 @@ def test_accuracy_refuses_what_the_text_or_context_cannot_give() -> None:
 # --- demo and synth ---
 
 
+@pytest.mark.parametrize("both", ["llama"], indirect=True)
 def test_demo_shows_both_texts(both: tuple[Path, Path]) -> None:
     source, _ = both
     words = ("--prompt", "class Alphabet", "--new-tokens", "20", "--threads", "1")
@@ -826,7 +829,7 @@ def test_demo_shows_both_texts(both: tuple[Path, Path]) -> None:
 
 
 def test_demo_model_ships_with_the_package() -> None:
-    result = succeeded("demo", "--new-tokens", "8")
+    result = succeeded("demo", "--new-tokens", "1")
     assert "small demonstration model" in result.stdout
 
 
