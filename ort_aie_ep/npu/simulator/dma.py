@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 import simpy
 
-from ort_aie_ep.npu.simulator.parts import LockCell, Process, word_pattern
+from ort_aie_ep.npu.simulator.parts import LockCell, Process, furthest, word_indices
 from ort_aie_ep.npu.simulator.state import ArrayState
 from ort_aie_ep.npu.simulator.txn import ShimDescriptor
 from ort_aie_ep.npu.vocabulary import costs
@@ -123,7 +123,7 @@ class RingEndpoint:
 
         offsets = None
         if descriptor.layout is not None:
-            offsets, _ = word_pattern(descriptor.layout.dimensions, descriptor.words)
+            offsets = word_indices(descriptor.layout.dimensions, descriptor.words)
         return Transfer(
             self._memory, descriptor.address // WORD, offsets, descriptor.words,
             descriptor.words * WORD, None, finish=finish,
@@ -218,10 +218,7 @@ class ShimEndpoint:
             raise SimulationError(f"{what}: the descriptor has length 0")
         iteration = array.advance_iteration(self.port.tile, number, descriptor)
         dimensions = tuple(descriptor.dimensions)
-        offsets = None
-        high = descriptor.length * WORD
-        if dimensions != ((descriptor.length, WORD),):
-            offsets, high = word_pattern(dimensions, descriptor.length)
+        high = furthest(dimensions, descriptor.length) + WORD
         data, base = array.host.find(
             descriptor.address + iteration * descriptor.iteration_step, 0, high, what
         )
@@ -242,6 +239,9 @@ class ShimEndpoint:
                     self.tokens.put(1)
                 self.current = None
 
+        offsets = None
+        if dimensions != ((descriptor.length, WORD),):
+            offsets = word_indices(dimensions, descriptor.length)
         # A buffer may end within a word, which no transfer can reach.
         memory = data[: data.size // WORD * WORD].view(np.uint32)
         return Transfer(
