@@ -86,6 +86,20 @@ def test_what_the_provider_leaves_stays_right(all_right: list[NodeCase]) -> None
         assert _wrong(all_right, with_provider) == {}
 
 
+@needs_provider
+@pytest.mark.in_turn
+def test_what_is_not_right_on_cpu_goes_wrong_alike_with_the_provider() -> None:
+    """Each case alone, as one that is refused would hide the others."""
+    expected = {k: kind(v) for k, v in outcomes_on_cpu().items() if v != RIGHT}
+    cases = [case for case in load_cases() if case.name in expected]
+    with registered():
+        actual = {
+            case.name: kind(outcome(case, lambda m: provider_session(m.SerializeToString())))
+            for case in cases
+        }
+    assert _differences(actual, expected) == {}
+
+
 @pytest.fixture(scope="module")
 def attention() -> list[NodeCase]:
     """Without those that are newer than this ONNX Runtime: in 1.23, 20 with nonpad_kv_seqlen and
