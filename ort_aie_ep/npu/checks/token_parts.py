@@ -61,10 +61,11 @@ class Ring:
 
     def __init__(self, channel: Channel, locks: Locks) -> None:
         self.channel = channel
-        self._ring = [
-            (d.words, d.acquire and locks[d.acquire], d.release and locks[d.release])
-            for d in channel.ring
-        ]
+
+        def held(lock: Lock | None) -> Held | None:
+            return None if lock is None else locks[lock]
+
+        self._ring = [(d.words, held(d.acquire), held(d.release)) for d in channel.ring]
         self._turn = 0
         self.left = 0
 

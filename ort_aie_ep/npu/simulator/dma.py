@@ -91,7 +91,7 @@ class RingEndpoint:
         self._setup = array.clock.cost(costs.BD_SETUP)
         self._memory = array.memory(channel.tile).view(np.uint32)
         self._ring = [
-            (descriptor, *map(self._cell, (descriptor.acquire, descriptor.release)))
+            (descriptor, self._cell(descriptor.acquire), self._cell(descriptor.release))
             for descriptor in channel.ring
         ]
         self._next = 0
