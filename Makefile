@@ -99,7 +99,7 @@ check-ort-%: $(VENV)/ort-%/ready
 
 # Tests marked in_turn besides those: a browser, and Ray's cluster of which processes are killed.
 check-in-turn: $(VENV)/test-ready
-	$(VENV)/bin/pytest -q -m in_turn --ignore tests/mlir --ignore tests/xrt
+	$(VENV)/bin/pytest -q $(PARALLEL) -m in_turn --ignore tests/mlir --ignore tests/xrt/real_xrt
 
 # The wheel of this Python as it is released, in an empty environment.
 check-wheel:
