@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from ort_aie_ep.models.files import write_json as write_file
 from ort_aie_ep.tools.bench.peers.engines import COMPARED, CPU_EP, OURS, kind
-from ort_aie_ep.tools.bench.peers.plan import DECODE_LENGTHS, PREFILL_LENGTHS
 from ort_aie_ep.tools.bench.peers.results import (
     COLD,
     DECODE,
@@ -30,6 +29,7 @@ from ort_aie_ep.tools.bench.peers.results import (
     Measured,
     Results,
 )
+from ort_aie_ep.tools.bench.peers.workload import DECODE_LENGTHS, PREFILL_LENGTHS
 from ort_aie_ep.tools.bench.statistics import RESAMPLES, Interval, median, ratio
 
 # Least ort_aie_ep / best peer for decoding: at all contexts, and at the long one, where the better
