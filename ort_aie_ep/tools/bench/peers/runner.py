@@ -72,8 +72,8 @@ def measure(
         )
     if workload.batches and CONTEXT + max(workload.batches) > context:
         raise AieError(
-            f"a batch of {max(workload.batches)} after {CONTEXT} tokens exceeds the model's context "
-            f"of {context}"
+            f"a batch of {max(workload.batches)} after {CONTEXT} tokens exceeds the "
+            f"model's context of {context}"
         )
     ready, left_out = available(names)
     for name, reason in left_out.items():
