@@ -72,7 +72,7 @@ class Score:
         variant: which session.
         mode: "prefill" or "decode".
         tokens: how many were scored.
-        perplexity: perplexity of the held-out text.
+        perplexity: perplexity of the text.
         ratio: perplexity / the reference's; resampled in pairs, so that the difficulty of a window
             cancels out.
         top1: fraction of positions where its likeliest token is the reference's.

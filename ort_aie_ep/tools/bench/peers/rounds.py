@@ -31,21 +31,21 @@ class Course:
         self.restart()
 
     def expect(self, steps: int) -> None:
-        """`steps` steps are left."""
+        """Sets how many steps are left."""
         self._count.total = self._count.done + steps
 
     def step(self, what: str) -> None:
-        """One step is done."""
+        """Counts a step as done."""
         self._count.what = what
         self._count.step()
 
     def restart(self) -> None:
-        """The steps from here on tell how long the rest will take."""
+        """Starts again to time steps, from which `tell` estimates how long the rest will take."""
         self._since, self._done = time.perf_counter(), self._count.done
 
     def tell(self, what: str, longer: float = 1.0) -> None:
-        """Says what is done, and when the rest will be if its steps take `longer` times as long as
-        those since the last time."""
+        """Notes that `what` is done, and when the rest will be if its steps take `longer` times as
+        long as those since the last `tell` or `restart`."""
         now, done, total = time.perf_counter(), self._count.done, self._count.total
         rest = (now - self._since) / max(1, done - self._done) * (total - done) * longer
         spent = (now - self._started) / 60
@@ -72,8 +72,8 @@ class Team:
 
     @contextmanager
     def excused(self, name: str, where: str, *, partly: bool = False) -> Iterator[None]:
-        """A block whose failure leaves the engine out, or without this part of its numbers; not
-        ort_aie_ep, because without it there is nothing to compare."""
+        """Leaves the engine out if the block fails, or with `partly` only this part of its numbers.
+        A failure of ort_aie_ep is raised, because without it there is nothing to compare."""
         try:
             yield
         except EngineError as error:
@@ -138,8 +138,9 @@ def written(name: str, make: Callable[[Source], Model], source: Source) -> Model
 class Rounds:
     """The rounds of all engines, which stay open from the first to the last.
 
-    Found are settings, memory and speeds as in `Measured`, by engine's name, and the memory's
-    bandwidth in each round that counts (`probes`).
+    Attributes:
+        settings, memory, speeds: as in `Measured`, by engine's name.
+        probes: the memory's bandwidth in each round that counts, in bytes per second.
     """
 
     def __init__(

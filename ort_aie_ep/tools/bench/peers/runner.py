@@ -200,7 +200,7 @@ class Starts:
         return len(names) * (1 + self._turns * len(STATES))
 
     def measure(self, team: Team, _: Course) -> None:
-        """Starts all engines alternately; what does not count compiles Python's files."""
+        """Starts all engines alternately, first once without timing, to compile Python's files."""
         files = {name: memory.files_of(team.setup.models[name].path) for name in team.names}
         kept = dict.fromkeys(files, 0.0)
 
