@@ -29,7 +29,7 @@ MODULES = {
 }
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 # The interpreter in a virtual environment.
-PYTHON = Path("bin", "python")
+PYTHON = Path("Scripts", "python.exe") if os.name == "nt" else Path("bin", "python")
 # The first version of onnxruntime-genai whose builder `run_builder.py` can call.
 OLDEST = (0, 18)
 # Finds the modules without importing them: torch alone takes seconds. A folder without code, as
