@@ -180,7 +180,7 @@ def main() -> None:
             model, errors[str(method)] = requantised(source, method)
             variants.append((str(method), decoder(model, source, options)))
             count.step()
-    plan = accuracy.Plan(options.tokens, 0, options.window)
+    plan = accuracy.Workload(options.tokens, 0, options.window)
     with console.bar("score", "tokens") as progress:
         report = accuracy.score(lambda: variants, source, plan, progress)
     print(

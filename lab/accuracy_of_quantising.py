@@ -148,7 +148,7 @@ def main() -> None:
                 )
                 decoders.append((name, Decoder(session, result.folder, options.window)))
                 count.step()
-        plan = accuracy.Plan(options.tokens, 0, options.window)
+        plan = accuracy.Workload(options.tokens, 0, options.window)
         with console.bar("score", "tokens") as progress:
             report = accuracy.score(lambda: decoders, source, plan, progress)
     print(

@@ -44,7 +44,6 @@ from ort_aie_ep.tools.bench.peers.engines import (
 )
 from ort_aie_ep.tools.bench.peers.gguf import gguf_model, interleaved
 from ort_aie_ep.tools.bench.peers.llama_cpp import GgufEngine
-from ort_aie_ep.tools.bench.peers.plan import Plan
 from ort_aie_ep.tools.bench.peers.process import EngineError, Setup, Worker
 from ort_aie_ep.tools.bench.peers.report import report
 from ort_aie_ep.tools.bench.peers.results import (
@@ -60,6 +59,7 @@ from ort_aie_ep.tools.bench.peers.results import (
 from ort_aie_ep.tools.bench.peers.rounds import Course
 from ort_aie_ep.tools.bench.peers.sheets import markdown
 from ort_aie_ep.tools.bench.peers.weights import BLOCK, DecoderWeights, Int4Matrix
+from ort_aie_ep.tools.bench.peers.workload import Workload
 from ort_aie_ep.tools.synth import synth
 
 DATA = Path(__file__).parent / "data"
@@ -503,10 +503,10 @@ class Log(Course):
 
 
 def test_a_plan_beyond_the_context_is_refused(source: Source) -> None:
-    plan = Plan((250,), (), 10, rounds=1, starts=1, threads=1, options={})
+    plan = Workload((250,), (), 10, rounds=1, starts=1, threads=1, options={})
     with pytest.raises(AieError, match="exceed the model's context of 256"):
         runner.measure(source, plan, Log())
-    plan = Plan((8,), (), 4, rounds=1, starts=1, threads=1, options={}, batches=(1, 193))
+    plan = Workload((8,), (), 4, rounds=1, starts=1, threads=1, options={}, batches=(1, 193))
     with pytest.raises(AieError, match=r"a batch of 193 after 64 tokens exceeds .* context of 256"):
         runner.measure(source, plan, Log())
 
@@ -514,9 +514,9 @@ def test_a_plan_beyond_the_context_is_refused(source: Source) -> None:
 @pytest.fixture(scope="module")
 def run(
     model: Path, weights: DecoderWeights, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Plan, Log, Results]:
+) -> tuple[Workload, Log, Results]:
     source = Source(find_model(model), weights, tmp_path_factory.mktemp("scratch"))
-    plan = Plan(
+    plan = Workload(
         decode=(8, 24),
         prefill=(24,),
         new_tokens=4,
@@ -535,7 +535,7 @@ def run(
 
 
 def test_rounds_give_every_engine_the_same_columns(
-    run: tuple[Plan, Log, Results], weights: DecoderWeights
+    run: tuple[Workload, Log, Results], weights: DecoderWeights
 ) -> None:
     plan, log, results = run
     assert log.totals[-1] == len(log.steps)
@@ -562,7 +562,7 @@ def test_rounds_give_every_engine_the_same_columns(
     assert turns == list(OUR_ENGINES) * 2
 
 
-def test_starts_are_fresh_processes_in_turns(run: tuple[Plan, Log, Results]) -> None:
+def test_starts_are_fresh_processes_in_turns(run: tuple[Workload, Log, Results]) -> None:
     _, log, results = run
     for m in results.measured:
         for state in STATES:
@@ -576,7 +576,7 @@ def test_starts_are_fresh_processes_in_turns(run: tuple[Plan, Log, Results]) -> 
     assert sum(step.startswith("cold start, round 0") for step in log.steps) == 0
 
 
-def test_several_rows_are_measured_in_both_shapes(run: tuple[Plan, Log, Results]) -> None:
+def test_several_rows_are_measured_in_both_shapes(run: tuple[Workload, Log, Results]) -> None:
     _, _, results = run
     assert results.batches is not None
     assert list(results.batches.seconds) == [OURS, CPU_EP]
@@ -606,13 +606,13 @@ def test_each_sequence_of_a_call_gets_its_tokens(source: Source, name: str) -> N
     assert np.sqrt(np.mean((together - alone) ** 2)) < 0.05 * np.std(alone)
 
 
-def test_growth_is_measured_where_the_model_has_room(run: tuple[Plan, Log, Results]) -> None:
+def test_growth_is_measured_where_the_model_has_room(run: tuple[Workload, Log, Results]) -> None:
     _, _, results = run
     assert results.growth is not None
     assert {n: len(r) for n, r in results.growth.seconds.items()} == {32: 2, 256: 2}
     assert min(map(min, results.growth.seconds.values())) > 0
     assert results.growth.cache_bytes == 2 * 2 * 2 * 32 * 2
-    plan = Plan((8,), (), 4, rounds=1, starts=1, threads=1, options={}, growth=(64, 512))
+    plan = Workload((8,), (), 4, rounds=1, starts=1, threads=1, options={}, growth=(64, 512))
     assert plan.growth_within(256) == ()  # one point does not make a line
 
 
@@ -728,7 +728,7 @@ def fake_model(source: Source) -> Model:
 
 
 def measure_fakes(source: Source, **others: Any) -> tuple[Log, Results]:
-    plan = Plan(
+    plan = Workload(
         (8, 24), (24,), 4, rounds=3, starts=1, threads=1, options={}, growth=(), batches=(1, 4)
     )
     log = Log()
@@ -824,7 +824,7 @@ def test_a_demonstration_that_fails_costs_nothing_else(
         raise AieError("no room")
 
     told: list[Results] = []
-    plan = Plan((8,), (), 4, rounds=1, starts=1, threads=1, options={}, growth=(32, 64))
+    plan = Workload((8,), (), 4, rounds=1, starts=1, threads=1, options={}, growth=(32, 64))
     with pytest.raises(AieError, match="no room"):
         runner.measure(source, plan, Log(), partial=told.append, demonstrate=demonstrate)
     assert told[-1].growth is not None

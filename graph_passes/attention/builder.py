@@ -182,7 +182,7 @@ class GraphBuilder:
         return self._once("key_mask", mask, make)
 
     def valid_keys(self, count: ir.Value, keys: ir.Value) -> ir.Value:
-        """The number of valid ones (B) among `keys`, whose tokens are axis -2 -> attention_mask."""
+        """`count` (B), how many of the `keys` (..., T, D) of a row are valid -> attention_mask."""
 
         def make() -> ir.Value:
             zero, one, end = (self._constant(np.array(x, np.int64)) for x in (0, 1, [1]))

@@ -53,7 +53,7 @@ class CachedAttention:
 
 
 class Scales(NamedTuple):
-    """Of the codes of one attention's cache, (1, KV heads, 1, head size) float32 each."""
+    """The scales of one attention's cached codes, (1, KV heads, 1, head size) float32 each."""
 
     keys: Floats
     values: Floats

@@ -184,14 +184,14 @@ def _why_not_mask(found: _Attention) -> str:
 
 
 def _is_repeated(value: ir.Value, other: ir.Value, axis: int) -> bool:
-    """Whether an axis of `value` is known to have one place, and is not known to in `other`."""
+    """Whether an axis is 1 in `value` and not known to be 1 in `other`, and so may be broadcast."""
     dims = [None if x.shape is None else x.shape[axis] for x in (value, other)]
     return dims[0] == 1 and dims[1] is not None and dims[1] != 1
 
 
 def _product_of(probabilities: ir.Value) -> ir.Node | None:
-    """The product of probabilities with values, its only reader; what they are rounded to first is
-    of the order of what attention rounds them to."""
+    """The product of probabilities with values, if nothing else reads the probabilities. Casts to
+    ROUNDED_TO may be before it: they round about as much as aie.FlowAttention does."""
     reader = only_reader(probabilities)
     while is_op(reader, "Cast", "Identity"):
         if reader.op_type == "Cast" and attribute(reader, "to", 0) not in ROUNDED_TO:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from ort_aie_ep.runtime.sessions import Options
     from ort_aie_ep.tools.bench.bench import Comparison
     from ort_aie_ep.tools.bench.conditions import Conditions
-    from ort_aie_ep.tools.bench.peers.plan import Plan
     from ort_aie_ep.tools.bench.peers.report import PeersReport
+    from ort_aie_ep.tools.bench.peers.workload import Workload
 
 
 def _lengths(text: str | None) -> tuple[int, ...] | None:
@@ -141,11 +141,13 @@ def bench_command(
         _bench_batches(model, baseline, sizes, runs, options, json)
         return
     with _both(model, baseline) as (compiled, source):
-        plan = bench.Plan(lengths or bench.default_lengths(source, new_tokens), new_tokens, runs)
+        workload = bench.Workload(
+            lengths or bench.default_lengths(source, new_tokens), new_tokens, runs
+        )
         with console.bar("bench", "runs", "opening both models") as progress:
-            report = bench.bench(compiled, source, options, plan, progress)
+            report = bench.bench(compiled, source, options, workload, progress)
     if json:
-        console.print_json(report, plan=asdict(plan), options=asdict(options))
+        console.print_json(report, plan=asdict(workload), options=asdict(options))
         return
     from ort_aie_ep.cli import tables
 
@@ -208,20 +210,20 @@ def _bench_peers(
 ) -> None:
     from ort_aie_ep.explain.machine import physical_cores
     from ort_aie_ep.tools.bench import conditions
-    from ort_aie_ep.tools.bench.peers import plan as plans
     from ort_aie_ep.tools.bench.peers import plot, report, runner
+    from ort_aie_ep.tools.bench.peers import workload as workloads
     from ort_aie_ep.tools.bench.peers.rounds import Course
     from ort_aie_ep.tools.bench.peers.sheets import sheets
 
-    plan = plans.Plan(
-        lengths or plans.DECODE_LENGTHS,
-        lengths or plans.PREFILL_LENGTHS,
+    workload = workloads.Workload(
+        lengths or workloads.DECODE_LENGTHS,
+        lengths or workloads.PREFILL_LENGTHS,
         new_tokens,
-        rounds or plans.ROUNDS,
-        starts or plans.STARTS,
+        rounds or workloads.ROUNDS,
+        starts or workloads.STARTS,
         options.threads or physical_cores(),
         {k: v for k, v in asdict(options).items() if k != "threads" and v is not None},
-        batches=batches or plans.BATCHES,
+        batches=batches or workloads.BATCHES,
     )
     if out is not None:
         plot.check_plot()
@@ -238,21 +240,21 @@ def _bench_peers(
             _as_typed(context),
             f"{model.name}, {source.weights.describe()}",
             {name: environment[name] for name in ("ort_aie_ep", "onnxruntime", "kernels")},
-            f"{plan.threads} threads; medians of {plan.rounds} rounds, {new_tokens} decoded tokens "
-            f"each; {plan.starts} starts, warm and cold each.",
+            f"{workload.threads} threads; medians of {workload.rounds} rounds, "
+            f"{new_tokens} decoded tokens each; {workload.starts} starts, warm and cold each.",
         )
         with console.bar("bench", "steps") as bar:
             results = runner.measure(
                 source,
-                plan,
+                workload,
                 Course(bar, bar.note),
-                partial=lambda so_far: _write(report.report(so_far), held, plan, out),
+                partial=lambda so_far: _write(report.report(so_far), held, workload, out),
                 amx=machine.amx,
                 demonstrate=lambda: _demonstration(options),
             )
     measured = report.report(results)
     if json:
-        console.print_json(measured, plan=asdict(plan), conditions=asdict(held))
+        console.print_json(measured, plan=asdict(workload), conditions=asdict(held))
     else:
         from ort_aie_ep.cli import tables
 
@@ -260,14 +262,14 @@ def _bench_peers(
         console.heading(f"{machine.cpu} ({machine.identity}); {held.model}; {held.plan}")
     if out is not None:
         plot.plot(measured, out / "bench.png", f"{machine.cpu}; {held.model}; {date}")
-        _write(measured, held, plan, out, "bench.png")
+        _write(measured, held, workload, out, "bench.png")
         console.note(f"written: {out / 'bench.json'}, {out / 'bench.md'}, {out / 'bench.png'}")
 
 
 def _write(
     measured: PeersReport,
     held: Conditions,
-    plan: Plan,
+    workload: Workload,
     out: Path | None,
     picture: str | None = None,
 ) -> None:
@@ -277,7 +279,7 @@ def _write(
 
     if out is None:
         return
-    settings = {"settings": {"plan": asdict(plan)}, "conditions": asdict(held)}
+    settings = {"settings": {"plan": asdict(workload)}, "conditions": asdict(held)}
     report.write_json(measured, out / "bench.json", settings)
     with written_beside(out / "bench.md") as file:
         file.write(markdown(measured, held, picture))
@@ -370,11 +372,11 @@ def accuracy_command(
 
     with _both(model, baseline) as (compiled, source), _caches(baseline or model, kv) as caches:
         longest = window or min(512, context_length(source))
-        plan = accuracy.Plan(tokens, decode_tokens, longest, text)
+        workload = accuracy.Workload(tokens, decode_tokens, longest, text)
         with console.bar("accuracy", "tokens", "opening the models") as progress:
-            report = accuracy.accuracy(compiled, source, threads, plan, progress, caches)
+            report = accuracy.accuracy(compiled, source, threads, workload, progress, caches)
     if json:
-        console.print_json(report, plan=asdict(plan), threads=threads)
+        console.print_json(report, plan=asdict(workload), threads=threads)
         return
     from ort_aie_ep.cli import tables
 
@@ -425,7 +427,7 @@ def demo_command(
         )
     from ort_aie_ep.cli import tables
 
-    plan = demo.plan_for(source, demo.PROMPT if prompt is None else prompt, new_tokens)
+    workload = demo.workload_for(source, demo.PROMPT if prompt is None else prompt, new_tokens)
     with ExitStack() as stack:
         with console.bar("compile", "bytes", "reading the model") as progress:
             result = stack.enter_context(compiled_for_now(where, progress))
@@ -436,10 +438,10 @@ def demo_command(
                 result.folder,
                 source,
                 session_options(None, numerics, threads),
-                plan,
+                workload,
                 progress,
             )
-    console.out.print(tables.demonstration_panels(plan.prompt, shown))
+    console.out.print(tables.demonstration_panels(workload.prompt, shown))
     console.out.print(tables.agreement_lines(shown.agreement), "")
     console.out.print(tables.speed_table(shown.speeds))
     console.heading(tables.conditions_line(threads))

@@ -25,8 +25,8 @@ from ort_aie_ep.progress import Count, Progress
 from ort_aie_ep.runtime import sessions
 
 PURPOSE = Purpose("importance", "which weights matter", "importance (--importance)", 16)
-# What an in-feature counts that the text never uses, as a part of the mean over in-features:
-# another text may use it.
+# Added to what each in-feature counts, as a fraction of the mean over in-features: another text may
+# use an in-feature that this one never uses.
 _LEAST = 0.01
 # The version of ONNX's operators in which ReduceMean's axes became an input.
 _AXES_ARE_INPUTS = 18
@@ -34,7 +34,7 @@ _AXES_ARE_INPUTS = 18
 
 @dataclass(frozen=True)
 class Importance:
-    """What a model's reading of a text told.
+    """What was measured while a model read a text.
 
     Attributes:
         text: the source of the text.

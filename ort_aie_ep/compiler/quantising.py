@@ -79,7 +79,7 @@ def _matching(options: CompileOptions, part: str, model: ir.Model | None) -> lis
 
 
 def _of_part(options: CompileOptions, part: str, model: ir.Model | None) -> Quantising | None:
-    """For a part of a folder that no text is read with."""
+    """What a part other than the main model becomes: without a text, and so without importance."""
     form = _form(options, part)
     if model is None or form is None:
         return None
@@ -95,7 +95,7 @@ def _of_main(
     keep: Sequence[str],
     progress: Progress | None,
 ) -> tuple[Quantising | None, list[str]]:
-    """For a folder's main model, and notes on what was chosen."""
+    """What a folder's main model becomes, and notes on what was chosen."""
     if options.quantize is None:
         return None, []
     check_patterns(model, keep)

@@ -92,12 +92,12 @@ def prove(runnable: RunnableRegion, parameters: Parameters) -> Parameters:
             continue
         ran = runnable.run(probe)
         expected = attention(parameters, ran.operands)
-        # No other token sees a token that sees no key, not even its own: what an exporter
-        # computes for it does not matter.
+        # A token that sees no key, not even its own, is padding, which no other token sees: what an
+        # exporter computes for it does not matter.
         sees: Array = np.asarray(expected.visible.any(-1))
         rows = np.broadcast_to(sees[:, None], ran.output.shape[:3])
         shown = np.broadcast_to(expected.visible[:, None], ran.scores.shape)
-        # For numbers near 1; larger scores look like hidden ones.
+        # Only for queries and keys near 1: large negative scores would look like hidden ones.
         if probe.form == "normal" and {probe.query, probe.key} == {1.0}:
             differing = (shown != (ran.scores > MASKED))[rows]
             if differing.any():

@@ -22,7 +22,7 @@ SEED = 11
 # A window is found by running one token after at least this many keys.
 SHORTEST_KEYS = 258
 POSITIONS = 40
-# Their further inputs are shapes and axes.
+# Operators whose inputs after the first are shapes and axes.
 SHAPING = {"Expand", "Flatten", "Reshape", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
 
 
@@ -62,7 +62,7 @@ def _sparse(rows: Array) -> Array:
     return np.where(np.arange(rows.size).reshape(rows.shape) % 7 == 3, rows, 0)
 
 
-# Of normal random rows (n, head size), what a probe takes.
+# By form: normal random rows (n, head size) -> the rows that a probe feeds.
 FORMS: dict[str, Callable[[Array], Array]] = {
     "normal": lambda rows: rows,
     "constant": lambda rows: np.broadcast_to(rows[:, :1], rows.shape),
@@ -282,8 +282,8 @@ class RunnableRegion:
 
 
 def _beside_scores(region: Region) -> Iterator[ir.Value]:
-    """The values that the cached keys, the scores and the cached values meet, and where slices of
-    them begin; values that the result meets hide no key."""
+    """The other operands of nodes that read cached keys, scores or cached values, such as factors,
+    masks and the beginnings of slices. Those of nodes that read the result hide no key."""
     made = region.origins()
     for node in region.nodes:
         inputs = given_inputs(node)

@@ -17,8 +17,8 @@ from ort_aie_ep.running.generate import Decoder
 from ort_aie_ep.runtime.sessions import Options, open_session
 from ort_aie_ep.tools.bench.bench import SETTLE_SECONDS
 from ort_aie_ep.tools.bench.peers.engines import CPU_EP, OURS, different_tokens
-from ort_aie_ep.tools.bench.peers.plan import CALLS, CONTEXT
 from ort_aie_ep.tools.bench.peers.results import SEQUENCES, SHAPES, Batches
+from ort_aie_ep.tools.bench.peers.workload import CALLS, CONTEXT
 
 
 def measure(

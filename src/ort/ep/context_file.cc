@@ -66,12 +66,13 @@ void ContextWriter::Write(const void* data, size_t size) {
   end_ += static_cast<int64_t>(size);
 }
 
-Recipe::Span ContextWriter::Add(const void* data, int64_t size) {
-  const Recipe::Span span = {end_, size};
+Recipe::FileRange ContextWriter::Add(const void* data, int64_t size) {
+  const Recipe::FileRange range = {end_, size};
   Write(data, static_cast<size_t>(size));
-  const std::string padding(static_cast<size_t>(q4nx::CeilDiv(end_, kFilePage) * kFilePage - end_), '\0');
+  const std::string padding(static_cast<size_t>(q4nx::CeilDiv(end_, kFilePage) * kFilePage - end_),
+                            '\0');
   Write(padding.data(), padding.size());
-  return span;
+  return range;
 }
 
 std::shared_ptr<WrittenContext> ContextWriter::Finish() {
@@ -145,12 +146,12 @@ ContextFile::ContextFile(const std::string& path, const std::string& id) : path_
   Fail(ErrorCode::kInvalidArgument, path, " ", problem, "; generate the context model again");
 }
 
-const uint8_t* ContextFile::At(const Recipe::Span& span) const {
-  const bool at_page = span.offset >= kFilePage && span.offset % kFilePage == 0;
-  Require(at_page && span.size >= 0 && Size(span.offset) + span.size <= size_, path_,
-          " has no tensor of ", span.size, " bytes at ", span.offset,
+const uint8_t* ContextFile::At(const Recipe::FileRange& range) const {
+  const bool at_page = range.offset >= kFilePage && range.offset % kFilePage == 0;
+  Require(at_page && range.size >= 0 && Size(range.offset) + range.size <= size_, path_,
+          " has no tensor of ", range.size, " bytes at ", range.offset,
           "; generate the context model again");
-  return data_.get() + span.offset;
+  return data_.get() + range.offset;
 }
 
 }  // namespace ort_aie::ep

@@ -1,7 +1,8 @@
 // Layers of experts. The experts of a token, or of a few, are two sections of work on all threads:
-// the products of all of them before the activation, then those after it. An expert with more rows
-// than are streamed is two projections of its own, as a prompt's are. Results of a row are added in
-// the order of experts, so neither the threads nor the way change the sum.
+// the products of all of them before the activation, then those after it. If any expert of a chunk
+// has more rows than are streamed, each expert is two projections of its own instead, as in a
+// prompt. Either way, results of a row are added in the order of experts, so the number of threads
+// does not change the sum.
 #include <algorithm>
 #include <cstring>
 
@@ -19,7 +20,7 @@ using q4nx::kBlockRows;
 using q4nx::PaddedCols;
 using q4nx::RowBlocks;
 
-// ExpertRows [begin, begin + count) of a step, and their experts.
+// Rows [begin, begin + count) of a step, and the experts that they use.
 struct ExpertRows {
   int64_t begin, count;
   Routing routing;
@@ -51,13 +52,14 @@ void Store(const MoEStep& step, const Kernels& kernels, int64_t row, int64_t n0,
   FromFloat(kernels, step.type, sum, n, Advance(step.y, step.type, row * step.hidden + n0));
 }
 
-// h (pairs, inter): what is between an expert's two projections.
+// The first projection of each expert, with its activation: h (pairs, inter).
 void StreamIn(const MoEStep& step, const ExpertRows& rows, float* h, const Kernels& kernels,
               const ThreadPool& threads) {
   MatMulStep all = StepsOfExpert(step, 0, rows.pairs(), nullptr, nullptr, nullptr).in;
   all.a = step.x;
   all.type = step.type;
-  // The experts of one row share it. Those of several rows have each their rows side by side.
+  // One row is prepared once for all its experts. Of several rows, each expert gets a copy of those
+  // that it uses, one after the other.
   const bool shared = rows.count == 1;
   const int64_t prepared = shared ? 1 : rows.pairs();
   const StreamedRows x(all, prepared, kernels);

@@ -5,7 +5,7 @@ their engines' formats without requantising. `engines.py` names the engines, whi
 `onnxruntime_cpu.py` (the source and its compilation), `llama_cpp.py` and `openvino.py` run.
 `process.py` gives each engine its own process, where `worker.py` runs, and a time limit.
 
-`runner.py` measures what `plan.py` says: speeds in interleaved rounds (`rounds.py`), several rows
-in a call, starts, and the cost of context for ort_aie_ep. `results.py` holds the numbers,
+`runner.py` measures what `workload.py` says: speeds in interleaved rounds (`rounds.py`), several
+rows in a call, starts, and the cost of context for ort_aie_ep. `results.py` holds the numbers,
 `report.py` evaluates them, `sheets.py` and `plot.py` show the results.
 """

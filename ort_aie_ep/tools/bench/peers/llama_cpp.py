@@ -33,9 +33,10 @@ _F16 = 1  # of enum ggml_type
 class GgufEngine(engines.StepEngine):
     """A model with contexts.
 
-    `api` has the names of the C API, `calls` what the libraries do differently: set_model and
-    set_context (of so many sequences) set how those are opened, clear(context), forget(context,
-    length), which keeps so many tokens, and copy(context, target) change the sequences.
+    `api` has the names of the C API, and `calls` what the two libraries do differently:
+    set_model(params) and set_context(params, sequences) set the options of a model and of a
+    context; clear(context) removes all tokens, forget(context, length) those after the first
+    `length`, and copy(context, target) copies the first sequence to another.
     """
 
     def __init__(

@@ -39,8 +39,9 @@ class EngineError(AieError):
 
 @dataclass(frozen=True)
 class Setup:
-    """The input of every process of a run: models by engine's name, ort_aie_ep first, the settings
-    of each, the number that random tokens of prompts are below, and features to leave out."""
+    """The input of every process of a run: models by engine's name, ort_aie_ep first; the settings
+    of all; the number of token ids, from which prompts are drawn; and by engine's name the feature
+    to leave out."""
 
     models: dict[str, Model]
     settings: Settings

@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from ort_aie_ep.models.files import write_json as write_file
 from ort_aie_ep.tools.bench.peers.engines import COMPARED, CPU_EP, OURS, kind
-from ort_aie_ep.tools.bench.peers.plan import DECODE_LENGTHS, PREFILL_LENGTHS
 from ort_aie_ep.tools.bench.peers.results import (
     COLD,
     DECODE,
@@ -30,11 +29,12 @@ from ort_aie_ep.tools.bench.peers.results import (
     Measured,
     Results,
 )
+from ort_aie_ep.tools.bench.peers.workload import DECODE_LENGTHS, PREFILL_LENGTHS
 from ort_aie_ep.tools.bench.statistics import RESAMPLES, Interval, median, ratio
 
-# Least ort_aie_ep / best peer for decoding: at all contexts, and at the long one, where the better
-# engine of ort_aie_ep counts, because peers also have 8-bit keys and values; and for prompts,
-# without AMX and with it.
+# Least ort_aie_ep / best peer: for decoding at all contexts; for decoding at the long one, where
+# the better engine of ort_aie_ep counts, because peers also have 8-bit keys and values; and for
+# prompts, without AMX and with it.
 DECODE_FACTOR, LONG_FACTOR, LONG = 1.4, 2.0, 4096
 PREFILL_FACTOR, AMX_FACTOR = 1.3, 2.0
 # Rows in a call, and its highest cost relative to a call with one row.

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 from ort_aie_ep.progress import Count, Progress
 from ort_aie_ep.tools.bench.memory import ReadProbe
 from ort_aie_ep.tools.bench.peers.engines import OURS, Model, Source, kind
-from ort_aie_ep.tools.bench.peers.plan import PILOT_MARGIN, PILOT_ROUNDS, Plan
 from ort_aie_ep.tools.bench.peers.process import EngineError, Setup, Worker, settle
 from ort_aie_ep.tools.bench.peers.results import DECODE, PREFILL, Speeds
+from ort_aie_ep.tools.bench.peers.workload import PILOT_MARGIN, PILOT_ROUNDS, Workload
 
 Point = TypeVar("Point")
 Taken = TypeVar("Taken")
@@ -31,21 +31,21 @@ class Course:
         self.restart()
 
     def expect(self, steps: int) -> None:
-        """`steps` steps are left."""
+        """Sets how many steps are left."""
         self._count.total = self._count.done + steps
 
     def step(self, what: str) -> None:
-        """One step is done."""
+        """Counts a step as done."""
         self._count.what = what
         self._count.step()
 
     def restart(self) -> None:
-        """The steps from here on tell how long the rest will take."""
+        """Starts again to time steps, from which `tell` estimates how long the rest will take."""
         self._since, self._done = time.perf_counter(), self._count.done
 
     def tell(self, what: str, longer: float = 1.0) -> None:
-        """Says what is done, and when the rest will be if its steps take `longer` times as long as
-        those since the last time."""
+        """Notes that `what` is done, and when the rest will be if its steps take `longer` times as
+        long as those since the last `tell` or `restart`."""
         now, done, total = time.perf_counter(), self._count.done, self._count.total
         rest = (now - self._since) / max(1, done - self._done) * (total - done) * longer
         spent = (now - self._started) / 60
@@ -72,8 +72,8 @@ class Team:
 
     @contextmanager
     def excused(self, name: str, where: str, *, partly: bool = False) -> Iterator[None]:
-        """A block whose failure leaves the engine out, or without this part of its numbers; not
-        ort_aie_ep, because without it there is nothing to compare."""
+        """Leaves the engine out if the block fails, or with `partly` only this part of its numbers.
+        A failure of ort_aie_ep is raised, because without it there is nothing to compare."""
         try:
             yield
         except EngineError as error:
@@ -138,26 +138,27 @@ def written(name: str, make: Callable[[Source], Model], source: Source) -> Model
 class Rounds:
     """The rounds of all engines, which stay open from the first to the last.
 
-    Found are settings, memory and speeds as in `Measured`, by engine's name, and the memory's
-    bandwidth in each round that counts (`probes`).
+    Attributes:
+        settings, memory, speeds: as in `Measured`, by engine's name.
+        probes: the memory's bandwidth in each round that counts, in bytes per second.
     """
 
     def __init__(
-        self, plan: Plan, team: Team, course: Course, later: Callable[[list[str]], int]
+        self, workload: Workload, team: Team, course: Course, later: Callable[[list[str]], int]
     ) -> None:
         """`later` says how many steps follow the rounds with the engines that are left."""
         self.settings: dict[str, dict[str, str]] = {}
         self.memory: dict[str, dict[str, int]] = {}
         self.speeds: dict[str, Speeds] = {}
         self.probes: list[float] = []
-        self._plan, self._team, self._course, self._later = plan, team, course, later
+        self._plan, self._team, self._course, self._later = workload, team, course, later
         self._workers: dict[str, Worker] = {}
         self._stack = ExitStack()
 
     def run(self, round_done: Callable[[str], None]) -> None:
         """Runs all rounds; calls `round_done` with a round's name after each one that counts."""
-        plan, names = self._plan, self._team.names
-        runs = len(plan.trial) + plan.rounds * len(plan.lengths)
+        workload, names = self._plan, self._team.names
+        runs = len(workload.trial) + workload.rounds * len(workload.lengths)
         self._course.expect(len(names) * (1 + runs) + self._later(names))
         with self._stack:
             for name in names:
@@ -170,34 +171,34 @@ class Rounds:
                         self._open(name)
                 self._course.step(f"{name}: opened")
             self._course.restart()
-            for length in plan.trial:
+            for length in workload.trial:
                 for name in self._team.names:
                     self._run(name, length, trial=True)
                     self._course.step(f"trial, context {length}: {name}")
             # A prompt takes most of the time, in proportion to its length or more.
-            mean, tried = (sum(n) / len(n) for n in (plan.lengths, plan.trial))
+            mean, tried = (sum(n) / len(n) for n in (workload.lengths, workload.trial))
             self._course.tell("trial", mean / tried)
-            chosen = {length: self._team.names for length in plan.lengths}
-            probe = ReadProbe(plan.threads)
-            for turn in range(1, plan.rounds + 1):
+            chosen = {length: self._team.names for length in workload.lengths}
+            probe = ReadProbe(workload.threads)
+            for turn in range(1, workload.rounds + 1):
                 self._round(turn, chosen, probe)
-                left = plan.rounds - turn
+                left = workload.rounds - turn
                 if turn == PILOT_ROUNDS and left:
                     chosen = self._choose()
                     runs = left * sum(map(len, chosen.values()))
                     self._course.expect(runs + self._later(self._team.names))
-                self._course.tell(f"round {turn} of {plan.rounds}")
-                round_done(f"round {turn} of {plan.rounds}")
+                self._course.tell(f"round {turn} of {workload.rounds}")
+                round_done(f"round {turn} of {workload.rounds}")
 
     def _round(self, turn: int, chosen: Mapping[int, list[str]], probe: ReadProbe) -> None:
-        plan = self._plan
+        workload = self._plan
         for length, names in chosen.items():
             for name in [name for name in names if name not in self._team.left_out]:
                 self._run(name, length, first=turn == 1)
                 self._course.step(f"round {turn}, context {length}: {name}")
             # A virtual machine's share of the memory bandwidth changes by the minute, so the
             # probe is measured next to the speeds it is compared with.
-            if length == min(plan.decode, default=min(plan.lengths)):
+            if length == min(workload.decode, default=min(workload.lengths)):
                 settle()
                 self.probes.append(probe.measure())
 
@@ -234,15 +235,15 @@ class Rounds:
 
     def _record(self, name: str, length: int, *, counts: bool) -> None:
         settle()
-        plan, speeds = self._plan, self.speeds[name]
+        workload, speeds = self._plan, self.speeds[name]
         # One prompt serves both phases.
-        new_tokens = plan.new_tokens if length in plan.decode else 0
+        new_tokens = workload.new_tokens if length in workload.decode else 0
         answer = self._workers[name].run(length, new_tokens)
         self.memory[name] = answer["memory"]
-        if counts and length in plan.decode:
+        if counts and length in workload.decode:
             speed = new_tokens / answer["decode_seconds"]
             speeds[DECODE].setdefault(length, []).append(speed)
-        if counts and length in plan.prefill:
+        if counts and length in workload.prefill:
             speeds[PREFILL].setdefault(length, []).append(length / answer["prefill_seconds"])
 
     def _choose(self) -> dict[int, list[str]]:

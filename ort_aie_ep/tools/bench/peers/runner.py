@@ -24,11 +24,11 @@ from ort_aie_ep.tools.bench import memory
 from ort_aie_ep.tools.bench.bench import Comparison
 from ort_aie_ep.tools.bench.peers import results
 from ort_aie_ep.tools.bench.peers.engines import KINDS, OURS, Model, Settings, Source, kind
-from ort_aie_ep.tools.bench.peers.plan import CALLS, CONTEXT, GROWTH_TOKENS, Plan
 from ort_aie_ep.tools.bench.peers.process import FIRST_PROMPT, EngineError, Setup, Worker
 from ort_aie_ep.tools.bench.peers.results import COLD, SHAPES, STATES, Measured, Results
 from ort_aie_ep.tools.bench.peers.rounds import Course, Rounds, Team, written
 from ort_aie_ep.tools.bench.peers.weights import DecoderWeights
+from ort_aie_ep.tools.bench.peers.workload import CALLS, CONTEXT, GROWTH_TOKENS, Workload
 
 
 def available(names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -48,7 +48,7 @@ def open_source(model: Path, scratch: Path) -> Source:
 
 def measure(
     source: Source,
-    plan: Plan,
+    workload: Workload,
     course: Course,
     names: Sequence[str] = tuple(KINDS),
     *,
@@ -62,18 +62,18 @@ def measure(
     token of the demonstration model, if there is one. `amx` is whether the CPU has AMX.
 
     Raises:
-        AieError: the plan exceeds the model's context, or ort_aie_ep fails.
+        AieError: the workload exceeds the model's context, or ort_aie_ep fails.
     """
     context = source.weights.shape.context
-    if plan.capacity > context:
+    if workload.capacity > context:
         raise AieError(
-            f"{max(plan.lengths)} tokens and {plan.new_tokens} new ones exceed the model's context "
-            f"of {context}"
+            f"{max(workload.lengths)} tokens and {workload.new_tokens} new ones exceed the model's "
+            f"context of {context}"
         )
-    if plan.batches and CONTEXT + max(plan.batches) > context:
+    if workload.batches and CONTEXT + max(workload.batches) > context:
         raise AieError(
-            f"a batch of {max(plan.batches)} after {CONTEXT} tokens exceeds the model's context of "
-            f"{context}"
+            f"a batch of {max(workload.batches)} after {CONTEXT} tokens exceeds the "
+            f"model's context of {context}"
         )
     ready, left_out = available(names)
     for name, reason in left_out.items():
@@ -89,11 +89,11 @@ def measure(
         course.step(f"{name}: model written")
     # Files that this process has mapped would stay in memory, which cold starts must avoid.
     source.weights.release()
-    settings = Settings(plan.threads, plan.capacity, plan.options)
+    settings = Settings(workload.threads, workload.capacity, workload.options)
     team = Team(Setup(models, settings, source.weights.shape.vocab), left_out, course)
-    rows, starts, growth = Batches(plan, source), Starts(plan), Growth(plan, source)
+    rows, starts, growth = Batches(workload, source), Starts(workload), Growth(workload, source)
     parts: list[Batches | Starts | Growth] = [rows, starts, growth]
-    rounds = Rounds(plan, team, course, lambda names: sum(p.steps(names) for p in parts))
+    rounds = Rounds(workload, team, course, lambda names: sum(p.steps(names) for p in parts))
     demonstration: Comparison | None = None
 
     def so_far(unfinished: str) -> Results:
@@ -107,9 +107,9 @@ def measure(
             found, memory = starts.result.get(name), rounds.memory[name]
             speeds = deepcopy(rounds.speeds[name])
             measured.append(Measured(name, settings, *sizes, found, memory, speeds))
-        probes, cache_bytes = list(rounds.probes), source.weights.cache_bytes(plan.capacity)
+        probes, cache_bytes = list(rounds.probes), source.weights.cache_bytes(workload.capacity)
         return Results(
-            tuple(measured), dict(team.left_out), probes, cache_bytes, plan.capacity,
+            tuple(measured), dict(team.left_out), probes, cache_bytes, workload.capacity,
             growth.result, rows.result, demonstration, amx, unfinished,
         )  # fmt: skip
 
@@ -133,9 +133,9 @@ class Batches:
 
     name = "several rows in a call"
 
-    def __init__(self, plan: Plan, source: Source) -> None:
+    def __init__(self, workload: Workload, source: Source) -> None:
         self.result: results.Batches | None = None
-        self._sizes, self._rounds, self._source = plan.batches, plan.rounds, source
+        self._sizes, self._rounds, self._source = workload.batches, workload.rounds, source
 
     def steps(self, names: list[str]) -> int:
         """Steps with these engines."""
@@ -191,16 +191,16 @@ class Starts:
 
     name = "starts"
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, workload: Workload) -> None:
         self.result: dict[str, results.Starts] = {}
-        self._turns = plan.starts
+        self._turns = workload.starts
 
     def steps(self, names: list[str]) -> int:
         """Steps with these engines."""
         return len(names) * (1 + self._turns * len(STATES))
 
     def measure(self, team: Team, _: Course) -> None:
-        """Starts all engines alternately; what does not count compiles Python's files."""
+        """Starts all engines alternately, first once without timing, to compile Python's files."""
         files = {name: memory.files_of(team.setup.models[name].path) for name in team.names}
         kept = dict.fromkeys(files, 0.0)
 
@@ -232,10 +232,10 @@ class Growth:
 
     name = "the cost of context"
 
-    def __init__(self, plan: Plan, source: Source) -> None:
+    def __init__(self, workload: Workload, source: Source) -> None:
         self.result: results.Growth | None = None
-        self._plan, self._cache_bytes = plan, source.weights.cache_bytes
-        self._lengths = plan.growth_within(source.weights.shape.context)
+        self._plan, self._cache_bytes = workload, source.weights.cache_bytes
+        self._lengths = workload.growth_within(source.weights.shape.context)
 
     def steps(self, _: list[str]) -> int:
         """Steps: each length, and the memory's bandwidth, in each round."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from ort_aie_ep.tools.bench.conditions import Conditions
 from ort_aie_ep.tools.bench.peers import results
 from ort_aie_ep.tools.bench.peers.engines import CPU_EP, KINDS, OURS
-from ort_aie_ep.tools.bench.peers.plan import CONTEXT, PILOT_MARGIN, PILOT_ROUNDS
 from ort_aie_ep.tools.bench.peers.report import Goal, PeersReport
 from ort_aie_ep.tools.bench.peers.results import COLD, SHAPES, STATES, STAYED
+from ort_aie_ep.tools.bench.peers.workload import CONTEXT, PILOT_MARGIN, PILOT_ROUNDS
 from ort_aie_ep.tools.bench.statistics import RESAMPLES, Interval, median
 
 MET = {True: "met", False: "gap", None: "not measured"}

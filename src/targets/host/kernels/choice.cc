@@ -203,8 +203,9 @@ void Take(Role role, const Kernels& from, Kernels& to, LookupKernels& lookup) {
   }
 }
 
-// Everything from one instruction set. If it has its own variants for a role: the rules'
-// variant, or its plain one if the rules choose another instruction set.
+// The table of one instruction set, as ORT_AIE_ISA forces it. A role gets the variant that the
+// rules choose for a CPU with this instruction set. If that variant is of a narrower one and this
+// one has kernels for the role, it gets those.
 Choice WholeTable(Isa isa, Cpu cpu) {
   cpu.isa = isa;
   Choice choice = ChoiceByRule(cpu);
@@ -228,8 +229,8 @@ Choice StandinTable() {
 }
 #endif
 
-// The whole tables of this CPU, the widest last. Nothing here has a
-// destructor, because kernels run until the process ends.
+// The whole tables of this CPU, the widest last. Nothing here has a destructor, because kernels run
+// until the process ends.
 struct WholeTables {
   WholeTables() {
 #ifdef ORT_AIE_AMX_STANDIN

@@ -75,21 +75,21 @@ typedef void RowsInt8(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, 
 typedef void RowsBf16(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
                       int64_t rows, bool symmetric, float* y, int64_t ldy);
 
-// Up to so many rows, FusedDQP is faster than dequantisation + GEMM. The GEMM decides, so that the
-// limits are chosen with it. The tables say where they were measured.
+// Up to so many rows, FusedDQP is faster than dequantisation + GEMM. A table's limits are for its
+// GEMM, and are chosen with it. The tables say where they were measured.
 struct MostStreamedRows {
   int64_t int8, bf16;
 };
 
-// Kernels for Q8NX, weights of 8 bits. One row is a row of the first two. symmetric means that
-// every zero point is 128, so that a kernel need not read them.
+// Kernels for Q8NX, weights of 8 bits. rows_int8 and rows_bf16 also compute a single row. symmetric
+// means that every zero point is 128, so that a kernel need not read them.
 struct ByteKernels {
   RowsInt8* rows_int8;
   RowsBf16* rows_bf16;
   MostStreamedRows most_rows;
   void (*dequantize_block)(const uint8_t* block, uint16_t* panel);
-  // As that of Kernels. Codes are less 128, and mins are for such codes. Null if gemm_int8 has no
-  // room for codes of 8 bits: dequantisation + GEMM uses bfloat16 instead.
+  // As unpack_block of Kernels, with code - 128 in place of code - 8. Null if gemm_int8 has no room
+  // for codes of 8 bits: dequantisation + GEMM uses bfloat16 instead.
   void (*unpack_block)(const uint8_t* block, int8_t* codes, float* scales, float* mins,
                        int32_t* offsets);
 };
@@ -159,8 +159,8 @@ struct Kernels {
   // y (rows, 32) = a (rows, 2 * k_pairs) bfloat16 . panel [k_pairs][32][2].
   void (*gemm_bf16)(const uint16_t* a, int64_t lda, int64_t rows, const uint16_t* panel,
                     int64_t k_pairs, float* y, int64_t ldy);
-  // One block -> codes less 8 [256/4][32][4]; scales and mins [8][32], weight = scale * (code - 8)
-  // + min; offsets [8][32] = -128 * the sum of a group's codes less 8. mins null: not wanted.
+  // One block -> code - 8 [256/4][32][4]; scales and mins [8][32], weight = scale * (code - 8) +
+  // min; offsets [8][32] = -128 * the sum of (code - 8) over a group. mins null: not wanted.
   void (*unpack_block)(const uint8_t* block, int8_t* codes, float* scales, float* mins,
                        int32_t* offsets);
   // y (rows, 32) = a (rows, groups * 32) with scales and q_sums (rows, groups) . panel; mins null

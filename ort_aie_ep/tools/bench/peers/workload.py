@@ -29,7 +29,7 @@ GROWTH_TOKENS = 16
 
 
 @dataclass(frozen=True)
-class Plan:
+class Workload:
     """What to measure.
 
     Attributes:

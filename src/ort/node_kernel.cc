@@ -1,4 +1,4 @@
-#include "ort/kernel.h"
+#include "ort/node_kernel.h"
 
 #include <algorithm>
 #include <array>
@@ -18,7 +18,7 @@ void Execute(Plan& plan, const std::string& node, const SessionOptions& options,
   options.target->Execute(plan, OrtThreadPool(context));
 }
 
-class OpKernel final : public Kernel {
+class OpKernel final : public NodeKernel {
  public:
   OpKernel(const OpDescription& op, const NodeInfo& info, std::string node,
            const SessionOptions& options)
@@ -58,7 +58,7 @@ void RequireStoppable(const Recipe& recipe, const SessionOptions& options) {
           "(--stoppable), or write the context model with this option");
 }
 
-class PlanKernel final : public Kernel {
+class PlanKernel final : public NodeKernel {
  public:
   PlanKernel(Recipe recipe, const Program::Constants& constants, std::string node,
              const SessionOptions& options)
@@ -86,13 +86,13 @@ class PlanKernel final : public Kernel {
 
 }  // namespace
 
-std::unique_ptr<Kernel> MakeKernel(const OpDescription& op, const NodeInfo& info, std::string node,
-                                   const SessionOptions& options) {
+std::unique_ptr<NodeKernel> MakeKernel(const OpDescription& op, const NodeInfo& info,
+                                       std::string node, const SessionOptions& options) {
   return std::make_unique<OpKernel>(op, info, std::move(node), options);
 }
 
-std::unique_ptr<Kernel> MakeKernel(Recipe recipe, const Program::Constants& constants,
-                                   std::string node, const SessionOptions& options) {
+std::unique_ptr<NodeKernel> MakeKernel(Recipe recipe, const Program::Constants& constants,
+                                       std::string node, const SessionOptions& options) {
   RequireStoppable(recipe, options);
   return std::make_unique<PlanKernel>(std::move(recipe), constants, std::move(node), options);
 }

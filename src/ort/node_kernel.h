@@ -10,17 +10,17 @@
 
 namespace ort_aie {
 
-class Kernel {
+class NodeKernel {
  public:
-  virtual ~Kernel() = default;
+  virtual ~NodeKernel() = default;
   virtual void Compute(const KernelContext& context) const = 0;
 };
 
 // `node` is ONNX Runtime's name of it. Both throw Error if attributes or constants do not fit
 // together.
-std::unique_ptr<Kernel> MakeKernel(const OpDescription& op, const NodeInfo& info, std::string node,
-                                   const SessionOptions& options);
-std::unique_ptr<Kernel> MakeKernel(Recipe recipe, const Program::Constants& constants,
-                                   std::string node, const SessionOptions& options);
+std::unique_ptr<NodeKernel> MakeKernel(const OpDescription& op, const NodeInfo& info,
+                                       std::string node, const SessionOptions& options);
+std::unique_ptr<NodeKernel> MakeKernel(Recipe recipe, const Program::Constants& constants,
+                                       std::string node, const SessionOptions& options);
 
 }  // namespace ort_aie
