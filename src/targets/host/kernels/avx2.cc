@@ -21,14 +21,18 @@ inline vli AddLanes(__m256i sums) {
                                _mm256_cvtepi16_epi32(_mm256_extracti128_si256(sums, 1)));
 }
 
-// Blocks are read once and in order; one block ahead keeps the memory busy.
-inline void Prefetch(const uint8_t* p) {
-  _mm_prefetch(reinterpret_cast<const char*>(p + kBlockBytes), _MM_HINT_T0);
+using Hint = decltype(_MM_HINT_T0);  // an enum in GCC, an int in clang
+
+// Blocks are read once and in order; one block ahead keeps the memory busy. Always inlined: GCC 12
+// treats a function that only prefetches as one without an effect.
+template <Hint kHint>
+__attribute__((always_inline)) inline void Prefetch(const uint8_t* p) {
+  _mm_prefetch(reinterpret_cast<const char*>(p + kBlockBytes), kHint);
 }
 
 // 32 code bytes are 4 k x 8 pairs of out-features. Interleaving two k gives 16-bit lanes of the
 // bytes that maddubs multiplies and adds: k, k+1 in the low half, k+2, k+3 in the high half.
-template <bool kSymmetric>
+template <Hint kHint, bool kSymmetric>
 inline void FusedDqpInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const int8_t* a,
                                const float* scales, const int32_t* q_sums, float* y) {
   const __m256i interleave = _mm256_broadcastsi128_si256(
@@ -40,8 +44,8 @@ inline void FusedDqpInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const in
   for (int64_t b = 0; b < k_blocks;
        ++b, blocks += kBlockBytes, a += 256, scales += 8, q_sums += 8) {
     for (int g = 0; g < 8; ++g) {
-      Prefetch(blocks + g * 64);
-      if (!kSymmetric) Prefetch(blocks + kMinsOffset + g * 64);
+      Prefetch<kHint>(blocks + g * 64);
+      if (!kSymmetric) Prefetch<kHint>(blocks + kMinsOffset + g * 64);
       __m256i e[2] = {}, o[2] = {};
       for (int k = 0; k < 32; k += 4) {
         int32_t four;
@@ -49,7 +53,7 @@ inline void FusedDqpInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const in
         const __m256i activations = _mm256_shuffle_epi8(_mm256_set1_epi32(four), spread);
         for (int half = 0; half < 2; ++half) {
           const uint8_t* codes = blocks + kCodesOffset + half * kHalfBytes + g * 256 + k * 8;
-          if (k % 8 == 0) Prefetch(codes);
+          if (k % 8 == 0) Prefetch<kHint>(codes);
           const __m256i x = _mm256_shuffle_epi8(
               _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes)), interleave);
           const __m256i low = _mm256_and_si256(x, nibble);
@@ -77,10 +81,11 @@ inline void FusedDqpInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const in
   for (int half = 0; half < 2; ++half) StoreInterleaved(y + 16 * half, even[half], odd[half]);
 }
 
+template <Hint kHint>
 void FusedDqpInt8(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, const float* scales,
                   const int32_t* q_sums, bool symmetric, float* y) {
-  (symmetric ? FusedDqpInt8Blocks<true> : FusedDqpInt8Blocks<false>)(blocks, k_blocks, a, scales,
-                                                                     q_sums, y);
+  (symmetric ? FusedDqpInt8Blocks<kHint, true>
+             : FusedDqpInt8Blocks<kHint, false>)(blocks, k_blocks, a, scales, q_sums, y);
 }
 
 // Four k of eight pairs of out-features, 32 code bytes: those of the even out-features, then those
@@ -104,7 +109,7 @@ inline Quads LoadQuads(const uint8_t* codes) {
 
 // R rows: codes are decoded once for all of them. Integers are exact and floats in the order of one
 // row, so that each result is that of FusedDqpInt8.
-template <int R, bool kSymmetric>
+template <Hint kHint, int R, bool kSymmetric>
 void RowsInt8Tile(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, const float* scales,
                   const int32_t* q_sums, float* y, int64_t ldy) {
   const __m256i ones = _mm256_set1_epi16(1);
@@ -113,13 +118,13 @@ void RowsInt8Tile(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, cons
   for (int64_t g = 0; g < groups; ++g) {
     const uint8_t* block = blocks + g / 8 * kBlockBytes;
     const int64_t in_block = g % 8;
-    Prefetch(block + in_block * 64);
-    if (!kSymmetric) Prefetch(block + kMinsOffset + in_block * 64);
+    Prefetch<kHint>(block + in_block * 64);
+    if (!kSymmetric) Prefetch<kHint>(block + kMinsOffset + in_block * 64);
     for (int half = 0; half < 2; ++half) {
       const uint8_t* codes = block + kCodesOffset + half * kHalfBytes + in_block * 256;
       __m256i e[R] = {}, o[R] = {};  // 16-bit sums of at most 8 * 2 * 15 * 127
       for (int k = 0; k < 32; k += 4) {
-        if (k % 8 == 0) Prefetch(codes + 8 * k);
+        if (k % 8 == 0) Prefetch<kHint>(codes + 8 * k);
         const Quads quads = LoadQuads(codes + 8 * k);
         for (int r = 0; r < R; ++r) {
           int32_t four;
@@ -154,20 +159,22 @@ void RowsInt8Tile(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, cons
   }
 }
 
-template <bool kSymmetric>
+template <Hint kHint, bool kSymmetric>
 inline void RowsInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const int8_t* a,
                            const float* scales, const int32_t* q_sums, int64_t rows, float* y,
                            int64_t ldy) {
   ForTiles<kAvx2Rows, kAvx2Rows>(rows, [&]<int R, bool kFirst>(Tile<R, kFirst>, int64_t r) {
-    RowsInt8Tile<R, kSymmetric>(blocks, k_blocks, a + r * k_blocks * 256, scales + r * k_blocks * 8,
-                                q_sums + r * k_blocks * 8, y + r * ldy, ldy);
+    RowsInt8Tile<kHint, R, kSymmetric>(blocks, k_blocks, a + r * k_blocks * 256,
+                                       scales + r * k_blocks * 8, q_sums + r * k_blocks * 8,
+                                       y + r * ldy, ldy);
   });
 }
 
+template <Hint kHint>
 void RowsInt8Avx2(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, const float* scales,
                   const int32_t* q_sums, int64_t rows, bool symmetric, float* y, int64_t ldy) {
-  (symmetric ? RowsInt8Blocks<true> : RowsInt8Blocks<false>)(blocks, k_blocks, a, scales, q_sums,
-                                                             rows, y, ldy);
+  (symmetric ? RowsInt8Blocks<kHint, true>
+             : RowsInt8Blocks<kHint, false>)(blocks, k_blocks, a, scales, q_sums, rows, y, ldy);
 }
 
 void UnpackBlockAvx2(const uint8_t* block, int8_t* codes, float* scales, float* mins,
@@ -230,7 +237,7 @@ inline __m256 Totals(__m256 a, __m256 b, __m256 c, __m256 d) {
   return _mm256_add_ps(_mm256_shuffle_ps(ac, bd, 0x44), _mm256_shuffle_ps(ac, bd, 0xee));
 }
 
-template <bool kSymmetric>
+template <Hint kHint, bool kSymmetric>
 inline void FusedDqpBf16Blocks(const uint8_t* blocks, int64_t k_blocks, const float* a,
                                const float* sums, float* y) {
   // The totals of even out-features come in the order 0, 8, 2, 10, 4, 12, 6, 14; those of odd ones
@@ -248,13 +255,13 @@ inline void FusedDqpBf16Blocks(const uint8_t* blocks, int64_t k_blocks, const fl
   vlf even[2] = {}, odd[2] = {};
   for (int64_t b = 0; b < k_blocks; ++b, blocks += kBlockBytes, a += 256, sums += 8) {
     for (int g = 0; g < 8; ++g) {
-      Prefetch(blocks + g * 64);
-      if (!kSymmetric) Prefetch(blocks + kMinsOffset + g * 64);
+      Prefetch<kHint>(blocks + g * 64);
+      if (!kSymmetric) Prefetch<kHint>(blocks + kMinsOffset + g * 64);
       for (int half = 0; half < 2; ++half) {
         const uint8_t* codes = blocks + kCodesOffset + half * kHalfBytes + g * 256;
         __m256 s[8] = {};
         for (int k = 0; k < 32; k += 4) {
-          if (k % 8 == 0) Prefetch(codes + 8 * k);
+          if (k % 8 == 0) Prefetch<kHint>(codes + 8 * k);
           const __m256 four = _mm256_broadcast_ps(reinterpret_cast<const __m128*>(a + g * 32 + k));
           AddProducts(codes + 8 * k, _mm256_permutevar8x32_ps(four, spread), s);
         }
@@ -276,39 +283,47 @@ inline void FusedDqpBf16Blocks(const uint8_t* blocks, int64_t k_blocks, const fl
   }
 }
 
+template <Hint kHint>
 void FusedDqpBf16Avx2(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
                       bool symmetric, float* y) {
-  (symmetric ? FusedDqpBf16Blocks<true> : FusedDqpBf16Blocks<false>)(blocks, k_blocks, a, sums, y);
+  (symmetric ? FusedDqpBf16Blocks<kHint, true> : FusedDqpBf16Blocks<kHint, false>)(blocks, k_blocks,
+                                                                                   a, sums, y);
 }
 
 // The next Q8NX block.
+template <Hint kHint>
 struct ByteBlockAhead {
   __attribute__((always_inline)) static void Fetch(const uint8_t* block, int g) {
     const char* next = reinterpret_cast<const char*>(block) + kBlockBytes8;
     for (int line = 0; line < kGroupBytes8; line += 64) {
-      _mm_prefetch(next + g * kGroupBytes8 + line, _MM_HINT_T0);
+      _mm_prefetch(next + g * kGroupBytes8 + line, kHint);
     }
     for (int line = 0; line < 160; line += 64) {  // of 1,280 bytes of scales and zero points
-      _mm_prefetch(next + kScalesOffset8 + g * 160 + line, _MM_HINT_T0);
+      _mm_prefetch(next + kScalesOffset8 + g * 160 + line, kHint);
     }
   }
 };
 
-}  // namespace
-
-extern const Kernels kAvx2Kernels;
-constinit const Kernels kAvx2Kernels = [] {
+template <Hint kHint>
+constexpr Kernels Avx2Kernels() {
   Kernels kernels = GenericKernels("avx2");
-  kernels.fused_dqp_bf16 = FusedDqpBf16Avx2;
-  kernels.fused_dqp_int8 = FusedDqpInt8;
-  kernels.rows_int8 = RowsInt8Avx2;
+  kernels.fused_dqp_bf16 = FusedDqpBf16Avx2<kHint>;
+  kernels.fused_dqp_int8 = FusedDqpInt8<kHint>;
+  kernels.rows_int8 = RowsInt8Avx2<kHint>;
   kernels.unpack_block = UnpackBlockAvx2;
   kernels.most_rows = {.int8 = 48, .bf16 = 8};
   kernels.lookup = &kAvx2Lookup;
   // For 8 bits on an Intel Xeon, GEMM, which is in bfloat16, takes 1.9 to 3.5 times as long as
   // streamed rows of int8 from 16 to 300 rows, and breaks even with those of bf16 at more than 128.
-  kernels.bytes = GenericBytes<ByteBlockAhead>({.int8 = 128, .bf16 = 64});
+  kernels.bytes = GenericBytes<ByteBlockAhead<kHint>>({.int8 = 128, .bf16 = 64});
   return kernels;
-}();
+}
+
+}  // namespace
+
+extern const Kernels kAvx2Kernels, kAvx2T1Kernels, kAvx2NtaKernels;
+constinit const Kernels kAvx2Kernels = Avx2Kernels<_MM_HINT_T0>();
+constinit const Kernels kAvx2T1Kernels = Avx2Kernels<_MM_HINT_T1>();
+constinit const Kernels kAvx2NtaKernels = Avx2Kernels<_MM_HINT_NTA>();
 
 }  // namespace ort_aie::host
