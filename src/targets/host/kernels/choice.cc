@@ -43,6 +43,8 @@ struct Variant {
 constexpr Variant kVariants[] = {
     {"portable", Isa::kPortable, kAllRoles, &kPortableKernels},
     {"avx2", Isa::kAvx2, kAllRoles, ORT_AIE_X86(kAvx2Kernels)},
+    {"avx2-t1", Isa::kAvx2, kOneRow, ORT_AIE_X86(kAvx2T1Kernels)},
+    {"avx2-nta", Isa::kAvx2, kOneRow, ORT_AIE_X86(kAvx2NtaKernels)},
     {"avx512", Isa::kAvx512, kAllRoles & ~kOneRow, ORT_AIE_X86(kAvx512Kernels)},
     {"avx512-nta", Isa::kAvx512, kOneRow | Bit(Role::kLookups), ORT_AIE_X86(kAvx512NtaKernels)},
     {"avx512-t0", Isa::kAvx512, kOneRow, ORT_AIE_X86(kAvx512T0Kernels)},

@@ -220,7 +220,7 @@ void GemmBf16AmxStandin(const uint16_t* a, int64_t lda, int64_t rows, const uint
 extern const Bf16Attention kAmxStandinAttention;
 #endif
 #if defined(__x86_64__)
-extern const Kernels kAvx2Kernels;
+extern const Kernels kAvx2Kernels, kAvx2T1Kernels, kAvx2NtaKernels;
 extern const Kernels kAvx512Kernels;      // F, BW, DQ, VL, VNNI, VBMI
 extern const Kernels kAvx512Bf16Kernels;  // the kernels that AVX512_BF16 makes faster, too
 // The same, with other ways of prefetching.
