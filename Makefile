@@ -97,7 +97,7 @@ check-versions: $(MIDDLE_ORTS:%=check-ort-%)
 check-ort-%: $(VENV)/ort-%/ready
 	$(VENV)/ort-$*/bin/python -m pytest -q $(PARALLEL) tests/models $(shell grep -l provider tests/ops/test_*.py)
 
-# Tests marked in_turn besides those: a browser, and Ray's cluster of which processes are killed.
+# Tests marked in_turn: a browser, Ray's cluster, memory limits, all families and tables where a few run each time.
 check-in-turn: $(VENV)/test-ready
 	$(VENV)/bin/pytest -q $(PARALLEL) -m in_turn --ignore tests/mlir --ignore tests/xrt/real_xrt
 
