@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -29,6 +30,7 @@ from ort_aie_ep.models.shapes import SHAPES
 from ort_aie_ep.runtime.sessions import Options
 from ort_aie_ep.tools.bench import conditions, demo, memory
 from ort_aie_ep.tools.bench.peers import engines, process, rounds, runner, workload
+from ort_aie_ep.tools.bench.peers.course import Cost, Course
 from ort_aie_ep.tools.bench.peers.engines import (
     CPU_EP,
     KINDS,
@@ -42,11 +44,12 @@ from ort_aie_ep.tools.bench.peers.engines import (
     different_tokens,
     kind,
 )
-from ort_aie_ep.tools.bench.peers.gguf import gguf_model, interleaved
+from ort_aie_ep.tools.bench.peers.gguf import gguf_model, interleaved, q4_0
 from ort_aie_ep.tools.bench.peers.llama_cpp import GgufEngine
 from ort_aie_ep.tools.bench.peers.process import EngineError, Setup, Worker
 from ort_aie_ep.tools.bench.peers.report import report
 from ort_aie_ep.tools.bench.peers.results import (
+    PHASES,
     SEQUENCES,
     STATES,
     TOKENS,
@@ -56,7 +59,6 @@ from ort_aie_ep.tools.bench.peers.results import (
 from ort_aie_ep.tools.bench.peers.results import (
     SHAPES as ROWS,
 )
-from ort_aie_ep.tools.bench.peers.rounds import Course
 from ort_aie_ep.tools.bench.peers.sheets import markdown
 from ort_aie_ep.tools.bench.peers.weights import BLOCK, DecoderWeights, Int4Matrix
 from ort_aie_ep.tools.bench.peers.workload import Workload
@@ -74,6 +76,7 @@ NEEDS_GPT_OSS = pytest.mark.skipif(
     SINCE["gpt_oss"] > ORT_VERSION, reason="ONNX Runtime's CPU EP cannot run gpt-oss"
 )
 TINY = SHAPES["tiny-llama"]
+WIDE = replace(TINY, hidden=256, ffn=384, heads=8)  # all multiples of 128
 EXPERTS = replace(SHAPES["tiny-qwen3"], ffn=64, experts=8, experts_per_token=2)
 CONDITIONS = conditions.Conditions(
     conditions.Machine(
@@ -147,10 +150,15 @@ def source(model: Path, weights: DecoderWeights, tmp_path: Path) -> Source:
     return Source(find_model(model), weights, tmp_path)
 
 
-def random_matrix(n: int, k: int) -> Int4Matrix:
+@pytest.fixture(scope="module")
+def blocks_of_128(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return synth(WIDE, tmp_path_factory.mktemp("blocks") / "model", block_size=128)
+
+
+def random_matrix(n: int, k: int, block: int = BLOCK) -> Int4Matrix:
     generator = np.random.default_rng(0)
-    codes = generator.integers(0, 256, (n, k // BLOCK, BLOCK // 2), np.uint8)
-    return Int4Matrix(codes, generator.standard_normal((n, k // BLOCK)).astype(np.float32))
+    codes = generator.integers(0, 256, (n, k // block, block // 2), np.uint8)
+    return Int4Matrix(codes, generator.standard_normal((n, k // block)).astype(np.float32))
 
 
 # --- weights ---
@@ -176,6 +184,16 @@ def test_weights_are_those_of_the_onnx_file(model: Path, weights: DecoderWeights
     assert np.array_equal(weights.layer(1).ffn_norm, norm)
     final = tensors["model.layers.2.final_norm_layernorm.weight"]
     assert np.array_equal(weights.final_norm(), final)
+
+
+def test_a_block_of_128_is_four_blocks_of_q4_0_with_its_scale() -> None:
+    matrix = random_matrix(3, 256, block=128)
+    blocks = q4_0(matrix).reshape(3, 8, 18)
+    scales = np.ascontiguousarray(blocks[:, :, :2]).view(np.float16)
+    codes = np.concatenate([blocks[:, :, 2:] & 15, blocks[:, :, 2:] >> 4], axis=-1)
+    rounded = replace(matrix, scales=matrix.scales.astype(np.float16).astype(np.float32))
+    values = (codes.astype(np.float32) - 8) * scales
+    assert np.array_equal(values.reshape(3, 256), rounded.dequantised())
 
 
 def test_sizes_are_those_of_the_graph(weights: DecoderWeights) -> None:
@@ -391,9 +409,17 @@ def skip_without(name: str) -> None:
         pytest.skip(f"{name}: {missing}")
 
 
+@pytest.mark.parametrize("block", [32, 128])
 @pytest.mark.parametrize("name", [name for name in KINDS if name != CPU_EP])
-def test_engine_computes_what_the_cpu_ep_does(name: str, source: Source) -> None:
+def test_engine_computes_what_the_cpu_ep_does(
+    name: str, block: int, source: Source, blocks_of_128: Path
+) -> None:
     skip_without(name)
+    if block == 128:
+        found = find_model(blocks_of_128)
+        source = Source(found, DecoderWeights(found), source.scratch)
+        assert source.weights.describe().endswith("vocabulary 500, blocks of 128")
+        assert source.weights.source_bits() == 4 + 32 / 128
     # Random weights have near-ties. Rounding to 8 bits may decide one differently, and so change
     # all later tokens; but with a wrong layout, rotation or cache, one of 500 tokens agrees only by
     # chance.
@@ -480,6 +506,12 @@ def test_a_failing_engine_says_what_failed(tmp_path: Path) -> None:
 
 def test_a_worker_that_dies_says_how_and_its_last_words() -> None:
     with Worker("engine") as worker:
+        # What a terminal sends to all of its processes is for the command, which ends this one.
+        for ending in (None, signal.SIGINT, signal.SIGTERM):
+            if ending is not None:
+                worker._process.send_signal(ending)
+            with pytest.raises(EngineError, match="engine failed: TypeError"):
+                worker.run(2, 0)
         worker._log.write("loading\n\n  GGML_ASSERT(ok)  failed\n")
         worker._log.flush()
         worker._process.send_signal(signal.SIGSEGV)
@@ -505,7 +537,8 @@ class Log(Course):
         self.totals: list[int] = []
         self.steps: list[str] = []
         self.notes: list[str] = []
-        super().__init__(self.told, self.notes.append)
+        self.times_left: list[float] = []
+        super().__init__(self.told, self.notes.append, self.times_left.append)
 
     def told(self, _: int, total: int, what: str) -> None:
         self.totals.append(total)
@@ -546,10 +579,11 @@ def test_rounds_give_every_engine_the_same_columns(
 ) -> None:
     plan, log, results = run
     assert log.totals[-1] == len(log.steps)
-    # The time left is printed after the trial and after each round; no peer has two variants here.
-    done = ["trial", "round 1 of 2", "round 2 of 2"]
-    assert [note.split(" done after")[0] for note in log.notes] == done
-    assert all(note.endswith("min to go") for note in log.notes)
+    assert log.notes == []
+    # How long the rest takes is known from the first run of a model on.
+    before = sum("its model" in step for step in log.steps)
+    assert len(log.times_left) == len(log.steps) - before
+    assert log.times_left[-1] == 0
     assert [m.engine for m in results.measured] == list(RUN)
     for m in results.measured:
         decode, prefill = m.speeds["decode"], m.speeds["prefill"]
@@ -565,7 +599,7 @@ def test_rounds_give_every_engine_the_same_columns(
     # Keys and values of 64 + 4 tokens in 2 layers, 2 heads of 32 float16 each.
     assert results.cache_bytes == 68 * 2 * 2 * 2 * 32 * 2
     # Interleaved: the engines of one context, then those of the next.
-    turns = [step.split(": ")[1] for step in log.steps if step.startswith("round 1")]
+    turns = [step.split(": ")[1] for step in log.steps if re.match("context .*, round 1", step)]
     assert turns == list(RUN) * 2
 
 
@@ -666,6 +700,35 @@ def test_of_a_library_the_faster_ways_go_on() -> None:
     assert "OpenVINO" in rounds.fastest(pilots, 64)
 
 
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time in seconds that a course sees, which the test moves."""
+    now = [0.0]
+    monkeypatch.setattr("ort_aie_ep.tools.bench.peers.course.time.perf_counter", lambda: now[0])
+    return now
+
+
+def test_time_left_is_what_equal_steps_took(clock: list[float]) -> None:
+    log = Log()
+    opening = Cost("a", "opening its model")
+    short, long, start = (
+        Cost("a", "context 64", 64),
+        Cost("a", "context 640", 640),
+        Cost("a", "x", 32),
+    )
+    log.expect([opening, *[short, long] * 3, start])
+    for cost, seconds in ((opening, 100), (short, 2), (long, 30), (short, 4), (long, 30)):
+        clock[0] += seconds
+        log.step(cost)
+    # Nothing is said before the first run. Then a token takes 2/64 s, and later (3 + 30)/704 s.
+    later = 32 * 33 / 704
+    first = 2 * 2 + 3 * 20 + 1
+    assert log.times_left == pytest.approx(
+        [first, 2 * 2 + 2 * 30 + 32 * 32 / 704, 3 + 2 * 30 + later, 3 + 30 + later]
+    )
+    assert log.seconds([]) == 0
+
+
 # --- engines that fail ---
 
 
@@ -676,10 +739,14 @@ class FakeWorker:
         failing: by engine's name, why a run fails ("" if it does not), as a function of its
             context, the number of earlier runs there, and what it does without.
         closed: names of engines that were stopped before their turn was over.
+        left: names of engines whose turn is over.
+        slow: names of engines that take twice as long.
     """
 
     failing: ClassVar[dict[str, Callable[[int, int, str], str]]] = {}
     closed: ClassVar[list[str]] = []
+    left: ClassVar[list[str]] = []
+    slow: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -689,7 +756,8 @@ class FakeWorker:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, *_: object) -> None:
+        self.left.append(self.name)
 
     def close(self) -> None:
         self.closed.append(self.name)
@@ -707,7 +775,11 @@ class FakeWorker:
         reason = self.failing.get(self.name, lambda *_: "")(length, before, self.without)
         if reason:
             raise EngineError(self.name, reason)
-        seconds = {"prefill_seconds": length / 100, "decode_seconds": new_tokens / 10}
+        factor = 2 if self.name in self.slow else 1
+        seconds = {
+            "prefill_seconds": factor * length / 100,
+            "decode_seconds": factor * new_tokens / 10,
+        }
         return {**seconds, "memory": {"peak": 1, "anonymous": 1, "files": 0}}
 
     def batch_at(self, length: int, sequences: int, tokens: int, count: int) -> float:
@@ -723,13 +795,16 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FakeWorker]]:
     """Engines without processes or models: every peer is installed."""
     for module in (rounds, runner):
         monkeypatch.setattr(module, "Worker", FakeWorker)
+    monkeypatch.setattr(memory, "_PROBE_BYTES", 8 << 20)
+    monkeypatch.setattr(memory.ReadProbe, "measure", lambda _: 30e9)
+    monkeypatch.setattr(process, "_SETTLE_SECONDS", 0)
     made = {name: replace(k, packages={}, model=fake_model) for name, k in KINDS.items()}
     for name, k in made.items():
         if k.batch_model is not None:
             made[name] = replace(k, batch_model=fake_model)
     monkeypatch.setattr(engines, "KINDS", made)
     yield FakeWorker
-    FakeWorker.failing, FakeWorker.closed = {}, []
+    FakeWorker.failing, FakeWorker.closed, FakeWorker.left, FakeWorker.slow = {}, [], [], ()
 
 
 def fake_model(source: Source) -> Model:
@@ -819,8 +894,12 @@ def test_results_so_far_are_reported_after_each_round(
 ) -> None:
     told: list[Results] = []
     _, results = measure_fakes(source, partial=told.append)
-    assert [r.rounds for r in told] == [1, 2, 3, 3, 3]
-    assert [r.unfinished == "" for r in (*told, results)] == [False] * 5 + [True]
+    # Three rounds of speeds, three of several rows, one of starts.
+    assert [r.rounds for r in told] == [1, 2, 3, 3, 3, 3, 3]
+    assert [len(r.batches.seconds[OURS][TOKENS][4]) for r in told if r.batches] == [1, 2, 3, 3]
+    assert [r.unfinished.split(",")[0] for r in (*told, results)] == [
+        *(f"round {n} of 3" for n in (1, 2, 3)), *["several rows in a call"] * 3, "starts", ""
+    ]  # fmt: skip
     pages = [markdown(report(r), CONDITIONS) for r in (told[0], results)]
     assert ["**Unfinished: round 1 of 3" in page for page in pages] == [True, False]
     assert "| ort_aie_ep / best peer | 1.00 (1.00–1.00) |" in pages[0]
@@ -839,7 +918,71 @@ def test_a_demonstration_that_fails_costs_nothing_else(
     with pytest.raises(AieError, match="no room"):
         runner.measure(source, plan, Log(), partial=told.append, demonstrate=demonstrate)
     assert told[-1].growth is not None
-    assert told[-1].unfinished == "the demonstration model"
+    assert told[-1].unfinished == "the cost of context, round 1 of 1, and none of the later parts"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_command_with_what_was_measured(
+    number: int, code: int, fakes: type[FakeWorker], model: Path, tmp_path: Path
+) -> None:
+    def interrupt(length: int, before: int, _: str) -> str:
+        if (length, before) == (8, 3):  # the trial and two rounds are over
+            os.kill(os.getpid(), number)
+        return ""
+
+    fakes.failing["llama.cpp"] = interrupt
+    before = signal.getsignal(number)
+    plan = ("--prompt-lengths", "8", "--new-tokens", "4", "--runs", "4", "--threads", "1")
+    out = ("--out", tmp_path) if find_spec("matplotlib") else ()
+    result = bench("--peers", model, *plan, "--json", *out)
+    assert result.exit_code == code, result.output
+    assert signal.getsignal(number) is before
+    assert set(fakes.left) == set(KINDS)
+    content = json.loads(result.stdout)["results"]
+    assert content["unfinished"] == "round 2 of 4, and none of the later parts"
+    assert len(content["probes"]) == 2
+    assert {len(m["speeds"]["decode"]["8"]) for m in content["measured"]} == {2}
+    if out:
+        assert {path.name for path in tmp_path.iterdir()} == {"bench.json", "bench.md", "bench.png"}
+
+
+def test_a_quick_run_is_the_speeds_of_the_fastest_in_the_rounds_that_fit(
+    fakes: type[FakeWorker], model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fakes.slow = ("llama.cpp", "OpenVINO GenAI")
+    monkeypatch.setattr(workload, "QUICK_SECONDS", 0.0)
+    monkeypatch.setattr(workload, "TRIAL_TOKENS", 8)
+    plan = ("--prompt-lengths", "8,24", "--new-tokens", "4", "--threads", "1")
+    result = bench("--peers", model, "--quick", *plan, "--json")
+    assert result.exit_code == 0, result.output
+    content = json.loads(result.stdout)["results"]
+    engines = [OURS, CPU_EP, "llama.cpp, no FA", "ik_llama.cpp", "OpenVINO"]
+    assert [m["engine"] for m in content["measured"]] == engines
+    assert content["left_out"] == {
+        "llama.cpp": "was slower than llama.cpp, no FA in the trial",
+        "OpenVINO GenAI": "was slower than OpenVINO in the trial",
+    }
+    # One round, and no time for the long context but with the fastest peer.
+    rounds_of = {
+        m["engine"]: [{n: len(r) for n, r in m["speeds"][p].items()} for p in PHASES]
+        for m in content["measured"]
+    }
+    assert rounds_of[OURS] == [{"8": 1, "24": 1}] * 2
+    assert sorted(len(phases[0]) for phases in rounds_of.values()) == [1, 1, 1, 2, 2]
+    assert {length for phases in rounds_of.values() for length in phases[1]} == {"8", "24"}
+    parts = ("batches", "growth", "demonstration", "unfinished")
+    assert not any(content[part] for part in parts)
+    assert {m["starts"] for m in content["measured"]} == {None}
+
+
+def test_a_stalled_plain_read_is_not_the_limit_of_a_round(
+    fakes: type[FakeWorker], source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del fakes
+    reads = iter([1e9, 30e9, 2e9] * 99)
+    monkeypatch.setattr(memory.ReadProbe, "measure", lambda _: next(reads))
+    _, results = measure_fakes(source)
+    assert results.probes == [30e9] * 3
 
 
 # --- page cache ---
@@ -962,6 +1105,8 @@ def test_command_refuses_what_does_not_fit(model: Path, tmp_path: Path) -> None:
     for option in ("--prompt-lengths", "--new-tokens"):
         assert f"{option} does not go with --batch" in bench(model, "--batch", 2, option, 8).stderr
     assert "--out belongs to --peers" in bench(model, "--out", tmp_path).stderr
+    assert "--quick belongs to --peers" in bench(model, "--quick").stderr
+    assert "--quick measures neither" in bench("--peers", model, "--quick", "--starts", 1).stderr
     assert "--starts belongs to --peers" in bench(model, "--starts", "1").stderr
     assert "leave out --baseline" in bench("--peers", model, "--baseline", model).stderr
     ort_aie_ep.compile(model, tmp_path / "compiled", last_logits=True)

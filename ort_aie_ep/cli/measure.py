@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, cast, get_args
@@ -74,6 +74,14 @@ def bench_command(
     peers: Annotated[
         bool, typer.Option("--peers", help="Also measure llama.cpp, ik_llama.cpp and OpenVINO.")
     ] = False,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick",
+            help="With --peers: only decode and prefill speeds, by one engine of each library, in "
+            "ten minutes: as many rounds as fit, or one without the slowest at long contexts.",
+        ),
+    ] = False,
     starts: Annotated[
         int | None,
         typer.Option(min=1, help="With --peers: warm and cold starts of each engine. Default: 3."),
@@ -116,10 +124,17 @@ def bench_command(
     but the first. It then measures several rows in a call, the time from a process's start to its
     first token with a warm and a cold page cache, and the cost of a token of context in ort_aie_ep
     up to 32768. A model of 10⁹ weights takes about half an hour on two cores with AVX-512, and over
-    one without. DIR holds a valid report after each round, so you can interrupt the command:
+    one without. `--quick` plans ten minutes by what each run has cost so far: it measures the
+    speeds alone, of ort_aie_ep with an f16 KV cache and of one engine of each other library, the
+    fastest in a trial. It has as many rounds as fit. If not even one does, the slowest peers are
+    not measured at the longest contexts.
+
+    DIR holds a valid report after each round. SIGINT (Ctrl-C) and SIGTERM end the command with what
+    was measured until then:
 
     ```
     ort-aie bench --peers MODEL --out results
+    ort-aie bench --peers MODEL --quick
     ```
     """
     from ort_aie_ep.tools.bench import bench
@@ -129,10 +144,15 @@ def bench_command(
     if peers:
         if baseline is not None:
             raise AieError("--peers compiles MODEL itself: leave out --baseline")
+        if quick and (starts or batch):
+            raise AieError(
+                "--quick measures neither starts nor several rows: leave out the options"
+            )
         sizes = _batch_sizes(batch)
-        _bench_peers(context, model, lengths, new_tokens, runs, starts, sizes, options, json, out)
+        plan = _peers_workload(lengths, new_tokens, runs, starts, sizes, options, quick)
+        _bench_peers(context, model, plan, options, json, out)
         return
-    for name, value in (("--out", out), ("--starts", starts)):
+    for name, value in (("--out", out), ("--starts", starts), ("--quick", quick or None)):
         if value is not None:
             raise AieError(f"{name} belongs to --peers: give --peers too, or leave it out")
     runs = runs or 5
@@ -196,24 +216,17 @@ def _bench_batches(
     console.heading(tables.conditions_line(options.threads))
 
 
-def _bench_peers(
-    context: typer.Context,
-    model: Path,
+def _peers_workload(
     lengths: tuple[int, ...] | None,
     new_tokens: int,
     rounds: int | None,
     starts: int | None,
     batches: tuple[int, ...] | None,
     options: Options,
-    json: bool,
-    out: Path | None,
-) -> None:
+    quick: bool,
+) -> Workload:
     from ort_aie_ep.explain.machine import physical_cores
-    from ort_aie_ep.tools.bench import conditions
-    from ort_aie_ep.tools.bench.peers import plot, report, runner
     from ort_aie_ep.tools.bench.peers import workload as workloads
-    from ort_aie_ep.tools.bench.peers.rounds import Course
-    from ort_aie_ep.tools.bench.peers.sheets import sheets
 
     workload = workloads.Workload(
         lengths or workloads.DECODE_LENGTHS,
@@ -225,34 +238,70 @@ def _bench_peers(
         {k: v for k, v in asdict(options).items() if k != "threads" and v is not None},
         batches=batches or workloads.BATCHES,
     )
+    if quick:
+        limit = workloads.QUICK_SECONDS
+        workload = replace(workload, starts=0, growth=(), batches=(), seconds=limit)
+    return workload
+
+
+def _bench_peers(
+    context: typer.Context,
+    model: Path,
+    workload: Workload,
+    options: Options,
+    json: bool,
+    out: Path | None,
+) -> None:
+    from ort_aie_ep.tools.bench import conditions
+    from ort_aie_ep.tools.bench.peers import engines, plot, report, runner
+    from ort_aie_ep.tools.bench.peers.course import Course
+    from ort_aie_ep.tools.bench.peers.results import Results
+    from ort_aie_ep.tools.bench.peers.sheets import sheets
+
+    quick = workload.seconds is not None
     if out is not None:
         plot.check_plot()
         out.mkdir(parents=True, exist_ok=True)
     machine, date = conditions.machine(), conditions.today()
+    kept: list[PeersReport] = []
+    ended_with: SystemExit | None = None
     # Cold starts need the models on a disk, which /tmp may not be, so they go beside the results.
-    with TemporaryDirectory(prefix="ort-aie-", dir=out) as scratch:
+    with TemporaryDirectory(prefix="ort-aie-", dir=out) as scratch, console.ended_by_signals():
         with console.bar("read the model"):
             source = runner.open_source(model, Path(scratch))
         environment = console.environment()
+        starts = f"; {workload.starts} starts, warm and cold each" if workload.starts else ""
         held = conditions.Conditions(
             machine,
             date,
             _as_typed(context),
             f"{model.name}, {source.weights.describe()}",
             {name: environment[name] for name in ("ort_aie_ep", "onnxruntime", "kernels")},
-            f"{workload.threads} threads; medians of {workload.rounds} rounds, "
-            f"{new_tokens} decoded tokens each; {workload.starts} starts, warm and cold each.",
+            f"{workload.threads} threads; {workload.new_tokens} tokens decoded a run{starts}.",
         )
-        with console.bar("bench", "steps") as bar:
-            results = runner.measure(
-                source,
-                workload,
-                Course(bar, bar.note),
-                partial=lambda so_far: _write(report.report(so_far), held, workload, out),
-                amx=machine.amx,
-                demonstrate=lambda: _demonstration(options),
-            )
-    measured = report.report(results)
+
+        def keep(so_far: Results) -> None:
+            kept.append(report.report(so_far))
+            _write(kept[-1], held, workload, out)
+
+        try:
+            with console.bar("bench", "steps") as bar:
+                results = runner.measure(
+                    source,
+                    workload,
+                    Course(bar, bar.note, bar.left),
+                    engines.QUICK if quick else tuple(engines.KINDS),
+                    partial=keep,
+                    amx=machine.amx,
+                    demonstrate=None if quick else lambda: _demonstration(options),
+                )
+            keep(results)
+        except SystemExit as ended:
+            if not kept:
+                console.note("interrupted before the first round was over")
+                raise
+            ended_with = ended
+    measured = kept[-1]
     if json:
         console.print_json(measured, plan=asdict(workload), conditions=asdict(held))
     else:
@@ -264,6 +313,11 @@ def _bench_peers(
         plot.plot(measured, out / "bench.png", f"{machine.cpu}; {held.model}; {date}")
         _write(measured, held, workload, out, "bench.png")
         console.note(f"written: {out / 'bench.json'}, {out / 'bench.md'}, {out / 'bench.png'}")
+    if ended_with is not None:
+        console.note(
+            f"interrupted, with what was measured until then: {measured.results.unfinished}"
+        )
+        raise ended_with
 
 
 def _write(

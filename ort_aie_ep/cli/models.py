@@ -324,6 +324,10 @@ def synth_command(
         int | None, typer.Option(min=1, help="Vocabulary size. Default: the shape's.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random weights.")] = 0,
+    block_size: Annotated[
+        int | None,
+        typer.Option(help="Weights that share a scale: 16, 32, 64, 128 or 256. Default: 32."),
+    ] = None,
     floats: Annotated[
         bool, typer.Option("--float", help="Write float32 weights, which --quantize can compress.")
     ] = False,
@@ -340,6 +344,7 @@ def synth_command(
     ort-aie bench RANDOM
     ```
     """
+    from ort_aie_ep.models.builder.weights import BLOCK
     from ort_aie_ep.models.shapes import SHAPES
     from ort_aie_ep.tools.synth import synth
 
@@ -350,6 +355,8 @@ def synth_command(
         return
     if shape is None or destination is None:
         raise typer.BadParameter("give both SHAPE and DST; --list shows the shapes")
+    if floats and block_size is not None:
+        raise AieError("--block-size is for int4 weights: leave it out, or --float")
     with console.bar("synth", "bytes") as progress:
         path = synth(
             shape,
@@ -358,6 +365,7 @@ def synth_command(
             vocab=vocab,
             seed=seed,
             int4=not floats,
+            block_size=BLOCK if block_size is None else block_size,
             progress=progress,
         )
     console.out.print(str(path), markup=False, highlight=False, soft_wrap=True)

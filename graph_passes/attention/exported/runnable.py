@@ -99,11 +99,13 @@ class RunnableRegion:
         self.reach = reach_of(model, [*factors, *_beside_scores(region)])
         scores = region.softmax.inputs[0]
         assert scores is not None
-        outputs = [region.output, region.keys.present, region.values.present, scores]
-        self._model, self._scores = model, scores
-        self._part = Part(model, region.inputs, [*outputs, *self.tables], self.reach.stand_ins)
-        part = Part(model, region.inputs, [scores], self.reach.stand_ins)
-        seen, self.longest = self.reach.show(SHORTEST_KEYS, lambda keys: self._seen(part, keys))
+        presents = region.keys.present, region.values.present
+        self._model = model
+        self._outputs = [region.output, *presents, scores, *self.tables]
+        self._part = Part(model, region.inputs, self._outputs, self.reach.stand_ins)
+        seen, self.longest = self.reach.show(
+            SHORTEST_KEYS, lambda keys: self._seen(self._part, keys)
+        )
         # The most keys that a token sees in the region as it is run, or -1 for all.
         self.window = -1 if seen == self.longest else seen
         self._check_biases(model, factors)
@@ -131,15 +133,15 @@ class RunnableRegion:
         """
 
         def again(stand_ins: dict[int, int]) -> int:
-            part = Part(self._model, self.region.inputs, [self._scores], stand_ins)
+            part = Part(self._model, self.region.inputs, self._outputs, stand_ins)
             return self._seen(part, self.longest)
 
         return self.window if self.window < 0 else self.reach.true_window(self.window, again)
 
-    def _seen(self, scores: Part, keys: int) -> int:
+    def _seen(self, part: Part, keys: int) -> int:
         """How many of `keys` the last token sees."""
         probe = Probe("window", keys - 1, 1, np.ones((1, keys), np.int64))
-        (found,) = scores.run(self._feeds(probe))
+        found = part.run(self._feeds(probe))[3]
         if found.size != self.heads * keys:
             raise NoMatch(f"of {keys} keys, its scores are {found.shape}")
         return int((found.reshape(-1, keys)[0] > MASKED).sum())
@@ -249,33 +251,31 @@ class RunnableRegion:
         """Raises NoMatch if the scores meet any computed value except masks: a factor or bias that
         is 1 or 0 for the lengths of the probes might differ for other lengths."""
         biases = _computed_floats(self.region, cached=True)
-        mask = np.ones((2, 7), np.int64)
-        mask[0, :2] = 0
-        long = Probe("far biases", self.longest - 1, 1, np.ones((1, self.longest), np.int64))
-        part = Part(model, self.region.inputs, biases, self.reach.stand_ins) if biases else None
-        for probe in (Probe("biases", 3, 4, mask), long):
-            arrays = part.run(self._feeds(probe)) if part is not None else []
-            for value, array in zip(biases, arrays, strict=True):
-                if array.size == 1:
-                    factors = [*factors, value]
-                elif not np.all((array == 0) | (array <= MASKED)):
-                    raise NoMatch(
-                        f"its scores are combined with '{value.name}', which is not a mask"
-                    )
-        self._check_numbers(model, list(dict.fromkeys(factors)))
-
-    def _check_numbers(self, model: ir.Model, values: list[ir.Value]) -> None:
-        """Raises NoMatch if a single number changes after a long past, such as a factor of the
-        scores that grows with the logarithm of the length."""
+        values = list(dict.fromkeys([*biases, *factors]))
         if not values:
             return
         part = Part(model, self.region.inputs, values, self.reach.stand_ins)
+
+        def ran(name: str, past: int, mask: Array) -> list[Array]:
+            return part.run(self._feeds(Probe(name, past, mask.shape[1] - past, mask)))
+
+        padded = np.ones((2, 7), np.int64)
+        padded[0, :2] = 0
         short, long = (
-            part.run(self._feeds(Probe("numbers", past, 1, np.ones((1, past + 1), np.int64))))
-            for past in (0, self.longest - 1)
+            ran("numbers", keys - 1, np.ones((1, keys), np.int64)) for keys in (1, self.longest)
         )
+        numbers = set(factors)
+        for arrays in (ran("biases", 3, padded), long):
+            for value, array in zip(values, arrays, strict=True):
+                if array.size == 1:
+                    numbers.add(value)
+                elif value in biases and not np.all((array == 0) | (array <= MASKED)):
+                    raise NoMatch(
+                        f"its scores are combined with '{value.name}', which is not a mask"
+                    )
+        # A factor of the scores may grow with the logarithm of the length.
         for value, first, last in zip(values, short, long, strict=True):
-            if not np.array_equal(first, last):
+            if value in numbers and not np.array_equal(first, last):
                 raise NoMatch(
                     f"its scores are combined with '{value.name}', which depends on the length"
                 )

@@ -29,7 +29,7 @@ class ReadProbe:
         self._buffers = [np.full(size // 4, 1.0, np.float32) for _ in range(threads)]
         self._pool = ThreadPoolExecutor(threads)
 
-    def measure(self, seconds: float = 0.2) -> float:
+    def measure(self, seconds: float = 0.1) -> float:
         """Bytes per second in the best pass over the buffers within about `seconds`."""
         best, end = 0.0, time.perf_counter() + seconds
         total = sum(buffer.nbytes for buffer in self._buffers)

@@ -6,6 +6,7 @@ their engines' formats without requantising. `engines.py` names the engines, whi
 `process.py` gives each engine its own process, where `worker.py` runs, and a time limit.
 
 `runner.py` measures what `workload.py` says: speeds in interleaved rounds (`rounds.py`), several
-rows in a call, starts, and the cost of context for ort_aie_ep. `results.py` holds the numbers,
-`report.py` evaluates them, `sheets.py` and `plot.py` show the results.
+rows in a call, starts, and the cost of context for ort_aie_ep. `course.py` says how long the rest
+takes. `results.py` holds the numbers, `report.py` evaluates them, `sheets.py` and `plot.py` show
+the results.
 """

@@ -220,6 +220,9 @@ KINDS = {
 }  # fmt: skip
 """ort_aie_ep first, then the peers."""
 
+QUICK = tuple(name for name, k in KINDS.items() if name == OURS or k.library != OURS)
+"""The engines that a quick run begins with."""
+
 
 def kind(name: str) -> Kind:
     """The engine of that name; AieError if there is none."""

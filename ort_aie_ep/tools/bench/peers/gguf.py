@@ -1,7 +1,7 @@
 """A GGUF file with the source's codes.
 
-A Q4_0 block is like the source's: 32 codes and a scale, weight = (code − 8) · scale. Only the scale
-is rounded, from float32 to float16.
+A Q4_0 block is like the source's: 32 codes and a scale, weight = (code − 8) · scale. A source's
+block of 128 becomes four with its scale. Only the scale is rounded, from float32 to float16.
 
 llama.cpp computes gpt-oss's rotation slightly differently. It blends stretched and other channels
 between whole numbers of channels, the model between fractions, and no key of the file changes this.
@@ -27,6 +27,7 @@ _ROPE_BASE = 10000.0
 
 def q4_0(matrix: Int4Matrix) -> npt.NDArray[np.uint8]:
     """(N, K/32 · 18) uint8: a block is a float16 scale and 16 bytes, code i low and i + 16 high."""
+    matrix = matrix.in_blocks_of_32()
     codes = matrix.unpacked()
     n, blocks, _ = codes.shape
     packed = np.empty((n, blocks, 18), np.uint8)

@@ -23,7 +23,6 @@ from ort_aie_ep.tools.bench.peers.engines import Model, Run, Settings, Source
 if TYPE_CHECKING:
     from ort_aie_ep.tools.bench.peers.weights import DecoderWeights, Floats, Int4Matrix
 
-_BITS = 4.5
 # Tokens of a KV block in the CPU plugin's paged attention.
 _PAGE_TOKENS = 32
 # What each engine says of its settings, and OpenVINO's names of them.
@@ -42,8 +41,9 @@ def ir_model(source: Source, *, all_logits: bool = False) -> Model:
         path.parent.mkdir(exist_ok=True)
         model = _Llama(weights).model(all_logits)
         openvino.save_model(model, path, compress_to_fp16=False)
-    read = int(weights.product_elements() * _BITS / 8)
-    return Model(path, _BITS, read, path.with_suffix(".bin").stat().st_size)
+    bits = 4 + 16 / weights.block  # scales are float16
+    read = int(weights.product_elements() * bits / 8)
+    return Model(path, bits, read, path.with_suffix(".bin").stat().st_size)
 
 
 class _Llama:

@@ -98,7 +98,7 @@ class StartRatio:
 @dataclass(frozen=True)
 class Bandwidth:
     """Bytes per second of weights that an engine reads while it decodes, and their share of the
-    probe's bandwidth in the same round."""
+    same round's best plain read."""
 
     read: Interval
     share: Interval

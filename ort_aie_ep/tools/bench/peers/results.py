@@ -45,7 +45,7 @@ class Batches:
 @dataclass(frozen=True)
 class Growth:
     """Seconds per token in each round by total length, bytes of keys and values for one token of
-    context, and the memory's bandwidth in each round."""
+    context, and bytes per second of the best plain read of memory in each round."""
 
     seconds: dict[int, list[float]]
     cache_bytes: int
@@ -79,8 +79,8 @@ class Results:
 
     Attributes:
         left_out: by engine's name, why it did not run, and how to get it if it is available.
-        probes: bytes per second that a read of memory reached in each round, right after the
-            shortest decoded context.
+        probes: bytes per second of the best plain read of memory in each round; one comes before
+            each engine's turn at the shortest decoded context.
         cache_bytes: of keys and values in float16 for `capacity` tokens, which all made room for.
         amx: whether the CPU has AMX; the goal for prompts depends on it.
         unfinished: the parts still to come, "" at the end.

@@ -5,52 +5,24 @@ An engine that fails is left out with its reason, and the others continue.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from ort_aie_ep.progress import Count, Progress
 from ort_aie_ep.tools.bench.memory import ReadProbe
+from ort_aie_ep.tools.bench.peers.course import Cost, Course
 from ort_aie_ep.tools.bench.peers.engines import OURS, Model, Source, kind
 from ort_aie_ep.tools.bench.peers.process import EngineError, Setup, Worker, settle
 from ort_aie_ep.tools.bench.peers.results import DECODE, PREFILL, Speeds
-from ort_aie_ep.tools.bench.peers.workload import PILOT_MARGIN, PILOT_ROUNDS, Workload
+from ort_aie_ep.tools.bench.peers.workload import (
+    DECODED_COST,
+    PILOT_MARGIN,
+    PILOT_ROUNDS,
+    Workload,
+)
 
 Point = TypeVar("Point")
 Taken = TypeVar("Taken")
-
-
-class Course:
-    """Counts steps, and says how long the rest will take; `note` is for what cannot wait."""
-
-    def __init__(self, progress: Progress | None, note: Callable[[str], None]) -> None:
-        self.note = note
-        self._count = Count(progress, 0)
-        self._started = time.perf_counter()
-        self.restart()
-
-    def expect(self, steps: int) -> None:
-        """Sets how many steps are left."""
-        self._count.total = self._count.done + steps
-
-    def step(self, what: str) -> None:
-        """Counts a step as done."""
-        self._count.what = what
-        self._count.step()
-
-    def restart(self) -> None:
-        """Starts again to time steps, from which `tell` estimates how long the rest will take."""
-        self._since, self._done = time.perf_counter(), self._count.done
-
-    def tell(self, what: str, longer: float = 1.0) -> None:
-        """Notes that `what` is done, and when the rest will be if its steps take `longer` times as
-        long as those since the last `tell` or `restart`."""
-        now, done, total = time.perf_counter(), self._count.done, self._count.total
-        rest = (now - self._since) / max(1, done - self._done) * (total - done) * longer
-        spent = (now - self._started) / 60
-        self.restart()
-        self.note(f"{what} done after {spent:.1f} min; about {rest / 60:.0f} min to go")
 
 
 class Team:
@@ -99,30 +71,33 @@ class Team:
         points: Sequence[Point],
         rounds: int,
         measure: Callable[[str, Point], Taken],
-        where: Callable[[Point], str],
+        cost: Callable[[str, Point], Cost],
+        keep: Callable[[dict[str, dict[Point, list[Taken]]], str], None],
         failed: Callable[[str], None] = lambda _: None,
         first: Sequence[Point] | None = None,
-    ) -> dict[str, dict[Point, list[Taken]]]:
-        """Measures all points with all engines in interleaved rounds, by engine and by point.
+    ) -> None:
+        """Measures all points with all engines in interleaved rounds.
 
-        A round that does not count comes first, of the points `first`. An engine that fails, at
-        `where`, is left out of this part and given to `failed`.
+        After each round, `keep` gets what was measured so far, by engine and by point, and the
+        round's name. A round that does not count comes first, of the points `first`. An engine that
+        fails is left out of this part and given to `failed`.
         """
         found: dict[str, dict[Point, list[Taken]]] = {n: {p: [] for p in points} for n in names}
         for turn in range(rounds + 1):
             for point in points if turn or first is None else first:
                 for name in list(found):
-                    taken: Any = None
+                    taken, step = None, cost(name, point)
                     settle()
-                    with self.excused(name, where(point), partly=True):
+                    with self.excused(name, step.what, partly=True):
                         taken = measure(name, point)
                     if taken is None:
                         failed(name)
                         del found[name]
                     elif turn:
                         found[name][point].append(taken)
-                    self._course.step(f"{where(point)}, round {turn}: {name}")
-        return found
+                    self._course.step(step, f"round {turn}")
+            if turn:
+                keep(found, f"round {turn} of {rounds}")
 
 
 def written(name: str, make: Callable[[Source], Model], source: Source) -> Model:
@@ -140,67 +115,97 @@ class Rounds:
 
     Attributes:
         settings, memory, speeds: as in `Measured`, by engine's name.
-        probes: the memory's bandwidth in each round that counts, in bytes per second.
+        probes: as in `Results`.
     """
 
     def __init__(
-        self, workload: Workload, team: Team, course: Course, later: Callable[[list[str]], int]
+        self,
+        workload: Workload,
+        team: Team,
+        course: Course,
+        later: Callable[[list[str]], Iterable[Cost]],
     ) -> None:
-        """`later` says how many steps follow the rounds with the engines that are left."""
+        """`later` names the steps that follow the rounds with the engines that are left."""
         self.settings: dict[str, dict[str, str]] = {}
         self.memory: dict[str, dict[str, int]] = {}
         self.speeds: dict[str, Speeds] = {}
         self.probes: list[float] = []
         self._plan, self._team, self._course, self._later = workload, team, course, later
+        self._seconds: dict[str, float] = {}  # of each engine's last run
         self._workers: dict[str, Worker] = {}
         self._stack = ExitStack()
 
     def run(self, round_done: Callable[[str], None]) -> None:
         """Runs all rounds; calls `round_done` with a round's name after each one that counts."""
         workload, names = self._plan, self._team.names
-        runs = len(workload.trial) + workload.rounds * len(workload.lengths)
-        self._course.expect(len(names) * (1 + runs) + self._later(names))
+        chosen = {length: names for length in workload.lengths}
+        opening = [Cost(name, "opening its model") for name in names]
+        trial = [self._cost(name, length) for length in workload.trial for name in names]
+        self._course.expect([*opening, *trial, *self._rest(chosen, workload.rounds)])
         with self._stack:
-            for name in names:
-                with self._team.excused(name, "opening its model"):
+            for step in opening:
+                with self._team.excused(step.engine, step.what):
                     try:
-                        self._open(name)
+                        self._open(step.engine)
                     except EngineError as error:
-                        if not self._team.retry(name, error):
+                        if not self._team.retry(step.engine, error):
                             raise
-                        self._open(name)
-                self._course.step(f"{name}: opened")
-            self._course.restart()
+                        self._open(step.engine)
+                self._course.step(step)
             for length in workload.trial:
                 for name in self._team.names:
                     self._run(name, length, trial=True)
-                    self._course.step(f"trial, context {length}: {name}")
-            # A prompt takes most of the time, in proportion to its length or more.
-            mean, tried = (sum(n) / len(n) for n in (workload.lengths, workload.trial))
-            self._course.tell("trial", mean / tried)
-            chosen = {length: self._team.names for length in workload.lengths}
+                    self._course.step(self._cost(name, length), "trial")
+            if workload.seconds is not None:
+                self._leave_out_slower_variants()
+                self._fit(chosen, workload.seconds)
             probe = ReadProbe(workload.threads)
-            for turn in range(1, workload.rounds + 1):
+            turn, left = 0, max(1, self._rounds_left(0, chosen))
+            while left:
+                self._course.expect(self._rest(chosen, left))
+                turn += 1
                 self._round(turn, chosen, probe)
-                left = workload.rounds - turn
-                if turn == PILOT_ROUNDS and left:
+                if turn == PILOT_ROUNDS:
                     chosen = self._choose()
-                    runs = left * sum(map(len, chosen.values()))
-                    self._course.expect(runs + self._later(self._team.names))
-                self._course.tell(f"round {turn} of {workload.rounds}")
-                round_done(f"round {turn} of {workload.rounds}")
+                left = self._rounds_left(turn, chosen)
+                round_done(f"round {turn} of {turn + left}")
+
+    def _cost(self, name: str, length: int) -> Cost:
+        new_tokens = self._plan.new_tokens if length in self._plan.decode else 0
+        return Cost(name, f"context {length}", length + DECODED_COST * new_tokens)
+
+    def _of_round(self, chosen: Mapping[int, list[str]]) -> list[Cost]:
+        left = self._team.names
+        return [
+            self._cost(n, length) for length, names in chosen.items() for n in names if n in left
+        ]
+
+    def _rest(self, chosen: Mapping[int, list[str]], rounds: int) -> list[Cost]:
+        """The steps of so many rounds, and of all that follows."""
+        return [*self._of_round(chosen) * rounds, *self._later(self._team.names)]
+
+    def _rounds_left(self, done: int, chosen: Mapping[int, list[str]]) -> int:
+        """Rounds that are still wanted, and that there is time for."""
+        left = self._plan.rounds - done
+        round_seconds = self._course.seconds(self._of_round(chosen))
+        if self._plan.seconds is None or not round_seconds:
+            return left
+        return min(left, max(0, int((self._plan.seconds - self._course.elapsed) / round_seconds)))
 
     def _round(self, turn: int, chosen: Mapping[int, list[str]], probe: ReadProbe) -> None:
-        workload = self._plan
+        workload, reads = self._plan, []
         for length, names in chosen.items():
+            # A virtual machine's share of the memory bandwidth changes by the minute, so plain
+            # reads take turns with the engines that they are compared with. What else the machine
+            # does can stop a read, or several, so the best one of the round counts.
+            beside = length == min(workload.decode, default=min(workload.lengths))
             for name in [name for name in names if name not in self._team.left_out]:
+                if beside:
+                    settle()
+                    reads.append(probe.measure())
                 self._run(name, length, first=turn == 1)
-                self._course.step(f"round {turn}, context {length}: {name}")
-            # A virtual machine's share of the memory bandwidth changes by the minute, so the
-            # probe is measured next to the speeds it is compared with.
-            if length == min(workload.decode, default=min(workload.lengths)):
-                settle()
-                self.probes.append(probe.measure())
+                self._course.step(self._cost(name, length), f"round {turn}")
+        self.probes.append(max(reads))
 
     def _open(self, name: str) -> None:
         worker = self._workers[name] = self._stack.enter_context(Worker(name))
@@ -240,6 +245,7 @@ class Rounds:
         new_tokens = workload.new_tokens if length in workload.decode else 0
         answer = self._workers[name].run(length, new_tokens)
         self.memory[name] = answer["memory"]
+        self._seconds[name] = answer["prefill_seconds"] + answer["decode_seconds"]
         if counts and length in workload.decode:
             speed = new_tokens / answer["decode_seconds"]
             speeds[DECODE].setdefault(length, []).append(speed)
@@ -249,14 +255,31 @@ class Rounds:
     def _choose(self) -> dict[int, list[str]]:
         """By context, the engines that continue after the pilot."""
         speeds = {name: self.speeds[name] for name in self._team.names}
-        chosen = {length: fastest(speeds, length) for length in self._plan.lengths}
-        for length, names in chosen.items():
-            for name in (n for n in speeds if n not in names):
-                faster = [n for n in names if kind(n).library == kind(name).library]
-                self._course.note(
-                    f"context {length}: {name} is left out, slower than {', '.join(faster)}"
-                )
-        return chosen
+        return {length: fastest(speeds, length) for length in self._plan.lengths}
+
+    def _leave_out_slower_variants(self) -> None:
+        """Keeps each library's fastest engine in the last run of the trial."""
+        best: dict[str, str] = {}
+        for name in sorted(self._team.names, key=lambda name: self._seconds[name]):
+            faster = best.setdefault(kind(name).library, name)
+            if faster != name:
+                self._team.left_out[name] = f"was slower than {faster} in the trial"
+                self._workers[name].close()
+
+    def _fit(self, chosen: dict[int, list[str]], seconds: float) -> None:
+        """Takes the slowest peers out of the longest contexts, until a round fits in the time.
+
+        ort_aie_ep and the fastest peer of the trial stay, and so do the contexts of the trial.
+        """
+        peers = [name for name in self._team.names if kind(name).library != OURS]
+        slowest = sorted(peers, key=lambda name: self._seconds[name], reverse=True)[:-1]
+        beyond = [length for length in self._plan.lengths if length > max(self._plan.trial)]
+        for length in reversed(beyond):
+            for name in slowest:
+                needed = self._course.seconds(self._of_round(chosen)) or 0.0
+                if self._course.elapsed + needed <= seconds:
+                    return
+                chosen[length] = [other for other in chosen[length] if other != name]
 
 
 def fastest(speeds: Mapping[str, Speeds], length: int) -> list[str]:

@@ -6,8 +6,8 @@ rounds, a trial of the shorter contexts shows what fails, and how long the run w
 rounds are the pilot. If a library has several engines, those clearly slower at a context in the
 pilot are then left out of that context.
 
-Each part after the rounds says how many steps it has, and keeps its `result`. It raises EngineError
-if ort_aie_ep fails.
+Each part after the rounds names its steps, and updates its `result` after each of its own rounds.
+It raises EngineError if ort_aie_ep fails.
 """
 
 from __future__ import annotations
@@ -23,12 +23,21 @@ from ort_aie_ep.runtime.sessions import inspect
 from ort_aie_ep.tools.bench import memory
 from ort_aie_ep.tools.bench.bench import Comparison
 from ort_aie_ep.tools.bench.peers import results
+from ort_aie_ep.tools.bench.peers.course import Cost, Course
 from ort_aie_ep.tools.bench.peers.engines import KINDS, OURS, Model, Settings, Source, kind
 from ort_aie_ep.tools.bench.peers.process import FIRST_PROMPT, EngineError, Setup, Worker
-from ort_aie_ep.tools.bench.peers.results import COLD, SHAPES, STATES, Measured, Results
-from ort_aie_ep.tools.bench.peers.rounds import Course, Rounds, Team, written
+from ort_aie_ep.tools.bench.peers.results import COLD, SHAPES, STATES, WARM, Measured, Results
+from ort_aie_ep.tools.bench.peers.rounds import Rounds, Team, written
 from ort_aie_ep.tools.bench.peers.weights import DecoderWeights
-from ort_aie_ep.tools.bench.peers.workload import CALLS, CONTEXT, GROWTH_TOKENS, Workload
+from ort_aie_ep.tools.bench.peers.workload import (
+    CALLS,
+    CONTEXT,
+    DECODED_COST,
+    GROWTH_TOKENS,
+    START_COST,
+    WRITING_COST,
+    Workload,
+)
 
 
 def available(names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -58,7 +67,7 @@ def measure(
 ) -> Results:
     """Makes every engine's model, and measures rounds, several rows, starts and growth.
 
-    `partial` gets the results so far, after each round and each part; `demonstrate` measures a
+    `partial` gets the results so far, after each round of each part; `demonstrate` measures a
     token of the demonstration model, if there is one. `amx` is whether the CPU has AMX.
 
     Raises:
@@ -76,24 +85,30 @@ def measure(
             f"model's context of {context}"
         )
     ready, left_out = available(names)
-    for name, reason in left_out.items():
-        course.note(f"{name} {reason}")
+    if left_out:
+        course.note("; ".join(f"{name} {reason}" for name, reason in left_out.items()))
     models = {}
-    course.expect(len(ready))
-    for name in ready:
+    writing = [Cost(name, "writing its model") for name in ready]
+    course.expect(writing)
+    for step in writing:
+        name = step.engine
         try:
             models[name] = written(name, kind(name).model, source)
         except EngineError as error:
-            left_out[name] = f"{error.reason} (writing its model)"
+            left_out[name] = f"{error.reason} ({step.what})"
             course.note(f"{name} {left_out[name]}; the others go on")
-        course.step(f"{name}: model written")
+        course.step(step)
     # Files that this process has mapped would stay in memory, which cold starts must avoid.
     source.weights.release()
     settings = Settings(workload.threads, workload.capacity, workload.options)
     team = Team(Setup(models, settings, source.weights.shape.vocab), left_out, course)
     rows, starts, growth = Batches(workload, source), Starts(workload), Growth(workload, source)
     parts: list[Batches | Starts | Growth] = [rows, starts, growth]
-    rounds = Rounds(workload, team, course, lambda names: sum(p.steps(names) for p in parts))
+
+    def later(names: list[str], done: int = 0) -> list[Cost]:
+        return [cost for part in parts[done:] for cost in part.costs(names)]
+
+    rounds = Rounds(workload, team, course, later)
     demonstration: Comparison | None = None
 
     def so_far(unfinished: str) -> Results:
@@ -113,14 +128,14 @@ def measure(
             growth.result, rows.result, demonstration, amx, unfinished,
         )  # fmt: skip
 
-    rounds.run(lambda done: partial(so_far(f"{done}, and none of the later parts")))
-    while parts:
-        course.expect(sum(part.steps(team.names) for part in parts))
-        parts.pop(0).measure(team, course)
-        if parts:
-            partial(so_far(" and ".join(part.name for part in parts)))
+    def tell(done: str) -> None:
+        partial(so_far(f"{done}, and none of the later parts"))
+
+    rounds.run(tell)
+    for done, part in enumerate(parts):
+        course.expect(later(team.names, done))
+        part.measure(team, course, tell)
     if demonstrate is not None:
-        partial(so_far("the demonstration model"))
         demonstration = demonstrate()
     return so_far("")
 
@@ -136,17 +151,27 @@ class Batches:
     def __init__(self, workload: Workload, source: Source) -> None:
         self.result: results.Batches | None = None
         self._sizes, self._rounds, self._source = workload.batches, workload.rounds, source
+        self._points = [(n, shape) for n in self._sizes for shape in SHAPES]
 
-    def steps(self, names: list[str]) -> int:
-        """Steps with these engines."""
-        calls = (self._rounds + 1) * len(SHAPES) * len(self._sizes)
-        return len(_batching(names)) * (1 + calls) if self._sizes else 0
+    def _opening(self, names: list[str]) -> list[Cost]:
+        tokens = WRITING_COST + START_COST
+        return [Cost(name, f"opening for {self.name}", tokens) for name in _batching(names)]
 
-    def measure(self, team: Team, course: Course) -> None:
+    def _cost(self, name: str, point: tuple[int, str]) -> Cost:
+        rows, shape = point
+        tokens = CONTEXT + (CALLS + 1) * (DECODED_COST + 2 * rows)
+        return Cost(name, f"{rows} {shape} in a call", tokens)
+
+    def costs(self, names: list[str]) -> list[Cost]:
+        """The steps with these engines."""
+        calls = [self._cost(name, p) for name in _batching(names) for p in self._points]
+        return self._opening(names) + calls * (self._rounds + 1) if self._points else []
+
+    def measure(self, team: Team, course: Course, tell: Callable[[str], None]) -> None:
         """Measures all sizes and shapes."""
-        if not self._sizes:
+        if not self._points:
             return
-        capacity = CONTEXT + (CALLS + 1) * max(self._sizes)
+        capacity = CONTEXT + (CALLS + 1) * max(rows for rows, _ in self._points)
         settings = replace(team.setup.settings, capacity=capacity)
         workers: dict[str, Worker] = {}
 
@@ -154,25 +179,29 @@ class Batches:
             rows = (point[0], 1) if point[1] == results.SEQUENCES else (1, point[0])
             return workers[name].batch_at(CONTEXT, *rows, CALLS)
 
+        def keep(found: dict[str, dict[tuple[int, str], list[float]]], when: str) -> None:
+            self.result = results.Batches(
+                {
+                    name: {s: {n: list(taken[n, s]) for n in self._sizes} for s in SHAPES}
+                    for name, taken in found.items()
+                }
+            )
+            tell(f"{self.name}, {when}")
+
         with ExitStack() as stack:
-            for name, make in _batching(team.names).items():
+            for step in self._opening(team.names):
+                name = step.engine
                 with team.excused(name, self.name, partly=True):
                     worker = stack.enter_context(Worker(name))
-                    models = {name: written(name, make, self._source)}
+                    models = {name: written(name, _batching([name])[name], self._source)}
                     worker.open(replace(team.setup, models=models, settings=settings))
                     workers[name] = worker
-                course.step(f"{name}: opened for {self.name}")
+                course.step(step)
             self._source.weights.release()
-            points = [(n, shape) for n in self._sizes for shape in SHAPES]
-            found = team.in_rounds(
-                workers, points, self._rounds, call, lambda p: f"{p[0]} {p[1]} in a call",
+            team.in_rounds(
+                workers, self._points, self._rounds, call, self._cost, keep,
                 failed=lambda name: workers[name].close(),
             )  # fmt: skip
-        seconds = {
-            name: {shape: {n: taken[n, shape] for n in self._sizes} for shape in SHAPES}
-            for name, taken in found.items()
-        }
-        self.result = results.Batches(seconds)
 
 
 def _batching(names: list[str]) -> dict[str, Callable[[Source], Model]]:
@@ -195,12 +224,20 @@ class Starts:
         self.result: dict[str, results.Starts] = {}
         self._turns = workload.starts
 
-    def steps(self, names: list[str]) -> int:
-        """Steps with these engines."""
-        return len(names) * (1 + self._turns * len(STATES))
+    def _cost(self, name: str, state: str) -> Cost:
+        return Cost(name, f"{state} start", START_COST + FIRST_PROMPT)
 
-    def measure(self, team: Team, _: Course) -> None:
+    def costs(self, names: list[str]) -> list[Cost]:
+        """The steps with these engines."""
+        if not self._turns:
+            return []
+        states = [WARM, *STATES * self._turns]
+        return [self._cost(name, state) for name in names for state in states]
+
+    def measure(self, team: Team, _: Course, tell: Callable[[str], None]) -> None:
         """Starts all engines alternately, first once without timing, to compile Python's files."""
+        if not self._turns:
+            return
         files = {name: memory.files_of(team.setup.models[name].path) for name in team.names}
         kept = dict.fromkeys(files, 0.0)
 
@@ -213,14 +250,16 @@ class Starts:
                 worker.run(FIRST_PROMPT, 0)
                 return loaded, worker.seconds()
 
-        found = team.in_rounds(
-            files, STATES, self._turns, start, lambda state: f"{state} start", first=STATES[:1]
-        )
+        def keep(found: dict[str, dict[str, list[tuple[float, float]]]], when: str) -> None:
+            self.result = {}
+            for name, taken in found.items():
+                load, first = ({s: [t[i] for t in taken[s]] for s in STATES} for i in (0, 1))
+                self.result[name] = results.Starts(load, first, kept[name])
+            tell(f"{self.name}, {when}")
+
+        team.in_rounds(files, STATES, self._turns, start, self._cost, keep, first=(WARM,))
         for paths in files.values():
             memory.warm(paths)
-        for name, taken in found.items():
-            load, first = ({s: [t[i] for t in taken[s]] for s in STATES} for i in (0, 1))
-            self.result[name] = results.Starts(load, first, kept[name])
 
 
 class Growth:
@@ -237,23 +276,41 @@ class Growth:
         self._plan, self._cache_bytes = workload, source.weights.cache_bytes
         self._lengths = workload.growth_within(source.weights.shape.context)
 
-    def steps(self, _: list[str]) -> int:
-        """Steps: each length, and the memory's bandwidth, in each round."""
-        return 1 + (len(self._lengths) + 1) * (self._plan.rounds + 1) if self._lengths else 0
+    def _opening(self) -> Cost:
+        return Cost(OURS, f"a cache of {self._lengths[-1]} tokens", START_COST)
 
-    def measure(self, team: Team, course: Course) -> None:
-        """Decodes at all lengths, and reads memory."""
+    def _cost(self, name: str, length: int) -> Cost:
+        # On a 1B Llama with AVX2, half of a token's time at 16384 is attention.
+        tokens = GROWTH_TOKENS * DECODED_COST * (1 + length / 16384)
+        return Cost(name, f"a token at {length}", tokens)
+
+    def costs(self, _: list[str]) -> list[Cost]:
+        """The steps: each length in each round."""
+        lengths = [self._cost(OURS, length) for length in self._lengths]
+        return [self._opening(), *lengths * (self._plan.rounds + 1)] if lengths else []
+
+    def measure(self, team: Team, course: Course, tell: Callable[[str], None]) -> None:
+        """Decodes at all lengths, and reads memory before each."""
         if not self._lengths:
             return
         setup, least, most = team.setup, self._lengths[0], self._lengths[-1]
+        more = self._cache_bytes(most) - self._cache_bytes(least)
+        probe = memory.ReadProbe(self._plan.threads)
+
+        def keep(found: dict[str, dict[int, list[tuple[float, float]]]], when: str) -> None:
+            taken = found[OURS]
+            seconds = {n: [token for token, _ in rounds] for n, rounds in taken.items()}
+            reads = [[read for _, read in rounds] for rounds in taken.values()]
+            best = [max(of_round) for of_round in zip(*reads, strict=True)]
+            self.result = results.Growth(seconds, more // (most - least), best)
+            tell(f"{self.name}, {when}")
+
         with Worker(OURS) as worker:
+
+            def token(_: str, length: int) -> tuple[float, float]:
+                read = probe.measure()
+                return worker.decode_at(length, GROWTH_TOKENS), read
+
             worker.open(replace(setup, settings=replace(setup.settings, capacity=most)))
-            course.step(f"{OURS}: a cache of {most} tokens")
-            probe = memory.ReadProbe(self._plan.threads)
-            found = team.in_rounds(
-                [OURS], [*self._lengths, 0], self._plan.rounds,
-                lambda _, n: worker.decode_at(n, GROWTH_TOKENS) if n else probe.measure(),
-                lambda n: f"a token at {n}" if n else "bandwidth",
-            )[OURS]  # fmt: skip
-        read, more = found.pop(0), self._cache_bytes(most) - self._cache_bytes(least)
-        self.result = results.Growth(found, more // (most - least), read)
+            course.step(self._opening())
+            team.in_rounds([OURS], self._lengths, self._plan.rounds, token, self._cost, keep)

@@ -82,7 +82,10 @@ def _speeds(report: PeersReport) -> Sheet:
     for m in report.results.measured:
         row = []
         for column in columns:
-            cell = cells[m.engine, *column]
+            cell = cells.get((m.engine, *column))
+            if cell is None:
+                row.append("")
+                continue
             digits = ".1f" if cell.speed.value < 100 else ".0f"
             counted = cell.rounds == report.results.rounds
             pilot = f"[{cell.speed.value:{digits}}]"
@@ -94,8 +97,14 @@ def _speeds(report: PeersReport) -> Sheet:
             rows.append(("best peer", *(found[column].peer for column in columns)))
         values = (_shown(found[column].ratio) for column in columns)
         rows.append((f"{engine} / best peer", *values))
-    note = f"( ): 95 % bounds of the median, bootstrap over rounds, {RESAMPLES} resamples."
-    if any(c.rounds < report.results.rounds for c in report.cells):
+    rounds = report.results.rounds
+    note = (
+        f"Medians of {rounds} round{'s' * (rounds != 1)}. ( ): 95 % bounds of the median, "
+        f"bootstrap over rounds, {RESAMPLES} resamples."
+    )
+    if any("" in row for row in rows):
+        note += " An empty cell: the quick run had no time for it."
+    if any(c.rounds < rounds for c in report.cells):
         note += (
             f" [ ]: of the first {PILOT_ROUNDS} rounds only, where it was more than "
             f"{PILOT_MARGIN:.0%} slower than another way to run the same library."
@@ -183,8 +192,8 @@ def _memory(report: PeersReport) -> Sheet:
     probes = report.results.probes
     note = (
         "Peak memory: VmHWM, mapped files included. GB/s: weights alone, in the format's bytes, at "
-        "the shortest decoded context. Limit: what a plain read of memory reaches in the "
-        f"same round: {_shown(median(probes), 1e9, '.1f')} GB/s."
+        "the shortest decoded context. Limit: the same round's best plain read of memory, one of "
+        f"which comes before each engine's turn there: {_shown(median(probes), 1e9, '.1f')} GB/s."
     )
     names = ("peak memory, MB", "files, MB", "bits/weight", "GB/s decoding", "of limit")
     return Sheet("Memory and bandwidth", ("", *names), rows, note=note)

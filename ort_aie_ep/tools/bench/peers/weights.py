@@ -27,7 +27,6 @@ FAMILIES = ("llama", "qwen3", GPT_OSS)
 _YARN = SHAPES["gpt-oss-20b"].yarn
 # Attributes of QMoE: what experts do with a gate and an up. A limit of 0 is none.
 _EXPERTS = {
-    "block_size": BLOCK,
     "expert_weight_bits": 4,
     "swiglu_fusion": 1,
     "normalize_routing_weights": 1,
@@ -49,8 +48,8 @@ class Int4Matrix:
     """A symmetric matrix (N, K): weight = (code − 8) · scale.
 
     Attributes:
-        codes: (N, K/32, 16) uint8; byte i of a block holds code 2i low and 2i + 1 high.
-        scales: (N, K/32) float32, of either sign.
+        codes: (N, K/block, block/2) uint8; byte i of a block has code 2i low and 2i + 1 high.
+        scales: (N, K/block) float32, of either sign.
         bias: (N,) float32, which is added to the products with the rows; None without one.
     """
 
@@ -61,7 +60,8 @@ class Int4Matrix:
     @property
     def shape(self) -> tuple[int, int]:
         """(N, K)."""
-        return self.codes.shape[0], self.codes.shape[1] * BLOCK
+        n, blocks, half = self.codes.shape
+        return n, blocks * half * 2
 
     def rows(self, first: int, last: int | None = None, step: int = 1) -> Int4Matrix:
         """Rows first to last − 1, or each `step`-th of them."""
@@ -69,11 +69,17 @@ class Int4Matrix:
         bias = None if self.bias is None else self.bias[rows]
         return Int4Matrix(self.codes[rows], self.scales[rows], bias)
 
+    def in_blocks_of_32(self) -> Int4Matrix:
+        """The same weights: a larger block is several, which repeat its scale."""
+        codes = self.codes.reshape(len(self.codes), -1, BLOCK // 2)
+        scales = np.repeat(self.scales, codes.shape[1] // self.scales.shape[1], axis=1)
+        return Int4Matrix(codes, scales, self.bias)
+
     def unpacked(self) -> npt.NDArray[np.uint8]:
-        """Codes (N, K/32, 32), one in a byte."""
-        n, blocks, _ = self.codes.shape
+        """Codes (N, K/block, block), one in a byte."""
+        n, blocks, half = self.codes.shape
         both = np.stack([self.codes & 15, self.codes >> 4], axis=-1)
-        return both.reshape(n, blocks, BLOCK)
+        return both.reshape(n, blocks, half * 2)
 
     def dequantised(self) -> Floats:
         """(N, K) float32."""
@@ -108,6 +114,7 @@ class DecoderWeights:
 
     Attributes:
         shape: its sizes; the base of the rotation is that of unscaled frequencies.
+        block: weights that share a scale.
         frequencies: (head size / 2,) float64 radians a position, including any scaling.
     """
 
@@ -116,7 +123,7 @@ class DecoderWeights:
 
         Raises:
             AieError: it is not a Llama, a Qwen3 with or without experts, or a gpt-oss, in symmetric
-                int4, block 32, as onnxruntime-genai's builder writes it.
+                int4, in equal blocks of a multiple of 32, as onnxruntime-genai's builder writes it.
         """
         self._model = load_model(folder.model)
         self._name = str(folder.model)
@@ -125,10 +132,12 @@ class DecoderWeights:
             known = f"{', '.join(FAMILIES[:-1])} or {FAMILIES[-1]}"
             raise self._refusal(f"its genai_config.json does not say {known}")
         self._products = self._nodes("MatMulNBits")
+        first = self._products[0] if self._products else None
+        self.block = BLOCK if first is None else attribute(first, "block_size", BLOCK)
         for node in self._products:
             bits, block = attribute(node, "bits", 4), attribute(node, "block_size", 0)
             k = attribute(node, "K", 0)
-            if bits != 4 or block != BLOCK or k % BLOCK:
+            if bits != 4 or block != self.block or block % BLOCK or k % block:
                 raise self._refusal(f"{node.name} has {bits} bits, blocks of {block}, K {k}")
             if any(value is not None for value in node.inputs[3:]):
                 raise self._refusal(f"{node.name} has zero points, a bias or an order of groups")
@@ -178,7 +187,7 @@ class DecoderWeights:
 
     def source_bits(self) -> float:
         """Mean bits of a weight in the source: a code and its share of a scale."""
-        return 4 + self._tensor("lm_head.MatMul.weight_scales").itemsize * 8 / BLOCK
+        return 4 + self._tensor("lm_head.MatMul.weight_scales").itemsize * 8 / self.block
 
     def product_elements(self) -> int:
         """Number of weights that multiply a token: those of its experts, and the lm_head once."""
@@ -200,11 +209,12 @@ class DecoderWeights:
         ffn = f"FFN {shape.ffn}"
         if shape.experts:
             ffn = f"{shape.experts_per_token} of {shape.experts} experts of {shape.ffn}"
+        blocks = f", blocks of {self.block}" if self.block != BLOCK else ""
         window = f"windows of {shape.window} in every other layer, " if shape.window else ""
         return (
             f"{shape.family} with {shape.layers} layers of {shape.hidden}, {ffn}, "
             f"{shape.heads} heads of {shape.head_dim} on {shape.kv_heads}, "
-            f"{window}vocabulary {shape.vocab}"
+            f"{window}vocabulary {shape.vocab}{blocks}"
         )
 
     def release(self) -> None:
@@ -228,7 +238,7 @@ class DecoderWeights:
 
     def _matrix(self, name: str) -> Int4Matrix:
         codes, scales = (self._tensor(f"{name}.MatMul.weight_{x}") for x in ("Q4", "scales"))
-        blocks = codes.reshape(len(codes), -1, BLOCK // 2)
+        blocks = codes.reshape(len(codes), -1, self.block // 2)
         bias = self._find(f"{name}.Add.bias")
         if bias is not None and self.shape.family != GPT_OSS:
             raise self._refusal(f"{name} has a bias")
@@ -241,7 +251,7 @@ class DecoderWeights:
         # The builder gives experts without biases zeros.
         if self.shape.family != GPT_OSS and np.any(bias):
             raise self._refusal(f"{name} has biases")
-        blocks = codes.reshape(bias.size, -1, BLOCK // 2)
+        blocks = codes.reshape(bias.size, -1, self.block // 2)
         added = _floats(bias.ravel()) if self.shape.family == GPT_OSS else None
         return Int4Matrix(blocks, _floats(scales.reshape(blocks.shape[:2])), added)
 
@@ -292,6 +302,7 @@ class DecoderWeights:
             raise self._refusal(f"{first.name} has separate keys")
         if experts:
             usual = _GPT_OSS_EXPERTS if family == GPT_OSS else _EXPERTS
+            usual = usual | {"block_size": self.block}
             for name, expected in usual.items():
                 if np.float32(attribute(experts[0], name, type(expected)())) != np.float32(
                     expected

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from importlib import import_module
@@ -19,6 +20,8 @@ from ort_aie_ep.tools.bench.peers.engines import Engine, Model, Settings, kind
 
 def main() -> None:
     """Answers until stdin ends; an engine's failure is the answer {"error": text}."""
+    for ending in (signal.SIGINT, signal.SIGTERM):  # sent to the group: the run ends this process
+        signal.signal(ending, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     engine: Engine | None = None
