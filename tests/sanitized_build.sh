@@ -1,5 +1,5 @@
 # Sourced by check_sanitizers.sh and check_threads.sh.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154 # python, which who sources this has
 
 # configure FOLDER SANITIZERS
 configure() {
