@@ -129,7 +129,8 @@ def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
     node = made_by(value, "Constant") if value.const_value is None else None
     given = node.attributes.get("value") if node is not None else None
     if given is not None and given.type == ir.AttributeType.TENSOR:
-        return given.value  # get_const_tensor is slow
+        tensor: ir.TensorProtocol = given.value
+        return tensor  # get_const_tensor is slow
     return ir.convenience.get_const_tensor(value)
 
 
