@@ -1,41 +1,27 @@
-# Everything happens in virtual environments below .venv; nothing is installed on the machine.
+# Everything happens in virtual environments below .venv and in one build of the C++ side, build/dev; nothing
+# is installed on the machine.
 PYTHON ?= python3
 VENV := .venv
+BUILD := build/dev
+# How environments get the package: `tree`, these sources in place, where a change of Python needs nothing and
+# one of C++ what ninja compiles; or `wheel`, as users get it, which CI takes.
+INSTALL ?= tree
+ifeq ($(INSTALL),wheel)
 # Python must not find the source folder before the installed package of the same name.
 export PYTHONSAFEPATH := 1
+endif
 # Tests that one process has compiled the next need not.
 unexport PYTHONDONTWRITEBYTECODE
-# The wheel and the programs of tests have most of their objects in common.
 export CMAKE_CXX_COMPILER_LAUNCHER ?= $(shell command -v ccache)
-# The oldest ONNX Runtime that is supported, and those between it and the newest that `check` takes:
-# the first that has what the provider needs, that of the headers that apt has, and the one before
-# the newest.
+# The oldest ONNX Runtime that is supported, and versions between it and the newest: the first that has what
+# the provider needs, that of the headers that apt has, that of Windows ML, and the one before the newest.
 OLDEST_ORT := 1.23.2
-PROVIDER_ORTS := 1.24.4 1.27.0 1.31.1
+MIDDLE_ORTS := 1.24.4 1.27.0 1.28.3 1.31.1
 # One that is too old, which the library refuses: tests/build/test_packages.py.
 TOO_OLD_ORT := 1.22.1
-CHECK_ORTS := $(PROVIDER_ORTS:%=check-ort-%)
-# Parts of `check` that are scripts, tests/check_*.sh.
-CHECK_SCRIPTS := check-sanitizers check-isas check-locale check-old-cpu check-real-xrt check-mlir
-# These know nothing of ONNX Runtime: they open no session, or sessions are not what they test. The
-# newest runs all tests, the oldest those without these; a folder that is new runs on both. The server
-# and Ray are installed beside the newest alone.
-NEWEST_ALONE := $(addprefix --ignore=tests/, \
-  aie_kernels batch build checkpoint designs fused_decode fuzz graph mlir npu q4nx serving speed xrt \
-  test_command_progress.py test_corpus.py test_docs.py test_explain_npu.py test_layers.py test_machine.py \
-  test_peers_report.py test_platforms.py test_site.py windows)
-# Nor do those of tests/ops that call kernels, tables of them and programs in C++.
-OPS_NEWEST_ALONE := $(addprefix tests/ops/test_, \
-  amx.py byte_kernels.py cost_of_a_call.py kernel_choice.py kernels.py lookup_kernels.py)
-NEWEST_ALONE += $(OPS_NEWEST_ALONE:%=--ignore=%)
-# The only one of the rest that takes over 5 s, for the modelled NPU.
-NEWEST_ALONE += --deselect=tests/ops/test_trace.py::test_one_timeline_has_the_host_and_the_npu
 # A process for each core. What a module's tests share is made once, mostly: each process starts with
 # neighbouring tests, and takes neighbours from another when it has none.
 PARALLEL := -n auto --dist worksteal
-
-SOURCES := $(shell find src cmake graph_passes aie_kernels ort_aie_ep -type f -not -path '*/__pycache__/*') \
-           CMakeLists.txt pyproject.toml
 
 # The model to measure with other engines, made with its vocabulary of 128256 if it is not there;
 # OPTIONS go to ort-aie bench.
@@ -51,45 +37,87 @@ CLANG ?= clang++-19
 FUZZ_SECONDS ?= 120
 FUZZ_FOLDER ?= .cache/fuzz
 
-.PHONY: demo test lint check docs wheels windows real-headers $(CHECK_ORTS) $(CHECK_SCRIPTS) check-wheel \
-        bench kernel-bench fuzz fuzz-replay fuzz-ready clean
+# --- what everybody runs --------------------------------------------------------------------------------
+
+.PHONY: demo test lint check docs wheels windows real-headers bench kernel-bench fuzz fuzz-replay fuzz-ready \
+        build clean
 
 demo: $(VENV)/ready
 	$(VENV)/bin/ort-aie demo
 
-# The suite on the newest ONNX Runtime, and what depends on ONNX Runtime on the oldest.
+# Everything on the newest ONNX Runtime; on the oldest, what depends on it, with one file of each op.
 test: $(VENV)/test-ready $(VENV)/onnxruntime-$(TOO_OLD_ORT)/ready $(VENV)/ort-$(OLDEST_ORT)/ready
-	$(VENV)/bin/python -m pytest $(PARALLEL)
-	$(VENV)/ort-$(OLDEST_ORT)/bin/python -m pytest $(PARALLEL) $(NEWEST_ALONE)
+	$(VENV)/bin/pytest $(PARALLEL)
+	$(VENV)/ort-$(OLDEST_ORT)/bin/python -m pytest -q $(PARALLEL) $(ON_ANY_ORT)
 
-# What continuous integration runs besides `test`. The parts are independent, and one waits for a
-# download or has a single process while another computes: make -j2 -O check. The longest come first.
-# Environments are copied before tests compile modules in what they are copied from. Fuzzing is alone,
-# as an input that takes seconds is a finding.
-check: $(PROVIDER_ORTS:%=$(VENV)/ort-%/ready)
-	$(MAKE) check-sanitizers check-wheel $(CHECK_ORTS) $(CHECK_SCRIPTS) docs
-	$(MAKE) fuzz FUZZ_SECONDS=10
+# --- what continuous integration runs besides -----------------------------------------------------------
 
-# Every instruction set, a decimal comma, an old CPU, MLIR's own reader, the real XRT, sanitizers.
-$(CHECK_SCRIPTS): check-%: $(VENV)/test-ready
-	MAKEFLAGS= VENV=$(VENV) PARALLEL="$(PARALLEL)" bash tests/check_$(subst -,_,$*).sh
+# Tests of what depends on ONNX Runtime's version: whole models, the provider, a file for each kind of op.
+ON_ANY_ORT := tests/models tests/ops/test_execution_provider.py tests/ops/test_provider_context.py \
+  tests/ops/test_crafted_models.py tests/ops/test_options.py tests/ops/test_q4nx_matmul.py \
+  tests/ops/test_flow_attention.py tests/ops/test_rms_norm.py tests/ops/test_cast_and_gather.py \
+  tests/ops/test_select_rows.py tests/ops/test_experts.py
+
+# Each change; then one bundle in turn, and all of them every night. CONTRIBUTING.md says what that risks.
+EACH_CHANGE := check-portable check-sanitizers
+BUNDLE_0 := check-versions
+BUNDLE_1 := check-isas check-old-cpu check-locale
+BUNDLE_2 := check-threads check-all-sanitized check-fuzz
+BUNDLE_3 := check-wheel check-real-xrt check-mlir check-in-turn docs
+TURN ?= 0
+
+CHECKS := $(filter-out docs,$(EACH_CHANGE) $(BUNDLE_0) $(BUNDLE_1) $(BUNDLE_2) $(BUNDLE_3))
+.PHONY: each-change bundle $(CHECKS)
+each-change: $(EACH_CHANGE)
+bundle: $(BUNDLE_$(TURN))
+check: $(EACH_CHANGE) $(BUNDLE_0) $(BUNDLE_1) $(BUNDLE_2) $(BUNDLE_3)
+
+SCRIPT = MAKEFLAGS= VENV=$(VENV) PARALLEL="$(PARALLEL)" bash tests
+
+# The tests of ops with the portable kernels, and with each instruction set that the CPU would not choose.
+check-portable: $(VENV)/test-ready
+	$(SCRIPT)/check_isas.sh portable
+check-isas: $(VENV)/test-ready
+	$(SCRIPT)/check_isas.sh
+
+# ASan and UBSan over what parses files and over the kernels, and over all ops; TSan over threads.
+check-sanitizers: $(VENV)/test-ready
+	$(SCRIPT)/check_sanitizers.sh files-and-kernels
+check-all-sanitized: $(VENV)/test-ready
+	$(SCRIPT)/check_sanitizers.sh all
+check-threads: $(VENV)/test-ready
+	$(SCRIPT)/check_threads.sh
+
+# A decimal comma, a CPU of 2008, the real XRT, MLIR's own reader.
+check-locale check-old-cpu check-real-xrt check-mlir: check-%: $(VENV)/test-ready
+	$(SCRIPT)/check_$(subst -,_,$*).sh
+
+# The execution provider and whole models through both doors, on each version of ONNX Runtime between.
+check-versions: $(MIDDLE_ORTS:%=check-ort-%)
+check-ort-%: $(VENV)/ort-%/ready
+	$(VENV)/ort-$*/bin/python -m pytest -q $(PARALLEL) tests/models $(shell grep -l provider tests/ops/test_*.py)
+
+# Tests marked in_turn: a browser, Ray's cluster, memory limits, all families and tables where a few run each time.
+check-in-turn: $(VENV)/test-ready
+	$(VENV)/bin/pytest -q $(PARALLEL) -m in_turn --ignore tests/mlir --ignore tests/xrt/real_xrt
 
 # The wheel of this Python as it is released, in an empty environment.
 check-wheel:
 	$(MAKE) wheels PYTHONS=$(PYTHON)
 	PYTHON=$(PYTHON) bash tests/check_wheel.sh
 
+# Alone, as an input that takes seconds is a finding.
+check-fuzz:
+	$(MAKE) fuzz FUZZ_SECONDS=10
+
+# --- what is run by hand --------------------------------------------------------------------------------
+
 # The NPU kernels, and the stand-in that tests compile them against, beside the real headers:
 # make real-headers AIE_API=a checkout of github.com/Xilinx/aie_api; WRITE=1 renews the list of
 # signatures that tests hold the stand-in to.
 real-headers: $(VENV)/test-ready
 	$(if $(AIE_API),,$(error AIE_API is not set: a checkout of github.com/Xilinx/aie_api))
-	$(VENV)/bin/python scripts/check_aie_api.py $(AIE_API) --clang $(CLANG) $(if $(WRITE),--write)
-
-# The execution provider and whole models through both doors, on one version of ONNX Runtime.
-$(CHECK_ORTS): check-ort-%: $(VENV)/ort-%/ready
-	$(VENV)/ort-$*/bin/python -m pytest -q $(PARALLEL) $(NEWEST_ALONE) tests/models \
-	  $(filter-out $(OPS_NEWEST_ALONE),$(shell grep -l provider tests/ops/test_*.py))
+	$(VENV)/bin/python lab/check_aie_api.py $(AIE_API) --clang $(CLANG) $(if $(WRITE),--write)
 
 # Beside llama.cpp, ik_llama.cpp (where it has a wheel: its source archive does not build) and
 # OpenVINO, half an hour with AVX-512 and over one without; the first run builds llama.cpp for this CPU.
@@ -99,22 +127,17 @@ bench: $(VENV)/bench/ready
 	$(VENV)/bench/bin/ort-aie bench --peers $(BENCH_MODEL) --out $(VENV)/bench/results $(OPTIONS)
 
 # Each kernel beside the limits of this CPU; OPTIONS go to kernels_bench.
-kernel-bench: $(VENV)/bin/python
-	$(VENV)/bin/python -m pip install --quiet cmake ninja pybind11 nlohmann_json
-	$(VENV)/bin/cmake -S . -B build/kernel-bench -G Ninja \
-	  -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV)/bin/ninja) \
-	  -DPython_EXECUTABLE=$(abspath $(VENV)/bin/python) \
-	  -Dpybind11_DIR=$$($(VENV)/bin/python -m pybind11 --cmakedir) >/dev/null
-	$(VENV)/bin/ninja -C build/kernel-bench --quiet kernels_bench
-	build/kernel-bench/kernels_bench $(OPTIONS)
+kernel-bench: $(BUILD)/CMakeCache.txt
+	$(NINJA) kernels_bench
+	$(BUILD)/kernels_bench $(OPTIONS)
 
 # Each fuzz target (CONTRIBUTING.md) on what earlier runs have found; OPTIONS go to fuzz.py.
 fuzz: fuzz-ready
-	PYTHONSAFEPATH= $(VENV)/bin/python tests/fuzz/fuzz.py --seconds $(FUZZ_SECONDS) --folder $(FUZZ_FOLDER) $(OPTIONS)
+	$(VENV)/bin/python tests/fuzz/fuzz.py --seconds $(FUZZ_SECONDS) --folder $(FUZZ_FOLDER) $(OPTIONS)
 
 # One input once more: make fuzz-replay TARGET=npu_manifest INPUT=FILE
 fuzz-replay: fuzz-ready
-	PYTHONSAFEPATH= $(VENV)/bin/python tests/fuzz/fuzz.py --replay $(INPUT) $(TARGET)
+	$(VENV)/bin/python tests/fuzz/fuzz.py --replay $(INPUT) $(TARGET)
 
 # Atheris has wheels for some Pythons and systems; fuzz.py says what is not run.
 fuzz-ready: $(VENV)/test-ready
@@ -123,7 +146,7 @@ fuzz-ready: $(VENV)/test-ready
 lint: $(VENV)/lint-ready
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy ort_aie_ep graph_passes aie_kernels
+	$(VENV)/bin/mypy ort_aie_ep
 	find src aie_kernels examples tests -name '*.cc' -o -name '*.h' -o -name '*.hpp' | xargs $(VENV)/bin/clang-format --dry-run --Werror
 	$(VENV)/bin/actionlint -shellcheck $(VENV)/bin/shellcheck
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
@@ -139,40 +162,79 @@ docs: $(VENV)/docs/ready
 # The sdist and, from it, a wheel for each CPython that is found, into dist/; PYTHONS="python3.12 ..."
 # names others, CXX another GCC than g++.
 wheels: $(VENV)/wheels/ready
-	PYTHONSAFEPATH= $(VENV)/wheels/bin/python scripts/wheels/build_wheels.py $(PYTHONS)
+	$(VENV)/wheels/bin/python -P release/build_wheels.py $(PYTHONS)
 
 # The library for Windows, cross-built, and under Wine in ONNX Runtime's own DLLs (docs/windows.md).
 windows: $(VENV)/test-ready $(VENV)/windows/ready
-	VENV=$(VENV) ORTS="$(OLDEST_ORT) $(firstword $(PROVIDER_ORTS)) 1.32.0" bash tests/check_windows.sh
+	VENV=$(VENV) ORTS="$(OLDEST_ORT) $(firstword $(MIDDLE_ORTS)) 1.32.0" bash tests/check_windows.sh
 
 clean:
-	rm -rf $(VENV) build dist site
+	rm -rf $(VENV) build dist site ort_aie_ep/*.so
+
+# --- the build, and environments ------------------------------------------------------------------------
+
+SOURCES := $(shell find src cmake graph_passes aie_kernels ort_aie_ep -type f -not -name '*.pyc' -not -name '*.so') \
+           CMakeLists.txt pyproject.toml
+NINJA = $(VENV)/bin/ninja -C $(BUILD) --quiet
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-# One wheel serves every environment: the C++ side does not depend on the ONNX Runtime that is
-# installed.
-$(VENV)/dist/ready: $(VENV)/bin/python $(SOURCES)
-	rm -rf $(VENV)/dist
-	$(VENV)/bin/python -m pip wheel --quiet --no-deps --wheel-dir $(VENV)/dist .
+# What builds the package, as pyproject.toml names it.
+$(VENV)/build-ready: pyproject.toml | $(VENV)/bin/python
+	$(VENV)/bin/python -m pip install --quiet --no-compile cmake ninja \
+	  $$($(VENV)/bin/python -c "import tomllib; print(*tomllib.load(open('$<', 'rb'))['build-system']['requires'])")
 	touch $@
 
-# $(call install,environment,extras,what besides): pip keeps a package whose version did not change,
-# so the wheel comes by force and then what it needs. Modules are compiled when they are first
-# imported: most never are.
+$(BUILD)/CMakeCache.txt: $(VENV)/build-ready
+	$(VENV)/bin/cmake --preset dev $(CMAKE_ARGS) -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV)/bin/ninja) \
+	  -DPython_EXECUTABLE=$(abspath $(VENV)/bin/python) \
+	  -Dpybind11_DIR=$$($(VENV)/bin/python -m pybind11 --cmakedir) >/dev/null
+	touch $@
+
+site = $$(echo $(1)/lib/python*/site-packages)
+
+ifeq ($(INSTALL),tree)
+# Ninja itself looks what has changed.
+.PHONY: cpu build
+cpu build: %: $(BUILD)/CMakeCache.txt
+	$(NINJA) $(if $(filter cpu,$@),cpu)
+cpu_package := pyproject.toml | cpu
+package := pyproject.toml | build
+# $(call install,environment,extra,what besides): the command and what the package needs, and the package as a
+# link to these sources where a wheel would lay it, so that all finds it that finds an installed one.
 define install
+	$(1)/bin/python -m pip install --quiet --no-compile --no-build-isolation \
+	  -C wheel.cmake=false -C wheel.packages=[] $(3) '.[$(2)]'
+	ln -sfn $(CURDIR)/ort_aie_ep $(call site,$(1))/ort_aie_ep
+endef
+else
+$(VENV)/dist/ready: $(VENV)/build-ready $(SOURCES)
+	rm -rf $(VENV)/dist
+	$(VENV)/bin/python -m pip wheel --quiet --no-deps --no-build-isolation -C build-dir=$(BUILD) \
+	  --wheel-dir $(VENV)/dist .
+	touch $@
+cpu_package := $(VENV)/dist/ready
+package := $(VENV)/dist/ready
+# pip keeps a package whose version did not change, so the wheel comes by force and then what it needs.
+define install
+	test ! -L $(call site,$(1))/ort_aie_ep || rm $(call site,$(1))/ort_aie_ep
 	$(1)/bin/python -m pip install --quiet --no-compile --force-reinstall --no-deps $(VENV)/dist/*.whl
 	$(1)/bin/python -m pip install --quiet --no-compile $(3) "$$(echo $(VENV)/dist/*.whl)[$(2)]"
 endef
+endif
 
-$(VENV)/ready: $(VENV)/dist/ready
-	$(call install,$(VENV),genai)
+$(VENV)/ready: $(cpu_package)
+	$(call install,$(VENV),tools)
 	touch $@
 
 # With what builds the programs of tests, sanitized ones and fuzz targets.
-$(VENV)/test-ready: $(VENV)/ready
-	$(call install,$(VENV),test-newest,cmake ninja pybind11)
+$(VENV)/test-ready: $(package)
+	$(call install,$(VENV),test-newest)
+	touch $@
+
+$(VENV)/lint-ready: $(package)
+	$(call install,$(VENV),lint)
 	touch $@
 
 # Python 3.14 is newer than any of its wheels: the tests that it is for are skipped there, and only there.
@@ -180,10 +242,6 @@ $(VENV)/onnxruntime-$(TOO_OLD_ORT)/ready: $(VENV)/bin/python
 	mkdir -p $(@D)
 	$(VENV)/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 14))' || \
 	  $(VENV)/bin/python -m pip install --quiet --no-compile --no-deps --only-binary :all: --target $(@D) onnxruntime==$(TOO_OLD_ORT)
-	touch $@
-
-$(VENV)/lint-ready: $(VENV)/test-ready
-	$(call install,$(VENV),lint)
 	touch $@
 
 # A copy by links of the packages that are there, without genai, which wants the newest ONNX Runtime:
@@ -195,7 +253,8 @@ $(VENV)/ort-%/ready: $(VENV)/test-ready
 	$(call install,$(VENV)/ort-$*,test,onnxruntime==$*)
 	touch $@
 
-$(VENV)/bench/ready: $(VENV)/bin/python $(SOURCES)
+# Without in place: what is measured is what users install.
+$(VENV)/bench/ready: $(SOURCES)
 	$(PYTHON) -m venv $(VENV)/bench
 	CMAKE_ARGS='-DGGML_NATIVE=ON' $(VENV)/bench/bin/python -m pip install --quiet '.[bench]'
 	-$(VENV)/bench/bin/python -m pip install --quiet --only-binary :all: ik-llama-cpp-python==0.1.5

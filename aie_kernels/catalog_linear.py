@@ -6,7 +6,7 @@ of a core, which starts a multiply-accumulate, a vector operation, two loads and
 AIE2P. Next to each model is the nearest published cycle count (mlir-aie's kernel tables), as a
 check of the model's size. Where a published kernel does the same with the same blocks, the count is
 multiplied by what that kernel takes for each issue counted here: unpacking fills neither all units
-nor the pipeline. `ort-aie simulate --kernels` shows all of these side by side.
+nor the pipeline. `ort-aie predict --kernels` shows all of these side by side.
 """
 
 from __future__ import annotations

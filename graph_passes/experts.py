@@ -2,7 +2,8 @@
 
 Before: QMoE(input, router_probs, fc1.., fc2.., fc3..?, .., router_weights?)
 After:  Q4NXMoE(input, router_probs, W_gate, W_down, W_up?, bias_gate?, bias_up?, bias_down?,
-        router_weights?) with W (experts, ceil(N/32), ceil(K/256), 5120, of 2 bits 3072) uint8
+        router_weights?) with W (experts, ceil(N/32), ceil(K/256), 5120; of 2 bits 3072, of 8 bits
+        9472) uint8
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from ort_aie_ep.graph_passes.base import DOMAIN, put_in_place
 
 
 def keep_float16_digits(model: ir.Model) -> None:
-    """Does nothing if a projection became an aie operator: its activations are rounded too."""
+    """Widens norms, unless a projection became an aie operator, which rounds activations anyway."""
     aie = [node for node in model.graph if node.domain == DOMAIN]
     if not all(is_flow_attention(node) for node in aie):
         return

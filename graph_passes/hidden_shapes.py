@@ -17,7 +17,7 @@ from ort_aie_ep.graph_passes.walk import input_at, is_op
 
 
 def read_shapes_off_tokens(model: ir.Model) -> None:
-    """Only for the main graph: bodies have no inputs of that name."""
+    """Rewrites the main graph only, because bodies have no input input_ids."""
     graph = model.graph
     tokens = next((value for value in graph.inputs if value.name == INPUT_IDS), None)
     if tokens is None or tokens.shape is None or len(tokens.shape) != 2 or not _is_named(tokens):

@@ -236,7 +236,7 @@ class _View:
         )  # fmt: skip
         self._set_outputs(node, step["writes"])
         first_input = node.inputs[0]
-        for value in node.outputs[1:]:  # a sum is as what it is a sum of
+        for value in node.outputs[1:]:  # a sum has the type and shape of its terms
             if first_input is not None and (value.type is None or value.shape is None):
                 value.type, value.shape = first_input.type, first_input.shape
         return node

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from ort_aie_ep.graph_passes.walk import Array, attribute, constant, nodes_above
@@ -60,23 +61,21 @@ class Part:
         size = sum(tensor.nbytes for tensor in tensors)
         if size > MOST_BYTES:
             raise NoMatch(f"reads constants of {size} bytes, expected at most {MOST_BYTES}")
-        view = ir.GraphView(
-            inputs, outputs, nodes=nodes, initializers=constants, opset_imports=model.opset_imports
-        )
-        graph = view.clone()
-        _embed(graph)
-        _widen(graph)
-        if stand_ins:
-            _exchange(graph, stand_ins)
-        for part, whole in zip(graph.inputs, inputs, strict=True):
-            part.shape = None
-            part.type = ir.TensorType(_widened(whole.dtype))
-        for value in graph.outputs:
-            value.shape = None
+        proto = onnx.ModelProto(ir_version=model.ir_version)
+        for domain, version in model.opset_imports.items():
+            proto.opset_import.add(domain=domain, version=version)
+        graph = proto.graph
+        graph.name = "part"
+        graph.initializer.extend(_given(value, stand_ins or {}) for value in constants)
+        graph.node.extend(_node(node, stand_ins or {}) for node in nodes)
+        for value in inputs:
+            dtype = _widened(value.dtype)
+            graph.input.append(onnx.helper.make_tensor_value_info(str(value.name), dtype, None))
+        # ONNX Runtime infers their types.
+        graph.output.extend(onnx.ValueInfoProto(name=value.name) for value in outputs)
         options = new_options(threads=1)
         options.log_severity_level = LOG_FATAL  # the reason says what fails
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        proto = ir.to_proto(ir.Model(graph, ir_version=model.ir_version))
         try:
             self._session = onnxruntime.InferenceSession(
                 proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
@@ -139,59 +138,49 @@ def _between(
     return nodes_above(outputs, edge=edge), list(constants)
 
 
-def _embed(graph: ir.Graph) -> None:
-    """Reads tensors from their files: a serialized model has no folder in which to find them."""
-    for value in graph.initializers.values():
-        tensor = value.const_value
-        if isinstance(tensor, ir.ExternalTensor):
-            # A copy: the writer of the model closes the file, and a view would keep it open.
-            value.const_value = ir.tensor(tensor.numpy().copy(), name=tensor.name)
-
-
 def _widened(dtype: ir.DataType | None) -> ir.DataType:
     return ir.DataType.FLOAT if dtype is None or dtype in HALVES else dtype
 
 
-def _widen(graph: ir.Graph) -> None:
-    for value in graph.initializers.values():
-        if value.const_value is not None and value.const_value.dtype in HALVES:
-            value.const_value = _float32(value.const_value)
-            value.type = ir.TensorType(ir.DataType.FLOAT)
-    for node in graph:
-        for attr in list(node.attributes.values()):
-            if attr.type == ir.AttributeType.TENSOR and attr.value.dtype in HALVES:
-                node.attributes.add(ir.AttrTensor(attr.name, _float32(attr.value)))
-        to = node.attributes.get("to")
-        if node.op_type == "Cast" and to is not None and to.as_int() in HALVES:
-            node.attributes.add(ir.AttrInt64("to", ir.DataType.FLOAT))
-        for value in node.outputs:
-            value.type = value.shape = None
+def _given(value: ir.Value, stand_ins: Mapping[int, int]) -> onnx.TensorProto:
+    tensor = value.const_value
+    if tensor is None:
+        raise NoMatch(f"depends on '{value.name}' too")
+    proto = _tensor(tensor, stand_ins)
+    proto.name = str(value.name)
+    return proto
 
 
-def _exchange(graph: ir.Graph, stand_ins: Mapping[int, int]) -> None:
-    def exchanged(tensor: ir.TensorProtocol) -> ir.TensorProtocol | None:
-        if tensor.size != 1:
-            return None
+def _node(node: ir.Node, stand_ins: Mapping[int, int]) -> onnx.NodeProto:
+    proto = ir.serde.serialize_node(node)
+    number = constant(node.outputs[0]) if stand_ins and node.op_type == "Constant" else None
+    if number is not None and number.size == 1:
+        del proto.attribute[:]
+        proto.attribute.append(onnx.helper.make_attribute("value", _tensor(number, stand_ins)))
+    for attr in proto.attribute:
+        if attr.type == onnx.AttributeProto.TENSOR and attr.t.data_type in HALVES:
+            attr.t.CopyFrom(_tensor(ir.from_proto(attr.t), {}))
+        elif proto.op_type == "Cast" and attr.name == "to" and attr.i in HALVES:
+            attr.i = ir.DataType.FLOAT
+    return proto
+
+
+def _tensor(tensor: ir.TensorProtocol, stand_ins: Mapping[int, int]) -> onnx.TensorProto:
+    """The tensor itself: a serialized model has no folder in which to find a tensor's file."""
+    exchanged = bool(stand_ins) and tensor.size == 1
+    if exchanged or tensor.dtype in HALVES or isinstance(tensor, ir.ExternalTensor):
         array = tensor.numpy()
-        stand_in = stand_ins.get(magnitude(array))
-        if stand_in is None:
-            return None
-        number = int(np.copysign(stand_in, array.astype(np.float64).item()))
-        return ir.tensor(np.full_like(array, number), name=tensor.name)
-
-    for value in graph.initializers.values():
-        if value.const_value is not None:
-            value.const_value = exchanged(value.const_value) or value.const_value
-    for node in graph:
-        given = constant(node.outputs[0]) if node.op_type == "Constant" else None
-        tensor = exchanged(given) if given is not None else None
-        if tensor is not None:
-            node.attributes.clear()
-            node.attributes.add(ir.AttrTensor("value", tensor))
+        array = array.astype(np.float32) if tensor.dtype in HALVES else array
+        tensor = ir.tensor(_exchanged(array, stand_ins) if exchanged else array)
+    return ir.serde.serialize_tensor(tensor)
 
 
-def _float32(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-    return ir.tensor(tensor.numpy().astype(np.float32), name=tensor.name)
+def _exchanged(array: Array, stand_ins: Mapping[int, int]) -> Array:
+    stand_in = stand_ins.get(magnitude(array))
+    if stand_in is None:
+        return array
+    number: Array = np.full_like(array, np.copysign(stand_in, array.astype(np.float64).item()))
+    return number
 
 
 def _failure(error: Exception) -> str:

@@ -126,6 +126,11 @@ def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
     """The tensor of an initializer or a Constant node, or None for a value that is computed."""
     if value is None or value.is_graph_input():
         return None
+    node = made_by(value, "Constant") if value.const_value is None else None
+    given = node.attributes.get("value") if node is not None else None
+    if given is not None and given.type == ir.AttributeType.TENSOR:
+        tensor: ir.TensorProtocol = given.value
+        return tensor  # get_const_tensor is slow
     return ir.convenience.get_const_tensor(value)
 
 

@@ -23,10 +23,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
+from ort_aie_ep.compiler.options import CompileKeywords, CompileOptions, takes
 from ort_aie_ep.errors import AieError
 
 # Importing the package must stay light, for applications that only need the library's path.
@@ -106,77 +106,43 @@ def stub_path() -> str:
 
 
 def _installed(name: str) -> Path:
-    from importlib.util import find_spec
-
     from ort_aie_ep import platforms
 
-    # The libraries are beside the extension module, which an editable install keeps elsewhere.
-    native = find_spec("ort_aie_ep._native")
-    beside = __file__ if native is None or native.origin is None else native.origin
-    path = Path(beside).with_name(platforms.library_name(name))
+    path = Path(__file__).with_name(platforms.library_name(name))
     if not path.is_file():
         raise AieError(f"{path} is missing: reinstall the package ort_aie_ep")
     return path
 
 
+@takes(CompileKeywords)
 def compile(
     source: str | os.PathLike[str],
     destination: str | os.PathLike[str],
     *,
-    kv: str | None = None,
-    calibration: str | os.PathLike[str] | None = None,
-    last_logits: bool = False,
-    fuse: bool = True,
-    plan: bool = True,
-    stoppable: bool = False,
-    quantize: str | None = None,
-    vision: str | None = None,
-    importance: str | os.PathLike[str] | None = None,
-    bits: float | None = None,
-    keep: Sequence[str] = (),
     progress: Progress | None = None,
+    **options: Unpack[CompileKeywords],
 ) -> CompileResult:
-    """Compiles a model folder: see `ort_aie_ep.compiler.compile.compile_model`."""
+    """Compiles a model folder: see `ort_aie_ep.compiler.compile.compile_model`.
+
+    `ort_aie_ep.compiler.options.CompileOptions` says what each option does.
+    """
     from ort_aie_ep.requirements import require_tools
 
     require_tools("ort_aie_ep.compile")
     from ort_aie_ep.compiler.compile import compile_model
 
-    return compile_model(
-        source,
-        destination,
-        kv=kv,
-        calibration=calibration,
-        last_logits=last_logits,
-        fuse=fuse,
-        plan=plan,
-        stoppable=stoppable,
-        quantize=quantize,
-        vision=vision,
-        importance=importance,
-        bits=bits,
-        keep=keep,
-        progress=progress,
-    )
+    return compile_model(source, destination, CompileOptions.of(**options), progress=progress)
 
 
+@takes(CompileKeywords)
 def session(
     model: str | os.PathLike[str],
     *,
     session_options: onnxruntime.SessionOptions | None = None,
-    kv: str | None = None,
-    calibration: str | os.PathLike[str] | None = None,
-    last_logits: bool = False,
-    fuse: bool = True,
-    plan: bool = True,
-    stoppable: bool = False,
-    quantize: str | None = None,
-    importance: str | os.PathLike[str] | None = None,
-    bits: float | None = None,
-    keep: Sequence[str] = (),
     cache_dir: str | os.PathLike[str] | None = None,
     cache_limit: str | None = None,
     progress: Progress | None = None,
+    **options: Unpack[CompileKeywords],
 ) -> onnxruntime.InferenceSession:
     """Opens an ordinary session on a model, and compiles the model into a cache first if needed.
 
@@ -193,18 +159,6 @@ def session(
         session_options: the custom-op library is registered on it if it is not there already; a
             new one by default. Providers that were added to it are kept; without any, only the
             CPU EP is used.
-        kv: as for `compile`, "f16" or "bf16" gives past and present that type, "int8" or "int4"
-            makes them codes.
-        calibration: as for `compile`, the source of the scales of those codes.
-        last_logits: as for `compile`, return only the logits of each row's last token.
-        fuse: as for `compile`, fuse norms, residuals and gates into the projections.
-        plan: as for `compile`, turn each region into one node.
-        stoppable: as for `compile`, write a node for each layer.
-        quantize: as for `compile`, what float weights become: "q4nx", "q2nx", "q8nx", "mixed" or
-            "bf16".
-        importance: as for `compile`, the text that tells which in-features matter.
-        bits: as for `compile`, the mean bits of "mixed".
-        keep: as for `compile`, names of nodes that `quantize` leaves alone.
         cache_dir: the cache; by default $ORT_AIE_CACHE, else ort_aie_ep/models in
             $XDG_CACHE_HOME or ~/.cache.
         cache_limit: maximum size of the cache in bytes, such as "20GB", or "none"; by default
@@ -212,6 +166,7 @@ def session(
         progress: called with (bytes done, bytes in all, what is being done): first while the
             model's files are hashed, then from 0 again for each stage of compiling (see `compile`).
             Not called if neither is needed.
+        options: as for `compile`.
 
     Raises:
         AieError: the path is not a model; the model is damaged, has nothing to compile, or changes
@@ -221,24 +176,12 @@ def session(
     from ort_aie_ep.requirements import require_tools
 
     require_tools("ort_aie_ep.session")
-    from ort_aie_ep.compiler.cache import Choices, cache_folder, compiled_file
+    from ort_aie_ep.compiler.cache import cache_folder, compiled_file
     from ort_aie_ep.compiler.cache_entries import cache_limit as cache_size_limit
     from ort_aie_ep.runtime.sessions import open_compiled
 
-    choices = Choices(
-        kv,
-        None if calibration is None else str(calibration),
-        last_logits,
-        fuse,
-        plan,
-        stoppable,
-        quantize,
-        None if importance is None else str(importance),
-        bits,
-        tuple(keep),
-    )
     cache, limit = cache_folder(cache_dir), cache_size_limit(cache_limit)
-    opened = compiled_file(Path(model), cache, choices, progress, limit)
+    opened = compiled_file(Path(model), cache, CompileOptions.of(**options), progress, limit)
     try:
         session = open_compiled(opened.file, session_options)
     except BaseException:

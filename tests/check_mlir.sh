@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run MLIR's own parser on every design as it is printed for mlir-aie (tests/mlir).
+# Run MLIR's own parser on every design as it is printed for mlir-aie, and the other tests of tests/mlir that are in_turn.
 set -euo pipefail
 if ! command -v mlir-opt-19 >/dev/null; then
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
@@ -10,4 +10,5 @@ if ! command -v mlir-opt-19 >/dev/null; then
   fi
 fi
 echo "== $(mlir-opt-19 --version | grep -o 'version [0-9.]*')"
-"$VENV/bin/python" -m pytest -q tests/mlir
+# shellcheck disable=SC2086 # several words
+"$VENV/bin/python" -m pytest -q ${PARALLEL:-} -m in_turn tests/mlir

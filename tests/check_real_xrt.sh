@@ -9,4 +9,4 @@ if [ ! -f "$(dirname "$library")/libort_aie_xrt.so" ]; then
   exit 1
 fi
 echo "== XRT without an NPU: $("$python" tests/xrt/real_xrt/private_root.py)"
-env -u ORT_AIE_SKIP_REAL_XRT "$python" -m pytest -q tests/xrt/real_xrt
+env -u ORT_AIE_SKIP_REAL_XRT "$python" -m pytest -q -m in_turn tests/xrt/real_xrt

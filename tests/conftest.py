@@ -29,7 +29,7 @@ hypothesis.settings.load_profile("repeatable")
 @pytest.fixture(scope="session")
 def project() -> Project:
     """One build folder for all programs, so that they share what they use of the project."""
-    return Project(SOURCE / "build" / "tests")
+    return Project(SOURCE / "build" / "dev")
 
 
 @pytest.fixture

@@ -3,8 +3,11 @@ from the others."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import Any
 
+import pytest
 from op_models import ORT_VERSION
 
 DATA = Path(__file__).parent / "data"
@@ -45,3 +48,15 @@ LEFT = {
         "com.microsoft.LinearAttentionGate",
     },
 }  # fmt: skip
+
+# Norms and windows of layers, a plain one, several plans.
+FEW = ("gemma3", "llama", "phi")
+
+
+def few(names: Iterable[str], also: Collection[str] = ()) -> list[Any]:
+    """Parameters of a test that asserts the same of each: only FEW and `also` run with each
+    change."""
+    return [
+        name if name in FEW or name in also else pytest.param(name, marks=pytest.mark.in_turn)
+        for name in names
+    ]

@@ -23,6 +23,7 @@ from ort_aie_ep.cli.progress import Status, shown
 from ort_aie_ep.graph_passes.weights import float_weights
 from ort_aie_ep.progress import Count, within
 from ort_aie_ep.running import run
+from ort_aie_ep.tools.bench import demo
 from ort_aie_ep.tools.synth import synth
 
 LLAMA = Path(__file__).parent / "data" / "llama"
@@ -85,6 +86,10 @@ def test_what_is_overdue_has_no_time_left() -> None:
     status = told("runs", (0, 0, 4), (10, 1, 4))
     assert status.text(20) == "1 of 4 runs, 10 s per run, 20 s left"
     assert status.text(40) == "1 of 4 runs, 10 s per run"
+    # The work's own estimate goes before the rate, which then says nothing of the rest.
+    status.ends = 100.0
+    assert status.text(40) == "1 of 4 runs, 1 min 0 s left"
+    assert status.text(101) == "1 of 4 runs"
 
 
 @pytest.mark.parametrize(
@@ -287,17 +292,16 @@ def test_accuracy_ends_at_its_tokens(ends: Ends, compiled: Path) -> None:
     assert ends(result.stderr) == {"accuracy": "756 tokens"}
 
 
-def test_demo_ends_at_its_runs(ends: Ends) -> None:
+def test_demo_ends_at_its_runs(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "workload_for", lambda *_: demo.Workload("import os", 4, 8, 4, 5))
     result = ort_aie("demo", "--model", LLAMA, "--new-tokens", "4")
     # Two texts, the logits of both, and six runs of each.
     assert ends(result.stderr)["demo"] == "16 runs"
 
 
 def test_simulate_ends_at_the_tokens_of_its_prompts(ends: Ends, compiled: Path) -> None:
-    result = ort_aie("simulate", "gemma3-1b", "--contexts", "64,128")
-    assert ends(result.stderr) == {"simulate": "192 tokens"}
-    result = ort_aie("simulate", compiled, "--contexts", "16,32")
-    assert ends(result.stderr) == {"simulate": "48 tokens"}
+    result = ort_aie("predict", compiled, "--contexts", "16,32")
+    assert ends(result.stderr) == {"predict": "48 tokens"}
 
 
 def test_commands_that_nobody_can_count_say_their_time(ends: Ends) -> None:

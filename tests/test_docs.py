@@ -21,7 +21,7 @@ def pages() -> list[Path]:
 
 @pytest.mark.skipif(not DOCS.is_dir(), reason="no docs beside the tests")
 def test_the_files_that_the_docs_name_exist() -> None:
-    folders = "src|ort_aie_ep|graph_passes|aie_kernels|tests|scripts|docs|examples|cmake"
+    folders = "src|ort_aie_ep|graph_passes|aie_kernels|tests|lab|release|docs|examples|cmake"
     missing = [
         f"{page.relative_to(PROJECT)}: {name}"
         for page in pages()
@@ -29,6 +29,12 @@ def test_the_files_that_the_docs_name_exist() -> None:
         if "NAME" not in name and not any(PROJECT.glob(name.rstrip("/")))
     ]
     assert not missing
+
+
+@pytest.mark.skipif(not (PROJECT / "lab").is_dir(), reason="no lab beside the tests")
+def test_each_program_of_the_lab_has_its_line() -> None:
+    said = (PROJECT / "lab" / "README.md").read_text()
+    assert [p.name for p in (PROJECT / "lab").glob("*.py") if f"`{p.name}`" not in said] == []
 
 
 def anchors(page: Path) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -27,40 +28,45 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.models.shapes import SHAPES
 from ort_aie_ep.runtime.sessions import Options
-from ort_aie_ep.tools.bench import conditions, demo
-from ort_aie_ep.tools.bench.peers import (
-    bandwidth,
-    batches,
-    engines,
-    growth,
-    page_cache,
-    plan,
-    rounds,
-    runner,
-    worker,
-)
-from ort_aie_ep.tools.bench.peers import starts as starting
-from ort_aie_ep.tools.bench.peers.engine import Model, Settings, different_tokens
+from ort_aie_ep.tools.bench import conditions, demo, memory
+from ort_aie_ep.tools.bench.peers import engines, process, rounds, runner, workload
+from ort_aie_ep.tools.bench.peers.course import Cost, Course
 from ort_aie_ep.tools.bench.peers.engines import (
     CPU_EP,
     KINDS,
     OURS,
     OURS_FLOAT,
     OURS_INT8,
+    Engine,
+    Model,
+    Settings,
     Source,
+    different_tokens,
     kind,
 )
-from ort_aie_ep.tools.bench.peers.gguf import GgufEngine, interleaved, write_gguf
-from ort_aie_ep.tools.bench.peers.markdown import markdown
-from ort_aie_ep.tools.bench.peers.plan import Plan
+from ort_aie_ep.tools.bench.peers.gguf import gguf_model, interleaved, q4_0
+from ort_aie_ep.tools.bench.peers.llama_cpp import GgufEngine
 from ort_aie_ep.tools.bench.peers.process import EngineError, Setup, Worker
 from ort_aie_ep.tools.bench.peers.report import report
-from ort_aie_ep.tools.bench.peers.results import Results, Speeds
-from ort_aie_ep.tools.bench.peers.weights import BLOCK, DecoderWeights, Experts, Int4Matrix
+from ort_aie_ep.tools.bench.peers.results import (
+    PHASES,
+    SEQUENCES,
+    STATES,
+    TOKENS,
+    Results,
+    Speeds,
+)
+from ort_aie_ep.tools.bench.peers.results import (
+    SHAPES as ROWS,
+)
+from ort_aie_ep.tools.bench.peers.sheets import markdown
+from ort_aie_ep.tools.bench.peers.weights import BLOCK, DecoderWeights, Int4Matrix
+from ort_aie_ep.tools.bench.peers.workload import Workload
 from ort_aie_ep.tools.synth import synth
 
 DATA = Path(__file__).parent / "data"
 OUR_ENGINES = (OURS, OURS_INT8, OURS_FLOAT, CPU_EP)
+RUN = (OURS, CPU_EP)  # really, in processes of their own
 PEERS = tuple(name for name in KINDS if name not in OUR_ENGINES)
 GPT_OSS_BIASES = (
     "attn_q", "attn_k", "attn_v", "attn_output",
@@ -70,6 +76,7 @@ NEEDS_GPT_OSS = pytest.mark.skipif(
     SINCE["gpt_oss"] > ORT_VERSION, reason="ONNX Runtime's CPU EP cannot run gpt-oss"
 )
 TINY = SHAPES["tiny-llama"]
+WIDE = replace(TINY, hidden=256, ffn=384, heads=8)  # all multiples of 128
 EXPERTS = replace(SHAPES["tiny-qwen3"], ffn=64, experts=8, experts_per_token=2)
 CONDITIONS = conditions.Conditions(
     conditions.Machine(
@@ -81,6 +88,15 @@ CONDITIONS = conditions.Conditions(
     versions={"onnxruntime": "1.32.0"},
     plan="2 threads",
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_probes() -> Iterator[None]:
+    """The numbers do not have to be good ones."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, "_PROBE_BYTES", 16 << 20)
+        patch.setattr(process, "_SETTLE_SECONDS", 0)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -134,10 +150,15 @@ def source(model: Path, weights: DecoderWeights, tmp_path: Path) -> Source:
     return Source(find_model(model), weights, tmp_path)
 
 
-def random_matrix(n: int, k: int) -> Int4Matrix:
+@pytest.fixture(scope="module")
+def blocks_of_128(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return synth(WIDE, tmp_path_factory.mktemp("blocks") / "model", block_size=128)
+
+
+def random_matrix(n: int, k: int, block: int = BLOCK) -> Int4Matrix:
     generator = np.random.default_rng(0)
-    codes = generator.integers(0, 256, (n, k // BLOCK, BLOCK // 2), np.uint8)
-    return Int4Matrix(codes, generator.standard_normal((n, k // BLOCK)).astype(np.float32))
+    codes = generator.integers(0, 256, (n, k // block, block // 2), np.uint8)
+    return Int4Matrix(codes, generator.standard_normal((n, k // block)).astype(np.float32))
 
 
 # --- weights ---
@@ -148,7 +169,7 @@ def test_weights_are_those_of_the_onnx_file(model: Path, weights: DecoderWeights
     tensors = {t.name: numpy_helper.to_array(t) for t in file.graph.initializer}
     codes = tensors["model.layers.1.mlp.down_proj.MatMul.weight_Q4"]
     scales = tensors["model.layers.1.mlp.down_proj.MatMul.weight_scales"]
-    down = weights.layer(1).plain_ffn()[2]
+    down = weights.layer(1).down
     assert down.shape == (TINY.hidden, TINY.ffn)
     values = down.dequantised()
     for n, k in np.random.default_rng(0).integers(0, down.shape, (100, 2)):
@@ -165,14 +186,24 @@ def test_weights_are_those_of_the_onnx_file(model: Path, weights: DecoderWeights
     assert np.array_equal(weights.final_norm(), final)
 
 
+def test_a_block_of_128_is_four_blocks_of_q4_0_with_its_scale() -> None:
+    matrix = random_matrix(3, 256, block=128)
+    blocks = q4_0(matrix).reshape(3, 8, 18)
+    scales = np.ascontiguousarray(blocks[:, :, :2]).view(np.float16)
+    codes = np.concatenate([blocks[:, :, 2:] & 15, blocks[:, :, 2:] >> 4], axis=-1)
+    rounded = replace(matrix, scales=matrix.scales.astype(np.float16).astype(np.float32))
+    values = (codes.astype(np.float32) - 8) * scales
+    assert np.array_equal(values.reshape(3, 256), rounded.dequantised())
+
+
 def test_sizes_are_those_of_the_graph(weights: DecoderWeights) -> None:
-    sizes = weights.sizes
-    assert (sizes.hidden, sizes.ffn, sizes.layers) == (TINY.hidden, TINY.ffn, TINY.layers)
-    assert (sizes.heads, sizes.kv_heads, sizes.head_size) == (6, 2, 32)
-    assert (sizes.vocabulary, sizes.context) == (TINY.vocab, TINY.context)
+    shape = weights.shape
     # Computed from cos and sin in float32, whose relative error is about 2⁻²⁴.
+    assert shape.rope_theta == pytest.approx(TINY.rope_theta, rel=1e-5)
+    same = {"rope_theta": TINY.rope_theta, "global_every": TINY.global_every}
+    assert replace(shape, epsilon=pytest.approx(TINY.epsilon), **same) == TINY
     expected = TINY.rope_theta ** (-np.arange(16) / 16)
-    np.testing.assert_allclose(sizes.inverse_frequencies, expected, rtol=1e-6)
+    np.testing.assert_allclose(weights.frequencies, expected, rtol=1e-6)
     a_layer = TINY.hidden * (2 * TINY.queries + 2 * TINY.keys + 3 * TINY.ffn)
     assert weights.product_elements() == TINY.layers * a_layer + TINY.vocab * TINY.hidden
 
@@ -223,23 +254,22 @@ def test_biases_sinks_and_windows_of_gpt_oss_are_found(gpt_oss: Source) -> None:
     assert np.array_equal(together, tensors[f"{prefix}.attn.qkv_proj.Add.bias"])
     assert np.array_equal(layer.o.bias, tensors[f"{prefix}.attn.o_proj.Add.bias"])
     assert np.array_equal(layer.sinks, tensors[f"{prefix}.attn.sinks"])
-    experts = layer.ffn
-    assert isinstance(experts, Experts)
-    assert np.array_equal(experts.router.bias, tensors[f"{prefix}.moe.router.Add.bias"])
+    assert layer.router is not None
+    assert np.array_equal(layer.router.bias, tensors[f"{prefix}.moe.router.Add.bias"])
     gate_up = tensors[f"{prefix}.moe.experts.gate_up_proj.bias"]
-    assert np.array_equal(experts.gate.bias, gate_up[:, ::2].ravel())
-    assert np.array_equal(experts.up.bias, gate_up[:, 1::2].ravel())
+    assert np.array_equal(layer.gate.bias, gate_up[:, ::2].ravel())
+    assert np.array_equal(layer.up.bias, gate_up[:, 1::2].ravel())
     down = tensors[f"{prefix}.moe.experts.down_proj.bias"]
-    assert np.array_equal(experts.down.bias, down.ravel())
+    assert np.array_equal(layer.down.bias, down.ravel())
     assert gpt_oss.weights.lm_head().bias is None
-    sizes = gpt_oss.weights.sizes
-    assert sizes.window == 24
-    assert sizes.describe() == (
+    shape = gpt_oss.weights.shape
+    assert shape.window == 24
+    assert gpt_oss.weights.describe() == (
         "gptoss with 2 layers of 128, 2 of 4 experts of 96, 4 heads of 32 on 2, "
         "windows of 24 in every other layer, vocabulary 288"
     )
-    assert sizes.yarn == SHAPES["gpt-oss-20b"].yarn
-    assert sizes.rope_base == pytest.approx(150000, rel=1e-5)
+    assert shape.yarn == SHAPES["gpt-oss-20b"].yarn
+    assert shape.rope_theta == pytest.approx(150000, rel=1e-5)
     # A layer keeps 24 tokens, the other one 100: keys and values of 2 heads of 32 in float16.
     assert gpt_oss.weights.cache_bytes(100) == (24 + 100) * 2 * 2 * 32 * 2
 
@@ -249,16 +279,15 @@ def test_rows_of_experts_are_those_of_the_fused_matrix(expert_source: Source) ->
     tensors = {t.name: numpy_helper.to_array(t) for t in file.graph.initializer}
     name = "model.layers.1.moe.experts.gate_up_proj"
     codes, scales = tensors[f"{name}.qweight"], tensors[f"{name}.scales"]
-    experts = expert_source.weights.layer(1).ffn
-    assert isinstance(experts, Experts)
-    for part, matrix in enumerate((experts.gate, experts.up)):
+    layer = expert_source.weights.layer(1)
+    for part, matrix in enumerate((layer.gate, layer.up)):
         expert, row = 3, 5
         place = expert * EXPERTS.ffn + row
         assert np.array_equal(matrix.codes[place].ravel(), codes[expert, 2 * row + part])
         assert np.array_equal(matrix.scales[place], scales[expert, 2 * row + part])
-    sizes = expert_source.weights.sizes
-    assert (sizes.ffn, sizes.experts, sizes.experts_per_token) == (64, 8, 2)
-    assert "2 of 8 experts of 64" in sizes.describe()
+    shape = expert_source.weights.shape
+    assert (shape.ffn, shape.experts, shape.experts_per_token) == (64, 8, 2)
+    assert "2 of 8 experts of 64" in expert_source.weights.describe()
     a_token = EXPERTS.hidden * (2 * EXPERTS.queries + 2 * EXPERTS.keys + 8 + 2 * 3 * 64)
     elements = EXPERTS.layers * a_token + EXPERTS.vocab * EXPERTS.hidden
     assert expert_source.weights.product_elements() == elements
@@ -295,9 +324,9 @@ def test_zero_points_are_refused_with_a_reason(model: Path, tmp_path: Path) -> N
         DecoderWeights(find_model(tmp_path / "model")).layer(0)
 
 
-def test_gguf_holds_the_codes_of_the_source(weights: DecoderWeights, tmp_path: Path) -> None:
+def test_gguf_holds_the_codes_of_the_source(source: Source) -> None:
     gguf = pytest.importorskip("gguf")
-    made = write_gguf(weights, tmp_path / "model.gguf")
+    made, weights = gguf_model(source), source.weights
     tensors = {t.name: t for t in gguf.GGUFReader(made.path).tensors}
 
     def codes_and_scales(name: str) -> tuple[Any, Any]:
@@ -309,7 +338,7 @@ def test_gguf_holds_the_codes_of_the_source(weights: DecoderWeights, tmp_path: P
 
     layer = weights.layer(1)
     for name, matrix in (
-        ("blk.1.ffn_up.weight", layer.plain_ffn()[1]),
+        ("blk.1.ffn_up.weight", layer.up),
         ("blk.1.attn_v.weight", layer.v),
         ("blk.1.attn_q.weight", interleaved(layer.q, TINY.heads)),
         ("blk.1.attn_k.weight", interleaved(layer.k, TINY.kv_heads)),
@@ -323,9 +352,9 @@ def test_gguf_holds_the_codes_of_the_source(weights: DecoderWeights, tmp_path: P
     assert made.weight_bytes == matrices
 
 
-def test_gguf_of_gpt_oss_has_what_llama_cpp_names(gpt_oss: Source, tmp_path: Path) -> None:
+def test_gguf_of_gpt_oss_has_what_llama_cpp_names(gpt_oss: Source) -> None:
     gguf = pytest.importorskip("gguf")
-    reader = gguf.GGUFReader(write_gguf(gpt_oss.weights, tmp_path / "model.gguf").path)
+    reader = gguf.GGUFReader(gguf_model(gpt_oss).path)
     architecture = gguf.MODEL_ARCH.GPT_OSS
     name = gguf.MODEL_ARCH_NAMES[architecture]
     keys = {key: field.contents() for key, field in reader.fields.items()}
@@ -357,8 +386,7 @@ def test_gguf_of_gpt_oss_has_what_llama_cpp_names(gpt_oss: Source, tmp_path: Pat
     assert list(tensors["blk.1.ffn_gate_exps.bias"].shape) == [96, 4]
     layer = gpt_oss.weights.layer(1)
     assert np.array_equal(tensors["blk.1.attn_sinks.weight"].data, layer.sinks)
-    assert isinstance(layer.ffn, Experts)
-    up = layer.ffn.up.bias
+    up = layer.up.bias
     assert up is not None
     assert np.array_equal(tensors["blk.1.ffn_up_exps.bias"].data, up.reshape(4, 96))
 
@@ -381,9 +409,17 @@ def skip_without(name: str) -> None:
         pytest.skip(f"{name}: {missing}")
 
 
+@pytest.mark.parametrize("block", [32, 128])
 @pytest.mark.parametrize("name", [name for name in KINDS if name != CPU_EP])
-def test_engine_computes_what_the_cpu_ep_does(name: str, source: Source) -> None:
+def test_engine_computes_what_the_cpu_ep_does(
+    name: str, block: int, source: Source, blocks_of_128: Path
+) -> None:
     skip_without(name)
+    if block == 128:
+        found = find_model(blocks_of_128)
+        source = Source(found, DecoderWeights(found), source.scratch)
+        assert source.weights.describe().endswith("vocabulary 500, blocks of 128")
+        assert source.weights.source_bits() == 4 + 32 / 128
     # Random weights have near-ties. Rounding to 8 bits may decide one differently, and so change
     # all later tokens; but with a wrong layout, rotation or cache, one of 500 tokens agrees only by
     # chance.
@@ -402,7 +438,7 @@ def test_engine_computes_experts_as_the_cpu_ep_does(name: str, expert_source: So
 @pytest.mark.parametrize("name", [OURS, OURS_INT8, "llama.cpp", "ik_llama.cpp"])
 def test_engine_computes_gpt_oss_as_the_cpu_ep_does(name: str, gpt_oss: Source) -> None:
     skip_without(name)
-    assert agreement(name, gpt_oss, gpt_oss.weights.sizes.vocabulary) > 0.5
+    assert agreement(name, gpt_oss, gpt_oss.weights.shape.vocab) > 0.5
 
 
 @NEEDS_GPT_OSS
@@ -412,7 +448,7 @@ def test_logits_of_gpt_oss_are_those_of_the_cpu_ep(name: str, gpt_oss: Source) -
     opened = [kind(n).open(kind(n).model(gpt_oss), Settings(1, 128)) for n in (CPU_EP, name)]
     errors = []
     for length in (4, 8, 16, 24, 32, 48, 64, 80):
-        prompt = np.random.default_rng(length).integers(0, gpt_oss.weights.sizes.vocabulary, length)
+        prompt = np.random.default_rng(length).integers(0, gpt_oss.weights.shape.vocab, length)
         expected, got = (last_logits(engine, prompt) for engine in opened)
         errors.append(np.sqrt(np.mean((got - expected) ** 2)) / np.std(expected))
     # Both round activations to 8 bits: about 0.02. A near-tie of a router gives more, so the median
@@ -470,6 +506,12 @@ def test_a_failing_engine_says_what_failed(tmp_path: Path) -> None:
 
 def test_a_worker_that_dies_says_how_and_its_last_words() -> None:
     with Worker("engine") as worker:
+        # What a terminal sends to all of its processes is for the command, which ends this one.
+        for ending in (None, signal.SIGINT, signal.SIGTERM):
+            if ending is not None:
+                worker._process.send_signal(ending)
+            with pytest.raises(EngineError, match="engine failed: TypeError"):
+                worker.run(2, 0)
         worker._log.write("loading\n\n  GGML_ASSERT(ok)  failed\n")
         worker._log.flush()
         worker._process.send_signal(signal.SIGSEGV)
@@ -488,29 +530,26 @@ def test_a_worker_that_hangs_is_ended_at_its_limit() -> None:
         assert worker._process.wait(10) == -signal.SIGKILL
 
 
-class Log:
-    """A progress callable that records its messages."""
+class Log(Course):
+    """A course that records its messages."""
 
     def __init__(self) -> None:
         self.totals: list[int] = []
         self.steps: list[str] = []
         self.notes: list[str] = []
+        self.times_left: list[float] = []
+        super().__init__(self.told, self.notes.append, self.times_left.append)
 
-    def total(self, steps: int) -> None:
-        self.totals.append(steps)
-
-    def step(self, what: str) -> None:
+    def told(self, _: int, total: int, what: str) -> None:
+        self.totals.append(total)
         self.steps.append(what)
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
 
 
 def test_a_plan_beyond_the_context_is_refused(source: Source) -> None:
-    plan = Plan((250,), (), 10, rounds=1, starts=1, threads=1, options={})
+    plan = Workload((250,), (), 10, rounds=1, starts=1, threads=1, options={})
     with pytest.raises(AieError, match="exceed the model's context of 256"):
         runner.measure(source, plan, Log())
-    plan = Plan((8,), (), 4, rounds=1, starts=1, threads=1, options={}, batches=(1, 193))
+    plan = Workload((8,), (), 4, rounds=1, starts=1, threads=1, options={}, batches=(1, 193))
     with pytest.raises(AieError, match=r"a batch of 193 after 64 tokens exceeds .* context of 256"):
         runner.measure(source, plan, Log())
 
@@ -518,9 +557,9 @@ def test_a_plan_beyond_the_context_is_refused(source: Source) -> None:
 @pytest.fixture(scope="module")
 def run(
     model: Path, weights: DecoderWeights, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Plan, Log, Results]:
+) -> tuple[Workload, Log, Results]:
     source = Source(find_model(model), weights, tmp_path_factory.mktemp("scratch"))
-    plan = Plan(
+    plan = Workload(
         decode=(8, 24),
         prefill=(24,),
         new_tokens=4,
@@ -532,23 +571,20 @@ def run(
         batches=(1, 2),
     )
     log = Log()
-    with pytest.MonkeyPatch.context() as patch:  # the numbers do not have to be good ones
-        patch.setattr(bandwidth, "_BYTES", 16 << 20)
-        for module in (rounds, batches, starting, growth):
-            patch.setattr(module, "settle", lambda: None)
-        return plan, log, runner.measure(source, plan, log, OUR_ENGINES)
+    return plan, log, runner.measure(source, plan, log, RUN)
 
 
 def test_rounds_give_every_engine_the_same_columns(
-    run: tuple[Plan, Log, Results], weights: DecoderWeights
+    run: tuple[Workload, Log, Results], weights: DecoderWeights
 ) -> None:
     plan, log, results = run
     assert log.totals[-1] == len(log.steps)
-    # The time left is printed after the trial and after each round; no peer has two variants here.
-    done = ["trial", "round 1 of 2", "round 2 of 2"]
-    assert [note.split(" done after")[0] for note in log.notes] == done
-    assert all(note.endswith("min to go") for note in log.notes)
-    assert [m.engine for m in results.measured] == list(OUR_ENGINES)
+    assert log.notes == []
+    # How long the rest takes is known from the first run of a model on.
+    before = sum("its model" in step for step in log.steps)
+    assert len(log.times_left) == len(log.steps) - before
+    assert log.times_left[-1] == 0
+    assert [m.engine for m in results.measured] == list(RUN)
     for m in results.measured:
         decode, prefill = m.speeds["decode"], m.speeds["prefill"]
         assert {length: len(rounds) for length, rounds in decode.items()} == {8: 2, 24: 2}
@@ -556,41 +592,42 @@ def test_rounds_give_every_engine_the_same_columns(
         assert min(map(min, [*decode.values(), *prefill.values()])) > 0
         assert m.memory["peak"] > m.file_bytes >= m.weight_bytes
         assert m.memory["peak"] >= m.memory["anonymous"] > 0
-    assert [m.settings["KV"] for m in results.measured] == ["float16", "int8", "float", "float"]
+    assert [m.settings["KV"] for m in results.measured] == ["float16", "float"]
     cpu_ep = results.measured[-1]
     assert cpu_ep.weight_bytes == weights.product_elements() * 5 / 8
     assert len(results.probes) == plan.rounds
     # Keys and values of 64 + 4 tokens in 2 layers, 2 heads of 32 float16 each.
     assert results.cache_bytes == 68 * 2 * 2 * 2 * 32 * 2
     # Interleaved: the engines of one context, then those of the next.
-    turns = [step.split(": ")[1] for step in log.steps if step.startswith("round 1")]
-    assert turns == list(OUR_ENGINES) * 2
+    turns = [step.split(": ")[1] for step in log.steps if re.match("context .*, round 1", step)]
+    assert turns == list(RUN) * 2
 
 
-def test_starts_are_fresh_processes_in_turns(run: tuple[Plan, Log, Results]) -> None:
+def test_starts_are_fresh_processes_in_turns(run: tuple[Workload, Log, Results]) -> None:
     _, log, results = run
     for m in results.measured:
-        for state in starting.STATES:
+        for state in STATES:
             loads, firsts = m.starts.load_seconds[state], m.starts.first_token_seconds[state]
             assert (len(loads), len(firsts)) == (1, 1)
             assert all(0 < load < first for load, first in zip(loads, firsts, strict=True))
-    for state in starting.STATES:
-        turns = [step.split(": ")[1] for step in log.steps if step.startswith(f"{state} start 1")]
-        assert turns == list(OUR_ENGINES)
-    assert sum(step.startswith("cold start 0") for step in log.steps) == 0
+    for state in STATES:
+        began = f"{state} start, round 1"
+        turns = [step.split(": ")[1] for step in log.steps if step.startswith(began)]
+        assert turns == list(RUN)
+    assert sum(step.startswith("cold start, round 0") for step in log.steps) == 0
 
 
-def test_several_rows_are_measured_in_both_shapes(run: tuple[Plan, Log, Results]) -> None:
+def test_several_rows_are_measured_in_both_shapes(run: tuple[Workload, Log, Results]) -> None:
     _, _, results = run
     assert results.batches is not None
     assert list(results.batches.seconds) == [OURS, CPU_EP]
     for shapes in results.batches.seconds.values():
-        for shape in batches.SHAPES:
+        for shape in ROWS:
             assert {n: len(rounds) for n, rounds in shapes[shape].items()} == {1: 2, 2: 2}
-    cost = results.batches.cost(OURS, batches.SEQUENCES, 2)
+    cost = results.batches.cost(OURS, SEQUENCES, 2)
     assert cost is not None
     assert cost.value > 0
-    assert results.batches.cost(OURS, batches.SEQUENCES, 4) is None
+    assert results.batches.cost(OURS, SEQUENCES, 4) is None
 
 
 @pytest.mark.parametrize("name", ["llama.cpp", "ik_llama.cpp"])
@@ -601,45 +638,47 @@ def test_each_sequence_of_a_call_gets_its_tokens(source: Source, name: str) -> N
     assert np.unique(rows).size == rows.size
     # Three tokens of the second of two sequences, after the same eight.
     context, _ = engine._open(2)
-    engine._clear(context)
+    engine._calls.clear(context)
     engine._decode([1] * 8, 0, context_of=2)
-    engine._copy(context, 1)
+    engine._calls.copy(context, 1)
     together = engine._decode(rows.ravel(), 8, context_of=2, sequences=2).copy()
     alone = last_logits(engine, np.concatenate([np.ones(8, np.int64), rows[1]]))
     # Sums of products in another order; another sequence's tokens differ as much as they vary.
     assert np.sqrt(np.mean((together - alone) ** 2)) < 0.05 * np.std(alone)
 
 
-def test_growth_is_measured_where_the_model_has_room(run: tuple[Plan, Log, Results]) -> None:
+def test_growth_is_measured_where_the_model_has_room(run: tuple[Workload, Log, Results]) -> None:
     _, _, results = run
     assert results.growth is not None
     assert {n: len(r) for n, r in results.growth.seconds.items()} == {32: 2, 256: 2}
     assert min(map(min, results.growth.seconds.values())) > 0
     assert results.growth.cache_bytes == 2 * 2 * 2 * 32 * 2
-    plan = Plan((8,), (), 4, rounds=1, starts=1, threads=1, options={}, growth=(64, 512))
+    plan = Workload((8,), (), 4, rounds=1, starts=1, threads=1, options={}, growth=(64, 512))
     assert plan.growth_within(256) == ()  # one point does not make a line
 
 
-@pytest.mark.parametrize("name", [OURS, OURS_INT8])
-def test_decoding_without_a_prompt_uses_the_whole_cache(source: Source, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "cache"), [(OURS, "float16"), (OURS_INT8, "int8"), (OURS_FLOAT, "float")]
+)
+def test_decoding_without_a_prompt_uses_the_whole_cache(
+    source: Source, name: str, cache: str
+) -> None:
     engine = kind(name).open(kind(name).model(source), Settings(1, 64))
+    assert engine.description["KV"] == cache
     tokens = engine.run([1, 2, 3], 3).tokens
-    assert engine.decode_at(64, 2) > 0  # type: ignore[attr-defined]
+    assert engine.decode_at(64, 2) > 0
     with pytest.raises(AieError, match="do not fit in the context of 64"):
-        engine.decode_at(65, 1)  # type: ignore[attr-defined]
+        engine.decode_at(65, 1)
     # The next sequence does not see what was written there.
     assert engine.run([1, 2, 3], 3).tokens == tokens
 
 
 def test_what_cannot_skip_a_prompt_says_so() -> None:
-    class Plain:
-        def describe(self) -> dict[str, str]:
-            return {}
-
+    class Plain(Engine):
         def run(self, prompt: object, new_tokens: int) -> Any: ...
 
     with pytest.raises(AieError, match="Plain cannot decode without a prompt"):
-        worker._skip(Plain(), 8, 1)
+        Plain().decode_at(8, 1)
 
 
 def test_of_a_library_the_faster_ways_go_on() -> None:
@@ -657,8 +696,37 @@ def test_of_a_library_the_faster_ways_go_on() -> None:
     }
     expected = [OURS, OURS_FLOAT, CPU_EP, "llama.cpp", "llama.cpp, no FA", "OpenVINO GenAI"]
     assert rounds.fastest(pilots, 64) == expected
-    pilots["OpenVINO"] = pilot(30, 400 * (1 - plan.PILOT_MARGIN))
+    pilots["OpenVINO"] = pilot(30, 400 * (1 - workload.PILOT_MARGIN))
     assert "OpenVINO" in rounds.fastest(pilots, 64)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time in seconds that a course sees, which the test moves."""
+    now = [0.0]
+    monkeypatch.setattr("ort_aie_ep.tools.bench.peers.course.time.perf_counter", lambda: now[0])
+    return now
+
+
+def test_time_left_is_what_equal_steps_took(clock: list[float]) -> None:
+    log = Log()
+    opening = Cost("a", "opening its model")
+    short, long, start = (
+        Cost("a", "context 64", 64),
+        Cost("a", "context 640", 640),
+        Cost("a", "x", 32),
+    )
+    log.expect([opening, *[short, long] * 3, start])
+    for cost, seconds in ((opening, 100), (short, 2), (long, 30), (short, 4), (long, 30)):
+        clock[0] += seconds
+        log.step(cost)
+    # Nothing is said before the first run. Then a token takes 2/64 s, and later (3 + 30)/704 s.
+    later = 32 * 33 / 704
+    first = 2 * 2 + 3 * 20 + 1
+    assert log.times_left == pytest.approx(
+        [first, 2 * 2 + 2 * 30 + 32 * 32 / 704, 3 + 2 * 30 + later, 3 + 30 + later]
+    )
+    assert log.seconds([]) == 0
 
 
 # --- engines that fail ---
@@ -671,10 +739,14 @@ class FakeWorker:
         failing: by engine's name, why a run fails ("" if it does not), as a function of its
             context, the number of earlier runs there, and what it does without.
         closed: names of engines that were stopped before their turn was over.
+        left: names of engines whose turn is over.
+        slow: names of engines that take twice as long.
     """
 
     failing: ClassVar[dict[str, Callable[[int, int, str], str]]] = {}
     closed: ClassVar[list[str]] = []
+    left: ClassVar[list[str]] = []
+    slow: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -684,7 +756,8 @@ class FakeWorker:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, *_: object) -> None:
+        self.left.append(self.name)
 
     def close(self) -> None:
         self.closed.append(self.name)
@@ -702,7 +775,11 @@ class FakeWorker:
         reason = self.failing.get(self.name, lambda *_: "")(length, before, self.without)
         if reason:
             raise EngineError(self.name, reason)
-        seconds = {"prefill_seconds": length / 100, "decode_seconds": new_tokens / 10}
+        factor = 2 if self.name in self.slow else 1
+        seconds = {
+            "prefill_seconds": factor * length / 100,
+            "decode_seconds": factor * new_tokens / 10,
+        }
         return {**seconds, "memory": {"peak": 1, "anonymous": 1, "files": 0}}
 
     def batch_at(self, length: int, sequences: int, tokens: int, count: int) -> float:
@@ -716,16 +793,18 @@ class FakeWorker:
 @pytest.fixture
 def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FakeWorker]]:
     """Engines without processes or models: every peer is installed."""
-    for module in (rounds, batches, starting, growth):
+    for module in (rounds, runner):
         monkeypatch.setattr(module, "Worker", FakeWorker)
-        monkeypatch.setattr(module, "settle", lambda: None)
+    monkeypatch.setattr(memory, "_PROBE_BYTES", 8 << 20)
+    monkeypatch.setattr(memory.ReadProbe, "measure", lambda _: 30e9)
+    monkeypatch.setattr(process, "_SETTLE_SECONDS", 0)
     made = {name: replace(k, packages={}, model=fake_model) for name, k in KINDS.items()}
     for name, k in made.items():
         if k.batch_model is not None:
             made[name] = replace(k, batch_model=fake_model)
     monkeypatch.setattr(engines, "KINDS", made)
     yield FakeWorker
-    FakeWorker.failing, FakeWorker.closed = {}, []
+    FakeWorker.failing, FakeWorker.closed, FakeWorker.left, FakeWorker.slow = {}, [], [], ()
 
 
 def fake_model(source: Source) -> Model:
@@ -735,7 +814,7 @@ def fake_model(source: Source) -> Model:
 
 
 def measure_fakes(source: Source, **others: Any) -> tuple[Log, Results]:
-    plan = Plan(
+    plan = Workload(
         (8, 24), (24,), 4, rounds=3, starts=1, threads=1, options={}, growth=(), batches=(1, 4)
     )
     log = Log()
@@ -762,7 +841,7 @@ def test_a_crashed_llama_cpp_is_tried_once_more_without_amx(
     fakes: type[FakeWorker], source: Source, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     # The trial stops before 24, so the engine crashes in the first round that counts.
-    monkeypatch.setattr(plan, "TRIAL_TOKENS", 8)
+    monkeypatch.setattr(workload, "TRIAL_TOKENS", 8)
     died = "ended with signal 11 (SIGSEGV): GGML_ASSERT"
 
     def crash(length: int, _: int, without: str) -> str:
@@ -797,7 +876,7 @@ def test_what_fails_with_several_rows_keeps_its_speeds(
     ik = next(m for m in results.measured if m.engine == "ik_llama.cpp")
     assert ik.settings["not all measured"] == "it ended with signal 6 (4 sequences in a call)"
     # The fake takes n + 1 seconds for n rows.
-    cost = results.batches.cost(OURS, batches.TOKENS, 4)
+    cost = results.batches.cost(OURS, TOKENS, 4)
     assert cost is not None
     assert cost.value == 2.5
 
@@ -815,8 +894,12 @@ def test_results_so_far_are_reported_after_each_round(
 ) -> None:
     told: list[Results] = []
     _, results = measure_fakes(source, partial=told.append)
-    assert [r.rounds for r in told] == [1, 2, 3, 3, 3]
-    assert [r.unfinished == "" for r in (*told, results)] == [False] * 5 + [True]
+    # Three rounds of speeds, three of several rows, one of starts.
+    assert [r.rounds for r in told] == [1, 2, 3, 3, 3, 3, 3]
+    assert [len(r.batches.seconds[OURS][TOKENS][4]) for r in told if r.batches] == [1, 2, 3, 3]
+    assert [r.unfinished.split(",")[0] for r in (*told, results)] == [
+        *(f"round {n} of 3" for n in (1, 2, 3)), *["several rows in a call"] * 3, "starts", ""
+    ]  # fmt: skip
     pages = [markdown(report(r), CONDITIONS) for r in (told[0], results)]
     assert ["**Unfinished: round 1 of 3" in page for page in pages] == [True, False]
     assert "| ort_aie_ep / best peer | 1.00 (1.00–1.00) |" in pages[0]
@@ -831,11 +914,75 @@ def test_a_demonstration_that_fails_costs_nothing_else(
         raise AieError("no room")
 
     told: list[Results] = []
-    plan = Plan((8,), (), 4, rounds=1, starts=1, threads=1, options={}, growth=(32, 64))
+    plan = Workload((8,), (), 4, rounds=1, starts=1, threads=1, options={}, growth=(32, 64))
     with pytest.raises(AieError, match="no room"):
         runner.measure(source, plan, Log(), partial=told.append, demonstrate=demonstrate)
     assert told[-1].growth is not None
-    assert told[-1].unfinished == "the demonstration model"
+    assert told[-1].unfinished == "the cost of context, round 1 of 1, and none of the later parts"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_command_with_what_was_measured(
+    number: int, code: int, fakes: type[FakeWorker], model: Path, tmp_path: Path
+) -> None:
+    def interrupt(length: int, before: int, _: str) -> str:
+        if (length, before) == (8, 3):  # the trial and two rounds are over
+            os.kill(os.getpid(), number)
+        return ""
+
+    fakes.failing["llama.cpp"] = interrupt
+    before = signal.getsignal(number)
+    plan = ("--prompt-lengths", "8", "--new-tokens", "4", "--runs", "4", "--threads", "1")
+    out = ("--out", tmp_path) if find_spec("matplotlib") else ()
+    result = bench("--peers", model, *plan, "--json", *out)
+    assert result.exit_code == code, result.output
+    assert signal.getsignal(number) is before
+    assert set(fakes.left) == set(KINDS)
+    content = json.loads(result.stdout)["results"]
+    assert content["unfinished"] == "round 2 of 4, and none of the later parts"
+    assert len(content["probes"]) == 2
+    assert {len(m["speeds"]["decode"]["8"]) for m in content["measured"]} == {2}
+    if out:
+        assert {path.name for path in tmp_path.iterdir()} == {"bench.json", "bench.md", "bench.png"}
+
+
+def test_a_quick_run_is_the_speeds_of_the_fastest_in_the_rounds_that_fit(
+    fakes: type[FakeWorker], model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fakes.slow = ("llama.cpp", "OpenVINO GenAI")
+    monkeypatch.setattr(workload, "QUICK_SECONDS", 0.0)
+    monkeypatch.setattr(workload, "TRIAL_TOKENS", 8)
+    plan = ("--prompt-lengths", "8,24", "--new-tokens", "4", "--threads", "1")
+    result = bench("--peers", model, "--quick", *plan, "--json")
+    assert result.exit_code == 0, result.output
+    content = json.loads(result.stdout)["results"]
+    engines = [OURS, CPU_EP, "llama.cpp, no FA", "ik_llama.cpp", "OpenVINO"]
+    assert [m["engine"] for m in content["measured"]] == engines
+    assert content["left_out"] == {
+        "llama.cpp": "was slower than llama.cpp, no FA in the trial",
+        "OpenVINO GenAI": "was slower than OpenVINO in the trial",
+    }
+    # One round, and no time for the long context but with the fastest peer.
+    rounds_of = {
+        m["engine"]: [{n: len(r) for n, r in m["speeds"][p].items()} for p in PHASES]
+        for m in content["measured"]
+    }
+    assert rounds_of[OURS] == [{"8": 1, "24": 1}] * 2
+    assert sorted(len(phases[0]) for phases in rounds_of.values()) == [1, 1, 1, 2, 2]
+    assert {length for phases in rounds_of.values() for length in phases[1]} == {"8", "24"}
+    parts = ("batches", "growth", "demonstration", "unfinished")
+    assert not any(content[part] for part in parts)
+    assert {m["starts"] for m in content["measured"]} == {None}
+
+
+def test_a_stalled_plain_read_is_not_the_limit_of_a_round(
+    fakes: type[FakeWorker], source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del fakes
+    reads = iter([1e9, 30e9, 2e9] * 99)
+    monkeypatch.setattr(memory.ReadProbe, "measure", lambda _: next(reads))
+    _, results = measure_fakes(source)
+    assert results.probes == [30e9] * 3
 
 
 # --- page cache ---
@@ -847,35 +994,35 @@ def test_files_of_a_model_are_those_of_its_folder_or_name(tmp_path: Path) -> Non
         (tmp_path / name).write_bytes(b"x")
 
     def names(path: Path) -> list[str]:
-        return [str(p.relative_to(tmp_path)) for p in page_cache.files_of(path)]
+        return [str(p.relative_to(tmp_path)) for p in memory.files_of(path)]
 
     assert names(tmp_path / "model.xml") == ["model.bin", "model.xml"]
     assert names(tmp_path / "folder") == ["folder/a", "folder/b/c"]
     with pytest.raises(AieError, match="none has no files"):
-        page_cache.files_of(tmp_path / "none")
+        memory.files_of(tmp_path / "none")
 
 
 def test_dropped_files_are_out_of_memory_unless_they_are_mapped(tmp_path: Path) -> None:
     path = tmp_path / "data"
     path.write_bytes(bytes(range(256)) * (1 << 14))
-    if page_cache.drop([path]) == 1:
+    if memory.drop([path]) == 1:
         pytest.skip(f"{tmp_path} is on a file system in memory")
-    assert page_cache._resident_pages(path) == 0
-    page_cache.warm([path])
-    assert page_cache._resident_pages(path) == page_cache._pages(path)
+    assert memory._resident_pages(path) == 0
+    memory.warm([path])
+    assert memory._resident_pages(path) == memory._pages(path)
     mapped = np.memmap(path, np.uint8, "r")
     assert mapped.sum() > 0
-    assert page_cache.drop([path]) > 0.5
+    assert memory.drop([path]) > 0.5
     del mapped
-    assert page_cache.drop([path, tmp_path / "data"]) == 0
+    assert memory.drop([path, tmp_path / "data"]) == 0
 
 
 def test_weights_map_nothing_once_released(model: Path, source: Source) -> None:
-    source.weights.layer(0).plain_ffn()[2].dequantised()
+    source.weights.layer(0).down.dequantised()
     assert "model.onnx.data" in Path("/proc/self/maps").read_text(errors="replace")
     source.weights.release()
     assert str(model) not in Path("/proc/self/maps").read_text(errors="replace")
-    assert source.weights.layer(0).plain_ffn()[2].shape == (TINY.hidden, TINY.ffn)
+    assert source.weights.layer(0).down.shape == (TINY.hidden, TINY.ffn)
     source.weights.release()
 
 
@@ -934,7 +1081,7 @@ def test_command_measures_several_rows_of_any_model(model: Path) -> None:
     seconds = json.loads(result.stdout)["seconds"]
     assert list(seconds) == [OURS, CPU_EP]
     for shapes in seconds.values():
-        for shape in batches.SHAPES:
+        for shape in ROWS:
             assert {n: len(runs) for n, runs in shapes[shape].items()} == {"1": 2, "3": 2}
 
 
@@ -948,9 +1095,9 @@ def test_a_batch_is_compared_with_one_row_whatever_was_asked_for(model: Path) ->
 
 def test_help_has_the_defaults_that_peers_get() -> None:
     words = " ".join(bench("--help").output.replace("│", " ").split())
-    assert f"Interleaved runs of each. Default: {plan.ROUNDS}." in words
-    assert f"warm and cold starts of each engine. Default: {plan.STARTS}." in words
-    assert f"by default with {','.join(map(str, plan.BATCHES))}." in words
+    assert f"Interleaved runs of each. Default: {workload.ROUNDS}." in words
+    assert f"warm and cold starts of each engine. Default: {workload.STARTS}." in words
+    assert f"by default with {','.join(map(str, workload.BATCHES))}." in words
 
 
 def test_command_refuses_what_does_not_fit(model: Path, tmp_path: Path) -> None:
@@ -958,6 +1105,8 @@ def test_command_refuses_what_does_not_fit(model: Path, tmp_path: Path) -> None:
     for option in ("--prompt-lengths", "--new-tokens"):
         assert f"{option} does not go with --batch" in bench(model, "--batch", 2, option, 8).stderr
     assert "--out belongs to --peers" in bench(model, "--out", tmp_path).stderr
+    assert "--quick belongs to --peers" in bench(model, "--quick").stderr
+    assert "--quick measures neither" in bench("--peers", model, "--quick", "--starts", 1).stderr
     assert "--starts belongs to --peers" in bench(model, "--starts", "1").stderr
     assert "leave out --baseline" in bench("--peers", model, "--baseline", model).stderr
     ort_aie_ep.compile(model, tmp_path / "compiled", last_logits=True)

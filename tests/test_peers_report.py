@@ -13,17 +13,13 @@ from rich.console import Console
 from ort_aie_ep.cli.tables import sheet_tables
 from ort_aie_ep.tools.bench import conditions
 from ort_aie_ep.tools.bench.bench import Comparison, Speed
-from ort_aie_ep.tools.bench.peers import comparisons, growth, plot
+from ort_aie_ep.tools.bench.peers import plot
 from ort_aie_ep.tools.bench.peers import report as reports
-from ort_aie_ep.tools.bench.peers.batches import Batches
 from ort_aie_ep.tools.bench.peers.engines import CPU_EP, OURS, OURS_FLOAT
-from ort_aie_ep.tools.bench.peers.goals import Goal
-from ort_aie_ep.tools.bench.peers.growth import Growth
-from ort_aie_ep.tools.bench.peers.markdown import markdown
-from ort_aie_ep.tools.bench.peers.results import Measured, Results
-from ort_aie_ep.tools.bench.peers.sheets import sheets
-from ort_aie_ep.tools.bench.peers.starts import Starts
-from ort_aie_ep.tools.bench.peers.statistics import median, ratio
+from ort_aie_ep.tools.bench.peers.report import Goal, fit_growth
+from ort_aie_ep.tools.bench.peers.results import Batches, Growth, Measured, Results, Starts
+from ort_aie_ep.tools.bench.peers.sheets import markdown, sheets
+from ort_aie_ep.tools.bench.statistics import median, ratio
 
 HELD = conditions.Conditions(
     conditions.Machine("CPU", "AuthenticAMD, family 26", ("avx2",), 2, "L2 1M", 0, True, "Linux"),
@@ -119,7 +115,7 @@ def test_what_was_left_out_counts_where_all_that_beat_it_failed(results: Results
 
 def test_growth_is_the_slope_over_reading_the_cache_once(results: Results) -> None:
     assert results.growth is not None
-    fit = growth.fit(results.growth)
+    fit = fit_growth(results.growth)
     assert fit.start == pytest.approx(0.01)
     assert fit.slope == pytest.approx(1e-6)
     assert (fit.ratio.low, fit.ratio.value, fit.ratio.high) == pytest.approx((1.25, 1.25, 1.25))
@@ -130,7 +126,7 @@ def test_bounds_of_growth_hold_it_where_rounds_scatter() -> None:
     lengths = (512, 4096, 16384, 32768)
     noise = 1 + 0.05 * generator.standard_normal((4, 15))
     seconds = {n: list((0.01 + 1e-6 * n) * row) for n, row in zip(lengths, noise, strict=True)}
-    fit = growth.fit(Growth(seconds, 40_000, [40e9] * 15))
+    fit = fit_growth(Growth(seconds, 40_000, [40e9] * 15))
     assert fit.ratio.low < 1 < fit.ratio.high
     assert fit.ratio.low < fit.ratio.value < fit.ratio.high
 
@@ -194,7 +190,7 @@ def test_several_rows_and_the_demonstration_have_goals(results: Results) -> None
 def test_another_variant_of_ort_aie_ep_may_reach_the_goal_of_long_contexts(
     results: Results, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(comparisons, "COMPARED", (OURS, OURS_FLOAT))
+    monkeypatch.setattr(reports, "COMPARED", (OURS, OURS_FLOAT))
     for m, speed in zip(results.measured, (60, 110, 30, 50, 20, 40), strict=True):
         m.speeds["decode"][4096] = [speed] * 7
     found = goal(results, "decode at 4096, KV of any type: at least 2")

@@ -42,7 +42,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "doctor": (),
     "tune": ("--seconds", "0.1"),
     "synth": ("llama-3.2-1b", "model", "--layers", "1", "--vocab", "64"),
-    "simulate": ("llama-3.2-1b", "--contexts", "1024"),
+    "predict": ("llama-3.2-1b", "--contexts", "1024"),
     "kernels": ("list",),
     "validate": ("missing",),
     "first-day": (),
@@ -50,6 +50,14 @@ WORDS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 # With these words they print nothing to stdout.
 SILENT = ("import-q4nx", "export-q4nx", "serve", "batch", "validate", "package-overlay")
+
+# They say what the others say, after seconds of work.
+SLOW = ("demo", "bench", "accuracy", "tune")
+
+
+def each(*commands: str) -> list[Any]:
+    slow = pytest.mark.in_turn
+    return [pytest.param(name, marks=slow) if name in SLOW else name for name in commands]
 
 
 def test_every_command_has_its_words() -> None:
@@ -91,7 +99,7 @@ def mistake(*words: object) -> str:
 
 
 @pytest.mark.parametrize(
-    "command", ["--version", "--help", *(name for name in WORDS if name not in SILENT)]
+    "command", each("--version", "--help", *(name for name in WORDS if name not in SILENT))
 )
 def test_a_full_stdout_is_told(
     command: str, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
@@ -110,7 +118,7 @@ def test_a_full_stdout_is_told(
     assert re.search("stdout.* cannot be written: No space left", capsys.readouterr().err)
 
 
-@pytest.mark.parametrize("command", [name for name in WORDS if name not in SILENT])
+@pytest.mark.parametrize("command", each(*(name for name in WORDS if name not in SILENT)))
 def test_a_narrow_encoding_shows_what_it_lacks_escaped(
     command: str, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,7 +156,7 @@ def test_a_shells_full_stdout_and_narrow_encoding() -> None:
 
 
 @pytest.mark.parametrize("condition", ["cwd", "home"])
-@pytest.mark.parametrize("command", WORDS)
+@pytest.mark.parametrize("command", each(*WORDS))
 def test_a_folder_that_cannot_be_written(
     command: str, condition: str, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,7 +173,7 @@ def test_a_folder_that_cannot_be_written(
 
 
 @pytest.mark.parametrize(
-    "command", ["compile", "explain", "synth", "first-day", "doctor", "cache", "simulate"]
+    "command", ["compile", "explain", "synth", "first-day", "doctor", "cache", "predict"]
 )
 def test_temporary_files_that_have_no_folder(
     command: str, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -19,7 +19,7 @@ from unittest.mock import ANY
 import numpy as np
 import onnxruntime
 import pytest
-from model_folders import DATA, MODELS
+from model_folders import DATA
 from provider_calls import needs_provider
 from typer.testing import CliRunner
 
@@ -80,7 +80,7 @@ def change_a_weight(model: Path) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["llama", "gemma3", "lfm2", "qwen3_5"])
 def test_it_is_the_session_of_a_compilation(name: str, folder: Path, tmp_path: Path) -> None:
     ort_aie_ep.compile(DATA / name, tmp_path / "compiled")
     compiled = find_model(tmp_path / "compiled")
@@ -216,7 +216,9 @@ import sys, ort_aie_ep
 ort_aie_ep.compile({str(LLAMA)!r}, {str(tmp_path / "compiled")!r})
 print(*(m.__file__ for n, m in sys.modules.items() if n.startswith("ort_aie_ep")), sep="\\n")
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
+    )
     package = Path(ort_aie_ep.__file__).parent
     modules = [Path(line).relative_to(package) for line in done.stdout.split("\n") if line]
     assert {path.parts[0] for path in modules if len(path.parts) > 1} == set(cache.ROOMS)
@@ -286,7 +288,7 @@ def test_processes_share_a_cache(folder: Path) -> None:
     code = f"import ort_aie_ep; print(len(ort_aie_ep.session({str(LLAMA)!r}).get_inputs()))"
     processes = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-        for _ in range(4)
+        for _ in range(2)
     ]
     outputs = [process.communicate()[0].strip() for process in processes]
     assert len(set(outputs)) == 1
@@ -310,8 +312,8 @@ def test_a_model_that_changes_meanwhile_is_refused(
 
 
 def test_a_failing_compilation_leaves_nothing(folder: Path) -> None:
-    with pytest.raises(AieError, match="kv"):
-        ort_aie_ep.session(LLAMA, kv="f8")
+    with pytest.raises(AieError, match="matches no MatMul or Gemm"):
+        ort_aie_ep.session(LLAMA, quantize="q4nx", keep=["/nothing"])
     assert entries(folder) == []
 
 

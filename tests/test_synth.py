@@ -242,6 +242,12 @@ def test_large_weights_are_made_in_small_pieces() -> None:
         ("llama-9", {}, "no shape is called 'llama-9'; expected one of llama-3.2-1b"),
         ("tiny-llama", {"layers": 0}, "layers must be at least 1, not 0"),
         ("tiny-llama", {"vocab": -5}, "vocab must be at least 1, not -5"),
+        (
+            "tiny-llama",
+            {"block_size": 48},
+            "block_size must be one of 16, 32, 64, 128, 256, not 48",
+        ),
+        ("tiny-llama", {"block_size": 128}, "hidden must be a multiple of 128, not 192"),
         ("tiny-llama", {"seed": -1}, "seed must be at least 0, not -1"),
         (
             Shape("llama", 100, 64, 1, 2, 1, 32, 64, 64, tied=True),

@@ -82,7 +82,7 @@ class Text:
     def __init__(self) -> None:
         self.depth = 0
         self._lines: list[str] = []
-        self._names: set[str] = set()
+        self._names: dict[str, int] = {}  # with the last number that was appended to it
         self._constants: list[dict[tuple[int, str], Value]] = []  # by open region, of its block
 
     def __str__(self) -> str:
@@ -115,11 +115,13 @@ class Text:
     def name(self, hint: str) -> str:
         """A name that nothing else has."""
         plain = "%" + (re.sub(r"\W", "_", hint) or "v")
-        name, count = plain, 0
+        name, count = plain, self._names.get(plain, 0)
         while name in self._names:
             count += 1
             name = f"{plain}_{count}"
-        self._names.add(name)
+        # The next one of this hint need not count from the start.
+        self._names[plain] = count
+        self._names.setdefault(name, 0)
         return name
 
     def op(

@@ -69,9 +69,10 @@ class Reach:
     limit: int | None
 
     def show(self, least: int, run: Callable[[int], int]) -> tuple[int, int]:
-        """How many keys a token sees, of how many: at least `least` and enough for any window.
+        """(keys that a token sees, keys in the run); the run has enough keys for any window.
 
-        `run` counts them. It may raise NoMatch because tables limit their number.
+        `run` takes the number of keys, and counts those that are seen. It raises NoMatch for more
+        keys than the tables of the graph have room for; only these may keep a run below `least`.
         """
         keys = max(least, self.keys + 2)
         try:

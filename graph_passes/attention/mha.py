@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from ort_aie_ep.graph_passes.attention.builder import BuilderRule
 from ort_aie_ep.graph_passes.attention.node import Layout, flow_attention, why_not_flow_attention
-from ort_aie_ep.graph_passes.attention.workbench import WorkbenchRule
 from ort_aie_ep.graph_passes.base import Attribute
 from ort_aie_ep.graph_passes.walk import (
     attribute,
@@ -30,7 +30,7 @@ from ort_aie_ep.graph_passes.walk import (
 BIAS, PADDING, ATTENTION_BIAS, FIRST_OF_CACHE, OUTPUT_QK = 3, 4, 5, 6, 3
 
 
-class MultiHeadAttentionToFlow(WorkbenchRule):
+class MultiHeadAttentionToFlow(BuilderRule):
     """Replaces each eligible MultiHeadAttention."""
 
     op_type = "MultiHeadAttention"
@@ -79,8 +79,8 @@ class MultiHeadAttentionToFlow(WorkbenchRule):
             if bias is not None:
                 assert bias.const_value is not None
                 part = np.split(bias.const_value.numpy(), 3)[index]
-                added = self.bench.initializer(part, f"{bias.name}.{name}")
-                value = self.bench.like("Add", value, added, f"{node.outputs[0].name}.{name}")
+                added = self.builder.initializer(part, f"{bias.name}.{name}")
+                value = self.builder.like("Add", value, added, f"{node.outputs[0].name}.{name}")
             inputs[name] = value
         channels = fixed_dim(node.inputs[0], 2)
         assert channels is not None
@@ -93,5 +93,5 @@ class MultiHeadAttentionToFlow(WorkbenchRule):
         attention = flow_attention(node, inputs, attributes)
         layout = Layout(heads, heads, channels // heads)
         presents = (used_output(node, 1), used_output(node, 2))
-        self.bench.put_in_place(node, attention, layout, presents)
+        self.builder.put_in_place(node, attention, layout, presents)
         return ()

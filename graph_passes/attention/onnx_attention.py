@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 from onnx_ir.passes import common as common_passes
 
+from ort_aie_ep.graph_passes.attention.builder import BuilderRule, GraphBuilder
 from ort_aie_ep.graph_passes.attention.mask import MaskReader
 from ort_aie_ep.graph_passes.attention.node import (
     Layout,
@@ -27,7 +28,6 @@ from ort_aie_ep.graph_passes.attention.node import (
     why_not_flow_attention,
 )
 from ort_aie_ep.graph_passes.attention.rotary import read_rotations
-from ort_aie_ep.graph_passes.attention.workbench import Workbench, WorkbenchRule
 from ort_aie_ep.graph_passes.base import Attribute
 from ort_aie_ep.graph_passes.walk import (
     attribute,
@@ -56,7 +56,7 @@ class Cache:
     present_value: ir.Value | None
 
 
-class AttentionToFlow(WorkbenchRule):
+class AttentionToFlow(BuilderRule):
     """Replaces each eligible Attention."""
 
     op_type = "Attention"
@@ -89,7 +89,7 @@ class AttentionToFlow(WorkbenchRule):
         rotations = read_rotations(query, key, layout, self.report)
         if rotations is not None:
             query, key, turn = rotations.query, rotations.key, rotations.rotation
-            angles = self.bench.angles(turn.cos, turn.sin, turn.positions)
+            angles = self.builder.angles(turn.cos, turn.sin, turn.positions)
             attributes |= {"do_rotary": 1, "rotary_interleaved": turn.interleaved}
             if turn.positions is not None:  # of each batch row, as RotaryEmbedding has them
                 attributes["position_axes"] = 1
@@ -98,14 +98,14 @@ class AttentionToFlow(WorkbenchRule):
         if mask is not None and not causal:
             read = self.masks.read(mask, with_past=cache.past_key is not None)
         if read is None:
-            bias, key_mask = _masks(node, self.bench)
+            bias, key_mask = _masks(node, self.builder)
         else:
             bias, key_mask = None, read.shown
             attributes |= {"causal": 1, "local_window_size": read.window}
         inputs = {
-            "query": self.bench.rows(query, layout, layout.heads),
-            "key": self.bench.rows(key, layout, layout.kv_heads),
-            "value": self.bench.rows(cache.value, layout, layout.kv_heads),
+            "query": self.builder.rows(query, layout, layout.heads),
+            "key": self.builder.rows(key, layout, layout.kv_heads),
+            "value": self.builder.rows(cache.value, layout, layout.kv_heads),
             "past_key": cache.past_key,
             "past_value": cache.past_value,
             **angle_inputs(angles),
@@ -113,7 +113,7 @@ class AttentionToFlow(WorkbenchRule):
             "attention_mask": key_mask,
         }
         attention = flow_attention(node, inputs, attributes)
-        self.bench.put_in_place(node, attention, layout, (cache.present_key, cache.present_value))
+        self.builder.put_in_place(node, attention, layout, (cache.present_key, cache.present_value))
         return () if rotations is None else rotations.nodes
 
 
@@ -244,18 +244,18 @@ def _appended(value: ir.Value) -> tuple[ir.Value, ir.Value] | None:
     return (past, new) if past is not None and new is not None and past.is_graph_input() else None
 
 
-def _masks(node: ir.Node, bench: Workbench) -> tuple[ir.Value | None, ir.Value | None]:
+def _masks(node: ir.Node, builder: GraphBuilder) -> tuple[ir.Value | None, ir.Value | None]:
     """attention_bias and attention_mask; a mask that depends only on keys becomes the latter."""
     query, key = node.inputs[:2]
     mask, nonpad = input_at(node, MASK), input_at(node, NONPAD)
     assert query is not None
     assert key is not None
     if nonpad is not None:
-        return None, bench.valid_keys(nonpad, key)
+        return None, builder.valid_keys(nonpad, key)
     if mask is None:
         return None, None
     if mask.dtype == ir.DataType.BOOL and mask.shape is not None and query.shape is not None:
         of_keys = list(mask.shape[:3]) == [query.shape[0], 1, 1]
         if of_keys and not mask.shape.is_unknown_dim(0):  # unknown dimensions count as equal
-            return None, bench.key_mask(mask)
-    return bench.bias(mask, query.dtype), None
+            return None, builder.key_mask(mask)
+    return builder.bias(mask, query.dtype), None

@@ -69,7 +69,7 @@ def _spread_shapes(graph: ir.Graph) -> bool:
 
 
 def spread_hidden_shapes(model: ir.Model) -> None:
-    """Walks the graph once, in its order."""
+    """Gives hidden states the shape (batch, sequence, width), in one walk in the graph's order."""
     for node in model.graph:
         value = node.outputs[0] if node.outputs else None
         if value is not None and value.shape is None:

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from ort_aie_ep.graph_passes.attention.builder import SWAP, BuilderRule, splits_channels
 from ort_aie_ep.graph_passes.attention.exported.region import find_cache
 from ort_aie_ep.graph_passes.attention.node import Layout, flow_attention, why_not_flow_attention
-from ort_aie_ep.graph_passes.attention.workbench import SWAP, WorkbenchRule, splits_channels
 from ort_aie_ep.graph_passes.projection.width import projected_width
 from ort_aie_ep.graph_passes.subgraph import HALVES, narrows
 from ort_aie_ep.graph_passes.walk import (
@@ -74,7 +74,7 @@ class _Attention:
     last: ir.Node
 
 
-class SpelledOutAttention(WorkbenchRule):
+class SpelledOutAttention(BuilderRule):
     """Replaces the attention around each eligible Softmax."""
 
     op_type = "Softmax"
@@ -118,12 +118,12 @@ class SpelledOutAttention(WorkbenchRule):
         layout = _layout(found.query)
         assert layout is not None
         inputs = {
-            name: self.bench.channels(tokens, layout.heads * layout.dim)
+            name: self.builder.channels(tokens, layout.heads * layout.dim)
             for name, tokens in (
                 ("query", found.query), ("key", found.key), ("value", found.value),
             )
         }  # fmt: skip
-        mask = None if found.mask is None else self.bench.bias(found.mask, found.query.dtype)
+        mask = None if found.mask is None else self.builder.bias(found.mask, found.query.dtype)
         attention = flow_attention(
             node,
             {**inputs, "attention_bias": mask},
@@ -134,7 +134,7 @@ class SpelledOutAttention(WorkbenchRule):
                 "scale": found.scale,
             },
         )
-        self.bench.put_in_place(found.last, attention, layout, (None, None))
+        self.builder.put_in_place(found.last, attention, layout, (None, None))
         return found.first, found.last
 
 
@@ -184,14 +184,14 @@ def _why_not_mask(found: _Attention) -> str:
 
 
 def _is_repeated(value: ir.Value, other: ir.Value, axis: int) -> bool:
-    """Whether an axis of `value` is known to have one place, and is not known to in `other`."""
+    """Whether an axis is 1 in `value` and not known to be 1 in `other`, and so may be broadcast."""
     dims = [None if x.shape is None else x.shape[axis] for x in (value, other)]
     return dims[0] == 1 and dims[1] is not None and dims[1] != 1
 
 
 def _product_of(probabilities: ir.Value) -> ir.Node | None:
-    """The product of probabilities with values, its only reader; what they are rounded to first is
-    of the order of what attention rounds them to."""
+    """The product of probabilities with values, if nothing else reads the probabilities. Casts to
+    ROUNDED_TO may be before it: they round about as much as aie.FlowAttention does."""
     reader = only_reader(probabilities)
     while is_op(reader, "Cast", "Identity"):
         if reader.op_type == "Cast" and attribute(reader, "to", 0) not in ROUNDED_TO:

@@ -1,7 +1,7 @@
 """MatMul and Gemm with float weights -> aie.Q4NXMatMul or aie.GEMM, with `--quantize`.
 
 Before: MatMul(A, B) or Gemm(A, B, C?), B a constant (K, N), perhaps behind Identity and Transpose
-After:  Q4NXMatMul(A, W, C?) with q4nx and q2nx, GEMM(A, W, C?) with bf16
+After:  Q4NXMatMul(A, W, C?) with q4nx, q2nx, q8nx and mixed, GEMM(A, W, C?) with bf16
 
 A node is left alone if a user's pattern matches its name, or if `why_not_float_matmul` has a
 reason. Without a form, nothing is replaced: the report says what could be.

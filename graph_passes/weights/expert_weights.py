@@ -1,7 +1,7 @@
 """The weights and biases of QMoE as initializers of Q4NXMoE, packed only when they are written.
 
-A fused FC1 holds gate and up; they become two tensors, so that the kernels of gated projections
-serve.
+A fused FC1 holds gate and up. They become two tensors, as the kernels of gated projections read
+them.
 """
 
 from __future__ import annotations

@@ -33,9 +33,9 @@ class Settings:
         temperature: divides the logits before a token is drawn; 0 takes the likeliest token.
         top_p: a token is drawn from the likeliest ones whose probabilities reach this sum.
         seed: of the draws; a prompt's own seed is a hash of this one and of its id.
-        batch_size: prompts that are decoded together. Drawn tokens need one at a time, since all
-            rows of a genai generator share a seed; so do states (LFM2, Qwen3.5), which would read
-            a shorter prompt's padding.
+        batch_size: prompts that are decoded together. They are decoded one by one if tokens are
+            drawn, because all rows of a genai generator share a seed, and in models with recurrent
+            states (LFM2, Qwen3.5), which would read a shorter prompt's padding.
 
     Raises:
         AieError: a number is out of range.
@@ -84,7 +84,7 @@ class Completion:
         prompt_tokens: tokens of the prompt.
         completion_tokens: new tokens, without the one that ends a text.
         finish_reason: "stop" for the end of the text, "length" for max_tokens or the end of the
-            context, "error" for none at all.
+            context, "error" if there is no completion.
         error: what is wrong with the prompt, or None.
     """
 
@@ -198,8 +198,8 @@ class Completer:
     def _groups(self, rows: list[_Row]) -> Iterator[list[_Row]]:
         """Rows that are decoded together: of similar lengths, because genai pads the shorter ones.
 
-        Alone are those that would not have room behind a longer prompt, and those that end in the
-        padding's token.
+        A row is decoded alone if it might lack room after the padding to a longer prompt, or if its
+        last token is the one that pads.
         """
         fit: list[_Row] = []
         alone: list[_Row] = []

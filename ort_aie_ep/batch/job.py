@@ -30,8 +30,8 @@ from ort_aie_ep.progress import Progress
 from ort_aie_ep.requirements import require, runtime_version
 from ort_aie_ep.running.genai import module
 
-# How often a part is begun in a run. Ray would try for ever: a prompt that takes more memory than
-# there is costs a worker its life each time.
+# How often a run begins a part. Without a limit, Ray would retry a prompt that takes more memory
+# than there is for ever, and lose a worker each time.
 _ATTEMPTS = 3
 
 
@@ -165,7 +165,7 @@ def complete(
 class Recorder:
     """The actor of `complete`: completes parts and writes them.
 
-    Why it cannot is part of its answer, so that the user sees one line and no actor's traceback.
+    A failure is part of its answer, so that the user sees one line and no actor's traceback.
     """
 
     def __init__(
@@ -256,7 +256,7 @@ def _cluster(address: str | None) -> Iterator[None]:
 
 
 def _pool(workers: int | None, threads: int | None, parts: int) -> _Pool:
-    """At most as many workers as there are parts.
+    """The workers to start, at most as many as there are parts.
 
     Raises:
         AieError: they do not fit.
@@ -268,7 +268,8 @@ def _pool(workers: int | None, threads: int | None, parts: int) -> _Pool:
     if not nodes:
         raise AieError("no machine of the Ray cluster has a CPU for workers")
     if threads is None:
-        # One for each machine, or as many for each as it takes; the smallest decides.
+        # One worker on each machine, or as many on each as `workers` needs. They all have the same
+        # number of threads, so the machine with the fewest CPUs decides.
         each = -(-(workers or 1) // len(nodes))
         threads = min(nodes) // each
         room = each * len(nodes)

@@ -69,7 +69,7 @@ def begun(folder: Path, manifest: Mapping[str, Any]) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not path.exists():
-            # A run that was killed here has left what begins like this.
+            # A run that was killed while it wrote the manifest has left a file with such a name.
             if any(not left.name.startswith(f".{MANIFEST}-") for left in folder.iterdir()):
                 raise AieError(f"{folder} is not empty and has no {MANIFEST}: name a new folder")
             write_json(path, {"format": FORMAT, **manifest})
@@ -103,7 +103,7 @@ def _check(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def attempt(folder: Path, part: int) -> int:
-    """Counts that a part is begun: how often it has been in this run, with this time.
+    """Counts an attempt at a part; returns how many this run has made, including this one.
 
     Raises:
         OSError: the count cannot be written.

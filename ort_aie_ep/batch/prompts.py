@@ -103,7 +103,7 @@ def _parquet_rows(file: Path) -> Iterator[tuple[int, Any]]:
 
 
 def _request(row: Any, number: int, place: str) -> Request:
-    """A row's request. One that cannot have an id of its own has its place, which no other has."""
+    """A row's request. Without a valid id, the row's place in the file, which is unique, is one."""
     if isinstance(row, AieError):
         return Request(place, error=str(row))
     if not isinstance(row, dict):

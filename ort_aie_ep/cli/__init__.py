@@ -13,8 +13,8 @@ from ort_aie_ep.cli import kernels as _kernels  # noqa: F401
 from ort_aie_ep.cli import measure as _measure  # noqa: F401
 from ort_aie_ep.cli import models as _models  # noqa: F401
 from ort_aie_ep.cli import package_overlay as _package_overlay  # noqa: F401
+from ort_aie_ep.cli import predict as _predict  # noqa: F401
 from ort_aie_ep.cli import serve as _serve  # noqa: F401
-from ort_aie_ep.cli import simulate as _simulate  # noqa: F401
 from ort_aie_ep.cli import tune as _tune  # noqa: F401
 from ort_aie_ep.cli import validate as _validate  # noqa: F401
 from ort_aie_ep.cli.application import app

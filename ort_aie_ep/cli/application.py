@@ -20,28 +20,16 @@ from ort_aie_ep.disk import ROOM
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.requirements import GET_RUNTIME, RUNTIME
 
-# The order in which `--help` lists them, which is the order in which a new user needs them.
-_ORDER = (
-    "demo",
-    "compile",
-    "import-q4nx",
-    "export-q4nx",
-    "run",
-    "serve",
-    "batch",
-    "explain",
-    "bench",
-    "accuracy",
-    "cache",
-    "doctor",
-    "tune",
-    "synth",
-    "simulate",
-    "kernels",
-    "validate",
-    "first-day",
-    "package-overlay",
-)
+# As `--help` lists them: in each group, in the order in which a new user needs them.
+_GROUPS = {
+    "Every day": ("demo", "compile", "run", "serve", "batch", "explain", "doctor"),
+    "Models": ("import-q4nx", "export-q4nx", "synth", "cache"),
+    "Measuring": ("bench", "accuracy", "tune", "predict"),
+    "NPU developers": ("kernels", "validate", "first-day", "package-overlay"),
+}
+_GROUP_OF = {command: group for group, commands in _GROUPS.items() for command in commands}
+# Earlier names, which still work.
+_RENAMED = {"simulate": "predict"}
 
 
 class _Commands(TyperGroup):
@@ -67,14 +55,17 @@ class _Commands(TyperGroup):
         sys.exit(1)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        return _without_flag_types(super().get_command(ctx, cmd_name), ctx)
+        command = super().get_command(ctx, _RENAMED.get(cmd_name, cmd_name))
+        if command is not None:
+            command.rich_help_panel = _GROUP_OF[str(command.name)]  # type: ignore[attr-defined]
+        return _without_flag_types(command, ctx)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         _without_flag_types(self, ctx)
         super().format_help(ctx, formatter)
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return sorted(super().list_commands(ctx), key=_ORDER.index)
+        return sorted(super().list_commands(ctx), key=list(_GROUP_OF).index)
 
     def invoke(self, ctx: Any) -> Any:
         try:

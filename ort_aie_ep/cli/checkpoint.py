@@ -4,88 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
-
-import typer
+from typing import ClassVar
 
 from ort_aie_ep.cli import console
+from ort_aie_ep.compiler.checkpoint.options import BuildOptions, Precision
 from ort_aie_ep.errors import AieError
 
-_PANEL = "Hugging Face checkpoints"
 
-
-class Precision(StrEnum):
-    """Precisions that the model builder is asked for."""
-
-    int4 = "int4"
-    int8 = "int8"
-    fp32 = "fp32"
-
-
-AdapterOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="LORA",
-        help="A peft folder with a LoRA adapter, which is merged into the weights first.",
-        rich_help_panel=_PANEL,
-    ),
-]
-PrecisionOption = Annotated[
-    Precision | None,
-    typer.Option(
-        help="The builder's precision. fp32 is for --quantize. Default: int4.",
-        rich_help_panel=_PANEL,
-    ),
-]
-BuilderOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="KEY=VALUE",
-        help="An option of the builder, such as block_size=64 or algo_config=k_quant. Repeatable.",
-        rich_help_panel=_PANEL,
-    ),
-]
-BuilderPython = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="PATH",
-        help="The Python that has onnxruntime-genai, torch and transformers. "
-        "Default: ORT_AIE_BUILDER_PYTHON, or the Python that runs this command.",
-        rich_help_panel=_PANEL,
-    ),
-]
-BuilderEnv = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="DIR",
-        help="A virtual environment for the builder. If it lacks the builder, pip installs the "
-        "builder and torch into it (1.3 GB, or several with CUDA).",
-        rich_help_panel=_PANEL,
-    ),
-]
-KeepSource = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="DIR",
-        help="Keep the builder's model in this new folder, as a --baseline for bench and accuracy.",
-        rich_help_panel=_PANEL,
-    ),
-]
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CheckpointOptions:
-    """The options of `compile` that only a checkpoint has."""
+    """The options of `compile` that only a checkpoint has.
 
-    adapter: Path | None
-    precision: Precision | None
-    builder_option: list[str] | None
-    builder_python: Path | None
-    builder_env: Path | None
-    keep_source: Path | None
+    Attributes:
+        adapter: a peft folder with a LoRA adapter, which is merged into the weights first.
+        precision: the builder's precision. fp32 is for `quantize`. Default: int4.
+        builder_option: an option of the builder, such as block_size=64 or algo_config=k_quant.
+        builder_python: the Python that has onnxruntime-genai, torch and transformers. Default:
+            ORT_AIE_BUILDER_PYTHON, or the Python that runs this command.
+        builder_env: a virtual environment for the builder. If it lacks the builder, pip installs
+            the builder and torch into it (1.3 GB, or several with CUDA).
+        keep_source: keep the builder's model in this new folder, as a --baseline for bench and
+            accuracy.
+    """
+
+    PANEL: ClassVar[str] = "Hugging Face checkpoints"
+
+    adapter: Path | None = field(default=None, metadata={"metavar": "LORA"})
+    precision: Precision | None = None
+    builder_option: tuple[str, ...] = field(default=(), metadata={"metavar": "KEY=VALUE"})
+    builder_python: Path | None = field(default=None, metadata={"metavar": "PATH"})
+    builder_env: Path | None = field(default=None, metadata={"metavar": "DIR"})
+    keep_source: Path | None = field(default=None, metadata={"metavar": "DIR"})
 
     @contextmanager
     def model(self, source: Path, destination: Path, *, quantises: bool) -> Iterator[Path]:
@@ -94,7 +45,6 @@ class CheckpointOptions:
         `quantises`: whether float weights are to be quantised.
         """
         from ort_aie_ep.compiler.checkpoint.build import built_model
-        from ort_aie_ep.compiler.checkpoint.options import BuildOptions
         from ort_aie_ep.models.checkpoint import is_checkpoint
 
         if not is_checkpoint(source):
@@ -112,9 +62,7 @@ class CheckpointOptions:
                 "told otherwise: pass --precision fp32 as well, or omit --quantize"
             )
         options = BuildOptions(
-            (self.precision or Precision.int4).value,
-            tuple(self.builder_option or ()),
-            self.adapter,
+            self.precision or BuildOptions.precision, self.builder_option, self.adapter
         )
         with ExitStack() as built:
             with console.bar("build", "steps", "reading the checkpoint") as progress:

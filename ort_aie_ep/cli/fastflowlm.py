@@ -9,10 +9,13 @@ import typer
 
 from ort_aie_ep.cli import console
 from ort_aie_ep.cli.application import app
-from ort_aie_ep.cli.models import Calibration, Kv, LastLogits, NoFuse, NoPlan, Stoppable, tell
+from ort_aie_ep.cli.models import tell
+from ort_aie_ep.cli.options import takes_options
+from ort_aie_ep.compiler.options import GraphOptions
 
 
 @app.command("import-q4nx")
+@takes_options
 def import_q4nx_command(
     source: Annotated[Path, typer.Argument(metavar="FILE", help="model.q4nx from FastFlowLM.")],
     destination: Annotated[
@@ -24,12 +27,8 @@ def import_q4nx_command(
             metavar="CONFIG", help="The model's config.json. Default: the one beside FILE."
         ),
     ] = None,
-    kv: Kv = None,
-    calibration: Calibration = None,
-    last_logits: LastLogits = False,
-    no_fuse: NoFuse = False,
-    no_plan: NoPlan = False,
-    stoppable: Stoppable = False,
+    *,
+    options: GraphOptions,
 ) -> None:
     """Turn FastFlowLM weights into a compiled model.
 
@@ -44,18 +43,7 @@ def import_q4nx_command(
     from ort_aie_ep.compiler.fastflowlm import import_q4nx
 
     with console.bar("import-q4nx", "bytes", "reading the file") as progress:
-        result = import_q4nx(
-            source,
-            destination,
-            config=config,
-            kv=kv.value if kv else None,
-            calibration=calibration,
-            last_logits=last_logits,
-            fuse=not no_fuse,
-            plan=not no_plan,
-            stoppable=stoppable,
-            progress=progress,
-        )
+        result = import_q4nx(source, destination, config=config, progress=progress, **vars(options))
     tell(result)
 
 

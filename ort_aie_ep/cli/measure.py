@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
@@ -16,24 +16,22 @@ from ort_aie_ep.cli.application import app
 from ort_aie_ep.cli.options import (
     Baseline,
     Json,
-    KvType,
     NumericsOption,
     TargetOption,
     Threads,
     session_options,
 )
-from ort_aie_ep.cli.progress import Bar
+from ort_aie_ep.compiler.options import KvType
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.files import written_beside
-from ort_aie_ep.progress import Count
 
 if TYPE_CHECKING:
     from ort_aie_ep.models.folder import ModelFolder
     from ort_aie_ep.runtime.sessions import Options
     from ort_aie_ep.tools.bench.bench import Comparison
     from ort_aie_ep.tools.bench.conditions import Conditions
-    from ort_aie_ep.tools.bench.peers.plan import Plan
     from ort_aie_ep.tools.bench.peers.report import PeersReport
+    from ort_aie_ep.tools.bench.peers.workload import Workload
 
 
 def _lengths(text: str | None) -> tuple[int, ...] | None:
@@ -75,6 +73,14 @@ def bench_command(
     json: Json = False,
     peers: Annotated[
         bool, typer.Option("--peers", help="Also measure llama.cpp, ik_llama.cpp and OpenVINO.")
+    ] = False,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick",
+            help="With --peers: only decode and prefill speeds, by one engine of each library, in "
+            "ten minutes: as many rounds as fit, or one without the slowest at long contexts.",
+        ),
     ] = False,
     starts: Annotated[
         int | None,
@@ -118,10 +124,17 @@ def bench_command(
     but the first. It then measures several rows in a call, the time from a process's start to its
     first token with a warm and a cold page cache, and the cost of a token of context in ort_aie_ep
     up to 32768. A model of 10⁹ weights takes about half an hour on two cores with AVX-512, and over
-    one without. DIR holds a valid report after each round, so you can interrupt the command:
+    one without. `--quick` plans ten minutes by what each run has cost so far: it measures the
+    speeds alone, of ort_aie_ep with an f16 KV cache and of one engine of each other library, the
+    fastest in a trial. It has as many rounds as fit. If not even one does, the slowest peers are
+    not measured at the longest contexts.
+
+    DIR holds a valid report after each round. SIGINT (Ctrl-C) and SIGTERM end the command with what
+    was measured until then:
 
     ```
     ort-aie bench --peers MODEL --out results
+    ort-aie bench --peers MODEL --quick
     ```
     """
     from ort_aie_ep.tools.bench import bench
@@ -131,10 +144,15 @@ def bench_command(
     if peers:
         if baseline is not None:
             raise AieError("--peers compiles MODEL itself: leave out --baseline")
+        if quick and (starts or batch):
+            raise AieError(
+                "--quick measures neither starts nor several rows: leave out the options"
+            )
         sizes = _batch_sizes(batch)
-        _bench_peers(context, model, lengths, new_tokens, runs, starts, sizes, options, json, out)
+        plan = _peers_workload(lengths, new_tokens, runs, starts, sizes, options, quick)
+        _bench_peers(context, model, plan, options, json, out)
         return
-    for name, value in (("--out", out), ("--starts", starts)):
+    for name, value in (("--out", out), ("--starts", starts), ("--quick", quick or None)):
         if value is not None:
             raise AieError(f"{name} belongs to --peers: give --peers too, or leave it out")
     runs = runs or 5
@@ -143,11 +161,13 @@ def bench_command(
         _bench_batches(model, baseline, sizes, runs, options, json)
         return
     with _both(model, baseline) as (compiled, source):
-        plan = bench.Plan(lengths or bench.default_lengths(source, new_tokens), new_tokens, runs)
+        workload = bench.Workload(
+            lengths or bench.default_lengths(source, new_tokens), new_tokens, runs
+        )
         with console.bar("bench", "runs", "opening both models") as progress:
-            report = bench.bench(compiled, source, options, plan, progress)
+            report = bench.bench(compiled, source, options, workload, progress)
     if json:
-        console.print_json(report, plan=asdict(plan), options=asdict(options))
+        console.print_json(report, plan=asdict(workload), options=asdict(options))
         return
     from ort_aie_ep.cli import tables
 
@@ -196,64 +216,94 @@ def _bench_batches(
     console.heading(tables.conditions_line(options.threads))
 
 
-def _bench_peers(
-    context: typer.Context,
-    model: Path,
+def _peers_workload(
     lengths: tuple[int, ...] | None,
     new_tokens: int,
     rounds: int | None,
     starts: int | None,
     batches: tuple[int, ...] | None,
     options: Options,
+    quick: bool,
+) -> Workload:
+    from ort_aie_ep.explain.machine import physical_cores
+    from ort_aie_ep.tools.bench.peers import workload as workloads
+
+    workload = workloads.Workload(
+        lengths or workloads.DECODE_LENGTHS,
+        lengths or workloads.PREFILL_LENGTHS,
+        new_tokens,
+        rounds or workloads.ROUNDS,
+        starts or workloads.STARTS,
+        options.threads or physical_cores(),
+        {k: v for k, v in asdict(options).items() if k != "threads" and v is not None},
+        batches=batches or workloads.BATCHES,
+    )
+    if quick:
+        limit = workloads.QUICK_SECONDS
+        workload = replace(workload, starts=0, growth=(), batches=(), seconds=limit)
+    return workload
+
+
+def _bench_peers(
+    context: typer.Context,
+    model: Path,
+    workload: Workload,
+    options: Options,
     json: bool,
     out: Path | None,
 ) -> None:
-    from ort_aie_ep.explain.machine import physical_cores
     from ort_aie_ep.tools.bench import conditions
-    from ort_aie_ep.tools.bench.peers import plan as plans
-    from ort_aie_ep.tools.bench.peers import plot, report, runner
+    from ort_aie_ep.tools.bench.peers import engines, plot, report, runner
+    from ort_aie_ep.tools.bench.peers.course import Course
+    from ort_aie_ep.tools.bench.peers.results import Results
     from ort_aie_ep.tools.bench.peers.sheets import sheets
 
-    plan = plans.Plan(
-        lengths or plans.DECODE_LENGTHS,
-        lengths or plans.PREFILL_LENGTHS,
-        new_tokens,
-        rounds or plans.ROUNDS,
-        starts or plans.STARTS,
-        options.threads or physical_cores(),
-        {k: v for k, v in asdict(options).items() if k != "threads" and v is not None},
-        batches=batches or plans.BATCHES,
-    )
+    quick = workload.seconds is not None
     if out is not None:
         plot.check_plot()
         out.mkdir(parents=True, exist_ok=True)
     machine, date = conditions.machine(), conditions.today()
+    kept: list[PeersReport] = []
+    ended_with: SystemExit | None = None
     # Cold starts need the models on a disk, which /tmp may not be, so they go beside the results.
-    with TemporaryDirectory(prefix="ort-aie-", dir=out) as scratch:
+    with TemporaryDirectory(prefix="ort-aie-", dir=out) as scratch, console.ended_by_signals():
         with console.bar("read the model"):
             source = runner.open_source(model, Path(scratch))
         environment = console.environment()
+        starts = f"; {workload.starts} starts, warm and cold each" if workload.starts else ""
         held = conditions.Conditions(
             machine,
             date,
             _as_typed(context),
-            f"{model.name}, {source.weights.sizes.describe()}",
+            f"{model.name}, {source.weights.describe()}",
             {name: environment[name] for name in ("ort_aie_ep", "onnxruntime", "kernels")},
-            f"{plan.threads} threads; medians of {plan.rounds} rounds, {new_tokens} decoded tokens "
-            f"each; {plan.starts} starts, warm and cold each.",
+            f"{workload.threads} threads; {workload.new_tokens} tokens decoded a run{starts}.",
         )
-        with console.bar("bench", "steps") as bar:
-            results = runner.measure(
-                source,
-                plan,
-                _Progress(bar, Count(bar, 0)),
-                partial=lambda so_far: _write(report.report(so_far), held, plan, out),
-                amx=machine.amx,
-                demonstrate=lambda: _demonstration(options),
-            )
-    measured = report.report(results)
+
+        def keep(so_far: Results) -> None:
+            kept.append(report.report(so_far))
+            _write(kept[-1], held, workload, out)
+
+        try:
+            with console.bar("bench", "steps") as bar:
+                results = runner.measure(
+                    source,
+                    workload,
+                    Course(bar, bar.note, bar.left),
+                    engines.QUICK if quick else tuple(engines.KINDS),
+                    partial=keep,
+                    amx=machine.amx,
+                    demonstrate=None if quick else lambda: _demonstration(options),
+                )
+            keep(results)
+        except SystemExit as ended:
+            if not kept:
+                console.note("interrupted before the first round was over")
+                raise
+            ended_with = ended
+    measured = kept[-1]
     if json:
-        console.print_json(measured, plan=asdict(plan), conditions=asdict(held))
+        console.print_json(measured, plan=asdict(workload), conditions=asdict(held))
     else:
         from ort_aie_ep.cli import tables
 
@@ -261,24 +311,29 @@ def _bench_peers(
         console.heading(f"{machine.cpu} ({machine.identity}); {held.model}; {held.plan}")
     if out is not None:
         plot.plot(measured, out / "bench.png", f"{machine.cpu}; {held.model}; {date}")
-        _write(measured, held, plan, out, "bench.png")
+        _write(measured, held, workload, out, "bench.png")
         console.note(f"written: {out / 'bench.json'}, {out / 'bench.md'}, {out / 'bench.png'}")
+    if ended_with is not None:
+        console.note(
+            f"interrupted, with what was measured until then: {measured.results.unfinished}"
+        )
+        raise ended_with
 
 
 def _write(
     measured: PeersReport,
     held: Conditions,
-    plan: Plan,
+    workload: Workload,
     out: Path | None,
     picture: str | None = None,
 ) -> None:
     """Writes bench.json and bench.md, each completely or not at all."""
     from ort_aie_ep.tools.bench.peers import report
-    from ort_aie_ep.tools.bench.peers.markdown import markdown
+    from ort_aie_ep.tools.bench.peers.sheets import markdown
 
     if out is None:
         return
-    settings = {"settings": {"plan": asdict(plan)}, "conditions": asdict(held)}
+    settings = {"settings": {"plan": asdict(workload)}, "conditions": asdict(held)}
     report.write_json(measured, out / "bench.json", settings)
     with written_beside(out / "bench.md") as file:
         file.write(markdown(measured, held, picture))
@@ -308,22 +363,12 @@ def _as_typed(context: typer.Context) -> str:
     return " ".join(words)
 
 
-@dataclass(frozen=True)
-class _Progress:
-    """Shows the progress of `bench --peers` as a bar, with notes above it."""
-
-    bar: Bar
-    count: Count
-
-    def total(self, steps: int) -> None:
-        self.count.total = steps
-
-    def step(self, what: str) -> None:
-        self.count.what = what
-        self.count.step()
-
-    def note(self, text: str) -> None:
-        self.bar.note(text)
+def _kv_types(given: list[str] | None) -> list[str] | None:
+    """Typer has choices for one value, not for several."""
+    for kv in given or ():
+        if kv not in get_args(KvType):
+            raise typer.BadParameter(f"{kv!r} is not one of {', '.join(get_args(KvType))}")
+    return given
 
 
 @app.command("accuracy")
@@ -343,8 +388,12 @@ def accuracy_command(
         ),
     ] = None,
     kv: Annotated[
-        list[KvType] | None,
-        typer.Option(help="Also score with this KV cache, as compile --kv writes it. Repeatable."),
+        list[str] | None,
+        typer.Option(
+            metavar=f"[{'|'.join(get_args(KvType))}]",
+            callback=_kv_types,
+            help="Also score with this KV cache, as compile --kv writes it. Repeatable.",
+        ),
     ] = None,
     text: Annotated[
         Path | None,
@@ -373,20 +422,21 @@ def accuracy_command(
     """
     from ort_aie_ep.models.interface import context_length
     from ort_aie_ep.tools.bench import accuracy
+    from ort_aie_ep.tools.bench.statistics import RESAMPLES
 
     with _both(model, baseline) as (compiled, source), _caches(baseline or model, kv) as caches:
         longest = window or min(512, context_length(source))
-        plan = accuracy.Plan(tokens, decode_tokens, longest, text)
+        workload = accuracy.Workload(tokens, decode_tokens, longest, text)
         with console.bar("accuracy", "tokens", "opening the models") as progress:
-            report = accuracy.accuracy(compiled, source, threads, plan, progress, caches)
+            report = accuracy.accuracy(compiled, source, threads, workload, progress, caches)
     if json:
-        console.print_json(report, plan=asdict(plan), threads=threads)
+        console.print_json(report, plan=asdict(workload), threads=threads)
         return
     from ort_aie_ep.cli import tables
 
     console.out.print(tables.accuracy_tables(report))
     console.heading(
-        f"95 %: bootstrap over windows, {accuracy.RESAMPLES} resamples. The first row is the "
+        f"95 %: bootstrap over windows, {RESAMPLES} resamples. The first row is the "
         "reference for the ratio (resampled in pairs), the top-1 agreement and the largest "
         "difference of a logit. Level is the accuracy_level of MatMulNBits.\n"
         + tables.conditions_line(threads)
@@ -413,7 +463,6 @@ def demo_command(
     Compile the model that ships with ort_aie_ep, run it with ONNX Runtime alone and with
     ort_aie_ep, and compare texts, logits and speeds.
     """
-    from ort_aie_ep.models.folder import find_model
     from ort_aie_ep.runtime.sessions import inspect
     from ort_aie_ep.tools.bench import demo
     from ort_aie_ep.tools.bench.pair import compiled_for_now
@@ -432,7 +481,7 @@ def demo_command(
         )
     from ort_aie_ep.cli import tables
 
-    plan = demo.plan_for(source, demo.PROMPT if prompt is None else prompt, new_tokens)
+    workload = demo.workload_for(source, demo.PROMPT if prompt is None else prompt, new_tokens)
     with ExitStack() as stack:
         with console.bar("compile", "bytes", "reading the model") as progress:
             result = stack.enter_context(compiled_for_now(where, progress))
@@ -440,13 +489,13 @@ def demo_command(
         console.out.print(tables.outcomes_table(result.outcomes))
         with console.bar("demo", "runs", "opening both models") as progress:
             shown = demo.demonstrate(
-                find_model(result.path),
+                result.folder,
                 source,
                 session_options(None, numerics, threads),
-                plan,
+                workload,
                 progress,
             )
-    console.out.print(tables.demonstration_panels(plan.prompt, shown))
+    console.out.print(tables.demonstration_panels(workload.prompt, shown))
     console.out.print(tables.agreement_lines(shown.agreement), "")
     console.out.print(tables.speed_table(shown.speeds))
     console.heading(tables.conditions_line(threads))
@@ -465,15 +514,14 @@ def _both(model: Path, baseline: Path | None) -> Iterator[tuple[ModelFolder, Mod
 
 
 @contextmanager
-def _caches(source: Path, kv: list[KvType] | None) -> Iterator[dict[str, ModelFolder]]:
+def _caches(source: Path, kv: list[str] | None) -> Iterator[dict[str, ModelFolder]]:
     """The source, compiled with each of these KV caches."""
-    from ort_aie_ep.models.folder import find_model
     from ort_aie_ep.tools.bench.pair import compiled_for_now
 
     with ExitStack() as stack:
-        found = {}
-        for name in dict.fromkeys(one.value for one in kv or ()):
+        found: dict[str, ModelFolder] = {}
+        for name in dict.fromkeys(cast("list[KvType]", kv or [])):
             with console.bar(f"compile, KV {name}", "bytes", "reading the model") as progress:
                 result = stack.enter_context(compiled_for_now(source, progress, name))
-            found[name] = find_model(result.path)
+            found[name] = result.folder
         yield found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,19 +9,10 @@ import typer
 
 from ort_aie_ep.cli import console
 from ort_aie_ep.cli.application import app
-from ort_aie_ep.cli.checkpoint import (
-    AdapterOption,
-    BuilderEnv,
-    BuilderOption,
-    BuilderPython,
-    CheckpointOptions,
-    KeepSource,
-    PrecisionOption,
-)
+from ort_aie_ep.cli.checkpoint import CheckpointOptions
 from ort_aie_ep.cli.options import (
     Host,
     Json,
-    KvType,
     LogOption,
     NumericsOption,
     OnDeviceErrorOption,
@@ -31,76 +21,17 @@ from ort_aie_ep.cli.options import (
     TargetOption,
     Threads,
     session_options,
+    takes_options,
 )
+from ort_aie_ep.compiler.options import CompileOptions
 from ort_aie_ep.errors import AieError
 
 if TYPE_CHECKING:
     from ort_aie_ep.compiler.compiled_folder import CompileResult
 
 
-class Quantize(StrEnum):
-    """Values of `compile --quantize`."""
-
-    Q4NX = "q4nx"
-    Q2NX = "q2nx"
-    Q8NX = "q8nx"
-    BF16 = "bf16"
-    MIXED = "mixed"
-
-
-Kv = Annotated[
-    KvType | None,
-    typer.Option(
-        help="Type of the KV cache. int8 and int4 have a scale for each channel, which the "
-        "compiler finds by running the model on a text. Default: the model's own type, usually "
-        "float32."
-    ),
-]
-Calibration = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Text that gives --kv int8 and int4 their scales, or token ids (.npy). Text of the "
-        "kind that the model will read works best. Default: sources of Python's standard library.",
-    ),
-]
-LastLogits = Annotated[
-    bool,
-    typer.Option(
-        "--last-logits",
-        help="Compute the logits of each row's last token only, for faster prompts.",
-    ),
-]
-NoFuse = Annotated[
-    bool,
-    typer.Option(
-        "--no-fuse",
-        help="Replace nodes one by one (MatMulNBits, GroupQueryAttention) and fuse nothing.",
-    ),
-]
-NoPlan = Annotated[
-    bool,
-    typer.Option(
-        "--no-plan", help="Write a node for each step, not one node for all. Results are the same."
-    ),
-]
-Stoppable = Annotated[
-    bool,
-    typer.Option(
-        "--stoppable",
-        help="Write a node for each layer, so that a host can end a prompt between layers "
-        "(RunOptions.terminate). For the CPU. Results are the same.",
-    ),
-]
-
-
-class Vision(StrEnum):
-    """Formats that `compile --vision` writes float weights in."""
-
-    BF16 = "bf16"
-
-
 @app.command("compile")
+@takes_options
 def compile_command(
     source: Annotated[
         Path, typer.Argument(metavar="SRC", help="Model folder, .onnx file, or checkpoint.")
@@ -108,56 +39,8 @@ def compile_command(
     destination: Annotated[
         Path, typer.Argument(metavar="DST", help="The new folder; it must not exist yet.")
     ],
-    kv: Kv = None,
-    calibration: Calibration = None,
-    last_logits: LastLogits = False,
-    no_fuse: NoFuse = False,
-    no_plan: NoPlan = False,
-    stoppable: Stoppable = False,
-    quantize: Annotated[
-        Quantize | None,
-        typer.Option(
-            help="Quantise the float weights of MatMul and Gemm to q4nx, q2nx or q8nx (4, 2 or 8 "
-            "bits), to mixed (4 bits, and 8 where it matters most) or to bf16 (bfloat16, for "
-            "vision towers). Default: leave them unchanged."
-        ),
-    ] = None,
-    importance: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Text, or token ids (.npy), that the model reads to find which weights matter: "
-            "their errors count more. For q4nx, q2nx and mixed.",
-        ),
-    ] = None,
-    bits: Annotated[
-        float | None,
-        typer.Option(
-            help="With --quantize mixed and --importance: mean bits of a weight, 2 to 8. Default: "
-            "the rule of the model builder's k_quant_mixed chooses."
-        ),
-    ] = None,
-    vision: Annotated[
-        Vision | None,
-        typer.Option(
-            help="Write the float weights of a folder's vision model in bf16 (bfloat16). Default: "
-            "leave them unchanged; --quantize does not change them."
-        ),
-    ] = None,
-    keep: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PATTERN",
-            help="Nodes that --quantize and --vision leave unchanged: a name, or a pattern with * "
-            "and ?. Repeatable.",
-        ),
-    ] = None,
-    adapter: AdapterOption = None,
-    precision: PrecisionOption = None,
-    builder_option: BuilderOption = None,
-    builder_python: BuilderPython = None,
-    builder_env: BuilderEnv = None,
-    keep_source: KeepSource = None,
+    options: CompileOptions,
+    checkpoint: CheckpointOptions,
 ) -> None:
     """Compile a model for the aie.* operators.
 
@@ -189,53 +72,17 @@ def compile_command(
     ort-aie compile Llama-3.2-1B-Instruct COMPILED --adapter LORA --builder-option block_size=64
     ```
     """
-    if keep and quantize is None and vision is None:
-        raise typer.BadParameter(
-            "--keep needs --quantize: it names nodes that --quantize leaves alone"
-        )
-    for name, given in (("--importance", importance), ("--bits", bits)):
-        if given is not None and quantize is None:
-            raise typer.BadParameter(f"{name} needs --quantize: it is for float weights")
-    from ort_aie_ep.compiler.compile import compile_model, read_options
+    from ort_aie_ep.compiler.compile import compile_model
 
-    # A checkpoint is built for minutes before `compile_model` looks at these.
-    read_options(
-        kv=kv.value if kv else None,
-        calibration=calibration,
-        quantize=quantize.value if quantize else None,
-        vision=vision.value if vision else None,
-        importance=importance,
-        bits=bits,
-        keep=keep or (),
-    )
-    checkpoint = CheckpointOptions(
-        adapter, precision, builder_option, builder_python, builder_env, keep_source
-    )
     with (
-        checkpoint.model(source, destination, quantises=quantize is not None) as model,
+        checkpoint.model(source, destination, quantises=options.quantize is not None) as model,
         console.bar("compile", "bytes", "reading the model") as progress,
     ):
-        result = compile_model(
-            model,
-            destination,
-            kv=kv.value if kv else None,
-            calibration=calibration,
-            last_logits=last_logits,
-            fuse=not no_fuse,
-            plan=not no_plan,
-            stoppable=stoppable,
-            quantize=quantize.value if quantize else None,
-            vision=vision.value if vision else None,
-            importance=importance,
-            bits=bits,
-            keep=keep or (),
-            progress=progress,
-        )
+        result = compile_model(model, destination, options, progress=progress)
     from ort_aie_ep.cli.tables import layers_table, outcomes_table, plans_line, share_line
-    from ort_aie_ep.models.folder import find_model
 
     if result.parts:
-        console.heading(f"{find_model(result.path).model.name}:")
+        console.heading(f"{result.folder.model.name}:")
     console.out.print(outcomes_table(result.outcomes))
     if result.plans:
         console.heading(plans_line(result.plans, result.divided_by))
@@ -249,13 +96,12 @@ def compile_command(
             console.heading(plans_line(part.plans, part.divided_by))
     if result.layers:
         console.out.print(layers_table(result.layers))
-    tell(result, "--baseline", keep_source or source)
+    tell(result, "--baseline", checkpoint.keep_source or source)
 
 
 def tell(result: CompileResult, *baseline: object) -> None:
     """Prints what was written, and what to type next: `run`, or `bench` with `baseline`."""
     from ort_aie_ep.compiler.integrity import REPORT
-    from ort_aie_ep.models.folder import find_model
     from ort_aie_ep.models.tokenizer import has_tokenizer
     from ort_aie_ep.running.next_step import lines, why_not_text
 
@@ -271,10 +117,9 @@ def tell(result: CompileResult, *baseline: object) -> None:
         console.note(cache_lines(result.cache))
     for note in result.notes:
         console.note(note)
-    folder = find_model(result.path)
-    if why_not_text(folder):
-        console.next_lines(lines(folder))
-    elif has_tokenizer(folder):
+    if why_not_text(result.folder):
+        console.next_lines(lines(result.folder))
+    elif has_tokenizer(result.folder):
         console.next_command("ort-aie", "run", result.path, "def main(argv):")
     else:
         console.next_command("ort-aie", "bench", result.path, *baseline)
@@ -479,6 +324,10 @@ def synth_command(
         int | None, typer.Option(min=1, help="Vocabulary size. Default: the shape's.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random weights.")] = 0,
+    block_size: Annotated[
+        int | None,
+        typer.Option(help="Weights that share a scale: 16, 32, 64, 128 or 256. Default: 32."),
+    ] = None,
     floats: Annotated[
         bool, typer.Option("--float", help="Write float32 weights, which --quantize can compress.")
     ] = False,
@@ -495,6 +344,7 @@ def synth_command(
     ort-aie bench RANDOM
     ```
     """
+    from ort_aie_ep.models.builder.weights import BLOCK
     from ort_aie_ep.models.shapes import SHAPES
     from ort_aie_ep.tools.synth import synth
 
@@ -505,6 +355,8 @@ def synth_command(
         return
     if shape is None or destination is None:
         raise typer.BadParameter("give both SHAPE and DST; --list shows the shapes")
+    if floats and block_size is not None:
+        raise AieError("--block-size is for int4 weights: leave it out, or --float")
     with console.bar("synth", "bytes") as progress:
         path = synth(
             shape,
@@ -513,6 +365,7 @@ def synth_command(
             vocab=vocab,
             seed=seed,
             int4=not floats,
+            block_size=BLOCK if block_size is None else block_size,
             progress=progress,
         )
     console.out.print(str(path), markup=False, highlight=False, soft_wrap=True)

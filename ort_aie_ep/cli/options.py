@@ -1,12 +1,19 @@
-"""Options that several commands share."""
+"""Options that several commands share, and commands whose options are the fields of a class."""
 
 from __future__ import annotations
 
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import Field, fields, is_dataclass
 from enum import StrEnum
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
+
+from ort_aie_ep.compiler.options import MissingOption
 
 if TYPE_CHECKING:
     from ort_aie_ep.runtime.sessions import Options
@@ -34,15 +41,6 @@ class EraName(StrEnum):
 
     papers = "papers"
     mlir_air = "mlir-air"
-
-
-class KvType(StrEnum):
-    """Types that `compile --kv` can give the cache."""
-
-    f16 = "f16"
-    bf16 = "bf16"
-    int8 = "int8"
-    int4 = "int4"
 
 
 class OnDeviceError(StrEnum):
@@ -150,3 +148,84 @@ def session_options(
         overlays=overlays,
         prompt_chunk=prompt_chunk,
     )
+
+
+def takes_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Makes options of the fields of those of a command's parameters that are dataclasses.
+
+    The help of an option is what the class's docstring says of the field, as the help of a command
+    is its docstring. One that is on by default becomes --no-NAME, with the help after "False: ".
+    `PANEL` of the class is where `--help` shows them.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    classes: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    parameters = [
+        given.replace(annotation=hints[name])
+        for name, given in inspect.signature(command).parameters.items()
+        if name not in classes
+    ]
+    for kind in classes.values():
+        parameters += _parameters(kind)
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        try:
+            for name, kind in classes.items():
+                given[name] = kind(**{each.name: _value(each, given) for each in fields(kind)})
+        except MissingOption as error:
+            raise typer.BadParameter(
+                f"--{error.option} needs --{error.needed}: it {error.why}"
+            ) from error
+        command(**given)
+
+    vars(run)["__signature__"] = inspect.Signature(parameters)
+    return run
+
+
+def _parameters(kind: Any) -> list[inspect.Parameter]:
+    hints, lines, found = get_type_hints(kind), _lines(kind), []
+    for each in fields(kind):
+        hint, default, line = hints[each.name], each.default, lines[each.name]
+        if default is True:
+            default, line = False, line.partition("False: ")[2]
+        elif default == ():
+            hint, default, line = list[str] | None, None, f"{line} Repeatable."
+        name = _name(each)
+        shown = typer.Option(
+            _flag(name),
+            help=line[0].upper() + line[1:],
+            metavar=each.metadata.get("metavar"),
+            rich_help_panel=getattr(kind, "PANEL", None),
+        )
+        found.append(
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=default,
+                annotation=Annotated[hint, shown],
+            )
+        )  # fmt: skip
+    return found
+
+
+def _lines(kind: type) -> dict[str, str]:
+    """What the docstring of a dataclass says of each field, with options named as flags."""
+    text = "\n".join(inspect.cleandoc(each.__doc__ or "") for each in reversed(kind.__mro__))
+    return {
+        name: re.sub(r"`(\w+)`", lambda other: _flag(other[1]), " ".join(line.split()))
+        for name, line in re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", text, re.MULTILINE)
+    }
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _name(option: Field[Any]) -> str:
+    return f"no_{option.name}" if option.default is True else option.name
+
+
+def _value(option: Field[Any], given: dict[str, Any]) -> Any:
+    """What the command line gave for a field, which is taken out of `given`."""
+    value = given.pop(_name(option))
+    if option.default is True:
+        return not value
+    return tuple(value or ()) if option.default == () else value

@@ -24,11 +24,12 @@ from ort_aie_ep.explain.machine import Finding
 from ort_aie_ep.explain.tune import Tuning
 from ort_aie_ep.graph_passes import Divider, LayerError, NodeOutcome, PlanSteps
 from ort_aie_ep.models.shapes import Shape
-from ort_aie_ep.tools.bench.accuracy import AccuracyReport, Interval
+from ort_aie_ep.tools.bench.accuracy import AccuracyReport
 from ort_aie_ep.tools.bench.agreement import Agreement
 from ort_aie_ep.tools.bench.bench import Comparison
 from ort_aie_ep.tools.bench.demo import Demonstration
 from ort_aie_ep.tools.bench.peers.sheets import MET, Sheet
+from ort_aie_ep.tools.bench.statistics import Interval
 
 _BODY = ["in"]  # a column of models with If, Loop or Scan
 _PLAN = ["plan"]  # and of models with several of them

@@ -33,6 +33,7 @@ from ort_aie_ep.compiler.cache_entries import (
     use,
     work_folder,
 )
+from ort_aie_ep.compiler.options import CompileOptions
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats.kv_codes import BITS
 from ort_aie_ep.models.checked_json import Field, read_json
@@ -54,22 +55,6 @@ _COMPILED_WITH = ("onnx", "onnx_ir", "onnxscript", "numpy")
 
 # File, by its name in the model → (bytes, modified ns, changed ns, inode).
 _Stats = dict[str, list[int]]
-
-
-@dataclass(frozen=True)
-class Choices:
-    """The options of `ort_aie_ep.compile` that change a compilation."""
-
-    kv: str | None = None
-    calibration: str | None = None
-    last_logits: bool = False
-    fuse: bool = True
-    plan: bool = True
-    stoppable: bool = False
-    quantize: str | None = None
-    importance: str | None = None
-    bits: float | None = None
-    keep: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -131,7 +116,7 @@ def cache_folder(given: str | os.PathLike[str] | None = None) -> Path:
 def compiled_file(
     source: Path,
     cache: Path,
-    choices: Choices,
+    options: CompileOptions,
     progress: Progress | None = None,
     limit: int | None = None,
 ) -> Opened:
@@ -160,11 +145,10 @@ def compiled_file(
     index = cache / SOURCES / f"{_hash(os.fsencode(model.absolute()))}.json"
     found = _indexed(index, model) or _read_source(index, model, progress)
     if found.compiled:
-        if choices != Choices():
+        if options.given:
             raise AieError(
-                f"{model} is already compiled: kv, calibration, last_logits, fuse, plan, "
-                "stoppable, quantize and keep apply to the compilation; omit them, or pass the "
-                "model that it was made from"
+                f"{model} is already compiled, and {', '.join(options.given)} would change the "
+                "compilation: omit what changes it, or pass the model that it was made from"
             )
         return Opened(model)
     key = {
@@ -172,8 +156,8 @@ def compiled_file(
         "model": model.name,
         "version": ort_aie_ep.__version__,
         "code": code_digest(),
-        "choices": asdict(choices),
-        "calibration": _calibration_digests(folder, choices),
+        "choices": options.given,
+        "calibration": _calibration_digests(folder, options),
     }
     entry = cache / _hash(json.dumps(key, sort_keys=True).encode())
     for attempt in range(_ROUNDS):
@@ -184,16 +168,16 @@ def compiled_file(
                     keep_below(cache, limit)
                 return Opened(entry / model.name, lock)
             lock.close()
-        _build(model, found.stats, entry, choices, progress)
+        _build(model, found.stats, entry, options, progress)
     raise AieError(f"{entry} keeps disappearing: is another process clearing {cache}?")
 
 
-def _calibration_digests(folder: ModelFolder, choices: Choices) -> list[str]:
+def _calibration_digests(folder: ModelFolder, options: CompileOptions) -> list[str]:
     """Hashes of the other files that the scales of a quantised KV cache, or the importance of
     weights, come from."""
-    if choices.kv not in BITS and choices.importance is None:
+    if options.kv not in BITS and options.importance is None:
         return []
-    given = [Path(text) for text in (choices.calibration, choices.importance) if text is not None]
+    given = [text for text in (options.calibration, options.importance) if text is not None]
     return [file_hash(p) for p in (*given, tokenizer_file(folder)) if p.is_file()]
 
 
@@ -306,7 +290,7 @@ def _whole(entry: Path, name: str) -> bool:
 
 
 def _build(
-    model: Path, stats: _Stats, entry: Path, choices: Choices, progress: Progress | None
+    model: Path, stats: _Stats, entry: Path, options: CompileOptions, progress: Progress | None
 ) -> None:
     """Compiles into a folder beside the entry and moves it there."""
     from ort_aie_ep.compiler.compile import compile_model
@@ -318,14 +302,12 @@ def _build(
             remove_leftovers(cache)
             new = stack.enter_context(work_folder(cache)) / "entry"
         # The file, not its folder: tokenizers and configurations stay where they are.
-        compile_model(model, new, **asdict(choices), progress=progress)
+        compile_model(model, new, options, progress=progress)
         _require_unchanged(model, stats)
         with _writing(cache):
-            plain = asdict(Choices())
-            given = {name: value for name, value in asdict(choices).items() if value != plain[name]}
             manifest = {
                 "source": str(model.absolute()),
-                "choices": given,
+                "choices": options.given,
                 "code": code_digest(),
                 "bytes": {path.name: path.stat().st_size for path in new.iterdir()},
                 "digest": file_hash(new / model.name),

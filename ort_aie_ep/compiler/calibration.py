@@ -17,7 +17,6 @@ from ort_aie_ep.compiler.reading import Purpose, Reader, Text
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats.kv_codes import BITS, channel_scales, relative_error
 from ort_aie_ep.graph_passes.attention.cache_type import CachedAttention, Scales
-from ort_aie_ep.models.folder import ModelFolder
 from ort_aie_ep.runtime import sessions
 
 # Windows of the text: all but the last give the scales; the last one tests them.
@@ -71,17 +70,12 @@ def purpose(kv: str) -> Purpose:
 
 
 def calibrate(
-    model: Path,
-    folder: ModelFolder,
-    attentions: Sequence[CachedAttention],
-    kv: str,
-    text: Text,
+    model: Path, attentions: Sequence[CachedAttention], kv: str, text: Text
 ) -> tuple[list[Scales], CacheReport]:
     """Scales of each attention's codes, and their error.
 
     Args:
         model: the .onnx file of the compiled model, with its unquantised cache.
-        folder: the source's folder, with its configuration.
         attentions: the attentions of that model.
         kv: "int8" or "int4".
         text: the text that it reads.
@@ -90,7 +84,7 @@ def calibrate(
         AieError: the model cannot be run on tokens alone, or its keys or values are not finite.
     """
     session = sessions.open_session(model, sessions.Options("host", log="quiet"))
-    run = Reader(session, folder, purpose(kv), text.longest)
+    run = Reader(session, text)
     *first, last = text.windows
     names = [(a.past_key.name or "", a.past_value.name or "") for a in attentions]
     seen = [run.read(window).caches for window in first]

@@ -17,7 +17,8 @@ import onnx_ir as ir
 import ort_aie_ep
 from ort_aie_ep.compiler.calibration import CacheReport, calibrate, purpose
 from ort_aie_ep.compiler.integrity import REPORT, hashes
-from ort_aie_ep.compiler.reading import Text, folder_to_run, read_windows
+from ort_aie_ep.compiler.options import GraphOptions
+from ort_aie_ep.compiler.reading import Text, read_windows
 from ort_aie_ep.disk import require_room
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats.kv_codes import BITS
@@ -103,7 +104,7 @@ class CompileResult:
     """What `compile` did.
 
     Attributes:
-        path: the compiled folder.
+        folder: the compiled folder.
         outcomes: the nodes of the main model that a pass looked at: what each became, or why it
             stayed.
         weight_bytes: size of the external data files.
@@ -115,7 +116,7 @@ class CompileResult:
         divided_by: ONNX Runtime's nodes between two of those plans.
     """
 
-    path: Path
+    folder: ModelFolder
     outcomes: tuple[NodeOutcome, ...]
     weight_bytes: int
     layers: tuple[LayerError, ...]
@@ -125,44 +126,19 @@ class CompileResult:
     plans: tuple[PlanSteps, ...] = ()
     divided_by: tuple[Divider, ...] = ()
 
-
-@dataclass(frozen=True)
-class KvCache:
-    """The form that past and present of the main model should take.
-
-    Attributes:
-        kv: "f16" or "bf16"; "int8" or "int4", which are codes; None leaves them.
-        calibration: a file with the text or token ids that the codes' scales come from; None means
-            a text that every Python has.
-    """
-
-    kv: str | None = None
-    calibration: Path | None = None
-
     @property
-    def is_quantised(self) -> bool:
-        """Whether the cache becomes codes."""
-        return self.kv in BITS
-
-    def check(self) -> None:
-        """Raises AieError if there is nothing to calibrate."""
-        if self.calibration is not None and not self.is_quantised:
-            raise AieError(
-                f"calibration gives a quantised KV cache its scales: pass kv as well, one of "
-                f"{', '.join(BITS)}"
-            )
+    def path(self) -> Path:
+        """The path of the compiled folder."""
+        return self.folder.path
 
 
 def write_folder(
     target: Path,
     models: Sequence[ModelFile],
+    options: GraphOptions,
     *,
     source: ModelFolder,
     files: Iterable[Path],
-    cache: KvCache,
-    last_logits: bool,
-    whole: bool,
-    stoppable: bool,
     notes: Sequence[str] = (),
     progress: Progress | None,
 ) -> CompileResult:
@@ -173,33 +149,29 @@ def write_folder(
             renamed at the end.
         models: with or without aie.* nodes, the main one first; weights are read as they are
             written.
+        options: `last_logits` aside, a main model that itself returns only position -1 gets each
+            row's last token.
         source: the folder of the models, with names and genai configuration.
         files: files of the source to carry over, unless `why_not_carried` refuses a link; the
             result's notes say which.
-        cache: the form that the main model's past and present should take.
-        last_logits: return only the logits of each row's last token, (batch, 1, vocabulary). A main
-            model that itself returns only position -1 gets each row's last token in any case.
-        whole: turn each region into one node, instead of each step.
-        stoppable: divide these nodes at layers.
         notes: notes for the user on what was done before.
         progress: counts bytes of weights as they are written.
 
     Raises:
-        AieError: the destination exists or cannot be written, the main model does not fit `cache`
-            or `last_logits`, there is no text to calibrate with or the model cannot read it, a
-            weight cannot be read, ONNX Runtime is missing or too old, or does not open the written
-            model. Nothing is then left behind.
+        AieError: the destination exists or cannot be written, the main model does not fit the
+            options, there is no text to calibrate with or the model cannot read it, a weight cannot
+            be read, ONNX Runtime is missing or too old, or does not open the written model. Nothing
+            is then left behind.
     """
     main = models[0]
-    cache.check()
     check_runtime()
-    notes = [*notes, *_change_interface(main, source, len(models) > 1, cache.kv, last_logits)]
-    text = _calibration_text(main, source, cache)
+    notes = [*notes, *_change_interface(main, source, len(models) > 1, options)]
+    text = _calibration_text(main, source, options)
     quantised: CacheReport | None = None
     # A cache is quantised attention by attention.
     for file in models:
         if file.model is not None and not file.left and (file is not main or text is None):
-            plan(file.model, file.report, whole=whole, stoppable=stoppable)
+            plan(file.model, file.report, whole=options.plan, stoppable=options.stoppable)
     parts = tuple(_part(source, file) for file in models[1:])
     writer = _WeightWriter([m.model for m in models if m.model is not None], progress)
     for file in models:
@@ -217,10 +189,10 @@ def write_folder(
             path = work / _name(source, file)
             path.parent.mkdir(parents=True, exist_ok=True)
             weight_bytes += writer.save(file.model, path)
-            if file is main and text is not None:
+            if file is main and text is not None and options.kv is not None:
                 writer.say("calibrating the KV cache")
-                quantised = _quantise_cache(file.model, path, source, cache, text)
-                plan(file.model, file.report, whole=whole, stoppable=stoppable)
+                quantised = _quantise_cache(file.model, path, options.kv, text)
+                plan(file.model, file.report, whole=options.plan, stoppable=options.stoppable)
                 _save(file.model, path)
             if not file.left:
                 notes += check_opens(path, file.path)
@@ -249,8 +221,9 @@ def write_folder(
                 **hashes(work, _models_and_weights(source, models, work)),
             },
         )
+    folder = ModelFolder(target, target / _name(source, main), source.genai_config)
     return CompileResult(
-        target, _outcomes(main), weight_bytes, layers, tuple(notes), parts, quantised,
+        folder, _outcomes(main), weight_bytes, layers, tuple(notes), parts, quantised,
         plans.plans, plans.divided_by,
     )  # fmt: skip
 
@@ -296,10 +269,11 @@ def _part(source: ModelFolder, file: ModelFile) -> PartResult:
 
 
 def _change_interface(
-    main: ModelFile, source: ModelFolder, several: bool, kv: str | None, last_logits: bool
+    main: ModelFile, source: ModelFolder, several: bool, options: GraphOptions
 ) -> list[str]:
     """Changes the main model's inputs and outputs as requested, and returns notes. With `several`
     models, the main one has other parts beside it."""
+    kv, last_logits = options.kv, options.last_logits
     asked = [f"kv={kv}"] * (kv is not None) + ["last_logits"] * last_logits
     if asked and several and source.is_optimum_encoder_decoder:
         raise AieError(
@@ -310,8 +284,8 @@ def _change_interface(
         raise AieError(f"{' and '.join(asked)}: {main.path} {main.left}")
     if main.model is None:
         return []
-    drafters = [name for name in DRAFTERS if name in section(source, "model")]
-    if last_logits and drafters:
+    genai_model = section(source, "model") if last_logits else {}
+    if drafters := [name for name in DRAFTERS if name in genai_model]:
         raise AieError(
             f"last_logits: {GENAI_CONFIG} has model.{drafters[0]}, whose tokens are verified with "
             "the logits of several positions"
@@ -327,20 +301,16 @@ def _change_interface(
     return [mended] if mended else []
 
 
-def _calibration_text(main: ModelFile, source: ModelFolder, cache: KvCache) -> Text | None:
-    if cache.kv is None or not cache.is_quantised or main.model is None:
+def _calibration_text(main: ModelFile, source: ModelFolder, options: GraphOptions) -> Text | None:
+    if options.kv not in BITS or main.model is None:
         return None
-    return read_windows(folder_to_run(source), cache.calibration, purpose(cache.kv))
+    return read_windows(source, options.calibration, purpose(options.kv))
 
 
-def _quantise_cache(
-    model: ir.Model, path: Path, source: ModelFolder, cache: KvCache, text: Text
-) -> CacheReport:
+def _quantise_cache(model: ir.Model, path: Path, kv: str, text: Text) -> CacheReport:
     """Gives the model at `path` a cache of codes; its weights stay."""
-    assert cache.kv is not None
-    attentions = cached_attentions(model, cache.kv)
-    scales, report = calibrate(path, folder_to_run(source), attentions, cache.kv, text)
-    quantise_cache(model, cache.kv, scales)
+    scales, report = calibrate(path, cached_attentions(model, kv), kv, text)
+    quantise_cache(model, kv, scales)
     return report
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from ort_aie_ep.compiler.reading import Purpose, Reader, folder_to_run, read_windows
+from ort_aie_ep.compiler.reading import Purpose, Reader, read_windows
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes.projection.float_matmul import quantisable
 from ort_aie_ep.graph_passes.unique_names import name_nodes, name_values
@@ -25,8 +25,8 @@ from ort_aie_ep.progress import Count, Progress
 from ort_aie_ep.runtime import sessions
 
 PURPOSE = Purpose("importance", "which weights matter", "importance (--importance)", 16)
-# What an in-feature counts that the text never uses, as a part of the mean over in-features:
-# another text may use it.
+# Added to what each in-feature counts, as a fraction of the mean over in-features: another text may
+# use an in-feature that this one never uses.
 _LEAST = 0.01
 # The version of ONNX's operators in which ReduceMean's axes became an input.
 _AXES_ARE_INPUTS = 18
@@ -34,7 +34,7 @@ _AXES_ARE_INPUTS = 18
 
 @dataclass(frozen=True)
 class Importance:
-    """What a model's reading of a text told.
+    """What was measured while a model read a text.
 
     Attributes:
         text: the source of the text.
@@ -59,15 +59,14 @@ def measure(
         AieError: the text cannot serve, the model cannot be run on tokens alone, or its activations
             are not finite.
     """
-    folder = folder_to_run(source)
-    windows = read_windows(folder, text, PURPOSE)
+    windows = read_windows(source, text, PURPOSE)
     model = load_model(source.model)
     name_nodes(model)
     name_values(model)
     read_by = _add_mean_squares(model, keep)
     content: bytes = ir.to_proto(model).SerializeToString()
     session = sessions.open_edited(content, source.model.parent, sessions.Options())
-    run = Reader(session, folder, PURPOSE, windows.longest)
+    run = Reader(session, windows)
     tokens = sum(len(window) for window in windows.windows)
     size = sum(weights.tensor.nbytes for _, weights in quantisable(model, keep))
     count = Count(progress, size * len(windows.windows))

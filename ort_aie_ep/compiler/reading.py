@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from ort_aie_ep.compiler.options import TOKEN_IDS
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats.kv_codes import Floats
 from ort_aie_ep.models import corpus, files
@@ -38,7 +39,6 @@ WINDOW_TOKENS = 512
 LEAST_TOKENS = 32
 # More characters than a token has, so that each window's part of the text is long enough.
 _CHARACTERS = 8
-TOKEN_IDS = ".npy"
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,19 @@ class Purpose:
 
 @dataclass(frozen=True)
 class Text:
-    """Windows of tokens; `source` is the text's name in the report."""
+    """A text that a model reads.
+
+    Attributes:
+        source: its name in the report.
+        windows: its tokens.
+        folder: what says how to run the model.
+        purpose: why the model reads it.
+    """
 
     source: str
     windows: tuple[Tokens, ...]
+    folder: ModelFolder
+    purpose: Purpose
 
     @property
     def longest(self) -> int:
@@ -71,7 +80,7 @@ class Text:
         return max(len(window) for window in self.windows)
 
 
-def folder_to_run(source: ModelFolder) -> ModelFolder:
+def _folder_to_run(source: ModelFolder) -> ModelFolder:
     """The folder that says how to run a model: for a bare .onnx file, the folder around it, if
     that folder's model is the file."""
     if source.genai_config is not None:
@@ -83,7 +92,7 @@ def folder_to_run(source: ModelFolder) -> ModelFolder:
     return around if around.model == source.model else source
 
 
-def read_windows(folder: ModelFolder, given: Path | None, purpose: Purpose) -> Text:
+def read_windows(source: ModelFolder, given: Path | None, purpose: Purpose) -> Text:
     """The windows of a file, or by default of the standard library's sources that the demonstration
     model is trained on; `ort-aie accuracy` measures with none of them.
 
@@ -93,9 +102,10 @@ def read_windows(folder: ModelFolder, given: Path | None, purpose: Purpose) -> T
         AieError: the source is text and the folder has no tokenizer; the file cannot be read, or
             is too short.
     """
+    folder = _folder_to_run(source)
     window = min(WINDOW_TOKENS, context_length(folder))
     if given is not None and given.suffix == TOKEN_IDS:
-        return _read_ids(given, window)
+        return Text(str(given), _read_ids(given, window), folder, purpose)
     if not has_tokenizer(folder):
         raise AieError(
             f"{purpose.asked}: the model has to read text to find {purpose.finds}, and "
@@ -104,9 +114,9 @@ def read_windows(folder: ModelFolder, given: Path | None, purpose: Purpose) -> T
             f"numpy.save: {purpose.argument} IDS{TOKEN_IDS}. Random ids give wrong results"
         )
     if given is None:
-        source, text = "sources of Python's standard library", _default_text()
+        name, text = "sources of Python's standard library", _default_text()
     else:
-        source, text = str(given), files.read_text(given)
+        name, text = str(given), files.read_text(given)
     tokenizer = load_tokenizer(folder)
     prefix = prefix_tokens(tokenizer)
     part = min(window * _CHARACTERS, len(text) // purpose.windows)
@@ -118,18 +128,18 @@ def read_windows(folder: ModelFolder, given: Path | None, purpose: Purpose) -> T
     shortest = min(len(tokens) - len(prefix) for tokens in windows)
     if shortest < min(LEAST_TOKENS, window - len(prefix)):
         raise AieError(
-            f"{source}: one of {purpose.windows} parts of it has {shortest} tokens; "
+            f"{name}: one of {purpose.windows} parts of it has {shortest} tokens; "
             f"{purpose.argument} uses up to {window} of each and needs at least {LEAST_TOKENS}: "
             "pass a longer text"
         )
-    return Text(source, tuple(windows))
+    return Text(name, tuple(windows), folder, purpose)
 
 
 def _default_text() -> str:
     return "".join(text for _, text in corpus.training_text())
 
 
-def _read_ids(path: Path, window: int) -> Text:
+def _read_ids(path: Path, window: int) -> tuple[Tokens, ...]:
     try:
         # Mapped, so that a header that claims more than the file has fails before memory is used.
         ids = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -148,7 +158,7 @@ def _read_ids(path: Path, window: int) -> Text:
         raise AieError(
             f"token ids {path} have {ids.shape[1]} in a window; expected at most {window}"
         )
-    return Text(str(path), tuple(ids.astype(np.int64)))
+    return tuple(ids.astype(np.int64))
 
 
 @dataclass(frozen=True)
@@ -167,18 +177,12 @@ class Reading:
 class Reader:
     """A session on a model that reads window by window."""
 
-    def __init__(
-        self,
-        session: onnxruntime.InferenceSession,
-        folder: ModelFolder,
-        purpose: Purpose,
-        rows: int,
-    ) -> None:
-        """Windows have at most `rows` tokens."""
-        self._session = session
+    def __init__(self, session: onnxruntime.InferenceSession, text: Text) -> None:
+        """Windows are those of `text`, or others that are no longer."""
+        self._session, purpose = session, text.purpose
         inputs, outputs = session.get_inputs(), session.get_outputs()
         try:
-            self._interface: Interface = read_interface(folder, inputs, outputs, rows)
+            self._interface: Interface = read_interface(text.folder, inputs, outputs, text.longest)
         except Unfit as reason:
             raise AieError(
                 f"{purpose.asked}: the model has to read a text to find {purpose.finds}, and it "

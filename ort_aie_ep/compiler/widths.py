@@ -27,7 +27,6 @@ from ort_aie_ep.progress import Count, Progress
 
 Product = tuple[ir.Node, FloatWeights]
 
-MIXED = "mixed"
 # What a budget chooses from; `mixed` gives a matrix that nothing else is said of the middle one.
 WIDTHS = (WeightForm.Q2NX, WeightForm.Q4NX, WeightForm.Q8NX)
 PLAIN = WeightForm.Q4NX
@@ -67,15 +66,6 @@ def by_rule(products: Sequence[Product]) -> dict[str, WeightForm]:
 def _is_promoted(layer: int, layers: int) -> bool:
     eighth = layers / 8
     return layer < eighth or layer >= 7 * eighth or (layer - round(eighth)) % 3 == 2
-
-
-def check_budget(bits: float) -> None:
-    """Raises AieError if no choice of WIDTHS has `bits` on average."""
-    least, most = WIDTHS[0].bits, WIDTHS[-1].bits
-    if not least <= bits <= most:  # also for NaN
-        raise AieError(
-            f"bits is {bits:g}; expected {least} to {most}: the mean bits of a weight's code"
-        )
 
 
 @dataclass

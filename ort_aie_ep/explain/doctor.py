@@ -29,9 +29,6 @@ _PACKAGES = {
     "matplotlib": "optional, for pictures: pip install 'ort_aie_ep[npu]'",
 }
 
-# A variant that exists for tests of the AMX kernels on other CPUs.
-_FOR_TESTS = "amx_standin"
-
 _REASONS = {"rule": "rule: ", "measured": "measured by ort-aie tune on ", "forced": "forced by "}
 
 # bf16 keeps 8 bits of each factor and of each weight: a product's relative error is below 2^-7.
@@ -91,7 +88,7 @@ def diagnose(compiled: Path | None = None, progress: Progress | None = None) -> 
         host += [
             Finding(
                 "kernels available",
-                ", ".join(isa for isa in _native.available_isas() if isa != _FOR_TESTS),
+                ", ".join(_native.available_isas()),
             ),
             Finding("AMX", f"not used: {no_amx}" if (no_amx := _native.why_no_amx()) else "used"),
             *(

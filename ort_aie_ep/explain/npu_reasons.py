@@ -135,7 +135,7 @@ _JUDGES: Mapping[str, Callable[[ir.Node, Set[str]], Verdict]] = {
 
 
 def _by_rows(why_not: Callable[..., str]) -> Verdict:
-    """From the reasons against any call, against calls of one row, and against calls of more."""
+    """The verdict by `why_not` for calls of any number of rows, of one row, and of more."""
     if always := why_not(rows=None):
         return Verdict(always)
     token, prompt = why_not(rows=1), why_not(rows=2)

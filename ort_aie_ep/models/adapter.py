@@ -33,8 +33,8 @@ _INITIAL = (None, True, False, "gaussian", "eva", "orthogonal")
 _FLOATS = ("F32", "F16", "BF16")
 _HALF = re.compile(r"(.+)\.lora_(embedding_)?([AB])(?:\.default)?(?:\.weight)?")
 _MAGNITUDE = re.compile(r"(.+)\.lora_magnitude_vector(?:\.default)?(?:\.weight)?")
-# Regular expressions that take a time that their length explains: without groups and counts, and
-# with few repetitions.
+# Regular expressions that cannot take exponential time: without groups and counts, and with few
+# repetitions.
 _PATTERN, _REPEATS, _MOST_REPEATS = (
     re.compile(r"[\w.\-\\\[\]^$*+?|]{1,200}"),
     re.compile(r"[*+]"),

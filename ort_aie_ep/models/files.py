@@ -90,6 +90,17 @@ def is_missing(path: Path) -> bool:
         return True
 
 
+def inside(folder: Path, file: Path) -> bool:
+    """Whether a file, going by its name, is in a folder."""
+    # Links inside hub caches lead out of the folder on purpose. So the text of the path decides: a
+    # link may point wherever a user put it, but `..` and absolute paths may not lead out.
+    try:
+        relative = file.absolute().relative_to(folder.absolute())
+    except ValueError:
+        return False
+    return ".." not in relative.parts
+
+
 @contextmanager
 def written_beside(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
     """A file that becomes `path` when the block ends, and disappears if it fails.

@@ -12,7 +12,7 @@ from typing import Any
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.checked_json import read_json
 from ort_aie_ep.models.checkpoint import ADAPTER_CONFIG, is_checkpoint
-from ort_aie_ep.models.files import is_missing, is_regular
+from ort_aie_ep.models.files import inside, is_missing, is_regular
 
 GENAI_CONFIG = "genai_config.json"
 # The name of a repository: its owner's, and its own.
@@ -61,6 +61,11 @@ class OtherModel:
 
     path: Path
     role: str
+
+    @property
+    def part(self) -> str:
+        """The section of genai_config.json that its role is in."""
+        return self.role.split(".")[0]
 
 
 def other_models(folder: ModelFolder) -> list[OtherModel]:
@@ -178,14 +183,3 @@ def why_not_carried(folder: Path, file: Path) -> str:
     if snapshots is not None and target.parent == snapshots.parent / "blobs":
         return ""
     return f"it is a link to {target}, outside the folder"
-
-
-def inside(folder: Path, file: Path) -> bool:
-    """Whether a file, going by its name, is in a folder."""
-    # Links inside hub caches lead out of the folder on purpose. So the text of the path decides: a
-    # link may point wherever a user put it, but `..` and absolute paths may not lead out.
-    try:
-        relative = file.absolute().relative_to(folder.absolute())
-    except ValueError:
-        return False
-    return ".." not in relative.parts

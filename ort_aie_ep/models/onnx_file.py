@@ -10,8 +10,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common as common_passes
 
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.models.files import is_missing, is_regular, read_regular
-from ort_aie_ep.models.folder import inside
+from ort_aie_ep.models.files import inside, is_missing, is_regular, read_regular
 from ort_aie_ep.models.onnx_check import check_model
 
 _CONTRIBUTED = "com.microsoft"

@@ -221,7 +221,7 @@ SHAPES: dict[str, Shape] = {
     ),
     "phi-2": _PHI,
     "gpt-oss-20b": _GPT_OSS,
-    # The models that scripts/make_test_models.py makes.
+    # The models that lab/make_test_models.py makes.
     "tiny-llama": replace(
         _LLAMA,
         hidden=192,

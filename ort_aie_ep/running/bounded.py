@@ -1,4 +1,4 @@
-"""Work that what a user gives may make endless, in a process that can be ended.
+"""Runs work that a user's input may make endless, in a process that can be killed.
 
 onnxruntime-genai renders chat templates and compiles grammars without limits of its own, and while
 it does, no Python runs in its process that could stop it.
@@ -22,7 +22,7 @@ SECONDS, MEBIBYTES = 5, 1024
 
 
 class TooMuchError(AieError):
-    """The work has not come to its end within the limits."""
+    """The work has not ended within the limits of time and memory."""
 
 
 def bounded(work: Callable[[], str], what: str) -> str:
@@ -36,7 +36,8 @@ def bounded(work: Callable[[], str], what: str) -> str:
         return work()
     reader, writer = os.pipe()
     with warnings.catch_warnings():
-        # Other threads of this process are those of ONNX Runtime, and `work` uses none of them.
+        # Python warns of a fork in a process with threads. They are ONNX Runtime's, and `work` uses
+        # none of them.
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:

@@ -26,7 +26,7 @@ from ort_aie_ep.runtime.sessions import Options
 PROMPT_CHUNK = 256
 # Caches are allocated whole, and the context of many models would fill a machine's memory.
 CONTEXT = 4096
-# Bytes of a grammar: genai keeps the last 64.
+# Bytes that a grammar may take: genai keeps the last 64 grammars.
 GRAMMAR = 8 * 2**20
 
 
@@ -189,9 +189,10 @@ class Conversations:
     def _take(self, tokens: list[int], turn: Turn) -> tuple[_Cache, int]:
         """A cache for a prompt, and how many of the prompt's tokens it holds.
 
-        It is that of a conversation that the prompt continues, or has half of itself or of the
-        conversation in common with; else a new one; else the one that was used longest ago. The
-        last token always runs, for its logits.
+        It is the idle cache with the longest common prefix, if this is at least half of the prompt
+        or half of what the cache holds; otherwise a new one, or, if there are as many as allowed,
+        the idle one that was used longest ago. With a schema it is always a new one. The last token
+        always runs, for its logits.
         """
         idle = [cache for cache in self._caches if not cache.busy]
         full = len(self._caches) >= self._limit
@@ -240,11 +241,11 @@ class Conversations:
         return self._genai.Generator(self._model, parameters)
 
     def _try_grammar(self, turn: Turn) -> None:
-        """Makes the grammar where that can be ended, and without the cache of a whole context."""
+        """Raises TooMuchError if making the grammar takes too long, or takes too much memory."""
         length = max(self._least, 2)
 
         def work() -> str:
-            # The first grammar makes what all others use too.
+            # The first grammar also allocates what all others share, which must not count.
             first = self._generator(Turn(schema='{"type": "null"}'), length)
             before = resident()
             second = self._generator(turn, length)
@@ -307,7 +308,8 @@ def choose(logits: npt.NDArray[Any], sampling: Sampling, random: np.random.Gener
         weights[np.argpartition(-weights, sampling.top_k - 1)[sampling.top_k :]] = 0
     if sampling.top_p < 1:
         weights /= weights.sum()
-        # All others together have less than 1 - top_p, and sorting a whole vocabulary takes long.
+        # Tokens below this have less than 1 - top_p together, so none is a candidate. Without them
+        # there are few to sort; sorting a whole vocabulary takes long.
         tokens = np.flatnonzero(weights >= (1 - sampling.top_p) / len(weights))
         tokens = tokens[np.argsort(-weights[tokens], kind="stable")]
         sums = np.cumsum(weights[tokens])
@@ -315,8 +317,9 @@ def choose(logits: npt.NDArray[Any], sampling: Sampling, random: np.random.Gener
         others = np.ones(len(weights), bool)
         others[kept] = False
         weights[others] = 0
-    # A race of exponential variables, one of each token's own: other roundings of the logits change
-    # the winner only where two are as good as equal, however many tokens are likely.
+    # Each token has a random exponential variable, and the largest weight / variable wins. So with
+    # the same seed, logits that are rounded otherwise give another token only if two are almost
+    # equal, however many tokens are likely.
     return int(np.argmax(weights / np.maximum(random.standard_exponential(len(weights)), 1e-300)))
 
 

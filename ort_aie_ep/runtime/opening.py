@@ -31,7 +31,8 @@ ELSEWHERE = (
 # Errors of the operators' schemas: inputs that no version takes. A compiled model may open in spite
 # of them, as its operators infer less.
 OF_SCHEMAS = ("ShapeInferenceError", "TypeInferenceError")
-# It also calls this one, of constants in files that a folded constant no longer needs.
+# ONNX Runtime reports this, too, as a ShapeInferenceError, but the model is valid: it is about the
+# external data of constants that only a folded constant used.
 NOT_OF_SCHEMAS = "Cannot parse data from external tensors"
 
 

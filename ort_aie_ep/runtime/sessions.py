@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 LOG_FATAL = 4
 # ONNX Runtime says this about a node that no library it knows has registered.
 UNKNOWN_OPERATOR = "is not a registered function/op"
-# And this about options with threads of their own in a process that has one pool of threads for all
-# sessions (`onnxruntime.set_global_thread_pool_sizes`). Nothing else tells whether it has one.
+# ONNX Runtime says this about a session with threads of its own in a process that has one pool of
+# threads for all sessions (`onnxruntime.set_global_thread_pool_sizes`). Nothing else tells whether
+# a process has such a pool.
 _GLOBAL_THREADS = "use_per_session_threads must be false"
 
 
@@ -132,7 +133,7 @@ def _has_global_threads() -> bool:
     options.log_severity_level = LOG_FATAL
     options.intra_op_num_threads = options.inter_op_num_threads = 1  # starts no thread
     try:
-        # ONNX Runtime looks at the options first, and then finds no model.
+        # ONNX Runtime checks the options before the model, which is empty and fails in any case.
         onnxruntime.InferenceSession(
             b"", options, providers=["CPUExecutionProvider"], enable_fallback=False
         )

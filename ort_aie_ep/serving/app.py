@@ -1,4 +1,4 @@
-"""The routes: OpenAI's /v1, health, and a page for who has no client."""
+"""The routes: OpenAI's /v1, health, and a page for users without a client."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ from ort_aie_ep.serving.engine import BusyError, Engine, EngineError, StoppingEr
 from ort_aie_ep.serving.limits import Gate, error_body
 from ort_aie_ep.serving.requests import Chat, Completion
 
-# Who a server on loopback is for: a page of another site that made its name lead here is not.
+# Hosts that a server on loopback answers to. A page of another site whose name was made to resolve
+# to this machine (DNS rebinding) sends its own name, and is refused.
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]", "::1")
 _OBJECTS = {
     "chat": "chat.completion", "chunk": "chat.completion.chunk", "text": "text_completion",
 }  # fmt: skip
-# The first that fits.
+# The HTTP status and OpenAI's code for an error: those of the first class that it belongs to.
 _REFUSALS: tuple[tuple[type[AieError], int, str | None], ...] = (
     (BusyError, 429, "rate_limit_exceeded"),
     (StoppingError, 503, None),
@@ -46,10 +47,10 @@ class Server:
 
     Attributes:
         engine: runs the model.
-        name: the model's, which requests name.
-        key: what clients show, or None.
+        name: the model's name in requests.
+        key: the API key that clients must send, or None if they need none.
         max_tokens: largest number of new tokens of a request, or None.
-        started: when, in seconds of the epoch.
+        started: when the server was started, in seconds since 1970.
     """
 
     engine: Engine
@@ -149,7 +150,7 @@ async def _answer(request: Request, body: Chat | Completion, kind: str, turn: Tu
     events = _server(request).engine.run(turn, request.is_disconnected)
     about = {"id": f"{kind}-{uuid.uuid4().hex}", "created": int(time.time()), "model": body.model}
     if body.stream:
-        # What is refused has a status of its own, so the first piece comes before the headers.
+        # A refused turn needs its own status, so the headers wait for the first piece.
         first = await anext(events, None)
         counted = body.stream_options is not None and body.stream_options.include_usage
         lines = _stream(first, events, kind, about, counted)

@@ -23,7 +23,7 @@ from typing import Any, Self
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.running.turns import Conversations, Turn, Usage
 
-# How often a turn looks for its client, and how long the process may take to end.
+# How often a turn checks that its client is still there, and how long the process may take to end.
 _LOOK_SECONDS = 0.5
 _LEAVE_SECONDS = 2.0
 # How long to wait before a model that could not be opened again is tried once more.
@@ -34,11 +34,11 @@ _log = logging.getLogger("uvicorn.error")
 
 
 class BusyError(AieError):
-    """As many turns as may wait are waiting."""
+    """As many turns run or wait as the server takes."""
 
 
 class EngineError(AieError):
-    """The process has died, or a turn has failed in it in a way that nobody has foreseen."""
+    """The process has died, or a turn in it has failed with an unexpected exception."""
 
 
 class StoppingError(AieError):
@@ -47,8 +47,9 @@ class StoppingError(AieError):
 
 def _work(pipe: Connection, parallel: int, opening: Callable[[], Conversations]) -> None:
     """The process: takes (number, turn), or (number, None) to cancel; sends (number, piece of text,
-    usage or error). Number 0 is the opening of the model, and its end."""
-    for ending in (signal.SIGINT, signal.SIGTERM):  # of the whole group: the server ends it
+    usage or error). Sent from here, number 0 says that the model is open, or why not; sent to here,
+    it ends the process."""
+    for ending in (signal.SIGINT, signal.SIGTERM):  # sent to the group: the server ends this one
         signal.signal(ending, signal.SIG_IGN)
     try:
         model = opening()
@@ -86,7 +87,7 @@ def _advance(pipe: Connection, parallel: int, model: Conversations) -> None:
                 sent = end.value
             except AieError as error:
                 sent = error
-            except Exception as error:  # nobody has foreseen it: it ends this turn alone
+            except Exception as error:  # an unexpected one ends this turn alone
                 sent = EngineError(f"{type(error).__name__}: {error}")
             if not isinstance(sent, str):
                 del active[number]
@@ -195,7 +196,7 @@ class Engine:
     ) -> AsyncIterator[str | Usage]:
         """The pieces of a turn's text, then its usage; ends without one when the client is `gone`.
 
-        Who stops listening cancels the turn.
+        A caller that stops iterating cancels the turn.
 
         Raises:
             BusyError: too many are waiting.

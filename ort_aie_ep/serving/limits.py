@@ -26,16 +26,17 @@ if sys.platform != "win32":
 
 # Twice the longest prompt of a context of 128k tokens, at four bytes a token.
 MAX_BODY = 2**20
-# How long the headers of a request may take, its body, and a client to read what it was sent.
+# How long a client may take to send the headers of a request, to send its body, and to read what it
+# was sent.
 HEADER_SECONDS, BODY_SECONDS, READ_SECONDS = 10.0, 30.0, 30.0
 # Connections at most, and descriptors that are left for the model and everything else.
 CONNECTIONS, OTHER_DESCRIPTORS = 1000, 64
-# Connections that asyncio takes before it looks at anything else. At an attack some turns of its
-# loop pass before one that goes has left its place, so this is well below OTHER_DESCRIPTORS.
+# Connections that asyncio accepts in one iteration of its loop. Under an attack, a connection that
+# is closed keeps its descriptor for some iterations, so this is well below OTHER_DESCRIPTORS.
 AT_ONCE = 8
-# Connections that wait in the kernel, as uvicorn has it.
+# Connections that the kernel queues until they are accepted: uvicorn's default.
 _BACKLOG = 2048
-# Messages of the log in a minute.
+# Messages that a logger writes in a minute, at most.
 LINES = 60
 
 
@@ -54,14 +55,14 @@ class _RefusedError(Exception):
 
 
 class Gate:
-    """Lets requests in that name one of `hosts`, whose body is JSON, of a bounded size, and here in
-    time. "*" stands for every host."""
+    """Lets in requests that name one of `hosts` ("*" stands for every host) and whose body is JSON
+    of at most MAX_BODY bytes that arrives within BODY_SECONDS."""
 
     def __init__(self, app: ASGIApp, hosts: Sequence[str]) -> None:
         self._app, self._hosts = app, frozenset(host.lower() for host in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers a request that is not let in, or has it answered."""
+        """Passes a request on to the application, or answers it with the reason for refusing it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -90,7 +91,7 @@ class Gate:
         if int(headers.get("content-length", 0)) > MAX_BODY:
             raise _too_long()
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        # A page of another site can send every other type without asking first.
+        # A page of another site can send forms and text without a CORS preflight, but not JSON.
         if scope["method"] == "POST" and kind != "application/json":
             raise _RefusedError(
                 415, f"the Content-Type must be application/json, got {kind or 'none'}"
@@ -119,7 +120,7 @@ async def _body(receive: Receive) -> bytes:
 
 
 def _replayed(body: bytes, receive: Receive) -> Callable[[], Awaitable[Message]]:
-    """What gives a body that has been read, and then what follows."""
+    """A `receive` that gives a body that has been read, and then what follows."""
     first = iter([{"type": "http.request", "body": body, "more_body": False}])
 
     async def next_message() -> Message:
@@ -153,7 +154,8 @@ def most_connections() -> int:
 class Protocol(H11Protocol):
     """A connection, closed when headers do not come or nobody reads the answer.
 
-    Beyond the bound, the one that has kept the server waiting the longest makes room for another.
+    When there are `most_connections`, a new one replaces the one that has kept the server waiting
+    the longest.
     """
 
     _since = 0.0
@@ -161,7 +163,7 @@ class Protocol(H11Protocol):
     _stuck: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Makes room, or goes away."""
+        """Closes another connection if there are too many, or this one if all others are busy."""
         if len(self.connections) >= most_connections():
             others = [c for c in self.connections if isinstance(c, Protocol) and c.waits]
             if not others:
@@ -180,7 +182,7 @@ class Protocol(H11Protocol):
         return self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
 
     def data_received(self, data: bytes) -> None:
-        """Looks whether these headers are complete."""
+        """Stops the timer of the headers once they are complete."""
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
             _cancel(self._late)
@@ -189,18 +191,18 @@ class Protocol(H11Protocol):
             self._await_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Ends what waits for the connection."""
+        """Stops the timers of the connection."""
         _cancel(self._late)
         _cancel(self._stuck)
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Waits no longer than a bound for the client to read."""
+        """Starts a timer: the client has READ_SECONDS to read what it was sent."""
         super().pause_writing()
         self._stuck = self.loop.call_later(READ_SECONDS, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """The client has read."""
+        """Stops that timer, because the client has read."""
         super().resume_writing()
         _cancel(self._stuck)
 
@@ -222,7 +224,7 @@ class Stopping(uvicorn.Server):
         self._first = first
 
     async def startup(self, sockets: Any = None) -> None:
-        """Starts, with `AT_ONCE` as asyncio's backlog and the kernel's own as long as usual."""
+        """Starts, and restores the kernel's backlog, which asyncio sets to its own (`AT_ONCE`)."""
         await super().startup(sockets)
         for listener in sockets or ():
             listener.listen(_BACKLOG)

@@ -16,9 +16,9 @@ _IGNORED = {
     "metadata", "parallel_tool_calls", "prediction", "prompt_cache_key", "prompt_cache_retention",
     "reasoning_effort", "safety_identifier", "service_tier", "store", "user", "verbosity",
 }  # fmt: skip
-# The same of a message: who speaks under which name, and what OpenAI's own answers say besides.
+# Likewise in a message: the speaker's name, and annotations, which OpenAI's own answers have.
 _IGNORED_OF_MESSAGES = {"annotations", "name"}
-# Fields that this server has no other value for.
+# Fields for which this server accepts only these values.
 _ONLY: dict[str, Any] = {
     "best_of": 1, "echo": False, "frequency_penalty": 0, "logit_bias": {}, "logprobs": False,
     "modalities": ["text"], "n": 1, "presence_penalty": 0, "suffix": "", "top_logprobs": 0,
@@ -96,7 +96,7 @@ class Body(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _plain(cls, body: Any) -> Any:
-        """Without null, what is ignored, and values that are the only ones that there are."""
+        """The body without nulls, ignored fields, and fields with their only accepted value."""
         if not isinstance(body, dict):
             return body
         kept = {}
@@ -185,7 +185,7 @@ class ResponseFormat(BaseModel):
         if self.type == "text":
             return ""
         schema = self.json_schema.json_schema if self.type == "json_schema" else {}
-        # A small model may find spaces the likeliest, to the end of the context.
+        # Otherwise a small model may write white space to the end of the context.
         compact = {"x-guidance": {"whitespace_flexible": False}}
         return json.dumps({"type": "object"} | compact | schema)
 

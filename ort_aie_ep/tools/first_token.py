@@ -40,7 +40,7 @@ def measure(
     Raises AieError, also if the device fails.
     """
     with compiled_for_now(MODEL, lambda *_: None) as result:
-        folder, source = find_model(result.path), find_model(MODEL)
+        folder, source = result.folder, find_model(MODEL)
         prompt = encode(load_tokenizer(source), text)
         room = context_length(source)
         ours, host = (

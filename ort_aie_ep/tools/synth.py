@@ -1,10 +1,10 @@
 """Models of any size without a download: random int4 weights in the model builder's graphs.
 
 `synth("llama-3.2-1b", folder)` writes what onnxruntime-genai's model builder 0.18 writes for the
-CPU at int4 (symmetric, block 32, accuracy level 4): the same nodes, names, attributes, types and
-file layout, which tests/test_synth.py compares node by node. Only the numbers are random, scaled so
-that activations stay near one. Such a folder has no tokenizer: it is for measuring speed and
-memory, and for tests.
+CPU at int4 (symmetric, blocks of 32 by default, accuracy level 4): the same nodes, names,
+attributes, types and file layout, which tests/test_synth.py compares node by node. Only the numbers
+are random, scaled so that activations stay near one. Such a folder has no tokenizer: it is for
+measuring speed and memory, and for tests.
 
 Weights are written to disk a few megabytes at a time, so memory does not grow with the model.
 """
@@ -27,14 +27,17 @@ from ort_aie_ep.models.shapes import SHAPES, Shape
 from ort_aie_ep.progress import Progress
 
 DATA_FILE = "model.onnx.data"
+_BLOCKS = (16, 32, 64, 128, 256)  # of MatMulNBits and QMoE
 
 
 class SynthError(AieError):
     """The requested model cannot be made, or cannot be written to that place."""
 
 
-def _write(shape: Shape, folder: Path, seed: int, int4: bool, progress: Progress | None) -> None:
-    model, weights = build(shape, int4)
+def _write(
+    shape: Shape, folder: Path, seed: int, int4: bool, block: int, progress: Progress | None
+) -> None:
+    model, weights = build(shape, int4, block)
     total = sum(weight.bytes for weight in weights)
     require_room(folder, total, "the weights", SynthError)
     offset = 0
@@ -59,7 +62,7 @@ def _write(shape: Shape, folder: Path, seed: int, int4: bool, progress: Progress
     (folder / "genai_config.json").write_text(config)
 
 
-def _resolve(shape: str | Shape, layers: int | None, vocab: int | None) -> Shape:
+def _resolve(shape: str | Shape, layers: int | None, vocab: int | None, block: int) -> Shape:
     if isinstance(shape, str):
         if shape not in SHAPES:
             raise SynthError(f"no shape is called {shape!r}; expected one of {', '.join(SHAPES)}")
@@ -72,8 +75,12 @@ def _resolve(shape: str | Shape, layers: int | None, vocab: int | None) -> Shape
     for what in ("layers", "vocab"):
         if getattr(shape, what) < 1:
             raise SynthError(f"{what} must be at least 1, not {getattr(shape, what)}")
-    if shape.hidden % BLOCK:
-        raise SynthError(f"hidden must be a multiple of {BLOCK}, not {shape.hidden}")
+    if block not in _BLOCKS:
+        raise SynthError(f"block_size must be one of {', '.join(map(str, _BLOCKS))}, not {block}")
+    # A gathered row of the embedding, and QMoE's rows, have no partial blocks.
+    for what, size in (("hidden", shape.hidden), ("ffn", shape.ffn if shape.experts else 0)):
+        if size % block:
+            raise SynthError(f"{what} must be a multiple of {block}, not {size}")
     return shape
 
 
@@ -85,19 +92,21 @@ def synth(
     vocab: int | None = None,
     seed: int = 0,
     int4: bool = True,
+    block_size: int = BLOCK,
     progress: Progress | None = None,
 ) -> Path:
     """Write a genai folder with random weights, and return its path.
 
     `shape` is a name from `SHAPES` or a `Shape`; `layers` and `vocab` override its own values.
-    Without `int4`, the weights are float32, to try quantisation on. The same arguments give the
+    Without `int4`, the weights are float32, to try quantisation on; with it, `block_size` of them
+    share a scale. The same arguments give the
     same bytes. Writes beside `dst` and renames, so `dst` is complete or absent. `progress` counts
     bytes.
 
     Raises `SynthError` for an unknown name, sizes below one, a destination that exists or cannot be
     written, or too little room on the disk.
     """
-    shape = _resolve(shape, layers, vocab)
+    shape = _resolve(shape, layers, vocab, block_size)
     if seed < 0:
         raise SynthError(f"seed must be at least 0, not {seed}")
     dst = Path(dst)
@@ -109,7 +118,7 @@ def synth(
             # A folder in a folder: the outer one is private, the inner has the usual permissions.
             folder = Path(scratch, "model")
             folder.mkdir()
-            _write(shape, folder, seed, int4, progress)
+            _write(shape, folder, seed, int4, block_size, progress)
             folder.rename(dst)
     except OSError as error:
         raise SynthError(f"cannot write {dst}: {error.strerror or error}") from error

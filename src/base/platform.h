@@ -94,9 +94,9 @@ bool RenameToNew(const std::string& from, const std::string& to);
 
 // --- process and machine -------------------------------------------------------------------------
 
-// A pointer for each thread, which `free` gets when the thread ends. Unlike thread_local, it does
-// not end the process where there is no memory for it. Never destroyed: threads may outlive the
-// statics of the process, and the library stays loaded for them.
+// A pointer for each thread, which `free` gets when the thread ends. Without memory for the
+// pointer, Set returns false, where thread_local would end the process. A slot is never destroyed:
+// threads may outlive the statics of the process, and the library stays loaded for them.
 class ThreadSlot {
  public:
   explicit ThreadSlot(void (*free)(void*));

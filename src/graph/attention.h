@@ -1,4 +1,4 @@
-// What an attention's step owes to the rest of the graph.
+// Changes to attention steps that depend on the rest of the graph.
 #pragma once
 
 #include <vector>

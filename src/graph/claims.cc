@@ -216,12 +216,11 @@ class Claims {
     item.why_not = WhyNotMatMul(its);
     if (!item.why_not.empty()) return;
     const std::vector<int> reads = {its.input(0), PackedOf(item.nodes[0]), its.input(5)};
-    const Node& again = node(item);  // adding a value does not move nodes
-    Become(item, "Q4NXMatMul", reads, {again.output(0)});
-    CopySizes(again, item);
-    item.step.ints["accuracy_level"] = again.Int("accuracy_level", 0);
+    Become(item, "Q4NXMatMul", reads, {its.output(0)});
+    CopySizes(its, item);
+    item.step.ints["accuracy_level"] = its.Int("accuracy_level", 0);
     // Without zero points, each is 2^(bits - 1). A power of two times the scale is exact.
-    item.step.ints["symmetric"] = again.input(3) == kAbsent ? 1 : 0;
+    item.step.ints["symmetric"] = its.input(3) == kAbsent ? 1 : 0;
   }
 
   void ClaimExperts(const Node& its, Item& item) {

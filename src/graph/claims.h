@@ -6,9 +6,10 @@
 namespace ort_aie::graph {
 
 // Claims nodes of the domain aie, and the ONNX and ONNX Runtime operators between them:
-// RMS norms, additions, multiplications, activations, rows of a table, casts. With `sources` also
-// the nodes that the passes turn into aie nodes, by the same rules (ops/eligibility.h):
-// MatMulNBits, GroupQueryAttention, GatherBlockQuantized.
+// RMS norms, additions, multiplications, activations, rows of a table, one row of each batch row,
+// casts. With `sources` also the nodes that the passes turn into aie nodes, by the same rules
+// (ops/eligibility.h, graph/experts.h): MatMulNBits, QMoE, GroupQueryAttention,
+// GatherBlockQuantized.
 Steps ClaimSteps(Graph graph, bool sources);
 
 // Whether the step has weights or a cache. Regions exist for these; other steps are in a region

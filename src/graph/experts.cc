@@ -69,7 +69,8 @@ class Reader {
                   "; Q4NX shares a scale among 32 in-features and cannot hold it");
   }
 
-  // The op also takes the logits of each batch row apart, for the fusion in fusions/router.cc.
+  // QMoE takes router_probs of two dimensions only. aie.Q4NXMoE also takes (batch, sequence,
+  // experts), because fusions/router.cc removes the Reshape before it.
   std::string WhyNotTokens() const {
     const auto rank = [&](size_t input) {
       const auto dims = graph_.KnownDims(node_.input(input));

@@ -1,5 +1,6 @@
 // Work that becomes part of another step because it costs nothing there. Each fusion has a file in
-// fusions/. Both doors use them. A fused step is the op of the domain aie with the same inputs.
+// fusions/. Both doors use them. The result of a fusion is an aie op with inputs for the absorbed
+// work, such as a bias or the weight of a norm.
 #pragma once
 
 #include "graph/steps.h"

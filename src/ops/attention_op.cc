@@ -75,8 +75,9 @@ void InferAttention(const ShapeContext& context) {
   context.SetOutput(
       0,
       {query->type, {batch, known ? query->dims[1] : Dim{}, Dim{dim > 0 ? dim * heads : -1, ""}}});
-  // Without a past, as long as the keys of the call. Otherwise as long as the longer of past and
-  // total, which is known only at run time. A windowed cache keeps its capacity.
+  // The length of present. Without past and seqlens_k, it is that of the keys of the call. A
+  // windowed cache keeps its capacity. Otherwise it is the larger of the past's length and the
+  // total, which is known only at run time.
   const bool windowed = context.Int("sliding_window_cache", 0) == 1;
   Dim length{};
   if (windowed && past && past->dims.size() == 4) length = past->dims[2];

@@ -195,7 +195,7 @@ class AttentionShapes : InputShapes {
     return -1;
   }
 
-  // One that no dimension has if the size is out of range.
+  // For a size out of range, a number that no dimension has.
   static int64_t Number(Size size) {
     return size.InRange() ? size.As("channels") : std::numeric_limits<int64_t>::max();
   }

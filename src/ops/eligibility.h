@@ -1,6 +1,6 @@
-// Which ONNX nodes become aie.* nodes, and why others do not. The decision is made only here: the
-// graph passes call these functions through the native module. An empty reason means that the node
-// becomes one.
+// Which ONNX nodes become aie.* nodes, and why others do not (for QMoE, graph/experts.h decides).
+// Both doors ask here: graph/claims.cc directly, the graph passes through the native module. An
+// empty reason means that the node becomes one.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 // aie.FlowAttention: inputs 0-15, outputs and attributes of com.microsoft.GroupQueryAttention v1 at
-// ONNX Runtime 1.31, an attention mask, and what models have in nodes before that: rotation by
-// their own positions, and norms in other places. Computed as FlowKV (one query row) or FlowQKV
-// (more): chunked online softmax, papers 1 and 2. docs/flow-attention.md has the table of the
-// contract.
+// ONNX Runtime 1.31, an attention mask, and work that models do in nodes of their own before the
+// attention: rotation by each token's position ids, norms of values, norms after the rotation.
+// Computed as FlowKV (one query row) or FlowQKV (more): chunked online softmax, papers 1 and 2.
+// docs/flow-attention.md has the table of the contract.
 #pragma once
 
 #include <array>
@@ -76,10 +76,10 @@ class FlowAttention {
   // The sizes of one call.
   struct Call {
     int64_t batch, sequence, key_sequence, dim, past_capacity, total;
-    // Without seqlens_k: every row has as many tokens as the past has rows and the call adds.
+    // seqlens_k is absent: each batch row has past_capacity tokens before the call.
     bool by_index;
-    // The past of a batch row follows from seqlens_k alone. A first prompt does not have one,
-    // whatever its padding.
+    // With seqlens_k: no batch row has a past, because total_sequence_length is `sequence`. Only
+    // then may seqlens_k give a row fewer tokens than queries; the others are padding.
     bool first_prompt;
     // Key and value have no rows: another attention wrote the past, with the keys of these queries.
     bool shared_cache;

@@ -83,8 +83,8 @@ struct AttributeRule {
 struct OpDescription {
   const char* name;
   size_t inputs, required_inputs, outputs, required_outputs;
-  // Outputs whose types a node's readers need: ONNX Runtime before 1.28 can infer those alone that
-  // are required, so these are required there.
+  // Outputs whose types a node's readers need. ONNX Runtime before 1.28 infers types of required
+  // outputs only, so these are required there.
   size_t typed_outputs = 0;
   std::vector<AttributeRule> attributes;  // recipes are checked by these before an op is made
   // Throws Error if attributes or weights do not fit together.

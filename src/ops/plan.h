@@ -201,8 +201,8 @@ struct AttentionStep {
   std::pmr::vector<int64_t> past_length, total_length;
   bool windowed_cache = false;  // sliding_window_cache: the cache keeps the newest rows only
 
-  // (dim) of type, or null: RMS norm per head, of queries and keys before they are rotated, or
-  // after
+  // (dim) of type, or null: RMS norm per head. Queries and keys are normalised before they are
+  // rotated, or with norm_after_rotary after that.
   const void *q_norm = nullptr, *k_norm = nullptr, *v_norm = nullptr;
   bool norm_after_rotary = false;
   float norm_epsilon = 0;

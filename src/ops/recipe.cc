@@ -150,8 +150,8 @@ bool Read(Line& line, const std::string& key, Reading& reading) {
     int64_t type = 0;
     std::vector<int64_t> dims;
     Recipe::Constant constant;
-    const bool good = recipe.steps.empty() && line.Take(type) && line.Take(constant.span.offset) &&
-                      line.Take(constant.span.size) && line.TakeAll(dims);
+    const bool good = recipe.steps.empty() && line.Take(type) && line.Take(constant.range.offset) &&
+                      line.Take(constant.range.size) && line.TakeAll(dims);
     constant.type = TypeOfNumber(type);
     if (!good || constant.type == DataType::kOther) return false;
     constant.shape = Shape(dims.begin(), dims.end());
@@ -233,8 +233,8 @@ void CheckPositions(const Recipe::Step& step, const char* what, const std::vecto
 void CheckConstants(const Recipe& recipe) {
   for (const Recipe::Constant& constant : recipe.constants) {
     const Size bytes = ByteCount(constant.type, constant.shape);
-    if (bytes != constant.span.size) {
-      Refuse("a constant has ", constant.span.size, " bytes, expected ", bytes, " for ",
+    if (bytes != constant.range.size) {
+      Refuse("a constant has ", constant.range.size, " bytes, expected ", bytes, " for ",
              NameOf(constant.type), " ", constant.shape);
     }
   }
@@ -297,8 +297,8 @@ std::string ToText(const Recipe& recipe) {
     text += '\n';
   };
   for (const Recipe::Constant& constant : recipe.constants) {
-    list(Concat("constant ", NumberOf(constant.type), ' ', constant.span.offset, ' ',
-                constant.span.size),
+    list(Concat("constant ", NumberOf(constant.type), ' ', constant.range.offset, ' ',
+                constant.range.size),
          constant.shape);
   }
   for (const Recipe::Step& step : recipe.steps) {

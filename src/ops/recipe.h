@@ -34,13 +34,13 @@ struct Recipe {
   static constexpr int kAbsent = -1;
 
   // Bytes [offset, offset + size) of a file.
-  struct Span {
+  struct FileRange {
     int64_t offset = 0, size = 0;
   };
   struct Constant {
     DataType type = DataType::kOther;
     Shape shape;
-    Span span;
+    FileRange range;
   };
   struct Step {
     std::string op, name;

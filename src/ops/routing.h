@@ -29,9 +29,9 @@ constexpr int64_t RoutingWords(const MoEStep& step, int64_t rows) {
 }
 // `memory` has RoutingWords words. logits (rows, experts) and weights (rows, experts, or null) are
 // the step's as float32. Each row chooses the experts with the top_k largest logits, of equal ones
-// the last. Without `weights` theirs are the softmax of the chosen logits; else the weights given,
-// with `normalize` divided by their sum. A row whose sum is 0 or not a number gets zeros, as in
-// ONNX Runtime's QMoE.
+// the last. Without `weights`, the weights of a row's experts are the softmax of the chosen logits;
+// else they are those of `weights`, with `normalize` divided by their sum. A row whose sum is 0 or
+// not a number gets zeros, as in ONNX Runtime's QMoE.
 Routing RouteRows(const MoEStep& step, int64_t rows, const float* logits, const float* weights,
                   void* memory);
 

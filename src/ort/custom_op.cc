@@ -10,7 +10,7 @@ namespace ort_aie {
 namespace {
 
 struct MadeKernel {
-  std::unique_ptr<Kernel> kernel;
+  std::unique_ptr<NodeKernel> kernel;
   RuntimeApi runtime;
   IoMap map;
 };

@@ -153,8 +153,8 @@ py::list FusedSteps(const py::list& nodes, const py::list& values, bool sources)
   return ItemsOf(steps);
 }
 
-// The items of a graph of aie nodes as they are, and their regions; with `layers` divided into
-// layers, or one region for each step.
+// The items of a graph of aie nodes, without further fusions, and their regions: one for each step
+// unless `whole`; with `layers`, regions are divided into layers.
 py::dict PlanGraph(const py::list& nodes, const py::list& values, bool whole, bool layers) {
   const Steps steps = ClaimSteps(GraphOf(nodes, values), false);
   py::list regions;
@@ -226,7 +226,8 @@ py::dict ReadRecipe(const std::string& text) {
   return given;
 }
 
-// (type, dims) or None -> what is known of a value. Without dims nothing is: an op asks for both.
+// (type, dims) or None -> what is known of a value. A type without dims counts as unknown, because
+// shape inference of an op needs both.
 std::optional<ShapeContext::Value> KnownOf(const py::handle& given) {
   if (given.is_none()) return std::nullopt;
   const auto [type, dims] = given.cast<std::pair<int64_t, py::object>>();

@@ -29,10 +29,10 @@ struct QuantizationError {
 QuantizationError Quantize(const float* weights, int64_t row_stride, int64_t col_stride, int64_t n,
                            int64_t k, int64_t bits, const float* importance, uint8_t* blocks);
 
-// Its part for 8 bits, of representable weights. Each group of 32 is rounded to nearest with a zero
-// point of 128 and a scale for its largest magnitude, or with a scale for the range of its weights
-// (and 0) and the integer zero point that fits: whichever has less squared error, and the first if
-// they are equal.
+// Quantize for 8 bits; the weights must be representable. Each group of 32 is rounded to nearest
+// with a zero point of 128 and a scale for its largest magnitude, or with a scale for the range of
+// its weights (and 0) and the integer zero point that fits: whichever has less squared error, and
+// the first if they are equal.
 void QuantizeBytes(const float* weights, int64_t row_stride, int64_t col_stride, int64_t n,
                    int64_t k, const float* importance, uint8_t* blocks, QuantizationError& total);
 

@@ -10,7 +10,7 @@ namespace {
 
 constexpr float kMostSteps = 255;
 constexpr float kMiddle = 128;  // the zero point of symmetric weights
-constexpr float kLeastScale = std::numeric_limits<float>::min();  // its inverse is finite
+constexpr float kLeastByteScale = std::numeric_limits<float>::min();  // its inverse is finite
 
 inline float Round(float x) {
   return (x + 12582912.0f) - 12582912.0f;  // 1.5 * 2^23: to the nearest integer, ties to even
@@ -21,7 +21,7 @@ inline float Code(float x, float inverse, float zero_point) {
 }
 
 // A way to store a group of weights.
-struct Steps {
+struct CodeGrid {
   float scale = 0, zero_point = kMiddle;
 
   float Inverse() const { return scale > 0 ? 1 / scale : 0; }
@@ -39,21 +39,22 @@ struct Steps {
   }
 };
 
-Steps BestSteps(const float* x, int64_t count, const float* importance) {
+CodeGrid BestGrid(const float* x, int64_t count, const float* importance) {
   float low = 0, high = 0;
   for (int64_t i = 0; i < count; ++i) {
     low = std::min(low, x[i]);
     high = std::max(high, x[i]);
   }
-  Steps symmetric;
-  if (const float scale = std::max(high, -low) / (kMiddle - 1); scale >= kLeastScale) {
+  CodeGrid symmetric;
+  if (const float scale = std::max(high, -low) / (kMiddle - 1); scale >= kLeastByteScale) {
     symmetric.scale = scale;
   }
   const float scale = (high - low) / kMostSteps;
-  if (scale < kLeastScale) return symmetric;
-  const Steps range{scale, Round(-low / scale)};
-  return range.ErrorOf(x, count, importance) < symmetric.ErrorOf(x, count, importance) ? range
-                                                                                       : symmetric;
+  if (scale < kLeastByteScale) return symmetric;
+  const CodeGrid asymmetric{scale, Round(-low / scale)};
+  return asymmetric.ErrorOf(x, count, importance) < symmetric.ErrorOf(x, count, importance)
+             ? asymmetric
+             : symmetric;
 }
 
 }  // namespace
@@ -71,15 +72,15 @@ void QuantizeBytes(const float* weights, int64_t row_stride, int64_t col_stride,
           x[i] = weights[(n0 + r) * row_stride + (k0 + i) * col_stride];
         }
         const float* counts = importance == nullptr ? nullptr : importance + k0;
-        const Steps steps = BestSteps(x, count, counts);
-        const float inverse = steps.Inverse();
+        const CodeGrid grid = BestGrid(x, count, counts);
+        const float inverse = grid.Inverse();
         const int64_t index = group * kBlockRows + r;
-        std::memcpy(block + kScalesOffset8 + 4 * index, &steps.scale, 4);
-        block[kZerosOffset8 + index] = static_cast<uint8_t>(steps.zero_point);
+        std::memcpy(block + kScalesOffset8 + 4 * index, &grid.scale, 4);
+        block[kZerosOffset8 + index] = static_cast<uint8_t>(grid.zero_point);
         uint8_t* codes = block + (group * kGroup / kQuad * kBlockRows + r) * kQuad;
         for (int64_t i = 0; i < count; ++i) {
-          const float code = Code(x[i], inverse, steps.zero_point);
-          const float error = std::abs(x[i] - steps.scale * (code - steps.zero_point));
+          const float code = Code(x[i], inverse, grid.zero_point);
+          const float error = std::abs(x[i] - grid.scale * (code - grid.zero_point));
           codes[i / kQuad * kBlockRows * kQuad + i % kQuad] = static_cast<uint8_t>(code);
           const double squared = double{error} * double{error};
           total.squared_error += squared;

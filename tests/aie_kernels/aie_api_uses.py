@@ -1,6 +1,6 @@
 """Uses of the AIE API, one expression each: candidates for the list aie_api_signatures.txt.
 
-Each is compiled with the real headers, which gives the list (scripts/check_aie_api.py), and with
+Each is compiled with the real headers, which gives the list (lab/check_aie_api.py), and with
 the stand-in, which must refuse uses that are not on it (test_standin_signatures.py). Operands are
 written
 

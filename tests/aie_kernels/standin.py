@@ -73,13 +73,22 @@ def diagnose(code: str, arch: str) -> dict[int, str]:
     return wrong
 
 
+@cache
+def _probe(arch: str, *options: str) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder) / "probe.so"
+        done = compile(
+            str(HERE / "standin_probe.cc"), arch, "-O1", "-shared", "-fPIC", "-o", str(library),
+            f"-Wl,--version-script={HOST / 'exports.map'}", *options,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return library.read_bytes()
+
+
 def build_probe(folder: Path, arch: str, *options: str) -> ctypes.CDLL:
+    """A library of its own in `folder`, in the state after power-up."""
     library = folder / f"probe_{arch}_{len(options)}.so"
-    done = compile(
-        str(HERE / "standin_probe.cc"), arch, "-O1", "-shared", "-fPIC", "-o", str(library),
-        f"-Wl,--version-script={HOST / 'exports.map'}", *options,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    library.write_bytes(_probe(arch, *options))
     return ctypes.CDLL(str(library))
 
 

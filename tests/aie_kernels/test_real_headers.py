@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "check_aie_api.py"
+SCRIPT = Path(__file__).parents[2] / "lab" / "check_aie_api.py"
 API = os.environ.get("AIE_API", "")
 CLANG = os.environ.get("CLANG", "clang++-19")
 

@@ -24,7 +24,7 @@ from ort_aie_ep.errors import AieError
 ray = pytest.importorskip("ray")
 pytest.importorskip("onnxruntime_genai")
 
-PART, TOKENS = 4, 160
+PART, TOKENS, FEW_TOKENS = 4, 160, 8
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,11 @@ def cluster() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def expected(compiled: Path, prompts: list[str]) -> list[dict[str, Any]]:
     """What one process writes without Ray."""
-    completer = Completer(compiled, max_tokens=TOKENS)
+    return without_ray(compiled, prompts, TOKENS)
+
+
+def without_ray(compiled: Path, prompts: list[str], max_tokens: int) -> list[dict[str, Any]]:
+    completer = Completer(compiled, max_tokens=max_tokens)
     rows = []
     for start in range(0, len(prompts), PART):
         part = [Request(f"p{i}", prompts[i]) for i in range(start, start + PART)]
@@ -88,6 +92,7 @@ def workers() -> list[int]:
     return found
 
 
+@pytest.mark.in_turn
 def test_a_killed_driver_a_killed_worker_and_a_killed_machine_lose_nothing(
     compiled: Path,
     prompts: list[str],
@@ -131,15 +136,18 @@ def test_a_killed_driver_a_killed_worker_and_a_killed_machine_lose_nothing(
 
 
 @pytest.fixture
-def joined(cluster: Any) -> Iterator[None]:
-    """This process as a driver of the cluster."""
-    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+def alone() -> Iterator[None]:
+    """This process as the driver of a Ray of its own."""
+    ray.init(
+        num_cpus=1, object_store_memory=80_000_000, include_dashboard=False, log_to_driver=False,
+        logging_level="ERROR",
+    )  # fmt: skip
     yield
     ray.shutdown()
 
 
 def test_parquet_and_a_bad_row_in_a_process_that_uses_ray_itself(
-    compiled: Path, expected: list[dict[str, Any]], prompts: list[str], joined: None, tmp_path: Path
+    compiled: Path, prompts: list[str], alone: None, tmp_path: Path
 ) -> None:
     import pyarrow
     from pyarrow import parquet
@@ -149,11 +157,11 @@ def test_parquet_and_a_bad_row_in_a_process_that_uses_ray_itself(
     parquet.write_table(pyarrow.Table.from_pylist(given), tmp_path / "prompts.parquet")
     told: list[tuple[int, int]] = []
     summary = complete(
-        compiled, tmp_path / "prompts.parquet", tmp_path / "out", max_tokens=TOKENS,
+        compiled, tmp_path / "prompts.parquet", tmp_path / "out", max_tokens=FEW_TOKENS,
         part_size=PART, progress=lambda done, total, _: told.append((done, total)),
     )  # fmt: skip
     *good, empty, none = rows(tmp_path / "out")
-    assert good == expected[:PART]
+    assert good == without_ray(compiled, prompts[:PART], FEW_TOKENS)
     assert (empty["error"], none["error"]) == (
         "the prompt is empty", "there is neither a prompt nor messages",
     )  # fmt: skip
@@ -166,6 +174,15 @@ def test_parquet_and_a_bad_row_in_a_process_that_uses_ray_itself(
         complete(compiled, tmp_path / "prompts.parquet", tmp_path / "new", workers=9, threads=1)
 
 
+@pytest.fixture
+def joined(cluster: Any) -> Iterator[None]:
+    """This process as a driver of the cluster."""
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
+@pytest.mark.in_turn
 def test_a_pipeline_of_ray_data_has_completer_as_its_actor(
     compiled: Path, expected: list[dict[str, Any]], prompts: list[str], joined: None
 ) -> None:

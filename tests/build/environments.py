@@ -58,8 +58,9 @@ def make_environment(folder: Path, distributions: Iterable[str]) -> Environment:
     for name in distributions:
         files = metadata.files(name)
         assert files is not None, name
-        # Scripts, "../../../bin/...", are not linked.
-        for top in {file.parts[0] for file in files} - {"..", "__pycache__"}:
+        # Scripts, "../../../bin/...", are not linked. Nor has a package that is a link files here.
+        tops = {file.parts[0] for file in files} | {name}
+        for top in tops - {"..", "__pycache__"}:
             source = Path(str(metadata.distribution(name).locate_file(top)))
             link = environment.packages / top
             if source.exists() and not link.exists():

@@ -61,7 +61,6 @@ BASELINE = tuple(
     f"{KERNELS}/{file}"
     for file in (
         "amx_permission.cc",
-        "amx_standin.h",
         "choice.cc",
         "choice.h",
         "choice_file.cc",

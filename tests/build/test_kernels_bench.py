@@ -26,6 +26,7 @@ def kernels_bench(project: Project) -> Path:
     return project.build("kernels_bench")
 
 
+@pytest.mark.in_turn
 def test_every_table_is_measured(kernels_bench: Path) -> None:
     done = run(kernels_bench, "--kernel", "group_sums", "--seconds", "0.001")
     assert done.returncode == 0, done.stdout

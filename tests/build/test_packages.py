@@ -169,8 +169,9 @@ def test_a_package_without_its_library_says_so(tmp_path: Path, alone: Environmen
     incomplete = make_environment(tmp_path / "incomplete", [])
     source, copy = alone.packages / "ort_aie_ep", incomplete.packages / "ort_aie_ep"
     copy.mkdir()
-    for file in source.glob("*.py"):
-        (copy / file.name).symlink_to(file)
+    for file in source.iterdir():
+        if file.suffix != ".so":
+            (copy / file.name).symlink_to(file)
     error = incomplete.fails("-c", "import ort_aie_ep; ort_aie_ep.get_library_path()")
     assert error.endswith(
         f"{copy / 'libort_aie_ep.so'} is missing: reinstall the package ort_aie_ep"
@@ -185,16 +186,15 @@ def test_a_missing_runtime_is_named_by_itself(tools: Environment, call: str) -> 
     assert tools.fails(*CALLS[call]).endswith(f"ort_aie_ep.{call} needs {INSTALL_RUNTIME}")
 
 
-@pytest.mark.parametrize("words", [("compile", LLAMA, "there"), ("run", LLAMA, "text")])
-def test_commands_name_a_missing_runtime(tools: Environment, words: tuple[str | Path, ...]) -> None:
-    error = tools.fails("-m", "ort_aie_ep", *words)
+def test_commands_name_a_missing_runtime(tools: Environment) -> None:
+    error = tools.fails("-m", "ort_aie_ep", "compile", LLAMA, "there")
     assert error.startswith("error: ")
     assert error.endswith(INSTALL_RUNTIME)
     assert not (tools.folder / "there").exists()
 
 
 def test_commands_that_open_no_model_need_no_runtime(tools: Environment) -> None:
-    done = tools.run("-m", "ort_aie_ep", "simulate", "llama-3.2-1b", "--contexts", "64", "--json")
+    done = tools.run("-m", "ort_aie_ep", "predict", "llama-3.2-1b", "--contexts", "64", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["environment"]["onnxruntime"] == "not installed"
 
@@ -399,11 +399,8 @@ def test_a_real_runtime_that_is_too_old_does_not_get_the_provider(old: Environme
     assert (int(code), message) == (NOT_IMPLEMENTED, too_old("1.22.1"))
 
 
-@pytest.mark.parametrize("words", [("compile", LLAMA, "there"), ("run", LLAMA, "text")])
-def test_commands_name_a_runtime_that_is_too_old(
-    old: Environment, words: tuple[str | Path, ...]
-) -> None:
-    assert too_old("1.22.1") in old.fails("-m", "ort_aie_ep", *words)
+def test_commands_name_a_runtime_that_is_too_old(old: Environment) -> None:
+    assert too_old("1.22.1") in old.fails("-m", "ort_aie_ep", "compile", LLAMA, "there")
     assert not (old.folder / "there").exists()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).parents[2]
-SCRIPT = PROJECT / "scripts" / "release_notes.py"
+SCRIPT = PROJECT / "release" / "release_notes.py"
 
 CHANGELOG = """\
 # Changelog
@@ -35,7 +35,7 @@ CHANGELOG = """\
 
 
 def notes(project: Path, tag: str) -> subprocess.CompletedProcess[str]:
-    copy = project / "scripts" / SCRIPT.name
+    copy = project / "release" / SCRIPT.name
     copy.parent.mkdir(exist_ok=True)
     copy.write_text(SCRIPT.read_text())
     return subprocess.run(

@@ -1,4 +1,4 @@
-"""What `make wheels` builds with and for, and what it refuses (scripts/wheels)."""
+"""What `make wheels` builds with and for, and what it refuses (release/)."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from typing import Any
 
 import pytest
 
-SCRIPTS = Path(__file__).parents[2] / "scripts/wheels"
-pytestmark = pytest.mark.skipif(not SCRIPTS.is_dir(), reason="no scripts beside the tests")
+RELEASE = Path(__file__).parents[2] / "release"
+pytestmark = pytest.mark.skipif(not RELEASE.is_dir(), reason="no release/ beside the tests")
 
 
 @pytest.fixture(scope="module")
-def scripts() -> Iterator[Path]:
-    sys.path.insert(0, str(SCRIPTS))
-    yield SCRIPTS
-    sys.path.remove(str(SCRIPTS))
+def release() -> Iterator[Path]:
+    sys.path.insert(0, str(RELEASE))
+    yield RELEASE
+    sys.path.remove(str(RELEASE))
 
 
 @pytest.fixture(scope="module")
-def manylinux(scripts: Path) -> ModuleType:
+def manylinux(release: Path) -> ModuleType:
     return importlib.import_module("manylinux")
 
 
 @pytest.fixture(scope="module")
-def wheels(scripts: Path) -> ModuleType:
+def wheels(release: Path) -> ModuleType:
     return importlib.import_module("build_wheels")
 
 

@@ -1,6 +1,6 @@
 """`ort-aie compile` of a checkpoint: the builder's process, what is left behind, and errors.
 
-The builder is a stand-in; scripts/check_hf_compile.py runs the real one.
+The builder is a stand-in; lab/check_checkpoints.py runs the real one.
 """
 
 from __future__ import annotations
@@ -165,6 +165,7 @@ def test_progress_ends_at_the_tensors_and_layers(
 
 
 @pytest.mark.skipif(not PAGE.is_file(), reason="no docs beside the tests")
+@pytest.mark.in_turn
 def test_the_commands_on_the_page_compile_and_run(
     work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,6 @@ from attention_reference import BF16, U_BF16, U_LIMBS, Doubles, bf16, bits, scor
 from ort_aie_ep import _native
 from ort_aie_ep.aie_kernels.designs import decode, flow_kv, fused_dqp, vector_ops
 from ort_aie_ep.formats import q4nx
-from ort_aie_ep.npu.checks.check import check
 from ort_aie_ep.npu.packages.package import manifest
 from ort_aie_ep.npu.simulator.machine import Machine, Result
 from ort_aie_ep.npu.vocabulary.design import Design
@@ -177,10 +176,6 @@ def assert_rounded(got: Doubles, exact: Doubles, error: Doubles | float) -> None
     """The bound for one rounding to bfloat16 of a value that may be off by `error`."""
     assert np.isfinite(got).all()
     assert (np.abs(got - exact) <= U_BF16 * np.abs(exact) + error).all()
-
-
-def test_overlay_passes_every_check(design: Design) -> None:
-    check(design)
 
 
 def test_layer_is_one_stream(layer: tuple[Layer, list[Result]]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -34,6 +36,12 @@ def random_operands(m: int, k: int, n: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng([m, k, n])
     a = rng.standard_normal((m, k)).astype(ml_dtypes.bfloat16)
     return a, rng.standard_normal((n, k)).astype(ml_dtypes.bfloat16)
+
+
+@cache
+def session_of(name: str, output: Output = "bf16") -> Session:
+    """One array for all products, which leave it as they found it."""
+    return Session(gemm.build(device(name), output))
 
 
 def run(
@@ -70,7 +78,7 @@ def test_b_leaves_its_memory_tile_step_by_step_and_part_by_part(
     ("name", "output", "m", "k", "n"),
     [
         ("npu2", "bf16", 512, 256, 512),  # one megatile
-        ("npu2", "bf16", 600, 512, 1184),  # bands moved back in both directions
+        ("npu2", "bf16", 520, 256, 544),  # bands moved back in both directions
         ("npu2", "bf16", 65, 256, 128),  # all columns with the rows of two bands, all rows with one
         ("npu2", "f32", 130, 512, 288),
         ("npu1", "f32", 300, 512, 352),
@@ -84,7 +92,7 @@ def test_b_leaves_its_memory_tile_step_by_step_and_part_by_part(
 )
 def test_product_matches_numpy(name: str, output: Output, m: int, k: int, n: int) -> None:
     a, weights = random_operands(m, k, n)
-    c, _ = run(Session(gemm.build(device(name), output)), m, a, pack_b(weights), n)
+    c, _ = run(session_of(name, output), m, a, pack_b(weights), n)
     check_product(c, a, weights, device(name).architecture, output)
 
 
@@ -92,34 +100,35 @@ def test_product_matches_numpy(name: str, output: Output, m: int, k: int, n: int
 def test_short_prompts_need_buffers_of_64_rows_and_no_zeros(m: int) -> None:
     a, weights = random_operands(64, 256, 160)
     a[m:] = 3.0  # arbitrary earlier contents
-    c, _ = run(Session(gemm.build(device("npu1"), "f32")), m, a, pack_b(weights), 160)
+    c, _ = run(session_of("npu1", "f32"), m, a, pack_b(weights), 160)
     check_product(c[:m], a[:m], weights, "aie2", "f32")
 
 
+@pytest.mark.in_turn
 def test_more_megatiles_than_a_descriptor_iterates_over() -> None:
     n = 66 * 256 + 32  # 66 megatiles and a partial one, on one column
     a, weights = random_operands(64, 256, n)
-    c, _ = run(Session(gemm.build(device("npu1_1col"), "f32")), 64, a, pack_b(weights), n)
+    c, _ = run(session_of("npu1_1col", "f32"), 64, a, pack_b(weights), n)
     check_product(c, a, weights, "aie2", "f32")
 
 
 def test_more_bands_of_rows_than_the_queues_of_the_shim_hold() -> None:
     m = 9 * 64 + 5
     a, weights = random_operands(m, 256, 288)  # a whole megatile and a partial one for each band
-    c, _ = run(Session(gemm.build(device("npu1_1col"), "f32")), m, a, pack_b(weights), 288)
+    c, _ = run(session_of("npu1_1col", "f32"), m, a, pack_b(weights), 288)
     check_product(c, a, weights, "aie2", "f32")
 
 
 def test_more_slabs_of_k_than_a_descriptor_iterates_over() -> None:
     k = 65 * 128 + 128  # 66 of 128 rows of B
     a, weights = random_operands(64, k, 256)
-    c, _ = run(Session(gemm.build(device("npu1_1col"), "f32")), 64, a, pack_b(weights), 256)
+    c, _ = run(session_of("npu1_1col", "f32"), 64, a, pack_b(weights), 256)
     check_product(c, a, weights, "aie2", "f32")
 
 
 def test_a_second_shape_finds_the_design_ready() -> None:
     session = Session(gemm.build(device("npu1"), "f32"))
-    for m, k, n in ((64, 512, 64), (260, 256, 320), (64, 512, 64)):
+    for m, k, n in ((64, 512, 64), (130, 256, 96), (64, 512, 64)):
         a, weights = random_operands(m, k, n)
         c, _ = run(session, m, a, pack_b(weights), n)
         check_product(c, a, weights, "aie2", "f32")
@@ -134,26 +143,26 @@ def test_quantised_weights_go_through_dequant_into_gemm() -> None:
     Session(dequant.build(device("npu2"))).run(
         "dequant", {"blocks": n * k // 8192}, {"w": blocks, "b": b}
     )
-    c, _ = run(Session(gemm.build(device("npu2"))), m, a, b, n)
+    c, _ = run(session_of("npu2"), m, a, b, n)
     weights = q4nx.dequantize(blocks, n, k).astype(ml_dtypes.bfloat16)
     check_product(c, a, weights, "aie2p", "bf16")
 
 
 def test_memory_is_read_as_often_as_equation_5_of_paper_2_says() -> None:
-    m, k, n = 2 * 512, 256, 3 * 512
+    m, k, n = 2 * 256, 256, 3 * 256
     a, weights = random_operands(m, k, n)
-    _, result = run(Session(gemm.build(device("npu2"))), m, a, pack_b(weights), n)
-    # Megatiles of 512 x 512: A is read once per column of them, B once per row.
+    _, result = run(session_of("npu1", "f32"), m, a, pack_b(weights), n)
+    # Megatiles of 256 x 256: A is read once per column of them, B once per row.
     assert result.read == 3 * a.nbytes + 2 * weights.nbytes
-    assert result.written == m * n * 2
+    assert result.written == m * n * 4
 
 
 def test_long_products_are_divided_into_runs_that_add_up() -> None:
-    design = gemm.build(device("npu2"))
+    session = session_of("npu2")
     # Three bands of 512 rows. Each has N * K = 2^31 and takes about 0.2 s.
-    runs = Session(design).build("gemm", {"M": 1500, "K": 16384, "N": 131072}, ["a", "b", "c"])
+    runs = session.build("gemm", {"M": 1500, "K": 16384, "N": 131072}, ["a", "b", "c"])
     assert len(runs) == 2
-    plan = configure(design).workers["gemm3_2"]
+    plan = configure(session.design).workers["gemm3_2"]
     blocks = [
         operation.value
         for words in runs
@@ -178,7 +187,7 @@ def test_long_products_are_divided_into_runs_that_add_up() -> None:
     ],
 )
 def test_shapes_it_cannot_take_are_refused(name: str, m: int, k: int, n: int, message: str) -> None:
-    session = Session(gemm.build(device(name)))
+    session = session_of(name)
     with pytest.raises(DesignError, match=message):
         session.build("gemm", {"M": m, "K": k, "N": n}, ["a", "b", "c"])
 
@@ -207,7 +216,7 @@ def test_pack_b_puts_an_element_where_the_layout_says() -> None:
         assert float(packed[index]) == weights[at_n, at_k]
 
 
-@pytest.mark.parametrize("output", ["bf16", "f32"])
+# test_limits.py has the default, bf16.
 @pytest.mark.parametrize("name", list(DEVICES))
-def test_every_device_holds_it(name: str, output: Output) -> None:
-    check(gemm.build(device(name), output))
+def test_every_device_holds_it_with_f32(name: str) -> None:
+    check(gemm.build(device(name), "f32"))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
+from types import ModuleType
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -24,6 +27,12 @@ def operands(m: int, k: int, n: int) -> tuple[np.ndarray, np.ndarray]:
     return a, rng.standard_normal((k, n)).astype(ml_dtypes.bfloat16)
 
 
+@cache
+def session_of(design: ModuleType, name: str, output: Output = "bf16") -> Session:
+    """One array for all products, which leave it as they found it."""
+    return Session(design.build(device(name), output))
+
+
 def run(
     session: Session, m: int, a: np.ndarray, b: np.ndarray, n: int
 ) -> tuple[np.ndarray, Result]:
@@ -38,7 +47,7 @@ def run(
 @pytest.mark.parametrize(
     ("name", "output", "m", "k", "n"),
     [
-        ("npu2", "bf16", 600, 512, 1184),  # bands moved back in both directions
+        ("npu2", "bf16", 520, 256, 544),  # bands moved back in both directions
         ("npu2", "f32", 7, 256, 288),
         ("npu1", "f32", 300, 512, 352),
         ("npu1", "bf16", 256, 256, 544),
@@ -50,9 +59,9 @@ def run(
 )
 def test_bits_and_time_are_those_of_gemm(name: str, output: Output, m: int, k: int, n: int) -> None:
     a, b = operands(m, k, n)
-    c, mine = run(Session(matmul.build(device(name), output)), m, a, b, n)
+    c, mine = run(session_of(matmul, name, output), m, a, b, n)
     packed = gemm.pack_b(np.ascontiguousarray(b.T))
-    wanted, other = run(Session(gemm.build(device(name), output)), m, a, packed, n)
+    wanted, other = run(session_of(gemm, name, output), m, a, packed, n)
     np.testing.assert_array_equal(c, wanted)
     assert (mine.read, mine.written) == (other.read, other.written)
     assert mine.seconds == pytest.approx(other.seconds, rel=0.02)
@@ -62,14 +71,15 @@ def test_bits_and_time_are_those_of_gemm(name: str, output: Output, m: int, k: i
     ("name", "output", "m", "k", "n"),
     [
         ("npu2", "bf16", 65, 256, 130),
-        ("npu2", "f32", 130, 512, 1078),
+        ("npu2", "f32", 130, 256, 566),
         ("npu1_2col", "bf16", 70, 256, 258),
-        ("npu1", "f32", 64, 16640, 66),  # more slabs than a descriptor iterates over
+        # More slabs than a descriptor iterates over.
+        pytest.param("npu1", "f32", 64, 16640, 66, marks=pytest.mark.in_turn),
     ],
 )
 def test_any_even_number_of_columns(name: str, output: Output, m: int, k: int, n: int) -> None:
     a, b = operands(m, k, n)
-    c, _ = run(Session(matmul.build(device(name), output)), m, a, b, n)
+    c, _ = run(session_of(matmul, name, output), m, a, b, n)
     left, right = a[:m].astype(np.float64), b.T.astype(np.float64)
     wanted = product(left, right, device(name).architecture, output)
     error = np.abs(c[:m].astype(np.float64) - wanted.exact)
@@ -90,14 +100,14 @@ def test_any_even_number_of_columns(name: str, output: Output, m: int, k: int, n
     ],
 )
 def test_shapes_it_cannot_take_are_refused(name: str, k: int, n: int, message: str) -> None:
-    session = Session(matmul.build(device(name)))
+    session = session_of(matmul, name)
     with pytest.raises(DesignError, match=message):
         session.build("matmul", {"M": 64, "K": k, "N": n}, ["a", "b", "c"])
 
 
 @pytest.mark.parametrize(("k", "n"), [(256, 131072), (65536, 128)])
 def test_the_longest_strides_are_accepted(k: int, n: int) -> None:
-    session = Session(matmul.build(device("npu2")))
+    session = session_of(matmul, "npu2")
     assert session.build("matmul", {"M": 64, "K": k, "N": n}, ["a", "b", "c"])
 
 
@@ -107,7 +117,7 @@ def test_three_columns_are_refused_by_its_own_name() -> None:
         matmul.build(three)
 
 
-@pytest.mark.parametrize("output", ["bf16", "f32"])
+# test_limits.py has the default, bf16.
 @pytest.mark.parametrize("name", list(DEVICES))
-def test_every_device_holds_it(name: str, output: Output) -> None:
-    check(matmul.build(device(name), output))
+def test_every_device_holds_it_with_f32(name: str) -> None:
+    check(matmul.build(device(name), "f32"))

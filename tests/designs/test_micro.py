@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from ort_aie_ep.aie_kernels.designs import micro
-from ort_aie_ep.npu.checks.check import check
 from ort_aie_ep.npu.simulator.session import Session
-from ort_aie_ep.npu.vocabulary.device import DEVICES, device
+from ort_aie_ep.npu.vocabulary.device import device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 
 RNG = np.random.default_rng(17)
@@ -18,11 +17,6 @@ RNG = np.random.default_rng(17)
 def any_bytes(*shape: int) -> np.ndarray:
     """Random bits: nothing is computed, so none may change."""
     return RNG.integers(0, 256, shape, dtype=np.uint8)
-
-
-@pytest.mark.parametrize("name", list(DEVICES))
-def test_every_device_holds_it(name: str) -> None:
-    check(micro.build(device(name)))
 
 
 def test_lanes_from_the_middle_on_take_both_channels_of_the_upper_columns() -> None:

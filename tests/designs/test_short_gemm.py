@@ -8,13 +8,12 @@ import pytest
 
 from ort_aie_ep.aie_kernels.designs import dequant, gemm, short_gemm
 from ort_aie_ep.formats import q4nx
-from ort_aie_ep.npu.checks.check import check
 from ort_aie_ep.npu.simulator.machine import Result
 from ort_aie_ep.npu.simulator.session import Session
 from ort_aie_ep.npu.simulator.txn import Write, core_memory_of, decode
 from ort_aie_ep.npu.validate.references import product
 from ort_aie_ep.npu.vocabulary.configuration import configure
-from ort_aie_ep.npu.vocabulary.device import DEVICES, device
+from ort_aie_ep.npu.vocabulary.device import device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 
 
@@ -123,8 +122,3 @@ def test_shapes_it_cannot_take_are_refused(m: int, k: int, n: int, message: str)
     session = Session(short_gemm.build(device("npu2_1col")))
     with pytest.raises(DesignError, match=message):
         session.build("project", {"M": m, "K": k, "N": n}, ["a", "w", "c"])
-
-
-@pytest.mark.parametrize("name", list(DEVICES))
-def test_every_device_holds_it(name: str) -> None:
-    check(short_gemm.build(device(name)))

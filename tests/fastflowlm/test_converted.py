@@ -36,7 +36,7 @@ def logits(folder: Path, tokens: np.ndarray, window: int) -> np.ndarray:
 def test_logits_are_those_of_transformers(
     name: str, window: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """scripts/make_q4nx_models.py computed them: rows of q and k in the rotary embedding's order,
+    """lab/make_q4nx_models.py computed them: rows of q and k in the rotary embedding's order,
     scaled frequencies, signed codes, norms and embeddings all have the converter's meaning."""
     monkeypatch.setenv("ORT_AIE_NUMERICS", "bf16")
     import_q4nx(DATA / f"q4nx_{name}" / "model.q4nx", tmp_path / "model")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests/xrt/real_xrt"))
-from private_root import APT_HEADERS, cache_folder  # noqa: E402
+from private_root import APT_PACKAGES, NoPackages, apt, cache_folder  # noqa: E402
 
 # The environment variable that names another compiler to use.
 VARIABLE = "ORT_AIE_FUZZ_CXX"
@@ -88,12 +88,17 @@ def _private(cache: Path) -> Path:
     kept = sorted(cache.glob("clang-root-*/clang++"))
     if kept:
         return kept[-1]
-    packages = _packages(
-        cache,
-        "|".join(f"clang-{version}" for version in VERSIONS),
-        "|".join(f"libclang-rt-{version}-dev" for version in VERSIONS),
-    )
-    root = cache / f"clang-root-{packages[0].name}"
+    names = "|".join(f"clang-{version}" for version in VERSIONS)
+    runtimes = "|".join(f"libclang-rt-{version}-dev" for version in VERSIONS)
+    try:
+        packages = apt(APT_PACKAGES, "--own-release", cache, names, runtimes)
+    except NoPackages as error:
+        raise NoClang(
+            f"this machine has none that works, and apt cannot get one (clang-{VERSIONS[0]} and "
+            f"older were tried): {error}. Install one, or name it in {VARIABLE}"
+        ) from None
+    clang = next(package.name for package in packages if re.match(r"clang-\d", package.name))
+    root = cache / f"clang-root-{clang}"
     with tempfile.TemporaryDirectory(dir=cache, prefix=".merging-") as beside:
         new = Path(beside) / "root"
         for package in packages:
@@ -101,7 +106,7 @@ def _private(cache: Path) -> Path:
         binary = next(iter(new.glob("usr/lib/llvm-*/bin/clang++")), None)
         libraries = [str(root / path.relative_to(new)) for path in new.glob("usr/lib/*-linux-gnu")]
         if binary is None:
-            raise NoClang(f"apt's {packages[0].name} has no clang++")
+            raise NoClang(f"apt's {clang} has no clang++")
         launcher = new / "clang++"
         launcher.write_text(
             "#!/bin/sh\n"
@@ -119,19 +124,6 @@ def _private(cache: Path) -> Path:
     for package in packages:
         shutil.rmtree(package)
     return root / "clang++"
-
-
-def _packages(cache: Path, *names: str) -> list[Path]:
-    command = ["bash", str(APT_HEADERS), "--own-release", "--with-dependencies", str(cache), "0"]
-    done = subprocess.run([*command, *names], capture_output=True, text=True, check=False)
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["apt_headers.sh failed"])[-1]
-        wanted = re.sub(r"\|.*", "", names[0])
-        raise NoClang(
-            f"this machine has none that works, and apt cannot get one ({wanted} and older were "
-            f"tried): {reason}. Install one, or name it in {VARIABLE}"
-        )
-    return [Path(line) for line in done.stdout.splitlines()]
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     const ep::ContextFile context(path, "fuzz");
     int sum = 0;
-    for (Recipe::Span span; words >> span.offset >> span.size;) {
+    for (Recipe::FileRange span; words >> span.offset >> span.size;) {
       const uint8_t* tensor = context.At(span);
       for (int64_t i = 0; i < span.size; ++i) sum += tensor[i];
     }

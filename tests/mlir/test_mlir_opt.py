@@ -10,7 +10,7 @@ from ort_aie_ep.aie_kernels.build import find_designs
 from ort_aie_ep.aie_kernels.mlir.module import print_module
 from ort_aie_ep.npu.vocabulary.design import Design
 
-pytestmark = pytest.mark.skipif(MLIR_OPT is None, reason=MISSING)
+pytestmark = [pytest.mark.in_turn, pytest.mark.skipif(MLIR_OPT is None, reason=MISSING)]
 
 
 def test_the_combinations_have_every_design() -> None:

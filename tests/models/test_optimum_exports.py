@@ -119,6 +119,10 @@ def export(request: pytest.FixtureRequest, families: Path) -> Path:
     return once(families / request.param / "export", partial(write_export, request.param))
 
 
+# With and without biases, norms of heads, windows and Gelu, by both of PyTorch's exporters.
+some_families = pytest.mark.parametrize("export", ["llama_dynamo", "gemma3", "phi"], indirect=True)
+
+
 @pytest.fixture(scope="module")
 def compiled(export: Path) -> Path:
     return once(export.with_name("float32"), partial(ort_aie_ep.compile, export))
@@ -216,16 +220,15 @@ def test_no_attention_and_no_mask_stays_behind(case: Case) -> None:
     assert not left & {node.op_type for node in nodes}
 
 
-def test_explain_leaves_no_quantised_projection_on_the_cpu_ep(case: Case) -> None:
-    fates = [fate for fate in explain(case.exact).nodes if fate.runs == CPU_EP]
+def test_explain_leaves_no_quantised_projection_on_the_cpu_ep(quantised: Path) -> None:
+    fates = [fate for fate in explain(quantised).nodes if fate.runs == CPU_EP]
     products = [fate.node for fate in fates if fate.op in ("MatMul", "com.microsoft.MatMulNBits")]
-    if "4bits" in case.name:
-        # The nodes that stay multiply positions by the rotation's frequencies: Gemma 3 has two
-        # sets.
-        assert len(products) == (2 if "gemma3" in case.name else 1)
+    # The nodes that stay multiply positions by the rotation's frequencies: Gemma 3 has two sets.
+    assert len(products) == (2 if quantised.parent.name == "gemma3" else 1)
     assert not [fate for fate in fates if fate.op == "Softmax"]
 
 
+@some_families
 def test_cache_in_half_precision_and_last_logits_alone(quantised: Path, tmp_path: Path) -> None:
     ort_aie_ep.compile(quantised, tmp_path / "compiled", kv="f16", last_logits=True)
     graph = ir.load(tmp_path / "compiled" / "model.onnx").graph
@@ -236,6 +239,7 @@ def test_cache_in_half_precision_and_last_logits_alone(quantised: Path, tmp_path
     assert logits.shape == (1, 1, 500)
 
 
+@some_families
 def test_a_cache_of_codes_in_calls_without_lengths(
     quantised: Path, compiled_of_4_bits: Path, tmp_path: Path
 ) -> None:
@@ -259,6 +263,7 @@ def operators(folder: Path) -> list[tuple[str, str]]:
     return sorted((n.domain, n.op_type) for n in expanded(folder).graph)
 
 
+@some_families
 def test_dequantised_weights_and_float_weights_become_the_same_operators(
     export: Path, compiled_of_4_bits: Path, tmp_path: Path
 ) -> None:
@@ -269,6 +274,7 @@ def test_dequantised_weights_and_float_weights_become_the_same_operators(
     assert operators(tmp_path / "quantised") == expected
 
 
+@some_families
 def test_external_weights_become_the_same_operators(
     export: Path, compiled: Path, tmp_path: Path
 ) -> None:

@@ -1,6 +1,6 @@
 """A tiny Gemma 3 with pictures in onnxruntime-genai: from a PNG and a prompt to logits.
 
-scripts/make_picture_model.py wrote the folder, and what transformers computes of it.
+lab/make_picture_model.py wrote the folder, and what transformers computes of it.
 """
 
 from __future__ import annotations

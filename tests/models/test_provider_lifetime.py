@@ -166,21 +166,21 @@ def resident():
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("Anonymous:"))
 
 register()
-for count in range(1, 201):
+for count in range(1, 101):
     text(provider_session(sys.argv[1]), sys.argv[1])
-    if count in (20, 200):
+    if count in (20, 100):
         print(resident())
 """
 
 
-def test_200_sessions_leave_no_memory_behind() -> None:
+def test_100_sessions_leave_no_memory_behind() -> None:
     # Resident memory without file pages, which come and go with the kernel's cache. One arena,
     # because otherwise threads that meet in malloc make more of them, depending on the machine's
     # load.
-    after_20, after_200 = map(int, run(SESSIONS, LLAMA, MALLOC_ARENA_MAX="1"))
+    after_20, after_100 = map(int, run(SESSIONS, LLAMA, MALLOC_ARENA_MAX="1"))
     # Weights are packed into whole pages, so a session that forgets to free any leaves at least a
     # page each. Free memory between other allocations stays far below that.
-    assert after_200 - after_20 < 180 * 4096
+    assert after_100 - after_20 < 80 * 4096
 
 
 TWO_NAMES = """

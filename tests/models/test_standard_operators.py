@@ -1,6 +1,6 @@
 """A model with ONNX's own operators, as torch.onnx.export(dynamo=True) writes it, compiled and run.
 
-tests/data/dynamo (scripts/make_dynamo_model.py): a Qwen3 of two layers at opset 23, whose MatMuls
+tests/data/dynamo (lab/make_dynamo_model.py): a Qwen3 of two layers at opset 23, whose MatMuls
 read int4 weights through DequantizeLinear.
 """
 

@@ -22,15 +22,7 @@ from small_designs import (
 )
 
 from ort_aie_ep.aie_kernels.designs import (
-    decode,
-    dequant,
-    flow_kv,
-    flow_qkv,
     fused_dqp,
-    fused_dqp_two_bits,
-    gemm,
-    short_gemm,
-    vector_ops,
 )  # fmt: skip
 from ort_aie_ep.npu.checks.check import check, examine
 from ort_aie_ep.npu.vocabulary.design import (
@@ -45,7 +37,6 @@ from ort_aie_ep.npu.vocabulary.device import (
     DEVICES,
     STATIC_BYTES,
     WORD,
-    Device,
     Tile,
     device,
 )  # fmt: skip
@@ -61,26 +52,6 @@ def test_fused_dqp_passes_on_every_device(name: str) -> None:
     assert report.passed
     assert len(report.proved) >= 3
     assert check(fused_dqp.build(device(name), device(name).columns)).passed
-
-
-@pytest.mark.parametrize(
-    ("build", "names"),
-    [
-        (gemm.build, list(DEVICES)),
-        (dequant.build, list(DEVICES)),
-        (short_gemm.build, list(DEVICES)),
-        (fused_dqp_two_bits.build, list(DEVICES)),
-        (flow_kv.build, ["npu2_2col", "npu2_4col", "npu2"]),
-        (flow_qkv.build, ["npu2_2col", "npu2_4col", "npu2"]),
-        (vector_ops.build, ["npu2_2col", "npu2_4col", "npu2"]),
-        (decode.build, ["npu2"]),
-    ],
-)
-def test_the_designs_pass_where_they_can_be_built(
-    build: Callable[[Device], Design], names: list[str]
-) -> None:
-    for name in names:
-        assert len(check(build(device(name))).proved) >= 3
 
 
 def test_small_designs_pass() -> None:

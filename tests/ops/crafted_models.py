@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,11 @@ import numpy.typing as npt
 import ort_aie_ep
 from ort_aie_ep.runtime.provider import NAME
 
-# Opens a model through a door and runs it on the arrays of a file; prints the outcome.
+# Opens models through a door and runs each on the arrays of a file; prints each outcome.
 OPEN = f"""
 import sys
 import numpy as np, onnxruntime
-library, door, model, feeds = sys.argv[1:]
+library, door, *files = sys.argv[1:]
 options = onnxruntime.SessionOptions()
 options.log_severity_level = 4
 if door == "provider":
@@ -28,13 +29,15 @@ if door == "provider":
     options.add_provider_for_devices(devices[:1], {{}})
 else:
     options.register_custom_ops_library(library)
-try:
-    session = onnxruntime.InferenceSession(model, options, enable_fallback=False)
-    with np.load(feeds) as file:
-        session.run(None, dict(file))
-    print("ran")
-except Exception as error:
-    print(error)
+for model, feeds in zip(files[::2], files[1::2]):
+    try:
+        session = onnxruntime.InferenceSession(model, options, enable_fallback=False)
+        with np.load(feeds) as file:
+            session.run(None, dict(file))
+        outcome = "ran"
+    except Exception as error:
+        outcome = str(error)
+    print(ascii(outcome), flush=True)
 """
 
 
@@ -49,7 +52,8 @@ def python(code: str, *arguments: object, timeout: float = 300, **options: Any) 
     )
     if result.returncode < 0:
         name = signal.Signals(-result.returncode).name
-        raise AssertionError(f"{name} ended the process: {result.stderr[-2000:]}")
+        said = (result.stdout + result.stderr)[-2000:]
+        raise AssertionError(f"{name} ended the process, which had said: {said}")
     assert result.returncode == 0, result.stderr[-2000:]
     return result.stdout
 
@@ -58,9 +62,26 @@ def opened(
     model: bytes | Path, folder: Path, door: str, feeds: Mapping[str, npt.NDArray[Any]]
 ) -> str:
     """ "ran", or the error that opening or running a model gave."""
-    if isinstance(model, bytes):
-        path = folder / "crafted.onnx"
-        path.write_bytes(model)
-        model = path
-    np.savez(folder / "feeds.npz", **feeds)
-    return python(OPEN, ort_aie_ep.library_path(), door, model, folder / "feeds.npz").strip()
+    (outcome,) = opened_in_turn([model], folder, door, [feeds])
+    return outcome
+
+
+def opened_in_turn(
+    models: Sequence[bytes | Path],
+    folder: Path,
+    door: str,
+    feeds: Sequence[Mapping[str, npt.NDArray[Any]]],
+) -> list[str]:
+    """As `opened`, for each model with its feeds, all in one process."""
+    files = []
+    for i, (model, given) in enumerate(zip(models, feeds, strict=True)):
+        if isinstance(model, bytes):
+            path = folder / f"crafted.{i}.onnx"
+            path.write_bytes(model)
+            model = path
+        np.savez(folder / f"feeds.{i}.npz", **given)
+        files += [model, folder / f"feeds.{i}.npz"]
+    said = python(OPEN, ort_aie_ep.library_path(), door, *files).splitlines()
+    outcomes = [ast.literal_eval(line) for line in said]
+    assert len(outcomes) == len(models)
+    return outcomes

@@ -133,16 +133,29 @@ def test_rows_beyond_what_l2_holds_are_the_same_rows(isa: str, rows: int, k: int
         )
 
 
+# The calls of test_threads_and_buffers.py that multiply tiles, on any number of threads and side by
+# side.
+SESSIONS = """
+import sys
+sys.path[:0] = sys.argv[1:]
+import test_threads_and_buffers as sessions
+tiled = ("projection of 40 rows, level 0", "projection of 70 rows, level 0", "prompt")
+sessions.CALLS = [call for call in sessions.CALLS if call[0] in tiled]
+assert len(sessions.CALLS) == len(tiled)
+for call in sessions.CALLS:
+    sessions.test_results_do_not_depend_on_the_number_of_threads(*call)
+sessions.test_sessions_and_calls_run_side_by_side()
+"""
+
+
 def test_sessions_on_the_stand_in_give_the_same_on_any_thread() -> None:
     """Tiles belong to a thread, and the threads of ONNX Runtime's pool serve any session."""
+    folder = Path(__file__).parent
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
-         "-k", "number_of_threads or side_by_side",
-         Path(__file__).with_name("test_threads_and_buffers.py")],
-        env=os.environ | {"ORT_AIE_ISA": STANDIN},
-        capture_output=True, text=True, check=False,
+        [sys.executable, "-c", SESSIONS, folder, folder.parent],
+        env=os.environ | {"ORT_AIE_ISA": STANDIN}, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.skipif(not _native.why_no_amx(), reason="this CPU has AMX")

@@ -1,10 +1,11 @@
 """Models whose sizes lie: 64-bit products that wrap, negative numbers, paths that are not files.
-Each is refused with an error, wherever it enters; a separate process shows that nothing crashes."""
+Each is refused with an error, wherever it enters; separate processes show that nothing crashes."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from crafted_models import opened, python
+from crafted_models import opened, opened_in_turn, python
 from model_folders import DATA
 from op_models import FLOAT32, model_of, one_op_model, onnx_tensor
 from provider_calls import needs_provider
@@ -37,21 +38,21 @@ def matmul_nbits(
 
 
 @needs_provider
-@pytest.mark.parametrize(
-    ("n", "k"),
-    [
+def test_a_projection_whose_bytes_wrap_is_refused(tmp_path: Path) -> None:
+    sizes = [
         (2**60 + 1, 512),  # N * 256 bytes of codes and N * 16 scales wrap to the sizes for N = 1
         (2**59 + 1, 512),
         (MOST, 512),
         (1, 2**62 + 512),  # K / 2 bytes do not wrap, K scales of 4 bytes do
         (2**32 + 1, 2**32 + 512),
         (-(2**60) + 1, 512),
-    ],
-)
-def test_a_projection_whose_bytes_wrap_is_refused(n: int, k: int, tmp_path: Path) -> None:
-    model = matmul_nbits(n, k, np.zeros((1, 16, 16), np.uint8), np.ones(16, FLOAT32))
-    said = opened(model, tmp_path, "provider", {"A": np.zeros((1, 512), FLOAT32)})
-    assert said.startswith("[ONNXRuntimeError]")
+    ]
+    codes, scales = np.zeros((1, 16, 16), np.uint8), np.ones(16, FLOAT32)
+    models = [matmul_nbits(n, k, codes, scales) for n, k in sizes]
+    feeds = [{"A": np.zeros((1, 512), FLOAT32)}] * len(models)
+    outcomes = opened_in_turn(models, tmp_path, "provider", feeds)
+    for size, said in zip(sizes, outcomes, strict=True):
+        assert said.startswith("[ONNXRuntimeError]"), size
 
 
 @needs_provider
@@ -62,28 +63,31 @@ def test_zero_points_that_are_as_long_as_the_scales_but_bytes_are_refused(tmp_pa
     assert opened(model, tmp_path, "provider", {"A": np.zeros((1, 512), FLOAT32)}) != "ran"
 
 
-@pytest.mark.parametrize(
-    ("n", "k"),
-    [(MOST, 256), (32, MOST), (2**59 + 32, 256), (-(2**63), 256), (32, -(2**63)), (2**62, 2**62)],
-)
 @pytest.mark.parametrize("op", ["Q4NXMatMul", "Q4NXGather", "GEMM"])
-def test_custom_ops_refuse_weights_of_other_sizes(op: str, n: int, k: int, tmp_path: Path) -> None:
-    a = np.zeros((1, 256), FLOAT32)
+def test_custom_ops_refuse_weights_of_other_sizes(op: str, tmp_path: Path) -> None:
+    inputs: dict[str, Array] = {
+        "A": np.zeros((1, 256), FLOAT32),
+        "W": np.zeros((1, 1, 5120), np.uint8),
+    }
+    given = {"format": _native.FORMAT}
     if op == "GEMM":
         import ml_dtypes
 
-        w = np.zeros((1, 1, 8192), ml_dtypes.bfloat16)
-    else:
-        w = np.zeros((1, 1, 5120), np.uint8)
-    given = {"K": k, "N": n, "format": _native.FORMAT}
-    inputs = {"A": a, "W": w}
+        inputs["W"] = np.zeros((1, 1, 8192), ml_dtypes.bfloat16)
     if op == "Q4NXGather":
-        indices = np.zeros(1, np.int64)
-        inputs, given = {"W": w, "indices": indices}, given | {"dtype": 1}
-    model = one_op_model(op, inputs, {"Y": FLOAT32}, given, constants=("W",))
+        inputs, given = {"W": inputs["W"], "indices": np.zeros(1, np.int64)}, given | {"dtype": 1}
+    sizes = [
+        (MOST, 256), (32, MOST), (2**59 + 32, 256), (-(2**63), 256), (32, -(2**63)), (2**62, 2**62)
+    ]  # fmt: skip
+    models = [
+        one_op_model(op, inputs, {"Y": FLOAT32}, given | {"K": k, "N": n}, constants=("W",))
+        for n, k in sizes
+    ]
     feeds = {key: value for key, value in inputs.items() if key != "W"}
-    said = opened(model, tmp_path, "custom ops", feeds)
-    assert re.search("must be positive|input W must be|negative|dimension", said)
+    outcomes = opened_in_turn(models, tmp_path, "custom ops", [feeds] * len(models))
+    for size, said in zip(sizes, outcomes, strict=True):
+        refused = re.search("must be positive|input W must be|negative|dimension", said)
+        assert refused, (size, said)
 
 
 def attention(num_heads: int, kv_num_heads: int, channels: int) -> tuple[bytes, dict[str, Array]]:
@@ -99,26 +103,25 @@ def attention(num_heads: int, kv_num_heads: int, channels: int) -> tuple[bytes, 
     return one_op_model("FlowAttention", inputs, outputs, given), feeds
 
 
-@pytest.mark.parametrize(
-    ("num_heads", "kv_num_heads"),
-    [
+def test_attention_with_impossible_numbers_of_heads_is_refused(tmp_path: Path) -> None:
+    numbers = [
         ((2**64 + 8) // 3, (2**64 + 8) // 3),  # three times that is 8
         (2**62, 2**62),
         (MOST, 1),
         (-8, 4),
         (-(2**63), -1),
-    ],
-)
-def test_attention_with_impossible_numbers_of_heads_is_refused(
-    num_heads: int, kv_num_heads: int, tmp_path: Path
-) -> None:
-    model, feeds = attention(num_heads, kv_num_heads, 64)
-    said = opened(model, tmp_path, "custom ops", feeds)
-    assert re.search("out of range|not a multiple of|must be a positive multiple", said)
+    ]
+    models, feeds = zip(*(attention(*of, channels=64) for of in numbers), strict=True)
+    outcomes = opened_in_turn(models, tmp_path, "custom ops", feeds)
+    for of, said in zip(numbers, outcomes, strict=True):
+        refused = re.search("out of range|not a multiple of|must be a positive multiple", said)
+        assert refused, (of, said)
 
 
-def context_model(folder: Path) -> Path:
+@pytest.fixture(scope="module")
+def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A context model of the test Llama, written by a process that has since ended."""
+    folder = tmp_path_factory.mktemp("context")
     code = f"""
 import sys, onnxruntime
 onnxruntime.register_execution_provider_library("AieExecutionProvider", sys.argv[1])
@@ -131,11 +134,6 @@ onnxruntime.InferenceSession({str(DATA / "llama" / "model.onnx")!r}, options)
 """
     python(code, ort_aie_ep.library_path(), folder / "ctx.onnx")
     return folder / "ctx.onnx"
-
-
-@pytest.fixture(scope="module")
-def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return context_model(tmp_path_factory.mktemp("context"))
 
 
 def changed(context: Path, change: Any) -> bytes:
@@ -188,63 +186,59 @@ def rows_that_wrap(step: str, weights: str) -> Any:
 TABLE = r"constant 1 \d+ 16384 256 16"
 
 
-@needs_provider
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (rows_that_wrap("Q4NXGather", ".* 16 1 5120"),
-         rf"aie.Q4NXGather '.*': input W must be uint8 \({2**54 + 1}, 1, 5120\)"),
-        (rows_that_wrap("Q4NXMatMul", ".* 10 1 5120"),
-         rf"aie.Q4NXMatMul '.*': input W must be uint8 \({2**54 + 1}, 1, 5120\)"),
-        # (2^62 + 4) * 4 floats wrap to 16
-        (set_line(TABLE, f"constant 1 4096 64 4 {2**62 + 4}"),
-         r"a constant has 64 bytes, expected \(out of range\)"),
-        (set_line(TABLE, f"constant 1 4096 64 {2**62 + 4} 4"),
-         r"a constant has 64 bytes, expected \(out of range\)"),
-        (set_line(TABLE, "constant 1 4096 64 -4 -4"),
-         r"a constant has 64 bytes, expected \(out of range\)"),
-        (set_line(TABLE, "constant 1 4100 64 4 4"), "has no tensor of 64 bytes at 4100"),
-        (set_line(TABLE, f"constant 1 {2**62} 64 4 4"), f"has no tensor of 64 bytes at {2**62}"),
-        (set_line(TABLE, f"constant 1 -{2**63} 64 4 4"), "has no tensor of 64 bytes at -"),
-        (set_line(TABLE, f"constant 1 4096 {2**62} {2**60}"),
-         f"has no tensor of {2**62} bytes at 4096"),
-        (set_line(TABLE, "constant 1 4096 64 4 99999999999999999999"), "is not a line of a recipe"),
-        (set_line("int num_heads .*", f"int num_heads {(2**64 + 8) // 3}"),
-         "attribute num_heads of FlowAttention '.*' is 6148914691236517208, expected 1 to"),
-        # Constants that belong to other inputs.
-        (set_line(TABLE, "constant 1 4096 64 4 4"), "input sin_cache must be"),
-        (set_line("constant 2 .*", "constant 1 4096 5120 1280"), "input W must be"),
-        (set_line("inputs 7", f"inputs {2**31 - 1}"), "recipe of a plan"),
-    ],
-)  # fmt: skip
-def test_a_recipe_that_names_other_sizes_is_refused(
-    context: Path, change: Any, message: str
-) -> None:
-    path = context.with_name("changed.onnx")
-    path.write_bytes(changed(context, change))
-    assert re.search(message, opened(path, context.parent, "provider", feeds_of(context)))
+CHANGES = [
+    (rows_that_wrap("Q4NXGather", ".* 16 1 5120"),
+     rf"aie.Q4NXGather '.*': input W must be uint8 \({2**54 + 1}, 1, 5120\)"),
+    (rows_that_wrap("Q4NXMatMul", ".* 10 1 5120"),
+     rf"aie.Q4NXMatMul '.*': input W must be uint8 \({2**54 + 1}, 1, 5120\)"),
+    # (2^62 + 4) * 4 floats wrap to 16
+    (set_line(TABLE, f"constant 1 4096 64 4 {2**62 + 4}"),
+     r"a constant has 64 bytes, expected \(out of range\)"),
+    (set_line(TABLE, f"constant 1 4096 64 {2**62 + 4} 4"),
+     r"a constant has 64 bytes, expected \(out of range\)"),
+    (set_line(TABLE, "constant 1 4096 64 -4 -4"),
+     r"a constant has 64 bytes, expected \(out of range\)"),
+    (set_line(TABLE, "constant 1 4100 64 4 4"), "has no tensor of 64 bytes at 4100"),
+    (set_line(TABLE, f"constant 1 {2**62} 64 4 4"), f"has no tensor of 64 bytes at {2**62}"),
+    (set_line(TABLE, f"constant 1 -{2**63} 64 4 4"), "has no tensor of 64 bytes at -"),
+    (set_line(TABLE, f"constant 1 4096 {2**62} {2**60}"),
+     f"has no tensor of {2**62} bytes at 4096"),
+    (set_line(TABLE, "constant 1 4096 64 4 99999999999999999999"), "is not a line of a recipe"),
+    (set_line("int num_heads .*", f"int num_heads {(2**64 + 8) // 3}"),
+     "attribute num_heads of FlowAttention '.*' is 6148914691236517208, expected 1 to"),
+    # Constants that belong to other inputs.
+    (set_line(TABLE, "constant 1 4096 64 4 4"), "input sin_cache must be"),
+    (set_line("constant 2 .*", "constant 1 4096 5120 1280"), "input W must be"),
+    (set_line("inputs 7", f"inputs {2**31 - 1}"), "recipe of a plan"),
+]  # fmt: skip
 
 
 @needs_provider
-def test_the_recipe_as_it_was_written_runs(context: Path) -> None:
-    """The recipe that the other tests change is good as written."""
-    assert opened(context, context.parent, "provider", feeds_of(context)) == "ran"
+def test_a_recipe_that_names_other_sizes_is_refused(context: Path) -> None:
+    """And as it was written, it runs."""
+    models = [changed(context, change) for change, _ in CHANGES]
+    feeds = [feeds_of(context)] * (1 + len(models))
+    first, *others = opened_in_turn([context, *models], context.parent, "provider", feeds)
+    assert first == "ran"
+    for (_, message), said in zip(CHANGES, others, strict=True):
+        assert re.search(message, said)
 
 
 @needs_provider
-@pytest.mark.parametrize("kind", ["FIFO", "folder", "device"])
-def test_weights_that_are_not_a_regular_file_are_refused(kind: str, tmp_path: Path) -> None:
-    path = context_model(tmp_path)
-    weights = path.with_name("ctx.onnx.aie")
-    weights.unlink()
-    if kind == "FIFO":
-        os.mkfifo(weights)
-    elif kind == "folder":
-        weights.mkdir()
-    else:
-        weights.symlink_to("/dev/zero")
-    said = opened(path, tmp_path, "provider", {})
-    assert "ctx.onnx.aie, the weights of the EPContext model, is not a regular file" in said
+def test_weights_that_are_not_a_regular_file_are_refused(context: Path, tmp_path: Path) -> None:
+    paths = []
+    for kind in ("FIFO", "folder", "device"):
+        (tmp_path / kind).mkdir()
+        paths.append(Path(shutil.copy(context, tmp_path / kind)))
+        weights = paths[-1].with_name("ctx.onnx.aie")
+        if kind == "FIFO":
+            os.mkfifo(weights)
+        elif kind == "folder":
+            weights.mkdir()
+        else:
+            weights.symlink_to("/dev/zero")
+    for said in opened_in_turn(paths, tmp_path, "provider", [{}] * len(paths)):
+        assert "ctx.onnx.aie, the weights of the EPContext model, is not a regular file" in said
 
 
 def test_python_refuses_sizes_that_wrap() -> None:

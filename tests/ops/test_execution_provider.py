@@ -22,7 +22,7 @@ import onnxruntime
 import pytest
 from attention_calls import attributes, flow_attention, given_attributes, random_inputs
 from mixed_models import to_k_quant_mixed
-from model_folders import DATA, LEFT, MODELS, NO_CONTEXT, PLANS
+from model_folders import DATA, LEFT, MODELS, NO_CONTEXT, PLANS, few
 from onnx import TensorProto, helper
 from op_models import (
     FLOAT16,
@@ -149,7 +149,7 @@ def to_half(model: ir.Model) -> None:
             value.type = ir.TensorType(half)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", few(MODELS))
 def test_whole_float16_models_equal_their_compilation(name: str, tmp_path: Path) -> None:
     shutil.copytree(DATA / name, tmp_path / "source")
     model = ir.load(tmp_path / "source" / "model.onnx")
@@ -173,7 +173,7 @@ OPS = {
 LENGTHS = {"Cast", "Gather", "ReduceSum", "Shape", "Sub"}
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", few(MODELS, also=LEFT))
 def test_both_doors_claim_the_same_nodes(name: str) -> None:
     explanation = explain(DATA / name, provider=True)
     nodes = explanation.nodes
@@ -202,9 +202,14 @@ def recipes(model: Path) -> list[str]:
     return [re.sub(r"^(inputs|constant) .*\n", "", a.s.decode(), flags=re.M) for a in attributes]
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in NO_CONTEXT])
+@pytest.mark.parametrize("name", few((m for m in MODELS if m not in NO_CONTEXT), also=PLANS))
 @pytest.mark.parametrize(
-    "level", [LEVELS.ORT_DISABLE_ALL, LEVELS.ORT_ENABLE_BASIC, LEVELS.ORT_ENABLE_ALL]
+    "level",
+    [
+        pytest.param(LEVELS.ORT_DISABLE_ALL, marks=pytest.mark.in_turn),
+        pytest.param(LEVELS.ORT_ENABLE_BASIC, marks=pytest.mark.in_turn),
+        LEVELS.ORT_ENABLE_ALL,
+    ],
 )
 def test_both_doors_make_the_same_plan(
     name: str, level: onnxruntime.GraphOptimizationLevel, tmp_path: Path
@@ -289,7 +294,7 @@ def test_fixed_dimensions_change_neither_plan_nor_result(name: str, tmp_path: Pa
         np.testing.assert_array_equal(one.forward(token), free.forward(token))
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in PLANS])
+@pytest.mark.parametrize("name", few(name for name in MODELS if name not in PLANS))
 def test_a_model_is_one_region_at_every_level_of_optimisation(name: str) -> None:
     """From the embedding to the logits, with the same results."""
     folder = find_model(DATA / name)
@@ -309,7 +314,7 @@ def test_a_model_is_one_region_at_every_level_of_optimisation(name: str) -> None
             np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", few(MODELS))
 def test_both_doors_leave_the_same_nodes_for_the_same_reasons(name: str, tmp_path: Path) -> None:
     """One projection has g_idx."""
     shutil.copytree(DATA / name, tmp_path / "model")

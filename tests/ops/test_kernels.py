@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import ml_dtypes
@@ -65,13 +66,17 @@ def quantise_activations(a: Array) -> Array:
     return values
 
 
+# Loops are inside tests: each product takes less time than pytest does for a test.
+
+
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("gemm", [False, True])
-@pytest.mark.parametrize("rows", ROWS)
-@pytest.mark.parametrize(("n", "k"), SHAPES)
-def test_bf16_projection_matches_the_dequantised_product(
-    isa: str, gemm: bool, rows: int, n: int, k: int
-) -> None:
+def test_bf16_projection_matches_the_dequantised_product(isa: str, gemm: bool) -> None:
+    for rows, (n, k) in product(ROWS, SHAPES):
+        check_bf16_projection(isa, gemm, rows, n, k)
+
+
+def check_bf16_projection(isa: str, gemm: bool, rows: int, n: int, k: int) -> None:
     rng = np.random.default_rng([rows, n, k])
     a = rng.standard_normal((rows, k)).astype(np.float32)
     blocks = random_blocks(rng, n, k)
@@ -86,16 +91,17 @@ def test_bf16_projection_matches_the_dequantised_product(
     assert y.shape == (rows, n)
     error = np.abs(y - expected)
     bound = accumulation_bound(rounded, blocks, n, k)
-    assert (error <= bound).all(), (error / bound).max()
+    assert (error <= bound).all(), ((rows, n, k), (error / bound).max())
 
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("gemm", [False, True])
-@pytest.mark.parametrize("rows", ROWS)
-@pytest.mark.parametrize(("n", "k"), SHAPES)
-def test_int8_projection_matches_quantised_activations(
-    isa: str, gemm: bool, rows: int, n: int, k: int
-) -> None:
+def test_int8_projection_matches_quantised_activations(isa: str, gemm: bool) -> None:
+    for rows, (n, k) in product(ROWS, SHAPES):
+        check_int8_projection(isa, gemm, rows, n, k)
+
+
+def check_int8_projection(isa: str, gemm: bool, rows: int, n: int, k: int) -> None:
     rng = np.random.default_rng([rows, n, k, 8])
     a = rng.standard_normal((rows, k)).astype(np.float32)
     blocks = random_blocks(rng, n, k)
@@ -105,11 +111,11 @@ def test_int8_projection_matches_quantised_activations(
     prompt = gemm or rows > _native.most_streamed_rows(4, "int8", isa)
     if _native.prompts_in_bf16(isa) and prompt:
         in_bf16 = _native.project(a, blocks, n, "bf16", isa, gemm=True)
-        np.testing.assert_array_equal(y, in_bf16)
+        np.testing.assert_array_equal(y, in_bf16, str((rows, n, k)))
         return
     error = np.abs(y - quantised @ (scales * codes + mins).T)
     bound = accumulation_bound(quantised, blocks, n, k)
-    assert (error <= bound).all(), (error / bound).max()
+    assert (error <= bound).all(), ((rows, n, k), (error / bound).max())
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -159,52 +165,47 @@ def test_a_gated_projection_is_the_product_of_its_parts(
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("numerics", ["bf16", "int8"])
-@pytest.mark.parametrize("gemm", [False, True])
-@pytest.mark.parametrize("rows", ROWS)
 def test_projection_of_extreme_codes_and_activations_does_not_overflow(
-    isa: str, numerics: str, gemm: bool, rows: int
+    isa: str, numerics: str
 ) -> None:
     n, k = 64, 256
     # The largest integer sums: every code 15, every activation at an end of its group's range.
     codes = np.full((n, k), 15, np.uint8)
     blocks = q4nx.pack(codes, np.ones((n, 8), np.float32), np.zeros((n, 8), np.float32))
-    a = np.full((rows, k), 127.0, np.float32)
-    a[::2] *= -1
-    y = _native.project(a, blocks, n, numerics, isa, gemm=gemm)
-    expected = np.broadcast_to(15.0 * a.sum(axis=1, keepdims=True), (rows, n))  # exact in float32
-    np.testing.assert_array_equal(y, expected)
+    for rows, gemm in product(ROWS, (False, True)):
+        a = np.full((rows, k), 127.0, np.float32)
+        a[::2] *= -1
+        y = _native.project(a, blocks, n, numerics, isa, gemm=gemm)
+        expected = np.broadcast_to(15.0 * a.sum(axis=1, keepdims=True), (rows, n))  # exact
+        np.testing.assert_array_equal(y, expected, f"{rows} rows, gemm={gemm}")
 
 
 POISONED = (100, 320)
 
 
-def check_poisoned(
-    blocks: Array, isa: str, numerics: str, gemm: bool, rows: int, poison: float
-) -> None:
+def check_poisoned(blocks: Array, isa: str, numerics: str) -> None:
     """Values that are not finite in some rows change no other row of a product with `blocks`, the
     packed weights of a matrix of POISONED."""
     n, k = POISONED
-    rng = np.random.default_rng([rows, 3])
-    a = rng.standard_normal((rows, k)).astype(np.float32)
-    clean = _native.project(a, blocks, n, numerics, isa, gemm=gemm)
-    hit = rng.choice(rows, size=max(1, rows // 3), replace=False)
-    a[hit, rng.integers(0, k, hit.size)] = poison
-    y = _native.project(a, blocks, n, numerics, isa, gemm=gemm)
-    assert not np.isfinite(y[hit]).any()
-    others = np.setdiff1d(np.arange(rows), hit)
-    np.testing.assert_array_equal(y[others], clean[others])
+    for rows, gemm in product(ROWS, (False, True)):
+        rng = np.random.default_rng([rows, 3])
+        a = rng.standard_normal((rows, k)).astype(np.float32)
+        clean = _native.project(a, blocks, n, numerics, isa, gemm=gemm)
+        hit = rng.choice(rows, size=max(1, rows // 3), replace=False)
+        places = hit, rng.integers(0, k, hit.size)
+        others = np.setdiff1d(np.arange(rows), hit)
+        for poison in (np.nan, np.inf, -np.inf):
+            a[places] = poison
+            y = _native.project(a, blocks, n, numerics, isa, gemm=gemm)
+            case = f"{poison} in {rows} rows, gemm={gemm}"
+            assert not np.isfinite(y[hit]).any(), case
+            np.testing.assert_array_equal(y[others], clean[others], case)
 
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("numerics", ["bf16", "int8"])
-@pytest.mark.parametrize("gemm", [False, True])
-@pytest.mark.parametrize("rows", ROWS)
-@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
-def test_nan_and_infinity_reach_exactly_their_rows(
-    isa: str, numerics: str, gemm: bool, rows: int, poison: float
-) -> None:
-    blocks = random_blocks(np.random.default_rng(rows), *POISONED)
-    check_poisoned(blocks, isa, numerics, gemm, rows, poison)
+def test_nan_and_infinity_reach_exactly_their_rows(isa: str, numerics: str) -> None:
+    check_poisoned(random_blocks(np.random.default_rng(0), *POISONED), isa, numerics)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -222,23 +223,20 @@ def test_zero_and_tiny_activations_give_zero_and_tiny_results(isa: str, numerics
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("numerics", ["bf16", "int8"])
-@pytest.mark.parametrize("gemm", [False, True])
-@pytest.mark.parametrize("rows", ROWS)
-@pytest.mark.parametrize(("n", "k"), SHAPES)
-def test_symmetric_weights_give_the_same_without_their_minima(
-    isa: str, numerics: str, gemm: bool, rows: int, n: int, k: int
-) -> None:
-    rng = np.random.default_rng([rows, n, k, 9])
-    a = rng.standard_normal((rows, k)).astype(np.float32)
-    codes, scales, _ = q4nx.unpack(random_blocks(rng, n, k), n, k)
-    blocks = q4nx.pack(codes, scales, -8 * scales.astype(np.float32))
-    y = _native.project(a, blocks, n, numerics, isa, symmetric=True, gemm=gemm)
-    with_minima = _native.project(a, blocks, n, numerics, isa, gemm=gemm)
-    # Each is within the bound of the exact result for the activations that the kernel sees.
-    seen = quantise_activations(a) if numerics == "int8" else a
-    bound = 2 * accumulation_bound(seen, blocks, n, k)
-    error = np.abs(y - with_minima)
-    assert (error <= bound).all(), (error / bound).max()
+def test_symmetric_weights_give_the_same_without_their_minima(isa: str, numerics: str) -> None:
+    for rows, (n, k) in product(ROWS, SHAPES):
+        rng = np.random.default_rng([rows, n, k, 9])
+        a = rng.standard_normal((rows, k)).astype(np.float32)
+        codes, scales, _ = q4nx.unpack(random_blocks(rng, n, k), n, k)
+        blocks = q4nx.pack(codes, scales, -8 * scales.astype(np.float32))
+        # Each is within the bound of the exact result for the activations that the kernel sees.
+        seen = quantise_activations(a) if numerics == "int8" else a
+        bound = 2 * accumulation_bound(seen, blocks, n, k)
+        for gemm in (False, True):
+            y = _native.project(a, blocks, n, numerics, isa, symmetric=True, gemm=gemm)
+            with_minima = _native.project(a, blocks, n, numerics, isa, gemm=gemm)
+            error = np.abs(y - with_minima)
+            assert (error <= bound).all(), ((rows, n, k, gemm), (error / bound).max())
 
 
 def test_project_refuses_what_does_not_fit() -> None:
@@ -291,15 +289,12 @@ def to_cache(x: Array, cache: str) -> Array:
 
 
 @pytest.mark.parametrize(("isa", "path", "cache"), ATTENTION_PATHS)
-@pytest.mark.parametrize("softcap", [0.0, 20.0])
-@pytest.mark.parametrize(
-    ("rows", "keys"), [(1, 64), (3, 1), (4, 17), (9, 33), (18, 64), (13, 255), (29, 256)]
-)
-def test_attention_chunk_matches_equations(
-    isa: str, path: str, cache: str, softcap: float, rows: int, keys: int
-) -> None:
-    for dim in (8, 16, 24, 32, 64, 80, 96, 128, 256):
-        check_attention_chunk(isa, path, cache, softcap, dim, rows, keys)
+def test_attention_chunk_matches_equations(isa: str, path: str, cache: str) -> None:
+    sizes = [(1, 64), (3, 1), (4, 17), (9, 33), (18, 64), (13, 255), (29, 256)]
+    dims = [8, 16, 24, 32, 64, 80, 96, 128, 256]
+    for i, (dim, (rows, keys)) in enumerate(product(dims, sizes)):
+        # The number of sizes is odd: each size and each number of channels has both caps.
+        check_attention_chunk(isa, path, cache, 20.0 * (i % 2), dim, rows, keys)
 
 
 def check_attention_chunk(
@@ -332,7 +327,8 @@ def check_attention_chunk(
         expected = softcap * np.tanh(expected / softcap)
         # tanh's slope is at most 1; 1 - 2 / (exp(2t) + 1) adds the error of exp and two roundings.
         bound += softcap * (exp_error(2 * expected / softcap) + 4 * U)
-    assert (np.abs(scores - expected) <= bound).all()
+    case = (softcap, dim, rows, keys)
+    assert (np.abs(scores - expected) <= bound).all(), case
 
     # From here on, compare with the kernel's own scores, so that each bound covers one step.
     shifted = scores.astype(np.float64) - scores.max(axis=1, keepdims=True)
@@ -342,15 +338,15 @@ def check_attention_chunk(
         # A polynomial good to 7.5e-5, x log2(e) instead of a split ln2, and rounding to bfloat16.
         error = 7.5e-5 + error + np.abs(shifted) * U
         error = error + 2.0**-8 * (1 + error)
-        np.testing.assert_array_equal(numerators, to_bfloat16(numerators))
-    assert (np.abs(numerators - exps) <= exps * error + 2.0**-126).all()
+        np.testing.assert_array_equal(numerators, to_bfloat16(numerators), str(case))
+    assert (np.abs(numerators - exps) <= exps * error + 2.0**-126).all(), case
     n64 = numerators.astype(np.float64)
-    assert (np.abs(sums - n64.sum(axis=1)) <= keys * U * n64.sum(axis=1)).all()
+    assert (np.abs(sums - n64.sum(axis=1)) <= keys * U * n64.sum(axis=1)).all(), case
     bound = (keys + 1) * U * (n64 @ np.abs(v64))
     if integers:
         half_step = 0.505 * n64.max(axis=1, keepdims=True) / 65535
         bound += half_step * np.abs(v64).sum(axis=0)
-    assert (np.abs(y - n64 @ v64) <= bound).all()
+    assert (np.abs(y - n64 @ v64) <= bound).all(), case
 
 
 @pytest.mark.parametrize(("isa", "path", "cache"), FLOAT_PATHS)
@@ -499,11 +495,11 @@ def test_float16_limits(isa: str) -> None:
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("count", [1, 3, 7, 8, 9, 15, 31, 65536])
-def test_float16_of_arbitrary_bits_and_lengths(isa: str, count: int) -> None:
-    bits = np.random.default_rng(count).integers(0, 2**32, count, dtype=np.uint32)
-    x = bits.view(np.float32)
-    assert_same_floats(round_trip(x, isa), numpy_round_trip(x))
+def test_float16_of_arbitrary_bits_and_lengths(isa: str) -> None:
+    for count in (1, 3, 7, 8, 9, 15, 31, 65536):
+        bits = np.random.default_rng(count).integers(0, 2**32, count, dtype=np.uint32)
+        x = bits.view(np.float32)
+        assert_same_floats(round_trip(x, isa), numpy_round_trip(x))
 
 
 @pytest.mark.parametrize("isa", ISAS)

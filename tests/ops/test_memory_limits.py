@@ -143,8 +143,7 @@ LIMITS = range(0, 9 << 20, 384 << 10)
 
 
 # For 40 rows weights are unpacked as they are multiplied, for 64 rows they are unpacked first.
-@pytest.mark.parametrize("rows", [40, 64])
-@pytest.mark.parametrize("level", [0, 4])
+@pytest.mark.parametrize(("level", "rows"), [(0, 40), (4, 64)])
 def test_a_prompt_that_does_not_fit_into_memory_is_an_exception(
     level: int, rows: int, tmp_path: Path
 ) -> None:
@@ -173,7 +172,7 @@ def test_attention_and_embedding_without_memory_are_exceptions(tmp_path: Path) -
     outputs = dict.fromkeys(("Y", "present_key", "present_value"), FLOAT32)
     given = {"num_heads": heads, "kv_num_heads": heads, "format": _native.FORMAT}
     model = one_op_model("FlowAttention", inputs, outputs, given)
-    limits = range(0, 20 << 20, 1 << 20)
+    limits = range(0, 20 << 20, 3 << 19)
     found = ends(model, feeds, tmp_path, "custom ops", "run", limits)
     assert set(found) == {"success", "exception"}, found
 
@@ -181,6 +180,6 @@ def test_attention_and_embedding_without_memory_are_exceptions(tmp_path: Path) -
     given = {"K": K, "N": 32, "dtype": 1, "format": _native.FORMAT}
     model = one_op_model("Q4NXGather", inputs, {"Y": FLOAT32}, given, constants=("W",))
     feeds = {"indices": np.zeros(64, np.int64)}
-    limits = range(0, 5 << 20, 256 << 10)
+    limits = range(0, 5 << 20, 512 << 10)
     found = ends(model, feeds, tmp_path, "custom ops", "run", limits)
     assert set(found) == {"success", "exception"}, found

@@ -24,18 +24,20 @@ from ort_aie_ep import _native
 
 
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16])
-@pytest.mark.parametrize("rows", [1, 2, 5, 33])
 @pytest.mark.parametrize(("n", "k"), [(64, 256), (100, 512), (33, 320), (32, 100)])
 @pytest.mark.parametrize("block_size", [32, 64, 128, 256])
 @pytest.mark.parametrize("zero_points", [False, True])
 def test_equals_matmul_nbits_where_bfloat16_is_exact(
-    dtype: np.dtype[Any], rows: int, n: int, k: int, block_size: int, zero_points: bool
+    dtype: np.dtype[Any], n: int, k: int, block_size: int, zero_points: bool
 ) -> None:
     w = make_weights(n, k, block_size=block_size, dtype=dtype, zero_points=zero_points, exact=True)
     # Seven bits are exact in float16, too.
-    a = activations(rows, k, dtype=dtype, exact=True)
+    a = activations(33, k, dtype=dtype, exact=True)
     bound = 2 * float32_sum_error(w, a)
-    assert_within(project(w, a), matmul_nbits(w, a), bound)
+    expected = matmul_nbits(w, a)
+    session = open_session(q4nx_model(w, a, dims={"A": ["rows", k]}))
+    for rows in (1, 2, 5, 33):
+        assert_within(run(session, {"A": a[:rows]})["Y"], expected[:rows], bound[:rows])
 
 
 @pytest.mark.parametrize("rows", [1, 7])

@@ -17,7 +17,7 @@ from provider_calls import needs_provider
 import ort_aie_ep
 from ort_aie_ep.graph_passes.planning import expand_plans
 
-DEMO = Path(ort_aie_ep.__file__).parent / "demo_model"
+MODEL = Path(__file__).parents[1] / "data" / "llama"
 LIBRARY = Path(ort_aie_ep.library_path())
 SIMULATED = pytest.mark.skipif(
     not LIBRARY.with_name("libort_aie_sim.so").is_file(), reason="built without XRT's headers"
@@ -110,7 +110,7 @@ def nodes_of(steps: Sequence[dict[str, Any]]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return ort_aie_ep.compile(DEMO, tmp_path_factory.mktemp("demo") / "compiled").path
+    return ort_aie_ep.compile(MODEL, tmp_path_factory.mktemp("model") / "compiled").path
 
 
 @pytest.fixture(scope="module")
@@ -143,13 +143,13 @@ def test_steps_of_the_host_have_their_nodes_names_and_shapes(
     attention = [step for step in host[1].of("step") if step["name"] == "Attention"]
     assert {step["args"]["keys"] for step in attention} == {PROMPT + 1}
     head = host[1].of("step")[-1]["args"]
-    config = json.loads((DEMO / "genai_config.json").read_text())["model"]
+    config = json.loads((MODEL / "genai_config.json").read_text())["model"]
     assert head["n"] == config["vocab_size"]
     assert head["k"] == config["decoder"]["hidden_size"]
 
 
 def test_nodes_of_their_own_are_the_same_rows(host: list[Call], tmp_path: Path) -> None:
-    alone = ort_aie_ep.compile(DEMO, tmp_path / "alone", plan=False).path
+    alone = ort_aie_ep.compile(MODEL, tmp_path / "alone", plan=False).path
     found = calls(tmp_path, Session("host", "compiled", alone))
     steps = [step for call in found for step in call.of("step")]
     assert rows(steps) == rows([step for call in host for step in call.of("step")])
@@ -160,7 +160,7 @@ def test_nodes_of_their_own_are_the_same_rows(host: list[Call], tmp_path: Path) 
 
 @needs_provider
 def test_the_provider_shows_the_same_rows(host: list[Call], tmp_path: Path) -> None:
-    found = calls(tmp_path, Session("host", "provider", DEMO))
+    found = calls(tmp_path, Session("host", "provider", MODEL))
     assert [rows(call.of("step")) for call in found] == [rows(call.of("step")) for call in host]
 
 

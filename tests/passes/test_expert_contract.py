@@ -4,8 +4,10 @@ with a reason."""
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
@@ -149,7 +151,12 @@ def test_missing_scales_are_left_with_a_reason() -> None:
 
 def test_more_experts_than_the_op_takes_are_left() -> None:
     case = Experts(experts=65537, hidden=2, inter=2, block_size=0, activation="relu", fusion=0)
-    model = experts_model(case)
+    few = build(replace(case, experts=1))
+    inputs = {
+        place: (name, np.broadcast_to(x, (case.experts, *x.shape[1:])))
+        for place, (name, x) in few.inputs.items()
+    }
+    model = experts_model(case, replace(few, inputs=inputs))
     assert reason(model) == "it has 65537 experts; expected at most 65536"
 
 

@@ -19,7 +19,7 @@ import onnxruntime
 import pytest
 from builder_nodes import matmul_nbits, projection_weights
 from expanded import expanded
-from model_folders import DATA, MODELS
+from model_folders import DATA, MODELS, few
 from onnx import TensorProto, helper
 from op_models import model_of, onnx_tensor, open_session
 
@@ -144,7 +144,7 @@ def assert_same_bits(actual: list[Array], expected: list[Array]) -> None:
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(scope="module", params=few(MODELS))
 def folders(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return both_ways(DATA / request.param, tmp_path_factory.mktemp(request.param))
 
@@ -192,7 +192,7 @@ def rows_of(folder: Path) -> list[str]:
     return sorted(str(replace(node, plan="")) for node in explain(folder).nodes)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", few(MODELS))
 def test_source_report_and_compiled_model_tell_of_the_same_plans(name: str, tmp_path: Path) -> None:
     result = ort_aie_ep.compile(DATA / name, tmp_path / "compiled")
     before, after = explain(DATA / name), explain(tmp_path / "compiled")

@@ -29,9 +29,12 @@ STOP_AT_FIRST_TEXT = """
     }).observe(document.getElementById("turns"), {childList: true, subtree: true});
 """
 
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None or DRIVER is None, reason="Chromium and its driver are not installed"
-)
+pytestmark = [
+    pytest.mark.in_turn,
+    pytest.mark.skipif(
+        CHROMIUM is None or DRIVER is None, reason="Chromium and its driver are not installed"
+    ),
+]
 
 
 @pytest.fixture(scope="module")

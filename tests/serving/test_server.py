@@ -22,7 +22,9 @@ import pydantic
 import pytest
 from background import with_default_signals
 from servers import NAME, Served, serving
+from typer.testing import CliRunner
 
+from ort_aie_ep.cli import app
 from ort_aie_ep.serving.limits import LINES, FewLines
 
 PROMPT = "def main(argv):"
@@ -351,10 +353,7 @@ def test_a_model_process_that_dies_is_replaced(model: Path, tmp_path: Path) -> N
         assert served.requests == 0
 
 
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
-def test_a_server_ends_its_requests_and_its_model_process_quietly(
-    model: Path, ending: signal.Signals
-) -> None:
+def test_a_server_ends_its_requests_and_its_model_process_quietly(model: Path) -> None:
     with serving(model, "--parallel", "1") as served:
         children = children_of(served.process.pid)
         assert children
@@ -366,7 +365,7 @@ def test_a_server_ends_its_requests_and_its_model_process_quietly(
             until(lambda: served.requests == 2)
             # As a long computation: it takes nothing from its pipe, and does not end by itself.
             os.kill(children[0], signal.SIGSTOP)
-            served.process.send_signal(ending)
+            served.process.send_signal(signal.SIGTERM)
             with pytest.raises(openai.InternalServerError, match="the server is stopping"):
                 waiting.result()
             with pytest.raises(openai.APIError, match="the server is stopping"):
@@ -374,7 +373,7 @@ def test_a_server_ends_its_requests_and_its_model_process_quietly(
         _, said = served.process.communicate(timeout=60)
         assert "Traceback" not in said
         assert len(said.splitlines()) <= 2
-    assert served.process.returncode == 128 + ending
+    assert served.process.returncode == 128 + signal.SIGTERM
     until(lambda: not any(map(runs, children)))
 
 
@@ -390,31 +389,41 @@ def test_a_server_that_is_killed_leaves_no_model_process(model: Path) -> None:
         until(lambda: not any(map(runs, children)), 20)
 
 
+HALVES = (
+    b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n",
+    b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+    b"Content-Type: application/json\r\nContent-Length: 99\r\n\r\n{",
+)
+
+
+def send_half(served: Served, stack: ExitStack, which: int) -> socket.socket:
+    address, port = served.url.removeprefix("http://").split(":")
+    half = stack.enter_context(socket.create_connection((address, int(port))))
+    half.sendall(HALVES[which])
+    half.settimeout(60)
+    return half
+
+
 def test_connections_that_send_half_a_request_lock_nobody_out(model: Path) -> None:
     descriptors = 128
     with serving(model, descriptors=descriptors) as served, ExitStack() as stack:
-        address = served.url.removeprefix("http://").split(":")
-        halves = (
-            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n",
-            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
-            b"Content-Type: application/json\r\nContent-Length: 99\r\n\r\n{",
-        )
         for at in range(2 * descriptors):
-            half = stack.enter_context(socket.create_connection((address[0], int(address[1]))))
-            half.sendall(halves[at % 2])
+            send_half(served, stack, at % 2)
         assert (
             served.client(timeout=60).completions.create(model=NAME, prompt=PROMPT).choices[0].text
         )
-        # The last one, which nobody else needed the place of.
-        half.settimeout(60)
-        assert b"408 " in half.recv(1000)
-        half = stack.enter_context(socket.create_connection((address[0], int(address[1]))))
-        half.sendall(halves[0])
-        half.settimeout(60)
-        with suppress(ConnectionResetError):
-            assert half.recv(1000) == b""
         served.process.send_signal(signal.SIGINT)
         assert len(served.process.communicate(timeout=60)[1]) < 10_000
+        assert served.process.returncode == 128 + signal.SIGINT
+
+
+@pytest.mark.in_turn
+def test_half_a_request_is_given_up(served: Served) -> None:
+    with ExitStack() as stack:
+        headers, body = (send_half(served, stack, which) for which in range(2))
+        with suppress(ConnectionResetError):
+            assert headers.recv(1000) == b""
+        assert b"408 " in body.recv(1000)
 
 
 def test_a_logger_says_no_more_than_its_lines_in_a_minute() -> None:
@@ -430,6 +439,17 @@ def test_a_logger_says_no_more_than_its_lines_in_a_minute() -> None:
     [
         (["--host", "0.0.0.0"], "lets other machines in: give --api-key too"),
         (["--api-key", "schlüssel"], "use ASCII"),
+    ],
+)
+def test_options_that_cannot_be_say_why(model: Path, options: list[str], said: str) -> None:
+    done = CliRunner().invoke(app, ["serve", str(model), *options])
+    assert done.exit_code == 1
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
         (["--context", "5000"], "a context of 5000 tokens: the model's has 2048"),
         (["--host", "192.0.2.1", "--api-key", "x"], "cannot listen on 192.0.2.1:8000"),
     ],
@@ -443,9 +463,9 @@ def test_servers_that_cannot_start_say_why(model: Path, options: list[str], said
 
 def test_fifty_clients_at_once_lose_and_mix_up_nothing(model: Path) -> None:
     """For a short time; the script runs for as long as one likes."""
-    script = Path(__file__).parents[2] / "scripts" / "serve_soak.py"
+    script = Path(__file__).parents[2] / "lab" / "serve_soak.py"
     # Memory grows until genai's cache of grammars is full.
-    options = ("--clients", "50", "--seconds", "6", "--growth", "60", "--threads", "1")
+    options = ("--clients", "50", "--seconds", "2", "--growth", "60", "--threads", "1")
     done = subprocess.run(
         [sys.executable, script, model, *options], capture_output=True, text=True, check=False
     )

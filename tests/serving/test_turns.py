@@ -295,12 +295,12 @@ def test_a_grammar_that_takes_too_much_is_refused(
 
 
 def test_grammars_that_are_kept_have_a_bound(conversations: Conversations) -> None:
-    """genai keeps 64; without a bound 200 would take 200 MB."""
+    """genai keeps 64; without a bound each would take 1 MB."""
     sizes = []
-    for at in range(200):
+    for at in range(130):
         generator = conversations._generator(Turn(schema=properties(250, f"q{at}_")), 2)
         del generator
-        if at in (79, 199):
+        if at in (69, 129):
             sizes.append(bounded.resident())
     assert sizes[1] - sizes[0] < 30e6
 

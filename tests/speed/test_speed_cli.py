@@ -1,4 +1,4 @@
-"""`ort-aie simulate`: tables, JSON, the picture, mistakes."""
+"""`ort-aie predict`: tables, JSON, the picture, mistakes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ort_aie_ep.npu.speed import plot as plot_module
 
 
 def simulate(*words: object) -> Any:
-    return CliRunner().invoke(app, ["simulate", *map(str, words)])
+    return CliRunner().invoke(app, ["predict", *map(str, words)])
 
 
 def succeeded(*words: object) -> Any:
@@ -85,6 +85,7 @@ def test_an_era_changes_the_constants_and_has_no_cells_of_the_papers() -> None:
         assert only_2025 not in text
 
 
+@pytest.mark.in_turn
 def test_the_published_cells_of_2026_are_beside_the_model() -> None:
     text = succeeded("--papers", "--era", "mlir-air").stdout
     assert len(re.findall(r"[+-]\d+\.\d%", text)) == 8 * 8 + 59 + 54 + 11

@@ -14,6 +14,7 @@ from ort_aie_ep.npu.speed.models import layer_projections, lm_head, shape_of, wi
 from ort_aie_ep.npu.speed.operators import Machine
 from ort_aie_ep.npu.speed.papers import CONTEXTS, ROWS, Cell, cells
 from ort_aie_ep.npu.speed.phases import decode, layer_overlays, prefill, switches_of
+from ort_aie_ep.npu.speed.simulation import points_of
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 
@@ -182,9 +183,9 @@ def test_the_cache_is_read_as_fast_as_the_papers_tables_imply() -> None:
 
 
 def test_simulation_stands_beside_the_papers() -> None:
-    simulation = simulate("gemma3-1b")
-    assert [p.context for p in simulation.of("decode")] == list(CONTEXTS[:6])
-    first = simulation.of("prefill")[0]
+    points = points_of("gemma3-1b")
+    assert [p.context for p in points if p.phase == "decode"] == list(CONTEXTS[:6])
+    first = next(p for p in points if p.phase == "prefill")
     assert first.calibrates
     assert first.paper == 1.02
     assert first.error is not None
@@ -199,7 +200,7 @@ def test_simulation_stands_beside_the_papers() -> None:
 
 
 def test_llama_has_ratios_only() -> None:
-    simulation = simulate("llama-3.2-1b")
+    simulation = simulate("llama-3.2-1b", contexts=[1024])
     assert all(p.paper is None for p in simulation.points)
     assert simulation.speedups["iGPU"][131072] == 16.2
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from time_only import TimeOnly
 
 from ort_aie_ep.aie_kernels.designs import (
     dequant,
@@ -19,7 +20,6 @@ from ort_aie_ep.aie_kernels.designs import (
     short_gemm,
     vector_ops,
 )
-from ort_aie_ep.npu.simulator.session import Session, random_buffers
 from ort_aie_ep.npu.speed import layer as closed
 from ort_aie_ep.npu.speed import operators as op
 from ort_aie_ep.npu.speed.kernels import OURS
@@ -46,8 +46,7 @@ def errors(
     """By era, how much more than the simulator the closed form takes, relatively."""
     found = {}
     for era in ERAS.values():
-        buffers = random_buffers(design, sequence, parameters)
-        results = Session(design, era=era).run(sequence, parameters, buffers)
+        results = TimeOnly(design, era).time(sequence, parameters)
         machine = replace(Machine.of(era), kernels=OURS)
         found[era.name] = machine.seconds(steps) / sum(r.seconds for r in results) - 1
     return found

@@ -1,9 +1,10 @@
-"""The demonstration model through ONNX Runtime on the modelled NPU: a long prompt, then tokens."""
+"""Whole models through ONNX Runtime on the modelled NPU: a prompt, then tokens."""
 
 from __future__ import annotations
 
 import gc
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,36 +16,31 @@ from provider_calls import devices, needs_provider, registered
 
 import ort_aie_ep
 from ort_aie_ep import npu_counters
+from ort_aie_ep.models.shapes import SHAPES
+from ort_aie_ep.tools.synth import synth
 
-# FlowQKV's super-chunk is 256 queries at 64 dimensions and two queries a KV head. Each run handles
-# at most CHUNK tokens of the prompt, so the last ones attend to the cache that the first ones
-# filled.
-PROMPT, CHUNK = 300, 270
-TOKENS = 8
-
-
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("demo") / "compiled"
-    ort_aie_ep.compile(Path(ort_aie_ep.__file__).parent / "demo_model", folder)
-    return folder
+DEMO = Path(ort_aie_ep.__file__).parent / "demo_model"
+SMALL = {"hidden": 256, "ffn": 512, "layers": 1, "heads": 4, "kv_heads": 2, "vocab": 512}
 
 
 @pytest.fixture(scope="module")
-def step_by_step(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("demo") / "step_by_step"
-    ort_aie_ep.compile(Path(ort_aie_ep.__file__).parent / "demo_model", folder, plan=False)
-    return folder
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One layer: a prompt's products take most of the simulator's time."""
+    return synth(
+        replace(SHAPES["llama-3.2-1b"], **SMALL), tmp_path_factory.mktemp("small") / "model"
+    )
 
 
-def logits(folder: Path, target: str, prompt: np.ndarray, tokens: list[int]) -> np.ndarray:
+def logits(
+    folder: Path, target: str, prompt: np.ndarray, tokens: list[int], chunk: int
+) -> np.ndarray:
     """Logits (1 + len(tokens), vocabulary), float64: after the prompt, and after each of
     `tokens`."""
     options = session_options()
     options.register_custom_ops_library(str(ort_aie_ep.library_path()))
     options.add_session_config_entry("ort_aie.target", target)
     options.add_session_config_entry("ort_aie.numerics", "bf16")
-    options.add_session_config_entry("ort_aie.prompt_chunk", str(CHUNK))
+    options.add_session_config_entry("ort_aie.prompt_chunk", str(chunk))
     session = onnxruntime.InferenceSession(
         folder / "model.onnx", options, providers=["CPUExecutionProvider"]
     )
@@ -76,24 +72,16 @@ def logits_of(
     return np.array(rows)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("plan", [True, False])
-def test_a_long_prompt_and_tokens_are_those_of_the_host(
-    plan: bool, compiled: Path, step_by_step: Path
-) -> None:
-    compiled = compiled if plan else step_by_step
+def test_a_long_prompt_and_tokens_are_those_of_the_host(plan: bool, tmp_path: Path) -> None:
+    """FlowQKV's super-chunk is 256 queries at 64 dimensions and two queries a KV head."""
     rng = np.random.default_rng(0)
-    prompt = rng.integers(10, 900, PROMPT)
-    tokens = [int(t) for t in rng.integers(10, 900, TOKENS)]
-    before = npu_counters()
-    host = logits(compiled, "host", prompt, tokens)
-    sim = logits(compiled, "sim", prompt, tokens)
-    after = npu_counters()
+    ids, tokens = rng.integers(10, 900, 300), [int(t) for t in rng.integers(10, 900, 8)]
+    host, sim, layers = both(DEMO, plan, tmp_path, ids, tokens, chunk=270)
     # Prompts are multiplied as bfp16, half a step of which is 2^-7 of the largest of eight. The
     # products of a layer that follow each other (q, k, v and output, attention's two, gate and up,
     # down) add their independent errors in squares.
-    layers = json.loads((compiled / "genai_config.json").read_text())["model"]["decoder"][
-        "num_hidden_layers"
-    ]
     bound = 2.0**-7 * np.sqrt(6 * layers) * host.std(axis=1)
     error = np.sqrt(((sim - host) ** 2).mean(axis=1))
     if plan:
@@ -108,29 +96,56 @@ def test_a_long_prompt_and_tokens_are_those_of_the_host(
         assert np.median(error / bound) <= 0.5
     else:
         assert (error <= bound).all(), error / bound
-    assert error.max() > 0  # another arithmetic, so the bits differ from the host's
+
+
+@pytest.mark.parametrize("plan", [True, False])
+def test_a_prompt_and_tokens_are_those_of_the_host(plan: bool, small: Path, tmp_path: Path) -> None:
+    ids = np.random.default_rng(0).integers(10, 500, 12)
+    host, sim, layers = both(small, plan, tmp_path, ids, [400, 5], chunk=8)
+    # As in test_sessions_on_npu.py, for random weights: both operands of a product are off by at
+    # most 2^-7 of the largest of eight, at most sqrt(8) times their root mean square, and evenly up
+    # to that. The products of a layer as above, and the logits'.
+    bound = 2.0**-7 * np.sqrt(8 / 3) * np.sqrt(2 * (6 * layers + 1)) * host.std(axis=1)
+    error = np.sqrt(((sim - host) ** 2).mean(axis=1))
+    assert (error <= bound).all(), error / bound
+
+
+def both(
+    model: Path, plan: bool, tmp_path: Path, ids: np.ndarray, tokens: list[int], chunk: int
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """(logits of the host, of the modelled NPU, layers). Each run handles at most `chunk` tokens of
+    the prompt, so the last ones attend to the cache that the first ones filled."""
+    compiled = tmp_path / "compiled"
+    ort_aie_ep.compile(model, compiled, plan=plan)
+    before = npu_counters()
+    host = logits(compiled, "host", ids, tokens, chunk)
+    sim = logits(compiled, "sim", ids, tokens, chunk)
+    after = npu_counters()
+    layers = json.loads((compiled / "genai_config.json").read_text())["model"]["decoder"][
+        "num_hidden_layers"
+    ]
+    assert (sim != host).any()  # another arithmetic, so the bits differ from the host's
     assert after.fallbacks == before.fallbacks
     assert set(after.host_steps) - set(before.host_steps) <= {"rows of an embedding"}
     # Queries, keys and values; attention; O; gate and up; down; logits.
-    assert after.device_steps - before.device_steps == (1 + TOKENS) * (5 * layers + 1)
+    assert after.device_steps - before.device_steps == (1 + len(tokens)) * (5 * layers + 1)
+    return host, sim, layers
 
 
 @needs_provider
-def test_the_provider_does_what_a_compiled_model_does(compiled: Path) -> None:
+def test_the_provider_does_what_a_compiled_model_does(small: Path, tmp_path: Path) -> None:
     """The uncompiled source: the same submissions and runs, the same bits."""
-    prompt, tokens = np.array([11, 12, 13, 14, 15]), [16, 17, 18]
+    prompt, tokens, chunk = np.array([11, 12, 13, 14, 15]), [16, 17], 3
+    ort_aie_ep.compile(small, tmp_path / "compiled")
     counts = [npu_counters()]
-    expected = logits(compiled, "sim", prompt, tokens)
+    expected = logits(tmp_path / "compiled", "sim", prompt, tokens, chunk)
     counts.append(npu_counters())
     with registered():
         options = session_options()
-        given = {"target": "sim", "numerics": "bf16", "prompt_chunk": str(CHUNK)}
+        given = {"target": "sim", "numerics": "bf16", "prompt_chunk": str(chunk)}
         options.add_provider_for_devices(devices()[:1], given)
-        source = Path(ort_aie_ep.__file__).parent / "demo_model"
-        session = onnxruntime.InferenceSession(
-            source / "model.onnx", options, enable_fallback=False
-        )
-        actual = logits_of(session, source, prompt, tokens)
+        session = onnxruntime.InferenceSession(small / "model.onnx", options, enable_fallback=False)
+        actual = logits_of(session, small, prompt, tokens)
         counts.append(npu_counters())
         del session
         gc.collect()

@@ -107,7 +107,7 @@ def _why_not(region: Region, node: ir.Node, data: list[ir.Value], of: frozenset[
 def _why_not_concat(
     region: Region, node: ir.Node, data: list[ir.Value], of: frozenset[ir.Value]
 ) -> str:
-    """Scores that are joined with others have a further element in their softmax."""
+    """The reason against a Concat of scores with other values, which would join their softmax."""
     others = [value for value in node.inputs if value is not None and value not in data]
     if others and of >= {region.query, region.keys.past}:
         return (
@@ -120,7 +120,7 @@ def _why_not_concat(
 def _is_of_scores(
     region: Region, node: ir.Node, data: list[ir.Value], of: frozenset[ir.Value]
 ) -> bool:
-    """Whether an operator that only scores go through is one of these."""
+    """Whether an IsNaN, Max, Tanh or Where reads scores (or probabilities), as it may."""
     if not of >= {region.query, region.keys.past} or region.values.past in of:
         return False
     if node.op_type == "Tanh":
@@ -131,7 +131,8 @@ def _is_of_scores(
         floors = [constant_array(value) for value in node.inputs if value not in data]
         return len(data) == 1 and all(f is not None and bool((f <= MASKED).all()) for f in floors)
     condition, *branches = node.inputs
-    # Data decide whether a row sees no key at all: its probabilities are then NaN.
+    # Data may be the condition of a Where only through IsNaN: the probabilities of a row that sees
+    # no key are NaN.
     if condition in data and made_by(condition, "IsNaN") is None:
         return False
     return sum(branch in data for branch in branches) == 1

@@ -23,14 +23,14 @@ from ort_aie_ep.graph_passes.attention.exported.formula import (
     Rotary,
     attention,
 )
-from ort_aie_ep.graph_passes.attention.exported.laboratory import (
+from ort_aie_ep.graph_passes.attention.exported.region import Region
+from ort_aie_ep.graph_passes.attention.exported.runnable import (
     FORMS,
     SEED,
-    Laboratory,
     Outcome,
     Probe,
+    RunnableRegion,
 )
-from ort_aie_ep.graph_passes.attention.exported.region import Region
 from ort_aie_ep.graph_passes.base import ATTENTION_MASK
 from ort_aie_ep.graph_passes.projection.norm import NORMS
 from ort_aie_ep.graph_passes.subgraph import EPSILON, MASKED, NoMatch
@@ -52,52 +52,52 @@ OTHER_ORDER = f"its projection has query, key and value in another order; {IN_OR
 SAME_SCALE = 16 * EPSILON
 
 
-def read_parameters(lab: Laboratory) -> Parameters:
+def read_parameters(runnable: RunnableRegion) -> Parameters:
     """The parameters that the region chose.
 
     Raises:
         NoMatch: it does something that aie.FlowAttention has no parameter for.
     """
-    query_norm, key_norm, epsilon = _norms(lab)
+    query_norm, key_norm, epsilon = _norms(runnable)
     plain = Parameters(
-        heads=lab.heads,
-        kv_heads=lab.kv_heads,
-        size=lab.size,
+        heads=runnable.heads,
+        kv_heads=runnable.kv_heads,
+        size=runnable.size,
         scale=1.0,
-        softcap=_softcap(lab.region),
+        softcap=_softcap(runnable.region),
         window=-1,
         rotary=None,
         query_norm=query_norm,
         key_norm=key_norm,
         epsilon=epsilon,
-        mask=next((v for v in lab.region.inputs if v.name == ATTENTION_MASK), None),
+        mask=next((v for v in runnable.region.inputs if v.name == ATTENTION_MASK), None),
     )
-    ran = lab.run(Probe("scores", 3, 5, np.ones((2, 8), np.int64)))
-    choices = [replace(plain, rotary=rotary) for rotary in _layouts(lab, ran.operands)]
+    ran = runnable.run(Probe("scores", 3, 5, np.ones((2, 8), np.int64)))
+    choices = [replace(plain, rotary=rotary) for rotary in _layouts(runnable, ran.operands)]
     fits = [_fit(choice, ran) for choice in choices]
     best = min(fits, key=lambda fit: fit.excess)
     if best.excess > 1:
-        raise NoMatch(_other_order(lab, ran) or best.reason)
-    return replace(best.parameters, window=lab.window)
+        raise NoMatch(_other_order(runnable, ran) or best.reason)
+    return replace(best.parameters, window=runnable.window)
 
 
-def prove(lab: Laboratory, parameters: Parameters) -> Parameters:
+def prove(runnable: RunnableRegion, parameters: Parameters) -> Parameters:
     """Compares the region with the formula; returns the parameters of the region as it stands.
 
     Raises:
         NoMatch: they differ for some probe.
     """
-    for probe in _probes(parameters.window, lab.longest):
+    for probe in _probes(parameters.window, runnable.longest):
         if parameters.mask is None and not probe.mask.all():
             continue
-        ran = lab.run(probe)
+        ran = runnable.run(probe)
         expected = attention(parameters, ran.operands)
-        # No other token sees a token that sees no key, not even its own: what an exporter
-        # computes for it does not matter.
+        # A token that sees no key, not even its own, is padding, which no other token sees: what an
+        # exporter computes for it does not matter.
         sees: Array = np.asarray(expected.visible.any(-1))
         rows = np.broadcast_to(sees[:, None], ran.output.shape[:3])
         shown = np.broadcast_to(expected.visible[:, None], ran.scores.shape)
-        # For numbers near 1; larger scores look like hidden ones.
+        # Only for queries and keys near 1: large negative scores would look like hidden ones.
         if probe.form == "normal" and {probe.query, probe.key} == {1.0}:
             differing = (shown != (ran.scores > MASKED))[rows]
             if differing.any():
@@ -121,7 +121,7 @@ def prove(lab: Laboratory, parameters: Parameters) -> Parameters:
                     f"its {what} not that of an attention with {parameters}: probe {probe} "
                     f"differs by {difference[over].max():.2g}"
                 )
-    return replace(parameters, window=lab.true_window())
+    return replace(parameters, window=runnable.true_window())
 
 
 def _bound(expected: Result, rows: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
@@ -206,21 +206,21 @@ def _fit(parameters: Parameters, ran: Outcome) -> _Fit:
     return _Fit(replace(parameters, scale=scale), float(ratio.max()), reason)
 
 
-def _other_order(lab: Laboratory, ran: Outcome) -> str:
+def _other_order(runnable: RunnableRegion, ran: Outcome) -> str:
     """The order of a packed projection that is not queries, keys, values; else an empty string."""
     given = (ran.operands.query, ran.operands.key, ran.operands.value)
     batch, _, new, size = given[0].shape
     cached = ran.present_value[:, :, -new:]
-    if not lab.region.packed or np.array_equal(cached, given[2]):
+    if not runnable.region.packed or np.array_equal(cached, given[2]):
         return ""
     packed = np.concatenate([x.swapaxes(1, 2).reshape(batch, new, -1) for x in given], -1)
-    groups = packed.reshape(batch, new, lab.kv_heads, -1, size)
+    groups = packed.reshape(batch, new, runnable.kv_heads, -1, size)
     # As in GPT-NeoX and in Falcon's new architecture.
     last = groups[..., -1, :].swapaxes(1, 2)
     return SIDE_BY_SIDE if np.array_equal(cached, last) else OTHER_ORDER
 
 
-def _layouts(lab: Laboratory, operands: Operands) -> list[Rotary | None]:
+def _layouts(runnable: RunnableRegion, operands: Operands) -> list[Rotary | None]:
     """The ways in which the tables may rotate a head."""
     cos, sin = operands.cos, operands.sin
     if cos is None or sin is None:
@@ -228,7 +228,7 @@ def _layouts(lab: Laboratory, operands: Operands) -> list[Rotary | None]:
     columns = cos.shape[1]
     both = np.stack([cos, sin])
     half = columns // 2
-    tables, layouts = (lab.tables[0], lab.tables[1]), list[Rotary]()
+    tables, layouts = (runnable.tables[0], runnable.tables[1]), list[Rotary]()
     if columns % 2 == 0 and np.array_equal(both[..., :half], both[..., half:]):
         layouts.append(Rotary(*tables, slice(0, half, 1), False, columns))
     if columns % 2 == 0 and np.array_equal(both[..., ::2], both[..., 1::2]):
@@ -236,15 +236,15 @@ def _layouts(lab: Laboratory, operands: Operands) -> list[Rotary | None]:
     if not layouts:
         whole = slice(0, columns, 1)
         layouts += [Rotary(*tables, whole, way, 2 * columns) for way in (False, True)]
-    fitting = [layout for layout in layouts if layout.width <= lab.size]
+    fitting = [layout for layout in layouts if layout.width <= runnable.size]
     if not fitting:
-        raise NoMatch(f"tables of {columns} angles rotate more than a head of {lab.size}")
+        raise NoMatch(f"tables of {columns} angles rotate more than a head of {runnable.size}")
     return [*fitting]
 
 
-def _norms(lab: Laboratory) -> tuple[ir.Value | None, ir.Value | None, float]:
+def _norms(runnable: RunnableRegion) -> tuple[ir.Value | None, ir.Value | None, float]:
     """The weights of query's and key's norm, and their epsilon."""
-    region, size = lab.region, lab.size
+    region, size = runnable.region, runnable.size
     key_nodes = _inside_above(region.keys.new, region)
     found = [node for node in region.nodes if node.op_type in NORMS and not node.domain]
     keys = [node for node in found if node in key_nodes]
@@ -257,7 +257,7 @@ def _norms(lab: Laboratory) -> tuple[ir.Value | None, ir.Value | None, float]:
         )
     if not keys:
         return None, None, 0.0
-    turning = {table.producer() for table in lab.tables}
+    turning = {table.producer() for table in runnable.tables}
     for node in (*queries, *keys):
         if turning & _inside_above(node.outputs[0], region):
             raise NoMatch(

@@ -17,10 +17,10 @@ from onnx_ir import tape
 from onnx_ir.passes import common as common_passes
 
 from ort_aie_ep.graph_passes.attention.exported.formula import Parameters, Rotary
-from ort_aie_ep.graph_passes.attention.exported.laboratory import Laboratory
 from ort_aie_ep.graph_passes.attention.exported.operators import check_operators
 from ort_aie_ep.graph_passes.attention.exported.proof import prove, read_parameters
 from ort_aie_ep.graph_passes.attention.exported.region import Region, find_region
+from ort_aie_ep.graph_passes.attention.exported.runnable import RunnableRegion
 from ort_aie_ep.graph_passes.attention.node import (
     OP_TYPE,
     Angles,
@@ -45,8 +45,8 @@ def fuse_exported_attention(model: ir.Model, report: Report) -> bool:
         try:
             region = find_region(softmax)
             check_operators(region)
-            lab = Laboratory(model, region)
-            parameters = prove(lab, read_parameters(lab))
+            runnable = RunnableRegion(model, region)
+            parameters = prove(runnable, read_parameters(runnable))
             reason = _why_not(region, parameters)
         except NoMatch as error:
             reason = str(error)

@@ -28,12 +28,13 @@ MODULES = {
     "transformers": "transformers",
 }
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
-# A folder in which a virtual environment has its interpreter.
-PYTHON = Path("bin", "python")
+# The interpreter in a virtual environment.
+PYTHON = Path("Scripts", "python.exe") if os.name == "nt" else Path("bin", "python")
 # The first version of onnxruntime-genai whose builder `run_builder.py` can call.
 OLDEST = (0, 18)
-# Imports none of them: torch alone takes seconds. A folder without code, as uninstalling leaves, is
-# not a module. Packages for other devices have the module onnxruntime_genai too.
+# Finds the modules without importing them: torch alone takes seconds. A folder without code, as
+# uninstalling leaves, is not a module. Packages for other devices have the module onnxruntime_genai
+# too.
 _PROBE = """
 import json, sys
 from importlib import metadata, util

@@ -7,11 +7,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 from ort_aie_ep.errors import AieError
 
 # Of the builder's precisions, those that ONNX Runtime's CPU EP has.
-PRECISIONS = ("int4", "int8", "fp32")
+Precision = Literal["int4", "int8", "fp32"]
+PRECISIONS = get_args(Precision)
 _BOOL = r"true|false|True|False|0|1"
 _INT, _ANY = r"\d+", r".+"
 # The builder's --extra_options that make sense here, and their values as patterns. `int4_` before a
@@ -63,7 +65,7 @@ class BuildOptions:
         adapter: a folder with a LoRA adapter to merge into the weights; None: there is none.
     """
 
-    precision: str = "int4"
+    precision: Precision = "int4"
     extra: Sequence[str] = ()
     adapter: Path | None = None
 

@@ -73,7 +73,7 @@ ATTENTION: dict[str, float] = {
     "softcap": 0,
     "smooth_softmax": 0,
 }
-# Its inputs that no family of the file has.
+# FlowAttention's inputs that no family of `.q4nx` files uses.
 UNSAID = ("attention_bias", "head_sink", "v_norm_weight")
 EPSILONS = {"epsilon", "norm_epsilon", "qk_norm_epsilon"}
 

@@ -13,13 +13,13 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 import onnx_ir as ir
 
 from ort_aie_ep.compiler.compiled_folder import (
     CompileResult,
-    KvCache,
     ModelFile,
     check_destination,
     write_folder,
@@ -46,6 +46,7 @@ from ort_aie_ep.compiler.fastflowlm.tensors import (
     float_vector,
     packed_rows,
 )
+from ort_aie_ep.compiler.options import GraphKeywords, GraphOptions, takes
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats import q4nx
 from ort_aie_ep.graph_passes import run_passes
@@ -60,18 +61,14 @@ from ort_aie_ep.progress import Progress
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
 
 
+@takes(GraphKeywords)
 def import_q4nx(
     source: str | os.PathLike[str],
     destination: str | os.PathLike[str],
     *,
     config: str | os.PathLike[str] | None = None,
-    kv: str | None = None,
-    calibration: str | os.PathLike[str] | None = None,
-    last_logits: bool = False,
-    fuse: bool = True,
-    plan: bool = True,
-    stoppable: bool = False,
     progress: Progress | None = None,
+    **options: Unpack[GraphKeywords],
 ) -> CompileResult:
     """Writes the model in a `.q4nx` file as the new compiled folder `destination`.
 
@@ -81,16 +78,8 @@ def import_q4nx(
             and renamed at the end.
         config: config.json; by default the one beside `source`. generation_config.json and the
             tokenizer's files beside it are used and carried over.
-        kv: "f16" or "bf16" gives past and present that type; "int8" or "int4" makes them codes;
-            None means float32.
-        calibration: as for `compile`, the file that the model reads to find the scales of those
-            codes.
-        last_logits: return only the logits of each row's last token, (batch, 1, vocabulary): the
-            last that attention_mask shows, so rows may be padded on either side.
-        fuse: fuse norms, residuals and gates into the projections; False replaces node by node.
-        plan: turn each region into one node; False leaves a node for each step.
-        stoppable: as for `compile`, write a node for each layer.
         progress: counts bytes of weights as they are written.
+        options: see `GraphOptions`; without `kv`, past and present are float32.
 
     Raises:
         AieError: a file is missing or damaged, the family is not supported, the weights do not fit
@@ -98,8 +87,7 @@ def import_q4nx(
             behind.
     """
     path, target = Path(source), Path(destination)
-    cache = KvCache(kv, None if calibration is None else Path(calibration))
-    cache.check()
+    asked = GraphOptions.of(**options)
     check_destination(target)
     file = _File(path, read_container(path))
     config_path = path.parent / "config.json" if config is None else Path(config)
@@ -109,19 +97,16 @@ def import_q4nx(
     packed = _set_weights(model, weights, file, shape, settings)
     file.check_all_used(shape)
     _embed_bfloat16(model)
-    report = run_passes(model, fuse=fuse)
+    report = run_passes(model, fuse=asked.fuse)
     _set_blocks(model, packed)
     folder = config_path.parent
     name = folder / "model.onnx"
     return write_folder(
         target,
         [ModelFile(name, model, report)],
+        asked,
         source=ModelFolder(folder, name, _genai_config(shape, settings)),
         files=[folder / name for name in CARRIED_OVER if (folder / name).is_file()],
-        cache=cache,
-        last_logits=last_logits,
-        whole=plan,
-        stoppable=stoppable,
         progress=progress,
     )
 

@@ -75,7 +75,7 @@ def _embedding(graph: Graph, input_ids: ir.Value) -> ir.Value:
         graph.hidden(),
         domain=MICROSOFT,
         bits=4,
-        block_size=BLOCK,
+        block_size=graph.block,
         gather_axis=0,
         quantize_axis=1,
     )
@@ -211,7 +211,7 @@ def _experts(graph: Graph, layer: int, x: ir.Value) -> ir.Value:
         ir.DataType.FLOAT,
         MICROSOFT,
         activation_type="swiglu",
-        block_size=BLOCK,
+        block_size=graph.block,
         expert_weight_bits=4,
         k=shape.experts_per_token,
         normalize_routing_weights=1,
@@ -282,9 +282,9 @@ def _layer(
     return x, _gated_ffn(graph, layer, normed)
 
 
-def build(shape: Shape, int4: bool = True) -> tuple[ir.Model, list[Weight]]:
+def build(shape: Shape, int4: bool = True, block: int = BLOCK) -> tuple[ir.Model, list[Weight]]:
     """The model without weights, and the weights in the order of the data file."""
-    graph = Graph(shape, int4)
+    graph = Graph(shape, int4, block)
     int64 = ir.DataType.INT64
     input_ids = make_value("input_ids", int64, ["batch_size", "sequence_length"])
     attention_mask = make_value("attention_mask", int64, ["batch_size", "total_sequence_length"])

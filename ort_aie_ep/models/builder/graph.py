@@ -32,12 +32,13 @@ class Graph:
 
     The builder first builds the float graph and then quantises it, so in its files the quantised
     weights follow all others; `first` and `last` keep the two apart. With `int4` false, matrices
-    stay as they are before quantisation.
+    stay as they are before quantisation. `block` values of K share a scale.
     """
 
-    def __init__(self, shape: Shape, int4: bool = True) -> None:
+    def __init__(self, shape: Shape, int4: bool = True, block: int = BLOCK) -> None:
         self.shape = shape
         self.int4 = int4
+        self.block = block
         self.nodes: list[ir.Node] = []
         self.first: list[Weight] = []
         self.last: list[Weight] = []
@@ -133,13 +134,14 @@ class Graph:
     def codes_and_scales(
         self, basename: str, n: int, k: int, gain: float
     ) -> tuple[ir.Value, ir.Value]:
-        """The codes (n, k/32, 16) uint8 and scales (n, k/32) float32 of an (n, k) matrix."""
-        blocks = math.ceil(k / BLOCK)
+        """The codes (n, k/block, block/2) uint8 and scales (n, k/block) float32 of an (n, k)
+        matrix."""
+        blocks, half = math.ceil(k / self.block), self.block // 2
         codes = Weight(
             f"{basename}.MatMul.weight_Q4",
             ir.DataType.UINT8,
-            (n, blocks, BLOCK // 2),
-            code_rows((blocks, BLOCK // 2)),
+            (n, blocks, half),
+            code_rows((blocks, half)),
         )
         scales = Weight(
             f"{basename}.MatMul.weight_scales",
@@ -152,7 +154,7 @@ class Graph:
     def experts(self, base: str, gain: float) -> list[ir.Value]:
         """QMoE's inputs for gate and up in turn, then for down.
 
-        Each has codes (experts, n, k/2) uint8, scales (experts, n, k/32) and biases (experts, n)
+        Each has codes (experts, n, k/2) uint8, scales (experts, n, k/block) and biases (experts, n)
         float32. The builder quantises experts when it reads them, and gives those without biases
         zeros. `gain` is that of down.
         """
@@ -171,7 +173,8 @@ class Graph:
             columns = (n, k // 2)
             codes.append(stack(f"{name}.qweight", ir.DataType.UINT8, columns, code_rows(columns)))
         for name, n, k, size in sizes:
-            columns, fill = (n, k // BLOCK), scale_rows((n, k // BLOCK), k, size)
+            columns = (n, k // self.block)
+            fill = scale_rows(columns, k, size)
             scales.append(stack(f"{name}.scales", ir.DataType.FLOAT, columns, fill))
         for name, n, _, _ in sizes:
             fill = normal_rows((n,), 0.0, deviation)
@@ -204,7 +207,7 @@ class Graph:
                 N=n,
                 accuracy_level=4,
                 bits=4,
-                block_size=BLOCK,
+                block_size=self.block,
             )
         else:
             weights = self.float_matrix(basename, n, k, gain)

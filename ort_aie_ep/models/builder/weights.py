@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 BLOCK = 32
-"""Values of K that share a scale."""
+"""Values of K that share a scale, by default."""
 
 # Bytes of one weight made and written at a time.
 _CHUNK_BYTES = 16 << 20

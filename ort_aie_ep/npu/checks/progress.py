@@ -110,17 +110,22 @@ def statements(body: Iterable[dict[str, Json]]) -> Iterator[dict[str, Json]]:
 def _shape(sequence: Sequence, values: Mapping[str, list[int]]) -> dict[str, int] | None:
     """The first combination of `values` that is admitted; later parameters vary faster."""
     tries = 0
+    conditions = _by_parameters(sequence)
 
     def admitted(bound: dict[str, int]) -> bool:
         scope = dict(bound)
-        for statement in sequence.body:
+        for needed, statement in conditions:
+            if needed > len(bound):
+                continue
             try:
                 if "let" in statement:
                     scope[statement["let"]] = evaluate(statement["value"], scope)
-                elif "require" in statement and not evaluate(statement["require"], scope):
+                elif needed < len(bound):
+                    continue  # held already, with fewer parameters
+                elif not evaluate(statement["require"], scope):
                     return False
             except DesignError:
-                pass  # some of its symbols are not bound yet
+                pass  # it has no value for this shape
             except ArithmeticError:
                 return False
         return True
@@ -141,3 +146,23 @@ def _shape(sequence: Sequence, values: Mapping[str, list[int]]) -> dict[str, int
         return None
 
     return search({})
+
+
+def _by_parameters(sequence: Sequence) -> list[tuple[int, dict[str, Json]]]:
+    """The lets and requires at the top, each with how many parameters in order it needs (1 up)."""
+    needs = {name: place for place, name in enumerate(sequence.parameters, 1)}
+    never = len(sequence.parameters) + 1
+
+    def needed(tree: Json) -> int:
+        if isinstance(tree, list):
+            return max(needed(tree[1]), needed(tree[2]))
+        return needs.get(tree, never) if isinstance(tree, str) else 1
+
+    found = []
+    for statement in sequence.body:
+        if "let" in statement:
+            needs[statement["let"]] = needed(statement["value"])
+            found.append((needs[statement["let"]], statement))
+        elif "require" in statement:
+            found.append((needed(statement["require"]), statement))
+    return found

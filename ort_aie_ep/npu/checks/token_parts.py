@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,17 +34,26 @@ class Task:
     words: int
 
 
-class Locks(dict[Lock, int]):
-    """The values of locks."""
+@dataclass(eq=False, slots=True)
+class Held:
+    """A lock and its value."""
 
-    def release(self, lock: Lock, count: int) -> None:
+    lock: Lock
+    value: int
+
+    def release(self, count: int) -> None:
         """Add `count`. Raises DesignError when the register overflows."""
-        self[lock] += count
-        if self[lock] > MAX_LOCK_VALUE:
+        self.value += count
+        if self.value > MAX_LOCK_VALUE:
+            lock = self.lock
             raise DesignError(
-                f"lock {lock.id} of {lock.tile} ({lock.name}) would be {self[lock]}; a lock holds "
+                f"lock {lock.id} of {lock.tile} ({lock.name}) would be {self.value}; a lock holds "
                 f"0..{MAX_LOCK_VALUE}"
             )
+
+
+#: The values of locks.
+Locks = Mapping[Lock, Held]
 
 
 class Ring:
@@ -52,29 +61,33 @@ class Ring:
 
     def __init__(self, channel: Channel, locks: Locks) -> None:
         self.channel = channel
-        self._locks = locks
+
+        def held(lock: Lock | None) -> Held | None:
+            return None if lock is None else locks[lock]
+
+        self._ring = [(d.words, held(d.acquire), held(d.release)) for d in channel.ring]
         self._turn = 0
         self.left = 0
 
     def words(self, fifo: str) -> int:
         """The number of words that it can move now."""
         if self.left == 0:
-            descriptor = self.channel.ring[self._turn]
-            if descriptor.acquire is not None:
-                if self._locks[descriptor.acquire] < 1:
+            words, acquire, _ = self._ring[self._turn]
+            if acquire is not None:
+                if acquire.value < 1:
                     return 0
-                self._locks[descriptor.acquire] -= 1
-            self.left = descriptor.words
+                acquire.value -= 1
+            self.left = words
         return self.left
 
     def move(self, words: int) -> None:
         """Move `words` words."""
         self.left -= words
         if self.left == 0:
-            release = self.channel.ring[self._turn].release
+            release = self._ring[self._turn][2]
             if release is not None:
-                self._locks.release(release, 1)
-            self._turn = (self._turn + 1) % len(self.channel.ring)
+                release.release(1)
+            self._turn = (self._turn + 1) % len(self._ring)
 
     @property
     def partial(self) -> bool:
@@ -149,8 +162,13 @@ class Process:
         self.starts: deque[tuple[int, ...]] = deque()
         self.passes = 0
         self.waits_for = ""
-        self._locks = locks
         self._held: dict[str, int] = dict.fromkeys(plan.pools, 0)
+        self._take: dict[str, Held] = {}  # by port
+        self._give: dict[str, Held] = {}
+        for port, pool in plan.pools.items():
+            free, filled = locks[pool.produce], locks[pool.consume]
+            incoming = port in plan.worker.inputs
+            self._take[port], self._give[port] = (filled, free) if incoming else (free, filled)
         self._begin()
 
     def _begin(self) -> None:
@@ -201,16 +219,16 @@ class Process:
         match step:
             case Acquire(port, count):
                 need = count - self._held[port]
-                lock = self._lock(port, taking=True)
                 if need > 0:
-                    if self._locks[lock] < need:
+                    lock = self._take[port]
+                    if lock.value < need:
                         kind = "filled" if port in self.plan.worker.inputs else "free"
                         self.waits_for = (
                             f"worker {name} waits for {need} {kind} object(s) of fifo "
                             f"{self.plan.worker.port(port).name} (port {port})"
                         )
                         return None
-                    self._locks[lock] -= need
+                    lock.value -= need
                     self._held[port] = count
                 return (None if count == 1 else [None] * count,)
             case Release(port, count):
@@ -220,7 +238,7 @@ class Process:
                         f"{self._held[port]}"
                     )
                 self._held[port] -= count
-                self._locks.release(self._lock(port, taking=False), count)
+                self._give[port].release(count)
                 return (None,)
             case Call():
                 self._call(step)
@@ -249,7 +267,3 @@ class Process:
             self._known |= given
         else:
             self._known -= given
-
-    def _lock(self, port: str, taking: bool) -> Lock:
-        pool = self.plan.pools[port]
-        return pool.consume if (port in self.plan.worker.inputs) == taking else pool.produce

@@ -19,7 +19,7 @@ from typing import Any
 from ort_aie_ep.npu.checks.token_parts import (
     ENDLESS,
     MAX_STEPS,
-    Locks,
+    Held,
     Process,
     Ring,
     Runner,
@@ -57,7 +57,7 @@ class TokenRun:
 
     def __init__(self, configuration: Configuration, run: Runner, *, endless: bool = False) -> None:
         self._configuration = configuration
-        self._locks = Locks({lock: lock.initial for lock in configuration.locks})
+        self._locks = {lock: Held(lock, lock.initial) for lock in configuration.locks}
         self._rings = {
             Port(c.tile, c.direction, c.index): Ring(c, self._locks) for c in configuration.channels
         }
@@ -80,7 +80,9 @@ class TokenRun:
         return self._shims[port] if port in self._shims else self._rings[port]
 
     def _move(self, stream: Stream, source: Ring | Shim, ends: list[Any]) -> bool:
-        words = min(end.words(stream.fifo) for end in (source, *ends))
+        words = source.words(stream.fifo)
+        for end in ends:
+            words = min(words, end.words(stream.fifo))
         if words in (0, ENDLESS):
             return False
         for end in (source, *ends):
@@ -310,7 +312,7 @@ class TokenRun:
                     f"{ring.channel.fifo} to move"
                 )
         filled = {p.consume for w in self._configuration.workers.values() for p in w.pools.values()}
-        for lock, value in self._locks.items():
-            if lock in filled and value and not lines:
-                lines.append(f"{value} objects remain at {lock.tile}: lock {lock.name}")
+        for lock, held in self._locks.items():
+            if lock in filled and held.value and not lines:
+                lines.append(f"{held.value} objects remain at {lock.tile}: lock {lock.name}")
         return lines

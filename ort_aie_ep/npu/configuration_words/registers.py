@@ -44,12 +44,12 @@ class TileRegisters:
 
     @cached_property
     def master_ports(self) -> tuple[SwitchPort, ...]:
-        """The slave ports, by number."""
+        """The master ports, by number."""
         return tuple(SwitchPort(b, i) for b, count in self.masters for i in range(count))
 
     @cached_property
     def slave_ports(self) -> tuple[SwitchPort, ...]:
-        """The master ports, by number."""
+        """The slave ports, by number."""
         return tuple(SwitchPort(b, i) for b, count in self.slaves for i in range(count))
 
     def channel(self, direction: Direction, index: int) -> int:

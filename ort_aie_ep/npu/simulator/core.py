@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
@@ -11,11 +13,21 @@ import numpy as np
 from ort_aie_ep.npu.simulator.parts import LockCell, Process
 from ort_aie_ep.npu.simulator.state import ArrayState
 from ort_aie_ep.npu.vocabulary import costs
-from ort_aie_ep.npu.vocabulary.configuration import Pool, WorkerPlan
+from ort_aie_ep.npu.vocabulary.configuration import WorkerPlan
 from ort_aie_ep.npu.vocabulary.design import Acquire, Call, Core, Parameters, Read, Release
 from ort_aie_ep.npu.vocabulary.device import WORD
 from ort_aie_ep.npu.vocabulary.errors import SimulationError
 from ort_aie_ep.npu.vocabulary.kernel import DTYPES, Array
+
+
+@dataclass(slots=True)
+class _Port:
+    """A port of a worker: the locks to acquire from and to release to, and views of its objects."""
+
+    take: LockCell
+    give: LockCell
+    views: Iterator[np.ndarray]  # of the pool's buffers in turn, for ever
+    held: deque[np.ndarray] = field(default_factory=deque)
 
 
 class CoreProcess(Core):
@@ -25,15 +37,24 @@ class CoreProcess(Core):
         self.plan = plan
         self.kernel_seconds = 0.0
         self.wait_seconds = 0.0
-        self.waits_for = ""
         self.idle = True
         self._array = array
-        self._held: dict[str, deque[np.ndarray]] = {p: deque() for p in plan.pools}
-        self._turn: dict[str, int] = dict.fromkeys(plan.pools, 0)
+        self._who = f"worker {plan.worker.name}"
+        self._waits: tuple[LockCell, int] | str = ""
+        self._ports = {port: self._port(port) for port in plan.pools}
+        self._lock_acquire = array.clock.cost(costs.LOCK_ACQUIRE)
         self._buffers = {
             b.name: _view(array.memory(plan.worker.tile), plan.buffers[b.name], b.array)
             for b in plan.worker.buffers
         }
+
+    @property
+    def waits_for(self) -> str:
+        """What it waits for, or ''."""
+        if isinstance(self._waits, str):
+            return self._waits
+        cell, value = self._waits
+        return f"lock {cell.lock.id} of {cell.lock.tile} ({cell.lock.name}), now {value}"
 
     def loop(self, count: Any) -> Iterable[int]:
         """Python's range."""
@@ -72,62 +93,63 @@ class CoreProcess(Core):
                 return int(self._buffers[step.buffer].view(np.int32)[step.index])
         raise SimulationError(f"worker {self.plan.worker.name} yields {step!r}, not a step")
 
-    def _pool(self, port: str) -> tuple[Pool, LockCell, LockCell]:
-        """The pool of a port, the lock to acquire from and the lock to release to."""
-        pool = self.plan.pools[port]
+    def _port(self, name: str) -> _Port:
+        pool, array = self.plan.pools[name], self.plan.worker.object_at(name)
         free, filled = self._array.lock(pool.produce), self._array.lock(pool.consume)
-        return (pool, filled, free) if port in self.plan.worker.inputs else (pool, free, filled)
+        take, give = (filled, free) if name in self.plan.worker.inputs else (free, filled)
+        memory = self._array.memory(pool.tile)
+        return _Port(take, give, cycle([_view(memory, at, array) for at in pool.addresses]))
 
     def _acquire(self, step: Acquire) -> Process:
-        pool, take, _ = self._pool(step.port)
-        held = self._held[step.port]
-        if step.count > len(held):
-            need = step.count - len(held)
-            lock = take.lock
-            self.waits_for = f"lock {lock.id} of {lock.tile} ({lock.name}), now {take.value}"
-            start = self._array.env.now
-            yield take.acquire(need, f"worker {self.plan.worker.name}")
-            self.wait_seconds += self._array.env.now - start
-            self.waits_for = ""
-            yield self._array.env.timeout(self._array.clock.cost(costs.LOCK_ACQUIRE))
-            array = self.plan.worker.object_at(step.port)
-            memory = self._array.memory(pool.tile)
-            for _ in range(need):
-                held.append(_view(memory, pool.addresses[self._turn[step.port]], array))
-                self._turn[step.port] = (self._turn[step.port] + 1) % len(pool.addresses)
-        views = [held[i] for i in range(step.count)]
-        return views[0] if step.count == 1 else views
+        port = self._ports[step.port]
+        need = step.count - len(port.held)
+        if need > 0:
+            env = self._array.env
+            self._waits = port.take, port.take.value
+            start = env.now
+            yield port.take.acquire(need, self._who)
+            self.wait_seconds += env.now - start
+            self._waits = ""
+            yield env.timeout(self._lock_acquire)
+            port.held.extend(islice(port.views, need))
+        return port.held[0] if step.count == 1 else list(islice(port.held, step.count))
 
     def _release(self, step: Release) -> None:
-        _, _, give = self._pool(step.port)
+        port = self._ports[step.port]
         for _ in range(step.count):
-            self._held[step.port].popleft()
-        give.release(step.count)
+            port.held.popleft()
+        port.give.release(step.count)
 
     def _call(self, step: Call) -> Process:
         array, kernel = self._array, step.kernel
         scalars = tuple(int(a) for a in step.arguments if not isinstance(a, np.ndarray))
-        what = f"worker {self.plan.worker.name} calls {kernel.name} with {scalars}"
+
+        def what() -> str:
+            return f"{self._who} calls {kernel.name} with {scalars}"
+
         try:
             cycles = kernel.cycles(array.design.device.architecture, scalars)
         except (ArithmeticError, LookupError) as error:
-            raise SimulationError(f"{what}, which the kernel does not define ({error})") from error
+            raise SimulationError(
+                f"{what()}, which the kernel does not define ({error})"
+            ) from error
         if cycles < 0:
-            raise SimulationError(f"{what}, which the kernel does not define ({cycles} cycles)")
+            raise SimulationError(f"{what()}, which the kernel does not define ({cycles} cycles)")
         seconds = array.clock.seconds(cycles)
         start = array.env.now
         yield array.env.timeout(seconds)
         try:
             array.kernels.call(kernel, *step.arguments)
         except SimulationError as error:
-            raise SimulationError(f"{what}: {error}") from error
+            raise SimulationError(f"{what()}: {error}") from error
         self.kernel_seconds += seconds
-        array.trace.span(str(self.plan.worker.tile), kernel.name, start, array.env.now)
+        if array.trace.enabled:
+            array.trace.span(str(self.plan.worker.tile), kernel.name, start, array.env.now)
 
     def _parameters(self) -> Process:
-        self.waits_for = f"lock {self.plan.go.id} of {self.plan.worker.tile}, which starts it"
-        yield self._array.lock(self.plan.go).acquire(1, f"worker {self.plan.worker.name}")
-        self.waits_for = ""
+        self._waits = f"lock {self.plan.go.id} of {self.plan.worker.tile}, which starts it"
+        yield self._array.lock(self.plan.go).acquire(1, self._who)
+        self._waits = ""
         memory = self._array.memory(self.plan.worker.tile)
         names = self.plan.worker.parameters
         start = self.plan.parameters

@@ -17,11 +17,11 @@ from typing import Protocol
 import numpy as np
 import simpy
 
-from ort_aie_ep.npu.simulator.parts import LockCell, Process, word_offsets
+from ort_aie_ep.npu.simulator.parts import LockCell, Process, furthest, word_indices
 from ort_aie_ep.npu.simulator.state import ArrayState
 from ort_aie_ep.npu.simulator.txn import ShimDescriptor
 from ort_aie_ep.npu.vocabulary import costs
-from ort_aie_ep.npu.vocabulary.configuration import Channel, Descriptor, Port, Stream
+from ort_aie_ep.npu.vocabulary.configuration import Channel, Descriptor, Lock, Port, Stream
 from ort_aie_ep.npu.vocabulary.device import MAX_QUEUED_TASKS, WORD
 from ort_aie_ep.npu.vocabulary.errors import SimulationError
 
@@ -31,14 +31,14 @@ PIECE = 8192
 
 @dataclass
 class Transfer:
-    """An active descriptor: `offsets` are the byte offsets of its words in `memory`, in order.
+    """An active descriptor: `offsets` are the indices of its words in `memory` from `base` on.
 
-    `position` counts the completed words. `run` is the contiguous run in bytes, for the cost in
-    DDR.
+    `memory` is (n,) uint32, and `position` counts the completed words. `run` is the contiguous run
+    in bytes, for the cost in DDR.
     """
 
     memory: np.ndarray
-    base: int
+    base: int  # in words
     offsets: np.ndarray | None  # None: linear
     words: int
     run: int
@@ -53,26 +53,29 @@ class Transfer:
 
     def _index(self, words: int) -> np.ndarray | slice:
         if self.offsets is None:
-            start = self.base + self.position * WORD
-            return slice(start, start + words * WORD)
-        at = self.offsets[self.position : self.position + words] + self.base
-        return (at[:, None] + np.arange(WORD)).ravel()
+            start = self.base + self.position
+            return slice(start, start + words)
+        at: np.ndarray = self.offsets[self.position : self.position + words] + self.base
+        return at
 
     def read(self, words: int) -> np.ndarray:
-        """The next `words` words as bytes."""
+        """The next `words` words."""
         data: np.ndarray = self.memory[self._index(words)]
         return data
 
     def write(self, data: np.ndarray) -> None:
-        """Store bytes as the next words, and advance."""
-        self.memory[self._index(data.size // WORD)] = data
+        """Store the next words, and advance."""
+        self.memory[self._index(data.size)] = data
 
 
 class Endpoint(Protocol):
     """One end of a stream: yields transfers one after another."""
 
     port: Port
-    waiting: str
+
+    @property
+    def waiting(self) -> str:
+        """What it waits for, or ''."""
 
     def next(self) -> Process:
         """Wait for the next transfer and return it."""
@@ -83,35 +86,46 @@ class RingEndpoint:
 
     def __init__(self, array: ArrayState, channel: Channel) -> None:
         self.port = Port(channel.tile, channel.direction, channel.index)
-        self.waiting = ""
         self._array = array
-        self._channel = channel
+        self._who = f"{self.port} ({channel.fifo})"
+        self._setup = array.clock.cost(costs.BD_SETUP)
+        self._memory = array.memory(channel.tile).view(np.uint32)
+        self._ring = [
+            (descriptor, self._cell(descriptor.acquire), self._cell(descriptor.release))
+            for descriptor in channel.ring
+        ]
         self._next = 0
+        self._waits: tuple[LockCell, int] | None = None
+
+    def _cell(self, lock: Lock | None) -> LockCell | None:
+        return None if lock is None else self._array.lock(lock)
+
+    @property
+    def waiting(self) -> str:
+        """What it waits for, or ''."""
+        return _waits_for(*self._waits) if self._waits is not None else ""
 
     def next(self) -> Process:
         """Acquire the lock of the next descriptor in the ring."""
-        descriptor = self._channel.ring[self._next]
-        self._next = (self._next + 1) % len(self._channel.ring)
-        if descriptor.acquire is not None:
-            cell = self._array.lock(descriptor.acquire)
-            self.waiting = _waits_for(cell)
-            yield cell.acquire(1, f"{self.port} ({self._channel.fifo})")
-        self.waiting = ""
-        yield self._array.env.timeout(self._array.clock.cost(costs.BD_SETUP))
-        return self._transfer(descriptor)
+        descriptor, acquire, release = self._ring[self._next]
+        self._next = (self._next + 1) % len(self._ring)
+        if acquire is not None:
+            self._waits = acquire, acquire.value
+            yield acquire.acquire(1, self._who)
+        self._waits = None
+        yield self._array.env.timeout(self._setup)
+        return self._transfer(descriptor, release)
 
-    def _transfer(self, descriptor: Descriptor) -> Transfer:
-        release = descriptor.release
-
+    def _transfer(self, descriptor: Descriptor, release: LockCell | None) -> Transfer:
         def finish() -> None:
             if release is not None:
-                self._array.lock(release).release(1)
+                release.release(1)
 
         offsets = None
         if descriptor.layout is not None:
-            offsets = word_offsets(descriptor.layout.dimensions, descriptor.words)
+            offsets = word_indices(descriptor.layout.dimensions, descriptor.words)
         return Transfer(
-            self._array.memory(self.port.tile), descriptor.address, offsets, descriptor.words,
+            self._memory, descriptor.address // WORD, offsets, descriptor.words,
             descriptor.words * WORD, None, finish=finish,
         )  # fmt: skip
 
@@ -188,7 +202,7 @@ class ShimEndpoint:
                     f"{acquire.value}; the simulator supports only at least (negative values)"
                 )
             cell = array.lock_by_id(self.port.tile, acquire.id)
-            self.waiting = _waits_for(cell)
+            self.waiting = _waits_for(cell, cell.value)
             yield cell.acquire(-acquire.value, str(self.port))
             self.waiting = ""
         return self._transfer(number)
@@ -204,11 +218,7 @@ class ShimEndpoint:
             raise SimulationError(f"{what}: the descriptor has length 0")
         iteration = array.advance_iteration(self.port.tile, number, descriptor)
         dimensions = tuple(descriptor.dimensions)
-        offsets = None
-        high = descriptor.length * WORD
-        if dimensions != ((descriptor.length, WORD),):
-            offsets = word_offsets(dimensions, descriptor.length)
-            high = int(offsets.max()) + WORD
+        high = furthest(dimensions, descriptor.length) + WORD
         data, base = array.host.find(
             descriptor.address + iteration * descriptor.iteration_step, 0, high, what
         )
@@ -229,7 +239,14 @@ class ShimEndpoint:
                     self.tokens.put(1)
                 self.current = None
 
-        return Transfer(data, base, offsets, descriptor.length, run, packet, finish=finish)
+        offsets = None
+        if dimensions != ((descriptor.length, WORD),):
+            offsets = word_indices(dimensions, descriptor.length)
+        # A buffer may end within a word, which no transfer can reach.
+        memory = data[: data.size // WORD * WORD].view(np.uint32)
+        return Transfer(
+            memory, base // WORD, offsets, descriptor.length, run, packet, finish=finish
+        )  # fmt: skip
 
 
 def contiguous_run(dimensions: tuple[tuple[int, int], ...]) -> int:
@@ -242,9 +259,9 @@ def contiguous_run(dimensions: tuple[tuple[int, int], ...]) -> int:
     return run
 
 
-def _waits_for(cell: LockCell) -> str:
+def _waits_for(cell: LockCell, value: int) -> str:
     lock = cell.lock
-    return f"lock {lock.id} of {lock.tile} ({lock.name}), now {cell.value}"
+    return f"lock {lock.id} of {lock.tile} ({lock.name}), now {value}"
 
 
 @dataclass
@@ -279,7 +296,9 @@ def pump(array: ArrayState, endpoints: Mapping[Port, Endpoint], state: StreamSta
                     transfer = yield from endpoints[port].next()
                     state.receiving[port] = transfer
                 receiving.append((port, transfer))
-            words = min(sending.remaining, PIECE // WORD, *(t.remaining for _, t in receiving))
+            words = min(sending.remaining, PIECE // WORD)
+            for _, transfer in receiving:
+                words = min(words, transfer.remaining)
             size = words * WORD
             start = env.now
             if source_is_shim:
@@ -289,7 +308,8 @@ def pump(array: ArrayState, endpoints: Mapping[Port, Endpoint], state: StreamSta
             else:
                 yield env.timeout(clock.seconds(size / costs.STREAM.value))
             state.busy += env.now - start
-            array.trace.span(str(state.source.port), stream.fifo, start, env.now)
+            if array.trace.enabled:
+                array.trace.span(str(state.source.port), stream.fifo, start, env.now)
             data = sending.read(words)
             sending.position += words
             for port, transfer in receiving:

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -152,6 +153,23 @@ def word_offsets(dimensions: tuple[tuple[int, int], ...], words: int) -> np.ndar
             count = -(-words // inner)
         total = (total[:, None] + np.arange(count, dtype=np.int64) * stride).ravel()
     return np.ascontiguousarray(total[:words])
+
+
+@lru_cache(maxsize=512)
+def word_indices(dimensions: tuple[tuple[int, int], ...], words: int) -> np.ndarray:
+    """`word_offsets` in words."""
+    return word_offsets(dimensions, words) // WORD
+
+
+def furthest(dimensions: tuple[tuple[int, int], ...], words: int) -> int:
+    """The largest of `word_offsets`, which may be too many to list; no stride is negative."""
+    (_, stride), *inner = dimensions
+    each = prod(count for count, _ in inner)
+    whole, rest = divmod(words, each)
+    if not inner:
+        return (whole - 1) * stride
+    last = (whole - 1) * stride + furthest(tuple(inner), each) if whole else 0
+    return max(last, whole * stride + furthest(tuple(inner), rest)) if rest else last
 
 
 class Clock:

@@ -91,7 +91,6 @@ class Session:
         ]
         words = self.build(sequence, parameters, packed.places)
         streams = [decode(of_run) for of_run in words]
-        streams = [decode(of_run) for of_run in words]
         count = Count(progress, sum(len(stream.operations) for stream in streams))
         results = []
         for number, stream in enumerate(streams, 1):

@@ -133,7 +133,7 @@ def plan_tables(plan: PlanSimulation) -> RenderableType:
         shown.append(
             Text(
                 "†: its attention is faster than anyone has measured such a kernel "
-                "(ort-aie simulate --kernels)"
+                "(ort-aie predict --kernels)"
             )
         )
     return Group(*shown)
@@ -287,7 +287,7 @@ def _what_if(simulation: Simulation) -> Iterable[RenderableType]:
 def _constants(judgement: Judgement) -> Table:
     table = _table(
         "fitted constant", "value", "unit", "sources allow", "one cell left out", "within",
-        title="Fitted constants: fitted by scripts/fit_npu_model.py",
+        title="Fitted constants: fitted by lab/fit_npu_model.py",
     )  # fmt: skip
     for name, cost in judgement.constants.items():
         scale, unit = _SCALES[cost.unit]
@@ -406,7 +406,7 @@ def sweep_tables(sweep: Sweep) -> RenderableType:
     """mlir-air's measured decoding beside the model of its placement."""
     constants = _table(
         "fitted constant", "value", "unit", "sources allow", "one cell left out",
-        title="Fitted constants of mlir-air's kernels: fitted by scripts/fit_npu_model.py",
+        title="Fitted constants of mlir-air's kernels: fitted by lab/fit_npu_model.py",
     )  # fmt: skip
     for name, cost in sweep.constants.items():
         low, high = cost.bounds

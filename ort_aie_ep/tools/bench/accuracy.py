@@ -31,8 +31,8 @@ from ort_aie_ep.progress import Count, Progress
 from ort_aie_ep.running.generate import Decoder, Logits, Tokens
 from ort_aie_ep.runtime.sessions import Options, open_edited, open_session
 from ort_aie_ep.tools.bench.measured_text import tokens_of
+from ort_aie_ep.tools.bench.statistics import RESAMPLES, Interval
 
-RESAMPLES = 2000
 # Rows of logits to turn into probabilities at a time: float64 rows of a large vocabulary are big.
 _ROWS = 64
 # Names of the modes for `progress`.
@@ -40,7 +40,7 @@ _MODES = {"prefill": "in passes", "decode": "token by token"}
 
 
 @dataclass(frozen=True)
-class Plan:
+class Workload:
     """How much to score.
 
     Attributes:
@@ -65,15 +65,6 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Interval:
-    """A value with its 95 % interval: percentiles from a bootstrap over windows."""
-
-    value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
 class Score:
     """One variant in one mode.
 
@@ -81,7 +72,7 @@ class Score:
         variant: which session.
         mode: "prefill" or "decode".
         tokens: how many were scored.
-        perplexity: perplexity of the held-out text.
+        perplexity: perplexity of the text.
         ratio: perplexity / the reference's; resampled in pairs, so that the difficulty of a window
             cancels out.
         top1: fraction of positions where its likeliest token is the reference's.
@@ -121,7 +112,7 @@ def accuracy(
     compiled: ModelFolder,
     source: ModelFolder,
     threads: int | None,
-    plan: Plan,
+    workload: Workload,
     progress: Progress | None = None,
     caches: Mapping[str, ModelFolder] | None = None,
 ) -> AccuracyReport:
@@ -133,47 +124,49 @@ def accuracy(
         AieError: the model has no tokenizer, the text is too short, or a session fails.
     """
     ours = {"": compiled} | {f", KV {kv}": folder for kv, folder in (caches or {}).items()}
-    return score(lambda: _variants(ours, source, threads, plan.window), source, plan, progress)
+    return score(
+        lambda: _variants(ours, source, threads, workload.window), source, workload, progress
+    )
 
 
 def score(
     open_variants: Callable[[], Sequence[tuple[str, Decoder]]],
     source: ModelFolder,
-    plan: Plan,
+    workload: Workload,
     progress: Progress | None = None,
 ) -> AccuracyReport:
-    """Scores named variants of `source`, which are opened once the plan is known to fit. Their
+    """Scores named variants of `source`, which are opened once the workload is known to fit. Their
     decoders hold a window, and the first is the reference. `progress` is as for `accuracy`.
 
     Raises:
         AieError: the model has no tokenizer, the text is too short, or a session fails.
     """
-    if not 2 <= plan.window <= context_length(source):
+    if not 2 <= workload.window <= context_length(source):
         raise AieError(
-            f"a window of {plan.window} tokens does not fit the model's context of "
+            f"a window of {workload.window} tokens does not fit the model's context of "
             f"{context_length(source)}"
         )
     tokenizer = load_tokenizer(source)
     prefix = prefix_tokens(tokenizer)
-    if plan.window <= len(prefix):
-        raise AieError(f"a window of {plan.window} tokens has no room for text")
-    count, decode_count = plan.windows(len(prefix))
-    text = tokens_of(tokenizer, plan.text)
-    if plan.text is not None:
-        most = len(text) // (plan.window - len(prefix))
+    if workload.window <= len(prefix):
+        raise AieError(f"a window of {workload.window} tokens has no room for text")
+    count, decode_count = workload.windows(len(prefix))
+    text = tokens_of(tokenizer, workload.text)
+    if workload.text is not None:
+        most = len(text) // (workload.window - len(prefix))
         if most == 0:
             raise AieError(
-                f"text {plan.text} has {len(text)} tokens, less than a window of {plan.window}: "
-                "pass a longer text, or a smaller --window"
+                f"text {workload.text} has {len(text)} tokens, less than a window of "
+                f"{workload.window}: pass a longer text, or a smaller --window"
             )
         count, decode_count = min(count, most), min(decode_count, most)
-    windows = _windows(text, prefix, plan.window, max(count, decode_count))
+    windows = _windows(text, prefix, workload.window, max(count, decode_count))
     variants = open_variants()
     scores: list[Score] = []
     for mode, used in (("prefill", windows[:count]), ("decode", windows[:decode_count])):
         if used:
             scores += _score(mode, used, max(len(prefix), 1), variants, progress)
-    return AccuracyReport(plan.window, count, decode_count, tuple(scores))
+    return AccuracyReport(workload.window, count, decode_count, tuple(scores))
 
 
 def _windows(text: Tokens, prefix: Tokens, size: int, count: int) -> list[Tokens]:

@@ -30,7 +30,7 @@ COMPARING = 2
 
 
 @dataclass(frozen=True)
-class Plan:
+class Workload:
     """What to measure.
 
     Attributes:
@@ -104,42 +104,46 @@ def bench(
     compiled: ModelFolder,
     source: ModelFolder,
     options: Options,
-    plan: Plan,
+    workload: Workload,
     progress: Progress | None = None,
 ) -> BenchReport:
     """Measures both sessions. `progress` counts runs.
 
     Raises:
-        AieError: the plan does not fit the model's context, or a session fails.
+        AieError: the workload does not fit the model's context, or a session fails.
     """
-    capacity = max(plan.lengths) + plan.new_tokens
+    capacity = max(workload.lengths) + workload.new_tokens
     if capacity > context_length(source):
         raise AieError(
-            f"{max(plan.lengths)} tokens and {plan.new_tokens} new ones exceed the model's context "
-            f"of {context_length(source)}"
+            f"{max(workload.lengths)} tokens and {workload.new_tokens} new ones exceed the model's "
+            f"context of {context_length(source)}"
         )
     pair = open_pair(compiled, source, options, capacity)
     tokens = measuring_tokens(source, pair.reference.vocabulary, capacity)
-    count = Count(progress, plan.total() + COMPARING)
-    comparisons = [c for n in plan.lengths for c in compare_speed(pair, tokens, n, plan, count)]
+    count = Count(progress, workload.total() + COMPARING)
+    comparisons = [
+        c for n in workload.lengths for c in compare_speed(pair, tokens, n, workload, count)
+    ]
     # The shortest context will do: this compares numbers, and the reference adds its own tokens.
     count.begin("comparing logits")
-    agreement = compare(pair.ours, pair.reference, tokens[: min(plan.lengths)], plan.new_tokens)
+    agreement = compare(
+        pair.ours, pair.reference, tokens[: min(workload.lengths)], workload.new_tokens
+    )
     count.step(amount=COMPARING)
     return BenchReport(tuple(comparisons), agreement, pair.load_seconds)
 
 
 def compare_speed(
-    pair: Pair, tokens: Tokens, length: int, plan: Plan, count: Count
+    pair: Pair, tokens: Tokens, length: int, workload: Workload, count: Count
 ) -> list[Comparison]:
     """Prefill of `length` tokens and decoding from there; `count` gets 2 (runs + 1) steps."""
     speeds: list[tuple[tuple[float, float], tuple[float, float]]] = []
-    for run in range(plan.runs + 1):
+    for run in range(workload.runs + 1):
         both = []
         for name, decoder in (("ort_aie_ep", pair.ours), ("CPU EP", pair.reference)):
             count.begin(f"context {length}: {name}")
             time.sleep(SETTLE_SECONDS)
-            both.append(_speeds(decoder, tokens, length, plan.new_tokens))
+            both.append(_speeds(decoder, tokens, length, workload.new_tokens))
             count.step()
         if run > 0:  # the first one only touches pages and fills caches
             speeds.append((both[0], both[1]))

@@ -23,7 +23,7 @@ PROMPT = "import os\nimport sys\n\nclass Server"
 
 
 @dataclass(frozen=True)
-class Plan:
+class Workload:
     """The steps of the demonstration.
 
     Attributes:
@@ -56,17 +56,17 @@ class Demonstration:
     speeds: tuple[bench.Comparison, ...]
 
 
-def plan_for(folder: ModelFolder, prompt: str, new_tokens: int) -> Plan:
-    """A plan that fits the model's context and takes seconds on a small model."""
+def workload_for(folder: ModelFolder, prompt: str, new_tokens: int) -> Workload:
+    """A workload that fits the model's context and takes seconds on a small model."""
     room = context_length(folder)
-    return Plan(prompt, min(new_tokens, room // 2), min(256, room // 2), min(64, room // 2), 5)
+    return Workload(prompt, min(new_tokens, room // 2), min(256, room // 2), min(64, room // 2), 5)
 
 
 def demonstrate(
     compiled: ModelFolder,
     source: ModelFolder,
     options: Options,
-    plan: Plan,
+    workload: Workload,
     progress: Progress | None = None,
 ) -> Demonstration:
     """Completes the prompt on both, compares logits, then times both, alternating. `progress`
@@ -76,30 +76,30 @@ def demonstrate(
         AieError: the prompt does not fit the model's context, or a session fails.
     """
     tokenizer = load_tokenizer(source)
-    prompt = encode(tokenizer, plan.prompt)
+    prompt = encode(tokenizer, workload.prompt)
     room = context_length(source)
-    if len(prompt) + plan.new_tokens > room:
+    if len(prompt) + workload.new_tokens > room:
         raise AieError(
-            f"a prompt of {len(prompt)} tokens and {plan.new_tokens} new ones exceed the model's "
-            f"context of {room}"
+            f"a prompt of {len(prompt)} tokens and {workload.new_tokens} new ones exceed the "
+            f"model's context of {room}"
         )
     pair = open_pair(compiled, source, options, room)
-    timing = bench.Plan((plan.context,), plan.decode, plan.runs)
+    timing = bench.Workload((workload.context,), workload.decode, workload.runs)
     both = (("ONNX Runtime alone", pair.reference), ("ort_aie_ep", pair.ours))
     count = Count(progress, len(both) + bench.COMPARING + timing.total())
     texts = []
     for name, decoder in both:
         count.begin(f"completing with {name}")
-        tokens = list(greedy(decoder, prompt, plan.new_tokens, frozenset()))
+        tokens = list(greedy(decoder, prompt, workload.new_tokens, frozenset()))
         count.step()
         # Decoded with the prompt, because a first token may lose its leading space.
         ids = [int(token) for token in prompt]
         texts.append(tokenizer.decode(ids + tokens)[len(tokenizer.decode(ids)) :])
     count.begin("comparing logits")
-    agreement = compare(pair.ours, pair.reference, prompt, plan.new_tokens)
+    agreement = compare(pair.ours, pair.reference, prompt, workload.new_tokens)
     count.step(amount=bench.COMPARING)
-    measured = measuring_tokens(source, pair.ours.vocabulary, plan.context + plan.decode)
-    speeds = bench.compare_speed(pair, measured, plan.context, timing, count)
+    measured = measuring_tokens(source, pair.ours.vocabulary, workload.context + workload.decode)
+    speeds = bench.compare_speed(pair, measured, workload.context, timing, count)
     return Demonstration(texts[0], texts[1], agreement, tuple(speeds))
 
 
@@ -111,10 +111,10 @@ def decode_speed(options: Options) -> bench.Comparison:
     """
     with compiled_for_now(MODEL) as result:
         source = find_model(MODEL)
-        plan = plan_for(source, PROMPT, 1)
-        capacity = plan.context + plan.decode
-        pair = open_pair(find_model(result.path), source, options, capacity)
+        workload = workload_for(source, PROMPT, 1)
+        capacity = workload.context + workload.decode
+        pair = open_pair(result.folder, source, options, capacity)
         measured = measuring_tokens(source, pair.ours.vocabulary, capacity)
-        timing = bench.Plan((plan.context,), plan.decode, plan.runs)
-        speeds = bench.compare_speed(pair, measured, plan.context, timing, Count(None, 0))
+        timing = bench.Workload((workload.context,), workload.decode, workload.runs)
+        speeds = bench.compare_speed(pair, measured, workload.context, timing, Count(None, 0))
     return next(c for c in speeds if c.phase == "decode")

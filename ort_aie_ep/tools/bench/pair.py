@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ort_aie_ep.compiler.compile import CompileResult, compile_model
+from ort_aie_ep.compiler.options import CompileOptions, KvType
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.models.folder import ModelFolder, find_model
+from ort_aie_ep.models.folder import ModelFolder
 from ort_aie_ep.progress import Progress
 from ort_aie_ep.running.generate import Decoder
 from ort_aie_ep.runtime.sessions import Options, inspect, open_session
@@ -74,13 +75,14 @@ def compiled_and_source(
     if baseline is not None:
         raise AieError(f"{path} is not compiled, so it is its own baseline: leave out --baseline")
     with compiled_for_now(path, progress) as result:
-        yield find_model(result.path), model.folder
+        yield result.folder, model.folder
 
 
 @contextmanager
 def compiled_for_now(
-    path: Path, progress: Progress | None = None, kv: str | None = None
+    path: Path, progress: Progress | None = None, kv: KvType | None = None
 ) -> Iterator[CompileResult]:
     """Compiles into a temporary folder, which is deleted at the end of the context."""
     with tempfile.TemporaryDirectory(prefix="ort-aie-") as scratch:
-        yield compile_model(path, Path(scratch, "model"), kv=kv, progress=progress)
+        options = CompileOptions(kv=kv)
+        yield compile_model(path, Path(scratch, "model"), options, progress=progress)

@@ -1,6 +1,6 @@
 """`ort-aie bench --batch`: the cost of several rows in a call, in ort_aie_ep and in ONNX Runtime.
 
-Like `peers/batches.py`, but without other engines, for any model, and in one process.
+Like `Batches` in `peers/runner.py`, but without other engines, for any model, and in one process.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from ort_aie_ep.progress import Count, Progress
 from ort_aie_ep.running.generate import Decoder
 from ort_aie_ep.runtime.sessions import Options, open_session
 from ort_aie_ep.tools.bench.bench import SETTLE_SECONDS
-from ort_aie_ep.tools.bench.peers.batches import CALLS, CONTEXT, SEQUENCES, SHAPES, Batches
-from ort_aie_ep.tools.bench.peers.engine import different_tokens
-from ort_aie_ep.tools.bench.peers.engines import CPU_EP, OURS
+from ort_aie_ep.tools.bench.peers.engines import CPU_EP, OURS, different_tokens
+from ort_aie_ep.tools.bench.peers.results import SEQUENCES, SHAPES, Batches
+from ort_aie_ep.tools.bench.peers.workload import CALLS, CONTEXT
 
 
 def measure(

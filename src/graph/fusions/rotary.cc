@@ -76,7 +76,7 @@ std::optional<Rotation> Read(const Steps& steps, const Item& item, int64_t heads
   const auto& shape = source.shape ? source.shape : steps.value(node.output(0)).shape;
   if (!shape || shape->size() != 3 || !cos.shape || cos.shape->size() != 2) return std::nullopt;
   if (cos.type != source.type || sin.type != source.type) return std::nullopt;
-  // One offset for all tokens, (1), means something else.
+  // position_ids (1) are one offset for all tokens, which FlowAttention does not have.
   if (positions.type != kOnnxInt64 || !positions.shape) return std::nullopt;
   if (positions.shape->size() != (mixed ? 3U : 2U)) return std::nullopt;
   if (!RotatesHeads(steps, node, rotation.cos, shape->back().value, heads)) return std::nullopt;

@@ -164,11 +164,11 @@ Constants::Constants(const std::vector<const ClaimedRegion*>& regions,
       const ClaimedRegion::Constant& constant = region->constants[i];
       if (!index_.try_emplace(KeyOf(constant), sources_.size()).second) continue;
       const Recipe::Constant& its = region->recipe.constants[i];
-      sources_.push_back({&constant, {its.type, its.shape, nullptr, true, its.span.size}});
+      sources_.push_back({&constant, {its.type, its.shape, nullptr, true, its.range.size}});
       if (!constant.is_initializer()) continue;
       const Initializer& initializer = Find(constant.name);
-      Require(initializer.tensor.bytes == its.span.size, "initializer '", constant.name, "' has ",
-              initializer.tensor.bytes, " bytes, expected ", its.span.size);
+      Require(initializer.tensor.bytes == its.range.size, "initializer '", constant.name, "' has ",
+              initializer.tensor.bytes, " bytes, expected ", its.range.size);
     }
   }
 }

@@ -1,6 +1,6 @@
 // The values that the steps of a session read and that no call gives: weights, packed from
-// MatMulNBits when the model is compiled, and other initializers, which ONNX Runtime does not keep
-// for the provider.
+// MatMulNBits and QMoE when the session starts, and other initializers, which ONNX Runtime does not
+// keep for the provider.
 #pragma once
 
 #include <cstdlib>
@@ -13,7 +13,7 @@
 
 namespace ort_aie::ep {
 
-// An initializer of a graph that is being compiled; valid as long as that graph.
+// An initializer of a graph that ONNX Runtime passes to Compile; valid as long as that graph.
 struct Initializer {
   Tensor tensor;
   const OrtValueInfo* info = nullptr;

@@ -13,14 +13,14 @@
 namespace ort_aie::ep {
 namespace {
 
-constexpr int64_t kPage = 4096;
+constexpr int64_t kFilePage = 4096;
 constexpr int kAttempts = 100;
 constexpr char kMagic[] = "ort_aie_ep context";
 
 std::string Header(const std::string& id, int64_t bytes) {
   std::string header = Concat(kMagic, "\nformat ", kFormat, "\nversion ", ORT_AIE_VERSION, "\nid ",
                               id, "\nbytes ", bytes, '\n');
-  header.resize(kPage, '\0');
+  header.resize(kFilePage, '\0');
   return header;
 }
 
@@ -51,7 +51,7 @@ ContextWriter::ContextWriter(std::string path)
       id_(NewId()),
       part_(Concat(path_, ".", id_, ".part")),
       file_(platform::File::Create(part_)),
-      end_(kPage) {  // the header is written last
+      end_(kFilePage) {  // the header is written last
   Require(file_.is_open(), part_, " cannot be written: ", std::strerror(errno));
   file_.Lock();
 }
@@ -66,12 +66,13 @@ void ContextWriter::Write(const void* data, size_t size) {
   end_ += static_cast<int64_t>(size);
 }
 
-Recipe::Span ContextWriter::Add(const void* data, int64_t size) {
-  const Recipe::Span span = {end_, size};
+Recipe::FileRange ContextWriter::Add(const void* data, int64_t size) {
+  const Recipe::FileRange range = {end_, size};
   Write(data, static_cast<size_t>(size));
-  const std::string padding(static_cast<size_t>(q4nx::CeilDiv(end_, kPage) * kPage - end_), '\0');
+  const std::string padding(static_cast<size_t>(q4nx::CeilDiv(end_, kFilePage) * kFilePage - end_),
+                            '\0');
   Write(padding.data(), padding.size());
-  return span;
+  return range;
 }
 
 std::shared_ptr<WrittenContext> ContextWriter::Finish() {
@@ -122,7 +123,7 @@ ContextFile::ContextFile(const std::string& path, const std::string& id) : path_
           ", the weights of the EPContext model, cannot be opened: ", std::strerror(errno));
   size_ = file.Bytes();
   Require(size_ >= 0, path, ", the weights of the EPContext model, is not a regular file");
-  if (size_ >= kPage) data_ = file.Map(0, size_);
+  if (size_ >= kFilePage) data_ = file.Map(0, size_);
   Require(data_ != nullptr, path, " cannot be mapped: ", size_, " bytes are not a context file");
   std::istringstream header(std::string(reinterpret_cast<const char*>(data_.get()), 512));
   header.imbue(std::locale::classic());
@@ -145,12 +146,12 @@ ContextFile::ContextFile(const std::string& path, const std::string& id) : path_
   Fail(ErrorCode::kInvalidArgument, path, " ", problem, "; generate the context model again");
 }
 
-const uint8_t* ContextFile::At(const Recipe::Span& span) const {
-  const bool at_page = span.offset >= kPage && span.offset % kPage == 0;
-  Require(at_page && span.size >= 0 && Size(span.offset) + span.size <= size_, path_,
-          " has no tensor of ", span.size, " bytes at ", span.offset,
+const uint8_t* ContextFile::At(const Recipe::FileRange& range) const {
+  const bool at_page = range.offset >= kFilePage && range.offset % kFilePage == 0;
+  Require(at_page && range.size >= 0 && Size(range.offset) + range.size <= size_, path_,
+          " has no tensor of ", range.size, " bytes at ", range.offset,
           "; generate the context model again");
-  return data_.get() + span.offset;
+  return data_.get() + range.offset;
 }
 
 }  // namespace ort_aie::ep

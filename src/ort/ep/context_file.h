@@ -49,7 +49,7 @@ class ContextWriter {
   ContextWriter(const ContextWriter&) = delete;
   ContextWriter& operator=(const ContextWriter&) = delete;
 
-  Recipe::Span Add(const void* data, int64_t size);
+  Recipe::FileRange Add(const void* data, int64_t size);
   // Throws Error if another session is writing the same file.
   std::shared_ptr<WrittenContext> Finish();
   const std::string& id() const { return id_; }
@@ -72,8 +72,8 @@ class ContextFile {
   ContextFile(const ContextFile&) = delete;
   ContextFile& operator=(const ContextFile&) = delete;
 
-  // Throws Error for a span outside of the file.
-  const uint8_t* At(const Recipe::Span& span) const;
+  // Throws Error for a range outside of the file.
+  const uint8_t* At(const Recipe::FileRange& range) const;
 
  private:
   std::string path_;

@@ -157,7 +157,7 @@ Part ContextReader::Read(const graph::Graph& graph, const graph::Node& node) {
   const auto file = FileOf(node);
   for (const Recipe::Constant& constant : recipe.constants) {
     part.constants.push_back(
-        {constant.type, constant.shape, file->At(constant.span), true, constant.span.size});
+        {constant.type, constant.shape, file->At(constant.range), true, constant.range.size});
   }
   part.memory.push_back(file);
   return part;

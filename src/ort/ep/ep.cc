@@ -11,7 +11,7 @@
 #include "ort/ep/constants.h"
 #include "ort/ep/context_file.h"
 #include "ort/ep/context_node.h"
-#include "ort/kernel.h"
+#include "ort/node_kernel.h"
 
 namespace ort_aie::ep {
 namespace {
@@ -19,7 +19,7 @@ namespace {
 // A region, ready to run.
 struct Compiled : OrtNodeComputeInfo {
   RuntimeApi runtime{};
-  std::unique_ptr<Kernel> kernel;
+  std::unique_ptr<NodeKernel> kernel;
   IoMap map;
   std::vector<std::shared_ptr<const void>> memory;  // owns what the kernel reads
   std::shared_ptr<WrittenContext> written;          // by this session, or null
@@ -238,16 +238,16 @@ void Ep::CompileAll(const OrtGraph* const* graphs, const OrtNode* const* fused, 
   const Constants constants(regions, initializers);
   const bool is_written = context_.enable && !regions.empty();
   std::string data, id;
-  std::vector<Recipe::Span> spans;
+  std::vector<Recipe::FileRange> ranges;
   std::vector<Tensor> tensors;
   std::vector<std::shared_ptr<const void>> memory;
   if (is_written) {
-    data = WriteContext(model, constants, spans, id);
+    data = WriteContext(model, constants, ranges, id);
     // This session uses the file as well, which holds what all layers share only once.
     const auto file = std::make_shared<const ContextFile>(written_->place(), id);
-    for (size_t i = 0; i < spans.size(); ++i) {
+    for (size_t i = 0; i < ranges.size(); ++i) {
       tensors.push_back(constants.sources()[i].tensor);
-      tensors.back().data = file->At(spans[i]);
+      tensors.back().data = file->At(ranges[i]);
     }
     memory.push_back(file);
   } else if (!regions.empty()) {
@@ -259,7 +259,7 @@ void Ep::CompileAll(const OrtGraph* const* graphs, const OrtNode* const* fused, 
     for (size_t i = 0; i < regions[r]->constants.size(); ++i) {
       const size_t index = constants.IndexOf(regions[r]->constants[i]);
       part.constants.push_back(tensors[index]);
-      if (is_written) part.recipe.constants[i].span = spans[index];
+      if (is_written) part.recipe.constants[i].range = ranges[index];
     }
     if (!is_written) continue;
     context_nodes[part_of[r]] =
@@ -275,7 +275,7 @@ void Ep::CompileAll(const OrtGraph* const* graphs, const OrtNode* const* fused, 
 }
 
 std::string Ep::WriteContext(const std::string& model, const Constants& constants,
-                             std::vector<Recipe::Span>& spans, std::string& id) {
+                             std::vector<Recipe::FileRange>& ranges, std::string& id) {
   Require(why_no_context_.empty(), why_no_context_);
   std::string path = context_.path;
   if (path.empty()) {
@@ -291,7 +291,7 @@ std::string Ep::WriteContext(const std::string& model, const Constants& constant
   for (const Constants::Source& source : constants.sources()) {
     bytes.resize(static_cast<size_t>(source.tensor.bytes));
     constants.Fill(source, bytes.data());
-    spans.push_back(writer.Add(bytes.data(), source.tensor.bytes));
+    ranges.push_back(writer.Add(bytes.data(), source.tensor.bytes));
   }
   written_ = writer.Finish();
   id = writer.id();

@@ -44,10 +44,10 @@ class Ep : public OrtEp {
                   OrtNodeComputeInfo** infos, OrtNode** context_nodes);
   // The claimed region that consists of these nodes.
   const ClaimedRegion& ClaimOf(std::vector<size_t> nodes, const std::string& name) const;
-  // Writes the file beside a context model. Returns its path, the spans of its contents, and its
+  // Writes the file beside a context model. Returns its path, the ranges of its contents, and its
   // id.
   std::string WriteContext(const std::string& model, const Constants& constants,
-                           std::vector<Recipe::Span>& spans, std::string& id);
+                           std::vector<Recipe::FileRange>& ranges, std::string& id);
   void Log(OrtLoggingLevel level, const std::string& message) const;
 
   const RuntimeApi runtime_;

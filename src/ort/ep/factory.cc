@@ -39,7 +39,7 @@ Ep* MakeEp(const RuntimeApi& runtime, const OrtSessionOptions* options, const Or
     return found != entries.end() ? found->second : "";
   };
   Settings settings = StartingWith(kPrefix, entries);
-  settings.merge(StartingWith(kOptionPrefix, entries));  // which its own options outrank
+  settings.merge(StartingWith(kOptionPrefix, entries));  // the provider's own win
   const ContextOptions context = {
       entry("ep.context_enable") == "1", entry("ep.context_embed_mode") == "1",
       entry("session.compile_only") == "1", entry("ep.context_file_path")};

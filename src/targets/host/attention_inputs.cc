@@ -17,7 +17,7 @@ void Normalise(const AttentionStep& step, const Kernels& kernels, const void* no
   kernels.rms_norm(weight, step.dim, step.norm_epsilon, x);
 }
 
-// A token's cosines or sines (half), of which each pair has that of its own axis.
+// A token's cosines or sines (half), each at the token's position on the axis of its pair.
 void LoadMixed(const AttentionStep& step, const Kernels& kernels, const void* table, int64_t token,
                int64_t half, float* y) {
   float* row = Scratch<float>(Purpose::kSkip, half);
@@ -130,7 +130,7 @@ void CarryPast(const AttentionStep& step, const ThreadPool& threads) {
   const auto carry = [&](const void* past, void* present, int64_t head) {
     if (past == present) return;
     const auto b = static_cast<size_t>(head / step.kv_heads);
-    // Without new keys the past holds those of the queries, too.
+    // Without new keys (a shared cache), the past already has the keys of this call's tokens.
     const int64_t past_rows = step.key_sequence > 0 ? step.past_length[b] : step.total_length[b];
     auto* to = static_cast<uint8_t*>(present) + head * step.present_capacity * row_bytes;
     if (past_rows > 0) {

@@ -1,7 +1,8 @@
 // Layers of experts. The experts of a token, or of a few, are two sections of work on all threads:
-// the products of all of them before the activation, then those after it. An expert with more rows
-// than are streamed is two projections of its own, as a prompt's are. Results of a row are added in
-// the order of experts, so neither the threads nor the way change the sum.
+// the products of all of them before the activation, then those after it. If any expert of a chunk
+// has more rows than are streamed, each expert is two projections of its own instead, as in a
+// prompt. Either way, results of a row are added in the order of experts, so the number of threads
+// does not change the sum.
 #include <algorithm>
 #include <cstring>
 
@@ -19,8 +20,8 @@ using q4nx::kBlockRows;
 using q4nx::PaddedCols;
 using q4nx::RowBlocks;
 
-// Rows [begin, begin + count) of a step, and their experts.
-struct Rows {
+// Rows [begin, begin + count) of a step, and the experts that they use.
+struct ExpertRows {
   int64_t begin, count;
   Routing routing;
 
@@ -51,13 +52,14 @@ void Store(const MoEStep& step, const Kernels& kernels, int64_t row, int64_t n0,
   FromFloat(kernels, step.type, sum, n, Advance(step.y, step.type, row * step.hidden + n0));
 }
 
-// h (pairs, inter): what is between an expert's two projections.
-void StreamIn(const MoEStep& step, const Rows& rows, float* h, const Kernels& kernels,
+// The first projection of each expert, with its activation: h (pairs, inter).
+void StreamIn(const MoEStep& step, const ExpertRows& rows, float* h, const Kernels& kernels,
               const ThreadPool& threads) {
   MatMulStep all = StepsOfExpert(step, 0, rows.pairs(), nullptr, nullptr, nullptr).in;
   all.a = step.x;
   all.type = step.type;
-  // The experts of one row share it. Those of several rows have each their rows side by side.
+  // One row is prepared once for all its experts. Of several rows, each expert gets a copy of those
+  // that it uses, one after the other.
   const bool shared = rows.count == 1;
   const int64_t prepared = shared ? 1 : rows.pairs();
   const StreamedRows x(all, prepared, kernels);
@@ -84,7 +86,7 @@ void StreamIn(const MoEStep& step, const Rows& rows, float* h, const Kernels& ke
   });
 }
 
-void StreamOut(const MoEStep& step, const Rows& rows, const float* h, const Kernels& kernels,
+void StreamOut(const MoEStep& step, const ExpertRows& rows, const float* h, const Kernels& kernels,
                const ThreadPool& threads) {
   MatMulStep all = StepsOfExpert(step, 0, rows.pairs(), nullptr, nullptr, nullptr).out;
   all.a = h;
@@ -124,7 +126,7 @@ void StreamOut(const MoEStep& step, const Rows& rows, const float* h, const Kern
   });
 }
 
-void OneByOne(const MoEStep& step, const Rows& rows, const Kernels& kernels,
+void OneByOne(const MoEStep& step, const ExpertRows& rows, const Kernels& kernels,
               const ThreadPool& threads) {
   int64_t most = 0;
   for (const int32_t expert : rows.routing.used) {
@@ -163,7 +165,7 @@ void RunMoE(const MoEStep& step, const Kernels& kernels, const ThreadPool& threa
   const int64_t chunk = ChunkTokens(step.prompt_chunk, 1, 1);
   for (int64_t begin = 0; begin < step.rows; begin += chunk) {
     const int64_t count = std::min(chunk, step.rows - begin);
-    const Rows rows{begin, count, RouteOnHost(step, begin, count, kernels)};
+    const ExpertRows rows{begin, count, RouteOnHost(step, begin, count, kernels)};
     const bool streamed = std::ranges::all_of(
         rows.routing.used, [&](int32_t expert) { return rows.routing.RowsOf(expert) <= most; });
     if (!streamed) {

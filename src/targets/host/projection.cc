@@ -22,7 +22,7 @@ using q4nx::kGroup;
 using q4nx::PaddedCols;
 using q4nx::RowBlocks;
 
-// Chunks of rows that stay in L2 are whole tiles of the kernels that want them there.
+// Chunks of rows that must stay in L2 are multiples of this: two AMX tiles, one above the other.
 constexpr int64_t kRowUnit = 32;
 
 // All rows at once: multiply(blocks, y, ldy) computes 32 out-features of each row from a row of

@@ -23,7 +23,7 @@ enum class Purpose {
   kRouterLogits,
   kRouterWeights,
   kExpertRows,    // rows in the order of experts
-  kExpertHidden,  // what their first products give
+  kExpertHidden,  // results of the experts' first projections
   kExpertResults,
   kOperand,  // shared by all rows or all elements
   kCodeSums,

@@ -89,13 +89,17 @@ int64_t ArgumentBytes(const npu::Manifest& manifest, const npu::Invocation& invo
   std::vector<int64_t> frame(sequence->symbols.size());
   for (size_t slot = 0; slot < sequence->parameters.size(); ++slot) {
     const auto value = invocation.parameters.find(sequence->parameters[slot]);
-    Require(value != invocation.parameters.end(), npu::Describe(invocation),
-            " has no value for the parameter \"", sequence->parameters[slot], "\"");
+    if (value == invocation.parameters.end()) {  // described only then, which takes a while
+      Fail(ErrorCode::kInvalidArgument, npu::Describe(invocation),
+           " has no value for the parameter \"", sequence->parameters[slot], "\"");
+    }
     frame[slot] = value->second;
   }
   const auto found = std::ranges::find(sequence->arguments, argument, &npu::Argument::name);
-  Require(found != sequence->arguments.end(), npu::Describe(invocation), " has no argument \"",
-          std::string(argument), "\"");
+  if (found == sequence->arguments.end()) {
+    Fail(ErrorCode::kInvalidArgument, npu::Describe(invocation), " has no argument \"",
+         std::string(argument), "\"");
+  }
   return found->bytes.Evaluate(frame);
 }
 

@@ -161,9 +161,9 @@ class Executor final : public XrtTarget {
   // Each of these executes step `first` of the plan, and perhaps some that follow, and returns the
   // step after them.
 
-  // As Group, and again in a fresh context if the device fails. Whole layers that fail there too
-  // run step by step in one more, because their overlay may be the reason. That is possible because
-  // a group changes nothing but its outputs, and does not read them.
+  // Executes the group and, if the device fails, executes it again in a fresh context. Whole layers
+  // that fail there too run step by step in one more, because their overlay may be the reason. That
+  // is possible because a group changes nothing but its outputs, and does not read them.
   size_t OnDevice(const Plan& plan, size_t first, Progress& progress,
                   const ThreadPool& threads) const {
     std::string fault;

@@ -8,7 +8,7 @@
 #include <random>
 #include <string_view>
 
-#include "targets/host/kernels/amx_standin.h"
+#include "amx_standin.h"
 
 namespace ort_aie::host {
 namespace {

@@ -11,7 +11,7 @@
 #include <random>
 #include <vector>
 
-#include "targets/host/kernels/amx_standin.h"
+#include "amx_standin.h"
 #include "targets/host/kernels/kernels.h"
 
 namespace ort_aie::host {

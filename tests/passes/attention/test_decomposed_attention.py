@@ -32,13 +32,27 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., ir.Model]:
     """A function that returns a new model for each call. The export is written only once."""
 
     @cache
-    def export(name: str) -> Path:
-        return write_export(name, tmp_path_factory.mktemp("exports") / name)
+    def export(name: str, layers: int) -> Path:
+        path = write_export(name, tmp_path_factory.mktemp("exports") / name) / "model.onnx"
+        if layers == 1:
+            model = ir.load(path)
+            without_second_layer(model)
+            ir.save(model, path)
+        return path
 
-    def loaded(name: str = "llama") -> ir.Model:
-        return ir.load(export(name) / "model.onnx")
+    def loaded(name: str = "llama", layers: int = 2) -> ir.Model:
+        return ir.load(export(name, layers))
 
     return loaded
+
+
+def without_second_layer(model: ir.Model) -> None:
+    first, second = (node_of(model, f"{ROOT}/layers.{i}/Add_1").outputs[0] for i in (0, 1))
+    ir.convenience.replace_all_uses_with(second, first)
+    graph = model.graph
+    graph.outputs[:] = [value for value in graph.outputs if ".1." not in (value.name or "")]
+    common_passes.RemoveUnusedNodesPass()(model)
+    graph.inputs[:] = [value for value in graph.inputs if ".1." not in (value.name or "")]
 
 
 def node_of(model: ir.Model, name: str) -> ir.Node:
@@ -261,17 +275,17 @@ def test_soft_cap_is_read(load: Callable[..., ir.Model], tmp_path: Path) -> None
     assert_same(model, expected, tmp_path / "compiled")
 
 
-@pytest.mark.parametrize("window", [1, 300, 5000, 100_000])
+@pytest.mark.parametrize("window", [1, 100_000])
 def test_window_of_any_length_is_read(window: int, load: Callable[..., ir.Model]) -> None:
-    model = load("mistral")
+    model = load("mistral", layers=1)
     node_of(model, f"{ROOT}/Sub").replace_input_with(1, constant(model, np.int64(window)))
     run_passes(model)
     windows = [node.attributes["local_window_size"].as_int() for node in attentions(model)]
-    assert windows == [window, window]
+    assert windows == [window]
 
 
 def test_window_that_the_graph_computes_is_read(load: Callable[..., ir.Model]) -> None:
-    model = load("mistral")
+    model = load("mistral", layers=1)
     product = ir.node("Mul", [constant(model, np.int64(20)), constant(model, np.int64(50))])
     product.outputs[0].name = "window"
     model.graph.append(product)
@@ -279,31 +293,29 @@ def test_window_that_the_graph_computes_is_read(load: Callable[..., ir.Model]) -
     model.graph.sort()
     run_passes(model)
     windows = [node.attributes["local_window_size"].as_int() for node in attentions(model)]
-    assert windows == [1000, 1000]
+    assert windows == [1000]
 
 
-@pytest.mark.parametrize("window", [300, 100_000])
-def test_window_that_is_added_as_a_negative_number_is_read(
-    load: Callable[..., ir.Model], window: int
-) -> None:
-    model = load("mistral")
+def test_window_that_is_added_as_a_negative_number_is_read(load: Callable[..., ir.Model]) -> None:
+    window = 300
+    model = load("mistral", layers=1)
     node = node_of(model, f"{ROOT}/Sub")
     node.op_type = "Add"
     node.replace_input_with(1, constant(model, np.int64(-window)))
     run_passes(model)
     windows = [node.attributes["local_window_size"].as_int() for node in attentions(model)]
-    assert windows == [window, window]
+    assert windows == [window]
 
 
 def test_window_of_three_numbers_is_read(load: Callable[..., ir.Model]) -> None:
-    model = load("mistral")
+    model = load("mistral", layers=1)
     node_of(model, f"{ROOT}/Sub").replace_input_with(1, constant(model, np.int64(100)))
     for number in (120, 130):
         insert(model, node_of(model, f"{ROOT}/Sub").outputs[0], "Sub",
                constant(model, np.int64(number)))  # fmt: skip
     run_passes(model)
     windows = [node.attributes["local_window_size"].as_int() for node in attentions(model)]
-    assert windows == [350, 350]
+    assert windows == [350]
 
 
 def shown_by_table(model: ir.Model, table: npt.NDArray[np.bool_]) -> None:
@@ -545,14 +557,13 @@ def softmax_over_queries(model: ir.Model) -> str:
 def test_near_miss_is_left_alone_with_the_reason(
     change: Callable[[ir.Model], str], load: Callable[..., ir.Model]
 ) -> None:
-    model = load("llama")
+    model = load("llama", layers=1)
     expected = change(model)
     outcomes = run_passes(model).outcomes
-    left = [o for o in outcomes.values() if o.op_type == "Softmax" and o.becomes is None]
-    assert left
-    assert left[0].node == f"{LAYER}/Softmax"
+    (left,) = (o for o in outcomes.values() if o.op_type == "Softmax" and o.becomes is None)
+    assert left.node == f"{LAYER}/Softmax"
     assert any(node.name == f"{LAYER}/Softmax" for node in model.graph)
-    assert re.search(expected, left[0].reason), left[0].reason
+    assert re.search(expected, left.reason), left.reason
 
 
 def test_model_with_a_near_miss_computes_what_it_did(

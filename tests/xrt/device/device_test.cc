@@ -320,7 +320,7 @@ void ListsHave24RunsAtMost() {
 // The manifest of packages `slow` declares slow memory, so that a plan is more than one run.
 void LongPlansAreSeveralRuns() {
   const auto device = Open("slow");
-  constexpr size_t kSteps = 30;
+  constexpr size_t kSteps = 6;
   Problem problem(*device, kSteps);
   npu::Plan plan;
   for (size_t i = 0; i < kSteps; ++i) plan.push_back(Matvec(2 * kN * static_cast<int64_t>(i)));

@@ -104,8 +104,9 @@ class Projection {
   std::vector<double> Bounds(const std::vector<double>& moved = {},
                              const Arithmetic& arithmetic = {}) const {
     std::vector<double> bounds;
+    const Floats floats{a.floats(), skip.floats(), norm.floats()};
     for (int64_t row = 0; row < c.rows; ++row) {
-      const auto [x, dx] = Activations(row, moved, arithmetic);
+      const auto [x, dx] = Activations(row, floats, moved, arithmetic);
       for (int64_t n = 0; n < c.n; ++n) bounds.push_back(Bound(n, x, dx, arithmetic));
     }
     return bounds;
@@ -131,11 +132,16 @@ class Projection {
   std::shared_ptr<KeptState> kept = std::make_shared<KeptState>();
 
  private:
+  struct Floats {
+    std::vector<float> a, skip, norm;
+  };
+
   // x of a row, and how much the device's x may differ.
   std::pair<std::vector<double>, std::vector<double>> Activations(
-      int64_t row, const std::vector<double>& moved, const Arithmetic& arithmetic) const {
+      int64_t row, const Floats& floats, const std::vector<double>& moved,
+      const Arithmetic& arithmetic) const {
     const auto k = static_cast<size_t>(c.k), first = static_cast<size_t>(row) * k;
-    const std::vector<float> as = a.floats(), skips = skip.floats(), scales = norm.floats();
+    const auto& [as, skips, scales] = floats;
     std::vector<double> x(k), dx = moved;
     dx.resize(k);
     double squares = 0, moved_squares = 0;

@@ -95,27 +95,27 @@ void ProjectionsOfAShortPrompt() {
 
 // Bands of out-features and ranges of rows, at their edges.
 void LargePrompts() {
-  for (const int64_t n : {256, 288, 512, 544, 800}) {
-    for (const int64_t rows : {511, 512, 513, 1030}) {
-      ExecutorOptions options;
-      options.weight_bytes = 256 * 256 * 2;  // of 256 out-features
-      options.row_bytes = 1;
-      Bench bench(kAll, options);
-      Projection projection({.rows = rows,
-                             .k = 256,
-                             .n = n,
-                             .bias = n == 288,
-                             .norm = n == 512,
-                             .skip = n == 512,
-                             .gated = n == 544});
-      const auto want = projection.OnHost();
-      bench.Run({projection.Step()});
-      projection.Compare(want);
-      const int64_t bands = q4nx::CeilDiv(n, 256), runs = q4nx::CeilDiv(rows, 512);
-      Check(bench.runs() == bands * (1 + runs), "expected ", bands, " bands of ", runs,
-            " runs, got ", bench.runs(), " runs");
-      bench.OnlyDevice();
-    }
+  const std::vector<std::pair<int64_t, int64_t>> sizes = {{256, 511}, {288, 512}, {288, 513},
+                                                          {512, 513}, {544, 511}, {800, 1030}};
+  for (const auto& [n, rows] : sizes) {
+    ExecutorOptions options;
+    options.weight_bytes = 256 * 256 * 2;  // of 256 out-features
+    options.row_bytes = 1;
+    Bench bench(kAll, options);
+    Projection projection({.rows = rows,
+                           .k = 256,
+                           .n = n,
+                           .bias = n == 288,
+                           .norm = n == 512,
+                           .skip = n == 512,
+                           .gated = n == 544});
+    const auto want = projection.OnHost();
+    bench.Run({projection.Step()});
+    projection.Compare(want);
+    const int64_t bands = q4nx::CeilDiv(n, 256), runs = q4nx::CeilDiv(rows, 512);
+    Check(bench.runs() == bands * (1 + runs), "expected ", bands, " bands of ", runs, " runs, got ",
+          bench.runs(), " runs");
+    bench.OnlyDevice();
   }
 }
 

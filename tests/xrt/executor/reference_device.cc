@@ -113,13 +113,23 @@ class Call {
   }
 
  private:
+  // The argument's elements.
+  class Elements {
+   public:
+    explicit Elements(uint8_t* place) : words_(reinterpret_cast<uint16_t*>(place)) {}
+    double Get(int64_t i) const { return Bfloat16ToFloat(words_[i]); }
+    void Set(int64_t i, double value) const {
+      words_[i] = FloatToBfloat16(static_cast<float>(value));
+    }
+
+   private:
+    uint16_t* words_;
+  };
+
+  // These look a name up: not in an inner loop.
   int64_t P(const char* name) const { return invocation_.parameters.at(name); }
   float F(const char* name) const { return std::bit_cast<float>(static_cast<int32_t>(P(name))); }
-  uint16_t* Words(const char* name) const { return reinterpret_cast<uint16_t*>(places_.at(name)); }
-  double Get(const char* name, int64_t i) const { return Bfloat16ToFloat(Words(name)[i]); }
-  void Set(const char* name, int64_t i, double value) const {
-    Words(name)[i] = FloatToBfloat16(static_cast<float>(value));
-  }
+  Elements E(const char* name) const { return Elements(places_.at(name)); }
   static double Activate(int64_t kind, double x) {
     if (kind == 0) return x / (1 + std::exp(-x));
     return 0.5 * x * (1 + std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
@@ -127,15 +137,26 @@ class Call {
 
   void Matvec(int64_t row_k) const {
     const int64_t n = P("N"), k = P("K");
+    const bool bias = P("bias") != 0;
     std::vector<float> w(static_cast<size_t>(32 * k));
-    for (int64_t i = 0; i < n; ++i) {
-      if (i % 32 == 0) {
-        q4nx::Dequantize(places_.at("w") + i / 32 * (row_k / 256) * q4nx::kBlockBytes, 32, k,
+    std::vector<double> x(static_cast<size_t>(k));
+    for (int64_t j = 0; j < k; ++j) x[static_cast<size_t>(j)] = E("x").Get(j);
+    for (int64_t first = 0; first < n; first += 8) {
+      if (first % 32 == 0) {
+        q4nx::Dequantize(places_.at("w") + first / 32 * (row_k / 256) * q4nx::kBlockBytes, 32, k,
                          w.data());
       }
-      double y = P("bias") != 0 ? Get("bias", i) : 0;
-      for (int64_t j = 0; j < k; ++j) y += Get("x", j) * w[static_cast<size_t>(i % 32 * k + j)];
-      Set("y", i, y);
+      // Rows together: each sum alone would wait for one addition after the other.
+      const float* rows = w.data() + first % 32 * k;
+      double y[8] = {};
+      if (bias) {
+        for (int64_t i = 0; i < std::min<int64_t>(8, n - first); ++i)
+          y[i] = E("bias").Get(first + i);
+      }
+      for (int64_t j = 0; j < k; ++j) {
+        for (int64_t i = 0; i < 8; ++i) y[i] += x[static_cast<size_t>(j)] * rows[i * k + j];
+      }
+      for (int64_t i = 0; i < std::min<int64_t>(8, n - first); ++i) E("y").Set(first + i, y[i]);
     }
   }
 
@@ -143,15 +164,19 @@ class Call {
   template <typename Check>
   void NormRows(int64_t rows, int64_t width, bool norm, const Check& check) const {
     const int64_t n = P("n");
+    const bool add = P("residual") != 0;
+    const Elements from = E("x"), residual = add ? E("residual") : from,
+                   sum = add ? E("sum") : from, weight = norm ? E("weight") : from,
+                   y = norm ? E("y") : from;
     for (int64_t r = 0; r < rows; ++r) {
       double squares = 0;
       std::vector<double> x(static_cast<size_t>(width));
       for (int64_t i = 0; i < width; ++i) {
-        double value = Get("x", r * width + i);
-        if (P("residual") != 0) {
+        double value = from.Get(r * width + i);
+        if (add) {
           // The normalised row is the rounded one.
-          Set("sum", r * width + i, value + Get("residual", r * width + i));
-          value = Get("sum", r * width + i);
+          sum.Set(r * width + i, value + residual.Get(r * width + i));
+          value = sum.Get(r * width + i);
         }
         check(i, value);
         x[static_cast<size_t>(i)] = value;
@@ -160,7 +185,7 @@ class Call {
       if (!norm) continue;
       const double factor = 1 / std::sqrt(squares / static_cast<double>(n) + F("eps_bits"));
       for (int64_t i = 0; i < width; ++i) {
-        Set("y", r * width + i, x[static_cast<size_t>(i)] * factor * Get("weight", i));
+        y.Set(r * width + i, x[static_cast<size_t>(i)] * factor * weight.Get(i));
       }
     }
   }
@@ -170,10 +195,11 @@ class Call {
   }
 
   void Glu() const {
-    const int64_t n = P("n");
-    for (int64_t i = 0; i < n * P("rows"); ++i) {
+    const int64_t n = P("n"), count = n * P("rows"), kind = P("kind");
+    const Elements x = E("gate_up"), y = E("y");
+    for (int64_t i = 0; i < count; ++i) {
       const int64_t gate = i / n * 2 * n + i % n;
-      Set("y", i, Activate(P("kind"), Get("gate_up", gate)) * Get("gate_up", gate + n));
+      y.Set(i, Activate(kind, x.Get(gate)) * x.Get(gate + n));
     }
   }
 
@@ -182,24 +208,27 @@ class Call {
   void Rotate(int64_t head, const Take& y) const {
     const int64_t dim = P("head_dim"), rotary = P("rotary_dim"), half = rotary / 2;
     const bool neighbours = P("interleaved") != 0;
+    const Elements from = E("x");
     std::vector<double> x(static_cast<size_t>(dim));
     double squares = 0;
     for (int64_t d = 0; d < dim; ++d) {
-      x[static_cast<size_t>(d)] = Get("x", head * dim + d);
+      x[static_cast<size_t>(d)] = from.Get(head * dim + d);
       squares += x[static_cast<size_t>(d)] * x[static_cast<size_t>(d)];
     }
     if (P("norm") != 0) {
       const double factor = 1 / std::sqrt(squares / static_cast<double>(dim) + F("eps_bits"));
+      const Elements weight = E("weight");
       for (int64_t d = 0; d < dim; ++d) {
         double& value = x[static_cast<size_t>(d)];
         value =
-            Bfloat16ToFloat(FloatToBfloat16(static_cast<float>(value * factor * Get("weight", d))));
+            Bfloat16ToFloat(FloatToBfloat16(static_cast<float>(value * factor * weight.Get(d))));
       }
     }
+    const Elements table = half > 0 ? E("table") : from;
     for (int64_t i = 0; i < half; ++i) {
       double& a = x[static_cast<size_t>(neighbours ? 2 * i : i)];
       double& b = x[static_cast<size_t>(neighbours ? 2 * i + 1 : i + half)];
-      const double cosine = Get("table", i), sine = Get("table", half + i);
+      const double cosine = table.Get(i), sine = table.Get(half + i);
       const double rotated = a * cosine - b * sine;
       b = b * cosine + a * sine;
       a = rotated;
@@ -209,23 +238,27 @@ class Call {
 
   void Rope() const {
     RequireOneToken();
+    const Elements to = E("y");
+    const int64_t dim = P("head_dim");
     for (int64_t head = 0; head < P("heads"); ++head) {
-      Rotate(head, [&](int64_t d, double y) { Set("y", head * P("head_dim") + d, y); });
+      Rotate(head, [&](int64_t d, double y) { to.Set(head * dim + d, y); });
     }
   }
 
   void Append() const {
     RequireOneToken();
+    const Elements cache = E("cache");
+    const int64_t dim = P("head_dim"), position = P("position");
     for (int64_t head = 0; head < P("kv_heads"); ++head) {
-      Rotate(head,
-             [&](int64_t d, double y) { Set("cache", CacheIndex(head, P("position"), d), y); });
+      const int64_t first = head * P("capacity") * dim;
+      Rotate(head, [&](int64_t d, double y) { cache.Set(first + InCache(position, d, dim), y); });
     }
   }
 
   void MoveHeads() const {
     for (int64_t head = 0; head < P("heads"); ++head) {
-      std::memcpy(Words("y") + head * P("y_stride"), Words("x") + head * P("x_stride"),
-                  static_cast<size_t>(2 * P("dim")));
+      std::memcpy(places_.at("y") + 2 * head * P("y_stride"),
+                  places_.at("x") + 2 * head * P("x_stride"), static_cast<size_t>(2 * P("dim")));
     }
   }
 
@@ -239,51 +272,57 @@ class Call {
   }
 
   void Dequant() const {
+    const Elements b = E("b");
     std::vector<float> w(32 * 256);
     for (int64_t block = 0; block < P("blocks"); ++block) {
       q4nx::Dequantize(places_.at("w") + block * q4nx::kBlockBytes, 32, 256, w.data());
       for (int64_t n = 0; n < 32; ++n) {
         for (int64_t k = 0; k < 256; ++k) {
-          Set("b", block * 8192 + Packed(k, n), w[static_cast<size_t>(n * 256 + k)]);
+          b.Set(block * 8192 + Packed(k, n), w[static_cast<size_t>(n * 256 + k)]);
         }
       }
     }
   }
 
   void Project() const {
-    std::vector<float> w(static_cast<size_t>(P("N") * P("K")));
-    q4nx::Dequantize(places_.at("w"), P("N"), P("K"), w.data());
-    for (float& value : w) value = Bfloat16ToFloat(FloatToBfloat16(value));
-    Multiply(w);
-  }
-
-  void Gemm() const {
     const int64_t k = P("K"), n = P("N");
-    std::vector<float> w(static_cast<size_t>(n * k));
-    for (int64_t i = 0; i < n; ++i) {
-      for (int64_t j = 0; j < k; ++j) {
-        w[static_cast<size_t>(i * k + j)] = static_cast<float>(
-            Get("b", (i / 32 * (k / 256) + j / 256) * 8192 + Packed(j % 256, i % 32)));
+    std::vector<float> rows(static_cast<size_t>(n * k)), w(rows.size());
+    q4nx::Dequantize(places_.at("w"), n, k, rows.data());
+    for (int64_t j = 0; j < k; ++j) {
+      for (int64_t i = 0; i < n; ++i) {
+        w[static_cast<size_t>(j * n + i)] =
+            Bfloat16ToFloat(FloatToBfloat16(rows[static_cast<size_t>(i * k + j)]));
       }
     }
     Multiply(w);
   }
 
-  // c = a w, of weights (N, K).
+  void Gemm() const {
+    const int64_t k = P("K"), n = P("N");
+    const Elements b = E("b");
+    std::vector<float> w(static_cast<size_t>(n * k));
+    for (int64_t j = 0; j < k; ++j) {
+      for (int64_t i = 0; i < n; ++i) {
+        w[static_cast<size_t>(j * n + i)] = static_cast<float>(
+            b.Get((i / 32 * (k / 256) + j / 256) * 8192 + Packed(j % 256, i % 32)));
+      }
+    }
+    Multiply(w);
+  }
+
+  // c = a w, of weights (K, N): a compiler adds to neighbouring sums at once.
   void Multiply(const std::vector<float>& w) const {
     const int64_t rows = std::max<int64_t>(P("M"), 64), k = P("K"), n = P("N");
-    std::vector<float> a(static_cast<size_t>(k));
+    const Elements a = E("a"), c = E("c");
     for (int64_t r = 0; r < rows; ++r) {
+      std::vector<float> y(static_cast<size_t>(n));
       for (int64_t j = 0; j < k; ++j) {
-        a[static_cast<size_t>(j)] = static_cast<float>(Get("a", r * k + j));
-        if (!std::isfinite(a[static_cast<size_t>(j)])) Wrong("gemm reads what nobody wrote");
+        const auto x = static_cast<float>(a.Get(r * k + j));
+        if (!std::isfinite(x)) Wrong("gemm reads what nobody wrote");
+        const float* row = w.data() + j * n;
+        for (int64_t i = 0; i < n; ++i) y[static_cast<size_t>(i)] += x * row[i];
       }
-      for (int64_t i = 0; i < n; ++i) {
-        float y = 0;
-        const float* row = w.data() + i * k;
-        for (int64_t j = 0; j < k; ++j) y += a[static_cast<size_t>(j)] * row[j];
-        Set("c", r * n + i, y);
-      }
+      for (int64_t i = 0; i < n; ++i) c.Set(r * n + i, y[static_cast<size_t>(i)]);
     }
   }
 
@@ -297,18 +336,18 @@ class Call {
   }
 
   void Gate() const {
-    const int64_t rows = std::max<int64_t>(P("M"), 64), n = P("N");
+    const int64_t rows = std::max<int64_t>(P("M"), 64), n = P("N"), kind = P("kind");
+    const int64_t gate_stride = P("gate_stride"), up_stride = P("up_stride");
+    const Elements gates = E("gate"), ups = E("up"), y = E("y");
     for (int64_t i = 0; i < rows * n; ++i) {
-      const int64_t gate = i / n * P("gate_stride") + i % n, up = i / n * P("up_stride") + i % n;
-      Set("y", i, Activate(P("kind"), Get("gate", gate)) * Get("up", up));
+      const int64_t gate = i / n * gate_stride + i % n, up = i / n * up_stride + i % n;
+      y.Set(i, Activate(kind, gates.Get(gate)) * ups.Get(up));
     }
   }
 
-  int64_t CacheIndex(int64_t head, int64_t key, int64_t d) const {
-    return (head * P("capacity") + key / 8 * 8) * P("head_dim") + d / 8 * 64 + key % 8 * 8 + d % 8;
-  }
-  double Cached(const char* name, int64_t head, int64_t key, int64_t d) const {
-    return Get(name, CacheIndex(head, key, d));
+  // An element of a head's keys or values.
+  static int64_t InCache(int64_t key, int64_t d, int64_t dim) {
+    return key / 8 * 8 * dim + d / 8 * 64 + key % 8 * 8 + d % 8;
   }
 
   void Attention() const {
@@ -316,41 +355,51 @@ class Call {
     const int64_t heads = P("heads"), kv_heads = P("kv_heads"), dim = P("head_dim");
     const int64_t prompt = token ? 1 : P("prompt"), past = token ? P("context") - 1 : P("past");
     const int64_t total = past + prompt, chunk = (token ? 4096 : 2048) / dim;
+    const int64_t capacity = P("capacity"), window = P("window");
+    const int64_t read = std::min((total + chunk - 1) / chunk * chunk, capacity);
     const bool causal = token || P("causal") != 0;
-    for (int64_t head = 0; head < kv_heads; ++head) {
-      for (int64_t key = 0; key < std::min((total + chunk - 1) / chunk * chunk, P("capacity"));
-           ++key) {
+    const float scale = F("scale_bits"), cap = F("softcap_bits");
+    const Elements q = E("q"), o = E("o");
+    // A head's keys (dim, read) and values (read, dim): sums side by side in an inner loop.
+    std::vector<double> keys(static_cast<size_t>(read * dim)), values(keys.size());
+    for (int64_t kv = 0; kv < kv_heads; ++kv) {
+      const Elements k(places_.at("k") + 2 * kv * capacity * dim),
+          v(places_.at("v") + 2 * kv * capacity * dim);
+      for (int64_t key = 0; key < read; ++key) {
         for (int64_t d = 0; d < dim; ++d) {
-          if (!std::isfinite(Cached("k", head, key, d)) ||
-              !std::isfinite(Cached("v", head, key, d))) {
+          const double of_key = k.Get(InCache(key, d, dim)), of_value = v.Get(InCache(key, d, dim));
+          if (!std::isfinite(of_key) || !std::isfinite(of_value)) {
             Wrong("a key or value that is not finite, perhaps masked, row " + std::to_string(key));
           }
+          keys[static_cast<size_t>(d * read + key)] = of_key;
+          values[static_cast<size_t>(key * dim + d)] = of_value;
         }
       }
-    }
-    for (int64_t t = 0; t < prompt; ++t) {
-      const int64_t end = causal ? past + t + 1 : total;
-      const int64_t first = P("window") > 0 ? std::max<int64_t>(0, past + t - P("window") + 1) : 0;
-      for (int64_t h = 0; h < heads; ++h) {
-        const int64_t row = (t * heads + h) * dim, kv = h / (heads / kv_heads);
-        std::vector<double> f(static_cast<size_t>(end - first));
+      const int64_t group = heads / kv_heads;
+      for (int64_t i = 0; i < prompt * group; ++i) {
+        const int64_t t = i / group, row = (t * heads + kv * group + i % group) * dim;
+        const int64_t end = causal ? past + t + 1 : total;
+        const int64_t first = window > 0 ? std::max<int64_t>(0, past + t - window + 1) : 0;
+        const int64_t count = end - first;
+        std::vector<double> f(static_cast<size_t>(count)), y(static_cast<size_t>(dim));
+        for (int64_t d = 0; d < dim; ++d) {
+          const double x = q.Get(row + d);
+          const double* of_keys = keys.data() + d * read + first;
+          for (int64_t key = 0; key < count; ++key) f[static_cast<size_t>(key)] += x * of_keys[key];
+        }
         double max = -std::numeric_limits<double>::infinity(), sum = 0;
-        for (int64_t key = first; key < end; ++key) {
-          double s = 0;
-          for (int64_t d = 0; d < dim; ++d) s += Get("q", row + d) * Cached("k", kv, key, d);
-          s *= F("scale_bits");
-          if (const float cap = F("softcap_bits"); cap != 0) s = cap * std::tanh(s / cap);
-          f[static_cast<size_t>(key - first)] = s;
+        for (double& s : f) {
+          s *= scale;
+          if (cap != 0) s = cap * std::tanh(s / cap);
           max = std::max(max, s);
         }
         for (double& s : f) sum += s = std::exp(s - max);
-        for (int64_t d = 0; d < dim; ++d) {
-          double o = 0;
-          for (int64_t key = first; key < end; ++key) {
-            o += f[static_cast<size_t>(key - first)] * Cached("v", kv, key, d);
-          }
-          Set("o", row + d, o / sum);
+        for (int64_t key = 0; key < count; ++key) {
+          const double weight = f[static_cast<size_t>(key)];
+          const double* value = values.data() + (first + key) * dim;
+          for (int64_t d = 0; d < dim; ++d) y[static_cast<size_t>(d)] += weight * value[d];
         }
+        for (int64_t d = 0; d < dim; ++d) o.Set(row + d, y[static_cast<size_t>(d)] / sum);
       }
     }
   }

@@ -16,12 +16,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+APT_PACKAGES = Path(__file__).with_name("apt_packages.sh")
 APT_HEADERS = Path(__file__).resolve().parents[3] / "cmake" / "apt_headers.sh"
 SKIP = "ORT_AIE_SKIP_REAL_XRT"
-MINIMUM = "1:2.25"
 
 # Variables that would give a program in the root other libraries, or another XRT.
 STRANGERS = ("LD_LIBRARY_PATH", "LD_PRELOAD", "XILINX_XRT", "XRT_INI_PATH")
+
+
+class NoPackages(Exception):
+    """apt cannot get packages: the reason."""
 
 
 class NoPrivateRoot(Exception):
@@ -98,7 +102,7 @@ class PrivateRoot:
 
 
 def cache_folder() -> Path:
-    """The folder that also holds a build's downloads (cmake/Downloads.cmake)."""
+    """The folder that also holds a build's downloads (cmake/Headers.cmake)."""
     if given := os.environ.get("ORT_AIE_CACHE_DIR"):
         return Path(given).absolute()
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -113,29 +117,31 @@ def private_root() -> PrivateRoot:
         NoPrivateRoot: apt cannot get the packages. The message says why, and how to do without.
     """
     cache = cache_folder()
-    headers = sorted(cache.glob("libxrt-dev-*")) or _packages(cache, "libxrt-dev")
-    roots = sorted(cache.glob("xrt-root-*"))
-    if not roots:
-        packages = _packages(cache, "--with-dependencies", "libxrt2", "libxrt-npu2")
-        roots = [_merge(packages, cache / packages[0].name.replace("libxrt2", "xrt-root", 1))]
+    try:
+        headers = sorted(cache.glob("libxrt-dev-*")) or apt(APT_HEADERS, cache, "libxrt-dev")
+        roots = sorted(cache.glob("xrt-root-*"))
+        if not roots:
+            packages = apt(APT_PACKAGES, cache, "libxrt2", "libxrt-npu2")
+            name = next(each.name for each in packages if each.name.startswith("libxrt2-"))
+            roots = [_merge(packages, cache / name.replace("libxrt2", "xrt-root", 1))]
+    except NoPackages as error:
+        raise NoPrivateRoot(
+            f"cannot get XRT: {error}\nThese tests need Debian sid's (or Ubuntu's newest) XRT, "
+            f"which apt downloads the first time. {SKIP}=1 leaves them out."
+        ) from None
     return PrivateRoot(roots[-1], headers[-1] / "usr/include")
 
 
-def _packages(cache: Path, *words: str) -> list[Path]:
-    options = [word for word in words if word.startswith("--")]
-    names = [word for word in words if word not in options]
-    done = subprocess.run(
-        ["bash", str(APT_HEADERS), *options, str(cache), MINIMUM, *names],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def apt(script: Path, *arguments: str | Path) -> list[Path]:
+    """The folders into which `script` unpacks packages.
+
+    Raises:
+        NoPackages: it fails.
+    """
+    command = ["bash", str(script), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["apt_headers.sh failed"])[-1]
-        raise NoPrivateRoot(
-            f"cannot get {', '.join(names)}: {reason}\nThese tests need Debian sid's (or Ubuntu's "
-            f"newest) XRT, which apt downloads the first time. {SKIP}=1 leaves them out."
-        )
+        raise NoPackages((done.stderr.strip().splitlines() or [f"{script.name} failed"])[-1])
     return [Path(line) for line in done.stdout.splitlines()]
 
 

@@ -22,6 +22,7 @@ HERE = Path(__file__).parent
 MODULE = Path(ort_aie_ep.library_path()).with_name("libort_aie_xrt.so")
 
 pytestmark = [
+    pytest.mark.in_turn,
     pytest.mark.skipif(bool(os.environ.get(SKIP)), reason=f"{SKIP} is set"),
     pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler"),
     pytest.mark.skipif(

@@ -1,63 +1,73 @@
-"""How far a run has come, and how long it will take."""
+"""How far a run is, and how long the rest takes, by what each kind of step has taken so far."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from statistics import mean
 
-from ort_aie_ep.tools.bench.peers import batches, growth, starts
-from ort_aie_ep.tools.bench.peers.plan import Plan
-from ort_aie_ep.tools.bench.peers.process import Progress
+from ort_aie_ep.progress import Count, Progress
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a step costs: as much as the equal steps before it.
+
+    Attributes:
+        engine, what: the engine, and what it does.
+        tokens: a guess for the first of its kind, in tokens of a prompt; 0 for steps that come
+            before all prompts, and so tell nothing about them.
+    """
+
+    engine: str
+    what: str
+    tokens: float = 0.0
 
 
 class Course:
-    """Progress that counts its steps, and estimates when the rest will be done."""
+    """Counts and times steps. `note` is for what cannot wait, `left` is told the seconds left."""
 
-    def __init__(self, plan: Plan, context: int, progress: Progress) -> None:
-        """For a plan, and a model with room for `context` tokens."""
-        self._plan = plan
-        self._lengths = plan.growth_within(context)
-        self._progress = progress
-        self._done = 0
-        self._started = time.perf_counter()
+    def __init__(
+        self,
+        progress: Progress | None,
+        note: Callable[[str], None],
+        left: Callable[[float], None] = lambda _: None,
+    ) -> None:
+        self.note, self._left = note, left
+        self._count = Count(progress, 0)
+        self._rest: Counter[Cost] = Counter()
+        self._taken: dict[Cost, list[float]] = {}
+        self._started = self._since = time.perf_counter()
 
-    def expect(self, steps: int, names: Iterable[str], parts: int = 0) -> None:
-        """`steps` steps are left, and with engines `names` the `parts` after the rounds."""
-        engines, plan = list(names), self._plan
-        rest = (
-            batches.steps(sum(map(batches.takes_part, engines)), plan.batches, plan.rounds),
-            starts.steps(len(engines), plan.starts),
-            growth.steps(self._lengths, plan.rounds),
-        )
-        self._progress.total(self._done + steps + sum(rest[parts:]))
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the run began."""
+        return time.perf_counter() - self._started
 
-    def step(self, what: str) -> None:
-        """One step is done."""
-        self._done += 1
-        self._progress.step(what)
+    def expect(self, rest: Iterable[Cost]) -> None:
+        """Sets the steps that are left."""
+        self._rest = Counter(rest)
+        self._count.total = self._count.done + self._rest.total()
 
-    def note(self, text: str) -> None:
-        """Something worth knowing before the end."""
-        self._progress.note(text)
+    def step(self, cost: Cost, when: str = "") -> None:
+        """Counts a step as done."""
+        now = time.perf_counter()
+        self._taken.setdefault(cost, []).append(now - self._since)
+        self._since = now
+        self._rest[cost] -= 1
+        self._count.what = f"{', '.join(filter(None, (cost.what, when)))}: {cost.engine}"
+        self._count.step()
+        left = self.seconds((+self._rest).elements())
+        if left is not None:
+            self._left(left)
 
-    def total(self, steps: int) -> None:
-        """`steps` steps are left; nothing is known about what comes after."""
-        self._progress.total(self._done + steps)
-
-    def left(self, what: str, seconds: float) -> None:
-        """Says what was done, and how long the rest will take."""
-        spent = (time.perf_counter() - self._started) / 60
-        self.note(f"{what} done after {spent:.1f} min; about {seconds / 60:.0f} min to go")
-
-    def rest_seconds(self, opened: dict[str, float], token: dict[str, float], ours: str) -> float:
-        """Time for all after the rounds, from each engine's seconds to open and per token."""
-        plan = self._plan
-        rows = sum(2 * (1 + n / 4) * (batches.CALLS + 1) for n in plan.batches)
-        several = sum(
-            seconds + (plan.rounds + 1) * rows * token[name]
-            for name, seconds in opened.items()
-            if batches.takes_part(name)
-        )
-        starting = sum(opened.values()) * (1 + 2 * plan.starts) * 1.2
-        growing = sum(growth.TOKENS * token[ours] * (1 + n / 8192) for n in self._lengths)
-        return several + starting + (plan.rounds + 1) * growing
+    def seconds(self, costs: Iterable[Cost]) -> float | None:
+        """Seconds that steps take; None before the first step that has a guess."""
+        taken = {cost: mean(seconds) for cost, seconds in self._taken.items()}
+        guessed = [cost for cost in taken if cost.tokens]
+        if not guessed:
+            return None
+        token = sum(taken[cost] for cost in guessed) / sum(cost.tokens for cost in guessed)
+        return sum(taken.get(cost, cost.tokens * token) for cost in costs)

@@ -1,4 +1,4 @@
-"""The engines by name: what they need, and how their model is made and opened.
+"""The engines by name: what they need, how their model is made and opened, what they are asked.
 
 A process that only opens an engine imports only that engine, because imports count in its memory
 and in its time to the first token.
@@ -6,14 +6,19 @@ and in its time to the first token.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.tools.bench.peers.engine import Engine, Model, Settings
 
 if TYPE_CHECKING:
     from ort_aie_ep.models.folder import ModelFolder
@@ -28,14 +33,102 @@ COMPARED = (OURS, OURS_INT8)
 
 
 @dataclass(frozen=True)
-class Source:
-    """The source of all models.
+class Model:
+    """The file or folder that an engine opens; mean bits of a weight in its format, including
+    scales; bytes that a decoded token reads (all matrices, the lm_head once), and of the files."""
 
-    Attributes:
-        folder: the folder that onnxruntime-genai's builder wrote.
-        weights: the weights of that folder.
-        scratch: a folder for the models made from it.
+    path: Path
+    bits: float
+    weight_bytes: int
+    file_bytes: int
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to open it: threads that compute, tokens of context to make room for, options of
+    particular engines, and the feature to leave out after a failure (`Kind.without`)."""
+
+    threads: int
+    capacity: int
+    options: dict[str, str] = field(default_factory=dict)
+    without: str = ""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A prompt and the decoding after it: the likeliest token after the prompt, which took
+    `prefill_seconds`, and then one for each decoding step, which took `decode_seconds` together."""
+
+    tokens: list[int]
+    prefill_seconds: float
+    decode_seconds: float
+
+
+class Engine(ABC):
+    """An open model. `description` is what is needed to repeat a run: version, build, KV type."""
+
+    description: dict[str, str]
+
+    @abstractmethod
+    def run(self, prompt: Sequence[int], new_tokens: int) -> Run:
+        """Forgets earlier tokens, prefills, and decodes `new_tokens` times, always greedily."""
+
+    def decode_at(self, total: int, count: int) -> float:
+        """Seconds for `count` tokens, each the last of a sequence of `total` unread tokens."""
+        raise AieError(f"{type(self).__name__} cannot decode without a prompt")
+
+    def batch_at(self, length: int, sequences: int, tokens: int, count: int) -> float:
+        """Seconds for `count` calls after one that is not counted.
+
+        Each call adds `tokens` tokens to each of `sequences` sequences of about `length` tokens,
+        and returns the logits of all added tokens. They are `different_tokens`.
+        """
+        raise AieError(f"{type(self).__name__} cannot take several rows in a call")
+
+
+class StepEngine(Engine):
+    """An engine that is driven token by token."""
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Forgets the sequence."""
+
+    @abstractmethod
+    def forward(self, tokens: Sequence[int]) -> int:
+        """Runs the next tokens; returns the likeliest one after the last of them."""
+
+    def run(self, prompt: Sequence[int], new_tokens: int) -> Run:
+        """See `Engine`."""
+        self.reset()
+        start = time.perf_counter()
+        tokens = [self.forward(prompt)]
+        prefilled = time.perf_counter()
+        for _ in range(new_tokens):
+            tokens.append(self.forward(tokens[-1:]))
+        return Run(tokens, prefilled - start, time.perf_counter() - prefilled)
+
+
+def different_tokens(sequences: int, tokens: int) -> npt.NDArray[np.int64]:
+    """(sequences, tokens) of a call with several rows.
+
+    They differ, because equal tokens would choose the same experts and read fewer weights.
     """
+    return np.arange(1, sequences * tokens + 1, dtype=np.int64).reshape(sequences, tokens)
+
+
+def seconds_after_one(call: Callable[[], object], count: int) -> float:
+    """Seconds of `count` calls after one that is not counted."""
+    call()
+    start = time.perf_counter()
+    for _ in range(count):
+        call()
+    return time.perf_counter() - start
+
+
+@dataclass(frozen=True)
+class Source:
+    """The folder that onnxruntime-genai's builder wrote, its weights, and a folder for the models
+    that are made from it."""
 
     folder: ModelFolder
     weights: DecoderWeights
@@ -49,179 +142,90 @@ class Kind:
     Attributes:
         library: the library that it uses; for each peer's library, only the fastest engine counts.
         packages: modules imported to make and open its model, by the package that installs them.
-        imports: modules imported to open it; they do not count in the time to load a model.
-        model: writes the model that it opens.
-        open: opens that model.
-        batch_model: writes the model for several rows in a call, with the logits of all rows
-            (`Batching`); None if it cannot, or if another engine of the same library is measured.
-        without: a feature that it is retried without if it fails at first (`Settings.without`).
+        imports: modules imported to open it, which does not count in the time to load a model.
+        open: opens its model.
+        model: writes its model.
+        batch_model: writes the model for several rows in a call, with the logits of all rows; None
+            if it cannot, or if another engine of the same library is measured.
+        without: a feature that it is retried without if it fails at first.
     """
 
     library: str
     packages: dict[str, str]
     imports: tuple[str, ...]
-    model: Callable[[Source], Model]
     open: Callable[[Model, Settings], Engine]
+    model: Callable[[Source], Model]
     batch_model: Callable[[Source], Model] | None = None
     without: str = ""
 
     def missing(self) -> str | None:
         """How to get what is missing, or None if everything is there."""
         absent = [name for name, module in self.packages.items() if find_spec(module) is None]
-        if not absent:
-            return None
-        return f"is not installed: pip install {' '.join(absent)}"
+        return f"is not installed: pip install {' '.join(absent)}" if absent else None
 
 
-def _our_model(source: Source) -> Model:
-    return _compiled(source, "f16")
+def _later(place: str, **options: Any) -> Callable[..., Any]:
+    """What a module of this package has by that name, imported when it is called."""
+    module, _, name = place.partition(".")
+
+    def call(*given: Any) -> Any:
+        return getattr(import_module(f"{__package__}.{module}"), name)(*given, **options)
+
+    return call
 
 
-def _our_batch_model(source: Source) -> Model:
-    return _compiled(source, "f16", last_logits=False)
+def _ort(library: str, model: Callable[[Source], Model], batch_model: Any = None) -> Kind:
+    imports = "onnxruntime", f"{__package__}.onnxruntime_cpu"
+    opens = _later("onnxruntime_cpu.OrtEngine", library=library == OURS)
+    return Kind(library, {}, imports, opens, model, batch_model)
 
 
-def _our_float_model(source: Source) -> Model:
-    return _compiled(source, None)
+def _compiled(kv: str | None, **options: Any) -> Callable[[Source], Model]:
+    return _later("onnxruntime_cpu.compiled_model", kv=kv, **options)
 
 
-def _our_int8_model(source: Source) -> Model:
-    return _compiled(source, "int8")
-
-
-def _compiled(source: Source, kv: str | None, *, last_logits: bool = True) -> Model:
-    """With logits of only the last position, as the other engines compute for prompts."""
-    import numpy as np
-
-    from ort_aie_ep.compiler.compile import compile_model
-    from ort_aie_ep.models.folder import find_model
-    from ort_aie_ep.models.tokenizer import has_tokenizer
-    from ort_aie_ep.tools.bench.peers import onnxruntime_cpu
-
-    calibration = None
-    if kv == "int8" and not has_tokenizer(source.folder):
-        # Weights are random: text has no meaning to them, and no speed depends on a scale.
-        calibration = source.scratch / "calibration.npy"
-        ids = np.random.default_rng(0).integers(0, source.weights.sizes.vocabulary, (2, 64))
-        np.save(calibration, ids)
-    path = source.scratch / f"compiled-{kv or 'float'}{'' if last_logits else '-all-logits'}"
-    compile_model(source.folder.path, path, kv=kv, calibration=calibration, last_logits=last_logits)
-    return onnxruntime_cpu.compiled_model(find_model(path), source.weights)
-
-
-def _ours(model: Model, settings: Settings) -> Engine:
-    from ort_aie_ep.tools.bench.peers.onnxruntime_cpu import OrtEngine
-
-    return OrtEngine(model, settings, library=True)
-
-
-def _cpu_ep_model(source: Source) -> Model:
-    from ort_aie_ep.tools.bench.peers import onnxruntime_cpu
-
-    return onnxruntime_cpu.source_model(source.folder, source.weights)
-
-
-def _cpu_ep(model: Model, settings: Settings) -> Engine:
-    from ort_aie_ep.tools.bench.peers.onnxruntime_cpu import OrtEngine
-
-    return OrtEngine(model, settings, library=False)
-
-
-def _gguf(source: Source) -> Model:
-    from ort_aie_ep.tools.bench.peers import gguf
-
-    path = source.scratch / "model.gguf"
-    # Several engines and libraries open the same file; the first one writes it.
-    write = gguf.gguf_model if path.exists() else gguf.write_gguf
-    return write(source.weights, path)
-
-
-def _llama_cpp(model: Model, settings: Settings) -> Engine:
-    from ort_aie_ep.tools.bench.peers.llama_cpp import LlamaCppEngine
-
-    return LlamaCppEngine(model, settings, flash_attention=True)
-
-
-def _llama_cpp_plain(model: Model, settings: Settings) -> Engine:
-    from ort_aie_ep.tools.bench.peers.llama_cpp import LlamaCppEngine
-
-    return LlamaCppEngine(model, settings, flash_attention=False)
-
-
-def _ik_llama_cpp(model: Model, settings: Settings) -> Engine:
-    from ort_aie_ep.tools.bench.peers.ik_llama_cpp import IkLlamaCppEngine
-
-    return IkLlamaCppEngine(model, settings)
-
-
-def _ir(source: Source) -> Model:
-    from ort_aie_ep.tools.bench.peers import openvino
-
-    # GenAI opens a folder and expects this name.
-    path = source.scratch / "openvino" / "openvino_model.xml"
-    path.parent.mkdir(exist_ok=True)
-    if path.exists():
-        return openvino.ir_model(source.weights, path)
-    return openvino.write_ir(source.weights, path)
-
-
-def _ir_of_all_logits(source: Source) -> Model:
-    from ort_aie_ep.tools.bench.peers import openvino
-
-    path = source.scratch / "all-logits.xml"
-    return openvino.write_ir(source.weights, path, all_logits=True)
-
-
-def _openvino(model: Model, settings: Settings) -> Engine:
-    from ort_aie_ep.tools.bench.peers.openvino import OpenVinoEngine
-
-    return OpenVinoEngine(model, settings)
-
-
-def _openvino_genai(model: Model, settings: Settings) -> Engine:
-    from ort_aie_ep.tools.bench.peers.openvino import OpenVinoGenAiEngine
-
-    return OpenVinoGenAiEngine(model, settings)
-
-
-_ORT = ("onnxruntime", "ort_aie_ep.tools.bench.peers.onnxruntime_cpu")
-_LLAMA_CPP = ("llama_cpp", "ort_aie_ep.tools.bench.peers.llama_cpp")
-_IK_LLAMA_CPP = ("ik_llama_cpp", "ort_aie_ep.tools.bench.peers.ik_llama_cpp")
-_OPENVINO = ("openvino", "ort_aie_ep.tools.bench.peers.openvino")
-_GENAI = (*_OPENVINO, "openvino_genai")
+_LLAMA_CPP = f"{__package__}.llama_cpp"
+_OPENVINO = f"{__package__}.openvino"
 _GET_LLAMA_CPP = {"llama-cpp-python": "llama_cpp", "gguf": "gguf"}
-_GET_IK_LLAMA_CPP = {"ik-llama-cpp-python==0.1.5": "ik_llama_cpp", "gguf": "gguf"}
-_GET_OPENVINO = {"openvino": "openvino"}
-_GET_GENAI = {"openvino": "openvino", "openvino-genai": "openvino_genai"}
-
+_SOURCE, _GGUF, _IR = map(
+    _later, ("onnxruntime_cpu.source_model", "gguf.gguf_model", "openvino.ir_model")
+)
 KINDS = {
-    OURS: Kind(OURS, {}, _ORT, _our_model, _ours, _our_batch_model),
-    OURS_INT8: Kind(OURS, {}, _ORT, _our_int8_model, _ours),
-    OURS_FLOAT: Kind(OURS, {}, _ORT, _our_float_model, _ours),
-    CPU_EP: Kind("ONNX Runtime", {}, _ORT, _cpu_ep_model, _cpu_ep, _cpu_ep_model),
+    OURS: _ort(OURS, _compiled("f16"), _compiled("f16", last_logits=False)),
+    OURS_INT8: _ort(OURS, _compiled("int8")),
+    OURS_FLOAT: _ort(OURS, _compiled(None)),
+    CPU_EP: _ort("ONNX Runtime", _SOURCE, _SOURCE),
     "llama.cpp": Kind(
-        "llama.cpp", _GET_LLAMA_CPP, _LLAMA_CPP, _gguf, _llama_cpp, _gguf, without="AMX"
+        "llama.cpp", _GET_LLAMA_CPP, ("llama_cpp", _LLAMA_CPP),
+        _later("llama_cpp.llama_cpp_engine", flash_attention=True), _GGUF, _GGUF, "AMX",
     ),
     # On CPUs, this is faster for some contexts.
     "llama.cpp, no FA": Kind(
-        "llama.cpp", _GET_LLAMA_CPP, _LLAMA_CPP, _gguf, _llama_cpp_plain, without="AMX"
+        "llama.cpp", _GET_LLAMA_CPP, ("llama_cpp", _LLAMA_CPP),
+        _later("llama_cpp.llama_cpp_engine", flash_attention=False), _GGUF, None, "AMX",
     ),
     "ik_llama.cpp": Kind(
-        "ik_llama.cpp", _GET_IK_LLAMA_CPP, _IK_LLAMA_CPP, _gguf, _ik_llama_cpp, _gguf,
-        without="flash attention",
+        "ik_llama.cpp", {"ik-llama-cpp-python==0.1.5": "ik_llama_cpp", "gguf": "gguf"},
+        ("ik_llama_cpp", _LLAMA_CPP), _later("llama_cpp.ik_llama_cpp_engine"), _GGUF, _GGUF,
+        "flash attention",
     ),
-    "OpenVINO": Kind("OpenVINO", _GET_OPENVINO, _OPENVINO, _ir, _openvino, _ir_of_all_logits),
-    "OpenVINO GenAI": Kind("OpenVINO", _GET_GENAI, _GENAI, _ir, _openvino_genai),
+    "OpenVINO": Kind(
+        "OpenVINO", {"openvino": "openvino"}, ("openvino", _OPENVINO),
+        _later("openvino.OpenVinoEngine"), _IR, _later("openvino.ir_model", all_logits=True),
+    ),
+    "OpenVINO GenAI": Kind(
+        "OpenVINO", {"openvino": "openvino", "openvino-genai": "openvino_genai"},
+        ("openvino", "openvino_genai", _OPENVINO), _later("openvino.OpenVinoGenAiEngine"), _IR,
+    ),
 }  # fmt: skip
 """ort_aie_ep first, then the peers."""
 
+QUICK = tuple(name for name, k in KINDS.items() if name == OURS or k.library != OURS)
+"""The engines that a quick run begins with."""
+
 
 def kind(name: str) -> Kind:
-    """The engine of that name.
-
-    Raises:
-        AieError: there is no such engine.
-    """
+    """The engine of that name; AieError if there is none."""
     if name not in KINDS:
         raise AieError(f"no engine is called {name!r}; expected one of {', '.join(KINDS)}")
     return KINDS[name]

@@ -9,52 +9,100 @@ patterns.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.tools.bench.peers.engine import (
-    Model,
-    Run,
-    Settings,
-    StepEngine,
-    different_tokens,
-)
+from ort_aie_ep.tools.bench.peers import engines
+from ort_aie_ep.tools.bench.peers.engines import Model, Run, Settings, Source
 
 if TYPE_CHECKING:
-    from ort_aie_ep.tools.bench.peers.weights import (
-        DecoderSizes,
-        DecoderWeights,
-        Floats,
-        Int4Matrix,
-    )
+    from ort_aie_ep.tools.bench.peers.weights import DecoderWeights, Floats, Int4Matrix
 
-_BITS = 4.5
 # Tokens of a KV block in the CPU plugin's paged attention.
 _PAGE_TOKENS = 32
+# What each engine says of its settings, and OpenVINO's names of them.
+_HINTS = {"KV": "KV_CACHE_PRECISION", "activations": "INFERENCE_PRECISION_HINT"}
 
 
-class _Graph:
-    """Nodes of the decoder; values are OpenVINO's, untyped, (batch, sequence, width)."""
+def ir_model(source: Source, *, all_logits: bool = False) -> Model:
+    """Writes the model with logits for the last position, or for all, unless it is there: two
+    engines open it."""
+    import openvino
 
-    def __init__(self, sizes: DecoderSizes) -> None:
+    # GenAI opens a folder and expects this name.
+    name = "all-logits.xml" if all_logits else "openvino/openvino_model.xml"
+    weights, path = source.weights, source.scratch / name
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        model = _Llama(weights).model(all_logits)
+        openvino.save_model(model, path, compress_to_fp16=False)
+    bits = 4 + 16 / weights.block  # scales are float16
+    read = int(weights.product_elements() * bits / 8)
+    return Model(path, bits, read, path.with_suffix(".bin").stat().st_size)
+
+
+class _Llama:
+    """The graph; values are OpenVINO's, untyped, (batch, sequence, width)."""
+
+    def __init__(self, weights: DecoderWeights) -> None:
         import openvino
         from openvino import opset13
 
-        self.openvino, self.ops, self.sizes = openvino, opset13, sizes
+        self.weights, self.shape = weights, weights.shape
+        if self.shape.family != "llama" or self.shape.experts:
+            raise AieError(
+                f"OpenVINO's graph is written for llama only, not for {self.shape.family}"
+            )
+        self.openvino, self.ops = openvino, opset13
         self.sinks: list[Any] = []
         self.variables: list[Any] = []
+        ints = [opset13.parameter([-1, -1], np.int64) for _ in range(3)]
+        names = ("input_ids", "attention_mask", "position_ids", "beam_idx")
+        inputs = (*ints, opset13.parameter([-1], np.int32))
+        self.inputs: dict[str, Any] = dict(zip(names, inputs, strict=True))
+        for name, parameter in self.inputs.items():
+            parameter.set_friendly_name(name)
+            parameter.output(0).set_names({name})
 
-    def floats(self, values: Any) -> Any:
-        return self.ops.constant(np.asarray(values, np.float32))
+    def model(self, all_logits: bool) -> Any:
+        """The whole graph."""
+        ops, shape, ids = self.ops, self.shape, self.inputs["input_ids"]
+        rotation, causal = self.rotation(), self.causal_mask()
+        embedding, head = self.weights.embedding(), self.weights.lm_head()
+        table = self.matrix(head) if embedding is None else ops.constant(embedding)
+        x = ops.reshape(ops.gather(table, ids, 0), [0, 0, shape.hidden], True)
+        for index in range(shape.layers):
+            layer, past = self.weights.layer(index), f"past_key_values.{index}"
+            h = self.norm(x, layer.attention_norm)
+            q = self.rotated(self.heads(self.linear(h, layer.q), shape.heads), rotation)
+            k = self.rotated(self.heads(self.linear(h, layer.k), shape.kv_heads), rotation)
+            v = self.heads(self.linear(h, layer.v), shape.kv_heads)
+            k = self.repeated(self.cached(f"{past}.key", k))
+            v = self.repeated(self.cached(f"{past}.value", v))
+            h = ops.scaled_dot_product_attention(q, k, v, causal)
+            h = ops.reshape(ops.transpose(h, [0, 2, 1, 3]), [0, 0, shape.queries], True)
+            x = ops.add(x, self.linear(h, layer.o))
+            h = self.norm(x, layer.ffn_norm)
+            h = ops.multiply(ops.swish(self.linear(h, layer.gate)), self.linear(h, layer.up))
+            x = ops.add(x, self.linear(h, layer.down))
+        x = self.norm(x, self.weights.final_norm())
+        if not all_logits:
+            x = ops.gather(x, [-1], 1)
+        if embedding is not None:
+            table = self.matrix(head)
+        logits = ops.matmul(x, table, False, True)
+        logits.output(0).set_names({"logits"})
+        inputs, result = list(self.inputs.values()), ops.result(logits)
+        return self.openvino.Model([result], self.sinks, inputs, self.variables, "llama")
 
-    def ints(self, *values: int) -> Any:
-        return self.ops.constant(np.asarray(values, np.int64))
+    def size(self, name: str, axis: int) -> Any:
+        """(1,): a dimension of an input."""
+        return self.ops.gather(self.ops.shape_of(self.inputs[name]), [axis], 0)
 
     def matrix(self, matrix: Int4Matrix) -> Any:
         """(N, K) float32, which the plugin keeps compressed."""
@@ -64,187 +112,93 @@ class _Graph:
         dims = ov.Shape([n, blocks, k // blocks])
         codes = ov.Tensor(np.ascontiguousarray(matrix.codes), dims, ov.Type.u4)
         middle = ov.Tensor(np.array([0x08], np.uint8), ov.Shape([1, 1, 1]), ov.Type.u4)
-        values = ops.convert(ov.op.Constant(codes), "f16")
-        values = ops.subtract(values, ops.convert(ov.op.Constant(middle), "f16"))
+        values, zero = (ops.convert(ov.op.Constant(tensor), "f16") for tensor in (codes, middle))
         scales = ops.constant(matrix.scales.astype(np.float16)[:, :, None])
-        values = ops.reshape(ops.multiply(values, scales), self.ints(n, k), False)
-        return ops.convert(values, "f32")
+        values = ops.multiply(ops.subtract(values, zero), scales)
+        return ops.convert(ops.reshape(values, [n, k], False), "f32")
 
     def linear(self, x: Any, matrix: Int4Matrix) -> Any:
         return self.ops.matmul(x, self.matrix(matrix), False, True)
 
     def norm(self, x: Any, weight: Floats) -> Any:
         ops = self.ops
-        mean = ops.reduce_mean(ops.power(x, self.floats([[[2]]])), self.ints(-1), True)
-        root = ops.sqrt(ops.add(mean, self.floats([[[self.sizes.epsilon]]])))
-        x = ops.multiply(x, ops.divide(self.floats([[[1]]]), root))
-        return ops.multiply(x, self.floats(weight[None, None]))
+        one, two, epsilon = (np.full((1, 1, 1), v, np.float32) for v in (1, 2, self.shape.epsilon))
+        root = ops.sqrt(ops.add(ops.reduce_mean(ops.power(x, two), [-1], True), epsilon))
+        return ops.multiply(ops.multiply(x, ops.divide(one, root)), weight[None, None])
 
     def heads(self, x: Any, count: int) -> Any:
         """(batch, count, sequence, head size)."""
-        x = self.ops.reshape(x, self.ints(0, 0, count, self.sizes.head_size), True)
-        return self.ops.transpose(x, self.ints(0, 2, 1, 3))
+        x = self.ops.reshape(x, [0, 0, count, self.shape.head_dim], True)
+        return self.ops.transpose(x, [0, 2, 1, 3])
 
     def rotated(self, x: Any, rotation: tuple[Any, Any]) -> Any:
-        ops, half = self.ops, self.sizes.head_size // 2
+        ops, half = self.ops, self.shape.head_dim // 2
         cos, sin = rotation
         first, second = ops.variadic_split(x, 3, [half, half]).outputs()
-        negated = ops.multiply(second, self.floats([[[[-1]]]]))
+        negated = ops.multiply(second, np.full((1, 1, 1, 1), -1, np.float32))
         turned = ops.concat([negated, first], -1)
         return ops.add(ops.multiply(x, cos), ops.multiply(turned, sin))
 
-    def cached(self, name: str, x: Any, batch: Any, beam: Any) -> Any:
+    def cached(self, name: str, x: Any) -> Any:
         """All keys or values so far, (batch, KV heads, tokens, head size)."""
-        ops, ov, sizes = self.ops, self.openvino, self.sizes
+        ops, ov, shape = self.ops, self.openvino, self.shape
         info = ov.op.util.VariableInfo()
-        info.data_shape = ov.PartialShape([-1, sizes.kv_heads, -1, sizes.head_size])
+        info.data_shape = ov.PartialShape([-1, shape.kv_heads, -1, shape.head_dim])
         info.data_type, info.variable_id = ov.Type.f32, name
         variable = ov.op.util.Variable(info)
-        dims = ops.concat([batch, self.ints(sizes.kv_heads, 0, sizes.head_size)], 0)
-        past = ops.read_value(ops.broadcast(self.floats(0), dims), variable)
-        past = ops.gather(past, beam, self.ints(0))
-        present = ops.concat([past, x], -2)
+        empty = ops.concat([self.size("input_ids", 0), [shape.kv_heads, 0, shape.head_dim]], 0)
+        past = ops.read_value(ops.broadcast(np.float32(0), empty), variable)
+        present = ops.concat([ops.gather(past, self.inputs["beam_idx"], 0), x], -2)
         self.sinks.append(ops.assign(present, variable))
         self.variables.append(variable)
         return present
 
-    def repeated(self, x: Any, batch: Any) -> Any:
+    def repeated(self, x: Any) -> Any:
         """The KV heads, repeated for the query heads that share them."""
-        ops, sizes = self.ops, self.sizes
-        group = sizes.heads // sizes.kv_heads
+        ops, shape = self.ops, self.shape
+        group = shape.heads // shape.kv_heads
         if group == 1:
             return x
-        x = ops.unsqueeze(x, self.ints(2))
-        x = ops.broadcast(x, self.ints(1, 1, group, 1, 1), broadcast_spec="BIDIRECTIONAL")
-        return ops.reshape(x, self.ints(0, sizes.heads, -1, sizes.head_size), True)
+        dims = [1, 1, group, 1, 1]
+        x = ops.broadcast(ops.unsqueeze(x, [2]), dims, broadcast_spec="BIDIRECTIONAL")
+        return ops.reshape(x, [0, shape.heads, -1, shape.head_dim], True)
+
+    def rotation(self) -> tuple[Any, Any]:
+        """cos and sin, (batch, 1, sequence, head size) float32."""
+        ops = self.ops
+        positions = ops.convert(ops.unsqueeze(self.inputs["position_ids"], [2]), "f32")
+        angles = ops.multiply(positions, self.weights.frequencies[None, None].astype(np.float32))
+        angles = ops.concat([angles, angles], -1)
+        return ops.unsqueeze(ops.cos(angles), [1]), ops.unsqueeze(ops.sin(angles), [1])
+
+    def causal_mask(self) -> Any:
+        """(1, 1, length, total) float32: 0 where a token may look, the lowest float elsewhere."""
+        ops, total = self.ops, self.size("attention_mask", 1)
+        first, step = (ops.constant(np.int64(i)) for i in (0, 1))
+        before = ops.subtract(total, self.size("input_ids", 1))
+        end, start = (ops.squeeze(x, [0]) for x in (total, before))
+        keys = ops.unsqueeze(ops.range(first, end, step, "i64"), [0])
+        queries = ops.unsqueeze(ops.range(start, end, step, "i64"), [1])
+        least = np.finfo(np.float32).min
+        mask = ops.select(ops.greater(keys, queries), least, np.float32(0))
+        return ops.unsqueeze(mask, [0, 1])
 
 
-def write_ir(weights: DecoderWeights, path: Path, *, all_logits: bool = False) -> Model:
-    """Writes the model: `path` (.xml), and a .bin beside it.
-
-    Logits are for the last position, or for all.
-
-    Raises:
-        AieError: the source's weights do not fit the format.
-    """
-    import openvino
-
-    openvino.save_model(_llama(weights, all_logits), path, compress_to_fp16=False)
-    return ir_model(weights, path)
-
-
-def ir_model(weights: DecoderWeights, path: Path) -> Model:
-    """A file that `write_ir` has written for these weights."""
-    read = int(weights.product_elements() * _BITS / 8)
-    return Model(path, _BITS, read, path.with_suffix(".bin").stat().st_size)
-
-
-def _llama(weights: DecoderWeights, all_logits: bool) -> Any:
-    sizes = weights.sizes
-    if sizes.family != "llama":
-        raise AieError(f"OpenVINO's graph is written for llama only, not for {sizes.family}")
-    graph = _Graph(sizes)
-    ops = graph.ops
-    ids = ops.parameter([-1, -1], np.int64)
-    mask = ops.parameter([-1, -1], np.int64)
-    positions = ops.parameter([-1, -1], np.int64)
-    beam = ops.parameter([-1], np.int32)
-    dims = ops.shape_of(ids)
-    batch = ops.gather(dims, graph.ints(0), graph.ints(0))
-    length = ops.gather(dims, graph.ints(1), graph.ints(0))
-    total = ops.gather(ops.shape_of(mask), graph.ints(1), graph.ints(0))
-    rotation = _rotation(graph, positions)
-    causal = _causal_mask(graph, length, total)
-
-    embedding = weights.embedding()
-    head = weights.lm_head()
-    table = graph.matrix(head) if embedding is None else graph.floats(embedding)
-    x = ops.gather(table, ids, graph.ints(0))
-    x = ops.reshape(x, graph.ints(0, 0, sizes.hidden), True)
-    for index in range(sizes.layers):
-        layer = weights.layer(index)
-        h = graph.norm(x, layer.attention_norm)
-        q = graph.rotated(graph.heads(graph.linear(h, layer.q), sizes.heads), rotation)
-        k = graph.rotated(graph.heads(graph.linear(h, layer.k), sizes.kv_heads), rotation)
-        v = graph.heads(graph.linear(h, layer.v), sizes.kv_heads)
-        k = graph.repeated(graph.cached(f"past_key_values.{index}.key", k, batch, beam), batch)
-        v = graph.repeated(graph.cached(f"past_key_values.{index}.value", v, batch, beam), batch)
-        h = ops.scaled_dot_product_attention(q, k, v, causal)
-        h = ops.reshape(
-            ops.transpose(h, graph.ints(0, 2, 1, 3)),
-            graph.ints(0, 0, sizes.heads * sizes.head_size),
-            True,
-        )
-        x = ops.add(x, graph.linear(h, layer.o))
-        h = graph.norm(x, layer.ffn_norm)
-        gate, up, down = layer.plain_ffn()
-        h = ops.multiply(ops.swish(graph.linear(h, gate)), graph.linear(h, up))
-        x = ops.add(x, graph.linear(h, down))
-    x = graph.norm(x, weights.final_norm())
-    if not all_logits:
-        x = ops.gather(x, graph.ints(-1), graph.ints(1))
-    logits = ops.matmul(x, table if embedding is None else graph.matrix(head), False, True)
-    logits.output(0).set_names({"logits"})
-    result = ops.result(logits)
-    parameters = [ids, mask, positions, beam]
-    names = ("input_ids", "attention_mask", "position_ids", "beam_idx")
-    for parameter, name in zip(parameters, names, strict=True):
-        parameter.set_friendly_name(name)
-        parameter.output(0).set_names({name})
-    return graph.openvino.Model([result], graph.sinks, parameters, graph.variables, "llama")
-
-
-def _rotation(graph: _Graph, positions: Any) -> tuple[Any, Any]:
-    """cos and sin, (batch, 1, sequence, head size) float32."""
-    ops = graph.ops
-    frequencies = graph.floats(graph.sizes.inverse_frequencies[None, None])
-    angles = ops.multiply(ops.convert(ops.unsqueeze(positions, graph.ints(2)), "f32"), frequencies)
-    angles = ops.concat([angles, angles], -1)
-    one = graph.ints(1)
-    return ops.unsqueeze(ops.cos(angles), one), ops.unsqueeze(ops.sin(angles), one)
-
-
-def _causal_mask(graph: _Graph, length: Any, total: Any) -> Any:
-    """(1, 1, length, total) float32: 0 where a token may look, the lowest float elsewhere."""
-    ops, zero, one = graph.ops, graph.ints(0), graph.ints(1)
-    scalar = ops.constant(np.int64(0))
-    step = ops.constant(np.int64(1))
-    keys = ops.range(scalar, ops.squeeze(total, zero), step, "i64")
-    start = ops.squeeze(ops.subtract(total, length), zero)
-    queries = ops.range(start, ops.squeeze(total, zero), step, "i64")
-    later = ops.greater(ops.unsqueeze(keys, zero), ops.unsqueeze(queries, one))
-    least = graph.floats(np.finfo(np.float32).min)
-    mask = ops.select(later, least, graph.floats(0))
-    return ops.unsqueeze(mask, graph.ints(0, 1))
-
-
-class OpenVinoEngine(StepEngine):
+class OpenVinoEngine(engines.StepEngine):
     """An infer request with the state of one sequence."""
 
     def __init__(self, model: Model, settings: Settings) -> None:
         """Compiles the IR for the CPU with the plugin's defaults for latency."""
         import openvino
 
-        self._openvino = openvino
-        compiled = openvino.Core().compile_model(
-            model.path,
-            "CPU",
-            {"INFERENCE_NUM_THREADS": settings.threads, "PERFORMANCE_HINT": "LATENCY"},
-        )
+        hints = {"INFERENCE_NUM_THREADS": settings.threads, "PERFORMANCE_HINT": "LATENCY"}
+        compiled = openvino.Core().compile_model(model.path, "CPU", hints)
         self._request = compiled.create_infer_request()
         self._length = 0
-        self._description = {"version": f"openvino {openvino.get_version()}"}
-        for name, key in (
-            ("threads", "INFERENCE_NUM_THREADS"),
-            ("KV", "KV_CACHE_PRECISION"),
-            ("activations", "INFERENCE_PRECISION_HINT"),
-            ("dynamic quantisation group", "DYNAMIC_QUANTIZATION_GROUP_SIZE"),
-        ):
-            self._description[name] = _plain(compiled.get_property(key))
-
-    def describe(self) -> dict[str, str]:
-        """See `Engine`."""
-        return self._description
+        said = {"threads": "INFERENCE_NUM_THREADS", **_HINTS}
+        said["dynamic quantisation group"] = "DYNAMIC_QUANTIZATION_GROUP_SIZE"
+        version = {"version": f"openvino {openvino.get_version()}"}
+        self.description = version | _properties(compiled.get_property, said)
 
     def reset(self) -> None:
         """See `StepEngine`."""
@@ -256,15 +210,11 @@ class OpenVinoEngine(StepEngine):
         return int(np.argmax(self._infer(np.asarray(tokens, np.int64)[None])[0, -1]))
 
     def batch_at(self, length: int, sequences: int, tokens: int, count: int) -> float:
-        """See `Batching`; the sequences grow with each call, because its states cannot go back."""
+        """See `Engine`; the sequences grow with each call, because its states cannot go back."""
         self.reset()
         self._infer(np.ones((sequences, length), np.int64))
-        start = 0.0
-        for call in range(count + 1):
-            if call == 1:
-                start = time.perf_counter()
-            self._infer(different_tokens(sequences, tokens))
-        return time.perf_counter() - start
+        rows = engines.different_tokens(sequences, tokens)
+        return engines.seconds_after_one(lambda: self._infer(rows), count)
 
     def _infer(self, tokens: npt.NDArray[np.int64]) -> Any:
         """Logits (sequences, rows, vocabulary) of the next tokens (sequences, count)."""
@@ -285,7 +235,7 @@ class OpenVinoEngine(StepEngine):
         return outputs["logits"]
 
 
-class OpenVinoGenAiEngine:
+class OpenVinoGenAiEngine(engines.Engine):
     """An LLMPipeline with paged attention, which is its default on CPUs."""
 
     def __init__(self, model: Model, settings: Settings) -> None:
@@ -294,37 +244,24 @@ class OpenVinoGenAiEngine:
         import openvino_genai
 
         self._openvino, self._genai = openvino, openvino_genai
-        scheduler = openvino_genai.SchedulerConfig()
-        # Each prompt in one pass, and no prompt from a cache.
+        scheduler = openvino_genai.SchedulerConfig()  # each prompt in one pass, none from a cache
         scheduler.max_num_batched_tokens = settings.capacity
         scheduler.enable_prefix_caching = False
         scheduler.num_kv_blocks = -(-settings.capacity // _PAGE_TOKENS) + 1
         folder = str(model.path.parent)
         self._pipeline = openvino_genai.LLMPipeline(
-            folder,
-            openvino_genai.Tokenizer(folder),
-            "CPU",
-            scheduler_config=scheduler,
-            INFERENCE_NUM_THREADS=settings.threads,
-            PERFORMANCE_HINT="LATENCY",
-        )
+            folder, openvino_genai.Tokenizer(folder), "CPU", scheduler_config=scheduler,
+            INFERENCE_NUM_THREADS=settings.threads, PERFORMANCE_HINT="LATENCY",
+        )  # fmt: skip
         self._config = openvino_genai.GenerationConfig()
         self._config.do_sample, self._config.ignore_eos = False, True
         self._config.eos_token_id, self._config.stop_token_ids = 0, set()
-        self._description = {
+        core = openvino.Core()
+        self.description = {
             "version": f"openvino-genai {metadata.version('openvino-genai')}",
             "threads": str(settings.threads),
             "attention": "paged, prefix caching off",
-        }
-        for name, key in (
-            ("KV", "KV_CACHE_PRECISION"),
-            ("activations", "INFERENCE_PRECISION_HINT"),
-        ):
-            self._description[name] = _plain(openvino.Core().get_property("CPU", key))
-
-    def describe(self) -> dict[str, str]:
-        """See `Engine`."""
-        return self._description
+        } | _properties(lambda key: core.get_property("CPU", key), _HINTS)
 
     def run(self, prompt: Sequence[int], new_tokens: int) -> Run:
         """See `Engine`."""
@@ -338,7 +275,7 @@ class OpenVinoGenAiEngine:
         return Run([int(token) for token in result.tokens[0]], prefill, seconds - prefill)
 
 
-def _plain(value: object) -> str:
-    """A property's value without the decoration of its type, such as <Type: 'float16'>."""
-    text = str(value)
-    return text.split("'")[1] if "'" in text else text
+def _properties(get: Callable[[str], object], keys: dict[str, str]) -> dict[str, str]:
+    """Values by name, without the decoration of their type, such as <Type: 'float16'>."""
+    texts = {name: str(get(key)) for name, key in keys.items()}
+    return {name: text.split("'")[1] if "'" in text else text for name, text in texts.items()}

@@ -7,16 +7,12 @@ from pathlib import Path
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.tools.bench.peers.engines import OURS
-from ort_aie_ep.tools.bench.peers.plan import PHASES
 from ort_aie_ep.tools.bench.peers.report import PeersReport
+from ort_aie_ep.tools.bench.peers.results import PHASES
 
 
 def check_plot() -> None:
-    """Checks, before a long measurement, that a plot can be made.
-
-    Raises:
-        AieError: matplotlib is not installed.
-    """
+    """Refuses, before a long measurement, to go on without what a plot needs."""
     if find_spec("matplotlib") is None:
         raise AieError("the plot needs matplotlib: pip install matplotlib, or leave out --out")
 
@@ -30,23 +26,16 @@ def plot(report: PeersReport, path: Path, title: str) -> None:
     panels = figure.subplots(1, len(phases), squeeze=False)[0]
     for axes, phase in zip(panels, phases, strict=True):
         for m in report.results.measured:
-            cells = [
-                c
-                for c in report.cells
-                if (c.engine, c.phase, c.rounds) == (m.engine, phase, report.results.rounds)
-            ]
+            shown = m.engine, phase, report.results.rounds
+            cells = [c for c in report.cells if (c.engine, c.phase, c.rounds) == shown]
             if not cells:
                 continue
             values = [c.speed for c in cells]
             axes.errorbar(
-                [c.length for c in cells],
-                [v.value for v in values],
+                [c.length for c in cells], [v.value for v in values],
                 yerr=[[v.value - v.low for v in values], [v.high - v.value for v in values]],
-                label=m.engine,
-                marker="o",
-                capsize=3,
-                linewidth=2.5 if m.engine == OURS else 1.5,
-            )
+                label=m.engine, marker="o", capsize=3, linewidth=2.5 if m.engine == OURS else 1.5,
+            )  # fmt: skip
         lengths = sorted({c.length for c in report.cells if c.phase == phase})
         axes.set_xscale("log", base=2)
         axes.set_xticks(lengths, [str(length) for length in lengths])

@@ -10,11 +10,12 @@ import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass, field, replace
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
+
+import numpy as np
 
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.tools.bench.peers.engine import Model, Settings
+from ort_aie_ep.tools.bench.peers.engines import Model, Settings
 
 FIRST_PROMPT = 64
 """Tokens of the first prompt that a process answers."""
@@ -29,43 +30,18 @@ _END_SECONDS = 10
 
 
 class EngineError(AieError):
-    """An engine cannot continue.
-
-    Attributes:
-        reason: what it did, in one line that continues the engine's name.
-    """
+    """An engine cannot continue; `reason` is one line that continues the engine's name."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"{name} {reason}")
         self.reason = reason
 
 
-class Progress(Protocol):
-    """Reports of a long measurement on its progress."""
-
-    def total(self, steps: int) -> None:
-        """Says how many steps there will be."""
-        ...
-
-    def step(self, what: str) -> None:
-        """One step is done."""
-        ...
-
-    def note(self, text: str) -> None:
-        """Something worth knowing before the end."""
-        ...
-
-
 @dataclass(frozen=True)
 class Setup:
-    """The input of every process of a run.
-
-    Attributes:
-        models: models by engine's name, ort_aie_ep first.
-        settings: settings of each engine.
-        vocabulary: prompts are random tokens below this number.
-        without: by engine's name, the feature that it is opened without.
-    """
+    """The input of every process of a run: models by engine's name, ort_aie_ep first; the settings
+    of all; the number of token ids, from which prompts are drawn; and by engine's name the feature
+    to leave out."""
 
     models: dict[str, Model]
     settings: Settings
@@ -74,37 +50,27 @@ class Setup:
 
 
 class Worker:
-    """A process with one engine.
+    """A process with one engine, which has `limit` seconds for an answer.
 
-    Attributes:
-        name: the engine's name.
-        limit: seconds that it has for an answer.
+    Methods that ask it raise EngineError if it fails, ends, or takes longer.
     """
 
     def __init__(self, name: str, limit: float = LIMIT_SECONDS) -> None:
-        self.name = name
-        self.limit = limit
+        self.name, self.limit = name, limit
+        self._tokens: list[int] = []
         # The output of the engine's libraries, for the message of a failure; __exit__ closes it.
         self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
         self._started = time.perf_counter()
         self._process = subprocess.Popen(
             # -P: do not import a checkout in the working directory instead of the package.
             [sys.executable, "-P", "-m", "ort_aie_ep.tools.bench.peers.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-        )
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
+        )  # fmt: skip
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -119,60 +85,38 @@ class Worker:
         return time.perf_counter() - self._started
 
     def open(self, setup: Setup) -> dict[str, Any]:
-        """Opens the engine's model: {"load_seconds": float, "settings": {name: value}}.
-
-        Raises:
-            EngineError: as for `ask`; the process has then ended.
-        """
-        model = setup.models[self.name]
-        settings = replace(setup.settings, without=setup.without.get(self.name, ""))
+        """Opens the engine's model: {"load_seconds": float, "settings": {name: value}}; a process
+        that cannot has ended."""
+        model, settings = setup.models[self.name], setup.settings
+        settings = replace(settings, without=setup.without.get(self.name, ""))
+        generator = np.random.default_rng(0)
+        self._tokens = generator.integers(0, setup.vocabulary, settings.capacity).tolist()
+        of_model = asdict(model) | {"path": str(model.path)}
         try:
-            return self.ask(
-                engine=self.name,
-                model=asdict(model) | {"path": str(model.path)},
-                settings=asdict(settings),
-                vocabulary=setup.vocabulary,
-            )
+            return self._ask("open", engine=self.name, model=of_model, settings=asdict(settings))
         except EngineError:
             self.close()
             raise
 
     def run(self, length: int, new_tokens: int) -> dict[str, Any]:
-        """Prefills and decodes: {"prefill_seconds", "decode_seconds", "memory"}.
-
-        Raises:
-            EngineError: as for `ask`.
-        """
-        return self.ask(length=length, new_tokens=new_tokens)
+        """Prefills random tokens and decodes: {"prefill_seconds", "decode_seconds", "memory"}."""
+        return self._ask("run", prompt=self._tokens[:length], new_tokens=new_tokens)
 
     def decode_at(self, total: int, count: int) -> float:
-        """Seconds for a token at a total length without prefilling a prompt: the mean of `count`.
-
-        Raises:
-            EngineError: as for `ask`.
-        """
-        return float(self.ask(total=total, count=count)["decode_seconds"]) / count
+        """Seconds for a token, the mean of `count`; see `Engine`."""
+        return float(self._ask("decode_at", total=total, count=count)["seconds"]) / count
 
     def batch_at(self, length: int, sequences: int, tokens: int, count: int) -> float:
-        """Seconds for a call, the mean of `count`; see `Batching`.
+        """Seconds for a call, the mean of `count`; see `Engine`."""
+        sizes = {"length": length, "sequences": sequences, "tokens": tokens, "count": count}
+        return float(self._ask("batch_at", **sizes)["seconds"]) / count
 
-        Raises:
-            EngineError: as for `ask`.
-        """
-        answer = self.ask(batch_at=length, sequences=sequences, tokens=tokens, count=count)
-        return float(answer["batch_seconds"]) / count
-
-    def ask(self, **request: Any) -> dict[str, Any]:
-        """The answer to a request.
-
-        Raises:
-            EngineError: the engine failed, its process ended, or it took longer than the limit.
-        """
+    def _ask(self, method: str, **given: Any) -> dict[str, Any]:
         stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None
-        assert stdout is not None
+        assert stdin
+        assert stdout
         try:
-            stdin.write(json.dumps(request) + "\n")
+            stdin.write(json.dumps([method, given]) + "\n")
             stdin.flush()
         except BrokenPipeError:
             raise self._ended() from None

@@ -1,198 +1,285 @@
-"""Speeds: a trial of the shorter contexts, then rounds of all contexts."""
+"""The engines of a run, and their speeds: a trial of the shorter contexts, then rounds of all.
+
+An engine that fails is left out with its reason, and the others continue.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TypeVar
 
-from ort_aie_ep.tools.bench.peers.bandwidth import ReadProbe
-from ort_aie_ep.tools.bench.peers.course import Course
-from ort_aie_ep.tools.bench.peers.engines import OURS, kind
-from ort_aie_ep.tools.bench.peers.plan import DECODE, PILOT_MARGIN, PREFILL, Plan
-from ort_aie_ep.tools.bench.peers.process import EngineError, Worker, settle
-from ort_aie_ep.tools.bench.peers.results import Speeds
-from ort_aie_ep.tools.bench.peers.team import Team
+from ort_aie_ep.tools.bench.memory import ReadProbe
+from ort_aie_ep.tools.bench.peers.course import Cost, Course
+from ort_aie_ep.tools.bench.peers.engines import OURS, Model, Source, kind
+from ort_aie_ep.tools.bench.peers.process import EngineError, Setup, Worker, settle
+from ort_aie_ep.tools.bench.peers.results import DECODE, PREFILL, Speeds
+from ort_aie_ep.tools.bench.peers.workload import (
+    DECODED_COST,
+    PILOT_MARGIN,
+    PILOT_ROUNDS,
+    Workload,
+)
 
-# Cost of a prompt's token at a long context relative to a short one, to estimate the total time.
-_SLOWER = 1.3
+Point = TypeVar("Point")
+Taken = TypeVar("Taken")
 
 
-@dataclass
-class Opened:
-    """A worker whose engine is open, and its measurements so far.
+class Team:
+    """The engines of a run, and the input of their processes.
 
-    Attributes:
-        worker: the worker.
-        settings: the settings that the engine reports.
-        open_seconds: from the start of its process until it was open.
-        memory: memory at the end of the last measurement.
-        speeds: speeds of the rounds that count.
-        seconds: seconds of the last prompt and of its decoding, by context.
+    By engine's name: why it is `left_out`, what it was `retried` without, and where it failed if
+    the rest of its numbers is valid (`partly`).
     """
 
-    worker: Worker
-    settings: dict[str, str]
-    open_seconds: float
-    memory: dict[str, int] = field(default_factory=dict)
-    speeds: Speeds = field(default_factory=lambda: {DECODE: {}, PREFILL: {}})
-    seconds: dict[int, tuple[float, float]] = field(default_factory=dict)
+    def __init__(self, setup: Setup, left_out: dict[str, str], course: Course) -> None:
+        self.setup, self.left_out, self._course = setup, left_out, course
+        self.retried: dict[str, str] = {}
+        self.partly: dict[str, str] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the engines that have not failed, ort_aie_ep first."""
+        return [name for name in self.setup.models if name not in self.left_out]
+
+    @contextmanager
+    def excused(self, name: str, where: str, *, partly: bool = False) -> Iterator[None]:
+        """Leaves the engine out if the block fails, or with `partly` only this part of its numbers.
+        A failure of ort_aie_ep is raised, because without it there is nothing to compare."""
+        try:
+            yield
+        except EngineError as error:
+            if name == OURS:
+                raise
+            excuses = self.partly if partly else self.left_out
+            excuses[name] = f"{error.reason} ({where})"
+            self._course.note(f"{name} {excuses[name]}; the others go on")
+
+    def retry(self, name: str, error: EngineError) -> bool:
+        """Whether the engine has a feature that may be at fault; if so, it now runs without it."""
+        without = kind(name).without
+        if not without or name in self.retried:
+            return False
+        self.setup.without[name] = without
+        self.retried[name] = f"{without}, after it {error.reason}"
+        self._course.note(f"{name} {error.reason}; it is tried once more without {without}")
+        return True
+
+    def in_rounds(
+        self,
+        names: Iterable[str],
+        points: Sequence[Point],
+        rounds: int,
+        measure: Callable[[str, Point], Taken],
+        cost: Callable[[str, Point], Cost],
+        keep: Callable[[dict[str, dict[Point, list[Taken]]], str], None],
+        failed: Callable[[str], None] = lambda _: None,
+        first: Sequence[Point] | None = None,
+    ) -> None:
+        """Measures all points with all engines in interleaved rounds.
+
+        After each round, `keep` gets what was measured so far, by engine and by point, and the
+        round's name. A round that does not count comes first, of the points `first`. An engine that
+        fails is left out of this part and given to `failed`.
+        """
+        found: dict[str, dict[Point, list[Taken]]] = {n: {p: [] for p in points} for n in names}
+        for turn in range(rounds + 1):
+            for point in points if turn or first is None else first:
+                for name in list(found):
+                    taken, step = None, cost(name, point)
+                    settle()
+                    with self.excused(name, step.what, partly=True):
+                        taken = measure(name, point)
+                    if taken is None:
+                        failed(name)
+                        del found[name]
+                    elif turn:
+                        found[name][point].append(taken)
+                    self._course.step(step, f"round {turn}")
+            if turn:
+                keep(found, f"round {turn} of {rounds}")
+
+
+def written(name: str, make: Callable[[Source], Model], source: Source) -> Model:
+    """A model for an engine; any failure of a peer's library is an EngineError."""
+    try:
+        return make(source)
+    except Exception as error:
+        if kind(name).library == OURS:
+            raise
+        raise EngineError(name, f"failed: {type(error).__name__}: {error}") from error
 
 
 class Rounds:
     """The rounds of all engines, which stay open from the first to the last.
 
     Attributes:
-        opened: by engine's name.
-        probes: bytes per second that a read of memory reached in each round that counts.
+        settings, memory, speeds: as in `Measured`, by engine's name.
+        probes: as in `Results`.
     """
 
-    def __init__(self, plan: Plan, team: Team, course: Course) -> None:
-        self.opened: dict[str, Opened] = {}
+    def __init__(
+        self,
+        workload: Workload,
+        team: Team,
+        course: Course,
+        later: Callable[[list[str]], Iterable[Cost]],
+    ) -> None:
+        """`later` names the steps that follow the rounds with the engines that are left."""
+        self.settings: dict[str, dict[str, str]] = {}
+        self.memory: dict[str, dict[str, int]] = {}
+        self.speeds: dict[str, Speeds] = {}
         self.probes: list[float] = []
-        self._plan, self._team, self._course = plan, team, course
+        self._plan, self._team, self._course, self._later = workload, team, course, later
+        self._seconds: dict[str, float] = {}  # of each engine's last run
+        self._workers: dict[str, Worker] = {}
+        self._stack = ExitStack()
 
     def run(self, round_done: Callable[[str], None]) -> None:
-        """Runs all rounds; calls `round_done` with a round's name after each one that counts.
-
-        Raises:
-            EngineError: ort_aie_ep fails.
-        """
-        plan, names = self._plan, self._team.names
-        runs = len(plan.trial) + plan.rounds * len(plan.lengths)
-        self._course.expect(len(names) * (1 + runs), names)
-        with ExitStack() as stack:
-            for name in names:
-                with self._team.excused(name, "opening its model"):
-                    opening = partial(self._open, name, stack)
-                    self._retrying(name, opening, opening)
-                self._course.step(f"{name}: opened")
-            for length in plan.trial:
+        """Runs all rounds; calls `round_done` with a round's name after each one that counts."""
+        workload, names = self._plan, self._team.names
+        chosen = {length: names for length in workload.lengths}
+        opening = [Cost(name, "opening its model") for name in names]
+        trial = [self._cost(name, length) for length in workload.trial for name in names]
+        self._course.expect([*opening, *trial, *self._rest(chosen, workload.rounds)])
+        with self._stack:
+            for step in opening:
+                with self._team.excused(step.engine, step.what):
+                    try:
+                        self._open(step.engine)
+                    except EngineError as error:
+                        if not self._team.retry(step.engine, error):
+                            raise
+                        self._open(step.engine)
+                self._course.step(step)
+            for length in workload.trial:
                 for name in self._team.names:
-                    self._run(name, length, stack, counts=False)
-                    self._course.step(f"trial, context {length}: {name}")
-            self._course.left("trial", plan.rounds * self._round_seconds() + self._rest_seconds())
-            self._count(stack, round_done)
+                    self._run(name, length, trial=True)
+                    self._course.step(self._cost(name, length), "trial")
+            if workload.seconds is not None:
+                self._leave_out_slower_variants()
+                self._fit(chosen, workload.seconds)
+            probe = ReadProbe(workload.threads)
+            turn, left = 0, max(1, self._rounds_left(0, chosen))
+            while left:
+                self._course.expect(self._rest(chosen, left))
+                turn += 1
+                self._round(turn, chosen, probe)
+                if turn == PILOT_ROUNDS:
+                    chosen = self._choose()
+                left = self._rounds_left(turn, chosen)
+                round_done(f"round {turn} of {turn + left}")
 
-    def _count(self, stack: ExitStack, round_done: Callable[[str], None]) -> None:
-        """Runs the rounds that count."""
-        plan, course = self._plan, self._course
-        chosen = {length: self._team.names for length in plan.lengths}
-        probe = ReadProbe(plan.threads)
-        for turn in range(1, plan.rounds + 1):
-            started = time.perf_counter()
-            for length, names in chosen.items():
-                for name in [name for name in names if name not in self._team.left_out]:
-                    self._run(name, length, stack, first=turn == 1)
-                    course.step(f"round {turn}, context {length}: {name}")
-                # A virtual machine's share of the memory bandwidth changes by the minute, so the
-                # probe is measured next to the speeds it is compared with.
-                if length == min(plan.decode, default=min(plan.lengths)):
+    def _cost(self, name: str, length: int) -> Cost:
+        new_tokens = self._plan.new_tokens if length in self._plan.decode else 0
+        return Cost(name, f"context {length}", length + DECODED_COST * new_tokens)
+
+    def _of_round(self, chosen: Mapping[int, list[str]]) -> list[Cost]:
+        left = self._team.names
+        return [
+            self._cost(n, length) for length, names in chosen.items() for n in names if n in left
+        ]
+
+    def _rest(self, chosen: Mapping[int, list[str]], rounds: int) -> list[Cost]:
+        """The steps of so many rounds, and of all that follows."""
+        return [*self._of_round(chosen) * rounds, *self._later(self._team.names)]
+
+    def _rounds_left(self, done: int, chosen: Mapping[int, list[str]]) -> int:
+        """Rounds that are still wanted, and that there is time for."""
+        left = self._plan.rounds - done
+        round_seconds = self._course.seconds(self._of_round(chosen))
+        if self._plan.seconds is None or not round_seconds:
+            return left
+        return min(left, max(0, int((self._plan.seconds - self._course.elapsed) / round_seconds)))
+
+    def _round(self, turn: int, chosen: Mapping[int, list[str]], probe: ReadProbe) -> None:
+        workload, reads = self._plan, []
+        for length, names in chosen.items():
+            # A virtual machine's share of the memory bandwidth changes by the minute, so plain
+            # reads take turns with the engines that they are compared with. What else the machine
+            # does can stop a read, or several, so the best one of the round counts.
+            beside = length == min(workload.decode, default=min(workload.lengths))
+            for name in [name for name in names if name not in self._team.left_out]:
+                if beside:
                     settle()
-                    bandwidth = probe.measure()
-            self.probes.append(bandwidth)
-            seconds = time.perf_counter() - started
-            left = plan.rounds - turn
-            if turn == plan.pilot and left:
-                chosen = self._choose()
-                runs = sum(map(len, chosen.values()))
-                course.expect(left * runs, self._team.names)
-                seconds = self._round_seconds(chosen)
-            course.left(f"round {turn} of {plan.rounds}", left * seconds + self._rest_seconds())
-            round_done(f"round {turn} of {plan.rounds}")
+                    reads.append(probe.measure())
+                self._run(name, length, first=turn == 1)
+                self._course.step(self._cost(name, length), f"round {turn}")
+        self.probes.append(max(reads))
 
-    def _open(self, name: str, stack: ExitStack) -> None:
-        worker = stack.enter_context(Worker(name))
-        settings = worker.open(self._team.setup)["settings"]
+    def _open(self, name: str) -> None:
+        worker = self._workers[name] = self._stack.enter_context(Worker(name))
+        self.settings[name] = worker.open(self._team.setup)["settings"]
         if name in self._team.retried:
-            settings["without"] = self._team.retried[name]
-        self.opened[name] = Opened(worker, settings, worker.seconds())
+            self.settings[name]["without"] = self._team.retried[name]
+        self.speeds[name] = {DECODE: {}, PREFILL: {}}
 
-    def _run(
-        self, name: str, length: int, stack: ExitStack, *, counts: bool = True, first: bool = False
-    ) -> None:
+    def _run(self, name: str, length: int, *, trial: bool = False, first: bool = False) -> None:
         """One measurement.
 
         In the trial and in the `first` round, an engine that fails may be retried once without a
         feature; measurements with that feature then do not count.
         """
-        lengths = [n for n in self._plan.lengths if n <= length] if counts else [length]
 
-        def again() -> None:
-            self.opened[name].worker.close()
-            self._open(name, stack)
+        def record(*lengths: int) -> None:
             for n in lengths:
-                self._record(name, n, counts)
+                self._record(name, n, counts=not trial)
 
         with self._team.excused(name, f"context {length}"):
-            if counts and not first:
-                self._record(name, length, counts)
-            else:
-                self._retrying(name, lambda: self._record(name, length, counts), again)
+            try:
+                record(length)
+            except EngineError as error:
+                if not (trial or first) or not self._team.retry(name, error):
+                    raise
+                self._workers[name].close()
+                self._open(name)
+                record(*([length] if trial else [n for n in self._plan.lengths if n <= length]))
         if name in self._team.left_out:
             # A failed engine may still have its model in memory, or busy threads.
-            self.opened[name].worker.close()
+            self._workers[name].close()
 
-    def _retrying(self, name: str, work: Callable[[], None], again: Callable[[], None]) -> None:
-        try:
-            work()
-        except EngineError as error:
-            if not self._team.retry(name, error):
-                raise
-            again()
-
-    def _record(self, name: str, length: int, counts: bool) -> None:
+    def _record(self, name: str, length: int, *, counts: bool) -> None:
         settle()
-        plan, engine = self._plan, self.opened[name]
+        workload, speeds = self._plan, self.speeds[name]
         # One prompt serves both phases.
-        new_tokens = plan.new_tokens if length in plan.decode else 0
-        answer = engine.worker.run(length, new_tokens)
-        engine.memory = answer["memory"]
-        prefill, decode = answer["prefill_seconds"], answer["decode_seconds"]
-        engine.seconds[length] = prefill, decode
-        if counts and length in plan.decode:
-            engine.speeds[DECODE].setdefault(length, []).append(new_tokens / decode)
-        if counts and length in plan.prefill:
-            engine.speeds[PREFILL].setdefault(length, []).append(length / prefill)
+        new_tokens = workload.new_tokens if length in workload.decode else 0
+        answer = self._workers[name].run(length, new_tokens)
+        self.memory[name] = answer["memory"]
+        self._seconds[name] = answer["prefill_seconds"] + answer["decode_seconds"]
+        if counts and length in workload.decode:
+            speed = new_tokens / answer["decode_seconds"]
+            speeds[DECODE].setdefault(length, []).append(speed)
+        if counts and length in workload.prefill:
+            speeds[PREFILL].setdefault(length, []).append(length / answer["prefill_seconds"])
 
     def _choose(self) -> dict[int, list[str]]:
         """By context, the engines that continue after the pilot."""
-        speeds = {name: self.opened[name].speeds for name in self._team.names}
-        chosen = {length: fastest(speeds, length) for length in self._plan.lengths}
-        for length, names in chosen.items():
-            for name in (n for n in speeds if n not in names):
-                faster = [n for n in names if kind(n).library == kind(name).library]
-                self._course.note(
-                    f"context {length}: {name} is left out, slower than {', '.join(faster)}"
-                )
-        return chosen
+        speeds = {name: self.speeds[name] for name in self._team.names}
+        return {length: fastest(speeds, length) for length in self._plan.lengths}
 
-    def _round_seconds(self, chosen: Mapping[int, list[str]] | None = None) -> float:
-        """Time for a round, from the last measurements; untried contexts use the longest one's."""
-        whole = 0.0
-        for name in self._team.names:
-            seconds = self.opened[name].seconds
-            longest = max(seconds)
-            for length in self._plan.lengths:
-                if chosen is not None and name not in chosen[length]:
-                    continue
-                prefill, decode = seconds.get(length, seconds[longest])
-                if length not in seconds:
-                    prefill *= length / longest * _SLOWER
-                whole += prefill + decode
-        return whole
+    def _leave_out_slower_variants(self) -> None:
+        """Keeps each library's fastest engine in the last run of the trial."""
+        best: dict[str, str] = {}
+        for name in sorted(self._team.names, key=lambda name: self._seconds[name]):
+            faster = best.setdefault(kind(name).library, name)
+            if faster != name:
+                self._team.left_out[name] = f"was slower than {faster} in the trial"
+                self._workers[name].close()
 
-    def _rest_seconds(self) -> float:
-        """Time for the parts after the rounds, from the last measurements."""
-        names = self._team.names
-        token = {}
-        for name in names:
-            length, (prefill, decode) = min(self.opened[name].seconds.items())
-            token[name] = decode / self._plan.new_tokens if decode else prefill / length
-        opened = {name: self.opened[name].open_seconds for name in names}
-        return self._course.rest_seconds(opened, token, OURS)
+    def _fit(self, chosen: dict[int, list[str]], seconds: float) -> None:
+        """Takes the slowest peers out of the longest contexts, until a round fits in the time.
+
+        ort_aie_ep and the fastest peer of the trial stay, and so do the contexts of the trial.
+        """
+        peers = [name for name in self._team.names if kind(name).library != OURS]
+        slowest = sorted(peers, key=lambda name: self._seconds[name], reverse=True)[:-1]
+        beyond = [length for length in self._plan.lengths if length > max(self._plan.trial)]
+        for length in reversed(beyond):
+            for name in slowest:
+                needed = self._course.seconds(self._of_round(chosen)) or 0.0
+                if self._course.elapsed + needed <= seconds:
+                    return
+                chosen[length] = [other for other in chosen[length] if other != name]
 
 
 def fastest(speeds: Mapping[str, Speeds], length: int) -> list[str]:

@@ -5,9 +5,7 @@ Only one layer at a time is in memory: tensors are mapped, and slices of them ar
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,29 +13,32 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.models.builder.weights import rotary_frequencies
+from ort_aie_ep.graph_passes.walk import attribute
+from ort_aie_ep.models.builder.weights import BLOCK, rotary_frequencies
 from ort_aie_ep.models.checked_json import Field
 from ort_aie_ep.models.folder import GENAI_CONFIG, ModelFolder
 from ort_aie_ep.models.onnx_file import load_model
-from ort_aie_ep.models.shapes import SHAPES, Yarn
+from ort_aie_ep.models.shapes import SHAPES, Shape
 
-BLOCK = 32
-"""Values of K that share a scale, in every engine's format here."""
-
-_LAYER = re.compile(r"/layers\.(\d+)/")
 GPT_OSS = "gptoss"
 FAMILIES = ("llama", "qwen3", GPT_OSS)
 """The families that other engines can be given."""
 
 _YARN = SHAPES["gpt-oss-20b"].yarn
-# What experts do with a gate and an up. A limit of 0 is none.
-_SWIGLU = {"activation_alpha": 1, "activation_beta": 0, "swiglu_limit": 0}
-_GPT_OSS_SWIGLU = {"activation_alpha": 1.702, "activation_beta": 1, "swiglu_limit": 7}
-
-_HEAD_NORMS = ("q_norm", "k_norm")
-_SINKS = 11
-"""An input of GroupQueryAttention."""
-_NORMS = ("SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization")
+# Attributes of QMoE: what experts do with a gate and an up. A limit of 0 is none.
+_EXPERTS = {
+    "expert_weight_bits": 4,
+    "swiglu_fusion": 1,
+    "normalize_routing_weights": 1,
+    "activation_alpha": 1.0,
+    "activation_beta": 0.0,
+    "swiglu_limit": 0.0,
+}
+_GPT_OSS_EXPERTS = {
+    **_EXPERTS, "activation_alpha": 1.702, "activation_beta": 1.0, "swiglu_limit": 7.0
+}  # fmt: skip
+_SINKS = 11  # an input of GroupQueryAttention
+_FIRST = "model.layers.0"
 
 Floats = npt.NDArray[np.float32]
 
@@ -47,8 +48,8 @@ class Int4Matrix:
     """A symmetric matrix (N, K): weight = (code − 8) · scale.
 
     Attributes:
-        codes: (N, K/32, 16) uint8; byte i of a block holds code 2i low and 2i + 1 high.
-        scales: (N, K/32) float32, of either sign.
+        codes: (N, K/block, block/2) uint8; byte i of a block has code 2i low and 2i + 1 high.
+        scales: (N, K/block) float32, of either sign.
         bias: (N,) float32, which is added to the products with the rows; None without one.
     """
 
@@ -59,22 +60,26 @@ class Int4Matrix:
     @property
     def shape(self) -> tuple[int, int]:
         """(N, K)."""
-        return self.codes.shape[0], self.codes.shape[1] * BLOCK
+        n, blocks, half = self.codes.shape
+        return n, blocks * half * 2
 
-    def rows(self, first: int, last: int) -> Int4Matrix:
-        """Rows first to last − 1."""
-        return self.picked(slice(first, last))
-
-    def picked(self, rows: slice) -> Int4Matrix:
-        """Those rows."""
+    def rows(self, first: int, last: int | None = None, step: int = 1) -> Int4Matrix:
+        """Rows first to last − 1, or each `step`-th of them."""
+        rows = slice(first, last, step)
         bias = None if self.bias is None else self.bias[rows]
         return Int4Matrix(self.codes[rows], self.scales[rows], bias)
 
+    def in_blocks_of_32(self) -> Int4Matrix:
+        """The same weights: a larger block is several, which repeat its scale."""
+        codes = self.codes.reshape(len(self.codes), -1, BLOCK // 2)
+        scales = np.repeat(self.scales, codes.shape[1] // self.scales.shape[1], axis=1)
+        return Int4Matrix(codes, scales, self.bias)
+
     def unpacked(self) -> npt.NDArray[np.uint8]:
-        """Codes (N, K/32, 32), one in a byte."""
-        n, blocks, _ = self.codes.shape
+        """Codes (N, K/block, block), one in a byte."""
+        n, blocks, half = self.codes.shape
         both = np.stack([self.codes & 15, self.codes >> 4], axis=-1)
-        return both.reshape(n, blocks, BLOCK)
+        return both.reshape(n, blocks, half * 2)
 
     def dequantised(self) -> Floats:
         """(N, K) float32."""
@@ -83,29 +88,11 @@ class Int4Matrix:
 
 
 @dataclass(frozen=True)
-class Experts:
-    """The experts of a layer, the rows of each after those of the one before.
-
-    Attributes:
-        router: (experts, hidden).
-        gate, up: (experts · FFN, hidden).
-        down: (experts · hidden, FFN).
-    """
-
-    router: Int4Matrix
-    gate: Int4Matrix
-    up: Int4Matrix
-    down: Int4Matrix
-
-
-@dataclass(frozen=True)
 class DecoderLayer:
     """One layer: norms (hidden,), matrices as the model applies them, x · Wᵀ.
 
-    Attributes:
-        head_norms: weights (head size,) of the norms of queries and of keys, if it has them.
-        sinks: (heads,), which join the softmax of a head's scores, if it has them.
-        ffn: gate, up and down, or experts.
+    Queries and keys may have norms (head size,), scores sinks (heads,). With experts, there is a
+    router (experts, hidden), and gate, up and down have the rows of one expert after another.
     """
 
     attention_norm: Floats
@@ -116,73 +103,19 @@ class DecoderLayer:
     head_norms: tuple[Floats, Floats] | None
     sinks: Floats | None
     ffn_norm: Floats
-    ffn: tuple[Int4Matrix, Int4Matrix, Int4Matrix] | Experts
-
-    def plain_ffn(self) -> tuple[Int4Matrix, Int4Matrix, Int4Matrix]:
-        """Gate, up and down.
-
-        Raises:
-            AieError: the layer has experts.
-        """
-        if isinstance(self.ffn, Experts):
-            raise AieError("the layer has experts; expected gate, up and down")
-        return self.ffn
-
-
-@dataclass(frozen=True)
-class DecoderSizes:
-    """The sizes that a decoder's graph depends on.
-
-    Attributes:
-        family: the model's type in genai_config.json.
-        ffn: width of the FFN, or of each expert.
-        experts: number of experts; 0 without them.
-        experts_per_token: number of experts that are added for a token.
-        inverse_frequencies: (head size / 2,) float64 radians a position, including any scaling.
-        yarn: the scaling that also multiplies cos and sin, if there is one.
-        window: tokens that the first layer, and then every other one, sees; None if all see all.
-        epsilon: epsilon of the RMS norms.
-    """
-
-    family: str
-    hidden: int
-    ffn: int
-    experts: int
-    experts_per_token: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_size: int
-    vocabulary: int
-    context: int
-    epsilon: float
-    inverse_frequencies: npt.NDArray[np.float64]
-    yarn: Yarn | None
-    window: int | None
-
-    @property
-    def rope_base(self) -> float:
-        """The base of the frequencies, of which the second one must not be scaled."""
-        return float(self.inverse_frequencies[1] ** (-self.head_size / 2))
-
-    def describe(self) -> str:
-        """The family and its sizes in words."""
-        ffn = f"FFN {self.ffn}"
-        if self.experts:
-            ffn = f"{self.experts_per_token} of {self.experts} experts of {self.ffn}"
-        window = f"windows of {self.window} in every other layer, " if self.window else ""
-        return (
-            f"{self.family} with {self.layers} layers of {self.hidden}, {ffn}, "
-            f"{self.heads} heads of {self.head_size} on {self.kv_heads}, "
-            f"{window}vocabulary {self.vocabulary}"
-        )
+    router: Int4Matrix | None
+    gate: Int4Matrix
+    up: Int4Matrix
+    down: Int4Matrix
 
 
 class DecoderWeights:
-    """The source of every peer's model file.
+    """The source of every peer's model file, and what its graph depends on.
 
     Attributes:
-        sizes: the sizes that the graph depends on.
+        shape: its sizes; the base of the rotation is that of unscaled frequencies.
+        block: weights that share a scale.
+        frequencies: (head size / 2,) float64 radians a position, including any scaling.
     """
 
     def __init__(self, folder: ModelFolder) -> None:
@@ -190,147 +123,99 @@ class DecoderWeights:
 
         Raises:
             AieError: it is not a Llama, a Qwen3 with or without experts, or a gpt-oss, in symmetric
-                int4, block 32, as onnxruntime-genai's builder writes it.
+                int4, in equal blocks of a multiple of 32, as onnxruntime-genai's builder writes it.
         """
         self._model = load_model(folder.model)
         self._name = str(folder.model)
-        self._products: dict[tuple[int, str], ir.Node] = {}
-        self._norms: list[ir.Node] = []
-        self._head_norms: dict[tuple[int, str], ir.Node] = {}
-        self._experts: list[ir.Node] = []
-        self._attention: list[ir.Node] = []
-        for node in self._model.graph:
-            if node.op_type == "MatMulNBits":
-                self._products[self._place(node)] = node
-            elif node.op_type in _NORMS:
-                place = self._place(node)
-                if place[1] in _HEAD_NORMS:
-                    self._head_norms[place] = node
-                else:
-                    self._norms.append(node)
-            elif node.op_type == "QMoE":
-                self._experts.append(node)
-            elif node.op_type == "GroupQueryAttention":
-                self._attention.append(node)
         config = folder.genai_config
         if config is None or config["model"].get("type") not in FAMILIES:
             known = f"{', '.join(FAMILIES[:-1])} or {FAMILIES[-1]}"
             raise self._refusal(f"its genai_config.json does not say {known}")
-        layers = len(self._attention)
-        if self._experts and len(self._experts) != layers:
-            raise self._refusal(
-                f"it has {len(self._experts)} QMoE and {layers} GroupQueryAttention"
-            )
-        if not layers or len(self._norms) != 2 * layers + 1:
-            raise self._refusal(
-                f"it has {layers} GroupQueryAttention and {len(self._norms)} RMS norms"
-            )
-        self.sizes = self._sizes(config)
+        self._products = self._nodes("MatMulNBits")
+        first = self._products[0] if self._products else None
+        self.block = BLOCK if first is None else attribute(first, "block_size", BLOCK)
+        for node in self._products:
+            bits, block = attribute(node, "bits", 4), attribute(node, "block_size", 0)
+            k = attribute(node, "K", 0)
+            if bits != 4 or block != self.block or block % BLOCK or k % block:
+                raise self._refusal(f"{node.name} has {bits} bits, blocks of {block}, K {k}")
+            if any(value is not None for value in node.inputs[3:]):
+                raise self._refusal(f"{node.name} has zero points, a bias or an order of groups")
+        self.shape, self.frequencies = self._read_shape(config)
 
     def layer(self, index: int) -> DecoderLayer:
-        """The weights of one layer.
-
-        Raises:
-            AieError: a matrix is missing, or not symmetric int4 with block 32.
-        """
-        sizes = self.sizes
-        packed = self._matrix(index, "qkv_proj")
-        queries, keys = sizes.heads * sizes.head_size, sizes.kv_heads * sizes.head_size
+        """The weights of one layer; AieError if some are missing."""
+        shape, at = self.shape, f"model.layers.{index}"
+        packed = self._matrix(f"{at}.attn.qkv_proj")
+        queries, keys = shape.queries, shape.keys
+        if shape.experts:
+            # The fused first matrix has a row of the gate and one of up in turn.
+            gate_up = self._experts(f"{at}.moe.experts.gate_up_proj")
+            gate, up = gate_up.rows(0, step=2), gate_up.rows(1, step=2)
+            down = self._experts(f"{at}.moe.experts.down_proj")
+        else:
+            gate, up, down = (self._matrix(f"{at}.mlp.{p}_proj") for p in ("gate", "up", "down"))
+        q_norm, k_norm = (self._find(f"{at}.attn.{x}_norm.layernorm.weight") for x in "qk")
+        sinks = self._find(f"{at}.attn.sinks")
         return DecoderLayer(
-            attention_norm=self._norm(2 * index),
+            attention_norm=_floats(self._tensor(f"{at}.input_layernorm.weight")),
             q=packed.rows(0, queries),
             k=packed.rows(queries, queries + keys),
             v=packed.rows(queries + keys, queries + 2 * keys),
-            o=self._matrix(index, "o_proj"),
-            head_norms=self._norms_of_heads(index),
-            sinks=self._sinks(index),
-            ffn_norm=self._norm(2 * index + 1),
-            ffn=self._experts_of(index) if self._experts else self._ffn(index),
+            o=self._matrix(f"{at}.attn.o_proj"),
+            head_norms=None if k_norm is None else (_floats(q_norm), _floats(k_norm)),
+            sinks=None if sinks is None else _floats(sinks),
+            ffn_norm=_floats(self._tensor(f"{at}.post_attention_layernorm.weight")),
+            router=self._matrix(f"{at}.moe.router") if shape.experts else None,
+            gate=gate,
+            up=up,
+            down=down,
         )
-
-    def _ffn(self, index: int) -> tuple[Int4Matrix, Int4Matrix, Int4Matrix]:
-        gate, up, down = (self._matrix(index, f"{part}_proj") for part in ("gate", "up", "down"))
-        return gate, up, down
-
-    def _norms_of_heads(self, index: int) -> tuple[Floats, Floats] | None:
-        nodes = [self._head_norms.get((index, part)) for part in _HEAD_NORMS]
-        if nodes[0] is None or nodes[1] is None:
-            return None
-        query, key = (np.asarray(self._tensor(node, 1), np.float32) for node in nodes if node)
-        return query, key
-
-    def _sinks(self, index: int) -> Floats | None:
-        node = self._attention[index]
-        if len(node.inputs) <= _SINKS or node.inputs[_SINKS] is None:
-            return None
-        if self.sizes.family != GPT_OSS:
-            raise self._refusal(f"{node.name} has sinks")
-        return np.asarray(self._tensor(node, _SINKS), np.float32)
-
-    def _experts_of(self, index: int) -> Experts:
-        """The fused first matrix has a row of the gate and one of up in turn."""
-        node, sizes = self._experts[index], self.sizes
-        gate_up = self._stack(node, 2, 2 * sizes.ffn, sizes.hidden)
-        return Experts(
-            router=self._matrix(index, "router"),
-            gate=gate_up.picked(slice(0, None, 2)),
-            up=gate_up.picked(slice(1, None, 2)),
-            down=self._stack(node, 5, sizes.hidden, sizes.ffn),
-        )
-
-    def _stack(self, node: ir.Node, first: int, n: int, k: int) -> Int4Matrix:
-        """The codes, scales and biases that start at an input of QMoE."""
-        rows, blocks = self.sizes.experts * n, k // BLOCK
-        bias = self._tensor(node, first + 2).reshape(rows).astype(np.float32, copy=False)
-        # The builder gives experts without biases zeros.
-        if self.sizes.family != GPT_OSS and np.any(bias):
-            raise self._refusal(f"{node.name} has biases")
-        codes = self._tensor(node, first).reshape(rows, blocks, BLOCK // 2)
-        scales = self._tensor(node, first + 1).reshape(rows, blocks)
-        scales = scales.astype(np.float32, copy=False)
-        return Int4Matrix(codes, scales, bias if self.sizes.family == GPT_OSS else None)
 
     def final_norm(self) -> Floats:
         """(hidden,) float32."""
-        return self._norm(len(self._norms) - 1)
+        name = f"model.layers.{self.shape.layers}.final_norm_layernorm.weight"
+        return _floats(self._tensor(name))
 
     def lm_head(self) -> Int4Matrix:
         """(vocabulary, hidden)."""
-        return self._matrix(-1, "lm_head")
+        return self._matrix("lm_head")
 
     def embedding(self) -> Floats | None:
         """(vocabulary, hidden) float32, or None if the lm_head's rows are the embedding."""
-        node = self._embedding_node
-        return None if node.op_type == "GatherBlockQuantized" else self._tensor(node, 0)
-
-    @cached_property
-    def _embedding_node(self) -> ir.Node:
-        for node in self._model.graph:
-            fed = [value.name for value in node.inputs if value is not None]
-            if node.op_type in ("Gather", "GatherBlockQuantized") and "input_ids" in fed:
-                return node
-        raise self._refusal("nothing looks up input_ids")
+        return None if self.shape.tied else self._tensor("model.embed_tokens.weight")
 
     def source_bits(self) -> float:
         """Mean bits of a weight in the source: a code and its share of a scale."""
-        scales = self._tensor(self._products[-1, "lm_head"], 2)
-        return 4 + scales.itemsize * 8 / BLOCK
+        return 4 + self._tensor("lm_head.MatMul.weight_scales").itemsize * 8 / self.block
 
     def product_elements(self) -> int:
-        """Number of weights that multiply a decoded token.
-
-        All matrices of the experts that a token takes, the lm_head once.
-        """
-        nodes, sizes = self._products.values(), self.sizes
-        experts = 3 * sizes.ffn * sizes.hidden * sizes.experts_per_token * len(self._experts)
-        return experts + sum(int(_number(n, "N")) * int(_number(n, "K")) for n in nodes)
+        """Number of weights that multiply a token: those of its experts, and the lm_head once."""
+        shape = self.shape
+        experts = 3 * shape.ffn * shape.hidden * shape.experts_per_token * shape.layers
+        sizes = (attribute(n, "N", 0) * attribute(n, "K", 0) for n in self._products)
+        return experts + sum(sizes)
 
     def cache_bytes(self, tokens: int) -> int:
         """Bytes of the keys and values of `tokens` tokens in float16, as far as layers see them."""
-        sizes = self.sizes
-        local = (sizes.layers + 1) // 2 if sizes.window else 0
-        rows = local * min(tokens, sizes.window or tokens) + (sizes.layers - local) * tokens
-        return rows * 2 * sizes.kv_heads * sizes.head_size * 2
+        shape = self.shape
+        local = sum(map(shape.is_local, range(shape.layers)))
+        rows = local * min(tokens, shape.window or tokens) + (shape.layers - local) * tokens
+        return rows * 2 * shape.keys * 2
+
+    def describe(self) -> str:
+        """The family and its sizes in words."""
+        shape = self.shape
+        ffn = f"FFN {shape.ffn}"
+        if shape.experts:
+            ffn = f"{shape.experts_per_token} of {shape.experts} experts of {shape.ffn}"
+        blocks = f", blocks of {self.block}" if self.block != BLOCK else ""
+        window = f"windows of {shape.window} in every other layer, " if shape.window else ""
+        return (
+            f"{shape.family} with {shape.layers} layers of {shape.hidden}, {ffn}, "
+            f"{shape.heads} heads of {shape.head_dim} on {shape.kv_heads}, "
+            f"{window}vocabulary {shape.vocab}{blocks}"
+        )
 
     def release(self) -> None:
         """Unmaps the files; later reads map them again."""
@@ -338,134 +223,104 @@ class DecoderWeights:
             if isinstance(value.const_value, ir.ExternalTensor):
                 value.const_value.release()
 
-    def _place(self, node: ir.Node) -> tuple[int, str]:
-        name = node.name or ""
-        match = _LAYER.search(name)
-        part = name.rsplit("/", 2)[-2] if name.count("/") > 1 else name
-        return (int(match[1]) if match else -1), part
+    def _nodes(self, op_type: str) -> list[ir.Node]:
+        return [node for node in self._model.graph if node.op_type == op_type]
 
-    def _matrix(self, layer: int, part: str) -> Int4Matrix:
-        node = self._products.get((layer, part))
-        if node is None:
-            where = part if layer < 0 else f"{part} of layer {layer}"
-            raise self._refusal(f"it has no MatMulNBits for {where}")
-        bits, block = _number(node, "bits", 4), _number(node, "block_size")
-        n, k = int(_number(node, "N")), int(_number(node, "K"))
-        if bits != 4 or block != BLOCK or k % BLOCK:
-            raise self._refusal(f"{node.name} has {bits} bits, blocks of {block}, K {k}")
-        if any(value is not None for value in node.inputs[3:]):
-            raise self._refusal(f"{node.name} has zero points, a bias or an order of groups")
-        bias = self._bias(node)
-        codes = self._tensor(node, 1).reshape(n, k // BLOCK, BLOCK // 2)
-        scales = self._tensor(node, 2).reshape(n, k // BLOCK)
-        return Int4Matrix(codes, scales.astype(np.float32, copy=False), bias)
+    def _find(self, name: str) -> npt.NDArray[Any] | None:
+        value = self._model.graph.initializers.get(name)
+        return None if value is None or value.const_value is None else value.const_value.numpy()
 
-    def _bias(self, product: ir.Node) -> Floats | None:
-        """The constant that an Add behind a product adds to it."""
-        for use in product.outputs[0].uses():
-            if use.node.op_type != "Add":
-                continue
-            value = use.node.inputs[1 - use.idx]
-            if value is None or value.const_value is None:
-                continue
-            if self.sizes.family != GPT_OSS:
-                raise self._refusal(f"{product.name} has a bias")
-            return np.asarray(value.const_value.numpy(), np.float32)
-        return None
+    def _tensor(self, name: str) -> npt.NDArray[Any]:
+        found = self._find(name)
+        if found is None:
+            raise self._refusal(f"it has no {name}")
+        return found
 
-    def _norm(self, index: int) -> Floats:
-        node = self._norms[index]
-        weight = self._tensor(node, 2 if node.op_type.startswith("Skip") else 1)
-        return np.asarray(weight, np.float32)
+    def _matrix(self, name: str) -> Int4Matrix:
+        codes, scales = (self._tensor(f"{name}.MatMul.weight_{x}") for x in ("Q4", "scales"))
+        blocks = codes.reshape(len(codes), -1, self.block // 2)
+        bias = self._find(f"{name}.Add.bias")
+        if bias is not None and self.shape.family != GPT_OSS:
+            raise self._refusal(f"{name} has a bias")
+        scales = _floats(scales.reshape(blocks.shape[:2]))
+        return Int4Matrix(blocks, scales, None if bias is None else _floats(bias))
 
-    def _tensor(self, node: ir.Node, index: int) -> npt.NDArray[Any]:
-        value = node.inputs[index]
-        if value is None or value.const_value is None:
-            raise self._refusal(f"input {index} of {node.name} is not a constant")
-        return np.asarray(value.const_value.numpy())
+    def _experts(self, name: str) -> Int4Matrix:
+        """The matrices of all experts, one after the other."""
+        codes, scales, bias = (self._tensor(f"{name}.{x}") for x in ("qweight", "scales", "bias"))
+        # The builder gives experts without biases zeros.
+        if self.shape.family != GPT_OSS and np.any(bias):
+            raise self._refusal(f"{name} has biases")
+        blocks = codes.reshape(bias.size, -1, self.block // 2)
+        added = _floats(bias.ravel()) if self.shape.family == GPT_OSS else None
+        return Int4Matrix(blocks, _floats(scales.reshape(blocks.shape[:2])), added)
 
-    def _sizes(self, config: dict[str, Any]) -> DecoderSizes:
-        first, family = self._attention[0], str(config["model"]["type"])
-        if not _number(first, "do_rotary", 0):
-            raise self._refusal(f"{first.name} does not rotate queries and keys")
-        if first.inputs[1] is not None and not self._head_norms:
-            raise self._refusal(f"{first.name} has separate keys")
-        head = self._products.get((-1, "lm_head"))
-        if head is None:
-            raise self._refusal("it has no MatMulNBits for lm_head")
-        hidden = int(_number(head, "K"))
-        fields = Field(config, GENAI_CONFIG)
-        head_size = fields.field("model", "decoder", "head_size").integer(1)
-        context = fields.field("model", "context_length").integer(1)
-        cos, sin = (self._tensor(first, i)[:2].astype(np.float64) for i in (7, 8))
-        ffn, experts, experts_per_token = self._widths(family)
-        sizes = DecoderSizes(
-            family=family,
-            hidden=hidden,
-            ffn=ffn,
-            experts=experts,
-            experts_per_token=experts_per_token,
-            layers=len(self._attention),
-            heads=int(_number(first, "num_heads")),
-            kv_heads=int(_number(first, "kv_num_heads")),
-            head_size=head_size,
-            vocabulary=int(_number(head, "N")),
-            context=context,
-            epsilon=_number(self._norms[0], "epsilon"),
-            inverse_frequencies=np.arctan2(sin[1], cos[1]),
-            yarn=_YARN if family == GPT_OSS else None,
-            window=self._window(family),
-        )
-        magnitude = 1.0 if sizes.yarn is None else sizes.yarn.magnitude
-        if cos.shape[1] * 2 != head_size or not np.allclose(cos[0], magnitude):
+    def _read_shape(self, config: dict[str, Any]) -> tuple[Shape, npt.NDArray[np.float64]]:
+        family, fields = str(config["model"]["type"]), Field(config, GENAI_CONFIG)
+        attention, experts = self._nodes("GroupQueryAttention"), self._nodes("QMoE")
+        if not attention or len(experts) not in (0, len(attention)):
+            raise self._refusal(f"it has {len(attention)} attentions and {len(experts)} QMoE")
+        self._check(family, attention, experts)
+        head_dim = fields.field("model", "decoder", "head_size").integer(1)
+        cos, sin = (self._tensor(f"{x}_cache")[:2].astype(np.float64) for x in ("cos", "sin"))
+        yarn = _YARN if family == GPT_OSS else None
+        if cos.shape[1] * 2 != head_dim or not np.allclose(cos[0], yarn.magnitude if yarn else 1):
             raise self._refusal("its rotation is partial or scaled")
-        if sizes.yarn is not None:
-            expected = rotary_frequencies(head_size, sizes.rope_base, sizes.yarn)
-            if not np.allclose(sizes.inverse_frequencies, expected, rtol=1e-4, atol=0):
-                raise self._refusal("its rotation is not scaled as gpt-oss's")
-        return sizes
+        frequencies = np.arctan2(sin[1], cos[1])
+        # The second frequency is never scaled.
+        base = float(frequencies[1] ** (-head_dim / 2))
+        expected = rotary_frequencies(head_dim, base, yarn)
+        if yarn and not np.allclose(frequencies, expected, rtol=1e-4, atol=0):
+            raise self._refusal("its rotation is not scaled as gpt-oss's")
+        head, first = self._tensor("lm_head.MatMul.weight_Q4"), attention[0]
+        window = attribute(first, "local_window_size", -1)
+        of_expert = (0, 0)
+        if experts:
+            count, rows, _ = self._tensor(f"{_FIRST}.moe.experts.gate_up_proj.qweight").shape
+            of_expert, ffn = (count, attribute(experts[0], "k", 0)), rows // 2
+        else:
+            ffn = len(self._tensor(f"{_FIRST}.mlp.gate_proj.MatMul.weight_Q4"))
+        shape = Shape(
+            family=family, hidden=2 * head.size // len(head), ffn=ffn, layers=len(attention),
+            heads=attribute(first, "num_heads", 0), kv_heads=attribute(first, "kv_num_heads", 0),
+            head_dim=head_dim, vocab=len(head),
+            context=fields.field("model", "context_length").integer(1),
+            tied=bool(self._nodes("GatherBlockQuantized")), rope_theta=base,
+            epsilon=attribute(self._nodes("SimplifiedLayerNormalization")[0], "epsilon", 1e-5),
+            yarn=yarn, window=None if window < 0 else window, global_every=2,
+            experts=of_expert[0], experts_per_token=of_expert[1],
+        )  # fmt: skip
+        return shape, frequencies
 
-    def _window(self, family: str) -> int | None:
-        windows = [int(_number(node, "local_window_size", -1)) for node in self._attention]
+    def _check(self, family: str, attention: list[ir.Node], experts: list[ir.Node]) -> None:
+        """Refuses what other engines cannot be told."""
+        first = attention[0]
+        if not attribute(first, "do_rotary", 0):
+            raise self._refusal(f"{first.name} does not rotate queries and keys")
+        head_norm = self._find(f"{_FIRST}.attn.q_norm.layernorm.weight")
+        if first.inputs[1] is not None and head_norm is None:
+            raise self._refusal(f"{first.name} has separate keys")
+        if experts:
+            usual = _GPT_OSS_EXPERTS if family == GPT_OSS else _EXPERTS
+            usual = usual | {"block_size": self.block}
+            for name, expected in usual.items():
+                if np.float32(attribute(experts[0], name, type(expected)())) != np.float32(
+                    expected
+                ):
+                    raise self._refusal(f"{name} of {experts[0].name} is not {expected}")
+            if any(value is not None for value in experts[0].inputs[8:]):
+                raise self._refusal(f"{experts[0].name} has zero points or a third matrix")
+        windows = [attribute(node, "local_window_size", -1) for node in attention]
         window = windows[0] if family == GPT_OSS else -1
         if windows != [window if layer % 2 == 0 else -1 for layer in range(len(windows))]:
             raise self._refusal(f"a {family} has no such windows: {windows}")
-        return None if window < 0 else window
-
-    def _widths(self, family: str) -> tuple[int, int, int]:
-        """Width of the FFN or of an expert, number of experts, experts for a token."""
-        if not self._experts:
-            gate = self._products.get((0, "gate_proj"))
-            if gate is None:
-                raise self._refusal("it has no MatMulNBits for gate_proj")
-            return int(_number(gate, "N")), 0, 0
-        first = self._experts[0]
-        usual = {
-            "block_size": BLOCK,
-            "expert_weight_bits": 4,
-            "swiglu_fusion": 1,
-            "normalize_routing_weights": 1,
-            **(_GPT_OSS_SWIGLU if family == GPT_OSS else _SWIGLU),
-        }
-        for name, expected in usual.items():
-            if np.float32(_number(first, name, 0)) != np.float32(expected):
-                raise self._refusal(f"{name} of {first.name} is not {expected}")
-        if any(value is not None for value in first.inputs[8:]):
-            raise self._refusal(f"{first.name} has zero points or a third matrix")
-        experts, rows, _ = self._tensor(first, 2).shape
-        return rows // 2, experts, int(_number(first, "k"))
+        sinks = [value for node in attention for value in node.inputs[_SINKS : _SINKS + 1]]
+        if family != GPT_OSS and sinks.count(None) < len(sinks):
+            raise self._refusal(f"{first.name} has sinks")
 
     def _refusal(self, reason: str) -> AieError:
         return AieError(f"{self._name} cannot be given to other engines: {reason}")
 
 
-def _number(node: ir.Node, name: str, default: float | None = None) -> float:
-    attribute = node.attributes.get(name)
-    if attribute is None:
-        if default is None:
-            raise AieError(f"{node.name} has no attribute {name}")
-        return default
-    value = attribute.value
-    if not isinstance(value, (int, float)):
-        raise AieError(f"{node.name}: attribute {name} must be a number, got {value!r}")
-    return value
+def _floats(values: Any) -> Floats:
+    return np.asarray(values, np.float32)

@@ -205,7 +205,7 @@ int Main(int argc, char** argv) {
   }
   std::vector<const Kernels*> tables;
   for (const Kernels* const* table = AvailableKernels(); *table != nullptr; ++table) {
-    const bool wanted = options.isa.empty() ? std::strcmp((*table)->name, kAmxStandin) != 0
+    const bool wanted = options.isa.empty() ? std::strcmp((*table)->name, "amx_standin") != 0
                                             : options.isa == (*table)->name;
     if (wanted) tables.push_back(*table);
   }

@@ -5,11 +5,15 @@
 
 #define ORT_AIE_VECTOR_BYTES 32
 #define ORT_AIE_MADDUBS(w, a) (vh) _mm256_maddubs_epi16((__m256i)(w), (__m256i)(a))
+#define ORT_AIE_ADD_PAIRS(x) (vi) _mm256_madd_epi16((__m256i)(x), _mm256_set1_epi16(1))
 
 namespace ort_aie::host {
 namespace {
 
 #include "targets/host/kernels/generic/kernels.inc"
+
+// Rows at a time: two sums of each are in registers.
+constexpr int kAvx2Rows = 6;
 
 // Even or odd out-features of half a block, 32 k: 16-bit sums of at most 8 * 2 * 15 * 127.
 inline vli AddLanes(__m256i sums) {
@@ -17,14 +21,18 @@ inline vli AddLanes(__m256i sums) {
                                _mm256_cvtepi16_epi32(_mm256_extracti128_si256(sums, 1)));
 }
 
-// Blocks are read once and in order; one block ahead keeps the memory busy.
-inline void Prefetch(const uint8_t* p) {
-  _mm_prefetch(reinterpret_cast<const char*>(p + kBlockBytes), _MM_HINT_T0);
+using Hint = decltype(_MM_HINT_T0);  // an enum in GCC, an int in clang
+
+// Blocks are read once and in order; one block ahead keeps the memory busy. Always inlined: GCC 12
+// treats a function that only prefetches as one without an effect.
+template <Hint kHint>
+__attribute__((always_inline)) inline void Prefetch(const uint8_t* p) {
+  _mm_prefetch(reinterpret_cast<const char*>(p + kBlockBytes), kHint);
 }
 
 // 32 code bytes are 4 k x 8 pairs of out-features. Interleaving two k gives 16-bit lanes of the
 // bytes that maddubs multiplies and adds: k, k+1 in the low half, k+2, k+3 in the high half.
-template <bool kSymmetric>
+template <Hint kHint, bool kSymmetric>
 inline void FusedDqpInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const int8_t* a,
                                const float* scales, const int32_t* q_sums, float* y) {
   const __m256i interleave = _mm256_broadcastsi128_si256(
@@ -36,8 +44,8 @@ inline void FusedDqpInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const in
   for (int64_t b = 0; b < k_blocks;
        ++b, blocks += kBlockBytes, a += 256, scales += 8, q_sums += 8) {
     for (int g = 0; g < 8; ++g) {
-      Prefetch(blocks + g * 64);
-      if (!kSymmetric) Prefetch(blocks + kMinsOffset + g * 64);
+      Prefetch<kHint>(blocks + g * 64);
+      if (!kSymmetric) Prefetch<kHint>(blocks + kMinsOffset + g * 64);
       __m256i e[2] = {}, o[2] = {};
       for (int k = 0; k < 32; k += 4) {
         int32_t four;
@@ -45,7 +53,7 @@ inline void FusedDqpInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const in
         const __m256i activations = _mm256_shuffle_epi8(_mm256_set1_epi32(four), spread);
         for (int half = 0; half < 2; ++half) {
           const uint8_t* codes = blocks + kCodesOffset + half * kHalfBytes + g * 256 + k * 8;
-          if (k % 8 == 0) Prefetch(codes);
+          if (k % 8 == 0) Prefetch<kHint>(codes);
           const __m256i x = _mm256_shuffle_epi8(
               _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes)), interleave);
           const __m256i low = _mm256_and_si256(x, nibble);
@@ -73,10 +81,130 @@ inline void FusedDqpInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const in
   for (int half = 0; half < 2; ++half) StoreInterleaved(y + 16 * half, even[half], odd[half]);
 }
 
+template <Hint kHint>
 void FusedDqpInt8(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, const float* scales,
                   const int32_t* q_sums, bool symmetric, float* y) {
-  (symmetric ? FusedDqpInt8Blocks<true> : FusedDqpInt8Blocks<false>)(blocks, k_blocks, a, scales,
-                                                                     q_sums, y);
+  (symmetric ? FusedDqpInt8Blocks<kHint, true>
+             : FusedDqpInt8Blocks<kHint, false>)(blocks, k_blocks, a, scales, q_sums, y);
+}
+
+// Four k of eight pairs of out-features, 32 code bytes: those of the even out-features, then those
+// of the odd ones, the four k of each side by side.
+struct Quads {
+  __m256i even, odd;
+};
+inline Quads LoadQuads(const uint8_t* codes) {
+  const __m256i interleave = _mm256_broadcastsi128_si256(
+      _mm_setr_epi8(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15));
+  const __m256i nibble = _mm256_set1_epi8(15);
+  // k and k + 1 of each pair in the low half, k + 2 and k + 3 in the high one; then all four
+  // together.
+  const __m256i x =
+      _mm256_shuffle_epi8(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes)), interleave);
+  const __m256i swapped = _mm256_permute2x128_si256(x, x, 1);
+  const __m256i pairs = _mm256_blend_epi32(_mm256_unpacklo_epi16(x, swapped),
+                                           _mm256_unpackhi_epi16(swapped, x), 0xf0);
+  return {_mm256_and_si256(pairs, nibble), _mm256_and_si256(_mm256_srli_epi16(pairs, 4), nibble)};
+}
+
+// R rows: codes are decoded once for all of them. Integers are exact and floats in the order of one
+// row, so that each result is that of FusedDqpInt8.
+template <Hint kHint, int R, bool kSymmetric>
+void RowsInt8Tile(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, const float* scales,
+                  const int32_t* q_sums, float* y, int64_t ldy) {
+  const __m256i ones = _mm256_set1_epi16(1);
+  const int64_t lda = k_blocks * 256, groups = k_blocks * 8;
+  vlf even[2][R] = {}, odd[2][R] = {};
+  for (int64_t g = 0; g < groups; ++g) {
+    const uint8_t* block = blocks + g / 8 * kBlockBytes;
+    const int64_t in_block = g % 8;
+    Prefetch<kHint>(block + in_block * 64);
+    if (!kSymmetric) Prefetch<kHint>(block + kMinsOffset + in_block * 64);
+    for (int half = 0; half < 2; ++half) {
+      const uint8_t* codes = block + kCodesOffset + half * kHalfBytes + in_block * 256;
+      __m256i e[R] = {}, o[R] = {};  // 16-bit sums of at most 8 * 2 * 15 * 127
+      for (int k = 0; k < 32; k += 4) {
+        if (k % 8 == 0) Prefetch<kHint>(codes + 8 * k);
+        const Quads quads = LoadQuads(codes + 8 * k);
+        for (int r = 0; r < R; ++r) {
+          int32_t four;
+          __builtin_memcpy(&four, a + r * lda + g * 32 + k, 4);
+          const __m256i activations = _mm256_set1_epi32(four);
+          e[r] = _mm256_add_epi16(e[r], _mm256_maddubs_epi16(quads.even, activations));
+          o[r] = _mm256_add_epi16(o[r], _mm256_maddubs_epi16(quads.odd, activations));
+        }
+      }
+      const EvenOdd scale = LoadEvenOdd(block + in_block * 64 + half * 32);
+      const EvenOdd min = LoadEvenOdd(block + kMinsOffset + in_block * 64 + half * 32);
+      for (int r = 0; r < R; ++r) {
+        const float a_scale = scales[r * groups + g];
+        const int32_t q_sum = q_sums[r * groups + g];
+        const int32_t offset = kSymmetric ? -8 * q_sum : 0;
+        even[half][r] += __builtin_convertvector((vli)_mm256_madd_epi16(e[r], ones) + offset, vlf) *
+                         (scale.even * a_scale);
+        odd[half][r] += __builtin_convertvector((vli)_mm256_madd_epi16(o[r], ones) + offset, vlf) *
+                        (scale.odd * a_scale);
+        if (!kSymmetric) {
+          const float sum = a_scale * (float)q_sum;
+          even[half][r] += min.even * sum;
+          odd[half][r] += min.odd * sum;
+        }
+      }
+    }
+  }
+  for (int half = 0; half < 2; ++half) {
+    for (int r = 0; r < R; ++r) {
+      StoreInterleaved(y + r * ldy + 16 * half, even[half][r], odd[half][r]);
+    }
+  }
+}
+
+template <Hint kHint, bool kSymmetric>
+inline void RowsInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const int8_t* a,
+                           const float* scales, const int32_t* q_sums, int64_t rows, float* y,
+                           int64_t ldy) {
+  ForTiles<kAvx2Rows, kAvx2Rows>(rows, [&]<int R, bool kFirst>(Tile<R, kFirst>, int64_t r) {
+    RowsInt8Tile<kHint, R, kSymmetric>(blocks, k_blocks, a + r * k_blocks * 256,
+                                       scales + r * k_blocks * 8, q_sums + r * k_blocks * 8,
+                                       y + r * ldy, ldy);
+  });
+}
+
+template <Hint kHint>
+void RowsInt8Avx2(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, const float* scales,
+                  const int32_t* q_sums, int64_t rows, bool symmetric, float* y, int64_t ldy) {
+  (symmetric ? RowsInt8Blocks<kHint, true>
+             : RowsInt8Blocks<kHint, false>)(blocks, k_blocks, a, scales, q_sums, rows, y, ldy);
+}
+
+void UnpackBlockAvx2(const uint8_t* block, int8_t* codes, float* scales, float* mins,
+                     int32_t* offsets) {
+  UnpackScales(block, scales, mins);
+  const __m256i ones = _mm256_set1_epi8(1), eight = _mm256_set1_epi8(8);
+  const __m256i factor = _mm256_set1_epi16(-128);
+  for (int g = 0; g < 8; ++g) {
+    for (int half = 0; half < 2; ++half) {
+      const uint8_t* source = block + kCodesOffset + half * kHalfBytes + g * 256;
+      int8_t* out = codes + g * 1024 + half * 64;
+      __m256i first = {}, second = {};  // sums of two k, at most 8 * 2 * 8
+      for (int k = 0; k < 32; k += 4, out += 128) {
+        const Quads quads = LoadQuads(source + 8 * k);
+        const __m256i even = _mm256_sub_epi8(quads.even, eight);
+        const __m256i odd = _mm256_sub_epi8(quads.odd, eight);
+        const __m256i low = _mm256_unpacklo_epi32(even, odd);
+        const __m256i high = _mm256_unpackhi_epi32(even, odd);
+        const __m256i eight_outs = _mm256_permute2x128_si256(low, high, 0x20);
+        const __m256i next_outs = _mm256_permute2x128_si256(low, high, 0x31);
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), eight_outs);
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + 32), next_outs);
+        first = _mm256_add_epi16(first, _mm256_maddubs_epi16(ones, eight_outs));
+        second = _mm256_add_epi16(second, _mm256_maddubs_epi16(ones, next_outs));
+      }
+      auto* sums = reinterpret_cast<__m256i*>(offsets + g * 32 + half * 16);
+      _mm256_storeu_si256(sums, _mm256_madd_epi16(first, factor));
+      _mm256_storeu_si256(sums + 1, _mm256_madd_epi16(second, factor));
+    }
+  }
 }
 
 // Adds the lanes of two vectors in halves: those of x into the low half, those of y into the high
@@ -109,7 +237,7 @@ inline __m256 Totals(__m256 a, __m256 b, __m256 c, __m256 d) {
   return _mm256_add_ps(_mm256_shuffle_ps(ac, bd, 0x44), _mm256_shuffle_ps(ac, bd, 0xee));
 }
 
-template <bool kSymmetric>
+template <Hint kHint, bool kSymmetric>
 inline void FusedDqpBf16Blocks(const uint8_t* blocks, int64_t k_blocks, const float* a,
                                const float* sums, float* y) {
   // The totals of even out-features come in the order 0, 8, 2, 10, 4, 12, 6, 14; those of odd ones
@@ -127,13 +255,13 @@ inline void FusedDqpBf16Blocks(const uint8_t* blocks, int64_t k_blocks, const fl
   vlf even[2] = {}, odd[2] = {};
   for (int64_t b = 0; b < k_blocks; ++b, blocks += kBlockBytes, a += 256, sums += 8) {
     for (int g = 0; g < 8; ++g) {
-      Prefetch(blocks + g * 64);
-      if (!kSymmetric) Prefetch(blocks + kMinsOffset + g * 64);
+      Prefetch<kHint>(blocks + g * 64);
+      if (!kSymmetric) Prefetch<kHint>(blocks + kMinsOffset + g * 64);
       for (int half = 0; half < 2; ++half) {
         const uint8_t* codes = blocks + kCodesOffset + half * kHalfBytes + g * 256;
         __m256 s[8] = {};
         for (int k = 0; k < 32; k += 4) {
-          if (k % 8 == 0) Prefetch(codes + 8 * k);
+          if (k % 8 == 0) Prefetch<kHint>(codes + 8 * k);
           const __m256 four = _mm256_broadcast_ps(reinterpret_cast<const __m128*>(a + g * 32 + k));
           AddProducts(codes + 8 * k, _mm256_permutevar8x32_ps(four, spread), s);
         }
@@ -155,37 +283,47 @@ inline void FusedDqpBf16Blocks(const uint8_t* blocks, int64_t k_blocks, const fl
   }
 }
 
+template <Hint kHint>
 void FusedDqpBf16Avx2(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
                       bool symmetric, float* y) {
-  (symmetric ? FusedDqpBf16Blocks<true> : FusedDqpBf16Blocks<false>)(blocks, k_blocks, a, sums, y);
+  (symmetric ? FusedDqpBf16Blocks<kHint, true> : FusedDqpBf16Blocks<kHint, false>)(blocks, k_blocks,
+                                                                                   a, sums, y);
 }
 
 // The next Q8NX block.
+template <Hint kHint>
 struct ByteBlockAhead {
   __attribute__((always_inline)) static void Fetch(const uint8_t* block, int g) {
     const char* next = reinterpret_cast<const char*>(block) + kBlockBytes8;
     for (int line = 0; line < kGroupBytes8; line += 64) {
-      _mm_prefetch(next + g * kGroupBytes8 + line, _MM_HINT_T0);
+      _mm_prefetch(next + g * kGroupBytes8 + line, kHint);
     }
     for (int line = 0; line < 160; line += 64) {  // of 1,280 bytes of scales and zero points
-      _mm_prefetch(next + kScalesOffset8 + g * 160 + line, _MM_HINT_T0);
+      _mm_prefetch(next + kScalesOffset8 + g * 160 + line, kHint);
     }
   }
 };
 
-}  // namespace
-
-extern const Kernels kAvx2Kernels;
-constinit const Kernels kAvx2Kernels = [] {
+template <Hint kHint>
+constexpr Kernels Avx2Kernels() {
   Kernels kernels = GenericKernels("avx2");
-  kernels.fused_dqp_bf16 = FusedDqpBf16Avx2;
-  kernels.fused_dqp_int8 = FusedDqpInt8;
+  kernels.fused_dqp_bf16 = FusedDqpBf16Avx2<kHint>;
+  kernels.fused_dqp_int8 = FusedDqpInt8<kHint>;
+  kernels.rows_int8 = RowsInt8Avx2<kHint>;
+  kernels.unpack_block = UnpackBlockAvx2;
   kernels.most_rows = {.int8 = 48, .bf16 = 8};
   kernels.lookup = &kAvx2Lookup;
   // For 8 bits on an Intel Xeon, GEMM, which is in bfloat16, takes 1.9 to 3.5 times as long as
   // streamed rows of int8 from 16 to 300 rows, and breaks even with those of bf16 at more than 128.
-  kernels.bytes = GenericBytes<ByteBlockAhead>({.int8 = 128, .bf16 = 64});
+  kernels.bytes = GenericBytes<ByteBlockAhead<kHint>>({.int8 = 128, .bf16 = 64});
   return kernels;
-}();
+}
+
+}  // namespace
+
+extern const Kernels kAvx2Kernels, kAvx2T1Kernels, kAvx2NtaKernels;
+constinit const Kernels kAvx2Kernels = Avx2Kernels<_MM_HINT_T0>();
+constinit const Kernels kAvx2T1Kernels = Avx2Kernels<_MM_HINT_T1>();
+constinit const Kernels kAvx2NtaKernels = Avx2Kernels<_MM_HINT_NTA>();
 
 }  // namespace ort_aie::host

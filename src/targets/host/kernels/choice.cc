@@ -43,6 +43,8 @@ struct Variant {
 constexpr Variant kVariants[] = {
     {"portable", Isa::kPortable, kAllRoles, &kPortableKernels},
     {"avx2", Isa::kAvx2, kAllRoles, ORT_AIE_X86(kAvx2Kernels)},
+    {"avx2-t1", Isa::kAvx2, kOneRow, ORT_AIE_X86(kAvx2T1Kernels)},
+    {"avx2-nta", Isa::kAvx2, kOneRow, ORT_AIE_X86(kAvx2NtaKernels)},
     {"avx512", Isa::kAvx512, kAllRoles & ~kOneRow, ORT_AIE_X86(kAvx512Kernels)},
     {"avx512-nta", Isa::kAvx512, kOneRow | Bit(Role::kLookups), ORT_AIE_X86(kAvx512NtaKernels)},
     {"avx512-t0", Isa::kAvx512, kOneRow, ORT_AIE_X86(kAvx512T0Kernels)},
@@ -54,8 +56,9 @@ constexpr Variant kVariants[] = {
     {"avx512_bf16-nta", Isa::kAvx512Bf16, Bit(Role::kOneRowBf16),
      ORT_AIE_X86(kAvx512Bf16NtaKernels)},
     {"amx", Isa::kAmx, kManyRows, ORT_AIE_X86(kAmxKernels)},
-    // No rule names it; it is for tests.
-    {kAmxStandin, Isa::kPortable, kManyRows, &kAmxStandinKernels},
+#ifdef ORT_AIE_AMX_STANDIN
+    {kAmxStandin, Isa::kPortable, kManyRows, &kAmxStandinKernels},  // no rule names it
+#endif
 };
 
 // --- the rules -----------------------------------------------------------------------------------
@@ -202,8 +205,9 @@ void Take(Role role, const Kernels& from, Kernels& to, LookupKernels& lookup) {
   }
 }
 
-// Everything from one instruction set. If it has its own variants for a role: the rules'
-// variant, or its plain one if the rules choose another instruction set.
+// The table of one instruction set, as ORT_AIE_ISA forces it. A role gets the variant that the
+// rules choose for a CPU with this instruction set. If that variant is of a narrower one and this
+// one has kernels for the role, it gets those.
 Choice WholeTable(Isa isa, Cpu cpu) {
   cpu.isa = isa;
   Choice choice = ChoiceByRule(cpu);
@@ -216,6 +220,7 @@ Choice WholeTable(Isa isa, Cpu cpu) {
   return choice;
 }
 
+#ifdef ORT_AIE_AMX_STANDIN
 // The kernels of the stand-in for AMX, and portable kernels for the rest.
 Choice StandinTable() {
   Choice choice = WholeTable(Isa::kPortable, {});
@@ -224,12 +229,15 @@ Choice StandinTable() {
   }
   return choice;
 }
+#endif
 
-// The whole tables of this CPU, the stand-in first and the widest last. Nothing here has a
-// destructor, because kernels run until the process ends.
+// The whole tables of this CPU, the widest last. Nothing here has a destructor, because kernels run
+// until the process ends.
 struct WholeTables {
   WholeTables() {
+#ifdef ORT_AIE_AMX_STANDIN
     Add(kAmxStandin, StandinTable());
+#endif
     for (size_t i = 0; i <= static_cast<size_t>(ThisCpu().isa); ++i) {
       const auto isa = static_cast<Isa>(i);
       Add(NameOf(isa), WholeTable(isa, ThisCpu()));

@@ -75,21 +75,21 @@ typedef void RowsInt8(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, 
 typedef void RowsBf16(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
                       int64_t rows, bool symmetric, float* y, int64_t ldy);
 
-// Up to so many rows, FusedDQP is faster than dequantisation + GEMM. The GEMM decides, so that the
-// limits are chosen with it. The tables say where they were measured.
+// Up to so many rows, FusedDQP is faster than dequantisation + GEMM. A table's limits are for its
+// GEMM, and are chosen with it. The tables say where they were measured.
 struct MostStreamedRows {
   int64_t int8, bf16;
 };
 
-// Kernels for Q8NX, weights of 8 bits. One row is a row of the first two. symmetric means that
-// every zero point is 128, so that a kernel need not read them.
+// Kernels for Q8NX, weights of 8 bits. rows_int8 and rows_bf16 also compute a single row. symmetric
+// means that every zero point is 128, so that a kernel need not read them.
 struct ByteKernels {
   RowsInt8* rows_int8;
   RowsBf16* rows_bf16;
   MostStreamedRows most_rows;
   void (*dequantize_block)(const uint8_t* block, uint16_t* panel);
-  // As that of Kernels. Codes are less 128, and mins are for such codes. Null if gemm_int8 has no
-  // room for codes of 8 bits: dequantisation + GEMM uses bfloat16 instead.
+  // As unpack_block of Kernels, with code - 128 in place of code - 8. Null if gemm_int8 has no room
+  // for codes of 8 bits: dequantisation + GEMM uses bfloat16 instead.
   void (*unpack_block)(const uint8_t* block, int8_t* codes, float* scales, float* mins,
                        int32_t* offsets);
 };
@@ -159,8 +159,8 @@ struct Kernels {
   // y (rows, 32) = a (rows, 2 * k_pairs) bfloat16 . panel [k_pairs][32][2].
   void (*gemm_bf16)(const uint16_t* a, int64_t lda, int64_t rows, const uint16_t* panel,
                     int64_t k_pairs, float* y, int64_t ldy);
-  // One block -> codes less 8 [256/4][32][4]; scales and mins [8][32], weight = scale * (code - 8)
-  // + min; offsets [8][32] = -128 * the sum of a group's codes less 8. mins null: not wanted.
+  // One block -> code - 8 [256/4][32][4]; scales and mins [8][32], weight = scale * (code - 8) +
+  // min; offsets [8][32] = -128 * the sum of (code - 8) over a group. mins null: not wanted.
   void (*unpack_block)(const uint8_t* block, int8_t* codes, float* scales, float* mins,
                        int32_t* offsets);
   // y (rows, 32) = a (rows, groups * 32) with scales and q_sums (rows, groups) . panel; mins null
@@ -209,15 +209,18 @@ consteval Kernels WithTiles(Kernels base, const char* name, decltype(Kernels::ge
   base.bf16_blocking = {.row_tile = 128, .resident_bytes = 1 << 20};
   return base;
 }
-constexpr int64_t kTileRowBlock = 32;               // two tiles, one above the other
-constexpr const char* kAmxStandin = "amx_standin";  // for tests: very slow
+constexpr int64_t kTileRowBlock = 32;  // two tiles, one above the other
 
-extern const Kernels kAmxStandinKernels;  // on portable ones
+#ifdef ORT_AIE_AMX_STANDIN
+// Of builds for tests alone: those of AMX without its instructions, and portable ones for the rest.
+constexpr const char* kAmxStandin = "amx_standin";
+extern const Kernels kAmxStandinKernels;
 void GemmBf16AmxStandin(const uint16_t* a, int64_t lda, int64_t rows, const uint16_t* panel,
                         int64_t k_pairs, float* y, int64_t ldy);
 extern const Bf16Attention kAmxStandinAttention;
+#endif
 #if defined(__x86_64__)
-extern const Kernels kAvx2Kernels;
+extern const Kernels kAvx2Kernels, kAvx2T1Kernels, kAvx2NtaKernels;
 extern const Kernels kAvx512Kernels;      // F, BW, DQ, VL, VNNI, VBMI
 extern const Kernels kAvx512Bf16Kernels;  // the kernels that AVX512_BF16 makes faster, too
 // The same, with other ways of prefetching.
@@ -247,7 +250,7 @@ const char* WhyNoAmx();
 const Kernels* const* AvailableKernels();
 
 // The kernels that choice.h assembled for this CPU, or the table that ORT_AIE_ISA names (portable,
-// avx2, avx512, avx512_bf16, amx, amx_standin). An unknown name, or one that this CPU lacks, is
+// avx2, avx512, avx512_bf16, amx). An unknown name, or one that this CPU lacks, is
 // reported on stderr once and ignored.
 const Kernels& SelectedKernels();
 

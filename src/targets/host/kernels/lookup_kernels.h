@@ -42,8 +42,7 @@ struct LookupKernels {
   // group's largest sum. For comparison, activations in int8 are each off by 1 / 254 of the group's
   // largest one.
   LookupMatvec int8;
-  // As those of kernels.h, for Q2NX. Codes are less 2, and mins are for such codes; there they are
-  // for codes less 8.
+  // As in kernels.h, for Q2NX: unpack_block has code - 2 in place of code - 8.
   void (*dequantize_block)(const uint8_t* block, uint16_t* panel);
   void (*unpack_block)(const uint8_t* block, int8_t* codes, float* scales, float* mins,
                        int32_t* offsets);

@@ -67,9 +67,12 @@ constexpr Kernels PortableKernels() {
 
 }  // namespace
 
-extern const Kernels kPortableKernels, kAmxStandinKernels;
+extern const Kernels kPortableKernels;
 constinit const Kernels kPortableKernels = PortableKernels();
+#ifdef ORT_AIE_AMX_STANDIN
+extern const Kernels kAmxStandinKernels;
 constinit const Kernels kAmxStandinKernels =
     WithTiles(PortableKernels(), kAmxStandin, GemmBf16AmxStandin, kAmxStandinAttention);
+#endif
 
 }  // namespace ort_aie::host

@@ -35,8 +35,6 @@ bool Extend(uint64_t first, size_t& bytes, uint64_t next, size_t next_bytes, uin
   return true;
 }
 
-size_t WholePages(size_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
-
 Trace::Facts Bytes(size_t bytes) { return {{{"bytes", static_cast<int64_t>(bytes)}}}; }
 
 }  // namespace

@@ -16,8 +16,6 @@ namespace {
 
 uintptr_t AddressOf(const void* data) { return reinterpret_cast<uintptr_t>(data); }
 
-size_t WholePages(size_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
-
 // 7f0c1a000000-7f0c1a021000 r--p 00001000 fd:01 1234   /path
 std::optional<Mapping> ParseMapping(const std::string& line) {
   Mapping mapping{};

@@ -10,6 +10,9 @@
 namespace ort_aie::npu_target {
 
 inline constexpr size_t kPageBytes = 4096;
+constexpr size_t WholePages(size_t bytes) {
+  return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+}
 
 // A line of /proc/self/maps.
 struct Mapping {

@@ -1,0 +1,97 @@
+"""Whole decoder layers of real models on the simulated NPU, compared bit by bit with numpy.
+
+    python lab/bench_npu_layer.py                               # three models, 1,024 keys
+    python lab/bench_npu_layer.py llama-3.2-1b --context 4096 --era papers
+
+Simulates the sequence `layer` of the overlay `fused_layer`, byte by byte, with random weights, and
+computes the same layer operator by operator in numpy, with the chip's kernels compiled for this
+CPU. Fails unless all bits of the output and of the caches agree. The last column is the time in
+which DDR alone would read the same bytes. Times are those of the modelled device; nothing here has
+run on an NPU yet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from ort_aie_ep.aie_kernels.designs import fused_layer
+from ort_aie_ep.cli.console import bar
+from ort_aie_ep.models.shapes import SHAPES, Shape
+from ort_aie_ep.npu.simulator.session import Session
+from ort_aie_ep.npu.validate.layer_reference import Layer, Reference
+from ort_aie_ep.npu.validate.references import bits
+from ort_aie_ep.npu.vocabulary.device import device
+from ort_aie_ep.npu.vocabulary.eras import ERAS, era
+
+MODELS = ("llama-3.2-1b", "qwen3-8b", "gemma3-4b")
+FAMILIES = {"llama", "mistral", "qwen2", "qwen3", "gemma3_text"}
+KEYS_OF_A_CHUNK = 4096  # elements
+
+
+def layer_of(shape: Shape, context: int) -> Layer:
+    """The first layer of a model, with `context` keys, the token's own among them."""
+    keys = KEYS_OF_A_CHUNK // shape.head_dim
+    gemma = shape.family == "gemma3_text"
+    return Layer(
+        {
+            "hidden": shape.hidden, "heads": shape.heads, "kv_heads": shape.kv_heads,
+            "head_dim": shape.head_dim, "rotary_dim": shape.rotary or shape.head_dim,
+            "interleaved": 0, "ffn": shape.ffn, "gelu": int(gemma),
+            "head_norm": int(gemma or shape.family == "qwen3"), "post_norm": int(gemma),
+            "bias": int(shape.family == "qwen2"), "context": context,
+            "capacity": -(-context // keys) * keys,
+            "window": shape.window or 0 if shape.is_local(0) else 0,
+            "scale_bits": bits(shape.head_dim**-0.5), "softcap_bits": 0,
+            "eps_bits": bits(shape.epsilon),
+        }
+    )  # fmt: skip
+
+
+def main() -> None:
+    """Simulate, compare, and print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    known = [name for name, shape in SHAPES.items() if shape.family in FAMILIES]
+    parser.add_argument("models", nargs="*", default=MODELS, choices=[*known, MODELS])
+    parser.add_argument("--context", type=int, default=1024, help="keys with the token's own")
+    parser.add_argument("--era", default="mlir-air", choices=list(ERAS))
+    options = parser.parse_args()
+    at = era(options.era)
+    design = fused_layer.build(device("npu2"))
+    reference = Reference()
+    console = Console()
+    table = Table(
+        "model", "µs", "GB/s read", "MB read", "KB written", "busiest core", "DDR alone, µs",
+        title=f"a layer with {options.context} keys on the modelled npu2, era {at.name}",
+    )  # fmt: skip
+    began = time.perf_counter()
+    for name in options.models:
+        layer = layer_of(SHAPES[name], options.context)
+        buffers = layer.random(seed=0)
+        expected = reference.layer(layer, buffers)
+        with bar(name, "operations") as progress:
+            results = Session(design, era=at).run("layer", layer.parameters, buffers, progress)
+        for argument, values in expected.items():
+            different = np.count_nonzero(buffers[argument].view("u2") != values.view("u2"))
+            if different:
+                raise SystemExit(f"{name}: {different} of {values.size} numbers of {argument}")
+        (result,) = results
+        busiest = max(w["kernel"] for w in result.workers.values()) / result.seconds
+        table.add_row(
+            name, f"{result.seconds * 1e6:,.1f}", f"{result.read / result.seconds / 1e9:.1f}",
+            f"{result.read / 1e6:.1f}", f"{result.written / 1e3:.1f}", f"{busiest:.0%}",
+            f"{result.read / at.ddr_read.value * 1e6:,.1f}",
+        )  # fmt: skip
+    console.print(table)
+    console.print(
+        "y and both caches have the bits of the operators in numpy; "
+        f"{time.perf_counter() - began:.0f} s in all"
+    )
+
+
+if __name__ == "__main__":
+    main()
