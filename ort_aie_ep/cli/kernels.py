@@ -177,7 +177,7 @@ def _summary(design: Design, result: Result) -> str:
     at_work = result.workers[busiest]["kernel"] / result.seconds
     channel = max(result.channels, key=lambda n: result.channels[n])
     of_device = f"{design.name}, NPU1" if design.device.architecture == "aie2" else design.name
-    doubt = "\n  unconfirmed: faster than anyone has measured (ort-aie simulate --kernels)"
+    doubt = "\n  unconfirmed: faster than anyone has measured (ort-aie predict --kernels)"
     return (
         f"{design.name} on {design.device.name}: {result.seconds * 1e6:.1f} µs on the modelled NPU "
         "(costs of the control path measured on NPU1; nothing here has run on an NPU yet)\n"

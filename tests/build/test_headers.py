@@ -235,6 +235,7 @@ def test_apt_takes_and_verifies_the_machine_s_sources(tmp_path: Path, releases: 
     assert not (tmp_path / "hook").exists()
 
 
+@pytest.mark.in_turn
 @needs_apt
 @pytest.mark.parametrize("what", ["headers", "xrt"])
 def test_apt_downloads_from_the_machine_s_own_mirror(cmake: Consumer, what: str) -> None:

@@ -69,7 +69,7 @@ def test_compiling_holds_one_tensor_at_a_time(tmp_path: Path) -> None:
     assert int(result.stdout) < weight_bytes / 4
 
 
-@pytest.mark.parametrize("form", ["q4nx", "bf16"])
+@pytest.mark.parametrize("form", ["q4nx", pytest.param("bf16", marks=pytest.mark.in_turn)])
 def test_quantising_holds_pieces_of_a_tensor(tmp_path: Path, form: str) -> None:
     synth("llama-3.2-1b", tmp_path / "source", layers=1, vocab=4096, int4=False)
     # One of the three largest matrices is enough, and searching takes long.

@@ -173,6 +173,7 @@ def test_attention_is_as_exact_as_onnx_runtimes(cache: str, tmp_path: Path) -> N
             assert error <= arithmetic + rounding, door
 
 
+@pytest.mark.in_turn  # check_isas.sh runs this file with the stand-in too
 def test_so_it_is_with_kernels_of_bfloat16() -> None:
     """The same tests in a process whose kernels multiply prompts in bfloat16 where they may."""
     done = subprocess.run(

@@ -35,26 +35,15 @@ def mistake(*words: object) -> str:
 
 
 def test_a_model_is_shown_beside_the_papers() -> None:
-    result = succeeded("gemma3-4b", "--contexts", "1024,4096")
-    for word in ("decode", "prefill", "residual", "what if", "14.4", "14.1", "4k"):
-        assert word in result.stdout.lower()
-    assert "has run on an NPU yet" in result.stdout
+    text = succeeded("gemma3-4b", "--contexts", "1024,4096").stdout
+    for published in ("14.4", "14.1"):
+        assert published in text
+    assert "has run on an NPU yet" in text
 
 
-def test_a_model_without_figures_has_no_empty_columns() -> None:
-    text = succeeded("llama-3.2-1b", "--contexts", "1024").stdout
-    assert "residual" not in text
-    assert "ratios only" in text
-    assert "16.2x" in text
-
-
-def test_the_papers_tables_show_every_cell_and_all_goals() -> None:
-    text = succeeded("--papers").stdout
-    assert text.count("*") == 5 + 2  # calibration cells, and twice the star's explanation
-    assert len(re.findall(r"[+-]\d+\.\d%", text)) >= 100
-    assert "Leave one out" in text
-    assert "OVERLAY_SWITCH" in text
-    assert text.count("met") + text.count("missed") >= 3
+def test_the_papers_tables_show_every_cell() -> None:
+    residuals = re.findall(r"[+-]\d+\.\d%", succeeded("--papers").stdout)
+    assert len(residuals) >= 100
 
 
 def test_json_of_a_model() -> None:

@@ -10,9 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from cmake_program import Project
 
 
+@pytest.mark.in_turn  # with each change, executor_test has prompts of several threads
 def test_threads_share_ops_and_a_target(project: Project, tmp_path: Path) -> None:
     program = project.build("tests/xrt/threads_test")
     environment = {

@@ -23,11 +23,14 @@ inline vli AddLanes(__m256i sums) {
 
 using Hint = decltype(_MM_HINT_T0);  // an enum in GCC, an int in clang
 
-// Blocks are read once and in order; one block ahead keeps the memory busy. Always inlined: GCC 12
-// treats a function that only prefetches as one without an effect.
+// Fetches an eighth of the next block while group g of this one is multiplied: the lines in their
+// order, with the minima that symmetric weights do not need. Fetching only what is read, group by
+// group from four places, reached 67 % of a plain read where this reaches 77 to 89 % (Zen 3).
+// Always inlined: GCC 12 treats a function that only prefetches as one without an effect.
 template <Hint kHint>
-__attribute__((always_inline)) inline void Prefetch(const uint8_t* p) {
-  _mm_prefetch(reinterpret_cast<const char*>(p + kBlockBytes), kHint);
+__attribute__((always_inline)) inline void FetchEighth(const uint8_t* block, int64_t g) {
+  const char* next = reinterpret_cast<const char*>(block) + kBlockBytes + g * (kBlockBytes / 8);
+  for (int line = 0; line < kBlockBytes / 8; line += 64) _mm_prefetch(next + line, kHint);
 }
 
 // 32 code bytes are 4 k x 8 pairs of out-features. Interleaving two k gives 16-bit lanes of the
@@ -44,8 +47,7 @@ inline void FusedDqpInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const in
   for (int64_t b = 0; b < k_blocks;
        ++b, blocks += kBlockBytes, a += 256, scales += 8, q_sums += 8) {
     for (int g = 0; g < 8; ++g) {
-      Prefetch<kHint>(blocks + g * 64);
-      if (!kSymmetric) Prefetch<kHint>(blocks + kMinsOffset + g * 64);
+      FetchEighth<kHint>(blocks, g);
       __m256i e[2] = {}, o[2] = {};
       for (int k = 0; k < 32; k += 4) {
         int32_t four;
@@ -53,7 +55,6 @@ inline void FusedDqpInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const in
         const __m256i activations = _mm256_shuffle_epi8(_mm256_set1_epi32(four), spread);
         for (int half = 0; half < 2; ++half) {
           const uint8_t* codes = blocks + kCodesOffset + half * kHalfBytes + g * 256 + k * 8;
-          if (k % 8 == 0) Prefetch<kHint>(codes);
           const __m256i x = _mm256_shuffle_epi8(
               _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes)), interleave);
           const __m256i low = _mm256_and_si256(x, nibble);
@@ -118,13 +119,11 @@ void RowsInt8Tile(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, cons
   for (int64_t g = 0; g < groups; ++g) {
     const uint8_t* block = blocks + g / 8 * kBlockBytes;
     const int64_t in_block = g % 8;
-    Prefetch<kHint>(block + in_block * 64);
-    if (!kSymmetric) Prefetch<kHint>(block + kMinsOffset + in_block * 64);
+    FetchEighth<kHint>(block, in_block);
     for (int half = 0; half < 2; ++half) {
       const uint8_t* codes = block + kCodesOffset + half * kHalfBytes + in_block * 256;
       __m256i e[R] = {}, o[R] = {};  // 16-bit sums of at most 8 * 2 * 15 * 127
       for (int k = 0; k < 32; k += 4) {
-        if (k % 8 == 0) Prefetch<kHint>(codes + 8 * k);
         const Quads quads = LoadQuads(codes + 8 * k);
         for (int r = 0; r < R; ++r) {
           int32_t four;
@@ -255,13 +254,11 @@ inline void FusedDqpBf16Blocks(const uint8_t* blocks, int64_t k_blocks, const fl
   vlf even[2] = {}, odd[2] = {};
   for (int64_t b = 0; b < k_blocks; ++b, blocks += kBlockBytes, a += 256, sums += 8) {
     for (int g = 0; g < 8; ++g) {
-      Prefetch<kHint>(blocks + g * 64);
-      if (!kSymmetric) Prefetch<kHint>(blocks + kMinsOffset + g * 64);
+      FetchEighth<kHint>(blocks, g);
       for (int half = 0; half < 2; ++half) {
         const uint8_t* codes = blocks + kCodesOffset + half * kHalfBytes + g * 256;
         __m256 s[8] = {};
         for (int k = 0; k < 32; k += 4) {
-          if (k % 8 == 0) Prefetch<kHint>(codes + 8 * k);
           const __m256 four = _mm256_broadcast_ps(reinterpret_cast<const __m128*>(a + g * 32 + k));
           AddProducts(codes + 8 * k, _mm256_permutevar8x32_ps(four, spread), s);
         }
