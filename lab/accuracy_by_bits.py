@@ -180,9 +180,9 @@ def main() -> None:
             model, errors[str(method)] = requantised(source, method)
             variants.append((str(method), decoder(model, source, options)))
             count.step()
-    plan = accuracy.Workload(options.tokens, 0, options.window)
+    workload = accuracy.Workload(options.tokens, 0, options.window)
     with console.bar("score", "tokens") as progress:
-        report = accuracy.score(lambda: variants, source, plan, progress)
+        report = accuracy.score(lambda: variants, source, workload, progress)
     print(
         f"{source.path.name}: {report.scores[0].tokens} tokens in windows of {report.window}; "
         f"kernels {_native.selected_isa()}; ( ): 95 %, bootstrap over windows in pairs\n\n"

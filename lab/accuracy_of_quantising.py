@@ -148,9 +148,9 @@ def main() -> None:
                 )
                 decoders.append((name, Decoder(session, result.folder, options.window)))
                 count.step()
-        plan = accuracy.Workload(options.tokens, 0, options.window)
+        workload = accuracy.Workload(options.tokens, 0, options.window)
         with console.bar("score", "tokens") as progress:
-            report = accuracy.score(lambda: decoders, source, plan, progress)
+            report = accuracy.score(lambda: decoders, source, workload, progress)
     print(
         f"{report.scores[0].tokens} tokens in windows of {report.window}; kernels "
         f"{_native.selected_isa()}; ( ): 95 %, bootstrap over windows in pairs\n\n"

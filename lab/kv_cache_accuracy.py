@@ -43,9 +43,9 @@ def main() -> None:
                 folder = ort_aie_ep.compile(options.model, path, kv=kv, progress=progress).folder
             session = open_session(folder.model, used)
             variants.append((name, Decoder(session, folder, options.window)))
-        plan = accuracy.Workload(options.tokens, options.decode_tokens, options.window)
+        workload = accuracy.Workload(options.tokens, options.decode_tokens, options.window)
         with console.bar("score", "tokens") as progress:
-            report = accuracy.score(lambda: variants, source, plan, progress)
+            report = accuracy.score(lambda: variants, source, workload, progress)
     print("| cache | mode | tokens | perplexity ratio | same |\n|---|---|---:|---|---:|")
     for score in report.scores:
         r = score.ratio

@@ -51,7 +51,7 @@ def test_the_cpu_provider_runs_most(right_on_cpu: list[NodeCase]) -> None:
     """A harness with a mistake in feeding or comparing would pass few cases. Right are 1,203 of
     1,401 in ONNX Runtime 1.32. The rest have types that numpy cannot pass to ONNX Runtime (float8,
     4 and 2 bits), or are newer than ONNX Runtime, as more are in an older one."""
-    assert len(right_on_cpu) >= 0.7 * len(load_cases())
+    assert len(right_on_cpu) >= 0.75 * len(load_cases())
     assert set().union(*(case.operators for case in right_on_cpu)) >= OF_INTEREST
 
 
