@@ -13,11 +13,22 @@ _Bytes = npt.NDArray[np.uint8]
 _Bf16Bits = npt.NDArray[np.uint16]
 _Floats = npt.NDArray[np.float32]
 
-def pack(codes: _Bytes, scales: _Bf16Bits, mins: _Bf16Bits, bits: int = 4) -> _Bytes: ...
-def unpack(blocks: _Bytes, n: int, k: int) -> tuple[_Bytes, _Bf16Bits, _Bf16Bits]: ...
-def pack_q8nx(codes: _Bytes, scales: _Floats, zero_points: _Bytes) -> _Bytes: ...
-def unpack_q8nx(blocks: _Bytes, n: int, k: int) -> tuple[_Bytes, _Floats, _Bytes]: ...
-def dequantize(blocks: _Bytes, n: int, k: int) -> _Floats: ...
+def pack(
+    codes: _Bytes, scales: _Bf16Bits, mins: _Bf16Bits | None, bits: int = 4, group: int = 32
+) -> _Bytes: ...
+def unpack(
+    blocks: _Bytes, n: int, k: int, group: int = 32, minima: bool = True
+) -> tuple[_Bytes, _Bf16Bits, _Bf16Bits]: ...
+def pack_q8nx(
+    codes: _Bytes, scales: _Floats, zero_points: _Bytes | None, group: int = 32
+) -> _Bytes: ...
+def unpack_q8nx(
+    blocks: _Bytes, n: int, k: int, group: int = 32, minima: bool = True
+) -> tuple[_Bytes, _Floats, _Bytes]: ...
+def dequantize(
+    blocks: _Bytes, n: int, k: int, group: int = 32, minima: bool = True
+) -> _Floats: ...
+def widen(blocks: _Bytes, n: int, k: int, group: int, minima: bool) -> _Bytes: ...
 def pack_matmulnbits(
     b: _Bytes,
     scales: _Bytes,
@@ -28,6 +39,8 @@ def pack_matmulnbits(
     scale_type: str,
     bits: int = 4,
     zero_point_type: str = "UINT8",
+    group: int = 32,
+    minima: bool = True,
 ) -> _Bytes: ...
 def pack_expert(
     codes: _Bytes,
@@ -175,6 +188,8 @@ def project(
     up: _Bytes | None = None,
     gelu: bool = False,
     gemm: bool = False,
+    group: int = 32,
+    minima: bool = True,
 ) -> _Floats: ...
 def elementwise(function: str, a: _Floats, b: _Floats | None, isa: str) -> _Floats: ...
 def rms_norm(a: _Floats, weight: _Floats, isa: str) -> _Floats: ...
@@ -278,7 +293,10 @@ class _Recipe(TypedDict):
     outputs: list[int]
 
 def fused_steps(
-    nodes: Sequence[_GraphNode], values: Sequence[_GraphValue], sources: bool = False
+    nodes: Sequence[_GraphNode],
+    values: Sequence[_GraphValue],
+    sources: bool = False,
+    q4nx_compatible: bool = False,
 ) -> list[_FusedStep]: ...
 def plan_graph(
     nodes: Sequence[_GraphNode],
@@ -303,7 +321,7 @@ class _Experts(TypedDict):
     constants: list[_ExpertConstant | None]  # inputs of Q4NXMoE from the third on
 
 def read_experts(
-    nodes: Sequence[_GraphNode], values: Sequence[_GraphValue]
+    nodes: Sequence[_GraphNode], values: Sequence[_GraphValue], q4nx_compatible: bool = False
 ) -> _Experts: ...  # of one QMoE
 def read_recipe(text: str) -> _Recipe: ...
 

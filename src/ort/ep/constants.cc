@@ -37,12 +37,13 @@ std::string KeyOf(const ClaimedRegion::Constant& constant) {
     const q4nx::ExpertLayout& its = part.layout;
     return Concat("experts ", part.source, '\n', part.scales, '\n', part.zero_points, '\n',
                   its.first, ' ', its.step, ' ', its.n, ' ', its.k, ' ', its.bits, ' ',
-                  its.block_size);
+                  its.block_size, ' ', its.form.group, ' ', its.form.minima);
   }
   if (!constant.weights) return constant.name;
   const MatMulWeights& weights = *constant.weights;
   return Concat("packed ", weights.b, '\n', weights.scales, '\n', weights.zero_points, '\n',
-                weights.k, ' ', weights.bits, ' ', weights.block_size);
+                weights.k, ' ', weights.bits, ' ', weights.block_size, ' ', weights.form.group, ' ',
+                weights.form.minima);
 }
 
 int64_t InPages(int64_t bytes) { return RoundUp(bytes, kPage).As("a constant"); }
@@ -67,7 +68,6 @@ void PackMatMul(const MatMulWeights& matmul, const Tensor& b, const Tensor& scal
                 const Tensor& zero_points, uint8_t* blocks) {
   const int64_t n = matmul.n, k = matmul.k, bits = matmul.bits;
   const int64_t block_size = matmul.block_size, source_blocks = CeilDiv(k, block_size);
-  const WeightForm form = q4nx::FormOfBits(bits);
   const auto scale_bytes = static_cast<int64_t>(SizeOf(scales.type));
   const bool points_are_packed = !IsFloat(zero_points.type);
   const int64_t point_bytes = points_are_packed
@@ -92,8 +92,9 @@ void PackMatMul(const MatMulWeights& matmul, const Tensor& b, const Tensor& scal
       rows.zero_point_type = ScaleTypeOf(zero_points.type);
       rows.zero_points = at(zero_points, first * point_bytes);
     }
-    q4nx::PackMatMulNBits(
-        rows, blocks + first / q4nx::kBlockRows * q4nx::ColBlocks(k) * q4nx::BlockBytes(form));
+    q4nx::PackMatMulNBits(rows, matmul.form,
+                          blocks + first / q4nx::kBlockRows * q4nx::ColBlocks(k) *
+                                       q4nx::BlockBytes(matmul.form));
   };
   OnAllCores(CeilDiv(n, kRowsPerTask), [&](int64_t task) { pack_rows(task * kRowsPerTask); });
 }
@@ -114,11 +115,10 @@ void PackExperts(const ExpertPart& part, const Tensor& source, const Tensor& sca
       return;
     }
     const auto scale_bytes = q4nx::ExpertScales(layout) * static_cast<int64_t>(SizeOf(scales.type));
-    const WeightForm form = q4nx::FormOfBits(layout.bits);
     q4nx::PackExpert(layout, of_expert(source, expert, q4nx::ExpertCodeBytes(layout)),
                      of_expert(scales, expert, scale_bytes), ScaleTypeOf(scales.type),
                      of_expert(zero_points, expert, q4nx::ExpertZeroPointBytes(layout)),
-                     to + expert * q4nx::BytesOfBlocks(layout.n, layout.k, form));
+                     to + expert * q4nx::BytesOfBlocks(layout.n, layout.k, layout.form));
   };
   OnAllCores(part.experts, pack);
 }

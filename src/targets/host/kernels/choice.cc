@@ -37,9 +37,7 @@ struct Variant {
 #endif
 
 // The variants of FusedDQP and of lookups compute the same. They differ in where they prefetch to:
-// past the caches (nta), to L1 (t0) or to L2 (t1, and those without a suffix). Those of FusedDQP
-// also differ in whether they read the minima of symmetric weights, so that memory is read without
-// gaps, or compute them.
+// past the caches (nta), to L1 (t0) or to L2 (t1, and those without a suffix).
 constexpr Variant kVariants[] = {
     {"portable", Isa::kPortable, kAllRoles, &kPortableKernels},
     {"avx2", Isa::kAvx2, kAllRoles, ORT_AIE_X86(kAvx2Kernels)},
@@ -49,7 +47,6 @@ constexpr Variant kVariants[] = {
     {"avx512-nta", Isa::kAvx512, kOneRow | Bit(Role::kLookups), ORT_AIE_X86(kAvx512NtaKernels)},
     {"avx512-t0", Isa::kAvx512, kOneRow, ORT_AIE_X86(kAvx512T0Kernels)},
     {"avx512-t1", Isa::kAvx512, kOneRow, ORT_AIE_X86(kAvx512Kernels)},
-    {"avx512-t1-minima", Isa::kAvx512, kOneRow, ORT_AIE_X86(kAvx512T1MinimaKernels)},
     {"avx512_bf16", Isa::kAvx512Bf16,
      Bit(Role::kOneRowBf16) | Bit(Role::kRowsBf16) | Bit(Role::kPromptAttention),
      ORT_AIE_X86(kAvx512Bf16Kernels)},
@@ -88,16 +85,9 @@ constexpr Rule kRules[] = {
      "(Zen 5)"},
     {Bit(Role::kLookups), AmdFromZen5, "avx512-nta",
      "AMD from Zen 5 on: fetching past the caches, as for one row"},
-    {Bit(Role::kOneRowInt8), Intel, "avx512-t1-minima",
-     "Intel: fetching into L2, past which is half as fast (Xeon, AMX generation); reading the "
-     "minima, without which a block takes 199 ns instead of 188"},
-    {Bit(Role::kOneRowBf16), Intel, "avx512-t1-minima", "Intel: as for int8, which was measured"},
     {Bit(Role::kOneRowInt8), Any, "avx512-t1",
-     "fetching into L2: 30.5 GB/s; reading the minima 30.4, into L1 21.9, past the caches 22.0 "
-     "(Zen 4)"},
-    {Bit(Role::kOneRowBf16), Any, "avx512-t1-minima",
-     "fetching into L2 and reading the minima: 24.5 GB/s; dot products of bfloat16, past the "
-     "caches, 20.1 (Zen 4)"},
+     "fetching into L2: 30.5 GB/s, into L1 21.9, past the caches 22.0 (Zen 4)"},
+    {Bit(Role::kOneRowBf16), Any, "avx512-t1", "fetching into L2, as for int8"},
     {Bit(Role::kRowsInt8), Any, "amx",
      "tiles of bfloat16: 1.3 to 1.5 TFLOP/s a core with the unpacking of weights, int8 by VNNI "
      "0.49 (a prototype's, on an Intel Xeon; these kernels have not been measured)"},
