@@ -150,7 +150,7 @@ def _run_passes(source: _Source, choice: Choice, options: CompileOptions) -> Mod
     left = ""
     if not any(outcome.becomes for outcome in report.outcomes.values()):
         asked = choice.quantising is not None
-        left = COMPILED_ALREADY if already else _nothing_to_compile(fuse, asked)
+        left = COMPILED_ALREADY if already else _nothing_to_compile(options.fuse, asked)
     return ModelFile(source.path, source.model, report, source.data, left)
 
 

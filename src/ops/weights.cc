@@ -10,10 +10,24 @@ DataType TypeOf(const WeightForm& form) {
   return form.kind == WeightKind::kBf16 ? DataType::kBfloat16 : DataType::kUint8;
 }
 
+// What differs from the shipping form, in errors.
+std::string Described(const WeightForm& form) {
+  std::string text;
+  if (form.kind == WeightKind::kBf16) return text;
+  if (form.kind != WeightKind::kQ4NX) text = Concat(" bits=", q4nx::BitsOf(form.kind));
+  if (form == WeightForm{form.kind}) return text;
+  return Concat(text, " group=", form.group, " minima=", form.minima ? 1 : 0);
+}
+
 WeightForm FormOf(const WeightAttributes& attributes) {
   const auto& [k, n, bits, format, group, minima, bf16] = attributes;
-  if (format != kFormatOfForms || bf16) CheckFormat(format);
-  if (bf16) return {WeightKind::kBf16};
+  if (bf16) {
+    CheckFormat(format);
+    return {WeightKind::kBf16};
+  }
+  Require(format == kFormat || format == kFormatOfForms, "the model has format ", format,
+          ", but this library reads formats ", kFormat, " and ", kFormatOfForms,
+          "; compile the model again with this version (ort-aie compile)");
   Require(q4nx::IsBits(bits), "attribute bits must be 2, 4 or 8, got ", bits);
   if (format != kFormatOfForms) return {q4nx::KindOfBits(bits)};
   Require(q4nx::IsGroup(group), "attribute group must be 32, 64, 128 or 256, got ", group);
@@ -46,9 +60,8 @@ void StateForm(const WeightForm& form, std::map<std::string, int64_t>& attribute
 }
 
 void CheckFormat(int64_t format) {
-  Require(format == kFormat, "the model has format ", format, ", but this library reads formats ",
-          kFormat, " and, of weights, ", kFormatOfForms,
-          "; compile the model again with this version (ort-aie compile)");
+  Require(format == kFormat, "the model has format ", format, ", but this library reads format ",
+          kFormat, "; compile the model again with this version (ort-aie compile)");
 }
 
 Shape BlocksShape(int64_t n, int64_t k, const WeightForm& form) {
@@ -66,9 +79,7 @@ Weights CheckWeights(const char* name, const WeightAttributes& attributes, const
   if (experts) expected = {*experts, expected[0], expected[1], expected[2]};
   Require(w.type == TypeOf(form) && w.shape == expected, "input ", name, " must be ",
           NameOf(TypeOf(form)), " ", expected, " for K=", k, " N=", n,
-          form.kind == WeightKind::kBf16 ? "" : Concat(" bits=", q4nx::BitsOf(form.kind), " group=",
-                                                       form.group, " minima=", form.minima ? 1 : 0),
-          ", got ", NameOf(w.type), " ", w.shape);
+          Described(form), ", got ", NameOf(w.type), " ", w.shape);
   const Size bytes = q4nx::BytesOfBlocks<Size>(n, k, form) * experts.value_or(1);
   Require(bytes == w.bytes, "input ", name, " has ", w.bytes, " bytes, expected ", bytes,
           " for K=", k, " N=", n);
