@@ -162,12 +162,14 @@ std::vector<MappedFile> MappedFiles() {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
     MappedFile file;
+    uint64_t offset = 0;
     unsigned major = 0, minor = 0;
     int path = 0;
     const int read =
         std::sscanf(line.c_str(), "%" SCNxPTR "-%" SCNxPTR " %*4c %" SCNx64 " %x:%x %" SCNu64 " %n",
-                    &file.begin, &file.end, &file.offset, &major, &minor, &file.inode, &path);
+                    &file.begin, &file.end, &offset, &major, &minor, &file.inode, &path);
     if (read != 6 || file.inode == 0) continue;
+    file.offset = static_cast<int64_t>(offset);
     file.device = makedev(major, minor);
     file.path = line.substr(static_cast<size_t>(path));
     files.push_back(std::move(file));
