@@ -52,6 +52,7 @@ def pack_expert(
 def quantize(
     weights: _Floats, bits: int = 4, importance: _Floats | None = None
 ) -> tuple[_Bytes, float, float, float, float]: ...
+def cached_bytes(path: str) -> tuple[int, int] | None: ...  # of a file, and in pages of 2 MB
 def why_not_q4nx(
     *,
     k: int,

@@ -14,6 +14,7 @@ import ort_aie_ep
 from ort_aie_ep.compiler.integrity import CheckedFile, check_files
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.explain.machine import XRT_TARGET, Finding, cpu_model, find_npu, npu_device
+from ort_aie_ep.explain.pages import weight_pages
 from ort_aie_ep.progress import Progress
 from ort_aie_ep.requirements import GET_RUNTIME, RUNTIME, runtime_version
 from ort_aie_ep.runtime.core_library import xrt_library
@@ -66,6 +67,9 @@ def diagnose(compiled: Path | None = None, progress: Progress | None = None) -> 
         AieError: `compiled` is not a compiled folder. Nothing is raised because something is
             missing.
     """
+    # Before the files are read, which takes them into memory in small pages.
+    folder = compiled if compiled is None or compiled.is_dir() else compiled.parent
+    pages = None if folder is None else weight_pages(folder.rglob("*.onnx.data"))
     files = () if compiled is None else check_files(compiled, progress)
     version = runtime_version()
     software = [
@@ -96,6 +100,7 @@ def diagnose(compiled: Path | None = None, progress: Progress | None = None) -> 
                 for one in chosen_kernels()
             ),
             _measurement(),
+            *([pages] if pages else []),
         ]
         host.append(Finding("an operator in a session", _run_operator()))
         working = True

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/platform.h"
 #include "ops/elementwise.h"
 #include "ops/eligibility.h"
 #include "ops/format.h"
@@ -579,6 +580,15 @@ PYBIND11_MODULE(_native, m) {
     return std::string(why == nullptr ? "" : why);
   });
   m.def("selected_isa", [] { return std::string(host::SelectedKernels().name); });
+  m.def(
+      "cached_bytes",
+      [](const std::string& path) -> std::optional<std::pair<int64_t, int64_t>> {
+        const platform::File file = platform::File::Open(path);
+        const auto cached = file.is_open() ? file.CachedBytes() : std::nullopt;
+        if (!cached) return std::nullopt;
+        return std::pair(cached->bytes, cached->in_large_pages);
+      },
+      py::arg("path"));
   m.def("project", &Project, py::arg("a").noconvert(), py::arg("blocks").noconvert(), py::arg("n"),
         py::arg("numerics"), py::arg("isa"), py::arg("symmetric") = false,
         py::arg("norm_weight").noconvert() = py::none(), py::arg("up").noconvert() = py::none(),

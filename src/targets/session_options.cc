@@ -22,7 +22,7 @@ namespace ort_aie {
 namespace {
 
 constexpr std::array kNames = {"target",   "numerics",     "on_device_error", "log",
-                               "overlays", "prompt_chunk", "stoppable"};
+                               "overlays", "prompt_chunk", "stoppable",       "weights"};
 
 // How many letters are added, left out or changed between two names.
 size_t Distance(std::string_view a, std::string_view b) {
@@ -141,6 +141,9 @@ SessionOptions ReadOptions(const Settings& settings, const void* session) {
   options.has_int8 = on_host;
   // An NPU gets all layers of a token at once, so that nothing could end a run between them.
   options.stoppable = ReadChoice(settings, "stoppable", {"no", "yes"}) == "yes" && on_host;
+  const std::string weights = ReadChoice(settings, "weights", {"auto", "mapped", "copied"});
+  if (on_host && weights == "auto") options.weights = WeightMemory::kAuto;
+  if (on_host && weights == "copied") options.weights = WeightMemory::kCopied;
   return options;
 }
 

@@ -19,7 +19,7 @@ namespace {
 
 using q4nx::CeilDiv;
 
-constexpr int64_t kPage = 4096, kHugePage = 2 << 20;
+constexpr int64_t kPage = 4096;
 constexpr int64_t kWorthMapping = 1 << 20;  // bytes; smaller constants are copied
 constexpr int64_t kRowsPerTask = 256;       // a multiple of a block's 32 out-features
 
@@ -216,11 +216,8 @@ std::vector<Tensor> Constants::Load(const OrtApi* api, const std::string& folder
     }
     copied = (Size(copied) + InPages(tensor.bytes)).As("the constants");
   }
-  // Each token reads all weights. Large pages need fewer address translations.
-  const int64_t alignment = copied >= kHugePage ? kHugePage : kPage;
-  const auto bytes = RoundUp(std::max(copied, kPage), alignment).As<size_t>("the constants");
-  AlignedMemory slab = AllocateAligned(bytes, static_cast<size_t>(alignment));
-  if (alignment == kHugePage) platform::PreferLargePages(slab.get(), bytes);
+  AlignedMemory slab = platform::AllocateInLargePages(static_cast<size_t>(std::max(copied, kPage)),
+                                                      static_cast<size_t>(kPage));
   auto* next = static_cast<uint8_t*>(slab.get());
   for (size_t i = 0; i < sources_.size(); ++i) {
     if (tensors[i].data != nullptr) continue;
