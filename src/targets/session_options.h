@@ -10,6 +10,8 @@
 //                    to a number that suits its kernels
 //   stoppable        no, yes (the execution provider makes a node of each layer on the host, so
 //                    that ONNX Runtime can end a run between layers)
+//   tune             on, off (the host tries kernels that give the same bits on the session's work,
+//                    and uses the fastest, also what earlier processes found)
 #pragma once
 
 #include <map>
