@@ -12,6 +12,8 @@
 //                    that ONNX Runtime can end a run between layers)
 //   weights          on the host: auto (mapped, in pages of 2 MB where the system has them), mapped
 //                    (as ONNX Runtime maps them), copied (into memory, in pages of 2 MB)
+//   tune             on, off (the host tries kernels that give the same bits on the session's work,
+//                    and uses the fastest, also what earlier processes found)
 #pragma once
 
 #include <map>

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 
 #include "targets/host/kernels/kernels.h"
 #include "targets/host/scratch.h"
@@ -25,6 +26,12 @@ int64_t MostStreamedRows(const Kernels& kernels, WeightKind kind, Numerics numer
 // Dequantisation + GEMM, for any number of rows: RunMatMul chooses.
 void RunGemm(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads);
 void RunMatMul(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads);
+// A projection of as few rows as are streamed, of at least two rows of blocks: one half of them by
+// each of two tables, whose kernels for it give the same bits. Returns the seconds of a row of
+// blocks in each half.
+std::array<double, 2> RunHalves(const MatMulStep& step,
+                                const std::array<const Kernels*, 2>& kernels,
+                                const ThreadPool& threads);
 void RunGather(const GatherStep& step, const Kernels& kernels, const ThreadPool& threads);
 void RunAttention(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads);
 void RunNorm(const NormStep& step, const Kernels& kernels, const ThreadPool& threads);

@@ -1,6 +1,8 @@
 // Projections, with the norm before and the gate after them. One row and a few rows are FusedDQP.
 // With weights of two bits, they are lookups. More rows and bf16 weights are dequantisation + GEMM.
 #include <algorithm>
+#include <array>
+#include <chrono>
 
 #include "q4nx/layout.h"
 #include "targets/host/host_target.h"
@@ -25,16 +27,15 @@ using q4nx::RowBlocks;
 // Chunks of rows that must stay in L2 are multiples of this: two AMX tiles, one above the other.
 constexpr int64_t kRowUnit = 32;
 
-// All rows at once: multiply(blocks, y, ldy) computes 32 out-features of each row from a row of
-// blocks, on any thread.
+// Rows of blocks [begin, end), all rows of activations at once: multiply(blocks, y, ldy) computes
+// 32 out-features of each from a row of blocks, on any thread.
 template <typename Multiply>
-void Stream(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads,
-            const Multiply& multiply) {
-  const int64_t row_blocks = RowBlocks(step.n);
-  const int64_t per_task = BandOf(row_blocks, RowBytes(step) * (IsGated(step) ? 2 : 1));
-  threads.ParallelFor(CeilDiv(row_blocks, per_task), [&](int64_t task) {
-    const int64_t first = task * per_task;
-    StreamBand(step, kernels, first, std::min(row_blocks - first, per_task), multiply);
+void Stream(const MatMulStep& step, int64_t begin, int64_t end, const Kernels& kernels,
+            const ThreadPool& threads, const Multiply& multiply) {
+  const int64_t per_task = BandOf(end - begin, RowBytes(step) * (IsGated(step) ? 2 : 1));
+  threads.ParallelFor(CeilDiv(end - begin, per_task), [&](int64_t task) {
+    const int64_t first = begin + task * per_task;
+    StreamBand(step, kernels, first, std::min(end - first, per_task), multiply);
   });
 }
 
@@ -50,25 +51,37 @@ void PrepareRows(const MatMulStep& step, const Kernels& kernels, const ThreadPoo
   });
 }
 
-void FusedDqp(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
+// FusedDqp and LookupRow prepare the activations, and call stream(multiply). multiply looks into
+// `kernels` each time.
+template <typename F>
+void FusedDqp(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads,
+              const F& stream) {
   const StreamedRows rows(step, step.rows, kernels);
   PrepareRows(step, kernels, threads, [&](int64_t row, const float* x) { rows.Take(row, x); });
-  Stream(step, kernels, threads, [&](const uint8_t* blocks, float* y, int64_t ldy) {
+  stream([&](const uint8_t* blocks, float* y, int64_t ldy) {
     rows.Multiply(blocks, 0, step.rows, y, ldy);
   });
 }
 
-void LookupRow(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
+template <typename F>
+void LookupRow(const MatMulStep& step, const Kernels& kernels, const F& stream) {
   const int64_t k_blocks = ColBlocks(step.k), padded = PaddedCols(step.k);
   const bool bf16 = step.numerics == Numerics::kBf16;
   const float* x = LoadPadded(step, kernels, NormWeight(step, kernels), 0,
                               Scratch<float>(Purpose::kRow, padded));
   const LookupTables tables = TablesOf(kernels, bf16, x, padded);
   const BlockLayout layout = LayoutOf(step.form, step.symmetric);
-  const LookupMatvec& matvec = bf16 ? kernels.lookup->bf16 : kernels.lookup->int8;
-  Stream(step, kernels, threads, [&](const uint8_t* blocks, float* y, int64_t /*ldy*/) {
+  stream([&](const uint8_t* blocks, float* y, int64_t /*ldy*/) {
+    const LookupMatvec& matvec = bf16 ? kernels.lookup->bf16 : kernels.lookup->int8;
     matvec.multiply(blocks, k_blocks, tables.tables, tables.steps, tables.sums, layout, y);
   });
+}
+
+template <typename F>
+void Streamed(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads,
+              const F& stream) {
+  const bool lookup = step.form.kind == WeightKind::kQ2NX && step.rows == 1;
+  lookup ? LookupRow(step, kernels, stream) : FusedDqp(step, kernels, threads, stream);
 }
 
 // What a GEMM of some numerics keeps of a chunk of activations, and of 32 rows of weights. Both are
@@ -287,11 +300,29 @@ void RunGemm(const MatMulStep& step, const Kernels& kernels, const ThreadPool& t
 void RunMatMul(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
   if (step.rows > MostStreamedRows(kernels, step.form.kind, step.numerics)) {
     RunGemm(step, kernels, threads);
-  } else if (step.form.kind == WeightKind::kQ2NX && step.rows == 1) {
-    LookupRow(step, kernels, threads);
   } else {
-    FusedDqp(step, kernels, threads);
+    Streamed(step, kernels, threads, [&](const auto& multiply) {
+      Stream(step, 0, RowBlocks(step.n), kernels, threads, multiply);
+    });
   }
+}
+
+std::array<double, 2> RunHalves(const MatMulStep& step,
+                                const std::array<const Kernels*, 2>& kernels,
+                                const ThreadPool& threads) {
+  const int64_t ends[] = {0, RowBlocks(step.n) / 2, RowBlocks(step.n)};
+  std::array<double, 2> seconds{};
+  Kernels now = *kernels[0];
+  Streamed(step, now, threads, [&](const auto& multiply) {
+    for (size_t half = 0; half < 2; ++half) {
+      now = *kernels[half];
+      const auto begin = std::chrono::steady_clock::now();
+      Stream(step, ends[half], ends[half + 1], now, threads, multiply);
+      const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
+      seconds[half] = time.count() / static_cast<double>(ends[half + 1] - ends[half]);
+    }
+  });
+  return seconds;
 }
 
 }  // namespace ort_aie::host

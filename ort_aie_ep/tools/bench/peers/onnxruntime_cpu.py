@@ -136,11 +136,11 @@ class OrtEngine(engines.StepEngine):
             "KV": ", ".join(sorted(kind[len("tensor(") : -1] for kind in caches)),
         }
         if library:
-            from ort_aie_ep.runtime.kernels import chosen_kernels, kernels_line
+            from ort_aie_ep.runtime.kernels import chosen_kernels, kernels_line, tried_kernels
 
             self.description |= {
                 "version": f"ort_aie_ep {ort_aie_ep.__version__}, {self.description['version']}",
-                "kernels": kernels_line(chosen_kernels()),
+                "kernels": kernels_line(chosen_kernels(), tried_kernels()),
                 "numerics": options.numerics or "auto",
             }
 

@@ -23,17 +23,17 @@ inline vli AddLanes(__m256i sums) {
 
 using Hint = decltype(_MM_HINT_T0);  // an enum in GCC, an int in clang
 
-// Fetches an eighth of the next block, 9 or 10 lines of 520 to 640 bytes, while group g of this one
-// is multiplied: in their order, with minima that symmetric weights do not need. Fetching only what is read, group by
-// group from four places, reached 67 % of a plain read where this reaches 77 to 93 % (`ort-aie
-// tune` on Zen 3, int8). Always inlined: GCC 12 treats a function that only prefetches as one
-// without an effect.
+// Fetches an eighth of a later block, 9 or 10 lines of 520 to 640 bytes, while group g of this one
+// is multiplied: in their order, with minima that symmetric weights do not need. Fetching only what
+// is read, group by group from four places, reached 67 % of a plain read where this reaches 77 to
+// 93 % (`ort-aie tune` on Zen 3, int8). Always inlined: GCC 12 treats a function that only
+// prefetches as one without an effect.
 template <Hint kHint>
 __attribute__((always_inline)) inline void FetchEighth(const uint8_t* block,
                                                        const BlockLayout& layout, int64_t g) {
-  const char* next = reinterpret_cast<const char*>(block) + layout.bytes + g * (layout.bytes / 8);
-  for (int line = 0; line < 576; line += 64) _mm_prefetch(next + line, kHint);
-  if (layout.bytes > 8 * 576) _mm_prefetch(next + 576, kHint);
+  const char* lines = reinterpret_cast<const char*>(block) + g * (layout.bytes / 8);
+  for (int line = 0; line < 576; line += 64) _mm_prefetch(lines + line, kHint);
+  if (layout.bytes > 8 * 576) _mm_prefetch(lines + 576, kHint);
 }
 
 // 32 code bytes are 4 k x 8 pairs of out-features. Interleaving two k gives 16-bit lanes of the
@@ -47,7 +47,7 @@ inline __m256i Interleaved(const uint8_t* codes) {
 template <Hint kHint, bool kSymmetric>
 inline void FusedDqpInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const int8_t* a,
                                const float* scales, const int32_t* q_sums,
-                               const BlockLayout& layout, float* y) {
+                               const BlockLayout& layout, int64_t ahead, float* y) {
   const __m256i spread = _mm256_setr_epi8(0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1,  //
                                           2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3);
   const __m256i nibble = _mm256_set1_epi8(15);
@@ -55,7 +55,7 @@ inline void FusedDqpInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const in
   for (int64_t b = 0; b < k_blocks;
        ++b, blocks += layout.bytes, a += 256, scales += 8, q_sums += 8) {
     for (int g = 0; g < 8; ++g) {
-      FetchEighth<kHint>(blocks, layout, g);
+      FetchEighth<kHint>(blocks + ahead, layout, g);
       __m256i e[2] = {}, o[2] = {};
       for (int k = 0; k < 32; k += 4) {
         int32_t four;
@@ -89,12 +89,12 @@ inline void FusedDqpInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const in
   for (int half = 0; half < 2; ++half) StoreInterleaved(y + 16 * half, even[half], odd[half]);
 }
 
-template <Hint kHint>
+template <Hint kHint, int kAhead>
 void FusedDqpInt8(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, const float* scales,
                   const int32_t* q_sums, const BlockLayout& layout, float* y) {
   (layout.symmetric ? FusedDqpInt8Blocks<kHint, true>
                     : FusedDqpInt8Blocks<kHint, false>)(blocks, k_blocks, a, scales, q_sums, layout,
-                                                        y);
+                                                        kAhead * layout.bytes, y);
 }
 
 // Four k of eight pairs of out-features, 32 code bytes: those of the even out-features, then those
@@ -123,7 +123,7 @@ void RowsInt8Tile(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, cons
   for (int64_t g = 0; g < groups; ++g) {
     const uint8_t* block = blocks + g / 8 * layout.bytes;
     const int64_t in_block = g % 8;
-    FetchEighth<kHint>(block, layout, in_block);
+    FetchEighth<kHint>(block + layout.bytes, layout, in_block);
     for (int half = 0; half < 2; ++half) {
       const uint8_t* codes = block + layout.codes + half * kHalfBytes + in_block * 256;
       __m256i e[R] = {}, o[R] = {};  // 16-bit sums of at most 8 * 2 * 15 * 127
@@ -178,9 +178,9 @@ template <Hint kHint>
 void RowsInt8Avx2(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, const float* scales,
                   const int32_t* q_sums, int64_t rows, const BlockLayout& layout, float* y,
                   int64_t ldy) {
-  (layout.symmetric ? RowsInt8Blocks<kHint, true>
-                    : RowsInt8Blocks<kHint, false>)(blocks, k_blocks, a, scales, q_sums, rows,
-                                                    layout, y, ldy);
+  (layout.symmetric
+       ? RowsInt8Blocks<kHint, true>
+       : RowsInt8Blocks<kHint, false>)(blocks, k_blocks, a, scales, q_sums, rows, layout, y, ldy);
 }
 
 void UnpackBlockAvx2(const uint8_t* block, const BlockLayout& layout, int8_t* codes, float* scales,
@@ -245,7 +245,8 @@ inline __m256 Totals(__m256 a, __m256 b, __m256 c, __m256 d) {
 
 template <Hint kHint, bool kSymmetric>
 inline void FusedDqpBf16Blocks(const uint8_t* blocks, int64_t k_blocks, const float* a,
-                               const float* sums, const BlockLayout& layout, float* y) {
+                               const float* sums, const BlockLayout& layout, int64_t ahead,
+                               float* y) {
   // The totals of even out-features come in the order 0, 8, 2, 10, 4, 12, 6, 14; those of odd ones
   // likewise.
   const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
@@ -261,7 +262,7 @@ inline void FusedDqpBf16Blocks(const uint8_t* blocks, int64_t k_blocks, const fl
   vlf even[2] = {}, odd[2] = {};
   for (int64_t b = 0; b < k_blocks; ++b, blocks += layout.bytes, a += 256, sums += 8) {
     for (int g = 0; g < 8; ++g) {
-      FetchEighth<kHint>(blocks, layout, g);
+      FetchEighth<kHint>(blocks + ahead, layout, g);
       for (int half = 0; half < 2; ++half) {
         const uint8_t* codes = blocks + layout.codes + half * kHalfBytes + g * 256;
         __m256 s[8] = {};
@@ -287,11 +288,12 @@ inline void FusedDqpBf16Blocks(const uint8_t* blocks, int64_t k_blocks, const fl
   }
 }
 
-template <Hint kHint>
+template <Hint kHint, int kAhead>
 void FusedDqpBf16Avx2(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
                       const BlockLayout& layout, float* y) {
   (layout.symmetric ? FusedDqpBf16Blocks<kHint, true>
-                    : FusedDqpBf16Blocks<kHint, false>)(blocks, k_blocks, a, sums, layout, y);
+                    : FusedDqpBf16Blocks<kHint, false>)(blocks, k_blocks, a, sums, layout,
+                                                        kAhead * layout.bytes, y);
 }
 
 // The next Q8NX block.
@@ -311,26 +313,33 @@ struct ByteBlockAhead {
   }
 };
 
-template <Hint kHint>
+// Fetches so many blocks ahead for one row. The kernels for a few rows are large code, and are less
+// bound by memory: one variant of them fetches past the caches, another into L1.
+template <Hint kHint, int kAhead = 1>
 constexpr Kernels Avx2Kernels() {
   Kernels kernels = GenericKernels("avx2");
-  kernels.fused_dqp_bf16 = FusedDqpBf16Avx2<kHint>;
-  kernels.fused_dqp_int8 = FusedDqpInt8<kHint>;
-  kernels.rows_int8 = RowsInt8Avx2<kHint>;
+  kernels.fused_dqp_bf16 = FusedDqpBf16Avx2<kHint, kAhead>;
+  kernels.fused_dqp_int8 = FusedDqpInt8<kHint, kAhead>;
+  constexpr Hint kRowsHint = kHint == _MM_HINT_NTA ? kHint : _MM_HINT_T0;
+  kernels.rows_int8 = RowsInt8Avx2<kRowsHint>;
   kernels.unpack_block = UnpackBlockAvx2;
   kernels.most_rows = {.int8 = 48, .bf16 = 8};
   kernels.lookup = &kAvx2Lookup;
   // For 8 bits on an Intel Xeon, GEMM, which is in bfloat16, takes 1.9 to 3.5 times as long as
   // streamed rows of int8 from 16 to 300 rows, and breaks even with those of bf16 at more than 128.
-  kernels.bytes = GenericBytes<ByteBlockAhead<kHint>>({.int8 = 128, .bf16 = 64});
+  kernels.bytes = GenericBytes<ByteBlockAhead<kRowsHint>>({.int8 = 128, .bf16 = 64});
   return kernels;
 }
 
 }  // namespace
 
-extern const Kernels kAvx2Kernels, kAvx2T1Kernels, kAvx2NtaKernels;
+extern const Kernels kAvx2Kernels, kAvx2T1Kernels, kAvx2T2Kernels, kAvx2NtaKernels;
+extern const Kernels kAvx2TwoAheadKernels, kAvx2FourAheadKernels;
 constinit const Kernels kAvx2Kernels = Avx2Kernels<_MM_HINT_T0>();
 constinit const Kernels kAvx2T1Kernels = Avx2Kernels<_MM_HINT_T1>();
+constinit const Kernels kAvx2T2Kernels = Avx2Kernels<_MM_HINT_T2>();
 constinit const Kernels kAvx2NtaKernels = Avx2Kernels<_MM_HINT_NTA>();
+constinit const Kernels kAvx2TwoAheadKernels = Avx2Kernels<_MM_HINT_T1, 2>();
+constinit const Kernels kAvx2FourAheadKernels = Avx2Kernels<_MM_HINT_T1, 4>();
 
 }  // namespace ort_aie::host

@@ -76,6 +76,10 @@ typedef void RowsInt8(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, 
 typedef void RowsBf16(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
                       int64_t rows, const BlockLayout& layout, float* y, int64_t ldy);
 
+// One row alone: y[32].
+typedef void OneRowBf16(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
+                        const BlockLayout& layout, float* y);
+
 // Up to so many rows, FusedDQP is faster than dequantisation + GEMM. A table's limits are for its
 // GEMM, and are chosen with it. The tables say where they were measured.
 struct MostStreamedRows {
@@ -220,18 +224,25 @@ void GemmBf16AmxStandin(const uint16_t* a, int64_t lda, int64_t rows, const uint
 extern const Bf16Attention kAmxStandinAttention;
 #endif
 #if defined(__x86_64__)
-extern const Kernels kAvx2Kernels, kAvx2T1Kernels, kAvx2NtaKernels;
+extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx512Kernels;      // F, BW, DQ, VL, VNNI, VBMI
 extern const Kernels kAvx512Bf16Kernels;  // the kernels that AVX512_BF16 makes faster, too
-// The same, with other ways of prefetching.
-extern const Kernels kAvx512NtaKernels, kAvx512T0Kernels;
-extern const Kernels kAvx512Bf16NtaKernels;
+// The same, with other ways of prefetching: two and four blocks ahead into L2, or one.
+extern const Kernels kAvx2T1Kernels, kAvx2T2Kernels, kAvx2NtaKernels;
+extern const Kernels kAvx2TwoAheadKernels, kAvx2FourAheadKernels;
+extern const Kernels kAvx512NtaKernels, kAvx512T0Kernels, kAvx512T2Kernels;
+extern const Kernels kAvx512TwoAheadKernels, kAvx512FourAheadKernels;
+extern const Kernels kAvx512Bf16NtaKernels, kAvx512Bf16T0Kernels, kAvx512Bf16T2Kernels;
+extern const Kernels kAvx512Bf16TwoAheadKernels, kAvx512Bf16FourAheadKernels;
 void DequantizeBlockAvx512Bf16(const uint8_t* block, const BlockLayout& layout, uint16_t* panel);
 void GemmBf16Avx512Bf16(const uint16_t* a, int64_t lda, int64_t rows, const uint16_t* panel,
                         int64_t k_pairs, float* y, int64_t ldy);
 extern const Bf16Attention kAvx512Bf16Attention;
-// FusedDQP with bfloat16 dot products, which fetches into L2 or past the caches.
+// FusedDQP with bfloat16 dot products, which fetches into L2 or past the caches; and of one row
+// alone, with all ways of prefetching.
 RowsBf16 RowsBf16Avx512Bf16, RowsBf16Avx512Bf16Nta;
+OneRowBf16 OneRowBf16Nta, OneRowBf16T0, OneRowBf16T1, OneRowBf16T2, OneRowBf16TwoAhead,
+    OneRowBf16FourAhead;
 extern const Kernels kAmxKernels;  // on those of AVX512_BF16
 void GemmBf16Amx(const uint16_t* a, int64_t lda, int64_t rows, const uint16_t* panel,
                  int64_t k_pairs, float* y, int64_t ldy);

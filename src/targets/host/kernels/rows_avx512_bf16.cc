@@ -34,10 +34,12 @@ struct Bf16Rows {
   int64_t ldy;
 };
 
-// R rows by one block, added to y. From the 64 bits of a pair of out-features (InOrder), a
-// multishift brings the codes of k and k + 1 into two words for each of the two.
+// R rows by one block, added to y, while the block `ahead` bytes on is fetched. From the 64 bits of
+// a pair of out-features (InOrder), a multishift brings the codes of k and k + 1 into two words for
+// each of the two.
 template <int R, bool kSymmetric, bool kPrefetch, Hint kHint>
-inline void Bf16Block(const uint8_t* block, const BlockLayout& layout, const Bf16Rows& rows) {
+inline void Bf16Block(const uint8_t* block, const BlockLayout& layout, const Bf16Rows& rows,
+                      int64_t ahead) {
   const __m512i table = CodeTable<kSymmetric>();
   const __m512i pick[4] = {
       _mm512_set1_epi64(0x000c000400080000), _mm512_set1_epi64(0x001c001400180010),
@@ -58,7 +60,7 @@ inline void Bf16Block(const uint8_t* block, const BlockLayout& layout, const Bf1
   }
   for (int g = 0; g < 8; ++g) {
     const uint8_t* codes = block + layout.codes + g * 256;
-    if (kPrefetch) PrefetchGroup<kHint, !kSymmetric>(block, layout, g);
+    if (kPrefetch) PrefetchGroup<kHint, !kSymmetric>(block + ahead, layout, g);
     __m512 dots[R][2];
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) dots[r][0] = dots[r][1] = _mm512_setzero_ps();
@@ -116,7 +118,8 @@ void MultiplyBlocks(const uint8_t* blocks, int64_t k_blocks, const BlockLayout& 
       Bf16Block<R, kSymmetric, kFirst, kHint>(
           blocks + b * layout.bytes, layout,
           {rows.a + r * rows.lda + b * 256, rows.sums + r * (rows.lda / 32) + b * 8, rows.lda,
-           rows.y + r * rows.ldy, rows.ldy});
+           rows.y + r * rows.ldy, rows.ldy},
+          layout.bytes);
     });
   }
 }
@@ -129,7 +132,31 @@ void MultiplyRows(const uint8_t* blocks, int64_t k_blocks, const float* a, const
                     : MultiplyBlocks<kHint, false>)(blocks, k_blocks, layout, all, rows);
 }
 
+template <Hint kHint, bool kSymmetric>
+void OneRowBlocks(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
+                  const BlockLayout& layout, int64_t ahead, float* y) {
+  Clear(1, y, 32);
+  for (int64_t b = 0; b < k_blocks; ++b, blocks += layout.bytes, a += 256, sums += 8) {
+    Bf16Block<1, kSymmetric, true, kHint>(blocks, layout, {a, sums, 256, y, 32}, ahead);
+  }
+}
+
 }  // namespace
+
+#define ORT_AIE_ONE_ROW(name, hint, blocks_ahead)                                       \
+  void name(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums, \
+            const BlockLayout& layout, float* y) {                                      \
+    (layout.symmetric ? OneRowBlocks<hint, true>                                        \
+                      : OneRowBlocks<hint, false>)(blocks, k_blocks, a, sums, layout,   \
+                                                   (blocks_ahead) * layout.bytes, y);   \
+  }
+ORT_AIE_ONE_ROW(OneRowBf16Nta, _MM_HINT_NTA, 1)
+ORT_AIE_ONE_ROW(OneRowBf16T0, _MM_HINT_T0, 1)
+ORT_AIE_ONE_ROW(OneRowBf16T1, _MM_HINT_T1, 1)
+ORT_AIE_ONE_ROW(OneRowBf16T2, _MM_HINT_T2, 1)
+ORT_AIE_ONE_ROW(OneRowBf16TwoAhead, _MM_HINT_T1, 2)
+ORT_AIE_ONE_ROW(OneRowBf16FourAhead, _MM_HINT_T1, 4)
+#undef ORT_AIE_ONE_ROW
 
 void RowsBf16Avx512Bf16(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
                         int64_t rows, const BlockLayout& layout, float* y, int64_t ldy) {
