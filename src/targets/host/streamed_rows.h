@@ -34,7 +34,7 @@ constexpr BlockLayout LayoutOf(const WeightForm& form, bool symmetric) {
           .minima = q4nx::MinimaOffset(form),
           .codes = q4nx::CodesOffset(form),
           .shift = std::countr_zero(static_cast<uint64_t>(form.group / q4nx::kGroup)),
-          .symmetric = symmetric};
+          .symmetric = symmetric || !form.minima};
 }
 
 // A row of x as float, padded with zeros to whole blocks: in `buffer`, or in place if it needs no
