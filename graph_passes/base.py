@@ -135,7 +135,7 @@ class NodeRule:
         return ()
 
     def replacement(self, node: ir.Node) -> tuple[list[ir.Value | None], dict[str, Attribute]]:
-        """Inputs and attributes (but `format`) of the op that replaces `node`."""
+        """Inputs and attributes of the op that replaces `node`."""
         raise NotImplementedError
 
 
@@ -150,7 +150,7 @@ def aie_node(
     return ir.node(
         op_type,
         inputs,
-        {**attributes, "format": FORMAT},
+        {"format": FORMAT, **attributes},
         num_outputs=outputs,
         domain=DOMAIN,
         version=1,

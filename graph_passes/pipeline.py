@@ -48,17 +48,20 @@ def run_passes(
     fuse: bool = True,
     quantize: Quantising | None = None,
     keep: Sequence[str] = (),
+    q4nx_compatible: bool = False,
 ) -> Report:
     """Rewrites `model` in place. Weights are packed when they are read, not here.
 
     Without `fuse` each node gets its own replacement. `quantize` says what float weights become,
-    except for nodes whose names match a pattern of `keep`. Bodies of If, Loop and Scan are treated
+    except for nodes whose names match a pattern of `keep`. With `q4nx_compatible`, weights are
+    packed as `.q4nx` files have them, else in the smallest form that holds their source. Bodies of If, Loop and Scan are treated
     like the main graph.
 
     Raises:
         AieError: a node to be replaced is malformed; a pattern matches nothing.
     """
-    report, packed, experts = Report(), PackedWeights(), PackedExperts()
+    report, experts = Report(), PackedExperts()
+    packed = PackedWeights(q4nx_compatible=q4nx_compatible)
     name_nodes(model)
     name_values(model)
     bodies = body_labels(model)
@@ -123,7 +126,7 @@ def _run_on_graph(
     basic_constant_propagation(model.graph)
     TiedEmbedding(report, packed).apply(model)
     MatMulNBitsToQ4NX(report, packed).apply(model)
-    QMoEToQ4NX(report, experts).apply(model)
+    QMoEToQ4NX(report, experts, q4nx_compatible=packed.q4nx_compatible).apply(model)
     GroupQueryAttentionToFlow(report).apply(model)
     if fuse:
         flatten_weights(model)

@@ -63,10 +63,10 @@ def fuse_steps(model: ir.Model, report: Report) -> None:
     model.graph.sort()
 
 
-def read_experts(node: ir.Node) -> _Experts:
+def read_experts(node: ir.Node, *, q4nx_compatible: bool = False) -> _Experts:
     """What a QMoE becomes, or why not (src/graph/experts.h)."""
     assert isinstance(node.graph, ir.Graph)
-    return _View(node.graph, [node]).experts()
+    return _View(node.graph, [node]).experts(q4nx_compatible)
 
 
 def plan(model: ir.Model, report: Report, *, whole: bool = True, stoppable: bool = False) -> None:
@@ -167,8 +167,8 @@ class _View:
     def fused_steps(self) -> list[_FusedStep]:
         return _native.fused_steps(self._described, self._described_values())
 
-    def experts(self) -> _Experts:
-        return _native.read_experts(self._described, self._described_values())
+    def experts(self, q4nx_compatible: bool) -> _Experts:
+        return _native.read_experts(self._described, self._described_values(), q4nx_compatible)
 
     def plan(self, *, whole: bool, layers: bool) -> _GraphPlan:
         return _native.plan_graph(self._described, self._described_values(), whole, layers)

@@ -122,7 +122,7 @@ def requantised(source: ModelFolder, method: Method) -> tuple[ir.Model, float]:
     lost = total = 0.0
     for node in list(projections(model)):
         old = matmul_weights(node)
-        weights = q4nx.dequantize(old.pack(), old.n, old.k)
+        weights = q4nx.dequantize(old.pack(q4nx.SHIPPING), old.n, old.k)
         codes, scales, minima = quantise(weights, method)
         groups = -(-old.k // BLOCK)
         scales, minima = (np.broadcast_to(v, (old.n, groups)) if method.per_channel else v

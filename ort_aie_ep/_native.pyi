@@ -13,11 +13,22 @@ _Bytes = npt.NDArray[np.uint8]
 _Bf16Bits = npt.NDArray[np.uint16]
 _Floats = npt.NDArray[np.float32]
 
-def pack(codes: _Bytes, scales: _Bf16Bits, mins: _Bf16Bits, bits: int = 4) -> _Bytes: ...
-def unpack(blocks: _Bytes, n: int, k: int) -> tuple[_Bytes, _Bf16Bits, _Bf16Bits]: ...
-def pack_q8nx(codes: _Bytes, scales: _Floats, zero_points: _Bytes) -> _Bytes: ...
-def unpack_q8nx(blocks: _Bytes, n: int, k: int) -> tuple[_Bytes, _Floats, _Bytes]: ...
-def dequantize(blocks: _Bytes, n: int, k: int) -> _Floats: ...
+def pack(
+    codes: _Bytes, scales: _Bf16Bits, mins: _Bf16Bits | None, bits: int = 4, group: int = 32
+) -> _Bytes: ...
+def unpack(
+    blocks: _Bytes, n: int, k: int, group: int = 32, minima: bool = True
+) -> tuple[_Bytes, _Bf16Bits, _Bf16Bits]: ...
+def pack_q8nx(
+    codes: _Bytes, scales: _Floats, zero_points: _Bytes | None, group: int = 32
+) -> _Bytes: ...
+def unpack_q8nx(
+    blocks: _Bytes, n: int, k: int, group: int = 32, minima: bool = True
+) -> tuple[_Bytes, _Floats, _Bytes]: ...
+def dequantize(
+    blocks: _Bytes, n: int, k: int, group: int = 32, minima: bool = True
+) -> _Floats: ...
+def widen(blocks: _Bytes, n: int, k: int, group: int, minima: bool) -> _Bytes: ...
 def pack_matmulnbits(
     b: _Bytes,
     scales: _Bytes,
@@ -28,6 +39,8 @@ def pack_matmulnbits(
     scale_type: str,
     bits: int = 4,
     zero_point_type: str = "UINT8",
+    group: int = 32,
+    minima: bool = True,
 ) -> _Bytes: ...
 def pack_expert(
     codes: _Bytes,
@@ -39,6 +52,7 @@ def pack_expert(
 def quantize(
     weights: _Floats, bits: int = 4, importance: _Floats | None = None
 ) -> tuple[_Bytes, float, float, float, float]: ...
+def cached_bytes(path: str) -> tuple[int, int] | None: ...  # of a file, and in pages of 2 MB
 def why_not_q4nx(
     *,
     k: int,
@@ -150,6 +164,14 @@ def kernel_rules_here() -> list[tuple[str, str, str, str]]: ...
 def kernel_variants() -> dict[str, list[str]]: ...  # by role, for this CPU
 def kernel_measurement() -> tuple[str, str, str, str]: ...  # path, state, why not, date
 def kernel_measurement_text(date: str, variants: dict[str, str]) -> str: ...
+def kernel_candidates(role: str, variant: str) -> list[str]: ...  # with the bits of `variant`
+
+# Role, threads, the variant that sessions use, samples, thousandths of the rule's time.
+def kernel_samples() -> list[tuple[str, int, str, int, int]]: ...
+def keep_samples(path: str, run: list[tuple[str, int, str, list[int]]]) -> None: ...
+def fastest_candidate(samples: list[list[int]]) -> int | None: ...
+def add_run(run: list[int], kept: list[int]) -> list[int]: ...
+def run_with_trials(a: _Floats, blocks: _Bytes, n: int, calls: int) -> tuple[_Floats, str]: ...
 
 class KernelTrials:
     def __init__(self, folder: str, threads: int, weights: int = 0) -> None: ...
@@ -175,6 +197,8 @@ def project(
     up: _Bytes | None = None,
     gelu: bool = False,
     gemm: bool = False,
+    group: int = 32,
+    minima: bool = True,
 ) -> _Floats: ...
 def elementwise(function: str, a: _Floats, b: _Floats | None, isa: str) -> _Floats: ...
 def rms_norm(a: _Floats, weight: _Floats, isa: str) -> _Floats: ...
@@ -278,7 +302,10 @@ class _Recipe(TypedDict):
     outputs: list[int]
 
 def fused_steps(
-    nodes: Sequence[_GraphNode], values: Sequence[_GraphValue], sources: bool = False
+    nodes: Sequence[_GraphNode],
+    values: Sequence[_GraphValue],
+    sources: bool = False,
+    q4nx_compatible: bool = False,
 ) -> list[_FusedStep]: ...
 def plan_graph(
     nodes: Sequence[_GraphNode],
@@ -303,7 +330,7 @@ class _Experts(TypedDict):
     constants: list[_ExpertConstant | None]  # inputs of Q4NXMoE from the third on
 
 def read_experts(
-    nodes: Sequence[_GraphNode], values: Sequence[_GraphValue]
+    nodes: Sequence[_GraphNode], values: Sequence[_GraphValue], q4nx_compatible: bool = False
 ) -> _Experts: ...  # of one QMoE
 def read_recipe(text: str) -> _Recipe: ...
 

@@ -11,6 +11,8 @@ from importlib import metadata
 # numpy reads this on import. Two threads of its OpenBLAS multiply the references' small matrices
 # no faster than one, and spin on a core that other test processes need.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Which kernels run must not depend on what ran before. Tests of trials switch them on.
+os.environ["ORT_AIE_TUNE"] = "off"
 # The width of tables in a file. GNU readline tells child processes, such as pytest's workers, the
 # terminal's width.
 os.environ.pop("COLUMNS", None)

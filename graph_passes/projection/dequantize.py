@@ -87,9 +87,9 @@ class DequantizedWeights(MatMulNBitsWeights):
         """Whether code 8 stands for zero everywhere."""
         return bool((self._zero_points() == 8).all())
 
-    def pack(self) -> npt.NDArray[np.uint8]:
-        """Q4NX blocks (ceil(N / 32), ceil(K / 256), 5120), some rows of x at a time."""
-        blocks = np.empty(q4nx.blocks_shape(self.n, self.k), np.uint8)
+    def pack(self, form: q4nx.BlockForm) -> npt.NDArray[np.uint8]:
+        """Q4NX blocks, some rows of x at a time."""
+        blocks = np.empty(form.blocks_shape(self.n, self.k), np.uint8)
         scales, zero_points = self._each_block(_array(self.scales)), self._zero_points()
         per_column = q4nx.BLOCK_COLS // self.block_size
         for rows, cols, codes in self._pieces():
@@ -99,11 +99,13 @@ class DequantizedWeights(MatMulNBitsWeights):
             blocks[rows, cols] = _native.pack_matmulnbits(
                 _nibbles(np.pad(codes, ((0, 0), (0, padding)))),
                 np.ascontiguousarray(scales[n, groups]).view(np.uint8).reshape(-1),
-                _nibbles(zero_points[n, groups]),
+                _nibbles(zero_points[n, groups]) if form.minima else None,
                 codes.shape[0],
                 codes.shape[1],
                 self.block_size,
                 type_name(self.scales),
+                group=form.group,
+                minima=form.minima,
             )
         return blocks
 
@@ -178,7 +180,7 @@ class DequantizedToQ4NX(NodeRule):
         weights.check(node_label(node))
         self.read[dequantize] = BECOMES[node.op_type]
         value = self.packed.value(node, weights)
-        sizes: dict[str, Attribute] = {"K": weights.k, "N": weights.n}
+        sizes: dict[str, Attribute] = {**self.packed.attributes(weights)}
         if node.op_type == "Gather":
             assert weights.scales.dtype is not None
             return [value, node.inputs[1]], sizes | {"dtype": int(weights.scales.dtype)}

@@ -1,8 +1,7 @@
 """com.microsoft.MatMulNBits (bits 2, 4 or 8) -> aie.Q4NXMatMul.
 
 Before: MatMulNBits(A, B, scales, zero_points?, "", bias?)
-After:  Q4NXMatMul(A, W, bias?) with W (ceil(N/32), ceil(K/256), 5120; of 2 bits 3072, of 8 bits
-        9472) uint8
+After:  Q4NXMatMul(A, W, bias?) with W blocks of a form (`formats.q4nx.BlockForm`), uint8
 """
 
 from __future__ import annotations
@@ -83,9 +82,8 @@ class MatMulNBitsToQ4NX(NodeRule):
         if bias is not None:
             inputs.append(bias)
         return inputs, {
-            **weights.attributes(),
+            **self.packed.attributes(weights),
             "accuracy_level": attribute(node, "accuracy_level", 0),
-            # Without zero points each is 2^(bits - 1). That times -scale is exact, so the minima
-            # need not be read.
-            "symmetric": int(weights.zero_points is None),
+            # That times -scale is exact, so the minima need not be read.
+            "symmetric": int(weights.symmetric),
         }

@@ -69,7 +69,7 @@ class TiedEmbedding(NodeRule):
         assert scales.dtype is not None
         weights = matmul_weights(projection)
         return [self.packed.value(node, weights), node.inputs[1]], {
-            **weights.attributes(),
+            **self.packed.attributes(weights),
             "dtype": int(scales.dtype),
         }
 

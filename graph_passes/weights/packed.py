@@ -51,10 +51,10 @@ class MatMulNBitsWeights:
         """The layout in the packed name: empty for (N, K), "_kn" for (K, N)."""
         return ""
 
-    def attributes(self) -> dict[str, int]:
-        """The attributes of an op with these weights: K, N and, unless it is 4, bits."""
-        given = {"K": self.k, "N": len(self.out_features)}
-        return given if self.bits == 4 else given | {"bits": self.bits}
+    @property
+    def symmetric(self) -> bool:
+        """Whether each zero point is 2^(bits - 1)."""
+        return self.zero_points is None
 
     def check(self, node: str) -> None:
         """Raises AieError when a tensor's size does not fit N, K and block_size."""
@@ -84,10 +84,10 @@ class MatMulNBitsWeights:
                     f"block_size={self.block_size}"
                 )
 
-    def pack(self) -> npt.NDArray[np.uint8]:
-        """Blocks (`q4nx.blocks_shape`) of the rows meant, packed a range of them at a time."""
+    def pack(self, form: q4nx.BlockForm) -> npt.NDArray[np.uint8]:
+        """Blocks of the rows meant, packed a range of them at a time."""
         begin, n = self.out_features.start, len(self.out_features)
-        blocks = np.empty(q4nx.blocks_shape(n, self.k, self.bits), np.uint8)
+        blocks = np.empty(form.blocks_shape(n, self.k), np.uint8)
         row_bytes = max(1, _tensor(self.b).nbytes // self.n)
         step = max(1, CHUNK_BYTES // row_bytes // q4nx.BLOCK_ROWS) * q4nx.BLOCK_ROWS
         for first in range(0, n, step):
@@ -105,15 +105,35 @@ class MatMulNBitsWeights:
                 _tensor(self.scales).dtype.name,
                 self.bits,
                 "UINT8" if zero_points is None else _tensor(zero_points).dtype.name,
+                form.group,
+                form.minima,
             )
         return blocks
 
 
 class PackedWeights:
-    """The Q4NX, Q2NX and Q8NX initializers of a model, one for each set of source tensors."""
+    """The Q4NX, Q2NX and Q8NX initializers of a model, one for each set of source tensors.
 
-    def __init__(self) -> None:
+    They have the smallest form that holds their source; with `q4nx_compatible`, that of `.q4nx`
+    files, which NPUs read where it is.
+    """
+
+    def __init__(self, *, q4nx_compatible: bool = False) -> None:
         self._shared = SharedInitializers()
+        self.q4nx_compatible = q4nx_compatible
+
+    def form(self, weights: MatMulNBitsWeights) -> q4nx.BlockForm:
+        """The form of packed weights."""
+        if self.q4nx_compatible:
+            return q4nx.BlockForm(weights.bits)
+        return q4nx.BlockForm.smallest(
+            weights.bits, weights.block_size, symmetric=weights.symmetric
+        )
+
+    def attributes(self, weights: MatMulNBitsWeights) -> dict[str, int]:
+        """The attributes of an op with these weights: K, N and their form."""
+        form = self.form(weights).attributes()
+        return {"K": weights.k, "N": len(weights.out_features)} | form
 
     def value(self, node: ir.Node, weights: MatMulNBitsWeights) -> ir.Value:
         """The initializer of `weights`, made and registered in the node's graph on first use."""
@@ -136,10 +156,11 @@ class PackedWeights:
         rows = weights.out_features
         part = "" if weights.rows is None else f"_{rows.start}"
         name = f"{weights.b.name}{weights.orientation}_q{weights.bits}nx{part}"
-        shape = ir.Shape(q4nx.blocks_shape(len(rows), weights.k, weights.bits))
+        form = self.form(weights)
+        shape = ir.Shape(form.blocks_shape(len(rows), weights.k))
         value = ir.Value(name=name, shape=shape, type=ir.TensorType(ir.DataType.UINT8))
         value.const_value = ir.LazyTensor(
-            lambda: ir.tensor(weights.pack(), name=name),
+            lambda: ir.tensor(weights.pack(form), name=name),
             dtype=ir.DataType.UINT8,
             shape=shape,
             name=name,

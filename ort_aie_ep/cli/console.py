@@ -133,12 +133,12 @@ def environment() -> dict[str, str]:
     """What a measurement depends on besides the model."""
     import ort_aie_ep
     from ort_aie_ep.explain.machine import cpu_model
-    from ort_aie_ep.runtime.kernels import chosen_kernels, kernels_line
+    from ort_aie_ep.runtime.kernels import chosen_kernels, kernels_line, tried_kernels
 
     return {
         "ort_aie_ep": ort_aie_ep.__version__,
         "onnxruntime": runtime_version() or "not installed",
         "python": platform.python_version(),
         "cpu": cpu_model(),
-        "kernels": kernels_line(chosen_kernels()),
+        "kernels": kernels_line(chosen_kernels(), tried_kernels()),
     }

@@ -185,6 +185,8 @@ def explanation_lines(explanation: Explanation) -> list[str]:
         lines.append(f"a token's layers do not run whole on fused_layer: {explanation.not_whole}")
     if share := share_line(explanation.nodes):
         lines.append(share)
+    if pages := explanation.pages:
+        lines.append(f"{pages.name}: {pages.found or pages.remedy}")
     if explanation.provider:
         lines.append(provider_line(explanation))
     return lines

@@ -22,17 +22,19 @@ def tune_command(
     forget: Annotated[
         bool,
         typer.Option(
-            "--forget", help="Remove the stored result, so that rules choose the kernels again."
+            "--forget",
+            help="Remove the stored result and the samples of sessions: rules choose again.",
         ),
     ] = False,
     json: Json = False,
 ) -> None:
     """Measure which kernels are fastest on this machine, and store the result.
 
-    Without a stored result, rules choose the kernels by the CPU's vendor and features. The
-    measurement takes about half a minute and needs an otherwise idle machine. It stores a small
-    file in your user cache, which the library reads once in each process. The file is valid only
-    for this CPU and this version's kernels. `ort-aie doctor` shows the choice:
+    Without a stored result, rules choose the kernels by the CPU's vendor and features, and sessions
+    try others that give the same bits while they run. The measurement takes about half a minute
+    and needs an otherwise idle machine. It stores a small file in your user cache, which the
+    library reads once in each process. The file is valid only for this CPU and this version's
+    kernels. `ort-aie doctor` shows the choice:
 
     ```
     ort-aie tune

@@ -131,20 +131,26 @@ def _convert(
     parts = [(source.part, source.model) for source in sources]
     choices, notes = choose(options, folder, model, parts, progress)
     pairs = zip([main, *sources], choices, strict=True)
-    files = [_run_passes(source, choice, options.fuse) for source, choice in pairs]
+    files = [_run_passes(source, choice, options) for source, choice in pairs]
     written = {data_file(file.path) for file in files if not file.left}
     return [file if not file.left else _unchanged(file, written) for file in files], notes
 
 
-def _run_passes(source: _Source, choice: Choice, fuse: bool) -> ModelFile:
+def _run_passes(source: _Source, choice: Choice, options: CompileOptions) -> ModelFile:
     if source.model is None:
         return ModelFile(source.path, None, Report(), source.data, source.left)
     already = any(node.domain == DOMAIN for node in source.model.graph.all_nodes())
-    report = run_passes(source.model, fuse=fuse, quantize=choice.quantising, keep=choice.keep)
+    report = run_passes(
+        source.model,
+        fuse=options.fuse,
+        quantize=choice.quantising,
+        keep=choice.keep,
+        q4nx_compatible=options.q4nx_compatible,
+    )
     left = ""
     if not any(outcome.becomes for outcome in report.outcomes.values()):
         asked = choice.quantising is not None
-        left = COMPILED_ALREADY if already else _nothing_to_compile(fuse, asked)
+        left = COMPILED_ALREADY if already else _nothing_to_compile(options.fuse, asked)
     return ModelFile(source.path, source.model, report, source.data, left)
 
 

@@ -114,6 +114,9 @@ class CompileOptions(GraphOptions):
         vision: write the float weights of a folder's vision model in bf16 (bfloat16). Default:
             leave them unchanged; `quantize` does not change them.
         keep: nodes that `quantize` and `vision` leave unchanged: a name, or a pattern with * and ?.
+        q4nx_compatible: pack 4-bit weights as .q4nx files have them (5 bits a weight): NPUs read
+            these where they are, and copy others. Default: the smallest form that holds the
+            source's groups, 4.1 to 5 bits.
     """
 
     quantize: Quantize | None = None
@@ -121,6 +124,7 @@ class CompileOptions(GraphOptions):
     bits: float | None = None
     vision: Vision | None = None
     keep: tuple[str, ...] = field(default=(), metadata={"metavar": "PATTERN"})
+    q4nx_compatible: bool = False
 
     def __post_init__(self) -> None:
         """As for `GraphOptions`."""
@@ -171,6 +175,7 @@ class CompileKeywords(GraphKeywords, total=False):
     bits: float | None
     vision: Vision | None
     keep: Sequence[str]
+    q4nx_compatible: bool
 
 
 def takes(keywords: type) -> Callable[[_Function], _Function]:

@@ -14,6 +14,7 @@ import ort_aie_ep
 from ort_aie_ep.compiler.integrity import CheckedFile, check_files
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.explain.machine import XRT_TARGET, Finding, cpu_model, find_npu, npu_device
+from ort_aie_ep.explain.pages import weight_pages
 from ort_aie_ep.progress import Progress
 from ort_aie_ep.requirements import GET_RUNTIME, RUNTIME, runtime_version
 from ort_aie_ep.runtime.core_library import xrt_library
@@ -66,6 +67,9 @@ def diagnose(compiled: Path | None = None, progress: Progress | None = None) -> 
         AieError: `compiled` is not a compiled folder. Nothing is raised because something is
             missing.
     """
+    # Before the files are read, which takes them into memory in small pages.
+    folder = compiled if compiled is None or compiled.is_dir() else compiled.parent
+    pages = None if folder is None else weight_pages(folder.rglob("*.onnx.data"))
     files = () if compiled is None else check_files(compiled, progress)
     version = runtime_version()
     software = [
@@ -78,13 +82,18 @@ def diagnose(compiled: Path | None = None, progress: Progress | None = None) -> 
     working = False
     try:
         from ort_aie_ep import _native
-        from ort_aie_ep.runtime.kernels import chosen_kernels
+        from ort_aie_ep.runtime.kernels import chosen_kernels, tried_kernels
 
         headers: str = _native.ONNXRUNTIME_HEADERS
         software += [
             Finding("ONNX Runtime headers", headers),
             Finding("library", ort_aie_ep.library_path()),
         ]
+        tried: dict[str, str] = {}
+        for one in tried_kernels():
+            what = f"; with up to {one.threads} threads {one.variant} (measured while running: "
+            what += f"{one.time:.2f} of the rule's time, {one.samples} samples)"
+            tried[one.role] = tried.get(one.role, "") + what
         host += [
             Finding(
                 "kernels available",
@@ -92,10 +101,15 @@ def diagnose(compiled: Path | None = None, progress: Progress | None = None) -> 
             ),
             Finding("AMX", f"not used: {no_amx}" if (no_amx := _native.why_no_amx()) else "used"),
             *(
-                Finding(f"kernels: {one.role}", f"{one.variant} ({_REASONS[one.origin]}{one.why})")
-                for one in chosen_kernels()
+                Finding(
+                    f"kernels: {chosen.role}",
+                    f"{chosen.variant} ({_REASONS[chosen.origin]}{chosen.why})"
+                    + tried.get(chosen.role, ""),
+                )
+                for chosen in chosen_kernels()
             ),
             _measurement(),
+            *([pages] if pages else []),
         ]
         host.append(Finding("an operator in a session", _run_operator()))
         working = True
@@ -172,15 +186,15 @@ def find_overlay_tools() -> Finding:
 
 
 def _measurement() -> Finding:
-    """The measurement that `ort-aie tune` saved, and whether it is valid."""
+    """What was measured on this machine, and whether it is valid."""
     from ort_aie_ep import _native
 
     path, state, why, date = _native.kernel_measurement()
     name = "kernels measured"
     if state == "good":
-        return Finding(name, f"on {date}: {path}")
+        return Finding(name, f"{f'on {date}' if date else 'while running'}: {path}")
     if state == "none":
-        return Finding(name, "no; run ort-aie tune to measure them; until then, rules choose")
+        return Finding(name, "no; sessions measure some while they run, and ort-aie tune all")
     return Finding(name, "", f"{path} is not valid: {why}; measure again with ort-aie tune")
 
 

@@ -11,9 +11,10 @@ import onnx_ir as ir
 from ort_aie_ep import library_path
 from ort_aie_ep.compiler.compile import REPORT
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.explain.machine import XRT_TARGET, find_npu, npu_device, why_no_npu
+from ort_aie_ep.explain.machine import XRT_TARGET, Finding, find_npu, npu_device, why_no_npu
 from ort_aie_ep.explain.npu_reasons import Verdict, judge
 from ort_aie_ep.explain.overlays import FUSED_LAYER, TAKEN, find_overlays, overlay_folders
+from ort_aie_ep.explain.pages import weight_pages
 from ort_aie_ep.explain.plan_steps import why_not_layers
 from ort_aie_ep.graph_passes import (
     DOMAIN,
@@ -35,7 +36,7 @@ from ort_aie_ep.graph_passes.work import work_of
 from ort_aie_ep.models.checked_json import read_json
 from ort_aie_ep.models.files import is_missing
 from ort_aie_ep.models.folder import find_model
-from ort_aie_ep.models.onnx_file import load_model
+from ort_aie_ep.models.onnx_file import external_files, load_model
 from ort_aie_ep.runtime.provider import place
 
 HOST, XRT, CPU_EP, GONE = "host target", "xrt target", "CPU EP", "folded away"
@@ -91,6 +92,7 @@ class Explanation:
         not_whole: why a token's layers do not run whole on the overlay fused_layer; empty if they
             do, or without that overlay.
         provider_plans: how many nodes each plan of the execution provider replaces.
+        pages: how much of a compiled model's weights is in pages of 2 MB; None if not known.
     """
 
     model: str
@@ -101,6 +103,7 @@ class Explanation:
     divided_by: tuple[Divider, ...] = ()
     provider_plans: tuple[int, ...] = ()
     not_whole: str = ""
+    pages: Finding | None = None
 
     @property
     def compile_options(self) -> tuple[str, ...] | None:
@@ -177,7 +180,7 @@ def explain(path: Path, *, provider: bool = False) -> Explanation:
     )
     explanation = Explanation(
         str(folder.model), compiled, nodes, provider, plans.plans, plans.divided_by,
-        not_whole=not_whole,
+        not_whole=not_whole, pages=weight_pages(external_files(model)) if compiled else None,
     )  # fmt: skip
     if provider and compiled:
         raise AieError(

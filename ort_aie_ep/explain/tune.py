@@ -1,8 +1,9 @@
 """`ort-aie tune`: measures which kernels are fastest on this machine, and saves the result.
 
 The library chooses kernels by rules (`src/targets/host/kernels/choice.cc`) until a measurement of
-this CPU, with the same kernels, says otherwise. Nothing else measures: what a model computes does
-not depend on any other run.
+this CPU, with the same kernels, says otherwise. Sessions measure while they run
+(`src/targets/host/live_trials.h`), but only among kernels that give the same bits: what a model
+computes depends on `tune` alone.
 """
 
 from __future__ import annotations

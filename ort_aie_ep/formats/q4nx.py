@@ -1,28 +1,30 @@
 """Q4NX and Q2NX: weights of 4 and 2 bits in the blocks that AMD Ryzen AI NPUs stream.
 
-A weight matrix (N out-features, K in-features) is cut into blocks of 32 x 256, row-major. A block
-has 5,120 bytes with 4 bits, 3,072 with 2:
+A weight matrix (N out-features, K in-features) is cut into blocks of 32 x 256, row-major. A form
+says how many in-features share a scale and a minimum, its group (32, 64, 128 or 256), and whether
+the minima are stored: those of symmetric weights, -2^(bits-1) * scale, need not be. A block is
 
-    bytes    0 ..  511   256 scales, bfloat16, index (k // 32) * 32 + n
-    bytes  512 .. 1023   256 minima, bfloat16, same index
-    bytes 1024 .. 5119   Q4NX: codes, byte (n // 16) * 2048 + k * 8 + (n % 16) // 2, low nibble for
-                         even n
-    bytes 1024 .. 3071   Q2NX: two bit planes, byte (k // 4) * 32 + (n // 2) * 2 + plane, low nibble
-                         for even n; bit k % 4 of a nibble is bit `plane` of the code
+    S bytes      scales, bfloat16, index (k // group) * 32 + n; S = 64 * 256 / group
+    S bytes      minima, bfloat16, same index, if they are stored
+    4,096 bytes  Q4NX: codes, byte (n // 16) * 2048 + k * 8 + (n % 16) // 2, low nibble for even n
+    2,048 bytes  Q2NX: two bit planes, byte (k // 4) * 32 + (n // 2) * 2 + plane, low nibble for
+                 even n; bit k % 4 of a nibble is bit `plane` of the code
 
 and weight(n, k) = scale * code + min. N and K are padded with scale 0, min 0 and code 0.
 
-Q4NX is the order of `.q4nx` files (paper 1, III-A2). In Q2NX a nibble holds one bit of four codes,
-and the nibbles of 32 out-features are adjacent. They are the indices of lookups in a table of 16
-sums of four activations, and of the first of two lookups that dequantise (paper 4, 4.1, the unified
-layout).
+Q4NX with groups of 32 and minima, 5,120 bytes, is the order of `.q4nx` files (paper 1, III-A2). In
+Q2NX a nibble holds one bit of four codes, and the nibbles of 32 out-features are adjacent. They are
+the indices of lookups in a table of 16 sums of four activations, and of the first of two lookups
+that dequantise (paper 4, 4.1, the unified layout).
 
 This module is the definition, written for clarity; the compiler and the kernels use its C++ twin in
-`ort_aie_ep._native`. The size of blocks tells how many bits they have.
+`ort_aie_ep._native`. Q8NX, weights of 8 bits, is in `q8nx`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -35,39 +37,111 @@ BLOCK_ROWS = 32
 BLOCK_COLS = 256
 BLOCK_WEIGHTS = BLOCK_ROWS * BLOCK_COLS
 GROUP = 32
-BLOCK_BYTES = 5120
-BLOCK_BYTES_2 = 3072
-BYTES_OF_BLOCK = {2: BLOCK_BYTES_2, 4: BLOCK_BYTES, 8: 9472}
-MINIMA_BYTES = 512
-CODES_OFFSET = 1024
+GROUPS = (32, 64, 128, 256)
 
 Array = npt.NDArray[Any]
 bfloat16 = np.dtype(ml_dtypes.bfloat16)
 
 
-def blocks_shape(n: int, k: int, bits: int = 4) -> tuple[int, int, int]:
-    """Shape of the packed tensor: (ceil(n / 32), ceil(k / 256), 5120), or, in place of 5120, 3072
-    with 2 bits and 9472 with 8 (`q8nx`).
+@dataclass(frozen=True)
+class BlockForm:
+    """How quantised weights are stored. The default is that of `.q4nx` files, which NPUs read.
+
+    `minima` says whether they are stored; of 8 bits, whether zero points are.
 
     Raises:
-        AieError: bits are not 2, 4 or 8.
+        AieError: bits are not 2, 4 or 8, or the group is not 32, 64, 128 or 256.
     """
-    if bits not in BYTES_OF_BLOCK:
-        raise AieError(f"bits must be 2 (Q2NX), 4 (Q4NX) or 8 (Q8NX), got {bits}")
-    return -(-n // BLOCK_ROWS), -(-k // BLOCK_COLS), BYTES_OF_BLOCK[bits]
+
+    bits: int = 4
+    group: int = GROUP
+    minima: bool = True
+
+    def __post_init__(self) -> None:
+        if self.bits not in (2, 4, 8):
+            raise AieError(f"bits must be 2 (Q2NX), 4 (Q4NX) or 8 (Q8NX), got {self.bits}")
+        if self.group not in GROUPS:
+            raise AieError(f"group must be one of {GROUPS}, got {self.group}")
+
+    @classmethod
+    def smallest(cls, bits: int, block_size: int, *, symmetric: bool) -> BlockForm:
+        """The smallest form of weights whose scales are for `block_size` in-features each, a
+        multiple of 32; symmetric ones have zero point 2^(bits - 1) everywhere."""
+        group = next(group for group in reversed(GROUPS) if block_size % group == 0)
+        return cls(bits, group, not symmetric)
+
+    @property
+    def scales(self) -> int:
+        """Scales of a block, and as many minima."""
+        return BLOCK_COLS // self.group * BLOCK_ROWS
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block."""
+        number = 4 + self.minima if self.bits == 8 else 2 + 2 * self.minima
+        return BLOCK_WEIGHTS * self.bits // 8 + number * self.scales
+
+    @property
+    def bits_a_weight(self) -> float:
+        """Stored bits of a weight, with its part of scales and minima."""
+        return 8 * self.block_bytes / BLOCK_WEIGHTS
+
+    def blocks_shape(self, n: int, k: int) -> tuple[int, int, int]:
+        """Shape of the packed tensor: (ceil(n / 32), ceil(k / 256), block_bytes)."""
+        return -(-n // BLOCK_ROWS), -(-k // BLOCK_COLS), self.block_bytes
+
+    def attributes(self) -> dict[str, int]:
+        """The attributes of an op with such weights: bits unless it is 4; format 1, or 2 with group
+        and minima."""
+        given = {} if self.bits == 4 else {"bits": self.bits}
+        if self.group == GROUP and self.minima:
+            return given | {"format": 1}
+        return given | {"format": 2, "group": self.group, "minima": int(self.minima)}
+
+    @classmethod
+    def of(cls, attributes: Mapping[str, int]) -> BlockForm:
+        """The form that an op's attributes state."""
+        return cls(
+            attributes.get("bits", 4),
+            attributes.get("group", GROUP),
+            bool(attributes.get("minima", 1)),
+        )
+
+    def check(self, blocks: Array, n: int, k: int) -> None:
+        """Raises AieError when blocks are not a packed (n, k) matrix of this form."""
+        if blocks.dtype != np.uint8 or blocks.shape != self.blocks_shape(n, k):
+            raise AieError(
+                f"blocks of a ({n}, {k}) matrix must be uint8 {self.blocks_shape(n, k)}, "
+                f"got {blocks.dtype} {blocks.shape}"
+            )
 
 
-def pack(codes: Array, scales: Array, mins: Array, bits: int = 4) -> npt.NDArray[np.uint8]:
+# The form of `.q4nx` files, and the places in its blocks.
+SHIPPING = BlockForm()
+BLOCK_BYTES = SHIPPING.block_bytes
+MINIMA_BYTES = 512
+CODES_OFFSET = 1024
+
+
+def blocks_shape(n: int, k: int, bits: int = 4) -> tuple[int, int, int]:
+    """`BlockForm.blocks_shape` with groups of 32 and minima."""
+    return BlockForm(bits).blocks_shape(n, k)
+
+
+def pack(
+    codes: Array, scales: Array, mins: Array | None, bits: int = 4, group: int = GROUP
+) -> npt.NDArray[np.uint8]:
     """Packs quantised weights.
 
     Args:
         codes: (N, K) uint8, each below 2^bits.
-        scales: (N, ceil(K / 32)) of any float type; rounded to bfloat16, ties to even.
-        mins: likewise.
+        scales: (N, ceil(K / group)) of any float type; rounded to bfloat16, ties to even.
+        mins: likewise, or None: they are -2^(bits - 1) * scale, and are not stored.
         bits: 4 or 2.
+        group: in-features that share a scale and a minimum.
 
     Returns:
-        uint8 of `blocks_shape(N, K, bits)`.
+        uint8 of `BlockForm(bits, group, mins is not None).blocks_shape(N, K)`.
 
     Raises:
         AieError: the shapes do not match, or codes have the wrong type or values.
@@ -77,56 +151,65 @@ def pack(codes: Array, scales: Array, mins: Array, bits: int = 4) -> npt.NDArray
     if bits not in (2, 4):
         raise AieError(f"bits must be 4 (Q4NX) or 2 (Q2NX), got {bits}")
     n, k = codes.shape
-    shape, largest, groups = blocks_shape(n, k, bits), 2**bits - 1, -(-k // GROUP)
+    form, largest = BlockForm(bits, group, mins is not None), 2**bits - 1
     if codes.dtype != np.uint8 or codes.max() > largest:
         raise AieError(
             f"codes must be uint8 in 0..{largest}, got {codes.dtype} up to {codes.max()}"
         )
+    rows, cols, _ = form.blocks_shape(n, k)
+    parts = []
     for name, array in (("scales", scales), ("mins", mins)):
-        if array.shape != (n, groups):
-            raise AieError(f"{name} must be ({n}, {groups}), got {array.shape}")
-    rows, cols, _ = shape
-    blocks: npt.NDArray[np.uint8] = np.empty(shape, np.uint8)
-    blocks[:, :, :MINIMA_BYTES] = _group_bytes(scales, rows, cols)
-    blocks[:, :, MINIMA_BYTES:CODES_OFFSET] = _group_bytes(mins, rows, cols)
+        if array is None:
+            continue
+        if array.shape != (n, -(-k // group)):
+            raise AieError(f"{name} must be ({n}, {-(-k // group)}), got {array.shape}")
+        parts.append(by_group(array.astype(bfloat16), rows, cols, group).view(np.uint8))
     padded = np.zeros((rows * BLOCK_ROWS, cols * BLOCK_COLS), np.uint8)
     padded[:n, :k] = codes
-    blocks[:, :, CODES_OFFSET:] = (_nibbles if bits == 4 else _planes)(padded, rows, cols)
+    parts.append((_nibbles if bits == 4 else _planes)(padded, rows, cols))
+    blocks: npt.NDArray[np.uint8] = np.concatenate(parts, axis=2)
     return blocks
 
 
-def unpack(blocks: Array, n: int, k: int) -> tuple[Array, Array, Array]:
-    """The inverse of `pack`: codes (n, k) uint8, scales and mins (n, ceil(k / 32)) bfloat16.
+def unpack(
+    blocks: Array, n: int, k: int, form: BlockForm | None = None
+) -> tuple[Array, Array, Array]:
+    """The inverse of `pack`: codes (n, k) uint8, scales and mins (n, ceil(k / group)) bfloat16.
+
+    Without a form, it is that of groups of 32 with minima, of 4 or 2 bits by the size of blocks.
 
     Raises:
         AieError: blocks are not a packed (n, k) matrix.
     """
-    bits = 2 if blocks.shape[-1:] == (BLOCK_BYTES_2,) else 4
-    if blocks.dtype != np.uint8 or blocks.shape != blocks_shape(n, k, bits):
-        raise AieError(
-            f"blocks of a ({n}, {k}) matrix must be uint8 {blocks_shape(n, k, bits)}, "
-            f"got {blocks.dtype} {blocks.shape}"
-        )
+    if form is None:
+        two_bits = BlockForm(2)
+        form = two_bits if blocks.shape[-1:] == (two_bits.block_bytes,) else SHIPPING
+    form.check(blocks, n, k)
     rows, cols, _ = blocks.shape
-    groups = -(-k // GROUP)
+    groups, size = -(-k // form.group), 2 * form.scales
 
-    def group_values(data: Array) -> Array:
-        values: Array = np.ascontiguousarray(data).view(bfloat16)
-        values = values.reshape(rows, cols, 8, BLOCK_ROWS)
-        return values.transpose(0, 3, 1, 2).reshape(rows * BLOCK_ROWS, cols * 8)[:n, :groups]
+    def values(data: Array) -> Array:
+        floats: Array = np.ascontiguousarray(data).view(bfloat16)
+        return by_row(floats, form.group)[:n, :groups]
 
-    data = blocks[:, :, CODES_OFFSET:]
-    codes = (_codes_of_nibbles if bits == 4 else _codes_of_planes)(data, rows, cols)[:n, :k]
-    scales, mins = blocks[:, :, :MINIMA_BYTES], blocks[:, :, MINIMA_BYTES:CODES_OFFSET]
-    return codes, group_values(scales), group_values(mins)
+    header = size * (1 + form.minima)
+    data = blocks[:, :, header:]
+    codes = (_codes_of_nibbles if form.bits == 4 else _codes_of_planes)(data, rows, cols)[:n, :k]
+    scales = values(blocks[:, :, :size])
+    if form.minima:
+        return codes, scales, values(blocks[:, :, size:header])
+    return codes, scales, (scales.astype(np.float32) * -(2 ** (form.bits - 1))).astype(bfloat16)
 
 
-def dequantize(blocks: Array, n: int, k: int) -> npt.NDArray[np.float32]:
+def dequantize(
+    blocks: Array, n: int, k: int, form: BlockForm | None = None
+) -> npt.NDArray[np.float32]:
     """weights (n, k) float32 = scale * code + min."""
-    codes, scales, mins = unpack(blocks, n, k)
+    codes, scales, mins = unpack(blocks, n, k, form)
+    group = GROUP if form is None else form.group
 
     def spread(values: Array) -> Array:
-        return np.repeat(values.astype(np.float32), GROUP, axis=1)[:, :k]
+        return np.repeat(values.astype(np.float32), group, axis=1)[:, :k]
 
     weights: npt.NDArray[np.float32] = spread(scales) * codes.astype(np.float32) + spread(mins)
     return weights
@@ -158,12 +241,21 @@ def quantize(weights: Array, bits: int = 4) -> npt.NDArray[np.uint8]:
     return pack(codes.astype(np.uint8).reshape(n, -1)[:, :k], scales, mins, bits)
 
 
-def _group_bytes(values: Array, rows: int, cols: int) -> Array:
-    """(N, groups) -> (block rows, block columns, 512) bytes, groups major, out-features minor."""
-    padded = np.zeros((rows * BLOCK_ROWS, cols * 8), bfloat16)
-    padded[: values.shape[0], : values.shape[1]] = values.astype(bfloat16)
-    ordered = padded.reshape(rows, BLOCK_ROWS, cols, 8).transpose(0, 2, 3, 1)
-    return np.ascontiguousarray(ordered).reshape(rows, cols, -1).view(np.uint8)
+def by_group(values: Array, rows: int, cols: int, group: int) -> Array:
+    """(N, groups) -> (block rows, block columns, 32 * 256 / group), groups major, out-features
+    minor; padded with zeros."""
+    in_block = BLOCK_COLS // group
+    padded = np.zeros((rows * BLOCK_ROWS, cols * in_block), values.dtype)
+    padded[: values.shape[0], : values.shape[1]] = values
+    ordered = padded.reshape(rows, BLOCK_ROWS, cols, in_block).transpose(0, 2, 3, 1)
+    return np.ascontiguousarray(ordered).reshape(rows, cols, -1)
+
+
+def by_row(values: Array, group: int) -> Array:
+    """The inverse of `by_group`, with the padding."""
+    rows, cols, _ = values.shape
+    values = values.reshape(rows, cols, BLOCK_COLS // group, BLOCK_ROWS)
+    return values.transpose(0, 3, 1, 2).reshape(rows * BLOCK_ROWS, -1)
 
 
 def _nibbles(codes: Array, rows: int, cols: int) -> Array:

@@ -1,10 +1,10 @@
 """Q8NX: weights of 8 bits in blocks of 32 out-features x 256 in-features, row-major.
 
-A block has 9,472 bytes:
+A block of a form (`q4nx.BlockForm`) with S = 32 * 256 / group scales is
 
-    bytes    0 .. 8191   codes, uint8, [k // 4][n][k % 4]
-    bytes 8192 .. 9215   256 scales, float32, index (k // 32) * 32 + n
-    bytes 9216 .. 9471   256 zero points, uint8, same index
+    8,192 bytes  codes, uint8, [k // 4][n][k % 4]
+    4 S bytes    scales, float32, index (k // group) * 32 + n
+    S bytes      zero points, uint8, same index, if they are stored; else each is 128
 
 and weight(n, k) = scale * (code - zero point). N and K are padded with scale 0, zero point 0 and
 code 0. Scales and zero points are those of MatMulNBits, unchanged.
@@ -19,25 +19,34 @@ import numpy as np
 import numpy.typing as npt
 
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.formats.q4nx import BLOCK_COLS, BLOCK_ROWS, GROUP, Array, blocks_shape
+from ort_aie_ep.formats.q4nx import (
+    BLOCK_COLS,
+    BLOCK_ROWS,
+    BLOCK_WEIGHTS,
+    GROUP,
+    Array,
+    BlockForm,
+    by_group,
+    by_row,
+)
 
-BLOCK_BYTES = 9472
-SCALES_OFFSET = 8192
-ZERO_POINTS_OFFSET = 9216
 # In-features whose codes of one out-feature are adjacent.
 QUAD = 4
 
 
-def pack(codes: Array, scales: Array, zero_points: Array) -> npt.NDArray[np.uint8]:
+def pack(
+    codes: Array, scales: Array, zero_points: Array | None, group: int = GROUP
+) -> npt.NDArray[np.uint8]:
     """Packs quantised weights.
 
     Args:
         codes: (N, K) uint8.
-        scales: (N, ceil(K / 32)) of any float type, stored as float32.
-        zero_points: (N, ceil(K / 32)) uint8.
+        scales: (N, ceil(K / group)) of any float type, stored as float32.
+        zero_points: (N, ceil(K / group)) uint8, or None: each is 128, and they are not stored.
+        group: in-features that share a scale and a zero point.
 
     Returns:
-        uint8 of `blocks_shape(N, K, 8)`.
+        uint8 of `BlockForm(8, group, zero_points is not None).blocks_shape(N, K)`.
 
     Raises:
         AieError: the shapes do not match, or codes or zero points have the wrong type.
@@ -45,58 +54,59 @@ def pack(codes: Array, scales: Array, zero_points: Array) -> npt.NDArray[np.uint
     if codes.ndim != 2 or codes.size == 0:
         raise AieError(f"codes must be (N, K) and not empty, got shape {codes.shape}")
     n, k = codes.shape
-    groups = -(-k // GROUP)
+    groups = -(-k // group)
     for name, array in (("scales", scales), ("zero_points", zero_points)):
-        if array.shape != (n, groups):
+        if array is not None and array.shape != (n, groups):
             raise AieError(f"{name} must be ({n}, {groups}), got {array.shape}")
     for name, array in (("codes", codes), ("zero_points", zero_points)):
-        if array.dtype != np.uint8:
+        if array is not None and array.dtype != np.uint8:
             raise AieError(f"{name} must be uint8, got {array.dtype}")
-    rows, cols, _ = shape = blocks_shape(n, k, 8)
+    rows, cols, _ = BlockForm(8, group, zero_points is not None).blocks_shape(n, k)
     padded = np.zeros((rows * BLOCK_ROWS, cols * BLOCK_COLS), np.uint8)
     padded[:n, :k] = codes
     # (block row, n, block column, quad, k of it) -> (block row, block column, quad, n, k of it)
-    parts = padded.reshape(rows, BLOCK_ROWS, cols, BLOCK_COLS // QUAD, QUAD)
-    blocks: npt.NDArray[np.uint8] = np.empty(shape, np.uint8)
-    blocks[:, :, :SCALES_OFFSET] = parts.transpose(0, 2, 3, 1, 4).reshape(rows, cols, -1)
-    blocks[:, :, SCALES_OFFSET:ZERO_POINTS_OFFSET] = _by_group(
-        scales.astype(np.float32), rows, cols
-    ).view(np.uint8)
-    blocks[:, :, ZERO_POINTS_OFFSET:] = _by_group(zero_points, rows, cols)
+    quads = padded.reshape(rows, BLOCK_ROWS, cols, BLOCK_COLS // QUAD, QUAD)
+    parts = [
+        quads.transpose(0, 2, 3, 1, 4).reshape(rows, cols, -1),
+        by_group(scales.astype(np.float32), rows, cols, group).view(np.uint8),
+    ]
+    if zero_points is not None:
+        parts.append(by_group(zero_points, rows, cols, group))
+    blocks: npt.NDArray[np.uint8] = np.concatenate(parts, axis=2)
     return blocks
 
 
-def unpack(blocks: Array, n: int, k: int) -> tuple[Array, Array, Array]:
-    """The inverse of `pack`: codes (n, k) uint8, scales (n, ceil(k / 32)) float32 and zero points
-    (n, ceil(k / 32)) uint8.
+def unpack(
+    blocks: Array, n: int, k: int, form: BlockForm | None = None
+) -> tuple[Array, Array, Array]:
+    """The inverse of `pack`: codes (n, k) uint8, scales (n, ceil(k / group)) float32 and zero
+    points (n, ceil(k / group)) uint8. Without a form, groups have 32 in-features and zero points.
 
     Raises:
         AieError: blocks are not a packed (n, k) matrix.
     """
-    rows, cols, _ = shape = blocks_shape(n, k, 8)
-    if blocks.dtype != np.uint8 or blocks.shape != shape:
-        raise AieError(
-            f"blocks of a ({n}, {k}) matrix must be uint8 {shape}, got {blocks.dtype} "
-            f"{blocks.shape}"
-        )
-    groups = -(-k // GROUP)
-
-    def by_row(values: Array) -> Array:
-        values = values.reshape(rows, cols, BLOCK_COLS // GROUP, BLOCK_ROWS)
-        return values.transpose(0, 3, 1, 2).reshape(rows * BLOCK_ROWS, -1)[:n, :groups]
-
-    parts = blocks[:, :, :SCALES_OFFSET].reshape(rows, cols, BLOCK_COLS // QUAD, BLOCK_ROWS, QUAD)
-    codes = parts.transpose(0, 3, 1, 2, 4).reshape(rows * BLOCK_ROWS, -1)[:n, :k]
-    scales = np.ascontiguousarray(blocks[:, :, SCALES_OFFSET:ZERO_POINTS_OFFSET]).view(np.float32)
-    return codes, by_row(scales), by_row(blocks[:, :, ZERO_POINTS_OFFSET:])
+    form = form or BlockForm(8)
+    form.check(blocks, n, k)
+    rows, cols, _ = blocks.shape
+    groups, after_scales = -(-k // form.group), BLOCK_WEIGHTS + 4 * form.scales
+    quads = blocks[:, :, :BLOCK_WEIGHTS].reshape(rows, cols, BLOCK_COLS // QUAD, BLOCK_ROWS, QUAD)
+    codes = quads.transpose(0, 3, 1, 2, 4).reshape(rows * BLOCK_ROWS, -1)[:n, :k]
+    floats = np.ascontiguousarray(blocks[:, :, BLOCK_WEIGHTS:after_scales]).view(np.float32)
+    scales = by_row(floats, form.group)[:n, :groups]
+    if not form.minima:
+        return codes, scales, np.full((n, groups), 128, np.uint8)
+    return codes, scales, by_row(blocks[:, :, after_scales:], form.group)[:n, :groups]
 
 
-def dequantize(blocks: Array, n: int, k: int) -> npt.NDArray[np.float32]:
+def dequantize(
+    blocks: Array, n: int, k: int, form: BlockForm | None = None
+) -> npt.NDArray[np.float32]:
     """weights (n, k) float32 = scale * (code - zero point)."""
-    codes, scales, zero_points = unpack(blocks, n, k)
+    codes, scales, zero_points = unpack(blocks, n, k, form)
+    group = GROUP if form is None else form.group
 
     def spread(values: Array) -> Array:
-        return np.repeat(values.astype(np.float32), GROUP, axis=1)[:, :k]
+        return np.repeat(values.astype(np.float32), group, axis=1)[:, :k]
 
     weights: npt.NDArray[np.float32] = spread(scales) * (
         codes.astype(np.float32) - spread(zero_points)
@@ -140,12 +150,3 @@ def quantize(weights: Array) -> npt.NDArray[np.uint8]:
     scales, points = (np.where(second, b, a) for a, b in zip(*ways, strict=True))
     codes = np.where(second[:, :, None], ranged, symmetric).reshape(n, -1)[:, :k]
     return pack(codes.astype(np.uint8), scales, points.astype(np.uint8))
-
-
-def _by_group(values: Array, rows: int, cols: int) -> Array:
-    """(N, groups) -> (block rows, block columns, 256), groups major, out-features minor."""
-    groups = BLOCK_COLS // GROUP
-    padded = np.zeros((rows * BLOCK_ROWS, cols * groups), values.dtype)
-    padded[: values.shape[0], : values.shape[1]] = values
-    ordered = padded.reshape(rows, BLOCK_ROWS, cols, groups).transpose(0, 2, 3, 1)
-    return np.ascontiguousarray(ordered).reshape(rows, cols, -1)

@@ -5,12 +5,17 @@
 // Paths are UTF-8. A function that fails sets errno, on Windows too.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "base/aligned.h"
 
 namespace ort_aie::platform {
 
@@ -69,8 +74,26 @@ class File {
   // Writes to the disk and forgets the cached pages, where the system has a way to do that.
   void LeaveCache();
   // Bytes of a regular file, read-only, for as long as the pointer is held; null on failure.
-  // `bytes` is not 0.
+  // `bytes` is not 0. Where the system caches the file in large pages, it can map them as such.
   std::shared_ptr<const uint8_t> Map(int64_t offset, int64_t bytes) const;
+
+  struct Identity {
+    uint64_t device = 0, inode = 0;
+    int64_t bytes = -1, changed_ns = 0;
+    auto operator<=>(const Identity&) const = default;
+  };
+  // Equal only for a file that has not changed; File::Identity{} where the system does not tell.
+  Identity Id() const;
+
+  struct Cached {
+    int64_t bytes = 0, in_large_pages = 0;
+  };
+  // How much of the file the system caches, in whole large pages; nothing if that is not known.
+  std::optional<Cached> CachedBytes() const;
+  // Makes the system cache in large pages what it caches in small ones, by reading it again. Takes
+  // about a second at most, and leaves the rest as it is; stops where nothing is gained. Does
+  // nothing for a file of another user, or one that is open for writing.
+  void CacheInLargePages() const;
 
   // Locks the file against others' Lock until this object is closed. False only if another holds
   // it: not every file system has locks.
@@ -84,6 +107,19 @@ class File {
 
   intptr_t handle_ = kNone;
 };
+
+// A part of a file that is mapped into this process.
+struct MappedFile {
+  uintptr_t begin = 0, end = 0;
+  int64_t offset = 0;  // of `begin`
+  uint64_t device = 0, inode = 0;
+  std::string path;  // may name another file by now
+};
+// By address; none where the system does not tell.
+std::vector<MappedFile> MappedFiles();
+// Whether this process has written to its private mapping of a file, so that the file has other
+// bytes. True where the system does not tell.
+bool MayHaveChanged(const void* mapped, size_t bytes);
 
 bool Exists(const std::string& path);
 void Remove(const std::string& path);
@@ -131,6 +167,15 @@ int64_t LastCacheBytes();
 
 // Asks for large pages, which need fewer address translations; it may have no effect.
 void PreferLargePages(void* data, size_t bytes);
+inline constexpr size_t kLargePage = 2 << 20;
+// Memory at `alignment` at least; in large pages, if possible, where it fills one. Throws
+// std::bad_alloc.
+inline AlignedMemory AllocateInLargePages(size_t bytes, size_t alignment) {
+  const bool large = bytes >= kLargePage;
+  AlignedMemory memory = AllocateAligned(bytes, large ? kLargePage : alignment);
+  if (large) PreferLargePages(memory.get(), bytes);
+  return memory;
+}
 
 // Asks the system to let this process use AMX's tiles. Returns why not, or nothing.
 std::string AskForTiles();

@@ -123,12 +123,24 @@ void File::LeaveCache() {
 std::shared_ptr<const uint8_t> File::Map(int64_t offset, int64_t bytes) const {
   const int64_t within = offset % ::sysconf(_SC_PAGESIZE);
   const auto size = static_cast<size_t>(within + bytes);
-  void* map =
-      ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, static_cast<int>(handle_), offset - within);
-  if (map == MAP_FAILED) return nullptr;
+  // The system caches parts of a file that start at multiples of a large page. It can map them as
+  // such only at addresses that start there, too.
+  const size_t room = size < kLargePage ? 0 : kLargePage;
+  void* reserved =
+      ::mmap(nullptr, size + room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) return nullptr;
   const std::shared_ptr<const void> owner(
-      map, [size](const void* its) { ::munmap(const_cast<void*>(its), size); });
-  return {owner, static_cast<const uint8_t*>(map) + within};
+      reserved, [all = size + room](const void* its) { ::munmap(const_cast<void*>(its), all); });
+  auto* map = static_cast<uint8_t*>(reserved);
+  if (room > 0) {
+    map += (static_cast<size_t>(offset - within) - reinterpret_cast<uintptr_t>(map)) % kLargePage;
+  }
+  if (::mmap(map, size, PROT_READ, MAP_PRIVATE | MAP_FIXED, static_cast<int>(handle_),
+             offset - within) == MAP_FAILED) {
+    return nullptr;
+  }
+  if (room > 0) PreferLargePages(map, size);  // what is not cached yet is read in large pages then
+  return {owner, map + within};
 }
 
 bool File::Lock() {
@@ -189,8 +201,6 @@ int ProcessId() { return ::getpid(); }
 int ThreadId() { return static_cast<int>(::syscall(SYS_gettid)); }
 
 int64_t LastCacheBytes() { return std::max(0L, ::sysconf(_SC_LEVEL3_CACHE_SIZE)); }
-
-void PreferLargePages(void* data, size_t bytes) { ::madvise(data, bytes, MADV_HUGEPAGE); }
 
 std::string AskForTiles() {
 #if defined(__x86_64__) && defined(__linux__)

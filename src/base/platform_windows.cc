@@ -275,9 +275,6 @@ int64_t LastCacheBytes() {
   return last;
 }
 
-// A process needs a privilege for large pages, and says so when it allocates.
-void PreferLargePages(void*, size_t) {}
-
 std::string AskForTiles() { return "this library uses AMX only on Linux"; }
 
 }  // namespace ort_aie::platform

@@ -26,6 +26,13 @@ bool IsFloatNumber(int64_t type) { return IsFloat(TypeOfNumber(type)); }
 
 // Decides which nodes of a graph become steps. Adds the weights that it packs to the graph's
 // values.
+// The blocks of packed weights, without their bytes.
+Tensor PackedTensor(int64_t n, int64_t k, const WeightForm& form) {
+  Tensor blocks{DataType::kUint8, BlocksShape(n, k, form), nullptr, true, 0};
+  blocks.bytes = q4nx::BytesOfBlocks<Size>(n, k, form).As("packed weights");
+  return blocks;
+}
+
 class Claims {
  public:
   Claims(Graph& graph, bool sources) : graph_(graph), sources_(sources) {}
@@ -200,16 +207,26 @@ class Claims {
     Value packed;
     packed.name = Concat("the weights of '", graph_.LabelOf(its), "'");
     packed.type = kOnnxUint8;
-    packed.constant = PackedTensor(its);
     packed.packed_from = matmul;
+    packed.packed_form = FormOf(its);
+    packed.constant = PackedTensor(its.Int("N", 0), its.Int("K", 0), packed.packed_form);
     graph_.values.push_back(std::move(packed));
     return known->second;
   }
 
-  static void CopySizes(const Node& matmul, Item& item) {
+  // Without zero points, each is 2^(bits - 1). That times the scale is exact.
+  static bool IsSymmetric(const Node& matmul) { return matmul.input(3) == kAbsent; }
+
+  WeightForm FormOf(const Node& matmul) const {
+    const int64_t bits = matmul.Int("bits", 4);
+    if (graph_.q4nx_compatible) return {q4nx::KindOfBits(bits)};
+    return q4nx::SmallestForm(bits, matmul.Int("block_size", 0), IsSymmetric(matmul));
+  }
+
+  void StateWeights(const Node& matmul, Item& item) const {
     item.step.ints["K"] = matmul.Int("K", 0);
     item.step.ints["N"] = matmul.Int("N", 0);
-    if (const int64_t bits = matmul.Int("bits", 4); bits != 4) item.step.ints["bits"] = bits;
+    StateForm(FormOf(matmul), item.step.ints);
   }
 
   void ClaimMatMul(const Node& its, Item& item) {
@@ -217,10 +234,9 @@ class Claims {
     if (!item.why_not.empty()) return;
     const std::vector<int> reads = {its.input(0), PackedOf(item.nodes[0]), its.input(5)};
     Become(item, "Q4NXMatMul", reads, {its.output(0)});
-    CopySizes(its, item);
+    StateWeights(its, item);
     item.step.ints["accuracy_level"] = its.Int("accuracy_level", 0);
-    // Without zero points, each is 2^(bits - 1). A power of two times the scale is exact.
-    item.step.ints["symmetric"] = its.input(3) == kAbsent ? 1 : 0;
+    item.step.ints["symmetric"] = IsSymmetric(its) ? 1 : 0;
   }
 
   void ClaimExperts(const Node& its, Item& item) {
@@ -244,7 +260,9 @@ class Claims {
     item.step.ints = experts.step.ints;
     item.step.floats = experts.step.floats;
     item.step.strings = experts.step.strings;
+    const int64_t format = item.step.ints.at("format");
     Become(item, "Q4NXMoE", std::move(reads), {its.output(0)});
+    item.step.ints["format"] = format;
   }
 
   // Channels of a head of a GroupQueryAttention, or 0 if they are not known.
@@ -360,7 +378,7 @@ class Claims {
       const int packed = PackedOf(projection->nodes[0]);
       const Node& its = node(item);
       Become(item, "Q4NXGather", {packed, its.input(1)}, {its.output(0)});
-      CopySizes(node(*projection), item);
+      StateWeights(node(*projection), item);
       item.step.ints["dtype"] = value(its.input(2)).type;
       RequireWhole(item);
     }
@@ -521,14 +539,6 @@ bool IsAnchor(const Item& item) {
     if (item.Is(op)) return false;
   }
   return item.is_step();
-}
-
-Tensor PackedTensor(const Node& matmul) {
-  const int64_t n = matmul.Int("N", 0), k = matmul.Int("K", 0);
-  const WeightForm form = q4nx::FormOfBits(matmul.Int("bits", 4));
-  Tensor blocks{DataType::kUint8, BlocksShape(n, k, form), nullptr, true, 0};
-  blocks.bytes = q4nx::BytesOfBlocks<Size>(n, k, form).As("packed weights");
-  return blocks;
 }
 
 }  // namespace ort_aie::graph

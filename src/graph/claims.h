@@ -16,7 +16,4 @@ Steps ClaimSteps(Graph graph, bool sources);
 // only because they are between anchors.
 bool IsAnchor(const Item& item);
 
-// The (N, K) blocks that a MatMulNBits becomes, without their bytes.
-Tensor PackedTensor(const Node& matmul);
-
 }  // namespace ort_aie::graph

@@ -236,19 +236,30 @@ class Reader {
     step.ints["N"] = inter;
     step.ints["experts"] = count;
     step.ints["top_k"] = k;
-    if (BitsOf(kFc1) != 4) step.ints["bits"] = BitsOf(kFc1);
+    const bool symmetric =
+        !Given(kFc1.zero_points) && !Given(kFc2.zero_points) && !Given(kFc3.zero_points);
+    StateForm(FormOf(kFc1, symmetric), step.ints);
     if (BitsOf(kFc2) != 4) step.ints["down_bits"] = BitsOf(kFc2);
     step.ints["accuracy_level"] = node_.Int("accuracy_level", 0);
-    step.ints["symmetric"] =
-        Given(kFc1.zero_points) || Given(kFc2.zero_points) || Given(kFc3.zero_points) ? 0 : 1;
+    step.ints["symmetric"] = symmetric ? 1 : 0;
     if (Given(kRouterWeightsInput) && node_.Int("normalize_routing_weights", 0) != 0) {
       step.ints["normalize"] = 1;
     }
-    TakeConstants(experts, hidden, inter, has_fc3, fused);
+    TakeConstants(experts, hidden, inter, has_fc3, fused, symmetric);
     return "";
   }
 
-  void TakeConstants(Experts& experts, int64_t hidden, int64_t inter, bool has_fc3, bool fused) {
+  // Group and minima are the same for all projections of a layer.
+  WeightForm FormOf(const Projection& projection, bool symmetric) const {
+    const int64_t bits = BitsOf(projection);
+    if (graph_.q4nx_compatible) return {q4nx::KindOfBits(bits)};
+    const int64_t block_size = std::max<int64_t>(0, node_.Int("block_size", 0));
+    // One scale for a whole row holds for every group of it.
+    return q4nx::SmallestForm(bits, block_size > 0 ? block_size : q4nx::kBlockCols, symmetric);
+  }
+
+  void TakeConstants(Experts& experts, int64_t hidden, int64_t inter, bool has_fc3, bool fused,
+                     bool symmetric) {
     const int64_t block_size = std::max<int64_t>(0, node_.Int("block_size", 0));
     const bool interleaved = fused && node_.Int("swiglu_fusion", 0) == 1;
     const auto layout = [&](const Projection& projection, int64_t part, int64_t n, int64_t k) {
@@ -259,7 +270,8 @@ class Reader {
                                 n,
                                 k,
                                 BitsOf(projection),
-                                block_size};
+                                block_size,
+                                FormOf(projection, symmetric)};
     };
     const auto weights = [&](const char* name, const Projection& projection,
                              const q4nx::ExpertLayout& its) {
@@ -306,7 +318,7 @@ Tensor ExpertTensor(const Experts& experts, const ExpertConstant& constant) {
   const q4nx::ExpertLayout& layout = constant.layout;
   Tensor tensor{DataType::kFloat32, {experts.count, layout.n}, nullptr, true, 0};
   if (!constant.is_bias()) {
-    const Shape blocks = BlocksShape(layout.n, layout.k, q4nx::FormOfBits(layout.bits));
+    const Shape blocks = BlocksShape(layout.n, layout.k, layout.form);
     tensor.type = DataType::kUint8;
     tensor.shape = {experts.count, blocks[0], blocks[1], blocks[2]};
   }

@@ -28,6 +28,7 @@ struct Value {
   // The MatMulNBits whose packed weights these are, or the QMoE, of whose constants
   // (graph/experts.h) it is number packed_part. kAbsent for the model's own values.
   int packed_from = kAbsent, packed_part = kAbsent;
+  WeightForm packed_form = {};
 };
 
 struct Node {
@@ -52,6 +53,9 @@ struct Node {
 struct Graph {
   std::vector<Value> values;
   std::vector<Node> nodes;
+  // Weights are packed as shipping .q4nx files have them, which NPUs read where they are; else in the
+  // smallest form.
+  bool q4nx_compatible = false;
 
   // An absent value if there is not one at this index.
   const Value& value(int index) const;

@@ -8,6 +8,8 @@
 namespace ort_aie {
 
 inline constexpr int64_t kFormat = 1;
+// Of a node that states the form of its weights, in attributes group and minima (ops/weights.h).
+inline constexpr int64_t kFormatOfForms = 2;
 
 void CheckFormat(int64_t format);
 

@@ -8,11 +8,11 @@ MatMul::MatMul(const char* name, const MatMulAttributes& attributes, const Tenso
                const Options& options)
     : weights_(CheckWeights(name, attributes.weights, w)),
       // Weights that were not quantised never use int8 products.
-      numerics_(weights_.form == WeightForm::kBf16
+      numerics_(weights_.form.kind == WeightKind::kBf16
                     ? Numerics::kBf16
                     : options.NumericsFor(attributes.accuracy_level)),
       prompt_chunk_(options.prompt_chunk),
-      symmetric_(attributes.symmetric == 1),
+      symmetric_(attributes.symmetric == 1 || !weights_.form.minima),
       norm_epsilon_(attributes.norm_epsilon) {}
 
 Shape MatMul::OutputShape(const Tensor& a) const {

@@ -11,9 +11,10 @@
 //   skip        as A; needs norm_weight
 //   Y           (..., N) of A's type
 //   sum         as A, if skip is given and the output is wanted
-// Attributes: K, N, norm_epsilon, format; for Q4NXMatMul also bits (4, the default, 2 or
-// 8), accuracy_level (as MatMulNBits defines it) and symmetric (1: every min is -2^(bits-1) *
-// scale, or with 8 bits every zero point 128, so that they need not be read; default 0).
+// Attributes: K, N, norm_epsilon, format; for Q4NXMatMul also bits (4, the default, 2 or 8), with
+// format 2 group (32, 64, 128 or 256) and minima (whether they are stored), accuracy_level (as
+// MatMulNBits defines it) and symmetric (1: every min is -2^(bits-1) * scale, or with 8 bits every
+// zero point 128, so that they need not be read; default 0; implied without minima).
 #pragma once
 
 #include <memory>

@@ -70,9 +70,8 @@ class MoEOp final : public Op {
             .n = info.Int("N", 0),
             .experts = info.Int("experts", 0),
             .top_k = info.Int("top_k", 0),
-            .bits = info.Int("bits", 4),
+            .form = ReadWeightAttributes(info),
             .down_bits = info.Int("down_bits", 4),
-            .format = info.Int("format", 0),
             .accuracy_level = info.Int("accuracy_level", 0),
             .symmetric = info.Int("symmetric", 0),
             .normalize = info.Int("normalize", 0),
@@ -95,7 +94,7 @@ void InferMoE(const ShapeContext& context) {
 }  // namespace
 
 MoE::MoE(const MoEAttributes& attributes, const Weights& weights, const Options& options) {
-  const auto& [k, n, experts, top_k, bits, down_bits, format, accuracy_level, symmetric, normalize,
+  const auto& [k, n, experts, top_k, form, down_bits, accuracy_level, symmetric, normalize,
                activation, swiglu] = attributes;
   Require(experts > 0 && experts <= kMostExperts && top_k > 0 && top_k <= experts,
           "attributes experts and top_k must be 1 <= top_k <= experts <= ", kMostExperts,
@@ -103,12 +102,16 @@ MoE::MoE(const MoEAttributes& attributes, const Weights& weights, const Options&
   const bool gated = static_cast<bool>(weights.up);
   const auto check = [&](const char* name, const Tensor& tensor, int64_t rows, int64_t columns,
                          int64_t its_bits) {
-    return CheckWeights(name, {columns, rows, its_bits, format}, tensor, experts);
+    WeightAttributes its = form;
+    its.k = columns;
+    its.n = rows;
+    its.bits = its_bits;
+    return CheckWeights(name, its, tensor, experts);
   };
-  const auto gate = check("W_gate", weights.gate, n, k, bits);
+  const auto gate = check("W_gate", weights.gate, n, k, form.bits);
   const auto down = check("W_down", weights.down, k, n, down_bits);
   step_.gate = gate.blocks;
-  step_.up = gated ? check("W_up", weights.up, n, k, bits).blocks : nullptr;
+  step_.up = gated ? check("W_up", weights.up, n, k, form.bits).blocks : nullptr;
   step_.down = down.blocks;
   step_.form = gate.form;
   step_.down_form = down.form;
@@ -126,7 +129,7 @@ MoE::MoE(const MoEAttributes& attributes, const Weights& weights, const Options&
   Require(std::isfinite(swiglu.alpha) && swiglu.alpha != 0,
           "attribute alpha must be a number other than 0, got ", swiglu.alpha);
   step_.numerics = options.NumericsFor(accuracy_level);
-  step_.symmetric = symmetric == 1;
+  step_.symmetric = symmetric == 1 || !gate.form.minima;
   step_.kept = std::make_shared<KeptState>();
   step_.prompt_chunk = options.prompt_chunk;
 }
@@ -164,12 +167,14 @@ const OpDescription& Q4NXMoEDescription() {
       .required_inputs = 4,
       .outputs = 1,
       .required_outputs = 1,
-      .attributes = {{.name = "format", .required = true},
+      .attributes = {kFormAttributes[0],
+                     kFormAttributes[1],
+                     kFormAttributes[2],
+                     kFormAttributes[3],
                      {.name = "K", .required = true, .least = 1},
                      {.name = "N", .required = true, .least = 1},
                      {.name = "experts", .required = true, .least = 1},
                      {.name = "top_k", .required = true, .least = 1},
-                     {.name = "bits", .least = 2, .most = 8},
                      {.name = "down_bits", .least = 2, .most = 8},
                      {.name = "accuracy_level"},
                      {.name = "symmetric", .least = 0, .most = 1},

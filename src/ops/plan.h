@@ -49,7 +49,7 @@ struct Swiglu {
 //   without, y = activation(x . W^T). Biases are added before the activation.
 struct MatMulStep {
   const uint8_t* weights;  // (ceil(n/32), ceil(k/256), BlockBytes(form))
-  WeightForm form = WeightForm::kQ4NX;
+  WeightForm form = {};
   int64_t rows, k, n;
   const void* a;
   const void* bias;  // (n) of type, or null
@@ -107,7 +107,7 @@ struct GatherStep {
   DataType index_type;
   void* y;
   DataType type;
-  WeightForm form = WeightForm::kQ4NX;  // of quantised weights
+  WeightForm form = {};   // of quantised weights
   bool is_table = false;                // not quantised: `form` is not used
 };
 

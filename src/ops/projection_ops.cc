@@ -11,15 +11,16 @@
 namespace ort_aie {
 namespace {
 
-// The form that an op's name implies, if any.
-using Form = std::optional<WeightForm>;
-
-WeightAttributes ReadWeightAttributes(const NodeInfo& info, Form form) {
-  return {info.Int("K", 0), info.Int("N", 0), info.Int("bits", 4), info.Int("format", 0), form};
+WeightAttributes ReadWeights(const NodeInfo& info, bool bf16) {
+  WeightAttributes attributes = ReadWeightAttributes(info);
+  attributes.k = info.Int("K", 0);
+  attributes.n = info.Int("N", 0);
+  attributes.bf16 = bf16;
+  return attributes;
 }
 
-MatMulAttributes ReadAttributes(const NodeInfo& info, Form form) {
-  return {ReadWeightAttributes(info, form), info.Int("accuracy_level", 0), info.Int("symmetric", 0),
+MatMulAttributes ReadAttributes(const NodeInfo& info, bool bf16) {
+  return {ReadWeights(info, bf16), info.Int("accuracy_level", 0), info.Int("symmetric", 0),
           info.Float("norm_epsilon", 0.0f)};
 }
 
@@ -34,8 +35,8 @@ class MatMulOp final : public Op {
  public:
   enum Input { kA, kWeights, kBias, kNormWeight, kSkip, kInputCount };
 
-  MatMulOp(const NodeInfo& info, const Options& options, Form form)
-      : op_("W", ReadAttributes(info, form), info.ConstantInput(kWeights), options) {}
+  MatMulOp(const NodeInfo& info, const Options& options, bool bf16)
+      : op_("W", ReadAttributes(info, bf16), info.ConstantInput(kWeights), options) {}
 
   void Describe(std::span<const Tensor> inputs, std::span<Output> outputs) const override {
     DescribeProjection(inputs[kA], inputs[kSkip], op_.OutputShape(inputs[kA]), outputs);
@@ -54,8 +55,8 @@ class GatedMLPOp final : public Op {
  public:
   enum Input { kA, kGate, kUp, kNormWeight, kSkip, kInputCount };
 
-  GatedMLPOp(const NodeInfo& info, const Options& options, Form form)
-      : op_(ReadAttributes(info, form), info.String("activation"), info.ConstantInput(kGate),
+  GatedMLPOp(const NodeInfo& info, const Options& options, bool bf16)
+      : op_(ReadAttributes(info, bf16), info.String("activation"), info.ConstantInput(kGate),
             info.ConstantInput(kUp), options) {}
 
   void Describe(std::span<const Tensor> inputs, std::span<Output> outputs) const override {
@@ -73,7 +74,7 @@ class GatedMLPOp final : public Op {
 class GatherOp final : public Op {
  public:
   explicit GatherOp(const NodeInfo& info)
-      : op_({ReadWeightAttributes(info, {}), TypeOfNumber(info.Int("dtype", kOnnxFloat))},
+      : op_({ReadWeights(info, false), TypeOfNumber(info.Int("dtype", kOnnxFloat))},
             info.ConstantInput(0)) {}
 
   void Describe(std::span<const Tensor> inputs, std::span<Output> outputs) const override {
@@ -107,8 +108,8 @@ void InferGather(const ShapeContext& context) {
   context.SetOutput(0, *value);
 }
 
-// K with weights of `form`, or of the form that a node's bits choose.
-template <typename K, WeightForm... form>
+// K with weights in bfloat16, or quantised ones, whose form its attributes state.
+template <typename K, bool kBf16>
 OpDescription Projection(const char* name, size_t required_inputs) {
   OpDescription description = {
       .name = name,
@@ -116,16 +117,17 @@ OpDescription Projection(const char* name, size_t required_inputs) {
       .required_inputs = required_inputs,
       .outputs = 2,
       .required_outputs = 1,
-      .attributes = {{.name = "format", .required = true},
-                     {.name = "K", .required = true, .least = 1},
+      .attributes = {{.name = "K", .required = true, .least = 1},
                      {.name = "N", .required = true, .least = 1},
                      {.name = "norm_epsilon", .kind = AttributeRule::kFloat}},
       .create = [](const NodeInfo& info, const Options& options) -> std::unique_ptr<Op> {
-        return std::make_unique<K>(info, options, Form{form...});
+        return std::make_unique<K>(info, options, kBf16);
       },
       .infer = InferProjection};
-  if (sizeof...(form) == 0) {
-    description.attributes.push_back({.name = "bits", .least = 2, .most = 8});
+  const size_t form_attributes = kBf16 ? 1 : kFormAttributes.size();  // the first is format
+  description.attributes.insert(description.attributes.begin(), kFormAttributes.begin(),
+                                kFormAttributes.begin() + form_attributes);
+  if (!kBf16) {
     description.attributes.push_back({.name = "accuracy_level"});
     description.attributes.push_back({.name = "symmetric", .least = 0, .most = 1});
   }
@@ -138,23 +140,23 @@ OpDescription Projection(const char* name, size_t required_inputs) {
 }  // namespace
 
 const OpDescription& Q4NXMatMulDescription() {
-  static const OpDescription description = Projection<MatMulOp>("Q4NXMatMul", 2);
+  static const OpDescription description = Projection<MatMulOp, false>("Q4NXMatMul", 2);
   return description;
 }
 
 const OpDescription& GemmDescription() {
-  static const OpDescription description = Projection<MatMulOp, WeightForm::kBf16>("GEMM", 2);
+  static const OpDescription description = Projection<MatMulOp, true>("GEMM", 2);
   return description;
 }
 
 const OpDescription& Q4NXGatedMLPDescription() {
-  static const OpDescription description = Projection<GatedMLPOp>("Q4NXGatedMLP", 2);
+  static const OpDescription description = Projection<GatedMLPOp, false>("Q4NXGatedMLP", 2);
   return description;
 }
 
 const OpDescription& GatedGemmDescription() {
   static const OpDescription description =
-      Projection<GatedMLPOp, WeightForm::kBf16>("GatedGEMM", 2);
+      Projection<GatedMLPOp, true>("GatedGEMM", 2);
   return description;
 }
 
@@ -165,10 +167,12 @@ const OpDescription& Q4NXGatherDescription() {
       .required_inputs = 2,
       .outputs = 1,
       .required_outputs = 1,
-      .attributes = {{.name = "format", .required = true},
+      .attributes = {kFormAttributes[0],
+                     kFormAttributes[1],
+                     kFormAttributes[2],
+                     kFormAttributes[3],
                      {.name = "K", .required = true, .least = 1},
                      {.name = "N", .required = true, .least = 1},
-                     {.name = "bits", .least = 2, .most = 8},
                      {.name = "dtype"}},
       .create = [](const NodeInfo& info, const Options&) -> std::unique_ptr<Op> {
         return std::make_unique<GatherOp>(info);

@@ -1,10 +1,9 @@
 // aie.Q4NXGather(W, indices) -> Y: rows of W, dequantised (token embeddings that share one copy
 // with the lm_head projection).
-//   W       (ceil(N/32), ceil(K/256), 5120) uint8, in place of 5120, 3072 with bits 2 and 9472
-//           with bits 8
+//   W       blocks of the shape BlocksShape (ops/weights.h), as for Q4NXMatMul
 //   indices (...) int32 or int64; negative ones count from N, others out of range give zeros
 //   Y       (..., K)
-// Attributes: K, N, bits (4, the default, 2 or 8), format, dtype (TensorProto data type of Y:
+// Attributes: K, N, bits, format, group and minima as for Q4NXMatMul, dtype (TensorProto data type of Y:
 // FLOAT, FLOAT16 or BFLOAT16).
 #pragma once
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "ops/format.h"
 
 namespace ort_aie {
 namespace {
@@ -290,7 +291,12 @@ int Recipe::values() const {
 }
 
 std::string ToText(const Recipe& recipe) {
-  std::string text = Concat("recipe ", kRecipeFormat, "\ninputs ", recipe.inputs, '\n');
+  const bool states_forms = std::ranges::any_of(recipe.steps, [](const Recipe::Step& step) {
+    const auto format = step.ints.find("format");
+    return format != step.ints.end() && format->second == kFormatOfForms;
+  });
+  std::string text = Concat("recipe ", states_forms ? kRecipeFormatOfForms : kRecipeFormat,
+                            "\ninputs ", recipe.inputs, '\n');
   const auto list = [&](const std::string& key, const auto& numbers) {
     text += key;
     for (const auto number : numbers) text += ' ' + std::to_string(number);
@@ -327,9 +333,9 @@ Recipe RecipeFrom(const std::string& text) {
     if (!first.Take(word) || word != "recipe" || !first.Take(format) || !first.AtEnd()) {
       Refuse("it begins with '", head.substr(0, 40), "', expected 'recipe ", kRecipeFormat, "'");
     }
-    if (format != kRecipeFormat) {
-      Refuse("it has format ", format, ", but this library reads format ", kRecipeFormat,
-             "; make the model again with this version (ort-aie compile, or the session that "
+    if (format != kRecipeFormat && format != kRecipeFormatOfForms) {
+      Refuse("it has format ", format, ", but this library reads formats ", kRecipeFormat, " and ",
+             kRecipeFormatOfForms, "; make the model again with this version (ort-aie compile, or the session that "
              "writes a context model)");
     }
   }

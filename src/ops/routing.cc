@@ -41,7 +41,7 @@ void Softmax(std::span<float> logits) {
 }
 
 const uint8_t* ExpertOf(const uint8_t* weights, int64_t expert, int64_t n, int64_t k,
-                        WeightForm form) {
+                        const WeightForm& form) {
   return weights == nullptr ? nullptr : weights + expert * q4nx::BytesOfBlocks(n, k, form);
 }
 

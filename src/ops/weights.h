@@ -1,10 +1,13 @@
 // The constant weights of all ops, in any form (q4nx/layout.h).
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <string>
 
-#include "ops/tensor.h"
+#include "ops/op.h"
 #include "q4nx/layout.h"
 
 namespace ort_aie {
@@ -12,18 +15,24 @@ namespace ort_aie {
 struct Weights {
   const uint8_t* blocks = nullptr;  // read in place
   int64_t k = 0, n = 0;
-  WeightForm form = WeightForm::kQ4NX;
+  WeightForm form = {};
 };
 
-// A node's attributes about its weights.
+// A node's attributes about its weights. With format 1, groups have 32 in-features, and minima are
+// stored; with format 2, group and minima say so.
 struct WeightAttributes {
-  int64_t k = 0, n = 0, bits = 4, format = 0;
-  std::optional<WeightForm> form = std::nullopt;  // if the op's name sets it; else bits choose
+  int64_t k = 0, n = 0, bits = 4, format = 0, group = 0, minima = 1;
+  bool bf16 = false;  // the op's name says so; else bits choose
 };
+// All but K and N, which ops name in their own way.
+WeightAttributes ReadWeightAttributes(const NodeInfo& info);
+// Writes bits, format, group and minima, those that are not the default.
+void StateForm(const WeightForm& form, std::map<std::string, int64_t>& attributes);
+// What StateForm writes, for the description of an op.
+extern const std::array<AttributeRule, 4> kFormAttributes;
 
-// The shape of n x k weights: (ceil(n/32), ceil(k/256), 5120) uint8, with 3072 in place of 5120 for
-// 2 bits and 9472 for 8, or 8192 bfloat16.
-Shape BlocksShape(int64_t n, int64_t k, WeightForm form);
+// The shape of n x k weights: (ceil(n/32), ceil(k/256), BlockBytes) uint8, or 8192 bfloat16.
+Shape BlocksShape(int64_t n, int64_t k, const WeightForm& form);
 
 // `name` is the input's name in errors. With `experts` there are that many weights, one after the
 // other, and the tensor has one more dimension for it. Throws Error if the attributes and the

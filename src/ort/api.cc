@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <memory>
 
+#include "ort/weight_files.h"
+
 namespace ort_aie {
 namespace {
 
@@ -184,7 +186,9 @@ Tensor KernelInfo::Initializer(size_t index) const {
   int is_constant = 0;
   const OrtValue* value = nullptr;
   Check(api_, api_->KernelInfoGetConstantInput_tensor(info_, index, &is_constant, &value));
-  return is_constant != 0 ? DescribeConstant(api_, value) : Tensor{};
+  Tensor tensor = is_constant != 0 ? DescribeConstant(api_, value) : Tensor{};
+  if (weights_ != nullptr) weights_->Place(tensor);
+  return tensor;
 }
 
 Tensor KernelInfo::ConstantInput(size_t index) const {

@@ -17,6 +17,8 @@
 
 namespace ort_aie {
 
+class WeightFiles;
+
 // The API of the runtime behind `base`, the version both sides know, and the runtime's own: n of
 // ONNX Runtime 1.n. Throws Error when the runtime is older than the oldest that is supported.
 struct RuntimeApi {
@@ -87,6 +89,8 @@ class KernelInfo final : public NodeInfo {
   Entries ConfigEntries() const;
   // Distinguishes sessions while they live.
   const void* Session() const;
+  // From now on, constants are where `weights` places them.
+  void Place(WeightFiles* weights) { weights_ = weights; }
   std::string NodeName() const;
   IoMap Map() const;
 
@@ -97,6 +101,7 @@ class KernelInfo final : public NodeInfo {
   const OrtApi* api_;
   uint32_t version_;
   const OrtKernelInfo* info_;
+  WeightFiles* weights_ = nullptr;
 };
 
 // Inputs, outputs, threads and memory of one call.

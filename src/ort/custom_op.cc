@@ -6,10 +6,13 @@
 #include <utility>
 #include <vector>
 
+#include "ort/weight_files.h"
+
 namespace ort_aie {
 namespace {
 
 struct MadeKernel {
+  std::vector<std::shared_ptr<const uint8_t>> weights;  // which the kernel reads
   std::unique_ptr<NodeKernel> kernel;
   RuntimeApi runtime;
   IoMap map;
@@ -180,9 +183,17 @@ CustomOp::CustomOp(Table table, const RuntimeApi& runtime)
     const CustomOp& self = Self(op);
     return Guard(api, [&] {
       const RuntimeApi runtime = {api, self.runtime_.version, self.runtime_.runtime};
-      const KernelInfo info(api, runtime.version, raw);
+      KernelInfo info(api, runtime.version, raw);
       try {
-        *kernel = new MadeKernel{self.table_.make(info), runtime, info.Map()};
+        const SessionOptions options = OptionsOf(info);
+        WeightFiles weights(options.weights);
+        info.Place(&weights);
+        auto made = std::make_unique<MadeKernel>();
+        made->kernel = self.table_.make(info, options);
+        made->runtime = runtime;
+        made->map = info.Map();
+        made->weights = weights.TakeBytes();
+        *kernel = made.release();
       } catch (const Error& error) {
         // ONNX Runtime names the node in errors of Compute, but not in errors of creation.
         throw Error(error.code(), Concat("aie.", self.table_.name, " node '", info.NodeName(),
@@ -206,14 +217,14 @@ CustomOp::Table TableOf(const OpDescription& op) {
           .required_outputs = op.required_outputs,
           .typed_outputs = op.typed_outputs,
           .make =
-              [&op](const KernelInfo& info) {
-                return MakeKernel(op, info, info.NodeName(), OptionsOf(info));
+              [&op](const KernelInfo& info, const SessionOptions& options) {
+                return MakeKernel(op, info, info.NodeName(), options);
               },
           .infer = op.infer};
 }
 
 CustomOp::Table PlanTable() {
-  const auto make = [](const KernelInfo& info) {
+  const auto make = [](const KernelInfo& info, const SessionOptions& options) {
     Recipe recipe = PlanRecipeFrom(info.String("recipe"));
     const IoMap map = info.Map();
     Require(std::cmp_equal(recipe.inputs, map.inputs.size()), "its recipe has ", recipe.inputs,
@@ -227,7 +238,7 @@ CustomOp::Table PlanTable() {
       const auto i = static_cast<size_t>(value);
       return i < map.inputs.size() ? map.inputs[i].constant : Tensor{};
     };
-    return MakeKernel(std::move(recipe), constants, info.NodeName(), OptionsOf(info));
+    return MakeKernel(std::move(recipe), constants, info.NodeName(), options);
   };
   const auto infer = [](const ShapeContext& context) {
     const Recipe recipe = PlanRecipeFrom(context.String("recipe"));

@@ -18,7 +18,9 @@ class CustomOp : public OrtCustomOp {
     bool variadic = false;
     size_t inputs = 1, required_inputs = 1, outputs = 1, required_outputs = 1;
     size_t typed_outputs = 0;  // required before ONNX Runtime 1.28 (OpDescription)
-    std::function<std::unique_ptr<NodeKernel>(const KernelInfo& info)> make;
+    std::function<std::unique_ptr<NodeKernel>(const KernelInfo& info,
+                                              const SessionOptions& options)>
+        make;
     std::function<void(const ShapeContext& context)> infer;
   };
 

@@ -147,8 +147,11 @@ py::list ItemsOf(const Steps& steps) {
 }
 
 // The items that remain after all fusions, as dicts.
-py::list FusedSteps(const py::list& nodes, const py::list& values, bool sources) {
-  Steps steps = ClaimSteps(GraphOf(nodes, values), sources);
+py::list FusedSteps(const py::list& nodes, const py::list& values, bool sources,
+                    bool q4nx_compatible) {
+  Graph graph = GraphOf(nodes, values);
+  graph.q4nx_compatible = q4nx_compatible;
+  Steps steps = ClaimSteps(std::move(graph), sources);
   FuseAll(steps);
   return ItemsOf(steps);
 }
@@ -176,8 +179,9 @@ py::dict PlanGraph(const py::list& nodes, const py::list& values, bool whole, bo
 }
 
 // What a QMoE, the only node given, becomes.
-py::dict ReadOneExperts(const py::list& nodes, const py::list& values) {
-  const Graph graph = GraphOf(nodes, values);
+py::dict ReadOneExperts(const py::list& nodes, const py::list& values, bool q4nx_compatible) {
+  Graph graph = GraphOf(nodes, values);
+  graph.q4nx_compatible = q4nx_compatible;
   Require(graph.nodes.size() == 1, "expected one node, got ", graph.nodes.size());
   const Experts experts = ReadExperts(graph, graph.nodes.front());
   py::list constants;
@@ -196,7 +200,8 @@ py::dict ReadOneExperts(const py::list& nodes, const py::list& values) {
     given["shape"] = std::vector<int64_t>(tensor.shape.begin(), tensor.shape.end());
     given["layout"] =
         std::vector<int64_t>{layout.source_rows, layout.first, layout.step,      layout.n,
-                             layout.k,           layout.bits,  layout.block_size};
+                             layout.k,           layout.bits,  layout.block_size,
+                             layout.form.group,  layout.form.minima ? 1 : 0};
     constants.append(given);
   }
   py::dict given;
@@ -276,10 +281,11 @@ Graph GraphOf(const py::list& nodes, const py::list& values) {
 
 void DefineGraph(py::module_& m) {
   m.def("fused_steps", &FusedSteps, py::arg("nodes"), py::arg("values"),
-        py::arg("sources") = false);
+        py::arg("sources") = false, py::arg("q4nx_compatible") = false);
   m.def("plan_graph", &PlanGraph, py::arg("nodes"), py::arg("values"), py::arg("whole"),
         py::arg("layers") = false);
-  m.def("read_experts", &ReadOneExperts, py::arg("nodes"), py::arg("values"));
+  m.def("read_experts", &ReadOneExperts, py::arg("nodes"), py::arg("values"),
+        py::arg("q4nx_compatible") = false);
   m.def("read_recipe", &ReadRecipe, py::arg("text"));
   m.def("infer_recipe", &InferRecipe, py::arg("text"), py::arg("inputs"));
 }

@@ -1,14 +1,20 @@
 #include "python/kernel_choice_module.h"
 
+#include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
 #include <array>
 #include <map>
 #include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "targets/host/kernels/choice.h"
 #include "targets/host/kernels/choice_file.h"
+#include "targets/host/live_trials.h"
+#include "targets/host/streamed_rows.h"
 #include "targets/host/trials.h"
 
 namespace py = pybind11;
@@ -68,19 +74,72 @@ py::tuple MeasurementFound() {
 }
 
 std::string TextOf(const std::string& date, const std::map<std::string, std::string>& chosen) {
-  std::array<const char*, kRoles> variants{};
+  Measurement measurement;
+  measurement.date = date;
   for (const auto& [role, variant] : chosen) {
-    variants.at(static_cast<size_t>(RoleNamed(role))) = variant.c_str();
+    measurement.variants.at(static_cast<size_t>(RoleNamed(role))) = variant.c_str();
   }
-  const std::string text = MeasurementText(date, variants);
+  const std::string text = MeasurementText(measurement);
   const Measurement read = ParseMeasurement(text);
   Require(read.state == Measurement::State::kGood, read.why);
   return text;
 }
 
+// [(role, threads, variant, samples, thousandths of the rule's time)]: what sessions use that begin
+// now, for each role and number of threads of which there are samples.
+py::list SamplesFound() {
+  const Measurement found = ReadMeasurement(MeasurementPath());
+  std::map<std::pair<Role, int>, size_t> counts;
+  for (const auto& [candidate, ratios] : found.samples) {
+    counts[{candidate.role, candidate.threads}] += ratios.size();
+  }
+  py::list roles;
+  for (const auto& [key, count] : counts) {
+    const auto& [role, threads] = key;
+    const Chosen& by_rule = Selected().choice[static_cast<size_t>(role)];
+    if (by_rule.origin != Origin::kRule) continue;
+    const char* fastest = Fastest(role, threads, by_rule.variant, found.samples);
+    const auto its = found.samples.find({role, threads, fastest});
+    roles.append(py::make_tuple(NameOf(role), threads, fastest, count,
+                                Middle(its == found.samples.end() ? Ratios() : its->second)));
+  }
+  return roles;
+}
+
+using SamplesOfRun = std::vector<std::tuple<std::string, int, std::string, Ratios>>;
+void KeepSamplesOf(const std::string& path, const SamplesOfRun& run) {
+  Samples samples;
+  for (const auto& [role, threads, variant, ratios] : run) {
+    samples[{RoleNamed(role), threads, variant}] = ratios;
+  }
+  KeepSamples(path, samples);
+}
+
+// A session's projections of one row (k): y (n), and the variant that it then uses.
+py::tuple RunWithTrials(const py::array_t<float, py::array::c_style>& a,
+                        const py::array_t<uint8_t, py::array::c_style>& blocks, int64_t n,
+                        int calls) {
+  const auto trials = LiveTrials::Join();
+  py::array_t<float> y(n);
+  MatMulStep step{};
+  step.weights = blocks.data();
+  step.rows = 1;
+  step.k = a.size();
+  step.n = n;
+  step.a = a.data();
+  step.y = y.mutable_data();
+  step.type = DataType::kFloat32;
+  step.numerics = Numerics::kInt8;
+  Require(trials != nullptr, "there is nothing to try");
+  Require(blocks.size() == q4nx::RowBlocks(n) * RowBytes(step), "blocks must be (N, K) in Q4NX");
+  for (int i = 0; i < calls; ++i) trials->Run(step, trials->Now(), InlineThreadPool());
+  return py::make_tuple(y, trials->choice()[static_cast<size_t>(Role::kOneRowInt8)].variant);
+}
+
 }  // namespace
 
 void DefineKernelChoice(py::module_& m) {
+  using Release = py::call_guard<py::gil_scoped_release>;
   m.def("kernel_choice", [] { return AsList(Selected().choice); });
   m.def(
       "kernel_rules",
@@ -90,10 +149,21 @@ void DefineKernelChoice(py::module_& m) {
       py::arg("vendor"), py::arg("isa"), py::arg("family"));
   m.def("kernel_rules_here", [] { return AsList(ChoiceByRule(ThisCpu())); });
   m.def("kernel_variants", &VariantsByRole);
+  m.def("kernel_candidates", [](const std::string& role, const std::string& variant) {
+    return CandidatesFor(RoleNamed(role), variant, ThisCpu());
+  });
+  m.def("kernel_samples", &SamplesFound);
+  m.def("keep_samples", &KeepSamplesOf, py::arg("path"), py::arg("run"), Release());
+  m.def("fastest_candidate", [](const std::vector<Ratios>& samples) { return Fastest(samples); });
+  m.def("add_run", [](const Ratios& run, Ratios kept) {
+    AddRun(run, kept);
+    return kept;
+  });
+  m.def("run_with_trials", &RunWithTrials, py::arg("a"), py::arg("blocks"), py::arg("n"),
+        py::arg("calls"));
   m.def("kernel_measurement", &MeasurementFound);
   m.def("kernel_measurement_text", &TextOf, py::arg("date"), py::arg("variants"));
 
-  using Release = py::call_guard<py::gil_scoped_release>;
   py::class_<Trials>(m, "KernelTrials")
       .def(py::init<const std::string&, int, int64_t>(), py::arg("folder"), py::arg("threads"),
            py::arg("weights") = 0, Release())

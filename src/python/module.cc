@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/platform.h"
 #include "ops/elementwise.h"
 #include "ops/eligibility.h"
 #include "ops/format.h"
@@ -48,48 +49,56 @@ void RequireShape(const Array<T>& array, const char* name, const Shape& shape) {
   Require(actual == shape, name, " must be ", shape, ", got ", actual);
 }
 
-Array<uint8_t> EmptyBlocks(int64_t n, int64_t k, int64_t bits) {
+WeightForm FormOf(int64_t bits, int64_t group, bool minima) {
   Require(q4nx::IsBits(bits), "bits must be 2, 4 or 8, got ", bits);
-  Require(n > 0 && k > 0, "N and K must be positive, got N=", n, " K=", k);
-  q4nx::BytesOfBlocks<Size>(n, k, q4nx::FormOfBits(bits)).As("blocks");
-  return Array<uint8_t>(BlocksShape(n, k, q4nx::FormOfBits(bits)));
+  Require(q4nx::IsGroup(group), "group must be 32, 64, 128 or 256, got ", group);
+  return {q4nx::KindOfBits(bits), group, minima};
 }
 
-// The form of weights, found from the size of their blocks: one of `forms`. If none fits, the
-// first.
-WeightForm RequireBlocks(const Array<uint8_t>& blocks, int64_t n, int64_t k,
-                         std::initializer_list<WeightForm> forms) {
+Array<uint8_t> EmptyBlocks(int64_t n, int64_t k, const WeightForm& form) {
   Require(n > 0 && k > 0, "N and K must be positive, got N=", n, " K=", k);
-  const auto fits = [&](WeightForm form) {
+  q4nx::BytesOfBlocks<Size>(n, k, form).As("blocks");
+  return Array<uint8_t>(BlocksShape(n, k, form));
+}
+
+// The form of weights with this group and minima: its kind, one of `kinds`, is found from the size
+// of their blocks. If none fits, it is the first.
+WeightForm RequireBlocks(const Array<uint8_t>& blocks, int64_t n, int64_t k, int64_t group,
+                         bool minima, std::initializer_list<WeightKind> kinds) {
+  Require(n > 0 && k > 0, "N and K must be positive, got N=", n, " K=", k);
+  WeightForm form = FormOf(4, group, minima);
+  const auto fits = [&](WeightKind kind) {
+    form.kind = kind;
     return blocks.ndim() == 3 && blocks.shape(2) == q4nx::BlockBytes(form);
   };
-  const auto found = std::ranges::find_if(forms, fits);
-  const WeightForm form = found != forms.end() ? *found : *forms.begin();
+  const auto found = std::ranges::find_if(kinds, fits);
+  form.kind = found != kinds.end() ? *found : *kinds.begin();
   RequireShape(blocks, "blocks", {q4nx::RowBlocks(n), q4nx::ColBlocks(k), q4nx::BlockBytes(form)});
   return form;
 }
 
-constexpr auto kMinimaForms = {WeightForm::kQ4NX, WeightForm::kQ2NX};
-constexpr auto kCodeForms = {WeightForm::kQ4NX, WeightForm::kQ2NX, WeightForm::kQ8NX};
-constexpr auto kForms = {WeightForm::kQ4NX, WeightForm::kQ2NX, WeightForm::kQ8NX,
-                         WeightForm::kBf16};
+constexpr auto kMinimaKinds = {WeightKind::kQ4NX, WeightKind::kQ2NX};
+constexpr auto kCodeKinds = {WeightKind::kQ4NX, WeightKind::kQ2NX, WeightKind::kQ8NX};
+constexpr auto kKinds = {WeightKind::kQ4NX, WeightKind::kQ2NX, WeightKind::kQ8NX,
+                         WeightKind::kBf16};
 
 Array<uint8_t> Pack(const Array<uint8_t>& codes, const Array<uint16_t>& scales,
-                    const Array<uint16_t>& mins, int64_t bits) {
+                    const std::optional<Array<uint16_t>>& mins, int64_t bits, int64_t group) {
   Require(codes.ndim() == 2 && codes.size() > 0, "codes must be (N, K) and not empty");
   Require(bits == 4 || bits == 2, "bits must be 4 or 2, got ", bits, "; pack_q8nx packs 8");
+  const WeightForm form = FormOf(bits, group, mins.has_value());
   const int64_t n = codes.shape(0), k = codes.shape(1);
-  RequireShape(scales, "scales", {n, q4nx::CeilDiv(k, q4nx::kGroup)});
-  RequireShape(mins, "mins", {n, q4nx::CeilDiv(k, q4nx::kGroup)});
-  Array<uint8_t> blocks = EmptyBlocks(n, k, bits);
-  q4nx::Pack(codes.data(), scales.data(), mins.data(), n, k, blocks.mutable_data(),
-             q4nx::FormOfBits(bits));
+  RequireShape(scales, "scales", {n, q4nx::CeilDiv(k, group)});
+  if (mins) RequireShape(*mins, "mins", {n, q4nx::CeilDiv(k, group)});
+  Array<uint8_t> blocks = EmptyBlocks(n, k, form);
+  q4nx::Pack(codes.data(), scales.data(), mins ? mins->data() : nullptr, n, k,
+             blocks.mutable_data(), form);
   return blocks;
 }
 
-py::tuple Unpack(const Array<uint8_t>& blocks, int64_t n, int64_t k) {
-  const WeightForm form = RequireBlocks(blocks, n, k, kMinimaForms);
-  const int64_t groups = q4nx::CeilDiv(k, q4nx::kGroup);
+py::tuple Unpack(const Array<uint8_t>& blocks, int64_t n, int64_t k, int64_t group, bool minima) {
+  const WeightForm form = RequireBlocks(blocks, n, k, group, minima, kMinimaKinds);
+  const int64_t groups = q4nx::CeilDiv(k, group);
   Array<uint8_t> codes({n, k});
   Array<uint16_t> scales({n, groups}), mins({n, groups});
   q4nx::Unpack(blocks.data(), n, k, codes.mutable_data(), scales.mutable_data(),
@@ -98,31 +107,44 @@ py::tuple Unpack(const Array<uint8_t>& blocks, int64_t n, int64_t k) {
 }
 
 Array<uint8_t> PackBytes(const Array<uint8_t>& codes, const Array<float>& scales,
-                         const Array<uint8_t>& zero_points) {
+                         const std::optional<Array<uint8_t>>& zero_points, int64_t group) {
   Require(codes.ndim() == 2 && codes.size() > 0, "codes must be (N, K) and not empty");
+  const WeightForm form = FormOf(8, group, zero_points.has_value());
   const int64_t n = codes.shape(0), k = codes.shape(1);
-  RequireShape(scales, "scales", {n, q4nx::CeilDiv(k, q4nx::kGroup)});
-  RequireShape(zero_points, "zero_points", {n, q4nx::CeilDiv(k, q4nx::kGroup)});
-  Array<uint8_t> blocks = EmptyBlocks(n, k, 8);
-  q4nx::PackBytes(codes.data(), scales.data(), zero_points.data(), n, k, blocks.mutable_data());
+  RequireShape(scales, "scales", {n, q4nx::CeilDiv(k, group)});
+  if (zero_points) RequireShape(*zero_points, "zero_points", {n, q4nx::CeilDiv(k, group)});
+  Array<uint8_t> blocks = EmptyBlocks(n, k, form);
+  q4nx::PackBytes(codes.data(), scales.data(), zero_points ? zero_points->data() : nullptr, n, k,
+                  blocks.mutable_data(), form);
   return blocks;
 }
 
-py::tuple UnpackBytes(const Array<uint8_t>& blocks, int64_t n, int64_t k) {
-  RequireBlocks(blocks, n, k, {WeightForm::kQ8NX});
-  const int64_t groups = q4nx::CeilDiv(k, q4nx::kGroup);
+py::tuple UnpackBytes(const Array<uint8_t>& blocks, int64_t n, int64_t k, int64_t group,
+                      bool minima) {
+  const WeightForm form = RequireBlocks(blocks, n, k, group, minima, {WeightKind::kQ8NX});
+  const int64_t groups = q4nx::CeilDiv(k, group);
   Array<uint8_t> codes({n, k}), zero_points({n, groups});
   Array<float> scales({n, groups});
   q4nx::UnpackBytes(blocks.data(), n, k, codes.mutable_data(), scales.mutable_data(),
-                    zero_points.mutable_data());
+                    zero_points.mutable_data(), form);
   return py::make_tuple(codes, scales, zero_points);
 }
 
-Array<float> Dequantize(const Array<uint8_t>& blocks, int64_t n, int64_t k) {
-  const WeightForm form = RequireBlocks(blocks, n, k, kCodeForms);
+Array<float> Dequantize(const Array<uint8_t>& blocks, int64_t n, int64_t k, int64_t group,
+                        bool minima) {
+  const WeightForm form = RequireBlocks(blocks, n, k, group, minima, kCodeKinds);
   Array<float> weights({n, k});
   q4nx::Dequantize(blocks.data(), n, k, weights.mutable_data(), form);
   return weights;
+}
+
+// Blocks of groups of 32 with minima, of the same weights: those that an NPU reads.
+Array<uint8_t> Widen(const Array<uint8_t>& blocks, int64_t n, int64_t k, int64_t group,
+                     bool minima) {
+  const WeightForm form = RequireBlocks(blocks, n, k, group, minima, kMinimaKinds);
+  Array<uint8_t> wide = EmptyBlocks(n, k, q4nx::kShipping);
+  q4nx::Widen(blocks.data(), form, q4nx::RowBlocks(n) * q4nx::ColBlocks(k), wide.mutable_data());
+  return wide;
 }
 
 q4nx::ScaleType ScaleTypeOf(const std::string& name) {
@@ -136,10 +158,14 @@ q4nx::ScaleType ScaleTypeOf(const std::string& name) {
 Array<uint8_t> PackMatMulNBits(const Array<uint8_t>& b, const Array<uint8_t>& scales,
                                const std::optional<Array<uint8_t>>& zero_points, int64_t rows,
                                int64_t k, int64_t block_size, const std::string& scale_type,
-                               int64_t bits, const std::string& zero_point_type) {
-  Require(q4nx::IsBits(bits), "bits must be 2, 4 or 8, got ", bits);
+                               int64_t bits, const std::string& zero_point_type,
+                               int64_t group, bool minima) {
+  const WeightForm form = FormOf(bits, group, minima);
+  Require(form.minima || !zero_points, "weights with zero_points need minima");
   Require(block_size == 32 || block_size == 64 || block_size == 128 || block_size == 256,
           "block_size must be 32, 64, 128 or 256, got ", block_size);
+  Require(block_size % form.group == 0, "block_size ", block_size, " is not a multiple of group ",
+          form.group);
   Require(rows > 0 && k > 0, "rows and K must be positive, got rows=", rows, " K=", k);
   const Size code_bytes = rows * q4nx::CodeBytes<Size>(bits, k, block_size);
   const Size source_blocks = rows * CeilDiv(Size(k), block_size);
@@ -168,10 +194,10 @@ Array<uint8_t> PackMatMulNBits(const Array<uint8_t>& b, const Array<uint8_t>& sc
   source.rows = rows;
   source.k = k;
   source.block_size = block_size;
-  Array<uint8_t> blocks = EmptyBlocks(rows, k, bits);
+  Array<uint8_t> blocks = EmptyBlocks(rows, k, form);
   uint8_t* out = blocks.mutable_data();
   const py::gil_scoped_release release;
-  q4nx::PackMatMulNBits(source, out);
+  q4nx::PackMatMulNBits(source, form, out);
   return blocks;
 }
 
@@ -179,9 +205,10 @@ Array<uint8_t> PackMatMulNBits(const Array<uint8_t>& b, const Array<uint8_t>& sc
 Array<uint8_t> PackExpert(const Array<uint8_t>& codes, const Array<uint8_t>& scales,
                           const std::optional<Array<uint8_t>>& zero_points,
                           const std::vector<int64_t>& layout, const std::string& scale_type) {
-  Require(layout.size() == 7, "layout must have 7 numbers, got ", layout.size());
-  const q4nx::ExpertLayout its = {layout[0], layout[1], layout[2], layout[3],
-                                  layout[4], layout[5], layout[6]};
+  Require(layout.size() == 9, "layout must have 9 numbers, got ", layout.size());
+  const q4nx::ExpertLayout its = {
+      layout[0], layout[1], layout[2], layout[3], layout[4],
+      layout[5], layout[6], FormOf(layout[5], layout[7], layout[8] != 0)};
   Require(its.n > 0 && its.k > 0 && its.step > 0 && its.first >= 0 &&
               Size(its.first) + Size(its.n - 1) * its.step + 1 <= Size(its.source_rows),
           "layout means rows outside of the source");
@@ -195,7 +222,7 @@ Array<uint8_t> PackExpert(const Array<uint8_t>& codes, const Array<uint8_t>& sca
   check("codes", codes, q4nx::ExpertCodeBytes(its));
   check("scales", scales, q4nx::ExpertScales(its) * scale_bytes);
   if (zero_points) check("zero points", *zero_points, q4nx::ExpertZeroPointBytes(its));
-  Array<uint8_t> blocks = EmptyBlocks(its.n, its.k, its.bits);
+  Array<uint8_t> blocks = EmptyBlocks(its.n, its.k, its.form);
   uint8_t* out = blocks.mutable_data();
   const uint8_t* points = zero_points ? zero_points->data() : nullptr;
   const py::gil_scoped_release release;
@@ -218,7 +245,7 @@ py::tuple Quantize(const py::array_t<float>& weights, int64_t bits,
     Require(std::ranges::all_of(values, [](float v) { return v >= 0 && std::isfinite(v); }),
             "importance must be finite and not negative");
   }
-  Array<uint8_t> blocks = EmptyBlocks(n, k, bits);
+  Array<uint8_t> blocks = EmptyBlocks(n, k, {q4nx::KindOfBits(bits)});
   uint8_t* out = blocks.mutable_data();
   const float* counts = importance ? importance->data() : nullptr;
   q4nx::QuantizationError error;
@@ -255,13 +282,14 @@ constexpr float kEpsilon = 1e-5f;  // of norms
 Array<float> Project(const Array<float>& a, const Array<uint8_t>& blocks, int64_t n,
                      const std::string& numerics, const std::string& isa, bool symmetric,
                      const std::optional<Array<float>>& norm_weight,
-                     const std::optional<Array<uint8_t>>& up, bool gelu, bool gemm) {
+                     const std::optional<Array<uint8_t>>& up, bool gelu, bool gemm, int64_t group,
+                     bool minima) {
   Require(a.ndim() == 2 && a.shape(0) > 0, "a must be (rows, K) with at least one row");
   Require(numerics == "bf16" || numerics == "int8", "numerics must be bf16 or int8, got ",
           numerics);
   const int64_t rows = a.shape(0), k = a.shape(1);
-  const WeightForm form = RequireBlocks(blocks, n, k, kForms);
-  Require(form != WeightForm::kBf16 || numerics == "bf16", "weights of bf16 need numerics bf16");
+  const WeightForm form = RequireBlocks(blocks, n, k, group, minima, kKinds);
+  Require(form.kind != WeightKind::kBf16 || numerics == "bf16", "weights of bf16 need numerics bf16");
   Array<float> y({rows, n});
   MatMulStep step{};
   step.weights = blocks.data();
@@ -273,14 +301,14 @@ Array<float> Project(const Array<float>& a, const Array<uint8_t>& blocks, int64_
   step.y = y.mutable_data();
   step.type = DataType::kFloat32;
   step.numerics = numerics == "int8" ? Numerics::kInt8 : Numerics::kBf16;
-  step.symmetric = symmetric;
+  step.symmetric = symmetric || !minima;
   if (norm_weight) {
     RequireShape(*norm_weight, "norm_weight", {k});
     step.norm_weight = norm_weight->data();
     step.norm_epsilon = kEpsilon;
   }
   if (up) {
-    Require(RequireBlocks(*up, n, k, kForms) == form, "up must have as many bits as blocks");
+    Require(RequireBlocks(*up, n, k, group, minima, kKinds) == form, "up must have as many bits as blocks");
     step.up_weights = up->data();
     step.activation = gelu ? Activation::kGeluTanh : Activation::kSilu;
   }
@@ -328,7 +356,7 @@ Array<float> Norm(const Array<float>& a, const Array<float>& weight, const std::
 }
 
 int64_t MostStreamedRows(int64_t bits, const std::string& numerics, const std::string& isa) {
-  return host::MostStreamedRows(KernelsNamed(isa), q4nx::FormOfBits(bits),
+  return host::MostStreamedRows(KernelsNamed(isa), q4nx::KindOfBits(bits),
                                 numerics == "int8" ? Numerics::kInt8 : Numerics::kBf16);
 }
 
@@ -463,16 +491,21 @@ PYBIND11_MODULE(_native, m) {
   m.attr("ONNXRUNTIME_HEADERS") = ORT_AIE_HEADERS;
 
   m.def("pack", &Pack, py::arg("codes").noconvert(), py::arg("scales").noconvert(),
-        py::arg("mins").noconvert(), py::arg("bits") = 4);
-  m.def("unpack", &Unpack, py::arg("blocks").noconvert(), py::arg("n"), py::arg("k"));
+        py::arg("mins").noconvert(), py::arg("bits") = 4, py::arg("group") = 32);
+  m.def("unpack", &Unpack, py::arg("blocks").noconvert(), py::arg("n"), py::arg("k"),
+        py::arg("group") = 32, py::arg("minima") = true);
   m.def("pack_q8nx", &PackBytes, py::arg("codes").noconvert(), py::arg("scales").noconvert(),
-        py::arg("zero_points").noconvert());
-  m.def("unpack_q8nx", &UnpackBytes, py::arg("blocks").noconvert(), py::arg("n"), py::arg("k"));
-  m.def("dequantize", &Dequantize, py::arg("blocks").noconvert(), py::arg("n"), py::arg("k"));
+        py::arg("zero_points").noconvert(), py::arg("group") = 32);
+  m.def("unpack_q8nx", &UnpackBytes, py::arg("blocks").noconvert(), py::arg("n"), py::arg("k"),
+        py::arg("group") = 32, py::arg("minima") = true);
+  m.def("dequantize", &Dequantize, py::arg("blocks").noconvert(), py::arg("n"), py::arg("k"),
+        py::arg("group") = 32, py::arg("minima") = true);
+  m.def("widen", &Widen, py::arg("blocks").noconvert(), py::arg("n"), py::arg("k"),
+        py::arg("group"), py::arg("minima"));
   m.def("pack_matmulnbits", &PackMatMulNBits, py::arg("b").noconvert(),
         py::arg("scales").noconvert(), py::arg("zero_points").noconvert(), py::arg("rows"),
         py::arg("k"), py::arg("block_size"), py::arg("scale_type"), py::arg("bits") = 4,
-        py::arg("zero_point_type") = "UINT8");
+        py::arg("zero_point_type") = "UINT8", py::arg("group") = 32, py::arg("minima") = true);
 
   m.def("pack_expert", &PackExpert, py::arg("codes").noconvert(), py::arg("scales").noconvert(),
         py::arg("zero_points").noconvert(), py::arg("layout"), py::arg("scale_type"));
@@ -547,10 +580,20 @@ PYBIND11_MODULE(_native, m) {
     return std::string(why == nullptr ? "" : why);
   });
   m.def("selected_isa", [] { return std::string(host::SelectedKernels().name); });
+  m.def(
+      "cached_bytes",
+      [](const std::string& path) -> std::optional<std::pair<int64_t, int64_t>> {
+        const platform::File file = platform::File::Open(path);
+        const auto cached = file.is_open() ? file.CachedBytes() : std::nullopt;
+        if (!cached) return std::nullopt;
+        return std::pair(cached->bytes, cached->in_large_pages);
+      },
+      py::arg("path"));
   m.def("project", &Project, py::arg("a").noconvert(), py::arg("blocks").noconvert(), py::arg("n"),
         py::arg("numerics"), py::arg("isa"), py::arg("symmetric") = false,
         py::arg("norm_weight").noconvert() = py::none(), py::arg("up").noconvert() = py::none(),
-        py::arg("gelu") = false, py::arg("gemm") = false);
+        py::arg("gelu") = false, py::arg("gemm") = false, py::arg("group") = 32,
+        py::arg("minima") = true);
   m.def("elementwise", &ElementByElement, py::arg("function"), py::arg("a").noconvert(),
         py::arg("b").noconvert(), py::arg("isa"));
   m.def("rms_norm", &Norm, py::arg("a").noconvert(), py::arg("weight").noconvert(), py::arg("isa"));

@@ -69,8 +69,8 @@ void DefineNpuReasons(py::module_& m) {
       "why_not_npu_experts",
       [](int64_t bits, int64_t down_bits, Rows rows, int64_t hidden, int64_t inter, bool int8,
          const Designs& overlays) {
-        return Words(WhyNotExperts({.form = q4nx::FormOfBits(bits),
-                                    .down_form = q4nx::FormOfBits(down_bits),
+        return Words(WhyNotExperts({.kind = q4nx::KindOfBits(bits),
+                                    .down_kind = q4nx::KindOfBits(down_bits),
                                     .rows = rows.value_or(kAnyRows),
                                     .hidden = hidden,
                                     .inter = inter,
@@ -85,7 +85,7 @@ void DefineNpuReasons(py::module_& m) {
       "why_not_npu_projection",
       [](int64_t bits, Rows rows, int64_t n, int64_t k, bool int8, const Designs& overlays) {
         return Words(
-            WhyNotProjection({.form = bits == 16 ? WeightForm::kBf16 : q4nx::FormOfBits(bits),
+            WhyNotProjection({.kind = bits == 16 ? WeightKind::kBf16 : q4nx::KindOfBits(bits),
                               .rows = rows.value_or(kAnyRows),
                               .n = n,
                               .k = k,

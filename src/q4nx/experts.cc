@@ -24,7 +24,7 @@ void PackExpert(const ExpertLayout& layout, const uint8_t* codes, const void* sc
     std::memcpy(to.data() + i * bytes, static_cast<const uint8_t*>(from) + row * from_bytes,
                 static_cast<size_t>(from_bytes));
   };
-  const int64_t blocks_bytes = ColBlocks(k) * BlockBytes(FormOfBits(bits));
+  const int64_t blocks_bytes = ColBlocks(k) * BlockBytes(layout.form);
   for (int64_t begin = 0; begin < n; begin += kBlockRows, blocks += blocks_bytes) {
     MatMulNBitsRows rows{};
     rows.rows = n - begin < kBlockRows ? n - begin : kBlockRows;
@@ -49,7 +49,7 @@ void PackExpert(const ExpertLayout& layout, const uint8_t* codes, const void* sc
     rows.k = k;
     rows.block_size = block_size;
     rows.bits = bits;
-    PackMatMulNBits(rows, blocks);
+    PackMatMulNBits(rows, layout.form, blocks);
   }
 }
 

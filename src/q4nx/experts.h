@@ -13,6 +13,7 @@ struct ExpertLayout {
   int64_t source_rows, first, step, n, k;
   int64_t bits;
   int64_t block_size;  // in-features that share a scale, a multiple of 32; 0: all of them
+  WeightForm form = {};  // of the blocks
 };
 
 // Bytes of one expert's codes, scales (as elements) and zero points in the source.

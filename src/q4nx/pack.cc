@@ -12,15 +12,14 @@ struct Nibble {
   int shift;
 };
 
+// Places are counted from the first code of a block.
 Nibble PlaceOfCode(int64_t row, int64_t col) {
-  return {kCodesOffset + (row / 16) * kHalfBytes + col * 8 + (row % 16) / 2,
-          (row % 2 != 0) ? 4 : 0};
+  return {(row / 16) * kHalfBytes + col * 8 + (row % 16) / 2, (row % 2 != 0) ? 4 : 0};
 }
 
 // Bit `plane` of four codes: of in-features 4 * (col / 4) and up.
 Nibble PlaceOfBits(int64_t row, int64_t col, int64_t plane) {
-  return {kCodesOffset + (col / kQuad) * kQuadBytes + (row / 2) * 2 + plane,
-          (row % 2 != 0) ? 4 : 0};
+  return {(col / kQuad) * kQuadBytes + (row / 2) * 2 + plane, (row % 2 != 0) ? 4 : 0};
 }
 
 int64_t PlaceOfByte(int64_t row, int64_t col) {
@@ -28,93 +27,103 @@ int64_t PlaceOfByte(int64_t row, int64_t col) {
 }
 
 // Into a block whose codes are all zero.
-void StoreCode(uint8_t* block, int64_t row, int64_t col, WeightForm form, uint8_t code) {
-  const auto add = [block](Nibble place, int value) {
-    block[place.byte] = static_cast<uint8_t>(block[place.byte] | value << place.shift);
+void StoreCode(uint8_t* block, const WeightForm& form, int64_t row, int64_t col, uint8_t code) {
+  uint8_t* codes = block + CodesOffset(form);
+  const auto add = [codes](Nibble place, int value) {
+    codes[place.byte] = static_cast<uint8_t>(codes[place.byte] | value << place.shift);
   };
-  if (form == WeightForm::kQ8NX) {
-    block[PlaceOfByte(row, col)] = code;
+  if (form.kind == WeightKind::kQ8NX) {
+    codes[PlaceOfByte(row, col)] = code;
     return;
   }
-  if (form == WeightForm::kQ4NX) return add(PlaceOfCode(row, col), code & 15);
+  if (form.kind == WeightKind::kQ4NX) return add(PlaceOfCode(row, col), code & 15);
   for (int plane = 0; plane < 2; ++plane) {
     add(PlaceOfBits(row, col, plane), (code >> plane & 1) << (col % kQuad));
   }
 }
 
-uint8_t LoadCode(const uint8_t* block, int64_t row, int64_t col, WeightForm form) {
-  if (form == WeightForm::kQ8NX) return block[PlaceOfByte(row, col)];
-  const auto at = [block](Nibble place) { return block[place.byte] >> place.shift & 15; };
-  if (form == WeightForm::kQ4NX) return static_cast<uint8_t>(at(PlaceOfCode(row, col)));
+uint8_t LoadCode(const uint8_t* block, const WeightForm& form, int64_t row, int64_t col) {
+  const uint8_t* codes = block + CodesOffset(form);
+  if (form.kind == WeightKind::kQ8NX) return codes[PlaceOfByte(row, col)];
+  const auto at = [codes](Nibble place) { return codes[place.byte] >> place.shift & 15; };
+  if (form.kind == WeightKind::kQ4NX) return static_cast<uint8_t>(at(PlaceOfCode(row, col)));
   const int low = at(PlaceOfBits(row, col, 0)) >> (col % kQuad) & 1;
   const int high = at(PlaceOfBits(row, col, 1)) >> (col % kQuad) & 1;
   return static_cast<uint8_t>(low | high << 1);
 }
 
-void StoreGroup(uint8_t* block, int64_t row, int64_t group, uint16_t scale, uint16_t min) {
+void StoreGroup(uint8_t* block, const WeightForm& form, int64_t row, int64_t group, uint16_t scale,
+                uint16_t min) {
   const int64_t offset = 2 * (group * kBlockRows + row);
   std::memcpy(block + offset, &scale, 2);
-  std::memcpy(block + kMinsOffset + offset, &min, 2);
+  if (form.minima) std::memcpy(block + MinimaOffset(form) + offset, &min, 2);
 }
 
-void LoadGroup(const uint8_t* block, int64_t row, int64_t group, uint16_t* scale, uint16_t* min) {
+void LoadGroup(const uint8_t* block, const WeightForm& form, int64_t row, int64_t group,
+               uint16_t* scale, uint16_t* min) {
   const int64_t offset = 2 * (group * kBlockRows + row);
   std::memcpy(scale, block + offset, 2);
-  std::memcpy(min, block + kMinsOffset + offset, 2);
+  if (form.minima) {
+    std::memcpy(min, block + MinimaOffset(form) + offset, 2);
+    return;
+  }
+  const int64_t zero_point = DefaultZeroPoint(form.kind == WeightKind::kQ2NX ? 2 : 4);
+  // Not -0 in padding, where the scale is 0.
+  *min = FloatToBfloat16(0.0f - static_cast<float>(zero_point) * Bfloat16ToFloat(*scale));
 }
 
 // The same for Q8NX.
-void StoreByteGroup(uint8_t* block, int64_t row, int64_t group, float scale, uint8_t zero_point) {
+void StoreByteGroup(uint8_t* block, const WeightForm& form, int64_t row, int64_t group, float scale,
+                    uint8_t zero_point) {
   const int64_t index = group * kBlockRows + row;
   std::memcpy(block + kScalesOffset8 + 4 * index, &scale, 4);
-  block[kZerosOffset8 + index] = zero_point;
+  if (form.minima) block[MinimaOffset(form) + index] = zero_point;
 }
 
-void LoadByteGroup(const uint8_t* block, int64_t row, int64_t group, float* scale,
-                   uint8_t* zero_point) {
+void LoadByteGroup(const uint8_t* block, const WeightForm& form, int64_t row, int64_t group,
+                   float* scale, uint8_t* zero_point) {
   const int64_t index = group * kBlockRows + row;
   std::memcpy(scale, block + kScalesOffset8 + 4 * index, 4);
-  *zero_point = block[kZerosOffset8 + index];
+  *zero_point = form.minima ? block[MinimaOffset(form) + index]
+                            : static_cast<uint8_t>(DefaultZeroPoint(8));
 }
 
 // The block that holds a weight; Byte is uint8_t or const uint8_t.
 template <typename Byte>
-Byte* BlockAt(Byte* blocks, int64_t k, WeightForm form, int64_t row, int64_t col) {
+Byte* BlockAt(Byte* blocks, int64_t k, const WeightForm& form, int64_t row, int64_t col) {
   return blocks + ((row / kBlockRows) * ColBlocks(k) + col / kBlockCols) * BlockBytes(form);
 }
 
-// Blocks of codes (n, k). store(block, row, group, index) writes the numbers of a group: row and
-// group are those in the block, index that in (n, groups).
-template <typename Store>
-void PackGroups(const uint8_t* codes, int64_t n, int64_t k, uint8_t* blocks, WeightForm form,
-                const Store& store) {
-  std::memset(blocks, 0, static_cast<size_t>(BytesOfBlocks(n, k, form)));
-  const int64_t groups = CeilDiv(k, kGroup);
+// Calls each(block, row, group, index) for the groups of (n, k): row and group are those in the
+// block, index that in (n, groups).
+template <typename Byte, typename Each>
+void ForGroups(Byte* blocks, int64_t n, int64_t k, const WeightForm& form, const Each& each) {
+  const int64_t groups = CeilDiv(k, form.group), in_block = kBlockCols / form.group;
   for (int64_t row = 0; row < n; ++row) {
-    const int64_t r = row % kBlockRows;
     for (int64_t g = 0; g < groups; ++g) {
-      store(BlockAt(blocks, k, form, row, g * kGroup), r, g % kGroupsPerBlock, row * groups + g);
+      each(BlockAt(blocks, k, form, row, g * form.group), row % kBlockRows, g % in_block,
+           row * groups + g);
     }
+  }
+}
+
+void PackCodes(const uint8_t* codes, int64_t n, int64_t k, uint8_t* blocks,
+               const WeightForm& form) {
+  std::memset(blocks, 0, static_cast<size_t>(BytesOfBlocks(n, k, form)));
+  for (int64_t row = 0; row < n; ++row) {
     for (int64_t col = 0; col < k; ++col) {
-      StoreCode(BlockAt(blocks, k, form, row, col), r, col % kBlockCols, form,
+      StoreCode(BlockAt(blocks, k, form, row, col), form, row % kBlockRows, col % kBlockCols,
                 codes[row * k + col]);
     }
   }
 }
 
-// The inverse, with load in the place of store.
-template <typename Load>
-void UnpackGroups(const uint8_t* blocks, int64_t n, int64_t k, uint8_t* codes, WeightForm form,
-                  const Load& load) {
-  const int64_t groups = CeilDiv(k, kGroup);
+void UnpackCodes(const uint8_t* blocks, int64_t n, int64_t k, uint8_t* codes,
+                 const WeightForm& form) {
   for (int64_t row = 0; row < n; ++row) {
-    const int64_t r = row % kBlockRows;
-    for (int64_t g = 0; g < groups; ++g) {
-      load(BlockAt(blocks, k, form, row, g * kGroup), r, g % kGroupsPerBlock, row * groups + g);
-    }
     for (int64_t col = 0; col < k; ++col) {
-      codes[row * k + col] =
-          LoadCode(BlockAt(blocks, k, form, row, col), r, col % kBlockCols, form);
+      codes[row * k + col] = LoadCode(BlockAt(blocks, k, form, row, col), form, row % kBlockRows,
+                                      col % kBlockCols);
     }
   }
 }
@@ -156,105 +165,125 @@ float LoadScale(const void* values, ScaleType type, int64_t index) {
 }
 
 void Pack(const uint8_t* codes, const uint16_t* scales, const uint16_t* mins, int64_t n, int64_t k,
-          uint8_t* blocks, WeightForm form) {
-  PackGroups(codes, n, k, blocks, form, [&](uint8_t* block, int64_t row, int64_t g, int64_t i) {
-    StoreGroup(block, row, g, scales[i], mins[i]);
+          uint8_t* blocks, const WeightForm& form) {
+  PackCodes(codes, n, k, blocks, form);
+  ForGroups(blocks, n, k, form, [&](uint8_t* block, int64_t row, int64_t group, int64_t i) {
+    StoreGroup(block, form, row, group, scales[i], form.minima ? mins[i] : uint16_t{0});
   });
 }
 
 void Unpack(const uint8_t* blocks, int64_t n, int64_t k, uint8_t* codes, uint16_t* scales,
-            uint16_t* mins, WeightForm form) {
-  UnpackGroups(blocks, n, k, codes, form,
-               [&](const uint8_t* block, int64_t row, int64_t g, int64_t i) {
-                 LoadGroup(block, row, g, &scales[i], &mins[i]);
-               });
+            uint16_t* mins, const WeightForm& form) {
+  UnpackCodes(blocks, n, k, codes, form);
+  ForGroups(blocks, n, k, form, [&](const uint8_t* block, int64_t row, int64_t group, int64_t i) {
+    LoadGroup(block, form, row, group, &scales[i], &mins[i]);
+  });
 }
 
 void PackBytes(const uint8_t* codes, const float* scales, const uint8_t* zero_points, int64_t n,
-               int64_t k, uint8_t* blocks) {
-  PackGroups(codes, n, k, blocks, WeightForm::kQ8NX,
-             [&](uint8_t* block, int64_t row, int64_t g, int64_t i) {
-               StoreByteGroup(block, row, g, scales[i], zero_points[i]);
-             });
+               int64_t k, uint8_t* blocks, const WeightForm& form) {
+  PackCodes(codes, n, k, blocks, form);
+  ForGroups(blocks, n, k, form, [&](uint8_t* block, int64_t row, int64_t group, int64_t i) {
+    StoreByteGroup(block, form, row, group, scales[i], form.minima ? zero_points[i] : uint8_t{0});
+  });
 }
 
 void UnpackBytes(const uint8_t* blocks, int64_t n, int64_t k, uint8_t* codes, float* scales,
-                 uint8_t* zero_points) {
-  UnpackGroups(blocks, n, k, codes, WeightForm::kQ8NX,
-               [&](const uint8_t* block, int64_t row, int64_t g, int64_t i) {
-                 LoadByteGroup(block, row, g, &scales[i], &zero_points[i]);
-               });
+                 uint8_t* zero_points, const WeightForm& form) {
+  UnpackCodes(blocks, n, k, codes, form);
+  ForGroups(blocks, n, k, form, [&](const uint8_t* block, int64_t row, int64_t group, int64_t i) {
+    LoadByteGroup(block, form, row, group, &scales[i], &zero_points[i]);
+  });
 }
 
-void Widen(const uint8_t* q2nx, int64_t count, uint8_t* q4nx) {
-  for (int64_t block = 0; block < count; ++block) {
-    const uint8_t* from = q2nx + block * kBlockBytes2;
-    uint8_t* to = q4nx + block * kBlockBytes;
-    std::memcpy(to, from, kCodesOffset);
+void Widen(const uint8_t* blocks, const WeightForm& form, int64_t count, uint8_t* shipping) {
+  for (int64_t b = 0; b < count; ++b) {
+    const uint8_t* from = blocks + b * BlockBytes(form);
+    uint8_t* to = shipping + b * kBlockBytes;
+    for (int64_t g = 0; g < kGroupsPerBlock; ++g) {
+      for (int64_t row = 0; row < kBlockRows; ++row) {
+        uint16_t scale, min;
+        LoadGroup(from, form, row, g * kGroup / form.group, &scale, &min);
+        StoreGroup(to, kShipping, row, g, scale, min);
+      }
+    }
+    const uint8_t* codes = from + CodesOffset(form);
+    uint8_t* wide = to + CodesOffset(kShipping);
+    if (form.kind == WeightKind::kQ4NX) {
+      std::memcpy(wide, codes, static_cast<size_t>(CodeBytesOf(form.kind)));
+      continue;
+    }
     for (int64_t quad = 0; quad < kBlockCols / kQuad; ++quad) {
-      const uint8_t* planes = from + kCodesOffset + quad * kQuadBytes;
+      const uint8_t* planes = codes + quad * kQuadBytes;
       for (int64_t pair = 0; pair < kBlockRows / 2; ++pair) {  // of out-features
-        uint8_t* codes = to + kCodesOffset + pair / 8 * kHalfBytes + quad * kQuad * 8 + pair % 8;
+        uint8_t* its = wide + pair / 8 * kHalfBytes + quad * kQuad * 8 + pair % 8;
         for (int64_t i = 0; i < kQuad; ++i) {
           const int low = planes[2 * pair] >> i & 0x11, high = planes[2 * pair + 1] >> i & 0x11;
-          codes[8 * i] = static_cast<uint8_t>(low | high << 1);
+          its[8 * i] = static_cast<uint8_t>(low | high << 1);
         }
       }
     }
   }
 }
 
-void DequantizeRow(const uint8_t* blocks, int64_t n, int64_t k, float* weights, WeightForm form) {
+void DequantizeRow(const uint8_t* blocks, int64_t n, int64_t k, float* weights,
+                   const WeightForm& form) {
   const int64_t r = n % kBlockRows;
   for (int64_t col = 0; col < k; ++col) {
     const uint8_t* block = BlockAt(blocks, k, form, n, col);
-    const int64_t group = (col % kBlockCols) / kGroup;
-    const int code = LoadCode(block, r, col % kBlockCols, form);
-    if (form == WeightForm::kQ8NX) {
+    const int64_t group = (col % kBlockCols) / form.group;
+    const int code = LoadCode(block, form, r, col % kBlockCols);
+    if (form.kind == WeightKind::kQ8NX) {
       float scale;
       uint8_t zero_point;
-      LoadByteGroup(block, r, group, &scale, &zero_point);
+      LoadByteGroup(block, form, r, group, &scale, &zero_point);
       weights[col] = scale * static_cast<float>(code - zero_point);
       continue;
     }
     uint16_t scale, min;
-    LoadGroup(block, r, group, &scale, &min);
+    LoadGroup(block, form, r, group, &scale, &min);
     weights[col] = Bfloat16ToFloat(scale) * static_cast<float>(code) + Bfloat16ToFloat(min);
   }
 }
 
-void Dequantize(const uint8_t* blocks, int64_t n, int64_t k, float* weights, WeightForm form) {
+void Dequantize(const uint8_t* blocks, int64_t n, int64_t k, float* weights,
+                const WeightForm& form) {
   for (int64_t row = 0; row < n; ++row) DequantizeRow(blocks, row, k, weights + row * k, form);
 }
 
-void PackMatMulNBits(const MatMulNBitsRows& source, uint8_t* blocks) {
+void PackMatMulNBits(const MatMulNBitsRows& source, const WeightForm& form, uint8_t* blocks) {
   const int64_t k = source.k, bits = source.bits;
-  const WeightForm form = FormOfBits(bits);
   const int64_t source_blocks = CeilDiv(k, source.block_size);
   std::memset(blocks, 0, static_cast<size_t>(BytesOfBlocks(source.rows, k, form)));
   for (int64_t row = 0; row < source.rows; ++row) {
     const int64_t r = row % kBlockRows;
+    float zero_point = 0;
     for (int64_t s = 0; s < source_blocks; ++s) {
       const float exact = LoadScale(source.scales, source.scale_type, row * source_blocks + s);
-      const float zero_point = ZeroPoint(source, row, s, source_blocks);
+      zero_point = ZeroPoint(source, row, s, source_blocks);
       const uint16_t scale = FloatToBfloat16(exact);
       const uint16_t min = FloatToBfloat16(-zero_point * Bfloat16ToFloat(scale));
       for (int64_t col = s * source.block_size; col < k && col < (s + 1) * source.block_size;
-           col += kGroup) {
+           col += form.group) {
         uint8_t* block = BlockAt(blocks, k, form, row, col);
-        const int64_t group = (col % kBlockCols) / kGroup;
-        if (form == WeightForm::kQ8NX) {
-          StoreByteGroup(block, r, group, exact, static_cast<uint8_t>(zero_point));
+        const int64_t group = (col % kBlockCols) / form.group;
+        if (form.kind == WeightKind::kQ8NX) {
+          StoreByteGroup(block, form, r, group, exact, static_cast<uint8_t>(zero_point));
         } else {
-          StoreGroup(block, r, group, scale, min);
+          StoreGroup(block, form, r, group, scale, min);
         }
       }
     }
     // The codes of a source row are contiguous: there are no gaps between blocks.
     const uint8_t* codes = source.b + row * CodeBytes(bits, k, source.block_size);
     for (int64_t col = 0; col < k; ++col) {
-      StoreCode(BlockAt(blocks, k, form, row, col), r, col % kBlockCols, form,
+      StoreCode(BlockAt(blocks, k, form, row, col), form, r, col % kBlockCols,
                 static_cast<uint8_t>(PackedValue(codes, bits, col)));
+    }
+    if (form == WeightForm{form.kind} || source.zero_point_kind == ZeroPoints::kFloat) continue;
+    for (int64_t col = k; col % form.group != 0; ++col) {
+      StoreCode(BlockAt(blocks, k, form, row, col), form, r, col % kBlockCols,
+                static_cast<uint8_t>(zero_point));
     }
   }
 }

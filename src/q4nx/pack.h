@@ -8,34 +8,35 @@
 
 namespace ort_aie::q4nx {
 
-// codes (n, k) uint8 below 2^bits; scales and mins (n, ceil(k/32)) bfloat16 bits ->
-// blocks (ceil(n/32), ceil(k/256), BlockBytes(form)). Padding gets scale 0, min 0, code 0.
+// codes (n, k) uint8 below 2^bits; scales and mins (n, ceil(k/group)) bfloat16 bits ->
+// blocks (ceil(n/32), ceil(k/256), BlockBytes(form)). mins are not read if the form has none.
+// Padding gets scale 0, min 0, code 0.
 void Pack(const uint8_t* codes, const uint16_t* scales, const uint16_t* mins, int64_t n, int64_t k,
-          uint8_t* blocks, WeightForm form = WeightForm::kQ4NX);
+          uint8_t* blocks, const WeightForm& form);
 
-// The inverse of Pack.
+// The inverse of Pack. Of a form without minima, mins are those that the codes imply.
 void Unpack(const uint8_t* blocks, int64_t n, int64_t k, uint8_t* codes, uint16_t* scales,
-            uint16_t* mins, WeightForm form = WeightForm::kQ4NX);
+            uint16_t* mins, const WeightForm& form);
 
-// The same for Q8NX: codes and zero_points are uint8, scales float32, (n, ceil(k/32)) as
+// The same for Q8NX: codes and zero_points are uint8, scales float32, (n, ceil(k/group)) as
 // zero_points are. Padding gets scale 0, zero point 0 and code 0.
 void PackBytes(const uint8_t* codes, const float* scales, const uint8_t* zero_points, int64_t n,
-               int64_t k, uint8_t* blocks);
+               int64_t k, uint8_t* blocks, const WeightForm& form);
 void UnpackBytes(const uint8_t* blocks, int64_t n, int64_t k, uint8_t* codes, float* scales,
-                 uint8_t* zero_points);
+                 uint8_t* zero_points, const WeightForm& form);
 
-// `count` blocks of Q2NX -> Q4NX blocks with the same weights: codes of 2 bits are valid codes of
-// 4.
-void Widen(const uint8_t* q2nx, int64_t count, uint8_t* q4nx);
+// `count` blocks of any form of Q4NX or Q2NX -> blocks of the shipping form with the same weights:
+// codes of 2 bits are valid codes of 4.
+void Widen(const uint8_t* blocks, const WeightForm& form, int64_t count, uint8_t* shipping);
 
 // weights (n, k) float32 = scale * code + min, of Q8NX scale * (code - zero point), in float32
 // arithmetic.
 void Dequantize(const uint8_t* blocks, int64_t n, int64_t k, float* weights,
-                WeightForm form = WeightForm::kQ4NX);
+                const WeightForm& form);
 
 // k weights of out-feature n, likewise.
 void DequantizeRow(const uint8_t* blocks, int64_t n, int64_t k, float* weights,
-                   WeightForm form = WeightForm::kQ4NX);
+                   const WeightForm& form);
 
 enum class ScaleType { kFloat32, kFloat16, kBfloat16 };
 
@@ -55,7 +56,7 @@ struct MatMulNBitsRows {
   ScaleType scale_type, zero_point_type;
   int64_t rows;
   int64_t k;
-  int64_t block_size;  // 32, 64, 128 or 256: a block's scale is repeated for each of its groups
+  int64_t block_size;  // a multiple of 32: a block's scale is repeated for each of its groups
   int64_t bits = 4;
 };
 
@@ -70,7 +71,10 @@ constexpr T PackedZeroPointBytes(int64_t bits, T k, int64_t block_size) {
 }
 
 // -> blocks (ceil(rows/32), ceil(k/256), BlockBytes(form)); scale = bf16(scale), min = bf16(-zp *
-// bf16(scale)). With 8 bits, scales and zero points are kept as they are.
-void PackMatMulNBits(const MatMulNBitsRows& source, uint8_t* blocks);
+// bf16(scale)). With 8 bits, scales and zero points are kept as they are. The form's group divides
+// block_size, its kind is that of the bits, and without minima there are no zero points but the
+// default one. Where a group ends after k, its codes there are the zero point; 0 if
+// that is a float, and in the forms of format 1 (ops/weights.h).
+void PackMatMulNBits(const MatMulNBitsRows& source, const WeightForm& form, uint8_t* blocks);
 
 }  // namespace ort_aie::q4nx

@@ -178,9 +178,9 @@ void Store(const Group& group, int lanes, const Fit& fit, const float* importanc
   for (int i = 0; i < lanes; ++i) {
     const uint16_t scale = FloatToBfloat16(fit.scale[i]), min = FloatToBfloat16(fit.min[i]);
     std::memcpy(scales + 2 * i, &scale, 2);
-    std::memcpy(scales + kMinsOffset + 2 * i, &min, 2);
+    std::memcpy(scales + MinimaOffset(kShipping) + 2 * i, &min, 2);
   }
-  uint8_t* codes = block + kCodesOffset;
+  uint8_t* codes = block + CodesOffset(kShipping);
   codes += kBits == 4 ? half * kHalfBytes + col * 8 : col / kQuad * kQuadBytes + half * kLanes;
   for (int c = 0; c < group.count; ++c) {
     double squared = 0;
@@ -233,7 +233,7 @@ void SetImportance(const float* importance, Group& group) {
 template <int kBits, bool kWeighted>
 void QuantizeAll(const float* weights, int64_t row_stride, int64_t col_stride, int64_t n, int64_t k,
                  const float* importance, uint8_t* blocks, QuantizationError& total) {
-  constexpr WeightForm kForm = kBits == 4 ? WeightForm::kQ4NX : WeightForm::kQ2NX;
+  constexpr WeightForm kForm = {KindOfBits(kBits)};
   std::memset(blocks, 0, static_cast<size_t>(BytesOfBlocks(n, k, kForm)));
   Group group;
   for (int64_t n0 = 0; n0 < n; n0 += kLanes) {

@@ -61,11 +61,12 @@ CodeGrid BestGrid(const float* x, int64_t count, const float* importance) {
 
 void QuantizeBytes(const float* weights, int64_t row_stride, int64_t col_stride, int64_t n,
                    int64_t k, const float* importance, uint8_t* blocks, QuantizationError& total) {
-  std::memset(blocks, 0, static_cast<size_t>(BytesOfBlocks(n, k, WeightForm::kQ8NX)));
+  constexpr WeightForm kForm = {WeightKind::kQ8NX};
+  std::memset(blocks, 0, static_cast<size_t>(BytesOfBlocks(n, k, kForm)));
   for (int64_t n0 = 0; n0 < n; n0 += kBlockRows) {
     for (int64_t k0 = 0; k0 < k; k0 += kGroup) {
       const int64_t count = std::min(kGroup, k - k0), group = k0 % kBlockCols / kGroup;
-      uint8_t* block = blocks + (n0 / kBlockRows * ColBlocks(k) + k0 / kBlockCols) * kBlockBytes8;
+      uint8_t* block = blocks + (n0 / kBlockRows * ColBlocks(k) + k0 / kBlockCols) * BlockBytes(kForm);
       for (int64_t r = 0; r < std::min(kBlockRows, n - n0); ++r) {
         float x[kGroup];
         for (int64_t i = 0; i < count; ++i) {
@@ -76,7 +77,7 @@ void QuantizeBytes(const float* weights, int64_t row_stride, int64_t col_stride,
         const float inverse = grid.Inverse();
         const int64_t index = group * kBlockRows + r;
         std::memcpy(block + kScalesOffset8 + 4 * index, &grid.scale, 4);
-        block[kZerosOffset8 + index] = static_cast<uint8_t>(grid.zero_point);
+        block[MinimaOffset(kForm) + index] = static_cast<uint8_t>(grid.zero_point);
         uint8_t* codes = block + (group * kGroup / kQuad * kBlockRows + r) * kQuad;
         for (int64_t i = 0; i < count; ++i) {
           const float code = Code(x[i], inverse, grid.zero_point);

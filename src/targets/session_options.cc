@@ -21,8 +21,8 @@
 namespace ort_aie {
 namespace {
 
-constexpr std::array kNames = {"target",   "numerics",     "on_device_error", "log",
-                               "overlays", "prompt_chunk", "stoppable"};
+constexpr std::array kNames = {"target",       "numerics",  "on_device_error", "log", "overlays",
+                               "prompt_chunk", "stoppable", "weights",         "tune"};
 
 // How many letters are added, left out or changed between two names.
 size_t Distance(std::string_view a, std::string_view b) {
@@ -131,8 +131,9 @@ SessionOptions ReadOptions(const Settings& settings, const void* session) {
                           ReadChoice(settings, "log", {"warning", "quiet", "trace"}),
                           Read(settings, "overlays", "")};
   if (npu.log == "trace") options.trace = Trace::OfProcess().Join();
+  const bool tune = ReadChoice(settings, "tune", {"on", "off"}) == "on";
   if (target == "host" || (target == "auto" && !HasNpu())) {
-    options.target = Host();
+    options.target = tune ? HostTargetWithTrials() : Host();
   } else {
     const auto library = target == "sim" ? NpuLibrary::kSim : NpuLibrary::kXrt;
     options.target = NpuOrHost(library, npu, session, target == "auto");
@@ -141,6 +142,9 @@ SessionOptions ReadOptions(const Settings& settings, const void* session) {
   options.has_int8 = on_host;
   // An NPU gets all layers of a token at once, so that nothing could end a run between them.
   options.stoppable = ReadChoice(settings, "stoppable", {"no", "yes"}) == "yes" && on_host;
+  const std::string weights = ReadChoice(settings, "weights", {"auto", "mapped", "copied"});
+  if (on_host && weights == "auto") options.weights = WeightMemory::kAuto;
+  if (on_host && weights == "copied") options.weights = WeightMemory::kCopied;
   return options;
 }
 

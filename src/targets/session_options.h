@@ -10,6 +10,10 @@
 //                    to a number that suits its kernels
 //   stoppable        no, yes (the execution provider makes a node of each layer on the host, so
 //                    that ONNX Runtime can end a run between layers)
+//   weights          on the host: auto (mapped, in pages of 2 MB where the system has them), mapped
+//                    (as ONNX Runtime maps them), copied (into memory, in pages of 2 MB)
+//   tune             on, off (the host tries kernels that give the same bits on the session's work,
+//                    and uses the fastest, also what earlier processes found)
 #pragma once
 
 #include <map>
@@ -21,9 +25,12 @@
 
 namespace ort_aie {
 
+enum class WeightMemory { kAuto, kMapped, kCopied };
+
 struct SessionOptions : Options {
-  bool stoppable = false;             // on the host only
-  std::shared_ptr<const void> trace;  // on as long as a session that asked for it lives
+  bool stoppable = false;                        // on the host only
+  WeightMemory weights = WeightMemory::kMapped;  // other values on the host only
+  std::shared_ptr<const void> trace;             // on as long as a session that asked for it lives
   std::shared_ptr<const Target> target;
 };
 

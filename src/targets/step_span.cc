@@ -27,7 +27,7 @@ const char* NameOf(Function function) {
 
 struct Kind {
   const char* operator()(const MatMulStep& s) const {
-    if (s.form == WeightForm::kBf16) return s.up_weights != nullptr ? "GatedGEMM" : "GEMM";
+    if (s.form.kind == WeightKind::kBf16) return s.up_weights != nullptr ? "GatedGEMM" : "GEMM";
     return s.up_weights != nullptr ? "GatedMLP" : "MatMul";
   }
   const char* operator()(const GatherStep&) const { return "Gather"; }

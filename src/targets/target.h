@@ -80,6 +80,9 @@ class Target {
 
 // This CPU. Stateless: one object serves all sessions of a process.
 const Target& HostTarget();
+// The same, for a session: it tries kernels that give the same bits on the session's own work, and
+// uses the fastest (host/live_trials.h).
+std::shared_ptr<const Target> HostTargetWithTrials();
 // The instruction set of its kernels, by its name in ORT_AIE_ISA.
 const char* HostIsa();
 

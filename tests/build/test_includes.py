@@ -65,6 +65,8 @@ BASELINE = tuple(
         "choice.h",
         "choice_file.cc",
         "choice_file.h",
+        "samples.cc",
+        "samples.h",
     )
 )
 HEADERS_OF_KERNELS = {"immintrin.h", "stddef.h", "stdint.h"}

@@ -186,7 +186,7 @@ def _set_rotary_tables(model: ir.Model, shape: Shape) -> None:
 
 def _packed(source: Path, work: Path) -> dict[str, Array]:
     """Blocks (N / 32, K / 256, 5120) by projection, as "model.layers.0.attn.qkv_proj"."""
-    ort_aie_ep.compile(source, work, fuse=False)
+    ort_aie_ep.compile(source, work, fuse=False, q4nx_compatible=True)
     return {
         key.partition(".MatMul")[0]: value.const_value.numpy()
         for key, value in ir.load(work / "model.onnx").graph.initializers.items()

@@ -77,7 +77,7 @@ def test_custom_ops_refuse_weights_of_other_sizes(op: str, tmp_path: Path) -> No
     if op == "Q4NXGather":
         inputs, given = {"W": inputs["W"], "indices": np.zeros(1, np.int64)}, given | {"dtype": 1}
     sizes = [
-        (MOST, 256), (32, MOST), (2**59 + 32, 256), (-(2**63), 256), (32, -(2**63)), (2**62, 2**62)
+        (MOST, 256), (32, MOST), (2**60 + 32, 256), (-(2**63), 256), (32, -(2**63)), (2**62, 2**62)
     ]  # fmt: skip
     models = [
         one_op_model(op, inputs, {"Y": FLOAT32}, given | {"K": k, "N": n}, constants=("W",))
@@ -170,13 +170,13 @@ def set_line(before: str, line: str) -> Any:
 
 
 def rows_that_wrap(step: str, weights: str) -> Any:
-    """2^54 + 1 rows of blocks of 5,120 bytes wrap to 5,120 bytes."""
+    """2^55 + 1 rows of blocks of 4,608 bytes wrap to 4,608 bytes."""
 
     def change(text: str) -> str:
         before, after = text.split(f"step {step} ", 1)
-        after = set_line(r"int N \d+", f"int N {2**59 + 32}")(after)
+        after = set_line(r"int N \d+", f"int N {2**60 + 32}")(after)
         after = set_line(r"int K \d+", "int K 256")(after)
-        before = set_line(f"constant 2 {weights}", "constant 2 4096 5120 1 1 5120")(before)
+        before = set_line(f"constant 2 {weights}", "constant 2 4096 4608 1 1 4608")(before)
         return f"{before}step {step} {after}"
 
     return change
@@ -187,10 +187,10 @@ TABLE = r"constant 1 \d+ 16384 256 16"
 
 
 CHANGES = [
-    (rows_that_wrap("Q4NXGather", ".* 16 1 5120"),
-     rf"aie.Q4NXGather '.*': input W must be uint8 \({2**54 + 1}, 1, 5120\)"),
-    (rows_that_wrap("Q4NXMatMul", ".* 10 1 5120"),
-     rf"aie.Q4NXMatMul '.*': input W must be uint8 \({2**54 + 1}, 1, 5120\)"),
+    (rows_that_wrap("Q4NXGather", ".* 16 1 4608"),
+     rf"aie.Q4NXGather '.*': input W must be uint8 \({2**55 + 1}, 1, 4608\)"),
+    (rows_that_wrap("Q4NXMatMul", ".* 10 1 4608"),
+     rf"aie.Q4NXMatMul '.*': input W must be uint8 \({2**55 + 1}, 1, 4608\)"),
     # (2^62 + 4) * 4 floats wrap to 16
     (set_line(TABLE, f"constant 1 4096 64 4 {2**62 + 4}"),
      r"a constant has 64 bytes, expected \(out of range\)"),
@@ -243,7 +243,7 @@ def test_weights_that_are_not_a_regular_file_are_refused(context: Path, tmp_path
 
 def test_python_refuses_sizes_that_wrap() -> None:
     blocks = np.zeros((1, 1, 5120), np.uint8)
-    for n, k in [(2**59 + 32, 256), (MOST, MOST), (-1, 256), (32, 0)]:
+    for n, k in [(2**60 + 32, 256), (MOST, MOST), (-1, 256), (32, 0)]:
         for read in (_native.unpack, _native.dequantize):
             with pytest.raises(ValueError, match=r"must be"):
                 read(blocks, n, k)

@@ -429,7 +429,7 @@ def test_expert_weights_are_mapped_and_not_copied(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     mapped, anonymous = json.loads(result.stdout)
     weight_bytes = path.with_name("source.onnx.data").stat().st_size
-    assert weight_bytes > 30e6
+    assert weight_bytes > 28e6
     assert anonymous < weight_bytes / 2  # what a session needs anyway
     # Two experts of 32, and what Linux reads around them.
     assert 0 < mapped < weight_bytes / 4

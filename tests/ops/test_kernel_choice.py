@@ -9,11 +9,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
@@ -23,9 +23,9 @@ from ort_aie_ep.cli import app
 from ort_aie_ep.cli.tables import tuning_table
 from ort_aie_ep.explain import tune as tuning_module
 from ort_aie_ep.explain.tune import choose, forget, roles, tune
-from ort_aie_ep.formats import q4nx
 from ort_aie_ep.runtime.kernels import (
     Chosen,
+    Tried,
     chosen_kernels,
     kernels_by_rule,
     kernels_line,
@@ -85,10 +85,8 @@ def test_only_amd_from_zen_5_on_fetches_past_the_caches(isa: str, cpu: tuple[str
 
 
 def test_a_cpu_that_was_measured_gets_what_was_fastest_there() -> None:
-    assert [chosen_for(ZEN3_ZEN4, "avx512_bf16")[role] for role in ONE_ROW] == [
-        "avx512-t1", "avx512-t1-minima"
-    ]  # fmt: skip
-    assert [chosen_for(INTEL, "amx")[role] for role in ONE_ROW] == ["avx512-t1-minima"] * 2
+    for cpu, isa in ((ZEN3_ZEN4, "avx512_bf16"), (INTEL, "amx")):
+        assert chosen_for(cpu, isa)["one row, int8"] == "avx512-t1"
 
 
 def test_dot_products_of_bfloat16_are_for_those_that_are_fast_at_them() -> None:
@@ -161,26 +159,12 @@ def test_a_choice_in_one_line() -> None:
     assert kernels_line([forced]) == "avx2; ORT_AIE_ISA"
     measured = Chosen("rows, int8", "avx2", "measured", "2026-11-22")
     assert kernels_line([measured]) == "avx2; measured on 2026-11-22"
-
-
-@pytest.mark.parametrize("variant", _native.kernel_variants()["one row, int8"])
-@pytest.mark.parametrize("numerics", ["int8", "bf16"])
-def test_variants_of_one_row_give_the_same_bits(variant: str, numerics: str) -> None:
-    n, k = 70, 1000
-    rng = np.random.default_rng(3)
-    codes = rng.integers(0, 16, (n, k), np.uint8)
-    scales = rng.uniform(0.5, 2, (n, -(-k // q4nx.GROUP))).astype(np.float32)
-    blocks = q4nx.pack(codes, scales, -8 * scales)
-    a = rng.standard_normal((1, k)).astype(np.float32)
-    isa = variant.split("-")[0]
-    with_minima = _native.project(a, blocks, n, numerics, isa)
-    # The table of an instruction set has the variant that the rules choose for this CPU, which may
-    # read minima.
-    computes_minima = "avx512-nta" if isa == "avx512" else isa
-    without = _native.project(a, blocks, n, numerics, computes_minima, symmetric=True)
-    np.testing.assert_array_equal(_native.project(a, blocks, n, numerics, variant), with_minima)
-    symmetric = _native.project(a, blocks, n, numerics, variant, symmetric=True)
-    np.testing.assert_array_equal(symmetric, with_minima if "minima" in variant else without)
+    tried = Tried("one row, int8", 2, "avx512-t1", 40, 0.8)
+    assert kernels_line([one_row], [tried]) == (
+        "avx512-nta; by rules, by trials avx512-t1 (one row, int8; 2 threads)"
+    )
+    the_same = replace(tried, variant="avx512-nta")
+    assert kernels_line([one_row], [the_same]) == kernels_line([one_row])
 
 
 # --- what was measured ---
@@ -260,7 +244,7 @@ def test_a_measurement_of_something_else_does_not_count(cache: Path, line: int, 
     ("change", "why"),
     [
         (lambda lines: [], "line 1 is not"),
-        (lambda lines: ["ort_aie_ep kernels 2", *lines[1:]], "line 1 is not"),
+        (lambda lines: ["ort_aie_ep kernels 1", *lines[1:]], "line 1 is not"),
         (lambda lines: [*lines[:3], "measured: today", *lines[4:]], "line 4 is not"),
         (lambda lines: lines[:3], "line 4 is not"),
         (lambda lines: lines[:-1], "does not name a role"),
@@ -270,8 +254,12 @@ def test_a_measurement_of_something_else_does_not_count(cache: Path, line: int, 
             lambda lines: [*lines[:4], "rows, int8: avx512-nta", "end"],
             "line 5 does not name a variant",
         ),
+        (lambda lines: [*lines[:4], "samples: rows, int8; 2 threads; sse9: 900", "end"], "line 5"),
+        (lambda lines: [*lines[:4], "samples: lookups; two threads; avx2: 900", "end"], "line 5"),
+        (lambda lines: [*lines[:4], "samples: lookups; 2 threads; avx2: 1.5", "end"], "line 5"),
+        (lambda lines: [*lines[:4], "samples: lookups; 2 threads", "end"], "line 5"),
         (lambda lines: [*lines, "more"], "it continues after its end"),
-        (lambda lines: ["x" * 5000], "it is too long"),
+        (lambda lines: ["x" * 70000], "it is too long"),
     ],
 )
 def test_what_is_not_a_measurement_is_said_once_and_ignored(

@@ -258,8 +258,8 @@ def test_an_existing_context_model_and_its_weights_stay(written: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [
-        (r"^recipe 1", "op Q4NXMatMul", "it begins with 'op Q4NXMatMul', expected 'recipe 1'"),
-        (r"^recipe 1", "recipe 2", "it has format 2, but this library reads format 1"),
+        (r"^recipe 2", "op Q4NXMatMul", "it begins with 'op Q4NXMatMul', expected 'recipe 1'"),
+        (r"^recipe 2", "recipe 3", "it has format 3, but this library reads formats 1 and 2"),
         (
             r"^inputs (\d+)",
             "inputs 1",
@@ -269,7 +269,7 @@ def test_an_existing_context_model_and_its_weights_stay(written: Path) -> None:
         (r"^outputs ", "outputs -1 ", "its recipe has 6 outputs, but the node has 5"),
         (r"^step Q4NXMatMul", "step Conv", "'Conv' is not an operator of this library"),
         (r"^reads .*", "reads x", "line 'reads x' is not a line of a recipe"),
-        (r"^int format 1", "int format 1\nint bits 1", "bits of Q4NX.* is 1, expected 2 to 8"),
+        (r"^int format 2", "int format 2\nint bits 1", "bits of Q4NX.* is 1, expected 2 to 8"),
         (r"^int K (\d+)", r"int K \1\nint K \1", r"line 'int K \d+' is not a line of a recipe"),
         (r"^int K ", "int speed ", "has no attribute speed"),
         (r"^int format 1\n", "", "attribute format of .* is missing"),

@@ -142,7 +142,8 @@ def test_results_are_rounded_once() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 2}, "the model has format 2, but this library reads format 1"),
+        ({"format": 3}, "the model has format 3, but this library reads formats 1 and 2"),
+        ({"format": 2}, "attribute group must be 32, 64, 128 or 256, got 0"),
         (
             {"K": 700},
             r"input W must be uint8 \(3, 3, 5120\) for K=700 N=70, got uint8 \(3, 2, 5120",

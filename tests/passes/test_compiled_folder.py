@@ -59,16 +59,17 @@ def test_weights_are_written_page_aligned_into_one_padded_file(
     assert result.weight_bytes == 26 * PAGE
 
 
-def test_weights_of_two_bits_take_three_fifths(tmp_path: Path) -> None:
+def test_weights_of_two_bits_take_five_ninths(tmp_path: Path) -> None:
     save(projection_model(300, 320, bits=2), tmp_path / "source")
     result = ort_aie_ep.compile(tmp_path / "source", tmp_path / "compiled")
     tensors = external(only_proto(tmp_path / "compiled" / "model.onnx"))
-    assert int(tensors["proj.B_q2nx"]["length"]) == 10 * 2 * 3072
-    assert result.weight_bytes == 15 * PAGE
+    assert int(tensors["proj.B_q2nx"]["length"]) == 10 * 2 * 2560
+    assert result.weight_bytes == 13 * PAGE
     x = np.random.default_rng(0).standard_normal((1, 3, 320)).astype(np.float32)
     y = run(open_session(str(tmp_path / "compiled" / "model.onnx")), {"x": x})["y"]
     model = onnx.load(tmp_path / "compiled" / "model.onnx")
-    weights = q4nx.dequantize(onnx.numpy_helper.to_array(model.graph.initializer[0]), 300, 320)
+    blocks = onnx.numpy_helper.to_array(model.graph.initializer[0])
+    weights = q4nx.dequantize(blocks, 300, 320, q4nx.BlockForm(2, minima=False))
     # int8 activations: independent errors of 1/127 of the largest of 32.
     assert np.linalg.norm(y - x @ weights.T) <= 0.02 * np.linalg.norm(y)
 
@@ -110,7 +111,7 @@ def test_compiled_weights_stand_for_the_source_weights(tmp_path: Path) -> None:
 def test_a_tied_embedding_is_stored_once(tmp_path: Path) -> None:
     save(tied_model(700, 320), tmp_path / "source")
     result = ort_aie_ep.compile(tmp_path / "source", tmp_path / "compiled")
-    rows, cols, size = q4nx.blocks_shape(700, 320)
+    rows, cols, size = q4nx.BlockForm(minima=False).blocks_shape(700, 320)
     assert result.weight_bytes == -(-rows * cols * size // PAGE) * PAGE
     feeds = {"ids": np.array([[0, 699, 5]], np.int64)}
     compiled = run(open_session(str(tmp_path / "compiled" / "model.onnx")), feeds)["logits"]
@@ -248,7 +249,7 @@ def test_progress_counts_to_the_end(tmp_path: Path) -> None:
         progress=lambda done, total, name: calls.append((done, total, name)),
     )
     assert calls[0][0] == 0
-    assert calls[-1][0] == calls[-1][1] == 10 * 2 * 5120 + 300 * 4
+    assert calls[-1][0] == calls[-1][1] == 10 * 2 * 4608 + 300 * 4
     assert [done for done, _, _ in calls] == sorted(done for done, _, _ in calls)
     assert {name for _, _, name in calls} == {"proj.B_q4nx", "bias", "", "hashing"}
 

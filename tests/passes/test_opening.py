@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 import ort_aie_ep
 from ort_aie_ep import AieError
-from ort_aie_ep.graph_passes import base
+from ort_aie_ep.formats import q4nx
 
 
 def folder_with(
@@ -96,7 +96,7 @@ def test_a_fault_of_ort_aie_ep_is_called_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(projection_model(), tmp_path / "source")
-    monkeypatch.setattr(base, "FORMAT", 999)
+    monkeypatch.setattr(q4nx.BlockForm, "attributes", lambda _: {"format": 999})
     with pytest.raises(AieError, match=r"which is a bug in ort_aie_ep: .*format"):
         ort_aie_ep.compile(tmp_path / "source", tmp_path / "compiled")
     assert not (tmp_path / "compiled").exists()

@@ -58,13 +58,14 @@ def test_a_projection_is_replaced(
     source = projection_model(
         40, 320, dtype=dtype, block_size=block_size, zero_points=zero_points, bias=bias
     )
+    form = q4nx.BlockForm.smallest(4, block_size, symmetric=not zero_points)
     model, outcomes = rewritten(source)
     assert outcomes == [NodeOutcome("/model/proj/MatMul_Q4", "MatMulNBits", "aie.Q4NXMatMul", "")]
     (node,) = model.graph
     assert (node.domain, node.op_type, node.name) == ("aie", "Q4NXMatMul", "/model/proj/MatMul_Q4")
     assert attributes_of(node) == {
         "K": 320, "N": 40, "accuracy_level": 4, "symmetric": int(not zero_points),
-        "format": _native.FORMAT,
+        **form.attributes(),
     }  # fmt: skip
     assert [value.name for value in node.inputs if value] == ["x", "proj.B_q4nx"] + ["bias"] * bias
     assert signature(model) == signature(ir.from_proto(source))
@@ -73,7 +74,7 @@ def test_a_projection_is_replaced(
     (weights,) = (v for v in model.graph.initializers.values() if v.name == "proj.B_q4nx")
     assert weights.const_value is not None
     blocks = weights.const_value.numpy()
-    assert blocks.shape == q4nx.blocks_shape(40, 320)
+    assert blocks.shape == form.blocks_shape(40, 320)
 
 
 @pytest.mark.parametrize(
@@ -318,6 +319,7 @@ def test_an_empty_score_output_does_not_matter() -> None:
 @pytest.mark.parametrize("zero_points", [False, True])
 def test_weights_become_blocks_of_as_many_bits(zero_points: bool, bits: int) -> None:
     source = tied_model(bits=bits, zero_points=zero_points)
+    form = q4nx.BlockForm.smallest(bits, 32, symmetric=not zero_points)
     model, outcomes = rewritten(source)
     assert {o.op_type: o.becomes for o in outcomes} == {
         "GatherBlockQuantized": "aie.Q4NXGather",
@@ -326,16 +328,16 @@ def test_weights_become_blocks_of_as_many_bits(zero_points: bool, bits: int) -> 
     gather, projection = only_node(model, "Q4NXGather"), only_node(model, "Q4NXMatMul")
     assert gather.inputs[0] is projection.inputs[1]
     assert attributes_of(gather) == {
-        "K": 320, "N": 70, "bits": bits, "dtype": 1, "format": _native.FORMAT,
+        "K": 320, "N": 70, "dtype": 1, **form.attributes(),
     }  # fmt: skip
     assert attributes_of(projection) == {
-        "K": 320, "N": 70, "bits": bits, "accuracy_level": 4, "symmetric": int(not zero_points),
-        "format": _native.FORMAT,
+        "K": 320, "N": 70, "accuracy_level": 4, "symmetric": int(not zero_points),
+        **form.attributes(),
     }  # fmt: skip
     (weights,) = model.graph.initializers.values()
     assert weights.name == f"lm_head.B_q{bits}nx"
     assert weights.const_value is not None
-    assert weights.const_value.numpy().shape == q4nx.blocks_shape(70, 320, bits)
+    assert weights.const_value.numpy().shape == form.blocks_shape(70, 320)
 
 
 @pytest.mark.parametrize("zero_points", [False, True])
@@ -351,7 +353,8 @@ def test_a_tied_embedding_shares_the_projections_weights(
     }
     gather, projection = only_node(model, "Q4NXGather"), only_node(model, "Q4NXMatMul")
     assert gather.inputs[0] is projection.inputs[1]
-    assert attributes_of(gather) == {"K": 320, "N": 70, "dtype": 1, "format": _native.FORMAT}
+    form = q4nx.BlockForm.smallest(4, 32, symmetric=not zero_points)
+    assert attributes_of(gather) == {"K": 320, "N": 70, "dtype": 1} | form.attributes()
     assert list(model.graph.initializers) == ["lm_head.B_q4nx"]
     assert len(list(model.graph)) == 2  # the Reshape is gone
     assert signature(model) == signature(ir.from_proto(source))

@@ -320,8 +320,8 @@ def test_a_small_recipe_runs() -> None:
     [
         (
             "recipe 1",
-            "recipe 2",
-            "has format 2, but this library reads format 1; make the model again",
+            "recipe 3",
+            "has format 3, but this library reads formats 1 and 2; make the model again",
         ),
         ("recipe 1", "", "begins with"),
         (SMALL, "", "begins with"),

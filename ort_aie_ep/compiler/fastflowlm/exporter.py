@@ -14,6 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from ort_aie_ep import _native
 from ort_aie_ep.compiler.compiled_folder import check_destination
 from ort_aie_ep.compiler.fastflowlm.config import ModelConfig, read_config
 from ort_aie_ep.compiler.fastflowlm.container import FLOAT, PACKED, Tensor, write_container
@@ -43,7 +45,7 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats import q4nx
 from ort_aie_ep.graph_passes import Quantising, WeightForm, run_passes
 from ort_aie_ep.graph_passes.attention.node import named_input
-from ort_aie_ep.graph_passes.base import NONE
+from ort_aie_ep.graph_passes.base import DOMAIN, NONE
 from ort_aie_ep.graph_passes.planning import expand_plans
 from ort_aie_ep.graph_passes.unique_names import name_nodes
 from ort_aie_ep.models.builder.decoder import build
@@ -149,10 +151,39 @@ def _load(path: Path, quantize: str | None) -> ir.Model:
         if quantize is not None:
             raise AieError(f"{path} is compiled already: omit quantize, or pass its source")
         expand_plans(model)
+        _widen(model)
         return model
     name_nodes(model)
-    run_passes(model, quantize=None if quantize is None else Quantising(WeightForm.Q4NX))
+    quantising = None if quantize is None else Quantising(WeightForm.Q4NX)
+    run_passes(model, quantize=quantising, q4nx_compatible=True)
     return model
+
+
+def _widen(model: ir.Model) -> None:
+    """Gives the 4-bit weights of a compiled model the form of the file, once they are read."""
+    for node in model.graph:
+        numbers = {a.name: a.as_int() for a in node.attributes.values() if a.type.name == "INT"}
+        form = q4nx.BlockForm.of(numbers)
+        if node.domain != DOMAIN or form.bits != 4 or form == q4nx.SHIPPING:
+            continue
+        n, k = numbers["N"], numbers["K"]
+        shape = ir.Shape(q4nx.blocks_shape(n, k))
+        for value in node.inputs:
+            blocks = None if value is None else value.const_value
+            if value is None or blocks is None or blocks.dtype != ir.DataType.UINT8:
+                continue
+            if blocks.shape == ir.Shape(form.blocks_shape(n, k)):  # not yet, for another node
+                value.const_value = ir.LazyTensor(
+                    partial(_widened, blocks, form, n, k),
+                    dtype=ir.DataType.UINT8,
+                    shape=shape,
+                    name=value.name,
+                )
+
+
+def _widened(blocks: ir.TensorProtocol, form: q4nx.BlockForm, n: int, k: int) -> ir.Tensor:
+    data = np.ascontiguousarray(blocks.numpy())
+    return ir.tensor(_native.widen(data, n, k, form.group, form.minima))
 
 
 class _Model:

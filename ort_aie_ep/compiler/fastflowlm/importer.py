@@ -97,7 +97,7 @@ def import_q4nx(
     packed = _set_weights(model, weights, file, shape, settings)
     file.check_all_used(shape)
     _embed_bfloat16(model)
-    report = run_passes(model, fuse=asked.fuse)
+    report = run_passes(model, fuse=asked.fuse, q4nx_compatible=True)
     _set_blocks(model, packed)
     folder = config_path.parent
     name = folder / "model.onnx"

@@ -25,7 +25,8 @@ MatMulWeights WeightsOf(const Steps& steps, const Value& packed) {
           .n = matmul.Int("N", 0),
           .k = matmul.Int("K", 0),
           .bits = matmul.Int("bits", 4),
-          .block_size = matmul.Int("block_size", 0)};
+          .block_size = matmul.Int("block_size", 0),
+          .form = packed.packed_form};
 }
 
 ExpertPart ExpertsOf(const Steps& steps, const Value& packed) {

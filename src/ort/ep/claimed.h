@@ -18,6 +18,7 @@ namespace ort_aie::ep {
 struct MatMulWeights {
   std::string b, scales, zero_points;  // zero_points: empty if absent
   int64_t n = 0, k = 0, bits = 4, block_size = 0;
+  WeightForm form = {};
 };
 
 // A constant of a QMoE; the initializers that it is made from, by name. A bias has no scales.

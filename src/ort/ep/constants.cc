@@ -19,7 +19,7 @@ namespace {
 
 using q4nx::CeilDiv;
 
-constexpr int64_t kPage = 4096, kHugePage = 2 << 20;
+constexpr int64_t kPage = 4096;
 constexpr int64_t kWorthMapping = 1 << 20;  // bytes; smaller constants are copied
 constexpr int64_t kRowsPerTask = 256;       // a multiple of a block's 32 out-features
 
@@ -37,12 +37,13 @@ std::string KeyOf(const ClaimedRegion::Constant& constant) {
     const q4nx::ExpertLayout& its = part.layout;
     return Concat("experts ", part.source, '\n', part.scales, '\n', part.zero_points, '\n',
                   its.first, ' ', its.step, ' ', its.n, ' ', its.k, ' ', its.bits, ' ',
-                  its.block_size);
+                  its.block_size, ' ', its.form.group, ' ', its.form.minima);
   }
   if (!constant.weights) return constant.name;
   const MatMulWeights& weights = *constant.weights;
   return Concat("packed ", weights.b, '\n', weights.scales, '\n', weights.zero_points, '\n',
-                weights.k, ' ', weights.bits, ' ', weights.block_size);
+                weights.k, ' ', weights.bits, ' ', weights.block_size, ' ', weights.form.group, ' ',
+                weights.form.minima);
 }
 
 int64_t InPages(int64_t bytes) { return RoundUp(bytes, kPage).As("a constant"); }
@@ -67,7 +68,6 @@ void PackMatMul(const MatMulWeights& matmul, const Tensor& b, const Tensor& scal
                 const Tensor& zero_points, uint8_t* blocks) {
   const int64_t n = matmul.n, k = matmul.k, bits = matmul.bits;
   const int64_t block_size = matmul.block_size, source_blocks = CeilDiv(k, block_size);
-  const WeightForm form = q4nx::FormOfBits(bits);
   const auto scale_bytes = static_cast<int64_t>(SizeOf(scales.type));
   const bool points_are_packed = !IsFloat(zero_points.type);
   const int64_t point_bytes = points_are_packed
@@ -92,8 +92,9 @@ void PackMatMul(const MatMulWeights& matmul, const Tensor& b, const Tensor& scal
       rows.zero_point_type = ScaleTypeOf(zero_points.type);
       rows.zero_points = at(zero_points, first * point_bytes);
     }
-    q4nx::PackMatMulNBits(
-        rows, blocks + first / q4nx::kBlockRows * q4nx::ColBlocks(k) * q4nx::BlockBytes(form));
+    q4nx::PackMatMulNBits(rows, matmul.form,
+                          blocks + first / q4nx::kBlockRows * q4nx::ColBlocks(k) *
+                                       q4nx::BlockBytes(matmul.form));
   };
   OnAllCores(CeilDiv(n, kRowsPerTask), [&](int64_t task) { pack_rows(task * kRowsPerTask); });
 }
@@ -114,11 +115,10 @@ void PackExperts(const ExpertPart& part, const Tensor& source, const Tensor& sca
       return;
     }
     const auto scale_bytes = q4nx::ExpertScales(layout) * static_cast<int64_t>(SizeOf(scales.type));
-    const WeightForm form = q4nx::FormOfBits(layout.bits);
     q4nx::PackExpert(layout, of_expert(source, expert, q4nx::ExpertCodeBytes(layout)),
                      of_expert(scales, expert, scale_bytes), ScaleTypeOf(scales.type),
                      of_expert(zero_points, expert, q4nx::ExpertZeroPointBytes(layout)),
-                     to + expert * q4nx::BytesOfBlocks(layout.n, layout.k, form));
+                     to + expert * q4nx::BytesOfBlocks(layout.n, layout.k, layout.form));
   };
   OnAllCores(part.experts, pack);
 }
@@ -216,11 +216,8 @@ std::vector<Tensor> Constants::Load(const OrtApi* api, const std::string& folder
     }
     copied = (Size(copied) + InPages(tensor.bytes)).As("the constants");
   }
-  // Each token reads all weights. Large pages need fewer address translations.
-  const int64_t alignment = copied >= kHugePage ? kHugePage : kPage;
-  const auto bytes = RoundUp(std::max(copied, kPage), alignment).As<size_t>("the constants");
-  AlignedMemory slab = AllocateAligned(bytes, static_cast<size_t>(alignment));
-  if (alignment == kHugePage) platform::PreferLargePages(slab.get(), bytes);
+  AlignedMemory slab = platform::AllocateInLargePages(static_cast<size_t>(std::max(copied, kPage)),
+                                                      static_cast<size_t>(kPage));
   auto* next = static_cast<uint8_t*>(slab.get());
   for (size_t i = 0; i < sources_.size(); ++i) {
     if (tensors[i].data != nullptr) continue;

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "ops/format.h"
+#include "ort/weight_files.h"
 #include "q4nx/layout.h"
 
 namespace ort_aie::ep {
@@ -117,13 +118,14 @@ std::shared_ptr<WrittenContext> ContextWriter::Publish() {
   return written(path_, {});
 }
 
-ContextFile::ContextFile(const std::string& path, const std::string& id) : path_(path) {
+ContextFile::ContextFile(const std::string& path, const std::string& id, WeightMemory memory)
+    : path_(path) {
   const platform::File file = platform::File::Open(path);
   Require(file.is_open(), path,
           ", the weights of the EPContext model, cannot be opened: ", std::strerror(errno));
   size_ = file.Bytes();
   Require(size_ >= 0, path, ", the weights of the EPContext model, is not a regular file");
-  if (size_ >= kFilePage) data_ = file.Map(0, size_);
+  if (size_ >= kFilePage) data_ = WeightBytes(file, memory);
   Require(data_ != nullptr, path, " cannot be mapped: ", size_, " bytes are not a context file");
   std::istringstream header(std::string(reinterpret_cast<const char*>(data_.get()), 512));
   header.imbue(std::locale::classic());

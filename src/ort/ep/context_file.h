@@ -11,6 +11,7 @@
 
 #include "base/platform.h"
 #include "ops/recipe.h"
+#include "targets/session_options.h"
 
 namespace ort_aie::ep {
 
@@ -67,8 +68,9 @@ class ContextWriter {
 
 class ContextFile {
  public:
-  // Maps the file and checks its header. The Error says what is wrong and what to do.
-  ContextFile(const std::string& path, const std::string& id);
+  // Maps or copies the file and checks its header. The Error says what is wrong and what to do.
+  ContextFile(const std::string& path, const std::string& id,
+              WeightMemory memory = WeightMemory::kMapped);
   ContextFile(const ContextFile&) = delete;
   ContextFile& operator=(const ContextFile&) = delete;
 

@@ -39,7 +39,8 @@ OrtNode* MakeContextNode(const OrtApi* api, const FusedNode& fused, const Part& 
 class ContextReader {
  public:
   // `folders` may have the files; the first one that has a file counts.
-  explicit ContextReader(std::vector<std::string> folders) : folders_(std::move(folders)) {}
+  ContextReader(std::vector<std::string> folders, WeightMemory memory)
+      : folders_(std::move(folders)), memory_(memory) {}
 
   // The Error says what is wrong and what to do.
   Part Read(const graph::Graph& graph, const graph::Node& node);
@@ -48,6 +49,7 @@ class ContextReader {
   std::shared_ptr<const ContextFile> FileOf(const graph::Node& node);
 
   const std::vector<std::string> folders_;
+  const WeightMemory memory_;
   std::map<std::pair<std::string, std::string>, std::shared_ptr<const ContextFile>> files_;
 };
 

@@ -173,6 +173,8 @@ void Ep::ClaimAll(const OrtGraph* graph, OrtEpGraphSupportInfo* info) {
   for (const graph::Value& value : read.graph.values) {
     if (value.constant) constants.insert(value.name);
   }
+  // An NPU reads blocks of this form where they are; it would copy others.
+  read.graph.q4nx_compatible = options_.target.get() != &HostTarget();
   claims_ = Claim(std::move(read.graph), read.ids, overrides_.Among(constants),
                   options_.stoppable ? graph::Grouping::kLayers : graph::Grouping::kRegions);
   std::vector<size_t> claimed;
@@ -217,7 +219,7 @@ void Ep::CompileAll(const OrtGraph* const* graphs, const OrtNode* const* fused, 
   if (!model.empty() && !context_.path.empty() && hint != folder) {
     context_folders.push_back(hint);
   }
-  ContextReader reader(std::move(context_folders));
+  ContextReader reader(std::move(context_folders), options_.weights);
   for (size_t i = 0; i < count; ++i) {
     const ReadGraph read = Read(api, graphs[i]);
     shells.push_back(ReadFused(api, fused[i]));
@@ -244,7 +246,7 @@ void Ep::CompileAll(const OrtGraph* const* graphs, const OrtNode* const* fused, 
   if (is_written) {
     data = WriteContext(model, constants, ranges, id);
     // This session uses the file as well, which holds what all layers share only once.
-    const auto file = std::make_shared<const ContextFile>(written_->place(), id);
+    const auto file = std::make_shared<const ContextFile>(written_->place(), id, options_.weights);
     for (size_t i = 0; i < ranges.size(); ++i) {
       tensors.push_back(constants.sources()[i].tensor);
       tensors.back().data = file->At(ranges[i]);

@@ -1,8 +1,10 @@
 #include "targets/host/host_target.h"
 
 #include <cstring>
+#include <utility>
 #include <variant>
 
+#include "targets/host/live_trials.h"
 #include "targets/step_span.h"
 
 namespace ort_aie {
@@ -11,8 +13,12 @@ namespace {
 struct Run {
   const host::Kernels& kernels;
   const ThreadPool& threads;
+  host::LiveTrials* trials;  // or null
 
-  void operator()(const MatMulStep& step) const { host::RunMatMul(step, kernels, threads); }
+  void operator()(const MatMulStep& step) const {
+    if (trials != nullptr) return trials->Run(step, kernels, threads);
+    host::RunMatMul(step, kernels, threads);
+  }
   void operator()(const GatherStep& step) const { host::RunGather(step, kernels, threads); }
   void operator()(const AttentionStep& step) const { host::RunAttention(step, kernels, threads); }
   void operator()(const NormStep& step) const { host::RunNorm(step, kernels, threads); }
@@ -25,10 +31,12 @@ struct Run {
 
 class Host final : public Target {
  public:
+  explicit Host(std::shared_ptr<host::LiveTrials> trials = nullptr) : trials_(std::move(trials)) {}
+
   const char* Name() const override { return "host"; }
 
   void Execute(const Plan& plan, const ThreadPool& threads) const override {
-    const Run run = {host::SelectedKernels(), threads};
+    const Run run = {trials_ ? trials_->Now() : host::SelectedKernels(), threads, trials_.get()};
     if (Trace::OfProcess().on()) return Show(plan, run);
     for (const Step& step : plan.steps) std::visit(run, step);
   }
@@ -40,6 +48,8 @@ class Host final : public Target {
       std::visit(run, plan.steps[i]);
     }
   }
+
+  const std::shared_ptr<host::LiveTrials> trials_;
 };
 
 }  // namespace
@@ -47,6 +57,12 @@ class Host final : public Target {
 const Target& HostTarget() {
   static const Host target;
   return target;
+}
+
+std::shared_ptr<const Target> HostTargetWithTrials() {
+  std::shared_ptr<host::LiveTrials> trials = host::LiveTrials::Join();
+  if (trials == nullptr) return {std::shared_ptr<const void>(), &HostTarget()};
+  return std::make_shared<Host>(std::move(trials));
 }
 
 const char* HostIsa() { return host::SelectedKernels().name; }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 
 #include "targets/host/kernels/kernels.h"
 #include "targets/host/scratch.h"
@@ -21,10 +22,16 @@ inline int64_t ChunkTokens(int64_t prompt_chunk, int64_t batch, int64_t multiple
 
 // Up to so many rows are multiplied while the weights are read, each row bit for bit as if it were
 // alone. More rows are dequantisation + GEMM.
-int64_t MostStreamedRows(const Kernels& kernels, WeightForm form, Numerics numerics);
+int64_t MostStreamedRows(const Kernels& kernels, WeightKind kind, Numerics numerics);
 // Dequantisation + GEMM, for any number of rows: RunMatMul chooses.
 void RunGemm(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads);
 void RunMatMul(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads);
+// A projection of as few rows as are streamed, of at least two rows of blocks: one half of them by
+// each of two tables, whose kernels for it give the same bits. Returns the seconds of a row of
+// blocks in each half.
+std::array<double, 2> RunHalves(const MatMulStep& step,
+                                const std::array<const Kernels*, 2>& kernels,
+                                const ThreadPool& threads);
 void RunGather(const GatherStep& step, const Kernels& kernels, const ThreadPool& threads);
 void RunAttention(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads);
 void RunNorm(const NormStep& step, const Kernels& kernels, const ThreadPool& threads);

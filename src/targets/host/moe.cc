@@ -160,8 +160,8 @@ void OneByOne(const MoEStep& step, const ExpertRows& rows, const Kernels& kernel
 }  // namespace
 
 void RunMoE(const MoEStep& step, const Kernels& kernels, const ThreadPool& threads) {
-  const int64_t most = std::min(MostStreamedRows(kernels, step.form, step.numerics),
-                                MostStreamedRows(kernels, step.down_form, step.numerics));
+  const int64_t most = std::min(MostStreamedRows(kernels, step.form.kind, step.numerics),
+                                MostStreamedRows(kernels, step.down_form.kind, step.numerics));
   const int64_t chunk = ChunkTokens(step.prompt_chunk, 1, 1);
   for (int64_t begin = 0; begin < step.rows; begin += chunk) {
     const int64_t count = std::min(chunk, step.rows - begin);

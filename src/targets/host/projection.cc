@@ -1,6 +1,8 @@
 // Projections, with the norm before and the gate after them. One row and a few rows are FusedDQP.
 // With weights of two bits, they are lookups. More rows and bf16 weights are dequantisation + GEMM.
 #include <algorithm>
+#include <array>
+#include <chrono>
 
 #include "q4nx/layout.h"
 #include "targets/host/host_target.h"
@@ -25,16 +27,15 @@ using q4nx::RowBlocks;
 // Chunks of rows that must stay in L2 are multiples of this: two AMX tiles, one above the other.
 constexpr int64_t kRowUnit = 32;
 
-// All rows at once: multiply(blocks, y, ldy) computes 32 out-features of each row from a row of
-// blocks, on any thread.
+// Rows of blocks [begin, end), all rows of activations at once: multiply(blocks, y, ldy) computes
+// 32 out-features of each from a row of blocks, on any thread.
 template <typename Multiply>
-void Stream(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads,
-            const Multiply& multiply) {
-  const int64_t row_blocks = RowBlocks(step.n);
-  const int64_t per_task = BandOf(row_blocks, RowBytes(step) * (IsGated(step) ? 2 : 1));
-  threads.ParallelFor(CeilDiv(row_blocks, per_task), [&](int64_t task) {
-    const int64_t first = task * per_task;
-    StreamBand(step, kernels, first, std::min(row_blocks - first, per_task), multiply);
+void Stream(const MatMulStep& step, int64_t begin, int64_t end, const Kernels& kernels,
+            const ThreadPool& threads, const Multiply& multiply) {
+  const int64_t per_task = BandOf(end - begin, RowBytes(step) * (IsGated(step) ? 2 : 1));
+  threads.ParallelFor(CeilDiv(end - begin, per_task), [&](int64_t task) {
+    const int64_t first = begin + task * per_task;
+    StreamBand(step, kernels, first, std::min(end - first, per_task), multiply);
   });
 }
 
@@ -50,24 +51,37 @@ void PrepareRows(const MatMulStep& step, const Kernels& kernels, const ThreadPoo
   });
 }
 
-void FusedDqp(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
+// FusedDqp and LookupRow prepare the activations, and call stream(multiply). multiply looks into
+// `kernels` each time.
+template <typename F>
+void FusedDqp(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads,
+              const F& stream) {
   const StreamedRows rows(step, step.rows, kernels);
   PrepareRows(step, kernels, threads, [&](int64_t row, const float* x) { rows.Take(row, x); });
-  Stream(step, kernels, threads, [&](const uint8_t* blocks, float* y, int64_t ldy) {
+  stream([&](const uint8_t* blocks, float* y, int64_t ldy) {
     rows.Multiply(blocks, 0, step.rows, y, ldy);
   });
 }
 
-void LookupRow(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
+template <typename F>
+void LookupRow(const MatMulStep& step, const Kernels& kernels, const F& stream) {
   const int64_t k_blocks = ColBlocks(step.k), padded = PaddedCols(step.k);
   const bool bf16 = step.numerics == Numerics::kBf16;
   const float* x = LoadPadded(step, kernels, NormWeight(step, kernels), 0,
                               Scratch<float>(Purpose::kRow, padded));
   const LookupTables tables = TablesOf(kernels, bf16, x, padded);
-  const LookupMatvec& matvec = bf16 ? kernels.lookup->bf16 : kernels.lookup->int8;
-  Stream(step, kernels, threads, [&](const uint8_t* blocks, float* y, int64_t /*ldy*/) {
-    matvec.multiply(blocks, k_blocks, tables.tables, tables.steps, tables.sums, step.symmetric, y);
+  const BlockLayout layout = LayoutOf(step.form, step.symmetric);
+  stream([&](const uint8_t* blocks, float* y, int64_t /*ldy*/) {
+    const LookupMatvec& matvec = bf16 ? kernels.lookup->bf16 : kernels.lookup->int8;
+    matvec.multiply(blocks, k_blocks, tables.tables, tables.steps, tables.sums, layout, y);
   });
+}
+
+template <typename F>
+void Streamed(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads,
+              const F& stream) {
+  const bool lookup = step.form.kind == WeightKind::kQ2NX && step.rows == 1;
+  lookup ? LookupRow(step, kernels, stream) : FusedDqp(step, kernels, threads, stream);
 }
 
 // What a GEMM of some numerics keeps of a chunk of activations, and of 32 rows of weights. Both are
@@ -77,7 +91,7 @@ class Bf16Gemm {
   Bf16Gemm(const MatMulStep& step, int64_t rows, const Kernels& kernels)
       : kernels_(kernels),
         padded_(PaddedCols(step.k)),
-        block_bytes_(BlockBytes(step.form)),
+        layout_(LayoutOf(step.form, step.symmetric)),
         row_(RowElements(step)),
         unpack_block_(UnpackerOf(step.form, kernels)),
         a_(Scratch<uint16_t>(Purpose::kActivations, rows * row_)) {}
@@ -93,7 +107,7 @@ class Bf16Gemm {
   Panel Unpack(const uint8_t* weights, Purpose codes, Purpose /*scales*/) const {
     uint16_t* panel = Scratch<uint16_t>(codes, padded_ * kBlockRows);
     for (int64_t b = 0; b < padded_ / kBlockCols; ++b) {
-      unpack_block_(weights + b * block_bytes_, panel + b * kBlockCols * kBlockRows);
+      unpack_block_(weights + b * layout_.bytes, layout_, panel + b * kBlockCols * kBlockRows);
     }
     return panel;
   }
@@ -108,13 +122,13 @@ class Bf16Gemm {
   static int64_t RowElements(const MatMulStep& step) { return PaddedCols(step.k) + 32; }
 
   using Unpacker = decltype(Kernels::dequantize_block);
-  static Unpacker UnpackerOf(WeightForm form, const Kernels& kernels) {
-    switch (form) {
-      case WeightForm::kQ2NX:
+  static Unpacker UnpackerOf(const WeightForm& form, const Kernels& kernels) {
+    switch (form.kind) {
+      case WeightKind::kQ2NX:
         return kernels.lookup->dequantize_block;
-      case WeightForm::kQ8NX:
+      case WeightKind::kQ8NX:
         return kernels.bytes.dequantize_block;
-      case WeightForm::kBf16:
+      case WeightKind::kBf16:
         return kernels.interleave_block;
       default:
         return kernels.dequantize_block;
@@ -122,7 +136,9 @@ class Bf16Gemm {
   }
 
   const Kernels& kernels_;
-  const int64_t padded_, block_bytes_, row_;
+  const int64_t padded_;
+  const BlockLayout layout_;
+  const int64_t row_;
   Unpacker unpack_block_;
   uint16_t* a_;
 };
@@ -133,9 +149,8 @@ class Int8Gemm {
       : kernels_(kernels),
         padded_(PaddedCols(step.k)),
         groups_(padded_ / kGroup),
-        block_bytes_(BlockBytes(step.form)),
+        layout_(LayoutOf(step.form, step.symmetric)),
         unpack_block_(UnpackerOf(step.form, kernels)),
-        symmetric_(step.symmetric),
         a_(Scratch<uint8_t>(Purpose::kActivations, rows * padded_)),
         a_scales_(Scratch<float>(Purpose::kActivationScales, rows * groups_)),
         q_sums_(Scratch<int32_t>(Purpose::kCodeSums, rows * groups_)) {}
@@ -160,11 +175,11 @@ class Int8Gemm {
     float* mins = scales + count;
     auto* offsets = reinterpret_cast<int32_t*>(mins + count);
     for (int64_t b = 0; b < padded_ / kBlockCols; ++b) {
-      unpack_block_(weights + b * block_bytes_, codes + b * kBlockCols * kBlockRows,
-                    scales + b * kBlockCols, symmetric_ ? nullptr : mins + b * kBlockCols,
+      unpack_block_(weights + b * layout_.bytes, layout_, codes + b * kBlockCols * kBlockRows,
+                    scales + b * kBlockCols, layout_.symmetric ? nullptr : mins + b * kBlockCols,
                     offsets + b * kBlockCols);
     }
-    return {codes, scales, symmetric_ ? nullptr : mins, offsets};
+    return {codes, scales, layout_.symmetric ? nullptr : mins, offsets};
   }
 
   void Multiply(int64_t first, int64_t rows, const Panel& panel, float* y, int64_t ldy) const {
@@ -175,17 +190,17 @@ class Int8Gemm {
 
   using Unpacker = decltype(Kernels::unpack_block);
   // Null if the kernels do not have it.
-  static Unpacker UnpackerOf(WeightForm form, const Kernels& kernels) {
-    return form == WeightForm::kQ2NX   ? kernels.lookup->unpack_block
-           : form == WeightForm::kQ8NX ? kernels.bytes.unpack_block
-                                       : kernels.unpack_block;
+  static Unpacker UnpackerOf(const WeightForm& form, const Kernels& kernels) {
+    return form.kind == WeightKind::kQ2NX   ? kernels.lookup->unpack_block
+           : form.kind == WeightKind::kQ8NX ? kernels.bytes.unpack_block
+                                            : kernels.unpack_block;
   }
 
  private:
   const Kernels& kernels_;
-  const int64_t padded_, groups_, block_bytes_;
+  const int64_t padded_, groups_;
+  const BlockLayout layout_;
   Unpacker unpack_block_;
-  const bool symmetric_;
   uint8_t* a_;
   float* a_scales_;
   int32_t* q_sums_;
@@ -262,14 +277,14 @@ void Gemm(const MatMulStep& step, const Kernels& kernels, const ThreadPool& thre
 
 }  // namespace
 
-int64_t MostStreamedRows(const Kernels& kernels, WeightForm form, Numerics numerics) {
+int64_t MostStreamedRows(const Kernels& kernels, WeightKind kind, Numerics numerics) {
   const bool int8 = numerics == Numerics::kInt8;
-  switch (form) {
-    case WeightForm::kQ4NX:
+  switch (kind) {
+    case WeightKind::kQ4NX:
       return int8 ? kernels.most_rows.int8 : kernels.most_rows.bf16;
-    case WeightForm::kQ2NX:
+    case WeightKind::kQ2NX:
       return (int8 ? kernels.lookup->int8 : kernels.lookup->bf16).most_rows;
-    case WeightForm::kQ8NX:
+    case WeightKind::kQ8NX:
       return int8 ? kernels.bytes.most_rows.int8 : kernels.bytes.most_rows.bf16;
     default:
       return 0;
@@ -283,13 +298,31 @@ void RunGemm(const MatMulStep& step, const Kernels& kernels, const ThreadPool& t
 }
 
 void RunMatMul(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
-  if (step.rows > MostStreamedRows(kernels, step.form, step.numerics)) {
+  if (step.rows > MostStreamedRows(kernels, step.form.kind, step.numerics)) {
     RunGemm(step, kernels, threads);
-  } else if (step.form == WeightForm::kQ2NX && step.rows == 1) {
-    LookupRow(step, kernels, threads);
   } else {
-    FusedDqp(step, kernels, threads);
+    Streamed(step, kernels, threads, [&](const auto& multiply) {
+      Stream(step, 0, RowBlocks(step.n), kernels, threads, multiply);
+    });
   }
+}
+
+std::array<double, 2> RunHalves(const MatMulStep& step,
+                                const std::array<const Kernels*, 2>& kernels,
+                                const ThreadPool& threads) {
+  const int64_t ends[] = {0, RowBlocks(step.n) / 2, RowBlocks(step.n)};
+  std::array<double, 2> seconds{};
+  Kernels now = *kernels[0];
+  Streamed(step, now, threads, [&](const auto& multiply) {
+    for (size_t half = 0; half < 2; ++half) {
+      now = *kernels[half];
+      const auto begin = std::chrono::steady_clock::now();
+      Stream(step, ends[half], ends[half + 1], now, threads, multiply);
+      const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
+      seconds[half] = time.count() / static_cast<double>(ends[half + 1] - ends[half]);
+    }
+  });
+  return seconds;
 }
 
 }  // namespace ort_aie::host

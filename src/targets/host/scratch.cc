@@ -24,7 +24,7 @@ void* ScratchBytes(Purpose purpose, size_t bytes) {
     const auto size = RoundUp(bytes, 4096).As<size_t>("a buffer");
     buffer.size = 0;
     buffer.memory.reset();
-    buffer.memory = AllocateAligned(size, 64);
+    buffer.memory = platform::AllocateInLargePages(size, 64);
     buffer.size = size;
   }
   return buffer.memory.get();

@@ -35,9 +35,9 @@ const float* LoadPadded(const MatMulStep& step, const Kernels& kernels, const fl
 StreamedRows::StreamedRows(const MatMulStep& step, int64_t rows, const Kernels& kernels)
     : kernels_(kernels),
       int8_(step.numerics == Numerics::kInt8),
-      lookup_(step.form == WeightForm::kQ2NX),
-      bytes_(step.form == WeightForm::kQ8NX),
-      symmetric_(step.symmetric),
+      lookup_(step.form.kind == WeightKind::kQ2NX),
+      bytes_(step.form.kind == WeightKind::kQ8NX),
+      layout_(LayoutOf(step.form, step.symmetric)),
       k_blocks_(q4nx::ColBlocks(step.k)),
       padded_(q4nx::PaddedCols(step.k)),
       groups_(padded_ / kGroup),
@@ -85,7 +85,7 @@ void StreamedRows::Multiply(const uint8_t* blocks, int64_t first, int64_t count,
     const LookupMatvec& matvec = int8_ ? kernels_.lookup->int8 : kernels_.lookup->bf16;
     one_by_one([&](int64_t row, float* to) {
       matvec.multiply(blocks, k_blocks_, tables_ + row * table_bytes_, scales_ + row * groups_,
-                      sums_ + row * groups_, symmetric_, to);
+                      sums_ + row * groups_, layout_, to);
     });
   } else if (int8_) {
     const int8_t* codes = codes_ + first * padded_;
@@ -93,23 +93,23 @@ void StreamedRows::Multiply(const uint8_t* blocks, int64_t first, int64_t count,
     const int32_t* q_sums = q_sums_ + first * groups_;
     RowsInt8* const rows = bytes_ ? kernels_.bytes.rows_int8 : kernels_.rows_int8;
     if (bytes_ || (count > 1 && rows != nullptr)) {
-      rows(blocks, k_blocks_, codes, scales, q_sums, count, symmetric_, y, ldy);
+      rows(blocks, k_blocks_, codes, scales, q_sums, count, layout_, y, ldy);
       return;
     }
     one_by_one([&](int64_t row, float* to) {
       kernels_.fused_dqp_int8(blocks, k_blocks_, codes_ + row * padded_, scales_ + row * groups_,
-                              q_sums_ + row * groups_, symmetric_, to);
+                              q_sums_ + row * groups_, layout_, to);
     });
   } else {
     RowsBf16* const rows = bytes_ ? kernels_.bytes.rows_bf16 : kernels_.rows_bf16;
     if (bytes_ || (count > 1 && rows != nullptr)) {
       rows(blocks, k_blocks_, rounded_ + first * padded_, sums_ + first * groups_, count,
-           symmetric_, y, ldy);
+           layout_, y, ldy);
       return;
     }
     one_by_one([&](int64_t row, float* to) {
       kernels_.fused_dqp_bf16(blocks, k_blocks_, rounded_ + row * padded_, sums_ + row * groups_,
-                              symmetric_, to);
+                              layout_, to);
     });
   }
 }

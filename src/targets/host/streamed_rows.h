@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 
 #include "q4nx/layout.h"
@@ -27,6 +28,15 @@ constexpr int64_t RowBytes(const MatMulStep& step) {
   return q4nx::ColBlocks(step.k) * q4nx::BlockBytes(step.form);
 }
 
+// How kernels find the parts of a block; symmetric as in MatMulStep.
+constexpr BlockLayout LayoutOf(const WeightForm& form, bool symmetric) {
+  return {.bytes = q4nx::BlockBytes(form),
+          .minima = q4nx::MinimaOffset(form),
+          .codes = q4nx::CodesOffset(form),
+          .shift = std::countr_zero(static_cast<uint64_t>(form.group / q4nx::kGroup)),
+          .symmetric = symmetric || !form.minima};
+}
+
 // A row of x as float, padded with zeros to whole blocks: in `buffer`, or in place if it needs no
 // change.
 const float* LoadPadded(const MatMulStep& step, const Kernels& kernels, const float* norm_weight,
@@ -46,7 +56,8 @@ class StreamedRows {
 
  private:
   const Kernels& kernels_;
-  const bool int8_, lookup_, bytes_, symmetric_;
+  const bool int8_, lookup_, bytes_;
+  const BlockLayout layout_;
   const int64_t k_blocks_, padded_, groups_, table_bytes_;
   float *scales_ = nullptr, *sums_ = nullptr, *rounded_ = nullptr;
   int32_t* q_sums_ = nullptr;

@@ -15,12 +15,12 @@
 namespace ort_aie::host {
 namespace {
 
-using q4nx::kBlockBytes;
 using q4nx::kBlockCols;
 using q4nx::kBlockRows;
 
 constexpr int64_t kK = 2048, kN = 8192;  // size of a weight matrix
-constexpr int64_t kMatrixBytes = kN / kBlockRows * (kK / kBlockCols) * kBlockBytes;
+constexpr WeightForm kTrialForm = q4nx::SmallestForm(4, 32, /*symmetric=*/true);
+constexpr int64_t kMatrixBytes = q4nx::BytesOfBlocks(kN, kK, kTrialForm);
 constexpr int64_t kRows = 256;      // in a prompt's projection
 constexpr int64_t kRowsN = 1024;    // its out-features
 constexpr int64_t kPrompt = 256;    // tokens for attention, after as many earlier ones
@@ -32,13 +32,12 @@ double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// A symmetric block: scales of 0.5, minima of -4.
+// A block with scales of 0.5.
 std::vector<uint8_t> OneBlock() {
-  std::vector<uint8_t> block(kBlockBytes, 0x35);
-  constexpr uint16_t kScale = 0x3f00, kMin = 0xc080;
-  for (int64_t i = 0; i < kBlockCols; ++i) {
+  std::vector<uint8_t> block(static_cast<size_t>(q4nx::BlockBytes(kTrialForm)), 0x35);
+  constexpr uint16_t kScale = 0x3f00;
+  for (int64_t i = 0; i < q4nx::ScalesOf(kTrialForm); ++i) {
     std::memcpy(block.data() + 2 * i, &kScale, 2);
-    std::memcpy(block.data() + q4nx::kMinsOffset + 2 * i, &kMin, 2);
   }
   return block;
 }
@@ -211,9 +210,9 @@ double Trials::ReadBandwidth(double seconds) const {
 void Trials::Turn(Role role, const Kernels& kernels) const {
   switch (role) {
     case Role::kOneRowInt8:
-      return Project(kernels, Numerics::kInt8, WeightForm::kQ4NX);
+      return Project(kernels, Numerics::kInt8, kTrialForm);
     case Role::kOneRowBf16:
-      return Project(kernels, Numerics::kBf16, WeightForm::kQ4NX);
+      return Project(kernels, Numerics::kBf16, kTrialForm);
     case Role::kRowsInt8:
       return MultiplyRows(kernels, Numerics::kInt8);
     case Role::kRowsBf16:
@@ -223,14 +222,14 @@ void Trials::Turn(Role role, const Kernels& kernels) const {
     case Role::kFewRowsAttention:
       return Attend(kernels, 1, kContext);
     case Role::kLookups:
-      return Project(kernels, Numerics::kInt8, WeightForm::kQ2NX);
+      return Project(kernels, Numerics::kInt8, {WeightKind::kQ2NX, 32, false});
     default:
       return;
   }
 }
 
 // One row by all weights.
-void Trials::Project(const Kernels& kernels, Numerics numerics, WeightForm form) const {
+void Trials::Project(const Kernels& kernels, Numerics numerics, const WeightForm& form) const {
   MatMulStep step{};
   step.form = form;
   step.rows = 1;

@@ -34,7 +34,7 @@ class Trials {
 
  private:
   void Turn(Role role, const Kernels& kernels) const;
-  void Project(const Kernels& kernels, Numerics numerics, WeightForm form) const;
+  void Project(const Kernels& kernels, Numerics numerics, const WeightForm& form) const;
   void MultiplyRows(const Kernels& kernels, Numerics numerics) const;
   void Attend(const Kernels& kernels, int64_t queries, int64_t keys) const;
 

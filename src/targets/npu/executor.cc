@@ -26,12 +26,12 @@ namespace {
 
 ProjectionFacts FactsOf(const MatMulStep& step) {
   return {
-      .form = step.form, .rows = step.rows, .n = step.n, .k = step.k, .numerics = step.numerics};
+      .kind = step.form.kind, .rows = step.rows, .n = step.n, .k = step.k, .numerics = step.numerics};
 }
 
 ExpertsFacts FactsOf(const MoEStep& step) {
-  return {.form = step.form,
-          .down_form = step.down_form,
+  return {.kind = step.form.kind,
+          .down_kind = step.down_form.kind,
           .rows = step.rows,
           .hidden = step.hidden,
           .inter = step.inter,

@@ -25,7 +25,7 @@ struct PinnedExperts {
 // The experts' matrices on the device, in the order of experts: all of them in one range if the
 // device reads them in place.
 std::vector<DeviceMemory> PinAll(Engine& engine, const uint8_t* blocks, int64_t experts, int64_t n,
-                                 int64_t k, WeightForm form) {
+                                 int64_t k, const WeightForm& form) {
   const int64_t bytes = q4nx::BytesOfBlocks(n, k, form);
   if (IsReadInPlace({blocks, n, k, form})) {
     const Matrix all{blocks, experts * q4nx::PaddedRows(n), k, form};

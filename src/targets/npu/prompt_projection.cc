@@ -32,7 +32,7 @@ struct Division {
 Division Divide(const Engine& engine, const MatMulStep& step) {
   const int64_t k = q4nx::PaddedCols(step.k), blocks = q4nx::RowBlocks(DeviceRows(step.n));
   Division division{1, blocks, 0};
-  if (step.form != WeightForm::kBf16) {  // weights that have to be dequantised
+  if (step.form.kind != WeightKind::kBf16) {  // weights that have to be dequantised
     const int64_t most = std::max(engine.options().weight_bytes / (2 * k * q4nx::kBlockRows),
                                   2 * kLeastN / q4nx::kBlockRows);
     division.bands = CeilDiv(blocks, most);
@@ -150,7 +150,7 @@ bool AppendPromptProjection(Engine& engine, const PlanMemory* memory, PromptWeig
     return false;
   }
   PromptWeights::Place weights;
-  if (step.form != WeightForm::kBf16 && !IsShort(engine, step)) {
+  if (step.form.kind != WeightKind::kBf16 && !IsShort(engine, step)) {
     weights = prompt.Get(memory, batch, steps);
   } else {
     const PinnedWeights pinned = WeightsOf(engine, memory, step);
@@ -163,7 +163,7 @@ bool AppendPromptProjection(Engine& engine, const PlanMemory* memory, PromptWeig
 void ProjectLarge(Engine& engine, const PlanMemory* memory, PromptWeights& prompt,
                   const MatMulStep& step, const ThreadPool& threads) {
   const Division division = Divide(engine, step);
-  const bool dequantised = step.form != WeightForm::kBf16;
+  const bool dequantised = step.form.kind != WeightKind::kBf16;
   const int64_t k = q4nx::PaddedCols(step.k), n = division.band_n();
   const int64_t blocks = q4nx::RowBlocks(DeviceRows(step.n));
   const PinnedWeights pinned = WeightsOf(engine, memory, step);

@@ -22,13 +22,13 @@ int64_t BytesOf(const MatMulStep& step) {
 }  // namespace
 
 bool IsShort(const Engine& engine, const MatMulStep& step) {
-  return step.rows <= kShortRows && DeviceForm(step.form) == WeightForm::kQ4NX &&
+  return step.rows <= kShortRows && DeviceForm(step.form) == q4nx::kShipping &&
          q4nx::PaddedCols(step.k) <= kShortGemmMaxK && DeviceRows(step.n) >= kShortGemmLeastN &&
          engine.device().ShareContext(kShortGemm, kGemm);
 }
 
 bool PromptWeights::HasRoom(const Engine& engine, const MatMulStep& step) {
-  return step.form == WeightForm::kBf16 || BytesOf(step) <= engine.options().weight_bytes;
+  return step.form.kind == WeightKind::kBf16 || BytesOf(step) <= engine.options().weight_bytes;
 }
 
 void PromptWeights::Forget() {
@@ -74,7 +74,7 @@ void PromptWeights::Dequantise(const PlanMemory* memory, Batch& batch,
       since_attention = 0;
     }
     const auto* projection = std::get_if<MatMulStep>(&step);
-    if (projection == nullptr || projection->form == WeightForm::kBf16) continue;
+    if (projection == nullptr || projection->form.kind == WeightKind::kBf16) continue;
     if (projection->rows == 1 || !on_device_(step) || IsShort(engine_, *projection)) continue;
     std::vector<Part> own;
     int64_t end = bytes;

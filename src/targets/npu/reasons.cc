@@ -138,9 +138,9 @@ LayerReason WhyNotLayer(const LayerFacts& layer) {
 }
 
 Reason WhyNotProjection(const ProjectionFacts& projection, const HasOverlay& has) {
-  const bool token = projection.rows == 1, quantised = projection.form != WeightForm::kBf16;
+  const bool token = projection.rows == 1, quantised = projection.kind != WeightKind::kBf16;
   if (projection.numerics == Numerics::kInt8) return Reason::kInt8;
-  if (projection.form == WeightForm::kQ8NX) return Reason::kEightBits;
+  if (projection.kind == WeightKind::kQ8NX) return Reason::kEightBits;
   // The array takes at least the time of 64 rows; the host takes the time to read the weights.
   if (token && !quantised) return Reason::kOneRow;
   if (q4nx::PaddedCols(projection.k) > kGemmMaxK) return Reason::kInFeatures;
@@ -176,14 +176,14 @@ Reason WhyNotAttention(const AttentionFacts& attention, const HasOverlay& has) {
 Reason WhyNotGather() { return Reason::kEmbedding; }
 
 Reason WhyNotExperts(const ExpertsFacts& experts, const HasOverlay& has) {
-  const auto why_not = [&](WeightForm form, int64_t rows, int64_t n, int64_t k) {
+  const auto why_not = [&](WeightKind kind, int64_t rows, int64_t n, int64_t k) {
     return WhyNotProjection(
-        {.form = form, .rows = rows, .n = n, .k = k, .numerics = experts.numerics}, has);
+        {.kind = kind, .rows = rows, .n = n, .k = k, .numerics = experts.numerics}, has);
   };
   const auto of_rows = [&](int64_t rows) {
-    const Reason in = why_not(experts.form, rows, experts.inter, experts.hidden);
+    const Reason in = why_not(experts.kind, rows, experts.inter, experts.hidden);
     if (in != Reason::kNone) return in;
-    return why_not(experts.down_form, rows, experts.hidden, experts.inter);
+    return why_not(experts.down_kind, rows, experts.hidden, experts.inter);
   };
   const Reason reason = of_rows(experts.rows);
   // Of several rows, an expert may have one.

@@ -93,7 +93,7 @@ LayerReason WhyNotLayer(const LayerFacts& layer);
 inline constexpr int64_t kAnyRows = -1;
 
 struct ProjectionFacts {
-  WeightForm form = WeightForm::kQ4NX;
+  WeightKind kind = WeightKind::kQ4NX;
   int64_t rows = kAnyRows, n = 0, k = 0;
   Numerics numerics = Numerics::kBf16;
 };
@@ -115,7 +115,7 @@ Reason WhyNotGather();
 
 // A layer of experts, which the NPU does as their projections.
 struct ExpertsFacts {
-  WeightForm form = WeightForm::kQ4NX, down_form = WeightForm::kQ4NX;
+  WeightKind kind = WeightKind::kQ4NX, down_kind = WeightKind::kQ4NX;
   int64_t rows = kAnyRows, hidden = 0, inter = 0;
   Numerics numerics = Numerics::kBf16;
 };

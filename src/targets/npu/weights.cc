@@ -21,7 +21,8 @@ void Copy(const Matrix& matrix, uint8_t* to) {
   if (DeviceForm(matrix.form) == matrix.form) {
     std::memcpy(to, matrix.blocks, static_cast<size_t>(BytesOf(matrix)));
   } else {
-    q4nx::Widen(matrix.blocks, q4nx::RowBlocks(matrix.n) * q4nx::ColBlocks(matrix.k), to);
+    q4nx::Widen(matrix.blocks, matrix.form, q4nx::RowBlocks(matrix.n) * q4nx::ColBlocks(matrix.k),
+                to);
   }
 }
 
@@ -29,8 +30,9 @@ void Copy(const Matrix& matrix, uint8_t* to) {
 
 int64_t DeviceRows(int64_t n) { return std::max(q4nx::PaddedRows(n), kLeastN); }
 
-WeightForm DeviceForm(WeightForm form) {
-  return form == WeightForm::kQ2NX ? WeightForm::kQ4NX : form;
+WeightForm DeviceForm(const WeightForm& form) {
+  const bool narrow = form.kind == WeightKind::kQ4NX || form.kind == WeightKind::kQ2NX;
+  return narrow ? q4nx::kShipping : form;
 }
 
 bool IsReadInPlace(const Matrix& matrix) {

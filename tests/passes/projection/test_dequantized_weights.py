@@ -108,6 +108,12 @@ def dequantised(model: onnx.ModelProto, **options: Any) -> Array:
     return w if options.get("rows_are_outputs") else w.T
 
 
+def form_of(node: ir.Node) -> q4nx.BlockForm:
+    """The form of an op's weights."""
+    ints = {a.name: a.as_int() for a in node.attributes.values() if a.type == ir.AttributeType.INT}
+    return q4nx.BlockForm.of(ints)
+
+
 def check_packed(model: onnx.ModelProto, **options: Any) -> ir.Node:
     """The node. Checks that its weights are ONNX Runtime's dequantised ones, to the last bit."""
     changed, outcomes = compiled(model)
@@ -118,7 +124,8 @@ def check_packed(model: onnx.ModelProto, **options: Any) -> ir.Node:
     assert blocks.const_value is not None
     expected = dequantised(model, **options)
     n, k = expected.shape
-    np.testing.assert_array_equal(q4nx.dequantize(blocks.const_value.numpy(), n, k), expected)
+    weights = q4nx.dequantize(blocks.const_value.numpy(), n, k, form_of(node))
+    np.testing.assert_array_equal(weights, expected)
     return node
 
 
@@ -232,7 +239,9 @@ def test_a_matrix_that_is_used_plain_and_transposed_is_packed_for_each() -> None
     for name, expected in (("w_kn_q4nx", w), ("w_q4nx", w.T)):
         blocks = packed[name].const_value
         assert blocks is not None
-        np.testing.assert_array_equal(q4nx.dequantize(blocks.numpy(), *expected.shape), expected)
+        form = q4nx.BlockForm.smallest(4, 256, symmetric=True)
+        weights = q4nx.dequantize(blocks.numpy(), *expected.shape, form)
+        np.testing.assert_array_equal(weights, expected)
 
 
 def test_a_bias_that_is_added_joins_the_projection() -> None:

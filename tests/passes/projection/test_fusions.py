@@ -23,6 +23,7 @@ from op_models import (
     run,
 )
 
+from ort_aie_ep.formats.q4nx import BlockForm
 from ort_aie_ep.graph_passes import Quantising, WeightForm, run_passes
 
 K, N = 96, 64
@@ -31,6 +32,7 @@ RMS_NORM = "RMSNormalization"
 # What projections are in the source (MatMulNBits, or a MatMul that shall become this), and then.
 FORMS = [None, WeightForm.BF16]
 PROJECTION = {None: "Q4NXMatMul", WeightForm.BF16: "GEMM"}
+SYMMETRIC = BlockForm(minima=False)
 GATED = {None: "Q4NXGatedMLP", WeightForm.BF16: "GatedGEMM"}
 BLOCKS = {None: "B_q4nx", WeightForm.BF16: "weight_bf16"}
 
@@ -170,8 +172,10 @@ def test_a_gated_mlp_becomes_one_node(
     (node,) = model.graph
     assert (node.domain, node.op_type, node.name) == ("aie", GATED[form], "/y")
     values = {name: attribute.value for name, attribute in node.attributes.items()}
-    given = {"accuracy_level": 4, "symmetric": 1} if form is None else {}
-    assert values == {"K": K, "N": N, "activation": activation, "format": 1} | given
+    given = {"format": 1}
+    if form is None:
+        given = {"accuracy_level": 4, "symmetric": 1} | SYMMETRIC.attributes()
+    assert values == {"K": K, "N": N, "activation": activation} | given
     names = [value.name if value else None for value in node.inputs]
     assert names == ["x", f"gate.{BLOCKS[form]}", f"up.{BLOCKS[form]}"]
 
@@ -266,7 +270,7 @@ def test_gate_and_up_in_one_tensor_become_one_node(
     values = {name: attribute.value for name, attribute in node.attributes.items()}
     assert values == {
         "K": K, "N": N, "accuracy_level": 4, "symmetric": int(not zero_points),
-        "activation": activation, "format": 1,
+        "activation": activation, **(BlockForm() if zero_points else SYMMETRIC).attributes(),
     }  # fmt: skip
     names = [value.name if value else None for value in node.inputs]
     assert names == ["x", "both.B_q4nx"]

@@ -29,19 +29,21 @@ std::vector<float> Exact(int64_t count, float step, int most) {
   return x;
 }
 
-std::vector<uint8_t> Weights(int64_t n, int64_t k, WeightForm form) {
-  const int largest = form == WeightForm::kQ2NX ? 3 : form == WeightForm::kQ8NX ? 255 : 15;
+std::vector<uint8_t> Weights(int64_t n, int64_t k, const WeightForm& form) {
+  const int largest = form.kind == WeightKind::kQ2NX   ? 3
+                      : form.kind == WeightKind::kQ8NX ? 255
+                                                       : 15;
   std::uniform_int_distribution<int> code(0, largest);
   std::uniform_real_distribution<float> scale(0.005f, 0.02f);
-  const int64_t groups = q4nx::CeilDiv(k, q4nx::kGroup);
+  const int64_t groups = q4nx::CeilDiv(k, form.group);
   std::vector<uint8_t> codes(static_cast<size_t>(n * k));
   for (uint8_t& c : codes) c = static_cast<uint8_t>(code(Random()));
   std::vector<uint8_t> blocks(static_cast<size_t>(q4nx::BytesOfBlocks(n, k, form)));
-  if (form == WeightForm::kQ8NX) {
+  if (form.kind == WeightKind::kQ8NX) {
     std::vector<float> scales(static_cast<size_t>(n * groups));
     for (float& s : scales) s = scale(Random()) / 16;
     const std::vector<uint8_t> zero_points(scales.size(), 120);
-    q4nx::PackBytes(codes.data(), scales.data(), zero_points.data(), n, k, blocks.data());
+    q4nx::PackBytes(codes.data(), scales.data(), zero_points.data(), n, k, blocks.data(), form);
     return blocks;
   }
   std::vector<uint16_t> scales(static_cast<size_t>(n * groups)), mins(scales.size());

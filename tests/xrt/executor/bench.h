@@ -81,7 +81,7 @@ std::vector<float> Exact(int64_t count, float step = 0.125f, int most = 15);
 
 // Blocks of random codes; scales from 0.005 to 0.02; each minimum is minus half the largest code's
 // value.
-std::vector<uint8_t> Weights(int64_t n, int64_t k, WeightForm form = WeightForm::kQ4NX);
+std::vector<uint8_t> Weights(int64_t n, int64_t k, const WeightForm& form = {});
 
 void Near(const char* what, const Values& got, const Values& want,
           const std::vector<double>& bounds);

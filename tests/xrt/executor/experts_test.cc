@@ -14,7 +14,7 @@ struct Layer {
   DataType type = DataType::kFloat32;
   Activation activation = Activation::kSilu;
   bool gated = true, bias = false;
-  WeightForm form = WeightForm::kQ4NX;
+  WeightForm form = {};
 };
 
 class Experts {
@@ -200,7 +200,7 @@ void ExpertsOfAToken() {
                           {.activation = Activation::kSwiglu, .bias = true},
                           {.activation = Activation::kRelu, .gated = false},
                           {.activation = Activation::kNone, .gated = false, .bias = true},
-                          {.form = WeightForm::kQ2NX}}) {
+                          {.form = {WeightKind::kQ2NX}}, {.form = {WeightKind::kQ4NX, 128, false}}}) {
     Bench bench;
     Experts layer(c);
     const Values want = layer.OnHost();

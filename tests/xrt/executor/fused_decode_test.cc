@@ -52,7 +52,7 @@ struct Matrix {
   Matrix(int64_t rows, int64_t columns) : n(rows), k(columns), blocks(Weights(rows, columns)) {}
   std::vector<float> floats() const {
     std::vector<float> all(static_cast<size_t>(n * k));
-    q4nx::Dequantize(blocks.data(), n, k, all.data());
+    q4nx::Dequantize(blocks.data(), n, k, all.data(), q4nx::kShipping);
     return all;
   }
   int64_t n, k;
@@ -204,7 +204,8 @@ class Model {
     dense.last_norm = AllRounded(last_norm);
     dense.head = head.floats();
     std::vector<float> x(static_cast<size_t>(g.hidden));
-    q4nx::DequantizeRow(head.blocks.data(), past % kVocabulary, g.hidden, x.data());
+    q4nx::DequantizeRow(head.blocks.data(), past % kVocabulary, g.hidden, x.data(),
+                        q4nx::kShipping);
     return Decode(g, dense, AllRounded(x));
   }
 
@@ -570,7 +571,7 @@ void WhatDoesNotFitIsTheHosts() {
       {"there is a bias for queries, keys and values",
        [](Model&, Plan& plan) { StepOf<MatMulStep>(plan, 0).bias = bias.data(); }},
       {"the weights of attention's output do not have 4 bits",
-       [](Model&, Plan& plan) { StepOf<MatMulStep>(plan, 1).form = WeightForm::kBf16; }},
+       [](Model&, Plan& plan) { StepOf<MatMulStep>(plan, 1).form = {WeightKind::kBf16}; }},
       {"the MLP has a different activation",
        [](Model&, Plan& plan) { StepOf<MatMulStep>(plan, 2).activation = Activation::kGeluTanh; }},
       {"attention has the scale 0.25, but the overlay's is 1 / sqrt(64)",

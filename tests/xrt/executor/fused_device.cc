@@ -122,7 +122,7 @@ std::vector<uint8_t> Unpacked(const uint8_t* packed, int64_t& at, int64_t row_bl
 
 std::vector<float> Floats(const uint8_t* blocks, int64_t n, int64_t k) {
   std::vector<float> weights(static_cast<size_t>(n * k));
-  q4nx::Dequantize(blocks, n, k, weights.data());
+  q4nx::Dequantize(blocks, n, k, weights.data(), q4nx::kShipping);
   return weights;
 }
 

@@ -8,7 +8,7 @@
 namespace ort_aie::npu_target {
 namespace {
 
-constexpr WeightForm kBf16 = WeightForm::kBf16;
+constexpr WeightForm kBf16 = {WeightKind::kBf16};
 
 void UnquantisedProjections() {
   for (const DataType type : {DataType::kFloat32, DataType::kFloat16, DataType::kBfloat16}) {

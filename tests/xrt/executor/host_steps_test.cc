@@ -26,7 +26,7 @@ void HostStepsHaveReasons() {
   };
   project({}, "int8 numerics", [](MatMulStep& step) { step.numerics = Numerics::kInt8; });
   for (const int64_t rows : {1, 40}) {
-    project({.rows = rows, .form = WeightForm::kQ8NX}, "no kernel for weights of 8 bits");
+    project({.rows = rows, .form = {WeightKind::kQ8NX}}, "no kernel for weights of 8 bits");
   }
   project({.k = 65537, .n = 128}, "a projection from more than 65536 in-features");
 

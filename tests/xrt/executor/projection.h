@@ -20,13 +20,13 @@ struct ProjectionCase {
   int64_t rows = 1, k = 512, n = 256;
   DataType type = DataType::kFloat32;
   bool bias = false, norm = false, skip = false, gated = false, gelu = false;
-  WeightForm form = WeightForm::kQ4NX;
+  WeightForm form = {};
 };
 
 // Blocks from a matrix (n, k), exact in bfloat16.
 inline std::vector<uint8_t> Bf16Blocks(const std::vector<float>& matrix, int64_t n, int64_t k) {
   const int64_t columns = q4nx::ColBlocks(k);
-  std::vector<uint8_t> blocks(static_cast<size_t>(q4nx::BytesOfBlocks(n, k, WeightForm::kBf16)));
+  std::vector<uint8_t> blocks(static_cast<size_t>(q4nx::BytesOfBlocks(n, k, WeightForm{WeightKind::kBf16})));
   for (int64_t row = 0; row < n; ++row) {
     for (int64_t col = 0; col < k; ++col) {
       const int64_t block = row / 32 * columns + col / 256;
@@ -165,7 +165,7 @@ class Projection {
 
   // Blocks; appends their weights as float to `matrices`.
   std::vector<uint8_t> NewWeights() {
-    if (c.form == WeightForm::kBf16) {
+    if (c.form.kind == WeightKind::kBf16) {
       return Bf16Blocks(matrices.emplace_back(Exact(c.n * c.k)), c.n, c.k);
     }
     std::vector<uint8_t> blocks = Weights(c.n, c.k, c.form);
@@ -194,7 +194,7 @@ class Projection {
         }
       }
       // Both also round a prompt's dequantised weights, from sums that may differ in a bit.
-      const bool rounded = c.rows > 1 && c.form != WeightForm::kBf16;
+      const bool rounded = c.rows > 1 && c.form.kind != WeightKind::kBf16;
       error[m] +=
           (static_cast<double>(c.k) * 0x1p-24 + (rounded ? 0x1p-20 : 0) + arithmetic.product) *
           size;

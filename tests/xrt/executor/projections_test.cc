@@ -6,7 +6,8 @@
 namespace ort_aie::npu_target {
 namespace {
 
-constexpr WeightForm kQ2NX = WeightForm::kQ2NX;
+constexpr WeightForm kQ2NX = {WeightKind::kQ2NX};
+constexpr WeightForm kSmall = {WeightKind::kQ4NX, 128, false};
 
 void ProjectionsOfAToken() {
   for (const DataType type : {DataType::kFloat32, DataType::kFloat16, DataType::kBfloat16}) {
@@ -24,6 +25,7 @@ void ProjectionsOfAToken() {
                                      {.n = 96, .type = type, .bias = true},
                                      {.type = type, .skip = true},
                                      {.k = 300, .type = type, .form = kQ2NX},
+                                     {.k = 300, .type = type, .form = kSmall},
                                      {.n = 40, .type = type, .gated = true, .form = kQ2NX}}) {
       for (const Designs& designs : {kAll, Designs{"fused_dqp"}}) {
         Bench bench(designs, {}, designs == kAll ? "npu2" : "npu1");
@@ -51,6 +53,7 @@ void ProjectionsOfAPrompt() {
              {.rows = rows, .n = 96, .bias = true},
              {.rows = rows, .skip = true},
              {.rows = rows, .k = 300, .form = kQ2NX},
+             {.rows = rows, .k = 300, .form = kSmall},
              {.rows = rows, .n = 40, .norm = true, .gated = true, .form = kQ2NX}}) {
       Bench bench;
       Projection projection(c);

@@ -144,7 +144,7 @@ class Call {
     for (int64_t first = 0; first < n; first += 8) {
       if (first % 32 == 0) {
         q4nx::Dequantize(places_.at("w") + first / 32 * (row_k / 256) * q4nx::kBlockBytes, 32, k,
-                         w.data());
+                         w.data(), q4nx::kShipping);
       }
       // Rows together: each sum alone would wait for one addition after the other.
       const float* rows = w.data() + first % 32 * k;
@@ -275,7 +275,7 @@ class Call {
     const Elements b = E("b");
     std::vector<float> w(32 * 256);
     for (int64_t block = 0; block < P("blocks"); ++block) {
-      q4nx::Dequantize(places_.at("w") + block * q4nx::kBlockBytes, 32, 256, w.data());
+      q4nx::Dequantize(places_.at("w") + block * q4nx::kBlockBytes, 32, 256, w.data(), q4nx::kShipping);
       for (int64_t n = 0; n < 32; ++n) {
         for (int64_t k = 0; k < 256; ++k) {
           b.Set(block * 8192 + Packed(k, n), w[static_cast<size_t>(n * 256 + k)]);
@@ -287,7 +287,7 @@ class Call {
   void Project() const {
     const int64_t k = P("K"), n = P("N");
     std::vector<float> rows(static_cast<size_t>(n * k)), w(rows.size());
-    q4nx::Dequantize(places_.at("w"), n, k, rows.data());
+    q4nx::Dequantize(places_.at("w"), n, k, rows.data(), q4nx::kShipping);
     for (int64_t j = 0; j < k; ++j) {
       for (int64_t i = 0; i < n; ++i) {
         w[static_cast<size_t>(j * n + i)] =

@@ -133,7 +133,7 @@ void TheHostsStepsBesideARun() {
                           DataType::kInt64,
                           row.data(),
                           DataType::kFloat32,
-                          WeightForm::kQ4NX,
+                          WeightForm{},
                           true};
   MatMulStep a = first.Step(), b = second.Step();
   a.a = scaled.data();

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy.typing as npt
 
 import ort_aie_ep
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.formats.q4nx import BLOCK_BYTES, MINIMA_BYTES
+from ort_aie_ep.formats.q4nx import GROUP, BlockForm
 from ort_aie_ep.models.folder import ModelFolder, find_model
 from ort_aie_ep.models.interface import TYPES
 from ort_aie_ep.requirements import runtime_version
@@ -70,8 +71,14 @@ def compiled_model(source: Source, *, kv: KvType | None, last_logits: bool = Tru
         if node.op_type == "Q4NXMoE":  # a token reads the blocks of the experts that it takes
             size *= attribute(node, "top_k", 0) / attribute(node, "experts", 1)
         stored += size
-        # Kernels do not read the minima of symmetric weights.
-        read += size * (1 - attribute(node, "symmetric", 0) * MINIMA_BYTES / BLOCK_BYTES)
+        read += size
+        form = BlockForm(
+            attribute(node, "bits", 4),
+            attribute(node, "group", GROUP),
+            bool(attribute(node, "minima", 1)),
+        )
+        if form.minima and attribute(node, "symmetric", 0):  # kernels do not read these minima
+            read -= size * (1 - replace(form, minima=False).block_bytes / form.block_bytes)
     bits = stored * 8 / source.weights.product_elements()
     return Model(folder.path, bits, round(read), _bytes(folder))
 
@@ -136,11 +143,11 @@ class OrtEngine(engines.StepEngine):
             "KV": ", ".join(sorted(kind[len("tensor(") : -1] for kind in caches)),
         }
         if library:
-            from ort_aie_ep.runtime.kernels import chosen_kernels, kernels_line
+            from ort_aie_ep.runtime.kernels import chosen_kernels, kernels_line, tried_kernels
 
             self.description |= {
                 "version": f"ort_aie_ep {ort_aie_ep.__version__}, {self.description['version']}",
-                "kernels": kernels_line(chosen_kernels()),
+                "kernels": kernels_line(chosen_kernels(), tried_kernels()),
                 "numerics": options.numerics or "auto",
             }
 

@@ -6,11 +6,11 @@
 
 #include "base/platform.h"
 #include "q4nx/layout.h"
+#include "targets/host/streamed_rows.h"
 
 namespace ort_aie::host {
 namespace {
 
-using q4nx::kBlockBytes;
 using q4nx::kBlockCols;
 using q4nx::kBlockRows;
 using q4nx::kGroup;
@@ -21,36 +21,30 @@ constexpr int64_t kQueries = 64;     // in the attention of a prompt
 constexpr int64_t kFew = 4;          // for a token: heads that share keys
 constexpr int64_t kMaxDim = 128;     // of an attention head
 constexpr int64_t kElements = 2048;  // for an elementwise kernel: all in L1
-constexpr int64_t kMinimaBytes = 2 * kBlockCols;
 
-// A block with scales of 0.5; minima of -4 make it symmetric. Its codes are ordinary bfloat16
-// values as well, and any four of its bytes an ordinary float, so that blocks of two and of 8 bits,
-// which have other sizes, may start anywhere.
-constexpr uint16_t kScale = 0x3f00, kMin = 0xc080, kNan = 0x7fc0;
-void FillBlock(uint8_t* block, uint16_t min) {
-  for (int64_t i = 0; i < kBlockCols; ++i) {
-    std::memcpy(block + 2 * i, &kScale, 2);
-    std::memcpy(block + q4nx::kMinsOffset + 2 * i, &min, 2);
-  }
-  std::memset(block + q4nx::kCodesOffset, 0x3f, kBlockBytes - q4nx::kCodesOffset);
+// The blocks that are measured: groups of 32, with minima if they are not symmetric.
+constexpr BlockLayout LayoutOfBits(int64_t bits, bool symmetric) {
+  return LayoutOf(q4nx::SmallestForm(bits, kGroup, symmetric), symmetric);
 }
+constexpr BlockLayout kSymmetricBlocks = LayoutOfBits(4, true);
 
-Work FusedDqpWork(int64_t k, bool reads_minima) {
-  const double block_bytes = reads_minima ? kBlockBytes : kBlockBytes - kMinimaBytes;
-  return {block_bytes * static_cast<double>(k / kBlockCols), 2.0 * k * kBlockRows};
+Work OneRowWork(const BlockLayout& layout, int64_t k) {
+  return {1.0 * layout.bytes * (k / kBlockCols), 2.0 * k * kBlockRows};
 }
 
 template <bool kSymmetric>
 Work FusedDqpBf16(const Kernels& kernels, Streamed& d, int64_t k) {
-  kernels.fused_dqp_bf16(d.NextRow(k), k / kBlockCols, d.x, d.sums, kSymmetric, d.y);
-  return FusedDqpWork(k, !kSymmetric || d.bf16_reads_minima);
+  constexpr BlockLayout kLayout = LayoutOfBits(4, kSymmetric);
+  kernels.fused_dqp_bf16(d.NextRow(k, kLayout), k / kBlockCols, d.x, d.sums, kLayout, d.y);
+  return OneRowWork(kLayout, k);
 }
 
 template <bool kSymmetric>
 Work FusedDqpInt8(const Kernels& kernels, Streamed& d, int64_t k) {
-  kernels.fused_dqp_int8(d.NextRow(k), k / kBlockCols, d.codes, d.scales, d.q_sums, kSymmetric,
-                         d.y);
-  return FusedDqpWork(k, !kSymmetric || d.int8_reads_minima);
+  constexpr BlockLayout kLayout = LayoutOfBits(4, kSymmetric);
+  kernels.fused_dqp_int8(d.NextRow(k, kLayout), k / kBlockCols, d.codes, d.scales, d.q_sums,
+                         kLayout, d.y);
+  return OneRowWork(kLayout, k);
 }
 
 // A few rows by each block as it is read; the weights are symmetric. The bytes are counted for one
@@ -58,70 +52,70 @@ Work FusedDqpInt8(const Kernels& kernels, Streamed& d, int64_t k) {
 template <int kRowCount>
 Work RowsBf16(const Kernels& kernels, Streamed& d, int64_t k) {
   static_assert(kRowCount <= kStreamedRows);
-  const uint8_t* blocks = d.NextRow(k);
+  const uint8_t* blocks = d.NextRow(k, kSymmetricBlocks);
   if (kernels.rows_bf16 != nullptr) {
-    kernels.rows_bf16(blocks, k / kBlockCols, d.x, d.sums, kRowCount, true, d.y, kBlockRows);
+    kernels.rows_bf16(blocks, k / kBlockCols, d.x, d.sums, kRowCount, kSymmetricBlocks, d.y,
+                      kBlockRows);
   } else {
     for (int64_t r = 0; r < kRowCount; ++r) {
-      kernels.fused_dqp_bf16(blocks, k / kBlockCols, d.x + r * k, d.sums + r * k / kGroup, true,
-                             d.y + r * kBlockRows);
+      kernels.fused_dqp_bf16(blocks, k / kBlockCols, d.x + r * k, d.sums + r * k / kGroup,
+                             kSymmetricBlocks, d.y + r * kBlockRows);
     }
   }
-  const Work one = FusedDqpWork(k, d.bf16_reads_minima);
+  const Work one = OneRowWork(kSymmetricBlocks, k);
   return {one.bytes, kRowCount * one.flops};
 }
 
 template <int kRowCount>
 Work RowsInt8(const Kernels& kernels, Streamed& d, int64_t k) {
   static_assert(kRowCount <= kStreamedRows);
-  const uint8_t* blocks = d.NextRow(k);
+  const uint8_t* blocks = d.NextRow(k, kSymmetricBlocks);
   if (kernels.rows_int8 != nullptr) {
-    kernels.rows_int8(blocks, k / kBlockCols, d.codes, d.scales, d.q_sums, kRowCount, true, d.y,
-                      kBlockRows);
+    kernels.rows_int8(blocks, k / kBlockCols, d.codes, d.scales, d.q_sums, kRowCount,
+                      kSymmetricBlocks, d.y, kBlockRows);
   } else {
     for (int64_t r = 0; r < kRowCount; ++r) {
       const int64_t group = r * k / kGroup;
       kernels.fused_dqp_int8(blocks, k / kBlockCols, d.codes + r * k, d.scales + group,
-                             d.q_sums + group, true, d.y + r * kBlockRows);
+                             d.q_sums + group, kSymmetricBlocks, d.y + r * kBlockRows);
     }
   }
-  const Work one = FusedDqpWork(k, d.int8_reads_minima);
+  const Work one = OneRowWork(kSymmetricBlocks, k);
   return {one.bytes, kRowCount * one.flops};
 }
 
 template <bool kBf16, bool kSymmetric>
 Work Lookup(const Kernels& kernels, Streamed& d, int64_t k) {
   const LookupMatvec& matvec = kBf16 ? kernels.lookup->bf16 : kernels.lookup->int8;
-  matvec.multiply(d.NextRow(k, 2), k / kBlockCols, d.tables, d.scales, d.sums, kSymmetric, d.y);
-  const int64_t block_bytes = q4nx::kBlockBytes2 - (kSymmetric ? kMinimaBytes : 0);
-  return {1.0 * block_bytes * static_cast<double>(k / kBlockCols), 2.0 * k * kBlockRows};
+  constexpr BlockLayout kLayout = LayoutOfBits(2, kSymmetric);
+  matvec.multiply(d.NextRow(k, kLayout), k / kBlockCols, d.tables, d.scales, d.sums, kLayout, d.y);
+  return OneRowWork(kLayout, k);
 }
 
 // Weights of 8 bits. As for a few rows above, the bytes are counted for one row.
 template <bool kBf16, bool kSymmetric, int kRowCount>
 Work Bytes(const Kernels& kernels, Streamed& d, int64_t k) {
   static_assert(kRowCount <= kStreamedRows);
-  const uint8_t* blocks = d.NextRow(k, 8);
+  constexpr BlockLayout kLayout = LayoutOfBits(8, kSymmetric);
+  const uint8_t* blocks = d.NextRow(k, kLayout);
   if (kBf16) {
-    kernels.bytes.rows_bf16(blocks, k / kBlockCols, d.x, d.sums, kRowCount, kSymmetric, d.y,
-                            kBlockRows);
+    kernels.bytes.rows_bf16(blocks, k / kBlockCols, d.x, d.sums, kRowCount, kLayout, d.y, kBlockRows);
   } else {
     kernels.bytes.rows_int8(blocks, k / kBlockCols, d.codes, d.scales, d.q_sums, kRowCount,
-                            kSymmetric, d.y, kBlockRows);
+                            kLayout, d.y, kBlockRows);
   }
-  const int64_t block_bytes = kSymmetric ? q4nx::kZerosOffset8 : q4nx::kBlockBytes8;
-  return {1.0 * block_bytes * static_cast<double>(k / kBlockCols),
-          2.0 * k * kBlockRows * kRowCount};
+  const Work one = OneRowWork(kLayout, k);
+  return {one.bytes, kRowCount * one.flops};
 }
 
 // The cost of a row of blocks that is in the caches: computing alone.
 template <bool kBf16>
 Work FusedDqpCached(const Kernels& kernels, Cached& d, int64_t k) {
   if (kBf16) {
-    kernels.fused_dqp_bf16(d.weights.data(), k / kBlockCols, d.x, d.sums, true, d.y);
+    kernels.fused_dqp_bf16(d.weights.data(), k / kBlockCols, d.x, d.sums, kSymmetricBlocks, d.y);
   } else {
-    kernels.fused_dqp_int8(d.weights.data(), k / kBlockCols, d.codes, d.scales, d.q_sums, true,
-                           d.y);
+    kernels.fused_dqp_int8(d.weights.data(), k / kBlockCols, d.codes, d.scales, d.q_sums,
+                           kSymmetricBlocks, d.y);
   }
   return {.flops = 2.0 * k * kBlockRows};
 }
@@ -129,7 +123,8 @@ Work FusedDqpCached(const Kernels& kernels, Cached& d, int64_t k) {
 template <bool kBf16>
 Work LookupCached(const Kernels& kernels, Cached& d, int64_t k) {
   const LookupMatvec& matvec = kBf16 ? kernels.lookup->bf16 : kernels.lookup->int8;
-  matvec.multiply(d.weights.data(), k / kBlockCols, d.tables, d.scales, d.sums, true, d.y);
+  matvec.multiply(d.weights.data(), k / kBlockCols, d.tables, d.scales, d.sums,
+                  LayoutOfBits(2, true), d.y);
   return {.flops = 2.0 * k * kBlockRows};
 }
 
@@ -143,9 +138,10 @@ Work MakeTables(const Kernels& kernels, Cached& d, int64_t k) {
 // The GEMMs as the projection step runs them: it unpacks a row of blocks into a panel, and
 // multiplies the panel with all rows, or with as many as the table keeps in L2.
 Work GemmBf16(const Kernels& kernels, Cached& d, int64_t k) {
-  const uint8_t* row = d.NextRow(k);
+  const uint8_t* row = d.NextRow(k, kSymmetricBlocks);
   for (int64_t b = 0; b < k / kBlockCols; ++b) {
-    kernels.dequantize_block(row + b * kBlockBytes, d.panel + b * kBlockCols * kBlockRows);
+    kernels.dequantize_block(row + b * kSymmetricBlocks.bytes, kSymmetricBlocks,
+                             d.panel + b * kBlockCols * kBlockRows);
   }
   const int64_t lda = k + kPadding, resident = kernels.bf16_blocking.resident_bytes / (2 * lda);
   const int64_t rows = resident == 0 ? kRows : std::clamp<int64_t>(resident / 32 * 32, 32, kRows);
@@ -155,10 +151,13 @@ Work GemmBf16(const Kernels& kernels, Cached& d, int64_t k) {
 
 template <bool kSymmetric>
 Work GemmInt8(const Kernels& kernels, Cached& d, int64_t k) {
-  const uint8_t* row = d.NextRow(k);
+  constexpr BlockLayout kLayout = LayoutOfBits(4, kSymmetric);
+  const uint8_t* row = d.NextRow(k, kLayout);
   for (int64_t b = 0; b < k / kBlockCols; ++b) {
-    kernels.unpack_block(row + b * kBlockBytes, d.panel_codes + b * kBlockCols * kBlockRows,
-                         d.panel_scales + b * kBlockCols, d.panel_mins + b * kBlockCols,
+    kernels.unpack_block(row + b * kLayout.bytes, kLayout,
+                         d.panel_codes + b * kBlockCols * kBlockRows,
+                         d.panel_scales + b * kBlockCols,
+                         kSymmetric ? nullptr : d.panel_mins + b * kBlockCols,
                          d.panel_offsets + b * kBlockCols);
   }
   kernels.gemm_int8(d.a_codes, d.a_scales, d.a_sums, k, kRows, d.panel_codes, d.panel_scales,
@@ -168,41 +167,46 @@ Work GemmInt8(const Kernels& kernels, Cached& d, int64_t k) {
 }
 
 Work DequantizeBlock(const Kernels& kernels, Cached& d, int64_t blocks) {
-  for (int64_t b = 0; b < blocks; ++b) kernels.dequantize_block(d.weights.data(), d.panel);
-  return {.bytes = 1.0 * blocks * (kBlockBytes + 2 * kBlockCols * kBlockRows)};
+  constexpr BlockLayout kLayout = LayoutOfBits(4, false);
+  for (int64_t b = 0; b < blocks; ++b) kernels.dequantize_block(d.weights.data(), kLayout, d.panel);
+  return {.bytes = 1.0 * blocks * (kLayout.bytes + 2 * kBlockCols * kBlockRows)};
 }
 
 Work InterleaveBlock(const Kernels& kernels, Cached& d, int64_t blocks) {
   for (int64_t b = 0; b < blocks; ++b) {
-    kernels.interleave_block(d.weights.data(), d.panel);
+    kernels.interleave_block(d.weights.data(), {}, d.panel);
   }
   return {.bytes = 4.0 * blocks * kBlockCols * kBlockRows};
 }
 
 Work UnpackBlock(const Kernels& kernels, Cached& d, int64_t blocks) {
+  constexpr BlockLayout kLayout = LayoutOfBits(4, false);
   for (int64_t b = 0; b < blocks; ++b) {
-    kernels.unpack_block(d.weights.data(), d.panel_codes, d.panel_scales, d.panel_mins,
+    kernels.unpack_block(d.weights.data(), kLayout, d.panel_codes, d.panel_scales, d.panel_mins,
                          d.panel_offsets);
   }
-  return {.bytes = 1.0 * blocks * (kBlockBytes + kBlockCols * kBlockRows + 12 * kBlockCols)};
+  return {.bytes = 1.0 * blocks * (kLayout.bytes + kBlockCols * kBlockRows + 12 * kBlockCols)};
 }
 
 Work DequantizeTwoBits(const Kernels& kernels, Cached& d, int64_t blocks) {
-  for (int64_t b = 0; b < blocks; ++b) kernels.lookup->dequantize_block(d.weights.data(), d.panel);
-  return {.bytes = 1.0 * blocks * (q4nx::kBlockBytes2 + 2 * kBlockCols * kBlockRows)};
+  constexpr BlockLayout kLayout = LayoutOfBits(2, false);
+  for (int64_t b = 0; b < blocks; ++b) kernels.lookup->dequantize_block(d.weights.data(), kLayout, d.panel);
+  return {.bytes = 1.0 * blocks * (kLayout.bytes + 2 * kBlockCols * kBlockRows)};
 }
 
 Work UnpackTwoBits(const Kernels& kernels, Cached& d, int64_t blocks) {
+  constexpr BlockLayout kLayout = LayoutOfBits(2, false);
   for (int64_t b = 0; b < blocks; ++b) {
-    kernels.lookup->unpack_block(d.weights.data(), d.panel_codes, d.panel_scales, d.panel_mins,
+    kernels.lookup->unpack_block(d.weights.data(), kLayout, d.panel_codes, d.panel_scales, d.panel_mins,
                                  d.panel_offsets);
   }
-  return {.bytes = 1.0 * blocks * (q4nx::kBlockBytes2 + kBlockCols * kBlockRows + 12 * kBlockCols)};
+  return {.bytes = 1.0 * blocks * (kLayout.bytes + kBlockCols * kBlockRows + 12 * kBlockCols)};
 }
 
 Work DequantizeBytes(const Kernels& kernels, Cached& d, int64_t blocks) {
-  for (int64_t b = 0; b < blocks; ++b) kernels.bytes.dequantize_block(d.weights.data(), d.panel);
-  return {.bytes = 1.0 * blocks * (q4nx::kBlockBytes8 + 2 * kBlockCols * kBlockRows)};
+  constexpr BlockLayout kLayout = LayoutOfBits(8, false);
+  for (int64_t b = 0; b < blocks; ++b) kernels.bytes.dequantize_block(d.weights.data(), kLayout, d.panel);
+  return {.bytes = 1.0 * blocks * (kLayout.bytes + 2 * kBlockCols * kBlockRows)};
 }
 
 // Elementwise kernels count the bytes that they read and write.
@@ -408,11 +412,12 @@ const Bench<Cached> kCachedBenches[] = {
 
 Weights::Weights() {
   const int64_t last_cache = platform::LastCacheBytes();
-  const int64_t row_bytes = kMaxK / kBlockCols * kBlockBytes;
+  const int64_t row_bytes = q4nx::BytesOfBlocks(kBlockRows, kMaxK, WeightForm{WeightKind::kQ8NX});
   const int64_t bytes =
       std::clamp<int64_t>(4 * last_cache, 256 << 20, 1 << 30) / row_bytes * row_bytes;
-  auto* blocks = arena_.New<uint8_t>(bytes, 0);
-  for (int64_t i = 0; i < bytes; i += kBlockBytes) FillBlock(blocks + i, kMin);
+  // Any two bytes are an ordinary bfloat16, and any four an ordinary float: blocks of all forms may
+  // start anywhere.
+  auto* blocks = arena_.New<uint8_t>(bytes, 0x3f);
   blocks_ = {blocks, static_cast<size_t>(bytes)};
 }
 
@@ -427,24 +432,12 @@ Streamed::Streamed(std::span<const uint8_t> weights)
       // As 32-bit integers these are small enough to be added up; as floats they are not denormal.
       tables(arena.New<uint8_t>(kMaxK / q4nx::kQuad * kMaxTableBytes, 0x02)) {}
 
-const uint8_t* Streamed::NextRow(int64_t k, int64_t bits) {
-  const size_t bytes =
-      static_cast<size_t>(k / kBlockCols * q4nx::BlockBytes(q4nx::FormOfBits(bits)));
+const uint8_t* Streamed::NextRow(int64_t k, const BlockLayout& layout) {
+  const auto bytes = static_cast<size_t>(k / kBlockCols * layout.bytes);
   if (next + bytes > weights.size()) next = 0;
   const uint8_t* row = weights.data() + next;
   next += bytes;
   return row;
-}
-
-void Streamed::Prepare(const Kernels& kernels) {
-  // If a kernel reads minima that are NaN, they reach the result.
-  Arena temporary;
-  auto* block = temporary.New<uint8_t>(2 * kBlockBytes, 0);
-  FillBlock(block, kNan);
-  kernels.fused_dqp_bf16(block, 1, x, sums, true, y);
-  bf16_reads_minima = std::isnan(y[0]);
-  kernels.fused_dqp_int8(block, 1, codes, scales, q_sums, true, y);
-  int8_reads_minima = std::isnan(y[0]);
 }
 
 Cached::Cached(std::span<const uint8_t> weights)

@@ -52,7 +52,7 @@ class Arena {
   std::vector<std::unique_ptr<void, Free>> arrays_;
 };
 
-// Q4NX blocks, many times larger than the last cache: every read of them comes from memory.
+// Bytes of blocks, many times larger than the last cache: every read of them comes from memory.
 class Weights {
  public:
   Weights();
@@ -68,14 +68,11 @@ class Weights {
 struct Streamed {
   explicit Streamed(std::span<const uint8_t> weights);
   // The next row of blocks of K in-features; after the last, the first again.
-  const uint8_t* NextRow(int64_t k, int64_t bits = 4);
-  // Finds out which symmetric kernels read the minima nevertheless.
-  void Prepare(const Kernels& kernels);
+  const uint8_t* NextRow(int64_t k, const BlockLayout& layout);
 
   Arena arena;
   std::span<const uint8_t> weights;
   size_t next = 0;  // byte of weights
-  bool bf16_reads_minima = true, int8_reads_minima = true;
   float *x, *sums, *scales, *y;
   int8_t* codes;
   int32_t* q_sums;

@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "q4nx/layout.h"
+#include "targets/host/streamed_rows.h"
 #include "targets/host/bench/cases.h"
 #include "targets/host/bench/limits.h"
 
@@ -49,7 +50,7 @@ class Runner {
   explicit Runner(const Options& options) : options_(options) {
     // Each thread gets whole rows of the largest K, so that all have the same work.
     const size_t threads = std::max(1u, std::thread::hardware_concurrency());
-    const size_t row = kMaxK / q4nx::kBlockCols * q4nx::kBlockBytes;
+    const size_t row = kMaxK / q4nx::kBlockCols * q4nx::BlockBytes({WeightKind::kQ8NX});
     const size_t share = weights_.blocks().size() / row / threads * row;
     for (size_t i = 0; i < threads; ++i) {
       shares_.emplace_back(weights_.blocks().subspan(i * share, share));
@@ -59,8 +60,6 @@ class Runner {
   void Run(const Kernels& kernels) {
     MeasureLimits(LimitLoopsOf(kernels.name));
     std::printf("  %-36s %-18s %8s %8s  %s\n", "kernel", "size", "GB/s", "GFLOP/s", "of limit");
-    cached_.Prepare(kernels);
-    for (Streamed& share : shares_) share.Prepare(kernels);
     for (const Bench<Streamed>& bench : StreamedBenches()) {
       OnOneThread<Streamed>(kernels, bench);
       if (shares_.size() > 1) OnAllThreads(kernels, bench);
@@ -107,8 +106,9 @@ class Runner {
 
   void MeasureLimits(const LimitLoops& loops) {
     const auto read_row = [&loops](Streamed& data) {
-      const int64_t bytes = kMaxK / q4nx::kBlockCols * q4nx::kBlockBytes;
-      loops.read(data.NextRow(kMaxK), bytes);
+      constexpr BlockLayout kLayout = LayoutOf(q4nx::kShipping, false);
+      const int64_t bytes = kMaxK / q4nx::kBlockCols * kLayout.bytes;
+      loops.read(data.NextRow(kMaxK, kLayout), bytes);
       return static_cast<double>(bytes);
     };
     const auto peak = [&](const PeakLoop& loop) {

@@ -23,15 +23,17 @@ inline vli AddLanes(__m256i sums) {
 
 using Hint = decltype(_MM_HINT_T0);  // an enum in GCC, an int in clang
 
-// Fetches an eighth of the next block while group g of this one is multiplied: the lines in their
-// order, with the minima that symmetric weights do not need. Fetching only what is read, group by
-// group from four places, reached 67 % of a plain read where this reaches 77 to 93 % (`ort-aie
-// tune` on Zen 3, int8). Always inlined: GCC 12 treats a function that only prefetches as one
-// without an effect.
+// Fetches an eighth of a later block, 9 or 10 lines of 520 to 640 bytes, while group g of this one
+// is multiplied: in their order, with minima that symmetric weights do not need. Fetching only what
+// is read, group by group from four places, reached 67 % of a plain read where this reaches 77 to
+// 93 % (`ort-aie tune` on Zen 3, int8). Always inlined: GCC 12 treats a function that only
+// prefetches as one without an effect.
 template <Hint kHint>
-__attribute__((always_inline)) inline void FetchEighth(const uint8_t* block, int64_t g) {
-  const char* next = reinterpret_cast<const char*>(block) + kBlockBytes + g * (kBlockBytes / 8);
-  for (int line = 0; line < kBlockBytes / 8; line += 64) _mm_prefetch(next + line, kHint);
+__attribute__((always_inline)) inline void FetchEighth(const uint8_t* block,
+                                                       const BlockLayout& layout, int64_t g) {
+  const char* lines = reinterpret_cast<const char*>(block) + g * (layout.bytes / 8);
+  for (int line = 0; line < 576; line += 64) _mm_prefetch(lines + line, kHint);
+  if (layout.bytes > 8 * 576) _mm_prefetch(lines + 576, kHint);
 }
 
 // 32 code bytes are 4 k x 8 pairs of out-features. Interleaving two k gives 16-bit lanes of the
@@ -44,22 +46,23 @@ inline __m256i Interleaved(const uint8_t* codes) {
 
 template <Hint kHint, bool kSymmetric>
 inline void FusedDqpInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const int8_t* a,
-                               const float* scales, const int32_t* q_sums, float* y) {
+                               const float* scales, const int32_t* q_sums,
+                               const BlockLayout& layout, int64_t ahead, float* y) {
   const __m256i spread = _mm256_setr_epi8(0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1,  //
                                           2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3);
   const __m256i nibble = _mm256_set1_epi8(15);
   vlf even[2] = {}, odd[2] = {};
   for (int64_t b = 0; b < k_blocks;
-       ++b, blocks += kBlockBytes, a += 256, scales += 8, q_sums += 8) {
+       ++b, blocks += layout.bytes, a += 256, scales += 8, q_sums += 8) {
     for (int g = 0; g < 8; ++g) {
-      FetchEighth<kHint>(blocks, g);
+      FetchEighth<kHint>(blocks + ahead, layout, g);
       __m256i e[2] = {}, o[2] = {};
       for (int k = 0; k < 32; k += 4) {
         int32_t four;
         __builtin_memcpy(&four, a + g * 32 + k, 4);
         const __m256i activations = _mm256_shuffle_epi8(_mm256_set1_epi32(four), spread);
         for (int half = 0; half < 2; ++half) {
-          const uint8_t* codes = blocks + kCodesOffset + half * kHalfBytes + g * 256 + k * 8;
+          const uint8_t* codes = blocks + layout.codes + half * kHalfBytes + g * 256 + k * 8;
           const __m256i x = Interleaved(codes);
           const __m256i low = _mm256_and_si256(x, nibble);
           const __m256i high = _mm256_and_si256(_mm256_srli_epi16(x, 4), nibble);
@@ -70,13 +73,13 @@ inline void FusedDqpInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const in
       const float sum = scales[g] * (float)q_sums[g];
       const int32_t offset = kSymmetric ? -8 * q_sums[g] : 0;
       for (int half = 0; half < 2; ++half) {
-        const EvenOdd scale = LoadEvenOdd(blocks + g * 64 + half * 32);
+        const EvenOdd scale = LoadEvenOdd(ScalesAt(blocks, layout, g) + half * 32);
         even[half] +=
             __builtin_convertvector(AddLanes(e[half]) + offset, vlf) * (scale.even * scales[g]);
         odd[half] +=
             __builtin_convertvector(AddLanes(o[half]) + offset, vlf) * (scale.odd * scales[g]);
         if (!kSymmetric) {
-          const EvenOdd min = LoadEvenOdd(blocks + kMinsOffset + g * 64 + half * 32);
+          const EvenOdd min = LoadEvenOdd(MinimaAt(blocks, layout, g) + half * 32);
           even[half] += min.even * sum;
           odd[half] += min.odd * sum;
         }
@@ -86,11 +89,12 @@ inline void FusedDqpInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const in
   for (int half = 0; half < 2; ++half) StoreInterleaved(y + 16 * half, even[half], odd[half]);
 }
 
-template <Hint kHint>
+template <Hint kHint, int kAhead>
 void FusedDqpInt8(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, const float* scales,
-                  const int32_t* q_sums, bool symmetric, float* y) {
-  (symmetric ? FusedDqpInt8Blocks<kHint, true>
-             : FusedDqpInt8Blocks<kHint, false>)(blocks, k_blocks, a, scales, q_sums, y);
+                  const int32_t* q_sums, const BlockLayout& layout, float* y) {
+  (layout.symmetric ? FusedDqpInt8Blocks<kHint, true>
+                    : FusedDqpInt8Blocks<kHint, false>)(blocks, k_blocks, a, scales, q_sums, layout,
+                                                        kAhead * layout.bytes, y);
 }
 
 // Four k of eight pairs of out-features, 32 code bytes: those of the even out-features, then those
@@ -112,16 +116,16 @@ inline Quads LoadQuads(const uint8_t* codes) {
 // row, so that each result is that of FusedDqpInt8.
 template <Hint kHint, int R, bool kSymmetric>
 void RowsInt8Tile(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, const float* scales,
-                  const int32_t* q_sums, float* y, int64_t ldy) {
+                  const int32_t* q_sums, const BlockLayout& layout, float* y, int64_t ldy) {
   const __m256i ones = _mm256_set1_epi16(1);
   const int64_t lda = k_blocks * 256, groups = k_blocks * 8;
   vlf even[2][R] = {}, odd[2][R] = {};
   for (int64_t g = 0; g < groups; ++g) {
-    const uint8_t* block = blocks + g / 8 * kBlockBytes;
+    const uint8_t* block = blocks + g / 8 * layout.bytes;
     const int64_t in_block = g % 8;
-    FetchEighth<kHint>(block, in_block);
+    FetchEighth<kHint>(block + layout.bytes, layout, in_block);
     for (int half = 0; half < 2; ++half) {
-      const uint8_t* codes = block + kCodesOffset + half * kHalfBytes + in_block * 256;
+      const uint8_t* codes = block + layout.codes + half * kHalfBytes + in_block * 256;
       __m256i e[R] = {}, o[R] = {};  // 16-bit sums of at most 8 * 2 * 15 * 127
       for (int k = 0; k < 32; k += 4) {
         const Quads quads = LoadQuads(codes + 8 * k);
@@ -133,8 +137,9 @@ void RowsInt8Tile(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, cons
           o[r] = _mm256_add_epi16(o[r], _mm256_maddubs_epi16(quads.odd, activations));
         }
       }
-      const EvenOdd scale = LoadEvenOdd(block + in_block * 64 + half * 32);
-      const EvenOdd min = LoadEvenOdd(block + kMinsOffset + in_block * 64 + half * 32);
+      const EvenOdd scale = LoadEvenOdd(ScalesAt(block, layout, in_block) + half * 32);
+      const EvenOdd min =
+          kSymmetric ? scale : LoadEvenOdd(MinimaAt(block, layout, in_block) + half * 32);
       for (int r = 0; r < R; ++r) {
         const float a_scale = scales[r * groups + g];
         const int32_t q_sum = q_sums[r * groups + g];
@@ -160,30 +165,32 @@ void RowsInt8Tile(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, cons
 
 template <Hint kHint, bool kSymmetric>
 inline void RowsInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const int8_t* a,
-                           const float* scales, const int32_t* q_sums, int64_t rows, float* y,
-                           int64_t ldy) {
+                           const float* scales, const int32_t* q_sums, int64_t rows,
+                           const BlockLayout& layout, float* y, int64_t ldy) {
   ForTiles<kAvx2Rows, kAvx2Rows>(rows, [&]<int R, bool kFirst>(Tile<R, kFirst>, int64_t r) {
     RowsInt8Tile<kHint, R, kSymmetric>(blocks, k_blocks, a + r * k_blocks * 256,
-                                       scales + r * k_blocks * 8, q_sums + r * k_blocks * 8,
+                                       scales + r * k_blocks * 8, q_sums + r * k_blocks * 8, layout,
                                        y + r * ldy, ldy);
   });
 }
 
 template <Hint kHint>
 void RowsInt8Avx2(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, const float* scales,
-                  const int32_t* q_sums, int64_t rows, bool symmetric, float* y, int64_t ldy) {
-  (symmetric ? RowsInt8Blocks<kHint, true>
-             : RowsInt8Blocks<kHint, false>)(blocks, k_blocks, a, scales, q_sums, rows, y, ldy);
+                  const int32_t* q_sums, int64_t rows, const BlockLayout& layout, float* y,
+                  int64_t ldy) {
+  (layout.symmetric
+       ? RowsInt8Blocks<kHint, true>
+       : RowsInt8Blocks<kHint, false>)(blocks, k_blocks, a, scales, q_sums, rows, layout, y, ldy);
 }
 
-void UnpackBlockAvx2(const uint8_t* block, int8_t* codes, float* scales, float* mins,
-                     int32_t* offsets) {
-  UnpackScales(block, scales, mins);
+void UnpackBlockAvx2(const uint8_t* block, const BlockLayout& layout, int8_t* codes, float* scales,
+                     float* mins, int32_t* offsets) {
+  UnpackScales(block, layout, scales, mins);
   const __m256i ones = _mm256_set1_epi8(1), eight = _mm256_set1_epi8(8);
   const __m256i factor = _mm256_set1_epi16(-128);
   for (int g = 0; g < 8; ++g) {
     for (int half = 0; half < 2; ++half) {
-      const uint8_t* source = block + kCodesOffset + half * kHalfBytes + g * 256;
+      const uint8_t* source = block + layout.codes + half * kHalfBytes + g * 256;
       int8_t* out = codes + g * 1024 + half * 64;
       __m256i first = {}, second = {};  // sums of two k, at most 8 * 2 * 8
       for (int k = 0; k < 32; k += 4, out += 128) {
@@ -238,7 +245,8 @@ inline __m256 Totals(__m256 a, __m256 b, __m256 c, __m256 d) {
 
 template <Hint kHint, bool kSymmetric>
 inline void FusedDqpBf16Blocks(const uint8_t* blocks, int64_t k_blocks, const float* a,
-                               const float* sums, float* y) {
+                               const float* sums, const BlockLayout& layout, int64_t ahead,
+                               float* y) {
   // The totals of even out-features come in the order 0, 8, 2, 10, 4, 12, 6, 14; those of odd ones
   // likewise.
   const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
@@ -252,22 +260,22 @@ inline void FusedDqpBf16Blocks(const uint8_t* blocks, int64_t k_blocks, const fl
     return EvenOdd{(vlf)(ordered << 16), (vlf)(ordered & 0xffff0000u)};
   };
   vlf even[2] = {}, odd[2] = {};
-  for (int64_t b = 0; b < k_blocks; ++b, blocks += kBlockBytes, a += 256, sums += 8) {
+  for (int64_t b = 0; b < k_blocks; ++b, blocks += layout.bytes, a += 256, sums += 8) {
     for (int g = 0; g < 8; ++g) {
-      FetchEighth<kHint>(blocks, g);
+      FetchEighth<kHint>(blocks + ahead, layout, g);
       for (int half = 0; half < 2; ++half) {
-        const uint8_t* codes = blocks + kCodesOffset + half * kHalfBytes + g * 256;
+        const uint8_t* codes = blocks + layout.codes + half * kHalfBytes + g * 256;
         __m256 s[8] = {};
         for (int k = 0; k < 32; k += 4) {
           const __m256 four = _mm256_broadcast_ps(reinterpret_cast<const __m128*>(a + g * 32 + k));
           AddProducts(codes + 8 * k, _mm256_permutevar8x32_ps(four, spread), s);
         }
         const float offset = kSymmetric ? -8.0f * sums[g] : 0.0f;
-        const EvenOdd scale = load_pairs(blocks + g * 64 + half * 32);
+        const EvenOdd scale = load_pairs(ScalesAt(blocks, layout, g) + half * 32);
         even[half] += (Totals(s[0], s[2], s[4], s[6]) * even_power + offset) * scale.even;
         odd[half] += (Totals(s[1], s[3], s[5], s[7]) * odd_power + offset) * scale.odd;
         if (!kSymmetric) {
-          const EvenOdd min = load_pairs(blocks + kMinsOffset + g * 64 + half * 32);
+          const EvenOdd min = load_pairs(MinimaAt(blocks, layout, g) + half * 32);
           even[half] += min.even * sums[g];
           odd[half] += min.odd * sums[g];
         }
@@ -280,47 +288,58 @@ inline void FusedDqpBf16Blocks(const uint8_t* blocks, int64_t k_blocks, const fl
   }
 }
 
-template <Hint kHint>
+template <Hint kHint, int kAhead>
 void FusedDqpBf16Avx2(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
-                      bool symmetric, float* y) {
-  (symmetric ? FusedDqpBf16Blocks<kHint, true> : FusedDqpBf16Blocks<kHint, false>)(blocks, k_blocks,
-                                                                                   a, sums, y);
+                      const BlockLayout& layout, float* y) {
+  (layout.symmetric ? FusedDqpBf16Blocks<kHint, true>
+                    : FusedDqpBf16Blocks<kHint, false>)(blocks, k_blocks, a, sums, layout,
+                                                        kAhead * layout.bytes, y);
 }
 
 // The next Q8NX block.
 template <Hint kHint>
 struct ByteBlockAhead {
-  __attribute__((always_inline)) static void Fetch(const uint8_t* block, int g) {
-    const char* next = reinterpret_cast<const char*>(block) + kBlockBytes8;
+  __attribute__((always_inline)) static void Fetch(const uint8_t* block, const BlockLayout& layout,
+                                                   int g) {
+    const char* next = reinterpret_cast<const char*>(block) + layout.bytes;
     for (int line = 0; line < kGroupBytes8; line += 64) {
       _mm_prefetch(next + g * kGroupBytes8 + line, kHint);
     }
-    for (int line = 0; line < 160; line += 64) {  // of 1,280 bytes of scales and zero points
-      _mm_prefetch(next + kScalesOffset8 + g * 160 + line, kHint);
+    // Of at most 1,280 bytes of scales and zero points.
+    const int64_t eighth = (layout.bytes - kScalesOffset8) / 8;
+    for (int64_t line = 0; line < eighth; line += 64) {
+      _mm_prefetch(next + kScalesOffset8 + g * eighth + line, kHint);
     }
   }
 };
 
-template <Hint kHint>
+// Fetches so many blocks ahead for one row. The kernels for a few rows are large code, and are less
+// bound by memory: one variant of them fetches past the caches, another into L1.
+template <Hint kHint, int kAhead = 1>
 constexpr Kernels Avx2Kernels() {
   Kernels kernels = GenericKernels("avx2");
-  kernels.fused_dqp_bf16 = FusedDqpBf16Avx2<kHint>;
-  kernels.fused_dqp_int8 = FusedDqpInt8<kHint>;
-  kernels.rows_int8 = RowsInt8Avx2<kHint>;
+  kernels.fused_dqp_bf16 = FusedDqpBf16Avx2<kHint, kAhead>;
+  kernels.fused_dqp_int8 = FusedDqpInt8<kHint, kAhead>;
+  constexpr Hint kRowsHint = kHint == _MM_HINT_NTA ? kHint : _MM_HINT_T0;
+  kernels.rows_int8 = RowsInt8Avx2<kRowsHint>;
   kernels.unpack_block = UnpackBlockAvx2;
   kernels.most_rows = {.int8 = 48, .bf16 = 8};
   kernels.lookup = &kAvx2Lookup;
   // For 8 bits on an Intel Xeon, GEMM, which is in bfloat16, takes 1.9 to 3.5 times as long as
   // streamed rows of int8 from 16 to 300 rows, and breaks even with those of bf16 at more than 128.
-  kernels.bytes = GenericBytes<ByteBlockAhead<kHint>>({.int8 = 128, .bf16 = 64});
+  kernels.bytes = GenericBytes<ByteBlockAhead<kRowsHint>>({.int8 = 128, .bf16 = 64});
   return kernels;
 }
 
 }  // namespace
 
-extern const Kernels kAvx2Kernels, kAvx2T1Kernels, kAvx2NtaKernels;
+extern const Kernels kAvx2Kernels, kAvx2T1Kernels, kAvx2T2Kernels, kAvx2NtaKernels;
+extern const Kernels kAvx2TwoAheadKernels, kAvx2FourAheadKernels;
 constinit const Kernels kAvx2Kernels = Avx2Kernels<_MM_HINT_T0>();
 constinit const Kernels kAvx2T1Kernels = Avx2Kernels<_MM_HINT_T1>();
+constinit const Kernels kAvx2T2Kernels = Avx2Kernels<_MM_HINT_T2>();
 constinit const Kernels kAvx2NtaKernels = Avx2Kernels<_MM_HINT_NTA>();
+constinit const Kernels kAvx2TwoAheadKernels = Avx2Kernels<_MM_HINT_T1, 2>();
+constinit const Kernels kAvx2FourAheadKernels = Avx2Kernels<_MM_HINT_T1, 4>();
 
 }  // namespace ort_aie::host

@@ -7,6 +7,8 @@
 namespace ort_aie::host {
 namespace {
 
+#include "targets/host/kernels/generic/blocks.inc"
+
 // R rows x 32 out-features in registers, accumulated over all of k. 12 x 2 accumulators and two
 // weight vectors fit the 32 registers, and hide the latency of the dot product.
 template <int R>
@@ -337,8 +339,7 @@ constinit const Bf16Attention kAmxAttention = [] {
 // 64 code bytes are 8 k x 8 pairs of out-features. The lanes of a vector are (out-feature, k) of 8
 // out-features and two k. This is the order of a panel, so that one conversion rounds two vectors
 // into it.
-void DequantizeBlockAvx512Bf16(const uint8_t* block, uint16_t* panel) {
-  constexpr int64_t kMinsOffset = 512, kCodesOffset = 1024, kHalfBytes = 2048;
+void DequantizeBlockAvx512Bf16(const uint8_t* block, const BlockLayout& layout, uint16_t* panel) {
   const __m512 values = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   const __m512i feature = _mm512_srli_epi32(lane, 1), next = _mm512_set1_epi32(8);
@@ -353,13 +354,14 @@ void DequantizeBlockAvx512Bf16(const uint8_t* block, uint16_t* panel) {
   };
   for (int64_t g = 0; g < 8; ++g) {
     for (int64_t half = 0; half < 2; ++half) {
-      const __m512 scales = widen(block + g * 64 + half * 32);
-      const __m512 mins = widen(block + kMinsOffset + g * 64 + half * 32);
+      const __m512 scales = widen(ScalesAt(block, layout, g) + half * 32);
+      const __m512 mins =
+          layout.symmetric ? -8.0f * scales : widen(MinimaAt(block, layout, g) + half * 32);
       const __m512 scale[2] = {_mm512_permutexvar_ps(feature, scales),
                                _mm512_permutexvar_ps(_mm512_add_epi32(feature, next), scales)};
       const __m512 min[2] = {_mm512_permutexvar_ps(feature, mins),
                              _mm512_permutexvar_ps(_mm512_add_epi32(feature, next), mins)};
-      const uint8_t* codes = block + kCodesOffset + half * kHalfBytes + g * 256;
+      const uint8_t* codes = block + layout.codes + half * kHalfBytes + g * 256;
       uint16_t* out = panel + g * 16 * 64 + half * 32;
       for (int64_t k = 0; k < 32; k += 8, codes += 64) {
         const __m512i x = _mm512_loadu_si512(codes);

@@ -17,7 +17,8 @@ namespace {
 
 constexpr uint32_t Bit(Role role) { return 1u << static_cast<uint32_t>(role); }
 constexpr uint32_t kAllRoles = (1u << kRoles) - 1;
-constexpr uint32_t kOneRow = Bit(Role::kOneRowInt8) | Bit(Role::kOneRowBf16);
+constexpr uint32_t kOneRowBf16 = Bit(Role::kOneRowBf16);
+constexpr uint32_t kOneRow = Bit(Role::kOneRowInt8) | kOneRowBf16;
 constexpr uint32_t kManyRows =
     Bit(Role::kRowsInt8) | Bit(Role::kRowsBf16) | Bit(Role::kPromptAttention);
 
@@ -36,25 +37,34 @@ struct Variant {
 #define ORT_AIE_X86(kernels) nullptr
 #endif
 
-// The variants of FusedDQP and of lookups compute the same. They differ in where they prefetch to:
-// past the caches (nta), to L1 (t0) or to L2 (t1, and those without a suffix). Those of FusedDQP
-// also differ in whether they read the minima of symmetric weights, so that memory is read without
-// gaps, or compute them.
+// What follows a "-" is where a variant prefetches to: past the caches (nta), into L1 (t0, and avx2
+// without a suffix), into L2 (t1, and the others without a suffix) or L3 (t2); and how many blocks
+// ahead if not one.
 constexpr Variant kVariants[] = {
     {"portable", Isa::kPortable, kAllRoles, &kPortableKernels},
     {"avx2", Isa::kAvx2, kAllRoles, ORT_AIE_X86(kAvx2Kernels)},
     {"avx2-t1", Isa::kAvx2, kOneRow, ORT_AIE_X86(kAvx2T1Kernels)},
+    {"avx2-t2", Isa::kAvx2, kOneRow, ORT_AIE_X86(kAvx2T2Kernels)},
     {"avx2-nta", Isa::kAvx2, kOneRow, ORT_AIE_X86(kAvx2NtaKernels)},
+    {"avx2-t1-2-ahead", Isa::kAvx2, kOneRow, ORT_AIE_X86(kAvx2TwoAheadKernels)},
+    {"avx2-t1-4-ahead", Isa::kAvx2, kOneRow, ORT_AIE_X86(kAvx2FourAheadKernels)},
     {"avx512", Isa::kAvx512, kAllRoles & ~kOneRow, ORT_AIE_X86(kAvx512Kernels)},
     {"avx512-nta", Isa::kAvx512, kOneRow | Bit(Role::kLookups), ORT_AIE_X86(kAvx512NtaKernels)},
     {"avx512-t0", Isa::kAvx512, kOneRow, ORT_AIE_X86(kAvx512T0Kernels)},
     {"avx512-t1", Isa::kAvx512, kOneRow, ORT_AIE_X86(kAvx512Kernels)},
-    {"avx512-t1-minima", Isa::kAvx512, kOneRow, ORT_AIE_X86(kAvx512T1MinimaKernels)},
+    {"avx512-t2", Isa::kAvx512, kOneRow, ORT_AIE_X86(kAvx512T2Kernels)},
+    {"avx512-t1-2-ahead", Isa::kAvx512, kOneRow, ORT_AIE_X86(kAvx512TwoAheadKernels)},
+    {"avx512-t1-4-ahead", Isa::kAvx512, kOneRow, ORT_AIE_X86(kAvx512FourAheadKernels)},
     {"avx512_bf16", Isa::kAvx512Bf16,
-     Bit(Role::kOneRowBf16) | Bit(Role::kRowsBf16) | Bit(Role::kPromptAttention),
+     kOneRowBf16 | Bit(Role::kRowsBf16) | Bit(Role::kPromptAttention),
      ORT_AIE_X86(kAvx512Bf16Kernels)},
-    {"avx512_bf16-nta", Isa::kAvx512Bf16, Bit(Role::kOneRowBf16),
-     ORT_AIE_X86(kAvx512Bf16NtaKernels)},
+    {"avx512_bf16-nta", Isa::kAvx512Bf16, kOneRowBf16, ORT_AIE_X86(kAvx512Bf16NtaKernels)},
+    {"avx512_bf16-t0", Isa::kAvx512Bf16, kOneRowBf16, ORT_AIE_X86(kAvx512Bf16T0Kernels)},
+    {"avx512_bf16-t2", Isa::kAvx512Bf16, kOneRowBf16, ORT_AIE_X86(kAvx512Bf16T2Kernels)},
+    {"avx512_bf16-t1-2-ahead", Isa::kAvx512Bf16, kOneRowBf16,
+     ORT_AIE_X86(kAvx512Bf16TwoAheadKernels)},
+    {"avx512_bf16-t1-4-ahead", Isa::kAvx512Bf16, kOneRowBf16,
+     ORT_AIE_X86(kAvx512Bf16FourAheadKernels)},
     {"amx", Isa::kAmx, kManyRows, ORT_AIE_X86(kAmxKernels)},
 #ifdef ORT_AIE_AMX_STANDIN
     {kAmxStandin, Isa::kPortable, kManyRows, &kAmxStandinKernels},  // no rule names it
@@ -76,11 +86,11 @@ struct Rule {
 };
 
 // The first line that fits the CPU, and whose variant it can run, applies. Measurements, where a
-// line names them, are from AMD EPYCs (Zen 4 and Zen 5) and an Intel Xeon of the AMX generation,
-// two cores of each (docs/performance.md). Fetching past the caches loses a third to a half on all
-// but Zen 5, where it gains little: a CPU that has not been measured fetches into L2.
+// line names them, are from AMD EPYCs (Zen 3 to Zen 5) and an Intel Xeon of the AMX generation, two
+// cores of each (docs/performance.md). Fetching past the caches loses a third to a half on Zen 4
+// and the Xeon, and gains little on Zen 5: a CPU that has not been measured fetches into L2.
 constexpr Rule kRules[] = {
-    {Bit(Role::kOneRowBf16), AmdFromZen5, "avx512_bf16-nta",
+    {kOneRowBf16, AmdFromZen5, "avx512_bf16-nta",
      "AMD from Zen 5 on: dot products of bfloat16; a row 1.2 x as fast from memory as with "
      "multiply-adds of float32 on one thread, 1.5 x from the caches (Zen 5)"},
     {kOneRow, AmdFromZen5, "avx512-nta",
@@ -88,16 +98,13 @@ constexpr Rule kRules[] = {
      "(Zen 5)"},
     {Bit(Role::kLookups), AmdFromZen5, "avx512-nta",
      "AMD from Zen 5 on: fetching past the caches, as for one row"},
-    {Bit(Role::kOneRowInt8), Intel, "avx512-t1-minima",
-     "Intel: fetching into L2, past which is half as fast (Xeon, AMX generation); reading the "
-     "minima, without which a block takes 199 ns instead of 188"},
-    {Bit(Role::kOneRowBf16), Intel, "avx512-t1-minima", "Intel: as for int8, which was measured"},
+    {Bit(Role::kOneRowInt8), Intel, "avx512-t1",
+     "Intel: fetching into L2, past which is half as fast (Xeon, AMX generation)"},
     {Bit(Role::kOneRowInt8), Any, "avx512-t1",
-     "fetching into L2: 30.5 GB/s; reading the minima 30.4, into L1 21.9, past the caches 22.0 "
-     "(Zen 4)"},
-    {Bit(Role::kOneRowBf16), Any, "avx512-t1-minima",
-     "fetching into L2 and reading the minima: 24.5 GB/s; dot products of bfloat16, past the "
-     "caches, 20.1 (Zen 4)"},
+     "fetching into L2: 30.5 GB/s; into L1 21.9, past the caches 22.0 (Zen 4)"},
+    {kOneRowBf16, Any, "avx512-t1",
+     "fetching into L2, as for int8; this kernel has not been measured (on Zen 4, one that also "
+     "read the minima was faster than dot products of bfloat16 that fetched past the caches)"},
     {Bit(Role::kRowsInt8), Any, "amx",
      "tiles of bfloat16: 1.3 to 1.5 TFLOP/s a core with the unpacking of weights, int8 by VNNI "
      "0.49 (a prototype's, on an Intel Xeon; these kernels have not been measured)"},
@@ -114,8 +121,12 @@ constexpr Rule kRules[] = {
     {Bit(Role::kPromptAttention), Any, "avx512",
      "not AMD: float32; a prompt of 512 tokens at 381 a second, with dot products of bfloat16 at "
      "364 (Xeon, AMX generation; longer ones are not measured)"},
-    {kAllRoles, Any, "avx512", "the widest instruction set"},
-    {kAllRoles, Any, "avx2", "the widest instruction set"},
+    {kAllRoles, Any, "avx512",
+     "the widest instruction set; whole models were measured on Zen 4, Zen 5 and the Xeon"},
+    {kOneRow, Any, "avx2",
+     "AVX2: into L1, which is as fast as into L2 and past the caches: 77 to 93 % of a plain read "
+     "in int8 (Zen 3)"},
+    {kAllRoles, Any, "avx2", "the widest instruction set; whole models were measured on Zen 3"},
     {kAllRoles, Any, "portable", "no other variant runs on this CPU"},
 };
 
@@ -347,6 +358,14 @@ std::vector<const char*> VariantsOf(Role role, const Cpu& cpu) {
       names.push_back(variant.name);
     }
   }
+  return names;
+}
+
+std::vector<const char*> CandidatesFor(Role role, std::string_view variant, const Cpu& cpu) {
+  const auto bits = [](std::string_view name) { return name.substr(0, name.find('-')); };
+  std::vector<const char*> names = VariantsOf(role, cpu);
+  std::erase_if(
+      names, [&](std::string_view name) { return name == variant || bits(name) != bits(variant); });
   return names;
 }
 

@@ -4,7 +4,11 @@
 // A choice is made for each role. Variants are the candidates: tables of kernels, from which a role
 // takes its own. The rules (choice.cc) say, by vendor and features, which variant fills a role, and
 // on which measurement that is based. `ort-aie tune` overrides them with measurements of this
-// machine (choice_file.h), and ORT_AIE_ISA forces a whole table.
+// machine (choice_file.h), and ORT_AIE_ISA forces a whole table. Sessions try what gives the same
+// bits as the rules' variant on their own work (samples.h).
+//
+// Variants whose names begin alike, up to the "-", give the same bits in the roles that they share:
+// what follows is only how they prefetch.
 //
 // To add a variant: a table in a kernel file, a line in kVariants, and a line in kRules if it
 // should be the default. To add a kernel: a member of Kernels, and its role in Take.
@@ -14,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "targets/host/kernels/kernels.h"
@@ -67,6 +72,8 @@ Choice ChoiceByRule(const Cpu& cpu);
 
 // The names of the variants of a role that a CPU can run.
 std::vector<const char*> VariantsOf(Role role, const Cpu& cpu);
+// Those of them that give the same bits as `variant`, without itself.
+std::vector<const char*> CandidatesFor(Role role, std::string_view variant, const Cpu& cpu);
 // The table from which a variant takes its kernels; null if the name is unknown, or this CPU cannot
 // run it.
 const Kernels* VariantNamed(const char* name);

@@ -2,19 +2,26 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
+#include <chrono>
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <optional>
+#include <thread>
 
 #include "base/platform.h"
 
 namespace ort_aie::host {
 namespace {
 
-constexpr std::string_view kFirstLine = "ort_aie_ep kernels 1";
-constexpr size_t kMostBytes = 4096;  // many times the size of a real file
+constexpr std::string_view kFirstLine = "ort_aie_ep kernels 2";
+constexpr std::string_view kSamples = "samples: ", kThreads = " threads";
+constexpr size_t kMostBytes = 65536;  // more than a real file has
+constexpr int kAttempts = 50;         // at the lock, 10 ms each
 
-// A hash of a CPU's name for the file's name: FNV-1a.
+// A hash for the file's name: FNV-1a.
 std::string ShortHash(std::string_view text) {
   uint64_t hash = 0xcbf29ce484222325;
   for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
@@ -79,6 +86,45 @@ const char* VariantOf(Role role, std::string_view name) {
   return nullptr;
 }
 
+// What `text` starts with before `end`, which is taken off with it; all of it if `end` is not
+// there.
+std::string_view Before(std::string_view end, std::string_view& text) {
+  const size_t at = text.find(end);
+  const std::string_view before = text.substr(0, at);
+  text = at == std::string_view::npos ? std::string_view() : text.substr(at + end.size());
+  return before;
+}
+
+std::optional<int> Number(std::string_view text) {
+  int number = 0;
+  const char* end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data(), end, number);
+  if (parsed.ec != std::errc() || parsed.ptr != end || number <= 0) return std::nullopt;
+  return number;
+}
+
+std::optional<Role> RoleNamed(std::string_view name) {
+  for (size_t role = 0; role < kRoles; ++role) {
+    if (name == NameOf(static_cast<Role>(role))) return static_cast<Role>(role);
+  }
+  return std::nullopt;
+}
+
+// Reads "one row, int8; 2 threads; avx512-t1: 731 745 728"; whether it is such a text.
+bool ReadSamples(std::string_view text, Samples& samples) {
+  const std::optional<Role> role = RoleNamed(Before("; ", text));
+  const std::optional<int> threads = Number(Before(std::string(kThreads) + "; ", text));
+  const char* variant = role ? VariantOf(*role, Before(": ", text)) : nullptr;
+  if (!threads || variant == nullptr) return false;
+  Ratios& ratios = samples[{*role, *threads, variant}];
+  while (!text.empty()) {
+    const std::optional<int> ratio = Number(Before(" ", text));
+    if (!ratio) return false;
+    ratios.push_back(*ratio);
+  }
+  return true;
+}
+
 }  // namespace
 
 std::string MeasurementPath() {
@@ -88,7 +134,7 @@ std::string MeasurementPath() {
     if (folder.empty()) return "";
     folder += "/ort_aie_ep";
   }
-  return folder + "/kernels-" + ShortHash(CpuName());
+  return folder + "/kernels-" + ShortHash(CpuName() + KernelsHash());
 }
 
 Measurement ReadMeasurement(const std::string& path) {
@@ -113,7 +159,7 @@ Measurement ParseMeasurement(std::string_view text) {
   }
   std::string_view cpu, kernels, date;
   if (!lines.Next("cpu", &cpu) || !lines.Next("kernels", &kernels) ||
-      !lines.Next("measured", &date) || !IsDate(date)) {
+      !lines.Next("measured", &date) || (date != "no" && !IsDate(date))) {
     return Malformed("line " + lines.number() + " is not the CPU, the kernels' hash or the date");
   }
   if (cpu != CpuName()) return Stale("it is for another CPU");
@@ -121,34 +167,65 @@ Measurement ParseMeasurement(std::string_view text) {
 
   Measurement measurement;
   measurement.state = Measurement::State::kGood;
-  measurement.date = date;
+  if (date != "no") measurement.date = date;
   for (std::string_view line = lines.Next(); line != "end"; line = lines.Next()) {
-    size_t role = 0;
-    const auto is_of = [&](const std::string& name) {
-      return line.starts_with(name) && line.substr(name.size()).starts_with(": ");
-    };
-    while (role < kRoles && !is_of(NameOf(static_cast<Role>(role)))) ++role;
-    if (role == kRoles) return Malformed("line " + lines.number() + " does not name a role");
-    const std::string_view name =
-        line.substr(std::string_view(NameOf(static_cast<Role>(role))).size() + 2);
-    measurement.variants[role] = VariantOf(static_cast<Role>(role), name);
-    if (measurement.variants[role] == nullptr) {
+    if (line.starts_with(kSamples)) {
+      if (ReadSamples(line.substr(kSamples.size()), measurement.samples)) continue;
+      return Malformed("line " + lines.number() + " is not samples of a variant");
+    }
+    const std::optional<Role> role = RoleNamed(Before(": ", line));
+    if (!role) return Malformed("line " + lines.number() + " does not name a role");
+    const char* variant = VariantOf(*role, line);
+    if (variant == nullptr) {
       return Malformed("line " + lines.number() + " does not name a variant of its role");
     }
+    measurement.variants[static_cast<size_t>(*role)] = variant;
   }
   if (!lines.done()) return Malformed("it continues after its end");
   return measurement;
 }
 
-std::string MeasurementText(const std::string& date,
-                            const std::array<const char*, kRoles>& variants) {
+std::string MeasurementText(const Measurement& measurement) {
   std::string text = std::string(kFirstLine) + "\ncpu: " + CpuName() +
-                     "\nkernels: " + KernelsHash() + "\nmeasured: " + date + '\n';
+                     "\nkernels: " + KernelsHash() +
+                     "\nmeasured: " + (measurement.date.empty() ? "no" : measurement.date) + '\n';
   for (size_t role = 0; role < kRoles; ++role) {
-    if (variants[role] == nullptr) continue;
-    text += std::string(NameOf(static_cast<Role>(role))) + ": " + variants[role] + '\n';
+    if (measurement.variants[role] == nullptr) continue;
+    text += std::string(NameOf(static_cast<Role>(role))) + ": " + measurement.variants[role] + '\n';
+  }
+  for (const auto& [candidate, ratios] : measurement.samples) {
+    text += std::string(kSamples) + NameOf(candidate.role) + "; " +
+            std::to_string(candidate.threads) + std::string(kThreads) + "; " + candidate.variant +
+            ':';
+    for (const int ratio : ratios) text += ' ' + std::to_string(ratio);
+    text += '\n';
   }
   return text + "end\n";
+}
+
+void KeepSamples(const std::string& path, const Samples& run) {
+  if (path.empty() || run.empty()) return;
+  std::error_code ignored;
+  std::filesystem::create_directories(platform::PathOf(path).parent_path(), ignored);
+  // The lock is a file of its own, because the other one is replaced. It stays.
+  platform::File lock = platform::File::Create(path + ".lock");
+  if (!lock.is_open()) lock = platform::File::Open(path + ".lock");
+  if (!lock.is_open()) return;
+  for (int attempt = 0; !lock.Lock(); ++attempt) {
+    if (attempt == kAttempts) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  Measurement measurement = ReadMeasurement(path);
+  if (measurement.state == Measurement::State::kMalformed) return;  // not this library's
+  if (measurement.state != Measurement::State::kGood) measurement = {};
+  AddRun(run, measurement.samples);
+  const std::string text = MeasurementText(measurement);
+  const std::string beside = path + ".part";
+  platform::Remove(beside);  // of a process that died
+  platform::File file = platform::File::Create(beside);
+  const bool written = file.is_open() && file.Write(0, text.data(), text.size()) && file.Settle();
+  file.Close();
+  if (!written || !platform::Replace(beside, path)) platform::Remove(beside);
 }
 
 const char* KernelsHash() { return ORT_AIE_KERNELS_HASH; }

@@ -70,10 +70,15 @@ struct GemmBlocking {
 // y (rows, 32) = a (rows, k_blocks * 256) with scales and q_sums (rows, k_blocks * 8) . one row of
 // Q4NX blocks.
 typedef void RowsInt8(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, const float* scales,
-                      const int32_t* q_sums, int64_t rows, bool symmetric, float* y, int64_t ldy);
+                      const int32_t* q_sums, int64_t rows, const BlockLayout& layout, float* y,
+                      int64_t ldy);
 // Likewise, with a and sums (rows, k_blocks * 8) as in fused_dqp_bf16.
 typedef void RowsBf16(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
-                      int64_t rows, bool symmetric, float* y, int64_t ldy);
+                      int64_t rows, const BlockLayout& layout, float* y, int64_t ldy);
+
+// One row alone: y[32].
+typedef void OneRowBf16(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
+                        const BlockLayout& layout, float* y);
 
 // Up to so many rows, FusedDQP is faster than dequantisation + GEMM. A table's limits are for its
 // GEMM, and are chosen with it. The tables say where they were measured.
@@ -81,17 +86,16 @@ struct MostStreamedRows {
   int64_t int8, bf16;
 };
 
-// Kernels for Q8NX, weights of 8 bits. rows_int8 and rows_bf16 also compute a single row. symmetric
-// means that every zero point is 128, so that a kernel need not read them.
+// Kernels for Q8NX, weights of 8 bits. rows_int8 and rows_bf16 also compute a single row.
 struct ByteKernels {
   RowsInt8* rows_int8;
   RowsBf16* rows_bf16;
   MostStreamedRows most_rows;
-  void (*dequantize_block)(const uint8_t* block, uint16_t* panel);
+  void (*dequantize_block)(const uint8_t* block, const BlockLayout& layout, uint16_t* panel);
   // As unpack_block of Kernels, with code - 128 in place of code - 8. Null if gemm_int8 has no room
   // for codes of 8 bits: dequantisation + GEMM uses bfloat16 instead.
-  void (*unpack_block)(const uint8_t* block, int8_t* codes, float* scales, float* mins,
-                       int32_t* offsets);
+  void (*unpack_block)(const uint8_t* block, const BlockLayout& layout, int8_t* codes,
+                       float* scales, float* mins, int32_t* offsets);
 };
 
 struct Kernels {
@@ -140,12 +144,12 @@ struct Kernels {
   void (*gate_gelu_tanh)(const float* up, int64_t n, float* gate);
 
   // --- FusedDQP (paper 1, III-A): y[32] = one row of Q4NX blocks . a ---------------------------
-  // a: (k_blocks * 256) floats that are bfloat16 values; sums: their group sums. symmetric means
-  // that every min is -8 * scale, so that a kernel need not read the minima.
+  // a: (k_blocks * 256) floats that are bfloat16 values; sums: their sums by 32.
   void (*fused_dqp_bf16)(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
-                         bool symmetric, float* y);
+                         const BlockLayout& layout, float* y);
   void (*fused_dqp_int8)(const uint8_t* blocks, int64_t k_blocks, const int8_t* a,
-                         const float* scales, const int32_t* q_sums, bool symmetric, float* y);
+                         const float* scales, const int32_t* q_sums, const BlockLayout& layout,
+                         float* y);
 
   // If null, a row of blocks is multiplied by one row after the other.
   RowsInt8* rows_int8;
@@ -153,16 +157,16 @@ struct Kernels {
 
   // --- dequantisation + GEMM ---------------------------------------------------------------------
   // One block -> panel [256/2][32][2] bfloat16: pairs of k, 32 out-features.
-  void (*dequantize_block)(const uint8_t* block, uint16_t* panel);
-  // A block of bfloat16 weights [256/8][32/8][8 k][8 n] -> the same panel.
-  void (*interleave_block)(const uint8_t* block, uint16_t* panel);
+  void (*dequantize_block)(const uint8_t* block, const BlockLayout& layout, uint16_t* panel);
+  // A block of bfloat16 weights [256/8][32/8][8 k][8 n] -> the same panel; reads no layout.
+  void (*interleave_block)(const uint8_t* block, const BlockLayout& layout, uint16_t* panel);
   // y (rows, 32) = a (rows, 2 * k_pairs) bfloat16 . panel [k_pairs][32][2].
   void (*gemm_bf16)(const uint16_t* a, int64_t lda, int64_t rows, const uint16_t* panel,
                     int64_t k_pairs, float* y, int64_t ldy);
   // One block -> code - 8 [256/4][32][4]; scales and mins [8][32], weight = scale * (code - 8) +
   // min; offsets [8][32] = -128 * the sum of (code - 8) over a group. mins null: not wanted.
-  void (*unpack_block)(const uint8_t* block, int8_t* codes, float* scales, float* mins,
-                       int32_t* offsets);
+  void (*unpack_block)(const uint8_t* block, const BlockLayout& layout, int8_t* codes,
+                       float* scales, float* mins, int32_t* offsets);
   // y (rows, 32) = a (rows, groups * 32) with scales and q_sums (rows, groups) . panel; mins null
   // means that all are 0. a holds codes + 128, because dot products need one unsigned side. The
   // surplus from this, offsets, is the same for all rows.
@@ -220,18 +224,25 @@ void GemmBf16AmxStandin(const uint16_t* a, int64_t lda, int64_t rows, const uint
 extern const Bf16Attention kAmxStandinAttention;
 #endif
 #if defined(__x86_64__)
-extern const Kernels kAvx2Kernels, kAvx2T1Kernels, kAvx2NtaKernels;
+extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx512Kernels;      // F, BW, DQ, VL, VNNI, VBMI
 extern const Kernels kAvx512Bf16Kernels;  // the kernels that AVX512_BF16 makes faster, too
-// The same, with other ways of prefetching.
-extern const Kernels kAvx512NtaKernels, kAvx512T0Kernels, kAvx512T1MinimaKernels;
-extern const Kernels kAvx512Bf16NtaKernels;
-void DequantizeBlockAvx512Bf16(const uint8_t* block, uint16_t* panel);
+// The same, with other ways of prefetching: two and four blocks ahead into L2, or one.
+extern const Kernels kAvx2T1Kernels, kAvx2T2Kernels, kAvx2NtaKernels;
+extern const Kernels kAvx2TwoAheadKernels, kAvx2FourAheadKernels;
+extern const Kernels kAvx512NtaKernels, kAvx512T0Kernels, kAvx512T2Kernels;
+extern const Kernels kAvx512TwoAheadKernels, kAvx512FourAheadKernels;
+extern const Kernels kAvx512Bf16NtaKernels, kAvx512Bf16T0Kernels, kAvx512Bf16T2Kernels;
+extern const Kernels kAvx512Bf16TwoAheadKernels, kAvx512Bf16FourAheadKernels;
+void DequantizeBlockAvx512Bf16(const uint8_t* block, const BlockLayout& layout, uint16_t* panel);
 void GemmBf16Avx512Bf16(const uint16_t* a, int64_t lda, int64_t rows, const uint16_t* panel,
                         int64_t k_pairs, float* y, int64_t ldy);
 extern const Bf16Attention kAvx512Bf16Attention;
-// FusedDQP with bfloat16 dot products, which fetches into L2 or past the caches.
+// FusedDQP with bfloat16 dot products, which fetches into L2 or past the caches; and of one row
+// alone, with all ways of prefetching.
 RowsBf16 RowsBf16Avx512Bf16, RowsBf16Avx512Bf16Nta;
+OneRowBf16 OneRowBf16Nta, OneRowBf16T0, OneRowBf16T1, OneRowBf16T2, OneRowBf16TwoAhead,
+    OneRowBf16FourAhead;
 extern const Kernels kAmxKernels;  // on those of AVX512_BF16
 void GemmBf16Amx(const uint16_t* a, int64_t lda, int64_t rows, const uint16_t* panel,
                  int64_t k_pairs, float* y, int64_t ldy);

@@ -116,13 +116,14 @@ inline __m256 Odd(__m256i pairs) {
 
 template <typename Tables, bool kSymmetric>
 inline void MultiplyBlocks(const uint8_t* blocks, int64_t k_blocks, const uint8_t* tables,
-                           const float* steps, const float* sums, float* y) {
+                           const float* steps, const float* sums, const BlockLayout& layout,
+                           float* y) {
   const __m256i nibble = _mm256_set1_epi8(15);
   __m256 even[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()}, odd[2] = {even[0], even[0]};
-  for (int64_t b = 0; b < k_blocks; ++b, blocks += kBlockBytes2, steps += 8, sums += 8) {
+  for (int64_t b = 0; b < k_blocks; ++b, blocks += layout.bytes, steps += 8, sums += 8) {
     for (int g = 0; g < 8; ++g) {
-      const uint8_t* codes = blocks + kCodesOffset + g * 8 * kQuadBytes;
-      Prefetch<0, kSymmetric>(blocks, g);
+      const uint8_t* codes = blocks + layout.codes + g * 8 * kQuadBytes;
+      Prefetch<0>(blocks, layout, g);
       Tables e, o;
       for (int quad = 0; quad < 8; ++quad, codes += kQuadBytes, tables += Tables::kBytes) {
         const __m256i x = Load(codes);
@@ -135,11 +136,11 @@ inline void MultiplyBlocks(const uint8_t* blocks, int64_t k_blocks, const uint8_
       const __m256 half_step = _mm256_set1_ps(0.5f * steps[g]), sum = _mm256_set1_ps(sums[g]);
       const __m256 offset = sum * (kSymmetric ? -0.5f : 1.5f);
       for (int half = 0; half < 2; ++half) {
-        const __m256i scale = Load(blocks + g * 64 + half * 32);
+        const __m256i scale = Load(ScalesAt(blocks, layout, g) + half * 32);
         even[half] += (even_totals[half] * half_step + offset) * Even(scale);
         odd[half] += (odd_totals[half] * half_step + offset) * Odd(scale);
         if (!kSymmetric) {
-          const __m256i min = Load(blocks + kMinsOffset + g * 64 + half * 32);
+          const __m256i min = Load(MinimaAt(blocks, layout, g) + half * 32);
           even[half] += Even(min) * sum;
           odd[half] += Odd(min) * sum;
         }
@@ -156,9 +157,10 @@ inline void MultiplyBlocks(const uint8_t* blocks, int64_t k_blocks, const uint8_
 
 template <typename Tables>
 void MultiplyAvx2(const uint8_t* blocks, int64_t k_blocks, const uint8_t* tables,
-                  const float* steps, const float* sums, bool symmetric, float* y) {
-  (symmetric ? MultiplyBlocks<Tables, true>
-             : MultiplyBlocks<Tables, false>)(blocks, k_blocks, tables, steps, sums, y);
+                  const float* steps, const float* sums, const BlockLayout& layout, float* y) {
+  (layout.symmetric ? MultiplyBlocks<Tables, true>
+                    : MultiplyBlocks<Tables, false>)(blocks, k_blocks, tables, steps, sums, layout,
+                                                     y);
 }
 
 // --- dequantisation by two lookups --------------------------------------------------------------
@@ -176,12 +178,16 @@ inline __m256i RoundedWeights(__m256 scale, float code, __m256 min) {
       _mm256_add_epi32(bits, _mm256_add_epi32(even, _mm256_set1_epi32(0x7fff))), 16);
 }
 
-inline void MakeWeightTables(const uint8_t* group, WeightTables& tables) {
+inline void MakeWeightTables(const uint8_t* block, const BlockLayout& layout, int g,
+                             WeightTables& tables) {
   for (int half = 0; half < 2; ++half) {
-    const __m256i scales = Load(group + half * 32), mins = Load(group + kMinsOffset + half * 32);
+    const __m256i scales = Load(ScalesAt(block, layout, g) + half * 32);
+    const __m256i mins =
+        layout.symmetric ? scales : Load(MinimaAt(block, layout, g) + half * 32);
     for (int parity = 0; parity < 2; ++parity) {
       const __m256 scale = parity ? Odd(scales) : Even(scales);
-      const __m256 min = parity ? Odd(mins) : Even(mins);
+      const __m256 min =
+          layout.symmetric ? -2.0f * scale : parity ? Odd(mins) : Even(mins);
       __m256i code[4];  // 8 pairs each
       for (int i = 0; i < 4; ++i) code[i] = RoundedWeights(scale, (float)i, min);
       const __m256i low01 = _mm256_unpacklo_epi32(code[0], code[1]);
@@ -211,13 +217,13 @@ inline __m256i FourWeights(const uint32_t table[2][4], __m256i codes, __m256i se
   return _mm256_castps_si256(_mm256_permutevar_ps(_mm256_castsi256_ps(Load(table)), shifted));
 }
 
-void DequantizeBlockAvx2(const uint8_t* block, uint16_t* panel) {
+void DequantizeBlockAvx2(const uint8_t* block, const BlockLayout& layout, uint16_t* panel) {
   const __m256i nibble = _mm256_set1_epi8(15), spread = LoadTwice(kSpread);
   const __m256i plane_weights = _mm256_set1_epi16(0x0201);
   for (int g = 0; g < 8; ++g) {
     WeightTables tables;
-    MakeWeightTables(block + g * 64, tables);
-    const uint8_t* planes = block + kCodesOffset + g * 8 * kQuadBytes;
+    MakeWeightTables(block, layout, g, tables);
+    const uint8_t* planes = block + layout.codes + g * 8 * kQuadBytes;
     __m256i codes[8][2];  // by quad and parity: 16 pairs
     for (int quad = 0; quad < 8; ++quad) {
       const __m256i x = Load(planes + quad * kQuadBytes);

@@ -20,14 +20,15 @@ template <bool kSymmetric>
 class Totals {
  public:
   // lookups: (L(0) + 2 L(1)) / 2 of a group.
-  void Add(const uint8_t* group_scales, __m512 even_lookups, __m512 odd_lookups, float group_sum) {
+  void Add(const uint8_t* block, const BlockLayout& layout, int64_t g, __m512 even_lookups,
+           __m512 odd_lookups, float group_sum) {
     const __m512 sum = _mm512_set1_ps(group_sum);
     const __m512 offset = _mm512_mul_ps(sum, _mm512_set1_ps(kSymmetric ? -0.5f : 1.5f));
-    const __m512i scale = _mm512_loadu_si512(group_scales);
+    const __m512i scale = _mm512_loadu_si512(ScalesAt(block, layout, g));
     even_ = _mm512_fmadd_ps(_mm512_add_ps(even_lookups, offset), Even(scale), even_);
     odd_ = _mm512_fmadd_ps(_mm512_add_ps(odd_lookups, offset), Odd(scale), odd_);
     if (!kSymmetric) {
-      const __m512i min = _mm512_loadu_si512(group_scales + kMinsOffset);
+      const __m512i min = _mm512_loadu_si512(MinimaAt(block, layout, g));
       even_ = _mm512_fmadd_ps(Even(min), sum, even_);
       odd_ = _mm512_fmadd_ps(Odd(min), sum, odd_);
     }
@@ -74,12 +75,12 @@ void MakeInt8TablesAvx512(const float* x, int64_t groups, uint8_t* tables, float
 // permute reads only the low four bits of its index.
 template <int kLocality, bool kSymmetric>
 void MultiplyFloatBlocks(const uint8_t* blocks, int64_t k_blocks, const uint8_t* tables,
-                         const float* sums, float* y) {
+                         const float* sums, const BlockLayout& layout, float* y) {
   Totals<kSymmetric> totals;
-  for (int64_t b = 0; b < k_blocks; ++b, blocks += kBlockBytes2, sums += 8) {
+  for (int64_t b = 0; b < k_blocks; ++b, blocks += layout.bytes, sums += 8) {
     for (int g = 0; g < 8; ++g) {
-      const uint8_t* codes = blocks + kCodesOffset + g * 8 * kQuadBytes;
-      Prefetch<kLocality, kSymmetric>(blocks, g);
+      const uint8_t* codes = blocks + layout.codes + g * 8 * kQuadBytes;
+      Prefetch<kLocality>(blocks, layout, g);
       __m512 even0 = _mm512_setzero_ps(), even1 = even0, odd0 = even0, odd1 = even0;
       for (int quad = 0; quad < 8; ++quad, codes += kQuadBytes, tables += 64) {
         const __m512 table = _mm512_loadu_ps(tables);
@@ -91,7 +92,7 @@ void MultiplyFloatBlocks(const uint8_t* blocks, int64_t k_blocks, const uint8_t*
         odd1 = _mm512_add_ps(odd1, _mm512_permutexvar_ps(_mm512_srli_epi32(x, 12), table));
       }
       const __m512 half = _mm512_set1_ps(0.5f);
-      totals.Add(blocks + g * 64, _mm512_fmadd_ps(even0, half, even1),
+      totals.Add(blocks, layout, g, _mm512_fmadd_ps(even0, half, even1),
                  _mm512_fmadd_ps(odd0, half, odd1), sums[g]);
     }
   }
@@ -100,9 +101,11 @@ void MultiplyFloatBlocks(const uint8_t* blocks, int64_t k_blocks, const uint8_t*
 
 template <int kLocality>
 void MultiplyFloat(const uint8_t* blocks, int64_t k_blocks, const uint8_t* tables,
-                   const float* /*steps*/, const float* sums, bool symmetric, float* y) {
-  (symmetric ? MultiplyFloatBlocks<kLocality, true>
-             : MultiplyFloatBlocks<kLocality, false>)(blocks, k_blocks, tables, sums, y);
+                   const float* /*steps*/, const float* sums, const BlockLayout& layout,
+                   float* y) {
+  (layout.symmetric ? MultiplyFloatBlocks<kLocality, true>
+                    : MultiplyFloatBlocks<kLocality, false>)(blocks, k_blocks, tables, sums, layout,
+                                                             y);
 }
 
 // 64 code bytes are two quads. One byte permute brings the nibbles of a pair of out-features from
@@ -110,7 +113,8 @@ void MultiplyFloat(const uint8_t* blocks, int64_t k_blocks, const uint8_t* table
 // them up. A table register holds four quads; the quad's place is or-ed into the index.
 template <int kLocality, bool kSymmetric>
 void MultiplyInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const uint8_t* tables,
-                        const float* steps, const float* sums, float* y) {
+                        const float* steps, const float* sums, const BlockLayout& layout,
+                        float* y) {
   alignas(64) static constexpr uint8_t kOrder[64] = {
       0,  1,  32, 33, 2,  3,  34, 35, 4,  5,  36, 37, 6,  7,  38, 39,  //
       8,  9,  40, 41, 10, 11, 42, 43, 12, 13, 44, 45, 14, 15, 46, 47,  //
@@ -121,10 +125,10 @@ void MultiplyInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const uint8_t* 
   const __m512i quads[2] = {_mm512_set1_epi32(0x10100000), _mm512_set1_epi32(0x30302020)};
   const __m512i weights = _mm512_set1_epi32(0x02010201);
   Totals<kSymmetric> totals;
-  for (int64_t b = 0; b < k_blocks; ++b, blocks += kBlockBytes2, steps += 8, sums += 8) {
+  for (int64_t b = 0; b < k_blocks; ++b, blocks += layout.bytes, steps += 8, sums += 8) {
     for (int g = 0; g < 8; ++g) {
-      const uint8_t* codes = blocks + kCodesOffset + g * 8 * kQuadBytes;
-      Prefetch<kLocality, kSymmetric>(blocks, g);
+      const uint8_t* codes = blocks + layout.codes + g * 8 * kQuadBytes;
+      Prefetch<kLocality>(blocks, layout, g);
       __m512i even = _mm512_setzero_si512(), odd = even;
       for (int i = 0; i < 2; ++i, tables += 64) {
         const __m512i table = _mm512_loadu_si512(tables);
@@ -138,7 +142,7 @@ void MultiplyInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const uint8_t* 
         }
       }
       const __m512 half_step = _mm512_set1_ps(0.5f * steps[g]);
-      totals.Add(blocks + g * 64, _mm512_mul_ps(_mm512_cvtepi32_ps(even), half_step),
+      totals.Add(blocks, layout, g, _mm512_mul_ps(_mm512_cvtepi32_ps(even), half_step),
                  _mm512_mul_ps(_mm512_cvtepi32_ps(odd), half_step), sums[g]);
     }
   }
@@ -147,9 +151,10 @@ void MultiplyInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const uint8_t* 
 
 template <int kLocality>
 void MultiplyInt8(const uint8_t* blocks, int64_t k_blocks, const uint8_t* tables,
-                  const float* steps, const float* sums, bool symmetric, float* y) {
-  (symmetric ? MultiplyInt8Blocks<kLocality, true>
-             : MultiplyInt8Blocks<kLocality, false>)(blocks, k_blocks, tables, steps, sums, y);
+                  const float* steps, const float* sums, const BlockLayout& layout, float* y) {
+  (layout.symmetric ? MultiplyInt8Blocks<kLocality, true>
+                    : MultiplyInt8Blocks<kLocality, false>)(blocks, k_blocks, tables, steps, sums,
+                                                            layout, y);
 }
 
 // --- dequantisation -----------------------------------------------------------------------------
@@ -177,7 +182,7 @@ inline __m512i TwoWeights(__m512 scale, __m512 min, float code) {
 // bit 0 of the code at bit 0, the out-feature at bits 1 to 4 and bit 1 of the code at bit 5. The
 // multishift takes both bits from their places in the planes, so that the first lookup, the
 // repacking, costs nothing. A result is a part of a row of the panel: two k for each out-feature.
-void DequantizeBlockAvx512(const uint8_t* block, uint16_t* panel) {
+void DequantizeBlockAvx512(const uint8_t* block, const BlockLayout& layout, uint16_t* panel) {
   // The words of a 64-bit lane: the even out-feature of a pair at k and k + 1, then the odd one.
   // Its low 16 bits: nibbles of plane 0, even and odd, then of plane 1. Only low bytes are used.
   const __m512i low_bit[2] = {_mm512_set1_epi64(0x0005'0004'0001'0000),
@@ -189,10 +194,11 @@ void DequantizeBlockAvx512(const uint8_t* block, uint16_t* panel) {
   const __m512i bit0 = _mm512_set1_epi16(1), bit5 = _mm512_set1_epi16(32);
   for (int g = 0; g < 8; ++g) {
     for (int half = 0; half < 2; ++half) {
-      const __m512 scale = Widened(block + g * 64 + half * 32);
-      const __m512 min = Widened(block + kMinsOffset + g * 64 + half * 32);
+      const __m512 scale = Widened(ScalesAt(block, layout, g) + half * 32);
+      const __m512 min = layout.symmetric ? -2.0f * scale
+                                          : Widened(MinimaAt(block, layout, g) + half * 32);
       const __m512i weights01 = TwoWeights(scale, min, 0), weights23 = TwoWeights(scale, min, 2);
-      const uint8_t* codes = block + kCodesOffset + g * 8 * kQuadBytes + half * 16;
+      const uint8_t* codes = block + layout.codes + g * 8 * kQuadBytes + half * 16;
       uint16_t* out = panel + g * 16 * 64 + half * 32;
       for (int quad = 0; quad < 8; ++quad, codes += kQuadBytes) {
         const __m512i x =
@@ -211,14 +217,14 @@ void DequantizeBlockAvx512(const uint8_t* block, uint16_t* panel) {
 }
 
 // The codes of four k are one lookup per plane: nibble -> four bytes.
-void UnpackBlockAvx512(const uint8_t* block, int8_t* codes, float* scales, float* mins,
-                       int32_t* offsets) {
-  UnpackScales2(block, scales, mins);
+void UnpackBlockAvx512(const uint8_t* block, const BlockLayout& layout, int8_t* codes,
+                       float* scales, float* mins, int32_t* offsets) {
+  UnpackScales2(block, layout, scales, mins);
   const __m512i low = _mm512_load_si512(kBytes.low), high = _mm512_load_si512(kBytes.high);
   const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
   const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
   const __m512i factor = _mm512_set1_epi8(-128);  // 128, unsigned
-  const uint8_t* source = block + kCodesOffset;
+  const uint8_t* source = block + layout.codes;
   for (int g = 0; g < 8; ++g) {
     __m512i sums[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
     for (int quad = 0; quad < 8; ++quad, source += kQuadBytes, codes += 128) {

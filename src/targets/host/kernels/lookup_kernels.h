@@ -11,6 +11,8 @@
 
 #include <stdint.h>
 
+#include "targets/host/kernels/block_layout.h"
+
 namespace ort_aie::host {
 
 // The largest size of the table of four in-features: 16 floats.
@@ -23,10 +25,9 @@ struct LookupMatvec {
   // group. A NaN or an infinity makes its group's results NaN or infinite; so may magnitudes that
   // add up to more than 2^126 in a group.
   void (*make_tables)(const float* x, int64_t groups, uint8_t* tables, float* steps, float* sums);
-  // y[32] = one row of Q2NX blocks . x. symmetric means that every min is -2 * scale, so that a
-  // kernel need not read the minima.
+  // y[32] = one row of Q2NX blocks . x.
   void (*multiply)(const uint8_t* blocks, int64_t k_blocks, const uint8_t* tables,
-                   const float* steps, const float* sums, bool symmetric, float* y);
+                   const float* steps, const float* sums, const BlockLayout& layout, float* y);
   // As measured. Rows are multiplied one after the other by a row of blocks; with more of them,
   // dequantisation + GEMM is faster.
   int64_t most_rows;
@@ -43,9 +44,9 @@ struct LookupKernels {
   // largest one.
   LookupMatvec int8;
   // As in kernels.h, for Q2NX: unpack_block has code - 2 in place of code - 8.
-  void (*dequantize_block)(const uint8_t* block, uint16_t* panel);
-  void (*unpack_block)(const uint8_t* block, int8_t* codes, float* scales, float* mins,
-                       int32_t* offsets);
+  void (*dequantize_block)(const uint8_t* block, const BlockLayout& layout, uint16_t* panel);
+  void (*unpack_block)(const uint8_t* block, const BlockLayout& layout, int8_t* codes,
+                       float* scales, float* mins, int32_t* offsets);
 };
 
 extern const LookupKernels kPortableLookup;

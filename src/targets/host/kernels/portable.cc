@@ -13,15 +13,15 @@ namespace {
 // Eight pairs of out-features as 16-bit lanes: 16 products of at most 15 * 127 fit, 32 do not, so
 // each group takes two turns.
 void FusedDqpInt8(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, const float* scales,
-                  const int32_t* q_sums, bool /*symmetric*/, float* y) {
+                  const int32_t* q_sums, const BlockLayout& layout, float* y) {
   typedef uint8_t v16b __attribute__((vector_size(16)));
   typedef int64_t v2q __attribute__((vector_size(16)));
   for (int half = 0; half < 2; ++half) {
     vlf even[2] = {}, odd[2] = {};
     for (int64_t b = 0; b < k_blocks; ++b) {
-      const uint8_t* block = blocks + b * kBlockBytes;
+      const uint8_t* block = blocks + b * layout.bytes;
       for (int g = 0; g < 8; ++g) {
-        const uint8_t* codes = block + kCodesOffset + half * kHalfBytes + g * 256;
+        const uint8_t* codes = block + layout.codes + half * kHalfBytes + g * 256;
         const int8_t* x = a + b * 256 + g * 32;
         vli e[2] = {}, o[2] = {};
         for (int turn = 0; turn < 32; turn += 16) {
@@ -41,9 +41,9 @@ void FusedDqpInt8(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, cons
           o[1] += (vli)__builtin_shufflevector(o16, o16, 4, 12, 5, 13, 6, 14, 7, 15) >> 16;
         }
         for (int i = 0; i < 2; ++i) {
-          const int64_t offset = g * 64 + half * 32 + i * 16;
-          const EvenOdd scale = LoadEvenOdd(block + offset);
-          const EvenOdd min = LoadEvenOdd(block + kMinsOffset + offset);
+          const int64_t offset = half * 32 + i * 16;
+          const EvenOdd scale = LoadEvenOdd(ScalesAt(block, layout, g) + offset);
+          const EvenOdd min = LoadMinima(block, layout, g, offset);
           const float factor = scales[b * 8 + g], sum = factor * (float)q_sums[b * 8 + g];
           even[i] += __builtin_convertvector(e[i], vlf) * (scale.even * factor) + min.even * sum;
           odd[i] += __builtin_convertvector(o[i], vlf) * (scale.odd * factor) + min.odd * sum;

@@ -9,8 +9,7 @@ namespace {
 
 using Hint = decltype(_MM_HINT_T0);  // an enum in GCC, an int in clang
 
-constexpr int64_t kBlockBytes = 5120, kMinsOffset = 512, kCodesOffset = 1024, kHalfBytes = 2048;
-
+#include "targets/host/kernels/generic/blocks.inc"
 #include "targets/host/kernels/generic/tiles.inc"
 #include "targets/host/kernels/rows_avx512_blocks.inc"
 
@@ -35,10 +34,12 @@ struct Bf16Rows {
   int64_t ldy;
 };
 
-// R rows by one block, added to y. From the 64 bits of a pair of out-features (InOrder), a
-// multishift brings the codes of k and k + 1 into two words for each of the two.
+// R rows by one block, added to y, while the block `ahead` bytes on is fetched. From the 64 bits of
+// a pair of out-features (InOrder), a multishift brings the codes of k and k + 1 into two words for
+// each of the two.
 template <int R, bool kSymmetric, bool kPrefetch, Hint kHint>
-inline void Bf16Block(const uint8_t* block, const Bf16Rows& rows) {
+inline void Bf16Block(const uint8_t* block, const BlockLayout& layout, const Bf16Rows& rows,
+                      int64_t ahead) {
   const __m512i table = CodeTable<kSymmetric>();
   const __m512i pick[4] = {
       _mm512_set1_epi64(0x000c000400080000), _mm512_set1_epi64(0x001c001400180010),
@@ -58,8 +59,8 @@ inline void Bf16Block(const uint8_t* block, const Bf16Rows& rows) {
     totals[r][1] = _mm512_loadu_ps(rows.y + r * rows.ldy + 16);
   }
   for (int g = 0; g < 8; ++g) {
-    const uint8_t* codes = block + kCodesOffset + g * 256;
-    if (kPrefetch) PrefetchGroup<kHint, !kSymmetric>(block, g);
+    const uint8_t* codes = block + layout.codes + g * 256;
+    if (kPrefetch) PrefetchGroup<kHint, !kSymmetric>(block + ahead, layout, g);
     __m512 dots[R][2];
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) dots[r][0] = dots[r][1] = _mm512_setzero_ps();
@@ -83,15 +84,16 @@ inline void Bf16Block(const uint8_t* block, const Bf16Rows& rows) {
         }
       }
     }
-    const __m512 scale0 = Widened(block + g * 64), scale1 = Widened(block + g * 64 + 32);
+    const uint8_t* scales = ScalesAt(block, layout, g);
+    const __m512 scale0 = Widened(scales), scale1 = Widened(scales + 32);
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       totals[r][0] = _mm512_fmadd_ps(dots[r][0], scale0, totals[r][0]);
       totals[r][1] = _mm512_fmadd_ps(dots[r][1], scale1, totals[r][1]);
     }
     if (!kSymmetric) {
-      const __m512 min0 = Widened(block + kMinsOffset + g * 64);
-      const __m512 min1 = Widened(block + kMinsOffset + g * 64 + 32);
+      const uint8_t* minima = MinimaAt(block, layout, g);
+      const __m512 min0 = Widened(minima), min1 = Widened(minima + 32);
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
         const __m512 sum = _mm512_set1_ps(rows.sums[r * (rows.lda / 32) + g]);
@@ -108,36 +110,63 @@ inline void Bf16Block(const uint8_t* block, const Bf16Rows& rows) {
 }
 
 template <Hint kHint, bool kSymmetric>
-void MultiplyBlocks(const uint8_t* blocks, int64_t k_blocks, const Bf16Rows& rows, int64_t count) {
+void MultiplyBlocks(const uint8_t* blocks, int64_t k_blocks, const BlockLayout& layout,
+                    const Bf16Rows& rows, int64_t count) {
   Clear(count, rows.y, rows.ldy);
   for (int64_t b = 0; b < k_blocks; ++b) {
     ForTiles<8, 6>(count, [&]<int R, bool kFirst>(Tile<R, kFirst>, int64_t r) {
       Bf16Block<R, kSymmetric, kFirst, kHint>(
-          blocks + b * kBlockBytes,
+          blocks + b * layout.bytes, layout,
           {rows.a + r * rows.lda + b * 256, rows.sums + r * (rows.lda / 32) + b * 8, rows.lda,
-           rows.y + r * rows.ldy, rows.ldy});
+           rows.y + r * rows.ldy, rows.ldy},
+          layout.bytes);
     });
   }
 }
 
 template <Hint kHint>
 void MultiplyRows(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
-                  int64_t rows, bool symmetric, float* y, int64_t ldy) {
+                  int64_t rows, const BlockLayout& layout, float* y, int64_t ldy) {
   const Bf16Rows all{a, sums, k_blocks * 256, y, ldy};
-  (symmetric ? MultiplyBlocks<kHint, true> : MultiplyBlocks<kHint, false>)(blocks, k_blocks, all,
-                                                                           rows);
+  (layout.symmetric ? MultiplyBlocks<kHint, true>
+                    : MultiplyBlocks<kHint, false>)(blocks, k_blocks, layout, all, rows);
+}
+
+template <Hint kHint, bool kSymmetric>
+void OneRowBlocks(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
+                  const BlockLayout& layout, int64_t ahead, float* y) {
+  Clear(1, y, 32);
+  for (int64_t b = 0; b < k_blocks; ++b, blocks += layout.bytes, a += 256, sums += 8) {
+    Bf16Block<1, kSymmetric, true, kHint>(blocks, layout, {a, sums, 256, y, 32}, ahead);
+  }
 }
 
 }  // namespace
 
+#define ORT_AIE_ONE_ROW(name, hint, blocks_ahead)                                       \
+  void name(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums, \
+            const BlockLayout& layout, float* y) {                                      \
+    (layout.symmetric ? OneRowBlocks<hint, true>                                        \
+                      : OneRowBlocks<hint, false>)(blocks, k_blocks, a, sums, layout,   \
+                                                   (blocks_ahead) * layout.bytes, y);   \
+  }
+ORT_AIE_ONE_ROW(OneRowBf16Nta, _MM_HINT_NTA, 1)
+ORT_AIE_ONE_ROW(OneRowBf16T0, _MM_HINT_T0, 1)
+ORT_AIE_ONE_ROW(OneRowBf16T1, _MM_HINT_T1, 1)
+ORT_AIE_ONE_ROW(OneRowBf16T2, _MM_HINT_T2, 1)
+ORT_AIE_ONE_ROW(OneRowBf16TwoAhead, _MM_HINT_T1, 2)
+ORT_AIE_ONE_ROW(OneRowBf16FourAhead, _MM_HINT_T1, 4)
+#undef ORT_AIE_ONE_ROW
+
 void RowsBf16Avx512Bf16(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
-                        int64_t rows, bool symmetric, float* y, int64_t ldy) {
-  MultiplyRows<_MM_HINT_T1>(blocks, k_blocks, a, sums, rows, symmetric, y, ldy);
+                        int64_t rows, const BlockLayout& layout, float* y, int64_t ldy) {
+  MultiplyRows<_MM_HINT_T1>(blocks, k_blocks, a, sums, rows, layout, y, ldy);
 }
 
 void RowsBf16Avx512Bf16Nta(const uint8_t* blocks, int64_t k_blocks, const float* a,
-                           const float* sums, int64_t rows, bool symmetric, float* y, int64_t ldy) {
-  MultiplyRows<_MM_HINT_NTA>(blocks, k_blocks, a, sums, rows, symmetric, y, ldy);
+                           const float* sums, int64_t rows, const BlockLayout& layout, float* y,
+                           int64_t ldy) {
+  MultiplyRows<_MM_HINT_NTA>(blocks, k_blocks, a, sums, rows, layout, y, ldy);
 }
 
 }  // namespace ort_aie::host
