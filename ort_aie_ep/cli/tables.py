@@ -185,6 +185,9 @@ def explanation_lines(explanation: Explanation) -> list[str]:
         lines.append(f"a token's layers do not run whole on fused_layer: {explanation.not_whole}")
     if share := share_line(explanation.nodes):
         lines.append(share)
+    if explanation.forms:
+        each = (f"{size_text(size)} with {form}" for form, size in explanation.forms)
+        lines.append(f"packed weights: {'; '.join(each)}")
     if pages := explanation.pages:
         lines.append(f"{pages.name}: {pages.found or pages.remedy}")
     if explanation.provider:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from ort_aie_ep.explain.npu_reasons import Verdict, judge
 from ort_aie_ep.explain.overlays import FUSED_LAYER, TAKEN, find_overlays, overlay_folders
 from ort_aie_ep.explain.pages import weight_pages
 from ort_aie_ep.explain.plan_steps import why_not_layers
+from ort_aie_ep.formats.q4nx import BlockForm
 from ort_aie_ep.graph_passes import (
     DOMAIN,
     Divider,
@@ -93,6 +95,8 @@ class Explanation:
             do, or without that overlay.
         provider_plans: how many nodes each plan of the execution provider replaces.
         pages: how much of a compiled model's weights is in pages of 2 MB; None if not known.
+        forms: the forms of packed weights, with the bytes of each; of the compilation, if the model
+            is not compiled.
     """
 
     model: str
@@ -104,6 +108,7 @@ class Explanation:
     provider_plans: tuple[int, ...] = ()
     not_whole: str = ""
     pages: Finding | None = None
+    forms: tuple[tuple[BlockForm, int], ...] = ()
 
     @property
     def compile_options(self) -> tuple[str, ...] | None:
@@ -169,6 +174,7 @@ def explain(path: Path, *, provider: bool = False) -> Explanation:
         fates = _compiled(model, reasons, npu, plans)
     else:
         fates, plans = _uncompiled(model, npu)
+        expand_plans(model)
     nodes = tuple(
         replace(
             fate,
@@ -181,6 +187,7 @@ def explain(path: Path, *, provider: bool = False) -> Explanation:
     explanation = Explanation(
         str(folder.model), compiled, nodes, provider, plans.plans, plans.divided_by,
         not_whole=not_whole, pages=weight_pages(external_files(model)) if compiled else None,
+        forms=_forms(model),
     )  # fmt: skip
     if provider and compiled:
         raise AieError(
@@ -323,6 +330,24 @@ def _reported_reasons(report: Path, file: str) -> Mapping[str, str]:
         for node in nodes.elements()
         if node.find("becomes") is None
     }
+
+
+def _forms(model: ir.Model) -> tuple[tuple[BlockForm, int], ...]:
+    """The forms of the blocks that aie nodes read, with their bytes, the most first."""
+    found: dict[ir.Value, BlockForm] = {}
+    for node in _nodes(model):
+        ints = {a.name: a.as_int() for a in node.attributes.values() if a.type == ir.AttributeType.INT}
+        if node.domain != DOMAIN or "N" not in ints:
+            continue
+        for value in node.inputs:
+            tensor = None if value is None else value.const_value
+            if value is not None and tensor is not None and tensor.dtype == ir.DataType.UINT8:
+                found[value] = BlockForm.of(ints)
+    sizes: Counter[BlockForm] = Counter()
+    for value, form in found.items():
+        assert value.const_value is not None
+        sizes[form] += value.const_value.nbytes
+    return tuple(sizes.most_common())
 
 
 def _nodes(model: ir.Model) -> list[ir.Node]:

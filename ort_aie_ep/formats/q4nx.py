@@ -70,6 +70,14 @@ class BlockForm:
         group = next(group for group in reversed(GROUPS) if block_size % group == 0)
         return cls(bits, group, not symmetric)
 
+    def __str__(self) -> str:
+        """For people: bits of a code, the group, and stored bits a weight."""
+        minima = "zero points" if self.bits == 8 else "minima"
+        return (
+            f"{self.bits}-bit codes in groups of {self.group}{f', {minima}' * self.minima}: "
+            f"{self.bits_a_weight:.3g} bits a weight"
+        )
+
     @property
     def scales(self) -> int:
         """Scales of a block, and as many minima."""
