@@ -54,8 +54,8 @@ def run_passes(
 
     Without `fuse` each node gets its own replacement. `quantize` says what float weights become,
     except for nodes whose names match a pattern of `keep`. With `q4nx_compatible`, weights are
-    packed as `.q4nx` files have them, else in the smallest form that holds their source. Bodies of If, Loop and Scan are treated
-    like the main graph.
+    packed as `.q4nx` files have them, else in the smallest form that holds their source. Bodies of
+    If, Loop and Scan are treated like the main graph.
 
     Raises:
         AieError: a node to be replaced is malformed; a pattern matches nothing.

@@ -150,9 +150,9 @@ def session(
     and its external data files (about 1 s for 1 GB). The hash is computed again only when a file's
     path, size, times or inode change, so that reopening takes no longer than opening a session.
     Each combination of compile options has its own entry, and so has each state of the compiler's
-    code. An entry takes 4.1 to 5 bits a weight on disk, 2.1 to 3 for weights of 2 bits. When the cache exceeds a
-    limit, entries that no session has open are removed, the least recently used first. Processes
-    may share a cache; `ort-aie cache` shows it.
+    code. An entry takes 4.1 to 5 bits a weight on disk, 2.1 to 3 for weights of 2 bits. When the
+    cache exceeds a limit, entries that no session has open are removed, the least recently used
+    first. Processes may share a cache; `ort-aie cache` shows it.
 
     Args:
         model: an onnxruntime-genai folder, a folder with one .onnx file, or an .onnx file.

@@ -336,7 +336,9 @@ def _forms(model: ir.Model) -> tuple[tuple[BlockForm, int], ...]:
     """The forms of the blocks that aie nodes read, with their bytes, the most first."""
     found: dict[ir.Value, BlockForm] = {}
     for node in _nodes(model):
-        ints = {a.name: a.as_int() for a in node.attributes.values() if a.type == ir.AttributeType.INT}
+        ints = {
+            a.name: a.as_int() for a in node.attributes.values() if a.type == ir.AttributeType.INT
+        }
         if node.domain != DOMAIN or "N" not in ints:
             continue
         for value in node.inputs:

@@ -53,8 +53,8 @@ struct Node {
 struct Graph {
   std::vector<Value> values;
   std::vector<Node> nodes;
-  // Weights are packed as shipping .q4nx files have them, which NPUs read where they are; else in the
-  // smallest form.
+  // Weights are packed as shipping .q4nx files have them, which NPUs read where they are; else in
+  // the smallest form.
   bool q4nx_compatible = false;
 
   // An absent value if there is not one at this index.

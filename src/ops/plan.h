@@ -108,7 +108,7 @@ struct GatherStep {
   void* y;
   DataType type;
   WeightForm form = {};   // of quantised weights
-  bool is_table = false;                // not quantised: `form` is not used
+  bool is_table = false;  // not quantised: `form` is not used
 };
 
 enum class Function { kAdd, kMultiply, kSigmoid, kSilu, kGelu, kGeluTanh };

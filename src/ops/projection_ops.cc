@@ -155,8 +155,7 @@ const OpDescription& Q4NXGatedMLPDescription() {
 }
 
 const OpDescription& GatedGemmDescription() {
-  static const OpDescription description =
-      Projection<GatedMLPOp, true>("GatedGEMM", 2);
+  static const OpDescription description = Projection<GatedMLPOp, true>("GatedGEMM", 2);
   return description;
 }
 

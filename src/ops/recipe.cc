@@ -335,7 +335,8 @@ Recipe RecipeFrom(const std::string& text) {
     }
     if (format != kRecipeFormat && format != kRecipeFormatOfForms) {
       Refuse("it has format ", format, ", but this library reads formats ", kRecipeFormat, " and ",
-             kRecipeFormatOfForms, "; make the model again with this version (ort-aie compile, or the session that "
+             kRecipeFormatOfForms,
+             "; make the model again with this version (ort-aie compile, or the session that "
              "writes a context model)");
     }
   }

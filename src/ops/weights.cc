@@ -37,11 +37,10 @@ WeightForm FormOf(const WeightAttributes& attributes) {
 
 }  // namespace
 
-const std::array<AttributeRule, 4> kFormAttributes = {
-    {{.name = "format", .required = true},
-     {.name = "bits", .least = 2, .most = 8},
-     {.name = "group", .least = 32, .most = 256},
-     {.name = "minima", .least = 0, .most = 1}}};
+const std::array<AttributeRule, 4> kFormAttributes = {{{.name = "format", .required = true},
+                                                       {.name = "bits", .least = 2, .most = 8},
+                                                       {.name = "group", .least = 32, .most = 256},
+                                                       {.name = "minima", .least = 0, .most = 1}}};
 
 WeightAttributes ReadWeightAttributes(const NodeInfo& info) {
   return {.bits = info.Int("bits", 4),
@@ -78,8 +77,8 @@ Weights CheckWeights(const char* name, const WeightAttributes& attributes, const
   Shape expected = BlocksShape(n, k, form);
   if (experts) expected = {*experts, expected[0], expected[1], expected[2]};
   Require(w.type == TypeOf(form) && w.shape == expected, "input ", name, " must be ",
-          NameOf(TypeOf(form)), " ", expected, " for K=", k, " N=", n,
-          Described(form), ", got ", NameOf(w.type), " ", w.shape);
+          NameOf(TypeOf(form)), " ", expected, " for K=", k, " N=", n, Described(form), ", got ",
+          NameOf(w.type), " ", w.shape);
   const Size bytes = q4nx::BytesOfBlocks<Size>(n, k, form) * experts.value_or(1);
   Require(bytes == w.bytes, "input ", name, " has ", w.bytes, " bytes, expected ", bytes,
           " for K=", k, " N=", n);

@@ -199,9 +199,9 @@ py::dict ReadOneExperts(const py::list& nodes, const py::list& values, bool q4nx
     const Tensor tensor = ExpertTensor(experts, *constant);
     given["shape"] = std::vector<int64_t>(tensor.shape.begin(), tensor.shape.end());
     given["layout"] =
-        std::vector<int64_t>{layout.source_rows, layout.first, layout.step,      layout.n,
-                             layout.k,           layout.bits,  layout.block_size,
-                             layout.form.group,  layout.form.minima ? 1 : 0};
+        std::vector<int64_t>{layout.source_rows, layout.first,      layout.step,
+                             layout.n,           layout.k,          layout.bits,
+                             layout.block_size,  layout.form.group, layout.form.minima ? 1 : 0};
     constants.append(given);
   }
   py::dict given;
@@ -280,8 +280,8 @@ Graph GraphOf(const py::list& nodes, const py::list& values) {
 }
 
 void DefineGraph(py::module_& m) {
-  m.def("fused_steps", &FusedSteps, py::arg("nodes"), py::arg("values"),
-        py::arg("sources") = false, py::arg("q4nx_compatible") = false);
+  m.def("fused_steps", &FusedSteps, py::arg("nodes"), py::arg("values"), py::arg("sources") = false,
+        py::arg("q4nx_compatible") = false);
   m.def("plan_graph", &PlanGraph, py::arg("nodes"), py::arg("values"), py::arg("whole"),
         py::arg("layers") = false);
   m.def("read_experts", &ReadOneExperts, py::arg("nodes"), py::arg("values"),

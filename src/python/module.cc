@@ -158,8 +158,8 @@ q4nx::ScaleType ScaleTypeOf(const std::string& name) {
 Array<uint8_t> PackMatMulNBits(const Array<uint8_t>& b, const Array<uint8_t>& scales,
                                const std::optional<Array<uint8_t>>& zero_points, int64_t rows,
                                int64_t k, int64_t block_size, const std::string& scale_type,
-                               int64_t bits, const std::string& zero_point_type,
-                               int64_t group, bool minima) {
+                               int64_t bits, const std::string& zero_point_type, int64_t group,
+                               bool minima) {
   const WeightForm form = FormOf(bits, group, minima);
   Require(form.minima || !zero_points, "weights with zero_points need minima");
   Require(block_size == 32 || block_size == 64 || block_size == 128 || block_size == 256,
@@ -207,8 +207,8 @@ Array<uint8_t> PackExpert(const Array<uint8_t>& codes, const Array<uint8_t>& sca
                           const std::vector<int64_t>& layout, const std::string& scale_type) {
   Require(layout.size() == 9, "layout must have 9 numbers, got ", layout.size());
   const q4nx::ExpertLayout its = {
-      layout[0], layout[1], layout[2], layout[3], layout[4],
-      layout[5], layout[6], FormOf(layout[5], layout[7], layout[8] != 0)};
+      layout[0], layout[1], layout[2], layout[3],
+      layout[4], layout[5], layout[6], FormOf(layout[5], layout[7], layout[8] != 0)};
   Require(its.n > 0 && its.k > 0 && its.step > 0 && its.first >= 0 &&
               Size(its.first) + Size(its.n - 1) * its.step + 1 <= Size(its.source_rows),
           "layout means rows outside of the source");
@@ -289,7 +289,8 @@ Array<float> Project(const Array<float>& a, const Array<uint8_t>& blocks, int64_
           numerics);
   const int64_t rows = a.shape(0), k = a.shape(1);
   const WeightForm form = RequireBlocks(blocks, n, k, group, minima, kKinds);
-  Require(form.kind != WeightKind::kBf16 || numerics == "bf16", "weights of bf16 need numerics bf16");
+  Require(form.kind != WeightKind::kBf16 || numerics == "bf16",
+          "weights of bf16 need numerics bf16");
   Array<float> y({rows, n});
   MatMulStep step{};
   step.weights = blocks.data();
@@ -308,7 +309,8 @@ Array<float> Project(const Array<float>& a, const Array<uint8_t>& blocks, int64_
     step.norm_epsilon = kEpsilon;
   }
   if (up) {
-    Require(RequireBlocks(*up, n, k, group, minima, kKinds) == form, "up must have as many bits as blocks");
+    Require(RequireBlocks(*up, n, k, group, minima, kKinds) == form,
+            "up must have as many bits as blocks");
     step.up_weights = up->data();
     step.activation = gelu ? Activation::kGeluTanh : Activation::kSilu;
   }

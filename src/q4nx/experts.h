@@ -12,7 +12,7 @@ namespace ort_aie::q4nx {
 struct ExpertLayout {
   int64_t source_rows, first, step, n, k;
   int64_t bits;
-  int64_t block_size;  // in-features that share a scale, a multiple of 32; 0: all of them
+  int64_t block_size;    // in-features that share a scale, a multiple of 32; 0: all of them
   WeightForm form = {};  // of the blocks
 };
 

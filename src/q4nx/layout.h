@@ -37,8 +37,8 @@ enum class WeightKind { kQ4NX, kQ2NX, kQ8NX, kBf16 };
 
 struct WeightForm {
   WeightKind kind = WeightKind::kQ4NX;
-  int64_t group = 32;   // in-features that share a scale and a minimum
-  bool minima = true;   // stored; of 8 bits: zero points
+  int64_t group = 32;  // in-features that share a scale and a minimum
+  bool minima = true;  // stored; of 8 bits: zero points
 
   friend bool operator==(const WeightForm&, const WeightForm&) = default;
 };

@@ -84,8 +84,8 @@ void LoadByteGroup(const uint8_t* block, const WeightForm& form, int64_t row, in
                    float* scale, uint8_t* zero_point) {
   const int64_t index = group * kBlockRows + row;
   std::memcpy(scale, block + kScalesOffset8 + 4 * index, 4);
-  *zero_point = form.minima ? block[MinimaOffset(form) + index]
-                            : static_cast<uint8_t>(DefaultZeroPoint(8));
+  *zero_point =
+      form.minima ? block[MinimaOffset(form) + index] : static_cast<uint8_t>(DefaultZeroPoint(8));
 }
 
 // The block that holds a weight; Byte is uint8_t or const uint8_t.
@@ -122,8 +122,8 @@ void UnpackCodes(const uint8_t* blocks, int64_t n, int64_t k, uint8_t* codes,
                  const WeightForm& form) {
   for (int64_t row = 0; row < n; ++row) {
     for (int64_t col = 0; col < k; ++col) {
-      codes[row * k + col] = LoadCode(BlockAt(blocks, k, form, row, col), form, row % kBlockRows,
-                                      col % kBlockCols);
+      codes[row * k + col] =
+          LoadCode(BlockAt(blocks, k, form, row, col), form, row % kBlockRows, col % kBlockCols);
     }
   }
 }

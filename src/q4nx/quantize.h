@@ -17,8 +17,8 @@ struct QuantizationError {
 };
 
 // weight (row, col) = weights[row * row_stride + col * col_stride], n out-features by k in-features
-// -> blocks (ceil(n/32), ceil(k/256), BlockBytes) with groups of 32 and minima, of 2, 4 or 8 bits. Writes
-// nothing if the matrix is not representable.
+// -> blocks (ceil(n/32), ceil(k/256), BlockBytes) with groups of 32 and minima, of 2, 4 or 8 bits.
+// Writes nothing if the matrix is not representable.
 //
 // With 4 and 2 bits, each group of 32 is rounded to nearest in several ranges: its own, and ranges
 // that lose a little at either end, because fewer steps lost to an outlier make all other steps

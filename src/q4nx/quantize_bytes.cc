@@ -66,7 +66,8 @@ void QuantizeBytes(const float* weights, int64_t row_stride, int64_t col_stride,
   for (int64_t n0 = 0; n0 < n; n0 += kBlockRows) {
     for (int64_t k0 = 0; k0 < k; k0 += kGroup) {
       const int64_t count = std::min(kGroup, k - k0), group = k0 % kBlockCols / kGroup;
-      uint8_t* block = blocks + (n0 / kBlockRows * ColBlocks(k) + k0 / kBlockCols) * BlockBytes(kForm);
+      uint8_t* block =
+          blocks + (n0 / kBlockRows * ColBlocks(k) + k0 / kBlockCols) * BlockBytes(kForm);
       for (int64_t r = 0; r < std::min(kBlockRows, n - n0); ++r) {
         float x[kGroup];
         for (int64_t i = 0; i < count; ++i) {

@@ -181,7 +181,7 @@ def _widen(model: ir.Model) -> None:
                 )
 
 
-def _widened(blocks: ir.TensorProtocol, form: q4nx.BlockForm, n: int, k: int) -> ir.Tensor:
+def _widened(blocks: ir.TensorProtocol, form: q4nx.BlockForm, n: int, k: int) -> ir.TensorProtocol:
     data = np.ascontiguousarray(blocks.numpy())
     return ir.tensor(_native.widen(data, n, k, form.group, form.minima))
 

@@ -92,9 +92,9 @@ void PackMatMul(const MatMulWeights& matmul, const Tensor& b, const Tensor& scal
       rows.zero_point_type = ScaleTypeOf(zero_points.type);
       rows.zero_points = at(zero_points, first * point_bytes);
     }
-    q4nx::PackMatMulNBits(rows, matmul.form,
-                          blocks + first / q4nx::kBlockRows * q4nx::ColBlocks(k) *
-                                       q4nx::BlockBytes(matmul.form));
+    q4nx::PackMatMulNBits(
+        rows, matmul.form,
+        blocks + first / q4nx::kBlockRows * q4nx::ColBlocks(k) * q4nx::BlockBytes(matmul.form));
   };
   OnAllCores(CeilDiv(n, kRowsPerTask), [&](int64_t task) { pack_rows(task * kRowsPerTask); });
 }

@@ -103,8 +103,8 @@ void StreamedRows::Multiply(const uint8_t* blocks, int64_t first, int64_t count,
   } else {
     RowsBf16* const rows = bytes_ ? kernels_.bytes.rows_bf16 : kernels_.rows_bf16;
     if (bytes_ || (count > 1 && rows != nullptr)) {
-      rows(blocks, k_blocks_, rounded_ + first * padded_, sums_ + first * groups_, count,
-           layout_, y, ldy);
+      rows(blocks, k_blocks_, rounded_ + first * padded_, sums_ + first * groups_, count, layout_,
+           y, ldy);
       return;
     }
     one_by_one([&](int64_t row, float* to) {

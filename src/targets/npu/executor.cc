@@ -25,8 +25,11 @@ namespace ort_aie::npu_target {
 namespace {
 
 ProjectionFacts FactsOf(const MatMulStep& step) {
-  return {
-      .kind = step.form.kind, .rows = step.rows, .n = step.n, .k = step.k, .numerics = step.numerics};
+  return {.kind = step.form.kind,
+          .rows = step.rows,
+          .n = step.n,
+          .k = step.k,
+          .numerics = step.numerics};
 }
 
 ExpertsFacts FactsOf(const MoEStep& step) {

@@ -12,8 +12,8 @@ namespace ort_aie::npu_target {
 // The number of out-features that the device computes: whole blocks, and at least a minimum. Those
 // without weights are zeros.
 int64_t DeviceRows(int64_t n);
-// The form that the device's kernels read, the shipping one: codes of 2 bits become 4, and scales are
-// repeated, for the same weights.
+// The form that the device's kernels read, the shipping one: codes of 2 bits become 4, and scales
+// are repeated, for the same weights.
 WeightForm DeviceForm(const WeightForm& form);
 
 struct Matrix {

@@ -70,8 +70,8 @@ int64_t SectionsOfAttention(int64_t heads, int64_t kv_heads, int64_t dim, int64_
 }
 
 int64_t SectionsOfProjection(int64_t n, int64_t k, bool gated) {
-  const auto blocks = static_cast<size_t>(q4nx::RowBlocks(n) * q4nx::ColBlocks(k) *
-                                          q4nx::kBlockBytes);
+  const auto blocks =
+      static_cast<size_t>(q4nx::RowBlocks(n) * q4nx::ColBlocks(k) * q4nx::kBlockBytes);
   const std::vector<uint8_t> weights(blocks);
   const std::vector<float> a(static_cast<size_t>(k)), norm(static_cast<size_t>(k));
   std::vector<float> y(static_cast<size_t>(n));

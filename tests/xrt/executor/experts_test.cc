@@ -200,7 +200,8 @@ void ExpertsOfAToken() {
                           {.activation = Activation::kSwiglu, .bias = true},
                           {.activation = Activation::kRelu, .gated = false},
                           {.activation = Activation::kNone, .gated = false, .bias = true},
-                          {.form = {WeightKind::kQ2NX}}, {.form = {WeightKind::kQ4NX, 128, false}}}) {
+                          {.form = {WeightKind::kQ2NX}},
+                          {.form = {WeightKind::kQ4NX, 128, false}}}) {
     Bench bench;
     Experts layer(c);
     const Values want = layer.OnHost();

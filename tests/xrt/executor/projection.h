@@ -26,7 +26,8 @@ struct ProjectionCase {
 // Blocks from a matrix (n, k), exact in bfloat16.
 inline std::vector<uint8_t> Bf16Blocks(const std::vector<float>& matrix, int64_t n, int64_t k) {
   const int64_t columns = q4nx::ColBlocks(k);
-  std::vector<uint8_t> blocks(static_cast<size_t>(q4nx::BytesOfBlocks(n, k, WeightForm{WeightKind::kBf16})));
+  std::vector<uint8_t> blocks(
+      static_cast<size_t>(q4nx::BytesOfBlocks(n, k, WeightForm{WeightKind::kBf16})));
   for (int64_t row = 0; row < n; ++row) {
     for (int64_t col = 0; col < k; ++col) {
       const int64_t block = row / 32 * columns + col / 256;

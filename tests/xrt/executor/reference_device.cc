@@ -275,7 +275,8 @@ class Call {
     const Elements b = E("b");
     std::vector<float> w(32 * 256);
     for (int64_t block = 0; block < P("blocks"); ++block) {
-      q4nx::Dequantize(places_.at("w") + block * q4nx::kBlockBytes, 32, 256, w.data(), q4nx::kShipping);
+      q4nx::Dequantize(places_.at("w") + block * q4nx::kBlockBytes, 32, 256, w.data(),
+                       q4nx::kShipping);
       for (int64_t n = 0; n < 32; ++n) {
         for (int64_t k = 0; k < 256; ++k) {
           b.Set(block * 8192 + Packed(k, n), w[static_cast<size_t>(n * 256 + k)]);

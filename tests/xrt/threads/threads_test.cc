@@ -114,7 +114,8 @@ class Weights {
     }
     const std::vector<uint16_t> scales(kOut * kIn / q4nx::kGroup, FloatToBfloat16(1));
     const std::vector<uint16_t> mins(scales.size(), FloatToBfloat16(-8));
-    q4nx::Pack(codes.data(), scales.data(), mins.data(), kOut, kIn, pages_.data()->bytes, q4nx::kShipping);
+    q4nx::Pack(codes.data(), scales.data(), mins.data(), kOut, kIn, pages_.data()->bytes,
+               q4nx::kShipping);
   }
 
   Tensor tensor() const { return TensorOf(DataType::kUint8, kShape, pages_.data()->bytes); }

@@ -99,10 +99,11 @@ Work Bytes(const Kernels& kernels, Streamed& d, int64_t k) {
   constexpr BlockLayout kLayout = LayoutOfBits(8, kSymmetric);
   const uint8_t* blocks = d.NextRow(k, kLayout);
   if (kBf16) {
-    kernels.bytes.rows_bf16(blocks, k / kBlockCols, d.x, d.sums, kRowCount, kLayout, d.y, kBlockRows);
+    kernels.bytes.rows_bf16(blocks, k / kBlockCols, d.x, d.sums, kRowCount, kLayout, d.y,
+                            kBlockRows);
   } else {
-    kernels.bytes.rows_int8(blocks, k / kBlockCols, d.codes, d.scales, d.q_sums, kRowCount,
-                            kLayout, d.y, kBlockRows);
+    kernels.bytes.rows_int8(blocks, k / kBlockCols, d.codes, d.scales, d.q_sums, kRowCount, kLayout,
+                            d.y, kBlockRows);
   }
   const Work one = OneRowWork(kLayout, k);
   return {one.bytes, kRowCount * one.flops};
@@ -154,11 +155,10 @@ Work GemmInt8(const Kernels& kernels, Cached& d, int64_t k) {
   constexpr BlockLayout kLayout = LayoutOfBits(4, kSymmetric);
   const uint8_t* row = d.NextRow(k, kLayout);
   for (int64_t b = 0; b < k / kBlockCols; ++b) {
-    kernels.unpack_block(row + b * kLayout.bytes, kLayout,
-                         d.panel_codes + b * kBlockCols * kBlockRows,
-                         d.panel_scales + b * kBlockCols,
-                         kSymmetric ? nullptr : d.panel_mins + b * kBlockCols,
-                         d.panel_offsets + b * kBlockCols);
+    kernels.unpack_block(
+        row + b * kLayout.bytes, kLayout, d.panel_codes + b * kBlockCols * kBlockRows,
+        d.panel_scales + b * kBlockCols, kSymmetric ? nullptr : d.panel_mins + b * kBlockCols,
+        d.panel_offsets + b * kBlockCols);
   }
   kernels.gemm_int8(d.a_codes, d.a_scales, d.a_sums, k, kRows, d.panel_codes, d.panel_scales,
                     kSymmetric ? nullptr : d.panel_mins, d.panel_offsets, k / kGroup, d.y,
@@ -190,22 +190,24 @@ Work UnpackBlock(const Kernels& kernels, Cached& d, int64_t blocks) {
 
 Work DequantizeTwoBits(const Kernels& kernels, Cached& d, int64_t blocks) {
   constexpr BlockLayout kLayout = LayoutOfBits(2, false);
-  for (int64_t b = 0; b < blocks; ++b) kernels.lookup->dequantize_block(d.weights.data(), kLayout, d.panel);
+  for (int64_t b = 0; b < blocks; ++b)
+    kernels.lookup->dequantize_block(d.weights.data(), kLayout, d.panel);
   return {.bytes = 1.0 * blocks * (kLayout.bytes + 2 * kBlockCols * kBlockRows)};
 }
 
 Work UnpackTwoBits(const Kernels& kernels, Cached& d, int64_t blocks) {
   constexpr BlockLayout kLayout = LayoutOfBits(2, false);
   for (int64_t b = 0; b < blocks; ++b) {
-    kernels.lookup->unpack_block(d.weights.data(), kLayout, d.panel_codes, d.panel_scales, d.panel_mins,
-                                 d.panel_offsets);
+    kernels.lookup->unpack_block(d.weights.data(), kLayout, d.panel_codes, d.panel_scales,
+                                 d.panel_mins, d.panel_offsets);
   }
   return {.bytes = 1.0 * blocks * (kLayout.bytes + kBlockCols * kBlockRows + 12 * kBlockCols)};
 }
 
 Work DequantizeBytes(const Kernels& kernels, Cached& d, int64_t blocks) {
   constexpr BlockLayout kLayout = LayoutOfBits(8, false);
-  for (int64_t b = 0; b < blocks; ++b) kernels.bytes.dequantize_block(d.weights.data(), kLayout, d.panel);
+  for (int64_t b = 0; b < blocks; ++b)
+    kernels.bytes.dequantize_block(d.weights.data(), kLayout, d.panel);
   return {.bytes = 1.0 * blocks * (kLayout.bytes + 2 * kBlockCols * kBlockRows)};
 }
 

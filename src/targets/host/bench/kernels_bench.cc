@@ -17,9 +17,9 @@
 #include <thread>
 
 #include "q4nx/layout.h"
-#include "targets/host/streamed_rows.h"
 #include "targets/host/bench/cases.h"
 #include "targets/host/bench/limits.h"
+#include "targets/host/streamed_rows.h"
 
 namespace ort_aie::host {
 namespace {

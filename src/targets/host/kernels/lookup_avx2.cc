@@ -158,9 +158,9 @@ inline void MultiplyBlocks(const uint8_t* blocks, int64_t k_blocks, const uint8_
 template <typename Tables>
 void MultiplyAvx2(const uint8_t* blocks, int64_t k_blocks, const uint8_t* tables,
                   const float* steps, const float* sums, const BlockLayout& layout, float* y) {
-  (layout.symmetric ? MultiplyBlocks<Tables, true>
-                    : MultiplyBlocks<Tables, false>)(blocks, k_blocks, tables, steps, sums, layout,
-                                                     y);
+  (layout.symmetric
+       ? MultiplyBlocks<Tables, true>
+       : MultiplyBlocks<Tables, false>)(blocks, k_blocks, tables, steps, sums, layout, y);
 }
 
 // --- dequantisation by two lookups --------------------------------------------------------------
@@ -182,12 +182,10 @@ inline void MakeWeightTables(const uint8_t* block, const BlockLayout& layout, in
                              WeightTables& tables) {
   for (int half = 0; half < 2; ++half) {
     const __m256i scales = Load(ScalesAt(block, layout, g) + half * 32);
-    const __m256i mins =
-        layout.symmetric ? scales : Load(MinimaAt(block, layout, g) + half * 32);
+    const __m256i mins = layout.symmetric ? scales : Load(MinimaAt(block, layout, g) + half * 32);
     for (int parity = 0; parity < 2; ++parity) {
       const __m256 scale = parity ? Odd(scales) : Even(scales);
-      const __m256 min =
-          layout.symmetric ? -2.0f * scale : parity ? Odd(mins) : Even(mins);
+      const __m256 min = layout.symmetric ? -2.0f * scale : parity ? Odd(mins) : Even(mins);
       __m256i code[4];  // 8 pairs each
       for (int i = 0; i < 4; ++i) code[i] = RoundedWeights(scale, (float)i, min);
       const __m256i low01 = _mm256_unpacklo_epi32(code[0], code[1]);

@@ -101,11 +101,10 @@ void MultiplyFloatBlocks(const uint8_t* blocks, int64_t k_blocks, const uint8_t*
 
 template <int kLocality>
 void MultiplyFloat(const uint8_t* blocks, int64_t k_blocks, const uint8_t* tables,
-                   const float* /*steps*/, const float* sums, const BlockLayout& layout,
-                   float* y) {
-  (layout.symmetric ? MultiplyFloatBlocks<kLocality, true>
-                    : MultiplyFloatBlocks<kLocality, false>)(blocks, k_blocks, tables, sums, layout,
-                                                             y);
+                   const float* /*steps*/, const float* sums, const BlockLayout& layout, float* y) {
+  (layout.symmetric
+       ? MultiplyFloatBlocks<kLocality, true>
+       : MultiplyFloatBlocks<kLocality, false>)(blocks, k_blocks, tables, sums, layout, y);
 }
 
 // 64 code bytes are two quads. One byte permute brings the nibbles of a pair of out-features from
@@ -152,9 +151,9 @@ void MultiplyInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const uint8_t* 
 template <int kLocality>
 void MultiplyInt8(const uint8_t* blocks, int64_t k_blocks, const uint8_t* tables,
                   const float* steps, const float* sums, const BlockLayout& layout, float* y) {
-  (layout.symmetric ? MultiplyInt8Blocks<kLocality, true>
-                    : MultiplyInt8Blocks<kLocality, false>)(blocks, k_blocks, tables, steps, sums,
-                                                            layout, y);
+  (layout.symmetric
+       ? MultiplyInt8Blocks<kLocality, true>
+       : MultiplyInt8Blocks<kLocality, false>)(blocks, k_blocks, tables, steps, sums, layout, y);
 }
 
 // --- dequantisation -----------------------------------------------------------------------------
@@ -195,8 +194,8 @@ void DequantizeBlockAvx512(const uint8_t* block, const BlockLayout& layout, uint
   for (int g = 0; g < 8; ++g) {
     for (int half = 0; half < 2; ++half) {
       const __m512 scale = Widened(ScalesAt(block, layout, g) + half * 32);
-      const __m512 min = layout.symmetric ? -2.0f * scale
-                                          : Widened(MinimaAt(block, layout, g) + half * 32);
+      const __m512 min =
+          layout.symmetric ? -2.0f * scale : Widened(MinimaAt(block, layout, g) + half * 32);
       const __m512i weights01 = TwoWeights(scale, min, 0), weights23 = TwoWeights(scale, min, 2);
       const uint8_t* codes = block + layout.codes + g * 8 * kQuadBytes + half * 16;
       uint16_t* out = panel + g * 16 * 64 + half * 32;
