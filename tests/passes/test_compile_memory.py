@@ -54,4 +54,3 @@ def test_quantising_holds_pieces_of_a_tensor(tmp_path: Path, form: str) -> None:
     source_bytes = (tmp_path / "source" / "model.onnx.data").stat().st_size
     # 310 MB: matrices of up to 67 MB (34 MB as bfloat16, 11 MB as Q4NX), read in pieces of 16 MB.
     assert int(result.stdout) < source_bytes / 2
-
