@@ -22,7 +22,7 @@ using q4nx::CeilDiv;
 
 // From so many rows of a call (positions x group) on, converting a chunk pays. The rows of the call
 // count, not those of the tile, so that all rows of a prompt are computed in the same way.
-constexpr int64_t kManyRows = 16;
+constexpr int64_t kManyQueries = 16;
 constexpr int64_t kRowBlock = 24;  // float32 kernels: a multiple of the rows in registers
 
 CacheType CacheTypeOf(DataType type) {
@@ -58,7 +58,7 @@ class KeySweep {
         dim_(step.dim),
         group_(step.heads / step.kv_heads),
         rows_(tile.positions * group_),
-        many_(step.sequence * group_ >= kManyRows),
+        many_(step.sequence * group_ >= kManyQueries),
         bf16_(many_ && step.sequence > 1 && !step.float32_products ? Bf16Kernels(kernels, cache_)
                                                                    : nullptr),
         row_block_(bf16_ != nullptr ? bf16_->row_block : kRowBlock) {

@@ -116,7 +116,7 @@ void CachesOfAWindow() {
           generator.Append(*bench.target, prompt);
           tokens += 4 + prompt;
         }
-        for (; tokens < 400; ++tokens) generator.Append(*bench.target, 1);
+        for (; tokens < 300; ++tokens) generator.Append(*bench.target, 1);
         bench.OnlyDevice();
         const int64_t heads = 2 * layer.batch * layer.kv_heads;
         const int64_t sent = bench.target->counters().cache_rows_sent;
@@ -195,7 +195,7 @@ void CachesOfIntegers() {
   }
 }
 
-const Cases registered({
+const Cases kAttentionCases({
     {"caches_of_a_window", CachesOfAWindow},
     {"a_window_of_a_long_cache", AWindowOfALongCache},
     {"left_padding", LeftPadding},

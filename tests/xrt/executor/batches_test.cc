@@ -127,7 +127,7 @@ void ATableThatThePlanMakes() {
         "the reason of ", reasons.size());
 }
 
-const Cases registered({
+const Cases kBatchesCases({
     {"a_fault_elsewhere_while_a_batch_is_made", AFaultElsewhereWhileABatchIsMade},
     {"a_sum_that_a_later_projection_gives", ASumThatALaterProjectionGives},
     {"a_table_that_the_plan_makes", ATableThatThePlanMakes},

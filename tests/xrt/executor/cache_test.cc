@@ -111,7 +111,7 @@ void MarksOfRowsThatDiffer() {
   }
 }
 
-const Cases registered({
+const Cases kCacheCases({
     {"marks_of_rows_that_differ", MarksOfRowsThatDiffer},
     {"generators_take_turns", GeneratorsTakeTurns},
     {"turns_of_a_conversation", TurnsOfAConversation},

@@ -46,7 +46,7 @@ struct Moved {
   int64_t submissions, runs, to, from;
 };
 
-Moved Execute(const Bench& bench, const Plan& plan) {
+Moved MovedBy(const Bench& bench, const Plan& plan) {
   const Counters before = bench.device->counters();
   bench.Run(plan);
   const Counters after = bench.device->counters();
@@ -65,7 +65,7 @@ void TokensOfDecoders() {
       int64_t buffers = 0;
       for (int64_t token = 0; token < 4; ++token) {
         const int64_t id = 37 * token + 5;
-        const Moved moved = Execute(bench, device.Token(id));
+        const Moved moved = MovedBy(bench, device.Token(id));
         HostTarget().Execute(host.Token(id), kThreads);
         const auto of = [&](const char* what) {
           return Concat(what, " of ", family.name, ", ", layers, " layers, token ", token, ": ");
@@ -133,7 +133,7 @@ void TokensOfDecodersOnNpu1() {
     Bench bench({"fused_dqp", "dequant", "gemm"}, {}, "npu1");
     WholeDecoder device(model, true), host(model, true);
     for (int64_t token = 0; token < 3; ++token) {
-      const Moved moved = Execute(bench, device.Token(token));
+      const Moved moved = MovedBy(bench, device.Token(token));
       HostTarget().Execute(host.Token(token), kThreads);
       // Queries, keys and values; O; gate and up; down. Finally logits.
       Check(moved.submissions == 4 * layers + 1, "submissions of ", family.name, ": ",
@@ -161,7 +161,7 @@ void PromptsOfDecoders() {
       for (const int64_t count : {rows, int64_t{5}, int64_t{1}}) {
         std::vector<int64_t> ids;
         for (int64_t i = 0; i < count; ++i) ids.push_back((37 * i + 5 * count) % 320);
-        const Moved moved = Execute(bench, device.Tokens(ids));
+        const Moved moved = MovedBy(bench, device.Tokens(ids));
         HostTarget().Execute(host.Tokens(ids), kThreads);
         const int64_t expected = count == 1 ? 1 : 1 + (layers + 1) + layers + 1;
         Check(moved.submissions == expected, "submissions of ", family.name, ", ", count,
@@ -192,7 +192,7 @@ void WeightsOfPromptsLayerByLayer() {
     options.weight_bytes = room;
     Bench bench(kAll, options);
     WholeDecoder device(model, true), host(model, true);
-    const Moved moved = Execute(bench, device.Tokens({1, 2, 3}));
+    const Moved moved = MovedBy(bench, device.Tokens({1, 2, 3}));
     Check(moved.submissions == times + 4 + 3 + 1, "room of ", room, ": ", moved.submissions);
     HostTarget().Execute(host.Tokens({1, 2, 3}), kThreads);
     Close(device.logits, host.logits, Bound(3));
@@ -208,7 +208,7 @@ void LongPromptsOfDecoders() {
   WholeDecoder device(model, true), host(model, true);
   std::vector<int64_t> ids(530, 7);
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int64_t>(i * i % 320);
-  const Moved moved = Execute(bench, device.Tokens(ids));
+  const Moved moved = MovedBy(bench, device.Tokens(ids));
   // Nine chunks of attention.
   Check(moved.submissions == 1 + 3 + 2 * 9 + 1, "submissions: ", moved.submissions);
   HostTarget().Execute(host.Tokens(ids), kThreads);
@@ -277,7 +277,7 @@ void PromptsOfSeveralThreads() {
   }
 }
 
-const Cases registered({
+const Cases kDecoderCases({
     {"prompts_of_several_threads", PromptsOfSeveralThreads},
     {"prompts_of_decoders", PromptsOfDecoders},
     {"weights_of_prompts_layer_by_layer", WeightsOfPromptsLayerByLayer},

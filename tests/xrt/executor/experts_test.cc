@@ -272,7 +272,7 @@ void ExpertsOfADeviceThatFails() {
   }
 }
 
-const Cases registered({
+const Cases kExpertsCases({
     {"experts_of_a_token", ExpertsOfAToken},
     {"experts_of_a_prompt", ExpertsOfAPrompt},
     {"experts_are_pinned_once", ExpertsArePinnedOnce},

@@ -201,7 +201,7 @@ void ThreadsShareATarget() {
   bench.OnlyDevice();
 }
 
-const Cases registered({
+const Cases kFaultsCases({
     {"a_fault_is_cured_by_a_fresh_context", AFaultIsCuredByAFreshContext},
     {"a_lost_device_is_given_up", ALostDeviceIsGivenUp},
     {"raising_leaves_outputs_alone", RaisingLeavesOutputsAlone},

@@ -662,7 +662,7 @@ void AFaultThatStaysEndsTheUse() {
   Check(false, "no error");
 }
 
-const Cases registered({
+const Cases kFusedDecodeCases({
     {"one_dispatch_on_what_the_overlay_reads", ATokenIsOneDispatch},
     {"the_hosts_token_but_for_roundings", ATokenIsTheHostsButForRoundings},
     {"fused_rows_of_another_user_are_sent", RowsOfAnotherUserAreSent},

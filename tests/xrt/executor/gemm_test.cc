@@ -246,7 +246,7 @@ void ProductsThatOneBufferDoesNotHold() {
   Check(large(1 << 18, false), "products alone take 7 GB");
 }
 
-const Cases registered({
+const Cases kGemmCases({
     {"a_weight_that_projections_share", AWeightThatProjectionsShare},
     {"batches_of_a_prompt_share_a_buffer", BatchesOfAPromptShareABuffer},
     {"rows_without_room_are_divided", RowsWithoutRoomAreDivided},

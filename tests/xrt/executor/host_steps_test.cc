@@ -204,7 +204,7 @@ void NoticesOfTheDeviceAreReportedOnce() {
   Check(bench.lines == std::vector<std::string>{"NPU Reference: weights are copied"}, "one line");
 }
 
-const Cases registered({
+const Cases kHostStepsCases({
     {"overlays_divide_a_plan", OverlaysDivideAPlan},
     {"a_refused_step_divides_a_plan", ARefusedStepDividesAPlan},
     {"host_steps_have_reasons", HostStepsHaveReasons},

@@ -80,6 +80,11 @@ class TestedLayer {
   // Call this when the device has executed the plan. Compares every step with the host's, from the
   // tensors that the plan left before it, which are exact in bfloat16.
   void Compare(const Arithmetic& arithmetic = {}) {
+    CompareProjections(arithmetic);
+    CompareAttention(arithmetic);
+  }
+
+  void CompareProjections(const Arithmetic& arithmetic = {}) {
     for (Projection& projection : qkv) {
       projection.a = *x_;
       if (shape_.skip) {
@@ -89,7 +94,6 @@ class TestedLayer {
         projection.Compare(projection.OnHost(), {}, arithmetic);
       }
     }
-    CompareAttention(arithmetic);
     o.a = output;
     o.Compare(o.OnHost(), {}, arithmetic);
     mlp.a = o.y;
@@ -97,6 +101,44 @@ class TestedLayer {
     mlp.CompareRounded(mlp.OnHost(), arithmetic);
     down.a = mlp.y;
     down.Compare(down.OnHost(), {}, arithmetic);
+  }
+
+  // After this, the cache is that of the next token.
+  void CompareAttention(const Arithmetic& arithmetic = {}) {
+    const Layer& layer = shape_.attention;
+    Values want(Type(), Queries());
+    Cache past = before_, present = NewPresent();
+    const AttentionStep host = Attention(past.keys, past.values, present, want);
+    HostTarget().Execute({host}, kThreads);
+    if (generator.in_place()) {
+      present = past;
+    } else {
+      Check(generator.keys.bytes == before_.keys.bytes &&
+                generator.values.bytes == before_.values.bytes,
+            "the past changed");
+      generator.keys = present_.keys;
+      generator.values = present_.values;
+    }
+    // The device rounds a normalised head, cosines and sines, and the rotated result; the host's
+    // key is rounded once. The device also rounds a norm's weight if heads have zeros behind them.
+    const bool padded = PaddedHeadDim(layer.dim) != layer.dim;
+    const int roundings =
+        layer.qk_norm + (layer.rotary ? 2 : layer.qk_norm) + (layer.qk_norm && padded);
+    const double own = arithmetic.rotation + (layer.qk_norm ? arithmetic.norm : 0);
+    const double query = Roundings(roundings) + own, key = Roundings(roundings + 1) + own;
+    Near("output", output, want, AttentionBounds(host, query, key, arithmetic));
+    Check(generator.values.bytes == present.values.bytes,
+          "the present's values are not the host's");
+    const std::vector<float> right = present.keys.floats();
+    std::vector<double> bounds(right.size());
+    for (int64_t head = 0; head < layer.kv_heads; ++head) {
+      const int64_t first =
+          (head * host.present_capacity + host.past_length[0] - Dropped(host, 0)) * layer.dim;
+      for (int64_t d = 0; d < layer.dim; ++d) {
+        bounds[static_cast<size_t>(first + d)] = key * PairLength(host, right.data() + first, d);
+      }
+    }
+    Near("the present's keys", generator.keys, present.keys, bounds);
     generator.Advance(attention_);
   }
 
@@ -147,43 +189,6 @@ class TestedLayer {
     step.present_value = (generator.in_place() ? values : present.values).data();
     step.output = to.data();
     return step;
-  }
-
-  void CompareAttention(const Arithmetic& arithmetic) {
-    const Layer& layer = shape_.attention;
-    Values want(Type(), Queries());
-    Cache past = before_, present = NewPresent();
-    const AttentionStep host = Attention(past.keys, past.values, present, want);
-    HostTarget().Execute({host}, kThreads);
-    if (generator.in_place()) {
-      present = past;
-    } else {
-      Check(generator.keys.bytes == before_.keys.bytes &&
-                generator.values.bytes == before_.values.bytes,
-            "the past changed");
-      generator.keys = present_.keys;
-      generator.values = present_.values;
-    }
-    // The device rounds a normalised head, cosines and sines, and the rotated result; the host's
-    // key is rounded once. The device also rounds a norm's weight if heads have zeros behind them.
-    const bool padded = PaddedHeadDim(layer.dim) != layer.dim;
-    const int roundings =
-        layer.qk_norm + (layer.rotary ? 2 : layer.qk_norm) + (layer.qk_norm && padded);
-    const double own = arithmetic.rotation + (layer.qk_norm ? arithmetic.norm : 0);
-    const double query = Roundings(roundings) + own, key = Roundings(roundings + 1) + own;
-    Near("output", output, want, AttentionBounds(host, query, key, arithmetic));
-    Check(generator.values.bytes == present.values.bytes,
-          "the present's values are not the host's");
-    const std::vector<float> right = present.keys.floats();
-    std::vector<double> bounds(right.size());
-    for (int64_t head = 0; head < layer.kv_heads; ++head) {
-      const int64_t first =
-          (head * host.present_capacity + host.past_length[0] - Dropped(host, 0)) * layer.dim;
-      for (int64_t d = 0; d < layer.dim; ++d) {
-        bounds[static_cast<size_t>(first + d)] = key * PairLength(host, right.data() + first, d);
-      }
-    }
-    Near("the present's keys", generator.keys, present.keys, bounds);
   }
 
   const Values *x_ = nullptr, *sum_ = nullptr;

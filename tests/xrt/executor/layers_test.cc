@@ -10,7 +10,7 @@
 namespace ort_aie::npu_target {
 namespace {
 
-using Refused = std::map<std::string, int64_t>;
+using Reasons = std::map<std::string, int64_t>;
 
 const Family kWhole = {.name = "whole", .packed = true, .qk_norm = true, .kv_heads = 4};
 const Designs kWithLayers = {"decode", "fused_layer", "dequant", "gemm", "flow_qkv"};
@@ -121,7 +121,7 @@ void RefusedLayersRunStepByStep() {
   Tokens tokens(bench);
   for (int i = 0; i < 2; ++i) tokens.Next();
   const ExecutorCounters counters = bench.target->counters();
-  Check(counters.layers_refused == Refused{{Words(Reason::kRefused), 2}}, "each counts");
+  Check(counters.layers_refused == Reasons{{Words(Reason::kRefused), 2}}, "each counts");
   Check(counters.layer_tokens == 0 && counters.retries == 0, "no retries");
   Check(bench.lines.size() == 1 && bench.lines[0].find("no such layer") != std::string::npos,
         "one line, got ", bench.lines.size());
@@ -139,7 +139,7 @@ void LayersThatFailTwiceRunStepByStep() {
   for (int i = 0; i < 3; ++i) tokens.Next();
   const ExecutorCounters counters = bench.target->counters();
   Check(tried == 2 && bench.device->resets == 2, tried, " attempts");
-  Check(counters.layers_refused == Refused{{Words(LayerReason::kFault), 3}}, "each counts");
+  Check(counters.layers_refused == Reasons{{Words(LayerReason::kFault), 3}}, "each counts");
   Check(counters.retries == 1 && counters.fallbacks == 0, "the device goes on");
   Check(bench.lines.size() == 1 && bench.lines[0].find("a layer hangs") != std::string::npos,
         "one line, got ", bench.lines.size());
@@ -167,11 +167,11 @@ void LayersNeedTheOverlayDecode() {
   const WholeDecoder::Model model(kWhole, 2);
   WholeDecoder device(model, true);
   bench.Run(device.Token(5));
-  Check(bench.target->counters().layers_refused == Refused{{"no overlay decode", 1}},
+  Check(bench.target->counters().layers_refused == Reasons{{"no overlay decode", 1}},
         "the reason is counted");
 }
 
-const Cases registered({
+const Cases kLayersCases({
     {"plans_that_do_not_run_whole", PlansThatDoNotRunWhole},
     {"refused_layers_run_step_by_step", RefusedLayersRunStepByStep},
     {"layers_that_fail_twice_run_step_by_step", LayersThatFailTwiceRunStepByStep},

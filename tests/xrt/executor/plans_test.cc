@@ -12,7 +12,7 @@ struct Token {
 };
 
 // Executes the plan, and returns the counts.
-Token Execute(const Bench& bench, const Plan& plan) {
+Token CountedIn(const Bench& bench, const Plan& plan) {
   const Counters before = bench.device->counters();
   bench.Run(plan);
   const Counters after = bench.device->counters();
@@ -91,7 +91,7 @@ void ALayerIsOneSubmission() {
       caches.clear();
       bench.device->sequences.clear();
       const Values x(layer.type, Exact(shape.hidden));
-      const Token counted = Execute(bench, decoder.Steps(x));
+      const Token counted = CountedIn(bench, decoder.Steps(x));
       // Activations, three or five matrices and the cache, and four or two more matrices.
       Check(counted.submissions == 1 && counted.runs == 2, "one submission of two runs, got ",
             counted.submissions, " of ", counted.runs);
@@ -125,7 +125,7 @@ void ALayerIsOneSubmission() {
     // And after a rewind.
     generator.past = {13};
     const Values x(layer.type, Exact(shape.hidden));
-    const Token counted = Execute(bench, decoder.Steps(x));
+    const Token counted = CountedIn(bench, decoder.Steps(x));
     Check(counted.submissions == 1, "one submission after a rewind");
     decoder.Compare();
     bench.OnlyDevice();
@@ -145,7 +145,7 @@ void TwoLayersAreOneSubmission() {
   TestedLayer a(first, 16), b(second, 16);
   for (int token = 0; token < 3; ++token) {
     const Values x(DataType::kFloat32, Exact(first.hidden));
-    const Token counted = Execute(bench, TwoLayers(a, b, x));
+    const Token counted = CountedIn(bench, TwoLayers(a, b, x));
     // Ten buffers plus the activations, four a run.
     Check(counted.submissions == 1 && counted.runs == 3, "one submission of three runs, got ",
           counted.submissions, " of ", counted.runs);
@@ -171,22 +171,25 @@ void CachesOfAProgramAreOneBuffer() {
         c(local, 14, in_place);
     const auto kept = std::make_shared<KeptState>();
     int64_t buffers = 0, sent = 0;
-    const auto token = [&] {
+    const auto token = [&](bool projections = true) {
       const Values x(DataType::kFloat32, Exact(global.hidden));
       Plan plan = a.Steps(x);
       for (const Step& step : b.Steps(a.down.y, &a.mlp.sum).steps) plan.steps.push_back(step);
       for (const Step& step : c.Steps(b.down.y, &b.mlp.sum).steps) plan.steps.push_back(step);
       plan.kept = kept;
       sent = bench.target->counters().cache_rows_sent;
-      Check(Execute(bench, plan).submissions == 1, "one submission");
+      Check(CountedIn(bench, plan).submissions == 1, "one submission");
       sent = bench.target->counters().cache_rows_sent - sent;
       buffers = bench.device->counters().buffers;
-      for (TestedLayer* layer : {&a, &b, &c}) layer->Compare();
+      for (TestedLayer* layer : {&a, &b, &c}) {
+        if (projections) layer->CompareProjections();
+        layer->CompareAttention();
+      }
     };
     token();
     Check(buffers == 3, "one of weights, one of caches, one of rows, got ", buffers);
     for (int i = 1; i < 256; ++i) {
-      token();
+      token(false);  // only attention changes with the tokens before
       Check(sent == 0, "the device appends, but ", sent, " rows were sent");
     }
     token();  // all layers move to a larger buffer
@@ -238,7 +241,7 @@ void ABatchPreparedOnTheDevice() {
       step.past_key = step.present_key = generator.keys.data();
       step.past_value = step.present_value = generator.values.data();
       step.output = output.data();
-      const int64_t submissions = Execute(bench, {projection.Step(), step}).submissions;
+      const int64_t submissions = CountedIn(bench, {projection.Step(), step}).submissions;
       Check(submissions == (layer.norm_after_rotary ? 2 : 1), "got ", submissions, " submissions");
       projection.Compare(projection.OnHost());
       host.past_key = host.present_key = keys.data();
@@ -286,7 +289,7 @@ void WeightsOfAPlanShareABuffer() {
       const Values x(DataType::kFloat32, Exact(first.hidden));
       Plan plan = TwoLayers(a, b, x);
       plan.kept = kept;
-      const Token counted = Execute(bench, plan);
+      const Token counted = CountedIn(bench, plan);
       // Activations, caches, and 740,000 bytes of weights.
       const int64_t runs = most == kMaxBufferBytes ? 1 : 2, tries = token == 2 ? 2 : 1;
       Check(counted.submissions == tries, "one submission, got ", counted.submissions);
@@ -329,7 +332,7 @@ void AttentionOfKnownModels() {
                           in_place);
       for (int token = 0; token < 3; ++token) {
         const Values x(layer.type, Exact(256));
-        Check(Execute(bench, decoder.Steps(x)).submissions == 1, "heads of ", layer.dim);
+        Check(CountedIn(bench, decoder.Steps(x)).submissions == 1, "heads of ", layer.dim);
         decoder.Compare();
       }
       Check(bench.target->counters().cache_rows_sent == 0, "the device appends");
@@ -348,7 +351,7 @@ void LayersThatTheHostPrepares() {
     TestedLayer decoder({.attention = layer}, 32);
     for (int token = 0; token < 3; ++token) {
       const Values x(layer.type, Exact(256));
-      const Token counted = Execute(bench, decoder.Steps(x));
+      const Token counted = CountedIn(bench, decoder.Steps(x));
       // The output of codes is not scaled, so O also gets it from the host.
       const bool scaled = layer.cache_type == DataType::kInt8;
       Check(counted.submissions == (scaled ? 3 : 2), "got ", counted.submissions);
@@ -376,7 +379,7 @@ void RowsThatTheCacheRounds() {
   for (int64_t token = 0; token < 10; ++token) {
     caches.clear();
     const Values x(DataType::kFloat32, Exact(shape.hidden, 0x1p-30f));
-    Check(Execute(bench, decoder.Steps(x)).submissions == 1, "one submission");
+    Check(CountedIn(bench, decoder.Steps(x)).submissions == 1, "one submission");
     SameCache(shape.attention, decoder.generator, token, caches);
     decoder.generator.past = {token + 1};
     const int64_t sent = bench.target->counters().cache_rows_sent;
@@ -400,7 +403,7 @@ void AFaultInTheMiddleOfALayer() {
       for (int token = 0; token < 4; ++token) {
         if (token == 2) first = bench.runs();
         const Values x(DataType::kFloat32, Exact(shape.hidden));
-        const Token counted = Execute(bench, decoder.Steps(x));
+        const Token counted = CountedIn(bench, decoder.Steps(x));
         const int64_t expected = token < 2 || (token == 3 && !forever) ? 1 : token == 2 ? 2 : 0;
         Check(counted.submissions == expected, "token ", token, ": ", expected,
               " submissions, got ", counted.submissions);
@@ -505,7 +508,7 @@ void PartsOfTensorsAreFound() {
   }
 }
 
-const Cases registered({
+const Cases kPlansCases({
     {"a_layer_is_one_submission", ALayerIsOneSubmission},
     {"two_layers_are_one_submission", TwoLayersAreOneSubmission},
     {"caches_of_a_program_are_one_buffer", CachesOfAProgramAreOneBuffer},

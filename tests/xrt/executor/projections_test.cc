@@ -187,7 +187,7 @@ void CopiedWeightsAreKept() {
   bench.OnlyDevice();
 }
 
-const Cases registered({
+const Cases kProjectionsCases({
     {"a_bias_of_a_large_vocabulary", ABiasOfALargeVocabulary},
     {"long_rows_go_in_parts", LongRowsGoInParts},
     {"copied_weights_are_kept", CopiedWeightsAreKept},

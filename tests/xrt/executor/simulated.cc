@@ -70,7 +70,7 @@ void ALayerOnTheModelledNpu() {
   Check(count("buffers") == 0, count("buffers"), " buffers are left");
 }
 
-const Cases registered({
+const Cases kSimulatedCases({
     {"a_layer_on_the_modelled_npu", ALayerOnTheModelledNpu},
 });
 

@@ -252,7 +252,7 @@ void OfASelectedRowsTensorNoMoreIsFetched() {
   Near("the row", row, only, {bounds.begin() + 2 * 256, bounds.end()});
 }
 
-const Cases registered({
+const Cases kVectorsCases({
     {"of_a_selected_rows_tensor_no_more_is_fetched", OfASelectedRowsTensorNoMoreIsFetched},
     {"selected_rows", SelectedRows},
     {"vector_operators_of_a_token", VectorOperatorsOfAToken},
