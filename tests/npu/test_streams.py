@@ -271,7 +271,11 @@ def test_prediction_counts_commands_and_gates() -> None:
 
 
 @pytest.mark.parametrize("name", ["npu1", "npu2"])
-@pytest.mark.parametrize("design", find_designs())
+@pytest.mark.parametrize(
+    # Those of rows, of which GEMM has five, have tests in tests/speed too.
+    "design",
+    [pytest.param(d, marks=pytest.mark.in_turn if d == "gemm" else []) for d in find_designs()],
+)
 def test_prediction_is_near_the_simulator(name: str, design: str) -> None:
     """0.8 to 2 times as long, without the dispatch; for GEMM and MatMul at least two thirds.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,8 @@ def test_a_long_prompt_and_tokens_are_those_of_the_host(plan: bool, tmp_path: Pa
     """FlowQKV's super-chunk is 256 queries at 64 dimensions and two queries a KV head."""
     rng = np.random.default_rng(0)
     ids, tokens = rng.integers(10, 900, 300), [int(t) for t in rng.integers(10, 900, 8)]
-    host, sim, layers = both(DEMO, plan, tmp_path, ids, tokens, chunk=270)
+    found = both(DEMO, plan, tmp_path, ids, tokens, chunk=270)
+    host, sim, layers = found.host, found.sim, found.layers
     # Prompts are multiplied as bfp16, half a step of which is 2^-7 of the largest of eight. The
     # products of a layer that follow each other (q, k, v and output, attention's two, gate and up,
     # down) add their independent errors in squares.
@@ -98,23 +99,49 @@ def test_a_long_prompt_and_tokens_are_those_of_the_host(plan: bool, tmp_path: Pa
         assert (error <= bound).all(), error / bound
 
 
-@pytest.mark.parametrize("plan", [True, False])
-def test_a_prompt_and_tokens_are_those_of_the_host(plan: bool, small: Path, tmp_path: Path) -> None:
-    ids = np.random.default_rng(0).integers(10, 500, 12)
-    host, sim, layers = both(small, plan, tmp_path, ids, [400, 5], chunk=8)
+@dataclass(frozen=True)
+class Outcome:
+    """Logits of the host and of the modelled NPU, the model's layers, and what the NPU counted."""
+
+    host: np.ndarray
+    sim: np.ndarray
+    layers: int
+    submissions: int
+    runs: int
+
+
+IDS, TOKENS, CHUNK = np.random.default_rng(0).integers(10, 500, 12), [400, 5], 8
+
+
+@pytest.fixture(scope="module")
+def compiled(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """Of a prompt in two runs, and tokens."""
+    return both(small, True, tmp_path_factory.mktemp("plan"), IDS, TOKENS, CHUNK)
+
+
+def assert_near_the_host(found: Outcome) -> None:
     # As in test_sessions_on_npu.py, for random weights: both operands of a product are off by at
     # most 2^-7 of the largest of eight, at most sqrt(8) times their root mean square, and evenly up
     # to that. The products of a layer as above, and the logits'.
-    bound = 2.0**-7 * np.sqrt(8 / 3) * np.sqrt(2 * (6 * layers + 1)) * host.std(axis=1)
-    error = np.sqrt(((sim - host) ** 2).mean(axis=1))
+    products = np.sqrt(2 * (6 * found.layers + 1))
+    bound = 2.0**-7 * np.sqrt(8 / 3) * products * found.host.std(axis=1)
+    error = np.sqrt(((found.sim - found.host) ** 2).mean(axis=1))
     assert (error <= bound).all(), error / bound
+
+
+def test_a_prompt_and_tokens_are_those_of_the_host(compiled: Outcome) -> None:
+    assert_near_the_host(compiled)
+
+
+def test_without_a_plan_they_are_too(small: Path, tmp_path: Path) -> None:
+    assert_near_the_host(both(small, False, tmp_path, IDS, TOKENS, chunk=len(IDS)))
 
 
 def both(
     model: Path, plan: bool, tmp_path: Path, ids: np.ndarray, tokens: list[int], chunk: int
-) -> tuple[np.ndarray, np.ndarray, int]:
-    """(logits of the host, of the modelled NPU, layers). Each run handles at most `chunk` tokens of
-    the prompt, so the last ones attend to the cache that the first ones filled."""
+) -> Outcome:
+    """Each run handles at most `chunk` tokens of the prompt, so the last ones attend to the cache
+    that the first ones filled."""
     compiled = tmp_path / "compiled"
     ort_aie_ep.compile(model, compiled, plan=plan)
     before = npu_counters()
@@ -129,31 +156,24 @@ def both(
     assert set(after.host_steps) - set(before.host_steps) <= {"rows of an embedding"}
     # Queries, keys and values; attention; O; gate and up; down; logits.
     assert after.device_steps - before.device_steps == (1 + len(tokens)) * (5 * layers + 1)
-    return host, sim, layers
+    submissions, runs = after.submissions - before.submissions, after.runs - before.runs
+    return Outcome(host, sim, layers, submissions, runs)
 
 
 @needs_provider
-def test_the_provider_does_what_a_compiled_model_does(small: Path, tmp_path: Path) -> None:
+def test_the_provider_does_what_a_compiled_model_does(small: Path, compiled: Outcome) -> None:
     """The uncompiled source: the same submissions and runs, the same bits."""
-    prompt, tokens, chunk = np.array([11, 12, 13, 14, 15]), [16, 17], 3
-    ort_aie_ep.compile(small, tmp_path / "compiled")
-    counts = [npu_counters()]
-    expected = logits(tmp_path / "compiled", "sim", prompt, tokens, chunk)
-    counts.append(npu_counters())
+    before = npu_counters()
     with registered():
         options = session_options()
-        given = {"target": "sim", "numerics": "bf16", "prompt_chunk": str(chunk)}
+        given = {"target": "sim", "numerics": "bf16", "prompt_chunk": str(CHUNK)}
         options.add_provider_for_devices(devices()[:1], given)
         session = onnxruntime.InferenceSession(small / "model.onnx", options, enable_fallback=False)
-        actual = logits_of(session, small, prompt, tokens)
-        counts.append(npu_counters())
+        actual = logits_of(session, small, IDS, TOKENS)
+        after = npu_counters()
         del session
         gc.collect()
-    np.testing.assert_array_equal(actual, expected)
-    ours, theirs = (
-        (after.submissions - before.submissions, after.runs - before.runs)
-        for before, after in ((counts[1], counts[2]), (counts[0], counts[1]))
-    )
-    assert ours == theirs
-    assert min(ours) > len(tokens)
-    assert counts[0].fallbacks == counts[2].fallbacks
+    np.testing.assert_array_equal(actual, compiled.sim)
+    assert after.submissions - before.submissions == compiled.submissions > len(TOKENS)
+    assert after.runs - before.runs == compiled.runs > len(TOKENS)
+    assert after.fallbacks == before.fallbacks

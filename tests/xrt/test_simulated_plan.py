@@ -106,7 +106,7 @@ def predicted(folder: Path, tokens: list[int]) -> list[dict[str, Any]]:
 
 SMALL = {"hidden": 256, "ffn": 512, "layers": 2, "heads": 4, "kv_heads": 2, "vocab": 512}
 FAMILIES = {
-    "llama": replace(SHAPES["llama-3.2-1b"], **SMALL),
+    "llama": replace(SHAPES["llama-3.2-1b"], **{**SMALL, "layers": 1}),
     "qwen3": replace(SHAPES["qwen3-0.6b"], **{**SMALL, "layers": 1}),
     "gemma3": replace(SHAPES["gemma3-1b"], **SMALL, window=4, global_every=2),
     "heads of 32": replace(SHAPES["llama-3.2-1b"], **{**SMALL, "heads": 8, "head_dim": 32}),
@@ -133,7 +133,7 @@ def test_a_session_makes_the_predicted_runs_and_submissions(
 
 
 def test_a_session_on_weights_that_stay_floats_is_as_predicted(tmp_path: Path) -> None:
-    model = synth(replace(FAMILIES["llama"], layers=1), tmp_path / "model", int4=False)
+    model = synth(FAMILIES["llama"], tmp_path / "model", int4=False)
     ort_aie_ep.compile(model, tmp_path / "compiled", quantize="bf16")
     counted = calls(tmp_path / "compiled", [3, 1])
     assert counted == predicted(tmp_path / "compiled", [3, 1])
@@ -143,7 +143,7 @@ def test_a_session_on_weights_that_stay_floats_is_as_predicted(tmp_path: Path) -
 @pytest.mark.parametrize("plan", [True, False])
 def test_a_plan_is_divided_as_predicted(plan: bool, tmp_path: Path) -> None:
     # The host prepares heads of 48 dimensions, all rotated; without a plan each node is a plan.
-    model = synth(replace(FAMILIES["llama"], head_dim=48, layers=1), tmp_path / "model")
+    model = synth(replace(FAMILIES["llama"], head_dim=48), tmp_path / "model")
     ort_aie_ep.compile(model, tmp_path / "compiled", plan=plan)
     tokens = [PROMPT, 1]
     counted = calls(tmp_path / "compiled", tokens)

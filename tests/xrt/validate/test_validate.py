@@ -52,7 +52,12 @@ def run(site: Site, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Repo
         ("fused_dqp", "npu2_2col", {"matvec", "matvec_part"}),
         ("fused_dqp", "npu1", {"matvec", "matvec_part"}),
         ("dequant", "npu1_1col", {"dequant"}),
-        ("gemm", "npu2_2col", {"gemm", "gate", "add_norm", "rotate", "append_rows"}),
+        pytest.param(
+            "gemm",
+            "npu2_2col",
+            {"gemm", "gate", "add_norm", "rotate", "append_rows"},
+            marks=pytest.mark.in_turn,
+        ),
         ("gemm", "npu1_1col", {"gemm"}),
         (
             "micro",
