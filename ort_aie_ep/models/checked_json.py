@@ -15,7 +15,7 @@ import json
 import re
 import sys
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -100,7 +100,7 @@ class Field:
         """Elements of a list."""
         self.require(isinstance(self.value, list), "a list")
         return [
-            replace(self, value=value, path=f"{self.path}[{i}]")
+            Field(value, self.file, f"{self.path}[{i}]", self.error)
             for i, value in enumerate(self.value)
         ]
 
@@ -143,7 +143,7 @@ class Field:
         return number
 
     def _at(self, key: str, value: Any) -> Field:
-        return replace(self, value=value, path=f"{self.path}.{key}".removeprefix("."))
+        return Field(value, self.file, f"{self.path}.{key}".removeprefix("."), self.error)
 
 
 def read_json(path: Path, error: type[AieError] = AieError) -> Field:

@@ -25,7 +25,7 @@ ALIGNMENT = 64  # bytes, of every buffer in L1: the most that a load or store re
 _MAX_ARGUMENTS = 16  # of aie_host_call
 _Arguments = ctypes.c_ssize_t * _MAX_ARGUMENTS
 
-_Entry = tuple[ctypes.c_void_p, tuple[tuple[np.dtype[Any], int] | None, ...]]
+_Entry = tuple[ctypes.c_void_p, tuple[tuple[np.dtype[Any], int] | None, ...], Kernel]
 
 
 class Kernels:
@@ -52,7 +52,7 @@ class Kernels:
         self._call = self._library.aie_host_call
         self._call.restype = ctypes.c_char_p
         self._call.argtypes = [ctypes.c_void_p, _Arguments]
-        self._entries: dict[Kernel, _Entry] = {}
+        self._entries: dict[int, _Entry] = {}  # by id: hashing a kernel takes as long as a call
 
     def call(self, kernel: Kernel, *arguments: Any) -> None:
         """Run a kernel to its end.
@@ -71,10 +71,10 @@ class Kernels:
                 the chip or its compiler, such as an alignment or a loop's least number of
                 iterations.
         """
-        entry = self._entries.get(kernel)
+        entry = self._entries.get(id(kernel))
         if entry is None:
-            entry = self._entries[kernel] = self._find(kernel)
-        function, expected = entry
+            entry = self._entries[id(kernel)] = self._find(kernel)
+        function, expected, _ = entry
         if len(arguments) != len(expected):
             raise SimulationError(
                 f"{kernel.name} takes {len(expected)} arguments, got {len(arguments)}"
@@ -131,9 +131,10 @@ class Kernels:
                 f"the library of kernels for {self.architecture} has no {kernel.name} "
                 f"({kernel.source}): reinstall the package ort_aie_ep"
             ) from error
-        return ctypes.cast(function, ctypes.c_void_p), tuple(
+        expected = tuple(
             (DTYPES[a.element], a.bytes) if isinstance(a, Array) else None for a in kernel.arguments
         )
+        return ctypes.cast(function, ctypes.c_void_p), expected, kernel
 
 
 def _complaint(kernel: Kernel, index: int, argument: Any) -> str:

@@ -75,23 +75,23 @@ class CoreProcess(Core):
                     step = steps.send(value)
                 except StopIteration:
                     break
-                value = yield from self._step(step)
+                match step:
+                    case Release():
+                        self._release(step)
+                        value = None
+                    case Acquire():
+                        value = yield from self._acquire(step)
+                    case Call():
+                        value = yield from self._call(step)
+                    case Parameters():
+                        value = yield from self._parameters()
+                    case Read():
+                        value = int(self._buffers[step.buffer].view(np.int32)[step.index])
+                    case _:
+                        raise SimulationError(
+                            f"worker {self.plan.worker.name} yields {step!r}, not a step"
+                        )
                 self.idle = False
-
-    def _step(self, step: Any) -> Process:
-        match step:
-            case Acquire():
-                return (yield from self._acquire(step))
-            case Release():
-                self._release(step)
-                return None
-            case Call():
-                return (yield from self._call(step))
-            case Parameters():
-                return (yield from self._parameters())
-            case Read():
-                return int(self._buffers[step.buffer].view(np.int32)[step.index])
-        raise SimulationError(f"worker {self.plan.worker.name} yields {step!r}, not a step")
 
     def _port(self, name: str) -> _Port:
         pool, array = self.plan.pools[name], self.plan.worker.object_at(name)

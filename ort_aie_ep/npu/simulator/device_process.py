@@ -131,13 +131,16 @@ def _start_watchdog(machine: Machine) -> None:
 
 def designs_for(target: Device) -> dict[str, Design]:
     """Every design that exists for a device, by its name in `aie_kernels`."""
+    return {name: design for name, (design, _) in _overlays_for(target).items()}
+
+
+def _overlays_for(target: Device) -> dict[str, tuple[Design, SimulatedOverlay]]:
     from ort_aie_ep.aie_kernels.build import designs_on
 
     found = {}
     for name, design in designs_on(target).items():
         with suppress(DesignError):  # its layout does not suit this device
-            simulated_overlay({name: design})
-            found[name] = design
+            found[name] = design, simulated_overlay({name: design})
     return found
 
 
@@ -147,25 +150,25 @@ def write_packages(folder: Path, target: Device) -> list[str]:
     Returns the names: those of the folders in `folder` and of the manifests.
     """
     names = []
-    for name, design in designs_for(target).items():
+    for name, (design, overlay) in _overlays_for(target).items():
         package = folder / design.name
-        if not _fits(package, name, design):
+        if not _fits(package, overlay):
             try:
                 write_simulated_packages(folder, {name: design})
             except OSError:
-                if not _fits(package, name, design):  # another process was faster
+                if not _fits(package, overlay):  # another process was faster
                     raise
         names.append(design.name)
     return names
 
 
-def _fits(package: Path, name: str, design: Design) -> bool:
+def _fits(package: Path, overlay: SimulatedOverlay) -> bool:
     try:
         uuid = xclbin_uuid(package / OVERLAY)
     except PackageError:
         return False
     # The UUID covers the manifest's text, so a manifest in another form is another package.
-    return (package / MANIFEST).is_file() and uuid == simulated_overlay({name: design}).uuid
+    return (package / MANIFEST).is_file() and uuid == overlay.uuid
 
 
 class DeviceProcess:

@@ -13,6 +13,7 @@ device the next run would start from there.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import get_args
 
@@ -187,8 +188,10 @@ class Machine(ArrayState):
             ends.append(self.env.now)
 
         process = self._guard(commands())
-        while not self.failed and self.env.peek() != float("inf"):
-            self.env.step()
+        failed, step = self.failed, self.env.step
+        with suppress(simpy.core.EmptySchedule):
+            while not failed:
+                step()
         if self.failed:
             raise self.failed[0]
         if process.is_alive or not ends:
