@@ -10,6 +10,8 @@ from cmake_program import Project
 
 from ort_aie_ep import _native
 
+pytestmark = pytest.mark.in_turn  # for who changes kernels
+
 
 def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -26,7 +28,6 @@ def kernels_bench(project: Project) -> Path:
     return project.build("kernels_bench")
 
 
-@pytest.mark.in_turn
 def test_every_table_is_measured(kernels_bench: Path) -> None:
     done = run(kernels_bench, "--kernel", "group_sums", "--seconds", "0.001")
     assert done.returncode == 0, done.stdout

@@ -38,52 +38,6 @@ print(json.dumps({key: after[key] - before[key] for key in ("Anonymous", "Rss")}
 """
 
 
-# Reports how much compiling a model raises the peak of resident memory. getrusage's peak would not
-# do: it starts with the parent process's.
-COMPILE = """
-import sys
-import ort_aie_ep.compiler.compile
-
-def peak():
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) * 1024 for line in file if "VmHWM" in line)
-
-before = peak()
-form = sys.argv[3] if sys.argv[3:] else None
-ort_aie_ep.compile(*sys.argv[1:3], quantize=form, keep=sys.argv[4:])
-print(peak() - before)
-"""
-
-
-def test_compiling_holds_one_tensor_at_a_time(tmp_path: Path) -> None:
-    synth("llama-3.2-1b", tmp_path / "source", layers=8, vocab=4096)
-    result = subprocess.run(
-        [sys.executable, "-c", COMPILE, str(tmp_path / "source"), str(tmp_path / "compiled")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    weight_bytes = (tmp_path / "compiled" / "model.onnx.data").stat().st_size
-    # 330 MB of weights, the largest tensor 10 MB.
-    assert int(result.stdout) < weight_bytes / 4
-
-
-@pytest.mark.parametrize("form", ["q4nx", pytest.param("bf16", marks=pytest.mark.in_turn)])
-def test_quantising_holds_pieces_of_a_tensor(tmp_path: Path, form: str) -> None:
-    synth("llama-3.2-1b", tmp_path / "source", layers=1, vocab=4096, int4=False)
-    # One of the three largest matrices is enough, and searching takes long.
-    keep = ["*/attn/*", "*/gate_proj/*", "*/up_proj/*", "/lm_head/*"]
-    arguments = [str(tmp_path / "source"), str(tmp_path / "compiled"), form, *keep]
-    result = subprocess.run(
-        [sys.executable, "-c", COMPILE, *arguments], capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 0, result.stderr
-    source_bytes = (tmp_path / "source" / "model.onnx.data").stat().st_size
-    # 310 MB: matrices of up to 67 MB (34 MB as bfloat16, 11 MB as Q4NX), read in pieces of 16 MB.
-    assert int(result.stdout) < source_bytes / 2
-
-
 def test_weights_and_tied_embedding_are_resident_once(tmp_path: Path) -> None:
     # The embedding is tied and makes up half of the weights, so a second copy would show.
     synth("llama-3.2-1b", tmp_path / "source", layers=1, vocab=32768)
