@@ -42,11 +42,15 @@ FUZZ_FOLDER ?= .cache/fuzz
 .PHONY: demo test lint check docs wheels windows real-headers bench kernel-bench fuzz fuzz-replay fuzz-ready \
         build clean
 
-demo: $(VENV)/ready
+# In a make of its own: packages are installed while the build runs.
+demo:
+	@$(MAKE) --no-print-directory -j2 $(VENV)/ready
 	$(VENV)/bin/ort-aie demo
 
 # Everything on the newest ONNX Runtime; on the oldest, what depends on it, with one file of each op.
-test: $(VENV)/test-ready $(VENV)/onnxruntime-$(TOO_OLD_ORT)/ready $(VENV)/ort-$(OLDEST_ORT)/ready
+test:
+	@$(MAKE) --no-print-directory -j2 \
+	  $(VENV)/test-ready programs $(VENV)/onnxruntime-$(TOO_OLD_ORT)/ready $(VENV)/ort-$(OLDEST_ORT)/ready
 	$(VENV)/bin/pytest $(PARALLEL)
 	$(VENV)/ort-$(OLDEST_ORT)/bin/python -m pytest -q $(PARALLEL) $(ON_ANY_ORT)
 
@@ -60,10 +64,10 @@ ON_ANY_ORT := tests/models tests/ops/test_execution_provider.py tests/ops/test_p
 
 # Each change; then one bundle in turn, and all of them every night. CONTRIBUTING.md says what that risks.
 EACH_CHANGE := check-portable check-sanitizers
-BUNDLE_0 := check-versions
-BUNDLE_1 := check-isas check-old-cpu check-locale
-BUNDLE_2 := check-threads check-all-sanitized check-fuzz
-BUNDLE_3 := check-wheel check-real-xrt check-mlir check-in-turn docs
+BUNDLE_0 := check-versions check-in-turn-models check-mlir check-real-xrt
+BUNDLE_1 := check-isas check-old-cpu check-locale check-in-turn-npu check-in-turn-rest
+BUNDLE_2 := check-threads check-fuzz
+BUNDLE_3 := check-wheel check-all-sanitized docs
 TURN ?= 0
 
 CHECKS := $(filter-out docs,$(EACH_CHANGE) $(BUNDLE_0) $(BUNDLE_1) $(BUNDLE_2) $(BUNDLE_3))
@@ -80,7 +84,7 @@ check-portable: $(VENV)/test-ready
 check-isas: $(VENV)/test-ready
 	$(SCRIPT)/check_isas.sh
 
-# ASan and UBSan over what parses files and over the kernels, and over all ops; TSan over threads.
+# ASan and UBSan over what parses files and over the kernels, and over all other tests of ops; TSan over threads.
 check-sanitizers: $(VENV)/test-ready
 	$(SCRIPT)/check_sanitizers.sh files-and-kernels
 check-all-sanitized: $(VENV)/test-ready
@@ -92,14 +96,23 @@ check-threads: $(VENV)/test-ready
 check-locale check-old-cpu check-real-xrt check-mlir: check-%: $(VENV)/test-ready
 	$(SCRIPT)/check_$(subst -,_,$*).sh
 
-# The execution provider and whole models through both doors, on each version of ONNX Runtime between.
+# The execution provider and whole models through both doors, on each version of ONNX Runtime between; not what a
+# call costs, in allocations, memory and events.
 check-versions: $(MIDDLE_ORTS:%=check-ort-%)
+.SECONDARY: $(MIDDLE_ORTS:%=$(VENV)/ort-%/ready)
 check-ort-%: $(VENV)/ort-%/ready
-	$(VENV)/ort-$*/bin/python -m pytest -q $(PARALLEL) tests/models $(shell grep -l provider tests/ops/test_*.py)
+	$(VENV)/ort-$*/bin/python -m pytest -q $(PARALLEL) tests/models \
+	  $(filter-out %_cost_of_a_call.py %_memory_limits.py %_trace.py, $(shell grep -l provider tests/ops/test_*.py))
 
-# Tests marked in_turn: a browser, Ray's cluster, memory limits, all families and tables where a few run each time.
-check-in-turn: $(VENV)/test-ready
-	$(VENV)/bin/pytest -q $(PARALLEL) -m in_turn --ignore tests/mlir --ignore tests/xrt/real_xrt
+# Tests marked in_turn: all families and tables where a few run each time; the NPU's large and long runs; and a
+# browser, Ray's cluster, what the system refuses.
+IN_TURN_MODELS := tests/models tests/ops tests/passes
+IN_TURN_NPU := tests/aie_kernels tests/designs tests/fused_decode tests/npu tests/speed tests/xrt
+check-in-turn-models: IN_TURN = $(IN_TURN_MODELS)
+check-in-turn-npu: IN_TURN = $(IN_TURN_NPU) --ignore tests/xrt/real_xrt
+check-in-turn-rest: IN_TURN = $(patsubst %,--ignore %,$(IN_TURN_MODELS) $(IN_TURN_NPU) tests/mlir)
+check-in-turn-models check-in-turn-npu check-in-turn-rest: $(VENV)/test-ready
+	$(VENV)/bin/pytest -q $(PARALLEL) -m in_turn $(IN_TURN)
 
 # The wheel of this Python as it is released, in an empty environment.
 check-wheel:
@@ -175,7 +188,8 @@ clean:
 
 SOURCES := $(shell find src cmake graph_passes aie_kernels ort_aie_ep -type f -not -name '*.pyc' -not -name '*.so') \
            CMakeLists.txt pyproject.toml
-NINJA = $(VENV)/bin/ninja -C $(BUILD) --quiet
+# Not as a part of a parallel make, whose two processes are for installing beside building.
+NINJA = MAKEFLAGS= $(VENV)/bin/ninja -C $(BUILD) --quiet
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -194,47 +208,57 @@ $(BUILD)/CMakeCache.txt: $(VENV)/build-ready
 
 site = $$(echo $(1)/lib/python*/site-packages)
 
+# $(call packages,environment,extra,what besides): the command and what the package needs.
+define packages
+	$(1)/bin/python -m pip install --quiet --no-compile --no-build-isolation \
+	  -C wheel.cmake=false -C wheel.packages=[] $(3) '.[$(2)]'
+endef
+
+$(VENV)/%-packages: pyproject.toml $(VENV)/build-ready
+	$(call packages,$(VENV),$*)
+	touch $@
+
 ifeq ($(INSTALL),tree)
 # Ninja itself looks what has changed.
 .PHONY: cpu build
 cpu build: %: $(BUILD)/CMakeCache.txt
 	$(NINJA) $(if $(filter cpu,$@),cpu)
-cpu_package := pyproject.toml | cpu
-package := pyproject.toml | build
-# $(call install,environment,extra,what besides): the command and what the package needs, and the package as a
-# link to these sources where a wheel would lay it, so that all finds it that finds an installed one.
-define install
-	$(1)/bin/python -m pip install --quiet --no-compile --no-build-isolation \
-	  -C wheel.cmake=false -C wheel.packages=[] $(3) '.[$(2)]'
-	ln -sfn $(CURDIR)/ort_aie_ep $(call site,$(1))/ort_aie_ep
-endef
+cpu_package := | cpu
+package := | build
+# $(call place,environment): the package, as a link to these sources where a wheel would lay it, so that all finds
+# it that finds an installed one.
+place = ln -sfn $(CURDIR)/ort_aie_ep $(call site,$(1))/ort_aie_ep
 else
 $(VENV)/dist/ready: $(VENV)/build-ready $(SOURCES)
 	rm -rf $(VENV)/dist
-	$(VENV)/bin/python -m pip wheel --quiet --no-deps --no-build-isolation -C build-dir=$(BUILD) \
+	MAKEFLAGS= $(VENV)/bin/python -m pip wheel --quiet --no-deps --no-build-isolation -C build-dir=$(BUILD) \
 	  --wheel-dir $(VENV)/dist .
 	touch $@
 cpu_package := $(VENV)/dist/ready
 package := $(VENV)/dist/ready
-# pip keeps a package whose version did not change, so the wheel comes by force and then what it needs.
-define install
+# pip keeps a package whose version did not change, so the wheel comes by force.
+define place
 	test ! -L $(call site,$(1))/ort_aie_ep || rm $(call site,$(1))/ort_aie_ep
 	$(1)/bin/python -m pip install --quiet --no-compile --force-reinstall --no-deps $(VENV)/dist/*.whl
-	$(1)/bin/python -m pip install --quiet --no-compile $(3) "$$(echo $(VENV)/dist/*.whl)[$(2)]"
 endef
 endif
 
-$(VENV)/ready: $(cpu_package)
-	$(call install,$(VENV),tools)
+# Of tests, in C++.
+.PHONY: programs
+programs: $(package)
+	$(NINJA) test_programs
+
+$(VENV)/ready: $(VENV)/tools-packages $(cpu_package)
+	$(call place,$(VENV))
 	touch $@
 
 # With what builds the programs of tests, sanitized ones and fuzz targets.
-$(VENV)/test-ready: $(package)
-	$(call install,$(VENV),test-newest)
+$(VENV)/test-ready: $(VENV)/test-newest-packages $(package)
+	$(call place,$(VENV))
 	touch $@
 
-$(VENV)/lint-ready: $(package)
-	$(call install,$(VENV),lint)
+$(VENV)/lint-ready: $(VENV)/lint-packages $(package)
+	$(call place,$(VENV))
 	touch $@
 
 # Python 3.14 is newer than any of its wheels: the tests that it is for are skipped there, and only there.
@@ -250,7 +274,8 @@ $(VENV)/ort-%/ready: $(VENV)/test-ready
 	$(PYTHON) -m venv --clear --without-pip $(VENV)/ort-$*
 	cp -rlf $(VENV)/lib/. $(VENV)/ort-$*/lib/
 	$(VENV)/ort-$*/bin/python -m pip uninstall --quiet --yes onnxruntime-genai
-	$(call install,$(VENV)/ort-$*,test,onnxruntime==$*)
+	$(call packages,$(VENV)/ort-$*,test,onnxruntime==$*)
+	$(call place,$(VENV)/ort-$*)
 	touch $@
 
 # Without in place: what is measured is what users install.
