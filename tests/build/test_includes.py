@@ -32,9 +32,9 @@ MAY_INCLUDE = {
     "targets/npu/fused_decode",
     "targets/npu/fused_decode": f"base npu ops q4nx targets/npu targets/target.h {TRACE} "
     f"{HOST_FOR_NPU}",
-    # The library's entry point, which combines the executor and a device.
-    "targets/npu/module.cc": "base targets/module.h targets/npu/fused_decode "
-    "targets/npu/xrt targets/sim/control.h",
+    # The library's entry point, and what combines the executor and a device.
+    "targets/npu/module.cc": "base targets/module.h targets/npu/xrt targets/sim/control.h",
+    "targets/npu/opened_target.cc": "base targets/npu/fused_decode targets/npu/xrt",
     "targets/npu/libuuid/uuid": "",
     "targets/npu/xrt": "base npu targets/npu/device.h targets/trace.h",
     "targets/sim": "",

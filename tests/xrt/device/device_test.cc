@@ -891,6 +891,7 @@ int main(int count, char** arguments) {
     counted_before = CountersOfProcess();
     try {
       kCases.at(arguments[i])();
+      CHECK(!kept || (Counts().contexts == 0 && Counts().buffers == 0));
     } catch (const std::exception& error) {
       std::fprintf(stderr, "%s: %s\n", arguments[i], error.what());
       return 1;
