@@ -27,7 +27,7 @@ MAY_INCLUDE = {
     "targets": "base ops",
     "targets/host": f"base ops q4nx targets/target.h {TRACE} targets/host/kernels",
     "targets/host/kernels": "base/platform.h targets/host/kernels/generic",
-    "targets/host/bench": "base/platform.h q4nx targets/host/kernels",
+    "targets/host/bench": "base/platform.h q4nx targets/host/kernels targets/host/weight_layout.h",
     "targets/npu": f"base npu ops q4nx targets/target.h {TRACE} {HOST_FOR_NPU} "
     "targets/npu/fused_decode",
     "targets/npu/fused_decode": f"base npu ops q4nx targets/npu targets/target.h {TRACE} "

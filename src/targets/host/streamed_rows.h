@@ -3,13 +3,13 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 
 #include "q4nx/layout.h"
 #include "targets/host/host_target.h"
 #include "targets/host/projection_rows.h"
 #include "targets/host/scratch.h"
+#include "targets/host/weight_layout.h"
 
 namespace ort_aie::host {
 
@@ -26,15 +26,6 @@ constexpr int64_t BandOf(int64_t row_blocks, int64_t row_bytes) {
 // Bytes of the blocks of 32 out-features.
 constexpr int64_t RowBytes(const MatMulStep& step) {
   return q4nx::ColBlocks(step.k) * q4nx::BlockBytes(step.form);
-}
-
-// How kernels find the parts of a block; symmetric as in MatMulStep.
-constexpr BlockLayout LayoutOf(const WeightForm& form, bool symmetric) {
-  return {.bytes = q4nx::BlockBytes(form),
-          .minima = q4nx::MinimaOffset(form),
-          .codes = q4nx::CodesOffset(form),
-          .shift = std::countr_zero(static_cast<uint64_t>(form.group / q4nx::kGroup)),
-          .symmetric = symmetric || !form.minima};
 }
 
 // A row of x as float, padded with zeros to whole blocks: in `buffer`, or in place if it needs no

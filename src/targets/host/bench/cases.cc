@@ -6,7 +6,7 @@
 
 #include "base/platform.h"
 #include "q4nx/layout.h"
-#include "targets/host/streamed_rows.h"
+#include "targets/host/weight_layout.h"
 
 namespace ort_aie::host {
 namespace {

@@ -19,7 +19,7 @@
 #include "q4nx/layout.h"
 #include "targets/host/bench/cases.h"
 #include "targets/host/bench/limits.h"
-#include "targets/host/streamed_rows.h"
+#include "targets/host/weight_layout.h"
 
 namespace ort_aie::host {
 namespace {
