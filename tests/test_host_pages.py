@@ -89,6 +89,7 @@ def test_python_programs_of_both_hosts_print_the_same(tmp_path: Path) -> None:
     assert run("generate_genai.py") == text
 
 
+@pytest.mark.in_turn  # tests/models/test_genai_drafts.py has the texts
 def test_commands_for_drafts_on_the_genai_page_print_the_models_own_text(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_genai")
     page = (ROOT / "docs" / "hosts" / "genai.md").read_text()

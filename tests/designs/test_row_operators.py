@@ -71,15 +71,15 @@ def gate(session: Session, m: int, n: int, kind: int, between: int = 0) -> None:
     assert_close(y[:m], ref.glu(of_gate, of_up, kind))
 
 
-@pytest.mark.parametrize("kind", [0, 1])
 @pytest.mark.parametrize(
-    ("m", "n", "between"),
+    ("m", "n", "between", "kind"),
     [
-        (64, 512, 0),
-        (7, 256, 0),  # both halves are the same columns
-        (65, 300, 2),  # they overlap
-        (100, 700, 2),  # bands of rows and columns moved back
-        (520, 1152, 0),  # two rounds
+        (64, 512, 0, 0),
+        (64, 512, 0, 1),
+        (7, 256, 0, 0),  # both halves are the same columns
+        (65, 300, 2, 1),  # they overlap
+        (100, 700, 2, 0),  # bands of rows and columns moved back
+        (520, 1152, 0, 1),  # two rounds
     ],
 )
 def test_gate(session: Session, m: int, n: int, between: int, kind: int) -> None:
@@ -189,14 +189,13 @@ def add_norm(
     return result
 
 
-@pytest.mark.parametrize(("residual", "norm"), [(1, 1), (0, 1), (1, 0)])
 @pytest.mark.parametrize(
-    ("m", "k", "n"),
+    ("m", "k", "n", "residual", "norm"),
     [
-        (64, 512, 512),
-        (9, 256, 256),  # both halves of a result are the same columns
-        (100, 768, 576),  # a hidden size that GEMM needs padded; results moved back
-        (520, 1280, 1152),  # two rounds
+        *((64, 512, 512, *both) for both in [(1, 1), (0, 1), (1, 0)]),
+        (9, 256, 256, 1, 1),  # both halves of a result are the same columns
+        *((100, 768, 576, *both) for both in [(1, 1), (0, 1), (1, 0)]),  # padded, moved back
+        (520, 1280, 1152, 1, 1),  # two rounds
     ],
 )
 def test_add_norm(session: Session, m: int, k: int, n: int, residual: int, norm: int) -> None:

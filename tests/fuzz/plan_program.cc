@@ -166,12 +166,12 @@ void Try(const Recipe& recipe, const std::vector<Given>& first, const std::vecto
   const std::string text = ToText(recipe);
   Check(ToText(RecipeFrom(text)) == text, "a recipe is not what was written of it");
   int64_t bytes = 0;
-  for (const Recipe::Constant& constant : recipe.constants) bytes += constant.span.size;
+  for (const Recipe::Constant& constant : recipe.constants) bytes += constant.range.size;
   Require(bytes <= kMostConstants, "too many constants");
   std::vector<Bytes> memory;
   for (const Recipe::Constant& constant : recipe.constants) {
-    memory.push_back(Zeros(constant.span.size));
-    for (int64_t i = 0; i < constant.span.size; ++i) {
+    memory.push_back(Zeros(constant.range.size));
+    for (int64_t i = 0; i < constant.range.size; ++i) {
       memory.back()[static_cast<size_t>(i)] = static_cast<uint8_t>(i * 37 % 251);
     }
   }
@@ -184,7 +184,7 @@ void Try(const Recipe& recipe, const std::vector<Given>& first, const std::vecto
     if (place == Recipe::kAbsent) return {};
     const auto& constant = recipe.constants[static_cast<size_t>(place)];
     return {constant.type, constant.shape, memory[static_cast<size_t>(place)].get(), true,
-            constant.span.size};
+            constant.range.size};
   };
   try {  // with known inputs, and with none
     std::vector<std::optional<ShapeContext::Value>> declared;

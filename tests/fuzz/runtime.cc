@@ -281,6 +281,29 @@ OrtApi MakeApi() {
     *info = nullptr;
     return nullptr;
   };
+  // A session that replaces no initializer: no name is refused.
+  api.CloneSessionOptions = [](const OrtSessionOptions*, OrtSessionOptions** copy) noexcept {
+    static int options;
+    *copy = reinterpret_cast<OrtSessionOptions*>(&options);
+    return static_cast<OrtStatus*>(nullptr);
+  };
+  api.ReleaseSessionOptions = [](OrtSessionOptions*) noexcept {};
+  api.CreateCpuMemoryInfo = [](OrtAllocatorType, OrtMemType, OrtMemoryInfo** memory) noexcept {
+    static int info;
+    *memory = reinterpret_cast<OrtMemoryInfo*>(&info);
+    return static_cast<OrtStatus*>(nullptr);
+  };
+  api.ReleaseMemoryInfo = [](OrtMemoryInfo*) noexcept {};
+  api.CreateTensorWithDataAsOrtValue = [](const OrtMemoryInfo*, void*, size_t, const int64_t*,
+                                          size_t, ONNXTensorElementDataType,
+                                          OrtValue** value) noexcept {
+    *value = new OrtValue();
+    return static_cast<OrtStatus*>(nullptr);
+  };
+  api.ReleaseValue = [](OrtValue* value) noexcept { delete value; };
+  api.AddInitializer = [](OrtSessionOptions*, const char*, const OrtValue*) noexcept {
+    return static_cast<OrtStatus*>(nullptr);
+  };
   api.GetEpApi = []() noexcept -> const OrtEpApi* {
     static const OrtEpApi ep_api = [] {
       OrtEpApi made{};
@@ -427,7 +450,8 @@ void RunSession(const std::string& model_path, const std::vector<OrtNode>& nodes
                 const ep::Settings& settings) {
   std::optional<ep::Ep> provider;
   try {
-    provider.emplace(RuntimeApi{Api(), ORT_API_VERSION}, nullptr, settings, ep::ContextOptions{});
+    provider.emplace(RuntimeApi{Api(), ORT_API_VERSION, ORT_API_VERSION}, nullptr, settings,
+                     ep::ContextOptions{}, ep::Overrides(Api(), nullptr));
   } catch (const Error&) {
     return;
   }

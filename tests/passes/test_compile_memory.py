@@ -28,7 +28,7 @@ print(peak() - before)
 
 
 def test_compiling_holds_one_tensor_at_a_time(tmp_path: Path) -> None:
-    synth("llama-3.2-1b", tmp_path / "source", layers=8, vocab=4096)
+    synth("llama-3.2-1b", tmp_path / "source", layers=4, vocab=4096)
     result = subprocess.run(
         [sys.executable, "-c", COMPILE, str(tmp_path / "source"), str(tmp_path / "compiled")],
         capture_output=True,
@@ -37,14 +37,17 @@ def test_compiling_holds_one_tensor_at_a_time(tmp_path: Path) -> None:
     )
     assert result.returncode == 0, result.stderr
     weight_bytes = (tmp_path / "compiled" / "model.onnx.data").stat().st_size
-    # 330 MB of weights, the largest tensor 10 MB.
-    assert int(result.stdout) < weight_bytes / 4
+    # 190 MB of weights, the largest tensor 10 MB.
+    assert int(result.stdout) < weight_bytes / 2
 
 
-@pytest.mark.parametrize("form", ["q4nx", pytest.param("bf16", marks=pytest.mark.in_turn)])
+# Forms differ in the search for scales alone, which takes long.
+@pytest.mark.parametrize(
+    "form", ["q8nx", *(pytest.param(f, marks=pytest.mark.in_turn) for f in ("q4nx", "bf16"))]
+)
 def test_quantising_holds_pieces_of_a_tensor(tmp_path: Path, form: str) -> None:
     synth("llama-3.2-1b", tmp_path / "source", layers=1, vocab=4096, int4=False)
-    # One of the three largest matrices is enough, and searching takes long.
+    # One of the three largest matrices is enough.
     keep = ["*/attn/*", "*/gate_proj/*", "*/up_proj/*", "/lm_head/*"]
     arguments = [str(tmp_path / "source"), str(tmp_path / "compiled"), form, *keep]
     result = subprocess.run(
@@ -52,5 +55,5 @@ def test_quantising_holds_pieces_of_a_tensor(tmp_path: Path, form: str) -> None:
     )
     assert result.returncode == 0, result.stderr
     source_bytes = (tmp_path / "source" / "model.onnx.data").stat().st_size
-    # 310 MB: matrices of up to 67 MB (34 MB as bfloat16, 11 MB as Q4NX), read in pieces of 16 MB.
+    # 310 MB: matrices of up to 67 MB (34 MB as bfloat16, 19 MB as Q8NX), read in pieces of 16 MB.
     assert int(result.stdout) < source_bytes / 2

@@ -404,6 +404,7 @@ def send_half(served: Served, stack: ExitStack, which: int) -> socket.socket:
     return half
 
 
+@pytest.mark.in_turn
 def test_connections_that_send_half_a_request_lock_nobody_out(model: Path) -> None:
     descriptors = 128
     with serving(model, descriptors=descriptors) as served, ExitStack() as stack:

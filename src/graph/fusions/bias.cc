@@ -17,7 +17,7 @@ bool IsBiasOf(const Steps& steps, const Item& projection, int bias) {
          value.type == steps.value(Steps::Written(projection, 0)).type;
 }
 
-bool Fuse(Steps& steps, const Item* add, int product, int bias) {
+bool FuseInto(Steps& steps, const Item* add, int product, int bias) {
   const Item* projection = MadeBy(steps, product);
   if (!IsMatMul(projection) || Steps::Read(*projection, kBias) != kAbsent ||
       steps.OnlyReader(product) != add || !IsBiasOf(steps, *projection, bias)) {
@@ -36,8 +36,8 @@ bool Fuse(Steps& steps, const Item* add, int product, int bias) {
 void FuseBias(Steps& steps) {
   FuseEach(steps, [&](const Item* add) {
     const auto terms = Operands(steps, add, "Add");
-    return terms && (Fuse(steps, add, terms->first, terms->second) ||
-                     Fuse(steps, add, terms->second, terms->first));
+    return terms && (FuseInto(steps, add, terms->first, terms->second) ||
+                     FuseInto(steps, add, terms->second, terms->first));
   });
 }
 

@@ -144,7 +144,7 @@ bool FusePacked(Steps& steps, const Product& product) {
   return true;
 }
 
-bool Fuse(Steps& steps, const Item* last, int activated, int up) {
+bool FuseProduct(Steps& steps, const Item* last, int activated, int up) {
   const auto product = ProductOf(steps, last, activated, up);
   return product && (FuseTwo(steps, *product) || FusePacked(steps, *product));
 }
@@ -154,8 +154,8 @@ bool Fuse(Steps& steps, const Item* last, int activated, int up) {
 void FuseGatedMLP(Steps& steps) {
   FuseEach(steps, [&](const Item* last) {
     const auto factors = Operands(steps, last, "Mul");
-    return factors && (Fuse(steps, last, factors->first, factors->second) ||
-                       Fuse(steps, last, factors->second, factors->first));
+    return factors && (FuseProduct(steps, last, factors->first, factors->second) ||
+                       FuseProduct(steps, last, factors->second, factors->first));
   });
 }
 

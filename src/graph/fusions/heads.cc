@@ -14,8 +14,11 @@
 #include "ops/flow_attention.h"
 
 namespace ort_aie::graph {
+namespace {
 
 using Input = FlowAttention::Input;
+
+}  // namespace
 
 bool FuseSplit(Steps& steps, const Item* attention) {
   std::vector<int> parts;

@@ -65,7 +65,7 @@ const Item* OnlyProjection(const Steps& steps, int value) {
   return is_it ? item : nullptr;
 }
 
-bool Fuse(Steps& steps, const Item* item) {
+bool FuseNorm(Steps& steps, const Item* item) {
   if (!item->Is("RMSNorm")) return false;
   const Item* projection = OnlyProjection(steps, Steps::Written(*item, 0));
   if (projection == nullptr ||
@@ -95,7 +95,7 @@ bool Fuse(Steps& steps, const Item* item) {
 }  // namespace
 
 void FuseNorms(Steps& steps) {
-  FuseEach(steps, [&](const Item* item) { return Fuse(steps, item); });
+  FuseEach(steps, [&](const Item* item) { return FuseNorm(steps, item); });
 }
 
 }  // namespace ort_aie::graph

@@ -19,7 +19,7 @@ namespace {
 
 using Input = FlowAttention::Input;
 
-constexpr char kMicrosoft[] = "com.microsoft";
+constexpr char kMicrosoftDomain[] = "com.microsoft";
 
 // What queries and keys must have in common.
 struct Rotation {
@@ -60,9 +60,9 @@ bool ReadSections(const Steps& steps, const Node& node, Rotation& rotation) {
 
 std::optional<Rotation> Read(const Steps& steps, const Item& item, int64_t heads) {
   const Node& node = *steps.node(&item);
-  const bool mixed = node.Is(kMicrosoft, "MRotaryEmbedding");
+  const bool mixed = node.Is(kMicrosoftDomain, "MRotaryEmbedding");
   const bool standard = node.Is("", "RotaryEmbedding");
-  if (!mixed && !standard && !node.Is(kMicrosoft, "RotaryEmbedding")) return std::nullopt;
+  if (!mixed && !standard && !node.Is(kMicrosoftDomain, "RotaryEmbedding")) return std::nullopt;
   if (node.Float("scale", 1.0f) != 1.0f || node.Int("is_packed_batching", 0) != 0) {
     return std::nullopt;
   }

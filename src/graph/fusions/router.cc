@@ -11,7 +11,7 @@
 namespace ort_aie::graph {
 namespace {
 
-enum Input { kX, kRouter };
+enum ExpertsInput { kX, kRouter };
 
 // Whether both shapes are known to have the same dimensions but the last.
 bool SameRows(const Value& a, const Value& b) {
@@ -22,7 +22,7 @@ bool SameRows(const Value& a, const Value& b) {
   return SameShape(rows_of_a, rows_of_b);
 }
 
-bool Fuse(Steps& steps, const Item* experts) {
+bool FuseReshape(Steps& steps, const Item* experts) {
   if (!experts->Is("Q4NXMoE")) return false;
   const Item* reshape = MadeBy(steps, Steps::Read(*experts, kRouter));
   const Node* node = steps.node(reshape);
@@ -43,7 +43,7 @@ bool Fuse(Steps& steps, const Item* experts) {
 }  // namespace
 
 void FuseRouter(Steps& steps) {
-  FuseEach(steps, [&](const Item* item) { return Fuse(steps, item); });
+  FuseEach(steps, [&](const Item* item) { return FuseReshape(steps, item); });
 }
 
 }  // namespace ort_aie::graph

@@ -85,6 +85,7 @@ def test_a_channel_carries_a_word_a_cycle_except_for_descriptors(
         assert found[name].unit == "B/cycle"
 
 
+@pytest.mark.in_turn
 def test_bandwidth_grows_with_the_channels_up_to_the_memorys(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
