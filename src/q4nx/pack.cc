@@ -1,5 +1,6 @@
 #include "q4nx/pack.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "q4nx/bfloat16.h"
@@ -42,11 +43,11 @@ void StoreCode(uint8_t* block, const WeightForm& form, int64_t row, int64_t col,
   }
 }
 
-uint8_t LoadCode(const uint8_t* block, const WeightForm& form, int64_t row, int64_t col) {
-  const uint8_t* codes = block + CodesOffset(form);
-  if (form.kind == WeightKind::kQ8NX) return codes[PlaceOfByte(row, col)];
+// `codes` is the first code of a block.
+uint8_t LoadCode(const uint8_t* codes, WeightKind kind, int64_t row, int64_t col) {
+  if (kind == WeightKind::kQ8NX) return codes[PlaceOfByte(row, col)];
   const auto at = [codes](Nibble place) { return codes[place.byte] >> place.shift & 15; };
-  if (form.kind == WeightKind::kQ4NX) return static_cast<uint8_t>(at(PlaceOfCode(row, col)));
+  if (kind == WeightKind::kQ4NX) return static_cast<uint8_t>(at(PlaceOfCode(row, col)));
   const int low = at(PlaceOfBits(row, col, 0)) >> (col % kQuad) & 1;
   const int high = at(PlaceOfBits(row, col, 1)) >> (col % kQuad) & 1;
   return static_cast<uint8_t>(low | high << 1);
@@ -122,8 +123,9 @@ void UnpackCodes(const uint8_t* blocks, int64_t n, int64_t k, uint8_t* codes,
                  const WeightForm& form) {
   for (int64_t row = 0; row < n; ++row) {
     for (int64_t col = 0; col < k; ++col) {
+      const uint8_t* block = BlockAt(blocks, k, form, row, col);
       codes[row * k + col] =
-          LoadCode(BlockAt(blocks, k, form, row, col), form, row % kBlockRows, col % kBlockCols);
+          LoadCode(block + CodesOffset(form), form.kind, row % kBlockRows, col % kBlockCols);
     }
   }
 }
@@ -228,21 +230,29 @@ void Widen(const uint8_t* blocks, const WeightForm& form, int64_t count, uint8_t
 
 void DequantizeRow(const uint8_t* blocks, int64_t n, int64_t k, float* weights,
                    const WeightForm& form) {
-  const int64_t r = n % kBlockRows;
-  for (int64_t col = 0; col < k; ++col) {
-    const uint8_t* block = BlockAt(blocks, k, form, n, col);
-    const int64_t group = (col % kBlockCols) / form.group;
-    const int code = LoadCode(block, form, r, col % kBlockCols);
+  const int64_t r = n % kBlockRows, codes_offset = CodesOffset(form);
+  for (int64_t first = 0; first < k; first += form.group) {
+    const uint8_t* block = BlockAt(blocks, k, form, n, first);
+    const int64_t begin = first % kBlockCols, group = begin / form.group;
+    const int64_t count = std::min(form.group, k - first);
+    const auto code = [&](int64_t i) {
+      return LoadCode(block + codes_offset, form.kind, r, begin + i);
+    };
     if (form.kind == WeightKind::kQ8NX) {
       float scale;
       uint8_t zero_point;
       LoadByteGroup(block, form, r, group, &scale, &zero_point);
-      weights[col] = scale * static_cast<float>(code - zero_point);
+      for (int64_t i = 0; i < count; ++i) {
+        weights[first + i] = scale * static_cast<float>(code(i) - zero_point);
+      }
       continue;
     }
-    uint16_t scale, min;
-    LoadGroup(block, form, r, group, &scale, &min);
-    weights[col] = Bfloat16ToFloat(scale) * static_cast<float>(code) + Bfloat16ToFloat(min);
+    uint16_t scale_bits, min_bits;
+    LoadGroup(block, form, r, group, &scale_bits, &min_bits);
+    const float scale = Bfloat16ToFloat(scale_bits), min = Bfloat16ToFloat(min_bits);
+    for (int64_t i = 0; i < count; ++i) {
+      weights[first + i] = scale * static_cast<float>(code(i)) + min;
+    }
   }
 }
 
