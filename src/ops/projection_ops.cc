@@ -1,6 +1,7 @@
 // Projections, gated MLPs and rows of an embedding as ops.
 #include <algorithm>
 #include <type_traits>
+#include <utility>
 
 #include "base/error.h"
 #include "ops/gated_mlp.h"
@@ -124,10 +125,10 @@ OpDescription Projection(const char* name, size_t required_inputs) {
         return std::make_unique<K>(info, options, kBf16);
       },
       .infer = InferProjection};
-  const size_t form_attributes = kBf16 ? 1 : kFormAttributes.size();  // the first is format
-  description.attributes.insert(description.attributes.begin(), kFormAttributes.begin(),
-                                kFormAttributes.begin() + form_attributes);
-  if (!kBf16) {
+  if (kBf16) {
+    description.attributes.push_back({.name = "format", .required = true});
+  } else {
+    description.attributes = WithForm(std::move(description.attributes));
     description.attributes.push_back({.name = "accuracy_level"});
     description.attributes.push_back({.name = "symmetric", .least = 0, .most = 1});
   }
@@ -166,13 +167,9 @@ const OpDescription& Q4NXGatherDescription() {
       .required_inputs = 2,
       .outputs = 1,
       .required_outputs = 1,
-      .attributes = {kFormAttributes[0],
-                     kFormAttributes[1],
-                     kFormAttributes[2],
-                     kFormAttributes[3],
-                     {.name = "K", .required = true, .least = 1},
-                     {.name = "N", .required = true, .least = 1},
-                     {.name = "dtype"}},
+      .attributes = WithForm({{.name = "K", .required = true, .least = 1},
+                              {.name = "N", .required = true, .least = 1},
+                              {.name = "dtype"}}),
       .create = [](const NodeInfo& info, const Options&) -> std::unique_ptr<Op> {
         return std::make_unique<GatherOp>(info);
       },

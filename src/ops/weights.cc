@@ -37,10 +37,13 @@ WeightForm FormOf(const WeightAttributes& attributes) {
 
 }  // namespace
 
-const std::array<AttributeRule, 4> kFormAttributes = {{{.name = "format", .required = true},
-                                                       {.name = "bits", .least = 2, .most = 8},
-                                                       {.name = "group", .least = 32, .most = 256},
-                                                       {.name = "minima", .least = 0, .most = 1}}};
+std::vector<AttributeRule> WithForm(std::vector<AttributeRule> others) {
+  others.push_back({.name = "format", .required = true});
+  others.push_back({.name = "bits", .least = 2, .most = 8});
+  others.push_back({.name = "group", .least = 32, .most = 256});
+  others.push_back({.name = "minima", .least = 0, .most = 1});
+  return others;
+}
 
 WeightAttributes ReadWeightAttributes(const NodeInfo& info) {
   return {.bits = info.Int("bits", 4),

@@ -1,11 +1,11 @@
 // The constant weights of all ops, in any form (q4nx/layout.h).
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "ops/op.h"
 #include "q4nx/layout.h"
@@ -28,8 +28,8 @@ struct WeightAttributes {
 WeightAttributes ReadWeightAttributes(const NodeInfo& info);
 // Writes bits, format, group and minima, those that are not the default.
 void StateForm(const WeightForm& form, std::map<std::string, int64_t>& attributes);
-// What StateForm writes, for the description of an op.
-extern const std::array<AttributeRule, 4> kFormAttributes;
+// For the description of an op: what StateForm writes, and its other attributes.
+std::vector<AttributeRule> WithForm(std::vector<AttributeRule> others);
 
 // The shape of n x k weights: (ceil(n/32), ceil(k/256), BlockBytes) uint8, or 8192 bfloat16.
 Shape BlocksShape(int64_t n, int64_t k, const WeightForm& form);
