@@ -1,12 +1,13 @@
-"""A model that completes prompts in onnxruntime-genai, several at a time."""
+"""A model that completes prompts, several at a time."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,12 @@ import numpy as np
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import find_model
-from ort_aie_ep.models.interface import context_length, read_file_interface
-from ort_aie_ep.running import genai
-from ort_aie_ep.running.prompts import Prompts, checked_messages, checked_text
-from ort_aie_ep.running.text import TextStream
+from ort_aie_ep.models.interface import context_length
+from ort_aie_ep.running.loop import Text, open_loop
+from ort_aie_ep.running.prompts import checked_messages, checked_text
+from ort_aie_ep.running.turns import Piece, Sampling, Turn
 from ort_aie_ep.runtime.sessions import Options
 
-# genai's seeds are 32-bit integers with a sign.
 _SEEDS = 2**31
 
 
@@ -33,9 +33,8 @@ class Settings:
         temperature: divides the logits before a token is drawn; 0 takes the likeliest token.
         top_p: a token is drawn from the likeliest ones whose probabilities reach this sum.
         seed: of the draws; a prompt's own seed is a hash of this one and of its id.
-        batch_size: prompts that are decoded together. They are decoded one by one if tokens are
-            drawn, because all rows of a genai generator share a seed, and in models with recurrent
-            states (LFM2, Qwen3.5), which would read a shorter prompt's padding.
+        batch_size: prompts that are decoded together, or, in models whose caches grow or that have
+            states (LFM2, Qwen3.5), by turns.
 
     Raises:
         AieError: a number is out of range.
@@ -96,13 +95,11 @@ class Completion:
 
 
 class Completer:
-    """A model of a folder with genai_config.json, opened once.
+    """A model, opened once.
 
     A Ray Data pipeline makes one for each actor and calls it with batches. Without Ray, `complete`
-    does the same for a list. The completion of a prompt does not depend on the worker. Logits of
-    prompts that are decoded together may differ in their last bits from those of one alone, which
-    decides between tokens that are almost as likely; so prompts that come in the same batch again
-    have the same completions.
+    does the same for a list. The completion of a prompt does not depend on the worker, nor on the
+    prompts beside it (docs/serve.md says how far).
     """
 
     def __init__(
@@ -119,18 +116,11 @@ class Completer:
         """Opens the model: `Settings` has the options, and `threads` are the session's.
 
         Raises:
-            AieError: there is no model that genai opens, or an option is out of range.
+            AieError: there is no model, or an option is out of range.
         """
         self._settings = Settings(max_tokens, temperature, top_p, seed, batch_size)
-        folder = find_model(Path(model))
-        try:
-            self._model = genai.open_model(folder, Options(threads=threads))
-            self._prompts = Prompts(folder)
-        except RuntimeError as error:
-            raise genai.refusal(error) from error
-        self._context, self._least = context_length(folder), genai.least_length(folder)
-        alone = temperature > 0 or bool(read_file_interface(folder).states)
-        self._together = 1 if alone else batch_size
+        self._folder, self._options = find_model(Path(model)), Options(threads=threads)
+        self._loop = open_loop(self._folder, self._options, batch_size)
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """The batch of Ray Data with a column for each attribute of `Completion`.
@@ -161,124 +151,57 @@ class Completer:
         Raises:
             AieError: the model fails, which is not a prompt's fault.
         """
+        self._make_room(requests)
         found: dict[int, Completion] = {}
-        rows: list[_Row] = []
+        texts: dict[Text, int] = {}
+        pieces: dict[int, list[str]] = {}
         for index, request in enumerate(requests):
             try:
-                rows.append(self._row(index, request))
+                texts[self._loop.add(self._turn(request))] = index
+                pieces[index] = []
             except AieError as error:
                 found[index] = Completion(error=str(error))
-        for group in self._groups(rows):
-            found |= self._generated(group)
+        try:
+            while len(found) < len(requests):
+                for text, event in self._loop.step():
+                    index = texts[text]
+                    if isinstance(event, AieError):
+                        raise event
+                    if isinstance(event, Piece):
+                        pieces[index].append(event.delta.content)
+                    else:
+                        found[index] = Completion(
+                            "".join(pieces[index]),
+                            event.prompt_tokens,
+                            event.completion_tokens,
+                            event.finish_reason,
+                        )
+        finally:
+            for text in texts:
+                self._loop.drop(text)
         return [found[index] for index in range(len(requests))]
 
-    def _row(self, index: int, request: Request) -> _Row:
-        tokens = self._tokens(request)
-        room = self._context - len(tokens)
-        if room < 1:
-            raise AieError(
-                f"the prompt has {len(tokens)} tokens and the model's context only {self._context}"
-            )
-        return _Row(
-            index,
-            tokens,
-            min(self._settings.max_tokens, room),
-            _seed(self._settings.seed, request.id),
-            self._prompts.stream(tokens),
-        )
+    def _make_room(self, requests: Sequence[Request]) -> None:
+        """Opens the model for longer texts, if it has a context for them."""
+        longest = 0
+        for request in requests:
+            with suppress(AieError):  # `complete` says why
+                longest = max(longest, len(self._loop.asking(self._turn(request)).tokens))
+        wanted = min(longest + self._settings.max_tokens, context_length(self._folder))
+        if wanted > self._loop.context:
+            del self._loop  # two would need the memory of both
+            self._loop = open_loop(self._folder, self._options, self._settings.batch_size, wanted)
 
-    def _tokens(self, request: Request) -> list[int]:
+    def _turn(self, request: Request) -> Turn:
         if request.error:
             raise AieError(request.error)
         check(request)
+        asked = self._settings
+        sampling = Sampling(asked.temperature, asked.top_p, seed=_seed(asked.seed, request.id))
+        whole = Turn(max_tokens=asked.max_tokens, sampling=sampling)
         if request.messages is not None:
-            return self._prompts.of_messages(request.messages)
-        return self._prompts.of_text(request.prompt)
-
-    def _groups(self, rows: list[_Row]) -> Iterator[list[_Row]]:
-        """Rows that are decoded together: of similar lengths, because genai pads the shorter ones.
-
-        A row is decoded alone if it might lack room after the padding to a longer prompt, or if its
-        last token is the one that pads.
-        """
-        fit: list[_Row] = []
-        alone: list[_Row] = []
-        for row in rows:
-            roomy = len(row.tokens) + self._settings.max_tokens <= self._context
-            (fit if roomy and row.tokens[-1] != self._prompts.pad else alone).append(row)
-        fit.sort(key=lambda row: len(row.tokens))
-        for start in range(0, len(fit), self._together):
-            yield fit[start : start + self._together]
-        for row in alone:
-            yield [row]
-
-    def _generated(self, rows: list[_Row]) -> dict[int, Completion]:
-        try:
-            self._generate(rows)
-        except RuntimeError as error:  # genai raises it for everything
-            if len(rows) == 1:
-                raise genai.refusal(error) from error
-            fresh = [row.again(self._prompts.stream(row.tokens)) for row in rows]
-            return {key: one for row in fresh for key, one in self._generated([row]).items()}
-        return {row.index: row.completion() for row in rows}
-
-    def _generate(self, rows: list[_Row]) -> None:
-        longest = max(len(row.tokens) for row in rows)
-        prompts = np.full((len(rows), longest), self._prompts.pad, np.int32)
-        for row, prompt in zip(rows, prompts, strict=True):
-            prompt[: len(row.tokens)] = row.tokens
-        parameters = genai.module().GeneratorParams(self._model)
-        search: dict[str, Any] = {
-            "batch_size": len(rows),
-            "max_length": max(longest + max(row.limit for row in rows), self._least),
-            "do_sample": False,
-        }
-        if self._settings.temperature > 0:
-            search |= {
-                "do_sample": True,
-                "temperature": self._settings.temperature,
-                "top_p": self._settings.top_p,
-                "random_seed": rows[0].seed,
-            }
-        parameters.set_search_options(**search)
-        generator = genai.module().Generator(self._model, parameters)
-        generator.append_tokens(prompts)
-        while not generator.is_done() and not all(row.finish for row in rows):
-            generator.generate_next_token()
-            for row, token in zip(rows, generator.get_next_tokens(), strict=True):
-                row.take(int(token), self._prompts.ends)
-
-
-@dataclass
-class _Row:
-    """A prompt while it is being completed: at most `limit` new tokens."""
-
-    index: int
-    tokens: list[int]
-    limit: int
-    seed: int
-    stream: TextStream
-    count: int = 0
-    finish: str = ""
-    pieces: list[str] = field(default_factory=list)
-
-    def again(self, stream: TextStream) -> _Row:
-        return _Row(self.index, self.tokens, self.limit, self.seed, stream)
-
-    def take(self, token: int, ends: frozenset[int]) -> None:
-        if self.finish:
-            return
-        if token in ends:
-            self.finish = "stop"
-            return
-        self.count += 1
-        self.pieces.append(self.stream.push(token))
-        if self.count == self.limit:
-            self.finish = "length"
-
-    def completion(self) -> Completion:
-        text, finish = "".join(self.pieces) + self.stream.finish(), self.finish or "length"
-        return Completion(text, len(self.tokens), self.count, finish)
+            return replace(whole, messages=request.messages)
+        return replace(whole, prompt=request.prompt)
 
 
 def check(request: Request) -> None:

@@ -138,15 +138,15 @@ def run_command(
         typer.Option(
             min=0,
             max=16,
-            help="With --host genai: how many tokens to draft at a time, from repetitions or by "
-            "--draft-model, or 0.",
+            help="How many tokens to guess at a time, at most: from repetitions or by "
+            "--draft-model; or 0.",
         ),
     ] = 0,
     draft_model: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="With --draft: folder of a smaller model with the same vocabulary that drafts.",
+            help="With --draft: folder of a smaller model with the same tokens that guesses.",
         ),
     ] = None,
     target: TargetOption = None,
@@ -164,8 +164,8 @@ def run_command(
 
     ```
     ort-aie run COMPILED "import os" --max-tokens 40
-    ort-aie run COMPILED "import os" --host genai --threads 4 --draft 4
-    ort-aie run COMPILED "import os" --host genai --draft 4 --draft-model SMALLER
+    ort-aie run COMPILED "import os" --host genai --threads 4
+    ort-aie run COMPILED "import os" --draft 8 --draft-model SMALLER
     ort-aie run COMPILED "import os" --target sim --max-tokens 2 --log trace
     ```
     """
@@ -176,8 +176,8 @@ def run_command(
     model = inspect(folder)
     if not model.compiled:
         console.note(f"{folder} is not compiled, so it runs on ONNX Runtime's CPU EP alone")
-    if draft and host is not Host.genai:
-        raise AieError("--draft works in onnxruntime-genai only: use --host genai")
+    if draft and host is Host.genai:
+        raise AieError("--draft works in ort_aie_ep's own loop only: leave out --host genai")
     if draft_model is not None and not draft:
         raise AieError("--draft-model needs --draft: how many tokens to draft at a time")
     options = session_options(
@@ -186,13 +186,14 @@ def run_command(
     with console.completion(prompt) as shown:
         if host is Host.genai:
             timing = run_in_genai(
-                model.folder, options, prompt, max_tokens, shown.write, draft,
-                None if draft_model is None else inspect(draft_model).folder, shown.progress,
-            )  # fmt: skip
-        else:
-            timing = run_in_session(
                 model.folder, options, prompt, max_tokens, shown.write, shown.progress
             )
+        else:
+            drafter = None if draft_model is None else inspect(draft_model).folder
+            timing = run_in_session(
+                model.folder, options, prompt, max_tokens, shown.write, shown.progress,
+                draft, drafter,
+            )  # fmt: skip
     console.write_text("\n")
     decode = "" if timing.decode_speed is None else f", {timing.decode_speed:.1f} tok/s"
     console.note(
@@ -201,7 +202,7 @@ def run_command(
     )
     if timing.drafted is not None:
         right, verified = timing.drafted
-        console.note(f"drafts: {right} of {verified} verified tokens were right")
+        console.note(f"drafts: {right} of {verified} guessed tokens were right")
     counters = npu_counters()
     if counters.device_steps or counters.host_steps:
         console.note(str(counters))

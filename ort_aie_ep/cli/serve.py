@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -50,7 +51,10 @@ def serve_command(
         str | None, typer.Option(help="The model's name in requests. Default: the folder's.")
     ] = None,
     parallel: Annotated[
-        int, typer.Option(min=1, help="Conversations that run at the same time, each with a cache.")
+        int,
+        typer.Option(
+            min=1, max=64, help="Texts that are written at the same time, each in a cache."
+        ),
     ] = 4,
     queue: Annotated[
         int, typer.Option(min=0, help="Requests that may wait besides; more are refused (429).")
@@ -63,6 +67,28 @@ def serve_command(
     ] = None,
     max_tokens: Annotated[
         int | None, typer.Option(min=1, help="Largest number of new tokens of a request.")
+    ] = None,
+    drain: Annotated[
+        float,
+        typer.Option(
+            min=0, metavar="SECONDS", help="How long SIGTERM lets running texts come to their end."
+        ),
+    ] = 30.0,
+    draft: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=16,
+            help="How many tokens to guess at a time, at most, while one text alone is written: from "
+            "repetitions or by --draft-model; or 0.",
+        ),
+    ] = 0,
+    draft_model: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="With --draft: folder of a smaller model with the same tokens that guesses.",
+        ),
     ] = None,
     target: TargetOption = None,
     numerics: NumericsOption = None,
@@ -81,7 +107,10 @@ def serve_command(
     ORT_AIE_API_KEY=SECRET ort-aie serve COMPILED --host 0.0.0.0
     ```
     """
-    require("ort-aie serve", ("fastapi", "jinja2", "onnxruntime_genai", "uvicorn"), "serve")
+    needed = ("fastapi", "jinja2", "llguidance", "prometheus_client", "uvicorn")
+    require("ort-aie serve", needed, "serve")
+    if draft_model is not None and not draft:
+        raise AieError("--draft-model needs --draft: how many tokens to guess at a time")
     if not (loopback := _is_loopback(host)) and not api_key:
         raise AieError(
             f"--host {host} lets other machines in: give --api-key too, or ORT_AIE_API_KEY"
@@ -90,7 +119,7 @@ def serve_command(
         raise AieError("--api-key has characters that HTTP headers do not have: use ASCII")
     import uvicorn
 
-    from ort_aie_ep.running.turns import Conversations
+    from ort_aie_ep.running.loop import PROMPT_CHUNK, open_loop
     from ort_aie_ep.runtime.sessions import inspect
     from ort_aie_ep.serving.app import LOOPBACK, Server, create_app
     from ort_aie_ep.serving.engine import Engine
@@ -101,6 +130,7 @@ def serve_command(
         Stopping,
         allow_descriptors,
     )
+    from ort_aie_ep.serving.metrics import Metrics
 
     model = inspect(folder)
     if not model.compiled:
@@ -113,11 +143,27 @@ def serve_command(
     with ExitStack() as stack:
         listener = stack.enter_context(_listening(host, port))
         with console.bar("open the model"):
-            opening = partial(Conversations, model.folder, options, parallel, context)
-            engine = stack.enter_context(Engine(opening, parallel, queue))
+            drafter = None if draft_model is None else inspect(draft_model).folder
+            opening = partial(
+                open_loop, model.folder, options, parallel, context, PROMPT_CHUNK, draft, drafter
+            )
+            engine = stack.enter_context(Engine(opening, queue))
+        if engine.facts.note:
+            console.note(f"{folder}: {engine.facts.note}")
         server = Server(
-            engine, name or folder.resolve().name, api_key, max_tokens, int(time.time())
+            engine,
+            name or folder.resolve().name,
+            api_key,
+            max_tokens,
+            int(time.time()),
+            Metrics(),
         )
+
+        async def stopping(terminated: bool, hurry: Callable[[], bool]) -> None:
+            if terminated:
+                await engine.drain(drain, hurry)
+            engine.stop()
+
         address = f"[{host}]" if ":" in host else host
         console.note(f"{server.name}: http://{address}:{listener.getsockname()[1]}/v1")
         config = uvicorn.Config(
@@ -132,7 +178,7 @@ def serve_command(
         for name_of_log in ("uvicorn.error", "asyncio"):
             logging.getLogger(name_of_log).addFilter(FewLines())
         allow_descriptors()
-        Stopping(config, engine.stop).run([listener])
+        Stopping(config, stopping).run([listener])
 
 
 def _is_loopback(host: str) -> bool:

@@ -200,7 +200,7 @@ class Reader:
             )
         interface, count = self._interface, len(tokens)
         binding, kept, found = self._session.io_binding(), [], {}
-        for value, feed in token_feeds(interface, tokens[None], 0):
+        for value, feed in token_feeds(interface, tokens[None], np.zeros(1, np.int64)):
             kept.append(sessions.ort_value(feed, value.type))
             binding.bind_ortvalue_input(value.name, kept[-1])
         for cache in (*interface.caches, *interface.states):

@@ -168,19 +168,17 @@ def read_file_interface(folder: ModelFolder) -> Interface:
 
 
 def token_feeds(
-    interface: Interface, tokens: npt.NDArray[np.int64], before: int
+    interface: Interface, tokens: npt.NDArray[np.int64], before: npt.NDArray[np.int64]
 ) -> list[tuple[Argument, npt.NDArray[Any]]]:
-    """A model's inputs but its caches, for `tokens` (sequences, count) after `before` others."""
-    sequences, total = len(tokens), before + tokens.shape[1]
-    positions = np.tile(np.arange(before, total), (sequences, 1))
+    """A model's inputs but its caches, for `tokens` (sequences, count) after `before` (sequences)
+    others; the mask of a shorter sequence ends in zeros."""
+    count = tokens.shape[1]
+    positions = before[:, None] + np.arange(count)
+    mask = np.arange(before.max() + count) < before[:, None] + count
     if interface.positions is not None and len(interface.positions.shape) == 3:
         axes = interface.positions.shape[0]
         positions = np.tile(positions, (axes if isinstance(axes, int) else 3, 1, 1))
-    feeds = (
-        (interface.tokens, tokens),
-        (interface.mask, np.ones((sequences, total))),
-        (interface.positions, positions),
-    )
+    feeds = ((interface.tokens, tokens), (interface.mask, mask), (interface.positions, positions))
     return [
         (value, np.ascontiguousarray(feed, TYPES[value.type][0]))
         for value, feed in feeds

@@ -46,7 +46,12 @@ class Decoder:
         capacity: tokens that the cache can hold.
         length: tokens that it holds now.
         vocabulary: width of the logits.
+        every_row: whether `forward` returns the logits of all its tokens.
+        alone: why sequences of different lengths cannot share a decoder; empty if they can.
+        rewinds: whether `keep` can leave a part.
         run_seconds: time that ONNX Runtime took for the last `forward`.
+        buffers: caches that past and present share, by the name of the past: (sequences, KV heads,
+            rows, head size) each.
     """
 
     def __init__(
@@ -59,7 +64,8 @@ class Decoder:
         """Allocates caches for `capacity` tokens of each sequence.
 
         Raises:
-            AieError: the model has inputs that a decoding loop cannot feed.
+            Unfit: the model has inputs that a decoding loop cannot feed.
+            AieError: the caches do not fit into memory.
         """
         self.capacity = capacity
         self.length = 0
@@ -70,12 +76,21 @@ class Decoder:
                 folder, session.get_inputs(), session.get_outputs(), capacity
             )
         except Unfit as reason:
-            raise AieError(
+            raise Unfit(
                 f"{folder.model} is not a language model that this command can run: {reason}. "
                 f"{other_ways(folder)}"
             ) from None
         self.vocabulary = self._interface.vocabulary
+        self.every_row = self._interface.logits.shape[1] != 1
         self._shared = self._interface.shared
+        self.rewinds = not self._interface.states
+        self.alone = (
+            "it has states"
+            if self._interface.states
+            else "its caches grow with the text"
+            if not self._shared
+            else ""
+        )
         self._sequences = sequences
         self._caches, self._states = (
             tuple(replace(cache, shape=(sequences, *cache.shape[1:])) for cache in caches)
@@ -83,6 +98,8 @@ class Decoder:
         )
         self._past: dict[str, Any] = {}
         self._last_binding: Any = None
+        self._bindings: dict[tuple[int, int], tuple[Any, list[Any]]] = {}
+        self.buffers: dict[str, npt.NDArray[Any]] = {}
         self.reset()
 
     def reset(self) -> None:
@@ -97,6 +114,19 @@ class Decoder:
                     f"{cache.past} with the shape {cache.shape} cannot be allocated: {error}"
                 ) from error
             self._past[cache.past] = sessions.ort_value(buffer, cache.type)
+            if self._shared and cache in self._caches:
+                self.buffers[cache.past] = buffer
+
+    def keep(self, length: int) -> int:
+        """Forgets all but the first `length` tokens: how many are left, 0 if states are lost."""
+        if length < self.length and self._states:
+            self.reset()
+        elif not self._shared and length < self.length:
+            for cache in self._caches:
+                rows = self._past[cache.past].numpy()[:, :, :length]
+                self._past[cache.past] = sessions.ort_value(np.ascontiguousarray(rows), cache.type)
+        self.length = min(self.length, length)
+        return self.length
 
     def forward(self, tokens: Tokens) -> Logits:
         """Runs the next `tokens`: their logits (rows, vocabulary), or one row if the graph prunes.
@@ -108,26 +138,31 @@ class Decoder:
         """
         sequences, count = self._sequences, np.shape(tokens)[-1]
         self._require_room(count)
-        interface, total = self._interface, self.length + count
-        binding = self._session.io_binding()
+        logits = self.run(
+            np.reshape(tokens, (sequences, count)), np.full(sequences, self.length), first=0
+        )
+        self.length += count
+        return logits.reshape(-1, self.vocabulary)
+
+    def run(self, tokens: Tokens, before: npt.NDArray[np.int64], first: int) -> Logits:
+        """Runs (sequences, count) `tokens` of the sequences from `first` on, which hold `before`
+        (sequences) tokens each: logits (sequences, count, vocabulary), or with one row if the graph
+        prunes. Caches that are not shared buffers need all sequences, and those of one length.
+
+        Raises:
+            AieError: the model fails.
+        """
+        interface, (sequences, count) = self._interface, tokens.shape
         # A binding does not keep Python objects alive, so hold the inputs until the run is over.
+        binding, _held = self._binding(first, sequences)
         inputs = {
             value.name: sessions.ort_value(feed, value.type)
-            for value, feed in token_feeds(
-                interface, np.reshape(tokens, (sequences, count)), self.length
-            )
+            for value, feed in token_feeds(interface, tokens, before)
         }
         for name, value in inputs.items():
             binding.bind_ortvalue_input(name, value)
-        for cache in (*self._caches, *self._states):
-            binding.bind_ortvalue_input(cache.past, self._past[cache.past])
-        if interface.shared:
-            for cache in self._caches:
-                binding.bind_ortvalue_output(cache.present, self._past[cache.past])
         grown = (*(() if interface.shared else self._caches), *self._states)
-        for cache in grown:
-            binding.bind_output(cache.present, "cpu")
-        rows = 1 if interface.logits.shape[1] == 1 else count
+        rows = count if self.every_row else 1
         kind = interface.logits.type
         logits = np.empty((sequences, rows, self.vocabulary), TYPES[kind][0])
         binding.bind_ortvalue_output(interface.logits.name, sessions.ort_value(logits, kind))
@@ -139,8 +174,30 @@ class Decoder:
             values = binding.get_outputs()[-1 - len(grown) : -1]
             self._past |= {c.past: value for c, value in zip(grown, values, strict=True)}
             self._last_binding = binding  # it owns what those values refer to
-        self.length = total
-        return sessions.as_float(logits.reshape(-1, self.vocabulary), kind)
+        return sessions.as_float(logits, kind)
+
+    def _binding(self, first: int, sequences: int) -> tuple[Any, list[Any]]:
+        """Caches bound for some sequences, and the values that must live as long. Of shared buffers
+        it is made once, because a step of a small model takes less time than binding them."""
+        if (bound := self._bindings.get((first, sequences))) is not None:
+            return bound
+        binding, held = self._session.io_binding(), []
+        for cache in self._caches:
+            value = self._past[cache.past]
+            if self._shared and sequences < self._sequences:
+                part = self.buffers[cache.past][first : first + sequences]
+                value = sessions.ort_value(part, cache.type)
+            held.append(value)
+            binding.bind_ortvalue_input(cache.past, value)
+            if self._shared:
+                binding.bind_ortvalue_output(cache.present, value)
+        for cache in self._states:
+            binding.bind_ortvalue_input(cache.past, self._past[cache.past])
+        for cache in (*(() if self._shared else self._caches), *self._states):
+            binding.bind_output(cache.present, "cpu")
+        if self._shared and not self._states:
+            self._bindings[first, sequences] = binding, held
+        return binding, held
 
     def prefill(self, tokens: Tokens, progress: Progress | None = None) -> npt.NDArray[np.float32]:
         """Runs the next `tokens` in chunks of PROMPT_CHUNK: the last one's logits (vocabulary).

@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.models.folder import ModelFolder, section
+from ort_aie_ep.models.folder import ModelFolder
 from ort_aie_ep.models.interface import context_length
-from ort_aie_ep.models.tokenizer import load_tokenizer
 from ort_aie_ep.progress import Count, Progress
-from ort_aie_ep.running.genai import (
-    entries,
-    least_length,
-    module,
-    open_model,
-    refusal,
-    require_config,
-)
-from ort_aie_ep.running.generate import Decoder, Tokens, greedy, stop_tokens
-from ort_aie_ep.running.text import TextStream, encode
-from ort_aie_ep.runtime.sessions import Options, open_session
-
-# A draft is the tokens that followed the previous occurrence of the last two tokens.
-_NGRAM = 3
+from ort_aie_ep.running.asked import Asking
+from ort_aie_ep.running.drafts import open_drafts
+from ort_aie_ep.running.genai import least_length, module, open_model, refusal, require_config
+from ort_aie_ep.running.generate import PROMPT_CHUNK
+from ort_aie_ep.running.loop import Loop
+from ort_aie_ep.running.prompts import Prompts
+from ort_aie_ep.running.slots import open_slots
+from ort_aie_ep.running.turns import Sampling, Turn, Usage
+from ort_aie_ep.runtime.sessions import Options
 
 Write = Callable[[str], None]
 """Called with pieces of text as they are generated."""
@@ -42,7 +34,7 @@ class Timing:
         prompt_tokens, new_tokens: how many.
         prefill_seconds: from the prompt to the first new token.
         decode_seconds: for all further tokens.
-        drafted: (how many drafted tokens were right, how many were verified).
+        drafted: (how many drafted tokens were right, how many there were).
     """
 
     prompt_tokens: int
@@ -69,25 +61,47 @@ def run_in_session(
     count: int,
     write: Write,
     progress: Progress | None = None,
+    draft: int = 0,
+    drafter: ModelFolder | None = None,
 ) -> Timing:
     """Completes `prompt` with up to `count` tokens in an InferenceSession.
 
-    `progress` counts tokens of the prompt once the session is open.
+    `progress` counts tokens of the prompt once the session is open. Up to `draft` tokens at a time
+    are guessed by `drafter`, a smaller model with the same tokens, or else from repetitions in the
+    text.
 
     Raises:
         AieError: the model or its tokenizer is unfit, or the prompt is empty or too long.
     """
-    tokenizer = load_tokenizer(folder)
-    tokens = encode(tokenizer, prompt)
+    tokens = Prompts(folder).of_text(prompt)
     count = _fitting(folder, len(tokens), count)
-    decoder = Decoder(open_session(folder.model, options), folder, len(tokens) + count)
-    stream = TextStream(tokenizer, tokens)
-    Count(progress, len(tokens)).begin("")  # before the clock starts: what shows it takes time
-    ids = greedy(decoder, tokens, count, stop_tokens(folder), progress)
-    pieces = (stream.push(token) for token in ids)
-    timing = _timed(len(tokens), pieces, write)
-    write(stream.finish())
-    return timing
+    room = len(tokens) + count
+    slots = open_slots(folder, options, 1, room)
+    drafts = open_drafts(slots, folder, options, draft, drafter, room) if draft else None
+    asking = Asking(folder, slots.vocabulary)
+    loop = Loop(slots, asking, room, Sampling(), PROMPT_CHUNK, drafts)
+    reading = Count(progress, len(tokens))
+    reading.begin("")  # before the clock starts: what shows it takes time
+    text = loop.add(Turn(tokens, max_tokens=count))
+    start = first = shown = last = time.perf_counter()
+    usage, written, read = None, 0, 0
+    while usage is None:
+        events = loop.step()
+        last = time.perf_counter()
+        reading.step(text.read - read)
+        read = text.read
+        for _, event in events:
+            if isinstance(event, AieError):
+                raise event
+            if isinstance(event, Usage):
+                usage = event
+            else:
+                write(event.delta.content)
+        if not written and text.written:  # this also ended the prompt's progress bar
+            written, first, shown = text.written, last, time.perf_counter()
+    prefill = (first if text.written else last) - start
+    drafted = None if drafts is None else (drafts.taken, drafts.drafted)
+    return Timing(len(tokens), text.written, prefill, max(0.0, last - shown), drafted)
 
 
 def run_in_genai(
@@ -96,52 +110,39 @@ def run_in_genai(
     prompt: str,
     count: int,
     write: Write,
-    draft: int = 0,
-    drafter: ModelFolder | None = None,
     progress: Progress | None = None,
 ) -> Timing:
     """The same in onnxruntime-genai; a compiled folder's genai_config.json names the library.
 
-    `draft` tokens at a time are drafted by `drafter`, a smaller model with the same vocabulary, or
-    else from repetitions in the text. They are verified in one call.
-
     Raises:
-        AieError: genai is not installed, or refuses the folder, or refuses drafts for it.
+        AieError: genai is not installed, or refuses the folder.
     """
     genai = module()
-    for given in (folder, drafter):
-        if given is not None:
-            require_config(given)
+    require_config(folder)
     try:
-        overlay = "" if drafter is None else _drafting(folder, drafter, options)
-        model = open_model(folder, options, overlay)
+        model = open_model(folder, options)
         # genai's own would leave out the tokens that the model wants around a text, or add others.
-        tokenizer = load_tokenizer(folder)
-        tokens = encode(tokenizer, prompt)
+        prompts = Prompts(folder)
+        tokens = prompts.of_text(prompt)
         count = _fitting(folder, len(tokens), count)
         search = genai.GeneratorParams(model)
         length = max(len(tokens) + count, least_length(folder))
         search.set_search_options(max_length=length, do_sample=False)
-        if draft:
-            ngram = 0 if drafter is not None else _NGRAM
-            search.set_speculative_options(ngram_size=ngram, max_draft_tokens=draft)
         generator = genai.Generator(model, search)
         reading = Count(progress, len(tokens))
         reading.begin("")  # before the clock starts, too
-        stream = TextStream(tokenizer, tokens)
-        ids = islice(_genai_tokens(generator, tokens, stop_tokens(folder), reading), count)
+        stream = prompts.stream(tokens)
+        ids = islice(_genai_tokens(generator, tokens, prompts.ends, reading), count)
         timing = _timed(len(tokens), (stream.push(token) for token in ids), write)
         write(stream.finish())
-        if not draft:
-            return timing
-        told = generator.get_speculative_stats()
-        counts = int(told["draft_tokens_accepted"]), int(told["draft_tokens_evaluated"])
-        return replace(timing, drafted=counts)
+        return timing
     except RuntimeError as error:
         raise refusal(error) from error
 
 
-def _genai_tokens(generator: Any, tokens: Tokens, ends: Set[int], prompt: Count) -> Iterator[int]:
+def _genai_tokens(
+    generator: Any, tokens: list[int], ends: Set[int], prompt: Count
+) -> Iterator[int]:
     generator.append_tokens(tokens)
     prompt.step(len(tokens))
     while not generator.is_done():
@@ -150,28 +151,6 @@ def _genai_tokens(generator: Any, tokens: Tokens, ends: Set[int], prompt: Count)
         if token in ends:
             return
         yield token
-
-
-def _drafting(folder: ModelFolder, drafter: ModelFolder, options: Options) -> str:
-    """The part of genai_config.json that makes `drafter` draft tokens for `folder`.
-
-    genai takes the name of the drafter's file as relative to `folder` (an absolute one is not
-    found), and loads its custom_ops_library from there alone.
-
-    Raises:
-        AieError: `folder` does not have that library.
-    """
-    decoder = dict(section(drafter, "model", "decoder"))
-    session = {**decoder.get("session_options", {}), **entries(drafter, options)}
-    library = str(session.get("custom_ops_library", ""))
-    if not (folder.path / library).exists():
-        raise AieError(
-            f"{drafter.path} is compiled and {folder.path} is not, so onnxruntime-genai does not "
-            f"find {library}: compile {folder.path} too"
-        )
-    file = os.path.relpath(drafter.model.resolve(), folder.path.resolve())
-    decoder |= {"filename": file, "session_options": session}
-    return json.dumps({"model": {"draft": decoder}})
 
 
 def _fitting(folder: ModelFolder, prompt: int, count: int) -> int:

@@ -37,8 +37,9 @@ class TextStream:
     the text ends in an incomplete character.
     """
 
-    def __init__(self, tokenizer: Tokenizer, prompt: Iterable[int]) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Tokenizer, prompt: Iterable[int], special: bool = False) -> None:
+        """After the tokens of `prompt`; with `special` tokens as text, or without them."""
+        self._tokenizer, self._skip = tokenizer, not special
         self._ids = [int(token) for token in prompt]
         self._from = 0
         self._done = len(self._ids)
@@ -57,5 +58,32 @@ class TextStream:
         return self._pending()
 
     def _pending(self) -> str:
-        before = self._tokenizer.decode(self._ids[self._from : self._done])
-        return str(self._tokenizer.decode(self._ids[self._from :])[len(before) :])
+        before = self._decoded(self._ids[self._from : self._done])
+        return self._decoded(self._ids[self._from :])[len(before) :]
+
+    def _decoded(self, ids: list[int]) -> str:
+        return str(self._tokenizer.decode(ids, skip_special_tokens=self._skip))
+
+
+class Stops:
+    """Holds back text that may be the beginning of a stop string."""
+
+    def __init__(self, strings: tuple[str, ...]) -> None:
+        self._strings = strings
+        self._held = ""
+
+    def push(self, text: str) -> tuple[str, bool]:
+        """The text that is safe to show, and whether a stop string ended it."""
+        text = self._held + text
+        found = [at for string in self._strings if (at := text.find(string)) >= 0]
+        if found:
+            self._held = ""
+            return text[: min(found)], True
+        starts = (s[:n] for s in self._strings for n in range(min(len(s), len(text) + 1)))
+        held = max((len(start) for start in starts if text.endswith(start)), default=0)
+        self._held = text[len(text) - held :]
+        return text[: len(text) - held], False
+
+    def rest(self) -> str:
+        """What is held back when the text is over."""
+        return self._held

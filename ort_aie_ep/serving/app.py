@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
-import time
-import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -20,17 +18,27 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.exceptions import HTTPException as AnyHTTPException
 
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.running.turns import PromptTooLongError, Turn, Usage
-from ort_aie_ep.serving.engine import BusyError, Engine, EngineError, StoppingError
+from ort_aie_ep.running.turns import PromptTooLongError, Turn
+from ort_aie_ep.serving.answers import Answer
+from ort_aie_ep.serving.engine import (
+    BusyError,
+    Engine,
+    EngineError,
+    NumberedEvent,
+    StoppingError,
+)
 from ort_aie_ep.serving.limits import Gate, error_body
+from ort_aie_ep.serving.metrics import Metrics
 from ort_aie_ep.serving.requests import Chat, Completion
 
 # Hosts that a server on loopback answers to. A page of another site whose name was made to resolve
 # to this machine (DNS rebinding) sends its own name, and is refused.
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]", "::1")
-_OBJECTS = {
-    "chat": "chat.completion", "chunk": "chat.completion.chunk", "text": "text_completion",
-}  # fmt: skip
+# Of OpenAI's interface, and not here: what to use.
+_ELSEWHERE = {
+    "/v1/responses": "use /v1/chat/completions",
+    "/v1/embeddings": "this server writes texts, by /v1/chat/completions and /v1/completions",
+}
 # The HTTP status and OpenAI's code for an error: those of the first class that it belongs to.
 _REFUSALS: tuple[tuple[type[AieError], int, str | None], ...] = (
     (BusyError, 429, "rate_limit_exceeded"),
@@ -51,6 +59,7 @@ class Server:
         key: the API key that clients must send, or None if they need none.
         max_tokens: largest number of new tokens of a request, or None.
         started: when the server was started, in seconds since 1970.
+        metrics: what it has done.
     """
 
     engine: Engine
@@ -58,6 +67,7 @@ class Server:
     key: str | None
     max_tokens: int | None
     started: int
+    metrics: Metrics
 
 
 def create_app(server: Server, hosts: Sequence[str]) -> FastAPI:
@@ -109,6 +119,13 @@ async def _health(request: Request) -> Response:
     return JSONResponse(state, 200 if engine.alive else 503)
 
 
+@_public.get("/metrics")
+async def _metrics(request: Request) -> Response:
+    server = _server(request)
+    body, kind = server.metrics.text(server.engine)
+    return Response(body, media_type=kind)
+
+
 @_v1.get("/models")
 async def _models(request: Request) -> dict[str, Any]:
     return {"object": "list", "data": [_model(_server(request))]}
@@ -125,8 +142,8 @@ def _model(server: Server) -> dict[str, Any]:
     return {
         "id": server.name,
         **facts,
-        "context_length": server.engine.context,
-        "chat": server.engine.chat,
+        "context_length": server.engine.facts.context,
+        "chat": server.engine.facts.chat,
     }
 
 
@@ -137,54 +154,49 @@ def _known(request: Request, name: str) -> None:
 
 @_v1.post("/chat/completions")
 async def _chat(request: Request, body: Chat) -> Response:
-    return await _answer(request, body, "chat", body.turn(_server(request).max_tokens))
+    return await _answer(request, body, chat=True)
 
 
 @_v1.post("/completions")
 async def _completion(request: Request, body: Completion) -> Response:
-    return await _answer(request, body, "text", body.turn(_server(request).max_tokens))
+    return await _answer(request, body, chat=False)
 
 
-async def _answer(request: Request, body: Chat | Completion, kind: str, turn: Turn) -> Response:
+async def _answer(request: Request, body: Chat | Completion, chat: bool) -> Response:
     _known(request, body.model)
-    events = _server(request).engine.run(turn, request.is_disconnected)
-    about = {"id": f"{kind}-{uuid.uuid4().hex}", "created": int(time.time()), "model": body.model}
+    server = _server(request)
+    turns: list[Turn] = body.turns(body.turn(server.max_tokens))
+    answer = Answer(body.model, chat, len(turns))
+    events = server.metrics.watched(server.engine.run(turns, request.is_disconnected))
     if body.stream:
         # A refused turn needs its own status, so the headers wait for the first piece.
         first = await anext(events, None)
         counted = body.stream_options is not None and body.stream_options.include_usage
-        lines = _stream(first, events, kind, about, counted)
-        return StreamingResponse(lines, media_type="text/event-stream")
-    text = ""
+        return StreamingResponse(
+            _stream(first, events, answer, counted), media_type="text/event-stream"
+        )
     async for event in events:
-        if isinstance(event, Usage):
-            said = {"message": {"role": "assistant", "content": text}}
-            choice = said if kind == "chat" else {"text": text}
-            answer = {**about, "object": _OBJECTS[kind], "usage": _counts(event)}
-            return JSONResponse(answer | _choices(choice, event.finish_reason))
-        text += event
-    return Response(status_code=499)  # the client has left
+        answer.add(*event)
+    if not answer.whole:
+        return Response(status_code=499)  # the client has left
+    return JSONResponse(answer.body())
 
 
 async def _stream(
-    event: str | Usage | None,
-    events: AsyncIterator[str | Usage],
-    kind: str,
-    about: dict[str, Any],
+    event: NumberedEvent | None,
+    events: AsyncIterator[NumberedEvent],
+    answer: Answer,
     counted: bool,
 ) -> AsyncIterator[str]:
     """Server-sent events: `event`, then `events`."""
-    about = {**about, "object": _OBJECTS["chunk" if kind == "chat" else kind]}
-    role = {"role": "assistant"}
     try:
+        for chunk in answer.opening():
+            yield _data(chunk)
         while event is not None:
-            text, reason = (event, None) if isinstance(event, str) else ("", event.finish_reason)
-            choice = {"delta": {**role, "content": text}} if kind == "chat" else {"text": text}
-            role = {}
-            yield _data(about | _choices(choice, reason))
-            if counted and isinstance(event, Usage):
-                yield _data({**about, "choices": [], "usage": _counts(event)})
+            yield _data(answer.chunk(*event))
             event = await anext(events, None)
+        if counted and answer.whole:
+            yield _data(answer.counts())
     except AieError as error:
         yield _data(error_body(500, str(error)))
     yield "data: [DONE]\n\n"
@@ -192,19 +204,6 @@ async def _stream(
 
 def _data(content: dict[str, Any]) -> str:
     return f"data: {json.dumps(content)}\n\n"
-
-
-def _choices(choice: dict[str, Any], reason: str | None) -> dict[str, Any]:
-    return {"choices": [{"index": 0, **choice, "finish_reason": reason, "logprobs": None}]}
-
-
-def _counts(usage: Usage) -> dict[str, Any]:
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-    }
 
 
 async def _invalid(_: Request, error: RequestValidationError) -> Response:
@@ -221,10 +220,9 @@ async def _invalid(_: Request, error: RequestValidationError) -> Response:
 async def _failed(request: Request, error: AnyHTTPException) -> Response:
     said, status = str(error.detail), error.status_code
     if "endpoint" not in request.scope and status == 404:
-        said = (
-            f"there is no {request.url.path} here: use /v1/chat/completions, or /v1/completions "
-            "for a model that only continues a text"
-        )
+        path = request.url.path
+        use = "use /v1/chat/completions, or /v1/completions for a model that only continues a text"
+        said = f"there is no {path} here: {_ELSEWHERE.get(path, use)}"
     return JSONResponse(error_body(status, said), status, error.headers)
 
 

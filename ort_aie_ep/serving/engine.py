@@ -1,7 +1,7 @@
 """The process that runs the model, and its handle in the server.
 
-onnxruntime-genai holds Python's lock while it computes, so in the server's own process nothing else
-would run meanwhile: neither other clients' pieces nor /health.
+A model that ends its process, by a driver's fault or for want of memory, ends neither the server nor
+what other clients know of it.
 """
 
 from __future__ import annotations
@@ -12,16 +12,21 @@ import logging
 import multiprocessing
 import signal
 import threading
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, Self
 
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.running.turns import Conversations, Turn, Usage
+from ort_aie_ep.running.loop import Loop, Text
+from ort_aie_ep.running.turns import Piece, Turn, Usage
+
+# The number of a request's turn, and what came of it.
+NumberedEvent = tuple[int, Piece | Usage]
 
 # How often a turn checks that its client is still there, and how long the process may take to end.
 _LOOK_SECONDS = 0.5
@@ -45,77 +50,100 @@ class StoppingError(AieError):
     """The server has been told to stop."""
 
 
-def _work(pipe: Connection, parallel: int, opening: Callable[[], Conversations]) -> None:
-    """The process: takes (number, turn), or (number, None) to cancel; sends (number, piece of text,
-    usage or error). Sent from here, number 0 says that the model is open, or why not; sent to here,
-    it ends the process."""
+@dataclass(frozen=True)
+class Facts:
+    """What the process says of its model when it is open.
+
+    Attributes:
+        context: tokens of a text with its prompt.
+        chat: whether it has a chat template.
+        slots: how many texts it writes at the same time.
+        note: what a user should know of how it runs; may be empty.
+    """
+
+    context: int
+    chat: bool
+    slots: int
+    note: str
+
+
+def _work(pipe: Connection, opening: Callable[[], Loop]) -> None:
+    """The process: takes (number, turn), or (number, None) to cancel; sends (number, piece, usage or
+    error). Sent from here, number 0 says that the model is open, or why not; sent to here, it ends
+    the process."""
     for ending in (signal.SIGINT, signal.SIGTERM):  # sent to the group: the server ends this one
         signal.signal(ending, signal.SIG_IGN)
     try:
-        model = opening()
+        loop = opening()
     except AieError as error:
         with suppress(OSError):
             pipe.send((0, error))
         return
     with suppress(EOFError, OSError):  # the server is gone
-        pipe.send((0, (model.context, model.chat)))
-        _advance(pipe, parallel, model)
+        pipe.send((0, Facts(loop.context, loop.prompts.chat, loop.slots.count, loop.slots.note)))
+        _advance(pipe, loop)
 
 
-def _advance(pipe: Connection, parallel: int, model: Conversations) -> None:
-    """Runs turns until number 0 comes, a piece of each in turn."""
-    waiting: deque[tuple[int, Turn]] = deque()
-    active: dict[int, Generator[str, None, Usage]] = {}
+def _advance(pipe: Connection, loop: Loop) -> None:
+    """Runs turns until number 0 comes."""
+    texts: dict[int, Text] = {}
+    numbers: dict[Text, int] = {}
+
+    def ended(text: Text) -> None:
+        del texts[numbers.pop(text)]
+
     while True:
-        while pipe.poll(0 if active or waiting else None):
+        while pipe.poll(0 if texts else None):
             number, turn = pipe.recv()
             if number == 0:
                 return
-            if turn is not None:
-                waiting.append((number, turn))
-            elif number in active:
-                active.pop(number).close()
-            else:
-                waiting = deque(item for item in waiting if item[0] != number)
-        while waiting and len(active) < parallel:
-            number, turn = waiting.popleft()
-            active[number] = model.run(turn)
-        for number, pieces in list(active.items()):
+            if turn is None:
+                if (text := texts.get(number)) is not None:
+                    loop.drop(text)
+                    ended(text)
+                continue
             try:
-                sent: object = next(pieces)
-            except StopIteration as end:
-                sent = end.value
-            except AieError as error:
-                sent = error
+                texts[number] = loop.add(turn)
+                numbers[texts[number]] = number
             except Exception as error:  # an unexpected one ends this turn alone
-                sent = EngineError(f"{type(error).__name__}: {error}")
-            if not isinstance(sent, str):
-                del active[number]
-            if sent != "":
-                pipe.send((number, sent))
+                pipe.send((number, _refusal(error)))
+        try:
+            events = loop.step()
+        except Exception as error:  # the loop's own fault: what it holds is not known
+            for number in texts:
+                pipe.send((number, _refusal(error)))
+            raise
+        for text, event in events:
+            pipe.send((numbers[text], event))
+            if not isinstance(event, Piece):
+                ended(text)
+
+
+def _refusal(error: Exception) -> AieError:
+    known = isinstance(error, AieError)
+    return error if known else EngineError(f"{type(error).__name__}: {error}")
 
 
 class Engine:
     """The model's process, which ends with the context. Its turns are for one event loop."""
 
-    def __init__(
-        self, opening: Callable[[], Conversations], parallel: int = 4, queue: int = 64
-    ) -> None:
+    def __init__(self, opening: Callable[[], Loop], queue: int = 64) -> None:
         """Starts the process, and waits for the model to be open.
 
-        `opening`, which can be pickled, opens a model that keeps `parallel` conversations. So many
-        are advanced at the same time, a token each in turn, and `queue` turns may wait besides.
+        `opening`, which can be pickled, opens the model. `queue` turns may wait besides those that
+        have a slot.
 
         Raises:
             AieError: the model cannot be opened.
         """
-        self._opening, self._parallel, self._most = opening, parallel, parallel + queue
+        self._opening, self._queue = opening, queue
         self._numbers = itertools.count(1)
-        self._turns: dict[int, asyncio.Queue[Any]] = {}
+        self._turns: dict[int, asyncio.Queue[tuple[int, Any]]] = {}
         # One thread, because a pipe is for one at a time and blocks while the process computes.
         self._sender = ThreadPoolExecutor(1, "engine")
         self._closing = threading.Event()
         self._process: BaseProcess | None = None
+        self._draining = False
         self.alive = False
         try:
             self._open()
@@ -132,9 +160,7 @@ class Engine:
     def _open(self) -> None:
         context = multiprocessing.get_context("spawn")
         pipe, other = context.Pipe()
-        process = context.Process(
-            target=_work, args=(other, self._parallel, self._opening), daemon=True
-        )
+        process = context.Process(target=_work, args=(other, self._opening), daemon=True)
         process.start()
         self._process = process
         other.close()
@@ -144,7 +170,7 @@ class Engine:
             opened = EngineError("the process that opens the model has died")
         if isinstance(opened, AieError):
             raise opened
-        self.context, self.chat = opened
+        self.facts: Facts = opened
         self._pipe = pipe
         self.alive = True
 
@@ -159,7 +185,7 @@ class Engine:
 
         def deliver(number: int, what: object) -> None:
             if number in self._turns:
-                self._turns[number].put_nowait(what)
+                self._turns[number].put_nowait((number, what))
 
         def read() -> None:
             with suppress(EOFError, OSError):
@@ -192,39 +218,45 @@ class Engine:
         self._reader.start()
 
     async def run(
-        self, turn: Turn, gone: Callable[[], Awaitable[bool]]
-    ) -> AsyncIterator[str | Usage]:
-        """The pieces of a turn's text, then its usage; ends without one when the client is `gone`.
+        self, turns: Sequence[Turn], gone: Callable[[], Awaitable[bool]]
+    ) -> AsyncIterator[NumberedEvent]:
+        """The pieces of each turn's text, then its usage; ends without them when the client is
+        `gone`. The first error ends all turns.
 
-        A caller that stops iterating cancels the turn.
+        A caller that stops iterating cancels them.
 
         Raises:
             BusyError: too many are waiting.
-            StoppingError: `stop` was called.
-            AieError: what `Conversations.run` raises, or the process has died.
+            StoppingError: `drain` or `stop` was called.
+            AieError: what the loop says, or the process has died.
         """
-        if self._closing.is_set():
+        if self._draining or self._closing.is_set():
             raise StoppingError(_STOPPING)
-        if self.turns >= self._most:
+        if self.turns + len(turns) > self.facts.slots + self._queue:
             raise BusyError(
                 f"{self.turns} requests are running or waiting, the most that this server takes"
             )
-        number, events = next(self._numbers), asyncio.Queue[Any]()
-        self._turns[number] = events
-        what: object = ""
+        events: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
+        numbers = {next(self._numbers): index for index in range(len(turns))}
+        self._turns |= dict.fromkeys(numbers, events)
+        left = {*numbers}
         try:
-            await self._send(number, turn)
-            while not isinstance(what, Usage) and not await gone():
+            for number, turn in zip(numbers, turns, strict=True):
+                await self._send(number, turn)
+            while left and not await gone():
                 try:
-                    what = await asyncio.wait_for(events.get(), _LOOK_SECONDS)
+                    number, what = await asyncio.wait_for(events.get(), _LOOK_SECONDS)
                 except TimeoutError:
                     continue
+                if not isinstance(what, Piece):
+                    left.discard(number)
                 if isinstance(what, AieError):
                     raise what
-                yield what  # type: ignore[misc]
+                yield numbers[number], what
         finally:
-            del self._turns[number]
-            if not isinstance(what, Usage | AieError):
+            for number in numbers:
+                del self._turns[number]
+            for number in left:
                 self._sender.submit(self._pipe.send, (number, None))
 
     async def _send(self, number: int, turn: Turn) -> None:
@@ -235,11 +267,17 @@ class Engine:
         except OSError:
             raise EngineError(_DIED) from None
 
+    async def drain(self, seconds: float, hurry: Callable[[], bool]) -> None:
+        """Takes no more turns, and waits for those that are there: `seconds`, or until `hurry`."""
+        self._draining, end = True, time.monotonic() + seconds
+        while self.turns and time.monotonic() < end and not hurry():
+            await asyncio.sleep(0.05)
+
     def stop(self) -> None:
         """Ends all turns with an error, and takes no more; called in the event loop."""
         self._closing.set()
-        for events in self._turns.values():
-            events.put_nowait(StoppingError(_STOPPING))
+        for number, events in self._turns.items():
+            events.put_nowait((number, StoppingError(_STOPPING)))
 
     def close(self) -> None:
         """Ends the process."""

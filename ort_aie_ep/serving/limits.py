@@ -9,6 +9,7 @@ import asyncio
 import logging
 import math
 import re
+import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -217,11 +218,17 @@ def _cancel(timer: asyncio.TimerHandle | None) -> None:
 
 
 class Stopping(uvicorn.Server):
-    """A server that does `first` when it is told to stop, before it waits for its requests."""
+    """A server that calls `first` when it is told to stop, before it waits for its connections:
+    with whether SIGTERM told it, and whether it is told once more."""
 
-    def __init__(self, config: uvicorn.Config, first: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        first: Callable[[bool, Callable[[], bool]], Awaitable[None]],
+    ) -> None:
         super().__init__(config)
         self._first = first
+        self._signals: list[int] = []
 
     async def startup(self, sockets: Any = None) -> None:
         """Starts, and restores the kernel's backlog, which asyncio sets to its own (`AT_ONCE`)."""
@@ -229,9 +236,15 @@ class Stopping(uvicorn.Server):
         for listener in sockets or ():
             listener.listen(_BACKLOG)
 
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """Takes a signal."""
+        self._signals.append(sig)
+        super().handle_exit(sig, frame)
+
     async def shutdown(self, sockets: Any = None) -> None:
         """Stops."""
-        self._first()
+        terminated = self._signals[:1] == [signal.SIGTERM]
+        await self._first(terminated, lambda: len(self._signals) > 1)
         await super().shutdown(sockets)
 
 

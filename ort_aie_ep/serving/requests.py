@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -13,24 +14,18 @@ from ort_aie_ep.serving.schemas import why_too_large
 
 # Fields of OpenAI's interface that change nothing about the text: they are accepted and ignored.
 _IGNORED = {
-    "metadata", "parallel_tool_calls", "prediction", "prompt_cache_key", "prompt_cache_retention",
-    "reasoning_effort", "safety_identifier", "service_tier", "store", "user", "verbosity",
+    "metadata", "prediction", "prompt_cache_key", "prompt_cache_retention", "safety_identifier",
+    "service_tier", "store", "user", "verbosity",
 }  # fmt: skip
 # Likewise in a message: the speaker's name, and annotations, which OpenAI's own answers have.
-_IGNORED_OF_MESSAGES = {"annotations", "name"}
+_IGNORED_OF_MESSAGES = {"annotations", "audio", "name", "refusal"}
 # Fields for which this server accepts only these values.
-_ONLY: dict[str, Any] = {
-    "best_of": 1, "echo": False, "frequency_penalty": 0, "logit_bias": {}, "logprobs": False,
-    "modalities": ["text"], "n": 1, "presence_penalty": 0, "suffix": "", "top_logprobs": 0,
-}  # fmt: skip
-# Fields that offer tools, each with the values that offer none; and their older names.
-_TOOLS: dict[str, tuple[Any, ...]] = {
-    "function_call": ("none", "auto"), "functions": ([],),
-    "tool_choice": ("none", "auto"), "tools": ([],),
-}  # fmt: skip
-_CHOICES = {"tools": "tool_choice", "functions": "function_call"}
+_ONLY: dict[str, Any] = {"best_of": 1, "echo": False, "modalities": ["text"], "suffix": ""}
+# The older names of tools, each with the values that offer none.
+_OLDER: dict[str, tuple[Any, ...]] = {"function_call": ("none", "auto"), "functions": ([],)}
 _LEVELS = 100
-_NO_TOOLS = "this server cannot call tools"
+# Choices of a request, tools, and bytes of the template's options.
+_MOST_CHOICES, _MOST_TOOLS, _MOST_OPTIONS = 8, 128, 4096
 
 
 def _fault(field: str, reason: str) -> PydanticCustomError:
@@ -56,18 +51,8 @@ def _without_nulls(value: Any, depth: int = 0) -> Any:
     }
 
 
-def _without_tools(body: dict[str, Any]) -> dict[str, Any]:
-    """A body that offers no tools, or asks for none of them to be called, without these fields."""
-    for name in _TOOLS.keys() & body.keys():
-        declined = body.get(_CHOICES.get(name, "")) == "none"
-        if body[name] not in _TOOLS[name] and not declined:
-            choice = _CHOICES.get(name, name)
-            raise _fault(name, f'{_NO_TOOLS}: leave {name} out, or give "{choice}": "none"')
-    return {name: value for name, value in body.items() if name not in _TOOLS}
-
-
-# OpenAI's seeds have a sign, and genai's have 32 bits with one.
-_SEEDS = 2**31
+# OpenAI's seeds have a sign, and numpy's none.
+_SEEDS = 2**63
 
 
 class StreamOptions(BaseModel):
@@ -85,7 +70,15 @@ class Body(BaseModel):
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
     top_k: int | None = Field(default=None, ge=0)
+    min_p: float | None = Field(default=None, ge=0, le=1)
     seed: int | None = None
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    logit_bias: dict[int, Annotated[float, Field(ge=-100, le=100)]] | None = Field(
+        default=None, max_length=1024
+    )
+    n: int = Field(default=1, ge=1, le=_MOST_CHOICES)
+    ignore_eos: bool = False
     stop: list[Annotated[str, Field(min_length=1, max_length=1000)]] = Field(
         default_factory=list, max_length=16
     )
@@ -100,9 +93,13 @@ class Body(BaseModel):
         if not isinstance(body, dict):
             return body
         kept = {}
-        for name, value in _without_tools(_without_nulls(body)).items():
+        for name, value in _without_nulls(body).items():
             if name in _IGNORED or (name in _ONLY and value == _ONLY[name]):
                 continue
+            if name in _OLDER and value in _OLDER[name]:
+                continue
+            if name in _OLDER:
+                raise _fault(name, "this server takes tools and tool_choice in its place")
             if name in _ONLY:
                 raise _fault(name, f"this server takes {json.dumps(_ONLY[name])} only")
             kept[name] = value
@@ -110,13 +107,26 @@ class Body(BaseModel):
             kept["stop"] = [kept["stop"]]
         return kept
 
+    def turns(self, turn: Turn) -> list[Turn]:
+        """The turn for each choice: with a seed, choices have seeds of their own."""
+        sampling = turn.sampling
+        if sampling is None or sampling.seed is None:
+            return [turn] * self.n
+        seeds = [(sampling.seed + i) % _SEEDS for i in range(self.n)]
+        return [replace(turn, sampling=replace(sampling, seed=seed)) for seed in seeds]
+
     @property
     def sampling(self) -> Sampling | None:
         """None leaves it to the model's genai_config.json."""
-        names = {"temperature", "top_p", "top_k", "seed"}
-        given = self.model_dump(include=names, exclude_none=True)
+        names = {
+            "temperature", "top_p", "top_k", "min_p", "seed", "frequency_penalty",
+            "presence_penalty",
+        }  # fmt: skip
+        given: dict[str, Any] = self.model_dump(include=names, exclude_none=True)
         if "seed" in given:
             given["seed"] %= _SEEDS
+        if self.logit_bias:
+            given["bias"] = self.logit_bias
         # A seed, top-p or top-k alone asks for sampling too.
         return Sampling(**{"temperature": 1.0, **given}) if given else None
 
@@ -128,12 +138,31 @@ class Part(BaseModel):
     text: str
 
 
+class CalledFunction(BaseModel):
+    """`function` of a call: the arguments are JSON, as text."""
+
+    name: str
+    arguments: str = "{}"
+
+
+class Call(BaseModel):
+    """A call of a tool, in an earlier answer."""
+
+    model_config = ConfigDict(extra="ignore")
+    id: str = ""
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
 class Message(BaseModel):
     """A message."""
 
     model_config = ConfigDict(extra="forbid")
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[Part]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[Part] | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[Call] = Field(default_factory=list)
+    tool_call_id: str | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -141,23 +170,78 @@ class Message(BaseModel):
         """Without what is ignored."""
         if not isinstance(message, dict):
             return message
-        if message.get("role") in ("tool", "function"):
-            raise _fault("role", _NO_TOOLS)
-        for name in ("function_call", "tool_calls"):
-            if message.get(name):
-                raise _fault(name, _NO_TOOLS)
-        return {
-            name: value
-            for name, value in message.items()
-            if name not in _IGNORED_OF_MESSAGES and (name, value) != ("tool_calls", [])
-        }
+        if message.get("role") == "function" or message.get("function_call"):
+            raise _fault("role", "this server takes tool_calls and the role tool in its place")
+        ignored = {*_IGNORED_OF_MESSAGES, "function_call"}
+        return {name: value for name, value in message.items() if name not in ignored}
 
-    def plain(self) -> dict[str, str]:
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if self.tool_calls and self.role != "assistant":
+            raise _fault("tool_calls", "a message of the role assistant alone has them")
+        if (self.tool_call_id is None) == (self.role == "tool"):
+            raise _fault("tool_call_id", "a message of the role tool, and no other, has it")
+        if self.content is None and not (self.role == "assistant" and self.tool_calls):
+            raise _fault("content", "only an assistant's message with tool_calls is without it")
+        return self
+
+    def plain(self) -> dict[str, Any]:
         """The message for a chat template."""
         content = self.content
-        if not isinstance(content, str):
+        if isinstance(content, list):
             content = "".join(part.text for part in content)
-        return {"role": "system" if self.role == "developer" else self.role, "content": content}
+        role = "system" if self.role == "developer" else self.role
+        message: dict[str, Any] = {"role": role, "content": content or ""}
+        if self.reasoning_content:
+            message["reasoning_content"] = self.reasoning_content
+        if self.tool_calls:
+            message["tool_calls"] = [call.model_dump() for call in self.tool_calls]
+        if self.tool_call_id is not None:
+            message["tool_call_id"] = self.tool_call_id
+        return message
+
+
+class Function(BaseModel):
+    """`function` of a tool. Calls follow `parameters`, whatever `strict` says."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: str = Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")
+    description: str = ""
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    strict: bool = False
+
+    @model_validator(mode="after")
+    def _small(self) -> Self:
+        if reason := why_too_large(self.parameters):
+            raise _fault("parameters", reason)
+        return self
+
+
+class Tool(BaseModel):
+    """A tool that the model may call."""
+
+    model_config = ConfigDict(extra="forbid")
+    type: Literal["function"]
+    function: Function
+
+    def plain(self) -> dict[str, Any]:
+        """The tool for a chat template."""
+        return self.model_dump(exclude={"function": {"strict"}})
+
+
+class NamedFunction(BaseModel):
+    """`function` of a choice."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: str
+
+
+class NamedTool(BaseModel):
+    """The tool that is to be called."""
+
+    model_config = ConfigDict(extra="forbid")
+    type: Literal["function"]
+    function: NamedFunction
 
 
 class JsonSchema(BaseModel):
@@ -196,18 +280,61 @@ class Chat(Body):
     messages: list[Message] = Field(min_length=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     response_format: ResponseFormat | None = None
+    tools: list[Tool] = Field(default_factory=list, max_length=_MOST_TOOLS)
+    tool_choice: Literal["none", "auto", "required"] | NamedTool = "auto"
+    parallel_tool_calls: bool = True
+    reasoning_effort: str | None = None
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    logprobs: bool = False
+    top_logprobs: int = Field(default=0, ge=0, le=20)
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        names = [tool.function.name for tool in self.tools]
+        if len({*names}) < len(names):
+            raise _fault("tools", "two tools have one name")
+        if isinstance(self.tool_choice, NamedTool):
+            if (name := self.tool_choice.function.name) not in names:
+                raise _fault("tool_choice", f"there is no tool {name!r}")
+        elif self.tool_choice == "required" and not names:
+            raise _fault("tool_choice", "there are no tools to call")
+        if self.top_logprobs and not self.logprobs:
+            raise _fault("top_logprobs", "give logprobs too")
+        if self._schema and self._choice != "none":
+            raise _fault("response_format", 'with tools, a schema needs "tool_choice": "none"')
+        if len(json.dumps(self.chat_template_kwargs)) > _MOST_OPTIONS:
+            raise _fault("chat_template_kwargs", f"they have more than {_MOST_OPTIONS} bytes")
+        return self
+
+    @property
+    def _choice(self) -> str:
+        if not self.tools:
+            return "none"
+        choice = self.tool_choice
+        return choice.function.name if isinstance(choice, NamedTool) else choice
+
+    @property
+    def _schema(self) -> str:
+        return self.response_format.schema_text if self.response_format else ""
 
     def turn(self, most: int | None) -> Turn:
         """What is asked for, with at most `most` new tokens."""
         limits = [n for n in (self.max_completion_tokens, self.max_tokens, most) if n is not None]
-        schema = self.response_format.schema_text if self.response_format else ""
-        messages = [message.plain() for message in self.messages]
+        options = dict(self.chat_template_kwargs)
+        if self.reasoning_effort is not None:
+            options.setdefault("reasoning_effort", self.reasoning_effort)
         return Turn(
-            messages=messages,
+            messages=[message.plain() for message in self.messages],
+            tools=[tool.plain() for tool in self.tools],
+            tool_choice=self._choice,
+            parallel_calls=self.parallel_tool_calls,
+            template_options=options,
             max_tokens=min(limits, default=None),
             sampling=self.sampling,
             stop=tuple(self.stop),
-            schema=schema,
+            schema=self._schema,
+            logprobs=self.top_logprobs if self.logprobs else None,
+            ignore_end=self.ignore_eos,
         )
 
 
@@ -215,6 +342,7 @@ class Completion(Body):
     """The body of /v1/completions."""
 
     prompt: str | list[int]
+    logprobs: int | None = Field(default=None, ge=0, le=5)
 
     @model_validator(mode="before")
     @classmethod
@@ -232,4 +360,11 @@ class Completion(Body):
         """What is asked for, with at most `most` new tokens; 16 unless the body says more."""
         count = self.max_tokens or 16
         count = count if most is None else min(count, most)
-        return Turn(self.prompt, max_tokens=count, sampling=self.sampling, stop=tuple(self.stop))
+        return Turn(
+            self.prompt,
+            max_tokens=count,
+            sampling=self.sampling,
+            stop=tuple(self.stop),
+            logprobs=self.logprobs,
+            ignore_end=self.ignore_eos,
+        )

@@ -118,12 +118,21 @@ class Attention {
 
   // --- work items ---
 
+  Range KeysOf(const QueryTile& tile) const {
+    return {Visible(step_, tile.b, tile.t0).first,
+            Visible(step_, tile.b, tile.t0 + tile.positions - 1).end};
+  }
+
+  // By a tile's own keys, so that a batch row's result does not depend on how long the others are.
+  int64_t SplitsOf(int64_t keys) const {
+    return step_.sequence <= kSplitPositions ? std::max<int64_t>(1, keys / kSplitKeys) : 1;
+  }
+
   void Attend() {
     const int64_t longest = *std::max_element(step_.total_length.begin(), step_.total_length.end());
     const int64_t swept =
         step_.window > 0 ? std::min(longest, step_.window + step_.sequence - 1) : longest;
-    const int64_t splits =
-        step_.sequence <= kSplitPositions ? std::max<int64_t>(1, swept / kSplitKeys) : 1;
+    const int64_t splits = SplitsOf(swept);  // the most of any tile
     const int64_t tiles = CeilDiv(ChunkSize(), tile_positions_);
     const int64_t items = step_.batch * step_.kv_heads * tiles;
     const int64_t most_rows = std::min(ChunkSize(), tile_positions_) * group_;
@@ -147,13 +156,14 @@ class Attention {
       const QueryTile tile = tile_of(task / splits);
       float* memory = splits > 1 ? partials + task * state : Scratch<float>(Purpose::kTile, state);
       const SweepState sweep = carve(memory, tile.positions * group_);
-      const Range whole = {Visible(step_, tile.b, tile.t0).first,
-                           Visible(step_, tile.b, tile.t0 + tile.positions - 1).end};
+      const Range whole = KeysOf(tile);
+      const int64_t own = SplitsOf(whole.end - whole.first);
+      if (split >= own) return;
       // Splits are whole chunks, so that results do not depend on how the ends are aligned. The
       // last split takes the remainder.
-      const int64_t share = std::max(kChunk, (whole.end - whole.first) / splits / kChunk * kChunk);
+      const int64_t share = std::max(kChunk, (whole.end - whole.first) / own / kChunk * kChunk);
       const auto bound = [&](int64_t i) {
-        return i == splits ? whole.end : std::min(whole.end, whole.first + i * share);
+        return i == own ? whole.end : std::min(whole.end, whole.first + i * share);
       };
       KeySegment segments[2];
       const size_t count = Segments(tile.b, segments);
@@ -166,7 +176,8 @@ class Attention {
       const QueryTile tile = tile_of(item);
       const int64_t rows = tile.positions * group_;
       const SweepState total = carve(partials + item * splits * state, rows);
-      for (int64_t split = 1; split < splits; ++split) {
+      const Range keys = KeysOf(tile);
+      for (int64_t split = 1; split < SplitsOf(keys.end - keys.first); ++split) {
         Merge(carve(partials + (item * splits + split) * state, rows), rows, total);
       }
       Finish(tile, total);

@@ -111,7 +111,7 @@ class _FilledDecoder(Decoder):
             key = (cache.shape, cache.type)
             if key not in made:
                 made[key] = _small_numbers(generator, *key)
-            self._past[cache.past].update_inplace(made[key])
+            self.buffers[cache.past][:] = made[key]
 
 
 def _small_numbers(

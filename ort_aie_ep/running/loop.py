@@ -1,0 +1,470 @@
+"""The generation loop: texts come and go between the steps of one model.
+
+A step of the loop computes the next token of all texts that are being written, in one call, which
+reads the weights once for all of them; then a chunk of one prompt that is being read, so that no
+text waits longer than a chunk. Texts that are written lie side by side in the slots from 0 on.
+
+A prompt that begins like what a slot holds is not read again: the slot goes on, or, if another text
+has it or it holds much else, what is common is copied. What is read of a prompt is at least
+`LEAST_READ` tokens or all of it, and a prompt is divided into chunks of no fewer, so that each token
+is computed as a prompt's is, whatever was there before: by a GEMM, whose rows do not depend on each
+other.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.models.folder import ModelFolder, section
+from ort_aie_ep.models.interface import context_length
+from ort_aie_ep.running.answers import AnswerReader, Delta
+from ort_aie_ep.running.asked import Asking
+from ort_aie_ep.running.drafts import Drafts, open_drafts
+from ort_aie_ep.running.guidance import Guide
+from ort_aie_ep.running.sampling import Choosing, Row, choose, log_probabilities
+from ort_aie_ep.running.slots import Slots, open_slots
+from ort_aie_ep.running.text import Stops, TextStream
+from ort_aie_ep.running.turns import Logprob, Piece, PromptTooLongError, Sampling, Turn, Usage
+from ort_aie_ep.runtime.sessions import Options
+
+# Tokens of a prompt that run at once: texts that are being written wait for them.
+PROMPT_CHUNK = 256
+# More than the rows that a product computes as single ones (`most_rows` of the host's kernels).
+LEAST_READ = 64
+# A shorter beginning is not worth a copy, or the loss of what a slot holds.
+LEAST_COPIED = 16
+# Caches are allocated whole, and the context of many models would fill a machine's memory.
+CONTEXT = 4096
+
+Event = Piece | Usage | AieError
+
+
+@dataclass(eq=False)
+class Text:
+    """A text that is to be written after a prompt.
+
+    Attributes:
+        tokens: of the prompt, then those that were written.
+        prompt: how many of them are the prompt.
+        limit: the most that may be written.
+        cached: tokens of the prompt that are not read again; None until it is read.
+        read: tokens of the prompt that are in a cache.
+    """
+
+    turn: Turn
+    tokens: list[int]
+    limit: int
+    choosing: Choosing
+    stream: TextStream
+    stops: Stops
+    reader: AnswerReader
+    guide: Guide | None
+    prompt: int = field(init=False)
+    cached: int | None = None
+    read: int = 0
+
+    def __post_init__(self) -> None:
+        self.prompt = len(self.tokens)
+
+    @property
+    def written(self) -> int:
+        """How many tokens were."""
+        return len(self.tokens) - self.prompt
+
+
+@dataclass(eq=False)
+class _Slot:
+    """What a slot holds, and of whom.
+
+    Attributes:
+        tokens: those whose keys and values are in the cache.
+        read: how many of them were computed as a prompt's.
+        text: who uses it now.
+        used: when it was used last, by the loop's clock.
+    """
+
+    tokens: list[int] = field(default_factory=list)
+    read: int = 0
+    text: Text | None = None
+    used: int = 0
+
+    def common(self, tokens: list[int]) -> int:
+        """How many tokens at the start are the same."""
+        both = min(len(self.tokens), len(tokens))
+        if self.tokens[:both] == tokens[:both]:
+            return both
+        return next(i for i in range(both) if self.tokens[i] != tokens[i])
+
+
+class Loop:
+    """A model, and the texts that it writes.
+
+    Attributes:
+        context: tokens of a text with its prompt.
+        asking: makes turns ready.
+        prompts: the model's tokenizer and template.
+        slots: how many texts are written at the same time.
+        waiting: texts that have no slot yet.
+    """
+
+    def __init__(
+        self,
+        slots: Slots,
+        asking: Asking,
+        context: int,
+        sampling: Sampling | None = None,
+        chunk: int = PROMPT_CHUNK,
+        drafts: Drafts | None = None,
+    ) -> None:
+        self.asking, self.context, self.slots = asking, context, slots
+        self.prompts = asking.prompts
+        self.waiting: deque[Text] = deque()
+        self._sampling = sampling or Sampling()
+        self._chunk = chunk
+        self._drafts = drafts
+        self._places = [_Slot() for _ in range(slots.count)]
+        self._writing = 0  # so many slots from 0 on are being written
+        self._clock = 0
+        self._first_next = False
+
+    @property
+    def texts(self) -> list[Text]:
+        """Those that have a slot."""
+        return [place.text for place in self._places if place.text is not None]
+
+    def add(self, turn: Turn) -> Text:
+        """A text that `step` will write.
+
+        Raises:
+            PromptTooLongError: the context has no room for the prompt and one token.
+            AieError: the prompt is empty, or the model has no template or format for what the turn
+                asks.
+        """
+        prompt = self.asking(turn)
+        room = self.context - len(prompt.tokens)
+        if room < 1:
+            raise PromptTooLongError(
+                f"the prompt has {len(prompt.tokens)} tokens and the context {self.context}"
+            )
+        sampling = turn.sampling or self._sampling
+        text = Text(
+            turn,
+            prompt.tokens,
+            room if turn.max_tokens is None else min(room, turn.max_tokens),
+            Choosing(sampling, np.random.default_rng(sampling.seed)),
+            prompt.stream,
+            Stops(turn.stop),
+            prompt.reader,
+            prompt.guide,
+        )
+        self.waiting.append(text)
+        return text
+
+    def drop(self, text: Text) -> None:
+        """Ends a text that nobody waits for."""
+        if text in self.waiting:
+            self.waiting.remove(text)
+        if text in self.texts:
+            self._end(text)
+
+    def write(self, turn: Turn) -> Iterator[Piece | Usage]:
+        """One text alone: its pieces, and how it ended.
+
+        Raises:
+            AieError: as for `add`, or the model fails.
+        """
+        text = self.add(turn)
+        try:
+            while True:
+                for _, event in self.step():
+                    if isinstance(event, AieError):
+                        raise event
+                    yield event
+                    if isinstance(event, Usage):
+                        return
+        finally:
+            self.drop(text)
+
+    def step(self) -> list[tuple[Text, Event]]:
+        """One token of each text that is being written, and one chunk of a prompt. A text's last
+        event is its usage or an error."""
+        events: list[tuple[Text, Event]] = []
+        self._admit()
+        if self._writing:
+            events += self._write()
+        if (index := self._next_prompt()) is not None:
+            events += self._read(index)
+        return events
+
+    # --- slots -------------------------------------------------------------------------------
+
+    def _admit(self) -> None:
+        """Gives free slots to texts that wait: to each the one that holds most of its prompt, if
+        that is at least half of the prompt or half of what the slot holds, or else the one that was
+        used longest ago."""
+        while self.waiting and (free := [p for p in self._places if p.text is None]):
+            text = self.waiting.popleft()
+            best = max(free, key=lambda place: place.common(text.tokens))
+            if 2 * best.common(text.tokens) < min(len(best.tokens), len(text.tokens)):
+                best = min(free, key=lambda place: place.used)
+            self._clock += 1
+            best.text, best.used = text, self._clock
+
+    def _begin(self, index: int) -> None:
+        """Makes a slot hold what it, or another one, has of the prompt that it is to read."""
+        place, text = self._places[index], self._text(index)
+        held, most = len(place.tokens), max(text.prompt - LEAST_READ, 0)
+        own = place.common(text.tokens)
+        if self.slots.rewinds:
+            own = min(own, most)
+        elif own < held or held == text.prompt:
+            own = 0
+        # Not what others wrote, which was not computed as a prompt's.
+        shared = [min(other.common(text.tokens), other.read, most) for other in self._places]
+        source = max(range(len(shared)), key=shared.__getitem__)
+        if shared[source] < own + LEAST_COPIED:
+            kept = self.slots.keep(index, own, held)
+            place.read = min(kept, place.read)
+        else:
+            self.slots.keep(index, 0, held)
+            kept = place.read = self.slots.copy(source, index, shared[source])
+        place.tokens = text.tokens[:kept]
+        text.cached = text.read = kept
+
+    def _text(self, index: int) -> Text:
+        text = self._places[index].text
+        assert text is not None
+        return text
+
+    def _end(self, text: Text, forget: bool = False) -> None:
+        """Takes a text out of its slot, which keeps what it holds unless that is not known."""
+        index = next(i for i, place in enumerate(self._places) if place.text is text)
+        place = self._places[index]
+        if forget:
+            self.slots.keep(index, 0, len(place.tokens))
+            place.tokens, place.read = [], 0
+        self._clock += 1
+        place.text, place.used = None, self._clock
+        if index < self._writing:
+            self._writing -= 1
+            self._swap(index, self._writing)
+
+    def _swap(self, one: int, other: int) -> None:
+        if one != other:
+            places = self._places
+            held = max(len(places[one].tokens), len(places[other].tokens))
+            self.slots.swap(one, other, held)
+            places[one], places[other] = places[other], places[one]
+
+    # --- prompts -----------------------------------------------------------------------------
+
+    def _next_prompt(self) -> int | None:
+        """The slot that reads: by turns the text that came first and the one with least to read, so
+        that a short prompt does not wait for a long one, nor the long one for ever."""
+        reading = [i for i, p in enumerate(self._places) if i >= self._writing and p.text]
+        if not reading:
+            return None
+        self._first_next = not self._first_next
+        if self._first_next:
+            return min(reading, key=lambda index: self._places[index].used)
+        return min(reading, key=self._left)
+
+    def _left(self, index: int) -> int:
+        """Tokens of its prompt that a slot has not read."""
+        text = self._text(index)
+        return text.prompt - text.read
+
+    def _read(self, index: int) -> list[tuple[Text, Event]]:
+        """A chunk of a prompt, and with the last one the first new token."""
+        place, text = self._places[index], self._text(index)
+        if text.cached is None:
+            self._begin(index)
+        before, left = len(place.tokens), self._left(index)
+        size = left if left < self._chunk + LEAST_READ else self._chunk
+        part = text.tokens[before : before + size]
+        try:
+            logits = self.slots.run(np.array([part]), np.array([before]), index)[0, -1]
+        except AieError as error:
+            self._end(text, forget=True)
+            return [(text, error)]
+        if place.read == before:
+            place.read += size
+        place.tokens += part
+        text.read += size
+        if size < left:
+            return []
+        self._swap(index, self._writing)
+        self._writing += 1
+        return self._choose([text], [logits])
+
+    # --- new tokens --------------------------------------------------------------------------
+
+    def _write(self) -> list[tuple[Text, Event]]:
+        """The next token of all texts that are being written, or, of one alone, several."""
+        texts = [self._text(index) for index in range(self._writing)]
+        if self._drafts is not None and len(texts) == 1 and self._may_draft(texts[0]):
+            return self._write_drafted(texts[0], self._drafts)
+        tokens = np.array([[text.tokens[-1]] for text in texts])
+        before = np.array([len(place.tokens) for place in self._places[: len(texts)]])
+        size = len(texts) if self.slots.together else 1
+        events: list[tuple[Text, Event]] = []
+        written, logits = [], []
+        for first in range(0, len(texts), size):
+            part = slice(first, first + size)
+            try:
+                logits += list(self.slots.run(tokens[part], before[part], first)[:, -1])
+            except AieError as error:
+                events += [(text, error) for text in texts[part]]
+                continue
+            written += texts[part]
+            for place, token in zip(self._places[part], tokens[part, 0], strict=True):
+                place.tokens.append(int(token))
+        for text, _ in events:
+            self._end(text, forget=True)
+        return events + self._choose(written, logits)
+
+    @staticmethod
+    def _may_draft(text: Text) -> bool:
+        """How many tokens are guessed depends on time, and with it the use of random numbers, which
+        a seed is to repeat."""
+        sampling = text.choosing.sampling
+        return text.guide is None and (sampling.temperature == 0 or sampling.seed is None)
+
+    def _write_drafted(self, text: Text, drafts: Drafts) -> list[tuple[Text, Event]]:
+        """Tokens that were drafted and that the model agrees with, and one more."""
+        place = self._places[0]
+        before, room = len(place.tokens), text.limit - text.written - 1
+        drafted = drafts.propose(text.tokens, room, text.choosing)
+        tokens = [text.tokens[-1], *drafted.tokens]
+        try:
+            with drafts.timed(len(tokens)):
+                logits = self.slots.run(np.array([tokens]), np.array([before]), 0)[0]
+        except AieError as error:
+            self._end(text, forget=True)
+            return [(text, error)]
+        events: list[tuple[Text, Event]] = []
+        for index, row in enumerate(logits):
+            place.tokens.append(tokens[index])
+            token, right = drafted.verify(index, text.choosing.adjusted(row), text.choosing)
+            events += self._push(text, token, row)
+            if not right or place.text is not text:
+                break
+        drafts.judge(len(drafted.tokens), len(place.tokens) - before - 1)
+        self.slots.keep(0, len(place.tokens), before + len(tokens))
+        return events
+
+    def _choose(self, texts: list[Text], logits: list[Row]) -> list[tuple[Text, Event]]:
+        """The next token of each text, by its logits (vocabulary)."""
+        rows = []
+        for text, row in zip(texts, logits, strict=True):
+            row = text.choosing.adjusted(row)
+            rows.append(row if text.guide is None else _masked(row, text.guide))
+        try:
+            tokens = choose(rows, [text.choosing for text in texts])
+        except AieError as error:
+            for text in texts:
+                self._end(text, forget=True)
+            return [(text, error) for text in texts]
+        return [
+            event
+            for text, token, row in zip(texts, tokens, logits, strict=True)
+            for event in self._push(text, token, row)
+        ]
+
+    def _push(self, text: Text, token: int, logits: Row) -> list[tuple[Text, Event]]:
+        """What a new token adds to a text, and its end."""
+        if token in self.prompts.ends and not text.turn.ignore_end:
+            return self._finish(text, "stop", [])
+        text.tokens.append(token)
+        text.choosing.written[token] += 1
+        if text.guide is not None:
+            text.guide.take(token)
+        delta = text.reader.push(token, text.stream.push(token))
+        content, stopped = text.stops.push(delta.content)
+        told = () if text.turn.logprobs is None else (self._logprob(text, token, logits),)
+        piece = Piece(replace(delta, content=content), told)
+        events: list[tuple[Text, Event]] = [(text, piece)] if told or piece.delta else []
+        if stopped:
+            return self._finish(text, "stop", events, cut=True)
+        if text.guide is not None and text.guide.ended:
+            return self._finish(text, "stop", events)
+        if text.written == text.limit:
+            return self._finish(text, "length", events)
+        return events
+
+    def _finish(
+        self, text: Text, reason: str, events: list[tuple[Text, Event]], cut: bool = False
+    ) -> list[tuple[Text, Event]]:
+        """`events`, and those of the end; `cut` by a stop string, after which nothing comes."""
+        if not cut:
+            more = text.reader.push(-1, text.stream.finish()), text.reader.finish()
+            for delta in more:
+                content, stopped = text.stops.push(delta.content)
+                reason, cut = ("stop", True) if stopped else (reason, cut)
+                events.append((text, Piece(replace(delta, content=content))))
+                if cut:
+                    break
+        if not cut and (rest := text.stops.rest()):
+            events.append((text, Piece(Delta(rest))))
+        if text.reader.called and reason == "stop":
+            reason = "tool_calls"
+        self._end(text)
+        usage = Usage(reason, text.prompt, text.cached or 0, text.written)
+        return [e for e in events if not isinstance(e[1], Piece) or e[1].delta or e[1].logprobs] + [
+            (text, usage)
+        ]
+
+    def _logprob(self, text: Text, token: int, logits: Row) -> Logprob:
+        values, count = log_probabilities(logits), text.turn.logprobs or 0
+        best = np.argpartition(-values, min(count, len(values) - 1))[:count]
+        best = best[np.argsort(-values[best], kind="stable")]
+        told = [Logprob(int(t), self.prompts.piece(int(t)), float(values[t])) for t in best]
+        return Logprob(token, self.prompts.piece(token), float(values[token]), tuple(told))
+
+
+def _masked(logits: Row, guide: Guide) -> Row:
+    """Logits (vocabulary) of the tokens that a grammar allows."""
+    words = np.empty((len(logits) + 31) // 32, np.uint32)
+    guide.mask(words)
+    allowed = np.unpackbits(words.view(np.uint8), count=len(logits), bitorder="little")
+    return np.where(allowed, logits, -np.inf).astype(np.float32)
+
+
+def open_loop(
+    folder: ModelFolder,
+    options: Options,
+    slots: int = 1,
+    context: int | None = None,
+    chunk: int = PROMPT_CHUNK,
+    draft: int = 0,
+    drafter: ModelFolder | None = None,
+) -> Loop:
+    """Opens a model that writes up to `slots` texts of `context` tokens at the same time; of the
+    model's context, but at most `CONTEXT`, if it is None. With `draft`, up to so many tokens are
+    guessed by `drafter`, a smaller model, or else from the text (`running.drafts`).
+
+    Raises:
+        AieError: the model cannot be opened, or `context` exceeds the model's.
+    """
+    longest = context_length(folder)
+    if context is not None and context > longest:
+        raise AieError(f"a context of {context} tokens: the model's has {longest}")
+    context = context or min(longest, CONTEXT)
+    opened = open_slots(folder, options, slots, context)
+    asking = Asking(folder, opened.vocabulary)
+    drafts = open_drafts(opened, folder, options, draft, drafter, context) if draft else None
+    return Loop(opened, asking, context, _sampling_of(folder), chunk, drafts)
+
+
+def _sampling_of(folder: ModelFolder) -> Sampling:
+    """What genai_config.json says."""
+    search = section(folder, "search")
+    if not search.get("do_sample"):
+        return Sampling()
+    names = ("temperature", "top_p", "top_k")
+    return Sampling(**{"temperature": 1.0, **{n: search[n] for n in names if n in search}})

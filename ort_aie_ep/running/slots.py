@@ -1,0 +1,233 @@
+"""Slots: the caches of several texts of one model, in one of three ways.
+
+`Pool` computes neighbouring slots in one call, which reads the weights once for all. It needs a
+model whose past and present share buffers, as the model builder's do. `Separate` has a cache of its
+own for each slot, and computes one after the other: caches that grow (optimum's exports) and states
+(LFM2, Qwen3.5). `GenaiSlots` are generators of onnxruntime-genai, for models whose tokens pass
+through another model first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ort_aie_ep.models.folder import ModelFolder
+from ort_aie_ep.models.interface import Unfit
+from ort_aie_ep.running.genai import least_length, module, open_model, refusal
+from ort_aie_ep.running.generate import Decoder, Logits, Tokens
+from ort_aie_ep.runtime.counters import npu_counters
+from ort_aie_ep.runtime.sessions import Options, open_session
+
+# Of models that do not rewind.
+WHY_NOT_BACK = "it has states, or caches that keep the last tokens only (sliding_window_cache)"
+
+
+class Slots(Protocol):
+    """What the loop needs of a model's caches.
+
+    Attributes:
+        count: how many slots there are.
+        vocabulary: width of the logits.
+        together: whether neighbouring slots are computed in one call.
+        note: what a user should know of how this model runs; may be empty.
+        every_row: whether all of several positions have logits, not the last alone.
+        rewinds: whether a slot can forget its last tokens.
+    """
+
+    count: int
+    vocabulary: int
+    together: bool
+    note: str
+    every_row: bool
+    rewinds: bool
+
+    def run(self, tokens: Tokens, before: npt.NDArray[np.int64], first: int) -> Logits:
+        """Runs (slots, count) `tokens` of the slots from `first` on, which hold `before` (slots)
+        tokens: (slots, count or 1, vocabulary). More than one slot only in `together`.
+
+        Raises:
+            AieError: the model fails.
+        """
+        ...
+
+    def keep(self, slot: int, length: int, held: int) -> int:
+        """Forgets what a slot that holds `held` tokens has after the first `length`. How many it
+        then holds: `length`, or 0 if this model's caches cannot go back."""
+        ...
+
+    def copy(self, source: int, target: int, length: int) -> int:
+        """Makes a slot hold the first tokens of another one: how many, `length` or 0."""
+        ...
+
+    def swap(self, one: int, other: int, held: int) -> None:
+        """Exchanges two slots, which hold up to `held` tokens."""
+        ...
+
+
+class Pool:
+    """Slots in the rows of shared buffers."""
+
+    together = True
+
+    def __init__(self, decoder: Decoder, count: int, note: str = "") -> None:
+        self._decoder, self.count, self.note = decoder, count, note
+        self.vocabulary, self.every_row = decoder.vocabulary, decoder.every_row
+        # A sliding window's buffer that is shorter than the context has no room for what slides out.
+        self.rewinds = all(b.shape[2] >= decoder.capacity for b in decoder.buffers.values())
+        if not self.rewinds and not note:
+            self.note = (
+                "its caches keep a window's last tokens only (sliding_window_cache), so no text goes "
+                "on from another one's beginning"
+            )
+
+    def run(self, tokens: Tokens, before: npt.NDArray[np.int64], first: int) -> Logits:
+        """See `Slots`."""
+        return self._decoder.run(tokens, before, first)
+
+    def keep(self, slot: int, length: int, held: int) -> int:
+        """See `Slots`."""
+        return length if length == held or self.rewinds else 0
+
+    def copy(self, source: int, target: int, length: int) -> int:
+        """See `Slots`."""
+        if not self.rewinds:
+            return 0
+        for buffer in self._decoder.buffers.values():
+            buffer[target, :, :length] = buffer[source, :, :length]
+        return length
+
+    def swap(self, one: int, other: int, held: int) -> None:
+        """See `Slots`."""
+        for buffer in self._decoder.buffers.values():
+            rows = slice(held) if self.rewinds else slice(None)
+            kept = buffer[one, :, rows].copy()
+            buffer[one, :, rows] = buffer[other, :, rows]
+            buffer[other, :, rows] = kept
+
+
+class Separate:
+    """Slots with a cache each."""
+
+    together = False
+
+    def __init__(self, decoders: list[Decoder], why: str) -> None:
+        self._decoders = decoders
+        self.note = f"{why}: each text's token is a call of its own"
+        self.count = len(decoders)
+        self.vocabulary, self.every_row = decoders[0].vocabulary, decoders[0].every_row
+        self.rewinds = decoders[0].rewinds
+
+    def run(self, tokens: Tokens, before: npt.NDArray[np.int64], first: int) -> Logits:
+        """See `Slots`."""
+        return self._decoders[first].forward(tokens[0])[None]
+
+    def keep(self, slot: int, length: int, held: int) -> int:
+        """See `Slots`."""
+        return self._decoders[slot].keep(length)
+
+    def copy(self, source: int, target: int, length: int) -> int:
+        """See `Slots`."""
+        self._decoders[target].reset()
+        return 0
+
+    def swap(self, one: int, other: int, held: int) -> None:
+        """See `Slots`."""
+        decoders = self._decoders
+        decoders[one], decoders[other] = decoders[other], decoders[one]
+
+
+class GenaiSlots:
+    """Slots that are generators of onnxruntime-genai."""
+
+    together = every_row = False
+    note = "onnxruntime-genai runs it: each text's token is a call of its own"
+
+    def __init__(self, folder: ModelFolder, options: Options, count: int, context: int) -> None:
+        """Opens the model.
+
+        Raises:
+            AieError: genai is not installed, or refuses the folder.
+        """
+        self._genai, self.count = module(), count
+        with _refusals():
+            self._model = open_model(folder, options)
+        self._length = max(context, least_length(folder))
+        self._generators: list[Any] = [None] * count
+        self.vocabulary = 0  # known with the first logits
+        self.rewinds = True  # until it cannot: docs/hosts/genai.md
+
+    def run(self, tokens: Tokens, before: npt.NDArray[np.int64], first: int) -> Logits:
+        """See `Slots`."""
+        with _refusals():
+            if before[0] == 0:
+                parameters = self._genai.GeneratorParams(self._model)
+                parameters.set_search_options(max_length=self._length, do_sample=False)
+                self._generators[first] = self._genai.Generator(self._model, parameters)
+            generator = self._generators[first]
+            generator.append_tokens(tokens[0].astype(np.int32))
+            logits: Logits = np.asarray(generator.get_logits()[:, -1:], np.float32)
+        self.vocabulary = logits.shape[2]
+        return logits
+
+    def keep(self, slot: int, length: int, held: int) -> int:
+        """See `Slots`."""
+        try:
+            if 0 < length < held:
+                self._generators[slot].rewind_to(length)
+        except RuntimeError:
+            self.rewinds = False
+            return 0
+        return length
+
+    def copy(self, source: int, target: int, length: int) -> int:
+        """See `Slots`."""
+        return 0
+
+    def swap(self, one: int, other: int, held: int) -> None:
+        """See `Slots`."""
+        generators = self._generators
+        generators[one], generators[other] = generators[other], generators[one]
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:  # genai raises it for everything
+        raise refusal(error) from error
+
+
+def open_slots(folder: ModelFolder, options: Options, count: int, context: int) -> Slots:
+    """Opens a model with room for `count` texts of `context` tokens, in the way that it allows.
+
+    Raises:
+        AieError: the model cannot be opened, or its caches do not fit into memory.
+    """
+    session = open_session(folder.model, options)
+    try:
+        decoder = Decoder(session, folder, context, count)
+    except Unfit:
+        if folder.genai_config is None:
+            raise
+        del session
+        return GenaiSlots(folder, options, count, context)
+    if decoder.alone:
+        others = [Decoder(session, folder, context) for _ in range(count)]
+        return Separate(others, decoder.alone)
+    if count > 1 and _on_npu(decoder):
+        # A device keeps the rows of a cache that it has seen; slots in turn would send them again.
+        note = "an NPU computes it: one text at a time, the others wait"
+        return Pool(Decoder(session, folder, context), 1, note)
+    return Pool(decoder, count)
+
+
+def _on_npu(decoder: Decoder) -> bool:
+    """Whether an NPU computes a token, or the model of one."""
+    before = npu_counters().device_steps
+    decoder.run(np.zeros((1, 1), np.int64), np.zeros(1, np.int64), 0)
+    return npu_counters().device_steps > before
