@@ -79,8 +79,8 @@ def serve_command(
         typer.Option(
             min=0,
             max=16,
-            help="How many tokens to guess at a time, at most, while one text alone is written: from "
-            "repetitions or by --draft-model; or 0.",
+            help="How many tokens to guess at a time, at most, while one text alone is written: "
+            "from repetitions or by --draft-model; or 0.",
         ),
     ] = 0,
     draft_model: Annotated[

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ort_aie_ep.models.folder import ModelFolder
 from ort_aie_ep.running.answers import AnswerReader, Tool
 from ort_aie_ep.running.guidance import Guide, Guides
 from ort_aie_ep.running.prompts import Prompts
@@ -38,14 +37,9 @@ class Asking:
         prompts: the tokenizer and the template.
     """
 
-    def __init__(self, folder: ModelFolder, vocabulary: int) -> None:
-        """Reads the folder's files; `vocabulary` is the width of the model's logits.
-
-        Raises:
-            AieError: as for `Prompts`.
-        """
-        self.prompts = Prompts(folder)
-        self._folder, self._vocabulary = folder, vocabulary
+    def __init__(self, prompts: Prompts, vocabulary: int) -> None:
+        """`vocabulary` is the width of the model's logits."""
+        self.prompts, self._vocabulary = prompts, vocabulary
         self._guides: Guides | None = None  # which few turns need, and which take a second
 
     def __call__(self, turn: Turn) -> Asked:
@@ -82,11 +76,11 @@ class Asking:
         return Asked(tokens, self._stream(tokens), plain.reader(), guide)
 
     def _stream(self, tokens: Sequence[int]) -> TextStream:
-        return self.prompts.stream(tokens)
+        return self.prompts.stream(tokens, special=True)
 
     def _made(self) -> Guides:
         if self._guides is None:
-            self._guides = Guides(self._folder, self.prompts.ends, self._vocabulary)
+            self._guides = Guides(self.prompts.folder, self.prompts.ends, self._vocabulary)
         return self._guides
 
 

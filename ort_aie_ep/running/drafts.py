@@ -149,7 +149,11 @@ class _Copies:
             self._after[tokens[at - 2], tokens[at - 1]] = at
         self._seen = list(tokens)
         found = self._after.get((tokens[-2], tokens[-1])) if len(tokens) > 1 else None
-        return Drafted([] if found is None else tokens[found : found + count])
+        drafted: list[int] = []
+        if found is not None:
+            for at in range(found, found + count):  # past the text's end, what repeats goes on
+                drafted.append(tokens[at] if at < len(tokens) else drafted[at - len(tokens)])
+        return Drafted(drafted)
 
 
 class _Model:

@@ -6,9 +6,8 @@ text waits longer than a chunk. Texts that are written lie side by side in the s
 
 A prompt that begins like what a slot holds is not read again: the slot goes on, or, if another text
 has it or it holds much else, what is common is copied. What is read of a prompt is at least
-`LEAST_READ` tokens or all of it, and a prompt is divided into chunks of no fewer, so that each token
-is computed as a prompt's is, whatever was there before: by a GEMM, whose rows do not depend on each
-other.
+`LEAST_READ` tokens or all of it, and its chunks are no shorter, so that each token is computed as a
+prompt's is, whatever was there before: by a GEMM, whose rows do not depend on each other.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from ort_aie_ep.running.answers import AnswerReader, Delta
 from ort_aie_ep.running.asked import Asking
 from ort_aie_ep.running.drafts import Drafts, open_drafts
 from ort_aie_ep.running.guidance import Guide
+from ort_aie_ep.running.prompts import Prompts
 from ort_aie_ep.running.sampling import Choosing, Row, choose, log_probabilities
 from ort_aie_ep.running.slots import Slots, open_slots
 from ort_aie_ep.running.text import Stops, TextStream
@@ -455,8 +455,9 @@ def open_loop(
     if context is not None and context > longest:
         raise AieError(f"a context of {context} tokens: the model's has {longest}")
     context = context or min(longest, CONTEXT)
+    prompts = Prompts(folder)
     opened = open_slots(folder, options, slots, context)
-    asking = Asking(folder, opened.vocabulary)
+    asking = Asking(prompts, opened.vocabulary)
     drafts = open_drafts(opened, folder, options, draft, drafter, context) if draft else None
     return Loop(opened, asking, context, _sampling_of(folder), chunk, drafts)
 

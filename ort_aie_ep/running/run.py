@@ -73,12 +73,13 @@ def run_in_session(
     Raises:
         AieError: the model or its tokenizer is unfit, or the prompt is empty or too long.
     """
-    tokens = Prompts(folder).of_text(prompt)
+    prompts = Prompts(folder)
+    tokens = prompts.of_text(prompt)
     count = _fitting(folder, len(tokens), count)
     room = len(tokens) + count
     slots = open_slots(folder, options, 1, room)
     drafts = open_drafts(slots, folder, options, draft, drafter, room) if draft else None
-    asking = Asking(folder, slots.vocabulary)
+    asking = Asking(prompts, slots.vocabulary)
     loop = Loop(slots, asking, room, Sampling(), PROMPT_CHUNK, drafts)
     reading = Count(progress, len(tokens))
     reading.begin("")  # before the clock starts: what shows it takes time

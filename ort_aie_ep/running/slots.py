@@ -77,12 +77,12 @@ class Pool:
     def __init__(self, decoder: Decoder, count: int, note: str = "") -> None:
         self._decoder, self.count, self.note = decoder, count, note
         self.vocabulary, self.every_row = decoder.vocabulary, decoder.every_row
-        # A sliding window's buffer that is shorter than the context has no room for what slides out.
+        # A sliding window's buffer may be shorter than the context: what slides out is gone.
         self.rewinds = all(b.shape[2] >= decoder.capacity for b in decoder.buffers.values())
         if not self.rewinds and not note:
             self.note = (
-                "its caches keep a window's last tokens only (sliding_window_cache), so no text goes "
-                "on from another one's beginning"
+                "its caches keep a window's last tokens only (sliding_window_cache), so no text "
+                "shares another one's beginning"
             )
 
     def run(self, tokens: Tokens, before: npt.NDArray[np.int64], first: int) -> Logits:

@@ -1,7 +1,6 @@
 """The process that runs the model, and its handle in the server.
 
-A model that ends its process, by a driver's fault or for want of memory, ends neither the server nor
-what other clients know of it.
+A model that ends its process, by a driver's fault or for want of memory, does not end the server.
 """
 
 from __future__ import annotations
@@ -68,9 +67,9 @@ class Facts:
 
 
 def _work(pipe: Connection, opening: Callable[[], Loop]) -> None:
-    """The process: takes (number, turn), or (number, None) to cancel; sends (number, piece, usage or
-    error). Sent from here, number 0 says that the model is open, or why not; sent to here, it ends
-    the process."""
+    """The process: takes (number, turn), or (number, None) to cancel; sends (number, piece, usage
+    or error). Sent from here, number 0 says that the model is open, or why not; sent to here, it
+    ends the process."""
     for ending in (signal.SIGINT, signal.SIGTERM):  # sent to the group: the server ends this one
         signal.signal(ending, signal.SIG_IGN)
     try:

@@ -49,6 +49,7 @@ def test_a_text_drafts_from_its_own_repetitions() -> None:
         pass
     text = [5, 6, 7, 8, 9, 5, 6]
     assert drafts.propose(text, 10, greedy).tokens == [7, 8, 9, 5]
+    assert drafts.propose([1, 2, 1, 2], 10, greedy).tokens == [1, 2, 1, 2]
     assert drafts.propose(text, 2, greedy).tokens == [7, 8]
     assert drafts.propose([*text, 1], 10, greedy).tokens == []
     assert drafts.propose([1, 2, 3], 10, greedy).tokens == []  # another text

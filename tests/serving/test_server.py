@@ -25,12 +25,27 @@ from servers import NAME, Served, serving
 from typer.testing import CliRunner
 
 from ort_aie_ep.cli import app
+from ort_aie_ep.running.loop import LEAST_READ
 from ort_aie_ep.serving.limits import LINES, FewLines
 
 PROMPT = "def main(argv):"
 JSON = {"Content-Type": "application/json"}
 MESSAGES: list[Any] = [{"role": "user", "content": "import os"}]
-TOOLS: list[Any] = [{"type": "function", "function": {"name": "f"}}]
+TOOLS: list[Any] = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "parameters": {
+                "type": "object",
+                "properties": {"side": {"enum": ["left", "right"]}},
+                "required": ["side"],
+                "additionalProperties": False,
+            },
+        },
+    }
+    for name in ("turn", "look")
+]
 DEEP = b'{"stop": ' + b"[" * 500 + b"]" * 500 + b"}"
 LONG = 1900  # tokens, which take a while
 
@@ -96,18 +111,67 @@ def test_a_chat_streamed_or_not_is_the_same(served: Served) -> None:
 
 def test_a_prompt_that_extends_the_last_one_is_not_read_again(served: Served) -> None:
     create = served.client().chat.completions.create
-    messages = [{"role": "user", "content": "class Cached:\n    def __init__(self):"}]
+    messages = [{"role": "user", "content": "class Cached:\n    def __init__(self):" * 20}]
     first = create(model=NAME, messages=messages, max_tokens=40)
     messages.append({"role": "assistant", "content": first.choices[0].message.content or ""})
     messages.append({"role": "user", "content": "again"})
     second = create(model=NAME, messages=messages, max_tokens=5)
-    assert first.usage is not None
     assert second.usage is not None
     assert second.usage.prompt_tokens_details is not None
-    # All but the last token, which has not run, if the text became the same tokens again.
     cached = second.usage.prompt_tokens_details.cached_tokens
-    assert cached is not None
-    assert first.usage.prompt_tokens < cached < first.usage.total_tokens
+    assert cached == second.usage.prompt_tokens - LEAST_READ
+
+
+def test_choices_are_texts_of_their_own(served: Served) -> None:
+    create = served.client().completions.create
+    how: dict[str, Any] = {"model": NAME, "prompt": PROMPT, "max_tokens": 12, "temperature": 1}
+    whole = create(**how, n=3, seed=5)
+    texts = [choice.text for choice in whole.choices]
+    assert [choice.index for choice in whole.choices] == [0, 1, 2]
+    assert len({*texts}) == 3
+    assert texts[1] == create(**how, seed=6).choices[0].text
+    assert whole.usage is not None
+    assert whole.usage.completion_tokens == 36
+    streamed = ["", "", ""]
+    for piece in create(**how, n=3, seed=5, stream=True):
+        for choice in piece.choices:
+            streamed[choice.index] += choice.text
+    assert streamed == texts
+
+
+def test_logprobs_are_those_of_the_tokens(served: Served) -> None:
+    how: dict[str, Any] = {"model": NAME, "max_tokens": 8, "temperature": 0}
+    chat = served.client().chat.completions.create(
+        **how, messages=MESSAGES, logprobs=True, top_logprobs=3
+    )
+    (choice,) = chat.choices
+    assert choice.logprobs is not None
+    content = choice.logprobs.content
+    assert content is not None
+    assert "".join(token.token for token in content) == choice.message.content
+    for token in content:
+        assert [token.token, token.logprob] == [
+            token.top_logprobs[0].token,
+            token.top_logprobs[0].logprob,
+        ]
+        assert 0 >= token.top_logprobs[0].logprob >= token.top_logprobs[2].logprob
+    text = served.client().completions.create(**how, prompt=PROMPT, logprobs=1).choices[0]
+    assert text.logprobs is not None
+    assert text.logprobs.tokens is not None
+    assert "".join(text.logprobs.tokens) == text.text
+    assert text.logprobs.text_offset is not None
+    assert text.logprobs.text_offset[1] == len(text.logprobs.tokens[0])
+
+
+def test_bias_and_penalties_change_a_text(served: Served) -> None:
+    def text(**how: Any) -> str:
+        create = served.client().completions.create
+        asked = {"prompt": PROMPT, "max_tokens": 20, "temperature": 0} | how
+        return create(model=NAME, **asked).choices[0].text
+
+    plain = text()
+    assert text(logit_bias={"300": 100}).count(text(logit_bias={"300": 100}, max_tokens=1)) >= 20
+    assert text(frequency_penalty=2, presence_penalty=2) != plain
 
 
 def test_sampling_and_stop(served: Served) -> None:
@@ -144,15 +208,56 @@ def test_the_clients_own_types_are_followed(served: Served) -> None:
     assert isinstance(parsed.choices[0].message.parsed, Answer)
 
 
+def test_a_tool_is_called_and_its_result_goes_back(served: Served) -> None:
+    """Question, call, result, answer; streamed or not."""
+    create = served.client().chat.completions.create
+    how: dict[str, Any] = {"model": NAME, "tools": TOOLS, "max_tokens": 200, "temperature": 0}
+    whole = create(messages=MESSAGES, tool_choice="required", **how).choices[0]
+    assert whole.finish_reason == "tool_calls"
+    assert not whole.message.content
+    assert whole.message.tool_calls
+    call = whole.message.tool_calls[0]
+    assert call.type == "function"
+    assert call.function.name in ("turn", "look")
+    assert json.loads(call.function.arguments)["side"] in ("left", "right")
+    assert call.id.startswith("call_")
+    names, arguments, reasons = [], "", []
+    for piece in create(messages=MESSAGES, tool_choice="required", stream=True, **how):
+        (choice,) = piece.choices
+        reasons.append(choice.finish_reason)
+        for delta in choice.delta.tool_calls or []:
+            if delta.index == 0:
+                assert delta.function is not None
+                names += [delta.function.name] if delta.function.name else []
+                arguments += delta.function.arguments or ""
+    assert (names, arguments) == ([call.function.name], call.function.arguments)
+    assert reasons[-1] == "tool_calls"
+    result = {"role": "tool", "tool_call_id": call.id, "content": '{"seen": "wall"}'}
+    again = [*MESSAGES, whole.message.model_dump(), result]
+    answer = create(messages=again, tool_choice="none", **how | {"max_tokens": 5}).choices[0]
+    assert answer.finish_reason == "length"
+    assert answer.message.content
+    named: Any = {"type": "function", "function": {"name": "look"}}
+    one = create(messages=MESSAGES, tool_choice=named, parallel_tool_calls=False, **how)
+    (look,) = one.choices[0].message.tool_calls or []
+    assert look.type == "function"
+    assert look.function.name == "look"
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"n": 2}, "n: this server takes 1 only"),
-        ({"logprobs": True}, "logprobs: this server takes false only"),
-        ({"tools": TOOLS}, "tools: this server cannot call tools: leave tools out"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "role: this server cannot call tools"),
-        ({"messages": [{"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}]},
-         "messages.0.tool_calls: this server cannot call tools"),
+        ({"n": 9}, "n: Input should be less than or equal to 8"),
+        ({"top_logprobs": 2}, "top_logprobs: give logprobs too"),
+        ({"functions": [{"name": "f"}]}, "functions: this server takes tools"),
+        ({"tools": [TOOLS[0], TOOLS[0]]}, "tools: two tools have one name"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools.0.function.name: "),
+        ({"tool_choice": "required"}, "tool_choice: there are no tools to call"),
+        ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "x"}}},
+         "tool_choice: there is no tool 'x'"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "tool_call_id: a message of the role"),
+        ({"messages": [{"role": "user"}]}, "content: only an assistant's message"),
+        ({"tools": TOOLS, "response_format": {"type": "json_object"}}, "with tools, a schema"),
         ({"temperature": 3}, "temperature: Input should be less than or equal to 2"),
         ({"stop": ["a"] * 17}, "stop: List should have at most 16 items"),
         ({"stop": ""}, "stop.0: String should have at least 1 character"),
@@ -166,7 +271,7 @@ def test_the_clients_own_types_are_followed(served: Served) -> None:
         ({"messages": [{"role": "user", "content": "word " * 3000}]}, "and the context 2048"),
         ({"max_tokens": 0}, "max_tokens: Input should be greater than or equal to 1"),
         ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "q"}}}},
-         "onnxruntime-genai: "),
+         "refused: "),
     ],
 )  # fmt: skip
 def test_what_is_not_taken_is_named(served: Served, change: dict[str, Any], said: str) -> None:
@@ -238,7 +343,9 @@ def test_an_answer_of_the_client_goes_back_as_it_came(served: Served) -> None:
 
 def test_every_refusal_is_an_error_of_the_interface(served: Served) -> None:
     with pytest.raises(openai.BadRequestError) as tools:
-        served.client().chat.completions.create(model=NAME, messages=MESSAGES, tools=TOOLS)
+        served.client().chat.completions.create(
+            model=NAME, messages=MESSAGES, tools=[TOOLS[0], TOOLS[0]]
+        )
     assert tools.value.param == "tools"
     with pytest.raises(openai.NotFoundError, match="/v1/responses here: use /v1/chat/completions"):
         served.client().responses.create(model=NAME, input="x")
@@ -354,7 +461,7 @@ def test_a_model_process_that_dies_is_replaced(model: Path, tmp_path: Path) -> N
 
 
 def test_a_server_ends_its_requests_and_its_model_process_quietly(model: Path) -> None:
-    with serving(model, "--parallel", "1") as served:
+    with serving(model, "--parallel", "1", "--drain", "0") as served:
         children = children_of(served.process.pid)
         assert children
         create = served.client().completions.create
@@ -375,6 +482,33 @@ def test_a_server_ends_its_requests_and_its_model_process_quietly(model: Path) -
         assert len(said.splitlines()) <= 2
     assert served.process.returncode == 128 + signal.SIGTERM
     until(lambda: not any(map(runs, children)))
+
+
+def test_sigterm_lets_running_texts_come_to_their_end(model: Path) -> None:
+    with serving(model) as served:
+        create = served.client().completions.create
+        stream = create(model=NAME, prompt=PROMPT, max_tokens=300, stream=True)
+        next(stream)
+        served.process.send_signal(signal.SIGTERM)
+        with pytest.raises(openai.InternalServerError, match="the server is stopping"):
+            create(model=NAME, prompt=PROMPT)
+        assert [piece.choices[0].finish_reason for piece in stream][-1] == "length"
+        served.process.communicate(timeout=60)
+    assert served.process.returncode == 128 + signal.SIGTERM
+
+
+def test_metrics_count_what_was_done(model: Path) -> None:
+    with serving(model) as served:
+        done = served.client().completions.create(model=NAME, prompt=PROMPT, max_tokens=7)
+        assert done.usage is not None
+        lines = served.get("/metrics").text.splitlines()
+    found = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    assert float(found["ort_aie_completion_tokens_total"]) == 7
+    assert float(found["ort_aie_prompt_tokens_total"]) == done.usage.prompt_tokens
+    assert float(found['ort_aie_texts_total{end="length"}']) == 1
+    assert float(found["ort_aie_first_token_seconds_count"]) == 1
+    assert float(found["ort_aie_slots"]) == 4
+    assert float(found["ort_aie_texts_running"]) == 0
 
 
 def test_a_server_that_is_killed_leaves_no_model_process(model: Path) -> None:

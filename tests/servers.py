@@ -21,10 +21,13 @@ from background import with_default_signals
 import ort_aie_ep
 
 DEMO = Path(ort_aie_ep.__file__).parent / "demo_model"
-# Names the speaker, so that a prompt of several turns contains them all.
+# Names the speaker, so that a prompt of several turns contains them all; tools as Qwen's have it.
 TEMPLATE = (
-    "{% for m in messages %}# {{ m.role }}\n{{ m.content }}\n{% endfor %}"
-    "{% if add_generation_prompt %}# assistant\n{% endif %}"
+    "{% if tools %}# tools\n{% for t in tools %}{{ t | tojson }}\n{% endfor %}"
+    'Answer <tool_call>\n{"name": ..., "arguments": ...}\n</tool_call>\n{% endif %}'
+    "{% for m in messages %}# {{ m.role }}\n{{ m.content }}\n"
+    "{% for c in m.tool_calls or [] %}<tool_call>\n{{ c.function | tojson }}\n</tool_call>\n"
+    "{% endfor %}{% endfor %}{% if add_generation_prompt %}# assistant\n{% endif %}"
 )
 NAME = "demo"
 
