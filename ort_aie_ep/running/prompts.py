@@ -7,20 +7,31 @@ tokens come from tokenizer.json by Hugging Face's library.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder, section
 from ort_aie_ep.models.tokenizer import load_tokenizer
+from ort_aie_ep.running.answers import Tool, find_format
+from ort_aie_ep.running.answers.messages import prepared
 from ort_aie_ep.running.generate import stop_tokens
 from ort_aie_ep.running.templates import find_template
 from ort_aie_ep.running.text import TextStream
+
+# Bytes of the options of a chat template, and those that are not a request's to set.
+MAX_OPTIONS = 4096
+_OURS = {"add_generation_prompt", "documents", "messages", "tools"}
+# Tokens of a prompt's end, for what reads the answer: more than any template opens a thought with.
+_TAIL = 16
 
 
 class Prompts:
     """The tokenizer and chat template of a folder.
 
     Attributes:
+        folder: the model's.
+        format: how the model's answers show thoughts and calls of tools.
         ends: tokens that end a text.
         pad: the token that fills shorter prompts of a batch.
         vocabulary: number of tokens.
@@ -32,10 +43,12 @@ class Prompts:
         Raises:
             AieError: there is no tokenizer.json, or a chat template cannot be read.
         """
+        self.folder = folder
         self._tokenizer = load_tokenizer(folder)
         self._template = find_template(folder)
         model = section(folder, "model")
-        self.ends = stop_tokens(folder)
+        self.format = find_format(self._template, self._tokenizer)
+        self.ends = stop_tokens(folder) | self.format.ends
         self.pad = int(model.get("pad_token_id", 0))  # as genai has it
         self.vocabulary = model.get("vocab_size", 2**31)
 
@@ -52,19 +65,39 @@ class Prompts:
         """
         return self._encoded(checked_text(text), special=True)
 
-    def of_messages(self, messages: object) -> list[int]:
-        """Tokens of messages ({"role", "content"}), to be continued by the model's answer.
+    def of_messages(
+        self,
+        messages: object,
+        tools: Sequence[Tool] = (),
+        options: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Tokens of messages in OpenAI's form, to be continued by the model's answer.
+
+        `tools` are offered to the model, and `options` are for the template, such as
+        enable_thinking.
 
         Raises:
-            AieError: there is no chat template, it or `checked_messages` refuses the messages, or
-                it takes too much time or memory.
+            AieError: there is no chat template, the model cannot call tools, the template,
+                `checked_messages` or `checked_options` refuses what is given, or it takes too much
+                time or memory.
         """
         given = checked_messages(messages)
         if self._template is None:
             raise AieError("the model has no chat template: it only continues a text")
-        text = checked_text(self._template.render(given))
+        if tools and not self.format.tools:
+            raise AieError(f"tools: {self.format.why_not} (docs/tools.md)")
+        ready = prepared(self.format.form, json.loads(given), tools)
+        text = self._template.render(
+            json.dumps(ready), json.dumps([tool.shown for tool in tools]), checked_options(options)
+        )
+        if any(tool.name not in text for tool in tools):
+            raise AieError("tools: the model's chat template does not show them to the model")
         # The template itself has what belongs around the text.
-        return self._encoded(text, special=False)
+        return self._encoded(checked_text(text), special=False)
+
+    def tail(self, tokens: Sequence[int]) -> str:
+        """The text of a prompt's last tokens, for `AnswerFormat.reader`."""
+        return str(self._tokenizer.decode(tokens[-_TAIL:], skip_special_tokens=False))
 
     def _encoded(self, text: str, special: bool) -> list[int]:
         try:
@@ -86,9 +119,13 @@ class Prompts:
                 raise AieError(f"token {token} is not in the vocabulary of {self.vocabulary}")
         return list(tokens)
 
-    def stream(self, tokens: Sequence[int]) -> TextStream:
-        """What turns the tokens after `tokens` into text."""
-        return TextStream(self._tokenizer, tokens[-1:])
+    def stream(self, tokens: Sequence[int], special: bool = False) -> TextStream:
+        """What turns the tokens after `tokens` into text; `special` ones too."""
+        return TextStream(self._tokenizer, tokens[-1:], special)
+
+    def piece(self, token: int) -> str:
+        """The text of one token."""
+        return str(self._tokenizer.decode([token], skip_special_tokens=False))
 
 
 def checked_text(text: object) -> str:
@@ -124,3 +161,24 @@ def checked_messages(messages: object) -> str:
         return checked_text(json.dumps(kept, ensure_ascii=False))
     except (RecursionError, TypeError, ValueError) as error:
         raise AieError(f"messages cannot be written as JSON: {error}") from error
+
+
+def checked_options(options: object) -> dict[str, Any]:
+    """Options of a chat template.
+
+    Raises:
+        AieError: they are no object in JSON, set what is not theirs, or are too large.
+    """
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping):
+        raise AieError(f"chat_template_kwargs must be an object, got {options!r:.80}")
+    if ours := _OURS & options.keys():
+        raise AieError(f"chat_template_kwargs cannot set {min(ours)}")
+    try:
+        size = len(json.dumps(dict(options)))
+    except (RecursionError, TypeError, ValueError) as error:
+        raise AieError(f"chat_template_kwargs cannot be written as JSON: {error}") from error
+    if size > MAX_OPTIONS:
+        raise AieError(f"chat_template_kwargs has {size} bytes: {MAX_OPTIONS} are the most")
+    return dict(options)

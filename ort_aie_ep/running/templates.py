@@ -6,6 +6,7 @@ onnxruntime-genai has a renderer of its own, which knows less of Jinja and no li
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -31,13 +32,24 @@ class ChatTemplate:
     Attributes:
         text: the template.
         tokens: the special tokens that it may name, such as bos_token.
+        tool_use: the one in its place where tools are given; empty if it is the same.
     """
 
     text: str
     tokens: dict[str, str]
+    tool_use: str = ""
 
-    def render(self, messages: str) -> str:
-        """The text for messages (as JSON), to be continued by the model's answer.
+    @property
+    def for_tools(self) -> str:
+        """The template where tools are given."""
+        return self.tool_use or self.text
+
+    def render(
+        self, messages: str, tools: str = "[]", options: Mapping[str, Any] | None = None
+    ) -> str:
+        """The text for messages and tools (as JSON), to be continued by the model's answer.
+
+        `options` are what else the template may name, such as enable_thinking.
 
         Raises:
             TooMuchError: it takes too much time or memory.
@@ -48,11 +60,12 @@ class ChatTemplate:
 
         def work() -> str:
             try:
-                template = environment.from_string(self.text)
+                given = json.loads(tools)
+                template = environment.from_string(self.for_tools if given else self.text)
                 text: str = template.render(
-                    self.tokens,
+                    {**self.tokens, **(options or {})},
                     messages=json.loads(messages),
-                    tools=None,
+                    tools=given or None,
                     documents=None,
                     add_generation_prompt=True,
                 )
@@ -67,7 +80,9 @@ class ChatTemplate:
 
 
 def find_template(folder: ModelFolder) -> ChatTemplate | None:
-    """The folder's chat template: the default one if there are several, None if there is none.
+    """The folder's chat template, None if there is none.
+
+    Of several, it is the one named default, and with tools the one named tool_use.
 
     Raises:
         AieError: a file that may have it cannot be read, or none of several is the default.
@@ -88,24 +103,29 @@ def find_template(folder: ModelFolder) -> ChatTemplate | None:
         (folder.path / "tokenizer_config.json", config),
     ):
         if (template := content.get("chat_template")) is not None:
-            return ChatTemplate(_default(path, template), tokens)
+            return _chosen(path, template, tokens)
     return None
 
 
-def _default(file: Path, template: object) -> str:
+def _chosen(file: Path, template: object, tokens: dict[str, str]) -> ChatTemplate:
+    tool_use: object = ""
     if isinstance(template, list):  # [{"name": ..., "template": ...}]
         template = {item.get("name"): item.get("template") for item in template
                     if isinstance(item, dict)}  # fmt: skip
     if isinstance(template, dict):
+        tool_use = template.get("tool_use", "")
         if "default" not in template:
             raise AieError(
                 f'{file}: none of the chat templates is named "default": '
                 f"{', '.join(map(str, template))}"
             )
         template = template["default"]
-    if not isinstance(template, str):
-        raise AieError(f"{file}: the chat template must be a text, got {template!r:.80}")
-    return template
+    for text in (template, tool_use):
+        if not isinstance(text, str):
+            raise AieError(f"{file}: the chat template must be a text, got {text!r:.80}")
+    assert isinstance(template, str)
+    assert isinstance(tool_use, str)
+    return ChatTemplate(template, tokens, tool_use)
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -158,6 +178,7 @@ def _environment() -> Environment:
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
     )
     environment.filters["tojson"] = to_json
+    environment.filters["safe"] = str  # jinja2's own makes what is joined with it HTML
     environment.globals["raise_exception"] = refuse
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     return environment

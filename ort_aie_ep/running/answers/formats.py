@@ -1,0 +1,118 @@
+"""The form in which a model answers, found by what its chat template and tokenizer have."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ort_aie_ep.running.answers.forms import FORMS, HARMONY, THOUGHTS, CallForm, Tool
+from ort_aie_ep.running.answers.grammars import answer_grammar
+from ort_aie_ep.running.answers.reader import AnswerReader
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from ort_aie_ep.running.templates import ChatTemplate
+
+
+@dataclass(frozen=True)
+class AnswerFormat:
+    """How a model thinks and calls tools.
+
+    Attributes:
+        form: how it writes calls, or None if that is not known.
+        why_not: why it cannot call tools; empty if it can.
+        thought: what opens and closes a thought, or None if it shows none.
+        markers: text and id of each token in those forms that is no part of ordinary text.
+        hidden: id and text of each token that texts leave out.
+        ends: ids of tokens that end an answer, besides those in genai_config.json.
+    """
+
+    form: CallForm | None = None
+    why_not: str = "the model has no chat template"
+    thought: tuple[str, str] | None = None
+    markers: Mapping[str, int] = field(default_factory=dict)
+    hidden: Mapping[int, str] = field(default_factory=dict)
+    ends: frozenset[int] = frozenset()
+
+    @property
+    def name(self) -> str:
+        """The family, such as hermes; "plain" if it is not known."""
+        return self.form.family if self.form else "plain"
+
+    @property
+    def tools(self) -> bool:
+        """Whether the model can call tools."""
+        return not self.why_not
+
+    def grammar(
+        self,
+        tools: Sequence[Tool] = (),
+        *,
+        required: bool = False,
+        parallel: bool = True,
+        schema: str = "",
+        prompt_tail: str = "",
+    ) -> str:
+        """A grammar for `Guides.of_lark`; empty if an answer may be any text.
+
+        Args:
+            tools: those that may be called; a choice of one leaves out the others.
+            required: the answer is calls, not text.
+            parallel: it may be several calls, if the model can write several.
+            schema: a JSON schema, as JSON, that a text follows.
+            prompt_tail: the end of the prompt; it may have opened a thought.
+        """
+        return answer_grammar(self, tools, required, parallel, schema, prompt_tail)
+
+    def reader(self, tools: Sequence[Tool] = (), prompt_tail: str = "") -> AnswerReader:
+        """What takes an answer apart. Without tools, what looks like a call is text."""
+        return AnswerReader(self, tools, prompt_tail)
+
+    def thinks(self, prompt_tail: str) -> bool | None:
+        """Whether an answer begins within a thought; None if it may begin with one."""
+        if self.thought is None:
+            return False
+        opens, closes = (mark.strip() for mark in self.thought)
+        tail = prompt_tail.rstrip()
+        if tail.endswith(closes):
+            return False
+        return tail.endswith(opens) or None
+
+    def parts(self, text: str) -> list[str | int]:
+        """A text, divided into ids of tokens that are no ordinary text, and ordinary text."""
+        names = "|".join(re.escape(name) for name in sorted(self.markers, key=len, reverse=True))
+        pieces = re.split(f"({names})", text) if names else [text]
+        return [self.markers.get(piece, piece) for piece in pieces if piece]
+
+
+def find_format(template: ChatTemplate | None, tokenizer: Tokenizer) -> AnswerFormat:
+    """The format of the model that has a chat template and a tokenizer."""
+    added = tokenizer.get_added_tokens_decoder()
+    hidden = {number: token.content for number, token in added.items() if token.special}
+    if template is None:
+        return AnswerFormat(hidden=hidden)
+    # In a template's own strings, quotes and ends of lines may be escaped.
+    text = template.for_tools.replace('\\"', '"').replace("\\n", "\n")
+    form = next((form for form in FORMS if all(mark in text for mark in form.marks)), None)
+    why_not = ""
+    if "tools" not in text:
+        why_not = "the model's chat template does not name tools"
+    elif form is None:
+        why_not = "the model's chat template has calls of tools in a form that is not known here"
+    known = {token.content for token in added.values()}
+    thought = None
+    if form is not HARMONY:
+        thought = next((pair for pair in THOUGHTS if pair[1] in text or pair[1] in known), None)
+    texts = (*(form.texts if form else ()), *(thought or ()))
+    markers = {
+        token.content: number
+        for number, token in added.items()
+        # llguidance's rule for tokens that no ordinary text has.
+        if (token.special or (token.content.startswith("<") and token.content.endswith(">")))
+        and any(token.content in text for text in texts)
+    }
+    ends = frozenset(markers[end] for end in (form.ends if form else ()) if end in markers)
+    return AnswerFormat(form, why_not, thought, markers, hidden, ends)

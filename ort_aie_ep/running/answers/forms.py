@@ -1,0 +1,171 @@
+"""How families of models write thoughts and calls; docs/tools.md says what each is held against."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ort_aie_ep.errors import AieError
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A function that a model may ask for.
+
+    Attributes:
+        name: letters, digits, _ and -, at most 64.
+        description: what it does, for the model.
+        parameters: a JSON schema of its arguments, which are an object.
+        strict: whether to refuse what the grammar cannot hold a call to, instead of leaving it out.
+
+    Raises:
+        AieError: the name is not one, or the arguments would not be an object.
+    """
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise AieError(f"a tool's name has up to 64 of A-Z a-z 0-9 _ -, got {self.name!r:.80}")
+        if (kind := self.parameters.get("type", "object")) != "object":
+            raise AieError(f"the parameters of {self.name} must be an object, not {kind!r:.80}")
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The schema of the arguments. Without parameters, a tool has no arguments."""
+        none = {"properties": {}, "additionalProperties": False}
+        return {"type": "object", **(self.parameters or none)}
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """The tool for a chat template, with the fields that all templates may rely on."""
+        parameters = {"type": "object", "properties": {}, **self.parameters}
+        about = {"name": self.name, "description": self.description, "parameters": parameters}
+        return {"type": "function", "function": about}
+
+
+@dataclass(frozen=True)
+class CallForm:
+    """How a family writes calls: `opens`, the calls with `between` between them, and `closes`.
+
+    A call is `before`, the tool's name, `middle`, its arguments, and `after`.
+
+    Attributes:
+        family: its name.
+        marks: a chat template with all of these is of this family; the first row that fits decides.
+        marker: begins `opens` or, if that is empty, `before`. A text that comes to it goes on with
+            calls.
+        arguments: their syntax: JSON as Python writes it; a tag for each parameter; or braces with
+            bare keys and `quote` around texts.
+        alone: whether calls are the whole answer, because the marker is ordinary text.
+        may_open: what may come before `opens`.
+        many: whether an answer may have several calls.
+        id_mark: comes after the name, with the call's id after it.
+        id_length: characters of an id; 0 for this server's own ids.
+        ends: tokens that end an answer, whatever genai_config.json says.
+    """
+
+    family: str
+    marks: tuple[str, ...]
+    marker: str
+    before: str
+    middle: str
+    after: str = ""
+    opens: str = ""
+    between: str = ""
+    closes: str = ""
+    arguments: Literal["json", "tags", "braces"] = "json"
+    quote: str = ""
+    alone: bool = False
+    may_open: str = ""
+    many: bool = True
+    id_mark: str = ""
+    id_length: int = 0
+    ends: tuple[str, ...] = ()
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What it writes around names and arguments."""
+        return (
+            self.opens, self.before, self.middle, self.after, self.between, self.closes,
+            self.marker, self.quote, self.may_open, self.id_mark, *self.ends,
+        )  # fmt: skip
+
+
+# gpt-oss: an answer is several messages, each on a channel. Here are only its tokens.
+HARMONY = CallForm(
+    "harmony", ("<|channel|>", "<|start|>assistant"), "<|channel|>", "<|message|>",
+    "<|constrain|>", "<|end|>", "<|start|>", many=False, ends=("<|return|>", "<|call|>"),
+)  # fmt: skip
+
+# `before`, `middle` and `after` of calls that are objects in JSON.
+_OBJECT = ('{"name": "', '", "arguments": ', "}")
+_MISTRAL = "[TOOL_CALLS]"
+
+FORMS = (
+    HARMONY,
+    CallForm(
+        "qwen-xml", ("<tool_call>", "<function="), "<tool_call>", "<tool_call>\n<function=", ">\n",
+        "</function>\n</tool_call>", between="\n", arguments="tags",
+    ),
+    CallForm(
+        "hermes", ("<tool_call>", '{"name": ', '"arguments": '), "<tool_call>",
+        '<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>", between="\n",
+    ),
+    CallForm(
+        "mistral-v11", (_MISTRAL, "[CALL_ID]", "[ARGS]"), _MISTRAL, _MISTRAL, "[ARGS]",
+        id_mark="[CALL_ID]", id_length=9,
+    ),
+    CallForm("mistral-v13", (_MISTRAL, "[ARGS]"), _MISTRAL, _MISTRAL, "[ARGS]", id_length=9),
+    # Where the tokenizer puts a space after each token like the marker, and where it does not.
+    CallForm(
+        "mistral", ("[TOOL_CALLS] [",), _MISTRAL, *_OBJECT, opens="[TOOL_CALLS] [", between=", ",
+        closes="]", id_length=9,
+    ),
+    CallForm(
+        "mistral", ("[TOOL_CALLS][",), _MISTRAL, *_OBJECT, opens="[TOOL_CALLS][", between=", ",
+        closes="]", id_length=9,
+    ),
+    CallForm(
+        "phi4", ("<|tool|>", "message['tools']"), "<|tool_call|>", *_OBJECT,
+        opens="<|tool_call|>[", between=", ", closes="]<|/tool_call|>",
+    ),
+    CallForm(
+        "functools", ("functools[",), "functools", *_OBJECT, opens="functools[", between=", ",
+        closes="]",
+    ),
+    CallForm(
+        "functiongemma", ("<start_function_call>call:",), "<start_function_call>",
+        "<start_function_call>call:", "{", "<end_function_call>", arguments="braces",
+        quote="<escape>", ends=("<start_function_response>",),
+    ),
+    CallForm(
+        "gemma4", ("<|tool_call>call:",), "<|tool_call>", "<|tool_call>call:", "{", "<tool_call|>",
+        arguments="braces", quote='<|"|>', ends=("<|tool_response>",),
+    ),
+    CallForm(
+        "llama3", ('{"name": ', '"parameters": '), '{"name": "', '{"name": "',
+        '", "parameters": ', "}", alone=True, may_open="<|python_tag|>", many=False,
+        ends=("<|eom_id|>",),
+    ),
+)  # fmt: skip
+
+# What opens and closes a thought.
+THOUGHTS = (
+    ("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<|channel>thought\n", "<channel|>"),
+)  # fmt: skip
+
+
+def definition(schema: Mapping[str, Any], path: str) -> Any:
+    """What a "$ref" such as "#/$defs/Name" refers to, None if there is no such thing."""
+    at: Any = schema
+    for part in path.removeprefix("#/").split("/"):
+        at = at.get(part) if isinstance(at, Mapping) else None
+    return at

@@ -1,0 +1,139 @@
+"""Text that comes in pieces, for parsers that wait for more.
+
+A parser is a generator that waits, by `yield`, until more was added. What it needs to tell a marker
+from text stays here until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ort_aie_ep.running.answers.formats import AnswerFormat
+
+# A part of a parser, with what it found in the end; and what takes pieces of text.
+Steps = Generator[None, None, str]
+Write = Callable[[str], object]
+
+
+class Pieces:
+    """Text that was not read yet.
+
+    A token that is a marker of the format is one character here, half of a surrogate pair, which no
+    decoded text has. So a text that only spells a marker is not one.
+
+    Attributes:
+        over: nothing more comes.
+    """
+
+    def __init__(self, form: AnswerFormat) -> None:
+        self.over = False
+        self._text = ""
+        self._format = form
+        self._names = {number: name for name, number in form.markers.items()}
+        self._characters = {number: chr(0xD800 + at) for at, number in enumerate(self._names)}
+        self._plain = {ord(self._characters[n]): name for n, name in self._names.items()}
+
+    def add(self, token: int, text: str) -> None:
+        """Adds what a token adds to the decoded text."""
+        name = self._names.get(token) or self._format.hidden.get(token, "")
+        self._text += text.removesuffix(name) + self._characters.get(token, "")
+
+    def until(self, marks: tuple[str, ...], write: Write) -> Steps:
+        """Hands over the text before the first of `marks`, and takes that: which, or nothing.
+
+        What may begin a mark is not handed over at the end either: `until((), write)` does that.
+        """
+        coded = {self._coded(mark): mark for mark in marks}
+        while True:
+            places = [(at, mark) for mark in coded if (at := self._text.find(mark)) >= 0]
+            if places:
+                at, mark = min(places)
+                self._hand(at, write)
+                self._text = self._text[len(mark) :]
+                return coded[mark]
+            kept = max((_overlap(self._text, mark) for mark in coded), default=0)
+            self._hand(len(self._text) - kept, write)
+            if self.over:
+                return ""
+            yield
+
+    def starts(self, mark: str) -> Steps:
+        """Takes a mark that the text starts with, after white space: the mark, or nothing."""
+        coded = self._coded(mark)
+        while True:
+            text = self._text.lstrip()
+            if text.startswith(coded):
+                self._text = text[len(coded) :]
+                return mark
+            if self.over or not coded.startswith(text):
+                return ""
+            yield
+
+    def object(self, write: Write) -> Steps:
+        """Hands over an object in JSON: its end, or nothing."""
+        depth, inside, escaped = 0, False, False
+        while True:
+            for at, char in enumerate(self._text):
+                if inside:
+                    inside = escaped or char != '"'
+                    escaped = char == "\\" and not escaped
+                elif char == '"':
+                    inside = True
+                elif char in "{[":
+                    depth += 1
+                elif char in "}]":
+                    depth -= 1
+                    if depth <= 0:
+                        self._hand(at + 1, write)
+                        return "}"
+            self._hand(len(self._text), write)
+            if self.over:
+                return ""
+            yield
+
+    def _hand(self, count: int, write: Write) -> None:
+        if count:
+            write(self._text[:count].translate(self._plain))
+            self._text = self._text[count:]
+
+    def _coded(self, text: str) -> str:
+        """A text of the format, with the characters of its markers."""
+        parts = self._format.parts(text)
+        return "".join(p if isinstance(p, str) else self._characters[p] for p in parts)
+
+
+class Lines:
+    """Text without the ends of lines around it."""
+
+    def __init__(self, write: Write, begun: bool = False) -> None:
+        self._write = write
+        self._begun = begun
+        self._held = ""
+
+    def write(self, text: str) -> None:
+        """Takes a piece. Ends of lines wait for what follows them."""
+        text = self._held + text
+        if not self._begun:
+            text = text.lstrip("\n")
+        shown = text.rstrip("\n")
+        self._held = text[len(shown) :]
+        if shown:
+            self._begun = True
+            self._write(shown)
+
+    def end(self) -> None:
+        """The text ends here, with what is held."""
+        if self._held:
+            self._write(self._held)
+
+
+def nowhere(_: str) -> None:
+    """Takes what nobody reads."""
+
+
+def _overlap(text: str, mark: str) -> int:
+    """How many characters at the end of a text may begin a mark."""
+    most = min(len(text), len(mark) - 1)
+    return next((n for n in range(most, 0, -1) if text.endswith(mark[:n])), 0)

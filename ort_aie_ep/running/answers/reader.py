@@ -1,0 +1,184 @@
+"""Takes an answer apart as its tokens come: text, thoughts, and calls."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ort_aie_ep.running.answers.braces import read_braces
+from ort_aie_ep.running.answers.forms import HARMONY, CallForm, Tool
+from ort_aie_ep.running.answers.pieces import Lines, Pieces, Steps, Write, nowhere
+from ort_aie_ep.running.answers.tags import read_tags
+
+if TYPE_CHECKING:
+    from ort_aie_ep.running.answers.formats import AnswerFormat
+
+_ID = string.ascii_letters + string.digits
+_RECIPIENT = re.compile(r"to=functions\.([A-Za-z0-9_-]+)")
+
+
+@dataclass(frozen=True)
+class CallDelta:
+    """What was added to a call. Its id and name come first, and whole.
+
+    Attributes:
+        index: which call of the answer, from 0 on.
+        id: the call's id, or empty.
+        name: the tool's name, or empty.
+        arguments: a piece of the arguments in JSON.
+    """
+
+    index: int
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+@dataclass(frozen=True)
+class Delta:
+    """What was added to an answer.
+
+    Attributes:
+        content: a piece of its text.
+        reasoning: a piece of a thought.
+        calls: what was added to calls.
+    """
+
+    content: str = ""
+    reasoning: str = ""
+    calls: tuple[CallDelta, ...] = ()
+
+
+class AnswerReader:
+    """One answer."""
+
+    def __init__(self, form: AnswerFormat, tools: Sequence[Tool], prompt_tail: str) -> None:
+        self._format = form
+        self._tools = {tool.name: tool for tool in tools}
+        self._content: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: list[CallDelta] = []
+        self._count = 0
+        self._pieces = Pieces(form)
+        self._parser = self._answer(form.thinks(prompt_tail))
+        next(self._parser, None)
+
+    @property
+    def called(self) -> bool:
+        """Whether the answer has calls."""
+        return self._count > 0
+
+    def push(self, token: int, text: str) -> Delta:
+        """What a token adds.
+
+        `text` is what it adds to the decoded text, special tokens included; it may be empty.
+        """
+        self._pieces.add(token, text)
+        next(self._parser, None)
+        return self._delta()
+
+    def finish(self) -> Delta:
+        """What was held back, at the end of the answer. A call that has no end stays as it is."""
+        self._pieces.over = True
+        for _ in self._parser:
+            pass
+        return self._delta()
+
+    def _delta(self) -> Delta:
+        delta = Delta("".join(self._content), "".join(self._reasoning), tuple(self._calls))
+        for written in (self._content, self._reasoning, self._calls):
+            written.clear()
+        return delta
+
+    def _answer(self, thinks: bool | None) -> Steps:
+        """Reads all; what parts of it find means nothing in the end."""
+        form, pieces = self._format.form, self._pieces
+        if form is HARMONY:
+            return (yield from self._channels())
+        thought = yield from self._thought(thinks)
+        if form is None or not self._tools:
+            content = Lines(self._content.append, begun=not thought)
+            yield from pieces.until((), content.write)
+            content.end()
+        elif (yield from self._until_calls(form, not thought)):
+            yield from self._read_calls(form)
+        return ""
+
+    def _thought(self, thinks: bool | None) -> Steps:
+        """Reads the thought that begins an answer: what closed it, or nothing."""
+        if thinks is False or self._format.thought is None:
+            return ""
+        opens, closes = self._format.thought
+        if thinks is None and not (yield from self._pieces.starts(opens.strip())):
+            return ""
+        return (yield from self._pieces.until((closes,), Lines(self._reasoning.append).write))
+
+    def _until_calls(self, form: CallForm, begun: bool) -> Steps:
+        """Reads text up to the calls: what opens the first, or nothing."""
+        marks = () if form.alone else (form.opens or form.before,)
+        if form.alone:
+            if form.may_open:
+                yield from self._pieces.starts(form.may_open)
+            if (yield from self._pieces.starts(form.before)):
+                return form.before
+        content = Lines(self._content.append, begun)
+        if not (mark := (yield from self._pieces.until(marks, content.write))):
+            yield from self._pieces.until((), content.write)
+            content.end()
+        return mark
+
+    def _read_calls(self, form: CallForm) -> Steps:
+        """Reads calls, after what opens the first. Between them, and after them, is no text."""
+        pieces = self._pieces
+        another = form.before
+        if form.opens:
+            another = yield from pieces.until((form.before,), nowhere)
+        while another:
+            name: list[str] = []
+            number: list[str] = []
+            ended = yield from pieces.until((form.id_mark or form.middle,), name.append)
+            if form.id_mark:
+                ended = yield from pieces.until((form.middle,), number.append)
+            if not ended:
+                break  # before the arguments: there is no call
+            write = self._begin("".join(name), "".join(number), form.id_length)
+            if form.arguments == "tags":
+                yield from read_tags(pieces, self._tools.get("".join(name)), form.after, write)
+            elif form.arguments == "braces":
+                yield from read_braces(pieces, form.quote, write)
+            else:
+                yield from pieces.object(write)
+            another = yield from pieces.until((form.before,), nowhere)
+        return ""
+
+    def _begin(self, name: str, number: str, length: int) -> Write:
+        """Begins a call: what takes its arguments."""
+        if not number:
+            number = "".join(secrets.choice(_ID) for _ in range(length or 24))
+            number = number if length else f"call_{number}"
+        at, self._count = self._count, self._count + 1
+        self._calls.append(CallDelta(at, number, name))
+
+        def write(text: str) -> None:
+            last = self._calls.pop() if self._calls else CallDelta(at)
+            self._calls.append(CallDelta(at, last.id, last.name, last.arguments + text))
+
+        return write
+
+    def _channels(self) -> Steps:
+        """gpt-oss's messages: a header with a channel, and perhaps a recipient, before each."""
+        while True:
+            header: list[str] = []
+            if not (yield from self._pieces.until(("<|message|>",), header.append)):
+                return ""
+            about = "".join(header)
+            write: Write = self._content.append
+            if (to := _RECIPIENT.search(about)) and self._tools:
+                write = self._begin(to[1], "", 0)
+            elif to or "analysis" in about:
+                write = self._reasoning.append
+            yield from self._pieces.until(("<|end|>", "<|call|>", "<|return|>"), write)

@@ -1,0 +1,119 @@
+"""Prompts with tools: what is offered, what comes back, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from families import CITY, END, FAMILIES, SUM, WEATHER, make_folder, make_tokenizer
+
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.running.answers.forms import FORMS
+from ort_aie_ep.running.answers.messages import prepared
+from ort_aie_ep.running.prompts import Prompts
+from ort_aie_ep.running.templates import ChatTemplate
+
+USER = {"role": "user", "content": "Weather?"}
+
+
+def call(arguments: Any = "{}", number: str = "call_1") -> dict[str, Any]:
+    function = {"name": "get_weather", "arguments": arguments}
+    return {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": number, "type": "function", "function": function}],
+    }
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory: pytest.TempPathFactory) -> Prompts:
+    family = FAMILIES["functiongemma"]
+    template = family.template + "{{ '!' if loud else '' }}"
+    tokenizer = make_tokenizer(family.tokens)
+    return Prompts(make_folder(tmp_path_factory.mktemp("prompts") / "m", tokenizer, template))
+
+
+def test_a_prompt_has_tools_calls_results_and_options(prompts: Prompts) -> None:
+    result = {"role": "tool", "tool_call_id": "call_1", "content": "22 C"}
+    messages = [USER, call(json.dumps(CITY)), result]
+    tokens = prompts.of_messages(messages, [WEATHER, SUM], {"loud": True})
+    text = prompts.tail(tokens)
+    assert text.endswith("22 C<assistant>!")
+    assert len(text) < len(prompts.tail(tokens + tokens)) + 1  # the end alone
+    assert not prompts.tail(prompts.of_messages(messages)).endswith("!")
+    one = prepared(prompts.format.form, messages, [])
+    assert one[1]["content"] == ""
+    assert one[1]["tool_calls"][0]["function"]["arguments"] == CITY
+    assert one[2]["name"] == "get_weather"
+    ends = {prompts._tokenizer.token_to_id(text) for text in (END, "<start_function_response>")}
+    assert prompts.ends == ends
+
+
+def test_what_is_wrong_with_calls_tools_and_options_is_named(
+    prompts: Prompts, tmp_path: Path
+) -> None:
+    for arguments in ("{", "[1]", 3, "[" * 10**5):
+        with pytest.raises(AieError, match=r"messages\.1\.tool_calls\.0\.function\.arguments"):
+            prompts.of_messages([USER, call(arguments)])
+    for calls in ({}, [], [3], [{"function": {}}]):
+        with pytest.raises(AieError, match=r"messages\.0\.tool_calls"):
+            prompts.of_messages([{"role": "assistant", "tool_calls": calls}])
+    for options, why in (
+        ([1], "must be an object"),
+        ({"tools": []}, "cannot set tools"),
+        ({"x": "y" * 5000}, "has 50.. bytes"),
+        ({"x": {1}}, "cannot be written as JSON"),
+    ):
+        with pytest.raises(AieError, match=f"chat_template_kwargs {why}"):
+            prompts.of_messages([USER], (), options)
+    plain = make_folder(tmp_path / "plain", make_tokenizer(), "{{ messages[0].content }}")
+    with pytest.raises(AieError, match="tools: the model's chat template does not name tools"):
+        Prompts(plain).of_messages([USER], [WEATHER])
+
+
+def test_ids_and_thoughts_are_as_a_family_wants_them() -> None:
+    forms = {form.family: form for form in FORMS}
+    thought = {**call(), "reasoning_content": "Hm."}
+    result = {"role": "tool", "tool_call_id": "call_1", "content": ""}
+    _, one, two = prepared(forms["mistral"], [USER, thought, result], [])
+    number = one["tool_calls"][0]["id"]
+    assert number.isalnum()
+    assert len(number) == 9
+    assert two["tool_call_id"] == number
+    assert prepared(forms["mistral"], [call(number="VvvODy9mT")], [])[0]["tool_calls"][0][
+        "id"
+    ] == "VvvODy9mT"  # fmt: skip
+    assert prepared(forms["harmony"], [thought], [])[0]["thinking"] == "Hm."
+    assert prepared(forms["hermes"], [thought], [])[0]["reasoning_content"] == "Hm."
+
+
+def test_a_template_shows_json_and_tools_as_they_are(tmp_path: Path) -> None:
+    safe = ChatTemplate("""{{ '"' + ({'a': '<'} | tojson | safe) + '"' }}""", {})
+    assert safe.render("[]") == '"{"a": "<"}"'
+    template = ChatTemplate("{{ messages | length }} {{ tools }}", {}, "with {{ tools }}")
+    assert template.render("[]") == "0 None"
+    assert template.render("[]", '["t"]') == "with ['t']"
+    other = FAMILIES["hermes"].template.replace("tools", "xml_tools")
+    prompts = Prompts(make_folder(tmp_path / "m", make_tokenizer(), other))
+    with pytest.raises(AieError, match="does not show them"):
+        prompts.of_messages([USER], [WEATHER])
+
+
+def test_phi4_gets_tools_in_its_system_message(tmp_path: Path) -> None:
+    family = FAMILIES["phi4"]
+    tokenizer = make_tokenizer(family.tokens, family.plain)
+    prompts = Prompts(make_folder(tmp_path / "m", tokenizer, family.template))
+    for system in ([], [{"role": "system", "content": "Be brief."}]):
+        text = tokenizer.decode(
+            prompts.of_messages([*system, USER, call()], [WEATHER]), skip_special_tokens=False
+        )
+        assert text.startswith(
+            f"<system>{'Be brief.' if system else 'You are a helpful assistant with some tools.'}"
+            '<|tool|>[{"name": "get_weather", "description": "The weather in a city.", '
+        )
+        assert text.endswith(
+            '<assistant><|tool_call|>[{"name": "get_weather", "arguments": {}}]<|/tool_call|>'
+            "<assistant>"
+        )
