@@ -90,12 +90,14 @@ def test_python_programs_of_both_hosts_print_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.in_turn  # tests/models/test_genai_drafts.py has the texts
-def test_commands_for_drafts_on_the_genai_page_print_the_models_own_text(tmp_path: Path) -> None:
+def test_the_program_of_two_turns_on_the_genai_page_prints_the_models_own_text(
+    tmp_path: Path,
+) -> None:
     pytest.importorskip("onnxruntime_genai")
     page = (ROOT / "docs" / "hosts" / "genai.md").read_text()
-    blocks = re.findall(r"^```sh\n(.*?)^```", page[page.index("## Prompt lookup") :], re.M | re.S)
-    commands = "".join(blocks).replace("ort_aie_ep/demo_model", str(DEMO))
-    assert len(commands.splitlines()) == 4
+    (command,) = re.findall(
+        r"^```sh\n(.*?)^```", page[page.index("## Turns and rewind_to") :], re.M | re.S
+    )
     ort_aie_ep.compile(DEMO, tmp_path / "COMPILED")
     (tmp_path / "examples").symlink_to(EXAMPLES)
 
@@ -113,10 +115,8 @@ def test_commands_for_drafts_on_the_genai_page_print_the_models_own_text(tmp_pat
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    lookup, _, drafted, turns = (run(command) for command in commands.splitlines())
+    turns = run(command)
     alone = run(f'ort-aie run COMPILED "{PROMPT}" --host genai --max-tokens 60')
-    # The text up to a near-tie, wherever that is on this CPU.
-    assert lookup[:60] == drafted[:60] == alone[:60]
     first, second = (text.strip() for text in turns.split("----"))
     assert first.startswith(PROMPT + alone[:20])
     assert second.startswith(first[: first.index("class Test")] + "if __name__")

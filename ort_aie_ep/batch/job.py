@@ -28,7 +28,6 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.progress import Progress
 from ort_aie_ep.requirements import require, runtime_version
-from ort_aie_ep.running.genai import module
 
 # How often a run begins a part. Without a limit, Ray would retry a prompt that takes more memory
 # than there is for ever, and lose a worker each time.
@@ -83,7 +82,7 @@ def complete(
     cannot be completed has a line with its error. `batch.parts` has the names of the files.
 
     Args:
-        model: a folder that onnxruntime-genai opens, at the same path on all machines.
+        model: a folder with its tokenizer, at the same path on all machines.
         inputs: a file of JSON lines or Parquet, or a folder of them: see `batch.prompts`. This
             process alone reads them.
         output: a new folder, or that of an earlier run with the same prompts, model and settings.
@@ -92,7 +91,7 @@ def complete(
         temperature: 0 takes the likeliest token, otherwise it divides the logits before a draw.
         top_p: a token is drawn from the likeliest ones whose probabilities reach this sum.
         seed: of the draws.
-        batch_size: prompts that a worker decodes together, if no token is drawn.
+        batch_size: texts that a worker writes at the same time.
         part_size: prompts that a worker takes at a time. A worker that dies loses at most these.
         workers: how many; by default one for each machine, or as many as fit with `threads`.
         threads: of each worker; by default all CPUs of its machine.
@@ -107,7 +106,7 @@ def complete(
             a worker cannot open the model or write; some prompts cost every worker its life, or
             a worker's model fails; another run writes to `output`. What has been completed is kept.
     """
-    require("ort_aie_ep.batch", ("onnxruntime_genai", "pyarrow", "ray"), "batch")
+    require("ort_aie_ep.batch", ("jinja2", "pyarrow", "ray"), "batch")
     began = time.monotonic()
     settings = Settings(max_tokens, temperature, top_p, seed, batch_size)
     for name, value in (("part_size", part_size), ("workers", workers), ("threads", threads)):
@@ -222,12 +221,7 @@ class _Pool:
 
 def _versions() -> dict[str, str]:
     """Of the packages that a completion depends on."""
-    genai = str(module().__version__)
-    return {
-        "ort_aie_ep": ort_aie_ep.__version__,
-        "onnxruntime": runtime_version(),
-        "onnxruntime-genai": genai,
-    }
+    return {"ort_aie_ep": ort_aie_ep.__version__, "onnxruntime": runtime_version()}
 
 
 @contextmanager

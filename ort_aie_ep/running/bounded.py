@@ -1,7 +1,7 @@
 """Runs work that a user's input may make endless, in a process that can be killed.
 
-onnxruntime-genai renders chat templates and compiles grammars without limits of its own, and while
-it does, no Python runs in its process that could stop it.
+A chat template may loop or grow without an end, and while jinja2 renders it, nothing else of its
+process runs.
 """
 
 from __future__ import annotations

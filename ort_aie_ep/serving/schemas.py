@@ -1,4 +1,4 @@
-"""How large a JSON schema may be, before onnxruntime-genai makes a grammar of it.
+"""How large a JSON schema may be, before a grammar is made of it.
 
 A grammar grows with each count of a schema, so that 300 bytes could fill a machine's memory.
 """
