@@ -9,8 +9,8 @@ after the other on the same machine:
 
 * one client, and eight clients at once: prompts of 200 tokens and answers of 128;
 * `ort-aie run`'s loop in a process of its own, with one such text;
-* eight clients at once whose prompts share their first 1,000 tokens, and eight whose do not: the mean
-  time to the first token;
+* eight clients at once whose prompts share their first 1,000 tokens, and eight whose do not: the
+  mean time to the first token;
 * a client that comes while seven others write: the time to its first token;
 * with --peers, OpenVINO GenAI's ContinuousBatchingPipeline with eight such prompts, same weights.
 

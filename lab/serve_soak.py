@@ -11,8 +11,7 @@ Each client is OpenAI's own, and asks again as soon as it has its answer, for on
 
 It prints what was asked, answered, lost and mixed up, requests per second, and the memory of the
 server and of its model's process over time. It exits with 1 if anything was lost or mixed up, or if
-memory grew by more than --growth MB after the first third of the time. onnxruntime-genai keeps the
-last 64 grammars.
+memory grew by more than --growth MB after the first third of the time.
 """
 
 from __future__ import annotations

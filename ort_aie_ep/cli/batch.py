@@ -79,7 +79,7 @@ def batch_command(
     cat ANSWERS/part-*.jsonl
     ```
     """
-    require("ort-aie batch", ("jinja2", "onnxruntime_genai", "pyarrow", "ray"), "batch")
+    require("ort-aie batch", ("jinja2", "pyarrow", "ray"), "batch")
     from ort_aie_ep.batch import complete
 
     with _guarded(), console.bar("batch", "prompts", "hashing the model") as progress:

@@ -119,8 +119,9 @@ def _advance(pipe: Connection, loop: Loop) -> None:
 
 
 def _refusal(error: Exception) -> AieError:
-    known = isinstance(error, AieError)
-    return error if known else EngineError(f"{type(error).__name__}: {error}")
+    if isinstance(error, AieError):
+        return error
+    return EngineError(f"{type(error).__name__}: {error}")
 
 
 class Engine:

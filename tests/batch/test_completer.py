@@ -12,6 +12,10 @@ import pytest
 from model_folders import DATA, MODELS
 
 import ort_aie_ep
+from ort_aie_ep.batch import Completer
+from ort_aie_ep.batch.completer import Completion, Request, Settings
+from ort_aie_ep.batch.job import Recorder
+from ort_aie_ep.batch.parts import attempt, model_digest, part_file
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.models.tokenizer import load_tokenizer
@@ -19,11 +23,6 @@ from ort_aie_ep.running.generate import Decoder, greedy
 from ort_aie_ep.running.run import run_in_session
 from ort_aie_ep.running.text import encode
 from ort_aie_ep.runtime.sessions import Options, open_session
-
-from ort_aie_ep.batch import Completer
-from ort_aie_ep.batch.completer import Completion, Request, Settings
-from ort_aie_ep.batch.job import Recorder
-from ort_aie_ep.batch.parts import attempt, model_digest, part_file
 
 TEMPLATE = (
     "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}\n{% endfor %}"
@@ -133,7 +132,7 @@ def test_draws_depend_on_seed_and_id_alone(compiled: Path) -> None:
 @pytest.mark.parametrize(
     ("request_", "error"),
     [
-        (Request(0, "x = 1\n" * 2000), "the prompt has 8000 tokens and the model's context only 2"),
+        (Request(0, "x = 1\n" * 2000), "the prompt has 8000 tokens and the context 2048"),
         (Request(0, ""), "the prompt is empty"),
         (Request(0, 5), "a prompt must be a string, got 5"),
         (Request(0, b"text"), "a prompt must be a string, got b'text'"),
