@@ -176,7 +176,7 @@ docs: $(VENV)/docs/ready
 # The sdist and, from it, a wheel for each CPython that is found, into dist/; PYTHONS="python3.12 ..."
 # names others, CXX another GCC than g++.
 wheels: $(VENV)/wheels/ready
-	$(VENV)/wheels/bin/python -P release/build_wheels.py $(PYTHONS)
+	PYTHONSAFEPATH= $(VENV)/wheels/bin/python release/build_wheels.py $(PYTHONS)
 
 # The library for Windows, cross-built, and under Wine in ONNX Runtime's own DLLs (docs/windows.md).
 windows: $(VENV)/test-ready $(VENV)/windows/ready
