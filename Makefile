@@ -14,9 +14,10 @@ endif
 unexport PYTHONDONTWRITEBYTECODE
 export CMAKE_CXX_COMPILER_LAUNCHER ?= $(shell command -v ccache)
 # The oldest ONNX Runtime that is supported, and versions between it and the newest: the first that has what
-# the provider needs, that of the headers that apt has, that of Windows ML, and the one before the newest.
+# the provider needs, that of the headers that apt has, the nearest to that of Windows ML (1.28.3 is in no Python
+# package), and the one before the newest.
 OLDEST_ORT := 1.23.2
-MIDDLE_ORTS := 1.24.4 1.27.0 1.28.3 1.31.1
+MIDDLE_ORTS := 1.24.4 1.27.0 1.28.0 1.31.1
 # One that is too old, which the library refuses: tests/build/test_packages.py.
 TOO_OLD_ORT := 1.22.1
 # A process for each core. What a module's tests share is made once, mostly: each process starts with
@@ -176,7 +177,7 @@ docs: $(VENV)/docs/ready
 # The sdist and, from it, a wheel for each CPython that is found, into dist/; PYTHONS="python3.12 ..."
 # names others, CXX another GCC than g++.
 wheels: $(VENV)/wheels/ready
-	$(VENV)/wheels/bin/python -P release/build_wheels.py $(PYTHONS)
+	PYTHONSAFEPATH= $(VENV)/wheels/bin/python release/build_wheels.py $(PYTHONS)
 
 # The library for Windows, cross-built, and under Wine in ONNX Runtime's own DLLs (docs/windows.md).
 windows: $(VENV)/test-ready $(VENV)/windows/ready
