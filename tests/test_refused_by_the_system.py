@@ -207,6 +207,7 @@ print(json.dumps(results))
 """
 
 
+@pytest.mark.in_turn
 def test_a_file_system_that_is_full(tmp_path: Path, port: int) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()

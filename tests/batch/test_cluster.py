@@ -146,6 +146,7 @@ def alone() -> Iterator[None]:
     ray.shutdown()
 
 
+@pytest.mark.in_turn
 def test_parquet_and_a_bad_row_in_a_process_that_uses_ray_itself(
     compiled: Path, prompts: list[str], alone: None, tmp_path: Path
 ) -> None:

@@ -154,8 +154,12 @@ def test_narrower_partitions(name: str) -> None:
 
 @pytest.mark.parametrize(
     "shape",
-    [Shape(1, 1, 256, 16 * 128 + 40, window=8), Shape(5, 5, 256, 9 * 128 - 50, window=8)],
-    ids=["sweeps", "heads"],
+    [
+        pytest.param(
+            Shape(1, 1, 256, 16 * 128 + 40, window=8), id="sweeps", marks=pytest.mark.in_turn
+        ),
+        pytest.param(Shape(5, 5, 256, 9 * 128 - 50, window=8), id="heads"),
+    ],
 )
 def test_workers_are_started_again(session: Session, shape: Shape) -> None:
     """17 sweeps, and 9 with two rounds of heads: one start covers at most 16."""

@@ -229,7 +229,9 @@ def same_meaning(op: txn.Operation, place: int, bit: int) -> bool:
     return masters and bit in range(3, 7)
 
 
-@pytest.mark.parametrize("name", ["dequant", "flow_kv", "gemm"])
+@pytest.mark.parametrize(
+    "name", ["dequant", *(pytest.param(n, marks=pytest.mark.in_turn) for n in ("flow_kv", "gemm"))]
+)
 def test_a_flipped_bit_is_noticed(name: str) -> None:
     small = "npu2_2col" if name == "flow_kv" else "npu2_1col"
     configuration = configure(make_design(name, device(small)))

@@ -155,7 +155,9 @@ def outcome(run: Callable[[], bytes], expected: bytes) -> str:
         return "refused"
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(c, marks=pytest.mark.in_turn if i else []) for i, c in enumerate(CASES)]
+)
 def test_every_change_of_a_stream_shows(name: str) -> None:
     case = CASES[name]
     design = case.build()
@@ -196,7 +198,9 @@ def test_a_broken_promise_names_the_worker_the_kernel_and_the_promise() -> None:
 
 
 @pytest.mark.parametrize("mutators", [BREAKING, REWRITING], ids=["breaking", "rewriting"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(c, marks=pytest.mark.in_turn if i else []) for i, c in enumerate(CASES)]
+)
 def test_every_change_of_a_design_shows(name: str, mutators: list[DesignMutator]) -> None:
     case = CASES[name]
     original = case.build()

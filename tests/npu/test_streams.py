@@ -270,7 +270,7 @@ def test_prediction_counts_commands_and_gates() -> None:
     assert math.isclose(run["predicted_seconds"], 100e-6 + cycles * 1e-9)
 
 
-@pytest.mark.parametrize("name", ["npu1", "npu2"])
+@pytest.mark.parametrize("name", [pytest.param("npu1", marks=pytest.mark.in_turn), "npu2"])
 @pytest.mark.parametrize(
     # Those of rows, of which GEMM has five, have tests in tests/speed too.
     "design",

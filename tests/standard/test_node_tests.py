@@ -128,6 +128,7 @@ def test_attention_is_compiled_and_right(attention: list[NodeCase], tmp_path: Pa
     assert list(actual.values()).count(RIGHT) >= 38
 
 
+@pytest.mark.in_turn
 def test_what_the_passes_leave_stays_right(all_right: list[NodeCase], tmp_path: Path) -> None:
     """All passes see the standard's nodes, which have no names, and none may change their
     results."""

@@ -119,7 +119,13 @@ FAMILIES = {
 # The products of a prompt take most of the simulator's time; those of qwen3 end with all logits.
 @pytest.mark.parametrize(
     ("family", "prompt"),
-    [("llama", 3), ("qwen3", 3), ("gemma3", 1), ("heads of 32", 1), ("heads of 96", 1)],
+    [
+        ("llama", 3),
+        *(
+            pytest.param(*other, marks=pytest.mark.in_turn)
+            for other in (("qwen3", 3), ("gemma3", 1), ("heads of 32", 1), ("heads of 96", 1))
+        ),
+    ],
 )
 def test_a_session_makes_the_predicted_runs_and_submissions(
     family: str, prompt: int, tmp_path: Path
@@ -140,7 +146,7 @@ def test_a_session_on_weights_that_stay_floats_is_as_predicted(tmp_path: Path) -
     assert "a single row of an unquantised projection" in counted[1]["host_steps"]
 
 
-@pytest.mark.parametrize("plan", [True, False])
+@pytest.mark.parametrize("plan", [True, pytest.param(False, marks=pytest.mark.in_turn)])
 def test_a_plan_is_divided_as_predicted(plan: bool, tmp_path: Path) -> None:
     # The host prepares heads of 48 dimensions, all rotated; without a plan each node is a plan.
     model = synth(replace(FAMILIES["llama"], head_dim=48), tmp_path / "model")

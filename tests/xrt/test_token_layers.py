@@ -64,7 +64,13 @@ def tokens(shape: Shape, compiled: Path, prompt: int, count: int) -> tuple[list[
 
 
 # Prompts end before a chunk of keys does: 4,096 elements of a head.
-@pytest.mark.parametrize(("family", "prompt"), [("llama", 62), ("qwen3", 31), ("gemma3", 15)])
+@pytest.mark.parametrize(
+    ("family", "prompt"),
+    [
+        ("llama", 62),
+        *(pytest.param(*o, marks=pytest.mark.in_turn) for o in (("qwen3", 31), ("gemma3", 15))),
+    ],
+)
 def test_layers_have_the_bits_of_the_overlay_decode(
     family: str, prompt: int, overlays: Path, tmp_path: Path
 ) -> None:
@@ -94,7 +100,10 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("reason", OTHERS)
+@pytest.mark.parametrize(
+    "reason",
+    [pytest.param(r, marks=pytest.mark.in_turn if at else []) for at, r in enumerate(OTHERS)],
+)
 def test_other_layers_run_on_decode_and_the_reason_is_counted(reason: str, tmp_path: Path) -> None:
     shape = OTHERS[reason]
     ort_aie_ep.compile(synth(shape, tmp_path / "model"), tmp_path / "compiled")

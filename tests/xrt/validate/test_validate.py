@@ -150,6 +150,7 @@ def test_a_sequence_with_other_parameters_has_no_reference(site: Site, run: Any)
     assert "no reference" in case.reason
 
 
+@pytest.mark.in_turn
 def test_typical_shapes_come_after_all_small_ones(
     site: Site, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
