@@ -12,6 +12,7 @@ the same questions about the graphs that it sees.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,12 @@ def fuse_steps(model: ir.Model, report: Report) -> None:
         if nodes[0].domain == DOMAIN and nodes[0].op_type != step["op"]:
             report.fused(nodes[0], f"{DOMAIN}.{step['op']}")
     model.graph.sort()
+
+
+def steps_apart(model: ir.Model) -> Counter[str]:
+    """What steps could have taken in, but for their weights, with how many steps; of aie nodes."""
+    steps = (step for graph in model.graphs() for step in _View(graph).fused_steps())
+    return Counter(step["apart"] for step in steps if step["apart"])
 
 
 def read_experts(node: ir.Node, *, q4nx_compatible: bool = False) -> _Experts:

@@ -276,6 +276,7 @@ class _FusedStep(TypedDict):
     nodes: list[str]
     places: list[int]  # of the nodes; the first names the step
     why_not: str  # why a node that could have been compiled stays
+    apart: str  # what the step could have taken in, but for their weights
 
 class _GraphRegion(TypedDict):
     items: list[int]  # in order

@@ -5,6 +5,6 @@
 configure() {
   "$VENV/bin/cmake" -S . -B "$1" -G Ninja -DCMAKE_MAKE_PROGRAM="$(pwd)/$VENV/bin/ninja" \
     -DCMAKE_CXX_FLAGS_RELEASE="-O1 -DNDEBUG" \
-    -DORT_AIE_SANITIZE="$2" -DORT_AIE_AMX_STANDIN=ON -DORT_AIE_WARNINGS_AS_ERRORS=ON -DPython_EXECUTABLE="$python" \
+    -DORT_AIE_SANITIZE="$2" -DORT_AIE_STANDINS=ON -DORT_AIE_WARNINGS_AS_ERRORS=ON -DPython_EXECUTABLE="$python" \
     -Dpybind11_DIR="$("$python" -m pybind11 --cmakedir)" >/dev/null
 }

@@ -31,7 +31,7 @@ from ort_aie_ep.graph_passes import (
 )
 from ort_aie_ep.graph_passes.base import NO_OPERATOR
 from ort_aie_ep.graph_passes.bodies import body_labels
-from ort_aie_ep.graph_passes.planning import expand_plans
+from ort_aie_ep.graph_passes.planning import expand_plans, steps_apart
 from ort_aie_ep.graph_passes.projection.float_matmul import UNASKED
 from ort_aie_ep.graph_passes.unique_names import name_nodes
 from ort_aie_ep.graph_passes.work import work_of
@@ -97,6 +97,7 @@ class Explanation:
         pages: how much of a compiled model's weights is in pages of 2 MB; None if not known.
         forms: the forms of packed weights, with the bytes of each; of the compilation, if the model
             is not compiled.
+        apart: what is not one step because of its weights, and how often.
     """
 
     model: str
@@ -109,6 +110,7 @@ class Explanation:
     not_whole: str = ""
     pages: Finding | None = None
     forms: tuple[tuple[BlockForm, int], ...] = ()
+    apart: tuple[tuple[str, int], ...] = ()
 
     @property
     def compile_options(self) -> tuple[str, ...] | None:
@@ -187,7 +189,7 @@ def explain(path: Path, *, provider: bool = False) -> Explanation:
     explanation = Explanation(
         str(folder.model), compiled, nodes, provider, plans.plans, plans.divided_by,
         not_whole=not_whole, pages=weight_pages(external_files(model)) if compiled else None,
-        forms=_forms(model),
+        forms=_forms(model), apart=tuple(steps_apart(model).items()),
     )  # fmt: skip
     if provider and compiled:
         raise AieError(

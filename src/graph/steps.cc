@@ -74,6 +74,7 @@ void Steps::Fuse(const Item* into, Recipe::Step step, const std::vector<const It
   }
   target.step = std::move(step);
   target.why_not.clear();
+  target.apart.clear();
   std::vector<Item> left;
   left.reserve(items_.size());
   for (size_t i = 0; i < items_.size(); ++i) {
@@ -81,6 +82,10 @@ void Steps::Fuse(const Item* into, Recipe::Step step, const std::vector<const It
   }
   items_ = std::move(left);
   Index();
+}
+
+void Steps::SetApart(const Item* item, std::string what) {
+  items_[static_cast<size_t>(item - items_.data())].apart = std::move(what);
 }
 
 void Steps::Sort() {

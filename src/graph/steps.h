@@ -17,6 +17,7 @@ struct Item {
   // Its reads and writes are values of the graph. If the node stays, `op` is empty.
   Recipe::Step step = {};
   std::string why_not = {};  // why the node stays, if it might have become a step; often empty
+  std::string apart = {};    // what it might have taken in, but for their weights; often empty
 
   bool is_step() const { return !step.op.empty(); }
   bool Is(std::string_view op) const { return step.op == op; }
@@ -53,6 +54,7 @@ class Steps {
 
   // Puts `step` in place of `into`, and removes the items `taken_in`.
   void Fuse(const Item* into, Recipe::Step step, const std::vector<const Item*>& taken_in);
+  void SetApart(const Item* item, std::string what);
   // Restores topological order, close to the current order.
   void Sort();
 

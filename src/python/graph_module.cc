@@ -137,6 +137,7 @@ py::dict DictOf(const Steps& steps, const Item& item) {
   dict["nodes"] = nodes;
   dict["places"] = item.nodes;
   dict["why_not"] = item.why_not;
+  dict["apart"] = item.apart;
   return dict;
 }
 

@@ -30,6 +30,7 @@ Cpu CpuNamed(const std::string& vendor, const std::string& isa, int family) {
   cpu.vendor = vendor == "amd" ? Vendor::kAmd : vendor == "intel" ? Vendor::kIntel : Vendor::kOther;
   for (size_t i = 0; i < kIsas; ++i) {
     cpu.isa = static_cast<Isa>(i);
+    cpu.avx_vnni = cpu.isa == Isa::kAvx2Vnni;
     if (isa == NameOf(cpu.isa)) return cpu;
   }
   Fail(ErrorCode::kInvalidArgument, "there is no isa ", isa);

@@ -108,6 +108,7 @@ class Step:
     nodes: list[str]
     places: list[int]
     why_not: str
+    apart: str
 
 
 def ops(steps: Sequence[Step]) -> list[str]:

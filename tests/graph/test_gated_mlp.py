@@ -102,7 +102,9 @@ def test_projections_that_differ_are_not_a_gated_mlp(difference: dict[str, Any])
     a = difference.pop("a", "x")
     graph.projection(a, "up", **difference)
     multiply(graph)
-    assert "Q4NXGatedMLP" not in ops(graph.fused("y"))
+    steps = graph.fused("y")
+    assert "Q4NXGatedMLP" not in ops(steps)
+    assert [step.name for step in steps if step.apart] == ["/y"] * ("bits" in difference)
 
 
 def test_bits_that_are_left_out_are_four() -> None:

@@ -32,9 +32,10 @@ from ort_aie_ep.runtime.kernels import (
     this_cpu_by_rule,
 )
 
-ISAS = ("portable", "avx2", "avx512", "avx512_bf16", "amx")
+ISAS = ("portable", "avx2", "avx2_vnni", "avx512", "avx512_bf16", "amx")
 # What a whole table takes over from the tables that it extends.
 BASES = {
+    "avx2_vnni": {"avx2"},
     "avx512_bf16": {"avx512"},
     "amx": {"avx512", "avx512_bf16"},
     "amx_standin": {"portable"},
@@ -106,8 +107,15 @@ def test_tiles_are_for_many_rows_whoever_made_the_cpu(cpu: tuple[str, int]) -> N
 
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("isa", ISAS)
-def test_no_rule_chooses_the_stand_in(cpu: tuple[str, int], isa: str) -> None:
-    assert "amx_standin" not in chosen_for(cpu, isa).values()
+def test_no_rule_chooses_a_stand_in(cpu: tuple[str, int], isa: str) -> None:
+    assert not any(variant.endswith("_standin") for variant in chosen_for(cpu, isa).values())
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+def test_avx_vnni_is_for_int8_on_cpus_without_avx512(cpu: tuple[str, int]) -> None:
+    of_int8 = dict.fromkeys(("one row, int8", "rows, int8"), "avx2_vnni")
+    assert chosen_for(cpu, "avx2_vnni") == chosen_for(cpu, "avx2") | of_int8
+    assert "avx2_vnni" not in chosen_for(cpu, "avx512").values()
 
 
 @pytest.mark.parametrize("cpu", CPUS)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +63,22 @@ def test_candidates_give_the_same_bits(bits: int, numerics: str) -> None:
                 for other in others:
                     its = _native.project(a[:rows], w.q4nx, n, numerics, other, symmetric=symmetric)
                     np.testing.assert_array_equal(its, y, f"{other}, {rows} rows, {symmetric=}")
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_dot_products_of_four_bytes_give_the_bits_of_those_of_two(bits: int) -> None:
+    n, k = 70, 600
+    runnable = _native.kernel_variants()[ROLES["int8"]]
+    with_four = {"avx2_vnni", "avx2_vnni_standin"} & set(runnable)
+    for isa, symmetric, gemm in product(sorted(with_four), (False, True), (False, True)):
+        w = make_weights(n, k, bits=bits, zero_points=not symmetric)
+        a = activations(13, k)
+        for rows in range(1, 14):
+            y, expected = (
+                _native.project(a[:rows], w.q4nx, n, "int8", one, symmetric=symmetric, gemm=gemm)
+                for one in (isa, "avx2")
+            )
+            np.testing.assert_array_equal(y, expected, f"{isa}, {rows} rows, {symmetric=}, {gemm=}")
 
 
 # --- from samples to a choice ---

@@ -172,6 +172,27 @@ def test_the_compiler_keeps_the_form_of_the_source(form: BlockForm, tmp_path: An
     np.testing.assert_array_equal(*results)
 
 
+def test_explain_tells_of_gate_and_up_that_are_two_steps(tmp_path: Any) -> None:
+    import ort_aie_ep
+    from ort_aie_ep.explain.explain import explain
+
+    model = matmul_nbits(BlockForm(4, 32, False))
+    up = onnx.compose.add_prefix(matmul_nbits(BlockForm(4, 128, False)), "up_").graph
+    up.node[0].input[0] = "x"
+    gated = [(["y"], "Sigmoid", "slope"), (["y", "slope"], "Mul", "a"), (["a", "up_y"], "Mul", "z")]
+    model.graph.node.extend(up.node)
+    model.graph.node.extend(
+        helper.make_node(op, inputs, [name], name) for inputs, op, name in gated
+    )
+    model.graph.initializer.extend(up.initializer)
+    model.graph.output[0].name = "z"
+    source, compiled = tmp_path / "model.onnx", tmp_path / "compiled"
+    onnx.save(model, source)
+    ort_aie_ep.compile(source, compiled)
+    expected = (("gate and up, whose weights have different forms", 1),)
+    assert explain(source).apart == explain(compiled).apart == expected
+
+
 def test_forms_that_do_not_exist_are_refused() -> None:
     for arguments, named in (({"bits": 3}, "bits"), ({"group": 48}, "group")):
         with pytest.raises(AieError, match=named):

@@ -74,6 +74,7 @@ def test_stack_must_be_aligned_to_the_vector(
 KERNELS = (
     "amx",
     "avx2",
+    "avx2_vnni",
     "avx512",
     "avx512_bf16",
     "lookup_avx2",

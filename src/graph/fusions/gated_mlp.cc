@@ -96,10 +96,13 @@ bool FuseTwo(Steps& steps, const Product& product) {
   const Item* up = PlainMatMul(steps, product.up);
   if (gate == nullptr || up == nullptr || gate->step.op != up->step.op) return false;
   if (Steps::Read(*gate, kA) != Steps::Read(*up, kA)) return false;
-  constexpr std::array kCommon = {"K", "N", "accuracy_level", "format", "group", "minima"};
+  constexpr std::array kCommon = {"K", "N", "accuracy_level"};
+  constexpr std::array kForm = {"format", "group", "minima"};
   const StepInfo of_gate = Attributes(*gate), of_up = Attributes(*up);
   const auto same = [&](const char* name) { return of_gate.Int(name, 0) == of_up.Int(name, 0); };
-  if (!std::ranges::all_of(kCommon, same) || of_gate.Int("bits", 4) != of_up.Int("bits", 4)) {
+  if (!std::ranges::all_of(kCommon, same)) return false;
+  if (!std::ranges::all_of(kForm, same) || of_gate.Int("bits", 4) != of_up.Int("bits", 4)) {
+    steps.SetApart(product.last, "gate and up, whose weights have different forms");
     return false;
   }
   Recipe::Step step =

@@ -75,6 +75,7 @@ ORT_AIE_PEAK_LOOP(Int8Portable, "sse2", __m128i, _mm_add_epi32(sum, _mm_madd_epi
 ORT_AIE_MEMORY_LOOPS(ReadAvx2, CopyAvx2, "avx2", __m256)
 ORT_AIE_PEAK_LOOP(Fp32Avx2, "avx2,fma", __m256, _mm256_fmadd_ps(x, y, sum))
 ORT_AIE_PEAK_LOOP(Int8Avx2, "avx2", __m256i, _mm256_add_epi16(sum, _mm256_maddubs_epi16(x, y)))
+ORT_AIE_PEAK_LOOP(Int8Avx2Vnni, "avx2,avxvnni", __m256i, _mm256_dpbusd_avx_epi32(sum, x, y))
 constexpr PeakLoop kFp32Avx2{Fp32Avx2, Flops(2 * 8)};
 
 ORT_AIE_MEMORY_LOOPS(ReadAvx512, CopyAvx512, "avx512f", __m512)
@@ -115,6 +116,7 @@ constexpr LimitLoops kLoops[] = {
      kFp32Portable,
      {Int8Portable, Flops(2 * 8)}},
     {"avx2", ReadAvx2, CopyAvx2, kFp32Avx2, kFp32Avx2, {Int8Avx2, Flops(2 * 32)}},
+    {"avx2_vnni", ReadAvx2, CopyAvx2, kFp32Avx2, kFp32Avx2, {Int8Avx2Vnni, Flops(2 * 32)}},
     {"avx512", ReadAvx512, CopyAvx512, kFp32Avx512, kFp32Avx512, kInt8Avx512},
     {"amx", ReadAvx512, CopyAvx512, kFp32Avx512, kBf16Amx, kInt8Avx512},
     {"avx512_bf16", ReadAvx512, CopyAvx512, kFp32Avx512, kBf16Avx512, kInt8Avx512},

@@ -17,8 +17,9 @@ namespace {
 
 constexpr uint32_t Bit(Role role) { return 1u << static_cast<uint32_t>(role); }
 constexpr uint32_t kAllRoles = (1u << kRoles) - 1;
-constexpr uint32_t kOneRowBf16 = Bit(Role::kOneRowBf16);
-constexpr uint32_t kOneRow = Bit(Role::kOneRowInt8) | kOneRowBf16;
+constexpr uint32_t kOneRowInt8 = Bit(Role::kOneRowInt8), kOneRowBf16 = Bit(Role::kOneRowBf16);
+constexpr uint32_t kOneRow = kOneRowInt8 | kOneRowBf16;
+constexpr uint32_t kInt8 = kOneRowInt8 | Bit(Role::kRowsInt8);
 constexpr uint32_t kManyRows =
     Bit(Role::kRowsInt8) | Bit(Role::kRowsBf16) | Bit(Role::kPromptAttention);
 
@@ -38,8 +39,8 @@ struct Variant {
 #endif
 
 // What follows a "-" is where a variant prefetches to: past the caches (nta), into L1 (t0, and avx2
-// without a suffix), into L2 (t1, and the others without a suffix) or L3 (t2); and how many blocks
-// ahead if not one.
+// and avx2_vnni without a suffix), into L2 (t1, and the others without a suffix) or L3 (t2); and
+// how many blocks ahead if not one.
 constexpr Variant kVariants[] = {
     {"portable", Isa::kPortable, kAllRoles, &kPortableKernels},
     {"avx2", Isa::kAvx2, kAllRoles, ORT_AIE_X86(kAvx2Kernels)},
@@ -48,6 +49,12 @@ constexpr Variant kVariants[] = {
     {"avx2-nta", Isa::kAvx2, kOneRow, ORT_AIE_X86(kAvx2NtaKernels)},
     {"avx2-t1-2-ahead", Isa::kAvx2, kOneRow, ORT_AIE_X86(kAvx2TwoAheadKernels)},
     {"avx2-t1-4-ahead", Isa::kAvx2, kOneRow, ORT_AIE_X86(kAvx2FourAheadKernels)},
+    {"avx2_vnni", Isa::kAvx2Vnni, kInt8, ORT_AIE_X86(kAvx2VnniKernels)},
+    {"avx2_vnni-t1", Isa::kAvx2Vnni, kOneRowInt8, ORT_AIE_X86(kAvx2VnniT1Kernels)},
+    {"avx2_vnni-t2", Isa::kAvx2Vnni, kOneRowInt8, ORT_AIE_X86(kAvx2VnniT2Kernels)},
+    {"avx2_vnni-nta", Isa::kAvx2Vnni, kOneRowInt8, ORT_AIE_X86(kAvx2VnniNtaKernels)},
+    {"avx2_vnni-t1-2-ahead", Isa::kAvx2Vnni, kOneRowInt8, ORT_AIE_X86(kAvx2VnniTwoAheadKernels)},
+    {"avx2_vnni-t1-4-ahead", Isa::kAvx2Vnni, kOneRowInt8, ORT_AIE_X86(kAvx2VnniFourAheadKernels)},
     {"avx512", Isa::kAvx512, kAllRoles & ~kOneRow, ORT_AIE_X86(kAvx512Kernels)},
     {"avx512-nta", Isa::kAvx512, kOneRow | Bit(Role::kLookups), ORT_AIE_X86(kAvx512NtaKernels)},
     {"avx512-t0", Isa::kAvx512, kOneRow, ORT_AIE_X86(kAvx512T0Kernels)},
@@ -66,8 +73,9 @@ constexpr Variant kVariants[] = {
     {"avx512_bf16-t1-4-ahead", Isa::kAvx512Bf16, kOneRowBf16,
      ORT_AIE_X86(kAvx512Bf16FourAheadKernels)},
     {"amx", Isa::kAmx, kManyRows, ORT_AIE_X86(kAmxKernels)},
-#ifdef ORT_AIE_AMX_STANDIN
-    {kAmxStandin, Isa::kPortable, kManyRows, &kAmxStandinKernels},  // no rule names it
+#ifdef ORT_AIE_STANDINS  // no rule names them
+    {kAmxStandin, Isa::kPortable, kManyRows, &kAmxStandinKernels},
+    {"avx2_vnni_standin", Isa::kAvx2, kInt8, ORT_AIE_X86(kAvx2VnniStandinKernels)},
 #endif
 };
 
@@ -98,9 +106,9 @@ constexpr Rule kRules[] = {
      "(Zen 5)"},
     {Bit(Role::kLookups), AmdFromZen5, "avx512-nta",
      "AMD from Zen 5 on: fetching past the caches, as for one row"},
-    {Bit(Role::kOneRowInt8), Intel, "avx512-t1",
+    {kOneRowInt8, Intel, "avx512-t1",
      "Intel: fetching into L2, past which is half as fast (Xeon, AMX generation)"},
-    {Bit(Role::kOneRowInt8), Any, "avx512-t1",
+    {kOneRowInt8, Any, "avx512-t1",
      "fetching into L2: 30.5 GB/s; into L1 21.9, past the caches 22.0 (Zen 4)"},
     {kOneRowBf16, Any, "avx512-t1",
      "fetching into L2, as for int8; this kernel has not been measured (on Zen 4, one that also "
@@ -123,6 +131,9 @@ constexpr Rule kRules[] = {
      "364 (Xeon, AMX generation; longer ones are not measured)"},
     {kAllRoles, Any, "avx512",
      "the widest instruction set; whole models were measured on Zen 4, Zen 5 and the Xeon"},
+    {kInt8, Any, "avx2_vnni",
+     "AVX-VNNI: one instruction for four products and their sum, AVX2 has two; fetching as with "
+     "AVX2 (not measured)"},
     {kOneRow, Any, "avx2",
      "AVX2: into L1, which is as fast as into L2 and past the caches: 77 to 93 % of a plain read "
      "in int8 (Zen 3)"},
@@ -145,14 +156,19 @@ Cpu Detect() {
   cpu.vendor = __builtin_cpu_is("amd")     ? Vendor::kAmd
                : __builtin_cpu_is("intel") ? Vendor::kIntel
                                            : Vendor::kOther;
-  const std::array<bool, kIsas> has = {
-      true,
-      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-          __builtin_cpu_supports("f16c"),
-      __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-          __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi"),
-      __builtin_cpu_supports("avx512bf16") != 0, WhyNoAmx() == nullptr};
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                    __builtin_cpu_supports("f16c");
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+                      __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi");
+  // Not every compiler's __builtin_cpu_supports knows this one.
+  cpu.avx_vnni = avx2 && __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a >> 4 & 1) != 0;
+  const std::array<bool, kIsas> has = {true,
+                                       avx2,
+                                       cpu.avx_vnni || avx512,
+                                       avx512,
+                                       __builtin_cpu_supports("avx512bf16") != 0,
+                                       WhyNoAmx() == nullptr};
   const auto lacks = std::find(has.begin(), has.end(), false);
   cpu.isa = static_cast<Isa>(lacks - has.begin() - 1);
 #endif
@@ -231,27 +247,25 @@ Choice WholeTable(Isa isa, Cpu cpu) {
   return choice;
 }
 
-#ifdef ORT_AIE_AMX_STANDIN
-// The kernels of the stand-in for AMX, and portable kernels for the rest.
-Choice StandinTable() {
-  Choice choice = WholeTable(Isa::kPortable, {});
+// A variant in its roles, and the table of its instruction set in all others.
+Choice OnWholeTable(const Variant& variant) {
+  Choice choice = WholeTable(variant.needs, ThisCpu());
   for (size_t role = 0; role < kRoles; ++role) {
-    if (Has(Find(kAmxStandin), role)) choice[role].variant = kAmxStandin;
+    if (Has(variant, role)) choice[role].variant = variant.name;
   }
   return choice;
 }
-#endif
 
 // The whole tables of this CPU, the widest last. Nothing here has a destructor, because kernels run
 // until the process ends.
 struct WholeTables {
   WholeTables() {
-#ifdef ORT_AIE_AMX_STANDIN
-    Add(kAmxStandin, StandinTable());
+#ifdef ORT_AIE_STANDINS
+    Add(kAmxStandin, OnWholeTable(Find(kAmxStandin)));
 #endif
-    for (size_t i = 0; i <= static_cast<size_t>(ThisCpu().isa); ++i) {
+    for (size_t i = 0; i < kIsas; ++i) {
       const auto isa = static_cast<Isa>(i);
-      Add(NameOf(isa), WholeTable(isa, ThisCpu()));
+      if (ThisCpu().Runs(isa)) Add(NameOf(isa), WholeTable(isa, ThisCpu()));
     }
   }
 
@@ -271,6 +285,16 @@ const WholeTables& Whole() {
   static const WholeTables tables;
   return tables;
 }
+
+// A table for each variant that this CPU runs, in their order.
+struct VariantTables {
+  VariantTables() {
+    for (size_t i = 0; i < tables.size(); ++i) {
+      if (ThisCpu().Runs(kVariants[i].needs)) tables[i].PutTogether(OnWholeTable(kVariants[i]));
+    }
+  }
+  std::array<Selection, std::size(kVariants)> tables;
+};
 
 // Applies the rules, and the measurements of this machine in their place.
 void PutTogetherForThisMachine(Selection& selection) {
@@ -318,8 +342,8 @@ const char* NameOf(Role role) {
 }
 
 const char* NameOf(Isa isa) {
-  constexpr std::array<const char*, kIsas> kNames = {"portable", "avx2", "avx512", "avx512_bf16",
-                                                     "amx"};
+  constexpr std::array<const char*, kIsas> kNames = {"portable", "avx2",        "avx2_vnni",
+                                                     "avx512",   "avx512_bf16", "amx"};
   return kNames.at(static_cast<size_t>(isa));
 }
 
@@ -354,7 +378,7 @@ std::string CpuName() {
 std::vector<const char*> VariantsOf(Role role, const Cpu& cpu) {
   std::vector<const char*> names;
   for (const Variant& variant : kVariants) {
-    if (Has(variant, static_cast<size_t>(role)) && variant.needs <= cpu.isa) {
+    if (Has(variant, static_cast<size_t>(role)) && cpu.Runs(variant.needs)) {
       names.push_back(variant.name);
     }
   }
@@ -370,11 +394,13 @@ std::vector<const char*> CandidatesFor(Role role, std::string_view variant, cons
 }
 
 const Kernels* VariantNamed(const char* name) {
-  const Variant* found =
-      std::find_if(std::begin(kVariants), std::end(kVariants), [&](const Variant& variant) {
-        return std::strcmp(variant.name, name) == 0 && variant.needs <= ThisCpu().isa;
-      });
-  return found != std::end(kVariants) ? found->kernels : nullptr;
+  static const VariantTables tables;
+  for (size_t i = 0; i < std::size(kVariants); ++i) {
+    if (std::strcmp(kVariants[i].name, name) == 0 && ThisCpu().Runs(kVariants[i].needs)) {
+      return &tables.tables[i].kernels;
+    }
+  }
+  return nullptr;
 }
 
 Choice ChoiceByRule(const Cpu& cpu) {
@@ -383,7 +409,7 @@ Choice ChoiceByRule(const Cpu& cpu) {
     const auto fits = [&](const Rule& rule) {
       const Variant& variant = Find(rule.variant);
       return (rule.roles & (1u << role)) != 0 && Has(variant, role) && rule.fits(cpu) &&
-             variant.needs <= cpu.isa;
+             cpu.Runs(variant.needs);
     };
     const Rule& rule = *std::find_if(std::begin(kRules), std::end(kRules), fits);
     choice[role] = {rule.variant, Origin::kRule, rule.why};

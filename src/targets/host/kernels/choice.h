@@ -10,8 +10,9 @@
 // Variants whose names begin alike, up to the "-", give the same bits in the roles that they share:
 // what follows is only how they prefetch.
 //
-// To add a variant: a table in a kernel file, a line in kVariants, and a line in kRules if it
-// should be the default. To add a kernel: a member of Kernels, and its role in Take.
+// To add a variant: a table in a kernel file, with at least the kernels of its roles, a line in
+// kVariants, and a line in kRules if it should be the default. To add a kernel: a member of
+// Kernels, and its role in Take.
 #pragma once
 
 #include <array>
@@ -39,8 +40,8 @@ enum class Role {
 constexpr auto kRoles = static_cast<size_t>(Role::kCount);
 const char* NameOf(Role role);
 
-// Instruction sets; each includes all before it.
-enum class Isa { kPortable, kAvx2, kAvx512, kAvx512Bf16, kAmx, kCount };
+// Instruction sets; each includes all before it, but a CPU with AVX-512 may lack AVX-VNNI.
+enum class Isa { kPortable, kAvx2, kAvx2Vnni, kAvx512, kAvx512Bf16, kAmx, kCount };
 constexpr auto kIsas = static_cast<size_t>(Isa::kCount);
 const char* NameOf(Isa isa);  // as in ORT_AIE_ISA
 
@@ -52,6 +53,9 @@ struct Cpu {
   // As CPUID and the vendor's documents number them: Zen 5 is family 26 of AMD. 0: not known.
   int family = 0, model = 0, stepping = 0;
   Isa isa = Isa::kPortable;  // the widest
+  bool avx_vnni = false;
+
+  bool Runs(Isa needs) const { return needs <= isa && (needs != Isa::kAvx2Vnni || avx_vnni); }
 };
 const Cpu& ThisCpu();
 // Its vendor, family, model and stepping, brand, and widest instruction set.
@@ -74,8 +78,8 @@ Choice ChoiceByRule(const Cpu& cpu);
 std::vector<const char*> VariantsOf(Role role, const Cpu& cpu);
 // Those of them that give the same bits as `variant`, without itself.
 std::vector<const char*> CandidatesFor(Role role, std::string_view variant, const Cpu& cpu);
-// The table from which a variant takes its kernels; null if the name is unknown, or this CPU cannot
-// run it.
+// A variant in its roles, on the whole table of its instruction set; null if the name is unknown,
+// or this CPU cannot run it.
 const Kernels* VariantNamed(const char* name);
 
 // A table assembled from variants, and the reasons for them. It is not copied, because the kernels

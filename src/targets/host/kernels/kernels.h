@@ -215,21 +215,25 @@ consteval Kernels WithTiles(Kernels base, const char* name, decltype(Kernels::ge
 }
 constexpr int64_t kTileRowBlock = 32;  // two tiles, one above the other
 
-#ifdef ORT_AIE_AMX_STANDIN
-// Of builds for tests alone: those of AMX without its instructions, and portable ones for the rest.
+#ifdef ORT_AIE_STANDINS
+// Of builds for tests alone: those of AMX and of AVX-VNNI without their instructions.
 constexpr const char* kAmxStandin = "amx_standin";
 extern const Kernels kAmxStandinKernels;
+extern const Kernels kAvx2VnniStandinKernels;
 void GemmBf16AmxStandin(const uint16_t* a, int64_t lda, int64_t rows, const uint16_t* panel,
                         int64_t k_pairs, float* y, int64_t ldy);
 extern const Bf16Attention kAmxStandinAttention;
 #endif
 #if defined(__x86_64__)
 extern const Kernels kAvx2Kernels;
+extern const Kernels kAvx2VnniKernels;    // those of int8 alone
 extern const Kernels kAvx512Kernels;      // F, BW, DQ, VL, VNNI, VBMI
 extern const Kernels kAvx512Bf16Kernels;  // the kernels that AVX512_BF16 makes faster, too
 // The same, with other ways of prefetching: two and four blocks ahead into L2, or one.
 extern const Kernels kAvx2T1Kernels, kAvx2T2Kernels, kAvx2NtaKernels;
 extern const Kernels kAvx2TwoAheadKernels, kAvx2FourAheadKernels;
+extern const Kernels kAvx2VnniT1Kernels, kAvx2VnniT2Kernels, kAvx2VnniNtaKernels;
+extern const Kernels kAvx2VnniTwoAheadKernels, kAvx2VnniFourAheadKernels;
 extern const Kernels kAvx512NtaKernels, kAvx512T0Kernels, kAvx512T2Kernels;
 extern const Kernels kAvx512TwoAheadKernels, kAvx512FourAheadKernels;
 extern const Kernels kAvx512Bf16NtaKernels, kAvx512Bf16T0Kernels, kAvx512Bf16T2Kernels;
@@ -261,7 +265,7 @@ const char* WhyNoAmx();
 const Kernels* const* AvailableKernels();
 
 // The kernels that choice.h assembled for this CPU, or the table that ORT_AIE_ISA names (portable,
-// avx2, avx512, avx512_bf16, amx). An unknown name, or one that this CPU lacks, is
+// avx2, avx2_vnni, avx512, avx512_bf16, amx). An unknown name, or one that this CPU lacks, is
 // reported on stderr once and ignored.
 const Kernels& SelectedKernels();
 

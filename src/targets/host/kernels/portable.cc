@@ -69,7 +69,7 @@ constexpr Kernels PortableKernels() {
 
 extern const Kernels kPortableKernels;
 constinit const Kernels kPortableKernels = PortableKernels();
-#ifdef ORT_AIE_AMX_STANDIN
+#ifdef ORT_AIE_STANDINS
 extern const Kernels kAmxStandinKernels;
 constinit const Kernels kAmxStandinKernels =
     WithTiles(PortableKernels(), kAmxStandin, GemmBf16AmxStandin, kAmxStandinAttention);
