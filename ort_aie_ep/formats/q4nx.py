@@ -124,6 +124,8 @@ class BlockForm:
             )
 
 
+#: All forms of Q4NX.
+FORMS = tuple(BlockForm(4, group, minima) for group in GROUPS for minima in (True, False))
 # The form of `.q4nx` files, and the places in its blocks.
 SHIPPING = BlockForm()
 BLOCK_BYTES = SHIPPING.block_bytes
