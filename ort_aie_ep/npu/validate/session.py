@@ -194,7 +194,7 @@ def read_for(folder: Path, identity: Identity, result: DesignResult) -> Package:
     """The package for a device; `result` describes it. Raises PackageError if it does not fit."""
     package = read_package(folder)
     content = package.manifest
-    result.design, result.device = content["name"], content["device"]
+    result.design, result.device = package_of(content), content["device"]
     result.uuid, result.toolchain = content["uuid"], content["toolchain"]
     if content["generation"] != identity.generation:
         raise PackageError(
