@@ -45,7 +45,7 @@ bfloat16 = np.dtype(ml_dtypes.bfloat16)
 
 @dataclass(frozen=True)
 class BlockForm:
-    """How quantised weights are stored. The default is that of `.q4nx` files, which NPUs read.
+    """How quantised weights are stored. The default is that of `.q4nx` files.
 
     `minima` says whether they are stored; of 8 bits, whether zero points are.
 
