@@ -17,6 +17,8 @@ WeightForm FormOf(const Engine& engine, const Plan& plan) {
   for (const Step& step : plan.steps) {
     const auto* projection = std::get_if<MatMulStep>(&step);
     if (projection != nullptr && CanBeQ4nx(projection->form)) forms.push_back(projection->form);
+    // Experts are plans of their own, between two runs of this one: on the same overlay.
+    if (std::holds_alternative<MoEStep>(step)) forms.push_back(q4nx::kShipping);
   }
   // A short prompt's projections are for where the change to their overlay is cheap.
   const bool cheap = engine.device().ShareContext(kShortGemm, kGemm);
