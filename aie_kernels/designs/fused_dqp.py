@@ -14,8 +14,9 @@ of 32 and at least 128, K a multiple of 256 and at most 16,384. A longer K is pr
 
 With four columns of eight, x enters through the shim of a fifth. With all columns in use every
 shim channel carries weights, so x shares the first one under its own packet id. It uses 2 K bytes
-of that channel before 5/8 N K / (2 columns) bytes of weights, i.e. 3.2 * 2 columns / N of its time
-(2.5 % for N = 2048 on eight columns), while the other channels wait for the last core.
+of that channel before 5/8 N K / (2 columns) bytes of weights in the shipping form, i.e. 3.2 * 2
+columns / N of its time (2.5 % for N = 2048 on eight columns), while the other channels wait for the
+last core.
 """
 
 from __future__ import annotations

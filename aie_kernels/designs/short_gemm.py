@@ -25,7 +25,8 @@ and C have 64 rows. Bands of rows and columns that would pass the end of C are m
 
 Numerics: those of `dequant` followed by `gemm` with bf16 output, to the bit.
 
-L1: 62,720 bytes of 65,536. L2: 208 KB in column 0, 144 KB elsewhere.
+L1, with weights in the shipping form as below: 62,720 bytes of 65,536. L2: 208 KB in column 0, 144
+KB elsewhere.
 
 Bottleneck, for each 256 of K: memory must deliver 40 KB for each column, 13,436 cycles on eight
 columns at 43.9 GB/s and 1.8 GHz, 9,060 at 65.1. The core multiplies 2^20 times (8,192 cycles by the

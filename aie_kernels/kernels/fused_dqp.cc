@@ -168,7 +168,7 @@ void dqp_block(const uint8_t* __restrict block, const bfloat16* __restrict x,
   const aie::accum<accfloat, limbs> scaled =
       aie::mul(aie::load_v<limbs>(sums + k_block * limbs), form.minimum_factor());
   const aie::vector<bfloat16, limbs> group_sums = scaled.to_vector<bfloat16>();
-  const bfloat16 bias(minima != 0 ? q4nx::code_bias : q4nx::code_bias / -8);
+  const bfloat16 bias = minima != 0 ? bfloat16(q4nx::code_bias) : bfloat16(q4nx::code_bias / -8);
   aie::accum<accfloat, n> total(aie::load_v<n>(acc));
   LOOP_TRIPS(q4nx::groups, 8, 8)
   LOOP_NO_UNROLL
