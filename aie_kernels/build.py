@@ -14,9 +14,10 @@ import inspect
 import pkgutil
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ort_aie_ep.aie_kernels import designs
@@ -29,6 +30,7 @@ from ort_aie_ep.aie_kernels.mlir.toolchain import (
     find_toolchain,
     run,
 )
+from ort_aie_ep.formats.q4nx import FORMS, SHIPPING, BlockForm
 from ort_aie_ep.npu.packages.package import (
     MANIFEST,
     MAX_KERNEL_NAME,
@@ -39,7 +41,7 @@ from ort_aie_ep.npu.packages.package import (
     xclbin_uuid,
 )
 from ort_aie_ep.npu.vocabulary.configuration import configure
-from ort_aie_ep.npu.vocabulary.design import Design
+from ort_aie_ep.npu.vocabulary.design import Design, package_name
 from ort_aie_ep.npu.vocabulary.device import Architecture, Device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 from ort_aie_ep.npu.vocabulary.kernel import Kernel
@@ -50,6 +52,11 @@ KERNELS = Path(__file__).parent / "kernels"
 # Sources that use AIE2P's matrix unit and accept bfp16 rounding (AIE2 has a bf16 unit);
 # aie_kernels/CMakeLists.txt does the same for the host.
 _EMULATED = ("gemm.cc", "flow_qkv.cc")
+
+#: The forms of weights for which `kernels build all` builds each design that reads weights: that of
+#: .q4nx files; that of the model builder's int4, which is symmetric; and that of AWQ. Weights in
+#: other forms are read in the smallest of these that holds them.
+BUILT_FORMS = (SHIPPING, BlockForm(minima=False), BlockForm(group=128))
 
 _FIRST_KERNEL_ID = 0x901  # aiecc's
 MAX_KERNELS = 32  # of a context: MAX_NUM_CUS of the driver's aie2_msg_priv.h
@@ -65,23 +72,35 @@ def find_designs() -> dict[str, Callable[..., Design]]:
     return found
 
 
-def designs_on(device: Device) -> dict[str, Design]:
-    """By name, the designs that `device` can run: the others' kernels or layouts do not suit it."""
+def find_packages(forms: Iterable[BlockForm] = BUILT_FORMS) -> dict[str, Callable[..., Design]]:
+    """The designs, and those that read weights once more for each of the forms, by package."""
+    found = find_designs()
+    return found | {
+        package_name(name, form): partial(make, form=form)
+        for form in forms
+        for name, make in found.items()
+        if "form" in inspect.signature(make).parameters
+    }
+
+
+def designs_on(device: Device, forms: Iterable[BlockForm] = BUILT_FORMS) -> dict[str, Design]:
+    """By package, the designs that `device` can run: others' kernels or layouts do not suit it."""
     found = {}
-    for name, make in find_designs().items():
+    for name, make in find_packages(forms).items():
         with suppress(DesignError):
             found[name] = make(device)
     return found
 
 
 def make_design(name: str, device: Device, *, columns: int | None = None) -> Design:
-    """The design `name` on `device`, on `columns` of its columns if the design allows a choice.
+    """The design of the package `name` on `device`, on `columns` of its columns if the design
+    allows a choice. Its form need not be one of `BUILT_FORMS`.
 
     Raises DesignError, which lists the known designs or says that this one takes all columns.
     """
-    known = find_designs()
+    known = find_packages(FORMS)
     if name not in known:
-        raise DesignError(f"unknown design {name!r}; known: {', '.join(known)}")
+        raise DesignError(f"unknown design {name!r}; known: {', '.join(find_packages())}")
     if columns is None:
         return known[name](device)
     if "columns" not in inspect.signature(known[name]).parameters:
@@ -172,7 +191,7 @@ def build(
     missing or fails, or when the compiler has placed something elsewhere than it was told to.
     """
     tools = find_toolchain()
-    with tempfile.TemporaryDirectory(prefix=f"{design.name}-") as name:
+    with tempfile.TemporaryDirectory(prefix=f"{design.package}-") as name:
         work = Path(name)
         count = Count(progress, tool_runs(design))
         overlay = _overlay(tools, design, work, sequence, count)
@@ -187,7 +206,7 @@ def build(
 def build_together(
     designs: Sequence[Design], folder: Path, *, progress: Progress | None = None
 ) -> list[Package]:
-    """Build packages `folder`/<design> that share one xclbin, with a kernel for each design.
+    """Build packages `folder`/<package> that share one xclbin, with a kernel for each design.
     `progress` counts runs of compilers.
 
     The packages share a hardware context. They are replaced one by one, once the xclbin is
@@ -197,7 +216,7 @@ def build_together(
     devices = {design.device.name for design in designs}
     if len(devices) != 1:
         raise DesignError(f"one xclbin is for one device; the designs are for {sorted(devices)}")
-    names = [design.name for design in designs]
+    names = [design.package for design in designs]
     if len(set(names)) < len(names) or max(map(len, names)) > MAX_KERNEL_NAME:
         raise DesignError(
             f"the kernels of one xclbin have different names of at most {MAX_KERNEL_NAME} "
@@ -206,22 +225,22 @@ def build_together(
     if len(designs) > MAX_KERNELS:
         raise DesignError(f"a context has {MAX_KERNELS} kernels at most, got {len(designs)}")
     for design in designs:
-        require_replaceable(folder / design.name, MANIFEST)
+        require_replaceable(folder / design.package, MANIFEST)
     tools = find_toolchain()
     with tempfile.TemporaryDirectory(prefix="together-") as name:
         overlay = None
         count = Count(progress, sum(map(tool_runs, designs)))
         for number, design in enumerate(designs):
-            work = Path(name) / design.name
+            work = Path(name) / design.package
             work.mkdir()
-            shared = SharedXclbin(design.name, number, overlay)
+            shared = SharedXclbin(design.package, number, overlay)
             overlay = _overlay(tools, design, work, None, count, shared)
         assert overlay is not None
         versions, uuid = _versions(tools), xclbin_uuid(overlay)
         return [
             write_package(
-                folder / design.name,
-                manifest(design, toolchain=versions, uuid=uuid, kernel=design.name),
+                folder / design.package,
+                manifest(design, toolchain=versions, uuid=uuid, kernel=design.package),
                 overlay,
             )
             for design in designs
@@ -239,14 +258,14 @@ def _overlay(
     """Build the xclbin of `design` in the folder `work`."""
     text = print_module(design, sequence)
     for kernel in _kernels(design):
-        count.begin(f"{design.name}: {kernel.source}")
+        count.begin(f"{design.package}: {kernel.source}")
         _compile(tools, design.device.architecture, kernel, work)
         count.step()
     mlir = work / "aie.mlir"
     mlir.write_text(text)
     # In the folder of the objects: link_with is relative to the MLIR.
     command = aiecc_command(tools, work, mlir, instructions=sequence is not None, shared=shared)
-    count.begin(f"{design.name}: aiecc")
+    count.begin(f"{design.package}: aiecc")
     run(command, "aiecc", work)
     count.step()
     overlay = _output(work / "overlay.xclbin")

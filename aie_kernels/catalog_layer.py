@@ -11,7 +11,7 @@ from dataclasses import replace
 from ort_aie_ep.npu.vocabulary.kernel import Array, Kernel
 
 from .catalog_attention import CALL, LATENCY, LOOP
-from .catalog_linear import DQP_BLOCK, DQP_FINISH, DQP_LOAD_BIAS, DQP_LOAD_X
+from .catalog_linear import DQP_FINISH, DQP_LOAD_BIAS, DQP_LOAD_X
 from .catalog_vector import (
     GELU_MUL,
     INVERSE_ROOT,
@@ -172,10 +172,6 @@ LAYER_LOAD_X = replace(
     limits=lambda scalars: 0 <= scalars[0] < MAX_X // OBJECT,
 )  # fmt: skip
 LAYER_LOAD_BIAS = replace(DQP_LOAD_BIAS, arguments=(_OBJECT, _BIAS, int, int, int))
-LAYER_BLOCK = replace(
-    DQP_BLOCK, arguments=(Array("u8", 5120), _X, _SUMS, Array("f32", 32), int),
-    limits=lambda scalars: 0 <= scalars[0] < MAX_X // OBJECT,
-)  # fmt: skip
 LAYER_FINISH = replace(
     DQP_FINISH, arguments=(Array("f32", 32), _BIAS, Array("bf16", 32), int, int)
 )  # fmt: skip

@@ -12,7 +12,9 @@ nor the pipeline. `ort-aie predict --kernels` shows all of these side by side.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
+from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.npu.vocabulary.kernel import Array, Kernel
 
 # Call, return, the first loads, draining the pipeline (mlir-aie: loads take 5 to 7 cycles, macs 5
@@ -28,6 +30,11 @@ GEMM_STRIP = 512  # elements of C that leave a core at once: 64 rows of 8 column
 
 def _fixed(cycles: float) -> Callable[[str, tuple[int, ...]], float]:
     return lambda arch, scalars: cycles
+
+
+def form_scalars(form: BlockForm) -> tuple[int, int]:
+    """A form of Q4NX as kernels take it, in their last scalars: scales of a block, minima."""
+    return form.scales, int(form.minima)
 
 
 def _zero_cycles(arch: str, scalars: tuple[int, ...]) -> float:
@@ -112,13 +119,30 @@ DQP_LOAD_BIAS = Kernel(
     limits=lambda scalars: 0 <= 8 * scalars[0] < 1 << 31 and scalars[2] > 0,
 )
 DQP_ZERO = Kernel("dqp_zero", "fused_dqp.cc", (Array("f32", 32),), _fixed(CALL))
-DQP_BLOCK = Kernel(
-    "dqp_block",
-    "fused_dqp.cc",
-    (Array("u8", 5120), Array("bf16", 16384), Array("bf16", 1024), Array("f32", 32), int),
-    _dqp_block_cycles,
-    limits=lambda scalars: 0 <= scalars[0] < 64,
-)
+
+
+@cache
+def dqp_block(form: BlockForm, most: int = 16384) -> Kernel:
+    """The product with a block of a form, for a core that keeps `most` activations.
+
+    The cycles do not depend on the form: codes have as many bits, and 32 in-features are processed
+    together in every form.
+    """
+    return Kernel(
+        "dqp_block",
+        "fused_dqp.cc",
+        (
+            Array("u8", form.block_bytes), Array("bf16", most), Array("bf16", most // 16),
+            Array("f32", 32), int, int, int,
+        ),
+        _dqp_block_cycles,
+        limits=lambda scalars: (
+            0 <= scalars[0] < most // 256 and scalars[1:] == form_scalars(form)
+        ),
+    )  # fmt: skip
+
+
+DQP_BLOCK = dqp_block(SHIPPING)
 
 
 # An activation is some 17 fp32 products of 32 lanes, one after another: nine macs each (twice as
@@ -181,16 +205,35 @@ DQP_FINISH = Kernel(
     _dqp_finish_cycles,
     limits=_dqp_finish_limits,
 )
-Q4NX_DEQUANT = Kernel(
-    "q4nx_dequant", "dequant.cc", (Array("u8", 5120), Array("bf16", 8192)), _dequant_cycles(8)
-)
-Q4NX_DEQUANT_STEP = Kernel(
-    "q4nx_dequant_step",
-    "dequant.cc",
-    (Array("u8", 2 * 5120), Array("bf16", 2048), int, int),
-    _dequant_cycles(2),
-    limits=lambda scalars: 0 <= scalars[0] < 2 and 0 <= scalars[1] < 4,
-)
+
+
+@cache
+def q4nx_dequant(form: BlockForm) -> Kernel:
+    """The dequantisation of a block of a form."""
+    return Kernel(
+        "q4nx_dequant",
+        "dequant.cc",
+        (Array("u8", form.block_bytes), Array("bf16", 8192), int, int),
+        _dequant_cycles(8),
+        limits=lambda scalars: scalars == form_scalars(form),
+    )
+
+
+@cache
+def q4nx_dequant_step(form: BlockForm) -> Kernel:
+    """The dequantisation of 64 in-features of one of two blocks of a form."""
+    return Kernel(
+        "q4nx_dequant_step",
+        "dequant.cc",
+        (Array("u8", 2 * form.block_bytes), Array("bf16", 2048), int, int, int, int),
+        _dequant_cycles(2),
+        limits=lambda scalars: (
+            0 <= scalars[0] < 2 and 0 <= scalars[1] < 4 and scalars[2:] == form_scalars(form)
+        ),
+    )
+
+
+Q4NX_DEQUANT, Q4NX_DEQUANT_STEP = q4nx_dequant(SHIPPING), q4nx_dequant_step(SHIPPING)
 GEMM_ZERO = Kernel(
     "gemm_zero",
     "gemm.cc",

@@ -115,6 +115,14 @@ def why_not_npu_layer(
     one_epsilon: bool = True,
     inner_value: bool = False,
 ) -> str: ...
+def npu_form_of_plan(
+    weights: Sequence[tuple[int, int, bool]],  # bits (2 or 4), group, minima
+    *,
+    overlays: Set[str],
+) -> tuple[int, bool]: ...  # of Q4NX: group, minima
+def why_npu_widens(
+    form: tuple[int, int, bool], to: tuple[int, bool], *, planned: bool, overlays: Set[str]
+) -> str: ...
 def why_not_npu_gather() -> str: ...
 def why_not_npu_experts(
     *,

@@ -17,6 +17,7 @@ A layer is a list of them in one stream and needs no second configuration.
 from __future__ import annotations
 
 from ort_aie_ep.aie_kernels.designs import flow_kv, fused_dqp, vector_ops, vector_sequences
+from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.npu.vocabulary.design import Design
 from ort_aie_ep.npu.vocabulary.device import Device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
@@ -27,14 +28,17 @@ ATTENTION_COLUMN = 4
 VECTOR_COLUMN = 6
 
 
-def build(device: Device) -> Design:
-    """The overlay for decoding. Raises DesignError for a device with fewer than eight columns."""
+def build(device: Device, form: BlockForm = SHIPPING) -> Design:
+    """The overlay for decoding, with weights of a form of Q4NX.
+
+    Raises DesignError for a device with fewer than eight columns.
+    """
     if device.columns < 8:
         raise DesignError(
             f"decode on {device.name}: {device.columns} columns; projections, attention and vector "
             "operators stand side by side in eight: build fused_dqp, flow_kv and vector_ops alone"
         )
-    design = Design("decode", device)
+    design = Design("decode", device, form)
     fused_dqp.place(design, PROJECTION_COLUMNS, x=design.shim(ATTENTION_COLUMN, 0))
     pairs = flow_kv.place(design, ATTENTION_COLUMN)
     vector_ops.place(

@@ -1,7 +1,8 @@
 """Q4NX -> bf16, in the order that GEMM reads (paper 2, section 3.1.1).
 
 Each core converts one block of 32 x 256 weights after another to bf16. A weight is rounded once,
-w = bf16(min + scale * code), and block i of the output is block i of the input:
+w = bf16(min + scale * code), and block i of the output is block i of the input. Here and below, the
+bytes of Q4NX are those of the shipping form:
 
 | | bytes | layout |
 |---|---|---|
@@ -25,25 +26,25 @@ even earlier: each weight moves 2.6 bytes.
 
 from __future__ import annotations
 
-from ort_aie_ep.aie_kernels.catalog_linear import Q4NX_DEQUANT
-from ort_aie_ep.npu.vocabulary.design import Acquire, Core, Design, Parameters, Release, call
+from ort_aie_ep.aie_kernels.catalog_linear import Q4NX_DEQUANT, form_scalars, q4nx_dequant
+from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
+from ort_aie_ep.npu.vocabulary.design import Acquire, Body, Core, Design, Parameters, Release, call
 from ort_aie_ep.npu.vocabulary.device import Device
 from ort_aie_ep.npu.vocabulary.sequence import at_most, ceil_div, less, minimum
 
-BLOCK = 5120  # bytes of a Q4NX block of 32 x 256 weights
 WEIGHTS = 8192  # of a block
 BLOCK_OUT = 2 * WEIGHTS  # bytes of its bf16
 CORES = 4  # of a column
 STACK = 2048  # bytes; AMD's for its dequantisation, which was measured to use 1,216
 
 
-def build(device: Device) -> Design:
+def build(device: Device, form: BlockForm = SHIPPING) -> Design:
     """Dequantisation on all columns of `device`.
 
-    One sequence, `dequant(blocks)`: w Q4NX (blocks, 5120) uint8 in, b (blocks, 8192) bf16 out. The
-    sequence refuses fewer than 4 blocks.
+    One sequence, `dequant(blocks)`: w Q4NX (blocks, block bytes of `form`) uint8 in, b (blocks,
+    8192) bf16 out. The sequence refuses fewer than 4 blocks.
     """
-    design = Design("dequant", device)
+    design = Design("dequant", device, form)
     for c in range(device.columns):
         _place(design, c)
     _add_sequence(design)
@@ -51,9 +52,10 @@ def build(device: Device) -> Design:
 
 
 def _place(design: Design, c: int) -> None:
-    blocks = design.fifo(f"w{c}", "u8", CORES * BLOCK, design.shim(c), design.mem(c))
+    block = design.form.block_bytes
+    blocks = design.fifo(f"w{c}", "u8", CORES * block, design.shim(c), design.mem(c))
     own = [
-        design.fifo(f"w{c}_{r}", "u8", BLOCK, design.mem(c), design.core(c, r))
+        design.fifo(f"w{c}_{r}", "u8", block, design.mem(c), design.core(c, r))
         for r in range(CORES)
     ]
     design.split(blocks, own)
@@ -63,9 +65,9 @@ def _place(design: Design, c: int) -> None:
             out = design.fifo(f"b{c}_{r}", "bf16", WEIGHTS, design.core(c, r), design.mem(c))
             outputs.append(out)
             design.worker(
-                f"dequant{c}_{r}", design.core(c, r), _body,
+                f"dequant{c}_{r}", design.core(c, r), _body(design.form),
                 inputs={"w": own[r]}, outputs={"b": out}, parameters=["blocks"],
-                kernels=[Q4NX_DEQUANT], stack=STACK,
+                kernels=[q4nx_dequant(design.form)], stack=STACK,
             )  # fmt: skip
         pair = design.fifo(
             f"b{c}_pair{half}", "bf16", 2 * WEIGHTS, design.mem(c), design.shim(c, half)
@@ -73,21 +75,27 @@ def _place(design: Design, c: int) -> None:
         design.join(outputs, pair)
 
 
-def _body(core: Core):  # type: ignore[no-untyped-def]
-    (blocks,) = yield Parameters()
-    for _ in core.loop(blocks):
-        w = yield Acquire("w")
-        b = yield Acquire("b")
-        yield call(Q4NX_DEQUANT, w, b)
-        yield Release("w")
-        yield Release("b")
+def _body(form: BlockForm) -> Body:
+    kernel, scalars = q4nx_dequant(form), form_scalars(form)
+
+    def body(core: Core):  # type: ignore[no-untyped-def]
+        (blocks,) = yield Parameters()
+        for _ in core.loop(blocks):
+            w = yield Acquire("w")
+            b = yield Acquire("b")
+            yield call(kernel, w, b, *scalars)
+            yield Release("w")
+            yield Release("b")
+
+    return body
 
 
 def _add_sequence(design: Design) -> None:
+    block = design.form.block_bytes
     s = design.sequence("dequant", "blocks")
     (blocks,) = s.symbols()
     s.require(at_most(CORES, blocks), "{blocks} Q4NX blocks; at least 4 are needed: pad N")
-    w = s.argument("w", "in", blocks * BLOCK)
+    w = s.argument("w", "in", blocks * block)
     b = s.argument("b", "out", blocks * BLOCK_OUT)
 
     columns = range(design.device.columns)
@@ -97,9 +105,9 @@ def _add_sequence(design: Design) -> None:
     firsts = [s.let(f"first{c}", minimum(share * c, objects - share)) for c in columns]
     wholes = [s.let(f"whole{c}", minimum(share, blocks // CORES - firsts[c])) for c in columns]
     for c in columns:
-        s.transfer(f"w{c}", w, offset=firsts[c] * (CORES * BLOCK), run=wholes[c] * (CORES * BLOCK))
+        s.transfer(f"w{c}", w, offset=firsts[c] * (CORES * block), run=wholes[c] * (CORES * block))
         with s.when(less(wholes[c], share)):
-            s.transfer(f"w{c}", w, offset=(blocks - CORES) * BLOCK, run=CORES * BLOCK)
+            s.transfer(f"w{c}", w, offset=(blocks - CORES) * block, run=CORES * block)
     for name in design.workers:
         s.start(name, share)
     for c in columns:

@@ -14,8 +14,9 @@ of 32 and at least 128, K a multiple of 256 and at most 16,384. A longer K is pr
 
 With four columns of eight, x enters through the shim of a fifth. With all columns in use every
 shim channel carries weights, so x shares the first one under its own packet id. It uses 2 K bytes
-of that channel before 5/8 N K / (2 columns) bytes of weights, i.e. 3.2 * 2 columns / N of its time
-(2.5 % for N = 2048 on eight columns), while the other channels wait for the last core.
+of that channel before 5/8 N K / (2 columns) bytes of weights in the shipping form, i.e. 3.2 * 2
+columns / N of its time (2.5 % for N = 2048 on eight columns), while the other channels wait for the
+last core.
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ort_aie_ep.aie_kernels.catalog_linear import (
-    DQP_BLOCK,
     DQP_BLOCK_TWO_BITS,
     DQP_FINISH,
     DQP_LOAD_BIAS,
     DQP_LOAD_X,
     DQP_LOAD_X_TWO_BITS,
     DQP_ZERO,
+    dqp_block,
+    form_scalars,
 )
+from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.design import (
     Acquire,
@@ -56,7 +59,6 @@ from ort_aie_ep.npu.vocabulary.sequence import (
     minimum,
 )  # fmt: skip
 
-BLOCK = 5120  # bytes of a Q4NX block
 BLOCK_ROWS = 32
 BLOCK_COLUMNS = 256
 CORES = 4  # of a column
@@ -66,29 +68,34 @@ MAX_BIAS_ROUNDS = 80
 
 @dataclass(frozen=True)
 class Codes:
-    """What depends on the bits of a code: the bytes of a block, its kernels, and the buffers in
-    which they keep the activations. `suffix` is that of the names of design and sequences."""
+    """What depends on the bits of a code: its kernels, the buffers in which they keep the
+    activations, and the last scalars of the product. `suffix` is that of the names of design and
+    sequences."""
 
-    block: int
     load_x: Kernel
     multiply: Kernel
     buffers: tuple[Buffer, ...]
+    scalars: tuple[int, ...] = ()
     suffix: str = ""
 
 
 _X, _SUMS = Buffer("x", Array("bf16", MAX_K)), Buffer("sums", Array("bf16", MAX_K // 16))
-FOUR_BITS = Codes(BLOCK, DQP_LOAD_X, DQP_BLOCK, (_X, _SUMS))
-TWO_BITS = Codes(
-    3072, DQP_LOAD_X_TWO_BITS, DQP_BLOCK_TWO_BITS,
-    (_X, _SUMS, Buffer("offsets", Array("f32", MAX_K // 32))), "_two_bits",
-)  # fmt: skip
+TWO_BITS = BlockForm(bits=2)
 
 
-def build(device: Device, columns: int | None = None, codes: Codes = FOUR_BITS) -> Design:
+def _codes(form: BlockForm) -> Codes:
+    if form == TWO_BITS:
+        offsets = Buffer("offsets", Array("f32", MAX_K // 32))
+        kernels = DQP_LOAD_X_TWO_BITS, DQP_BLOCK_TWO_BITS
+        return Codes(*kernels, (_X, _SUMS, offsets), suffix="_two_bits")
+    return Codes(DQP_LOAD_X, dqp_block(form), (_X, _SUMS), form_scalars(form))
+
+
+def build(device: Device, columns: int | None = None, form: BlockForm = SHIPPING) -> Design:
     """FusedDQP on the first `columns` columns (default: 4, or all of a narrower device).
 
-    `matvec(N, K, bias, activation)`: x (K) bf16, w Q4NX (N/32, K/256, 5120), bias (N) bf16 if
-    `bias` is 1, y (N) bf16. `activation`: 0 none, 1 SiLU, 2 GELU (tanh form).
+    `matvec(N, K, bias, activation)`: x (K) bf16, w Q4NX (N/32, K/256, block bytes of `form`), bias
+    (N) bf16 if `bias` is 1, y (N) bf16. `activation`: 0 none, 1 SiLU, 2 GELU (tanh form).
 
     `matvec_part(N, K, row_K, bias, activation)` does the same for a part of rows of `row_K`
     in-features: w begins with the part's first block, and its rows of blocks are row_K/256 apart.
@@ -99,21 +106,22 @@ def build(device: Device, columns: int | None = None, codes: Codes = FOUR_BITS) 
         raise DesignError(
             f"fused_dqp on {columns} columns: {device.name} has 1 to {device.columns} of them"
         )
-    design = Design(f"fused_dqp{codes.suffix}", device)
+    design = Design(f"fused_dqp{_codes(form).suffix}", device, form)
     if columns < device.columns:
-        place(design, columns, design.shim(columns, 0), codes)
+        place(design, columns, design.shim(columns, 0))
     else:
-        place(design, columns, design.shim(0, 0), codes)
+        place(design, columns, design.shim(0, 0))
     give_packet_ids(design)
-    add_sequences(design, columns, codes)
+    add_sequences(design, columns)
     return design
 
 
-def place(design: Design, columns: int, x: End, codes: Codes = FOUR_BITS) -> None:
-    """Put the fifos and workers on columns 0 .. `columns` - 1 of `design`.
+def place(design: Design, columns: int, x: End) -> None:
+    """Put the fifos and workers on columns 0 .. `columns` - 1 of `design`, for weights of its form.
 
     `x` is the shim end where the activations enter.
     """
+    codes, block = _codes(design.form), design.form.block_bytes
     xs = design.fifo(
         "x", "bf16", BLOCK_COLUMNS, x,
         [design.core(c, r) for c in range(columns) for r in range(CORES)],
@@ -121,13 +129,10 @@ def place(design: Design, columns: int, x: End, codes: Codes = FOUR_BITS) -> Non
     for c in range(columns):
         outputs = []
         for half in range(2):
-            both = design.fifo(
-                f"w{c}_{half}", "u8", 2 * codes.block, design.shim(c, half), design.mem(c)
-            )
+            both = design.fifo(f"w{c}_{half}", "u8", 2 * block, design.shim(c, half), design.mem(c))
             own = [
                 design.fifo(
-                    f"w{c}_{half}_{r}", "u8", codes.block, design.mem(c),
-                    design.core(c, 2 * half + r),
+                    f"w{c}_{half}_{r}", "u8", block, design.mem(c), design.core(c, 2 * half + r)
                 )
                 for r in range(2)
             ]  # fmt: skip
@@ -171,7 +176,7 @@ def _body(tile: int, tiles: int, codes: Codes) -> Body:
             yield call(DQP_ZERO, acc)
             for k in core.loop(blocks):
                 w = yield Acquire("w")
-                yield call(codes.multiply, w, *kept, acc, k)
+                yield call(codes.multiply, w, *kept, acc, k, *codes.scalars)
                 yield Release("w")
             y = yield Acquire("y")
             yield call(DQP_FINISH, acc, bias, y, r, epilogue)
@@ -180,13 +185,14 @@ def _body(tile: int, tiles: int, codes: Codes) -> Body:
     return body
 
 
-def add_sequences(design: Design, columns: int, codes: Codes = FOUR_BITS) -> None:
+def add_sequences(design: Design, columns: int) -> None:
     """The sequences `matvec` and `matvec_part` for a design that `place` has set up."""
-    _add_matvec(design, columns, codes)
-    _add_matvec(design, columns, codes, part=True)
+    _add_matvec(design, columns)
+    _add_matvec(design, columns, part=True)
 
 
-def _add_matvec(design: Design, columns: int, codes: Codes, *, part: bool = False) -> None:
+def _add_matvec(design: Design, columns: int, *, part: bool = False) -> None:
+    codes, block = _codes(design.form), design.form.block_bytes
     if part:
         s = design.sequence(f"matvec_part{codes.suffix}", "N", "K", "row_K", "bias", "activation")
         N, K, row_K, bias, activation = s.symbols()
@@ -210,10 +216,10 @@ def _add_matvec(design: Design, columns: int, codes: Codes, *, part: bool = Fals
         "activation={activation} must be 0 (none), 1 (SiLU) or 2 (GELU)",
     )
     blocks = K // BLOCK_COLUMNS
-    row_bytes = row_K // BLOCK_COLUMNS * codes.block
+    row_bytes = row_K // BLOCK_COLUMNS * block
     x = s.argument("x", "in", 2 * K)
     # From the part's first block to its last.
-    w = s.argument("w", "in", (N // BLOCK_ROWS - 1) * row_bytes + blocks * codes.block)
+    w = s.argument("w", "in", (N // BLOCK_ROWS - 1) * row_bytes + blocks * block)
     b = s.argument("bias", "in", 2 * N * bias)
     y = s.argument("y", "out", 2 * N)
 
@@ -233,8 +239,8 @@ def _add_matvec(design: Design, columns: int, codes: Codes, *, part: bool = Fals
     def weights(first: Expr, column: int) -> None:
         for half in range(2):
             s.transfer(
-                f"w{column}_{half}", w, offset=(first + 2 * half) * row_bytes, run=codes.block,
-                outer=[(blocks, codes.block), (2, row_bytes)],
+                f"w{column}_{half}", w, offset=(first + 2 * half) * row_bytes, run=block,
+                outer=[(blocks, block), (2, row_bytes)],
             )  # fmt: skip
 
     # The data first, so that it is on its way while the parameters are written.
@@ -270,7 +276,7 @@ def _add_matvec(design: Design, columns: int, codes: Codes, *, part: bool = Fals
     load, multiply = (int(kernel.cycles(arch, (0,))) for kernel in (codes.load_x, codes.multiply))
     ends = int(DQP_ZERO.cycles(arch, ()) + DQP_FINISH.cycles(arch, (0, 0)))
     # The memory tile passes on the blocks of two cores at a time.
-    first_blocks = int(2 * codes.block / costs.STREAM.value)
+    first_blocks = int(2 * block / costs.STREAM.value)
     s.work(first_blocks + blocks * load + (full + tail) * (blocks * multiply + ends))
     s.wait(*(f"y{c}" for c in range(columns)))
     s.cut()

@@ -51,7 +51,6 @@ from ort_aie_ep.aie_kernels.catalog_attention import (
 )
 from ort_aie_ep.aie_kernels.catalog_layer import (
     LAYER_ADD,
-    LAYER_BLOCK,
     LAYER_COPY,
     LAYER_FINISH,
     LAYER_GATE,
@@ -77,7 +76,7 @@ from ort_aie_ep.aie_kernels.catalog_layer import (
     ROWS,
     SECOND,
 )
-from ort_aie_ep.aie_kernels.catalog_linear import DQP_ZERO
+from ort_aie_ep.aie_kernels.catalog_linear import DQP_ZERO, dqp_block, form_scalars
 from ort_aie_ep.aie_kernels.designs import layer_sequences
 from ort_aie_ep.aie_kernels.designs.flow_kv import (
     CHUNK,
@@ -88,8 +87,9 @@ from ort_aie_ep.aie_kernels.designs.flow_kv import (
     give_output,
     score_sweep,
 )
-from ort_aie_ep.aie_kernels.designs.fused_dqp import BLOCK, BLOCK_ROWS
+from ort_aie_ep.aie_kernels.designs.fused_dqp import BLOCK_ROWS
 from ort_aie_ep.aie_kernels.designs.layer_sequences import COLUMNS, CORES, PAIRS
+from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.npu.vocabulary.design import (
     Acquire,
     Body,
@@ -108,16 +108,18 @@ from ort_aie_ep.npu.vocabulary.packet_ids import give_packet_ids
 
 PAIR_COLUMN = 4
 HUB_COLUMN, ROPE_COLUMN = 6, 7
-HALF = BLOCK // 2  # bytes of a block that move together
 
 
-def build(device: Device) -> Design:
-    """The overlay. Raises DesignError for a device with fewer than eight columns."""
+def build(device: Device, form: BlockForm = SHIPPING) -> Design:
+    """The overlay, for weights of a form of Q4NX.
+
+    Raises DesignError for a device with fewer than eight columns.
+    """
     if device.columns < 8:
         raise DesignError(
             f"fused_layer on {device.name}: {device.columns} columns; a layer takes eight"
         )
-    design = Design("fused_layer", device)
+    design = Design("fused_layer", device, form)
     _place_projections(design)
     _place_pairs(design)
     _place_vectors(design)
@@ -129,6 +131,8 @@ def build(device: Device) -> Design:
 # --- placement ------------------------------------------------------------------------------------
 def _place_projections(design: Design) -> None:
     """Columns 0 to 3, and the ways of x and y."""
+    block = design.form.block_bytes
+    moved = block // 2  # bytes of a block that move together
     x_in = design.fifo(
         "x_in", "bf16", OBJECT, design.core(HUB_COLUMN, 1), design.mem(HUB_COLUMN, 8)
     )
@@ -142,12 +146,12 @@ def _place_projections(design: Design) -> None:
         outputs = []
         for half in range(2):
             both = design.fifo(
-                f"w{c}_{half}", "u8", 2 * HALF, design.shim(c, half), design.mem(c, 3)
+                f"w{c}_{half}", "u8", 2 * moved, design.shim(c, half), design.mem(c, 3)
             )
             own = [
                 design.fifo(
-                    f"w{c}_{half}_{r}", "u8", HALF, design.mem(c, 3),
-                    design.core(c, 2 * half + r, object=Array("u8", BLOCK)),
+                    f"w{c}_{half}_{r}", "u8", moved, design.mem(c, 3),
+                    design.core(c, 2 * half + r, object=Array("u8", block)),
                 )
                 for r in range(2)
             ]  # fmt: skip
@@ -159,7 +163,8 @@ def _place_projections(design: Design) -> None:
                 )
                 outputs.append(y)
                 design.worker(
-                    f"dqp{c}_{row}", design.core(c, row), _project(CORES * c + row),
+                    f"dqp{c}_{row}", design.core(c, row),
+                    _project(CORES * c + row, design.form),
                     inputs={"x": x, "w": own[r]}, outputs={"y": y},
                     buffers=[
                         Buffer("x", Array("bf16", MAX_X)),
@@ -168,7 +173,10 @@ def _place_projections(design: Design) -> None:
                         Buffer("bias", Array("bf16", MAX_BIAS)),
                     ],
                     parameters=["qkv", "o_and_h", "up_and_down"],
-                    kernels=[LAYER_LOAD_X, LAYER_LOAD_BIAS, DQP_ZERO, LAYER_BLOCK, LAYER_FINISH],
+                    kernels=[
+                        LAYER_LOAD_X, LAYER_LOAD_BIAS, DQP_ZERO, dqp_block(design.form, MAX_X),
+                        LAYER_FINISH,
+                    ],
                 )  # fmt: skip
         column = design.fifo(
             f"y{c}", "bf16", CORES * BLOCK_ROWS, design.mem(c), design.mem(PAIR_COLUMN)
@@ -274,9 +282,10 @@ def _place_vectors(design: Design) -> None:
 
 
 # --- bodies ---------------------------------------------------------------------------------------
-def _project(tile: int) -> Body:
+def _project(tile: int, form: BlockForm) -> Body:
     """The projections of a layer, one after another: QKV (or the vocabulary), output, gate, up,
     down."""
+    multiply, scalars = dqp_block(form, MAX_X), form_scalars(form)
 
     def body(core: Core) -> Steps:
         # Three in a word: 16 cores wait for each other until the last of them is started.
@@ -297,7 +306,7 @@ def _project(tile: int) -> Body:
             yield call(DQP_ZERO, acc)
             for k in core.loop(blocks):
                 w = yield Acquire("w")
-                yield call(LAYER_BLOCK, w, x, sums, acc, k + first)
+                yield call(multiply, w, x, sums, acc, k + first, *scalars)
                 yield Release("w")
             y = yield Acquire("y")
             yield call(LAYER_FINISH, acc, biases, y, index, finish)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ort_aie_ep.aie_kernels.catalog_layer import (
-    LAYER_BLOCK,
     LAYER_FINISH,
     LAYER_LOAD_X,
     LAYER_NORM,
@@ -16,7 +15,7 @@ from ort_aie_ep.aie_kernels.catalog_layer import (
     ROWS,
     SECOND,
 )
-from ort_aie_ep.aie_kernels.catalog_linear import DQP_ZERO
+from ort_aie_ep.aie_kernels.catalog_linear import DQP_BLOCK, DQP_ZERO
 from ort_aie_ep.aie_kernels.designs.flow_kv import (
     CHUNK,
     PIECE,
@@ -24,7 +23,7 @@ from ort_aie_ep.aie_kernels.designs.flow_kv import (
     require_cache,
     require_heads,
 )
-from ort_aie_ep.aie_kernels.designs.fused_dqp import BLOCK, BLOCK_COLUMNS, BLOCK_ROWS
+from ort_aie_ep.aie_kernels.designs.fused_dqp import BLOCK_COLUMNS, BLOCK_ROWS
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.design import Design
 from ort_aie_ep.npu.vocabulary.device import TILES, WORD
@@ -85,6 +84,7 @@ def _add_layer(design: Design) -> None:
     ) = s.symbols()  # fmt: skip
     require_heads(s, heads, kv_heads, head_dim)
     q_dim, kv_dim = heads * head_dim, kv_heads * head_dim
+    block = design.form.block_bytes
     width = q_dim + 2 * kv_dim
     row = 2 * head_dim  # bytes
 
@@ -97,11 +97,11 @@ def _add_layer(design: Design) -> None:
     attention_norm = s.argument("attention_norm", "in", 2 * hidden * post_norm)
     ffn_norm = s.argument("ffn_norm", "in", 2 * hidden)
     output_norm = s.argument("output_norm", "in", 2 * hidden * post_norm)
-    w_qkv = s.argument("w_qkv", "in", _matrix_bytes(width, hidden))
-    w_o = s.argument("w_o", "in", _matrix_bytes(hidden, q_dim))
-    w_gate = s.argument("w_gate", "in", _matrix_bytes(ffn, hidden))
-    w_up = s.argument("w_up", "in", _matrix_bytes(ffn, hidden))
-    w_down = s.argument("w_down", "in", _matrix_bytes(hidden, ffn))
+    w_qkv = s.argument("w_qkv", "in", _matrix_bytes(width, hidden, block))
+    w_o = s.argument("w_o", "in", _matrix_bytes(hidden, q_dim, block))
+    w_gate = s.argument("w_gate", "in", _matrix_bytes(ffn, hidden, block))
+    w_up = s.argument("w_up", "in", _matrix_bytes(ffn, hidden, block))
+    w_down = s.argument("w_down", "in", _matrix_bytes(hidden, ffn, block))
     k = s.argument("k", "inout", capacity * kv_dim * 2)
     v = s.argument("v", "inout", capacity * kv_dim * 2)
     y = s.argument("y", "out", 2 * hidden)
@@ -152,7 +152,7 @@ def _add_layer(design: Design) -> None:
         f"heads={{heads}} of head_dim={{head_dim}}: a pair holds {MAX_QUERIES} elements of queries",
     )
     pieces = s.let("pieces", hidden // OBJECT)
-    most_q = MAX_STEP // (ROUND * BLOCK // BLOCK_ROWS) * BLOCK_COLUMNS
+    most_q = MAX_STEP // (ROUND * block // BLOCK_ROWS) * BLOCK_COLUMNS
     s.require(
         at_most(q_dim, most_q),
         f"heads={{heads}} of head_dim={{head_dim}} have more than {most_q} elements: w_o would be "
@@ -180,7 +180,7 @@ def _add_layer(design: Design) -> None:
         "hub", pieces, hidden, eps, bias * rounds * 2, 0, rounds, q_dim // OBJECT, 1, post_norm,
         hidden_rounds, up_rounds, ups, up_rounds - ups,
     )  # fmt: skip
-    _weights(s, w_qkv, width, hidden)
+    _weights(s, w_qkv, width, hidden, block)
     for name in _projections(design):
         s.start(
             name, _three(pieces, rounds, bias), _three(q_dim // OBJECT, hidden_rounds, pieces),
@@ -208,8 +208,8 @@ def _add_layer(design: Design) -> None:
         hidden_rounds, up_rounds, ffn, ups, up_rounds - ups, gelu, hidden_rounds,
     )  # fmt: skip
     # Every core has been started: a full queue may wait for projections from here on.
-    _weights(s, w_o, hidden, q_dim)
-    _weights(s, w_gate, ffn, hidden)
+    _weights(s, w_o, hidden, q_dim, block)
+    _weights(s, w_gate, ffn, hidden, block)
     for cache in (k, v):
         s.transfer(
             "kv", cache, offset=(context - 1) // 8 * (8 * row) + (context - 1) % 8 * 16, run=16,
@@ -226,8 +226,8 @@ def _add_layer(design: Design) -> None:
     with s.when(post_norm):
         s.transfer("operands", attention_norm, offset=0, run=2 * hidden)
     s.transfer("operands", ffn_norm, offset=0, run=2 * hidden)
-    _weights(s, w_up, ffn, hidden)
-    _weights(s, w_down, hidden, ffn)
+    _weights(s, w_up, ffn, hidden, block)
+    _weights(s, w_down, hidden, ffn, block)
     with s.when(post_norm):
         s.transfer("operands", output_norm, offset=0, run=2 * hidden)
     s.transfer("out", y, offset=0, run=2 * hidden)
@@ -236,7 +236,7 @@ def _add_layer(design: Design) -> None:
         + hidden_rounds * ((q_dim + ffn) // BLOCK_COLUMNS)
     )  # fmt: skip
     s.work(
-        blocks * round(LAYER_BLOCK.cycles(design.device.architecture, (0,)))
+        blocks * round(DQP_BLOCK.cycles(design.device.architecture, (0,)))
         + sweeps * chunks * chunk_cycles(design.device, group, head_dim)
     )
     s.wait("out")
@@ -247,9 +247,10 @@ def _add_head(design: Design) -> None:
     """y = W norm(x): x, norm (hidden) and y (N) bf16, w Q4NX (N, hidden); `eps_bits` float32."""
     s = design.sequence("head", "N", "hidden", "eps_bits")
     N, hidden, eps = s.symbols()
+    block = design.form.block_bytes
     x = s.argument("x", "in", 2 * hidden)
     norm = s.argument("norm", "in", 2 * hidden)
-    w = s.argument("w", "in", _matrix_bytes(N, hidden))
+    w = s.argument("w", "in", _matrix_bytes(N, hidden, block))
     y = s.argument("y", "out", 2 * N)
     _require_hidden(s, hidden)
     s.require(equal(N % BLOCK_ROWS, 0), "N={N} must be a multiple of 32: pad W with zero scales")
@@ -266,16 +267,16 @@ def _add_head(design: Design) -> None:
     s.start("rope", *(0,) * 14, rounds)
     s.start("gate", rounds, *(0,) * 11)
     s.transfer("out", y, offset=0, run=N // ROUND * (2 * ROUND))
-    _weights(s, w, N, hidden)
+    _weights(s, w, N, hidden, block)
     with s.when(N % ROUND):
         for _, first in _last_round(N // BLOCK_ROWS):
             s.transfer("out", y, offset=first * (2 * BLOCK_ROWS), run=2 * CORES * BLOCK_ROWS)
     arch = design.device.architecture
     load, normalise, multiply = (
-        round(kernel.cycles(arch, (0,))) for kernel in (LAYER_LOAD_X, LAYER_NORM, LAYER_BLOCK)
+        round(kernel.cycles(arch, (0,))) for kernel in (LAYER_LOAD_X, LAYER_NORM, DQP_BLOCK)
     )
     ends = round(DQP_ZERO.cycles(arch, ()) + LAYER_FINISH.cycles(arch, (0, 0)))
-    first_blocks = int(BLOCK / costs.STREAM.value)  # halves of two cores, through the memory tile
+    first_blocks = int(block / costs.STREAM.value)  # halves of two cores, through the memory tile
     s.work(first_blocks + pieces * (load + normalise) + rounds * (pieces * multiply + ends))
     s.wait("out")
     s.cut()
@@ -291,8 +292,8 @@ def _three(first: Value, second: Value, third: Value) -> Expr:
     return first + expr(second) * (1 << 10) + expr(third) * (1 << 20)
 
 
-def _matrix_bytes(n: Expr, k: Expr) -> Expr:
-    return n // BLOCK_ROWS * (k // BLOCK_COLUMNS) * BLOCK
+def _matrix_bytes(n: Expr, k: Expr, block: int) -> Expr:
+    return n // BLOCK_ROWS * (k // BLOCK_COLUMNS) * block
 
 
 def _require_hidden(s: Sequence, hidden: Expr) -> None:
@@ -309,7 +310,7 @@ def _last_round(rows: Expr) -> list[tuple[int, Expr]]:
     return [(c, minimum(full + CORES * c, rows - CORES)) for c in range(COLUMNS)]
 
 
-def _weights(s: Sequence, w: str, n: Expr, k: Expr) -> None:
+def _weights(s: Sequence, w: str, n: Expr, k: Expr, block: int) -> None:
     """All of a matrix (n, k), in as few tasks for each channel as iterate over rounds, and one for
     a last part of a round.
 
@@ -317,24 +318,24 @@ def _weights(s: Sequence, w: str, n: Expr, k: Expr) -> None:
     the rounds are the fourth. All channels get their tasks in turn, because a round needs all.
     """
     rows, halves = n // BLOCK_ROWS, k // BLOCK_COLUMNS * 2
-    row = halves * (BLOCK // 2)  # bytes
+    row = halves * (block // 2)  # bytes
     rounds = rows // ROUND_ROWS
     most = 1 + at_most(ROUND_ROWS * row, MAX_STEP) * (MAX_ITERATIONS - 1)  # rounds of a task
-    pattern: list[tuple[Value, Value]] = [(halves, BLOCK // 2), (2, row)]
+    pattern: list[tuple[Value, Value]] = [(halves, block // 2), (2, row)]
     with s.loop("part", ceil_div(rounds, most)) as part:
         first = part * most
         for half in range(2):
             for c in range(COLUMNS):
                 s.transfer(
                     f"w{c}_{half}", w, offset=(first * ROUND_ROWS + CORES * c + 2 * half) * row,
-                    run=BLOCK // 2,
+                    run=block // 2,
                     outer=[(minimum(most, rounds - first), ROUND_ROWS * row), *pattern],
                 )  # fmt: skip
     with s.when(rows % ROUND_ROWS):
         for half in range(2):
             for c, at in _last_round(rows):
                 s.transfer(
-                    f"w{c}_{half}", w, offset=(at + 2 * half) * row, run=BLOCK // 2, outer=pattern
+                    f"w{c}_{half}", w, offset=(at + 2 * half) * row, run=block // 2, outer=pattern
                 )
 
 

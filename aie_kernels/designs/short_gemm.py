@@ -25,7 +25,8 @@ and C have 64 rows. Bands of rows and columns that would pass the end of C are m
 
 Numerics: those of `dequant` followed by `gemm` with bf16 output, to the bit.
 
-L1: 62,720 bytes of 65,536. L2: 208 KB in column 0, 144 KB elsewhere.
+L1, with weights in the shipping form as below: 62,720 bytes of 65,536. L2: 208 KB in column 0, 144
+KB elsewhere.
 
 Bottleneck, for each 256 of K: memory must deliver 40 KB for each column, 13,436 cycles on eight
 columns at 43.9 GB/s and 1.8 GHz, 9,060 at 65.1. The core multiplies 2^20 times (8,192 cycles by the
@@ -40,6 +41,8 @@ from ort_aie_ep.aie_kernels.catalog_linear import (
     GEMM_TILE,
     GEMM_ZERO,
     Q4NX_DEQUANT_STEP,
+    form_scalars,
+    q4nx_dequant_step,
 )
 from ort_aie_ep.aie_kernels.designs.gemm import (
     A_LAYOUT,
@@ -53,9 +56,11 @@ from ort_aie_ep.aie_kernels.designs.gemm import (
     c_layout,
     with_arrays,
 )
+from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.design import (
     Acquire,
+    Body,
     Buffer,
     Core,
     Design,
@@ -80,7 +85,6 @@ from ort_aie_ep.npu.vocabulary.sequence import (
 PARTS = 2  # of a core's block of C
 WIDTH = PARTS * PART  # columns of it
 COLUMN = CORES * WIDTH  # columns of C that a column of the array computes in a pass
-BLOCK = 5120  # bytes of a Q4NX block
 BLOCKS = COLUMN // PART  # that a column takes for 256 of K
 MAX_K = 16384  # 64 blocks, as many as a shim's descriptor iterates over
 RUN_WORK = 1 << 36  # rows x N x K of one run: below 0.2 s on every device
@@ -95,13 +99,13 @@ MULTIPLY = with_arrays(GEMM_TILE, X, TILE, ACC)
 STORE = with_arrays(GEMM_STORE_BF16, ACC, C)
 
 
-def build(device: Device) -> Design:
+def build(device: Device, form: BlockForm = SHIPPING) -> Design:
     """Short GEMM on all columns of `device`.
 
-    One sequence, `project(M, K, N)`: a (max(M, 64), K) bf16 and w Q4NX (N/32, K/256, 5120) uint8
-    in, c (max(M, 64), N) bf16 out.
+    One sequence, `project(M, K, N)`: a (max(M, 64), K) bf16 and w Q4NX (N/32, K/256, block bytes of
+    `form`) uint8 in, c (max(M, 64), N) bf16 out.
     """
-    design = Design("short_gemm", device)
+    design = Design("short_gemm", device, form)
     slab = design.fifo("a", "bf16", ROWS * SLAB, design.shim(0, 1), design.mem(0))
     a = design.fifo(
         "a_cores", "bf16", ROWS * SLAB, design.mem(0, layout=A_LAYOUT),
@@ -119,9 +123,10 @@ def build(device: Device) -> Design:
 
 
 def _place_column(design: Design, c: int) -> None:
-    blocks = design.fifo(f"w{c}", "u8", BLOCKS * BLOCK, design.shim(c, 0), design.mem(c))
+    block = design.form.block_bytes
+    blocks = design.fifo(f"w{c}", "u8", BLOCKS * block, design.shim(c, 0), design.mem(c))
     own = [
-        design.fifo(f"w{c}_{r}", "u8", PARTS * BLOCK, design.mem(c), design.core(c, r))
+        design.fifo(f"w{c}_{r}", "u8", PARTS * block, design.mem(c), design.core(c, r))
         for r in range(CORES)
     ]
     design.split(blocks, own)
@@ -133,35 +138,40 @@ def _place_column(design: Design, c: int) -> None:
         )  # fmt: skip
         outputs.append(out)
         design.worker(
-            f"gemm{c}_{r}", design.core(c, r), _body,
+            f"gemm{c}_{r}", design.core(c, r), _body(design.form),
             inputs={"a": design.fifos["a_cores"], "w": own[r]}, outputs={"c": out},
             buffers=[Buffer("acc", ACC), Buffer("tile", TILE)],
             parameters=["slabs", "blocks"],
-            kernels=[ZERO, Q4NX_DEQUANT_STEP, MULTIPLY, STORE],
+            kernels=[ZERO, q4nx_dequant_step(design.form), MULTIPLY, STORE],
             stack=STACK,
         )  # fmt: skip
     joined = design.fifo(f"c{c}", "bf16", CORES * ROWS * WIDTH, design.mem(c), design.shim(c, 0))
     design.join(outputs, joined)
 
 
-def _body(core: Core) -> Steps:
-    slabs, blocks = yield Parameters()
-    acc, tile = core.buffer("acc"), core.buffer("tile")
-    for _ in core.loop(blocks):
-        yield call(ZERO, acc, ACC.count)
-        for _ in core.loop(slabs):
-            w = yield Acquire("w")
-            for step in core.loop(SLAB // STEP):
-                a = yield Acquire("a")
-                for part in range(PARTS):
-                    yield call(Q4NX_DEQUANT_STEP, w, tile, part, step)
-                    yield call(MULTIPLY, a, tile, acc, ROWS // 8, STEP // 8, PART // 8, part)
-                yield Release("a")
-            yield Release("w")
-        for strip in range(PARTS * STRIPS):
-            c = yield Acquire("c")
-            yield call(STORE, acc, c, strip)
-            yield Release("c")
+def _body(form: BlockForm) -> Body:
+    dequantise, scalars = q4nx_dequant_step(form), form_scalars(form)
+
+    def body(core: Core) -> Steps:
+        slabs, blocks = yield Parameters()
+        acc, tile = core.buffer("acc"), core.buffer("tile")
+        for _ in core.loop(blocks):
+            yield call(ZERO, acc, ACC.count)
+            for _ in core.loop(slabs):
+                w = yield Acquire("w")
+                for step in core.loop(SLAB // STEP):
+                    a = yield Acquire("a")
+                    for part in range(PARTS):
+                        yield call(dequantise, w, tile, part, step, *scalars)
+                        yield call(MULTIPLY, a, tile, acc, ROWS // 8, STEP // 8, PART // 8, part)
+                    yield Release("a")
+                yield Release("w")
+            for strip in range(PARTS * STRIPS):
+                c = yield Acquire("c")
+                yield call(STORE, acc, c, strip)
+                yield Release("c")
+
+    return body
 
 
 def _add_sequence(design: Design) -> None:
@@ -176,7 +186,8 @@ def _add_sequence(design: Design) -> None:
     s.require(at_most(COLUMN, N), f"N={{N}} must be at least {COLUMN}: pad W with zero scales")
     rows = maximum(M, ROWS)
     slabs = K // SLAB
-    row_bytes = slabs * BLOCK
+    block = design.form.block_bytes
+    row_bytes = slabs * block
     a = s.argument("a", "in", rows * K * 2)
     w = s.argument("w", "in", N // PART * row_bytes)
     c = s.argument("c", "out", rows * N * 2)
@@ -200,8 +211,8 @@ def _add_sequence(design: Design) -> None:
             )  # fmt: skip
             for i in columns:
                 s.transfer(
-                    f"w{i}", w, offset=firsts[i] // PART * row_bytes, run=BLOCK,
-                    outer=[(slabs, BLOCK), (BLOCKS, row_bytes)],
+                    f"w{i}", w, offset=firsts[i] // PART * row_bytes, run=block,
+                    outer=[(slabs, block), (BLOCKS, row_bytes)],
                 )  # fmt: skip
             # Data is on its way while the parameters are written.
             with s.when(equal(band + turn, 0)):

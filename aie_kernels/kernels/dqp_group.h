@@ -43,15 +43,16 @@ inline void store_limbs(bfloat16* sums, const group_totals& totals) {
   aie::store_v(sums, aie::concat(first, second));
 }
 
-// total + scale * dot + minimum * (sum_hi + sum_lo), for the group that begins with in-feature
-// `first`.
+// total + scale * dot + minimum * (sum_hi + sum_lo), for group g. The sums carry the minimum's
+// factor.
 inline row_total add_group(row_total total, const row_total& dot, const uint8_t* block,
-                           unsigned first, const row_vector& sum_hi, const row_vector& sum_lo) {
+                           const q4nx::form& form, unsigned g, const row_vector& sum_hi,
+                           const row_vector& sum_lo) {
   const row_vector dot_hi = dot.to_vector<bfloat16>();
   const row_total coarse(dot_hi);
   const row_vector dot_lo = aie::sub(dot, coarse).to_vector<bfloat16>();
-  const row_vector scale = aie::load_v<q4nx::rows>(q4nx::scales(block) + first);
-  const row_vector minimum = aie::load_v<q4nx::rows>(q4nx::minima(block) + first);
+  const row_vector scale = aie::load_v<q4nx::rows>(form.scales_of(block, g));
+  const row_vector minimum = aie::load_v<q4nx::rows>(form.minima_of(block, g));
   total = aie::mac(total, scale, dot_hi);
   total = aie::mac(total, scale, dot_lo);
   total = aie::mac(total, minimum, sum_hi);

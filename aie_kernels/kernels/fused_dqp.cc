@@ -13,6 +13,9 @@
 // bfloat16 limbs (hi = bf16(v), lo = bf16(v - hi)), which leave 2^-17 of the value. Errors per
 // group stay below scale * (34 * 143 * 2^-24 * sum |x| + 2^-10 |S|), a twentieth of what rounding
 // weights to bfloat16 would cost.
+//
+// Without stored minima, min * S is scale * (-8 S), the same product: the limbs of S are multiplied
+// by -8, which is exact.
 
 #include "dqp_group.h"
 #include "elementary.h"
@@ -79,7 +82,7 @@ inline void accumulate(accumulators& low, accumulators& high, const q4nx::half_b
 }
 
 // sum (128 + code) * x of the group that begins with in-feature `first`, for all 32 out-features.
-inline aie::accum<accfloat, q4nx::rows> biased_dot(const uint8_t* block, unsigned first,
+inline aie::accum<accfloat, q4nx::rows> biased_dot(const uint8_t* codes, unsigned first,
                                                    const activations& x) {
   accumulators low;
   accumulators high;
@@ -89,8 +92,8 @@ inline aie::accum<accfloat, q4nx::rows> biased_dot(const uint8_t* block, unsigne
   }
   LOOP_UNROLL_FULL
   for (unsigned k = 0; k < q4nx::group; k += q4nx::sub_columns) {
-    const q4nx::sub_block top = q4nx::load_codes(block, 0, first + k);
-    const q4nx::sub_block bottom = q4nx::load_codes(block, 1, first + k);
+    const q4nx::sub_block top = q4nx::load_codes(codes, 0, first + k);
+    const q4nx::sub_block bottom = q4nx::load_codes(codes, 1, first + k);
     accumulate(low, high, top.first, bottom.first, x, k);
     accumulate(low, high, top.second, bottom.second, x, k + 4);
   }
@@ -151,15 +154,21 @@ void dqp_zero(float* __restrict acc) {
   event1();
 }
 
-// acc[n] += sum over k of weight(n, k) * x[k_block * 256 + k].
+// acc[n] += sum over k of weight(n, k) * x[k_block * 256 + k]. `scales` and `minima` are the form.
 void dqp_block(const uint8_t* __restrict block, const bfloat16* __restrict x,
-               const bfloat16* __restrict sums, float* __restrict acc, int32_t k_block) {
+               const bfloat16* __restrict sums, float* __restrict acc, int32_t k_block,
+               int32_t scales, int32_t minima) {
   event0();
   aie::set_rounding(aie::rounding_mode::conv_even);
   constexpr unsigned n = q4nx::rows;
-  const bfloat16 bias(q4nx::code_bias);
+  const q4nx::form form(scales, minima);
+  const uint8_t* codes = block + form.codes_offset();
   const bfloat16* x_block = x + k_block * slice;
-  const aie::vector<bfloat16, limbs> group_sums = aie::load_v<limbs>(sums + k_block * limbs);
+  // All that follows takes the sums times the factor; so the bias is divided by it.
+  const aie::accum<accfloat, limbs> scaled =
+      aie::mul(aie::load_v<limbs>(sums + k_block * limbs), form.minimum_factor());
+  const aie::vector<bfloat16, limbs> group_sums = scaled.to_vector<bfloat16>();
+  const bfloat16 bias = minima != 0 ? bfloat16(q4nx::code_bias) : bfloat16(q4nx::code_bias / -8);
   aie::accum<accfloat, n> total(aie::load_v<n>(acc));
   LOOP_TRIPS(q4nx::groups, 8, 8)
   LOOP_NO_UNROLL
@@ -171,10 +180,10 @@ void dqp_block(const uint8_t* __restrict block, const bfloat16* __restrict x,
     const aie::vector<bfloat16, n> sum_lo =
         aie::broadcast<bfloat16, n>(bfloat16(group_sums[2 * g + 1]));
 
-    aie::accum<accfloat, n> dot = biased_dot(block, first, xs);
+    aie::accum<accfloat, n> dot = biased_dot(codes, first, xs);
     dot = aie::msc(dot, sum_hi, bias);
     dot = aie::msc(dot, sum_lo, bias);
-    total = dqp::add_group(total, dot, block, first, sum_hi, sum_lo);
+    total = dqp::add_group(total, dot, block, form, g, sum_hi, sum_lo);
   }
   aie::store_v(acc, total.to_vector<float>());
   event1();

@@ -2,7 +2,7 @@
 // multiplications instead of its tables; paper 1, III-A for the rest). `fused_dqp.cc` has the
 // kernels around a block.
 //
-// A Q2NX block is a Q4NX block (q4nx_block.h) of 3,072 bytes with other codes:
+// A Q2NX block is a shipping Q4NX block (q4nx_block.h) of 3,072 bytes with other codes:
 //
 //   bytes 1024 .. 3071   codes: byte (k / 4) * 32 + (n / 2) * 2 + plane, low nibble for even n; bit
 //                        k % 4 of the nibble is bit `plane` of the code
@@ -99,7 +99,7 @@ inline dqp::row_total plane_dot(const uint8_t* block, unsigned first, const acti
     sums[0][part] = part_sums(aie::broadcast<float, mac_lanes>(offset));
     sums[1][part] = aie::zeros<accfloat, mac_lanes>();
   }
-  const uint8_t* codes = block + q4nx::codes_offset + first / quad * (lanes / 2);
+  const uint8_t* codes = block + q4nx::shipping.codes_offset() + first / quad * (lanes / 2);
   LOOP_UNROLL_FULL
   for (unsigned k = 0; k < q4nx::group; k += 2 * quad) {
     const aie::vector<uint4, 2 * lanes> two =
@@ -158,7 +158,7 @@ void dqp_block_two_bits(const uint8_t* __restrict block, const bfloat16* __restr
     const auto sum_hi = aie::broadcast<bfloat16, n>(bfloat16(group_sums[2 * g]));
     const auto sum_lo = aie::broadcast<bfloat16, n>(bfloat16(group_sums[2 * g + 1]));
     const dqp::row_total dot = plane_dot(block, first, xs, own[g]);
-    total = dqp::add_group(total, dot, block, first, sum_hi, sum_lo);
+    total = dqp::add_group(total, dot, block, q4nx::shipping, g, sum_hi, sum_lo);
   }
   aie::store_v(acc, total.to_vector<float>());
   event1();

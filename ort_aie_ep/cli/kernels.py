@@ -29,9 +29,18 @@ app.add_typer(
 )
 
 DesignName = Annotated[
-    str, typer.Argument(metavar="DESIGN", help="A name from `kernels list`, or all.")
+    str,
+    typer.Argument(
+        metavar="DESIGN",
+        help="A name from `kernels list`, or all. With a form, such as decode_128.",
+    ),
 ]
-OneDesign = Annotated[str, typer.Argument(metavar="DESIGN", help="A name from `kernels list`.")]
+OneDesign = Annotated[
+    str,
+    typer.Argument(
+        metavar="DESIGN", help="A name from `kernels list`. With a form, such as decode_128."
+    ),
+]
 DeviceName = Annotated[str, typer.Option("--device", help="A device from `kernels list`.")]
 Columns = Annotated[
     int | None, typer.Option(help="Number of columns, for a design that does not need all of them.")
@@ -40,7 +49,7 @@ Columns = Annotated[
 
 def _designs(name: str, device: str, columns: int | None = None) -> list[Design]:
     """The design `name`, or all designs that exist for the device; a note names the others."""
-    from ort_aie_ep.aie_kernels.build import find_designs, make_design
+    from ort_aie_ep.aie_kernels.build import find_packages, make_design
     from ort_aie_ep.npu.vocabulary.device import device as find_device
     from ort_aie_ep.npu.vocabulary.errors import DesignError
 
@@ -50,9 +59,9 @@ def _designs(name: str, device: str, columns: int | None = None) -> list[Design]
     if columns is not None:
         raise AieError(f"--columns {columns} works with one design, not with all: name a design")
     made = []
-    for known in find_designs():
+    for known, make in find_packages().items():
         try:
-            made.append(make_design(known, target))
+            made.append(make(target))
         except DesignError as error:
             console.note(f"{known}: {error}")
     return made
@@ -69,7 +78,7 @@ def list_command(as_json: Json = False) -> None:
 
     table = Table("design", "sequences", "devices", box=box.SIMPLE_HEAD, pad_edge=False)
     rows = []
-    there = {device.name: designs_on(device) for device in DEVICES.values()}
+    there = {device.name: designs_on(device, ()) for device in DEVICES.values()}
     for name in find_designs():
         made = {device: designs[name] for device, designs in there.items() if name in designs}
         sequences = {
@@ -99,7 +108,7 @@ def check_command(
     with console.bar("kernels check", "designs") as progress:
         count = Count(progress, len(designs))
         for made in designs:
-            count.begin(made.name)
+            count.begin(made.package)
             reports.append(examine(made))
             count.step()
     if as_json:
@@ -306,7 +315,7 @@ def build_command(
     with console.bar("kernels build", "designs", "checking") as progress:
         count = Count(progress, len(designs))
         for made in designs:
-            count.begin(made.name)
+            count.begin(made.package)
             check(made)
             count.step()
     built: list[Path] = []
@@ -318,7 +327,7 @@ def build_command(
             done, total = 0, sum(map(tool_runs, designs))
             for made in designs:
                 run, part = _run(made, sequence, shape or []), within(progress, done, total)
-                built.append(build(made, out / made.name, sequence=run, progress=part).folder)
+                built.append(build(made, out / made.package, sequence=run, progress=part).folder)
                 done += tool_runs(made)
     finally:  # also names the packages that were built before a failure
         for folder in built:

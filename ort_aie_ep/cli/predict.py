@@ -45,6 +45,15 @@ def predict_command(
         typer.Option(metavar="FILE", help="Draw the prediction to this file (.png, .svg or .pdf)."),
     ] = None,
     era: Era = EraName.papers,
+    group: Annotated[
+        int,
+        typer.Option(
+            help="In-features that share a scale, for MODEL as a name: 32, 64, 128 or 256."
+        ),
+    ] = 32,
+    symmetric: Annotated[
+        bool, typer.Option("--symmetric", help="Weights without minima, for MODEL as a name.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Predict speed on an NPU from the costs of the designs.
@@ -59,11 +68,13 @@ def predict_command(
     ort-aie predict llama-3.2-1b
     ort-aie predict gemma3-4b --device npu2 --contexts 1024,32768
     ort-aie predict llama-3.2-1b --era mlir-air
+    ort-aie predict llama-3.2-1b --group 128 --symmetric
     ort-aie predict --papers --plot npu-model.png
     ort-aie predict --papers --era mlir-air
     ort-aie predict --kernels
     ```
     """
+    from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
     from ort_aie_ep.npu import speed as performance
     from ort_aie_ep.npu.vocabulary.eras import ERAS
 
@@ -89,7 +100,12 @@ def predict_command(
             console.out.print(tables.kernel_table(compared))
             console.heading(_PREDICTED)
         return
+    form = BlockForm(4, group, not symmetric)
     compiled = model is not None and model not in performance.MODELS and Path(model).exists()
+    if form != SHIPPING and (model is None or compiled):
+        raise typer.BadParameter(
+            "--group and --symmetric belong to a name: compiled models have their own forms"
+        )
     if model is not None and compiled:
         if plot is not None:
             raise typer.BadParameter(
@@ -118,7 +134,9 @@ def predict_command(
             console.heading(_PREDICTED)
     else:
         with console.bar("predict", "tokens") as progress:
-            simulation = performance.simulate(model, device, _tokens(contexts), progress, chosen)
+            simulation = performance.simulate(
+                model, device, _tokens(contexts), progress, chosen, form
+            )
         drawn = {model: simulation.points}
         if json:
             console.print_json(simulation)

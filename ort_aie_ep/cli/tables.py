@@ -189,6 +189,7 @@ def explanation_lines(explanation: Explanation) -> list[str]:
         each = (f"{size_text(size)} with {form}" for form, size in explanation.forms)
         lines.append(f"packed weights: {'; '.join(each)}")
     lines += [f"not one step: {what} ({count} times)" for what, count in explanation.apart]
+    lines += [f"widened for the NPU: {form}: {why}" for form, why in explanation.widened]
     if pages := explanation.pages:
         lines.append(f"{pages.name}: {pages.found or pages.remedy}")
     if explanation.provider:

@@ -95,7 +95,7 @@ def first_day_command(
     from ort_aie_ep.npu.vocabulary.device import device as find_device
 
     def wanted(device: str) -> list[str]:
-        return list(designs_on(find_device(device)))
+        return list(designs_on(find_device(device), ()))
 
     folder = overlays or overlay_folders()[-1] / (npu_device() or "npu2")
     if not out.parent.is_dir():

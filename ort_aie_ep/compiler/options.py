@@ -114,8 +114,8 @@ class CompileOptions(GraphOptions):
         vision: write the float weights of a folder's vision model in bf16 (bfloat16). Default:
             leave them unchanged; `quantize` does not change them.
         keep: nodes that `quantize` and `vision` leave unchanged: a name, or a pattern with * and ?.
-        q4nx_compatible: pack 4-bit weights as .q4nx files have them (5 bits a weight): NPUs read
-            these where they are, and copy others. Default: the smallest form that holds the
+        q4nx_compatible: pack 4-bit weights as .q4nx files have them (5 bits a weight): an NPU
+            reads these where they are with any overlays. Default: the smallest form that holds the
             source's groups, 4.1 to 5 bits.
     """
 

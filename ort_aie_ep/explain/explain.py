@@ -14,9 +14,9 @@ from ort_aie_ep.compiler.compile import REPORT
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.explain.machine import XRT_TARGET, Finding, find_npu, npu_device, why_no_npu
 from ort_aie_ep.explain.npu_reasons import Verdict, judge
-from ort_aie_ep.explain.overlays import FUSED_LAYER, TAKEN, find_overlays, overlay_folders
+from ort_aie_ep.explain.overlays import FUSED_LAYER, find_overlays, overlay_folders, taken
 from ort_aie_ep.explain.pages import weight_pages
-from ort_aie_ep.explain.plan_steps import why_not_layers
+from ort_aie_ep.explain.plan_steps import why_not_layers, why_widened
 from ort_aie_ep.formats.q4nx import BlockForm
 from ort_aie_ep.graph_passes import (
     DOMAIN,
@@ -98,6 +98,7 @@ class Explanation:
         forms: the forms of packed weights, with the bytes of each; of the compilation, if the model
             is not compiled.
         apart: what is not one step because of its weights, and how often.
+        widened: forms that the NPU reads only widened, which takes more bytes there, and why.
     """
 
     model: str
@@ -111,6 +112,7 @@ class Explanation:
     pages: Finding | None = None
     forms: tuple[tuple[BlockForm, int], ...] = ()
     apart: tuple[tuple[str, int], ...] = ()
+    widened: tuple[tuple[BlockForm, str], ...] = ()
 
     @property
     def compile_options(self) -> tuple[str, ...] | None:
@@ -170,6 +172,7 @@ def explain(path: Path, *, provider: bool = False) -> Explanation:
     npu = _find_npu()
     whole = compiled and not npu.lacks and FUSED_LAYER in npu.overlays
     not_whole = why_not_layers(model, npu.overlays) if whole else ""
+    widened = why_widened(model, npu.overlays) if compiled and not npu.lacks else {}
     expand_plans(model)
     bodies, works = body_labels(model), {n.name or "": work_of(n) for n in _nodes(model)}
     if compiled:
@@ -190,6 +193,7 @@ def explain(path: Path, *, provider: bool = False) -> Explanation:
         str(folder.model), compiled, nodes, provider, plans.plans, plans.divided_by,
         not_whole=not_whole, pages=weight_pages(external_files(model)) if compiled else None,
         forms=_forms(model), apart=tuple(steps_apart(model).items()),
+        widened=tuple(widened.items()),
     )  # fmt: skip
     if provider and compiled:
         raise AieError(
@@ -233,7 +237,7 @@ def _find_npu() -> _Npu:
     device = "" if lacks else npu_device()
     if not device:
         return _Npu(lacks or "no NPU found")
-    overlays = frozenset(find_overlays(device, overlay_folders(), TAKEN).found)
+    overlays = frozenset(find_overlays(device, overlay_folders(), taken()).found)
     # A gemm package alone cannot open the device: that takes a package of another design.
     return _Npu("" if overlays - {"gemm"} else f"no overlays for {device}", overlays)
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ort_aie_ep import platforms
-from ort_aie_ep.npu.packages.package import MANIFEST, Package, read_package
+from ort_aie_ep.formats.q4nx import FORMS
+from ort_aie_ep.npu.packages.package import MANIFEST, Package, package_of, read_package
 from ort_aie_ep.npu.vocabulary.errors import PackageError
 
 # The designs that the executor looks for: the first decodes, the others are for prompts.
@@ -22,6 +23,14 @@ FUSED_LAYER = "fused_layer"  # beside `decode`, for whole layers of a token
 TAKEN = (
     "decode", FUSED_LAYER, "fused_dqp", "flow_kv", "dequant", "gemm", "short_gemm", "flow_qkv",
 )  # fmt: skip
+
+
+def taken() -> tuple[str, ...]:
+    """The packages that the executor uses if they are there: those designs, and for other forms of
+    weights than the shipping one those that read weights once more."""
+    from ort_aie_ep.aie_kernels.build import find_designs, find_packages
+
+    return (*TAKEN, *(set(find_packages(FORMS)) - set(find_designs())))
 
 
 @dataclass(frozen=True)
@@ -77,7 +86,7 @@ def find_overlays(device: str, folders: Sequence[Path], designs: Sequence[str] =
 
 
 def _check(package: Package, design: str) -> None:
-    name, uuid = package.manifest["name"], package.manifest["uuid"]
+    name, uuid = package_of(package.manifest), package.manifest["uuid"]
     if name != design:
         raise PackageError(f"{package.folder / MANIFEST} is for the design {name}, not {design}")
     if uuid is None:

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from ort_aie_ep import _native
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.explain.npu_reasons import int8_numerics
+from ort_aie_ep.formats.q4nx import BlockForm
 from ort_aie_ep.graph_passes import DOMAIN
 from ort_aie_ep.graph_passes.attention.node import INPUTS as ATTENTION_INPUTS
 from ort_aie_ep.graph_passes.plans import PLAN, read_recipe
@@ -29,6 +30,7 @@ from ort_aie_ep.npu.speed.steps import (
     SelectionStep,
     VectorKind,
     VectorStep,
+    form_of,
 )
 
 _GATED = {"Q4NXGatedMLP", "GatedGEMM"}
@@ -76,6 +78,28 @@ def why_not_layers(model: ir.Model, overlays: Set[str]) -> str:
         return why_not_fused(_plans(model, _Reader()), overlays)
     except AieError:  # an operator that the speed model does not know
         return _native.why_not_npu_layer(standard=False)
+
+
+def why_widened(model: ir.Model, overlays: Set[str]) -> dict[BlockForm, str]:
+    """The forms of weights of a compiled model that an NPU reads only widened, and why."""
+    try:
+        plans = _plans(model, _Reader())
+    except AieError:  # an operator that the speed model does not know
+        return {}
+    found = {}
+    for steps in plans:
+        to, planned = form_of(steps, overlays), len(steps) > 1
+        for form in (step.form for step in steps if isinstance(step, ProjectionStep)):
+            if form is not None and (why := _why_widened(form, to, planned, overlays)):
+                found[form] = why
+    return found
+
+
+def _why_widened(form: BlockForm, to: BlockForm, planned: bool, overlays: Set[str]) -> str:
+    return _native.why_npu_widens(
+        (form.bits, form.group, form.minima), (to.group, to.minima), planned=planned,
+        overlays=set(overlays),
+    )  # fmt: skip
 
 
 def _plans(model: ir.Model, reader: _Reader) -> Plans:
@@ -249,7 +273,7 @@ def _projection(one: _Op, *, one_row: bool) -> ProjectionStep:
     gated, quantised = one.op in _GATED, one.op not in ("GEMM", "GatedGEMM")
     return ProjectionStep(
         one.name, one.int("N"), one.int("K"), one.read(0), one.written(0),
-        bits=one.int("bits", 4) if quantised else 16,
+        form=BlockForm.of(one.attributes) if quantised else None,
         gated=gated, gelu=gated and one.attributes.get("activation", "silu") != "silu",
         norm=one.read(3), skip=one.read(4), sum=one.written(1),
         bias=not gated and bool(one.read(2)), one_row=one_row,

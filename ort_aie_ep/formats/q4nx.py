@@ -45,7 +45,7 @@ bfloat16 = np.dtype(ml_dtypes.bfloat16)
 
 @dataclass(frozen=True)
 class BlockForm:
-    """How quantised weights are stored. The default is that of `.q4nx` files, which NPUs read.
+    """How quantised weights are stored. The default is that of `.q4nx` files.
 
     `minima` says whether they are stored; of 8 bits, whether zero points are.
 
@@ -124,6 +124,8 @@ class BlockForm:
             )
 
 
+#: All forms of Q4NX.
+FORMS = tuple(BlockForm(4, group, minima) for group in GROUPS for minima in (True, False))
 # The form of `.q4nx` files, and the places in its blocks.
 SHIPPING = BlockForm()
 BLOCK_BYTES = SHIPPING.block_bytes

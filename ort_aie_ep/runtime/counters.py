@@ -29,6 +29,8 @@ class NpuCounters:
         host_steps_between: reason → steps that divided a plan into submissions, because the device
             had steps before and after them: steps of the host, and steps of the device that could
             not follow the ones before them.
+        widened: reason → matrices of weights that were widened for the overlays, and take more
+            bytes there than in the model.
         layer_tokens: tokens whose layers ran on the overlay fused_layer.
         layers_refused: reason → tokens for which that overlay was there, but not used; without
             plans, their attentions.
@@ -55,6 +57,7 @@ class NpuCounters:
     device_steps: int = 0
     host_steps: dict[str, int] = field(default_factory=dict)
     host_steps_between: dict[str, int] = field(default_factory=dict)
+    widened: dict[str, int] = field(default_factory=dict)
     layer_tokens: int = 0
     layers_refused: dict[str, int] = field(default_factory=dict)
     fused_tokens: int = 0
@@ -85,7 +88,7 @@ def npu_counters() -> NpuCounters:
         AieError: the package was installed without its library.
     """
     targets = json.loads(npu_counters_text()).values()
-    by_reason = ("host_steps", "host_steps_between", "layers_refused", "fused_refused")
+    by_reason = ("host_steps", "host_steps_between", "widened", "layers_refused", "fused_refused")
     sums: dict[str, Any] = {
         counter.name: sum(target[counter.name] for target in targets)
         for counter in fields(NpuCounters)

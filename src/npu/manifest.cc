@@ -109,6 +109,15 @@ Costs ParseCosts(const Json& value, const std::string& path) {
   return costs;
 }
 
+Weights ParseWeights(const Json& value, const std::string& path) {
+  ObjectReader reader(value, path);
+  const Weights weights{reader.Integer("group", 32, 256), reader.Integer("minima", 0, 1) == 1};
+  const bool known = (weights.group & (weights.group - 1)) == 0;
+  if (!known) FailValue(reader.PathOf("group"), "32, 64, 128 or 256", Json(weights.group));
+  reader.Finish();
+  return weights;
+}
+
 Manifest ReadManifest(const Json& value) {
   ObjectReader reader(value, "manifest");
   Manifest manifest{};
@@ -116,6 +125,9 @@ Manifest ReadManifest(const Json& value) {
   manifest.name = reader.String("name");
   manifest.device = reader.String("device");
   manifest.kernel = reader.String("kernel");
+  if (reader.Has("weights") && !reader.Take("weights").is_null()) {
+    manifest.weights = ParseWeights(reader.Take("weights"), reader.PathOf("weights"));
+  }
   manifest.generation =
       static_cast<int>(reader.Integer("generation", kGenerationNpu1, kGenerationNpu2));
   manifest.rows = static_cast<int>(reader.Integer("rows", kFirstCoreRow + 1, kMaxRows));
@@ -169,6 +181,11 @@ Manifest ParseManifest(std::string_view json) {
     Fail(ErrorCode::kInvalidArgument, "manifest is not JSON: ", error.what());
   }
   return ReadManifest(value);
+}
+
+std::string PackageName(std::string_view design, const Weights& weights) {
+  if (weights == Weights()) return std::string(design);
+  return Concat(design, "_", weights.group, weights.minima ? "" : "_symmetric");
 }
 
 }  // namespace ort_aie::npu

@@ -116,8 +116,17 @@ struct Costs {
   double stream;          // bytes per cycle of a channel
 };
 
+// A form of Q4NX (q4nx/layout.h).
+struct Weights {
+  int64_t group = 32;
+  bool minima = true;
+
+  friend bool operator==(const Weights&, const Weights&) = default;
+};
+
 struct Manifest {
   std::string name;
+  Weights weights;  // that the design reads, if it reads quantised ones
   std::string device;
   std::string kernel;
   int generation;
@@ -135,5 +144,9 @@ struct Manifest {
 
 // Throws Error for text that is not a manifest, naming the key, what was expected and what came.
 Manifest ParseManifest(std::string_view json);
+
+// The name of a design's package, and of its kernel in an xclbin of several: with the form of the
+// weights that it reads, unless that is the one of shipping files.
+std::string PackageName(std::string_view design, const Weights& weights);
 
 }  // namespace ort_aie::npu

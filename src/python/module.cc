@@ -138,7 +138,7 @@ Array<float> Dequantize(const Array<uint8_t>& blocks, int64_t n, int64_t k, int6
   return weights;
 }
 
-// Blocks of groups of 32 with minima, of the same weights: those that an NPU reads.
+// Blocks of groups of 32 with minima, of the same weights: those of shipping files.
 Array<uint8_t> Widen(const Array<uint8_t>& blocks, int64_t n, int64_t k, int64_t group,
                      bool minima) {
   const WeightForm form = RequireBlocks(blocks, n, k, group, minima, kMinimaKinds);

@@ -6,6 +6,8 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "ops/elementwise.h"
@@ -17,7 +19,13 @@ namespace ort_aie::npu_target {
 namespace {
 
 using Designs = std::set<std::string, std::less<>>;
-using Rows = std::optional<int64_t>;  // none: any number
+using Rows = std::optional<int64_t>;              // none: any number
+using Form = std::tuple<int64_t, int64_t, bool>;  // bits, group, minima
+
+WeightForm FormOf(const Form& form) {
+  const auto& [bits, group, minima] = form;
+  return {q4nx::KindOfBits(bits), group, minima};
+}
 
 HasOverlay In(const Designs& overlays) {
   return [&overlays](std::string_view design) { return overlays.contains(design); };
@@ -64,6 +72,24 @@ void DefineNpuReasons(py::module_& m) {
       py::arg("other_bias") = false, py::arg("quantised_cache") = false, py::arg("q_norm") = false,
       py::arg("k_norm") = false, py::arg("v_norm") = false, py::arg("norm_after_rotary") = false,
       py::arg("one_epsilon") = true, py::arg("inner_value") = false);
+  // Forms of Q4NX and Q2NX as (bits, group, minima); those of Q4NX as (group, minima).
+  m.def(
+      "npu_form_of_plan",
+      [](const std::vector<Form>& weights, const Designs& overlays) {
+        std::vector<WeightForm> forms;
+        for (const Form& form : weights) forms.push_back(FormOf(form));
+        const WeightForm form = FormOfPlan(forms, In(overlays));
+        return std::pair(form.group, form.minima);
+      },
+      py::arg("weights"), py::kw_only(), py::arg("overlays"));
+  m.def(
+      "why_npu_widens",
+      [](const Form& from, const std::pair<int64_t, bool>& to, bool planned,
+         const Designs& overlays) {
+        return WhyWidened(FormOf(from), {WeightKind::kQ4NX, to.first, to.second}, planned,
+                          In(overlays));
+      },
+      py::arg("form"), py::arg("to"), py::kw_only(), py::arg("planned"), py::arg("overlays"));
   m.def("why_not_npu_gather", [] { return Words(WhyNotGather()); });
   m.def(
       "why_not_npu_experts",

@@ -53,7 +53,7 @@ inline constexpr int64_t kHalfBytes = 2048;      // Q4NX: codes of 16 out-featur
 inline constexpr int64_t kQuad = 4;              // Q2NX: in-features in a nibble
 inline constexpr int64_t kQuadBytes = 32;        // their codes
 inline constexpr int64_t kScalesOffset8 = 8192;  // Q8NX: its codes are at the start
-// The form of shipping files, which NPUs read.
+// The form of shipping files.
 inline constexpr WeightForm kShipping = {};
 inline constexpr int64_t kBlockBytes = 5120;
 

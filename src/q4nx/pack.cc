@@ -198,27 +198,26 @@ void UnpackBytes(const uint8_t* blocks, int64_t n, int64_t k, uint8_t* codes, fl
   });
 }
 
-void Widen(const uint8_t* blocks, const WeightForm& form, int64_t count, uint8_t* shipping) {
-  for (int64_t b = 0; b < count; ++b) {
-    const uint8_t* from = blocks + b * BlockBytes(form);
-    uint8_t* to = shipping + b * kBlockBytes;
-    for (int64_t g = 0; g < kGroupsPerBlock; ++g) {
+void Widen(const uint8_t* blocks, const WeightForm& form, int64_t count, uint8_t* to,
+           const WeightForm& wide) {
+  for (int64_t b = 0; b < count; ++b, blocks += BlockBytes(form), to += BlockBytes(wide)) {
+    for (int64_t g = 0; g < kBlockCols / wide.group; ++g) {
       for (int64_t row = 0; row < kBlockRows; ++row) {
         uint16_t scale, min;
-        LoadGroup(from, form, row, g * kGroup / form.group, &scale, &min);
-        StoreGroup(to, kShipping, row, g, scale, min);
+        LoadGroup(blocks, form, row, g * wide.group / form.group, &scale, &min);
+        StoreGroup(to, wide, row, g, scale, min);
       }
     }
-    const uint8_t* codes = from + CodesOffset(form);
-    uint8_t* wide = to + CodesOffset(kShipping);
+    const uint8_t* codes = blocks + CodesOffset(form);
+    uint8_t* wide_codes = to + CodesOffset(wide);
     if (form.kind == WeightKind::kQ4NX) {
-      std::memcpy(wide, codes, static_cast<size_t>(CodeBytesOf(form.kind)));
+      std::memcpy(wide_codes, codes, static_cast<size_t>(CodeBytesOf(form.kind)));
       continue;
     }
     for (int64_t quad = 0; quad < kBlockCols / kQuad; ++quad) {
       const uint8_t* planes = codes + quad * kQuadBytes;
       for (int64_t pair = 0; pair < kBlockRows / 2; ++pair) {  // of out-features
-        uint8_t* its = wide + pair / 8 * kHalfBytes + quad * kQuad * 8 + pair % 8;
+        uint8_t* its = wide_codes + pair / 8 * kHalfBytes + quad * kQuad * 8 + pair % 8;
         for (int64_t i = 0; i < kQuad; ++i) {
           const int low = planes[2 * pair] >> i & 0x11, high = planes[2 * pair + 1] >> i & 0x11;
           its[8 * i] = static_cast<uint8_t>(low | high << 1);

@@ -25,9 +25,11 @@ void PackBytes(const uint8_t* codes, const float* scales, const uint8_t* zero_po
 void UnpackBytes(const uint8_t* blocks, int64_t n, int64_t k, uint8_t* codes, float* scales,
                  uint8_t* zero_points, const WeightForm& form);
 
-// `count` blocks of any form of Q4NX or Q2NX -> blocks of the shipping form with the same weights:
-// codes of 2 bits are valid codes of 4.
-void Widen(const uint8_t* blocks, const WeightForm& form, int64_t count, uint8_t* shipping);
+// `count` blocks of any form of Q4NX or Q2NX -> blocks of a form of Q4NX with the same weights:
+// codes of 2 bits are valid codes of 4. Its groups must divide those of `form`, and it must have
+// minima if there are any, or 2 bits.
+void Widen(const uint8_t* blocks, const WeightForm& form, int64_t count, uint8_t* to,
+           const WeightForm& wide = kShipping);
 
 // weights (n, k) float32 = scale * code + min, of Q8NX scale * (code - zero point), in float32
 // arithmetic.

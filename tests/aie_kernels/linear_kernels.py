@@ -7,12 +7,30 @@ from dataclasses import dataclass
 import numpy as np
 from standin import Array, aligned, bfloat16, f64, to_bf16
 
+from ort_aie_ep import _native
+from ort_aie_ep.aie_kernels.catalog_linear import form_scalars
 from ort_aie_ep.formats import q4nx
+from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 
 ROWS, COLUMNS, GROUP = q4nx.BLOCK_ROWS, q4nx.BLOCK_COLS, q4nx.GROUP
 MAX_K = 16384
 EPSILON = 2.0**-8  # of bfloat16, unit roundoff; two limbs leave 2^-17
 FLOAT_EPSILON = 2.0**-24
+
+
+#: The last scalars of kernels for blocks of the shipping form.
+OF_SHIPPING = form_scalars(SHIPPING)
+
+
+def in_both_forms(rng: np.random.Generator, form: BlockForm, k: int) -> tuple[Array, Array]:
+    """Random blocks (K / 256, bytes) of 32 out-features in a form, and the same codes widened."""
+    groups = ROWS, k // form.group
+    codes = rng.integers(0, 16, (ROWS, k)).astype(np.uint8)
+    scales = to_bf16(rng.standard_normal(groups) * np.exp2(rng.integers(-30, 30, groups)))
+    scales[0] = 0
+    minima = to_bf16(rng.standard_normal(groups)) if form.minima else None
+    blocks = q4nx.pack(codes, scales, minima, group=form.group)
+    return blocks[0], _native.widen(blocks, ROWS, k, form.group, form.minima)[0]
 
 
 @dataclass(frozen=True)

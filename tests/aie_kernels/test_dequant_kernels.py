@@ -4,10 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from linear_kernels import COLUMNS, KINDS, ROWS, weights, zeros
+from linear_kernels import (
+    COLUMNS,
+    KINDS,
+    OF_SHIPPING,
+    ROWS,
+    in_both_forms,
+    weights,
+    zeros,
+)
 from standin import Array, aligned, bits16, f64, to_bf16
 
-from ort_aie_ep.aie_kernels.catalog_linear import Q4NX_DEQUANT, Q4NX_DEQUANT_STEP
+from ort_aie_ep.aie_kernels.catalog_linear import (
+    Q4NX_DEQUANT,
+    form_scalars,
+    q4nx_dequant,
+    q4nx_dequant_step,
+)
+from ort_aie_ep.formats.q4nx import FORMS, BlockForm
 from ort_aie_ep.npu.kernels import Kernels
 
 
@@ -28,7 +42,7 @@ def test_weights_are_rounded_to_nearest_in_gemm_order(kernels: Kernels, kind: st
     for _ in range(3):
         w = weights(rng, kind, COLUMNS)
         tile = zeros(ROWS * COLUMNS)
-        kernels.call(Q4NX_DEQUANT, aligned(w.blocks[0]), tile)
+        kernels.call(Q4NX_DEQUANT, aligned(w.blocks[0]), tile, *OF_SHIPPING)
         # min + scale * code is exact in float64; the kernel's sum is fp32.
         want = to_bf16(in_gemm_order(w.exact).astype(np.float32))
         # The kernel's zeros are +0: scale * (128 + code) - scale * 128 gives +0.
@@ -40,17 +54,22 @@ def test_every_code_lands_in_its_place(kernels: Kernels) -> None:
     w = weights(rng, "usual", COLUMNS)
     w.scales[:], w.minima[:] = 1, 0
     tile = zeros(ROWS * COLUMNS)
-    kernels.call(Q4NX_DEQUANT, aligned(w.blocks[0]), tile)
+    kernels.call(Q4NX_DEQUANT, aligned(w.blocks[0]), tile, *OF_SHIPPING)
     np.testing.assert_array_equal(f64(tile), in_gemm_order(w.codes))
 
 
-def test_a_step_is_a_quarter_of_a_block(kernels: Kernels) -> None:
-    rng = np.random.default_rng(3)
-    blocks = [weights(rng, kind, COLUMNS).blocks[0] for kind in KINDS[:2]]
-    for index, block in enumerate(blocks):
-        whole = zeros(ROWS * COLUMNS)
-        kernels.call(Q4NX_DEQUANT, aligned(block), whole)
-        for step, wanted in enumerate(np.split(whole, 4)):
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_a_form_has_the_bits_of_the_same_codes_widened(kernels: Kernels, form: BlockForm) -> None:
+    """And a step is a quarter of a block."""
+    blocks, wide = in_both_forms(np.random.default_rng(3), form, 2 * COLUMNS)
+    for index, (block, wanted) in enumerate(zip(blocks, wide, strict=True)):
+        whole, tile = zeros(ROWS * COLUMNS), zeros(ROWS * COLUMNS)
+        kernels.call(Q4NX_DEQUANT, aligned(wanted), whole, *OF_SHIPPING)
+        kernels.call(q4nx_dequant(form), aligned(block), tile, *form_scalars(form))
+        np.testing.assert_array_equal(bits16(tile), bits16(whole))
+        for step, quarter in enumerate(np.split(whole, 4)):
             tile = zeros(ROWS * COLUMNS // 4)
-            kernels.call(Q4NX_DEQUANT_STEP, aligned(np.concatenate(blocks)), tile, index, step)
-            np.testing.assert_array_equal(bits16(tile), bits16(wanted))
+            kernels.call(
+                q4nx_dequant_step(form), aligned(blocks), tile, index, step, *form_scalars(form)
+            )
+            np.testing.assert_array_equal(bits16(tile), bits16(quarter))

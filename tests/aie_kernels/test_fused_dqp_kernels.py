@@ -12,9 +12,11 @@ from linear_kernels import (
     GROUP,
     KINDS,
     MAX_K,
+    OF_SHIPPING,
     ROWS,
     Weights,
     activations,
+    in_both_forms,
     weights,
     zeros,
 )
@@ -28,7 +30,10 @@ from ort_aie_ep.aie_kernels.catalog_linear import (
     DQP_LOAD_X,
     DQP_LOAD_X_TWO_BITS,
     DQP_ZERO,
+    dqp_block,
+    form_scalars,
 )
+from ort_aie_ep.formats.q4nx import FORMS, BlockForm
 from ort_aie_ep.npu.kernels import Kernels
 
 
@@ -54,9 +59,9 @@ def product(kernels: Kernels, w: Weights, x: Array) -> Array:
     acc = zeros(ROWS, np.float32)
     acc[:] = np.nan
     kernels.call(DQP_ZERO, acc)
-    kernel = DQP_BLOCK_TWO_BITS if w.bits == 2 else DQP_BLOCK
+    kernel, form = (DQP_BLOCK_TWO_BITS, ()) if w.bits == 2 else (DQP_BLOCK, OF_SHIPPING)
     for k_block, block in enumerate(w.blocks):
-        kernels.call(kernel, aligned(block), *kept, acc, k_block)
+        kernels.call(kernel, aligned(block), *kept, acc, k_block, *form)
     return acc
 
 
@@ -96,6 +101,22 @@ def test_blocks_accumulate_the_product(
     w, x = weights(rng, kind, k, bits), activations(rng, x_kind, k)
     error = np.abs(f64(product(kernels, w, x)) - w.exact @ f64(x))
     assert (error <= bound(w, x)).all()
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_a_form_has_the_bits_of_the_same_codes_widened(kernels: Kernels, form: BlockForm) -> None:
+    rng = np.random.default_rng(8)
+    kept = load(kernels, activations(rng, "biased", 2 * COLUMNS))
+    acc, wanted = zeros(ROWS, np.float32), zeros(ROWS, np.float32)
+    for k_block, (block, wide) in enumerate(
+        zip(*in_both_forms(rng, form, 2 * COLUMNS), strict=True)
+    ):
+        kernels.call(
+            dqp_block(form), aligned(block), *kept, acc, k_block, *form_scalars(form)
+        )  # fmt: skip
+        kernels.call(DQP_BLOCK, aligned(wide), *kept, wanted, k_block, *OF_SHIPPING)
+    np.testing.assert_array_equal(acc.view(np.uint32), wanted.view(np.uint32))
+    assert acc[1:].all()
 
 
 def test_error_is_far_below_that_of_bf16_weights(kernels: Kernels) -> None:
@@ -140,7 +161,7 @@ def test_a_block_adds_to_the_accumulator(kernels: Kernels) -> None:
     acc = aligned(rng.standard_normal(ROWS).astype(np.float32))
     want = f64(acc) + w.exact @ f64(x)
     start = np.abs(f64(acc))
-    kernels.call(DQP_BLOCK, aligned(w.blocks[0]), resident, sums, acc, 0)
+    kernels.call(DQP_BLOCK, aligned(w.blocks[0]), resident, sums, acc, 0, *OF_SHIPPING)
     # 32 macs into the total also round the earlier value.
     assert (np.abs(acc - want) <= bound(w, x) + 32 * FLOAT_EPSILON * start).all()
 
@@ -151,7 +172,7 @@ def test_k_block_selects_the_activations(kernels: Kernels) -> None:
     resident, sums = load(kernels, activations(rng, "usual", MAX_K))
     for k_block in (0, 1, 31, 63):
         acc = zeros(ROWS, np.float32)
-        kernels.call(DQP_BLOCK, aligned(w.blocks[0]), resident, sums, acc, k_block)
+        kernels.call(DQP_BLOCK, aligned(w.blocks[0]), resident, sums, acc, k_block, *OF_SHIPPING)
         x = resident[k_block * COLUMNS : (k_block + 1) * COLUMNS]
         assert (np.abs(acc - w.exact @ f64(x)) <= bound(w, x)).all()
 

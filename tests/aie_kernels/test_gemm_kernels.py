@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from linear_kernels import COLUMNS, FLOAT_EPSILON, weights, zeros
+from linear_kernels import COLUMNS, FLOAT_EPSILON, OF_SHIPPING, weights, zeros
 from standin import Array, aligned, bits16, bits32, f64, flush, to_bf16, to_bfp16
 
 from ort_aie_ep.aie_kernels.catalog_linear import (
@@ -128,7 +128,7 @@ def test_a_dequantised_block_is_a_b(kernels: Kernels) -> None:
     rng = np.random.default_rng(4)
     w = weights(rng, "usual", COLUMNS)
     tile = zeros(8192)
-    kernels.call(Q4NX_DEQUANT, aligned(w.blocks[0]), tile)
+    kernels.call(Q4NX_DEQUANT, aligned(w.blocks[0]), tile, *OF_SHIPPING)
     a = to_bf16(rng.standard_normal((64, COLUMNS)))
     acc, want = zeros(8192, np.float32), zeros(8192, np.float32)
     for step, b in enumerate(tile.reshape(4, 2048)):

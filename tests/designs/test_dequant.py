@@ -9,8 +9,10 @@ import pytest
 from ort_aie_ep.aie_kernels.designs import dequant
 from ort_aie_ep.aie_kernels.designs.gemm import pack_b
 from ort_aie_ep.formats import q4nx
+from ort_aie_ep.formats.q4nx import BlockForm
 from ort_aie_ep.npu.simulator.machine import Result
 from ort_aie_ep.npu.simulator.session import Session
+from ort_aie_ep.npu.validate.layer_reference import random_blocks, widened
 from ort_aie_ep.npu.vocabulary.device import device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 
@@ -22,8 +24,8 @@ def random_weights(n: int, k: int) -> np.ndarray:
 
 
 def run(session: Session, blocks: np.ndarray) -> tuple[np.ndarray, Result]:
-    """Runs blocks in any shape (..., 5120) through the engine: (blocks, 8192) bf16."""
-    count = blocks.size // dequant.BLOCK
+    """Runs blocks in any shape (..., bytes) through the engine: (blocks, 8192) bf16."""
+    count = blocks.size // session.design.form.block_bytes
     out = np.zeros((count, dequant.WEIGHTS), ml_dtypes.bfloat16)
     (result,) = session.run("dequant", {"blocks": count}, {"w": blocks, "b": out})
     return out, result
@@ -46,6 +48,17 @@ def test_output_is_the_order_of_gemm_rounded_once(name: str, n: int, k: int) -> 
     # kernel both round the sum to float32 and that to bf16: the same bits.
     expected = pack_b(q4nx.dequantize(blocks, n, k))
     np.testing.assert_array_equal(out.view(np.uint16), expected.reshape(out.shape).view(np.uint16))
+
+
+@pytest.mark.parametrize(
+    ("name", "form"), [("npu2_2col", BlockForm(minima=False)), ("npu1_1col", BlockForm(group=128))]
+)
+def test_a_form_has_the_bits_of_the_same_codes_widened(name: str, form: BlockForm) -> None:
+    blocks = random_blocks(np.random.default_rng(4), 160, 512, form)
+    out, result = run(Session(dequant.build(device(name), form)), blocks)
+    wide, _ = run(Session(dequant.build(device(name))), widened(blocks, 512, form))
+    np.testing.assert_array_equal(out.view(np.uint16), wide.view(np.uint16))
+    assert result.read >= blocks.nbytes
 
 
 def test_a_second_run_of_another_size_finds_the_engine_ready() -> None:

@@ -9,7 +9,9 @@ import pytest
 
 from ort_aie_ep.aie_kernels.designs import fused_dqp, fused_dqp_two_bits
 from ort_aie_ep.formats import q4nx
+from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.npu.simulator.session import Session
+from ort_aie_ep.npu.validate.layer_reference import random_blocks, widened
 from ort_aie_ep.npu.validate.references import matvec
 from ort_aie_ep.npu.vocabulary.device import device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
@@ -145,6 +147,29 @@ def test_shapes_that_it_cannot_take_are_refused(shape: dict[str, int], message: 
 def test_more_columns_than_the_device_has() -> None:
     with pytest.raises(DesignError, match="5 columns: npu1 has 1 to 4"):
         fused_dqp.build(device("npu1"), 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "form"), [("npu2", BlockForm(minima=False)), ("npu1", BlockForm(group=128))]
+)
+def test_a_form_has_the_bits_of_the_same_codes_widened(name: str, form: BlockForm) -> None:
+    """Of whole rows, and of their last two blocks."""
+    n, k, rng = 32 * 21, 768, np.random.default_rng(9)
+    x, bias = (rng.standard_normal(size).astype(bfloat16) for size in (k, n))
+    blocks = random_blocks(rng, n, k, form)
+    outputs = []
+    for of, w in ((form, blocks), (SHIPPING, widened(blocks, k, form).reshape(-1))):
+        session = Session(fused_dqp.build(device(name), form=of))
+        whole, part = np.full((2, n), np.nan, bfloat16)
+        shape = {"N": n, "K": k, "bias": 1, "activation": 0}
+        session.run("matvec", shape, {"x": x, "w": w, "bias": bias, "y": whole})
+        session.run(
+            "matvec_part", shape | {"K": 512, "row_K": k},
+            {"x": x[256:], "w": w[of.block_bytes :], "bias": bias, "y": part},
+        )  # fmt: skip
+        outputs.append([whole.view(np.uint16), part.view(np.uint16)])
+    np.testing.assert_array_equal(*outputs)
+    assert np.isfinite(outputs[0][0].view(bfloat16).astype(np.float32)).all()
 
 
 @pytest.mark.parametrize(("name", "columns"), [("npu2", 4), ("npu2", 8), ("npu1", 4)])

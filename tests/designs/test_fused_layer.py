@@ -11,6 +11,7 @@ import pytest
 from ort_aie_ep import _native
 from ort_aie_ep.aie_kernels.designs import fused_layer
 from ort_aie_ep.formats import q4nx
+from ort_aie_ep.formats.q4nx import BlockForm
 from ort_aie_ep.npu.checks.check import check
 from ort_aie_ep.npu.packages.package import manifest
 from ort_aie_ep.npu.simulator.session import Session
@@ -73,6 +74,28 @@ def test_layer_has_the_bits_of_its_operators(session: Session, name: str) -> Non
     for argument, values in expected.items():
         np.testing.assert_array_equal(buffers[argument].view(np.uint16), values.view(np.uint16))
     assert np.isfinite(buffers["y"].astype(np.float32)).all()
+
+
+def test_weights_of_a_form_have_the_bits_of_the_same_codes_widened() -> None:
+    """The reference widens them. They are read once."""
+    form = BlockForm(group=128, minima=False)
+    session, reference, layer = (
+        Session(fused_layer.build(device("npu2"), form)), Reference(form), Layer(LLAMA, form),
+    )  # fmt: skip
+    buffers = layer.random(seed=5)
+    expected = reference.layer(layer, buffers)
+    (result,) = session.run("layer", layer.parameters, buffers)
+    for argument, values in expected.items():
+        np.testing.assert_array_equal(buffers[argument].view(np.uint16), values.view(np.uint16))
+    weights = sum(values.nbytes for name, values in buffers.items() if name.startswith("w_"))
+    assert weights < result.read < 1.2 * weights
+    rng = np.random.default_rng(6)
+    x, norm = rng.standard_normal((2, 256)).astype(BF16)
+    w, y = random_blocks(rng, 1120, 256, form), np.full(1120, np.nan, BF16)
+    shape = {"N": 1120, "hidden": 256, "eps_bits": bits(1e-6)}
+    session.run("head", shape, {"x": x, "norm": norm, "w": w, "y": y})
+    expected_y = reference.matvec(w, reference.norm(x, norm, bits(1e-6)))
+    np.testing.assert_array_equal(y.view(np.uint16), expected_y.view(np.uint16))
 
 
 def test_nothing_but_new_keys_and_values_leaves_between_input_and_output(session: Session) -> None:

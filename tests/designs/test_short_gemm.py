@@ -8,9 +8,11 @@ import pytest
 
 from ort_aie_ep.aie_kernels.designs import dequant, gemm, short_gemm
 from ort_aie_ep.formats import q4nx
+from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.npu.simulator.machine import Result
 from ort_aie_ep.npu.simulator.session import Session
 from ort_aie_ep.npu.simulator.txn import Write, core_memory_of, decode
+from ort_aie_ep.npu.validate.layer_reference import random_blocks
 from ort_aie_ep.npu.validate.references import product
 from ort_aie_ep.npu.vocabulary.configuration import configure
 from ort_aie_ep.npu.vocabulary.device import device
@@ -63,19 +65,23 @@ def test_fewer_rows_need_buffers_of_64_rows_and_no_zeros(m: int) -> None:
     assert np.array_equal(c[:m], whole[:m])
 
 
-@pytest.mark.parametrize("name", ["npu1_2col", "npu2_2col"])
-def test_every_bit_is_that_of_dequant_and_gemm(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [("npu1_2col", SHIPPING), ("npu2_2col", BlockForm(group=128, minima=False))],
+)
+def test_every_bit_is_that_of_dequant_and_gemm(name: str, form: BlockForm) -> None:
     m, k, n = 100, 512, 544
-    a, blocks = random_operands(m, k, n)
+    a, _ = random_operands(m, k, n)
+    blocks = random_blocks(np.random.default_rng(3), n, k, form)
     b = np.zeros(n * k, ml_dtypes.bfloat16)
-    Session(dequant.build(device(name))).run(
+    Session(dequant.build(device(name), form)).run(
         "dequant", {"blocks": n * k // 8192}, {"w": blocks, "b": b}
     )
     wanted = np.zeros((m, n), ml_dtypes.bfloat16)
     Session(gemm.build(device(name))).run(
         "gemm", {"M": m, "K": k, "N": n}, {"a": a, "b": b, "c": wanted}
     )
-    c, _ = run(Session(short_gemm.build(device(name))), m, a, blocks, n)
+    c, _ = run(Session(short_gemm.build(device(name), form)), m, a, blocks, n)
     assert np.array_equal(c.view(np.uint16), wanted.view(np.uint16))
 
 

@@ -111,6 +111,7 @@ CHANGES: list[tuple[Callable[[Any], Any], str]] = [
     (lambda m: m.update(device="npu9"), "device must be one of npu1, .*, got 'npu9'"),
     (lambda m: m.update(generation=3), "generation must be 4 for npu2_1col, got 3"),
     (lambda m: m.update(columns=8), "columns must be 1 for npu2_1col, got 8"),
+    (lambda m: m.update(weights={"group": 48, "minima": 1}), "group must be one of .* got 48"),
     (lambda m: m.update(clock_hz="fast"), "clock_hz must be a positive number, got 'fast'"),
     (lambda m: m["costs"].pop("write32"), "costs.write32 is missing"),
     (lambda m: m["costs"].update(stream="4"), "costs.stream must be a positive number, got '4'"),

@@ -58,7 +58,7 @@ def test_json_of_a_model() -> None:
     assert decoding["draw"]["tokens_per_watt"] == pytest.approx(decoding["value"] / watts)
     assert prompt["draw"]["tokens_per_watt"] > decoding["draw"]["tokens_per_watt"]
     assert prompt["residual"] is None
-    assert len(report["what_if"]) == 3 * 4 + 1 + 4 + 4
+    assert len(report["what_if"]) == 3 * 4 + 1 + 2 * 3 + 4 + 4
 
 
 def test_an_era_changes_the_constants_and_has_no_cells_of_the_papers() -> None:
@@ -114,13 +114,14 @@ def test_mistakes_name_what_is_known() -> None:
     assert "known: npu1" in mistake("qwen3-4b", "--device", "npu3")
     for words in (("--papers",), ("--papers", "--era", "mlir-air"), ("--kernels",)):
         assert "8 columns" in mistake(*words, "--device", "npu1")
+    assert "group must be one of" in mistake("qwen3-4b", "--group", "100")
     assert "context 99999999" in mistake("qwen3-4b", "--contexts", "99999999")
 
 
 @pytest.mark.parametrize(
     "words",
     [(), ("qwen3-4b", "--papers"), ("qwen3-4b", "--contexts", "1k"),
-     ("--papers", "--contexts", "1024")],
+     ("--papers", "--contexts", "1024"), ("--papers", "--group", "128")],
 )  # fmt: skip
 def test_a_command_that_is_written_wrongly_ends_with_2(words: tuple[str, ...]) -> None:
     assert simulate(*words).exit_code == 2

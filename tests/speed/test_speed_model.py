@@ -208,11 +208,13 @@ def test_llama_has_ratios_only() -> None:
 def test_what_if_gives_more_columns_more_where_bandwidth_allows() -> None:
     rows = [w for w in simulate("llama-3.1-8b", contexts=[1024]).what_if if w.decode]
     speed = {(w.placement, w.ddr_read): w.decode[1024] for w in rows if w.kernels == "published"}
-    four, eight, apart = dict.fromkeys(w.placement for w in rows)
+    four, eight, apart, *of_bits = dict.fromkeys(w.placement for w in rows)
     assert speed[four, 57.6e9] == pytest.approx(speed[four, 120e9], rel=0.02)  # channels limit
     assert speed[eight, 90e9] > 1.3 * speed[four, 90e9]
     assert speed[eight, 120e9] > speed[eight, 90e9]
     assert all(speed[apart, b] < speed[eight, b] for b in (40e9, 57.6e9, 90e9, 120e9))
+    four_bits, two_bits, eight_bits = (speed[name, costs.DDR_READ.value] for name in of_bits[:3])
+    assert two_bits > 1.3 * four_bits > 2 * eight_bits
 
 
 def test_what_if_says_what_copies_of_the_vector_operators_give_a_prompt() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import ort_aie_ep
 from ort_aie_ep.explain.plan_steps import read_plans
+from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.models.shapes import SHAPES
 from ort_aie_ep.npu.simulator.session import Session, random_buffers
 from ort_aie_ep.npu.speed import MODELS, plans
@@ -19,7 +20,7 @@ from ort_aie_ep.npu.speed.invocations import Invocation
 from ort_aie_ep.npu.speed.models import shape_of, steps_of
 from ort_aie_ep.npu.speed.operators import Machine
 from ort_aie_ep.npu.speed.phases import decode
-from ort_aie_ep.npu.speed.plans import DESIGNS, compose
+from ort_aie_ep.npu.speed.plans import compose, design_of
 from ort_aie_ep.npu.speed.steps import (
     GatherStep,
     Plans,
@@ -27,7 +28,6 @@ from ort_aie_ep.npu.speed.steps import (
     SelectionStep,
     VectorStep,
 )
-from ort_aie_ep.npu.vocabulary.device import device
 from ort_aie_ep.npu.vocabulary.eras import MLIR_AIR
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 from ort_aie_ep.tools.synth import synth
@@ -52,7 +52,7 @@ def test_a_named_shape_has_the_plan_of_its_compiled_model(
     ort_aie_ep.compile(synth(shape, tmp_path / "model"), tmp_path / "compiled", last_logits=True)
     compiled = read_plans(tmp_path / "compiled")
     assert compose(compiled.plans, tokens, 9, MACHINE) == compose(
-        steps_of(shape), tokens, 9, MACHINE
+        steps_of(shape, BlockForm(minima=False)), tokens, 9, MACHINE
     )
 
 
@@ -153,45 +153,54 @@ def test_more_tokens_than_the_context_are_refused() -> None:
 
 
 @cache
-def session_of(overlay: str) -> Session:
-    return Session(DESIGNS[overlay].build(device("npu2")))
+def session_of(overlay: str, form: BlockForm) -> Session:
+    return Session(design_of(overlay, form))
 
 
 @cache  # models have products of the same shapes
-def moved(overlay: str, sequence: str, parameters: tuple[tuple[str, int], ...]) -> np.ndarray:
+def moved(
+    overlay: str, form: BlockForm, sequence: str, parameters: tuple[tuple[str, int], ...]
+) -> np.ndarray:
     """Bytes that the simulator reads and writes for an invocation."""
-    session = session_of(overlay)
+    session = session_of(overlay, form)
     buffers = random_buffers(session.design, sequence, dict(parameters))
     results = session.run(sequence, dict(parameters), buffers)
     return np.array([sum(r.read for r in results), sum(r.written for r in results)])
 
 
 @pytest.mark.parametrize(
-    ("name", "sizes"),
+    ("name", "sizes", "form", "read_as"),
     [
-        ("llama-3.2-1b", {}),
-        ("qwen3-0.6b", {}),
-        ("gemma3-1b", {"window": 4, "global_every": 2}),
-        ("llama-3.2-1b", {"heads": 8, "kv_heads": 8, "head_dim": 96}),
+        ("llama-3.2-1b", {}, SHIPPING, SHIPPING),
+        ("qwen3-0.6b", {}, BlockForm(group=128, minima=False), BlockForm(group=128)),
+        ("gemma3-1b", {"window": 4, "global_every": 2}, BlockForm(2), SHIPPING),
+        (
+            "llama-3.2-1b",
+            {"heads": 8, "kv_heads": 8, "head_dim": 96},
+            *(BlockForm(minima=False),) * 2,
+        ),
     ],
 )
 @pytest.mark.parametrize(("tokens", "context"), [(1, 5), (3, 3)])
 def test_the_array_moves_the_predicted_bytes(
-    name: str, sizes: dict[str, int], tokens: int, context: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    name: str, sizes: dict[str, int], form: BlockForm, read_as: BlockForm, tokens: int,
+    context: int, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     """For each invocation, the bytes that the simulator counts when it executes it."""
     invocations: list[tuple[str, Invocation]] = []
     count_runs = plans.runs_of
 
-    def remember(overlay: str, batch: Sequence[Invocation]) -> int:
+    def remember(overlay: str, batch: Sequence[Invocation], of: BlockForm) -> int:
+        assert of == read_as
         invocations.extend((overlay, one) for one in batch)
-        return count_runs(overlay, batch)
+        return count_runs(overlay, batch, of)
 
     monkeypatch.setattr(plans, "runs_of", remember)
     shape = replace(SHAPES[name], **{**SMALL, **sizes})
-    timing = compose(steps_of(shape), tokens, context, MACHINE).timing
+    timing = compose(steps_of(shape, form), tokens, context, MACHINE).timing
     read, written = sum(
-        moved(overlay, one.sequence, tuple(one.parameters.items())) for overlay, one in invocations
+        moved(overlay, read_as, one.sequence, tuple(one.parameters.items()))
+        for overlay, one in invocations
     )
     # The closed forms leave out tables and weights of rotations, queries and outputs of attention,
     # and rows without weights. They add a sum and a residual to each norm, and 64 bytes for the 16

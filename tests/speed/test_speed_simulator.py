@@ -20,6 +20,7 @@ from ort_aie_ep.aie_kernels.designs import (
     short_gemm,
     vector_ops,
 )
+from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.npu.speed import layer as closed
 from ort_aie_ep.npu.speed import operators as op
 from ort_aie_ep.npu.speed.kernels import OURS
@@ -59,11 +60,19 @@ def compare(
         assert error == pytest.approx(0, abs=TOLERANCE), era
 
 
-@pytest.mark.parametrize(("n", "k", "columns"), [(2048, 2048, 4), (1024, 1024, 4), (2048, 2048, 8)])
-def test_fused_dqp_takes_what_the_simulator_takes(n: int, k: int, columns: int) -> None:
+@pytest.mark.parametrize(
+    ("n", "k", "columns", "form"),
+    [
+        (2048, 2048, 4, SHIPPING), (1024, 1024, 4, SHIPPING), (2048, 2048, 8, SHIPPING),
+        (2048, 2048, 4, BlockForm(group=128, minima=False)),
+    ],
+)  # fmt: skip
+def test_fused_dqp_takes_what_the_simulator_takes(
+    n: int, k: int, columns: int, form: BlockForm
+) -> None:
     compare(
-        fused_dqp.build(NPU2, columns), "matvec", {"N": n, "K": k, "bias": 0, "activation": 0},
-        op.fused_dqp(n, k, columns, OURS),
+        fused_dqp.build(NPU2, columns, form), "matvec",
+        {"N": n, "K": k, "bias": 0, "activation": 0}, op.fused_dqp(n, k, columns, OURS, form),
     )  # fmt: skip
 
 
@@ -72,7 +81,8 @@ def test_two_bits_take_what_the_simulator_takes(columns: int) -> None:
     n = k = 2048
     compare(
         fused_dqp_two_bits.build(NPU2, columns), "matvec_two_bits",
-        {"N": n, "K": k, "bias": 0, "activation": 0}, op.fused_dqp(n, k, columns, OURS, bits=2),
+        {"N": n, "K": k, "bias": 0, "activation": 0},
+        op.fused_dqp(n, k, columns, OURS, BlockForm(2)),
     )  # fmt: skip
 
 

@@ -36,7 +36,7 @@ def manifests(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("npu1", "npu2"):
         (folder / name).mkdir()
         for made in designs_for(device(name)).values():
-            (folder / name / f"{made.name}.json").write_text(json.dumps(manifest(made)))
+            (folder / name / f"{made.package}.json").write_text(json.dumps(manifest(made)))
     return folder
 
 

@@ -15,7 +15,8 @@ from test_one_submission import Call, calls, empty_cache, more
 
 import ort_aie_ep
 from ort_aie_ep import _native, npu_counters
-from ort_aie_ep.explain.plan_steps import why_not_layers
+from ort_aie_ep.explain.plan_steps import why_not_layers, why_widened
+from ort_aie_ep.formats.q4nx import BlockForm
 from ort_aie_ep.models.onnx_file import load_model
 from ort_aie_ep.models.shapes import SHAPES, Shape
 from ort_aie_ep.tools.synth import synth
@@ -44,13 +45,19 @@ def overlays(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
 
 
 @contextmanager
-def without_package(overlays: Path, aside: Path) -> Iterator[None]:
-    """Sessions that are opened in the meantime find no package of fused_layer."""
-    shutil.move(overlays / "fused_layer", aside)
+def without_packages(overlays: Path, aside: Path) -> Iterator[None]:
+    """Sessions that are opened in the meantime find no package of fused_layer, nor of the form of
+    the models' weights, which are symmetric."""
+    moved = [overlays / "fused_layer", *overlays.glob("*_symmetric")]
+    assert len(moved) == 6
+    aside.mkdir()
+    for package in moved:
+        shutil.move(package, aside)
     try:
         yield
     finally:
-        shutil.move(aside, overlays / "fused_layer")
+        for package in moved:
+            shutil.move(aside / package.name, overlays)
 
 
 def tokens(shape: Shape, compiled: Path, prompt: int, count: int) -> tuple[list[Call], int]:
@@ -76,11 +83,19 @@ def test_layers_have_the_bits_of_the_overlay_decode(
 ) -> None:
     shape = FAMILIES[family]
     ort_aie_ep.compile(synth(shape, tmp_path / "model"), tmp_path / "compiled")
+    before = npu_counters().widened
     got, layered = tokens(shape, tmp_path / "compiled", prompt, 4)
     assert layered == 4
-    with without_package(overlays, tmp_path / "aside"):
+    assert npu_counters().widened == before
+    with without_packages(overlays, tmp_path / "aside"):
         expected, layered = tokens(shape, tmp_path / "compiled", prompt, 4)
     assert layered == 0
+    # Queries, keys and values in one; output; gate, up and down; the vocabulary.
+    reason = "no overlays for groups of 32, symmetric"
+    assert more(before, npu_counters().widened) == {reason: 5 * shape.layers + 1}
+    model, form = load_model(tmp_path / "compiled" / "model.onnx"), BlockForm(minima=False)
+    assert why_widened(model, {"decode"}) == {form: reason}
+    assert why_widened(model, {"decode", "decode_32_symmetric"}) == {}
     for one, other in zip(got, expected, strict=True):
         np.testing.assert_array_equal(one.logits, other.logits)
         assert np.isfinite(one.logits).all()

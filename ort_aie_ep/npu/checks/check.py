@@ -61,7 +61,7 @@ def check(design: Design, shapes: Shapes | None = None) -> Report:
         count = len(report.violations)
         lines = "\n".join(f"  {violation}" for violation in report.violations)
         raise DesignError(
-            f"design {design.name} is refused for {design.device.name}, "
+            f"design {design.package} is refused for {design.device.name}, "
             f"{count} violation{'s' * (count > 1)}:\n{lines}"
         )
     return report
@@ -102,7 +102,7 @@ class _Examination:
                     self._progress(configuration, traces)
         found, order = self._found, {"shim": 0, "mem": 1, "core": 2}
         return Report(
-            design.name,
+            design.package,
             design.device.name,
             tuple(sorted(found.uses, key=lambda u: (order[u.tile.kind], u.tile))),
             tuple(self._estimates()),

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection
 from typing import Any
 
+from ort_aie_ep.formats.q4nx import GROUPS
 from ort_aie_ep.models.checked_json import Field
 from ort_aie_ep.npu.vocabulary.device import DEVICES, MAX_PACKET_ID, TILES, WORD, Device
 from ort_aie_ep.npu.vocabulary.errors import PackageError
@@ -51,6 +52,11 @@ def check_manifest(manifest: Field) -> None:
         )
     manifest.field("name").text()
     manifest.field("kernel").text()
+    if (weights := manifest.find("weights")) is not None:
+        group = weights.field("group")
+        group.require(group.integer() in GROUPS, f"one of {GROUPS}")
+        weights.field("minima").integer(0, 1)
+        weights.only("group", "minima")
     device = DEVICES[manifest.field("device").one_of(DEVICES)]
     for key in ("generation", "rows", "columns"):
         expected = getattr(device, key)
@@ -77,8 +83,8 @@ def check_manifest(manifest: Field) -> None:
     if not uuid.is_null:
         uuid.text()
     manifest.only(
-        "format", "name", "device", "generation", "rows", "columns", "kernel", *_RATES, "costs",
-        "fifos", "workers", "bds", "sequences", "toolchain", "uuid",
+        "format", "name", "device", "generation", "rows", "columns", "kernel", "weights", *_RATES,
+        "costs", "fifos", "workers", "bds", "sequences", "toolchain", "uuid",
     )  # fmt: skip
 
 

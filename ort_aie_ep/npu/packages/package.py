@@ -25,12 +25,13 @@ from pathlib import Path
 from typing import Any
 
 from ort_aie_ep import platforms
+from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.models.checked_json import read_json
 from ort_aie_ep.models.files import is_regular, open_regular
 from ort_aie_ep.npu.packages.manifest_check import COSTS, FORMAT, check_manifest, validate
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.configuration import configure
-from ort_aie_ep.npu.vocabulary.design import Design
+from ort_aie_ep.npu.vocabulary.design import Design, package_name
 from ort_aie_ep.npu.vocabulary.device import TILES
 from ort_aie_ep.npu.vocabulary.errors import PackageError
 
@@ -61,7 +62,10 @@ def manifest(
     design's kernel in an xclbin that has several. Raises DesignError where the design cannot be
     configured.
     """
-    device, plan = design.device, configure(design)
+    device, plan, form = design.device, configure(design), design.form
+    # Without it, weights are in the shipping form, or there are none that are quantised.
+    stated = design.package != design.name
+    weights = {"weights": {"group": form.group, "minima": int(form.minima)}} if stated else {}
     read, write = costs.ddr(device.architecture)
     fifos = {
         name: {
@@ -80,6 +84,7 @@ def manifest(
         "rows": device.rows,
         "columns": device.columns,
         "kernel": kernel,
+        **weights,
         "clock_hz": int(device.clock_hz),
         "ddr_bytes_per_second": int(read.value),
         "ddr_write_bytes_per_second": int(write.value),
@@ -104,6 +109,17 @@ def manifest(
         "toolchain": None if toolchain is None else dict(toolchain),
         "uuid": uuid,
     }
+
+
+def form_of(manifest: Mapping[str, Any]) -> BlockForm:
+    """The form of Q4NX that the design of a manifest reads."""
+    stated = manifest.get("weights")
+    return BlockForm(4, stated["group"], bool(stated["minima"])) if stated else SHIPPING
+
+
+def package_of(manifest: Mapping[str, Any]) -> str:
+    """The name of a manifest's package."""
+    return package_name(manifest["name"], form_of(manifest))
 
 
 def xclbin_uuid(path: Path) -> str:
@@ -224,7 +240,7 @@ def read_package(folder: Path, *, device: str | None = None) -> Package:
     if device is not None and content["device"] != device:
         raise PackageError(
             f"{folder} is a package for {content['device']}, but the device is {device}; "
-            f"build it with: ort-aie kernels build {content['name']} --device {device}"
+            f"build it with: ort-aie kernels build {package_of(content)} --device {device}"
         )
     package = Package(folder, content)
     if not package.overlay.is_file():

@@ -44,7 +44,7 @@ _NAMESPACE = uuids.UUID("5a1de09c-5c6e-4d5e-9d0b-6c1f4c8d2b37")  # of their UUID
 class SimulatedKernel:
     """A kernel of a simulated overlay, and the design that is its PDI.
 
-    `design` is the design's name in `aie_kernels`, `digest` the digest of its manifest, which
+    `design` is the design's name for `make_design`, `digest` the digest of its manifest, which
     reveals an overlay that another version of this library made.
     """
 
@@ -76,7 +76,7 @@ class SimulatedOverlay:
 
 
 def simulated_overlay(designs: Mapping[str, Design]) -> SimulatedOverlay:
-    """The overlay for designs of one device, by their names in `aie_kernels`.
+    """The overlay for designs of one device, by their names for `make_design`.
 
     A single design has the kernel name that aiecc gives by default; each of several has a kernel
     with its own name.
@@ -90,11 +90,11 @@ def simulated_overlay(designs: Mapping[str, Design]) -> SimulatedOverlay:
 
 def kernel_name(design: Design, together: int) -> str:
     """The kernel of a design in an xclbin of `together` designs."""
-    return KERNEL if together == 1 else design.name[:MAX_KERNEL_NAME]
+    return KERNEL if together == 1 else design.package[:MAX_KERNEL_NAME]
 
 
 def write_simulated_packages(folder: Path, designs: Mapping[str, Design]) -> list[Package]:
-    """Write packages `folder`/<design> that share the xclbin `simulated_overlay` for `designs`.
+    """Write packages `folder`/<package> that share the xclbin `simulated_overlay` for `designs`.
 
     Raises PackageError as `write_package` does.
     """
@@ -106,7 +106,7 @@ def write_simulated_packages(folder: Path, designs: Mapping[str, Design]) -> lis
         with tempfile.TemporaryDirectory() as scratch:
             path = Path(scratch) / OVERLAY
             path.write_bytes(_xclbin(overlay))
-            packages.append(write_package(folder / design.name, content, path))
+            packages.append(write_package(folder / design.package, content, path))
     return packages
 
 

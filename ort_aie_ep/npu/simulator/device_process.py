@@ -130,7 +130,7 @@ def _start_watchdog(machine: Machine) -> None:
 
 
 def designs_for(target: Device) -> dict[str, Design]:
-    """Every design that exists for a device, by its name in `aie_kernels`."""
+    """Every design that `kernels build all` builds for a device, by package."""
     return {name: design for name, (design, _) in _overlays_for(target).items()}
 
 
@@ -151,14 +151,14 @@ def write_packages(folder: Path, target: Device) -> list[str]:
     """
     names = []
     for name, (design, overlay) in _overlays_for(target).items():
-        package = folder / design.name
+        package = folder / design.package
         if not _fits(package, overlay):
             try:
                 write_simulated_packages(folder, {name: design})
             except OSError:
                 if not _fits(package, overlay):  # another process was faster
                     raise
-        names.append(design.name)
+        names.append(design.package)
     return names
 
 

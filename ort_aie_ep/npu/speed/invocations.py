@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil, gcd
 
+from ort_aie_ep.formats.q4nx import BLOCK_WEIGHTS, BlockForm
 from ort_aie_ep.npu.speed import operators as op
 from ort_aie_ep.npu.speed.kernels import Kernels
 from ort_aie_ep.npu.speed.operators import Step
@@ -74,20 +75,21 @@ class Weights:
     """The buffer of a plan that has each matrix: one after another, in buffers of 4 GiB.
 
     Matrices whose blocks the device can read as they are stay in the model's memory; others are
-    copied.
+    copied. Quantised ones are in `form`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, form: BlockForm) -> None:
+        self.form = form
         self._places: dict[tuple[str, int], int] = {}
         self._open: dict[bool, tuple[int, int]] = {}  # (buffer, bytes in it) of copied or not
         self._buffers = 0
 
     def add(self, step: ProjectionStep) -> None:
         """Add the matrix of a step, and the second one of a gated step."""
-        padded = up_to(step.k, BLOCK_COLS)
-        bits = 16 if step.bits == 16 else 5  # of a weight, with its scale and minimum
-        size = device_rows(step.n) * padded * bits // 8
-        copied = step.bits == 2 or device_rows(step.n) != up_to(step.n, BLOCK_ROWS)
+        blocks = device_rows(step.n) // BLOCK_ROWS * ceil(step.k / BLOCK_COLS)
+        size = blocks * (self.form.block_bytes if step.form else 2 * BLOCK_WEIGHTS)
+        copied = step.form not in (None, self.form)
+        copied = copied or device_rows(step.n) != up_to(step.n, BLOCK_ROWS)
         for matrix in range(2 if step.gated else 1):
             buffer, used = self._open.get(copied, (-1, BUFFER_BYTES))
             if used + size > BUFFER_BYTES:
@@ -303,7 +305,7 @@ class TokenBatch:
                 parameters["row_K"] = k
             self._invoke(
                 "matvec_part" if parts > 1 else "matvec", parameters, "x bias y", "projections",
-                op.fused_dqp(n, own, kernels=self.kernels),
+                op.fused_dqp(n, own, kernels=self.kernels, form=self.weights.form),
                 {"w": self.weights.buffer(step, matrix)},
             )  # fmt: skip
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from ort_aie_ep.aie_kernels import catalog_attention, catalog_layer
+from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.npu.speed.kernels import ARCHITECTURE, PUBLISHED, Kernels
 from ort_aie_ep.npu.speed.operators import (
     BF16,
     FLOW_KV_CHUNK,
     PAIRS,
-    Q4NX_BLOCK,
     Q4NX_INPUTS,
     SHORT_RUN,
     TASK,
@@ -75,20 +75,22 @@ class Layer:
         return self.kv_heads * self.head_dim
 
 
-def projections(layer: Layer, kernels: Kernels = PUBLISHED) -> tuple[Step, ...]:
-    """The five projections of a layer."""
+def projections(
+    layer: Layer, kernels: Kernels = PUBLISHED, form: BlockForm = SHIPPING
+) -> tuple[Step, ...]:
+    """The five projections of a layer, with weights in a form of Q4NX."""
     hidden, ffn = layer.hidden, layer.ffn
     # Before the new keys are awaited: operands of rope, weights of output and gate, parameters.
     words = ROPE_WORDS + PAIRS * PAIR_WORDS + GATE_WORDS
     commands = 19 * TASK + words * costs.RTP_WORD.value
-    first = _projection(layer.queries + 2 * layer.keys, hidden, kernels)
+    first = _projection(layer.queries + 2 * layer.keys, hidden, kernels, form)
     return (
         replace(first, commands=commands),
-        _projection(hidden, layer.queries, kernels),
-        _projection(ffn, hidden, kernels),
+        _projection(hidden, layer.queries, kernels, form),
+        _projection(ffn, hidden, kernels, form),
         # The activations of down arrive in the cores between the rounds of up.
-        _projection(ffn, hidden, kernels, arriving=ffn // OBJECT),
-        _projection(hidden, ffn, kernels),
+        _projection(ffn, hidden, kernels, form, arriving=ffn // OBJECT),
+        _projection(hidden, ffn, kernels, form),
     )
 
 
@@ -110,24 +112,28 @@ def between(layer: Layer) -> tuple[Step, ...]:
     )
 
 
-def head(vocabulary: int, hidden: int, kernels: Kernels = PUBLISHED) -> tuple[Step, ...]:
+def head(
+    vocabulary: int, hidden: int, kernels: Kernels = PUBLISHED, form: BlockForm = SHIPPING
+) -> tuple[Step, ...]:
     """The final norm and the logits of a token."""
     words = HUB_WORDS + CORES * PROJECTION_WORDS + ROPE_WORDS + GATE_WORDS
     started = 11 * TASK + words * costs.RTP_WORD.value
     return (
         Step(control=started + hidden // OBJECT * _LOAD_X + costs.TCT_WAIT.value),
-        _projection(vocabulary, hidden, kernels),
+        _projection(vocabulary, hidden, kernels, form),
     )
 
 
-def _projection(outputs: int, inputs: int, kernels: Kernels, arriving: int = 0) -> Step:
+def _projection(
+    outputs: int, inputs: int, kernels: Kernels, form: BlockForm, arriving: int = 0
+) -> Step:
     """Rounds of 512 outputs; each core has 32 of them, and a channel two cores."""
     rounds, depth = ceil(outputs / ROUND), ceil(inputs / Q4NX_INPUTS)
     blocks = rounds * depth
     return Step(
-        shim=blocks * CORES / CHANNELS * Q4NX_BLOCK,
+        shim=blocks * CORES / CHANNELS * form.block_bytes,
         kernels=blocks * kernels.dqp_block + rounds * kernels.dqp_end + arriving * _LOAD_X,
-        read=blocks * CORES * Q4NX_BLOCK,
+        read=blocks * CORES * form.block_bytes,
     )
 
 

@@ -246,7 +246,8 @@ def _layer(
     }  # fmt: skip
     sizes = layer.sizes
     cost = (
-        *projections(sizes, kernels), *attention(sizes, context, kernels), *between(sizes),
+        *projections(sizes, kernels, weights.form), *attention(sizes, context, kernels),
+        *between(sizes),
     )  # fmt: skip
     parameters = layer.parameters(context, capacity)
     return Invocation("layer", parameters, arguments, "layers", cost, OVERLAY)
@@ -258,5 +259,5 @@ def _head_parameters(step: ProjectionStep) -> dict[str, int]:
 
 def _head(step: ProjectionStep, weights: Weights, kernels: Kernels) -> Invocation:
     arguments = dict.fromkeys(("x", "norm", "y"), ACTIVATIONS) | {"w": weights.buffer(step, 0)}
-    cost = head(device_rows(step.n), step.k, kernels)
+    cost = head(device_rows(step.n), step.k, kernels, weights.form)
     return Invocation("head", _head_parameters(step), arguments, "lm_head", cost, OVERLAY)

@@ -20,12 +20,12 @@ from statistics import median
 
 import numpy as np
 
+from ort_aie_ep.formats.q4nx import BLOCK_BYTES
 from ort_aie_ep.models.shapes import SHAPES, Shape
 from ort_aie_ep.npu.speed.kernels import FLOW_KV_ELEMENTS, PUBLISHED
 from ort_aie_ep.npu.speed.models import layer_projections, norms_of_layer
 from ort_aie_ep.npu.speed.operators import (
     BF16,
-    Q4NX_BLOCK,
     Q4NX_INPUTS,
     Q4NX_OUTPUTS,
     Machine,
@@ -119,7 +119,7 @@ class Decoder:
 
     shape: Shape
     head_rows: int
-    block_bytes: int = Q4NX_BLOCK
+    block_bytes: int = BLOCK_BYTES
 
 
 _QWEN_7B = replace(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.models.shapes import SHAPES, Shape
 from ort_aie_ep.npu.speed.steps import (
     AttentionStep,
@@ -78,8 +79,9 @@ def windows(shape: Shape) -> dict[int | None, int]:
     return {window: count for window, count in counts.items() if count}
 
 
-def steps_of(shape: Shape) -> Plans:
-    """The plan that `ort-aie compile --last-logits` makes of the onnxruntime-genai builder's model.
+def steps_of(shape: Shape, form: BlockForm = SHIPPING) -> Plans:
+    """The plan that `ort-aie compile --last-logits` makes of the onnxruntime-genai builder's model,
+    with weights in a form.
 
     Queries, keys and values are one projection. Gemma 3 also normalises the outputs of attention
     and MLP.
@@ -93,7 +95,7 @@ def steps_of(shape: Shape) -> Plans:
         )
         stream = "scaled"
     for layer in range(shape.layers):
-        own = _layer(shape, layer, stream, add)
+        own = _layer(shape, layer, stream, add, form)
         steps += own.steps
         stream, add = own.stream, own.add
     steps += [
@@ -101,7 +103,7 @@ def steps_of(shape: Shape) -> Plans:
         SelectionStep("last_down", add, "last_down"),
         ProjectionStep(
             "lm_head", shape.vocab, shape.hidden, "last_sum", "logits", norm="norm",
-            skip="last_down", one_row=True,
+            form=form, skip="last_down", one_row=True,
         ),
     ]  # fmt: skip
     return (tuple(steps),)
@@ -114,7 +116,7 @@ class _Layer:
     add: str
 
 
-def _layer(shape: Shape, layer: int, stream: str, add: str) -> _Layer:
+def _layer(shape: Shape, layer: int, stream: str, add: str, form: BlockForm) -> _Layer:
     """A layer; `stream` + `add` is its input."""
     hidden, behind = shape.hidden, shape.family == "gemma3_text"
     normed = shape.family in ("qwen3", "gemma3_text")
@@ -122,7 +124,7 @@ def _layer(shape: Shape, layer: int, stream: str, add: str) -> _Layer:
     first_sum = name + "in" if add else ""
 
     def projection(what: str, n: int, k: int, a: str, **more: Any) -> ProjectionStep:
-        return ProjectionStep(name + what, n, k, a, name + what, **more)
+        return ProjectionStep(name + what, n, k, a, name + what, form, **more)
 
     steps: list[PlanStep] = [
         projection("qkv", shape.queries + 2 * shape.keys, hidden, stream, norm=name + "norm",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import ceil, gcd
 from typing import Literal
 
+from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.npu.speed.kernels import (
     GEMM_COLUMNS,
     GEMM_DEPTH,
@@ -33,8 +34,6 @@ DQP_WORDS = 6  # to a core: its five parameters and its start
 FLOW_KV_WORDS = 19  # to a pair
 FLOW_QKV_WORDS = 16 * 26  # to all pairs
 PAIRS = 4  # of cores: FlowKV's, and FlowQKV's of one query chunk
-Q4NX_BLOCK = 5120  # bytes: 32 outputs x 256 inputs
-Q2NX_BLOCK = 3072
 Q4NX_OUTPUTS, Q4NX_INPUTS = 32, 256
 BF16 = 2  # bytes
 FLOW_KV_CHUNK = 8192  # bytes of keys, and of values
@@ -173,9 +172,11 @@ def _stream(size: float) -> float:
 
 
 def fused_dqp(
-    outputs: int, inputs: int, columns: int = 4, kernels: Kernels = PUBLISHED, bits: int = 4
-) -> tuple[Step, ...]:
-    """A projection of one row by int4 weights, or with `bits` 2 by int2 weights.
+    outputs: int, inputs: int, columns: int = 4, kernels: Kernels = PUBLISHED,
+    form: BlockForm = SHIPPING,
+) -> tuple[Step, ...]:  # fmt: skip
+    """A projection of one row by weights in a form; a block of 8 bits, for which there is no
+    kernel, takes the cycles of one of 4.
 
     Each of a column's two shim channels feeds two cores with Q4NX blocks, by a task a round. A
     round is 32 outputs of every core. The last round moves back over rows that are already
@@ -187,11 +188,11 @@ def fused_dqp(
     channels = 2 * columns
     depth = ceil(inputs / Q4NX_INPUTS)
     rounds = ceil(ceil(outputs / Q4NX_OUTPUTS) / cores)
-    size = Q2NX_BLOCK if bits == 2 else Q4NX_BLOCK
+    size = form.block_bytes
     block = _stream(size)
     activations = _stream(BF16 * depth * Q4NX_INPUTS)
     early = 4 * block if columns < ALL_COLUMNS else 0
-    kernel = kernels.dqp_block_two_bits if bits == 2 else kernels.dqp_block
+    kernel = kernels.dqp_block_two_bits if form.bits == 2 else kernels.dqp_block
     tasks = channels + 1 + columns  # weights of the first round, activations, outputs
     return (
         Step(
@@ -414,8 +415,9 @@ def _of_token(
 
 
 def dequant(
-    outputs: int, inputs: int, columns: int = ALL_COLUMNS, kernels: Kernels = PUBLISHED
-) -> tuple[Step, ...]:
+    outputs: int, inputs: int, columns: int = ALL_COLUMNS, kernels: Kernels = PUBLISHED,
+    form: BlockForm = SHIPPING,
+) -> tuple[Step, ...]:  # fmt: skip
     """Q4NX to bf16 in DDR on all cores, four blocks a column at a time.
 
     A column receives them by one channel, and sends 16,384 bytes for each block by two channels.
@@ -428,7 +430,7 @@ def dequant(
         Step(
             shim=share * 2 * produced,
             kernels=share * kernels.dequant_block,
-            read=in_all * Q4NX_BLOCK,
+            read=in_all * form.block_bytes,
             write=in_all * produced,
             control=control(tasks=3 * columns, words=2 * CORE_ROWS * columns),
             idle=1,
@@ -470,8 +472,9 @@ def gemm(m: int, k: int, n: int, kernels: Kernels = PUBLISHED) -> tuple[Step, ..
 
 
 def short_gemm(
-    m: int, k: int, n: int, columns: int = ALL_COLUMNS, kernels: Kernels = PUBLISHED
-) -> tuple[Step, ...]:
+    m: int, k: int, n: int, columns: int = ALL_COLUMNS, kernels: Kernels = PUBLISHED,
+    form: BlockForm = SHIPPING,
+) -> tuple[Step, ...]:  # fmt: skip
     """C (m, n) = A (m, k) W in bf16 from Q4NX weights, 64 rows at a time.
 
     A core has 64 columns of C, and dequantises their weights while it multiplies. All cores receive
@@ -482,7 +485,7 @@ def short_gemm(
     column = CORE_ROWS * SHORT_GEMM_COLUMNS
     passes = ceil(m / GEMM_ROWS) * ceil(n / (column * columns))
     share = GEMM_COLUMNS // SHORT_GEMM_COLUMNS  # a core's columns, of those of `gemm`
-    weights = column // Q4NX_OUTPUTS * Q4NX_BLOCK  # of a column, for a slab
+    weights = column // Q4NX_OUTPUTS * form.block_bytes  # of a column, for a slab
     a = BF16 * GEMM_ROWS * GEMM_SLAB
     c = BF16 * GEMM_ROWS * column
     blocks = SHORT_GEMM_COLUMNS // Q4NX_OUTPUTS

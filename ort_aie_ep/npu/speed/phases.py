@@ -6,6 +6,7 @@ from itertools import pairwise
 from math import ceil
 from typing import Literal
 
+from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.models.shapes import Shape
 from ort_aie_ep.npu.speed import operators as op
 from ort_aie_ep.npu.speed.models import (
@@ -22,8 +23,11 @@ from ort_aie_ep.npu.vocabulary import costs
 Overlay = Literal["decode", "dequant", "gemm", "flow_qkv"]
 
 
-def decode(shape: Shape, context: int, machine: Machine, switches_per_layer: int = 0) -> Timing:
-    """One token with `context` tokens in the cache.
+def decode(
+    shape: Shape, context: int, machine: Machine, switches_per_layer: int = 0,
+    form: BlockForm = SHIPPING,
+) -> Timing:  # fmt: skip
+    """One token with `context` tokens in the cache, and weights in a form.
 
     All operators of a layer are in one overlay and one run; the last norm and the projection to the
     vocabulary are another: layers + 1 runs. As in the papers, one pair has all keys of a KV head.
@@ -34,7 +38,7 @@ def decode(shape: Shape, context: int, machine: Machine, switches_per_layer: int
     layers = shape.layers
     columns, kernels = machine.fused_dqp_columns, machine.kernels
     for projection in layer_projections(shape):
-        steps = op.fused_dqp(projection.outputs, projection.inputs, columns, kernels)
+        steps = op.fused_dqp(projection.outputs, projection.inputs, columns, kernels, form)
         tally.add("projections", steps, layers)
     for window, count in windows(shape).items():
         steps = op.flow_kv(
@@ -50,7 +54,7 @@ def decode(shape: Shape, context: int, machine: Machine, switches_per_layer: int
         tally.add("attention", steps, count)
     _vectors(tally, shape, 1)
     head = lm_head(shape)
-    tally.add("lm_head", op.fused_dqp(head.outputs, head.inputs, columns, kernels))
+    tally.add("lm_head", op.fused_dqp(head.outputs, head.inputs, columns, kernels, form))
     return tally.timing(layers * max(1, switches_per_layer) + 1, layers * switches_per_layer)
 
 

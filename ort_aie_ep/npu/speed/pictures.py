@@ -80,7 +80,7 @@ def layers_of(tower: Tower) -> Plans:
 
 
 def _product(name: str, n: int, k: int, a: str) -> ProjectionStep:
-    return ProjectionStep(name, n, k, a, name, bits=16, bias=True)
+    return ProjectionStep(name, n, k, a, name, form=None, bias=True)
 
 
 def _attention(tower: Tower, name: str, stream: str) -> tuple[PlanStep, ...]:
@@ -110,4 +110,4 @@ def _mlp(tower: Tower, name: str) -> tuple[PlanStep, ...]:
 
 
 def _projection(tower: Tower) -> ProjectionStep:
-    return ProjectionStep("features", tower.text, tower.hidden, "pooled", "features", bits=16)
+    return ProjectionStep("features", tower.text, tower.hidden, "pooled", "features", form=None)

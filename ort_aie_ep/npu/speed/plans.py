@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from itertools import groupby, pairwise
 from typing import Any
 
 from ort_aie_ep import _native
-from ort_aie_ep.aie_kernels.designs import decode, flow_qkv, fused_layer, gemm, short_gemm
-from ort_aie_ep.aie_kernels.designs import dequant as dequant_design
+from ort_aie_ep.aie_kernels.build import make_design
+from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.npu.packages.package import manifest
 from ort_aie_ep.npu.speed import operators as op
 from ort_aie_ep.npu.speed.invocations import (
@@ -30,7 +30,7 @@ from ort_aie_ep.npu.speed.invocations import (
     up_to,
 )
 from ort_aie_ep.npu.speed.layers import OVERLAY as FUSED_LAYER
-from ort_aie_ep.npu.speed.layers import Decoder, find_decoder
+from ort_aie_ep.npu.speed.layers import Decoder, Unmet, find_decoder
 from ort_aie_ep.npu.speed.operators import Machine
 from ort_aie_ep.npu.speed.power import Draw, draw
 from ort_aie_ep.npu.speed.prompts import (
@@ -42,15 +42,18 @@ from ort_aie_ep.npu.speed.prompts import (
     product,
 )
 from ort_aie_ep.npu.speed.steps import (
+    READERS,
     AttentionStep,
     CastStep,
     Plans,
     PlanStep,
     ProjectionStep,
     SelectionStep,
+    form_of,
     is_vector,
 )
 from ort_aie_ep.npu.speed.tally import Tally, Timing
+from ort_aie_ep.npu.vocabulary.design import Design, package_name
 from ort_aie_ep.npu.vocabulary.device import device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 
@@ -59,11 +62,6 @@ CHUNK_MULTIPLE = 64  # attention.cc
 # The reasons of src/targets/npu/reasons.cc that do not follow from a graph.
 HOST_HAS_ROW = "a vector operator on what the host has"
 REFUSED = "the sequence of the overlay refuses the shape"
-
-DESIGNS = {
-    "decode": decode, "dequant": dequant_design, "gemm": gemm, "short_gemm": short_gemm,
-    "flow_qkv": flow_qkv, "fused_layer": fused_layer,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -120,7 +118,10 @@ def why_not_fused(plans: Plans, overlays: Set[str]) -> str:
 
     `overlays` are the designs with an overlay, beside that one.
     """
-    reasons = [find_decoder(_without_selections(steps), _unmet, overlays)[1] for steps in plans]
+    reasons = [
+        find_decoder(_without_selections(steps), _unmet_in(form_of(steps, overlays)), overlays)[1]
+        for steps in plans
+    ]
     return next(filter(None, reasons), "")
 
 
@@ -136,6 +137,7 @@ class _Call:
     layers: int = 0
     token_overlay: str = "decode"
     layers_refused: str = ""
+    form: BlockForm = SHIPPING  # of the weights of the plan
     tally: Tally = field(init=False)
 
     def __post_init__(self) -> None:
@@ -156,10 +158,11 @@ class _Call:
 
     def plan(self, steps: Sequence[PlanStep]) -> None:
         """Compose the steps of a node."""
+        self.form = form_of(steps)
         decoder = self._decoder(_without_selections(steps))
         steps = _without_selections(steps) if self.tokens == 1 else steps
         self.layers += sum(isinstance(step, AttentionStep) for step in steps)
-        weights = Weights()
+        weights = Weights(self.form)
         for step in steps:
             if isinstance(step, ProjectionStep) and not self._why_not(step):
                 weights.add(step)
@@ -177,7 +180,8 @@ class _Call:
 
     def _decoder(self, steps: Sequence[PlanStep]) -> Decoder | None:
         """What runs on `fused_layer`, of a token's steps."""
-        decoder, reason = find_decoder(steps, _unmet) if self.fused_layers else (None, "")
+        found = find_decoder(steps, _unmet_in(self.form)) if self.fused_layers else (None, "")
+        decoder, reason = found
         if decoder is not None:
             self.token_overlay = FUSED_LAYER
         elif self.tokens == 1 and reason:
@@ -286,7 +290,7 @@ class _Call:
         for _ in range(division.bands):
             if step.bits != 16:
                 self._submit("dequant", [
-                    dequant(step, division.band_n, buffer, -1 - i, self.machine)
+                    dequant(step, division.band_n, buffer, -1 - i, self.machine, self.form)
                     for i, buffer in enumerate(buffers)
                 ])  # fmt: skip
             for begin in range(0, self.tokens, division.rows):
@@ -320,7 +324,7 @@ class _Call:
             )
 
     def _submit(self, overlay: str, invocations: Sequence[Invocation]) -> None:
-        runs = runs_of(overlay, invocations)
+        runs = runs_of(overlay, invocations, self.form)
         for one in invocations:
             self.tally.add(one.part, one.cost)
         self.submissions.append(Submission(overlay, len(invocations), runs))
@@ -343,7 +347,7 @@ def _without_selections(steps: Sequence[PlanStep]) -> tuple[PlanStep, ...]:
     return tuple(kept)
 
 
-def runs_of(overlay: str, invocations: Sequence[Invocation]) -> int:
+def runs_of(overlay: str, invocations: Sequence[Invocation], form: BlockForm) -> int:
     """The number of runs of a submission, by the code with which a session builds its streams.
 
     Raises:
@@ -357,26 +361,32 @@ def runs_of(overlay: str, invocations: Sequence[Invocation]) -> int:
             "sequence": one.sequence, "parameters": dict(one.parameters),
             "arguments": {name: (buffer, 0) for name, buffer in views.items()},
         })  # fmt: skip
-    return _build(overlay, json.dumps(plan))
+    return _build(overlay, form, json.dumps(plan))
 
 
 @lru_cache(maxsize=1024)  # layers are alike
-def _build(overlay: str, plan: str) -> int:
+def _build(overlay: str, form: BlockForm, plan: str) -> int:
     try:
-        return len(_native.npu_build(_manifest(overlay), json.loads(plan)))
+        return len(_native.npu_build(_manifest(overlay, form), json.loads(plan)))
     except ValueError as error:
         raise DesignError(str(error)) from error
 
 
-def _unmet(sequence: str, parameters: Mapping[str, int]) -> str:
-    return _first_unmet(sequence, tuple(parameters.items()))
+def _unmet_in(form: BlockForm) -> Unmet:
+    return lambda sequence, parameters: _first_unmet(form, sequence, tuple(parameters.items()))
 
 
 @lru_cache(maxsize=1024)  # layers are alike
-def _first_unmet(sequence: str, parameters: tuple[tuple[str, int], ...]) -> str:
-    return _native.npu_unmet_requirement(_manifest(FUSED_LAYER), sequence, dict(parameters))
+def _first_unmet(form: BlockForm, sequence: str, parameters: tuple[tuple[str, int], ...]) -> str:
+    return _native.npu_unmet_requirement(_manifest(FUSED_LAYER, form), sequence, dict(parameters))
+
+
+def design_of(overlay: str, form: BlockForm) -> Design:
+    """The design of an overlay on npu2, for weights of a form if it reads any."""
+    reads = overlay in (*READERS, "short_gemm")
+    return make_design(package_name(overlay, form) if reads else overlay, device("npu2"))
 
 
 @cache
-def _manifest(overlay: str) -> str:
-    return json.dumps(manifest(DESIGNS[overlay].build(device("npu2"))))
+def _manifest(overlay: str, form: BlockForm) -> str:
+    return json.dumps(manifest(design_of(overlay, form)))

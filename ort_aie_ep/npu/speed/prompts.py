@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 
+from ort_aie_ep.formats.q4nx import BlockForm
 from ort_aie_ep.npu.speed import operators as op
 from ort_aie_ep.npu.speed.invocations import (
     BLOCK_COLS,
@@ -81,12 +82,12 @@ def is_large(step: ProjectionStep, tokens: int, machine: Machine, *, temporary: 
 
 
 def dequant(
-    step: ProjectionStep, n: int, source: int, to: int, machine: Machine
-) -> Invocation:  # fmt: skip
-    """Dequantise `n` out-features."""
+    step: ProjectionStep, n: int, source: int, to: int, machine: Machine, form: BlockForm
+) -> Invocation:
+    """Dequantise `n` out-features of weights that the device has in `form`."""
     k = up_to(step.k, BLOCK_COLS)
     blocks = n // BLOCK_ROWS * (k // BLOCK_COLS)
-    cost = op.dequant(n, k, machine.columns, machine.kernels)
+    cost = op.dequant(n, k, machine.columns, machine.kernels, form)
     return Invocation(
         "dequant", {"blocks": blocks}, {"w": source, "b": to}, "dequant", cost, "dequant"
     )
@@ -99,9 +100,11 @@ def product(rows: int, k: int, n: int, weights: int, kernels: Kernels) -> Invoca
     return Invocation("gemm", {"M": rows, "K": k, "N": n}, views, "gemm", cost, "gemm")
 
 
-def short_product(rows: int, k: int, n: int, weights: int, machine: Machine) -> Invocation:
+def short_product(
+    rows: int, k: int, n: int, weights: int, machine: Machine, form: BlockForm
+) -> Invocation:
     """A product with quantised weights."""
-    cost = op.short_gemm(rows, k, n, machine.columns, machine.kernels)
+    cost = op.short_gemm(rows, k, n, machine.columns, machine.kernels, form)
     views = {"a": 0, "w": weights, "c": 0}
     return Invocation("project", {"M": rows, "K": k, "N": n}, views, "gemm", cost, "short_gemm")
 
@@ -146,10 +149,13 @@ class PromptWeights:
             parts = parts[:before_attention]
         self._there = frozenset(part.name for part in parts)
         return [
-            dequant(part, device_rows(part.n), self.weights.buffer(part, i), SCRATCH, self.machine)
+            dequant(
+                part, device_rows(part.n), self.weights.buffer(part, i), SCRATCH, self.machine,
+                self.weights.form,
+            )
             for part in parts
             for i in range(2 if part.gated else 1)
-        ]
+        ]  # fmt: skip
 
 
 @dataclass
@@ -201,7 +207,7 @@ class PromptBatch(TokenBatch):
         for matrix in range(2 if step.gated else 1):
             own = self.weights.buffer(step, matrix)
             if short:
-                one = short_product(self.tokens, k, n, own, self.prompt.machine)
+                one = short_product(self.tokens, k, n, own, self.prompt.machine, self.weights.form)
             else:
                 one = product(self.tokens, k, n, own if step.bits == 16 else SCRATCH, self.kernels)
             self.invocations.append(one)

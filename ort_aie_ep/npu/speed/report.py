@@ -129,6 +129,7 @@ def plan_tables(plan: PlanSimulation) -> RenderableType:
                 *(_rate(one.draw.tokens_per_watt) if one.draw else "–" for _ in power),
             )  # fmt: skip
         shown += [table, *(_plan_line(phase, one) for one in _ends(of))]
+    shown.append(Text(f"weights, as the device reads them: {plan.form}"))
     if beside().unconfirmed:
         shown.append(
             Text(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.models.shapes import Shape
 from ort_aie_ep.npu.speed.kernels import OURS
 from ort_aie_ep.npu.speed.models import shape_of, steps_of
@@ -21,7 +22,7 @@ from ort_aie_ep.npu.speed.phases import decode, prefill
 from ort_aie_ep.npu.speed.pictures import Picture, picture_of
 from ort_aie_ep.npu.speed.plans import Composition, compose
 from ort_aie_ep.npu.speed.power import Draw, draw
-from ort_aie_ep.npu.speed.steps import Plans
+from ort_aie_ep.npu.speed.steps import Plans, form_of
 from ort_aie_ep.npu.speed.tally import Timing
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.device import device as find_device
@@ -75,11 +76,13 @@ class WhatIf:
 
 @dataclass(frozen=True)
 class PlanSimulation:
-    """What this library's plan of a model does: tokens and prompts by context."""
+    """What this library's plan of a model does: tokens and prompts by context. `form` is that in
+    which the device reads its quantised weights."""
 
     model: str
     device: str
     era: EraName
+    form: BlockForm
     decode: tuple[Composition, ...]
     prefill: tuple[Composition, ...]
 
@@ -127,11 +130,13 @@ def simulate(
     contexts: Sequence[int] | None = None,
     progress: Progress | None = None,
     era: Era = PAPERS,
+    form: BlockForm = SHIPPING,
 ) -> Simulation:
     """Predict `model` at `contexts`, by default the papers' columns that it has positions for.
 
-    `progress` counts tokens of prompts, because their plans take most of the time. The papers'
-    measurements are beside the predictions of their own era only.
+    `form` is that of the weights of this library's plan. `progress` counts tokens of prompts,
+    because their plans take most of the time. The papers' measurements are beside the predictions
+    of their own era only.
 
     Raises:
         DesignError: the performance model does not cover the model, the device or a context.
@@ -145,7 +150,9 @@ def simulate(
         for name, values in SPEEDUPS.get(model, {}).items()
         if era is PAPERS
     }
-    plan = simulate_plans(model, steps_of(shape), shape.context, device, chosen, progress, era)
+    plan = simulate_plans(
+        model, steps_of(shape, form), shape.context, device, chosen, progress, era
+    )
     picture = picture_of(model, device, replace(on, kernels=OURS))
     what_if = _what_if(shape, on, chosen)
     return Simulation(model, device, era.name, points, what_if, speedups, plan, picture)
@@ -199,7 +206,8 @@ def simulate_plans(
         count.begin(f"{model}, a prompt of {context} tokens")
         prompts.append(compose(plans, context, context, on))
         count.step(context)
-    return PlanSimulation(model, device, era.name, decoding, tuple(prompts))
+    form = form_of(max(plans, key=len))
+    return PlanSimulation(model, device, era.name, form, decoding, tuple(prompts))
 
 
 def _contexts(model: str, positions: int | None, contexts: Sequence[int] | None) -> tuple[int, ...]:
@@ -244,6 +252,8 @@ TWO_OVERLAYS = "the same, two overlays"
 ONE_COPY = "a core each"
 EIGHT_COPIES = "eight copies"
 ONE_CONTEXT = "a core each, overlays in one context"
+# Weights of 2 and 8 bits, in groups of 32. For 8 bits there is no kernel: it has the cycles for 4.
+TWO_BITS, EIGHT_BITS = BlockForm(bits=2), BlockForm(bits=8, minima=False)
 
 
 def _what_if(shape: Shape, on: Machine, contexts: Sequence[int]) -> tuple[WhatIf, ...]:
@@ -258,8 +268,8 @@ def _what_if(shape: Shape, on: Machine, contexts: Sequence[int]) -> tuple[WhatIf
     wide = replace(on, fused_dqp_columns=8, flow_kv_pairs=8)
     apart = replace(wide, overlay_switch=least)
 
-    def tokens(name: str, at: Machine, switches: int = 0) -> WhatIf:
-        speeds = {c: 1 / decode(shape, c, at, switches).seconds for c in contexts}
+    def tokens(name: str, at: Machine, switches: int = 0, form: BlockForm = SHIPPING) -> WhatIf:
+        speeds = {c: 1 / decode(shape, c, at, switches, form).seconds for c in contexts}
         return WhatIf(name, at.kernels.name, at.ddr_read, speeds, {})
 
     def prompts(name: str, at: Machine) -> WhatIf:
@@ -275,6 +285,11 @@ def _what_if(shape: Shape, on: Machine, contexts: Sequence[int]) -> tuple[WhatIf
         *(tokens(EIGHT_COLUMNS, at) for at in bandwidths(wide)),
         *(tokens(TWO_OVERLAYS, at, 2) for at in bandwidths(apart)),
         tokens(FOUR_COLUMNS, ours),
+        *(
+            tokens(f"{placement}, {form.bits} bits", at, form=form)
+            for placement, at in ((FOUR_COLUMNS, on), (EIGHT_COLUMNS, wide))
+            for form in (SHIPPING, TWO_BITS, EIGHT_BITS)
+        ),
         *(prompts(ONE_COPY, at) for at in bandwidths(on)),
         prompts(ONE_CONTEXT, replace(on, overlay_switch=costs.PDI_SWITCH.value)),
         prompts(EIGHT_COPIES, many),

@@ -7,14 +7,21 @@ value. `leaves` are those that a step writes and that leave its node; `epsilon` 
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
 from ort_aie_ep import _native
+from ort_aie_ep.aie_kernels.build import BUILT_FORMS
+from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
+from ort_aie_ep.npu.vocabulary.design import package_name
 
-#: Designs for which npu2 has overlays.
-OVERLAYS: Set[str] = frozenset({"decode", "fused_layer", "dequant", "gemm", "flow_qkv"})
+#: Designs of those for which npu2 has overlays that read quantised weights.
+READERS = ("decode", "fused_layer", "dequant")
+#: The overlays.
+OVERLAYS: Set[str] = frozenset({"gemm", "flow_qkv"}) | {
+    package_name(design, form) for design in READERS for form in BUILT_FORMS
+}
 
 VectorKind = Literal["norm", "add", "multiply", "silu", "gelu", "gelu_tanh", "sigmoid"]
 
@@ -23,7 +30,7 @@ VectorKind = Literal["norm", "add", "multiply", "silu", "gelu", "gelu_tanh", "si
 class ProjectionStep:
     """y = x W, or activation(x W) * (x U) where it is gated; x is a, or a + skip, or its norm.
 
-    `bits` is the size of a weight, 16 for bfloat16. `one_row`: it has a single token even in a
+    `form` is that of the weights, None for bfloat16. `one_row`: it has a single token even in a
     prompt. `int8`: with int8 numerics.
     """
 
@@ -32,7 +39,7 @@ class ProjectionStep:
     k: int
     a: str
     y: str
-    bits: int = 4
+    form: BlockForm | None = SHIPPING
     gated: bool = False
     gelu: bool = False
     norm: str = ""
@@ -43,6 +50,11 @@ class ProjectionStep:
     epsilon: float = 0.0
     int8: bool = False
     leaves: tuple[str, ...] = ()
+
+    @property
+    def bits(self) -> int:
+        """The size of a code, or of a bfloat16."""
+        return self.form.bits if self.form else 16
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -201,6 +213,14 @@ PlanStep = ProjectionStep | AttentionStep | VectorStep | CastStep | GatherStep |
 
 #: The steps of one node each, in order: nothing stays on the device between two nodes.
 Plans = tuple[tuple[PlanStep, ...], ...]
+
+
+def form_of(steps: Sequence[PlanStep], overlays: Set[str] = OVERLAYS) -> BlockForm:
+    """The form in which the device reads the quantised weights of a plan; those of a node by itself
+    are in the shipping one."""
+    found = {s.form for s in steps if isinstance(s, ProjectionStep) and s.bits <= 4}
+    forms = [(f.bits, f.group, f.minima) for f in found if f] if len(steps) > 1 else []
+    return BlockForm(4, *_native.npu_form_of_plan(forms, overlays=set(overlays)))
 
 
 def is_vector(step: PlanStep) -> bool:

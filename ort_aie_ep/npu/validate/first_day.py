@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 
 from ort_aie_ep import __version__
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.npu.packages.package import Package
+from ort_aie_ep.npu.packages.package import Package, package_of
 from ort_aie_ep.npu.validate.control import measure, measurements
 from ort_aie_ep.npu.validate.npu import NPU1, Fault, Npu, load_binding
 from ort_aie_ep.npu.validate.session import (
@@ -247,7 +247,7 @@ class _Run:
                 DesignRun(self._npu, package, result, self._means.make_design, self.count)
             )
         self._plan()
-        names = [package.manifest["name"] for package in self._packages]
+        names = [package_of(package.manifest) for package in self._packages]
         missing = [name for name in wanted if name not in names]
         says = f"{', '.join(names) or 'none'} for {device}"
         if not missing and not problems:

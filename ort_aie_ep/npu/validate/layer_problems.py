@@ -48,9 +48,9 @@ LLAMA_1B = LLAMA | {
 
 
 def _layer(context: Context, p: dict[str, int]) -> Problem:
-    layer = Layer(p)
+    layer = Layer(p, context.form)
     buffers = layer.random(seed=p["context"])
-    expected = Reference().layer(layer, buffers)
+    expected = Reference(context.form).layer(layer, buffers)
 
     def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
         return [_output(name, after[name], values, ROUNDINGS) for name, values in expected.items()]
@@ -62,8 +62,8 @@ def _head(context: Context, p: dict[str, int]) -> Problem:
     rng, hidden = generator(p), p["hidden"]
     x = rng.standard_normal(hidden).astype(BF16)
     norm = rng.uniform(0.5, 1.5, hidden).astype(BF16)
-    w = random_blocks(rng, p["N"], hidden)
-    reference = Reference()
+    w = random_blocks(rng, p["N"], hidden, context.form)
+    reference = Reference(context.form)
     expected = reference.matvec(w, reference.norm(x, norm, p["eps_bits"]))
 
     def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:

@@ -2,7 +2,8 @@
 
 numpy moves all data here: rows, heads, the cache. Kernels of single operators, compiled for this
 CPU, compute on it. So `fused_layer` must give these bits: its fifos, streams and cores may only
-move data otherwise. Other tests hold the kernels against numpy in float64.
+move data otherwise. Other tests hold the kernels against numpy in float64. Weights of any form of
+Q4NX are widened to the shipping one first, so that these bits are those of the same codes there.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from ort_aie_ep import _native
 from ort_aie_ep.aie_kernels import catalog_attention as attention
 from ort_aie_ep.aie_kernels import catalog_linear as linear
 from ort_aie_ep.aie_kernels import catalog_vector as vector
+from ort_aie_ep.formats.q4nx import BLOCK_BYTES, BLOCK_ROWS, SHIPPING, BlockForm
+from ort_aie_ep.formats.q4nx import BLOCK_COLS as BLOCK_COLUMNS
 from ort_aie_ep.npu.kernels import ALIGNMENT, Kernels
 from ort_aie_ep.npu.vocabulary.kernel import Kernel
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
-BLOCK_BYTES, BLOCK_ROWS, BLOCK_COLUMNS = 5120, 32, 256
 CHUNK = 4096  # elements of keys, and of values
 PIECE = 64  # elements of attention's output
 
@@ -30,9 +33,11 @@ Rows = NDArray[Any]  # (n,) bfloat16
 
 @dataclass(frozen=True)
 class Layer:
-    """The shape of a layer: the parameters of the sequence `layer` by name."""
+    """The shape of a layer: the parameters of the sequence `layer` by name; `form` is that of its
+    weights."""
 
     parameters: dict[str, int]
+    form: BlockForm = SHIPPING
 
     def __getattr__(self, name: str) -> int:
         try:
@@ -53,6 +58,9 @@ class Layer:
         def norm(count: int, there: int = 1) -> Rows:
             return rng.uniform(0.5, 1.5, count * there).astype(BF16)
 
+        def weights(n: int, k: int) -> NDArray[np.uint8]:
+            return random_blocks(rng, n, k, self.form)
+
         def cache() -> Rows:
             values = rng.standard_normal((self.kv_heads, self.capacity // 8, dim // 8, 8, 8))
             return values.astype(BF16).reshape(-1)
@@ -67,25 +75,36 @@ class Layer:
             "attention_norm": norm(hidden, self.post_norm),
             "ffn_norm": norm(hidden),
             "output_norm": norm(hidden, self.post_norm),
-            "w_qkv": random_blocks(rng, q + 2 * kv, hidden),
-            "w_o": random_blocks(rng, hidden, q),
-            "w_gate": random_blocks(rng, self.ffn, hidden),
-            "w_up": random_blocks(rng, self.ffn, hidden),
-            "w_down": random_blocks(rng, hidden, self.ffn),
+            "w_qkv": weights(q + 2 * kv, hidden),
+            "w_o": weights(hidden, q),
+            "w_gate": weights(self.ffn, hidden),
+            "w_up": weights(self.ffn, hidden),
+            "w_down": weights(hidden, self.ffn),
             "k": cache(),
             "v": cache(),
             "y": np.full(hidden, np.nan, BF16),
         }
 
 
-def random_blocks(rng: np.random.Generator, n: int, k: int) -> NDArray[np.uint8]:
-    """Q4NX (n/32 * k/256 * 5120,) uint8: random codes, scales for outputs around one."""
+def random_blocks(
+    rng: np.random.Generator, n: int, k: int, form: BlockForm = SHIPPING
+) -> NDArray[np.uint8]:
+    """Q4NX (n/32 * k/256 * block bytes,) uint8: random codes, scales for outputs around one."""
     blocks = n // BLOCK_ROWS * (k // BLOCK_COLUMNS)
-    scales = (rng.uniform(0.5, 1.5, (blocks, 256)) / (4 * np.sqrt(k))).astype(BF16)
+    scales = (rng.uniform(0.5, 1.5, (blocks, form.scales)) / (4 * np.sqrt(k))).astype(BF16)
     mins = (-7.5 * scales.astype(np.float64)).astype(BF16)
     codes = rng.integers(0, 256, (blocks, 4096), dtype=np.uint8)
-    parts = [scales.view(np.uint8), mins.view(np.uint8), codes]
+    parts = [scales.view(np.uint8), *([mins.view(np.uint8)] if form.minima else []), codes]
     return np.ascontiguousarray(np.concatenate(parts, axis=1)).reshape(-1)
+
+
+def widened(blocks: NDArray[np.uint8], k: int, form: BlockForm) -> NDArray[np.uint8]:
+    """The same weights of k in-features in the shipping form, (n/32, k/256, 5120)."""
+    rows = blocks.reshape(-1, k // BLOCK_COLUMNS, form.block_bytes)
+    if form == SHIPPING:
+        return rows
+    n = BLOCK_ROWS * len(rows)
+    return np.asarray(_native.widen(rows, n, k, form.group, form.minima))
 
 
 def aligned(count: int, dtype: Any = BF16) -> NDArray[Any]:
@@ -96,9 +115,10 @@ def aligned(count: int, dtype: Any = BF16) -> NDArray[Any]:
 
 
 class Reference:
-    """The operators of a token, with AIE2P's kernels."""
+    """The operators of a token, with AIE2P's kernels and weights of a form."""
 
-    def __init__(self) -> None:
+    def __init__(self, form: BlockForm = SHIPPING) -> None:
+        self._form = form
         self._kernels = Kernels("aie2p")
 
     def _call(self, kernel: Kernel, *arguments: Any) -> None:
@@ -122,7 +142,7 @@ class Reference:
     def matvec(self, w: NDArray[np.uint8], x: Rows, bias: Rows | None = None) -> Rows:
         """W x (+ bias) by blocks."""
         blocks = len(x) // BLOCK_COLUMNS
-        rows = w.reshape(-1, blocks, BLOCK_BYTES)
+        rows, form = widened(w, len(x), self._form), linear.form_scalars(SHIPPING)
         piece, mine, sums = aligned(256), aligned(16384), aligned(1024)
         if len(x) > mine.size:  # the kernel's own limit; its arithmetic has none
             raise ValueError(f"{len(x)} in-features; the reference takes {mine.size}")
@@ -136,7 +156,7 @@ class Reference:
             self._call(linear.DQP_ZERO, acc)
             for k in range(blocks):
                 block[:] = row[k]
-                self._call(linear.DQP_BLOCK, block, mine, sums, acc, k)
+                self._call(linear.DQP_BLOCK, block, mine, sums, acc, k, *form)
             if bias is not None:
                 kept[:32] = bias[32 * n :][:32]
             self._call(linear.DQP_FINISH, acc, kept, out, 0, int(bias is not None))

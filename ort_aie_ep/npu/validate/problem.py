@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.npu.validate.references import BF16, Doubles, Reference
 from ort_aie_ep.npu.vocabulary.device import Device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
@@ -48,6 +49,7 @@ class Context:
 
     device: Device
     places: dict[str, Any]  # bytes of each argument, as the manifest has them
+    form: BlockForm = SHIPPING  # of quantised weights
 
     def size(self, argument: str, parameters: Mapping[str, int]) -> int:
         """Bytes that an argument needs. Raises DesignError if the sequence has no such argument."""

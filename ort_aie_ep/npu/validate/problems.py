@@ -17,8 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ort_aie_ep.formats import q4nx
+from ort_aie_ep.npu.packages.package import form_of
 from ort_aie_ep.npu.validate import layer_problems, micro_problems, row_problems
 from ort_aie_ep.npu.validate import references as ref
+from ort_aie_ep.npu.validate.layer_reference import random_blocks
 from ort_aie_ep.npu.validate.problem import (
     EPS,
     Buffers,
@@ -56,7 +58,7 @@ def shapes(manifest: Mapping[str, Any], device: Device, sequence: str) -> list[S
     if make is None:
         return []
     places = {a["name"]: a["bytes"] for a in described["arguments"]}
-    context = Context(device, places)
+    context = Context(device, places, form_of(manifest))
     return [
         Shape(parameters, typical, lambda p=parameters: make[1](context, p))  # type: ignore[misc]
         for typical, each in ((False, make[0][0]), (True, make[0][1]))
@@ -67,20 +69,21 @@ def shapes(manifest: Mapping[str, Any], device: Device, sequence: str) -> list[S
 
 # --- projections ----------------------------------------------------------------------------------
 def _matvec(context: Context, p: dict[str, int], bits: int = 4) -> Problem:
-    n, k, rng = p["N"], p["K"], generator(p)
+    n, k, group, rng = p["N"], p["K"], context.form.group, generator(p)
     codes = rng.integers(0, 1 << bits, (n, k), dtype=np.uint8)
-    scales = (rng.uniform(0.5, 1.5, (n, k // 32)) * 0.02).astype(BF16)
-    mins = (-(1 << bits) / 2 * doubles(scales) * rng.uniform(0.8, 1.2, scales.shape)).astype(BF16)
+    scales = (rng.uniform(0.5, 1.5, (n, k // group)) * 0.02).astype(BF16)
+    off = rng.uniform(0.8, 1.2, scales.shape) if context.form.minima else 1.0
+    mins = (-(1 << bits) / 2 * doubles(scales) * off).astype(BF16)
     x = rng.standard_normal(k).astype(BF16)
     bias = rng.standard_normal(n * p["bias"]).astype(BF16)
 
     def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
-        w = doubles(codes) * np.repeat(doubles(scales), 32, 1)
-        w += np.repeat(doubles(mins), 32, 1)
+        w = doubles(codes) * np.repeat(doubles(scales), group, 1)
+        w += np.repeat(doubles(mins), group, 1)
         added = doubles(bias) if p["bias"] else 0.0
         return [Output("y", doubles(after["y"]), ref.matvec(w, doubles(x), added, p["activation"]))]
 
-    blocks = q4nx.pack(codes, scales, mins, bits)
+    blocks = q4nx.pack(codes, scales, mins if context.form.minima else None, bits, group)
     sequence = "matvec_two_bits" if bits == 2 else "matvec"
     return Problem(sequence, p, {"x": x, "w": blocks, "bias": bias, "y": nan(n)}, judge)
 
@@ -91,7 +94,8 @@ def _matvec_part(context: Context, p: dict[str, int], bits: int = 4) -> Problem:
     n, k, blocks = p["N"], p["K"], p["K"] // 256
     before = p["row_K"] // 256 - blocks
     rows = whole.buffers["w"].reshape(n // 32, before + blocks, -1)
-    weights = q4nx.dequantize(np.ascontiguousarray(rows[:, before:]), n, k)
+    form = context.form if bits == 4 else q4nx.BlockForm(bits)
+    weights = q4nx.dequantize(np.ascontiguousarray(rows[:, before:]), n, k, form)
     x, bias = whole.buffers["x"][-k:], whole.buffers["bias"]
 
     def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
@@ -121,12 +125,13 @@ def _matvec_of(*shapes: tuple[int, int, int, int]) -> Callable[[Device], Iterato
 
 def _dequant(context: Context, p: dict[str, int]) -> Problem:
     count = p["blocks"]
-    blocks = q4nx.quantize(generator(p).standard_normal((32 * count, 256)).astype(np.float32))
+    blocks = random_blocks(generator(p), 32 * count, 256, context.form)
+    weights = q4nx.dequantize(blocks.reshape(count, 1, -1), 32 * count, 256, context.form)
 
     def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
         # scale * code is exact in float32 (8 and 4 significant bits), so that numpy and the kernel
         # both round the sum to float32 and that to bfloat16: the same bits.
-        exact = doubles(ref.gemm_order(q4nx.dequantize(blocks, 32 * count, 256)))
+        exact = doubles(ref.gemm_order(weights))
         got = doubles(after["b"]).reshape(exact.shape)
         return [Output("b", got, Reference(exact, np.zeros_like(exact)))]
 
@@ -158,8 +163,9 @@ def _short_gemm(context: Context, p: dict[str, int]) -> Problem:
     m, k, n, rng = p["M"], p["K"], p["N"], generator(p)
     rows = max(m, 64)
     a = rng.standard_normal((rows, k)).astype(BF16)
-    blocks = q4nx.quantize(rng.standard_normal((n, k)).astype(np.float32))
-    w = q4nx.dequantize(blocks, n, k).astype(BF16)
+    blocks = random_blocks(rng, n, k, context.form)
+    form = context.form
+    w = q4nx.dequantize(blocks.reshape(form.blocks_shape(n, k)), n, k, form).astype(BF16)
 
     def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
         expected = ref.product(doubles(a[:m]), doubles(w), context.device.architecture, "bf16")

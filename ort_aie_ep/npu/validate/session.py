@@ -15,7 +15,7 @@ import numpy as np
 
 from ort_aie_ep import __version__, _native
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.npu.packages.package import MANIFEST, Package, read_package
+from ort_aie_ep.npu.packages.package import MANIFEST, Package, package_of, read_package
 from ort_aie_ep.npu.validate import chains
 from ort_aie_ep.npu.validate.bench import Measurement
 from ort_aie_ep.npu.validate.control import measure, measurements
@@ -194,7 +194,7 @@ def read_for(folder: Path, identity: Identity, result: DesignResult) -> Package:
     """The package for a device; `result` describes it. Raises PackageError if it does not fit."""
     package = read_package(folder)
     content = package.manifest
-    result.design, result.device = content["name"], content["device"]
+    result.design, result.device = package_of(content), content["device"]
     result.uuid, result.toolchain = content["uuid"], content["toolchain"]
     if content["generation"] != identity.generation:
         raise PackageError(
@@ -319,7 +319,7 @@ def _simulator(package: Package, device: Device, make_design: MakeDesign) -> Ses
     """The package's design in the simulator. Raises DesignError if the library has another."""
     from ort_aie_ep.npu.simulator.session import Session
 
-    name = package.manifest["name"]
+    name = package_of(package.manifest)
     design = make_design(name, device)
     ours = json.loads(json.dumps({n: s.to_json() for n, s in design.sequences.items()}))
     if ours != package.manifest["sequences"]:

@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.npu.vocabulary.device import DEFAULT_STACK, WORD, Device, Tile
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 from ort_aie_ep.npu.vocabulary.kernel import Array, ElementType, Kernel
@@ -227,16 +228,31 @@ class Worker:
         return fifo.object
 
 
+def package_name(design: str, form: BlockForm) -> str:
+    """The name of a design's package, and of its kernel in an xclbin of several: with the form of
+    the weights that it reads, unless that is the shipping one. C++ has `npu::PackageName`."""
+    if form.bits != SHIPPING.bits or form == SHIPPING:
+        return design
+    return f"{design}_{form.group}{'' if form.minima else '_symmetric'}"
+
+
 @dataclass(eq=False)
 class Design:
-    """A named design on a device: everything in one overlay (xclbin)."""
+    """A named design on a device: everything in one overlay (xclbin). `form` is that of the
+    quantised weights that it reads, if it reads any."""
 
     name: str
     device: Device
+    form: BlockForm = SHIPPING
     fifos: dict[str, Fifo] = field(default_factory=dict)
     links: list[Link] = field(default_factory=list)
     workers: dict[str, Worker] = field(default_factory=dict)
     sequences: dict[str, Sequence] = field(default_factory=dict)
+
+    @property
+    def package(self) -> str:
+        """The name of its package."""
+        return package_name(self.name, self.form)
 
     # --- tiles ---
     def shim(self, column: int, channel: int | None = None) -> End:

@@ -265,7 +265,7 @@ void Batch::Run(const std::function<bool(const void* tensor, size_t bytes)>& wan
     for (npu::Invocation& invocation : submission.plan) {
       for (auto& [name, view] : invocation.arguments) view = Place(view);
     }
-    engine_.Run(submission.design, submission.plan, buffers);
+    engine_.Run(PackageOf(submission.design, form_), submission.plan, buffers);
   }
   Fetch(*arena.buffer);
   const Results completed(*this, arena.buffer->host());

@@ -42,15 +42,16 @@ class NoRoom : public Error {
 
 class Batch {
  public:
-  // For steps of a plan with such temporaries, from `first` on. `memory` keeps the batch's rows for
-  // the next call; it may be null. In that case `rows`, if not null, is a buffer that is passed
-  // from batch to batch, so that gigabytes of a long prompt's rows are locked and flushed only
-  // once.
-  explicit Batch(Engine& engine, const ThreadPool& threads, const Arena& temporaries = {},
-                 PlanMemory* memory = nullptr, size_t first = 0,
-                 std::shared_ptr<Buffer>* rows = nullptr)
+  // For overlays that read weights in `form`, and steps of a plan with such temporaries, from
+  // `first` on. `memory` keeps the batch's rows for the next call; it may be null. In that case
+  // `rows`, if not null, is a buffer that is passed from batch to batch, so that gigabytes of a
+  // long prompt's rows are locked and flushed only once.
+  Batch(Engine& engine, const ThreadPool& threads, const WeightForm& form,
+        const Arena& temporaries = {}, PlanMemory* memory = nullptr, size_t first = 0,
+        std::shared_ptr<Buffer>* rows = nullptr)
       : engine_(engine),
         threads_(threads),
+        form_(form),
         temporaries_(temporaries),
         memory_(memory),
         first_(first),
@@ -222,6 +223,7 @@ class Batch {
 
   Engine& engine_;
   const ThreadPool& threads_;
+  const WeightForm form_;
   const Arena temporaries_;
   PlanMemory* const memory_;
   const size_t first_;

@@ -1,9 +1,15 @@
 // The designs that the executor runs, by the names of their overlays, and their limits.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <iterator>
+#include <string>
 #include <string_view>
+
+#include "npu/manifest.h"
+#include "q4nx/layout.h"
 
 namespace ort_aie::npu_target {
 
@@ -17,6 +23,14 @@ inline constexpr const char kGemm[] = "gemm";
 inline constexpr const char kShortGemm[] = "short_gemm";
 inline constexpr const char* kDesigns[] = {kDecode,  kFusedLayer, kFusedDqp, kFlowKv,
                                            kFlowQkv, kDequant,    kGemm,     kShortGemm};
+// Those that read quantised weights. They have a package for each form.
+inline constexpr const char* kReaders[] = {kDecode, kFusedLayer, kFusedDqp, kDequant, kShortGemm};
+
+// The package of a design for weights of a form of Q4NX.
+inline std::string PackageOf(std::string_view design, const WeightForm& form) {
+  const bool reads = std::ranges::find(kReaders, design) != std::end(kReaders);
+  return reads ? npu::PackageName(design, {form.group, form.minima}) : std::string(design);
+}
 
 // Each design states these in the comment at its top; rows and columns are counted in whole blocks.
 inline constexpr int64_t kLeastN = 128;
@@ -31,8 +45,8 @@ inline constexpr int64_t kVectorMaxK = 16384;
 inline constexpr int64_t kGluLeast = 256;
 inline constexpr int64_t kRowOperatorsMaxK = 7168;  // for the overlay gemm
 
-// Whether the device has an overlay of a design.
-using HasOverlay = std::function<bool(std::string_view design)>;
+// Whether the device has an overlay: a package of a design.
+using HasOverlay = std::function<bool(std::string_view package)>;
 
 // The overlay for a step of one row: the overlay of a token's steps, or, on a device without room
 // for it, the one for this kind of step. Null if there is neither.

@@ -19,6 +19,7 @@
 #include "targets/npu/projection.h"
 #include "targets/npu/reasons.h"
 #include "targets/npu/vectors.h"
+#include "targets/npu/weights.h"
 #include "targets/step_span.h"
 
 namespace ort_aie::npu_target {
@@ -126,8 +127,9 @@ class Executor final : public XrtTarget {
 
   // What runs on the overlay `fused_layer`.
   std::optional<Decoder> DecoderOf(const Plan& plan) const {
-    const npu::Manifest* overlay = engine_.device().Overlay(kFusedLayer);
-    if (!in_use_ || overlay == nullptr) return {};
+    if (!in_use_ || engine_.device().Overlay(kFusedLayer) == nullptr) return {};
+    const WeightForm form = DeviceForm(PlanMemory::Of(engine_, plan).get());
+    const npu::Manifest* overlay = engine_.device().Overlay(PackageOf(kFusedLayer, form));
     const bool decode = engine_.device().Overlay(kDecode) != nullptr;  // for when layers fail
     FoundDecoder found = FindDecoder(*overlay, plan, [&](const Step& step) {
       return decode ? WhyNot(step) : Reason::kNoVectors;
@@ -318,8 +320,8 @@ class Executor final : public XrtTarget {
                 Progress& progress, const ThreadPool& threads) const {
     // A token's rows are kept for the next token; those of a prompt are too large.
     const bool prompt = IsOfPrompts(design);
-    Batch batch(engine_, threads, plan.temporaries, prompt ? nullptr : memory, first,
-                prompt ? &progress.rows : nullptr);
+    Batch batch(engine_, threads, DeviceForm(memory), plan.temporaries, prompt ? nullptr : memory,
+                first, prompt ? &progress.rows : nullptr);
     std::vector<Reason> before, after;  // of the host's steps
     Reason divides = Reason::kNone;     // for the step that the batch does not take
     int64_t device_steps = 0;

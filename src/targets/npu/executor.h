@@ -39,6 +39,8 @@ struct ExecutorCounters {
   // What divides a plan between steps of the device: the reasons of the host's steps there, and of
   // steps of the device that could not follow the ones before them.
   std::map<std::string, int64_t> host_steps_between;
+  // Matrices that are wider on the device than in the model, by reason.
+  std::map<std::string, int64_t> widened;
   int64_t layer_tokens = 0;  // plans whose layers ran on the overlay fused_layer
   // Plans with a token's attention that did not, by reason; without plans, each attention.
   std::map<std::string, int64_t> layers_refused;

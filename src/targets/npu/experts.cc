@@ -27,9 +27,9 @@ struct PinnedExperts {
 std::vector<DeviceMemory> PinAll(Engine& engine, const uint8_t* blocks, int64_t experts, int64_t n,
                                  int64_t k, const WeightForm& form) {
   const int64_t bytes = q4nx::BytesOfBlocks(n, k, form);
-  if (IsReadInPlace({blocks, n, k, form})) {
+  if (IsReadInPlace({blocks, n, k, form}, nullptr)) {
     const Matrix all{blocks, experts * q4nx::PaddedRows(n), k, form};
-    const DeviceMemory first = PinWeights(engine, {&all, 1}).front();
+    const DeviceMemory first = PinWeights(engine, nullptr, {&all, 1}).front();
     std::vector<DeviceMemory> memory(static_cast<size_t>(experts), first);
     for (size_t e = 0; e < memory.size(); ++e) {
       memory[e].offset += static_cast<int64_t>(e) * bytes;
@@ -38,7 +38,7 @@ std::vector<DeviceMemory> PinAll(Engine& engine, const uint8_t* blocks, int64_t 
   }
   std::vector<Matrix> matrices;
   for (int64_t e = 0; e < experts; ++e) matrices.push_back({blocks + e * bytes, n, k, form});
-  return PinWeights(engine, matrices);
+  return PinWeights(engine, nullptr, matrices);
 }
 
 std::shared_ptr<KeptState> Kept(uint64_t generation, DeviceMemory weights, DeviceMemory up) {

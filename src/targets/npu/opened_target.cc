@@ -21,6 +21,7 @@ void Add(ExecutorCounters& sum, const ExecutorCounters& more) {
   for (const auto& [reason, count] : more.host_steps_between) {
     sum.host_steps_between[reason] += count;
   }
+  for (const auto& [reason, count] : more.widened) sum.widened[reason] += count;
   sum.layer_tokens += more.layer_tokens;
   for (const auto& [reason, count] : more.layers_refused) sum.layers_refused[reason] += count;
   sum.fused_tokens += more.fused_tokens;
@@ -129,6 +130,7 @@ std::string CountersText() {
               {"device_steps", executors.device_steps},
               {"host_steps", executors.host_steps},
               {"host_steps_between", executors.host_steps_between},
+              {"widened", executors.widened},
               {"layer_tokens", executors.layer_tokens},
               {"layers_refused", executors.layers_refused},
               {"fused_tokens", executors.fused_tokens},

@@ -21,7 +21,9 @@ class TokenMemory;
 // Thread-safe. Its content belongs to one generation of the engine.
 class PlanMemory {
  public:
-  explicit PlanMemory(Engine& engine) : engine_(engine), generation_(engine.generation()) {}
+  // The weights of the plan are in `form` on the device.
+  PlanMemory(Engine& engine, const WeightForm& form)
+      : engine_(engine), generation_(engine.generation()), form_(form) {}
 
   // The plan's memory, made anew after a fault of the device; null for the plan of an op by itself.
   static std::shared_ptr<PlanMemory> Of(Engine& engine, const Plan& plan);
@@ -35,6 +37,7 @@ class PlanMemory {
     return weights_.contains(blocks);
   }
   uint64_t generation() const { return generation_; }
+  const WeightForm& form() const { return form_; }
 
   // The copies of all layers' KV caches; made on demand.
   std::shared_ptr<KvCopies> caches();
@@ -55,6 +58,7 @@ class PlanMemory {
  private:
   Engine& engine_;
   const uint64_t generation_;
+  const WeightForm form_;
   mutable std::mutex mutex_;
   std::unordered_map<const uint8_t*, DeviceMemory> weights_;
   std::shared_ptr<KvCopies> caches_;

@@ -72,7 +72,7 @@ bool AppendProjection(Engine& engine, const PlanMemory* memory, Batch& batch, co
     for (int64_t part = 0; part < parts; ++part) {
       const int64_t first = blocks * part / parts, count = blocks * (part + 1) / parts - first;
       const npu::BufferView to = part + 1 < parts ? batch.Scratch(n) : y;
-      const int64_t offset = weights.offset + first * q4nx::kBlockBytes;
+      const int64_t offset = weights.offset + first * q4nx::BlockBytes(DeviceForm(memory));
       npu::Invocation invocation{
           "matvec",
           {{"N", n}, {"K", count * q4nx::kBlockCols}, {"bias", added ? 1 : 0}, {"activation", 0}},

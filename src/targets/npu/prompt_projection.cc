@@ -181,9 +181,9 @@ void ProjectLarge(Engine& engine, const PlanMemory* memory, PromptWeights& promp
     const int64_t n0 = first_block * q4nx::kBlockRows;
     for (int64_t first = 0; first < step.rows; first += division.rows) {
       const MatMulStep rows = RowsOf(step, first, std::min(division.rows, step.rows - first));
-      Batch batch(engine, threads);
+      Batch batch(engine, threads, DeviceForm(memory));
       if (dequantised && first == 0) {
-        const int64_t skipped = q4nx::BytesOfBlocks(n0, k, DeviceForm(step.form));
+        const int64_t skipped = q4nx::BytesOfBlocks(n0, k, DeviceForm(memory));
         for (const auto& [from, to] : {std::pair{pinned.weights, b.weights}, {pinned.up, b.up}}) {
           if (to.buffer == nullptr) continue;
           batch.Invoke(kDequant, {"dequant",

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "q4nx/layout.h"
+#include "targets/npu/reasons.h"
 #include "targets/npu/weights.h"
 
 namespace ort_aie::npu_target {
@@ -22,7 +23,7 @@ int64_t BytesOf(const MatMulStep& step) {
 }  // namespace
 
 bool IsShort(const Engine& engine, const MatMulStep& step) {
-  return step.rows <= kShortRows && DeviceForm(step.form) == q4nx::kShipping &&
+  return step.rows <= kShortRows && CanBeQ4nx(step.form) &&
          q4nx::PaddedCols(step.k) <= kShortGemmMaxK && DeviceRows(step.n) >= kShortGemmLeastN &&
          engine.device().ShareContext(kShortGemm, kGemm);
 }

@@ -1,5 +1,7 @@
 #include "targets/npu/reasons.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "q4nx/layout.h"
 
@@ -135,6 +137,49 @@ LayerReason WhyNotLayer(const LayerFacts& layer) {
   if (layer.mixed_positions) return LayerReason::kPositions;
   if (!layer.one_epsilon) return LayerReason::kEpsilons;
   return layer.inner_value ? LayerReason::kInnerValue : LayerReason::kNone;
+}
+
+namespace {
+
+// Whether weights can be stored in a form of Q4NX.
+bool Holds(const WeightForm& form, const WeightForm& weights) {
+  const bool implied = weights.kind == WeightKind::kQ4NX && !weights.minima;
+  return weights.group % form.group == 0 && (form.minima || implied);
+}
+
+bool HasForm(const WeightForm& form, const HasOverlay& has) {
+  return std::ranges::all_of(
+      kReaders, [&](const char* design) { return !has(design) || has(PackageOf(design, form)); });
+}
+
+}  // namespace
+
+bool CanBeQ4nx(const WeightForm& form) {
+  return form.kind == WeightKind::kQ4NX || form.kind == WeightKind::kQ2NX;
+}
+
+WeightForm FormOfPlan(std::span<const WeightForm> weights, const HasOverlay& has) {
+  WeightForm smallest = q4nx::kShipping;
+  if (weights.empty()) return smallest;
+  for (int64_t group = q4nx::kGroup; group <= q4nx::kBlockCols; group *= 2) {
+    for (const bool minima : {true, false}) {
+      const WeightForm form{WeightKind::kQ4NX, group, minima};
+      const bool smaller = q4nx::BlockBytes(form) < q4nx::BlockBytes(smallest);
+      const auto holds = [&](const WeightForm& one) { return Holds(form, one); };
+      if (smaller && std::ranges::all_of(weights, holds) && HasForm(form, has)) smallest = form;
+    }
+  }
+  return smallest;
+}
+
+std::string WhyWidened(const WeightForm& from, const WeightForm& to, bool planned,
+                       const HasOverlay& has) {
+  if (!CanBeQ4nx(from) || from == to) return "";
+  if (from.kind == WeightKind::kQ2NX) return "no overlay for weights of 2 bits";
+  if (!HasForm(from, has)) {
+    return Concat("no overlays for groups of ", from.group, from.minima ? "" : ", symmetric");
+  }
+  return planned ? "other weights of the plan have another form" : "not a projection of a plan";
 }
 
 Reason WhyNotProjection(const ProjectionFacts& projection, const HasOverlay& has) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -88,6 +89,17 @@ struct LayerFacts {
   bool inner_value = false;  // something outside reads a value inside it
 };
 LayerReason WhyNotLayer(const LayerFacts& layer);
+
+// Whether overlays read weights of a form in some form of Q4NX: those of 4 and of 2 bits.
+bool CanBeQ4nx(const WeightForm& form);
+// The form in which the device reads such weights of a plan: the smallest that holds them all, of
+// those for which it has each design that reads weights. It is one, because a token has one
+// overlay. Weights in others are widened to it, which changes no bit of a result.
+WeightForm FormOfPlan(std::span<const WeightForm> weights, const HasOverlay& has);
+// Why weights of form `from` are widened to `to`; empty if they are not. `planned`: they are of a
+// plan's projections. All others are in the shipping form on the device.
+std::string WhyWidened(const WeightForm& from, const WeightForm& to, bool planned,
+                       const HasOverlay& has);
 
 // Instead of a number of rows: gives the reason that holds for any number of them.
 inline constexpr int64_t kAnyRows = -1;

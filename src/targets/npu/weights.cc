@@ -6,6 +6,7 @@
 #include "q4nx/layout.h"
 #include "q4nx/pack.h"
 #include "targets/npu/plan_memory.h"
+#include "targets/npu/reasons.h"
 
 namespace ort_aie::npu_target {
 namespace {
@@ -13,37 +14,49 @@ namespace {
 int64_t BytesOf(const Matrix& matrix) {
   return q4nx::BytesOfBlocks(matrix.n, matrix.k, matrix.form);
 }
-int64_t DeviceBytes(const Matrix& matrix) {
-  return q4nx::BytesOfBlocks(DeviceRows(matrix.n), matrix.k, DeviceForm(matrix.form));
+// The form of a matrix on the device.
+WeightForm FormThere(const Matrix& matrix, const PlanMemory* memory) {
+  return CanBeQ4nx(matrix.form) ? DeviceForm(memory) : matrix.form;
 }
-void Copy(const Matrix& matrix, uint8_t* to) {
-  std::memset(to, 0, static_cast<size_t>(DeviceBytes(matrix)));
-  if (DeviceForm(matrix.form) == matrix.form) {
+int64_t DeviceBytes(const Matrix& matrix, const WeightForm& form) {
+  return q4nx::BytesOfBlocks(DeviceRows(matrix.n), matrix.k, form);
+}
+void Copy(const Matrix& matrix, const WeightForm& form, uint8_t* to) {
+  std::memset(to, 0, static_cast<size_t>(DeviceBytes(matrix, form)));
+  if (form == matrix.form) {
     std::memcpy(to, matrix.blocks, static_cast<size_t>(BytesOf(matrix)));
   } else {
     q4nx::Widen(matrix.blocks, matrix.form, q4nx::RowBlocks(matrix.n) * q4nx::ColBlocks(matrix.k),
-                to);
+                to, form);
   }
+}
+void CountWidened(Engine& engine, const Matrix& matrix, const PlanMemory* memory) {
+  const std::string why =
+      WhyWidened(matrix.form, DeviceForm(memory), memory != nullptr, engine.overlays());
+  if (why.empty()) return;
+  engine.Count([&](ExecutorCounters& counters) { ++counters.widened[why]; });
 }
 
 }  // namespace
 
 int64_t DeviceRows(int64_t n) { return std::max(q4nx::PaddedRows(n), kLeastN); }
 
-WeightForm DeviceForm(const WeightForm& form) {
-  const bool narrow = form.kind == WeightKind::kQ4NX || form.kind == WeightKind::kQ2NX;
-  return narrow ? q4nx::kShipping : form;
+WeightForm DeviceForm(const PlanMemory* memory) {
+  return memory == nullptr ? q4nx::kShipping : memory->form();
 }
 
-bool IsReadInPlace(const Matrix& matrix) {
-  return DeviceForm(matrix.form) == matrix.form && DeviceBytes(matrix) == BytesOf(matrix);
+bool IsReadInPlace(const Matrix& matrix, const PlanMemory* memory) {
+  const WeightForm form = FormThere(matrix, memory);
+  return form == matrix.form && DeviceBytes(matrix, form) == BytesOf(matrix);
 }
 
-std::vector<DeviceMemory> PinWeights(Engine& engine, std::span<const Matrix> matrices) {
+std::vector<DeviceMemory> PinWeights(Engine& engine, const PlanMemory* plan,
+                                     std::span<const Matrix> matrices) {
   std::vector<DeviceMemory> memory(matrices.size());
   std::vector<size_t> in_place, copied;
   for (size_t i = 0; i < matrices.size(); ++i) {
-    (IsReadInPlace(matrices[i]) ? in_place : copied).push_back(i);
+    (IsReadInPlace(matrices[i], plan) ? in_place : copied).push_back(i);
+    CountWidened(engine, matrices[i], plan);
   }
   if (!in_place.empty()) {
     std::vector<HostMemory> ranges;
@@ -57,7 +70,7 @@ std::vector<DeviceMemory> PinWeights(Engine& engine, std::span<const Matrix> mat
     size_t end = first, bytes = 0;
     for (; end < copied.size(); ++end) {
       Matrix const& matrix = matrices[copied[end]];
-      const auto more = static_cast<size_t>(DeviceBytes(matrix));
+      const auto more = static_cast<size_t>(DeviceBytes(matrix, FormThere(matrix, plan)));
       if (end > first && bytes + more > kMaxBufferBytes) break;
       memory[copied[end]].offset = static_cast<int64_t>(bytes);
       bytes += more;
@@ -67,7 +80,7 @@ std::vector<DeviceMemory> PinWeights(Engine& engine, std::span<const Matrix> mat
     for (; first < end; ++first) {
       DeviceMemory& at = memory[copied[first]];
       at.buffer = buffer;
-      Copy(matrices[copied[first]], at.host());
+      Copy(matrices[copied[first]], FormThere(matrices[copied[first]], plan), at.host());
     }
     buffer->ToDevice(0, bytes);
   }
@@ -83,7 +96,8 @@ PinnedWeights WeightsOf(Engine& engine, const PlanMemory* memory, const MatMulSt
   const auto pin = [&](uint64_t generation) {
     const Matrix matrices[] = {{step.weights, step.n, step.k, step.form},
                                {step.up_weights, step.n, step.k, step.form}};
-    std::vector<DeviceMemory> pinned = PinWeights(engine, std::span(matrices).first(gated ? 2 : 1));
+    std::vector<DeviceMemory> pinned =
+        PinWeights(engine, nullptr, std::span(matrices).first(gated ? 2 : 1));
     return PinnedWeights{generation, pinned.front(), gated ? pinned.back() : DeviceMemory()};
   };
   if (step.kept == nullptr) return pin(0);

@@ -12,9 +12,11 @@ namespace ort_aie::npu_target {
 // The number of out-features that the device computes: whole blocks, and at least a minimum. Those
 // without weights are zeros.
 int64_t DeviceRows(int64_t n);
-// The form that the device's kernels read, the shipping one: codes of 2 bits become 4, and scales
-// are repeated, for the same weights.
-WeightForm DeviceForm(const WeightForm& form);
+class PlanMemory;
+
+// The form of Q4NX in which the device has the weights of a plan with such memory, or of an op
+// without a plan's: the shipping one.
+WeightForm DeviceForm(const PlanMemory* memory);
 
 struct Matrix {
   const uint8_t* blocks;  // must not change
@@ -23,19 +25,19 @@ struct Matrix {
 };
 
 // Whether the device reads a matrix where the host has it.
-bool IsReadInPlace(const Matrix& matrix);
+bool IsReadInPlace(const Matrix& matrix, const PlanMemory* memory);
 
 // Puts weights on the device, in few buffers. They are pinned in place if the device can read them
-// as they are; else they are copied, as DeviceRows out-features in DeviceForm.
-std::vector<DeviceMemory> PinWeights(Engine& engine, std::span<const Matrix> matrices);
+// as they are; else they are copied, as DeviceRows out-features, widened to DeviceForm if that
+// holds them.
+std::vector<DeviceMemory> PinWeights(Engine& engine, const PlanMemory* memory,
+                                     std::span<const Matrix> matrices);
 
 // W, and U if the step is gated.
 struct PinnedWeights {
   uint64_t generation;
   DeviceMemory weights, up;
 };
-
-class PlanMemory;
 
 // The plan's, or, without a plan's memory, those that the op keeps by itself.
 PinnedWeights WeightsOf(Engine& engine, const PlanMemory* memory, const MatMulStep& step);

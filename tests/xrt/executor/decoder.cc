@@ -11,26 +11,29 @@ Values Norm(int64_t n) {  // around 1, as in real models
   return Values(WholeDecoder::kType, x);
 }
 
-WholeDecoder::Model::Matrix NewMatrix(int64_t n, int64_t k) { return {Weights(n, k), n, k}; }
+WholeDecoder::Model::Matrix NewMatrix(int64_t n, int64_t k, const WeightForm& form) {
+  return {Weights(n, k, form), n, k, form};
+}
 
 }  // namespace
 
-WholeDecoder::Model::Model(const Family& f, int64_t count)
+WholeDecoder::Model::Model(const Family& f, int64_t count, const WeightForm& form,
+                           const WeightForm& of_vocabulary)
     : family(f),
-      vocabulary(NewMatrix(kVocabulary, kHidden)),
+      vocabulary(NewMatrix(kVocabulary, kHidden, of_vocabulary)),
       norm(Norm(kHidden)),
       scale(kType, std::vector<float>{16}) {
   for (int64_t i = 0; i < count; ++i) {
     std::vector<int64_t> widths = {kHeads * kDim, f.kv_heads * kDim, f.kv_heads * kDim};
     if (f.packed) widths = {(kHeads + 2 * f.kv_heads) * kDim};
     std::vector<Matrix> qkv;
-    for (const int64_t n : widths) qkv.push_back(NewMatrix(n, kHidden));
+    for (const int64_t n : widths) qkv.push_back(NewMatrix(n, kHidden, form));
     const bool all = f.norms_behind && i % 6 == 5;
     Layer layer{.qkv = std::move(qkv),
-                .o = NewMatrix(kHidden, kHeads * kDim),
-                .gate = NewMatrix(kIntermediate, kHidden),
-                .up = NewMatrix(kIntermediate, kHidden),
-                .down = NewMatrix(kHidden, kIntermediate),
+                .o = NewMatrix(kHidden, kHeads * kDim, form),
+                .gate = NewMatrix(kIntermediate, kHidden, form),
+                .up = NewMatrix(kIntermediate, kHidden, form),
+                .down = NewMatrix(kHidden, kIntermediate, form),
                 .norm = Norm(kHidden),
                 .mlp_norm = Norm(kHidden),
                 .attention = {.heads = kHeads,
@@ -71,6 +74,7 @@ Plan WholeDecoder::Tokens(const std::vector<int64_t>& ids) {
   const auto project = [&](const Model::Matrix& w, const void* a, void* y) -> MatMulStep& {
     MatMulStep step{};
     step.weights = w.blocks.data();
+    step.form = w.form;
     step.rows = rows;
     step.k = w.k;
     step.n = w.n;
@@ -118,7 +122,8 @@ Plan WholeDecoder::Tokens(const std::vector<int64_t>& ids) {
                                   .indices = ids_.data(),
                                   .index_type = DataType::kInt64,
                                   .y = embedding,
-                                  .type = kType});
+                                  .type = kType,
+                                  .form = model_.vocabulary.form});
   if (model_.family.norms_behind) {
     void* scaled = Temporary(rows * kHidden);
     plan.steps.push_back(ElementwiseStep{.function = Function::kMultiply,

@@ -33,12 +33,14 @@ class WholeDecoder {
 
   // The state that two users of one model share.
   struct Model {
-    Model(const Family& family, int64_t layers);
+    Model(const Family& family, int64_t layers, const WeightForm& form = {},
+          const WeightForm& of_vocabulary = {});
     Model(const Model&) = delete;
 
     struct Matrix {
       std::vector<uint8_t> blocks;
       int64_t n, k;
+      WeightForm form;
       std::shared_ptr<KeptState> kept = std::make_shared<KeptState>();
     };
     struct Layer {

@@ -277,7 +277,49 @@ void PromptsOfSeveralThreads() {
   }
 }
 
+// Where the device has overlays for a form, it reads weights as they are; otherwise they are
+// widened, for the same bits.
+void WeightsInTheirForm() {
+  constexpr WeightForm kForm = {WeightKind::kQ4NX, 128, true};
+  constexpr WeightForm kSymmetric = {WeightKind::kQ4NX, 128, false};
+  using Reasons = std::map<std::string, int64_t>;
+  struct Case {
+    WeightForm layers, vocabulary;
+    Reasons widened;  // of two layers with seven matrices each
+  };
+  const Case cases[] = {
+      {kForm, kForm, {}},
+      {kSymmetric, kForm, {{"no overlays for groups of 128, symmetric", 14}}},
+      {kForm, {}, {{"other weights of the plan have another form", 14}}},
+  };
+  Designs with_form = kAll;
+  with_form.insert({"decode_128", "dequant_128"});
+  for (const Case& c : cases) {
+    const WholeDecoder::Model model(kFamilies[0], 2, c.layers, c.vocabulary);
+    std::vector<std::vector<uint8_t>> logits;
+    for (const Designs& designs : {with_form, kAll}) {
+      const Bench bench(designs);
+      WholeDecoder device(model, true);
+      for (const std::vector<int64_t>& ids : {std::vector<int64_t>{1, 2, 3}, {4}, {5}}) {
+        bench.Run(device.Tokens(ids));
+        logits.push_back(device.logits.bytes);
+        device.Advance();
+      }
+      const Reasons widened = bench.target->counters().widened;
+      Check(designs == kAll ? !widened.empty() : widened == c.widened, "widened for ",
+            widened.empty() ? "no reason" : widened.begin()->first);
+    }
+    for (size_t i = 0; i < 3; ++i) Check(logits[i] == logits[i + 3], "other bits of call ", i);
+    // A node by itself has the overlay of all others.
+    const Bench bench(with_form);
+    WholeDecoder nodes(model, false);
+    for (const Step& step : nodes.Token(1).steps) bench.Run({step});
+    Check(bench.target->counters().widened.contains("not a projection of a plan"), "the reason");
+  }
+}
+
 const Cases kDecoderCases({
+    {"weights_in_their_form", WeightsInTheirForm},
     {"prompts_of_several_threads", PromptsOfSeveralThreads},
     {"prompts_of_decoders", PromptsOfDecoders},
     {"weights_of_prompts_layer_by_layer", WeightsOfPromptsLayerByLayer},

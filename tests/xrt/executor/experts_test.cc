@@ -5,6 +5,7 @@
 
 #include "bench.h"
 #include "ops/routing.h"
+#include "projection.h"
 
 namespace ort_aie::npu_target {
 namespace {
@@ -247,6 +248,22 @@ void ExpertsArePinnedOnce() {
   }
 }
 
+// Experts are in the shipping form on the device, so the projections around them are too: a token's
+// overlay stays.
+void ExpertsDecideTheFormOfTheirPlan() {
+  Designs designs = kAll;
+  designs.insert({"decode_128", "dequant_128"});
+  Bench bench(designs);
+  Experts layer({});
+  Projection projection({.form = {WeightKind::kQ4NX, 128, true}});
+  Plan plan = {projection.Step(), layer.Step()};
+  plan.kept = std::make_shared<KeptState>();
+  bench.Run(plan);
+  Compare(layer, layer.OnHost());
+  const std::map<std::string, int64_t> one = {{"other weights of the plan have another form", 1}};
+  Check(bench.target->counters().widened == one, "the projection is widened");
+}
+
 void ExpertsOfADeviceThatFails() {
   for (const bool for_good : {false, true}) {
     for (const int64_t faulty : {0, 1}) {
@@ -277,6 +294,7 @@ const Cases kExpertsCases({
     {"experts_of_a_token", ExpertsOfAToken},
     {"experts_of_a_prompt", ExpertsOfAPrompt},
     {"experts_are_pinned_once", ExpertsArePinnedOnce},
+    {"experts_decide_the_form_of_their_plan", ExpertsDecideTheFormOfTheirPlan},
     {"experts_of_a_device_that_fails", ExpertsOfADeviceThatFails},
 });
 

@@ -29,6 +29,7 @@ struct Variant {
   int64_t channels = 2;
   DataType cache_type = DataType::kFloat32;
   float epsilon = 1e-6f;
+  WeightForm form = {};
 };
 
 Geometry GeometryOf(const Variant& v) {
@@ -49,13 +50,15 @@ Geometry GeometryOf(const Variant& v) {
 }
 
 struct Matrix {
-  Matrix(int64_t rows, int64_t columns) : n(rows), k(columns), blocks(Weights(rows, columns)) {}
+  Matrix(int64_t rows, int64_t columns, const WeightForm& f)
+      : n(rows), k(columns), form(f), blocks(Weights(rows, columns, f)) {}
   std::vector<float> floats() const {
     std::vector<float> all(static_cast<size_t>(n * k));
-    q4nx::Dequantize(blocks.data(), n, k, all.data(), q4nx::kShipping);
+    q4nx::Dequantize(blocks.data(), n, k, all.data(), form);
     return all;
   }
   int64_t n, k;
+  WeightForm form;
   std::vector<uint8_t> blocks;
 };
 
@@ -77,10 +80,10 @@ class Model {
   explicit Model(const Variant& variant) : v(variant), g(GeometryOf(variant)) {
     const int64_t queries = g.heads * g.head_dim, row = g.kv_heads * g.head_dim;
     for (int64_t i = 0; i < g.layers; ++i) {
-      Layer layer;
+      Layer layer{.form = v.form};
       const std::vector<int64_t> widths =
           v.separate ? std::vector{queries, row, row} : std::vector{queries + 2 * row};
-      for (const int64_t n : widths) layer.qkv.emplace_back(n, g.hidden);
+      for (const int64_t n : widths) layer.qkv.emplace_back(n, g.hidden, v.form);
       for (int64_t n = 0; n < g.norms; ++n) layer.norms.push_back(NormWeights(g.hidden));
       layer.q_norm = NormWeights(g.head_dim);
       layer.k_norm = NormWeights(g.head_dim);
@@ -116,7 +119,8 @@ class Model {
                                     .indices = &index_,
                                     .index_type = DataType::kInt64,
                                     .y = x,
-                                    .type = DataType::kFloat32});
+                                    .type = DataType::kFloat32,
+                                    .form = v.form});
     const void *residual = x, *left = nullptr;
     const auto normed = [&](MatMulStep& step, const std::vector<float>& norm, void* sum) {
       step.norm_weight = norm.data();
@@ -204,8 +208,7 @@ class Model {
     dense.last_norm = AllRounded(last_norm);
     dense.head = head.floats();
     std::vector<float> x(static_cast<size_t>(g.hidden));
-    q4nx::DequantizeRow(head.blocks.data(), past % kVocabulary, g.hidden, x.data(),
-                        q4nx::kShipping);
+    q4nx::DequantizeRow(head.blocks.data(), past % kVocabulary, g.hidden, x.data(), head.form);
     return Decode(g, dense, AllRounded(x));
   }
 
@@ -244,8 +247,9 @@ class Model {
   }
 
   struct Layer {
+    WeightForm form;
     std::deque<Matrix> qkv = {};
-    Matrix o{512, 512}, up{1024, 512}, gate{1024, 512}, down{512, 1024};
+    Matrix o{512, 512, form}, up{1024, 512, form}, gate{1024, 512, form}, down{512, 1024, form};
     std::vector<std::vector<float>> norms = {};
     std::vector<float> q_norm = {}, k_norm = {};
     Values keys = {}, values = {}, new_keys = {}, new_values = {};
@@ -253,7 +257,7 @@ class Model {
   const Variant v;
   const Geometry g;
   std::deque<Layer> layers;
-  Matrix head{kVocabulary, 512};
+  Matrix head{kVocabulary, 512, v.form};
   std::vector<float> cos, sin, last_norm;
   Values logits{DataType::kFloat32, kVocabulary};
   int64_t past = kPast;
@@ -269,6 +273,7 @@ class Model {
   MatMulStep Project(const Matrix& matrix, const void* a) {
     MatMulStep step{};
     step.weights = matrix.blocks.data();
+    step.form = matrix.form;
     step.rows = 1;
     step.k = matrix.k;
     step.n = matrix.n;
@@ -410,6 +415,7 @@ const std::vector<Variant> kVariants = {
     {.name = "gemma", .gemma = true, .separate = true},
     {.name = "gemma, of another present", .gemma = true, .in_place = false},
     {.name = "caches of bfloat16", .cache_type = DataType::kBfloat16},
+    {.name = "a form that is widened", .form = {WeightKind::kQ4NX, 128, false}},
 };
 
 void ATokenIsOneDispatch() {
@@ -426,6 +432,11 @@ void ATokenIsOneDispatch() {
     Check(counters.host_steps == std::map<std::string, int64_t>{{"rows of an embedding", 3}},
           "the host did more than the embedding");
     Check(fused.lines.empty(), "a line was reported");
+    // Two layers of five matrices, and the head.
+    const bool same = variant.form == q4nx::kShipping;
+    Check(counters.widened.size() == (same ? 0 : 1) &&
+              (same || counters.widened.begin()->second == 2 * 5 + 1),
+          variant.name, ": widened");
   }
 }
 

@@ -72,7 +72,8 @@ class Call {
  public:
   Call(const npu::Manifest& manifest, const npu::Invocation& invocation,
        std::span<Buffer* const> buffers)
-      : invocation_(invocation) {
+      : invocation_(invocation),
+        form_{WeightKind::kQ4NX, manifest.weights.group, manifest.weights.minima} {
     const auto sequence =
         std::ranges::find(manifest.sequences, invocation.sequence, &npu::Sequence::name);
     for (const npu::Argument& argument : sequence->arguments) {
@@ -143,8 +144,8 @@ class Call {
     for (int64_t j = 0; j < k; ++j) x[static_cast<size_t>(j)] = E("x").Get(j);
     for (int64_t first = 0; first < n; first += 8) {
       if (first % 32 == 0) {
-        q4nx::Dequantize(places_.at("w") + first / 32 * (row_k / 256) * q4nx::kBlockBytes, 32, k,
-                         w.data(), q4nx::kShipping);
+        q4nx::Dequantize(places_.at("w") + first / 32 * (row_k / 256) * q4nx::BlockBytes(form_), 32,
+                         k, w.data(), form_);
       }
       // Rows together: each sum alone would wait for one addition after the other.
       const float* rows = w.data() + first % 32 * k;
@@ -275,8 +276,7 @@ class Call {
     const Elements b = E("b");
     std::vector<float> w(32 * 256);
     for (int64_t block = 0; block < P("blocks"); ++block) {
-      q4nx::Dequantize(places_.at("w") + block * q4nx::kBlockBytes, 32, 256, w.data(),
-                       q4nx::kShipping);
+      q4nx::Dequantize(places_.at("w") + block * q4nx::BlockBytes(form_), 32, 256, w.data(), form_);
       for (int64_t n = 0; n < 32; ++n) {
         for (int64_t k = 0; k < 256; ++k) {
           b.Set(block * 8192 + Packed(k, n), w[static_cast<size_t>(n * 256 + k)]);
@@ -288,7 +288,7 @@ class Call {
   void Project() const {
     const int64_t k = P("K"), n = P("N");
     std::vector<float> rows(static_cast<size_t>(n * k)), w(rows.size());
-    q4nx::Dequantize(places_.at("w"), n, k, rows.data(), q4nx::kShipping);
+    q4nx::Dequantize(places_.at("w"), n, k, rows.data(), form_);
     for (int64_t j = 0; j < k; ++j) {
       for (int64_t i = 0; i < n; ++i) {
         w[static_cast<size_t>(j * n + i)] =
@@ -406,6 +406,7 @@ class Call {
   }
 
   const npu::Invocation& invocation_;
+  const WeightForm form_;
   std::map<std::string, uint8_t*> places_;
 };
 

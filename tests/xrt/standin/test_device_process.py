@@ -23,6 +23,7 @@ from ort_aie_ep.aie_kernels.designs import fused_dqp
 from ort_aie_ep.npu.configuration_words.transaction import TransactionWriter
 from ort_aie_ep.npu.packages.package import (
     PackageError,
+    package_of,
     read_package,
     xclbin_uuid,
 )  # fmt: skip
@@ -104,7 +105,7 @@ def test_packages_are_those_of_the_device(packages: Path) -> None:
         assert written == sorted(write_packages(packages / name, device(name)))
         for design in written:
             package = read_package(packages / name / design, device=name)
-            assert package.manifest["name"] == design
+            assert package_of(package.manifest) == design
             assert read_simulated_overlay(package.overlay).uuid == package.manifest["uuid"]
     assert {"decode", "dequant", "gemm", "flow_qkv", "fused_dqp"} <= set(
         path.name for path in (packages / "npu2").iterdir()

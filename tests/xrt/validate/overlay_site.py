@@ -41,7 +41,7 @@ class Site:
         self.designs[str(its)] = made
         return [
             write_package(
-                self.folder / "overlays" / f"{design.name}_{on}",
+                self.folder / "overlays" / f"{design.package}_{on}",
                 manifest(design, toolchain=TOOLS, uuid=str(its), kernel=name), xclbin,
             ).folder
             for name, design in made.items()

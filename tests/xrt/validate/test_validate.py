@@ -50,8 +50,9 @@ def run(site: Site, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Repo
     ("name", "on", "sequences"),
     [
         ("fused_dqp", "npu2_2col", {"matvec", "matvec_part"}),
-        ("fused_dqp", "npu1", {"matvec", "matvec_part"}),
-        ("dequant", "npu1_1col", {"dequant"}),
+        ("fused_dqp_128_symmetric", "npu1", {"matvec", "matvec_part"}),
+        ("dequant_128", "npu1_1col", {"dequant"}),
+        ("short_gemm_32_symmetric", "npu2_1col", {"project"}),
         pytest.param(
             "gemm",
             "npu2_2col",

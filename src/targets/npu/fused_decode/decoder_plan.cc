@@ -75,8 +75,6 @@ class Reader {
     Want(step.n == n && step.k == k, "the weights of ", what, " are ", step.n, " x ", step.k,
          ", but the overlay's are ", n, " x ", k);
     Want(step.form.kind == WeightKind::kQ4NX, "the weights of ", what, " do not have 4 bits");
-    Want(step.form == q4nx::kShipping, "the weights of ", what,
-         " are not in the blocks of .q4nx files; compile the model with --q4nx-compatible");
     Want(step.bias == nullptr, "there is a bias for ", what);
     Want(step.type == decoder_.type, "the type of ", what, " is not the embedding's");
   }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "q4nx/layout.h"
 #include "targets/host/attention_inputs.h"
 #include "targets/npu/conversions.h"
 
@@ -24,7 +25,23 @@ void Fetch(Buffer& buffer, int64_t first, int64_t elements) {
                     static_cast<size_t>(kElementBytes * elements));
 }
 
-MatrixRows RowsOf(const MatMulStep& step) { return {step.weights, step.n}; }
+MatrixRows RowsOf(const MatMulStep& step) { return {step.weights, step.n, step.form}; }
+
+void CountWidened(Engine& engine, const DecoderPlan& decoder) {
+  int64_t widened = 0;
+  const auto count = [&](const MatMulStep& step) {
+    if (step.form != q4nx::kShipping) widened += step.up_weights != nullptr ? 2 : 1;
+  };
+  for (const DecoderPlan::Layer& layer : decoder.layers) {
+    for (const MatMulStep* const part : layer.qkv) count(*part);
+    for (const MatMulStep* const step : {layer.o, layer.mlp, layer.down}) count(*step);
+  }
+  count(*decoder.head);
+  if (widened == 0) return;
+  engine.Count([&](ExecutorCounters& counters) {
+    counters.widened["an overlay that mlir-air built"] += widened;
+  });
+}
 
 // The host's row of the past.
 const uint8_t* PastRow(const AttentionStep& step, bool value, int64_t head, int64_t position) {
@@ -110,6 +127,7 @@ void TokenMemory::Prepare(const DecoderPlan& decoder, const ThreadPool& threads)
 
 void TokenMemory::PackWeights(const DecoderPlan& decoder, const ThreadPool& threads) {
   const TraceSpan traced("host", "pack weights");
+  CountWidened(engine_, decoder);
   weights_.clear();
   for (const int64_t elements : geometry().weight_elements()) {
     weights_.push_back(engine_.device().Allocate(static_cast<size_t>(kElementBytes * elements)));
@@ -118,11 +136,12 @@ void TokenMemory::PackWeights(const DecoderPlan& decoder, const ThreadPool& thre
   const int64_t group = geometry().group == 0 ? geometry().layers : geometry().group;
   threads.ParallelFor(geometry().layers, [&](int64_t i) {
     const DecoderPlan::Layer& layer = decoder.layers[static_cast<size_t>(i)];
-    fused_decode::LayerWeights matrices{.qkv = {},
-                                        .o = RowsOf(*layer.o),
-                                        .up = {layer.mlp->up_weights, layer.mlp->n},
-                                        .gate = RowsOf(*layer.mlp),
-                                        .down = RowsOf(*layer.down)};
+    fused_decode::LayerWeights matrices{
+        .qkv = {},
+        .o = RowsOf(*layer.o),
+        .up = {layer.mlp->up_weights, layer.mlp->n, layer.mlp->form},
+        .gate = RowsOf(*layer.mlp),
+        .down = RowsOf(*layer.down)};
     for (const MatMulStep* const part : layer.qkv) matrices.qkv.push_back(RowsOf(*part));
     fused_decode::PackLayer(
         geometry(), package_.channels, matrices,

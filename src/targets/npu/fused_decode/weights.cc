@@ -1,9 +1,11 @@
 #include "targets/npu/fused_decode/weights.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/error.h"
 #include "q4nx/layout.h"
+#include "q4nx/pack.h"
 
 namespace ort_aie::fused_decode {
 namespace {
@@ -13,13 +15,19 @@ using q4nx::kBlockRows;
 
 constexpr int64_t kCoresInColumn = kCores / kColumns;
 
-// The row blocks of a phase, in order: each points to its first block, or is null for zeros.
-using RowBlocks = std::vector<const uint8_t*>;
+// A row of blocks: its first one, or null for zeros.
+struct Row {
+  const uint8_t* blocks = nullptr;
+  WeightForm form = {};
+};
+// Those of a phase, in order.
+using RowBlocks = std::vector<Row>;
 
 void Append(RowBlocks& all, const MatrixRows& matrix, int64_t first, int64_t count,
             int64_t column_blocks) {
+  const int64_t bytes = column_blocks * q4nx::BlockBytes(matrix.form);
   for (int64_t g = first; g < first + count; ++g) {
-    all.push_back(matrix.blocks + g * column_blocks * kBlockBytes);
+    all.push_back({matrix.blocks + g * bytes, matrix.form});
   }
 }
 
@@ -36,12 +44,14 @@ uint8_t* PackPhase(const RowBlocks& rows, const Phase& phase, Channels channels,
       for (int64_t i = 0; i < phase.row_blocks / kCores; ++i) {
         for (int64_t j = 0; j < phase.column_blocks; ++j) {
           for (int64_t cy = h * together; cy < (h + 1) * together; ++cy) {
-            const uint8_t* const row =
-                rows[static_cast<size_t>(kCores * i + kCoresInColumn * cx + cy)];
-            if (row == nullptr) {
+            const Row& row = rows[static_cast<size_t>(kCores * i + kCoresInColumn * cx + cy)];
+            const int64_t at = j * q4nx::BlockBytes(row.form);
+            if (row.blocks == nullptr) {
               std::memset(packed, 0, kBlockBytes);
+            } else if (row.form == q4nx::kShipping) {
+              std::memcpy(packed, row.blocks + at, kBlockBytes);
             } else {
-              std::memcpy(packed, row + j * kBlockBytes, kBlockBytes);
+              q4nx::Widen(row.blocks + at, row.form, 1, packed);
             }
             packed += kBlockBytes;
           }
@@ -95,10 +105,10 @@ void PackHeadChunk(const Geometry& geometry, Channels channels, const MatrixRows
           " has room for a vocabulary of more than ",
           (geometry.head_chunks - 1) * geometry.head_rows, " and at most ",
           geometry.head_chunks * geometry.head_rows, ", got ", head.rows);
+  const int64_t first = chunk * phase.row_blocks, count = std::min(phase.row_blocks, there - first);
   RowBlocks rows;
-  for (int64_t g = chunk * phase.row_blocks; g < (chunk + 1) * phase.row_blocks; ++g) {
-    rows.push_back(g < there ? head.blocks + g * phase.column_blocks * kBlockBytes : nullptr);
-  }
+  Append(rows, head, first, count, phase.column_blocks);
+  rows.resize(static_cast<size_t>(phase.row_blocks));
   PackPhase(rows, phase, channels, packed);
 }
 

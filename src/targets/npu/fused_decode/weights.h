@@ -1,5 +1,5 @@
-// Q4NX blocks in the order in which mlir-air's fused decode reads them. Its blocks are Q4NX blocks,
-// byte for byte, so packing only permutes and copies blocks.
+// Q4NX blocks in the order in which mlir-air's fused decode reads them. Its blocks are those of the
+// shipping form, byte for byte, so packing only permutes, widens and copies blocks.
 //
 // A phase is a matrix of row blocks g = 16 i + 4 cx + cy and column blocks j. cx is one of the four
 // columns of cores that multiply, and has shim channels of its own; cy is the core in it. The
@@ -14,6 +14,7 @@
 #include <span>
 #include <vector>
 
+#include "q4nx/layout.h"
 #include "targets/npu/fused_decode/geometry.h"
 
 namespace ort_aie::fused_decode {
@@ -21,10 +22,12 @@ namespace ort_aie::fused_decode {
 // Shim channels that deliver a column's weights: mlir-air's W_DUAL_CHAN.
 enum class Channels { kOne, kTwo };
 
-// Rows of a matrix, as in a model: blocks (ceil(rows/32), column blocks of the phase, 5120).
+// Rows of a matrix, as in a model: blocks (ceil(rows/32), column blocks of the phase, bytes of the
+// form), which are widened as they are packed.
 struct MatrixRows {
   const uint8_t* blocks;
   int64_t rows;
+  WeightForm form = {};
 };
 
 struct LayerWeights {

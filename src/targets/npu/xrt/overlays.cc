@@ -34,7 +34,8 @@ Package ReadPackage(const fs::path& folder, std::string_view design, const std::
   const std::string text(std::istreambuf_iterator<char>(file), {});
   Package package{folder / kOverlay, "", npu::ParseManifest(text)};
   const npu::Manifest& manifest = package.manifest;
-  Require(manifest.name == design, "its manifest is for the design ", manifest.name);
+  const std::string name = npu::PackageName(manifest.name, manifest.weights);
+  Require(name == design, "its manifest is for the design ", name);
   Require(manifest.device == device, "it was built for ", manifest.device, ", and the device is ",
           device);
   const nlohmann::json uuid = nlohmann::json::parse(text).at("uuid");
