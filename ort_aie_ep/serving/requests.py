@@ -14,13 +14,16 @@ from ort_aie_ep.serving.schemas import why_too_large
 
 # Fields of OpenAI's interface that change nothing about the text: they are accepted and ignored.
 _IGNORED = {
-    "metadata", "prediction", "prompt_cache_key", "prompt_cache_retention", "safety_identifier",
-    "service_tier", "store", "user", "verbosity",
+    "metadata", "prediction", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
+    "safety_identifier", "service_tier", "store", "user", "verbosity",
 }  # fmt: skip
-# Likewise in a message: the speaker's name, and annotations, which OpenAI's own answers have.
-_IGNORED_OF_MESSAGES = {"annotations", "audio", "name", "refusal"}
+# Likewise in a message: the speaker's name, annotations, which OpenAI's own answers have, and the
+# object that its packages make of an answer's JSON.
+_IGNORED_OF_MESSAGES = {"annotations", "audio", "name", "parsed", "refusal"}
 # Fields for which this server accepts only these values.
 _ONLY: dict[str, Any] = {"best_of": 1, "echo": False, "modalities": ["text"], "suffix": ""}
+# Where a JSON schema is, in which null is a value of its own.
+_SCHEMAS = {"parameters", "schema"}
 # The older names of tools, each with the values that offer none.
 _OLDER: dict[str, tuple[Any, ...]] = {"function_call": ("none", "auto"), "functions": ([],)}
 _LEVELS = 100
@@ -34,10 +37,7 @@ def _fault(field: str, reason: str) -> PydanticCustomError:
 
 
 def _without_nulls(value: Any, depth: int = 0) -> Any:
-    """A body without the keys whose value is null, which clients send for what they leave out.
-
-    In a JSON schema null is a value of its own, and stays.
-    """
+    """A body without the keys whose value is null, which clients send for what they leave out."""
     if depth > _LEVELS:
         raise _fault("", f"the body has more than {_LEVELS} levels")
     if isinstance(value, list):
@@ -45,7 +45,7 @@ def _without_nulls(value: Any, depth: int = 0) -> Any:
     if not isinstance(value, dict):
         return value
     return {
-        key: item if key == "schema" else _without_nulls(item, depth + 1)
+        key: item if key in _SCHEMAS else _without_nulls(item, depth + 1)
         for key, item in value.items()
         if item is not None
     }
@@ -56,10 +56,11 @@ _SEEDS = 2**63
 
 
 class StreamOptions(BaseModel):
-    """`stream_options`."""
+    """`stream_options`. Chunks are not padded, whatever `include_obfuscation` says."""
 
     model_config = ConfigDict(extra="forbid")
     include_usage: bool = False
+    include_obfuscation: bool = False
 
 
 class Body(BaseModel):
@@ -202,7 +203,7 @@ class Message(BaseModel):
 
 
 class Function(BaseModel):
-    """`function` of a tool. Calls follow `parameters`, whatever `strict` says."""
+    """`function` of a tool. Calls follow `parameters`, and `strict` refuses what cannot be held."""
 
     model_config = ConfigDict(extra="forbid")
     name: str = Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")
@@ -225,8 +226,8 @@ class Tool(BaseModel):
     function: Function
 
     def plain(self) -> dict[str, Any]:
-        """The tool for a chat template."""
-        return self.model_dump(exclude={"function": {"strict"}})
+        """The tool for a turn."""
+        return self.model_dump()
 
 
 class NamedFunction(BaseModel):
@@ -300,8 +301,6 @@ class Chat(Body):
             raise _fault("tool_choice", "there are no tools to call")
         if self.top_logprobs and not self.logprobs:
             raise _fault("top_logprobs", "give logprobs too")
-        if self._schema and self._choice != "none":
-            raise _fault("response_format", 'with tools, a schema needs "tool_choice": "none"')
         if len(json.dumps(self.chat_template_kwargs)) > _MOST_OPTIONS:
             raise _fault("chat_template_kwargs", f"they have more than {_MOST_OPTIONS} bytes")
         return self

@@ -96,6 +96,11 @@ def test_calls_are_held_to_their_tools(name: str, tokens: bool) -> None:
         for why, other in wrong.items():
             assert follow(guides.of_lark(grammar), tokenizer, other) < len(other), why
         assert (follow(guides.of_lark(grammar), tokenizer, text) == len(text)) != required
+    grammar = form.grammar(TOOLS, schema='{"type": "array"}')
+    held = text.replace("No.", "[]")
+    assert follow(guides.of_lark(grammar), tokenizer, calls) == len(calls)
+    assert follow(guides.of_lark(grammar), tokenizer, held) == len(held)
+    assert follow(guides.of_lark(grammar), tokenizer, text) < len(text)
     if name not in ALONE:
         grammar = form.grammar(TOOLS)
         assert follow(guides.of_lark(grammar), tokenizer, "Let me see.\n" + calls) > len(calls)
@@ -314,9 +319,6 @@ def test_channels_are_told_from_one_another() -> None:
             assert (content, reasoning, call["name"]) == ("I ask.", "Hm.", "get_weather")
             assert json.loads(call["arguments"]) == CITY
     final = before + "<|channel|>final<|message|>"
-    grammar = form.grammar(TOOLS, schema='{"type": "array"}')
-    assert follow(guides.of_lark(grammar), tokenizer, final + "[]") == len(final + "[]")
-    assert follow(guides.of_lark(grammar), tokenizer, final + "No") < len(final + "No")
     assert summed(read(form, final + "Yes<|return|>"))[:2] == ("I ask.Yes", "Hm.")
     assert not summed(read(form, "<|channel|>commentary to=functions.get_wea"))[2]
     assert form.ends == {tokenizer.token_to_id("<|call|>"), tokenizer.token_to_id("<|return|>")}

@@ -31,21 +31,20 @@ from ort_aie_ep.serving.limits import LINES, FewLines
 PROMPT = "def main(argv):"
 JSON = {"Content-Type": "application/json"}
 MESSAGES: list[Any] = [{"role": "user", "content": "import os"}]
-TOOLS: list[Any] = [
-    {
-        "type": "function",
-        "function": {
-            "name": name,
-            "parameters": {
-                "type": "object",
-                "properties": {"side": {"enum": ["left", "right"]}},
-                "required": ["side"],
-                "additionalProperties": False,
-            },
-        },
+
+
+def tool(properties: dict[str, Any], name: str = "f", strict: bool = False) -> dict[str, Any]:
+    parameters = {
+        "type": "object",
+        "properties": properties,
+        "required": [*properties],
+        "additionalProperties": False,
     }
-    for name in ("turn", "look")
-]
+    function = {"name": name, "parameters": parameters, "strict": strict}
+    return {"type": "function", "function": function}
+
+
+TOOLS: list[Any] = [tool({"side": {"enum": ["left", "right"]}}, name) for name in ("turn", "look")]
 DEEP = b'{"stop": ' + b"[" * 500 + b"]" * 500 + b"}"
 LONG = 1900  # tokens, which take a while
 
@@ -206,6 +205,19 @@ def test_the_clients_own_types_are_followed(served: Served) -> None:
         model=NAME, messages=MESSAGES, response_format=Answer, temperature=1
     )
     assert isinstance(parsed.choices[0].message.parsed, Answer)
+    with_a_tool = served.client().chat.completions.parse(
+        model=NAME,
+        messages=MESSAGES,
+        response_format=Answer,
+        tools=[openai.pydantic_function_tool(Answer, name="look")],
+        parallel_tool_calls=False,
+        n=4,
+        temperature=1,
+    )
+    for choice in with_a_tool.choices:
+        calls = choice.message.tool_calls or []
+        made = [choice.message.parsed, *(call.function.parsed_arguments for call in calls)]
+        assert [type(one) for one in made if one] == [Answer]
 
 
 def test_a_tool_is_called_and_its_result_goes_back(served: Served) -> None:
@@ -260,7 +272,7 @@ def test_a_tool_is_called_and_its_result_goes_back(served: Served) -> None:
          "tool_choice: there is no tool 'x'"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "tool_call_id: a message of the role"),
         ({"messages": [{"role": "user"}]}, "content: only an assistant's message"),
-        ({"tools": TOOLS, "response_format": {"type": "json_object"}}, "with tools, a schema"),
+        ({"tools": [tool({"a": {"format": "unheard-of"}}, strict=True)]}, "Unknown format"),
         ({"temperature": 3}, "temperature: Input should be less than or equal to 2"),
         ({"stop": ["a"] * 17}, "stop: List should have at most 16 items"),
         ({"stop": ""}, "stop.0: String should have at least 1 character"),
@@ -323,7 +335,7 @@ def test_an_answer_of_the_client_goes_back_as_it_came(served: Served) -> None:
     kept = {"role": "assistant", "content": first.content}
     question = {"role": "user", "content": "again"}
     plain: list[Any] = [*MESSAGES, kept, question]
-    dumped = first.model_dump() | {"name": "me", "tool_calls": None, "annotations": []}
+    dumped = first.model_dump() | {"name": "me", "tool_calls": None, "annotations": [], "parsed": 1}
     assert None in dumped.values()
     given: list[Any] = [*MESSAGES, dumped, {**question, "name": "you"}]
     how: dict[str, Any] = {
@@ -331,16 +343,23 @@ def test_an_answer_of_the_client_goes_back_as_it_came(served: Served) -> None:
         "tool_choice": "none",
         "reasoning_effort": "low",
         "response_format": {"type": "text", "json_schema": None},
-        "stream_options": None,
+        "stream_options": {"include_obfuscation": False},
+        "prompt_cache_options": {"mode": "implicit"},
+        "parallel_tool_calls": None,
     }
     texts = [
         create(model=NAME, messages=messages, max_tokens=8, temperature=0, **more).choices[0]
         for messages, more in ((plain, {}), (given, how))
     ]
     assert texts[0] == texts[1]
-    null = schema({"const": None})  # in a schema null is a value
-    null["json_schema"]["schema"]["additionalProperties"] = False
-    answer = create(model=NAME, messages=MESSAGES, response_format=null)  # type: ignore[call-overload]
+    null: Any = tool({"a": {"const": None}})  # in a schema null is a value
+    one: dict[str, Any] = {"tool_choice": "required", "parallel_tool_calls": False}
+    answer = create(model=NAME, messages=MESSAGES, tools=[null], **one)
+    (call,) = answer.choices[0].message.tool_calls or []
+    assert call.type == "function"
+    assert call.function.arguments == '{"a": null}'
+    own: Any = {"type": "json_schema", "json_schema": {"schema": null["function"]["parameters"]}}
+    answer = create(model=NAME, messages=MESSAGES, response_format=own)
     assert answer.choices[0].message.content == '{"a":null}'
 
 
