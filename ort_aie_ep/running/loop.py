@@ -415,9 +415,8 @@ class Loop:
             reason = "tool_calls"
         self._end(text)
         usage = Usage(reason, text.prompt, text.cached or 0, text.written)
-        return [e for e in events if not isinstance(e[1], Piece) or e[1].delta or e[1].logprobs] + [
-            (text, usage)
-        ]
+        shown = [e for e in events if not isinstance(e[1], Piece) or e[1].delta or e[1].logprobs]
+        return [*shown, (text, usage)]
 
     def _logprob(self, text: Text, token: int, logits: Row) -> Logprob:
         values, count = log_probabilities(logits), text.turn.logprobs or 0

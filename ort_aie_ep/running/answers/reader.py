@@ -52,6 +52,9 @@ class Delta:
     reasoning: str = ""
     calls: tuple[CallDelta, ...] = ()
 
+    def __bool__(self) -> bool:
+        return bool(self.content or self.reasoning or self.calls)
+
 
 class AnswerReader:
     """One answer."""
