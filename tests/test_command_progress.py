@@ -252,11 +252,12 @@ def test_run_ends_at_the_tokens_of_the_prompt(ends: Ends, compiled: Path) -> Non
 
 def test_a_long_prompt_is_counted_in_parts(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ort_aie_ep.models.folder import find_model
-    from ort_aie_ep.running import generate
+    from ort_aie_ep.running import loop, run
     from ort_aie_ep.running.run import run_in_session
     from ort_aie_ep.runtime.sessions import Options
 
-    monkeypatch.setattr(generate, "PROMPT_CHUNK", 4)
+    monkeypatch.setattr(run, "PROMPT_CHUNK", 4)
+    monkeypatch.setattr(loop, "LEAST_READ", 1)
     calls: list[tuple[int, int, str]] = []
     folder, write = find_model(compiled), lambda _: None
     told = lambda *call: calls.append(call)  # noqa: E731

@@ -455,7 +455,7 @@ def open_loop(
         raise AieError(f"a context of {context} tokens: the model's has {longest}")
     context = context or min(longest, CONTEXT)
     prompts = Prompts(folder)
-    opened = open_slots(folder, options, slots, context)
+    opened = open_slots(folder, options, slots, context, genai=True)
     asking = Asking(prompts, opened.vocabulary)
     drafts = open_drafts(opened, folder, options, draft, drafter, context) if draft else None
     return Loop(opened, asking, context, _sampling_of(folder), chunk, drafts)

@@ -202,17 +202,21 @@ def _refusals() -> Iterator[None]:
         raise refusal(error) from error
 
 
-def open_slots(folder: ModelFolder, options: Options, count: int, context: int) -> Slots:
-    """Opens a model with room for `count` texts of `context` tokens, in the way that it allows.
+def open_slots(
+    folder: ModelFolder, options: Options, count: int, context: int, genai: bool = False
+) -> Slots:
+    """Opens a model with room for `count` texts of `context` tokens, in the way that it allows: in
+    onnxruntime-genai only with `genai`.
 
     Raises:
+        Unfit: the model has inputs that the loop cannot feed.
         AieError: the model cannot be opened, or its caches do not fit into memory.
     """
     session = open_session(folder.model, options)
     try:
         decoder = Decoder(session, folder, context, count)
     except Unfit:
-        if folder.genai_config is None:
+        if not genai or folder.genai_config is None:
             raise
         del session
         return GenaiSlots(folder, options, count, context)

@@ -130,7 +130,7 @@ class Decoder:
 
     def __call__(self, tokens: list[int]) -> Array:
         """Logits (len(tokens), vocab)."""
-        fed = token_feeds(self.interface, np.array([tokens]), self.total)
+        fed = token_feeds(self.interface, np.array([tokens]), np.array([self.total]))
         self.total += len(tokens)
         feed = {value.name: array for value, array in fed} | self.past
         results = dict(zip(self.outputs, self.session.run(None, feed), strict=True))

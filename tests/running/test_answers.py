@@ -125,8 +125,12 @@ def test_calls_are_read_however_the_text_is_cut(
     assert (content, reasoning) == (said, "")
     assert [(call["name"], json.loads(call["arguments"])) for call in calls] == expected(name)
     assert len({call["id"] for call in calls}) == len(calls)
-    # The answer may end anywhere: what was written is the beginning of the whole.
-    early = data.draw(st.integers(0, len(text)))
+    # The answer may end anywhere but within a token: what was written is the beginning of the whole.
+    names, ends = {number: marker for marker, number in form.markers.items()}, [0]
+    for part in form.parts(text):
+        steps = [1] * len(part) if isinstance(part, str) else [len(names[part])]
+        ends += (ends[-1] + np.cumsum(steps)).tolist()
+    early = data.draw(st.sampled_from(ends))
     content, _, begun = summed(read(form, text[:early], cuts))
     assert text.startswith(content)
     for one, whole in zip(begun, calls, strict=False):
