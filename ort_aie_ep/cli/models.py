@@ -11,6 +11,8 @@ from ort_aie_ep.cli import console
 from ort_aie_ep.cli.application import app
 from ort_aie_ep.cli.checkpoint import CheckpointOptions
 from ort_aie_ep.cli.options import (
+    DraftModelOption,
+    DraftOption,
     Host,
     Json,
     LogOption,
@@ -133,22 +135,8 @@ def run_command(
     host: Annotated[
         Host, typer.Option(help="Run in a plain InferenceSession, or in onnxruntime-genai.")
     ] = (Host.session),
-    draft: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=16,
-            help="How many tokens to guess at a time, at most: from repetitions or by "
-            "--draft-model; or 0.",
-        ),
-    ] = 0,
-    draft_model: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="With --draft: folder of a smaller model with the same tokens that guesses.",
-        ),
-    ] = None,
+    draft: DraftOption = 0,
+    draft_model: DraftModelOption = None,
     target: TargetOption = None,
     numerics: NumericsOption = None,
     threads: Threads = None,

@@ -75,6 +75,22 @@ TargetOption = Annotated[
         "Python, or in the one that ORT_AIE_SIM_PYTHON names. Default: ORT_AIE_TARGET, or auto."
     ),
 ]
+DraftOption = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        max=16,
+        help="How many tokens to guess at a time, at most, while one text alone is written: from "
+        "repetitions or by --draft-model; or 0.",
+    ),
+]
+DraftModelOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="With --draft: folder of a smaller model with the same tokens that guesses.",
+    ),
+]
 NumericsOption = Annotated[
     Numerics | None,
     typer.Option(

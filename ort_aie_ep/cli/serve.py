@@ -19,6 +19,8 @@ import typer
 from ort_aie_ep.cli import console
 from ort_aie_ep.cli.application import app
 from ort_aie_ep.cli.options import (
+    DraftModelOption,
+    DraftOption,
     LogOption,
     NumericsOption,
     OnDeviceErrorOption,
@@ -74,22 +76,8 @@ def serve_command(
             min=0, metavar="SECONDS", help="How long SIGTERM lets running texts come to their end."
         ),
     ] = 30.0,
-    draft: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=16,
-            help="How many tokens to guess at a time, at most, while one text alone is written: "
-            "from repetitions or by --draft-model; or 0.",
-        ),
-    ] = 0,
-    draft_model: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="With --draft: folder of a smaller model with the same tokens that guesses.",
-        ),
-    ] = None,
+    draft: DraftOption = 0,
+    draft_model: DraftModelOption = None,
     target: TargetOption = None,
     numerics: NumericsOption = None,
     threads: Threads = None,

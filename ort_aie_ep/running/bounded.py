@@ -72,7 +72,7 @@ def _answer(work: Callable[[], str], writer: int) -> None:
         faulthandler.disable()
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what a library says when it gives up
         if sys.platform == "linux":
-            memory = _statm(0) + MEBIBYTES * 2**20
+            memory = _size() + MEBIBYTES * 2**20
             resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
@@ -86,12 +86,8 @@ def _answer(work: Callable[[], str], writer: int) -> None:
         os._exit(0)
 
 
-def resident() -> int:
-    """Bytes of this process that are in memory; 0 where that is not known (not on Linux)."""
-    return _statm(1) if sys.platform == "linux" else 0
-
-
-def _statm(field: int) -> int:
+def _size() -> int:
+    """Bytes of this process's address space."""
     import resource
 
-    return int(Path("/proc/self/statm").read_text().split()[field]) * resource.getpagesize()
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

@@ -33,7 +33,6 @@ class Prompts:
         folder: the model's.
         format: how the model's answers show thoughts and calls of tools.
         ends: tokens that end a text.
-        pad: the token that fills shorter prompts of a batch.
         vocabulary: number of tokens.
     """
 
@@ -49,7 +48,6 @@ class Prompts:
         model = section(folder, "model")
         self.format = find_format(self._template, self._tokenizer)
         self.ends = stop_tokens(folder) | self.format.ends
-        self.pad = int(model.get("pad_token_id", 0))  # as genai has it
         self.vocabulary = model.get("vocab_size", 2**31)
 
     @property

@@ -39,6 +39,15 @@ def cluster() -> Iterator[Any]:
     made.shutdown()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Ray lets workers import from the driver's folder, where the package's sources may be."""
+    before = Path.cwd()
+    os.chdir(tmp_path_factory.mktemp("elsewhere"))
+    yield
+    os.chdir(before)
+
+
 @pytest.fixture(scope="module")
 def expected(compiled: Path, prompts: list[str]) -> list[dict[str, Any]]:
     """What one process writes without Ray."""
@@ -139,8 +148,8 @@ def test_a_killed_driver_a_killed_worker_and_a_killed_machine_lose_nothing(
 def alone() -> Iterator[None]:
     """This process as the driver of a Ray of its own."""
     ray.init(
-        num_cpus=1, object_store_memory=80_000_000, include_dashboard=False, log_to_driver=False,
-        logging_level="ERROR",
+        "local", num_cpus=1, object_store_memory=80_000_000, include_dashboard=False,
+        log_to_driver=False, logging_level="ERROR",
     )  # fmt: skip
     yield
     ray.shutdown()

@@ -203,6 +203,8 @@ def why_no_cpu_operator(a: AttentionAttributes, inputs: Inputs) -> str:
     if a.kv_cache_bit_width:
         if ORT_VERSION < QUANTISED_CACHES:
             return "a quantised cache"
+        if query.dtype != np.float32 and ORT_VERSION <= (1, 28):
+            return "a quantised cache with a query of 16 bits"
         if a.k_quant_type != a.v_quant_type:
             return "keys and values with different kinds of scales"
         dim = 0 if past is None else past.shape[3] * 8 // a.kv_cache_bit_width

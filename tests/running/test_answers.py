@@ -125,7 +125,7 @@ def test_calls_are_read_however_the_text_is_cut(
     assert (content, reasoning) == (said, "")
     assert [(call["name"], json.loads(call["arguments"])) for call in calls] == expected(name)
     assert len({call["id"] for call in calls}) == len(calls)
-    # The answer may end anywhere but within a token: what was written is the beginning of the whole.
+    # The answer may end after any token: what was written is the beginning of the whole.
     names, ends = {number: marker for marker, number in form.markers.items()}, [0]
     for part in form.parts(text):
         steps = [1] * len(part) if isinstance(part, str) else [len(names[part])]
