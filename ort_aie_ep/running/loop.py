@@ -290,8 +290,7 @@ class Loop:
         try:
             logits = self.slots.run(np.array([part]), np.array([before]), index)[0, -1]
         except AieError as error:
-            self._end(text, forget=True)
-            return [(text, error)]
+            return self._fail(text, error)
         if place.read == before:
             place.read += size
         place.tokens += part
@@ -345,12 +344,14 @@ class Loop:
             with drafts.timed(len(tokens)):
                 logits = self.slots.run(np.array([tokens]), np.array([before]), 0)[0]
         except AieError as error:
-            self._end(text, forget=True)
-            return [(text, error)]
+            return self._fail(text, error)
         events: list[tuple[Text, Event]] = []
         for index, row in enumerate(logits):
             place.tokens.append(tokens[index])
-            token, right = drafted.verify(index, text.choosing.adjusted(row), text.choosing)
+            try:
+                token, right = drafted.verify(index, text.choosing.adjusted(row), text.choosing)
+            except AieError as error:
+                return events + self._fail(text, error)
             events += self._push(text, token, row)
             if not right or place.text is not text:
                 break
@@ -359,22 +360,28 @@ class Loop:
         return events
 
     def _choose(self, texts: list[Text], logits: list[Row]) -> list[tuple[Text, Event]]:
-        """The next token of each text, by its logits (vocabulary)."""
-        rows = []
+        """The next token of each text, by its logits (vocabulary). A text whose logits are no
+        numbers, or whose grammar takes too long, ends alone."""
+        events: list[tuple[Text, Event]] = []
+        rows, able = [], []
         for text, row in zip(texts, logits, strict=True):
-            row = text.choosing.adjusted(row)
-            rows.append(row if text.guide is None else _masked(row, text.guide))
-        try:
-            tokens = choose(rows, [text.choosing for text in texts])
-        except AieError as error:
-            for text in texts:
-                self._end(text, forget=True)
-            return [(text, error) for text in texts]
-        return [
-            event
-            for text, token, row in zip(texts, tokens, logits, strict=True)
-            for event in self._push(text, token, row)
-        ]
+            adjusted = text.choosing.adjusted(row)
+            try:
+                rows.append(adjusted if text.guide is None else _masked(adjusted, text.guide))
+                able.append((text, row))
+            except AieError as error:
+                events += self._fail(text, error)
+        chosen = _chosen(rows, [text.choosing for text, _ in able])
+        for (text, row), token in zip(able, chosen, strict=True):
+            if isinstance(token, AieError):
+                events += self._fail(text, token)
+            else:
+                events += self._push(text, token, row)
+        return events
+
+    def _fail(self, text: Text, error: AieError) -> list[tuple[Text, Event]]:
+        self._end(text, forget=True)
+        return [(text, error)]
 
     def _push(self, text: Text, token: int, logits: Row) -> list[tuple[Text, Event]]:
         """What a new token adds to a text, and its end."""
@@ -383,7 +390,10 @@ class Loop:
         text.tokens.append(token)
         text.choosing.written[token] += 1
         if text.guide is not None:
-            text.guide.take(token)
+            try:
+                text.guide.take(token)
+            except AieError as error:
+                return self._fail(text, error)
         delta = text.reader.push(token, text.stream.push(token))
         content, stopped = text.stops.push(delta.content)
         told = () if text.turn.logprobs is None else (self._logprob(text, token, logits),)
@@ -424,6 +434,18 @@ class Loop:
         best = best[np.argsort(-values[best], kind="stable")]
         told = [Logprob(int(t), self.prompts.piece(int(t)), float(values[t])) for t in best]
         return Logprob(token, self.prompts.piece(token), float(values[token]), tuple(told))
+
+
+def _chosen(rows: list[Row], texts: list[Choosing]) -> list[int | AieError]:
+    """A token for each text, or why there is none."""
+    try:
+        return list(choose(rows, texts))
+    except AieError as error:  # before anything was drawn
+        if len(rows) == 1:
+            return [error]
+        return [
+            found for row, text in zip(rows, texts, strict=True) for found in _chosen([row], [text])
+        ]
 
 
 def _masked(logits: Row, guide: Guide) -> Row:

@@ -237,6 +237,43 @@ def test_a_model_that_fails_ends_its_texts_and_no_others(model: Path) -> None:
     assert again[1].cached_tokens == 0
 
 
+def test_a_grammar_or_logits_that_fail_end_their_text_alone(model: Path) -> None:
+    loop = opened(model, 3)
+    alone = written(loop, Turn(PROMPT, max_tokens=20))[0]
+    slots = loop.slots
+
+    class Spoiling:
+        def __getattr__(self, name: str) -> object:
+            return getattr(slots, name)
+
+        def run(self, tokens: np.ndarray, before: np.ndarray, first: int) -> np.ndarray:
+            logits = slots.run(tokens, before, first).copy()
+            if len(logits) == 3:
+                logits[1] = np.nan
+            return logits
+
+    class Slow:
+        ended = False
+
+        def mask(self, into: np.ndarray) -> None:
+            raise AieError("the grammar cannot go on")
+
+    drawn = Sampling(1.0, seed=1)
+    texts = [loop.add(Turn(PROMPT, max_tokens=20, sampling=s)) for s in (None, drawn, drawn)]
+    for _ in texts:
+        loop.step()
+    texts[2].guide = Slow()
+    loop.slots = Spoiling()
+    ends = dict(loop.step())
+    assert isinstance(ends[texts[1]], AieError)
+    assert isinstance(ends[texts[2]], AieError)
+    assert loop.texts == [texts[0]]
+    while loop.texts:
+        loop.step()
+    tokens = load_tokenizer(find_model(model)).decode(texts[0].tokens[texts[0].prompt :])
+    assert tokens == alone
+
+
 def test_text_ends_before_a_stop_string_that_pieces_divide(loop: Loop) -> None:
     whole, _ = written(loop, Turn(PROMPT, max_tokens=40))
     stop = whole[23:31]  # begins and ends within tokens
