@@ -20,7 +20,7 @@ source tests/sanitized_build.sh
 
 echo "== AddressSanitizer and UndefinedBehaviorSanitizer"
 build=build/sanitize
-configure "$build" address,undefined
+configure "$build" address,undefined -DORT_AIE_STANDINS=ON
 "$VENV/bin/ninja" -C "$build" --quiet _native ort_aie_ep ort_aie_ep_stub
 # A copy of the installed package, with the sanitized binaries in place of its own.
 package="$build/package/ort_aie_ep"

@@ -106,14 +106,15 @@ def _tail(path: Path, most: int = 1 << 16) -> str:
 
 
 def environment() -> dict[str, str]:
-    """The environment of a target: sanitizers that report enough, and Python that finds
-    target.py."""
+    """The environment of a target: sanitizers that report enough, Python that finds target.py, and
+    the kernels that are built with sanitizers."""
     symbolizer = shutil.which("llvm-symbolizer") or shutil.which("addr2line") or ""
     sanitizers = {
         "ASAN_OPTIONS": f"external_symbolizer_path={symbolizer}:detect_leaks=1",
         "UBSAN_OPTIONS": f"external_symbolizer_path={symbolizer}:print_stacktrace=1",
     }
-    return {**sanitizers, **os.environ, "PYTHONSAFEPATH": "", "ORT_AIE_TARGET": "host"}
+    return {**sanitizers, **os.environ, "PYTHONSAFEPATH": "",
+            "ORT_AIE_TARGET": "host", "ORT_AIE_ISA": "portable"}  # fmt: skip
 
 
 def build(names: Iterable[str]) -> dict[str, Target]:

@@ -170,11 +170,11 @@ constexpr Kernels Avx2Kernels() {
   Kernels kernels = GenericKernels("avx2");
   kernels.fused_dqp_bf16 = FusedDqpBf16Avx2<kHint, kAhead>;
   kernels.fused_dqp_int8 = FusedDqpInt8<kHint, kAhead>;
-  kernels.rows_int8 = RowsInt8Avx2<kRowsHint<kHint>>;
+  kernels.rows_int8 = RowsInt8Avx2<kRowsHint>;
   kernels.unpack_block = UnpackBlockAvx2;
   kernels.most_rows = kMostRows;
   kernels.lookup = &kAvx2Lookup;
-  kernels.bytes = GenericBytes<ByteBlockAhead<kRowsHint<kHint>>>(kMostByteRows);
+  kernels.bytes = GenericBytes<ByteBlockAhead<kRowsHint>>(kMostByteRows);
   return kernels;
 }
 
