@@ -65,7 +65,7 @@ def fuse_steps(model: ir.Model, report: Report) -> None:
 
 
 def steps_apart(model: ir.Model) -> Counter[str]:
-    """What steps could have taken in, but for their weights, with how many steps; of aie nodes."""
+    """What aie nodes did not take in because forms of weights differ, with how many nodes."""
     steps = (step for graph in model.graphs() for step in _View(graph).fused_steps())
     return Counter(step["apart"] for step in steps if step["apart"])
 

@@ -1,4 +1,6 @@
-"""GPT-2 124M's twelve matrix products on one configuration of GEMM (paper 5), on a simulated NPU1.
+"""GPT-2 124M's twelve matrix products on one configuration of GEMM, on a simulated NPU1.
+
+"Paper 5" is *Unlocking the AMD Neural Processing Unit for ML Training on the Client*.
 
     python lab/bench_gpt2_gemms.py             # full sizes: 34 G multiply-accumulates
     python lab/bench_gpt2_gemms.py --eighth    # the largest dimension of each divided by 8

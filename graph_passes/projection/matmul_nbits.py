@@ -84,6 +84,6 @@ class MatMulNBitsToQ4NX(NodeRule):
         return inputs, {
             **self.packed.attributes(weights),
             "accuracy_level": attribute(node, "accuracy_level", 0),
-            # That times -scale is exact, so the minima need not be read.
+            # Each zero point is then 2^(bits - 1), and kernels need not read minima.
             "symmetric": int(weights.symmetric),
         }

@@ -178,7 +178,7 @@ class Reader:
     """A session on a model that reads window by window."""
 
     def __init__(self, session: onnxruntime.InferenceSession, text: Text) -> None:
-        """Windows are those of `text`, or others that are no longer."""
+        """Windows are those of `text`, or others of at most their length."""
         self._session, purpose = session, text.purpose
         inputs, outputs = session.get_inputs(), session.get_outputs()
         try:

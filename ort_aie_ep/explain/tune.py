@@ -22,7 +22,7 @@ from ort_aie_ep.runtime.kernels import this_cpu_by_rule
 
 # The rules' choice stays unless another variant takes this much less time. Where arithmetic is the
 # limit, two runs of the same code differ by that much; where memory is, variants this close came
-# out in another order in whole models (docs/performance.md).
+# out in another order in whole models (src/targets/host/kernels/README.md).
 _GAIN, _GAIN_OF_MEMORY = 0.03, 0.15
 
 

@@ -12,10 +12,10 @@ the minima are stored: those of symmetric weights, -2^(bits-1) * scale, need not
 
 and weight(n, k) = scale * code + min. N and K are padded with scale 0, min 0 and code 0.
 
-Q4NX with groups of 32 and minima, 5,120 bytes, is the order of `.q4nx` files (paper 1, III-A2). In
-Q2NX a nibble holds one bit of four codes, and the nibbles of 32 out-features are adjacent. They are
-the indices of lookups in a table of 16 sums of four activations, and of the first of two lookups
-that dequantise (paper 4, 4.1, the unified layout).
+Q4NX with groups of 32 and minima, 5,120 bytes, is the order of `.q4nx` files (*Efficient LLM
+Decoding on Ryzen AI NPUs*, III-A2). In Q2NX a nibble holds one bit of four codes, and the nibbles
+of 32 out-features are adjacent. They are the indices of lookups in a table of 16 sums of four
+activations, and of the first of two lookups that dequantise (*T-MAN*, 4.1, the unified layout).
 
 This module is the definition, written for clarity; the compiler and the kernels use its C++ twin in
 `ort_aie_ep._native`. Q8NX, weights of 8 bits, is in `q8nx`.

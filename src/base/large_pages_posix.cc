@@ -21,7 +21,7 @@ namespace {
 
 constexpr auto kLarge = static_cast<int64_t>(kLargePage);
 
-// Of Linux's headers, which are older where releases are built.
+// As Linux's headers have them: those with which releases are built are older.
 constexpr int kPopulateRead = 22;  // for madvise; <asm-generic/mman-common.h>, since 5.14
 struct PageRegion {                // <linux/fs.h>, since 6.7
   uint64_t start, end, categories;
@@ -55,7 +55,7 @@ class Parts {
   Parts& operator=(const Parts&) = delete;
 
   int64_t count() const { return count_; }
-  // A reader that came from either side has left at least one of the two pages.
+  // Looks at the first and the last page: whoever read from either end has left one of them.
   bool IsCached(int64_t part) const {
     const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
     unsigned char first = 0, last = 0;
@@ -100,10 +100,11 @@ class Parts {
   std::shared_ptr<const uint8_t> map_;
 };
 
-// Only its owner, or root, can ask: true for others.
+// Only the file's owner, or root, can ask: true for others.
 bool IsOpenForWriting(int handle) {
-  // A file that is open for writing gets no lease. A writer that comes while there is one waits for
-  // its end and signals this process, which ignores this signal, but not the usual one.
+  // A file that is open for writing gets no lease. Opening it for writing later waits for the end
+  // of the lease, and this process gets a signal: SIGURG, which it ignores, because the usual SIGIO
+  // would end it.
   ::fcntl(handle, F_SETSIG, SIGURG);
   if (::fcntl(handle, F_SETLEASE, F_RDLCK) != 0) return true;
   ::fcntl(handle, F_SETLEASE, F_UNLCK);
@@ -133,7 +134,7 @@ void File::CacheInLargePages() const {
   if (IsOpenForWriting(static_cast<int>(handle_))) return;
   const Parts parts(*this, static_cast<int>(handle_));
   const auto start = std::chrono::steady_clock::now();
-  int64_t failures = 0, at_once = 1;  // little is read in vain where nothing can be gained
+  int64_t failures = 0, at_once = 1;  // few parts at first: where nothing is gained, little is read
   for (int64_t first = 0; first < parts.count();) {
     std::vector<int64_t> small;
     const int64_t end = std::min(first + at_once, parts.count());
@@ -142,7 +143,7 @@ void File::CacheInLargePages() const {
     }
     for (const int64_t part : small) parts.DropFromCache(part);
     for (const int64_t part : small) failures += parts.IsLarge(part) ? -1 : 1;
-    // What nobody uses yet need not count as this process's memory.
+    // Mapped pages count as this process's memory, though nobody uses them yet.
     parts.Unmap(first, end);
     if (failures > kMostFailures || std::chrono::steady_clock::now() - start > kLongest) return;
     first = end;

@@ -24,8 +24,6 @@ constexpr char kMicrosoft[] = "com.microsoft";
 
 bool IsFloatNumber(int64_t type) { return IsFloat(TypeOfNumber(type)); }
 
-// Decides which nodes of a graph become steps. Adds the weights that it packs to the graph's
-// values.
 // The blocks of packed weights, without their bytes.
 Tensor PackedTensor(int64_t n, int64_t k, const WeightForm& form) {
   Tensor blocks{DataType::kUint8, BlocksShape(n, k, form), nullptr, true, 0};
@@ -33,6 +31,8 @@ Tensor PackedTensor(int64_t n, int64_t k, const WeightForm& form) {
   return blocks;
 }
 
+// Decides which nodes of a graph become steps. Adds the weights that it packs to the graph's
+// values.
 class Claims {
  public:
   Claims(Graph& graph, bool sources) : graph_(graph), sources_(sources) {}

@@ -17,7 +17,7 @@ struct Item {
   // Its reads and writes are values of the graph. If the node stays, `op` is empty.
   Recipe::Step step = {};
   std::string why_not = {};  // why the node stays, if it might have become a step; often empty
-  std::string apart = {};    // what it might have taken in, but for their weights; often empty
+  std::string apart = {};  // what it did not take in, because forms of weights differ; often empty
 
   bool is_step() const { return !step.op.empty(); }
   bool Is(std::string_view op) const { return step.op == op; }

@@ -1,7 +1,7 @@
 // aie.FlowAttention: inputs 0-15, outputs and attributes of com.microsoft.GroupQueryAttention v1 at
 // ONNX Runtime 1.31, an attention mask, and work that models do in nodes of their own before the
 // attention: rotation by each token's position ids, norms of values, norms after the rotation.
-// Computed as FlowKV (one query row) or FlowQKV (more): chunked online softmax, papers 1 and 2.
+// Computed as FlowKV (one query row) or FlowQKV (more): chunked online softmax.
 // docs/flow-attention.md has the table of the contract.
 #pragma once
 

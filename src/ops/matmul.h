@@ -2,8 +2,8 @@
 // A; with skip as well, x is the RMS norm of sum = A + skip.
 //
 // aie.Q4NXMatMul(A, W, bias?, norm_weight?, skip?) -> Y, sum?: W in Q4NX, Q2NX or Q8NX.
-// aie.GEMM, the same for weights that were not quantised, such as those of a vision tower (paper
-// 2): A is rounded to bfloat16 for the products, sums are float32.
+// aie.GEMM, the same for weights that were not quantised, such as those of a vision tower: A is
+// rounded to bfloat16 for the products, sums are float32.
 //   A           (..., K) float, float16 or bfloat16
 //   W           blocks of the shape BlocksShape (ops/weights.h)
 //   bias        (N) of A's type

@@ -11,9 +11,9 @@
 //                      experts
 //   Y                  as X
 // Attributes: K, N, experts, top_k; format, group and minima as for Q4NXMatMul; bits (of W_gate and
-// W_up) and down_bits; activation
-// (silu, gelu_tanh, relu, none; with W_up also swiglu, with alpha, beta, limit and limit_after);
-// normalize (of router_weights); accuracy_level and symmetric as for Q4NXMatMul.
+// W_up) and down_bits; activation (silu, gelu_tanh, relu, none; with W_up also swiglu, with alpha,
+// beta, limit and limit_after); normalize (of router_weights); accuracy_level and symmetric as for
+// Q4NXMatMul.
 #pragma once
 
 #include <memory>

@@ -40,10 +40,10 @@ struct Swiglu {
 };
 
 // y (rows, n) = x (rows, k) . W^T + bias, with W of any form. One row of quantised weights (on the
-// host also a few rows) is FusedDQP (paper 1, III-A); more rows are dequantisation + GEMM (paper
-// 2). bf16 weights always use GEMM. The step includes what a model does before and after the
-// product, because that costs nothing while a row or a result is in registers, and otherwise costs
-// a pass over memory:
+// host also a few rows) is FusedDQP (*Efficient LLM Decoding on Ryzen AI NPUs*, III-A); more rows
+// are dequantisation + GEMM. bf16 weights always use GEMM. The step includes what a model does
+// before and after the product, because that costs nothing while a row or a result is in registers,
+// and otherwise costs a pass over memory:
 //   x = a; with norm_weight, the RMS norm of a; with skip, the RMS norm of sum = a + skip;
 //   with up_weights, y = activation(x . W^T) * (x . U^T), the gate and up projections of an MLP;
 //   without, y = activation(x . W^T). Biases are added before the activation.
@@ -259,7 +259,7 @@ struct Plan {
   std::pmr::vector<Step> steps;  // in the memory of a call; a copy of the plan does not use it
   // The node of the model that a step comes from; empty if not known.
   std::string_view NameOf(size_t step) const { return step < names.size() ? names[step] : node; }
-  // Both are only for messages to people. The memory belongs to the maker of the plan.
+  // `names` and `node` are only for messages to people. Their memory belongs to the plan's maker.
   std::pmr::vector<std::string_view> names;  // of the steps, if they come from several nodes
   std::string_view node;                     // the executed node, in ONNX Runtime's graph
   // If there are several steps: their program's, for what a target makes of them together. Null for

@@ -71,7 +71,7 @@ std::string ToText(const Recipe& recipe);
 
 // Throws Error, saying what is wrong, for a text that ToText of this format did not write. The ops,
 // attributes and values of the result are valid, and constants have as many bytes as their types
-// and shapes need. Not checked: whether spans are inside their file, and whether the data in them
+// and shapes need. Not checked: whether ranges are inside their file, and whether the data in them
 // fit.
 Recipe RecipeFrom(const std::string& text);
 // For an aie.Plan node, which has all of the recipe's constants as inputs, and all of its outputs.

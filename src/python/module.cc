@@ -362,7 +362,7 @@ int64_t MostStreamedRows(int64_t bits, const std::string& numerics, const std::s
                                 numerics == "int8" ? Numerics::kInt8 : Numerics::kBf16);
 }
 
-// (scores, numerators, sum, accumulated) of one attention chunk, paper 1, equations 5, 7, 9, 10, by
+// (scores, numerators, sum, accumulated) of one attention chunk, as targets/host/attention.cc, by
 // the kernels for few rows, for many, or for many in bfloat16. Keys and values are first rounded to
 // the type of the cache.
 py::tuple AttentionChunk(const Array<float>& q, const Array<float>& k, const Array<float>& v,

@@ -13,7 +13,7 @@
 //
 // weight(n, k) = scale * code + min. With groups of 32 and minima, Q4NX (5,120 bytes) is in the
 // order of shipping .q4nx files, which AMD's open kernels read. A nibble of Q2NX is one bit of four
-// codes: the index of a table with 16 entries (paper 4, 4.1).
+// codes: the index of a table with 16 entries (T-MAN, 4.1).
 //
 // Q8NX holds codes of 8 bits:
 //   8,192     codes, [k / 4][n][k % 4]

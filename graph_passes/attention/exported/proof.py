@@ -48,7 +48,8 @@ SIDE_BY_SIDE = (
     f"its projection has query, key and value of each key-value head side by side; {IN_ORDER}"
 )
 OTHER_ORDER = f"its projection has query, key and value in another order; {IN_ORDER}"
-# A fitted factor whose square is so near to 1/n is that: it is a product of a few float32.
+# A fitted scale whose square is this near to 1/n, relatively, is 1/sqrt(n): exporters compute that
+# by a few roundings to float32.
 SAME_SCALE = 16 * EPSILON
 
 

@@ -2,7 +2,7 @@
 
 The names of tensors, their order and the pitfalls come from FastFlowLM's public converter
 (FLM_Q4NX_Converter). It writes safetensors: packed matrices as I8, everything else as BF16, and no
-metadata. `ort_aie_ep.formats.q4nx` defines the blocks, docs/fastflowlm.md says what is tested.
+metadata. `ort_aie_ep.formats.q4nx` defines the blocks, docs/status.md says what is tested.
 """
 
 from __future__ import annotations

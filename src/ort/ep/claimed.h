@@ -40,7 +40,7 @@ struct ClaimedRegion {
     bool is_initializer() const { return !weights && !experts; }
   };
   std::vector<size_t> nodes;  // their ids, ascending
-  // Its first values are `inputs`, followed by `constants`, whose spans have only sizes.
+  // Its first values are `inputs`, followed by `constants`, whose ranges have only sizes.
   Recipe recipe;
   std::vector<std::string> inputs, outputs;
   std::vector<Constant> constants;

@@ -128,8 +128,8 @@ Ep::Ep(const RuntimeApi& runtime, const OrtLogger* logger, Settings settings,
     for (size_t i = 0; i < count; ++i) delete static_cast<Compiled*>(infos[i]);
   };
 #if ORT_API_VERSION >= 27
-  // ONNX Runtime's compile API makes no kernels (before 1.31 it does): this is the first call after
-  // it has written the context model.
+  // From 1.31 on, ONNX Runtime's compile API makes no kernels (which keep what was written, too):
+  // this is the first call after it has written the context model.
   OrtEp::OnSessionInitializationEnd = [](OrtEp* self) noexcept -> OrtStatus* {
     const auto* ep = static_cast<const Ep*>(self);
     return KeepWritten(ep->runtime_, ep->written_.get());
@@ -138,7 +138,8 @@ Ep::Ep(const RuntimeApi& runtime, const OrtLogger* logger, Settings settings,
   OrtEp::GetCompiledModelCompatibilityInfo = [](OrtEp* self, const OrtGraph*) noexcept {
     const auto* ep = static_cast<const Ep*>(self);
 #if ORT_API_VERSION < 27
-    // With these headers it is the last call: the context model has been made, but not written.
+    // The call above does not exist with these headers, and this is the last one: the context model
+    // has been made, but not written.
     ep->runtime_.api->ReleaseStatus(KeepWritten(ep->runtime_, ep->written_.get()));
 #endif
     return ep->compatibility_.c_str();

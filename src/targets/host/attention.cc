@@ -1,10 +1,10 @@
-// FlowKV (one query row) and FlowQKV (more): chunked online softmax over the KV cache, papers 1
-// and 2. This file prepares the queries, maintains the cache and divides the work;
-// attention_sweep.cc computes the softmax.
+// FlowKV (one query row) and FlowQKV (more): chunked online softmax over the KV cache. This file
+// prepares the queries, maintains the cache and divides the work; attention_sweep.cc computes the
+// softmax. Equations are those of *Efficient LLM Decoding on Ryzen AI NPUs*, section III-B.
 //
 // A work item is (batch row, KV head, query tile, key range). One long sequence with few heads is
 // split along the keys as well. The partial results are merged at the end with the same correction
-// factors that the chunks use (paper 1, equations 8 to 10).
+// factors that the chunks use (equations 8 to 10).
 #include <algorithm>
 #include <cmath>
 #include <cstring>

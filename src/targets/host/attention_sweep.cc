@@ -1,4 +1,4 @@
-// The online softmax over chunks of keys, papers 1 and 2, in one of three ways:
+// The online softmax over chunks of keys, in one of three ways:
 //
 // - few rows (decoding): float32 dot products straight from the cache;
 // - many rows of a prompt on a cache of 16 bits or less, if the CPU has bfloat16 dot products: both

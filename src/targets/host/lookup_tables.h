@@ -1,5 +1,4 @@
-// The lookup tables of a row of activations, made once for all projections that read the row (paper
-// 4, 5: graph optimization).
+// The lookup tables of a row of activations, made once for all projections that read the row.
 #pragma once
 
 #include <cstdint>

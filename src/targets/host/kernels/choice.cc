@@ -95,7 +95,7 @@ struct Rule {
 
 // The first line that fits the CPU, and whose variant it can run, applies. Measurements, where a
 // line names them, are from AMD EPYCs (Zen 3 to Zen 5) and an Intel Xeon of the AMX generation, two
-// cores of each (docs/performance.md). Fetching past the caches loses a third to a half on Zen 4
+// cores of each (README.md has others). Fetching past the caches loses a third to a half on Zen 4
 // and the Xeon, and gains little on Zen 5: a CPU that has not been measured fetches into L2.
 constexpr Rule kRules[] = {
     {kOneRowBf16, AmdFromZen5, "avx512_bf16-nta",

@@ -143,7 +143,7 @@ struct Kernels {
   void (*gate_silu)(const float* up, int64_t n, float* gate);
   void (*gate_gelu_tanh)(const float* up, int64_t n, float* gate);
 
-  // --- FusedDQP (paper 1, III-A): y[32] = one row of Q4NX blocks . a ---------------------------
+  // --- FusedDQP: y[32] = one row of Q4NX blocks . a --------------------------------------------
   // a: (k_blocks * 256) floats that are bfloat16 values; sums: their sums by 32.
   void (*fused_dqp_bf16)(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
                          const BlockLayout& layout, float* y);
@@ -176,7 +176,8 @@ struct Kernels {
   GemmBlocking bf16_blocking, int8_blocking;
   MostStreamedRows most_rows;
 
-  // --- attention (paper 1, III-B, equations 5 to 10); scores s are (rows, kChunk) ---------------
+  // --- attention; equations are those of *Efficient LLM Decoding on Ryzen AI NPUs*, III-B --------
+  // Scores s are (rows, kChunk).
   // s = scale * q (rows, dim) . k (keys, dim)^T for few rows, k by type of the cache; dim a
   // multiple of 8. The memory after k is prefetched, because a cache is read in order.
   void (*scores[kCacheTypes])(const float* q, int64_t rows, int64_t dim, const void* k,
@@ -229,7 +230,7 @@ extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx2VnniKernels;    // those of int8 alone
 extern const Kernels kAvx512Kernels;      // F, BW, DQ, VL, VNNI, VBMI
 extern const Kernels kAvx512Bf16Kernels;  // the kernels that AVX512_BF16 makes faster, too
-// The same, with other ways of prefetching: two and four blocks ahead into L2, or one.
+// The same, with other ways of prefetching: to other levels of cache, or two and four blocks ahead.
 extern const Kernels kAvx2T1Kernels, kAvx2T2Kernels, kAvx2NtaKernels;
 extern const Kernels kAvx2TwoAheadKernels, kAvx2FourAheadKernels;
 extern const Kernels kAvx2VnniT1Kernels, kAvx2VnniT2Kernels, kAvx2VnniNtaKernels;

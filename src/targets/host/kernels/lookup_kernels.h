@@ -1,6 +1,7 @@
-// Kernels for Q2NX, weights of two bits in bit planes (paper 4): a projection of one row by lookups
-// in tables of sums, and the dequantisation by lookups with which the GEMM of many rows starts. One
-// layout serves both. The rules of kernels.h apply.
+// Kernels for Q2NX, weights of two bits in bit planes: a projection of one row by lookups in tables
+// of sums, and the dequantisation by lookups with which the GEMM of many rows starts. One layout
+// serves both, as in *T-MAN: Enabling End-to-End Low-Bit LLM Inference on NPUs via Unified Table
+// Lookup*. The rules of kernels.h apply.
 //
 // Each code is 3/2 + (s0 + 2 s1) / 2 with signs s for its bits. With L(p) = the sum of signs of
 // plane p times activations, and X = the sum of a group's activations,

@@ -16,7 +16,7 @@ void AddRun(const Ratios& run, Ratios& kept) {
   } else {
     Ratios sorted = run;
     std::ranges::sort(sorted);
-    // Quantiles have the median and the spread of all.
+    // Quantiles, so that those that are kept have the median and the spread of all.
     for (size_t i = 0; i < kOfRun; ++i) {
       kept.push_back(sorted[(2 * i + 1) * sorted.size() / (2 * kOfRun)]);
     }
