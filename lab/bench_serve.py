@@ -12,7 +12,9 @@ after the other on the same machine:
 * eight clients at once whose prompts share their first 1,000 tokens, and eight whose do not: the
   mean time to the first token;
 * a client that comes while seven others write: the time to its first token;
-* with --peers, OpenVINO GenAI's ContinuousBatchingPipeline with eight such prompts, same weights.
+* with --peers, the same weights and eight such prompts: OpenVINO GenAI's
+  ContinuousBatchingPipeline; and llama.cpp with eight sequences, as the time of eight prompts and
+  of 128 steps with a row of each, half of the answer on.
 
 Prints medians over rounds, and ratios within rounds with their least and most.
 """
@@ -22,6 +24,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import re
 import shutil
 import statistics
@@ -39,6 +42,9 @@ import numpy as np
 
 import ort_aie_ep
 from ort_aie_ep.models.folder import find_model
+from ort_aie_ep.tools.bench.peers.engines import KINDS, Settings, Source
+from ort_aie_ep.tools.bench.peers.openvino import ir_model
+from ort_aie_ep.tools.bench.peers.weights import DecoderWeights
 
 CLIENTS, PROMPT, ANSWER, SHARED = 8, 200, 128, 1000
 VOCABULARY = 4000  # what the demonstration model's tokenizer has
@@ -142,17 +148,11 @@ async def measure(server: Server, random: np.random.Generator) -> dict[str, floa
 class Batching:
     """OpenVINO GenAI's ContinuousBatchingPipeline on the same weights."""
 
-    def __init__(self, source: Path, scratch: Path) -> None:
+    def __init__(self, source: Source) -> None:
         import openvino
         import openvino_genai
 
-        from ort_aie_ep.tools.bench.peers.engines import Source
-        from ort_aie_ep.tools.bench.peers.openvino import ir_model
-        from ort_aie_ep.tools.bench.peers.weights import DecoderWeights
-
-        folder = find_model(source)
-        model = ir_model(Source(folder, DecoderWeights(folder), scratch))
-        where = str(model.path.parent)
+        where = str(ir_model(source).path.parent)
         scheduler = openvino_genai.SchedulerConfig()
         scheduler.max_num_batched_tokens, scheduler.max_num_seqs = 256, CLIENTS
         scheduler.num_kv_blocks = CLIENTS * 32
@@ -180,6 +180,21 @@ class Batching:
         return tokens / seconds
 
 
+class Sequences:
+    """llama.cpp on the same weights, by its C API."""
+
+    def __init__(self, source: Source) -> None:
+        kind = KINDS["llama.cpp"]
+        threads = len(os.sched_getaffinity(0))
+        self._engine = kind.open(kind.model(source), Settings(threads, PROMPT + 2 * ANSWER))
+
+    def speed(self, random: np.random.Generator) -> float:
+        """Tokens per second of eight prompts."""
+        prompts = CLIENTS * self._engine.run(prompt(random, PROMPT), 0).prefill_seconds
+        steps = self._engine.batch_at(PROMPT + ANSWER // 2, CLIENTS, 1, ANSWER)
+        return CLIENTS * ANSWER / (prompts + steps)
+
+
 def main() -> None:
     """Measures, and prints."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -193,7 +208,11 @@ def main() -> None:
         ort_aie_ep.compile(given.source, compiled, last_logits=True)
         for file in DEMO.glob("tokenizer*"):
             shutil.copy(file, compiled)
-        peer = Batching(given.source, Path(scratch)) if given.peers else None
+        peers: dict[str, Batching | Sequences] = {}
+        if given.peers:
+            folder = find_model(given.source)
+            source = Source(folder, DecoderWeights(folder), Path(scratch))
+            peers = {"OpenVINO GenAI": Batching(source), "llama.cpp": Sequences(source)}
         random = np.random.default_rng(0)
         for number in range(given.rounds):
             server = Server(compiled)
@@ -202,8 +221,8 @@ def main() -> None:
             asked = json.dumps(prompt(random, PROMPT))
             command = [sys.executable, "-c", _RUN, str(compiled), asked, str(ANSWER)]
             found["ort-aie run, tokens/s"] = float(subprocess.check_output(command))
-            if peer is not None:
-                found["OpenVINO GenAI, eight prompts, tokens/s"] = peer.speed(random)
+            for name, peer in peers.items():
+                found[f"{name}, eight prompts, tokens/s"] = peer.speed(random)
             for name, value in found.items():
                 rounds[name].append(value)
             print(f"round {number + 1}: {found}", file=sys.stderr)
@@ -214,6 +233,7 @@ def main() -> None:
         ("one client, tokens/s", "ort-aie run, tokens/s"),
         ("first token, own 1,000 tokens, s", "first token, shared 1,000 tokens, s"),
         ("eight clients, tokens/s", "OpenVINO GenAI, eight prompts, tokens/s"),
+        ("eight clients, tokens/s", "llama.cpp, eight prompts, tokens/s"),
     ]
     for one, other in pairs:
         if other in rounds:
