@@ -59,6 +59,14 @@ def write_text(text: str) -> None:
     sys.stdout.flush()
 
 
+def show_text(text: str, style: str | None = None) -> None:
+    """Writes a piece of a model's text to a terminal, which control characters could reprogram."""
+    out.out(text.translate(_VISIBLE), end="", style=style, highlight=False)
+
+
+_VISIBLE = {n: "\ufffd" for n in (*range(32), *range(127, 160)) if chr(n) not in "\n\t"}
+
+
 def bar(title: str, unit: str = "", what: str = "") -> AbstractContextManager[Bar]:
     """Shows a bar, or a line every few seconds: see `cli/progress.py`.
 
