@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 from background import with_default_signals
-from servers import DEMO, make_model
+from servers import DEMO, make_source
 from typer.testing import CliRunner
 
 from ort_aie_ep import requirements
-from ort_aie_ep.cli import app
+from ort_aie_ep.cli import app, console
 from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.running.conversation import Conversation
 from ort_aie_ep.running.loop import open_loop
@@ -33,7 +33,7 @@ def chat(model: Path, lines: str, *words: str) -> Any:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("chat"))
+    return make_source(tmp_path_factory.mktemp("chat"))
 
 
 def test_each_line_of_a_pipe_is_a_turn(model: Path, tmp_path: Path) -> None:
@@ -69,6 +69,16 @@ def test_what_a_conversation_needs_is_named(model: Path, monkeypatch: pytest.Mon
     assert "has no chat template" in chat(DEMO, "").stderr
     monkeypatch.setattr(requirements, "_found", lambda module: module != "prompt_toolkit")
     assert "ort_aie_ep[chat]" in chat(model, "").stderr
+
+
+def test_thoughts_are_not_in_a_pipe(tmp_path: Path) -> None:
+    template = "{{ messages[0].content }}{% if true %}<think>\n{% endif %}{# </think> #}"
+    assert chat(make_source(tmp_path, template), "import os\n", "--max-tokens", "5").stdout == "\n"
+
+
+def test_a_models_text_cannot_control_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    console.show_text("[red]a\tb\n\x1b]52;c;eA==\x07\x9b2J\r")
+    assert capsys.readouterr().out == "[red]a\tb\n\ufffd]52;c;eA==\ufffd\ufffd2J\ufffd"
 
 
 class Terminal:

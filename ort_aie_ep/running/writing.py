@@ -52,7 +52,7 @@ class Writing:
     """
 
     def __init__(self, loop: Loop, turn: Turn, progress: Progress | None = None) -> None:
-        """`progress` counts tokens of the prompt.
+        """`progress` counts tokens of the prompt that are to be read.
 
         Raises:
             AieError: as for `Loop.add`.
@@ -70,8 +70,10 @@ class Writing:
         Raises:
             AieError: the model fails.
         """
-        text, read, begun = self.text, 0, False
-        self._reading.begin("")  # before the clock starts: what shows it takes time
+        text, reading = self.text, self._reading
+        read: int | None = None
+        begun = False
+        reading.begin("")  # before the clock starts: what shows it takes time
         self._start = self._last = time.perf_counter()
         try:
             while self.usage is None:
@@ -84,8 +86,11 @@ class Writing:
                     else:
                         deltas.append(event.delta)
                 self._last = time.perf_counter()
-                if text.read > read:
-                    self._reading.step(text.read - read)
+                if read is None and text.cached is not None:
+                    read = text.cached
+                    reading.total -= read
+                if read is not None and text.read > read:
+                    reading.step(text.read - read)
                     read = text.read
                 yield from deltas or [Delta()]
                 if not begun and text.written:  # the first piece also ended the progress bar

@@ -15,7 +15,7 @@ from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.models.tokenizer import load_tokenizer
 from ort_aie_ep.running.conversation import Conversation
 from ort_aie_ep.running.loop import LEAST_READ, Loop, open_loop
-from ort_aie_ep.running.turns import PromptTooLongError, Sampling, Turn
+from ort_aie_ep.running.turns import PromptTooLongError, Turn
 from ort_aie_ep.running.writing import Writing
 from ort_aie_ep.runtime.sessions import Options
 
@@ -57,15 +57,18 @@ def test_a_later_turn_has_the_bits_of_its_messages_in_a_fresh_cache(model: Path)
     assert whole.timing.cached_tokens == 0
 
 
-def test_drafts_change_no_answer_and_are_counted_for_each(model: Path) -> None:
-    plain, drafted = (
-        Conversation(opened(model, draft=n), Sampling(), max_tokens=30) for n in (0, 4)
-    )
+def test_drafts_are_counted_for_each_answer(model: Path) -> None:
+    loop = opened(model, draft=4)
+    conversation = Conversation(loop, max_tokens=40)
+    drafted = []
     for text in ("import os", "import sys"):
-        assert answer(drafted, text) == answer(plain, text)
-        assert drafted.last is not None
-        right, guesses = drafted.last.drafted or (0, 0)
-        assert 0 <= right <= guesses < 30 * 4
+        answer(conversation, text)
+        assert conversation.last is not None
+        drafted.append(conversation.last.drafted)
+    assert loop.drafts is not None
+    assert drafted[0] is not None
+    assert drafted[1] is not None
+    assert (loop.drafts.taken, loop.drafts.drafted) == tuple(map(sum, zip(*drafted, strict=True)))
 
 
 def test_a_stopped_answer_stays_as_far_as_it_came(model: Path) -> None:
