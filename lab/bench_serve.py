@@ -57,7 +57,8 @@ from ort_aie_ep.running.asked import Asking
 from ort_aie_ep.running.loop import Loop
 from ort_aie_ep.running.prompts import Prompts
 from ort_aie_ep.running.slots import open_slots
-from ort_aie_ep.running.turns import Piece, Turn
+from ort_aie_ep.running.turns import Turn
+from ort_aie_ep.running.writing import Writing
 from ort_aie_ep.runtime.sessions import Options
 from pathlib import Path
 folder, prompt, count = find_model(Path(sys.argv[1])), json.loads(sys.argv[2]), int(sys.argv[3])
@@ -65,7 +66,7 @@ slots = open_slots(folder, Options(), 1, len(prompt) + count)
 for _ in range(2):
     loop = Loop(slots, Asking(Prompts(folder), slots.vocabulary), len(prompt) + count, chunk=1024)
     start = time.perf_counter()
-    for _ in loop.write(Turn(prompt, max_tokens=count, ignore_end=True)):
+    for _ in Writing(loop, Turn(prompt, max_tokens=count, ignore_end=True)):
         pass
     seconds = time.perf_counter() - start
 print(count / seconds)

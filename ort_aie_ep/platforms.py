@@ -113,12 +113,29 @@ def cache_home() -> Path:
     Raises:
         RuntimeError: there is no home folder.
     """
-    if is_windows():
-        local = os.environ.get("LOCALAPPDATA", "")
-        return Path(local) if local else Path.home() / "AppData" / "Local"
-    shared = os.environ.get("XDG_CACHE_HOME", "")
+    return _local_home() if is_windows() else _xdg_home("XDG_CACHE_HOME", ".cache")
+
+
+def state_home() -> Path:
+    """Where this user's programs keep what they remember between two runs.
+
+    $XDG_STATE_HOME or ~/.local/state; on Windows %LOCALAPPDATA%.
+
+    Raises:
+        RuntimeError: there is no home folder.
+    """
+    return _local_home() if is_windows() else _xdg_home("XDG_STATE_HOME", ".local/state")
+
+
+def _local_home() -> Path:
+    local = os.environ.get("LOCALAPPDATA", "")
+    return Path(local) if local else Path.home() / "AppData" / "Local"
+
+
+def _xdg_home(variable: str, default: str) -> Path:
+    home = os.environ.get(variable, "")
     # The specification says to ignore a path that is not absolute.
-    return Path(shared) if Path(shared).is_absolute() else Path.home() / ".cache"
+    return Path(home) if Path(home).is_absolute() else Path.home() / default
 
 
 def usable_cpus() -> list[int]:

@@ -32,13 +32,18 @@ TEMPLATE = (
 NAME = "demo"
 
 
-def make_model(folder: Path) -> Path:
-    """The demonstration model, compiled, with a chat template."""
+def make_source(folder: Path, template: str = TEMPLATE) -> Path:
+    """The demonstration model with a chat template."""
     source = folder / "source"
     shutil.copytree(DEMO, source)
     settings = source / "tokenizer_config.json"
-    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"chat_template": TEMPLATE}))
-    ort_aie_ep.compile(source, folder / NAME)
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"chat_template": template}))
+    return source
+
+
+def make_model(folder: Path) -> Path:
+    """The same, compiled."""
+    ort_aie_ep.compile(make_source(folder), folder / NAME)
     return folder / NAME
 
 

@@ -39,8 +39,8 @@ from ort_aie_ep.tools.bench.agreement import compare
 DATA = Path(__file__).parent / "data"
 LLAMA = DATA / "llama"
 COMMANDS = (
-    "demo", "compile", "import-q4nx", "export-q4nx", "run", "batch", "explain", "bench", "accuracy",
-    "doctor", "tune", "synth", "predict", "kernels",
+    "demo", "compile", "import-q4nx", "export-q4nx", "run", "chat", "batch", "explain", "bench",
+    "accuracy", "doctor", "tune", "synth", "predict", "kernels",
 )  # fmt: skip
 
 
@@ -123,6 +123,7 @@ def test_importing_the_command_line_imports_nothing_slow() -> None:
     [
         ("compile", "nowhere", "there"),
         ("run", "nowhere", "text"),
+        ("chat", "nowhere"),
         ("explain", "nowhere"),
         ("bench", "nowhere"),
         ("accuracy", "nowhere"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 # Importing them registers their commands.
 from ort_aie_ep.cli import batch as _batch  # noqa: F401
 from ort_aie_ep.cli import cache as _cache  # noqa: F401
+from ort_aie_ep.cli import chat as _chat  # noqa: F401
 from ort_aie_ep.cli import fastflowlm as _fastflowlm  # noqa: F401
 from ort_aie_ep.cli import kernels as _kernels  # noqa: F401
 from ort_aie_ep.cli import measure as _measure  # noqa: F401

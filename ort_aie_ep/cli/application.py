@@ -22,7 +22,7 @@ from ort_aie_ep.requirements import GET_RUNTIME, RUNTIME
 
 # As `--help` lists them: in each group, in the order in which a new user needs them.
 _GROUPS = {
-    "Every day": ("demo", "compile", "run", "serve", "batch", "explain", "doctor"),
+    "Every day": ("demo", "compile", "chat", "run", "serve", "batch", "explain", "doctor"),
     "Models": ("import-q4nx", "export-q4nx", "synth", "cache"),
     "Measuring": ("bench", "accuracy", "tune", "predict"),
     "NPU developers": ("kernels", "validate", "first-day", "package-overlay"),
@@ -47,7 +47,7 @@ class _Commands(TyperGroup):
         except AieError as error:
             message = str(error)
         except OSError as error:
-            message = _refused(error)
+            message = refused(error)
         except UnicodeError as error:
             message = f"a text or a file is not UTF-8: {error}"
         with contextlib.suppress(OSError):  # stderr may be what is full
@@ -101,7 +101,7 @@ def _require_utf8(word: str) -> None:
         ) from None
 
 
-def _refused(error: OSError) -> str:
+def refused(error: OSError) -> str:
     """What the system refused, of which file, and what to do."""
     where = error.filename if error.filename is not None else error.filename2
     reason = error.strerror or str(error)

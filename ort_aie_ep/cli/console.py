@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, TextIO
 
 from rich.console import Console
+from rich.segment import Segment, Segments
 
 from ort_aie_ep.cli.progress import Bar, print_note, shown
 from ort_aie_ep.requirements import runtime_version
@@ -57,6 +58,16 @@ def write_text(text: str) -> None:
     """Writes a model's text at once and unchanged: it may contain what looks like markup."""
     sys.stdout.write(text)
     sys.stdout.flush()
+
+
+def show_text(text: str, style: str = "none") -> None:
+    """Writes a piece of a model's text to a terminal, which control characters could reprogram."""
+    # Not a text of rich, whose tabs would count from the beginning of the piece.
+    segment = Segment(text.translate(_VISIBLE), out.get_style(style))
+    out.print(Segments([segment]), soft_wrap=True)
+
+
+_VISIBLE = {n: "\ufffd" for n in (*range(32), *range(127, 160)) if chr(n) not in "\n\t"}
 
 
 def bar(title: str, unit: str = "", what: str = "") -> AbstractContextManager[Bar]:

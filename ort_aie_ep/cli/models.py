@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +24,7 @@ from ort_aie_ep.cli.options import (
     PromptChunkOption,
     TargetOption,
     Threads,
+    drafter,
     session_options,
     takes_options,
 )
@@ -158,16 +161,15 @@ def run_command(
     ```
     """
     from ort_aie_ep.running.run import run_in_genai, run_in_session
+    from ort_aie_ep.running.templates import find_template
     from ort_aie_ep.runtime.counters import npu_counters
     from ort_aie_ep.runtime.sessions import inspect
 
-    model = inspect(folder)
+    model, guessing = inspect(folder), drafter(draft, draft_model)
     if not model.compiled:
         console.note(f"{folder} is not compiled, so it runs on ONNX Runtime's CPU EP alone")
     if draft and host is Host.genai:
         raise AieError("--draft works in ort_aie_ep's own loop only: leave out --host genai")
-    if draft_model is not None and not draft:
-        raise AieError("--draft-model needs --draft: how many tokens to draft at a time")
     options = session_options(
         target, numerics, threads, on_device_error, log, overlays, prompt_chunk
     )
@@ -177,10 +179,9 @@ def run_command(
                 model.folder, options, prompt, max_tokens, shown.write, shown.progress
             )
         else:
-            drafter = None if draft_model is None else inspect(draft_model).folder
             timing = run_in_session(
                 model.folder, options, prompt, max_tokens, shown.write, shown.progress,
-                draft, drafter,
+                draft, guessing,
             )  # fmt: skip
     console.write_text("\n")
     decode = "" if timing.decode_speed is None else f", {timing.decode_speed:.1f} tok/s"
@@ -194,6 +195,8 @@ def run_command(
     counters = npu_counters()
     if counters.device_steps or counters.host_steps:
         console.note(str(counters))
+    if sys.stderr.isatty() and find_template(model.folder) is not None:
+        console.note(f"this model converses: {shlex.join(['ort-aie', 'chat', str(folder)])}")
 
 
 @app.command("explain")

@@ -28,6 +28,7 @@ from ort_aie_ep.cli.options import (
     PromptChunkOption,
     TargetOption,
     Threads,
+    drafter,
     session_options,
 )
 from ort_aie_ep.errors import AieError
@@ -97,8 +98,6 @@ def serve_command(
     """
     needed = ("fastapi", "jinja2", "llguidance", "prometheus_client", "uvicorn")
     require("ort-aie serve", needed, "serve")
-    if draft_model is not None and not draft:
-        raise AieError("--draft-model needs --draft: how many tokens to guess at a time")
     if not (loopback := _is_loopback(host)) and not api_key:
         raise AieError(
             f"--host {host} lets other machines in: give --api-key too, or ORT_AIE_API_KEY"
@@ -120,7 +119,7 @@ def serve_command(
     )
     from ort_aie_ep.serving.metrics import Metrics
 
-    model = inspect(folder)
+    model, guessing = inspect(folder), drafter(draft, draft_model)
     if not model.compiled:
         console.note(f"{folder} is not compiled, so it runs on ONNX Runtime's CPU EP alone")
     options = session_options(
@@ -131,9 +130,8 @@ def serve_command(
     with ExitStack() as stack:
         listener = stack.enter_context(_listening(host, port))
         with console.bar("open the model"):
-            drafter = None if draft_model is None else inspect(draft_model).folder
             opening = partial(
-                open_loop, model.folder, options, parallel, context, PROMPT_CHUNK, draft, drafter
+                open_loop, model.folder, options, parallel, context, PROMPT_CHUNK, draft, guessing
             )
             engine = stack.enter_context(Engine(opening, queue))
         if engine.facts.note:

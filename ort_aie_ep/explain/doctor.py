@@ -24,6 +24,7 @@ _PACKAGES = {
     "onnx-ir": "",
     "onnxscript": "",
     "tokenizers": "",
+    "prompt_toolkit": "optional, for ort-aie chat: pip install 'ort_aie_ep[chat]'",
     "fastapi": "optional, for ort-aie serve: pip install 'ort_aie_ep[serve]'",
     "ray": "optional, for ort-aie batch: pip install 'ort_aie_ep[batch]'",
     "simpy": "optional, for the modelled NPU: pip install 'ort_aie_ep[npu]'",

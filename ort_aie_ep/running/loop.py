@@ -13,7 +13,6 @@ prompt's is, whatever was there before: by a GEMM, whose rows do not depend on e
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -110,6 +109,7 @@ class Loop:
         prompts: the model's tokenizer and template.
         slots: how many texts are written at the same time.
         waiting: texts that have no slot yet.
+        drafts: guesses for a text that is written alone, or None.
     """
 
     def __init__(
@@ -125,8 +125,7 @@ class Loop:
         self.prompts = asking.prompts
         self.waiting: deque[Text] = deque()
         self._sampling = sampling or Sampling()
-        self._chunk = chunk
-        self._drafts = drafts
+        self._chunk, self.drafts = chunk, drafts
         self._places = [_Slot() for _ in range(slots.count)]
         self._writing = 0  # so many slots from 0 on are being written
         self._clock = 0
@@ -171,24 +170,6 @@ class Loop:
             self.waiting.remove(text)
         if text in self.texts:
             self._end(text)
-
-    def write(self, turn: Turn) -> Iterator[Piece | Usage]:
-        """One text alone: its pieces, and how it ended.
-
-        Raises:
-            AieError: as for `add`, or the model fails.
-        """
-        text = self.add(turn)
-        try:
-            while True:
-                for _, event in self.step():
-                    if isinstance(event, AieError):
-                        raise event
-                    yield event
-                    if isinstance(event, Usage):
-                        return
-        finally:
-            self.drop(text)
 
     def step(self) -> list[tuple[Text, Event]]:
         """One token of each text that is being written, and one chunk of a prompt. A text's last
@@ -306,8 +287,8 @@ class Loop:
     def _write(self) -> list[tuple[Text, Event]]:
         """The next token of all texts that are being written, or, of one alone, several."""
         texts = [self._text(index) for index in range(self._writing)]
-        if self._drafts is not None and len(texts) == 1 and self._may_draft(texts[0]):
-            return self._write_drafted(texts[0], self._drafts)
+        if self.drafts is not None and len(texts) == 1 and self._may_draft(texts[0]):
+            return self._write_drafted(texts[0], self.drafts)
         tokens = np.array([[text.tokens[-1]] for text in texts])
         before = np.array([len(place.tokens) for place in self._places[: len(texts)]])
         size = len(texts) if self.slots.together else 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Set
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -19,39 +18,12 @@ from ort_aie_ep.running.generate import PROMPT_CHUNK
 from ort_aie_ep.running.loop import Loop
 from ort_aie_ep.running.prompts import Prompts
 from ort_aie_ep.running.slots import open_slots
-from ort_aie_ep.running.turns import Sampling, Turn, Usage
+from ort_aie_ep.running.turns import Sampling, Turn
+from ort_aie_ep.running.writing import Timing, Writing
 from ort_aie_ep.runtime.sessions import Options
 
 Write = Callable[[str], None]
 """Called with pieces of text as they are generated."""
-
-
-@dataclass(frozen=True)
-class Timing:
-    """The time of one completion, as a user sees it: including choosing and printing tokens.
-
-    Attributes:
-        prompt_tokens, new_tokens: how many.
-        prefill_seconds: from the prompt to the first new token.
-        decode_seconds: for all further tokens.
-        drafted: (how many drafted tokens were right, how many there were).
-    """
-
-    prompt_tokens: int
-    new_tokens: int
-    prefill_seconds: float
-    decode_seconds: float
-    drafted: tuple[int, int] | None = None
-
-    @property
-    def prefill_speed(self) -> float:
-        """Prompt tokens per second."""
-        return self.prompt_tokens / self.prefill_seconds
-
-    @property
-    def decode_speed(self) -> float | None:
-        """Further tokens per second; None if there were none."""
-        return (self.new_tokens - 1) / self.decode_seconds if self.new_tokens > 1 else None
 
 
 def run_in_session(
@@ -81,28 +53,11 @@ def run_in_session(
     drafts = open_drafts(slots, folder, options, draft, drafter, room) if draft else None
     asking = Asking(prompts, slots.vocabulary)
     loop = Loop(slots, asking, room, Sampling(), PROMPT_CHUNK, drafts)
-    reading = Count(progress, len(tokens))
-    reading.begin("")  # before the clock starts: what shows it takes time
-    text = loop.add(Turn(tokens, max_tokens=count))
-    start = first = shown = last = time.perf_counter()
-    usage, written, read = None, 0, 0
-    while usage is None:
-        events = loop.step()
-        last = time.perf_counter()
-        reading.step(text.read - read)
-        read = text.read
-        for _, event in events:
-            if isinstance(event, AieError):
-                raise event
-            if isinstance(event, Usage):
-                usage = event
-            else:
-                write(event.delta.content)
-        if not written and text.written:  # this also ended the prompt's progress bar
-            written, first, shown = text.written, last, time.perf_counter()
-    prefill = (first if text.written else last) - start
-    drafted = None if drafts is None else (drafts.taken, drafts.drafted)
-    return Timing(len(tokens), text.written, prefill, max(0.0, last - shown), drafted)
+    writing = Writing(loop, Turn(tokens, max_tokens=count), progress)
+    for delta in writing:
+        if delta:
+            write(delta.content)
+    return writing.timing
 
 
 def run_in_genai(

@@ -36,6 +36,14 @@ class Sampling:
     bias: Mapping[int, float] = field(default_factory=dict)
 
 
+def sampling_of(given: Mapping[str, Any]) -> Sampling | None:
+    """Sampling by the fields that are `given`; None if there are none, for the model's own.
+
+    A seed, top-p or top-k alone asks for sampling too.
+    """
+    return Sampling(**{"temperature": 1.0, **given}) if given else None
+
+
 @dataclass(frozen=True)
 class Turn:
     """What to write.

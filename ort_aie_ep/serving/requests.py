@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from ort_aie_ep.running.turns import Sampling, Turn
+from ort_aie_ep.running.turns import Sampling, Turn, sampling_of
 from ort_aie_ep.serving.schemas import why_too_large
 
 # Fields of OpenAI's interface that change nothing about the text: they are accepted and ignored.
@@ -128,8 +128,7 @@ class Body(BaseModel):
             given["seed"] %= _SEEDS
         if self.logit_bias:
             given["bias"] = self.logit_bias
-        # A seed, top-p or top-k alone asks for sampling too.
-        return Sampling(**{"temperature": 1.0, **given}) if given else None
+        return sampling_of(given)
 
 
 class Part(BaseModel):

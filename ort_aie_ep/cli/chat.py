@@ -1,0 +1,262 @@
+"""`ort-aie chat`: a conversation in a terminal, or with the lines of a pipe."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ort_aie_ep import platforms
+from ort_aie_ep.cli import console
+from ort_aie_ep.cli.application import app, refused
+from ort_aie_ep.cli.options import (
+    DraftModelOption,
+    DraftOption,
+    LogOption,
+    NumericsOption,
+    OnDeviceErrorOption,
+    OverlaysOption,
+    PromptChunkOption,
+    TargetOption,
+    Threads,
+    drafter,
+    session_options,
+)
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.requirements import require
+
+if TYPE_CHECKING:
+    from prompt_toolkit.history import History
+
+    from ort_aie_ep.running.answers import Delta
+    from ort_aie_ep.running.conversation import Conversation
+
+# What a line may be besides a message.
+_COMMANDS = {
+    "/system TEXT": "how to answer from now on; without a text, as the model likes",
+    "/reset": "forget the messages, but not the text of /system",
+    "/save FILE": "write the messages as JSON",
+    "/load FILE": "go on with the messages of a file",
+    "/stats": "what the last answer took, and how full the context is",
+    "/help": "these lines",
+}
+_MORE_ROOM = "/reset begins anew, and --context gives a conversation more room"
+
+
+@app.command("chat")
+def chat_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Model folder, compiled or not.")],
+    system: Annotated[
+        str, typer.Option(metavar="TEXT", help="How the model is to answer, as /system.")
+    ] = "",
+    context: Annotated[
+        int | None,
+        typer.Option(
+            min=2, help="Tokens of a conversation. Default: the model's, but at most 4096."
+        ),
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Largest number of new tokens of an answer.")
+    ] = None,
+    temperature: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=2,
+            help="0 takes the likeliest token; above, tokens are drawn. Default of this and the "
+            "next four: genai_config.json.",
+        ),
+    ] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, help="Draw from the likeliest tokens that have this share together."
+        ),
+    ] = None,
+    top_k: Annotated[
+        int | None, typer.Option(min=0, help="Draw from so many likeliest tokens; 0 for all.")
+    ] = None,
+    min_p: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Draw from tokens with this share of the likeliest one's."),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the draws.")] = None,
+    draft: DraftOption = 0,
+    draft_model: DraftModelOption = None,
+    target: TargetOption = None,
+    numerics: NumericsOption = None,
+    threads: Threads = None,
+    on_device_error: OnDeviceErrorOption = None,
+    log: LogOption = None,
+    overlays: OverlaysOption = None,
+    prompt_chunk: PromptChunkOption = None,
+) -> None:
+    """Converse with a model that has a chat template.
+
+    In a terminal, Ctrl-C ends an answer, Ctrl-D the conversation, and /help lists what a line may
+    be besides a message. Without a terminal, each line of stdin is one, and the answers go to
+    stdout:
+
+    ```
+    ort-aie chat COMPILED
+    ort-aie chat COMPILED --system "Answer in French." --temperature 0.7
+    ort-aie chat COMPILED < questions.txt > answers.txt
+    ```
+    """
+    require("ort-aie chat", ("jinja2", "prompt_toolkit"), "chat")
+    from ort_aie_ep.running.conversation import Conversation
+    from ort_aie_ep.running.loop import PROMPT_CHUNK, open_loop
+    from ort_aie_ep.running.templates import find_template
+    from ort_aie_ep.running.turns import sampling_of
+    from ort_aie_ep.runtime.sessions import inspect
+
+    model, guessing = inspect(folder), drafter(draft, draft_model)
+    if find_template(model.folder) is None:
+        raise AieError(
+            f"{folder} has no chat template, as models for conversations have: ort-aie run "
+            "continues a text"
+        )
+    if not model.compiled:
+        console.note(f"{folder} is not compiled, so it runs on ONNX Runtime's CPU EP alone")
+    options = session_options(
+        target, numerics, threads, on_device_error, log, overlays, prompt_chunk
+    )
+    with console.bar("open the model"):
+        loop = open_loop(model.folder, options, 1, context, PROMPT_CHUNK, draft, guessing)
+    given = {
+        "temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p, "seed": seed,
+    }  # fmt: skip
+    sampling = sampling_of({name: value for name, value in given.items() if value is not None})
+    conversation = Conversation(loop, sampling, max_tokens)
+    conversation.system(system)
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        _in_terminal(conversation)
+    else:
+        for line in sys.stdin:
+            if line.strip() and not _obeyed(conversation, line.strip()):
+                _print_answer(conversation, line.rstrip("\r\n"))
+
+
+def _in_terminal(conversation: Conversation) -> None:
+    from prompt_toolkit import PromptSession
+
+    lines: PromptSession[str] = PromptSession("> ", history=_history())
+    console.note("/help lists commands, Ctrl-C ends an answer, Ctrl-D leaves")
+    # Not KeyboardInterrupt, after which nobody knows what the cache holds. A prompt has its own.
+    signal.signal(signal.SIGINT, lambda *_: conversation.stop())
+    while True:
+        try:
+            text = lines.prompt()
+        except KeyboardInterrupt:  # what was typed is given up
+            continue
+        except EOFError:
+            return
+        try:
+            if text.strip() and not _obeyed(conversation, text.strip()):
+                _show_answer(conversation, text)
+        except (AieError, OSError) as error:
+            console.fail(refused(error) if isinstance(error, OSError) else str(error))
+
+
+def _history() -> History:
+    """Earlier lines, of which a user without a home has none."""
+    from prompt_toolkit.history import FileHistory, InMemoryHistory
+
+    try:
+        file = platforms.state_home() / "ort_aie_ep" / "chat_history"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch(mode=0o600)  # others need not read it
+    except (OSError, RuntimeError):
+        return InMemoryHistory()
+    return FileHistory(file)
+
+
+def _answer(conversation: Conversation, text: str) -> Iterator[Delta]:
+    """The pieces of the answer, with a bar until the first one."""
+    from ort_aie_ep.running.turns import PromptTooLongError
+
+    with ExitStack() as bars:
+        bar = bars.enter_context(console.bar("read the prompt", "tokens"))
+        try:
+            for delta in conversation.say(text, bar):
+                bars.close()
+                yield delta
+        except PromptTooLongError as error:
+            raise AieError(f"{error}: {_MORE_ROOM}") from error
+
+
+def _print_answer(conversation: Conversation, text: str) -> None:
+    for delta in _answer(conversation, text):
+        console.write_text(delta.content)
+    console.write_text("\n")
+    console.note(_stats(conversation))
+    _tell_if_full(conversation)
+
+
+def _show_answer(conversation: Conversation, text: str) -> None:
+    """The answer, with what is thought before it dim."""
+    before = ""
+    for delta in _answer(conversation, text):
+        for piece, style in ((delta.reasoning, "dim"), (delta.content, "none")):
+            if piece:
+                console.show_text("\n\n" if before not in ("", style) else "")
+                console.show_text(piece, style)
+                before = style
+    console.show_text("\n")
+    console.note(_speed(conversation))
+    _tell_if_full(conversation)
+
+
+def _tell_if_full(conversation: Conversation) -> None:
+    if conversation.full:
+        console.note(f"the context of {conversation.context} tokens is full: {_MORE_ROOM}")
+
+
+def _obeyed(conversation: Conversation, line: str) -> bool:
+    """Whether a line is a command, which is then done. A path is none."""
+    found = re.fullmatch(r"/(\w*)(?:\s+(.*))?", line, re.DOTALL)
+    if found is None:
+        return False
+    name, rest = found[1], found[2] or ""
+    if name == "system":
+        conversation.system(rest)
+    elif name == "reset" and not rest:
+        conversation.reset()
+    elif name == "save" and rest:
+        conversation.save(Path(rest).expanduser())
+    elif name == "load" and rest:
+        conversation.load(Path(rest).expanduser())
+    elif name == "stats" and not rest:
+        console.note(_stats(conversation))
+    elif name == "help" and not rest:
+        console.note("\n".join(f"{form:<14}{what}" for form, what in _COMMANDS.items()))
+    else:
+        raise AieError(f"{line.splitlines()[0]!r} is not one of {', '.join(_COMMANDS)}")
+    return True
+
+
+def _speed(conversation: Conversation) -> str:
+    last = conversation.last
+    assert last is not None
+    speed = "" if last.decode_speed is None else f", {last.decode_speed:.1f} tok/s"
+    return f"{last.new_tokens} tokens{speed}"
+
+
+def _stats(conversation: Conversation) -> str:
+    last = conversation.last
+    if last is None:
+        return "there was no answer yet"
+    drafted = (
+        "" if last.drafted is None else f", {last.drafted[0]} of {last.drafted[1]} guesses right"
+    )
+    return (
+        f"prompt: {last.prompt_tokens} tokens, {last.cached_tokens} from the cache, first token "
+        f"after {last.prefill_seconds:.2f} s · answer: {_speed(conversation)}{drafted} · context: "
+        f"{last.prompt_tokens + last.new_tokens} of {conversation.context}"
+    )
