@@ -183,7 +183,7 @@ def _built(files: Sequence[File], name: Name, top: str) -> Choice | None:
     (folder,) = best
     inside = _in(files, folder)
     models = [file for file in inside if file.name.endswith(".onnx")]
-    data = [file for file in inside if _is_data(file, "") or file.name.endswith(".data")]
+    data = [file for file in inside if _is_data(file, "") or _may_be_data(file)]
     every = dict.fromkeys([*models, *data, *_beside(files, folder)])
     return Choice(Kind.onnx, "", tuple(every))
 
@@ -212,7 +212,9 @@ def _is_encoder(file: File) -> bool:
 
 def _onnx(file: File, files: Sequence[File]) -> Choice:
     stem = file.name.removesuffix(".onnx")
-    data = [each for each in _in(files, file.folder) if _is_data(each, stem)]
+    around = _in(files, file.folder)
+    alone = sum(each.name.endswith(".onnx") for each in around) == 1
+    data = [each for each in around if _is_data(each, stem) or (alone and _may_be_data(each))]
     above = str(PurePosixPath(file.path).parent.parent)
     beside = {each.name: each for at in (above, file.folder) for each in _beside(files, at)}
     beside.pop(GENAI_CONFIG, None)  # it may name another file
@@ -223,6 +225,11 @@ def _is_data(file: File, stem: str) -> bool:
     """Whether a file is external data: of the model `stem`, or of any if that is empty."""
     at = file.name.find(".onnx")
     return at >= 0 and bool(_ONNX_DATA.fullmatch(file.name[at:])) and stem in ("", file.name[:at])
+
+
+def _may_be_data(file: File) -> bool:
+    """Whether a file is external data by a name of the exporter's own."""
+    return file.name.endswith((".data", "_data"))
 
 
 # --- other kinds ---

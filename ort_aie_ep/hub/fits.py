@@ -16,6 +16,8 @@ _COMPILED = {Kind.checkpoint: 0.3}
 # Beside the weights: the KV cache of a few thousand tokens, activations, ONNX Runtime itself. An
 # allowance, as the file names say nothing of layers and heads.
 _BESIDE = 1 << 29
+# Smaller models stay in a CPU's caches, and the speed of its memory says nothing of them.
+_IN_MEMORY = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -27,8 +29,8 @@ class Fit:
         memory: bytes that it needs in memory, about.
         free: bytes of memory that are free; None if unknown.
         speed: tokens a second of a text that is written alone, about, where each token reads all
-            weights at the speed of a plain read; a mixture of experts reads fewer. None if the
-            memory's speed could not be measured.
+            weights at the speed of a plain read; a mixture of experts reads fewer. None for a
+            small model, or if the memory's speed could not be measured.
     """
 
     weights: int
@@ -57,8 +59,8 @@ class Fit:
 def fit(choice: Choice) -> Fit:
     """What a choice needs of this machine. Measures the memory's speed, once: a few seconds."""
     weights = round(choice.size * _COMPILED.get(choice.kind, 1.0))
-    bandwidth = read_bandwidth()
-    speed = None if bandwidth is None or not weights else bandwidth / weights
+    bandwidth = read_bandwidth() if weights >= _IN_MEMORY else None
+    speed = None if bandwidth is None else bandwidth / weights
     return Fit(weights, weights + _BESIDE, platforms.free_memory(), speed)
 
 

@@ -16,8 +16,6 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A hub, which huggingface_hub asks; it reads its variables when it is imported."""
     from huggingface_hub import constants
 
-    from ort_aie_ep.hub import fits
-
     with running() as hub:
         monkeypatch.setattr(constants, "ENDPOINT", hub.url)
         template = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
@@ -29,6 +27,4 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", True)
         monkeypatch.delenv("HF_TOKEN", raising=False)
         monkeypatch.setenv("ORT_AIE_CACHE", str(tmp_path / "compiled"))
-        # Measuring takes seconds.
-        monkeypatch.setattr(fits, "read_bandwidth", lambda: 1e9)
         yield hub

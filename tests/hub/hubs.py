@@ -56,7 +56,9 @@ class Hub:
 
     def downloads(self) -> list[str]:
         """Paths whose content was asked for."""
-        return [path for method, path, _ in self.requests if method == "GET" and "/resolve/" in path]
+        return [
+            path for method, path, _ in self.requests if method == "GET" and "/resolve/" in path
+        ]
 
     def sibling(self, path: str, content: bytes) -> dict[str, Any]:
         """A file, as the interface describes it."""
@@ -158,7 +160,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _json(self, content: Any) -> None:
         self._answer(200, {"Content-Type": "application/json"}, json.dumps(content).encode())
 
-    def _answer(self, status: int, headers: dict[str, str] | None = None, body: bytes = b"") -> None:
+    def _answer(
+        self, status: int, headers: dict[str, str] | None = None, body: bytes = b""
+    ) -> None:
         self.send_response(status)
         for name, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
             self.send_header(name, value)
