@@ -12,6 +12,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from ort_aie_ep.hub.fetch import Repository, cached
 from ort_aie_ep.hub.names import Name
 from ort_aie_ep.models.checked_json import read_json
 from ort_aie_ep.models.files import inside, write_json
-from ort_aie_ep.models.folder import GENAI_CONFIG, file_sections
+from ort_aie_ep.models.folder import GENAI_CONFIG
 
 _FOLDERS = "ort_aie_ep"
 # Sections of genai_config.json that ONNX Runtime gets, wherever they are.
@@ -83,15 +84,24 @@ def _disarm(config: Path, name: Name) -> None:
     """
     if not config.exists():
         return
-    content = read_json(config).object()
-    for part, role in file_sections(content):
-        if not inside(config.parent, config.parent / part["filename"]):
+    content = _without_options(read_json(config).object())
+    for key, file in _files(content):
+        if "\\" in file or not inside(config.parent, config.parent / file):
             raise AieError(
-                f"{name}: its {GENAI_CONFIG} names {part['filename']!r} for {role}, outside of the "
-                "model's folder, and is not used: tell its owner"
+                f"{name}: its {GENAI_CONFIG} has {file!r} as {key}, which is not in the model's "
+                "folder: tell its owner"
             )
     config.unlink()  # before it is written: it is a link
-    write_json(config, _without_options(content))
+    write_json(config, content)
+
+
+def _files(part: Any) -> Iterator[tuple[str, str]]:
+    """Keys for files, wherever they are, such as config_filename, and what they name."""
+    for key, of in part.items() if isinstance(part, dict) else ():
+        if "file" in key and isinstance(of, str):
+            yield key, of
+    for of in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+        yield from _files(of)
 
 
 def _without_options(part: Any) -> Any:

@@ -14,7 +14,7 @@ from model_folders import DATA
 from typer.testing import CliRunner
 
 import ort_aie_ep
-from ort_aie_ep import platforms
+from ort_aie_ep import platforms, requirements
 from ort_aie_ep.cli import app
 from ort_aie_ep.hub import fits
 from ort_aie_ep.hub.contents import Choice, File, Kind
@@ -117,6 +117,19 @@ def test_doctor_says_what_fits_and_downloads_nothing(
     assert result.exit_code == 1
     assert "does not fit" in result.stdout
     assert not hub.downloads()
+
+
+def test_without_huggingface_hub_a_name_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = requirements.find_spec
+    monkeypatch.setattr(
+        requirements, "find_spec", lambda name: None if name == "huggingface_hub" else real(name)
+    )
+    result = ort_aie("explain", "me/llama")
+    assert result.exit_code == 1
+    assert "me/llama does not exist here" in result.stderr
+    assert "pip install 'ort_aie_ep[hub]'" in result.stderr
 
 
 def test_the_speed_is_that_of_a_plain_read_of_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:

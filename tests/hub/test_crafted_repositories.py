@@ -66,9 +66,9 @@ def context_in_a_branch(model: onnx.ModelProto) -> None:
     )
 
 
-def decoder_elsewhere(files: dict[str, bytes]) -> None:
+def file_elsewhere(files: dict[str, bytes]) -> None:
     config = json.loads(files["genai_config.json"])
-    config["model"]["vision"] = {"filename": "../../../vision.onnx"}
+    config["model"]["vision"] = {"filename": "a.onnx", "config_filename": "../../../secret.json"}
     files["genai_config.json"] = json.dumps(config).encode()
 
 
@@ -84,7 +84,7 @@ def no_json(files: dict[str, bytes]) -> None:
         (data_in("missing.data"), "evil/model: .*missing"),
         (model_with(context), "evil/model: model.onnx has EPContext nodes"),
         (model_with(context_in_a_branch), "evil/model: model.onnx has EPContext nodes"),
-        (decoder_elsewhere, "names '../../../vision.onnx' for model.vision, outside"),
+        (file_elsewhere, "has '../../../secret.json' as config_filename, which is not in"),
         (no_json, "genai_config.json"),
     ],
     ids=["absolute", "above", "missing", "context", "in a branch", "configuration", "nesting"],
