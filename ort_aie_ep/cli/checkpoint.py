@@ -70,11 +70,6 @@ class CheckpointOptions:
         options = BuildOptions(
             self.precision or BuildOptions.precision, self.builder_option, self.adapter
         )
-        if self.builder_env is not None and not self.builder_env.exists():
-            console.note(
-                f"{self.builder_env}: pip installs the model builder into it, 1.3 GB with torch "
-                "for CPUs, several with CUDA"
-            )
         with ExitStack() as built:
             with console.bar("build", "steps", "reading the checkpoint") as progress:
                 folder = built.enter_context(
