@@ -8,6 +8,7 @@ finds; and each file is compared with the hash that the hub has for it.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -25,11 +26,12 @@ from ort_aie_ep.requirements import require
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_HASHES = (_SHA256, _COMMIT)
 _BLOCK = 1 << 20
 # How long the hub may take to say what a repository holds, seconds.
 _LOOK_UP = 20.0
-# What a file is called until it is whole.
-_PARTIAL = ".ort-aie.partial"
+# What a file is called until it is whole: `hf cache prune` removes those that nobody continues.
+_PARTIAL = ".ort-aie.incomplete"
 _REFS_SHOWN = 8
 
 
@@ -126,8 +128,13 @@ def look_up(name: Name) -> Repository:
 
 def _file(sibling: Any) -> File:
     stored = sibling.lfs
-    sha256 = "" if stored is None else str(stored.sha256)
-    return File(sibling.rfilename, int(sibling.size or 0), sha256, str(sibling.blob_id or ""))
+    # They become names of files.
+    given = ("" if stored is None else str(stored.sha256)), str(sibling.blob_id or "")
+    return File(sibling.rfilename, int(sibling.size or 0), *map(_checked, given, _HASHES))
+
+
+def _checked(text: str, kind: re.Pattern[str]) -> str:
+    return text if kind.fullmatch(text) else ""
 
 
 def _downloaded(name: Name) -> tuple[str, tuple[File, ...]] | None:
@@ -143,9 +150,9 @@ def _downloaded(name: Name) -> tuple[str, tuple[File, ...]] | None:
     files = []
     for path in sorted(snapshot.rglob("*")):
         if path.is_file():
-            blob = path.resolve().name if path.is_symlink() else ""
-            hashes = (blob, "") if _SHA256.fullmatch(blob) else ("", blob)
-            files.append(File(path.relative_to(snapshot).as_posix(), path.stat().st_size, *hashes))
+            blob = path.readlink().name if path.is_symlink() else ""
+            name_inside, size = path.relative_to(snapshot).as_posix(), path.stat().st_size
+            files.append(File(name_inside, size, *(_checked(blob, kind) for kind in _HASHES)))
     return (commit, tuple(files)) if files else None
 
 
@@ -163,9 +170,11 @@ def fetch(repository: Repository, files: Iterable[File], progress: Progress | No
 
     files, name = list(files), repository.name
     folder = repository.folder
+    snapshot = folder / "snapshots" / repository.commit
     left = sum(repository.left(file) for file in files)
     try:
-        (folder / "blobs").mkdir(parents=True, exist_ok=True)
+        for at in (folder / "blobs", snapshot):
+            at.mkdir(parents=True, exist_ok=True)
         if left:
             remedy = "make room, or set HF_HUB_CACHE to a folder on another disk"
             require_room(folder, left, f"the files of {name}", remedy=remedy)
@@ -195,6 +204,10 @@ def fetch(repository: Repository, files: Iterable[File], progress: Progress | No
                 f"{name}: the download ended early; the same command continues it"
             ) from error
         raise AieError(f"{folder} cannot be written: {error.strerror}") from error
+    finally:
+        for at in (folder / "blobs", snapshot, snapshot.parent, folder):
+            with suppress(OSError):  # not empty: something was downloaded
+                at.rmdir()
     _verify(repository, files, progress)
 
 
@@ -204,26 +217,31 @@ def _continue(repository: Repository, file: File, count: Count) -> None:
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils import build_hf_headers
 
+    url = hf_hub_url(repository.name.repository, file.path, revision=repository.commit)
     content = repository.content(file)
-    with _partial(content).open("ab") as part:
-        # Another process may download it; when it is done, this file has become the content.
-        platforms.lock(part.fileno(), wait=True)
-        if content.exists():
-            return
-        done = part.tell()
-        if done > file.size:
-            part.truncate(done := 0)
-        url = hf_hub_url(repository.name.repository, file.path, revision=repository.commit)
-        http_get(
-            url,
-            part,
-            resume_size=done,
-            headers=build_hf_headers(),
-            expected_size=file.size,
-            tqdm_class=_bars(count),
-        )
-        part.flush()
-        Path(part.name).replace(content)
+    partial = _partial(content)
+    try:
+        with partial.open("ab") as part:
+            with suppress(OSError):  # no locks there: two processes download twice as much
+                platforms.lock(part.fileno(), wait=True)
+            done = part.seek(0, os.SEEK_END)
+            if done > file.size:
+                part.truncate(done := 0)
+            if not content.exists():  # another process may have been here first
+                http_get(
+                    url,
+                    part,
+                    resume_size=done,
+                    headers=build_hf_headers(),
+                    expected_size=file.size,
+                    tqdm_class=_bars(count),
+                )
+        if not content.exists():
+            partial.replace(content)
+    finally:
+        with suppress(OSError):
+            if content.exists() or not partial.stat().st_size:
+                partial.unlink()
 
 
 def _partial(content: Path) -> Path:
@@ -262,7 +280,7 @@ def _remember(repository: Repository) -> None:
 
 
 def _verify(repository: Repository, files: Iterable[File], progress: Progress | None) -> None:
-    files = [file for file in files if file.sha256 or _COMMIT.fullmatch(file.blob_id)]
+    files = [file for file in files if file.sha256 or file.blob_id]
     count = Count(progress, sum(file.size for file in files))
     for file in files:
         count.begin(f"verifying {file.name}")

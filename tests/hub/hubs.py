@@ -125,8 +125,8 @@ class _Handler(BaseHTTPRequestHandler):
         token = self.headers.get("Authorization", "").removeprefix("Bearer ")
         if token not in ("", hub.token):
             self._answer(401, {"X-Error-Message": "Invalid credentials in Authorization header"})
-        elif known and name in hub.gated and not token:
-            self._answer(403, {"X-Error-Code": "GatedRepo"})
+        elif known and name in hub.gated and not token and "/resolve/" in self.path:
+            self._answer(401, {"X-Error-Code": "GatedRepo"})  # what is in it, everybody may see
         elif not known or (name in hub.private and not token):
             self._answer(401 if not token else 404, {"X-Error-Code": "RepoNotFound"})
         else:
