@@ -45,7 +45,8 @@ class Found:
         choice = self.choice
         first = choice.files[0].path
         what = f"{first} and {len(choice.files) - 1} more files" if choice.files[1:] else first
-        size = f"{size_text(choice.size)}, {size_text(self.left)} of it to download"
+        left = f"{size_text(self.left)} to download" if self.left else "downloaded already"
+        size = left if self.left == choice.size else f"{size_text(choice.size)}, {left}"
         return f"{self.repository.name}: {choice.kind}, {what}, {size}; {fit(choice).line()}"
 
 

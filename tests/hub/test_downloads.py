@@ -43,7 +43,7 @@ def test_a_download_has_the_files_that_are_needed_and_happens_once(llama: Hub) -
     assert there.keys() == files(LLAMA).keys()
     assert there[WEIGHTS] == (LLAMA / WEIGHTS).read_bytes()
     (line,) = said
-    assert "513.9 kB of it to download" in line
+    assert "513.9 kB to download" in line
     size = sum(path.stat().st_size for path in LLAMA.iterdir())
     downloaded = [done for done, total, what in told if not what.startswith("verifying")]
     assert downloaded == sorted(downloaded)
