@@ -124,14 +124,17 @@ def compile(
 ) -> CompileResult:
     """Compiles a model folder: see `ort_aie_ep.compiler.compile.compile_model`.
 
+    `source` may also be a name on a hub: see `session`.
     `ort_aie_ep.compiler.options.CompileOptions` says what each option does.
     """
     from ort_aie_ep.requirements import require_tools
 
     require_tools("ort_aie_ep.compile")
     from ort_aie_ep.compiler.compile import compile_model
+    from ort_aie_ep.hub.models import local
 
-    return compile_model(source, destination, CompileOptions.of(**options), progress=progress)
+    path = local(source, progress).path
+    return compile_model(path, destination, CompileOptions.of(**options), progress=progress)
 
 
 @takes(CompileKeywords)
@@ -155,7 +158,9 @@ def session(
     first. Processes may share a cache; `ort-aie cache` shows it.
 
     Args:
-        model: an onnxruntime-genai folder, a folder with one .onnx file, or an .onnx file.
+        model: an onnxruntime-genai folder, a folder with one .onnx file, an .onnx or .q4nx file, or
+            a Hugging Face checkpoint; or, with the extra [hub], a name on a model hub,
+            OWNER/REPO[@REVISION][:FOLDER or FILE], which is downloaded first.
         session_options: the custom-op library is registered on it if it is not there already; a
             new one by default. Providers that were added to it are kept; without any, only the
             CPU EP is used.
@@ -164,24 +169,26 @@ def session(
         cache_limit: maximum size of the cache in bytes, such as "20GB", or "none"; by default
             $ORT_AIE_CACHE_LIMIT, else 32 GB.
         progress: called with (bytes done, bytes in all, what is being done): first while the
-            model's files are hashed, then from 0 again for each stage of compiling (see `compile`).
-            Not called if neither is needed.
+            model is downloaded and its files are hashed, then from 0 again for each stage of
+            compiling (see `compile`). Not called if nothing of this is needed.
         options: as for `compile`.
 
     Raises:
-        AieError: the path is not a model; the model is damaged, has nothing to compile, or changes
-            in the meantime; it is already compiled and a compile option is given; the cache cannot
-            be written; ONNX Runtime refuses the session; the extra [tools] is not installed.
+        AieError: the path is not a model; a name cannot be downloaded; the model is damaged, has
+            nothing to compile, or changes in the meantime; it is already compiled and a compile
+            option is given; the cache cannot be written; ONNX Runtime refuses the session; the
+            extra [tools] is not installed.
     """
     from ort_aie_ep.requirements import require_tools
 
     require_tools("ort_aie_ep.session")
-    from ort_aie_ep.compiler.cache import cache_folder, compiled_file
-    from ort_aie_ep.compiler.cache_entries import cache_limit as cache_size_limit
+    from ort_aie_ep.hub.models import compiled, local
     from ort_aie_ep.runtime.sessions import open_compiled
 
-    cache, limit = cache_folder(cache_dir), cache_size_limit(cache_limit)
-    opened = compiled_file(Path(model), cache, CompileOptions.of(**options), progress, limit)
+    opened = compiled(
+        local(model, progress), CompileOptions.of(**options), progress,
+        cache_dir=cache_dir, limit=cache_limit,
+    )  # fmt: skip
     try:
         session = open_compiled(opened.file, session_options)
     except BaseException:

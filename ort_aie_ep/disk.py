@@ -16,17 +16,19 @@ def size_text(size: float) -> str:
     return f"{size / scale:.{0 if scale == 1 else 1}f} {name}"
 
 
-def require_room(folder: Path, size: int, what: str, error: type[AieError] = AieError) -> None:
+def require_room(
+    folder: Path, size: int, what: str, error: type[AieError] = AieError, remedy: str = ""
+) -> None:
     """Checks that `size` bytes fit onto the disk of `folder`; `what` is what needs them, a plural.
 
     Raises:
-        AieError: they do not; an `error`, with the folder and what to set.
+        AieError: they do not; an `error`, with the folder and the remedy, by default what to set.
     """
     free = shutil.disk_usage(folder).free
     if size > free:
         raise error(
             f"{what} need {size_text(size)}, but the disk of {folder.absolute()} has "
-            f"{size_text(free)} free: {ROOM}"
+            f"{size_text(free)} free: {remedy or ROOM}"
         )
 
 

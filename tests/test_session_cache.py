@@ -221,7 +221,8 @@ print(*(m.__file__ for n, m in sys.modules.items() if n.startswith("ort_aie_ep")
     )
     package = Path(ort_aie_ep.__file__).parent
     modules = [Path(line).relative_to(package) for line in done.stdout.split("\n") if line]
-    assert {path.parts[0] for path in modules if len(path.parts) > 1} == set(cache.ROOMS)
+    rooms = {path.parts[0] for path in modules if len(path.parts) > 1}
+    assert rooms - {"hub"} == set(cache.ROOMS)  # which finds the model, and changes nothing in it
 
 
 def truncate(entry: Path) -> None:

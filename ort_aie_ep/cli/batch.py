@@ -12,12 +12,13 @@ import typer
 
 from ort_aie_ep.cli import console
 from ort_aie_ep.cli.application import app
+from ort_aie_ep.cli.model import HELP, METAVAR, ready
 from ort_aie_ep.requirements import require
 
 
 @app.command("batch")
 def batch_command(
-    model: Annotated[Path, typer.Argument(metavar="DIR", help="Model folder, compiled or not.")],
+    model: Annotated[Path, typer.Argument(metavar=METAVAR, help=HELP)],
     inputs: Annotated[
         Path,
         typer.Argument(
@@ -82,9 +83,13 @@ def batch_command(
     require("ort-aie batch", ("jinja2", "pyarrow", "ray"), "batch")
     from ort_aie_ep.batch import complete
 
-    with _guarded(), console.bar("batch", "prompts", "hashing the model") as progress:
+    with (
+        _guarded(),
+        ready(model) as path,
+        console.bar("batch", "prompts", "hashing the model") as progress,
+    ):
         summary = complete(
-            model,
+            path,
             inputs,
             output,
             max_tokens=max_tokens,

@@ -11,6 +11,7 @@ import typer
 from ort_aie_ep.cli import console
 from ort_aie_ep.cli.application import app
 from ort_aie_ep.cli.options import Json
+from ort_aie_ep.hub.names import find_name
 
 if TYPE_CHECKING:
     from ort_aie_ep.compiler.cache_entries import Entry
@@ -31,6 +32,10 @@ def cache_command(
     clear: Annotated[
         bool, typer.Option("--clear", help="Remove all entries except those in use.")
     ] = False,
+    remove: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Remove the entries of this model, as the list has it."),
+    ] = None,
     cache_dir: Annotated[
         Path | None,
         typer.Option(
@@ -39,24 +44,33 @@ def cache_command(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show or clear the models that `ort_aie_ep.session` has compiled and cached.
+    """Show or clear the models that were compiled for a session, or by a name on a hub.
 
     When the cache grows beyond ORT_AIE_CACHE_LIMIT (a size such as 20GB, or none; 32GB by default),
     the entries that were used least recently are removed.
 
     ```
     ort-aie cache
+    ort-aie cache --remove OWNER/REPO
     ort-aie cache --clear
     ```
+
+    What was downloaded is in huggingface_hub's own cache: `hf cache ls`, `hf cache rm`.
     """
     from ort_aie_ep.cli.tables import cache_table, size_text
     from ort_aie_ep.compiler import cache_entries
     from ort_aie_ep.compiler.cache import cache_folder, code_digest
 
     folder = cache_folder(cache_dir)
-    if clear:
+    if clear or remove is not None:
+        name = None if remove is None else find_name(remove)
         with console.bar("cache", "bytes") as progress:
-            gone = cache_entries.clear(folder, progress)
+            gone = cache_entries.clear(folder, progress, remove)
+        if name is not None:
+            from ort_aie_ep.hub.folder import forget
+
+            forget(name)
+            console.note(f"its download stays: hf cache rm model/{name.repository} removes it")
         kept = f"; kept {gone.in_use} in use" if gone.in_use else ""
         console.note(f"{folder}: removed {_entries(gone.removed)}, {size_text(gone.bytes)}{kept}")
         return

@@ -15,6 +15,7 @@ import typer
 from ort_aie_ep import platforms
 from ort_aie_ep.cli import console
 from ort_aie_ep.cli.application import app, refused
+from ort_aie_ep.cli.model import HELP, METAVAR, drafter, ready
 from ort_aie_ep.cli.options import (
     DraftModelOption,
     DraftOption,
@@ -25,7 +26,6 @@ from ort_aie_ep.cli.options import (
     PromptChunkOption,
     TargetOption,
     Threads,
-    drafter,
     session_options,
 )
 from ort_aie_ep.errors import AieError
@@ -51,7 +51,7 @@ _MORE_ROOM = "/reset begins anew, and --context gives a conversation more room"
 
 @app.command("chat")
 def chat_command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Model folder, compiled or not.")],
+    folder: Annotated[Path, typer.Argument(metavar=METAVAR, help=HELP)],
     system: Annotated[
         str, typer.Option(metavar="TEXT", help="How the model is to answer, as /system.")
     ] = "",
@@ -104,7 +104,7 @@ def chat_command(
     stdout:
 
     ```
-    ort-aie chat COMPILED
+    ort-aie chat OWNER/REPO
     ort-aie chat COMPILED --system "Answer in French." --temperature 0.7
     ort-aie chat COMPILED < questions.txt > answers.txt
     ```
@@ -116,31 +116,33 @@ def chat_command(
     from ort_aie_ep.running.turns import sampling_of
     from ort_aie_ep.runtime.sessions import inspect
 
-    model, guessing = inspect(folder), drafter(draft, draft_model)
-    if find_template(model.folder) is None:
-        raise AieError(
-            f"{folder} has no chat template, as models for conversations have: ort-aie run "
-            "continues a text"
-        )
-    if not model.compiled:
-        console.note(f"{folder} is not compiled, so it runs on ONNX Runtime's CPU EP alone")
     options = session_options(
         target, numerics, threads, on_device_error, log, overlays, prompt_chunk
     )
-    with console.bar("open the model"):
-        loop = open_loop(model.folder, options, 1, context, PROMPT_CHUNK, draft, guessing)
     given = {
         "temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p, "seed": seed,
     }  # fmt: skip
     sampling = sampling_of({name: value for name, value in given.items() if value is not None})
-    conversation = Conversation(loop, sampling, max_tokens)
-    conversation.system(system)
-    if sys.stdin.isatty() and sys.stdout.isatty():
-        _in_terminal(conversation)
-    else:
-        for line in sys.stdin:
-            if line.strip() and not _obeyed(conversation, line.strip()):
-                _print_answer(conversation, line.rstrip("\r\n"))
+    with ExitStack() as models:
+        model = inspect(models.enter_context(ready(folder)))
+        guessing = models.enter_context(drafter(draft, draft_model))
+        if find_template(model.folder) is None:
+            raise AieError(
+                f"{folder} has no chat template, as models for conversations have: ort-aie run "
+                "continues a text"
+            )
+        if not model.compiled:
+            console.note(f"{folder} is not compiled, so it runs on ONNX Runtime's CPU EP alone")
+        with console.bar("open the model"):
+            loop = open_loop(model.folder, options, 1, context, PROMPT_CHUNK, draft, guessing)
+        conversation = Conversation(loop, sampling, max_tokens)
+        conversation.system(system)
+        if sys.stdin.isatty() and sys.stdout.isatty():
+            _in_terminal(conversation)
+        else:
+            for line in sys.stdin:
+                if line.strip() and not _obeyed(conversation, line.strip()):
+                    _print_answer(conversation, line.rstrip("\r\n"))
 
 
 def _in_terminal(conversation: Conversation) -> None:

@@ -6,11 +6,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ort_aie_ep.cli import console
 from ort_aie_ep.compiler.checkpoint.options import BuildOptions, Precision
 from ort_aie_ep.errors import AieError
+
+if TYPE_CHECKING:
+    from ort_aie_ep.hub.models import Local
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,20 +42,22 @@ class CheckpointOptions:
     keep_source: Path | None = field(default=None, metadata={"metavar": "DIR"})
 
     @contextmanager
-    def model(self, source: Path, destination: Path, *, quantises: bool) -> Iterator[Path]:
-        """The model folder to compile: `source`, or what the builder makes of a checkpoint.
+    def model(self, given: Local, destination: Path, *, quantises: bool) -> Iterator[Path]:
+        """The model to compile: `given`, or what the builder makes of a checkpoint.
 
         `quantises`: whether float weights are to be quantised.
         """
         from ort_aie_ep.compiler.checkpoint.build import built_model
+        from ort_aie_ep.hub.models import require_no_code
         from ort_aie_ep.models.checkpoint import is_checkpoint
 
+        source, shown = given.path, given.name
         if not is_checkpoint(source):
             for name, value in vars(self).items():
                 if value:
                     raise AieError(
                         f"--{name.replace('_', '-')} is for Hugging Face checkpoints (config.json "
-                        f"and *.safetensors, no .onnx file), and {source} is not one"
+                        f"and *.safetensors, no .onnx file), and {shown or source} is not one"
                     )
             yield source
             return
@@ -61,6 +66,7 @@ class CheckpointOptions:
                 "--quantize is for float weights, and the model builder writes int4 unless it is "
                 "told otherwise: pass --precision fp32 as well, or omit --quantize"
             )
+        require_no_code(shown, self.builder_option)
         options = BuildOptions(
             self.precision or BuildOptions.precision, self.builder_option, self.adapter
         )
@@ -74,6 +80,7 @@ class CheckpointOptions:
                         python=self.builder_python,
                         environment=self.builder_env,
                         keep=self.keep_source,
+                        shown=shown,
                         progress=progress,
                     )
                 )

@@ -9,6 +9,7 @@ import typer
 
 from ort_aie_ep.cli import console
 from ort_aie_ep.cli.application import app
+from ort_aie_ep.cli.model import HELP, local, ready
 from ort_aie_ep.cli.models import tell
 from ort_aie_ep.cli.options import takes_options
 from ort_aie_ep.compiler.options import GraphOptions
@@ -17,7 +18,10 @@ from ort_aie_ep.compiler.options import GraphOptions
 @app.command("import-q4nx")
 @takes_options
 def import_q4nx_command(
-    source: Annotated[Path, typer.Argument(metavar="FILE", help="model.q4nx from FastFlowLM.")],
+    source: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="model.q4nx from FastFlowLM, or its name on a hub."),
+    ],
     destination: Annotated[
         Path, typer.Argument(metavar="DST", help="The new folder; it must not exist yet.")
     ],
@@ -42,6 +46,7 @@ def import_q4nx_command(
     """
     from ort_aie_ep.compiler.fastflowlm import import_q4nx
 
+    source = local(source).path
     with console.bar("import-q4nx", "bytes", "reading the file") as progress:
         result = import_q4nx(source, destination, config=config, progress=progress, **vars(options))
     tell(result)
@@ -49,7 +54,7 @@ def import_q4nx_command(
 
 @app.command("export-q4nx")
 def export_q4nx_command(
-    source: Annotated[Path, typer.Argument(metavar="SRC", help="Model folder, compiled or not.")],
+    source: Annotated[Path, typer.Argument(metavar="SRC", help=HELP)],
     destination: Annotated[
         Path, typer.Argument(metavar="FILE", help="The new .q4nx file; it must not exist yet.")
     ],
@@ -73,10 +78,11 @@ def export_q4nx_command(
     """
     from ort_aie_ep.compiler.fastflowlm import export_q4nx
 
-    with console.bar("export-q4nx", "bytes", "reading the model") as progress:
-        result = export_q4nx(
-            source, destination, config=config, quantize=quantize, progress=progress
-        )
+    with (
+        ready(source, compiles=False) as path,
+        console.bar("export-q4nx", "bytes", "reading the model") as progress,
+    ):
+        result = export_q4nx(path, destination, config=config, quantize=quantize, progress=progress)
     console.out.print(
         f"{result.path}: {result.tensors} tensors, {result.bytes / 1e6:.1f} MB",
         markup=False,

@@ -13,6 +13,7 @@ import typer
 
 from ort_aie_ep.cli import console
 from ort_aie_ep.cli.application import app
+from ort_aie_ep.cli.model import HELP, METAVAR, local
 from ort_aie_ep.cli.options import (
     Baseline,
     Json,
@@ -55,7 +56,7 @@ def _batch_sizes(text: str | None) -> tuple[int, ...] | None:
 @app.command("bench")
 def bench_command(
     context: typer.Context,
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder, compiled or not.")],
+    model: Annotated[Path, typer.Argument(metavar=METAVAR, help=HELP)],
     prompt_lengths: Annotated[
         str | None,
         typer.Option(metavar="N,N", help="Context lengths in tokens. Default: 128,512,1024."),
@@ -141,6 +142,7 @@ def bench_command(
 
     lengths = _lengths(prompt_lengths)
     options = session_options(target, numerics, threads)
+    model = local(model).path
     if peers:
         if baseline is not None:
             raise AieError("--peers compiles MODEL itself: leave out --baseline")
@@ -373,7 +375,7 @@ def _kv_types(given: list[str] | None) -> list[str] | None:
 
 @app.command("accuracy")
 def accuracy_command(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder, compiled or not.")],
+    model: Annotated[Path, typer.Argument(metavar=METAVAR, help=HELP)],
     tokens: Annotated[
         int, typer.Option(min=0, help="Tokens to score in passes over whole windows.")
     ] = 20_000,
@@ -424,6 +426,7 @@ def accuracy_command(
     from ort_aie_ep.tools.bench import accuracy
     from ort_aie_ep.tools.bench.statistics import RESAMPLES
 
+    model = local(model).path
     with _both(model, baseline) as (compiled, source), _caches(baseline or model, kv) as caches:
         longest = window or min(512, context_length(source))
         workload = accuracy.Workload(tokens, decode_tokens, longest, text)
@@ -507,9 +510,10 @@ def _both(model: Path, baseline: Path | None) -> Iterator[tuple[ModelFolder, Mod
     """(compiled, source); shows a bar if it has to compile the source."""
     from ort_aie_ep.tools.bench.pair import compiled_and_source
 
+    source = None if baseline is None else local(baseline).path
     with ExitStack() as stack:
         with console.bar("compile", "bytes", "reading the model") as progress:
-            both = stack.enter_context(compiled_and_source(model, baseline, progress))
+            both = stack.enter_context(compiled_and_source(model, source, progress))
         yield both
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ import typer
 from ort_aie_ep.cli import console
 from ort_aie_ep.cli.application import app
 from ort_aie_ep.cli.checkpoint import CheckpointOptions
+from ort_aie_ep.cli.model import HELP, METAVAR, drafter, local, ready
 from ort_aie_ep.cli.options import (
     DraftModelOption,
     DraftOption,
@@ -24,7 +26,6 @@ from ort_aie_ep.cli.options import (
     PromptChunkOption,
     TargetOption,
     Threads,
-    drafter,
     session_options,
     takes_options,
 )
@@ -39,7 +40,12 @@ if TYPE_CHECKING:
 @takes_options
 def compile_command(
     source: Annotated[
-        Path, typer.Argument(metavar="SRC", help="Model folder, .onnx file, or checkpoint.")
+        Path,
+        typer.Argument(
+            metavar="SRC",
+            help="Model folder, .onnx file, checkpoint, or a name on a hub: "
+            "OWNER/REPO[@REVISION][:FILE].",
+        ),
     ],
     destination: Annotated[
         Path, typer.Argument(metavar="DST", help="The new folder; it must not exist yet.")
@@ -66,6 +72,7 @@ def compile_command(
     ort-aie compile MODEL_WITH_PICTURES COMPILED --quantize q4nx --vision bf16
     ort-aie compile FLOAT_MODEL COMPILED --quantize mixed --importance TEXT --bits 4.5
     ort-aie compile VISION_TOWER.onnx COMPILED --quantize bf16
+    ort-aie compile OWNER/REPO COMPILED
     ```
 
     SRC may be a Hugging Face checkpoint: a folder with config.json and *.safetensors. The command
@@ -79,8 +86,10 @@ def compile_command(
     """
     from ort_aie_ep.compiler.compile import compile_model
 
+    given = local(source)
+    quantises = options.quantize is not None
     with (
-        checkpoint.model(source, destination, quantises=options.quantize is not None) as model,
+        checkpoint.model(given, destination, quantises=quantises) as model,
         console.bar("compile", "bytes", "reading the model") as progress,
     ):
         result = compile_model(model, destination, options, progress=progress)
@@ -101,7 +110,7 @@ def compile_command(
             console.heading(plans_line(part.plans, part.divided_by))
     if result.layers:
         console.out.print(layers_table(result.layers))
-    tell(result, "--baseline", checkpoint.keep_source or source)
+    tell(result, "--baseline", checkpoint.keep_source or given.path)
 
 
 def tell(result: CompileResult, *baseline: object) -> None:
@@ -132,7 +141,7 @@ def tell(result: CompileResult, *baseline: object) -> None:
 
 @app.command("run")
 def run_command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Model folder, compiled or not.")],
+    folder: Annotated[Path, typer.Argument(metavar=METAVAR, help=HELP)],
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="Text to continue.")],
     max_tokens: Annotated[int, typer.Option(min=1, help="Largest number of new tokens.")] = 128,
     host: Annotated[
@@ -165,15 +174,17 @@ def run_command(
     from ort_aie_ep.runtime.counters import npu_counters
     from ort_aie_ep.runtime.sessions import inspect
 
-    model, guessing = inspect(folder), drafter(draft, draft_model)
-    if not model.compiled:
-        console.note(f"{folder} is not compiled, so it runs on ONNX Runtime's CPU EP alone")
     if draft and host is Host.genai:
         raise AieError("--draft works in ort_aie_ep's own loop only: leave out --host genai")
     options = session_options(
         target, numerics, threads, on_device_error, log, overlays, prompt_chunk
     )
-    with console.completion(prompt) as shown:
+    with ExitStack() as models:
+        model = inspect(models.enter_context(ready(folder)))
+        if not model.compiled:
+            console.note(f"{folder} is not compiled, so it runs on ONNX Runtime's CPU EP alone")
+        guessing = models.enter_context(drafter(draft, draft_model))
+        shown = models.enter_context(console.completion(prompt))
         if host is Host.genai:
             timing = run_in_genai(
                 model.folder, options, prompt, max_tokens, shown.write, shown.progress
@@ -201,7 +212,7 @@ def run_command(
 
 @app.command("explain")
 def explain_command(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder or .onnx file.")],
+    model: Annotated[Path, typer.Argument(metavar=METAVAR, help=HELP)],
     nodes: Annotated[bool, typer.Option("--nodes", help="Print a row for each node.")] = False,
     ep: Annotated[
         bool,
@@ -233,9 +244,10 @@ def explain_command(
     from ort_aie_ep.explain.explain import explain
     from ort_aie_ep.models.folder import find_model, other_models
 
-    with console.bar("explain"):
-        explanation = explain(model, provider=ep)
+    with ready(model, compiles=False) as path, console.bar("explain"):
+        explanation = explain(path, provider=ep)
         lines = explanation_lines(explanation)
+        others = [other.path.name for other in other_models(find_model(path))] * path.is_dir()
         if html is not None:
             from ort_aie_ep.explain.html.page import write_page
 
@@ -244,7 +256,6 @@ def explain_command(
         console.print_json(explanation)
         return
     console.out.print(explanation_table(explanation, nodes))
-    others = [other.path.name for other in other_models(find_model(model))] * model.is_dir()
     if others:
         console.note(f"also in this folder: {', '.join(others)}; name a file to explain it")
     for line in lines:
@@ -260,22 +271,31 @@ def explain_command(
 def doctor_command(
     compiled: Annotated[
         Path | None,
-        typer.Argument(metavar="COMPILED", help="Compiled folder whose files to check as well."),
+        typer.Argument(
+            metavar="MODEL",
+            help="Compiled folder whose files to check as well, or a name on a hub, to see whether "
+            "it fits.",
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Check the installation, what an NPU needs, and the files of a compiled folder.
+    """Check the installation, what an NPU needs, the files of a compiled folder, or what fits.
 
     Print versions, run an operator, and look for the NPU, its driver and XRT. With a folder, also
     read its models and weights and compare them with the hashes that the compilation left: opening
     a model does not notice that weights were changed or damaged. The exit code is 0 if the host
-    target works and the files are as they were written:
+    target works and the files are as they were written. With a name on a hub, say what of the
+    repository would be used, its size, and whether it fits into this machine and how fast it can
+    be; nothing is downloaded:
 
     ```
     ort-aie doctor
     ort-aie doctor COMPILED
+    ort-aie doctor OWNER/REPO
     ```
     """
+    if compiled is not None and _tell_what_fits(compiled, json=json):
+        return
     from ort_aie_ep.explain.doctor import diagnose
     from ort_aie_ep.explain.machine import why_no_npu
 
@@ -299,6 +319,27 @@ def doctor_command(
         raise AieError("the host target does not work: see the first missing item above")
     if diagnosis.damage:
         raise AieError(f"{compiled}: {diagnosis.damage}")
+
+
+def _tell_what_fits(given: Path, *, json: bool) -> bool:
+    """Prints what a name means, and whether it fits; returns whether it was a name."""
+    from ort_aie_ep.hub.fits import fit
+    from ort_aie_ep.hub.models import find
+    from ort_aie_ep.hub.names import find_name
+
+    if find_name(given) is None:
+        return False
+    with console.bar("doctor"):
+        found = find(given)
+        assert found is not None
+        line, what = found.line(), fit(found.choice)
+    if json:
+        console.print_json(what, model=str(given), bytes=found.choice.size, left=found.left)
+    else:
+        console.heading(line)
+    if not what.fits:
+        raise AieError(f"{given} does not fit into the memory that is free")
+    return True
 
 
 @app.command("synth")

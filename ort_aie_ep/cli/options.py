@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from ort_aie_ep.compiler.options import MissingOption
-from ort_aie_ep.errors import AieError
 
 if TYPE_CHECKING:
-    from ort_aie_ep.models.folder import ModelFolder
     from ort_aie_ep.runtime.sessions import Options
 
 
@@ -166,21 +164,6 @@ def session_options(
         overlays=overlays,
         prompt_chunk=prompt_chunk,
     )
-
-
-def drafter(draft: int, draft_model: Path | None) -> ModelFolder | None:
-    """The folder that --draft-model names.
-
-    Raises:
-        AieError: there is no model, or --draft is missing.
-    """
-    from ort_aie_ep.runtime.sessions import inspect
-
-    if draft_model is None:
-        return None
-    if not draft:
-        raise AieError("--draft-model needs --draft: how many tokens to guess at a time")
-    return inspect(draft_model).folder
 
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:

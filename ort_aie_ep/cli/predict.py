@@ -9,8 +9,10 @@ import typer
 
 from ort_aie_ep.cli import console
 from ort_aie_ep.cli.application import app
+from ort_aie_ep.cli.model import ready
 from ort_aie_ep.cli.options import Era, EraName, Json
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.hub.names import find_name
 
 if TYPE_CHECKING:
     from ort_aie_ep.npu.vocabulary.eras import Era as Constants
@@ -25,7 +27,7 @@ _PREDICTED = (
 def predict_command(
     model: Annotated[
         str | None,
-        typer.Argument(metavar="MODEL", help="A compiled model, or a name such as llama-3.2-1b."),
+        typer.Argument(metavar="MODEL", help="A compiled model, or a shape such as llama-3.2-1b."),
     ] = None,
     device: Annotated[str, typer.Option(help="The NPU, with 8 columns of AIE2P.")] = "npu2",
     contexts: Annotated[
@@ -101,7 +103,8 @@ def predict_command(
             console.heading(_PREDICTED)
         return
     form = BlockForm(4, group, not symmetric)
-    compiled = model is not None and model not in performance.MODELS and Path(model).exists()
+    given = model is not None and model not in performance.MODELS
+    compiled = given and (Path(str(model)).exists() or find_name(str(model)) is not None)
     if form != SHIPPING and (model is None or compiled):
         raise typer.BadParameter(
             "--group and --symmetric belong to a name: compiled models have their own forms"
@@ -161,8 +164,8 @@ def _simulate_compiled(
     from ort_aie_ep.npu import speed as performance
     from ort_aie_ep.npu.speed import report as tables
 
-    with console.bar("predict", "tokens", "reading the model") as progress:
-        read = read_plans(path)
+    with ready(path) as model, console.bar("predict", "tokens", "reading the model") as progress:
+        read = read_plans(model)
         simulation = performance.simulate_plans(
             read.model, read.plans, read.positions, device, _tokens(contexts), progress, era
         )

@@ -18,6 +18,7 @@ import typer
 
 from ort_aie_ep.cli import console
 from ort_aie_ep.cli.application import app
+from ort_aie_ep.cli.model import HELP, METAVAR, drafter, ready
 from ort_aie_ep.cli.options import (
     DraftModelOption,
     DraftOption,
@@ -28,7 +29,6 @@ from ort_aie_ep.cli.options import (
     PromptChunkOption,
     TargetOption,
     Threads,
-    drafter,
     session_options,
 )
 from ort_aie_ep.errors import AieError
@@ -37,7 +37,7 @@ from ort_aie_ep.requirements import require
 
 @app.command("serve")
 def serve_command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Model folder, compiled or not.")],
+    folder: Annotated[Path, typer.Argument(metavar=METAVAR, help=HELP)],
     host: Annotated[
         str, typer.Option(help="Address to listen on. Others than loopback need --api-key.")
     ] = "127.0.0.1",
@@ -51,7 +51,8 @@ def serve_command(
         ),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="The model's name in requests. Default: the folder's.")
+        str | None,
+        typer.Option(help="The model's name in requests. Default: the folder's, or the hub's."),
     ] = None,
     parallel: Annotated[
         int,
@@ -119,9 +120,6 @@ def serve_command(
     )
     from ort_aie_ep.serving.metrics import Metrics
 
-    model, guessing = inspect(folder), drafter(draft, draft_model)
-    if not model.compiled:
-        console.note(f"{folder} is not compiled, so it runs on ONNX Runtime's CPU EP alone")
     options = session_options(
         target, numerics, threads, on_device_error, log, overlays, prompt_chunk
     )
@@ -129,6 +127,11 @@ def serve_command(
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with ExitStack() as stack:
         listener = stack.enter_context(_listening(host, port))
+        path = stack.enter_context(ready(folder))
+        model = inspect(path)
+        if not model.compiled:
+            console.note(f"{folder} is not compiled, so it runs on ONNX Runtime's CPU EP alone")
+        guessing = stack.enter_context(drafter(draft, draft_model))
         with console.bar("open the model"):
             opening = partial(
                 open_loop, model.folder, options, parallel, context, PROMPT_CHUNK, draft, guessing
@@ -138,7 +141,7 @@ def serve_command(
             console.note(f"{folder}: {engine.facts.note}")
         server = Server(
             engine,
-            name or folder.resolve().name,
+            name or (folder.resolve().name if folder.exists() else folder.as_posix()),
             api_key,
             max_tokens,
             int(time.time()),

@@ -34,12 +34,12 @@ from ort_aie_ep.compiler.cache_entries import (
     work_folder,
 )
 from ort_aie_ep.compiler.options import CompileOptions
+from ort_aie_ep.compiler.sources import Source, find_source, is_onnx
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats.kv_codes import BITS
 from ort_aie_ep.models.checked_json import Field, read_json
 from ort_aie_ep.models.files import blake2b, file_hash, write_json
-from ort_aie_ep.models.folder import ModelFolder, find_model
-from ort_aie_ep.models.tokenizer import tokenizer_file
+from ort_aie_ep.models.tokenizer import TOKENIZER
 from ort_aie_ep.progress import Count, Progress
 
 VARIABLE = "ORT_AIE_CACHE"
@@ -62,7 +62,8 @@ class Opened:
     """A model to open.
 
     Attributes:
-        file: its .onnx file.
+        file: its .onnx file. The folder around it is a whole model, with its tokenizer, unless
+            the source was one in ONNX that the user has.
         lock: while it is open, the file's entry is not removed; None for the user's own file.
     """
 
@@ -119,6 +120,7 @@ def compiled_file(
     options: CompileOptions,
     progress: Progress | None = None,
     limit: int | None = None,
+    name: str = "",
 ) -> Opened:
     """The .onnx file of `source`'s compilation, made now if the cache has no complete one.
 
@@ -127,7 +129,10 @@ def compiled_file(
     the same path, size, modification time, change time and inode counts as unchanged. For a cached
     entry, the .onnx file's hash and the sizes of all other files are checked; weights are not read.
     After a compilation, entries beyond `limit` bytes are removed, the least recently used first.
-    `progress` counts the bytes that are hashed, then the bytes of weights that are written.
+    `progress` counts the bytes that are hashed, then the bytes of weights that are written; for a
+    checkpoint, before, the builder's steps.
+
+    `name` is what `source` was downloaded by, if it was: see `sources.find_source`.
 
     Returns:
         The file in the cache, or `source`'s own if it is already compiled.
@@ -136,14 +141,10 @@ def compiled_file(
         AieError: `source` is not a model, is damaged or has nothing to compile; it is already
             compiled but options are given; it changes in the meantime; the cache cannot be written.
     """
-    folder = find_model(source)
-    if source.is_dir() and folder.is_optimum_encoder_decoder:
-        raise AieError(
-            f"{source} is an encoder and decoders, and a session runs one of them: pass its file"
-        )
-    model = folder.model
-    index = cache / SOURCES / f"{_hash(os.fsencode(model.absolute()))}.json"
-    found = _indexed(index, model) or _read_source(index, model, progress)
+    given = find_source(source, name)
+    model = given.model
+    index = cache / SOURCES / f"{_hash(os.fsencode(given.path.absolute()))}.json"
+    found = _indexed(index, model) or _read_source(index, given, progress)
     if found.compiled:
         if options.given:
             raise AieError(
@@ -157,28 +158,28 @@ def compiled_file(
         "version": ort_aie_ep.__version__,
         "code": code_digest(),
         "choices": options.given,
-        "calibration": _calibration_digests(folder, options),
+        "calibration": _calibration_digests(model.parent, options),
     }
     entry = cache / _hash(json.dumps(key, sort_keys=True).encode())
     for attempt in range(_ROUNDS):
         lock = use(entry)
         if lock is not None:
-            if _whole(entry, model.name):
+            if _whole(entry, given.name):
                 if attempt:
                     keep_below(cache, limit)
-                return Opened(entry / model.name, lock)
+                return Opened(entry / given.name, lock)
             lock.close()
-        _build(model, found.stats, entry, options, progress)
+        _build(given, found.stats, entry, options, progress)
     raise AieError(f"{entry} keeps disappearing: is another process clearing {cache}?")
 
 
-def _calibration_digests(folder: ModelFolder, options: CompileOptions) -> list[str]:
+def _calibration_digests(folder: Path, options: CompileOptions) -> list[str]:
     """Hashes of the other files that the scales of a quantised KV cache, or the importance of
     weights, come from."""
     if options.kv not in BITS and options.importance is None:
         return []
     given = [text for text in (options.calibration, options.importance) if text is not None]
-    return [file_hash(p) for p in (*given, tokenizer_file(folder)) if p.is_file()]
+    return [file_hash(p) for p in (*given, folder / TOKENIZER) if p.is_file()]
 
 
 @memoised
@@ -227,19 +228,16 @@ def _indexed(index: Path, model: Path) -> _Source | None:
         return None
 
 
-def _read_source(index: Path, model: Path, progress: Progress | None) -> _Source:
+def _read_source(index: Path, given: Source, progress: Progress | None) -> _Source:
     """Reads and hashes the model's files, and records the result in the index."""
-    # Imported here: reopening does not need onnx_ir, whose import takes longer than all the rest.
-    from ort_aie_ep.models.onnx_file import external_files, is_compiled, load_model
-
+    model = given.model
     before = _stats(model, [model.name])
-    loaded = load_model(model)
-    compiled = is_compiled(loaded)
+    compiled, data = _onnx_data(model) if is_onnx(given.path) else (False, set())
     try:
         if compiled:
             source = _Source(True, before, {})
         else:
-            data = {os.path.relpath(path, model.parent) for path in external_files(loaded)}
+            data.update(os.path.relpath(path, model.parent) for path in given.files())
             stats = before | _stats(model, sorted(data))
             count = Count(progress, sum(size for size, *_ in stats.values()))
             digests = {name: file_hash(model.parent / name, count) for name in stats}
@@ -253,6 +251,17 @@ def _read_source(index: Path, model: Path, progress: Progress | None) -> _Source
             index.parent.mkdir(parents=True, exist_ok=True)
             write_json(index, asdict(source))
     return source
+
+
+def _onnx_data(model: Path) -> tuple[bool, set[str]]:
+    """Whether an .onnx file is compiled, and the names of its external data files."""
+    # Imported here: reopening does not need onnx_ir, whose import takes longer than all the rest.
+    from ort_aie_ep.models.onnx_file import external_files, is_compiled, load_model
+
+    loaded = load_model(model)
+    return is_compiled(loaded), {
+        os.path.relpath(path, model.parent) for path in external_files(loaded)
+    }
 
 
 def _stats(model: Path, names: list[str] | _Stats) -> _Stats:
@@ -290,30 +299,28 @@ def _whole(entry: Path, name: str) -> bool:
 
 
 def _build(
-    model: Path, stats: _Stats, entry: Path, options: CompileOptions, progress: Progress | None
+    given: Source, stats: _Stats, entry: Path, options: CompileOptions, progress: Progress | None
 ) -> None:
     """Compiles into a folder beside the entry and moves it there."""
-    from ort_aie_ep.compiler.compile import compile_model
-
     cache = entry.parent
     with ExitStack() as stack:
         with _writing(cache):
             cache.mkdir(parents=True, exist_ok=True)
             remove_leftovers(cache)
             new = stack.enter_context(work_folder(cache)) / "entry"
-        # The file, not its folder: tokenizers and configurations stay where they are.
-        compile_model(model, new, options, progress=progress)
-        _require_unchanged(model, stats)
+        given.compile(new, entry, options, progress)
+        _require_unchanged(given.model, stats)
         with _writing(cache):
+            files = (path for path in new.rglob("*") if path.is_file())
             manifest = {
-                "source": str(model.absolute()),
+                "source": given.shown,
                 "choices": options.given,
                 "code": code_digest(),
-                "bytes": {path.name: path.stat().st_size for path in new.iterdir()},
-                "digest": file_hash(new / model.name),
+                "bytes": {path.relative_to(new).as_posix(): path.stat().st_size for path in files},
+                "digest": file_hash(new / given.name),
             }
             write_json(new / MANIFEST, manifest)
-            _install(new, entry, model.name)
+            _install(new, entry, given.name)
 
 
 def _install(new: Path, entry: Path, name: str) -> None:

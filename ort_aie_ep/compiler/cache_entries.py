@@ -44,7 +44,8 @@ class Entry:
 
     Attributes:
         folder: its folder.
-        source: the .onnx file that it was made from; empty for a broken entry.
+        source: the file or folder that it was made from, or what that was downloaded by; empty for
+            a broken entry.
         choices: the options that were given for its compilation.
         bytes: size of all its files.
         used: when it was last opened, seconds since 1970.
@@ -134,16 +135,19 @@ def keep_below(cache: Path, limit: int | None) -> None:
             excess -= entry.bytes
 
 
-def clear(cache: Path, progress: Progress | None = None) -> Cleared:
-    """Removes all entries except those in use, the index of sources, and leftover work.
+def clear(cache: Path, progress: Progress | None = None, source: str | None = None) -> Cleared:
+    """Removes all entries except those in use, the index of sources, and leftover work; with
+    `source`, only the entries that have it.
 
     `progress` counts bytes of entries, including those that stay.
 
     Raises:
-        AieError: something cannot be removed.
+        AieError: something cannot be removed; no entry has `source`.
     """
     removed = freed = in_use = 0
-    found = entries(cache)
+    found = [entry for entry in entries(cache) if source in (None, entry.source)]
+    if source is not None and not found:
+        raise AieError(f"{cache} has no entry of {source}: ort-aie cache lists them")
     count = Count(progress, sum(entry.bytes for entry in found))
     for entry in found:
         count.begin(f"removing {entry.folder.name}")
@@ -154,6 +158,8 @@ def clear(cache: Path, progress: Progress | None = None) -> Cleared:
         else:
             raise AieError(f"{entry.folder} cannot be removed: check that it belongs to you")
         count.step(entry.bytes)
+    if source is not None:
+        return Cleared(removed, freed, in_use)
     for index in (cache / SOURCES).glob("*"):
         if _INDEX.fullmatch(index.name):  # the folder may also hold other things
             index.unlink(missing_ok=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -18,7 +18,7 @@ from ort_aie_ep.compiler.compiled_folder import (
     write_folder,
 )
 from ort_aie_ep.compiler.integrity import REPORT
-from ort_aie_ep.compiler.options import CompileOptions
+from ort_aie_ep.compiler.options import CompileOptions, GraphOptions
 from ort_aie_ep.compiler.quantising import VISION, Choice, choose
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes import DOMAIN, Report, run_passes
@@ -61,7 +61,7 @@ def compile_model(
 
     Args:
         source: an onnxruntime-genai folder, a folder with one .onnx file or with an encoder and
-            decoders (as optimum exports), or an .onnx file.
+            decoders (as optimum exports), an .onnx file, or a .q4nx file: see `import_q4nx`.
         destination: a folder that does not exist yet. It is written under another name beside it
             and renamed at the end.
         options: see `CompileOptions`.
@@ -78,6 +78,8 @@ def compile_model(
     """
     target = Path(destination)
     check_destination(target)
+    if Path(source).suffix == ".q4nx":
+        return _import_q4nx(Path(source), target, options, progress)
     folder = find_model(Path(source))
     # A bare .onnx file says nothing about its neighbours: they stay where they are.
     whole = Path(source).is_dir()
@@ -95,6 +97,18 @@ def compile_model(
     return write_folder(
         target, models, options, source=folder, files=files, notes=notes, progress=progress
     )
+
+
+def _import_q4nx(
+    source: Path, target: Path, options: CompileOptions, progress: Progress | None
+) -> CompileResult:
+    from ort_aie_ep.compiler.fastflowlm import import_q4nx
+
+    names = {each.name for each in fields(GraphOptions)}
+    if others := sorted(options.given.keys() - names):
+        raise AieError(f"{', '.join(others)}: {source} has its weights in blocks already")
+    given = {name: getattr(options, name) for name in names}
+    return import_q4nx(source, target, progress=progress, **given)
 
 
 @dataclass(frozen=True)

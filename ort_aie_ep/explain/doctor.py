@@ -26,6 +26,7 @@ _PACKAGES = {
     "tokenizers": "",
     "prompt_toolkit": "optional, for ort-aie chat: pip install 'ort_aie_ep[chat]'",
     "fastapi": "optional, for ort-aie serve: pip install 'ort_aie_ep[serve]'",
+    "huggingface_hub": "optional, for models by name: pip install 'ort_aie_ep[hub]'",
     "ray": "optional, for ort-aie batch: pip install 'ort_aie_ep[batch]'",
     "simpy": "optional, for the modelled NPU: pip install 'ort_aie_ep[npu]'",
     "matplotlib": "optional, for pictures: pip install 'ort_aie_ep[npu]'",

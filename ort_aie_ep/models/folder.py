@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,8 +14,6 @@ from ort_aie_ep.models.checkpoint import ADAPTER_CONFIG, is_checkpoint
 from ort_aie_ep.models.files import inside, is_missing, is_regular
 
 GENAI_CONFIG = "genai_config.json"
-# The name of a repository: its owner's, and its own.
-_REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 # optimum's names for the decoders of an encoder-decoder model, and for the files that it wrote
 # before it put prompt and next token of other models into one model.onnx. The main one is first.
 OPTIMUM_ENCODER = "encoder_model.onnx"
@@ -109,13 +106,7 @@ def find_model(source: Path) -> ModelFolder:
         AieError: there is no such path, or no model in it.
     """
     if not source.exists():
-        hint = ""
-        if _REPOSITORY.fullmatch(str(source)) and not source.parent.exists():
-            local = shlex.quote(source.name)
-            hint = (
-                "; if it is a repository of Hugging Face, download it first: "
-                f"hf download {source} --local-dir {local}"
-            )
+        hint = "" if source.is_absolute() else ", and is not a name on a hub, OWNER/REPO"
         raise AieError(f"{source} does not exist{hint}")
     if source.is_file():
         if source.suffix != ".onnx":

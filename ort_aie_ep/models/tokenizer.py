@@ -14,6 +14,8 @@ from ort_aie_ep.models.folder import ModelFolder
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+TOKENIZER = "tokenizer.json"
+
 
 def has_tokenizer(folder: ModelFolder) -> bool:
     """Whether the folder has a tokenizer.json."""
@@ -48,7 +50,7 @@ def load_tokenizer(folder: ModelFolder) -> Tokenizer:
 
 def tokenizer_file(folder: ModelFolder) -> Path:
     """Where the tokenizer is, if the folder has one."""
-    return folder.path / "tokenizer.json"
+    return folder.path / TOKENIZER
 
 
 def prefix_tokens(tokenizer: Tokenizer) -> npt.NDArray[np.int64]:

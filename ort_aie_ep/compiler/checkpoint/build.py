@@ -51,6 +51,7 @@ def built_model(
     python: Path | None = None,
     environment: Path | None = None,
     keep: Path | None = None,
+    shown: str = "",
     progress: Progress | None = None,
 ) -> Iterator[Path]:
     """A model folder that the builder wrote from a checkpoint, in a temporary folder.
@@ -65,6 +66,8 @@ def built_model(
         environment: in place of `python`, a virtual environment, which is made if needed.
         keep: a folder that does not exist yet, which the builder's model becomes; None: the model
             is removed at the end.
+        shown: what the user calls the checkpoint where the destination is not one of the user's;
+            for the command that an error proposes.
         progress: counts tensors that are merged, and layers that are read and quantised.
 
     Raises:
@@ -88,8 +91,8 @@ def built_model(
             log.unlink(missing_ok=True)
             if environment is not None:
                 interpreter = make_environment(environment, log, progress)
-            command = _command(source, destination, options)
-            require_python(interpreter, named_by, str(source), command)
+            words = (shown, "COMPILED") if shown else (str(source), str(destination))
+            require_python(interpreter, named_by, words[0], _command(*words, options))
             scratch = temporary.enter_context(
                 tempfile.TemporaryDirectory(prefix=f".{beside.name}.", dir=beside.parent)
             )
@@ -107,9 +110,9 @@ def built_model(
         yield folder
 
 
-def _command(source: Path, destination: Path, options: BuildOptions) -> str:
+def _command(source: str, destination: str, options: BuildOptions) -> str:
     """The command that makes an environment and goes on."""
-    words = ["ort-aie", "compile", str(source), str(destination)]
+    words = ["ort-aie", "compile", source, destination]
     if options.adapter is not None:
         words += ["--adapter", str(options.adapter)]
     if options.precision != BuildOptions.precision:

@@ -138,7 +138,7 @@ def make_environment(folder: Path, log: Path, progress: Progress | None) -> Path
     try:
         if not python.exists():
             if progress is not None:
-                progress(0, 0, f"making {folder}")
+                progress(0, 0, f"making {folder}, for the model builder: 1.3 GB, several with CUDA")
             venv.create(folder, with_pip=True)
         if missing_packages(python):
             what = f"installing the model builder into {folder}"

@@ -1,0 +1,70 @@
+"""What a command was given as a model: a path, or a name on a hub."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ort_aie_ep.cli import console
+from ort_aie_ep.errors import AieError
+
+if TYPE_CHECKING:
+    from ort_aie_ep.hub.models import Local
+    from ort_aie_ep.models.folder import ModelFolder
+
+METAVAR = "MODEL"
+HELP = "Model folder, compiled or not, or a name on a hub: OWNER/REPO[@REVISION][:FILE]."
+
+
+def local(given: Path) -> Local:
+    """The model on this machine, downloaded if `given` is a name."""
+    from ort_aie_ep.hub.models import Local, local
+    from ort_aie_ep.hub.names import find_name
+
+    if find_name(given) is None:
+        return Local(given)
+    with console.bar(f"download {given}", "bytes", "asking the hub") as progress:
+        return local(given, progress, progress.note)
+
+
+@contextmanager
+def ready(given: Path, *, compiles: bool = True) -> Iterator[Path]:
+    """The folder or file to open; while the block runs, it is not removed from the cache.
+
+    A name is compiled, unless `compiles` is False and it is ONNX; so is what is not ONNX yet. A
+    user's own model in ONNX is opened as it is.
+    """
+    from ort_aie_ep.compiler.sources import is_onnx
+
+    model = local(given)
+    if is_onnx(model.path) and not (model.name and compiles):
+        yield model.path
+        return
+    from ort_aie_ep.hub.models import compiled
+
+    with console.bar(f"compile {given}", "bytes", "reading the model") as progress:
+        opened = compiled(model, progress=progress)
+    try:
+        yield opened.file.parent
+    finally:
+        opened.close()
+
+
+@contextmanager
+def drafter(draft: int, draft_model: Path | None) -> Iterator[ModelFolder | None]:
+    """What --draft-model names, as `ready` opens it.
+
+    Raises:
+        AieError: there is no model, or --draft is missing.
+    """
+    from ort_aie_ep.runtime.sessions import inspect
+
+    if draft_model is None:
+        yield None
+        return
+    if not draft:
+        raise AieError("--draft-model needs --draft: how many tokens to guess at a time")
+    with ready(draft_model) as path:
+        yield inspect(path).folder

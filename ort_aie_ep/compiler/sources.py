@@ -1,0 +1,109 @@
+"""What the cache compiles: which files make a model what it is, and how it is compiled."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ort_aie_ep.compiler.options import CompileOptions
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.models.checkpoint import CONFIG, is_checkpoint
+from ort_aie_ep.models.files import is_regular
+from ort_aie_ep.models.folder import find_model
+from ort_aie_ep.progress import Progress
+
+# Models in one file that are not ONNX; what belongs to them is beside them.
+GGUF, Q4NX = ".gguf", ".q4nx"
+_PART = re.compile(r"(.*-)\d{5}(-of-\d{5}\.gguf)")
+# What the builder may read in the folder of a checkpoint.
+_IN_CHECKPOINT = (".safetensors", ".json", ".jinja", ".model", ".tiktoken", ".txt")
+# The main model of a folder that was not compiled from one .onnx file.
+_MODEL = "model.onnx"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model to compile.
+
+    Attributes:
+        path: what is compiled: an .onnx, .gguf or .q4nx file, or a folder.
+        model: the file that its other files are found from.
+        name: the compiled .onnx file, in the folder that it is compiled into.
+        shown: what it was downloaded by, or its path.
+    """
+
+    path: Path
+    model: Path
+    name: str
+    shown: str
+
+    def files(self) -> Iterator[Path]:
+        """Files that the compiled folder depends on, besides `model` and its external data."""
+        if self.model.suffix == GGUF:
+            part = _PART.fullmatch(self.model.name)
+            pattern = f"{part[1]}?????{part[2]}" if part else ""
+            yield from sorted(self.model.parent.glob(pattern)) if pattern else ()
+        elif self.model.suffix == Q4NX:
+            # Imported here, as its package imports onnx_ir: reopening does not need it.
+            from ort_aie_ep.compiler.fastflowlm.names import CARRIED_OVER
+
+            beside = (self.model.with_name(name) for name in CARRIED_OVER)
+            yield from (file for file in beside if is_regular(file))
+        elif self.path.is_dir():
+            inside = sorted(self.path.iterdir())
+            names = _IN_CHECKPOINT if is_checkpoint(self.path) else None
+            yield from (
+                file
+                for file in inside
+                if is_regular(file) and (names is None or file.suffix in names)
+            )
+
+    def compile(
+        self, new: Path, beside: Path, options: CompileOptions, progress: Progress | None
+    ) -> None:
+        """Compiles it into the folder `new`; a log of the builder stays beside `beside`."""
+        from ort_aie_ep.compiler.compile import compile_model
+
+        if not is_checkpoint(self.path):
+            compile_model(self.path, new, options, progress=progress)
+            return
+        from ort_aie_ep.compiler.checkpoint.build import built_model
+        from ort_aie_ep.compiler.checkpoint.options import BuildOptions
+
+        with built_model(
+            self.path, beside, BuildOptions(), shown=self.shown, progress=progress
+        ) as built:
+            compile_model(built, new, options, progress=progress)
+
+
+def is_onnx(path: Path) -> bool:
+    """Whether a path is not of those that become ONNX when they are compiled."""
+    return path.suffix not in (GGUF, Q4NX) and not is_checkpoint(path)
+
+
+def find_source(path: Path, name: str = "") -> Source:
+    """The model at a path, which was downloaded by `name` if that is not empty.
+
+    What was downloaded, and what is not ONNX yet, becomes a whole model folder. A user's model in
+    ONNX is compiled alone.
+
+    Raises:
+        AieError: there is none, or it is several that run together.
+    """
+    shown = name or str(path.absolute())
+    if path.suffix in (GGUF, Q4NX) and is_regular(path):
+        return Source(path, path, _MODEL, shown)
+    if is_checkpoint(path):
+        return Source(path, path / CONFIG, _MODEL, shown)
+    folder = find_model(path)
+    if path.is_dir() and folder.is_optimum_encoder_decoder:
+        raise AieError(
+            f"{path} is an encoder and decoders, and a session runs one of them: pass its file"
+        )
+    model = folder.model
+    if name and path.is_dir():
+        return Source(path, model, model.name, shown)
+    # The file, not its folder: tokenizers and configurations stay where they are.
+    return Source(model, model, model.name, name or str(model.absolute()))

@@ -1,0 +1,127 @@
+"""The folder that a downloaded model is opened in.
+
+It is beside huggingface_hub's snapshots and holds the files of one choice: hard links to what was
+downloaded, where a snapshot has symbolic links, which ONNX Runtime 1.24 does not follow to external
+data. It is made once all files are verified, with nothing in it that opening it would execute, so
+that a folder that is there needs no further look.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.hub.contents import Choice
+from ort_aie_ep.hub.fetch import Repository, cached
+from ort_aie_ep.hub.names import Name
+from ort_aie_ep.models.checked_json import read_json
+from ort_aie_ep.models.files import inside, write_json
+from ort_aie_ep.models.folder import GENAI_CONFIG
+
+_FOLDERS = "ort_aie_ep"
+# Sections of genai_config.json that ONNX Runtime gets, wherever they are.
+_OPTIONS = ("session_options", "run_options", "provider_options", "custom_ops_library")
+_FOREIGN = "EPContext"
+
+
+def place(repository: Repository, choice: Choice) -> Path:
+    """Where the folder of a choice is, or will be."""
+    files = "\n".join(sorted(file.path for file in choice.files))
+    part = hashlib.sha256(files.encode()).hexdigest()[:8]
+    return repository.folder / _FOLDERS / f"{repository.commit[:12]}-{part}"
+
+
+def lay(repository: Repository, choice: Choice) -> Path:
+    """Makes the folder of a choice whose files are downloaded and verified.
+
+    Raises:
+        AieError: a model in it would make something be executed or read that is not the
+            repository's own data; the folder cannot be written.
+    """
+    folder = place(repository, choice)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".", dir=folder.parent) as scratch:
+            work = Path(scratch) / "model"
+            work.mkdir()
+            for file in choice.files:
+                _link(repository.content(file), work / file.name)
+            _disarm(work / GENAI_CONFIG, repository.name)
+            for model in sorted(work.glob("*.onnx")):
+                _require_harmless(model, repository.name)
+            if not folder.exists():
+                work.rename(folder)
+    except OSError as error:
+        if not folder.exists():  # another process may have been faster
+            reason = error.strerror or error
+            raise AieError(f"{folder.parent} cannot be written: {reason}") from error
+    return folder
+
+
+def forget(name: Name) -> None:
+    """Removes the folders of a repository; what huggingface_hub downloaded stays."""
+    shutil.rmtree(cached(name) / _FOLDERS, ignore_errors=True)
+
+
+def _link(content: Path, path: Path) -> None:
+    try:
+        os.link(content, path)
+    except OSError:  # no hard links there, or not to files of others
+        path.symlink_to(content)
+
+
+def _disarm(config: Path, name: Name) -> None:
+    """Takes out of genai_config.json what makes onnxruntime-genai load libraries.
+
+    Options of sessions name custom-op libraries, and those of providers their backends, caches and
+    configurations; none of them is needed on this CPU.
+    """
+    if not config.exists():
+        return
+    content = _without_options(read_json(config).object())
+    for key, file in _files(content):
+        if "\\" in file or not inside(config.parent, config.parent / file):
+            raise AieError(
+                f"{name}: its {GENAI_CONFIG} has {file!r} as {key}, which is not in the model's "
+                "folder: tell its owner"
+            )
+    config.unlink()  # before it is written: it is a link
+    write_json(config, content)
+
+
+def _files(part: Any) -> Iterator[tuple[str, str]]:
+    """Keys for files, wherever they are, such as config_filename, and what they name."""
+    for key, of in part.items() if isinstance(part, dict) else ():
+        if "file" in key and isinstance(of, str):
+            yield key, of
+    for of in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+        yield from _files(of)
+
+
+def _without_options(part: Any) -> Any:
+    if isinstance(part, dict):
+        return {key: _without_options(of) for key, of in part.items() if key not in _OPTIONS}
+    if isinstance(part, list):
+        return [_without_options(item) for item in part]
+    return part
+
+
+def _require_harmless(model: Path, name: Name) -> None:
+    """Refuses a model with data outside of its folder, or compiled by an execution provider."""
+    from ort_aie_ep.models.onnx_file import load_model
+
+    try:
+        graph = load_model(model).graph
+    except AieError as error:
+        raise AieError(f"{name}: {str(error).replace(str(model), model.name)}") from error
+    if any(node.op_type == _FOREIGN for node in graph.all_nodes()):
+        raise AieError(
+            f"{name}: {model.name} has {_FOREIGN} nodes, which hold what an execution provider "
+            "compiled and loads unseen: choose the model that it was made from"
+        )
