@@ -148,7 +148,8 @@ def test_a_shells_full_stdout_and_narrow_encoding() -> None:
     assert re.search("stdout.*No space left", done.stderr)
     assert "Traceback" not in done.stderr
     narrow = subprocess.run(
-        [program, "run", LLAMA, "text", "--max-tokens", "4"], env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+        [program, "run", LLAMA, "text", "--max-tokens", "4"],
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
         capture_output=True,
     )  # fmt: skip
     assert narrow.returncode == 0, narrow.stderr

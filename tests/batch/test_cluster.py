@@ -178,9 +178,9 @@ def test_parquet_and_a_bad_row_in_a_process_that_uses_ray_itself(
     assert (summary.done.prompts, summary.done.errors, summary.earlier.prompts) == (6, 2, 0)
     assert summary.done.completion_tokens == sum(row["completion_tokens"] for row in good)
     assert told[-1] == (6, 6)
-    with pytest.raises(AieError, match="was begun with another max_tokens"):
+    with pytest.raises(AieError, match="max_tokens"):
         complete(compiled, tmp_path / "prompts.parquet", tmp_path / "out")
-    with pytest.raises(AieError, match="the workers do not fit: there are machines with"):
+    with pytest.raises(AieError, match="workers"):
         complete(compiled, tmp_path / "prompts.parquet", tmp_path / "new", workers=9, threads=1)
 
 

@@ -194,13 +194,13 @@ def test_shapes_it_cannot_take_are_refused(name: str, m: int, k: int, n: int, me
 
 def test_three_columns_are_refused() -> None:
     three = Device("three", "aie2p", 4, 3, clock_hz=1.8e9, alignment=64)
-    with pytest.raises(DesignError, match="3 columns; B of the 4 rows of cores enters through"):
+    with pytest.raises(DesignError, match="3 columns"):
         gemm.build(three)
 
 
 @pytest.mark.parametrize("shape", [(40, 256), (32, 128)])
 def test_pack_b_refuses_partial_blocks(shape: tuple[int, int]) -> None:
-    with pytest.raises(DesignError, match="N must be a multiple of 32 and K of 256"):
+    with pytest.raises(DesignError, match=r"N .*32 .*K .*256"):
         pack_b(np.zeros(shape, np.float32))
 
 

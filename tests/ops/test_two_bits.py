@@ -242,7 +242,7 @@ def test_blocks_of_another_size_are_named() -> None:
     given = {"K": 256, "N": 40, "bits": 2, "format": _native.FORMAT}
     wrong = np.zeros((2, 1, 3071), np.uint8)
     model = one_op_model("Q4NXMatMul", {"A": a, "W": wrong}, {"Y": FLOAT32}, given, constants=["W"])
-    with pytest.raises(Exception, match=r"uint8 \(2, 1, 3072\) for K=256 N=40 bits=2, got uint8"):
+    with pytest.raises(Exception, match=r"\(2, 1, 3072\) for K=256 N=40 bits=2"):
         open_session(model)
 
 

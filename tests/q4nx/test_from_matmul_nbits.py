@@ -162,7 +162,7 @@ def test_wrong_lengths_and_types_are_named(change: dict[str, Any], message: str)
 
 def test_other_bits_are_refused() -> None:
     one = np.zeros(1, np.uint8)
-    with pytest.raises(ValueError, match="bits must be 2, 4 or 8, got 3"):
+    with pytest.raises(ValueError, match=r"bits .*3"):
         _native.pack_matmulnbits(one, one, None, 4, 256, 32, "FLOAT", 3)
-    with pytest.raises(ValueError, match="B has 1 bytes, expected 256 for 4 rows, K=256"):
+    with pytest.raises(ValueError, match="B has 1 bytes, expected 256"):
         _native.pack_matmulnbits(one, one, None, 4, 256, 32, "FLOAT", 2)

@@ -369,7 +369,7 @@ def test_every_refusal_is_an_error_of_the_interface(served: Served) -> None:
             model=NAME, messages=MESSAGES, tools=[TOOLS[0], TOOLS[0]]
         )
     assert tools.value.param == "tools"
-    with pytest.raises(openai.NotFoundError, match="/v1/responses here: use /v1/chat/completions"):
+    with pytest.raises(openai.NotFoundError, match=r"/v1/responses .*/v1/chat/completions"):
         served.client().responses.create(model=NAME, input="x")
     huge = {"content": b'{"prompt": "' + b"x" * 5_000_000, "headers": JSON}
     for status, said, how in (
@@ -388,12 +388,12 @@ def test_every_refusal_is_an_error_of_the_interface(served: Served) -> None:
 
 def test_errors_have_the_clients_own_types(served: Served) -> None:
     client = served.client()
-    with pytest.raises(openai.NotFoundError, match="no model 'other' here, only 'demo'"):
+    with pytest.raises(openai.NotFoundError, match=r"'other'.*'demo'"):
         client.completions.create(model="other", prompt=PROMPT)
     with pytest.raises(openai.BadRequestError) as error:
         client.completions.create(model=NAME, prompt=[5] * 2048)
     assert error.value.code == "context_length_exceeded"
-    with pytest.raises(openai.BadRequestError, match="one prompt in a request"):
+    with pytest.raises(openai.BadRequestError, match="one prompt"):
         client.completions.create(model=NAME, prompt=["a", "b"])
     assert served.post("/v1/completions", content=b"{", headers={"content-type": "application/json"}
                        ).status_code == 400  # fmt: skip
@@ -427,7 +427,7 @@ def test_more_than_may_wait_are_refused_and_a_key_is_wanted(model: Path) -> None
     with serving(model, *options) as served:
         assert served.get("/health").status_code == 200
         for key in ("", "wrong"):
-            with pytest.raises(openai.AuthenticationError, match="wants its API key"):
+            with pytest.raises(openai.AuthenticationError, match="API key"):
                 served.client(key or "x").models.list()
         assert served.get("/v1/models").status_code == 401
         client = served.client("secret")
@@ -438,7 +438,7 @@ def test_more_than_may_wait_are_refused_and_a_key_is_wanted(model: Path) -> None
                 client.completions.create, model=NAME, prompt="a", max_tokens=1
             )
             until(lambda: served.requests == 2)
-            with pytest.raises(openai.RateLimitError, match="2 requests are running or waiting"):
+            with pytest.raises(openai.RateLimitError, match="2 requests"):
                 client.completions.create(model=NAME, prompt=PROMPT)
             running.close()
             assert waiting.result().choices[0].finish_reason == "length"
@@ -471,10 +471,10 @@ def test_a_model_process_that_dies_is_replaced(model: Path, tmp_path: Path) -> N
         next(stream)
         folder.rename(tmp_path / "away")
         kill_the_model(served)
-        with pytest.raises(openai.APIError, match="has died"):
+        with pytest.raises(openai.APIError, match="died"):
             list(stream)
         until(lambda: served.get("/health").status_code == 503)
-        with pytest.raises(openai.InternalServerError, match="has died"):
+        with pytest.raises(openai.InternalServerError, match="died"):
             create(model=NAME, prompt=PROMPT)
         (tmp_path / "away").rename(folder)
         until(lambda: served.get("/health").status_code == 200)
@@ -495,9 +495,9 @@ def test_a_server_ends_its_requests_and_its_model_process_quietly(model: Path) -
             # As a long computation: it takes nothing from its pipe, and does not end by itself.
             os.kill(children[0], signal.SIGSTOP)
             served.process.send_signal(signal.SIGTERM)
-            with pytest.raises(openai.InternalServerError, match="the server is stopping"):
+            with pytest.raises(openai.InternalServerError, match="stopping"):
                 waiting.result()
-            with pytest.raises(openai.APIError, match="the server is stopping"):
+            with pytest.raises(openai.APIError, match="stopping"):
                 list(stream)
         _, said = served.process.communicate(timeout=60)
         assert "Traceback" not in said

@@ -209,7 +209,7 @@ def test_xrt_without_an_npu_goes_on_on_the_host_and_says_so() -> None:
 @pytest.mark.skipif(Path("/dev/accel/accel0").exists(), reason="there may be an NPU")
 def test_xrt_without_an_npu_is_an_error_if_asked_for() -> None:
     result, _ = project(ORT_AIE_TARGET="xrt", ORT_AIE_ON_DEVICE_ERROR="raise")
-    assert "Q4NXMatMul node 'the_node': ort_aie.target=xrt: " in result["error"]
+    assert "'the_node': ort_aie.target=xrt" in result["error"]
 
 
 def test_a_build_without_xrt_says_so(tmp_path: Path) -> None:
@@ -224,8 +224,8 @@ def test_a_build_without_xrt_says_so(tmp_path: Path) -> None:
         env=os.environ | {"ORT_AIE_TARGET": "sim"}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     error = json.loads(done.stdout.splitlines()[-1])["error"]
-    assert "ort_aie.target=sim: this build has no such target" in error
-    assert "install libxrt-dev and build again, or use auto or host" in error
+    assert "ort_aie.target=sim" in error
+    assert "libxrt-dev" in error
 
 
 def test_options_of_the_package_are_session_entries() -> None:
