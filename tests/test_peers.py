@@ -525,7 +525,7 @@ def test_a_worker_that_dies_says_how_and_its_last_words() -> None:
 def test_a_worker_that_hangs_is_ended_at_its_limit() -> None:
     with Worker("engine", limit=0.2) as worker:
         worker._process.send_signal(signal.SIGSTOP)
-        with pytest.raises(EngineError, match=r"engine did not answer within 0 s"):
+        with pytest.raises(EngineError, match=r"engine .* 0 s"):
             worker.run(2, 0)
         assert worker._process.wait(10) == -signal.SIGKILL
 
@@ -1100,7 +1100,7 @@ def test_command_refuses_what_does_not_fit(model: Path, tmp_path: Path) -> None:
         assert option in bench(model, "--batch", 2, option, 8).stderr
     assert "--peers" in bench(model, "--out", tmp_path).stderr
     assert "--peers" in bench(model, "--quick").stderr
-    assert "--starts" in bench("--peers", model, "--quick", "--starts", 1).stderr
+    assert "--quick" in bench("--peers", model, "--quick", "--starts", 1).stderr
     assert "--peers" in bench(model, "--starts", "1").stderr
     assert "--baseline" in bench("--peers", model, "--baseline", model).stderr
     ort_aie_ep.compile(model, tmp_path / "compiled", last_logits=True)

@@ -370,7 +370,7 @@ def test_a_compiled_model_is_opened_as_it_is(
         np.testing.assert_array_equal(logits(session), logits(ort_aie_ep.session(LLAMA)))
     assert compilations == [LLAMA / "model.onnx"]
     for choice in ({"kv": "f16"}, {"last_logits": True}, {"fuse": False}):
-        with pytest.raises(AieError, match=r"model\.onnx .* kv "):
+        with pytest.raises(AieError, match=r"compiled/model\.onnx"):
             ort_aie_ep.session(tmp_path / "compiled", **choice)  # type: ignore[arg-type]
 
 

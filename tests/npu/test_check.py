@@ -498,5 +498,5 @@ def test_what_has_no_effect_is_noted() -> None:
     design.workers["worker0_0"].stack = 512
     assigned("b", packet=3)(design)
     notes = check(design).notes
-    assert any("has a stack of 512 bytes, less than the 1024" in note for note in notes)
-    assert any("packet id 3 of fifo b has no effect" in note for note in notes)
+    assert any("512 bytes, less than the 1024" in note for note in notes)
+    assert any("packet id 3 of fifo b" in note for note in notes)

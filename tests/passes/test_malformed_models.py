@@ -191,7 +191,7 @@ def test_graphs_in_graphs_are_read_or_named(tmp_path: Path, depth: int) -> None:
     model.graph.node.extend([condition, nested(depth)])
     source = written(tmp_path / "source", model)
     said = refusal(lambda: ort_aie_ep.compile(source, tmp_path / "compiled"))
-    assert not said or "cannot be read as an ONNX model" in said
+    assert not said or "ONNX model" in said
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "model.onnx.data", "genai_config.json"])
