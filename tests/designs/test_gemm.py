@@ -78,10 +78,11 @@ def test_b_leaves_its_memory_tile_step_by_step_and_part_by_part(
     ("name", "output", "m", "k", "n"),
     [
         ("npu2", "bf16", 512, 256, 512),  # one megatile
-        ("npu2", "bf16", 520, 256, 544),  # bands moved back in both directions
+        # Bands moved back in both directions, as on fewer columns below.
+        pytest.param("npu2", "bf16", 520, 256, 544, marks=pytest.mark.in_turn),
         ("npu2", "bf16", 65, 256, 128),  # all columns with the rows of two bands, all rows with one
         ("npu2", "f32", 130, 512, 288),
-        ("npu1", "f32", 300, 512, 352),
+        pytest.param("npu1", "f32", 300, 512, 352, marks=pytest.mark.in_turn),
         ("npu1", "bf16", 256, 256, 544),
         ("npu2_4col", "bf16", 257, 256, 672),
         ("npu2_2col", "bf16", 130, 256, 736),  # two rows of cores share a channel of B

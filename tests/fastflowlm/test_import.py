@@ -278,6 +278,7 @@ print(peak() - before)
 """
 
 
+@pytest.mark.in_turn  # tests/passes/test_compile_memory.py has the compiler with each change
 def test_importing_holds_a_few_megabytes(tmp_path: Path) -> None:
     """One layer of Llama-3.2-1B, all zeros: an embedding of 134 MB and an lm_head of 42 MB."""
     shape = replace(SHAPES["llama-3.2-1b"], layers=1, vocab=32768, context=64)

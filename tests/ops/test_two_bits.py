@@ -52,8 +52,7 @@ def bf16_error(w: Weights, a: Array) -> Array:
 
 
 @NEEDS_TWO_BITS
-@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16])
-@pytest.mark.parametrize("rows", [1, 2, 33])
+@pytest.mark.parametrize(("rows", "dtype"), [(1, FLOAT16), (2, FLOAT32), (33, FLOAT32)])
 @pytest.mark.parametrize(("n", "k"), [(64, 256), (100, 512), (33, 320), (32, 100)])
 @pytest.mark.parametrize("block_size", [32, 64, 128, 256])
 @pytest.mark.parametrize("zero_points", [False, True])

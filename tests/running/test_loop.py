@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from model_folders import DATA, MODELS
+from model_folders import DATA, MODELS, few
 from servers import make_model
 
 import ort_aie_ep
@@ -149,7 +149,7 @@ def test_what_prompts_share_is_copied_with_its_bits(model: Path) -> None:
     np.testing.assert_array_equal(watched.seen[last], kept.seen[whole])
 
 
-@pytest.mark.parametrize("name", WITH_TOKENIZER)
+@pytest.mark.parametrize("name", few(WITH_TOKENIZER, also=("lfm2", "gpt_oss")))
 def test_a_later_turn_has_the_logits_of_a_fresh_one(name: str, tmp_path: Path) -> None:
     """Whether the model's caches can go back, grow, or neither."""
     ort_aie_ep.compile(DATA / name, tmp_path / name)

@@ -525,18 +525,27 @@ def test_sigterm_lets_running_texts_come_to_their_end(model: Path) -> None:
     assert served.process.returncode == 128 + signal.SIGTERM
 
 
-def test_metrics_count_what_was_done(model: Path) -> None:
-    with serving(model) as served:
-        done = served.client().completions.create(model=NAME, prompt=PROMPT, max_tokens=7)
-        assert done.usage is not None
-        lines = served.get("/metrics").text.splitlines()
-    found = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-    assert float(found["ort_aie_completion_tokens_total"]) == 7
-    assert float(found["ort_aie_prompt_tokens_total"]) == done.usage.prompt_tokens
-    assert float(found['ort_aie_texts_total{end="length"}']) == 1
-    assert float(found["ort_aie_first_token_seconds_count"]) == 1
-    assert float(found["ort_aie_slots"]) == 4
-    assert float(found["ort_aie_texts_running"]) == 0
+def metrics(served: Served) -> dict[str, float]:
+    lines = served.get("/metrics").text.splitlines()
+    rows = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, value in rows}
+
+
+def test_metrics_count_what_was_done(served: Served) -> None:
+    until(lambda: served.requests == 0)
+    before = metrics(served)
+    done = served.client().completions.create(model=NAME, prompt=PROMPT, max_tokens=7)
+    assert done.usage is not None
+    found = metrics(served)
+    for name, count in {
+        "ort_aie_completion_tokens_total": 7,
+        "ort_aie_prompt_tokens_total": done.usage.prompt_tokens,
+        'ort_aie_texts_total{end="length"}': 1,
+        "ort_aie_first_token_seconds_count": 1,
+    }.items():
+        assert found[name] - before.get(name, 0) == count, name
+    assert found["ort_aie_slots"] == 4
+    assert found["ort_aie_texts_running"] == 0
 
 
 def test_a_server_that_is_killed_leaves_no_model_process(model: Path) -> None:

@@ -103,16 +103,16 @@ def test_counters_are_kept_when_the_last_session_closes(packages: str) -> None:
 
 @SIMULATED
 def test_a_session_goes_on_after_a_fault(packages: str) -> None:
-    environment = {"ORT_AIE_TARGET": "sim", "XDG_CACHE_HOME": packages, "SESSIONS": "1"}
-    result, lines = project(**environment, ORT_AIE_SIM_FAULTS="run_timeout@1..2")
+    result, lines = project(
+        ORT_AIE_TARGET="sim", XDG_CACHE_HOME=packages, SESSIONS="1",
+        ORT_AIE_SIM_FAULTS="run_timeout@1..2",
+    )  # fmt: skip
     after = NpuCounters(**result["after"])
     assert (after.retries, after.fallbacks, after.buffers) == (1, 1, 0)
     assert result["mass_of_difference"] == 0  # the host's own numerics
     assert len(lines) == 1
     assert lines[0].startswith("ort_aie_ep: ")
     assert "TIMEOUT" in lines[0]
-    _, quiet = project(**environment, ORT_AIE_SIM_FAULTS="run_timeout@1..2", ORT_AIE_LOG="quiet")
-    assert quiet == []
 
 
 @SIMULATED
