@@ -146,7 +146,7 @@ def test_fifos_that_share_a_receiving_channel_keep_the_sequences_order() -> None
 
     notes = check(shared(True)).notes
     assert any("order" in n for n in notes)
-    assert "fifo out1 can send to S2MM 0 of shim tile (0, 0)" in (refusal(shared(False)))
+    assert "fifo out1 can send to S2MM 0 of shim tile (0, 0)" in refusal(shared(False))
 
 
 # --- sequences ------------------------------------------------------------------------------------
