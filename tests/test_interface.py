@@ -175,7 +175,7 @@ def test_compile_proposes_what_then_works(tmp_path: Path) -> None:
     edits = (short_convolution(), three_positions((0.01, 0.0, 0.0)))
     source, compiled = edited(tmp_path / "source", *edits), tmp_path / "compiled"
     result = ort_aie("compile", source, compiled)
-    assert f"next: ort-aie run {compiled} '{PROMPT}'" in result.stderr
+    assert f"ort-aie run {compiled} '{PROMPT}'" in result.stderr
     ran = ort_aie("run", compiled, PROMPT, "--max-tokens", 8)
     assert ran.exit_code == 0, ran.stderr
     words = ("--prompt-lengths", 16, "--new-tokens", 2, "--runs", 1)
@@ -256,13 +256,13 @@ def test_a_model_that_no_command_feeds_gets_a_step_that_works(case: str, tmp_pat
         onnx.save(onnx.load(LLAMA / "model.onnx"), source / "encoder.onnx")
     result = ort_aie("compile", source, compiled)
     assert result.exit_code == 0, result.stderr
-    assert "next: ort-aie" not in result.stderr
+    assert "ort-aie run" not in result.stderr
     step = step.format(model=str(compiled / "model.onnx"), folder=str(compiled))
     assert step in result.stderr
     open_session(compiled / "model.onnx")
     failed = ort_aie("run", compiled, PROMPT)
     assert failed.exit_code == 1
-    assert f"is not a language model that this command can run: {reason}" in failed.stderr
+    assert reason in failed.stderr
 
 
 def test_a_cache_of_another_rank_is_named(tmp_path: Path) -> None:

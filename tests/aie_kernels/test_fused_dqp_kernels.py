@@ -90,17 +90,15 @@ def bound(w: Weights, x: Array) -> Array:
     return result
 
 
-@pytest.mark.parametrize("k", [256, 1280])
 @pytest.mark.parametrize("x_kind", ACTIVATIONS)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("bits", [4, 2])
-def test_blocks_accumulate_the_product(
-    kernels: Kernels, bits: int, kind: str, x_kind: str, k: int
-) -> None:
-    rng = np.random.default_rng(1)
-    w, x = weights(rng, kind, k, bits), activations(rng, x_kind, k)
-    error = np.abs(f64(product(kernels, w, x)) - w.exact @ f64(x))
-    assert (error <= bound(w, x)).all()
+def test_blocks_accumulate_the_product(kernels: Kernels, bits: int, kind: str, x_kind: str) -> None:
+    for k in (256, 1280):  # one block, and five
+        rng = np.random.default_rng(1)
+        w, x = weights(rng, kind, k, bits), activations(rng, x_kind, k)
+        error = np.abs(f64(product(kernels, w, x)) - w.exact @ f64(x))
+        assert (error <= bound(w, x)).all(), k
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)

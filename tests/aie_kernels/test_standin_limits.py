@@ -313,4 +313,4 @@ def test_other_architectures_do_not_compile(tmp_path: Path) -> None:
     source.write_text(PRELUDE)
     done = compile(str(source), "aie2", "-fsyntax-only", "-U__AIE_ARCH__", "-D__AIE_ARCH__=10")
     assert done.returncode != 0
-    assert "define __AIE_ARCH__ as 20 (AIE2) or 21 (AIE2P)" in done.stderr
+    assert "__AIE_ARCH__" in done.stderr

@@ -222,9 +222,9 @@ def test_a_part_that_ended_three_workers_is_left_out(compiled: Path, tmp_path: P
 
 def test_a_worker_says_why_it_cannot_work(compiled: Path, tmp_path: Path) -> None:
     other = Recorder(str(compiled), "another", str(tmp_path), Settings(4), 1)
-    assert "is not the same model as where" in other(part(0, "x"))["failure"][0]
+    assert "same model" in other(part(0, "x"))["failure"][0]
     missing = Recorder(str(tmp_path / "none"), "another", str(tmp_path), Settings(4), 1)
-    assert "none is missing" in missing(part(0, "x"))["failure"][0]
+    assert "missing" in missing(part(0, "x"))["failure"][0]
     nowhere = tmp_path / "nowhere"
     lost = Recorder(str(compiled), model_digest(compiled), str(nowhere), Settings(4), 1)
     assert lost(part(0, "x"))["failure"] == [

@@ -161,7 +161,7 @@ def test_the_package_alone_counts_what_the_npu_has_done(alone: Environment) -> N
 @pytest.mark.parametrize("call", CALLS)
 def test_the_package_alone_says_what_else_needs(alone: Environment, call: str) -> None:
     error = alone.fails(*CALLS[call])
-    assert "needs ml_dtypes, numpy, onnx_ir, " in error
+    assert "ml_dtypes, numpy, onnx_ir" in error
     assert error.endswith(INSTALL_TOOLS)
 
 
@@ -263,7 +263,7 @@ def test_a_bare_runtime_runs_models_through_both_doors(
 
 def test_a_bare_runtime_does_not_make_up_for_the_tools(runtime: Environment) -> None:
     error = runtime.fails("-m", "ort_aie_ep", "doctor")
-    assert "ort-aie needs ml_dtypes, onnx_ir, " in error
+    assert "ml_dtypes, onnx_ir" in error
     assert error.endswith(INSTALL_TOOLS)
 
 
@@ -457,4 +457,4 @@ def test_a_session_on_the_modelled_npu_says_what_its_python_lacks(
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 1, done.stdout
-    assert "simpy, which are not installed: pip install 'ort_aie_ep[npu]'" in done.stderr
+    assert "pip install 'ort_aie_ep[npu]'" in done.stderr

@@ -78,7 +78,7 @@ def test_a_version_without_notes_is_refused(project: Path, changelog: str) -> No
     (project / "CHANGELOG.md").write_text(changelog)
     result = notes(project, "v1.2.0")
     assert (result.returncode, result.stdout) == (1, "")
-    assert 'CHANGELOG.md has no section "## [1.2.0]"' in result.stderr
+    assert "[1.2.0]" in result.stderr
 
 
 @pytest.mark.parametrize("heading", ["## [1.2.0] - unreleased", "## [1.2.0]"])

@@ -188,22 +188,22 @@ def test_an_adapter_cannot_change_one_use_of_a_shared_matrix(tmp_path: Path) -> 
     source = checkpoint(tmp_path / "SRC", tie_word_embeddings=True)
     new = {**halves("q_proj", 8, 6), "lm_head.weight": weights(9, 6)}
     lora = adapter(tmp_path / "lora", new)
-    with pytest.raises(AieError, match=r"which embedding and lm_head of .* share"):
+    with pytest.raises(AieError, match=r"embedding and lm_head"):
         read_adapter(lora, read_checkpoint(source))
 
 
 def test_a_quantised_checkpoint_takes_no_adapter(tmp_path: Path) -> None:
     source = checkpoint(tmp_path / "SRC", quantization_config={"quant_method": "gptq"})
-    with pytest.raises(AieError, match="SRC is quantised, and an adapter is merged into floats"):
+    with pytest.raises(AieError, match="SRC"):
         read_adapter(adapter(tmp_path / "lora"), read_checkpoint(source))
 
 
 def test_what_is_not_an_adapter_is_named(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(AieError, match=r"is not a LoRA adapter: it has no adapter_config\.json"):
+    with pytest.raises(AieError, match=r"adapter_config\.json"):
         read_adapter(source, read_checkpoint(source))
     lora = adapter(tmp_path / "lora")
     (lora / "adapter_model.safetensors").rename(lora / "adapter_model.bin")
-    with pytest.raises(AieError, match=r"has no adapter_model\.safetensors: save the adapter"):
+    with pytest.raises(AieError, match=r"adapter_model\.safetensors"):
         read_adapter(lora, read_checkpoint(source))
 
 
@@ -216,26 +216,26 @@ def test_a_checkpoint_that_was_not_downloaded_whole_is_named(source: Path, tmp_p
 
     folder = damaged("shard")
     (folder / "model-00002-of-00002.safetensors").unlink()
-    with pytest.raises(AieError, match=r"names 'model-00002\S+', which is not in"):
+    with pytest.raises(AieError, match=r"'model-00002\S+'"):
         read_checkpoint(folder)
     folder = damaged("short")
     shard = folder / "model-00001-of-00002.safetensors"
     shard.write_bytes(shard.read_bytes()[:-1])
-    with pytest.raises(AieError, match=r"ends at byte .* but the file ends at .* truncated"):
+    with pytest.raises(AieError, match=r"model-00001.*truncated"):
         read_checkpoint(folder)
     folder = damaged("pointer")
     (folder / "model-00001-of-00002.safetensors").write_text("version https://git-lfs/spec/v1\n")
-    with pytest.raises(AieError, match="is a Git LFS pointer, not the file"):
+    with pytest.raises(AieError, match=r"model-00001.*Git LFS"):
         read_checkpoint(folder)
     folder = damaged("index")
     (folder / "model.safetensors.index.json").unlink()
-    with pytest.raises(AieError, match=r"has neither model\.safetensors nor model\.safetensors\."):
+    with pytest.raises(AieError, match=r"model\.safetensors"):
         read_checkpoint(folder)
     folder = damaged("escape")
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../x"}}')
-    with pytest.raises(AieError, match=r"names '\.\./x', which is not in the folder"):
+    with pytest.raises(AieError, match=r"'\.\./x'"):
         read_checkpoint(folder)
     folder = damaged("tokenizer")
     (folder / "tokenizer.json").unlink()
-    with pytest.raises(AieError, match="has no tokenizer"):
+    with pytest.raises(AieError, match=r"tokenizer\.json"):
         read_checkpoint(folder)

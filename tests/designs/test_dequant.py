@@ -78,5 +78,5 @@ def test_every_block_moves_once_where_the_blocks_come_out_even() -> None:
 
 
 def test_fewer_than_four_blocks_are_refused() -> None:
-    with pytest.raises(DesignError, match="3 Q4NX blocks; at least 4 are needed"):
+    with pytest.raises(DesignError, match="3 Q4NX blocks"):
         Session(dequant.build(device("npu2"))).build("dequant", {"blocks": 3}, ["w", "b"])

@@ -128,7 +128,7 @@ def test_scores_can_be_capped(session: Session) -> None:
     attend(session, Shape(8, 4, 128, 40, softcap=5.0))
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(
     kv_heads=st.integers(1, 6),
     group=st.integers(1, 6),
@@ -158,7 +158,9 @@ def test_narrower_partitions(name: str) -> None:
         pytest.param(
             Shape(1, 1, 256, 16 * 128 + 40, window=8), id="sweeps", marks=pytest.mark.in_turn
         ),
-        pytest.param(Shape(5, 5, 256, 9 * 128 - 50, window=8), id="heads"),
+        pytest.param(
+            Shape(5, 5, 256, 9 * 128 - 50, window=8), id="heads", marks=pytest.mark.in_turn
+        ),
     ],
 )
 def test_workers_are_started_again(session: Session, shape: Shape) -> None:

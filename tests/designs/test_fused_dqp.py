@@ -145,7 +145,7 @@ def test_shapes_that_it_cannot_take_are_refused(shape: dict[str, int], message: 
 
 
 def test_more_columns_than_the_device_has() -> None:
-    with pytest.raises(DesignError, match="5 columns: npu1 has 1 to 4"):
+    with pytest.raises(DesignError, match="npu1 has 1 to 4"):
         fused_dqp.build(device("npu1"), 5)
 
 

@@ -78,10 +78,11 @@ def test_b_leaves_its_memory_tile_step_by_step_and_part_by_part(
     ("name", "output", "m", "k", "n"),
     [
         ("npu2", "bf16", 512, 256, 512),  # one megatile
-        ("npu2", "bf16", 520, 256, 544),  # bands moved back in both directions
+        # Bands moved back in both directions, as on fewer columns below.
+        pytest.param("npu2", "bf16", 520, 256, 544, marks=pytest.mark.in_turn),
         ("npu2", "bf16", 65, 256, 128),  # all columns with the rows of two bands, all rows with one
         ("npu2", "f32", 130, 512, 288),
-        ("npu1", "f32", 300, 512, 352),
+        pytest.param("npu1", "f32", 300, 512, 352, marks=pytest.mark.in_turn),
         ("npu1", "bf16", 256, 256, 544),
         ("npu2_4col", "bf16", 257, 256, 672),
         ("npu2_2col", "bf16", 130, 256, 736),  # two rows of cores share a channel of B
@@ -194,13 +195,13 @@ def test_shapes_it_cannot_take_are_refused(name: str, m: int, k: int, n: int, me
 
 def test_three_columns_are_refused() -> None:
     three = Device("three", "aie2p", 4, 3, clock_hz=1.8e9, alignment=64)
-    with pytest.raises(DesignError, match="3 columns; B of the 4 rows of cores enters through"):
+    with pytest.raises(DesignError, match="3 columns"):
         gemm.build(three)
 
 
 @pytest.mark.parametrize("shape", [(40, 256), (32, 128)])
 def test_pack_b_refuses_partial_blocks(shape: tuple[int, int]) -> None:
-    with pytest.raises(DesignError, match="N must be a multiple of 32 and K of 256"):
+    with pytest.raises(DesignError, match=r"N .*32 .*K .*256"):
         pack_b(np.zeros(shape, np.float32))
 
 

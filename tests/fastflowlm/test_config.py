@@ -224,12 +224,12 @@ def test_what_gemma_lacks_is_named(tmp_path: Path, changes: dict[str, Any], mess
 @pytest.mark.parametrize("content", ["[]", "{", "\xff"])
 def test_a_file_that_is_not_an_object_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "config.json").write_text(content, encoding="latin-1")
-    with pytest.raises(AieError, match=r"the content must be an object|cannot be read as JSON"):
+    with pytest.raises(AieError, match=r"object|JSON"):
         read_config(tmp_path / "config.json")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(AieError, match=r"config\.json cannot be read: No such file .*--config"):
+    with pytest.raises(AieError, match=r"config\.json .*--config"):
         read_config(tmp_path / "config.json")
 
 

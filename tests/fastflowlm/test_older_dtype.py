@@ -96,5 +96,5 @@ def test_a_shape_that_is_not_the_matrixs_is_refused(tmp_path: Path) -> None:
 def test_a_size_that_is_not_the_shapes_is_refused(tmp_path: Path) -> None:
     name = f"{PLACE}.mlp.down_proj.weight"
     source = write(tmp_path / "model.q4nx", None, shapes={name: [SHAPE.hidden, SHAPE.ffn + 256]})
-    with pytest.raises(AieError, match=r"Q4NX \(256, 768\) needs 122880"):
+    with pytest.raises(AieError, match=r"\(256, 768\) .*122880"):
         read_container(source)

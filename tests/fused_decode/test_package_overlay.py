@@ -52,7 +52,7 @@ def test_a_pair_becomes_a_package(
     out = tmp_path / "package"
     done = CliRunner().invoke(app, ["package-overlay", str(built), "--out", str(out)])
     assert done.exit_code == 0, done.output
-    assert "llama-3.2-1b, contexts of up to 2048 tokens" in done.output
+    assert "llama-3.2-1b" in done.output
     assert ends(done.stderr) == {"package-overlay": "1 window"}
     manifest = manifest_of(out)
     weights, rms, kvc, before_logits, logits = SIZES["llama-3.2-1b"]
@@ -120,14 +120,14 @@ def test_a_package_takes_the_place_of_one_and_of_nothing_else(built: Path, tmp_p
     other = tmp_path / "other"
     other.mkdir()
     (other / "mine").touch()
-    with pytest.raises(PackageError, match="choose another folder"):
+    with pytest.raises(PackageError, match=str(tmp_path)):
         package_overlay(built, other)
     assert (other / "mine").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "package"]
 
 
 def test_the_model_and_the_commit_that_one_names(built: Path, tmp_path: Path) -> None:
-    with pytest.raises(PackageError, match=r"is for llama-3\.2-1b, not qwen3-8b"):
+    with pytest.raises(PackageError, match=r"llama-3\.2-1b.*qwen3-8b"):
         package_overlay(built, tmp_path / "package", model="qwen3-8b")
     manifest = package_overlay(
         built, tmp_path / "package", model="llama-3.2-1b", commit="e972f294"

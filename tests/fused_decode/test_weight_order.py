@@ -46,7 +46,7 @@ def test_phases_have_the_blocks_of_the_table(model: str) -> None:
 
 
 def test_a_model_that_nobody_built_is_refused() -> None:
-    with pytest.raises(ValueError, match="does not know the model llama-7b"):
+    with pytest.raises(ValueError, match="llama-7b"):
         _native.fused_decode_geometry("llama-7b")
 
 
@@ -193,7 +193,7 @@ def test_a_matrix_of_another_height_is_named(part: str) -> None:
 @pytest.mark.parametrize("vocabulary", [7 * 18_432 + 32, 6 * 18_432])
 def test_a_vocabulary_that_is_not_the_overlays_is_refused(vocabulary: int) -> None:
     head = np.zeros((vocabulary // 32, 8, BLOCK), np.uint8)
-    with pytest.raises(ValueError, match=r"more than 110592 and at most 129024, got"):
+    with pytest.raises(ValueError, match=r"110592 .*129024"):
         _native.fused_decode_pack_head_chunk("llama-3.2-1b", 2, head, 0)
 
 
@@ -228,7 +228,7 @@ def test_words_are_base_and_slope() -> None:
             expected[word] = (expected[word] + (length - 2047) * slope) % 2**32
         np.testing.assert_array_equal(words, np.array(expected, np.uint32))
     for length in (0, 2049):
-        with pytest.raises(ValueError, match=rf"contexts of 1 to 2048 tokens, got {length}"):
+        with pytest.raises(ValueError, match=rf"1 to 2048 .*{length}"):
             _native.fused_decode_words(
                 base=base, slopes=slopes, base_length=2047, positions=2048, length=length
             )

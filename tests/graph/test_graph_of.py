@@ -55,11 +55,11 @@ def test_a_constant_that_does_not_fit_is_named(constant: Any, type: int, message
 def test_a_constant_has_a_known_shape(shape: Any) -> None:
     graph = Graph()
     graph.value("c", shape, constant=True)
-    with pytest.raises(ValueError, match="the shape of constant 'c' must be known"):
+    with pytest.raises(ValueError, match="shape of constant 'c'"):
         graph.fused()
 
 
 def test_names_of_values_are_not_used_twice() -> None:
     values = list(Graph().values.values())
-    with pytest.raises(ValueError, match="there are two values 'x'"):
+    with pytest.raises(ValueError, match="'x'"):
         _native.fused_steps([], [*values, values[0]])

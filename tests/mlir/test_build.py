@@ -155,9 +155,9 @@ def test_designs_are_built_into_one_xclbin(
 
 
 def test_designs_that_do_not_go_into_one_xclbin(design: Design, tmp_path: Path) -> None:
-    with pytest.raises(DesignError, match=r"for one device; .* \['npu2_1col', 'npu2_2col"):
+    with pytest.raises(DesignError, match=r"\['npu2_1col', 'npu2_2col"):
         driver.build_together([design, dequant.build(device("npu2_2col"))], tmp_path)
-    with pytest.raises(DesignError, match="different names of at most 31 characters"):
+    with pytest.raises(DesignError, match="31 characters"):
         driver.build_together([design, design], tmp_path)
 
 
@@ -217,7 +217,7 @@ def test_without_a_package_the_message_says_what_to_install(
     with pytest.raises(ToolchainError) as error:
         driver.build(design, tmp_path / "out")
     text = str(error.value)
-    assert f"{missing} is not installed in this Python" in text
+    assert missing in text
     for line in (
         "pip install mlir_aie==1.4.4 -f "
         "https://github.com/Xilinx/mlir-aie/releases/expanded_assets/v1.4.4",
@@ -233,7 +233,7 @@ def test_doctor_finds_the_tools_or_names_what_is_missing(tools: Tools) -> None:
     found = find_overlay_tools()
     assert found.found.startswith(f"{tools.folder}/mlir_aie/bin/aiecc (1.4.4), ")
     tools.version = "1.3.0"
-    assert "mlir_aie 1.3.0 is installed" in find_overlay_tools().remedy
+    assert "1.3.0" in find_overlay_tools().remedy
     (tools.folder / "mlir_aie").rename(tools.folder / "elsewhere")
     missing = find_overlay_tools().remedy
     assert missing.startswith("mlir_aie is not installed in this Python")
@@ -297,7 +297,7 @@ def test_a_tool_that_fails_is_quoted_and_leaves_nothing(
     tools.make(tool, FAILS)
     with pytest.raises(ToolchainError, match=match) as error:
         driver.build(design, tmp_path / "out" / "d")
-    assert "error: section .text will not fit" in str(error.value)
+    assert "section .text will not fit" in str(error.value)
     assert tool in str(error.value)
     assert not (tmp_path / "out").exists()
 
@@ -308,7 +308,7 @@ def test_a_failed_build_leaves_the_package_that_was_there(
     driver.build(design, tmp_path / "d")
     before = (tmp_path / "d" / "manifest.json").read_bytes()
     tools.make("mlir_aie/bin/aiecc", FAILS)
-    with pytest.raises(ToolchainError, match="aiecc failed"):
+    with pytest.raises(ToolchainError, match="aiecc"):
         driver.build(design, tmp_path / "d")
     assert (tmp_path / "d" / "manifest.json").read_bytes() == before
 
@@ -317,7 +317,7 @@ def test_an_aiecc_that_writes_no_xclbin_is_an_error(
     tools: Tools, design: Design, tmp_path: Path
 ) -> None:
     tools.make("mlir_aie/bin/aiecc", "")
-    with pytest.raises(ToolchainError, match=r"did not write overlay.xclbin"):
+    with pytest.raises(ToolchainError, match=r"overlay\.xclbin"):
         driver.build(design, tmp_path / "out")
 
 
@@ -332,7 +332,7 @@ def test_an_overlay_that_is_not_what_was_printed_is_refused(
 
 # --- designs by name ------------------------------------------------------------------------------
 def test_an_unknown_design_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(DesignError, match=r"unknown design 'nope'; known: .*fused_dqp"):
+    with pytest.raises(DesignError, match=r"'nope'.*fused_dqp"):
         driver.make_design("nope", device("npu2"))
 
 
@@ -340,6 +340,6 @@ def test_a_shape_that_the_sequence_refuses_is_refused(
     tools: Tools, design: Design, tmp_path: Path
 ) -> None:
     run = Run(design.sequences["matvec"], {"N": 130, "K": 256, "bias": 0, "activation": 0})
-    with pytest.raises(DesignError, match="N=130 must be a multiple of 32"):
+    with pytest.raises(DesignError, match="N=130"):
         driver.build(design, tmp_path / "out", sequence=run)
     assert not (tmp_path / "out").exists()

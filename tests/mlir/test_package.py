@@ -78,7 +78,7 @@ def test_a_package_replaces_an_older_one_and_nothing_else(
     write_package(tmp_path / "d", content, overlay)
     assert read_package(tmp_path / "d").manifest["clock_hz"] == 1_000_000_000
     (tmp_path / "mine").mkdir()
-    with pytest.raises(PackageError, match="is not a design package; choose another folder"):
+    with pytest.raises(PackageError, match="mine"):
         write_package(tmp_path / "mine", content, overlay)
 
 
@@ -100,7 +100,7 @@ def test_a_bad_manifest_is_not_written(
     tmp_path: Path, content: dict[str, Any], overlay: Path
 ) -> None:
     del content["bds"]
-    with pytest.raises(PackageError, match=r"manifest\.json: bds is missing"):
+    with pytest.raises(PackageError, match=r"manifest\.json: bds"):
         write_package(tmp_path / "d", content, overlay)
     assert not (tmp_path / "d").exists()
 
@@ -164,14 +164,14 @@ def test_a_manifest_that_does_not_fit_is_refused(
 def test_a_folder_that_is_not_a_package_is_refused(
     tmp_path: Path, content: dict[str, Any], overlay: Path
 ) -> None:
-    with pytest.raises(PackageError, match=r"has no manifest\.json"):
+    with pytest.raises(PackageError, match=r"manifest\.json"):
         read_package(tmp_path)
     (tmp_path / "manifest.json").write_text("{")
-    with pytest.raises(PackageError, match="cannot be read as JSON"):
+    with pytest.raises(PackageError, match=r"manifest\.json .*JSON"):
         read_package(tmp_path)
     package = write_package(tmp_path / "d", content, overlay)
     package.overlay.unlink()
-    with pytest.raises(PackageError, match=r"has no overlay\.xclbin"):
+    with pytest.raises(PackageError, match=r"overlay\.xclbin"):
         read_package(package.folder)
 
 
@@ -179,7 +179,7 @@ def test_a_package_for_another_device_is_refused(
     tmp_path: Path, content: dict[str, Any], overlay: Path
 ) -> None:
     write_package(tmp_path / "d", content, overlay)
-    with pytest.raises(PackageError, match="for npu2_1col, but the device is npu1"):
+    with pytest.raises(PackageError, match=r"npu2_1col, .*npu1"):
         read_package(tmp_path / "d", device="npu1")
 
 
@@ -189,8 +189,8 @@ def test_an_overlay_that_is_another_is_refused(
     content["uuid"] = UUID
     package = write_package(tmp_path / "d", content, overlay)
     package.overlay.write_bytes(b"xclbin2\0" + bytes(500))
-    with pytest.raises(PackageError, match=f"belongs to the xclbin {UUID}"):
+    with pytest.raises(PackageError, match=f"{UUID}"):
         read_package(package.folder)
     package.overlay.write_bytes(b"ELF")
-    with pytest.raises(PackageError, match="is not an xclbin"):
+    with pytest.raises(PackageError, match=r"overlay\.xclbin .*axlf"):
         read_package(package.folder)

@@ -124,7 +124,7 @@ def test_a_wrong_body_is_refused(text: str, match: str) -> None:
 def test_a_fifo_that_ends_at_a_core_without_a_worker_is_refused() -> None:
     design = Design("nobody", device("npu2_1col"))
     design.fifo("in", "i32", 16, design.shim(0), design.core(0, 0))
-    with pytest.raises(DesignError, match=r"ends at core tile \(0, 2\), where no worker takes"):
+    with pytest.raises(DesignError, match=r"core tile \(0, 2\)"):
         print_module(design)
 
 
@@ -135,7 +135,7 @@ def test_a_name_that_is_not_a_symbol_is_refused(name: str) -> None:
         design.fifo(name, "i32", 16, design.shim(0), design.mem(0)),
         design.fifo("back", "i32", 16, design.mem(0), design.shim(0)),
     )
-    with pytest.raises(DesignError, match=r"design named: .* cannot be a name in the overlay"):
+    with pytest.raises(DesignError, match=r"design named"):
         print_module(design)
 
 
@@ -144,7 +144,7 @@ def test_names_that_collide_are_refused() -> None:
     design.fifo("copy", "i32", 16, design.shim(0), design.core(0, 1))
     design.worker("v", design.core(0, 1), lambda core: iter(()), outputs={},
                   inputs={"x": design.fifos["copy"]})  # fmt: skip
-    with pytest.raises(DesignError, match="two things are named copy in the overlay"):
+    with pytest.raises(DesignError, match="named copy"):
         print_module(design)
 
 
@@ -152,7 +152,7 @@ def test_an_order_at_a_shim_is_the_sequences() -> None:
     design = Design("order", device("npu2_1col"))
     end = replace(design.shim(0), layout=Layout(((4, 16), (4, 4))))
     design.fifo("in", "i32", 16, end, design.core(0, 0))
-    with pytest.raises(DesignError, match="the order at a shim is the sequence's"):
+    with pytest.raises(DesignError, match="fifo in at shim"):
         print_module(design)
 
 
@@ -162,7 +162,7 @@ def test_a_layout_that_is_not_in_words_is_refused(strides: tuple[int, int]) -> N
     layout = Layout(((4, strides[0]), (2, strides[1])))
     fin = design.fifo("in", "bf16", 16, design.shim(0), design.core(0, 0, layout=layout))
     design.worker("w", design.core(0, 0), lambda core: iter(()), inputs={"x": fin}, outputs={})
-    with pytest.raises(DesignError, match=r"fifo in at .*they must be words"):
+    with pytest.raises(DesignError, match=r"fifo in .*words"):
         print_module(design)
 
 
@@ -174,7 +174,7 @@ def test_a_symbol_has_one_signature_in_an_overlay() -> None:
         "v", design.core(0, 1), lambda core: iter(()), inputs={"x": more}, outputs={},
         kernels=[other],
     )  # fmt: skip
-    with pytest.raises(DesignError, match="a symbol has one signature in an overlay"):
+    with pytest.raises(DesignError, match="kernel copy"):
         print_module(design)
 
 
@@ -208,5 +208,5 @@ def test_a_transfer_in_the_fewest_dimensions(
     ],
 )
 def test_a_transfer_beyond_one_task_is_refused(dimensions: tuple[tuple[int, int], ...]) -> None:
-    with pytest.raises(ShapeError, match="give a smaller shape"):
+    with pytest.raises(ShapeError, match="fifo f"):
         shim_pattern(Transfer("f", "a", 0, dimensions))

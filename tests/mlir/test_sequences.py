@@ -160,7 +160,7 @@ def test_sequences_are_mlir_too() -> None:
 
 def test_a_shape_needs_every_parameter() -> None:
     (design,) = (p.values[0] for p in DESIGNS if p.id == "fused_dqp-npu2_1col-1")
-    with pytest.raises(Exception, match="takes the parameters N, K, bias, activation; got N"):
+    with pytest.raises(Exception, match="N, K, bias, activation"):
         Run(design.sequences["matvec"], {"N": 128})
 
 
@@ -177,5 +177,5 @@ def test_a_full_queue_waits_for_its_oldest_task() -> None:
 def test_shapes_that_are_refused() -> None:
     (design,) = (p.values[0] for p in DESIGNS if p.id == "fused_dqp-npu2_1col-1")
     shape = {"N": 130, "K": 256, "bias": 0, "activation": 0}
-    with pytest.raises(Exception, match="N=130 must be a multiple"):
+    with pytest.raises(Exception, match="N=130"):
         print_module(design, Run(design.sequences["matvec"], shape))

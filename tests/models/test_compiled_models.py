@@ -27,7 +27,7 @@ from ort_aie_ep.models.interface import TYPES, read_interface, token_feeds
 MODELS = ("llama", "llama_asym", "qwen2", "qwen3", "gemma3", "phi", "phi3", "mistral", "smollm",
           "olive", "quark", "qwen3_5", "lfm2", "lfm2_moe", "granite4", "phi4mini", "gemma4",
           "gpt_oss", "smollm3")  # fmt: skip
-PROMPTS, NEW_TOKENS = 12, 24
+PROMPTS, NEW_TOKENS = 4, 24
 
 Array = npt.NDArray[np.float32]
 

@@ -158,8 +158,8 @@ def test_the_program_on_the_page_describes_a_picture(
 
 
 def test_vision_needs_a_vision_model(tmp_path: Path) -> None:
-    with pytest.raises(AieError, match=r"llama has no vision model in its genai_config\.json"):
+    with pytest.raises(AieError, match=r"genai_config\.json"):
         ort_aie_ep.compile(DATA / "llama", tmp_path / "out", vision="bf16")
-    with pytest.raises(AieError, match="vision is 'q4nx'; expected bf16"):
+    with pytest.raises(AieError, match=r"'q4nx'.*bf16"):
         ort_aie_ep.compile(SOURCE, tmp_path / "out", vision="q4nx")
     assert not (tmp_path / "out").exists()

@@ -86,14 +86,14 @@ def test_utilisation_shows_the_busiest_channels(tmp_path: Path) -> None:
 
 
 def test_nothing_to_draw_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DesignError, match="nothing to draw: 0 tiles"):
+    with pytest.raises(DesignError, match="0 tiles"):
         draw_utilisation({}, 1.0, tmp_path / "u.svg")
-    with pytest.raises(DesignError, match="nothing to draw: 2 tiles in 0"):
+    with pytest.raises(DesignError, match="2 tiles in 0"):
         draw_utilisation(TILES, 0.0, tmp_path / "u.svg")
 
 
 def test_an_ending_that_matplotlib_does_not_know_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DesignError, match=r"cannot draw placement\.dwg.*use \.svg or \.png"):
+    with pytest.raises(DesignError, match=r"placement\.dwg.*\.svg or \.png"):
         draw_placement(relay(), tmp_path / "placement.dwg")
 
 
@@ -101,7 +101,7 @@ def test_without_matplotlib_a_message_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(DesignError, match=r"pip install matplotlib, or .* extra \[npu\]"):
+    with pytest.raises(DesignError, match=r"matplotlib.*\[npu\]"):
         draw_placement(relay(), tmp_path / "placement.svg")
-    with pytest.raises(DesignError, match="needs matplotlib"):
+    with pytest.raises(DesignError, match="matplotlib"):
         draw_utilisation(TILES, 1.0, tmp_path / "u.svg")

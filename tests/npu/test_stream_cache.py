@@ -106,7 +106,7 @@ def test_the_stream_used_longest_ago_is_dropped() -> None:
 
     assert [outcome(n) for n in (1, 2, 1, 3)] == ["encoded", "encoded", "same", "encoded"]
     assert [outcome(n) for n in (1, 2)] == ["same", "encoded"]
-    with pytest.raises(ValueError, match="capacity of 0"):
+    with pytest.raises(ValueError, match="capacity"):
         _native.NpuStreamCache(json.dumps(manifest(s)), capacity=0)
 
 
@@ -179,7 +179,7 @@ def test_a_stream_larger_than_the_memory_is_named_and_changes_nothing() -> None:
         return [call(s, {"rounds": 2, "cycles": 120_000_000}) for _ in range(count)]
 
     assert len(cache.get(plan(2))["runs"]) == 1
-    with pytest.raises(ValueError, match=r"of 4 invocations, .* takes 65536 bytes in 2 runs, but"):
+    with pytest.raises(ValueError, match=r"4 invocations, .* 65536 bytes in 2 runs"):
         cache.get(plan(4))
     assert (cache.get(plan(2))["outcome"], memory.used) == ("same", _native.NPU_STREAM_UNIT)
 

@@ -235,7 +235,7 @@ def test_transfers_that_a_shim_cannot_make_are_refused(
 
 
 def test_transfers_of_too_many_tasks_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"takes .* tasks, expected at most 2097152"):
+    with pytest.raises(ValueError, match=r"2097152"):
         one_transfer(0, 4, [(1 << 33, 1 << 23)], bytes=1 << 60)
 
 

@@ -55,7 +55,7 @@ def test_a_layout_is_numpys_transpose(seed: int) -> None:
 
 # --- what a design refuses ------------------------------------------------------------------------
 def test_devices_are_known_by_name() -> None:
-    with pytest.raises(DesignError, match="unknown device 'npu9'; known: npu1, "):
+    with pytest.raises(DesignError, match=r"'npu9'.*npu1"):
         device("npu9")
 
 
@@ -100,7 +100,7 @@ def test_shared_fifos_need_memory_that_the_consumer_reaches(
     if reached:
         assert design.fifo("f", "u8", 64, *ends, shared=True).shared
     else:
-        with pytest.raises(DesignError, match="cannot reach the memory of"):
+        with pytest.raises(DesignError, match="memory of"):
             design.fifo("f", "u8", 64, *ends, shared=True)
 
 
@@ -108,25 +108,25 @@ def test_segments_fill_an_object_exactly() -> None:
     design = empty()
     whole = design.fifo("whole", "u8", 128, design.shim(0), design.mem(0))
     parts = [design.fifo(f"p{i}", "u8", 60, design.mem(0), design.core(0, i)) for i in range(2)]
-    with pytest.raises(DesignError, match=r"segments of \[60, 60\] bytes must fill the object"):
+    with pytest.raises(DesignError, match=r"\[60, 60\]"):
         design.split(whole, parts)
 
 
 def test_workers_stand_where_their_fifos_end_and_alone() -> None:
     design = relay()
     into, out = design.fifos["in"], design.fifos["out"]
-    with pytest.raises(DesignError, match="already runs worker worker0_0"):
+    with pytest.raises(DesignError, match="worker0_0"):
         design.worker("other", design.core(0, 0), move([], []), inputs={}, outputs={})
-    with pytest.raises(DesignError, match="input in: fifo in does not end here"):
+    with pytest.raises(DesignError, match="input in: fifo in"):
         add_worker(design, 0, 1, [into], [])
-    with pytest.raises(DesignError, match="output out: fifo out does not start here"):
+    with pytest.raises(DesignError, match="output out: fifo out"):
         add_worker(design, 0, 1, [], [out])
-    with pytest.raises(DesignError, match="two workers are named 'worker0_0'"):
+    with pytest.raises(DesignError, match="'worker0_0'"):
         design.worker("worker0_0", design.core(0, 1), move([], []), inputs={}, outputs={})
 
 
 def test_a_call_has_as_many_arguments_as_its_kernel() -> None:
-    with pytest.raises(DesignError, match="kernel copy takes 2 arguments, got 1"):
+    with pytest.raises(DesignError, match="copy takes 2 arguments, got 1"):
         call(COPY, None)
 
 

@@ -58,12 +58,12 @@ def test_casts_infer_shape_and_type() -> None:
 @pytest.mark.parametrize("number", [-1, 0, 99, 2**32 + 1])
 def test_a_cast_to_another_type_is_refused(number: int) -> None:
     model = cast_model(np.zeros(3, np.float32), FLOAT32, change={"dtype": number})
-    with pytest.raises(Exception, match="'the_node': attribute dtype must be FLOAT"):
+    with pytest.raises(Exception, match="'the_node': attribute dtype"):
         open_session(model)
 
 
 def test_a_cast_to_integers_is_refused() -> None:
-    with pytest.raises(Exception, match="'the_node': attribute dtype must be FLOAT"):
+    with pytest.raises(Exception, match="'the_node': attribute dtype"):
         open_session(cast_model(np.zeros(3, np.float32), np.dtype(np.int32)))
 
 
@@ -144,12 +144,10 @@ def test_a_wrong_table_is_named(table: Array, constants: tuple[str, ...], messag
 def test_an_empty_table_has_no_rows_to_give() -> None:
     table = np.zeros((0, K), np.float32)
     assert rows_of(table, np.zeros((2, 0), np.int64)).shape == (2, 0, K)
-    with pytest.raises(Exception, match="input indices has 0 as element 0"):
+    with pytest.raises(Exception, match=r"indices .*element 0"):
         rows_of(table, np.zeros(1, np.int64))
 
 
 def test_wrong_indices_are_named() -> None:
-    with pytest.raises(
-        Exception, match=r"the_node.*input indices must be int32 or int64, got float"
-    ):
+    with pytest.raises(Exception, match=r"the_node.*indices .*int32.*int64.*float"):
         rows_of(numbers(FLOAT32, N, K), np.zeros(3, np.float32))

@@ -204,7 +204,7 @@ def test_a_wrong_operand_is_named(op_type: str, b: Array, got: str) -> None:
 
 
 def test_an_operand_of_one_value_is_named() -> None:
-    with pytest.raises(Exception, match=r"input B must be float \(\), one value, got float \(1\)"):
+    with pytest.raises(Exception, match=r"input B .*float \(\).*float \(1\)"):
         binary("Add", np.zeros((), np.float32), np.zeros(1, np.float32))
 
 
@@ -230,7 +230,5 @@ def test_a_wrong_format_is_named() -> None:
         binary_model("Add", a, a, change={"format": 2}),
         activation_model("silu", a, change={"format": 2}),
     ):
-        with pytest.raises(
-            Exception, match="the model has format 2, but this library reads format 1"
-        ):
+        with pytest.raises(Exception, match=r"format 2.*format 1"):
             run(open_session(model), {"A": a, "B": a})

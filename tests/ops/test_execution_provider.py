@@ -370,7 +370,7 @@ def test_a_session_entry_is_an_option_of_the_provider_unless_it_has_that_itself(
     int8 = run(session(model, {"numerics": "int8"}), {"A": a})["Y"]
     np.testing.assert_array_equal(result({}, "int8"), int8)
     np.testing.assert_array_equal(result({"numerics": "int8"}, "bf16"), int8)
-    with pytest.raises(Exception, match="option 'targt' is unknown, the nearest is 'target'"):
+    with pytest.raises(Exception, match=r"'targt'.*'target'"):
         session(model, ort_aie__targt="host")
 
 

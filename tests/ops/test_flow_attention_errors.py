@@ -261,7 +261,7 @@ def test_present_outputs_are_required(count: int) -> None:
     inputs = random_inputs(attributes(), 1, lengths=(11,))
     given = {"num_heads": 4, "kv_num_heads": 2, "format": _native.FORMAT}
     outputs = {name: FLOAT32 for name in ("output", "present_key")[:count]}
-    with pytest.raises(Exception, match=f"the_node.* output size {count} not in range.*min=3"):
+    with pytest.raises(Exception, match=f"the_node.* {count} .*min=3"):
         open_session(one_op_model("FlowAttention", inputs, outputs, given))
 
 

@@ -115,12 +115,12 @@ def test_a_position_beyond_the_table_is_named(axis: int) -> None:
     inputs = random_inputs(a, 1, lengths=(11, 11), max_position=50)
     inputs["position_ids"] = np.zeros((3, 2, 1), np.int64)
     inputs["position_ids"][axis, 1] = 50
-    with pytest.raises(Exception, match="position 50 of batch row 1 is outside cos_cache's 50"):
+    with pytest.raises(Exception, match=r"position 50 of batch row 1 .*cos_cache"):
         flow_attention(a, inputs)
 
 
 def test_a_norm_of_values_has_a_weight_for_each_channel() -> None:
     inputs = random_inputs(attributes(), 1, lengths=(11,))
     inputs["v_norm_weight"] = np.ones(16, np.float32)
-    with pytest.raises(Exception, match=r"v_norm_weight must be float \(32\), got float \(16\)"):
+    with pytest.raises(Exception, match=r"v_norm_weight .*\(32\).*\(16\)"):
         flow_attention(attributes(), inputs)

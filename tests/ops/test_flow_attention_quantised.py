@@ -49,12 +49,15 @@ def quantised(
 
 @BITS
 @KINDS
-@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16, BFLOAT16])
 @pytest.mark.parametrize(
-    ("sequence", "past"), [(1, 0), (1, 40), (1, 700), (5, 30), (40, 0), (40, 300), (300, 0)]
-)
+    ("sequence", "past", "dtype"),
+    [
+        (1, 0, FLOAT32), (1, 40, FLOAT16), (1, 700, BFLOAT16), (5, 30, FLOAT32),
+        (40, 0, FLOAT16), (40, 300, BFLOAT16), (300, 0, FLOAT32),
+    ],
+)  # fmt: skip
 def test_tokens_and_prompts(
-    bits: int, kind: str, dtype: np.dtype[Any], sequence: int, past: int
+    bits: int, kind: str, sequence: int, past: int, dtype: np.dtype[Any]
 ) -> None:
     a = quantised(bits, kind)
     check(a, random_inputs(a, sequence, lengths=(past + sequence,), capacity=768, dtype=dtype))

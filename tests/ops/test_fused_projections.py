@@ -231,7 +231,7 @@ def test_wrong_weights_and_activations_of_a_gated_mlp_are_named(op: str, blocks:
     with pytest.raises(Exception, match=rf"the_node': input W_up must be {blocks}"):
         fused(op, {"W_gate": w, "W_up": narrow}, a, activation="silu")
     both = {"W_gate": w, "W_up": w}
-    with pytest.raises(Exception, match="activation must be silu or gelu_tanh, got 'relu'"):
+    with pytest.raises(Exception, match=r"activation .*silu.*gelu_tanh.*'relu'"):
         fused(op, both, a, activation="relu")
-    with pytest.raises(Exception, match="activation must be silu or gelu_tanh, got ''"):
+    with pytest.raises(Exception, match=r"activation .*silu.*gelu_tanh.*''"):
         fused(op, both, a)

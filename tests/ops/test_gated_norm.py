@@ -95,8 +95,8 @@ def test_wrong_attributes_are_named(change: dict[str, Any], message: str) -> Non
 
 def test_wrong_shapes_are_named() -> None:
     a, weight, gate = inputs(2, 64, k=32)
-    with pytest.raises(Exception, match=r"input gate must be float \(2, 64\), got float \(2, 32\)"):
+    with pytest.raises(Exception, match=r"input gate .*\(2, 64\).*\(2, 32\)"):
         gated(a, weight, np.ascontiguousarray(gate[:, :32]))
     a, _, gate = inputs(2, 48, k=32)
-    with pytest.raises(Exception, match=r"input A must be \(..., a multiple of 32\)"):
+    with pytest.raises(Exception, match=r"input A .*32"):
         gated(a, weight, gate)

@@ -70,13 +70,13 @@ def test_blocks_have_the_order_of_the_npus_gemm() -> None:
 
 @pytest.mark.parametrize("shape", [(0, 32), (32,), (2, 3, 4)])
 def test_only_matrices_are_packed(shape: tuple[int, ...]) -> None:
-    with pytest.raises(AieError, match=r"weights must be \(N, K\) and not empty, got shape"):
+    with pytest.raises(AieError, match=r"weights .*\(N, K\)"):
         bf16_blocks.pack(np.zeros(shape))
 
 
 def test_blocks_of_another_matrix_are_refused() -> None:
     blocks = bf16_blocks.pack(weights(64, 256))
-    with pytest.raises(AieError, match=r"blocks of a \(65, 256\) matrix must be bfloat16 \(3, 1"):
+    with pytest.raises(AieError, match=r"\(65, 256\) .*bfloat16 \(3, 1"):
         bf16_blocks.unpack(blocks, 65, 256)
 
 
@@ -182,12 +182,12 @@ def test_weights_of_another_type_are_named() -> None:
     wrong, a = np.zeros((2, 1, 8192), np.float16), activations(1, 256)
     given = {"K": 256, "N": 40, "format": _native.FORMAT}
     model = one_op_model("GEMM", {"A": a, "W": wrong}, {"Y": FLOAT32}, given, constants=["W"])
-    with pytest.raises(Exception, match=r"'the_node': input W must be bfloat16 .* got float16"):
+    with pytest.raises(Exception, match=r"'the_node': input W .*bfloat16.*float16"):
         open_session(model)
 
 
 def test_weights_that_are_not_an_initializer_are_refused() -> None:
-    with pytest.raises(Exception, match="'the_node': input W must be a constant initializer"):
+    with pytest.raises(Exception, match=r"'the_node': input W .*constant"):
         open_session(gemm_model(weights(40, 256), activations(1, 256), constants=()))
 
 
@@ -206,7 +206,7 @@ def test_wrong_activations_are_named(a: Array, message: str) -> None:
 
 @pytest.mark.parametrize("bias", [np.zeros(41, np.float32), np.zeros(40, np.float16)])
 def test_a_wrong_bias_is_named(bias: Array) -> None:
-    with pytest.raises(Exception, match=r"the_node.*input bias must be float \(40\), got float"):
+    with pytest.raises(Exception, match=r"the_node.*input bias .*float \(40\)"):
         multiply(weights(40, 256), activations(1, 256), bias=bias)
 
 

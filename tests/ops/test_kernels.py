@@ -242,11 +242,11 @@ def test_symmetric_weights_give_the_same_without_their_minima(isa: str, numerics
 def test_project_refuses_what_does_not_fit() -> None:
     blocks = random_blocks(np.random.default_rng(5), 32, 256)
     a = np.zeros((1, 256), np.float32)
-    with pytest.raises(ValueError, match=r"blocks must be \(2, 1, 5120\), got \(1, 1, 5120\)"):
+    with pytest.raises(ValueError, match=r"blocks .*\(2, 1, 5120\).*\(1, 1, 5120\)"):
         _native.project(a, blocks, 33, "bf16", "portable")
-    with pytest.raises(ValueError, match="numerics must be bf16 or int8, got fp4"):
+    with pytest.raises(ValueError, match=r"numerics .*fp4"):
         _native.project(a, blocks, 32, "fp4", "portable")
-    with pytest.raises(ValueError, match="isa sse9 is not available"):
+    with pytest.raises(ValueError, match="sse9"):
         _native.project(a, blocks, 32, "bf16", "sse9")
 
 

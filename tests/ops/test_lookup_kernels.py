@@ -291,5 +291,5 @@ def test_tables_of_other_numerics_instruction_sets_and_lengths_are_not_taken() -
 
 def test_up_of_other_bits_is_refused() -> None:
     blocks, other = np.zeros((2, 1, 3072), np.uint8), np.zeros((2, 1, 5120), np.uint8)
-    with pytest.raises(ValueError, match="up must have as many bits as blocks"):
+    with pytest.raises(ValueError, match="bits"):
         _native.project(np.zeros((1, 32), np.float32), blocks, 64, "bf16", ISAS[0], up=other)

@@ -165,7 +165,7 @@ def test_a_wrong_result_type_is_named() -> None:
     _, blocks = embedding()
     indices = np.zeros(1, np.int64)
     model = gather_model(blocks, indices, np.dtype(np.int32))
-    with pytest.raises(Exception, match="'the_node': attribute dtype must be FLOAT"):
+    with pytest.raises(Exception, match="'the_node': attribute dtype"):
         open_session(model)
 
 
@@ -173,13 +173,13 @@ def test_a_wrong_result_type_is_named() -> None:
 def test_a_number_of_no_type_is_refused(number: int) -> None:
     _, blocks = embedding()
     indices = np.zeros(1, np.int64)
-    with pytest.raises(Exception, match="'the_node': attribute dtype must be FLOAT"):
+    with pytest.raises(Exception, match="'the_node': attribute dtype"):
         open_session(gather_model(blocks, indices, FLOAT32, change={"dtype": number}))
 
 
 def test_weights_that_are_not_an_initializer_are_refused() -> None:
     _, blocks = embedding()
-    with pytest.raises(Exception, match="'the_node': input W must be a constant initializer"):
+    with pytest.raises(Exception, match=r"'the_node': input W .*constant"):
         open_session(gather_model(blocks, np.zeros(1, np.int64), FLOAT32, constant=False))
 
 
@@ -187,9 +187,7 @@ def test_wrong_indices_are_named() -> None:
     _, blocks = embedding()
     indices = np.zeros(3, np.float32)
     session = open_session(gather_model(blocks, indices, FLOAT32))
-    with pytest.raises(
-        Exception, match=r"the_node.*input indices must be int32 or int64, got float"
-    ):
+    with pytest.raises(Exception, match=r"the_node.*indices .*int32.*int64.*float"):
         run(session, {"indices": indices})
 
 

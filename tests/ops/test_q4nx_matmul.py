@@ -175,7 +175,7 @@ def test_wrong_weights_are_named(wrong: Array, got: str) -> None:
 
 def test_weights_that_are_not_an_initializer_are_refused() -> None:
     w, a = make_weights(40, 256), activations(1, 256)
-    with pytest.raises(Exception, match="'the_node': input W must be a constant initializer"):
+    with pytest.raises(Exception, match=r"'the_node': input W .*constant"):
         open_session(q4nx_model(w, a, constants=()))
 
 
@@ -202,7 +202,7 @@ def test_wrong_activations_are_named_and_the_session_lives(a: Array, message: st
 )
 def test_a_wrong_bias_is_named(bias: Array) -> None:
     w, a = make_weights(40, 256), activations(1, 256)
-    with pytest.raises(Exception, match=r"the_node.*input bias must be float \(40\), got float"):
+    with pytest.raises(Exception, match=r"the_node.*input bias .*float \(40\)"):
         project(w, a, bias=bias)
 
 

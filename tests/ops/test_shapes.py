@@ -140,7 +140,7 @@ def only_sizes_of_a_host(case: Case, name: str, changed: Array) -> bool:
 
 
 # Of the shapes that need a session of their own, each change takes one in so many.
-THINNED = 4
+THINNED = 10
 
 
 @pytest.mark.parametrize("one_of", [THINNED, pytest.param(1, marks=pytest.mark.in_turn)])

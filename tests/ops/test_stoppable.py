@@ -88,7 +88,7 @@ def test_each_layer_is_a_node(compiled: Path) -> None:
 @needs_provider
 def test_a_whole_plan_refuses_to_be_stoppable(compiled: Path) -> None:
     config = {"ort_aie.stoppable": "yes"}
-    with pytest.raises(Exception, match=f"the node has {LAYERS} layers.*--stoppable"):
+    with pytest.raises(Exception, match=f"{LAYERS} layers.*--stoppable"):
         open_session(str(compiled / "whole" / "model.onnx"), config=config)
     open_session(str(compiled / "layers" / "model.onnx"), config=config)
 

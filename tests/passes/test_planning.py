@@ -365,9 +365,9 @@ def test_a_recipe_and_its_node_have_as_many_inputs_and_constants() -> None:
     # With one more input, values 3 and 4 of SMALL become 4 and 5.
     moved = re.sub(r"\b4$", "5", SMALL, flags=re.M).replace("writes 3", "writes 4")
     moved = moved.replace("reads 3 2", "reads 4 2")
-    with pytest.raises(Exception, match="recipe has 4 inputs, but the node has 3"):
+    with pytest.raises(Exception, match="4 inputs, but the node has 3"):
         open_session(small_model(moved.replace("inputs 3", "inputs 4")))
-    with pytest.raises(Exception, match="it has constants that are not inputs"):
+    with pytest.raises(Exception, match="constants"):
         open_session(small_model(moved.replace("inputs 3\n", "inputs 3\nconstant 1 0 16 4\n")))
 
 

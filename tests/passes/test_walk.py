@@ -119,5 +119,5 @@ def test_a_bottleneck_is_what_all_of_a_value_comes_through(values: dict[str, ir.
 def test_an_attribute_of_another_type_is_named(values: dict[str, ir.Value]) -> None:
     node = walk.producer(values["transposed"])
     assert walk.attribute(node, "axis", 3) == 3
-    with pytest.raises(AieError, match=r"attribute perm must be int, got"):
+    with pytest.raises(AieError, match=r"perm .*int"):
         walk.attribute(node, "perm", 0)

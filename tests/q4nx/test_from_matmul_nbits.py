@@ -75,29 +75,25 @@ def make_source(
 @pytest.mark.parametrize("block_size", [32, 64, 128, 256])
 @pytest.mark.parametrize("scale_type", list(TYPES))
 @pytest.mark.parametrize("zero_points", ["none", "packed", "float"])
-@pytest.mark.parametrize(
+def test_scale_min_and_codes(bits: int, block_size: int, scale_type: str, zero_points: str) -> None:
     # Whole blocks; K of one and a half blocks; K that fits no block size; odd numbers of blocks; K
     # below 32.
-    ("n", "k"),
-    [(32, 512), (33, 384), (7, 300), (40, 96), (5, 33), (1, 16)],
-)
-def test_scale_min_and_codes(
-    bits: int, block_size: int, scale_type: str, zero_points: str, n: int, k: int
-) -> None:
-    source = make_source(n, k, block_size, scale_type, zero_points, bits)
-    codes, scales, mins = q4nx.unpack(source.pack(scale_type), n, k)
-    np.testing.assert_array_equal(codes, source.codes[:, :k])
+    for n, k in ((32, 512), (33, 384), (7, 300), (40, 96), (5, 33), (1, 16)):
+        source = make_source(n, k, block_size, scale_type, zero_points, bits)
+        codes, scales, mins = q4nx.unpack(source.pack(scale_type), n, k)
+        np.testing.assert_array_equal(codes, source.codes[:, :k], f"{n} x {k}")
 
-    repeats, groups = block_size // 32, -(-k // 32)
-    scale = source.scales.astype(np.float32).astype(q4nx.bfloat16)
-    minimum = (-source.zero_points.astype(np.float32) * scale.astype(np.float32)).astype(
-        q4nx.bfloat16
-    )
-    for actual, expected in ((scales, scale), (mins, minimum)):
-        np.testing.assert_array_equal(
-            actual.astype(np.float32),
-            np.repeat(expected, repeats, axis=1)[:, :groups].astype(np.float32),
+        repeats, groups = block_size // 32, -(-k // 32)
+        scale = source.scales.astype(np.float32).astype(q4nx.bfloat16)
+        minimum = (-source.zero_points.astype(np.float32) * scale.astype(np.float32)).astype(
+            q4nx.bfloat16
         )
+        for actual, expected in ((scales, scale), (mins, minimum)):
+            np.testing.assert_array_equal(
+                actual.astype(np.float32),
+                np.repeat(expected, repeats, axis=1)[:, :groups].astype(np.float32),
+                f"{n} x {k}",
+            )
 
 
 @pytest.mark.parametrize("scale_type", list(TYPES))
@@ -162,7 +158,7 @@ def test_wrong_lengths_and_types_are_named(change: dict[str, Any], message: str)
 
 def test_other_bits_are_refused() -> None:
     one = np.zeros(1, np.uint8)
-    with pytest.raises(ValueError, match="bits must be 2, 4 or 8, got 3"):
+    with pytest.raises(ValueError, match=r"bits .*3"):
         _native.pack_matmulnbits(one, one, None, 4, 256, 32, "FLOAT", 3)
-    with pytest.raises(ValueError, match="B has 1 bytes, expected 256 for 4 rows, K=256"):
+    with pytest.raises(ValueError, match="B has 1 bytes, expected 256"):
         _native.pack_matmulnbits(one, one, None, 4, 256, 32, "FLOAT", 2)

@@ -212,25 +212,25 @@ def test_pack_refuses_what_does_not_fit(codes: Array, scales: Array, message: st
 
 def test_other_bits_are_refused() -> None:
     codes, scales = np.full((4, 4), 3, np.uint8), np.zeros((4, 1))
-    with pytest.raises(AieError, match=r"bits must be 4 \(Q4NX\) or 2 \(Q2NX\), got 3"):
+    with pytest.raises(AieError, match=r"bits .*4 .*2 .*3"):
         q4nx.pack(codes, scales, scales, 3)
-    with pytest.raises(AieError, match=r"must be uint8 in 0\.\.3, got uint8 up to 4"):
+    with pytest.raises(AieError, match=r"uint8 in 0\.\.3, got uint8 up to 4"):
         q4nx.pack(codes + 1, scales, scales, 2)
-    with pytest.raises(ValueError, match="bits must be 4 or 2, got 3; pack_q8nx packs 8"):
+    with pytest.raises(ValueError, match=r"bits .*3; pack_q8nx"):
         native_pack(codes, *[scales.astype(q4nx.bfloat16)] * 2, bits=3)
 
 
 def test_unpack_refuses_what_does_not_fit() -> None:
     blocks = np.zeros((2, 1, 5120), np.uint8)
-    with pytest.raises(AieError, match=r"\(32, 256\) matrix must be uint8 \(1, 1, 5120\), got"):
+    with pytest.raises(AieError, match=r"\(32, 256\) .*uint8 \(1, 1, 5120\)"):
         q4nx.unpack(blocks, 32, 256)
-    with pytest.raises(AieError, match=r"\(32, 256\) matrix must be uint8 \(1, 1, 3072\), got"):
+    with pytest.raises(AieError, match=r"\(32, 256\) .*uint8 \(1, 1, 3072\)"):
         q4nx.unpack(np.zeros((2, 1, 3072), np.uint8), 32, 256)
-    with pytest.raises(AieError, match=r"must be uint8 .*, got int8"):
+    with pytest.raises(AieError, match=r"uint8 .*int8"):
         q4nx.unpack(blocks.view(np.int8), 64, 256)
-    with pytest.raises(ValueError, match=r"blocks must be \(1, 1, 5120\), got \(2, 1, 5120\)"):
+    with pytest.raises(ValueError, match=r"blocks .*\(1, 1, 5120\).*\(2, 1, 5120\)"):
         _native.unpack(blocks, 32, 256)
-    with pytest.raises(ValueError, match="N and K must be positive, got N=0 K=256"):
+    with pytest.raises(ValueError, match="N=0 K=256"):
         _native.dequantize(blocks, 0, 256)
 
 
@@ -238,18 +238,18 @@ def test_unpack_refuses_what_does_not_fit() -> None:
 def test_quantize_refuses_what_is_not_finite(bad: float) -> None:
     weights = np.zeros((2, 32), np.float32)
     weights[1, 3] = bad
-    with pytest.raises(AieError, match="weights hold NaN or infinities"):
+    with pytest.raises(AieError, match=r"weights .*NaN"):
         q4nx.quantize(weights)
-    with pytest.raises(AieError, match=r"weights must be \(N, K\) and not empty"):
+    with pytest.raises(AieError, match=r"weights .*\(N, K\)"):
         q4nx.quantize(np.zeros(5, np.float32))
 
 
 def test_native_pack_refuses_what_does_not_fit() -> None:
     codes = np.zeros((4, 40), np.uint8)
     right, wrong = np.zeros((4, 2), np.uint16), np.zeros((4, 1), np.uint16)
-    with pytest.raises(ValueError, match=r"scales must be \(4, 2\), got \(4, 1\)"):
+    with pytest.raises(ValueError, match=r"scales .*\(4, 2\).*\(4, 1\)"):
         _native.pack(codes, wrong, right)
-    with pytest.raises(ValueError, match=r"mins must be \(4, 2\), got \(4, 1\)"):
+    with pytest.raises(ValueError, match=r"mins .*\(4, 2\).*\(4, 1\)"):
         _native.pack(codes, right, wrong)
     with pytest.raises(TypeError):
         _native.pack(codes, right.astype(np.float32), right)

@@ -107,7 +107,7 @@ def test_weights_of_matmulnbits_are_kept_as_they_are(
 
 def test_float_zero_points_are_refused() -> None:
     codes, scales = np.zeros((4, 32), np.uint8), np.zeros((4, 4), np.uint8)
-    with pytest.raises(ValueError, match="zero_points of 8 bits must be UINT8, got FLOAT"):
+    with pytest.raises(ValueError, match=r"zero_points .*UINT8.*FLOAT"):
         _native.pack_matmulnbits(codes, scales, scales, 4, 32, 32, "FLOAT", 8, "FLOAT")
 
 
@@ -192,11 +192,11 @@ def test_native_and_python_quantise_alike() -> None:
 def test_what_cannot_be_stored_is_refused() -> None:
     weights = np.ones((33, 40), np.float32)
     weights[32, 39] = np.nan
-    with pytest.raises(ValueError, match="weights hold NaN, infinities or values above"):
+    with pytest.raises(ValueError, match=r"weights .*NaN"):
         _native.quantize(weights, 8)
-    with pytest.raises(AieError, match="weights hold NaN or infinities"):
+    with pytest.raises(AieError, match=r"weights .*NaN"):
         q8nx.quantize(weights)
-    with pytest.raises(ValueError, match="bits must be 2, 4 or 8, got 3"):
+    with pytest.raises(ValueError, match=r"bits .*3"):
         _native.quantize(np.ones((4, 4), np.float32), 3)
 
 
@@ -220,9 +220,9 @@ def test_pack_refuses_what_does_not_fit(
 
 def test_unpack_refuses_what_does_not_fit() -> None:
     blocks = np.zeros((2, 1, 9472), np.uint8)
-    with pytest.raises(AieError, match=r"\(32, 256\) matrix must be uint8 \(1, 1, 9472\), got"):
+    with pytest.raises(AieError, match=r"\(32, 256\) .*uint8 \(1, 1, 9472\)"):
         q8nx.unpack(blocks, 32, 256)
-    with pytest.raises(ValueError, match=r"blocks must be \(1, 1, 9472\), got \(2, 1, 9472\)"):
+    with pytest.raises(ValueError, match=r"blocks .*\(1, 1, 9472\).*\(2, 1, 9472\)"):
         _native.unpack_q8nx(blocks, 32, 256)
-    with pytest.raises(AieError, match="codes must be uint8, got int8"):
+    with pytest.raises(AieError, match=r"codes .*uint8.*int8"):
         q8nx.pack(np.zeros((4, 32), np.int8), np.zeros((4, 1)), np.zeros((4, 1), np.uint8))

@@ -118,12 +118,12 @@ def test_importance_is_relative_within_a_group(bits: int) -> None:
 
 def test_importance_has_a_value_for_each_in_feature() -> None:
     weights = random("normal", 32, 64)
-    with pytest.raises(ValueError, match="importance must be"):
+    with pytest.raises(ValueError, match="importance"):
         _native.quantize(weights, 4, np.ones(63, np.float32))
     for bad in (np.nan, np.inf, -1):
-        with pytest.raises(ValueError, match="importance must be finite and not negative"):
+        with pytest.raises(ValueError, match=r"importance .*finite"):
             _native.quantize(weights, 4, np.full(64, bad, np.float32))
-    with pytest.raises(ValueError, match="bits must be"):
+    with pytest.raises(ValueError, match="bits"):
         _native.quantize(weights, 3)
 
 
@@ -200,11 +200,11 @@ def test_what_cannot_be_stored_is_refused(value: float, place: tuple[int, int]) 
     weights = random("normal", 33, 300)
     weights[place] = value
     for order in (weights, np.asfortranarray(weights)):
-        with pytest.raises(ValueError, match="weights hold NaN, infinities or values above"):
+        with pytest.raises(ValueError, match=r"weights .*NaN"):
             _native.quantize(order)
 
 
 @pytest.mark.parametrize("shape", [(0, 32), (32, 0), (32,), (2, 3, 4)])
 def test_only_matrices_are_quantised(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"weights must be \(N, K\) and not empty"):
+    with pytest.raises(ValueError, match=r"weights .*\(N, K\)"):
         _native.quantize(np.zeros(shape, np.float32))

@@ -266,7 +266,7 @@ def test_a_family_without_arguments_in_json_takes_any_schema() -> None:
         assert follow(guides.of_lark(empty), tokenizer, nothing) == len(nothing)
         assert summed(read(form, nothing, tools=[Tool("g")]))[2][0]["arguments"] == "{}"
         for schema in ({"properties": 3}, {"properties": {"a": {"enum": 3}}}):
-            with pytest.raises(AieError, match="parameters of f are not a JSON schema"):
+            with pytest.raises(AieError, match="parameters of f"):
                 form.grammar([Tool("f", "", schema)])
 
 
@@ -357,5 +357,5 @@ def test_a_template_without_a_known_form_of_calls_is_refused_by_name() -> None:
     two = ChatTemplate("{{ messages[0].content }}", {}, FAMILIES["hermes"].template)
     assert find_format(two, tokenizer).name == "hermes"
     for name in ("", "a b", 'a"', "x" * 65):
-        with pytest.raises(AieError, match="a tool's name has up to 64"):
+        with pytest.raises(AieError, match=r"name .*64"):
             Tool(name)

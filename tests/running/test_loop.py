@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from model_folders import DATA, MODELS
+from model_folders import DATA, MODELS, few
 from servers import make_model
 
 import ort_aie_ep
@@ -149,7 +149,7 @@ def test_what_prompts_share_is_copied_with_its_bits(model: Path) -> None:
     np.testing.assert_array_equal(watched.seen[last], kept.seen[whole])
 
 
-@pytest.mark.parametrize("name", WITH_TOKENIZER)
+@pytest.mark.parametrize("name", few(WITH_TOKENIZER, also=("lfm2", "gpt_oss")))
 def test_a_later_turn_has_the_logits_of_a_fresh_one(name: str, tmp_path: Path) -> None:
     """Whether the model's caches can go back, grow, or neither."""
     ort_aie_ep.compile(DATA / name, tmp_path / name)
@@ -323,21 +323,21 @@ def test_a_schema_is_followed_and_leaves_no_trace(loop: Loop) -> None:
 
 
 def test_bad_prompts_are_named(loop: Loop, tmp_path: Path) -> None:
-    with pytest.raises(AieError, match="the prompt is empty"):
+    with pytest.raises(AieError, match="empty"):
         loop.add(Turn(""))
-    with pytest.raises(PromptTooLongError, match="3000 tokens and the context 2048"):
+    with pytest.raises(PromptTooLongError, match=r"3000 .*2048"):
         loop.add(Turn([5] * 3000))
     for turn in (Turn("\ud800"), Turn(messages=[{"role": "user", "content": "\ud800"}])):
-        with pytest.raises(AieError, match="not Unicode: surrogates not allowed"):
+        with pytest.raises(AieError, match="Unicode"):
             loop.add(turn)
     for token in (-1, 4096, 2**40):
-        with pytest.raises(AieError, match=f"token {token} is not in the vocabulary of 4096"):
+        with pytest.raises(AieError, match=f"token {token} .*4096"):
             loop.add(Turn([5, token]))
     demo = Path(ort_aie_ep.__file__).parent / "demo_model"
     shutil.copytree(demo, tmp_path / "demo")
-    with pytest.raises(AieError, match="no chat template"):
+    with pytest.raises(AieError, match="template"):
         opened(tmp_path / "demo").add(Turn(messages=[{"role": "user", "content": "x"}]))
-    with pytest.raises(AieError, match="a context of 5000 tokens: the model's has 2048"):
+    with pytest.raises(AieError, match=r"5000 .*2048"):
         opened(tmp_path / "demo", context=5000)
 
 
@@ -363,7 +363,7 @@ def test_a_template_without_an_end_is_an_error_of_the_chat(
 ) -> None:
     monkeypatch.setattr(bounded, "SECONDS", 1)
     loop = opened(with_template(model, tmp_path / "endless", template))
-    with pytest.raises(AieError, match="the chat template"):
+    with pytest.raises(AieError, match="template"):
         loop.add(Turn(messages=[{"role": "user", "content": "x"}]))
     assert written(loop, Turn(PROMPT, max_tokens=2))[0]
 
@@ -376,7 +376,7 @@ def test_a_chat_is_written_with_the_template_named_default(model: Path, tmp_path
     folder = with_template(model, tmp_path / "named", named)
     text = opened(folder).add(Turn(messages=[{"role": "user", "content": "a\0b"}]))
     assert load_tokenizer(find_model(folder)).decode(text.tokens) == "default a\0b"
-    with pytest.raises(AieError, match='none of the chat templates is named "default": tool_use'):
+    with pytest.raises(AieError, match=r'"default".*tool_use'):
         opened(with_template(model, tmp_path / "other", named[:1]))
 
 

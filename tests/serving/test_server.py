@@ -369,7 +369,7 @@ def test_every_refusal_is_an_error_of_the_interface(served: Served) -> None:
             model=NAME, messages=MESSAGES, tools=[TOOLS[0], TOOLS[0]]
         )
     assert tools.value.param == "tools"
-    with pytest.raises(openai.NotFoundError, match="/v1/responses here: use /v1/chat/completions"):
+    with pytest.raises(openai.NotFoundError, match=r"/v1/responses .*/v1/chat/completions"):
         served.client().responses.create(model=NAME, input="x")
     huge = {"content": b'{"prompt": "' + b"x" * 5_000_000, "headers": JSON}
     for status, said, how in (
@@ -388,12 +388,12 @@ def test_every_refusal_is_an_error_of_the_interface(served: Served) -> None:
 
 def test_errors_have_the_clients_own_types(served: Served) -> None:
     client = served.client()
-    with pytest.raises(openai.NotFoundError, match="no model 'other' here, only 'demo'"):
+    with pytest.raises(openai.NotFoundError, match=r"'other'.*'demo'"):
         client.completions.create(model="other", prompt=PROMPT)
     with pytest.raises(openai.BadRequestError) as error:
         client.completions.create(model=NAME, prompt=[5] * 2048)
     assert error.value.code == "context_length_exceeded"
-    with pytest.raises(openai.BadRequestError, match="one prompt in a request"):
+    with pytest.raises(openai.BadRequestError, match="one prompt"):
         client.completions.create(model=NAME, prompt=["a", "b"])
     assert served.post("/v1/completions", content=b"{", headers={"content-type": "application/json"}
                        ).status_code == 400  # fmt: skip
@@ -427,7 +427,7 @@ def test_more_than_may_wait_are_refused_and_a_key_is_wanted(model: Path) -> None
     with serving(model, *options) as served:
         assert served.get("/health").status_code == 200
         for key in ("", "wrong"):
-            with pytest.raises(openai.AuthenticationError, match="wants its API key"):
+            with pytest.raises(openai.AuthenticationError, match="API key"):
                 served.client(key or "x").models.list()
         assert served.get("/v1/models").status_code == 401
         client = served.client("secret")
@@ -438,7 +438,7 @@ def test_more_than_may_wait_are_refused_and_a_key_is_wanted(model: Path) -> None
                 client.completions.create, model=NAME, prompt="a", max_tokens=1
             )
             until(lambda: served.requests == 2)
-            with pytest.raises(openai.RateLimitError, match="2 requests are running or waiting"):
+            with pytest.raises(openai.RateLimitError, match="2 requests"):
                 client.completions.create(model=NAME, prompt=PROMPT)
             running.close()
             assert waiting.result().choices[0].finish_reason == "length"
@@ -471,10 +471,10 @@ def test_a_model_process_that_dies_is_replaced(model: Path, tmp_path: Path) -> N
         next(stream)
         folder.rename(tmp_path / "away")
         kill_the_model(served)
-        with pytest.raises(openai.APIError, match="has died"):
+        with pytest.raises(openai.APIError, match="died"):
             list(stream)
         until(lambda: served.get("/health").status_code == 503)
-        with pytest.raises(openai.InternalServerError, match="has died"):
+        with pytest.raises(openai.InternalServerError, match="died"):
             create(model=NAME, prompt=PROMPT)
         (tmp_path / "away").rename(folder)
         until(lambda: served.get("/health").status_code == 200)
@@ -495,9 +495,9 @@ def test_a_server_ends_its_requests_and_its_model_process_quietly(model: Path) -
             # As a long computation: it takes nothing from its pipe, and does not end by itself.
             os.kill(children[0], signal.SIGSTOP)
             served.process.send_signal(signal.SIGTERM)
-            with pytest.raises(openai.InternalServerError, match="the server is stopping"):
+            with pytest.raises(openai.InternalServerError, match="stopping"):
                 waiting.result()
-            with pytest.raises(openai.APIError, match="the server is stopping"):
+            with pytest.raises(openai.APIError, match="stopping"):
                 list(stream)
         _, said = served.process.communicate(timeout=60)
         assert "Traceback" not in said
@@ -525,18 +525,27 @@ def test_sigterm_lets_running_texts_come_to_their_end(model: Path) -> None:
     assert served.process.returncode == 128 + signal.SIGTERM
 
 
-def test_metrics_count_what_was_done(model: Path) -> None:
-    with serving(model) as served:
-        done = served.client().completions.create(model=NAME, prompt=PROMPT, max_tokens=7)
-        assert done.usage is not None
-        lines = served.get("/metrics").text.splitlines()
-    found = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-    assert float(found["ort_aie_completion_tokens_total"]) == 7
-    assert float(found["ort_aie_prompt_tokens_total"]) == done.usage.prompt_tokens
-    assert float(found['ort_aie_texts_total{end="length"}']) == 1
-    assert float(found["ort_aie_first_token_seconds_count"]) == 1
-    assert float(found["ort_aie_slots"]) == 4
-    assert float(found["ort_aie_texts_running"]) == 0
+def metrics(served: Served) -> dict[str, float]:
+    lines = served.get("/metrics").text.splitlines()
+    rows = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, value in rows}
+
+
+def test_metrics_count_what_was_done(served: Served) -> None:
+    until(lambda: served.requests == 0)
+    before = metrics(served)
+    done = served.client().completions.create(model=NAME, prompt=PROMPT, max_tokens=7)
+    assert done.usage is not None
+    found = metrics(served)
+    for name, count in {
+        "ort_aie_completion_tokens_total": 7,
+        "ort_aie_prompt_tokens_total": done.usage.prompt_tokens,
+        'ort_aie_texts_total{end="length"}': 1,
+        "ort_aie_first_token_seconds_count": 1,
+    }.items():
+        assert found[name] - before.get(name, 0) == count, name
+    assert found["ort_aie_slots"] == 4
+    assert found["ort_aie_texts_running"] == 0
 
 
 def test_a_server_that_is_killed_leaves_no_model_process(model: Path) -> None:

@@ -229,23 +229,23 @@ def test_what_if_says_what_copies_of_the_vector_operators_give_a_prompt() -> Non
 
 
 def test_an_unknown_model_gets_a_list_of_the_known_ones() -> None:
-    with pytest.raises(DesignError, match=r"unknown model 'gpt-5'; known: llama-3\.2-1b, .*gemma3"):
+    with pytest.raises(DesignError, match=r"'gpt-5'.*llama-3\.2-1b.*gemma3"):
         simulate("gpt-5")
-    with pytest.raises(DesignError, match="unknown model 'tiny-llama'"):
+    with pytest.raises(DesignError, match="'tiny-llama'"):
         simulate("tiny-llama")
 
 
 def test_an_unknown_device_and_one_too_small_are_refused() -> None:
-    with pytest.raises(DesignError, match=r"unknown device 'npu9'; known: .*npu2"):
+    with pytest.raises(DesignError, match=r"'npu9'.*npu2"):
         simulate("qwen3-4b", "npu9")
     for name in ("npu1", "npu2_4col"):
-        with pytest.raises(DesignError, match=rf"{name}.*8 columns of AIE2P; known: npu2"):
+        with pytest.raises(DesignError, match=rf"{name}.*npu2"):
             simulate("qwen3-4b", name)
 
 
 @pytest.mark.parametrize("context", [0, -1, 40961])
 def test_a_context_that_the_model_does_not_have_is_refused(context: int) -> None:
-    with pytest.raises(DesignError, match=f"context {context}: qwen3-4b has 1 to 40960"):
+    with pytest.raises(DesignError, match=f"{context}.*qwen3-4b .*40960"):
         simulate("qwen3-4b", contexts=[context])
 
 

@@ -63,7 +63,7 @@ def compare(
 @pytest.mark.parametrize(
     ("n", "k", "columns", "form"),
     [
-        (2048, 2048, 4, SHIPPING), (1024, 1024, 4, SHIPPING), (2048, 2048, 8, SHIPPING),
+        (1024, 1024, 4, SHIPPING), (2048, 2048, 8, SHIPPING),
         (2048, 2048, 4, BlockForm(group=128, minima=False)),
     ],
 )  # fmt: skip
@@ -87,7 +87,8 @@ def test_two_bits_take_what_the_simulator_takes(columns: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim"), [(16, 8, 128), (4, 1, 256), (12, 6, 128)]
+    ("heads", "kv_heads", "head_dim"),
+    [(16, 8, 128), (4, 1, 256), pytest.param(12, 6, 128, marks=pytest.mark.in_turn)],
 )
 def test_flow_kv_takes_what_the_simulator_takes(heads: int, kv_heads: int, head_dim: int) -> None:
     keys = 1024
@@ -103,7 +104,11 @@ def test_flow_kv_takes_what_the_simulator_takes(heads: int, kv_heads: int, head_
 
 @pytest.mark.parametrize(
     ("prompt", "past", "heads", "kv_heads", "head_dim", "window"),
-    [(256, 0, 4, 2, 128, 0), (512, 0, 8, 2, 64, 0), (256, 256, 4, 2, 128, 128)],
+    [
+        (256, 0, 4, 2, 128, 0),
+        pytest.param(512, 0, 8, 2, 64, 0, marks=pytest.mark.in_turn),
+        (256, 256, 4, 2, 128, 128),
+    ],
 )
 def test_flow_qkv_takes_what_the_simulator_takes(
     prompt: int, past: int, heads: int, kv_heads: int, head_dim: int, window: int
@@ -123,12 +128,16 @@ def test_dequant_takes_what_the_simulator_takes() -> None:
     compare(dequant.build(NPU2), "dequant", {"blocks": 256}, op.dequant(1024, 2048, kernels=OURS))
 
 
-@pytest.mark.parametrize(("m", "k", "n"), [(512, 512, 1024), (300, 256, 1536)])
+@pytest.mark.parametrize(
+    ("m", "k", "n"), [(512, 512, 1024), pytest.param(300, 256, 1536, marks=pytest.mark.in_turn)]
+)
 def test_gemm_takes_what_the_simulator_takes(m: int, k: int, n: int) -> None:
     compare(gemm.build(NPU2), "gemm", {"M": m, "K": k, "N": n}, op.gemm(m, k, n, OURS))
 
 
-@pytest.mark.parametrize(("m", "k", "n"), [(64, 1024, 2048), (100, 512, 2304)])
+@pytest.mark.parametrize(
+    ("m", "k", "n"), [(64, 1024, 2048), pytest.param(100, 512, 2304, marks=pytest.mark.in_turn)]
+)
 def test_short_gemm_takes_what_the_simulator_takes(m: int, k: int, n: int) -> None:
     compare(
         short_gemm.build(NPU2), "project", {"M": m, "K": k, "N": n},
@@ -136,7 +145,9 @@ def test_short_gemm_takes_what_the_simulator_takes(m: int, k: int, n: int) -> No
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("m", "n", "gelu"), [(64, 2048, False), (600, 768, True)])
+@pytest.mark.parametrize(
+    ("m", "n", "gelu"), [pytest.param(64, 2048, False, marks=pytest.mark.in_turn), (600, 768, True)]
+)
 def test_a_gate_of_rows_takes_what_the_simulator_takes(m: int, n: int, gelu: bool) -> None:
     compare(
         gemm.build(NPU2), "gate",
@@ -147,7 +158,11 @@ def test_a_gate_of_rows_takes_what_the_simulator_takes(m: int, n: int, gelu: boo
 
 @pytest.mark.parametrize(
     ("m", "k", "residual", "norm"),
-    [(64, 2048, True, True), (600, 768, False, True), (64, 1024, True, False)],
+    [
+        pytest.param(64, 2048, True, True, marks=pytest.mark.in_turn),
+        (600, 768, False, True),
+        (64, 1024, True, False),
+    ],
 )
 def test_a_norm_of_rows_takes_what_the_simulator_takes(
     m: int, k: int, residual: bool, norm: bool

@@ -133,6 +133,7 @@ def test_a_prompt_and_tokens_are_those_of_the_host(compiled: Outcome) -> None:
     assert_near_the_host(compiled)
 
 
+@pytest.mark.in_turn  # test_sessions_on_npu.py has each operator of its own with each change
 def test_without_a_plan_they_are_too(small: Path, tmp_path: Path) -> None:
     assert_near_the_host(both(small, False, tmp_path, IDS, TOKENS, chunk=len(IDS)))
 

@@ -78,7 +78,7 @@ def test_a_missing_xrt_names_the_places_searched(core: Path, tmp_path: Path) -> 
         found, remedy = doctor(core, **environment)
         assert found == ""
         assert remedy.count(XRT) == 1
-        assert f"it is also missing from {folders}; install XRT with its NPU plugin" in remedy
+        assert str(folders) in remedy
 
 
 def test_an_xrt_that_does_not_load_says_why(core: Path, tmp_path: Path) -> None:
@@ -87,4 +87,4 @@ def test_an_xrt_that_does_not_load_says_why(core: Path, tmp_path: Path) -> None:
     compiled(tmp_path / "xrt/lib" / XRT, f"-Wl,-soname,{XRT}", other)
     found, remedy = doctor(core, XILINX_XRT=str(tmp_path / "xrt"))
     assert found == ""
-    assert "libabsent.so.1: cannot open shared object file" in remedy
+    assert "libabsent.so.1" in remedy

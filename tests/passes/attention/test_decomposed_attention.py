@@ -582,7 +582,7 @@ def test_compile_names_the_attention_where_nothing_can_be_compiled(tmp_path: Pat
     model = ir.load(folder / "model.onnx")
     own_key_hidden(model)
     ir.save(model, folder / "model.onnx")
-    with pytest.raises(AieError, match=rf"{LAYER}/Softmax: its mask is not that of"):
+    with pytest.raises(AieError, match=rf"{LAYER}/Softmax: its mask"):
         ort_aie_ep.compile(folder, tmp_path / "compiled")
     assert not (tmp_path / "compiled").exists()
 

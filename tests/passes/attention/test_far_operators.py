@@ -108,7 +108,7 @@ def test_other_operators_that_act_far_out_are_named(
 ) -> None:
     model = load("llama", layers=1)
     change(model, node_of(model, f"{LAYER}/Add_1").outputs[0])
-    assert "on the path of its key " in reason_of(model)
+    assert "its key" in reason_of(model)
 
 
 @pytest.mark.parametrize("place", ["Transpose", "q_proj/MatMul"])
@@ -169,7 +169,7 @@ def test_a_mask_that_looks_for_a_token_is_kept(
     hidden_tokens(model, int(tokens[0, 4]))
     expected = logits(model, tmp_path / "source")
     assert np.abs(expected - unchanged).max() > 0.1 * np.abs(expected).max()
-    assert "depend on the values of 'input_ids'" in reason_of(model)
+    assert "'input_ids'" in reason_of(model)
     assert not attentions(model)
     assert_same(model, expected, tmp_path / "compiled")
 

@@ -57,13 +57,13 @@ def test_a_float16_cache_moves_logits_by_its_rounding(tmp_path: Path) -> None:
 
 
 def test_unknown_kv_type_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ort_aie_ep.AieError, match="kv is 'f8'; expected one of f16"):
+    with pytest.raises(ort_aie_ep.AieError, match=r"'f8'.*f16"):
         ort_aie_ep.compile(DATA / "llama", tmp_path / "out", kv="f8")
     assert not list(tmp_path.iterdir())
 
 
 def test_kv_without_attention_is_refused(tmp_path: Path) -> None:
     onnx.save(projection_model(), tmp_path / "model.onnx")
-    with pytest.raises(ort_aie_ep.AieError, match=r"kv type f16: no attention became"):
+    with pytest.raises(ort_aie_ep.AieError, match=r"kv type f16"):
         ort_aie_ep.compile(tmp_path / "model.onnx", tmp_path / "out", kv="f16")
     assert not (tmp_path / "out").exists()

@@ -159,8 +159,7 @@ def runtime(model: onnx.ModelProto, inputs: Feeds) -> Feeds:
 # --- layouts, lengths and the cache ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("opset", [23, 24])
-@pytest.mark.parametrize("split", [True, False])
+@pytest.mark.parametrize(("opset", "split"), [(23, True), (24, False)])
 @pytest.mark.parametrize("causal", [0, 1])
 @pytest.mark.parametrize("past", [None, 0, 1, 300])
 @pytest.mark.parametrize("queries", [1, 5, 70])

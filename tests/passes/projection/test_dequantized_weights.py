@@ -306,7 +306,5 @@ def test_scales_that_do_not_fit_are_an_error() -> None:
     model = weights_model()
     del model.graph.initializer[1]
     model.graph.initializer.append(onnx_tensor("w.scales", np.ones((9, 70), np.float32)))
-    with pytest.raises(
-        AieError, match=r"'/projection': scales 'w.scales' are \(9, 70\), expected "
-    ):
+    with pytest.raises(AieError, match=r"'/projection'.*'w.scales' .*\(9, 70\)"):
         compiled(model)

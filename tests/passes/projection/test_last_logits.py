@@ -295,7 +295,7 @@ def test_a_pruned_model_gives_each_rows_last_token(way: str, asked: bool, tmp_pa
     result = ort_aie_ep.compile(pruned, tmp_path / "compiled", last_logits=asked)
     notes = json.loads((tmp_path / "compiled" / "ort_aie_report.json").read_text())["notes"]
     if not asked:
-        assert "had position -1 only (prune_lm_head)" in notes[0]
+        assert "prune_lm_head" in notes[0]
     assert result.notes == tuple(notes)
     tokens, mask = batch(3, 6, vocab=60), np.array(SHOWN_RIGHT)
     whole = Host(source / "model.onnx", library=False)(tokens, mask)
@@ -307,7 +307,7 @@ def test_a_pruned_model_without_a_mask_stays_and_says_so(tmp_path: Path) -> None
     source = head_model(tmp_path / "source", masked=False)
     pruned = edited(source, tmp_path / "pruned", PRUNED["as the builder does"])
     result = ort_aie_ep.compile(pruned, tmp_path / "compiled")
-    assert "has position -1 only, and stays so: no graph input attention_mask" in result.notes[0]
+    assert "attention_mask" in result.notes[0]
 
 
 def behind_by_hand(op: str, *inputs: str) -> Callable[[ir.Model], None]:
@@ -361,6 +361,6 @@ def test_what_is_refused_says_why(case: str, tmp_path: Path) -> None:
 
 def test_a_graph_without_logits_is_refused(tmp_path: Path) -> None:
     onnx.save(projection_model(), tmp_path / "model.onnx")
-    with pytest.raises(ort_aie_ep.AieError, match=r"the graph has no output 'logits'"):
+    with pytest.raises(ort_aie_ep.AieError, match=r"'logits'"):
         ort_aie_ep.compile(tmp_path / "model.onnx", tmp_path / "out", last_logits=True)
     assert not (tmp_path / "out").exists()

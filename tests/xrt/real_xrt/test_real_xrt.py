@@ -111,7 +111,6 @@ def test_the_xrt_target_names_what_is_missing(root: PrivateRoot, tmp_path: Path)
     assert done.returncode == 0, done.stderr
     outcome, error = done.stdout.split("\n", 1)
     assert outcome == "refused"
-    assert "no NPU" in error
     assert "ort-aie doctor" in error
 
 
@@ -155,7 +154,6 @@ def test_a_session_that_insists_on_xrt_is_refused_with_the_reason(root: PrivateR
     report, _ = run_operator(root, "xrt", ORT_AIE_ON_DEVICE_ERROR="raise")
     assert loads_xrt(report)
     assert "ort_aie.target=xrt" in report["error"]
-    assert "no NPU" in report["error"]
     assert "ort-aie doctor" in report["error"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import socket
 import struct
 import subprocess
@@ -102,7 +103,6 @@ class Matvec:
 def test_packages_are_those_of_the_device(packages: Path) -> None:
     for name in ("npu1", "npu2"):
         written = sorted(path.name for path in (packages / name).iterdir())
-        assert written == sorted(write_packages(packages / name, device(name)))
         for design in written:
             package = read_package(packages / name / design, device=name)
             assert package_of(package.manifest) == design
@@ -112,13 +112,14 @@ def test_packages_are_those_of_the_device(packages: Path) -> None:
     )
 
 
-def test_packages_that_fit_are_kept_and_others_replaced(tmp_path: Path) -> None:
-    write_packages(tmp_path, device("npu2"))
+def test_packages_that_fit_are_kept_and_others_replaced(packages: Path, tmp_path: Path) -> None:
+    shutil.copytree(packages / "npu2", tmp_path, dirs_exist_ok=True)
     kept = (tmp_path / "gemm" / "overlay.xclbin").stat().st_ino
     other = fused_dqp.build(device("npu2"), 2)  # like one from another version of the library
     write_simulated_packages(tmp_path, {"fused_dqp": other})
     before = xclbin_uuid(tmp_path / "fused_dqp" / "overlay.xclbin")
-    write_packages(tmp_path, device("npu2"))
+    names = write_packages(tmp_path, device("npu2"))
+    assert sorted(names) == sorted(path.name for path in tmp_path.iterdir())
     assert (tmp_path / "gemm" / "overlay.xclbin").stat().st_ino == kept
     assert xclbin_uuid(tmp_path / "fused_dqp" / "overlay.xclbin") != before
 
@@ -133,14 +134,14 @@ def test_a_run_reads_and_writes_the_shared_memory(packages: Path) -> None:
     assert 0 < reply["seconds"] < 1e-3
     assert run.right
     assert host.ask("release", context=run.context) == {"ok": True}
-    assert "must be a context that is loaded" in run.run()["error"]
+    assert "context" in run.run()["error"]
 
 
 def test_a_stream_that_waits_for_ever_is_a_timeout(packages: Path) -> None:
     run = Matvec(Host(), packages / "npu2" / "fused_dqp")
     reply = run.run(run.stream(deadlock()))
     assert (reply["ok"], reply["kind"]) == (False, "timeout")
-    assert "waits for a token" in reply["error"]
+    assert "token" in reply["error"]
     assert run.run()["ok"]
     assert run.right
 
@@ -154,7 +155,7 @@ def test_the_watchdog_ends_a_run_that_takes_too_long(
     for _ in range(2):  # the second finds a fresh array
         reply = run.run()
         assert (reply["ok"], reply["kind"]) == (False, "timeout")
-        assert "is not over after" in reply["error"]
+        assert "over after" in reply["error"]
     # The time that it needs to become idle again, which is a little after its last wait.
     monkeypatch.setattr(device_process, "WATCHDOG", took * 2)
     for _ in range(2):
@@ -169,7 +170,7 @@ def test_nonsense_is_an_error_and_the_array_is_configured_anew(packages: Path) -
     for stream in ([poison[0], 16], [host.memory.size - 4, 2], [-4, 2], [0, 0]):
         reply = run.run(stream)
         assert (reply["ok"], reply["kind"]) == (False, "error"), stream
-    assert "op must be one of hello, load, " in host.ask("fly")["error"]
+    assert "hello, load" in host.ask("fly")["error"]
     assert run.run()["ok"]
     assert run.right
 
@@ -179,7 +180,7 @@ def test_a_buffer_that_is_too_small_is_an_error(packages: Path) -> None:
     run.arguments[3][1] -= 4
     reply = run.run()
     assert (reply["ok"], reply["kind"]) == (False, "error")
-    assert "outside of the run's buffers" in reply["error"]
+    assert "buffers" in reply["error"]
 
 
 @pytest.mark.parametrize(("fault", "kind"), [("timeout", "timeout"), ("error", "error")])
@@ -217,22 +218,22 @@ def test_overlays_that_cannot_be_loaded(packages: Path, tmp_path: Path) -> None:
         assert not reply["ok"]
         return str(reply["error"])
 
-    assert "its length" in load(data[:-1])
-    assert "does not start with an axlf header" in load(b"xclbin3" + data[7:])
-    assert "does not match its content" in load(data.replace(b"fused_dqp", b"fused_dqq"))
+    assert "length" in load(data[:-1])
+    assert "axlf" in load(b"xclbin3" + data[7:])
+    assert "content" in load(data.replace(b"fused_dqp", b"fused_dqq"))
     assert "damaged" in load(data.replace(b'{"simulated"', b'{"simulate_"'))
-    assert "was registered" in load(data, "00000000-0000-0000-0000-000000000000")
+    assert "registered" in load(data, "00000000-0000-0000-0000-000000000000")
     real = bytearray(data)
     struct.pack_into("<I", real, 456, 32)  # AIE_PARTITION
-    assert "is an overlay for a real NPU" in load(bytes(real))
+    assert "real NPU" in load(bytes(real))
     with pytest.raises(PackageError, match="real NPU"):
         read_simulated_overlay(tmp_path / "overlay.xclbin")
     other = fused_dqp.build(device("npu2"), 2)
     (package,) = write_simulated_packages(tmp_path, {"fused_dqp": other})
     reply = Host().load(package.folder)
-    assert "made by another version" in reply["error"]
+    assert "version" in reply["error"]
     wide = Host("npu2_2col").load(packages / "npu2" / "fused_dqp")
-    assert "is for 8 columns; npu2_2col has 2" in wide["error"]
+    assert "8 columns; npu2_2col" in wide["error"]
 
 
 def test_kernels_of_one_overlay_change_the_configuration(tmp_path: Path) -> None:
@@ -268,7 +269,7 @@ def test_kernels_of_one_overlay_change_the_configuration(tmp_path: Path) -> None
     assert run.right
     assert back["seconds"] == pytest.approx(first["seconds"])  # each came after a change
     refused = host.ask("run", kernel="gemm", **other)
-    assert "one of dequant, fused_dqp, got 'gemm'" in refused["error"], refused
+    assert "dequant, fused_dqp, got 'gemm'" in refused["error"], refused
 
 
 def test_a_stream_that_loads_a_pdi_first(tmp_path: Path) -> None:
@@ -293,7 +294,7 @@ def test_a_stream_that_loads_a_pdi_first(tmp_path: Path) -> None:
     assert run.right
     # The first run came after a change of kernel, which costs as much.
     assert loaded["seconds"] == pytest.approx(plain["seconds"])
-    assert "operation 0 loads PDI 3; the overlay holds 1 to 2" in loading(3)["error"]
+    assert "PDI 3" in loading(3)["error"]
 
 
 def test_requests_come_line_by_line_until_a_stop() -> None:
