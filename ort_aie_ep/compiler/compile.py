@@ -17,6 +17,7 @@ from ort_aie_ep.compiler.compiled_folder import (
     data_file,
     write_folder,
 )
+from ort_aie_ep.compiler.gguf import is_gguf
 from ort_aie_ep.compiler.integrity import REPORT
 from ort_aie_ep.compiler.options import CompileOptions
 from ort_aie_ep.compiler.quantising import VISION, Choice, choose
@@ -25,6 +26,7 @@ from ort_aie_ep.graph_passes import DOMAIN, Report, run_passes
 from ort_aie_ep.models.folder import ModelFolder, OtherModel, find_model, other_models
 from ort_aie_ep.models.onnx_file import external_files, load_model
 from ort_aie_ep.progress import Progress
+from ort_aie_ep.requirements import require
 
 __all__ = ["PAGE", "REPORT", "CompileResult", "compile_model"]
 
@@ -61,7 +63,7 @@ def compile_model(
 
     Args:
         source: an onnxruntime-genai folder, a folder with one .onnx file or with an encoder and
-            decoders (as optimum exports), or an .onnx file.
+            decoders (as optimum exports), an .onnx file, or a GGUF file (`gguf.importer`).
         destination: a folder that does not exist yet. It is written under another name beside it
             and renamed at the end.
         options: see `CompileOptions`.
@@ -77,6 +79,11 @@ def compile_model(
             with, or the model cannot read it. Nothing is then left behind.
     """
     target = Path(destination)
+    if is_gguf(Path(source)):
+        require("a GGUF file", ("gguf",), "gguf")
+        from ort_aie_ep.compiler.gguf.importer import import_gguf
+
+        return import_gguf(Path(source), target, options, progress)
     check_destination(target)
     folder = find_model(Path(source))
     # A bare .onnx file says nothing about its neighbours: they stay where they are.
