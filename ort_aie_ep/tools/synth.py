@@ -37,7 +37,10 @@ class SynthError(AieError):
 def _write(
     shape: Shape, folder: Path, seed: int, int4: bool, block: int, progress: Progress | None
 ) -> None:
-    model, weights = build(shape, lambda name: INT4 if int4 else FLOATS, block)
+    # The builder quantises experts when it reads them.
+    model, weights = build(
+        shape, lambda name: INT4 if int4 or ".experts." in name else FLOATS, block
+    )
     total = sum(weight.bytes for weight in weights)
     require_room(folder, total, "the weights", SynthError)
     offset = 0

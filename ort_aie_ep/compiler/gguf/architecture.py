@@ -127,7 +127,7 @@ class Model:
                 f"known are {', '.join(FAMILIES)}"
             )
         self._family = FAMILIES[architecture]
-        self._names = NAMES | self._family.names
+        self._names = {**NAMES, **self._family.names}
         self._used: set[str] = set()
         self._matrices: dict[str, Matrix] = {}
         self._experts: dict[str, Experts] = {}
@@ -355,8 +355,7 @@ class Model:
         }[role]
         if self._family.joined and role in ("gate_proj", "up_proj"):
             whole = self._part(f"{block}ffn_up.weight", 2 * n, k)
-            half = np.arange(n) + (n if role == "up_proj" else 0)
-            return [replace(whole, rows=half)]
+            return [replace(whole, rows=whole.rows[:n] if role == "gate_proj" else whole.rows[n:])]
         part = self._part(f"{block}{self._names[role]}.weight", n, k)
         if self._family.paired and role in ("q_proj", "k_proj"):
             half = shape.head_dim // 2

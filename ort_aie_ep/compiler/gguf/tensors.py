@@ -74,11 +74,12 @@ def _q4_k(blocks: Bytes) -> Unpacked:
 
 def _q5_0(blocks: Bytes) -> Unpacked:
     fifth = np.unpackbits(blocks[..., 2:6], axis=-1, bitorder="little")
-    return (_nibbles(blocks[..., 6:]) | fifth << 4) + np.uint8(112), _halves(blocks[..., :2]), None
+    codes = (_nibbles(blocks[..., 6:]) | fifth << np.uint8(4)) + np.uint8(112)
+    return codes, _halves(blocks[..., :2]), None
 
 
 def _q8_0(blocks: Bytes) -> Unpacked:
-    return blocks[..., 2:] ^ 128, _halves(blocks[..., :2]), None
+    return blocks[..., 2:] ^ np.uint8(128), _halves(blocks[..., :2]), None
 
 
 # Twice the values of a code in MXFP4 (OCP Microscaling Formats, E2M1): sign, exponent, mantissa.
@@ -262,7 +263,7 @@ class Matrix:
             scales = scales.astype(np.float32)
             points = -least / scales
         if kind.coding.bits == 4:
-            codes = codes[:, ::2] | codes[:, 1::2] << 4
+            codes = codes[:, ::2] | codes[:, 1::2] << np.uint8(4)
         return Coded(codes, scales, points, (0.0, 0.0, 0.0))
 
 

@@ -201,7 +201,7 @@ def _byte_level(metadata: Field, vocabulary: _Vocabulary) -> tuple[Tokenizer, bo
         )
     pre = PRE[name.value]
     ids = {token: index for index, token in enumerate(vocabulary.tokens)}
-    merges = [tuple(merge.split(" ", 1)) for merge in _list(metadata, "merges", str)]
+    merges = [_pair(merge) for merge in _list(metadata, "merges", str)]
     tokenizer = _bpe(metadata, ids, merges, ignore_merges=pre.whole_words)
     if pre.composed:
         tokenizer.normalizer = normalizers.NFC()
@@ -213,6 +213,11 @@ def _byte_level(metadata: Field, vocabulary: _Vocabulary) -> tuple[Tokenizer, bo
     )
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer, pre.bos
+
+
+def _pair(merge: str) -> tuple[str, str]:
+    left, _, right = merge.partition(" ")
+    return left, right
 
 
 def _sentencepiece(metadata: Field, vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
@@ -252,7 +257,7 @@ _MAKERS = {"gpt2": _byte_level, "llama": _sentencepiece}
 
 
 def _bpe(
-    metadata: Field, ids: dict[str, int], merges: Sequence[tuple[str, ...]], **settings: Any
+    metadata: Field, ids: dict[str, int], merges: Sequence[tuple[str, str]], **settings: Any
 ) -> Tokenizer:
     try:
         return Tokenizer(models.BPE(ids, merges, **settings))
