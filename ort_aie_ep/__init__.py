@@ -155,7 +155,8 @@ def session(
     first. Processes may share a cache; `ort-aie cache` shows it.
 
     Args:
-        model: an onnxruntime-genai folder, a folder with one .onnx file, or an .onnx file.
+        model: an onnxruntime-genai folder, a folder with one .onnx file, an .onnx file, or a GGUF
+            file.
         session_options: the custom-op library is registered on it if it is not there already; a
             new one by default. Providers that were added to it are kept; without any, only the
             CPU EP is used.

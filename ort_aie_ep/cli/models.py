@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 @takes_options
 def compile_command(
     source: Annotated[
-        Path, typer.Argument(metavar="SRC", help="Model folder, .onnx file, or checkpoint.")
+        Path,
+        typer.Argument(metavar="SRC", help="Model folder, .onnx file, checkpoint, or GGUF file."),
     ],
     destination: Annotated[
         Path, typer.Argument(metavar="DST", help="The new folder; it must not exist yet.")
@@ -64,6 +65,8 @@ def compile_command(
     ort-aie compile FLOAT_MODEL COMPILED --quantize mixed --importance TEXT --bits 4.5
     ort-aie compile VISION_TOWER.onnx COMPILED --quantize bf16
     ```
+
+    SRC may be a GGUF file of llama.cpp: ort-aie compile MODEL.gguf COMPILED.
 
     SRC may be a Hugging Face checkpoint: a folder with config.json and *.safetensors. The command
     then runs onnxruntime-genai's model builder on it first. The builder needs torch and

@@ -33,12 +33,13 @@ from ort_aie_ep.compiler.cache_entries import (
     use,
     work_folder,
 )
+from ort_aie_ep.compiler.gguf import MODEL, parts_of
 from ort_aie_ep.compiler.options import CompileOptions
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats.kv_codes import BITS
 from ort_aie_ep.models.checked_json import Field, read_json
 from ort_aie_ep.models.files import blake2b, file_hash, write_json
-from ort_aie_ep.models.folder import ModelFolder, find_model
+from ort_aie_ep.models.folder import ModelFolder, find_model, is_gguf
 from ort_aie_ep.models.tokenizer import tokenizer_file
 from ort_aie_ep.progress import Count, Progress
 
@@ -136,12 +137,12 @@ def compiled_file(
         AieError: `source` is not a model, is damaged or has nothing to compile; it is already
             compiled but options are given; it changes in the meantime; the cache cannot be written.
     """
-    folder = find_model(source)
-    if source.is_dir() and folder.is_optimum_encoder_decoder:
+    folder = None if is_gguf(source) else find_model(source)
+    if folder is not None and source.is_dir() and folder.is_optimum_encoder_decoder:
         raise AieError(
             f"{source} is an encoder and decoders, and a session runs one of them: pass its file"
         )
-    model = folder.model
+    model, name = (source, MODEL) if folder is None else (folder.model, folder.model.name)
     index = cache / SOURCES / f"{_hash(os.fsencode(model.absolute()))}.json"
     found = _indexed(index, model) or _read_source(index, model, progress)
     if found.compiled:
@@ -163,22 +164,23 @@ def compiled_file(
     for attempt in range(_ROUNDS):
         lock = use(entry)
         if lock is not None:
-            if _whole(entry, model.name):
+            if _whole(entry, name):
                 if attempt:
                     keep_below(cache, limit)
-                return Opened(entry / model.name, lock)
+                return Opened(entry / name, lock)
             lock.close()
-        _build(model, found.stats, entry, options, progress)
+        _build(model, name, found.stats, entry, options, progress)
     raise AieError(f"{entry} keeps disappearing: is another process clearing {cache}?")
 
 
-def _calibration_digests(folder: ModelFolder, options: CompileOptions) -> list[str]:
+def _calibration_digests(folder: ModelFolder | None, options: CompileOptions) -> list[str]:
     """Hashes of the other files that the scales of a quantised KV cache, or the importance of
     weights, come from."""
     if options.kv not in BITS and options.importance is None:
         return []
     given = [text for text in (options.calibration, options.importance) if text is not None]
-    return [file_hash(p) for p in (*given, tokenizer_file(folder)) if p.is_file()]
+    beside = [] if folder is None else [tokenizer_file(folder)]
+    return [file_hash(p) for p in (*given, *beside) if p.is_file()]
 
 
 @memoised
@@ -233,13 +235,14 @@ def _read_source(index: Path, model: Path, progress: Progress | None) -> _Source
     from ort_aie_ep.models.onnx_file import external_files, is_compiled, load_model
 
     before = _stats(model, [model.name])
-    loaded = load_model(model)
-    compiled = is_compiled(loaded)
+    loaded = None if is_gguf(model) else load_model(model)
+    compiled = loaded is not None and is_compiled(loaded)
     try:
         if compiled:
             source = _Source(True, before, {})
         else:
-            data = {os.path.relpath(path, model.parent) for path in external_files(loaded)}
+            files = parts_of(model) if loaded is None else external_files(loaded)
+            data = {os.path.relpath(path, model.parent) for path in files}
             stats = before | _stats(model, sorted(data))
             count = Count(progress, sum(size for size, *_ in stats.values()))
             digests = {name: file_hash(model.parent / name, count) for name in stats}
@@ -290,9 +293,14 @@ def _whole(entry: Path, name: str) -> bool:
 
 
 def _build(
-    model: Path, stats: _Stats, entry: Path, options: CompileOptions, progress: Progress | None
+    model: Path,
+    name: str,
+    stats: _Stats,
+    entry: Path,
+    options: CompileOptions,
+    progress: Progress | None,
 ) -> None:
-    """Compiles into a folder beside the entry and moves it there."""
+    """Compiles into a folder beside the entry and moves it there; `name` is the .onnx file's."""
     from ort_aie_ep.compiler.compile import compile_model
 
     cache = entry.parent
@@ -310,10 +318,10 @@ def _build(
                 "choices": options.given,
                 "code": code_digest(),
                 "bytes": {path.name: path.stat().st_size for path in new.iterdir()},
-                "digest": file_hash(new / model.name),
+                "digest": file_hash(new / name),
             }
             write_json(new / MANIFEST, manifest)
-            _install(new, entry, model.name)
+            _install(new, entry, name)
 
 
 def _install(new: Path, entry: Path, name: str) -> None:

@@ -17,13 +17,18 @@ from ort_aie_ep.compiler.compiled_folder import (
     data_file,
     write_folder,
 )
-from ort_aie_ep.compiler.gguf import is_gguf
 from ort_aie_ep.compiler.integrity import REPORT
 from ort_aie_ep.compiler.options import CompileOptions
 from ort_aie_ep.compiler.quantising import VISION, Choice, choose
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes import DOMAIN, Report, run_passes
-from ort_aie_ep.models.folder import ModelFolder, OtherModel, find_model, other_models
+from ort_aie_ep.models.folder import (
+    ModelFolder,
+    OtherModel,
+    find_model,
+    is_gguf,
+    other_models,
+)
 from ort_aie_ep.models.onnx_file import external_files, load_model
 from ort_aie_ep.progress import Progress
 from ort_aie_ep.requirements import require

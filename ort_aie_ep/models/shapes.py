@@ -31,11 +31,11 @@ class Shape:
 
     `family` is the model type in genai_config.json. It decides the graph: "llama", "mistral",
     "phi3", "granite" and "smollm3" have the same graph, "qwen2" adds biases of queries, keys and
-    values, and "qwen3" norms of queries and keys. "gemma3_text" adds norms after attention and FFN and alternates local and
-    global layers. "phi" has biases, LayerNorm and a plain FFN beside the attention, and rotates
-    only the first `rotary` channels. "gptoss" has biases, attention sinks, and experts with a
-    SwiGLU of its own. With `experts`, the FFN of a token is the weighted sum of `experts_per_token`
-    of them, each `ffn` wide.
+    values, and "qwen3" norms of queries and keys. "gemma3_text" adds norms after attention and FFN
+    and alternates local and global layers. "phi" has biases, LayerNorm and a plain FFN beside the
+    attention, and rotates only the first `rotary` channels. "gptoss" has biases, attention sinks,
+    and experts with a SwiGLU of its own. With `experts`, the FFN of a token is the weighted sum of
+    `experts_per_token` of them, each `ffn` wide.
     """
 
     family: str

@@ -7,23 +7,32 @@ is compiled as any other model. docs/gguf.md says what becomes of each type.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
-__all__ = ["is_gguf"]
+from ort_aie_ep.errors import AieError
 
-MAGIC = b"GGUF"
+# The .onnx file of a compiled folder.
+MODEL = "model.onnx"
+_PART = re.compile(r"(?P<stem>.*)-\d{5}-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 
 
-def is_gguf(source: Path) -> bool:
-    """Whether a path is meant to be a GGUF file: by its name, or by its first bytes."""
-    from ort_aie_ep.models.files import is_regular, open_regular
+def parts_of(path: Path) -> list[Path]:
+    """The files that belong together by their names, in order; one for a file that is not split.
 
-    if not is_regular(source):
-        return False
-    if source.suffix.lower() == ".gguf":
-        return True
-    try:
-        with open_regular(source) as file:
-            return file.read(len(MAGIC)) == MAGIC
-    except OSError:
-        return False
+    Raises:
+        AieError: a part is missing.
+    """
+    match = _PART.fullmatch(path.name)
+    if match is None:
+        return [path]
+    count = int(match["count"])
+    names = [f"{match['stem']}-{i:05}-of-{match['count']}.gguf" for i in range(1, count + 1)]
+    parts = [path.with_name(name) for name in names]
+    missing = [part.name for part in parts if not part.is_file()]
+    if missing or path not in parts:
+        raise AieError(
+            f"{path} is one of {count} parts, and {', '.join(missing[:3]) or 'none of them'} "
+            f"is not beside it: put all parts into {path.parent}"
+        )
+    return parts

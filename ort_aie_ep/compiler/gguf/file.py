@@ -7,7 +7,6 @@ here against the end of the file. The parts of a split file are read together.
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,16 +16,16 @@ import numpy.typing as npt
 from gguf.constants import GGMLQuantizationType
 from gguf.gguf_reader import GGUFReader
 
-from ort_aie_ep.compiler.gguf import MAGIC
+from ort_aie_ep.compiler.gguf import parts_of
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.checked_json import Field, shown
 from ort_aie_ep.models.files import open_regular
+from ort_aie_ep.models.folder import GGUF
 from ort_aie_ep.models.safetensors_file import LFS_POINTER
 
 VERSIONS = (2, 3)
 # More than any vocabulary has tokens or merges; each takes the reader some hundred bytes.
 _MOST_ELEMENTS = 1 << 24
-_PART = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -73,10 +72,10 @@ def read_gguf(path: Path) -> Gguf:
         AieError: a file is missing, truncated, damaged, or of a version that is not known; the
             message says which and what to do.
     """
-    parts = _parts(path)
+    parts = parts_of(path)
     first = _read(parts[0])
     count = first.metadata.value.get("split.count", 1)
-    if count not in (len(parts), 0):
+    if count not in (len(parts), 0):  # 0: a file that was split and merged again
         raise AieError(
             f"{parts[0]} is one of {shown(count)} parts, and its name says {len(parts)}: give the "
             "parts their names back, such as model-00001-of-00003.gguf"
@@ -94,23 +93,6 @@ def read_gguf(path: Path) -> Gguf:
             f"{shown(total)}: download them again"
         )
     return Gguf(parts[0], first.metadata, tensors)
-
-
-def _parts(path: Path) -> list[Path]:
-    """The files that belong together, in order."""
-    match = _PART.fullmatch(path.name)
-    if match is None:
-        return [path]
-    count = int(match["count"])
-    names = [f"{match['stem']}-{i:05}-of-{match['count']}.gguf" for i in range(1, count + 1)]
-    parts = [path.with_name(name) for name in names]
-    missing = [part.name for part in parts if not part.is_file()]
-    if missing or path not in parts:
-        raise AieError(
-            f"{path} is one of {count} parts, and {', '.join(missing[:3]) or 'none of them'} "
-            f"is not beside it: put all parts into {path.parent}"
-        )
-    return parts
 
 
 def _read(path: Path) -> Gguf:
@@ -145,9 +127,9 @@ def _check_start(path: Path) -> None:
         raise AieError(f"{path} cannot be read: {error.strerror or error}") from error
     if start == LFS_POINTER:
         raise AieError(f"{path} is a Git LFS pointer, not the file: fetch it (git lfs pull)")
-    if start[:4] != MAGIC or len(start) < 8:
+    if start[:4] != GGUF or len(start) < 8:
         raise AieError(
-            f"{path} is not a GGUF file: it begins with {start[:4]!r}, not {MAGIC!r}; "
+            f"{path} is not a GGUF file: it begins with {start[:4]!r}, not {GGUF!r}; "
             "download it again"
         )
     version = int.from_bytes(start[4:], "little")

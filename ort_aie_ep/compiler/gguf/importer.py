@@ -19,6 +19,7 @@ from ort_aie_ep.compiler.compiled_folder import (
     check_destination,
     write_folder,
 )
+from ort_aie_ep.compiler.gguf import MODEL
 from ort_aie_ep.compiler.gguf.architecture import Model
 from ort_aie_ep.compiler.gguf.file import read_gguf
 from ort_aie_ep.compiler.gguf.tensors import Matrix, floats, table_type
@@ -36,7 +37,6 @@ from ort_aie_ep.models.builder.weights import Weight, rotary_rows
 from ort_aie_ep.models.folder import ModelFolder
 from ort_aie_ep.progress import Progress
 
-MODEL = "model.onnx"
 # What runs the source's ONNX model, or needs another part of a folder.
 _REFUSED = ("importance", "bits", "vision")
 
