@@ -13,11 +13,13 @@ class Yarn:
     """A rotation that is stretched for longer contexts than the model was first trained on.
 
     Channels that turn less than once in `original` tokens turn `factor` times slower, those that
-    turn more than 32 times stay, and those between are blended (YaRN, arXiv:2309.00071).
+    turn more than 32 times stay, and those between are blended (YaRN, arXiv:2309.00071). The limits
+    are `whole` channels, or between them.
     """
 
     factor: float
     original: int
+    whole: bool = False
 
     @property
     def magnitude(self) -> float:

@@ -64,16 +64,29 @@ MODELS = {
             "attention.scale": 0.125,
         },
     ),
+    "yarn": Model("qwen3", replace(_QWEN3, yarn=Yarn(factor=4.0, original=128, whole=True))),
     "smollm3": Model("smollm3", replace(_LLAMA, layers=4)),
     "qwen3moe": Model(
         "qwen3moe", replace(_QWEN3, ffn=256, experts=4, experts_per_token=2, tied=False)
     ),
     "gpt-oss": Model(
         "gpt-oss",
+        # llama.cpp stretches rotations by whole channels, which gpt-oss does not.
         replace(SHAPES["tiny-gpt-oss"], hidden=256, ffn=256, heads=8, vocab=320, context=512,
-                yarn=Yarn(factor=4.0, original=128)),
+                yarn=None),
     ),
 }  # fmt: skip
+
+
+TRUTH = Path(__file__).parents[1] / "data" / "gguf_logits.npz"
+"""By family: the last LAST logits of `tokens_of` in a file of `mixed` types, by llama.cpp from the
+same weights in float32 (lab/check_gguf.py)."""
+LAST = 8
+
+
+def tokens_of(model: Model) -> list[int]:
+    """More than a window of the models has, fewer than 128."""
+    return np.random.default_rng(0).integers(0, model.shape.vocab, 96).tolist()
 
 
 def mixed(name: str) -> Kind:

@@ -231,6 +231,7 @@ class Model:
             yarn = Yarn(
                 keys.positive("rope.scaling.factor"),
                 keys.integer("rope.scaling.original_context_length"),
+                whole=shape.family != "gptoss",
             )
             rotary = Rotary(rotary_frequencies(width, shape.rope_theta, yarn), yarn.magnitude)
         elif kind != "none":

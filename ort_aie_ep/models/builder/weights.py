@@ -144,7 +144,11 @@ def rotary_frequencies(
         return rotary / 2 * math.log(yarn.original / (2 * math.pi * turns)) / math.log(theta)
 
     first, last = channel(_YARN_TURNS), channel(1)
-    share = np.clip((np.arange(rotary // 2) - first) / (last - first), 0, 1).astype(np.float32)
+    if yarn.whole:
+        first, last = max(0, math.floor(first)), min(rotary - 1, math.ceil(last))
+    share = np.clip((np.arange(rotary // 2) - first) / max(last - first, 1e-3), 0, 1).astype(
+        np.float32
+    )
     frequencies *= 1 - share + share / np.float32(yarn.factor)
     return frequencies
 
