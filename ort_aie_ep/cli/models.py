@@ -85,6 +85,7 @@ def compile_command(
     ):
         result = compile_model(model, destination, options, progress=progress)
     from ort_aie_ep.cli.tables import layers_table, outcomes_table, plans_line, share_line
+    from ort_aie_ep.models.folder import is_gguf
 
     if result.parts:
         console.heading(f"{result.folder.model.name}:")
@@ -101,7 +102,8 @@ def compile_command(
             console.heading(plans_line(part.plans, part.divided_by))
     if result.layers:
         console.out.print(layers_table(result.layers))
-    tell(result, "--baseline", checkpoint.keep_source or source)
+    baseline = () if is_gguf(source) else ("--baseline", checkpoint.keep_source or source)
+    tell(result, *baseline)
 
 
 def tell(result: CompileResult, *baseline: object) -> None:

@@ -18,10 +18,8 @@ pytest.importorskip("gguf")
 from expanded import expanded
 from gguf import GGMLQuantizationType as Kind
 from gguf_files import LAST, MODELS, TRUTH, dequantised, mixed, tokens_of, write
-from typer.testing import CliRunner
 
 import ort_aie_ep
-from ort_aie_ep.cli import app
 
 Array = npt.NDArray[Any]
 TINY = replace(MODELS["mistral"], shape=replace(MODELS["mistral"].shape, layers=1))
@@ -155,17 +153,10 @@ def test_a_split_file_is_read_whole_from_any_part(tmp_path: Path) -> None:
         ort_aie_ep.compile(parts[0], tmp_path / "missing")
 
 
-def test_a_session_compiles_a_file_once(tmp_path: Path) -> None:
-    path = write(tmp_path / "m.gguf", TINY, lambda name: Kind.Q4_0)
+def test_a_session_compiles_a_file_once_known_by_its_first_bytes(tmp_path: Path) -> None:
+    path = write(tmp_path / "model", TINY, lambda name: Kind.Q4_0)
     for _ in range(2):
         session = ort_aie_ep.session(path, cache_dir=tmp_path / "cache")
         assert session.get_outputs()[0].name == "logits"
     entries = [*(tmp_path / "cache").glob("*/model.onnx")]
     assert len(entries) == 1
-
-
-def test_the_command_takes_a_file_by_its_first_bytes(tmp_path: Path) -> None:
-    path = write(tmp_path / "model", TINY, lambda name: Kind.Q4_0)
-    done = CliRunner().invoke(app, ["compile", str(path), str(tmp_path / "compiled")])
-    assert done.exit_code == 0, done.output
-    assert (tmp_path / "compiled" / "model.onnx").is_file()

@@ -58,6 +58,7 @@ NAMES = {
 
 # More positions than any model has; a table of rotations has a row for each.
 _MOST_POSITIONS = 1 << 24
+_MOST_CHANNELS = 1 << 12  # of a head
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(?:\w+\.)*?(\w+_layernorm|\w+)$")
 
 
@@ -159,7 +160,9 @@ class Model:
             layers=keys.integer("block_count", most=len(file.tensors)),
             heads=heads,
             kv_heads=keys.integer("attention.head_count_kv", default=heads),
-            head_dim=keys.integer("attention.key_length", default=max(1, hidden // heads)),
+            head_dim=keys.integer(
+                "attention.key_length", default=max(1, hidden // heads), most=_MOST_CHANNELS
+            ),
             vocab=vocab,
             context=keys.integer("context_length", most=_MOST_POSITIONS),
             tied=HEAD not in file.tensors,
@@ -179,7 +182,9 @@ class Model:
             "rope.dimension_count": shape.head_dim,
         }
         if family.joined:  # Phi 4 mini rotates three quarters of each head
-            rotary = keys.integer("rope.dimension_count", default=shape.head_dim)
+            rotary = keys.integer(
+                "rope.dimension_count", 2, default=shape.head_dim, most=shape.head_dim
+            )
             del expected["rope.dimension_count"]
             shape = replace(shape, rotary=rotary if rotary != shape.head_dim else None)
         for name, value in expected.items():
@@ -237,7 +242,7 @@ class Model:
         elif kind != "none":
             raise keys.fail("rope.scaling.type", "none, linear or yarn")
         if ROPE_FREQS in self.file.tensors:
-            rotary = replace(rotary, frequencies=plain / self.vector(ROPE_FREQS, width // 2))
+            rotary = replace(rotary, frequencies=plain / self._divisors(ROPE_FREQS, width // 2))
         if shape.family != "gemma3_text":
             return shape, {"": rotary}
         local = keys.positive("rope.freq_base_swa", shape.local_rope_theta)
@@ -250,9 +255,15 @@ class Model:
         stretch = max(1.0, self.shape.context / original)
         magnitude = math.sqrt(1 + math.log(stretch) / math.log(max(2, original)))
         magnitude = keys.positive("rope.scaling.attn_factor", magnitude)
-        frequencies = plain / self.vector(ROPE_SHORT, len(plain))
+        frequencies = plain / self._divisors(ROPE_SHORT, len(plain))
         shape = replace(self.shape, context=min(original, self.shape.context))
         return shape, {"": Rotary(frequencies, magnitude)}
+
+    def _divisors(self, name: str, size: int) -> Floats:
+        values = self.vector(name, size)
+        if not (values > 0).all():
+            raise AieError(f"{self.file.path}: tensor '{name}' has values that are not above 0")
+        return values
 
     # --- weights ---
 

@@ -32,7 +32,7 @@ from ort_aie_ep.graph_passes.weights.float_weights import FloatLayers, Quantisin
 from ort_aie_ep.graph_passes.weights.streamed import Rows, RowTensor, StreamedTensor
 from ort_aie_ep.models.builder.config import genai_config
 from ort_aie_ep.models.builder.decoder import build
-from ort_aie_ep.models.builder.graph import EMBEDDING
+from ort_aie_ep.models.builder.graph import EMBEDDING, Codings
 from ort_aie_ep.models.builder.weights import Weight, rotary_rows
 from ort_aie_ep.models.folder import ModelFolder
 from ort_aie_ep.progress import Progress
@@ -92,15 +92,16 @@ def import_gguf(
         )
 
 
-def graph(gguf: Model, errors: dict[str, LayerError]) -> ir.Model:
+def graph(gguf: Model, errors: dict[str, LayerError], codings: Codings | None = None) -> ir.Model:
     """The builder's graph with the file's weights, which are made when they are read.
 
-    `errors` gets those of matrices that were requantised, by name, once they were read.
+    Matrices are stored as `codings` says, by default as their types are. `errors` gets those of
+    matrices that were requantised, by name, once they were read.
 
     Raises:
         AieError: a tensor is missing, of another size than the metadata says, or unknown.
     """
-    model, weights = build(gguf.shape, gguf.codings, table=table_type(gguf.embedding()))
+    model, weights = build(gguf.shape, codings or gguf.codings, table=table_type(gguf.embedding()))
     for weight in weights:
         model.graph.initializers[weight.name].const_value = _tensor(weight, gguf, errors)
     gguf.check_all_used()

@@ -7,8 +7,7 @@
     Q5_1, Q5_K, Q6_K   8 bits    requantised, with zero points; the error is noted
     F16, BF16, F32     floats
 
-A group has 32 in-features in all of them. Q4NX stores scales and minima in bfloat16. A minimum is
-made from the scale as it is stored, so that each is rounded once.
+A group has 32 in-features in all of them. Q4NX stores scales and minima in bfloat16.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from gguf.quants import dequantize
 from ort_aie_ep import _native
 from ort_aie_ep.compiler.gguf.file import Tensor
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.models.builder.weights import FLOATS, INT4, Coding
+from ort_aie_ep.models.builder.weights import BLOCK, FLOATS, INT4, Coding
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
@@ -228,12 +227,14 @@ class Matrix:
         return self._kept[1]
 
     def columns(self, first: int, count: int) -> Floats:
-        """In-features [first, first + count) as (count, n) float32; of floats alone."""
+        """In-features [first, first + count) as (count, n) float32."""
         found = []
         for part in self.parts:
             data = part.tensor.matrix
             if part.tensor.kind == _TYPE.BF16:
                 data = data.view(ml_dtypes.bfloat16)
+            elif not KINDS[part.tensor.kind].coding.is_float:
+                data = dequantize(data, part.tensor.kind)
             values = data[:, first : first + count][part.rows].astype(np.float32)
             found.append(_finite(part.tensor, values) * np.float32(part.factor))
         return np.concatenate(found).T
@@ -259,12 +260,35 @@ class Matrix:
         points = None
         if minima is not None:
             least = _finite(tensor, minima.reshape(n, -1) * factor)
-            scales = np.where(scales == 0, _NO_SCALE, scales.astype(ml_dtypes.bfloat16))
-            scales = scales.astype(np.float32)
-            points = -least / scales
+            scales, points = _in_bfloat16(codes.reshape(n, -1, BLOCK), scales, least)
         if kind.coding.bits == 4:
             codes = codes[:, ::2] | codes[:, 1::2] << np.uint8(4)
         return Coded(codes, scales, points, (0.0, 0.0, 0.0))
+
+
+def _in_bfloat16(codes: Bytes, scales: Floats, minima: Floats) -> tuple[Floats, Floats]:
+    """Scales and zero points that give weights scale · code + min with a scale and a minimum in
+    bfloat16.
+
+    Rounding each by itself adds two errors. Here a scale may also become a neighbour of its nearest
+    bfloat16, the minimum is the one that fits the scale, and the pair with the least squared error
+    over the group's codes is taken.
+    """
+    mean = codes.mean(axis=-1, dtype=np.float32)
+    spread = codes.var(axis=-1, dtype=np.float32)
+    rounded = np.where(scales == 0, _NO_SCALE, scales.astype(ml_dtypes.bfloat16))
+    nearest = rounded.astype(np.float32).view(np.int32)
+    error = np.full_like(scales, np.inf)
+    best, points = scales, minima
+    for step in (0, 1 << 16, -1 << 16):
+        scale = (nearest + np.int32(step)).view(np.float32)
+        fitting = minima + (scales - scale) * mean
+        least = fitting.astype(ml_dtypes.bfloat16).astype(np.float32)
+        its = (scale - scales) ** 2 * spread + (least - fitting) ** 2
+        better = its < error
+        error = np.where(better, its, error)
+        best, points = np.where(better, scale, best), np.where(better, -least / scale, points)
+    return best, points
 
 
 def _requantised(values: Floats) -> Coded:

@@ -7,7 +7,6 @@ store how text is divided before a byte-level BPE, only a name for it, `tokenize
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,8 @@ from tokenizers import (
 from ort_aie_ep.compiler.gguf.file import Gguf
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.checked_json import Field, shown
+
+TOKENIZER, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 
 # Values of tokenizer.ggml.token_type.
 _NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4
@@ -105,10 +106,28 @@ def write_tokenizer(file: Gguf, folder: Path) -> tuple[dict[str, int | list[int]
     kind = metadata.find("tokenizer.ggml.model")
     if kind is None or kind.value in ("none", "no_vocab"):
         return {}, []
-    vocabulary = _Vocabulary.of(metadata)
     if kind.value not in _MAKERS:
         raise kind.fail(f"one of {', '.join(_MAKERS)}: no other kind of tokenizer is known")
-    tokenizer, bos = _MAKERS[kind.value](metadata, vocabulary)
+    vocabulary = _Vocabulary.of(metadata)
+    try:
+        settings = _save(metadata, vocabulary, str(kind.value), folder / TOKENIZER)
+    except AieError:
+        raise
+    except Exception as error:  # the library raises bare Exceptions
+        raise AieError(f"{metadata.file}: its tokenizer is damaged: {error}") from error
+    settings |= {
+        f"{role}_token": vocabulary.tokens[index]
+        for role in ("bos", "eos", "pad", "unk")
+        if (index := getattr(vocabulary, role)) is not None
+    }
+    text = json.dumps(settings | _templates(metadata), indent=2, ensure_ascii=False)
+    (folder / SETTINGS).write_text(text + "\n", "utf-8")
+    return _token_ids(vocabulary), [folder / TOKENIZER, folder / SETTINGS]
+
+
+def _save(metadata: Field, vocabulary: _Vocabulary, kind: str, path: Path) -> dict[str, str | bool]:
+    """Writes tokenizer.json; returns what is in tokenizer_config.json about it."""
+    tokenizer, bos = _MAKERS[kind](metadata, vocabulary)
     for type_, special in ((_CONTROL, True), (_USER_DEFINED, False)):
         added = [
             AddedToken(token, special=special, normalized=False)
@@ -119,23 +138,13 @@ def write_tokenizer(file: Gguf, folder: Path) -> tuple[dict[str, int | list[int]
     adds_bos = _flag(metadata, "add_bos_token", bos) and vocabulary.bos is not None
     adds_eos = _flag(metadata, "add_eos_token", False) and vocabulary.eos is not None
     _add_ends(tokenizer, vocabulary, adds_bos, adds_eos)
-    names = ("tokenizer.json", "tokenizer_config.json")
-    carried = [folder / name for name in names]
-    tokenizer.save(str(carried[0]))
-    settings = {
-        "tokenizer_class": "LlamaTokenizer" if kind.value == "llama" else "PreTrainedTokenizerFast",
+    tokenizer.save(str(path))
+    return {
+        "tokenizer_class": "LlamaTokenizer" if kind == "llama" else "PreTrainedTokenizerFast",
         "add_bos_token": adds_bos,
         "add_eos_token": adds_eos,
         "clean_up_tokenization_spaces": False,
-        **{
-            f"{role}_token": vocabulary.tokens[index]
-            for role in ("bos", "eos", "pad", "unk")
-            if (index := getattr(vocabulary, role)) is not None
-        },
-        **_templates(metadata),
     }
-    carried[1].write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", "utf-8")
-    return _token_ids(vocabulary), carried
 
 
 @dataclass(frozen=True)
@@ -202,7 +211,7 @@ def _byte_level(metadata: Field, vocabulary: _Vocabulary) -> tuple[Tokenizer, bo
     pre = PRE[name.value]
     ids = {token: index for index, token in enumerate(vocabulary.tokens)}
     merges = [_pair(merge) for merge in _list(metadata, "merges", str)]
-    tokenizer = _bpe(metadata, ids, merges, ignore_merges=pre.whole_words)
+    tokenizer = Tokenizer(models.BPE(ids, merges, ignore_merges=pre.whole_words))
     if pre.composed:
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -238,8 +247,8 @@ def _sentencepiece(metadata: Field, vocabulary: _Vocabulary) -> tuple[Tokenizer,
     )
     unknown = None if vocabulary.unk is None else vocabulary.tokens[vocabulary.unk]
     pairs = [(left, right) for *_, left, right in merges]
-    tokenizer = _bpe(
-        metadata, ids, pairs, unk_token=unknown, fuse_unk=unknown is not None, byte_fallback=True
+    tokenizer = Tokenizer(
+        models.BPE(ids, pairs, unk_token=unknown, fuse_unk=unknown is not None, byte_fallback=True)
     )
     prefixed = _flag(metadata, "add_space_prefix", True)
     replaced = normalizers.Replace(" ", _SPACE)
@@ -254,15 +263,6 @@ def _sentencepiece(metadata: Field, vocabulary: _Vocabulary) -> tuple[Tokenizer,
 
 
 _MAKERS = {"gpt2": _byte_level, "llama": _sentencepiece}
-
-
-def _bpe(
-    metadata: Field, ids: dict[str, int], merges: Sequence[tuple[str, str]], **settings: Any
-) -> Tokenizer:
-    try:
-        return Tokenizer(models.BPE(ids, merges, **settings))
-    except Exception as error:  # the library raises bare Exceptions
-        raise AieError(f"{metadata.file}: its tokenizer is damaged: {error}") from error
 
 
 def _add_ends(tokenizer: Tokenizer, vocabulary: _Vocabulary, bos: bool, eos: bool) -> None:
