@@ -35,12 +35,12 @@ class Model:
     architecture: str
     shape: Shape
     keys: Mapping[str, Any] = field(default_factory=dict)
-    rope_freqs: bool = False
+    divisors: tuple[str, ...] = ()  # of the frequencies of its rotations
 
 
 # In-features are multiples of 256, a block of K-quants.
 MODELS = {
-    "llama": Model("llama", replace(_LLAMA, tied=False), rope_freqs=True),
+    "llama": Model("llama", replace(_LLAMA, tied=False), divisors=("rope_freqs",)),
     "mistral": Model("llama", replace(_LLAMA, rope_theta=1e6)),
     "qwen2": Model("qwen2", replace(_LLAMA, family="qwen2")),
     "qwen3": Model("qwen3", _QWEN3),
@@ -53,6 +53,13 @@ MODELS = {
     "phi3": Model(
         "phi3",
         replace(_LLAMA, family="phi3", tied=False, heads=4, kv_heads=2, head_dim=64, rotary=48),
+    ),
+    # Beyond its first context it rotates differently.
+    "phi3-long": Model(
+        "phi3",
+        replace(_LLAMA, family="phi3", tied=False, heads=4, kv_heads=2, head_dim=64),
+        {"rope.scaling.original_context_length": 256, "rope.scaling.attn_factor": 1.2},
+        ("rope_factors_long", "rope_factors_short"),
     ),
     "granite": Model(
         "granite",
@@ -181,8 +188,9 @@ def tensors(model: Model, rng: np.random.Generator) -> Iterator[tuple[str, Array
     if not shape.tied:
         yield "output.weight", matrix(shape.vocab, shape.hidden, gain=1.5)
     yield "output_norm.weight", vector(shape.hidden)
-    if model.rope_freqs:
-        yield "rope_freqs.weight", np.linspace(1, 8, shape.head_dim // 2, dtype=np.float32)
+    for place, name in enumerate(model.divisors):
+        count = (shape.rotary or shape.head_dim) // 2
+        yield f"{name}.weight", np.linspace(1, 8 - 3 * place, count, dtype=np.float32)
     branch = 1 / math.sqrt(2 * shape.layers)
     oss = model.architecture == "gpt-oss"
     for layer in range(shape.layers):

@@ -127,7 +127,9 @@ def test_a_type_that_is_not_known_is_named(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_tensor_that_nothing_uses_is_named(tmp_path: Path) -> None:
-    path = write(tmp_path / "m.gguf", replace(TINY, rope_freqs=True), lambda name: Kind.Q4_0)
+    path = write(
+        tmp_path / "m.gguf", replace(TINY, divisors=("rope_freqs",)), lambda name: Kind.Q4_0
+    )
     path.write_bytes(path.read_bytes().replace(b"rope_freqs.weight", b"rope_other.weight"))
     refused(path, "rope_other")
 
