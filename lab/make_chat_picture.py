@@ -44,7 +44,9 @@ def record(environment: dict[str, str]) -> list[tuple[float, str]]:
     command = [str(Path(sys.executable).with_name(COMMAND[0])), *COMMAND[1:]]
     pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
     with subprocess.Popen(command, text=True, env=environment, **pipes) as run:
-        assert run.stdin and run.stdout and run.stderr
+        assert run.stdin is not None
+        assert run.stdout is not None
+        assert run.stderr is not None
         notes = threading.Thread(target=read, args=(run.stderr, "\x1b[2m{}\x1b[0m"))
         notes.start()
         run.stdin.write("".join(f"{line}\n" for line in LINES))

@@ -158,8 +158,8 @@ def session(
     first. Processes may share a cache; `ort-aie cache` shows it.
 
     Args:
-        model: an onnxruntime-genai folder, a folder with one .onnx file, an .onnx or .q4nx file, or
-            a Hugging Face checkpoint; or, with the extra [hub], a name on a model hub,
+        model: an onnxruntime-genai folder, a folder with one .onnx file, an .onnx, .gguf or .q4nx
+            file, or a Hugging Face checkpoint; or, with the extra [hub], a name on a model hub,
             OWNER/REPO[@REVISION][:FOLDER or FILE], which is downloaded first.
         session_options: the custom-op library is registered on it if it is not there already; a
             new one by default. Providers that were added to it are kept; without any, only the

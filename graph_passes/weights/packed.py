@@ -17,6 +17,7 @@ from ort_aie_ep import _native
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats import q4nx
 from ort_aie_ep.graph_passes.weights.shared_initializers import SharedInitializers
+from ort_aie_ep.graph_passes.weights.streamed import RowTensor
 
 # Source bytes per step of packing: what is resident besides the result.
 CHUNK_BYTES = 64 << 20
@@ -181,6 +182,8 @@ def tensor_rows(value: ir.Value, n: int, first: int, count: int) -> npt.NDArray[
     """
     tensor = _tensor(value)
     row_bytes = tensor.nbytes // n
+    if isinstance(tensor, RowTensor):
+        return tensor.rows(first, count)
     if isinstance(tensor, ir.ExternalTensor):
         offset = (tensor.offset or 0) + first * row_bytes
         data = np.fromfile(Path(tensor.path), np.uint8, count * row_bytes, offset=offset)

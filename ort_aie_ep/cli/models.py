@@ -43,7 +43,7 @@ def compile_command(
         Path,
         typer.Argument(
             metavar="SRC",
-            help="Model folder, .onnx file, checkpoint, or a name on a hub: "
+            help="Model folder, .onnx or .gguf file, checkpoint, or a name on a hub: "
             "OWNER/REPO[@REVISION][:FILE].",
         ),
     ],
@@ -75,6 +75,8 @@ def compile_command(
     ort-aie compile OWNER/REPO COMPILED
     ```
 
+    SRC may be a GGUF file of llama.cpp: ort-aie compile MODEL.gguf COMPILED.
+
     SRC may be a Hugging Face checkpoint: a folder with config.json and *.safetensors. The command
     then runs onnxruntime-genai's model builder on it first. The builder needs torch and
     transformers, in this Python or in another one:
@@ -94,6 +96,7 @@ def compile_command(
     ):
         result = compile_model(model, destination, options, progress=progress)
     from ort_aie_ep.cli.tables import layers_table, outcomes_table, plans_line, share_line
+    from ort_aie_ep.models.folder import is_gguf
 
     if result.parts:
         console.heading(f"{result.folder.model.name}:")
@@ -110,7 +113,8 @@ def compile_command(
             console.heading(plans_line(part.plans, part.divided_by))
     if result.layers:
         console.out.print(layers_table(result.layers))
-    tell(result, "--baseline", checkpoint.keep_source or given.path)
+    baseline = () if is_gguf(given.path) else ("--baseline", checkpoint.keep_source or given.path)
+    tell(result, *baseline)
 
 
 def tell(result: CompileResult, *baseline: object) -> None:

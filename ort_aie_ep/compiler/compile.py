@@ -22,9 +22,16 @@ from ort_aie_ep.compiler.options import CompileOptions, GraphOptions
 from ort_aie_ep.compiler.quantising import VISION, Choice, choose
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes import DOMAIN, Report, run_passes
-from ort_aie_ep.models.folder import ModelFolder, OtherModel, find_model, other_models
+from ort_aie_ep.models.folder import (
+    ModelFolder,
+    OtherModel,
+    find_model,
+    is_gguf,
+    other_models,
+)
 from ort_aie_ep.models.onnx_file import external_files, load_model
 from ort_aie_ep.progress import Progress
+from ort_aie_ep.requirements import require
 
 __all__ = ["PAGE", "REPORT", "CompileResult", "compile_model"]
 
@@ -61,7 +68,8 @@ def compile_model(
 
     Args:
         source: an onnxruntime-genai folder, a folder with one .onnx file or with an encoder and
-            decoders (as optimum exports), an .onnx file, or a .q4nx file: see `import_q4nx`.
+            decoders (as optimum exports), an .onnx file, a GGUF file (`gguf.importer`), or a .q4nx
+            file (`import_q4nx`).
         destination: a folder that does not exist yet. It is written under another name beside it
             and renamed at the end.
         options: see `CompileOptions`.
@@ -77,6 +85,11 @@ def compile_model(
             with, or the model cannot read it. Nothing is then left behind.
     """
     target = Path(destination)
+    if is_gguf(Path(source)):
+        require("a GGUF file", ("gguf",), "gguf")
+        from ort_aie_ep.compiler.gguf.importer import import_gguf
+
+        return import_gguf(Path(source), target, options, progress)
     check_destination(target)
     if Path(source).suffix == ".q4nx":
         return _import_q4nx(Path(source), target, options, progress)

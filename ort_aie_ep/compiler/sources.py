@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ort_aie_ep.compiler.gguf import MODEL, parts_of
 from ort_aie_ep.compiler.options import CompileOptions
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.checkpoint import CONFIG, is_checkpoint
 from ort_aie_ep.models.files import is_regular
-from ort_aie_ep.models.folder import find_model
+from ort_aie_ep.models.folder import find_model, is_gguf
 from ort_aie_ep.progress import Progress
 
-# Models in one file that are not ONNX; what belongs to them is beside them.
-GGUF, Q4NX = ".gguf", ".q4nx"
-_PART = re.compile(r"(.*-)\d{5}(-of-\d{5}\.gguf)")
+Q4NX = ".q4nx"
 # What the builder may read in the folder of a checkpoint.
 _IN_CHECKPOINT = (".safetensors", ".json", ".jinja", ".model", ".tiktoken", ".txt")
-# The main model of a folder that was not compiled from one .onnx file.
-_MODEL = "model.onnx"
 
 
 @dataclass(frozen=True)
@@ -41,10 +37,8 @@ class Source:
 
     def files(self) -> Iterator[Path]:
         """Files that the compiled folder depends on, besides `model` and its external data."""
-        if self.model.suffix == GGUF:
-            part = _PART.fullmatch(self.model.name)
-            pattern = f"{part[1]}?????{part[2]}" if part else ""
-            yield from sorted(self.model.parent.glob(pattern)) if pattern else ()
+        if is_gguf(self.model):
+            yield from parts_of(self.model)
         elif self.model.suffix == Q4NX:
             # Imported here, as its package imports onnx_ir: reopening does not need it.
             from ort_aie_ep.compiler.fastflowlm.names import CARRIED_OVER
@@ -80,7 +74,7 @@ class Source:
 
 def is_onnx(path: Path) -> bool:
     """Whether a path is not of those that become ONNX when they are compiled."""
-    return path.suffix not in (GGUF, Q4NX) and not is_checkpoint(path)
+    return not (path.suffix == Q4NX or is_gguf(path) or is_checkpoint(path))
 
 
 def find_source(path: Path, name: str = "") -> Source:
@@ -93,10 +87,10 @@ def find_source(path: Path, name: str = "") -> Source:
         AieError: there is none, or it is several that run together.
     """
     shown = name or str(path.absolute())
-    if path.suffix in (GGUF, Q4NX) and is_regular(path):
-        return Source(path, path, _MODEL, shown)
+    if is_gguf(path) or (path.suffix == Q4NX and is_regular(path)):
+        return Source(path, path, MODEL, shown)
     if is_checkpoint(path):
-        return Source(path, path / CONFIG, _MODEL, shown)
+        return Source(path, path / CONFIG, MODEL, shown)
     folder = find_model(path)
     if path.is_dir() and folder.is_optimum_encoder_decoder:
         raise AieError(

@@ -11,9 +11,11 @@ from typing import Any
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.checked_json import read_json
 from ort_aie_ep.models.checkpoint import ADAPTER_CONFIG, is_checkpoint
-from ort_aie_ep.models.files import inside, is_missing, is_regular
+from ort_aie_ep.models.files import inside, is_missing, is_regular, open_regular
 
 GENAI_CONFIG = "genai_config.json"
+GGUF = b"GGUF"
+"""The first bytes of a GGUF file."""
 # optimum's names for the decoders of an encoder-decoder model, and for the files that it wrote
 # before it put prompt and next token of other models into one model.onnx. The main one is first.
 OPTIMUM_ENCODER = "encoder_model.onnx"
@@ -108,6 +110,11 @@ def find_model(source: Path) -> ModelFolder:
     if not source.exists():
         hint = "" if source.is_absolute() else ", and is not a name on a hub, OWNER/REPO"
         raise AieError(f"{source} does not exist{hint}")
+    if is_gguf(source):
+        raise AieError(
+            f"{source} is a GGUF file, which is not ONNX: "
+            f"{shlex.join(['ort-aie', 'compile', str(source)])} COMPILED makes a model of it"
+        )
     if source.is_file():
         if source.suffix != ".onnx":
             raise AieError(f"{source} is not an .onnx file; pass a model folder or an .onnx file")
@@ -154,6 +161,19 @@ def find_model(source: Path) -> ModelFolder:
         names = ", ".join(model.name for model in models)
         raise AieError(f"{source} has several models ({names}); pass one of the files")
     return ModelFolder(source, models[0], None)
+
+
+def is_gguf(source: Path) -> bool:
+    """Whether a path is meant to be a GGUF file: by its name, or by its first bytes."""
+    if not is_regular(source):
+        return False
+    if source.suffix.lower() == ".gguf":
+        return True
+    try:
+        with open_regular(source) as file:
+            return file.read(len(GGUF)) == GGUF
+    except OSError:
+        return False
 
 
 def why_not_carried(folder: Path, file: Path) -> str:

@@ -13,11 +13,13 @@ class Yarn:
     """A rotation that is stretched for longer contexts than the model was first trained on.
 
     Channels that turn less than once in `original` tokens turn `factor` times slower, those that
-    turn more than 32 times stay, and those between are blended (YaRN, arXiv:2309.00071).
+    turn more than 32 times stay, and those between are blended (YaRN, arXiv:2309.00071). The limits
+    are `whole` channels, or between them.
     """
 
     factor: float
     original: int
+    whole: bool = False
 
     @property
     def magnitude(self) -> float:
@@ -29,13 +31,13 @@ class Yarn:
 class Shape:
     """The sizes of a model, and the parts of its family's graph that depend on the model.
 
-    `family` is the model type in genai_config.json. It decides the graph: "llama" and "mistral"
-    have the same graph, "qwen2" adds biases of queries, keys and values, and "qwen3" norms of
-    queries and keys. "gemma3_text" adds norms after attention and FFN and alternates local and
-    global layers. "phi" has biases, LayerNorm and a plain FFN beside the attention, and rotates
-    only the first `rotary` channels. "gptoss" has biases, attention sinks, and experts with a
-    SwiGLU of its own. With `experts`, the FFN of a token is the weighted sum of `experts_per_token`
-    of them, each `ffn` wide.
+    `family` is the model type in genai_config.json. It decides the graph: "llama", "mistral",
+    "phi3", "granite" and "smollm3" have the same graph, "qwen2" adds biases of queries, keys and
+    values, and "qwen3" norms of queries and keys. "gemma3_text" adds norms after attention and FFN
+    and alternates local and global layers. "phi" has biases, LayerNorm and a plain FFN beside the
+    attention, and rotates only the first `rotary` channels. "gptoss" has biases, attention sinks,
+    and experts with a SwiGLU of its own. With `experts`, the FFN of a token is the weighted sum of
+    `experts_per_token` of them, each `ffn` wide.
     """
 
     family: str
@@ -58,6 +60,12 @@ class Shape:
     local_rope_theta: float = 10000.0
     experts: int = 0
     experts_per_token: int = 0
+    # What products of queries and keys are multiplied by; None: 1 / √head_dim.
+    attention_scale: float | None = None
+    # What rows of the embedding are multiplied by; None: √hidden in Gemma, else nothing.
+    embedding_scale: float | None = None
+    # Each such layer does not rotate queries and keys; 0: all layers do.
+    unrotated_every: int = 0
 
     @property
     def queries(self) -> int:
@@ -72,6 +80,10 @@ class Shape:
     def is_local(self, layer: int) -> bool:
         """Whether the layer sees only its sliding window."""
         return self.window is not None and (layer + 1) % self.global_every != 0
+
+    def is_rotated(self, layer: int) -> bool:
+        """Whether the layer rotates queries and keys."""
+        return self.unrotated_every == 0 or (layer + 1) % self.unrotated_every != 0
 
 
 _LLAMA = Shape(

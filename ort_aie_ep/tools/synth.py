@@ -22,7 +22,7 @@ from ort_aie_ep.disk import require_room
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.builder.config import genai_config
 from ort_aie_ep.models.builder.decoder import build
-from ort_aie_ep.models.builder.weights import BLOCK
+from ort_aie_ep.models.builder.weights import BLOCK, FLOATS, INT4
 from ort_aie_ep.models.shapes import SHAPES, Shape
 from ort_aie_ep.progress import Progress
 
@@ -37,7 +37,10 @@ class SynthError(AieError):
 def _write(
     shape: Shape, folder: Path, seed: int, int4: bool, block: int, progress: Progress | None
 ) -> None:
-    model, weights = build(shape, int4, block)
+    # The builder quantises experts when it reads them.
+    model, weights = build(
+        shape, lambda name: INT4 if int4 or ".experts." in name else FLOATS, block
+    )
     total = sum(weight.bytes for weight in weights)
     require_room(folder, total, "the weights", SynthError)
     offset = 0

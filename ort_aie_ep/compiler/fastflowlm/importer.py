@@ -39,7 +39,6 @@ from ort_aie_ep.compiler.fastflowlm.names import (
     vectors,
 )
 from ort_aie_ep.compiler.fastflowlm.tensors import (
-    StreamedTensor,
     bfloat16_rows,
     bfloat16_values,
     coding,
@@ -50,6 +49,7 @@ from ort_aie_ep.compiler.options import GraphKeywords, GraphOptions, takes
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats import q4nx
 from ort_aie_ep.graph_passes import run_passes
+from ort_aie_ep.graph_passes.weights.streamed import StreamedTensor
 from ort_aie_ep.models.builder.config import genai_config
 from ort_aie_ep.models.builder.decoder import build
 from ort_aie_ep.models.builder.weights import Weight, rotary_rows
@@ -92,11 +92,11 @@ def import_q4nx(
     file = _File(path, read_container(path))
     config_path = path.parent / "config.json" if config is None else Path(config)
     settings = read_config(config_path, file.fitting)
-    shape = settings.shape
-    model, weights = build(shape)
+    # The file's rows of the embedding are already multiplied by √hidden in families that do so.
+    shape = replace(settings.shape, embedding_scale=1.0)
+    model, weights = build(shape, table=ir.DataType.BFLOAT16)
     packed = _set_weights(model, weights, file, shape, settings)
     file.check_all_used(shape)
-    _embed_bfloat16(model)
     report = run_passes(model, fuse=asked.fuse, q4nx_compatible=True)
     _set_blocks(model, packed)
     folder = config_path.parent
@@ -285,32 +285,6 @@ def _never_read(weight: Weight) -> ir.LazyTensor:
 
     shape = ir.Shape(weight.shape)
     return ir.LazyTensor(read, dtype=weight.dtype, shape=shape, name=weight.name)
-
-
-def _embed_bfloat16(model: ir.Model) -> None:
-    """Makes the embedding's Gather read bfloat16, and widens the rows that it returns.
-
-    The file's rows are already multiplied by √hidden in families that do so.
-    """
-    table = model.graph.initializers[EMBEDDING]
-    (gather,) = table.consumers()
-    rows = gather.outputs[0]
-    for user in rows.consumers():
-        if user.op_type == "Mul":
-            ir.convenience.replace_all_uses_with(user.outputs[0], rows)
-            model.graph.remove(user, safe=True)
-    widened = ir.Value(name=f"{gather.name}/Cast/output_0", type=rows.type, shape=rows.shape)
-    cast = ir.node(
-        "Cast",
-        [rows],
-        {"to": ir.DataType.FLOAT.value},
-        outputs=[widened],
-        name=f"{gather.name}/Cast",
-    )
-    table.type = rows.type = ir.TensorType(ir.DataType.BFLOAT16)
-    ir.convenience.replace_all_uses_with(rows, widened)
-    cast.replace_input_with(0, rows)
-    model.graph.insert_after(gather, cast)
 
 
 def _set_blocks(model: ir.Model, packed: dict[str, _Packed]) -> None:

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
-from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +32,7 @@ import onnx_ir as ir
 from ort_aie_ep.compiler.fastflowlm.container import OLDER
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats import q4nx
+from ort_aie_ep.graph_passes.weights.streamed import StreamedTensor
 from ort_aie_ep.models.safetensors_file import Stored
 
 # Bytes of a tensor read and written at a time: whole blocks and whole values.
@@ -42,27 +42,6 @@ SIGN_BITS = 0x88  # of both codes of a byte
 
 _Blocks = npt.NDArray[np.uint8]
 """Blocks, (count, 5120)."""
-
-Chunks = Callable[[], Iterator[npt.NDArray[Any]]]
-
-
-class StreamedTensor(ir.LazyTensor):
-    """A tensor whose bytes come in pieces, so that only one is in memory while it is written."""
-
-    def __init__(self, name: str, dtype: ir.DataType, shape: Sequence[int], chunks: Chunks) -> None:
-        dims = ir.Shape(shape)
-        super().__init__(self._whole, dtype=dtype, shape=dims, name=name)
-        self._chunks = chunks
-
-    def tofile(self, file: BinaryIO) -> None:
-        """Writes it piece by piece."""
-        for chunk in self._chunks():
-            file.write(chunk.data)
-
-    def _whole(self) -> ir.TensorProtocol:
-        data = b"".join(chunk.tobytes() for chunk in self._chunks())
-        values = np.frombuffer(data, self.dtype.numpy()).reshape(self.shape.numpy())
-        return ir.tensor(values, dtype=self.dtype, name=self.name)
 
 
 class Coding(Enum):

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from ort_aie_ep.models.builder.graph import EMBEDDING, MICROSOFT, Graph, make_value
-from ort_aie_ep.models.builder.weights import BLOCK, Weight
+from ort_aie_ep.models.builder.graph import EMBEDDING, MICROSOFT, Codings, Graph, make_value
+from ort_aie_ep.models.builder.weights import BLOCK, INT4, Weight
 from ort_aie_ep.models.shapes import Shape
 
 __all__ = ["build"]
@@ -44,23 +44,28 @@ def _mask(graph: Graph, attention_mask: ir.Value) -> _Lengths:
 
 
 def _embedding(graph: Graph, input_ids: ir.Value) -> ir.Value:
-    """Tied: the rows of the lm_head. Untied: a float table, which stays float."""
+    """Tied: the rows of the lm_head. Untied: a table of floats."""
     shape = graph.shape
     path = "/model/embed_tokens"
     # Small compared to what the layers add, or a tied model would only repeat its input.
     gain = 1.5
-    if not shape.tied or not graph.int4:
-        if shape.tied:
-            head = graph.float_matrix("lm_head", shape.vocab, shape.hidden, gain)
-            dims: list[int | str] = [shape.vocab, shape.hidden]
-            table = graph.op("Transpose", [head], f"{path}/Transpose", dims, perm=[1, 0])
-        else:
-            deviation = gain / math.sqrt(shape.hidden)
-            table = graph.matrix(EMBEDDING, shape.vocab, shape.hidden, deviation)
+    if not shape.tied:
+        deviation = gain / math.sqrt(shape.hidden)
+        table = graph.matrix(EMBEDDING, shape.vocab, shape.hidden, deviation, graph.table)
+        x = graph.op("Gather", [table, input_ids], f"{path}/Gather", graph.hidden(), graph.table)
+        if graph.table != ir.DataType.FLOAT:
+            to = ir.DataType.FLOAT.value
+            x = graph.op("Cast", [x], f"{path}/Gather/Cast", graph.hidden(), to=to)
+        return _scaled(graph, x)
+    coding = graph.coding("lm_head")
+    if coding.is_float:
+        head = graph.float_matrix("lm_head", shape.vocab, shape.hidden, gain)
+        dims: list[int | str] = [shape.vocab, shape.hidden]
+        table = graph.op("Transpose", [head], f"{path}/Transpose", dims, perm=[1, 0])
         x = graph.op("Gather", [table, input_ids], f"{path}/Gather", graph.hidden())
         return _scaled(graph, x)
-    codes, scales = graph.codes_and_scales("lm_head", shape.vocab, shape.hidden, gain)
-    flat = [shape.vocab, shape.hidden // 2]
+    codes, *scales = graph.coded("lm_head", coding, shape.vocab, shape.hidden, gain)
+    flat = [shape.vocab, shape.hidden * coding.bits // 8]
     rows = graph.op(
         "Reshape",
         [codes, graph.constant(flat, ir.DataType.INT64)],
@@ -70,11 +75,11 @@ def _embedding(graph: Graph, input_ids: ir.Value) -> ir.Value:
     )
     x = graph.op(
         "GatherBlockQuantized",
-        [rows, input_ids, scales],
+        [rows, input_ids, *scales],
         f"{path}/GatherBlockQuantized",
         graph.hidden(),
         domain=MICROSOFT,
-        bits=4,
+        bits=coding.bits,
         block_size=graph.block,
         gather_axis=0,
         quantize_axis=1,
@@ -83,11 +88,13 @@ def _embedding(graph: Graph, input_ids: ir.Value) -> ir.Value:
 
 
 def _scaled(graph: Graph, x: ir.Value) -> ir.Value:
-    """Gemma multiplies embeddings by the root of their width."""
-    shape = graph.shape
-    if shape.family != "gemma3_text":
+    """Gemma multiplies embeddings by the root of their width, others by a constant."""
+    shape, scale = graph.shape, graph.shape.embedding_scale
+    if scale is None and shape.family == "gemma3_text":
+        scale = float(np.round(np.sqrt(shape.hidden), 2))
+    if scale in (None, 1.0):
         return x
-    factor = graph.constant(float(np.round(np.sqrt(shape.hidden), 2)), ir.DataType.FLOAT)
+    factor = graph.constant(scale, ir.DataType.FLOAT)
     return graph.op("Mul", [x, factor], "/model/embed_tokens/Mul", graph.hidden())
 
 
@@ -122,21 +129,35 @@ def _attention(
     shape = graph.shape
     path = f"/model/layers.{layer}/attn"
     sizes = [shape.queries, shape.keys, shape.keys]
-    packed = graph.linear(f"{path}/qkv_proj", x, sum(sizes), shape.hidden, 1.0)
-    qkv: list[ir.Value | None] = [packed, None, None]
-    if shape.family in ("qwen3", "gemma3_text"):
+    qkv: list[ir.Value | None]
+    if graph.codings(f"{path[1:].replace('/', '.')}.qkv_proj") is None:
+        parts = zip("qkv", sizes, strict=True)
         q, k, v = (
-            make_value(f"{path}/qkv_proj/Split/output_{i}", ir.DataType.FLOAT, graph.hidden(size))
-            for i, size in enumerate(sizes)
+            graph.linear(f"{path}/{name}_proj", x, n, shape.hidden, 1.0) for name, n in parts
         )
-        split = graph.constant(sizes, ir.DataType.INT64)
-        graph.node("Split", [packed, split], [q, k, v], f"{path}/qkv_proj/Split", axis=-1)
+        qkv = [q, k, v]
+    else:
+        packed = graph.linear(f"{path}/qkv_proj", x, sum(sizes), shape.hidden, 1.0)
+        qkv = [packed, None, None]
+    if shape.family in ("qwen3", "gemma3_text"):
+        if qkv[1] is None:
+            q, k, v = (
+                make_value(
+                    f"{path}/qkv_proj/Split/output_{i}", ir.DataType.FLOAT, graph.hidden(size)
+                )
+                for i, size in enumerate(sizes)
+            )
+            split = graph.constant(sizes, ir.DataType.INT64)
+            graph.node("Split", [packed, split], [q, k, v], f"{path}/qkv_proj/Split", axis=-1)
         q = _head_norm(graph, f"{path}/q_norm", q, shape.heads, "num_attention_heads")
         k = _head_norm(graph, f"{path}/k_norm", k, shape.kv_heads, "num_key_value_heads")
         qkv = [q, k, v]
 
     local = shape.is_local(layer)
-    if shape.family != "gemma3_text":
+    rotary: tuple[ir.Value | None, ir.Value | None]
+    if not shape.is_rotated(layer):
+        rotary = None, None
+    elif shape.family != "gemma3_text":
         rotary = graph.rotary("", shape.rope_theta)
     elif local:
         rotary = graph.rotary("_local", shape.local_rope_theta)
@@ -158,10 +179,10 @@ def _attention(
         MICROSOFT,
         num_heads=shape.heads,
         kv_num_heads=shape.kv_heads,
-        scale=shape.head_dim**-0.5,
+        scale=shape.attention_scale or shape.head_dim**-0.5,
         local_window_size=shape.window if local and shape.window else -1,
         softcap=0.0,
-        do_rotary=1,
+        do_rotary=int(shape.is_rotated(layer)),
         rotary_interleaved=0,
         **({"sliding_window_cache": 1} if local else {}),
     )
@@ -190,7 +211,9 @@ def _experts(graph: Graph, layer: int, x: ir.Value) -> ir.Value:
     path = f"/model/layers.{layer}/moe"
     # Each token adds experts with weights that sum to one.
     gain = _branch_gain(shape) * math.sqrt(shape.experts_per_token)
-    weights = graph.experts(f"model.layers.{layer}.moe.experts", gain)
+    base = f"model.layers.{layer}.moe.experts"
+    *weights, gate_up_points, down_points = graph.experts(base, gain)
+    bits = [graph.coding(f"{base}.{name}").bits for name in ("gate_up_proj", "down_proj")]
     router = graph.linear(f"{path}/router", x, shape.experts, shape.hidden, 1.0)
     probabilities = graph.op(
         "Reshape",
@@ -204,19 +227,20 @@ def _experts(graph: Graph, layer: int, x: ir.Value) -> ir.Value:
         swiglu = {"activation_alpha": 1.702, "activation_beta": 1.0, "swiglu_limit": 7.0}
     return graph.op(
         "QMoE",
-        # The third matrix of each expert and zero points are left out, but keep their positions.
-        [x, probabilities, *weights, *[None] * 6],
+        # The third matrix of each expert is left out, but keeps its positions.
+        [x, probabilities, *weights, *[None] * 3, gate_up_points, down_points, None],
         f"{path}/QMoE",
         graph.hidden(),
         ir.DataType.FLOAT,
         MICROSOFT,
         activation_type="swiglu",
         block_size=graph.block,
-        expert_weight_bits=4,
+        expert_weight_bits=bits[0],
         k=shape.experts_per_token,
         normalize_routing_weights=1,
         swiglu_fusion=1,
         use_sparse_mixer=0,
+        **({"fc2_expert_weight_bits": bits[1]} if bits[1] != bits[0] else {}),
         **swiglu,
     )
 
@@ -282,9 +306,21 @@ def _layer(
     return x, _gated_ffn(graph, layer, normed)
 
 
-def build(shape: Shape, int4: bool = True, block: int = BLOCK) -> tuple[ir.Model, list[Weight]]:
-    """The model without weights, and the weights in the order of the data file."""
-    graph = Graph(shape, int4, block)
+def build(
+    shape: Shape,
+    codings: Codings = lambda name: INT4,
+    block: int = BLOCK,
+    table: ir.DataType = ir.DataType.FLOAT,
+) -> tuple[ir.Model, list[Weight]]:
+    """The model without weights, and the weights in the order of the data file.
+
+    Args:
+        shape: its sizes.
+        codings: how each matrix is stored, by the name of its projection.
+        block: values of K that share a scale.
+        table: the type of an embedding that is not tied to the lm_head.
+    """
+    graph = Graph(shape, codings, block, table)
     int64 = ir.DataType.INT64
     input_ids = make_value("input_ids", int64, ["batch_size", "sequence_length"])
     attention_mask = make_value("attention_mask", int64, ["batch_size", "total_sequence_length"])

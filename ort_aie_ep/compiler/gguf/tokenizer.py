@@ -1,0 +1,316 @@
+"""The tokenizer in a GGUF file's metadata as tokenizer.json and tokenizer_config.json.
+
+`tokenizer.ggml.model` is "gpt2", a byte-level BPE, or "llama", SentencePiece's BPE. GGUF does not
+store how text is divided before a byte-level BPE, only a name for it, `tokenizer.ggml.pre`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
+
+from ort_aie_ep.compiler.gguf.file import Gguf
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.models.checked_json import Field, shown
+
+TOKENIZER, SETTINGS = "tokenizer.json", "tokenizer_config.json"
+
+# Values of tokenizer.ggml.token_type.
+_NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4
+_SPACE = "▁"
+
+_ENDINGS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_REST = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_DIGIT, _THREE_DIGITS = r"\p{N}", r"\p{N}{1,3}"
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+
+
+def _words(digits: str) -> str:
+    """Words without regard to case."""
+    others = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
+    return rf"{_ENDINGS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}|{others}|{_REST}"
+
+
+def _cased(digits: str, endings: str) -> str:
+    """Words, divided before an upper-case letter."""
+    start, others = r"[^\r\n\p{L}\p{N}]?", r" ?[^\s\p{L}\p{N}]+[\r\n/]*"
+    words = (f"{start}{_UPPER}*{_LOWER}+{endings}", f"{start}{_UPPER}+{_LOWER}*{endings}")
+    return "|".join([*words, digits, others, _REST])
+
+
+@dataclass(frozen=True)
+class _Pre:
+    """How text is divided before a byte-level BPE.
+
+    Attributes:
+        patterns: regular expressions whose matches are taken apart, one after the other.
+        whole_words: a piece that is a token is not merged from bytes (ignore_merges).
+        composed: text is normalised to NFC.
+        bos: whether a text begins with the beginning-of-text token if the file does not say.
+    """
+
+    patterns: tuple[str, ...]
+    whole_words: bool = False
+    composed: bool = False
+    bos: bool = False
+
+
+_LLAMA3 = _Pre((_words(_THREE_DIGITS),), whole_words=True, bos=True)
+_DIGIT_BY_DIGIT = _Pre((_DIGIT, _GPT2))
+PRE = {
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral"), _LLAMA3),
+    **dict.fromkeys(("dbrx", "smaug-bpe"), _Pre(_LLAMA3.patterns)),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), _Pre((_words(_DIGIT),), composed=True)),
+    **dict.fromkeys(
+        ("gpt-4o", "llama4"),
+        _Pre((_cased(_THREE_DIGITS, f"{_ENDINGS}?"),)),
+    ),
+    "tekken": _Pre((_cased(_DIGIT, ""),), whole_words=True, bos=True),
+    **dict.fromkeys(("gpt-2", "olmo", "mpt", "phi-2"), _Pre((_GPT2,))),
+    **dict.fromkeys(("smollm", "refact", "starcoder", "command-r"), _DIGIT_BY_DIGIT),
+}
+"""What each known name in tokenizer.ggml.pre stands for."""
+
+# Tokens that end an answer where the metadata has the id of one of them only.
+_ENDS = (
+    *("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|endoftext|>", "<|end|>", "<|return|>"),
+    *("<|call|>", "<end_of_turn>", "<|end_of_text|>"),
+)
+
+
+def write_tokenizer(file: Gguf, folder: Path) -> tuple[dict[str, int | list[int]], list[Path]]:
+    """Writes tokenizer.json and tokenizer_config.json into `folder`.
+
+    Returns:
+        The token ids of genai_config.json, and the files; none for a file without a tokenizer.
+
+    Raises:
+        AieError: the tokenizer is of another kind, divides text in a way that is not known, or is
+            damaged.
+    """
+    metadata = file.metadata
+    kind = metadata.find("tokenizer.ggml.model")
+    if kind is None or kind.value in ("none", "no_vocab"):
+        return {}, []
+    if kind.value not in _MAKERS:
+        raise kind.fail(f"one of {', '.join(_MAKERS)}: no other kind of tokenizer is known")
+    vocabulary = _Vocabulary.of(metadata)
+    try:
+        settings = _save(metadata, vocabulary, str(kind.value), folder / TOKENIZER)
+    except AieError:
+        raise
+    except Exception as error:  # the library raises bare Exceptions
+        raise AieError(f"{metadata.file}: its tokenizer is damaged: {error}") from error
+    settings |= {
+        f"{role}_token": vocabulary.tokens[index]
+        for role in ("bos", "eos", "pad", "unk")
+        if (index := getattr(vocabulary, role)) is not None
+    }
+    text = json.dumps(settings | _templates(metadata), indent=2, ensure_ascii=False)
+    (folder / SETTINGS).write_text(text + "\n", "utf-8")
+    return _token_ids(vocabulary), [folder / TOKENIZER, folder / SETTINGS]
+
+
+def _save(metadata: Field, vocabulary: _Vocabulary, kind: str, path: Path) -> dict[str, str | bool]:
+    """Writes tokenizer.json; returns what is in tokenizer_config.json about it."""
+    tokenizer, bos = _MAKERS[kind](metadata, vocabulary)
+    for type_, special in ((_CONTROL, True), (_USER_DEFINED, False)):
+        added = [
+            AddedToken(token, special=special, normalized=False)
+            for token in vocabulary.of_type(type_)
+            if token
+        ]
+        (tokenizer.add_special_tokens if special else tokenizer.add_tokens)(added)
+    adds_bos = _flag(metadata, "add_bos_token", bos) and vocabulary.bos is not None
+    adds_eos = _flag(metadata, "add_eos_token", False) and vocabulary.eos is not None
+    _add_ends(tokenizer, vocabulary, adds_bos, adds_eos)
+    tokenizer.save(str(path))
+    return {
+        "tokenizer_class": "LlamaTokenizer" if kind == "llama" else "PreTrainedTokenizerFast",
+        "add_bos_token": adds_bos,
+        "add_eos_token": adds_eos,
+        "clean_up_tokenization_spaces": False,
+    }
+
+
+@dataclass(frozen=True)
+class _Vocabulary:
+    """Tokens by id, the type of each, and the ids of some."""
+
+    tokens: list[str]
+    types: list[int]
+    bos: int | None
+    eos: int | None
+    eot: int | None
+    eom: int | None
+    pad: int | None
+    unk: int | None
+
+    @classmethod
+    def of(cls, metadata: Field) -> _Vocabulary:
+        tokens = _list(metadata, "tokens", str)
+        types = _list(metadata, "token_type", int, [_NORMAL] * len(tokens))
+        if len(types) != len(tokens) or len(set(tokens)) != len(tokens) or not tokens:
+            raise AieError(
+                f"{metadata.file}: tokenizer.ggml.tokens has tokens twice, or not one for each "
+                "token_type"
+            )
+
+        def index(role: str) -> int | None:
+            found = metadata.find(f"tokenizer.ggml.{role}_token_id")
+            return None if found is None else found.integer(0, len(tokens) - 1)
+
+        roles = ("bos", "eos", "eot", "eom", "padding", "unknown")
+        return cls(tokens, types, *map(index, roles))
+
+    def of_type(self, wanted: int) -> list[str]:
+        """The tokens of a type."""
+        return [t for t, kind in zip(self.tokens, self.types, strict=True) if kind == wanted]
+
+
+def _list(metadata: Field, name: str, kind: type, default: list[Any] | None = None) -> list[Any]:
+    """A list of values of one type."""
+    found = metadata.find(f"tokenizer.ggml.{name}")
+    if found is None and default is not None:
+        return default
+    found = found or metadata.field(f"tokenizer.ggml.{name}")
+    values = found.value
+    legal = isinstance(values, list) and all(type(value) is kind for value in values)
+    found.require(legal, f"a list of {kind.__name__}")
+    return list(values)
+
+
+def _flag(metadata: Field, name: str, default: bool) -> bool:
+    found = metadata.find(f"tokenizer.ggml.{name}")
+    return default if found is None else found.boolean()
+
+
+def _byte_level(metadata: Field, vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
+    """A byte-level BPE, and whether it usually begins with a token."""
+    name = metadata.find("tokenizer.ggml.pre")
+    if name is None or name.value not in PRE:
+        given = "is missing" if name is None else f"{shown(name.value)} is not known"
+        raise AieError(
+            f"{metadata.file}: tokenizer.ggml.pre {given}, so nobody knows how to divide a text; "
+            f"known are {', '.join(PRE)}"
+        )
+    pre = PRE[name.value]
+    ids = {token: index for index, token in enumerate(vocabulary.tokens)}
+    merges = [_pair(merge) for merge in _list(metadata, "merges", str)]
+    tokenizer = Tokenizer(models.BPE(ids, merges, ignore_merges=pre.whole_words))
+    if pre.composed:
+        tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            *(pre_tokenizers.Split(Regex(each), "isolated") for each in pre.patterns),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer, pre.bos
+
+
+def _pair(merge: str) -> tuple[str, str]:
+    left, _, right = merge.partition(" ")
+    return left, right
+
+
+def _sentencepiece(metadata: Field, vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
+    """SentencePiece's BPE, which joins the neighbours that make the piece with the best score."""
+    scores = _list(metadata, "scores", float)
+    if len(scores) != len(vocabulary.tokens):
+        raise AieError(
+            f"{metadata.file}: tokenizer.ggml.scores has {len(scores)} scores for "
+            f"{len(vocabulary.tokens)} tokens"
+        )
+    ids = {token: index for index, token in enumerate(vocabulary.tokens)}
+    pieces = set(vocabulary.of_type(_NORMAL))
+    merges = sorted(
+        (-scores[ids[piece]], ids[piece[:at]], ids[piece[at:]], piece[:at], piece[at:])
+        for piece in pieces
+        for at in range(1, len(piece))
+        if piece[:at] in pieces and piece[at:] in pieces
+    )
+    unknown = None if vocabulary.unk is None else vocabulary.tokens[vocabulary.unk]
+    pairs = [(left, right) for *_, left, right in merges]
+    tokenizer = Tokenizer(
+        models.BPE(ids, pairs, unk_token=unknown, fuse_unk=unknown is not None, byte_fallback=True)
+    )
+    prefixed = _flag(metadata, "add_space_prefix", True)
+    replaced = normalizers.Replace(" ", _SPACE)
+    tokenizer.normalizer = (
+        normalizers.Sequence([normalizers.Prepend(_SPACE), replaced]) if prefixed else replaced
+    )
+    steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence(
+        [*steps, decoders.Strip(" ", 1, 0)] if prefixed else steps
+    )
+    return tokenizer, True
+
+
+_MAKERS = {"gpt2": _byte_level, "llama": _sentencepiece}
+
+
+def _add_ends(tokenizer: Tokenizer, vocabulary: _Vocabulary, bos: bool, eos: bool) -> None:
+    """Lets the tokenizer put tokens before and after a text."""
+    given = {
+        role: vocabulary.tokens[index]
+        for role, index, wanted in (("bos", vocabulary.bos, bos), ("eos", vocabulary.eos, eos))
+        if wanted and index is not None
+    }
+    if given:
+        first, last = given.get("bos"), given.get("eos")
+        one = [*([first] if first else []), "$A", *([last] if last else [])]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=one,
+            pair=[*one, *(f"{each.replace('$A', '$B')}:1" for each in one)],
+            special_tokens=[(token, tokenizer.token_to_id(token)) for token in given.values()],
+        )
+
+
+def _templates(metadata: Field) -> dict[str, Any]:
+    """The chat template, or a list of them by name if there are several."""
+    key = "tokenizer.chat_template"
+    found = {
+        name[len(key) :].removeprefix(".") or "default": metadata.field(name).text()
+        for name in metadata.value
+        if name == key or name.startswith(f"{key}.")
+    }
+    if not found:
+        return {}
+    if [*found] == ["default"]:
+        return {"chat_template": found["default"]}
+    listed = [{"name": name, "template": text} for name, text in found.items()]
+    return {"chat_template": listed}
+
+
+def _token_ids(vocabulary: _Vocabulary) -> dict[str, int | list[int]]:
+    """bos_token_id, eos_token_id and pad_token_id as genai_config.json has them."""
+    kinds = zip(vocabulary.tokens, vocabulary.types, strict=True)
+    named = [i for i, (token, kind) in enumerate(kinds) if token in _ENDS and kind == _CONTROL]
+    ids = (vocabulary.eos, vocabulary.eot, vocabulary.eom, *named)
+    ends = [*dict.fromkeys(index for index in ids if index is not None)]
+    if not ends:
+        raise AieError(
+            "the file's tokenizer.ggml.eos_token_id is missing; without it no text would end"
+        )
+    first = ends[0]
+    return {
+        "bos_token_id": first if vocabulary.bos is None else vocabulary.bos,
+        "eos_token_id": ends if len(ends) > 1 else first,
+        "pad_token_id": first if vocabulary.pad is None else vocabulary.pad,
+    }

@@ -1,0 +1,277 @@
+"""GGUF files with random weights, by family and by type, as the package gguf writes them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter, RopeScalingType, quants
+from gguf.constants import GGML_QUANT_SIZES
+
+from ort_aie_ep.models.shapes import SHAPES, Shape, Yarn
+
+Kind = GGMLQuantizationType
+Array = npt.NDArray[Any]
+Types = Callable[[str], Kind]
+"""The type of each matrix, by its name without ".weight"."""
+
+_LLAMA = replace(
+    SHAPES["tiny-llama"], hidden=256, ffn=512, heads=8, kv_heads=2, vocab=320, context=512
+)
+_QWEN3 = replace(
+    SHAPES["tiny-qwen3"], hidden=256, ffn=512, heads=4, kv_heads=2, vocab=320, context=512
+)
+
+
+@dataclass(frozen=True)
+class Model:
+    """An architecture, its sizes, and keys of its own."""
+
+    architecture: str
+    shape: Shape
+    keys: Mapping[str, Any] = field(default_factory=dict)
+    divisors: tuple[str, ...] = ()  # of the frequencies of its rotations
+
+
+# In-features are multiples of 256, a block of K-quants.
+MODELS = {
+    "llama": Model("llama", replace(_LLAMA, tied=False), divisors=("rope_freqs",)),
+    "mistral": Model("llama", replace(_LLAMA, rope_theta=1e6)),
+    "qwen2": Model("qwen2", replace(_LLAMA, family="qwen2")),
+    "qwen3": Model("qwen3", _QWEN3),
+    "gemma3": Model(
+        "gemma3",
+        replace(SHAPES["tiny-gemma3"], hidden=256, ffn=512, heads=2, vocab=320, layers=7,
+                global_every=6, context=512),
+        {"rope.scaling.type": "linear", "rope.scaling.factor": 8.0},
+    ),
+    "phi3": Model(
+        "phi3",
+        replace(_LLAMA, family="phi3", tied=False, heads=4, kv_heads=2, head_dim=64, rotary=48),
+    ),
+    # Beyond its first context it rotates differently.
+    "phi3-long": Model(
+        "phi3",
+        replace(_LLAMA, family="phi3", tied=False, heads=4, kv_heads=2, head_dim=64),
+        {"rope.scaling.original_context_length": 256, "rope.scaling.attn_factor": 1.2},
+        ("rope_factors_long", "rope_factors_short"),
+    ),
+    "granite": Model(
+        "granite",
+        replace(_LLAMA, family="granite"),
+        {
+            "embedding_scale": 3.0,
+            "residual_scale": 0.25,
+            "logit_scale": 8.0,
+            "attention.scale": 0.125,
+        },
+    ),
+    "yarn": Model("qwen3", replace(_QWEN3, yarn=Yarn(factor=4.0, original=128, whole=True))),
+    "smollm3": Model("smollm3", replace(_LLAMA, layers=4)),
+    "qwen3moe": Model(
+        "qwen3moe", replace(_QWEN3, ffn=256, experts=4, experts_per_token=2, tied=False)
+    ),
+    "gpt-oss": Model(
+        "gpt-oss",
+        # llama.cpp stretches rotations by whole channels, which gpt-oss does not.
+        replace(SHAPES["tiny-gpt-oss"], hidden=256, ffn=256, heads=8, vocab=320, context=512,
+                yarn=None),
+    ),
+}  # fmt: skip
+
+
+TRUTH = Path(__file__).parents[1] / "data" / "gguf_logits.npz"
+"""By family: the last LAST logits of `tokens_of` in a file of `mixed` types, by llama.cpp from the
+same weights in float32 (lab/check_gguf.py)."""
+LAST = 8
+
+
+def tokens_of(model: Model) -> list[int]:
+    """More than a window of the models has, fewer than 128."""
+    return np.random.default_rng(0).integers(0, model.shape.vocab, 96).tolist()
+
+
+def mixed(name: str) -> Kind:
+    """As llama.cpp's Q4_K_M: some matrices have more bits."""
+    return Kind.Q6_K if name.endswith(("attn_v", "ffn_down", "token_embd")) else Kind.Q4_K
+
+
+def write(path: Path, model: Model, types: Types | None, seed: int = 3, **metadata: Any) -> Path:
+    """Writes a model, without tensors if there are no types; `metadata` replaces keys, with None:
+    leaves them out."""
+    shape, rng = model.shape, np.random.default_rng(seed)
+    writer = GGUFWriter(path, model.architecture)
+    prefix = f"{model.architecture}."
+    keys: dict[str, Any] = {
+        "context_length": shape.context,
+        "embedding_length": shape.hidden,
+        "block_count": shape.layers,
+        "feed_forward_length": shape.ffn,
+        "attention.head_count": shape.heads,
+        "attention.head_count_kv": shape.kv_heads,
+        "attention.key_length": shape.head_dim,
+        "attention.value_length": shape.head_dim,
+        "rope.dimension_count": shape.rotary or shape.head_dim,
+        "rope.freq_base": shape.rope_theta,
+        "attention.layer_norm_rms_epsilon": shape.epsilon,
+        "vocab_size": shape.vocab,
+    }
+    if shape.window is not None:
+        keys["attention.sliding_window"] = shape.window
+    if shape.experts:
+        keys |= {
+            "expert_count": shape.experts,
+            "expert_used_count": shape.experts_per_token,
+            "expert_feed_forward_length": shape.ffn,
+        }
+    if shape.yarn is not None:
+        keys |= {
+            "rope.scaling.type": RopeScalingType.YARN.value,
+            "rope.scaling.factor": shape.yarn.factor,
+            "rope.scaling.original_context_length": shape.yarn.original,
+        }
+    values = {prefix + key: value for key, value in (keys | dict(model.keys)).items()}
+    values |= {"tokenizer.ggml.model": "none"} | metadata
+    for key, value in values.items():
+        _add(writer, key, value)
+    for name, values_ in tensors(model, rng) if types is not None else ():
+        assert types is not None
+        stem = name.removesuffix(".weight")
+        # As llama-quantize does: vectors and routers stay in float32.
+        kind = (
+            Kind.F32
+            if values_.ndim == 1 or "gate_inp" in name or name.endswith("bias")
+            else types(stem)
+        )
+        data = quantised(values_, kind, rng)
+        writer.add_tensor(name, data, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _add(writer: GGUFWriter, key: str, value: Any) -> None:
+    match value:
+        case None:
+            return
+        case bool():
+            writer.add_bool(key, value)
+        case int():
+            writer.add_uint32(key, value)
+        case float():
+            writer.add_float32(key, value)
+        case str():
+            writer.add_string(key, value)
+        case _:
+            writer.add_array(key, value)
+
+
+def tensors(model: Model, rng: np.random.Generator) -> Iterator[tuple[str, Array]]:
+    """Names and float32 values, scaled so that activations stay near one."""
+    shape = model.shape
+
+    def matrix(*sizes: int, gain: float = 1.0) -> Array:
+        deviation = gain / math.sqrt(sizes[-1])
+        return rng.standard_normal(sizes, np.float32) * np.float32(deviation)
+
+    def vector(size: int, mean: float = 1.0) -> Array:
+        return rng.standard_normal(size, np.float32) * np.float32(0.1) + np.float32(mean)
+
+    yield "token_embd.weight", matrix(shape.vocab, shape.hidden, gain=1.5)
+    if not shape.tied:
+        yield "output.weight", matrix(shape.vocab, shape.hidden, gain=1.5)
+    yield "output_norm.weight", vector(shape.hidden)
+    for place, name in enumerate(model.divisors):
+        count = (shape.rotary or shape.head_dim) // 2
+        yield f"{name}.weight", np.linspace(1, 8 - 3 * place, count, dtype=np.float32)
+    branch = 1 / math.sqrt(2 * shape.layers)
+    oss = model.architecture == "gpt-oss"
+    for layer in range(shape.layers):
+        name = f"blk.{layer}."
+        yield f"{name}attn_norm.weight", vector(shape.hidden)
+        if model.architecture == "phi3":
+            yield f"{name}attn_qkv.weight", matrix(shape.queries + 2 * shape.keys, shape.hidden)
+        else:
+            for each, n in (("q", shape.queries), ("k", shape.keys), ("v", shape.keys)):
+                yield f"{name}attn_{each}.weight", matrix(n, shape.hidden)
+                if oss or model.architecture == "qwen2":
+                    yield f"{name}attn_{each}.bias", vector(n, 0.0)
+        yield f"{name}attn_output.weight", matrix(shape.hidden, shape.queries, gain=branch)
+        if oss:
+            yield f"{name}attn_output.bias", vector(shape.hidden, 0.0)
+            yield f"{name}attn_sinks.weight", vector(shape.heads, 0.0)
+        if model.architecture in ("qwen3", "qwen3moe", "gemma3"):
+            for each in "qk":
+                yield f"{name}attn_{each}_norm.weight", vector(shape.head_dim)
+        if model.architecture == "gemma3":
+            for each in ("post_attention_norm", "post_ffw_norm"):
+                yield f"{name}{each}.weight", vector(shape.hidden)
+        norm = "post_attention_norm" if oss else "ffn_norm"
+        yield f"{name}{norm}.weight", vector(shape.hidden)
+        if shape.experts:
+            yield f"{name}ffn_gate_inp.weight", matrix(shape.experts, shape.hidden, gain=3.0)
+            if oss:
+                yield f"{name}ffn_gate_inp.bias", vector(shape.experts, 0.0)
+        stack, suffix = ((shape.experts,), "_exps") if shape.experts else ((), "")
+        sizes = {"gate": (shape.ffn, shape.hidden), "up": (shape.ffn, shape.hidden)}
+        if model.architecture == "phi3":
+            sizes = {"up": (2 * shape.ffn, shape.hidden)}
+        for each, size in (sizes | {"down": (shape.hidden, shape.ffn)}).items():
+            gain = branch if each == "down" else 1.0
+            yield f"{name}ffn_{each}{suffix}.weight", matrix(*stack, *size, gain=gain)
+            if oss:
+                bias = vector(shape.experts * size[0], 0.0).reshape(shape.experts, -1)
+                yield f"{name}ffn_{each}{suffix}.bias", bias
+
+
+# A block of K-quants: its scales' factors, the mean of a code, and where float16 scales are.
+_K_BLOCKS = {Kind.Q4_K: (7.5, 4.6), Kind.Q5_K: (15.5, 9.2)}
+
+
+def quantised(values: Array, kind: Kind, rng: np.random.Generator) -> Array:
+    """Values in a type. The package does not quantise to K-quants: random blocks of about the same
+    deviation take their place."""
+    if kind not in (Kind.Q4_K, Kind.Q5_K, Kind.Q6_K):
+        return np.asarray(quants.quantize(values, kind))
+    block, size = GGML_QUANT_SIZES[kind]
+    count = values.size // block
+    blocks = rng.integers(0, 256, (count, size), np.uint8)
+    deviation = float(np.std(values))
+
+    def halves(size: float) -> Array:
+        drawn = np.float32(size) * rng.uniform(0.7, 1.4, count).astype(np.float32)
+        return drawn.astype(np.float16)[:, None].view(np.uint8)
+
+    if kind == Kind.Q6_K:  # scales are bytes with a sign
+        blocks[:, -2:] = halves(deviation / (74 * 18.5))
+    else:
+        mean, spread = _K_BLOCKS[kind]
+        scale = deviation / (36 * math.hypot(spread, mean / 2))
+        blocks[:, :2], blocks[:, 2:4] = halves(scale), halves(scale * mean)
+    return blocks.reshape(*values.shape[:-1], -1)
+
+
+def dequantised(path: Path, to: Path) -> Path:
+    """The same file with all tensors in float32."""
+    reader = GGUFReader(path)
+    architecture = str(reader.fields["general.architecture"].contents())
+    writer = GGUFWriter(to, architecture)
+    for name, each in reader.fields.items():
+        if not name.startswith("GGUF.") and name != "general.architecture":
+            sub = each.types[-1] if len(each.types) > 1 else None
+            writer.add_key_value(name, each.contents(), each.types[0], sub)
+    for tensor in reader.tensors:
+        values = quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+        writer.add_tensor(tensor.name, values.reshape(tensor.shape[::-1]))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return to

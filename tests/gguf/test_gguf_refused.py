@@ -1,0 +1,151 @@
+"""GGUF files that are damaged, or say what is not known: one line names it, nothing is written."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("gguf")
+
+from gguf import GGMLQuantizationType as Kind
+from gguf_files import MODELS, write
+
+import ort_aie_ep
+from ort_aie_ep.compiler.gguf.file import read_gguf
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.models.folder import find_model
+
+TINY = replace(MODELS["mistral"], shape=replace(MODELS["mistral"].shape, layers=1))
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("gguf") / "m.gguf"
+    return write(path, TINY, lambda name: Kind.Q4_0).read_bytes()
+
+
+def refused(path: Path, match: str, **options: Any) -> None:
+    with pytest.raises(AieError, match=match) as raised:
+        ort_aie_ep.compile(path, path.with_name("compiled"), **options)
+    assert "\n" not in str(raised.value)
+    assert not [each for each in path.parent.iterdir() if "compiled" in each.name]
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda data: b"GGML" + data[4:], "begins with"),
+        (lambda data: b"version https://git-lfs", "git lfs pull"),
+        (lambda data: data[:4] + struct.pack("<I", 4) + data[8:], "version 4.*update"),
+        (lambda data: data[:4] + struct.pack("<I", 1) + data[8:], "version 1.*convert"),
+        (lambda data: data[:4] + struct.pack(">I", 3) + data[8:], "big-endian"),
+        (lambda data: data[:6], "not a GGUF file"),
+        (lambda data: b"", "not a GGUF file"),
+        # A number of keys, and a string, of 2^60.
+        (lambda data: data[:16] + struct.pack("<Q", 1 << 60) + data[24:], "truncated|damaged"),
+        (lambda data: data[:24] + struct.pack("<Q", 1 << 60) + data[32:], "truncated"),
+    ],
+)
+def test_a_file_that_is_none(
+    sound: bytes, change: Callable[[bytes], bytes], match: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(change(sound))
+    refused(path, match)
+
+
+def test_a_truncated_file_says_so_wherever_it_ends(sound: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    for end in [*range(8, 1200, 37), len(sound) // 2, len(sound) - 1]:
+        path.write_bytes(sound[:end])
+        with pytest.raises(AieError, match="truncated"):
+            read_gguf(path)
+
+
+def test_changed_bytes_of_a_header_are_read_or_refused(sound: bytes, tmp_path: Path) -> None:
+    path, rng = tmp_path / "m.gguf", np.random.default_rng(1)
+    for _ in range(150):
+        data = bytearray(sound)
+        for at in rng.integers(8, 2000, 3):
+            data[at] = rng.integers(256)
+        path.write_bytes(data)
+        with suppress(AieError):  # no other exception
+            read_gguf(path)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "match"),
+    [
+        ({"general.architecture": "bert"}, "'bert' is not known; known are llama, qwen2"),
+        ({"llama.block_count": 2}, "lacks tensor 'blk.1"),
+        ({"llama.block_count": 1 << 30}, "block_count"),
+        ({"llama.attention.head_count": 0}, "head_count"),
+        ({"llama.attention.head_count": 3}, "head_count_kv"),
+        ({"llama.feed_forward_length": 256}, "ffn_gate.*by the metadata"),
+        ({"llama.embedding_length": 128}, "embedding_length"),
+        ({"llama.context_length": "many"}, "context_length"),
+        ({"llama.attention.layer_norm_rms_epsilon": 0.0}, "epsilon"),
+        ({"llama.expert_count": 8}, "expert_count"),
+        ({"llama.rope.scaling.type": "longrope"}, "rope.scaling.type"),
+        ({"llama.rope.dimension_count": 16}, "dimension_count"),
+        ({"split.count": 3}, "one of 3 parts"),
+        ({"tokenizer.ggml.model": "t5", "tokenizer.ggml.tokens": ["a"]}, "tokenizer.ggml.model"),
+        (
+            {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a"],
+             "tokenizer.ggml.merges": ["a a"], "tokenizer.ggml.pre": "new"},
+            "tokenizer.ggml.pre 'new' is not known",
+        ),
+        (
+            {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a"],
+             "tokenizer.ggml.merges": ["b c"], "tokenizer.ggml.pre": "llama-bpe"},
+            "tokenizer is damaged",
+        ),
+    ],
+)  # fmt: skip
+def test_metadata_that_does_not_fit(metadata: dict[str, Any], match: str, tmp_path: Path) -> None:
+    architecture = metadata.pop("general.architecture", None)
+    model = TINY if architecture is None else replace(TINY, architecture=architecture)
+    refused(write(tmp_path / "m.gguf", model, lambda name: Kind.Q4_0, **metadata), match)
+
+
+@pytest.mark.parametrize("kind", ["TQ2_0", "IQ4_NL"])
+def test_a_type_that_is_not_known_is_named(kind: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "m.gguf", TINY, lambda name: Kind.Q8_0)
+    data = path.read_bytes()
+    # The type follows the name, the number of dimensions, and two dimensions.
+    at = data.index(b"blk.0.attn_q.weight") + len(b"blk.0.attn_q.weight") + 4 + 16
+    blocks = struct.pack("<I", Kind[kind])
+    path.write_bytes(data[:at] + blocks + data[at + 4 :])
+    refused(path, f"attn_q.* is {kind}; known types are Q4_0")
+
+
+def test_a_tensor_that_nothing_uses_is_named(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "m.gguf", replace(TINY, divisors=("rope_freqs",)), lambda name: Kind.Q4_0
+    )
+    path.write_bytes(path.read_bytes().replace(b"rope_freqs.weight", b"rope_other.weight"))
+    refused(path, "rope_other")
+
+
+@pytest.mark.parametrize("options", [{"vision": "bf16"}, {"quantize": "q4nx", "importance": ""}])
+def test_options_that_are_not_for_it(options: dict[str, Any], sound: bytes, tmp_path: Path) -> None:
+    path, text = tmp_path / "m.gguf", tmp_path / "text"
+    path.write_bytes(sound)
+    text.write_text("x")
+    if "importance" in options:
+        options = options | {"importance": text}
+    refused(path, "cannot be used with a GGUF file", **options)
+
+
+def test_other_commands_say_that_it_must_be_compiled(sound: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(sound)
+    with pytest.raises(AieError, match="ort-aie compile"):
+        find_model(path)
