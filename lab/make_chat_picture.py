@@ -27,8 +27,8 @@ from make_demo_picture import picture
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "hub"))
 from hubs import running
 
-NAME = "HuggingFaceTB/SmolLM2-135M-Instruct-GGUF"
-LINES = ("What is the capital of Italy?", "And of Spain?")
+NAME = "bartowski/SmolLM2-135M-Instruct-GGUF"
+LINES = ("Name three fruits.", "And three vegetables?")
 COMMAND = ["ort-aie", "chat", NAME, "--temperature", "0", "--max-tokens", "60"]
 
 

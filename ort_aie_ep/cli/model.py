@@ -25,7 +25,7 @@ def local(given: Path) -> Local:
 
     if find_name(given) is None:
         return Local(given)
-    with console.bar(f"download {given}", "bytes", "asking the hub") as progress:
+    with console.bar(f"download and check {given}", "bytes", "asking the hub") as progress:
         return local(given, progress, progress.note)
 
 
