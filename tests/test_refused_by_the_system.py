@@ -33,6 +33,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "import-q4nx": (str(DATA / "q4nx_llama" / "model.q4nx"), "imported"),
     "export-q4nx": (LLAMA, "exported/model.q4nx", "--config", str(DATA / "q4nx_llama/config.json")),
     "run": (LLAMA, "text", "--max-tokens", "1"),
+    "chat": (LLAMA,),
     "serve": (LLAMA, "--port", "{port}"),
     "batch": (LLAMA, "missing.jsonl", "answers"),
     "explain": (LLAMA, "--html", "page.html"),
@@ -49,7 +50,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "package-overlay": ("missing", "--out", "overlay"),
 }  # fmt: skip
 # With these words they print nothing to stdout.
-SILENT = ("import-q4nx", "export-q4nx", "serve", "batch", "validate", "package-overlay")
+SILENT = ("import-q4nx", "export-q4nx", "chat", "serve", "batch", "validate", "package-overlay")
 
 # They say what the others say, after seconds of work.
 SLOW = ("demo", "bench", "accuracy", "tune", "synth", "kernels")
