@@ -37,7 +37,7 @@ class Drafted:
     Attributes:
         tokens: one after the other.
         weights: what each was drawn from (vocabulary), by a model; None for a copy, of which it was
-            the only candidate.
+            the only candidate. Where the likeliest tokens are taken, nothing reads them.
     """
 
     tokens: list[int]
@@ -49,13 +49,13 @@ class Drafted:
         Raises:
             AieError: logits are not numbers.
         """
-        own = probabilities([logits], [choosing.sampling])[0]
-        if index == len(self.tokens):
-            return draw_or_take(own, choosing), False
-        guess = self.tokens[index]
+        guess = self.tokens[index] if index < len(self.tokens) else None
         if choosing.sampling.temperature == 0:
-            token = int(own.argmax())
+            token = int(np.argmax(logits))
             return token, token == guess
+        own = probabilities([logits], [choosing.sampling])[0]
+        if guess is None:
+            return draw(own, choosing.random), False
         own /= own.sum()
         drawn = np.zeros_like(own) if self.weights is None else self.weights[index]
         chance = 1.0 if self.weights is None else float(drawn[guess])
@@ -67,24 +67,17 @@ class Drafted:
         return draw(rest if rest.any() else own, choosing.random), False
 
 
-def draw_or_take(weights: Probabilities, choosing: Choosing) -> int:
-    """A token by its weight (vocabulary), or the only candidate."""
-    if choosing.sampling.temperature == 0:
-        return int(weights.argmax())
-    return draw(weights, choosing.random)
-
-
 class Drafts:
-    """Guesses for one text at a time, as many as pay: by how many were right so far, and by what a
-    call with more rows took."""
+    """Guesses for one text at a time, as many as pay: by how many were right so far, and by what
+    steps with more rows took."""
 
     def __init__(self, most: int = 8, model: Slots | None = None) -> None:
         """Up to `most` guesses at a time, by a smaller model or, without one, from the text."""
         self._most = most
         self._source: _Model | _Copies = _Copies() if model is None else _Model(model)
         self._right = 0.7
-        self._one, self._more = 0.0, 0.0  # seconds of a call with one row, and of each further one
-        self._quiet = 0
+        self._seconds: dict[int, float] = {}  # of a step, by its number of rows
+        self._rows = self._quiet = 0
         self.drafted = self.taken = 0
 
     def propose(self, tokens: list[int], room: int, choosing: Choosing) -> Drafted:
@@ -99,24 +92,26 @@ class Drafts:
 
     def _best(self, most: int) -> int:
         """The number of guesses that makes the most tokens in a second."""
-        if self._one == 0.0:
+        if not self._seconds:
             return 0  # what one row takes comes first
         counts = np.arange(most + 1)
-        # A call gives the guesses up to the first wrong one, and one token more.
+        # A step gives the guesses up to the first wrong one, and one token more.
         given = (1 - self._right ** (counts + 1)) / (1 - self._right)
-        seconds = self._one + counts * (self._more + self._source.seconds)
-        return int(np.argmax(given / seconds))
+        # More rows than were tried cost no more, until they have been tried.
+        rows = sorted(self._seconds)
+        seconds = np.interp(counts + 1, rows, [self._seconds[n] for n in rows])
+        return int(np.argmax(given / (seconds + counts * self._source.seconds)))
 
     @contextmanager
     def timed(self, rows: int) -> Iterator[None]:
-        """Around the call that computes `rows` tokens."""
+        """Around the step that computes `rows` tokens and judges them."""
         start = time.perf_counter()
         yield
         taken = time.perf_counter() - start
-        if rows == 1:
-            self._one = taken if self._one == 0.0 else _mixed(self._one, taken)
-        else:
-            self._more = _mixed(self._more, max(0.0, taken - self._one) / (rows - 1))
+        # A call after one with other rows makes another plan: a text without drafts pays that once.
+        if rows > 1 or self._rows == 1:
+            self._seconds[rows] = _mixed(self._seconds.get(rows, taken), taken)
+        self._rows = rows
 
     def judge(self, drafted: int, taken: int) -> None:
         """So many of the guesses were right, and the next one, if there was one, was not."""
@@ -178,11 +173,15 @@ class _Model:
         last = tokens[-1]
         start = time.perf_counter()
         for _ in range(count):
-            row = probabilities([self._run([last])], [choosing.sampling])[0]
-            row /= row.sum()
-            last = draw_or_take(row, choosing)
+            logits = self._run([last])
+            if choosing.sampling.temperature == 0:
+                last = int(np.argmax(logits))
+            else:
+                row = probabilities([logits], [choosing.sampling])[0]
+                row /= row.sum()
+                last = draw(row, choosing.random)
+                weights.append(row)
             drafted.append(last)
-            weights.append(row)
         taken = (time.perf_counter() - start) / count
         self.seconds = taken if self.seconds == 0.0 else _mixed(self.seconds, taken)
         return Drafted(drafted, weights)

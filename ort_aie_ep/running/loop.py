@@ -321,23 +321,21 @@ class Loop:
         before, room = len(place.tokens), text.limit - text.written - 1
         drafted = drafts.propose(text.tokens, room, text.choosing)
         tokens = [text.tokens[-1], *drafted.tokens]
-        try:
-            with drafts.timed(len(tokens)):
-                logits = self.slots.run(np.array([tokens]), np.array([before]), 0)[0]
-        except AieError as error:
-            return self._fail(text, error)
         events: list[tuple[Text, Event]] = []
-        for index, row in enumerate(logits):
-            place.tokens.append(tokens[index])
+        with drafts.timed(len(tokens)):
             try:
-                token, right = drafted.verify(index, text.choosing.adjusted(row), text.choosing)
+                logits = self.slots.run(np.array([tokens]), np.array([before]), 0)[0]
+                for index, row in enumerate(logits):
+                    place.tokens.append(tokens[index])
+                    adjusted = text.choosing.adjusted(row)
+                    token, right = drafted.verify(index, adjusted, text.choosing)
+                    events += self._push(text, token, row)
+                    if not right or place.text is not text:
+                        break
             except AieError as error:
                 return events + self._fail(text, error)
-            events += self._push(text, token, row)
-            if not right or place.text is not text:
-                break
-        drafts.judge(len(drafted.tokens), len(place.tokens) - before - 1)
-        self.slots.keep(0, len(place.tokens), before + len(tokens))
+            drafts.judge(len(drafted.tokens), len(place.tokens) - before - 1)
+            self.slots.keep(0, len(place.tokens), before + len(tokens))
         return events
 
     def _choose(self, texts: list[Text], logits: list[Row]) -> list[tuple[Text, Event]]:
