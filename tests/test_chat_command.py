@@ -55,9 +55,10 @@ def test_each_line_of_a_pipe_is_a_turn(model: Path, tmp_path: Path) -> None:
     [
         ("import os\n/sytsem Be brief.\n", ["/sytsem", "/system TEXT", "/reset"]),
         ("/load nowhere.json\n", ["nowhere.json"]),
+        ("/save ~nobody-here/talk.json\n", ["~nobody-here/talk.json"]),
         ("import os " * 99 + "\n", ["/reset", "--context"]),
     ],
-    ids=["command", "file", "context"],
+    ids=["command", "file", "home", "context"],
 )
 def test_a_line_that_cannot_be_is_named(model: Path, lines: str, named: list[str]) -> None:
     done = chat(model, lines, "--max-tokens", "2", "--context", "64")

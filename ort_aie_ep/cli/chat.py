@@ -231,9 +231,9 @@ def _obeyed(conversation: Conversation, line: str) -> bool:
     elif name == "reset" and not rest:
         conversation.reset()
     elif name == "save" and rest:
-        conversation.save(Path(rest).expanduser())
+        conversation.save(_file(rest))
     elif name == "load" and rest:
-        conversation.load(Path(rest).expanduser())
+        conversation.load(_file(rest))
     elif name == "stats" and not rest:
         console.note(_stats(conversation))
     elif name == "help" and not rest:
@@ -241,6 +241,13 @@ def _obeyed(conversation: Conversation, line: str) -> bool:
     else:
         raise AieError(f"{line.splitlines()[0]!r} is not one of {', '.join(_COMMANDS)}")
     return True
+
+
+def _file(text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise AieError(f"{text}: there is no such user") from error
 
 
 def _speed(conversation: Conversation) -> str:
