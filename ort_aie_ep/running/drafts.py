@@ -18,7 +18,14 @@ import numpy.typing as npt
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder
-from ort_aie_ep.running.sampling import Choosing, Probabilities, Row, draw, probabilities
+from ort_aie_ep.running.sampling import (
+    Choosing,
+    Probabilities,
+    Row,
+    draw,
+    likeliest,
+    probabilities,
+)
 from ort_aie_ep.running.slots import WHY_NOT_BACK, Slots, open_slots
 from ort_aie_ep.runtime.sessions import Options
 
@@ -51,7 +58,7 @@ class Drafted:
         """
         guess = self.tokens[index] if index < len(self.tokens) else None
         if choosing.sampling.temperature == 0:
-            token = int(np.argmax(logits))
+            token = likeliest(logits)
             return token, token == guess
         own = probabilities([logits], [choosing.sampling])[0]
         if guess is None:
@@ -175,7 +182,7 @@ class _Model:
         for _ in range(count):
             logits = self._run([last])
             if choosing.sampling.temperature == 0:
-                last = int(np.argmax(logits))
+                last = likeliest(logits)
             else:
                 row = probabilities([logits], [choosing.sampling])[0]
                 row /= row.sum()

@@ -15,6 +15,8 @@ from ort_aie_ep.running.turns import Sampling
 Probabilities = npt.NDArray[np.float64]
 Row = npt.NDArray[np.float32]
 
+_NO_NUMBERS = "the model's logits are not numbers"
+
 
 @dataclass
 class Choosing:
@@ -56,12 +58,20 @@ def choose(logits: Sequence[Row], texts: Sequence[Choosing]) -> list[int]:
     drawn = [i for i, text in enumerate(texts) if text.sampling.temperature > 0]
     for i, text in enumerate(texts):
         if text.sampling.temperature == 0:
-            chosen[i] = int(np.argmax(logits[i]))
+            chosen[i] = likeliest(logits[i])
     if drawn:
         rows = probabilities([logits[i] for i in drawn], [texts[i].sampling for i in drawn])
         for i, row in zip(drawn, rows, strict=True):
             chosen[i] = draw(row, texts[i].random)
     return chosen
+
+
+def likeliest(logits: Row) -> int:
+    """The token of the largest logit (vocabulary). Raises AieError if they are not numbers."""
+    token = int(np.argmax(logits))  # of the first NaN, if there is one
+    if not np.isfinite(logits[token]):
+        raise AieError(_NO_NUMBERS)
+    return token
 
 
 def probabilities(logits: Sequence[Row], samplings: Sequence[Sampling]) -> Probabilities:
@@ -78,7 +88,7 @@ def probabilities(logits: Sequence[Row], samplings: Sequence[Sampling]) -> Proba
     rows /= np.array([s.temperature or 1.0 for s in samplings])[:, None]
     weights = np.exp(rows)
     if not np.isfinite(weights).all():
-        raise AieError("the model's logits are not numbers")
+        raise AieError(_NO_NUMBERS)
     for row, sampling in zip(weights, samplings, strict=True):
         if sampling.temperature == 0:
             continue

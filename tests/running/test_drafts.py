@@ -42,6 +42,14 @@ def test_tokens_come_as_often_as_the_model_alone_gives_them(
     assert (np.abs(counts - DRAWS * own) <= 5 * np.sqrt(DRAWS * own * (1 - own)) + 1e-9).all()
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logits_that_are_no_numbers_verify_nothing(temperature: float) -> None:
+    choosing = Choosing(Sampling(temperature), np.random.default_rng(0))
+    logits = np.array([0, np.nan, 1], np.float32)
+    with pytest.raises(AieError, match="numbers"):
+        Drafted([2]).verify(0, logits, choosing)
+
+
 def test_a_text_drafts_from_its_own_repetitions() -> None:
     drafts = Drafts(4)
     greedy = Choosing(Sampling(), np.random.default_rng(0))

@@ -57,8 +57,9 @@ def test_tokens_are_chosen_as_often_as_they_are_likely(top_p: float, top_k: int)
     bound = 5 * np.sqrt(draws * weights * (1 - weights))
     assert (np.abs(counts - draws * weights) <= bound).all()
     assert one(logits, Sampling(0), random) == order[0]
-    with pytest.raises(AieError, match="logits"):
-        one(logits * np.nan, sampling, random)
+    for each in (sampling, Sampling(0)):
+        with pytest.raises(AieError, match="logits"):
+            one(logits * np.nan, each, random)
 
 
 def test_texts_of_a_step_are_chosen_each_in_its_way() -> None:
