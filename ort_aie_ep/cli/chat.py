@@ -15,7 +15,7 @@ import typer
 from ort_aie_ep import platforms
 from ort_aie_ep.cli import console
 from ort_aie_ep.cli.application import app, refused
-from ort_aie_ep.cli.model import HELP, METAVAR, drafter, ready
+from ort_aie_ep.cli.model import HELP, METAVAR, opened
 from ort_aie_ep.cli.options import (
     DraftModelOption,
     DraftOption,
@@ -114,7 +114,6 @@ def chat_command(
     from ort_aie_ep.running.loop import PROMPT_CHUNK, open_loop
     from ort_aie_ep.running.templates import find_template
     from ort_aie_ep.running.turns import sampling_of
-    from ort_aie_ep.runtime.sessions import inspect
 
     options = session_options(
         target, numerics, threads, on_device_error, log, overlays, prompt_chunk
@@ -123,16 +122,12 @@ def chat_command(
         "temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p, "seed": seed,
     }  # fmt: skip
     sampling = sampling_of({name: value for name, value in given.items() if value is not None})
-    with ExitStack() as models:
-        model = inspect(models.enter_context(ready(folder)))
-        guessing = models.enter_context(drafter(draft, draft_model))
+    with opened(folder, draft, draft_model) as (model, guessing):
         if find_template(model.folder) is None:
             raise AieError(
                 f"{folder} has no chat template, as models for conversations have: ort-aie run "
                 "continues a text"
             )
-        if not model.compiled:
-            console.note(f"{folder} is not compiled, so it runs on ONNX Runtime's CPU EP alone")
         with console.bar("open the model"):
             loop = open_loop(model.folder, options, 1, context, PROMPT_CHUNK, draft, guessing)
         conversation = Conversation(loop, sampling, max_tokens)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from ort_aie_ep.errors import AieError
 if TYPE_CHECKING:
     from ort_aie_ep.hub.models import Local
     from ort_aie_ep.models.folder import ModelFolder
+    from ort_aie_ep.runtime.sessions import Model
 
 METAVAR = "MODEL"
 HELP = "Model folder, compiled or not, or a name on a hub: OWNER/REPO[@REVISION][:FILE]."
@@ -53,18 +54,23 @@ def ready(given: Path, *, compiles: bool = True) -> Iterator[Path]:
 
 
 @contextmanager
-def drafter(draft: int, draft_model: Path | None) -> Iterator[ModelFolder | None]:
-    """What --draft-model names, as `ready` opens it.
+def opened(
+    given: Path, draft: int, draft_model: Path | None
+) -> Iterator[tuple[Model, ModelFolder | None]]:
+    """A model that is to write text, and what --draft-model names, as `ready` opens them.
 
     Raises:
         AieError: there is no model, or --draft is missing.
     """
     from ort_aie_ep.runtime.sessions import inspect
 
-    if draft_model is None:
-        yield None
-        return
-    if not draft:
-        raise AieError("--draft-model needs --draft: how many tokens to guess at a time")
-    with ready(draft_model) as path:
-        yield inspect(path).folder
+    with ExitStack() as models:
+        model = inspect(models.enter_context(ready(given)))
+        if not model.compiled:
+            console.note(f"{given} is not compiled, so it runs on ONNX Runtime's CPU EP alone")
+        guessing = None
+        if draft_model is not None:
+            if not draft:
+                raise AieError("--draft-model needs --draft: how many tokens to guess at a time")
+            guessing = inspect(models.enter_context(ready(draft_model))).folder
+        yield model, guessing

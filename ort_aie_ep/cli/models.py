@@ -13,7 +13,7 @@ import typer
 from ort_aie_ep.cli import console
 from ort_aie_ep.cli.application import app
 from ort_aie_ep.cli.checkpoint import CheckpointOptions
-from ort_aie_ep.cli.model import HELP, METAVAR, drafter, local, ready
+from ort_aie_ep.cli.model import HELP, METAVAR, local, opened, ready
 from ort_aie_ep.cli.options import (
     DraftModelOption,
     DraftOption,
@@ -176,7 +176,6 @@ def run_command(
     from ort_aie_ep.running.run import run_in_genai, run_in_session
     from ort_aie_ep.running.templates import find_template
     from ort_aie_ep.runtime.counters import npu_counters
-    from ort_aie_ep.runtime.sessions import inspect
 
     if draft and host is Host.genai:
         raise AieError("--draft works in ort_aie_ep's own loop only: leave out --host genai")
@@ -184,10 +183,7 @@ def run_command(
         target, numerics, threads, on_device_error, log, overlays, prompt_chunk
     )
     with ExitStack() as models:
-        model = inspect(models.enter_context(ready(folder)))
-        if not model.compiled:
-            console.note(f"{folder} is not compiled, so it runs on ONNX Runtime's CPU EP alone")
-        guessing = models.enter_context(drafter(draft, draft_model))
+        model, guessing = models.enter_context(opened(folder, draft, draft_model))
         shown = models.enter_context(console.completion(prompt))
         if host is Host.genai:
             timing = run_in_genai(

@@ -18,7 +18,7 @@ import typer
 
 from ort_aie_ep.cli import console
 from ort_aie_ep.cli.application import app
-from ort_aie_ep.cli.model import HELP, METAVAR, drafter, ready
+from ort_aie_ep.cli.model import HELP, METAVAR, opened
 from ort_aie_ep.cli.options import (
     DraftModelOption,
     DraftOption,
@@ -108,7 +108,6 @@ def serve_command(
     import uvicorn
 
     from ort_aie_ep.running.loop import PROMPT_CHUNK, open_loop
-    from ort_aie_ep.runtime.sessions import inspect
     from ort_aie_ep.serving.app import LOOPBACK, Server, create_app
     from ort_aie_ep.serving.engine import Engine
     from ort_aie_ep.serving.limits import (
@@ -127,11 +126,7 @@ def serve_command(
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with ExitStack() as stack:
         listener = stack.enter_context(_listening(host, port))
-        path = stack.enter_context(ready(folder))
-        model = inspect(path)
-        if not model.compiled:
-            console.note(f"{folder} is not compiled, so it runs on ONNX Runtime's CPU EP alone")
-        guessing = stack.enter_context(drafter(draft, draft_model))
+        model, guessing = stack.enter_context(opened(folder, draft, draft_model))
         with console.bar("open the model"):
             opening = partial(
                 open_loop, model.folder, options, parallel, context, PROMPT_CHUNK, draft, guessing
