@@ -85,7 +85,6 @@ _ONNX_DATA = re.compile(r"\.onnx[._]data([._]?\d+)?")
 # optimum's exports by the words after "model", the first that is there. Of the others, the compiler
 # has no form: their weights are quantised in ways that are not MatMulNBits.
 _EXPORTS = ("_q4", "_q4f16", "", "_fp16")
-_EXPORT_FOLDERS = ("onnx", "")
 _SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
 _GGUF = re.compile(r"(?i)(?P<stem>.*?)(?:-(?P<part>\d{5})-of-(?P<parts>\d{5}))?\.gguf")
 _GGUF_TYPE = re.compile(
@@ -194,7 +193,8 @@ def _exported(files: Sequence[File], name: Name, top: str) -> Choice | None:
         models = [file for file in _in(files, folder) if file.name.endswith(".onnx")]
         names = {file.name: file for file in models}
         for ending in _EXPORTS:
-            stems = ("model", *["decoder_model_merged"][: OPTIMUM_ENCODER not in names])
+            # Beside an encoder, a decoder is not a model by itself.
+            stems = ("model",) if OPTIMUM_ENCODER in names else ("model", "decoder_model_merged")
             for stem in stems:
                 if file := names.get(f"{stem}{ending}.onnx"):
                     return _onnx(file, files)
