@@ -31,6 +31,8 @@ A layer goes around this ring three times:
 * Keys and values of pair p enter by the channels of column 4 + p. The operands of hub and rope
   share the channels of columns 6 and 7 with keys under packet ids: the tasks of a layer come in the
   order in which the cores take them.
+* A pair's sweep is of a unit: the queries of a KV head, or with one or two KV heads an equal part
+  of them (`query_parts`), so that all pairs compute. Each reads the keys of its head.
 * New keys are read back from memory: their transfer must arrive before attention starts.
 
 `layer` computes a layer, `head` the final norm and the vocabulary. Between layers the residual
@@ -213,7 +215,7 @@ def _place_pairs(design: Design) -> None:
                 Buffer("state", Array("f32", 64)),
             ],
             parameters=[
-                "objects", "sweeps", "size", "kv_heads", "group", "head_dim", "skip", "first",
+                "objects", "sweeps", "size", "units", "group", "head_dim", "skip", "first",
                 "full", "keys", "tail", "last", "scale", "softcap",
             ],
             kernels=[LAYER_PICK, LAYER_SELECT, FLOW_KV_BEGIN, FLOW_KV_SCORES], stack=STACK,
@@ -274,7 +276,7 @@ def _place_vectors(design: Design) -> None:
         inputs={"y": fifos["y"], "o": fifos["o"]}, outputs={"gated": gated},
         buffers=[rows],
         parameters=[
-            "dropped", "objects", "head_pieces", "kv_heads", "attended", "o_rounds", "rounds",
+            "dropped", "objects", "unit_pieces", "units", "attended", "o_rounds", "rounds",
             "width", "ups", "up_tail", "gelu", "d_rounds",
         ],
         kernels=[LAYER_GATHER, LAYER_COPY, LAYER_PLACE, LAYER_GATE], stack=STACK,
@@ -466,14 +468,14 @@ def _rope(core: Core) -> Steps:
 
 def _gate(core: Core) -> Steps:
     (
-        dropped, objects, head_pieces, kv_heads, attended, o_rounds, rounds, width, ups, up_tail,
+        dropped, objects, unit_pieces, units, attended, o_rounds, rounds, width, ups, up_tail,
         gelu, d_rounds,
     ) = yield Parameters()  # fmt: skip
     rows = core.buffer("rows")
     yield from _drop(core, dropped)
     for i in core.loop(objects):
         o = yield Acquire("o")
-        yield call(LAYER_GATHER, o, rows, i, head_pieces, kv_heads)
+        yield call(LAYER_GATHER, o, rows, i, unit_pieces, units)
         yield Release("o")
     for i in core.loop(attended):
         out = yield Acquire("gated")
@@ -499,11 +501,11 @@ def _gate(core: Core) -> Steps:
 
 def _score(pair: int) -> Body:
     def body(core: Core) -> Steps:
-        objects, sweeps, size, kv_heads, *sweep = yield Parameters()
+        objects, sweeps, size, units, *sweep = yield Parameters()
         queries, q = core.buffer("queries"), core.buffer("q")
         for i in core.loop(objects):
             piece = yield Acquire("q")
-            yield call(LAYER_PICK, piece, queries, i, pair, sweeps, size, kv_heads)
+            yield call(LAYER_PICK, piece, queries, i, pair, sweeps, size, units)
             yield Release("q")
         for s in core.loop(sweeps):
             yield call(LAYER_SELECT, queries, q, s, size)

@@ -139,12 +139,15 @@ def _add_layer(design: Design) -> None:
     ):  # fmt: skip
         s.require(equal(value, 0) + equal(value, 1), f"{name}={{{name}}} must be 0 or 1")
 
-    group = s.let("group", heads // kv_heads)
-    sweeps = s.let("sweeps", ceil_div(kv_heads, PAIRS))
+    # Where pairs would have no head of their own, they divide the queries of one.
+    parts = s.let("parts", query_parts(heads, kv_heads))  # of a KV head
+    units = s.let("units", kv_heads * parts)
+    group = s.let("group", heads // units)
+    sweeps = s.let("sweeps", ceil_div(units, PAIRS))
     size = s.let("size", group * head_dim)  # elements of a sweep's queries
     s.require(
         at_most(size, MAX_Q),
-        f"heads={{heads}}, kv_heads={{kv_heads}}: a group has {{size}} elements, and a sweep holds "
+        f"heads={{heads}}, kv_heads={{kv_heads}}: a pair has {{size}} elements, and a sweep holds "
         f"{MAX_Q}",
     )
     s.require(
@@ -198,13 +201,13 @@ def _add_layer(design: Design) -> None:
     )  # fmt: skip
     for p in range(PAIRS):
         s.start(
-            f"score{p}", q_dim // OBJECT, sweeps, size, kv_heads, group, head_dim, seen - base,
+            f"score{p}", q_dim // OBJECT, sweeps, size, units, group, head_dim, seen - base,
             minimum(keys, context - base), chunks - 1 - tail, keys, tail,
             context - base - (chunks - 1) * keys, scale, softcap,
         )  # fmt: skip
         s.start(f"value{p}", sweeps, size // PIECE, group, head_dim, chunks)
     s.start(
-        "gate", rounds, sweeps * size // PIECE, size // PIECE, kv_heads, q_dim // OBJECT,
+        "gate", rounds, sweeps * size // PIECE, size // PIECE, units, q_dim // OBJECT,
         hidden_rounds, up_rounds, ffn, ups, up_rounds - ups, gelu, hidden_rounds,
     )  # fmt: skip
     # Every core has been started: a full queue may wait for projections from here on.
@@ -218,7 +221,7 @@ def _add_layer(design: Design) -> None:
     s.arrive("kv")
     with s.loop("sweep", sweeps) as sweep:
         for p in range(PAIRS):
-            head = minimum(sweep * PAIRS + p, kv_heads - 1)
+            head = minimum(sweep * PAIRS + p, units - 1) // parts
             for fifo, cache in ((f"k{p}", k), (f"v{p}", v)):
                 s.transfer(
                     fifo, cache, offset=(head * capacity + base) * row, run=chunks * keys * row
@@ -280,6 +283,14 @@ def _add_head(design: Design) -> None:
     s.work(first_blocks + pieces * (load + normalise) + rounds * (pieces * multiply + ends))
     s.wait("out")
     s.cut()
+
+
+def query_parts(heads: Value, kv_heads: Value) -> Expr:
+    """Into how many equal parts pairs divide the queries of a KV head: 4 or 2 if there is one, 2 if
+    there are two, else 1; 1 if its group does not divide so."""
+    group = expr(heads) // kv_heads
+    even, by_four = equal(group % 2, 0), equal(group % 4, 0)
+    return 1 + at_most(kv_heads, 2) * even * (1 + 2 * equal(kv_heads, 1) * by_four)
 
 
 # --- parts ----------------------------------------------------------------------------------------

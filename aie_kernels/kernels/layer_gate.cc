@@ -25,17 +25,18 @@ void gate(const bfloat16* __restrict x, const bfloat16* __restrict up, bfloat16*
 extern "C" {
 
 // Object `index` of attention's output has a piece of each pair of cores. In sweep s, pair p has
-// the `pieces` pieces of KV head 4 s + p, or of the last one if there are not so many.
+// the `pieces` pieces of unit 4 s + p (layer_queries.cc), or of the last one if there are not so
+// many.
 void layer_gather(bfloat16* __restrict o, bfloat16* __restrict rows, int32_t index, int32_t pieces,
-                  int32_t kv_heads) {
+                  int32_t units) {
   int32_t sweep = 0;
   while (index >= pieces) {
     index -= pieces;
     ++sweep;
   }
   for (int32_t pair = 0; pair < kPairs; ++pair) {
-    const int32_t head = kPairs * sweep + pair;
-    const int32_t of = head < kv_heads ? head : kv_heads - 1;
+    const int32_t unit = kPairs * sweep + pair;
+    const int32_t of = unit < units ? unit : units - 1;
     copy_bf16(o + kPiece * pair, rows + kPiece * (of * pieces + index), kPiece);
   }
 }

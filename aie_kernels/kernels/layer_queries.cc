@@ -1,4 +1,5 @@
-// The queries of a decoder layer reach all score cores; each keeps those of its own KV heads.
+// The queries of a decoder layer reach all score cores; each keeps those of its own units: a
+// unit is the queries of a KV head, or an equal part of them.
 
 #include "float_math.h"
 
@@ -12,13 +13,13 @@ constexpr int32_t kPairs = 4;
 
 extern "C" {
 
-// Keeps the pieces of `pair` out of object `index` of the queries: sweep s takes KV head
+// Keeps the pieces of `pair` out of object `index` of the queries: sweep s takes unit
 // 4 s + pair, or the last one if there are not so many; its `size` queries go to queries[s * size].
 void layer_pick(bfloat16* __restrict piece, bfloat16* __restrict queries, int32_t index,
-                int32_t pair, int32_t sweeps, int32_t size, int32_t kv_heads) {
+                int32_t pair, int32_t sweeps, int32_t size, int32_t units) {
   for (int32_t sweep = 0; sweep < sweeps; ++sweep) {
-    const int32_t head = kPairs * sweep + pair;
-    const int32_t first = (head < kv_heads ? head : kv_heads - 1) * size;
+    const int32_t unit = kPairs * sweep + pair;
+    const int32_t first = (unit < units ? unit : units - 1) * size;
     for (int32_t i = 0; i < kObject; i += kPiece) {
       const int32_t at = kObject * index + i - first;
       if (at >= 0 && at < size) copy_bf16(piece + i, queries + sweep * size + at, kPiece);

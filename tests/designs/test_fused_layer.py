@@ -35,6 +35,13 @@ SHAPES: dict[str, dict[str, int]] = {
         "softcap_bits": bits(30.0),
     },
     "one key-value head": LLAMA | {"heads": 4, "kv_heads": 1, "head_dim": 256, "rotary_dim": 256},
+    # The layers of Gemma 4 E2B and E4B with a window: heads of 256, eight queries.
+    "gemma4 e2b": GEMMA | {"heads": 8, "kv_heads": 1, "hidden": 768, "ffn": 1536},
+    "gemma4 e4b": GEMMA | {"heads": 8, "ffn": 1024, "context": 40},
+    "queries in two parts": LLAMA | {
+        "heads": 6, "kv_heads": 1, "head_dim": 256, "rotary_dim": 256, "ffn": 512,
+    },
+    "queries in no parts": LLAMA | {"heads": 6, "kv_heads": 2, "head_dim": 128, "ffn": 512},
     "six key-value heads": LLAMA | {"heads": 12, "kv_heads": 6, "head_dim": 128, "ffn": 512},
     # A task for each head of new keys, and for each round of down: more than a channel takes.
     "long cache": LLAMA | {"hidden": 256, "heads": 32, "kv_heads": 8, "capacity": 32832},

@@ -305,6 +305,7 @@ LAYERS = {
         Layer(768, 4, 2, 256, 256, 2560, window=100, gelu=True, head_norm=True, post_norm=True),
         200,
     ),
+    "gemma4": (Layer(768, 8, 1, 256, 256, 1536, gelu=True, head_norm=True, post_norm=True), 900),
 }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from ort_aie_ep.aie_kernels import catalog_attention, catalog_layer
+from ort_aie_ep.aie_kernels.designs.layer_sequences import query_parts
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.npu.speed.kernels import ARCHITECTURE, PUBLISHED, Kernels
 from ort_aie_ep.npu.speed.operators import (
@@ -25,6 +26,7 @@ from ort_aie_ep.npu.speed.operators import (
 )
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.kernel import Kernel
+from ort_aie_ep.npu.vocabulary.sequence import evaluate
 
 CORES, CHANNELS = 16, 8  # of projections
 ROUND = catalog_layer.ROUND
@@ -143,8 +145,9 @@ def attention(layer: Layer, context: int, kernels: Kernels = PUBLISHED) -> tuple
     New keys and values are rotated and go through memory; then four pairs sweep over the keys.
     """
     head_dim = padded_head(layer.head_dim)
-    group = layer.heads // layer.kv_heads
-    sweeps = ceil(layer.kv_heads / PAIRS)
+    units = layer.kv_heads * evaluate(query_parts(layer.heads, layer.kv_heads), {})
+    group = layer.heads // units
+    sweeps = ceil(units / PAIRS)
     per_chunk = FLOW_KV_CHUNK // (BF16 * head_dim)
     first = max(0, context - layer.window) if layer.window else 0
     chunks = ceil(context / per_chunk) - first // per_chunk
@@ -168,7 +171,7 @@ def attention(layer: Layer, context: int, kernels: Kernels = PUBLISHED) -> tuple
             shim=sweeps * chunks * FLOW_KV_CHUNK,
             kernels=sweeps * (chunks * chunk + ends),
             commands=2 * PAIRS * sweeps * TASK,
-            # Without KV heads for all pairs of a sweep, the others read the last one too.
+            # Each pair reads the keys of its own unit, those that repeat the last one too.
             read=2 * PAIRS * sweeps * chunks * FLOW_KV_CHUNK,
         ),
     )
