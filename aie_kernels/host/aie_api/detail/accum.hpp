@@ -37,7 +37,7 @@ T shift_round_saturate(int64_t value, unsigned shift) {
   const auto magnitude = static_cast<unsigned __int128>(negative ? -(__int128{value}) : value);
   // Left-aligned, so that the same 63 bits are dropped whatever the shift.
   constexpr unsigned width = 63;
-  const rounder<width> rounding(core.rounding);
+  const rounder<width> rounding(shift == 0 ? rounding_mode::floor : rounding_in_use());
   const unsigned __int128 aligned = magnitude << (width - shift);
   const auto odd = static_cast<uint64_t>((aligned >> width) & 1);
   const auto rounded = static_cast<int64_t>((aligned + rounding.add(negative, odd)) >> width);
@@ -107,7 +107,7 @@ class accum {
       if constexpr (std::is_same_v<T, float>) {
         return detail::generate<vector<float, N>>([this](unsigned lane) { return lanes_[lane]; });
       } else {
-        const detail::rounder<16> rounding(detail::core.rounding);
+        const detail::rounder<16> rounding(detail::rounding_in_use());
         return detail::generate<vector<bfloat16, N>>([&](unsigned lane) {
           return detail::bf16_of_bits(
               detail::round_to_bf16(std::bit_cast<uint32_t>(lanes_[lane]), rounding));

@@ -84,7 +84,7 @@ template <typename A, typename B>
 auto sum(const A& a, const B& b, bool subtract) {
   using T = vector_element<A, B>;
   if constexpr (std::is_same_v<T, bfloat16>) {
-    const rounder<16> rounding(core.rounding);
+    const rounder<16> rounding(rounding_in_use());
     return lanewise(a, b, [&](bfloat16 x, bfloat16 y) {
       const float exact = flush(subtract ? static_cast<float>(x) - static_cast<float>(y)
                                          : static_cast<float>(x) + static_cast<float>(y));

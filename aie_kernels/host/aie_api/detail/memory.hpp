@@ -1,5 +1,7 @@
-// Loads and stores. The chip truncates a pointer that is not aligned and reads or destroys
-// neighbours; here it throws.
+// Loads and stores. The chip does not fault on a pointer that is not aligned: it clears the low
+// bits of the address, so that a 512-bit access lands up to 32 bytes low and the last lanes are
+// never written (mlir-air's DFlashFeasibility.md, measured on Krackan; mlir-aie #2579, #3662). Here
+// it throws.
 #pragma once
 
 #include "vector.hpp"
@@ -8,7 +10,8 @@ namespace aie {
 
 inline constexpr unsigned vector_decl_align = detail::is_aie2p ? 64 : 32;
 
-// Bytes; 512-bit accesses need 32 on AIE2 and 64 on AIE2P.
+// Bytes; 512-bit accesses need 32 on AIE2 and 64 on AIE2P. Wider ones need no more: they are made
+// of several (aie_api's ld_st.hpp; Peano's MaxVectorAlign, llvm-aie #363 and #414).
 template <typename T, unsigned N>
 inline constexpr unsigned vector_ldst_align_v = N * detail::bits_of<T> <= 128   ? 16
                                                 : N * detail::bits_of<T> <= 256 ? 32

@@ -188,7 +188,7 @@ class mmul {
   // Exact dots of eight, added to the fp32 sum with one rounding (the alignment inside is assumed).
   template <typename A, typename B, typename C>
   static void bfp16(const A& x, const B& y, C& c) {
-    const detail::rounder<41> rounding(detail::core.rounding);
+    const detail::rounder<41> rounding(detail::rounding_in_use());
     std::array<detail::bfp16_block, N> columns;
     for (unsigned n = 0; n < N; ++n) {
       columns[n] = detail::to_bfp16(y, n, N, rounding);

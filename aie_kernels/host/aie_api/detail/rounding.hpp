@@ -105,20 +105,24 @@ inline float round_to_f32(double exact) { return flush(static_cast<float>(exact)
 }  // namespace aie::detail
 
 // A scalar type of the AIE compilers. Casts from float round in the current mode, constants to
-// nearest.
+// nearest. A value that bfloat16 holds is the same in every mode.
 class bfloat16 {
  public:
   bfloat16() = default;
   constexpr bfloat16(float value)
-      : bits_(aie::detail::round_to_bf16(
-            std::bit_cast<uint32_t>(value),
-            aie::detail::rounder<16>(std::is_constant_evaluated() ? aie::rounding_mode::conv_even
-                                                                  : aie::get_rounding()))) {}
+      : bits_(aie::detail::round_to_bf16(std::bit_cast<uint32_t>(value),
+                                         aie::detail::rounder<16>(mode_for(value)))) {}
   constexpr operator float() const {
     return std::bit_cast<float>(static_cast<uint32_t>(bits_) << 16);
   }
 
  private:
+  static constexpr aie::rounding_mode mode_for(float value) {
+    const bool exact = (std::bit_cast<uint32_t>(value) & 0xFFFF) == 0;
+    return std::is_constant_evaluated() || exact ? aie::rounding_mode::conv_even
+                                                 : aie::detail::rounding_in_use();
+  }
+
   uint16_t bits_;
 };
 

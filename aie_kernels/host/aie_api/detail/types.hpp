@@ -76,10 +76,12 @@ namespace detail {
 
 inline constexpr bool is_aie2p = __AIE_ARCH__ == 21;
 
-// Core state that outlives a kernel's call, as after power-up.
+// Core state that outlives a kernel's call, as after power-up. `mode_needed`: a kernel runs that
+// has set no rounding mode yet, and must before something depends on it.
 struct core_state {
   rounding_mode rounding = rounding_mode::floor;
   saturation_mode saturation = saturation_mode::none;
+  bool mode_needed = false;
 };
 inline constinit thread_local core_state core;
 
@@ -101,11 +103,23 @@ inline void check(bool fine, const char* what) {
   }
 }
 
+// The mode for a result that depends on it. After power-up a core rounds to floor, and its mode is
+// whatever the kernel before has left there (aie_types.hpp; mlir-aie #3726, where 17 kernels never
+// set it): a kernel that rounds sets the mode itself.
+inline rounding_mode rounding_in_use() {
+  check(!core.mode_needed, "it rounds without having set a rounding mode");
+  return core.rounding;
+}
+
 }  // namespace detail
 
-inline void set_rounding(rounding_mode mode) { detail::core.rounding = mode; }
+inline void set_rounding(rounding_mode mode) {
+  detail::core.rounding = mode;
+  detail::core.mode_needed = false;
+}
 inline rounding_mode get_rounding() { return detail::core.rounding; }
 inline rounding_mode swap_rounding(rounding_mode mode) {
+  detail::core.mode_needed = false;
   return std::exchange(detail::core.rounding, mode);
 }
 inline void set_saturation(saturation_mode mode) { detail::core.saturation = mode; }
