@@ -1,0 +1,278 @@
+"""What the core of AIE2P can issue: the rules by which cycles are counted from source.
+
+A bundle starts at most one operation in each of six slots. A count of bundles is a schedule of the
+operations that a piece of source needs, in which no slot is used twice, no operand is read before
+it is there, and no more registers are in use than the core has.
+
+Sources, all read before anything was compared with them:
+
+* slots, and the slot of each instruction: llvm-aie, `llvm/lib/Target/AIE/aie2p/AIE2PSlots.td` and
+  `AIE2PGenInstrInfo.td`. All combinations of the six exist (`AIE2PCompositeFormats.td`).
+* cycles at which operands are read and results written: `AIE2PGenSchedule.td`.
+* what a call of the AIE API becomes: aie_api, `include/aie_api/detail/aie2p` and `aie2`.
+* registers: 12 of 512 bits for vectors, 5 of 2,048 bits for sums (`AIE2PRegisterInfo.td`).
+* the same conversion of the same operand, twice between two stores, is done once: the intrinsics
+  read no memory but their control registers (`IntrinsicsAIE2P.td`).
+
+What is left out: address arithmetic (the units that load and store add to pointers as they go, and
+the scalar slot is nearly empty beside vector code), conflicts of memory banks, and what a compiler
+does not find. The schedule is a good one and not the best, so compiled code can be shorter.
+lab/bundles.py compares counts with published bundles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+VECTORS = 12  # registers of 512 bits
+SUMS = 20  # quarters of the five accumulators, 512 bits each
+
+
+class Slot(Enum):
+    """Where an operation is issued."""
+
+    LDA = "lda"  # loads, also into sums, also with the conversion of bfloat16 to fp32
+    LDB = "ldb"  # loads of vectors; unpacking of integers
+    ST = "st"  # stores; conversions of fp32 to bfloat16 and bfp16, of sums to integers
+    ALU = "alu"  # scalars
+    MV = "mv"  # moves, shuffles, broadcasts, selections, integers, maxima, bfloat16 to fp32
+    VEC = "vec"  # products, and sums of fp32
+
+
+LOADS = (Slot.LDA, Slot.LDB)
+
+
+@dataclass(frozen=True)
+class Form:
+    """An instruction: one of `slots`, the cycle that writes its result, and what holds that.
+
+    `vectors` and `sums` are the registers of 512 bits of the result.
+    """
+
+    slots: tuple[Slot, ...]
+    written: int
+    vectors: int = 0
+    sums: int = 0
+    bypass: bool = False  # results of this slot reach its own operands a cycle earlier
+
+
+# Loads of 512 bits: to a vector, to a quarter of a sum, and with conversion to half of a sum.
+LOAD = Form(LOADS, 7, vectors=1)
+LOAD_SUMS = Form((Slot.LDA,), 7, sums=1)
+LOAD_WIDENED = Form((Slot.LDA,), 7, sums=2)
+LOAD_SCALAR = Form((Slot.LDA,), 6)
+STORE = Form((Slot.ST,), 1)
+UNPACK = Form((Slot.LDB,), 2, vectors=2)  # of 512 bits to twice as many
+MOVE = Form((Slot.MV,), 2, vectors=1, bypass=True)  # any of that slot with a vector as its result
+MASK = Form((Slot.MV,), 2)  # comparisons, and values for the scalar registers
+WIDEN = Form((Slot.MV,), 2, sums=2)  # 32 bfloat16 to fp32
+SUMS_OF_INTEGERS = Form((Slot.MV,), 2, sums=4)  # 64 integers of 8 bits
+NARROW = Form((Slot.ST,), 2, vectors=1)  # 32 fp32 to bfloat16
+INTEGERS_OF_SUMS = Form((Slot.ST,), 4, vectors=1)
+TO_BFP = Form((Slot.ST,), 4, vectors=1)  # 64 fp32 to bfp16
+PRODUCT = Form((Slot.VEC,), 6, sums=4)  # 64 lanes, or 8 x 8 x 8 of bfp16
+PRODUCT_32 = Form((Slot.VEC,), 6, sums=2)
+PRODUCT_16 = Form((Slot.VEC,), 6, sums=1)
+SCALAR = Form((Slot.ALU,), 1)
+
+# How far ahead of the first operation that is not issued a schedule looks: the best of these.
+WINDOWS = (8, 16, 32, 64, 128)
+
+_SUM_READ = 4  # products read the sum that they add to, and sums their operands, three cycles late
+
+
+@dataclass(frozen=True)
+class Value:
+    """The result of an operation of a body."""
+
+    at: int
+    form: Form
+
+
+@dataclass
+class _Operation:
+    form: Form
+    reads: tuple[int, ...]
+    late: tuple[int, ...]  # sums, read at `_SUM_READ`
+    stretch: int
+    users: list[int] = field(default_factory=list)
+
+
+class Body:
+    """Straight-line code, as operations that read the results of others."""
+
+    def __init__(self) -> None:
+        self._operations: list[_Operation] = []
+        self._stretch = 0
+
+    def __len__(self) -> int:
+        return len(self._operations)
+
+    def add(self, form: Form, *reads: Value | None, sums: Sequence[Value | None] = ()) -> Value:
+        """An operation that reads `reads` at once and `sums` late; None was there before."""
+        number = len(self._operations)
+        before = tuple(value.at for value in reads if value is not None)
+        late = tuple(value.at for value in sums if value is not None)
+        self._operations.append(_Operation(form, before, late, self._stretch))
+        for operand in (*before, *late):
+            self._operations[operand].users.append(number)
+        return Value(number, form)
+
+    def next_stretch(self) -> None:
+        """What follows belongs to the next trip of an unrolled loop, or the next statement."""
+        self._stretch += 1
+
+    def used(self) -> dict[Slot, float]:
+        """How often each slot is needed; those of loads share."""
+        counts = dict.fromkeys(Slot, 0.0)
+        for operation in self._operations:
+            if len(operation.form.slots) == 1:
+                counts[operation.form.slots[0]] += 1
+        either = sum(len(operation.form.slots) == 2 for operation in self._operations)
+        both = either + counts[Slot.LDA] + counts[Slot.LDB]
+        for slot in LOADS:
+            counts[slot] = max(counts[slot], both / 2)
+        return counts
+
+    def issued(self) -> int:
+        """The bundles of the busiest slot."""
+        return int(-(-max(self.used().values()) // 1))
+
+    def scheduled(self) -> int:
+        """The bundles of one schedule of all, by the rules."""
+        return _schedule(self._operations)
+
+    def in_turn(self) -> int:
+        """The bundles if no stretch begins before the one before it has ended."""
+        total = 0
+        for stretch in range(self._stretch + 1):
+            total += _schedule(_alone(self._operations, stretch))
+        return total
+
+
+def _alone(operations: Sequence[_Operation], stretch: int) -> list[_Operation]:
+    """The operations of a stretch, for which all others are done."""
+    numbers = [i for i, operation in enumerate(operations) if operation.stretch == stretch]
+    place = {number: at for at, number in enumerate(numbers)}
+
+    def here(all_of: Iterable[int]) -> tuple[int, ...]:
+        return tuple(place[number] for number in all_of if number in place)
+
+    alone = []
+    for number in numbers:
+        operation = operations[number]
+        alone.append(
+            _Operation(operation.form, here(operation.reads), here(operation.late), 0,
+                       list(here(operation.users)))
+        )  # fmt: skip
+    return alone
+
+
+def _latency(writer: Form, reader: Form, late: bool) -> int:
+    """Cycles from the issue of an operation to that of one that reads its result."""
+    if writer.bypass and reader.slots == writer.slots:
+        return writer.written - 1
+    return max(1, writer.written - (_SUM_READ if late else 1) + 1)
+
+
+def _heights(operations: Sequence[_Operation]) -> list[int]:
+    """For each operation the cycles from its issue to the end, with nothing else to do."""
+    heights = [0] * len(operations)
+    for number in range(len(operations) - 1, -1, -1):
+        operation = operations[number]
+        height = 1
+        for user in operation.users:
+            reader = operations[user]
+            late = number in reader.late and number not in reader.reads
+            height = max(height, heights[user] + _latency(operation.form, reader.form, late))
+        heights[number] = height
+    return heights
+
+
+def _schedule(operations: Sequence[_Operation]) -> int:
+    """The shortest of several schedules, which look ahead differently far."""
+    heights = _heights(operations)
+    return min(_look_ahead(operations, heights, window) for window in WINDOWS)
+
+
+def _look_ahead(operations: Sequence[_Operation], heights: Sequence[int], window: int) -> int:
+    """Cycle by cycle, the operation with the longest way to the end first.
+
+    Only the `window` operations after the first that is not issued yet are looked at. A register is
+    in use from the issue of the operation that writes it to that of the last that reads it. Where
+    all that could be issued needs registers that are in use, the first in the source is issued
+    nevertheless, and a store and a load of a spill are added.
+    """
+    count = len(operations)
+    missing = [len(set(op.reads) | set(op.late)) for op in operations]
+    readers = [len(set(op.users)) for op in operations]
+    earliest = [0] * count
+    open_ = list(range(min(window, count)))  # looked at and not issued, in the source's order
+    next_ = len(open_)
+    free = {"vectors": VECTORS, "sums": SUMS}
+    cycle, spills = 0, 0
+    while open_:
+        taken: set[Slot] = set()
+        issued: list[int] = []
+        blocked = []
+        waiting = False
+        ready = [i for i in open_ if not missing[i]]
+        for number in sorted(ready, key=lambda i: (-heights[i], i)):
+            if earliest[number] > cycle:
+                waiting = True
+                continue
+            slot = next((s for s in operations[number].form.slots if s not in taken), None)
+            if slot is None:
+                continue
+            if not _fits(operations, number, free, readers):
+                blocked.append(number)
+                continue
+            taken.add(slot)
+            issued.append(number)
+            _allocate(operations, number, free, readers)
+        if blocked and not issued and not waiting:
+            issued.append(min(blocked))
+            _allocate(operations, issued[0], free, readers)
+            spills += 1
+        for number in issued:
+            open_.remove(number)
+            for user in set(operations[number].users):
+                reader = operations[user]
+                late = number in reader.late and number not in reader.reads
+                wait = _latency(operations[number].form, reader.form, late)
+                earliest[user] = max(earliest[user], cycle + wait)
+                missing[user] -= 1
+        while next_ < count and (not open_ or next_ < open_[0] + window):
+            open_.append(next_)
+            next_ += 1
+        cycle += 1
+    return cycle + 2 * spills
+
+
+def _fits(
+    operations: Sequence[_Operation], number: int, free: dict[str, int], readers: Sequence[int]
+) -> bool:
+    """Whether there are registers for a result, with those that the operation is last to read."""
+    form = operations[number].form
+    back_vectors, back_sums = 0, 0
+    for operand in set(operations[number].reads) | set(operations[number].late):
+        if readers[operand] == 1:
+            back_vectors += operations[operand].form.vectors
+            back_sums += operations[operand].form.sums
+    return form.vectors <= free["vectors"] + back_vectors and form.sums <= free["sums"] + back_sums
+
+
+def _allocate(
+    operations: Sequence[_Operation], number: int, free: dict[str, int], readers: list[int]
+) -> None:
+    """Takes the registers of a result and gives back those that have no further reader."""
+    for operand in set(operations[number].reads) | set(operations[number].late):
+        readers[operand] -= 1
+        if not readers[operand]:
+            free["vectors"] += operations[operand].form.vectors
+            free["sums"] += operations[operand].form.sums
+    if readers[number]:
+        free["vectors"] -= operations[number].form.vectors
+        free["sums"] -= operations[number].form.sums

@@ -1,0 +1,106 @@
+"""Counts bundles of kernels from the core's issue rules, and shows how good such a count is.
+
+    python lab/bundles.py
+
+The rules are in aie_kernels/issue.py, written down before any comparison. Here they are applied to
+kernels whose bundles are published (bundles_published.py). Compiled code takes more or less than a
+count, by a factor that depends on the compiler's optimisation level and on nothing else. Each
+kernel is predicted by the factor of the others of its level, so that none explains itself. What is
+published and was not used for any factor is predicted last. The method cannot count code that needs
+more accumulators than there are.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import exp, log
+
+from bundles_published import Published, held_out, published
+
+LEAST_COUNTED, MOST_WRONG = 0.85, 0.25  # what the program finds acceptable
+
+
+@dataclass(frozen=True)
+class Count:
+    """A kernel's bundles by the rules: those of its busiest slot, and those of a schedule."""
+
+    kernel: Published
+    busiest: int
+    scheduled: int
+
+    @property
+    def factor(self) -> float:
+        """Compiled bundles for one that is counted."""
+        return self.kernel.bundles / self.scheduled
+
+
+def count(kernel: Published) -> Count:
+    """The rules, applied to a description."""
+    parts = kernel.parts()
+    return Count(
+        kernel,
+        sum(times * body.issued() for times, body in parts),
+        sum(times * body.scheduled() for times, body in parts),
+    )
+
+
+def middle(counts: Sequence[Count]) -> float:
+    """The geometric mean of factors."""
+    return exp(sum(log(c.factor) for c in counts) / len(counts))
+
+
+@cache
+def counted() -> tuple[Count, ...]:
+    """Every published kernel that a factor is made from."""
+    return tuple(map(count, published()))
+
+
+def factors() -> dict[int, tuple[float, float]]:
+    """For each optimisation level the factor, and the largest error of a kernel left out."""
+    counts = counted()
+    found = {}
+    for level in sorted({c.kernel.level for c in counts}):
+        of_level = [c for c in counts if c.kernel.level == level]
+        errors = [left_out(c, of_level) / c.kernel.bundles - 1 for c in of_level]
+        found[level] = middle(of_level), max(map(abs, errors))
+    return found
+
+
+def left_out(one: Count, of_level: Sequence[Count]) -> float:
+    """The bundles of a kernel by the factor of all others."""
+    return one.scheduled * middle([other for other in of_level if other is not one])
+
+
+def main() -> int:
+    """Prints the tables; returns 1 if the method does not hold."""
+    counts = counted()
+    print(f"{'kernel':38} {'-O':>2} {'busiest':>8} {'counted':>8} {'published':>9} {'left out':>9}")
+    worst = 0.0
+    for one in counts:
+        predicted = left_out(one, [c for c in counts if c.kernel.level == one.kernel.level])
+        error = predicted / one.kernel.bundles - 1
+        worst = max(worst, abs(error))
+        print(
+            f"{one.kernel.name:38} {one.kernel.level:2} {one.busiest:8,} {one.scheduled:8,} "
+            f"{one.kernel.bundles:9,} {predicted:9,.0f} {error:+6.0%}"
+        )
+    of_levels = factors()
+    for level, (factor, most) in of_levels.items():
+        print(f"-O{level}: {factor:.2f} bundles for one counted; left out, within {most:.0%}")
+    print("\nnot used for a factor")
+    for one in map(count, held_out()):
+        predicted = one.scheduled * of_levels[one.kernel.level][0]
+        print(
+            f"{one.kernel.name:38} {one.kernel.level:2} {one.busiest:8,} {one.scheduled:8,} "
+            f"{one.kernel.bundles:9,} {predicted:9,.0f} {predicted / one.kernel.bundles - 1:+6.0%}"
+        )
+    low = min(c.factor for c in counts)
+    print(f"\nfewest bundles for one counted: {low:.2f}; largest error left out: {worst:.0%}")
+    return int(low < LEAST_COUNTED or worst > MOST_WRONG)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
