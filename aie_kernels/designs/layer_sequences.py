@@ -55,12 +55,13 @@ Q_WEIGHT, K_WEIGHT = ROWS // OBJECT - 2, ROWS // OBJECT - 1
 
 
 def add_sequences(design: Design) -> None:
-    """`layer` and `head`, for a design that `fused_layer.build` has placed."""
-    _add_layer(design)
+    """`layer`, `shared_layer` and `head`, for a design that `fused_layer.build` has placed."""
+    _add_layer(design, "layer", own=True)
+    _add_layer(design, "shared_layer", own=False)
     _add_head(design)
 
 
-def _add_layer(design: Design) -> None:
+def _add_layer(design: Design, name: str, *, own: bool) -> None:
     """A decoder layer of one token: y = h + MLP(norm(h)), h = x + attention(norm(x)).
 
     x and y (hidden), the norms' weights (hidden), bias of QKV (heads + 2 kv_heads) head_dim, the
@@ -69,12 +70,16 @@ def _add_layer(design: Design) -> None:
     the token's own are written at position `context` - 1. `table` has rotary_dim / 2 cosines of the
     position, then as many sines.
 
+    A layer without keys and values of its `own` (later layers of Gemma 3n and 4) reads those of an
+    earlier layer, the token's among them. Its w_qkv and bias are of queries alone; it has no
+    k_norm.
+
     `head_norm`, `post_norm` (Gemma 3: norms of both outputs before their residual sums) and `bias`
     are 0 or 1; their buffers are empty without them. `gelu` 0 is SiLU, 1 GELU (tanh form).
     `window`, `scale_bits`, `softcap_bits` as in FlowKV; `eps_bits` is a float32's.
     """
     s = design.sequence(
-        "layer", "hidden", "heads", "kv_heads", "head_dim", "rotary_dim", "interleaved", "ffn",
+        name, "hidden", "heads", "kv_heads", "head_dim", "rotary_dim", "interleaved", "ffn",
         "gelu", "head_norm", "post_norm", "bias", "context", "capacity", "window", "scale_bits",
         "softcap_bits", "eps_bits",
     )  # fmt: skip
@@ -85,14 +90,14 @@ def _add_layer(design: Design) -> None:
     require_heads(s, heads, kv_heads, head_dim)
     q_dim, kv_dim = heads * head_dim, kv_heads * head_dim
     block = design.form.block_bytes
-    width = q_dim + 2 * kv_dim
+    width = q_dim + 2 * kv_dim * own
     row = 2 * head_dim  # bytes
 
     x = s.argument("x", "in", 2 * hidden)
     input_norm = s.argument("input_norm", "in", 2 * hidden)
     b = s.argument("bias", "in", 2 * width * bias)
     q_norm = s.argument("q_norm", "in", row * head_norm)
-    k_norm = s.argument("k_norm", "in", row * head_norm)
+    k_norm = s.argument("k_norm", "in", row * head_norm) if own else q_norm  # as many
     table = s.argument("table", "in", 2 * OBJECT)
     attention_norm = s.argument("attention_norm", "in", 2 * hidden * post_norm)
     ffn_norm = s.argument("ffn_norm", "in", 2 * hidden)
@@ -102,18 +107,19 @@ def _add_layer(design: Design) -> None:
     w_gate = s.argument("w_gate", "in", _matrix_bytes(ffn, hidden, block))
     w_up = s.argument("w_up", "in", _matrix_bytes(ffn, hidden, block))
     w_down = s.argument("w_down", "in", _matrix_bytes(hidden, ffn, block))
-    k = s.argument("k", "inout", capacity * kv_dim * 2)
-    v = s.argument("v", "inout", capacity * kv_dim * 2)
+    k = s.argument("k", "inout" if own else "in", capacity * kv_dim * 2)
+    v = s.argument("v", "inout" if own else "in", capacity * kv_dim * 2)
     y = s.argument("y", "out", 2 * hidden)
 
     _require_hidden(s, hidden)
     require_cache(s, head_dim, capacity, context)
     s.require(less(0, context), "context={context}: there must be a key")
     s.require(at_most(0, window), "window={window} must be 0 (none) or positive")
-    for name, value in (("heads", q_dim), ("kv_heads", kv_dim)):
+    for parameter, value in (("heads", q_dim), ("kv_heads", kv_dim)):
         s.require(
             equal(value % OBJECT, 0),
-            f"{name}={{{name}}} of head_dim={{head_dim}} must have a multiple of {OBJECT} elements",
+            f"{parameter}={{{parameter}}} of head_dim={{head_dim}} must have a multiple of "
+            f"{OBJECT} elements",
         )
     s.require(
         equal(ffn % OBJECT, 0) * at_most(ROUND, ffn) * at_most(ffn, ROWS),
@@ -133,11 +139,12 @@ def _add_layer(design: Design) -> None:
         at_most(0, rotary_dim) * at_most(rotary_dim, head_dim) * equal(rotary_dim % 32, 0),
         "rotary_dim={rotary_dim} must be a multiple of 32 up to head_dim={head_dim}",
     )
-    for name, value in (
+    for parameter, value in (
         ("interleaved", interleaved), ("gelu", gelu), ("head_norm", head_norm),
         ("post_norm", post_norm), ("bias", bias),
     ):  # fmt: skip
-        s.require(equal(value, 0) + equal(value, 1), f"{name}={{{name}}} must be 0 or 1")
+        flag = equal(value, 0) + equal(value, 1)
+        s.require(flag, f"{parameter}={{{parameter}}} must be 0 or 1")
 
     # Where pairs would have no head of their own, they divide the queries of one.
     parts = s.let("parts", query_parts(heads, kv_heads))  # of a KV head
@@ -184,9 +191,9 @@ def _add_layer(design: Design) -> None:
         hidden_rounds, up_rounds, ups, up_rounds - ups,
     )  # fmt: skip
     _weights(s, w_qkv, width, hidden, block)
-    for name in _projections(design):
+    for core in _projections(design):
         s.start(
-            name, _three(pieces, rounds, bias), _three(q_dim // OBJECT, hidden_rounds, pieces),
+            core, _three(pieces, rounds, bias), _three(q_dim // OBJECT, hidden_rounds, pieces),
             _three(2 * up_rounds - paired, paired, ffn // OBJECT - 2 * paired),
         )  # fmt: skip
     _bias(s, b, bias, width)
@@ -195,9 +202,10 @@ def _add_layer(design: Design) -> None:
             s.transfer("table", weight, offset=0, run=row, outer=[(OBJECT // head_dim, 0)])
     s.transfer("table", table, offset=0, run=2 * OBJECT)
     s.start(
-        "rope", rounds, width, 1, head_norm, q_dim // OBJECT, q_dim // OBJECT, kv_dim // OBJECT,
-        (q_dim + kv_dim) // OBJECT, head_norm * Q_WEIGHT, head_norm * K_WEIGHT, head_dim,
-        rotary_dim, interleaved, eps, 2 * hidden_rounds + 2 * up_rounds,
+        "rope", rounds, width, 1, head_norm, q_dim // OBJECT, q_dim // OBJECT,
+        kv_dim // OBJECT * own, (q_dim + kv_dim) // OBJECT, head_norm * Q_WEIGHT,
+        head_norm * K_WEIGHT, head_dim, rotary_dim, interleaved, eps,
+        2 * hidden_rounds + 2 * up_rounds,
     )  # fmt: skip
     for p in range(PAIRS):
         s.start(
@@ -213,18 +221,19 @@ def _add_layer(design: Design) -> None:
     # Every core has been started: a full queue may wait for projections from here on.
     _weights(s, w_o, hidden, q_dim, block)
     _weights(s, w_gate, ffn, hidden, block)
-    for cache in (k, v):
-        s.transfer(
-            "kv", cache, offset=(context - 1) // 8 * (8 * row) + (context - 1) % 8 * 16, run=16,
-            outer=[(kv_heads, capacity * row), (head_dim // 8, 128)],
-        )  # fmt: skip
-    s.arrive("kv")
+    if own:
+        for new in (k, v):
+            s.transfer(
+                "kv", new, offset=(context - 1) // 8 * (8 * row) + (context - 1) % 8 * 16, run=16,
+                outer=[(kv_heads, capacity * row), (head_dim // 8, 128)],
+            )  # fmt: skip
+        s.arrive("kv")
     with s.loop("sweep", sweeps) as sweep:
         for p in range(PAIRS):
             head = minimum(sweep * PAIRS + p, units - 1) // parts
-            for fifo, cache in ((f"k{p}", k), (f"v{p}", v)):
+            for fifo, rows in ((f"k{p}", k), (f"v{p}", v)):
                 s.transfer(
-                    fifo, cache, offset=(head * capacity + base) * row, run=chunks * keys * row
+                    fifo, rows, offset=(head * capacity + base) * row, run=chunks * keys * row
                 )
     with s.when(post_norm):
         s.transfer("operands", attention_norm, offset=0, run=2 * hidden)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -47,15 +48,15 @@ LLAMA_1B = LLAMA | {
 }
 
 
-def _layer(context: Context, p: dict[str, int]) -> Problem:
-    layer = Layer(p, context.form)
+def _layer(context: Context, p: dict[str, int], *, shared: bool = False) -> Problem:
+    layer = Layer(p, context.form, shared)
     buffers = layer.random(seed=p["context"])
     expected = Reference(context.form).layer(layer, buffers)
 
     def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
         return [_output(name, after[name], values, ROUNDINGS) for name, values in expected.items()]
 
-    return Problem("layer", p, buffers, judge)
+    return Problem(layer.sequence, p, buffers, judge)
 
 
 def _head(context: Context, p: dict[str, int]) -> Problem:
@@ -90,5 +91,6 @@ def _heads(*sizes: tuple[int, int]) -> Callable[[Device], Any]:
 #: As in `problems`.
 KNOWN: dict[str, tuple[tuple[Callable[..., Any], Callable[..., Any]], Any]] = {
     "layer": ((_shapes(LLAMA, GEMMA), _shapes(LLAMA_1B)), _layer),
+    "shared_layer": ((_shapes(LLAMA, GEMMA), _shapes(LLAMA_1B)), partial(_layer, shared=True)),
     "head": ((_heads((512, 512), (1120, 256)), _heads((128256, 2048))), _head),
 }

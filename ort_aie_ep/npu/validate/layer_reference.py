@@ -33,11 +33,19 @@ Rows = NDArray[Any]  # (n,) bfloat16
 
 @dataclass(frozen=True)
 class Layer:
-    """The shape of a layer: the parameters of the sequence `layer` by name; `form` is that of its
-    weights."""
+    """The shape of a layer: the parameters of its sequence by name; `form` is that of its weights.
+
+    A `shared` layer reads the cache of an earlier one; the cache has the token's own key and value.
+    """
 
     parameters: dict[str, int]
     form: BlockForm = SHIPPING
+    shared: bool = False
+
+    @property
+    def sequence(self) -> str:
+        """The name of its sequence in `fused_layer`."""
+        return "shared_layer" if self.shared else "layer"
 
     def __getattr__(self, name: str) -> int:
         try:
@@ -49,7 +57,7 @@ class Layer:
         """Buffers by argument: small weights, norms around one, a cache with its old keys."""
         rng = np.random.default_rng(seed)
         hidden, dim = self.hidden, self.head_dim
-        q, kv = self.heads * dim, self.kv_heads * dim
+        q, own = self.heads * dim, 0 if self.shared else 2 * self.kv_heads * dim
         half = self.rotary_dim // 2
         angle = (self.context - 1) * 10000.0 ** (-np.arange(half) / max(1, half))
         table = np.zeros(256)
@@ -65,17 +73,17 @@ class Layer:
             values = rng.standard_normal((self.kv_heads, self.capacity // 8, dim // 8, 8, 8))
             return values.astype(BF16).reshape(-1)
 
-        return {
+        buffers = {
             "x": rng.standard_normal(hidden).astype(BF16),
             "input_norm": norm(hidden),
-            "bias": (rng.standard_normal((q + 2 * kv) * self.bias) * 0.5).astype(BF16),
+            "bias": (rng.standard_normal((q + own) * self.bias) * 0.5).astype(BF16),
             "q_norm": norm(dim, self.head_norm),
             "k_norm": norm(dim, self.head_norm),
             "table": table.astype(BF16),
             "attention_norm": norm(hidden, self.post_norm),
             "ffn_norm": norm(hidden),
             "output_norm": norm(hidden, self.post_norm),
-            "w_qkv": weights(q + 2 * kv, hidden),
+            "w_qkv": weights(q + own, hidden),
             "w_o": weights(hidden, q),
             "w_gate": weights(self.ffn, hidden),
             "w_up": weights(self.ffn, hidden),
@@ -84,6 +92,9 @@ class Layer:
             "v": cache(),
             "y": np.full(hidden, np.nan, BF16),
         }
+        if self.shared:
+            del buffers["k_norm"]
+        return buffers
 
 
 def random_blocks(
@@ -227,13 +238,13 @@ class Reference:
         qkv = self.matvec(buffers["w_qkv"], normed, buffers["bias"] if layer.bias else None)
         q, new_k, new_v = np.split(qkv, [q_dim, q_dim + kv_dim])
         table = buffers["table"]
-        caches = {}
-        for name, new in (
-            ("k", self.rotated(new_k, layer, table, buffers["k_norm"])), ("v", new_v),
-        ):  # fmt: skip
-            cache = buffers[name].copy().reshape(layer.kv_heads, -1, dim // 8, 8, 8)
-            cache[:, position // 8, :, position % 8] = new.reshape(layer.kv_heads, dim // 8, 8)
-            caches[name] = cache.reshape(layer.kv_heads, -1)
+        caches = {name: buffers[name].copy() for name in "kv"}
+        if not layer.shared:
+            new_k = self.rotated(new_k, layer, table, buffers["k_norm"])
+            for name, new in (("k", new_k), ("v", new_v)):
+                cache = caches[name].reshape(layer.kv_heads, -1, dim // 8, 8, 8)
+                cache[:, position // 8, :, position % 8] = new.reshape(layer.kv_heads, dim // 8, 8)
+        caches = {name: cache.reshape(layer.kv_heads, -1) for name, cache in caches.items()}
         o = self.attend(layer, self.rotated(q, layer, table, buffers["q_norm"]), **caches)
         projected = self.matvec(buffers["w_o"], o)
         if layer.post_norm:
