@@ -22,11 +22,11 @@ from rich.console import Console
 from rich.table import Table
 
 from ort_aie_ep.aie_kernels.designs import fused_layer
+from ort_aie_ep.bringup.layer_reference import Layer, Reference
+from ort_aie_ep.bringup.references import bits
 from ort_aie_ep.cli.console import bar
 from ort_aie_ep.models.shapes import SHAPES, Shape
 from ort_aie_ep.npu.simulator.session import Session
-from ort_aie_ep.npu.validate.layer_reference import Layer, Reference
-from ort_aie_ep.npu.validate.references import bits
 from ort_aie_ep.npu.vocabulary.device import device
 from ort_aie_ep.npu.vocabulary.eras import ERAS, era
 

@@ -45,12 +45,11 @@ WORDS: dict[str, tuple[str, ...]] = {
     "synth": ("llama-3.2-1b", "model", "--layers", "1", "--vocab", "64"),
     "predict": ("llama-3.2-1b", "--contexts", "1024"),
     "kernels": ("list",),
-    "validate": ("missing",),
-    "first-day": (),
+    "validate": (),
     "package-overlay": ("missing", "--out", "overlay"),
 }  # fmt: skip
 # With these words they print nothing to stdout.
-SILENT = ("import-q4nx", "export-q4nx", "chat", "serve", "batch", "validate", "package-overlay")
+SILENT = ("import-q4nx", "export-q4nx", "chat", "serve", "batch", "package-overlay")
 
 # They say what the others say, after seconds of work.
 SLOW = ("demo", "bench", "accuracy", "tune", "synth", "kernels")
@@ -85,8 +84,8 @@ def told(command: str, result: Any) -> str:
     assert "Traceback" not in result.output
     if result.exit_code == 0:
         return ""
-    # first-day says in its report what failed.
-    assert "error: " in result.stderr or command == "first-day"
+    # validate says in its report what failed.
+    assert "error: " in result.stderr or command == "validate"
     return str(result.stderr)
 
 
@@ -132,7 +131,7 @@ def test_a_narrow_encoding_shows_what_it_lacks_escaped(
         with pytest.raises(SystemExit) as end:
             app(words_of(command, port), prog_name="ort-aie")
         cli_console.write_text("\u6f22\u5b57")
-    assert not end.value.code or command == "first-day"
+    assert not end.value.code or command == "validate"
     assert written.read_text("latin-1").endswith("\\u6f22\\u5b57")
 
 
@@ -178,7 +177,7 @@ def test_a_folder_that_cannot_be_written(
 
 
 @pytest.mark.parametrize(
-    "command", each("compile", "explain", "synth", "first-day", "doctor", "cache", "predict")
+    "command", each("compile", "explain", "synth", "validate", "doctor", "cache", "predict")
 )
 def test_temporary_files_that_have_no_folder(
     command: str, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -231,7 +230,7 @@ def test_a_file_system_that_is_full(tmp_path: Path, port: int) -> None:
     for command, (ended, code, output, left) in results.items():
         assert ended, (command, output)
         assert "Traceback" not in output, (command, output)
-        if command == "first-day":  # says in its report what failed
+        if command == "validate":  # says in its report what failed
             continue
         assert code == 0 or "error: " in output, (command, output)
         if code:

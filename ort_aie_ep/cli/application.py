@@ -25,7 +25,7 @@ _GROUPS = {
     "Every day": ("demo", "compile", "chat", "run", "serve", "batch", "explain", "doctor"),
     "Models": ("import-q4nx", "export-q4nx", "synth", "cache"),
     "Measuring": ("bench", "accuracy", "tune", "predict"),
-    "NPU developers": ("kernels", "validate", "first-day", "package-overlay"),
+    "NPU developers": ("kernels", "validate", "package-overlay"),
 }
 _GROUP_OF = {command: group for group, commands in _GROUPS.items() for command in commands}
 # Earlier names, which still work.

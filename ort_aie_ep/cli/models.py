@@ -313,7 +313,7 @@ def doctor_command(
             console.out.print(
                 f"The xrt target cannot be used: {lacks}."
                 if lacks
-                else "The xrt target has everything it needs; try it with ort-aie first-day."
+                else "The xrt target has everything it needs; try it with ort-aie validate."
             )
     if not diagnosis.working:
         raise AieError("the host target does not work: see the first missing item above")

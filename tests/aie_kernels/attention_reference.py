@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ort_aie_ep.npu.validate.references import (
+from ort_aie_ep.bringup.references import (
     BF16,
     U_BF16,
     U_BFP16,

@@ -8,11 +8,11 @@ import pytest
 
 from ort_aie_ep.aie_kernels.designs import dequant
 from ort_aie_ep.aie_kernels.designs.gemm import pack_b
+from ort_aie_ep.bringup.layer_reference import random_blocks, widened
 from ort_aie_ep.formats import q4nx
 from ort_aie_ep.formats.q4nx import BlockForm
 from ort_aie_ep.npu.simulator.machine import Result
 from ort_aie_ep.npu.simulator.session import Session
-from ort_aie_ep.npu.validate.layer_reference import random_blocks, widened
 from ort_aie_ep.npu.vocabulary.device import device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from ort_aie_ep.aie_kernels.catalog_attention import FLOW_KV_SCORES
 from ort_aie_ep.aie_kernels.designs import flow_kv
+from ort_aie_ep.bringup import references
 from ort_aie_ep.npu.checks.check import check
 from ort_aie_ep.npu.simulator.machine import Result
 from ort_aie_ep.npu.simulator.session import Session
-from ort_aie_ep.npu.validate import references
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.design import Design
 from ort_aie_ep.npu.vocabulary.device import device

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ort_aie_ep.aie_kernels.designs import flow_qkv
+from ort_aie_ep.bringup import references
 from ort_aie_ep.npu.simulator.machine import Result
 from ort_aie_ep.npu.simulator.session import Session
-from ort_aie_ep.npu.validate import references
 from ort_aie_ep.npu.vocabulary.design import Design
 from ort_aie_ep.npu.vocabulary.device import Device, device
 from ort_aie_ep.npu.vocabulary.errors import DesignError

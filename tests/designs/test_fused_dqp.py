@@ -8,11 +8,11 @@ import numpy.typing as npt
 import pytest
 
 from ort_aie_ep.aie_kernels.designs import fused_dqp, fused_dqp_two_bits
+from ort_aie_ep.bringup.layer_reference import random_blocks, widened
+from ort_aie_ep.bringup.references import matvec
 from ort_aie_ep.formats import q4nx
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.npu.simulator.session import Session
-from ort_aie_ep.npu.validate.layer_reference import random_blocks, widened
-from ort_aie_ep.npu.validate.references import matvec
 from ort_aie_ep.npu.vocabulary.device import device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 

@@ -10,14 +10,14 @@ import pytest
 
 from ort_aie_ep import _native
 from ort_aie_ep.aie_kernels.designs import fused_layer
+from ort_aie_ep.bringup.layer_problems import GEMMA, LLAMA
+from ort_aie_ep.bringup.layer_reference import BF16, Layer, Reference, random_blocks
+from ort_aie_ep.bringup.references import bits
 from ort_aie_ep.formats import q4nx
 from ort_aie_ep.formats.q4nx import BlockForm
 from ort_aie_ep.npu.checks.check import check
 from ort_aie_ep.npu.packages.package import manifest
 from ort_aie_ep.npu.simulator.session import Session
-from ort_aie_ep.npu.validate.layer_problems import GEMMA, LLAMA
-from ort_aie_ep.npu.validate.layer_reference import BF16, Layer, Reference, random_blocks
-from ort_aie_ep.npu.validate.references import bits
 from ort_aie_ep.npu.vocabulary.design import Design
 from ort_aie_ep.npu.vocabulary.device import device
 from ort_aie_ep.npu.vocabulary.errors import DesignError

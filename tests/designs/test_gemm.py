@@ -10,12 +10,12 @@ import pytest
 
 from ort_aie_ep.aie_kernels.designs import dequant, gemm
 from ort_aie_ep.aie_kernels.designs.gemm import Output, pack_b
+from ort_aie_ep.bringup.references import product
 from ort_aie_ep.formats import q4nx
 from ort_aie_ep.npu.checks.check import check
 from ort_aie_ep.npu.simulator.machine import Result
 from ort_aie_ep.npu.simulator.session import Session
 from ort_aie_ep.npu.simulator.txn import Write, core_memory_of, decode
-from ort_aie_ep.npu.validate.references import product
 from ort_aie_ep.npu.vocabulary.configuration import configure
 from ort_aie_ep.npu.vocabulary.device import DEVICES, Device, device
 from ort_aie_ep.npu.vocabulary.errors import DesignError

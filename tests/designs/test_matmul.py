@@ -11,10 +11,10 @@ import pytest
 
 from ort_aie_ep.aie_kernels.designs import gemm, matmul
 from ort_aie_ep.aie_kernels.designs.gemm import Output
+from ort_aie_ep.bringup.references import product
 from ort_aie_ep.npu.checks.check import check
 from ort_aie_ep.npu.simulator.machine import Result
 from ort_aie_ep.npu.simulator.session import Session
-from ort_aie_ep.npu.validate.references import product
 from ort_aie_ep.npu.vocabulary.device import DEVICES, Device, device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 from ort_aie_ep.npu.vocabulary.kernel import DTYPES

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from ort_aie_ep.aie_kernels.designs import gemm
+from ort_aie_ep.bringup import references as ref
+from ort_aie_ep.bringup.references import BF16, Doubles, Reference, bf16, bits
 from ort_aie_ep.npu.simulator.machine import Result
 from ort_aie_ep.npu.simulator.session import Session
-from ort_aie_ep.npu.validate import references as ref
-from ort_aie_ep.npu.validate.references import BF16, Doubles, Reference, bf16, bits
 from ort_aie_ep.npu.vocabulary.device import device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from ort_aie_ep.aie_kernels.designs import dequant, gemm, short_gemm
+from ort_aie_ep.bringup.layer_reference import random_blocks
+from ort_aie_ep.bringup.references import product
 from ort_aie_ep.formats import q4nx
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.npu.simulator.machine import Result
 from ort_aie_ep.npu.simulator.session import Session
 from ort_aie_ep.npu.simulator.txn import Write, core_memory_of, decode
-from ort_aie_ep.npu.validate.layer_reference import random_blocks
-from ort_aie_ep.npu.validate.references import product
 from ort_aie_ep.npu.vocabulary.configuration import configure
 from ort_aie_ep.npu.vocabulary.device import device
 from ort_aie_ep.npu.vocabulary.errors import DesignError

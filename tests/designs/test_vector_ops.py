@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ort_aie_ep.aie_kernels.designs import vector_ops
+from ort_aie_ep.bringup import references
+from ort_aie_ep.bringup.references import Reference, normalised
 from ort_aie_ep.npu.simulator.session import Session
-from ort_aie_ep.npu.validate import references
-from ort_aie_ep.npu.validate.references import Reference, normalised
 from ort_aie_ep.npu.vocabulary.device import device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 

@@ -16,6 +16,8 @@ from json_mutations import mutations, refusal
 
 from ort_aie_ep import _native
 from ort_aie_ep.aie_kernels.build import make_design
+from ort_aie_ep.bringup import streams
+from ort_aie_ep.bringup.problems import shapes
 from ort_aie_ep.explain.overlays import find_overlays
 from ort_aie_ep.npu.packages.package import (
     MANIFEST,
@@ -30,8 +32,6 @@ from ort_aie_ep.npu.packages.simulated import (
 )
 from ort_aie_ep.npu.simulator.device_process import Context
 from ort_aie_ep.npu.simulator.txn import decode, format_stream
-from ort_aie_ep.npu.validate import streams
-from ort_aie_ep.npu.validate.problems import shapes
 from ort_aie_ep.npu.vocabulary.device import device
 from ort_aie_ep.npu.vocabulary.errors import DesignError, StreamError
 

@@ -138,19 +138,6 @@ def _again(each: op.Operation) -> tuple[Any, ...]:
     raise DesignError(f"{type(each).__name__} in a stream of this library")
 
 
-def of_column(operations: Operations, column: int) -> Operations:
-    """The operations for one column: only its data moves, and only its workers start."""
-    kept: Operations = []
-    for each in operations:
-        if each[0] == "wait":
-            _, first, row, direction, channel, columns, rows = each
-            if first <= column < first + columns:
-                kept.append(("wait", column, row, direction, channel, 1, rows))
-        elif split_address(each[1])[0] == column:
-            kept.append(each)
-    return kept
-
-
 @dataclass(frozen=True)
 class Parts:
     """The operations of a stream with one task in each direction, to be put into another order."""

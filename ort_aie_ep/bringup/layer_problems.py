@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ort_aie_ep.npu.validate.layer_reference import BF16, Layer, Reference, random_blocks
-from ort_aie_ep.npu.validate.problem import Context, Output, Problem, doubles, generator, nan
-from ort_aie_ep.npu.validate.references import U_BF16, bits
-from ort_aie_ep.npu.validate.references import Reference as Expected
+from ort_aie_ep.bringup.layer_reference import BF16, Layer, Reference, random_blocks
+from ort_aie_ep.bringup.problem import Context, Output, Problem, doubles, generator, nan
+from ort_aie_ep.bringup.references import U_BF16, bits
+from ort_aie_ep.bringup.references import Reference as Expected
 from ort_aie_ep.npu.vocabulary.device import Device
 
 #: Results that are rounded to bfloat16 one after another in a layer, the input norm to the sum.

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ort_aie_ep.npu.validate import references as ref
-from ort_aie_ep.npu.validate.problem import (
+from ort_aie_ep.bringup import references as ref
+from ort_aie_ep.bringup.problem import (
     EPS,
     Buffers,
     Context,
@@ -20,7 +20,7 @@ from ort_aie_ep.npu.validate.problem import (
     generator,
     nan,
 )
-from ort_aie_ep.npu.validate.references import BF16, Reference, bf16, bits
+from ort_aie_ep.bringup.references import BF16, Reference, bf16, bits
 from ort_aie_ep.npu.vocabulary.device import Device
 
 

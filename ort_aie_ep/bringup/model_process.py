@@ -1,20 +1,19 @@
-"""A model's tokens on an NPU and on the host: `python -m ort_aie_ep.tools.first_token OVERLAYS`.
+"""A model's tokens on an NPU and on the host, in the process that `first_token` starts.
 
-This is a separate process, because failures here can be outside Python: `ort-aie first-day` starts
-it and survives it. The last line of its output is JSON.
+`python -m ort_aie_ep.bringup.model_process OVERLAYS TARGET`: the last line of its output is JSON.
 """
 
 from __future__ import annotations
 
 import json
 import statistics
-import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from ort_aie_ep.bringup.first_token import Token
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.models.interface import context_length
@@ -28,14 +27,10 @@ from ort_aie_ep.tools.bench.demo import MODEL, PROMPT
 from ort_aie_ep.tools.bench.pair import compiled_for_now
 
 TOKENS = 16
-#: Seconds, a few of which compiling the model takes.
-LIMIT = 300
 
 
-def measure(
-    overlays: Path, target: str = "xrt", tokens: int = TOKENS, text: str = PROMPT
-) -> dict[str, Any]:
-    """The fields of `Token` in `npu.validate.first_day`, for `tokens` after `text`.
+def measure(overlays: Path, target: str = "xrt", tokens: int = TOKENS, text: str = PROMPT) -> Token:
+    """The comparison of `tokens` after `text`.
 
     Raises AieError, also if the device fails.
     """
@@ -54,17 +49,17 @@ def measure(
         agreement = compare(ours, host, prompt, tokens)
         ours_ms, submissions = _decoded(ours, prompt, agreement.continuation)
         host_ms, _ = _decoded(host, prompt, agreement.continuation)
-    return {
-        "tokens": tokens,
-        "same": agreement.same_tokens,
-        "near_tie": agreement.near_tie,
-        "largest_difference": agreement.largest_difference,
-        "largest_logit": agreement.largest_logit,
-        "milliseconds": ours_ms,
-        "host_milliseconds": host_ms,
-        "submissions": submissions,
-        "host_steps": dict(npu_counters().host_steps),
-    }
+    return Token(
+        tokens=tokens,
+        same=agreement.same_tokens,
+        near_tie=agreement.near_tie,
+        largest_difference=agreement.largest_difference,
+        largest_logit=agreement.largest_logit,
+        milliseconds=ours_ms,
+        host_milliseconds=host_ms,
+        submissions=submissions,
+        host_steps=dict(npu_counters().host_steps),
+    )
 
 
 def _decoded(
@@ -81,28 +76,13 @@ def _decoded(
     return 1e3 * statistics.median(times), submissions / len(continuation)
 
 
-def run_apart(overlays: Path, target: str = "xrt", limit: float = LIMIT) -> dict[str, Any]:
-    """`measure` in its own process. If that fails, raises AieError with its last line of output."""
-    command = [sys.executable, "-P", "-m", "ort_aie_ep.tools.first_token", str(overlays), target]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise AieError(f"a model's tokens did not arrive within {limit:.0f} s") from error
-    if done.returncode:
-        words = done.stderr.strip().splitlines() or ["nothing"]
-        ended = f"signal {-done.returncode}" if done.returncode < 0 else f"code {done.returncode}"
-        raise AieError(f"the model's process ended with {ended} and printed: {words[-1]}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
 def _main(overlays: str, target: str) -> int:
     try:
         found = measure(Path(overlays), target)
     except AieError as error:
         print(error, file=sys.stderr)
         return 1
-    print(json.dumps(found))
+    print(json.dumps(asdict(found)))
     return 0
 
 

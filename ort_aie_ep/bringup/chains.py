@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from ort_aie_ep.bringup import streams
+from ort_aie_ep.bringup.device import MAX_CHAIN, Context
+from ort_aie_ep.bringup.problem import Output, doubles, generator
+from ort_aie_ep.bringup.references import BF16, Reference
 from ort_aie_ep.npu.packages.package import Package
-from ort_aie_ep.npu.validate import streams
-from ort_aie_ep.npu.validate.npu import MAX_CHAIN, Context
-from ort_aie_ep.npu.validate.problem import Output, doubles, generator
-from ort_aie_ep.npu.validate.references import BF16, Reference
 
 DESIGN, SEQUENCE = "micro", "passthrough"
 NAME = "chain"  # in reports, in place of a sequence

@@ -16,12 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ort_aie_ep.formats import q4nx
-from ort_aie_ep.npu.packages.package import form_of
-from ort_aie_ep.npu.validate import layer_problems, micro_problems, row_problems
-from ort_aie_ep.npu.validate import references as ref
-from ort_aie_ep.npu.validate.layer_reference import random_blocks
-from ort_aie_ep.npu.validate.problem import (
+from ort_aie_ep.bringup import layer_problems, micro_problems, row_problems
+from ort_aie_ep.bringup import references as ref
+from ort_aie_ep.bringup.layer_reference import random_blocks
+from ort_aie_ep.bringup.problem import (
     EPS,
     Buffers,
     Context,
@@ -31,7 +29,9 @@ from ort_aie_ep.npu.validate.problem import (
     generator,
     nan,
 )
-from ort_aie_ep.npu.validate.references import BF16, Doubles, Reference, bf16, bits
+from ort_aie_ep.bringup.references import BF16, Doubles, Reference, bf16, bits
+from ort_aie_ep.formats import q4nx
+from ort_aie_ep.npu.packages.package import form_of
 from ort_aie_ep.npu.vocabulary.device import Device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 

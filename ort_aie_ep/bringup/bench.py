@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from ort_aie_ep.bringup import streams
+from ort_aie_ep.bringup.device import Buffer, Context, Npu, Program
+from ort_aie_ep.bringup.problem import argument_bytes
+from ort_aie_ep.bringup.streams import Operations
 from ort_aie_ep.npu.packages.package import Package
-from ort_aie_ep.npu.validate import streams
-from ort_aie_ep.npu.validate.npu import Buffer, Context, Npu, Program
-from ort_aie_ep.npu.validate.problem import argument_bytes
-from ort_aie_ep.npu.validate.streams import Operations
 
 #: Writes in a short and in a long stream: 4,000 of 100 cycles are 0.2 ms.
 FEW, MANY = 200, 4000
@@ -128,3 +128,18 @@ class Bench:
         """(seconds of `more` less those of `less`) / `by`, round by round."""
         less(), more()
         return value_of([(-less() + more()) / by for _ in range(self.repetitions)])
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A constant's name, how it is measured, and a sequence that its package needs (None: any).
+
+    `model` gives what to expect from `costs` where that depends on several. A bandwidth is in bytes
+    per second, everything else in seconds.
+    """
+
+    name: str
+    how: str
+    measure: Callable[[Bench], Value]
+    sequence: str | None = None
+    model: Callable[[Mapping[str, Any]], float] | None = None

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ort_aie_ep.npu.validate.problem import (
+from ort_aie_ep.bringup.problem import (
     Buffers,
     Context,
     Output,
@@ -17,7 +17,7 @@ from ort_aie_ep.npu.validate.problem import (
     generator,
     nan,
 )
-from ort_aie_ep.npu.validate.references import BF16, Reference
+from ort_aie_ep.bringup.references import BF16, Reference
 from ort_aie_ep.npu.vocabulary.device import Device
 
 OBJECT, SMALL = 4096, 256  # elements of bf16, of a lane's objects and of an id's

@@ -1,5 +1,4 @@
-"""`ort-aie first-day`: every step, whatever the outcome of earlier ones, and a report at any
-time."""
+"""`ort-aie validate`: every step, whatever the outcome of earlier ones; a report at any time."""
 
 from __future__ import annotations
 
@@ -7,34 +6,26 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from overlay_site import Site
-from pyxrt_recorder import Recorder
+from overlay_site import TOKEN, Site
 from typer.testing import CliRunner
 
+from ort_aie_ep.bringup import Report, cases, first_token, model_process, steps
+from ort_aie_ep.bringup.cases import shapes
+from ort_aie_ep.bringup.constants import measurements
+from ort_aie_ep.bringup.first_token import Token, run_apart
+from ort_aie_ep.bringup.report import page, page_of, verdict
 from ort_aie_ep.cli import app
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.explain.machine import Finding
-from ort_aie_ep.npu.validate import first_day as first_day_module
-from ort_aie_ep.npu.validate import npu as npu_module
-from ort_aie_ep.npu.validate.control import measure, measurements
-from ort_aie_ep.npu.validate.first_day import FirstDay, Means, Token, first_day
-from ort_aie_ep.npu.validate.first_day_report import page, page_of, verdict, write
-from ort_aie_ep.npu.validate.session import shapes
 from ort_aie_ep.npu.vocabulary import costs
-from ort_aie_ep.tools import first_token
 
 STEPS = ["machine", "device", "overlays", "small shapes", "shapes of a layer", "chains of runs",
          "constants", "a model's tokens"]  # fmt: skip
-TOKEN = Token(
-    tokens=16, same=16, near_tie=False, largest_difference=0.1, largest_logit=12.0,
-    milliseconds=12.5, host_milliseconds=3.25, submissions=1.0, host_steps={},
-)  # fmt: skip
 DESIGNS = ("dequant", "micro")
 
 
@@ -49,55 +40,45 @@ def few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
         larger = small[-1:] if sequence in ("passthrough", "dequant") else []
         return [*small[:1], *(replace(shape, typical=True) for shape in larger)]
 
-    monkeypatch.setattr("ort_aie_ep.npu.validate.session.shapes", first)
-    monkeypatch.setattr("ort_aie_ep.npu.validate.session.MAX_SIMULATED", 0.0)
-    first_one = lambda *arguments: islice(measure(*arguments), 1)  # noqa: E731
-    monkeypatch.setattr(first_day_module, "measure", first_one)
-    monkeypatch.setattr(first_day_module, "RUNS", 2)
-    monkeypatch.setattr(first_day_module, "QUICK_RUNS", 2)
+    monkeypatch.setattr(cases, "shapes", first)
+    monkeypatch.setattr(cases, "MAX_SIMULATED", 0.0)
+    monkeypatch.setattr(steps, "RUNS", 2)
+    monkeypatch.setattr(steps, "QUICK_RUNS", 2)
 
 
 @pytest.fixture
-def try_it(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[FirstDay, Path]]:
-    """A first day with two overlays; options belong to Means, `recorder` to the Recorder."""
+def try_it(site: Site, run: Any) -> Callable[..., Report]:
+    """All steps with two overlays, of two that are wanted."""
 
-    def tried(
-        recorder: dict[str, Any] | None = None,
-        designs: tuple[str, ...] = DESIGNS,
-        constants: bool = False,
-        **means: Any,
-    ) -> tuple[FirstDay, Path]:
-        if constants:
-            monkeypatch.setattr(first_day_module, "measure", measure)
+    def tried(designs: tuple[str, ...] = DESIGNS, **options: Any) -> Report:
         for name in designs:
             site.add(name)
-        pyxrt = Recorder(site.designs, **recorder or {})
-        monkeypatch.setattr(npu_module, "perf_counter", pyxrt.clock)
-        its: dict[str, Any] = {
-            "look": lambda: [Finding("NPU", "NPU2")], "wanted": lambda device: DESIGNS,
-            "token": lambda folder: TOKEN, "load": lambda: pyxrt,
-        }  # fmt: skip
-        out = tmp_path / "day.json"
-        folder = site.folder / "overlays"
-        return first_day(folder, Means(**its | means), lambda day: write(day, out)), out
+        report: Report = run(quick=False, wanted=DESIGNS, **options)[0]
+        return report
 
     return tried
 
 
-def outcomes(day: FirstDay) -> dict[str, str]:
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """The report's file."""
+    return tmp_path / "day.json"
+
+
+def outcomes(day: Report) -> dict[str, str]:
     assert [step.name for step in day.steps] == STEPS[: len(day.steps)]
     return {step.name: step.outcome for step in day.steps}
 
 
 # --- a good day -----------------------------------------------------------------------------------
-def test_a_day_on_which_all_is_right(try_it: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    day, out = try_it(constants=True)
+def test_a_day_on_which_all_is_right(
+    try_it: Any, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    day = try_it(constants=True)
     assert set(outcomes(day).values()) == {"done"}, day.steps
     assert day.passed
     # The design that computes nothing is first, though not by its name.
-    assert [design.design for design in day.report.designs] == ["micro", "dequant"]
+    assert [design.design for design in day.designs] == ["micro", "dequant"]
     right, fast, then = verdict(day)
     assert right == (
         "Right: 2 of 2 overlays (micro, dequant), 11 of 11 cases; the demonstration model writes "
@@ -109,7 +90,7 @@ def test_a_day_on_which_all_is_right(try_it: Any, monkeypatch: pytest.MonkeyPatc
     content = json.loads(out.read_text())
     assert content["passed"] is True
     assert content["token"]["same"] == 16
-    assert content["validate"]["device"]["name"] == "NPU Strix"
+    assert content["device"]["name"] == "NPU Strix"
     assert page_of(out).read_text() == page(day)
     assert page(day).rstrip().endswith("\n\n".join(verdict(day)))
     # As if runs as short as these were longer than a dispatch.
@@ -132,7 +113,7 @@ def test_small_shapes_of_all_designs_come_before_those_of_a_layer(try_it: Any) -
 # --- days that go wrong ---------------------------------------------------------------------------
 def test_without_a_device_the_machine_is_still_looked_at(try_it: Any) -> None:
     missing = [Finding("NPU", "NPU2"), Finding("amdxdna driver", "", "install Linux 6.14")]
-    day, _ = try_it(recorder={"names": ()}, look=lambda: missing)
+    day = try_it(names=(), look=lambda: missing)
     assert list(outcomes(day).values()) == ["failed", "failed", *["skipped"] * 6]
     assert verdict(day) == (
         "Right: nothing has run on the NPU yet.",
@@ -147,7 +128,7 @@ def test_wrong_results_do_not_end_the_day(try_it: Any) -> None:
         if len(buffers) == 2:  # not the chains, nor the ids
             buffers[1].view(np.uint16)[7] ^= 0x4000
 
-    day, _ = try_it(recorder={"corrupt": corrupt})
+    day = try_it(corrupt=corrupt)
     its = outcomes(day)
     assert (its["small shapes"], its["shapes of a layer"]) == ("failed", "failed")
     assert (its["constants"], its["a model's tokens"]) == ("done", "done")
@@ -165,8 +146,8 @@ def test_designs_that_hang_are_left_alone_and_the_next_is_tried(try_it: Any) -> 
         waits.extend([1] if call == "run.wait" else [])
         return "TIMEOUT" if call == "run.wait" and len(waits) <= 3 else None
 
-    day, _ = try_it(recorder={"fail": fail})
-    micro, dequant = day.report.designs
+    day = try_it(fail=fail)
+    micro, dequant = day.designs
     kinds = [case.outcome for case in micro.cases]
     assert kinds[:3] == ["fault"] * 3
     assert set(kinds[3:]) == {"refused"}, "also of the shapes of a layer"
@@ -175,7 +156,7 @@ def test_designs_that_hang_are_left_alone_and_the_next_is_tried(try_it: Any) -> 
 
 
 def test_a_missing_overlay_is_named_with_what_builds_it(try_it: Any, site: Site) -> None:
-    day, _ = try_it(designs=("micro",))
+    day = try_it(designs=("micro",))
     assert outcomes(day)["overlays"] == "failed"
     assert outcomes(day)["small shapes"] == "done"
     folder = site.folder / "overlays"
@@ -189,7 +170,7 @@ def test_what_is_missing_is_built_where_that_is_asked_for(try_it: Any, site: Sit
             raise AieError("aiecc is not installed")
         site.add(name).rename(folder)
 
-    day, _ = try_it(designs=(), build=build)
+    day = try_it(designs=(), build=build)
     assert "missing: micro" in day.steps[2].says
     assert outcomes(day)["shapes of a layer"] == "done"
 
@@ -207,7 +188,7 @@ def test_what_is_missing_is_built_where_that_is_asked_for(try_it: Any, site: Sit
 def test_tokens_that_are_not_the_hosts_are_a_failure(
     try_it: Any, token: dict[str, Any], says: str
 ) -> None:
-    day, _ = try_it(token=lambda folder: Token(**TOKEN.__dict__ | token))
+    day = try_it(token=lambda folder: Token(**TOKEN.__dict__ | token))
     assert outcomes(day)["a model's tokens"] == "failed"
     assert says in verdict(day)[2]
     assert not day.passed
@@ -221,19 +202,19 @@ def test_a_mistake_of_a_step_is_an_entry_and_the_next_begins(try_it: Any) -> Non
     def look() -> list[Finding]:
         raise ZeroDivisionError("a mistake")
 
-    day, _ = try_it(look=look)
+    day = try_it(look=look)
     assert list(outcomes(day).values()) == ["failed", *["done"] * 7]
     assert "ZeroDivisionError" in verdict(day)[2]
 
 
 def test_without_lists_the_chains_are_left_out(try_it: Any) -> None:
-    day, _ = try_it(recorder={"lists": False})
+    day = try_it(lists=False)
     assert outcomes(day)["chains of runs"] == "skipped"
     assert day.passed
 
 
 def test_a_chain_that_fails_is_found_after_everything_else_has_run(try_it: Any) -> None:
-    day, _ = try_it(recorder={"longest_list": 1})
+    day = try_it(longest_list=1)
     its = outcomes(day)
     assert its.pop("chains of runs") == "failed"
     assert set(its.values()) == {"done"}
@@ -241,21 +222,21 @@ def test_a_chain_that_fails_is_found_after_everything_else_has_run(try_it: Any) 
 
 
 # --- days that end early --------------------------------------------------------------------------
-def test_an_interrupted_day_leaves_what_was_done(try_it: Any) -> None:
+def test_an_interrupted_day_leaves_what_was_done(try_it: Any, out: Path) -> None:
     def interrupt(done: int, total: int, text: str) -> None:
         if text.startswith("dequant"):
             raise KeyboardInterrupt
 
-    day, out = try_it(progress=interrupt)
+    day = try_it(progress=interrupt)
     assert list(outcomes(day).values()) == ["done"] * 3 + ["interrupted"]
     assert day.interrupted
     content = json.loads(out.read_text())
     assert [step["outcome"] for step in content["steps"]][-1] == "interrupted"
-    assert {case["outcome"] for case in content["validate"]["designs"][0]["cases"]} == {"passed"}
+    assert {case["outcome"] for case in content["designs"][0]["cases"]} == {"passed"}
     assert "'small shapes'" in page_of(out).read_text()
 
 
-def test_a_machine_that_dies_leaves_the_designs_before(try_it: Any, tmp_path: Path) -> None:
+def test_a_machine_that_dies_leaves_the_designs_before(try_it: Any, out: Path) -> None:
     class Dead(BaseException):
         pass
 
@@ -265,14 +246,14 @@ def test_a_machine_that_dies_leaves_the_designs_before(try_it: Any, tmp_path: Pa
 
     with pytest.raises(Dead):
         try_it(progress=die)
-    content = json.loads((tmp_path / "day.json").read_text())
-    micro, dequant = content["validate"]["designs"]
+    content = json.loads(out.read_text())
+    micro, dequant = content["designs"]
     assert len(micro["cases"]) == 5
     assert dequant["cases"] == []
-    assert not list(tmp_path.glob(".day*"))
+    assert not list(out.parent.glob(".day*"))
 
 
-def test_a_machine_that_dies_leaves_the_constants_before(try_it: Any, tmp_path: Path) -> None:
+def test_a_machine_that_dies_leaves_the_constants_before(try_it: Any, out: Path) -> None:
     class Dead(BaseException):
         pass
 
@@ -282,47 +263,62 @@ def test_a_machine_that_dies_leaves_the_constants_before(try_it: Any, tmp_path: 
 
     with pytest.raises(Dead):
         try_it(progress=die, constants=True, designs=("micro",))
-    control = json.loads((tmp_path / "day.json").read_text())["validate"]["control"]
+    control = json.loads(out.read_text())["control"]
     assert [each["name"] for each in control] == ["DISPATCH", "WRITE32"]
 
 
 # --- the command ----------------------------------------------------------------------------------
-@pytest.mark.parametrize("wrong", [False, True])
+@pytest.mark.parametrize("right", [True, False])
 def test_the_command_ends_with_three_lines(
     site: Site,
-    tmp_path: Path,
+    out: Path,
+    record: Any,
     monkeypatch: pytest.MonkeyPatch,
     ends: Callable[[str], dict[str, str]],
-    wrong: bool,
+    right: bool,
 ) -> None:
-    folder = site.add("micro").parent
-
     def corrupt(buffers: dict[int, np.ndarray]) -> None:
-        if wrong:
+        if not right:
             buffers[len(buffers) - 1][0] ^= 0x40
 
-    recorder = Recorder(site.designs, corrupt=corrupt)
-    monkeypatch.setattr(npu_module, "perf_counter", recorder.clock)
-    monkeypatch.setitem(sys.modules, "pyxrt", recorder)
-    monkeypatch.setattr(first_token, "run_apart", lambda folder: dict(TOKEN.__dict__))
-    out = tmp_path / "day.json"
-    result = CliRunner().invoke(app, ["first-day", str(folder), "--out", str(out)])
-    # This machine has no NPU, and only one overlay exists.
-    assert result.exit_code == 1, result.output
+    monkeypatch.setattr(steps, "links", lambda: [Finding("NPU", "NPU2")])
+    monkeypatch.setattr(first_token, "run_apart", lambda folder: TOKEN)
+    folder = site.add("micro")  # a package by itself: no other is missing
+    record(corrupt=corrupt)
+    result = CliRunner().invoke(app, ["validate", str(folder), "--out", str(out)])
+    assert result.exit_code == (0 if right else 1), result.output
     assert [line.split(":")[0] for line in result.stdout.splitlines()] == ["Right", "Fast", "Next"]
     content = json.loads(out.read_text())
     assert [step["name"] for step in content["steps"]] == STEPS
-    assert content["steps"][3]["outcome"] == ("failed" if wrong else "done")
-    design = content["validate"]["designs"][0]
+    assert content["steps"][3]["outcome"] == ("done" if right else "failed")
+    design = content["designs"][0]
     tests = len(design["cases"]) + measurements(False) + 1
-    assert ends(result.stderr) == {"first-day": f"{tests} tests"}
+    assert ends(result.stderr) == {"validate": f"{tests} tests"}
     # The command simulates with the library's own designs.
-    assert content["validate"]["designs"][0]["not_simulated"] == ""
+    assert design["not_simulated"] == ""
+
+
+def test_without_pyxrt_the_command_says_where_it_is(
+    site: Site, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyxrt", None)
+    result = CliRunner().invoke(app, ["validate", str(site.add("dequant")), "--out", str(out)])
+    assert result.exit_code == 1
+    says = json.loads(out.read_text())["steps"][1]["says"]
+    for part in ("apt install python3-xrt", "dnf install python3-xrt", "/opt/xilinx/xrt"):
+        assert part in says
+        assert part in result.stderr
+
+
+def test_a_folder_without_packages_says_what_builds_them(try_it: Any) -> None:
+    day = try_it(designs=())
+    assert outcomes(day)["overlays"] == "failed"
+    assert "ort-aie kernels build all" in verdict(day)[2]
 
 
 def test_a_report_that_cannot_be_written_is_said_at_once(tmp_path: Path) -> None:
     out = tmp_path / "nowhere" / "day.json"
-    result = CliRunner().invoke(app, ["first-day", str(tmp_path), "--out", str(out)])
+    result = CliRunner().invoke(app, ["validate", str(tmp_path), "--out", str(out)])
     assert result.exit_code == 1
     assert "nowhere" in result.output
 
@@ -330,7 +326,7 @@ def test_a_report_that_cannot_be_written_is_said_at_once(tmp_path: Path) -> None
 # --- the model's process --------------------------------------------------------------------------
 @pytest.mark.in_turn  # tests/xrt/test_demo_model_on_sim.py has such tokens with each change
 def test_tokens_on_the_modelled_npu_are_the_hosts(tmp_path: Path) -> None:
-    found = Token(**first_token.measure(tmp_path, "sim", tokens=2, text="x"))
+    found = model_process.measure(tmp_path, "sim", tokens=2, text="x")
     assert found.right
     assert found.submissions == 1
     assert 0 < found.largest_difference < 0.1 * found.largest_logit
@@ -338,9 +334,9 @@ def test_tokens_on_the_modelled_npu_are_the_hosts(tmp_path: Path) -> None:
 
 def test_a_model_that_fails_is_reported_with_its_last_line(tmp_path: Path) -> None:
     with pytest.raises(AieError, match=r"code 1 .*xrt"):
-        first_token.run_apart(tmp_path, "xrt")
+        run_apart(tmp_path, "xrt")
 
 
 def test_a_model_that_does_not_end_is_given_up(tmp_path: Path) -> None:
     with pytest.raises(AieError, match="0 s"):
-        first_token.run_apart(tmp_path, "host", limit=0.01)
+        run_apart(tmp_path, "host", limit=0.01)

@@ -9,12 +9,12 @@ import pytest
 from overlay_site import Site, shortened
 from pyxrt_recorder import CHAINED, SWITCH, Recorder
 
+from ort_aie_ep.bringup import data_path, streams
+from ort_aie_ep.bringup import device as device_module
+from ort_aie_ep.bringup.constants import Measurement, measure
+from ort_aie_ep.bringup.device import Npu
 from ort_aie_ep.npu.packages.package import read_package
 from ort_aie_ep.npu.simulator.txn import Wait, decode
-from ort_aie_ep.npu.validate import data_path, streams
-from ort_aie_ep.npu.validate import npu as npu_module
-from ort_aie_ep.npu.validate.control import Measurement, measure
-from ort_aie_ep.npu.validate.npu import Npu
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 
@@ -33,7 +33,7 @@ def measured(
         few = [each for each in data_path.experiments(True) if each.name in data]
         monkeypatch.setattr(data_path, "experiments", lambda quick: few)
     recorder = Recorder(site.designs, **options)  # type: ignore[arg-type]
-    monkeypatch.setattr(npu_module, "perf_counter", recorder.clock)
+    monkeypatch.setattr(device_module, "perf_counter", recorder.clock)
     packages = [read_package(folder) for folder in folders]  # type: ignore[arg-type]
     return {each.name: each for each in measure(Npu(recorder), packages, True)}  # type: ignore[arg-type]
 
@@ -171,7 +171,7 @@ def test_a_binding_without_lists_costs_the_chains_alone(
 
 # --- streams --------------------------------------------------------------------------------------
 def test_parts_of_a_stream_are_all_of_it(site: Site) -> None:
-    its = streams.of_column(operations(site)[1], 0)
+    its = operations(site)[1]
     parts = streams.parts(its)
     together = [*parts.to_device, *parts.from_device, *parts.starts, *parts.waits]
     assert sorted(map(repr, together)) == sorted(map(repr, its))
@@ -182,7 +182,7 @@ def test_parts_of_a_stream_are_all_of_it(site: Site) -> None:
 
 
 def operations(site: Site) -> tuple[dict[str, object], streams.Operations]:
-    content = read_package(site.add("dequant")).manifest
+    content = read_package(site.add("dequant", "npu2_1col")).manifest
     (words,) = streams.build(content, "dequant", OBJECT)
     return content, streams.operations_of(words)
 
@@ -202,8 +202,7 @@ def test_waits_that_are_left_out_give_no_tokens(site: Site) -> None:
 
 
 def test_only_a_divisible_stream_is_divided(site: Site) -> None:
-    content, its = operations(site)
-    one = streams.of_column(its, 0)
+    content, one = operations(site)
     odd = [
         ("block_write", each[1], [each[2][0] - 1, *each[2][1:]])
         if each[0] == "block_write"

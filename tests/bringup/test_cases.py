@@ -1,11 +1,9 @@
-"""`ort-aie validate` on a recorder of pyxrt, whose device is the simulator."""
+"""Cases of design packages on a recorder of pyxrt, whose device is the simulator."""
 
 from __future__ import annotations
 
 import json
-import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,35 +12,13 @@ import pytest
 from overlay_site import TOOLS, Site
 from pyxrt_recorder import Recorder
 from pyxrt_signatures import SIGNATURES, bind
-from typer.testing import CliRunner
 
 from ort_aie_ep.aie_kernels.build import make_design
-from ort_aie_ep.cli import app
-from ort_aie_ep.errors import AieError
+from ort_aie_ep.bringup import cases as cases_module
+from ort_aie_ep.bringup import device as device_module
+from ort_aie_ep.bringup import steps
 from ort_aie_ep.npu.packages.package import manifest
-from ort_aie_ep.npu.validate import Report, validate
-from ort_aie_ep.npu.validate import npu as npu_module
-from ort_aie_ep.npu.validate import session as session_module
-from ort_aie_ep.npu.validate.report import render, write
 from ort_aie_ep.npu.vocabulary.device import device
-
-
-@pytest.fixture
-def run(site: Site, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Report, Recorder]]:
-    def validated(
-        folder: Path | None = None, quick: bool = True, control: bool = False, **options: Any
-    ) -> tuple[Report, Recorder]:
-        recorder = Recorder(site.designs, **options)
-        monkeypatch.setattr(npu_module, "perf_counter", recorder.clock)
-        if not control:
-            monkeypatch.setattr(session_module, "measure", lambda *_: [])
-        report = validate(
-            folder or site.folder / "overlays", quick=quick, make_design=make_design,
-            load=lambda: recorder,  # type: ignore[arg-type, return-value]
-        )  # fmt: skip
-        return report, recorder
-
-    return validated
 
 
 # --- results --------------------------------------------------------------------------------------
@@ -91,7 +67,7 @@ def test_every_sequence_of_a_design_is_judged(
     site.add(name, on)
     report, _ = run(names=("NPU Phoenix",) if on.startswith("npu1") else ("NPU Krackan 1",))
     (design,) = report.designs
-    assert report.passed, render(report)
+    assert report.passed, report.steps
     assert {case.sequence for case in design.cases} == sequences
     for case in design.cases:
         assert case.differences
@@ -102,7 +78,7 @@ def test_every_sequence_of_a_design_is_judged(
 def test_decode_overlay_has_the_references_of_all_its_sequences(site: Site, run: Any) -> None:
     site.add("decode", "npu2")
     report, _ = run()
-    assert report.passed, render(report)
+    assert report.passed, report.steps
     assert len({case.sequence for case in report.designs[0].cases}) == 9
 
 
@@ -110,7 +86,7 @@ def test_times_are_reported_beside_the_predicted_ones(
     site: Site, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        session_module, "shapes", lambda *a: [s for s in _shapes(*a) if not s.typical]
+        cases_module, "shapes", lambda *a: [s for s in _shapes(*a) if not s.typical]
     )
     site.add("fused_dqp")
     report, _ = run(quick=False)
@@ -119,17 +95,17 @@ def test_times_are_reported_beside_the_predicted_ones(
         assert case.measured == pytest.approx(case.simulated + 213e-6, rel=0.02)
         # As close as in tests/npu/test_streams.py.
         assert 0.8 < case.predicted / case.simulated < 2
-        assert case.repetitions == 9
+        assert case.repetitions == 3
 
 
-_shapes = session_module.shapes
+_shapes = cases_module.shapes
 
 
 def test_without_simpy_nothing_but_the_simulation_is_missing(
     site: Site, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ort_aie_ep.npu.simulator.session", None)
-    monkeypatch.setattr(session_module, "shapes", lambda *a: _shapes(*a)[:1])
+    monkeypatch.setattr(cases_module, "shapes", lambda *a: _shapes(*a)[:1])
     site.add("dequant")
     report, _ = run(quick=False)
     assert report.passed
@@ -140,14 +116,14 @@ def test_without_simpy_nothing_but_the_simulation_is_missing(
 def test_a_package_of_another_version_is_judged_but_not_simulated(
     site: Site, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_module, "shapes", lambda *a: _shapes(*a)[:1])
+    monkeypatch.setattr(cases_module, "shapes", lambda *a: _shapes(*a)[:1])
     folder = site.add("dequant")
     content = json.loads((folder / "manifest.json").read_text())
     content["sequences"]["dequant"]["body"].append({"cut": True})
     (folder / "manifest.json").write_text(json.dumps(content))
     report, _ = run(quick=False)
     assert "dequant" in report.designs[0].not_simulated
-    assert report.designs[0].cases[0].outcome == "passed", render(report)
+    assert report.designs[0].cases[0].outcome == "passed", report.steps
 
 
 def test_a_sequence_with_other_parameters_has_no_reference(site: Site, run: Any) -> None:
@@ -165,14 +141,14 @@ def test_a_sequence_with_other_parameters_has_no_reference(site: Site, run: Any)
 def test_typical_shapes_come_after_all_small_ones(
     site: Site, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_module, "RUNS", 2)
-    monkeypatch.setattr(session_module, "MAX_SIMULATED", 0.0)
+    monkeypatch.setattr(steps, "RUNS", 2)
+    monkeypatch.setattr(cases_module, "MAX_SIMULATED", 0.0)
 
     def some(content: Any, on: Any, name: str) -> list[Any]:
         every = _shapes(content, on, name)
         return every if name in ("rms_norm", "move_heads") else every[:1]
 
-    monkeypatch.setattr(session_module, "shapes", some)
+    monkeypatch.setattr(cases_module, "shapes", some)
     site.add("vector_ops")
     report, _ = run(quick=False)
     cases = [(case.sequence, dict(case.shape)) for case in report.designs[0].cases]
@@ -183,7 +159,7 @@ def test_typical_shapes_come_after_all_small_ones(
         for shape in some(content, device("npu2_2col"), name)
         if shape.typical
     ]
-    assert report.passed, render(report)
+    assert report.passed, report.steps
     assert len({name for name, _ in typical}) == 2
     assert cases[-len(typical) :] == typical
     assert len(cases) > len(typical)
@@ -191,15 +167,14 @@ def test_typical_shapes_come_after_all_small_ones(
 
 def test_report_names_device_and_versions(site: Site, run: Any, tmp_path: Path) -> None:
     site.add("dequant")
-    report, _ = run()
-    write(report, tmp_path / "report.json")
-    content = json.loads((tmp_path / "report.json").read_text())
+    run()
+    content = json.loads((tmp_path / "day.json").read_text())
     assert content["passed"] is True
     assert content["device"]["name"] == "NPU Strix"
     assert (content["device"]["xrt"], content["device"]["xrt_hash"]) == ("2.25.0", "abc")
     assert content["designs"][0]["toolchain"] == TOOLS
     assert content["designs"][0]["cases"][0]["differences"][0]["tolerance"] == 0
-    assert not list(tmp_path.glob(".report*"))
+    assert not list(tmp_path.glob(".day*"))
 
 
 def test_driver_and_firmware_are_those_of_sysfs(site: Site, tmp_path: Path) -> None:
@@ -209,7 +184,7 @@ def test_driver_and_firmware_are_those_of_sysfs(site: Site, tmp_path: Path) -> N
     (tmp_path / "module/amdxdna/version").write_text("2.25.0_20260801\n")
     (pci / "fw_version").write_text("1.1.2.64\n")
     (pci / "device").write_text("0x17f0\n")
-    found = npu_module.Npu(Recorder({}, names=("a new name",)), tmp_path).identity  # type: ignore[arg-type]
+    found = device_module.Npu(Recorder({}, names=("a new name",)), tmp_path).identity  # type: ignore[arg-type]
     assert (found.driver, found.firmware) == ("2.25.0_20260801", "1.1.2.64")
     assert found.generation == 4  # by its PCI id
 
@@ -230,10 +205,22 @@ def test_without_lists_in_the_binding_no_chain_is_tried(site: Site, run: Any) ->
     assert "chain" not in {case.sequence for case in report.designs[0].cases}
 
 
+def test_one_design_can_be_tried_by_itself(site: Site, run: Any) -> None:
+    site.add("micro")
+    site.add("dequant")
+    report, _ = run(designs=["dequant"])
+    assert report.passed
+    assert [design.design for design in report.designs] == ["dequant"]
+    assert report.steps[-1].outcome == "skipped", "a model needs the other designs"
+    missing, _ = run(designs=["gemm"])
+    assert not missing.passed
+    assert "kernels build gemm --device npu2" in missing.steps[2].remedy
+
+
 def test_each_package_of_one_xclbin_runs_its_own_kernel(site: Site, run: Any) -> None:
     site.add_together(["dequant", "vector_ops"])
     report, _ = run()
-    assert report.passed, render(report)
+    assert report.passed, report.steps
 
 
 # --- what goes wrong ------------------------------------------------------------------------------
@@ -255,8 +242,8 @@ def test_an_overlay_that_gives_zeros_is_wrong(site: Site, run: Any, tmp_path: Pa
     site.add("dequant")
     report, _ = run(corrupt=lambda buffers: buffers[1].fill(0))
     assert {case.outcome for case in report.designs[0].cases} == {"wrong"}
-    write(report, tmp_path / "report.json")  # infinite shares of a zero tolerance are null
-    difference = json.loads((tmp_path / "report.json").read_text())["designs"][0]["cases"][0]
+    # Infinite shares of a zero tolerance are null.
+    difference = json.loads((tmp_path / "day.json").read_text())["designs"][0]["cases"][0]
     assert difference["differences"][0]["of_tolerance"] is None
 
 
@@ -373,9 +360,8 @@ def test_no_npu_is_a_problem_of_the_report(
 ) -> None:
     site.add("dequant")
     report, _ = run(names=names)
-    assert text in report.problem
+    assert text in report.steps[1].says
     assert not report.passed
-    assert text in render(report)
 
 
 def test_the_npu_need_not_be_the_first_device(site: Site, run: Any) -> None:
@@ -393,7 +379,7 @@ def test_a_run_that_would_take_too_long_is_not_submitted(
     def build(manifest_json: str, plan: Any) -> list[dict[str, Any]]:
         return [{"words": np.zeros(4, np.uint32), "predicted_seconds": 0.6}]
 
-    monkeypatch.setattr(session_module._native, "npu_build", build)
+    monkeypatch.setattr(cases_module._native, "npu_build", build)
     report, recorder = run()
     assert {case.outcome for case in report.designs[0].cases} == {"refused"}
     assert "0.60 s" in report.designs[0].cases[0].reason
@@ -408,47 +394,6 @@ def test_a_sequence_without_reference_is_an_entry(site: Site, run: Any) -> None:
     report, _ = run()
     refused = [case for case in report.designs[0].cases if case.outcome == "refused"]
     assert [case.sequence for case in refused] == ["novel"]
-
-
-# --- the command ----------------------------------------------------------------------------------
-def test_without_pyxrt_the_command_says_where_it_is(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "pyxrt", None)
-    folder = site.add("dequant")
-    out = site.folder / "report.json"
-    result = CliRunner().invoke(app, ["validate", str(folder), "--json", str(out)])
-    assert result.exit_code == 1
-    for part in ("apt install python3-xrt", "dnf install python3-xrt", "/opt/xilinx/xrt"):
-        assert part in result.output
-    assert "python3-xrt" in json.loads(out.read_text())["problem"]
-
-
-@pytest.mark.parametrize(("wrong", "code"), [(False, 0), (True, 1)])
-def test_exit_code_is_the_verdict(
-    site: Site,
-    monkeypatch: pytest.MonkeyPatch,
-    ends: Callable[[str], dict[str, str]],
-    wrong: bool,
-    code: int,
-) -> None:
-    def corrupt(buffers: dict[int, np.ndarray]) -> None:
-        if wrong and len(buffers) > 1:
-            buffers[1][0] ^= 0x40
-
-    monkeypatch.setattr(session_module, "shapes", lambda *a: _shapes(*a)[:1])
-    folder = site.add("dequant")
-    recorder = Recorder(site.designs, corrupt=corrupt)
-    monkeypatch.setattr(npu_module, "perf_counter", recorder.clock)
-    monkeypatch.setitem(sys.modules, "pyxrt", recorder)
-    result = CliRunner().invoke(app, ["validate", str(folder), "--quick"])
-    assert result.exit_code == code, result.output
-    assert re.fullmatch(r"\d+ tests", ends(result.stderr)["validate"])
-
-
-def test_a_folder_without_packages_is_a_mistake(tmp_path: Path) -> None:
-    with pytest.raises(AieError, match="ort-aie kernels build all"):
-        validate(tmp_path)
 
 
 # --- the recorder itself --------------------------------------------------------------------------

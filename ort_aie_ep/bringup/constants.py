@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
+from ort_aie_ep.bringup import bench, data_path, streams
+from ort_aie_ep.bringup.bench import Bench, Experiment, Measurement, Value
+from ort_aie_ep.bringup.device import MAX_CHAIN, NPU1, Fault, Npu
 from ort_aie_ep.npu.packages.package import Package
-from ort_aie_ep.npu.validate import bench, data_path, streams
-from ort_aie_ep.npu.validate.bench import Bench, Measurement, Value
-from ort_aie_ep.npu.validate.npu import MAX_CHAIN, NPU1, Fault, Npu
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.device import device as find_device
 from ort_aie_ep.npu.vocabulary.errors import DesignError, StreamError
@@ -37,16 +37,8 @@ def _chained(runs: int) -> Callable[[Bench], Value]:
     return measured
 
 
-def _write(on: Bench) -> Value:
-    return on.each(streams.write(on.manifest))
-
-
-def _parameter(on: Bench) -> Value:
-    return on.each(streams.parameter_write(on.manifest))
-
-
-def _masked(on: Bench) -> Value:
-    return on.each(streams.masked_write(on.manifest))
+def _each(operation: Callable[[Mapping[str, Any]], tuple[Any, ...]]) -> Callable[[Bench], Value]:
+    return lambda on: on.each(operation(on.manifest))
 
 
 def _block_word(on: Bench) -> Value:
@@ -62,39 +54,21 @@ def _patch(on: Bench) -> Value:
     return on.each(streams.patch(on.manifest), [streams.block_write(on.manifest, 8)])
 
 
-@dataclass(frozen=True)
-class _Experiment:
-    """A constant's name, how it is measured, and a sequence that its package needs (None: any).
-
-    A bandwidth is in bytes per second, everything else in seconds.
-    """
-
-    name: str
-    how: str
-    measure: Callable[[Bench], Value]
-    sequence: str | None = None
-    model: Callable[[Mapping[str, Any]], float] | None = None
-
-
-def _experiments(quick: bool) -> list[_Experiment]:
+def _experiments(quick: bool) -> list[Experiment]:
     per = f"{bench.MANY - bench.FEW} more in a stream"
-    on_data = [
-        _Experiment(each.name, each.how, each.measure, data_path.SEQUENCE, each.model)
-        for each in data_path.experiments(quick)
-    ]
     return [
-        _Experiment("DISPATCH", "a stream of one write, start to completion", _dispatch),
-        _Experiment("WRITE32", f"{per}, to a register of a shim", _write),
-        _Experiment("RTP_WORD", f"{per}, to a worker's parameters", _parameter),
-        _Experiment("MASKWRITE", f"{per}, that change no bit", _masked),
-        _Experiment("BLOCKWRITE", f"{per}, of 8 words, less the words' own cost", _block),
-        _Experiment("BLOCKWRITE_WORD", f"{per}, of 8 and of 4 words", _block_word),
-        _Experiment("DDR_PATCH", per, _patch),
-        *on_data,
+        Experiment("DISPATCH", "a stream of one write, start to completion", _dispatch),
+        Experiment("WRITE32", f"{per}, to a register of a shim", _each(streams.write)),
+        Experiment("RTP_WORD", f"{per}, to a worker's parameters", _each(streams.parameter_write)),
+        Experiment("MASKWRITE", f"{per}, that change no bit", _each(streams.masked_write)),
+        Experiment("BLOCKWRITE", f"{per}, of 8 words, less the words' own cost", _block),
+        Experiment("BLOCKWRITE_WORD", f"{per}, of 8 and of 4 words", _block_word),
+        Experiment("DDR_PATCH", per, _patch),
+        *data_path.experiments(quick),
         # Last: of all measurements, a chain alone has no time limit but the driver's watchdog.
         *(
-            _Experiment(f"DISPATCH, {n} in a chain", "streams of one write, for each run",
-                        _chained(n))
+            Experiment(f"DISPATCH, {n} in a chain", "streams of one write, for each run",
+                       _chained(n))
             for n in (2, MAX_CHAIN)
         ),
     ]  # fmt: skip
@@ -148,7 +122,7 @@ def measure(
 
 
 def _one(
-    npu: Npu, package: Package, experiment: _Experiment, empty: Measurement, repetitions: int
+    npu: Npu, package: Package, experiment: Experiment, empty: Measurement, repetitions: int
 ) -> Measurement:
     """Measure one constant. Raises Fault."""
     try:
@@ -171,7 +145,7 @@ def _switch(
 ) -> Measurement:  # fmt: skip
     """Interleaved runs of two packages against each alone, of one xclbin (`together`) or of two."""
     how = "interleaved runs of two packages, against one package's"
-    empty = _beside_costs(_Experiment(name, how, _dispatch), packages[0])
+    empty = _beside_costs(Experiment(name, how, _dispatch), packages[0])
     if given_up:
         return replace(empty, reason=NOT_TRIED)
     pair = next(
@@ -198,7 +172,7 @@ def _switch(
     return replace(empty, measured=value.median, spread=value.spread, package=where)
 
 
-def _beside_costs(experiment: _Experiment, package: Package) -> Measurement:
+def _beside_costs(experiment: Experiment, package: Package) -> Measurement:
     """The cost that a name begins with, or the result of the experiment's model."""
     name = experiment.name.partition(",")[0]
     if name in ("DDR_READ", "DDR_WRITE"):

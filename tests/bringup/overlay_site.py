@@ -10,11 +10,16 @@ from pathlib import Path
 import pytest
 
 from ort_aie_ep.aie_kernels.build import make_design
+from ort_aie_ep.bringup import bench, constants, data_path
+from ort_aie_ep.bringup.first_token import Token
 from ort_aie_ep.npu.packages.package import KERNEL, manifest, write_package
-from ort_aie_ep.npu.validate import bench, control, data_path
 from ort_aie_ep.npu.vocabulary.design import Design
 from ort_aie_ep.npu.vocabulary.device import device
 
+TOKEN = Token(
+    tokens=16, same=16, near_tie=False, largest_difference=0.1, largest_logit=12.0,
+    milliseconds=12.5, host_milliseconds=3.25, submissions=1.0, host_steps={},
+)  # fmt: skip
 TOOLS = {"mlir_aie": "1.4.4", "peano": "19.0"}
 
 
@@ -57,4 +62,4 @@ def shortened(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(data_path, f"{quick}OBJECTS", (8, 24))
         monkeypatch.setattr(data_path, f"{quick}SMALL_OBJECTS", (8, 40))
         monkeypatch.setattr(data_path, f"{quick}COPIES", 2)
-        monkeypatch.setattr(control, f"{quick}REPETITIONS", 3)
+        monkeypatch.setattr(constants, f"{quick}REPETITIONS", 3)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ort_aie_ep.bringup.references import BF16, Doubles, Reference
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
-from ort_aie_ep.npu.validate.references import BF16, Doubles, Reference
 from ort_aie_ep.npu.vocabulary.device import Device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 from ort_aie_ep.npu.vocabulary.sequence import evaluate

@@ -1,47 +1,40 @@
-"""`ort-aie validate`: every design of a folder of packages on an NPU, compared with numpy."""
+"""The sequences of a design package on an NPU, compared with numpy and with the simulator."""
 
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from ort_aie_ep import __version__, _native
+from ort_aie_ep import _native
+from ort_aie_ep.aie_kernels.build import make_design
+from ort_aie_ep.bringup import chains
+from ort_aie_ep.bringup.bench import value_of
+from ort_aie_ep.bringup.device import NPU1, Context, Fault, Identity, Npu
+from ort_aie_ep.bringup.problem import Output, Problem
+from ort_aie_ep.bringup.problems import Shape, shapes
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.npu.packages.package import MANIFEST, Package, package_of, read_package
-from ort_aie_ep.npu.validate import chains
-from ort_aie_ep.npu.validate.bench import Measurement
-from ort_aie_ep.npu.validate.control import measure, measurements
-from ort_aie_ep.npu.validate.npu import NPU1, Context, Fault, Identity, Npu, load_binding
-from ort_aie_ep.npu.validate.problem import Output, Problem
-from ort_aie_ep.npu.validate.problems import Shape, shapes
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.arguments import RunBuffers
-from ort_aie_ep.npu.vocabulary.design import Design
 from ort_aie_ep.npu.vocabulary.device import Device
 from ort_aie_ep.npu.vocabulary.device import device as find_device
 from ort_aie_ep.npu.vocabulary.errors import DesignError, PackageError
-from ort_aie_ep.progress import Count, Progress
+from ort_aie_ep.progress import Count
 
 if TYPE_CHECKING:
     from ort_aie_ep.npu.simulator.session import Session
 
-FORMAT = 1
-RUNS, QUICK_RUNS = 9, 3
 #: After this many failed runs, a design is not tried any further.
 MAX_FAULTS = 3
 #: Seconds of the device that are simulated, which takes about ten thousand times as long.
 MAX_SIMULATED = 1e-3
 
 Outcome = Literal["passed", "wrong", "refused", "fault"]
-MakeDesign = Callable[[str, Device], Design]
 
 
 @dataclass(frozen=True)
@@ -84,6 +77,12 @@ class Case:
     simulated: float | None = None
 
 
+def case_name(sequence: str, shape: Mapping[str, int]) -> str:
+    """A sequence with its shape."""
+    parts = (f"{k}={v}" for k, v in shape.items() if not k.endswith("_bits"))
+    return " ".join([sequence, *parts])
+
+
 @dataclass
 class DesignResult:
     """A package: why it was refused, or its cases, and why they were not simulated."""
@@ -102,79 +101,6 @@ class DesignResult:
         """Whether it ran and everything was right."""
         ran = not self.refused and bool(self.cases)
         return ran and all(case.outcome == "passed" for case in self.cases)
-
-
-@dataclass
-class Report:
-    """The results. `problem` says why there was no device to run on."""
-
-    made: str
-    library: str
-    problem: str = ""
-    device: Identity | None = None
-    designs: list[DesignResult] = field(default_factory=list)
-    control: list[Measurement] = field(default_factory=list)
-
-    @property
-    def passed(self) -> bool:
-        """Whether every package ran and everything was right."""
-        return not self.problem and bool(self.designs) and all(d.passed for d in self.designs)
-
-    def to_json(self) -> dict[str, Any]:
-        """The report as its file contains it."""
-        return {"format": FORMAT, "passed": self.passed} | asdict(self)
-
-
-def validate(
-    folder: Path,
-    *,
-    quick: bool = False,
-    make_design: MakeDesign | None = None,
-    load: Callable[[], ModuleType] = load_binding,
-    progress: Progress | None = None,
-) -> Report:
-    """Run the package in `folder`, or all those in folders of it.
-
-    `quick` leaves out the shapes of a layer and the simulations. With `make_design`, the cases are
-    simulated too, if the package's design is the same as the library's. `progress` counts cases and
-    measurements. Raises AieError where there is no package; all other problems are in the report.
-    """
-    folders = package_folders(folder)
-    report = Report(datetime.now(UTC).isoformat(timespec="seconds"), __version__)
-    try:
-        npu = Npu(load())
-    except Fault as fault:
-        report.problem = str(fault)
-        return report
-    report.device = npu.identity
-    count = Count(progress, 0)
-    packages, runs = [], []
-    for each in folders:
-        result = DesignResult(str(each))
-        report.designs.append(result)
-        try:
-            package = read_for(each, npu.identity, result)
-        except PackageError as error:
-            result.refused = str(error)
-            continue
-        packages.append(package)
-        runs.append(DesignRun(npu, package, result, None if quick else make_design, count))
-    for run in runs:
-        count.total += run.cases(typical=False) + run.chain_cases
-        count.total += 0 if quick else run.cases(typical=True)
-    count.total += measurements(quick) if packages else 0
-    for run in runs:
-        run.small(QUICK_RUNS if quick else RUNS)
-        if not quick:
-            run.typical(RUNS)
-        run.chains(QUICK_RUNS if quick else RUNS)
-        run.close()
-    if packages:
-        count.begin("control path")
-        for measured in measure(npu, packages, quick, count.begin):
-            report.control.append(measured)
-            count.step()
-    return report
 
 
 def package_folders(folder: Path) -> list[Path]:
@@ -217,7 +143,7 @@ class DesignRun:
         npu: Npu,
         package: Package,
         result: DesignResult,
-        make_design: MakeDesign | None,
+        simulate: bool,
         count: Count,
     ) -> None:
         self._npu, self._package, self._result, self._count = npu, package, result, count
@@ -225,7 +151,8 @@ class DesignRun:
         self._context: Context | None = None
         self._faults = 0
         self._simulator: Session | None = None
-        self._make_design = make_design
+        if not simulate:
+            result.not_simulated = "not requested"
         self._shapes = {
             name: shapes(package.manifest, self._device, name)
             for name in package.manifest["sequences"]
@@ -280,7 +207,7 @@ class DesignRun:
             self._result.cases.append(Case(sequence, parameters, "refused", reason))
             self._count.step()
             return
-        self._count.begin(f"{self._result.design} {sequence} {_render(parameters)}")
+        self._count.begin(f"{self._result.design} {case_name(sequence, parameters)}")
         try:
             self._context = self._context or self._npu.open(self._package)
             case = run()
@@ -305,17 +232,14 @@ class DesignRun:
     def _simulated(self) -> Session | None:
         if self._simulator is not None or self._result.not_simulated:
             return self._simulator
-        if self._make_design is None:
-            self._result.not_simulated = "not requested"
-            return None
         try:
-            self._simulator = _simulator(self._package, self._device, self._make_design)
+            self._simulator = _simulator(self._package, self._device)
         except (ImportError, AieError) as error:  # SimPy is an optional dependency
             self._result.not_simulated = str(error)
         return self._simulator
 
 
-def _simulator(package: Package, device: Device, make_design: MakeDesign) -> Session:
+def _simulator(package: Package, device: Device) -> Session:
     """The package's design in the simulator. Raises DesignError if the library has another."""
     from ort_aie_ep.npu.simulator.session import Session
 
@@ -377,17 +301,13 @@ def _judged(
     times: list[float], predicted: float | None,
 ) -> Case:  # fmt: skip
     differences = tuple(_difference(output) for output in outputs)
+    time = value_of(times)
     wrong = sum(d.wrong for d in differences)
     reason = f"{wrong} elements are off by more than their tolerance" if wrong else ""
     return Case(
         sequence, parameters, "wrong" if wrong else "passed", reason, differences, runs,
-        len(times), statistics.median(times), _spread(times), predicted,
+        len(times), time.median, time.spread, predicted,
     )  # fmt: skip
-
-
-def _spread(times: list[float]) -> float:
-    low, _, high = statistics.quantiles(times, n=4)
-    return high - low
 
 
 def _difference(output: Output) -> Difference:
@@ -412,7 +332,3 @@ def _difference(output: Output) -> Difference:
         output.name, int(got.size), int(wrong.sum()), worst, float(share[at]),
         float(tolerance[at]), example,
     )  # fmt: skip
-
-
-def _render(shape: Mapping[str, int]) -> str:
-    return " ".join(f"{k}={v}" for k, v in shape.items() if not k.endswith("_bits"))

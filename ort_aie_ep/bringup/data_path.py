@@ -7,12 +7,12 @@ cost of that. Each experiment says which difference it measures.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
-from ort_aie_ep.npu.validate import bench, streams
-from ort_aie_ep.npu.validate.bench import Bench, Value
-from ort_aie_ep.npu.validate.streams import Operations
+from ort_aie_ep.bringup import bench, streams
+from ort_aie_ep.bringup.bench import Bench, Experiment, Value
+from ort_aie_ep.bringup.streams import Operations
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.device import device as find_device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
@@ -28,25 +28,12 @@ SMALL_OBJECTS, QUICK_SMALL_OBJECTS = (2048, 32768), (256, 2048)
 COPIES, QUICK_COPIES = 8192, 512
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """A constant's name, how it is measured, and the model from `costs` if it depends on several.
-
-    A bandwidth is in bytes per second, everything else in seconds.
-    """
-
-    name: str
-    how: str
-    measure: Callable[[Bench], Value]
-    model: Callable[[Mapping[str, Any]], float] | None = None
-
-
 def experiments(quick: bool) -> list[Experiment]:
     """The experiments, each after those on which it depends."""
     objects = QUICK_OBJECTS if quick else OBJECTS
     small = QUICK_SMALL_OBJECTS if quick else SMALL_OBJECTS
     copies = QUICK_COPIES if quick else COPIES
-    return [
+    made = [
         Experiment("TCT_WAIT", "waits for complete tasks, all of them against one", _waits),
         Experiment("GATE_IDLE", "data that is pushed last or waits in L1, less its stream", _idle),
         Experiment("GATE_PIPELINED", f"a transfer to the device in {PIECES} tasks, not one", _next),
@@ -63,7 +50,7 @@ def experiments(quick: bool) -> list[Experiment]:
         *(
             Experiment(
                 f"{name}, {title}", "more bytes on each channel",
-                _moved(sequence, count, first, objects), _bounded(count, position),
+                _moved(sequence, count, first, objects), model=_bounded(count, position),
             )
             for name, sequence, position in (("DDR_READ", "read", 0), ("DDR_WRITE", "write", 1))
             for count, first, title in (
@@ -76,6 +63,7 @@ def experiments(quick: bool) -> list[Experiment]:
         Experiment("DDR_WRITE", "all channels from cores; at least this",
                    _moved("write", 0, 0, objects)),
     ]  # fmt: skip
+    return [replace(each, sequence=SEQUENCE) for each in made]
 
 
 def _bounded(count: int, position: int) -> Callable[[Mapping[str, Any]], float]:
