@@ -28,7 +28,10 @@ int64_t ReadInteger(const Json& value, const std::string& path, int64_t low, int
 
 std::string ReadString(const Json& value, const std::string& path) {
   if (!value.is_string()) FailValue(path, "a string", value);
-  return value.get<std::string>();
+  const std::string text = value.get<std::string>();
+  // Names of folders and kernels end there.
+  if (text.find('\0') != std::string::npos) FailValue(path, "a string without zeros", value);
+  return text;
 }
 
 const Json& ReadList(const Json& value, const std::string& path) {

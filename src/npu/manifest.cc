@@ -121,7 +121,9 @@ Weights ParseWeights(const Json& value, const std::string& path) {
 Manifest ReadManifest(const Json& value) {
   ObjectReader reader(value, "manifest");
   Manifest manifest{};
-  reader.Integer("format", kFormat, kFormat);
+  const int64_t format = reader.Integer("format", INT64_MIN, INT64_MAX);
+  Require(format == kFormat, "manifest has format ", format, ", but this library reads format ",
+          kFormat, "; build the package again with this version");
   manifest.name = reader.String("name");
   manifest.device = reader.String("device");
   manifest.kernel = reader.String("kernel");

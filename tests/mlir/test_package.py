@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -100,65 +99,29 @@ def test_a_bad_manifest_is_not_written(
     tmp_path: Path, content: dict[str, Any], overlay: Path
 ) -> None:
     del content["bds"]
-    with pytest.raises(PackageError, match=r"manifest\.json: bds"):
+    with pytest.raises(PackageError, match=r"manifest\.json: .*\"bds\""):
         write_package(tmp_path / "d", content, overlay)
     assert not (tmp_path / "d").exists()
 
 
-CHANGES: list[tuple[Callable[[Any], Any], str]] = [
-    (lambda m: m.update(format=2), "format 2, but this library reads format 1"),
-    (lambda m: m.pop("workers"), "workers is missing"),
-    (lambda m: m.update(device="npu9"), "device must be one of npu1, .*, got 'npu9'"),
-    (lambda m: m.update(generation=3), "generation must be 4 for npu2_1col, got 3"),
-    (lambda m: m.update(columns=8), "columns must be 1 for npu2_1col, got 8"),
-    (lambda m: m.update(weights={"group": 48, "minima": 1}), "group must be one of .* got 48"),
-    (lambda m: m.update(clock_hz="fast"), "clock_hz must be a positive number, got 'fast'"),
-    (lambda m: m["costs"].pop("write32"), "costs.write32 is missing"),
-    (lambda m: m["costs"].update(stream="4"), "costs.stream must be a positive number, got '4'"),
-    (lambda m: m["costs"].update(stream=0), "costs.stream must be a positive number, got 0"),
-    (lambda m: m["costs"].update(lunch=1), "costs.lunch is not known"),
-    (lambda m: m["fifos"]["x"].update(column=1), r"x.column must be a whole .* 0 to 0"),
-    (lambda m: m["fifos"]["x"].update(channel=2), r"x.channel must be a whole .* 0 to 1"),
-    (lambda m: m["fifos"]["x"].update(packet=32), r"x.packet must be a whole .* 0 to 31"),
-    (lambda m: m["fifos"]["y0"].update(direction="OUT"), "must be one of MM2S, S2MM, got 'OUT'"),
-    (lambda m: m["fifos"]["y0"].pop("packet"), "fifos.y0.packet is missing"),
-    (lambda m: m["workers"]["dqp0_0"].update(lock=16), r"dqp0_0.lock must be a whole .* 0 to 15"),
-    (lambda m: m["workers"]["dqp0_0"].update(address=2), r"a multiple of 4"),
-    (lambda m: m["workers"]["dqp0_0"].update(address=65532), r"room for 5 words below 65536"),
-    (lambda m: m["workers"]["dqp0_0"].update(row=1), r"dqp0_0.row must be a whole .* 2 to 5"),
-    (lambda m: m["bds"].update({"0": [16]}), r"bds.0\[0\] must be a whole .* 0 to 15"),
-    (lambda m: m["bds"].update({"4": [1]}), r"bds.4 is not a shim column; they are 0"),
-    (lambda m: m["sequences"]["matvec"].pop("body"), "matvec.body is missing"),
-    (
-        lambda m: m["sequences"]["matvec"]["body"].append({"jump": 1}),
-        r"matvec.body\[\d+\] must be a statement: let, .*, got {'jump'",
-    ),
-    (
-        lambda m: m["sequences"]["matvec"]["body"].append({"wait": ["z"]}),
-        r"matvec.body\[\d+\].wait\[0\] must be one of x, w0_0, .*, got 'z'",
-    ),
-    (
-        lambda m: m["sequences"]["matvec"]["body"].append({"start": "dqp0_0", "values": [1]}),
-        "must be 5 values, one for each parameter of worker dqp0_0",
-    ),
-    (
-        lambda m: m["sequences"]["matvec"]["body"].append(
-            {"if": 1, "do": [{"for": "i", "count": 1, "do": [{"transfer": "x", "argument": "q",
-             "offset": 0, "run": 4, "outer": []}]}]}
-        ),
-        r"do\[0\].do\[0\].argument must be one of x, w, bias, y, got 'q'",
-    ),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("change", "match"), CHANGES)
+@pytest.mark.parametrize(
+    ("key", "value", "match"),
+    [
+        ("format", 2, "manifest.json: manifest has format 2, but this library reads format 1"),
+        ("workers", None, "manifest.json: manifest.workers must be an object"),
+        ("device", "npu9", "device must be one of npu1, .*, got 'npu9'"),
+        ("generation", 3, "generation must be 4 for npu2_1col, got 3"),
+        ("columns", 8, "columns must be 1 for npu2_1col, got 8"),
+    ],
+)  # fmt: skip
 def test_a_manifest_that_does_not_fit_is_refused(
-    change: Callable[[Any], Any], match: str, content: dict[str, Any]
+    key: str, value: Any, match: str, content: dict[str, Any]
 ) -> None:
+    """What the runtime refuses (tests/npu/test_manifests.py has each mistake), and other
+    devices."""
     validate(content, "manifest.json")
-    change(content)
     with pytest.raises(PackageError, match=match):
-        validate(content, "manifest.json")
+        validate(content | {key: value}, "manifest.json")
 
 
 def test_a_folder_that_is_not_a_package_is_refused(

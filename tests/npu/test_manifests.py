@@ -174,11 +174,12 @@ RUN = "sequences.run"
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        ("format", 2, "manifest.format must be an integer from 1 to 1, got 2"),
+        ("format", 2, "manifest has format 2, but this library reads format 1; build the package"),
         ("format", True, "manifest.format must be an integer"),
         ("kernel", ..., 'manifest has no "kernel"'),
         ("colour", "red", 'manifest has an unknown key "colour"'),
         ("name", 3, "manifest.name must be a string, got 3"),
+        ("kernel", "a\0b", "manifest.kernel must be a string without zeros"),
         ("generation", 5, "manifest.generation must be an integer from 3 to 4, got 5"),
         ("columns", 9, "manifest.columns must be an integer from 1 to 8"),
         ("rows", 2.5, "manifest.rows must be an integer from 3 to 6, got 2.5"),

@@ -1,4 +1,4 @@
 """Design packages: an overlay and its manifest, written, read and checked.
 
-C++ (`src/npu`) reads the manifest of a design; `manifest_check` repeats its rules in Python.
+C++ (`src/npu`) reads the manifest of a design, and says what is wrong with it.
 """

@@ -24,22 +24,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ort_aie_ep import platforms
+from ort_aie_ep import _native, platforms
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
-from ort_aie_ep.models.checked_json import read_json
+from ort_aie_ep.models.checked_json import Field, read_json
 from ort_aie_ep.models.files import is_regular, open_regular
-from ort_aie_ep.npu.packages.manifest_check import COSTS, FORMAT, check_manifest, validate
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.configuration import configure
 from ort_aie_ep.npu.vocabulary.design import Design, package_name
-from ort_aie_ep.npu.vocabulary.device import TILES
+from ort_aie_ep.npu.vocabulary.device import DEVICES, TILES
 from ort_aie_ep.npu.vocabulary.errors import PackageError
 
 OVERLAY = "overlay.xclbin"
 MANIFEST = "manifest.json"
-MAX_MANIFEST_BYTES = 1 << 20  # src/npu/manifest.h
+FORMAT = 1  # of manifests
 KERNEL = "MLIR_AIE"  # the name that mlir-aie's aiecc gives a kernel by default
 MAX_KERNEL_NAME = 31  # xclbinutil keeps it twice, as name:name, in 64 characters
+
+#: The entries of `costs` with which the runtime predicts the time of a run: cycles, and bytes per
+#: cycle.
+COSTS = (
+    "write32", "maskwrite", "blockwrite", "blockwrite_word", "ddr_patch", "tct_wait",
+    "gate_idle", "gate_pipelined", "stream",
+)  # fmt: skip
 
 # struct axlf of XRT's xclbin.h (2.25): magic, signature length, reserved, key block, unique id,
 # then the header, in which the uuid follows lengths, times, versions, mode and platform name.
@@ -109,6 +115,23 @@ def manifest(
         "toolchain": None if toolchain is None else dict(toolchain),
         "uuid": uuid,
     }
+
+
+def validate(manifest: Mapping[str, Any], where: str) -> None:
+    """Raise PackageError, naming the place, unless this library can read `manifest`.
+
+    The runtime takes the number of rows and columns and the generation from the manifest, without
+    knowing devices; so those of `device` are compared here.
+    """
+    try:
+        _native.NpuStreamCache(manifest_text(manifest))
+    except ValueError as error:
+        raise PackageError(f"{where}: {error}") from error
+    read = Field(manifest, where, "", PackageError)
+    device = DEVICES[read.field("device").one_of(DEVICES)]
+    for key in ("generation", "rows", "columns"):
+        expected = getattr(device, key)
+        read.field(key).require(manifest[key] == expected, f"{expected} for {device.name}")
 
 
 def form_of(manifest: Mapping[str, Any]) -> BlockForm:
@@ -186,15 +209,9 @@ def write_package(folder: Path, manifest: Mapping[str, Any], overlay: Path) -> P
     long.
     """
     validate(manifest, str(folder / MANIFEST))
-    text = manifest_text(manifest)
-    if len(text) > MAX_MANIFEST_BYTES:
-        raise PackageError(
-            f"{folder / MANIFEST} would have {len(text)} bytes, expected at most "
-            f"{MAX_MANIFEST_BYTES}: give the design fewer or shorter sequences"
-        )
     with replaced_folder(folder, MANIFEST) as new:
         shutil.copyfile(overlay, new / OVERLAY)
-        (new / MANIFEST).write_text(text)
+        (new / MANIFEST).write_text(manifest_text(manifest))
     return Package(folder, dict(manifest))
 
 
@@ -234,9 +251,8 @@ def read_package(folder: Path, *, device: str | None = None) -> Package:
     path = folder / MANIFEST
     if not is_regular(path):
         raise PackageError(f"{folder} is not a design package: it has no {MANIFEST}")
-    read = read_json(path, PackageError)
-    check_manifest(read)
-    content = read.object()
+    content = read_json(path, PackageError).object()
+    validate(content, str(path))
     if device is not None and content["device"] != device:
         raise PackageError(
             f"{folder} is a package for {content['device']}, but the device is {device}; "
