@@ -41,6 +41,7 @@ class EraName(StrEnum):
 
     papers = "papers"
     mlir_air = "mlir-air"
+    silicon_2026 = "silicon-2026"
 
 
 class OnDeviceError(StrEnum):

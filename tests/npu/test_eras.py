@@ -35,7 +35,7 @@ def test_the_papers_era_has_the_fitted_constants() -> None:
 
 def test_an_unknown_era_is_refused_with_the_known_ones() -> None:
     assert era("mlir-air") is MLIR_AIR
-    with pytest.raises(DesignError, match="papers, mlir-air"):
+    with pytest.raises(DesignError, match="papers, mlir-air, silicon-2026"):
         era("2027")
 
 

@@ -11,7 +11,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "lab"))
 
 from silicon_2026 import parts, program
-from silicon_2026.measured import PROMPTS, cells
+from silicon_2026.measured import CONTEXTS, PROMPTS, TOKENS, cells
+
+from ort_aie_ep.npu.speed.kernels import OURS, SILICON
+from ort_aie_ep.npu.vocabulary import costs
+from ort_aie_ep.npu.vocabulary.eras import PAPERS, SILICON_2026
 
 # What the composition is for: half of the cells within this.
 MEDIAN = 0.15
@@ -72,3 +76,41 @@ def test_long_prompts_of_four_queries_a_key_are_head_first() -> None:
     assert program.is_seq_first(model, 1024)
     assert not program.is_seq_first(model, 2048)
     assert program.is_seq_first(program.MODELS["llama-3.2-3b"], 4096)
+
+
+def test_the_package_has_the_constants_of_the_composition() -> None:
+    clock = SILICON_2026.clock
+    device = program.fit(program.split()[0]).device
+    assert PAPERS.clock.value / device == pytest.approx(clock.value, rel=0.005)
+    assert clock.bounds[0] < clock.value < clock.bounds[1]
+    _, product, _, _ = parts.product_line("fused-cast").constants
+    assert 1 / product / PAPERS.clock.value == pytest.approx(costs.PRODUCT_RATE.value, rel=0.005)
+    rate = parts.attention_rate() / PAPERS.clock.value
+    assert rate == pytest.approx(costs.PROMPT_ATTENTION_RATE.value, rel=0.005)
+
+
+@pytest.mark.parametrize(
+    ("model", "rate"),
+    [
+        ("llama-3.2-1b", costs.TOKEN_ATTENTION_RATE),
+        ("qwen3-8b", costs.WIDE_TOKEN_ATTENTION_RATE),
+    ],
+)
+def test_attention_of_tokens_is_what_keys_took(model: str, rate: costs.Cost) -> None:
+    shape = program.MODELS[model].shape
+    at = dict(zip(CONTEXTS, TOKENS[model], strict=True))
+    taken = (1 / at[32768] - 1 / at[1024]) / (32768 - 1024) / shape.layers  # for each key
+    # Four pairs; two products.
+    products = 2 * shape.heads * shape.head_dim / 4
+    assert products / taken / SILICON_2026.clock.value == pytest.approx(rate.value, rel=0.02)
+
+
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_no_kernel_is_predicted_faster_than_silicon_showed(head_dim: int) -> None:
+    for queries in (1, 4, 8):
+        cycles = SILICON.flow_kv_chunk(queries, head_dim)
+        assert cycles >= OURS.flow_kv_chunk(queries, head_dim)
+        rate = costs.TOKEN_ATTENTION_RATE if head_dim < 128 else costs.WIDE_TOKEN_ATTENTION_RATE
+        assert 2 * queries * 4096 / cycles <= rate.value * (1 + 1e-9)
+    assert SILICON.flow_qkv_chunk(64, head_dim) >= OURS.flow_qkv_chunk(64, head_dim)
+    assert 64 * 64 * 128 / SILICON.gemm_step <= costs.PRODUCT_RATE.value * (1 + 1e-9)

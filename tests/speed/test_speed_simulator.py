@@ -244,11 +244,11 @@ def test_an_append_takes_what_the_simulator_takes(heads: int, head_dim: int, cap
 VECTOR, PAPERS = vector_ops.build, "papers' programs: "
 OUTSIDE = {
     "a small product": (
-        gemm.build, "gemm", {"M": 64, "K": 256, "N": 256}, op.gemm(64, 256, 256, OURS), 0.17,
+        gemm.build, "gemm", {"M": 64, "K": 256, "N": 256}, op.gemm(64, 256, 256, OURS), 0.18,
     ),
     "a small product of Q4NX weights": (
         short_gemm.build, "project", {"M": 64, "K": 256, "N": 2048},
-        op.short_gemm(64, 256, 2048, kernels=OURS), 0.25,
+        op.short_gemm(64, 256, 2048, kernels=OURS), 0.27,
     ),
     "few blocks": (
         dequant.build, "dequant", {"blocks": 32}, op.dequant(32, 8192, kernels=OURS), 0.19,

@@ -18,7 +18,7 @@ import simpy
 
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.configuration import Lock
-from ort_aie_ep.npu.vocabulary.device import MAX_LOCK_VALUE, WORD, Device
+from ort_aie_ep.npu.vocabulary.device import MAX_LOCK_VALUE, WORD
 from ort_aie_ep.npu.vocabulary.errors import SimulationError
 
 #: The array sees host memory at the device address plus this (npu.md 3.5: firmware adds it).
@@ -175,8 +175,8 @@ def furthest(dimensions: tuple[tuple[int, int], ...], words: int) -> int:
 class Clock:
     """Converts cycles of the array, and the constants of the model, to seconds."""
 
-    def __init__(self, device: Device) -> None:
-        self.hz = device.clock_hz
+    def __init__(self, hz: float) -> None:
+        self.hz = hz
 
     def seconds(self, cycles: float) -> float:
         """The time of `cycles` array cycles."""

@@ -30,7 +30,7 @@ class ArrayState:
         self.era = era
         self.configuration: Configuration = configure(design)
         self.env = simpy.Environment()
-        self.clock = Clock(design.device)
+        self.clock = Clock(era.clock_hz(design.device))
         self.trace = Trace(trace)
         self.kernels = Kernels(design.device.architecture)
         self.host = HostMemory([])

@@ -2,7 +2,8 @@
 
 `OURS` uses the catalogs, whose models count the instructions that this project's kernels issue;
 nobody has measured them. `PUBLISHED` has mlir-aie's measured counts for kernels of the same
-purpose, often less exact ones (costs.py), and the catalogs' where nothing is published. The papers'
+purpose, often less exact ones (costs.py), and the catalogs' where nothing is published. `SILICON`
+is `OURS` with no kernel faster than the rates that whole programs of 2026 imply. The papers'
 own kernels are not public. Their cost is closer to `PUBLISHED`, so constants are fitted with it;
 the difference between the two is what this project's kernels would add.
 """
@@ -10,7 +11,7 @@ the difference between the two is what this project's kernels would add.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from ort_aie_ep.aie_kernels import (
@@ -21,6 +22,7 @@ from ort_aie_ep.aie_kernels import (
     catalog_vector,
 )
 from ort_aie_ep.npu.vocabulary import costs
+from ort_aie_ep.npu.vocabulary.eras import SILICON_2026, Era
 from ort_aie_ep.npu.vocabulary.kernel import Kernel
 
 ARCHITECTURE = "aie2p"
@@ -163,3 +165,29 @@ PUBLISHED = Kernels(
     row_silu=ROW_OBJECT * (costs.SILU.value + costs.MUL.value),
     row_gelu=ROW_OBJECT * (costs.GELU.value + costs.MUL.value),
 )
+
+
+def _token_attention(queries: int, head_dim: int) -> float:
+    rate = costs.TOKEN_ATTENTION_RATE if head_dim < 128 else costs.WIDE_TOKEN_ATTENTION_RATE
+    measured = 2 * queries * FLOW_KV_ELEMENTS / rate.value
+    return max(OURS.flow_kv_chunk(queries, head_dim), measured)
+
+
+def _prompt_attention(rows: int, head_dim: int) -> float:
+    measured = rows * FLOW_QKV_ELEMENTS / costs.PROMPT_ATTENTION_RATE.value
+    return max(OURS.flow_qkv_chunk(rows, head_dim), measured)
+
+
+SILICON = replace(
+    OURS,
+    name="silicon-2026",
+    dqp_block=costs.DQP_BLOCK_2026.value,
+    gemm_step=GEMM_ROWS * GEMM_COLUMNS * GEMM_DEPTH / costs.PRODUCT_RATE.value,
+    flow_kv_chunk=_token_attention,
+    flow_qkv_chunk=_prompt_attention,
+)
+
+
+def kernels_of(era: Era) -> Kernels:
+    """The cycles with which this library's plans are predicted."""
+    return SILICON if era is SILICON_2026 else OURS

@@ -104,8 +104,9 @@ class Machine:
     kernels: Kernels = PUBLISHED
 
     @classmethod
-    def of(cls, era: Era, clock_hz: float = costs.CLOCK.value, columns: int = 8) -> Machine:
-        """The device with an era's constants."""
+    def of(cls, era: Era, clock_hz: float | None = None, columns: int = 8) -> Machine:
+        """The device with an era's constants; `clock_hz` is another clock than the era's."""
+        clock_hz = clock_hz or era.clock.value
         return cls(
             clock_hz=clock_hz,
             columns=columns,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.models.shapes import Shape
-from ort_aie_ep.npu.speed.kernels import OURS
+from ort_aie_ep.npu.speed.kernels import OURS, kernels_of
 from ort_aie_ep.npu.speed.models import shape_of, steps_of
 from ort_aie_ep.npu.speed.operators import Machine
 from ort_aie_ep.npu.speed.papers import (
@@ -121,7 +121,7 @@ def machine(device: str, era: Era = PAPERS) -> Machine:
             f"device {device!r}: the performance model's placements need 8 columns of AIE2P; "
             "known: npu2"
         )
-    return Machine.of(era, found.clock_hz, found.columns)
+    return Machine.of(era, columns=found.columns)
 
 
 def simulate(
@@ -192,12 +192,13 @@ def simulate_plans(
 ) -> PlanSimulation:  # fmt: skip
     """Predict the plans of a compiled model at `contexts`, by default as `simulate` does.
 
-    The kernels have this project's cycles. `progress` counts tokens of prompts.
+    The kernels have this project's cycles, of the era silicon-2026 no fewer than silicon showed
+    (`kernels_of`). `progress` counts tokens of prompts.
 
     Raises:
         DesignError: the performance model does not cover the device or a context.
     """
-    on = replace(machine(device, era), kernels=OURS)
+    on = replace(machine(device, era), kernels=kernels_of(era))
     chosen = _contexts(model, positions, contexts)
     decoding = tuple(compose(plans, 1, context, on) for context in chosen)
     count = Count(progress, sum(chosen))

@@ -140,6 +140,34 @@ FLOW_QKV_RATE = Cost(
     "mlir-aie's kernel table: prefill_fv at head dimension 256, 16 x 16 x 256 in 2,707 to 2,963 "
     "cycles", "measured",
 )  # fmt: skip
+PRODUCT_RATE = Cost(
+    107.5, "MAC/cycle", "NPU2",
+    "bf16 through bfp16: a core's products in the line through 34 published products of mlir-air, "
+    "194 a nanosecond (lab/silicon_2026), at 1.8 GHz. Steps of K, ends of blocks and launches come "
+    "on top there", "inferred",
+)  # fmt: skip
+TOKEN_ATTENTION_RATE = Cost(
+    8.3, "MAC/cycle", "Krackan",
+    "of a pair of cores, both products, heads of 64: what 16 more keys of a layer take mlir-air's "
+    "llama-3.2-1b from 1k to 32k (68.44 and 19.05 tokens/s), 1.19 µs for 8 queries, at 1.66 GHz. "
+    "Its own count is 868 + 1,500 bundles, one core after the other", "inferred", (6.9, 8.8),
+)  # fmt: skip
+WIDE_TOKEN_ATTENTION_RATE = Cost(
+    10.4, "MAC/cycle", "Krackan",
+    "the same for heads of 128, by qwen3-8b (12.68 and 4.65 tokens/s): 1.91 µs. Its own count is "
+    "1,343 + 2,917 bundles", "inferred", (7.7, 11),
+)  # fmt: skip
+PROMPT_ATTENTION_RATE = Cost(
+    35.4, "MAC/cycle", "NPU2",
+    "of a core, both products and the softmax: what mlir-air's prompt of 4,096 gained when cores "
+    "had half as many keys (pull request #1940: 1,848 to 2,068 tokens/s), at 1.8 GHz "
+    "(lab/silicon_2026)", "inferred",
+)  # fmt: skip
+DQP_BLOCK_2026 = Cost(
+    5120 * 16 / 65.1e9 * 1.66e9, "cycles/block", "Krackan",
+    "sixteen projection cores of mlir-air's decoder take 65.1 GB/s of blocks of 5,120 B (eras.py), "
+    "at 1.66 GHz", "inferred",
+)  # fmt: skip
 RMS_NORM = Cost(438 / 1024, "cycles/element", "NPU2", "mlir-aie's kernel table", "measured")
 ADD = Cost(150 / 1024, "cycles/element", "NPU2", "mlir-aie's kernel table", "measured")
 MUL = Cost(142 / 1024, "cycles/element", "NPU2", "mlir-aie's kernel table", "measured")

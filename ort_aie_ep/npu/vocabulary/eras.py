@@ -3,19 +3,18 @@
 "papers" has the constants of 2025, fitted to two papers (`costs`). "mlir-air" has those that the
 nightly measurements of AMD's open decoder in 2026 imply, on a Krackan with faster drivers whose
 host ran in the platform profile "performance". The same build of that decoder made 42.5 tokens/s in
-the profile "balanced" and 64.1 in "performance" (llama-3.2-1b, 18 August 2026).
+the profile "balanced" and 64.1 in "performance" (llama-3.2-1b, 18 August 2026). "silicon-2026" is
+the same machine with the clock and the kernels' cycles that explain its measured prompts
+(lab/silicon_2026).
 
-"papers" is the default. Most hosts run in the profile "balanced", so its constants are the ones
-that a reader's own machine is less likely to miss. Limits that must hold everywhere, such as the
-length of a run before the watchdog acts, come from them as well.
-
-Everything that is not here (the clock, streams inside of the array, the command processor) has one
-value, in `costs`. NPU1 has its own bandwidth in every era.
+Limits that must hold everywhere, such as the length of a run before the watchdog acts, come from
+"papers". Everything that is not here (streams inside of the array, the command processor) has one
+value, in `costs`. NPU1 has its own bandwidth and clock in every era.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ort_aie_ep.npu.vocabulary import costs
@@ -23,7 +22,7 @@ from ort_aie_ep.npu.vocabulary.costs import Cost
 from ort_aie_ep.npu.vocabulary.device import Device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 
-EraName = Literal["papers", "mlir-air"]
+EraName = Literal["papers", "mlir-air", "silicon-2026"]
 
 
 @dataclass(frozen=True)
@@ -41,14 +40,16 @@ class Platform:
 class Era:
     """The constants that differ between eras.
 
-    `shim_channel` is what one channel between DDR and the array carries; a stream between two tiles
-    of the array carries `costs.STREAM`. `dispatch` is one run alone. `overlay_switch` is one change
-    of overlay as the era's programs make it; `pdi_switch` is a change of PDI in one context.
-    `gate_idle` is the time from a push to an idle shim channel until its first data.
+    `clock` is that of the array. `shim_channel` is what one channel between DDR and the array
+    carries; a stream between two tiles of the array carries `costs.STREAM`. `dispatch` is one run
+    alone. `overlay_switch` is one change of overlay as the era's programs make it; `pdi_switch` is
+    a change of PDI in one context. `gate_idle` is the time from a push to an idle shim channel
+    until its first data.
     """
 
     name: EraName
     platform: Platform
+    clock: Cost
     ddr_read: Cost
     ddr_write: Cost
     shim_channel: Cost
@@ -62,6 +63,10 @@ class Era:
         if architecture == "aie2":
             return costs.DDR_NPU1, costs.DDR_NPU1
         return self.ddr_read, self.ddr_write
+
+    def clock_hz(self, device: Device) -> float:
+        """The clock of the array of `device`."""
+        return device.clock_hz if device.architecture == "aie2" else self.clock.value
 
     def shim_rate(self, device: Device) -> float:
         """The bytes a second of one shim channel of `device`, in one direction."""
@@ -81,6 +86,7 @@ PAPERS = Era(
         "paper 1: performance, fixed clocks; paper 2: not stated", "not stated",
         "2025, versions not stated",
     ),
+    clock=costs.CLOCK,
     ddr_read=costs.DDR_READ,
     ddr_write=costs.DDR_WRITE,
     shim_channel=Cost(
@@ -107,6 +113,7 @@ MLIR_AIR = Era(
         "Ryzen AI 5 PRO 340 (Krackan)", "2 x DDR5-5600", "turbo", "performance",
         "nightly builds of August 2026",
     ),
+    clock=costs.CLOCK,
     ddr_read=_DDR,
     ddr_write=Cost(
         _DDR.value, "B/s", "Krackan",
@@ -139,7 +146,20 @@ MLIR_AIR = Era(
     pdi_switch=costs.PDI_SWITCH,
 )  # fmt: skip
 
-ERAS: dict[str, Era] = {era.name: era for era in (PAPERS, MLIR_AIR)}
+SILICON_2026 = replace(
+    MLIR_AIR,
+    name="silicon-2026",
+    platform=replace(MLIR_AIR.platform, driver="nightly builds of September 2026"),
+    clock=Cost(
+        1.66e9, "Hz", "Krackan",
+        "mlir-air published its parts on a Strix, at 1.8 GHz as far as anybody says. Its prompts "
+        "on this machine take 1.08 times as long as these parts together (lab/silicon_2026, fitted "
+        "to 19 of 28 prompts). mlir-air's own note says 1.57 GHz (docs/DFlashFeasibility.md)",
+        "inferred", (1.57e9, 1.8e9),
+    ),
+)  # fmt: skip
+
+ERAS: dict[str, Era] = {era.name: era for era in (PAPERS, MLIR_AIR, SILICON_2026)}
 
 
 def era(name: str) -> Era:
