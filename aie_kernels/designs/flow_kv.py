@@ -384,6 +384,11 @@ def require_heads(s: Sequence, heads: Expr, kv_heads: Expr, head_dim: Expr) -> N
         "heads={heads} must be a multiple of kv_heads={kv_heads}",
     )
     s.require(
+        at_most(head_dim, HEAD_DIMS[-1]),
+        f"head_dim={{head_dim}} is above {HEAD_DIMS[-1]}: a chunk of {CHUNK} elements must have "
+        "the 16 keys that a score core multiplies at a time",
+    )
+    s.require(
         equal(head_dim, 64) + equal(head_dim, 128) + equal(head_dim, 256),
         "head_dim={head_dim} must be 64, 128 or 256: pad q, k and v with zeros",
     )

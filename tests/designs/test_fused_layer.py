@@ -201,6 +201,7 @@ def test_reference_is_the_layer_in_float64() -> None:
         ({"heads": 2, "kv_heads": 1}, "must have a multiple of 256 elements"),
         ({"heads": 80, "kv_heads": 80, "head_dim": 256}, "queries, keys and values have more than"),
         ({"heads": 64, "kv_heads": 4, "head_dim": 256}, "a sweep holds 2048"),
+        ({"kv_heads": 1, "head_dim": 512}, "head_dim=512 is above 256"),
         ({"rotary_dim": 80}, "rotary_dim=80 must be a multiple of 32"),
         ({"gelu": 2}, "gelu=2 must be 0 or 1"),
         ({"context": 129}, "capacity=128 has no room"),
