@@ -240,6 +240,29 @@ std::string UnmetRequirement(const Manifest& manifest, const Invocation& invocat
   return OfInvocation(manifest, invocation).UnmetRequirement();
 }
 
+int64_t ArgumentBytes(const Manifest& manifest, const Invocation& invocation,
+                      std::string_view argument) {
+  const auto sequence =
+      std::ranges::find(manifest.sequences, invocation.sequence, &Sequence::name);
+  Require(sequence != manifest.sequences.end(), "the manifest of ", manifest.name,
+          " has no sequence \"", invocation.sequence, "\"");
+  std::vector<int64_t> frame(sequence->symbols.size());
+  for (size_t slot = 0; slot < sequence->parameters.size(); ++slot) {
+    const auto value = invocation.parameters.find(sequence->parameters[slot]);
+    if (value == invocation.parameters.end()) {  // described only then, which takes a while
+      Fail(ErrorCode::kInvalidArgument, Describe(invocation),
+           " has no value for the parameter \"", sequence->parameters[slot], "\"");
+    }
+    frame[slot] = value->second;
+  }
+  const auto found = std::ranges::find(sequence->arguments, argument, &Argument::name);
+  if (found == sequence->arguments.end()) {
+    Fail(ErrorCode::kInvalidArgument, Describe(invocation), " has no argument \"",
+         std::string(argument), "\"");
+  }
+  return found->bytes.Evaluate(frame);
+}
+
 std::string Describe(const Invocation& invocation) {
   std::string text = "sequence \"" + invocation.sequence + "\" (";
   for (const auto& [name, value] : invocation.parameters) {

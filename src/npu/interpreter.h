@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -28,7 +29,7 @@ struct Invocation {
 };
 
 // Sequences to interpret one after the other, such as those of a layer.
-using Plan = std::vector<Invocation>;
+using Invocations = std::vector<Invocation>;
 
 // The operations between two places where a stream may be divided: a cut, or the end of an
 // invocation.
@@ -74,6 +75,10 @@ class Interpreter {
 // before the first operation; empty if it meets them all. Throws Error if the manifest has no such
 // sequence, or the invocation no such parameters.
 std::string UnmetRequirement(const Manifest& manifest, const Invocation& invocation);
+
+// The bytes of an invocation's argument, computed by its sequence. Throws as UnmetRequirement does.
+int64_t ArgumentBytes(const Manifest& manifest, const Invocation& invocation,
+                      std::string_view argument);
 
 // "sequence "matvec" (K=2048, N=2048)", for messages.
 std::string Describe(const Invocation& invocation);

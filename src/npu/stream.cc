@@ -14,7 +14,7 @@ namespace ort_aie::npu {
 namespace {
 
 // The buffers that every run of a plan gets: all of them, if they fit one run.
-std::vector<int> SharedBuffers(const Plan& plan) {
+std::vector<int> SharedBuffers(const Invocations& plan) {
   int count = 0;
   for (const Invocation& invocation : plan) {
     for (const auto& [name, view] : invocation.arguments) {
@@ -115,7 +115,7 @@ class PieceEncoder {
 // Joins segments into runs.
 class StreamBuilder {
  public:
-  StreamBuilder(const Manifest& manifest, const Plan& plan)
+  StreamBuilder(const Manifest& manifest, const Invocations& plan)
       : manifest_(manifest), plan_(plan), shared_(SharedBuffers(plan)) {}
 
   void Add(const Segment& segment, std::span<const BufferView> views, int invocation) {
@@ -173,7 +173,7 @@ class StreamBuilder {
   }
 
   const Manifest& manifest_;
-  const Plan& plan_;
+  const Invocations& plan_;
   const std::vector<int> shared_;
   Stream stream_;
   uint64_t named_ = 0;  // in the last run
@@ -204,7 +204,7 @@ bool SameSkeleton(const Run& run, const Piece& piece, const PieceEncoder& now) {
 
 }  // namespace
 
-Stream BuildStream(Interpreter& interpreter, const Plan& plan) {
+Stream BuildStream(Interpreter& interpreter, const Invocations& plan) {
   Require(!plan.empty(), "a plan must have at least one invocation, got none");
   StreamBuilder builder(interpreter.manifest(), plan);
   size_t operations = 0;
@@ -222,7 +222,7 @@ Stream BuildStream(Interpreter& interpreter, const Plan& plan) {
 }
 
 std::optional<std::vector<WordRange>> PatchStream(Interpreter& interpreter, Stream& stream,
-                                                  const Plan& plan,
+                                                  const Invocations& plan,
                                                   const std::vector<size_t>& changed) {
   struct Patched {
     size_t piece;

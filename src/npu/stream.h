@@ -52,7 +52,7 @@ struct Stream {
 // is predicted to take more than kMaxRunSeconds or has more than kMaxRunWords. A plan of more
 // buffers is divided into runs that each touch as many as a run can have. Throws as Interpreter
 // does, and for a stretch without a cut that takes too long or touches too many buffers.
-Stream BuildStream(Interpreter& interpreter, const Plan& plan);
+Stream BuildStream(Interpreter& interpreter, const Invocations& plan);
 
 struct WordRange {
   size_t run;
@@ -65,7 +65,7 @@ struct WordRange {
 // words and no run becomes too long; returns the changed words, ascending. Else returns nothing and
 // changes nothing. Throws as BuildStream does.
 std::optional<std::vector<WordRange>> PatchStream(Interpreter& interpreter, Stream& stream,
-                                                  const Plan& plan,
+                                                  const Invocations& plan,
                                                   const std::vector<size_t>& changed);
 
 }  // namespace ort_aie::npu

@@ -55,7 +55,7 @@ std::vector<WordRange> Patch(Stream& kept, Stream fresh) {
 }
 
 // Which invocations differ, if they differ only in parameters and offsets.
-std::optional<std::vector<size_t>> Differences(const Plan& a, const Plan& b) {
+std::optional<std::vector<size_t>> Differences(const Invocations& a, const Invocations& b) {
   if (a.size() != b.size()) return std::nullopt;
   std::vector<size_t> changed;
   for (size_t i = 0; i < a.size(); ++i) {
@@ -120,7 +120,7 @@ StreamCache::Lookup StreamCache::Found(StreamMemory::Place entry, Outcome outcom
   return {entry->stream, entry->id, outcome, std::move(changed), entry->companion};
 }
 
-StreamCache::Lookup StreamCache::Get(const Plan& plan) {
+StreamCache::Lookup StreamCache::Get(const Invocations& plan) {
   std::vector<StreamMemory::Place> ours;  // most recently used first
   for (auto entry = memory_->entries_.begin(); entry != memory_->entries_.end(); ++entry) {
     if (entry->owner != this) continue;

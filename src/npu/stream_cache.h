@@ -54,7 +54,7 @@ class StreamMemory {
   struct Entry {
     const StreamCache* owner;
     uint64_t id;
-    Plan plan;
+    Invocations plan;
     Stream stream;
     size_t bytes;
     std::unique_ptr<StreamCompanion> companion;
@@ -96,7 +96,7 @@ class StreamCache {
 
   // Throws as BuildStream does, and for a stream that is larger than the memory; then nothing has
   // changed.
-  Lookup Get(const Plan& plan);
+  Lookup Get(const Invocations& plan);
 
  private:
   Lookup Found(StreamMemory::Place entry, Outcome outcome, std::vector<WordRange> changed) const;

@@ -27,8 +27,8 @@ py::array_t<uint32_t> Words(const std::vector<uint32_t>& words) {
 }
 
 // [{"sequence": name, "parameters": {name: int}, "arguments": {name: (run argument, offset)}}]
-Plan PlanOf(const py::list& invocations) {
-  Plan plan;
+Invocations PlanOf(const py::list& invocations) {
+  Invocations plan;
   for (const py::handle item : invocations) {
     const auto dict = py::cast<py::dict>(item);
     for (const auto& [key, value] : dict) {
@@ -50,7 +50,7 @@ Plan PlanOf(const py::list& invocations) {
   return plan;
 }
 
-std::string SourceText(const Manifest& manifest, const Plan& plan, const OpSource& source) {
+std::string SourceText(const Manifest& manifest, const Invocations& plan, const OpSource& source) {
   const std::string& name = plan[static_cast<size_t>(source.invocation)].sequence;
   for (const Sequence& sequence : manifest.sequences) {
     if (sequence.name != name) continue;
@@ -60,7 +60,7 @@ std::string SourceText(const Manifest& manifest, const Plan& plan, const OpSourc
   Fail(ErrorCode::kRuntime, "an operation does not belong to a sequence");
 }
 
-py::list Runs(const Manifest& manifest, const Plan& plan, const Stream& stream) {
+py::list Runs(const Manifest& manifest, const Invocations& plan, const Stream& stream) {
   py::list runs;
   for (const Run& run : stream.runs) {
     py::list sources;
@@ -77,7 +77,7 @@ py::list Runs(const Manifest& manifest, const Plan& plan, const Stream& stream) 
 }
 
 py::list Build(const std::string& manifest_json, const py::list& invocations) {
-  const Plan plan = PlanOf(invocations);
+  const Invocations plan = PlanOf(invocations);
   Manifest manifest;
   Stream stream;
   {
@@ -102,7 +102,7 @@ class PythonStreamCache {
       : cache_(ParseManifest(manifest_json), std::move(memory), capacity) {}
 
   py::dict Get(const py::list& invocations) {
-    const Plan plan = PlanOf(invocations);
+    const Invocations plan = PlanOf(invocations);
     Stream stream;
     uint64_t id;
     StreamCache::Outcome outcome;

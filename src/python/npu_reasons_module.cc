@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "ops/elementwise.h"
-#include "targets/npu/reasons.h"
+#include "targets/npu/schedule/reasons.h"
 
 namespace py = pybind11;
 

@@ -42,7 +42,7 @@ MAY_INCLUDE = {
     "ort": f"base ops {DOORS} {TRACE} ort/ep/factory.h",
     # The provider packs weights, as `ort-aie compile` does from Python.
     "ort/ep": f"base graph ops q4nx {DOORS} ort",
-    "python": "base graph npu ops q4nx targets/host targets/host/kernels targets/npu/reasons.h "
+    "python": "base graph npu ops q4nx targets/host targets/host/kernels targets/npu/schedule/reasons.h "
     "targets/npu/fused_decode",
     "stub": "base/libraries.h",
 }

@@ -13,6 +13,7 @@
 
 #include "npu/interpreter.h"
 #include "npu/manifest.h"
+#include "targets/npu/buffer.h"
 
 namespace ort_aie::npu_target {
 
@@ -37,32 +38,11 @@ class DeviceError : public std::runtime_error {
   Fault fault_;
 };
 
-// Memory that the host and the device share. They see the same bytes only after a transfer.
-class Buffer {
- public:
-  virtual ~Buffer() = default;
-  virtual uint8_t* host() = 0;  // a pinned buffer is read-only
-  virtual size_t size() const = 0;
-  virtual void ToDevice(size_t offset, size_t bytes) = 0;
-  virtual void FromDevice(size_t offset, size_t bytes) = 0;
-};
-
-// A place on the device.
-struct DeviceMemory {
-  std::shared_ptr<Buffer> buffer;
-  int64_t offset = 0;
-
-  uint8_t* host() const { return buffer->host() + offset; }
-};
-
 // Memory of the host.
 struct HostMemory {
   const void* data;
   size_t bytes;
 };
-
-// A stream addresses the bytes of a buffer with 32 bits.
-inline constexpr size_t kMaxBufferBytes = size_t{1} << 32;
 
 // What a process has requested from the device since it opened it.
 struct Counters {
@@ -124,7 +104,7 @@ class Device {
   // is `buffers[i]`; there may be any number of different ones. If the device supports lists of
   // runs, the plan's runs are submitted together, up to 24 with a predicted time of kMaxRunSeconds.
   // Throws DeviceError; then the contents of the buffers on the device are unknown.
-  virtual void Run(std::string_view design, const npu::Plan& plan,
+  virtual void Run(std::string_view design, const npu::Invocations& plan,
                    std::span<Buffer* const> buffers) = 0;
 
   // The words on their overlay, in a context of its own. Throws DeviceError.

@@ -1,7 +1,6 @@
 #include "targets/npu/engine.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstdio>
 
 #include "base/error.h"
@@ -19,6 +18,12 @@ uint64_t NextGeneration() {
 Engine::Engine(std::shared_ptr<Device> device, const ExecutorOptions& options)
     : device_(std::move(device)),
       options_(options),
+      facts_{.overlay = [&device = *device_](std::string_view p) { return device.Overlay(p); },
+             .share_context = [&device = *device_](
+                                  auto a, auto b) { return device.ShareContext(a, b); },
+             .weight_bytes = options.weight_bytes,
+             .row_bytes = options.row_bytes,
+             .query_bytes = options.query_bytes},
       kernels_(host::SelectedKernels()),
       generation_(NextGeneration()) {}
 
@@ -40,7 +45,7 @@ void Engine::GiveUp() {
   device_->Reset();
 }
 
-void Engine::Run(std::string_view design, const npu::Plan& plan, std::span<Buffer* const> buffers) {
+void Engine::Run(std::string_view design, const npu::Invocations& plan, std::span<Buffer* const> buffers) {
   const TraceSpan traced("host", "run");
   device_->Run(design, plan, buffers);
 }
@@ -62,8 +67,8 @@ void Engine::ReportNotices() {
   }
 }
 
-Engine::Scratch Engine::TakeScratch(size_t bytes, bool both, Scratch before) {
-  Scratch scratch{std::move(before.lock), {}};
+ScratchBuffers Engine::TakeScratch(size_t bytes, bool both, ScratchBuffers before) {
+  ScratchBuffers scratch{std::move(before.lock), {}};
   if (!scratch.lock.owns_lock()) scratch.lock = std::unique_lock(scratch_mutex_);
   for (auto& buffer : before.buffers) buffer.reset();
   if (scratch_generation_ != generation_) {
@@ -79,30 +84,5 @@ Engine::Scratch Engine::TakeScratch(size_t bytes, bool both, Scratch before) {
   }
   return scratch;
 }
-
-int64_t ArgumentBytes(const npu::Manifest& manifest, const npu::Invocation& invocation,
-                      std::string_view argument) {
-  const auto sequence =
-      std::ranges::find(manifest.sequences, invocation.sequence, &npu::Sequence::name);
-  Require(sequence != manifest.sequences.end(), "the manifest of ", manifest.name,
-          " has no sequence \"", invocation.sequence, "\"");
-  std::vector<int64_t> frame(sequence->symbols.size());
-  for (size_t slot = 0; slot < sequence->parameters.size(); ++slot) {
-    const auto value = invocation.parameters.find(sequence->parameters[slot]);
-    if (value == invocation.parameters.end()) {  // described only then, which takes a while
-      Fail(ErrorCode::kInvalidArgument, npu::Describe(invocation),
-           " has no value for the parameter \"", sequence->parameters[slot], "\"");
-    }
-    frame[slot] = value->second;
-  }
-  const auto found = std::ranges::find(sequence->arguments, argument, &npu::Argument::name);
-  if (found == sequence->arguments.end()) {
-    Fail(ErrorCode::kInvalidArgument, npu::Describe(invocation), " has no argument \"",
-         std::string(argument), "\"");
-  }
-  return found->bytes.Evaluate(frame);
-}
-
-int64_t FloatBits(float value) { return std::bit_cast<int32_t>(value); }
 
 }  // namespace ort_aie::npu_target

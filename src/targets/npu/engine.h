@@ -13,9 +13,10 @@
 #include <vector>
 
 #include "targets/host/kernels/kernels.h"
-#include "targets/npu/designs.h"
 #include "targets/npu/device.h"
 #include "targets/npu/executor.h"
+#include "targets/npu/schedule/device_contents.h"
+#include "targets/npu/schedule/facts.h"
 #include "targets/trace.h"
 
 namespace ort_aie::npu_target {
@@ -25,9 +26,8 @@ class Engine {
   Engine(std::shared_ptr<Device> device, const ExecutorOptions& options);
 
   Device& device() const { return *device_; }
-  HasOverlay overlays() const {
-    return [this](std::string_view design) { return device_->Overlay(design) != nullptr; };
-  }
+  const DeviceFacts& facts() const { return facts_; }
+  HasOverlay overlays() const { return facts_.overlays(); }
   const host::Kernels& kernels() const { return kernels_; }
   const ExecutorOptions& options() const { return options_; }
 
@@ -41,7 +41,7 @@ class Engine {
   // As Forget. Also gives up contexts and memory, because the device is not used again.
   void GiveUp();
 
-  void Run(std::string_view design, const npu::Plan& plan, std::span<Buffer* const> buffers);
+  void Run(std::string_view design, const npu::Invocations& plan, std::span<Buffer* const> buffers);
 
   // Passes a line about the device to ExecutorOptions::report, or prints it to stderr.
   void Report(std::string_view line) const;
@@ -58,18 +58,13 @@ class Engine {
     return counters_;
   }
 
-  // The two buffers of a prompt's dequantised weights, for one prompt's projection at a time.
-  struct Scratch {
-    std::unique_lock<std::mutex> lock;
-    std::shared_ptr<Buffer> buffers[2];
-  };
-  // Takes two buffers of `bytes`, or one. If the caller passes what it took before, no other thread
-  // gets it in between.
-  Scratch TakeScratch(size_t bytes, bool both, Scratch before = {});
+  // For one prompt's projection at a time; see DeviceContents.
+  ScratchBuffers TakeScratch(size_t bytes, bool both, ScratchBuffers before = {});
 
  private:
   std::shared_ptr<Device> device_;
   const ExecutorOptions options_;
+  const DeviceFacts facts_;
   const host::Kernels& kernels_;
   std::atomic<uint64_t> generation_;
   std::mutex renewing_;
@@ -82,29 +77,5 @@ class Engine {
   uint64_t scratch_generation_ = 0;
   std::shared_ptr<Buffer> scratch_[2];
 };
-
-// The buffers of a plan, each of them once.
-class BufferList {
- public:
-  npu::BufferView View(const DeviceMemory& memory, int64_t plus = 0) {
-    const auto found = std::ranges::find(list_, memory.buffer.get());
-    const int index = static_cast<int>(found - list_.begin());
-    if (found == list_.end()) list_.push_back(memory.buffer.get());
-    return {index, memory.offset + plus};
-  }
-  std::span<Buffer* const> list() const { return list_; }
-
- private:
-  std::vector<Buffer*> list_;
-};
-
-// The bytes of an invocation's argument, computed by its sequence.
-int64_t ArgumentBytes(const npu::Manifest& manifest, const npu::Invocation& invocation,
-                      std::string_view argument);
-
-// A float as a parameter of a sequence.
-int64_t FloatBits(float value);
-
-constexpr int64_t RoundUp(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
 }  // namespace ort_aie::npu_target

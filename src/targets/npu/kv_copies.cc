@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -11,15 +10,7 @@
 namespace ort_aie::npu_target {
 namespace {
 
-constexpr int64_t kEight = 8;              // keys, and dimensions, that are adjacent
-constexpr int64_t kCapacityMultiple = 64;  // 4,096 elements for each head dimension
-constexpr int64_t kLeastCapacity = 256;
-
-bool Windowed(const AttentionStep& step) { return step.causal && step.window > 0; }
-
-int64_t FirstVisible(const AttentionStep& step, size_t b) {
-  return step.visible_keys.empty() ? 0 : step.visible_keys[b].first;
-}
+constexpr int64_t kEight = 8;  // keys, and dimensions, that are adjacent
 
 // The token whose row is the first one of the step's past tensors.
 int64_t FirstOfPast(const AttentionStep& step, size_t b) {
@@ -29,90 +20,9 @@ int64_t FirstOfPast(const AttentionStep& step, size_t b) {
 
 }  // namespace
 
-Span SpanOf(const AttentionStep& step, int64_t first, int64_t end) {
-  Span span;
-  for (size_t b = 0; b < step.past_length.size(); ++b) {
-    const int64_t past = step.past_length[b], total = step.total_length[b];
-    span.past.push_back(std::min(past + first, total));
-    span.total.push_back(std::min(past + end, total));
-  }
-  return span;
-}
-
-int64_t FirstKey(const AttentionStep& step, size_t b, int64_t past) {
-  const int64_t visible = FirstVisible(step, b);
-  return Windowed(step) ? std::max(visible, past - step.window + 1) : visible;
-}
-
-KvCopy::KvCopy(Engine& engine, const AttentionStep& step)
-    : engine_(engine),
-      batch_(step.batch),
-      kv_heads_(step.kv_heads),
-      dim_(step.dim),
-      padded_(PaddedHeadDim(step.dim)),
-      type_(step.cache_type),
-      rows_(static_cast<size_t>(step.batch), Range{0, 0}) {}
-
-bool KvCopy::Fits(const AttentionStep& step) const {
-  return batch_ == step.batch && kv_heads_ == step.kv_heads && dim_ == step.dim &&
-         type_ == step.cache_type;
-}
-
-int64_t KvCopy::CapacityFor(const AttentionStep& step, int64_t tokens) const {
-  int64_t longest = 0, held = 0, total = 0;  // the most visible keys; with those held; and all
-  for (size_t b = 0; b < rows_.size(); ++b) {
-    total = std::max(total, step.total_length[b]);
-    longest = std::max(longest, step.total_length[b] - FirstKey(step, b, step.past_length[b]));
-    held = std::max(held, step.total_length[b] - rows_[b].first);
-  }
-  const int64_t roomy = std::max(
-      kLeastCapacity, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(longest + 1))));
-  if (Windowed(step)) {
-    // Rows that are no longer visible are dropped only when there is no room left. With room for
-    // two windows, each row is moved once.
-    const int64_t least = std::min(longest, step.window - 1 + tokens);
-    if (least <= capacity_ && (held <= capacity_ || capacity_ >= 2 * step.window)) return capacity_;
-    const int64_t most = std::max({kLeastCapacity, least, 2 * step.window});
-    return std::min(roomy, RoundUp(most, kCapacityMultiple));
-  }
-  if (longest <= capacity_) return capacity_;
-  // Room for some more keys, because a larger copy has to be sent as a whole.
-  if (step.present_capacity > total) {  // a cache whose size was fixed before
-    return std::min(roomy, RoundUp(step.present_capacity, kCapacityMultiple));
-  }
-  return roomy;
-}
-
 void KvCopy::Place(std::shared_ptr<Buffer> buffer, int64_t offset, int64_t capacity) {
-  buffer_ = std::move(buffer);
-  offset_ = offset;
-  capacity_ = capacity;
+  CacheRows::Place(std::move(buffer), offset, capacity);
   marks_.assign(static_cast<size_t>(2 * heads() * capacity), RowMark{});
-  rows_.assign(rows_.size(), Range{0, 0});
-}
-
-// Whether row 0 is where the step can use it: at its first key, or before it if the window hides
-// the keys in between.
-bool KvCopy::Serves(const AttentionStep& step, size_t b) const {
-  const int64_t past = step.past_length[b], key = FirstKey(step, b, past);
-  return rows_[b].first == key ||
-         (rows_[b].first < key && Windowed(step) && key == past - step.window + 1);
-}
-
-Range KvCopy::Useful(const AttentionStep& step, size_t b) const {
-  const int64_t key = FirstKey(step, b, step.past_length[b]);
-  const int64_t end = Serves(step, b) ? std::min(rows_[b].end, step.past_length[b]) : key;
-  return {key, std::max(key, end)};
-}
-
-int64_t KvCopy::Held(const AttentionStep& step) const {
-  int64_t rows = 0;
-  for (size_t b = 0; b < rows_.size(); ++b) rows += Useful(step, b).end - Useful(step, b).first;
-  return rows;
-}
-
-bool KvCopy::EndsWith(const AttentionStep& step) const {
-  return std::ranges::equal(rows_, step.past_length, {}, &Range::end);
 }
 
 bool KvCopy::IsEqual(const AttentionStep& step, int64_t head, Range tokens) const {
@@ -225,16 +135,14 @@ void KvCopy::Convert(const AttentionStep& step, int64_t head, Range tokens, cons
   }
 }
 
-void KvCopy::Hold(const AttentionStep& step, const Span& span, std::span<const int64_t> rows,
+void KvCopy::Hold(const AttentionStep& step, const Lengths& lengths, std::span<const int64_t> rows,
                   const HostRows& fresh, const ThreadPool& threads) {
   const TraceSpan traced("host", "send cache");
   std::vector<int64_t> from(rows_.size());  // tokens
   for (size_t b = 0; b < rows_.size(); ++b) {
+    const int64_t first = FirstTokenFor(step, b, lengths);
     from[b] = rows_[b].end;
-    if (span.total[b] - rows_[b].first <= capacity_) continue;
-    const int64_t first = FirstKey(step, b, span.past[b]);
-    Require(span.total[b] - first <= capacity_, "the copy of a cache has ", capacity_,
-            " rows, but a call needs ", span.total[b] - first);
+    if (first == rows_[b].first) continue;
     MoveTo(b, first);
     from[b] = first;
   }
@@ -254,7 +162,7 @@ void KvCopy::Hold(const AttentionStep& step, const Span& span, std::span<const i
     buffer_->ToDevice(static_cast<size_t>(offset_ + head * HeadBytes() + first_row * row_bytes),
                       static_cast<size_t>((RoundUp(end - zero, kEight) - first_row) * row_bytes));
   }
-  for (size_t b = 0; b < rows_.size(); ++b) rows_[b].end = std::max(rows_[b].end, rows[b]);
+  Advance(step, lengths, rows);
   engine_.Count([&](ExecutorCounters& counters) {
     counters.cache_rows_kept += kept;
     counters.cache_rows_sent += sent;

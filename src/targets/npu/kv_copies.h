@@ -12,18 +12,9 @@
 
 #include "targets/npu/engine.h"
 #include "targets/npu/row_marks.h"
+#include "targets/npu/schedule/cache_rows.h"
 
 namespace ort_aie::npu_target {
-
-// The number of tokens before and after a chunk of a call, by batch row.
-struct Span {
-  std::vector<int64_t> past, total;
-};
-// The span of tokens [first, end) of the step's new ones.
-Span SpanOf(const AttentionStep& step, int64_t first, int64_t end);
-
-// The first key that a query after `past` tokens sees, or that any later query sees.
-int64_t FirstKey(const AttentionStep& step, size_t b, int64_t past);
 
 // Where the host has new rows of a step, (batch, kv_heads, capacity, dim): row 0 of batch row b
 // belongs to token first[b].
@@ -33,45 +24,27 @@ struct HostRows {
   std::vector<int64_t> first;
 };
 
-// The copy of one layer's cache, with the newest tokens of each batch row. Layout on the device:
-// keys, then values, [batch][kv_heads][capacity/8][padded dim/8][8 keys][8 dimensions] bfloat16,
-// with zeros beyond dim. The rows after the valid ones are older rows or zeros. After rows that the
-// host sent, there are always zeros up to a multiple of eight keys, because the bfp16 blocks of a
-// prompt share an exponent.
-class KvCopy {
+// The copy of one layer's cache with its rows. The rows after the valid ones are older rows or
+// zeros. After rows that the host sent, there are always zeros up to a multiple of eight keys,
+// because the bfp16 blocks of a prompt share an exponent.
+class KvCopy : public CacheRows {
  public:
-  KvCopy(Engine& engine, const AttentionStep& step);
+  KvCopy(Engine& engine, const AttentionStep& step) : CacheRows(step), engine_(engine) {}
 
-  bool Fits(const AttentionStep& step) const;
-
-  // --- its place ---
-
-  // The number of keys for which a head must have room if `step` processes `tokens` at a time; the
-  // current capacity if that is enough.
-  int64_t CapacityFor(const AttentionStep& step, int64_t tokens) const;
-  int64_t BytesOf(int64_t capacity) const { return 4 * batch_ * kv_heads_ * capacity * padded_; }
-  // Places it at `offset` of a buffer that holds zeros there. No row is valid then.
+  // At a place that holds zeros.
   void Place(std::shared_ptr<Buffer> buffer, int64_t offset, int64_t capacity);
-  const std::shared_ptr<Buffer>& buffer() const { return buffer_; }
-  int64_t capacity() const { return capacity_; }
 
-  // --- its rows ---
-
-  // How many rows of the step's past it has that the step reads. EndsWith: whether its rows end
-  // where the past ends.
-  int64_t Held(const AttentionStep& step) const;
-  bool EndsWith(const AttentionStep& step) const;
-  // Whether all of these equal the host's.
+  // Whether all rows that it holds of the step's past equal the host's.
   bool PastIsEqual(const AttentionStep& step, const ThreadPool& threads) const;
   // Keeps those rows of each batch row that equal the host's. If `known`, all of them do.
   void Keep(const AttentionStep& step, bool known, const ThreadPool& threads);
   // Where the rows came from in the last use.
   const void* present() const { return present_; }
 
-  // Makes it hold what the queries of `span` read, up to `rows` by batch row, with room for the
-  // span. Sends the missing rows, of the past or of `fresh`. Call it after Keep, with spans in
+  // Makes it hold what the queries of `lengths` read, up to `rows` by batch row, with room for
+  // them. Sends the missing rows, of the past or of `fresh`. Call it after Keep, with lengths in
   // order.
-  void Hold(const AttentionStep& step, const Span& span, std::span<const int64_t> rows,
+  void Hold(const AttentionStep& step, const Lengths& lengths, std::span<const int64_t> rows,
             const HostRows& fresh, const ThreadPool& threads);
   // Fetches the row that the device has appended for the step's last token to each head.
   void FetchLast(const AttentionStep& step);
@@ -80,30 +53,14 @@ class KvCopy {
   // Tells it that the device has the step's new rows, and that they equal `fresh`.
   void Appended(const AttentionStep& step, const HostRows& fresh);
 
-  // The token of row 0, by batch row.
-  int64_t FirstToken(size_t b) const { return rows_[b].first; }
-  int64_t KeyOffset(int64_t b) const { return offset_ + b * kv_heads_ * HeadBytes(); }
-  int64_t ValueOffset(int64_t b) const { return KeyOffset(batch_ + b); }
-
  private:
-  int64_t HeadBytes() const { return capacity_ * padded_ * 2; }
-  int64_t heads() const { return batch_ * kv_heads_; }
-  size_t BatchRow(int64_t head) const { return static_cast<size_t>(head % heads() / kv_heads_); }
-  bool Serves(const AttentionStep& step, size_t b) const;
-  // The range of tokens that it holds, the step reads, and belong to the step's past.
-  Range Useful(const AttentionStep& step, size_t b) const;
   bool IsEqual(const AttentionStep& step, int64_t head, Range tokens) const;
   void MoveTo(size_t b, int64_t first);
   void Convert(const AttentionStep& step, int64_t head, Range tokens, const HostRows& fresh);
   uint8_t* HostSide(int64_t head) const { return buffer_->host() + offset_ + head * HeadBytes(); }
 
   Engine& engine_;
-  const int64_t batch_, kv_heads_, dim_, padded_;
-  const DataType type_;
-  int64_t capacity_ = 0, offset_ = 0;
-  std::vector<Range> rows_;     // valid tokens, by batch row
   std::vector<RowMark> marks_;  // of the host's rows: [keys, values][batch][kv_heads][capacity]
-  std::shared_ptr<Buffer> buffer_;
   const void* present_ = nullptr;
 };
 
@@ -152,8 +109,5 @@ class KvCopies {
   uint64_t generation_ = 0;
   std::list<std::unique_ptr<KvSlab>> slabs_;  // most recently used first
 };
-
-// The head dimension for which the device has a layout: 64, 128 or 256.
-constexpr int64_t PaddedHeadDim(int64_t dim) { return dim <= 64 ? 64 : dim <= 128 ? 128 : 256; }
 
 }  // namespace ort_aie::npu_target

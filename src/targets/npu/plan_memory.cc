@@ -6,31 +6,9 @@
 #include "base/error.h"
 #include "targets/npu/fused_decode/token_memory.h"
 #include "targets/npu/kv_copies.h"
-#include "targets/npu/reasons.h"
 #include "targets/npu/weights.h"
 
 namespace ort_aie::npu_target {
-namespace {
-
-WeightForm FormOf(const Engine& engine, const Plan& plan) {
-  std::vector<WeightForm> forms;
-  for (const Step& step : plan.steps) {
-    const auto* projection = std::get_if<MatMulStep>(&step);
-    if (projection != nullptr && CanBeQ4nx(projection->form)) forms.push_back(projection->form);
-    // Experts are plans of their own, between two runs of this one: on the same overlay.
-    if (std::holds_alternative<MoEStep>(step)) forms.push_back(q4nx::kShipping);
-  }
-  // A short prompt's projections are for where the change to their overlay is cheap.
-  const bool cheap = engine.device().ShareContext(kShortGemm, kGemm);
-  return FormOfPlan(forms, [&](std::string_view package) {
-    const bool of_short = package.starts_with(kShortGemm);
-    return of_short ? cheap && engine.device().ShareContext(package, kGemm)
-                    : engine.device().Overlay(package) != nullptr;
-  });
-}
-
-}  // namespace
-
 std::shared_ptr<PlanMemory> PlanMemory::Of(Engine& engine, const Plan& plan) {
   if (plan.kept == nullptr) return nullptr;
   const std::lock_guard lock(plan.kept->mutex);
@@ -38,7 +16,7 @@ std::shared_ptr<PlanMemory> PlanMemory::Of(Engine& engine, const Plan& plan) {
   if (memory == nullptr || memory->generation_ != engine.generation()) {
     plan.kept->object = nullptr;  // free it before the next is made
     memory = nullptr;
-    memory = std::make_shared<PlanMemory>(engine, FormOf(engine, plan));
+    memory = std::make_shared<PlanMemory>(engine, FormOfPlan(engine.facts(), plan));
     plan.kept->object = memory;
   }
   return memory;

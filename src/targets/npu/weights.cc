@@ -6,7 +6,7 @@
 #include "q4nx/layout.h"
 #include "q4nx/pack.h"
 #include "targets/npu/plan_memory.h"
-#include "targets/npu/reasons.h"
+#include "targets/npu/schedule/reasons.h"
 
 namespace ort_aie::npu_target {
 namespace {
@@ -38,8 +38,6 @@ void CountWidened(Engine& engine, const Matrix& matrix, const PlanMemory* memory
 }
 
 }  // namespace
-
-int64_t DeviceRows(int64_t n) { return std::max(q4nx::PaddedRows(n), kLeastN); }
 
 WeightForm DeviceForm(const PlanMemory* memory) {
   return memory == nullptr ? q4nx::kShipping : memory->form();
@@ -87,30 +85,30 @@ std::vector<DeviceMemory> PinWeights(Engine& engine, const PlanMemory* plan,
   return memory;
 }
 
-PinnedWeights WeightsOf(Engine& engine, const PlanMemory* memory, const MatMulStep& step) {
+WeightPlaces WeightsOf(Engine& engine, const PlanMemory* memory, const MatMulStep& step) {
   const bool gated = step.up_weights != nullptr;
   if (memory != nullptr) {
-    return {0, memory->Weights(step.weights),
+    return {memory->Weights(step.weights),
             gated ? memory->Weights(step.up_weights) : DeviceMemory()};
   }
-  const auto pin = [&](uint64_t generation) {
+  const auto pin = [&] {
     const Matrix matrices[] = {{step.weights, step.n, step.k, step.form},
                                {step.up_weights, step.n, step.k, step.form}};
     std::vector<DeviceMemory> pinned =
         PinWeights(engine, nullptr, std::span(matrices).first(gated ? 2 : 1));
-    return PinnedWeights{generation, pinned.front(), gated ? pinned.back() : DeviceMemory()};
+    return WeightPlaces{pinned.front(), gated ? pinned.back() : DeviceMemory()};
   };
-  if (step.kept == nullptr) return pin(0);
+  if (step.kept == nullptr) return pin();
   const std::lock_guard lock(step.kept->mutex);
   auto kept = std::static_pointer_cast<PinnedWeights>(step.kept->object);
   const uint64_t generation = engine.generation();
   if (kept == nullptr || kept->generation != generation) {
     step.kept->object = nullptr;  // free it before the next is made
     kept = nullptr;
-    kept = std::make_shared<PinnedWeights>(pin(generation));
+    kept = std::make_shared<PinnedWeights>(generation, pin());
     step.kept->object = kept;
   }
-  return *kept;
+  return kept->places;
 }
 
 }  // namespace ort_aie::npu_target

@@ -6,12 +6,10 @@
 #include <vector>
 
 #include "targets/npu/engine.h"
+#include "targets/npu/schedule/device_contents.h"
 
 namespace ort_aie::npu_target {
 
-// The number of out-features that the device computes: whole blocks, and at least a minimum. Those
-// without weights are zeros.
-int64_t DeviceRows(int64_t n);
 class PlanMemory;
 
 // The form of Q4NX in which the device has the weights of a plan with such memory, or of an op
@@ -33,13 +31,13 @@ bool IsReadInPlace(const Matrix& matrix, const PlanMemory* memory);
 std::vector<DeviceMemory> PinWeights(Engine& engine, const PlanMemory* memory,
                                      std::span<const Matrix> matrices);
 
-// W, and U if the step is gated.
+// What an op keeps without a plan's memory.
 struct PinnedWeights {
   uint64_t generation;
-  DeviceMemory weights, up;
+  WeightPlaces places;
 };
 
 // The plan's, or, without a plan's memory, those that the op keeps by itself.
-PinnedWeights WeightsOf(Engine& engine, const PlanMemory* memory, const MatMulStep& step);
+WeightPlaces WeightsOf(Engine& engine, const PlanMemory* memory, const MatMulStep& step);
 
 }  // namespace ort_aie::npu_target

@@ -123,7 +123,7 @@ struct Problem {
         bias(Send(device, Read("bias"))),
         y(Send(device, std::vector<uint8_t>(result.size() * static_cast<size_t>(results), 0xff))) {}
 
-  void Run(Device& device, const npu::Plan& plan = {Matvec()},
+  void Run(Device& device, const npu::Invocations& plan = {Matvec()},
            const std::string& design = Decoder()) {
     Buffer* const arguments[] = {x.get(), w.get(), bias.get(), y.get()};
     device.Run(design, plan, arguments);
@@ -286,7 +286,7 @@ void OthersNeedNoPackages() {
 
 // The matvecs of several problems with the first one's x, in one plan.
 void RunTogether(Device& device, std::vector<Problem>& problems, const std::vector<size_t>& order) {
-  npu::Plan plan;
+  npu::Invocations plan;
   std::vector<Buffer*> buffers = {problems[0].x.get()};
   for (const size_t i : order) {
     const auto first = static_cast<int>(buffers.size());
@@ -341,7 +341,7 @@ void LongPlansAreSeveralRuns() {
   const auto device = Open("slow");
   constexpr size_t kSteps = 6;
   Problem problem(*device, kSteps);
-  npu::Plan plan;
+  npu::Invocations plan;
   for (size_t i = 0; i < kSteps; ++i) plan.push_back(Matvec(2 * kN * static_cast<int64_t>(i)));
   problem.Run(*device, plan);
   // Two of them do not form a list either: the driver's watchdog treats a list as one run.
@@ -576,7 +576,7 @@ void WeightsThatLieTogetherShareABuffer() {
   for (const DeviceMemory& place : {places[0], places[2], copies[1], copies[2]}) {
     Problem problem(*device);
     problem.w = place.buffer;
-    npu::Plan plan = {Matvec()};
+    npu::Invocations plan = {Matvec()};
     plan[0].arguments["w"].offset = place.offset;
     problem.Run(*device, plan);
     problem.Verify();

@@ -3,7 +3,7 @@
 
 #include "projection.h"
 #include "targets/npu/engine.h"
-#include "targets/npu/projection.h"
+#include "targets/npu/schedule/projection.h"
 
 namespace ort_aie::npu_target {
 namespace {
@@ -239,7 +239,7 @@ void ProductsThatOneBufferDoesNotHold() {
       step.activation = Activation::kSilu;
     }
     step.y = const_cast<uint8_t*>(memory.data());
-    return IsLarge(engine, {memory.data(), size_t{1} << 40}, step);
+    return IsLarge(engine.facts(), {memory.data(), size_t{1} << 40}, step);
   };
   Check(!large(1 << 15, true) && !large(1 << 16, false), "these have room");
   Check(large(1 << 16, true), "rows, gates, ups and their products take 6 GB");

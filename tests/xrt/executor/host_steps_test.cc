@@ -153,7 +153,7 @@ void ARefusedStepDividesAPlan() {
       // The norm marks the step.
       if (static_cast<int64_t>(i) == refused) step.norm_weight = chain[i].a.data();
     }
-    bench.device->before_plan = [](const npu::Plan& invocations) {
+    bench.device->before_plan = [](const npu::Invocations& invocations) {
       for (const npu::Invocation& invocation : invocations) {
         if (invocation.sequence == "rms_norm") Fail(ErrorCode::kInvalidArgument, "not today");
       }

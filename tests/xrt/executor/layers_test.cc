@@ -1,11 +1,11 @@
 // Which plans of tokens run on whole layers, and what becomes of those whose layers fail. The
 // results of the overlay `fused_layer` are in tests/xrt/test_token_layers.py.
-#include "targets/npu/layers.h"
+#include "targets/npu/schedule/layers.h"
 
 #include <functional>
 
 #include "decoder.h"
-#include "targets/npu/reasons.h"
+#include "targets/npu/schedule/reasons.h"
 
 namespace ort_aie::npu_target {
 namespace {
@@ -111,11 +111,11 @@ struct Tokens {
   int64_t count = 0;
 };
 
-bool IsWhole(const npu::Plan& plan) { return plan.front().sequence == "layer"; }
+bool IsWhole(const npu::Invocations& plan) { return plan.front().sequence == "layer"; }
 
 void RefusedLayersRunStepByStep() {
   const Bench bench(kWithLayers);
-  bench.device->before_plan = [](const npu::Plan& plan) {
+  bench.device->before_plan = [](const npu::Invocations& plan) {
     if (IsWhole(plan)) Fail(ErrorCode::kRuntime, "no such layer");
   };
   Tokens tokens(bench);
@@ -130,7 +130,7 @@ void RefusedLayersRunStepByStep() {
 void LayersThatFailTwiceRunStepByStep() {
   const Bench bench(kWithLayers);
   int64_t tried = 0;
-  bench.device->before_plan = [&](const npu::Plan& plan) {
+  bench.device->before_plan = [&](const npu::Invocations& plan) {
     if (!IsWhole(plan)) return;
     ++tried;
     throw DeviceError(Fault::kTimeout, "a layer hangs");
@@ -148,7 +148,7 @@ void LayersThatFailTwiceRunStepByStep() {
 void ADeviceThatIsGoneIsTriedThreeTimes() {
   const Bench bench(kWithLayers);
   int64_t tried = 0;
-  bench.device->before_plan = [&](const npu::Plan&) {
+  bench.device->before_plan = [&](const npu::Invocations&) {
     ++tried;
     throw DeviceError(Fault::kDeviceLost, "it is gone");
   };

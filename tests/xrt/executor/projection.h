@@ -12,7 +12,7 @@
 #include "q4nx/bfloat16.h"
 #include "targets/host/host_target.h"
 #include "targets/host/kernels/choice.h"
-#include "targets/npu/designs.h"
+#include "targets/npu/schedule/designs.h"
 
 namespace ort_aie::npu_target {
 

@@ -78,7 +78,7 @@ class Call {
         std::ranges::find(manifest.sequences, invocation.sequence, &npu::Sequence::name);
     for (const npu::Argument& argument : sequence->arguments) {
       const npu::BufferView view = invocation.arguments.at(argument.name);
-      const int64_t bytes = ArgumentBytes(manifest, invocation, argument.name);
+      const int64_t bytes = npu::ArgumentBytes(manifest, invocation, argument.name);
       if (view.argument < 0 || static_cast<size_t>(view.argument) >= buffers.size()) {
         Wrong("a view of a buffer that the plan does not have");
       }
@@ -452,7 +452,7 @@ std::vector<DeviceMemory> ReferenceDevice::Pin(std::span<const HostMemory> range
   return places;
 }
 
-void ReferenceDevice::Run(std::string_view design, const npu::Plan& plan,
+void ReferenceDevice::Run(std::string_view design, const npu::Invocations& plan,
                           std::span<Buffer* const> buffers) {
   const std::lock_guard lock(mutex_);
   if (std::set(buffers.begin(), buffers.end()).size() != buffers.size()) {

@@ -27,7 +27,7 @@ class ReferenceDevice final : public Device {
   }
   std::shared_ptr<Buffer> Allocate(size_t bytes) override;
   std::vector<DeviceMemory> Pin(std::span<const HostMemory> ranges) override;
-  void Run(std::string_view design, const npu::Plan& plan,
+  void Run(std::string_view design, const npu::Invocations& plan,
            std::span<Buffer* const> buffers) override;
   void Reset() override { ++resets; }
   Counters counters() const override { return *counters_; }
@@ -36,7 +36,7 @@ class ReferenceDevice final : public Device {
   }
 
   // Called before a plan's stream is made; throws Error for a plan that a sequence refuses.
-  std::function<void(const npu::Plan&)> before_plan;
+  std::function<void(const npu::Invocations&)> before_plan;
   // Called before a run. An exception that it throws ends the run, and the plan's buffers then hold
   // NaN.
   std::function<void(int64_t run)> before_run;

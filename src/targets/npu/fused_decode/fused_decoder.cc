@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "targets/npu/fused_decode/token_memory.h"
 #include "targets/npu/plan_memory.h"
-#include "targets/npu/reasons.h"
+#include "targets/npu/schedule/reasons.h"
 
 namespace ort_aie::npu_target {
 

@@ -70,7 +70,7 @@ Context::Context(xrt::device device, const Package& package, const Context* sibl
   });
 }
 
-void Context::Run(const npu::Plan& plan, std::span<Buffer* const> buffers) {
+void Context::Run(const npu::Invocations& plan, std::span<Buffer* const> buffers) {
   const int64_t dropped = streams_.memory().dropped();
   const npu::StreamCache::Lookup lookup = streams_.Get(plan);
   for (const npu::Run& run : lookup.stream.runs) {
@@ -91,7 +91,7 @@ void Context::Run(const npu::Plan& plan, std::span<Buffer* const> buffers) {
   for (Chain& chain : kept.chains) Execute(chain, kept, lookup.stream, plan);
 }
 
-Context::Kept& Context::Keep(const npu::StreamCache::Lookup& lookup, const npu::Plan& plan) {
+Context::Kept& Context::Keep(const npu::StreamCache::Lookup& lookup, const npu::Invocations& plan) {
   Tally& tally = Tally::OfProcess();
   ++(lookup.outcome == npu::StreamCache::Outcome::kEncoded ? tally.streams_built
                                                            : tally.streams_kept);
@@ -104,7 +104,7 @@ Context::Kept& Context::Keep(const npu::StreamCache::Lookup& lookup, const npu::
   return kept;
 }
 
-std::unique_ptr<Context::Kept> Context::Load(const npu::Stream& stream, const npu::Plan& plan) {
+std::unique_ptr<Context::Kept> Context::Load(const npu::Stream& stream, const npu::Invocations& plan) {
   auto kept = std::make_unique<Kept>(npu::StreamBytes(stream));
   for (const npu::Run& run : stream.runs) {
     const std::string what =
@@ -186,13 +186,13 @@ void Context::Patch(Kept& kept, const npu::StreamCache::Lookup& lookup) {
   send();
 }
 
-void Context::Execute(LoadedRun& dispatch, const npu::Run& run, const npu::Plan& plan) {
+void Context::Execute(LoadedRun& dispatch, const npu::Run& run, const npu::Invocations& plan) {
   const std::optional<Aborted> aborted = npu_target::Execute(dispatch.run, plan.front().sequence);
   if (aborted) ThrowAborted(*aborted, run, plan);
 }
 
 void Context::Execute(Chain& chain, const Kept& kept, const npu::Stream& stream,
-                      const npu::Plan& plan) {
+                      const npu::Invocations& plan) {
   const auto count = static_cast<int64_t>(chain.end - chain.begin);
   Tally::OfProcess().runs += count;
   ++Tally::OfProcess().submissions;
@@ -223,7 +223,7 @@ void Context::Execute(Chain& chain, const Kept& kept, const npu::Stream& stream,
 }
 
 void Context::ThrowAborted(const Aborted& aborted, const npu::Run& run,
-                           const npu::Plan& plan) const {
+                           const npu::Invocations& plan) const {
   // XRT does not always say where.
   const bool known = aborted.operation < run.sources.size();
   const npu::OpSource& source = known ? run.sources[aborted.operation] : run.sources.front();

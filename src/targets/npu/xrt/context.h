@@ -33,7 +33,7 @@ class Context {
 
   // Executes a plan on its buffers and waits for its end. Throws DeviceError; then the context
   // cannot be used any more. Throws Error for a plan that the design cannot do.
-  void Run(const npu::Plan& plan, std::span<Buffer* const> buffers);
+  void Run(const npu::Invocations& plan, std::span<Buffer* const> buffers);
 
  private:
   // Dispatches [begin, end), executed as one. When a run is added, XRT passes its buffers to the
@@ -52,18 +52,18 @@ class Context {
     std::vector<Chain> chains;  // empty: the dispatches run one after the other
   };
 
-  Kept& Keep(const npu::StreamCache::Lookup& lookup, const npu::Plan& plan);
-  std::unique_ptr<Kept> Load(const npu::Stream& stream, const npu::Plan& plan);
+  Kept& Keep(const npu::StreamCache::Lookup& lookup, const npu::Invocations& plan);
+  std::unique_ptr<Kept> Load(const npu::Stream& stream, const npu::Invocations& plan);
   void Patch(Kept& kept, const npu::StreamCache::Lookup& lookup);
   // Divides the dispatches into chains, if the division has changed.
   void Divide(Kept& kept, const npu::Stream& stream);
   // Sets arguments that are not set yet, or have another buffer, and rebuilds the lists of such
   // runs.
   void Bind(Kept& kept, const npu::Stream& stream, std::span<Buffer* const> buffers);
-  void Execute(LoadedRun& dispatch, const npu::Run& run, const npu::Plan& plan);
-  void Execute(Chain& chain, const Kept& kept, const npu::Stream& stream, const npu::Plan& plan);
+  void Execute(LoadedRun& dispatch, const npu::Run& run, const npu::Invocations& plan);
+  void Execute(Chain& chain, const Kept& kept, const npu::Stream& stream, const npu::Invocations& plan);
   [[noreturn]] void ThrowAborted(const Aborted& aborted, const npu::Run& run,
-                                 const npu::Plan& plan) const;
+                                 const npu::Invocations& plan) const;
 
   xrt::device device_;
   xrt::hw_context context_;

@@ -75,7 +75,7 @@ class XrtDevice final : public Device {
     return Watch([&] { return Pool().Pin(ranges); });
   }
 
-  void Run(std::string_view design, const npu::Plan& plan,
+  void Run(std::string_view design, const npu::Invocations& plan,
            std::span<Buffer* const> buffers) override {
     const std::lock_guard lock(mutex_);
     Watch([&] {

@@ -1,4 +1,4 @@
-#include "targets/npu/reasons.h"
+#include "targets/npu/schedule/reasons.h"
 
 #include <algorithm>
 

@@ -1,12 +1,11 @@
-#include "targets/npu/prompt_weights.h"
+#include "targets/npu/schedule/prompt_weights.h"
 
 #include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "q4nx/layout.h"
-#include "targets/npu/reasons.h"
-#include "targets/npu/weights.h"
+#include "targets/npu/schedule/reasons.h"
 
 namespace ort_aie::npu_target {
 namespace {
@@ -22,14 +21,14 @@ int64_t BytesOf(const MatMulStep& step) {
 
 }  // namespace
 
-bool IsShort(const Engine& engine, const MatMulStep& step) {
+bool IsShort(const DeviceFacts& facts, const MatMulStep& step) {
   return step.rows <= kShortRows && CanBeQ4nx(step.form) &&
          q4nx::PaddedCols(step.k) <= kShortGemmMaxK && DeviceRows(step.n) >= kShortGemmLeastN &&
-         engine.device().ShareContext(kShortGemm, kGemm);
+         facts.share_context(kShortGemm, kGemm);
 }
 
-bool PromptWeights::HasRoom(const Engine& engine, const MatMulStep& step) {
-  return step.form.kind == WeightKind::kBf16 || BytesOf(step) <= engine.options().weight_bytes;
+bool PromptWeights::HasRoom(const DeviceFacts& facts, const MatMulStep& step) {
+  return step.form.kind == WeightKind::kBf16 || BytesOf(step) <= facts.weight_bytes;
 }
 
 void PromptWeights::Forget() {
@@ -37,14 +36,13 @@ void PromptWeights::Forget() {
   scratch_ = {};
 }
 
-PromptWeights::Place PromptWeights::Get(const PlanMemory* memory, Batch& batch,
-                                        std::span<const Step> steps) {
+WeightPlaces PromptWeights::Get(Batch& batch, std::span<const Step> steps) {
   const auto& step = std::get<MatMulStep>(steps.front());
   const auto there = [&](const uint8_t* blocks) {
     return blocks == nullptr || offsets_.contains(blocks);
   };
-  if (generation_ != engine_.generation() || !there(step.weights) || !there(step.up_weights)) {
-    Dequantise(memory, batch, steps);
+  if (generation_ != contents_.generation() || !there(step.weights) || !there(step.up_weights)) {
+    Dequantise(batch, steps);
   }
   const auto place = [&](const uint8_t* blocks) -> DeviceMemory {
     if (blocks == nullptr) return {};
@@ -56,14 +54,13 @@ PromptWeights::Place PromptWeights::Get(const PlanMemory* memory, Batch& batch,
 // Dequantises as many weights of the steps as there is room for; the first step may have two
 // matrices, each of which has room. If not all of them fit, weights between two attentions that fit
 // together are not divided, but left for later: the overlay changes at an attention in any case.
-void PromptWeights::Dequantise(const PlanMemory* memory, Batch& batch,
-                               std::span<const Step> steps) {
+void PromptWeights::Dequantise(Batch& batch, std::span<const Step> steps) {
   struct Part {
     const MatMulStep* step;
     const uint8_t* blocks;
     int64_t offset;
   };
-  const int64_t most = engine_.options().weight_bytes;
+  const int64_t most = facts_.weight_bytes;
   std::vector<Part> parts;
   size_t before_attention = 0;             // parts
   int64_t bytes = 0, since_attention = 0;  // of all steps, whether there is room or not
@@ -76,7 +73,7 @@ void PromptWeights::Dequantise(const PlanMemory* memory, Batch& batch,
     }
     const auto* projection = std::get_if<MatMulStep>(&step);
     if (projection == nullptr || projection->form.kind == WeightKind::kBf16) continue;
-    if (projection->rows == 1 || !on_device_(step) || IsShort(engine_, *projection)) continue;
+    if (projection->rows == 1 || !on_device_(step) || IsShort(facts_, *projection)) continue;
     std::vector<Part> own;
     int64_t end = bytes;
     for (const uint8_t* blocks : {projection->weights, projection->up_weights}) {
@@ -95,22 +92,22 @@ void PromptWeights::Dequantise(const PlanMemory* memory, Batch& batch,
 
   // Enough room for the next ones, too.
   const auto room = static_cast<size_t>(all ? bytes : std::max(bytes, most));
-  if (generation_ != engine_.generation() || scratch_.buffers[0] == nullptr ||
+  if (generation_ != contents_.generation() || scratch_.buffers[0] == nullptr ||
       scratch_.buffers[0]->size() < room) {
     // The batch may already read what is there, so the memory is not released in between.
-    scratch_ = engine_.TakeScratch(room, false, std::move(scratch_));
-    generation_ = engine_.generation();
+    scratch_ = contents_.TakeScratch(room, false, std::move(scratch_));
+    generation_ = contents_.generation();
   }
   offsets_.clear();
   for (const Part& part : parts) {
-    const PinnedWeights pinned = WeightsOf(engine_, memory, *part.step);
-    const DeviceMemory& from = part.blocks == part.step->weights ? pinned.weights : pinned.up;
+    const WeightPlaces places = contents_.Weights(*part.step);
+    const DeviceMemory& from = part.blocks == part.step->weights ? places.weights : places.up;
     const int64_t blocks =
         q4nx::RowBlocks(DeviceRows(part.step->n)) * q4nx::ColBlocks(part.step->k);
     batch.Invoke(kDequant, {"dequant",
                             {{"blocks", blocks}},
-                            {{"w", batch.View(from.buffer, from.offset)},
-                             {"b", batch.View(scratch_.buffers[0], part.offset)}}});
+                            {{"w", batch.memory.View(from.buffer, from.offset)},
+                             {"b", batch.memory.View(scratch_.buffers[0], part.offset)}}});
     offsets_[part.blocks] = part.offset;
   }
 }

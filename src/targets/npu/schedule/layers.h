@@ -9,9 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "targets/npu/batch.h"
-#include "targets/npu/plan_caches.h"
-#include "targets/npu/reasons.h"
+#include "targets/npu/schedule/scheduling.h"
 
 namespace ort_aie::npu_target {
 
@@ -46,7 +44,6 @@ FoundDecoder FindDecoder(const npu::Manifest& overlay, const Plan& plan,
 
 // Adds all of its steps to an empty batch. Throws Error if they wait for something that the host
 // does not have yet.
-void AppendDecoder(Engine& engine, const PlanMemory& memory, Batch& batch, const Plan& plan,
-                   const Decoder& decoder, PlanCaches& caches, const ThreadPool& threads);
+void AppendDecoder(Scheduling& scheduling, Batch& batch, const Decoder& decoder);
 
 }  // namespace ort_aie::npu_target

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <functional>
 #include <iterator>
@@ -44,6 +45,13 @@ inline constexpr int64_t kMaxHeadDim = 256;
 inline constexpr int64_t kVectorMaxK = 16384;
 inline constexpr int64_t kGluLeast = 256;
 inline constexpr int64_t kRowOperatorsMaxK = 7168;  // for the overlay gemm
+
+// The number of out-features that the device computes: whole blocks, and at least a minimum. Those
+// without weights are zeros.
+inline int64_t DeviceRows(int64_t n) { return std::max(q4nx::PaddedRows(n), kLeastN); }
+
+// A float as a parameter of a sequence.
+inline int64_t FloatBits(float value) { return std::bit_cast<int32_t>(value); }
 
 // Whether the device has an overlay: a package of a design.
 using HasOverlay = std::function<bool(std::string_view package)>;

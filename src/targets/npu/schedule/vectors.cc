@@ -1,4 +1,4 @@
-#include "targets/npu/vectors.h"
+#include "targets/npu/schedule/vectors.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,8 @@
 #include "q4nx/layout.h"
 #include "targets/host/work.h"
 #include "targets/npu/conversions.h"
-#include "targets/npu/designs.h"
+#include "targets/npu/schedule/designs.h"
+#include "targets/trace.h"
 
 namespace ort_aie::npu_target {
 namespace {
@@ -67,7 +68,7 @@ void InvokeSum(Batch& batch, int64_t rows, int64_t n, npu::BufferView x, npu::Bu
                  .residual = residual,
                  .sum = sum,
                  .weight = residual,
-                 .y = batch.Scratch(q4nx::PaddedCols(n)),
+                 .y = batch.memory.Scratch(q4nx::PaddedCols(n)),
                  .epsilon = 1});
 }
 
@@ -89,44 +90,44 @@ void InvokeProduct(Batch& batch, int64_t n, npu::BufferView x, npu::BufferView w
 
 // n elements of the host, or one element n times, times `scale`, with zeros up to whole blocks'
 // columns.
-npu::BufferView Upload(Engine& engine, Batch& batch, const void* tensor, DataType type, int64_t n,
-                       bool scalar, float scale) {
-  return batch.Input(q4nx::PaddedCols(n), [&](uint16_t* y) {
+npu::BufferView Upload(Batch& batch, const void* tensor, DataType type, int64_t n, bool scalar,
+                       float scale) {
+  return batch.Input(q4nx::PaddedCols(n), [=](uint16_t* y) {
+    const host::Kernels& kernels = host::SelectedKernels();
     float* x = host::Scratch<float>(host::Purpose::kTile, n);
-    host::ToFloat(engine.kernels(), type, tensor, scalar ? 1 : n, x);
+    host::ToFloat(kernels, type, tensor, scalar ? 1 : n, x);
     if (scalar) std::fill(x, x + n, x[0]);
     for (int64_t i = 0; i < n; ++i) x[i] *= scale;
-    engine.kernels().float_to_bfloat16(x, n, y);
+    kernels.float_to_bfloat16(x, n, y);
   });
 }
 
 // The same number n times.
 npu::BufferView Constant(Batch& batch, int64_t n, float value) {
   return batch.Input(q4nx::PaddedCols(n),
-                     [&](uint16_t* y) { std::fill(y, y + n, FloatToBfloat16(value)); });
+                     [=](uint16_t* y) { std::fill(y, y + n, FloatToBfloat16(value)); });
 }
 
 }  // namespace
 
-RowInput::RowInput(Engine& engine, Batch& batch, bool vectors, const Row& row)
-    : engine_(engine),
-      batch_(batch),
+RowInput::RowInput(Batch& batch, bool vectors, const Row& row)
+    : batch_(batch),
       vectors_(vectors),
       row_(row),
       padded_k_(q4nx::PaddedCols(row.k)),
       padded_(row.room() * padded_k_),
-      a_(batch.Find(row.a, RowBytes(row.rows * row.k, row.type))),
-      skip_(batch.Find(row.skip, RowBytes(row.rows * row.k, row.type))) {}
+      a_(batch.tensors.Find(row.a, RowBytes(row.rows * row.k, row.type))),
+      skip_(batch.tensors.Find(row.skip, RowBytes(row.rows * row.k, row.type))) {}
 
 bool RowInput::Ready() const {
-  if (a_.later || skip_.later || !batch_.OnHost(row_.norm_weight, RowBytes(row_.k, row_.type))) {
+  if (a_.later || skip_.later || !batch_.tensors.OnHost(row_.norm_weight, RowBytes(row_.k, row_.type))) {
     return false;
   }
   // Tensors on the device are used in place, in whole pieces, and by operators there.
   const bool operators = row_.norm_weight != nullptr || row_.skip != nullptr;
   int64_t pieces = RoundUp(row_.k, operators ? kRmsMultiple : q4nx::kBlockCols);
   if (row_.least_rows > 1) pieces = padded_;
-  for (const Batch::Source& source : {a_, skip_}) {
+  for (const BatchTensors::Source& source : {a_, skip_}) {
     if (!source.view) continue;
     if (source.room < pieces || (operators && !vectors_)) return false;
     if (row_.least_rows > 1 && row_.k != padded_k_) return false;  // rows are closer together there
@@ -134,25 +135,27 @@ bool RowInput::Ready() const {
   return true;
 }
 
-template <typename F>
-npu::BufferView RowInput::Upload(const F& fill) {
-  return batch_.Input(padded_, [&](uint16_t* y) {
+npu::BufferView RowInput::Upload(std::function<FillRow()> prepare) {
+  return batch_.Input(padded_, [&threads = batch_.threads(), rows = row_.rows, k = row_.k,
+                                padded_k = padded_k_, prepare = std::move(prepare)](uint16_t* y) {
     const TraceSpan traced("host", "activations");
-    batch_.threads().ParallelFor(row_.rows, host::PassNs(row_.k),
-                                 [&](int64_t row) { fill(row, y + row * padded_k_); });
+    const FillRow fill = prepare();
+    threads.ParallelFor(rows, host::PassNs(k),
+                        [&](int64_t row) { fill(row, y + row * padded_k); });
   });
 }
 
 npu::BufferView RowInput::NormWeight() {
-  return batch_.Input(padded_k_, [&](uint16_t* y) {
-    ToBfloat16(engine_.kernels(), row_.type, row_.norm_weight, row_.k, y);
+  return batch_.Input(padded_k_, [row = row_](uint16_t* y) {
+    ToBfloat16(host::SelectedKernels(), row.type, row.norm_weight, row.k, y);
   });
 }
 
 npu::BufferView RowInput::Tensor(const void* tensor) {
-  return Upload([&](int64_t row, uint16_t* y) {
-    ToBfloat16(engine_.kernels(), row_.type, host::Advance(tensor, row_.type, row * row_.k), row_.k,
-               y);
+  return Upload([tensor, type = row_.type, k = row_.k]() -> FillRow {
+    return [=](int64_t row, uint16_t* y) {
+      ToBfloat16(host::SelectedKernels(), type, host::Advance(tensor, type, row * k), k, y);
+    };
   });
 }
 
@@ -170,18 +173,20 @@ void LoadSum(const host::Kernels& kernels, const Row& row, int64_t i, float* x) 
 
 npu::BufferView RowInput::FromHost(bool normalise) {
   if (row_.skip == nullptr && !normalise) return Tensor(row_.a);
-  const auto& kernels = engine_.kernels();
-  const float* weight = nullptr;
-  if (normalise) {
-    float* floats = host::Scratch<float>(host::Purpose::kNormWeight, row_.k);
-    host::ToFloat(kernels, row_.type, row_.norm_weight, row_.k, floats);
-    weight = floats;
-  }
-  return Upload([&](int64_t row, uint16_t* y) {
-    float* x = host::Scratch<float>(host::Purpose::kRow, row_.k);
-    LoadSum(kernels, row_, row, x);
-    if (normalise) kernels.rms_norm(weight, row_.k, row_.epsilon, x);
-    kernels.float_to_bfloat16(x, row_.k, y);
+  return Upload([row = row_, normalise]() -> FillRow {
+    const auto& kernels = host::SelectedKernels();
+    const float* weight = nullptr;
+    if (normalise) {
+      float* floats = host::Scratch<float>(host::Purpose::kNormWeight, row.k);
+      host::ToFloat(kernels, row.type, row.norm_weight, row.k, floats);
+      weight = floats;
+    }
+    return [&kernels, row, weight](int64_t i, uint16_t* y) {
+      float* x = host::Scratch<float>(host::Purpose::kRow, row.k);
+      LoadSum(kernels, row, i, x);
+      if (weight != nullptr) kernels.rms_norm(weight, row.k, row.epsilon, x);
+      kernels.float_to_bfloat16(x, row.k, y);
+    };
   });
 }
 
@@ -189,11 +194,12 @@ npu::BufferView RowInput::FromHost(bool normalise) {
 // which have more digits than the device's.
 void RowInput::StoreSumAfter(std::optional<npu::BufferView> x) {
   if (row_.sum == nullptr) return;
-  const auto store = [&engine = engine_, &threads = batch_.threads(), row = row_] {
+  const auto store = [&threads = batch_.threads(), row = row_] {
+    const host::Kernels& kernels = host::SelectedKernels();
     threads.ParallelFor(row.rows, host::PassNs(row.k), [&](int64_t i) {
       float* sum = host::Scratch<float>(host::Purpose::kRow, row.k);
-      LoadSum(engine.kernels(), row, i, sum);
-      host::FromFloat(engine.kernels(), row.type, sum, row.k,
+      LoadSum(kernels, row, i, sum);
+      host::FromFloat(kernels, row.type, sum, row.k,
                       host::Advance(row.sum, row.type, i * row.k));
     });
   };
@@ -202,7 +208,7 @@ void RowInput::StoreSumAfter(std::optional<npu::BufferView> x) {
   if (x && (row_.rows == 1 || row_.k == padded_k_)) {
     return batch_.Alias(row_.sum, elements, row_.type, *x, padded_, store);
   }
-  batch_.Writes(row_.sum, elements, row_.type, std::nullopt);
+  batch_.WritesLater(row_.sum, elements, row_.type);
   batch_.Then([store](const Batch::Results&) { store(); });
 }
 
@@ -213,9 +219,9 @@ npu::BufferView RowInput::Make(std::optional<npu::BufferView> to) {
     StoreSumAfter(std::nullopt);
     return FromHost(true);
   }
-  const MadeRow::Key key{row_.a, row_.skip, row_.norm_weight, row_.rows,
+  const InputRows::Key key{row_.a, row_.skip, row_.norm_weight, row_.rows,
                          row_.k, row_.type, row_.epsilon};
-  if (const MadeRow* made = to ? nullptr : batch_.FindRow(key)) {
+  if (const InputRows* made = to ? nullptr : batch_.tensors.FindRows(key)) {
     if (both && row_.sum != nullptr) {
       batch_.Alias(row_.sum, row_.rows * row_.k, row_.type, made->x, padded_);
     } else if (row_.skip != nullptr && !both) {
@@ -226,7 +232,7 @@ npu::BufferView RowInput::Make(std::optional<npu::BufferView> to) {
   // `rms_norm` writes whole pieces; the zeros after them come from the host.
   const bool several = row_.least_rows > 1;
   const auto place = [&] {
-    return several ? batch_.Scratch(padded_) : batch_.Input(padded_, [](uint16_t*) {});
+    return several ? batch_.memory.Scratch(padded_) : batch_.Input(padded_);
   };
   npu::BufferView x;
   if (both) {  // another step may write this sum
@@ -259,12 +265,12 @@ npu::BufferView RowInput::Make(std::optional<npu::BufferView> to) {
   } else if (both) {
     InvokeSum(batch_, several ? row_.rows : kOneRow, row_.k, left, right, x);
   }
-  if (!to) batch_.KeepRow({key, x, y});
+  if (!to) batch_.tensors.KeepRows({key, x, y});
   return y;
 }
 
-bool HasRowOperators(const Engine& engine, int64_t k) {
-  const npu::Manifest* manifest = engine.device().Overlay(kGemm);
+bool HasRowOperators(const DeviceFacts& facts, int64_t k) {
+  const npu::Manifest* manifest = facts.overlay(kGemm);
   const auto has = [&](const char* sequence) {
     return std::ranges::find(manifest->sequences, sequence, &npu::Sequence::name) !=
            manifest->sequences.end();
@@ -272,10 +278,10 @@ bool HasRowOperators(const Engine& engine, int64_t k) {
   return manifest != nullptr && has("add_norm") && has("gate") && k <= kRowOperatorsMaxK;
 }
 
-bool AppendNorm(Engine& engine, Batch& batch, const NormStep& step) {
+bool AppendNorm(const DeviceFacts& facts, Batch& batch, const NormStep& step) {
   if (step.rows > 1) {
     const int64_t elements = step.rows * step.k;
-    RowInput rows(engine, batch, HasRowOperators(engine, step.k),
+    RowInput rows(batch, HasRowOperators(facts, step.k),
                   {step.a, step.skip, step.weight, step.sum, step.rows, step.k, step.type,
                    step.epsilon, kGemmLeastRows});
     if (!rows.Ready()) return false;
@@ -284,20 +290,20 @@ bool AppendNorm(Engine& engine, Batch& batch, const NormStep& step) {
     return true;
   }
   RowInput row(
-      engine, batch, true,
+      batch, true,
       {step.a, step.skip, step.weight, step.sum, step.rows, step.k, step.type, step.epsilon});
   if (!row.Ready()) return false;
   row.Make(batch.Output(step.y, step.k, step.type));
   return true;
 }
 
-bool AppendElementwise(Engine& engine, Batch& batch, const ElementwiseStep& step) {
+bool AppendElementwise(const DeviceFacts& facts, Batch& batch, const ElementwiseStep& step) {
   using Operand = ElementwiseStep::Operand;
   if (step.rows > 1) {
     if (step.function != Function::kAdd || step.b_is != Operand::kTensor) return false;
     // A sum without a norm after it.
     RowInput rows(
-        engine, batch, HasRowOperators(engine, step.k),
+        batch, HasRowOperators(facts, step.k),
         {step.a, step.b, nullptr, step.y, step.rows, step.k, step.type, 0, kGemmLeastRows});
     if (!rows.Ready()) return false;
     rows.Make();
@@ -306,19 +312,19 @@ bool AppendElementwise(Engine& engine, Batch& batch, const ElementwiseStep& step
   const int64_t n = step.k;
   const bool scalar = step.b_is == Operand::kScalar;
   const bool binary = step.function == Function::kAdd || step.function == Function::kMultiply;
-  const Batch::Source a = batch.Find(step.a, RowBytes(n, step.type));
-  const Batch::Source b =
-      !binary ? Batch::Source{} : batch.Find(step.b, RowBytes(scalar ? 1 : n, step.type));
+  const BatchTensors::Source a = batch.tensors.Find(step.a, RowBytes(n, step.type));
+  const BatchTensors::Source b =
+      !binary ? BatchTensors::Source{} : batch.tensors.Find(step.b, RowBytes(scalar ? 1 : n, step.type));
   const int64_t pieces = RoundUp(n, kRmsMultiple);
-  for (const Batch::Source& source : {a, b}) {
+  for (const BatchTensors::Source& source : {a, b}) {
     if (source.later || (source.view && source.room < pieces)) return false;
   }
   if (scalar && b.view) return false;  // the value would have to be repeated there
 
-  const auto upload = [&](const Batch::Source& source, const void* tensor, bool repeated,
+  const auto upload = [&](const BatchTensors::Source& source, const void* tensor, bool repeated,
                           float scale) {
     return source.view ? *source.view
-                       : Upload(engine, batch, tensor, step.type, n, repeated, scale);
+                       : Upload(batch, tensor, step.type, n, repeated, scale);
   };
   const npu::BufferView y = batch.Output(step.y, n, step.type);
   if (step.function == Function::kAdd) {
@@ -327,7 +333,7 @@ bool AppendElementwise(Engine& engine, Batch& batch, const ElementwiseStep& step
     const npu::BufferView x = upload(a, step.a, false, 1);
     npu::BufferView weight = upload(b, step.b, scalar, kProductScale);
     if (b.view) {  // the device applies what the host applies to its own
-      const npu::BufferView scaled = batch.Scratch(q4nx::PaddedCols(n));
+      const npu::BufferView scaled = batch.memory.Scratch(q4nx::PaddedCols(n));
       InvokeProduct(batch, n, weight, Constant(batch, n, kProductScale * kProductScale), scaled);
       weight = scaled;
     }
@@ -335,10 +341,10 @@ bool AppendElementwise(Engine& engine, Batch& batch, const ElementwiseStep& step
   } else {
     // A gate with ones as the other factor. Adding nothing with `sum` copies x to its place.
     const int64_t width = std::max(pieces, kGluLeast);
-    const npu::BufferView both = batch.Input(2 * width, [&](uint16_t* to) {
+    const npu::BufferView both = batch.Input(2 * width, [width](uint16_t* to) {
       std::fill(to + width, to + 2 * width, FloatToBfloat16(1));
     });
-    const npu::BufferView nothing = batch.Input(pieces, [](uint16_t*) {});
+    const npu::BufferView nothing = batch.Input(pieces);
     InvokeSum(batch, kOneRow, n, upload(a, step.a, false, 1), nothing, both);
     batch.Invoke(kDecode,
                  {"glu",
@@ -349,8 +355,8 @@ bool AppendElementwise(Engine& engine, Batch& batch, const ElementwiseStep& step
 }
 
 bool AppendCast(Batch& batch, const CastStep& step) {
-  const Batch::Source x = batch.Find(step.x, RowBytes(step.count, step.from));
-  if (!x.view || !batch.IsResult(*x.view)) return false;
+  const BatchTensors::Source x = batch.tensors.Find(step.x, RowBytes(step.count, step.from));
+  if (!x.view || !BatchMemory::IsResult(*x.view)) return false;
   batch.Alias(step.y, step.count, step.to, *x.view, x.room);
   return true;
 }
@@ -360,10 +366,10 @@ bool AppendSelection(Batch& batch, const GatherStep& step) {
   int64_t index = *static_cast<const int64_t*>(step.indices);
   if (index < 0) index += step.n;
   if (index < 0 || index >= step.n) return false;
-  const Batch::Source row =
-      batch.Find(host::Advance(static_cast<const void*>(step.weights), step.type, index * step.k),
+  const BatchTensors::Source row =
+      batch.tensors.Find(host::Advance(static_cast<const void*>(step.weights), step.type, index * step.k),
                  RowBytes(step.k, step.type));
-  if (!row.view || !batch.IsResult(*row.view)) return false;
+  if (!row.view || !BatchMemory::IsResult(*row.view)) return false;
   batch.Alias(step.y, step.k, step.type, *row.view, step.k);
   return true;
 }

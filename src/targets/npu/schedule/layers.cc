@@ -1,4 +1,4 @@
-#include "targets/npu/layers.h"
+#include "targets/npu/schedule/layers.h"
 
 #include <algorithm>
 #include <span>
@@ -8,12 +8,11 @@
 #include "ops/step_tensors.h"
 #include "q4nx/layout.h"
 #include "targets/host/work.h"
-#include "targets/npu/attention.h"
+#include "targets/npu/schedule/attention.h"
 #include "targets/npu/conversions.h"
-#include "targets/npu/designs.h"
-#include "targets/npu/projection.h"
-#include "targets/npu/vectors.h"
-#include "targets/npu/weights.h"
+#include "targets/npu/schedule/designs.h"
+#include "targets/npu/schedule/projection.h"
+#include "targets/npu/schedule/vectors.h"
 
 namespace ort_aie::npu_target {
 namespace {
@@ -206,28 +205,20 @@ bool IsInner(const Decoder& decoder, const Step& step, const void* tensor) {
 
 // Whether anything outside of the decoder reads such a tensor.
 bool ReadsInner(const Plan& plan, const Decoder& decoder) {
-  struct Range {
-    const uint8_t *first, *end;
-    bool Overlaps(const Range& other) const { return first < other.end && other.first < end; }
-  };
-  const auto range = [](const void* tensor, size_t bytes) {
-    const auto* const first = static_cast<const uint8_t*>(tensor);
-    return Range{first, first + bytes};
-  };
-  std::vector<Range> inner;
+  std::vector<Bytes> inner;
   bool wanted = false;
   for (size_t i = decoder.first; i < plan.steps.size(); ++i) {
     const bool follows = i >= decoder.end;
     if (follows) {
       ForEachRead(plan.steps[i], [&](const void* tensor, size_t bytes) {
-        const Range read = range(tensor, bytes);
+        const Bytes read = BytesAt(tensor, bytes);
         wanted = wanted ||
-                 std::ranges::any_of(inner, [&](const Range& one) { return one.Overlaps(read); });
+                 std::ranges::any_of(inner, [&](Bytes one) { return Overlap(one, read); });
       });
     }
     ForEachWrite(plan.steps[i], [&](const void* tensor, size_t bytes) {
-      const Range written = range(tensor, bytes);
-      std::erase_if(inner, [&](const Range& one) { return one.Overlaps(written); });
+      const Bytes written = BytesAt(tensor, bytes);
+      std::erase_if(inner, [&](Bytes one) { return Overlap(one, written); });
       if (follows || !IsInner(decoder, plan.steps[i], tensor)) return;
       inner.push_back(written);
       wanted = wanted || !plan.temporaries.Holds(tensor, bytes);
@@ -239,18 +230,19 @@ bool ReadsInner(const Plan& plan, const Decoder& decoder) {
 // Adds the layers of a decoder.
 class Layers {
  public:
-  Layers(Engine& engine, const PlanMemory& memory, Batch& batch, PlanCaches& caches,
-         const ThreadPool& threads)
-      : engine_(engine), memory_(memory), batch_(batch), caches_(caches), threads_(threads) {}
+  Layers(Scheduling& scheduling, Batch& batch) : scheduling_(scheduling), batch_(batch) {}
 
   // x and y: the residual stream before and after the layer.
   void Layer(const DecoderLayer& layer, npu::BufferView x, npu::BufferView y) {
     const AttentionStep& attention = *layer.attention;
     const int64_t hidden = layer.qkv->k;
     Require(RestOnHost(batch_, attention), "attention waits for the host");
-    KvCopy& copy = AppendCache(engine_, batch_, attention, caches_, threads_);
+    const TokenCache cache = AppendCache(scheduling_, batch_, attention);
+    const CacheRows& rows = cache.rows;
     npu::Invocation invocation =
-        LayerOf(layer, attention.total_length[0] - copy.FirstToken(0), copy.capacity());
+        LayerOf(layer, attention.total_length[0] - cache.first[0], rows.capacity());
+    const WeightPlaces qkv = Weights(*layer.qkv), output = Weights(*layer.output),
+                       gate = Weights(*layer.gate), down = Weights(*layer.down);
     // An argument without bytes is anywhere.
     const auto vector = [&](const void* data, DataType type, int64_t elements) {
       return data == nullptr ? x : Vector(data, type, elements);
@@ -263,17 +255,17 @@ class Layers {
                             {"bias", vector(layer.qkv->bias, layer.qkv->type, layer.qkv->n)},
                             {"q_norm", vector(attention.q_norm, attention.type, attention.dim)},
                             {"k_norm", vector(attention.k_norm, attention.type, attention.dim)},
-                            {"table", RotaryTable(engine_, batch_, attention, 0)},
+                            {"table", RotaryTable(batch_, attention, 0)},
                             {"attention_norm", norm(layer.attention_norm)},
                             {"ffn_norm", Vector(layer.gate->norm_weight, layer.gate->type, hidden)},
                             {"output_norm", norm(layer.output_norm)},
-                            {"w_qkv", Weights(layer.qkv->weights)},
-                            {"w_o", Weights(layer.output->weights)},
-                            {"w_gate", Weights(layer.gate->weights)},
-                            {"w_up", Weights(layer.gate->up_weights)},
-                            {"w_down", Weights(layer.down->weights)},
-                            {"k", batch_.View(copy.buffer(), copy.KeyOffset(0))},
-                            {"v", batch_.View(copy.buffer(), copy.ValueOffset(0))},
+                            {"w_qkv", View(qkv.weights)},
+                            {"w_o", View(output.weights)},
+                            {"w_gate", View(gate.weights)},
+                            {"w_up", View(gate.up)},
+                            {"w_down", View(down.weights)},
+                            {"k", batch_.memory.View(rows.buffer(), rows.KeyOffset(0))},
+                            {"v", batch_.memory.View(rows.buffer(), rows.ValueOffset(0))},
                             {"y", y}};
     batch_.Invoke(kFusedLayer, std::move(invocation));
   }
@@ -282,7 +274,7 @@ class Layers {
     npu::Invocation invocation = HeadOf(step);
     invocation.arguments = {{"x", x},
                             {"norm", Vector(step.norm_weight, step.type, step.k)},
-                            {"w", Weights(step.weights)},
+                            {"w", View(Weights(step).weights)},
                             {"y", batch_.Output(step.y, step.n, step.type, DeviceRows(step.n))}};
     batch_.Invoke(kFusedLayer, std::move(invocation));
   }
@@ -290,21 +282,19 @@ class Layers {
  private:
   // A constant of the model.
   npu::BufferView Vector(const void* data, DataType type, int64_t elements) {
-    Require(batch_.OnHost(data, static_cast<size_t>(elements) * SizeOf(type)),
+    Require(batch_.tensors.OnHost(data, static_cast<size_t>(elements) * SizeOf(type)),
             "a layer waits for a weight");
-    return batch_.Input(
-        elements, [&](uint16_t* to) { ToBfloat16(engine_.kernels(), type, data, elements, to); });
+    return batch_.Input(elements, [=](uint16_t* to) {
+      ToBfloat16(host::SelectedKernels(), type, data, elements, to);
+    });
   }
-  npu::BufferView Weights(const uint8_t* blocks) {
-    const DeviceMemory pinned = memory_.Weights(blocks);
-    return batch_.View(pinned.buffer, pinned.offset);
+  WeightPlaces Weights(const MatMulStep& step) { return scheduling_.contents.Weights(step); }
+  npu::BufferView View(const DeviceMemory& memory) {
+    return batch_.memory.View(memory.buffer, memory.offset);
   }
 
-  Engine& engine_;
-  const PlanMemory& memory_;
+  Scheduling& scheduling_;
   Batch& batch_;
-  PlanCaches& caches_;
-  const ThreadPool& threads_;
 };
 
 }  // namespace
@@ -343,24 +333,25 @@ FoundDecoder FindDecoder(const npu::Manifest& overlay, const Plan& plan,
   return {std::move(decoder), ""};
 }
 
-void AppendDecoder(Engine& engine, const PlanMemory& memory, Batch& batch, const Plan& plan,
-                   const Decoder& decoder, PlanCaches& caches, const ThreadPool& threads) {
+void AppendDecoder(Scheduling& scheduling, Batch& batch, const Decoder& decoder) {
   const MatMulStep& first = *decoder.layers.front().qkv;
-  RowInput input(engine, batch, false,
+  RowInput input(batch, false,
                  {first.a, first.skip, nullptr, first.sum, 1, first.k, first.type, 0});
   Require(input.Ready(), "the first layer waits for its input");
   npu::BufferView x = input.Make();
-  Layers layers(engine, memory, batch, caches, threads);
+  Layers layers(scheduling, batch);
   for (size_t i = 0; i < decoder.layers.size(); ++i) {
     const bool last = i + 1 == decoder.layers.size();
     const MatMulStep& next = last ? *decoder.vocabulary : *decoder.layers[i + 1].qkv;
     const npu::BufferView y =
-        next.sum == nullptr ? batch.Scratch(next.k) : batch.Output(next.sum, next.k, next.type);
+        next.sum == nullptr ? batch.memory.Scratch(next.k) : batch.Output(next.sum, next.k, next.type);
     layers.Layer(decoder.layers[i], x, y);
     x = y;
   }
   layers.Vocabulary(*decoder.vocabulary, x);
-  for (size_t i = decoder.first; i < decoder.end; ++i) batch.Appended(plan.steps[i]);
+  for (size_t i = decoder.first; i < decoder.end; ++i) {
+    batch.tensors.Appended(scheduling.plan.steps[i]);
+  }
 }
 
 }  // namespace ort_aie::npu_target

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 
-#include "targets/npu/batch.h"
+#include "targets/npu/schedule/batch.h"
+#include "targets/npu/schedule/facts.h"
 
 namespace ort_aie::npu_target {
 
@@ -28,7 +30,7 @@ struct Row {
 class RowInput {
  public:
   // vectors: whether the batch's overlay has the sequences for rows of this length.
-  RowInput(Engine& engine, Batch& batch, bool vectors, const Row& row);
+  RowInput(Batch& batch, bool vectors, const Row& row);
 
   // Whether everything is available, now or on the device.
   bool Ready() const;
@@ -37,28 +39,27 @@ class RowInput {
   npu::BufferView Make(std::optional<npu::BufferView> to = std::nullopt);
 
  private:
-  // Calls fill(row, bfloat16) for each row.
-  template <typename F>
-  npu::BufferView Upload(const F& fill);
+  // Calls prepare(), then the function that it returned as fill(row, bfloat16) for each row.
+  using FillRow = std::function<void(int64_t row, uint16_t* y)>;
+  npu::BufferView Upload(std::function<FillRow()> prepare);
   npu::BufferView Tensor(const void* tensor);
   npu::BufferView NormWeight();
   npu::BufferView FromHost(bool normalise);
   void StoreSumAfter(std::optional<npu::BufferView> x);
 
-  Engine& engine_;
   Batch& batch_;
   const bool vectors_;
   const Row row_;
   const int64_t padded_k_, padded_;  // elements per row, and in all
-  const Batch::Source a_, skip_;
+  const BatchTensors::Source a_, skip_;
 };
 
 // Whether the overlay for prompts has activations, and norms and sums of rows of k elements.
-bool HasRowOperators(const Engine& engine, int64_t k);
+bool HasRowOperators(const DeviceFacts& facts, int64_t k);
 
 // These add a step. They return false, and change nothing, if the batch has to run first.
-bool AppendNorm(Engine& engine, Batch& batch, const NormStep& step);
-bool AppendElementwise(Engine& engine, Batch& batch, const ElementwiseStep& step);
+bool AppendNorm(const DeviceFacts& facts, Batch& batch, const NormStep& step);
+bool AppendElementwise(const DeviceFacts& facts, Batch& batch, const ElementwiseStep& step);
 // A cast of a tensor on the device: the same values there.
 bool AppendCast(Batch& batch, const CastStep& step);
 // A row of a tensor on the device: only its place.

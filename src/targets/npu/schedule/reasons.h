@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "ops/plan.h"
-#include "targets/npu/designs.h"
+#include "targets/npu/schedule/designs.h"
 
 namespace ort_aie::npu_target {
 

@@ -1,4 +1,4 @@
-#include "targets/npu/projection.h"
+#include "targets/npu/schedule/projection.h"
 
 #include <algorithm>
 #include <cstring>
@@ -10,9 +10,8 @@
 #include "q4nx/layout.h"
 #include "targets/host/projection_rows.h"
 #include "targets/npu/conversions.h"
-#include "targets/npu/designs.h"
-#include "targets/npu/vectors.h"
-#include "targets/npu/weights.h"
+#include "targets/npu/schedule/designs.h"
+#include "targets/npu/schedule/vectors.h"
 
 namespace ort_aie::npu_target {
 namespace {
@@ -41,19 +40,19 @@ void StoreProducts(const host::Kernels& kernels, const MatMulStep& step, int64_t
   host::StoreResults(step, kernels, row, n0, count, y, y + count);
 }
 
-bool AppendProjection(Engine& engine, const PlanMemory* memory, Batch& batch, const char* design,
+bool AppendProjection(Scheduling& scheduling, Batch& batch, const char* design,
                       const MatMulStep& step) {
   const bool vectors = design == kDecode, gated = IsGated(step);
   // The host computes norms of rows that are longer than the device's.
-  RowInput input(engine, batch, vectors && step.k <= kVectorMaxK,
+  RowInput input(batch, vectors && step.k <= kVectorMaxK,
                  {step.a, step.skip, step.norm_weight, step.sum, step.rows, step.k, step.type,
                   step.norm_epsilon});
   const size_t bias_bytes = static_cast<size_t>(step.n) * SizeOf(step.type);
-  if (!input.Ready() || !batch.OnHost(step.bias, bias_bytes) ||
-      !batch.OnHost(step.up_bias, bias_bytes)) {
+  if (!input.Ready() || !batch.tensors.OnHost(step.bias, bias_bytes) ||
+      !batch.tensors.OnHost(step.up_bias, bias_bytes)) {
     return false;
   }
-  const PinnedWeights pinned = WeightsOf(engine, memory, step);
+  const WeightPlaces places = scheduling.contents.Weights(step);
   const int64_t k = q4nx::PaddedCols(step.k), n = DeviceRows(step.n);
   const npu::BufferView x = input.Make();
 
@@ -63,21 +62,22 @@ bool AppendProjection(Engine& engine, const PlanMemory* memory, Batch& batch, co
   const auto matvec = [&](const DeviceMemory& weights, npu::BufferView y) {
     std::optional<npu::BufferView> added;
     if (bias_there) {
-      added = batch.Input(
-          n, [&](uint16_t* to) { ToBfloat16(engine.kernels(), step.type, step.bias, step.n, to); });
+      added = batch.Input(n, [&step](uint16_t* to) {
+        ToBfloat16(host::SelectedKernels(), step.type, step.bias, step.n, to);
+      });
     }
     // A row that is too long for the cores is divided into parts. Each part takes the sum of the
     // parts before as its bias.
     const int64_t blocks = q4nx::ColBlocks(k), parts = CeilDiv(k, kMatvecMaxK);
     for (int64_t part = 0; part < parts; ++part) {
       const int64_t first = blocks * part / parts, count = blocks * (part + 1) / parts - first;
-      const npu::BufferView to = part + 1 < parts ? batch.Scratch(n) : y;
-      const int64_t offset = weights.offset + first * q4nx::BlockBytes(DeviceForm(memory));
+      const npu::BufferView to = part + 1 < parts ? batch.memory.Scratch(n) : y;
+      const int64_t offset = weights.offset + first * q4nx::BlockBytes(scheduling.contents.form());
       npu::Invocation invocation{
           "matvec",
           {{"N", n}, {"K", count * q4nx::kBlockCols}, {"bias", added ? 1 : 0}, {"activation", 0}},
           {{"x", {x.argument, x.offset + 2 * first * q4nx::kBlockCols}},
-           {"w", batch.View(weights.buffer, offset)},
+           {"w", batch.memory.View(weights.buffer, offset)},
            {"bias", added.value_or(x)},  // has no bytes if there is no bias
            {"y", to}}};
       if (parts > 1) {
@@ -92,9 +92,9 @@ bool AppendProjection(Engine& engine, const PlanMemory* memory, Batch& batch, co
     // Rows without weights are zeros, and `glu` makes zeros of them.
     const int64_t width = std::max(n, kGluLeast);
     const npu::BufferView both =
-        width == n ? batch.Scratch(2 * n) : batch.Input(2 * width, [](uint16_t*) {});
-    matvec(pinned.weights, both);
-    matvec(pinned.up, {both.argument, both.offset + 2 * width});
+        width == n ? batch.memory.Scratch(2 * n) : batch.Input(2 * width);
+    matvec(places.weights, both);
+    matvec(places.up, {both.argument, both.offset + 2 * width});
     batch.Invoke(
         design,
         {"glu",
@@ -103,16 +103,16 @@ bool AppendProjection(Engine& engine, const PlanMemory* memory, Batch& batch, co
     return true;
   }
   if (!gated && finishes && (step.bias == nullptr || bias_there)) {
-    matvec(pinned.weights, batch.Output(step.y, step.n, step.type, n));
+    matvec(places.weights, batch.Output(step.y, step.n, step.type, n));
     return true;
   }
-  const npu::BufferView y = batch.Result(n), up = gated ? batch.Result(n) : y;
-  matvec(pinned.weights, y);
-  if (gated) matvec(pinned.up, up);
-  batch.Then([&engine, &step, y, up](const Batch::Results& results) {
-    StoreProducts(engine.kernels(), step, 0, 0, step.n, results[y], results[up]);
+  const npu::BufferView y = batch.memory.Result(n), up = gated ? batch.memory.Result(n) : y;
+  matvec(places.weights, y);
+  if (gated) matvec(places.up, up);
+  batch.Then([&step, y, up](const Batch::Results& results) {
+    StoreProducts(host::SelectedKernels(), step, 0, 0, step.n, results[y], results[up]);
   });
-  batch.Writes(step.y, step.n, step.type, std::nullopt);
+  batch.WritesLater(step.y, step.n, step.type);
   return true;
 }
 

@@ -1,14 +1,17 @@
 // Projections on the device.
 #pragma once
 
-#include "targets/npu/batch.h"
-#include "targets/npu/prompt_weights.h"
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "targets/host/kernels/kernels.h"
+#include "targets/npu/schedule/scheduling.h"
 
 namespace ort_aie::npu_target {
 
 // Adds a step of one row. Returns false, and changes nothing, if the batch has to run first.
-// `memory` is the plan's, or null.
-bool AppendProjection(Engine& engine, const PlanMemory* memory, Batch& batch, const char* design,
+bool AppendProjection(Scheduling& scheduling, Batch& batch, const char* design,
                       const MatMulStep& step);
 
 // Whether the device does all that follows the products of a step without a bias: nothing, or the
@@ -19,13 +22,11 @@ bool FinishesThere(const MatMulStep& step);
 // the order of bf16 blocks.
 
 // Whether a step of a plan with such temporaries is too large for a batch.
-bool IsLarge(const Engine& engine, const Arena& temporaries, const MatMulStep& step);
+bool IsLarge(const DeviceFacts& facts, const Arena& temporaries, const MatMulStep& step);
 // As AppendProjection, for the first of `steps`, which must not be large.
-bool AppendPromptProjection(Engine& engine, const PlanMemory* memory, PromptWeights& prompt,
-                            Batch& batch, std::span<const Step> steps);
-// Executes a large step alone, in bands of out-features and rows for which there is room.
-void ProjectLarge(Engine& engine, const PlanMemory* memory, PromptWeights& prompt,
-                  const MatMulStep& step, const ThreadPool& threads);
+bool AppendPromptProjection(Scheduling& scheduling, Batch& batch, std::span<const Step> steps);
+// The batches of a large step alone, in bands of out-features and rows for which there is room.
+void ProjectLarge(Scheduling& scheduling, const MatMulStep& step, Stage& stage);
 
 // Takes products of the device for out-features [n0, n0 + count) of a row, applies the work after
 // them, and stores the results. `up` is read if the step is gated.

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -7,11 +8,11 @@
 #include "q4nx/layout.h"
 #include "targets/host/projection_rows.h"
 #include "targets/host/work.h"
-#include "targets/npu/designs.h"
-#include "targets/npu/projection.h"
-#include "targets/npu/prompt_weights.h"
-#include "targets/npu/vectors.h"
-#include "targets/npu/weights.h"
+#include "targets/npu/schedule/designs.h"
+#include "targets/npu/schedule/projection.h"
+#include "targets/npu/schedule/prompt_weights.h"
+#include "targets/npu/schedule/vectors.h"
+#include "targets/trace.h"
 
 namespace ort_aie::npu_target {
 namespace {
@@ -29,26 +30,26 @@ struct Division {
   int64_t band_n() const { return band_blocks * q4nx::kBlockRows; }
 };
 
-Division Divide(const Engine& engine, const MatMulStep& step) {
+Division Divide(const DeviceFacts& facts, const MatMulStep& step) {
   const int64_t k = q4nx::PaddedCols(step.k), blocks = q4nx::RowBlocks(DeviceRows(step.n));
   Division division{1, blocks, 0};
   if (step.form.kind != WeightKind::kBf16) {  // weights that have to be dequantised
-    const int64_t most = std::max(engine.options().weight_bytes / (2 * k * q4nx::kBlockRows),
+    const int64_t most = std::max(facts.weight_bytes / (2 * k * q4nx::kBlockRows),
                                   2 * kLeastN / q4nx::kBlockRows);
     division.bands = CeilDiv(blocks, most);
     division.band_blocks = CeilDiv(blocks, division.bands);
   }
   const int64_t products = IsGated(step) ? 2 : 1;
-  int64_t most = engine.options().row_bytes / (2 * std::max(k, products * division.band_n()));
+  int64_t most = facts.row_bytes / (2 * std::max(k, products * division.band_n()));
   if (step.prompt_chunk > 0) most = std::min(most, step.prompt_chunk);
   division.rows = std::min(step.rows, std::max(kRowMultiple, most / kRowMultiple * kRowMultiple));
   return division;
 }
 
 // Whether y on the device has the host's layout, so that the next step can read it there.
-bool StaysThere(const Engine& engine, const MatMulStep& step) {
+bool StaysThere(const DeviceFacts& facts, const MatMulStep& step) {
   if (step.n != DeviceRows(step.n) || step.bias != nullptr || !FinishesThere(step)) return false;
-  return !IsGated(step) || (step.n >= kGluLeast && HasRowOperators(engine, kGluLeast));
+  return !IsGated(step) || (step.n >= kGluLeast && HasRowOperators(facts, kGluLeast));
 }
 
 // Whether one buffer holds what a step needs at once: the sum and its norm; the products and their
@@ -61,14 +62,14 @@ bool HasRoomAlone(const MatMulStep& step) {
 int64_t RoomForRows(int64_t rows) { return std::max(rows, kGemmLeastRows); }
 
 // Computes some out-features from `n0` on, with the work after the products.
-void Multiply(Engine& engine, Batch& batch, RowInput& input, const MatMulStep& step,
-              const PromptWeights::Place& weights, int64_t n0, int64_t n) {
+void Multiply(const DeviceFacts& facts, Batch& batch, RowInput& input, const MatMulStep& step,
+              const WeightPlaces& weights, int64_t n0, int64_t n) {
   const npu::BufferView x = input.Make();
   const auto gemm = [&](const DeviceMemory& b, npu::BufferView c) {
-    const npu::BufferView blocks = batch.View(b.buffer, b.offset);
+    const npu::BufferView blocks = batch.memory.View(b.buffer, b.offset);
     const std::map<std::string, int64_t> shape = {
         {"M", step.rows}, {"K", q4nx::PaddedCols(step.k)}, {"N", n}};
-    if (IsShort(engine, step)) {
+    if (IsShort(facts, step)) {
       batch.Invoke(kShortGemm, {"project", shape, {{"a", x}, {"w", blocks}, {"c", c}}});
     } else {
       batch.Invoke(kGemm, {"gemm", shape, {{"a", x}, {"b", blocks}, {"c", c}}});
@@ -76,10 +77,10 @@ void Multiply(Engine& engine, Batch& batch, RowInput& input, const MatMulStep& s
   };
   const int64_t elements = RoomForRows(step.rows) * n;
   const bool gated = IsGated(step);
-  if (n == step.n && StaysThere(engine, step)) {
+  if (n == step.n && StaysThere(facts, step)) {
     const npu::BufferView y = batch.OutputRows(step.y, step.rows * n, step.type, elements);
     if (!gated) return gemm(weights.weights, y);
-    const npu::BufferView gate = batch.Scratch(elements), up = batch.Scratch(elements);
+    const npu::BufferView gate = batch.memory.Scratch(elements), up = batch.memory.Scratch(elements);
     gemm(weights.weights, gate);
     gemm(weights.up, up);
     return batch.Invoke(kGemm, {"gate",
@@ -90,25 +91,24 @@ void Multiply(Engine& engine, Batch& batch, RowInput& input, const MatMulStep& s
                                  {"up_stride", n}},
                                 {{"gate", gate}, {"up", up}, {"y", y}}});
   }
-  const npu::BufferView y = batch.Result(elements), up = gated ? batch.Result(elements) : y;
+  const npu::BufferView y = batch.memory.Result(elements), up = gated ? batch.memory.Result(elements) : y;
   gemm(weights.weights, y);
   if (gated) gemm(weights.up, up);
   batch.Then(
-      [&engine, &threads = batch.threads(), step, y, up, n0, n](const Batch::Results& results) {
+      [&threads = batch.threads(), step, y, up, n0, n](const Batch::Results& results) {
         const TraceSpan traced("host", "results");
         const uint16_t *const product = results[y], *const other = results[up];
         threads.ParallelFor(step.rows, host::PassNs(n), [&](int64_t row) {
-          StoreProducts(engine.kernels(), step, row, n0, std::min(n, step.n - n0),
+          StoreProducts(host::SelectedKernels(), step, row, n0, std::min(n, step.n - n0),
                         product + row * n, other + row * n);
         });
       });
-  batch.Writes(step.y, step.rows * step.n, step.type, std::nullopt);
+  batch.WritesLater(step.y, step.rows * step.n, step.type);
 }
 
-RowInput InputOf(Engine& engine, Batch& batch, const MatMulStep& step) {
-  return {engine,
-          batch,
-          HasRowOperators(engine, step.k),
+RowInput InputOf(const DeviceFacts& facts, Batch& batch, const MatMulStep& step) {
+  return {batch,
+          HasRowOperators(facts, step.k),
           {step.a, step.skip, step.norm_weight, step.sum, step.rows, step.k, step.type,
            step.norm_epsilon, kGemmLeastRows}};
 }
@@ -129,50 +129,47 @@ MatMulStep RowsOf(const MatMulStep& step, int64_t first, int64_t count) {
 
 }  // namespace
 
-bool IsLarge(const Engine& engine, const Arena& temporaries, const MatMulStep& step) {
-  if (IsShort(engine, step)) return false;
-  const Division division = Divide(engine, step);
-  if (division.bands > 1 || !PromptWeights::HasRoom(engine, step)) return true;
+bool IsLarge(const DeviceFacts& facts, const Arena& temporaries, const MatMulStep& step) {
+  if (IsShort(facts, step)) return false;
+  const Division division = Divide(facts, step);
+  if (division.bands > 1 || !PromptWeights::HasRoom(facts, step)) return true;
   // A row that stays on the device is not wider there than on the host.
   const bool stays =
-      StaysThere(engine, step) && HasRoomAlone(step) &&
+      StaysThere(facts, step) && HasRoomAlone(step) &&
       temporaries.Holds(step.y, static_cast<size_t>(step.rows * step.n) * SizeOf(step.type));
   return division.rows < step.rows && !stays;
 }
 
-bool AppendPromptProjection(Engine& engine, const PlanMemory* memory, PromptWeights& prompt,
-                            Batch& batch, std::span<const Step> steps) {
+bool AppendPromptProjection(Scheduling& scheduling, Batch& batch, std::span<const Step> steps) {
+  const DeviceFacts& facts = scheduling.facts;
   const auto& step = std::get<MatMulStep>(steps.front());
-  RowInput input = InputOf(engine, batch, step);
+  RowInput input = InputOf(facts, batch, step);
   const size_t bias_bytes = static_cast<size_t>(step.n) * SizeOf(step.type);
-  if (!input.Ready() || !batch.OnHost(step.bias, bias_bytes) ||
-      !batch.OnHost(step.up_bias, bias_bytes)) {
+  if (!input.Ready() || !batch.tensors.OnHost(step.bias, bias_bytes) ||
+      !batch.tensors.OnHost(step.up_bias, bias_bytes)) {
     return false;
   }
-  PromptWeights::Place weights;
-  if (step.form.kind != WeightKind::kBf16 && !IsShort(engine, step)) {
-    weights = prompt.Get(memory, batch, steps);
-  } else {
-    const PinnedWeights pinned = WeightsOf(engine, memory, step);
-    weights = {pinned.weights, pinned.up};
-  }
-  Multiply(engine, batch, input, step, weights, 0, DeviceRows(step.n));
+  const bool dequantised = step.form.kind != WeightKind::kBf16 && !IsShort(facts, step);
+  const WeightPlaces weights =
+      dequantised ? scheduling.prompt.Get(batch, steps) : scheduling.contents.Weights(step);
+  Multiply(facts, batch, input, step, weights, 0, DeviceRows(step.n));
   return true;
 }
 
-void ProjectLarge(Engine& engine, const PlanMemory* memory, PromptWeights& prompt,
-                  const MatMulStep& step, const ThreadPool& threads) {
-  const Division division = Divide(engine, step);
+void ProjectLarge(Scheduling& scheduling, const MatMulStep& step, Stage& stage) {
+  const DeviceFacts& facts = scheduling.facts;
+  const Division division = Divide(facts, step);
   const bool dequantised = step.form.kind != WeightKind::kBf16;
   const int64_t k = q4nx::PaddedCols(step.k), n = division.band_n();
   const int64_t blocks = q4nx::RowBlocks(DeviceRows(step.n));
-  const PinnedWeights pinned = WeightsOf(engine, memory, step);
-  PromptWeights::Place b{pinned.weights, pinned.up};
-  Engine::Scratch scratch;
+  const WeightPlaces places = scheduling.contents.Weights(step);
+  WeightPlaces b = places;
   if (dequantised) {
-    prompt.Forget();
-    scratch = engine.TakeScratch(static_cast<size_t>(2 * n * k), IsGated(step));
-    b = {{scratch.buffers[0]}, {scratch.buffers[1]}};
+    scheduling.prompt.Forget();
+    auto scratch = std::make_shared<ScratchBuffers>(
+        scheduling.contents.TakeScratch(static_cast<size_t>(2 * n * k), IsGated(step)));
+    b = {{scratch->buffers[0]}, {scratch->buffers[1]}};
+    stage.keep = std::move(scratch);
   }
   for (int64_t band = 0; band < division.bands; ++band) {
     // The last band ends with the matrix: some of its rows are also in the band before it.
@@ -181,20 +178,19 @@ void ProjectLarge(Engine& engine, const PlanMemory* memory, PromptWeights& promp
     const int64_t n0 = first_block * q4nx::kBlockRows;
     for (int64_t first = 0; first < step.rows; first += division.rows) {
       const MatMulStep rows = RowsOf(step, first, std::min(division.rows, step.rows - first));
-      Batch batch(engine, threads, DeviceForm(memory));
+      Batch& batch = stage.Add(scheduling.threads);
       if (dequantised && first == 0) {
-        const int64_t skipped = q4nx::BytesOfBlocks(n0, k, DeviceForm(memory));
-        for (const auto& [from, to] : {std::pair{pinned.weights, b.weights}, {pinned.up, b.up}}) {
+        const int64_t skipped = q4nx::BytesOfBlocks(n0, k, scheduling.contents.form());
+        for (const auto& [from, to] : {std::pair{places.weights, b.weights}, {places.up, b.up}}) {
           if (to.buffer == nullptr) continue;
           batch.Invoke(kDequant, {"dequant",
                                   {{"blocks", division.band_blocks * q4nx::ColBlocks(k)}},
-                                  {{"w", batch.View(from.buffer, from.offset + skipped)},
-                                   {"b", batch.View(to.buffer, to.offset)}}});
+                                  {{"w", batch.memory.View(from.buffer, from.offset + skipped)},
+                                   {"b", batch.memory.View(to.buffer, to.offset)}}});
         }
       }
-      RowInput input = InputOf(engine, batch, rows);
-      Multiply(engine, batch, input, rows, b, n0, n);
-      batch.Run([](const void*, size_t) { return true; });
+      RowInput input = InputOf(facts, batch, rows);
+      Multiply(facts, batch, input, rows, b, n0, n);
     }
   }
 }

@@ -1,0 +1,46 @@
+// Attention on the device.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "targets/npu/schedule/scheduling.h"
+
+namespace ort_aie::npu_target {
+
+// How many of a step's tokens are processed together: one, or a prompt's chunk.
+int64_t TokensAtATime(const DeviceFacts& facts, const AttentionStep& step);
+
+// Whether queries, keys and values on the device have to go to the host and back before attention,
+// because no sequence of `design` prepares them.
+bool HostPrepares(const AttentionStep& step, const char* design);
+
+// Whether everything but the new rows is on the host now: the cache, norms, the rotary table.
+bool RestOnHost(const Batch& batch, const AttentionStep& step);
+
+// The cosines of a batch row's token, then its sines, in 256 elements.
+npu::BufferView RotaryTable(Batch& batch, const AttentionStep& step, int64_t b);
+
+// The copy of a cache for a token.
+struct TokenCache {
+  const CacheRows& rows;
+  KvCopy* copy;
+  std::vector<int64_t> first;  // the token of row 0 when the batch runs, by batch row
+};
+// For a step of one query row, with its past. An invocation of the batch makes the new rows and
+// appends them there; after the run, the host takes them from there. The step must live until the
+// batch has run.
+TokenCache AppendCache(Scheduling& scheduling, Batch& batch, const AttentionStep& step);
+
+// Adds a step of one query row. Queries, keys and values that an earlier step of the batch leaves
+// on the device are normalised, rotated and appended there, and the new rows of the present come
+// back from it. If they are on the host, the host prepares them. Returns false, and changes
+// nothing, if the batch has to run first. The step must live until the batch has run.
+bool AppendAttention(Scheduling& scheduling, Batch& batch, const char* design,
+                     const AttentionStep& step);
+
+// The batches of a step of several query rows. The padding of a prompt that is shorter than others
+// gets zeros.
+void AttendPrompt(Scheduling& scheduling, const AttentionStep& step, Stage& stage);
+
+}  // namespace ort_aie::npu_target

@@ -1,0 +1,27 @@
+#include "targets/npu/schedule/facts.h"
+
+#include <string_view>
+#include <vector>
+
+#include "targets/npu/schedule/reasons.h"
+
+namespace ort_aie::npu_target {
+
+WeightForm FormOfPlan(const DeviceFacts& facts, const Plan& plan) {
+  std::vector<WeightForm> forms;
+  for (const Step& step : plan.steps) {
+    const auto* projection = std::get_if<MatMulStep>(&step);
+    if (projection != nullptr && CanBeQ4nx(projection->form)) forms.push_back(projection->form);
+    // Experts are plans of their own, between two runs of this one: on the same overlay.
+    if (std::holds_alternative<MoEStep>(step)) forms.push_back(q4nx::kShipping);
+  }
+  // A short prompt's projections are for where the change to their overlay is cheap.
+  const bool cheap = facts.share_context(kShortGemm, kGemm);
+  return FormOfPlan(forms, [&](std::string_view package) {
+    const bool of_short = package.starts_with(kShortGemm);
+    return of_short ? cheap && facts.share_context(package, kGemm)
+                    : facts.overlay(package) != nullptr;
+  });
+}
+
+}  // namespace ort_aie::npu_target

@@ -1,0 +1,174 @@
+#include "targets/npu/schedule/steps.h"
+
+#include <algorithm>
+#include <array>
+#include <variant>
+
+#include "targets/npu/schedule/attention.h"
+#include "targets/npu/schedule/projection.h"
+#include "targets/npu/schedule/vectors.h"
+
+namespace ort_aie::npu_target {
+namespace {
+
+constexpr auto kNoDesign = [](const DeviceFacts&, const Plan&, const Step&) -> const char* {
+  return nullptr;
+};
+
+// --- projections ---
+
+constexpr StepHandler kProjection = {
+    .why_not =
+        [](const Step& any, const HasOverlay& has) {
+          const auto& step = std::get<MatMulStep>(any);
+          return WhyNotProjection({.kind = step.form.kind,
+                                   .rows = step.rows,
+                                   .n = step.n,
+                                   .k = step.k,
+                                   .numerics = step.numerics},
+                                  has);
+        },
+    .design = [](const DeviceFacts& facts, const Plan& plan, const Step& any) -> const char* {
+      const auto& step = std::get<MatMulStep>(any);
+      if (step.rows == 1) return ProjectionDesign(facts.overlays());
+      return IsLarge(facts, plan.temporaries, step) ? nullptr : kGemm;
+    },
+    .append =
+        [](Scheduling& scheduling, Batch& batch, const char* design, std::span<const Step> steps) {
+          const auto& step = std::get<MatMulStep>(steps.front());
+          return step.rows > 1 ? AppendPromptProjection(scheduling, batch, steps)
+                               : AppendProjection(scheduling, batch, design, step);
+        },
+    .alone =
+        [](Scheduling& scheduling, const Step& step, Stage& stage) {
+          ProjectLarge(scheduling, std::get<MatMulStep>(step), stage);
+        }};
+
+// Experts, whose projections are a plan of their own.
+constexpr StepHandler kExperts = {
+    .why_not =
+        [](const Step& any, const HasOverlay& has) {
+          const auto& step = std::get<MoEStep>(any);
+          return WhyNotExperts({.kind = step.form.kind,
+                                .down_kind = step.down_form.kind,
+                                .rows = step.rows,
+                                .hidden = step.hidden,
+                                .inter = step.inter,
+                                .numerics = step.numerics},
+                               has);
+        },
+    .design = kNoDesign};
+
+// --- attention ---
+
+// Left padding is left out by beginning after it. This is whether other keys are hidden.
+bool HidesMore(const AttentionStep& step) {
+  if (step.key_mask != nullptr) return true;
+  for (size_t b = 0; b < step.visible_keys.size(); ++b) {
+    const Range keys = step.visible_keys[b];
+    if (keys.end != step.total_length[b] || keys.first >= keys.end) return true;
+  }
+  return false;
+}
+
+constexpr StepHandler kAttention = {
+    .why_not =
+        [](const Step& any, const HasOverlay& has) {
+          const auto& step = std::get<AttentionStep>(any);
+          const auto beyond = [&](int64_t total) {
+            return !step.windowed_cache && total > step.present_capacity;
+          };
+          return WhyNotAttention(
+              {.rows = step.sequence,
+               .dim = step.dim,
+               .other_keys = step.key_sequence != step.sequence,
+               .hidden_keys = HidesMore(step),
+               .has_bias = step.bias != nullptr,
+               .has_head_sink = step.head_sink != nullptr,
+               .smooth_softmax = step.smooth_softmax,
+               .causal = step.causal,
+               .window = step.window,
+               .more_than_cache = std::ranges::any_of(step.total_length, beyond)},
+              has);
+        },
+    .design = [](const DeviceFacts& facts, const Plan&, const Step& step) -> const char* {
+      return std::get<AttentionStep>(step).sequence == 1 ? AttentionDesign(facts.overlays())
+                                                         : nullptr;
+    },
+    .append =
+        [](Scheduling& scheduling, Batch& batch, const char* design, std::span<const Step> steps) {
+          return AppendAttention(scheduling, batch, design,
+                                 std::get<AttentionStep>(steps.front()));
+        },
+    .alone =
+        [](Scheduling& scheduling, const Step& step, Stage& stage) {
+          AttendPrompt(scheduling, std::get<AttentionStep>(step), stage);
+        }};
+
+// --- between projections ---
+
+constexpr StepHandler kNorm = {
+    .why_not =
+        [](const Step& any, const HasOverlay& has) {
+          const auto& step = std::get<NormStep>(any);
+          return WhyNotVector({.rows = step.rows, .k = step.k, .gated = step.gate != nullptr}, has);
+        },
+    .design = [](const DeviceFacts&, const Plan&, const Step& step) -> const char* {
+      return std::get<NormStep>(step).rows > 1 ? kGemm : kDecode;
+    },
+    .append =
+        [](Scheduling& scheduling, Batch& batch, const char*, std::span<const Step> steps) {
+          return AppendNorm(scheduling.facts, batch, std::get<NormStep>(steps.front()));
+        },
+    .between = true};
+
+constexpr StepHandler kElementwise = {
+    .why_not =
+        [](const Step& any, const HasOverlay& has) {
+          const auto& step = std::get<ElementwiseStep>(any);
+          return WhyNotVector({.rows = step.rows, .k = step.k, .function = step.function}, has);
+        },
+    .design = [](const DeviceFacts&, const Plan&, const Step& step) -> const char* {
+      return std::get<ElementwiseStep>(step).rows > 1 ? kGemm : kDecode;
+    },
+    .append =
+        [](Scheduling& scheduling, Batch& batch, const char*, std::span<const Step> steps) {
+          return AppendElementwise(scheduling.facts, batch,
+                                   std::get<ElementwiseStep>(steps.front()));
+        },
+    .between = true};
+
+constexpr StepHandler kCast = {
+    .why_not = [](const Step&, const HasOverlay&) { return Reason::kNone; },
+    .design = [](const DeviceFacts&, const Plan&, const Step&) -> const char* { return kDecode; },
+    .append =
+        [](Scheduling&, Batch& batch, const char*, std::span<const Step> steps) {
+          return AppendCast(batch, std::get<CastStep>(steps.front()));
+        },
+    .between = true};
+
+// Rows of an embedding; of a tensor on the device, see AppendIfSelection.
+constexpr StepHandler kGather = {
+    .why_not = [](const Step&, const HasOverlay&) { return WhyNotGather(); }, .design = kNoDesign};
+
+}  // namespace
+
+const StepHandler& HandlerOf(const Step& step) {
+  static constexpr std::array<const StepHandler*, std::variant_size_v<Step>> kHandlers = {
+      &kProjection, &kGather, &kAttention, &kNorm, &kElementwise, &kCast, &kExperts};
+  static_assert(std::is_same_v<std::variant_alternative_t<0, Step>, MatMulStep> &&
+                std::is_same_v<std::variant_alternative_t<1, Step>, GatherStep> &&
+                std::is_same_v<std::variant_alternative_t<2, Step>, AttentionStep> &&
+                std::is_same_v<std::variant_alternative_t<3, Step>, NormStep> &&
+                std::is_same_v<std::variant_alternative_t<4, Step>, ElementwiseStep> &&
+                std::is_same_v<std::variant_alternative_t<5, Step>, CastStep> &&
+                std::is_same_v<std::variant_alternative_t<6, Step>, MoEStep>);
+  return *kHandlers[step.index()];
+}
+
+bool AppendIfSelection(Batch& batch, const Step& step) {
+  const auto* gather = std::get_if<GatherStep>(&step);
+  return gather != nullptr && AppendSelection(batch, *gather);
+}
+
+}  // namespace ort_aie::npu_target
