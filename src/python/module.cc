@@ -28,6 +28,7 @@
 #include "python/kernel_choice_module.h"
 #include "python/npu_module.h"
 #include "python/npu_reasons_module.h"
+#include "python/npu_schedule_module.h"
 #include "q4nx/experts.h"
 #include "q4nx/pack.h"
 #include "q4nx/quantize.h"
@@ -610,5 +611,6 @@ PYBIND11_MODULE(_native, m) {
   m.def("float16_round_trip", &Float16RoundTrip, py::arg("x").noconvert(), py::arg("isa"));
   npu::DefineNpu(m);
   npu_target::DefineNpuReasons(m);
+  npu_target::DefineNpuSchedule(m);
   fused_decode::DefineFusedDecode(m);
 }

@@ -64,8 +64,7 @@ void NewRows::WriteHosts(const ThreadPool& threads, bool made) const {
   const host::Kernels& kernels = host::SelectedKernels();
   const TraceSpan traced("host", "write present");
   if (made && separate()) {
-    host::WriteNewRows(step_, kernels, threads, fresh_->tokens, fresh_->keys(),
-                       fresh_->values());
+    host::WriteNewRows(step_, kernels, threads, fresh_->tokens, fresh_->keys(), fresh_->values());
   } else if (made) {
     host::WritePresent(step_, kernels, threads);
   } else if (!separate()) {
@@ -80,8 +79,7 @@ void NewRows::Store(KvCopy& copy,
   bool same = true;
   for (int64_t head = 0; head < step_.batch * step_.kv_heads; ++head) {
     const auto b = static_cast<size_t>(head / step_.kv_heads);
-    const int64_t row =
-        (head * rows_.capacity + step_.past_length[b] - rows_.first[b]) * step_.dim;
+    const int64_t row = (head * rows_.capacity + step_.past_length[b] - rows_.first[b]) * step_.dim;
     for (const bool value : {false, true}) {
       const uint16_t* x = of(head, value);
       void* all = const_cast<void*>(value ? rows_.values : rows_.keys);

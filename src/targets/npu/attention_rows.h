@@ -1,5 +1,5 @@
-// The host's rows of attention: queries and new keys and values on their way to the device, and what
-// comes back from it.
+// The host's rows of attention: queries and new keys and values on their way to the device, and
+// what comes back from it.
 #pragma once
 
 #include <cstddef>

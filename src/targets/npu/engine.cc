@@ -19,8 +19,8 @@ Engine::Engine(std::shared_ptr<Device> device, const ExecutorOptions& options)
     : device_(std::move(device)),
       options_(options),
       facts_{.overlay = [&device = *device_](std::string_view p) { return device.Overlay(p); },
-             .share_context = [&device = *device_](
-                                  auto a, auto b) { return device.ShareContext(a, b); },
+             .share_context = [&device = *device_](auto a,
+                                                   auto b) { return device.ShareContext(a, b); },
              .weight_bytes = options.weight_bytes,
              .row_bytes = options.row_bytes,
              .query_bytes = options.query_bytes},
@@ -45,7 +45,8 @@ void Engine::GiveUp() {
   device_->Reset();
 }
 
-void Engine::Run(std::string_view design, const npu::Invocations& plan, std::span<Buffer* const> buffers) {
+void Engine::Run(std::string_view design, const npu::Invocations& plan,
+                 std::span<Buffer* const> buffers) {
   const TraceSpan traced("host", "run");
   device_->Run(design, plan, buffers);
 }

@@ -43,8 +43,8 @@ std::vector<DeviceMemory> PinAll(Engine& engine, const uint8_t* blocks, int64_t 
 
 std::shared_ptr<KeptState> Kept(uint64_t generation, DeviceMemory weights, DeviceMemory up) {
   auto state = std::make_shared<KeptState>();
-  state->object = std::make_shared<PinnedWeights>(
-      generation, WeightPlaces{std::move(weights), std::move(up)});
+  state->object =
+      std::make_shared<PinnedWeights>(generation, WeightPlaces{std::move(weights), std::move(up)});
   return state;
 }
 

@@ -118,7 +118,8 @@ class Preparation {
     }
     if (rotated || step_.k_norm != nullptr) {
       const int64_t width = step_.kv_heads * padded_;
-      const Rows x = std::exchange(rows.key, {batch_.memory.Result(step_.batch * width), width, padded_});
+      const Rows x =
+          std::exchange(rows.key, {batch_.memory.Result(step_.batch * width), width, padded_});
       Rotate(x, step_.kv_heads, rotated, step_.k_norm, rows.key);
     }
     if (step_.v_norm != nullptr) {
@@ -191,13 +192,13 @@ class Preparation {
     const int64_t head_bytes = 2 * cache_.rows.capacity() * padded_;
     for (const Heads& portion : Portions(step_.kv_heads, padded_, true)) {
       const npu::BufferView from = x.Head(b, portion.first);
-      npu::Invocation append{
-          "append",
-          Parameters(false, nullptr),
-          {{"x", from},
-           {"weight", from},
-           {"table", tables_[i]},
-           {"cache", batch_.memory.View(cache_.rows.buffer(), offset + portion.first * head_bytes)}}};
+      npu::Invocation append{"append",
+                             Parameters(false, nullptr),
+                             {{"x", from},
+                              {"weight", from},
+                              {"table", tables_[i]},
+                              {"cache", batch_.memory.View(cache_.rows.buffer(),
+                                                           offset + portion.first * head_bytes)}}};
       append.parameters["kv_heads"] = portion.count;
       append.parameters["position"] = step_.past_length[i] - cache_.first[i];
       append.parameters["capacity"] = cache_.rows.capacity();
@@ -217,8 +218,8 @@ class Preparation {
 
 // The host has the present after the run.
 void AnnouncePresent(Batch& batch, const AttentionStep& step) {
-  const auto present = static_cast<int64_t>(TensorBytes(
-      step.batch * step.kv_heads * step.present_capacity * step.dim, step.cache_type));
+  const auto present = static_cast<int64_t>(
+      TensorBytes(step.batch * step.kv_heads * step.present_capacity * step.dim, step.cache_type));
   batch.WritesLater(step.present_key, present, DataType::kUint8);
   batch.WritesLater(step.present_value, present, DataType::kUint8);
 }
@@ -296,9 +297,8 @@ bool AppendAttention(Scheduling& scheduling, Batch& batch, const char* design,
                              key = find(step.key, step.key_stride, step.kv_heads),
                              value = find(step.value, step.value_stride, step.kv_heads);
   const bool by_host = query.on_host() && key.on_host() && value.on_host();
-  const bool by_device = query.view && key.view && value.view &&
-                         BatchMemory::IsResult(*key.view) && BatchMemory::IsResult(*value.view) &&
-                         CanPrepare(step, design);
+  const bool by_device = query.view && key.view && value.view && BatchMemory::IsResult(*key.view) &&
+                         BatchMemory::IsResult(*value.view) && CanPrepare(step, design);
   if (!(by_host || by_device) || !RestOnHost(batch, step)) return false;
 
   const NewRows new_rows(step);
@@ -450,11 +450,10 @@ class Prompt {
     const int64_t elements = npu::ArgumentBytes(*manifest_, attention, "q") / 2;
     const int64_t token = b * step_.sequence + first;
     Batch& batch = Next();
-    const npu::BufferView q = batch.Input(
-        elements, [&step = step_, &threads = threads_, token, count, width](uint16_t* y) {
-          threads.ParallelFor(
-              count, [&](int64_t t) { StoreQueries(step, token + t, y + t * width); });
-        });
+    const npu::BufferView q = batch.Input(elements, [&step = step_, &threads = threads_, token,
+                                                     count, width](uint16_t* y) {
+      threads.ParallelFor(count, [&](int64_t t) { StoreQueries(step, token + t, y + t * width); });
+    });
     const npu::BufferView o = batch.memory.Scratch(elements);
     batch.memory.Keep(o, count * width);
     attention.arguments = {{"q", q},
@@ -465,8 +464,8 @@ class Prompt {
     batch.Then([&step = step_, &threads = threads_, o, token, count,
                 width](const Batch::Results& results) {
       const uint16_t* const outputs = results[o];
-      threads.ParallelFor(
-          count, [&](int64_t t) { StoreOutput(step, outputs + t * width, token + t); });
+      threads.ParallelFor(count,
+                          [&](int64_t t) { StoreOutput(step, outputs + t * width, token + t); });
     });
   }
 

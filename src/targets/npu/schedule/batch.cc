@@ -72,13 +72,13 @@ void Batch::Alias(void* tensor, int64_t elements, DataType type, npu::BufferView
     if (!tensors.IsRead(written)) return;
     if (store) return store();
     const uint16_t* const from = results[view];
-    threads_.ParallelFor(
-        q4nx::CeilDiv(elements, kStoredTogether), host::PassNs(kStoredTogether), [&](int64_t i) {
-          const int64_t first = i * kStoredTogether;
-          FromBfloat16(host::SelectedKernels(), from + first,
-                       std::min(kStoredTogether, elements - first), type,
-                       host::Advance(tensor, type, first));
-        });
+    threads_.ParallelFor(q4nx::CeilDiv(elements, kStoredTogether), host::PassNs(kStoredTogether),
+                         [&](int64_t i) {
+                           const int64_t first = i * kStoredTogether;
+                           FromBfloat16(host::SelectedKernels(), from + first,
+                                        std::min(kStoredTogether, elements - first), type,
+                                        host::Advance(tensor, type, first));
+                         });
   });
 }
 

@@ -8,8 +8,8 @@
 #include "ops/step_tensors.h"
 #include "q4nx/layout.h"
 #include "targets/host/work.h"
-#include "targets/npu/schedule/attention.h"
 #include "targets/npu/conversions.h"
+#include "targets/npu/schedule/attention.h"
 #include "targets/npu/schedule/designs.h"
 #include "targets/npu/schedule/projection.h"
 #include "targets/npu/schedule/vectors.h"
@@ -212,8 +212,8 @@ bool ReadsInner(const Plan& plan, const Decoder& decoder) {
     if (follows) {
       ForEachRead(plan.steps[i], [&](const void* tensor, size_t bytes) {
         const Bytes read = BytesAt(tensor, bytes);
-        wanted = wanted ||
-                 std::ranges::any_of(inner, [&](Bytes one) { return Overlap(one, read); });
+        wanted =
+            wanted || std::ranges::any_of(inner, [&](Bytes one) { return Overlap(one, read); });
       });
     }
     ForEachWrite(plan.steps[i], [&](const void* tensor, size_t bytes) {
@@ -343,8 +343,8 @@ void AppendDecoder(Scheduling& scheduling, Batch& batch, const Decoder& decoder)
   for (size_t i = 0; i < decoder.layers.size(); ++i) {
     const bool last = i + 1 == decoder.layers.size();
     const MatMulStep& next = last ? *decoder.vocabulary : *decoder.layers[i + 1].qkv;
-    const npu::BufferView y =
-        next.sum == nullptr ? batch.memory.Scratch(next.k) : batch.Output(next.sum, next.k, next.type);
+    const npu::BufferView y = next.sum == nullptr ? batch.memory.Scratch(next.k)
+                                                  : batch.Output(next.sum, next.k, next.type);
     layers.Layer(decoder.layers[i], x, y);
     x = y;
   }

@@ -91,8 +91,7 @@ bool AppendProjection(Scheduling& scheduling, Batch& batch, const char* design,
   if (gated && finishes && vectors) {
     // Rows without weights are zeros, and `glu` makes zeros of them.
     const int64_t width = std::max(n, kGluLeast);
-    const npu::BufferView both =
-        width == n ? batch.memory.Scratch(2 * n) : batch.Input(2 * width);
+    const npu::BufferView both = width == n ? batch.memory.Scratch(2 * n) : batch.Input(2 * width);
     matvec(places.weights, both);
     matvec(places.up, {both.argument, both.offset + 2 * width});
     batch.Invoke(

@@ -34,8 +34,8 @@ Division Divide(const DeviceFacts& facts, const MatMulStep& step) {
   const int64_t k = q4nx::PaddedCols(step.k), blocks = q4nx::RowBlocks(DeviceRows(step.n));
   Division division{1, blocks, 0};
   if (step.form.kind != WeightKind::kBf16) {  // weights that have to be dequantised
-    const int64_t most = std::max(facts.weight_bytes / (2 * k * q4nx::kBlockRows),
-                                  2 * kLeastN / q4nx::kBlockRows);
+    const int64_t most =
+        std::max(facts.weight_bytes / (2 * k * q4nx::kBlockRows), 2 * kLeastN / q4nx::kBlockRows);
     division.bands = CeilDiv(blocks, most);
     division.band_blocks = CeilDiv(blocks, division.bands);
   }
@@ -80,7 +80,8 @@ void Multiply(const DeviceFacts& facts, Batch& batch, RowInput& input, const Mat
   if (n == step.n && StaysThere(facts, step)) {
     const npu::BufferView y = batch.OutputRows(step.y, step.rows * n, step.type, elements);
     if (!gated) return gemm(weights.weights, y);
-    const npu::BufferView gate = batch.memory.Scratch(elements), up = batch.memory.Scratch(elements);
+    const npu::BufferView gate = batch.memory.Scratch(elements),
+                          up = batch.memory.Scratch(elements);
     gemm(weights.weights, gate);
     gemm(weights.up, up);
     return batch.Invoke(kGemm, {"gate",
@@ -91,18 +92,18 @@ void Multiply(const DeviceFacts& facts, Batch& batch, RowInput& input, const Mat
                                  {"up_stride", n}},
                                 {{"gate", gate}, {"up", up}, {"y", y}}});
   }
-  const npu::BufferView y = batch.memory.Result(elements), up = gated ? batch.memory.Result(elements) : y;
+  const npu::BufferView y = batch.memory.Result(elements),
+                        up = gated ? batch.memory.Result(elements) : y;
   gemm(weights.weights, y);
   if (gated) gemm(weights.up, up);
-  batch.Then(
-      [&threads = batch.threads(), step, y, up, n0, n](const Batch::Results& results) {
-        const TraceSpan traced("host", "results");
-        const uint16_t *const product = results[y], *const other = results[up];
-        threads.ParallelFor(step.rows, host::PassNs(n), [&](int64_t row) {
-          StoreProducts(host::SelectedKernels(), step, row, n0, std::min(n, step.n - n0),
-                        product + row * n, other + row * n);
-        });
-      });
+  batch.Then([&threads = batch.threads(), step, y, up, n0, n](const Batch::Results& results) {
+    const TraceSpan traced("host", "results");
+    const uint16_t *const product = results[y], *const other = results[up];
+    threads.ParallelFor(step.rows, host::PassNs(n), [&](int64_t row) {
+      StoreProducts(host::SelectedKernels(), step, row, n0, std::min(n, step.n - n0),
+                    product + row * n, other + row * n);
+    });
+  });
   batch.WritesLater(step.y, step.rows * step.n, step.type);
 }
 

@@ -36,9 +36,8 @@ Scheduler::Scheduler(const DeviceFacts& facts, DeviceContents& contents, const P
   if (facts_.overlay(kFusedLayer) == nullptr) return;
   const npu::Manifest* overlay = facts_.overlay(PackageOf(kFusedLayer, contents_.form()));
   const bool decode = facts_.overlay(kDecode) != nullptr;  // for when layers fail
-  FoundDecoder found = FindDecoder(*overlay, plan, [&](const Step& step) {
-    return decode ? WhyNot(step) : Reason::kNoVectors;
-  });
+  FoundDecoder found = FindDecoder(
+      *overlay, plan, [&](const Step& step) { return decode ? WhyNot(step) : Reason::kNoVectors; });
   if (found.decoder && !layers) found = {std::nullopt, Words(LayerReason::kFault)};
   decoder_ = std::move(found.decoder);
   why_not_layers_ = std::move(found.why_not);
@@ -150,8 +149,7 @@ Reason Scheduler::WhyDivided(const Step& step, bool other, const char* design,
   // Experts say themselves that they divide the plan.
   if (HandlerOf(step).between || IsExperts(step)) return Reason::kNone;
   const auto* attention = std::get_if<AttentionStep>(&step);
-  if (attention != nullptr &&
-      (design == nullptr || (!other && HostPrepares(*attention, design)))) {
+  if (attention != nullptr && (design == nullptr || (!other && HostPrepares(*attention, design)))) {
     return Reason::kHostPrepares;
   }
   if (other && design != nullptr) return Reason::kOtherOverlay;

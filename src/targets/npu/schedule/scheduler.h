@@ -79,8 +79,8 @@ class Scheduler {
     size_t steps = 0;  // how many the last stage was to have
     bool layers = false;
   } tried_;
-  bool refused_ = false;           // the next step alone
-  bool on_device_ = false;         // whether the device has done steps
+  bool refused_ = false;            // the next step alone
+  bool on_device_ = false;          // whether the device has done steps
   std::vector<Reason> divided_by_;  // since then
 };
 

@@ -39,25 +39,22 @@ constexpr StepHandler kProjection = {
           return step.rows > 1 ? AppendPromptProjection(scheduling, batch, steps)
                                : AppendProjection(scheduling, batch, design, step);
         },
-    .alone =
-        [](Scheduling& scheduling, const Step& step, Stage& stage) {
-          ProjectLarge(scheduling, std::get<MatMulStep>(step), stage);
-        }};
+    .alone = [](Scheduling& scheduling, const Step& step,
+                Stage& stage) { ProjectLarge(scheduling, std::get<MatMulStep>(step), stage); }};
 
 // Experts, whose projections are a plan of their own.
-constexpr StepHandler kExperts = {
-    .why_not =
-        [](const Step& any, const HasOverlay& has) {
-          const auto& step = std::get<MoEStep>(any);
-          return WhyNotExperts({.kind = step.form.kind,
-                                .down_kind = step.down_form.kind,
-                                .rows = step.rows,
-                                .hidden = step.hidden,
-                                .inter = step.inter,
-                                .numerics = step.numerics},
-                               has);
-        },
-    .design = kNoDesign};
+constexpr StepHandler kExperts = {.why_not =
+                                      [](const Step& any, const HasOverlay& has) {
+                                        const auto& step = std::get<MoEStep>(any);
+                                        return WhyNotExperts({.kind = step.form.kind,
+                                                              .down_kind = step.down_form.kind,
+                                                              .rows = step.rows,
+                                                              .hidden = step.hidden,
+                                                              .inter = step.inter,
+                                                              .numerics = step.numerics},
+                                                             has);
+                                      },
+                                  .design = kNoDesign};
 
 // --- attention ---
 
@@ -97,13 +94,10 @@ constexpr StepHandler kAttention = {
     },
     .append =
         [](Scheduling& scheduling, Batch& batch, const char* design, std::span<const Step> steps) {
-          return AppendAttention(scheduling, batch, design,
-                                 std::get<AttentionStep>(steps.front()));
+          return AppendAttention(scheduling, batch, design, std::get<AttentionStep>(steps.front()));
         },
-    .alone =
-        [](Scheduling& scheduling, const Step& step, Stage& stage) {
-          AttendPrompt(scheduling, std::get<AttentionStep>(step), stage);
-        }};
+    .alone = [](Scheduling& scheduling, const Step& step,
+                Stage& stage) { AttendPrompt(scheduling, std::get<AttentionStep>(step), stage); }};
 
 // --- between projections ---
 

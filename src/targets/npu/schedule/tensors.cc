@@ -50,8 +50,8 @@ BatchTensors::Source BatchTensors::Find(const void* tensor, size_t bytes) const 
   }
   if (written == nullptr) return {};
   if (!written->view || !Contains(written->bytes, all)) return Source::Later();
-  const auto before = static_cast<int64_t>(
-      static_cast<size_t>(all.data() - written->bytes.data()) / written->element_bytes);
+  const auto before = static_cast<int64_t>(static_cast<size_t>(all.data() - written->bytes.data()) /
+                                           written->element_bytes);
   const npu::BufferView view{written->view->argument, written->view->offset + 2 * before};
   if (view.offset % kAddressMultiple != 0) return Source::Later();
   // Zeros follow only the last element.
@@ -86,9 +86,8 @@ void BatchTensors::Appended(const Step& step) {
     const Bytes written = BytesAt(tensor, bytes);
     std::erase_if(rows_, [&](const InputRows& rows) {
       const auto changes = [&](const void* x) {
-        return x != nullptr &&
-               Overlap(written,
-                       BytesAt(x, static_cast<size_t>(rows.key.k) * SizeOf(rows.key.type)));
+        return x != nullptr && Overlap(written, BytesAt(x, static_cast<size_t>(rows.key.k) *
+                                                               SizeOf(rows.key.type)));
       };
       return changes(rows.key.a) || changes(rows.key.skip);
     });
@@ -109,9 +108,8 @@ bool BatchTensors::CanPrecede(const Step& step) const {
 }
 
 void BatchTensors::Precedes(const Step& step) {
-  ForEachWrite(step, [&](const void* tensor, size_t bytes) {
-    prepared_.push_back(BytesAt(tensor, bytes));
-  });
+  ForEachWrite(
+      step, [&](const void* tensor, size_t bytes) { prepared_.push_back(BytesAt(tensor, bytes)); });
 }
 
 void BatchTensors::Follows(const Step& step) {

@@ -120,7 +120,8 @@ RowInput::RowInput(Batch& batch, bool vectors, const Row& row)
       skip_(batch.tensors.Find(row.skip, RowBytes(row.rows * row.k, row.type))) {}
 
 bool RowInput::Ready() const {
-  if (a_.later || skip_.later || !batch_.tensors.OnHost(row_.norm_weight, RowBytes(row_.k, row_.type))) {
+  if (a_.later || skip_.later ||
+      !batch_.tensors.OnHost(row_.norm_weight, RowBytes(row_.k, row_.type))) {
     return false;
   }
   // Tensors on the device are used in place, in whole pieces, and by operators there.
@@ -140,8 +141,7 @@ npu::BufferView RowInput::Upload(std::function<FillRow()> prepare) {
                                 padded_k = padded_k_, prepare = std::move(prepare)](uint16_t* y) {
     const TraceSpan traced("host", "activations");
     const FillRow fill = prepare();
-    threads.ParallelFor(rows, host::PassNs(k),
-                        [&](int64_t row) { fill(row, y + row * padded_k); });
+    threads.ParallelFor(rows, host::PassNs(k), [&](int64_t row) { fill(row, y + row * padded_k); });
   });
 }
 
@@ -199,8 +199,7 @@ void RowInput::StoreSumAfter(std::optional<npu::BufferView> x) {
     threads.ParallelFor(row.rows, host::PassNs(row.k), [&](int64_t i) {
       float* sum = host::Scratch<float>(host::Purpose::kRow, row.k);
       LoadSum(kernels, row, i, sum);
-      host::FromFloat(kernels, row.type, sum, row.k,
-                      host::Advance(row.sum, row.type, i * row.k));
+      host::FromFloat(kernels, row.type, sum, row.k, host::Advance(row.sum, row.type, i * row.k));
     });
   };
   const int64_t elements = row_.rows * row_.k;
@@ -220,7 +219,7 @@ npu::BufferView RowInput::Make(std::optional<npu::BufferView> to) {
     return FromHost(true);
   }
   const InputRows::Key key{row_.a, row_.skip, row_.norm_weight, row_.rows,
-                         row_.k, row_.type, row_.epsilon};
+                           row_.k, row_.type, row_.epsilon};
   if (const InputRows* made = to ? nullptr : batch_.tensors.FindRows(key)) {
     if (both && row_.sum != nullptr) {
       batch_.Alias(row_.sum, row_.rows * row_.k, row_.type, made->x, padded_);
@@ -314,7 +313,8 @@ bool AppendElementwise(const DeviceFacts& facts, Batch& batch, const Elementwise
   const bool binary = step.function == Function::kAdd || step.function == Function::kMultiply;
   const BatchTensors::Source a = batch.tensors.Find(step.a, RowBytes(n, step.type));
   const BatchTensors::Source b =
-      !binary ? BatchTensors::Source{} : batch.tensors.Find(step.b, RowBytes(scalar ? 1 : n, step.type));
+      !binary ? BatchTensors::Source{}
+              : batch.tensors.Find(step.b, RowBytes(scalar ? 1 : n, step.type));
   const int64_t pieces = RoundUp(n, kRmsMultiple);
   for (const BatchTensors::Source& source : {a, b}) {
     if (source.later || (source.view && source.room < pieces)) return false;
@@ -323,8 +323,7 @@ bool AppendElementwise(const DeviceFacts& facts, Batch& batch, const Elementwise
 
   const auto upload = [&](const BatchTensors::Source& source, const void* tensor, bool repeated,
                           float scale) {
-    return source.view ? *source.view
-                       : Upload(batch, tensor, step.type, n, repeated, scale);
+    return source.view ? *source.view : Upload(batch, tensor, step.type, n, repeated, scale);
   };
   const npu::BufferView y = batch.Output(step.y, n, step.type);
   if (step.function == Function::kAdd) {
@@ -366,9 +365,9 @@ bool AppendSelection(Batch& batch, const GatherStep& step) {
   int64_t index = *static_cast<const int64_t*>(step.indices);
   if (index < 0) index += step.n;
   if (index < 0 || index >= step.n) return false;
-  const BatchTensors::Source row =
-      batch.tensors.Find(host::Advance(static_cast<const void*>(step.weights), step.type, index * step.k),
-                 RowBytes(step.k, step.type));
+  const BatchTensors::Source row = batch.tensors.Find(
+      host::Advance(static_cast<const void*>(step.weights), step.type, index * step.k),
+      RowBytes(step.k, step.type));
   if (!row.view || !BatchMemory::IsResult(*row.view)) return false;
   batch.Alias(step.y, step.k, step.type, *row.view, step.k);
   return true;

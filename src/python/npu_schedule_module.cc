@@ -1,0 +1,260 @@
+// What an NPU would do with a plan: the scheduler of src/targets/npu, for tensors without data.
+#include "python/npu_schedule_module.h"
+
+#include <pybind11/stl.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "npu/manifest.h"
+#include "npu/stream.h"
+#include "ops/program.h"
+#include "targets/npu/schedule/planned_contents.h"
+#include "targets/npu/schedule/scheduler.h"
+
+namespace py = pybind11;
+
+namespace ort_aie::npu_target {
+namespace {
+
+// As in ExecutorOptions.
+constexpr int64_t kWeightBytes = 512 << 20, kRowBytes = 32 << 20, kQueryBytes = 8 << 20;
+
+// A tensor of a call. `values` are given for integers, which ops read as they plan.
+struct GivenTensor {
+  int64_t type = 0;  // TensorProto's number
+  std::vector<int64_t> dims;
+  bool constant = false;
+  std::optional<std::vector<int64_t>> values;
+};
+
+// Addresses that nobody reads: one range for each tensor, apart from all memory of this process.
+class Addresses {
+ public:
+  void* Take(int64_t bytes) {
+    constexpr uintptr_t kApart = 4096;
+    const uintptr_t at = next_;
+    next_ += (static_cast<uintptr_t>(bytes) / kApart + 2) * kApart;
+    return reinterpret_cast<void*>(at);
+  }
+
+ private:
+  uintptr_t next_ = uintptr_t{1} << 60;
+};
+
+// The inputs and outputs of a call, without data.
+class GivenTensors final : public Program::Io {
+ public:
+  explicit GivenTensors(std::vector<GivenTensor> given) : given_(std::move(given)) {
+    for (const GivenTensor& one : given_) {
+      Tensor& tensor = tensors_.emplace_back();
+      if (one.type == 0) continue;  // an input that is left out
+      tensor.type = TypeOfNumber(one.type);
+      Require(tensor.type != DataType::kOther, "an input has the unknown type ", one.type);
+      tensor.shape = Shape(one.dims.begin(), one.dims.end());
+      tensor.present = true;
+      tensor.bytes = ByteCount(tensor.type, tensor.shape).As("an input");
+      tensor.data = one.values ? Values(one, tensor) : addresses_.Take(tensor.bytes);
+    }
+  }
+
+  Tensor Input(int input) const override { return tensors_[static_cast<size_t>(input)]; }
+  bool IsConstant(int input) const { return given_[static_cast<size_t>(input)].constant; }
+  size_t size() const { return given_.size(); }
+  void* Output(int, DataType type, const Shape& shape) const override {
+    return addresses_.Take(ByteCount(type, shape).As("an output"));
+  }
+
+ private:
+  const void* Values(const GivenTensor& one, const Tensor& tensor) {
+    Require(static_cast<int64_t>(one.values->size()) == ElementCount(tensor.shape).As("an input"),
+            "an input of shape ", tensor.shape, " was given ", one.values->size(), " values");
+    Require(tensor.type == DataType::kInt64 || tensor.type == DataType::kInt32,
+            "values are given for integers, not for ", NameOf(tensor.type));
+    std::vector<uint8_t>& bytes = *values_.emplace_back(std::make_unique<std::vector<uint8_t>>());
+    for (const int64_t value : *one.values) {
+      const auto narrow = static_cast<int32_t>(value);
+      const auto* from = tensor.type == DataType::kInt64
+                             ? reinterpret_cast<const uint8_t*>(&value)
+                             : reinterpret_cast<const uint8_t*>(&narrow);
+      bytes.insert(bytes.end(), from, from + SizeOf(tensor.type));
+    }
+    return bytes.data();
+  }
+
+  const std::vector<GivenTensor> given_;
+  std::vector<Tensor> tensors_;
+  std::vector<std::unique_ptr<std::vector<uint8_t>>> values_;
+  mutable Addresses addresses_;
+};
+
+py::list WordsOf(const std::vector<Reason>& reasons) {
+  py::list words;
+  for (const Reason reason : reasons) words.append(Words(reason));
+  return words;
+}
+
+// The packages of a device, and what it would do with plans.
+class NpuPackages {
+ public:
+  NpuPackages(const std::map<std::string, std::string>& manifests, bool one_xclbin) {
+    for (const auto& [name, json] : manifests) {
+      manifests_[name] = std::make_unique<npu::Manifest>(npu::ParseManifest(json));
+      interpreters_[name] = std::make_unique<npu::Interpreter>(*manifests_[name]);
+    }
+    facts_.overlay = [this](std::string_view package) -> const npu::Manifest* {
+      const auto found = manifests_.find(package);
+      return found == manifests_.end() ? nullptr : found->second.get();
+    };
+    facts_.share_context = [this, one_xclbin](std::string_view a, std::string_view b) {
+      return one_xclbin && manifests_.contains(a) && manifests_.contains(b);
+    };
+    facts_.weight_bytes = kWeightBytes;
+    facts_.row_bytes = kRowBytes;
+    facts_.query_bytes = kQueryBytes;
+  }
+
+  py::dict Schedule(const std::string& recipe_text, const py::list& inputs, bool planned, bool int8,
+                    bool layers) {
+    std::vector<GivenTensor> given;
+    for (const py::handle& input : inputs) {
+      GivenTensor& one = given.emplace_back();
+      if (input.is_none()) continue;
+      const auto tuple = input.cast<py::tuple>();
+      one = {tuple[0].cast<int64_t>(), tuple[1].cast<std::vector<int64_t>>(), tuple[2].cast<bool>(),
+             tuple[3].cast<std::optional<std::vector<int64_t>>>()};
+    }
+    Recipe recipe = PlanRecipeFrom(recipe_text);
+    Require(given.size() == static_cast<size_t>(recipe.inputs), "the recipe has ", recipe.inputs,
+            " inputs, got ", given.size());
+    const GivenTensors tensors(std::move(given));
+    const Options options{.numerics = int8 ? NumericsOption::kInt8 : NumericsOption::kAuto,
+                          .has_int8 = int8};
+    const Program program(
+        std::move(recipe),
+        [&](int value) {
+          const bool known = value < static_cast<int>(tensors.size()) && tensors.IsConstant(value);
+          return known ? tensors.Input(value) : Tensor{};
+        },
+        options);
+    py::dict result;
+    program.Call(tensors, [&](Plan& plan) {
+      if (!planned) plan.kept = nullptr;
+      result = ScheduleOf(plan, planned, layers);
+    });
+    return result;
+  }
+
+ private:
+  py::dict ScheduleOf(const Plan& plan, bool planned, bool layers) {
+    const std::lock_guard lock(mutex_);  // of the interpreters
+    const InlineThreadPool threads;
+    PlannedContents contents(facts_, plan, planned);
+    Scheduler scheduler(facts_, contents, plan, threads, layers);
+    py::list stages;
+    while (!scheduler.done()) {
+      Stage stage;
+      py::list submissions;
+      try {
+        stage = scheduler.Next();
+        if (!HasRoom(stage)) {
+          if (stage.layers || !scheduler.Divide(stage)) scheduler.Refuse();
+          continue;
+        }
+        for (const auto& batch : stage.batches) {
+          for (const Submission& one : batch->submissions()) {
+            submissions.append(SubmissionOf(one, contents.form()));
+          }
+        }
+      } catch (const Error&) {  // a shape that an overlay does not take
+        scheduler.Refuse();
+        continue;
+      }
+      scheduler.Ran(stage);
+      stages.append(StageOf(plan, stage, submissions));
+    }
+    py::dict result;
+    result["stages"] = stages;
+    result["layers_refused"] = scheduler.why_not_layers();
+    result["form"] = py::make_tuple(contents.form().group, contents.form().minima);
+    result["widened"] = WidenedOf(plan, planned, scheduler, contents.form());
+    return result;
+  }
+
+  static bool HasRoom(const Stage& stage) {
+    for (const auto& batch : stage.batches) {
+      if (batch->memory.end() > static_cast<int64_t>(kMaxBufferBytes)) return false;
+    }
+    return true;
+  }
+
+  py::dict SubmissionOf(const Submission& one, const WeightForm& form) {
+    const std::string package = PackageOf(one.design, form);
+    const auto interpreter = interpreters_.find(package);
+    Require(interpreter != interpreters_.end(), "there is no overlay ", package);
+    py::dict submission;
+    submission["design"] = one.design;
+    submission["package"] = package;
+    submission["runs"] = npu::BuildStream(*interpreter->second, one.invocations).runs.size();
+    py::list invocations;
+    for (const npu::Invocation& invocation : one.invocations) {
+      invocations.append(py::make_tuple(invocation.sequence, invocation.parameters));
+    }
+    submission["invocations"] = invocations;
+    return submission;
+  }
+
+  static py::dict StageOf(const Plan& plan, const Stage& stage, const py::list& submissions) {
+    py::dict given;
+    py::list steps;
+    for (size_t i = stage.first; i < stage.end; ++i) steps.append(std::string(plan.NameOf(i)));
+    given["steps"] = steps;
+    given["host"] = stage.kind == Stage::Kind::kHost ? py::object(py::str(Words(stage.reason)))
+                                                     : py::object(py::none());
+    given["experts"] = stage.kind == Stage::Kind::kExperts;
+    given["layers"] = stage.layers;
+    given["device_steps"] = stage.device_steps;
+    given["before"] = WordsOf(stage.before);
+    given["after"] = WordsOf(stage.after);
+    given["submissions"] = submissions;
+    return given;
+  }
+
+  // Forms of weights, as (bits, group, minima), that the device reads only widened, and why.
+  py::dict WidenedOf(const Plan& plan, bool planned, const Scheduler& scheduler,
+                     const WeightForm& to) const {
+    py::dict widened;
+    for (const Step& step : plan.steps) {
+      const auto* projection = std::get_if<MatMulStep>(&step);
+      if (projection == nullptr || scheduler.WhyNot(step) != Reason::kNone) continue;
+      const WeightForm& form = projection->form;
+      const std::string why = WhyWidened(form, to, planned, facts_.overlays());
+      if (why.empty()) continue;
+      widened[py::make_tuple(q4nx::BitsOf(form.kind), form.group, form.minima)] = why;
+    }
+    return widened;
+  }
+
+  std::map<std::string, std::unique_ptr<npu::Manifest>, std::less<>> manifests_;
+  std::map<std::string, std::unique_ptr<npu::Interpreter>> interpreters_;
+  DeviceFacts facts_;
+  std::mutex mutex_;
+};
+
+}  // namespace
+
+void DefineNpuSchedule(py::module_& m) {
+  py::class_<NpuPackages>(m, "NpuPackages")
+      .def(py::init<const std::map<std::string, std::string>&, bool>(), py::arg("manifests"),
+           py::arg("one_xclbin"))
+      .def("schedule", &NpuPackages::Schedule, py::arg("recipe"), py::arg("inputs"), py::kw_only(),
+           py::arg("planned") = true, py::arg("int8") = false, py::arg("layers") = true);
+}
+
+}  // namespace ort_aie::npu_target
