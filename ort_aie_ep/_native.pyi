@@ -252,6 +252,42 @@ def npu_encode(
 ) -> _Words: ...
 def npu_register(column: int, row: int, offset: int) -> int: ...
 
+# What the scheduler of src/targets/npu does with a plan. Each input is (TensorProto's type, dims,
+# constant, values of integers), or None for one that is left out.
+class NpuSubmission(TypedDict):
+    design: str
+    package: str
+    runs: int
+    invocations: list[tuple[str, dict[str, int]]]
+
+class NpuStage(TypedDict):
+    steps: list[str]  # of the source
+    host: str | None  # the reason, if the host does it
+    experts: bool
+    layers: bool  # whole layers and the vocabulary
+    device_steps: int
+    before: list[str]  # reasons of the host's steps before the submissions, and after them
+    after: list[str]
+    submissions: list[NpuSubmission]
+
+class NpuSchedule(TypedDict):
+    stages: list[NpuStage]
+    layers_refused: str
+    form: tuple[int, bool]  # group, minima: of the weights on the device
+    widened: dict[tuple[int, int, bool], str]  # bits, group, minima: why
+
+class NpuPackages:
+    def __init__(self, manifests: Mapping[str, str], one_xclbin: bool) -> None: ...
+    def schedule(
+        self,
+        recipe: str,
+        inputs: Sequence[tuple[int, list[int], bool, list[int] | None] | None],
+        *,
+        planned: bool = True,
+        int8: bool = False,
+        layers: bool = True,
+    ) -> NpuSchedule: ...
+
 NPU_STREAM_UNIT: int  # a run's words take a multiple of these bytes of the device's memory
 
 class NpuStreamMemory:

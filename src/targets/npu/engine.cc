@@ -34,6 +34,15 @@ void Engine::Renew(uint64_t generation) {
   device_->Reset();
 }
 
+void Engine::Fallback(const DeviceError& fault) {
+  if (options_.raise_on_error) {
+    Forget();
+    Fail(ErrorCode::kRuntime, device_->name(), ": ", fault.what(),
+         "; a fresh context did not help");
+  }
+  Count([](ExecutorCounters& counters) { ++counters.fallbacks; });
+}
+
 void Engine::Forget() { generation_ = NextGeneration(); }
 
 void Engine::GiveUp() {

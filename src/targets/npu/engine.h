@@ -36,6 +36,23 @@ class Engine {
   uint64_t generation() const { return generation_; }
   // Gives up contexts and buffers of `generation`, if that is still the current one.
   void Renew(uint64_t generation);
+  // Does `work` and, if the device fails, does it again in a fresh context, as long as
+  // again(fault, faults) allows it. Throws the last fault otherwise.
+  template <typename Work, typename Again>
+  void Retry(const Work& work, const Again& again) {
+    for (int faults = 1;; ++faults) {
+      const uint64_t generation = generation_;
+      try {
+        return work();
+      } catch (const DeviceError& error) {
+        if (faults == 1) Count([](ExecutorCounters& counters) { ++counters.retries; });
+        if (!again(error, faults)) throw;
+      }
+      Renew(generation);
+    }
+  }
+  // A fresh context has not cured a fault: the host goes on, unless faults are to be raised.
+  void Fallback(const DeviceError& fault);
   // After a fault: nothing on the device is used again.
   void Forget();
   // As Forget. Also gives up contexts and memory, because the device is not used again.

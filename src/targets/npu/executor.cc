@@ -82,50 +82,37 @@ class Executor final : public XrtTarget {
   // Runs the next stage and, if the device fails, runs it again in a fresh context. Whole layers
   // that fail there too run step by step in one more, because their overlay may be the reason.
   void RunNext(Call& call) const {
-    std::string fault;
-    int faults = 0;
+    std::string fault;  // the last one
     bool by_steps = false;
-    while (true) {
-      const uint64_t generation = engine_.generation();
-      try {
-        call.contents.Refresh();
-        Attempt(call);
-        if (by_steps) {
-          CountRefusal(Words(LayerReason::kFault));
-          layers_failed_ = true;
-          Report(fault, "a fresh context did not help; running layers step by step does");
-        } else if (faults > 0 && !cured_.exchange(true)) {
-          Report(fault, "running it again in a fresh context helped");
-        }
-        return;
-      } catch (const DeviceError& error) {
-        call.scheduler.Forget();
-        call.rows.reset();
-        if (++faults == 1) {
-          engine_.Count([](ExecutorCounters& counters) { ++counters.retries; });
-        } else if (call.scheduler.NextIsLayers()) {
-          by_steps = true;
-          call.scheduler.WithoutLayers();
-        } else {
-          return GiveUp(error);
-        }
-        fault = error.what();
+    const auto run = [&] {
+      call.contents.Refresh();
+      Attempt(call);
+    };
+    const auto again = [&](const DeviceError& error, int faults) {
+      call.scheduler.Forget();
+      call.rows.reset();
+      if (faults > 1) {
+        if (!call.scheduler.NextIsLayers()) return false;
+        by_steps = true;
+        call.scheduler.WithoutLayers();
       }
-      engine_.Renew(generation);
-    }
-  }
-
-  // The device has failed in a fresh context, too.
-  void GiveUp(const DeviceError& error) const {
-    if (engine_.options().raise_on_error) {
-      engine_.Forget();
-      Fail(ErrorCode::kRuntime, engine_.device().name(), ": ", error.what(),
-           "; a fresh context did not help");
-    }
-    engine_.Count([](ExecutorCounters& counters) { ++counters.fallbacks; });
-    if (in_use_.exchange(false)) {
+      fault = error.what();
+      return true;
+    };
+    try {
+      engine_.Retry(run, again);
+    } catch (const DeviceError& error) {
+      engine_.Fallback(error);
+      if (!in_use_.exchange(false)) return;
       engine_.GiveUp();
-      Report(error.what(), "a fresh context did not help; continuing on this CPU");
+      return Report(error.what(), "a fresh context did not help; continuing on this CPU");
+    }
+    if (by_steps) {
+      CountRefusal(Words(LayerReason::kFault));
+      layers_failed_ = true;
+      Report(fault, "a fresh context did not help; running layers step by step does");
+    } else if (!fault.empty() && !cured_.exchange(true)) {
+      Report(fault, "running it again in a fresh context helped");
     }
   }
 

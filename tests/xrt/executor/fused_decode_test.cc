@@ -597,12 +597,14 @@ void WhatDoesNotFitIsTheHosts() {
        [](Model& model, Plan& plan) { plan.temporaries = {model.logits.bytes.data(), 1}; }},
       {"its vocabulary has 400 entries, which does not fit the overlay's 1024",
        [](Model&, Plan& plan) { StepOf<MatMulStep>(plan, 8).n = 400; }},
-      {"the model has more than 2 layers",
+      {"it is not the decoder of the overlay: step 12 follows the projection to the vocabulary",
        [](Model&, Plan& plan) { plan.steps.push_back(plan.steps.back()); }},
       {"the model has fewer than 2 layers",
        [](Model&, Plan& plan) {
-         const Step head = plan.steps.back();
+         auto head = std::get<MatMulStep>(plan.steps.back());
          plan.steps.resize(6);
+         head.a = StepOf<MatMulStep>(plan, 2).sum;
+         head.skip = StepOf<MatMulStep>(plan, 3).y;
          plan.steps.push_back(head);
        }},
   };

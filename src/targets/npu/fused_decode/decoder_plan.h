@@ -9,28 +9,24 @@
 
 #include "ops/plan.h"
 #include "targets/npu/fused_decode/geometry.h"
+#include "targets/npu/schedule/decoder.h"
 
 namespace ort_aie::fused_decode {
 
 // The steps of a plan. The plan must outlive this.
 struct DecoderPlan {
-  struct Layer {
-    std::vector<const MatMulStep*> qkv = {};  // one for all three, or one each
-    const AttentionStep* attention = nullptr;
-    const MatMulStep *o = nullptr, *mlp = nullptr, *down = nullptr;
-    std::vector<const void*> norms = {};  // in the order of the model
-  };
+  npu_target::Decoder steps;
 
-  size_t first = 0;                    // the steps before it make the embedding
-  const void* x = nullptr;             // the embedding of the token
-  DataType type = DataType::kFloat32;  // of x, norms, logits
-  std::vector<Layer> layers = {};
-  const void* last_norm = nullptr;
-  const MatMulStep* head = nullptr;
-
+  const MatMulStep& first() const { return *steps.layers.front().qkv.front(); }
+  const void* x() const { return first().a; }     // the embedding of the token
+  DataType type() const { return first().type; }  // of x, norms, logits
+  const MatMulStep& head() const { return *steps.vocabulary; }
   // Tokens in the context, including this one.
-  int64_t length() const { return layers.front().attention->total_length[0]; }
+  int64_t length() const { return steps.layers.front().attention->total_length[0]; }
 };
+
+// The weights of a layer's norms, in the order of the model.
+std::vector<const void*> NormsOf(const npu_target::DecoderLayer& layer);
 
 // Why an overlay cannot do the plan, in words; empty if it can. `positions` is the longest context
 // of the overlay. With `any_epsilon`, norms may have another epsilon than the overlay's. Fills

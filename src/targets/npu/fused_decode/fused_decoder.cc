@@ -20,15 +20,9 @@ bool FusedDecoder::Execute(const Plan& plan, const ThreadPool& threads) {
   DecoderPlan decoder;
   const Package* const package = Choose(plan, decoder);
   if (package == nullptr) return false;
-  const uint64_t generation = engine_.generation();
   try {
-    try {
-      Token(*package, plan, decoder, threads);
-    } catch (const DeviceError&) {
-      engine_.Count([](ExecutorCounters& counters) { ++counters.retries; });
-      engine_.Renew(generation);
-      Token(*package, plan, decoder, threads);
-    }
+    engine_.Retry([&] { Token(*package, plan, decoder, threads); },
+                  [](const DeviceError&, int faults) { return faults == 1; });
   } catch (const DeviceError& error) {
     engine_.Forget();
     {
@@ -36,17 +30,13 @@ bool FusedDecoder::Execute(const Plan& plan, const ThreadPool& threads) {
       const std::lock_guard lock(plan.kept->mutex);
       plan.kept->object = nullptr;
     }
-    if (engine_.options().raise_on_error) {
-      Fail(ErrorCode::kRuntime, engine_.device().name(), ": ", error.what(),
-           "; a fresh context did not help");
-    }
-    engine_.Count([](ExecutorCounters& counters) { ++counters.fallbacks; });
+    engine_.Fallback(error);
     off_ = true;
     Report(Concat(package->geometry.name, ": ", error.what(),
                   "; a fresh context did not help; going on without it"));
     return false;
   }
-  const auto host = static_cast<int64_t>(decoder.first);
+  const auto host = static_cast<int64_t>(decoder.steps.first);
   engine_.Count([&](ExecutorCounters& counters) {
     ++counters.fused_tokens;
     counters.device_steps += static_cast<int64_t>(plan.steps.size()) - host;
@@ -74,7 +64,7 @@ void FusedDecoder::Token(const Package& package, const Plan& plan, const Decoder
                          const ThreadPool& threads) {
   Plan before;  // the steps that make the embedding
   before.steps.assign(plan.steps.begin(),
-                      plan.steps.begin() + static_cast<std::ptrdiff_t>(decoder.first));
+                      plan.steps.begin() + static_cast<std::ptrdiff_t>(decoder.steps.first));
   HostTarget().Execute(before, threads);
   const std::shared_ptr<PlanMemory> memory = PlanMemory::Of(engine_, plan);
   const std::shared_ptr<TokenMemory> token = memory->tokens(package);

@@ -32,11 +32,11 @@ void CountWidened(Engine& engine, const DecoderPlan& decoder) {
   const auto count = [&](const MatMulStep& step) {
     if (step.form != q4nx::kShipping) widened += step.up_weights != nullptr ? 2 : 1;
   };
-  for (const DecoderPlan::Layer& layer : decoder.layers) {
+  for (const DecoderLayer& layer : decoder.steps.layers) {
     for (const MatMulStep* const part : layer.qkv) count(*part);
-    for (const MatMulStep* const step : {layer.o, layer.mlp, layer.down}) count(*step);
+    for (const MatMulStep* const step : {layer.output, layer.gate, layer.down}) count(*step);
   }
-  count(*decoder.head);
+  count(decoder.head());
   if (widened == 0) return;
   engine.Count([&](ExecutorCounters& counters) {
     counters.widened["an overlay that mlir-air built"] += widened;
@@ -56,7 +56,7 @@ void TokenMemory::Token(const DecoderPlan& decoder, const ThreadPool& threads) {
   UseWindow(decoder.length());
   Prepare(decoder, threads);
   SendToken(decoder);
-  SendCache(decoder.layers, threads);
+  SendCache(decoder.steps.layers, threads);
 
   fused_decode::SetLength(window_->words, decoder.length(), stream_->words());
   const fused_decode::WordSpan variable = fused_decode::VariableWords(window_->words);
@@ -65,9 +65,9 @@ void TokenMemory::Token(const DecoderPlan& decoder, const ThreadPool& threads) {
   for (size_t i = 1; i < weights_.size(); ++i) buffers.push_back(weights_[i].get());
   stream_->Run(variable.begin, variable.end, buffers);
 
-  Fetch(*y_, geometry().logits_offset(), decoder.head->n);
+  Fetch(*y_, geometry().logits_offset(), decoder.head().n);
   const int64_t position = decoder.length() - 1;
-  for (size_t layer = 0; layer < decoder.layers.size(); ++layer) {
+  for (size_t layer = 0; layer < decoder.steps.layers.size(); ++layer) {
     for (const bool value : {false, true}) {
       for (int64_t group = 0; group < fused_decode::kAttentionGroups; ++group) {
         const int64_t head = group * geometry().kv_heads / fused_decode::kAttentionGroups;
@@ -77,7 +77,7 @@ void TokenMemory::Token(const DecoderPlan& decoder, const ThreadPool& threads) {
     }
   }
   StoreLogits(decoder);
-  StoreRows(decoder.layers, threads);
+  StoreRows(decoder.steps.layers, threads);
 }
 
 void TokenMemory::UseWindow(int64_t length) {
@@ -135,12 +135,12 @@ void TokenMemory::PackWeights(const DecoderPlan& decoder, const ThreadPool& thre
   const int64_t layer_bytes = kElementBytes * geometry().layer_elements();
   const int64_t group = geometry().group == 0 ? geometry().layers : geometry().group;
   threads.ParallelFor(geometry().layers, [&](int64_t i) {
-    const DecoderPlan::Layer& layer = decoder.layers[static_cast<size_t>(i)];
+    const DecoderLayer& layer = decoder.steps.layers[static_cast<size_t>(i)];
     fused_decode::LayerWeights matrices{
         .qkv = {},
-        .o = RowsOf(*layer.o),
-        .up = {layer.mlp->up_weights, layer.mlp->n, layer.mlp->form},
-        .gate = RowsOf(*layer.mlp),
+        .o = RowsOf(*layer.output),
+        .up = {layer.gate->up_weights, layer.gate->n, layer.gate->form},
+        .gate = RowsOf(*layer.gate),
         .down = RowsOf(*layer.down)};
     for (const MatMulStep* const part : layer.qkv) matrices.qkv.push_back(RowsOf(*part));
     fused_decode::PackLayer(
@@ -151,7 +151,7 @@ void TokenMemory::PackWeights(const DecoderPlan& decoder, const ThreadPool& thre
   uint8_t* const head =
       weights_.back()->host() + (geometry().group == 0 ? geometry().layers * layer_bytes : 0);
   threads.ParallelFor(geometry().head_chunks, [&](int64_t chunk) {
-    fused_decode::PackHeadChunk(geometry(), package_.channels, RowsOf(*decoder.head), chunk,
+    fused_decode::PackHeadChunk(geometry(), package_.channels, RowsOf(decoder.head()), chunk,
                                 head + chunk * chunk_bytes);
   });
   for (const std::shared_ptr<Buffer>& buffer : weights_) buffer->ToDevice(0, buffer->size());
@@ -160,30 +160,30 @@ void TokenMemory::PackWeights(const DecoderPlan& decoder, const ThreadPool& thre
 void TokenMemory::WriteNorms(const DecoderPlan& decoder, Buffer& rms) {
   const auto& kernels = engine_.kernels();
   const auto write = [&](const void* norm, int64_t n, int64_t offset) {
-    ToBfloat16(kernels, decoder.type, norm, n, Elements(rms, offset));
+    ToBfloat16(kernels, decoder.type(), norm, n, Elements(rms, offset));
   };
   for (int64_t i = 0; i < geometry().layers; ++i) {
-    const DecoderPlan::Layer& layer = decoder.layers[static_cast<size_t>(i)];
+    const DecoderLayer& layer = decoder.steps.layers[static_cast<size_t>(i)];
+    const std::vector<const void*> norms = fused_decode::NormsOf(layer);
     for (int64_t norm = 0; norm < geometry().norms; ++norm) {
-      write(layer.norms[static_cast<size_t>(norm)], geometry().hidden,
-            geometry().norm_offset(i, norm));
+      write(norms[static_cast<size_t>(norm)], geometry().hidden, geometry().norm_offset(i, norm));
     }
     if (!geometry().head_norms) continue;
     const int64_t slab = geometry().rotary_offset(i) + geometry().rotary_dim;
     write(layer.attention->q_norm, geometry().head_dim, slab);
     write(layer.attention->k_norm, geometry().head_dim, slab + geometry().head_dim);
   }
-  write(decoder.last_norm, geometry().hidden, geometry().last_norm_offset());
+  write(decoder.head().norm_weight, geometry().hidden, geometry().last_norm_offset());
   Send(rms, 0, geometry().rms_elements());
 }
 
 void TokenMemory::SendToken(const DecoderPlan& decoder) {
   const auto& kernels = engine_.kernels();
-  ToBfloat16(kernels, decoder.type, decoder.x, geometry().hidden, Elements(*x_, 0));
+  ToBfloat16(kernels, decoder.type(), decoder.x(), geometry().hidden, Elements(*x_, 0));
   Send(*x_, 0, geometry().hidden);
   const int64_t half = geometry().rotary_dim / 2;
   for (int64_t slab = 0; slab < geometry().rotary_slabs(); ++slab) {
-    const AttentionStep& step = *decoder.layers[static_cast<size_t>(slab)].attention;
+    const AttentionStep& step = *decoder.steps.layers[static_cast<size_t>(slab)].attention;
     const int64_t row = step.positions[0] * half;
     uint16_t* const to = Elements(*rms_, geometry().rotary_offset(slab));
     ToBfloat16(kernels, step.type, host::Advance(step.cos, step.type, row), half, to);
@@ -232,8 +232,8 @@ void TokenMemory::SendCache(const Layers& layers, const ThreadPool& threads) {
 }
 
 void TokenMemory::StoreLogits(const DecoderPlan& decoder) {
-  FromBfloat16(engine_.kernels(), Elements(*y_, geometry().logits_offset()), decoder.head->n,
-               decoder.type, decoder.head->y);
+  FromBfloat16(engine_.kernels(), Elements(*y_, geometry().logits_offset()), decoder.head().n,
+               decoder.type(), decoder.head().y);
 }
 
 void TokenMemory::StoreRows(const Layers& layers, const ThreadPool& threads) {

@@ -27,7 +27,7 @@ class TokenMemory {
   void Token(const fused_decode::DecoderPlan& decoder, const ThreadPool& threads);
 
  private:
-  using Layers = std::vector<fused_decode::DecoderPlan::Layer>;
+  using Layers = std::vector<DecoderLayer>;
 
   void Prepare(const fused_decode::DecoderPlan& decoder, const ThreadPool& threads);
   void PackWeights(const fused_decode::DecoderPlan& decoder, const ThreadPool& threads);

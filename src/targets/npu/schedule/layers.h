@@ -9,28 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "targets/npu/schedule/decoder.h"
 #include "targets/npu/schedule/scheduling.h"
 
 namespace ort_aie::npu_target {
-
-// h = x + output(attention(qkv(norm(x)))), y = h + down(gate(norm(h))), with norms of both outputs
-// before their sums, or none.
-struct DecoderLayer {
-  const MatMulStep* qkv = nullptr;
-  const AttentionStep* attention = nullptr;
-  const MatMulStep* output = nullptr;
-  const NormStep* attention_norm = nullptr;  // or null
-  const MatMulStep* gate = nullptr;          // and up
-  const MatMulStep* down = nullptr;
-  const NormStep* output_norm = nullptr;  // or null
-};
-
-// Steps [first, end) of a plan of one row: all of its layers, then the vocabulary.
-struct Decoder {
-  size_t first = 0, end = 0;
-  std::vector<DecoderLayer> layers;
-  const MatMulStep* vocabulary = nullptr;
-};
 
 // The decoder of a plan that the overlay can run, or why it cannot: which limit, and what came.
 // Both are empty for a plan without a token's attention.
