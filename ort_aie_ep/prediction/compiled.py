@@ -18,6 +18,7 @@ from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.models.onnx_file import load_model
 from ort_aie_ep.prediction.recipes import Input, PlanNode, Plans, RecipeBuilder, Size, Values
 
+
 @dataclass(frozen=True)
 class CompiledPlans:
     """The nodes of a compiled model, and the positions of its shortest rotary table (None if it has
@@ -91,7 +92,7 @@ class _Node:
 
     def plan(self) -> PlanNode:
         """As a recipe."""
-        roles = {
+        roles: dict[int, tuple[str, _Step | None]] = {
             value: (role, step)
             for step in self._steps
             for role, value in step.roles().items()
@@ -112,8 +113,8 @@ class _Node:
     def _input(self, value: ir.Value | None, role: str, step: _Step | None) -> Input:
         assert value is not None
         if value.is_initializer() or value.const_value is not None:
-            dims = tuple(dim for dim in value.shape or () if isinstance(dim, int))
-            return Input(int(value.dtype or 0), dims, constant=True)
+            fixed = tuple(dim for dim in value.shape or () if isinstance(dim, int))
+            return Input(int(value.dtype or 0), fixed, constant=True)
         known = [dim if isinstance(dim, int) else None for dim in value.shape or ()]
         if role in ("past_key", "past_value"):
             assert step is not None
@@ -121,10 +122,17 @@ class _Node:
         if role in _CALLS:
             type_, dims, values = _CALLS[role]
             rank = len(known) if value.shape is not None else len(dims)
-            return Input(type_, (1,) * (rank - len(dims)) + dims[-rank or len(dims) :], values=values)
-        if value.shape is None or value.dtype is None or (known and known[-1] is None and len(known) > 2):
+            return Input(
+                type_, (1,) * (rank - len(dims)) + dims[-rank or len(dims) :], values=values
+            )
+        if (
+            value.shape is None
+            or value.dtype is None
+            or (known and known[-1] is None and len(known) > 2)
+        ):
             raise AieError(
-                f"node '{node_label(self._node)}': the shape of its input '{value.name}' is not known"
+                f"node '{node_label(self._node)}': the shape of its input '{value.name}' is not "
+                "known"
             )
         # (batch, tokens, ...)
         sizes: list[Size] = [dim if dim is not None else "tokens" for dim in known]
@@ -139,22 +147,28 @@ class _Node:
                 f"node '{node_label(self._node)}': the KV cache '{value.name}' must be "
                 f"(batch, kv_heads, rows, dim), got {value.shape}"
             )
-        window = step.int("local_window_size") if step.int("sliding_window_cache") == 1 else 0
+        window = (
+            step.attribute("local_window_size")
+            if step.attribute("sliding_window_cache") == 1
+            else 0
+        )
         rows: Size = ("past", window) if window else "past"
         width = known[3] or self._head_dim(step)
-        return Input(int(value.dtype), (1, step.int("kv_num_heads", 1), rows, width))
+        return Input(int(value.dtype), (1, step.attribute("kv_num_heads", 1), rows, width))
 
     def _head_dim(self, step: _Step) -> int:
         """From the width of the query, which may be packed with keys and values."""
         query, packed = step.read("query"), step.read("key") < 0
-        shapes = _shapes(self._node) if self._planned else [v and v.shape for v in self._node.inputs]
+        shapes = (
+            _shapes(self._node) if self._planned else [v and v.shape for v in self._node.inputs]
+        )
         shape = shapes[query] if 0 <= query < len(shapes) else None
         width = shape[-1] if shape else None
         if not isinstance(width, int):
             raise AieError(f"node '{node_label(self._node)}': the width of a query is not known")
-        heads = step.int("num_heads", 1) + packed * 2 * step.int("kv_num_heads", 1)
+        heads = step.attribute("num_heads", 1) + packed * 2 * step.attribute("kv_num_heads", 1)
         dim = width // heads
-        return dim // 2 if step.int("kv_cache_bit_width") == 4 else dim
+        return dim // 2 if step.attribute("kv_cache_bit_width") == 4 else dim
 
 
 #: Types, sizes and values of what attention and selections read of a call.
@@ -173,7 +187,7 @@ class _Step:
     attributes: Mapping[str, Any]
     reads: Sequence[int]
 
-    def int(self, name: str, default: int = 0) -> int:
+    def attribute(self, name: str, default: int = 0) -> int:
         return int(self.attributes.get(name, default))
 
     def read(self, name: str) -> int:

@@ -37,10 +37,13 @@ class Input:
         """For a call, as `_native.NpuPackages.schedule` takes it."""
         past = context - tokens
         sizes = {"tokens": tokens, "context": context, "past": past}
-        dims = [
-            max(past, dim[1]) if isinstance(dim, tuple) else dim if isinstance(dim, int) else sizes[dim]
-            for dim in self.dims
-        ]  # fmt: skip
+
+        def size(dim: Size) -> int:
+            if isinstance(dim, tuple):
+                return max(past, dim[1])
+            return dim if isinstance(dim, int) else sizes[dim]
+
+        dims = [size(dim) for dim in self.dims]
         if self.type not in _INTEGERS:
             return self.type, dims, self.constant, None
         count = 1
@@ -70,7 +73,7 @@ class PlanNode:
 
     def given(self, tokens: int, context: int) -> list[_Given | None]:
         """Its inputs for a call."""
-        return [one and one.given(tokens, context) for one in self.inputs]
+        return [None if one is None else one.given(tokens, context) for one in self.inputs]
 
     @property
     def attentions(self) -> int:
@@ -97,13 +100,13 @@ class RecipeBuilder:
         self._inputs.append(one)
         return len(self._inputs) - 1
 
-    def input(self, type: int, *dims: Size, values: Values = "zeros") -> int:
+    def input(self, type_: int, *dims: Size, values: Values = "zeros") -> int:
         """A tensor of the call."""
-        return self.add(Input(type, dims, values=values))
+        return self.add(Input(type_, dims, values=values))
 
-    def constant(self, type: int, *dims: int) -> int:
+    def constant(self, type_: int, *dims: int) -> int:
         """A weight."""
-        return self.add(Input(type, dims, constant=True))
+        return self.add(Input(type_, dims, constant=True))
 
     def step(
         self, op: str, name: str, reads: Sequence[int | None], results: int = 1, **attributes: Any

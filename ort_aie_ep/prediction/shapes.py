@@ -13,6 +13,7 @@ from ort_aie_ep.prediction.recipes import (
     INT32,
     INT64,
     UINT8,
+    PlanNode,
     Plans,
     RecipeBuilder,
 )
@@ -40,7 +41,7 @@ def plans_of(shape: Shape, form: BlockForm = SHIPPING) -> Plans:
     Queries, keys and values are one projection. Gemma 3 also normalises the outputs of attention
     and MLP.
     """
-    return (_Decoder(shape, form).node(),)
+    return (_Decoder(shape, form).plan(),)
 
 
 class _Decoder(RecipeBuilder):
@@ -57,7 +58,7 @@ class _Decoder(RecipeBuilder):
     def _gemma(self) -> bool:
         return self._shape.family == "gemma3_text"
 
-    def node(self) -> Plans:  # type: ignore[override]
+    def plan(self) -> PlanNode:
         shape = self._shape
         table = self.constant(UINT8, *self._form.blocks_shape(shape.vocab, shape.hidden))
         (stream,) = self.step(
@@ -74,7 +75,7 @@ class _Decoder(RecipeBuilder):
         (stream,) = self.step("SelectRows", "last_sum", [stream, self._last], format=1)
         (add,) = self.step("SelectRows", "last_down", [add, self._last], format=1)
         logits, _ = self._normed("lm_head", shape.vocab, stream, add)
-        return super().node([logits, *outputs])  # type: ignore[return-value]
+        return self.node([logits, *outputs])
 
     def _layer(self, layer: int, stream: int, add: int | None) -> tuple[int, int, list[int]]:
         shape, name = self._shape, f"layer{layer}/"
@@ -104,9 +105,9 @@ class _Decoder(RecipeBuilder):
         if rotary not in self._tables:
             rows = shape.context, rotary // 2
             self._tables[rotary] = self.constant(FLOAT, *rows), self.constant(FLOAT, *rows)
-        norms = [None, None]
+        norms: list[int | None] = [None, None]
         if shape.family in ("qwen3", "gemma3_text"):
-            norms = [self.constant(FLOAT, shape.head_dim) for _ in "qk"]  # type: ignore[misc]
+            norms = [self.constant(FLOAT, shape.head_dim) for _ in "qk"]
         return self.step(
             "FlowAttention", f"layer{layer}/attention",
             [qkv, None, None, *past, self._lengths, self._total, *self._tables[rotary], *[None] * 5,
@@ -166,15 +167,16 @@ def plans_of_layers(tower: Tower) -> Plans:
 
     Layer norms, which are nodes of ONNX Runtime's, divide them: two plans a layer.
     """
-    plans = [make(tower) for _ in range(tower.layers) for make in (_attention_of, _mlp_of)]
-    return tuple(plans)  # type: ignore[arg-type]
+    return (_attention_of(tower), _mlp_of(tower)) * tower.layers
 
 
 def plan_of_features(tower: Tower) -> Plans:
     """The projection of the pooled patches."""
     recipe = RecipeBuilder()
     pooled = recipe.input(FLOAT, 1, "tokens", tower.hidden)
-    return (recipe.node(_product(recipe, "features", tower.text, tower.hidden, pooled, bias=False)),)
+    return (
+        recipe.node(_product(recipe, "features", tower.text, tower.hidden, pooled, bias=False)),
+    )
 
 
 def _product(
@@ -187,7 +189,7 @@ def _product(
     return recipe.step("GEMM", name, reads, K=k, N=n, format=1)
 
 
-def _attention_of(tower: Tower) -> object:
+def _attention_of(tower: Tower) -> PlanNode:
     recipe, width = RecipeBuilder(), tower.hidden
     stream = recipe.input(FLOAT, 1, "tokens", width)
     normed = recipe.input(FLOAT, 1, "tokens", width)
@@ -201,7 +203,7 @@ def _attention_of(tower: Tower) -> object:
     return recipe.node([middle, *present])
 
 
-def _mlp_of(tower: Tower) -> object:
+def _mlp_of(tower: Tower) -> PlanNode:
     recipe = RecipeBuilder()
     middle = recipe.input(FLOAT, 1, "tokens", tower.hidden)
     normed = recipe.input(FLOAT, 1, "tokens", tower.hidden)

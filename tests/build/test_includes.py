@@ -30,7 +30,7 @@ MAY_INCLUDE = {
     "targets/host/bench": "base/platform.h q4nx targets/host/kernels targets/host/weight_layout.h",
     "targets/npu": f"base npu ops q4nx targets/target.h {TRACE} {HOST_FOR_NPU} "
     "targets/npu/fused_decode targets/npu/schedule",
-    # It decides without a device. What the host does with data, it names in functions that others call.
+    # It decides without a device; what the host does with data is in functions that others call.
     "targets/npu/schedule": f"base npu ops q4nx targets/target.h {TRACE} {HOST_FOR_NPU} "
     "targets/npu/buffer.h targets/npu/attention_rows.h targets/npu/conversions.h",
     "targets/npu/fused_decode": f"base npu ops q4nx targets/npu targets/npu/schedule "
@@ -45,8 +45,8 @@ MAY_INCLUDE = {
     "ort": f"base ops {DOORS} {TRACE} ort/ep/factory.h",
     # The provider packs weights, as `ort-aie compile` does from Python.
     "ort/ep": f"base graph ops q4nx {DOORS} ort",
-    "python": "base graph npu ops q4nx targets/host targets/host/kernels targets/npu/schedule targets/npu/buffer.h "
-    "targets/npu/fused_decode",
+    "python": "base graph npu ops q4nx targets/host targets/host/kernels targets/npu/schedule "
+    "targets/npu/buffer.h targets/npu/fused_decode",
     "stub": "base/libraries.h",
 }
 
