@@ -90,7 +90,7 @@ MAX_Q = 2048  # elements of the queries of a sweep
 PIECE = 64  # elements of q and o on their way
 FCL_BYTES = 4352  # F, C and l
 MAX_HEADS = 32  # queries of a sweep
-STACK = 4096  # bytes; kernels keep up to 1,024 of weights there, beside what the compiler spills
+STACK = 4096  # bytes; scores keep 768 there, beside what the compiler spills
 
 
 def build(device: Device) -> Design:

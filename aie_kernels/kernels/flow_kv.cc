@@ -4,9 +4,10 @@
 // have a part of the keys each, the value cores merge Y and l by their maxima m.
 //
 // A chunk is 4096 bfloat16 of the cache, 8 KiB: 64 keys of head dimension 64, 32 of 128, 16 of 256.
-// Keys and values lie in blocks of 8 keys x 8 dimensions, [keys/8][head_dim/8][8][8]. Both cores
-// multiply a whole block at a time, 64 lanes: the scores with 8 dimensions of q repeated for each
-// key, the values with 8 probabilities, each repeated for 8 dimensions.
+// Keys and values lie in blocks of 8 keys x 8 dimensions, [keys/8][head_dim/8][8][8]. The score
+// core multiplies a whole block of keys, 64 lanes, by 8 dimensions of q repeated for each key. The
+// value core brings 32 dimensions of a value together and multiplies them by a probability: moves
+// that the heads share, and no sums over lanes.
 //
 // Numerics (AIE2P): products of bfloat16 are exact and summed in fp32, none goes through bfp16. The
 // scale costs 2^-15 of the score, the exponential 2^-15, F is rounded once to bfloat16 and l sums
@@ -66,33 +67,54 @@ aie::mask<32> keys_between(int32_t begin, int32_t end) {
   return aie::mask<32>::from_uint32(bits << 16 | bits);
 }
 
-// F V of a head, four blocks of 8 dimensions at a time. The number of key blocks is a constant: as
-// a loop of two to eight trips it would not pipeline.
-template <int32_t kKeyBlocks>
-void add_values(const bfloat16* __restrict f, const bfloat16* __restrict v, float* __restrict row,
-                int32_t head_dim) {
-  alignas(64) bfloat16 weights[kKeyBlocks * kBlock];
+// Rows of V of two keys, 32 dimensions, times the probabilities at `at` and after it; those of a
+// head are `keys` after those of the head before.
+template <size_t kTogether>
+inline void add_rows(std::array<Sums<32>, kTogether>& sums, const bfloat16* __restrict f,
+                     int32_t keys, unsigned at, const Halves<32>& row, const Halves<32>& next) {
   LOOP_UNROLL_FULL
-  for (int32_t block = 0; block < kKeyBlocks; ++block) {
-    aie::store_v(weights + block * kBlock, repeat_by_8(aie::load_v<8>(f + 8 * block)));
+  for (size_t head = 0; head < kTogether; ++head) {
+    const Halves<8> weights = aie::load_v<8>(f + static_cast<int32_t>(head) * keys);
+    const auto weight = [&](unsigned i) {
+      return aie::broadcast<bfloat16, 32>(static_cast<bfloat16>(weights[i]));
+    };
+    sums[head] = aie::mac(sums[head], row, weight(at));
+    sums[head] = aie::mac(sums[head], next, weight(at + 1));
   }
-  LOOP_TRIPS(head_dim / 32, 2, 8)
+}
+
+// Y += F V of some heads, 32 dimensions at a time. A lane is a dimension, so that nothing is summed
+// over lanes. Halves of four blocks, 4 keys x 8 dimensions each, are put side by side; the heads
+// share that, and a row is used up before the next, for there are twelve registers.
+template <int32_t kTogether>
+void add_values(const bfloat16* __restrict f, const bfloat16* __restrict v, float* __restrict y,
+                int32_t head_dim, int32_t keys) {
   for (int32_t dim = 0; dim < head_dim; dim += 32) {
-    std::array<Sums<64>, 4> sums;
+    std::array<Sums<32>, kTogether> sums;
     LOOP_UNROLL_FULL
-    for (int32_t block = 0; block < kKeyBlocks; ++block) {
-      const Halves<64> weight = aie::load_v<64>(weights + block * kBlock);
-      const bfloat16* values = v + 8 * (block * head_dim + dim);
+    for (int32_t head = 0; head < kTogether; ++head) {
+      sums[head] = Sums<32>(load_floats<32>(y + head * head_dim + dim));
+    }
+    LOOP_TRIPS(keys / 16, 1, 4)
+    for (int32_t first = 0; first < keys; first += 16) {
       LOOP_UNROLL_FULL
-      for (int32_t i = 0; i < 4; ++i) {
-        const Halves<64> value = aie::load_v<64>(values + i * kBlock);
-        sums[i] = block == 0 ? Sums<64>(aie::mul(value, weight)) : aie::mac(sums[i], value, weight);
+      for (int32_t i = 0; i < 16; i += 4) {
+        const int32_t block = first + (i & 8);
+        const bfloat16* half = v + block * head_dim + 8 * (dim + (i & 4));
+        const auto [left, left_next] =
+            aie::interleave_zip(aie::load_v<32>(half), aie::load_v<32>(half + kBlock), 8);
+        const auto [right, right_next] = aie::interleave_zip(aie::load_v<32>(half + 2 * kBlock),
+                                                             aie::load_v<32>(half + 3 * kBlock), 8);
+        const auto [row0, row1] = aie::interleave_zip(left, right, 16);
+        add_rows(sums, f + block, keys, i & 4, row0, row1);
+        const auto [row2, row3] = aie::interleave_zip(left_next, right_next, 16);
+        add_rows(sums, f + block, keys, (i & 4) + 2, row2, row3);
       }
     }
-    aie::store_v(row + dim, aie::add(load_floats<32>(row + dim),
-                                     fold_rows<float>({to_floats(sums[0]), to_floats(sums[1]),
-                                                       to_floats(sums[2]), to_floats(sums[3])},
-                                                      kAdd)));
+    LOOP_UNROLL_FULL
+    for (int32_t head = 0; head < kTogether; ++head) {
+      aie::store_v(y + head * head_dim + dim, to_floats(sums[head]));
+    }
   }
 }
 
@@ -213,13 +235,17 @@ void flow_kv_values(uint8_t* __restrict fcl, bfloat16* __restrict v, float* __re
         aie::store_v(row + dim, scale_exactly(load_floats<32>(row + dim), power));
       }
     }
-    if (head_dim == 64) {
-      add_values<8>(f + head * keys, v, row, head_dim);
-    } else if (head_dim == 128) {
-      add_values<4>(f + head * keys, v, row, head_dim);
-    } else {
-      add_values<2>(f + head * keys, v, row, head_dim);
-    }
+  }
+  int32_t head = 0;
+  for (; head + 4 <= group; head += 4) {
+    add_values<4>(f + head * keys, v, y + head * head_dim, head_dim, keys);
+  }
+  if (group & 2) {
+    add_values<2>(f + head * keys, v, y + head * head_dim, head_dim, keys);
+    head += 2;
+  }
+  if (group & 1) {
+    add_values<1>(f + head * keys, v, y + head * head_dim, head_dim, keys);
   }
   aie::store_v(y + kOutputs, load_floats<32>(reinterpret_cast<const float*>(fcl + kSumByte)));
 }
