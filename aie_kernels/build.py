@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ort_aie_ep.aie_kernels import designs
+from ort_aie_ep import aie_kernels
 from ort_aie_ep.aie_kernels.mlir import report
 from ort_aie_ep.aie_kernels.mlir.module import object_file, print_module
 from ort_aie_ep.aie_kernels.mlir.sequences import Run
@@ -47,7 +47,7 @@ from ort_aie_ep.npu.vocabulary.errors import DesignError
 from ort_aie_ep.npu.vocabulary.kernel import Kernel
 from ort_aie_ep.progress import Count, Progress
 
-KERNELS = Path(__file__).parent / "kernels"
+SOURCES = Path(__file__).parent
 
 # Sources that use AIE2P's matrix unit and accept bfp16 rounding (AIE2 has a bf16 unit);
 # aie_kernels/CMakeLists.txt does the same for the host.
@@ -63,13 +63,13 @@ MAX_KERNELS = 32  # of a context: MAX_NUM_CUS of the driver's aie2_msg_priv.h
 
 
 def find_designs() -> dict[str, Callable[..., Design]]:
-    """By name, the `build` of every module in `aie_kernels.designs` that has one."""
-    found = {}
-    for module in pkgutil.iter_modules(designs.__path__):
-        make = getattr(importlib.import_module(f"{designs.__name__}.{module.name}"), "build", None)
-        if make is not None:
-            found[module.name] = make
-    return found
+    """By name, the `build` of the module `design` of every folder that has one."""
+    packages = [m.name for m in pkgutil.iter_modules(aie_kernels.__path__) if m.ispkg]
+    return {
+        name: importlib.import_module(f"{aie_kernels.__name__}.{name}.design").build
+        for name in packages
+        if (SOURCES / name / "design.py").is_file()
+    }
 
 
 def find_packages(forms: Iterable[BlockForm] = BUILT_FORMS) -> dict[str, Callable[..., Design]]:
@@ -284,7 +284,7 @@ def _kernels(design: Design) -> list[Kernel]:
 
 
 def _compile(tools: Toolchain, architecture: Architecture, kernel: Kernel, folder: Path) -> None:
-    source = KERNELS / kernel.source
+    source = SOURCES / kernel.source
     if not source.is_file():
         raise ToolchainError(f"kernel {kernel.name}: there is no source {source}")
     command = compile_command(tools, architecture, source, folder / object_file(kernel))

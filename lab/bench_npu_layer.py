@@ -21,7 +21,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from ort_aie_ep.aie_kernels.designs import fused_layer
+from ort_aie_ep.aie_kernels.fused_layer import design as fused_layer
 from ort_aie_ep.bringup.layer_reference import Layer, Reference
 from ort_aie_ep.bringup.references import bits
 from ort_aie_ep.cli.console import bar

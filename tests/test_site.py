@@ -62,7 +62,7 @@ def test_links_lead_where_they_led_in_the_repository(
 @pytest.mark.parametrize(
     ("link", "on_the_site"),
     [
-        ("[`softmax.h`](../aie_kernels/kernels/softmax.h)", "`softmax.h`"),
+        ("[`softmax.h`](../aie_kernels/common/softmax.h)", "`softmax.h`"),
         ("[why](../lab/README.md)", "why (`lab/README.md`)"),
     ],
 )

@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ort_aie_ep import _native
-from ort_aie_ep.aie_kernels import catalog_attention as attention
-from ort_aie_ep.aie_kernels import catalog_linear as linear
-from ort_aie_ep.aie_kernels import catalog_vector as vector
+from ort_aie_ep.aie_kernels import cycles
+from ort_aie_ep.aie_kernels.flow_kv import kernels as flow_kv
+from ort_aie_ep.aie_kernels.fused_dqp import kernels as fused_dqp
+from ort_aie_ep.aie_kernels.vector_ops import kernels as vector_ops
 from ort_aie_ep.formats.q4nx import BLOCK_BYTES, BLOCK_ROWS, SHIPPING, BlockForm
 from ort_aie_ep.formats.q4nx import BLOCK_COLS as BLOCK_COLUMNS
 from ort_aie_ep.npu.kernels import ALIGNMENT, Kernels
@@ -139,21 +140,21 @@ class Reference:
         """The RMS norm of a row."""
         piece, by, out = aligned(128), aligned(128), aligned(128)
         row, state, y = aligned(16384), aligned(16, np.float32), np.empty_like(x)
-        self._call(vector.RMS_BEGIN, state)
+        self._call(vector_ops.RMS_BEGIN, state)
         for i in range(len(x) // 128):
             piece[:] = x[128 * i :][:128]
-            self._call(vector.RMS_LOAD, piece, row, state, i)
-        self._call(vector.RMS_SCALE, state, len(x), eps_bits)
+            self._call(vector_ops.RMS_LOAD, piece, row, state, i)
+        self._call(vector_ops.RMS_SCALE, state, len(x), eps_bits)
         for i in range(len(x) // 128):
             by[:] = weight[128 * i :][:128]
-            self._call(vector.RMS_FINISH, row, by, out, state, i)
+            self._call(vector_ops.RMS_FINISH, row, by, out, state, i)
             y[128 * i :][:128] = out
         return y
 
     def matvec(self, w: NDArray[np.uint8], x: Rows, bias: Rows | None = None) -> Rows:
         """W x (+ bias) by blocks."""
         blocks = len(x) // BLOCK_COLUMNS
-        rows, form = widened(w, len(x), self._form), linear.form_scalars(SHIPPING)
+        rows, form = widened(w, len(x), self._form), cycles.form_scalars(SHIPPING)
         piece, mine, sums = aligned(256), aligned(16384), aligned(1024)
         if len(x) > mine.size:  # the kernel's own limit; its arithmetic has none
             raise ValueError(f"{len(x)} in-features; the reference takes {mine.size}")
@@ -162,15 +163,15 @@ class Reference:
         y = np.empty(len(rows) * BLOCK_ROWS, BF16)
         for k in range(blocks):
             piece[:] = x[256 * k :][:256]
-            self._call(linear.DQP_LOAD_X, piece, mine, sums, k)
+            self._call(fused_dqp.DQP_LOAD_X, piece, mine, sums, k)
         for n, row in enumerate(rows):
-            self._call(linear.DQP_ZERO, acc)
+            self._call(fused_dqp.DQP_ZERO, acc)
             for k in range(blocks):
                 block[:] = row[k]
-                self._call(linear.DQP_BLOCK, block, mine, sums, acc, k, *form)
+                self._call(fused_dqp.DQP_BLOCK, block, mine, sums, acc, k, *form)
             if bias is not None:
                 kept[:32] = bias[32 * n :][:32]
-            self._call(linear.DQP_FINISH, acc, kept, out, 0, int(bias is not None))
+            self._call(fused_dqp.DQP_FINISH, acc, kept, out, 0, int(bias is not None))
             y[32 * n :][:32] = out
         return y
 
@@ -184,10 +185,10 @@ class Reference:
         for i in range(len(heads) // 256):
             x[:] = heads[256 * i :][:256]
             if weight.size:
-                self._call(vector.QK_NORM, x, by, between, layer.head_dim, layer.eps_bits)
+                self._call(vector_ops.QK_NORM, x, by, between, layer.head_dim, layer.eps_bits)
                 x[:] = between
             rotary = layer.head_dim, layer.rotary_dim, layer.interleaved
-            self._call(vector.ROPE, x, at, y, *rotary)
+            self._call(vector_ops.ROPE, x, at, y, *rotary)
             out[256 * i :][:256] = y
         return out
 
@@ -203,19 +204,19 @@ class Reference:
         for head in range(layer.kv_heads):
             mine = slice(head * group * dim, (head + 1) * group * dim)
             queries[: group * dim] = q[mine]
-            self._call(attention.FLOW_KV_BEGIN, state)
-            self._call(attention.FLOW_KV_VALUES_BEGIN, y)
+            self._call(flow_kv.FLOW_KV_BEGIN, state)
+            self._call(flow_kv.FLOW_KV_VALUES_BEGIN, y)
             for c in range(first, end):
                 of_keys = max(0, seen - c * keys), min(keys, layer.context - c * keys)
                 chunk[:] = k[head, c * CHUNK :][:CHUNK]
                 self._call(
-                    attention.FLOW_KV_SCORES, queries, chunk, fcl, state, group, dim, *of_keys,
+                    flow_kv.FLOW_KV_SCORES, queries, chunk, fcl, state, group, dim, *of_keys,
                     layer.scale_bits, layer.softcap_bits,
                 )  # fmt: skip
                 chunk[:] = v[head, c * CHUNK :][:CHUNK]
-                self._call(attention.FLOW_KV_VALUES, fcl, chunk, y, group, dim)
+                self._call(flow_kv.FLOW_KV_VALUES, fcl, chunk, y, group, dim)
             for i in range(group * dim // PIECE):
-                self._call(attention.FLOW_KV_OUTPUT, y, piece, i, dim)
+                self._call(flow_kv.FLOW_KV_OUTPUT, y, piece, i, dim)
                 out[mine][PIECE * i :][:PIECE] = piece
         return out
 
@@ -225,7 +226,7 @@ class Reference:
         out = np.empty_like(gate)
         for i in range(len(gate) // 256):
             a[:], b[:] = gate[256 * i :][:256], up[256 * i :][:256]
-            self._call(vector.GELU_MUL if gelu else vector.SILU_MUL, a, b, y, 256)
+            self._call(vector_ops.GELU_MUL if gelu else vector_ops.SILU_MUL, a, b, y, 256)
             out[256 * i :][:256] = y
         return out
 

@@ -1,4 +1,4 @@
-"""Calls the kernels of `aie_kernels/kernels/`, compiled for this CPU.
+"""Calls the kernels of `aie_kernels/`, compiled for this CPU.
 
     kernels = Kernels("aie2p")
     kernels.call(DQP_BLOCK, block, x, sums, acc, 0)

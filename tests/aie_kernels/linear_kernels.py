@@ -8,7 +8,7 @@ import numpy as np
 from standin import Array, aligned, bfloat16, f64, to_bf16
 
 from ort_aie_ep import _native
-from ort_aie_ep.aie_kernels.catalog_linear import form_scalars
+from ort_aie_ep.aie_kernels.cycles import form_scalars
 from ort_aie_ep.formats import q4nx
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 

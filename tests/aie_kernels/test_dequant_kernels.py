@@ -15,12 +15,8 @@ from linear_kernels import (
 )
 from standin import Array, aligned, bits16, f64, to_bf16
 
-from ort_aie_ep.aie_kernels.catalog_linear import (
-    Q4NX_DEQUANT,
-    form_scalars,
-    q4nx_dequant,
-    q4nx_dequant_step,
-)
+from ort_aie_ep.aie_kernels.cycles import form_scalars
+from ort_aie_ep.aie_kernels.dequant.kernels import Q4NX_DEQUANT, q4nx_dequant, q4nx_dequant_step
 from ort_aie_ep.formats.q4nx import FORMS, BlockForm
 from ort_aie_ep.npu.kernels import Kernels
 

@@ -18,7 +18,7 @@ from attention_reference import (
     weights,
 )
 
-from ort_aie_ep.aie_kernels import catalog_attention as catalog
+from ort_aie_ep.aie_kernels.flow_kv import kernels as flow_kv
 from ort_aie_ep.npu.kernels import Kernels
 
 CHUNK = 4096
@@ -39,17 +39,17 @@ class Score:
         self.keys = CHUNK // self.head_dim
         self.q = aligned(2048, BF16, np.nan)
         for index, piece in enumerate(q.reshape(-1, 64)):
-            kernels.call(catalog.FLOW_KV_LOAD_Q, in_buffer(piece, 64, BF16), self.q, index)
+            kernels.call(flow_kv.FLOW_KV_LOAD_Q, in_buffer(piece, 64, BF16), self.q, index)
         self.state = aligned(64, np.float32, np.nan)
         self.fcl = aligned(4352, np.uint8, 0xFF)
-        kernels.call(catalog.FLOW_KV_BEGIN, self.state)
+        kernels.call(flow_kv.FLOW_KV_BEGIN, self.state)
 
     def call(
         self, chunk: Doubles, valid: int, scale: float, softcap: float = 0.0, begin: int = 0
     ) -> None:
         k = in_buffer(to_cache_blocks(chunk), CHUNK, BF16)
         self.kernels.call(
-            catalog.FLOW_KV_SCORES,
+            flow_kv.FLOW_KV_SCORES,
             *(self.q, k, self.fcl, self.state),
             *(self.group, self.head_dim, begin, valid, bits(scale), bits(softcap)),
         )
@@ -74,17 +74,17 @@ class Value:
     def __init__(self, kernels: Kernels, group: int, head_dim: int) -> None:
         self.kernels, self.group, self.head_dim = kernels, group, head_dim
         self.y = aligned(2080, np.float32, np.nan)
-        kernels.call(catalog.FLOW_KV_VALUES_BEGIN, self.y)
+        kernels.call(flow_kv.FLOW_KV_VALUES_BEGIN, self.y)
 
     def call(self, fcl: np.ndarray, chunk: Doubles) -> None:
         v = in_buffer(to_cache_blocks(chunk), CHUNK, BF16)
-        self.kernels.call(catalog.FLOW_KV_VALUES, fcl, v, self.y, self.group, self.head_dim)
+        self.kernels.call(flow_kv.FLOW_KV_VALUES, fcl, v, self.y, self.group, self.head_dim)
 
     def output(self) -> Doubles:
         pieces = []
         for index in range(self.group * self.head_dim // 64):
             o = aligned(64, BF16)
-            self.kernels.call(catalog.FLOW_KV_OUTPUT, self.y, o, index, self.head_dim)
+            self.kernels.call(flow_kv.FLOW_KV_OUTPUT, self.y, o, index, self.head_dim)
             pieces.append(o.astype(np.float64))
         return np.concatenate(pieces).reshape(self.group, self.head_dim)
 
@@ -272,8 +272,8 @@ def test_output_divides_by_the_sum(kernels: Kernels) -> None:
 @pytest.mark.parametrize(("group", "keeps_up"), [(2, True), (4, False)])
 def test_a_group_of_two_keeps_up_with_its_stream(group: int, keeps_up: bool, head_dim: int) -> None:
     stream = 2 * CHUNK / 4
-    score = catalog.FLOW_KV_SCORES.cycles("aie2p", (group, head_dim, 0, 64, 0, 0))
-    value = catalog.FLOW_KV_VALUES.cycles("aie2p", (group, head_dim))
+    score = flow_kv.FLOW_KV_SCORES.cycles("aie2p", (group, head_dim, 0, 64, 0, 0))
+    value = flow_kv.FLOW_KV_VALUES.cycles("aie2p", (group, head_dim))
     assert (max(score, value) < stream) == keeps_up
 
 
@@ -288,9 +288,9 @@ def test_parts_of_the_keys_are_merged_with_one_rounding(
     maxima, other_maxima = (aligned(32, np.float32, m) for m in (own, other))
     mine, theirs = (rng.standard_normal(2080).astype(np.float32) for _ in range(2))
     y[:] = theirs
-    kernels.call(catalog.FLOW_KV_PASS, y, other_maxima, part)
+    kernels.call(flow_kv.FLOW_KV_PASS, y, other_maxima, part)
     y[:] = mine
-    kernels.call(catalog.FLOW_KV_MERGE, y, maxima, part, group, head_dim)
+    kernels.call(flow_kv.FLOW_KV_MERGE, y, maxima, part, group, head_dim)
     # A float32 below 2^-126 of the larger maximum is 0.
     powers = [2.0**d if (d := m - max(own, other)) >= -126 else 0.0 for m in (own, other)]
     exact = powers[0] * mine.astype(np.float64) + powers[1] * theirs.astype(np.float64)

@@ -24,7 +24,7 @@ from attention_reference import (
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ort_aie_ep.aie_kernels import catalog_attention as catalog
+from ort_aie_ep.aie_kernels.flow_qkv import kernels as flow_qkv
 from ort_aie_ep.npu.kernels import Kernels
 
 CHUNK = 2048
@@ -89,12 +89,12 @@ class Tiles:
         self.kernels, self.case = kernels, case
         self.plan = aligned(16, np.int32)
         kernels.call(
-            catalog.FLOW_QKV_SCHEDULE,
+            flow_qkv.FLOW_QKV_SCHEDULE,
             *(self.plan, sweep, chunk, case.chunks_per_sweep, case.chunk_rows),
             *(case.past, case.total, case.window, int(case.causal), case.keys),
         )
         self.state = aligned(256, np.float32, np.nan)
-        self.scratch = aligned(catalog.QKV_SCRATCH, BF16, np.nan)
+        self.scratch = aligned(flow_qkv.QKV_SCRATCH, BF16, np.nan)
         self.qt = aligned(8192, BF16, np.nan)
         self.fcl = aligned(9216, np.uint8, 0xFF)
         self.y = aligned(8320, np.float32, np.nan)
@@ -105,17 +105,17 @@ class Tiles:
         pieces = np.pad(pieces, (0, -pieces.size % 512)).reshape(-1, 512)
         for index, piece in enumerate(pieces):
             self.kernels.call(
-                catalog.FLOW_QKV_LOAD_Q,
+                flow_qkv.FLOW_QKV_LOAD_Q,
                 *(in_buffer(piece, 512, BF16), self.scratch, self.qt),
                 *(index, self.case.head_dim, self.case.rows),
             )
-        self.kernels.call(catalog.FLOW_QKV_BEGIN, self.state)
-        self.kernels.call(catalog.FLOW_QKV_VALUES_BEGIN, self.y)
+        self.kernels.call(flow_qkv.FLOW_QKV_BEGIN, self.state)
+        self.kernels.call(flow_qkv.FLOW_QKV_VALUES_BEGIN, self.y)
 
     def score(self, k: Doubles, index: int, scale: float) -> None:
         case = self.case
         self.kernels.call(
-            catalog.FLOW_QKV_SCORES,
+            flow_qkv.FLOW_QKV_SCORES,
             *(self.scratch, self.qt, in_buffer(to_cache_blocks(k), CHUNK, BF16)),
             *(self.fcl, self.state),
             *(self.plan, case.head_dim, case.rows, case.chunk_rows, index, case.total),
@@ -124,7 +124,7 @@ class Tiles:
 
     def value(self, v: Doubles) -> None:
         self.kernels.call(
-            catalog.FLOW_QKV_VALUES,
+            flow_qkv.FLOW_QKV_VALUES,
             *(self.fcl, in_buffer(to_cache_blocks(v), CHUNK, BF16), self.y),
             *(self.case.head_dim, self.case.rows),
         )
@@ -145,7 +145,7 @@ class Tiles:
         pieces = []
         for index in range(-(-self.case.rows * self.case.head_dim // 512)):
             o = aligned(512, BF16)
-            self.kernels.call(catalog.FLOW_QKV_OUTPUT, self.y, o, index, self.case.head_dim)
+            self.kernels.call(flow_qkv.FLOW_QKV_OUTPUT, self.y, o, index, self.case.head_dim)
             pieces.append(o.astype(np.float64))
         flat = np.concatenate(pieces)[: self.case.rows * self.case.head_dim]
         return flat.reshape(self.case.rows, self.case.head_dim)
@@ -421,7 +421,7 @@ def test_the_schedule_covers_exactly_the_keys_needed(
     for chunk in range(chunks_per_sweep):
         plan = aligned(16, np.int32)
         Kernels("aie2p").call(
-            catalog.FLOW_QKV_SCHEDULE,
+            flow_qkv.FLOW_QKV_SCHEDULE,
             *(plan, sweep, chunk, chunks_per_sweep, chunk_rows, past, total, window, int(causal)),
             keys,
         )

@@ -22,16 +22,18 @@ from linear_kernels import (
 )
 from standin import Array, aligned, bfloat16, bits16, f64, to_bf16
 
-from ort_aie_ep.aie_kernels.catalog_linear import (
+from ort_aie_ep.aie_kernels.cycles import form_scalars
+from ort_aie_ep.aie_kernels.fused_dqp.kernels import (
     DQP_BLOCK,
-    DQP_BLOCK_TWO_BITS,
     DQP_FINISH,
     DQP_LOAD_BIAS,
     DQP_LOAD_X,
-    DQP_LOAD_X_TWO_BITS,
     DQP_ZERO,
     dqp_block,
-    form_scalars,
+)
+from ort_aie_ep.aie_kernels.fused_dqp_two_bits.kernels import (
+    DQP_BLOCK_TWO_BITS,
+    DQP_LOAD_X_TWO_BITS,
 )
 from ort_aie_ep.formats.q4nx import FORMS, BlockForm
 from ort_aie_ep.npu.kernels import Kernels

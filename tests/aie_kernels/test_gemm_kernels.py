@@ -7,12 +7,12 @@ import pytest
 from linear_kernels import COLUMNS, FLOAT_EPSILON, OF_SHIPPING, weights, zeros
 from standin import Array, aligned, bits16, bits32, f64, flush, to_bf16, to_bfp16
 
-from ort_aie_ep.aie_kernels.catalog_linear import (
+from ort_aie_ep.aie_kernels.dequant.kernels import Q4NX_DEQUANT
+from ort_aie_ep.aie_kernels.gemm.kernels import (
     GEMM_STORE_BF16,
     GEMM_STORE_F32,
     GEMM_TILE,
     GEMM_ZERO,
-    Q4NX_DEQUANT,
 )
 from ort_aie_ep.npu.kernels import Kernels
 

@@ -1,10 +1,11 @@
-"""The catalog of linear kernels compared with their sources, and what the loader refuses."""
+"""The descriptions of linear kernels compared with their sources, and what the loader refuses."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -12,19 +13,31 @@ import pytest
 from linear_kernels import zeros
 
 from ort_aie_ep import _native
-from ort_aie_ep.aie_kernels import catalog_attention, catalog_linear, catalog_rows, catalog_vector
+from ort_aie_ep.aie_kernels import cycles
+from ort_aie_ep.aie_kernels.dequant import kernels as dequant
+from ort_aie_ep.aie_kernels.flow_kv import kernels as flow_kv
+from ort_aie_ep.aie_kernels.flow_qkv import kernels as flow_qkv
+from ort_aie_ep.aie_kernels.fused_dqp import kernels as fused_dqp
+from ort_aie_ep.aie_kernels.fused_dqp_two_bits import kernels as two_bits
+from ort_aie_ep.aie_kernels.gemm import kernels as gemm
+from ort_aie_ep.aie_kernels.gemm import row_kernels as rows
+from ort_aie_ep.aie_kernels.vector_ops import kernels as vector_ops
 from ort_aie_ep.npu.kernels import Kernels
 from ort_aie_ep.npu.vocabulary.errors import SimulationError
 from ort_aie_ep.npu.vocabulary.kernel import DTYPES, Array, Kernel
 
-SOURCES = Path(__file__).parents[2] / "aie_kernels" / "kernels"
-CATALOG = [value for value in vars(catalog_linear).values() if isinstance(value, Kernel)]
-ALL = CATALOG + [
-    value
-    for catalog in (catalog_attention, catalog_rows, catalog_vector)
-    for value in vars(catalog).values()
-    if isinstance(value, Kernel)
-]
+SOURCES = Path(__file__).parents[2] / "aie_kernels"
+
+
+def described(*modules: ModuleType) -> dict[str, Kernel]:
+    """The kernels of modules, by the names of their constants."""
+    found = [(n, v) for module in modules for n, v in vars(module).items()]
+    return {name: value for name, value in found if isinstance(value, Kernel)}
+
+
+LINEAR = described(fused_dqp, two_bits, dequant, gemm)
+CATALOG = list(LINEAR.values())
+ALL = CATALOG + list(described(flow_kv, flow_qkv, rows, vector_ops).values())
 C_TYPES = {"u8": "uint8_t", "bf16": "bfloat16", "i32": "int32_t", "f32": "float"}
 ARCHITECTURES = ["aie2", "aie2p"]
 
@@ -45,7 +58,7 @@ def test_catalog_agrees_with_the_source(kernel: Kernel) -> None:
         f"{C_TYPES[a.element]}*" if isinstance(a, Array) else "int32_t" for a in kernel.arguments
     ]
     assert declared(kernel) == wanted
-    assert getattr(catalog_linear, kernel.name.upper()) is kernel
+    assert LINEAR[kernel.name.upper()] is kernel
 
 
 def test_every_entry_point_is_in_the_catalog() -> None:
@@ -57,15 +70,15 @@ def test_every_entry_point_is_in_the_catalog() -> None:
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_cycles_are_near_published_ones(arch: str) -> None:
-    assert all(kernel.cycles(arch, example(kernel)) >= catalog_linear.CALL for kernel in CATALOG)
+    assert all(kernel.cycles(arch, example(kernel)) >= cycles.CALL for kernel in CATALOG)
     # With two channels for four cores a block arrives every 2,560 cycles, so decoding waits for it.
-    assert 788 < catalog_linear.DQP_BLOCK.cycles(arch, (0,)) < 2560
+    assert 788 < fused_dqp.DQP_BLOCK.cycles(arch, (0,)) < 2560
     # 2,115 were published for bfp16, including the rounding to bfp16.
-    assert 1057 < catalog_linear.Q4NX_DEQUANT.cycles(arch, ()) < 4096
+    assert 1057 < dequant.Q4NX_DEQUANT.cycles(arch, ()) < 4096
     # mlir-aie's exact 64 x 32 x 64 takes 1,881 on AIE2; 64^3 with one operand converted 1,313 on
     # AIE2P.
     shape, published = ((8, 4, 8, 0), 1881) if arch == "aie2" else ((8, 8, 8, 0), 1313)
-    assert published / 2 < catalog_linear.GEMM_TILE.cycles(arch, shape) < published * 2.2
+    assert published / 2 < gemm.GEMM_TILE.cycles(arch, shape) < published * 2.2
 
 
 def example(kernel: Kernel) -> tuple[int, ...]:
@@ -102,18 +115,18 @@ def strided() -> Any:
 )
 def test_arguments_that_do_not_fit_are_refused(arguments: list[Any], complaint: str) -> None:
     with pytest.raises(SimulationError, match=complaint):
-        Kernels("aie2").call(catalog_linear.DQP_ZERO, *arguments)
+        Kernels("aie2").call(fused_dqp.DQP_ZERO, *arguments)
 
 
 def test_scalars_must_be_integers() -> None:
     with pytest.raises(SimulationError, match="gemm_zero"):
-        Kernels("aie2").call(catalog_linear.GEMM_ZERO, zeros(8192, np.float32), 64.5)
+        Kernels("aie2").call(gemm.GEMM_ZERO, zeros(8192, np.float32), 64.5)
 
 
 def test_larger_buffers_are_taken() -> None:
     acc = zeros(64, np.float32)
     acc[:] = 1
-    Kernels("aie2").call(catalog_linear.DQP_ZERO, acc)
+    Kernels("aie2").call(fused_dqp.DQP_ZERO, acc)
     np.testing.assert_array_equal(acc, [0] * 32 + [1] * 32)
 
 
@@ -121,10 +134,10 @@ def test_unknown_kernels_and_architectures_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernels = Kernels("aie2")
-    with pytest.raises(SimulationError, match=r"has no mystery \(fused_dqp.cc\)"):
-        kernels.call(replace(catalog_linear.DQP_ZERO, name="mystery"))
+    with pytest.raises(SimulationError, match=r"has no mystery \(fused_dqp/fused_dqp.cc\)"):
+        kernels.call(replace(fused_dqp.DQP_ZERO, name="mystery"))
     with pytest.raises(SimulationError, match=r"dqp_zero .*aie2p.*aie2"):
-        kernels.call(replace(catalog_linear.DQP_ZERO, architectures=("aie2p",)))
+        kernels.call(replace(fused_dqp.DQP_ZERO, architectures=("aie2p",)))
     with pytest.raises(SimulationError, match=r"aie1 .*reinstall"):
         Kernels("aie1")
     monkeypatch.setattr(_native, "__file__", str(tmp_path / "_native.so"))
@@ -135,7 +148,7 @@ def test_unknown_kernels_and_architectures_are_named(
 
 def test_a_broken_promise_is_reported_and_the_next_call_starts_afresh() -> None:
     kernels = Kernels("aie2")
-    unlimited = replace(catalog_linear.GEMM_ZERO, limits=None)
+    unlimited = replace(gemm.GEMM_ZERO, limits=None)
     acc = zeros(8192, np.float32)
     acc[:] = 1
     with pytest.raises(SimulationError, match="gemm_zero"):
@@ -148,7 +161,7 @@ def test_a_broken_promise_is_reported_and_the_next_call_starts_afresh() -> None:
 def test_scalars_that_lead_out_of_the_buffers_are_refused() -> None:
     kernels = Kernels("aie2")
     with pytest.raises(SimulationError, match=r"gemm_zero .* \(8224,\)"):
-        kernels.call(catalog_linear.GEMM_ZERO, zeros(8192, np.float32), 8224)
+        kernels.call(gemm.GEMM_ZERO, zeros(8192, np.float32), 8224)
 
 
 @pytest.mark.parametrize("kernel", ALL, ids=lambda k: k.name)
@@ -160,77 +173,71 @@ def test_a_kernel_with_scalars_has_limits_that_garbage_does_not_meet(kernel: Ker
             assert not kernel.limits((garbage,) * len(scalars))
 
 
-GELU = catalog_rows.GELU_GATE + 3 * catalog_rows.CORE
-NORM = catalog_rows.NORM + catalog_rows.SLABS * 28 + catalog_rows.MEAN * 28 * 256
-ROTATION = (
-    catalog_rows.ROTATE
-    + catalog_rows.HEAD * 2
-    + catalog_rows.ROTARY * 8
-    + catalog_rows.HEAD_NORM
-    + catalog_rows.INTERLEAVED
-)
+GELU = rows.GELU_GATE + 3 * rows.CORE
+NORM = rows.NORM + rows.SLABS * 28 + rows.MEAN * 28 * 256
+ROTATION = rows.ROTATE + rows.HEAD * 2 + rows.ROTARY * 8 + rows.HEAD_NORM + rows.INTERLEAVED
 
 # By kernel: the largest scalars that stay within the buffers, and others that differ in one.
 EDGES: list[tuple[Kernel, tuple[int, ...], list[tuple[int, int]]]] = [
     (
-        catalog_attention.FLOW_QKV_SCHEDULE,
+        flow_qkv.FLOW_QKV_SCHEDULE,
         (3, 1, 2, 64, 0x7FFFFFFF - 512, 0x7FFFFFFF, 0x7FFFFFFF, 1, 32),
         [(0, 4), (1, 2), (3, 128), (4, 0x7FFFFFFF), (5, -1), (6, -1), (7, 2), (8, 0), (8, 24)],
     ),
     (
-        catalog_attention.FLOW_QKV_LOAD_Q,
+        flow_qkv.FLOW_QKV_LOAD_Q,
         (15, 64, 128),
         [(0, 16), (0, -1), (1, 128), (1, 32), (2, 136), (2, 0), (2, 4)],
     ),
-    (catalog_attention.FLOW_QKV_LOAD_Q, (7, 256, 16), [(0, 8), (2, 8)]),
+    (flow_qkv.FLOW_QKV_LOAD_Q, (7, 256, 16), [(0, 8), (2, 8)]),
     (
-        catalog_attention.FLOW_QKV_SCORES,
+        flow_qkv.FLOW_QKV_SCORES,
         (256, 32, 32, 3, 25, 0, 1, 0, 0),
         [(0, 512), (1, 40), (2, 0), (2, 40), (3, -1), (3, 4), (4, 24), (5, -1), (6, 2)],
     ),
-    (catalog_attention.FLOW_QKV_VALUES, (128, 64), [(0, 256), (1, 72), (1, 0), (1, 60)]),
-    (catalog_attention.FLOW_QKV_OUTPUT, (15, 64), [(0, 16), (0, -1), (1, 0), (1, 96)]),
-    (catalog_vector.RMS_LOAD, (127,), [(0, 128), (0, -1)]),
-    (catalog_vector.RMS_ADD, (127,), [(0, 128), (0, -1)]),
-    (catalog_vector.RMS_SUM, (127,), [(0, 128), (0, -1)]),
-    (catalog_vector.RMS_FINISH, (127,), [(0, 128), (0, -1)]),
-    (catalog_vector.RMS_SCALE, (16384, 0), [(0, 0), (0, 16385)]),
-    (catalog_vector.QK_NORM, (256, 0), [(0, 512), (0, 0), (0, 96)]),
-    (catalog_vector.ROPE, (64, 64, 1), [(0, 32), (1, 96), (1, 48), (1, -32), (2, 2)]),
-    (catalog_vector.SILU_MUL, (256,), [(0, 288), (0, 0), (0, 33)]),
-    (catalog_vector.GELU_MUL, (256,), [(0, 288), (0, 0), (0, 33)]),
-    (catalog_vector.SOFTCAP, (256, 0x41F00000), [(0, 288), (0, 0), (0, 33)]),
-    (catalog_rows.ROWS_BEGIN, (0x7FFFFFFF, 0), [(0, -1), (1, 32), (1, 6)]),
+    (flow_qkv.FLOW_QKV_VALUES, (128, 64), [(0, 256), (1, 72), (1, 0), (1, 60)]),
+    (flow_qkv.FLOW_QKV_OUTPUT, (15, 64), [(0, 16), (0, -1), (1, 0), (1, 96)]),
+    (vector_ops.RMS_LOAD, (127,), [(0, 128), (0, -1)]),
+    (vector_ops.RMS_ADD, (127,), [(0, 128), (0, -1)]),
+    (vector_ops.RMS_SUM, (127,), [(0, 128), (0, -1)]),
+    (vector_ops.RMS_FINISH, (127,), [(0, 128), (0, -1)]),
+    (vector_ops.RMS_SCALE, (16384, 0), [(0, 0), (0, 16385)]),
+    (vector_ops.QK_NORM, (256, 0), [(0, 512), (0, 0), (0, 96)]),
+    (vector_ops.ROPE, (64, 64, 1), [(0, 32), (1, 96), (1, 48), (1, -32), (2, 2)]),
+    (vector_ops.SILU_MUL, (256,), [(0, 288), (0, 0), (0, 33)]),
+    (vector_ops.GELU_MUL, (256,), [(0, 288), (0, 0), (0, 33)]),
+    (vector_ops.SOFTCAP, (256, 0x41F00000), [(0, 288), (0, 0), (0, 33)]),
+    (rows.ROWS_BEGIN, (0x7FFFFFFF, 0), [(0, -1), (1, 32), (1, 6)]),
     (
-        catalog_rows.ROWS_TAKE,
+        rows.ROWS_TAKE,
         (GELU, 0, 0, 15),
-        [(0, GELU + catalog_rows.SLABS), (0, 6), (0, 0), (2, 1), (3, 16), (3, -1)],
+        [(0, GELU + rows.SLABS), (0, 6), (0, 0), (2, 1), (3, 16), (3, -1)],
     ),
     (
-        catalog_rows.ROWS_TAKE,
+        rows.ROWS_TAKE,
         (NORM, 0, 14, 7),
-        [(0, NORM + catalog_rows.SLABS), (0, NORM + catalog_rows.MEAN), (2, 15), (3, 8), (3, -1)],
+        [(0, NORM + rows.SLABS), (0, NORM + rows.MEAN), (2, 15), (3, 8), (3, -1)],
     ),
     (
-        catalog_rows.ROWS_TAKE,
+        rows.ROWS_TAKE,
         (ROTATION, 0, 0, 11),
         [
-            (0, ROTATION + catalog_rows.HEAD),
-            (0, ROTATION + catalog_rows.ROTARY),
-            (0, ROTATION + catalog_rows.NARROW),
+            (0, ROTATION + rows.HEAD),
+            (0, ROTATION + rows.ROTARY),
+            (0, ROTATION + rows.NARROW),
             (2, 1),
             (3, 12),
         ],
     ),
     (
-        catalog_rows.ROWS_PREPARE,
+        rows.ROWS_PREPARE,
         (NORM, 0, 1, 111),
-        [(0, NORM + catalog_rows.SLABS), (0, GELU), (0, ROTATION), (2, 2), (3, 112), (3, -1)],
+        [(0, NORM + rows.SLABS), (0, GELU), (0, ROTATION), (2, 2), (3, 112), (3, -1)],
     ),
-    (catalog_rows.ROWS_PREPARE, (NORM, 0, 0, 3), [(3, 4)]),
-    (catalog_rows.ROWS_PREPARE, (ROTATION, 0, 0, 3), [(2, 1), (3, 4)]),
-    (catalog_rows.ROWS_STORE, (GELU, 15), [(0, 0), (1, 16), (1, -1)]),
-    (catalog_rows.ROWS_STORE, (ROTATION + catalog_rows.IN_BLOCKS, 15), [(1, 16)]),
+    (rows.ROWS_PREPARE, (NORM, 0, 0, 3), [(3, 4)]),
+    (rows.ROWS_PREPARE, (ROTATION, 0, 0, 3), [(2, 1), (3, 4)]),
+    (rows.ROWS_STORE, (GELU, 15), [(0, 0), (1, 16), (1, -1)]),
+    (rows.ROWS_STORE, (ROTATION + rows.IN_BLOCKS, 15), [(1, 16)]),
 ]
 
 
@@ -248,6 +255,6 @@ def test_kernels_run_to_the_edge_of_their_limits(
 
 
 def test_a_kernel_has_at_most_sixteen_arguments() -> None:
-    kernel = replace(catalog_linear.DQP_ZERO, arguments=(Array("f32", 32), *(int,) * 16))
+    kernel = replace(fused_dqp.DQP_ZERO, arguments=(Array("f32", 32), *(int,) * 16))
     with pytest.raises(SimulationError, match=r"dqp_zero takes 17 .*16"):
         Kernels("aie2").call(kernel, zeros(32, np.float32), *range(16))

@@ -10,7 +10,7 @@ from attention_reference import BF16, U_BF16, U_LIMBS, Doubles, aligned, bf16, b
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ort_aie_ep.aie_kernels import catalog_vector as catalog
+from ort_aie_ep.aie_kernels.vector_ops import kernels as vector_ops
 from ort_aie_ep.npu.kernels import Kernels
 from ort_aie_ep.npu.vocabulary.kernel import Kernel
 
@@ -48,34 +48,34 @@ class Row:
         self.kernels = kernels
         self.row = aligned(16384, BF16, np.nan)
         self.state = aligned(16, np.float32, np.nan)
-        kernels.call(catalog.RMS_BEGIN, self.state)
+        kernels.call(vector_ops.RMS_BEGIN, self.state)
 
     def load(self, x: Doubles) -> None:
         for index, piece in enumerate(x.reshape(-1, PIECE)):
             source = in_buffer(piece, PIECE, BF16)
-            self.kernels.call(catalog.RMS_LOAD, source, self.row, self.state, index)
+            self.kernels.call(vector_ops.RMS_LOAD, source, self.row, self.state, index)
 
     def add(self, x: Doubles, residual: Doubles) -> None:
         pieces = zip(x.reshape(-1, PIECE), residual.reshape(-1, PIECE), strict=True)
         for index, (piece, other) in enumerate(pieces):
             sources = in_buffer(piece, PIECE, BF16), in_buffer(other, PIECE, BF16)
-            self.kernels.call(catalog.RMS_ADD, *sources, self.row, self.state, index)
+            self.kernels.call(vector_ops.RMS_ADD, *sources, self.row, self.state, index)
 
     def sum(self, n: int) -> Doubles:
         out = []
         for index in range(n // PIECE):
             piece = aligned(PIECE, BF16)
-            self.kernels.call(catalog.RMS_SUM, self.row, piece, index)
+            self.kernels.call(vector_ops.RMS_SUM, self.row, piece, index)
             out.append(piece.astype(np.float64))
         return np.concatenate(out)
 
     def finish(self, weight: Doubles, n: int, eps: float) -> Doubles:
         out = []
-        self.kernels.call(catalog.RMS_SCALE, self.state, n, bits(eps))
+        self.kernels.call(vector_ops.RMS_SCALE, self.state, n, bits(eps))
         for index, piece in enumerate(weight.reshape(-1, PIECE)):
             y = aligned(PIECE, BF16)
             self.kernels.call(
-                catalog.RMS_FINISH, self.row, in_buffer(piece, PIECE, BF16), y, self.state, index
+                vector_ops.RMS_FINISH, self.row, in_buffer(piece, PIECE, BF16), y, self.state, index
             )
             out.append(y.astype(np.float64))
         return np.concatenate(out)
@@ -123,7 +123,7 @@ def test_qk_norm_of_each_head(kernels: Kernels, head_dim: int) -> None:
     x, weight = bf16(normal(6, 256 // head_dim, head_dim) * spreads), normal(7, head_dim)
     y = aligned(256, BF16)
     kernels.call(
-        catalog.QK_NORM,
+        vector_ops.QK_NORM,
         *(in_buffer(x, 256, BF16), in_buffer(weight, 256, BF16, np.nan), y, head_dim, bits(1e-6)),
     )
     exact = normalised(x, weight, 1e-6).reshape(-1)
@@ -142,7 +142,7 @@ def test_rope(kernels: Kernels, head_dim: int, rotary_dim: int, interleaved: int
     cosine, sine = bf16(np.cos(angle)), bf16(np.sin(angle))
     y = aligned(256, BF16, np.nan)
     kernels.call(
-        catalog.ROPE,
+        vector_ops.ROPE,
         in_buffer(x, 256, BF16),
         in_buffer(np.concatenate([cosine, sine]), 256, BF16, np.nan),
         *(y, head_dim, rotary_dim, interleaved),
@@ -188,7 +188,7 @@ def activated(x: Doubles, z: Doubles) -> tuple[Doubles, Doubles]:
     return exact, np.where(z > -87, relative * np.abs(exact), np.abs(x) * 2.0**-125)
 
 
-GATES = [(catalog.SILU_MUL, silu), (catalog.GELU_MUL, gelu)]
+GATES = [(vector_ops.SILU_MUL, silu), (vector_ops.GELU_MUL, gelu)]
 
 
 @pytest.mark.parametrize(("kernel", "argument"), GATES)
@@ -215,7 +215,7 @@ def test_gated_products_are_rounded_once(
 @pytest.mark.parametrize("cap", [1.0, 15.0, 30.0, 50.0])
 def test_softcap_is_true_over_the_whole_range(kernels: Kernels, cap: float) -> None:
     y = aligned(256, BF16)
-    kernels.call(catalog.SOFTCAP, in_buffer(BOTH_SIGNS, 256, BF16), y, 256, bits(cap))
+    kernels.call(vector_ops.SOFTCAP, in_buffer(BOTH_SIGNS, 256, BF16), y, 256, bits(cap))
     # The argument's relative error gives tanh at most the same relative error.
     exact = cap * np.tanh(BOTH_SIGNS / cap)
     assert within_one_rounding(y.astype(np.float64), exact, ACTIVATION + 2 * U_LIMBS)
@@ -228,7 +228,7 @@ def test_softcap_is_odd_and_below_its_cap(value: float, cap: float) -> None:
     outputs = []
     for sign in (1, -1):
         y = aligned(256, BF16)
-        kernels.call(catalog.SOFTCAP, in_buffer(sign * x, 256, BF16), y, 32, bits(cap))
+        kernels.call(vector_ops.SOFTCAP, in_buffer(sign * x, 256, BF16), y, 32, bits(cap))
         outputs.append(y[:32].astype(np.float64))
     np.testing.assert_array_equal(outputs[0], -outputs[1])
     assert (np.abs(outputs[0]) <= np.minimum(np.abs(x), cap) * (1 + U_BF16 + 2.0**-12)).all()

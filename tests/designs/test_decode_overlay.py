@@ -11,7 +11,10 @@ import pytest
 from attention_reference import BF16, U_BF16, U_LIMBS, Doubles, bf16, bits, scores, weights
 
 from ort_aie_ep import _native
-from ort_aie_ep.aie_kernels.designs import decode, flow_kv, fused_dqp, vector_ops
+from ort_aie_ep.aie_kernels.decode import design as decode
+from ort_aie_ep.aie_kernels.flow_kv import design as flow_kv
+from ort_aie_ep.aie_kernels.fused_dqp import design as fused_dqp
+from ort_aie_ep.aie_kernels.vector_ops import design as vector_ops
 from ort_aie_ep.formats import q4nx
 from ort_aie_ep.npu.packages.package import manifest
 from ort_aie_ep.npu.simulator.machine import Machine, Result

@@ -6,8 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ort_aie_ep.aie_kernels.designs import dequant
-from ort_aie_ep.aie_kernels.designs.gemm import pack_b
+from ort_aie_ep.aie_kernels.dequant import design as dequant
+from ort_aie_ep.aie_kernels.gemm.design import pack_b
 from ort_aie_ep.bringup.layer_reference import random_blocks, widened
 from ort_aie_ep.formats import q4nx
 from ort_aie_ep.formats.q4nx import BlockForm

@@ -12,8 +12,8 @@ from attention_reference import BF16, bf16, bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ort_aie_ep.aie_kernels.catalog_attention import FLOW_KV_SCORES
-from ort_aie_ep.aie_kernels.designs import flow_kv
+from ort_aie_ep.aie_kernels.flow_kv import design as flow_kv
+from ort_aie_ep.aie_kernels.flow_kv.kernels import FLOW_KV_SCORES
 from ort_aie_ep.bringup import references
 from ort_aie_ep.npu.checks.check import check
 from ort_aie_ep.npu.simulator.machine import Result

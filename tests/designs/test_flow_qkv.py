@@ -11,7 +11,7 @@ from attention_reference import BF16, bf16, bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ort_aie_ep.aie_kernels.designs import flow_qkv
+from ort_aie_ep.aie_kernels.flow_qkv import design as flow_qkv
 from ort_aie_ep.bringup import references
 from ort_aie_ep.npu.simulator.machine import Result
 from ort_aie_ep.npu.simulator.session import Session

@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from ort_aie_ep.aie_kernels.designs import fused_dqp, fused_dqp_two_bits
+from ort_aie_ep.aie_kernels.fused_dqp import design as fused_dqp
+from ort_aie_ep.aie_kernels.fused_dqp_two_bits import design as fused_dqp_two_bits
 from ort_aie_ep.bringup.layer_reference import random_blocks, widened
 from ort_aie_ep.bringup.references import matvec
 from ort_aie_ep.formats import q4nx

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ort_aie_ep import _native
-from ort_aie_ep.aie_kernels.designs import fused_layer
+from ort_aie_ep.aie_kernels.fused_layer import design as fused_layer
 from ort_aie_ep.bringup.layer_problems import GEMMA, LLAMA
 from ort_aie_ep.bringup.layer_reference import BF16, Layer, Reference, random_blocks
 from ort_aie_ep.bringup.references import bits

@@ -8,8 +8,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ort_aie_ep.aie_kernels.designs import dequant, gemm
-from ort_aie_ep.aie_kernels.designs.gemm import Output, pack_b
+from ort_aie_ep.aie_kernels.dequant import design as dequant
+from ort_aie_ep.aie_kernels.gemm import design as gemm
+from ort_aie_ep.aie_kernels.gemm.design import Output, pack_b
 from ort_aie_ep.bringup.references import product
 from ort_aie_ep.formats import q4nx
 from ort_aie_ep.npu.checks.check import check

@@ -9,8 +9,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ort_aie_ep.aie_kernels.designs import gemm, matmul
-from ort_aie_ep.aie_kernels.designs.gemm import Output
+from ort_aie_ep.aie_kernels.gemm import design as gemm
+from ort_aie_ep.aie_kernels.gemm.design import Output
+from ort_aie_ep.aie_kernels.matmul import design as matmul
 from ort_aie_ep.bringup.references import product
 from ort_aie_ep.npu.checks.check import check
 from ort_aie_ep.npu.simulator.machine import Result

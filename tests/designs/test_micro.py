@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ort_aie_ep.aie_kernels.designs import micro
+from ort_aie_ep.aie_kernels.micro import design as micro
 from ort_aie_ep.npu.simulator.session import Session
 from ort_aie_ep.npu.vocabulary.device import device
 from ort_aie_ep.npu.vocabulary.errors import DesignError

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from ort_aie_ep.aie_kernels.designs import gemm
+from ort_aie_ep.aie_kernels.gemm import design as gemm
 from ort_aie_ep.bringup import references as ref
 from ort_aie_ep.bringup.references import BF16, Doubles, Reference, bf16, bits
 from ort_aie_ep.npu.simulator.machine import Result
@@ -55,7 +55,7 @@ def test_other_gemms_are_as_they_were(name: str, output: gemm.Output) -> None:
     assert list(design.sequences) == ["gemm"]
     worker = design.workers["gemm0_0"]
     assert worker.parameters == ("k_steps", "blocks")
-    assert [kernel.source for kernel in worker.kernels] == ["gemm.cc"] * 3
+    assert [kernel.source for kernel in worker.kernels] == ["gemm/gemm.cc"] * 3
 
 
 # --- gate -----------------------------------------------------------------------------------------

@@ -6,7 +6,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ort_aie_ep.aie_kernels.designs import dequant, gemm, short_gemm
+from ort_aie_ep.aie_kernels.dequant import design as dequant
+from ort_aie_ep.aie_kernels.gemm import design as gemm
+from ort_aie_ep.aie_kernels.short_gemm import design as short_gemm
 from ort_aie_ep.bringup.layer_reference import random_blocks
 from ort_aie_ep.bringup.references import product
 from ort_aie_ep.formats import q4nx

@@ -10,7 +10,7 @@ from attention_reference import BF16, Doubles, bf16, bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ort_aie_ep.aie_kernels.designs import vector_ops
+from ort_aie_ep.aie_kernels.vector_ops import design as vector_ops
 from ort_aie_ep.bringup import references
 from ort_aie_ep.bringup.references import Reference, normalised
 from ort_aie_ep.npu.simulator.session import Session

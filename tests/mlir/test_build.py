@@ -15,7 +15,8 @@ from printed_form import printed
 from typer.testing import CliRunner
 
 from ort_aie_ep.aie_kernels import build as driver
-from ort_aie_ep.aie_kernels.designs import dequant, fused_dqp
+from ort_aie_ep.aie_kernels.dequant import design as dequant
+from ort_aie_ep.aie_kernels.fused_dqp import design as fused_dqp
 from ort_aie_ep.aie_kernels.mlir.module import print_module
 from ort_aie_ep.aie_kernels.mlir.sequences import Run
 from ort_aie_ep.aie_kernels.mlir.toolchain import ToolchainError, check_version, find_toolchain
@@ -288,7 +289,7 @@ def test_a_missing_tool_is_named(
     ("tool", "match"),
     [
         ("mlir_aie/bin/aiecc", r"aiecc failed with exit code 3"),
-        ("llvm-aie/bin/clang++", r"Peano on fused_dqp.cc failed with exit code 3"),
+        ("llvm-aie/bin/clang++", r"Peano on fused_dqp/fused_dqp.cc failed with exit code 3"),
     ],
 )
 def test_a_tool_that_fails_is_quoted_and_leaves_nothing(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ort_aie_ep.aie_kernels.build import find_designs, make_design
-from ort_aie_ep.aie_kernels.designs import fused_dqp
+from ort_aie_ep.aie_kernels.fused_dqp import design as fused_dqp
 from ort_aie_ep.npu.packages.package import (
     PackageError,
     manifest,

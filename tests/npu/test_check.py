@@ -21,9 +21,7 @@ from small_designs import (
     without_kernels,
 )
 
-from ort_aie_ep.aie_kernels.designs import (
-    fused_dqp,
-)  # fmt: skip
+from ort_aie_ep.aie_kernels.fused_dqp import design as fused_dqp  # fmt: skip
 from ort_aie_ep.npu.checks.check import check, examine
 from ort_aie_ep.npu.vocabulary.design import (
     Acquire,

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from small_designs import relay, through_memory
 
-from ort_aie_ep.aie_kernels.designs import flow_kv, fused_dqp, gemm
+from ort_aie_ep.aie_kernels.flow_kv import design as flow_kv
+from ort_aie_ep.aie_kernels.fused_dqp import design as fused_dqp
+from ort_aie_ep.aie_kernels.gemm import design as gemm
 from ort_aie_ep.npu.checks import draw
 from ort_aie_ep.npu.checks.draw import draw_placement, draw_utilisation
 from ort_aie_ep.npu.checks.route import Hop, route

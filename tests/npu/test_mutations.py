@@ -27,8 +27,11 @@ from mutations import (
     stream_mutation,
 )
 
-from ort_aie_ep.aie_kernels import catalog_attention
-from ort_aie_ep.aie_kernels.designs import flow_kv, fused_dqp, gemm, short_gemm
+from ort_aie_ep.aie_kernels.flow_kv import design as flow_kv
+from ort_aie_ep.aie_kernels.flow_kv.kernels import FLOW_KV_SCORES
+from ort_aie_ep.aie_kernels.fused_dqp import design as fused_dqp
+from ort_aie_ep.aie_kernels.gemm import design as gemm
+from ort_aie_ep.aie_kernels.short_gemm import design as short_gemm
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.npu.checks.check import check
 from ort_aie_ep.npu.kernels import Kernels
@@ -189,7 +192,7 @@ def test_a_broken_promise_names_the_worker_the_kernel_and_the_promise() -> None:
         simulate(design, head_dim.set(words, 100), case.buffers())
     # Without limits, the same call reaches the kernel, which promises its compiler at least one
     # trip.
-    bare = replace(catalog_attention.FLOW_KV_SCORES, limits=None)
+    bare = replace(FLOW_KV_SCORES, limits=None)
     scalars = (2, 512, 0, 8, 0, 0)
     buffers = [a for a in bare.arguments if isinstance(a, Array)]
     arrays = [aligned_bytes(a.bytes).view(DTYPES[a.element]) for a in buffers]

@@ -19,7 +19,7 @@ from small_designs import (
     steps,
 )
 
-from ort_aie_ep.aie_kernels.designs import flow_qkv
+from ort_aie_ep.aie_kernels.flow_qkv import design as flow_qkv
 from ort_aie_ep.npu.checks.check import check
 from ort_aie_ep.npu.vocabulary.design import (
     Acquire,

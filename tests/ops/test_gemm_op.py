@@ -11,7 +11,7 @@ from op_models import BFLOAT16, FLOAT16, FLOAT32, one_op_model, open_session, ru
 from projection_calls import Array, activations, assert_within
 
 from ort_aie_ep import _native
-from ort_aie_ep.aie_kernels.designs.gemm import pack_b
+from ort_aie_ep.aie_kernels.gemm.design import pack_b
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats import bf16_blocks
 

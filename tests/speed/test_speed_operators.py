@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from ort_aie_ep.aie_kernels.catalog_attention import FLOW_KV_VALUES, FLOW_QKV_VALUES
-from ort_aie_ep.aie_kernels.catalog_linear import DQP_BLOCK, GEMM_TILE
-from ort_aie_ep.aie_kernels.catalog_vector import GELU_MUL
+from ort_aie_ep.aie_kernels.flow_kv.kernels import FLOW_KV_VALUES
+from ort_aie_ep.aie_kernels.flow_qkv.kernels import FLOW_QKV_VALUES
+from ort_aie_ep.aie_kernels.fused_dqp.kernels import DQP_BLOCK
+from ort_aie_ep.aie_kernels.gemm.kernels import GEMM_TILE
+from ort_aie_ep.aie_kernels.vector_ops.kernels import GELU_MUL
 from ort_aie_ep.npu.speed import operators as op
 from ort_aie_ep.npu.speed.kernels import OURS, PUBLISHED
 from ort_aie_ep.npu.speed.operators import Machine, Step

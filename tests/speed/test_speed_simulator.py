@@ -9,17 +9,15 @@ import numpy as np
 import pytest
 from time_only import TimeOnly
 
-from ort_aie_ep.aie_kernels.designs import (
-    dequant,
-    flow_kv,
-    flow_qkv,
-    fused_dqp,
-    fused_dqp_two_bits,
-    fused_layer,
-    gemm,
-    short_gemm,
-    vector_ops,
-)
+from ort_aie_ep.aie_kernels.dequant import design as dequant
+from ort_aie_ep.aie_kernels.flow_kv import design as flow_kv
+from ort_aie_ep.aie_kernels.flow_qkv import design as flow_qkv
+from ort_aie_ep.aie_kernels.fused_dqp import design as fused_dqp
+from ort_aie_ep.aie_kernels.fused_dqp_two_bits import design as fused_dqp_two_bits
+from ort_aie_ep.aie_kernels.fused_layer import design as fused_layer
+from ort_aie_ep.aie_kernels.gemm import design as gemm
+from ort_aie_ep.aie_kernels.short_gemm import design as short_gemm
+from ort_aie_ep.aie_kernels.vector_ops import design as vector_ops
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.npu.speed import layer as closed
 from ort_aie_ep.npu.speed import operators as op

@@ -1,4 +1,4 @@
-// A stand-in of the AIE API for the host: the kernels of `aie_kernels/kernels/` compile against it
+// A stand-in of the AIE API for the host: the kernels of `aie_kernels/` compile against it
 // and then compute what the cores would, bit for bit where that is known.
 //
 // It has the subset of the API that the kernels use, for one architecture at a time: __AIE_ARCH__

@@ -15,6 +15,7 @@ The sources' own tables are 156 bytes in flow_qkv.cc, and at most 20 elsewhere.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import PurePath
 
 from ort_aie_ep.npu.checks.report import Estimate, Findings
 from ort_aie_ep.npu.vocabulary.configuration import Configuration
@@ -47,7 +48,7 @@ def static_data(findings: Findings, configuration: Configuration) -> None:
 def estimates(configuration: Configuration) -> Iterator[Estimate]:
     """Estimate what each worker's kernels need of the free piece; skips unknown sources."""
     for worker in configuration.design.workers.values():
-        sources = {kernel.source for kernel in worker.kernels}
+        sources = {PurePath(kernel.source).name for kernel in worker.kernels}
         if sources and sources <= set(_HOST_BYTES):
             size = sum(_HOST_BYTES[source] for source in sources)
             gap = _gap(configuration, worker.tile)

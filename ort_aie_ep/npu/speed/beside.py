@@ -14,7 +14,9 @@ from typing import Literal
 
 import numpy as np
 
-from ort_aie_ep.aie_kernels import catalog_linear
+from ort_aie_ep.aie_kernels.dequant import kernels as dequant
+from ort_aie_ep.aie_kernels.fused_dqp import kernels as fused_dqp
+from ort_aie_ep.aie_kernels.gemm import kernels as gemm
 from ort_aie_ep.npu.speed import operators as op
 from ort_aie_ep.npu.speed.kernels import FLOW_KV_ELEMENTS, FLOW_QKV_ELEMENTS, OURS
 from ort_aie_ep.npu.speed.mlir_air import KEYS
@@ -153,18 +155,18 @@ def _kernels() -> Iterator[Beside]:
         return Beside(design, what, "cycles", span, model, source, scaled)
 
     yield row(
-        "fused_dqp", "a block of 32 x 256", OURS.dqp_block, catalog_linear.DQP_BLOCK_PUBLISHED,
+        "fused_dqp", "a block of 32 x 256", OURS.dqp_block, fused_dqp.DQP_BLOCK_PUBLISHED,
         source="mlir-air: 16 x 140 bundles", scaled=True,
     )  # fmt: skip
     yield row(
-        "dequant", "a block of 32 x 256", OURS.dequant_block, catalog_linear.DEQUANT_PUBLISHED,
+        "dequant", "a block of 32 x 256", OURS.dequant_block, dequant.DEQUANT_PUBLISHED,
         scaled=True,
     )  # fmt: skip
     yield row(
         "gemm", "64 x 64 x 128 through bfp16", OURS.gemm_step,
         64 * 64 * 128 / costs.GEMM_RATE.value, source="amd/IRON issue 55", scaled=True,
     )  # fmt: skip
-    tile = catalog_linear.GEMM_TILE
+    tile = gemm.GEMM_TILE
     yield row("gemm, NPU1", "64 x 32 x 64", tile.cycles("aie2", (8, 4, 8, 0)), 1881, scaled=True)
     yield row("vector_ops", "sum and RMS norm of 1,024", OURS.rms_norm(1024), 150 + 438)
     for head_dim in (64, 128):
@@ -231,5 +233,5 @@ def _operators() -> Iterator[Beside]:
 
 def _gemm_npu1(m: int, k: int, n: int) -> float:
     """Seconds of NPU1's sixteen cores for a product, without anything else."""
-    cycles = catalog_linear.GEMM_TILE.cycles("aie2", (8, 8, 4, 0))  # 64 x 64 x 32
+    cycles = gemm.GEMM_TILE.cycles("aie2", (8, 8, 4, 0))  # 64 x 64 x 32
     return m * k * n / (64 * 64 * 32) / 16 * cycles / device("npu1").clock_hz

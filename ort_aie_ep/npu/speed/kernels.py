@@ -14,13 +14,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil
 
-from ort_aie_ep.aie_kernels import (
-    catalog_attention,
-    catalog_layer,
-    catalog_linear,
-    catalog_rows,
-    catalog_vector,
-)
+from ort_aie_ep.aie_kernels.dequant import kernels as dequant
+from ort_aie_ep.aie_kernels.flow_kv import kernels as flow_kv
+from ort_aie_ep.aie_kernels.flow_qkv import kernels as flow_qkv
+from ort_aie_ep.aie_kernels.fused_dqp import kernels as fused_dqp
+from ort_aie_ep.aie_kernels.fused_dqp_two_bits import kernels as fused_dqp_two_bits
+from ort_aie_ep.aie_kernels.fused_layer import kernels as fused_layer
+from ort_aie_ep.aie_kernels.gemm import kernels as gemm
+from ort_aie_ep.aie_kernels.gemm import row_kernels as rows
+from ort_aie_ep.aie_kernels.vector_ops import kernels as vector_ops
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.eras import SILICON_2026, Era
 from ort_aie_ep.npu.vocabulary.kernel import Kernel
@@ -74,30 +76,30 @@ def _cycles(kernel: Kernel, *leading: int) -> float:
 
 
 def _flow_kv_chunk(queries: int, head_dim: int) -> float:
-    kernels = (catalog_attention.FLOW_KV_SCORES, catalog_attention.FLOW_KV_VALUES)
+    kernels = (flow_kv.FLOW_KV_SCORES, flow_kv.FLOW_KV_VALUES)
     return max(_cycles(kernel, queries, head_dim) for kernel in kernels)
 
 
 def _flow_kv_merge(queries: int, head_dim: int) -> float:
-    merge = _cycles(catalog_attention.FLOW_KV_MERGE, queries, head_dim)
-    return merge + _cycles(catalog_attention.FLOW_KV_PASS)
+    merge = _cycles(flow_kv.FLOW_KV_MERGE, queries, head_dim)
+    return merge + _cycles(flow_kv.FLOW_KV_PASS)
 
 
 def _flow_qkv_chunk(rows: int, head_dim: int) -> float:
-    kernels = (catalog_attention.FLOW_QKV_SCORES, catalog_attention.FLOW_QKV_VALUES)
+    kernels = (flow_qkv.FLOW_QKV_SCORES, flow_qkv.FLOW_QKV_VALUES)
     return max(_cycles(kernel, head_dim, rows) for kernel in kernels)
 
 
 def _flow_qkv_begin(rows: int, head_dim: int) -> float:
     loads = (
-        _cycles(catalog_attention.FLOW_QKV_LOAD_Q, index, head_dim, rows)
+        _cycles(flow_qkv.FLOW_QKV_LOAD_Q, index, head_dim, rows)
         for index in range(rows * head_dim // 512)
     )
-    return _cycles(catalog_attention.FLOW_QKV_BEGIN) + sum(loads)
+    return _cycles(flow_qkv.FLOW_QKV_BEGIN) + sum(loads)
 
 
 def _norm_of(*kernels: Kernel) -> Callable[[int], float]:
-    row = _cycles(catalog_vector.RMS_BEGIN) + _cycles(catalog_vector.RMS_SCALE)
+    row = _cycles(vector_ops.RMS_BEGIN) + _cycles(vector_ops.RMS_SCALE)
     piece = sum(_cycles(kernel) for kernel in kernels)
     return lambda elements: row + ceil(elements / RMS_OBJECT) * piece
 
@@ -107,41 +109,39 @@ def _pieces(kernel: Kernel) -> Callable[[int], float]:
 
 
 def _rope(elements: int, head_dim: int) -> float:
-    return ceil(elements / OBJECT) * _cycles(catalog_vector.ROPE, head_dim, head_dim)
+    return ceil(elements / OBJECT) * _cycles(vector_ops.ROPE, head_dim, head_dim)
 
 
 def _qk_norm(elements: int, head_dim: int) -> float:
-    return ceil(elements / OBJECT) * _cycles(catalog_vector.QK_NORM, head_dim)
+    return ceil(elements / OBJECT) * _cycles(vector_ops.QK_NORM, head_dim)
 
 
 def _row_gate(operator: int) -> float:
     """The second operand of a gate: the first object of up."""
-    return _cycles(catalog_rows.ROWS_TAKE, operator, 0, 0, catalog_rows.OBJECTS)
+    return _cycles(rows.ROWS_TAKE, operator, 0, 0, rows.OBJECTS)
 
 
 OURS = Kernels(
     name="ort_aie_ep",
-    dqp_block=_cycles(catalog_linear.DQP_BLOCK),
-    dqp_block_two_bits=_cycles(catalog_linear.DQP_BLOCK_TWO_BITS),
-    dqp_end=_cycles(catalog_linear.DQP_ZERO) + _cycles(catalog_layer.LAYER_FINISH),
-    dequant_block=_cycles(catalog_linear.Q4NX_DEQUANT),
-    gemm_step=GEMM_COLUMNS
-    / 32
-    * _cycles(catalog_linear.GEMM_TILE, GEMM_ROWS // 8, GEMM_DEPTH // 8, 32 // 8),
-    gemm_block=catalog_linear.GEMM_ZERO.cycles(ARCHITECTURE, (GEMM_ROWS * GEMM_COLUMNS,))
-    + catalog_linear.GEMM_STORE_BF16.cycles(ARCHITECTURE, (0,)),
+    dqp_block=_cycles(fused_dqp.DQP_BLOCK),
+    dqp_block_two_bits=_cycles(fused_dqp_two_bits.DQP_BLOCK_TWO_BITS),
+    dqp_end=_cycles(fused_dqp.DQP_ZERO) + _cycles(fused_layer.LAYER_FINISH),
+    dequant_block=_cycles(dequant.Q4NX_DEQUANT),
+    gemm_step=GEMM_COLUMNS / 32 * _cycles(gemm.GEMM_TILE, GEMM_ROWS // 8, GEMM_DEPTH // 8, 32 // 8),
+    gemm_block=gemm.GEMM_ZERO.cycles(ARCHITECTURE, (GEMM_ROWS * GEMM_COLUMNS,))
+    + gemm.GEMM_STORE_BF16.cycles(ARCHITECTURE, (0,)),
     flow_kv_chunk=_flow_kv_chunk,
     flow_kv_merge=_flow_kv_merge,
     flow_qkv_chunk=_flow_qkv_chunk,
     flow_qkv_begin=_flow_qkv_begin,
-    rms_norm=_norm_of(catalog_vector.RMS_ADD, catalog_vector.RMS_SUM, catalog_vector.RMS_FINISH),
-    rms_alone=_norm_of(catalog_vector.RMS_LOAD, catalog_vector.RMS_FINISH),
+    rms_norm=_norm_of(vector_ops.RMS_ADD, vector_ops.RMS_SUM, vector_ops.RMS_FINISH),
+    rms_alone=_norm_of(vector_ops.RMS_LOAD, vector_ops.RMS_FINISH),
     rope=_rope,
     qk_norm=_qk_norm,
-    silu=_pieces(catalog_vector.SILU_MUL),
-    gelu=_pieces(catalog_vector.GELU_MUL),
-    row_silu=_row_gate(catalog_rows.SILU_GATE),
-    row_gelu=_row_gate(catalog_rows.GELU_GATE),
+    silu=_pieces(vector_ops.SILU_MUL),
+    gelu=_pieces(vector_ops.GELU_MUL),
+    row_silu=_row_gate(rows.SILU_GATE),
+    row_gelu=_row_gate(rows.GELU_GATE),
 )
 
 PUBLISHED = Kernels(

@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil
 
-from ort_aie_ep.aie_kernels import catalog_attention, catalog_layer
-from ort_aie_ep.aie_kernels.designs.layer_sequences import query_parts
+from ort_aie_ep.aie_kernels.flow_kv import kernels as flow_kv
+from ort_aie_ep.aie_kernels.fused_layer import kernels as fused_layer
+from ort_aie_ep.aie_kernels.fused_layer.sequences import query_parts
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.npu.speed.kernels import ARCHITECTURE, PUBLISHED, Kernels
 from ort_aie_ep.npu.speed.operators import (
@@ -29,8 +30,8 @@ from ort_aie_ep.npu.vocabulary.kernel import Kernel
 from ort_aie_ep.npu.vocabulary.sequence import evaluate
 
 CORES, CHANNELS = 16, 8  # of projections
-ROUND = catalog_layer.ROUND
-OBJECT = catalog_layer.OBJECT
+ROUND = fused_layer.ROUND
+OBJECT = fused_layer.OBJECT
 # Parameters and start of each core, and of a pair.
 HUB_WORDS, PROJECTION_WORDS, ROPE_WORDS, GATE_WORDS, PAIR_WORDS = 14, 4, 16, 13, 21
 OUTPUT = 64  # elements of attention's output that a value core sends at a time
@@ -40,10 +41,10 @@ def _cycles(kernel: Kernel, *scalars: int) -> float:
     return kernel.cycles(ARCHITECTURE, scalars)
 
 
-_LOAD_X = _cycles(catalog_layer.LAYER_LOAD_X, 0)
-_COPY = _cycles(catalog_layer.LAYER_COPY, 0)
-_PLACE = _cycles(catalog_layer.LAYER_PLACE, 0, ROUND, 0)
-_NORM = _cycles(catalog_layer.LAYER_NORM, 0)
+_LOAD_X = _cycles(fused_layer.LAYER_LOAD_X, 0)
+_COPY = _cycles(fused_layer.LAYER_COPY, 0)
+_PLACE = _cycles(fused_layer.LAYER_PLACE, 0, ROUND, 0)
+_NORM = _cycles(fused_layer.LAYER_NORM, 0)
 
 
 @dataclass(frozen=True)
@@ -100,10 +101,10 @@ def between(layer: Layer) -> tuple[Step, ...]:
     """What waits for a whole vector, or for commands: the start, norms, sums, forwarding."""
     pieces = layer.hidden // OBJECT
     started = 10 * TASK + (HUB_WORDS + CORES * PROJECTION_WORDS) * costs.RTP_WORD.value
-    scale = _cycles(catalog_layer.LAYER_SCALE, 0, layer.hidden, 0)
+    scale = _cycles(fused_layer.LAYER_SCALE, 0, layer.hidden, 0)
     # Gemma 3 normalises what is added.
     post = layer.post_norm * (scale + pieces * _NORM)
-    added = _PLACE + post + _cycles(catalog_layer.LAYER_ADD, layer.hidden)
+    added = _PLACE + post + _cycles(fused_layer.LAYER_ADD, layer.hidden)
     # From the gate core through the hub into the projection cores: the last are the slowest.
     forwarded = layer.queries // OBJECT * _LOAD_X + 2 * _COPY
     return (
@@ -153,13 +154,13 @@ def attention(layer: Layer, context: int, kernels: Kernels = PUBLISHED) -> tuple
     chunks = ceil(context / per_chunk) - first // per_chunk
     chunk = kernels.flow_kv_chunk(group, head_dim)
     rotate = _cycles(
-        catalog_layer.LAYER_ROTATE, 0, int(layer.head_norm), head_dim, layer.rotary, 0, 0
+        fused_layer.LAYER_ROTATE, 0, int(layer.head_norm), head_dim, layer.rotary, 0, 0
     )
     rounds = ceil(layer.queries / ROUND)
     new = rounds * _PLACE + 2 * ceil(layer.keys / OBJECT) * rotate
     outputs = group * head_dim // OUTPUT
-    ends = _cycles(catalog_attention.FLOW_KV_VALUES_BEGIN) + outputs * _cycles(
-        catalog_attention.FLOW_KV_OUTPUT, 0, head_dim
+    ends = _cycles(flow_kv.FLOW_KV_VALUES_BEGIN) + outputs * _cycles(
+        flow_kv.FLOW_KV_OUTPUT, 0, head_dim
     )
     return (
         Step(

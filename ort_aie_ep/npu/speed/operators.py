@@ -2,7 +2,7 @@
 
 An operator is a sequence of `Step`s. Within a step, the streams, the kernels and the DDR traffic
 overlap and the slowest of them decides; steps follow each other. These are closed forms of the
-designs in `aie_kernels/designs/`, independent of the simulator that executes them.
+designs in `aie_kernels/`, independent of the simulator that executes them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Published attention kernels: what they take on silicon beside a count of what they issue.
 
-The catalog's models (aie_kernels/catalog_attention.py) count issues and multiply by `COMPILED`. The
+The catalog's models (aie_kernels/cycles.py) count issues and multiply by `COMPILED`. The
 same rules, applied by hand to the sources of kernels that others have measured, say what that
 factor should be. All of them are mlir-air's (at e972f294), on NPU2:
 
@@ -26,7 +26,7 @@ from math import ceil
 
 import numpy as np
 
-from ort_aie_ep.aie_kernels.catalog_attention import CALL, COMPILED, LATENCY, LOOP, TILE_PRODUCT
+from ort_aie_ep.aie_kernels.cycles import CALL, COMPILED, LATENCY, LOOP, TILE_PRODUCT
 from ort_aie_ep.npu.speed.mlir_air import (
     DECODERS,
     KEYS,

@@ -121,7 +121,7 @@ WATCHDOG_BUDGET = Cost(
     "a quarter of amdxdna's watchdog of 2 s: longer work is divided into runs", "inferred",
 )  # fmt: skip
 
-# --- Kernels on AIE2P, as published. aie_kernels/catalog_*.py has the costs of this project's. ----
+# --- Kernels on AIE2P, as published. aie_kernels/*/kernels.py has the costs of this project's. ----
 
 DEQUANT_BLOCK = Cost(
     2115, "cycles/block", "NPU2", "mlir-aie's kernel table: q4nx dequant of 5,120 B", "measured"

@@ -34,14 +34,14 @@ class Array:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One `extern "C"` entry point of a source in `aie_kernels/kernels/`.
+    """One `extern "C"` entry point of a source in `aie_kernels/`.
 
     `arguments` has an `Array` for each pointer and `int` for each `int32_t`, in the order of the C
     signature. `cycles(arch, scalars)` is the modelled time of a call in core cycles, given the
-    architecture ("aie2", "aie2p") and the scalar arguments in order; the catalog says what each
+    architecture ("aie2", "aie2p") and the scalar arguments in order; its module says what each
     model is based on. `architectures` are those for which the source compiles. `limits(scalars)`
-    says whether the scalar arguments keep a call inside its buffers. It is None where the catalog
-    cannot tell; callers must then not invent scalar arguments. `program` is a guess at its size in
+    says whether the scalar arguments keep a call inside its buffers. It is None where nothing
+    can tell; callers must then not invent scalar arguments. `program` is a guess at its size in
     program memory (bytes).
     """
 

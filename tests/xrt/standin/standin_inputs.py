@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from ort_aie_ep.aie_kernels.designs import fused_dqp
+from ort_aie_ep.aie_kernels.fused_dqp import design as fused_dqp
 from ort_aie_ep.formats import q4nx
 from ort_aie_ep.npu.simulator.session import Session
 from ort_aie_ep.npu.vocabulary.device import device

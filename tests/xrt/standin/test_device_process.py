@@ -20,7 +20,7 @@ from standin_inputs import ORDER, deadlock, matvec, words
 
 from ort_aie_ep import _native
 from ort_aie_ep.aie_kernels.build import make_design
-from ort_aie_ep.aie_kernels.designs import fused_dqp
+from ort_aie_ep.aie_kernels.fused_dqp import design as fused_dqp
 from ort_aie_ep.npu.configuration_words.transaction import TransactionWriter
 from ort_aie_ep.npu.packages.package import (
     PackageError,

@@ -1,0 +1,1 @@
+"""FusedDQP, FlowKV and the vector operators on one overlay."""

@@ -1,0 +1,54 @@
+"""All of a decoder layer's decode on one overlay, as paper 1 places it (section IV-A).
+
+| columns | cores | shim channels in | out |
+|---|---|---|---|
+| 0-3 | FusedDQP, 16 | weights, 8 | y, one a column |
+| 4-5 | FlowKV, 4 pairs | K and V, 8 with those of columns 6-7 | o, 4 |
+| 6-7 | rms, rope, glu, softcap | | one each, 4 |
+
+Weights, K and V use all sixteen input channels, because a token waits for them. So x of the
+projections, the queries and the inputs of the vector operators share the channels of K and V under
+packet ids. They never collide: the sequences of a layer run one after another, and the queries
+arrive before their keys. The overlay has the sequences of its parts, under the same names:
+`matvec`, `matvec_part`, `attention`, `rms_norm`, `rope`, `append`, `move_heads`, `glu`, `softcap`.
+A layer is a list of them in one stream and needs no second configuration.
+"""
+
+from __future__ import annotations
+
+from ort_aie_ep.aie_kernels.flow_kv import design as flow_kv
+from ort_aie_ep.aie_kernels.fused_dqp import design as fused_dqp
+from ort_aie_ep.aie_kernels.vector_ops import design as vector_ops
+from ort_aie_ep.aie_kernels.vector_ops import sequences as vector_sequences
+from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
+from ort_aie_ep.npu.vocabulary.design import Design
+from ort_aie_ep.npu.vocabulary.device import Device
+from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.vocabulary.packet_ids import give_packet_ids
+
+PROJECTION_COLUMNS = 4
+ATTENTION_COLUMN = 4
+VECTOR_COLUMN = 6
+
+
+def build(device: Device, form: BlockForm = SHIPPING) -> Design:
+    """The overlay for decoding, with weights of a form of Q4NX.
+
+    Raises DesignError for a device with fewer than eight columns.
+    """
+    if device.columns < 8:
+        raise DesignError(
+            f"decode on {device.name}: {device.columns} columns; projections, attention and vector "
+            "operators stand side by side in eight: build fused_dqp, flow_kv and vector_ops alone"
+        )
+    design = Design("decode", device, form)
+    fused_dqp.place(design, PROJECTION_COLUMNS, x=design.shim(ATTENTION_COLUMN, 0))
+    pairs = flow_kv.place(design, ATTENTION_COLUMN)
+    vector_ops.place(
+        design, VECTOR_COLUMN, a=design.shim(VECTOR_COLUMN, 0), b=design.shim(VECTOR_COLUMN, 1)
+    )  # fmt: skip
+    give_packet_ids(design)
+    fused_dqp.add_sequences(design, PROJECTION_COLUMNS)
+    flow_kv.add_sequence(design, pairs)
+    vector_sequences.add_sequences(design)
+    return design

@@ -1,0 +1,1 @@
+"""The dequantisation engine: weights to bfloat16 in memory, for prompts."""

@@ -1,0 +1,125 @@
+"""Q4NX -> bf16, in the order that GEMM reads (paper 2, section 3.1.1).
+
+Each core converts one block of 32 x 256 weights after another to bf16. A weight is rounded once,
+w = bf16(min + scale * code), and block i of the output is block i of the input. Here and below, the
+bytes of Q4NX are those of the shipping form:
+
+| | bytes | layout |
+|---|---|---|
+| in | 5,120 a block | Q4NX, blocks [N/32][K/256] |
+| out | 16,384 a block | bf16 [N/32][K/256][4 k-steps of 64][8 kb][4 nb][8 k][8 n], GEMM's B |
+
+A column fetches four blocks in one linear run. The memory tile splits them among its four cores and
+joins the results of each pair of cores into one object of 32 KB; each pair has its own shim
+channel. The memory tile then uses 5 of its 6 receiving channels and all 6 sending channels. AMD's
+open engine has the same shape but writes bfp16 (9 bytes for 8 weights). bf16 takes 1.8 times the
+bytes, and also suits aie2, which has no bfp16.
+
+Cores never wait for cores of other columns, and nothing is padded: all columns process the same
+number of objects. If the blocks do not divide evenly, some are converted twice, with the same
+result. At least 4 blocks are needed.
+
+The output is the bottleneck. A column writes 65,536 bytes for 20,480 read. Its two channels need
+8,192 cycles for that, and the kernel about a quarter of them. The machine's memory is the limit
+even earlier: each weight moves 2.6 bytes.
+"""
+
+from __future__ import annotations
+
+from ort_aie_ep.aie_kernels.cycles import form_scalars
+from ort_aie_ep.aie_kernels.dequant.kernels import Q4NX_DEQUANT, q4nx_dequant
+from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
+from ort_aie_ep.npu.vocabulary.design import Acquire, Body, Core, Design, Parameters, Release, call
+from ort_aie_ep.npu.vocabulary.device import Device
+from ort_aie_ep.npu.vocabulary.sequence import at_most, ceil_div, less, minimum
+
+WEIGHTS = 8192  # of a block
+BLOCK_OUT = 2 * WEIGHTS  # bytes of its bf16
+CORES = 4  # of a column
+STACK = 2048  # bytes; AMD's for its dequantisation, which was measured to use 1,216
+
+
+def build(device: Device, form: BlockForm = SHIPPING) -> Design:
+    """Dequantisation on all columns of `device`.
+
+    One sequence, `dequant(blocks)`: w Q4NX (blocks, block bytes of `form`) uint8 in, b (blocks,
+    8192) bf16 out. The sequence refuses fewer than 4 blocks.
+    """
+    design = Design("dequant", device, form)
+    for c in range(device.columns):
+        _place(design, c)
+    _add_sequence(design)
+    return design
+
+
+def _place(design: Design, c: int) -> None:
+    block = design.form.block_bytes
+    blocks = design.fifo(f"w{c}", "u8", CORES * block, design.shim(c), design.mem(c))
+    own = [
+        design.fifo(f"w{c}_{r}", "u8", block, design.mem(c), design.core(c, r))
+        for r in range(CORES)
+    ]
+    design.split(blocks, own)
+    for half in range(2):
+        outputs = []
+        for r in (2 * half, 2 * half + 1):
+            out = design.fifo(f"b{c}_{r}", "bf16", WEIGHTS, design.core(c, r), design.mem(c))
+            outputs.append(out)
+            design.worker(
+                f"dequant{c}_{r}", design.core(c, r), _body(design.form),
+                inputs={"w": own[r]}, outputs={"b": out}, parameters=["blocks"],
+                kernels=[q4nx_dequant(design.form)], stack=STACK,
+            )  # fmt: skip
+        pair = design.fifo(
+            f"b{c}_pair{half}", "bf16", 2 * WEIGHTS, design.mem(c), design.shim(c, half)
+        )
+        design.join(outputs, pair)
+
+
+def _body(form: BlockForm) -> Body:
+    kernel, scalars = q4nx_dequant(form), form_scalars(form)
+
+    def body(core: Core):  # type: ignore[no-untyped-def]
+        (blocks,) = yield Parameters()
+        for _ in core.loop(blocks):
+            w = yield Acquire("w")
+            b = yield Acquire("b")
+            yield call(kernel, w, b, *scalars)
+            yield Release("w")
+            yield Release("b")
+
+    return body
+
+
+def _add_sequence(design: Design) -> None:
+    block = design.form.block_bytes
+    s = design.sequence("dequant", "blocks")
+    (blocks,) = s.symbols()
+    s.require(at_most(CORES, blocks), "{blocks} Q4NX blocks; at least 4 are needed: pad N")
+    w = s.argument("w", "in", blocks * block)
+    b = s.argument("b", "out", blocks * BLOCK_OUT)
+
+    columns = range(design.device.columns)
+    # An object is 4 blocks; the last one is moved back to end with the last block.
+    objects = s.let("objects", ceil_div(blocks, CORES))
+    share = s.let("share", ceil_div(objects, len(columns)))
+    firsts = [s.let(f"first{c}", minimum(share * c, objects - share)) for c in columns]
+    wholes = [s.let(f"whole{c}", minimum(share, blocks // CORES - firsts[c])) for c in columns]
+    for c in columns:
+        s.transfer(f"w{c}", w, offset=firsts[c] * (CORES * block), run=wholes[c] * (CORES * block))
+        with s.when(less(wholes[c], share)):
+            s.transfer(f"w{c}", w, offset=(blocks - CORES) * block, run=CORES * block)
+    for name in design.workers:
+        s.start(name, share)
+    for c in columns:
+        for half in range(2):
+            fifo, pair = f"b{c}_pair{half}", 2 * BLOCK_OUT
+            s.transfer(
+                fifo, b, offset=firsts[c] * (2 * pair) + half * pair, run=pair,
+                outer=[(wholes[c], 2 * pair)],
+            )  # fmt: skip
+            with s.when(less(wholes[c], share)):
+                s.transfer(fifo, b, offset=(blocks - CORES) * BLOCK_OUT + half * pair, run=pair)
+    s.work(share * int(Q4NX_DEQUANT.cycles(design.device.architecture, ())))
+    s.wait(*(f"b{c}_pair{half}" for c in columns for half in range(2)))
+    s.cut()

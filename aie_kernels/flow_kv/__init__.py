@@ -1,0 +1,1 @@
+"""FlowKV: attention of one query, for decoding."""

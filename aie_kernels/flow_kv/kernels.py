@@ -1,0 +1,160 @@
+"""FlowKV's kernels as designs and the simulator see them. Cycles are a model, see `cycles`.
+
+A chunk, 8 KiB, takes 2,048 cycles on its stream of 4 bytes per cycle. By this model both cores keep
+up with groups of up to 2. Larger groups are bound by compute (4: 3,496, 2,600 and 2,280 cycles at
+head dimensions 64, 128 and 256), and so are capped scores at 64 and 128.
+"""
+
+from __future__ import annotations
+
+from ort_aie_ep.aie_kernels.cycles import (
+    CALL,
+    LATENCY,
+    LOOP,
+    Scalars,
+    compiled,
+    copy_cycles,
+    map_scores,
+)
+from ort_aie_ep.npu.vocabulary.kernel import Array, Kernel
+
+KV_CHUNK = 4096
+
+
+def _flow_kv_scores(scalars: Scalars) -> float:
+    """For each pair of heads: products per 16 keys, scores, maximum, probabilities."""
+    group, head_dim, _begin, _end, _scale, softcap = scalars
+    pairs = (group + 1) // 2
+    steps = KV_CHUNK // head_dim // 16
+    # Four macs, six loads and four shuffles per 8 dimensions; 28 shuffles fold 64 lanes of sums.
+    products = steps * (head_dim / 8 * 4 + LOOP + 28 + 4 * LATENCY)
+    # Select, rounding, maximum, store per 32 scores.
+    scores = map_scores(steps, softcap) + LOOP + 6 * steps
+    # Four steps of shuffle and maximum for each head, rounding to an integer.
+    maximum = 2 * 4 * 4 + 4 * LATENCY
+    # 64 issues per 64 probabilities, a chain of 25, then two sums of 16 lanes.
+    vectors = max(1, steps // 2)
+    probabilities = 25 * LATENCY + 64 * (vectors - 1) + 2 * 4 * LATENCY
+    return CALL + 20 * LATENCY + pairs * (products + scores + maximum + probabilities)
+
+
+def _flow_kv_values(scalars: Scalars) -> float:
+    """For each head: a quarter of the calls rescale, as early chunks do; the probabilities in all
+    lanes that they multiply, then tiles of Y in fours."""
+    group, head_dim = scalars
+    blocks = KV_CHUNK // head_dim // 8
+    rescale = (LOOP + 10 * head_dim / 32) / 4 + 10
+    weights = 6 * blocks + 3 * LATENCY
+    # Four macs of 64 lanes and ten loads a block; then ten sums of a column.
+    products = LOOP + head_dim / 32 * max(4 * blocks + 10, 5 * blocks + 2)
+    return CALL + group * (rescale + weights + products)
+
+
+def _flow_kv_merge(scalars: Scalars) -> float:
+    """Factors of all heads; per 32 dimensions of a head, two exact products and a sum."""
+    group, head_dim = scalars
+    return CALL + 20 * LATENCY + group * (LOOP + 5 * LATENCY + 22 * head_dim / 32)
+
+
+def _flow_kv_heads(group: int, head_dim: int) -> bool:
+    """Whether q, F and Y have room for these heads."""
+    return head_dim in (64, 128, 256) and 0 <= group <= 2048 // head_dim
+
+
+def _flow_kv_keys(scalars: Scalars) -> bool:
+    """Scores also need at least one key of the chunk."""
+    group, head_dim, begin, end, _scale, _softcap = scalars
+    return _flow_kv_heads(group, head_dim) and 0 <= begin < end <= KV_CHUNK // head_dim
+
+
+FLOW_KV_LOAD_Q = Kernel(
+    "flow_kv_load_q",
+    "flow_kv/flow_kv.cc",
+    (Array("bf16", 64), Array("bf16", 2048), int),
+    compiled(lambda scalars: copy_cycles(64)),
+    ("aie2p",),
+    lambda scalars: 0 <= scalars[0] < 32,
+)
+
+
+FLOW_KV_BEGIN = Kernel(
+    "flow_kv_begin",
+    "flow_kv/flow_kv.cc",
+    (Array("f32", 64),),
+    compiled(lambda scalars: copy_cycles(128)),
+    ("aie2p",),
+)
+
+
+FLOW_KV_SCORES = Kernel(
+    "flow_kv_scores",
+    "flow_kv/flow_kv.cc",
+    (
+        Array("bf16", 2048),
+        Array("bf16", 4096),
+        Array("u8", 4352),
+        Array("f32", 64),
+        *(int,) * 6,
+    ),
+    compiled(_flow_kv_scores),
+    ("aie2p",),
+    _flow_kv_keys,
+)
+
+
+FLOW_KV_VALUES_BEGIN = Kernel(
+    "flow_kv_values_begin",
+    "flow_kv/flow_kv.cc",
+    (Array("f32", 2080),),
+    compiled(lambda scalars: copy_cycles(4160)),
+    ("aie2p",),
+)
+
+
+FLOW_KV_VALUES = Kernel(
+    "flow_kv_values",
+    "flow_kv/flow_kv.cc",
+    (Array("u8", 4352), Array("bf16", 4096), Array("f32", 2080), int, int),
+    compiled(_flow_kv_values),
+    ("aie2p",),
+    lambda scalars: _flow_kv_heads(*scalars),
+)
+
+
+FLOW_KV_GIVE_MAXIMA = Kernel(
+    "flow_kv_give_maxima",
+    "flow_kv/flow_kv.cc",
+    (Array("f32", 64), Array("f32", 32)),
+    compiled(lambda scalars: copy_cycles(64)),
+    ("aie2p",),
+)
+
+
+FLOW_KV_PASS = Kernel(
+    "flow_kv_pass",
+    "flow_kv/flow_kv.cc",
+    (Array("f32", 2080), Array("f32", 32), Array("f32", 2112)),
+    compiled(lambda scalars: copy_cycles(4224)),
+    ("aie2p",),
+)
+
+
+FLOW_KV_MERGE = Kernel(
+    "flow_kv_merge",
+    "flow_kv/flow_kv.cc",
+    (Array("f32", 2080), Array("f32", 32), Array("f32", 2112), int, int),
+    compiled(_flow_kv_merge),
+    ("aie2p",),
+    lambda scalars: _flow_kv_heads(*scalars),
+)
+
+
+# Two trips of limbs, three macs and a rounding after a scalar inverse.
+FLOW_KV_OUTPUT = Kernel(
+    "flow_kv_output",
+    "flow_kv/flow_kv.cc",
+    (Array("f32", 2080), Array("bf16", 64), int, int),
+    compiled(lambda scalars: CALL + 20 * LATENCY),
+    ("aie2p",),
+    lambda scalars: 0 <= scalars[0] < 32 and _flow_kv_heads(0, scalars[1]),
+)

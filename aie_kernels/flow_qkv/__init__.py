@@ -1,0 +1,1 @@
+"""FlowQKV: attention of the queries of a prompt."""

@@ -1,0 +1,419 @@
+"""FlowQKV: attention of a prompt (paper 2, section 3.1.3) over the cache, which the prompt extends.
+
+Columns work in pairs, one query chunk per pair; four pairs of columns hold a super-chunk. Row p of
+every pair belongs to one KV head: a score core (left) and a value core (right), as in FlowKV. K of
+the head goes to the score cores of the whole row and V to the value cores, so a chunk that enters
+once serves four query chunks:
+
+| core | its own stream | keeps | step of the paper |
+|---|---|---|---|
+| score | K, 4 KB a chunk of 2,048 / head_dim keys | queries (16 KB); max and sum | 1-5 |
+| value | V, 4 KB a chunk | Y in float32 (32 KB) | 6, 7 |
+
+A *sweep* is the walk of a super-chunk through its keys. Its begin and end depend on the mask. They
+are the only difference between causal, window and non-causal attention: the cores compute the
+number of chunks (`flow_qkv_schedule`) as the sequence does. A core holds 8,192 / head_dim rows,
+queries of all heads of the group; with L_c queries a chunk, group x L_c rows. A group is divided
+into parts if it is too large for 8 queries, or if there are fewer KV heads than rows of cores. The
+parts occupy rows of cores as if they were heads, and read K and V again. The last part may overlap
+the one before it, and some rows are computed twice. A model with one KV head and one query head
+uses a quarter of the cores.
+
+| buffer | layout | |
+|---|---|---|
+| q, o | [prompt, rounded up][heads][head_dim] bf16 | |
+| k, v | [kv_heads][capacity/8][head_dim/8][8 keys][8 dimensions] bf16 | past and prompt |
+
+A prompt is divided into super-chunks that are as equal as multiples of 8 queries a chunk allow. The
+cores also compute the rows of q beyond the prompt, and o has room for them: the caller rounds both
+buffers up to `padded_prompt` tokens, at most 32 more per sweep. Rows of the cache behind the prompt
+are masked, but must be finite. Rows of V up to a multiple of 8 keys must also be no larger than the
+others, and are best zero, because 8 keys share an exponent in the matrix unit.
+
+With eight columns, 8 of the 16 shim channels bring K and V, and the other 8 the queries (two cores
+each, under packet ids); o leaves on one channel per core. With four columns the queries share K's
+channel under packet ids. With two columns, only two KV heads are swept at a time.
+
+By the kernels' cycle models the score core is the bottleneck at head dimensions 64 and 128 (a chunk
+with all rows takes 12 and 4 times the 1,024 cycles of its transfer), the value core at 256 (twice).
+A start writes 24 words per pair of cores, about 20 us for all of eight columns, and happens once in
+16 sweeps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ort_aie_ep.aie_kernels.flow_kv.design import (
+    HEAD_DIMS,
+    add_values,
+    affine,
+    give_output,
+    require_cache,
+    require_heads,
+)
+from ort_aie_ep.aie_kernels.flow_qkv.kernels import (
+    FLOW_QKV_BEGIN,
+    FLOW_QKV_LOAD_Q,
+    FLOW_QKV_OUTPUT,
+    FLOW_QKV_SCHEDULE,
+    FLOW_QKV_SCORES,
+    FLOW_QKV_VALUES,
+    FLOW_QKV_VALUES_BEGIN,
+    QKV_SCRATCH,
+)
+from ort_aie_ep.npu.vocabulary.design import (
+    Acquire,
+    Body,
+    Buffer,
+    Core,
+    Design,
+    End,
+    Parameters,
+    Read,
+    Release,
+    Steps,
+    call,
+)  # fmt: skip
+from ort_aie_ep.npu.vocabulary.device import Device
+from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.vocabulary.kernel import Array
+from ort_aie_ep.npu.vocabulary.packet_ids import give_packet_ids
+from ort_aie_ep.npu.vocabulary.sequence import (
+    Expr,
+    Sequence,
+    Value,
+    at_most,
+    ceil_div,
+    equal,
+    evaluate,
+    expr,
+    less,
+    maximum,
+    minimum,
+)  # fmt: skip
+
+CHUNK = 2048  # elements of K or V
+MAX_Q = 8192  # elements of the queries of a core
+PIECE = 512  # elements of q and o on their way
+FCL_BYTES = 9216  # F, C and l
+STACK = 4096
+STARTED_SWEEPS = 16  # of a row of cores between two starts: below 0.5 s at any context length
+
+
+def build(device: Device) -> Design:
+    """FlowQKV on all pairs of columns of `device` (2, 4 or 8 columns).
+
+    One sequence, `attention`; see `add_sequence`.
+    """
+    design = Design("flow_qkv", device)
+    place(design)
+    give_packet_ids(design)
+    add_sequence(design)
+    return design
+
+
+def _grid(device: Device) -> tuple[int, int]:
+    """Rows of cores, each with a KV head, and pairs of columns, each with a query chunk."""
+    return min(device.core_rows, device.columns), device.columns // 2
+
+
+def place(design: Design) -> None:
+    """Put the fifos and workers on all columns of `design`."""
+    device = design.device
+    if device.columns not in (2, 4, 8):
+        raise DesignError(
+            f"flow_qkv on {device.name}: {device.columns} columns; a score core and its value "
+            "core need two, so it runs on 2, 4 or 8"
+        )
+    rows, chunks = _grid(device)
+    scores = [[design.core(2 * j, p) for j in range(chunks)] for p in range(rows)]
+    values = [[design.core(2 * j + 1, p) for j in range(chunks)] for p in range(rows)]
+    for p in range(rows):
+        k_end, v_end, q_ends = _entries(design, p)
+        k = design.fifo(f"k{p}", "bf16", CHUNK, k_end, scores[p])
+        v = design.fifo(f"v{p}", "bf16", CHUNK, v_end, values[p])
+        for j in range(chunks):
+            score, value = scores[p][j], values[p][j]
+            # One buffer: copying a piece takes a fraction of the time of its transfer.
+            q_end = replace(score, depth=1)
+            q = design.fifo(f"q{j}_{p}", "bf16", PIECE, q_ends[j], q_end)
+            fcl = design.fifo(f"fcl{j}_{p}", "u8", FCL_BYTES, score, value, shared=True)
+            o = design.fifo(f"o{j}_{p}", "bf16", PIECE, value, design.shim(2 * j + p // 2, p % 2))
+            schedule = ["chunk_rows", "past", "total", "window", "causal", "keys"]
+            design.worker(
+                f"score{j}_{p}", score, _score(j, chunks),
+                inputs={"q": q, "k": k}, outputs={"fcl": fcl},
+                buffers=[
+                    Buffer("scratch", Array("bf16", QKV_SCRATCH)),
+                    Buffer("qt", Array("bf16", MAX_Q)),
+                    Buffer("state", Array("f32", 256)),
+                    Buffer("plan", Array("i32", 16)),
+                ],
+                parameters=[
+                    "heads", "sweeps", "pieces", "head_dim", "rows", *schedule, "scale", "softcap",
+                ],
+                kernels=[FLOW_QKV_SCHEDULE, FLOW_QKV_LOAD_Q, FLOW_QKV_BEGIN, FLOW_QKV_SCORES],
+                stack=STACK,
+            )  # fmt: skip
+            design.worker(
+                f"value{j}_{p}", value, _value(j, chunks),
+                inputs={"fcl": fcl, "v": v}, outputs={"o": o},
+                buffers=[
+                    Buffer("y", Array("f32", MAX_Q + 128)), Buffer("plan", Array("i32", 16)),
+                ],
+                parameters=["heads", "sweeps", "pieces", "head_dim", "rows", *schedule],
+                kernels=[
+                    FLOW_QKV_SCHEDULE, FLOW_QKV_VALUES_BEGIN, FLOW_QKV_VALUES, FLOW_QKV_OUTPUT,
+                ],
+                stack=STACK,
+            )  # fmt: skip
+
+
+def _entries(design: Design, p: int) -> tuple[End, End, list[End]]:
+    """Where K, V and the queries of every query chunk enter for row `p` of cores."""
+    if design.device.columns == 8:
+        return (
+            design.shim(2 * p, 0),
+            design.shim(2 * p + 1, 0),
+            [design.shim(2 * j + p // 2, 1) for j in range(4)],
+        )
+    k = design.shim(p, 0)
+    return k, design.shim(p, 1), [k] * (design.device.columns // 2)
+
+
+def _score(chunk: int, chunks: int) -> Body:
+    def body(core: Core) -> Steps:
+        (
+            heads, sweeps, pieces, head_dim, rows, chunk_rows, past, total, window, causal, keys,
+            scale, softcap,
+        ) = yield Parameters()  # fmt: skip
+        scratch, qt = core.buffer("scratch"), core.buffer("qt")
+        state, plan = core.buffer("state"), core.buffer("plan")
+        for _ in core.loop(heads):
+            for sweep in core.loop(sweeps):
+                yield call(
+                    FLOW_QKV_SCHEDULE, plan, sweep, chunk, chunks, chunk_rows, past, total, window,
+                    causal, keys,
+                )  # fmt: skip
+                steps = yield Read("plan", 0)
+                for i in core.loop(pieces):
+                    piece = yield Acquire("q")
+                    yield call(FLOW_QKV_LOAD_Q, piece, scratch, qt, i, head_dim, rows)
+                    yield Release("q")
+                yield call(FLOW_QKV_BEGIN, state)
+                for i in core.loop(steps):
+                    fcl = yield Acquire("fcl")
+                    k = yield Acquire("k")
+                    yield call(
+                        FLOW_QKV_SCORES, scratch, qt, k, fcl, state, plan, head_dim, rows,
+                        chunk_rows, i, total, window, causal, scale, softcap,
+                    )  # fmt: skip
+                    yield Release("k")
+                    yield Release("fcl")
+
+    return body
+
+
+def _value(chunk: int, chunks: int) -> Body:
+    def body(core: Core) -> Steps:
+        (
+            heads, sweeps, pieces, head_dim, rows, chunk_rows, past, total, window, causal, keys,
+        ) = yield Parameters()  # fmt: skip
+        y, plan = core.buffer("y"), core.buffer("plan")
+        for _ in core.loop(heads):
+            for sweep in core.loop(sweeps):
+                yield call(
+                    FLOW_QKV_SCHEDULE, plan, sweep, chunk, chunks, chunk_rows, past, total, window,
+                    causal, keys,
+                )  # fmt: skip
+                steps = yield Read("plan", 0)
+                yield call(FLOW_QKV_VALUES_BEGIN, y)
+                yield from add_values(core, FLOW_QKV_VALUES, steps, y, head_dim, rows)
+                yield from give_output(core, FLOW_QKV_OUTPUT, pieces, y, head_dim)
+
+    return body
+
+
+@dataclass(frozen=True)
+class Division:
+    """How a group and a prompt are divided among the cores.
+
+    A core takes `part` query heads, one of the `parts` of a group; a prompt is `sweeps`
+    super-chunks of `chunk_rows` tokens a query chunk.
+    """
+
+    group: Expr
+    part: Expr
+    parts: Expr
+    sweeps: Expr
+    chunk_rows: Expr
+    super_chunk: Expr
+
+
+def divide(
+    device: Device, heads: Value, kv_heads: Value, head_dim: Value, prompt: Value
+) -> Division:
+    """The division for a shape, as expressions."""
+    rows, chunks = _grid(device)
+    most = expr(MAX_Q) // maximum(64, head_dim)  # rows of a core
+    group = expr(heads) // maximum(1, kv_heads)
+    # Parts for which 8 queries fit, and no row of cores without a head.
+    wanted = maximum(ceil_div(group, most // 8), minimum(group, rows // maximum(1, kv_heads)))
+    part = ceil_div(group, maximum(1, wanted))
+    parts = ceil_div(group, maximum(1, part))
+    longest = most // maximum(1, part) // 8  # queries of a chunk, in eights
+    sweeps = ceil_div(prompt, maximum(1, longest) * 8 * chunks)
+    eights = ceil_div(prompt, maximum(1, sweeps) * 8 * chunks)
+    return Division(group, part, parts, sweeps, eights * 8, eights * 8 * chunks)
+
+
+def padded_prompt(device: Device, heads: int, kv_heads: int, head_dim: int, prompt: int) -> int:
+    """Tokens for which q and o of `attention` must have room."""
+    division = divide(device, heads, kv_heads, head_dim, prompt)
+    return evaluate(division.sweeps * division.super_chunk, {})
+
+
+def add_sequence(design: Design) -> Sequence:
+    """The sequence `attention` for a design that `place` has set up.
+
+    Parameters: `heads` query heads in `kv_heads` groups, `head_dim`; `prompt` queries, which follow
+    `past` keys; `capacity` keys for which a head has room in the cache, a multiple of
+    4096 / head_dim; `window`, how many of the newest keys a query sees (0: all); `causal`, 1 if a
+    query does not see later keys; the bits of the float32 `scale` of the scores and of `softcap`
+    (0: no cap).
+    """
+    s = design.sequence(
+        "attention", "heads", "kv_heads", "head_dim", "prompt", "past", "capacity", "window",
+        "causal", "scale_bits", "softcap_bits",
+    )  # fmt: skip
+    (
+        heads, kv_heads, head_dim, prompt, past, capacity, window, causal, scale, softcap,
+    ) = s.symbols()  # fmt: skip
+    rows, chunks = _grid(design.device)
+    row = 2 * head_dim  # bytes
+    division = divide(design.device, heads, kv_heads, head_dim, prompt)
+    padded = division.sweeps * division.super_chunk
+    q = s.argument("q", "in", padded * heads * row)
+    k = s.argument("k", "in", kv_heads * capacity * row)
+    v = s.argument("v", "in", kv_heads * capacity * row)
+    o = s.argument("o", "out", padded * heads * row)
+    require_heads(s, heads, kv_heads, head_dim)
+    s.require(less(0, prompt), "prompt={prompt}: there must be a query")
+    s.require(at_most(0, past), "past={past} must not be negative")
+    s.require(equal(causal, 0) + equal(causal, 1), "causal={causal} must be 0 or 1")
+    s.require(at_most(0, window), "window={window} must be 0 (none) or positive")
+    total = s.let("total", past + prompt)
+    require_cache(s, head_dim, capacity, total)
+
+    group = s.let("group", division.group)
+    part = s.let("part", division.part)
+    parts = s.let("parts", division.parts)
+    sweeps = s.let("sweeps", division.sweeps)
+    chunk_rows = s.let("chunk_rows", division.chunk_rows)
+    super_chunk = s.let("super_chunk", chunk_rows * chunks)
+    keys = s.let("keys", CHUNK // head_dim)
+    all_heads = s.let("all_heads", kv_heads * parts)  # as the rows of cores see them
+    rounds = s.let("rounds", ceil_div(all_heads, rows))
+    core_rows = part * chunk_rows
+    sweeps_a_start = s.let("sweeps_a_start", minimum(sweeps, STARTED_SWEEPS))
+    rounds_a_start = s.let(
+        "rounds_a_start", minimum(rounds, maximum(1, STARTED_SWEEPS // sweeps_a_start))
+    )
+
+    with (
+        s.loop("round_batch", ceil_div(rounds, rounds_a_start)) as round_batch,
+        s.loop("sweep_batch", ceil_div(sweeps, sweeps_a_start)) as sweep_batch,
+    ):
+        first_round = s.let("first_round", round_batch * rounds_a_start)
+        first_sweep = s.let("first_sweep", sweep_batch * sweeps_a_start)
+        batch_rounds = s.let("batch_rounds", minimum(rounds_a_start, rounds - first_round))
+        batch_sweeps = s.let("batch_sweeps", minimum(sweeps_a_start, sweeps - first_sweep))
+
+        def unit(n: Value, name: str) -> _Unit:
+            """The n-th sweep of the batch, all rows of cores together."""
+            r = s.let(f"{name}_round", first_round + expr(n) // batch_sweeps)
+            sweep = s.let(f"{name}_sweep", first_sweep + expr(n) % batch_sweeps)
+            query = past + sweep * super_chunk
+            first = s.let(
+                f"{name}_first",
+                less(0, window) * (maximum(0, query - window + 1) // keys * keys),
+            )
+            end = causal * minimum(total, query + super_chunk) + (1 - causal) * total
+            steps = s.let(f"{name}_steps", ceil_div(end - first, keys))
+            return _Unit(r * rows, sweep * super_chunk, first, steps)
+
+        def rows_of(u: _Unit, p: int, j: int) -> tuple[Expr, list[tuple[Value, Value]]]:
+            """Offset and outer dimensions of a core's rows in q and o: head by head."""
+            head = u.head + p
+            query_head = head // parts * group + minimum(head % parts * part, group - part)
+            token = u.token + chunk_rows * j
+            return (
+                (token * heads + query_head) * row,
+                [(part, row), (chunk_rows, heads * row)],
+            )
+
+        def fill(u: _Unit) -> None:
+            for p in range(rows):
+                with s.when(less(u.head + p, all_heads)):
+                    for j in range(chunks):
+                        offset, outer = rows_of(u, p, j)
+                        s.transfer(f"q{j}_{p}", q, offset=offset, run=row, outer=outer)
+                    offset = ((u.head + p) // parts * capacity + u.first) * row
+                    for fifo, buffer in ((f"k{p}", k), (f"v{p}", v)):
+                        s.transfer(fifo, buffer, offset=offset, run=u.steps * keys * row)
+            s.work(u.steps * _chunk_cycles(design.device, core_rows, head_dim))
+
+        def drain(u: _Unit) -> None:
+            for p in range(rows):
+                with s.when(less(u.head + p, all_heads)):
+                    for j in range(chunks):
+                        offset, outer = rows_of(u, p, j)
+                        s.transfer(f"o{j}_{p}", o, offset=offset, run=row, outer=outer)
+
+        # The first sweep's data are on their way while the parameters are written.
+        u = unit(0, "opening")
+        fill(u)
+        schedule = (
+            chunk_rows, past + first_sweep * super_chunk, total, window, causal, keys,
+        )  # fmt: skip
+        for p in range(rows):
+            own = minimum(batch_rounds, (all_heads - u.head + (rows - 1 - p)) // rows)
+            common = (
+                own, batch_sweeps, core_rows * head_dim // PIECE, head_dim, core_rows, *schedule,
+            )  # fmt: skip
+            with s.when(less(0, own)):
+                for j in range(chunks):
+                    s.start(f"score{j}_{p}", *common, scale, softcap)
+                    s.start(f"value{j}_{p}", *common)
+        drain(u)
+        with s.loop("unit", batch_rounds * batch_sweeps - 1) as n:
+            u = unit(n + 1, "next")
+            fill(u)
+            drain(u)
+        s.wait(*(f"o{j}_{p}" for p in range(rows) for j in range(chunks)))
+        s.cut()
+    return s
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """One sweep of all rows of cores: the first row's head, first token, first key, chunks."""
+
+    head: Expr
+    token: Expr
+    first: Expr
+    steps: Expr
+
+
+def _chunk_cycles(device: Device, rows: Expr, head_dim: Expr) -> Expr:
+    """Cycles of the slower core of a pair for a chunk."""
+    total = expr(0)
+    for d in HEAD_DIMS:
+        at = (8, MAX_Q // d)
+        scores, values = (
+            affine([kernel.cycles(device.architecture, (d, n, *rest)) for n in at], at, rows)
+            for kernel, rest in ((FLOW_QKV_SCORES, (8, 0, 0, 0, 0, 0, 0)), (FLOW_QKV_VALUES, ()))
+        )
+        total = total + equal(head_dim, d) * maximum(scores, values)
+    return total

@@ -1,0 +1,1 @@
+"""FusedDQP: the product of one row with quantised weights, for decoding."""

@@ -1,0 +1,116 @@
+"""FusedDQP's kernels as designs and the simulator see them.
+
+Cycles come from models (`cycles`) and were never measured. Next to each model is the nearest
+published cycle count (mlir-aie's kernel tables), as a check of the model's size. Where a published
+kernel does the same with the same blocks, the count is multiplied by what that kernel takes for
+each issue counted here: unpacking fills neither all units nor the pipeline. `ort-aie predict
+--kernels` shows all of these side by side.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from ort_aie_ep.aie_kernels.cycles import (
+    CALL,
+    SHORT_LOOP,
+    fixed,
+    form_scalars,
+)
+from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
+from ort_aie_ep.npu.vocabulary.kernel import Array, Kernel
+
+
+# Per sub-block of 16 x 8: two unpacks to 8 bits, four to 16, four ors. Both halves of the rows
+# share what spreads the activations: 8 broadcasts, and 6 moves that join them on AIE2P. On AIE2 8
+# moves bring upper halves of registers down. The macs, 4 of 64 lanes or 16 of 16 per pair of
+# sub-blocks, run beside. Per group of 32 in-features 12 to fold and 12 for the limbs.
+def _dqp_block_issues(arch: str) -> float:
+    sub_block_pairs, groups = 32, 8
+    pair = 2 * (2 + 4 + 4) + 8 + (6 if arch == "aie2p" else 8)
+    return CALL + sub_block_pairs * pair + groups * (12 + 12 + SHORT_LOOP)
+
+
+# mlir-air's projection of the same block on AIE2P: a body of 140 bundles, 16 times. At this pace 16
+# cores take 65.8 GB/s, and a block is done before the next one arrives, after 2,560 cycles.
+DQP_BLOCK_PUBLISHED = 16 * 140
+
+
+DQP_CYCLES_PER_ISSUE = DQP_BLOCK_PUBLISHED / _dqp_block_issues("aie2p")
+
+
+def _dqp_block_cycles(arch: str, _: tuple[int, ...]) -> float:
+    return DQP_CYCLES_PER_ISSUE * _dqp_block_issues(arch)
+
+
+DQP_LOAD_X = Kernel(
+    "dqp_load_x",
+    "fused_dqp/fused_dqp.cc",
+    (Array("bf16", 256), Array("bf16", 16384), Array("bf16", 1024), int),
+    # Per group: a load and a store, three operations to add its halves. Then seven times two
+    # shuffles and an addition, in four steps that wait for each other, and the limbs.
+    fixed(CALL + 8 * 5 + 8 * 3 + 4 * 10 + 20),
+    limits=lambda scalars: 0 <= scalars[0] < 64,
+)
+
+
+DQP_LOAD_BIAS = Kernel(
+    "dqp_load_bias",
+    "fused_dqp/fused_dqp.cc",
+    (Array("bf16", 256), Array("bf16", 2560), int, int, int),
+    # The quotient is counted up and eight places are looked at, six cycles each.
+    lambda arch, scalars: CALL + 10 + 6 * (8 * scalars[0] // scalars[2] + 8),
+    # The kernel drops rounds for which it has no room and counts them in 32 bits.
+    limits=lambda scalars: 0 <= 8 * scalars[0] < 1 << 31 and scalars[2] > 0,
+)
+
+
+DQP_ZERO = Kernel("dqp_zero", "fused_dqp/fused_dqp.cc", (Array("f32", 32),), fixed(CALL))
+
+
+@cache
+def dqp_block(form: BlockForm, most: int = 16384) -> Kernel:
+    """The product with a block of a form, for a core that keeps `most` activations.
+
+    The cycles do not depend on the form: codes have as many bits, and 32 in-features are processed
+    together in every form.
+    """
+    return Kernel(
+        "dqp_block",
+        "fused_dqp/fused_dqp.cc",
+        (
+            Array("u8", form.block_bytes), Array("bf16", most), Array("bf16", most // 16),
+            Array("f32", 32), int, int, int,
+        ),
+        _dqp_block_cycles,
+        limits=lambda scalars: (
+            0 <= scalars[0] < most // 256 and scalars[1:] == form_scalars(form)
+        ),
+    )  # fmt: skip
+
+
+DQP_BLOCK = dqp_block(SHIPPING)
+
+
+# An activation is some 17 fp32 products of 32 lanes, one after another: nine macs each (twice as
+# many on AIE2) and about 30 cycles to part the operands into limbs. mlir-aie's silu of 1,024 bf16,
+# by other means: 211 on AIE2P, 1,434 on AIE2.
+def _dqp_finish_cycles(arch: str, scalars: tuple[int, ...]) -> float:
+    activation = scalars[1] >> 1
+    product = 30 + 9 * (2 if arch == "aie2" else 1)
+    return CALL + 20 + (0, 17, 21)[activation] * product
+
+
+def _dqp_finish_limits(scalars: tuple[int, ...]) -> bool:
+    """Without a bias the kernel ignores the round."""
+    round_, epilogue = scalars
+    return 0 <= epilogue < 6 and (not epilogue & 1 or 0 <= round_ < 80)
+
+
+DQP_FINISH = Kernel(
+    "dqp_finish",
+    "fused_dqp/fused_dqp.cc",
+    (Array("f32", 32), Array("bf16", 2560), Array("bf16", 32), int, int),
+    _dqp_finish_cycles,
+    limits=_dqp_finish_limits,
+)

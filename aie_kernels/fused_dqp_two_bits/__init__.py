@@ -1,0 +1,1 @@
+"""FusedDQP for codes of two bits."""

@@ -1,0 +1,1 @@
+"""A whole decoder layer for one token."""

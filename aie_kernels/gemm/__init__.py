@@ -1,0 +1,1 @@
+"""GEMM, and the row operators of prompts on its cores."""

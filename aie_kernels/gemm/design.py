@@ -1,0 +1,451 @@
+"""GEMM: C = A B for prefill and training (paper 2, section 3.1.2; paper 5).
+
+With bf16 output on AIE2P the same cores also compute the operators between the projections of a
+prompt: see `row_operators`.
+
+Each column of the array has a band of 64 rows of C, and each row of cores a band of C's columns,
+128 for bf16 output and 64 for float32 (`width` below). A core keeps its block of C in L1, in fp32,
+for all of K, as parts of 64 x 32 (paper 5's m and n; its k is 64 here too). So one pass of the
+array computes a megatile of 64 * columns rows and 4 * width columns, for which A and B are read
+once:
+
+    bytes read = N / (4 width) * size(A) + M / (64 columns) * size(B)         (paper 2, Eq. 5)
+
+The order of the megatiles does not change that, because no data stays from one to the next. Rows
+are outermost, so that the A of a band is one task of the shim that repeats for its megatiles.
+`matmul` is this design with a row-major B.
+
+| | memory | memory tile | core |
+|---|---|---|---|
+| A | row-major bf16 (M, K) | 64 rows x 256 k, row-major | 64 x 64: [8 kb][8 mb][8 m][8 k] |
+| B | `pack_b`'s order | 256 k x width, as in memory | 64 x 32: [8 kb][4 nb][8 k][8 n] |
+| C | row-major (M, N) | 4 x 64 x width, row-major | 64 x 8: [64 m][8 n] |
+
+A of a column goes to its four cores. B of a row of cores goes to all columns. It enters through the
+second shim channel and the memory tile of column r (with two columns, each carries two rows; with
+one, it carries four rows, 128 k at a time). It reaches a core k-step by k-step, and within a k-step
+part by part. C of four cores is joined, and leaves while the next megatile is computed. The DMAs of
+memory tiles and cores do the reordering; all runs to and from memory have at least 256 bytes.
+
+Rules: K is a multiple of 256 (pad A and B with zeros); N is a multiple of 32 and at least `width`
+(twice that on two columns, four times on one). M can be any number. Nothing is padded: bands that
+would pass the end of C are moved back and compute some elements twice, with the same result. They
+move one by one, so that a short prompt needs rows for one band and not for all columns (paper 2
+decouples e_y m from 8 e_y m for this reason). A short prompt still takes the time of a whole pass.
+Below 64 rows, the buffers of A and C have 64 rows: the cores read all of A and write all of C.
+
+Shapes are run-time parameters: a worker takes the number of k-steps and the number of its blocks,
+which are paper 5's two parameters; the shims' descriptors hold the rest of a shape.
+
+Numerics: fp32 accumulation over all of K, and one rounding at the end (with float32 output none).
+aie2 multiplies bf16 exactly; aie2p rounds both operands to bfp16, eight k to an exponent.
+
+L1: 62,728 bytes of 65,536 with bf16 output, before the row operators. The sums take half of it, so
+C leaves in strips of 1 KB. A part leaves during the last k-step of the next one; for half of its
+4 KB there is no room meanwhile, so a core waits for 512 cycles per part. 2.7 KB remain in one piece
+for constants of the kernels. With float32 output the sums take a quarter, and a whole part has room
+(52,488 bytes). L2: at most 448 KB.
+
+Bottleneck, per k-step with bf16 output: a core does 2^19 multiplications, 4,096 cycles on aie2p by
+its model. B needs 4,096 cycles of its channel and A 2,048. Memory must deliver 8 KB for each
+column and 16 KB for each row, 128 KB on eight columns: 5,370 cycles at 43.9 GB/s and 1.8 GHz, 3,620
+at 65.1. So kernel and B are in balance, and where memory is slower, it decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import ml_dtypes
+import numpy as np
+
+from ort_aie_ep.aie_kernels.gemm import row_operators, row_sequences
+from ort_aie_ep.aie_kernels.gemm.kernels import (
+    GEMM_STORE_BF16,
+    GEMM_STORE_F32,
+    GEMM_STRIP,
+    GEMM_TILE,
+    GEMM_ZERO,
+)
+from ort_aie_ep.npu.vocabulary.design import (
+    Acquire,
+    Body,
+    Buffer,
+    Core,
+    Design,
+    Layout,
+    Parameters,
+    Release,
+    Steps,
+    call,
+)
+from ort_aie_ep.npu.vocabulary.device import Device
+from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.vocabulary.kernel import DTYPES, Array, Kernel
+from ort_aie_ep.npu.vocabulary.sequence import (
+    Expr,
+    Sequence,
+    at_most,
+    ceil_div,
+    equal,
+    expr,
+    less,
+    maximum,
+    minimum,
+)
+
+Output = Literal["bf16", "f32"]
+
+ROWS = 64  # m: rows of a core's block
+STEP = 64  # k: depth of one object of A and B on a core
+PART = 32  # n: columns of a part, and rows of a Q4NX block
+STRIPS = 4  # of 8 columns of a part
+SLAB = 256  # k of an object of A in the memory tile, and of a Q4NX block
+CORES = 4  # of a column
+PARTS: dict[Output, int] = {"bf16": 4, "f32": 2}  # of a core's block
+STACK = 0xD00  # bytes; AMD's for its GEMM
+MAX_K = 65536  # K * 64 bytes lie between two rows of blocks: a shim's step of 2^20 words
+
+A_OBJECT = ROWS * STEP  # elements on a core
+B_OBJECT = STEP * PART
+#: From 64 rows x 256 k, row-major, to [32 kb][8 mb][8 m][8 k].
+A_LAYOUT = Layout(((SLAB // 8, 16), (ROWS, 2 * SLAB), (4, 4)))
+MAX_STEP = 1 << 22  # bytes between two items of a shim's dimension: 2^20 words
+MAX_ITERATIONS = 64  # of a shim descriptor
+RUN_WORK = 1 << 30  # N * K of the rounds of one run: below 0.4 s on every device
+
+
+def build(device: Device, output: Output = "bf16") -> Design:
+    """GEMM on all columns of `device`.
+
+    A sequence `gemm(M, K, N)`: a (max(M, 64), K) bf16, b bf16 as `pack_b` gives it, c
+    (max(M, 64), N) bf16 or float32; and those of `row_sequences`, with bf16 output on AIE2P.
+    Raises DesignError for a number of columns over which four
+    rows of cores cannot be divided evenly.
+    """
+    return make(device, Blocking(device, output))
+
+
+def make(device: Device, shape: Blocking) -> Design:
+    """The design for this blocking. Raises DesignError as `build` does."""
+    if min(device.columns, CORES) not in (1, 2, 4):
+        raise DesignError(
+            f"{shape.name} on {device.name}: it has {device.columns} columns; B of the 4 rows of "
+            "cores enters through 1, 2 or 4 of them"
+        )
+    design = Design(
+        shape.name if shape.output == "bf16" else f"{shape.name}_{shape.output}", device
+    )
+    for group in range(shape.groups):
+        _place_b(design, shape, group)
+    for c in range(device.columns):
+        _place_column(design, shape, c)
+    _add_sequence(design, shape)
+    if shape.row_operators:
+        row_sequences.add_sequences(design)
+    return design
+
+
+def pack_b(weights: np.ndarray) -> np.ndarray:
+    """B in the order in which the design reads it, and in which `dequant` writes it.
+
+    `weights` is (N, K), i.e. B transposed, as projections store it: any float type, rounded to
+    bf16 (ties to even). Gives (N/32, K/256, 4, 8, 4, 8, 8) bf16: n block, k block, k-step, kb, nb,
+    k, n. Raises DesignError unless N is a multiple of 32 and K of 256.
+    """
+    n, k = weights.shape
+    if n % PART or k % SLAB:
+        raise DesignError(
+            f"pack_b: weights of shape ({n}, {k}); N must be a multiple of 32 and K of 256: "
+            "pad with zeros"
+        )
+    blocks = weights.astype(ml_dtypes.bfloat16).reshape(n // 32, 4, 8, k // 256, 4, 8, 8)
+    return np.ascontiguousarray(blocks.transpose(0, 3, 4, 5, 1, 6, 2))
+
+
+class Blocking:
+    """How a C of this output type is divided over this many columns, and the order of B."""
+
+    def __init__(self, device: Device, output: Output, *, row_major: bool = False) -> None:
+        self.name = "matmul" if row_major else "gemm"  # of the design and its sequence
+        self.columns = columns = device.columns
+        self.output = output
+        self.row_major = row_major
+        self.row_operators = output == "bf16" and device.architecture == "aie2p" and not row_major
+        self.parts = PARTS[output]
+        self.element = DTYPES[output].itemsize  # bytes
+        self.width = self.parts * PART  # columns of a core's block
+        self.row = self.width * self.element  # bytes of one of its rows: 256 for both types
+        self.tile_width = CORES * self.width
+        self.groups = min(columns, CORES)  # of rows of cores that share a B channel
+        self.rows = CORES // self.groups  # of cores in a group
+        # A memory tile that feeds four rows has room for half the depth.
+        self.b_steps = 2 if self.rows == CORES else 4
+        self.depth = self.b_steps * STEP  # k of an object of B in the memory tile
+        self.multiple = 2 if row_major else PART  # of N
+        self.max_k = MAX_K
+        if row_major:
+            # The rows of a group leave memory 16 by 16; for several rows of cores, an object for
+            # each by the last of the shim's four dimensions.
+            step = 16 if self.rows == 1 else self.depth
+            self.max_n = MAX_STEP // (2 * step)
+            if self.rows > 1:
+                self.max_k = MAX_ITERATIONS * self.depth
+        acc = Array("f32", self.parts * ROWS * PART)
+        store = GEMM_STORE_BF16 if output == "bf16" else GEMM_STORE_F32
+        self.zero = with_arrays(GEMM_ZERO, acc)
+        self.tile = with_arrays(GEMM_TILE, Array("bf16", A_OBJECT), Array("bf16", B_OBJECT), acc)
+        self.store = with_arrays(store, acc, Array(output, GEMM_STRIP))
+        self.acc = acc
+
+
+def with_arrays(kernel: Kernel, *arrays: Array) -> Kernel:
+    """The kernel with the sizes that are behind its first pointers in a design."""
+    return replace(kernel, arguments=(*arrays, *kernel.arguments[len(arrays) :]))
+
+
+# --- tiles and fifos ------------------------------------------------------------------------------
+def _place_b(design: Design, shape: Blocking, group: int) -> None:
+    """B of the rows of cores of a group: in through one memory tile, out to every column."""
+    each = shape.parts * shape.b_steps * B_OBJECT
+    leave, store = _row_major_layouts(shape) if shape.row_major else (_block_layout(shape), None)
+    slab = design.fifo(
+        f"b{group}", "bf16", shape.rows * each, design.shim(group, 1), design.mem(group)
+    )
+    rows = [
+        design.fifo(
+            f"b_row{row}", "bf16", each, design.mem(group, layout=leave),
+            [
+                design.core(c, row, layout=store, object=Array("bf16", B_OBJECT))
+                for c in range(shape.columns)
+            ],
+        )
+        for row in range(group * shape.rows, (group + 1) * shape.rows)
+    ]  # fmt: skip
+    if len(rows) == 1:
+        design.forward(slab, rows[0])
+    else:
+        design.split(slab, rows)
+
+
+def _block_layout(shape: Blocking) -> Layout:
+    """How B in blocks leaves its memory tile: k-step by k-step, and in a k-step part by part."""
+    run = shape.b_steps * B_OBJECT * 2  # contiguous bytes of one part in the slab
+    # An object of 2,048 elements in four, as mlir-aie counts up to 512.
+    return Layout(((shape.b_steps, 2 * B_OBJECT), (shape.parts, run), (4, B_OBJECT // 2), (256, 4)))
+
+
+def _row_major_layouts(shape: Blocking) -> tuple[Layout, Layout]:
+    """How a row-major B leaves its memory tile, and enters a core.
+
+    The memory tile sends [k-step][8 columns][64 k][8 n], so its finest run is 8 n. A core stores
+    the [4 nb][8 kb][8 k][8 n] of a part as [8 kb][4 nb][8 k][8 n].
+    """
+    row = shape.width * 2
+    leave = Layout(((shape.b_steps, STEP * row), (shape.width // 8, 16), (STEP, row), (4, 4)))
+    return leave, Layout(((PART // 8, 128), (STEP // 8, PART * 16), (32, 4)))
+
+
+def c_layout(width: int, element: int) -> Layout:
+    """How strips arrive in the memory tile: as 64 rows of `width` elements of `element` bytes."""
+    return Layout(((width // 8, 8 * element), (ROWS, width * element), (2 * element, 4)))
+
+
+def _place_column(design: Design, shape: Blocking, c: int) -> None:
+    slab = design.fifo(f"a{c}", "bf16", ROWS * SLAB, design.shim(c, 0), design.mem(c))
+    a = design.fifo(
+        f"a_column{c}", "bf16", ROWS * SLAB,
+        design.mem(c, layout=A_LAYOUT),
+        [design.core(c, r, object=Array("bf16", A_OBJECT)) for r in range(CORES)],
+    )  # fmt: skip
+    design.forward(slab, a)
+    arrive = c_layout(shape.width, shape.element)
+    outputs = []
+    rows = shape.row_operators
+    for r in range(CORES):
+        out = design.fifo(
+            f"c{c}_{r}", shape.output, GEMM_STRIP,
+            design.core(c, r, 2 if shape.output == "bf16" else STRIPS),
+            design.mem(c, layout=arrive, object=Array(shape.output, ROWS * shape.width)),
+        )  # fmt: skip
+        outputs.append(out)
+        design.worker(
+            f"gemm{c}_{r}", design.core(c, r), _body(shape),
+            inputs={"a": a, "b": design.fifos[f"b_row{r}"]}, outputs={"c": out},
+            buffers=[Buffer("acc", shape.acc), *(row_operators.BUFFERS if rows else ())],
+            parameters=["k_steps", "blocks", *(row_operators.PARAMETERS if rows else ())],
+            kernels=[
+                shape.zero, shape.tile, shape.store, *(row_operators.KERNELS if rows else ())
+            ],
+            stack=STACK,
+        )  # fmt: skip
+    joined = design.fifo(
+        f"c{c}", shape.output, CORES * ROWS * shape.width, design.mem(c), design.shim(c, 0)
+    )
+    design.join(outputs, joined)
+
+
+def _body(shape: Blocking) -> Body:
+    def multiply(a: Any, acc: Any, part: int) -> Steps:
+        b = yield Acquire("b")
+        yield call(shape.tile, a, b, acc, ROWS // 8, STEP // 8, PART // 8, part)
+        yield Release("b")
+
+    def products(core: Core, k_steps: Any, blocks: Any) -> Steps:
+        acc = core.buffer("acc")
+        for _ in core.loop(blocks):
+            yield call(shape.zero, acc, shape.acc.count)
+            for _ in core.loop(k_steps):
+                a = yield Acquire("a")
+                for part in range(shape.parts):
+                    yield from multiply(a, acc, part)
+                yield Release("a")
+            # A part leaves while the next one is computed.
+            a = yield Acquire("a")
+            for part in range(shape.parts):
+                yield from multiply(a, acc, part)
+                if part == shape.parts - 1:
+                    yield Release("a")
+                for strip in range(STRIPS):
+                    c = yield Acquire("c")
+                    yield call(shape.store, acc, c, STRIPS * part + strip)
+                    yield Release("c")
+
+    def body(core: Core) -> Steps:
+        if shape.row_operators:
+            yield from row_operators.body(core, products)
+        else:
+            k_steps, blocks = yield Parameters()
+            yield from products(core, k_steps, blocks)
+
+    return body
+
+
+# --- the sequence ---------------------------------------------------------------------------------
+def _add_sequence(design: Design, shape: Blocking) -> Sequence:
+    s = design.sequence(shape.name, "M", "K", "N")
+    M, K, N = s.symbols()
+    least = shape.rows * shape.width
+    s.require(at_most(1, M), "M={M} must be at least 1")
+    s.require(
+        less(0, K) * equal(K % SLAB, 0), "K={K} must be a multiple of 256: pad A and B with zeros"
+    )
+    s.require(at_most(K, shape.max_k), f"K={{K}} is above {shape.max_k}: divide K")
+    s.require(
+        equal(N % shape.multiple, 0),
+        f"N={{N}} must be a multiple of {shape.multiple}: pad B with zeros",
+    )
+    s.require(at_most(least, N), f"N={{N}} must be at least {least} here: pad B with zeros")
+    if shape.row_major:
+        s.require(at_most(N, shape.max_n), f"N={{N}} is above {shape.max_n}: divide N")
+    rows = maximum(M, ROWS)
+    a = s.argument("a", "in", rows * K * 2)
+    b = s.argument("b", "in", N * K * 2)
+    c = s.argument("c", "out", rows * N * shape.element)
+
+    s.let("rows", rows)
+    band = shape.columns * ROWS
+    rounds = s.let("rounds", ceil_div(rows, band))
+    full = s.let("full", N // shape.tile_width)  # megatiles of a round
+    tiles = s.let("tiles", ceil_div(N, shape.tile_width))
+    # A unit is what one C descriptor can iterate over, or the incomplete last megatile.
+    units = s.let("units", ceil_div(full, MAX_ITERATIONS) + tiles - full)
+    per_run = s.let("per_run", maximum(1, expr(RUN_WORK) // (N * K)))
+
+    with s.loop("run", ceil_div(rounds, per_run)) as run:
+        count = s.let("count", minimum(per_run, rounds - run * per_run))
+        with s.loop("round", count) as turn, s.loop("unit", units) as unit:
+            first_row = (run * per_run + turn) * band
+            starts = [
+                s.let(f"row{i}", minimum(first_row + i * ROWS, rows - ROWS))
+                for i in range(shape.columns)
+            ]
+            first = s.let("first", minimum(unit * MAX_ITERATIONS, full))
+            whole = s.let("whole", minimum(MAX_ITERATIONS, full - first))
+            in_unit = s.let("in_unit", maximum(1, whole))
+            for i, row in enumerate(starts):
+                _send_a(s, i, a, row, K, in_unit)
+            _send_b(s, shape, b, K, N, first)
+            # Data is on its way while the parameters are written.
+            with s.when(equal(turn + unit, 0)):
+                for name in design.workers:
+                    s.start(
+                        name, K // STEP - 1, count * tiles, *([0] if shape.row_operators else [])
+                    )
+            # C before the rest of B, whose waits for a free descriptor depend on it.
+            for i, row in enumerate(starts):
+                _receive_c(s, shape, i, c, row, N, first, whole)
+            with s.loop("tile", in_unit - 1) as tile:
+                _send_b(s, shape, b, K, N, first + tile + 1)
+        s.work(count * tiles * _block_cycles(design.device, shape, K // STEP))
+        s.wait(*(f"c{i}" for i in range(shape.columns)))
+        s.cut()
+    return s
+
+
+def _send_a(s: Sequence, column: int, a: str, row: Expr, K: Expr, times: Expr) -> None:
+    s.transfer(
+        f"a{column}", a, offset=row * K * 2, run=2 * SLAB,
+        outer=[(times, 0), (K // SLAB, 2 * SLAB), (ROWS, 2 * K)],
+    )  # fmt: skip
+
+
+def _band(shape: Blocking, tile: Expr, group: int, N: Expr) -> Expr:
+    """First column of C that the rows of cores of a group compute in a megatile."""
+    own = shape.rows * shape.width
+    return minimum(tile * shape.tile_width + group * own, N - own)
+
+
+def _send_b(s: Sequence, shape: Blocking, b: str, K: Expr, N: Expr, tile: Expr) -> None:
+    for group in range(shape.groups):
+        start = _band(shape, tile, group, N)
+        if shape.row_major:
+            _send_rows_of_b(s, shape, group, b, start, K, N)
+            continue
+        run = shape.depth * PART * 2
+        s.transfer(
+            f"b{group}", b, offset=start * K * 2, run=run,
+            outer=[(K // shape.depth, run), (shape.rows * shape.parts, K * PART * 2)],
+        )  # fmt: skip
+
+
+def _send_rows_of_b(
+    s: Sequence, shape: Blocking, group: int, b: str, start: Expr, K: Expr, N: Expr
+) -> None:
+    run = shape.width * 2
+    if shape.rows == 1:  # by 16, as no dimension counts all rows of B
+        outer = [(K // 16, 32 * N), (expr(16), 2 * N)]
+    else:
+        depth = expr(shape.depth)
+        outer = [(K // depth, 2 * depth * N), (expr(shape.rows), expr(run)), (depth, 2 * N)]
+    s.transfer(f"b{group}", b, offset=start * 2, run=run, outer=[*outer])
+
+
+def _receive_c(
+    s: Sequence, shape: Blocking, column: int, c: str, row: Expr, N: Expr, first: Expr, whole: Expr
+) -> None:
+    line = N * shape.element
+    s.transfer(
+        f"c{column}", c, offset=row * line + first * (CORES * shape.row), run=shape.row,
+        outer=[(whole, CORES * shape.row), (CORES, shape.row), (ROWS, line)],
+    )  # fmt: skip
+    with s.when(equal(whole, 0)):
+        for group in range(shape.groups):
+            start = _band(shape, first, group, N)
+            s.transfer(
+                f"c{column}", c, offset=row * line + start * shape.element, run=shape.row,
+                outer=[(shape.rows, shape.row), (ROWS, line)],
+            )  # fmt: skip
+
+
+def _block_cycles(device: Device, shape: Blocking, k_steps: Expr) -> Expr:
+    """Core cycles of one block of C, without waiting for data."""
+
+    def cycles(kernel: Kernel, *scalars: int) -> int:
+        return int(kernel.cycles(device.architecture, scalars))
+
+    tile = cycles(shape.tile, ROWS // 8, STEP // 8, PART // 8, 0)
+    store = STRIPS * cycles(shape.store, 0)
+    zero = cycles(shape.zero, shape.acc.count)
+    return k_steps * (shape.parts * tile) + shape.parts * store + zero

@@ -1,0 +1,1 @@
+"""GEMM from row-major operands."""

@@ -1,0 +1,1 @@
+"""Copies that measure the data path."""

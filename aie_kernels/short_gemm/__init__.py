@@ -1,0 +1,1 @@
+"""GEMM from quantised weights, for prompts of a few rows."""

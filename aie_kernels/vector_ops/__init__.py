@@ -1,0 +1,1 @@
+"""Norms, rotation, activations and soft caps of one row."""
