@@ -47,7 +47,7 @@ class OfInvocation {
   OfInvocation(const Manifest& manifest, const Invocation& invocation)
       : manifest_(manifest),
         sequence_(SequenceOf(manifest, invocation)),
-        scheduler_(manifest),
+        tasks_(manifest),
         predictor_(manifest) {
     frame_.assign(sequence_.symbols.size(), 0);
     BindParameters(invocation);
@@ -106,7 +106,7 @@ class OfInvocation {
     for (const Statement& statement : body) {
       path_ = statement.path;
       Spend(1);
-      scheduler_.From({0, path_});
+      tasks_.From({0, path_});
       std::visit([&](const auto& what) { Do(what); }, statement.what);
     }
   }
@@ -169,7 +169,7 @@ class OfInvocation {
            sequence_.arguments[static_cast<size_t>(transfer.argument)].name, "\": ", error.what());
     }
     for (const Task& task : tasks) {
-      scheduler_.Transfer(transfer.fifo, task, transfer.argument);
+      tasks_.Transfer(transfer.fifo, task, transfer.argument);
       CheckOperations();
     }
   }
@@ -178,17 +178,17 @@ class OfInvocation {
     Spend(start.values.size());
     std::vector<int64_t> values;
     for (const Expression& value : start.values) values.push_back(Value(value));
-    scheduler_.Start(manifest_.workers[static_cast<size_t>(start.worker)], values);
+    tasks_.Start(manifest_.workers[static_cast<size_t>(start.worker)], values);
     CheckOperations();
   }
 
   void Do(const WaitStatement& wait) {
     Spend(kWaitSteps * wait.fifos.size());
     if (wait.everything) {
-      scheduler_.Wait(wait.fifos);
-      predictor_.Complete(scheduler_.operations());
+      tasks_.Wait(wait.fifos);
+      predictor_.Complete(tasks_.operations());
     } else {
-      scheduler_.Arrive(wait.fifos);
+      tasks_.Arrive(wait.fifos);
     }
     CheckOperations();
   }
@@ -207,16 +207,16 @@ class OfInvocation {
   // --- segments ----------------------------------------------------------------------------------
 
   // Made so far.
-  size_t operations() const { return made_.operations + scheduler_.operations(); }
+  size_t operations() const { return made_.operations + tasks_.operations(); }
 
   void CheckOperations() const {
     Require(operations() <= kMaxOperations, "needs more than ", kMaxOperations, " operations");
   }
 
   void Divide(const char* what) {
-    Require(scheduler_.outstanding() == 0, what, " while ", scheduler_.outstanding(),
+    Require(tasks_.outstanding() == 0, what, " while ", tasks_.outstanding(),
             " transfers are under way, expected a wait before");
-    std::vector<Operation> operations = scheduler_.Take();
+    std::vector<Operation> operations = tasks_.Take();
     made_.operations += operations.size();
     const double seconds = predictor_.Seconds(operations);
     if (!operations.empty()) made_.segments.push_back({std::move(operations), seconds});
@@ -224,7 +224,7 @@ class OfInvocation {
 
   const Manifest& manifest_;
   const Sequence& sequence_;
-  Scheduler scheduler_;
+  ShimTasks tasks_;
   Predictor predictor_;
   Interpretation made_;
   std::vector<int64_t> frame_;
@@ -242,16 +242,15 @@ std::string UnmetRequirement(const Manifest& manifest, const Invocation& invocat
 
 int64_t ArgumentBytes(const Manifest& manifest, const Invocation& invocation,
                       std::string_view argument) {
-  const auto sequence =
-      std::ranges::find(manifest.sequences, invocation.sequence, &Sequence::name);
+  const auto sequence = std::ranges::find(manifest.sequences, invocation.sequence, &Sequence::name);
   Require(sequence != manifest.sequences.end(), "the manifest of ", manifest.name,
           " has no sequence \"", invocation.sequence, "\"");
   std::vector<int64_t> frame(sequence->symbols.size());
   for (size_t slot = 0; slot < sequence->parameters.size(); ++slot) {
     const auto value = invocation.parameters.find(sequence->parameters[slot]);
     if (value == invocation.parameters.end()) {  // described only then, which takes a while
-      Fail(ErrorCode::kInvalidArgument, Describe(invocation),
-           " has no value for the parameter \"", sequence->parameters[slot], "\"");
+      Fail(ErrorCode::kInvalidArgument, Describe(invocation), " has no value for the parameter \"",
+           sequence->parameters[slot], "\"");
     }
     frame[slot] = value->second;
   }

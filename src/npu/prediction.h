@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "npu/manifest.h"
-#include "npu/schedule.h"
+#include "npu/shim_tasks.h"
 
 namespace ort_aie::npu {
 

@@ -82,7 +82,8 @@ void PlansThatDoNotRunWhole() {
   };
   for (const auto& [reason, change] : changes) {
     const auto [whole, got] = find(change);
-    Check(!whole && got == Words(reason), "\"", got, "\", expected \"", Words(reason), "\"");
+    Check(!whole && got.starts_with(Words(reason)), "\"", got, "\", expected \"", Words(reason),
+          "\"");
   }
 }
 

@@ -199,10 +199,13 @@ FoundDecoder FindDecoder(const npu::Manifest& overlay, const Plan& plan,
   }
   if (token == nullptr) return {};
   Decoder decoder;
-  const bool standard =
-      ReadDecoder(plan, decoder).empty() && std::ranges::all_of(decoder.layers, IsStandard);
+  const std::string other = ReadDecoder(plan, decoder);
+  const bool standard = other.empty() && std::ranges::all_of(decoder.layers, IsStandard);
   const LayerReason form = WhyNotLayer(
       {.plan = plan.kept != nullptr, .one_sequence = token->batch == 1, .standard = standard});
+  if (form == LayerReason::kNotStandard && !other.empty()) {
+    return {std::nullopt, Concat(Words(form), ": ", other)};
+  }
   if (form != LayerReason::kNone) return {std::nullopt, Words(form)};
   for (size_t i = decoder.first; i < decoder.end; ++i) {
     const Reason reason = why_not(plan.steps[i]);

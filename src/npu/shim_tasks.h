@@ -57,9 +57,9 @@ struct Operation {
 
 // Tasks of a channel complete in order, so one token proves that all tasks up to its own are
 // complete. A task gets a token only when something waits for it.
-class Scheduler {
+class ShimTasks {
  public:
-  explicit Scheduler(const Manifest& manifest);
+  explicit ShimTasks(const Manifest& manifest);
 
   // The operations that follow come from this statement.
   void From(OpSource source) { source_ = source; }

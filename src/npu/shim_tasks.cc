@@ -1,4 +1,4 @@
-#include "npu/schedule.h"
+#include "npu/shim_tasks.h"
 
 #include <algorithm>
 #include <limits>
@@ -8,7 +8,7 @@
 
 namespace ort_aie::npu {
 
-Scheduler::Scheduler(const Manifest& manifest) : manifest_(manifest) {
+ShimTasks::ShimTasks(const Manifest& manifest) : manifest_(manifest) {
   for (int column = 0; column < manifest.columns; ++column) {
     for (const Direction direction : {Direction::kS2mm, Direction::kMm2s}) {
       for (int channel = 0; channel < kShimChannels; ++channel) {
@@ -20,18 +20,18 @@ Scheduler::Scheduler(const Manifest& manifest) : manifest_(manifest) {
 }
 
 // Marks every task as complete, and every descriptor as free.
-void Scheduler::CompleteAll() {
+void ShimTasks::CompleteAll() {
   for (Channel& channel : channels_) channel.tasks.clear();
   descriptors_.clear();
   for (const auto& ids : manifest_.descriptors) descriptors_.emplace_back(ids.begin(), ids.end());
   used_.assign(manifest_.fifos.size(), false);
 }
 
-Scheduler::Channel& Scheduler::ChannelOf(const Fifo& fifo) {
+ShimTasks::Channel& ShimTasks::ChannelOf(const Fifo& fifo) {
   return channels_[ShimChannelIndex(fifo.column, fifo.direction, fifo.channel)];
 }
 
-void Scheduler::Start(const Worker& worker, std::span<const int64_t> values) {
+void ShimTasks::Start(const Worker& worker, std::span<const int64_t> values) {
   for (size_t i = 0; i < values.size(); ++i) {
     Require(values[i] >= std::numeric_limits<int32_t>::min() &&
                 values[i] <= std::numeric_limits<int32_t>::max(),
@@ -45,7 +45,7 @@ void Scheduler::Start(const Worker& worker, std::span<const int64_t> values) {
   Emit(LockWrite{CoreLock(worker.column, worker.row, worker.lock), 1});
 }
 
-void Scheduler::Transfer(int fifo_index, const Task& task, int argument) {
+void ShimTasks::Transfer(int fifo_index, const Task& task, int argument) {
   const Fifo& fifo = manifest_.fifos[static_cast<size_t>(fifo_index)];
   Channel& channel = ChannelOf(fifo);
   if (channel.tasks.size() == kQueueDepth) WaitUntil(channel, 0);
@@ -57,7 +57,7 @@ void Scheduler::Transfer(int fifo_index, const Task& task, int argument) {
             task.end(), task.runs, task.bytes(), task.contiguous(), false});
 }
 
-int Scheduler::AcquireDescriptor(int column) {
+int ShimTasks::AcquireDescriptor(int column) {
   auto& free = descriptors_[static_cast<size_t>(column)];
   while (free.empty()) {
     Channel* oldest = nullptr;
@@ -73,7 +73,7 @@ int Scheduler::AcquireDescriptor(int column) {
 }
 
 // Waits for a task of a channel: gives it a token, and frees the descriptors of all tasks up to it.
-void Scheduler::WaitUntil(Channel& channel, size_t task) {
+void ShimTasks::WaitUntil(Channel& channel, size_t task) {
   std::get<Push>(operations_[channel.tasks[task].operation].what).token = true;
   Emit(TokenWait{channel.column, channel.direction, channel.channel});
   auto& free = descriptors_[static_cast<size_t>(channel.column)];
@@ -83,7 +83,7 @@ void Scheduler::WaitUntil(Channel& channel, size_t task) {
   }
 }
 
-void Scheduler::Wait(std::span<const int> fifos) {
+void ShimTasks::Wait(std::span<const int> fifos) {
   const bool any_used =
       std::ranges::any_of(fifos, [&](int fifo) { return used_[static_cast<size_t>(fifo)]; });
   Require(any_used || outstanding() == 0, "waits for fifos that have moved nothing, while ",
@@ -92,7 +92,7 @@ void Scheduler::Wait(std::span<const int> fifos) {
   CompleteAll();
 }
 
-void Scheduler::Arrive(std::span<const int> fifos) {
+void ShimTasks::Arrive(std::span<const int> fifos) {
   const auto named = [&](const Outstanding& task) {
     return std::ranges::find(fifos, task.fifo) != fifos.end();
   };
@@ -104,12 +104,12 @@ void Scheduler::Arrive(std::span<const int> fifos) {
   }
 }
 
-size_t Scheduler::outstanding() const {
+size_t ShimTasks::outstanding() const {
   size_t tasks = 0;
   for (const Channel& channel : channels_) tasks += channel.tasks.size();
   return tasks;
 }
 
-std::vector<Operation> Scheduler::Take() { return std::exchange(operations_, {}); }
+std::vector<Operation> ShimTasks::Take() { return std::exchange(operations_, {}); }
 
 }  // namespace ort_aie::npu

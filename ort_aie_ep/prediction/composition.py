@@ -1,0 +1,193 @@
+"""A token or a prompt of a plan: the schedule of src/targets/npu, with the closed forms' costs.
+
+Nothing here decides what an NPU does: `_native.NpuPackages.schedule` is the scheduler that sessions
+use, asked with tensors that have no data. `aie_kernels.costs` has the time of each invocation.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import pairwise
+
+from ort_aie_ep import _native
+from ort_aie_ep.aie_kernels.build import BUILT_FORMS, make_design
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
+from ort_aie_ep.npu.packages.package import manifest
+from ort_aie_ep.npu.vocabulary.design import package_name
+from ort_aie_ep.npu.vocabulary.device import device
+from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.speed.operators import Machine
+from ort_aie_ep.npu.speed.power import Draw, draw
+from ort_aie_ep.prediction.costs import cost_of
+from ort_aie_ep.prediction.recipes import PlanNode, Plans
+from ort_aie_ep.prediction.tally import Tally, Timing
+
+#: Designs of npu2's overlays that read quantised weights; those that do not.
+READERS = ("decode", "fused_layer", "dequant", "short_gemm")
+OTHERS = ("gemm", "flow_qkv")
+#: The packages that are built for npu2.
+OVERLAYS: Set[str] = frozenset(OTHERS) | {
+    package_name(design, form) for design in READERS for form in BUILT_FORMS
+}
+
+
+@dataclass(frozen=True)
+class Composition:
+    """A token or a prompt of a plan.
+
+    `tokens` are new; `context` counts them and the earlier ones. `overlays` are submissions by
+    design, `host_steps` the number of steps that the device leaves to the host, by reason; their
+    time is not counted. `draw` is power, inferred (power.py), or None if nothing takes time on the
+    NPU; an attention counts as a layer. `layers_refused` says why a token's layers do not run on
+    `fused_layer`; empty if they do.
+    """
+
+    tokens: int
+    context: int
+    submissions: int
+    device_steps: int
+    host_steps: dict[str, int]
+    overlays: dict[str, int]
+    timing: Timing
+    draw: Draw | None
+    layers_refused: str = ""
+
+
+@lru_cache(maxsize=8)
+def packages(overlays: frozenset[str], *, one_xclbin: bool = False) -> _native.NpuPackages:
+    """The packages of npu2 with these names, as the scheduler reads them; `one_xclbin`: they share
+    a hardware context."""
+    npu2 = device("npu2")
+    found = {name: json.dumps(manifest(make_design(name, npu2))) for name in sorted(overlays)}
+    return _native.NpuPackages(found, one_xclbin)
+
+
+def schedule(
+    plan: PlanNode, tokens: int, context: int, overlays: Iterable[str] = OVERLAYS, *,
+    one_xclbin: bool = False, int8: bool = False, layers: bool = True,
+) -> _native.NpuSchedule:  # fmt: skip
+    """What an NPU with these packages does for a call of a node.
+
+    Raises:
+        AieError: the node's tensors do not fit it.
+    """
+    known = packages(frozenset(overlays), one_xclbin=one_xclbin)
+    try:
+        return known.schedule(
+            plan.recipe, plan.given(tokens, context), planned=plan.planned, int8=int8, layers=layers
+        )
+    except ValueError as error:
+        raise AieError(str(error)) from error
+
+
+def compose(
+    plans: Plans, tokens: int, context: int, machine: Machine, *, fused_layers: bool = True
+) -> Composition:  # fmt: skip
+    """A call with `tokens` new tokens, and `context` in all, on npu2.
+
+    Without `fused_layers` tokens run on `decode`.
+
+    Raises:
+        DesignError: `tokens` is more than `context`.
+        AieError: a node's tensors do not fit it, or it has experts, which its data choose.
+    """
+    if not 1 <= tokens <= context:
+        raise DesignError(f"{tokens} tokens: a context of {context} has 1 to {context}")
+    call = _Call(tokens, context, machine, fused_layers)
+    for plan in plans:
+        call.plan(plan)
+    return call.composition()
+
+
+@dataclass
+class _Call:
+    tokens: int
+    context: int
+    machine: Machine
+    fused_layers: bool
+    overlays: list[str] = field(default_factory=list)  # of submissions, in order
+    host_steps: Counter[str] = field(default_factory=Counter)
+    device_steps: int = 0
+    runs: int = 0
+    attentions: int = 0
+    token_overlay: str = "decode"
+    layers_refused: str = ""
+    tally: Tally = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tally = Tally(self.machine)
+
+    def _schedule(self, plan: PlanNode, tokens: int) -> _native.NpuSchedule:
+        return schedule(
+            plan, tokens, self.context, one_xclbin=self.machine.one_context,
+            layers=self.fused_layers,
+        )  # fmt: skip
+
+    def plan(self, plan: PlanNode) -> None:
+        """Add the schedule of a node."""
+        scheduled = self._schedule(plan, self.tokens)
+        of_token = scheduled if self.tokens == 1 else self._schedule(plan, 1)
+        if any(stage["layers"] for stage in of_token["stages"]):
+            self.token_overlay = "fused_layer"
+        if self.tokens == 1 and self.fused_layers:
+            self.layers_refused = scheduled["layers_refused"] or self.layers_refused
+        self.attentions += plan.attentions
+        form = BlockForm(4, *scheduled["form"])
+        for stage in scheduled["stages"]:
+            if stage["experts"]:
+                raise AieError(f"node '{stage['steps'][0]}': a prediction does not know its experts")
+            self.device_steps += stage["device_steps"]
+            self.host_steps.update(stage["before"] + stage["after"])
+            if stage["host"] is not None:
+                self.host_steps[stage["host"]] += 1
+            for submission in stage["submissions"]:
+                self.overlays.append(submission["design"])
+                self.runs += submission["runs"]
+                self._time(submission, form)
+
+    def _time(self, submission: _native.NpuSubmission, form: BlockForm) -> None:
+        for sequence, parameters in submission["invocations"]:
+            part, steps = cost_of(
+                submission["design"], sequence, parameters, self.machine.kernels, form
+            )
+            self.tally.add(part, steps)
+
+    def composition(self) -> Composition:
+        """Of all nodes."""
+        # A call begins and ends in the overlay of tokens.
+        order = [self.token_overlay, *self.overlays, self.token_overlay]
+        switches = sum(a != b for a, b in pairwise(order))
+        timing = self.tally.timing(self.runs, switches)
+        return Composition(
+            self.tokens, self.context, len(self.overlays), self.device_steps,
+            dict(self.host_steps), dict(Counter(self.overlays)), timing,
+            draw(timing, self.tokens, self.attentions) if timing.seconds else None,
+            self.layers_refused,
+        )  # fmt: skip
+
+
+def why_not_layers(plans: Plans, overlays: Set[str]) -> str:
+    """Why a token's layers do not run whole on the overlay `fused_layer`; empty if they do, or if
+    the model has no attention. `overlays` are the packages that there are."""
+    found = (schedule(plan, 1, 2, overlays)["layers_refused"] for plan in plans)
+    return next(filter(None, found), "")
+
+
+def why_widened(plans: Plans, overlays: Set[str]) -> dict[BlockForm, str]:
+    """The forms of weights that an NPU reads only widened, and why."""
+    return {
+        BlockForm(*form): why
+        for plan in plans
+        for form, why in schedule(plan, 1, 2, overlays)["widened"].items()
+    }
+
+
+def form_of(plans: Sequence[PlanNode]) -> BlockForm:
+    """The form in which the device reads the quantised weights of the largest node."""
+    largest = max(plans, key=lambda plan: len(plan.recipe), default=None)
+    return SHIPPING if largest is None else BlockForm(4, *schedule(largest, 1, 2)["form"])
