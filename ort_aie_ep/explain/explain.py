@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx_ir as ir
 
-from ort_aie_ep import library_path
+from ort_aie_ep import _native, library_path
 from ort_aie_ep.compiler.compile import REPORT
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.explain.machine import XRT_TARGET, Finding, find_npu, npu_device, why_no_npu
-from ort_aie_ep.explain.npu_reasons import Verdict, judge
+from ort_aie_ep.explain.npu_reasons import Verdict, int8_numerics, judge
 from ort_aie_ep.explain.overlays import FUSED_LAYER, find_overlays, overlay_folders, taken
 from ort_aie_ep.explain.pages import weight_pages
-from ort_aie_ep.explain.plan_steps import why_not_layers, why_widened
 from ort_aie_ep.formats.q4nx import BlockForm
 from ort_aie_ep.graph_passes import (
     DOMAIN,
@@ -39,6 +38,9 @@ from ort_aie_ep.models.checked_json import read_json
 from ort_aie_ep.models.files import is_missing
 from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.models.onnx_file import external_files, load_model
+from ort_aie_ep.prediction.compiled import plans_in
+from ort_aie_ep.prediction.composition import why_not_layers, why_widened
+from ort_aie_ep.prediction.recipes import PlanNode
 from ort_aie_ep.runtime.provider import place
 
 HOST, XRT, CPU_EP, GONE = "host target", "xrt target", "CPU EP", "folded away"
@@ -171,8 +173,9 @@ def explain(path: Path, *, provider: bool = False) -> Explanation:
     plans = find_plans(model, reasons)
     npu = _find_npu()
     whole = compiled and not npu.lacks and FUSED_LAYER in npu.overlays
-    not_whole = why_not_layers(model, npu.overlays) if whole else ""
-    widened = why_widened(model, npu.overlays) if compiled and not npu.lacks else {}
+    nodes_for_npu = _plans_for_npu(model) if compiled and not npu.lacks else ()
+    not_whole = _why_not_layers(nodes_for_npu, npu.overlays) if whole else ""
+    widened = why_widened(nodes_for_npu, npu.overlays)
     expand_plans(model)
     bodies, works = body_labels(model), {n.name or "": work_of(n) for n in _nodes(model)}
     if compiled:
@@ -200,6 +203,20 @@ def explain(path: Path, *, provider: bool = False) -> Explanation:
             f"{folder.model} is compiled: the execution provider is only for uncompiled models"
         )
     return _with_provider(explanation, folder.model) if provider else explanation
+
+
+def _plans_for_npu(model: ir.Model) -> tuple[PlanNode, ...]:
+    """What the scheduler is asked about; nothing if a node's tensors are not known."""
+    try:
+        return plans_in(model)
+    except AieError:
+        return ()
+
+
+def _why_not_layers(plans: tuple[PlanNode, ...], overlays: Set[str]) -> str:
+    if not plans:
+        return _native.why_not_npu_layer(standard=False)
+    return why_not_layers(plans, overlays, int8=int8_numerics())
 
 
 def _with_provider(explanation: Explanation, model: Path) -> Explanation:

@@ -14,9 +14,9 @@ from functools import lru_cache
 from itertools import pairwise
 
 from ort_aie_ep import _native
-from ort_aie_ep.aie_kernels.build import BUILT_FORMS, make_design
+from ort_aie_ep.aie_kernels.build import BUILT_FORMS, find_packages
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
+from ort_aie_ep.formats.q4nx import FORMS, SHIPPING, BlockForm
 from ort_aie_ep.npu.packages.package import manifest
 from ort_aie_ep.npu.vocabulary.design import package_name
 from ort_aie_ep.npu.vocabulary.device import device
@@ -62,8 +62,8 @@ class Composition:
 def packages(overlays: frozenset[str], *, one_xclbin: bool = False) -> _native.NpuPackages:
     """The packages of npu2 with these names, as the scheduler reads them; `one_xclbin`: they share
     a hardware context."""
-    npu2 = device("npu2")
-    found = {name: json.dumps(manifest(make_design(name, npu2))) for name in sorted(overlays)}
+    npu2, known = device("npu2"), find_packages(FORMS)
+    found = {name: json.dumps(manifest(known[name](npu2))) for name in overlays & known.keys()}
     return _native.NpuPackages(found, one_xclbin)
 
 
@@ -171,10 +171,10 @@ class _Call:
         )  # fmt: skip
 
 
-def why_not_layers(plans: Plans, overlays: Set[str]) -> str:
+def why_not_layers(plans: Plans, overlays: Set[str], *, int8: bool = False) -> str:
     """Why a token's layers do not run whole on the overlay `fused_layer`; empty if they do, or if
     the model has no attention. `overlays` are the packages that there are."""
-    found = (schedule(plan, 1, 2, overlays)["layers_refused"] for plan in plans)
+    found = (schedule(plan, 1, 2, overlays, int8=int8)["layers_refused"] for plan in plans)
     return next(filter(None, found), "")
 
 

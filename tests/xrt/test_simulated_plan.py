@@ -14,10 +14,10 @@ import pytest
 from op_models import session_options
 
 import ort_aie_ep
-from ort_aie_ep.explain.plan_steps import read_plans
 from ort_aie_ep.models.shapes import SHAPES
 from ort_aie_ep.npu.speed.operators import Machine
-from ort_aie_ep.npu.speed.plans import compose
+from ort_aie_ep.prediction.compiled import read_plans
+from ort_aie_ep.prediction.composition import compose
 from ort_aie_ep.runtime.counters import NpuCounters, npu_counters
 from ort_aie_ep.tools.synth import synth
 

@@ -15,7 +15,8 @@ from test_one_submission import Call, calls, empty_cache, more
 
 import ort_aie_ep
 from ort_aie_ep import _native, npu_counters
-from ort_aie_ep.explain.plan_steps import why_not_layers, why_widened
+from ort_aie_ep.prediction.compiled import plans_in
+from ort_aie_ep.prediction.composition import why_not_layers, why_widened
 from ort_aie_ep.formats.q4nx import BlockForm
 from ort_aie_ep.models.onnx_file import load_model
 from ort_aie_ep.models.shapes import SHAPES, Shape
@@ -93,9 +94,9 @@ def test_layers_have_the_bits_of_the_overlay_decode(
     # Queries, keys and values in one; output; gate, up and down; the vocabulary.
     reason = "no overlays for groups of 32, symmetric"
     assert more(before, npu_counters().widened) == {reason: 5 * shape.layers + 1}
-    model, form = load_model(tmp_path / "compiled" / "model.onnx"), BlockForm(minima=False)
-    assert why_widened(model, {"decode"}) == {form: reason}
-    assert why_widened(model, {"decode", "decode_32_symmetric"}) == {}
+    plans = plans_in(load_model(tmp_path / "compiled" / "model.onnx"))
+    assert why_widened(plans, {"decode"}) == {BlockForm(minima=False): reason}
+    assert why_widened(plans, {"decode", "decode_32_symmetric"}) == {}
     for one, other in zip(got, expected, strict=True):
         np.testing.assert_array_equal(one.logits, other.logits)
         assert np.isfinite(one.logits).all()
@@ -136,7 +137,8 @@ def refused(shape: Shape, compiled: Path) -> dict[str, int]:
 
 
 def explained(compiled: Path) -> str:
-    return why_not_layers(load_model(compiled / "model.onnx"), {"decode", "fused_layer"})
+    plans = plans_in(load_model(compiled / "model.onnx"))
+    return why_not_layers(plans, {"decode", "fused_layer"})
 
 
 def another_epsilon(model: ir.Model) -> None:
