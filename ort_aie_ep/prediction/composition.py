@@ -18,14 +18,14 @@ from ort_aie_ep.aie_kernels.build import BUILT_FORMS, find_packages
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats.q4nx import FORMS, SHIPPING, BlockForm
 from ort_aie_ep.npu.packages.package import manifest
+from ort_aie_ep.npu.speed.operators import Machine
+from ort_aie_ep.npu.speed.power import Draw, draw
+from ort_aie_ep.npu.speed.tally import Tally, Timing
 from ort_aie_ep.npu.vocabulary.design import package_name
 from ort_aie_ep.npu.vocabulary.device import device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
-from ort_aie_ep.npu.speed.operators import Machine
-from ort_aie_ep.npu.speed.power import Draw, draw
 from ort_aie_ep.prediction.costs import cost_of
 from ort_aie_ep.prediction.recipes import PlanNode, Plans
-from ort_aie_ep.prediction.tally import Tally, Timing
 
 #: Designs of npu2's overlays that read quantised weights; those that do not.
 READERS = ("decode", "fused_layer", "dequant", "short_gemm")
@@ -140,7 +140,9 @@ class _Call:
         form = BlockForm(4, *scheduled["form"])
         for stage in scheduled["stages"]:
             if stage["experts"]:
-                raise AieError(f"node '{stage['steps'][0]}': a prediction does not know its experts")
+                raise AieError(
+                    f"node '{stage['steps'][0]}': a prediction does not know its experts"
+                )
             self.device_steps += stage["device_steps"]
             self.host_steps.update(stage["before"] + stage["after"])
             if stage["host"] is not None:

@@ -15,11 +15,11 @@ from test_one_submission import Call, calls, empty_cache, more
 
 import ort_aie_ep
 from ort_aie_ep import _native, npu_counters
-from ort_aie_ep.prediction.compiled import plans_in
-from ort_aie_ep.prediction.composition import why_not_layers, why_widened
 from ort_aie_ep.formats.q4nx import BlockForm
 from ort_aie_ep.models.onnx_file import load_model
 from ort_aie_ep.models.shapes import SHAPES, Shape
+from ort_aie_ep.prediction.compiled import plans_in
+from ort_aie_ep.prediction.composition import why_not_layers, why_widened
 from ort_aie_ep.tools.synth import synth
 
 pytestmark = pytest.mark.skipif(

@@ -22,7 +22,7 @@ from ort_aie_ep.npu.speed.steps import (
     ProjectionStep,
     VectorStep,
 )
-from ort_aie_ep.prediction.tally import Part
+from ort_aie_ep.npu.speed.tally import Part
 
 # src/targets/npu/designs.h
 LEAST_N = 128

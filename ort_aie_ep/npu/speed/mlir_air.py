@@ -32,7 +32,7 @@ from ort_aie_ep.npu.speed.operators import (
     Step,
 )
 from ort_aie_ep.npu.speed.papers import CONTEXTS
-from ort_aie_ep.prediction.tally import Tally, Timing
+from ort_aie_ep.npu.speed.tally import Tally, Timing
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.costs import Cost
 from ort_aie_ep.npu.vocabulary.eras import MLIR_AIR

@@ -16,7 +16,7 @@ from ort_aie_ep.npu.speed.models import (
     windows,
 )
 from ort_aie_ep.npu.speed.operators import Machine, Step
-from ort_aie_ep.prediction.tally import Part, Tally, Timing
+from ort_aie_ep.npu.speed.tally import Part, Tally, Timing
 from ort_aie_ep.npu.vocabulary import costs
 
 #: Overlays: the paper's decode placement (FusedDQP, FlowKV, vector operators) and prefill's three.

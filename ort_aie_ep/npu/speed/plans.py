@@ -52,7 +52,7 @@ from ort_aie_ep.npu.speed.steps import (
     form_of,
     is_vector,
 )
-from ort_aie_ep.prediction.tally import Tally, Timing
+from ort_aie_ep.npu.speed.tally import Tally, Timing
 from ort_aie_ep.npu.vocabulary.design import Design, package_name
 from ort_aie_ep.npu.vocabulary.device import device
 from ort_aie_ep.npu.vocabulary.errors import DesignError

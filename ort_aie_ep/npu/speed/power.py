@@ -26,7 +26,7 @@ from ort_aie_ep.npu.speed.models import layer_projections, shape_of
 from ort_aie_ep.npu.speed.operators import Machine
 from ort_aie_ep.npu.speed.papers import CONTEXTS, FASTFLOWLM_SPEEDS, ROWS, Phase
 from ort_aie_ep.npu.speed.phases import decode, prefill
-from ort_aie_ep.prediction.tally import Timing
+from ort_aie_ep.npu.speed.tally import Timing
 
 PAPER1, PAPER2 = "paper 1, Table II", "paper 2, Table 5"
 FASTFLOWLM = "FastFlowLM 0.1.3"  # https://docs.fastflowlm.com/benchmarks/llama3_results.html

@@ -19,7 +19,7 @@ from ort_aie_ep.npu.speed.pictures import Picture
 from ort_aie_ep.npu.speed.plans import Composition
 from ort_aie_ep.npu.speed.published import SWEEP, published, summaries
 from ort_aie_ep.npu.speed.simulation import PlanSimulation, Point, Simulation
-from ort_aie_ep.prediction.tally import Part
+from ort_aie_ep.npu.speed.tally import Part
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.eras import ERAS, PAPERS
 

@@ -23,7 +23,7 @@ from ort_aie_ep.npu.speed.pictures import Picture, picture_of
 from ort_aie_ep.npu.speed.plans import Composition, compose
 from ort_aie_ep.npu.speed.power import Draw, draw
 from ort_aie_ep.npu.speed.steps import Plans, form_of
-from ort_aie_ep.prediction.tally import Timing
+from ort_aie_ep.npu.speed.tally import Timing
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.device import device as find_device
 from ort_aie_ep.npu.vocabulary.eras import PAPERS, Era, EraName
