@@ -20,8 +20,8 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from ort_aie_ep.prediction.measured import HYBRID, KRACKAN, PROMPTS, STRIX, STRIX_PROMPTS, cells
 from silicon_2026 import parts, program
-from silicon_2026.measured import HYBRID, KRACKAN, PROMPTS, STRIX, STRIX_PROMPTS, cells
 
 
 def table(title: str, *columns: str) -> Table:

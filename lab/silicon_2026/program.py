@@ -22,8 +22,8 @@ from typing import Literal
 import numpy as np
 
 from ort_aie_ep.models.shapes import SHAPES, Shape
+from ort_aie_ep.prediction.measured import PROMPTS, Cell, cells
 from silicon_2026 import parts
-from silicon_2026.measured import PROMPTS, Cell, cells
 
 Part = Literal["qkv", "attention", "o", "gate and up", "activation", "down", "head"]
 
