@@ -22,9 +22,10 @@ lab/bundles.py compares counts with published bundles.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cache
 
 VECTORS = 12  # registers of 512 bits
 SUMS = 20  # quarters of the five accumulators, 512 bits each
@@ -65,8 +66,10 @@ LOAD_WIDENED = Form((Slot.LDA,), 7, sums=2)
 LOAD_SCALAR = Form((Slot.LDA,), 6)
 STORE = Form((Slot.ST,), 1)
 UNPACK = Form((Slot.LDB,), 2, vectors=2)  # of 512 bits to twice as many
+UNPACK_HALF = Form((Slot.LDB,), 2, vectors=1)  # of 256 bits
 MOVE = Form((Slot.MV,), 2, vectors=1, bypass=True)  # any of that slot with a vector as its result
 MASK = Form((Slot.MV,), 2)  # comparisons, and values for the scalar registers
+TO_SUMS = Form((Slot.MV,), 2, sums=1)  # 512 bits from a vector, or shuffled from two
 WIDEN = Form((Slot.MV,), 2, sums=2)  # 32 bfloat16 to fp32
 SUMS_OF_INTEGERS = Form((Slot.MV,), 2, sums=4)  # 64 integers of 8 bits
 NARROW = Form((Slot.ST,), 2, vectors=1)  # 32 fp32 to bfloat16
@@ -276,3 +279,60 @@ def _allocate(
     if readers[number]:
         free["vectors"] -= operations[number].form.vectors
         free["sums"] -= operations[number].form.sums
+
+
+# --- loops ----------------------------------------------------------------------------------------
+# Peano's modulo scheduler gives up above this interval; then trips do not overlap.
+LONGEST_INTERVAL = 27
+
+Carried = Sequence[Value | None]  # what a trip leaves to the next; None is a constant
+
+
+@cache
+def once(write: Callable[[Body], object]) -> float:
+    """Bundles of straight-line code that `write` adds to a body."""
+    body = Body()
+    write(body)
+    return body.scheduled()
+
+
+def loop(trips: float, write: Callable[[Body], object]) -> float:
+    """Bundles of a loop whose trips need nothing of each other."""
+    return carrying(trips, 0, _without(write))
+
+
+def carrying(trips: float, values: int, write: Callable[[Body, Carried], Carried]) -> float:
+    """Bundles of a loop that keeps `values` in registers from trip to trip.
+
+    Trips overlap as far as a few of them do in one schedule.
+    """
+    first, interval = _trips(values, write)
+    if interval > LONGEST_INTERVAL:
+        return trips * first
+    return first + (trips - 1) * interval
+
+
+@cache
+def _without(write: Callable[[Body], object]) -> Callable[[Body, Carried], Carried]:
+    def trip(body: Body, _: Carried) -> Carried:
+        write(body)
+        return ()
+
+    return trip
+
+
+@cache
+def _trips(values: int, write: Callable[[Body, Carried], Carried]) -> tuple[int, float]:
+    """Bundles of one trip, and what each of four further ones adds."""
+
+    def several(trips: int) -> int:
+        body = Body()
+        kept: Carried = (None,) * values
+        for _ in range(trips):
+            kept = write(body, kept)
+        for value in kept:
+            body.add(STORE, value)
+        return body.scheduled()
+
+    first = several(1)
+    return first, (several(5) - first) / 4

@@ -23,6 +23,7 @@ from ort_aie_ep.aie_kernels.issue import (
     STORE,
     SUMS_OF_INTEGERS,
     TO_BFP,
+    TO_SUMS,
     UNPACK,
     WIDEN,
     Body,
@@ -164,6 +165,11 @@ def multiply_tiles(body: Body, left: Value, right: Value, onto: Sums = None) -> 
     return body.add(PRODUCT, left, right, sums=_parts(onto))
 
 
+def multiply_by_ones(body: Body, tile: Value, onto: Sums = None) -> Value:
+    """The same with ones, which are converted before a loop."""
+    return body.add(PRODUCT, tile, sums=_parts(onto))
+
+
 def add_bf16(body: Body, left: Sequence[Value], right: Sequence[Value], lanes: int = 64) -> Vector:
     """bfloat16 + bfloat16: both widened, added, narrowed. 32 lanes are a register."""
     total = add(body, *widen(body, left), *widen(body, right), lanes=lanes)
@@ -189,3 +195,118 @@ def multiply_fp32(body: Body, left: Sequence[Value], right: Sequence[Value]) -> 
             total = multiply(body, a, b, lanes=32, onto=total)
     assert total is not None
     return total
+
+
+# --- fp32 as float_math.h has it: vectors of `lanes`, which are sums -----------------------------
+def from_sums(body: Body, sums: Sequence[Value], lanes: int) -> Vector:
+    """fp32 sums as vectors, for shuffles and integers: a move for each 16."""
+    return [move(body, *sums) for _ in range(lanes // 16)]
+
+
+def to_sums(body: Body, vector: Sequence[Value]) -> Vector:
+    """Back: a move for each 16."""
+    return [body.add(TO_SUMS, register) for register in vector]
+
+
+def add_all(body: Body, *operands: Sequence[Value], lanes: int) -> Vector:
+    """A sum of fp32 whose operands are sums, or their parts."""
+    return [add(body, *(part for operand in operands for part in operand), lanes=lanes)]
+
+
+def limbs(body: Body, sums: Sequence[Value], lanes: int) -> tuple[Vector, Vector]:
+    """Two limbs of bfloat16: the first narrowed, widened, subtracted, and the rest narrowed."""
+    high = narrow(body, sums, lanes)
+    rest = add_all(body, sums, widen(body, high), lanes=lanes)
+    return high, narrow(body, rest, lanes)
+
+
+def product_of_limbs(
+    body: Body,
+    x: tuple[Vector, Vector],
+    y: tuple[Sequence[Value], Sequence[Value]] | None,
+    lanes: int,
+    onto: Sums = None,
+) -> Vector:
+    """Three products; `y` may be constants, which are None."""
+    high, low = y if y is not None else ((), ())
+    total: Sums = onto
+    for a, b in ((x[1], high), (x[0], low), (x[0], high)):
+        total = multiply(body, *a, *b, lanes=lanes, onto=total)
+    assert isinstance(total, Value)
+    return [total]
+
+
+def scale_exactly(body: Body, sums: Sequence[Value], lanes: int, power: Value | None) -> Vector:
+    """Three limbs times a power of two."""
+    high = narrow(body, sums, lanes)
+    rest = add_all(body, sums, widen(body, high), lanes=lanes)
+    middle = narrow(body, rest, lanes)
+    low = narrow(body, add_all(body, rest, widen(body, middle), lanes=lanes), lanes)
+    total: Sums = None
+    factor = () if power is None else (power,)
+    for limb in (low, middle, high):
+        total = multiply(body, *limb, *factor, lanes=lanes, onto=total)
+    assert isinstance(total, Value)
+    return [total]
+
+
+def powers_of_two(body: Body, shifted: Sequence[Value], lanes: int) -> Vector:
+    """Exponents in the low bits of fp32: a maximum and a shift of integers, then narrowed.
+
+    A shift goes through a sum of integers, 16 at a time.
+    """
+    places = [move(body, register) for register in from_sums(body, shifted, lanes)]
+    shifts = [integers_of(body, [body.add(TO_SUMS, place)]) for place in places]
+    return narrow(body, to_sums(body, shifts), lanes)
+
+
+def exp2(body: Body, x: Sequence[Value], lanes: int, *, fine: bool) -> Vector:
+    """2^x as bfloat16: `exp2_fine` with limbs and a quartic, `exp2_coarse` with a cubic."""
+    shifted = add_all(body, x, lanes=lanes)
+    whole = add_all(body, shifted, lanes=lanes)
+    fraction = add_all(body, x, whole, lanes=lanes)
+    total: Vector = []
+    if fine:
+        f = limbs(body, fraction, lanes)
+        for step in range(4):
+            p = limbs(body, total, lanes) if step else None
+            if p is None:  # the first coefficient is a constant
+                total = product_of_limbs(body, f, None, lanes)
+            else:
+                total = product_of_limbs(body, p, f, lanes)
+    else:
+        narrow_f = narrow(body, fraction, lanes)
+        for step in range(3):
+            p_half = narrow(body, total, lanes) if step else []
+            total = [multiply(body, *p_half, *narrow_f, lanes=lanes)]
+    scale = powers_of_two(body, shifted, lanes)
+    one_more = narrow(body, add_all(body, total, lanes=lanes), lanes)
+    return narrow(body, [multiply(body, *one_more, *scale, lanes=lanes)], lanes)
+
+
+def fold(body: Body, left: Vector, right: Vector, *, floats: bool, keep: bool) -> Vector:
+    """op of the even and the odd chunks of two vectors of 32: shuffles and an operation.
+
+    fp32 is shuffled into sums and added; `keep` moves the result back for another shuffle.
+    """
+    if not floats:
+        return [move(body, *zip_or_unzip(body, left[0], right[0]))]
+    parts = [body.add(TO_SUMS, *left, *right) for _ in range(4)]
+    total = add_all(body, parts, lanes=32)
+    return from_sums(body, total, 32) if keep else total
+
+
+def fold_blocks(body: Body, blocks: Sequence[Vector], *, floats: bool) -> Vector:
+    """8 results for each of four blocks of 64, over rows or columns."""
+    parts = []
+    for block in blocks:
+        registers = from_sums(body, block, 64) if floats else block
+        half = len(registers) // 2
+        parts.append(fold(body, registers[:half], registers[half:], floats=floats, keep=True))
+    pairs = [fold(body, *parts[i : i + 2], floats=floats, keep=True) for i in (0, 2)]
+    return fold(body, *pairs, floats=floats, keep=False)
+
+
+def nearest_integer(body: Body, sums: Sequence[Value], lanes: int) -> Vector:
+    """A rounder added and subtracted."""
+    return add_all(body, add_all(body, sums, lanes=lanes), lanes=lanes)
