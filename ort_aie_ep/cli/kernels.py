@@ -180,7 +180,7 @@ def simulate_command(
 
 
 def _summary(design: Design, result: Result) -> str:
-    from ort_aie_ep.npu.speed import beside
+    from ort_aie_ep.prediction.unconfirmed import UNCONFIRMED
 
     busiest = max(result.workers, key=lambda n: result.workers[n]["kernel"])
     at_work = result.workers[busiest]["kernel"] / result.seconds
@@ -194,7 +194,7 @@ def _summary(design: Design, result: Result) -> str:
         f"({result.read / result.seconds / 1e9:.1f} GB/s), {result.written:,} written\n"
         f"  busiest core: {busiest}, in kernels {at_work:.0%}\n"
         f"  busiest channel: {channel}, {result.channels[channel] / result.seconds:.0%}"
-        f"{doubt if of_device in beside().unconfirmed else ''}"
+        f"{doubt if of_device in UNCONFIRMED else ''}"
     )
 
 

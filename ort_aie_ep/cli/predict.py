@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,17 +12,20 @@ import typer
 from ort_aie_ep.cli import console
 from ort_aie_ep.cli.application import app
 from ort_aie_ep.cli.model import ready
-from ort_aie_ep.cli.options import Era, EraName, Json
+from ort_aie_ep.cli.options import EraName, Json
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.hub.names import find_name
 
 if TYPE_CHECKING:
-    from ort_aie_ep.npu.vocabulary.eras import Era as Constants
+    from ort_aie_ep.npu.speed import PlanSimulation
+    from ort_aie_ep.npu.vocabulary.eras import Era
 
 _PREDICTED = (
     "Predictions are not measured: nothing of this project has run on an NPU yet. Watts are "
     "inferred from what others published."
 )
+#: Beside the package in a checkout.
+_PAPERS = Path(__file__).resolve().parents[2] / "lab" / "npu_papers"
 
 
 @app.command("predict")
@@ -33,20 +38,24 @@ def predict_command(
     contexts: Annotated[
         str | None,
         typer.Option(
-            metavar="N,N", help="Context lengths in tokens. Default: 1k, 2k, 4k and so on."
+            metavar="N,N", help="Context lengths in tokens. Default: 1024,2048,4096,8192."
         ),
     ] = None,
     papers: Annotated[
-        bool, typer.Option("--papers", help="Predict every published cell of the era instead.")
+        bool,
+        typer.Option("--papers", help="In a checkout: the published cells of the era instead."),
     ] = False,
     kernels: Annotated[
-        bool, typer.Option("--kernels", help="Compare kernels with published ones instead.")
+        bool,
+        typer.Option("--kernels", help="In a checkout: kernels beside published ones instead."),
     ] = False,
-    plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Draw the prediction to this file (.png, .svg or .pdf)."),
+    era: Annotated[
+        EraName | None,
+        typer.Option(
+            help="Whose measured costs: of the papers (2025; the default for --papers), or of "
+            "mlir-air on a host in the profile performance (2026; the default for MODEL)."
+        ),
     ] = None,
-    era: Era = EraName.papers,
     group: Annotated[
         int,
         typer.Option(
@@ -62,18 +71,14 @@ def predict_command(
 
     You do not need an NPU. If MODEL is a compiled model, the command reads its plan and predicts
     the submissions, runs, bytes and seconds of its steps. If MODEL is a name, the command does the
-    same for a model of that shape. It then predicts the programs of two papers, and shows the
-    papers' measurements and the error of each prediction:
+    same for a model of that shape:
 
     ```
     ort-aie predict compiled/llama
     ort-aie predict llama-3.2-1b
-    ort-aie predict gemma3-4b --device npu2 --contexts 1024,32768
-    ort-aie predict llama-3.2-1b --era mlir-air
+    ort-aie predict gemma3-4b --contexts 1024,32768
+    ort-aie predict llama-3.2-1b --era papers
     ort-aie predict llama-3.2-1b --group 128 --symmetric
-    ort-aie predict --papers --plot npu-model.png
-    ort-aie predict --papers --era mlir-air
-    ort-aie predict --kernels
     ```
     """
     from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
@@ -84,24 +89,6 @@ def predict_command(
         raise typer.BadParameter("give MODEL, --papers or --kernels")
     if model is None and contexts is not None:
         raise typer.BadParameter("--contexts belongs to MODEL: --papers uses the papers' contexts")
-    if kernels and plot is not None:
-        raise typer.BadParameter("--plot draws speeds, not --kernels")
-    chosen = ERAS[era.value]
-    if plot is not None:
-        from ort_aie_ep.npu.speed.plot import check_plot
-
-        check_plot()
-    from ort_aie_ep.npu.speed import report as tables
-
-    performance.machine(device, chosen)  # checks the device
-    if kernels:
-        compared = performance.beside()
-        if json:
-            console.print_json(compared)
-        else:
-            console.out.print(tables.kernel_table(compared))
-            console.heading(_PREDICTED)
-        return
     form = BlockForm(4, group, not symmetric)
     given = model is not None and model not in performance.MODELS
     compiled = given and (Path(str(model)).exists() or find_name(str(model)) is not None)
@@ -109,70 +96,52 @@ def predict_command(
         raise typer.BadParameter(
             "--group and --symmetric belong to a name: compiled models have their own forms"
         )
-    if model is not None and compiled:
-        if plot is not None:
-            raise typer.BadParameter(
-                "--plot works with a name or with --papers, not with a compiled model"
-            )
-        _simulate_compiled(Path(model), device, contexts, chosen, json=json)
-        return
-    if model is None and era == EraName.mlir_air:
-        if plot is not None:
-            raise typer.BadParameter("--plot draws a model, or the cells of the papers' era")
-        swept = performance.sweep()
-        if json:
-            console.print_json(swept, device=device)
-        else:
-            console.out.print(tables.sweep_tables(swept))
-            console.heading(_PREDICTED)
-        return
+    chosen = ERAS[(era or (EraName.papers if model is None else EraName.mlir_air)).value]
+    performance.machine(device, chosen)  # checks the device
     if model is None:
-        with console.bar("predict"):
-            judged = performance.judge(device)
-            drawn = {name: performance.points_of(name, device) for name in judged.models}
-        if json:
-            console.print_json(judged, device=device)
-        else:
-            console.out.print(tables.judgement_tables(judged))
-            console.heading(_PREDICTED)
+        _print_published("kernels" if kernels else chosen.name, json=json)
+    elif compiled:
+        _predict_compiled(Path(model), device, contexts, chosen, json=json)
     else:
         with console.bar("predict", "tokens") as progress:
             simulation = performance.simulate(
                 model, device, _tokens(contexts), progress, chosen, form
             )
-        drawn = {model: simulation.points}
-        if json:
-            console.print_json(simulation)
-        else:
-            console.out.print(tables.simulation_tables(simulation))
-            console.heading(f"*: a constant was fitted to this value. {_PREDICTED}")
-            console.next_command("ort-aie", "predict", "--papers")
-    if plot is not None:
-        from ort_aie_ep.npu.speed.plot import plot as draw
-
-        try:
-            draw(drawn, plot)
-        except (OSError, ValueError) as error:
-            raise AieError(f"{plot} cannot be written: {error}") from None
-        console.note(f"written: {plot}")
+        _show(simulation, json=json)
 
 
-def _simulate_compiled(
-    path: Path, device: str, contexts: str | None, era: Constants, *, json: bool
+def _print_published(table: str, *, json: bool) -> None:
+    """Lets the program of lab print what others published, and ends with its exit code."""
+    if not _PAPERS.is_dir():
+        raise AieError(
+            "--papers and --kernels need this project's sources: an installed package does not "
+            "have lab/npu_papers, which prints these tables"
+        )
+    words = [sys.executable, str(_PAPERS), table, *(["--json"] if json else [])]
+    raise typer.Exit(subprocess.run(words, check=False).returncode)
+
+
+def _predict_compiled(
+    path: Path, device: str, contexts: str | None, era: Era, *, json: bool
 ) -> None:
     from ort_aie_ep.explain.plan_steps import read_plans
     from ort_aie_ep.npu import speed as performance
-    from ort_aie_ep.npu.speed import report as tables
 
     with ready(path) as model, console.bar("predict", "tokens", "reading the model") as progress:
         read = read_plans(model)
         simulation = performance.simulate_plans(
             read.model, read.plans, read.positions, device, _tokens(contexts), progress, era
         )
+    _show(simulation, json=json)
+
+
+def _show(simulation: PlanSimulation, *, json: bool) -> None:
+    from ort_aie_ep.prediction.report import plan_tables
+
     if json:
         console.print_json(simulation)
     else:
-        console.out.print(tables.plan_tables(simulation))
+        console.out.print(plan_tables(simulation))
         console.heading(_PREDICTED)
 
 

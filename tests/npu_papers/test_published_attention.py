@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import pytest
-
-from ort_aie_ep.npu.speed.published_attention import (
-    FLASH_ATTENTION,
+from npu_papers.attention import (
     DecoderAttention,
-    Latency,
     Published,
     decoder_attention,
     flash_attention,
     published,
 )
+from npu_papers.tables import FLASH_ATTENTION, Latency
 
 
 @pytest.mark.parametrize("kernel", published(), ids=lambda kernel: kernel.name)

@@ -6,16 +6,17 @@ from dataclasses import replace
 from statistics import median
 
 import pytest
+from npu_papers import mlir_air
+from npu_papers.mlir_air import CALIBRATION, COSTS, DECODERS, Constants, sweep
+from npu_papers.tables import MLIR_AIR_TOKENS
 
-from ort_aie_ep.npu.speed import mlir_air, sweep
-from ort_aie_ep.npu.speed.mlir_air import CALIBRATION, COSTS, DECODERS, MEASURED, Constants
 from ort_aie_ep.npu.speed.operators import Machine
 from ort_aie_ep.npu.vocabulary.eras import MLIR_AIR
 
 MACHINE = Machine.of(MLIR_AIR)
 
 
-@pytest.mark.parametrize("model", MEASURED)
+@pytest.mark.parametrize("model", MLIR_AIR_TOKENS)
 def test_every_cell_of_a_row_is_within_a_tenth(model: str) -> None:
     row = [cell for cell in mlir_air.cells() if cell.model == model]
     assert len(row) == 8
@@ -45,9 +46,9 @@ def test_the_fit_finds_constants_that_made_the_data(monkeypatch: pytest.MonkeyPa
         model: tuple(
             cell.predicted for cell in mlir_air.cells(truth) if cell.model == model
         )
-        for model in MEASURED
+        for model in MLIR_AIR_TOKENS
     }  # fmt: skip
-    monkeypatch.setattr(mlir_air, "MEASURED", made)
+    monkeypatch.setattr(mlir_air, "MLIR_AIR_TOKENS", made)
     found = mlir_air.fit()
     assert vars(found) == pytest.approx(vars(truth), rel=1e-6)
 

@@ -6,16 +6,14 @@ from pathlib import Path
 
 import onnx
 import pytest
+from npu_papers.model import simulate
+from npu_papers.pictures import TOWERS, Tower, layers_of, picture_of
 from vision_tower import vision_tower
 
 import ort_aie_ep
 from ort_aie_ep.explain.plan_steps import read_plans
-from ort_aie_ep.npu.speed import operators as op
-from ort_aie_ep.npu.speed import simulate
 from ort_aie_ep.npu.speed.operators import Machine
-from ort_aie_ep.npu.speed.pictures import TOWERS, Tower, layers_of, picture_of
-from ort_aie_ep.npu.speed.plans import QUERY_BYTES, compose
-from ort_aie_ep.npu.speed.steps import AttentionStep
+from ort_aie_ep.npu.speed.plans import compose
 
 MACHINE = Machine()
 
@@ -31,22 +29,6 @@ def test_a_tower_has_the_plan_of_its_compiled_model(spelling: str, tmp_path: Pat
     embedding, *layers = read_plans(tmp_path / "compiled").plans
     assert [step.name for step in embedding] == ["/embed/MatMul"]
     assert compose(tuple(layers), 64, 64, MACHINE) == compose(layers_of(tower), 64, 64, MACHINE)
-
-
-def test_every_part_of_the_queries_sees_all_keys_without_causality() -> None:
-    heads, dim, tokens = 16, 72, 4096
-    most = QUERY_BYTES // (2 * heads * op.padded_head(dim))
-    assert tokens == 2 * most
-    step = AttentionStep(
-        "a", heads, heads, dim, "q", "k", "v", ("", ""), "o", ("", ""), causal=False
-    )
-    found = compose(((step,),), tokens, tokens, MACHINE)
-    part = op.flow_qkv(most, tokens - most, heads, heads, dim, None, False, MACHINE.kernels)
-    assert found.submissions == 2
-    assert found.timing.parts["attention"] == pytest.approx(2 * MACHINE.seconds(part))
-    # A super-chunk reads all keys and values once.
-    read = sum(one.read for one in part)
-    assert read >= 2 * heads * tokens * op.padded_head(dim) * op.BF16
 
 
 def test_a_picture_of_gemma3_is_beside_the_papers_time() -> None:

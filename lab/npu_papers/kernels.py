@@ -14,22 +14,22 @@ from typing import Literal
 
 import numpy as np
 
+from npu_papers.attention import decoder_attention, flash_attention
+from npu_papers.mlir_air import KEYS
+from npu_papers.tables import (
+    BLOCK,
+    CONTEXTS,
+    FASTFLOWLM_2026_PROMPTS,
+    FLASH_ATTENTION,
+    Latency,
+)
 from ort_aie_ep.aie_kernels.dequant import kernels as dequant
 from ort_aie_ep.aie_kernels.fused_dqp import kernels as fused_dqp
 from ort_aie_ep.aie_kernels.gemm import kernels as gemm
 from ort_aie_ep.npu.speed import operators as op
 from ort_aie_ep.npu.speed.kernels import FLOW_KV_ELEMENTS, FLOW_QKV_ELEMENTS, OURS
-from ort_aie_ep.npu.speed.mlir_air import KEYS
 from ort_aie_ep.npu.speed.models import MODELS, shape_of
 from ort_aie_ep.npu.speed.operators import Machine
-from ort_aie_ep.npu.speed.papers import CONTEXTS, FASTFLOWLM_2026_PROMPTS
-from ort_aie_ep.npu.speed.published_attention import (
-    BLOCK,
-    FLASH_ATTENTION,
-    Latency,
-    decoder_attention,
-    flash_attention,
-)
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.device import device
 from ort_aie_ep.npu.vocabulary.eras import MLIR_AIR

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from ort_aie_ep.npu.speed.published import published, summaries
+from npu_papers.published import published, summaries
 
 
 def test_every_cell_of_both_eras_is_there_once() -> None:

@@ -1,4 +1,4 @@
-"""The papers' tables as data: the performance model is calibrated on them and judged by them.
+"""What others published, as data: the model is calibrated on it and judged by it.
 
 "paper 1" is *Efficient LLM Decoding on Ryzen AI NPUs* (Ryzen AI 5 340), "paper 2" *Mapping Gemma3
 onto an Edge Dataflow Architecture* (Ryzen AI 7 350); both are Krackan with DDR5-5600.
@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 Phase = Literal["decode", "prefill"]
+
+CORES = 32  # of flash attention
+BLOCK = 64  # queries and keys of its tile
 
 #: Context lengths of every table's columns, from the left.
 CONTEXTS = tuple(1024 << i for i in range(8))
@@ -142,6 +145,140 @@ FASTFLOWLM_2026_PROMPTS: dict[str, tuple[float, ...]] = {
 BARE_GEMM: dict[str, float] = {
     "128x512x512": 5.9e12, "256x256x512": 12.0e12, "512x512x512": 13.7e12,
 }  # fmt: skip
+
+#: mlir-air's nightly sweep of 2026-08-22 (commit e972f294), in tokens per second at `CONTEXTS`: C++
+#: driver, the template of that context, synthetic data, two
+#: weight channels a column. Beyond 4 GiB of cache offsets wrap, so long contexts measure time only.
+MLIR_AIR_TOKENS: dict[str, tuple[float, ...]] = {
+    "llama-3.2-1b": (68.22, 62.67, 54.64, 42.68, 29.93, 18.72, 10.71, 5.77),
+    "llama-3.2-3b": (28.05, 25.63, 21.80, 16.88, 11.63, 7.18, 4.06, 2.17),
+    "gemma3-4b": (20.65, 19.27, 17.00, 13.73, 9.94, 6.41, 3.74, 2.04),
+    "phi4-mini": (23.39, 21.49, 18.44, 14.38, 9.99, 6.21, 3.53, 1.90),
+    "qwen3-8b": (12.61, 11.91, 10.76, 8.99, 6.79, 4.55, 2.75, 1.53),
+    "llama-3.1-8b": (13.14, 12.46, 11.33, 9.57, 7.32, 4.98, 3.03, 1.70),
+    "qwen2.5-7b": (13.28, 12.69, 11.68, 10.04, 7.86, 5.48, 3.41, 1.95),
+    "qwen2.5-3b": (27.03, 24.03, 19.68, 14.48, 9.47, 5.59, 3.08, 1.62),
+}
+
+#: Seconds to the first token of a prompt of 2,048 (shorter ones are padded to it), by machine. The
+#: night's qwen3-0.6b, 1.7b and 4b have bf16 weights; every program computes with such. Its bf16
+#: llama-3.2-3b took 2.79 to 8.86 s within three days and is left out. READMEs of
+#: programming_examples/llms state those of Strix, and 824 tokens/s for llama-3.2-3b.
+MLIR_AIR_PROMPT = 2048
+MLIR_AIR_PROMPTS: dict[str, dict[str, float]] = {
+    "Krackan, nightly": {
+        "llama-3.2-1b": 0.893, "gemma3-4b": 3.698, "qwen3-8b": 7.179, "qwen3-0.6b": 1.50,
+        "qwen3-1.7b": 2.03, "qwen3-4b": 5.36,
+    },
+    "Strix": {
+        "llama-3.2-1b": 0.93, "llama-3.2-3b": MLIR_AIR_PROMPT / 824, "gemma3-4b": 4.5,
+        "qwen3-8b": 7.72, "llama-3.1-8b": 6.22,
+    },
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Latency:
+    """A row of flash attention's table: one call, from the least to the most milliseconds."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    tokens: int
+    causal: bool
+    least: float
+    most: float
+
+    @property
+    def name(self) -> str:
+        """Its shape in words."""
+        heads = f"{self.heads} and {self.kv_heads} heads of {self.head_dim}"
+        return f"{self.tokens:,} tokens, {heads}{'' if self.causal else ', no mask'}"
+
+    @property
+    def seconds(self) -> float:
+        """The middle of the range."""
+        return (self.least + self.most) / 2e3
+
+    @property
+    def launches(self) -> float:
+        """Two heads x 256 queries; values of 128 are done in halves, each from the scores on."""
+        return self.heads / 2 * self.tokens / 256 * (self.head_dim / BLOCK)
+
+    @property
+    def scores(self) -> float:
+        """Scores of one core, with those that a mask removes."""
+        return self.heads * self.tokens**2 / CORES
+
+
+FLASH_ATTENTION = (
+    Latency(32, 8, 64, 2048, True, 15.4, 16.1),
+    Latency(32, 32, 64, 2048, True, 16.9, 16.9),
+    Latency(2, 2, 64, 512, False, 0.73, 0.73),
+    Latency(12, 6, 64, 512, False, 1.22, 1.22),
+    Latency(64, 8, 64, 512, False, 3.79, 3.79),
+    Latency(12, 12, 64, 1024, False, 2.36, 2.61),
+    Latency(32, 8, 128, 512, False, 4.38, 4.38),
+    Latency(28, 4, 128, 512, False, 4.05, 4.05),
+    Latency(2, 2, 64, 16384, True, 39.6, 39.6),
+    Latency(2, 2, 64, 16384, False, 40.1, 40.1),
+    Latency(16, 8, 128, 2048, True, 17.6, 17.6),
+    Latency(14, 2, 64, 2048, True, 7.27, 7.27),
+    Latency(12, 2, 128, 2048, True, 14.5, 14.5),
+    Latency(16, 2, 128, 2048, True, 19.1, 19.1),
+    Latency(24, 8, 128, 2048, True, 25.9, 25.9),
+    Latency(32, 8, 128, 2048, True, 35.0, 35.0),
+)
+
+
+PAPER1, PAPER2 = "paper 1, Table II", "paper 2, Table 5"
+FASTFLOWLM = "FastFlowLM 0.1.3"  # https://docs.fastflowlm.com/benchmarks/llama3_results.html
+#: The context of the speeds beside the watts. No source but paper 2 ("average") says which it was.
+AT = CONTEXTS[0]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Published watts of the NPU, and of the CPU beside it, while a model runs on the NPU."""
+
+    source: str
+    platform: str
+    model: str
+    phase: Phase
+    npu: float
+    cpu: float
+
+    @property
+    def tokens(self) -> int:
+        """New tokens of the work: one, or a prompt of `AT`."""
+        return 1 if self.phase == "decode" else AT
+
+    @property
+    def measured_seconds(self) -> float | None:
+        """The published time of a token or a prompt at `AT`, if there is one."""
+        if self.phase == "decode" and self.model in FASTFLOWLM_SPEEDS:
+            return 1 / FASTFLOWLM_SPEEDS[self.model][0]
+        for row in ROWS:
+            if (row.model, row.phase, row.hardware) == (self.model, self.phase, "NPU"):
+                return 1 / row.values[0] if self.phase == "decode" else row.values[0]
+        return None
+
+
+KRACKAN5, KRACKAN7 = "Ryzen AI 5 340", "Ryzen AI 7 350"
+FIGURES = (
+    Figure(PAPER1, KRACKAN5, "llama-3.2-1b", "decode", 1.57, 0.07),
+    Figure(PAPER1, KRACKAN5, "llama-3.2-3b", "decode", 1.33, 0.06),
+    Figure(PAPER1, KRACKAN5, "llama-3.1-8b", "decode", 1.17, 0.07),
+    Figure(FASTFLOWLM, KRACKAN5, "llama-3.2-1b", "prefill", 0.90, 0.31),
+    Figure(FASTFLOWLM, KRACKAN5, "llama-3.2-3b", "prefill", 0.90, 0.20),
+    Figure(FASTFLOWLM, KRACKAN5, "llama-3.1-8b", "prefill", 0.86, 0.23),
+    Figure(PAPER2, KRACKAN7, "gemma3-1b", "decode", 1.8, 2.8),
+    Figure(PAPER2, KRACKAN7, "gemma3-4b", "decode", 1.6, 2.9),
+    # Table 5 prints the second number under GPU, with 0.0 for the CPU. A run on the NPU does not
+    # use the GPU, and the text's gains divide by the sum.
+    Figure(PAPER2, KRACKAN7, "gemma3-1b", "prefill", 1.2, 3.1),
+    Figure(PAPER2, KRACKAN7, "gemma3-4b", "prefill", 1.1, 3.4),
+)
 
 
 def cells() -> Iterator[Cell]:

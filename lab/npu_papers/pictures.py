@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from npu_papers.tables import PICTURES
 from ort_aie_ep.npu.speed.operators import Machine
-from ort_aie_ep.npu.speed.papers import PICTURES
 from ort_aie_ep.npu.speed.plans import Composition, compose
 from ort_aie_ep.npu.speed.steps import (
     AttentionStep,

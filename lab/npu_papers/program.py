@@ -6,15 +6,10 @@ from itertools import pairwise
 from math import ceil
 from typing import Literal
 
+from npu_papers.sizes import layer_projections, lm_head, norms_of_layer, windows
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.models.shapes import Shape
 from ort_aie_ep.npu.speed import operators as op
-from ort_aie_ep.npu.speed.models import (
-    layer_projections,
-    lm_head,
-    norms_of_layer,
-    windows,
-)
 from ort_aie_ep.npu.speed.operators import Machine, Step
 from ort_aie_ep.npu.speed.tally import Part, Tally, Timing
 from ort_aie_ep.npu.vocabulary import costs

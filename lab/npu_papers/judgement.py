@@ -8,14 +8,14 @@ from statistics import median
 
 import numpy as np
 
+from npu_papers.fit import Fit, LeftOut, fit, leave_one_out, predicted
+from npu_papers.power import Alternative, FigureError, alternatives, figure_errors
+from npu_papers.sizes import layer_projections, windows
+from npu_papers.tables import BARE_GEMM, CONTEXTS, Cell, Phase, cells
 from ort_aie_ep.npu.speed import operators as op
-from ort_aie_ep.npu.speed.fit import Fit, LeftOut, fit, leave_one_out, predicted
 from ort_aie_ep.npu.speed.kernels import OURS, PUBLISHED
-from ort_aie_ep.npu.speed.models import layer_projections, shape_of, windows
+from ort_aie_ep.npu.speed.models import shape_of
 from ort_aie_ep.npu.speed.operators import Machine
-from ort_aie_ep.npu.speed.papers import BARE_GEMM, CONTEXTS, Cell, Phase, cells
-from ort_aie_ep.npu.speed.power import Alternative, FigureError, alternatives, figure_errors
-from ort_aie_ep.npu.speed.simulation import machine
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.costs import Cost
 
@@ -131,12 +131,9 @@ def fitted_constants() -> dict[str, Cost]:
     return {name: cost for name, cost in costs.all_costs().items() if cost.status == "fitted"}
 
 
-def judge(device: str = "npu2") -> Judgement:
-    """Predict every cell of the papers with the constants of costs.py.
-
-    Raises DesignError for a device that the placements do not fit.
-    """
-    on = machine(device)
+def judge() -> Judgement:
+    """Predict every cell of the papers with the constants of costs.py."""
+    on = Machine()
     ways = [replace(on, kernels=k, vector_copies=n) for n in (1, 8) for k in (PUBLISHED, OURS)]
     every = [_errors(way) for way in ways]
     published, ours = every[:2]

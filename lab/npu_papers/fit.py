@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
+from npu_papers.program import decode, prefill
+from npu_papers.tables import Cell, cells
 from ort_aie_ep.npu.speed.models import shape_of
 from ort_aie_ep.npu.speed.operators import Machine
-from ort_aie_ep.npu.speed.papers import Cell, cells
-from ort_aie_ep.npu.speed.phases import decode, prefill
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.costs import Cost
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 
-from ort_aie_ep.npu.speed import mlir_air
+from npu_papers import mlir_air
+from npu_papers.tables import CONTEXTS, FASTFLOWLM_2026_TOKENS, MLIR_AIR_TOKENS, ROWS
 from ort_aie_ep.npu.speed.kernels import OURS, PUBLISHED
 from ort_aie_ep.npu.speed.models import shape_of, steps_of
 from ort_aie_ep.npu.speed.operators import Machine
-from ort_aie_ep.npu.speed.papers import CONTEXTS, FASTFLOWLM_2026_TOKENS, ROWS
 from ort_aie_ep.npu.speed.plans import compose
 from ort_aie_ep.npu.vocabulary.eras import MLIR_AIR, PAPERS
 
@@ -82,7 +82,7 @@ def _beside_amd() -> Iterator[BesideAmd]:
         replace(Machine.of(MLIR_AIR), kernels=kernels)
         for kernels in (OURS, PUBLISHED, mlir_air.KERNELS)
     ]
-    for model, row in mlir_air.MEASURED.items():
+    for model, row in MLIR_AIR_TOKENS.items():
         plans = steps_of(mlir_air.DECODERS[model].shape)
         closed = dict(zip(CONTEXTS, FASTFLOWLM_2026_TOKENS.get(model, ()), strict=False))
         for context, measured in zip(CONTEXTS, row, strict=True):

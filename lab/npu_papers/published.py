@@ -6,18 +6,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from ort_aie_ep.npu.speed import mlir_air
-from ort_aie_ep.npu.speed.fit import predicted
-from ort_aie_ep.npu.speed.models import shape_of
-from ort_aie_ep.npu.speed.operators import Machine
-from ort_aie_ep.npu.speed.papers import (
+from npu_papers import mlir_air
+from npu_papers.fit import predicted
+from npu_papers.program import decode, prefill
+from npu_papers.tables import (
     CONTEXTS,
     FASTFLOWLM_2026_PROMPTS,
     FASTFLOWLM_2026_TOKENS,
     FASTFLOWLM_SPEEDS,
+    MLIR_AIR_PROMPT,
+    MLIR_AIR_PROMPTS,
     cells,
 )
-from ort_aie_ep.npu.speed.phases import decode, prefill
+from ort_aie_ep.npu.speed.models import shape_of
+from ort_aie_ep.npu.speed.operators import Machine
 from ort_aie_ep.npu.vocabulary.eras import MLIR_AIR, EraName
 
 SWEEP = "mlir-air's sweep"
@@ -95,8 +97,8 @@ def _of_2026() -> Iterator[Published]:
             for tokens, speed in zip(CONTEXTS, row, strict=False)
         ),
         *(
-            (f"mlir-air's prompts, {where}", model, mlir_air.PROMPT, seconds)
-            for where, row in mlir_air.PROMPTS.items()
+            (f"mlir-air's prompts, {where}", model, MLIR_AIR_PROMPT, seconds)
+            for where, row in MLIR_AIR_PROMPTS.items()
             for model, seconds in row.items()
         ),
     ]

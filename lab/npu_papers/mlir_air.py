@@ -20,10 +20,11 @@ from statistics import median
 
 import numpy as np
 
+from npu_papers.sizes import layer_projections, norms_of_layer
+from npu_papers.tables import CONTEXTS, MLIR_AIR_TOKENS
 from ort_aie_ep.formats.q4nx import BLOCK_BYTES
 from ort_aie_ep.models.shapes import SHAPES, Shape
 from ort_aie_ep.npu.speed.kernels import FLOW_KV_ELEMENTS, PUBLISHED
-from ort_aie_ep.npu.speed.models import layer_projections, norms_of_layer
 from ort_aie_ep.npu.speed.operators import (
     BF16,
     Q4NX_INPUTS,
@@ -31,7 +32,6 @@ from ort_aie_ep.npu.speed.operators import (
     Machine,
     Step,
 )
-from ort_aie_ep.npu.speed.papers import CONTEXTS
 from ort_aie_ep.npu.speed.tally import Tally, Timing
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.costs import Cost
@@ -73,35 +73,6 @@ ATTENTION_RATE = Cost(
     "two; from 20 MAC a cycle (matvec of 4 x 2048) to 4 (an exact bf16 product of 8 lanes)",
     "fitted", (16 / 20, 16 / 4),
 )  # fmt: skip
-
-#: Tokens per second at CONTEXTS: C++ driver, the template of that context, synthetic data, two
-#: weight channels a column. Beyond 4 GiB of cache offsets wrap, so long contexts measure time only.
-MEASURED: dict[str, tuple[float, ...]] = {
-    "llama-3.2-1b": (68.22, 62.67, 54.64, 42.68, 29.93, 18.72, 10.71, 5.77),
-    "llama-3.2-3b": (28.05, 25.63, 21.80, 16.88, 11.63, 7.18, 4.06, 2.17),
-    "gemma3-4b": (20.65, 19.27, 17.00, 13.73, 9.94, 6.41, 3.74, 2.04),
-    "phi4-mini": (23.39, 21.49, 18.44, 14.38, 9.99, 6.21, 3.53, 1.90),
-    "qwen3-8b": (12.61, 11.91, 10.76, 8.99, 6.79, 4.55, 2.75, 1.53),
-    "llama-3.1-8b": (13.14, 12.46, 11.33, 9.57, 7.32, 4.98, 3.03, 1.70),
-    "qwen2.5-7b": (13.28, 12.69, 11.68, 10.04, 7.86, 5.48, 3.41, 1.95),
-    "qwen2.5-3b": (27.03, 24.03, 19.68, 14.48, 9.47, 5.59, 3.08, 1.62),
-}
-
-#: Seconds to the first token of a prompt of 2,048 (shorter ones are padded to it), by machine. The
-#: night's qwen3-0.6b, 1.7b and 4b have bf16 weights; every program computes with such. Its bf16
-#: llama-3.2-3b took 2.79 to 8.86 s within three days and is left out. READMEs of
-#: programming_examples/llms state those of Strix, and 824 tokens/s for llama-3.2-3b.
-PROMPT = 2048
-PROMPTS: dict[str, dict[str, float]] = {
-    "Krackan, nightly": {
-        "llama-3.2-1b": 0.893, "gemma3-4b": 3.698, "qwen3-8b": 7.179, "qwen3-0.6b": 1.50,
-        "qwen3-1.7b": 2.03, "qwen3-4b": 5.36,
-    },
-    "Strix": {
-        "llama-3.2-1b": 0.93, "llama-3.2-3b": PROMPT / 824, "gemma3-4b": 4.5, "qwen3-8b": 7.72,
-        "llama-3.1-8b": 6.22,
-    },
-}  # fmt: skip
 
 #: The cells to which the three constants are fitted: the smallest and the largest llama, at three
 #: lengths.
@@ -235,7 +206,7 @@ class Cell:
 
 def cells(constants: Constants | None = None) -> Iterator[Cell]:
     """Every cell of the sweep, predicted."""
-    for model, row in MEASURED.items():
+    for model, row in MLIR_AIR_TOKENS.items():
         for context, measured in zip(CONTEXTS, row, strict=True):
             predicted = 1 / token(DECODERS[model], context, constants).seconds
             yield Cell(
@@ -255,7 +226,7 @@ def fit(calibration: Sequence[tuple[str, int]] = CALIBRATION) -> Constants:
         constants = Constants(*map(float, at))
         return np.array([
             token(DECODERS[model], context, constants).seconds
-            * MEASURED[model][CONTEXTS.index(context)] - 1
+            * MLIR_AIR_TOKENS[model][CONTEXTS.index(context)] - 1
             for model, context in calibration
         ])  # fmt: skip
 

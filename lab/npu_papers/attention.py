@@ -26,76 +26,19 @@ from math import ceil
 
 import numpy as np
 
-from ort_aie_ep.aie_kernels.cycles import CALL, COMPILED, LATENCY, LOOP, TILE_PRODUCT
-from ort_aie_ep.npu.speed.mlir_air import (
+from npu_papers.mlir_air import (
     DECODERS,
     KEYS,
-    MEASURED,
     UNITS,
     Constants,
     attention,
 )
+from npu_papers.tables import BLOCK, CONTEXTS, FLASH_ATTENTION, MLIR_AIR_TOKENS, Latency
+from ort_aie_ep.aie_kernels.cycles import CALL, COMPILED, LATENCY, LOOP, TILE_PRODUCT
+from ort_aie_ep.aie_kernels.catalog_attention import CALL, COMPILED, LATENCY, LOOP, TILE_PRODUCT
 from ort_aie_ep.npu.speed.operators import Machine
-from ort_aie_ep.npu.speed.papers import CONTEXTS
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.eras import MLIR_AIR
-
-CORES = 32
-BLOCK = 64  # queries and keys of flash attention's tile
-
-
-@dataclass(frozen=True)
-class Latency:
-    """A row of flash attention's table: one call, from the least to the most milliseconds."""
-
-    heads: int
-    kv_heads: int
-    head_dim: int
-    tokens: int
-    causal: bool
-    least: float
-    most: float
-
-    @property
-    def name(self) -> str:
-        """Its shape in words."""
-        heads = f"{self.heads} and {self.kv_heads} heads of {self.head_dim}"
-        return f"{self.tokens:,} tokens, {heads}{'' if self.causal else ', no mask'}"
-
-    @property
-    def seconds(self) -> float:
-        """The middle of the range."""
-        return (self.least + self.most) / 2e3
-
-    @property
-    def launches(self) -> float:
-        """Two heads x 256 queries; values of 128 are done in halves, each from the scores on."""
-        return self.heads / 2 * self.tokens / 256 * (self.head_dim / BLOCK)
-
-    @property
-    def scores(self) -> float:
-        """Scores of one core, with those that a mask removes."""
-        return self.heads * self.tokens**2 / CORES
-
-
-FLASH_ATTENTION = (
-    Latency(32, 8, 64, 2048, True, 15.4, 16.1),
-    Latency(32, 32, 64, 2048, True, 16.9, 16.9),
-    Latency(2, 2, 64, 512, False, 0.73, 0.73),
-    Latency(12, 6, 64, 512, False, 1.22, 1.22),
-    Latency(64, 8, 64, 512, False, 3.79, 3.79),
-    Latency(12, 12, 64, 1024, False, 2.36, 2.61),
-    Latency(32, 8, 128, 512, False, 4.38, 4.38),
-    Latency(28, 4, 128, 512, False, 4.05, 4.05),
-    Latency(2, 2, 64, 16384, True, 39.6, 39.6),
-    Latency(2, 2, 64, 16384, False, 40.1, 40.1),
-    Latency(16, 8, 128, 2048, True, 17.6, 17.6),
-    Latency(14, 2, 64, 2048, True, 7.27, 7.27),
-    Latency(12, 2, 128, 2048, True, 14.5, 14.5),
-    Latency(16, 2, 128, 2048, True, 19.1, 19.1),
-    Latency(24, 8, 128, 2048, True, 25.9, 25.9),
-    Latency(32, 8, 128, 2048, True, 35.0, 35.0),
-)
 
 
 @dataclass(frozen=True)
@@ -203,7 +146,7 @@ def published() -> tuple[Published, ...]:
 
 def _cycles_of_keys(model: str) -> float:
     """What 16 more keys of the context add to a layer, between 1k and 32k."""
-    at = dict(zip(CONTEXTS, MEASURED[model], strict=True))
+    at = dict(zip(CONTEXTS, MLIR_AIR_TOKENS[model], strict=True))
     first, last = CONTEXTS[0], CONTEXTS[5]
     seconds = (1 / at[last] - 1 / at[first]) / (last - first) / DECODERS[model].shape.layers
     return seconds * KEYS * costs.CLOCK.value

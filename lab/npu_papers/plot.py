@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from ort_aie_ep.npu.speed.simulation import Point
+from npu_papers.model import Point
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 
 _YTICKS = {"decode": (5, 10, 20, 40), "prefill": (1, 2, 5, 10, 20, 50, 100, 200)}

@@ -1,23 +1,22 @@
-"""Published attention kernels beside the counts of their issues, as a table.
+"""Published attention kernels beside the counts of their issues, as Markdown.
 
-    python lab/compare_attention_kernels.py
-
-The last columns are the cycles that this project's rule gives for them (the count times
-`COMPILED`), and how far that is from what was measured. A second table divides the calls of flash
-attention into what their scores do not explain and what they do.
+The last columns of the first table are the cycles that this project's rule gives for them (the
+count times `COMPILED`), and how far that is from what was measured. A second table divides the
+calls of flash attention into what their scores do not explain and what they do.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from ort_aie_ep.npu.speed.beside import flow_qkv_seconds
-from ort_aie_ep.npu.speed.published_attention import FLASH_ATTENTION, flash_attention, published
+from npu_papers.attention import flash_attention, published
+from npu_papers.kernels import flow_qkv_seconds
+from npu_papers.tables import FLASH_ATTENTION
 from ort_aie_ep.npu.vocabulary import costs
 
 
-def main() -> None:
-    """Prints the tables and the line through flash attention's latencies."""
+def print_tables() -> None:
+    """Prints both, and the line through flash attention's latencies."""
     print("| kernel of mlir-air, cycles | measured | counted | ratio | modelled | |")
     print("|---|---:|---:|---:|---:|---:|")
     for row in published():
@@ -45,7 +44,3 @@ def main() -> None:
             flow_qkv_seconds(replace(call, causal=False)),
         )  # fmt: skip
         print(f"| {call.name} | {' | '.join(f'{seconds * 1e3:.3g}' for seconds in times)} |")
-
-
-if __name__ == "__main__":
-    main()

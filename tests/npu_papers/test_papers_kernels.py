@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from npu_papers.attention import decoder_attention
+from npu_papers.kernels import Beside, beside
+from npu_papers.tables import CONTEXTS, FASTFLOWLM_2026_PROMPTS, FLASH_ATTENTION, MLIR_AIR_TOKENS
 
-from ort_aie_ep.npu.speed.beside import Beside, beside
-from ort_aie_ep.npu.speed.mlir_air import MEASURED
-from ort_aie_ep.npu.speed.papers import CONTEXTS, FASTFLOWLM_2026_PROMPTS
-from ort_aie_ep.npu.speed.published_attention import FLASH_ATTENTION, decoder_attention
+from ort_aie_ep.prediction.unconfirmed import UNCONFIRMED
 
 ROW = Beside("gemm", "a tile", "cycles", (100, 200), 150, "a table")
 
@@ -30,7 +30,7 @@ def test_a_model_is_judged_by_the_nearest_published_value(
 def test_what_is_faster_than_anyone_measured_is_named() -> None:
     compared = beside()
     doubtful = {row.design for row in compared.rows if row.ratio < 0.7 and not row.scaled}
-    assert set(compared.unconfirmed) == doubtful
+    assert set(compared.unconfirmed) == doubtful == UNCONFIRMED
 
 
 def test_every_published_call_and_unit_of_attention_is_there() -> None:
@@ -41,7 +41,7 @@ def test_every_published_call_and_unit_of_attention_is_there() -> None:
     units = [(one.kv_heads, one.queries, one.head_dim) for one in decoder_attention()]
     assert sum(design == "flow_kv" for design, _ in rows) == len(units)
     # Models of the sweep with the same heads share a row: 3B and phi4, both 8B.
-    assert len(units) == len(MEASURED) - 2
+    assert len(units) == len(MLIR_AIR_TOKENS) - 2
 
 
 def test_what_grows_with_the_square_of_a_measured_prompt_is_less_than_the_prompt() -> None:

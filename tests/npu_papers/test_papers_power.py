@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from npu_papers.power import alternatives, draw, figure_errors, fitted
+from npu_papers.tables import CONTEXTS, FASTFLOWLM_SPEEDS, FIGURES, PAPER2, ROWS, SPEEDUPS
 
-from ort_aie_ep.npu.speed.papers import CONTEXTS, FASTFLOWLM_SPEEDS, ROWS, SPEEDUPS
-from ort_aie_ep.npu.speed.power import FIGURES, PAPER2, alternatives, draw, figure_errors, fitted
+from ort_aie_ep.npu.speed import power
 from ort_aie_ep.npu.speed.tally import Timing
 
 # Paper 2's totals, of iGPU and CPU (Table 5), and the gains that its text states at 1k.
@@ -65,3 +66,9 @@ def test_a_slower_token_draws_fewer_watts_and_more_joules() -> None:
     # Tokens per second and watt are tokens a joule.
     joules = fitted().idle * 0.02 + fitted().layer * 16
     assert fast.tokens_per_watt == pytest.approx(1 / joules)
+
+
+def test_the_package_has_the_constants_of_the_fit() -> None:
+    kept, here = power.draw(timing(0.02), 1, 16), draw(timing(0.02), 1, 16)
+    assert kept.npu_watts == pytest.approx(here.npu_watts, rel=1e-4)
+    assert kept.tokens_per_watt == pytest.approx(here.tokens_per_watt, rel=1e-4)

@@ -1,0 +1,1 @@
+"""What others published of models and kernels on NPUs, beside this project's predictions."""

@@ -1,0 +1,107 @@
+"""What a plan is predicted to do, as tables for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ort_aie_ep.npu.speed.plans import Composition
+from ort_aie_ep.npu.speed.simulation import PlanSimulation
+from ort_aie_ep.npu.speed.tally import Part
+from ort_aie_ep.npu.vocabulary.eras import PAPERS
+from ort_aie_ep.prediction.unconfirmed import UNCONFIRMED
+
+_T = TypeVar("_T")
+_DECODE_PARTS: tuple[Part, ...] = (
+    "layers", "lm_head", "projections", "attention", "vector", "dispatch",
+)  # fmt: skip
+_PREFILL_PARTS: tuple[Part, ...] = (
+    "gemm", "dequant", "attention", "projections", "vector", "dispatch", "switches",
+)  # fmt: skip
+
+
+def plan_tables(plan: PlanSimulation) -> RenderableType:
+    """What this library's plan does: time, submissions, runs, bytes, and the host's steps."""
+    title = f"{plan.model} on {plan.device}: the plan of this library, its own kernels' cycles"
+    # Watts are published for the era of the papers only.
+    power = ("TPS/W, inferred",) if plan.era == PAPERS.name else ()
+    shown: list[RenderableType] = []
+    for phase, of, names, unit, scale in (
+        ("a token", plan.decode, _DECODE_PARTS, "ms", 1e3),
+        ("a prompt", plan.prefill, _PREFILL_PARTS, "s", 1.0),
+    ):
+        rate = ("tokens/s",) if of is plan.decode else ()
+        parts = [name for name in names if any(one.timing.parts.get(name) for one in of)]
+        table = new_table(
+            "context", *rate, unit, *(marked(name, bool(rate)) for name in parts), "GB read",
+            "GB written", *power, title=f"{title}, {phase}; parts in {unit}",
+        )  # fmt: skip
+        for one in of:
+            timing = one.timing
+            # Where all steps stay on the host, there is no speed of an NPU to predict.
+            speed = f"{1 / timing.seconds:.2f}" if timing.seconds else "–"
+            rates = (speed,) if rate else ()
+            seconds = [timing.seconds, *(timing.parts.get(name, 0) for name in parts)]
+            table.add_row(
+                in_k(one.context), *rates, *(f"{s * scale:.2f}" for s in seconds),
+                f"{timing.read / 1e9:.2f}", f"{timing.write / 1e9:.2f}",
+                *(three_digits(one.draw.tokens_per_watt) if one.draw else "–" for _ in power),
+            )  # fmt: skip
+        shown += [table, *(plan_line(phase, one) for one in ends(of))]
+    shown.append(Text(f"weights, as the device reads them: {plan.form}"))
+    if UNCONFIRMED & {"flow_kv", "flow_qkv"}:
+        shown.append(
+            Text(
+                "†: its attention is faster than anyone has measured such a kernel "
+                "(ort-aie predict --kernels)"
+            )
+        )
+    return Group(*shown)
+
+
+def marked(part: Part, decoding: bool) -> str:
+    """The name of a part, with a mark if the design of its attention is unconfirmed."""
+    design = "flow_kv" if decoding else "flow_qkv"
+    attends = part in ("attention", "layers")
+    return f"{part}†" if attends and design in UNCONFIRMED else part
+
+
+def plan_line(phase: str, one: Composition) -> Text:
+    """How a call reaches the device, and which steps the host does; no table has their time."""
+    steps = ", ".join(f"{reason}: {count}" for reason, count in one.host_steps.items())
+    return Text(
+        f"{phase} at {in_k(one.context)}: {one.device_steps} steps in "
+        f"{one.submissions} submission{'' if one.submissions == 1 else 's'}, {one.timing.runs} "
+        f"run{'' if one.timing.runs == 1 else 's'}, {one.timing.switches} changes of overlay; on "
+        f"the host, not counted: {steps or 'none'}"
+        + (f"; not on fused_layer: {one.layers_refused}" if one.layers_refused else "")
+    )
+
+
+def ends(points: Sequence[_T]) -> Sequence[_T]:
+    """The first and the last."""
+    return points if len(points) < 2 else (points[0], points[-1])
+
+
+def three_digits(value: float) -> str:
+    """A value as tables show it."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def in_k(tokens: int) -> str:
+    """A context length, such as 4k."""
+    return f"{tokens // 1024}k" if tokens % 1024 == 0 else str(tokens)
+
+
+def new_table(first: str, *others: str, title: str | None = None) -> Table:
+    """A table without rows; the first column is of names."""
+    table = Table(box=box.SIMPLE, title=title, title_justify="left")
+    table.add_column(first, justify="left")
+    for name in others:
+        table.add_column(name, justify="right")
+    return table
