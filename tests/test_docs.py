@@ -34,7 +34,9 @@ def test_the_files_that_the_docs_name_exist() -> None:
 @pytest.mark.skipif(not (PROJECT / "lab").is_dir(), reason="no lab beside the tests")
 def test_each_program_of_the_lab_has_its_line() -> None:
     said = (PROJECT / "lab" / "README.md").read_text()
-    assert [p.name for p in (PROJECT / "lab").glob("*.py") if f"`{p.name}`" not in said] == []
+    lab = PROJECT / "lab"
+    programs = [*lab.glob("*.py"), *(main.parent for main in lab.glob("*/__main__.py"))]
+    assert [p.name for p in programs if f"`{p.name}`" not in said] == []
 
 
 def anchors(page: Path) -> set[str]:

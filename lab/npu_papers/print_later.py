@@ -19,7 +19,7 @@ def sweep_tables(sweep: Sweep) -> RenderableType:
     """mlir-air's measured decoding beside the model of its placement."""
     constants = new_table(
         "fitted constant", "value", "unit", "sources allow", "one cell left out",
-        title="Fitted constants of mlir-air's kernels: fitted by lab/fit_npu_model.py",
+        title="Fitted constants of mlir-air's kernels: python lab/npu_papers fit",
     )  # fmt: skip
     for name, cost in sweep.constants.items():
         low, high = cost.bounds

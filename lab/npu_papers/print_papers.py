@@ -58,7 +58,7 @@ def summary_table() -> Table:
 def _constants(judgement: Judgement) -> Table:
     table = new_table(
         "fitted constant", "value", "unit", "sources allow", "one cell left out", "within",
-        title="Fitted constants: fitted by lab/fit_npu_model.py",
+        title="Fitted constants: python lab/npu_papers fit",
     )  # fmt: skip
     for name, cost in judgement.constants.items():
         scale, unit = SCALES[cost.unit]

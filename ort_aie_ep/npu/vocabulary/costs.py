@@ -22,8 +22,8 @@ class Cost:
     `device` is the device for which the figure holds; for a measured figure, the device on which it
     was measured. `status` is "measured" (by the source, on silicon), "documented" (by a manual or a
     public source text), "inferred" (by the reasoning in `source`) or "fitted" (by
-    lab/fit_npu_model.py to the papers' tables). For a fitted constant, `interval` is the range
-    that its sources allow, in the same unit.
+    `python lab/npu_papers fit` to the papers' tables). For a fitted constant, `interval` is the
+    range that its sources allow, in the same unit.
     """
 
     value: float
