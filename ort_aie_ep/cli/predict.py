@@ -24,8 +24,9 @@ _PREDICTED = (
     "Predictions are not measured: nothing of this project has run on an NPU yet. Watts are "
     "inferred from what others published."
 )
-#: Beside the package in a checkout.
+#: The program of a checkout that prints what others published, and its name for an era's tables.
 _PAPERS = Path(__file__).resolve().parents[2] / "lab" / "npu_papers"
+_TABLES = {"papers": "papers", "mlir-air": "mlir-air", "silicon-2026": "mlir-air"}
 
 
 @app.command("predict")
@@ -52,8 +53,9 @@ def predict_command(
     era: Annotated[
         EraName | None,
         typer.Option(
-            help="Whose measured costs: of the papers (2025; the default for --papers), or of "
-            "mlir-air on a host in the profile performance (2026; the default for MODEL)."
+            help="Whose measured costs: of the papers (2025), or of mlir-air on a host in the "
+            "profile performance (2026), silicon-2026 with the clock and kernels that its prompts "
+            "imply. Default: silicon-2026; for --papers the papers."
         ),
     ] = None,
     group: Annotated[
@@ -96,10 +98,10 @@ def predict_command(
         raise typer.BadParameter(
             "--group and --symmetric belong to a name: compiled models have their own forms"
         )
-    chosen = ERAS[(era or (EraName.papers if model is None else EraName.mlir_air)).value]
+    chosen = ERAS[(era or (EraName.papers if model is None else EraName.silicon_2026)).value]
     performance.machine(device, chosen)  # checks the device
     if model is None:
-        _print_published("kernels" if kernels else chosen.name, json=json)
+        _print_published("kernels" if kernels else _TABLES[chosen.name], json=json)
     elif compiled:
         _predict_compiled(Path(model), device, contexts, chosen, json=json)
     else:

@@ -33,7 +33,7 @@ def mistake(*words: object) -> str:
 
 def test_a_name_is_composed_of_the_plan_of_its_shape() -> None:
     report = json.loads(succeeded("llama-3.2-1b", "--json").stdout)
-    assert report["era"] == "mlir-air"
+    assert report["era"] == "silicon-2026"
     for phase in ("decode", "prefill"):
         assert [one["context"] for one in report[phase]] == [1024, 2048, 4096, 8192]
     assert report["decode"][0]["overlays"] == {"fused_layer": 1}
@@ -45,7 +45,7 @@ def test_an_era_changes_the_constants_and_watts_are_of_the_papers() -> None:
     words = ("qwen3-0.6b", "--contexts", "64")
     papers, later = (
         json.loads(succeeded(*words, "--json", "--era", era).stdout)["decode"][0]["timing"]
-        for era in ("papers", "mlir-air")
+        for era in ("papers", "silicon-2026")
     )
     assert later["seconds"] < papers["seconds"]
     assert "TPS/W" in succeeded(*words, "--era", "papers").stdout

@@ -15,7 +15,7 @@ def test_every_cost_says_what_it_is() -> None:
         assert cost.unit, name
         assert cost.device, name
         assert len(cost.source) > 5, name
-        assert (cost.interval is not None) == (cost.status == "fitted"), name
+        assert cost.interval is not None or cost.status != "fitted", name
 
 
 def test_the_control_path_is_marked_as_measured_on_npu1() -> None:

@@ -12,7 +12,7 @@ from ort_aie_ep.npu.speed.operators import Machine
 from ort_aie_ep.npu.speed.plans import Composition, compose
 from ort_aie_ep.npu.speed.steps import Plans, form_of
 from ort_aie_ep.npu.vocabulary.device import device as find_device
-from ort_aie_ep.npu.vocabulary.eras import MLIR_AIR, Era, EraName
+from ort_aie_ep.npu.vocabulary.eras import SILICON_2026, Era, EraName
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 from ort_aie_ep.progress import Count, Progress
 
@@ -33,7 +33,7 @@ class PlanSimulation:
     prefill: tuple[Composition, ...]
 
 
-def machine(device: str, era: Era = MLIR_AIR) -> Machine:
+def machine(device: str, era: Era = SILICON_2026) -> Machine:
     """The device as the model sees it, with the constants of an era.
 
     Raises:
@@ -50,7 +50,7 @@ def machine(device: str, era: Era = MLIR_AIR) -> Machine:
 
 def simulate(
     model: str, device: str = "npu2", contexts: Sequence[int] | None = None,
-    progress: Progress | None = None, era: Era = MLIR_AIR, form: BlockForm = SHIPPING,
+    progress: Progress | None = None, era: Era = SILICON_2026, form: BlockForm = SHIPPING,
 ) -> PlanSimulation:  # fmt: skip
     """Predict the plan that `compile --last-logits` makes of a model of a known shape, with its
     weights in `form`; otherwise as `simulate_plans`.
@@ -65,7 +65,8 @@ def simulate(
 
 def simulate_plans(
     model: str, plans: Plans, positions: int | None, device: str = "npu2",
-    contexts: Sequence[int] | None = None, progress: Progress | None = None, era: Era = MLIR_AIR,
+    contexts: Sequence[int] | None = None, progress: Progress | None = None,
+    era: Era = SILICON_2026,
 ) -> PlanSimulation:  # fmt: skip
     """Predict the plans of a compiled model at `contexts`, by default `CONTEXTS`.
 
