@@ -5,8 +5,8 @@ from __future__ import annotations
 from npu_papers import mlir_air, power
 from npu_papers.fit import COSTS, fit, leave_one_out
 from npu_papers.kernels import beside
-from ort_aie_ep.npu.speed.power import IDLE, LAYER
 from ort_aie_ep.npu.vocabulary.costs import Cost
+from ort_aie_ep.prediction.power import IDLE, LAYER
 from ort_aie_ep.prediction.unconfirmed import UNCONFIRMED
 
 
@@ -15,7 +15,7 @@ def check() -> bool:
 
     With how far each moves when a calibration cell is left out. Where one differs in three digits,
     copy the printed value: those of the papers into ort_aie_ep/npu/vocabulary/costs.py, those of
-    mlir-air's kernels into mlir_air.py, those of power into ort_aie_ep/npu/speed/power.py.
+    mlir-air's kernels into mlir_air.py, those of power into ort_aie_ep/prediction/power.py.
     """
     fitted, without = fit(), leave_one_out()
     fresh = True

@@ -15,10 +15,10 @@ from math import sqrt
 
 from npu_papers.program import decode, prefill
 from npu_papers.tables import Cell, cells
-from ort_aie_ep.npu.speed.models import shape_of
 from ort_aie_ep.npu.speed.operators import Machine
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.costs import Cost
+from ort_aie_ep.prediction.shapes import shape_of
 
 #: The constant of `costs` for each field of `Fit`.
 COSTS: dict[str, Cost] = {

@@ -9,10 +9,10 @@ from functools import cache
 from npu_papers import mlir_air
 from npu_papers.tables import CONTEXTS, FASTFLOWLM_2026_TOKENS, MLIR_AIR_TOKENS, ROWS
 from ort_aie_ep.npu.speed.kernels import OURS, PUBLISHED
-from ort_aie_ep.npu.speed.models import shape_of, steps_of
 from ort_aie_ep.npu.speed.operators import Machine
-from ort_aie_ep.npu.speed.plans import compose
 from ort_aie_ep.npu.vocabulary.eras import MLIR_AIR, PAPERS
+from ort_aie_ep.prediction.composition import compose
+from ort_aie_ep.prediction.shapes import plans_of, shape_of
 
 #: The longest context of the comparison: beyond it, mlir-air's own offsets wrap.
 LONGEST = 32768
@@ -63,7 +63,7 @@ def _beside_paper2() -> Iterator[BesidePaper2]:
     for row in ROWS:
         if (row.paper, row.phase, row.hardware) != (2, "prefill", "NPU"):
             continue
-        plans = steps_of(shape_of(row.model))
+        plans = plans_of(shape_of(row.model))
         for context, measured in zip(CONTEXTS, row.values, strict=False):
             prompts = (compose(plans, context, context, machine) for machine in machines)
             yield BesidePaper2(
@@ -83,7 +83,7 @@ def _beside_amd() -> Iterator[BesideAmd]:
         for kernels in (OURS, PUBLISHED, mlir_air.KERNELS)
     ]
     for model, row in MLIR_AIR_TOKENS.items():
-        plans = steps_of(mlir_air.DECODERS[model].shape)
+        plans = plans_of(mlir_air.DECODERS[model].shape)
         closed = dict(zip(CONTEXTS, FASTFLOWLM_2026_TOKENS.get(model, ()), strict=False))
         for context, measured in zip(CONTEXTS, row, strict=True):
             if context <= LONGEST:

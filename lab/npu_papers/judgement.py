@@ -14,10 +14,10 @@ from npu_papers.sizes import layer_projections, windows
 from npu_papers.tables import BARE_GEMM, CONTEXTS, Cell, Phase, cells
 from ort_aie_ep.npu.speed import operators as op
 from ort_aie_ep.npu.speed.kernels import OURS, PUBLISHED
-from ort_aie_ep.npu.speed.models import shape_of
 from ort_aie_ep.npu.speed.operators import Machine
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.costs import Cost
+from ort_aie_ep.prediction.shapes import shape_of
 
 DECODE_MEDIAN, DECODE_WORST, PREFILL_SLOPE = 0.10, 0.35, 0.30
 

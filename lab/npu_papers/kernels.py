@@ -28,11 +28,11 @@ from ort_aie_ep.aie_kernels.fused_dqp import kernels as fused_dqp
 from ort_aie_ep.aie_kernels.gemm import kernels as gemm
 from ort_aie_ep.npu.speed import operators as op
 from ort_aie_ep.npu.speed.kernels import FLOW_KV_ELEMENTS, FLOW_QKV_ELEMENTS, OURS
-from ort_aie_ep.npu.speed.models import MODELS, shape_of
 from ort_aie_ep.npu.speed.operators import Machine
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.device import device
 from ort_aie_ep.npu.vocabulary.eras import MLIR_AIR
+from ort_aie_ep.prediction.shapes import MODELS, shape_of
 
 Verdict = Literal["scaled to it", "within 30 %", "slower", "unconfirmed"]
 

@@ -32,10 +32,10 @@ from ort_aie_ep.npu.speed.operators import (
     Machine,
     Step,
 )
-from ort_aie_ep.npu.speed.tally import Tally, Timing
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.costs import Cost
 from ort_aie_ep.npu.vocabulary.eras import MLIR_AIR
+from ort_aie_ep.prediction.tally import Tally, Timing
 
 CORES = 16  # that project
 CHANNELS = 8  # of weights

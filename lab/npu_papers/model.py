@@ -19,12 +19,12 @@ from npu_papers.tables import (
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.models.shapes import Shape
 from ort_aie_ep.npu.speed.kernels import OURS
-from ort_aie_ep.npu.speed.models import shape_of, steps_of
 from ort_aie_ep.npu.speed.operators import Machine
-from ort_aie_ep.npu.speed.simulation import PlanSimulation, machine, simulate_plans
-from ort_aie_ep.npu.speed.tally import Timing
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.eras import PAPERS, Era, EraName
+from ort_aie_ep.prediction.shapes import plans_of, shape_of
+from ort_aie_ep.prediction.simulation import PlanSimulation, machine, simulate_plans
+from ort_aie_ep.prediction.tally import Timing
 from ort_aie_ep.progress import Progress
 
 DEVICE = "npu2"  # the one that the papers' programs fit
@@ -109,7 +109,7 @@ def simulate(
     """
     shape = shape_of(model)
     chosen = tuple(contexts or (c for c in CONTEXTS if c <= shape.context))
-    plan = simulate_plans(model, steps_of(shape), shape.context, DEVICE, chosen, progress, era)
+    plan = simulate_plans(model, plans_of(shape), shape.context, DEVICE, chosen, progress, era)
     on = machine(DEVICE, era)
     speedups = {
         name: dict(zip(CONTEXTS, values, strict=True))

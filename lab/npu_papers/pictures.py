@@ -5,15 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from npu_papers.tables import PICTURES
+from ort_aie_ep.formats.q4nx import BLOCK_COLS, BLOCK_ROWS
 from ort_aie_ep.npu.speed.operators import Machine
-from ort_aie_ep.npu.speed.plans import Composition, compose
-from ort_aie_ep.npu.speed.steps import (
-    AttentionStep,
-    Plans,
-    PlanStep,
-    ProjectionStep,
-    VectorStep,
-)
+from ort_aie_ep.prediction.composition import Composition, compose
+from ort_aie_ep.prediction.recipes import BFLOAT16, FLOAT, PlanNode, Plans, RecipeBuilder
 
 
 @dataclass(frozen=True)
@@ -59,7 +54,7 @@ def picture_of(model: str, device: str, machine: Machine) -> Picture | None:
         return None
     patches, tokens = tower.patches, tower.tokens
     layers = compose(layers_of(tower), patches, patches, machine)
-    projection = compose(((_projection(tower),),), tokens, tokens, machine)
+    projection = compose(_projection(tower), tokens, tokens, machine)
     seconds = layers.timing.seconds + projection.timing.seconds
     measured = PICTURES[model]
     others = {name: value for name, value in measured.items() if name != "NPU"}
@@ -67,47 +62,51 @@ def picture_of(model: str, device: str, machine: Machine) -> Picture | None:
 
 
 def layers_of(tower: Tower) -> Plans:
-    """The plans that `ort-aie compile --quantize bf16` makes of the layers.
+    """The plans that `ort-aie compile --quantize bf16` makes of the layers of a tower.
 
     Layer norms, which are nodes of ONNX Runtime's, divide them: two plans a layer.
     """
-    plans: list[tuple[PlanStep, ...]] = []
-    stream = "embedded"
-    for layer in range(tower.layers):
-        plans += [_attention(tower, f"{layer}/", stream), _mlp(tower, f"{layer}/")]
-        stream = f"{layer}/out"
-    return tuple(plans)
+    return (_attention_of(tower), _mlp_of(tower)) * tower.layers
 
 
-def _product(name: str, n: int, k: int, a: str) -> ProjectionStep:
-    return ProjectionStep(name, n, k, a, name, form=None, bias=True)
-
-
-def _attention(tower: Tower, name: str, stream: str) -> tuple[PlanStep, ...]:
-    width, normed = tower.hidden, f"{name}norm1"
-    query, key, value = (f"{name}{part}" for part in "qkv")
+def _projection(tower: Tower) -> Plans:
+    """The projection of the pooled patches."""
+    recipe = RecipeBuilder()
+    pooled = recipe.input(FLOAT, 1, "tokens", tower.hidden)
     return (
-        *(_product(x, width, width, normed) for x in (query, key, value)),
-        AttentionStep(
-            f"{name}attention", tower.heads, tower.heads, width // tower.heads, query, key, value,
-            ("", ""), f"{name}context", (f"{name}keys", f"{name}values"), causal=False,
-        ),
-        _product(f"{name}o", width, width, f"{name}context"),
-        VectorStep(f"{name}middle", "add", width, stream, f"{name}middle", b=f"{name}o"),
-    )  # fmt: skip
-
-
-def _mlp(tower: Tower, name: str) -> tuple[PlanStep, ...]:
-    wide = f"{name}wide"
-    return (
-        _product(wide, tower.ffn, tower.hidden, f"{name}norm2"),
-        VectorStep(f"{name}gelu", "gelu_tanh", tower.ffn, wide, f"{name}gelu"),
-        _product(f"{name}down", tower.hidden, tower.ffn, f"{name}gelu"),
-        VectorStep(
-            f"{name}out", "add", tower.hidden, f"{name}middle", f"{name}out", b=f"{name}down"
-        ),
+        recipe.node(_product(recipe, "features", tower.text, tower.hidden, pooled, bias=False)),
     )
 
 
-def _projection(tower: Tower) -> ProjectionStep:
-    return ProjectionStep("features", tower.text, tower.hidden, "pooled", "features", form=None)
+def _product(
+    recipe: RecipeBuilder, name: str, n: int, k: int, a: int, *, bias: bool = True
+) -> tuple[int, ...]:
+    blocks = -(-n // BLOCK_ROWS), -(-k // BLOCK_COLS), BLOCK_ROWS * BLOCK_COLS
+    reads = [a, recipe.constant(BFLOAT16, *blocks)]
+    if bias:
+        reads.append(recipe.constant(FLOAT, n))
+    return recipe.step("GEMM", name, reads, K=k, N=n, format=1)
+
+
+def _attention_of(tower: Tower) -> PlanNode:
+    recipe, width = RecipeBuilder(), tower.hidden
+    stream = recipe.input(FLOAT, 1, "tokens", width)
+    normed = recipe.input(FLOAT, 1, "tokens", width)
+    parts = [_product(recipe, part, width, width, normed)[0] for part in "qkv"]
+    context, *present = recipe.step(
+        "FlowAttention", "attention", parts, 3, num_heads=tower.heads, kv_num_heads=tower.heads,
+        causal=0, format=1,
+    )  # fmt: skip
+    (o,) = _product(recipe, "o", width, width, context)
+    (middle,) = recipe.step("Add", "middle", [stream, o], format=1)
+    return recipe.node([middle, *present])
+
+
+def _mlp_of(tower: Tower) -> PlanNode:
+    recipe = RecipeBuilder()
+    middle = recipe.input(FLOAT, 1, "tokens", tower.hidden)
+    normed = recipe.input(FLOAT, 1, "tokens", tower.hidden)
+    (wide,) = _product(recipe, "wide", tower.ffn, tower.hidden, normed)
+    (gelu,) = recipe.step("Activation", "gelu", [wide], function="gelu_tanh", format=1)
+    (down,) = _product(recipe, "down", tower.hidden, tower.ffn, gelu)
+    return recipe.node(recipe.step("Add", "out", [middle, down], format=1))

@@ -11,7 +11,6 @@ from rich.text import Text
 from npu_papers.model import Point, Simulation
 from npu_papers.pictures import Picture
 from npu_papers.tables import CONTEXTS, FASTFLOWLM_SPEEDS
-from ort_aie_ep.npu.speed.tally import Part
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.eras import PAPERS
 from ort_aie_ep.prediction.report import (
@@ -23,6 +22,7 @@ from ort_aie_ep.prediction.report import (
     plan_tables,
     three_digits,
 )
+from ort_aie_ep.prediction.tally import Part
 
 _DECODE_PARTS: tuple[Part, ...] = ("projections", "attention", "vector", "lm_head", "dispatch")
 _PREFILL_PARTS: tuple[Part, ...] = (

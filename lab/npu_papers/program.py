@@ -11,8 +11,8 @@ from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.models.shapes import Shape
 from ort_aie_ep.npu.speed import operators as op
 from ort_aie_ep.npu.speed.operators import Machine, Step
-from ort_aie_ep.npu.speed.tally import Part, Tally, Timing
 from ort_aie_ep.npu.vocabulary import costs
+from ort_aie_ep.prediction.tally import Part, Tally, Timing
 
 #: Overlays: the paper's decode placement (FusedDQP, FlowKV, vector operators) and prefill's three.
 Overlay = Literal["decode", "dequant", "gemm", "flow_qkv"]

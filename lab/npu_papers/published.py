@@ -18,9 +18,9 @@ from npu_papers.tables import (
     MLIR_AIR_PROMPTS,
     cells,
 )
-from ort_aie_ep.npu.speed.models import shape_of
 from ort_aie_ep.npu.speed.operators import Machine
 from ort_aie_ep.npu.vocabulary.eras import MLIR_AIR, EraName
+from ort_aie_ep.prediction.shapes import shape_of
 
 SWEEP = "mlir-air's sweep"
 

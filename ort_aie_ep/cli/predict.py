@@ -17,8 +17,8 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.hub.names import find_name
 
 if TYPE_CHECKING:
-    from ort_aie_ep.npu.speed import PlanSimulation
     from ort_aie_ep.npu.vocabulary.eras import Era
+    from ort_aie_ep.prediction.simulation import PlanSimulation
 
 _PREDICTED = (
     "Predictions are not measured: nothing of this project has run on an NPU yet. Watts are "
@@ -83,8 +83,8 @@ def predict_command(
     ort-aie predict llama-3.2-1b --group 128 --symmetric
     ```
     """
+    from ort_aie_ep import prediction as performance
     from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
-    from ort_aie_ep.npu import speed as performance
     from ort_aie_ep.npu.vocabulary.eras import ERAS
 
     if [model is not None, papers, kernels].count(True) != 1:
@@ -126,8 +126,8 @@ def _print_published(table: str, *, json: bool) -> None:
 def _predict_compiled(
     path: Path, device: str, contexts: str | None, era: Era, *, json: bool
 ) -> None:
-    from ort_aie_ep.explain.plan_steps import read_plans
-    from ort_aie_ep.npu import speed as performance
+    from ort_aie_ep import prediction as performance
+    from ort_aie_ep.prediction.compiled import read_plans
 
     with ready(path) as model, console.bar("predict", "tokens", "reading the model") as progress:
         read = read_plans(model)

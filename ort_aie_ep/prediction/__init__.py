@@ -1,4 +1,19 @@
-"""Speed of plans on the NPU: the scheduler of src/targets/npu, and the costs of its invocations.
+"""Speed of whole models on the NPU: the scheduler of src/targets/npu, and the closed form of each
+invocation's cost.
 
-docs/npu-model.md describes the results. What others published is beside them in lab/npu_papers.
+`simulate(model, device)` predicts a token and a prompt of the plan of a model that is known by
+name, at each context; `simulate_plans` does the same for a compiled model's plans. The results are
+described in docs/npu-model.md.
 """
+
+from __future__ import annotations
+
+from ort_aie_ep.prediction.shapes import MODELS
+from ort_aie_ep.prediction.simulation import (
+    PlanSimulation,
+    machine,
+    simulate,
+    simulate_plans,
+)
+
+__all__ = ["MODELS", "PlanSimulation", "machine", "simulate", "simulate_plans"]

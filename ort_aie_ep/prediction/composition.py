@@ -19,13 +19,13 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats.q4nx import FORMS, SHIPPING, BlockForm
 from ort_aie_ep.npu.packages.package import manifest
 from ort_aie_ep.npu.speed.operators import Machine
-from ort_aie_ep.npu.speed.power import Draw, draw
-from ort_aie_ep.npu.speed.tally import Tally, Timing
 from ort_aie_ep.npu.vocabulary.design import package_name
 from ort_aie_ep.npu.vocabulary.device import device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 from ort_aie_ep.prediction.costs import cost_of
+from ort_aie_ep.prediction.power import Draw, draw
 from ort_aie_ep.prediction.recipes import PlanNode, Plans
+from ort_aie_ep.prediction.tally import Tally, Timing
 
 #: Designs of npu2's overlays that read quantised weights; those that do not.
 READERS = ("decode", "fused_layer", "dequant", "short_gemm")

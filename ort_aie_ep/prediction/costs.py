@@ -8,8 +8,8 @@ from ort_aie_ep.formats.q4nx import BLOCK_COLS, BLOCK_ROWS, BlockForm
 from ort_aie_ep.npu.speed import layer, operators
 from ort_aie_ep.npu.speed.kernels import Kernels
 from ort_aie_ep.npu.speed.operators import Step
-from ort_aie_ep.npu.speed.tally import Part
 from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.prediction.tally import Part
 
 Parameters = Mapping[str, int]
 _Cost = Callable[[Parameters, Kernels, BlockForm], tuple[Step, ...]]

@@ -10,10 +10,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ort_aie_ep.npu.speed.plans import Composition
-from ort_aie_ep.npu.speed.simulation import PlanSimulation
-from ort_aie_ep.npu.speed.tally import Part
 from ort_aie_ep.npu.vocabulary.eras import PAPERS
+from ort_aie_ep.prediction.composition import Composition
+from ort_aie_ep.prediction.simulation import PlanSimulation
+from ort_aie_ep.prediction.tally import Part
 from ort_aie_ep.prediction.unconfirmed import UNCONFIRMED
 
 _T = TypeVar("_T")

@@ -7,9 +7,9 @@ from npu_papers import mlir_air
 from npu_papers.goals import beside_amd, beside_paper2
 from npu_papers.tables import CONTEXTS, MLIR_AIR_TOKENS
 
-from ort_aie_ep.npu.speed import simulate
-from ort_aie_ep.npu.speed.models import shape_of
 from ort_aie_ep.npu.vocabulary.eras import MLIR_AIR, PAPERS
+from ort_aie_ep.prediction.shapes import shape_of
+from ort_aie_ep.prediction.simulation import simulate
 
 
 def test_every_cell_up_to_32k_is_beside_amds() -> None:

@@ -6,8 +6,8 @@ import pytest
 from npu_papers.power import alternatives, draw, figure_errors, fitted
 from npu_papers.tables import CONTEXTS, FASTFLOWLM_SPEEDS, FIGURES, PAPER2, ROWS, SPEEDUPS
 
-from ort_aie_ep.npu.speed import power
-from ort_aie_ep.npu.speed.tally import Timing
+from ort_aie_ep.prediction import power
+from ort_aie_ep.prediction.tally import Timing
 
 # Paper 2's totals, of iGPU and CPU (Table 5), and the gains that its text states at 1k.
 GAINS = [

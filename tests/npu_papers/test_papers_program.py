@@ -12,12 +12,11 @@ from npu_papers.program import decode, layer_overlays, prefill, switches_of
 from npu_papers.sizes import layer_projections, lm_head, windows
 from npu_papers.tables import CONTEXTS, ROWS, Cell, cells
 
-from ort_aie_ep.npu.speed import MODELS
 from ort_aie_ep.npu.speed import operators as op
-from ort_aie_ep.npu.speed.models import shape_of, steps_of
 from ort_aie_ep.npu.speed.operators import Machine
-from ort_aie_ep.npu.speed.plans import compose
 from ort_aie_ep.npu.vocabulary import costs
+from ort_aie_ep.prediction.composition import compose
+from ort_aie_ep.prediction.shapes import MODELS, plans_of, shape_of
 
 CALIBRATION = {("III", "qwen3-0.6b"), ("III", "qwen3-1.7b"), ("III", "qwen3-4b"),
                ("III", "qwen3-8b"), ("1", "gemma3-1b")}  # fmt: skip
@@ -227,7 +226,7 @@ def test_a_cell_is_predicted_in_its_own_unit() -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_a_token_has_the_work_of_this_projects_operators(name: str) -> None:
     shape, machine = shape_of(name), Machine()
-    token = compose(steps_of(shape), 1, 1024, machine, fused_layers=False)
+    token = compose(plans_of(shape), 1, 1024, machine, fused_layers=False)
     # Some operators are joined here. The work is the same except for the commands of those that are
     # separate in a plan (gate and up, rotations, keys and values: at most 5 a layer, each under 30
     # µs), and that one row's norms, rotations and appends take up to 12 µs a layer less by the

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ort_aie_ep.npu.speed import simulate
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.prediction.simulation import simulate
 
 
 def test_every_cost_says_what_it_is() -> None:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ort_aie_ep.npu.speed.tally import Timing
 from ort_aie_ep.npu.vocabulary.costs import Cost
+from ort_aie_ep.prediction.tally import Timing
 
 IDLE = Cost(
     1.0918, "W", "Krackan", "what the NPU draws while it works at all: seven figures of HWiNFO",

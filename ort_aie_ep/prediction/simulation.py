@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.npu.speed.kernels import kernels_of
-from ort_aie_ep.npu.speed.models import shape_of, steps_of
 from ort_aie_ep.npu.speed.operators import Machine
-from ort_aie_ep.npu.speed.plans import Composition, compose
-from ort_aie_ep.npu.speed.steps import Plans, form_of
 from ort_aie_ep.npu.vocabulary.device import device as find_device
 from ort_aie_ep.npu.vocabulary.eras import SILICON_2026, Era, EraName
 from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.prediction.composition import Composition, compose, form_of
+from ort_aie_ep.prediction.recipes import Plans
+from ort_aie_ep.prediction.shapes import plans_of, shape_of
 from ort_aie_ep.progress import Count, Progress
 
 #: Where no contexts are given. Prompts beyond them take seconds each to compose.
@@ -59,7 +59,7 @@ def simulate(
         DesignError: the performance model does not cover the model, the device or a context.
     """
     shape = shape_of(model)
-    plans = steps_of(shape, form)
+    plans = plans_of(shape, form)
     return simulate_plans(model, plans, shape.context, device, contexts, progress, era)
 
 
@@ -85,8 +85,7 @@ def simulate_plans(
         count.begin(f"{model}, a prompt of {context} tokens")
         prompts.append(compose(plans, context, context, on))
         count.step(context)
-    form = form_of(max(plans, key=len))
-    return PlanSimulation(model, device, era.name, form, decoding, tuple(prompts))
+    return PlanSimulation(model, device, era.name, form_of(plans), decoding, tuple(prompts))
 
 
 def _contexts(model: str, positions: int | None, contexts: Sequence[int] | None) -> tuple[int, ...]:
