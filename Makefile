@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BUILD := build/dev
+THIS_CPU := OFF
 # How environments get the package: `tree`, these sources in place, where a change of Python needs nothing and
 # one of C++ what ninja compiles; or `wheel`, as users get it, which CI takes.
 INSTALL ?= tree
@@ -43,9 +44,10 @@ FUZZ_FOLDER ?= .cache/fuzz
 .PHONY: demo test lint check docs wheels windows real-headers bench kernel-bench fuzz fuzz-replay fuzz-ready \
         build clean
 
-# In a make of its own: packages are installed while the build runs.
+# In a make of its own: packages are installed while the build runs. What this CPU cannot run is compiled without
+# optimisation, until a build is asked for.
 demo:
-	@$(MAKE) --no-print-directory -j2 $(VENV)/ready
+	@$(MAKE) --no-print-directory -j2 $(VENV)/ready THIS_CPU=ON
 	$(VENV)/bin/ort-aie demo
 
 # Everything on the newest ONNX Runtime; on the oldest, what depends on it, with one file of each op. Its environment
@@ -204,7 +206,7 @@ $(VENV)/build-ready: pyproject.toml | $(VENV)/bin/python
 	touch $@
 
 $(BUILD)/CMakeCache.txt: $(VENV)/build-ready
-	$(VENV)/bin/cmake --preset dev $(CMAKE_ARGS) -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV)/bin/ninja) \
+	$(VENV)/bin/cmake --preset dev -DORT_AIE_THIS_CPU=$(THIS_CPU) $(CMAKE_ARGS) -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV)/bin/ninja) \
 	  -DPython_EXECUTABLE=$(abspath $(VENV)/bin/python) \
 	  -Dpybind11_DIR=$$($(VENV)/bin/python -m pybind11 --cmakedir) >/dev/null
 	touch $@
@@ -225,6 +227,7 @@ ifeq ($(INSTALL),tree)
 # Ninja itself looks what has changed.
 .PHONY: cpu build
 cpu build: %: $(BUILD)/CMakeCache.txt
+	@$(if $(filter build,$@),! grep -q 'ORT_AIE_THIS_CPU:.*=ON' $< || $(VENV)/bin/cmake -DORT_AIE_THIS_CPU=OFF $(BUILD) >/dev/null)
 	$(NINJA) $(if $(filter cpu,$@),cpu)
 cpu_package := | cpu
 package := | build
