@@ -16,6 +16,8 @@ from ort_aie_ep.aie_kernels.cycles import (
     copy_cycles,
     map_scores,
 )
+from ort_aie_ep.aie_kernels.flow_kv import bundles
+from ort_aie_ep.aie_kernels.issue import ATTENTION
 from ort_aie_ep.npu.vocabulary.kernel import Array, Kernel
 
 KV_CHUNK = 4096
@@ -38,16 +40,9 @@ def _flow_kv_scores(scalars: Scalars) -> float:
     return CALL + 20 * LATENCY + pairs * (products + scores + maximum + probabilities)
 
 
-def _flow_kv_values(scalars: Scalars) -> float:
-    """For each head: a quarter of the calls rescale, as early chunks do; the probabilities in all
-    lanes that they multiply, then tiles of Y in fours."""
-    group, head_dim = scalars
-    blocks = KV_CHUNK // head_dim // 8
-    rescale = (LOOP + 10 * head_dim / 32) / 4 + 10
-    weights = 6 * blocks + 3 * LATENCY
-    # Four macs of 64 lanes and ten loads a block; then ten sums of a column.
-    products = LOOP + head_dim / 32 * max(4 * blocks + 10, 5 * blocks + 2)
-    return CALL + group * (rescale + weights + products)
+def _flow_kv_values(arch: str, scalars: Scalars) -> float:
+    """By the core's issue rules, at the pace of published attention."""
+    return CALL + ATTENTION * bundles.values(*scalars)
 
 
 def _flow_kv_merge(scalars: Scalars) -> float:
@@ -115,7 +110,7 @@ FLOW_KV_VALUES = Kernel(
     "flow_kv_values",
     "flow_kv/flow_kv.cc",
     (Array("u8", 4352), Array("bf16", 4096), Array("f32", 2080), int, int),
-    compiled(_flow_kv_values),
+    _flow_kv_values,
     ("aie2p",),
     lambda scalars: _flow_kv_heads(*scalars),
 )
