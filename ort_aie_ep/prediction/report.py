@@ -10,13 +10,17 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ort_aie_ep.npu.vocabulary.eras import PAPERS
+from ort_aie_ep.npu.vocabulary.eras import PAPERS, SILICON_2026
 from ort_aie_ep.prediction.composition import Composition
+from ort_aie_ep.prediction.measured import Phase
 from ort_aie_ep.prediction.simulation import PlanSimulation
+from ort_aie_ep.prediction.spread import basis, nearest_words, range_words
 from ort_aie_ep.prediction.tally import Part
 from ort_aie_ep.prediction.unconfirmed import UNCONFIRMED
 
 _T = TypeVar("_T")
+Q4NX_WEIGHTS = 32 * 256  # of a block
+RANGE = "range"
 _DECODE_PARTS: tuple[Part, ...] = (
     "layers", "lm_head", "projections", "attention", "vector", "dispatch",
 )  # fmt: skip
@@ -31,30 +35,41 @@ def plan_tables(plan: PlanSimulation) -> RenderableType:
     # Watts are published for the era of the papers only.
     power = ("TPS/W, inferred",) if plan.era == PAPERS.name else ()
     shown: list[RenderableType] = []
-    for phase, of, names, unit, scale in (
-        ("a token", plan.decode, _DECODE_PARTS, "ms", 1e3),
-        ("a prompt", plan.prefill, _PREFILL_PARTS, "s", 1.0),
-    ):
+    billions = weights_of(plan) / 1e9
+    # The era silicon-2026 has no kernel faster than silicon showed.
+    doubtful = plan.era != SILICON_2026.name and bool(UNCONFIRMED & {"flow_kv", "flow_qkv"})
+    measured: tuple[tuple[Phase, tuple[Composition, ...], tuple[Part, ...], str, float], ...] = (
+        ("token", plan.decode, _DECODE_PARTS, "ms", 1e3),
+        ("prompt", plan.prefill, _PREFILL_PARTS, "s", 1.0),
+    )
+    for kind, of, names, unit, scale in measured:
+        phase = f"a {kind}"
         rate = ("tokens/s",) if of is plan.decode else ()
         parts = [name for name in names if any(one.timing.parts.get(name) for one in of)]
         table = new_table(
-            "context", *rate, unit, *(marked(name, bool(rate)) for name in parts), "GB read",
-            "GB written", *power, title=f"{title}, {phase}; parts in {unit}",
+            "context", *rate, RANGE, unit,
+            *(marked(name, bool(rate)) if doubtful else name for name in parts),
+            "GB read", "GB written", *power, title=f"{title}, {phase}; parts in {unit}",
         )  # fmt: skip
         for one in of:
             timing = one.timing
             # Where all steps stay on the host, there is no speed of an NPU to predict.
             speed = f"{1 / timing.seconds:.2f}" if timing.seconds else "–"
             rates = (speed,) if rate else ()
+            extent = range_words(kind, timing.seconds) if timing.seconds else "–"
             seconds = [timing.seconds, *(timing.parts.get(name, 0) for name in parts)]
             table.add_row(
-                in_k(one.context), *rates, *(f"{s * scale:.2f}" for s in seconds),
+                in_k(one.context), *rates, extent, *(f"{s * scale:.2f}" for s in seconds),
                 f"{timing.read / 1e9:.2f}", f"{timing.write / 1e9:.2f}",
                 *(three_digits(one.draw.tokens_per_watt) if one.draw else "–" for _ in power),
             )  # fmt: skip
         shown += [table, *(plan_line(phase, one) for one in ends(of))]
+        if billions:
+            found = (nearest_words(plan.model, kind, one.context, billions) for one in ends(of))
+            shown += [Text(words) for words in dict.fromkeys(found)]
+    shown.append(Text(basis(plan.era)))
     shown.append(Text(f"weights, as the device reads them: {plan.form}"))
-    if UNCONFIRMED & {"flow_kv", "flow_qkv"}:
+    if doubtful:
         shown.append(
             Text(
                 "†: its attention is faster than anyone has measured such a kernel "
@@ -62,6 +77,12 @@ def plan_tables(plan: PlanSimulation) -> RenderableType:
             )
         )
     return Group(*shown)
+
+
+def weights_of(plan: PlanSimulation) -> float:
+    """The weights that a token reads: its bytes at the shortest context, keys included."""
+    least = min((one.timing.read for one in plan.decode), default=0.0)
+    return least / plan.form.block_bytes * Q4NX_WEIGHTS
 
 
 def marked(part: Part, decoding: bool) -> str:
@@ -103,5 +124,6 @@ def new_table(first: str, *others: str, title: str | None = None) -> Table:
     table = Table(box=box.SIMPLE, title=title, title_justify="left")
     table.add_column(first, justify="left")
     for name in others:
-        table.add_column(name, justify="right")
+        # A narrow terminal shortens other columns first.
+        table.add_column(name, justify="right", no_wrap=name == RANGE)
     return table

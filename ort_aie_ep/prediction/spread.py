@@ -15,7 +15,7 @@ def range_of(phase: Phase, seconds: float) -> tuple[float, float]:
 
 def range_words(phase: Phase, seconds: float) -> str:
     """The range as tables show it."""
-    return " to ".join(f"{value:.3g}" for value in range_of(phase, seconds))
+    return "–".join(f"{value:.3g}" for value in range_of(phase, seconds))
 
 
 def basis(name: str) -> str:

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 import ort_aie_ep
 from ort_aie_ep.cli import app, predict
+from ort_aie_ep.prediction.spread import range_words
 
 
 def simulate(*words: object) -> Any:
@@ -39,6 +40,18 @@ def test_a_name_is_composed_of_the_plan_of_its_shape() -> None:
     assert report["decode"][0]["overlays"] == {"fused_layer": 1}
     token = 1 / report["decode"][0]["timing"]["seconds"]
     assert f"{token:.2f}" in succeeded("llama-3.2-1b", "--contexts", "1024").stdout
+
+
+def test_a_prediction_is_a_range_beside_the_nearest_measured_figure() -> None:
+    words = ("llama-3.2-1b", "--contexts", "1024")
+    report = json.loads(succeeded(*words, "--json").stdout)
+    shown = " ".join(succeeded(*words).stdout.split())
+    for phase, kind in (("decode", "token"), ("prefill", "prompt")):
+        seconds = report[phase][0]["timing"]["seconds"]
+        assert range_words(kind, seconds) in shown  # type: ignore[arg-type]
+    # Its own figures, at that context.
+    assert "llama-3.2-1b, 68.44 tokens/s at 1k" in shown
+    assert "llama-3.2-1b, 0.483 s for a prompt of 1k" in shown
 
 
 def test_an_era_changes_the_constants_and_watts_are_of_the_papers() -> None:
