@@ -11,7 +11,7 @@ their latency, `LATENCY` cycles an operation (AM020: 5 to 7 for loads and float 
 
 Compiled code takes longer than such a count. Three published attention kernels, whose sources were
 counted by the same rules, take 1.7, 2.0 and 2.2 times their counts on silicon
-(ort_aie_ep/npu/speed/published_attention.py). So the models of attention multiply their counts by
+(lab/npu_papers/attention.py). So the models of attention multiply their counts by
 2, `COMPILED`, which is within 30 % of each of the three. They are other kernels, less exact and by
 other compilers' versions: what these here take is unconfirmed.
 """

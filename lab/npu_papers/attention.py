@@ -26,6 +26,7 @@ from math import ceil
 
 import numpy as np
 
+from npu_papers.machine import Machine
 from npu_papers.mlir_air import (
     DECODERS,
     KEYS,
@@ -35,7 +36,6 @@ from npu_papers.mlir_air import (
 )
 from npu_papers.tables import BLOCK, CONTEXTS, FLASH_ATTENTION, MLIR_AIR_TOKENS, Latency
 from ort_aie_ep.aie_kernels.cycles import CALL, COMPILED, LATENCY, LOOP, TILE_PRODUCT
-from ort_aie_ep.npu.speed.operators import Machine
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.eras import MLIR_AIR
 

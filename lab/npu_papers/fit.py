@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
+from npu_papers.machine import Machine
 from npu_papers.program import decode, prefill
 from npu_papers.tables import Cell, cells
-from ort_aie_ep.npu.speed.operators import Machine
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.costs import Cost
 from ort_aie_ep.prediction.shapes import shape_of

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from npu_papers import mlir_air
+from npu_papers.machine import Machine
 from npu_papers.tables import CONTEXTS, FASTFLOWLM_2026_TOKENS, MLIR_AIR_TOKENS, ROWS
-from ort_aie_ep.npu.speed.kernels import OURS, PUBLISHED
-from ort_aie_ep.npu.speed.operators import Machine
+from ort_aie_ep.aie_kernels.kernel_cycles import OURS, PUBLISHED
 from ort_aie_ep.npu.vocabulary.eras import MLIR_AIR, PAPERS
 from ort_aie_ep.prediction.composition import compose
 from ort_aie_ep.prediction.shapes import plans_of, shape_of

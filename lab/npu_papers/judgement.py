@@ -9,12 +9,14 @@ from statistics import median
 import numpy as np
 
 from npu_papers.fit import Fit, LeftOut, fit, leave_one_out, predicted
+from npu_papers.machine import Machine
 from npu_papers.power import Alternative, FigureError, alternatives, figure_errors
 from npu_papers.sizes import layer_projections, windows
 from npu_papers.tables import BARE_GEMM, CONTEXTS, Cell, Phase, cells
-from ort_aie_ep.npu.speed import operators as op
-from ort_aie_ep.npu.speed.kernels import OURS, PUBLISHED
-from ort_aie_ep.npu.speed.operators import Machine
+from ort_aie_ep.aie_kernels.flow_kv.cost import FLOW_KV_CHUNK, PAIRS
+from ort_aie_ep.aie_kernels.gemm.cost import gemm
+from ort_aie_ep.aie_kernels.kernel_cycles import OURS, PUBLISHED
+from ort_aie_ep.aie_kernels.machine import BF16
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.costs import Cost
 from ort_aie_ep.prediction.shapes import shape_of
@@ -231,7 +233,7 @@ def _kv_bandwidths(name: str, errors: list[CellError]) -> list[KvBandwidth]:
             count * (context if window is None else min(window, context))
             for window, count in windows(shape).items()
         )
-        return keys * 2 * op.BF16 * shape.keys
+        return keys * 2 * BF16 * shape.keys
 
     results = []
     for begin, end in ((CONTEXTS[0], CONTEXTS[5]), (CONTEXTS[5], CONTEXTS[7])):
@@ -245,7 +247,7 @@ def _kv_bandwidths(name: str, errors: list[CellError]) -> list[KvBandwidth]:
 
         half = 0.05  # the tables give one decimal
         paper = rate(first.cell.value, last.cell.value)
-        in_flight = 2 * min(shape.kv_heads, op.PAIRS) * op.FLOW_KV_CHUNK
+        in_flight = 2 * min(shape.kv_heads, PAIRS) * FLOW_KV_CHUNK
         results.append(
             KvBandwidth(
                 name, begin, end, paper,
@@ -268,4 +270,4 @@ def _end_to_end(error: CellError) -> EndToEnd:
 
 
 def _bare_gemm(on: Machine, size: int) -> float:
-    return 2 * size**3 / on.seconds(op.gemm(size, size, size))
+    return 2 * size**3 / on.seconds(gemm(size, size, size))

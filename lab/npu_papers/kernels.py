@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 
 from npu_papers.attention import decoder_attention, flash_attention
+from npu_papers.machine import Machine
 from npu_papers.mlir_air import KEYS
 from npu_papers.tables import (
     BLOCK,
@@ -24,11 +25,13 @@ from npu_papers.tables import (
     Latency,
 )
 from ort_aie_ep.aie_kernels.dequant import kernels as dequant
+from ort_aie_ep.aie_kernels.flow_qkv.cost import flow_qkv
 from ort_aie_ep.aie_kernels.fused_dqp import kernels as fused_dqp
 from ort_aie_ep.aie_kernels.gemm import kernels as gemm
-from ort_aie_ep.npu.speed import operators as op
-from ort_aie_ep.npu.speed.kernels import FLOW_KV_ELEMENTS, FLOW_QKV_ELEMENTS, OURS
-from ort_aie_ep.npu.speed.operators import Machine
+from ort_aie_ep.aie_kernels.gemm.cost import gemm as gemm_cost
+from ort_aie_ep.aie_kernels.gemm.cost import row_norm
+from ort_aie_ep.aie_kernels.kernel_cycles import FLOW_KV_ELEMENTS, FLOW_QKV_ELEMENTS, OURS
+from ort_aie_ep.aie_kernels.machine import Step
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.device import device
 from ort_aie_ep.npu.vocabulary.eras import MLIR_AIR
@@ -115,7 +118,7 @@ def beside() -> Comparison:
 
 def flow_qkv_seconds(call: Latency) -> float:
     """This project's time for a call of flash attention; its own milliseconds are not used."""
-    steps = op.flow_qkv(
+    steps = flow_qkv(
         call.tokens, 0, call.heads, call.kv_heads, call.head_dim, None, call.causal, OURS
     )
     return _machine().seconds(steps) + _machine().dispatch
@@ -205,7 +208,7 @@ def _operators() -> Iterator[Beside]:
     def row(
         design: str,
         what: str,
-        steps: tuple[op.Step, ...],
+        steps: tuple[Step, ...],
         *published: float,
         source: str = EXAMPLES,
     ) -> Beside:
@@ -220,9 +223,9 @@ def _operators() -> Iterator[Beside]:
         (4096, (9329, 14710), f"{EXAMPLES}; arXiv 2512.13282, best of any size"),
     ):
         span = (2 * size**3 / rate / 1e6 for rate in gflops)
-        yield row("gemm", f"{size}³", op.gemm(size, size, size, OURS), *span, source=source)
+        yield row("gemm", f"{size}³", gemm_cost(size, size, size, OURS), *span, source=source)
     yield row("row_operators", "RMS norm of 2048 x 2048",
-              op.row_norm(2048, 2048, False, True, OURS), 0.911)  # fmt: skip
+              row_norm(2048, 2048, False, True, OURS), 0.911)  # fmt: skip
     for m, k, n, published in ((512, 1024, 1024, 0.639), (1024, 2048, 1024, 2.134)):
         yield Beside("gemm, NPU1", f"{m} x {k} x {n}, cores alone", "ms", (published,) * 2,
                      _gemm_npu1(m, k, n) * 1e3, "amd/IRON's GEMM of FastFlowLM")  # fmt: skip

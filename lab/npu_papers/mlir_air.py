@@ -20,18 +20,13 @@ from statistics import median
 
 import numpy as np
 
+from npu_papers.machine import Machine
 from npu_papers.sizes import layer_projections, norms_of_layer
 from npu_papers.tables import CONTEXTS, MLIR_AIR_TOKENS
-from ort_aie_ep.formats.q4nx import BLOCK_BYTES
+from ort_aie_ep.aie_kernels.kernel_cycles import FLOW_KV_ELEMENTS, PUBLISHED
+from ort_aie_ep.aie_kernels.machine import BF16, Step
+from ort_aie_ep.formats.q4nx import BLOCK_BYTES, BLOCK_COLS, BLOCK_ROWS
 from ort_aie_ep.models.shapes import SHAPES, Shape
-from ort_aie_ep.npu.speed.kernels import FLOW_KV_ELEMENTS, PUBLISHED
-from ort_aie_ep.npu.speed.operators import (
-    BF16,
-    Q4NX_INPUTS,
-    Q4NX_OUTPUTS,
-    Machine,
-    Step,
-)
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.costs import Cost
 from ort_aie_ep.npu.vocabulary.eras import MLIR_AIR
@@ -141,8 +136,8 @@ COSTS: dict[str, Cost] = {
 
 def projection(outputs: int, inputs: int, block_bytes: int, flush: float) -> tuple[Step, ...]:
     """A projection of one vector: every core 32 outputs a round, a block for each 256 inputs."""
-    rounds = ceil(outputs / (CORES * Q4NX_OUTPUTS))
-    depth = ceil(inputs / Q4NX_INPUTS)
+    rounds = ceil(outputs / (CORES * BLOCK_ROWS))
+    depth = ceil(inputs / BLOCK_COLS)
     weights = rounds * depth * CORES * block_bytes
     return (
         Step(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from npu_papers.machine import Machine
 from npu_papers.pictures import Picture, picture_of
 from npu_papers.power import Draw, draw
 from npu_papers.program import decode, prefill
@@ -16,14 +17,13 @@ from npu_papers.tables import (
     cells,
     others,
 )
+from ort_aie_ep.aie_kernels.kernel_cycles import OURS
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.models.shapes import Shape
-from ort_aie_ep.npu.speed.kernels import OURS
-from ort_aie_ep.npu.speed.operators import Machine
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.eras import PAPERS, Era, EraName
 from ort_aie_ep.prediction.shapes import plans_of, shape_of
-from ort_aie_ep.prediction.simulation import PlanSimulation, machine, simulate_plans
+from ort_aie_ep.prediction.simulation import PlanSimulation, simulate_plans
 from ort_aie_ep.prediction.tally import Timing
 from ort_aie_ep.progress import Progress
 
@@ -110,7 +110,7 @@ def simulate(
     shape = shape_of(model)
     chosen = tuple(contexts or (c for c in CONTEXTS if c <= shape.context))
     plan = simulate_plans(model, plans_of(shape), shape.context, DEVICE, chosen, progress, era)
-    on = machine(DEVICE, era)
+    on = Machine.of(era)
     speedups = {
         name: dict(zip(CONTEXTS, values, strict=True))
         for name, values in SPEEDUPS.get(model, {}).items()
@@ -127,7 +127,7 @@ def points_of(
 ) -> tuple[Point, ...]:
     """The speeds alone that `simulate` predicts for the papers' programs."""
     shape = shape_of(model)
-    on = machine(DEVICE, era)
+    on = Machine.of(era)
     measured = {(c.phase, c.context): c for c in cells() if c.model == model and era is PAPERS}
     return tuple(
         _point(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from npu_papers.machine import Machine
 from npu_papers.tables import PICTURES
 from ort_aie_ep.formats.q4nx import BLOCK_COLS, BLOCK_ROWS
-from ort_aie_ep.npu.speed.operators import Machine
 from ort_aie_ep.prediction.composition import Composition, compose
 from ort_aie_ep.prediction.recipes import BFLOAT16, FLOAT, PlanNode, Plans, RecipeBuilder
 

@@ -22,10 +22,10 @@ from statistics import mean
 
 import numpy as np
 
+from npu_papers.machine import Machine
 from npu_papers.program import decode, prefill
 from npu_papers.sizes import layer_projections
 from npu_papers.tables import AT, FIGURES, PAPER2, Figure, Phase
-from ort_aie_ep.npu.speed.operators import Machine
 from ort_aie_ep.prediction.shapes import shape_of
 from ort_aie_ep.prediction.tally import Timing
 

@@ -6,11 +6,17 @@ from itertools import pairwise
 from math import ceil
 from typing import Literal
 
+from npu_papers.machine import Machine, copies
 from npu_papers.sizes import layer_projections, lm_head, norms_of_layer, windows
+from ort_aie_ep.aie_kernels.dequant.cost import dequant
+from ort_aie_ep.aie_kernels.flow_kv.cost import flow_kv
+from ort_aie_ep.aie_kernels.flow_qkv.cost import flow_qkv
+from ort_aie_ep.aie_kernels.fused_dqp.cost import fused_dqp
+from ort_aie_ep.aie_kernels.gemm.cost import gemm
+from ort_aie_ep.aie_kernels.machine import Step
+from ort_aie_ep.aie_kernels.vector_ops.cost import gated, rms_norm, rope
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.models.shapes import Shape
-from ort_aie_ep.npu.speed import operators as op
-from ort_aie_ep.npu.speed.operators import Machine, Step
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.prediction.tally import Part, Tally, Timing
 
@@ -33,10 +39,10 @@ def decode(
     layers = shape.layers
     columns, kernels = machine.fused_dqp_columns, machine.kernels
     for projection in layer_projections(shape):
-        steps = op.fused_dqp(projection.outputs, projection.inputs, columns, kernels, form)
+        steps = fused_dqp(projection.outputs, projection.inputs, columns, kernels, form)
         tally.add("projections", steps, layers)
     for window, count in windows(shape).items():
-        steps = op.flow_kv(
+        steps = flow_kv(
             context,
             shape.heads,
             shape.kv_heads,
@@ -49,7 +55,7 @@ def decode(
         tally.add("attention", steps, count)
     _vectors(tally, shape, 1)
     head = lm_head(shape)
-    tally.add("lm_head", op.fused_dqp(head.outputs, head.inputs, columns, kernels, form))
+    tally.add("lm_head", fused_dqp(head.outputs, head.inputs, columns, kernels, form))
     return tally.timing(layers * max(1, switches_per_layer) + 1, layers * switches_per_layer)
 
 
@@ -74,13 +80,13 @@ def prefill(shape: Shape, prompt: int, machine: Machine) -> Timing:
     every = tuple(
         step
         for p in projections.values()
-        for step in op.dequant(p.outputs, p.inputs, machine.columns, kernels)
+        for step in dequant(p.outputs, p.inputs, machine.columns, kernels)
     )
     run("dequant", every, layers)
     for p in projections.values():
-        run("gemm", op.gemm(prompt, p.inputs, p.outputs, kernels), layers)
+        run("gemm", gemm(prompt, p.inputs, p.outputs, kernels), layers)
     for window, count in windows(shape).items():
-        steps = op.flow_qkv(
+        steps = flow_qkv(
             prompt, 0, shape.heads, shape.kv_heads, shape.head_dim, window, kernels=kernels
         )
         run("attention", steps, count)
@@ -88,7 +94,11 @@ def prefill(shape: Shape, prompt: int, machine: Machine) -> Timing:
     each = _vectors(tally, shape, prompt) / places
     runs += places * layers * max(1, ceil(each / costs.WATCHDOG_BUDGET.value))
     head = lm_head(shape)
-    run("lm_head", op.fused_dqp(head.outputs, head.inputs, machine.fused_dqp_columns, kernels), 1)
+    run(
+        "lm_head",
+        fused_dqp(head.outputs, head.inputs, machine.fused_dqp_columns, kernels),
+        1,
+    )
     return tally.timing(runs, switches_of(layers))
 
 
@@ -116,13 +126,13 @@ def _vectors(tally: Tally, shape: Shape, rows: int) -> float:
     norms = norms_of_layer(shape)
     normed, gelu = shape.family != "llama", shape.family == "gemma3_text"
     operators = (
-        *(op.rms_norm(rows, shape.hidden, kernels),) * norms,
-        op.rope(rows, shape.heads, shape.kv_heads, shape.head_dim, normed, kernels),
-        op.gated(rows, shape.ffn, gelu, kernels),
+        *(rms_norm(rows, shape.hidden, kernels),) * norms,
+        rope(rows, shape.heads, shape.kv_heads, shape.head_dim, normed, kernels),
+        gated(rows, shape.ffn, gelu, kernels),
     )
     one = sum(
-        tally.add("vector", op.copies(steps, tally.machine.vector_copies), shape.layers)
+        tally.add("vector", copies(steps, tally.machine.vector_copies), shape.layers)
         for steps in operators
     )
-    tally.add("vector", op.rms_norm(1, shape.hidden, kernels))
+    tally.add("vector", rms_norm(1, shape.hidden, kernels))
     return one

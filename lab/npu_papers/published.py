@@ -8,6 +8,7 @@ from statistics import median
 
 from npu_papers import mlir_air
 from npu_papers.fit import predicted
+from npu_papers.machine import Machine
 from npu_papers.program import decode, prefill
 from npu_papers.tables import (
     CONTEXTS,
@@ -18,7 +19,6 @@ from npu_papers.tables import (
     MLIR_AIR_PROMPTS,
     cells,
 )
-from ort_aie_ep.npu.speed.operators import Machine
 from ort_aie_ep.npu.vocabulary.eras import MLIR_AIR, EraName
 from ort_aie_ep.prediction.shapes import shape_of
 

@@ -15,14 +15,14 @@ from itertools import pairwise
 
 from ort_aie_ep import _native
 from ort_aie_ep.aie_kernels.build import BUILT_FORMS, find_packages
+from ort_aie_ep.aie_kernels.costs import cost_of
+from ort_aie_ep.aie_kernels.machine import Machine
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats.q4nx import FORMS, SHIPPING, BlockForm
 from ort_aie_ep.npu.packages.package import manifest
-from ort_aie_ep.npu.speed.operators import Machine
 from ort_aie_ep.npu.vocabulary.design import package_name
 from ort_aie_ep.npu.vocabulary.device import device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
-from ort_aie_ep.prediction.costs import cost_of
 from ort_aie_ep.prediction.power import Draw, draw
 from ort_aie_ep.prediction.recipes import PlanNode, Plans
 from ort_aie_ep.prediction.tally import Tally, Timing
@@ -155,8 +155,9 @@ class _Call:
     def _time(self, submission: _native.NpuSubmission, form: BlockForm) -> None:
         for sequence, parameters in submission["invocations"]:
             part, steps = cost_of(
-                submission["design"], sequence, parameters, self.machine.kernels, form
-            )
+                submission["design"], sequence, parameters, kernels=self.machine.kernels,
+                form=form, columns=self.machine.columns,
+            )  # fmt: skip
             self.tally.add(part, steps)
 
     def composition(self) -> Composition:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ort_aie_ep.aie_kernels.kernel_cycles import kernels_of
+from ort_aie_ep.aie_kernels.machine import Machine
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
-from ort_aie_ep.npu.speed.kernels import kernels_of
-from ort_aie_ep.npu.speed.operators import Machine
 from ort_aie_ep.npu.vocabulary.device import device as find_device
 from ort_aie_ep.npu.vocabulary.eras import SILICON_2026, Era, EraName
 from ort_aie_ep.npu.vocabulary.errors import DesignError

@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Literal
 
-from ort_aie_ep.npu.speed.operators import Bound, Machine, Step
+from ort_aie_ep.aie_kernels.machine import Bound, Machine, Step
 
 Part = Literal[
     "layers",

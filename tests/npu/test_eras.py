@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from ort_aie_ep.aie_kernels.build import make_design
+from ort_aie_ep.aie_kernels.machine import Machine
 from ort_aie_ep.cli import app
 from ort_aie_ep.npu.simulator.session import Session, random_buffers
-from ort_aie_ep.npu.speed.operators import Machine
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.device import device
 from ort_aie_ep.npu.vocabulary.eras import ERAS, MLIR_AIR, PAPERS, Era, era

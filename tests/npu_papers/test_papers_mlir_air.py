@@ -7,10 +7,10 @@ from statistics import median
 
 import pytest
 from npu_papers import mlir_air
+from npu_papers.machine import Machine
 from npu_papers.mlir_air import CALIBRATION, COSTS, DECODERS, Constants, sweep
 from npu_papers.tables import MLIR_AIR_TOKENS
 
-from ort_aie_ep.npu.speed.operators import Machine
 from ort_aie_ep.npu.vocabulary.eras import MLIR_AIR
 
 MACHINE = Machine.of(MLIR_AIR)

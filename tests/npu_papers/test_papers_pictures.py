@@ -6,12 +6,12 @@ from pathlib import Path
 
 import onnx
 import pytest
+from npu_papers.machine import Machine
 from npu_papers.model import simulate
 from npu_papers.pictures import TOWERS, Tower, layers_of, picture_of
 from vision_tower import vision_tower
 
 import ort_aie_ep
-from ort_aie_ep.npu.speed.operators import Machine
 from ort_aie_ep.prediction.compiled import read_plans
 from ort_aie_ep.prediction.composition import compose
 

@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 from npu_papers.fit import COSTS, Fit, fit, leave_one_out, predicted
 from npu_papers.judgement import judge
+from npu_papers.machine import Machine
 from npu_papers.model import points_of, simulate
 from npu_papers.program import decode, layer_overlays, prefill, switches_of
 from npu_papers.sizes import layer_projections, lm_head, windows
 from npu_papers.tables import CONTEXTS, ROWS, Cell, cells
 
-from ort_aie_ep.npu.speed import operators as op
-from ort_aie_ep.npu.speed.operators import Machine
+from ort_aie_ep.aie_kernels.flow_kv.cost import flow_kv
+from ort_aie_ep.aie_kernels.fused_dqp.cost import fused_dqp
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.prediction.composition import compose
 from ort_aie_ep.prediction.shapes import MODELS, plans_of, shape_of
@@ -79,9 +80,9 @@ def test_a_token_is_the_sum_of_its_operators() -> None:
     assert timing.runs == 17
     assert timing.seconds == pytest.approx(sum(timing.parts.values()))
     assert sum(timing.by_bound.values()) + timing.parts["dispatch"] == pytest.approx(timing.seconds)
-    attention = machine.seconds(op.flow_kv(2048, 32, 8, 64, None))
+    attention = machine.seconds(flow_kv(2048, 32, 8, 64, None))
     assert timing.parts["attention"] == pytest.approx(16 * attention)
-    assert timing.parts["lm_head"] == pytest.approx(machine.seconds(op.fused_dqp(128256, 2048)))
+    assert timing.parts["lm_head"] == pytest.approx(machine.seconds(fused_dqp(128256, 2048)))
     # Packed weights have 5 bits, and each of them is read once.
     weights = 16 * sum(p.weights for p in layer_projections(shape)) + lm_head(shape).weights
     assert timing.read > weights * 5 / 8 + 16 * 2 * 2 * 512 * 2048

@@ -11,12 +11,13 @@ import pytest
 
 import ort_aie_ep
 from ort_aie_ep.aie_kernels.build import make_design
+from ort_aie_ep.aie_kernels.flow_kv.cost import padded_head
+from ort_aie_ep.aie_kernels.flow_qkv.cost import flow_qkv
+from ort_aie_ep.aie_kernels.machine import BF16, Machine
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.models.shapes import SHAPES
 from ort_aie_ep.npu.simulator.session import Session, random_buffers
-from ort_aie_ep.npu.speed import operators as op
-from ort_aie_ep.npu.speed.operators import Machine
 from ort_aie_ep.npu.vocabulary.design import package_name
 from ort_aie_ep.npu.vocabulary.device import device
 from ort_aie_ep.npu.vocabulary.eras import MLIR_AIR
@@ -132,11 +133,11 @@ def test_every_part_of_the_queries_sees_all_keys_without_causality() -> None:
     found = compose((node,), tokens, tokens, MACHINE)
     most = tokens // found.submissions  # 8 MB of queries at a time
     assert found.submissions == 2
-    part = op.flow_qkv(most, tokens - most, heads, heads, dim, None, False, MACHINE.kernels)
+    part = flow_qkv(most, tokens - most, heads, heads, dim, None, False, MACHINE.kernels)
     assert found.timing.parts["attention"] == pytest.approx(2 * MACHINE.seconds(part))
     # A super-chunk reads all keys and values once.
     read = sum(one.read for one in part)
-    assert read >= 2 * heads * tokens * op.padded_head(dim) * op.BF16
+    assert read >= 2 * heads * tokens * padded_head(dim) * BF16
 
 
 @cache

@@ -10,20 +10,34 @@ import pytest
 from time_only import TimeOnly
 
 from ort_aie_ep.aie_kernels.dequant import design as dequant
+from ort_aie_ep.aie_kernels.dequant.cost import dequant as dequant_cost
 from ort_aie_ep.aie_kernels.flow_kv import design as flow_kv
+from ort_aie_ep.aie_kernels.flow_kv.cost import flow_kv as flow_kv_cost
 from ort_aie_ep.aie_kernels.flow_qkv import design as flow_qkv
+from ort_aie_ep.aie_kernels.flow_qkv.cost import flow_qkv as flow_qkv_cost
 from ort_aie_ep.aie_kernels.fused_dqp import design as fused_dqp
+from ort_aie_ep.aie_kernels.fused_dqp.cost import fused_dqp as fused_dqp_cost
 from ort_aie_ep.aie_kernels.fused_dqp_two_bits import design as fused_dqp_two_bits
+from ort_aie_ep.aie_kernels.fused_layer import cost as closed
 from ort_aie_ep.aie_kernels.fused_layer import design as fused_layer
+from ort_aie_ep.aie_kernels.fused_layer.cost import Layer
 from ort_aie_ep.aie_kernels.gemm import design as gemm
+from ort_aie_ep.aie_kernels.gemm.cost import gemm as gemm_cost
+from ort_aie_ep.aie_kernels.gemm.cost import row_gate, row_norm
+from ort_aie_ep.aie_kernels.kernel_cycles import OURS
+from ort_aie_ep.aie_kernels.machine import Machine, Step
 from ort_aie_ep.aie_kernels.short_gemm import design as short_gemm
+from ort_aie_ep.aie_kernels.short_gemm.cost import short_gemm as short_gemm_cost
 from ort_aie_ep.aie_kernels.vector_ops import design as vector_ops
+from ort_aie_ep.aie_kernels.vector_ops.cost import (
+    gated,
+    rms_norm,
+    rope,
+    token_append,
+    token_norm,
+    token_rope,
+)
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
-from ort_aie_ep.npu.speed import layer as closed
-from ort_aie_ep.npu.speed import operators as op
-from ort_aie_ep.npu.speed.kernels import OURS
-from ort_aie_ep.npu.speed.layer import Layer
-from ort_aie_ep.npu.speed.operators import Machine, Step
 from ort_aie_ep.npu.vocabulary.design import Design
 from ort_aie_ep.npu.vocabulary.device import device
 from ort_aie_ep.npu.vocabulary.eras import ERAS
@@ -70,7 +84,7 @@ def test_fused_dqp_takes_what_the_simulator_takes(
 ) -> None:
     compare(
         fused_dqp.build(NPU2, columns, form), "matvec",
-        {"N": n, "K": k, "bias": 0, "activation": 0}, op.fused_dqp(n, k, columns, OURS, form),
+        {"N": n, "K": k, "bias": 0, "activation": 0}, fused_dqp_cost(n, k, columns, OURS, form),
     )  # fmt: skip
 
 
@@ -80,7 +94,7 @@ def test_two_bits_take_what_the_simulator_takes(columns: int) -> None:
     compare(
         fused_dqp_two_bits.build(NPU2, columns), "matvec_two_bits",
         {"N": n, "K": k, "bias": 0, "activation": 0},
-        op.fused_dqp(n, k, columns, OURS, BlockForm(2)),
+        fused_dqp_cost(n, k, columns, OURS, BlockForm(2)),
     )  # fmt: skip
 
 
@@ -96,7 +110,7 @@ def test_flow_kv_takes_what_the_simulator_takes(heads: int, kv_heads: int, head_
             "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "context": keys,
             "capacity": keys, "window": 0, "scale_bits": bits(0.1), "softcap_bits": 0,
         },
-        op.flow_kv(keys, heads, kv_heads, head_dim, None, kernels=OURS),
+        flow_kv_cost(keys, heads, kv_heads, head_dim, None, kernels=OURS),
     )  # fmt: skip
 
 
@@ -118,19 +132,24 @@ def test_flow_qkv_takes_what_the_simulator_takes(
             "past": past, "capacity": past + prompt, "window": window, "causal": 1,
             "scale_bits": bits(0.1), "softcap_bits": 0,
         },
-        op.flow_qkv(prompt, past, heads, kv_heads, head_dim, window or None, kernels=OURS),
+        flow_qkv_cost(prompt, past, heads, kv_heads, head_dim, window or None, kernels=OURS),
     )  # fmt: skip
 
 
 def test_dequant_takes_what_the_simulator_takes() -> None:
-    compare(dequant.build(NPU2), "dequant", {"blocks": 256}, op.dequant(1024, 2048, kernels=OURS))
+    compare(
+        dequant.build(NPU2),
+        "dequant",
+        {"blocks": 256},
+        dequant_cost(1024, 2048, kernels=OURS),
+    )
 
 
 @pytest.mark.parametrize(
     ("m", "k", "n"), [(512, 512, 1024), pytest.param(300, 256, 1536, marks=pytest.mark.in_turn)]
 )
 def test_gemm_takes_what_the_simulator_takes(m: int, k: int, n: int) -> None:
-    compare(gemm.build(NPU2), "gemm", {"M": m, "K": k, "N": n}, op.gemm(m, k, n, OURS))
+    compare(gemm.build(NPU2), "gemm", {"M": m, "K": k, "N": n}, gemm_cost(m, k, n, OURS))
 
 
 @pytest.mark.parametrize(
@@ -139,7 +158,7 @@ def test_gemm_takes_what_the_simulator_takes(m: int, k: int, n: int) -> None:
 def test_short_gemm_takes_what_the_simulator_takes(m: int, k: int, n: int) -> None:
     compare(
         short_gemm.build(NPU2), "project", {"M": m, "K": k, "N": n},
-        op.short_gemm(m, k, n, kernels=OURS),
+        short_gemm_cost(m, k, n, kernels=OURS),
     )  # fmt: skip
 
 
@@ -150,7 +169,7 @@ def test_a_gate_of_rows_takes_what_the_simulator_takes(m: int, n: int, gelu: boo
     compare(
         gemm.build(NPU2), "gate",
         {"M": m, "N": n, "kind": int(gelu), "gate_stride": n, "up_stride": n},
-        op.row_gate(m, n, gelu, OURS),
+        row_gate(m, n, gelu, OURS),
     )  # fmt: skip
 
 
@@ -171,7 +190,7 @@ def test_a_norm_of_rows_takes_what_the_simulator_takes(
             "M": m, "K": k, "n": k, "residual": int(residual), "norm": int(norm),
             "eps_bits": bits(1e-6),
         },
-        op.row_norm(m, k, residual, norm, OURS),
+        row_norm(m, k, residual, norm, OURS),
     )  # fmt: skip
 
 
@@ -181,7 +200,7 @@ def test_the_norm_of_one_row_takes_what_the_simulator_takes(n: int, residual: bo
     compare(
         vector_ops.build(NPU2), "rms_norm",
         {"n": n, "rows": 1, "residual": int(residual), "eps_bits": bits(1e-6)},
-        op.token_norm(n, residual, OURS),
+        token_norm(n, residual, OURS),
     )  # fmt: skip
 
 
@@ -189,7 +208,7 @@ def test_the_norms_of_rows_on_one_core_take_what_the_simulator_takes() -> None:
     rows, n = 16, 2048
     compare(
         vector_ops.build(NPU2), "rms_norm",
-        {"n": n, "rows": rows, "residual": 1, "eps_bits": bits(1e-6)}, op.rms_norm(rows, n, OURS),
+        {"n": n, "rows": rows, "residual": 1, "eps_bits": bits(1e-6)}, rms_norm(rows, n, OURS),
     )  # fmt: skip
 
 
@@ -209,7 +228,7 @@ def test_the_rotation_of_one_row_takes_what_the_simulator_takes(
 ) -> None:
     compare(
         vector_ops.build(NPU2), "rope", rotation(heads, head_dim, norm),
-        op.token_rope(heads, head_dim, norm, OURS),
+        token_rope(heads, head_dim, norm, OURS),
     )  # fmt: skip
 
 
@@ -217,7 +236,7 @@ def test_the_rotation_of_one_row_takes_what_the_simulator_takes(
 def test_the_rotation_of_rows_takes_what_the_simulator_takes(norm: bool) -> None:
     compare(
         vector_ops.build(NPU2), "rope", rotation(8, 128, norm, tokens=32),
-        op.rope(32, 8, 1, 128, norm, OURS)[:1],
+        rope(32, 8, 1, 128, norm, OURS)[:1],
     )  # fmt: skip
 
 
@@ -235,39 +254,39 @@ def cached(heads: int, head_dim: int, capacity: int = 256, tokens: int = 1) -> d
 def test_an_append_takes_what_the_simulator_takes(heads: int, head_dim: int, capacity: int) -> None:
     compare(
         vector_ops.build(NPU2), "append", cached(heads, head_dim, capacity),
-        op.token_append(heads, head_dim, capacity, OURS),
+        token_append(heads, head_dim, capacity, OURS),
     )  # fmt: skip
 
 
 VECTOR, PAPERS = vector_ops.build, "papers' programs: "
 OUTSIDE = {
     "a small product": (
-        gemm.build, "gemm", {"M": 64, "K": 256, "N": 256}, op.gemm(64, 256, 256, OURS), 0.18,
+        gemm.build, "gemm", {"M": 64, "K": 256, "N": 256}, gemm_cost(64, 256, 256, OURS), 0.18,
     ),
     "a small product of Q4NX weights": (
         short_gemm.build, "project", {"M": 64, "K": 256, "N": 2048},
-        op.short_gemm(64, 256, 2048, kernels=OURS), 0.27,
+        short_gemm_cost(64, 256, 2048, kernels=OURS), 0.27,
     ),
     "few blocks": (
-        dequant.build, "dequant", {"blocks": 32}, op.dequant(32, 8192, kernels=OURS), 0.19,
+        dequant.build, "dequant", {"blocks": 32}, dequant_cost(32, 8192, kernels=OURS), 0.19,
     ),
     "a short row": (
-        VECTOR, "glu", {"n": 768, "rows": 1, "kind": 0}, op.gated(1, 768, False, OURS), 0.15,
+        VECTOR, "glu", {"n": 768, "rows": 1, "kind": 0}, gated(1, 768, False, OURS), 0.15,
     ),
     # A channel that goes idle before its task is there.
-    "a single piece": (VECTOR, "append", cached(1, 256), op.token_append(1, 256, 256, OURS), -0.13),
+    "a single piece": (VECTOR, "append", cached(1, 256), token_append(1, 256, 256, OURS), -0.13),
     PAPERS + "a token's norm": (
         VECTOR, "rms_norm", {"n": 1152, "rows": 1, "residual": 1, "eps_bits": 0},
-        op.rms_norm(1, 1152, OURS), 0.45,
+        rms_norm(1, 1152, OURS), 0.45,
     ),
     PAPERS + "a token's rotation": (
-        VECTOR, "rope", rotation(8, 64, norm=False), op.rope(1, 8, 1, 64, False, OURS)[:1], 0.27,
+        VECTOR, "rope", rotation(8, 64, norm=False), rope(1, 8, 1, 64, False, OURS)[:1], 0.27,
     ),
     PAPERS + "a token's keys": (
-        VECTOR, "append", cached(8, 64), op.rope(1, 1, 8, 64, False, OURS)[2:], 0.98,
+        VECTOR, "append", cached(8, 64), rope(1, 1, 8, 64, False, OURS)[2:], 0.98,
     ),
     PAPERS + "values of rows": (
-        VECTOR, "append", cached(8, 128, tokens=32), op.rope(32, 1, 8, 128, False, OURS)[2:], 0.20,
+        VECTOR, "append", cached(8, 128, tokens=32), rope(32, 1, 8, 128, False, OURS)[2:], 0.20,
     ),
 }  # fmt: skip
 
@@ -283,7 +302,7 @@ def test_moved_heads_take_what_the_simulator_takes() -> None:
     compare(
         vector_ops.build(NPU2), "move_heads",
         {"heads": 32, "dim": 80, "x_stride": 80, "y_stride": 128, "copies": 1},
-        op.token_rope(32, 80, False, OURS),
+        token_rope(32, 80, False, OURS),
     )  # fmt: skip
 
 
@@ -291,7 +310,7 @@ def test_moved_heads_take_what_the_simulator_takes() -> None:
 def test_glu_takes_what_the_simulator_takes(rows: int, n: int, gelu: bool) -> None:
     compare(
         vector_ops.build(NPU2), "glu", {"n": n, "rows": rows, "kind": int(gelu)},
-        op.gated(rows, n, gelu, OURS),
+        gated(rows, n, gelu, OURS),
     )  # fmt: skip
 
 

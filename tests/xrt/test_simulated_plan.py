@@ -14,8 +14,8 @@ import pytest
 from op_models import session_options
 
 import ort_aie_ep
+from ort_aie_ep.aie_kernels.machine import Machine
 from ort_aie_ep.models.shapes import SHAPES
-from ort_aie_ep.npu.speed.operators import Machine
 from ort_aie_ep.prediction.compiled import read_plans
 from ort_aie_ep.prediction.composition import compose
 from ort_aie_ep.runtime.counters import NpuCounters, npu_counters

@@ -11,20 +11,13 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from ort_aie_ep.aie_kernels.flow_kv import kernels as flow_kv
+from ort_aie_ep.aie_kernels.flow_kv.cost import FLOW_KV_CHUNK, PAIRS, padded_head
 from ort_aie_ep.aie_kernels.fused_layer import kernels as fused_layer
 from ort_aie_ep.aie_kernels.fused_layer.sequences import query_parts
-from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
-from ort_aie_ep.npu.speed.kernels import ARCHITECTURE, PUBLISHED, Kernels
-from ort_aie_ep.npu.speed.operators import (
-    BF16,
-    FLOW_KV_CHUNK,
-    PAIRS,
-    Q4NX_INPUTS,
-    SHORT_RUN,
-    TASK,
-    Step,
-    padded_head,
-)
+from ort_aie_ep.aie_kernels.invocation import Costs, Invocation
+from ort_aie_ep.aie_kernels.kernel_cycles import ARCHITECTURE, PUBLISHED, Kernels
+from ort_aie_ep.aie_kernels.machine import BF16, SHORT_RUN, TASK, Step
+from ort_aie_ep.formats.q4nx import BLOCK_COLS, SHIPPING, BlockForm
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.kernel import Kernel
 from ort_aie_ep.npu.vocabulary.sequence import evaluate
@@ -131,7 +124,7 @@ def _projection(
     outputs: int, inputs: int, kernels: Kernels, form: BlockForm, arriving: int = 0
 ) -> Step:
     """Rounds of 512 outputs; each core has 32 of them, and a channel two cores."""
-    rounds, depth = ceil(outputs / ROUND), ceil(inputs / Q4NX_INPUTS)
+    rounds, depth = ceil(outputs / ROUND), ceil(inputs / BLOCK_COLS)
     blocks = rounds * depth
     return Step(
         shim=blocks * CORES / CHANNELS * form.block_bytes,
@@ -176,3 +169,26 @@ def attention(layer: Layer, context: int, kernels: Kernels = PUBLISHED) -> tuple
             read=2 * PAIRS * sweeps * chunks * FLOW_KV_CHUNK,
         ),
     )
+
+
+def _layer(invocation: Invocation) -> tuple[Step, ...]:
+    p = invocation.parameters
+    layer = Layer(
+        p["hidden"], p["heads"], p["kv_heads"], p["head_dim"], p["rotary_dim"], p["ffn"],
+        p["window"], bool(p["gelu"]), bool(p["head_norm"]), bool(p["post_norm"]), bool(p["bias"]),
+    )  # fmt: skip
+    kernels = invocation.kernels
+    return (
+        *projections(layer, kernels, invocation.form),
+        *attention(layer, p["context"], kernels),
+        *between(layer),
+    )
+
+
+def _head(invocation: Invocation) -> tuple[Step, ...]:
+    p = invocation.parameters
+    return head(p["N"], p["hidden"], invocation.kernels, invocation.form)
+
+
+#: Without `shared_layer`: no plan has one.
+SEQUENCES: Costs = {"layer": ("layers", _layer), "head": ("lm_head", _head)}

@@ -1,8 +1,8 @@
 """Core cycles for a unit of each design's work: modelled for this project's kernels, or published.
 
-`OURS` uses the catalogs, whose models count the instructions that this project's kernels issue;
+`OURS` uses `*/kernels.py`, whose models count the instructions that this project's kernels issue;
 nobody has measured them. `PUBLISHED` has mlir-aie's measured counts for kernels of the same
-purpose, often less exact ones (costs.py), and the catalogs' where nothing is published. `SILICON`
+purpose, often less exact ones (costs.py), and those where nothing is published. `SILICON`
 is `OURS` with no kernel faster than the rates that whole programs of 2026 imply. The papers'
 own kernels are not public. Their cost is closer to `PUBLISHED`, so constants are fitted with it;
 the difference between the two is what this project's kernels would add.

@@ -1,0 +1,42 @@
+"""The closed form of the dequantisation engine."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from ort_aie_ep.aie_kernels.invocation import Costs, Invocation
+from ort_aie_ep.aie_kernels.kernel_cycles import PUBLISHED, Kernels
+from ort_aie_ep.aie_kernels.machine import ALL_COLUMNS, BF16, CORE_ROWS, Step, control
+from ort_aie_ep.formats.q4nx import BLOCK_COLS, BLOCK_ROWS, SHIPPING, BlockForm
+
+
+def dequant(
+    outputs: int, inputs: int, columns: int = ALL_COLUMNS, kernels: Kernels = PUBLISHED,
+    form: BlockForm = SHIPPING,
+) -> tuple[Step, ...]:  # fmt: skip
+    """Q4NX to bf16 in DDR on all cores, four blocks a column at a time.
+
+    A column receives them by one channel, and sends 16,384 bytes for each block by two channels.
+    """
+    blocks = ceil(outputs / BLOCK_ROWS) * ceil(inputs / BLOCK_COLS)
+    share = ceil(blocks / CORE_ROWS / columns)  # of a column, in fours
+    produced = BF16 * BLOCK_ROWS * BLOCK_COLS
+    in_all = share * CORE_ROWS * columns
+    return (
+        Step(
+            shim=share * 2 * produced,
+            kernels=share * kernels.dequant_block,
+            read=in_all * form.block_bytes,
+            write=in_all * produced,
+            control=control(tasks=3 * columns, words=2 * CORE_ROWS * columns),
+            idle=1,
+        ),
+    )
+
+
+def _dequant(invocation: Invocation) -> tuple[Step, ...]:
+    outputs = invocation.parameters["blocks"] * BLOCK_ROWS
+    return dequant(outputs, BLOCK_COLS, invocation.columns, invocation.kernels, invocation.form)
+
+
+SEQUENCES: Costs = {"dequant": ("dequant", _dequant)}

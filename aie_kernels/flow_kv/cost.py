@@ -1,0 +1,81 @@
+"""The closed form of FlowKV."""
+
+from __future__ import annotations
+
+from math import ceil, gcd
+
+from ort_aie_ep.aie_kernels.invocation import Costs, Invocation
+from ort_aie_ep.aie_kernels.kernel_cycles import PUBLISHED, Kernels
+from ort_aie_ep.aie_kernels.machine import BF16, TASK, Step, control, stream
+from ort_aie_ep.npu.vocabulary.errors import DesignError
+
+FLOW_KV_WORDS = 19  # to a pair
+PAIRS = 4  # of cores: FlowKV's, and FlowQKV's of one query chunk
+FLOW_KV_CHUNK = 8192  # bytes of keys, and of values
+FLOW_KV_QUERIES = 2048  # query elements of a sweep
+
+
+def padded_head(head_dim: int) -> int:
+    """The head dimension as the attention designs pad it. Raises DesignError above 256."""
+    for size in (64, 128, 256):
+        if head_dim <= size:
+            return size
+    raise DesignError(f"head dimension {head_dim}: the attention designs hold at most 256")
+
+
+def flow_kv(
+    keys: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    window: int | None,
+    pairs: int = PAIRS,
+    kernels: Kernels = PUBLISHED,
+    shared: bool = True,
+) -> tuple[Step, ...]:
+    """Attention of one query to `keys` cached keys.
+
+    A sweep is a walk through the keys of a KV head, for at most 2,048 query elements. As many pairs
+    share its chunks as it takes to keep all pairs at work, if there are enough chunks; then one
+    after the other merges what it has. If not `shared`, each sweep belongs to one pair. Keys and
+    values each have a shim channel, in chunks of 8 KB; the queries go ahead on the keys' channel.
+    """
+    head = padded_head(head_dim)
+    group = heads // kv_heads
+    parts = ceil(group / (FLOW_KV_QUERIES // head))
+    queries = ceil(group / parts)
+    sweeps = kv_heads * parts
+    per_chunk = FLOW_KV_CHUNK // (BF16 * head)
+    first = 0 if window is None else max(0, keys - window)
+    chunks = ceil(keys / per_chunk) - first // per_chunk
+    sharing = pairs // gcd(pairs, sweeps)
+    if chunks < sharing or not shared:
+        sharing = 1
+    walks = sharing * sweeps  # of single pairs
+    at_once = min(walks, pairs)
+    rounds = ceil(walks / pairs)
+    own = ceil(chunks / sharing)
+    chunk = stream(FLOW_KV_CHUNK)
+    kernel = kernels.flow_kv_chunk(queries, head)
+    return (
+        # Queries, keys, values and outputs of a sweep are tasks; values trail keys by a chunk.
+        Step(control=control(4 * at_once, FLOW_KV_WORDS * at_once) + max(kernel, chunk), idle=1),
+        Step(
+            shim=rounds * (own * FLOW_KV_CHUNK + BF16 * queries * head),
+            kernels=rounds * own * kernel,
+            commands=4 * (walks - at_once) * TASK,
+            read=2 * sweeps * chunks * FLOW_KV_CHUNK,
+            control=(sharing - 1) * kernels.flow_kv_merge(queries, head),
+        ),
+    )
+
+
+def _attention(invocation: Invocation) -> tuple[Step, ...]:
+    p = invocation.parameters
+    return flow_kv(
+        p["context"], p["heads"], p["kv_heads"], p["head_dim"], p["window"] or None,
+        kernels=invocation.kernels,
+    )  # fmt: skip
+
+
+SEQUENCES: Costs = {"attention": ("attention", _attention)}

@@ -1,0 +1,147 @@
+"""Closed forms of GEMM, and of the row operators of prompts on its cores."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from ort_aie_ep.aie_kernels.invocation import Costs, Invocation
+from ort_aie_ep.aie_kernels.kernel_cycles import (
+    GEMM_COLUMNS,
+    GEMM_DEPTH,
+    GEMM_ROWS,
+    PUBLISHED,
+    Kernels,
+)
+from ort_aie_ep.aie_kernels.machine import (
+    ALL_COLUMNS,
+    BF16,
+    CORE_ROWS,
+    TASK,
+    Step,
+    control,
+    stream,
+)
+
+SUPERTILE = 512  # rows, and columns, of C on 8 x 4 cores
+OWN_ROWS = 16  # the rows of a band of 64 that each core processes between products
+GEMM_SLAB = 256  # of K in a memory tile: K is padded to it
+GEMM_ITERATIONS = 64  # megatiles of a task of A
+ROW_OBJECTS = 8  # of 64 x 64 of an operand, in a result of 64 x 512
+ROW_WEIGHTS = 4  # objects that hold all weights of a norm
+ROW_STRIPS = 16  # of a core's part of a result; two have room in it
+ROW_RESULTS = 256  # of a column in a run
+
+
+def gemm(m: int, k: int, n: int, kernels: Kernels = PUBLISHED) -> tuple[Step, ...]:
+    """C (m, n) = A (m, k) B (k, n) in bf16, on 8 x 4 cores with megatiles of 512 x 512.
+
+    A core keeps 64 x 128 of C. It receives A and B by a channel each, 64 deep, and sends C into its
+    memory tile: half of it during products, half of it before it goes on. From there C goes to DDR
+    during the next block's reads. A is read once for each 512 columns of C, B once for each 512
+    rows. K is padded to 256. Bands of C that would pass its end are moved back and compute some of
+    it twice, so every pass is whole. The first slab of B fills its memory tile before the
+    computation begins; the last C, of the same size, leaves its memory tile after the computation
+    ends.
+    """
+    passes_m, passes_n = ceil(m / SUPERTILE), ceil(n / SUPERTILE)
+    depth = ceil(k / GEMM_SLAB) * GEMM_SLAB
+    megatiles = passes_m * passes_n
+    steps = megatiles * depth // GEMM_DEPTH
+    tasks_a_and_c = passes_m * 2 * ALL_COLUMNS * ceil(passes_n / GEMM_ITERATIONS)
+    return (
+        Step(
+            streams=steps * stream(BF16 * GEMM_DEPTH * GEMM_COLUMNS),
+            kernels=steps * kernels.gemm_step,
+            commands=(tasks_a_and_c + megatiles * CORE_ROWS) * TASK,
+            read=megatiles * 2 * SUPERTILE * depth * BF16,
+            write=megatiles * SUPERTILE * SUPERTILE * BF16,
+        ),
+        Step(
+            streams=megatiles * stream(BF16 * GEMM_ROWS * GEMM_COLUMNS // 2),
+            control=control(tasks=20, words=3 * 32) + megatiles * kernels.gemm_block,
+            idle=1,
+        ),
+        Step(shim=2 * BF16 * GEMM_SLAB * GEMM_COLUMNS),
+    )
+
+
+def row_gate(m: int, n: int, gelu: bool, kernels: Kernels = PUBLISHED) -> tuple[Step, ...]:
+    """SiLU (or GELU) of the gate times up, for the rows of a prompt, on the cores of GEMM."""
+    cycles = kernels.row_gelu if gelu else kernels.row_silu
+    return _of_rows(m, n, kept=ROW_OBJECTS, taken=ROW_OBJECTS, cycles=cycles)
+
+
+def row_norm(
+    m: int, k: int, residual: bool, norm: bool, kernels: Kernels = PUBLISHED
+) -> tuple[Step, ...]:
+    """A residual sum and its RMSNorm, or one of the two, for the rows of a prompt, likewise.
+
+    A norm receives all weights, then its rows twice: for the sums of squares, then for the results.
+    """
+    steps: tuple[Step, ...] = ()
+    cycles = kernels.rms_norm(OWN_ROWS * GEMM_DEPTH) / 2
+    if residual:
+        steps += _of_rows(m, k, kept=ROW_OBJECTS, taken=ROW_OBJECTS, cycles=cycles)
+    if norm:
+        ahead = ceil(k / GEMM_SLAB) * GEMM_SLAB // GEMM_DEPTH
+        steps += _of_rows(m, k, taken=ROW_OBJECTS, cycles=cycles, ahead=ahead, weights=ROW_WEIGHTS)
+    return steps
+
+
+def _of_rows(
+    m: int, n: int, *, taken: int, cycles: float, kept: int = 0, ahead: int = 0, weights: int = 0
+) -> tuple[Step, ...]:
+    """Results of 64 x 512 for each column of the array, from objects of 64 x 64.
+
+    All cores of a column receive every object by one channel. For each result they store `kept`
+    objects and process `taken`, `cycles` each; `ahead` objects come for each band of rows, and
+    `weights` for each run. The first data comes while the parameters are written.
+
+    The channel is at most two objects ahead of its cores. So they wait for all that they store but
+    the first, and again while their result leaves: all of it but the two strips that have room.
+    The last result leaves its memory tile when nothing else moves.
+    """
+    bands, tiles = ceil(m / SUPERTILE), ceil(n / SUPERTILE)
+    results = bands * tiles
+    runs = ceil(bands / max(1, ROW_RESULTS // tiles))
+    objects = results * (kept + taken) + bands * ahead + runs * weights
+    size = BF16 * GEMM_ROWS * GEMM_DEPTH
+    leaving = stream(BF16 * OWN_ROWS * SUPERTILE) * (1 - 2 / ROW_STRIPS)
+    waiting = max(0, kept - 1) * stream(size)
+    last = BF16 * GEMM_ROWS * SUPERTILE
+    first_tasks = 2 * ALL_COLUMNS
+    tasks = results * (ceil((kept + taken) / ROW_OBJECTS) + 1) + bands * bool(ahead)
+    return (
+        Step(
+            shim=objects * size,
+            streams=objects * stream(size),
+            kernels=results * (waiting + taken * cycles + leaving),
+            commands=(tasks * ALL_COLUMNS - first_tasks) * TASK,
+            read=objects * size * ALL_COLUMNS,
+            write=(results - runs) * last * ALL_COLUMNS,
+            control=runs * control(first_tasks, words=4 * CORE_ROWS * ALL_COLUMNS),
+        ),
+        Step(shim=runs * last, write=runs * last * ALL_COLUMNS),
+    )
+
+
+def _product(invocation: Invocation) -> tuple[Step, ...]:
+    p = invocation.parameters
+    return gemm(p["M"], p["K"], p["N"], invocation.kernels)
+
+
+def _gate(invocation: Invocation) -> tuple[Step, ...]:
+    p = invocation.parameters
+    return row_gate(p["M"], p["N"], bool(p["kind"]), invocation.kernels)
+
+
+def _norm(invocation: Invocation) -> tuple[Step, ...]:
+    p = invocation.parameters
+    return row_norm(p["M"], p["n"], bool(p["residual"]), bool(p["norm"]), invocation.kernels)
+
+
+SEQUENCES: Costs = {
+    "gemm": ("gemm", _product),
+    "gate": ("vector", _gate),
+    "add_norm": ("vector", _norm),
+}

@@ -1,0 +1,131 @@
+"""A device as closed forms of costs see it: what a stretch of work needs, and how long that takes.
+
+An operator is a sequence of `Step`s. Within a step, the streams, the kernels and the DDR traffic
+overlap and the slowest of them decides; steps follow each other. `aie_kernels/*/cost.py` has them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Self
+
+from ort_aie_ep.aie_kernels.kernel_cycles import PUBLISHED, Kernels
+from ort_aie_ep.npu.vocabulary import costs
+from ort_aie_ep.npu.vocabulary.eras import PAPERS, Era
+
+Bound = Literal["DDR", "streams", "kernels", "control"]
+
+CORE_ROWS, ALL_COLUMNS = 4, 8  # of npu2
+BF16 = 2  # bytes
+SHORT_RUN = 64  # bytes: the smallest transfer from or to DDR
+
+
+@dataclass(frozen=True)
+class Step:
+    """A stretch of work in which everything overlaps.
+
+    `shim` are bytes of the busiest channel between DDR and the array, `gates` the cycles that it
+    waits between tasks. `streams` and `kernels` are cycles of the busiest channel inside of the
+    array and of the busiest core, `commands` those of the command processor, `read` and `write`
+    bytes of DDR. `control` are cycles before or after that overlap with nothing; `idle` counts the
+    waits for the first data of a channel, during which the command processor has `meanwhile` cycles
+    of work.
+    """
+
+    shim: float = 0
+    gates: float = 0
+    streams: float = 0
+    kernels: float = 0
+    commands: float = 0
+    read: float = 0
+    write: float = 0
+    control: float = 0
+    idle: float = 0
+    meanwhile: float = 0
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A device as the model sees it, and the cycles of its kernels. Bandwidths in bytes a second,
+    the rest in seconds.
+
+    `of` makes the machine of an era; without it, the era is that of the papers.
+    """
+
+    clock_hz: float = costs.CLOCK.value
+    columns: int = 8
+    ddr_read: float = PAPERS.ddr_read.value
+    ddr_write: float = PAPERS.ddr_write.value
+    shim_channel: float = PAPERS.shim_channel.value
+    gate_idle: float = PAPERS.gate_idle.value / costs.CLOCK.value
+    dispatch: float = PAPERS.dispatch.value
+    overlay_switch: float = PAPERS.overlay_switch.value
+    kernels: Kernels = PUBLISHED
+
+    @classmethod
+    def of(cls, era: Era, clock_hz: float | None = None, columns: int = 8) -> Self:
+        """The device with an era's constants; `clock_hz` is another clock than the era's."""
+        clock_hz = clock_hz or era.clock.value
+        return cls(
+            clock_hz=clock_hz,
+            columns=columns,
+            ddr_read=era.ddr_read.value,
+            ddr_write=era.ddr_write.value,
+            shim_channel=era.shim_channel.value,
+            gate_idle=era.gate_idle.value / clock_hz,
+            dispatch=era.dispatch.value,
+            overlay_switch=era.overlay_switch.value,
+        )
+
+    @property
+    def one_context(self) -> bool:
+        """Whether a change of overlay only loads a PDI."""
+        return self.overlay_switch <= costs.PDI_SWITCH.value
+
+    def seconds(self, steps: tuple[Step, ...]) -> float:
+        """The time that steps take, one after another."""
+        return sum(self.by_bound(steps).values())
+
+    def by_bound(self, steps: tuple[Step, ...]) -> dict[Bound, float]:
+        """The seconds of steps, by what limits them."""
+        total: dict[Bound, float] = {"DDR": 0.0, "streams": 0.0, "kernels": 0.0, "control": 0.0}
+        for step in steps:
+            alone: dict[Bound, float] = {
+                "DDR": max(step.read / self.ddr_read, step.write / self.ddr_write),
+                "streams": max(
+                    step.shim / self.shim_channel + step.gates / self.clock_hz,
+                    step.streams / self.clock_hz,
+                ),
+                "kernels": step.kernels / self.clock_hz,
+                "control": step.commands / self.clock_hz,
+            }
+            slowest = max(alone, key=lambda bound: alone[bound])
+            total[slowest] += alone[slowest]
+            waits = max(step.idle * self.gate_idle, step.meanwhile / self.clock_hz)
+            total["control"] += step.control / self.clock_hz + waits
+        return total
+
+
+#: Cycles of one shim task: eight descriptor words, an address patch and a push.
+TASK = (
+    costs.BLOCKWRITE.value
+    + 8 * costs.BLOCKWRITE_WORD.value
+    + costs.DDR_PATCH.value
+    + costs.WRITE32.value
+)
+
+
+def control(tasks: int, words: int = 0) -> float:
+    """Cycles before an operator moves: shim tasks, and words of parameters and start locks.
+
+    One of the tasks requests a token, and the operator waits for it. The time until the first data
+    arrives is not included: `Step.idle` counts it.
+    """
+    return (
+        tasks * TASK + words * costs.RTP_WORD.value + costs.MASKWRITE.value + costs.TCT_WAIT.value
+    )
+
+
+def stream(size: float) -> float:
+    """The cycles that one channel needs for `size` bytes."""
+    return size / costs.STREAM.value
