@@ -21,10 +21,12 @@ from functools import partial
 from pathlib import Path
 
 from ort_aie_ep import aie_kernels
+from ort_aie_ep.aie_kernels import peano
 from ort_aie_ep.aie_kernels.mlir import report
 from ort_aie_ep.aie_kernels.mlir.module import object_file, print_module
 from ort_aie_ep.aie_kernels.mlir.sequences import Run
 from ort_aie_ep.aie_kernels.mlir.toolchain import (
+    INSTALL,
     Toolchain,
     ToolchainError,
     find_toolchain,
@@ -114,15 +116,15 @@ def compile_command(
     """The command that compiles one kernel source for the tiles.
 
     The flags are those of mlir-aie's own driver (python/utils/compile/utils.py), with sections per
-    function, so that a core links only the functions it calls, and with stack sizes, which aiecc
-    measures.
+    function, so that a core links only the functions it calls, with stack sizes, which aiecc
+    measures, and at the level that `peano` gives for the source.
     """
     emulated = architecture == "aie2p" and source.name in _EMULATED
     emulation = ["-DAIE_API_EMULATE_BFLOAT16_MMUL_WITH_BFP16"] if emulated else []
     return [
         str(tools.clang), str(source), "-c", "-o", str(target), f"-I{tools.include}", "-std=c++20",
         "-Wno-parentheses", "-Wno-attributes", "-Wno-macro-redefined", "-Wno-empty-body",
-        "-O2", "-DNDEBUG", "-D__AIE_API_AIE_ADF_HPP__",
+        peano.level(source.name).option, "-DNDEBUG", "-D__AIE_API_AIE_ADF_HPP__",
         f"--target={architecture}-none-unknown-elf",
         "-ffunction-sections", "-fdata-sections", "-fstack-size-section",
         *emulation,
@@ -191,11 +193,12 @@ def build(
     missing or fails, or when the compiler has placed something elsewhere than it was told to.
     """
     tools = find_toolchain()
+    versions = _versions(tools)
     with tempfile.TemporaryDirectory(prefix=f"{design.package}-") as name:
         work = Path(name)
         count = Count(progress, tool_runs(design))
         overlay = _overlay(tools, design, work, sequence, count)
-        finished = manifest(design, toolchain=_versions(tools), uuid=xclbin_uuid(overlay))
+        finished = manifest(design, toolchain=versions, uuid=xclbin_uuid(overlay))
         instructions = None if sequence is None else _output(work / "insts.bin")
         package = write_package(folder, finished, overlay)
         if instructions is not None:
@@ -227,6 +230,7 @@ def build_together(
     for design in designs:
         require_replaceable(folder / design.package, MANIFEST)
     tools = find_toolchain()
+    versions = _versions(tools)
     with tempfile.TemporaryDirectory(prefix="together-") as name:
         overlay = None
         count = Count(progress, sum(map(tool_runs, designs)))
@@ -236,7 +240,7 @@ def build_together(
             shared = SharedXclbin(design.package, number, overlay)
             overlay = _overlay(tools, design, work, None, count, shared)
         assert overlay is not None
-        versions, uuid = _versions(tools), xclbin_uuid(overlay)
+        uuid = xclbin_uuid(overlay)
         return [
             write_package(
                 folder / design.package,
@@ -274,7 +278,14 @@ def _overlay(
 
 
 def _versions(tools: Toolchain) -> dict[str, str]:
-    return {"mlir_aie": tools.version, "peano": tools.peano_version()}
+    """The compilers' versions, for the manifest. Raises ToolchainError for a Peano that is known to
+    compile wrongly."""
+    version = tools.peano_version()
+    for known in (tools.peano_package, version):
+        what = peano.wrong_version(known)
+        if what is not None:
+            raise ToolchainError(f"Peano {known} {what}; install another (see below).\n{INSTALL}")
+    return {"mlir_aie": tools.version, "peano": version}
 
 
 def _kernels(design: Design) -> list[Kernel]:
@@ -287,6 +298,9 @@ def _compile(tools: Toolchain, architecture: Architecture, kernel: Kernel, folde
     source = SOURCES / kernel.source
     if not source.is_file():
         raise ToolchainError(f"kernel {kernel.name}: there is no source {source}")
+    mistakes = peano.mistakes_of(kernel.source)
+    if mistakes:
+        raise ToolchainError("\n".join(("Peano would compile this wrongly:", *mistakes)))
     command = compile_command(tools, architecture, source, folder / object_file(kernel))
     run(command, f"Peano on {kernel.source}", folder)
 

@@ -66,6 +66,8 @@ BLOCK_COLUMNS = 256
 CORES = 4  # of a column
 MAX_K = 16384
 MAX_BIAS_ROUNDS = 80
+# Bytes: mlir-air's default since frames of products exceeded 1,024 with LLVM 22 (mlir-air #1980).
+STACK = 2048
 
 
 @dataclass(frozen=True)
@@ -156,6 +158,7 @@ def place(design: Design, columns: int, x: End) -> None:
                     ],
                     parameters=["slices", "bias_pieces", "blocks", "rounds", "epilogue"],
                     kernels=[codes.load_x, DQP_LOAD_BIAS, DQP_ZERO, codes.multiply, DQP_FINISH],
+                    stack=STACK,
                 )  # fmt: skip
         joined = design.fifo(f"y{c}", "bf16", CORES * BLOCK_ROWS, design.mem(c), design.shim(c))
         design.join(outputs, joined)

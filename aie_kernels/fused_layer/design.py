@@ -62,6 +62,7 @@ from ort_aie_ep.aie_kernels.flow_kv.kernels import (
     FLOW_KV_VALUES_BEGIN,
 )
 from ort_aie_ep.aie_kernels.fused_dqp.design import BLOCK_ROWS
+from ort_aie_ep.aie_kernels.fused_dqp.design import STACK as DQP_STACK
 from ort_aie_ep.aie_kernels.fused_dqp.kernels import DQP_ZERO, dqp_block
 from ort_aie_ep.aie_kernels.fused_layer import sequences as layer_sequences
 from ort_aie_ep.aie_kernels.fused_layer.kernels import (
@@ -180,6 +181,7 @@ def _place_projections(design: Design) -> None:
                         LAYER_LOAD_X, LAYER_LOAD_BIAS, DQP_ZERO, dqp_block(design.form, MAX_X),
                         LAYER_FINISH,
                     ],
+                    stack=DQP_STACK,
                 )  # fmt: skip
         column = design.fifo(
             f"y{c}", "bf16", CORES * BLOCK_ROWS, design.mem(c), design.mem(PAIR_COLUMN)

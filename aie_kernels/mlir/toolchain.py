@@ -44,13 +44,15 @@ class ToolchainError(DesignError):
 class Toolchain:
     """Where the tools are. `include` has `aie_api/aie.hpp`; `peano` is Peano's folder.
 
-    `version` is that of mlir_aie, or aiecc's own answer if that package is missing.
+    `version` is that of mlir_aie, or aiecc's own answer if that package is missing;
+    `peano_package` that of llvm-aie, '' if Peano is not from that package.
     """
 
     peano: Path
     aiecc: Path
     include: Path
     version: str
+    peano_package: str = ""
 
     @property
     def clang(self) -> Path:
@@ -85,7 +87,8 @@ def find_toolchain() -> Toolchain:
         raise ToolchainError(
             f"xclbinutil is not on the PATH; it comes with XRT, not with mlir_aie.\n{INSTALL}"
         )
-    return Toolchain(peano, aiecc, root / "include", _version(aiecc))
+    package = "" if os.environ.get("PEANO_INSTALL_DIR") else metadata.version("llvm-aie")
+    return Toolchain(peano, aiecc, root / "include", _version(aiecc), package)
 
 
 def _folder(package: str, variable: str) -> Path:

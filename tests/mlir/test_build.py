@@ -62,7 +62,12 @@ if "npu-insts-name" in options:
 
 TOOLCHAIN = "ort_aie_ep.aie_kernels.mlir.toolchain.metadata"
 VARIABLES = ("MLIR_AIE_INSTALL_DIR", "PEANO_INSTALL_DIR", "AIECC_PATH")
-FAILS = "print('error: section .text will not fit', file=sys.stderr); sys.exit(3)"
+FAILS = """
+if "--version" in sys.argv:
+    sys.exit()
+print('error: section .text will not fit', file=sys.stderr)
+sys.exit(3)
+"""
 
 
 class Tools:
@@ -122,6 +127,23 @@ def test_a_package_is_built(tools: Tools, design: Design, tmp_path: Path) -> Non
     }
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["fused_dqp"]
     assert sorted(p.name for p in package.folder.iterdir()) == ["manifest.json", "overlay.xclbin"]
+
+
+def test_a_peano_that_compiles_wrongly_is_refused_before_it_compiles(
+    tools: Tools, design: Design, tmp_path: Path
+) -> None:
+    tools.make("llvm-aie/bin/clang++", "print('clang version 22.0.0 (llvm-aie f3081197ab12)')")
+    with pytest.raises(ToolchainError, match=r"f3081197.*llvm-aie #1262"):
+        driver.build(design, tmp_path / "out" / "fused_dqp")
+    assert all("-c" not in command for command in tools.log)
+
+
+def test_a_source_that_peano_gets_wrong_is_refused(
+    tools: Tools, design: Design, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver.peano, "mistakes_of", lambda source: ("line 1: chess_storage",))
+    with pytest.raises(ToolchainError, match="line 1: chess_storage"):
+        driver.build(design, tmp_path / "out" / "fused_dqp")
 
 
 def test_the_command_counts_the_runs_of_compilers(
@@ -325,8 +347,8 @@ def test_an_aiecc_that_writes_no_xclbin_is_an_error(
 def test_an_overlay_that_is_not_what_was_printed_is_refused(
     tools: Tools, design: Design, tmp_path: Path
 ) -> None:
-    tools.report.write_text(tools.report.read_text().replace("address = 52480", "address = 40960"))
-    with pytest.raises(ToolchainError, match=r"buffer dqp0_0_parameters: .* 52480 .* 40960"):
+    tools.report.write_text(tools.report.read_text().replace("address = 53504", "address = 40960"))
+    with pytest.raises(ToolchainError, match=r"buffer dqp0_0_parameters: .* 53504 .* 40960"):
         driver.build(design, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

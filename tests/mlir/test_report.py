@@ -22,8 +22,8 @@ def test_a_report_of_what_was_printed_has_no_differences(name: str) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (("address = 52480", "address = 40960"), "buffer dqp0_0_parameters: (0, 2) 52480 20"),
-        (("address = 52480 : i32, ", ""), "buffer dqp0_0_parameters: .* not reported"),
+        (("address = 53504", "address = 40960"), "buffer dqp0_0_parameters: (0, 2) 53504 20"),
+        (("address = 53504 : i32, ", ""), "buffer dqp0_0_parameters: .* not reported"),
         (("aie.lock(%core_0_3, 6)", "aie.lock(%core_0_3, 7)"), "lock dqp0_1_go: (0, 3) 6 0"),
         (("init = 2 :", "init = 1 :"), "lock .*: .* 2 printed, .* 1 reported"),
         (("bd_id = 4 :", "bd_id = 9 :"), "descriptor (0, 1) 4: .* printed, not reported"),
@@ -31,7 +31,7 @@ def test_a_report_of_what_was_printed_has_no_differences(name: str) -> None:
         (("@w0_1(%shim_0_0, MM2S, 1)", "@w0_1(%shim_0_0, MM2S, 0)"),
          "shim channel of fifo w0_1: (0, 0) MM2S 1 printed, (0, 0) MM2S 0 reported"),
         (("aie.packet_flow(0)", "aie.packet_flow(0x5)"), "stream (0, 0) 0 (0, 2) 0 0:"),
-        (("stack_size = 1024", "stack_size = 2048"), "stack of the core 0 2: 1024 printed, 2048"),
+        (("stack_size = 2048", "stack_size = 4096"), "stack of the core 0 2: 2048 printed, 4096"),
         (("%shim_0_0 =", "aie.shim_dma(%shim_0_0) {}\n%shim_0_0 ="),
          "descriptors of the shim of column 0: all were free"),
     ],

@@ -2,8 +2,8 @@
 
 It looks at the rules of the vocabulary (`structure`), every resource of every tile against
 `device.TILES`, paths for the streams (`route`), the workers' bodies (`dry_run`), the sequences
-(`check_sequence`), and progress (`progress`). Program size and stack cannot be known without the
-compiler: they are estimates, and never count as passed.
+(`check_sequence`), and progress (`progress`). Program size and stack (`core_programs`) and static
+data cannot be known without the compiler: they are ranges, and never count as passed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ort_aie_ep.npu.checks import real_words
+from ort_aie_ep.npu.checks import core_programs, real_words, static_data
 from ort_aie_ep.npu.checks.check_sequence import sequence_mistakes
 from ort_aie_ep.npu.checks.descriptors import descriptors
 from ort_aie_ep.npu.checks.dry_run import Trace, dry_run
@@ -20,7 +20,6 @@ from ort_aie_ep.npu.checks.packets import packets
 from ort_aie_ep.npu.checks.progress import loops, small_shapes, statements
 from ort_aie_ep.npu.checks.report import Estimate, Findings, Report, tile_list
 from ort_aie_ep.npu.checks.route import route
-from ort_aie_ep.npu.checks.static_data import estimates, static_data
 from ort_aie_ep.npu.checks.structure import notes, structure
 from ort_aie_ep.npu.checks.token_parts import Unpredictable
 from ort_aie_ep.npu.checks.tokens import TokenRun
@@ -29,7 +28,6 @@ from ort_aie_ep.npu.vocabulary.configuration import Configuration, Direction, co
 from ort_aie_ep.npu.vocabulary.design import Design, Worker
 from ort_aie_ep.npu.vocabulary.device import (
     MAX_LOCK_VALUE,
-    PROGRAM_BYTES,
     TILES,
     Tile,
 )  # fmt: skip
@@ -37,16 +35,6 @@ from ort_aie_ep.npu.vocabulary.errors import DesignError, SimulationError
 from ort_aie_ep.npu.vocabulary.kernel import Kernel
 
 Shapes = Mapping[str, Iterable[Mapping[str, int]]]
-
-BARE_PROGRAM = 1024  # bytes: start-up code, locks and loops of a body
-_PROGRAM_BASIS = (
-    f"program size is a guess: {BARE_PROGRAM} bytes plus some for each kernel; nothing has been "
-    "compiled, and only the linker knows"
-)
-_STACK_BASIS = (
-    "stack is what the design reserves, of what it could reserve; only the compiler knows what the "
-    "kernels need, and the buffers begin right after it"
-)
 
 
 def check(design: Design, shapes: Shapes | None = None) -> Report:
@@ -92,7 +80,8 @@ class _Examination:
             self._configuration = configuration = self._configure()
             if configuration is not None:
                 self._memory(configuration)
-                static_data(self._found, configuration)
+                static_data.static_data(self._found, configuration)
+                core_programs.core_programs(self._found, configuration)
                 self._channels(configuration)
                 descriptors(self._found, configuration)
                 self._locks(configuration)
@@ -345,15 +334,8 @@ class _Examination:
 
     def _estimates(self) -> Iterator[Estimate]:
         if self._configuration is not None:
-            yield from estimates(self._configuration)
-        for worker in self._design.workers.values():
-            of_kernels = {kernel.name: kernel.program for kernel in worker.kernels}
-            size = BARE_PROGRAM + sum(of_kernels.values())
-            yield Estimate(worker.tile, "program bytes", size, PROGRAM_BYTES, _PROGRAM_BASIS)
-            for use in self._found.uses:
-                if (use.tile, use.resource) == (worker.tile, "memory bytes"):
-                    most = worker.stack + max(0, use.limit - use.used)
-                    yield Estimate(worker.tile, "stack bytes", worker.stack, most, _STACK_BASIS)
+            yield from static_data.estimates(self._configuration)
+            yield from core_programs.estimates(self._configuration)
 
 
 def _names(workers: list[Worker]) -> str:

@@ -32,13 +32,22 @@ class Use:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number that only the tool chain can confirm; `basis` says where it comes from."""
+    """A range that only the tool chain can narrow; `basis` says where it comes from.
+
+    It never counts as passed: it is "unproven" if all of it is within the limit, else it "warns".
+    """
 
     tile: Tile
     resource: str
-    estimate: int
+    least: int
+    most: int
     limit: int
     basis: str
+
+    @property
+    def status(self) -> str:
+        """What the table says of it."""
+        return "unproven" if self.most <= self.limit else "warns"
 
 
 @dataclass(frozen=True)
@@ -104,8 +113,8 @@ class Report:
             ],
             "estimates": [
                 {
-                    **place(e.tile), "resource": e.resource, "estimate": e.estimate,
-                    "limit": e.limit, "basis": e.basis, "status": "unproven",
+                    **place(e.tile), "resource": e.resource, "least": e.least, "most": e.most,
+                    "limit": e.limit, "basis": e.basis, "status": e.status,
                 }
                 for e in self.estimates
             ],
@@ -134,14 +143,13 @@ class Report:
         for (_, resource, used, limit), tiles in alike.items():
             state = Text("fits", style="green") if used <= limit else Text("exceeds", style="red")
             table.add_row(tile_list(tiles), resource, f"{used:,}", f"{limit:,}", state)
-        guesses: dict[tuple[str, str, int, int], list[Tile]] = defaultdict(list)
-        for guess in self.estimates:
-            guesses[guess.tile.kind, guess.resource, guess.estimate, guess.limit].append(guess.tile)
-        for (_, resource, used, limit), tiles in guesses.items():
-            table.add_row(
-                tile_list(tiles), resource, f"~{used:,}", f"{limit:,}",
-                Text("unproven", style="yellow"),
-            )  # fmt: skip
+        guesses: dict[tuple[str, str, int, int, int, str], list[Tile]] = defaultdict(list)
+        for e in self.estimates:
+            guesses[e.tile.kind, e.resource, e.least, e.most, e.limit, e.status].append(e.tile)
+        for (_, resource, least, most, limit, status), tiles in guesses.items():
+            shown = f"{most:,}" if least == most else f"{least:,}..{most:,}"
+            state = Text(status, style="yellow" if status == "unproven" else "bold yellow")
+            table.add_row(tile_list(tiles), resource, f"~{shown}", f"{limit:,}", state)
         parts: list[RenderableType] = [table]
         parts += [Text(f"unproven: {b}") for b in dict.fromkeys(e.basis for e in self.estimates)]
         parts += [Text(f"proved: {line}", style="green") for line in self.proved]

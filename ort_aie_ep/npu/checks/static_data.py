@@ -15,10 +15,11 @@ The sources' own tables are 156 bytes in flow_qkv.cc, and at most 20 elsewhere.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from pathlib import PurePath
+from pathlib import Path
 
 from ort_aie_ep.npu.checks.report import Estimate, Findings
 from ort_aie_ep.npu.vocabulary.configuration import Configuration
+from ort_aie_ep.npu.vocabulary.design import Worker
 from ort_aie_ep.npu.vocabulary.device import STATIC_BYTES, TILES, Tile
 
 _HOST_BYTES = {
@@ -48,11 +49,18 @@ def static_data(findings: Findings, configuration: Configuration) -> None:
 def estimates(configuration: Configuration) -> Iterator[Estimate]:
     """Estimate what each worker's kernels need of the free piece; skips unknown sources."""
     for worker in configuration.design.workers.values():
-        sources = {PurePath(kernel.source).name for kernel in worker.kernels}
-        if sources and sources <= set(_HOST_BYTES):
-            size = sum(_HOST_BYTES[source] for source in sources)
+        size = host_bytes(worker)
+        if size is not None:
             gap = _gap(configuration, worker.tile)
-            yield Estimate(worker.tile, "static data bytes", size, gap, _BASIS)
+            yield Estimate(worker.tile, "static data bytes", size, size, gap, _BASIS)
+
+
+def host_bytes(worker: Worker) -> int | None:
+    """Static data of the worker's sources on x86-64; None if a source is unknown."""
+    sources = {Path(kernel.source).name for kernel in worker.kernels}
+    if not sources or not sources <= set(_HOST_BYTES):
+        return None
+    return sum(_HOST_BYTES[source] for source in sources)
 
 
 def _gap(configuration: Configuration, tile: Tile) -> int:
