@@ -58,9 +58,6 @@ _STATE = Array("f32", 16)
 _AIE2P = ("aie2p",)
 
 
-SMALL = 512  # bytes of program: a loop that copies
-
-
 def _whole(index: int) -> bool:
     """Whether a row has an object of 256 with this index."""
     return 0 <= index < ROWS // OBJECT
@@ -74,28 +71,24 @@ def _pieces(kernel: Kernel, *scalars: int) -> float:
 LAYER_LOAD = Kernel(
     "layer_load", "fused_layer/layer_rows.cc", (_OBJECT, _ROWS, int),
     lambda arch, scalars: copy_cycles(OBJECT), _AIE2P, lambda scalars: _whole(scalars[0]),
-    program=SMALL,
 )  # fmt: skip
 
 
 LAYER_COPY = Kernel(
     "layer_copy", "fused_layer/layer_rows.cc", (_ROWS, _OBJECT, int),
     lambda arch, scalars: copy_cycles(OBJECT), _AIE2P, lambda scalars: _whole(scalars[0]),
-    program=SMALL,
 )  # fmt: skip
 
 
 LAYER_PASS = Kernel(
     "layer_pass", "fused_layer/layer_rows.cc", (_OBJECT, _OBJECT),
     lambda arch, scalars: copy_cycles(OBJECT), _AIE2P,
-    program=SMALL,
 )  # fmt: skip
 
 
 LAYER_HALF = Kernel(
     "layer_half", "fused_layer/layer_rows.cc", (_ROUND, _OBJECT, int),
     lambda arch, scalars: copy_cycles(OBJECT), _AIE2P, lambda scalars: scalars[0] in (0, 1),
-    program=SMALL,
 )  # fmt: skip
 
 
@@ -108,7 +101,6 @@ LAYER_PLACE = Kernel(
         and scalars[1] >= 128 and scalars[2] >= 0 and scalars[1] + scalars[2] <= ROWS
         and (scalars[1] | scalars[2]) % 32 == 0
     ),
-    program=SMALL,
 )  # fmt: skip
 
 
@@ -153,7 +145,6 @@ LAYER_GATHER = Kernel(
         scalars[1] > 0 and scalars[2] > 0 and scalars[1] * scalars[2] * 64 <= ROWS
         and 0 <= scalars[0] < scalars[1] * -(-scalars[2] // 4)
     ),
-    program=SMALL,
 )  # fmt: skip
 
 
@@ -190,7 +181,6 @@ LAYER_PICK = Kernel(
         scalars[0] >= 0 <= scalars[1] < 4 and scalars[2] > 0 and scalars[3] > 0 < scalars[4]
         and scalars[3] % 64 == 0 and scalars[2] * scalars[3] <= MAX_QUERIES
     ),
-    program=SMALL,
 )  # fmt: skip
 
 
@@ -202,7 +192,6 @@ LAYER_SELECT = Kernel(
         0 < scalars[1] <= MAX_Q and scalars[1] % 64 == 0 <= scalars[0]
         and (scalars[0] + 1) * scalars[1] <= MAX_QUERIES
     ),
-    program=SMALL,
 )  # fmt: skip
 
 

@@ -51,4 +51,3 @@ class Kernel:
     cycles: Callable[[str, tuple[int, ...]], float]
     architectures: tuple[str, ...] = ("aie2", "aie2p")
     limits: Callable[[tuple[int, ...]], bool] | None = None
-    program: int = 2048
