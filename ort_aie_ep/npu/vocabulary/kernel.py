@@ -41,8 +41,7 @@ class Kernel:
     architecture ("aie2", "aie2p") and the scalar arguments in order; its module says what each
     model is based on. `architectures` are those for which the source compiles. `limits(scalars)`
     says whether the scalar arguments keep a call inside its buffers. It is None where nothing
-    can tell; callers must then not invent scalar arguments. `program` is a guess at its size in
-    program memory (bytes).
+    can tell; callers must then not invent scalar arguments.
     """
 
     name: str
