@@ -15,7 +15,7 @@ from ort_aie_ep.cli import app
 from ort_aie_ep.npu.checks.ports import Circuit, PacketMaster, PacketSwitch, Rule, Switch
 from ort_aie_ep.npu.configuration_words.compare import differences
 from ort_aie_ep.npu.configuration_words.decode import decode
-from ort_aie_ep.npu.configuration_words.encode import encode, write_parameters
+from ort_aie_ep.npu.configuration_words.encode import encode
 from ort_aie_ep.npu.configuration_words.text import format_view
 from ort_aie_ep.npu.configuration_words.transaction import TransactionWriter
 from ort_aie_ep.npu.configuration_words.view import LockUse, MasterView, SlaveView, SlotView
@@ -31,7 +31,7 @@ from ort_aie_ep.npu.vocabulary.configuration import (
 )
 from ort_aie_ep.npu.vocabulary.design import Design, Layout
 from ort_aie_ep.npu.vocabulary.device import Tile, device
-from ort_aie_ep.npu.vocabulary.errors import DesignError, StreamError
+from ort_aie_ep.npu.vocabulary.errors import StreamError
 from ort_aie_ep.npu.vocabulary.switch import SwitchPort
 
 
@@ -175,18 +175,6 @@ def test_words_that_mlir_aie_makes() -> None:
     # except arbiter and selection.
     assert {(0x21DE04, 0), (0x21DE00, 1), (0x21DE14, 2), (0x21DE10, 1), (0x21F000, 2)} <= writes
     assert {(0x3F100, 0xC0000000), (0x3F200, 0x0F1F0100), (0x3F008, 0xC0000008)} <= writes
-
-
-def test_parameters_are_words_of_data_memory_and_then_the_go_lock() -> None:
-    configuration = configure(make_design("dequant", device("npu2_1col")))
-    plan = configuration.workers["dequant0_1"]
-    out = TransactionWriter(device("npu2_1col"))
-    write_parameters(out, configuration, "dequant0_1", [-7])
-    tile = decode(out.finish()).tiles[plan.worker.tile]
-    assert tile.memory == {plan.parameters: 2**32 - 7}
-    assert tile.locks == {plan.go.id: 1}
-    with pytest.raises(DesignError, match="1 parameters, got 2"):
-        write_parameters(out, configuration, "dequant0_1", [1, 2])
 
 
 # --- errors are found -----------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from ort_aie_ep.aie_kernels.build import make_design
 from ort_aie_ep.bringup import streams
 from ort_aie_ep.bringup.problems import shapes
 from ort_aie_ep.explain.overlays import find_overlays
+from ort_aie_ep.modelled_npu.device_process import Context
 from ort_aie_ep.npu.packages.package import (
     MANIFEST,
     PackageError,
@@ -29,7 +30,6 @@ from ort_aie_ep.npu.packages.simulated import (
     simulated_overlay,
     write_simulated_packages,
 )
-from ort_aie_ep.npu.simulator.device_process import Context
 from ort_aie_ep.npu.simulator.txn import decode, format_stream
 from ort_aie_ep.npu.vocabulary.device import device
 from ort_aie_ep.npu.vocabulary.errors import DesignError, StreamError

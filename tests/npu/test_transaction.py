@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from every_operation import EveryOperation
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ort_aie_ep.npu.configuration_words.transaction import TransactionWriter
 from ort_aie_ep.npu.simulator import txn
 from ort_aie_ep.npu.vocabulary.device import device
 from ort_aie_ep.npu.vocabulary.errors import StreamError
@@ -19,7 +19,7 @@ def words_of(text: str) -> list[int]:
     return [int(word, 16) for word in text.split()]
 
 
-def add(out: TransactionWriter, op: txn.Operation) -> None:
+def add(out: EveryOperation, op: txn.Operation) -> None:
     """Writes again what was read."""
     match op:
         case txn.Write():
@@ -53,7 +53,7 @@ def add(out: TransactionWriter, op: txn.Operation) -> None:
 
 
 def again(operations: Sequence[txn.Operation], name: str, columns: int) -> np.ndarray:
-    out = TransactionWriter(device(name), columns=columns)
+    out = EveryOperation(device(name), columns=columns)
     for op in operations:
         add(out, op)
     return out.finish()
@@ -156,4 +156,4 @@ def test_unknown_operations_are_refused_by_name_and_place() -> None:
 )
 def test_what_a_field_cannot_hold_is_refused(write, message: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(StreamError, match=message):
-        write(TransactionWriter(device("npu2")))
+        write(EveryOperation(device("npu2")))

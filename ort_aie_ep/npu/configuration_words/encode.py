@@ -13,7 +13,7 @@ arbiter and selections is that of xaie_ss.c.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import prod
 
 import numpy as np
@@ -76,27 +76,6 @@ def encode(
         out.mask_write(address(tile, CORE_CONTROL), 0, 2)
         out.mask_write(address(tile, CORE_CONTROL), 1, 1)
     return out.finish()
-
-
-def write_parameters(
-    out: TransactionWriter, configuration: Configuration, worker: str, values: Sequence[int]
-) -> None:
-    """Write the run-time parameters of `worker`, and the go lock that lets it read them.
-
-    Raises DesignError for an unknown worker, or if the number of values differs from the number of
-    its parameters.
-    """
-    plan = configuration.workers.get(worker)
-    if plan is None:
-        raise DesignError(f"design {configuration.design.name} has no worker {worker!r}")
-    names = plan.worker.parameters
-    if len(values) != len(names):
-        raise DesignError(f"worker {worker} has {len(names)} parameters, got {len(values)} values")
-    for index, value in enumerate(values):
-        at = address(plan.worker.tile, plan.parameters + WORD * index)
-        out.write(at, value & 0xFFFFFFFF)
-    base = TILE_REGISTERS[plan.worker.tile.kind].locks
-    out.write(address(plan.worker.tile, base + LOCK_BYTES * plan.go.id), 1)
 
 
 def _lock(out: TransactionWriter, lock: Lock) -> None:

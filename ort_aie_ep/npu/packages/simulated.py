@@ -143,7 +143,7 @@ def read_simulated_overlay(path: Path) -> SimulatedOverlay:
     if kind != _USER_METADATA or not name.startswith(b"simulated"):
         raise PackageError(
             f"{path} is an overlay for a real NPU; the modelled NPU needs packages that "
-            "ort_aie_ep.npu.simulator.device_process.write_packages makes"
+            "ort_aie_ep.modelled_npu.device_process.write_packages makes"
         )
     content = parse_json(
         data[start : start + size], f"{path} is damaged: its section", PackageError

@@ -17,8 +17,8 @@ from cmake_program import Project
 from standin_inputs import matvec, words
 
 from ort_aie_ep.aie_kernels.build import make_design
+from ort_aie_ep.modelled_npu.device_process import write_packages
 from ort_aie_ep.npu.packages.simulated import write_simulated_packages
-from ort_aie_ep.npu.simulator.device_process import write_packages
 from ort_aie_ep.npu.vocabulary.device import device
 
 HERE = Path(__file__).parent

@@ -15,13 +15,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from every_operation import EveryOperation
 from json_mutations import mutations
 from standin_inputs import ORDER, deadlock, matvec, words
 
 from ort_aie_ep import _native
 from ort_aie_ep.aie_kernels.build import make_design
 from ort_aie_ep.aie_kernels.fused_dqp import design as fused_dqp
-from ort_aie_ep.npu.configuration_words.transaction import TransactionWriter
+from ort_aie_ep.modelled_npu import device_process
+from ort_aie_ep.modelled_npu.device_process import DeviceProcess, serve, write_packages
 from ort_aie_ep.npu.packages.package import (
     PackageError,
     package_of,
@@ -29,8 +31,6 @@ from ort_aie_ep.npu.packages.package import (
     xclbin_uuid,
 )  # fmt: skip
 from ort_aie_ep.npu.packages.simulated import read_simulated_overlay, write_simulated_packages
-from ort_aie_ep.npu.simulator import device_process
-from ort_aie_ep.npu.simulator.device_process import DeviceProcess, serve, write_packages
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.device import device
 
@@ -281,7 +281,7 @@ def test_a_stream_that_loads_a_pdi_first(tmp_path: Path) -> None:
     assert plain["ok"], plain
 
     def loading(pdi: int) -> dict[str, Any]:
-        loads = TransactionWriter(device("npu2"))
+        loads = EveryOperation(device("npu2"))
         loads.load_pdi(pdi)
         whole = words("npu2")
         joined = np.concatenate([whole[:4], loads.finish()[4:], whole[4:]])
@@ -313,7 +313,7 @@ def test_a_host_that_is_gone_ends_the_process_without_a_word(tmp_path: Path) -> 
         ours.sendall(b'{"op": "hello"}\n')
         ours.close()  # before the process can answer
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "ort_aie_ep.npu.simulator", "--device", "npu2",
+            [sys.executable, "-P", "-m", "ort_aie_ep.modelled_npu", "--device", "npu2",
              "--socket", str(numbers[0]), "--memory", str(numbers[1])],
             pass_fds=numbers, capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip

@@ -41,7 +41,7 @@ pid_t Spawn(const std::string& device, int socket, int memory) {
   const std::string python = Python();
   // -P: the working directory may be the package's source folder.
   std::string arguments[] = {python,     "-P",
-                             "-m",       "ort_aie_ep.npu.simulator",
+                             "-m",       "ort_aie_ep.modelled_npu",
                              "--device", device,
                              "--socket", std::to_string(kSocket),
                              "--memory", std::to_string(kMemory)};

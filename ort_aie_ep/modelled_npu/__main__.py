@@ -1,6 +1,6 @@
 """Starts the process of the modelled NPU, or answers why it cannot start.
 
-    python -m ort_aie_ep.npu.simulator --device npu2 --socket 3 --memory 4
+    python -m ort_aie_ep.modelled_npu --device npu2 --socket 3 --memory 4
 
 The host has chosen this Python (ORT_AIE_SIM_PYTHON), which may lack the packages of the extra
 [npu]. So this module checks for them before it imports any.
@@ -23,7 +23,7 @@ def main() -> None:
     except MissingPackageError as error:
         _refuse(str(error))
         return
-    from ort_aie_ep.npu.simulator import device_process
+    from ort_aie_ep.modelled_npu import device_process
 
     device_process.main()
 

@@ -1,6 +1,6 @@
 """The modelled NPU as a separate process, which the stand-in for XRT starts and talks to.
 
-    python -m ort_aie_ep.npu.simulator --device npu2 --socket 3 --memory 4
+    python -m ort_aie_ep.modelled_npu --device npu2 --socket 3 --memory 4
 
 The memory of the device is a memfd that both processes map. Requests and replies are JSON objects,
 one a line, over a socket. The reply is {"ok": true, ...} if the request works, otherwise
@@ -41,6 +41,7 @@ from typing import Any, TextIO
 import numpy as np
 import numpy.typing as npt
 
+from ort_aie_ep.aie_kernels.build import designs_on, make_design
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.checked_json import Field, parse_json
 from ort_aie_ep.npu.packages.package import (
@@ -135,8 +136,6 @@ def designs_for(target: Device) -> dict[str, Design]:
 
 
 def _overlays_for(target: Device) -> dict[str, tuple[Design, SimulatedOverlay]]:
-    from ort_aie_ep.aie_kernels.build import designs_on
-
     found = {}
     for name, design in designs_on(target).items():
         with suppress(DesignError):  # its layout does not suit this device
@@ -214,8 +213,6 @@ class DeviceProcess:
 
     def _kernels(self, path: Path, overlay: SimulatedOverlay) -> dict[str, Design] | None:
         """The designs of the overlay in `path` by kernel; None if it is for another NPU."""
-        from ort_aie_ep.aie_kernels.build import make_design
-
         target = device(overlay.device)
         if target.generation != self._device.generation:
             return None
