@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ort_aie_ep.aie_kernels.fused_layer import design as fused_layer
-from ort_aie_ep.bringup.layer_reference import Layer, Reference
-from ort_aie_ep.bringup.references import bits
+from ort_aie_ep.aie_kernels.fused_layer.reference import Layer, Operators
+from ort_aie_ep.aie_kernels.reference import bits
 from ort_aie_ep.cli.console import bar
 from ort_aie_ep.models.shapes import SHAPES, Shape
 from ort_aie_ep.npu.simulator.session import Session
@@ -87,7 +87,7 @@ def main() -> None:
     options = parser.parse_args()
     at = era(options.era)
     design = fused_layer.build(device("npu2"))
-    reference = Reference()
+    reference = Operators()
     console = Console()
     table = Table(
         "model", "µs", "GB/s read", "MB read", "KB written", "busiest core", "DDR alone, µs",

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ort_aie_ep.bringup.references import bf16, bfp16
+from ort_aie_ep.aie_kernels.reference import bf16, bfp16
 
 Doubles = NDArray[np.float64]
 HEADS = 8

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from ort_aie_ep.aie_kernels.reference import argument_bytes
 from ort_aie_ep.bringup import streams
 from ort_aie_ep.bringup.device import Buffer, Context, Npu, Program
-from ort_aie_ep.bringup.problem import argument_bytes
 from ort_aie_ep.bringup.streams import Operations
 from ort_aie_ep.npu.packages.package import Package
 

@@ -12,10 +12,10 @@ import numpy as np
 
 from ort_aie_ep import _native
 from ort_aie_ep.aie_kernels.build import make_design
+from ort_aie_ep.aie_kernels.reference import Output, Problem
 from ort_aie_ep.bringup import chains
 from ort_aie_ep.bringup.bench import value_of
 from ort_aie_ep.bringup.device import NPU1, Context, Fault, Identity, Npu
-from ort_aie_ep.bringup.problem import Output, Problem
 from ort_aie_ep.bringup.problems import Shape, shapes
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.npu.packages.package import MANIFEST, Package, package_of, read_package

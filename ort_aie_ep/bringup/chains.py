@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ort_aie_ep.aie_kernels.reference import BF16, Output, Reference, doubles, generator
 from ort_aie_ep.bringup import streams
 from ort_aie_ep.bringup.device import MAX_CHAIN, Context
-from ort_aie_ep.bringup.problem import Output, doubles, generator
-from ort_aie_ep.bringup.references import BF16, Reference
 from ort_aie_ep.npu.packages.package import Package
 
 DESIGN, SEQUENCE = "micro", "passthrough"

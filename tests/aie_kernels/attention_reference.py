@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ort_aie_ep.bringup.references import (
+from ort_aie_ep.aie_kernels.flow_kv.reference import scores, to_cache_blocks, weights
+from ort_aie_ep.aie_kernels.reference import (
     BF16,
     U_BF16,
     U_BFP16,
@@ -17,10 +18,7 @@ from ort_aie_ep.bringup.references import (
     bf16,
     bfp16,
     bits,
-    scores,
-    to_cache_blocks,
-    weights,
-)
+)  # fmt: skip
 
 __all__ = [
     "BF16",

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from ort_aie_ep.aie_kernels.dequant import design as dequant
+from ort_aie_ep.aie_kernels.fused_layer.reference import widened
 from ort_aie_ep.aie_kernels.gemm.design import pack_b
-from ort_aie_ep.bringup.layer_reference import random_blocks, widened
+from ort_aie_ep.aie_kernels.reference import random_blocks
 from ort_aie_ep.formats import q4nx
 from ort_aie_ep.formats.q4nx import BlockForm
 from ort_aie_ep.npu.simulator.machine import Result

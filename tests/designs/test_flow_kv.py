@@ -6,15 +6,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
 import pytest
-from attention_reference import BF16, bf16, bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from judged import run
 
 from ort_aie_ep.aie_kernels.flow_kv import design as flow_kv
+from ort_aie_ep.aie_kernels.flow_kv import reference
 from ort_aie_ep.aie_kernels.flow_kv.kernels import FLOW_KV_SCORES
-from ort_aie_ep.bringup import references
+from ort_aie_ep.aie_kernels.reference import Context, bits
 from ort_aie_ep.npu.checks.check import check
 from ort_aie_ep.npu.simulator.machine import Result
 from ort_aie_ep.npu.simulator.session import Session
@@ -22,8 +22,6 @@ from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.design import Design
 from ort_aie_ep.npu.vocabulary.device import device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
-
-GARBAGE = 3.0e30  # in keys that must not be seen
 
 
 @dataclass(frozen=True)
@@ -39,17 +37,9 @@ class Shape:
     spare: int = 0
 
     @property
-    def group(self) -> int:
-        return self.heads // self.kv_heads
-
-    @property
     def capacity(self) -> int:
         keys = flow_kv.CHUNK // self.head_dim
         return (-(-self.context // keys) + self.spare) * keys
-
-    @property
-    def first(self) -> int:
-        return max(0, self.context - self.window) if self.window else 0
 
     @property
     def parameters(self) -> dict[str, int]:
@@ -61,26 +51,10 @@ class Shape:
         }  # fmt: skip
 
 
-def attend(session: Session, shape: Shape, seed: int = 0) -> Result:
+def attend(session: Session, shape: Shape) -> Result:
     """Runs `shape` on random data, and compares the output with the reference."""
-    rng = np.random.default_rng([seed, shape.heads, shape.head_dim, shape.context])
-    q = bf16(rng.standard_normal((shape.heads, shape.head_dim)) * 2)
-    k, v = bf16(rng.standard_normal((2, shape.kv_heads, shape.context, shape.head_dim)))
-    buffers = {
-        "q": q.astype(BF16),
-        "k": references.in_cache(k, shape.capacity, shape.first, GARBAGE),
-        "v": references.in_cache(v, shape.capacity, shape.first, GARBAGE),
-        "o": np.full(q.shape, np.nan, BF16),
-    }
-    (result,) = session.run("attention", shape.parameters, buffers)
-    got = buffers["o"].astype(np.float64)
-    for head in range(shape.heads):
-        kv = head // shape.group
-        wanted = references.flow_kv(
-            q[head], k[kv, shape.first :], v[kv, shape.first :], shape.softcap
-        )
-        assert (np.abs(got[head] - wanted.exact) <= wanted.tolerance).all(), (shape, head)
-    return result
+    context = Context.of(session.design, "attention")
+    return run(session, reference.problem(context, shape.parameters))
 
 
 @pytest.fixture(scope="module")

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numpy as np
 import pytest
-from attention_reference import BF16, bf16, bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from judged import run_all
 
 from ort_aie_ep.aie_kernels.flow_qkv import design as flow_qkv
-from ort_aie_ep.bringup import references
+from ort_aie_ep.aie_kernels.flow_qkv import reference
+from ort_aie_ep.aie_kernels.reference import Context, bits
 from ort_aie_ep.npu.simulator.machine import Result
 from ort_aie_ep.npu.simulator.session import Session
 from ort_aie_ep.npu.vocabulary.design import Design
@@ -60,27 +60,10 @@ class Shape:
         return flow_qkv.padded_prompt(on, self.heads, self.kv_heads, self.head_dim, self.prompt)
 
 
-def attend(session: Session, shape: Shape, seed: int = 0) -> list[Result]:
+def attend(session: Session, shape: Shape) -> list[Result]:
     """Runs `shape` on random data, and compares the output with the reference."""
-    rng = np.random.default_rng([seed, shape.heads, shape.head_dim, shape.prompt, shape.past])
-    tokens = shape.padded(session.design.device)
-    q = bf16(rng.standard_normal((tokens, shape.heads, shape.head_dim)))
-    k, v = bf16(rng.standard_normal((2, shape.kv_heads, shape.total, shape.head_dim)))
-    buffers = {
-        "q": q.astype(BF16),
-        "k": references.in_cache(k, shape.capacity),
-        "v": references.in_cache(v, shape.capacity),
-        "o": np.full(q.shape, np.nan, BF16),
-    }
-    results = session.run("attention", shape.parameters, buffers)
-    got = buffers["o"].astype(np.float64)[: shape.prompt]
-    seen = references.attended(shape.prompt, shape.past, shape.window, shape.causal)
-    for head in range(shape.heads):
-        kv = head // shape.group
-        wanted = references.flow_qkv(q[: shape.prompt, head], k[kv], v[kv], seen, shape.softcap)
-        error = np.abs(got[:, head] - wanted.exact)
-        assert (error <= wanted.tolerance).all(), (shape, head)
-    return results
+    context = Context.of(session.design, "attention")
+    return run_all(session, reference.problem(context, shape.parameters))
 
 
 @pytest.fixture(scope="module")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 import pytest
+from judged import run
 
 from ort_aie_ep.aie_kernels.fused_dqp import design as fused_dqp
+from ort_aie_ep.aie_kernels.fused_dqp.reference import matvec, problem
 from ort_aie_ep.aie_kernels.fused_dqp_two_bits import design as fused_dqp_two_bits
-from ort_aie_ep.bringup.layer_reference import random_blocks, widened
-from ort_aie_ep.bringup.references import matvec
+from ort_aie_ep.aie_kernels.fused_layer.reference import widened
+from ort_aie_ep.aie_kernels.reference import Context, random_blocks
 from ort_aie_ep.formats import q4nx
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
+from ort_aie_ep.npu.simulator.machine import Result
 from ort_aie_ep.npu.simulator.session import Session
 from ort_aie_ep.npu.vocabulary.device import device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
@@ -20,47 +22,12 @@ from ort_aie_ep.npu.vocabulary.errors import DesignError
 bfloat16 = np.dtype(ml_dtypes.bfloat16)
 
 
-def problem(n: int, k: int, seed: int = 0, bits: int = 4) -> dict[str, npt.NDArray[np.generic]]:
-    """Random buffers of `matvec`, and float64 weights under "weights"."""
-    rng = np.random.default_rng([seed, n, k])
-    codes = rng.integers(0, 1 << bits, (n, k), dtype=np.uint8)
-    scales = (rng.uniform(0.5, 1.5, (n, k // 32)) * 0.02).astype(bfloat16)
-    mins = (
-        -(1 << bits) / 2 * scales.astype(np.float32) * rng.uniform(0.8, 1.2, scales.shape)
-    ).astype(bfloat16)
-    weights = codes * np.repeat(scales.astype(np.float64), 32, 1)
-    weights += np.repeat(mins.astype(np.float64), 32, 1)
-    return {
-        "x": rng.standard_normal(k).astype(bfloat16),
-        "w": q4nx.pack(codes, scales, mins, bits),
-        "bias": rng.standard_normal(n).astype(bfloat16),
-        "y": np.full(n, np.nan, dtype=bfloat16),
-        "weights": weights,
-    }
-
-
-def run(
-    session: Session,
-    n: int,
-    k: int,
-    *,
-    bias: int = 0,
-    activation: int = 0,
-    seed: int = 0,
-    bits: int = 4,
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """(simulated, reference, bound of the error), each (n,)."""
-    buffers = problem(n, k, seed, bits)
-    weights = buffers.pop("weights")
-    x = buffers["x"].astype(np.float64)
-    session.run(
-        "matvec_two_bits" if bits == 2 else "matvec",
-        {"N": n, "K": k, "bias": bias, "activation": activation},
-        buffers,
-    )
-    added = bias * buffers["bias"].astype(np.float64)
-    wanted = matvec(weights, x, added, activation)
-    return buffers["y"].astype(np.float64), wanted.exact, wanted.tolerance
+def multiply(
+    session: Session, n: int, k: int, *, bias: int = 0, activation: int = 0, bits: int = 4
+) -> Result:
+    sequence = "matvec_two_bits" if bits == 2 else "matvec"
+    shape = {"N": n, "K": k, "bias": bias, "activation": activation}
+    return run(session, problem(Context.of(session.design, sequence), shape, bits))
 
 
 @pytest.mark.parametrize("name", ["npu2", "npu1"])
@@ -68,8 +35,10 @@ def test_parts_of_long_rows_add_up(name: str) -> None:
     """3 blocks of columns in parts of 1 and 2; the second part takes the first one's result as its
     bias."""
     session, n, k, first = Session(fused_dqp.build(device(name))), 32 * 21, 768, 256
-    buffers = problem(n, k)
-    weights, x = buffers["weights"], buffers["x"].astype(np.float64)
+    whole_shape = {"N": n, "K": k, "bias": 1, "activation": 0}
+    buffers = problem(Context.of(session.design, "matvec"), whole_shape).buffers
+    weights = q4nx.dequantize(buffers["w"], n, k).astype(np.float64)
+    x = buffers["x"].astype(np.float64)
     w = buffers["w"].reshape(n // 32, k // 256, -1)
     before, tolerance = buffers["bias"], np.zeros(n)
     for begin, end in ((0, first), (first, k)):
@@ -96,31 +65,26 @@ def test_parts_of_long_rows_add_up(name: str) -> None:
 def test_result_is_that_of_the_reference(name: str, columns: int) -> None:
     session = Session(fused_dqp.build(device(name), columns))
     for n, k in [(128, 256), (1024, 512), (32 * (4 * columns + 5), 768)]:
-        got, exact, bound = run(session, n, k)
-        assert np.all(np.abs(got - exact) <= bound), (n, k)
+        multiply(session, n, k)
 
 
 @pytest.mark.parametrize("columns", [1, 3, 4])
 @pytest.mark.parametrize("n", [128, 160, 384, 480, 512, 544, 1056])
 def test_rows_and_biases_that_do_not_fill_a_round(n: int, columns: int) -> None:
-    got, exact, bound = run(Session(fused_dqp.build(device("npu2"), columns)), n, 256, bias=1)
-    assert np.all(np.abs(got - exact) <= bound)
+    multiply(Session(fused_dqp.build(device("npu2"), columns)), n, 256, bias=1)
 
 
 def test_one_configuration_serves_every_shape_and_epilogue() -> None:
     session = Session(fused_dqp.build(device("npu2"), 4))
     for n, k, bias, activation in [(512, 256, 0, 0), (1184, 1024, 1, 1), (128, 2048, 1, 0)]:
-        got, exact, bound = run(session, n, k, bias=bias, activation=activation)
-        assert np.all(np.abs(got - exact) <= bound)
+        multiply(session, n, k, bias=bias, activation=activation)
 
 
 def test_time_is_that_of_the_weight_channels() -> None:
     """Eight channels of 4 bytes per cycle are below the memory's limit, so the streams set the
     time."""
     session = Session(fused_dqp.build(device("npu2"), 4))
-    buffers = problem(2048, 2048)
-    del buffers["weights"]
-    (result,) = session.run("matvec", {"N": 2048, "K": 2048, "bias": 0, "activation": 0}, buffers)
+    result = multiply(session, 2048, 2048)
     stream = 2048 * 2048 * 5 / 8 / (8 * 4) / 1.8e9
     assert stream < result.seconds < 3 * stream
     assert result.read == 2048 * 2048 * 5 // 8 + 2 * 2048
@@ -179,19 +143,13 @@ def test_two_bits_give_the_result_of_the_reference(name: str, columns: int) -> N
     for n, k, bias, activation in [
         (128, 256, 0, 0), (1024, 512, 1, 0), (32 * (4 * columns + 5), 768, 1, 1)
     ]:  # fmt: skip
-        got, exact, bound = run(session, n, k, bias=bias, activation=activation, bits=2)
-        assert np.all(np.abs(got - exact) <= bound), (n, k)
+        multiply(session, n, k, bias=bias, activation=activation, bits=2)
 
 
 def test_two_bits_read_three_fifths_and_take_less_time() -> None:
-    shape = {"N": 2048, "K": 2048, "bias": 0, "activation": 0}
     seconds = {}
     for bits, build in ((4, fused_dqp.build), (2, fused_dqp_two_bits.build)):
-        buffers = problem(2048, 2048, bits=bits)
-        del buffers["weights"]
-        session = Session(build(device("npu2"), 8))
-        sequence = "matvec" if bits == 4 else "matvec_two_bits"
-        (result,) = session.run(sequence, shape, buffers)
+        result = multiply(Session(build(device("npu2"), 8)), 2048, 2048, bits=bits)
         assert result.read == 2048 * 2048 * (bits + 1) // 8 + 2 * 2048
         seconds[bits] = result.seconds
     assert seconds[2] < 0.75 * seconds[4]

@@ -10,9 +10,9 @@ import pytest
 
 from ort_aie_ep import _native
 from ort_aie_ep.aie_kernels.fused_layer import design as fused_layer
-from ort_aie_ep.bringup.layer_problems import GEMMA, LLAMA
-from ort_aie_ep.bringup.layer_reference import BF16, Layer, Reference, random_blocks
-from ort_aie_ep.bringup.references import bits
+from ort_aie_ep.aie_kernels.fused_layer.reference import Layer, Operators
+from ort_aie_ep.aie_kernels.reference import BF16, bits, random_blocks
+from ort_aie_ep.bringup.problems import GEMMA, LLAMA
 from ort_aie_ep.formats import q4nx
 from ort_aie_ep.formats.q4nx import BlockForm
 from ort_aie_ep.npu.checks.check import check
@@ -76,7 +76,7 @@ def test_overlay_passes_every_check(design: Design) -> None:
 def test_layer_has_the_bits_of_its_operators(session: Session, name: str) -> None:
     layer = Layer(SHAPES[name])
     buffers = layer.random(seed=len(name))
-    expected = Reference().layer(layer, buffers)
+    expected = Operators().layer(layer, buffers)
     session.run("layer", layer.parameters, buffers)
     for argument, values in expected.items():
         np.testing.assert_array_equal(buffers[argument].view(np.uint16), values.view(np.uint16))
@@ -90,7 +90,7 @@ def test_a_layer_without_keys_of_its_own_reads_those_of_an_earlier_one(
     layer = Layer(SHAPES[name] | {"bias": int(name == "llama")}, shared=True)
     buffers = layer.random(seed=9)
     caches = {c: buffers[c].copy() for c in "kv"}
-    expected = Reference().layer(layer, buffers)["y"]
+    expected = Operators().layer(layer, buffers)["y"]
     (result,) = session.run("shared_layer", layer.parameters, buffers)
     np.testing.assert_array_equal(buffers["y"].view(np.uint16), expected.view(np.uint16))
     for argument, before in caches.items():
@@ -102,7 +102,7 @@ def test_weights_of_a_form_have_the_bits_of_the_same_codes_widened() -> None:
     """The reference widens them. They are read once."""
     form = BlockForm(group=128, minima=False)
     session, reference, layer = (
-        Session(fused_layer.build(device("npu2"), form)), Reference(form), Layer(LLAMA, form),
+        Session(fused_layer.build(device("npu2"), form)), Operators(form), Layer(LLAMA, form),
     )  # fmt: skip
     buffers = layer.random(seed=5)
     expected = reference.layer(layer, buffers)
@@ -147,7 +147,7 @@ def test_head_is_the_norm_and_the_vocabulary(session: Session, outputs: int) -> 
     w = random_blocks(rng, outputs, hidden)
     buffers = {"x": x, "norm": norm, "w": w, "y": np.full(outputs, np.nan, BF16)}
     session.run("head", {"N": outputs, "hidden": hidden, "eps_bits": eps}, buffers)
-    reference = Reference()
+    reference = Operators()
     expected = reference.matvec(w, reference.norm(x, norm, eps))
     np.testing.assert_array_equal(buffers["y"].view(np.uint16), expected.view(np.uint16))
 
@@ -156,7 +156,7 @@ def test_reference_is_the_layer_in_float64() -> None:
     """The reference's own data movement: all of the layer once more, without its kernels."""
     layer = Layer(LLAMA)
     b = layer.random(3)
-    got = Reference().layer(layer, b)["y"].astype(np.float64)
+    got = Operators().layer(layer, b)["y"].astype(np.float64)
     f = {n: v.astype(np.float64) for n, v in b.items() if v.dtype == BF16}
 
     def norm(x: Any, w: Any) -> Any:

@@ -11,7 +11,7 @@ import pytest
 from ort_aie_ep.aie_kernels.dequant import design as dequant
 from ort_aie_ep.aie_kernels.gemm import design as gemm
 from ort_aie_ep.aie_kernels.gemm.design import Output, pack_b
-from ort_aie_ep.bringup.references import product
+from ort_aie_ep.aie_kernels.gemm.reference import product
 from ort_aie_ep.formats import q4nx
 from ort_aie_ep.npu.checks.check import check
 from ort_aie_ep.npu.simulator.machine import Result

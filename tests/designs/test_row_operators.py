@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from functools import cache
 
-import numpy as np
 import pytest
+from judged import run
 
 from ort_aie_ep.aie_kernels.gemm import design as gemm
-from ort_aie_ep.bringup import references as ref
-from ort_aie_ep.bringup.references import BF16, Doubles, Reference, bf16, bits
+from ort_aie_ep.aie_kernels.gemm import reference as products
+from ort_aie_ep.aie_kernels.gemm import row_reference as reference
+from ort_aie_ep.aie_kernels.reference import EPS, Context, bits
 from ort_aie_ep.npu.simulator.machine import Result
 from ort_aie_ep.npu.simulator.session import Session
 from ort_aie_ep.npu.vocabulary.device import device
@@ -30,19 +31,6 @@ def session() -> Session:
     return session_of("npu2")
 
 
-def normal(*shape: int) -> Doubles:
-    return bf16(np.random.default_rng([*shape]).standard_normal(shape))
-
-
-def nan(*shape: int) -> np.ndarray:
-    return np.full(shape, np.nan, BF16)
-
-
-def assert_close(got: np.ndarray, wanted: Reference) -> None:
-    error = np.abs(got.astype(np.float64) - wanted.exact)
-    assert (error <= wanted.tolerance).all(), f"worst {np.max(error / wanted.tolerance)} of it"
-
-
 @pytest.mark.parametrize("name", DEVICES)
 def test_bf16_gemm_of_aie2p_has_them(name: str) -> None:
     design = session_of(name).design
@@ -60,17 +48,10 @@ def test_other_gemms_are_as_they_were(name: str, output: gemm.Output) -> None:
 
 # --- gate -----------------------------------------------------------------------------------------
 def gate(session: Session, m: int, n: int, kind: int, between: int = 0) -> None:
-    """Gate and up adjacent in one product, `between` elements apart."""
-    rows, stride = max(m, 64), 2 * (n + between)
-    product = normal(rows, stride)
-    product[m:] = np.nan  # whatever was there before
-    flat = product.astype(BF16).reshape(-1)
-    y = nan(rows, n)
+    """Gate and up as in one product, `between` elements apart."""
+    stride = 2 * (n + between)
     shape = {"M": m, "N": n, "kind": kind, "gate_stride": stride, "up_stride": stride}
-    up = np.ascontiguousarray(flat[n + between :])
-    session.run("gate", shape, {"gate": flat, "up": up, "y": y})
-    of_gate, of_up = product[:m, :n], product[:m, n + between : 2 * n + between]
-    assert_close(y[:m], ref.glu(of_gate, of_up, kind))
+    run(session, reference.gate(Context.of(session.design, "gate"), shape))
 
 
 @pytest.mark.parametrize(
@@ -98,15 +79,8 @@ def test_more_results_than_the_queues_of_the_shim_hold() -> None:
 
 
 def test_gate_of_other_strides_in_each_operand(session: Session) -> None:
-    m, n = 65, 600
-    x, up = normal(m, 640), normal(m, 1024)
-    y = nan(m, n)
-    session.run(
-        "gate",
-        {"M": m, "N": n, "kind": 0, "gate_stride": 640, "up_stride": 1024},
-        {"gate": x.astype(BF16), "up": up.astype(BF16), "y": y},
-    )
-    assert_close(y, ref.glu(x[:, :n], up[:, :n], 0))
+    shape = {"M": 65, "N": 600, "kind": 0, "gate_stride": 640, "up_stride": 1024}
+    run(session, reference.gate(Context.of(session.design, "gate"), shape))
 
 
 def test_a_long_gate_is_divided_into_runs(session: Session) -> None:
@@ -117,11 +91,8 @@ def test_a_long_gate_is_divided_into_runs(session: Session) -> None:
 
 def test_gate_takes_the_time_of_memory_where_rows_fill_the_columns(session: Session) -> None:
     m, n = 512, 2048
-    gate_bytes = {"gate": nan(m, n), "up": nan(m, n), "y": nan(m, n)}
-    for buffer in gate_bytes.values():
-        buffer[:] = 1
     shape = {"M": m, "N": n, "kind": 0, "gate_stride": n, "up_stride": n}
-    (result,) = session.run("gate", shape, gate_bytes)
+    result = run(session, reference.gate(Context.of(session.design, "gate"), shape))
     assert result.read == 2 * m * n * 2
     assert result.written == m * n * 2
     # Memory gives 44 GB/s (costs.py).
@@ -130,14 +101,8 @@ def test_gate_takes_the_time_of_memory_where_rows_fill_the_columns(session: Sess
 
 def test_gemm_between_row_operators_finds_its_accumulator(session: Session) -> None:
     gate(session, 64, 256, 0)
-    a, weights = normal(64, 256), normal(512, 256)
-    c = nan(64, 512)
-    session.run(
-        "gemm",
-        {"M": 64, "K": 256, "N": 512},
-        {"a": a.astype(BF16), "b": gemm.pack_b(weights), "c": c},
-    )
-    assert_close(c, ref.product(a, weights, "aie2p", "bf16"))
+    shape = {"M": 64, "K": 256, "N": 512}
+    run(session, products.problem(Context.of(session.design, "gemm"), shape))
     gate(session, 64, 256, 1)
 
 
@@ -162,33 +127,12 @@ def test_shapes_that_gate_cannot_take_are_refused(
 
 
 # --- add_norm -------------------------------------------------------------------------------------
-EPS = 1e-6
-
-
 def add_norm(
     session: Session, m: int, k: int, n: int, residual: int = 1, norm: int = 1, size: float = 1.0
 ) -> Result:
-    rows = max(m, 64)
-    x, other, weight = np.zeros((rows, k)), np.zeros((rows, k)), np.zeros(k)
-    x[:, :n], other[:, :n], weight[:n] = normal(rows, n) * size, normal(n, rows).T, normal(n)
-    x[m:] = np.nan  # whatever was there before
-    buffers = {
-        "x": x.astype(BF16),
-        "residual": other[: rows * residual].astype(BF16),
-        "weight": weight[: k * norm].astype(BF16),
-        "sum": nan(rows * residual, k),
-        "y": nan(rows * norm, k),
-    }
-    eps = bits(EPS)
-    shape = {"M": m, "K": k, "n": n, "residual": residual, "norm": norm, "eps_bits": eps}
-    (result,) = session.run("add_norm", shape, buffers)
-    total = bf16(x + residual * other)[:m]
-    if residual:
-        np.testing.assert_array_equal(buffers["sum"][:m].astype(np.float64), total)
-    if norm:
-        exact = ref.normalised(total, weight, n, EPS)
-        assert_close(buffers["y"][:m], ref.rounded(exact, ref.NORM))
-    return result
+    shape = {"M": m, "K": k, "n": n, "residual": residual, "norm": norm, "eps_bits": bits(EPS)}
+    context = Context.of(session.design, "add_norm")
+    return run(session, reference.add_norm(context, shape, size))
 
 
 @pytest.mark.parametrize(
@@ -251,27 +195,12 @@ def test_shapes_that_add_norm_cannot_take_are_refused(
 # --- rotate ---------------------------------------------------------------------------------------
 def rotation(
     m: int, heads: int, head_dim: int, rotary_dim: int, interleaved: int, norm: int, stride: int
-) -> tuple[dict[str, int], dict[str, np.ndarray], Reference]:
-    """Parameters, inputs, and y (m, heads, head_dim); the table's rows are exact."""
-    rows, width = max(m, 64), heads * head_dim
-    product, weight = normal(rows, stride), normal(heads, head_dim)[0]
-    product[m:] = np.nan  # whatever was there before
-    positions = ref.rotation_table(1000 + rows, rotary_dim)[1000:]
-    table = positions[:, :rotary_dim].astype(BF16).reshape(-1)
-    # The data after the table is in the same buffer, and must not be used.
-    behind = (256 - rotary_dim) // 2 if rotary_dim else 0
-    parameters = {
+) -> dict[str, int]:
+    """The parameters of `rotate`."""
+    return {
         "M": m, "heads": heads, "head_dim": head_dim, "rotary_dim": rotary_dim,
         "interleaved": interleaved, "norm": norm, "eps_bits": bits(EPS), "x_stride": stride,
     }  # fmt: skip
-    buffers = {
-        "x": product.astype(BF16).reshape(-1)[: (rows - 1) * stride + width].copy(),
-        "weight": weight[: head_dim * norm].astype(BF16),
-        "table": np.concatenate([table, nan(behind)]),
-    }
-    x = product[:m, :width].reshape(m, heads, head_dim)
-    seen = ref.normalised(x, weight, head_dim, EPS) if norm else x
-    return parameters, buffers, ref.rope(seen, positions[:m], rotary_dim, interleaved, norm)
 
 
 HEADS = [
@@ -293,11 +222,8 @@ HEADS = [
 
 
 def rotate(session: Session, m: int, heads: tuple[int, int, int, int, int], more: int) -> None:
-    stride = heads[0] * heads[1] + more
-    parameters, buffers, wanted = rotation(m, *heads, stride)
-    y = nan(max(m, 64), heads[0], heads[1])
-    session.run("rotate", parameters, buffers | {"y": y})
-    assert_close(y[:m], wanted)
+    shape = rotation(m, *heads, heads[0] * heads[1] + more)
+    run(session, reference.rotate(Context.of(session.design, "rotate"), shape))
 
 
 @pytest.mark.parametrize("heads", HEADS)
@@ -332,7 +258,7 @@ def test_rotate_on_fewer_columns(name: str) -> None:
 def test_shapes_that_rotate_cannot_take_are_refused(
     session: Session, changed: dict[str, int], message: str
 ) -> None:
-    shape, _, _ = rotation(64, 8, 64, 64, 0, 0, 512)
+    shape = rotation(64, 8, 64, 64, 0, 0, 512)
     with pytest.raises(DesignError, match=message):
         session.build("rotate", shape | changed, ["x", "weight", "table", "y"])
 
@@ -341,23 +267,10 @@ def test_shapes_that_rotate_cannot_take_are_refused(
 def append_rows(
     session: Session, m: int, heads: tuple[int, int, int, int, int], position: int, behind: int
 ) -> None:
-    """Checks that new keys are where they belong, and that the others are unchanged."""
-    kv_heads, head_dim = heads[:2]
-    stride, capacity = kv_heads * head_dim + 64, position + m + behind
-    parameters, buffers, wanted = rotation(m, *heads, stride)
-    parameters["kv_heads"] = parameters.pop("heads")
-    before = normal(kv_heads, capacity, head_dim)
-    cache = np.ascontiguousarray(ref.in_cache(before, capacity))
-    session.run(
-        "append_rows",
-        parameters | {"position": position, "capacity": capacity},
-        buffers | {"cache": cache},
-    )
-    after = cache.astype(np.float64).transpose(0, 1, 3, 2, 4).reshape(before.shape)
-    new = slice(position, position + m)
-    assert_close(after[:, new].transpose(1, 0, 2), wanted)
-    after[:, new] = before[:, new]
-    np.testing.assert_array_equal(after, before)
+    shape = rotation(m, *heads, heads[0] * heads[1] + 64)
+    shape["kv_heads"] = shape.pop("heads")
+    shape |= {"position": position, "capacity": position + m + behind}
+    run(session, reference.append_rows(Context.of(session.design, "append_rows"), shape))
 
 
 # The rotation is that of `rotate`; how many heads a result has decides where it goes.
@@ -399,7 +312,7 @@ def test_append_rows_on_fewer_columns(name: str) -> None:
 def test_shapes_that_append_rows_cannot_take_are_refused(
     session: Session, changed: dict[str, int], message: str
 ) -> None:
-    shape, _, _ = rotation(64, 8, 64, 64, 0, 0, 512)
+    shape = rotation(64, 8, 64, 64, 0, 0, 512)
     shape["kv_heads"] = shape.pop("heads")
     shape |= {"position": 0, "capacity": 72}
     with pytest.raises(DesignError, match=message):

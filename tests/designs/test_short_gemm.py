@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import judged
 import ml_dtypes
 import numpy as np
 import pytest
 
 from ort_aie_ep.aie_kernels.dequant import design as dequant
 from ort_aie_ep.aie_kernels.gemm import design as gemm
+from ort_aie_ep.aie_kernels.reference import Context, random_blocks
 from ort_aie_ep.aie_kernels.short_gemm import design as short_gemm
-from ort_aie_ep.bringup.layer_reference import random_blocks
-from ort_aie_ep.bringup.references import product
+from ort_aie_ep.aie_kernels.short_gemm.reference import problem
 from ort_aie_ep.formats import q4nx
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.npu.simulator.machine import Result
@@ -48,13 +49,9 @@ def run(
     ],
 )
 def test_product_matches_numpy(name: str, m: int, k: int, n: int) -> None:
-    a, blocks = random_operands(m, k, n)
-    c, _ = run(Session(short_gemm.build(device(name))), m, a, blocks, n)
-    weights = q4nx.dequantize(blocks, n, k).astype(ml_dtypes.bfloat16)
-    wanted = product(
-        a.astype(np.float64), weights.astype(np.float64), device(name).architecture, "bf16"
-    )
-    assert (np.abs(c.astype(np.float64) - wanted.exact) <= wanted.tolerance).all()
+    design = short_gemm.build(device(name))
+    context = Context.of(design, "project")
+    judged.run(Session(design), problem(context, {"M": m, "K": k, "N": n}))
 
 
 @pytest.mark.parametrize("m", [1, 7, 63])

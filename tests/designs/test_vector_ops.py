@@ -6,27 +6,16 @@ from math import gcd
 
 import numpy as np
 import pytest
-from attention_reference import BF16, Doubles, bf16, bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from judged import run
 
+from ort_aie_ep.aie_kernels.reference import BF16, EPS, Context, bf16, bits, doubles, rounded
 from ort_aie_ep.aie_kernels.vector_ops import design as vector_ops
-from ort_aie_ep.bringup import references
-from ort_aie_ep.bringup.references import Reference, normalised
+from ort_aie_ep.aie_kernels.vector_ops import reference
 from ort_aie_ep.npu.simulator.session import Session
 from ort_aie_ep.npu.vocabulary.device import device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
-
-EPS = 1e-6
-
-
-def normal(seed: int, *shape: int) -> Doubles:
-    return bf16(np.random.default_rng([seed, *shape]).standard_normal(shape))
-
-
-def assert_close(got: np.ndarray, wanted: Reference) -> None:
-    error = np.abs(got.astype(np.float64) - wanted.exact)
-    assert (error <= wanted.tolerance).all()
 
 
 @pytest.fixture(scope="module")
@@ -37,24 +26,8 @@ def session() -> Session:
 @pytest.mark.parametrize("residual", [0, 1])
 @pytest.mark.parametrize(("n", "rows"), [(128, 1), (2048, 2), (576, 5), (200, 7), (16384, 1)])
 def test_rms_norm(session: Session, n: int, rows: int, residual: int) -> None:
-    padded = -(-n // 128) * 128
-    x, other, weight = np.zeros((rows, padded)), np.zeros((rows, padded)), np.zeros(padded)
-    x[:, :n], other[:, :n], weight[:n] = normal(1, rows, n), normal(2, rows, n), normal(3, n)
-    buffers = {
-        "x": x.astype(BF16),
-        "residual": other[: rows * residual].astype(BF16),
-        "weight": weight.astype(BF16),
-        "sum": np.full((rows * residual, padded), np.nan, BF16),
-        "y": np.full((rows, padded), np.nan, BF16),
-    }
     parameters = {"n": n, "rows": rows, "residual": residual, "eps_bits": bits(EPS)}
-    session.run("rms_norm", parameters, buffers)
-    total = bf16(x + residual * other)
-    if residual:
-        np.testing.assert_array_equal(buffers["sum"].astype(np.float64), total)
-    assert_close(
-        buffers["y"], references.rounded(normalised(total, weight, n, EPS), references.NORM)
-    )
+    run(session, reference.rms_norm_problem(Context.of(session.design, "rms_norm"), parameters))
 
 
 @pytest.mark.parametrize("size", [2.0**-60, 1.0, 2.0**22])
@@ -62,7 +35,8 @@ def test_a_norm_of_a_large_epsilon_is_a_product(session: Session, size: float) -
     """The executor multiplies this way (src/targets/npu/vectors.cc): the norm's factor is 2^-32."""
     n, padded = 576, 640
     x, weight = np.zeros(padded), np.zeros(padded)
-    x[:n], weight[:n] = normal(1, n) * size, normal(2, n)
+    x[:n], weight[:n] = bf16(np.random.default_rng(1).standard_normal((2, n)))
+    x *= size
     buffers = {
         "x": x.astype(BF16),
         "residual": np.zeros(0, BF16),
@@ -72,84 +46,44 @@ def test_a_norm_of_a_large_epsilon_is_a_product(session: Session, size: float) -
     }
     parameters = {"n": n, "rows": 1, "residual": 0, "eps_bits": bits(2.0**64)}
     session.run("rms_norm", parameters, buffers)
-    assert_close(buffers["y"], references.rounded(x * weight, references.NORM))
-
-
-def rope_buffers(
-    heads: int, tokens: int, head_dim: int, rotary_dim: int, norm: int, position: int
-) -> tuple[dict[str, np.ndarray], Doubles, Doubles]:
-    """The inputs, x as the rotation sees it, and the table's rows for the tokens."""
-    x, weight = normal(4, tokens, heads, head_dim), normal(5, head_dim)
-    table = references.rotation_table(position + tokens, rotary_dim)[position:]
-    buffers = {
-        "x": x.astype(BF16),
-        "weight": weight[: head_dim * norm].astype(BF16),
-        "table": table.astype(BF16),
-    }
-    return buffers, normalised(x, weight, head_dim, EPS) if norm else x, table
+    wanted = rounded(x * weight, reference.NORM)
+    assert (np.abs(doubles(buffers["y"]) - wanted.exact) <= wanted.tolerance).all()
 
 
 @pytest.mark.parametrize(
-    ("heads", "tokens", "head_dim", "rotary_dim", "interleaved", "norm", "position"),
+    ("heads", "tokens", "head_dim", "rotary_dim", "interleaved", "norm"),
     [
-        (4, 1, 64, 64, 0, 0, 5),
-        (8, 3, 128, 128, 0, 1, 0),
-        (1, 2, 64, 64, 1, 1, 7),
-        (2, 3, 64, 32, 1, 0, 9),
-        (9, 3, 64, 64, 0, 1, 2),
-        (1, 5, 128, 64, 0, 1, 1),
-        (3, 2, 256, 256, 0, 1, 1),
-        (3, 7, 128, 96, 0, 0, 0),
+        (4, 1, 64, 64, 0, 0),
+        (8, 3, 128, 128, 0, 1),
+        (1, 2, 64, 64, 1, 1),
+        (2, 3, 64, 32, 1, 0),
+        (9, 3, 64, 64, 0, 1),
+        (1, 5, 128, 64, 0, 1),
+        (3, 2, 256, 256, 0, 1),
+        (3, 7, 128, 96, 0, 0),
     ],
 )
 def test_rope(
     session: Session, heads: int, tokens: int, head_dim: int, rotary_dim: int, interleaved: int,
-    norm: int, position: int,
+    norm: int,
 ) -> None:  # fmt: skip
-    buffers, seen, table = rope_buffers(heads, tokens, head_dim, rotary_dim, norm, position)
-    buffers["y"] = np.full(seen.shape, np.nan, BF16)
-    session.run(
-        "rope",
-        {
-            "heads": heads, "tokens": tokens, "head_dim": head_dim, "rotary_dim": rotary_dim,
-            "interleaved": interleaved, "norm": norm, "eps_bits": bits(EPS),
-        },
-        buffers,
-    )  # fmt: skip
-    assert_close(buffers["y"], references.rope(seen, table, rotary_dim, interleaved, norm))
+    parameters = {
+        "heads": heads, "tokens": tokens, "head_dim": head_dim, "rotary_dim": rotary_dim,
+        "interleaved": interleaved, "norm": norm, "eps_bits": bits(EPS),
+    }  # fmt: skip
+    run(session, reference.rope_problem(Context.of(session.design, "rope"), parameters))
 
 
 def append(
     session: Session, kv_heads: int, tokens: int, head_dim: int, position: int, capacity: int,
     *, rotary_dim: int | None = None, norm: int = 0,
 ) -> None:  # fmt: skip
-    """Runs `append` on a cache of random numbers, and compares all of it."""
-    rotary_dim = head_dim if rotary_dim is None else rotary_dim
-    buffers, seen, table = rope_buffers(kv_heads, tokens, head_dim, rotary_dim, norm, position)
-    # Repeated, because it can be large.
-    cache = np.resize(normal(6, 4099), (kv_heads, capacity // 8, head_dim // 8, 8, 8))
-    buffers["cache"] = cache.astype(BF16)
-    session.run(
-        "append",
-        {
-            "kv_heads": kv_heads, "tokens": tokens, "head_dim": head_dim, "rotary_dim": rotary_dim,
-            "interleaved": 0, "norm": norm, "eps_bits": bits(EPS), "position": position,
-            "capacity": capacity,
-        },
-        buffers,
-    )  # fmt: skip
-
-    def keys(blocks: np.ndarray) -> np.ndarray:
-        """The new keys (tokens, heads, head_dim)."""
-        rows = blocks.transpose(0, 1, 3, 2, 4).reshape(kv_heads, capacity, head_dim)
-        new = rows[:, position : position + tokens].transpose(1, 0, 2)
-        return new.astype(np.float64)
-
-    assert_close(keys(buffers["cache"]), references.rope(seen, table, rotary_dim, 0, norm))
-    old = np.ones((capacity // 8, 8), bool)
-    old.reshape(-1)[position : position + tokens] = False
-    untouched = np.broadcast_to(old[None, :, None, :, None], cache.shape)
-    np.testing.assert_array_equal(buffers["cache"].astype(np.float64)[untouched], cache[untouched])
+    parameters = {
+        "kv_heads": kv_heads, "tokens": tokens, "head_dim": head_dim,
+        "rotary_dim": head_dim if rotary_dim is None else rotary_dim, "interleaved": 0,
+        "norm": norm, "eps_bits": bits(EPS), "position": position, "capacity": capacity,
+    }  # fmt: skip
+    run(session, reference.append_problem(Context.of(session.design, "append"), parameters))
 
 
 @pytest.mark.parametrize(
@@ -188,31 +122,25 @@ def test_heads_further_apart_than_a_stride_spans(session: Session) -> None:
 def test_heads_are_moved_and_what_is_between_them_stays(
     session: Session, heads: int, dim: int, x_stride: int, y_stride: int
 ) -> None:
-    x, y = normal(9, heads, x_stride).astype(BF16), normal(10, heads, y_stride).astype(BF16)
-    expected = np.concatenate([x[:, :dim], y[:, dim:]], axis=1)
     parameters = {
         "heads": heads, "dim": dim, "x_stride": x_stride, "y_stride": y_stride,
         "copies": 256 // gcd(256, heads * dim),
     }  # fmt: skip
-    session.run("move_heads", parameters, {"x": x, "y": y})
-    assert y.tobytes() == expected.tobytes()
+    context = Context.of(session.design, "move_heads")
+    run(session, reference.move_heads_problem(context, parameters))
 
 
 @pytest.mark.parametrize("kind", [0, 1])
 @pytest.mark.parametrize(("n", "rows"), [(256, 1), (512, 3), (300, 1), (700, 3), (1024, 2)])
 def test_glu(session: Session, n: int, rows: int, kind: int) -> None:
-    gate_up = normal(7, rows, 2, n)
-    buffers = {"gate_up": gate_up.astype(BF16), "y": np.full((rows, n), np.nan, BF16)}
-    session.run("glu", {"n": n, "rows": rows, "kind": kind}, buffers)
-    assert_close(buffers["y"], references.glu(gate_up[:, 0], gate_up[:, 1], kind))
+    parameters = {"n": n, "rows": rows, "kind": kind}
+    run(session, reference.glu_problem(Context.of(session.design, "glu"), parameters))
 
 
 @pytest.mark.parametrize("n", [256, 1000, 4096])
 def test_softcap(session: Session, n: int) -> None:
-    x = bf16(normal(8, n) * 40)
-    buffers = {"x": x.astype(BF16), "y": np.full(n, np.nan, BF16)}
-    session.run("softcap", {"n": n, "cap_bits": bits(30.0)}, buffers)
-    assert_close(buffers["y"], references.softcap(x, 30.0))
+    parameters = {"n": n, "cap_bits": bits(30.0)}
+    run(session, reference.softcap_problem(Context.of(session.design, "softcap"), parameters))
 
 
 @settings(max_examples=15)

@@ -12,7 +12,7 @@
 namespace ort_aie::npu_target {
 namespace {
 
-// The bounds of the kernels' own tests (ort_aie_ep/bringup/references.py): a product of two
+// The bounds of the kernels' own tests (aie_kernels/reference.py): a product of two
 // limbs is off by 2^-15; FlowKV rounds the weights of a softmax.
 constexpr double kLimbs = 0x1p-15;
 constexpr Arithmetic kModelled{.product = 0x1p-16,

@@ -8,10 +8,10 @@ Q4NX are widened to the shipping one first, so that these bits are those of the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,13 +19,24 @@ from ort_aie_ep import _native
 from ort_aie_ep.aie_kernels import cycles
 from ort_aie_ep.aie_kernels.flow_kv import kernels as flow_kv
 from ort_aie_ep.aie_kernels.fused_dqp import kernels as fused_dqp
+from ort_aie_ep.aie_kernels.reference import (
+    BF16,
+    U_BF16,
+    Context,
+    Output,
+    Problem,
+    Reference,
+    doubles,
+    generator,
+    nan,
+    random_blocks,
+)
 from ort_aie_ep.aie_kernels.vector_ops import kernels as vector_ops
 from ort_aie_ep.formats.q4nx import BLOCK_BYTES, BLOCK_ROWS, SHIPPING, BlockForm
 from ort_aie_ep.formats.q4nx import BLOCK_COLS as BLOCK_COLUMNS
 from ort_aie_ep.npu.kernels import ALIGNMENT, Kernels
 from ort_aie_ep.npu.vocabulary.kernel import Kernel
 
-BF16 = np.dtype(ml_dtypes.bfloat16)
 CHUNK = 4096  # elements of keys, and of values
 PIECE = 64  # elements of attention's output
 
@@ -98,18 +109,6 @@ class Layer:
         return buffers
 
 
-def random_blocks(
-    rng: np.random.Generator, n: int, k: int, form: BlockForm = SHIPPING
-) -> NDArray[np.uint8]:
-    """Q4NX (n/32 * k/256 * block bytes,) uint8: random codes, scales for outputs around one."""
-    blocks = n // BLOCK_ROWS * (k // BLOCK_COLUMNS)
-    scales = (rng.uniform(0.5, 1.5, (blocks, form.scales)) / (4 * np.sqrt(k))).astype(BF16)
-    mins = (-7.5 * scales.astype(np.float64)).astype(BF16)
-    codes = rng.integers(0, 256, (blocks, 4096), dtype=np.uint8)
-    parts = [scales.view(np.uint8), *([mins.view(np.uint8)] if form.minima else []), codes]
-    return np.ascontiguousarray(np.concatenate(parts, axis=1)).reshape(-1)
-
-
 def widened(blocks: NDArray[np.uint8], k: int, form: BlockForm) -> NDArray[np.uint8]:
     """The same weights of k in-features in the shipping form, (n/32, k/256, 5120)."""
     rows = blocks.reshape(-1, k // BLOCK_COLUMNS, form.block_bytes)
@@ -126,7 +125,7 @@ def aligned(count: int, dtype: Any = BF16) -> NDArray[Any]:
     return raw[-raw.ctypes.data % ALIGNMENT :][:size].view(dtype)
 
 
-class Reference:
+class Operators:
     """The operators of a token, with AIE2P's kernels and weights of a form."""
 
     def __init__(self, form: BlockForm = SHIPPING) -> None:
@@ -262,3 +261,42 @@ class Reference:
 def _sum(a: Rows, b: Rows) -> Rows:
     """Rounded once."""
     return (a.astype(np.float32) + b.astype(np.float32)).astype(BF16)
+
+
+# --- problems -------------------------------------------------------------------------------------
+#: Results that are rounded to bfloat16 one after another in a layer, the input norm to the sum.
+ROUNDINGS = 10
+
+
+def problem(context: Context, p: dict[str, int], *, shared: bool = False) -> Problem:
+    """A problem of `layer`, or of `shared_layer`."""
+    layer = Layer(p, context.form, shared)
+    buffers = layer.random(seed=p["context"])
+    expected = Operators(context.form).layer(layer, buffers)
+
+    def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
+        return [_output(name, after[name], values, ROUNDINGS) for name, values in expected.items()]
+
+    return Problem(layer.sequence, p, buffers, judge)
+
+
+def head_problem(context: Context, p: dict[str, int]) -> Problem:
+    """A problem of `head`: the last norm, and the vocabulary."""
+    rng, hidden = generator(p), p["hidden"]
+    x = rng.standard_normal(hidden).astype(BF16)
+    norm = rng.uniform(0.5, 1.5, hidden).astype(BF16)
+    w = random_blocks(rng, p["N"], hidden, context.form)
+    operators = Operators(context.form)
+    expected = operators.matvec(w, operators.norm(x, norm, p["eps_bits"]))
+
+    def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
+        return [_output("y", after["y"], expected, 2)]
+
+    return Problem("head", p, {"x": x, "norm": norm, "w": w, "y": nan(p["N"])}, judge)
+
+
+def _output(name: str, got: NDArray[Any], expected: NDArray[Any], roundings: int) -> Output:
+    """An output may be off by its roundings, each of a value no larger than the largest."""
+    exact = doubles(expected)
+    tolerance = np.full_like(exact, roundings * U_BF16 * np.abs(exact).max())
+    return Output(name, doubles(got), Reference(exact, tolerance))

@@ -1,0 +1,36 @@
+"""Weights in bfloat16, in the order of GEMM: problems of `dequant` in numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ort_aie_ep.aie_kernels.gemm.design import pack_b
+from ort_aie_ep.aie_kernels.reference import (
+    Context,
+    Output,
+    Problem,
+    doubles,
+    exactly,
+    generator,
+    nan,
+    random_blocks,
+)
+from ort_aie_ep.formats import q4nx
+
+
+def problem(context: Context, p: dict[str, int]) -> Problem:
+    """A problem of `dequant`."""
+    count = p["blocks"]
+    blocks = random_blocks(generator(p), 32 * count, 256, context.form)
+    weights = q4nx.dequantize(blocks.reshape(count, 1, -1), 32 * count, 256, context.form)
+
+    def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
+        # scale * code is exact in float32 (8 and 4 significant bits), so that numpy and the kernel
+        # both round the sum to float32 and that to bfloat16: the same bits.
+        expected = exactly(pack_b(weights))
+        return [Output("b", doubles(after["b"]).reshape(expected.exact.shape), expected)]
+
+    return Problem("dequant", p, {"w": blocks, "b": nan(count, 8192)}, judge)

@@ -1,0 +1,59 @@
+"""Products of many rows in bfloat16: problems of `gemm` in numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ort_aie_ep.aie_kernels.gemm.design import pack_b
+from ort_aie_ep.aie_kernels.reference import (
+    BF16,
+    U_BF16,
+    Context,
+    Doubles,
+    Output,
+    Problem,
+    Reference,
+    bfp16,
+    doubles,
+    generator,
+    nan,
+)
+
+
+def product(a: Doubles, weights: Doubles, architecture: str, output: str) -> Reference:
+    """C = A W^T, A (M, K), W (N, K); aie2p multiplies the operands rounded to bfp16.
+
+    Errors are relative to the mass of a sum, S = sum over k of |a||b|. The matrix units add eight
+    products to the sum at a time, K/8 times. Each time, nine terms are aligned to the largest of
+    them and rounded 23 bits below it, and so is the result: ten errors of at most 2^-24 S, because
+    no product and no partial sum is above S.
+    """
+    if architecture == "aie2p":
+        a, weights = bfp16(a, 1), bfp16(weights, 1)
+    exact = a @ weights.T
+    tolerance = a.shape[1] / 8 * 10 * 2.0**-24 * (np.abs(a) @ np.abs(weights).T)
+    if output == "bf16":
+        tolerance = tolerance + U_BF16 * (np.abs(exact) + tolerance)
+    return Reference(exact, tolerance)
+
+
+def problem(context: Context, p: dict[str, int], *, row_major: bool = False) -> Problem:
+    """A problem of `gemm`, or, of B as it is, of `matmul`."""
+    m, k, n, rng = p["M"], p["K"], p["N"], generator(p)
+    rows = max(m, 64)
+    a = rng.standard_normal((rows, k)).astype(BF16)
+    w = rng.standard_normal((n, k)).astype(BF16)
+    output = "f32" if context.size("c", p) == rows * n * 4 else "bf16"
+    c = np.full((rows, n), np.nan, np.float32) if output == "f32" else nan(rows, n)
+
+    def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
+        expected = product(doubles(a[:m]), doubles(w), context.device.architecture, output)
+        return [Output("c", doubles(after["c"][:m]), expected)]
+
+    if row_major:
+        return Problem("matmul", p, {"a": a, "b": np.ascontiguousarray(w.T), "c": c}, judge)
+    return Problem("gemm", p, {"a": a, "b": pack_b(w), "c": c}, judge)
