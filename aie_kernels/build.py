@@ -21,7 +21,6 @@ from functools import partial
 from pathlib import Path
 
 from ort_aie_ep import aie_kernels
-from ort_aie_ep.aie_kernels import peano
 from ort_aie_ep.aie_kernels.mlir import report
 from ort_aie_ep.aie_kernels.mlir.module import object_file, print_module
 from ort_aie_ep.aie_kernels.mlir.sequences import Run
@@ -33,6 +32,7 @@ from ort_aie_ep.aie_kernels.mlir.toolchain import (
     run,
 )
 from ort_aie_ep.formats.q4nx import FORMS, SHIPPING, BlockForm
+from ort_aie_ep.npu import peano
 from ort_aie_ep.npu.packages.package import (
     MANIFEST,
     MAX_KERNEL_NAME,

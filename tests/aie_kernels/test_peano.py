@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ort_aie_ep.aie_kernels import peano
+from ort_aie_ep.npu import peano
 
 KERNELS = sorted(path.name for path in peano.SOURCES.rglob("*.cc") if path.parent.name != "host")
 

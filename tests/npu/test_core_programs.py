@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from small_designs import COPY, relay
 
-from ort_aie_ep.aie_kernels import peano
 from ort_aie_ep.aie_kernels.build import designs_on
+from ort_aie_ep.npu import peano
 from ort_aie_ep.npu.checks import core_programs
 from ort_aie_ep.npu.checks.check import examine
 from ort_aie_ep.npu.checks.core_programs import USABLE_L1, operations

@@ -25,7 +25,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from ort_aie_ep.aie_kernels import peano
+from ort_aie_ep.npu import peano
 from ort_aie_ep.npu.checks.report import Estimate, Findings
 from ort_aie_ep.npu.checks.static_data import host_bytes
 from ort_aie_ep.npu.vocabulary.configuration import Configuration

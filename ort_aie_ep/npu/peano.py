@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-SOURCES = Path(__file__).parent
+from ort_aie_ep import _native
+
+#: The kernels' sources lie beside the compiled parts of this package.
+SOURCES = Path(_native.__file__).with_name("aie_kernels")
 
 
 # --- versions -------------------------------------------------------------------------------------
