@@ -1,6 +1,6 @@
 """The C++ side (src/python/module.cc). Bad arguments raise ValueError."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, Literal, TypedDict
 
 import numpy as np
@@ -277,7 +277,8 @@ class NpuSchedule(TypedDict):
     widened: dict[tuple[int, int, bool], str]  # bits, group, minima: why
 
 class NpuPackages:
-    def __init__(self, manifests: Mapping[str, str], one_xclbin: bool) -> None: ...
+    # load(name) gives the JSON of a package's manifest.
+    def __init__(self, names: Set[str], load: Callable[[str], str], one_xclbin: bool) -> None: ...
     def schedule(
         self,
         recipe: str,

@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise
 
 from ort_aie_ep import _native
@@ -62,9 +62,13 @@ class Composition:
 def packages(overlays: frozenset[str], *, one_xclbin: bool = False) -> _native.NpuPackages:
     """The packages of npu2 with these names, as the scheduler reads them; `one_xclbin`: they share
     a hardware context."""
-    npu2, known = device("npu2"), find_packages(FORMS)
-    found = {name: json.dumps(manifest(known[name](npu2))) for name in overlays & known.keys()}
-    return _native.NpuPackages(found, one_xclbin)
+    names = overlays & find_packages(FORMS).keys()
+    return _native.NpuPackages(set(names), _manifest, one_xclbin)
+
+
+@cache
+def _manifest(package: str) -> str:
+    return json.dumps(manifest(find_packages(FORMS)[package](device("npu2"))))
 
 
 def schedule(

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -103,17 +104,15 @@ py::list WordsOf(const std::vector<Reason>& reasons) {
 // The packages of a device, and what it would do with plans.
 class NpuPackages {
  public:
-  NpuPackages(const std::map<std::string, std::string>& manifests, bool one_xclbin) {
-    for (const auto& [name, json] : manifests) {
-      manifests_[name] = std::make_unique<npu::Manifest>(npu::ParseManifest(json));
-      interpreters_[name] = std::make_unique<npu::Interpreter>(*manifests_[name]);
-    }
+  // load(name) gives the JSON of a package's manifest when it is needed.
+  NpuPackages(std::set<std::string, std::less<>> names, py::function load, bool one_xclbin)
+      : names_(std::move(names)), load_(std::move(load)) {
+    facts_.has = [this](std::string_view package) { return names_.contains(package); };
     facts_.overlay = [this](std::string_view package) -> const npu::Manifest* {
-      const auto found = manifests_.find(package);
-      return found == manifests_.end() ? nullptr : found->second.get();
+      return names_.contains(package) ? &Loaded(package).manifest : nullptr;
     };
     facts_.share_context = [this, one_xclbin](std::string_view a, std::string_view b) {
-      return one_xclbin && manifests_.contains(a) && manifests_.contains(b);
+      return one_xclbin && names_.contains(a) && names_.contains(b);
     };
     facts_.weight_bytes = kWeightBytes;
     facts_.row_bytes = kRowBytes;
@@ -153,7 +152,11 @@ class NpuPackages {
 
  private:
   py::dict ScheduleOf(const Plan& plan, bool planned, bool layers) {
-    const std::lock_guard lock(mutex_);  // of the interpreters
+    std::unique_lock lock(mutex_, std::defer_lock);
+    {
+      const py::gil_scoped_release release;  // whoever has the lock may be loading
+      lock.lock();
+    }
     const InlineThreadPool threads;
     PlannedContents contents(facts_, plan, planned);
     Scheduler scheduler(facts_, contents, plan, threads, layers);
@@ -196,12 +199,11 @@ class NpuPackages {
 
   py::dict SubmissionOf(const Submission& one, const WeightForm& form) {
     const std::string package = PackageOf(one.design, form);
-    const auto interpreter = interpreters_.find(package);
-    Require(interpreter != interpreters_.end(), "there is no overlay ", package);
+    Require(facts_.has(package), "there is no overlay ", package);
     py::dict submission;
     submission["design"] = one.design;
     submission["package"] = package;
-    submission["runs"] = npu::BuildStream(*interpreter->second, one.invocations).runs.size();
+    submission["runs"] = npu::BuildStream(Loaded(package).interpreter, one.invocations).runs.size();
     py::list invocations;
     for (const npu::Invocation& invocation : one.invocations) {
       invocations.append(py::make_tuple(invocation.sequence, invocation.parameters));
@@ -234,25 +236,41 @@ class NpuPackages {
       const auto* projection = std::get_if<MatMulStep>(&step);
       if (projection == nullptr || scheduler.WhyNot(step) != Reason::kNone) continue;
       const WeightForm& form = projection->form;
-      const std::string why = WhyWidened(form, to, planned, facts_.overlays());
+      const std::string why = WhyWidened(form, to, planned, facts_.has);
       if (why.empty()) continue;
       widened[py::make_tuple(q4nx::BitsOf(form.kind), form.group, form.minima)] = why;
     }
     return widened;
   }
 
-  std::map<std::string, std::unique_ptr<npu::Manifest>, std::less<>> manifests_;
-  std::map<std::string, std::unique_ptr<npu::Interpreter>> interpreters_;
+  struct Package {
+    explicit Package(const std::string& json) : manifest(npu::ParseManifest(json)) {}
+
+    const npu::Manifest manifest;
+    npu::Interpreter interpreter{manifest};
+  };
+  Package& Loaded(std::string_view name) {
+    auto found = loaded_.find(name);
+    if (found == loaded_.end()) {
+      const auto json = load_(std::string(name)).cast<std::string>();
+      found = loaded_.emplace(name, std::make_unique<Package>(json)).first;
+    }
+    return *found->second;
+  }
+
+  const std::set<std::string, std::less<>> names_;
+  const py::function load_;
+  std::map<std::string, std::unique_ptr<Package>, std::less<>> loaded_;
   DeviceFacts facts_;
-  std::mutex mutex_;
+  std::mutex mutex_;  // guards what is loaded
 };
 
 }  // namespace
 
 void DefineNpuSchedule(py::module_& m) {
   py::class_<NpuPackages>(m, "NpuPackages")
-      .def(py::init<const std::map<std::string, std::string>&, bool>(), py::arg("manifests"),
-           py::arg("one_xclbin"))
+      .def(py::init<std::set<std::string, std::less<>>, py::function, bool>(), py::arg("names"),
+           py::arg("load"), py::arg("one_xclbin"))
       .def("schedule", &NpuPackages::Schedule, py::arg("recipe"), py::arg("inputs"), py::kw_only(),
            py::arg("planned") = true, py::arg("int8") = false, py::arg("layers") = true);
 }

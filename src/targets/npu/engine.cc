@@ -18,12 +18,14 @@ uint64_t NextGeneration() {
 Engine::Engine(std::shared_ptr<Device> device, const ExecutorOptions& options)
     : device_(std::move(device)),
       options_(options),
-      facts_{.overlay = [&device = *device_](std::string_view p) { return device.Overlay(p); },
-             .share_context = [&device = *device_](auto a,
-                                                   auto b) { return device.ShareContext(a, b); },
-             .weight_bytes = options.weight_bytes,
-             .row_bytes = options.row_bytes,
-             .query_bytes = options.query_bytes},
+      facts_{
+          .has = [&device = *device_](std::string_view p) { return device.Overlay(p) != nullptr; },
+          .overlay = [&device = *device_](std::string_view p) { return device.Overlay(p); },
+          .share_context = [&device = *device_](auto a,
+                                                auto b) { return device.ShareContext(a, b); },
+          .weight_bytes = options.weight_bytes,
+          .row_bytes = options.row_bytes,
+          .query_bytes = options.query_bytes},
       kernels_(host::SelectedKernels()),
       generation_(NextGeneration()) {}
 

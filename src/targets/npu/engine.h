@@ -27,7 +27,7 @@ class Engine {
 
   Device& device() const { return *device_; }
   const DeviceFacts& facts() const { return facts_; }
-  HasOverlay overlays() const { return facts_.overlays(); }
+  const HasOverlay& overlays() const { return facts_.has; }
   const host::Kernels& kernels() const { return kernels_; }
   const ExecutorOptions& options() const { return options_; }
 

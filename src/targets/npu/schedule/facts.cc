@@ -19,8 +19,7 @@ WeightForm FormOfPlan(const DeviceFacts& facts, const Plan& plan) {
   const bool cheap = facts.share_context(kShortGemm, kGemm);
   return FormOfPlan(forms, [&](std::string_view package) {
     const bool of_short = package.starts_with(kShortGemm);
-    return of_short ? cheap && facts.share_context(package, kGemm)
-                    : facts.overlay(package) != nullptr;
+    return of_short ? cheap && facts.share_context(package, kGemm) : facts.has(package);
   });
 }
 

@@ -12,16 +12,13 @@
 namespace ort_aie::npu_target {
 
 struct DeviceFacts {
-  // The manifest of a package; null if there is none.
+  // Whether there is a package, and its manifest, or null.
+  HasOverlay has;
   std::function<const npu::Manifest*(std::string_view package)> overlay;
   // Whether two packages are in one xclbin, so that a change from one to the other is cheap.
   std::function<bool(std::string_view, std::string_view)> share_context;
   // As in ExecutorOptions.
   int64_t weight_bytes = 0, row_bytes = 0, query_bytes = 0;
-
-  HasOverlay overlays() const {
-    return [this](std::string_view package) { return overlay(package) != nullptr; };
-  }
 };
 
 // The form in which the device has the weights of a plan's projections.

@@ -33,9 +33,9 @@ Scheduler::Scheduler(const DeviceFacts& facts, DeviceContents& contents, const P
       plan_(plan),
       threads_(threads),
       prompt_(facts, contents, [this](const Step& step) { return WhyNot(step) == Reason::kNone; }) {
-  if (facts_.overlay(kFusedLayer) == nullptr) return;
+  if (!facts_.has(kFusedLayer)) return;
   const npu::Manifest* overlay = facts_.overlay(PackageOf(kFusedLayer, contents_.form()));
-  const bool decode = facts_.overlay(kDecode) != nullptr;  // for when layers fail
+  const bool decode = facts_.has(kDecode);  // for when layers fail
   FoundDecoder found = FindDecoder(
       *overlay, plan, [&](const Step& step) { return decode ? WhyNot(step) : Reason::kNoVectors; });
   if (found.decoder && !layers) found = {std::nullopt, Words(LayerReason::kFault)};
@@ -44,7 +44,7 @@ Scheduler::Scheduler(const DeviceFacts& facts, DeviceContents& contents, const P
 }
 
 Reason Scheduler::WhyNot(const Step& step) const {
-  return HandlerOf(step).why_not(step, facts_.overlays());
+  return HandlerOf(step).why_not(step, facts_.has);
 }
 
 Stage Scheduler::OnHost(Reason reason) const {

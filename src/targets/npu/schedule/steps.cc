@@ -30,7 +30,7 @@ constexpr StepHandler kProjection = {
         },
     .design = [](const DeviceFacts& facts, const Plan& plan, const Step& any) -> const char* {
       const auto& step = std::get<MatMulStep>(any);
-      if (step.rows == 1) return ProjectionDesign(facts.overlays());
+      if (step.rows == 1) return ProjectionDesign(facts.has);
       return IsLarge(facts, plan.temporaries, step) ? nullptr : kGemm;
     },
     .append =
@@ -89,8 +89,7 @@ constexpr StepHandler kAttention = {
               has);
         },
     .design = [](const DeviceFacts& facts, const Plan&, const Step& step) -> const char* {
-      return std::get<AttentionStep>(step).sequence == 1 ? AttentionDesign(facts.overlays())
-                                                         : nullptr;
+      return std::get<AttentionStep>(step).sequence == 1 ? AttentionDesign(facts.has) : nullptr;
     },
     .append =
         [](Scheduling& scheduling, Batch& batch, const char* design, std::span<const Step> steps) {
