@@ -22,6 +22,7 @@ lab/bundles.py compares counts with published bundles.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -84,8 +85,8 @@ PRODUCT_32 = Form((Slot.VEC,), 6, sums=2)
 PRODUCT_16 = Form((Slot.VEC,), 6, sums=1)
 SCALAR = Form((Slot.ALU,), 1)
 
-# How far ahead of the first operation that is not issued a schedule looks: the best of these.
-WINDOWS = (8, 16, 32, 64, 128)
+# How far ahead of the first operation that is not issued a schedule looks: the best of these, the likeliest first.
+WINDOWS = (32, 64, 16, 128, 8)
 
 _SUM_READ = 4  # products read the sum that they add to, and sums their operands, three cycles late
 
@@ -201,16 +202,22 @@ def _heights(operations: Sequence[_Operation]) -> list[int]:
 def _schedule(operations: Sequence[_Operation]) -> int:
     """The shortest of several schedules, which look ahead differently far."""
     heights = _heights(operations)
-    return min(_look_ahead(operations, heights, window) for window in WINDOWS)
+    shortest = sys.maxsize
+    for window in WINDOWS:
+        shortest = min(shortest, _look_ahead(operations, heights, window, shortest))
+    return shortest
 
 
-def _look_ahead(operations: Sequence[_Operation], heights: Sequence[int], window: int) -> int:
+def _look_ahead(
+    operations: Sequence[_Operation], heights: Sequence[int], window: int, known: int
+) -> int:
     """Cycle by cycle, the operation with the longest way to the end first.
 
     Only the `window` operations after the first that is not issued yet are looked at. A register is
     in use from the issue of the operation that writes it to that of the last that reads it. Where
     all that could be issued needs registers that are in use, the first in the source is issued
-    nevertheless, and a store and a load of a spill are added.
+    nevertheless, and a store and a load of a spill are added. A schedule that is not shorter than
+    the `known` one is not ended.
     """
     count = len(operations)
     missing = [len(set(op.reads) | set(op.late)) for op in operations]
@@ -221,6 +228,8 @@ def _look_ahead(operations: Sequence[_Operation], heights: Sequence[int], window
     free = {"vectors": VECTORS, "sums": SUMS}
     cycle, spills = 0, 0
     while open_:
+        if cycle + 2 * spills + max(heights[i] for i in open_) >= known:
+            return known
         taken: set[Slot] = set()
         issued: list[int] = []
         blocked = []
