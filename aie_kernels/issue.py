@@ -85,7 +85,8 @@ PRODUCT_32 = Form((Slot.VEC,), 6, sums=2)
 PRODUCT_16 = Form((Slot.VEC,), 6, sums=1)
 SCALAR = Form((Slot.ALU,), 1)
 
-# How far ahead of the first operation that is not issued a schedule looks: the best of these, the likeliest first.
+# How far ahead of the first operation that is not issued a schedule looks: the best of these, of
+# which the likeliest is first.
 WINDOWS = (32, 64, 16, 128, 8)
 
 _SUM_READ = 4  # products read the sum that they add to, and sums their operands, three cycles late
