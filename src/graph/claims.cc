@@ -219,8 +219,10 @@ class Claims {
 
   WeightForm FormOf(const Node& matmul) const {
     const int64_t bits = matmul.Int("bits", 4);
-    if (graph_.q4nx_compatible) return {q4nx::KindOfBits(bits)};
-    return q4nx::SmallestForm(bits, matmul.Int("block_size", 0), IsSymmetric(matmul));
+    const WeightForm smallest =
+        q4nx::SmallestForm(bits, matmul.Int("block_size", 0), IsSymmetric(matmul));
+    const bool reads = !graph_.reads_in_place || graph_.reads_in_place(smallest);
+    return reads ? smallest : WeightForm{q4nx::KindOfBits(bits)};
   }
 
   void StateWeights(const Node& matmul, Item& item) const {

@@ -252,7 +252,7 @@ class Reader {
   // Group and minima are the same for all projections of a layer.
   WeightForm FormOf(const Projection& projection, bool symmetric) const {
     const int64_t bits = BitsOf(projection);
-    if (graph_.q4nx_compatible) return {q4nx::KindOfBits(bits)};
+    if (graph_.reads_in_place) return {q4nx::KindOfBits(bits)};
     const int64_t block_size = std::max<int64_t>(0, node_.Int("block_size", 0));
     // One scale for a whole row holds for every group of it.
     return q4nx::SmallestForm(bits, block_size > 0 ? block_size : q4nx::kBlockCols, symmetric);

@@ -2,6 +2,7 @@
 // the values between them.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -53,9 +54,9 @@ struct Node {
 struct Graph {
   std::vector<Value> values;
   std::vector<Node> nodes;
-  // Weights are packed as shipping .q4nx files have them, which NPUs read where they are; else in
-  // the smallest form.
-  bool q4nx_compatible = false;
+  // Weights are packed in the smallest form that the target reads where it is; else, and where they
+  // are experts' weights, as shipping .q4nx files have them. Null: any form is.
+  std::function<bool(const WeightForm&)> reads_in_place;
 
   // An absent value if there is not one at this index.
   const Value& value(int index) const;

@@ -151,7 +151,7 @@ py::list ItemsOf(const Steps& steps) {
 py::list FusedSteps(const py::list& nodes, const py::list& values, bool sources,
                     bool q4nx_compatible) {
   Graph graph = GraphOf(nodes, values);
-  graph.q4nx_compatible = q4nx_compatible;
+  if (q4nx_compatible) graph.reads_in_place = [](const WeightForm&) { return false; };
   Steps steps = ClaimSteps(std::move(graph), sources);
   FuseAll(steps);
   return ItemsOf(steps);
@@ -182,7 +182,7 @@ py::dict PlanGraph(const py::list& nodes, const py::list& values, bool whole, bo
 // What a QMoE, the only node given, becomes.
 py::dict ReadOneExperts(const py::list& nodes, const py::list& values, bool q4nx_compatible) {
   Graph graph = GraphOf(nodes, values);
-  graph.q4nx_compatible = q4nx_compatible;
+  if (q4nx_compatible) graph.reads_in_place = [](const WeightForm&) { return false; };
   Require(graph.nodes.size() == 1, "expected one node, got ", graph.nodes.size());
   const Experts experts = ReadExperts(graph, graph.nodes.front());
   py::list constants;

@@ -75,6 +75,8 @@ class Target {
  public:
   virtual ~Target() = default;
   virtual const char* Name() const = 0;
+  // Whether it reads weights in this form where they are, instead of a copy in another.
+  virtual bool ReadsInPlace(const WeightForm&) const { return true; }
   virtual void Execute(const Plan& plan, const ThreadPool& threads) const = 0;
 };
 

@@ -90,6 +90,26 @@ def test_bias_and_zero_points_are_kept(
     np.testing.assert_array_equal(run(session(tmp_path / "ctx.onnx"), {"A": a})["Y"], expected)
 
 
+@pytest.mark.parametrize(
+    ("block_size", "zero_points", "block_bytes"),
+    [(32, True, 5120), (32, False, 4608), (128, True, 4352), (128, False, 4224)],
+)
+def test_weights_are_packed_as_small_as_their_source(
+    block_size: int, zero_points: bool, block_bytes: int, tmp_path: Path
+) -> None:
+    n, k = 256, 1024
+    w = make_weights(n, k, block_size=block_size, zero_points=zero_points)
+    a = activations(1, k)
+    inputs = {"A": a, "B": w.b, "scales": w.scales, "zero_points": w.zero_points}
+    given = {"K": k, "N": n, "bits": 4, "block_size": block_size}
+    model = one_op_model("MatMulNBits", inputs, {"Y": a.dtype}, given, domain="com.microsoft",
+                         constants=("B", "scales", "zero_points"))  # fmt: skip
+    session(model, tmp_path / "ctx.onnx")
+    packed = n // 32 * k // 256 * block_bytes
+    stored = sum(file.stat().st_size for file in tmp_path.iterdir())
+    assert packed <= stored < packed + 8192
+
+
 @NEEDS_QUANTISED_CACHES
 @pytest.mark.parametrize("bits", [8, 4])
 def test_a_quantised_cache_and_its_scales_are_kept(bits: int, tmp_path: Path) -> None:

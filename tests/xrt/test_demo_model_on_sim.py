@@ -178,3 +178,5 @@ def test_the_provider_does_what_a_compiled_model_does(small: Path, compiled: Out
     assert after.submissions - before.submissions == compiled.submissions > len(TOKENS)
     assert after.runs - before.runs == compiled.runs > len(TOKENS)
     assert after.fallbacks == before.fallbacks
+    # Packed as small as the source, which is symmetric: the device has packages for that.
+    assert after.widened == before.widened

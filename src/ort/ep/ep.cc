@@ -174,8 +174,12 @@ void Ep::ClaimAll(const OrtGraph* graph, OrtEpGraphSupportInfo* info) {
   for (const graph::Value& value : read.graph.values) {
     if (value.constant) constants.insert(value.name);
   }
-  // An NPU reads blocks of this form where they are; it would copy others.
-  read.graph.q4nx_compatible = options_.target.get() != &HostTarget();
+  // An NPU reads blocks of some forms where they are; it would copy others.
+  if (std::string_view(options_.target->Name()) != HostTarget().Name()) {
+    read.graph.reads_in_place = [target = options_.target](const WeightForm& form) {
+      return target->ReadsInPlace(form);
+    };
+  }
   claims_ = Claim(std::move(read.graph), read.ids, overrides_.Among(constants),
                   options_.stoppable ? graph::Grouping::kLayers : graph::Grouping::kRegions);
   std::vector<size_t> claimed;

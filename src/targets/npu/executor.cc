@@ -28,6 +28,9 @@ class Executor final : public XrtTarget {
   }
 
   const char* Name() const override { return "xrt"; }
+  bool ReadsInPlace(const WeightForm& form) const override {
+    return form.kind == WeightKind::kQ4NX && FormOfPlan({&form, 1}, engine_.overlays()) == form;
+  }
   ExecutorCounters counters() const override { return engine_.counters(); }
   bool device_in_use() const override { return in_use_; }
 
