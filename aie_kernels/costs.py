@@ -26,11 +26,13 @@ from ort_aie_ep.npu.vocabulary.errors import DesignError
 COSTS: Mapping[str, Costs] = {
     "decode": decode.SEQUENCES,
     "dequant": dequant.SEQUENCES,
+    "dequant_bfp16": dequant.SEQUENCES_BFP16,
     "flow_kv": flow_kv.SEQUENCES,
     "flow_qkv": flow_qkv.SEQUENCES,
     "fused_dqp": fused_dqp.SEQUENCES,
     "fused_layer": fused_layer.SEQUENCES,
     "gemm": gemm.SEQUENCES,
+    "gemm_bfp16": gemm.SEQUENCES_BFP16,
     "short_gemm": short_gemm.SEQUENCES,
     "vector_ops": vector_ops.SEQUENCES,
 }

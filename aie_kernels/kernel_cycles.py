@@ -39,13 +39,14 @@ class Kernels:
     """Cycles of one core.
 
     `dqp_block`, `dqp_block_two_bits` and `dequant_block` are for 32 x 256 weights, `dqp_end` for
-    the end of a round of 32 outputs on `fused_layer`, `gemm_step` for 64 x 64 x 128 products,
-    `gemm_block` for the work done once for each block of C. `flow_kv_chunk(queries, head_dim)` and
-    `flow_qkv_chunk(rows, head_dim)` are for the slower core of a pair, `flow_kv_merge(queries,
-    head_dim)` for what a pair hands to the next, `flow_qkv_begin(rows, head_dim)` for the start of
-    a sweep. `rms_norm` (of a residual sum), `rms_alone`, `silu` and `gelu` take the elements of a
-    row, `rope` and `qk_norm` the elements of a token and the head dimension. `row_silu` and
-    `row_gelu` are for the 16 x 64 values that a core has of an object of a prompt's row operators.
+    the end of a round of 32 outputs on `fused_layer`, `gemm_step` for 64 x 64 x 128 products and
+    `gemm_step_bfp16` for those with B in bfp16, `gemm_block` for the work done once for each block
+    of C. `flow_kv_chunk(queries, head_dim)` and `flow_qkv_chunk(rows, head_dim)` are for the slower
+    core of a pair, `flow_kv_merge(queries, head_dim)` for what a pair hands to the next,
+    `flow_qkv_begin(rows, head_dim)` for the start of a sweep. `rms_norm` (of a residual sum),
+    `rms_alone`, `silu` and `gelu` take the elements of a row, `rope` and `qk_norm` the elements of
+    a token and the head dimension. `row_silu` and `row_gelu` are for the 16 x 64 values that a core
+    has of an object of a prompt's row operators.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Kernels:
     dqp_end: float
     dequant_block: float
     gemm_step: float
+    gemm_step_bfp16: float
     gemm_block: float
     flow_kv_chunk: Callable[[int, int], float]
     flow_kv_merge: Callable[[int, int], float]
@@ -128,6 +130,9 @@ OURS = Kernels(
     dqp_end=_cycles(fused_dqp.DQP_ZERO) + _cycles(fused_layer.LAYER_FINISH),
     dequant_block=_cycles(dequant.Q4NX_DEQUANT),
     gemm_step=GEMM_COLUMNS / 32 * _cycles(gemm.GEMM_TILE, GEMM_ROWS // 8, GEMM_DEPTH // 8, 32 // 8),
+    gemm_step_bfp16=GEMM_COLUMNS
+    / 32
+    * _cycles(gemm.GEMM_TILE_BFP16, GEMM_ROWS // 8, GEMM_DEPTH // 8, 32 // 8),
     gemm_block=gemm.GEMM_ZERO.cycles(ARCHITECTURE, (GEMM_ROWS * GEMM_COLUMNS,))
     + gemm.GEMM_STORE_BF16.cycles(ARCHITECTURE, (0,)),
     flow_kv_chunk=_flow_kv_chunk,
@@ -151,6 +156,7 @@ PUBLISHED = Kernels(
     dqp_end=OURS.dqp_end,
     dequant_block=costs.DEQUANT_BLOCK.value,
     gemm_step=GEMM_ROWS * GEMM_COLUMNS * GEMM_DEPTH / costs.GEMM_RATE.value,
+    gemm_step_bfp16=OURS.gemm_step_bfp16,
     gemm_block=OURS.gemm_block,
     flow_kv_chunk=lambda queries, _: queries * FLOW_KV_ELEMENTS / costs.FLOW_KV_RATE.value,
     flow_kv_merge=_flow_kv_merge,

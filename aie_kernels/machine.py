@@ -115,6 +115,11 @@ TASK = (
 )
 
 
+def weights_bytes(count: int, *, bfp16: bool) -> int:
+    """Bytes of so many dequantised weights in bfp16 or bf16."""
+    return count // 8 * 9 if bfp16 else count * BF16
+
+
 def control(tasks: int, words: int = 0) -> float:
     """Cycles before an operator moves: shim tasks, and words of parameters and start locks.
 

@@ -16,6 +16,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from ort_aie_ep.formats import bfp16 as block_format
 from ort_aie_ep.formats.q4nx import BLOCK_COLS, BLOCK_ROWS, SHIPPING, BlockForm
 from ort_aie_ep.npu.vocabulary.design import Design
 from ort_aie_ep.npu.vocabulary.device import Device
@@ -26,8 +27,8 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 
 # Largest relative error of rounding to bfloat16 (8 significant bits) to nearest.
 U_BF16 = 2.0**-8
-# Largest error of bfp16 (8 bits with the sign), relative to the largest value of a block of 8.
-U_BFP16 = 2.0**-7
+# Largest error of bfp16, relative to the largest value of a block of 8.
+U_BFP16 = block_format.ERROR
 # Largest relative error of a product of two limbs each (float_math.h).
 U_LIMBS = 2.0**-15
 # Below the smallest normal bfloat16 relative errors mean nothing.
@@ -72,13 +73,8 @@ def bf16(values: NDArray[Any] | float) -> Doubles:
 
 def bfp16(values: Doubles, axis: int) -> Doubles:
     """Rounded to bfp16: along `axis`, 8 values share the exponent of the largest."""
-    blocks = np.moveaxis(values, axis, -1)
-    shape = blocks.shape
-    blocks = blocks.reshape(*shape[:-1], shape[-1] // 8, 8)
-    largest = np.abs(blocks).max(-1, keepdims=True)
-    unit = 2.0 ** (np.floor(np.log2(np.where(largest > 0, largest, 1.0))) - 6)
-    rounded = np.clip(np.rint(blocks / unit), -128, 127) * unit
-    return np.moveaxis(rounded.reshape(shape), -1, axis)
+    rounded = block_format.decode(block_format.encode(np.moveaxis(values, axis, -1)))
+    return np.moveaxis(rounded, -1, axis)
 
 
 def rounded(exact: Doubles, relative: float, mass: Doubles | None = None) -> Reference:

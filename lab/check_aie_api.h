@@ -148,3 +148,11 @@ T __aie_copy(const T&);
 #define chess_storage(...)
 #define chess_unroll_loop(...)
 #define chess_warning(...) ((void)0)
+
+#if __AIE_ARCH__ == 21
+struct bfp16ebs8 {};
+struct bfp16ebs16 {};
+// An intrinsic that kernels call and the API does not.
+template <typename... A>
+aie_check::any mac_8x8_8x8T(A&&...);
+#endif

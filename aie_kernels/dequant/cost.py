@@ -6,21 +6,22 @@ from math import ceil
 
 from ort_aie_ep.aie_kernels.invocation import Costs, Invocation
 from ort_aie_ep.aie_kernels.kernel_cycles import PUBLISHED, Kernels
-from ort_aie_ep.aie_kernels.machine import ALL_COLUMNS, BF16, CORE_ROWS, Step, control
+from ort_aie_ep.aie_kernels.machine import ALL_COLUMNS, CORE_ROWS, Step, control, weights_bytes
 from ort_aie_ep.formats.q4nx import BLOCK_COLS, BLOCK_ROWS, SHIPPING, BlockForm
 
 
 def dequant(
     outputs: int, inputs: int, columns: int = ALL_COLUMNS, kernels: Kernels = PUBLISHED,
-    form: BlockForm = SHIPPING,
+    form: BlockForm = SHIPPING, *, bfp16: bool = False,
 ) -> tuple[Step, ...]:  # fmt: skip
-    """Q4NX to bf16 in DDR on all cores, four blocks a column at a time.
+    """Q4NX to bf16 or bfp16 in DDR on all cores, four blocks a column at a time.
 
-    A column receives them by one channel, and sends 16,384 bytes for each block by two channels.
+    A column receives them by one channel, and sends 16,384 or 9,216 bytes for each block by two
+    channels.
     """
     blocks = ceil(outputs / BLOCK_ROWS) * ceil(inputs / BLOCK_COLS)
     share = ceil(blocks / CORE_ROWS / columns)  # of a column, in fours
-    produced = BF16 * BLOCK_ROWS * BLOCK_COLS
+    produced = weights_bytes(BLOCK_ROWS * BLOCK_COLS, bfp16=bfp16)
     in_all = share * CORE_ROWS * columns
     return (
         Step(
@@ -39,4 +40,12 @@ def _dequant(invocation: Invocation) -> tuple[Step, ...]:
     return dequant(outputs, BLOCK_COLS, invocation.columns, invocation.kernels, invocation.form)
 
 
+def _dequant_bfp16(invocation: Invocation) -> tuple[Step, ...]:
+    outputs = invocation.parameters["blocks"] * BLOCK_ROWS
+    return dequant(
+        outputs, BLOCK_COLS, invocation.columns, invocation.kernels, invocation.form, bfp16=True
+    )
+
+
 SEQUENCES: Costs = {"dequant": ("dequant", _dequant)}
+SEQUENCES_BFP16: Costs = {"dequant": ("dequant", _dequant_bfp16)}

@@ -12,8 +12,8 @@ bytes of Q4NX are those of the shipping form:
 A column fetches four blocks in one linear run. The memory tile splits them among its four cores and
 joins the results of each pair of cores into one object of 32 KB; each pair has its own shim
 channel. The memory tile then uses 5 of its 6 receiving channels and all 6 sending channels. AMD's
-open engine has the same shape but writes bfp16 (9 bytes for 8 weights). bf16 takes 1.8 times the
-bytes, and also suits aie2, which has no bfp16.
+open engine has the same shape but writes bfp16 (9 bytes for 8 weights), as `dequant_bfp16` does.
+bf16 takes 1.8 times the bytes, and also suits aie2, which has no bfp16.
 
 Cores never wait for cores of other columns, and nothing is padded: all columns process the same
 number of objects. If the blocks do not divide evenly, some are converted twice, with the same
@@ -27,14 +27,14 @@ even earlier: each weight moves 2.6 bytes.
 from __future__ import annotations
 
 from ort_aie_ep.aie_kernels.cycles import form_scalars
-from ort_aie_ep.aie_kernels.dequant.kernels import Q4NX_DEQUANT, q4nx_dequant
+from ort_aie_ep.aie_kernels.dequant.kernels import q4nx_dequant
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.npu.vocabulary.design import Acquire, Body, Core, Design, Parameters, Release, call
 from ort_aie_ep.npu.vocabulary.device import Device
+from ort_aie_ep.npu.vocabulary.kernel import Array, Kernel
 from ort_aie_ep.npu.vocabulary.sequence import at_most, ceil_div, less, minimum
 
 WEIGHTS = 8192  # of a block
-BLOCK_OUT = 2 * WEIGHTS  # bytes of its bf16
 CORES = 4  # of a column
 STACK = 2048  # bytes; AMD's for its dequantisation, which was measured to use 1,216
 
@@ -45,15 +45,26 @@ def build(device: Device, form: BlockForm = SHIPPING) -> Design:
     One sequence, `dequant(blocks)`: w Q4NX (blocks, block bytes of `form`) uint8 in, b (blocks,
     8192) bf16 out. The sequence refuses fewer than 4 blocks.
     """
-    design = Design("dequant", device, form)
-    for c in range(device.columns):
-        _place(design, c)
-    _add_sequence(design)
+    return make(Design("dequant", device, form), q4nx_dequant(form))
+
+
+def make(design: Design, kernel: Kernel) -> Design:
+    """The design whose cores call `kernel` for each block of its form."""
+    for c in range(design.device.columns):
+        _place(design, kernel, c)
+    _add_sequence(design, kernel)
     return design
 
 
-def _place(design: Design, c: int) -> None:
-    block = design.form.block_bytes
+def _output(kernel: Kernel) -> Array:
+    """What the kernel makes of a block."""
+    out = kernel.arguments[1]
+    assert isinstance(out, Array)
+    return out
+
+
+def _place(design: Design, kernel: Kernel, c: int) -> None:
+    block, result = design.form.block_bytes, _output(kernel)
     blocks = design.fifo(f"w{c}", "u8", CORES * block, design.shim(c), design.mem(c))
     own = [
         design.fifo(f"w{c}_{r}", "u8", block, design.mem(c), design.core(c, r))
@@ -63,21 +74,24 @@ def _place(design: Design, c: int) -> None:
     for half in range(2):
         outputs = []
         for r in (2 * half, 2 * half + 1):
-            out = design.fifo(f"b{c}_{r}", "bf16", WEIGHTS, design.core(c, r), design.mem(c))
+            out = design.fifo(
+                f"b{c}_{r}", result.element, result.count, design.core(c, r), design.mem(c)
+            )
             outputs.append(out)
             design.worker(
-                f"dequant{c}_{r}", design.core(c, r), _body(design.form),
+                f"dequant{c}_{r}", design.core(c, r), _body(kernel, design.form),
                 inputs={"w": own[r]}, outputs={"b": out}, parameters=["blocks"],
-                kernels=[q4nx_dequant(design.form)], stack=STACK,
+                kernels=[kernel], stack=STACK,
             )  # fmt: skip
         pair = design.fifo(
-            f"b{c}_pair{half}", "bf16", 2 * WEIGHTS, design.mem(c), design.shim(c, half)
-        )
+            f"b{c}_pair{half}", result.element, 2 * result.count, design.mem(c),
+            design.shim(c, half),
+        )  # fmt: skip
         design.join(outputs, pair)
 
 
-def _body(form: BlockForm) -> Body:
-    kernel, scalars = q4nx_dequant(form), form_scalars(form)
+def _body(kernel: Kernel, form: BlockForm) -> Body:
+    scalars = form_scalars(form)
 
     def body(core: Core):  # type: ignore[no-untyped-def]
         (blocks,) = yield Parameters()
@@ -91,13 +105,13 @@ def _body(form: BlockForm) -> Body:
     return body
 
 
-def _add_sequence(design: Design) -> None:
-    block = design.form.block_bytes
+def _add_sequence(design: Design, kernel: Kernel) -> None:
+    block, out = design.form.block_bytes, _output(kernel).bytes
     s = design.sequence("dequant", "blocks")
     (blocks,) = s.symbols()
     s.require(at_most(CORES, blocks), "{blocks} Q4NX blocks; at least 4 are needed: pad N")
     w = s.argument("w", "in", blocks * block)
-    b = s.argument("b", "out", blocks * BLOCK_OUT)
+    b = s.argument("b", "out", blocks * out)
 
     columns = range(design.device.columns)
     # An object is 4 blocks; the last one is moved back to end with the last block.
@@ -113,13 +127,13 @@ def _add_sequence(design: Design) -> None:
         s.start(name, share)
     for c in columns:
         for half in range(2):
-            fifo, pair = f"b{c}_pair{half}", 2 * BLOCK_OUT
+            fifo, pair = f"b{c}_pair{half}", 2 * out
             s.transfer(
                 fifo, b, offset=firsts[c] * (2 * pair) + half * pair, run=pair,
                 outer=[(wholes[c], 2 * pair)],
             )  # fmt: skip
             with s.when(less(wholes[c], share)):
-                s.transfer(fifo, b, offset=(blocks - CORES) * BLOCK_OUT + half * pair, run=pair)
-    s.work(share * int(Q4NX_DEQUANT.cycles(design.device.architecture, ())))
+                s.transfer(fifo, b, offset=(blocks - CORES) * out + half * pair, run=pair)
+    s.work(share * int(kernel.cycles(design.device.architecture, ())))
     s.wait(*(f"b{c}_pair{half}" for c in columns for half in range(2)))
     s.cut()

@@ -48,6 +48,19 @@ def q4nx_dequant(form: BlockForm) -> Kernel:
 
 
 @cache
+def q4nx_dequant_bfp16(form: BlockForm) -> Kernel:
+    """The dequantisation of a block of a form to blocks of bfp16, as fast as the published one."""
+    return Kernel(
+        "q4nx_dequant_bfp16",
+        "dequant/dequant_bfp16.cc",
+        (Array("u8", form.block_bytes), Array("u8", 9216), int, int),
+        lambda arch, _: DEQUANT_PUBLISHED,
+        architectures=("aie2p",),
+        limits=lambda scalars: scalars == form_scalars(form),
+    )
+
+
+@cache
 def q4nx_dequant_step(form: BlockForm) -> Kernel:
     """The dequantisation of 64 in-features of one of two blocks of a form."""
     return Kernel(

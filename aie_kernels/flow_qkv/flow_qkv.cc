@@ -10,8 +10,8 @@
 // not over lanes of a query.
 //
 // Numerics (AIE2P, compiled with AIE_API_EMULATE_BFLOAT16_MMUL_WITH_BFP16): both operands of a
-// matrix product are rounded to bfp16, 8 values sharing an exponent: each is off by up to 2^-7 of
-// the largest of its block. Beside that the exponential may be coarse, but not as coarse as
+// matrix product are rounded to bfp16, 8 values sharing an exponent: each is off by up to 2/255
+// of the largest of its block. Beside that the exponential may be coarse, but not as coarse as
 // aie::exp2: the cubic in bfloat16 is off by at most 0.3 %, less than bfp16 rounds; the interpolant
 // of the core is off by 6.2 %, which a softmax only partly cancels. The cubic costs about 35 issues
 // per tile of 64, the interpolant would cost about 16. l sums F as the value core will see it,

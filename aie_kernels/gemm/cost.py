@@ -20,6 +20,7 @@ from ort_aie_ep.aie_kernels.machine import (
     Step,
     control,
     stream,
+    weights_bytes,
 )
 
 SUPERTILE = 512  # rows, and columns, of C on 8 x 4 cores
@@ -32,12 +33,16 @@ ROW_STRIPS = 16  # of a core's part of a result; two have room in it
 ROW_RESULTS = 256  # of a column in a run
 
 
-def gemm(m: int, k: int, n: int, kernels: Kernels = PUBLISHED) -> tuple[Step, ...]:
-    """C (m, n) = A (m, k) B (k, n) in bf16, on 8 x 4 cores with megatiles of 512 x 512.
+def gemm(
+    m: int, k: int, n: int, kernels: Kernels = PUBLISHED, *, bfp16: bool = False
+) -> tuple[Step, ...]:
+    """C (m, n) = A (m, k) B (k, n) in bf16, or with B in bfp16, on 8 x 4 cores with megatiles of
+    512 x 512.
 
     A core keeps 64 x 128 of C. It receives A and B by a channel each, 64 deep, and sends C into its
-    memory tile: half of it during products, half of it before it goes on. From there C goes to DDR
-    during the next block's reads. A is read once for each 512 columns of C, B once for each 512
+    memory tile: half of it during products, half of it before it goes on; beside a B in bfp16 there
+    is room for a whole part of C, so no core waits. From there C goes to DDR during the next
+    block's reads. A is read once for each 512 columns of C, B once for each 512
     rows. K is padded to 256. Bands of C that would pass its end are moved back and compute some of
     it twice, so every pass is whole. The first slab of B fills its memory tile before the
     computation begins; the last C, of the same size, leaves its memory tile after the computation
@@ -50,18 +55,21 @@ def gemm(m: int, k: int, n: int, kernels: Kernels = PUBLISHED) -> tuple[Step, ..
     tasks_a_and_c = passes_m * 2 * ALL_COLUMNS * ceil(passes_n / GEMM_ITERATIONS)
     return (
         Step(
-            streams=steps * stream(BF16 * GEMM_DEPTH * GEMM_COLUMNS),
-            kernels=steps * kernels.gemm_step,
+            streams=steps * stream(weights_bytes(GEMM_DEPTH * GEMM_COLUMNS, bfp16=bfp16)),
+            kernels=steps * (kernels.gemm_step_bfp16 if bfp16 else kernels.gemm_step),
             commands=(tasks_a_and_c + megatiles * CORE_ROWS) * TASK,
-            read=megatiles * 2 * SUPERTILE * depth * BF16,
+            read=megatiles * SUPERTILE * (depth * BF16 + weights_bytes(depth, bfp16=bfp16)),
             write=megatiles * SUPERTILE * SUPERTILE * BF16,
         ),
         Step(
-            streams=megatiles * stream(BF16 * GEMM_ROWS * GEMM_COLUMNS // 2),
+            streams=0 if bfp16 else megatiles * stream(BF16 * GEMM_ROWS * GEMM_COLUMNS // 2),
             control=control(tasks=20, words=3 * 32) + megatiles * kernels.gemm_block,
             idle=1,
         ),
-        Step(shim=2 * BF16 * GEMM_SLAB * GEMM_COLUMNS),
+        Step(
+            shim=BF16 * GEMM_SLAB * GEMM_COLUMNS
+            + weights_bytes(GEMM_SLAB * GEMM_COLUMNS, bfp16=bfp16)
+        ),
     )
 
 
@@ -130,6 +138,11 @@ def _product(invocation: Invocation) -> tuple[Step, ...]:
     return gemm(p["M"], p["K"], p["N"], invocation.kernels)
 
 
+def _product_bfp16(invocation: Invocation) -> tuple[Step, ...]:
+    p = invocation.parameters
+    return gemm(p["M"], p["K"], p["N"], invocation.kernels, bfp16=True)
+
+
 def _gate(invocation: Invocation) -> tuple[Step, ...]:
     p = invocation.parameters
     return row_gate(p["M"], p["N"], bool(p["kind"]), invocation.kernels)
@@ -145,3 +158,4 @@ SEQUENCES: Costs = {
     "gate": ("vector", _gate),
     "add_norm": ("vector", _norm),
 }
+SEQUENCES_BFP16: Costs = {**SEQUENCES, "gemm": ("gemm", _product_bfp16)}

@@ -66,8 +66,10 @@ from ort_aie_ep.aie_kernels.gemm.kernels import (
     GEMM_STORE_F32,
     GEMM_STRIP,
     GEMM_TILE,
+    GEMM_TILE_BFP16,
     GEMM_ZERO,
 )
+from ort_aie_ep.formats import bfp16
 from ort_aie_ep.npu.vocabulary.design import (
     Acquire,
     Body,
@@ -96,6 +98,7 @@ from ort_aie_ep.npu.vocabulary.sequence import (
 )
 
 Output = Literal["bf16", "f32"]
+Weights = Literal["bf16", "bfp16"]
 
 ROWS = 64  # m: rows of a core's block
 STEP = 64  # k: depth of one object of A and B on a core
@@ -134,9 +137,8 @@ def make(device: Device, shape: Blocking) -> Design:
             f"{shape.name} on {device.name}: it has {device.columns} columns; B of the 4 rows of "
             "cores enters through 1, 2 or 4 of them"
         )
-    design = Design(
-        shape.name if shape.output == "bf16" else f"{shape.name}_{shape.output}", device
-    )
+    names = [shape.name, *["bfp16"] * (shape.weights == "bfp16"), shape.output]
+    design = Design("_".join(names).removesuffix("_bf16"), device)
     for group in range(shape.groups):
         _place_b(design, shape, group)
     for c in range(device.columns):
@@ -164,14 +166,35 @@ def pack_b(weights: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(blocks.transpose(0, 3, 4, 5, 1, 6, 2))
 
 
+def pack_b_bfp16(weights: np.ndarray) -> np.ndarray:
+    """B in the order in which `gemm_bfp16` reads it, and in which `dequant_bfp16` writes it.
+
+    `weights` as for `pack_b`; the bfloat16 of 8 in-features share an exponent (`formats.bfp16`).
+    Gives (N/32, K/256, 4, 2, 8, 2, 8, 9) uint8: n block, k block, k-step, pair, kb, nb, n, byte.
+    Raises DesignError as `pack_b` does.
+    """
+    # n block, k block, k-step, kb, pair, nb, k, n
+    blocks = pack_b(weights).astype(np.float32)
+    blocks = blocks.reshape(*blocks.shape[:4], 2, 2, 8, 8).transpose(0, 1, 2, 4, 3, 5, 7, 6)
+    return bfp16.encode(np.ascontiguousarray(blocks))
+
+
 class Blocking:
     """How a C of this output type is divided over this many columns, and the order of B."""
 
-    def __init__(self, device: Device, output: Output, *, row_major: bool = False) -> None:
-        self.name = "matmul" if row_major else "gemm"  # of the design and its sequence
+    def __init__(
+        self,
+        device: Device,
+        output: Output,
+        *,
+        row_major: bool = False,
+        weights: Weights = "bf16",
+    ) -> None:
+        self.name = "matmul" if row_major else "gemm"  # of the sequence
         self.columns = columns = device.columns
         self.output = output
         self.row_major = row_major
+        self.weights = weights
         self.row_operators = output == "bf16" and device.architecture == "aie2p" and not row_major
         self.parts = PARTS[output]
         self.element = DTYPES[output].itemsize  # bytes
@@ -195,7 +218,13 @@ class Blocking:
         acc = Array("f32", self.parts * ROWS * PART)
         store = GEMM_STORE_BF16 if output == "bf16" else GEMM_STORE_F32
         self.zero = with_arrays(GEMM_ZERO, acc)
-        self.tile = with_arrays(GEMM_TILE, Array("bf16", A_OBJECT), Array("bf16", B_OBJECT), acc)
+        tile = GEMM_TILE if weights == "bf16" else GEMM_TILE_BFP16
+        #: B on a core; eight values have `b_eight` bytes.
+        self.b = Array("bf16", B_OBJECT) if weights == "bf16" else Array("u8", B_OBJECT // 8 * 9)
+        self.b_eight = 16 if weights == "bf16" else 9
+        # A whole part of C has room where B is shorter or C narrower.
+        self.strips = 2 if output == weights == "bf16" else STRIPS
+        self.tile = with_arrays(tile, Array("bf16", A_OBJECT), self.b, acc)
         self.store = with_arrays(store, acc, Array(output, GEMM_STRIP))
         self.acc = acc
 
@@ -208,16 +237,16 @@ def with_arrays(kernel: Kernel, *arrays: Array) -> Kernel:
 # --- tiles and fifos ------------------------------------------------------------------------------
 def _place_b(design: Design, shape: Blocking, group: int) -> None:
     """B of the rows of cores of a group: in through one memory tile, out to every column."""
-    each = shape.parts * shape.b_steps * B_OBJECT
+    each = shape.parts * shape.b_steps * shape.b.count
     leave, store = _row_major_layouts(shape) if shape.row_major else (_block_layout(shape), None)
     slab = design.fifo(
-        f"b{group}", "bf16", shape.rows * each, design.shim(group, 1), design.mem(group)
+        f"b{group}", shape.b.element, shape.rows * each, design.shim(group, 1), design.mem(group)
     )
     rows = [
         design.fifo(
-            f"b_row{row}", "bf16", each, design.mem(group, layout=leave),
+            f"b_row{row}", shape.b.element, each, design.mem(group, layout=leave),
             [
-                design.core(c, row, layout=store, object=Array("bf16", B_OBJECT))
+                design.core(c, row, layout=store, object=shape.b)
                 for c in range(shape.columns)
             ],
         )
@@ -231,9 +260,13 @@ def _place_b(design: Design, shape: Blocking, group: int) -> None:
 
 def _block_layout(shape: Blocking) -> Layout:
     """How B in blocks leaves its memory tile: k-step by k-step, and in a k-step part by part."""
-    run = shape.b_steps * B_OBJECT * 2  # contiguous bytes of one part in the slab
-    # An object of 2,048 elements in four, as mlir-aie counts up to 512.
-    return Layout(((shape.b_steps, 2 * B_OBJECT), (shape.parts, run), (4, B_OBJECT // 2), (256, 4)))
+    run = shape.b_steps * shape.b.bytes  # contiguous bytes of one part in the slab
+    # An object in pieces, as mlir-aie counts up to 512 elements.
+    pieces = 4 if shape.weights == "bf16" else 8
+    piece = shape.b.bytes // pieces
+    return Layout(
+        ((shape.b_steps, shape.b.bytes), (shape.parts, run), (pieces, piece), (piece // 4, 4))
+    )
 
 
 def _row_major_layouts(shape: Blocking) -> tuple[Layout, Layout]:
@@ -266,7 +299,7 @@ def _place_column(design: Design, shape: Blocking, c: int) -> None:
     for r in range(CORES):
         out = design.fifo(
             f"c{c}_{r}", shape.output, GEMM_STRIP,
-            design.core(c, r, 2 if shape.output == "bf16" else STRIPS),
+            design.core(c, r, shape.strips),
             design.mem(c, layout=arrive, object=Array(shape.output, ROWS * shape.width)),
         )  # fmt: skip
         outputs.append(out)
@@ -341,7 +374,7 @@ def _add_sequence(design: Design, shape: Blocking) -> Sequence:
         s.require(at_most(N, shape.max_n), f"N={{N}} is above {shape.max_n}: divide N")
     rows = maximum(M, ROWS)
     a = s.argument("a", "in", rows * K * 2)
-    b = s.argument("b", "in", N * K * 2)
+    b = s.argument("b", "in", N * K // 8 * shape.b_eight)
     c = s.argument("c", "out", rows * N * shape.element)
 
     s.let("rows", rows)
@@ -403,10 +436,11 @@ def _send_b(s: Sequence, shape: Blocking, b: str, K: Expr, N: Expr, tile: Expr) 
         if shape.row_major:
             _send_rows_of_b(s, shape, group, b, start, K, N)
             continue
-        run = shape.depth * PART * 2
+        run = shape.b_steps * shape.b.bytes
+        line = K * (PART // 8 * shape.b_eight)  # bytes of 32 columns
         s.transfer(
-            f"b{group}", b, offset=start * K * 2, run=run,
-            outer=[(K // shape.depth, run), (shape.rows * shape.parts, K * PART * 2)],
+            f"b{group}", b, offset=start // PART * line, run=run,
+            outer=[(K // shape.depth, run), (shape.rows * shape.parts, line)],
         )  # fmt: skip
 
 

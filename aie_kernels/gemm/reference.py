@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ort_aie_ep.aie_kernels.gemm.design import pack_b
+from ort_aie_ep.aie_kernels.gemm.design import pack_b, pack_b_bfp16
 from ort_aie_ep.aie_kernels.reference import (
     BF16,
     U_BF16,
@@ -42,7 +42,7 @@ def product(a: Doubles, weights: Doubles, architecture: str, output: str) -> Ref
 
 
 def problem(context: Context, p: dict[str, int], *, row_major: bool = False) -> Problem:
-    """A problem of `gemm`, or, of B as it is, of `matmul`."""
+    """A problem of `gemm`, of `gemm_bfp16`, or, of B as it is, of `matmul`."""
     m, k, n, rng = p["M"], p["K"], p["N"], generator(p)
     rows = max(m, 64)
     a = rng.standard_normal((rows, k)).astype(BF16)
@@ -56,4 +56,5 @@ def problem(context: Context, p: dict[str, int], *, row_major: bool = False) -> 
 
     if row_major:
         return Problem("matmul", p, {"a": a, "b": np.ascontiguousarray(w.T), "c": c}, judge)
-    return Problem("gemm", p, {"a": a, "b": pack_b(w), "c": c}, judge)
+    b = pack_b(w) if context.size("b", p) == w.nbytes else pack_b_bfp16(w)
+    return Problem("gemm", p, {"a": a, "b": b, "c": c}, judge)

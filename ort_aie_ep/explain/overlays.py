@@ -10,6 +10,7 @@ from pathlib import Path
 from ort_aie_ep import platforms
 from ort_aie_ep.formats.q4nx import FORMS
 from ort_aie_ep.npu.packages.package import MANIFEST, Package, package_of, read_package
+from ort_aie_ep.npu.vocabulary.design import package_name
 from ort_aie_ep.npu.vocabulary.errors import PackageError
 
 # The designs that the executor looks for: the first decodes, the others are for prompts.
@@ -28,9 +29,10 @@ TAKEN = (
 def taken() -> tuple[str, ...]:
     """The packages that the executor uses if they are there: those designs, and for other forms of
     weights than the shipping one those that read weights once more."""
-    from ort_aie_ep.aie_kernels.build import find_designs, find_packages
+    from ort_aie_ep.aie_kernels.build import find_packages
 
-    return (*TAKEN, *(set(find_packages(FORMS)) - set(find_designs())))
+    of_forms = {package_name(name, form) for form in FORMS for name in TAKEN} - set(TAKEN)
+    return (*TAKEN, *(of_forms & set(find_packages(FORMS))))
 
 
 @dataclass(frozen=True)

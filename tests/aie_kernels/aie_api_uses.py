@@ -380,6 +380,24 @@ def _matrix_products() -> Iterator[Use]:
         yield Use(text, 0)
 
 
+def _blocks() -> Iterator[Use]:
+    yield from (Use("aie::block_vector<bfp16ebs8, {N}>()", n) for n in (16, 32, 64, 128, 256, 512))
+    made = "aie::block_vector<bfp16ebs8, 64>"
+    yield Use("aie::block_vector<float, 64>()", 0)
+    yield Use(f"{made}::size()", 0)
+    yield Use(f"{made}::memory_bytes()", 0)
+    yield from (Use("a<accfloat,{N}>.to_vector<bfp16ebs8>()", n) for n in (32, 64, 128))
+    yield Use("a<acc32,64>.to_vector<bfp16ebs8>()", 0)
+    for way, pointer, use in (
+        ("input", "c<bfp16ebs8>", "pop()"), ("output", "p<bfp16ebs8>", f"push({made}())"),
+    ):  # fmt: skip
+        stream = f"aie::block_vector_{way}_buffer_stream<bfp16ebs8, 64>"
+        yield Use(f"{stream}({pointer})", 0)
+        yield Use(f"{stream}({pointer}).seek(3)", 0)
+        yield Use(f"{stream}({pointer}).{use}", 0)
+    yield Use(f"b<accfloat,64> = mac_8x8_8x8T({made}(), {made}(), a<accfloat,64>)", 0)
+
+
 def _state_and_scalars() -> Iterator[Use]:
     for what in ("rounding", "saturation"):
         kind = f"aie::{what}_mode"
@@ -415,6 +433,6 @@ def all_uses() -> tuple[Use, ...]:
     """Every use, once."""
     parts: list[Callable[[], Iterator[Use]]] = [
         _elementwise, _sums_and_products, _of_one_vector, _choices, _building, _moves, _memory,
-        _vectors, _accumulators, _masks, _matrix_products, _state_and_scalars,
+        _vectors, _accumulators, _masks, _matrix_products, _blocks, _state_and_scalars,
     ]  # fmt: skip
     return tuple(dict.fromkeys(use for part in parts for use in part()))

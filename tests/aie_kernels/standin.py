@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
+
+from ort_aie_ep.formats import bfp16
 
 Array = npt.NDArray[Any]
 bfloat16 = np.dtype(ml_dtypes.bfloat16)
@@ -170,13 +173,19 @@ def round_integer(value: Array, shift: Array, mode: str) -> Array:
     return np.where(value < 0, -whole, whole)
 
 
+def rounding_of(mode: str) -> Callable[[Array], Array]:
+    """A mode as a function of float64 with at most 24 significant bits, to whole numbers."""
+
+    def round_to_whole(x: Array) -> Array:
+        whole = np.floor(np.abs(x))
+        rest = np.abs(x) - whole
+        up = rounds_up(mode, x < 0, rest >= 0.5, (rest != 0) & (rest != 0.5), whole % 2 == 1)
+        rounded: Array = np.copysign(whole + up, x)
+        return rounded
+
+    return round_to_whole
+
+
 def to_bfp16(x: Array, mode: str) -> Array:
-    """Blocks of 8 along the last axis as bfp16ebs8, back as float64 (IRON's flm packing)."""
-    bits = bits32(np.asarray(x).astype(np.float32)).astype(np.int64)
-    exponent = (bits >> 23) & 255
-    significand = (bits & 0x7FFFFF) | np.where(exponent > 0, 0x800000, 0)
-    signed = np.where(bits >> 31 == 1, -significand, significand)
-    largest = exponent.max(axis=-1, keepdims=True)
-    shift = np.minimum(17 + largest - exponent, 40)
-    mantissa = np.clip(round_integer(signed, shift, mode), -128, 127)
-    return np.ldexp(mantissa.astype(np.float64), (largest - 127 - 6).astype(np.int32))
+    """Blocks of 8 along the last axis as bfp16ebs8, back as float64."""
+    return bfp16.decode(bfp16.encode(np.asarray(x), rounding_of(mode)))

@@ -146,6 +146,25 @@ void mmul_4x8x4(const bfloat16* a, const bfloat16* b, float* c) {
 void mmul_8x8x8(const bfloat16* a, const bfloat16* b, float* c) {
   multiply<aie::mmul<8, 8, 8, bfloat16, bfloat16>>(a, b, c);
 }
+#if __AIE_ARCH__ == 21
+// 64 values as blocks, and the blocks' products: y has 128 bytes.
+void bfp16_round(const float* x, uint8_t* y) {
+  aie::block_vector_output_buffer_stream<bfp16ebs8, 64> out(reinterpret_cast<bfp16ebs8*>(y));
+  out.push(sums(load(x)).to_vector<bfp16ebs8>());
+}
+// Two vectors of blocks (144 bytes) each.
+void bfp16_mac(const uint8_t* a, const uint8_t* b, float* c) {
+  aie::block_vector_input_buffer_stream<bfp16ebs8, 64> rows(reinterpret_cast<const bfp16ebs8*>(a));
+  aie::block_vector_input_buffer_stream<bfp16ebs8, 64> columns(
+      reinterpret_cast<const bfp16ebs8*>(b));
+  sums sum(load(c));
+  for (int i = 0; i < 2; ++i) {
+    sum = mac_8x8_8x8T(rows.pop(), columns.pop(), sum);
+  }
+  aie::store_v(c, sum.to_vector<float>());
+}
+#endif
+
 // The sum of an empty mmul, then the sum after a mac into it.
 void mmul_empty(const bfloat16* a, const bfloat16* b, float* c) {
   aie::mmul<4, 8, 4, bfloat16, bfloat16> m;

@@ -12,8 +12,10 @@ from ort_aie_ep.aie_kernels.gemm.kernels import (
     GEMM_STORE_BF16,
     GEMM_STORE_F32,
     GEMM_TILE,
+    GEMM_TILE_BFP16,
     GEMM_ZERO,
 )
+from ort_aie_ep.formats import bfp16
 from ort_aie_ep.npu.kernels import Kernels
 
 SHAPES = [(64, 64, 32), (16, 64, 16), (64, 32, 64), (32, 128, 16)]  # m, k, n
@@ -109,6 +111,31 @@ def test_aie2p_is_bit_exact_to_its_model() -> None:
     for k in range(0, 64, 8):
         want = flush(f64(want) + x[:, k : k + 8] @ y[k : k + 8])
     np.testing.assert_array_equal(bits32(unblocked(acc[:256], 16, 16)), bits32(want))
+
+
+def paired_b(b: Array) -> Array:
+    """(k, n) as [n / 16][k / 8][2][8 n][9 bytes]: the bfp16 of eight k."""
+    k, n = b.shape
+    pairs = b.T.reshape(n // 16, 2, 8, k // 8, 8).transpose(0, 3, 1, 2, 4)
+    return bfp16.encode(np.ascontiguousarray(pairs))
+
+
+@pytest.mark.parametrize("kind", ["usual", "apart", "zeros"])
+@pytest.mark.parametrize(("m", "k", "n"), SHAPES)
+def test_b_in_bfp16_gives_the_bits_of_the_same_b_in_bf16(kind: str, m: int, k: int, n: int) -> None:
+    kernels = Kernels("aie2p")
+    rng = np.random.default_rng(6)
+    start = rng.standard_normal(m * n).astype(np.float32)
+    acc, want = padded(start, 8192), padded(start, 8192)
+    a, b = operands(rng, kind, m, k, n)
+    b[::16] = 255 / 128  # exponents grow
+    multiply(kernels, want, a, b)
+    packed = aligned(np.pad(paired_b(b).ravel(), (0, 2304 - k * n // 8 * 9), constant_values=255))
+    kernels.call(
+        GEMM_TILE_BFP16, padded(blocked_a(a), 4096), packed, acc, m // 8, k // 8, n // 8, 0
+    )
+    np.testing.assert_array_equal(bits32(acc[: m * n]), bits32(want[: m * n]))
+    assert np.isnan(acc[m * n :]).all()
 
 
 def test_parts_are_apart(kernels: Kernels) -> None:

@@ -27,11 +27,14 @@ from standin import (
     flush,
     pointer,
     round_integer,
+    rounding_of,
     rounds_up,
     run,
     to_bf16,
     to_bfp16,
 )
+
+from ort_aie_ep.formats import bfp16
 
 LANES = 64
 
@@ -335,6 +338,36 @@ def test_bfp16_emulation_rounds_blocks_of_eight_along_k(emulating: ctypes.CDLL, 
         got = aligned(c)
         emulating.mmul_8x8x8(pointer(aligned(a)), pointer(aligned(b)), pointer(got))
         np.testing.assert_array_equal(bits32(got), bits32(flush(f64(c) + dot)))
+
+
+@pytest.mark.parametrize("arch", ["aie2p"], indirect=True)
+@pytest.mark.parametrize("mode", MODES)
+def test_blocks_of_bfp16_have_the_bytes_of_the_format(probe: ctypes.CDLL, mode: str) -> None:
+    probe.set_mode(MODES[mode])
+    rng = np.random.default_rng(21)
+    for spread in (1, 6, 40, 120):
+        x = wide(rng, (8, 8), -spread, spread)
+        x[0] = [127.5, -127.5, 127, 63.5, 0.5, -0.5, -1.5, 0]
+        x[1] = [np.inf, -np.inf, np.nan, -np.nan, 1, -1, 0, -0.0]
+        x[2] = np.ldexp(x[2], -149)  # subnormal values, most of them
+        got = run(probe.bfp16_round, x, out=np.uint8, lanes=128)
+        want = bfp16.encode(x, rounding_of(mode)).ravel()
+        np.testing.assert_array_equal(got, np.pad(want, (0, 56)))
+
+
+@pytest.mark.parametrize("arch", ["aie2p"], indirect=True)
+def test_blocks_of_bfp16_multiply_as_rows_by_rows(even: ctypes.CDLL) -> None:
+    rng = np.random.default_rng(22)
+    a, b = (bfp16.encode(wide(rng, (2, 8, 8), -4, 4)) for _ in range(2))
+    # The matrix unit takes -128 too, which no conversion to nearest gives.
+    a[0, 0, 1], b[1, 3, 2] = 0x80, 0x80
+    c = wide(rng, (8, 8), -2, 2)
+    want = c
+    for rows, columns in zip(bfp16.decode(a), bfp16.decode(b), strict=True):
+        want = flush(f64(want) + rows @ columns.T)
+    got = aligned(c)
+    even.bfp16_mac(pointer(aligned(a.ravel())), pointer(aligned(b.ravel())), pointer(got))
+    np.testing.assert_array_equal(bits32(got), bits32(want))
 
 
 def test_inv_and_invsqrt_follow_their_recipes(even: ctypes.CDLL) -> None:

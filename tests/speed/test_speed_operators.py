@@ -150,6 +150,18 @@ def test_gemm_counts_megatiles_and_reads_a_and_b_again_for_each() -> None:
     assert ends.shim == 256 * 128 * 2 + 4 * 64 * 128 * 2  # the first B of a channel, the last C
 
 
+def test_bfp16_takes_nine_bytes_for_eight_weights() -> None:
+    wide, *_ = gemm(1024, 256, 1024)
+    body, drain, ends = gemm(1024, 256, 1024, bfp16=True)
+    assert body.kernels == 4 * 4 * 2 * 1313  # 64^3 in 1,313
+    assert body.streams == wide.streams * 9 / 16
+    assert body.read == 2 * 1024 * 256 * 2 + 2 * 256 * 1024 * 9 / 8
+    assert drain.streams == 0
+    assert ends.shim == 256 * 128 * 9 / 8 + 4 * 64 * 128 * 2
+    (step,) = dequant(1024, 1024, bfp16=True)
+    assert (step.read, step.write) == (128 * 5120, 128 * 9216)
+
+
 def test_gemm_of_a_clamped_tail_costs_a_whole_pass_and_k_is_padded() -> None:
     assert gemm(513, 256, 512) == gemm(1024, 256, 512)
     assert gemm(1, 256, 512) == gemm(512, 256, 512)

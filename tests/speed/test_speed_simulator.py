@@ -11,6 +11,7 @@ from time_only import TimeOnly
 
 from ort_aie_ep.aie_kernels.dequant import design as dequant
 from ort_aie_ep.aie_kernels.dequant.cost import dequant as dequant_cost
+from ort_aie_ep.aie_kernels.dequant_bfp16 import design as dequant_bfp16
 from ort_aie_ep.aie_kernels.flow_kv import design as flow_kv
 from ort_aie_ep.aie_kernels.flow_kv.cost import flow_kv as flow_kv_cost
 from ort_aie_ep.aie_kernels.flow_qkv import design as flow_qkv
@@ -24,6 +25,7 @@ from ort_aie_ep.aie_kernels.fused_layer.cost import Layer
 from ort_aie_ep.aie_kernels.gemm import design as gemm
 from ort_aie_ep.aie_kernels.gemm.cost import gemm as gemm_cost
 from ort_aie_ep.aie_kernels.gemm.cost import row_gate, row_norm
+from ort_aie_ep.aie_kernels.gemm_bfp16 import design as gemm_bfp16
 from ort_aie_ep.aie_kernels.kernel_cycles import OURS
 from ort_aie_ep.aie_kernels.machine import Machine, Step
 from ort_aie_ep.aie_kernels.short_gemm import design as short_gemm
@@ -145,11 +147,21 @@ def test_dequant_takes_what_the_simulator_takes() -> None:
     )
 
 
+def test_dequant_to_bfp16_takes_what_the_simulator_takes() -> None:
+    steps = dequant_cost(1024, 4096, kernels=OURS, bfp16=True)
+    compare(dequant_bfp16.build(NPU2), "dequant", {"blocks": 512}, steps)
+
+
 @pytest.mark.parametrize(
     ("m", "k", "n"), [(512, 512, 1024), pytest.param(300, 256, 1536, marks=pytest.mark.in_turn)]
 )
 def test_gemm_takes_what_the_simulator_takes(m: int, k: int, n: int) -> None:
     compare(gemm.build(NPU2), "gemm", {"M": m, "K": k, "N": n}, gemm_cost(m, k, n, OURS))
+
+
+def test_gemm_on_bfp16_takes_what_the_simulator_takes() -> None:
+    shape = {"M": 512, "K": 512, "N": 1024}
+    compare(gemm_bfp16.build(NPU2), "gemm", shape, gemm_cost(512, 512, 1024, OURS, bfp16=True))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 
 import ort_aie_ep
 from ort_aie_ep import _native
-from ort_aie_ep.formats import bf16_blocks
+from ort_aie_ep.formats import bf16_blocks, bfp16
 from ort_aie_ep.runtime.counters import NpuCounters, npu_counters
 
 sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("ops", "passes", "")]
@@ -109,10 +109,10 @@ def test_prompt_and_tokens_of_attention(kind: str, monkeypatch: pytest.MonkeyPat
         for mine, theirs in zip(pasts["sim"], pasts["host"], strict=True):
             assert mine.tobytes() == theirs.tobytes()
         # Queries, keys and values are exact, and so are codes and values scaled by a power of two.
-        # Each numerator, at most 1, is rounded to bfp16 beside others (2^-7) after an approximation
+        # Each numerator, at most 1, is rounded to bfp16 beside others after an approximation
         # of exp and before sums of at least 1, above and below the line; values are at most 3/4.
         # The output is a bfloat16.
-        bound = 2 * total * (2.0**-7 + 2.0**-8) * 0.75 + 2.0**-8 * 0.75
+        bound = 2 * total * (bfp16.ERROR + 2.0**-8) * 0.75 + 2.0**-8 * 0.75
         if kind == "int8":
             # The host may use integers for queries, which moves a score, of 64 products with keys
             # of at most 3/4, by half a step of 3/4 / 16,256 each, and likewise for numerators.
@@ -173,17 +173,17 @@ def test_an_unquantised_vision_tower(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ops = Counter(n.op_identifier()[:2] for n in expanded(compiled.path, "tower.onnx").graph)
     vectors = {"a vector operator on several rows": ops["aie", "Add"] + ops["aie", "Activation"]}
     assert counted(before)[:2] == (products + 1, vectors)  # and attention
-    # bfp16 is off by at most 2^-7 of the largest of eight, which is at most sqrt(8) times their
-    # root mean square: of two operands in each product and in attention's two. Independent errors
+    # bfp16 is off by a part of the largest of eight, which is at most sqrt(8) times their root mean
+    # square: of two operands in each product and in attention's two. Independent errors
     # add up in squares.
-    bound = np.sqrt(2 * (products + 2)) * np.sqrt(8) * 2.0**-7
+    bound = np.sqrt(2 * (products + 2)) * np.sqrt(8) * bfp16.ERROR
     error = np.linalg.norm(results["sim"] - results["host"])
     assert 0 < error <= bound * np.linalg.norm(results["host"])
 
 
 def bfp16_error(a: Array, weights: Array) -> Array:
-    """For a . weights^T: the error of rounding both operands to bfp16, 2^-7 of the largest of
-    eight."""
+    """For a . weights^T: the error of rounding both operands to bfp16, a part of the largest of
+    eight. Both errors at once add 1 % at most."""
 
     def eights(x: Array) -> tuple[Array, Array]:
         padded = np.pad(np.abs(x.astype(np.float64)), ((0, 0), (0, -x.shape[1] % 8)))
@@ -191,5 +191,5 @@ def bfp16_error(a: Array, weights: Array) -> Array:
         return padded, np.broadcast_to(largest, (*largest.shape[:2], 8)).reshape(len(x), -1)
 
     (x, largest), (w, widest) = eights(a), eights(weights)
-    error: Array = 2.0**-7 * 1.02 * (largest @ w.T + x @ widest.T)
+    error: Array = bfp16.ERROR * 1.01 * (largest @ w.T + x @ widest.T)
     return error

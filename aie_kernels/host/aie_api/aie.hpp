@@ -11,6 +11,7 @@
 
 #include "detail/accum.hpp"
 #include "detail/arithmetic.hpp"
+#include "detail/block_vector.hpp"
 #include "detail/conversions.hpp"
 #include "detail/elementary.hpp"
 #include "detail/memory.hpp"

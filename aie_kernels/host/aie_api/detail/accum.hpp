@@ -3,7 +3,15 @@
 
 #include "vector.hpp"
 
+// Builds of Peano disagree about its size, so kernels must not count in it: no arithmetic compiles.
+struct bfp16ebs8;
+
 namespace aie {
+
+template <typename T, unsigned N>
+class block_vector;
+template <typename Tag, unsigned N>
+class accum;
 
 namespace detail {
 
@@ -54,6 +62,11 @@ T shift_round_saturate(int64_t value, unsigned shift) {
   return static_cast<T>(result < low ? low : result > high ? high : result);
 }
 
+template <typename T, unsigned N>
+using narrowed = std::conditional_t<std::is_same_v<T, bfp16ebs8>, block_vector<T, N>, vector<T, N>>;
+template <unsigned N>
+block_vector<bfp16ebs8, N> to_blocks(const accum<accfloat, N>& values);
+
 }  // namespace detail
 
 template <typename Tag, unsigned N>
@@ -100,8 +113,11 @@ class accum {
   }
 
   template <typename T>
-  vector<T, N> to_vector([[maybe_unused]] int shift = 0) const {
-    if constexpr (std::is_same_v<Tag, accfloat>) {
+  detail::narrowed<T, N> to_vector([[maybe_unused]] int shift = 0) const {
+    if constexpr (std::is_same_v<T, bfp16ebs8>) {
+      static_assert(std::is_same_v<Tag, accfloat>, "AIE: blocks of bfp16 are made of accfloat");
+      return detail::to_blocks(*this);
+    } else if constexpr (std::is_same_v<Tag, accfloat>) {
       static_assert(std::is_same_v<T, float> || std::is_same_v<T, bfloat16>,
                     "AIE: accfloat becomes float or bfloat16; to integers by aie::to_fixed");
       if constexpr (std::is_same_v<T, float>) {

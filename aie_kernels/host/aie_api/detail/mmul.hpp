@@ -1,6 +1,7 @@
 // aie::mmul<M, K, N> of bfloat16: C (M x N) += A (M x K) * B (K x N), each row-major in one vector.
 #pragma once
 
+#include "block_vector.hpp"
 #include "moves.hpp"
 #include "reduce.hpp"
 
@@ -48,41 +49,6 @@ constexpr mmul_form form_of(unsigned m, unsigned k, unsigned n) {
 
 }  // namespace AIE_HOST_MMUL
 
-// Eight values that share an exponent: value i is mantissa[i] * unit.
-struct bfp16_block {
-  std::array<int16_t, 8> mantissa;
-  double unit;
-};
-
-// bfp16ebs8 as the hardware converts to it (IRON's flm packing): signed 24-bit significands shifted
-// right by 17 + (largest exponent - own), rounded in the current mode, clipped to 8 bits.
-template <typename Lanes>
-bfp16_block to_bfp16(const Lanes& lanes, unsigned first, unsigned stride,
-                     const rounder<41>& rounding) {
-  std::array<uint32_t, 8> bits;
-  uint32_t largest = 0;
-  for (unsigned i = 0; i < 8; ++i) {
-    bits[i] = static_cast<uint32_t>(bits_of_bf16(lanes[first + i * stride])) << 16;
-    const uint32_t exponent = (bits[i] >> 23) & 0xFF;
-    largest = exponent > largest ? exponent : largest;
-  }
-  bfp16_block block;
-  for (unsigned i = 0; i < 8; ++i) {
-    const uint32_t exponent = (bits[i] >> 23) & 0xFF;
-    const uint64_t significand = (bits[i] & 0x7FFFFF) | (exponent != 0 ? 0x800000 : 0);
-    // A shift of 41 leaves less than a quarter of the last bit: more makes no difference.
-    const uint32_t gap = largest - exponent;
-    const uint64_t aligned = significand << (gap < 24 ? 24 - gap : 0);
-    const uint64_t negative = bits[i] >> 31;
-    const uint64_t magnitude = (aligned + rounding.add(negative, (aligned >> 41) & 1)) >> 41;
-    const int value = negative ? -static_cast<int>(magnitude) : static_cast<int>(magnitude);
-    block.mantissa[i] = static_cast<int16_t>(value > 127 ? 127 : value);
-  }
-  // 64 stands for the largest exponent's power of two.
-  block.unit = std::bit_cast<double>(static_cast<uint64_t>(largest + 1023 - 127 - 6) << 52);
-  return block;
-}
-
 }  // namespace detail
 
 inline namespace AIE_HOST_MMUL {
@@ -121,13 +87,13 @@ class mmul {
       sum_ = zeros<accfloat, size_C>();
       empty_ = false;
     }
-    const auto& x = detail::host::lanes(a);
-    const auto& y = detail::host::lanes(b);
-    auto& c = detail::host::lanes(sum_);
+    [[maybe_unused]] const auto& x = detail::host::lanes(a);
+    [[maybe_unused]] const auto& y = detail::host::lanes(b);
+    [[maybe_unused]] auto& c = detail::host::lanes(sum_);
     if constexpr (form == detail::mmul_form::matrix_unit) {
       matrix_unit(x, y, c);
     } else if constexpr (form == detail::mmul_form::bfp16) {
-      bfp16(x, y, c);
+      bfp16(a, b, sum_);
     } else {
       elementwise(x, y, c);
     }
@@ -185,25 +151,12 @@ class mmul {
     }
   }
 
-  // Exact dots of eight, added to the fp32 sum with one rounding (the alignment inside is assumed).
-  template <typename A, typename B, typename C>
-  static void bfp16(const A& x, const B& y, C& c) {
-    const detail::rounder<41> rounding(detail::rounding_in_use());
-    std::array<detail::bfp16_block, N> columns;
-    for (unsigned n = 0; n < N; ++n) {
-      columns[n] = detail::to_bfp16(y, n, N, rounding);
-    }
-    for (unsigned m = 0; m < M; ++m) {
-      const detail::bfp16_block row = detail::to_bfp16(x, m * K, 1, rounding);
-      for (unsigned n = 0; n < N; ++n) {
-        int dot = 0;
-        for (unsigned k = 0; k < 8; ++k) {
-          dot += row.mantissa[k] * columns[n].mantissa[k];
-        }
-        const double exact = dot * (row.unit * columns[n].unit);
-        c[m * N + n] = detail::round_to_f32(exact + static_cast<double>(c[m * N + n]));
-      }
-    }
+  // The API widens both operands and transposes B, so that eight of k are next to each other.
+  static void bfp16(const vector_A_type& a, const vector_B_type& b, accum_type& c) {
+    const auto rows = accum<accfloat, size_A>(a).template grow<64>();
+    const auto columns = accum<accfloat, size_B>(transpose(b, K, N));
+    detail::add_block_dots<M, N>(rows.template to_vector<bfp16ebs8>(),
+                                 columns.template to_vector<bfp16ebs8>(), c);
   }
 
   accum_type sum_;

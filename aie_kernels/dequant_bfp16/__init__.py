@@ -1,0 +1,1 @@
+"""The dequantisation engine with weights in bfp16."""

@@ -1,0 +1,1 @@
+"""GEMM on weights in bfp16."""
