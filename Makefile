@@ -112,7 +112,7 @@ check-ort-%: $(VENV)/ort-%/ready
 # Tests marked in_turn: all families and tables where a few run each time; the NPU's large and long runs; and a
 # browser, Ray's cluster, what the system refuses.
 IN_TURN_MODELS := tests/models tests/ops tests/passes
-IN_TURN_NPU := tests/aie_kernels tests/bringup tests/designs tests/fused_decode tests/npu tests/speed tests/xrt
+IN_TURN_NPU := tests/aie_kernels tests/bringup tests/designs tests/fused_decode tests/lab_designs tests/npu tests/speed tests/xrt
 check-in-turn-models: IN_TURN = $(IN_TURN_MODELS)
 check-in-turn-npu: IN_TURN = $(IN_TURN_NPU) --ignore tests/xrt/real_xrt
 check-in-turn-rest: IN_TURN = $(patsubst %,--ignore %,$(IN_TURN_MODELS) $(IN_TURN_NPU) tests/mlir)
@@ -165,7 +165,7 @@ lint: $(VENV)/lint-ready
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy ort_aie_ep
-	find src aie_kernels examples tests -name '*.cc' -o -name '*.h' -o -name '*.hpp' | xargs $(VENV)/bin/clang-format --dry-run --Werror
+	find src aie_kernels examples lab tests -name '*.cc' -o -name '*.h' -o -name '*.hpp' | xargs $(VENV)/bin/clang-format --dry-run --Werror
 	$(VENV)/bin/actionlint -shellcheck $(VENV)/bin/shellcheck
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-issue-forms $(ISSUE_FORMS)

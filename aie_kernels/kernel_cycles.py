@@ -18,7 +18,6 @@ from ort_aie_ep.aie_kernels.dequant import kernels as dequant
 from ort_aie_ep.aie_kernels.flow_kv import kernels as flow_kv
 from ort_aie_ep.aie_kernels.flow_qkv import kernels as flow_qkv
 from ort_aie_ep.aie_kernels.fused_dqp import kernels as fused_dqp
-from ort_aie_ep.aie_kernels.fused_dqp_two_bits import kernels as fused_dqp_two_bits
 from ort_aie_ep.aie_kernels.fused_layer import kernels as fused_layer
 from ort_aie_ep.aie_kernels.gemm import kernels as gemm
 from ort_aie_ep.aie_kernels.gemm import row_kernels as rows
@@ -38,7 +37,7 @@ FLOW_KV_ELEMENTS, FLOW_QKV_ELEMENTS = 4096, 2048  # of keys in a chunk
 class Kernels:
     """Cycles of one core.
 
-    `dqp_block`, `dqp_block_two_bits` and `dequant_block` are for 32 x 256 weights, `dqp_end` for
+    `dqp_block` and `dequant_block` are for 32 x 256 weights, `dqp_end` for
     the end of a round of 32 outputs on `fused_layer`, `gemm_step` for 64 x 64 x 128 products and
     `gemm_step_bfp16` for those with B in bfp16, `gemm_block` for the work done once for each block
     of C. `flow_kv_chunk(queries, head_dim)` and `flow_qkv_chunk(rows, head_dim)` are for the slower
@@ -51,7 +50,6 @@ class Kernels:
 
     name: str
     dqp_block: float
-    dqp_block_two_bits: float
     dqp_end: float
     dequant_block: float
     gemm_step: float
@@ -126,7 +124,6 @@ def _row_gate(operator: int) -> float:
 OURS = Kernels(
     name="ort_aie_ep",
     dqp_block=_cycles(fused_dqp.DQP_BLOCK),
-    dqp_block_two_bits=_cycles(fused_dqp_two_bits.DQP_BLOCK_TWO_BITS),
     dqp_end=_cycles(fused_dqp.DQP_ZERO) + _cycles(fused_layer.LAYER_FINISH),
     dequant_block=_cycles(dequant.Q4NX_DEQUANT),
     gemm_step=GEMM_COLUMNS / 32 * _cycles(gemm.GEMM_TILE, GEMM_ROWS // 8, GEMM_DEPTH // 8, 32 // 8),
@@ -152,7 +149,6 @@ OURS = Kernels(
 PUBLISHED = Kernels(
     name="published",
     dqp_block=OURS.dqp_block,
-    dqp_block_two_bits=OURS.dqp_block_two_bits,
     dqp_end=OURS.dqp_end,
     dequant_block=costs.DEQUANT_BLOCK.value,
     gemm_step=GEMM_ROWS * GEMM_COLUMNS * GEMM_DEPTH / costs.GEMM_RATE.value,

@@ -34,9 +34,9 @@ from dataclasses import dataclass, replace
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+from designs.matmul import design as matmul
 
 from ort_aie_ep.aie_kernels.gemm import design as gemm
-from ort_aie_ep.aie_kernels.matmul import design as matmul
 from ort_aie_ep.npu.simulator.session import Session
 from ort_aie_ep.npu.simulator.txn import Write, core_lock_of, core_memory_of, decode
 from ort_aie_ep.npu.vocabulary import costs

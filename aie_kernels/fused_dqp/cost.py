@@ -42,7 +42,7 @@ def fused_dqp(
     block = stream(size)
     activations = stream(BF16 * depth * BLOCK_COLS)
     early = 4 * block if columns < ALL_COLUMNS else 0
-    kernel = kernels.dqp_block_two_bits if form.bits == 2 else kernels.dqp_block
+    kernel = kernels.dqp_block
     tasks = channels + 1 + columns  # weights of the first round, activations, outputs
     return (
         Step(

@@ -31,10 +31,6 @@ from ort_aie_ep.aie_kernels.fused_dqp.kernels import (
     DQP_ZERO,
     dqp_block,
 )
-from ort_aie_ep.aie_kernels.fused_dqp_two_bits.kernels import (
-    DQP_BLOCK_TWO_BITS,
-    DQP_LOAD_X_TWO_BITS,
-)
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.design import (
@@ -83,19 +79,19 @@ class Codes:
     suffix: str = ""
 
 
-_X, _SUMS = Buffer("x", Array("bf16", MAX_K)), Buffer("sums", Array("bf16", MAX_K // 16))
-TWO_BITS = BlockForm(bits=2)
+X, SUMS = Buffer("x", Array("bf16", MAX_K)), Buffer("sums", Array("bf16", MAX_K // 16))
 
 
 def _codes(form: BlockForm) -> Codes:
-    if form == TWO_BITS:
-        offsets = Buffer("offsets", Array("f32", MAX_K // 32))
-        kernels = DQP_LOAD_X_TWO_BITS, DQP_BLOCK_TWO_BITS
-        return Codes(*kernels, (_X, _SUMS, offsets), suffix="_two_bits")
-    return Codes(DQP_LOAD_X, dqp_block(form), (_X, _SUMS), form_scalars(form))
+    return Codes(DQP_LOAD_X, dqp_block(form), (X, SUMS), form_scalars(form))
 
 
-def build(device: Device, columns: int | None = None, form: BlockForm = SHIPPING) -> Design:
+def build(
+    device: Device,
+    columns: int | None = None,
+    form: BlockForm = SHIPPING,
+    codes: Codes | None = None,
+) -> Design:
     """FusedDQP on the first `columns` columns (default: 4, or all of a narrower device).
 
     `matvec(N, K, bias, activation)`: x (K) bf16, w Q4NX (N/32, K/256, block bytes of `form`), bias
@@ -104,28 +100,31 @@ def build(device: Device, columns: int | None = None, form: BlockForm = SHIPPING
     `matvec_part(N, K, row_K, bias, activation)` does the same for a part of rows of `row_K`
     in-features: w begins with the part's first block, and its rows of blocks are row_K/256 apart.
     A row longer than `MAX_K` is the sum of parts; each part takes the result so far as its bias.
+
+    `codes`: for codes of other sizes.
     """
+    codes = codes or _codes(form)
     columns = min(4, device.columns) if columns is None else columns
     if not 1 <= columns <= device.columns:
         raise DesignError(
             f"fused_dqp on {columns} columns: {device.name} has 1 to {device.columns} of them"
         )
-    design = Design(f"fused_dqp{_codes(form).suffix}", device, form)
+    design = Design(f"fused_dqp{codes.suffix}", device, form)
     if columns < device.columns:
-        place(design, columns, design.shim(columns, 0))
+        place(design, columns, design.shim(columns, 0), codes)
     else:
-        place(design, columns, design.shim(0, 0))
+        place(design, columns, design.shim(0, 0), codes)
     give_packet_ids(design)
-    add_sequences(design, columns)
+    add_sequences(design, columns, codes)
     return design
 
 
-def place(design: Design, columns: int, x: End) -> None:
+def place(design: Design, columns: int, x: End, codes: Codes | None = None) -> None:
     """Put the fifos and workers on columns 0 .. `columns` - 1 of `design`, for weights of its form.
 
     `x` is the shim end where the activations enter.
     """
-    codes, block = _codes(design.form), design.form.block_bytes
+    codes, block = codes or _codes(design.form), design.form.block_bytes
     xs = design.fifo(
         "x", "bf16", BLOCK_COLUMNS, x,
         [design.core(c, r) for c in range(columns) for r in range(CORES)],
@@ -190,14 +189,15 @@ def _body(tile: int, tiles: int, codes: Codes) -> Body:
     return body
 
 
-def add_sequences(design: Design, columns: int) -> None:
+def add_sequences(design: Design, columns: int, codes: Codes | None = None) -> None:
     """The sequences `matvec` and `matvec_part` for a design that `place` has set up."""
-    _add_matvec(design, columns)
-    _add_matvec(design, columns, part=True)
+    codes = codes or _codes(design.form)
+    _add_matvec(design, columns, codes)
+    _add_matvec(design, columns, codes, part=True)
 
 
-def _add_matvec(design: Design, columns: int, *, part: bool = False) -> None:
-    codes, block = _codes(design.form), design.form.block_bytes
+def _add_matvec(design: Design, columns: int, codes: Codes, *, part: bool = False) -> None:
+    block = design.form.block_bytes
     if part:
         s = design.sequence(f"matvec_part{codes.suffix}", "N", "K", "row_K", "bias", "activation")
         N, K, row_K, bias, activation = s.symbols()

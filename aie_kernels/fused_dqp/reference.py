@@ -40,7 +40,7 @@ def matvec(weights: Doubles, x: Doubles, bias: Doubles | float, activation: int)
 
 
 def problem(context: Context, p: dict[str, int], bits: int = 4) -> Problem:
-    """A problem of `matvec`, or of `matvec_two_bits`."""
+    """A problem of `matvec`, or with two bits of `matvec_two_bits` (lab/designs)."""
     n, k, group, rng = p["N"], p["K"], context.form.group, generator(p)
     codes = rng.integers(0, 1 << bits, (n, k), dtype=np.uint8)
     scales = (rng.uniform(0.5, 1.5, (n, k // group)) * 0.02).astype(BF16)
@@ -60,17 +60,16 @@ def problem(context: Context, p: dict[str, int], bits: int = 4) -> Problem:
     return Problem(sequence, p, {"x": x, "w": blocks, "bias": bias, "y": nan(n)}, judge)
 
 
-def part_problem(context: Context, p: dict[str, int], bits: int = 4) -> Problem:
+def part_problem(context: Context, p: dict[str, int]) -> Problem:
     """A problem of `matvec_part`: the last K of row_K in-features.
 
     The codes before them would show in the result.
     """
-    whole = problem(context, {**p, "K": p["row_K"]}, bits)
+    whole = problem(context, {**p, "K": p["row_K"]})
     n, k, blocks = p["N"], p["K"], p["K"] // 256
     before = p["row_K"] // 256 - blocks
     rows = whole.buffers["w"].reshape(n // 32, before + blocks, -1)
-    form = context.form if bits == 4 else q4nx.BlockForm(bits)
-    weights = q4nx.dequantize(np.ascontiguousarray(rows[:, before:]), n, k, form)
+    weights = q4nx.dequantize(np.ascontiguousarray(rows[:, before:]), n, k, context.form)
     x, bias = whole.buffers["x"][-k:], whole.buffers["bias"]
 
     def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
@@ -79,5 +78,4 @@ def part_problem(context: Context, p: dict[str, int], bits: int = 4) -> Problem:
         return [Output("y", doubles(after["y"]), wanted)]
 
     w = rows.reshape(-1)[before * rows.shape[2] :]
-    sequence = "matvec_part_two_bits" if bits == 2 else "matvec_part"
-    return Problem(sequence, p, {"x": x, "w": w, "bias": bias, "y": nan(n)}, judge)
+    return Problem("matvec_part", p, {"x": x, "w": w, "bias": bias, "y": nan(n)}, judge)

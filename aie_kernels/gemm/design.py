@@ -13,7 +13,7 @@ once:
 
 The order of the megatiles does not change that, because no data stays from one to the next. Rows
 are outermost, so that the A of a band is one task of the shim that repeats for its megatiles.
-`matmul` is this design with a row-major B.
+`matmul` (lab/designs) is this design with a row-major B.
 
 | | memory | memory tile | core |
 |---|---|---|---|

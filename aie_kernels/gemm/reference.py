@@ -42,7 +42,7 @@ def product(a: Doubles, weights: Doubles, architecture: str, output: str) -> Ref
 
 
 def problem(context: Context, p: dict[str, int], *, row_major: bool = False) -> Problem:
-    """A problem of `gemm`, of `gemm_bfp16`, or, of B as it is, of `matmul`."""
+    """A problem of `gemm`, of `gemm_bfp16`, or, of B as it is, of `matmul` (lab/designs)."""
     m, k, n, rng = p["M"], p["K"], p["N"], generator(p)
     rows = max(m, 64)
     a = rng.standard_normal((rows, k)).astype(BF16)

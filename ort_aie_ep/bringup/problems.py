@@ -83,8 +83,6 @@ def _projections() -> Iterator[_Row]:
     )
     yield "matvec", fused_dqp.problem, *whole
     yield "matvec_part", fused_dqp.part_problem, *part
-    yield "matvec_two_bits", partial(fused_dqp.problem, bits=2), *whole
-    yield "matvec_part_two_bits", partial(fused_dqp.part_problem, bits=2), *part
     yield (
         "dequant",
         dequant.problem,
@@ -94,8 +92,6 @@ def _projections() -> Iterator[_Row]:
     small = _each("M K N", (64, 256, 512), (7, 256, 544), (130, 512, 736))
     layer = _each("M K N", (128, 2048, 2048), (512, 2048, 8192))
     yield "gemm", gemm.problem, small, layer
-    odd = _each("M K N", (64, 256, 512), (7, 256, 546), (130, 512, 734))
-    yield "matmul", partial(gemm.problem, row_major=True), odd, layer
     few = _each("M K N", (64, 2048, 2048), (64, 2048, 8192))
     yield "project", short_gemm.problem, small, few
 

@@ -29,17 +29,18 @@ _Entry = tuple[ctypes.c_void_p, tuple[tuple[np.dtype[Any], int] | None, ...], Ke
 
 
 class Kernels:
-    """The kernels of one architecture ("aie2" or "aie2p"), compiled for this host.
+    """The kernels of one architecture ("aie2" or "aie2p"), compiled for this host: those of the
+    package, or those of another `library`.
 
     Raises:
         SimulationError: the library is missing, does not load, or this is Windows.
     """
 
-    def __init__(self, architecture: str) -> None:
+    def __init__(self, architecture: str, library: Path | None = None) -> None:
         self.architecture = architecture
         if platforms.is_windows():
             raise SimulationError("the NPU's simulator runs on Linux only")
-        path = Path(_native.__file__).with_name(f"libaie_kernels_{architecture}.so")
+        path = library or Path(_native.__file__).with_name(f"libaie_kernels_{architecture}.so")
         if not path.is_file():
             raise SimulationError(
                 f"the kernels for {architecture} are missing: expected {path}; reinstall "

@@ -104,3 +104,28 @@ ACTIVATIONS = ["usual", "biased", "zeros", "apart"]
 
 def zeros(count: int, dtype: object = bfloat16) -> Array:
     return aligned(np.zeros(count, dtype))  # type: ignore[call-overload]
+
+
+def bound(w: Weights, x: Array) -> Array:
+    """(32,) the worst error of acc, from the numerics that the sources of FusedDQP state."""
+    groups = np.abs(f64(x)).reshape(-1, GROUP).sum(axis=1)
+    sums = np.abs(f64(x).reshape(-1, GROUP).sum(axis=1))
+    scales, minima = np.abs(f64(w.scales)), np.abs(f64(w.minima))
+    # 32 macs, of which one lane sees 8 or fewer and additions join the rest, and two to remove the
+    # bias: no partial sum is above (128 + 15) sum |x|, no path is longer than 34 roundings.
+    dot = 34 * 143 * FLOAT_EPSILON * groups
+    # Sums: 31 additions in fp32, then two limbs.
+    of_sum = 31 * FLOAT_EPSILON * groups + 2.0**-17 * sums
+    dot = dot + 128 * of_sum
+    if w.bits == 2:
+        # A plane sees at most 16 macs, begins with its offset and is added twice at most; no
+        # partial sum is above (128 + 136) sum |x'|. Offsets are off by 31 additions and a product.
+        halved = np.abs(f64(x)) * 2.0 ** -(np.arange(len(x)) % 4)
+        dot = 3 * (21 * 264 + 32 * 128) * FLOAT_EPSILON * halved.reshape(-1, GROUP).sum(axis=1)
+    dots = np.abs(f64(w.codes) * f64(x)).reshape(ROWS, -1, GROUP).sum(axis=2)
+    per_group = scales * (dot + 2.0**-17 * (dots + dot)) + minima * of_sum
+    # Four macs per group into the total.
+    totals = (scales * dots + minima * groups).sum(axis=1)
+    roundings = 4 * w.scales.shape[1] * FLOAT_EPSILON
+    result: Array = per_group.sum(axis=1) + roundings * 2 * totals
+    return result

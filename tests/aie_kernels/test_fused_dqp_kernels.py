@@ -16,6 +16,7 @@ from linear_kernels import (
     ROWS,
     Weights,
     activations,
+    bound,
     in_both_forms,
     weights,
     zeros,
@@ -31,10 +32,6 @@ from ort_aie_ep.aie_kernels.fused_dqp.kernels import (
     DQP_ZERO,
     dqp_block,
 )
-from ort_aie_ep.aie_kernels.fused_dqp_two_bits.kernels import (
-    DQP_BLOCK_TWO_BITS,
-    DQP_LOAD_X_TWO_BITS,
-)
 from ort_aie_ep.formats.q4nx import FORMS, BlockForm
 from ort_aie_ep.npu.kernels import Kernels
 
@@ -44,61 +41,30 @@ def kernels(request: pytest.FixtureRequest) -> Kernels:
     return Kernels(request.param)
 
 
-def load(kernels: Kernels, x: Array, first_slice: int = 0, bits: int = 4) -> tuple[Array, ...]:
-    """Resident activations, their sums and with two bits their offsets, after x was sent in
-    slices."""
+def load(kernels: Kernels, x: Array, first_slice: int = 0) -> tuple[Array, Array]:
+    """Resident activations and their sums, after x was sent in slices."""
     kept = (zeros(MAX_K), zeros(1024))
-    if bits == 2:
-        kept += (zeros(512, np.float32),)
-    kernel = DQP_LOAD_X_TWO_BITS if bits == 2 else DQP_LOAD_X
     for i, part in enumerate(x.reshape(-1, COLUMNS)):
-        kernels.call(kernel, aligned(part), *kept, first_slice + i)
+        kernels.call(DQP_LOAD_X, aligned(part), *kept, first_slice + i)
     return kept
 
 
 def product(kernels: Kernels, w: Weights, x: Array) -> Array:
-    kept = load(kernels, x, bits=w.bits)
+    kept = load(kernels, x)
     acc = zeros(ROWS, np.float32)
     acc[:] = np.nan
     kernels.call(DQP_ZERO, acc)
-    kernel, form = (DQP_BLOCK_TWO_BITS, ()) if w.bits == 2 else (DQP_BLOCK, OF_SHIPPING)
     for k_block, block in enumerate(w.blocks):
-        kernels.call(kernel, aligned(block), *kept, acc, k_block, *form)
+        kernels.call(DQP_BLOCK, aligned(block), *kept, acc, k_block, *OF_SHIPPING)
     return acc
-
-
-def bound(w: Weights, x: Array) -> Array:
-    """(32,) the worst error of acc, from the numerics that the kernel's source states."""
-    groups = np.abs(f64(x)).reshape(-1, GROUP).sum(axis=1)
-    sums = np.abs(f64(x).reshape(-1, GROUP).sum(axis=1))
-    scales, minima = np.abs(f64(w.scales)), np.abs(f64(w.minima))
-    # 32 macs, of which one lane sees 8 or fewer and additions join the rest, and two to remove the
-    # bias: no partial sum is above (128 + 15) sum |x|, no path is longer than 34 roundings.
-    dot = 34 * 143 * FLOAT_EPSILON * groups
-    # Sums: 31 additions in fp32, then two limbs.
-    of_sum = 31 * FLOAT_EPSILON * groups + 2.0**-17 * sums
-    dot = dot + 128 * of_sum
-    if w.bits == 2:
-        # A plane sees at most 16 macs, begins with its offset and is added twice at most; no
-        # partial sum is above (128 + 136) sum |x'|. Offsets are off by 31 additions and a product.
-        halved = np.abs(f64(x)) * 2.0 ** -(np.arange(len(x)) % 4)
-        dot = 3 * (21 * 264 + 32 * 128) * FLOAT_EPSILON * halved.reshape(-1, GROUP).sum(axis=1)
-    dots = np.abs(f64(w.codes) * f64(x)).reshape(ROWS, -1, GROUP).sum(axis=2)
-    per_group = scales * (dot + 2.0**-17 * (dots + dot)) + minima * of_sum
-    # Four macs per group into the total.
-    totals = (scales * dots + minima * groups).sum(axis=1)
-    roundings = 4 * w.scales.shape[1] * FLOAT_EPSILON
-    result: Array = per_group.sum(axis=1) + roundings * 2 * totals
-    return result
 
 
 @pytest.mark.parametrize("x_kind", ACTIVATIONS)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("bits", [4, 2])
-def test_blocks_accumulate_the_product(kernels: Kernels, bits: int, kind: str, x_kind: str) -> None:
+def test_blocks_accumulate_the_product(kernels: Kernels, kind: str, x_kind: str) -> None:
     for k in (256, 1280):  # one block, and five
         rng = np.random.default_rng(1)
-        w, x = weights(rng, kind, k, bits), activations(rng, x_kind, k)
+        w, x = weights(rng, kind, k), activations(rng, x_kind, k)
         error = np.abs(f64(product(kernels, w, x)) - w.exact @ f64(x))
         assert (error <= bound(w, x)).all(), k
 
@@ -128,30 +94,6 @@ def test_error_is_far_below_that_of_bf16_weights(kernels: Kernels) -> None:
     error = np.sqrt(np.mean((f64(product(kernels, w, x)) - exact) ** 2))
     # The header's bound is a twentieth; independent errors stay below that.
     assert error < np.sqrt(np.mean((rounded - exact) ** 2)) / 20
-
-
-def test_two_bits_err_less_than_bf16_weights(kernels: Kernels) -> None:
-    rng = np.random.default_rng(2)
-    k = 4096
-    w, x = weights(rng, "usual", k, 2), activations(rng, "usual", k)
-    exact = w.exact @ f64(x)
-    rounded = f64(to_bf16(w.exact)) @ f64(x)
-    error = np.sqrt(np.mean((f64(product(kernels, w, x)) - exact) ** 2))
-    assert error < np.sqrt(np.mean((rounded - exact) ** 2)) / 20
-
-
-def test_two_bits_keep_the_activations_by_place_in_their_nibble(kernels: Kernels) -> None:
-    rng = np.random.default_rng(7)
-    x = activations(rng, "usual", 2 * COLUMNS)
-    resident, sums, offsets = load(kernels, x, first_slice=62, bits=2)
-    scaled = f64(x) * 2.0 ** -(np.arange(len(x)) % 4)
-    np.testing.assert_array_equal(f64(resident[62 * COLUMNS :]), scaled)  # exact
-    groups = scaled.reshape(-1, GROUP)
-    error = np.abs(f64(offsets[62 * 8 :]) + 128 * groups.sum(axis=1))
-    assert (error <= 32 * 128 * FLOAT_EPSILON * np.abs(groups).sum(axis=1)).all()
-    np.testing.assert_array_equal(bits16(sums), bits16(load(kernels, x, first_slice=62)[1]))
-    assert not resident[: 62 * COLUMNS].any()
-    assert not offsets[: 62 * 8].any()
 
 
 def test_a_block_adds_to_the_accumulator(kernels: Kernels) -> None:

@@ -18,7 +18,6 @@ from ort_aie_ep.aie_kernels.dequant import kernels as dequant
 from ort_aie_ep.aie_kernels.flow_kv import kernels as flow_kv
 from ort_aie_ep.aie_kernels.flow_qkv import kernels as flow_qkv
 from ort_aie_ep.aie_kernels.fused_dqp import kernels as fused_dqp
-from ort_aie_ep.aie_kernels.fused_dqp_two_bits import kernels as two_bits
 from ort_aie_ep.aie_kernels.gemm import kernels as gemm
 from ort_aie_ep.aie_kernels.gemm import row_kernels as rows
 from ort_aie_ep.aie_kernels.vector_ops import kernels as vector_ops
@@ -35,7 +34,7 @@ def described(*modules: ModuleType) -> dict[str, Kernel]:
     return {name: value for name, value in found if isinstance(value, Kernel)}
 
 
-LINEAR = described(fused_dqp, two_bits, dequant, gemm)
+LINEAR = described(fused_dqp, dequant, gemm)
 CATALOG = list(LINEAR.values())
 ALL = CATALOG + list(described(flow_kv, flow_qkv, rows, vector_ops).values())
 C_TYPES = {"u8": "uint8_t", "bf16": "bfloat16", "i32": "int32_t", "f32": "float"}

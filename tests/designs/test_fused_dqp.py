@@ -9,7 +9,6 @@ from judged import run
 
 from ort_aie_ep.aie_kernels.fused_dqp import design as fused_dqp
 from ort_aie_ep.aie_kernels.fused_dqp.reference import matvec, problem
-from ort_aie_ep.aie_kernels.fused_dqp_two_bits import design as fused_dqp_two_bits
 from ort_aie_ep.aie_kernels.fused_layer.reference import widened
 from ort_aie_ep.aie_kernels.reference import Context, random_blocks
 from ort_aie_ep.formats import q4nx
@@ -22,12 +21,9 @@ from ort_aie_ep.npu.vocabulary.errors import DesignError
 bfloat16 = np.dtype(ml_dtypes.bfloat16)
 
 
-def multiply(
-    session: Session, n: int, k: int, *, bias: int = 0, activation: int = 0, bits: int = 4
-) -> Result:
-    sequence = "matvec_two_bits" if bits == 2 else "matvec"
+def multiply(session: Session, n: int, k: int, *, bias: int = 0, activation: int = 0) -> Result:
     shape = {"N": n, "K": k, "bias": bias, "activation": activation}
-    return run(session, problem(Context.of(session.design, sequence), shape, bits))
+    return run(session, problem(Context.of(session.design, "matvec"), shape))
 
 
 @pytest.mark.parametrize("name", ["npu2", "npu1"])
@@ -135,21 +131,3 @@ def test_a_form_has_the_bits_of_the_same_codes_widened(name: str, form: BlockFor
         outputs.append([whole.view(np.uint16), part.view(np.uint16)])
     np.testing.assert_array_equal(*outputs)
     assert np.isfinite(outputs[0][0].view(bfloat16).astype(np.float32)).all()
-
-
-@pytest.mark.parametrize(("name", "columns"), [("npu2", 4), ("npu2", 8), ("npu1", 4)])
-def test_two_bits_give_the_result_of_the_reference(name: str, columns: int) -> None:
-    session = Session(fused_dqp_two_bits.build(device(name), columns))
-    for n, k, bias, activation in [
-        (128, 256, 0, 0), (1024, 512, 1, 0), (32 * (4 * columns + 5), 768, 1, 1)
-    ]:  # fmt: skip
-        multiply(session, n, k, bias=bias, activation=activation, bits=2)
-
-
-def test_two_bits_read_three_fifths_and_take_less_time() -> None:
-    seconds = {}
-    for bits, build in ((4, fused_dqp.build), (2, fused_dqp_two_bits.build)):
-        result = multiply(Session(build(device("npu2"), 8)), 2048, 2048, bits=bits)
-        assert result.read == 2048 * 2048 * (bits + 1) // 8 + 2 * 2048
-        seconds[bits] = result.seconds
-    assert seconds[2] < 0.75 * seconds[4]

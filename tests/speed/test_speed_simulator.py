@@ -18,7 +18,6 @@ from ort_aie_ep.aie_kernels.flow_qkv import design as flow_qkv
 from ort_aie_ep.aie_kernels.flow_qkv.cost import flow_qkv as flow_qkv_cost
 from ort_aie_ep.aie_kernels.fused_dqp import design as fused_dqp
 from ort_aie_ep.aie_kernels.fused_dqp.cost import fused_dqp as fused_dqp_cost
-from ort_aie_ep.aie_kernels.fused_dqp_two_bits import design as fused_dqp_two_bits
 from ort_aie_ep.aie_kernels.fused_layer import cost as closed
 from ort_aie_ep.aie_kernels.fused_layer import design as fused_layer
 from ort_aie_ep.aie_kernels.fused_layer.cost import Layer
@@ -87,16 +86,6 @@ def test_fused_dqp_takes_what_the_simulator_takes(
     compare(
         fused_dqp.build(NPU2, columns, form), "matvec",
         {"N": n, "K": k, "bias": 0, "activation": 0}, fused_dqp_cost(n, k, columns, OURS, form),
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("columns", [4, 8])
-def test_two_bits_take_what_the_simulator_takes(columns: int) -> None:
-    n = k = 2048
-    compare(
-        fused_dqp_two_bits.build(NPU2, columns), "matvec_two_bits",
-        {"N": n, "K": k, "bias": 0, "activation": 0},
-        fused_dqp_cost(n, k, columns, OURS, BlockForm(2)),
     )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from ort_aie_ep.npu.vocabulary.device import STATIC_BYTES, TILES, Tile
 _HOST_BYTES = {
     "activations.cc": 954, "copy.cc": 157, "dequant.cc": 450, "dequant_bfp16.cc": 615,
     "flow_kv.cc": 1242,
-    "flow_qkv.cc": 1566, "fused_dqp.cc": 921, "fused_dqp_two_bits.cc": 545, "gemm.cc": 371,
+    "flow_qkv.cc": 1566, "fused_dqp.cc": 921, "gemm.cc": 371,
     "gemm_bfp16.cc": 432,
     "rms_norm.cc": 590, "rope.cc": 670, "row_operators.cc": 965, "layer_gate.cc": 733,
     "layer_norm.cc": 590, "layer_queries.cc": 190, "layer_rows.cc": 157,

@@ -28,6 +28,7 @@ except ImportError as missing:
         "the simulator needs SimPy: pip install simpy, or install ort_aie_ep with its extra [npu]"
     ) from missing
 
+from ort_aie_ep.npu.kernels import Kernels
 from ort_aie_ep.npu.simulator.core import CoreProcess
 from ort_aie_ep.npu.simulator.dma import RingEndpoint, ShimEndpoint, StreamState, Task, pump
 from ort_aie_ep.npu.simulator.parts import HostMemory, Process
@@ -86,9 +87,15 @@ class Machine(ArrayState):
     """
 
     def __init__(
-        self, design: Design, *, trace: bool = False, pdi: int | None = None, era: Era = PAPERS
+        self,
+        design: Design,
+        *,
+        trace: bool = False,
+        pdi: int | None = None,
+        era: Era = PAPERS,
+        kernels: Kernels | None = None,
     ) -> None:
-        super().__init__(design, trace, era)
+        super().__init__(design, trace, era, kernels)
         self._pdi = pdi
         self.endpoints: dict[Port, RingEndpoint | ShimEndpoint] = {}
         self.failed: list[BaseException] = []

@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from ort_aie_ep import _native
+from ort_aie_ep.npu.kernels import Kernels
 from ort_aie_ep.npu.packages.package import manifest
 from ort_aie_ep.npu.simulator.machine import Machine, Result
 from ort_aie_ep.npu.simulator.txn import decode
@@ -33,17 +34,18 @@ class Session:
     """A design on a `Machine`, with streams from the native interpreter.
 
     The machine keeps its state between runs. `trace` records spans for `machine.trace`; `era`
-    chooses the constants that depend on the platform.
+    chooses the constants that depend on the platform, `kernels` others than the package has.
     """
 
     design: Design
     trace: bool = False
     era: Era = PAPERS
+    kernels: Kernels | None = None
     machine: Machine = field(init=False)
     _manifest: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.machine = Machine(self.design, trace=self.trace, era=self.era)
+        self.machine = Machine(self.design, trace=self.trace, era=self.era, kernels=self.kernels)
         self._manifest = json.dumps(manifest(self.design))
 
     def build(

@@ -25,14 +25,16 @@ class ArrayState:
     Raises DesignError for a design that `configure` refuses.
     """
 
-    def __init__(self, design: Design, trace: bool, era: Era) -> None:
+    def __init__(
+        self, design: Design, trace: bool, era: Era, kernels: Kernels | None = None
+    ) -> None:
         self.design = design
         self.era = era
         self.configuration: Configuration = configure(design)
         self.env = simpy.Environment()
         self.clock = Clock(era.clock_hz(design.device))
         self.trace = Trace(trace)
-        self.kernels = Kernels(design.device.architecture)
+        self.kernels = kernels or Kernels(design.device.architecture)
         self.host = HostMemory([])
         read, write = era.ddr(design.device.architecture)
         self.shim_rate = era.shim_rate(design.device)

@@ -9,9 +9,19 @@ bytes, where memory or a channel is the limit, and not where the cores are.
 
 from __future__ import annotations
 
+from designs.fused_dqp_two_bits.kernels import DQP_BLOCK_TWO_BITS, DQP_LOAD_X_TWO_BITS
 from ort_aie_ep.aie_kernels.fused_dqp import design as fused_dqp
-from ort_aie_ep.npu.vocabulary.design import Design
+from ort_aie_ep.formats.q4nx import BlockForm
+from ort_aie_ep.npu.vocabulary.design import Buffer, Design
 from ort_aie_ep.npu.vocabulary.device import Device
+from ort_aie_ep.npu.vocabulary.kernel import Array
+
+CODES = fused_dqp.Codes(
+    DQP_LOAD_X_TWO_BITS,
+    DQP_BLOCK_TWO_BITS,
+    (fused_dqp.X, fused_dqp.SUMS, Buffer("offsets", Array("f32", fused_dqp.MAX_K // 32))),
+    suffix="_two_bits",
+)
 
 
 def build(device: Device, columns: int | None = None) -> Design:
@@ -20,4 +30,4 @@ def build(device: Device, columns: int | None = None) -> Design:
     `matvec_two_bits(N, K, bias, activation)` and `matvec_part_two_bits(N, K, row_K, bias,
     activation)` are `matvec` and `matvec_part` of `fused_dqp`, with w Q2NX (N/32, K/256, 3072).
     """
-    return fused_dqp.build(device, columns, fused_dqp.TWO_BITS)
+    return fused_dqp.build(device, columns, BlockForm(bits=2), CODES)

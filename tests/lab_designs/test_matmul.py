@@ -9,11 +9,11 @@ import judged
 import ml_dtypes
 import numpy as np
 import pytest
+from designs.matmul import design as matmul
 
 from ort_aie_ep.aie_kernels.gemm import design as gemm
 from ort_aie_ep.aie_kernels.gemm.design import Output
 from ort_aie_ep.aie_kernels.gemm.reference import problem
-from ort_aie_ep.aie_kernels.matmul import design as matmul
 from ort_aie_ep.aie_kernels.reference import Context
 from ort_aie_ep.npu.checks.check import check
 from ort_aie_ep.npu.simulator.machine import Result

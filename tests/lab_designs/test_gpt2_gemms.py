@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from designs.matmul import design as matmul
 
-from ort_aie_ep.aie_kernels.matmul import design as matmul
 from ort_aie_ep.npu.simulator.session import Session
 from ort_aie_ep.npu.simulator.txn import (
     AddressPatch,

@@ -12,7 +12,7 @@ from ort_aie_ep.npu.vocabulary.kernel import Array, Kernel
 
 DQP_LOAD_X_TWO_BITS = Kernel(
     "dqp_load_x_two_bits",
-    "fused_dqp_two_bits/fused_dqp_two_bits.cc",
+    "fused_dqp_two_bits.cc",
     (Array("bf16", 256), Array("bf16", 16384), Array("bf16", 1024), Array("f32", 512), int),
     fixed(CALL + 8 * 8 + 2 * (8 * 3 + 4 * 10) + 20),  # as for four bits, with two sums a group
     limits=lambda scalars: 0 <= scalars[0] < 64,
@@ -33,7 +33,7 @@ def _dqp_block_two_bits_cycles(arch: str, _: tuple[int, ...]) -> float:
 
 DQP_BLOCK_TWO_BITS = Kernel(
     "dqp_block_two_bits",
-    "fused_dqp_two_bits/fused_dqp_two_bits.cc",
+    "fused_dqp_two_bits.cc",
     (
         Array("u8", 3072), Array("bf16", 16384), Array("bf16", 1024), Array("f32", 512),
         Array("f32", 32), int,

@@ -20,8 +20,8 @@
 // Products are exact. Errors of dot per group stay below 3 * (21 * 264 + 32 * 128) * 2^-24 *
 // sum |x'|; sum |x'| is half of sum |x| for activations of one size.
 
-#include "../common/loop_hints.h"
-#include "../fused_dqp/dqp_group.h"
+#include "../../../aie_kernels/common/loop_hints.h"
+#include "../../../aie_kernels/fused_dqp/dqp_group.h"
 
 namespace {
 

@@ -1,0 +1,1 @@
+"""Designs that nothing executes: one folder each, with who wants them."""
