@@ -28,8 +28,8 @@ from ort_aie_ep.prediction.recipes import PlanNode, Plans
 from ort_aie_ep.prediction.tally import Tally, Timing
 
 #: Designs of npu2's overlays that read quantised weights; those that do not.
-READERS = ("decode", "fused_layer", "dequant", "short_gemm")
-OTHERS = ("gemm", "flow_qkv")
+READERS = ("decode", "fused_layer", "dequant", "dequant_bfp16", "short_gemm")
+OTHERS = ("gemm", "gemm_bfp16", "flow_qkv")
 #: The packages that are built for npu2.
 OVERLAYS: Set[str] = frozenset(OTHERS) | {
     package_name(design, form) for design in READERS for form in BUILT_FORMS

@@ -65,7 +65,9 @@ def test_a_short_prompt_multiplies_quantised_weights_in_one_context_only() -> No
     plans, one_context = projection(256, 512), Machine.of(MLIR_AIR)
     assert compose(plans, 256, 300, one_context).overlays == {"short_gemm": 1}
     for tokens, machine in ((257, one_context), (256, MACHINE)):
-        assert compose(plans, tokens, 300, machine).overlays == {"dequant": 1, "gemm": 1}
+        assert compose(plans, tokens, 300, machine).overlays == {
+            "dequant_bfp16": 1, "gemm_bfp16": 1
+        }  # fmt: skip
 
 
 def test_each_node_is_a_plan_of_its_own() -> None:

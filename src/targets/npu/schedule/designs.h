@@ -21,11 +21,25 @@ inline constexpr const char kFlowKv[] = "flow_kv";
 inline constexpr const char kFlowQkv[] = "flow_qkv";
 inline constexpr const char kDequant[] = "dequant";
 inline constexpr const char kGemm[] = "gemm";
+// The same with weights in bfp16: the same bits of results, and 9/16 of the bytes.
+inline constexpr const char kDequantBfp16[] = "dequant_bfp16";
+inline constexpr const char kGemmBfp16[] = "gemm_bfp16";
 inline constexpr const char kShortGemm[] = "short_gemm";
-inline constexpr const char* kDesigns[] = {kDecode,  kFusedLayer, kFusedDqp, kFlowKv,
-                                           kFlowQkv, kDequant,    kGemm,     kShortGemm};
+inline constexpr const char* kDesigns[] = {kDecode,    kFusedLayer, kFusedDqp,     kFlowKv,
+                                           kFlowQkv,   kDequant,    kDequantBfp16, kGemm,
+                                           kGemmBfp16, kShortGemm};
 // Those that read quantised weights. They have a package for each form.
-inline constexpr const char* kReaders[] = {kDecode, kFusedLayer, kFusedDqp, kDequant, kShortGemm};
+inline constexpr const char* kReaders[] = {kDecode,  kFusedLayer,   kFusedDqp,
+                                           kDequant, kDequantBfp16, kShortGemm};
+
+// The overlays of a prompt's products: B as the first reads it and the second writes it.
+struct PromptOverlays {
+  const char *gemm = kGemm, *dequant = kDequant;
+
+  bool bfp16() const { return gemm == kGemmBfp16; }
+  // Of B for n out-features and k in-features, in whole blocks.
+  int64_t WeightBytes(int64_t n, int64_t k) const { return n * k * (bfp16() ? 9 : 16) / 8; }
+};
 
 // The package of a design for weights of a form of Q4NX.
 inline std::string PackageOf(std::string_view design, const WeightForm& form) {

@@ -23,4 +23,15 @@ WeightForm FormOfPlan(const DeviceFacts& facts, const Plan& plan) {
   });
 }
 
+PromptOverlays PromptOverlaysOf(const DeviceFacts& facts, const Plan& plan,
+                                const WeightForm& form) {
+  if (!facts.has(kGemmBfp16) || !facts.has(PackageOf(kDequantBfp16, form))) return {};
+  for (const Step& step : plan.steps) {
+    const auto* projection = std::get_if<MatMulStep>(&step);
+    if (projection == nullptr || projection->rows == 1) continue;
+    if (projection->form.kind == WeightKind::kBf16) return {};
+  }
+  return {kGemmBfp16, kDequantBfp16};
+}
+
 }  // namespace ort_aie::npu_target

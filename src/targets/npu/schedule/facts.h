@@ -19,9 +19,15 @@ struct DeviceFacts {
   std::function<bool(std::string_view, std::string_view)> share_context;
   // As in ExecutorOptions.
   int64_t weight_bytes = 0, row_bytes = 0, query_bytes = 0;
+  // Of the plan.
+  PromptOverlays prompts = {};
 };
 
 // The form in which the device has the weights of a plan's projections.
 WeightForm FormOfPlan(const DeviceFacts& facts, const Plan& plan);
+
+// The overlays for the prompts of a plan whose weights are in `form` there: those for bfp16, unless
+// the plan has products of several rows with weights in bfloat16.
+PromptOverlays PromptOverlaysOf(const DeviceFacts& facts, const Plan& plan, const WeightForm& form);
 
 }  // namespace ort_aie::npu_target

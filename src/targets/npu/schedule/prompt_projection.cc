@@ -35,7 +35,8 @@ Division Divide(const DeviceFacts& facts, const MatMulStep& step) {
   Division division{1, blocks, 0};
   if (step.form.kind != WeightKind::kBf16) {  // weights that have to be dequantised
     const int64_t most =
-        std::max(facts.weight_bytes / (2 * k * q4nx::kBlockRows), 2 * kLeastN / q4nx::kBlockRows);
+        std::max(facts.weight_bytes / facts.prompts.WeightBytes(q4nx::kBlockRows, k),
+                 2 * kLeastN / q4nx::kBlockRows);
     division.bands = CeilDiv(blocks, most);
     division.band_blocks = CeilDiv(blocks, division.bands);
   }
@@ -72,7 +73,7 @@ void Multiply(const DeviceFacts& facts, Batch& batch, RowInput& input, const Mat
     if (IsShort(facts, step)) {
       batch.Invoke(kShortGemm, {"project", shape, {{"a", x}, {"w", blocks}, {"c", c}}});
     } else {
-      batch.Invoke(kGemm, {"gemm", shape, {{"a", x}, {"b", blocks}, {"c", c}}});
+      batch.Invoke(facts.prompts.gemm, {"gemm", shape, {{"a", x}, {"b", blocks}, {"c", c}}});
     }
   };
   const int64_t elements = RoomForRows(step.rows) * n;
@@ -84,13 +85,14 @@ void Multiply(const DeviceFacts& facts, Batch& batch, RowInput& input, const Mat
                           up = batch.memory.Scratch(elements);
     gemm(weights.weights, gate);
     gemm(weights.up, up);
-    return batch.Invoke(kGemm, {"gate",
-                                {{"M", step.rows},
-                                 {"N", n},
-                                 {"kind", step.activation == Activation::kSilu ? 0 : 1},
-                                 {"gate_stride", n},
-                                 {"up_stride", n}},
-                                {{"gate", gate}, {"up", up}, {"y", y}}});
+    return batch.Invoke(facts.prompts.gemm,
+                        {"gate",
+                         {{"M", step.rows},
+                          {"N", n},
+                          {"kind", step.activation == Activation::kSilu ? 0 : 1},
+                          {"gate_stride", n},
+                          {"up_stride", n}},
+                         {{"gate", gate}, {"up", up}, {"y", y}}});
   }
   const npu::BufferView y = batch.memory.Result(elements),
                         up = gated ? batch.memory.Result(elements) : y;
@@ -111,7 +113,8 @@ RowInput InputOf(const DeviceFacts& facts, Batch& batch, const MatMulStep& step)
   return {batch,
           HasRowOperators(facts, step.k),
           {step.a, step.skip, step.norm_weight, step.sum, step.rows, step.k, step.type,
-           step.norm_epsilon, kGemmLeastRows}};
+           step.norm_epsilon, kGemmLeastRows},
+          facts.prompts.gemm};
 }
 
 // Some rows of a step.
@@ -167,8 +170,8 @@ void ProjectLarge(Scheduling& scheduling, const MatMulStep& step, Stage& stage) 
   WeightPlaces b = places;
   if (dequantised) {
     scheduling.prompt.Forget();
-    auto scratch = std::make_shared<ScratchBuffers>(
-        scheduling.contents.TakeScratch(static_cast<size_t>(2 * n * k), IsGated(step)));
+    auto scratch = std::make_shared<ScratchBuffers>(scheduling.contents.TakeScratch(
+        static_cast<size_t>(facts.prompts.WeightBytes(n, k)), IsGated(step)));
     b = {{scratch->buffers[0]}, {scratch->buffers[1]}};
     stage.keep = std::move(scratch);
   }
@@ -184,10 +187,11 @@ void ProjectLarge(Scheduling& scheduling, const MatMulStep& step, Stage& stage) 
         const int64_t skipped = q4nx::BytesOfBlocks(n0, k, scheduling.contents.form());
         for (const auto& [from, to] : {std::pair{places.weights, b.weights}, {places.up, b.up}}) {
           if (to.buffer == nullptr) continue;
-          batch.Invoke(kDequant, {"dequant",
-                                  {{"blocks", division.band_blocks * q4nx::ColBlocks(k)}},
-                                  {{"w", batch.memory.View(from.buffer, from.offset + skipped)},
-                                   {"b", batch.memory.View(to.buffer, to.offset)}}});
+          batch.Invoke(facts.prompts.dequant,
+                       {"dequant",
+                        {{"blocks", division.band_blocks * q4nx::ColBlocks(k)}},
+                        {{"w", batch.memory.View(from.buffer, from.offset + skipped)},
+                         {"b", batch.memory.View(to.buffer, to.offset)}}});
         }
       }
       RowInput input = InputOf(facts, batch, rows);

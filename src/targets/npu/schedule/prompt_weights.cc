@@ -15,8 +15,9 @@ constexpr int64_t kAlignment = 4096;
 // and dequantise again, and two changes of overlays.
 constexpr int64_t kShortRows = 256;
 
-int64_t BytesOf(const MatMulStep& step) {
-  return RoundUp(2 * DeviceRows(step.n) * q4nx::PaddedCols(step.k), kAlignment);
+int64_t BytesOf(const DeviceFacts& facts, const MatMulStep& step) {
+  return RoundUp(facts.prompts.WeightBytes(DeviceRows(step.n), q4nx::PaddedCols(step.k)),
+                 kAlignment);
 }
 
 }  // namespace
@@ -24,11 +25,11 @@ int64_t BytesOf(const MatMulStep& step) {
 bool IsShort(const DeviceFacts& facts, const MatMulStep& step) {
   return step.rows <= kShortRows && CanBeQ4nx(step.form) &&
          q4nx::PaddedCols(step.k) <= kShortGemmMaxK && DeviceRows(step.n) >= kShortGemmLeastN &&
-         facts.share_context(kShortGemm, kGemm);
+         facts.share_context(kShortGemm, facts.prompts.gemm);
 }
 
 bool PromptWeights::HasRoom(const DeviceFacts& facts, const MatMulStep& step) {
-  return step.form.kind == WeightKind::kBf16 || BytesOf(step) <= facts.weight_bytes;
+  return step.form.kind == WeightKind::kBf16 || BytesOf(facts, step) <= facts.weight_bytes;
 }
 
 void PromptWeights::Forget() {
@@ -80,7 +81,7 @@ void PromptWeights::Dequantise(Batch& batch, std::span<const Step> steps) {
       const auto same = [&](const Part& part) { return part.blocks == blocks; };
       if (blocks == nullptr || std::ranges::any_of(parts, same)) continue;
       own.push_back({projection, blocks, end});
-      end += BytesOf(*projection);
+      end += BytesOf(facts_, *projection);
     }
     since_attention += end - bytes;
     all = all && (parts.empty() || end <= most);
@@ -104,10 +105,11 @@ void PromptWeights::Dequantise(Batch& batch, std::span<const Step> steps) {
     const DeviceMemory& from = part.blocks == part.step->weights ? places.weights : places.up;
     const int64_t blocks =
         q4nx::RowBlocks(DeviceRows(part.step->n)) * q4nx::ColBlocks(part.step->k);
-    batch.Invoke(kDequant, {"dequant",
-                            {{"blocks", blocks}},
-                            {{"w", batch.memory.View(from.buffer, from.offset)},
-                             {"b", batch.memory.View(scratch_.buffers[0], part.offset)}}});
+    batch.Invoke(facts_.prompts.dequant,
+                 {"dequant",
+                  {{"blocks", blocks}},
+                  {{"w", batch.memory.View(from.buffer, from.offset)},
+                   {"b", batch.memory.View(scratch_.buffers[0], part.offset)}}});
     offsets_[part.blocks] = part.offset;
   }
 }

@@ -22,17 +22,24 @@ bool IsForOnce(const Step& step) {
           attention->past_value == attention->present_value);
 }
 
-bool IsOfPrompts(const char* design) { return design == kGemm; }
+DeviceFacts FactsFor(const Plan& plan, const DeviceFacts& facts, const DeviceContents& contents) {
+  DeviceFacts of_plan = facts;
+  of_plan.prompts = PromptOverlaysOf(facts, plan, contents.form());
+  return of_plan;
+}
+
+bool IsOfPrompts(const char* design) { return design == kGemm || design == kGemmBfp16; }
 
 }  // namespace
 
 Scheduler::Scheduler(const DeviceFacts& facts, DeviceContents& contents, const Plan& plan,
                      const ThreadPool& threads, bool layers)
-    : facts_(facts),
+    : facts_(FactsFor(plan, facts, contents)),
       contents_(contents),
       plan_(plan),
       threads_(threads),
-      prompt_(facts, contents, [this](const Step& step) { return WhyNot(step) == Reason::kNone; }) {
+      prompt_(facts_, contents,
+              [this](const Step& step) { return WhyNot(step) == Reason::kNone; }) {
   if (!facts_.has(kFusedLayer)) return;
   const npu::Manifest* overlay = facts_.overlay(PackageOf(kFusedLayer, contents_.form()));
   const bool decode = facts_.has(kDecode);  // for when layers fail

@@ -64,7 +64,7 @@ class Scheduler {
   Reason WhyDivided(const Step& step, bool other, const char* design, bool host_steps) const;
   void Divides(Reason reason);
 
-  const DeviceFacts& facts_;
+  const DeviceFacts facts_;  // with the plan's overlays for prompts
   DeviceContents& contents_;
   const Plan& plan_;
   const ThreadPool& threads_;

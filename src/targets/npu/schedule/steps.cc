@@ -31,7 +31,7 @@ constexpr StepHandler kProjection = {
     .design = [](const DeviceFacts& facts, const Plan& plan, const Step& any) -> const char* {
       const auto& step = std::get<MatMulStep>(any);
       if (step.rows == 1) return ProjectionDesign(facts.has);
-      return IsLarge(facts, plan.temporaries, step) ? nullptr : kGemm;
+      return IsLarge(facts, plan.temporaries, step) ? nullptr : facts.prompts.gemm;
     },
     .append =
         [](Scheduling& scheduling, Batch& batch, const char* design, std::span<const Step> steps) {
@@ -106,8 +106,8 @@ constexpr StepHandler kNorm = {
           const auto& step = std::get<NormStep>(any);
           return WhyNotVector({.rows = step.rows, .k = step.k, .gated = step.gate != nullptr}, has);
         },
-    .design = [](const DeviceFacts&, const Plan&, const Step& step) -> const char* {
-      return std::get<NormStep>(step).rows > 1 ? kGemm : kDecode;
+    .design = [](const DeviceFacts& facts, const Plan&, const Step& step) -> const char* {
+      return std::get<NormStep>(step).rows > 1 ? facts.prompts.gemm : kDecode;
     },
     .append =
         [](Scheduling& scheduling, Batch& batch, const char*, std::span<const Step> steps) {
@@ -121,8 +121,8 @@ constexpr StepHandler kElementwise = {
           const auto& step = std::get<ElementwiseStep>(any);
           return WhyNotVector({.rows = step.rows, .k = step.k, .function = step.function}, has);
         },
-    .design = [](const DeviceFacts&, const Plan&, const Step& step) -> const char* {
-      return std::get<ElementwiseStep>(step).rows > 1 ? kGemm : kDecode;
+    .design = [](const DeviceFacts& facts, const Plan&, const Step& step) -> const char* {
+      return std::get<ElementwiseStep>(step).rows > 1 ? facts.prompts.gemm : kDecode;
     },
     .append =
         [](Scheduling& scheduling, Batch& batch, const char*, std::span<const Step> steps) {

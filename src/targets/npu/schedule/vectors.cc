@@ -26,6 +26,7 @@ constexpr int64_t kOneRow = 0;  // in place of a number of rows: a token's row, 
 // up to whole pieces. Several rows are whole blocks' columns apart.
 struct RmsNorm {
   int64_t rows = kOneRow, n;
+  const char* several = nullptr;  // the overlay for several rows
   npu::BufferView x;
   std::optional<npu::BufferView> residual, sum;
   npu::BufferView weight, y;
@@ -46,22 +47,22 @@ void Invoke(Batch& batch, const RmsNorm& norm) {
     return batch.Invoke(kDecode, {"rms_norm", parameters, arguments});
   }
   parameters.insert({{"M", norm.rows}, {"K", q4nx::PaddedCols(norm.n)}, {"norm", 1}});
-  batch.Invoke(kGemm, {"add_norm", parameters, arguments});
+  batch.Invoke(norm.several, {"add_norm", parameters, arguments});
 }
 
 // Only sum = x + residual. For one row, the norm is a by-product, with a finite weight.
 void InvokeSum(Batch& batch, int64_t rows, int64_t n, npu::BufferView x, npu::BufferView residual,
-               npu::BufferView sum) {
+               npu::BufferView sum, const char* several = nullptr) {
   if (rows != kOneRow) {
     return batch.Invoke(
-        kGemm, {"add_norm",
-                {{"M", rows},
-                 {"K", q4nx::PaddedCols(n)},
-                 {"n", n},
-                 {"residual", 1},
-                 {"norm", 0},
-                 {"eps_bits", 0}},
-                {{"x", x}, {"residual", residual}, {"weight", x}, {"sum", sum}, {"y", sum}}});
+        several, {"add_norm",
+                  {{"M", rows},
+                   {"K", q4nx::PaddedCols(n)},
+                   {"n", n},
+                   {"residual", 1},
+                   {"norm", 0},
+                   {"eps_bits", 0}},
+                  {{"x", x}, {"residual", residual}, {"weight", x}, {"sum", sum}, {"y", sum}}});
   }
   Invoke(batch, {.n = n,
                  .x = x,
@@ -110,9 +111,10 @@ npu::BufferView Constant(Batch& batch, int64_t n, float value) {
 
 }  // namespace
 
-RowInput::RowInput(Batch& batch, bool vectors, const Row& row)
+RowInput::RowInput(Batch& batch, bool vectors, const Row& row, const char* several)
     : batch_(batch),
       vectors_(vectors),
+      several_(several),
       row_(row),
       padded_k_(q4nx::PaddedCols(row.k)),
       padded_(row.room() * padded_k_),
@@ -250,6 +252,7 @@ npu::BufferView RowInput::Make(std::optional<npu::BufferView> to) {
     y = to ? *to : place();
     RmsNorm invocation{.rows = several ? row_.rows : kOneRow,
                        .n = row_.k,
+                       .several = several_,
                        .x = left,
                        .residual = std::nullopt,
                        .sum = std::nullopt,
@@ -262,14 +265,14 @@ npu::BufferView RowInput::Make(std::optional<npu::BufferView> to) {
     }
     Invoke(batch_, invocation);
   } else if (both) {
-    InvokeSum(batch_, several ? row_.rows : kOneRow, row_.k, left, right, x);
+    InvokeSum(batch_, several ? row_.rows : kOneRow, row_.k, left, right, x, several_);
   }
   if (!to) batch_.tensors.KeepRows({key, x, y});
   return y;
 }
 
 bool HasRowOperators(const DeviceFacts& facts, int64_t k) {
-  const npu::Manifest* manifest = facts.overlay(kGemm);
+  const npu::Manifest* manifest = facts.overlay(facts.prompts.gemm);
   const auto has = [&](const char* sequence) {
     return std::ranges::find(manifest->sequences, sequence, &npu::Sequence::name) !=
            manifest->sequences.end();
@@ -282,7 +285,8 @@ bool AppendNorm(const DeviceFacts& facts, Batch& batch, const NormStep& step) {
     const int64_t elements = step.rows * step.k;
     RowInput rows(batch, HasRowOperators(facts, step.k),
                   {step.a, step.skip, step.weight, step.sum, step.rows, step.k, step.type,
-                   step.epsilon, kGemmLeastRows});
+                   step.epsilon, kGemmLeastRows},
+                  facts.prompts.gemm);
     if (!rows.Ready()) return false;
     rows.Make(batch.OutputRows(step.y, elements, step.type,
                                std::max(step.rows, kGemmLeastRows) * step.k));
@@ -303,7 +307,8 @@ bool AppendElementwise(const DeviceFacts& facts, Batch& batch, const Elementwise
     // A sum without a norm after it.
     RowInput rows(
         batch, HasRowOperators(facts, step.k),
-        {step.a, step.b, nullptr, step.y, step.rows, step.k, step.type, 0, kGemmLeastRows});
+        {step.a, step.b, nullptr, step.y, step.rows, step.k, step.type, 0, kGemmLeastRows},
+        facts.prompts.gemm);
     if (!rows.Ready()) return false;
     rows.Make();
     return true;

@@ -30,7 +30,8 @@ struct Row {
 class RowInput {
  public:
   // vectors: whether the batch's overlay has the sequences for rows of this length.
-  RowInput(Batch& batch, bool vectors, const Row& row);
+  // several: that for several rows.
+  RowInput(Batch& batch, bool vectors, const Row& row, const char* several = kGemm);
 
   // Whether everything is available, now or on the device.
   bool Ready() const;
@@ -49,6 +50,7 @@ class RowInput {
 
   Batch& batch_;
   const bool vectors_;
+  const char* const several_;
   const Row row_;
   const int64_t padded_k_, padded_;  // elements per row, and in all
   const BatchTensors::Source a_, skip_;
