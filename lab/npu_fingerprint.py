@@ -60,7 +60,7 @@ def described_kernel(kernel: Kernel, design: Design) -> str:
     ]
     return repr((
         kernel.name, Path(kernel.source).name, kernel.arguments, kernel.architectures,
-        kernel.program, asked,
+        asked,
     ))  # fmt: skip
 
 

@@ -56,12 +56,12 @@ Q_WEIGHT, K_WEIGHT = ROWS // OBJECT - 2, ROWS // OBJECT - 1
 
 def add_sequences(design: Design) -> None:
     """`layer`, `shared_layer` and `head`, for a design that `fused_layer.build` has placed."""
-    _add_layer(design, "layer", own=True)
-    _add_layer(design, "shared_layer", own=False)
+    _Layer(design, "layer", own=True).add()
+    _Layer(design, "shared_layer", own=False).add()
     _add_head(design)
 
 
-def _add_layer(design: Design, name: str, *, own: bool) -> None:
+class _Layer:
     """A decoder layer of one token: y = h + MLP(norm(h)), h = x + attention(norm(x)).
 
     x and y (hidden), the norms' weights (hidden), bias of QKV (heads + 2 kv_heads) head_dim, the
@@ -78,181 +78,245 @@ def _add_layer(design: Design, name: str, *, own: bool) -> None:
     are 0 or 1; their buffers are empty without them. `gelu` 0 is SiLU, 1 GELU (tanh form).
     `window`, `scale_bits`, `softcap_bits` as in FlowKV; `eps_bits` is a float32's.
     """
-    s = design.sequence(
-        name, "hidden", "heads", "kv_heads", "head_dim", "rotary_dim", "interleaved", "ffn",
-        "gelu", "head_norm", "post_norm", "bias", "context", "capacity", "window", "scale_bits",
-        "softcap_bits", "eps_bits",
-    )  # fmt: skip
-    (
-        hidden, heads, kv_heads, head_dim, rotary_dim, interleaved, ffn, gelu, head_norm, post_norm,
-        bias, context, capacity, window, scale, softcap, eps,
-    ) = s.symbols()  # fmt: skip
-    require_heads(s, heads, kv_heads, head_dim)
-    q_dim, kv_dim = heads * head_dim, kv_heads * head_dim
-    block = design.form.block_bytes
-    width = q_dim + 2 * kv_dim * own
-    row = 2 * head_dim  # bytes
 
-    x = s.argument("x", "in", 2 * hidden)
-    input_norm = s.argument("input_norm", "in", 2 * hidden)
-    b = s.argument("bias", "in", 2 * width * bias)
-    q_norm = s.argument("q_norm", "in", row * head_norm)
-    k_norm = s.argument("k_norm", "in", row * head_norm) if own else q_norm  # as many
-    table = s.argument("table", "in", 2 * OBJECT)
-    attention_norm = s.argument("attention_norm", "in", 2 * hidden * post_norm)
-    ffn_norm = s.argument("ffn_norm", "in", 2 * hidden)
-    output_norm = s.argument("output_norm", "in", 2 * hidden * post_norm)
-    w_qkv = s.argument("w_qkv", "in", _matrix_bytes(width, hidden, block))
-    w_o = s.argument("w_o", "in", _matrix_bytes(hidden, q_dim, block))
-    w_gate = s.argument("w_gate", "in", _matrix_bytes(ffn, hidden, block))
-    w_up = s.argument("w_up", "in", _matrix_bytes(ffn, hidden, block))
-    w_down = s.argument("w_down", "in", _matrix_bytes(hidden, ffn, block))
-    k = s.argument("k", "inout" if own else "in", capacity * kv_dim * 2)
-    v = s.argument("v", "inout" if own else "in", capacity * kv_dim * 2)
-    y = s.argument("y", "out", 2 * hidden)
+    def __init__(self, design: Design, name: str, *, own: bool) -> None:
+        self._design, self.own = design, own
+        s = self._s = design.sequence(
+            name, "hidden", "heads", "kv_heads", "head_dim", "rotary_dim", "interleaved", "ffn",
+            "gelu", "head_norm", "post_norm", "bias", "context", "capacity", "window", "scale_bits",
+            "softcap_bits", "eps_bits",
+        )  # fmt: skip
+        (
+            self.hidden, self.heads, self.kv_heads, self.head_dim, self.rotary_dim,
+            self.interleaved, self.ffn, self.gelu, self.head_norm, self.post_norm, self.bias,
+            self.context, self.capacity, self.window, self.scale, self.softcap, self.eps,
+        ) = s.symbols()  # fmt: skip
+        require_heads(s, self.heads, self.kv_heads, self.head_dim)
+        self.q_dim, self.kv_dim = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        self.block = self._design.form.block_bytes
+        self.width = self.q_dim + 2 * self.kv_dim * self.own
+        self.row = 2 * self.head_dim  # bytes
 
-    _require_hidden(s, hidden)
-    require_cache(s, head_dim, capacity, context)
-    s.require(less(0, context), "context={context}: there must be a key")
-    s.require(at_most(0, window), "window={window} must be 0 (none) or positive")
-    for parameter, value in (("heads", q_dim), ("kv_heads", kv_dim)):
+    def add(self) -> None:
+        """All statements, in their order."""
+        self._arguments()
+        self._rules()
+        self._divide()
+        self._begin()
+        self._attend()
+        self._end()
+
+    def _arguments(self) -> None:
+        """The buffers."""
+        s = self._s
+        self.x = s.argument("x", "in", 2 * self.hidden)
+        self.input_norm = s.argument("input_norm", "in", 2 * self.hidden)
+        self.b = s.argument("bias", "in", 2 * self.width * self.bias)
+        self.q_norm = s.argument("q_norm", "in", self.row * self.head_norm)
+        self.k_norm = self.q_norm  # as many
+        if self.own:
+            self.k_norm = s.argument("k_norm", "in", self.row * self.head_norm)
+        self.table = s.argument("table", "in", 2 * OBJECT)
+        self.attention_norm = s.argument("attention_norm", "in", 2 * self.hidden * self.post_norm)
+        self.ffn_norm = s.argument("ffn_norm", "in", 2 * self.hidden)
+        self.output_norm = s.argument("output_norm", "in", 2 * self.hidden * self.post_norm)
+        self.w_qkv = s.argument("w_qkv", "in", _matrix_bytes(self.width, self.hidden, self.block))
+        self.w_o = s.argument("w_o", "in", _matrix_bytes(self.hidden, self.q_dim, self.block))
+        self.w_gate = s.argument("w_gate", "in", _matrix_bytes(self.ffn, self.hidden, self.block))
+        self.w_up = s.argument("w_up", "in", _matrix_bytes(self.ffn, self.hidden, self.block))
+        self.w_down = s.argument("w_down", "in", _matrix_bytes(self.hidden, self.ffn, self.block))
+        self.k = s.argument("k", "inout" if self.own else "in", self.capacity * self.kv_dim * 2)
+        self.v = s.argument("v", "inout" if self.own else "in", self.capacity * self.kv_dim * 2)
+        self.y = s.argument("y", "out", 2 * self.hidden)
+
+    def _rules(self) -> None:
+        """What a shape must be."""
+        s = self._s
+        _require_hidden(s, self.hidden)
+        require_cache(s, self.head_dim, self.capacity, self.context)
+        s.require(less(0, self.context), "context={context}: there must be a key")
+        s.require(at_most(0, self.window), "window={window} must be 0 (none) or positive")
+        for parameter, value in (("heads", self.q_dim), ("kv_heads", self.kv_dim)):
+            s.require(
+                equal(value % OBJECT, 0),
+                f"{parameter}={{{parameter}}} of head_dim={{head_dim}} must have a multiple of "
+                f"{OBJECT} elements",
+            )
         s.require(
-            equal(value % OBJECT, 0),
-            f"{parameter}={{{parameter}}} of head_dim={{head_dim}} must have a multiple of "
-            f"{OBJECT} elements",
+            equal(self.ffn % OBJECT, 0) * at_most(ROUND, self.ffn) * at_most(self.ffn, ROWS),
+            f"ffn={{ffn}} must be a multiple of {OBJECT}, {ROUND} to {ROWS}: the gate stays in L1",
         )
-    s.require(
-        equal(ffn % OBJECT, 0) * at_most(ROUND, ffn) * at_most(ffn, ROWS),
-        f"ffn={{ffn}} must be a multiple of {OBJECT}, {ROUND} to {ROWS}: the gate stays in L1",
-    )
-    s.require(
-        at_most(hidden + ffn, MAX_X),
-        f"hidden={{hidden}} and ffn={{ffn}} together are above {MAX_X}: the activations of up and "
-        "of down stay in L1",
-    )
-    s.require(
-        at_most(width, Q_WEIGHT * OBJECT),
-        f"heads={{heads}}, kv_heads={{kv_heads}}: queries, keys and values have more than "
-        f"{Q_WEIGHT * OBJECT} elements, which stay in L1",
-    )
-    s.require(
-        at_most(0, rotary_dim) * at_most(rotary_dim, head_dim) * equal(rotary_dim % 32, 0),
-        "rotary_dim={rotary_dim} must be a multiple of 32 up to head_dim={head_dim}",
-    )
-    for parameter, value in (
-        ("interleaved", interleaved), ("gelu", gelu), ("head_norm", head_norm),
-        ("post_norm", post_norm), ("bias", bias),
-    ):  # fmt: skip
-        flag = equal(value, 0) + equal(value, 1)
-        s.require(flag, f"{parameter}={{{parameter}}} must be 0 or 1")
+        s.require(
+            at_most(self.hidden + self.ffn, MAX_X),
+            f"hidden={{hidden}} and ffn={{ffn}} together are above {MAX_X}: the activations of up "
+            "and of down stay in L1",
+        )
+        s.require(
+            at_most(self.width, Q_WEIGHT * OBJECT),
+            f"heads={{heads}}, kv_heads={{kv_heads}}: queries, keys and values have more than "
+            f"{Q_WEIGHT * OBJECT} elements, which stay in L1",
+        )
+        s.require(
+            at_most(0, self.rotary_dim)
+            * at_most(self.rotary_dim, self.head_dim)
+            * equal(self.rotary_dim % 32, 0),
+            "rotary_dim={rotary_dim} must be a multiple of 32 up to head_dim={head_dim}",
+        )
+        for parameter, value in (
+            ("interleaved", self.interleaved), ("gelu", self.gelu), ("head_norm", self.head_norm),
+            ("post_norm", self.post_norm), ("bias", self.bias),
+        ):  # fmt: skip
+            flag = equal(value, 0) + equal(value, 1)
+            s.require(flag, f"{parameter}={{{parameter}}} must be 0 or 1")
 
-    # Where pairs would have no head of their own, they divide the queries of one.
-    parts = s.let("parts", query_parts(heads, kv_heads))  # of a KV head
-    units = s.let("units", kv_heads * parts)
-    group = s.let("group", heads // units)
-    sweeps = s.let("sweeps", ceil_div(units, PAIRS))
-    size = s.let("size", group * head_dim)  # elements of a sweep's queries
-    s.require(
-        at_most(size, MAX_Q),
-        f"heads={{heads}}, kv_heads={{kv_heads}}: a pair has {{size}} elements, and a sweep holds "
-        f"{MAX_Q}",
-    )
-    s.require(
-        at_most(size * sweeps, MAX_QUERIES),
-        f"heads={{heads}} of head_dim={{head_dim}}: a pair holds {MAX_QUERIES} elements of queries",
-    )
-    pieces = s.let("pieces", hidden // OBJECT)
-    most_q = MAX_STEP // (ROUND * block // BLOCK_ROWS) * BLOCK_COLUMNS
-    s.require(
-        at_most(q_dim, most_q),
-        f"heads={{heads}} of head_dim={{head_dim}} have more than {most_q} elements: w_o would be "
-        "more tasks than a channel takes before attention has its keys",
-    )
-    rounds = s.let("rounds", ceil_div(width, ROUND))
-    s.require(
-        at_most(bias * rounds * BLOCK_ROWS, MAX_BIAS),
-        f"heads={{heads}}, kv_heads={{kv_heads}}: a bias of more than {MAX_BIAS * ROUND_ROWS}",
-    )
-    hidden_rounds = s.let("hidden_rounds", ceil_div(hidden, ROUND))
-    up_rounds = s.let("up_rounds", ceil_div(ffn, ROUND))
-    ups = s.let("ups", ffn // ROUND)  # that are whole
-    paired = s.let("paired", maximum(0, up_rounds - LEAD))
-    keys = s.let("keys", CHUNK // head_dim)
-    seen = s.let("seen", less(0, window) * maximum(0, context - window))  # the first key seen
-    base = s.let("base", seen // keys * keys)
-    chunks = s.let("chunks", ceil_div(context - base, keys))
-    tail = s.let("tail", less(1, chunks))
+    def _divide(self) -> None:
+        """Rounds of projections, and how pairs divide keys and queries, with what bounds them."""
+        s = self._s
+        # Where pairs would have no head of their own, they divide the queries of one.
+        self.parts = s.let("parts", query_parts(self.heads, self.kv_heads))  # of a KV head
+        self.units = s.let("units", self.kv_heads * self.parts)
+        self.group = s.let("group", self.heads // self.units)
+        self.sweeps = s.let("sweeps", ceil_div(self.units, PAIRS))
+        self.size = s.let("size", self.group * self.head_dim)  # elements of a sweep's queries
+        s.require(
+            at_most(self.size, MAX_Q),
+            f"heads={{heads}}, kv_heads={{kv_heads}}: a pair has {{size}} elements, and a sweep "
+            f"holds {MAX_Q}",
+        )
+        s.require(
+            at_most(self.size * self.sweeps, MAX_QUERIES),
+            f"heads={{heads}} of head_dim={{head_dim}}: a pair holds {MAX_QUERIES} elements of "
+            "queries",
+        )
+        self.pieces = s.let("pieces", self.hidden // OBJECT)
+        most_q = MAX_STEP // (ROUND * self.block // BLOCK_ROWS) * BLOCK_COLUMNS
+        s.require(
+            at_most(self.q_dim, most_q),
+            f"heads={{heads}} of head_dim={{head_dim}} have more than {most_q} elements: w_o would "
+            "be more tasks than a channel takes before attention has its keys",
+        )
+        self.rounds = s.let("rounds", ceil_div(self.width, ROUND))
+        s.require(
+            at_most(self.bias * self.rounds * BLOCK_ROWS, MAX_BIAS),
+            f"heads={{heads}}, kv_heads={{kv_heads}}: a bias of more than {MAX_BIAS * ROUND_ROWS}",
+        )
+        self.hidden_rounds = s.let("hidden_rounds", ceil_div(self.hidden, ROUND))
+        self.up_rounds = s.let("up_rounds", ceil_div(self.ffn, ROUND))
+        self.ups = s.let("ups", self.ffn // ROUND)  # that are whole
+        self.paired = s.let("paired", maximum(0, self.up_rounds - LEAD))
+        self.keys = s.let("keys", CHUNK // self.head_dim)
+        # The first key seen.
+        self.seen = s.let("seen", less(0, self.window) * maximum(0, self.context - self.window))
+        self.base = s.let("base", self.seen // self.keys * self.keys)
+        self.chunks = s.let("chunks", ceil_div(self.context - self.base, self.keys))
+        self.tail = s.let("tail", less(1, self.chunks))
 
-    # What the first cores wait for is on its way while parameters are written.
-    s.transfer("operands", x, offset=0, run=2 * hidden)
-    s.transfer("operands", input_norm, offset=0, run=2 * hidden)
-    s.start(
-        "hub", pieces, hidden, eps, bias * rounds * 2, 0, rounds, q_dim // OBJECT, 1, post_norm,
-        hidden_rounds, up_rounds, ups, up_rounds - ups,
-    )  # fmt: skip
-    _weights(s, w_qkv, width, hidden, block)
-    for core in _projections(design):
+    def _begin(self) -> None:
+        """Start every core."""
+        s = self._s
+        # What the first cores wait for is on its way while parameters are written.
+        s.transfer("operands", self.x, offset=0, run=2 * self.hidden)
+        s.transfer("operands", self.input_norm, offset=0, run=2 * self.hidden)
         s.start(
-            core, _three(pieces, rounds, bias), _three(q_dim // OBJECT, hidden_rounds, pieces),
-            _three(2 * up_rounds - paired, paired, ffn // OBJECT - 2 * paired),
+            "hub", self.pieces, self.hidden, self.eps, self.bias * self.rounds * 2, 0, self.rounds,
+            self.q_dim // OBJECT, 1, self.post_norm, self.hidden_rounds, self.up_rounds, self.ups,
+            self.up_rounds - self.ups,
         )  # fmt: skip
-    _bias(s, b, bias, width)
-    with s.when(head_norm):
-        for weight in (q_norm, k_norm):
-            s.transfer("table", weight, offset=0, run=row, outer=[(OBJECT // head_dim, 0)])
-    s.transfer("table", table, offset=0, run=2 * OBJECT)
-    s.start(
-        "rope", rounds, width, 1, head_norm, q_dim // OBJECT, q_dim // OBJECT,
-        kv_dim // OBJECT * own, (q_dim + kv_dim) // OBJECT, head_norm * Q_WEIGHT,
-        head_norm * K_WEIGHT, head_dim, rotary_dim, interleaved, eps,
-        2 * hidden_rounds + 2 * up_rounds,
-    )  # fmt: skip
-    for p in range(PAIRS):
-        s.start(
-            f"score{p}", q_dim // OBJECT, sweeps, size, units, group, head_dim, seen - base,
-            minimum(keys, context - base), chunks - 1 - tail, keys, tail,
-            context - base - (chunks - 1) * keys, scale, softcap,
-        )  # fmt: skip
-        s.start(f"value{p}", sweeps, size // PIECE, group, head_dim, chunks)
-    s.start(
-        "gate", rounds, sweeps * size // PIECE, size // PIECE, units, q_dim // OBJECT,
-        hidden_rounds, up_rounds, ffn, ups, up_rounds - ups, gelu, hidden_rounds,
-    )  # fmt: skip
-    # Every core has been started: a full queue may wait for projections from here on.
-    _weights(s, w_o, hidden, q_dim, block)
-    _weights(s, w_gate, ffn, hidden, block)
-    if own:
-        for new in (k, v):
-            s.transfer(
-                "kv", new, offset=(context - 1) // 8 * (8 * row) + (context - 1) % 8 * 16, run=16,
-                outer=[(kv_heads, capacity * row), (head_dim // 8, 128)],
+        _weights(s, self.w_qkv, self.width, self.hidden, self.block)
+        self._start_projections()
+        self._start_rotation()
+        self._start_attention()
+
+    def _start_projections(self) -> None:
+        """The cores of projections."""
+        s = self._s
+        downs = self.ffn // OBJECT - 2 * self.paired
+        for core in _projections(self._design):
+            s.start(
+                core, _three(self.pieces, self.rounds, self.bias),
+                _three(self.q_dim // OBJECT, self.hidden_rounds, self.pieces),
+                _three(2 * self.up_rounds - self.paired, self.paired, downs),
             )  # fmt: skip
-        s.arrive("kv")
-    with s.loop("sweep", sweeps) as sweep:
-        for p in range(PAIRS):
-            head = minimum(sweep * PAIRS + p, units - 1) // parts
-            for fifo, rows in ((f"k{p}", k), (f"v{p}", v)):
+
+    def _start_rotation(self) -> None:
+        """The bias, the norms of heads, the table, and the rope core."""
+        s = self._s
+        _bias(s, self.b, self.bias, self.width)
+        with s.when(self.head_norm):
+            for weight in (self.q_norm, self.k_norm):
                 s.transfer(
-                    fifo, rows, offset=(head * capacity + base) * row, run=chunks * keys * row
+                    "table", weight, offset=0, run=self.row, outer=[(OBJECT // self.head_dim, 0)]
                 )
-    with s.when(post_norm):
-        s.transfer("operands", attention_norm, offset=0, run=2 * hidden)
-    s.transfer("operands", ffn_norm, offset=0, run=2 * hidden)
-    _weights(s, w_up, ffn, hidden, block)
-    _weights(s, w_down, hidden, ffn, block)
-    with s.when(post_norm):
-        s.transfer("operands", output_norm, offset=0, run=2 * hidden)
-    s.transfer("out", y, offset=0, run=2 * hidden)
-    blocks = (
-        (rounds + 2 * up_rounds) * pieces
-        + hidden_rounds * ((q_dim + ffn) // BLOCK_COLUMNS)
-    )  # fmt: skip
-    s.work(
-        blocks * round(DQP_BLOCK.cycles(design.device.architecture, (0,)))
-        + sweeps * chunks * chunk_cycles(design.device, group, head_dim)
-    )
-    s.wait("out")
-    s.cut()
+        s.transfer("table", self.table, offset=0, run=2 * OBJECT)
+        s.start(
+            "rope", self.rounds, self.width, 1, self.head_norm, self.q_dim // OBJECT,
+            self.q_dim // OBJECT, self.kv_dim // OBJECT * self.own,
+            (self.q_dim + self.kv_dim) // OBJECT, self.head_norm * Q_WEIGHT,
+            self.head_norm * K_WEIGHT, self.head_dim, self.rotary_dim, self.interleaved, self.eps,
+            2 * self.hidden_rounds + 2 * self.up_rounds,
+        )  # fmt: skip
+
+    def _start_attention(self) -> None:
+        """The pairs, and the core that puts their outputs in order and gates."""
+        s = self._s
+        for p in range(PAIRS):
+            s.start(
+                f"score{p}", self.q_dim // OBJECT, self.sweeps, self.size, self.units, self.group,
+                self.head_dim, self.seen - self.base, minimum(self.keys, self.context - self.base),
+                self.chunks - 1 - self.tail, self.keys, self.tail,
+                self.context - self.base - (self.chunks - 1) * self.keys, self.scale, self.softcap,
+            )  # fmt: skip
+            s.start(
+                f"value{p}", self.sweeps, self.size // PIECE, self.group, self.head_dim, self.chunks
+            )
+        s.start(
+            "gate", self.rounds, self.sweeps * self.size // PIECE, self.size // PIECE, self.units,
+            self.q_dim // OBJECT, self.hidden_rounds, self.up_rounds, self.ffn, self.ups,
+            self.up_rounds - self.ups, self.gelu, self.hidden_rounds,
+        )  # fmt: skip
+
+    def _attend(self) -> None:
+        """Weights up to the gate, the new keys and values, then the sweeps."""
+        s = self._s
+        # Every core has been started: a full queue may wait for projections from here on.
+        _weights(s, self.w_o, self.hidden, self.q_dim, self.block)
+        _weights(s, self.w_gate, self.ffn, self.hidden, self.block)
+        if self.own:
+            for new in (self.k, self.v):
+                s.transfer(
+                    "kv", new,
+                    offset=(self.context - 1) // 8 * (8 * self.row) + (self.context - 1) % 8 * 16,
+                    run=16,
+                    outer=[(self.kv_heads, self.capacity * self.row), (self.head_dim // 8, 128)],
+                )  # fmt: skip
+            s.arrive("kv")
+        with s.loop("sweep", self.sweeps) as sweep:
+            for p in range(PAIRS):
+                head = minimum(sweep * PAIRS + p, self.units - 1) // self.parts
+                for fifo, rows in ((f"k{p}", self.k), (f"v{p}", self.v)):
+                    first = (head * self.capacity + self.base) * self.row
+                    s.transfer(fifo, rows, offset=first, run=self.chunks * self.keys * self.row)
+
+    def _end(self) -> None:
+        """The norms, and the weights from up on."""
+        s = self._s
+        with s.when(self.post_norm):
+            s.transfer("operands", self.attention_norm, offset=0, run=2 * self.hidden)
+        s.transfer("operands", self.ffn_norm, offset=0, run=2 * self.hidden)
+        _weights(s, self.w_up, self.ffn, self.hidden, self.block)
+        _weights(s, self.w_down, self.hidden, self.ffn, self.block)
+        with s.when(self.post_norm):
+            s.transfer("operands", self.output_norm, offset=0, run=2 * self.hidden)
+        s.transfer("out", self.y, offset=0, run=2 * self.hidden)
+        blocks = (
+            (self.rounds + 2 * self.up_rounds) * self.pieces
+            + self.hidden_rounds * ((self.q_dim + self.ffn) // BLOCK_COLUMNS)
+        )  # fmt: skip
+        device = self._design.device
+        swept = self.sweeps * self.chunks * chunk_cycles(device, self.group, self.head_dim)
+        s.work(blocks * round(DQP_BLOCK.cycles(device.architecture, (0,))) + swept)
+        s.wait("out")
+        s.cut()
 
 
 def _add_head(design: Design) -> None:
