@@ -223,6 +223,12 @@ def why_no_cpu_operator(a: AttentionAttributes, inputs: Inputs) -> str:
     return ""
 
 
+def rows_computed_alike(a: AttentionAttributes, query: Array) -> int:
+    """Rows that decide how a call's products are computed: those of one token in calls of few."""
+    positions = 1 if a.causal and query.shape[1] <= 17 else query.shape[1]
+    return int(positions * a.num_heads // a.kv_num_heads)
+
+
 def multiplies_in_bfloat16(a: AttentionAttributes, inputs: Inputs) -> bool:
     """Whether both products of this call use bfloat16: prompts on a 16-bit cache.
 
@@ -231,14 +237,13 @@ def multiplies_in_bfloat16(a: AttentionAttributes, inputs: Inputs) -> bool:
     query = inputs["query"]
     assert query is not None
     cache = cache_rows_of(a, inputs)[0].dtype
-    rows = query.shape[1] * a.num_heads // a.kv_num_heads
     kernels = {role: variant for role, variant, *_ in _native.kernel_choice()}
     return (
         _native.has_bf16_attention(kernels["attention of prompts"])
         and cache != FLOAT32
         and not a.float32_products
-        and query.shape[1] > 1
-        and rows >= 16
+        and query.shape[1] > (17 if a.causal else 1)
+        and rows_computed_alike(a, query) >= 16
     )
 
 
@@ -246,7 +251,7 @@ def multiplies_integers(a: AttentionAttributes, inputs: Inputs) -> bool:
     """Whether few rows multiply int8 codes as integers: on CPUs with AVX-512."""
     query = inputs["query"]
     assert query is not None
-    rows = query.shape[1] * a.num_heads // a.kv_num_heads
+    rows = rows_computed_alike(a, query)
     kernels = {role: variant for role, variant, *_ in _native.kernel_choice()}
     by_avx512 = kernels["attention of few rows"].startswith("avx512")
     return by_avx512 and a.kv_cache_bit_width == 8 and rows < 16

@@ -291,6 +291,41 @@ def test_a_few_tokens_after_a_long_context(
     check(a, random_inputs(a, sequence, lengths=(1700 + sequence, 900), capacity=1800, dtype=dtype))
 
 
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16])
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"num_heads": 4, "kv_num_heads": 1},
+        {"num_heads": 6, "kv_num_heads": 2},
+        {"num_heads": 32, "kv_num_heads": 1},
+        {"local_window_size": 1030},
+        {"kv_cache_bit_width": 8, "k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR"},
+    ],
+)
+def test_drafted_tokens_have_the_bits_of_single_ones(
+    dtype: np.dtype[Any], others: dict[str, Any]
+) -> None:
+    """Across a boundary of chunks (1,024) and of splits; the shorter row is one of a batch."""
+    a, count, lengths = attributes(do_rotary=1, **others), 6, (1027, 260)
+    inputs = random_inputs(a, count, lengths=lengths, capacity=1100, dtype=dtype)
+    query = inputs["query"]
+    assert query is not None
+    together = flow_attention(a, inputs)["output"]
+    assert together is not None
+    past = {name: inputs[name] for name in ("past_key", "past_value")}
+    for t in range(count):
+        ends = np.array(lengths) - count + t + 1
+        now = inputs | past
+        now["query"] = np.ascontiguousarray(query[:, t : t + 1])
+        now["seqlens_k"] = (ends - 1).astype(np.int32)
+        now["total_sequence_length"] = np.array(ends.max(), np.int32)
+        result = flow_attention(a, now)
+        alone = result["output"]
+        assert alone is not None
+        np.testing.assert_array_equal(together[:, t], alone[:, 0])
+        past = {"past_key": result["present_key"], "past_value": result["present_value"]}
+
+
 def test_a_sink_joins_merged_splits_once() -> None:
     a = attributes()
     inputs = random_inputs(a, 1, lengths=(1700,))

@@ -26,9 +26,6 @@ using q4nx::CeilDiv;
 // 12 leave no remainder.
 constexpr int64_t kTileRows = 240;
 constexpr int64_t kSplitKeys = 512;  // fewer keys are not worth a task of their own
-// Keys are split for up to so many positions: with more, the tiles are enough tasks, and states are
-// large.
-constexpr int64_t kSplitPositions = 17;
 
 class Attention {
  public:
@@ -37,7 +34,7 @@ class Attention {
         kernels_(kernels),
         threads_(threads),
         group_(step.heads / step.kv_heads),
-        tile_positions_(std::max<int64_t>(1, kTileRows / group_)) {}
+        tile_positions_(AsSingleTokens(step) ? 1 : std::max<int64_t>(1, kTileRows / group_)) {}
 
   void Run() {
     if (!step_.windowed_cache) WritePresent(step_, kernels_, threads_);
@@ -125,7 +122,7 @@ class Attention {
 
   // By a tile's own keys, so that a batch row's result does not depend on how long the others are.
   int64_t SplitsOf(int64_t keys) const {
-    return step_.sequence <= kSplitPositions ? std::max<int64_t>(1, keys / kSplitKeys) : 1;
+    return step_.sequence <= kFewPositions ? std::max<int64_t>(1, keys / kSplitKeys) : 1;
   }
 
   void Attend() {
@@ -152,9 +149,12 @@ class Attention {
 
     const int64_t products = 2 * most_rows * CeilDiv(swept, splits) * step_.dim;
     threads_.ParallelFor(items * splits, ProductsNs(products), [&](int64_t task) {
-      const int64_t split = task % splits;
-      const QueryTile tile = tile_of(task / splits);
-      float* memory = splits > 1 ? partials + task * state : Scratch<float>(Purpose::kTile, state);
+      // Tiles that read the same keys follow one another.
+      const int64_t split = task / tiles % splits;
+      const int64_t item = task / (tiles * splits) * tiles + task % tiles;
+      const QueryTile tile = tile_of(item);
+      float* memory = splits > 1 ? partials + (item * splits + split) * state
+                                 : Scratch<float>(Purpose::kTile, state);
       const SweepState sweep = carve(memory, tile.positions * group_);
       const Range whole = KeysOf(tile);
       const int64_t own = SplitsOf(whole.end - whole.first);

@@ -1,6 +1,6 @@
 // The online softmax over chunks of keys, in one of three ways:
 //
-// - few rows (decoding): float32 dot products straight from the cache;
+// - few rows (decoding, drafted tokens): float32 dot products straight from the cache;
 // - many rows of a prompt on a cache of 16 bits or less, if the CPU has bfloat16 dot products: both
 //   products in bfloat16, as on the NPU. A float32 cache or an attribute selects float32 instead,
 //   and for one token memory is the limit;
@@ -21,7 +21,8 @@ namespace {
 using q4nx::CeilDiv;
 
 // From so many rows of a call (positions x group) on, converting a chunk pays. The rows of the call
-// count, not those of the tile, so that all rows of a prompt are computed in the same way.
+// count, not those of the tile, so that all rows of a prompt are computed in the same way; in calls
+// of few positions, those of one.
 constexpr int64_t kManyQueries = 16;
 constexpr int64_t kRowBlock = 24;  // float32 kernels: a multiple of the rows in registers
 
@@ -58,9 +59,10 @@ class KeySweep {
         dim_(step.dim),
         group_(step.heads / step.kv_heads),
         rows_(tile.positions * group_),
-        many_(step.sequence * group_ >= kManyQueries),
-        bf16_(many_ && step.sequence > 1 && !step.float32_products ? Bf16Kernels(kernels, cache_)
-                                                                   : nullptr),
+        positions_(AsSingleTokens(step) ? 1 : step.sequence),
+        many_(positions_ * group_ >= kManyQueries),
+        bf16_(many_ && positions_ > 1 && !step.float32_products ? Bf16Kernels(kernels, cache_)
+                                                                : nullptr),
         row_block_(bf16_ != nullptr ? bf16_->row_block : kRowBlock) {
     std::fill(state.max, state.max + rows_, kMinusInfinity);
     std::fill(state.sum, state.sum + rows_, 0.0f);
@@ -194,6 +196,7 @@ class KeySweep {
   const SweepState& state_;
   const CacheType cache_;
   const int64_t dim_, group_, rows_;
+  const int64_t positions_;  // of which all rows are computed in the same way
   const bool many_;
   const Bf16Attention* const bf16_;  // null: use float32
   const int64_t row_block_;

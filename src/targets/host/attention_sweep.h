@@ -11,6 +11,17 @@ namespace ort_aie::host {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
+// Keys are split among tasks for calls of up to so many positions: with more, the tiles are enough
+// tasks, and states are large.
+constexpr int64_t kFewPositions = 17;
+
+// Whether each position of a call is computed as a call of one token computes it, bit for bit, so
+// that a token does not depend on which are drafted with it: alone in its tile, with the splits of
+// its own keys. The cache stays in L2 from one position to the next.
+inline bool AsSingleTokens(const AttentionStep& step) {
+  return step.causal && step.sequence <= kFewPositions;
+}
+
 // The keys that query t of batch row b can see; a key mask may hide some of them. Neither end
 // decreases as t grows.
 Range Visible(const AttentionStep& step, int64_t b, int64_t t);
