@@ -1,4 +1,4 @@
-"""What drafts make of one text: bench_drafts.py COMPILED [--draft-model DIR] [--rounds 5]
+"""What drafts make of texts: bench_drafts.py COMPILED [--draft-model DIR] [--beside 1] [--rounds 5]
 
     python lab/bench_drafts.py ort_aie_ep/demo_model
     python lab/make_smollm2.py SMOL && ort-aie compile SMOL COMPILED --quantize q4nx
@@ -6,9 +6,10 @@
 
 Two kinds of text, of the standard library's modules that no demonstration model was trained on:
 `new` goes on with the beginning of a module, `again` with one that stands in the prompt twice, the
-second time its first lines only, as when a program is to be changed. Each is written with and
-without drafts in turns; printed are the medians of tokens per second, their ratio, and the share of
-guesses that were right; then what a call with 1 to 8 rows takes, which bounds all of it.
+second time its first lines only, as when a program is to be changed. They are written, `--beside`
+at a time, with and without drafts in turns; printed are the medians of tokens per second, once all
+are written, their ratio, and the share of guesses that were right; then what a call with 1 to 8
+rows takes, which bounds all of it.
 """
 
 from __future__ import annotations
@@ -20,16 +21,43 @@ from pathlib import Path
 
 import numpy as np
 
+from ort_aie_ep.errors import AieError
 from ort_aie_ep.models import corpus
 from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.models.tokenizer import load_tokenizer
-from ort_aie_ep.running.loop import open_loop
+from ort_aie_ep.running.loop import Loop, open_loop
 from ort_aie_ep.running.slots import open_slots
 from ort_aie_ep.running.turns import Sampling, Turn
-from ort_aie_ep.running.writing import Writing
 from ort_aie_ep.runtime.sessions import Options
 
 MODULE, BEGINNING, ANSWER, TEXTS, CONTEXT = 300, 40, 128, 4, 1024
+
+
+def step(loop: Loop) -> None:
+    """One of the loop."""
+    for _, event in loop.step():
+        if isinstance(event, AieError):
+            raise event
+
+
+def write(loop: Loop, prompts: list[list[int]]) -> tuple[int, float, int, int]:
+    """Writes texts beside each other: tokens since all were begun, what those took, and how many
+    guesses were right, of how many."""
+    turns = [Turn(p, max_tokens=ANSWER, sampling=Sampling(), ignore_end=True) for p in prompts]
+    texts = [loop.add(turn) for turn in turns]
+    while not all(text.written for text in texts):
+        step(loop)
+    begun, start = sum(text.written for text in texts), time.perf_counter()
+    while loop.texts:
+        step(loop)
+    seconds = time.perf_counter() - start
+    guesses = [text.drafting for text in texts if text.drafting is not None]
+    return (
+        sum(text.written for text in texts) - begun,
+        seconds,
+        sum(text.taken for text in guesses),
+        sum(text.drafted for text in guesses),
+    )
 
 
 def main() -> None:
@@ -38,6 +66,7 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--draft", type=int, default=8)
     parser.add_argument("--draft-model", type=Path)
+    parser.add_argument("--beside", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
     folder = find_model(given.model)
@@ -54,20 +83,15 @@ def main() -> None:
         taken = drafted = 0
         for _ in range(given.rounds):
             for draft, found in speeds.items():
-                loop = open_loop(folder, Options(), 1, CONTEXT, draft=draft, drafter=drafter)
-                tokens, seconds = 0, 0.0
-                for ids in texts:
-                    turn = Turn(ids, max_tokens=ANSWER, sampling=Sampling(), ignore_end=True)
-                    writing = Writing(loop, turn)
-                    for _ in writing:
-                        pass
-                    timing = writing.timing
-                    tokens, seconds = (
-                        tokens + timing.new_tokens - 1,
-                        seconds + timing.decode_seconds,
-                    )
-                    if timing.drafted is not None:
-                        taken, drafted = taken + timing.drafted[0], drafted + timing.drafted[1]
+                loop = open_loop(
+                    folder, Options(), given.beside, CONTEXT, draft=draft, drafter=drafter
+                )
+                parts = [
+                    write(loop, texts[first : first + given.beside])
+                    for first in range(0, len(texts), given.beside)
+                ]
+                tokens, seconds, right, guessed = map(sum, zip(*parts, strict=True))
+                taken, drafted = taken + right, drafted + guessed
                 found.append(tokens / seconds)
         ratios = [b / a for a, b in zip(*speeds.values(), strict=True)]
         without, with_them = (statistics.median(found) for found in speeds.values())

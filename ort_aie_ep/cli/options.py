@@ -81,8 +81,8 @@ DraftOption = Annotated[
     typer.Option(
         min=0,
         max=16,
-        help="How many tokens to guess at a time, at most, while one text alone is written: from "
-        "repetitions or by --draft-model; or 0.",
+        help="How many tokens of a text to guess at a time, at most: from repetitions or by "
+        "--draft-model; or 0.",
     ),
 ]
 DraftModelOption = Annotated[

@@ -13,16 +13,18 @@ prompt's is, whatever was there before: by a GEMM, whose rows do not depend on e
 from __future__ import annotations
 
 from collections import deque
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder, section
 from ort_aie_ep.models.interface import context_length
 from ort_aie_ep.running.answers import AnswerReader, Delta
 from ort_aie_ep.running.asked import Asking
-from ort_aie_ep.running.drafts import Drafts, open_drafts
+from ort_aie_ep.running.drafts import Drafted, Drafting, Drafts, open_drafts
 from ort_aie_ep.running.guidance import Guide
 from ort_aie_ep.running.prompts import Prompts
 from ort_aie_ep.running.sampling import Choosing, Row, choose, log_probabilities
@@ -53,6 +55,7 @@ class Text:
         limit: the most that may be written.
         cached: tokens of the prompt that are not read again; None until it is read.
         read: tokens of the prompt that are in a cache.
+        drafting: what is known of guesses for it; None if there are none.
     """
 
     turn: Turn
@@ -63,6 +66,7 @@ class Text:
     stops: Stops
     reader: AnswerReader
     guide: Guide | None
+    drafting: Drafting | None = None
     prompt: int = field(init=False)
     cached: int | None = None
     read: int = 0
@@ -109,7 +113,7 @@ class Loop:
         prompts: the model's tokenizer and template.
         slots: how many texts are written at the same time.
         waiting: texts that have no slot yet.
-        drafts: guesses for a text that is written alone, or None.
+        drafts: guesses for texts, or None.
     """
 
     def __init__(
@@ -151,16 +155,22 @@ class Loop:
                 f"the prompt has {len(prompt.tokens)} tokens and the context {self.context}"
             )
         sampling = turn.sampling or self._sampling
+        choosing = Choosing(sampling, np.random.default_rng(sampling.seed))
         text = Text(
             turn,
             prompt.tokens,
             room if turn.max_tokens is None else min(room, turn.max_tokens),
-            Choosing(sampling, np.random.default_rng(sampling.seed)),
+            choosing,
             prompt.stream,
             Stops(turn.stop),
             prompt.reader,
             prompt.guide,
         )
+        # How many tokens are guessed depends on time, and with it the use of random numbers, which
+        # a seed is to repeat.
+        repeats = sampling.temperature > 0 and sampling.seed is not None
+        if self.drafts is not None and prompt.guide is None and not repeats:
+            text.drafting = self.drafts.begin(text.tokens, choosing)
         self.waiting.append(text)
         return text
 
@@ -240,6 +250,8 @@ class Loop:
             places = self._places
             held = max(len(places[one].tokens), len(places[other].tokens))
             self.slots.swap(one, other, held)
+            if self.drafts is not None:
+                self.drafts.swap(one, other)
             places[one], places[other] = places[other], places[one]
 
     # --- prompts -----------------------------------------------------------------------------
@@ -285,58 +297,75 @@ class Loop:
     # --- new tokens --------------------------------------------------------------------------
 
     def _write(self) -> list[tuple[Text, Event]]:
-        """The next token of all texts that are being written, or, of one alone, several."""
+        """The next token of all texts that are being written, and those that were guessed right."""
         texts = [self._text(index) for index in range(self._writing)]
-        if self.drafts is not None and len(texts) == 1 and self._may_draft(texts[0]):
-            return self._write_drafted(texts[0], self.drafts)
-        tokens = np.array([[text.tokens[-1]] for text in texts])
-        before = np.array([len(place.tokens) for place in self._places[: len(texts)]])
-        size = len(texts) if self.slots.together else 1
-        events: list[tuple[Text, Event]] = []
-        written, logits = [], []
-        for first in range(0, len(texts), size):
-            part = slice(first, first + size)
-            try:
-                logits += list(self.slots.run(tokens[part], before[part], first)[:, -1])
-            except AieError as error:
-                events += [(text, error) for text in texts[part]]
-                continue
-            written += texts[part]
-            for place, token in zip(self._places[part], tokens[part, 0], strict=True):
-                place.tokens.append(int(token))
-        for text, _ in events:
-            self._end(text, forget=True)
-        return events + self._choose(written, logits)
+        parts = [texts] if self.slots.together else [[text] for text in texts]
+        return [event for part in parts for event in self._write_part(part)]
 
-    @staticmethod
-    def _may_draft(text: Text) -> bool:
-        """How many tokens are guessed depends on time, and with it the use of random numbers, which
-        a seed is to repeat."""
-        sampling = text.choosing.sampling
-        return text.guide is None and (sampling.temperature == 0 or sampling.seed is None)
-
-    def _write_drafted(self, text: Text, drafts: Drafts) -> list[tuple[Text, Event]]:
-        """Tokens that were drafted and that the model agrees with, and one more."""
-        place = self._places[0]
-        before, room = len(place.tokens), text.limit - text.written - 1
-        drafted = drafts.propose(text.tokens, room, text.choosing)
-        tokens = [text.tokens[-1], *drafted.tokens]
+    def _write_part(self, texts: list[Text]) -> list[tuple[Text, Event]]:
+        """The same of texts in neighbouring slots, in one call."""
+        first = next(i for i, place in enumerate(self._places) if place.text is texts[0])
+        places = self._places[first : first + len(texts)]
+        before = [len(place.tokens) for place in places]
+        drafted = self._drafted(first, texts, self.context - 1 - max(before))
+        # Guesses that a text lacks are computed too: what comes next is written over them.
+        count = 1 + max(len(guesses.tokens) for guesses in drafted)
+        rows = [[text.tokens[-1]] * count for text in texts]
+        for row, guesses in zip(rows, drafted, strict=True):
+            row[1 : 1 + len(guesses.tokens)] = guesses.tokens
         events: list[tuple[Text, Event]] = []
-        with drafts.timed(len(tokens)):
+        with self.drafts.timed(len(texts), count) if self.drafts else nullcontext():
             try:
-                logits = self.slots.run(np.array([tokens]), np.array([before]), 0)[0]
-                for index, row in enumerate(logits):
-                    place.tokens.append(tokens[index])
-                    adjusted = text.choosing.adjusted(row)
-                    token, right = drafted.verify(index, adjusted, text.choosing)
-                    events += self._push(text, token, row)
-                    if not right or place.text is not text:
-                        break
+                logits = self.slots.run(np.array(rows), np.array(before), first)
             except AieError as error:
-                return events + self._fail(text, error)
-            drafts.judge(len(drafted.tokens), len(place.tokens) - before - 1)
-            self.slots.keep(0, len(place.tokens), before + len(tokens))
+                return [event for text in texts for event in self._fail(text, error)]
+            for place, row in zip(places, rows, strict=True):
+                place.tokens += row  # also what may be taken back: slots change places meanwhile
+            alone = [i for i, guesses in enumerate(drafted) if not guesses.tokens]
+            events += self._choose([texts[i] for i in alone], [logits[i, 0] for i in alone])
+            for text, place, guesses, values, held in zip(
+                texts, places, drafted, logits, before, strict=True
+            ):
+                taken = 0
+                if guesses.tokens:
+                    more, taken = self._verify(text, place, guesses, values)
+                    events += more
+                self._take_back(place, held + 1 + taken)
         return events
+
+    def _take_back(self, place: _Slot, length: int) -> None:
+        if length < len(place.tokens):
+            self.slots.keep(self._places.index(place), length, len(place.tokens))
+            del place.tokens[length:]
+
+    def _drafted(self, first: int, texts: list[Text], room: int) -> list[Drafted]:
+        """Guesses for each text, of which there is `room` for so many in the cache."""
+        if self.drafts is None:
+            return [Drafted([]) for _ in texts]
+        rooms = [text.limit - text.written - 1 for text in texts]
+        return self.drafts.propose(first, [text.drafting for text in texts], rooms, room)
+
+    def _verify(
+        self, text: Text, place: _Slot, guesses: Drafted, logits: npt.NDArray[np.float32]
+    ) -> tuple[list[tuple[Text, Event]], int]:
+        """The guesses that the model agrees with, by its logits (positions, vocabulary), and one
+        token more; and how many guesses that are."""
+        assert self.drafts is not None
+        assert text.drafting is not None
+        events: list[tuple[Text, Event]] = []
+        taken = 0
+        for index in range(len(guesses.tokens) + 1):
+            try:
+                adjusted = text.choosing.adjusted(logits[index])
+                token, right = guesses.verify(index, adjusted, text.choosing)
+            except AieError as error:
+                return events + self._fail(text, error), 0
+            events += self._push(text, token, logits[index])
+            if not right or place.text is not text:
+                break
+            taken += 1
+        self.drafts.judge(text.drafting, len(guesses.tokens), taken)
+        return events, taken
 
     def _choose(self, texts: list[Text], logits: list[Row]) -> list[tuple[Text, Event]]:
         """The next token of each text, by its logits (vocabulary). A text whose logits are no

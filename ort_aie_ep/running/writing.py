@@ -60,7 +60,6 @@ class Writing:
         self._loop, self.text = loop, loop.add(turn)
         self.usage: Usage | None = None
         self._reading = Count(progress, self.text.prompt)
-        self._drafted = self._drafts()
         self._start = self._first = self._shown = self._last = 0.0
 
     def __iter__(self) -> Generator[Delta]:
@@ -101,19 +100,13 @@ class Writing:
     @property
     def timing(self) -> Timing:
         """What it took so far."""
-        text, drafted = self.text, self._drafts()
-        if drafted is not None and self._drafted is not None:
-            drafted = drafted[0] - self._drafted[0], drafted[1] - self._drafted[1]
+        text, drafting = self.text, self.text.drafting
         # Without new tokens, all the time went into the prompt.
         return Timing(
             text.prompt,
             text.written,
             (self._first or self._last) - self._start,
             max(0.0, self._last - self._shown) if self._first else 0.0,
-            drafted,
+            None if drafting is None else (drafting.taken, drafting.drafted),
             text.cached or 0,
         )
-
-    def _drafts(self) -> tuple[int, int] | None:
-        drafts = self._loop.drafts
-        return None if drafts is None else (drafts.taken, drafts.drafted)

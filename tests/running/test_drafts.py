@@ -9,11 +9,12 @@ import pytest
 from servers import make_model
 
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.models.folder import find_model
-from ort_aie_ep.running.drafts import Drafted, Drafts
+from ort_aie_ep.models.folder import ModelFolder, find_model
+from ort_aie_ep.running.drafts import Drafted, Drafting, Drafts
+from ort_aie_ep.running.loop import Loop, Text, open_loop
 from ort_aie_ep.running.run import run_in_session
 from ort_aie_ep.running.sampling import Choosing, probabilities
-from ort_aie_ep.running.turns import Sampling
+from ort_aie_ep.running.turns import Piece, Sampling, Turn
 from ort_aie_ep.runtime.sessions import Options
 
 DRAWS = 4000
@@ -50,40 +51,68 @@ def test_logits_that_are_no_numbers_verify_nothing(temperature: float) -> None:
         Drafted([2]).verify(0, logits, choosing)
 
 
+def greedy_text(drafts: Drafts, tokens: list[int]) -> Drafting:
+    return drafts.begin(tokens, Choosing(Sampling(), np.random.default_rng(0)))
+
+
+def guesses(drafts: Drafts, text: Drafting, room: int = 10) -> list[int]:
+    (drafted,) = drafts.propose(0, [text], [room], 100)
+    return drafted.tokens
+
+
 def test_a_text_drafts_from_its_own_repetitions() -> None:
     drafts = Drafts(4)
-    greedy = Choosing(Sampling(), np.random.default_rng(0))
+    text = greedy_text(drafts, [5, 6, 7, 8, 9, 5, 6])
     for _ in range(2):
-        assert drafts.propose([5, 5, 5], 10, greedy).tokens == []  # what one row takes comes first
-        with drafts.timed(1):
+        assert guesses(drafts, text) == []  # what a step without guesses takes comes first
+        with drafts.timed(1, 1):
             pass
-    text = [5, 6, 7, 8, 9, 5, 6]
-    assert drafts.propose(text, 10, greedy).tokens == [7, 8, 9, 5]
-    assert drafts.propose([1, 2, 1, 2], 10, greedy).tokens == [1, 2, 1, 2]
-    assert drafts.propose(text, 2, greedy).tokens == [7, 8]
-    assert drafts.propose([*text, 1], 10, greedy).tokens == []
-    assert drafts.propose([1, 2, 3], 10, greedy).tokens == []  # another text
+    assert guesses(drafts, text) == [7, 8, 9, 5]
+    assert guesses(drafts, greedy_text(drafts, [1, 2, 1, 2])) == [1, 2, 1, 2]
+    assert guesses(drafts, text, 2) == [7, 8]
+    text.tokens.append(1)
+    assert guesses(drafts, text) == []
+    assert guesses(drafts, greedy_text(drafts, [1, 2, 3])) == []
 
 
 def test_no_more_is_guessed_than_pays() -> None:
     """Wrong guesses that cost nearly as much as a call each are soon given up."""
     drafts = Drafts(8)
-    greedy = Choosing(Sampling(), np.random.default_rng(0))
-    drafts._seconds = {1: 1.0, 9: 7.4}
-    text = [1, 2] * 20
+    text = greedy_text(drafts, [1, 2] * 20)
+    drafts._seconds = {1: {1: 1.0, 9: 7.4}}
     for _ in range(100):
-        drafts.judge(len(drafts.propose(text, 10, greedy).tokens), 0)
-    assert drafts.drafted < 30
-    drafts._seconds[9] = 1.4
+        drafts.judge(text, len(guesses(drafts, text)), 0)
+    assert text.drafted < 30
+    drafts._seconds[1][9] = 1.4
     for _ in range(60):
-        count = len(drafts.propose(text, 10, greedy).tokens)
-        drafts.judge(count, count)
-    assert len(drafts.propose(text, 10, greedy).tokens) == 8
+        count = len(guesses(drafts, text))
+        drafts.judge(text, count, count)
+    assert len(guesses(drafts, text)) == 8
 
 
-def test_drafted_text_is_the_models_own(tmp_path: Path) -> None:
+def test_texts_beside_each_other_share_the_rows_that_pay() -> None:
+    drafts = Drafts(8)
+    texts = [greedy_text(drafts, tokens) for tokens in ([1, 2] * 20, [3, 4] * 20, [5, 6, 7])]
+
+    def counts(number: int) -> list[int]:
+        found = drafts.propose(0, [*texts[:number], None], [10] * (number + 1), 100)
+        return [len(drafted.tokens) for drafted in found]
+
+    drafts._seconds = {2: {1: 1.0, 4: 1.2}, 3: {1: 1.0, 2: 1.1}, 4: {1: 1.0, 2: 1.1}}
+    assert counts(1) == [3, 0]  # of 8 rows
+    assert counts(2) == [1, 1, 0]
+    assert counts(3) == [1, 1, 0, 0]  # the third repeats nothing
+    for _ in range(40):
+        drafts.judge(texts[1], 1, 0)
+    assert texts[1].right < 0.05 < 0.7 == texts[0].right
+    drafts._seconds[3][2] = 1.22  # (1.7 + 1.01 + 1) / 3 = 1.24
+    assert counts(2) == [1, 1, 0]  # for the first alone, and the second's row is there anyway
+    drafts._seconds[3][2] = 1.26
+    assert counts(2) == [0, 0, 0]
+
+
+def test_drafted_text_is_the_models_own(folder: ModelFolder) -> None:
     """The model drafts for itself: each guess is right; and from repetitions, some."""
-    folder = find_model(make_model(tmp_path))
     options = Options(threads=1)
 
     def text(*how: object) -> tuple[str, tuple[int, int] | None]:
@@ -101,6 +130,117 @@ def test_drafted_text_is_the_models_own(tmp_path: Path) -> None:
     copied, drafted = text(8)
     assert copied == alone
     assert drafted is not None
+
+
+# What a text is: its tokens, and the logarithm of the probability that each had.
+Told = list[tuple[int, float]]
+
+
+def texts_of(loop: Loop, turns: list[Turn]) -> tuple[list[Told], list[Text]]:
+    """Texts that are begun one step after the other."""
+    texts: list[Text] = []
+    told: dict[Text, Told] = {}
+    waiting = list(turns)
+    while waiting or loop.waiting or loop.texts:
+        if waiting:
+            texts.append(loop.add(waiting.pop(0)))
+            told[texts[-1]] = []
+        for text, event in loop.step():
+            assert not isinstance(event, AieError)
+            if isinstance(event, Piece):
+                told[text] += [(one.token, one.logprob) for one in event.logprobs]
+    return [told[text] for text in texts], texts
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> ModelFolder:
+    return find_model(make_model(tmp_path_factory.mktemp("drafts")))
+
+
+@pytest.fixture
+def as_many_as_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guesses that do not depend on time."""
+    monkeypatch.setattr(Drafts, "_best", lambda self, able, right, most: most)
+
+
+TURNS = [
+    Turn([*range(100, 400)], max_tokens=45, logprobs=0, ignore_end=True),
+    Turn("import os", max_tokens=14, logprobs=0, ignore_end=True),
+    Turn("def main(argv):", max_tokens=60, logprobs=0, ignore_end=True),
+    Turn("class", max_tokens=30, logprobs=0, ignore_end=True),
+]
+SEEDED = Turn("import", max_tokens=25, logprobs=0, ignore_end=True, sampling=Sampling(1.0, seed=5))
+
+
+@pytest.mark.usefixtures("as_many_as_may")
+@pytest.mark.parametrize("by_model", [True, False])
+@pytest.mark.parametrize("slots", [1, 2, 3])
+def test_texts_with_guesses_have_the_bits_of_their_own_runs_alone(
+    folder: ModelFolder, by_model: bool, slots: int
+) -> None:
+    """Texts come and end, also while others' guesses are verified; one has no guesses."""
+    options = Options(threads=1)
+    turns = [*TURNS, SEEDED]
+    plain = open_loop(folder, options, 1, 600)
+    expected = [texts_of(plain, [turn])[0][0] for turn in turns]
+    drafter = folder if by_model else None
+    found, texts = texts_of(open_loop(folder, options, slots, 600, 256, 3, drafter), turns)
+    assert found == expected
+    assert texts[-1].drafting is None
+    for text in texts[:-1]:
+        assert text.drafting is not None
+        if by_model:  # the model agrees with itself, but at the end
+            assert 0 < text.drafting.drafted <= text.drafting.taken + 3
+    if not by_model:
+        assert sum(text.drafting.drafted for text in texts if text.drafting is not None) > 0
+
+
+@pytest.mark.usefixtures("as_many_as_may")
+def test_sampled_texts_beside_each_other_take_what_the_same_model_draws(
+    folder: ModelFolder,
+) -> None:
+    """The distributions are equal, so that no guess is refused."""
+    turns = [Turn(turn.prompt, max_tokens=30, sampling=Sampling(0.8), ignore_end=True)
+             for turn in TURNS[1:]]  # fmt: skip
+    _, texts = texts_of(open_loop(folder, Options(threads=1), 3, 600, 256, 1, folder), turns)
+    for text in texts:
+        assert text.drafting is not None
+        assert 0 < text.drafting.drafted <= text.drafting.taken + 1
+
+
+@pytest.mark.usefixtures("as_many_as_may")
+@pytest.mark.parametrize("fault", ["one text's logits", "every call"])
+def test_a_drafting_model_that_fails_ends_guesses_alone(
+    folder: ModelFolder, fault: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = Options(threads=1)
+    turns = TURNS[1:3]
+    plain = open_loop(folder, options, 1, 600)
+    expected = [texts_of(plain, [turn])[0][0] for turn in turns]
+    loop = open_loop(folder, options, 2, 600, 256, 3, folder)
+    assert loop.drafts is not None
+    slots = loop.drafts._source._slots
+
+    class Failing:
+        def __getattr__(self, name: str) -> object:
+            return getattr(slots, name)
+
+        def run(self, tokens: np.ndarray, before: np.ndarray, first: int) -> np.ndarray:
+            if fault == "every call":
+                raise AieError("out of memory")
+            logits = slots.run(tokens, before, first).copy()
+            if len(logits) == 2:
+                logits[0] = np.nan
+            return logits
+
+    loop.drafts._source._slots = Failing()
+    found, texts = texts_of(loop, turns)
+    assert found == expected
+    ended = [text.drafting.ended for text in texts if text.drafting is not None]
+    assert ended == ([True, False] if fault == "one text's logits" else [True, True])
+    (record,) = caplog.records
+    assert "drafting model" in record.message
+    assert ("numbers" if fault == "one text's logits" else "out of memory") in record.message
 
 
 def test_models_that_cannot_verify_say_why(tmp_path: Path) -> None:
