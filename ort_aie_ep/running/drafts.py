@@ -156,9 +156,10 @@ class Drafts:
     """Guesses for texts, as many as pay: by how many were right so far, and by what whole steps of
     as many texts took."""
 
-    def __init__(self, most: int = 8, model: Slots | None = None) -> None:
-        """Up to `most` guesses at a time, by a smaller model or, without one, from the text."""
-        self._most = most
+    def __init__(self, most: int = 8, model: Slots | None = None, beside: bool = True) -> None:
+        """Up to `most` guesses at a time, by a smaller model or, without one, from the text; of
+        several texts in a call only with `beside`."""
+        self._most, self._beside = most, beside
         self._source: _Source = _Copies() if model is None else _Model(model)
         self._right = 0.7
         # Of a step, by its number of texts and of positions for each.
@@ -181,7 +182,7 @@ class Drafts:
         and at most `room` for any; None is a text that has none."""
         most = min(self._most, room)
         if len(texts) > 1:
-            most = min(most, FEW_ROWS // len(texts) - 1)
+            most = min(most, FEW_ROWS // len(texts) - 1) if self._beside else 0
         able = [
             0 if text is None or not self._source.able(slot, text) else min(most, own)
             for slot, (text, own) in enumerate(zip(texts, rooms, strict=True), first)
@@ -262,7 +263,7 @@ class _Model:
     guesses."""
 
     def __init__(self, slots: Slots) -> None:
-        self._slots = slots
+        self._slots, self._beside = slots, _takes_several(slots)
         self._held: list[list[int]] = [[] for _ in range(slots.count)]
         self._seconds: dict[int, float] = {}
         self._said = False
@@ -321,7 +322,7 @@ class _Model:
         """Texts that are computed in one call."""
         parts: list[list[tuple[int, Drafting]]] = []
         for slot, text in ready:
-            if self._slots.together and parts and parts[-1][-1][0] == slot - 1:
+            if self._beside and parts and parts[-1][-1][0] == slot - 1:
                 parts[-1].append((slot, text))
             else:
                 parts.append([(slot, text)])
@@ -409,8 +410,9 @@ def open_drafts(
             "without --last-logits"
         )
     _require_rewinds(slots, folder)
+    beside = _takes_several(slots)
     if drafter is None:
-        return Drafts(most)
+        return Drafts(most, beside=beside)
     model = open_slots(drafter, options, slots.count, context)
     _require_rewinds(model, drafter)
     if model.vocabulary != slots.vocabulary:
@@ -418,7 +420,19 @@ def open_drafts(
             f"{drafter.model} has {model.vocabulary} tokens and {folder.model} "
             f"{slots.vocabulary}: a drafting model needs the same"
         )
-    return Drafts(most, model)
+    return Drafts(most, model, beside)
+
+
+def _takes_several(slots: Slots) -> bool:
+    """Whether a call may have several slots with several positions each, after others: ONNX
+    Runtime's own GroupQueryAttention does not take it."""
+    if not slots.together or slots.count == 1:
+        return False
+    try:
+        slots.run(np.zeros((2, 2), np.int64), np.ones(2, np.int64), 0)
+    except AieError:
+        return False
+    return True
 
 
 def _require_rewinds(slots: Slots, folder: ModelFolder) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from servers import make_model
+from servers import DEMO, make_model
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder, find_model
@@ -193,6 +193,21 @@ def test_texts_with_guesses_have_the_bits_of_their_own_runs_alone(
             assert 0 < text.drafting.drafted <= text.drafting.taken + 3
     if not by_model:
         assert sum(text.drafting.drafted for text in texts if text.drafting is not None) > 0
+
+
+@pytest.mark.usefixtures("as_many_as_may")
+@pytest.mark.parametrize("by_model", [True, False])
+def test_with_onnx_runtimes_attention_a_text_has_guesses_while_it_is_alone(by_model: bool) -> None:
+    folder = find_model(DEMO)
+    loop = open_loop(
+        folder, Options(threads=1), 2, 600, draft=3, drafter=folder if by_model else None
+    )
+    longer, shorter = TURNS[2], TURNS[1]
+    _, (text, other) = texts_of(loop, [longer, shorter])
+    assert text.drafting is not None
+    assert other.drafting is not None
+    assert text.drafting.drafted > 0
+    assert (text.written, other.written) == (60, 14)
 
 
 @pytest.mark.usefixtures("as_many_as_may")
