@@ -16,6 +16,7 @@ DOCS = PROJECT / "docs"
 
 def pages() -> list[Path]:
     found = [*PROJECT.glob("*.md"), *DOCS.rglob("*.md"), *PROJECT.glob("*/README.md")]
+    found += [*PROJECT.glob("aie_kernels/*/README.md"), *PROJECT.glob("lab/*/*/README.md")]
     return found + list((PROJECT / "src").rglob("README.md"))
 
 

@@ -1,17 +1,6 @@
 """All of a decoder layer's decode on one overlay, as paper 1 places it (section IV-A).
 
-| columns | cores | shim channels in | out |
-|---|---|---|---|
-| 0-3 | FusedDQP, 16 | weights, 8 | y, one a column |
-| 4-5 | FlowKV, 4 pairs | K and V, 8 with those of columns 6-7 | o, 4 |
-| 6-7 | rms, rope, glu, softcap | | one each, 4 |
-
-Weights, K and V use all sixteen input channels, because a token waits for them. So x of the
-projections, the queries and the inputs of the vector operators share the channels of K and V under
-packet ids. They never collide: the sequences of a layer run one after another, and the queries
-arrive before their keys. The overlay has the sequences of its parts, under the same names:
-`matvec`, `matvec_part`, `attention`, `rms_norm`, `rope`, `append`, `move_heads`, `glu`, `softcap`.
-A layer is a list of them in one stream and needs no second configuration.
+README.md has where its parts are.
 """
 
 from __future__ import annotations

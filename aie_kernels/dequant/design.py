@@ -1,27 +1,6 @@
 """Q4NX -> bf16, in the order that GEMM reads (paper 2, section 3.1.1).
 
-Each core converts one block of 32 x 256 weights after another to bf16. A weight is rounded once,
-w = bf16(min + scale * code), and block i of the output is block i of the input. Here and below, the
-bytes of Q4NX are those of the shipping form:
-
-| | bytes | layout |
-|---|---|---|
-| in | 5,120 a block | Q4NX, blocks [N/32][K/256] |
-| out | 16,384 a block | bf16 [N/32][K/256][4 k-steps of 64][8 kb][4 nb][8 k][8 n], GEMM's B |
-
-A column fetches four blocks in one linear run. The memory tile splits them among its four cores and
-joins the results of each pair of cores into one object of 32 KB; each pair has its own shim
-channel. The memory tile then uses 5 of its 6 receiving channels and all 6 sending channels. AMD's
-open engine has the same shape but writes bfp16 (9 bytes for 8 weights), as `dequant_bfp16` does.
-bf16 takes 1.8 times the bytes, and also suits aie2, which has no bfp16.
-
-Cores never wait for cores of other columns, and nothing is padded: all columns process the same
-number of objects. If the blocks do not divide evenly, some are converted twice, with the same
-result. At least 4 blocks are needed.
-
-The output is the bottleneck. A column writes 65,536 bytes for 20,480 read. Its two channels need
-8,192 cycles for that, and the kernel about a quarter of them. The machine's memory is the limit
-even earlier: each weight moves 2.6 bytes.
+README.md has dataflow, rules and what bounds it.
 """
 
 from __future__ import annotations

@@ -1,16 +1,6 @@
 """Q4NX -> bfp16, in the order that `gemm_bfp16` reads: `dequant` with nine bytes for eight weights.
 
-Each weight is rounded to bf16 as `dequant` does, and eight in-features of those to bfp16
-(`formats.bfp16`): the bytes are `pack_b_bfp16` of the weights that `dequant` writes. A weight is
-off by at most 2/255 of the largest of its eight, as it would be in the matrix unit.
-
-| | bytes | layout |
-|---|---|---|
-| out | 9,216 a block | bfp16 [N/32][K/256][4 k-steps of 64][2 pairs][8 kb][2 nb][8 n][9 B] |
-
-Dataflow and rules are those of `dequant`. A column writes 36,864 bytes for 20,480 read; its two
-channels need 4,608 cycles for that, and the kernel 2,115, if it is as fast as AMD's. A weight moves
-1.75 bytes of memory, and 2.6 with `dequant`.
+The README.md of `dequant` has its layout and what bounds it.
 """
 
 from __future__ import annotations

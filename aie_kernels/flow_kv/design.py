@@ -1,42 +1,6 @@
 """FlowKV: attention of one query position, for decoding (paper 1, section III-B; paper 2, 3.2.2).
 
-A pair of cores holds the queries that share a KV head, and K and V stream past them in chunks:
-
-| core | its own stream | keeps | step of the papers |
-|---|---|---|---|
-| score (column c) | K, 8 KB a chunk | q, running max and sum | 1-5: F = exp(q K^T - m), C, l |
-| value (column c + 1) | V, 8 KB a chunk | Y | 6: Y = C Y + F V; 7: O = Y / l |
-
-F, C and l pass through the memory of the score core, which its eastern neighbour can access. A
-chunk has 4,096 / head_dim keys: 16 at a head dimension of 256, as in the papers, and 64 at 64.
-
-Pairs can share the keys of a sweep, each with a part of its chunks. A value core then passes Y, l
-and the maximum m to the one above it through its memory, which merges them with its own: both Y and
-l are brought to the larger maximum, by powers of two, and added. So the merge is exact but for one
-addition in fp32, as for a chunk. The last pair sends O.
-
-Four pairs occupy two columns. The two columns' own shim channels would bring 28.8 GB/s at 1.8 GHz.
-So K and V of each pair have a channel each: eight channels of four columns, 57.6 GB/s, routed
-sideways to the cores. The queries share the channel of K under a packet id: at most 4 KB before
-each sweep.
-
-| buffer | layout | |
-|---|---|---|
-| q, o | [heads][head_dim] bf16 | |
-| k, v | [kv_heads][capacity/8][head_dim/8][8 keys][8 dimensions] bf16 | the cache |
-
-* A sweep is one pair's walk through the keys of a KV head for at most 2,048 / head_dim queries (as
-  many as fit in L1). A larger group is divided, and its keys are read once for each part. All parts
-  have the same size, so the last may overlap the one before it, and some rows are computed twice.
-* The keys of a sweep are divided among as few pairs as it takes to keep all pairs at work: 1, if
-  there are 4, 8, .. sweeps; 2 for 2, 6, ..; 4 for an odd number. Pairs that share a sweep are
-  neighbours. With fewer chunks than that, keys are not divided.
-* A window can begin at any key: the first chunk masks the keys before it. A cache that keeps a ring
-  of the window's keys works as well, as a `context` of at most the window: the order of keys does
-  not matter.
-* Rows of the cache from `context` on are read up to the end of a chunk and masked; they must be
-  finite.
-* head_dim is 64, 128 or 256; others are padded with zeros by the caller, who gives the true scale.
+README.md has dataflow, layouts and rules.
 """
 
 from __future__ import annotations

@@ -1,43 +1,6 @@
 """FlowQKV: attention of a prompt (paper 2, section 3.1.3) over the cache, which the prompt extends.
 
-Columns work in pairs, one query chunk per pair; four pairs of columns hold a super-chunk. Row p of
-every pair belongs to one KV head: a score core (left) and a value core (right), as in FlowKV. K of
-the head goes to the score cores of the whole row and V to the value cores, so a chunk that enters
-once serves four query chunks:
-
-| core | its own stream | keeps | step of the paper |
-|---|---|---|---|
-| score | K, 4 KB a chunk of 2,048 / head_dim keys | queries (16 KB); max and sum | 1-5 |
-| value | V, 4 KB a chunk | Y in float32 (32 KB) | 6, 7 |
-
-A *sweep* is the walk of a super-chunk through its keys. Its begin and end depend on the mask. They
-are the only difference between causal, window and non-causal attention: the cores compute the
-number of chunks (`flow_qkv_schedule`) as the sequence does. A core holds 8,192 / head_dim rows,
-queries of all heads of the group; with L_c queries a chunk, group x L_c rows. A group is divided
-into parts if it is too large for 8 queries, or if there are fewer KV heads than rows of cores. The
-parts occupy rows of cores as if they were heads, and read K and V again. The last part may overlap
-the one before it, and some rows are computed twice. A model with one KV head and one query head
-uses a quarter of the cores.
-
-| buffer | layout | |
-|---|---|---|
-| q, o | [prompt, rounded up][heads][head_dim] bf16 | |
-| k, v | [kv_heads][capacity/8][head_dim/8][8 keys][8 dimensions] bf16 | past and prompt |
-
-A prompt is divided into super-chunks that are as equal as multiples of 8 queries a chunk allow. The
-cores also compute the rows of q beyond the prompt, and o has room for them: the caller rounds both
-buffers up to `padded_prompt` tokens, at most 32 more per sweep. Rows of the cache behind the prompt
-are masked, but must be finite. Rows of V up to a multiple of 8 keys must also be no larger than the
-others, and are best zero, because 8 keys share an exponent in the matrix unit.
-
-With eight columns, 8 of the 16 shim channels bring K and V, and the other 8 the queries (two cores
-each, under packet ids); o leaves on one channel per core. With four columns the queries share K's
-channel under packet ids. With two columns, only two KV heads are swept at a time.
-
-By the kernels' cycle models the score core is the bottleneck at head dimensions 64 and 128 (a chunk
-with all rows takes 12 and 4 times the 1,024 cycles of its transfer), the value core at 256 (twice).
-A start writes 24 words per pair of cores, about 20 us for all of eight columns, and happens once in
-16 sweeps.
+README.md has dataflow, layouts and rules.
 """
 
 from __future__ import annotations

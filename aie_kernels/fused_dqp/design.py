@@ -1,22 +1,6 @@
 """FusedDQP: y = W x with W in Q4NX, for decoding (paper 1, section III-A; paper 2, 3.2.1).
 
-Every core takes its own blocks of W and all of x:
-
-* x is broadcast once per projection and stays in L1 (2 K bytes, with the sums of its groups), so
-  only blocks move while the cores compute;
-* a column has two weight channels; each brings the blocks of two neighbouring block rows in turn
-  through the memory tile to two cores, straight from the file's order;
-* a round gives 32 outputs per core; the four cores of a column are joined into 128 outputs.
-
-Rows that do not fill the last round are not padded: its columns are moved back so that they end
-with the last block row, and some rows are computed twice with the same result. So N is a multiple
-of 32 and at least 128, K a multiple of 256 and at most 16,384. A longer K is processed in parts.
-
-With four columns of eight, x enters through the shim of a fifth. With all columns in use every
-shim channel carries weights, so x shares the first one under its own packet id. It uses 2 K bytes
-of that channel before 5/8 N K / (2 columns) bytes of weights in the shipping form, i.e. 3.2 * 2
-columns / N of its time (2.5 % for N = 2048 on eight columns), while the other channels wait for the
-last core.
+README.md has dataflow, rules and what was tried.
 """
 
 from __future__ import annotations

@@ -1,42 +1,6 @@
 """A whole decoder layer as one task graph: vectors stay on chip (paper 1, section IV-A).
 
-Between the input norm and the last residual sum, nothing leaves the array but the new keys and
-values; weights, keys and values are what comes in.
-
-| core | keeps | takes | gives |
-|---|---|---|---|
-| 16 `dqp` (columns 0-3) | activations | weights; x | 32 outputs a round |
-| `hub` (6, row 1) | the residual stream | y; norm weights; what `gate` gives | x |
-| `rope` (7, row 0) | q, k, v before rotation | y; rotary table, norms of heads | q; new k and v |
-| `gate` (6, row 0) | the gate, or attention's output | y; outputs of the pairs | act(gate) * up |
-| 4 pairs (columns 4, 5) | FlowKV's: q; Y | K and q; V | attention's output |
-
-A layer goes around this ring three times:
-
-    hub --x--> dqp --y--> rope --q--> pairs --o--> gate --> hub          norm, QKV, attention
-    hub --x--> dqp --y--> hub                                            output, residual, norm
-    hub --x--> dqp --y--> gate --> hub --x--> dqp --y--> hub             gate and up, down, residual
-
-* `x`: only the hub sends activations, by one channel, through a memory tile to all 16 cores. So no
-  channel needs packets of several sources. The cores keep them (`MAX_X` elements), and nothing is
-  sent again for each row of blocks.
-* `y`: the four outputs of a column are joined in its memory tile, the four columns in another; the
-  512 outputs of a round go to hub, rope and gate at once. Each of them knows from its parameters
-  which rounds of a layer are its own, and drops the others. No header tells them apart.
-* Weights enter by both channels of columns 0 to 3, each for two cores of its own (spatial, never
-  in turns). A task is a whole projection: the blocks of two rows alternate by halves, so that the
-  rounds are the fourth dimension of the descriptor.
-* While up streams, the activations of down arrive in the cores behind those of gate and up. So down
-  begins when up ends.
-* Keys and values of pair p enter by the channels of column 4 + p. The operands of hub and rope
-  share the channels of columns 6 and 7 with keys under packet ids: the tasks of a layer come in the
-  order in which the cores take them.
-* A pair's sweep is of a unit: the queries of a KV head, or with one or two KV heads an equal part
-  of them (`query_parts`), so that all pairs compute. Each reads the keys of its head.
-* New keys are read back from memory: their transfer must arrive before attention starts.
-
-`layer` computes a layer, `head` the final norm and the vocabulary. Between layers the residual
-stream goes through memory.
+README.md has the ring through which vectors go, and its rules.
 """
 
 from __future__ import annotations

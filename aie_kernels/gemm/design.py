@@ -1,55 +1,6 @@
 """GEMM: C = A B for prefill and training (paper 2, section 3.1.2; paper 5).
 
-With bf16 output on AIE2P the same cores also compute the operators between the projections of a
-prompt: see `row_operators`.
-
-Each column of the array has a band of 64 rows of C, and each row of cores a band of C's columns,
-128 for bf16 output and 64 for float32 (`width` below). A core keeps its block of C in L1, in fp32,
-for all of K, as parts of 64 x 32 (paper 5's m and n; its k is 64 here too). So one pass of the
-array computes a megatile of 64 * columns rows and 4 * width columns, for which A and B are read
-once:
-
-    bytes read = N / (4 width) * size(A) + M / (64 columns) * size(B)         (paper 2, Eq. 5)
-
-The order of the megatiles does not change that, because no data stays from one to the next. Rows
-are outermost, so that the A of a band is one task of the shim that repeats for its megatiles.
-`matmul` (lab/designs) is this design with a row-major B.
-
-| | memory | memory tile | core |
-|---|---|---|---|
-| A | row-major bf16 (M, K) | 64 rows x 256 k, row-major | 64 x 64: [8 kb][8 mb][8 m][8 k] |
-| B | `pack_b`'s order | 256 k x width, as in memory | 64 x 32: [8 kb][4 nb][8 k][8 n] |
-| C | row-major (M, N) | 4 x 64 x width, row-major | 64 x 8: [64 m][8 n] |
-
-A of a column goes to its four cores. B of a row of cores goes to all columns. It enters through the
-second shim channel and the memory tile of column r (with two columns, each carries two rows; with
-one, it carries four rows, 128 k at a time). It reaches a core k-step by k-step, and within a k-step
-part by part. C of four cores is joined, and leaves while the next megatile is computed. The DMAs of
-memory tiles and cores do the reordering; all runs to and from memory have at least 256 bytes.
-
-Rules: K is a multiple of 256 (pad A and B with zeros); N is a multiple of 32 and at least `width`
-(twice that on two columns, four times on one). M can be any number. Nothing is padded: bands that
-would pass the end of C are moved back and compute some elements twice, with the same result. They
-move one by one, so that a short prompt needs rows for one band and not for all columns (paper 2
-decouples e_y m from 8 e_y m for this reason). A short prompt still takes the time of a whole pass.
-Below 64 rows, the buffers of A and C have 64 rows: the cores read all of A and write all of C.
-
-Shapes are run-time parameters: a worker takes the number of k-steps and the number of its blocks,
-which are paper 5's two parameters; the shims' descriptors hold the rest of a shape.
-
-Numerics: fp32 accumulation over all of K, and one rounding at the end (with float32 output none).
-aie2 multiplies bf16 exactly; aie2p rounds both operands to bfp16, eight k to an exponent.
-
-L1: 62,728 bytes of 65,536 with bf16 output, before the row operators. The sums take half of it, so
-C leaves in strips of 1 KB. A part leaves during the last k-step of the next one; for half of its
-4 KB there is no room meanwhile, so a core waits for 512 cycles per part. 2.7 KB remain in one piece
-for constants of the kernels. With float32 output the sums take a quarter, and a whole part has room
-(52,488 bytes). L2: at most 448 KB.
-
-Bottleneck, per k-step with bf16 output: a core does 2^19 multiplications, 4,096 cycles on aie2p by
-its model. B needs 4,096 cycles of its channel and A 2,048. Memory must deliver 8 KB for each
-column and 16 KB for each row, 128 KB on eight columns: 5,370 cycles at 43.9 GB/s and 1.8 GHz, 3,620
-at 65.1. So kernel and B are in balance, and where memory is slower, it decides.
+README.md has dataflow, layouts, rules, buffers and what bounds it.
 """
 
 from __future__ import annotations

@@ -1,22 +1,6 @@
 """Micro-measurements: the first overlay to try on a chip, and the one that measures its constants.
 
-This overlay computes nothing: cores copy objects from the shim back to the shim. So a wrong byte
-is the machine's fault, and a time belongs to the data path or the command processor.
-
-* A *lane* is a channel into a core and a channel out of it, with objects of 8 KB. Lane l below the
-  number of columns is channel 0 of column l. The lanes after them are channel 1 of the columns,
-  starting with the middle one and wrapping around, without column 0. So lanes from 0 on are one per
-  column, and lanes from the middle column on use both channels of each column of the upper half.
-* The two *ids* share channel 1 of shim 0 as packets. Each has its own core, objects of 512 bytes,
-  and half of an object that the memory tile joins: the position of the bytes in the output shows
-  which core received them.
-
-A core takes objects, drops some and sends copies of the one that follows. This gives lanes that
-read and write equally, lanes that only read and lanes that only write. With several calls per copy,
-the core determines the time.
-
-The design depends on no constant of the chip and stays far from every limit: 33 KB of L1, two
-descriptors a channel.
+README.md has lanes and ids.
 """
 
 from __future__ import annotations

@@ -1,36 +1,6 @@
 """Short GEMM: C = A W for prompts of few rows, from Q4NX weights (paper 2, sections 3.1.1, 3.1.2).
 
-`gemm` divides the rows of C over the columns of the array, and reads weights in bf16 that `dequant`
-has written. A prompt of 64 rows fills one of eight columns, and the others repeat it. Dividing C's
-columns instead would not help enough: the bf16 weights of 2048 x 2048 alone take 191 µs at 43.9
-GB/s, half as long as 512 rows. So here every core has the same 64 rows of C and columns of its own,
-and dequantises the weights itself, which arrive with 5 bits each.
-
-A core keeps 64 x 64 of C in L1, in fp32, for all of K, as two parts of 64 x 32. A pass of the array
-computes 64 rows and 256 columns of C for each column of the array.
-
-| | memory | memory tile | core |
-|---|---|---|---|
-| A | row-major bf16 (M, K) | 64 rows x 256 k | 64 x 64: [8 kb][8 mb][8 m][8 k] |
-| W | Q4NX blocks [N/32][K/256] | 8 x 1 blocks | 2; as bf16 64 x 32: [8 kb][4 nb][8 k][8 n] |
-| C | row-major bf16 (M, N) | 4 x 64 x 64, row-major | 64 x 8: [64 m][8 n] |
-
-A enters through the second shim channel of column 0 and goes to all cores. W enters through the
-first channel of each column.
-
-Rules: K is a multiple of 256, at most 16,384; N is a multiple of 32, at least 256. M can be any
-number: bands of 64 rows follow each other, and each reads W again. Below 64 rows, the buffers of A
-and C have 64 rows. Bands of rows and columns that would pass the end of C are moved back, as in
-`gemm`.
-
-Numerics: those of `dequant` followed by `gemm` with bf16 output, to the bit.
-
-L1, with weights in the shipping form as below: 62,720 bytes of 65,536. L2: 208 KB in column 0, 144
-KB elsewhere.
-
-Bottleneck, for each 256 of K: memory must deliver 40 KB for each column, 13,436 cycles on eight
-columns at 43.9 GB/s and 1.8 GHz, 9,060 at 65.1. The core multiplies 2^20 times (8,192 cycles by its
-model on aie2p) and dequantises two blocks (4,476).
+README.md has dataflow, layouts, rules, buffers and what bounds it.
 """
 
 from __future__ import annotations

@@ -1,30 +1,6 @@
 """The vector operators of a layer, a core each (paper 1, section IV-A; paper 2, 3.2.3).
 
-| core | sequence | in | out |
-|---|---|---|---|
-| rms | `rms_norm` | x; then residual and weight | x + residual; then its norm |
-| rope | `rope`, `append`, `move_heads` | x; norm's weight, then cosines and sines | x rotated |
-| glu | `glu` | gate and up in turn | act(gate) * up |
-| softcap | `softcap` | x | cap * tanh(x / cap) |
-
-Rows move in objects of 128 (rms) or 256 elements of bf16. The sequences run one at a time, so all
-inputs share two shim channels under packet ids: `a` carries the data to rotate, gate or normalise,
-`b` the data that goes with it. There are two because a core takes x and residual in turn: a single
-channel would block on x while the core waits for the residual. Each output has its own channel, on
-two shims in all.
-
-A row that is not a whole number of objects is not padded: its last object is moved back to end
-with the row, and the elements it shares with the object before it are computed twice. Only
-rms_norm, which must count each element once, takes rows that are padded with zeros.
-
-A token's vectors cost microseconds. For a prompt, one core per operator is the limit: in the
-simulator rms takes 3.6 us for a row of 2,048 and glu 17 us for one of 8,192, while their channels
-would take 1.1 and 4.6 (`ort-aie kernels simulate vector_ops rms_norm ...`).
-
-`append` rotates keys straight into the cache of FlowKV and FlowQKV, [kv_heads][capacity/8]
-[head_dim/8][8 keys][8 dimensions]; values take the same path with `rotary_dim` 0, which copies. Its
-runs are 16 bytes, so it writes at a fraction of a channel's rate; that matters only for prompts.
-`move_heads` copies heads to places that are farther apart or closer together.
+README.md has dataflow and rules.
 """
 
 from __future__ import annotations
