@@ -277,7 +277,9 @@ def test_prediction_counts_commands_and_gates() -> None:
     [pytest.param(d, marks=pytest.mark.in_turn if d == "gemm" else []) for d in find_designs()],
 )
 def test_prediction_is_near_the_simulator(name: str, design: str) -> None:
-    """0.8 to 2 times as long, without the dispatch; for GEMM and MatMul at least two thirds.
+    """0.8 to 2 times as long, without the dispatch; for GEMM and MatMul at least two thirds, for
+    FlowQKV three quarters: with one chunk of keys the two cores of a pair work one after the other,
+    and the prediction has the slower one.
 
     The smallest product takes 66 µs by the prediction, whether B is bfloat16 or bfp16, and with
     bfp16 it is simulated to take less than half of that.
@@ -299,7 +301,7 @@ def test_prediction_is_near_the_simulator(name: str, design: str) -> None:
             predicted = sum(run["predicted_seconds"] - 100e-6 for run in runs)
             results = session.time(title, shape)
             ratio = predicted / sum(result.seconds for result in results)
-            least = 2 / 3 if design in {"gemm", "gemm_bfp16"} else 0.8
+            least = {"gemm": 2 / 3, "gemm_bfp16": 2 / 3, "flow_qkv": 3 / 4}.get(design, 0.8)
             most = 2.1 if design == "gemm_bfp16" else 2
             assert least < ratio < most, (title, shape, ratio)
 
