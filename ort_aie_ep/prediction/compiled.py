@@ -75,6 +75,12 @@ class _Node:
             ]
         else:
             attributes = {name: attr.value for name, attr in node.attributes.items()}
+            for name, value in attributes.items():
+                if not isinstance(value, int | float | str):
+                    raise AieError(
+                        f"node '{node_label(node)}': attribute {name} must be a number or text, "
+                        f"got {value!r}"
+                    )
             reads = [-1 if _absent(v) else i for i, v in enumerate(node.inputs)]
             self._steps = [_Step(node.op_type, attributes, reads)]
 
@@ -167,6 +173,8 @@ class _Node:
         if not isinstance(width, int):
             raise AieError(f"node '{node_label(self._node)}': the width of a query is not known")
         heads = step.attribute("num_heads", 1) + packed * 2 * step.attribute("kv_num_heads", 1)
+        if heads < 1:
+            raise AieError(f"node '{node_label(self._node)}': it has {heads} heads")
         dim = width // heads
         return dim // 2 if step.attribute("kv_cache_bit_width") == 4 else dim
 
@@ -188,7 +196,9 @@ class _Step:
     reads: Sequence[int]
 
     def attribute(self, name: str, default: int = 0) -> int:
-        return int(self.attributes.get(name, default))
+        """An integer; what is not one is refused with the recipe."""
+        value = self.attributes.get(name, default)
+        return value if isinstance(value, int) else default
 
     def read(self, name: str) -> int:
         """The value of an input of attention; -1 if it has none."""

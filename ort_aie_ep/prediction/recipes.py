@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, Literal
+
+from ort_aie_ep.errors import AieError
 
 FLOAT, UINT8, INT8, INT32, INT64, FLOAT16, BFLOAT16 = 1, 2, 3, 6, 7, 10, 16  # TensorProto.DataType
 _INTEGERS = (INT32, INT64)
+_MOST_VALUES = 1 << 22  # of an input: more tokens than any model has positions
 
 #: A size that depends on a call: new tokens, all tokens, those before the call, and the larger of
 #: them and a window.
@@ -34,7 +38,11 @@ class Input:
     values: Values = "zeros"
 
     def given(self, tokens: int, context: int) -> _Given:
-        """For a call, as `_native.NpuPackages.schedule` takes it."""
+        """For a call, as `_native.NpuPackages.schedule` takes it.
+
+        Raises:
+            AieError: it has more integers than a call has tokens.
+        """
         past = context - tokens
         sizes = {"tokens": tokens, "context": context, "past": past}
 
@@ -46,9 +54,9 @@ class Input:
         dims = [size(dim) for dim in self.dims]
         if self.type not in _INTEGERS:
             return self.type, dims, self.constant, None
-        count = 1
-        for dim in dims:
-            count *= dim
+        count = prod(dims)
+        if count > _MOST_VALUES:
+            raise AieError(f"an input of integers has {count} values: {dims}")
         values = {
             "positions": [past + i % tokens for i in range(count)],
             "last token": [tokens - 1] * count,

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <set>
 #include <string>
@@ -23,9 +24,6 @@ namespace py = pybind11;
 
 namespace ort_aie::npu_target {
 namespace {
-
-// As in ExecutorOptions.
-constexpr int64_t kWeightBytes = 512 << 20, kRowBytes = 32 << 20, kQueryBytes = 8 << 20;
 
 // A tensor of a call. `values` are given for integers, which ops read as they plan.
 struct GivenTensor {
@@ -61,7 +59,10 @@ class GivenTensors final : public Program::Io {
       tensor.shape = Shape(one.dims.begin(), one.dims.end());
       tensor.present = true;
       tensor.bytes = ByteCount(tensor.type, tensor.shape).As("an input");
-      tensor.data = one.values ? Values(one, tensor) : addresses_.Take(tensor.bytes);
+      const bool read = tensor.type == DataType::kInt32 || tensor.type == DataType::kInt64;
+      Require(read == one.values.has_value(), "values are given for int32 and int64, not for ",
+              NameOf(tensor.type));
+      tensor.data = read ? Values(one, tensor) : addresses_.Take(tensor.bytes);
     }
   }
 
@@ -76,11 +77,10 @@ class GivenTensors final : public Program::Io {
   const void* Values(const GivenTensor& one, const Tensor& tensor) {
     Require(static_cast<int64_t>(one.values->size()) == ElementCount(tensor.shape).As("an input"),
             "an input of shape ", tensor.shape, " was given ", one.values->size(), " values");
-    Require(tensor.type == DataType::kInt64 || tensor.type == DataType::kInt32,
-            "values are given for integers, not for ", NameOf(tensor.type));
     std::vector<uint8_t>& bytes = *values_.emplace_back(std::make_unique<std::vector<uint8_t>>());
     for (const int64_t value : *one.values) {
       const auto narrow = static_cast<int32_t>(value);
+      Require(tensor.type == DataType::kInt64 || narrow == value, "an int32 is given as ", value);
       const auto* from = tensor.type == DataType::kInt64
                              ? reinterpret_cast<const uint8_t*>(&value)
                              : reinterpret_cast<const uint8_t*>(&narrow);
@@ -114,9 +114,6 @@ class NpuPackages {
     facts_.share_context = [this, one_xclbin](std::string_view a, std::string_view b) {
       return one_xclbin && names_.contains(a) && names_.contains(b);
     };
-    facts_.weight_bytes = kWeightBytes;
-    facts_.row_bytes = kRowBytes;
-    facts_.query_bytes = kQueryBytes;
   }
 
   py::dict Schedule(const std::string& recipe_text, const py::list& inputs, bool planned, bool int8,
@@ -143,10 +140,14 @@ class NpuPackages {
         },
         options);
     py::dict result;
-    program.Call(tensors, [&](Plan& plan) {
-      if (!planned) plan.kept = nullptr;
-      result = ScheduleOf(plan, planned, layers);
-    });
+    try {
+      program.Call(tensors, [&](Plan& plan) {
+        if (!planned) plan.kept = nullptr;
+        result = ScheduleOf(plan, planned, layers);
+      });
+    } catch (const std::bad_alloc&) {
+      Fail(ErrorCode::kRuntime, "this machine has no room for the values between the steps");
+    }
     return result;
   }
 
@@ -159,7 +160,8 @@ class NpuPackages {
     }
     const InlineThreadPool threads;
     PlannedContents contents(facts_, plan, planned);
-    Scheduler scheduler(facts_, contents, plan, threads, layers);
+    Scheduler scheduler(facts_, contents, plan, threads);
+    const std::string layers_refused = scheduler.FindLayers(layers);
     py::list stages;
     while (!scheduler.done()) {
       Stage stage;
@@ -184,7 +186,7 @@ class NpuPackages {
     }
     py::dict result;
     result["stages"] = stages;
-    result["layers_refused"] = scheduler.why_not_layers();
+    result["layers_refused"] = layers_refused;
     result["form"] = py::make_tuple(contents.form().group, contents.form().minima);
     result["widened"] = WidenedOf(plan, planned, scheduler, contents.form());
     return result;

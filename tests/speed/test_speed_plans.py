@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 import ort_aie_ep
@@ -22,9 +24,9 @@ from ort_aie_ep.npu.vocabulary.design import package_name
 from ort_aie_ep.npu.vocabulary.device import device
 from ort_aie_ep.npu.vocabulary.eras import MLIR_AIR
 from ort_aie_ep.npu.vocabulary.errors import DesignError
-from ort_aie_ep.prediction.compiled import read_plans
+from ort_aie_ep.prediction.compiled import plans_in, read_plans
 from ort_aie_ep.prediction.composition import READERS, compose, schedule
-from ort_aie_ep.prediction.recipes import FLOAT, UINT8, Input, Plans, RecipeBuilder
+from ort_aie_ep.prediction.recipes import FLOAT, INT64, UINT8, Input, Plans, RecipeBuilder
 from ort_aie_ep.prediction.shapes import MODELS, plans_of, shape_of
 from ort_aie_ep.tools.synth import synth
 
@@ -84,6 +86,41 @@ def test_tensors_that_do_not_fit_a_node_are_refused() -> None:
     other = replace(node, inputs=(Input(FLOAT, (1, "tokens", 128)), *node.inputs[1:]))
     with pytest.raises(AieError, match="input A must be"):
         compose((other,), 1, 1, MACHINE)
+
+
+def test_sizes_that_no_call_has_are_refused() -> None:
+    recipe = RecipeBuilder()
+    x, weights = recipe.input(FLOAT, 1 << 40, 256), recipe.constant(UINT8, 8, 1, 5120)
+    (y,) = recipe.step("Q4NXMatMul", "p", [x, weights], K=256, N=256, format=1)
+    rows = recipe.node(recipe.step("Mul", "m", [y, y], format=1))
+    with pytest.raises(AieError, match="no room for the values between the steps"):
+        schedule(rows, 1, 1)
+    ids = RecipeBuilder()
+    table, many = ids.constant(UINT8, 8, 1, 5120), ids.input(INT64, 1 << 40)
+    gather = ids.node(ids.step("Q4NXGather", "g", [table, many], K=256, N=256, format=1))
+    with pytest.raises(AieError, match="an input of integers has"):
+        schedule(gather, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "words"),
+    [({"num_heads": 0}, "it has 0 heads"), ({"num_heads": [4]}, "must be a number or text")],
+)
+def test_damaged_attributes_are_refused(attributes: dict[str, Any], words: str) -> None:
+    shapes = {
+        "query": [1, 1, 64],
+        "key": [1, 1, 64],
+        "value": [1, 1, 64],
+        "k": [1, 1, "past", None],
+    }
+    inputs = [
+        ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(ir.DataType.FLOAT))
+        for name, shape in {**shapes, "v": shapes["k"]}.items()
+    ]
+    node = ir.node("FlowAttention", inputs, attributes, domain="aie", num_outputs=3)
+    graph = ir.Graph(inputs, node.outputs, nodes=[node], opset_imports={"aie": 1})
+    with pytest.raises(AieError, match=words):
+        plans_in(ir.Model(graph, ir_version=10))
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -49,17 +49,19 @@ class Executor final : public XrtTarget {
     Scheduler scheduler;
     std::shared_ptr<Buffer> rows = nullptr;  // for a prompt's batches
 
-    Call(Engine& engine, const Plan& plan, const ThreadPool& threads, bool layers)
+    Call(Engine& engine, const Plan& plan, const ThreadPool& threads)
         : plan(plan),
           threads(threads),
           contents(engine, plan, threads),
-          scheduler(engine.facts(), contents, plan, threads, layers) {}
+          scheduler(engine.facts(), contents, plan, threads) {}
   };
 
   void RunAll(const Plan& plan, const ThreadPool& threads) const {
-    Call call(engine_, plan, threads, !layers_failed_);
-    const std::string& reason = call.scheduler.why_not_layers();
-    if (in_use_ && !reason.empty()) CountRefusal(reason);
+    Call call(engine_, plan, threads);
+    if (in_use_) {
+      const std::string why_not = call.scheduler.FindLayers(!layers_failed_);
+      if (!why_not.empty()) CountRefusal(why_not);
+    }
     while (!call.scheduler.done()) {
       if (in_use_) {
         RunNext(call);

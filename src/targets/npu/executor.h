@@ -10,6 +10,7 @@
 
 #include "targets/npu/device.h"
 #include "targets/npu/fused_decode/package.h"
+#include "targets/npu/schedule/facts.h"
 #include "targets/target.h"
 
 namespace ort_aie::npu_target {
@@ -25,11 +26,8 @@ struct ExecutorOptions {
   // Overlays that others built for whole decoders.
   std::vector<fused_decode::Package> fused_decode = {};
 
-  // The most device memory that a prompt takes. weight_bytes are for dequantised weights: they hold
-  // a layer of a model with 8 billion parameters, so that each layer changes to that overlay once.
-  // row_bytes are for rows of activations or products, query_bytes for queries or outputs of
-  // attention. A larger matrix is divided into bands of out-features, a longer prompt into chunks.
-  int64_t weight_bytes = 512 << 20, row_bytes = 32 << 20, query_bytes = 8 << 20;
+  // See schedule/facts.h.
+  int64_t weight_bytes = kWeightBytes, row_bytes = kRowBytes, query_bytes = kQueryBytes;
 };
 
 // What a target has done since it was made.

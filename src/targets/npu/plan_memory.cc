@@ -9,6 +9,7 @@
 #include "targets/npu/weights.h"
 
 namespace ort_aie::npu_target {
+
 std::shared_ptr<PlanMemory> PlanMemory::Of(Engine& engine, const Plan& plan) {
   if (plan.kept == nullptr) return nullptr;
   const std::lock_guard lock(plan.kept->mutex);

@@ -90,6 +90,44 @@ void AnOlderRowChanged() {
   }
 }
 
+// Two steps of a plan on one cache. The second one's copy is compared when its past is there.
+void AStepReadsTheRowOfTheStepBeforeIt() {
+  const Layer layers[2];
+  Bench bench;
+  Values keys(DataType::kBfloat16, Exact(2 * 64 * 16)), values(DataType::kBfloat16, keys.floats());
+  for (int turn = 0; turn < 3; ++turn) {  // other tokens at the same positions
+    std::vector<Values> rows, outputs(2, Values(DataType::kFloat32, 4 * 64));
+    for (const int64_t heads : {4, 2, 2, 4, 2, 2}) {
+      rows.emplace_back(DataType::kFloat32, Exact(heads * 64));
+    }
+    const auto steps = [&](Values& k, Values& v, std::vector<Values>& y) {
+      Plan plan;
+      for (size_t i = 0; i < 2; ++i) {
+        Generator generator(layers[i], 16);
+        generator.past = {4 + static_cast<int64_t>(i)};
+        AttentionStep step = generator.Step(1, {});
+        step.query = rows[3 * i].data();
+        step.key = rows[3 * i + 1].data();
+        step.value = rows[3 * i + 2].data();
+        step.past_key = step.present_key = k.data();
+        step.past_value = step.present_value = v.data();
+        step.output = y[i].data();
+        plan.steps.emplace_back(step);
+      }
+      return plan;
+    };
+    Values want_keys = keys, want_values = values;
+    std::vector<Values> want = outputs;
+    const Plan host = steps(want_keys, want_values, want);
+    HostTarget().Execute(host, kThreads);
+    bench.Run(steps(keys, values, outputs));
+    Check(keys.bytes == want_keys.bytes && values.bytes == want_values.bytes, "the present");
+    Near("output", outputs[1], want[1],
+         AttentionBounds(std::get<AttentionStep>(host.steps[1]), 0, 0));
+  }
+  bench.OnlyDevice();
+}
+
 // Keys are random, and two different rows have the same mark only with a probability of 2^-64.
 void MarksOfRowsThatDiffer() {
   for (const int64_t bytes : {4, 8, 32, 64, 72, 128, 192, 1024}) {
@@ -117,6 +155,7 @@ const Cases kCacheCases({
     {"turns_of_a_conversation", TurnsOfAConversation},
     {"rewind_then_other_tokens", RewindThenOtherTokens},
     {"an_older_row_changed", AnOlderRowChanged},
+    {"a_step_reads_the_row_of_the_step_before_it", AStepReadsTheRowOfTheStepBeforeIt},
 });
 
 }  // namespace

@@ -216,12 +216,17 @@ class Preparation {
   std::vector<npu::BufferView> tables_;
 };
 
-// The host has the present after the run.
-void AnnouncePresent(Batch& batch, const AttentionStep& step) {
-  const auto present = static_cast<int64_t>(
-      TensorBytes(step.batch * step.kv_heads * step.present_capacity * step.dim, step.cache_type));
-  batch.WritesLater(step.present_key, present, DataType::kUint8);
-  batch.WritesLater(step.present_value, present, DataType::kUint8);
+// The host has the present after the run, or writes it before.
+void AnnouncePresent(Batch& batch, const AttentionStep& step, bool later) {
+  const size_t bytes =
+      TensorBytes(step.batch * step.kv_heads * step.present_capacity * step.dim, step.cache_type);
+  for (void* const present : {step.present_key, step.present_value}) {
+    if (later) {
+      batch.WritesLater(present, static_cast<int64_t>(bytes), DataType::kUint8);
+    } else {
+      batch.tensors.Prepare(present, bytes);
+    }
+  }
 }
 
 // The copy of the cache for a step of one query row. Before the run, the host writes what it has of
@@ -353,7 +358,7 @@ bool AppendAttention(Scheduling& scheduling, Batch& batch, const char* design,
     new_rows.Shift(threads);
   });
   if (!whole) batch.WritesLater(step.output, step.batch * step.heads * step.dim, step.type);
-  if (by_device || new_rows.separate()) AnnouncePresent(batch, step);
+  AnnouncePresent(batch, step, by_device || new_rows.separate());
   return true;
 }
 
@@ -371,7 +376,7 @@ TokenCache AppendCache(Scheduling& scheduling, Batch& batch, const AttentionStep
     });
     new_rows.Shift(threads);
   });
-  AnnouncePresent(batch, step);
+  AnnouncePresent(batch, step, true);
   return cache;
 }
 

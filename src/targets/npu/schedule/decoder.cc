@@ -51,7 +51,7 @@ class DecoderReader {
     decoder_.end = next_;
     if (FirstWork(next_) < plan_.steps.size()) {
       next_ = FirstWork(next_) + 1;
-      Want(false, "follows the projection to the vocabulary");
+      Refuse("follows the projection to the vocabulary");
     }
   }
 
@@ -68,17 +68,21 @@ class DecoderReader {
     return at < plan_.steps.size() && std::holds_alternative<AttentionStep>(plan_.steps[at]);
   }
 
-  // About the last step.
-  void Want(bool condition, std::string_view what) const {
-    if (condition) return;
+  // These are about the last step. Each token's plan is read, and words are made only for a
+  // refusal.
+  template <typename... Parts>
+  [[noreturn]] void Refuse(const Parts&... parts) const {
     const std::string_view name = plan_.NameOf(next_ - 1);
-    throw NotDecoder{Concat("step ", next_ - 1, name.empty() ? "" : " ", name, " ", what)};
+    throw NotDecoder{Concat("step ", next_ - 1, name.empty() ? "" : " ", name, " ", parts...)};
+  }
+  void Want(bool condition, std::string_view what) const {
+    if (!condition) Refuse(what);
   }
   template <typename T>
   const T& Next(std::string_view what) {
     if (next_ == plan_.steps.size()) throw NotDecoder{Concat("the plan ends before ", what)};
     const T* const step = std::get_if<T>(&plan_.steps[next_++]);
-    Want(step != nullptr, Concat("is where a decoder has ", what));
+    if (step == nullptr) Refuse("is where a decoder has ", what);
     return *step;
   }
 
@@ -151,7 +155,8 @@ class DecoderReader {
     norm = next_ < plan_.steps.size() ? std::get_if<NormStep>(&plan_.steps[next_]) : nullptr;
     if (norm == nullptr) return row;
     ++next_;
-    Want(norm->a == row && norm->skip == nullptr && norm->sum == nullptr && norm->gate == nullptr,
+    Want(norm->rows == 1 && norm->a == row && norm->skip == nullptr && norm->sum == nullptr &&
+             norm->gate == nullptr,
          "is not a norm of the projection before it alone");
     return norm->y;
   }

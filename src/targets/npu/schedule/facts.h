@@ -11,6 +11,12 @@
 
 namespace ort_aie::npu_target {
 
+// The most device memory that a prompt takes. kWeightBytes are for dequantised weights: they hold a
+// layer of a model with 8 billion parameters, so that each layer changes to that overlay once.
+// kRowBytes are for rows of activations or products, kQueryBytes for queries or outputs of
+// attention. A larger matrix is divided into bands of out-features, a longer prompt into chunks.
+inline constexpr int64_t kWeightBytes = 512 << 20, kRowBytes = 32 << 20, kQueryBytes = 8 << 20;
+
 struct DeviceFacts {
   // Whether there is a package, and its manifest, or null.
   HasOverlay has;
@@ -18,7 +24,7 @@ struct DeviceFacts {
   // Whether two packages are in one xclbin, so that a change from one to the other is cheap.
   std::function<bool(std::string_view, std::string_view)> share_context;
   // As in ExecutorOptions.
-  int64_t weight_bytes = 0, row_bytes = 0, query_bytes = 0;
+  int64_t weight_bytes = kWeightBytes, row_bytes = kRowBytes, query_bytes = kQueryBytes;
   // Of the plan.
   PromptOverlays prompts = {};
 };

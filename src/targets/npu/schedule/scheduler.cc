@@ -33,21 +33,24 @@ bool IsOfPrompts(const char* design) { return design == kGemm || design == kGemm
 }  // namespace
 
 Scheduler::Scheduler(const DeviceFacts& facts, DeviceContents& contents, const Plan& plan,
-                     const ThreadPool& threads, bool layers)
+                     const ThreadPool& threads)
     : facts_(FactsFor(plan, facts, contents)),
       contents_(contents),
       plan_(plan),
       threads_(threads),
       prompt_(facts_, contents,
-              [this](const Step& step) { return WhyNot(step) == Reason::kNone; }) {
-  if (!facts_.has(kFusedLayer)) return;
+              [this](const Step& step) { return WhyNot(step) == Reason::kNone; }) {}
+
+std::string Scheduler::FindLayers(bool works) {
+  if (!facts_.has(kFusedLayer)) return "";
   const npu::Manifest* overlay = facts_.overlay(PackageOf(kFusedLayer, contents_.form()));
   const bool decode = facts_.has(kDecode);  // for when layers fail
-  FoundDecoder found = FindDecoder(
-      *overlay, plan, [&](const Step& step) { return decode ? WhyNot(step) : Reason::kNoVectors; });
-  if (found.decoder && !layers) found = {std::nullopt, Words(LayerReason::kFault)};
+  FoundDecoder found = FindDecoder(*overlay, plan_, [&](const Step& step) {
+    return decode ? WhyNot(step) : Reason::kNoVectors;
+  });
+  if (found.decoder && !works) found = {std::nullopt, Words(LayerReason::kFault)};
   decoder_ = std::move(found.decoder);
-  why_not_layers_ = std::move(found.why_not);
+  return std::move(found.why_not);
 }
 
 Reason Scheduler::WhyNot(const Step& step) const {

@@ -27,12 +27,15 @@ namespace ort_aie::npu_target {
 // step.
 class Scheduler {
  public:
-  // layers: whether the overlay for whole layers may be used. All must outlive the scheduler.
+  // All must outlive the scheduler.
   Scheduler(const DeviceFacts& facts, DeviceContents& contents, const Plan& plan,
-            const ThreadPool& threads, bool layers = true);
+            const ThreadPool& threads);
+  Scheduler(const Scheduler&) = delete;  // parts of it refer to it
+  Scheduler& operator=(const Scheduler&) = delete;
 
-  // Why a token's layers do not run whole; empty if they do, or if there are none.
-  const std::string& why_not_layers() const { return why_not_layers_; }
+  // Finds a token's layers, which then run whole if the overlay for that `works`. Returns why they
+  // do not; empty if they do, or if there are none.
+  std::string FindLayers(bool works = true);
 
   bool done() const { return next_ == plan_.steps.size(); }
   // Its batches are finished. Throws Error if a batch cannot be made: then call Refuse.
@@ -70,7 +73,6 @@ class Scheduler {
   const ThreadPool& threads_;
   PromptWeights prompt_;
   std::optional<Decoder> decoder_;  // of a token, on an overlay of its own
-  std::string why_not_layers_;
 
   size_t next_ = 0;
   // How many steps may be tried together: after a refusal, and for all stages for want of room.

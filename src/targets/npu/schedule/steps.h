@@ -13,7 +13,7 @@ struct StepHandler {
   // The overlay of the batch that it can join; null: it is a stage alone.
   const char* (*design)(const DeviceFacts& facts, const Plan& plan, const Step& step);
   // Adds the first of `steps`, the rest of the plan, to a batch that begins with `design`. Returns
-  // false, and changes nothing, if the batch has to run first.
+  // false, and changes nothing, if the batch has to run first. The batch's work reads the step.
   bool (*append)(Scheduling& scheduling, Batch& batch, const char* design,
                  std::span<const Step> steps) = nullptr;
   // Fills the stage of a step alone.

@@ -108,8 +108,7 @@ bool BatchTensors::CanPrecede(const Step& step) const {
 }
 
 void BatchTensors::Precedes(const Step& step) {
-  ForEachWrite(
-      step, [&](const void* tensor, size_t bytes) { prepared_.push_back(BytesAt(tensor, bytes)); });
+  ForEachWrite(step, [&](const void* tensor, size_t bytes) { Prepare(tensor, bytes); });
 }
 
 void BatchTensors::Follows(const Step& step) {

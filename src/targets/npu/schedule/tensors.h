@@ -60,7 +60,8 @@ class BatchTensors {
   };
   Source Find(const void* tensor, size_t bytes) const;
   bool OnHost(const void* tensor, size_t bytes) const { return Find(tensor, bytes).on_host(); }
-  // Whether the host writes any of it before the run.
+  // The host writes it before the run, and whether it writes any of it then.
+  void Prepare(const void* tensor, size_t bytes) { prepared_.push_back(BytesAt(tensor, bytes)); }
   bool IsPrepared(const void* tensor, size_t bytes) const;
 
   // The row of that key, if the batch has made it and its tensors have not changed since.
@@ -105,7 +106,7 @@ class BatchTensors {
   std::map<const uint8_t*, Last> last_;
   std::vector<InputRows> rows_;
   std::vector<Bytes> read_;      // from the host, by steps of the batch
-  std::vector<Bytes> prepared_;  // by steps of the host before it
+  std::vector<Bytes> prepared_;  // by the host before the run
 };
 
 }  // namespace ort_aie::npu_target

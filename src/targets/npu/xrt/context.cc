@@ -104,7 +104,8 @@ Context::Kept& Context::Keep(const npu::StreamCache::Lookup& lookup, const npu::
   return kept;
 }
 
-std::unique_ptr<Context::Kept> Context::Load(const npu::Stream& stream, const npu::Invocations& plan) {
+std::unique_ptr<Context::Kept> Context::Load(const npu::Stream& stream,
+                                             const npu::Invocations& plan) {
   auto kept = std::make_unique<Kept>(npu::StreamBytes(stream));
   for (const npu::Run& run : stream.runs) {
     const std::string what =

@@ -61,7 +61,8 @@ class Context {
   // runs.
   void Bind(Kept& kept, const npu::Stream& stream, std::span<Buffer* const> buffers);
   void Execute(LoadedRun& dispatch, const npu::Run& run, const npu::Invocations& plan);
-  void Execute(Chain& chain, const Kept& kept, const npu::Stream& stream, const npu::Invocations& plan);
+  void Execute(Chain& chain, const Kept& kept, const npu::Stream& stream,
+               const npu::Invocations& plan);
   [[noreturn]] void ThrowAborted(const Aborted& aborted, const npu::Run& run,
                                  const npu::Invocations& plan) const;
 
