@@ -42,11 +42,11 @@ from ort_aie_ep.npu.packages.package import (
     write_package,
     xclbin_uuid,
 )
-from ort_aie_ep.npu.vocabulary.configuration import configure
-from ort_aie_ep.npu.vocabulary.design import Design, package_name
-from ort_aie_ep.npu.vocabulary.device import Architecture, Device
-from ort_aie_ep.npu.vocabulary.errors import DesignError
-from ort_aie_ep.npu.vocabulary.kernel import Kernel
+from ort_aie_ep.npu.terms.configuration import configure
+from ort_aie_ep.npu.terms.design import Design, package_name
+from ort_aie_ep.npu.terms.device import Architecture, Device
+from ort_aie_ep.npu.terms.errors import DesignError
+from ort_aie_ep.npu.terms.kernel import Kernel
 from ort_aie_ep.progress import Count, Progress
 
 SOURCES = Path(__file__).parent

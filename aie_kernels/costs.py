@@ -20,7 +20,7 @@ from ort_aie_ep.aie_kernels.machine import Step
 from ort_aie_ep.aie_kernels.short_gemm import cost as short_gemm
 from ort_aie_ep.aie_kernels.vector_ops import cost as vector_ops
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
-from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.terms.errors import DesignError
 
 #: By design and sequence.
 COSTS: Mapping[str, Costs] = {

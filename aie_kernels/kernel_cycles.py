@@ -22,9 +22,9 @@ from ort_aie_ep.aie_kernels.fused_layer import kernels as fused_layer
 from ort_aie_ep.aie_kernels.gemm import kernels as gemm
 from ort_aie_ep.aie_kernels.gemm import row_kernels as rows
 from ort_aie_ep.aie_kernels.vector_ops import kernels as vector_ops
-from ort_aie_ep.npu.vocabulary import costs
-from ort_aie_ep.npu.vocabulary.eras import SILICON_2026, Era
-from ort_aie_ep.npu.vocabulary.kernel import Kernel
+from ort_aie_ep.npu.terms import costs
+from ort_aie_ep.npu.terms.eras import SILICON_2026, Era
+from ort_aie_ep.npu.terms.kernel import Kernel
 
 ARCHITECTURE = "aie2p"
 RMS_OBJECT, OBJECT = 128, 256  # elements of the vector operators' pieces

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Literal, Self
 
 from ort_aie_ep.aie_kernels.kernel_cycles import PUBLISHED, Kernels
-from ort_aie_ep.npu.vocabulary import costs
-from ort_aie_ep.npu.vocabulary.eras import PAPERS, Era
+from ort_aie_ep.npu.terms import costs
+from ort_aie_ep.npu.terms.eras import PAPERS, Era
 
 Bound = Literal["DDR", "streams", "kernels", "control"]
 

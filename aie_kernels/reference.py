@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from ort_aie_ep.formats import bfp16 as block_format
 from ort_aie_ep.formats.q4nx import BLOCK_COLS, BLOCK_ROWS, SHIPPING, BlockForm
-from ort_aie_ep.npu.vocabulary.design import Design
-from ort_aie_ep.npu.vocabulary.device import Device
-from ort_aie_ep.npu.vocabulary.errors import DesignError
-from ort_aie_ep.npu.vocabulary.sequence import evaluate
+from ort_aie_ep.npu.terms.design import Design
+from ort_aie_ep.npu.terms.device import Device
+from ort_aie_ep.npu.terms.errors import DesignError
+from ort_aie_ep.npu.terms.sequence import evaluate
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 

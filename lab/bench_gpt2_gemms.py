@@ -39,8 +39,8 @@ from designs.matmul import design as matmul
 from ort_aie_ep.aie_kernels.gemm import design as gemm
 from ort_aie_ep.npu.simulator.session import Session
 from ort_aie_ep.npu.simulator.txn import Write, core_lock_of, core_memory_of, decode
-from ort_aie_ep.npu.vocabulary import costs
-from ort_aie_ep.npu.vocabulary.device import device
+from ort_aie_ep.npu.terms import costs
+from ort_aie_ep.npu.terms.device import device
 
 Floats = npt.NDArray[np.float32]
 Size = tuple[int, int, int]  # M, K, N

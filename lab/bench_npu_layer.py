@@ -27,8 +27,8 @@ from ort_aie_ep.aie_kernels.reference import bits
 from ort_aie_ep.cli.console import bar
 from ort_aie_ep.models.shapes import SHAPES, Shape
 from ort_aie_ep.npu.simulator.session import Session
-from ort_aie_ep.npu.vocabulary.device import device
-from ort_aie_ep.npu.vocabulary.eras import ERAS, era
+from ort_aie_ep.npu.terms.device import device
+from ort_aie_ep.npu.terms.eras import ERAS, era
 
 MODELS = ("llama-3.2-1b", "qwen3-8b", "gemma3-4b")
 FAMILIES = {"llama", "mistral", "qwen2", "qwen3", "gemma3_text"}

@@ -29,8 +29,8 @@ from ort_aie_ep.aie_kernels.flow_kv import bundles as flow_kv
 from ort_aie_ep.aie_kernels.flow_qkv import bundles as flow_qkv
 from ort_aie_ep.aie_kernels.fused_dqp import bundles as fused_dqp
 from ort_aie_ep.aie_kernels.gemm import bundles as gemm
-from ort_aie_ep.npu.vocabulary.device import DEVICES
-from ort_aie_ep.npu.vocabulary.kernel import Kernel
+from ort_aie_ep.npu.terms.device import DEVICES
+from ort_aie_ep.npu.terms.kernel import Kernel
 
 LEAST_COUNTED, MOST_WRONG = 0.85, 0.25  # what the program finds acceptable
 

@@ -11,7 +11,7 @@ from ort_aie_ep.aie_kernels.dequant.cost import dequant
 from ort_aie_ep.aie_kernels.gemm.cost import gemm
 from ort_aie_ep.aie_kernels.kernel_cycles import OURS
 from ort_aie_ep.aie_kernels.machine import Machine, Step
-from ort_aie_ep.npu.vocabulary.eras import ERAS
+from ort_aie_ep.npu.terms.eras import ERAS
 
 #: In-features and out-features: queries, keys and values; output; gate and up; down.
 PRODUCTS = ((2048, 3072), (2048, 2048), (2048, 16384), (8192, 2048))

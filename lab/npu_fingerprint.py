@@ -20,10 +20,10 @@ from ort_aie_ep.aie_kernels.build import designs_on
 from ort_aie_ep.aie_kernels.mlir.module import print_module
 from ort_aie_ep.npu.checks.progress import small_shapes
 from ort_aie_ep.npu.packages.package import manifest
-from ort_aie_ep.npu.vocabulary.design import Design
-from ort_aie_ep.npu.vocabulary.device import DEVICES
-from ort_aie_ep.npu.vocabulary.kernel import Kernel
-from ort_aie_ep.npu.vocabulary.sequence import Sequence
+from ort_aie_ep.npu.terms.design import Design
+from ort_aie_ep.npu.terms.device import DEVICES
+from ort_aie_ep.npu.terms.kernel import Kernel
+from ort_aie_ep.npu.terms.sequence import Sequence
 
 SCALARS = (0, 1, 8, 32, 64, 128, 256)  # of which each kernel's cycles and limits are asked
 

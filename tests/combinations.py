@@ -11,10 +11,10 @@ import pytest
 
 from ort_aie_ep.aie_kernels.build import find_designs
 from ort_aie_ep.npu.checks.progress import small_shapes
-from ort_aie_ep.npu.vocabulary.design import Design
-from ort_aie_ep.npu.vocabulary.device import DEVICES, Device
-from ort_aie_ep.npu.vocabulary.errors import DesignError
-from ort_aie_ep.npu.vocabulary.sequence import Sequence
+from ort_aie_ep.npu.terms.design import Design
+from ort_aie_ep.npu.terms.device import DEVICES, Device
+from ort_aie_ep.npu.terms.errors import DesignError
+from ort_aie_ep.npu.terms.sequence import Sequence
 
 
 def on_each_device(name: str) -> Iterator[Design]:

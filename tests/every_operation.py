@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ort_aie_ep.npu.configuration_words.transaction import TransactionWriter, fits, word
-from ort_aie_ep.npu.vocabulary.configuration import Direction
-from ort_aie_ep.npu.vocabulary.errors import StreamError
+from ort_aie_ep.npu.terms.configuration import Direction
+from ort_aie_ep.npu.terms.errors import StreamError
 
 
 class EveryOperation(TransactionWriter):

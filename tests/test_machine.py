@@ -18,7 +18,7 @@ from ort_aie_ep.explain import doctor, machine
 from ort_aie_ep.explain.machine import Finding, why_no_npu
 from ort_aie_ep.explain.overlays import DESIGNS, find_overlays, overlay_folders
 from ort_aie_ep.npu.packages.package import COSTS
-from ort_aie_ep.npu.vocabulary.device import DEVICES
+from ort_aie_ep.npu.terms.device import DEVICES
 
 UUID = uuid.UUID("0f51d8bc-0b4c-4b0e-9a6f-6b0c0a1d2e3f")
 
@@ -235,7 +235,7 @@ def test_doctor_names_the_commands_that_build_what_is_missing(
 
 def test_every_design_that_is_asked_for_can_be_built() -> None:
     from ort_aie_ep.aie_kernels.build import make_design
-    from ort_aie_ep.npu.vocabulary.device import device
+    from ort_aie_ep.npu.terms.device import device
 
     for name, designs in DESIGNS.items():
         for design in designs:

@@ -10,10 +10,10 @@ from ort_aie_ep.aie_kernels.fused_dqp import design as fused_dqp
 from ort_aie_ep.aie_kernels.vector_ops import design as vector_ops
 from ort_aie_ep.aie_kernels.vector_ops import sequences as vector_sequences
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
-from ort_aie_ep.npu.vocabulary.design import Design
-from ort_aie_ep.npu.vocabulary.device import Device
-from ort_aie_ep.npu.vocabulary.errors import DesignError
-from ort_aie_ep.npu.vocabulary.packet_ids import give_packet_ids
+from ort_aie_ep.npu.terms.design import Design
+from ort_aie_ep.npu.terms.device import Device
+from ort_aie_ep.npu.terms.errors import DesignError
+from ort_aie_ep.npu.terms.packet_ids import give_packet_ids
 
 PROJECTION_COLUMNS = 4
 ATTENTION_COLUMN = 4

@@ -8,10 +8,10 @@ from __future__ import annotations
 from ort_aie_ep.aie_kernels.cycles import form_scalars
 from ort_aie_ep.aie_kernels.dequant.kernels import q4nx_dequant
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
-from ort_aie_ep.npu.vocabulary.design import Acquire, Body, Core, Design, Parameters, Release, call
-from ort_aie_ep.npu.vocabulary.device import Device
-from ort_aie_ep.npu.vocabulary.kernel import Array, Kernel
-from ort_aie_ep.npu.vocabulary.sequence import at_most, ceil_div, less, minimum
+from ort_aie_ep.npu.terms.design import Acquire, Body, Core, Design, Parameters, Release, call
+from ort_aie_ep.npu.terms.device import Device
+from ort_aie_ep.npu.terms.kernel import Array, Kernel
+from ort_aie_ep.npu.terms.sequence import at_most, ceil_div, less, minimum
 
 WEIGHTS = 8192  # of a block
 CORES = 4  # of a column

@@ -14,7 +14,7 @@ from ort_aie_ep.aie_kernels.cycles import (
     form_scalars,
 )
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
-from ort_aie_ep.npu.vocabulary.kernel import Array, Kernel
+from ort_aie_ep.npu.terms.kernel import Array, Kernel
 
 
 # Per sub-block: ten operations to unpack, as in FusedDQP, two to part the tiles, two macs and two

@@ -8,9 +8,9 @@ from __future__ import annotations
 from ort_aie_ep.aie_kernels.dequant.design import make
 from ort_aie_ep.aie_kernels.dequant.kernels import q4nx_dequant_bfp16
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
-from ort_aie_ep.npu.vocabulary.design import Design
-from ort_aie_ep.npu.vocabulary.device import Device
-from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.terms.design import Design
+from ort_aie_ep.npu.terms.device import Device
+from ort_aie_ep.npu.terms.errors import DesignError
 
 
 def build(device: Device, form: BlockForm = SHIPPING) -> Design:

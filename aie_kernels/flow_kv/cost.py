@@ -7,7 +7,7 @@ from math import ceil, gcd
 from ort_aie_ep.aie_kernels.invocation import Costs, Invocation
 from ort_aie_ep.aie_kernels.kernel_cycles import PUBLISHED, Kernels
 from ort_aie_ep.aie_kernels.machine import BF16, TASK, Step, control, stream
-from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.terms.errors import DesignError
 
 FLOW_KV_WORDS = 19  # to a pair
 PAIRS = 4  # of cores: FlowKV's, and FlowQKV's of one query chunk

@@ -19,8 +19,8 @@ from ort_aie_ep.aie_kernels.flow_kv.kernels import (
     FLOW_KV_VALUES,
     FLOW_KV_VALUES_BEGIN,
 )
-from ort_aie_ep.npu.vocabulary import costs
-from ort_aie_ep.npu.vocabulary.design import (
+from ort_aie_ep.npu.terms import costs
+from ort_aie_ep.npu.terms.design import (
     Acquire,
     Body,
     Buffer,
@@ -31,11 +31,11 @@ from ort_aie_ep.npu.vocabulary.design import (
     Steps,
     call,
 )  # fmt: skip
-from ort_aie_ep.npu.vocabulary.device import Device
-from ort_aie_ep.npu.vocabulary.errors import DesignError
-from ort_aie_ep.npu.vocabulary.kernel import Array, Kernel
-from ort_aie_ep.npu.vocabulary.packet_ids import give_packet_ids
-from ort_aie_ep.npu.vocabulary.sequence import (
+from ort_aie_ep.npu.terms.device import Device
+from ort_aie_ep.npu.terms.errors import DesignError
+from ort_aie_ep.npu.terms.kernel import Array, Kernel
+from ort_aie_ep.npu.terms.packet_ids import give_packet_ids
+from ort_aie_ep.npu.terms.sequence import (
     Expr,
     Sequence,
     Value,

@@ -18,7 +18,7 @@ from ort_aie_ep.aie_kernels.cycles import (
 )
 from ort_aie_ep.aie_kernels.flow_kv import bundles
 from ort_aie_ep.aie_kernels.issue import ATTENTION
-from ort_aie_ep.npu.vocabulary.kernel import Array, Kernel
+from ort_aie_ep.npu.terms.kernel import Array, Kernel
 
 KV_CHUNK = 4096
 

@@ -25,7 +25,7 @@ from ort_aie_ep.aie_kernels.flow_qkv.kernels import (
     FLOW_QKV_VALUES_BEGIN,
     QKV_SCRATCH,
 )
-from ort_aie_ep.npu.vocabulary.design import (
+from ort_aie_ep.npu.terms.design import (
     Acquire,
     Body,
     Buffer,
@@ -38,11 +38,11 @@ from ort_aie_ep.npu.vocabulary.design import (
     Steps,
     call,
 )  # fmt: skip
-from ort_aie_ep.npu.vocabulary.device import Device
-from ort_aie_ep.npu.vocabulary.errors import DesignError
-from ort_aie_ep.npu.vocabulary.kernel import Array
-from ort_aie_ep.npu.vocabulary.packet_ids import give_packet_ids
-from ort_aie_ep.npu.vocabulary.sequence import (
+from ort_aie_ep.npu.terms.device import Device
+from ort_aie_ep.npu.terms.errors import DesignError
+from ort_aie_ep.npu.terms.kernel import Array
+from ort_aie_ep.npu.terms.packet_ids import give_packet_ids
+from ort_aie_ep.npu.terms.sequence import (
     Expr,
     Sequence,
     Value,

@@ -20,7 +20,7 @@ from ort_aie_ep.aie_kernels.cycles import (
 )
 from ort_aie_ep.aie_kernels.flow_qkv import bundles
 from ort_aie_ep.aie_kernels.issue import PROJECTIONS
-from ort_aie_ep.npu.vocabulary.kernel import Array, Kernel
+from ort_aie_ep.npu.terms.kernel import Array, Kernel
 
 QKV_CHUNK = 2048
 

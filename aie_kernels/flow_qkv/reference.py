@@ -26,7 +26,7 @@ from ort_aie_ep.aie_kernels.reference import (
     nan,
     value,
 )
-from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.terms.errors import DesignError
 
 CHUNK = 4096  # elements of K or V that the design fetches at a time
 # Of exp2_coarse (float_math.h), relative.

@@ -16,7 +16,7 @@ from ort_aie_ep.aie_kernels.machine import (
     stream,
 )
 from ort_aie_ep.formats.q4nx import BLOCK_COLS, BLOCK_ROWS, SHIPPING, BlockForm
-from ort_aie_ep.npu.vocabulary import costs
+from ort_aie_ep.npu.terms import costs
 
 DQP_WORDS = 6  # to a core: its five parameters and its start
 

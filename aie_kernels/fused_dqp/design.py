@@ -16,8 +16,8 @@ from ort_aie_ep.aie_kernels.fused_dqp.kernels import (
     dqp_block,
 )
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
-from ort_aie_ep.npu.vocabulary import costs
-from ort_aie_ep.npu.vocabulary.design import (
+from ort_aie_ep.npu.terms import costs
+from ort_aie_ep.npu.terms.design import (
     Acquire,
     Body,
     Buffer,
@@ -28,11 +28,11 @@ from ort_aie_ep.npu.vocabulary.design import (
     Release,
     call,
 )  # fmt: skip
-from ort_aie_ep.npu.vocabulary.device import Device
-from ort_aie_ep.npu.vocabulary.errors import DesignError
-from ort_aie_ep.npu.vocabulary.kernel import Array, Kernel
-from ort_aie_ep.npu.vocabulary.packet_ids import give_packet_ids
-from ort_aie_ep.npu.vocabulary.sequence import (
+from ort_aie_ep.npu.terms.device import Device
+from ort_aie_ep.npu.terms.errors import DesignError
+from ort_aie_ep.npu.terms.kernel import Array, Kernel
+from ort_aie_ep.npu.terms.packet_ids import give_packet_ids
+from ort_aie_ep.npu.terms.sequence import (
     Expr,
     at_most,
     ceil_div,

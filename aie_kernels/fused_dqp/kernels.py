@@ -18,7 +18,7 @@ from ort_aie_ep.aie_kernels.cycles import (
     form_scalars,
 )
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
-from ort_aie_ep.npu.vocabulary.kernel import Array, Kernel
+from ort_aie_ep.npu.terms.kernel import Array, Kernel
 
 
 # Per sub-block of 16 x 8: two unpacks to 8 bits, four to 16, four ors. Both halves of the rows

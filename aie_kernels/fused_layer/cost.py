@@ -18,9 +18,9 @@ from ort_aie_ep.aie_kernels.invocation import Costs, Invocation
 from ort_aie_ep.aie_kernels.kernel_cycles import ARCHITECTURE, PUBLISHED, Kernels
 from ort_aie_ep.aie_kernels.machine import BF16, SHORT_RUN, TASK, Step
 from ort_aie_ep.formats.q4nx import BLOCK_COLS, SHIPPING, BlockForm
-from ort_aie_ep.npu.vocabulary import costs
-from ort_aie_ep.npu.vocabulary.kernel import Kernel
-from ort_aie_ep.npu.vocabulary.sequence import evaluate
+from ort_aie_ep.npu.terms import costs
+from ort_aie_ep.npu.terms.kernel import Kernel
+from ort_aie_ep.npu.terms.sequence import evaluate
 
 CORES, CHANNELS = 16, 8  # of projections
 ROUND = fused_layer.ROUND

@@ -58,7 +58,7 @@ from ort_aie_ep.aie_kernels.fused_layer.kernels import (
 )
 from ort_aie_ep.aie_kernels.fused_layer.sequences import COLUMNS, CORES, PAIRS
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
-from ort_aie_ep.npu.vocabulary.design import (
+from ort_aie_ep.npu.terms.design import (
     Acquire,
     Body,
     Buffer,
@@ -69,10 +69,10 @@ from ort_aie_ep.npu.vocabulary.design import (
     Steps,
     call,
 )  # fmt: skip
-from ort_aie_ep.npu.vocabulary.device import Device
-from ort_aie_ep.npu.vocabulary.errors import DesignError
-from ort_aie_ep.npu.vocabulary.kernel import Array
-from ort_aie_ep.npu.vocabulary.packet_ids import give_packet_ids
+from ort_aie_ep.npu.terms.device import Device
+from ort_aie_ep.npu.terms.errors import DesignError
+from ort_aie_ep.npu.terms.kernel import Array
+from ort_aie_ep.npu.terms.packet_ids import give_packet_ids
 
 PAIR_COLUMN = 4
 HUB_COLUMN, ROPE_COLUMN = 6, 7

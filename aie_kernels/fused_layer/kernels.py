@@ -17,7 +17,7 @@ from ort_aie_ep.aie_kernels.cycles import (
 )
 from ort_aie_ep.aie_kernels.fused_dqp.kernels import DQP_FINISH, DQP_LOAD_BIAS, DQP_LOAD_X
 from ort_aie_ep.aie_kernels.vector_ops.kernels import GELU_MUL, QK_NORM, RMS_FINISH, ROPE, SILU_MUL
-from ort_aie_ep.npu.vocabulary.kernel import Array, Kernel
+from ort_aie_ep.npu.terms.kernel import Array, Kernel
 
 OBJECT = 256  # elements of a vector on its way
 

@@ -35,7 +35,7 @@ from ort_aie_ep.aie_kernels.vector_ops import kernels as vector_ops
 from ort_aie_ep.formats.q4nx import BLOCK_BYTES, BLOCK_ROWS, SHIPPING, BlockForm
 from ort_aie_ep.formats.q4nx import BLOCK_COLS as BLOCK_COLUMNS
 from ort_aie_ep.npu.kernels import ALIGNMENT, Kernels
-from ort_aie_ep.npu.vocabulary.kernel import Kernel
+from ort_aie_ep.npu.terms.kernel import Kernel
 
 CHUNK = 4096  # elements of keys, and of values
 PIECE = 64  # elements of attention's output

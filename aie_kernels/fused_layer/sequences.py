@@ -24,10 +24,10 @@ from ort_aie_ep.aie_kernels.fused_layer.kernels import (
     ROWS,
     SECOND,
 )
-from ort_aie_ep.npu.vocabulary import costs
-from ort_aie_ep.npu.vocabulary.design import Design
-from ort_aie_ep.npu.vocabulary.device import TILES, WORD
-from ort_aie_ep.npu.vocabulary.sequence import (
+from ort_aie_ep.npu.terms import costs
+from ort_aie_ep.npu.terms.design import Design
+from ort_aie_ep.npu.terms.device import TILES, WORD
+from ort_aie_ep.npu.terms.sequence import (
     Expr,
     Sequence,
     Value,

@@ -21,7 +21,7 @@ from ort_aie_ep.aie_kernels.gemm.kernels import (
     GEMM_ZERO,
 )
 from ort_aie_ep.formats import bfp16
-from ort_aie_ep.npu.vocabulary.design import (
+from ort_aie_ep.npu.terms.design import (
     Acquire,
     Body,
     Buffer,
@@ -33,10 +33,10 @@ from ort_aie_ep.npu.vocabulary.design import (
     Steps,
     call,
 )
-from ort_aie_ep.npu.vocabulary.device import Device
-from ort_aie_ep.npu.vocabulary.errors import DesignError
-from ort_aie_ep.npu.vocabulary.kernel import DTYPES, Array, Kernel
-from ort_aie_ep.npu.vocabulary.sequence import (
+from ort_aie_ep.npu.terms.device import Device
+from ort_aie_ep.npu.terms.errors import DesignError
+from ort_aie_ep.npu.terms.kernel import DTYPES, Array, Kernel
+from ort_aie_ep.npu.terms.sequence import (
     Expr,
     Sequence,
     at_most,

@@ -8,7 +8,7 @@ from ort_aie_ep.aie_kernels.cycles import (
     CALL,
     LOAD_BYTES,
 )
-from ort_aie_ep.npu.vocabulary.kernel import Array, Kernel
+from ort_aie_ep.npu.terms.kernel import Array, Kernel
 
 GEMM_STRIP = 512  # elements of C that leave a core at once: 64 rows of 8 columns
 

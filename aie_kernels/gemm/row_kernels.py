@@ -13,7 +13,7 @@ from ort_aie_ep.aie_kernels.cycles import (
     LOOP,
     SILU_ISSUES,
 )
-from ort_aie_ep.npu.vocabulary.kernel import Array, Kernel
+from ort_aie_ep.npu.terms.kernel import Array, Kernel
 
 # `mode` says what a worker does. It is a sum: the operation; CORE times the number of the core in
 # its column; for a norm, SLABS times the slabs of 256 columns in a row, and MEAN times the columns

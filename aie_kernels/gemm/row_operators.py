@@ -15,7 +15,7 @@ from ort_aie_ep.aie_kernels.gemm.row_kernels import (
     ROWS_STORE,
     ROWS_TAKE,
 )
-from ort_aie_ep.npu.vocabulary.design import (
+from ort_aie_ep.npu.terms.design import (
     Acquire,
     Buffer,
     Core,
@@ -25,7 +25,7 @@ from ort_aie_ep.npu.vocabulary.design import (
     Steps,
     call,
 )
-from ort_aie_ep.npu.vocabulary.kernel import Array
+from ort_aie_ep.npu.terms.kernel import Array
 
 #: What a core needs beside GEMM's parameters, buffers and kernels.
 PARAMETERS = ("mode",)

@@ -34,10 +34,10 @@ from ort_aie_ep.aie_kernels.gemm.row_kernels import (
     SLABS,
     SUM,
 )
-from ort_aie_ep.npu.vocabulary.design import Design
-from ort_aie_ep.npu.vocabulary.device import TILES, WORD
-from ort_aie_ep.npu.vocabulary.kernel import Kernel
-from ort_aie_ep.npu.vocabulary.sequence import (
+from ort_aie_ep.npu.terms.design import Design
+from ort_aie_ep.npu.terms.device import TILES, WORD
+from ort_aie_ep.npu.terms.kernel import Kernel
+from ort_aie_ep.npu.terms.sequence import (
     Expr,
     Sequence,
     Value,

@@ -6,9 +6,9 @@ The README.md of `gemm` has its layouts and what bounds it.
 from __future__ import annotations
 
 from ort_aie_ep.aie_kernels.gemm.design import Blocking, Output, make
-from ort_aie_ep.npu.vocabulary.design import Design
-from ort_aie_ep.npu.vocabulary.device import Device
-from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.terms.design import Design
+from ort_aie_ep.npu.terms.device import Device
+from ort_aie_ep.npu.terms.errors import DesignError
 
 
 def build(device: Device, output: Output = "bf16") -> Design:

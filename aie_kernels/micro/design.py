@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ort_aie_ep.aie_kernels.micro.kernels import COPY_LARGE, COPY_SMALL
-from ort_aie_ep.npu.vocabulary.design import (
+from ort_aie_ep.npu.terms.design import (
     Acquire,
     Body,
     Core,
@@ -20,9 +20,9 @@ from ort_aie_ep.npu.vocabulary.design import (
     Steps,
     call,
 )
-from ort_aie_ep.npu.vocabulary.device import WORD, Device
-from ort_aie_ep.npu.vocabulary.kernel import Kernel
-from ort_aie_ep.npu.vocabulary.sequence import Sequence, Value, at_most, equal, less, maximum
+from ort_aie_ep.npu.terms.device import WORD, Device
+from ort_aie_ep.npu.terms.kernel import Kernel
+from ort_aie_ep.npu.terms.sequence import Sequence, Value, at_most, equal, less, maximum
 
 OBJECT = 8192  # bytes, of a lane
 SMALL = 512  # bytes, of an id

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ort_aie_ep.aie_kernels.cycles import CALL, LOAD_BYTES
-from ort_aie_ep.npu.vocabulary.kernel import Array, Kernel
+from ort_aie_ep.npu.terms.kernel import Array, Kernel
 
 
 def _copied(bytes: int) -> Callable[[str, tuple[int, ...]], float]:

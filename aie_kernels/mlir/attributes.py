@@ -6,7 +6,7 @@ PacketInfo.)
 
 from __future__ import annotations
 
-from ort_aie_ep.npu.vocabulary.configuration import Direction
+from ort_aie_ep.npu.terms.configuration import Direction
 
 DEVICES = {
     "npu1": 4, "npu1_1col": 5, "npu1_2col": 6, "npu1_3col": 7,

@@ -18,10 +18,10 @@ from typing import Any
 
 from ort_aie_ep.aie_kernels.mlir.attributes import ACQUIRE_GREATER_EQUAL, RELEASE
 from ort_aie_ep.aie_kernels.mlir.text import Text, Value, array, i64
-from ort_aie_ep.npu.vocabulary import design as steps
-from ort_aie_ep.npu.vocabulary.design import Worker
-from ort_aie_ep.npu.vocabulary.errors import DesignError
-from ort_aie_ep.npu.vocabulary.kernel import Array, Kernel
+from ort_aie_ep.npu.terms import design as steps
+from ort_aie_ep.npu.terms.design import Worker
+from ort_aie_ep.npu.terms.errors import DesignError
+from ort_aie_ep.npu.terms.kernel import Array, Kernel
 
 _UGE = 9  # arith.cmpi: unsigned greater or equal
 

@@ -28,7 +28,7 @@ from ort_aie_ep.aie_kernels.mlir.bodies import Resources, Ring, memref, write_bo
 from ort_aie_ep.aie_kernels.mlir.placement import PlacedBuffer, named_locks, placed_buffers
 from ort_aie_ep.aie_kernels.mlir.sequences import Run, write_sequence
 from ort_aie_ep.aie_kernels.mlir.text import Text, Value, array, function, i32, i64, string
-from ort_aie_ep.npu.vocabulary.configuration import (
+from ort_aie_ep.npu.terms.configuration import (
     Channel,
     Configuration,
     Descriptor,
@@ -37,10 +37,10 @@ from ort_aie_ep.npu.vocabulary.configuration import (
     WorkerPlan,
     configure,
 )
-from ort_aie_ep.npu.vocabulary.design import Design
-from ort_aie_ep.npu.vocabulary.device import WORD, Tile
-from ort_aie_ep.npu.vocabulary.errors import DesignError
-from ort_aie_ep.npu.vocabulary.kernel import DTYPES, Array, Kernel
+from ort_aie_ep.npu.terms.design import Design
+from ort_aie_ep.npu.terms.device import WORD, Tile
+from ort_aie_ep.npu.terms.errors import DesignError
+from ort_aie_ep.npu.terms.kernel import DTYPES, Array, Kernel
 
 
 def object_file(kernel: Kernel) -> str:

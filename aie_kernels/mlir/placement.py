@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ort_aie_ep.npu.vocabulary.configuration import Configuration, Lock
-from ort_aie_ep.npu.vocabulary.device import TILES, Kind, Tile
-from ort_aie_ep.npu.vocabulary.kernel import Array
+from ort_aie_ep.npu.terms.configuration import Configuration, Lock
+from ort_aie_ep.npu.terms.device import TILES, Kind, Tile
+from ort_aie_ep.npu.terms.kernel import Array
 
 # Banks of a data memory (AM020; getNumBanks of mlir-aie's target model).
 _BANKS: dict[Kind, int] = {"core": 4, "mem": 8}

@@ -17,8 +17,8 @@ from typing import Any
 
 from ort_aie_ep.aie_kernels.mlir.placement import named_locks, placed_buffers
 from ort_aie_ep.aie_kernels.mlir.toolchain import ToolchainError
-from ort_aie_ep.npu.vocabulary.configuration import Configuration
-from ort_aie_ep.npu.vocabulary.device import WORD
+from ort_aie_ep.npu.terms.configuration import Configuration
+from ort_aie_ep.npu.terms.device import WORD
 
 _TILE = re.compile(r"%(\w+) = aie\.tile\((\d+), (\d+)\)")
 _BUFFER = re.compile(

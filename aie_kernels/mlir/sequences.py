@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 from ort_aie_ep.aie_kernels.mlir.attributes import packet_info
 from ort_aie_ep.aie_kernels.mlir.text import Text, Value, array, i32, string
-from ort_aie_ep.npu.vocabulary.configuration import Configuration, Port
-from ort_aie_ep.npu.vocabulary.device import MAX_QUEUED_TASKS, TILES, WORD
-from ort_aie_ep.npu.vocabulary.errors import DesignError
-from ort_aie_ep.npu.vocabulary.sequence import Json, Sequence, evaluate
+from ort_aie_ep.npu.terms.configuration import Configuration, Port
+from ort_aie_ep.npu.terms.device import MAX_QUEUED_TASKS, TILES, WORD
+from ort_aie_ep.npu.terms.errors import DesignError
+from ort_aie_ep.npu.terms.sequence import Json, Sequence, evaluate
 
 MAX_ITERATIONS = 64  # of a descriptor: a 6-bit count (AM020)
 MAX_REPEATS = 256  # of a task, with the same addresses: 8 bits in the queue

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.terms.errors import DesignError
 
 # Versions whose dialect `module` prints: the first has counts of locks as values and descriptors by
 # keyword (7e00b579), the last is the newest that was checked. A development version comes before

@@ -21,8 +21,8 @@ from ort_aie_ep.aie_kernels.gemm.design import (
 )
 from ort_aie_ep.aie_kernels.gemm.kernels import GEMM_STORE_BF16, GEMM_STRIP, GEMM_TILE, GEMM_ZERO
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
-from ort_aie_ep.npu.vocabulary import costs
-from ort_aie_ep.npu.vocabulary.design import (
+from ort_aie_ep.npu.terms import costs
+from ort_aie_ep.npu.terms.design import (
     Acquire,
     Body,
     Buffer,
@@ -33,9 +33,9 @@ from ort_aie_ep.npu.vocabulary.design import (
     Steps,
     call,
 )
-from ort_aie_ep.npu.vocabulary.device import Device
-from ort_aie_ep.npu.vocabulary.kernel import Array
-from ort_aie_ep.npu.vocabulary.sequence import (
+from ort_aie_ep.npu.terms.device import Device
+from ort_aie_ep.npu.terms.kernel import Array
+from ort_aie_ep.npu.terms.sequence import (
     Expr,
     at_most,
     ceil_div,

@@ -7,8 +7,8 @@ from math import ceil
 from ort_aie_ep.aie_kernels.invocation import Costs, Invocation
 from ort_aie_ep.aie_kernels.kernel_cycles import OBJECT, PUBLISHED, RMS_OBJECT, Kernels
 from ort_aie_ep.aie_kernels.machine import BF16, SHORT_RUN, TASK, Step, control, stream
-from ort_aie_ep.npu.vocabulary import costs
-from ort_aie_ep.npu.vocabulary.device import TILES, WORD
+from ort_aie_ep.npu.terms import costs
+from ort_aie_ep.npu.terms.device import TILES, WORD
 
 MAX_STEP = TILES["shim"].max_step * WORD  # bytes between heads that one task reaches
 

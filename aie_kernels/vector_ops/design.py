@@ -26,7 +26,7 @@ from ort_aie_ep.aie_kernels.vector_ops.sequences import (
     RMS_OBJECT,
     add_sequences,
 )
-from ort_aie_ep.npu.vocabulary.design import (
+from ort_aie_ep.npu.terms.design import (
     Acquire,
     Buffer,
     Core,
@@ -38,10 +38,10 @@ from ort_aie_ep.npu.vocabulary.design import (
     Steps,
     call,
 )  # fmt: skip
-from ort_aie_ep.npu.vocabulary.device import Device
-from ort_aie_ep.npu.vocabulary.errors import DesignError
-from ort_aie_ep.npu.vocabulary.kernel import Array
-from ort_aie_ep.npu.vocabulary.packet_ids import give_packet_ids
+from ort_aie_ep.npu.terms.device import Device
+from ort_aie_ep.npu.terms.errors import DesignError
+from ort_aie_ep.npu.terms.kernel import Array
+from ort_aie_ep.npu.terms.packet_ids import give_packet_ids
 
 STACK = 4096  # bytes
 

@@ -23,7 +23,7 @@ from ort_aie_ep.aie_kernels.cycles import (
     SIGMOID,
     SILU_ISSUES,
 )
-from ort_aie_ep.npu.vocabulary.kernel import Array, Kernel
+from ort_aie_ep.npu.terms.kernel import Array, Kernel
 
 
 def _activation(issues: int, scalars: tuple[int, ...]) -> float:

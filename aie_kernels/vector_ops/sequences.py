@@ -16,11 +16,11 @@ from ort_aie_ep.aie_kernels.vector_ops.kernels import (
     SILU_MUL,
     SOFTCAP,
 )
-from ort_aie_ep.npu.vocabulary.design import (
+from ort_aie_ep.npu.terms.design import (
     Design,
 )  # fmt: skip
-from ort_aie_ep.npu.vocabulary.device import TILES, WORD
-from ort_aie_ep.npu.vocabulary.sequence import (
+from ort_aie_ep.npu.terms.device import TILES, WORD
+from ort_aie_ep.npu.terms.sequence import (
     Expr,
     Sequence,
     Value,

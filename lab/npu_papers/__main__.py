@@ -39,7 +39,7 @@ from npu_papers import (
 )
 from ort_aie_ep.cli import console
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.npu.vocabulary.eras import ERAS
+from ort_aie_ep.npu.terms.eras import ERAS
 
 PREDICTED = (
     "Predictions are not measured: nothing of this project has run on an NPU yet. Watts are "

@@ -36,8 +36,8 @@ from npu_papers.mlir_air import (
 )
 from npu_papers.tables import BLOCK, CONTEXTS, FLASH_ATTENTION, MLIR_AIR_TOKENS, Latency
 from ort_aie_ep.aie_kernels.cycles import CALL, COMPILED, LATENCY, LOOP, TILE_PRODUCT
-from ort_aie_ep.npu.vocabulary import costs
-from ort_aie_ep.npu.vocabulary.eras import MLIR_AIR
+from ort_aie_ep.npu.terms import costs
+from ort_aie_ep.npu.terms.eras import MLIR_AIR
 
 
 @dataclass(frozen=True)

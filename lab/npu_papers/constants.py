@@ -5,7 +5,7 @@ from __future__ import annotations
 from npu_papers import mlir_air, power
 from npu_papers.fit import COSTS, fit, leave_one_out
 from npu_papers.kernels import beside
-from ort_aie_ep.npu.vocabulary.costs import Cost
+from ort_aie_ep.npu.terms.costs import Cost
 from ort_aie_ep.prediction.power import IDLE, LAYER
 from ort_aie_ep.prediction.unconfirmed import UNCONFIRMED
 
@@ -14,7 +14,7 @@ def check() -> bool:
     """Prints each fitted constant beside the kept one; returns whether all are the same.
 
     With how far each moves when a calibration cell is left out. Where one differs in three digits,
-    copy the printed value: those of the papers into ort_aie_ep/npu/vocabulary/costs.py, those of
+    copy the printed value: those of the papers into ort_aie_ep/npu/terms/costs.py, those of
     mlir-air's kernels into mlir_air.py, those of power into ort_aie_ep/prediction/power.py.
     """
     fitted, without = fit(), leave_one_out()

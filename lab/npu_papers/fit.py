@@ -16,8 +16,8 @@ from math import sqrt
 from npu_papers.machine import Machine
 from npu_papers.program import decode, prefill
 from npu_papers.tables import Cell, cells
-from ort_aie_ep.npu.vocabulary import costs
-from ort_aie_ep.npu.vocabulary.costs import Cost
+from ort_aie_ep.npu.terms import costs
+from ort_aie_ep.npu.terms.costs import Cost
 from ort_aie_ep.prediction.shapes import shape_of
 
 #: The constant of `costs` for each field of `Fit`.

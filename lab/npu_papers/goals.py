@@ -10,7 +10,7 @@ from npu_papers import mlir_air
 from npu_papers.machine import Machine
 from npu_papers.tables import CONTEXTS, FASTFLOWLM_2026_TOKENS, MLIR_AIR_TOKENS, ROWS
 from ort_aie_ep.aie_kernels.kernel_cycles import OURS, PUBLISHED
-from ort_aie_ep.npu.vocabulary.eras import MLIR_AIR, PAPERS
+from ort_aie_ep.npu.terms.eras import MLIR_AIR, PAPERS
 from ort_aie_ep.prediction.composition import compose
 from ort_aie_ep.prediction.shapes import plans_of, shape_of
 

@@ -17,8 +17,8 @@ from ort_aie_ep.aie_kernels.flow_kv.cost import FLOW_KV_CHUNK, PAIRS
 from ort_aie_ep.aie_kernels.gemm.cost import gemm
 from ort_aie_ep.aie_kernels.kernel_cycles import OURS, PUBLISHED
 from ort_aie_ep.aie_kernels.machine import BF16
-from ort_aie_ep.npu.vocabulary import costs
-from ort_aie_ep.npu.vocabulary.costs import Cost
+from ort_aie_ep.npu.terms import costs
+from ort_aie_ep.npu.terms.costs import Cost
 from ort_aie_ep.prediction.shapes import shape_of
 
 DECODE_MEDIAN, DECODE_WORST, PREFILL_SLOPE = 0.10, 0.35, 0.30

@@ -32,9 +32,9 @@ from ort_aie_ep.aie_kernels.gemm.cost import gemm as gemm_cost
 from ort_aie_ep.aie_kernels.gemm.cost import row_norm
 from ort_aie_ep.aie_kernels.kernel_cycles import FLOW_KV_ELEMENTS, FLOW_QKV_ELEMENTS, OURS
 from ort_aie_ep.aie_kernels.machine import Step
-from ort_aie_ep.npu.vocabulary import costs
-from ort_aie_ep.npu.vocabulary.device import device
-from ort_aie_ep.npu.vocabulary.eras import MLIR_AIR
+from ort_aie_ep.npu.terms import costs
+from ort_aie_ep.npu.terms.device import device
+from ort_aie_ep.npu.terms.eras import MLIR_AIR
 from ort_aie_ep.prediction.shapes import MODELS, shape_of
 
 Verdict = Literal["scaled to it", "within 30 %", "slower", "unconfirmed"]

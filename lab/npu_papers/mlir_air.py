@@ -27,9 +27,9 @@ from ort_aie_ep.aie_kernels.kernel_cycles import FLOW_KV_ELEMENTS, PUBLISHED
 from ort_aie_ep.aie_kernels.machine import BF16, Step
 from ort_aie_ep.formats.q4nx import BLOCK_BYTES, BLOCK_COLS, BLOCK_ROWS
 from ort_aie_ep.models.shapes import SHAPES, Shape
-from ort_aie_ep.npu.vocabulary import costs
-from ort_aie_ep.npu.vocabulary.costs import Cost
-from ort_aie_ep.npu.vocabulary.eras import MLIR_AIR
+from ort_aie_ep.npu.terms import costs
+from ort_aie_ep.npu.terms.costs import Cost
+from ort_aie_ep.npu.terms.eras import MLIR_AIR
 from ort_aie_ep.prediction.tally import Tally, Timing
 
 CORES = 16  # that project

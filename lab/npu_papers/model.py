@@ -22,8 +22,8 @@ from npu_papers.tables import (
 from ort_aie_ep.aie_kernels.kernel_cycles import ARCHITECTURE, OURS
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.models.shapes import Shape
-from ort_aie_ep.npu.vocabulary import costs
-from ort_aie_ep.npu.vocabulary.eras import PAPERS, Era, EraName
+from ort_aie_ep.npu.terms import costs
+from ort_aie_ep.npu.terms.eras import PAPERS, Era, EraName
 from ort_aie_ep.prediction.shapes import plans_of, shape_of
 from ort_aie_ep.prediction.simulation import PlanSimulation, simulate_plans
 from ort_aie_ep.prediction.tally import Timing

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from npu_papers.model import Point
-from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.terms.errors import DesignError
 
 _YTICKS = {"decode": (5, 10, 20, 40), "prefill": (1, 2, 5, 10, 20, 50, 100, 200)}
 

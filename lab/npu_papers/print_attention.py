@@ -12,7 +12,7 @@ from dataclasses import replace
 from npu_papers.attention import flash_attention, published
 from npu_papers.kernels import flow_qkv_seconds
 from npu_papers.tables import FLASH_ATTENTION
-from ort_aie_ep.npu.vocabulary import costs
+from ort_aie_ep.npu.terms import costs
 
 
 def print_tables() -> None:

@@ -11,8 +11,8 @@ from rich.text import Text
 from npu_papers.model import Point, Simulation
 from npu_papers.pictures import Picture
 from npu_papers.tables import CONTEXTS, FASTFLOWLM_SPEEDS
-from ort_aie_ep.npu.vocabulary import costs
-from ort_aie_ep.npu.vocabulary.eras import PAPERS
+from ort_aie_ep.npu.terms import costs
+from ort_aie_ep.npu.terms.eras import PAPERS
 from ort_aie_ep.prediction.report import (
     ends,
     in_k,

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from npu_papers.judgement import Judgement
 from npu_papers.published import summaries
-from ort_aie_ep.npu.vocabulary.eras import ERAS, PAPERS
+from ort_aie_ep.npu.terms.eras import ERAS, PAPERS
 from ort_aie_ep.prediction.report import in_k, new_table
 
 SCALES = {"B/s": (1e9, "GB/s"), "s": (1e-6, "µs")}

@@ -17,7 +17,7 @@ from ort_aie_ep.aie_kernels.machine import Step
 from ort_aie_ep.aie_kernels.vector_ops.cost import gated, rms_norm, rope
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.models.shapes import Shape
-from ort_aie_ep.npu.vocabulary import costs
+from ort_aie_ep.npu.terms import costs
 from ort_aie_ep.prediction.tally import Part, Tally, Timing
 
 #: Overlays: the paper's decode placement (FusedDQP, FlowKV, vector operators) and prefill's three.

@@ -19,7 +19,7 @@ from npu_papers.tables import (
     MLIR_AIR_PROMPTS,
     cells,
 )
-from ort_aie_ep.npu.vocabulary.eras import MLIR_AIR, EraName
+from ort_aie_ep.npu.terms.eras import MLIR_AIR, EraName
 from ort_aie_ep.prediction.shapes import shape_of
 
 SWEEP = "mlir-air's sweep"

@@ -2,7 +2,7 @@
 
 `steps` has the order in which things are tried and `report` what is written about them. `device`
 uses the NPU through pyxrt, `cases` compares the sequences of a design with numpy (`problems`),
-`constants` measures the constants of `npu.vocabulary.costs`, and `first_token` runs a model.
+`constants` measures the constants of `npu.terms.costs`, and `first_token` runs a model.
 """
 
 from __future__ import annotations

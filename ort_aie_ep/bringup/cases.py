@@ -19,11 +19,11 @@ from ort_aie_ep.bringup.device import NPU1, Context, Fault, Identity, Npu
 from ort_aie_ep.bringup.problems import Shape, shapes
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.npu.packages.package import MANIFEST, Package, package_of, read_package
-from ort_aie_ep.npu.vocabulary import costs
-from ort_aie_ep.npu.vocabulary.arguments import RunBuffers
-from ort_aie_ep.npu.vocabulary.device import Device
-from ort_aie_ep.npu.vocabulary.device import device as find_device
-from ort_aie_ep.npu.vocabulary.errors import DesignError, PackageError
+from ort_aie_ep.npu.terms import costs
+from ort_aie_ep.npu.terms.arguments import RunBuffers
+from ort_aie_ep.npu.terms.device import Device
+from ort_aie_ep.npu.terms.device import device as find_device
+from ort_aie_ep.npu.terms.errors import DesignError, PackageError
 from ort_aie_ep.progress import Count
 
 if TYPE_CHECKING:

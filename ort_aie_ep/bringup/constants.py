@@ -11,9 +11,9 @@ from ort_aie_ep.bringup import bench, data_path, streams
 from ort_aie_ep.bringup.bench import Bench, Experiment, Measurement, Value
 from ort_aie_ep.bringup.device import MAX_CHAIN, NPU1, Fault, Npu
 from ort_aie_ep.npu.packages.package import Package
-from ort_aie_ep.npu.vocabulary import costs
-from ort_aie_ep.npu.vocabulary.device import device as find_device
-from ort_aie_ep.npu.vocabulary.errors import DesignError, StreamError
+from ort_aie_ep.npu.terms import costs
+from ort_aie_ep.npu.terms.device import device as find_device
+from ort_aie_ep.npu.terms.errors import DesignError, StreamError
 
 REPETITIONS, QUICK_REPETITIONS = 51, 7
 MAX_FAULTS = 3

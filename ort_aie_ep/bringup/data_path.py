@@ -13,9 +13,9 @@ from typing import Any
 from ort_aie_ep.bringup import bench, streams
 from ort_aie_ep.bringup.bench import Bench, Experiment, Value
 from ort_aie_ep.bringup.streams import Operations
-from ort_aie_ep.npu.vocabulary import costs
-from ort_aie_ep.npu.vocabulary.device import device as find_device
-from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.terms import costs
+from ort_aie_ep.npu.terms.device import device as find_device
+from ort_aie_ep.npu.terms.errors import DesignError
 
 SEQUENCE = "read_small"  # by which the overlay is recognised
 OBJECT, SMALL = 8192, 512  # bytes, of a lane's objects and of an id's

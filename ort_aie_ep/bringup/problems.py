@@ -25,7 +25,7 @@ from ort_aie_ep.aie_kernels.reference import EPS, Context, Problem, bits
 from ort_aie_ep.aie_kernels.short_gemm import reference as short_gemm
 from ort_aie_ep.aie_kernels.vector_ops import reference as vector_ops
 from ort_aie_ep.npu.packages.package import form_of
-from ort_aie_ep.npu.vocabulary.device import Device
+from ort_aie_ep.npu.terms.device import Device
 
 CHUNK = 4096  # elements of K or V that the attention designs fetch at a time
 

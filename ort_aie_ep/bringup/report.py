@@ -13,7 +13,7 @@ from ort_aie_ep.bringup.bench import Measurement
 from ort_aie_ep.bringup.cases import Case, DesignResult, case_name
 from ort_aie_ep.bringup.steps import Report
 from ort_aie_ep.models.files import written_beside
-from ort_aie_ep.npu.vocabulary import costs
+from ort_aie_ep.npu.terms import costs
 
 
 def write(report: Report, path: Path) -> None:

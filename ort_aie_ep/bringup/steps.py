@@ -27,8 +27,8 @@ from ort_aie_ep.explain.doctor import find_xrt_target
 from ort_aie_ep.explain.machine import Finding, find_npu
 from ort_aie_ep.npu.checks.check import check
 from ort_aie_ep.npu.packages.package import MANIFEST, Package
-from ort_aie_ep.npu.vocabulary.device import device as find_device
-from ort_aie_ep.npu.vocabulary.errors import PackageError
+from ort_aie_ep.npu.terms.device import device as find_device
+from ort_aie_ep.npu.terms.errors import PackageError
 from ort_aie_ep.progress import Count, Progress
 from ort_aie_ep.requirements import GET_RUNTIME, runtime_version
 

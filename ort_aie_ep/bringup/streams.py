@@ -24,7 +24,7 @@ from ort_aie_ep.npu.simulator.registers import (
     split_address,
 )
 from ort_aie_ep.npu.simulator.txn import decode
-from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.terms.errors import DesignError
 
 Operations = list[tuple[Any, ...]]
 Words = NDArray[np.uint32]

@@ -18,8 +18,8 @@ from ort_aie_ep.progress import Count, within
 if TYPE_CHECKING:
     from ort_aie_ep.aie_kernels.mlir.sequences import Run
     from ort_aie_ep.npu.simulator.machine import Result
-    from ort_aie_ep.npu.vocabulary.design import Design
-    from ort_aie_ep.npu.vocabulary.sequence import Sequence
+    from ort_aie_ep.npu.terms.design import Design
+    from ort_aie_ep.npu.terms.sequence import Sequence
 
 kernels = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
 app.add_typer(
@@ -50,8 +50,8 @@ Columns = Annotated[
 def _designs(name: str, device: str, columns: int | None = None) -> list[Design]:
     """The design `name`, or all designs that exist for the device; a note names the others."""
     from ort_aie_ep.aie_kernels.build import find_packages, make_design
-    from ort_aie_ep.npu.vocabulary.device import device as find_device
-    from ort_aie_ep.npu.vocabulary.errors import DesignError
+    from ort_aie_ep.npu.terms.device import device as find_device
+    from ort_aie_ep.npu.terms.errors import DesignError
 
     target = find_device(device)
     if name != "all":
@@ -74,7 +74,7 @@ def list_command(as_json: Json = False) -> None:
     from rich.table import Table
 
     from ort_aie_ep.aie_kernels.build import designs_on, find_designs
-    from ort_aie_ep.npu.vocabulary.device import DEVICES
+    from ort_aie_ep.npu.terms.device import DEVICES
 
     table = Table("design", "sequences", "devices", box=box.SIMPLE_HEAD, pad_edge=False)
     rows = []
@@ -152,8 +152,8 @@ def simulate_command(
     from ort_aie_ep.npu.checks.check import check
     from ort_aie_ep.npu.checks.draw import check_drawing, draw_utilisation
     from ort_aie_ep.npu.simulator.session import Session, random_buffers
-    from ort_aie_ep.npu.vocabulary.device import device as find_device
-    from ort_aie_ep.npu.vocabulary.eras import ERAS
+    from ort_aie_ep.npu.terms.device import device as find_device
+    from ort_aie_ep.npu.terms.eras import ERAS
 
     if draw is not None:
         check_drawing()
@@ -218,8 +218,8 @@ def words_command(
     from ort_aie_ep.npu.configuration_words.decode import decode
     from ort_aie_ep.npu.configuration_words.encode import encode
     from ort_aie_ep.npu.configuration_words.text import format_view
-    from ort_aie_ep.npu.vocabulary.configuration import configure
-    from ort_aie_ep.npu.vocabulary.device import device as find_device
+    from ort_aie_ep.npu.terms.configuration import configure
+    from ort_aie_ep.npu.terms.device import device as find_device
 
     with console.bar("kernels words"):
         configuration = configure(make_design(design, find_device(device), columns=columns))
@@ -245,7 +245,7 @@ def draw_command(
     """Draw where the workers and fifos of a design are placed."""
     from ort_aie_ep.aie_kernels.build import make_design
     from ort_aie_ep.npu.checks.draw import draw_placement
-    from ort_aie_ep.npu.vocabulary.device import device as find_device
+    from ort_aie_ep.npu.terms.device import device as find_device
 
     draw_placement(make_design(design, find_device(device)), out)
 
@@ -266,7 +266,7 @@ def print_command(
     """Print a design as MLIR in mlir-aie's aie dialect, as `build` passes it to aiecc."""
     from ort_aie_ep.aie_kernels.build import make_design
     from ort_aie_ep.aie_kernels.mlir.module import print_module
-    from ort_aie_ep.npu.vocabulary.device import device as find_device
+    from ort_aie_ep.npu.terms.device import device as find_device
 
     made = make_design(design, find_device(device), columns=columns)
     run = _run(made, sequence, shape or [])

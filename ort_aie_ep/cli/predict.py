@@ -17,7 +17,7 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.hub.names import find_name
 
 if TYPE_CHECKING:
-    from ort_aie_ep.npu.vocabulary.eras import Era
+    from ort_aie_ep.npu.terms.eras import Era
     from ort_aie_ep.prediction.simulation import PlanSimulation
 
 _PREDICTED = (
@@ -85,7 +85,7 @@ def predict_command(
     """
     from ort_aie_ep import prediction as performance
     from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
-    from ort_aie_ep.npu.vocabulary.eras import ERAS
+    from ort_aie_ep.npu.terms.eras import ERAS
 
     if [model is not None, papers, kernels].count(True) != 1:
         raise typer.BadParameter("give MODEL, --papers or --kernels")

@@ -10,8 +10,8 @@ from pathlib import Path
 from ort_aie_ep import platforms
 from ort_aie_ep.formats.q4nx import FORMS
 from ort_aie_ep.npu.packages.package import MANIFEST, Package, package_of, read_package
-from ort_aie_ep.npu.vocabulary.design import package_name
-from ort_aie_ep.npu.vocabulary.errors import PackageError
+from ort_aie_ep.npu.terms.design import package_name
+from ort_aie_ep.npu.terms.errors import PackageError
 
 # The designs that the executor looks for: the first decodes, the others are for prompts.
 DESIGNS: Mapping[str, tuple[str, ...]] = {

@@ -58,9 +58,9 @@ from ort_aie_ep.npu.packages.simulated import (
 from ort_aie_ep.npu.simulator.machine import Machine
 from ort_aie_ep.npu.simulator.parts import Process
 from ort_aie_ep.npu.simulator.pdis import Pdis
-from ort_aie_ep.npu.vocabulary.design import Design
-from ort_aie_ep.npu.vocabulary.device import Device, device
-from ort_aie_ep.npu.vocabulary.errors import DesignError, PackageError, SimulationError, StreamError
+from ort_aie_ep.npu.terms.design import Design
+from ort_aie_ep.npu.terms.device import Device, device
+from ort_aie_ep.npu.terms.errors import DesignError, PackageError, SimulationError, StreamError
 
 WATCHDOG = 2.0  # the longest run in seconds: the driver's `timeout_in_sec`
 GARBAGE = 0xFF  # what a failed run leaves: not-a-number as bf16, fp16 and fp32

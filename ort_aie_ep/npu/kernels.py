@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from ort_aie_ep import _native, platforms
-from ort_aie_ep.npu.vocabulary.errors import SimulationError
-from ort_aie_ep.npu.vocabulary.kernel import DTYPES, Array, Kernel
+from ort_aie_ep.npu.terms.errors import SimulationError
+from ort_aie_ep.npu.terms.kernel import DTYPES, Array, Kernel
 
 ALIGNMENT = 64  # bytes, of every buffer in L1: the most that a load or store requires
 

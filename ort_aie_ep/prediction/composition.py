@@ -20,9 +20,9 @@ from ort_aie_ep.aie_kernels.machine import Machine
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats.q4nx import FORMS, SHIPPING, BlockForm
 from ort_aie_ep.npu.packages.package import manifest
-from ort_aie_ep.npu.vocabulary.design import package_name
-from ort_aie_ep.npu.vocabulary.device import device
-from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.terms.design import package_name
+from ort_aie_ep.npu.terms.device import device
+from ort_aie_ep.npu.terms.errors import DesignError
 from ort_aie_ep.prediction.power import Draw, draw
 from ort_aie_ep.prediction.recipes import PlanNode, Plans
 from ort_aie_ep.prediction.tally import Tally, Timing

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ort_aie_ep.npu.vocabulary.costs import Cost
+from ort_aie_ep.npu.terms.costs import Cost
 from ort_aie_ep.prediction.tally import Timing
 
 IDLE = Cost(

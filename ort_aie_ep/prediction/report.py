@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ort_aie_ep.npu.vocabulary.eras import PAPERS, SILICON_2026
+from ort_aie_ep.npu.terms.eras import PAPERS, SILICON_2026
 from ort_aie_ep.prediction.composition import Composition
 from ort_aie_ep.prediction.measured import Phase
 from ort_aie_ep.prediction.simulation import PlanSimulation

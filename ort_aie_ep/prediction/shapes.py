@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.models.shapes import SHAPES, Shape
-from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.terms.errors import DesignError
 from ort_aie_ep.prediction.recipes import (
     FLOAT,
     INT32,

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from ort_aie_ep.aie_kernels.kernel_cycles import kernels_of
 from ort_aie_ep.aie_kernels.machine import Machine
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
-from ort_aie_ep.npu.vocabulary.device import device as find_device
-from ort_aie_ep.npu.vocabulary.eras import SILICON_2026, Era, EraName
-from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.terms.device import device as find_device
+from ort_aie_ep.npu.terms.eras import SILICON_2026, Era, EraName
+from ort_aie_ep.npu.terms.errors import DesignError
 from ort_aie_ep.prediction.composition import Composition, compose, form_of
 from ort_aie_ep.prediction.recipes import Plans
 from ort_aie_ep.prediction.shapes import plans_of, shape_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ort_aie_ep.npu.vocabulary.eras import era
+from ort_aie_ep.npu.terms.eras import era
 from ort_aie_ep.prediction.measured import SPREAD, SPREAD_SOURCE, Figure, Phase, nearest
 
 

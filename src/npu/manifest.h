@@ -103,7 +103,7 @@ struct Sequence {
   std::vector<std::string> paths;    // of the statements, such as body[3].do[0] transfer
 };
 
-// See ort_aie_ep/npu/vocabulary/costs.py. In cycles unless another unit is named.
+// See ort_aie_ep/npu/terms/costs.py. In cycles unless another unit is named.
 struct Costs {
   double write;
   double mask_write;

@@ -19,7 +19,7 @@ constexpr int kMaxColumns = 8;
 constexpr int kShimChannels = 2;      // per direction
 constexpr int kShimDescriptors = 16;  // per shim tile
 // Tasks per channel, including the running one. Tasks pushed beyond this are lost silently
-// (ort_aie_ep/npu/vocabulary/device.py, MAX_QUEUED_TASKS, says why it is 4).
+// (ort_aie_ep/npu/terms/device.py, MAX_QUEUED_TASKS, says why it is 4).
 constexpr int kQueueDepth = 4;
 constexpr int kMaxQueueRuns = 256;          // runs of one task: an 8-bit field that holds runs - 1
 constexpr int kMaxIterations = 64;          // steps of the iteration counter: 6 bits, minus one

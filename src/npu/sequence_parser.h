@@ -1,4 +1,4 @@
-// The sequences of a manifest, from JSON (the statements of ort_aie_ep/npu/vocabulary/sequence.py).
+// The sequences of a manifest, from JSON (the statements of ort_aie_ep/npu/terms/sequence.py).
 #pragma once
 
 #include <string>

@@ -12,8 +12,8 @@ from ort_aie_ep.aie_kernels.machine import Machine
 from ort_aie_ep.aie_kernels.vector_ops.cost import token_rope
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.npu.checks.progress import small_shapes
-from ort_aie_ep.npu.vocabulary.device import device
-from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.terms.device import device
+from ort_aie_ep.npu.terms.errors import DesignError
 
 # Sequences that no plan invokes.
 UNUSED = {"softcap", "rotate", "append_rows", "shared_layer"}

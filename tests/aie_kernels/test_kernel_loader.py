@@ -22,8 +22,8 @@ from ort_aie_ep.aie_kernels.gemm import kernels as gemm
 from ort_aie_ep.aie_kernels.gemm import row_kernels as rows
 from ort_aie_ep.aie_kernels.vector_ops import kernels as vector_ops
 from ort_aie_ep.npu.kernels import Kernels
-from ort_aie_ep.npu.vocabulary.errors import SimulationError
-from ort_aie_ep.npu.vocabulary.kernel import DTYPES, Array, Kernel
+from ort_aie_ep.npu.terms.errors import SimulationError
+from ort_aie_ep.npu.terms.kernel import DTYPES, Array, Kernel
 
 SOURCES = Path(__file__).parents[2] / "aie_kernels"
 

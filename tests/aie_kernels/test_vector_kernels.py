@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ort_aie_ep.aie_kernels.vector_ops import kernels as vector_ops
 from ort_aie_ep.npu.kernels import Kernels
-from ort_aie_ep.npu.vocabulary.kernel import Kernel
+from ort_aie_ep.npu.terms.kernel import Kernel
 
 PIECE = 128
 Argument = Callable[[Doubles], Doubles]

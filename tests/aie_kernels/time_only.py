@@ -9,9 +9,9 @@ import numpy as np
 
 from ort_aie_ep.npu.simulator.machine import Result
 from ort_aie_ep.npu.simulator.session import Session
-from ort_aie_ep.npu.vocabulary.design import Design
-from ort_aie_ep.npu.vocabulary.eras import PAPERS, Era
-from ort_aie_ep.npu.vocabulary.kernel import Array, Kernel
+from ort_aie_ep.npu.terms.design import Design
+from ort_aie_ep.npu.terms.eras import PAPERS, Era
+from ort_aie_ep.npu.terms.kernel import Array, Kernel
 
 
 class TimeOnly(Session):

@@ -13,8 +13,8 @@ from ort_aie_ep.aie_kernels.build import make_design
 from ort_aie_ep.bringup import bench, constants, data_path
 from ort_aie_ep.bringup.first_token import Token
 from ort_aie_ep.npu.packages.package import KERNEL, manifest, write_package
-from ort_aie_ep.npu.vocabulary.design import Design
-from ort_aie_ep.npu.vocabulary.device import device
+from ort_aie_ep.npu.terms.design import Design
+from ort_aie_ep.npu.terms.device import device
 
 TOKEN = Token(
     tokens=16, same=16, near_tie=False, largest_difference=0.1, largest_logit=12.0,

@@ -21,8 +21,8 @@ from pyxrt_signatures import FLAGS, INFOS, STATES, bind
 
 from ort_aie_ep.npu.packages.package import xclbin_uuid
 from ort_aie_ep.npu.simulator.pdis import Pdis
-from ort_aie_ep.npu.vocabulary import costs
-from ort_aie_ep.npu.vocabulary.design import Design
+from ort_aie_ep.npu.terms import costs
+from ort_aie_ep.npu.terms.design import Design
 
 POISON = 0xA5
 HOST_GROUP, SRAM_GROUP = 0, 1  # banks of mlir-aie's xclbin

@@ -18,7 +18,7 @@ from ort_aie_ep.bringup import cases as cases_module
 from ort_aie_ep.bringup import device as device_module
 from ort_aie_ep.bringup import steps
 from ort_aie_ep.npu.packages.package import manifest
-from ort_aie_ep.npu.vocabulary.device import device
+from ort_aie_ep.npu.terms.device import device
 
 
 # --- results --------------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from ort_aie_ep.bringup.constants import Measurement, measure
 from ort_aie_ep.bringup.device import Npu
 from ort_aie_ep.npu.packages.package import read_package
 from ort_aie_ep.npu.simulator.txn import Wait, decode
-from ort_aie_ep.npu.vocabulary import costs
-from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.terms import costs
+from ort_aie_ep.npu.terms.errors import DesignError
 
 OBJECT = {"blocks": 4}
 

@@ -18,9 +18,9 @@ from ort_aie_ep.aie_kernels.vector_ops import design as vector_ops
 from ort_aie_ep.formats import q4nx
 from ort_aie_ep.npu.packages.package import manifest
 from ort_aie_ep.npu.simulator.machine import Machine, Result
-from ort_aie_ep.npu.vocabulary.design import Design
-from ort_aie_ep.npu.vocabulary.device import device
-from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.terms.design import Design
+from ort_aie_ep.npu.terms.device import device
+from ort_aie_ep.npu.terms.errors import DesignError
 
 EPS = 1e-6
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INTERMEDIATE = 512, 4, 2, 128, 768

@@ -14,8 +14,8 @@ from ort_aie_ep.formats import q4nx
 from ort_aie_ep.formats.q4nx import BlockForm
 from ort_aie_ep.npu.simulator.machine import Result
 from ort_aie_ep.npu.simulator.session import Session
-from ort_aie_ep.npu.vocabulary.device import device
-from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.terms.device import device
+from ort_aie_ep.npu.terms.errors import DesignError
 
 
 def random_weights(n: int, k: int) -> np.ndarray:

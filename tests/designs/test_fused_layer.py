@@ -18,9 +18,9 @@ from ort_aie_ep.formats.q4nx import BlockForm
 from ort_aie_ep.npu.checks.check import check
 from ort_aie_ep.npu.packages.package import manifest
 from ort_aie_ep.npu.simulator.session import Session
-from ort_aie_ep.npu.vocabulary.design import Design
-from ort_aie_ep.npu.vocabulary.device import device
-from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.terms.design import Design
+from ort_aie_ep.npu.terms.device import device
+from ort_aie_ep.npu.terms.errors import DesignError
 
 SHAPES: dict[str, dict[str, int]] = {
     "llama": LLAMA,

@@ -17,10 +17,10 @@ from ort_aie_ep.npu.checks.check import check
 from ort_aie_ep.npu.simulator.machine import Result
 from ort_aie_ep.npu.simulator.session import Session
 from ort_aie_ep.npu.simulator.txn import Write, core_memory_of, decode
-from ort_aie_ep.npu.vocabulary.configuration import configure
-from ort_aie_ep.npu.vocabulary.device import DEVICES, Device, device
-from ort_aie_ep.npu.vocabulary.errors import DesignError
-from ort_aie_ep.npu.vocabulary.kernel import DTYPES
+from ort_aie_ep.npu.terms.configuration import configure
+from ort_aie_ep.npu.terms.device import DEVICES, Device, device
+from ort_aie_ep.npu.terms.errors import DesignError
+from ort_aie_ep.npu.terms.kernel import DTYPES
 
 
 def check_product(

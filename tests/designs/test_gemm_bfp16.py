@@ -16,10 +16,10 @@ from ort_aie_ep.formats import bfp16, q4nx
 from ort_aie_ep.formats.q4nx import BlockForm
 from ort_aie_ep.npu.simulator.machine import Result
 from ort_aie_ep.npu.simulator.session import Session
-from ort_aie_ep.npu.vocabulary.design import Design
-from ort_aie_ep.npu.vocabulary.device import device
-from ort_aie_ep.npu.vocabulary.errors import DesignError
-from ort_aie_ep.npu.vocabulary.kernel import DTYPES
+from ort_aie_ep.npu.terms.design import Design
+from ort_aie_ep.npu.terms.device import device
+from ort_aie_ep.npu.terms.errors import DesignError
+from ort_aie_ep.npu.terms.kernel import DTYPES
 
 
 def random_operands(m: int, k: int, n: int) -> tuple[np.ndarray, np.ndarray]:

@@ -8,8 +8,8 @@ import pytest
 
 from ort_aie_ep.aie_kernels.micro import design as micro
 from ort_aie_ep.npu.simulator.session import Session
-from ort_aie_ep.npu.vocabulary.device import device
-from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.terms.device import device
+from ort_aie_ep.npu.terms.errors import DesignError
 
 RNG = np.random.default_rng(17)
 

@@ -13,8 +13,8 @@ from ort_aie_ep.aie_kernels.gemm import row_reference as reference
 from ort_aie_ep.aie_kernels.reference import EPS, Context, bits
 from ort_aie_ep.npu.simulator.machine import Result
 from ort_aie_ep.npu.simulator.session import Session
-from ort_aie_ep.npu.vocabulary.device import device
-from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.terms.device import device
+from ort_aie_ep.npu.terms.errors import DesignError
 
 DEVICES = ["npu2", "npu2_4col", "npu2_2col", "npu2_1col"]
 # Those between need more rounds than all columns and fewer than one.

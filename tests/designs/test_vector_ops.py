@@ -14,8 +14,8 @@ from ort_aie_ep.aie_kernels.reference import BF16, EPS, Context, bf16, bits, dou
 from ort_aie_ep.aie_kernels.vector_ops import design as vector_ops
 from ort_aie_ep.aie_kernels.vector_ops import reference
 from ort_aie_ep.npu.simulator.session import Session
-from ort_aie_ep.npu.vocabulary.device import device
-from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.terms.device import device
+from ort_aie_ep.npu.terms.errors import DesignError
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from ort_aie_ep import _native
 from ort_aie_ep.cli import app
 from ort_aie_ep.npu.fused_decode.package import package_overlay
 from ort_aie_ep.npu.packages.package import xclbin_uuid
-from ort_aie_ep.npu.vocabulary.errors import PackageError
+from ort_aie_ep.npu.terms.errors import PackageError
 
 
 def manifest_of(folder: Path) -> dict[str, Any]:

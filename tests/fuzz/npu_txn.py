@@ -16,7 +16,7 @@ with atheris.instrument_imports(include=["ort_aie_ep"]):
     from ort_aie_ep.npu.configuration_words.decode import decode as decode_configuration
     from ort_aie_ep.npu.configuration_words.text import format_view
     from ort_aie_ep.npu.simulator.txn import decode, format_stream
-    from ort_aie_ep.npu.vocabulary.errors import StreamError
+    from ort_aie_ep.npu.terms.errors import StreamError
 
 
 def test(data: bytes) -> None:

@@ -31,8 +31,8 @@ from ort_aie_ep.npu.simulator.txn import (
     shim_descriptor_of,
     shim_queue_of,
 )
-from ort_aie_ep.npu.vocabulary.configuration import Configuration, configure
-from ort_aie_ep.npu.vocabulary.device import device
+from ort_aie_ep.npu.terms.configuration import Configuration, configure
+from ort_aie_ep.npu.terms.device import device
 
 
 def load_bench() -> ModuleType:

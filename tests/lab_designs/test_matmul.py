@@ -18,9 +18,9 @@ from ort_aie_ep.aie_kernels.reference import Context
 from ort_aie_ep.npu.checks.check import check
 from ort_aie_ep.npu.simulator.machine import Result
 from ort_aie_ep.npu.simulator.session import Session
-from ort_aie_ep.npu.vocabulary.device import DEVICES, Device, device
-from ort_aie_ep.npu.vocabulary.errors import DesignError
-from ort_aie_ep.npu.vocabulary.kernel import DTYPES
+from ort_aie_ep.npu.terms.device import DEVICES, Device, device
+from ort_aie_ep.npu.terms.errors import DesignError
+from ort_aie_ep.npu.terms.kernel import DTYPES
 
 
 def operands(m: int, k: int, n: int) -> tuple[np.ndarray, np.ndarray]:

@@ -39,8 +39,8 @@ from ort_aie_ep.formats.q4nx import BlockForm
 from ort_aie_ep.npu.checks.check import check
 from ort_aie_ep.npu.kernels import Kernels
 from ort_aie_ep.npu.simulator.session import Session
-from ort_aie_ep.npu.vocabulary.device import device
-from ort_aie_ep.npu.vocabulary.eras import ERAS, PAPERS
+from ort_aie_ep.npu.terms.device import device
+from ort_aie_ep.npu.terms.eras import ERAS, PAPERS
 
 bfloat16 = np.dtype(ml_dtypes.bfloat16)
 

@@ -23,9 +23,9 @@ from ort_aie_ep.aie_kernels.mlir.toolchain import ToolchainError, check_version,
 from ort_aie_ep.cli import app
 from ort_aie_ep.explain.doctor import find_overlay_tools
 from ort_aie_ep.npu.packages.package import read_package
-from ort_aie_ep.npu.vocabulary.design import Design
-from ort_aie_ep.npu.vocabulary.device import device
-from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.terms.design import Design
+from ort_aie_ep.npu.terms.device import device
+from ort_aie_ep.npu.terms.errors import DesignError
 
 UUID = "00010203-0405-0607-0809-0a0b0c0d0e0f"
 

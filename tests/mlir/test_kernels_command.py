@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from ort_aie_ep.aie_kernels.build import find_designs
 from ort_aie_ep.cli import app
-from ort_aie_ep.npu.vocabulary.device import DEVICES
+from ort_aie_ep.npu.terms.device import DEVICES
 
 
 def ort_aie(*words: object) -> Any:

@@ -8,7 +8,7 @@ from mlir_opt import MISSING, MLIR_OPT, refusal
 
 from ort_aie_ep.aie_kernels.build import find_designs
 from ort_aie_ep.aie_kernels.mlir.module import print_module
-from ort_aie_ep.npu.vocabulary.design import Design
+from ort_aie_ep.npu.terms.design import Design
 
 pytestmark = [pytest.mark.in_turn, pytest.mark.skipif(MLIR_OPT is None, reason=MISSING)]
 

@@ -13,10 +13,10 @@ from cores import Interpreter
 from generic_form import Operation, read
 
 from ort_aie_ep.aie_kernels.mlir.module import object_file, print_module
-from ort_aie_ep.npu.vocabulary.configuration import Channel, Configuration, WorkerPlan, configure
-from ort_aie_ep.npu.vocabulary.design import Acquire, Call, Core, Design, Parameters, Read, Release
-from ort_aie_ep.npu.vocabulary.device import TILES, Tile
-from ort_aie_ep.npu.vocabulary.kernel import Array
+from ort_aie_ep.npu.terms.configuration import Channel, Configuration, WorkerPlan, configure
+from ort_aie_ep.npu.terms.design import Acquire, Call, Core, Design, Parameters, Read, Release
+from ort_aie_ep.npu.terms.device import TILES, Tile
+from ort_aie_ep.npu.terms.kernel import Array
 
 BITS = {"i8": 8, "bf16": 16, "i32": 32, "f32": 32}
 

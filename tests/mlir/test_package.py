@@ -19,8 +19,8 @@ from ort_aie_ep.npu.packages.package import (
     write_package,
     xclbin_uuid,
 )
-from ort_aie_ep.npu.vocabulary.configuration import configure
-from ort_aie_ep.npu.vocabulary.device import device
+from ort_aie_ep.npu.terms.configuration import configure
+from ort_aie_ep.npu.terms.device import device
 
 UUID = "00010203-0405-0607-0809-0a0b0c0d0e0f"
 

@@ -26,9 +26,9 @@ from ort_aie_ep.aie_kernels.mlir.sequences import Run, ShapeError
 from ort_aie_ep.aie_kernels.mlir.toolchain import Toolchain
 from ort_aie_ep.npu.simulator.session import Session
 from ort_aie_ep.npu.simulator.txn import AddressPatch, BlockWrite, MaskWrite, decode
-from ort_aie_ep.npu.vocabulary.arguments import together
-from ort_aie_ep.npu.vocabulary.configuration import configure
-from ort_aie_ep.npu.vocabulary.design import Design
+from ort_aie_ep.npu.terms.arguments import together
+from ort_aie_ep.npu.terms.configuration import configure
+from ort_aie_ep.npu.terms.design import Design
 
 # The firmware translates the addresses of so many arguments. To those of the others mlir-aie adds
 # where the NPU sees memory; here a run never has them.

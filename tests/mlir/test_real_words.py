@@ -16,8 +16,8 @@ from real_tools import BIN, MISSING, aie_opt, binary
 from ort_aie_ep.aie_kernels.mlir.module import print_module
 from ort_aie_ep.npu.configuration_words.compare import differences
 from ort_aie_ep.npu.configuration_words.decode import decode
-from ort_aie_ep.npu.vocabulary.configuration import configure
-from ort_aie_ep.npu.vocabulary.design import Design
+from ort_aie_ep.npu.terms.configuration import configure
+from ort_aie_ep.npu.terms.design import Design
 
 # aiecc's passes before it translates, as far as they affect the configuration.
 PASSES = (

@@ -9,8 +9,8 @@ from printed_form import printed
 from ort_aie_ep.aie_kernels.mlir import report
 from ort_aie_ep.aie_kernels.mlir.module import print_module
 from ort_aie_ep.aie_kernels.mlir.toolchain import ToolchainError
-from ort_aie_ep.npu.vocabulary.configuration import configure
-from ort_aie_ep.npu.vocabulary.design import Design
+from ort_aie_ep.npu.terms.configuration import configure
+from ort_aie_ep.npu.terms.design import Design
 
 
 @pytest.mark.parametrize("name", ["fused_dqp-npu2_1col-1", "gemm-npu2_2col-bf16", "micro-npu1"])

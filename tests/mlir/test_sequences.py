@@ -13,10 +13,10 @@ from mlir_opt import MISSING, MLIR_OPT, refusal
 
 from ort_aie_ep.aie_kernels.mlir.module import print_module
 from ort_aie_ep.aie_kernels.mlir.sequences import Run, ShapeError
-from ort_aie_ep.npu.vocabulary.configuration import configure
-from ort_aie_ep.npu.vocabulary.design import Design
-from ort_aie_ep.npu.vocabulary.device import device
-from ort_aie_ep.npu.vocabulary.sequence import Sequence, evaluate
+from ort_aie_ep.npu.terms.configuration import configure
+from ort_aie_ep.npu.terms.design import Design
+from ort_aie_ep.npu.terms.device import device
+from ort_aie_ep.npu.terms.sequence import Sequence, evaluate
 
 
 def plain(body: Any, values: dict[str, int]) -> Iterator[tuple[Any, ...]]:

@@ -29,16 +29,16 @@ from ort_aie_ep.npu.simulator.txn import (
     shim_descriptor_of,
     shim_queue_of,
 )  # fmt: skip
-from ort_aie_ep.npu.vocabulary.configuration import configure
-from ort_aie_ep.npu.vocabulary.design import Design, End, Fifo, Layout
-from ort_aie_ep.npu.vocabulary.device import (
+from ort_aie_ep.npu.terms.configuration import configure
+from ort_aie_ep.npu.terms.design import Design, End, Fifo, Layout
+from ort_aie_ep.npu.terms.device import (
     CONTROLLER_PACKET_IDS,
     STATIC_BYTES,
     TILES,
     WORD,
     Tile,
 )  # fmt: skip
-from ort_aie_ep.npu.vocabulary.kernel import Array
+from ort_aie_ep.npu.terms.kernel import Array
 
 Words = npt.NDArray[np.uint32]
 

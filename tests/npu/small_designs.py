@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ort_aie_ep.npu.checks.check import check
-from ort_aie_ep.npu.vocabulary.design import (
+from ort_aie_ep.npu.terms.design import (
     Acquire,
     Body,
     Buffer,
@@ -18,9 +18,9 @@ from ort_aie_ep.npu.vocabulary.design import (
     Release,
     call,
 )
-from ort_aie_ep.npu.vocabulary.device import device
-from ort_aie_ep.npu.vocabulary.errors import DesignError
-from ort_aie_ep.npu.vocabulary.kernel import Array, Kernel
+from ort_aie_ep.npu.terms.device import device
+from ort_aie_ep.npu.terms.errors import DesignError
+from ort_aie_ep.npu.terms.kernel import Array, Kernel
 
 COPY = Kernel("copy", "copy.cc", (Array("u8", 64), Array("u8", 64)), lambda arch, scalars: 10.0)
 

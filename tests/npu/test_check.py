@@ -23,7 +23,7 @@ from small_designs import (
 
 from ort_aie_ep.aie_kernels.fused_dqp import design as fused_dqp  # fmt: skip
 from ort_aie_ep.npu.checks.check import check, examine
-from ort_aie_ep.npu.vocabulary.design import (
+from ort_aie_ep.npu.terms.design import (
     Acquire,
     Buffer,
     Core,
@@ -31,14 +31,14 @@ from ort_aie_ep.npu.vocabulary.design import (
     Layout,
     Release,
 )  # fmt: skip
-from ort_aie_ep.npu.vocabulary.device import (
+from ort_aie_ep.npu.terms.device import (
     DEVICES,
     STATIC_BYTES,
     WORD,
     Tile,
     device,
 )  # fmt: skip
-from ort_aie_ep.npu.vocabulary.kernel import DTYPES, Array, ElementType
+from ort_aie_ep.npu.terms.kernel import DTYPES, Array, ElementType
 
 CORE, MEM, SHIM = Tile(0, 2), Tile(0, 1), Tile(0, 0)
 

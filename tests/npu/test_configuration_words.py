@@ -21,7 +21,7 @@ from ort_aie_ep.npu.configuration_words.transaction import TransactionWriter
 from ort_aie_ep.npu.configuration_words.view import LockUse, MasterView, SlaveView, SlotView
 from ort_aie_ep.npu.configuration_words.walk import walk
 from ort_aie_ep.npu.simulator import txn
-from ort_aie_ep.npu.vocabulary.configuration import (
+from ort_aie_ep.npu.terms.configuration import (
     Channel,
     Configuration,
     Descriptor,
@@ -29,10 +29,10 @@ from ort_aie_ep.npu.vocabulary.configuration import (
     Port,
     configure,
 )
-from ort_aie_ep.npu.vocabulary.design import Design, Layout
-from ort_aie_ep.npu.vocabulary.device import Tile, device
-from ort_aie_ep.npu.vocabulary.errors import StreamError
-from ort_aie_ep.npu.vocabulary.switch import SwitchPort
+from ort_aie_ep.npu.terms.design import Design, Layout
+from ort_aie_ep.npu.terms.device import Tile, device
+from ort_aie_ep.npu.terms.errors import StreamError
+from ort_aie_ep.npu.terms.switch import SwitchPort
 
 
 @pytest.mark.parametrize("name", find_designs())

@@ -13,10 +13,10 @@ from ort_aie_ep.npu.checks import core_programs
 from ort_aie_ep.npu.checks.check import examine
 from ort_aie_ep.npu.checks.core_programs import USABLE_L1, operations
 from ort_aie_ep.npu.checks.report import Estimate, Report
-from ort_aie_ep.npu.vocabulary.configuration import configure
-from ort_aie_ep.npu.vocabulary.design import Buffer
-from ort_aie_ep.npu.vocabulary.device import DEVICES, PROGRAM_BYTES, device
-from ort_aie_ep.npu.vocabulary.kernel import Array
+from ort_aie_ep.npu.terms.configuration import configure
+from ort_aie_ep.npu.terms.design import Buffer
+from ort_aie_ep.npu.terms.device import DEVICES, PROGRAM_BYTES, device
+from ort_aie_ep.npu.terms.kernel import Array
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, number: int) -> None:

@@ -16,10 +16,10 @@ from ort_aie_ep.aie_kernels.gemm import design as gemm
 from ort_aie_ep.npu.checks import draw
 from ort_aie_ep.npu.checks.draw import draw_placement, draw_utilisation
 from ort_aie_ep.npu.checks.route import Hop, route
-from ort_aie_ep.npu.vocabulary.configuration import configure
-from ort_aie_ep.npu.vocabulary.design import Design
-from ort_aie_ep.npu.vocabulary.device import Device, Tile, device
-from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.terms.configuration import configure
+from ort_aie_ep.npu.terms.design import Design
+from ort_aie_ep.npu.terms.device import Device, Tile, device
+from ort_aie_ep.npu.terms.errors import DesignError
 
 pytest.importorskip("matplotlib")
 

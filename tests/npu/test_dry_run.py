@@ -16,7 +16,7 @@ from small_designs import (
 )
 
 from ort_aie_ep.npu.checks.check import check
-from ort_aie_ep.npu.vocabulary.design import (
+from ort_aie_ep.npu.terms.design import (
     Acquire,
     Buffer,
     Call,
@@ -26,7 +26,7 @@ from ort_aie_ep.npu.vocabulary.design import (
     Release,
     call,
 )
-from ort_aie_ep.npu.vocabulary.kernel import Array, Kernel
+from ort_aie_ep.npu.terms.kernel import Array, Kernel
 
 
 def scaled(arguments: tuple[Any, ...]) -> Kernel:

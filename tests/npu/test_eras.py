@@ -11,10 +11,10 @@ from ort_aie_ep.aie_kernels.build import make_design
 from ort_aie_ep.aie_kernels.machine import Machine
 from ort_aie_ep.cli import app
 from ort_aie_ep.npu.simulator.session import Session, random_buffers
-from ort_aie_ep.npu.vocabulary import costs
-from ort_aie_ep.npu.vocabulary.device import device
-from ort_aie_ep.npu.vocabulary.eras import ERAS, MLIR_AIR, PAPERS, Era, era
-from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.terms import costs
+from ort_aie_ep.npu.terms.device import device
+from ort_aie_ep.npu.terms.eras import ERAS, MLIR_AIR, PAPERS, Era, era
+from ort_aie_ep.npu.terms.errors import DesignError
 
 
 @pytest.mark.parametrize("each", ERAS.values(), ids=ERAS)

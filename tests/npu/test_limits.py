@@ -22,10 +22,10 @@ from ort_aie_ep.npu.checks.descriptors import descriptors
 from ort_aie_ep.npu.checks.report import Findings
 from ort_aie_ep.npu.checks.static_data import largest_gap
 from ort_aie_ep.npu.simulator.machine import Machine
-from ort_aie_ep.npu.vocabulary.configuration import Configuration, Lock, configure
-from ort_aie_ep.npu.vocabulary.design import Acquire, Core, Design, Parameters, Release
-from ort_aie_ep.npu.vocabulary.device import BUFFER_REACH, STATIC_BYTES, Tile
-from ort_aie_ep.npu.vocabulary.errors import SimulationError
+from ort_aie_ep.npu.terms.configuration import Configuration, Lock, configure
+from ort_aie_ep.npu.terms.design import Acquire, Core, Design, Parameters, Release
+from ort_aie_ep.npu.terms.device import BUFFER_REACH, STATIC_BYTES, Tile
+from ort_aie_ep.npu.terms.errors import SimulationError
 
 FOUR_GIB = 1 << 32
 

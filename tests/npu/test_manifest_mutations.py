@@ -31,8 +31,8 @@ from ort_aie_ep.npu.packages.simulated import (
     write_simulated_packages,
 )
 from ort_aie_ep.npu.simulator.txn import decode, format_stream
-from ort_aie_ep.npu.vocabulary.device import device
-from ort_aie_ep.npu.vocabulary.errors import DesignError, StreamError
+from ort_aie_ep.npu.terms.device import device
+from ort_aie_ep.npu.terms.errors import DesignError, StreamError
 
 
 @pytest.fixture(params=["fused_dqp_128", "flow_qkv"])

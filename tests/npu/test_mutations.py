@@ -38,11 +38,11 @@ from ort_aie_ep.npu.kernels import Kernels
 from ort_aie_ep.npu.simulator.machine import Machine
 from ort_aie_ep.npu.simulator.parts import aligned_bytes
 from ort_aie_ep.npu.simulator.session import Session
-from ort_aie_ep.npu.vocabulary.configuration import configure
-from ort_aie_ep.npu.vocabulary.design import Design
-from ort_aie_ep.npu.vocabulary.device import device
-from ort_aie_ep.npu.vocabulary.errors import SimulationError
-from ort_aie_ep.npu.vocabulary.kernel import DTYPES, Array
+from ort_aie_ep.npu.terms.configuration import configure
+from ort_aie_ep.npu.terms.design import Design
+from ort_aie_ep.npu.terms.device import device
+from ort_aie_ep.npu.terms.errors import SimulationError
+from ort_aie_ep.npu.terms.kernel import DTYPES, Array
 
 Buffers = dict[str, npt.NDArray[Any]]
 

@@ -13,15 +13,15 @@ from ort_aie_ep.npu.checks.check import check, examine
 from ort_aie_ep.npu.checks.packets import packets
 from ort_aie_ep.npu.checks.report import Findings
 from ort_aie_ep.npu.checks.route import Hop, Net, Routing
-from ort_aie_ep.npu.vocabulary.configuration import Configuration, Port, Stream, configure
-from ort_aie_ep.npu.vocabulary.design import Design
-from ort_aie_ep.npu.vocabulary.device import (
+from ort_aie_ep.npu.terms.configuration import Configuration, Port, Stream, configure
+from ort_aie_ep.npu.terms.design import Design
+from ort_aie_ep.npu.terms.device import (
     CONTROLLER_PACKET_IDS,
     PACKET_IDS,
     Tile,
     device,
 )
-from ort_aie_ep.npu.vocabulary.packet_ids import cover, give_packet_ids
+from ort_aie_ep.npu.terms.packet_ids import cover, give_packet_ids
 
 HUB = Tile(1, 2)
 #: Five ways out of `HUB`'s switch, which packets enter from below.

@@ -6,10 +6,10 @@ import pytest
 
 from ort_aie_ep.npu.checks.ports import Rule, assign_ports
 from ort_aie_ep.npu.checks.route import route
-from ort_aie_ep.npu.vocabulary.configuration import Port, Stream
-from ort_aie_ep.npu.vocabulary.device import Tile, device
-from ort_aie_ep.npu.vocabulary.errors import DesignError
-from ort_aie_ep.npu.vocabulary.switch import SwitchPort
+from ort_aie_ep.npu.terms.configuration import Port, Stream
+from ort_aie_ep.npu.terms.device import Tile, device
+from ort_aie_ep.npu.terms.errors import DesignError
+from ort_aie_ep.npu.terms.switch import SwitchPort
 
 
 def stream(name: str, source: Port, *ends: Port, packet: int | None = None) -> Stream:

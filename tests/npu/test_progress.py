@@ -21,7 +21,7 @@ from small_designs import (
 
 from ort_aie_ep.aie_kernels.flow_qkv import design as flow_qkv
 from ort_aie_ep.npu.checks.check import check
-from ort_aie_ep.npu.vocabulary.design import (
+from ort_aie_ep.npu.terms.design import (
     Acquire,
     Buffer,
     Core,
@@ -31,9 +31,9 @@ from ort_aie_ep.npu.vocabulary.design import (
     Release,
     call,
 )
-from ort_aie_ep.npu.vocabulary.device import device
-from ort_aie_ep.npu.vocabulary.kernel import Array
-from ort_aie_ep.npu.vocabulary.sequence import at_most, symbol
+from ort_aie_ep.npu.terms.device import device
+from ort_aie_ep.npu.terms.kernel import Array
+from ort_aie_ep.npu.terms.sequence import at_most, symbol
 
 SYMBOL = symbol("k")
 

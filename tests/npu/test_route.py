@@ -6,8 +6,8 @@ import pytest
 
 from ort_aie_ep.aie_kernels.fused_dqp import design as fused_dqp
 from ort_aie_ep.npu.checks.route import Hop, Routing, route
-from ort_aie_ep.npu.vocabulary.configuration import Port, Stream, configure
-from ort_aie_ep.npu.vocabulary.device import DEVICES, TILES, Tile, device
+from ort_aie_ep.npu.terms.configuration import Port, Stream, configure
+from ort_aie_ep.npu.terms.device import DEVICES, TILES, Tile, device
 
 
 def stream(

@@ -15,9 +15,9 @@ import pytest
 from stream_words import Words
 
 from ort_aie_ep.npu.simulator.machine import Machine
-from ort_aie_ep.npu.vocabulary.design import Acquire, Core, Design, Layout, Parameters, Release
-from ort_aie_ep.npu.vocabulary.device import device
-from ort_aie_ep.npu.vocabulary.errors import DesignError, SimulationError, StreamError
+from ort_aie_ep.npu.terms.design import Acquire, Core, Design, Layout, Parameters, Release
+from ort_aie_ep.npu.terms.device import device
+from ort_aie_ep.npu.terms.errors import DesignError, SimulationError, StreamError
 
 IN, OUT = ("MM2S", 0), ("S2MM", 0)
 

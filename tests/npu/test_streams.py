@@ -32,10 +32,10 @@ from ort_aie_ep.npu.simulator.txn import (
     Wait,
     decode,
 )
-from ort_aie_ep.npu.vocabulary.arguments import together
-from ort_aie_ep.npu.vocabulary.device import device
-from ort_aie_ep.npu.vocabulary.errors import DesignError
-from ort_aie_ep.npu.vocabulary.sequence import (
+from ort_aie_ep.npu.terms.arguments import together
+from ort_aie_ep.npu.terms.device import device
+from ort_aie_ep.npu.terms.errors import DesignError
+from ort_aie_ep.npu.terms.sequence import (
     Expr,
     Sequence,
     at_most,

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ort_aie_ep.npu.simulator import txn
-from ort_aie_ep.npu.vocabulary.device import device
-from ort_aie_ep.npu.vocabulary.errors import StreamError
+from ort_aie_ep.npu.terms.device import device
+from ort_aie_ep.npu.terms.errors import StreamError
 
 
 def words_of(text: str) -> list[int]:

@@ -30,7 +30,7 @@ from ort_aie_ep.npu.simulator.txn import (
     Write,
     decode,
 )
-from ort_aie_ep.npu.vocabulary.sequence import (
+from ort_aie_ep.npu.terms.sequence import (
     Value,
 )
 

@@ -28,7 +28,7 @@ from ort_aie_ep.npu.simulator.txn import (
     shim_descriptor_of,
     split_address,
 )
-from ort_aie_ep.npu.vocabulary.errors import StreamError
+from ort_aie_ep.npu.terms.errors import StreamError
 
 
 def words_of(text: str) -> list[int]:

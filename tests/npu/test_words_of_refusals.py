@@ -16,8 +16,8 @@ from test_check import CHANGES, LIMITS, core_dimensions, l2, memory_dimensions, 
 from ort_aie_ep.aie_kernels.mlir.module import print_module
 from ort_aie_ep.npu.checks import real_words
 from ort_aie_ep.npu.checks.check import examine
-from ort_aie_ep.npu.vocabulary.design import Design, Fifo, Layout
-from ort_aie_ep.npu.vocabulary.device import Tile
+from ort_aie_ep.npu.terms.design import Design, Fifo, Layout
+from ort_aie_ep.npu.terms.device import Tile
 
 AIE_OPT = Path(os.environ.get("MLIR_AIE_BIN", "")) / "aie-opt"
 NEEDS_AIE_OPT = pytest.mark.skipif(

@@ -7,7 +7,7 @@ from npu_papers import mlir_air
 from npu_papers.goals import beside_amd, beside_paper2
 from npu_papers.tables import CONTEXTS, MLIR_AIR_TOKENS
 
-from ort_aie_ep.npu.vocabulary.eras import MLIR_AIR, PAPERS
+from ort_aie_ep.npu.terms.eras import MLIR_AIR, PAPERS
 from ort_aie_ep.prediction.shapes import shape_of
 from ort_aie_ep.prediction.simulation import simulate
 

@@ -11,7 +11,7 @@ from npu_papers.machine import Machine
 from npu_papers.mlir_air import CALIBRATION, COSTS, DECODERS, Constants, sweep
 from npu_papers.tables import MLIR_AIR_TOKENS
 
-from ort_aie_ep.npu.vocabulary.eras import MLIR_AIR
+from ort_aie_ep.npu.terms.eras import MLIR_AIR
 
 MACHINE = Machine.of(MLIR_AIR)
 

@@ -15,7 +15,7 @@ from npu_papers.tables import CONTEXTS, ROWS, Cell, cells
 
 from ort_aie_ep.aie_kernels.flow_kv.cost import flow_kv
 from ort_aie_ep.aie_kernels.fused_dqp.cost import fused_dqp
-from ort_aie_ep.npu.vocabulary import costs
+from ort_aie_ep.npu.terms import costs
 from ort_aie_ep.prediction.composition import compose
 from ort_aie_ep.prediction.shapes import MODELS, plans_of, shape_of
 

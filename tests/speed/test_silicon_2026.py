@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "lab"))
 from silicon_2026 import parts, program
 
 from ort_aie_ep.aie_kernels.kernel_cycles import OURS, SILICON
-from ort_aie_ep.npu.vocabulary import costs
-from ort_aie_ep.npu.vocabulary.eras import PAPERS, SILICON_2026
+from ort_aie_ep.npu.terms import costs
+from ort_aie_ep.npu.terms.eras import PAPERS, SILICON_2026
 from ort_aie_ep.prediction.measured import CONTEXTS, PROMPTS, TOKENS, cells
 
 # What the composition is for: half of the cells within this.

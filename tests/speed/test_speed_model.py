@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ort_aie_ep.npu.vocabulary import costs
-from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.terms import costs
+from ort_aie_ep.npu.terms.errors import DesignError
 from ort_aie_ep.prediction.simulation import simulate
 
 

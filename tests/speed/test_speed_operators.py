@@ -20,8 +20,8 @@ from ort_aie_ep.aie_kernels.kernel_cycles import OURS, PUBLISHED
 from ort_aie_ep.aie_kernels.machine import TASK, Machine, Step, control
 from ort_aie_ep.aie_kernels.vector_ops.cost import gated, rms_norm, rope, token_rope
 from ort_aie_ep.aie_kernels.vector_ops.kernels import GELU_MUL
-from ort_aie_ep.npu.vocabulary import costs
-from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.terms import costs
+from ort_aie_ep.npu.terms.errors import DesignError
 
 BLOCK_CYCLES = 1280  # 5,120 bytes at 4 bytes per cycle
 

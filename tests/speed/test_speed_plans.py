@@ -20,10 +20,10 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.models.shapes import SHAPES
 from ort_aie_ep.npu.simulator.session import Session, random_buffers
-from ort_aie_ep.npu.vocabulary.design import package_name
-from ort_aie_ep.npu.vocabulary.device import device
-from ort_aie_ep.npu.vocabulary.eras import MLIR_AIR
-from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.terms.design import package_name
+from ort_aie_ep.npu.terms.device import device
+from ort_aie_ep.npu.terms.eras import MLIR_AIR
+from ort_aie_ep.npu.terms.errors import DesignError
 from ort_aie_ep.prediction.compiled import plans_in, read_plans
 from ort_aie_ep.prediction.composition import READERS, compose, schedule
 from ort_aie_ep.prediction.recipes import FLOAT, INT64, UINT8, Input, Plans, RecipeBuilder

@@ -39,9 +39,9 @@ from ort_aie_ep.aie_kernels.vector_ops.cost import (
     token_rope,
 )
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
-from ort_aie_ep.npu.vocabulary.design import Design
-from ort_aie_ep.npu.vocabulary.device import device
-from ort_aie_ep.npu.vocabulary.eras import ERAS
+from ort_aie_ep.npu.terms.design import Design
+from ort_aie_ep.npu.terms.device import device
+from ort_aie_ep.npu.terms.eras import ERAS
 
 NPU2 = device("npu2")
 # Both take their constants from costs.py. The closed forms count the commands between operators and

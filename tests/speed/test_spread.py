@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ort_aie_ep.npu.vocabulary.eras import ERAS
+from ort_aie_ep.npu.terms.eras import ERAS
 from ort_aie_ep.prediction.measured import BILLIONS, KRACKAN, PROMPTS, STRIX, TOKENS, nearest
 from ort_aie_ep.prediction.spread import basis, nearest_words, range_of
 

@@ -15,7 +15,7 @@ from cmake_program import Project
 import ort_aie_ep
 from ort_aie_ep.modelled_npu.device_process import designs_for
 from ort_aie_ep.npu.packages.package import manifest
-from ort_aie_ep.npu.vocabulary.device import device
+from ort_aie_ep.npu.terms.device import device
 
 HERE = Path(__file__).parent
 CASES = [

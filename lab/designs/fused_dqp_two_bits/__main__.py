@@ -16,9 +16,9 @@ from designs.fused_dqp_two_bits.library import kernels
 from ort_aie_ep.aie_kernels.fused_dqp import design as four_bits
 from ort_aie_ep.npu.kernels import Kernels
 from ort_aie_ep.npu.simulator.session import Session
-from ort_aie_ep.npu.vocabulary.design import Design
-from ort_aie_ep.npu.vocabulary.device import device
-from ort_aie_ep.npu.vocabulary.eras import ERAS, Era
+from ort_aie_ep.npu.terms.design import Design
+from ort_aie_ep.npu.terms.device import device
+from ort_aie_ep.npu.terms.eras import ERAS, Era
 
 N, K = 8192, 2048
 SHAPE = {"N": N, "K": K, "bias": 0, "activation": 0}

@@ -12,9 +12,9 @@ from __future__ import annotations
 from designs.fused_dqp_two_bits.kernels import DQP_BLOCK_TWO_BITS, DQP_LOAD_X_TWO_BITS
 from ort_aie_ep.aie_kernels.fused_dqp import design as fused_dqp
 from ort_aie_ep.formats.q4nx import BlockForm
-from ort_aie_ep.npu.vocabulary.design import Buffer, Design
-from ort_aie_ep.npu.vocabulary.device import Device
-from ort_aie_ep.npu.vocabulary.kernel import Array
+from ort_aie_ep.npu.terms.design import Buffer, Design
+from ort_aie_ep.npu.terms.device import Device
+from ort_aie_ep.npu.terms.kernel import Array
 
 CODES = fused_dqp.Codes(
     DQP_LOAD_X_TWO_BITS,

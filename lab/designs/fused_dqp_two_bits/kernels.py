@@ -8,7 +8,7 @@ from ort_aie_ep.aie_kernels.cycles import (
     fixed,
 )
 from ort_aie_ep.aie_kernels.fused_dqp.kernels import DQP_CYCLES_PER_ISSUE
-from ort_aie_ep.npu.vocabulary.kernel import Array, Kernel
+from ort_aie_ep.npu.terms.kernel import Array, Kernel
 
 DQP_LOAD_X_TWO_BITS = Kernel(
     "dqp_load_x_two_bits",

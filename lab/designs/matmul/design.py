@@ -27,8 +27,8 @@ belong to an overlay. It has no row operators.
 from __future__ import annotations
 
 from ort_aie_ep.aie_kernels.gemm.design import Blocking, Output, make
-from ort_aie_ep.npu.vocabulary.design import Design
-from ort_aie_ep.npu.vocabulary.device import Device
+from ort_aie_ep.npu.terms.design import Design
+from ort_aie_ep.npu.terms.device import Device
 
 
 def build(device: Device, output: Output = "bf16") -> Design:

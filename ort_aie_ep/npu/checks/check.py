@@ -14,6 +14,8 @@ from typing import Any
 
 from ort_aie_ep.npu.checks import core_programs, real_words, static_data
 from ort_aie_ep.npu.checks.check_sequence import sequence_mistakes
+from ort_aie_ep.npu.checks.count_parts import Unpredictable
+from ort_aie_ep.npu.checks.counts import CountRun
 from ort_aie_ep.npu.checks.descriptors import descriptors
 from ort_aie_ep.npu.checks.dry_run import Trace, dry_run
 from ort_aie_ep.npu.checks.packets import packets
@@ -21,18 +23,16 @@ from ort_aie_ep.npu.checks.progress import loops, small_shapes, statements
 from ort_aie_ep.npu.checks.report import Estimate, Findings, Report, tile_list
 from ort_aie_ep.npu.checks.route import route
 from ort_aie_ep.npu.checks.structure import notes, structure
-from ort_aie_ep.npu.checks.token_parts import Unpredictable
-from ort_aie_ep.npu.checks.tokens import TokenRun
 from ort_aie_ep.npu.kernels import Kernels
-from ort_aie_ep.npu.vocabulary.configuration import Configuration, Direction, configure
-from ort_aie_ep.npu.vocabulary.design import Design, Worker
-from ort_aie_ep.npu.vocabulary.device import (
+from ort_aie_ep.npu.terms.configuration import Configuration, Direction, configure
+from ort_aie_ep.npu.terms.design import Design, Worker
+from ort_aie_ep.npu.terms.device import (
     MAX_LOCK_VALUE,
     TILES,
     Tile,
 )  # fmt: skip
-from ort_aie_ep.npu.vocabulary.errors import DesignError, SimulationError
-from ort_aie_ep.npu.vocabulary.kernel import Kernel
+from ort_aie_ep.npu.terms.errors import DesignError, SimulationError
+from ort_aie_ep.npu.terms.kernel import Kernel
 
 Shapes = Mapping[str, Iterable[Mapping[str, int]]]
 
@@ -284,7 +284,7 @@ class _Examination:
                 self._found.notes.append("progress is not shown: no sequence starts the workers")
                 return
             try:
-                standstill = TokenRun(configuration, self._run_kernel, endless=True).endless_passes(
+                standstill = CountRun(configuration, self._run_kernel, endless=True).endless_passes(
                     4
                 )
             except Unpredictable as reason:
@@ -309,7 +309,7 @@ class _Examination:
                 at = ", ".join(f"{name}={value}" for name, value in shape.items())
                 where = f"sequence {sequence.name}" + (f" at {at}" if at else "")
                 try:
-                    problems = TokenRun(configuration, self._run_kernel).sequence(sequence, shape)
+                    problems = CountRun(configuration, self._run_kernel).sequence(sequence, shape)
                 except Unpredictable as reason:
                     self._found.notes.append(f"{where}: progress is not shown: {reason}")
                     continue

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from string import Formatter
 
-from ort_aie_ep.npu.vocabulary.design import Design
-from ort_aie_ep.npu.vocabulary.device import WORD
-from ort_aie_ep.npu.vocabulary.sequence import Json, Sequence
+from ort_aie_ep.npu.terms.design import Design
+from ort_aie_ep.npu.terms.device import WORD
+from ort_aie_ep.npu.terms.sequence import Json, Sequence
 
 _FORMS: dict[str, set[str]] = {
     "let": {"value"},

@@ -28,10 +28,10 @@ from pathlib import Path
 from ort_aie_ep.npu import peano
 from ort_aie_ep.npu.checks.report import Estimate, Findings
 from ort_aie_ep.npu.checks.static_data import host_bytes
-from ort_aie_ep.npu.vocabulary.configuration import Configuration
-from ort_aie_ep.npu.vocabulary.design import Worker
-from ort_aie_ep.npu.vocabulary.device import PROGRAM_BYTES, TILES
-from ort_aie_ep.npu.vocabulary.kernel import Kernel
+from ort_aie_ep.npu.terms.configuration import Configuration
+from ort_aie_ep.npu.terms.design import Worker
+from ort_aie_ep.npu.terms.device import PROGRAM_BYTES, TILES
+from ort_aie_ep.npu.terms.kernel import Kernel
 
 BARE_PROGRAM = 1024  # bytes: start-up code, locks and loops of a body; a guess
 LEAST_BYTES, MOST_BYTES = 7, 16  # of an operation

@@ -15,10 +15,10 @@ import numpy as np
 
 from ort_aie_ep.npu.checks import real_words
 from ort_aie_ep.npu.checks.report import Findings
-from ort_aie_ep.npu.vocabulary.configuration import Channel, Configuration
-from ort_aie_ep.npu.vocabulary.design import Layout
-from ort_aie_ep.npu.vocabulary.device import TILES, WORD, Tile
-from ort_aie_ep.npu.vocabulary.kernel import DTYPES
+from ort_aie_ep.npu.terms.configuration import Channel, Configuration
+from ort_aie_ep.npu.terms.design import Layout
+from ort_aie_ep.npu.terms.device import TILES, WORD, Tile
+from ort_aie_ep.npu.terms.kernel import DTYPES
 
 # A memory tile's DMA sees its own memory after its western neighbour's (mlir-aie's target model).
 _DMA_BASE = {"core": 0, "mem": 0x80000}

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ort_aie_ep.npu.checks.route import Hop, Net, route
-from ort_aie_ep.npu.vocabulary.configuration import Configuration, configure
-from ort_aie_ep.npu.vocabulary.design import Design, Fifo
-from ort_aie_ep.npu.vocabulary.device import TILES, Tile
-from ort_aie_ep.npu.vocabulary.errors import DesignError
-from ort_aie_ep.npu.vocabulary.switch import Heading
+from ort_aie_ep.npu.terms.configuration import Configuration, configure
+from ort_aie_ep.npu.terms.design import Design, Fifo
+from ort_aie_ep.npu.terms.device import TILES, Tile
+from ort_aie_ep.npu.terms.errors import DesignError
+from ort_aie_ep.npu.terms.switch import Heading
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ort_aie_ep.npu.vocabulary.design import (
+from ort_aie_ep.npu.terms.design import (
     Acquire,
     Call,
     Core,
@@ -23,8 +23,8 @@ from ort_aie_ep.npu.vocabulary.design import (
     Step,
     Worker,
 )  # fmt: skip
-from ort_aie_ep.npu.vocabulary.errors import DesignError
-from ort_aie_ep.npu.vocabulary.kernel import Array, Kernel
+from ort_aie_ep.npu.terms.errors import DesignError
+from ort_aie_ep.npu.terms.kernel import Array, Kernel
 
 _MAX_STEPS = 100_000  # of one pass through a body; real designs need hundreds
 

@@ -28,10 +28,10 @@ from collections.abc import Iterable, Iterator
 from ort_aie_ep.npu.checks import real_words
 from ort_aie_ep.npu.checks.report import Findings
 from ort_aie_ep.npu.checks.route import ARBITERS, RULE_SLOTS, Hop, Net, Routing
-from ort_aie_ep.npu.vocabulary.configuration import Configuration, Port, Stream
-from ort_aie_ep.npu.vocabulary.device import PACKET_IDS, Tile
-from ort_aie_ep.npu.vocabulary.packet_ids import cover
-from ort_aie_ep.npu.vocabulary.switch import SELECTIONS
+from ort_aie_ep.npu.terms.configuration import Configuration, Port, Stream
+from ort_aie_ep.npu.terms.device import PACKET_IDS, Tile
+from ort_aie_ep.npu.terms.packet_ids import cover
+from ort_aie_ep.npu.terms.switch import SELECTIONS
 
 Masters = frozenset[tuple[Port, Hop] | Port]
 

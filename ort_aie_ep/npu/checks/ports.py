@@ -20,11 +20,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ort_aie_ep.npu.checks.route import ARBITERS, RULE_SLOTS, Hop, Net, Routing
-from ort_aie_ep.npu.vocabulary.configuration import Port
-from ort_aie_ep.npu.vocabulary.device import MAX_PACKET_ID, Tile
-from ort_aie_ep.npu.vocabulary.errors import DesignError
-from ort_aie_ep.npu.vocabulary.packet_ids import cover
-from ort_aie_ep.npu.vocabulary.switch import (
+from ort_aie_ep.npu.terms.configuration import Port
+from ort_aie_ep.npu.terms.device import MAX_PACKET_ID, Tile
+from ort_aie_ep.npu.terms.errors import DesignError
+from ort_aie_ep.npu.terms.packet_ids import cover
+from ort_aie_ep.npu.terms.switch import (
     OPPOSITE,
     SELECTIONS,
     TOKEN_PACKET,

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
 from ort_aie_ep.npu.checks.dry_run import Trace
-from ort_aie_ep.npu.vocabulary.design import Design, Fifo
-from ort_aie_ep.npu.vocabulary.errors import DesignError
-from ort_aie_ep.npu.vocabulary.sequence import Json, Sequence, evaluate
+from ort_aie_ep.npu.terms.design import Design, Fifo
+from ort_aie_ep.npu.terms.errors import DesignError
+from ort_aie_ep.npu.terms.sequence import Json, Sequence, evaluate
 
 
 # --- loops ----------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ort_aie_ep.npu.vocabulary.device import Tile
+from ort_aie_ep.npu.terms.device import Tile
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from ort_aie_ep.npu.vocabulary.configuration import Port, Stream
-from ort_aie_ep.npu.vocabulary.device import TILES, Device, Tile
-from ort_aie_ep.npu.vocabulary.switch import MOVES, Heading
+from ort_aie_ep.npu.terms.configuration import Port, Stream
+from ort_aie_ep.npu.terms.device import TILES, Device, Tile
+from ort_aie_ep.npu.terms.switch import MOVES, Heading
 
 _ROUNDS = 40  # of ripping up; designs that fit settle within a few
 RULE_SLOTS = 4  # of a port where packets enter

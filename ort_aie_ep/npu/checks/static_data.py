@@ -18,9 +18,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ort_aie_ep.npu.checks.report import Estimate, Findings
-from ort_aie_ep.npu.vocabulary.configuration import Configuration
-from ort_aie_ep.npu.vocabulary.design import Worker
-from ort_aie_ep.npu.vocabulary.device import STATIC_BYTES, TILES, Tile
+from ort_aie_ep.npu.terms.configuration import Configuration
+from ort_aie_ep.npu.terms.design import Worker
+from ort_aie_ep.npu.terms.device import STATIC_BYTES, TILES, Tile
 
 _HOST_BYTES = {
     "activations.cc": 954, "copy.cc": 157, "dequant.cc": 450, "dequant_bfp16.cc": 615,

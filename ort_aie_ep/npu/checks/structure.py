@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from ort_aie_ep.npu.checks import real_words
 from ort_aie_ep.npu.checks.report import Violation
-from ort_aie_ep.npu.vocabulary.design import Design, End, Fifo, Link, Worker
-from ort_aie_ep.npu.vocabulary.device import (
+from ort_aie_ep.npu.terms.design import Design, End, Fifo, Link, Worker
+from ort_aie_ep.npu.terms.device import (
     CONTROLLER_PACKET_IDS,
     DEFAULT_STACK,
     MAX_PACKET_ID,

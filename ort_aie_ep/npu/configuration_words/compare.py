@@ -17,7 +17,7 @@ import numpy as np
 from ort_aie_ep.npu.configuration_words.view import DescriptorView, LockUse, TileView, View
 from ort_aie_ep.npu.configuration_words.walk import tokens, walk
 from ort_aie_ep.npu.simulator.parts import word_offsets
-from ort_aie_ep.npu.vocabulary.configuration import (
+from ort_aie_ep.npu.terms.configuration import (
     Channel,
     Configuration,
     Descriptor,
@@ -25,9 +25,9 @@ from ort_aie_ep.npu.vocabulary.configuration import (
     Lock,
     Port,
 )
-from ort_aie_ep.npu.vocabulary.device import WORD, Tile
-from ort_aie_ep.npu.vocabulary.errors import StreamError
-from ort_aie_ep.npu.vocabulary.switch import TOKEN_PACKET
+from ort_aie_ep.npu.terms.device import WORD, Tile
+from ort_aie_ep.npu.terms.errors import StreamError
+from ort_aie_ep.npu.terms.switch import TOKEN_PACKET
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")

@@ -40,9 +40,9 @@ from ort_aie_ep.npu.configuration_words.view import (
 )
 from ort_aie_ep.npu.simulator import txn
 from ort_aie_ep.npu.simulator.txn import split_address
-from ort_aie_ep.npu.vocabulary.configuration import Direction
-from ort_aie_ep.npu.vocabulary.device import TILES, WORD, Tile
-from ort_aie_ep.npu.vocabulary.errors import StreamError
+from ort_aie_ep.npu.terms.configuration import Direction
+from ort_aie_ep.npu.terms.device import TILES, WORD, Tile
+from ort_aie_ep.npu.terms.errors import StreamError
 
 
 class _Field(NamedTuple):

@@ -36,10 +36,10 @@ from ort_aie_ep.npu.configuration_words.registers import (
     address,
 )
 from ort_aie_ep.npu.configuration_words.transaction import TransactionWriter
-from ort_aie_ep.npu.vocabulary.configuration import Channel, Configuration, Descriptor, Lock
-from ort_aie_ep.npu.vocabulary.device import MAX_LOCK_VALUE, TILES, WORD, Tile
-from ort_aie_ep.npu.vocabulary.errors import DesignError
-from ort_aie_ep.npu.vocabulary.switch import TOKENS_OUT, SwitchPort
+from ort_aie_ep.npu.terms.configuration import Channel, Configuration, Descriptor, Lock
+from ort_aie_ep.npu.terms.device import MAX_LOCK_VALUE, TILES, WORD, Tile
+from ort_aie_ep.npu.terms.errors import DesignError
+from ort_aie_ep.npu.terms.switch import TOKENS_OUT, SwitchPort
 
 _ENABLE = 1 << 31
 _PACKETS = 1 << 30

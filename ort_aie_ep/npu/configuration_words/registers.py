@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from ort_aie_ep.npu.vocabulary.configuration import Direction
-from ort_aie_ep.npu.vocabulary.device import Kind, Tile
-from ort_aie_ep.npu.vocabulary.switch import Bundle, SwitchPort
+from ort_aie_ep.npu.terms.configuration import Direction
+from ort_aie_ep.npu.terms.device import Kind, Tile
+from ort_aie_ep.npu.terms.switch import Bundle, SwitchPort
 
 LOCK_BYTES = 0x10
 DESCRIPTOR_BYTES = 0x20

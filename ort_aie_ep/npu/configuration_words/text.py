@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from ort_aie_ep.npu.configuration_words.view import DescriptorView, TileView, View
 from ort_aie_ep.npu.configuration_words.walk import walk
 from ort_aie_ep.npu.simulator.txn import GENERATIONS
-from ort_aie_ep.npu.vocabulary.configuration import Configuration
-from ort_aie_ep.npu.vocabulary.device import WORD
+from ort_aie_ep.npu.terms.configuration import Configuration
+from ort_aie_ep.npu.terms.device import WORD
 
 
 def format_view(view: View, configuration: Configuration | None = None) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ort_aie_ep.npu.vocabulary.configuration import Direction
-from ort_aie_ep.npu.vocabulary.device import WORD, Tile
-from ort_aie_ep.npu.vocabulary.switch import SwitchPort
+from ort_aie_ep.npu.terms.configuration import Direction
+from ort_aie_ep.npu.terms.device import WORD, Tile
+from ort_aie_ep.npu.terms.switch import SwitchPort
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ort_aie_ep.npu.configuration_words.view import SlaveView, TileView, View
-from ort_aie_ep.npu.vocabulary.configuration import Port
-from ort_aie_ep.npu.vocabulary.device import MAX_PACKET_ID, TILES, Tile
-from ort_aie_ep.npu.vocabulary.errors import StreamError
-from ort_aie_ep.npu.vocabulary.switch import (
+from ort_aie_ep.npu.terms.configuration import Port
+from ort_aie_ep.npu.terms.device import MAX_PACKET_ID, TILES, Tile
+from ort_aie_ep.npu.terms.errors import StreamError
+from ort_aie_ep.npu.terms.switch import (
     MOVES,
     OPPOSITE,
     TOKENS_IN,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ort_aie_ep.models.files import is_regular, read_regular
-from ort_aie_ep.npu.vocabulary.errors import PackageError
+from ort_aie_ep.npu.terms.errors import PackageError
 
 WINDOWS_STAMP = ".decode_windows"
 FLAGS_STAMP = ".decode_flags"

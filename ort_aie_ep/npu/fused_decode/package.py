@@ -27,7 +27,7 @@ from ort_aie_ep.npu.fused_decode.traffic import tasks_of
 from ort_aie_ep.npu.fused_decode.words import DEVICE, read_build, slopes_of
 from ort_aie_ep.npu.fused_decode.xclbin import kernel_of
 from ort_aie_ep.npu.packages.package import replaced_folder, xclbin_uuid
-from ort_aie_ep.npu.vocabulary.errors import PackageError, StreamError
+from ort_aie_ep.npu.terms.errors import PackageError, StreamError
 from ort_aie_ep.progress import Count, Progress
 
 FORMAT = 1

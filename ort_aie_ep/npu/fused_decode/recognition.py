@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ort_aie_ep import _native
 from ort_aie_ep.npu.fused_decode.traffic import Task
-from ort_aie_ep.npu.vocabulary.errors import PackageError
+from ort_aie_ep.npu.terms.errors import PackageError
 
 #: The buffers of a run. Further buffers of weights follow, if there are several.
 ARGUMENTS = ("x", "w", "rms", "y", "kvc")

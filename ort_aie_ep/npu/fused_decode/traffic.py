@@ -13,7 +13,7 @@ from ort_aie_ep.npu.simulator.registers import (
     shim_queue_of,
 )
 from ort_aie_ep.npu.simulator.txn import AddressPatch, BlockWrite, Stream, Write
-from ort_aie_ep.npu.vocabulary.errors import StreamError
+from ort_aie_ep.npu.terms.errors import StreamError
 
 _DESCRIPTOR_WORDS = 8
 _MOST_CHAINED = 16  # descriptors of a shim

@@ -13,7 +13,7 @@ from ort_aie_ep.models.files import read_regular
 from ort_aie_ep.npu.fused_decode.folder import Pair
 from ort_aie_ep.npu.simulator.registers import core_memory_of
 from ort_aie_ep.npu.simulator.txn import AddressPatch, BlockWrite, Operation, Stream, Write, decode
-from ort_aie_ep.npu.vocabulary.errors import PackageError, StreamError
+from ort_aie_ep.npu.terms.errors import PackageError, StreamError
 
 Words = npt.NDArray[np.uint32]
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from ort_aie_ep.npu.packages.package import KERNEL, xclbin_section
-from ort_aie_ep.npu.vocabulary.errors import PackageError
+from ort_aie_ep.npu.terms.errors import PackageError
 
 _EMBEDDED_METADATA = 2  # axlf_section_kind: XML, which has the kernels' names
 _KERNEL = re.compile(rb'<kernel\b[^>]*\bname="([^"]{1,256})"')

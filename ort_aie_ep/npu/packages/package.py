@@ -28,11 +28,11 @@ from ort_aie_ep import _native, platforms
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.models.checked_json import Field, read_json
 from ort_aie_ep.models.files import is_regular, open_regular
-from ort_aie_ep.npu.vocabulary import costs
-from ort_aie_ep.npu.vocabulary.configuration import configure
-from ort_aie_ep.npu.vocabulary.design import Design, package_name
-from ort_aie_ep.npu.vocabulary.device import DEVICES, TILES
-from ort_aie_ep.npu.vocabulary.errors import PackageError
+from ort_aie_ep.npu.terms import costs
+from ort_aie_ep.npu.terms.configuration import configure
+from ort_aie_ep.npu.terms.design import Design, package_name
+from ort_aie_ep.npu.terms.device import DEVICES, TILES
+from ort_aie_ep.npu.terms.errors import PackageError
 
 OVERLAY = "overlay.xclbin"
 MANIFEST = "manifest.json"

@@ -31,8 +31,8 @@ from ort_aie_ep.npu.packages.package import (
     write_package,
     xclbin_uuid,
 )
-from ort_aie_ep.npu.vocabulary.design import Design
-from ort_aie_ep.npu.vocabulary.errors import PackageError
+from ort_aie_ep.npu.terms.design import Design
+from ort_aie_ep.npu.terms.errors import PackageError
 
 # struct axlf of XRT's xclbin.h (2.25).
 _LENGTH = 304

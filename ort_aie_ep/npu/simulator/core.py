@@ -12,12 +12,12 @@ import numpy as np
 
 from ort_aie_ep.npu.simulator.parts import LockCell, Process
 from ort_aie_ep.npu.simulator.state import ArrayState
-from ort_aie_ep.npu.vocabulary import costs
-from ort_aie_ep.npu.vocabulary.configuration import WorkerPlan
-from ort_aie_ep.npu.vocabulary.design import Acquire, Call, Core, Parameters, Read, Release
-from ort_aie_ep.npu.vocabulary.device import WORD
-from ort_aie_ep.npu.vocabulary.errors import SimulationError
-from ort_aie_ep.npu.vocabulary.kernel import DTYPES, Array
+from ort_aie_ep.npu.terms import costs
+from ort_aie_ep.npu.terms.configuration import WorkerPlan
+from ort_aie_ep.npu.terms.design import Acquire, Call, Core, Parameters, Read, Release
+from ort_aie_ep.npu.terms.device import WORD
+from ort_aie_ep.npu.terms.errors import SimulationError
+from ort_aie_ep.npu.terms.kernel import DTYPES, Array
 
 
 @dataclass(slots=True)

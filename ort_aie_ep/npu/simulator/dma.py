@@ -20,10 +20,10 @@ import simpy
 from ort_aie_ep.npu.simulator.parts import LockCell, Process, furthest, word_indices
 from ort_aie_ep.npu.simulator.state import ArrayState
 from ort_aie_ep.npu.simulator.txn import ShimDescriptor
-from ort_aie_ep.npu.vocabulary import costs
-from ort_aie_ep.npu.vocabulary.configuration import Channel, Descriptor, Lock, Port, Stream
-from ort_aie_ep.npu.vocabulary.device import MAX_QUEUED_TASKS, WORD
-from ort_aie_ep.npu.vocabulary.errors import SimulationError
+from ort_aie_ep.npu.terms import costs
+from ort_aie_ep.npu.terms.configuration import Channel, Descriptor, Lock, Port, Stream
+from ort_aie_ep.npu.terms.device import MAX_QUEUED_TASKS, WORD
+from ort_aie_ep.npu.terms.errors import SimulationError
 
 #: The largest piece of a transfer that occupies DDR at once, so that shims share it fairly (bytes).
 PIECE = 8192

@@ -51,12 +51,12 @@ from ort_aie_ep.npu.simulator.txn import (
     Write,
     decode,
 )  # fmt: skip
-from ort_aie_ep.npu.vocabulary import costs
-from ort_aie_ep.npu.vocabulary.configuration import Direction, Port
-from ort_aie_ep.npu.vocabulary.design import Design
-from ort_aie_ep.npu.vocabulary.device import BUFFER_REACH, TILES, WORD, Tile
-from ort_aie_ep.npu.vocabulary.eras import PAPERS, Era
-from ort_aie_ep.npu.vocabulary.errors import DesignError, SimulationError, StreamError
+from ort_aie_ep.npu.terms import costs
+from ort_aie_ep.npu.terms.configuration import Direction, Port
+from ort_aie_ep.npu.terms.design import Design
+from ort_aie_ep.npu.terms.device import BUFFER_REACH, TILES, WORD, Tile
+from ort_aie_ep.npu.terms.eras import PAPERS, Era
+from ort_aie_ep.npu.terms.errors import DesignError, SimulationError, StreamError
 from ort_aie_ep.progress import Count
 
 

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import simpy
 
-from ort_aie_ep.npu.vocabulary import costs
-from ort_aie_ep.npu.vocabulary.configuration import Lock
-from ort_aie_ep.npu.vocabulary.device import MAX_LOCK_VALUE, WORD
-from ort_aie_ep.npu.vocabulary.errors import SimulationError
+from ort_aie_ep.npu.terms import costs
+from ort_aie_ep.npu.terms.configuration import Lock
+from ort_aie_ep.npu.terms.device import MAX_LOCK_VALUE, WORD
+from ort_aie_ep.npu.terms.errors import SimulationError
 
 #: The array sees host memory at the device address plus this (npu.md 3.5: firmware adds it).
 ARRAY_BASE = 0x8000_0000

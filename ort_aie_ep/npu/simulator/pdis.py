@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from ort_aie_ep.npu.simulator.machine import Machine
 from ort_aie_ep.npu.simulator.txn import LoadPdi, decode
-from ort_aie_ep.npu.vocabulary.design import Design
-from ort_aie_ep.npu.vocabulary.eras import PAPERS, Era
-from ort_aie_ep.npu.vocabulary.errors import StreamError
+from ort_aie_ep.npu.terms.design import Design
+from ort_aie_ep.npu.terms.eras import PAPERS, Era
+from ort_aie_ep.npu.terms.errors import StreamError
 
 
 class Pdis:

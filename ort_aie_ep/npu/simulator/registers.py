@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from ort_aie_ep.npu.vocabulary.errors import StreamError
+from ort_aie_ep.npu.terms.errors import StreamError
 
 Direction = Literal["S2MM", "MM2S"]
 

@@ -19,10 +19,10 @@ from ort_aie_ep.npu.kernels import Kernels
 from ort_aie_ep.npu.packages.package import manifest
 from ort_aie_ep.npu.simulator.machine import Machine, Result
 from ort_aie_ep.npu.simulator.txn import decode
-from ort_aie_ep.npu.vocabulary.arguments import RunBuffers
-from ort_aie_ep.npu.vocabulary.design import Design
-from ort_aie_ep.npu.vocabulary.eras import PAPERS, Era
-from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.terms.arguments import RunBuffers
+from ort_aie_ep.npu.terms.design import Design
+from ort_aie_ep.npu.terms.eras import PAPERS, Era
+from ort_aie_ep.npu.terms.errors import DesignError
 from ort_aie_ep.progress import Count, Progress
 
 #: The limit for an argument with random numbers: four times the largest matrix of an 8B model.

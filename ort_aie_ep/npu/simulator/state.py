@@ -12,11 +12,11 @@ from ort_aie_ep.npu.kernels import Kernels
 from ort_aie_ep.npu.simulator.parts import Clock, Ddr, HostMemory, LockCell, aligned_bytes
 from ort_aie_ep.npu.simulator.trace import Trace
 from ort_aie_ep.npu.simulator.txn import ShimDescriptor
-from ort_aie_ep.npu.vocabulary.configuration import Configuration, Lock, configure
-from ort_aie_ep.npu.vocabulary.design import Design
-from ort_aie_ep.npu.vocabulary.device import TILES, Tile
-from ort_aie_ep.npu.vocabulary.eras import Era
-from ort_aie_ep.npu.vocabulary.errors import SimulationError
+from ort_aie_ep.npu.terms.configuration import Configuration, Lock, configure
+from ort_aie_ep.npu.terms.design import Design
+from ort_aie_ep.npu.terms.device import TILES, Tile
+from ort_aie_ep.npu.terms.eras import Era
+from ort_aie_ep.npu.terms.errors import SimulationError
 
 
 class ArrayState:

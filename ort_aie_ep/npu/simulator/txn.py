@@ -58,7 +58,7 @@ from ort_aie_ep.npu.simulator.registers import (
     shim_queue_of,
     split_address,
 )
-from ort_aie_ep.npu.vocabulary.errors import StreamError
+from ort_aie_ep.npu.terms.errors import StreamError
 
 __all__ = [
     "AddressPatch",

@@ -19,7 +19,7 @@ from standin_inputs import matvec, words
 from ort_aie_ep.aie_kernels.build import make_design
 from ort_aie_ep.modelled_npu.device_process import write_packages
 from ort_aie_ep.npu.packages.simulated import write_simulated_packages
-from ort_aie_ep.npu.vocabulary.device import device
+from ort_aie_ep.npu.terms.device import device
 
 HERE = Path(__file__).parent
 CASES = re.findall(r'^    \{"(\w+)", \w+\},$', (HERE / "device_test.cc").read_text(), re.MULTILINE)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ort_aie_ep.aie_kernels.fused_dqp import design as fused_dqp
 from ort_aie_ep.formats import q4nx
 from ort_aie_ep.npu.simulator.session import Session
-from ort_aie_ep.npu.vocabulary.device import device
+from ort_aie_ep.npu.terms.device import device
 
 N, K = 256, 512
 ORDER = ["x", "w", "bias", "y"]

@@ -31,8 +31,8 @@ from ort_aie_ep.npu.packages.package import (
     xclbin_uuid,
 )  # fmt: skip
 from ort_aie_ep.npu.packages.simulated import read_simulated_overlay, write_simulated_packages
-from ort_aie_ep.npu.vocabulary import costs
-from ort_aie_ep.npu.vocabulary.device import device
+from ort_aie_ep.npu.terms import costs
+from ort_aie_ep.npu.terms.device import device
 
 PAGE = 4096
 

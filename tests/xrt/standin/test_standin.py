@@ -23,7 +23,7 @@ from cmake_program import Project
 from standin_inputs import deadlock, matvec, words
 
 from ort_aie_ep.modelled_npu.device_process import write_packages
-from ort_aie_ep.npu.vocabulary.device import device
+from ort_aie_ep.npu.terms.device import device
 
 HERE = Path(__file__).parent
 

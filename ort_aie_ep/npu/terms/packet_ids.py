@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from itertools import combinations
 
-from ort_aie_ep.npu.vocabulary.design import Design, Fifo
-from ort_aie_ep.npu.vocabulary.device import MAX_PACKET_ID, PACKET_IDS, Tile
+from ort_aie_ep.npu.terms.design import Design, Fifo
+from ort_aie_ep.npu.terms.device import MAX_PACKET_ID, PACKET_IDS, Tile
 
 
 def give_packet_ids(design: Design) -> None:

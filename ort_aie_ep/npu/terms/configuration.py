@@ -15,9 +15,9 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ort_aie_ep.npu.vocabulary.design import Design, End, Fifo, Layout, Link, Worker
-from ort_aie_ep.npu.vocabulary.device import WORD, Tile
-from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.terms.design import Design, End, Fifo, Layout, Link, Worker
+from ort_aie_ep.npu.terms.device import WORD, Tile
+from ort_aie_ep.npu.terms.errors import DesignError
 
 Direction = Literal["MM2S", "S2MM"]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ort_aie_ep.npu.vocabulary.device import Kind
+from ort_aie_ep.npu.terms.device import Kind
 
 Bundle = Literal["core", "dma", "control", "fifo", "south", "west", "north", "east", "trace"]
 Heading = Literal["north", "south", "west", "east"]

@@ -1,4 +1,4 @@
-"""The vocabulary of designs: what it refuses, and what its terms become on the device."""
+"""The terms of designs: what it refuses, and what its terms become on the device."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from small_designs import COPY, add_worker, empty, move, relay, through_memory
 
-from ort_aie_ep.npu.vocabulary.configuration import Channel, Configuration, Port, configure
-from ort_aie_ep.npu.vocabulary.design import Design, Layout, call
-from ort_aie_ep.npu.vocabulary.device import Tile, device
-from ort_aie_ep.npu.vocabulary.errors import DesignError
-from ort_aie_ep.npu.vocabulary.kernel import Array
+from ort_aie_ep.npu.terms.configuration import Channel, Configuration, Port, configure
+from ort_aie_ep.npu.terms.design import Design, Layout, call
+from ort_aie_ep.npu.terms.device import Tile, device
+from ort_aie_ep.npu.terms.errors import DesignError
+from ort_aie_ep.npu.terms.kernel import Array
 
 CORE, MEM = Tile(0, 2), Tile(0, 1)
 

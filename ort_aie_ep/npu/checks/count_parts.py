@@ -1,4 +1,4 @@
-"""The parts of a run with tokens (`tokens`): rings of descriptors, shims' channels, workers."""
+"""The parts of a run with counts (`counts`): rings of descriptors, shims' channels, workers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ort_aie_ep.npu.vocabulary.configuration import Channel, Lock, WorkerPlan
-from ort_aie_ep.npu.vocabulary.design import Acquire, Call, Core, Parameters, Read, Release, Worker
-from ort_aie_ep.npu.vocabulary.device import MAX_LOCK_VALUE, WORD
-from ort_aie_ep.npu.vocabulary.errors import DesignError
-from ort_aie_ep.npu.vocabulary.kernel import Array
+from ort_aie_ep.npu.terms.configuration import Channel, Lock, WorkerPlan
+from ort_aie_ep.npu.terms.design import Acquire, Call, Core, Parameters, Read, Release, Worker
+from ort_aie_ep.npu.terms.device import MAX_LOCK_VALUE, WORD
+from ort_aie_ep.npu.terms.errors import DesignError
+from ort_aie_ep.npu.terms.kernel import Array
 
 MAX_STEPS = 400_000  # of one run; about a second
 ENDLESS = 1 << 60  # words
@@ -23,7 +23,7 @@ Runner = Callable[..., None]
 
 
 class Unpredictable(Exception):
-    """Tokens cannot tell: a loop count is data, or the run is too long."""
+    """Counts cannot tell: a loop count is data, or the run is too long."""
 
 
 @dataclass
@@ -129,7 +129,7 @@ class Shim:
                 self.tasks.popleft()
 
 
-class _TokenCore(Core):
+class _CountCore(Core):
     """Data exists only for buffers of integers; the others are only names."""
 
     def __init__(self, worker: Worker) -> None:
@@ -156,7 +156,7 @@ class Process:
 
     def __init__(self, plan: WorkerPlan, locks: Locks, run: Runner) -> None:
         self.plan = plan
-        self._core = _TokenCore(plan.worker)
+        self._core = _CountCore(plan.worker)
         self._run = run
         self._known: set[str] = set()  # buffers whose last kernel was called
         self.starts: deque[tuple[int, ...]] = deque()

@@ -17,10 +17,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ort_aie_ep.npu.vocabulary import costs
-from ort_aie_ep.npu.vocabulary.costs import Cost
-from ort_aie_ep.npu.vocabulary.device import Device
-from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.terms import costs
+from ort_aie_ep.npu.terms.costs import Cost
+from ort_aie_ep.npu.terms.device import Device
+from ort_aie_ep.npu.terms.errors import DesignError
 
 EraName = Literal["papers", "mlir-air", "silicon-2026"]
 

@@ -1,4 +1,4 @@
-"""The vocabulary of a dataflow design: fifos between tiles, workers on tiles, sequences.
+"""The terms of a dataflow design: fifos between tiles, workers on tiles, sequences.
 
 The checks (`check`), the simulator and the MLIR (`aie_kernels.build`) all use this one description.
 The terms and rules are those of mlir-aie's object fifos:
@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
-from ort_aie_ep.npu.vocabulary.device import DEFAULT_STACK, WORD, Device, Tile
-from ort_aie_ep.npu.vocabulary.errors import DesignError
-from ort_aie_ep.npu.vocabulary.kernel import Array, ElementType, Kernel
-from ort_aie_ep.npu.vocabulary.sequence import Sequence
+from ort_aie_ep.npu.terms.device import DEFAULT_STACK, WORD, Device, Tile
+from ort_aie_ep.npu.terms.errors import DesignError
+from ort_aie_ep.npu.terms.kernel import Array, ElementType, Kernel
+from ort_aie_ep.npu.terms.sequence import Sequence
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Runs of a configuration with tokens: locks and counts of words, without data and time.
+"""Runs of a configuration with counts: locks and numbers of words, without data and time.
 
 A design is a network of processes that block on reading and writing and never test whether they
 would block. So a deadlock does not depend on timing (Kahn, The Semantics of a Simple Language for
@@ -7,7 +7,7 @@ no words. So the run also refuses a design that needs the few words of its switc
 make progress.
 
 Loop counts that a kernel computes (`Read`) are known where that kernel has only integers as inputs
-and outputs: the run calls such kernels. Tokens cannot tell counts that depend on other data.
+and outputs: the run calls such kernels. Counts that depend on other data are beyond it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
-from ort_aie_ep.npu.checks.token_parts import (
+from ort_aie_ep.npu.checks.count_parts import (
     ENDLESS,
     MAX_STEPS,
     Held,
@@ -27,10 +27,10 @@ from ort_aie_ep.npu.checks.token_parts import (
     Task,
     Unpredictable,
 )  # fmt: skip
-from ort_aie_ep.npu.vocabulary.configuration import Configuration, Port, Stream
-from ort_aie_ep.npu.vocabulary.design import Design
-from ort_aie_ep.npu.vocabulary.device import BUFFER_REACH, MAX_QUEUED_TASKS, TILES, WORD
-from ort_aie_ep.npu.vocabulary.sequence import Json, Sequence, evaluate
+from ort_aie_ep.npu.terms.configuration import Configuration, Port, Stream
+from ort_aie_ep.npu.terms.design import Design
+from ort_aie_ep.npu.terms.device import BUFFER_REACH, MAX_QUEUED_TASKS, TILES, WORD
+from ort_aie_ep.npu.terms.sequence import Json, Sequence, evaluate
 
 
 class _Stuck(Exception):
@@ -49,8 +49,8 @@ def _parts(design: Design) -> list[set[str]]:
     return parts
 
 
-class TokenRun:
-    """A configuration that runs with tokens, and its integer kernels by `run`.
+class CountRun:
+    """A configuration that runs with counts, and its integer kernels by `run`.
 
     `endless`: the shims send and receive without end.
     """

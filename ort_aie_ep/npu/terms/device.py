@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.terms.errors import DesignError
 
 Architecture = Literal["aie2", "aie2p"]
 Kind = Literal["shim", "mem", "core"]
