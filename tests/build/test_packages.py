@@ -424,9 +424,10 @@ def test_a_python_that_cannot_run_the_modelled_npu_answers_why(alone: Environmen
     ours, theirs = socket.socketpair()
     with ours, theirs, ours.makefile("rw") as stream:
         number = theirs.fileno()
-        command = [alone.python, "-P", "-m", "ort_aie_ep.npu.simulator", "--device", "npu2",
+        command = [alone.python, "-P", "-m", "ort_aie_ep.modelled_npu", "--device", "npu2",
                    "--socket", str(number), "--memory", "0"]  # fmt: skip
         with subprocess.Popen(command, pass_fds=[number], cwd=alone.folder) as process:
+            theirs.close()  # so that a process that ends without an answer ends the stream
             stream.write('{"op": "hello"}\n')
             stream.flush()
             reply = json.loads(stream.readline())
