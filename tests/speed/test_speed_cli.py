@@ -118,7 +118,7 @@ def test_a_compiled_model_is_composed_of_its_plan(tmp_path: Path) -> None:
     report = json.loads(succeeded(*words, "--json").stdout)
     (token,), (prompt,) = report["decode"], report["prefill"]
     assert token["host_steps"] == {"rows of an embedding": 1}
-    assert prompt["overlays"].keys() == {"short_gemm", "gemm", "flow_qkv"}
+    assert prompt["overlays"].keys() == {"short_gemm", "gemm_bfp16", "flow_qkv"}
     text = succeeded(*words).stdout
     assert token["submissions"] == 1
     assert f"{token['device_steps']} steps" in " ".join(text.split())

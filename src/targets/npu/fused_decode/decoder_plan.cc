@@ -40,9 +40,9 @@ class Comparison {
   void Compare() const {
     const auto layers = static_cast<int64_t>(decoder_.steps.layers.size());
     Want(decoder_.first().skip == nullptr, "the first norm is of a sum");
+    for (const DecoderLayer& layer : decoder_.steps.layers) CompareLayer(layer);
     Want(layers >= geometry_.layers, "the model has fewer than ", geometry_.layers, " layers");
     Want(layers <= geometry_.layers, "the model has more than ", geometry_.layers, " layers");
-    for (const DecoderLayer& layer : decoder_.steps.layers) CompareLayer(layer);
     const MatMulStep& head = decoder_.head();
     const int64_t most = geometry_.head_chunks * geometry_.head_rows;
     Want(head.n <= most && head.n > most - geometry_.head_rows, "its vocabulary has ", head.n,
