@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BUILD := build/dev
 THIS_CPU := OFF
+STANDINS := ON
 # How environments get the package: `tree`, these sources in place, where a change of Python needs nothing and
 # one of C++ what ninja compiles; or `wheel`, as users get it, which CI takes.
 INSTALL ?= tree
@@ -45,9 +46,9 @@ FUZZ_FOLDER ?= .cache/fuzz
         build clean
 
 # In a make of its own: packages are installed while the build runs. What this CPU cannot run is compiled without
-# optimisation, until a build is asked for.
+# optimisation, and the NPU's part and stand-ins of tests not at all, until a build is asked for.
 demo:
-	@$(MAKE) --no-print-directory -j2 $(VENV)/ready THIS_CPU=ON
+	@$(MAKE) --no-print-directory -j2 $(VENV)/ready THIS_CPU=ON STANDINS=OFF
 	$(VENV)/bin/ort-aie demo
 
 # Everything on the newest ONNX Runtime; on the oldest, what depends on it, with one file of each op. Its environment
@@ -206,7 +207,7 @@ $(VENV)/build-ready: pyproject.toml | $(VENV)/bin/python
 	touch $@
 
 $(BUILD)/CMakeCache.txt: $(VENV)/build-ready
-	$(VENV)/bin/cmake --preset dev -DORT_AIE_THIS_CPU=$(THIS_CPU) $(CMAKE_ARGS) -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV)/bin/ninja) \
+	$(VENV)/bin/cmake --preset dev -DORT_AIE_THIS_CPU=$(THIS_CPU) -DORT_AIE_STANDINS=$(STANDINS) $(CMAKE_ARGS) -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV)/bin/ninja) \
 	  -DPython_EXECUTABLE=$(abspath $(VENV)/bin/python) \
 	  -Dpybind11_DIR=$$($(VENV)/bin/python -m pybind11 --cmakedir) >/dev/null
 	touch $@
@@ -227,7 +228,7 @@ ifeq ($(INSTALL),tree)
 # Ninja itself looks what has changed.
 .PHONY: cpu build
 cpu build: %: $(BUILD)/CMakeCache.txt
-	@$(if $(filter build,$@),! grep -q 'ORT_AIE_THIS_CPU:.*=ON' $< || $(VENV)/bin/cmake -DORT_AIE_THIS_CPU=OFF $(BUILD) >/dev/null)
+	@$(if $(filter build,$@),! grep -q 'ORT_AIE_THIS_CPU:.*=ON' $< || $(VENV)/bin/cmake -DORT_AIE_THIS_CPU=OFF -DORT_AIE_STANDINS=ON $(BUILD) >/dev/null)
 	$(NINJA) $(if $(filter cpu,$@),cpu)
 cpu_package := | cpu
 package := | build

@@ -15,7 +15,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ort_aie_ep import _native
+from ort_aie_ep import _npu
 from ort_aie_ep.aie_kernels.build import designs_on
 from ort_aie_ep.aie_kernels.mlir.module import print_module
 from ort_aie_ep.npu.checks.progress import small_shapes
@@ -79,7 +79,7 @@ def words(described: str, sequence: Sequence) -> str:
     for shape in small_shapes(sequence):
         step = {"sequence": sequence.name, "parameters": shape, "arguments": views}
         try:
-            runs = _native.npu_build(described, [step])
+            runs = _npu.build(described, [step])
             found += (f"{run['words'].tolist()} {run['predicted_seconds']}" for run in runs)
         except ValueError as error:
             found.append(str(error))

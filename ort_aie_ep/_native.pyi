@@ -1,7 +1,7 @@
 """The C++ side (src/python/module.cc). Bad arguments raise ValueError."""
 
-from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Any, Literal, TypedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -100,70 +100,6 @@ def why_not_flow_attention(
     has_present_value: bool,
     shapes: Mapping[int, Sequence[int] | None],
 ) -> str: ...
-def npu_reasons() -> list[str]: ...
-def npu_layer_reasons() -> list[str]: ...
-def why_not_npu_layer(
-    *,
-    plan: bool = True,
-    standard: bool = True,
-    other_bias: bool = False,
-    quantised_cache: bool = False,
-    q_norm: bool = False,
-    k_norm: bool = False,
-    v_norm: bool = False,
-    norm_after_rotary: bool = False,
-    one_epsilon: bool = True,
-    inner_value: bool = False,
-) -> str: ...
-def npu_form_of_plan(
-    weights: Sequence[tuple[int, int, bool]],  # bits (2 or 4), group, minima
-    *,
-    overlays: Set[str],
-) -> tuple[int, bool]: ...  # of Q4NX: group, minima
-def why_npu_widens(
-    form: tuple[int, int, bool], to: tuple[int, bool], *, planned: bool, overlays: Set[str]
-) -> str: ...
-def why_not_npu_gather() -> str: ...
-def why_not_npu_experts(
-    *,
-    bits: int,
-    down_bits: int,
-    rows: int | None,
-    hidden: int,
-    inter: int,
-    int8: bool = False,
-    overlays: Set[str],
-) -> str: ...
-def why_not_npu_cast() -> str: ...
-def why_not_npu_projection(
-    *,
-    bits: int,  # 16: bfloat16
-    rows: int | None,  # None: the answer for any number of rows
-    n: int,
-    k: int,
-    int8: bool = False,
-    overlays: Set[str],
-) -> str: ...
-def why_not_npu_vector(
-    *,
-    rows: int | None,
-    k: int,
-    activation: str = "",  # aie.Activation's attribute function; "multiply" for aie.Mul
-    gated: bool = False,  # aie.GatedRMSNorm
-    overlays: Set[str],
-) -> str: ...
-def why_not_npu_attention(
-    *,
-    rows: int | None,
-    dim: int,  # 0: not known
-    hidden_keys: bool = False,
-    has_bias: bool,
-    has_head_sink: bool,
-    smooth_softmax: bool,
-    causal: bool,
-    window: int,
-    overlays: Set[str],
-) -> str: ...
 def kernel_choice() -> list[tuple[str, str, str, str]]: ...  # role, variant, origin, why
 def kernel_rules(vendor: str, isa: str, family: int) -> list[tuple[str, str, str, str]]: ...
 def kernel_rules_here() -> list[tuple[str, str, str, str]]: ...
@@ -222,87 +158,6 @@ def attention_chunk(
 ) -> tuple[_Floats, _Floats, _Floats, _Floats]: ...
 def cache_codes(x: _Floats, scales: _Floats, bits: int, isa: str) -> tuple[_Bytes, _Floats]: ...
 def float16_round_trip(x: npt.NDArray[Any], isa: str) -> _Floats: ...
-
-_Words = npt.NDArray[np.uint32]
-
-class _Run(TypedDict):
-    words: _Words  # complete, header included
-    variable: _Words  # indices of words that hold a length, an address or a parameter
-    predicted_seconds: float
-    sources: list[str]  # of every operation
-
-class _Lookup(TypedDict):
-    runs: list[_Run]
-    id: int  # of the kept stream
-    outcome: Literal["same", "patched", "encoded"]
-    changed: list[tuple[int, int, int]]  # (run, first word, word after the last)
-
-# A plan: {"sequence": name, "parameters": {name: value},
-#          "arguments": {name: (argument of the run, byte offset)}} for every invocation.
-_Plan = Sequence[Mapping[str, Any]]
-
-NPU_DISPATCH_SECONDS: float
-
-def npu_build(manifest_json: str, plan: _Plan) -> list[_Run]: ...
-def npu_unmet_requirement(
-    manifest_json: str, sequence: str, parameters: Mapping[str, int]
-) -> str: ...
-def npu_encode(
-    generation: int, rows: int, columns: int, operations: Sequence[tuple[Any, ...]]
-) -> _Words: ...
-def npu_register(column: int, row: int, offset: int) -> int: ...
-
-# What the scheduler of src/targets/npu does with a plan. Each input is (TensorProto's type, dims,
-# constant, values of integers), or None for one that is left out.
-class NpuSubmission(TypedDict):
-    design: str
-    package: str
-    runs: int
-    invocations: list[tuple[str, dict[str, int]]]
-
-class NpuStage(TypedDict):
-    steps: list[str]  # of the source
-    host: str | None  # the reason, if the host does it
-    experts: bool
-    layers: bool  # whole layers and the vocabulary
-    device_steps: int
-    before: list[str]  # reasons of the host's steps before the submissions, and after them
-    after: list[str]
-    submissions: list[NpuSubmission]
-
-class NpuSchedule(TypedDict):
-    stages: list[NpuStage]
-    layers_refused: str
-    form: tuple[int, bool]  # group, minima: of the weights on the device
-    widened: dict[tuple[int, int, bool], str]  # bits, group, minima: why
-
-class NpuPackages:
-    # load(name) gives the JSON of a package's manifest.
-    def __init__(self, names: Set[str], load: Callable[[str], str], one_xclbin: bool) -> None: ...
-    def schedule(
-        self,
-        recipe: str,
-        inputs: Sequence[tuple[int, list[int], bool, list[int] | None] | None],
-        *,
-        planned: bool = True,
-        int8: bool = False,
-        layers: bool = True,
-    ) -> NpuSchedule: ...
-
-NPU_STREAM_UNIT: int  # a run's words take a multiple of these bytes of the device's memory
-
-class NpuStreamMemory:
-    def __init__(self, bytes: int = ...) -> None: ...
-    @property
-    def used(self) -> int: ...
-    @property
-    def dropped(self) -> int: ...  # streams dropped to make room for others
-
-class NpuStreamCache:
-    def __init__(
-        self, manifest_json: str, capacity: int = 64, memory: NpuStreamMemory | None = None
-    ) -> None: ...
-    def get(self, plan: _Plan) -> _Lookup: ...
 
 # {"name", "domain", "op_type", "attributes": {name: int, float, str or list of int},
 #  "inputs", "outputs": names of values, empty for one that is left out}
@@ -383,53 +238,3 @@ _ValueType = tuple[int, Sequence[int | str | None]]
 
 # Of all values of a recipe, from those of its inputs.
 def infer_recipe(text: str, inputs: Sequence[_ValueType | None]) -> list[_ValueType | None]: ...
-
-class _FusedDecodeGeometry(TypedDict):
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    intermediate: int
-    layers: int
-    head_chunks: int
-    group: int  # layers in a buffer of weights; 0: all are in one
-    phases: list[tuple[int, int]]  # row blocks, column blocks
-    head_chunk: tuple[int, int]
-    # Elements of two bytes from here on.
-    layer_elements: int
-    weight_elements: list[int]
-    rms_elements: int
-    rotary_slab: int
-    rotary_slabs: int
-    logits_offset: int
-    y_elements: int
-    region_width: int
-
-def fused_decode_models() -> list[str]: ...
-def fused_decode_read_package(
-    folder: str,
-) -> tuple[str, int, list[int]]: ...  # model, channels, positions of windows
-def fused_decode_geometry(model: str) -> _FusedDecodeGeometry: ...
-def fused_decode_kv_elements(model: str, positions: int) -> int: ...
-def fused_decode_kv_offset(
-    model: str, positions: int, layer: int, value: bool, head: int, position: int
-) -> int: ...
-def fused_decode_pack_layer(
-    model: str,
-    channels: int,
-    *,
-    qkv: Sequence[_Bytes],
-    o: _Bytes,
-    up: _Bytes,
-    gate: _Bytes,
-    down: _Bytes,
-) -> _Bytes: ...
-def fused_decode_pack_head_chunk(model: str, channels: int, head: _Bytes, chunk: int) -> _Bytes: ...
-def fused_decode_words(
-    *,
-    base: _Words,
-    slopes: Sequence[tuple[int, int]],
-    base_length: int,
-    positions: int,
-    length: int,
-) -> _Words: ...

@@ -22,6 +22,7 @@ CONTENTS = {
     "ort_aie_ep/ort_aie_ep.dll": b"AieExecutionProvider",  # headers of ONNX Runtime 1.24 or newer
     "ort_aie_ep/ort_aie_ep_stub.dll": b"RegisterCustomOps",
     "ort_aie_ep/_native": b"PyInit__native",
+    "ort_aie_ep/_npu": b"PyInit__npu",
     "ort_aie_ep/demo_model/model.onnx": b"",
 }
 

@@ -21,12 +21,12 @@ source tests/sanitized_build.sh
 echo "== AddressSanitizer and UndefinedBehaviorSanitizer"
 build=build/sanitize
 configure "$build" address,undefined -DORT_AIE_STANDINS=ON
-"$VENV/bin/ninja" -C "$build" --quiet _native ort_aie_ep ort_aie_ep_stub
+"$VENV/bin/ninja" -C "$build" --quiet _native _npu ort_aie_ep ort_aie_ep_stub
 # A copy of the installed package, with the sanitized binaries in place of its own.
 package="$build/package/ort_aie_ep"
 rm -rf "$package" && mkdir -p "$build/package"
 cp -rL "$("$python" -P -c 'import ort_aie_ep, pathlib; print(pathlib.Path(ort_aie_ep.__file__).parent)')" "$package"
-cp "$build"/_native*.so "$build"/libort_aie_ep*.so "$package"
+cp "$build"/_native*.so "$build"/_npu*.so "$build"/libort_aie_ep*.so "$package"
 # Python itself is not instrumented: preload the runtimes, and ignore its leaks. libstdc++ is
 # preloaded so that exceptions can be intercepted. Some tests request impossible sizes on purpose.
 # pytest must not capture a sanitizer's last words before it ends a process; grep finds them among

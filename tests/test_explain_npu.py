@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 
 import ort_aie_ep
-from ort_aie_ep import _native
+from ort_aie_ep import _npu
 from ort_aie_ep.explain import explain, machine
 from ort_aie_ep.explain.explain import HOST, XRT, NodeFate
 from ort_aie_ep.explain.machine import XRT_TARGET, Finding
@@ -51,7 +51,7 @@ def test_the_reasons_that_the_docs_quote_exist() -> None:
     cells = re.findall(r"^\| (\".*?) \|", section, re.M)
     quoted = {words for cell in cells for words in re.findall(r'"([^"]*)"', cell)}
     assert len(quoted) > 10
-    known = {*_native.npu_reasons(), *_native.npu_layer_reasons()}
+    known = {*_npu.reasons(), *_npu.layer_reasons()}
     assert quoted - known == {"no overlay ..."}
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from ort_aie_ep import _native
+from ort_aie_ep import _npu
 from ort_aie_ep.aie_kernels.build import make_design
 from ort_aie_ep.aie_kernels.reference import Output, Problem
 from ort_aie_ep.bringup import chains
@@ -266,7 +266,7 @@ def run_case(
         "arguments": dict(packed.places),
     }
     try:
-        built = _native.npu_build(json.dumps(package.manifest), [step])
+        built = _npu.build(json.dumps(package.manifest), [step])
     except ValueError as error:
         raise DesignError(str(error)) from error
     longest = max(run["predicted_seconds"] for run in built)
@@ -283,7 +283,7 @@ def run_case(
     outputs = problem.judge(packed.unpack([buffer.read() for buffer in buffers]))
     # Repetitions start from what the first run left; that is the same work.
     times = [sum(program() for program in programs) for _ in range(repetitions)]
-    predicted = sum(run["predicted_seconds"] - _native.NPU_DISPATCH_SECONDS for run in built)
+    predicted = sum(run["predicted_seconds"] - _npu.DISPATCH_SECONDS for run in built)
     case = _judged(problem.sequence, problem.parameters, outputs, len(programs), times, predicted)
     if simulator is not None and predicted <= MAX_SIMULATED:
         copies = {name: np.array(array) for name, array in problem.buffers.items()}

@@ -1,4 +1,4 @@
-"""Instruction streams for measurements: operations as `npu_encode` takes them, made and rewritten.
+"""Instruction streams for measurements: operations as `_npu.encode` takes them, made and rewritten.
 
 Their writes have no effect: they go to a shim's descriptor that no task uses, and to a worker's
 parameters, which the worker reads only when it starts, after its stream has written them again.
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ort_aie_ep import _native
+from ort_aie_ep import _npu
 from ort_aie_ep.npu.simulator import operations as op
 from ort_aie_ep.npu.simulator.registers import (
     QueuePush,
@@ -39,7 +39,7 @@ def encode(manifest: Mapping[str, Any], operations: Operations) -> Words:
     """The words of a run. Raises DesignError for operations that the format cannot express."""
     device = manifest["generation"], manifest["rows"], manifest["columns"]
     try:
-        return _native.npu_encode(*device, operations)
+        return _npu.encode(*device, operations)
     except ValueError as error:
         raise DesignError(str(error)) from error
 
@@ -59,7 +59,7 @@ def build(
     places = places or {name: (index, 0) for index, name in enumerate(names)}
     step = {"sequence": sequence, "parameters": dict(parameters), "arguments": dict(places)}
     try:
-        runs = _native.npu_build(json.dumps(manifest), [step])
+        runs = _npu.build(json.dumps(manifest), [step])
     except ValueError as error:
         raise DesignError(str(error)) from error
     return [run["words"] for run in runs]
@@ -82,7 +82,7 @@ def _first_column(manifest: Mapping[str, Any]) -> int:
 
 def _descriptor_word(manifest: Mapping[str, Any], number: int, word: int, column: int = -1) -> int:
     column = _first_column(manifest) if column < 0 else column
-    return _native.npu_register(column, 0, _DESCRIPTORS + _DESCRIPTOR_BYTES * number + 4 * word)
+    return _npu.register(column, 0, _DESCRIPTORS + _DESCRIPTOR_BYTES * number + 4 * word)
 
 
 def write(manifest: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -94,7 +94,7 @@ def parameter_write(manifest: Mapping[str, Any]) -> tuple[Any, ...]:
     """A write to a worker's parameters. Raises DesignError where no worker has any."""
     for worker in manifest["workers"].values():
         if worker["parameters"]:
-            at = _native.npu_register(worker["column"], worker["row"], worker["address"])
+            at = _npu.register(worker["column"], worker["row"], worker["address"])
             return "write", at, 0
     raise DesignError("no worker of this design has parameters")
 
@@ -102,7 +102,7 @@ def parameter_write(manifest: Mapping[str, Any]) -> tuple[Any, ...]:
 def masked_write(manifest: Mapping[str, Any]) -> tuple[Any, ...]:
     """A masked write that changes no bit."""
     column = _first_column(manifest)
-    return "mask_write", _native.npu_register(column, 0, _CONTROL), 0, 0
+    return "mask_write", _npu.register(column, 0, _CONTROL), 0, 0
 
 
 def block_write(manifest: Mapping[str, Any], words: int) -> tuple[Any, ...]:

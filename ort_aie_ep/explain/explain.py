@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx_ir as ir
 
-from ort_aie_ep import _native, library_path
+from ort_aie_ep import library_path
 from ort_aie_ep.compiler.compile import REPORT
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.explain.machine import XRT_TARGET, Finding, find_npu, npu_device, why_no_npu
-from ort_aie_ep.explain.npu_reasons import Verdict, int8_numerics, judge
 from ort_aie_ep.explain.overlays import FUSED_LAYER, find_overlays, overlay_folders, taken
 from ort_aie_ep.explain.pages import weight_pages
 from ort_aie_ep.formats.q4nx import BlockForm
@@ -38,9 +37,6 @@ from ort_aie_ep.models.checked_json import read_json
 from ort_aie_ep.models.files import is_missing
 from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.models.onnx_file import external_files, load_model
-from ort_aie_ep.prediction.compiled import plans_in
-from ort_aie_ep.prediction.composition import why_not_layers, why_widened
-from ort_aie_ep.prediction.recipes import PlanNode
 from ort_aie_ep.runtime.provider import place
 
 HOST, XRT, CPU_EP, GONE = "host target", "xrt target", "CPU EP", "folded away"
@@ -172,10 +168,7 @@ def explain(path: Path, *, provider: bool = False) -> Explanation:
     reasons = _reported_reasons(folder.path / REPORT, folder.model.name) if compiled else {}
     plans = find_plans(model, reasons)
     npu = _find_npu()
-    whole = compiled and not npu.lacks and FUSED_LAYER in npu.overlays
-    nodes_for_npu = _plans_for_npu(model) if compiled and not npu.lacks else ()
-    not_whole = _why_not_layers(nodes_for_npu, npu.overlays) if whole else ""
-    widened = why_widened(nodes_for_npu, npu.overlays)
+    not_whole, widened = _scheduled(model, npu) if compiled and not npu.lacks else ("", {})
     expand_plans(model)
     bodies, works = body_labels(model), {n.name or "": work_of(n) for n in _nodes(model)}
     if compiled:
@@ -205,18 +198,25 @@ def explain(path: Path, *, provider: bool = False) -> Explanation:
     return _with_provider(explanation, folder.model) if provider else explanation
 
 
-def _plans_for_npu(model: ir.Model) -> tuple[PlanNode, ...]:
-    """What the scheduler is asked about; nothing if a node's tensors are not known."""
+def _scheduled(model: ir.Model, npu: _Npu) -> tuple[str, Mapping[BlockForm, str]]:
+    """Why no whole layers run on an NPU with their overlay, and which weights are widened."""
+    from ort_aie_ep import _npu
+    from ort_aie_ep.explain.npu_reasons import int8_numerics
+    from ort_aie_ep.prediction.compiled import plans_in
+    from ort_aie_ep.prediction.composition import why_not_layers, why_widened
+
     try:
-        return plans_in(model)
-    except AieError:
-        return ()
-
-
-def _why_not_layers(plans: tuple[PlanNode, ...], overlays: Set[str]) -> str:
-    if not plans:
-        return _native.why_not_npu_layer(standard=False)
-    return why_not_layers(plans, overlays, int8=int8_numerics())
+        plans = plans_in(model)
+    except AieError:  # a node's tensors are not known
+        plans = ()
+    not_whole = ""
+    if FUSED_LAYER in npu.overlays:
+        not_whole = (
+            why_not_layers(plans, npu.overlays, int8=int8_numerics())
+            if plans
+            else _npu.why_not_layer(standard=False)
+        )
+    return not_whole, why_widened(plans, npu.overlays)
 
 
 def _with_provider(explanation: Explanation, model: Path) -> Explanation:
@@ -241,6 +241,9 @@ class _Npu:
         """(where it runs, why not on the NPU) for a node of the domain aie."""
         if self.lacks:
             return HOST, self.lacks
+        # Of the NPU's part, which a build for the CPU alone does not have.
+        from ort_aie_ep.explain.npu_reasons import Verdict, judge
+
         verdict = judge(node, self.overlays)
         if verdict == Verdict():
             return XRT, ""

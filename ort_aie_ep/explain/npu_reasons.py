@@ -1,7 +1,7 @@
 """What the xrt target leaves to the host, as far as a graph shows: its reasons, in its words.
 
 The executor decides call by call, in src/targets/npu/reasons.cc. This module asks the same code
-through `_native`, for calls of one row and of more.
+through `_npu`, for calls of one row and of more.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 
 import onnx_ir as ir
 
-from ort_aie_ep import _native
+from ort_aie_ep import _npu
 
 # Input positions, as in docs/flow-attention.md.
 _KEY, _PAST_KEY, _ATTENTION_BIAS, _HEAD_SINK, _ATTENTION_MASK = 1, 3, 10, 11, 16
@@ -47,7 +47,7 @@ def _projection(node: ir.Node, overlays: Set[str]) -> Verdict:
     quantised = node.op_type not in ("GEMM", "GatedGEMM")
     return _by_rows(
         partial(
-            _native.why_not_npu_projection,
+            _npu.why_not_projection,
             bits=_int(node, "bits", 4) if quantised else 16,
             n=_int(node, "N", 0),
             k=_int(node, "K", 0),
@@ -58,13 +58,13 @@ def _projection(node: ir.Node, overlays: Set[str]) -> Verdict:
 
 
 def _gather(node: ir.Node, overlays: Set[str]) -> Verdict:
-    return Verdict(_native.why_not_npu_gather())
+    return Verdict(_npu.why_not_gather())
 
 
 def _experts(node: ir.Node, overlays: Set[str]) -> Verdict:
     return _by_rows(
         partial(
-            _native.why_not_npu_experts,
+            _npu.why_not_experts,
             bits=_int(node, "bits", 4),
             down_bits=_int(node, "down_bits", 4),
             hidden=_int(node, "K", 0),
@@ -76,12 +76,12 @@ def _experts(node: ir.Node, overlays: Set[str]) -> Verdict:
 
 
 def _cast(node: ir.Node, overlays: Set[str]) -> Verdict:
-    return Verdict(sometimes=_native.why_not_npu_cast())
+    return Verdict(sometimes=_npu.why_not_cast())
 
 
 def _selection(node: ir.Node, overlays: Set[str]) -> Verdict:
     """With one row, there is nothing to select."""
-    return Verdict(sometimes=_native.why_not_npu_gather())
+    return Verdict(sometimes=_npu.why_not_gather())
 
 
 def _vector(node: ir.Node, overlays: Set[str]) -> Verdict:
@@ -89,7 +89,7 @@ def _vector(node: ir.Node, overlays: Set[str]) -> Verdict:
     activation = function.as_string() if function is not None else ""
     return _by_rows(
         partial(
-            _native.why_not_npu_vector,
+            _npu.why_not_vector,
             k=_int(node, "K", 0) or _widest(node),
             activation="multiply" if node.op_type == "Mul" else activation,
             gated=node.op_type == "GatedRMSNorm",
@@ -100,7 +100,7 @@ def _vector(node: ir.Node, overlays: Set[str]) -> Verdict:
 
 def _attention(node: ir.Node, overlays: Set[str]) -> Verdict:
     why_not = partial(
-        _native.why_not_npu_attention,
+        _npu.why_not_attention,
         dim=_head_dim(node),
         has_bias=_given(node, _ATTENTION_BIAS),
         has_head_sink=_given(node, _HEAD_SINK),

@@ -1,6 +1,6 @@
 """A token or a prompt of a plan: the schedule of src/targets/npu, with the closed forms' costs.
 
-Nothing here decides what an NPU does: `_native.NpuPackages.schedule` is the scheduler that sessions
+Nothing here decides what an NPU does: `_npu.Packages.schedule` is the scheduler that sessions
 use, asked with tensors that have no data. `aie_kernels.costs` has the time of each invocation.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from itertools import pairwise
 
-from ort_aie_ep import _native
+from ort_aie_ep import _npu
 from ort_aie_ep.aie_kernels.build import BUILT_FORMS, find_packages
 from ort_aie_ep.aie_kernels.costs import cost_of
 from ort_aie_ep.aie_kernels.machine import Machine
@@ -59,11 +59,11 @@ class Composition:
 
 
 @lru_cache(maxsize=8)
-def packages(overlays: frozenset[str], *, one_xclbin: bool = False) -> _native.NpuPackages:
+def packages(overlays: frozenset[str], *, one_xclbin: bool = False) -> _npu.Packages:
     """The packages of npu2 with these names, as the scheduler reads them; `one_xclbin`: they share
     a hardware context."""
     names = overlays & find_packages(FORMS).keys()
-    return _native.NpuPackages(set(names), _manifest, one_xclbin)
+    return _npu.Packages(set(names), _manifest, one_xclbin)
 
 
 @cache
@@ -74,7 +74,7 @@ def _manifest(package: str) -> str:
 def schedule(
     plan: PlanNode, tokens: int, context: int, overlays: Iterable[str] = OVERLAYS, *,
     one_xclbin: bool = False, int8: bool = False, layers: bool = True,
-) -> _native.NpuSchedule:  # fmt: skip
+) -> _npu.Schedule:  # fmt: skip
     """What an NPU with these packages does for a call of a node.
 
     Raises:
@@ -126,7 +126,7 @@ class _Call:
     def __post_init__(self) -> None:
         self.tally = Tally(self.machine)
 
-    def _schedule(self, plan: PlanNode, tokens: int) -> _native.NpuSchedule:
+    def _schedule(self, plan: PlanNode, tokens: int) -> _npu.Schedule:
         return schedule(
             plan, tokens, self.context, one_xclbin=self.machine.one_context,
             layers=self.fused_layers,
@@ -156,7 +156,7 @@ class _Call:
                 self.runs += submission["runs"]
                 self._time(submission, form)
 
-    def _time(self, submission: _native.NpuSubmission, form: BlockForm) -> None:
+    def _time(self, submission: _npu.Submission, form: BlockForm) -> None:
         for sequence, parameters in submission["invocations"]:
             part, steps = cost_of(
                 submission["design"], sequence, parameters, kernels=self.machine.kernels,

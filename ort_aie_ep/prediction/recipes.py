@@ -38,7 +38,7 @@ class Input:
     values: Values = "zeros"
 
     def given(self, tokens: int, context: int) -> _Given:
-        """For a call, as `_native.NpuPackages.schedule` takes it.
+        """For a call, as `_npu.Packages.schedule` takes it.
 
         Raises:
             AieError: it has more integers than a call has tokens.

@@ -1,7 +1,5 @@
 // The sizes and contents of buffers that mlir-air's fused decode reads, for `ort-aie
 // package-overlay`, and the packer by itself.
-#include "python/fused_decode_module.h"
-
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "python/npu_module.h"
 #include "q4nx/layout.h"
 #include "targets/npu/fused_decode/geometry.h"
 #include "targets/npu/fused_decode/package.h"

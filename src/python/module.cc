@@ -1,8 +1,6 @@
 // The C++ functions that Python calls: packing, the eligibility rules, the host kernels for tests,
-// and (in npu_module.cc) instruction streams, (in npu_reasons_module.cc) the reasons why an NPU
-// leaves work to the host, (in kernel_choice_module.cc) which kernels a CPU runs, (in
-// graph_module.cc) what a model's graph becomes, (in fused_decode_module.cc) what mlir-air's fused
-// decode reads.
+// and (in kernel_choice_module.cc) which kernels a CPU runs, (in graph_module.cc) what a model's
+// graph becomes. Those for an NPU are in npu_module.cc.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -23,12 +21,9 @@
 #include "ops/eligibility.h"
 #include "ops/format.h"
 #include "ops/weights.h"
-#include "python/fused_decode_module.h"
+#include "python/errors.h"
 #include "python/graph_module.h"
 #include "python/kernel_choice_module.h"
-#include "python/npu_module.h"
-#include "python/npu_reasons_module.h"
-#include "python/npu_schedule_module.h"
 #include "q4nx/experts.h"
 #include "q4nx/pack.h"
 #include "q4nx/quantize.h"
@@ -481,15 +476,8 @@ Array<float> Float16RoundTrip(const Array<float>& x, const std::string& isa) {
 
 PYBIND11_MODULE(_native, m) {
   using namespace ort_aie;
-  m.doc() = "C++ side of ort_aie_ep: Q4NX packing, eligibility rules, host kernels, NPU streams.";
-  py::register_exception_translator([](std::exception_ptr p) {
-    try {
-      if (p) std::rethrow_exception(p);
-    } catch (const Error& error) {
-      PyErr_SetString(PyExc_ValueError, error.what());
-    }
-  });
-
+  m.doc() = "C++ side of ort_aie_ep: Q4NX packing, eligibility rules, host kernels.";
+  RaiseErrorsAsValueError();
   m.attr("FORMAT") = kFormat;
   m.attr("ONNXRUNTIME_HEADERS") = ORT_AIE_HEADERS;
 
@@ -609,8 +597,4 @@ PYBIND11_MODULE(_native, m) {
   m.def("cache_codes", &CacheCodes, py::arg("x").noconvert(), py::arg("scales").noconvert(),
         py::arg("bits"), py::arg("isa"));
   m.def("float16_round_trip", &Float16RoundTrip, py::arg("x").noconvert(), py::arg("isa"));
-  npu::DefineNpu(m);
-  npu_target::DefineNpuReasons(m);
-  npu_target::DefineNpuSchedule(m);
-  fused_decode::DefineFusedDecode(m);
 }

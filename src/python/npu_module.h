@@ -1,10 +1,26 @@
-// The part of _native for src/npu.
+// The parts of the module _npu.
 #pragma once
 
 #include <pybind11/pybind11.h>
 
 namespace ort_aie::npu {
 
-void DefineNpu(pybind11::module_& m);
+// Instruction streams: src/npu.
+void DefineStreams(pybind11::module_& m);
 
 }  // namespace ort_aie::npu
+
+namespace ort_aie::npu_target {
+
+// What an NPU leaves to the host, and what it would do with a plan: src/targets/npu/schedule.
+void DefineReasons(pybind11::module_& m);
+void DefineSchedule(pybind11::module_& m);
+
+}  // namespace ort_aie::npu_target
+
+namespace ort_aie::fused_decode {
+
+// What mlir-air's fused decode reads: src/targets/npu/fused_decode.
+void DefineFusedDecode(pybind11::module_& m);
+
+}  // namespace ort_aie::fused_decode

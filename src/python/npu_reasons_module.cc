@@ -1,5 +1,3 @@
-#include "python/npu_reasons_module.h"
-
 #include <pybind11/stl.h>
 
 #include <optional>
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "ops/elementwise.h"
+#include "python/npu_module.h"
 #include "targets/npu/schedule/reasons.h"
 
 namespace py = pybind11;
@@ -50,11 +49,11 @@ std::vector<std::string> AllLayerWords() {
 
 }  // namespace
 
-void DefineNpuReasons(py::module_& m) {
-  m.def("npu_reasons", &AllWords);
-  m.def("npu_layer_reasons", &AllLayerWords);
+void DefineReasons(py::module_& m) {
+  m.def("reasons", &AllWords);
+  m.def("layer_reasons", &AllLayerWords);
   m.def(
-      "why_not_npu_layer",
+      "why_not_layer",
       [](bool plan, bool standard, bool other_bias, bool quantised_cache, bool q_norm, bool k_norm,
          bool v_norm, bool norm_after_rotary, bool one_epsilon, bool inner_value) {
         return Words(WhyNotLayer({.plan = plan,
@@ -74,7 +73,7 @@ void DefineNpuReasons(py::module_& m) {
       py::arg("one_epsilon") = true, py::arg("inner_value") = false);
   // Forms of Q4NX and Q2NX as (bits, group, minima); those of Q4NX as (group, minima).
   m.def(
-      "npu_form_of_plan",
+      "form_of_plan",
       [](const std::vector<Form>& weights, const Designs& overlays) {
         std::vector<WeightForm> forms;
         for (const Form& form : weights) forms.push_back(FormOf(form));
@@ -83,16 +82,16 @@ void DefineNpuReasons(py::module_& m) {
       },
       py::arg("weights"), py::kw_only(), py::arg("overlays"));
   m.def(
-      "why_npu_widens",
+      "why_widened",
       [](const Form& from, const std::pair<int64_t, bool>& to, bool planned,
          const Designs& overlays) {
         return WhyWidened(FormOf(from), {WeightKind::kQ4NX, to.first, to.second}, planned,
                           In(overlays));
       },
       py::arg("form"), py::arg("to"), py::kw_only(), py::arg("planned"), py::arg("overlays"));
-  m.def("why_not_npu_gather", [] { return Words(WhyNotGather()); });
+  m.def("why_not_gather", [] { return Words(WhyNotGather()); });
   m.def(
-      "why_not_npu_experts",
+      "why_not_experts",
       [](int64_t bits, int64_t down_bits, Rows rows, int64_t hidden, int64_t inter, bool int8,
          const Designs& overlays) {
         return Words(WhyNotExperts({.kind = q4nx::KindOfBits(bits),
@@ -106,9 +105,9 @@ void DefineNpuReasons(py::module_& m) {
       py::kw_only(), py::arg("bits"), py::arg("down_bits"), py::arg("rows"), py::arg("hidden"),
       py::arg("inter"), py::arg("int8") = false, py::arg("overlays"));
   // The device reads its own results without the cast. Every other cast is left to the host.
-  m.def("why_not_npu_cast", [] { return Words(Reason::kHostHasRow); });
+  m.def("why_not_cast", [] { return Words(Reason::kHostHasRow); });
   m.def(
-      "why_not_npu_projection",
+      "why_not_projection",
       [](int64_t bits, Rows rows, int64_t n, int64_t k, bool int8, const Designs& overlays) {
         return Words(
             WhyNotProjection({.kind = bits == 16 ? WeightKind::kBf16 : q4nx::KindOfBits(bits),
@@ -121,7 +120,7 @@ void DefineNpuReasons(py::module_& m) {
       py::kw_only(), py::arg("bits"), py::arg("rows"), py::arg("n"), py::arg("k"),
       py::arg("int8") = false, py::arg("overlays"));
   m.def(
-      "why_not_npu_vector",
+      "why_not_vector",
       [](Rows rows, int64_t k, const std::string& activation, bool gated, const Designs& overlays) {
         VectorFacts facts{.rows = rows.value_or(kAnyRows), .k = k, .gated = gated};
         if (activation == "multiply") {
@@ -134,7 +133,7 @@ void DefineNpuReasons(py::module_& m) {
       py::kw_only(), py::arg("rows"), py::arg("k"), py::arg("activation") = "",
       py::arg("gated") = false, py::arg("overlays"));
   m.def(
-      "why_not_npu_attention",
+      "why_not_attention",
       [](Rows rows, int64_t dim, bool hidden_keys, bool has_bias, bool has_head_sink,
          bool smooth_softmax, bool causal, int64_t window, const Designs& overlays) {
         return Words(WhyNotAttention({.rows = rows.value_or(kAnyRows),

@@ -1,6 +1,4 @@
 // What an NPU would do with a plan: the scheduler of src/targets/npu, for tensors without data.
-#include "python/npu_schedule_module.h"
-
 #include <pybind11/stl.h>
 
 #include <map>
@@ -17,6 +15,7 @@
 #include "npu/manifest.h"
 #include "npu/stream.h"
 #include "ops/program.h"
+#include "python/npu_module.h"
 #include "targets/npu/schedule/planned_contents.h"
 #include "targets/npu/schedule/scheduler.h"
 
@@ -269,8 +268,8 @@ class NpuPackages {
 
 }  // namespace
 
-void DefineNpuSchedule(py::module_& m) {
-  py::class_<NpuPackages>(m, "NpuPackages")
+void DefineSchedule(py::module_& m) {
+  py::class_<NpuPackages>(m, "Packages")
       .def(py::init<std::set<std::string, std::less<>>, py::function, bool>(), py::arg("names"),
            py::arg("load"), py::arg("one_xclbin"))
       .def("schedule", &NpuPackages::Schedule, py::arg("recipe"), py::arg("inputs"), py::kw_only(),

@@ -379,7 +379,7 @@ def test_a_run_that_would_take_too_long_is_not_submitted(
     def build(manifest_json: str, plan: Any) -> list[dict[str, Any]]:
         return [{"words": np.zeros(4, np.uint32), "predicted_seconds": 0.6}]
 
-    monkeypatch.setattr(cases_module._native, "npu_build", build)
+    monkeypatch.setattr(cases_module._npu, "build", build)
     report, recorder = run()
     assert {case.outcome for case in report.designs[0].cases} == {"refused"}
     assert "0.60 s" in report.designs[0].cases[0].reason

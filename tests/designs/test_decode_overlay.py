@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from attention_reference import BF16, U_BF16, U_LIMBS, Doubles, bf16, bits, scores, weights
 
-from ort_aie_ep import _native
+from ort_aie_ep import _npu
 from ort_aie_ep.aie_kernels.decode import design as decode
 from ort_aie_ep.aie_kernels.flow_kv import design as flow_kv
 from ort_aie_ep.aie_kernels.fused_dqp import design as fused_dqp
@@ -44,7 +44,7 @@ MATRICES = {  # name: (N, K)
 
 @dataclass
 class Layer:
-    """A layer's host buffers, and its steps in the form of `npu_build`."""
+    """A layer's host buffers, and its steps in the form of `_npu.build`."""
 
     seed: int
     buffers: list[tuple[str, np.ndarray]] = field(init=False)
@@ -144,7 +144,7 @@ class Layer:
         bytes_of = [(name, array.reshape(-1).view(np.uint8)) for name, array in self.buffers]
         return [
             machine.run(np.asarray(run["words"]), bytes_of)
-            for run in _native.npu_build(described, self.steps)
+            for run in _npu.build(described, self.steps)
         ]
 
     def __getitem__(self, name: str) -> Doubles:

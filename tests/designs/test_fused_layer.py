@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ort_aie_ep import _native
+from ort_aie_ep import _npu
 from ort_aie_ep.aie_kernels.fused_layer import design as fused_layer
 from ort_aie_ep.aie_kernels.fused_layer.reference import Layer, Operators
 from ort_aie_ep.aie_kernels.reference import BF16, bits, random_blocks
@@ -219,7 +219,7 @@ def test_shapes_that_do_not_fit_are_refused(
 def test_layers_of_a_token_are_one_stream(design: Design) -> None:
     names = [a.name for a in design.sequences["layer"].arguments]
     step = {"sequence": "layer", "parameters": LLAMA, "arguments": {n: (0, 0) for n in names}}
-    assert len(_native.npu_build(json.dumps(manifest(design)), [step] * 16)) == 1
+    assert len(_npu.build(json.dumps(manifest(design)), [step] * 16)) == 1
 
 
 def test_narrower_devices_are_refused() -> None:

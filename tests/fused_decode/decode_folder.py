@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from sizes import BLOCK, PHASES, SIZES
 
-from ort_aie_ep import _native
+from ort_aie_ep import _npu
 
 Operation = tuple[Any, ...]
 
@@ -63,7 +63,7 @@ class DecodeFolder:
         return self.path
 
     def words(self, length: int) -> npt.NDArray[np.uint32]:
-        return _native.npu_encode(4, 6, 8, list(self.operations(length)))
+        return _npu.encode(4, 6, 8, list(self.operations(length)))
 
     def operations(self, length: int) -> Iterator[Operation]:
         self._bd.clear()
@@ -79,7 +79,7 @@ class DecodeFolder:
         at = 0
         for layer in range(layers):
             for column, row in _ATTENTION:
-                yield "write", _native.npu_register(column, row, 0x400), length
+                yield "write", _npu.register(column, row, 0x400), length
             argument = 1 if not group or layer < group else 4 + layer // group
             if group and layer % group == 0:
                 at = 0
@@ -112,10 +112,10 @@ class DecodeFolder:
         self, shim: int, direction: str, channel: int, argument: int, at: int, size: int
     ) -> Iterator[Operation]:
         number = self._bd[shim] = (self._bd.get(shim, -1) + 1) % 16
-        descriptor = _native.npu_register(shim, 0, 0x1D000 + 0x20 * number)
+        descriptor = _npu.register(shim, 0, 0x1D000 + 0x20 * number)
         yield "block_write", descriptor, [size // 4, 0, 0, 0, 0x80000000, 2 << 24, 0, 1 << 25]
         yield "address_patch", descriptor + 4, argument, at
-        yield "write", _native.npu_register(shim, 0, _QUEUES[direction, channel]), number
+        yield "write", _npu.register(shim, 0, _QUEUES[direction, channel]), number
 
 
 def weights_of_head(model: str) -> int:

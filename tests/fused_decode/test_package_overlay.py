@@ -15,7 +15,7 @@ from decode_folder import DecodeFolder, xclbin
 from sizes import SIZES
 from typer.testing import CliRunner
 
-from ort_aie_ep import _native
+from ort_aie_ep import _npu
 from ort_aie_ep.cli import app
 from ort_aie_ep.npu.fused_decode.package import package_overlay
 from ort_aie_ep.npu.packages.package import xclbin_uuid
@@ -78,7 +78,7 @@ def test_a_pair_becomes_a_package(
 def test_words_of_any_length_are_those_that_were_built_for_it(built: Path, tmp_path: Path) -> None:
     (window,) = package_overlay(built, tmp_path / "package").manifest["windows"]
     for length in (1, 17, 2048):
-        words = _native.fused_decode_words(
+        words = _npu.fused_decode_words(
             base=np.fromfile(built / "decode_L2047.insts.bin", np.uint32),
             slopes=window["slopes"],
             base_length=window["base_length"],

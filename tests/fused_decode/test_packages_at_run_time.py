@@ -17,7 +17,7 @@ from decode_folder import DecodeFolder
 from op_models import session_options
 
 import ort_aie_ep
-from ort_aie_ep import _native, npu_counters
+from ort_aie_ep import _npu, npu_counters
 from ort_aie_ep.models.shapes import SHAPES
 from ort_aie_ep.npu.fused_decode.package import package_overlay
 from ort_aie_ep.tools.synth import synth
@@ -39,7 +39,7 @@ def copy_of(package: Path, to: Path) -> Path:
 
 
 def test_what_was_packaged_is_read(package: Path) -> None:
-    assert _native.fused_decode_read_package(str(package)) == ("llama-3.2-1b", 2, [64, 128])
+    assert _npu.fused_decode_read_package(str(package)) == ("llama-3.2-1b", 2, [64, 128])
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_what_is_not_as_it_was_packaged_is_refused(
     edit(manifest)
     (folder / "fused_decode.json").write_text(json.dumps(manifest))
     with pytest.raises(ValueError, match=words):
-        _native.fused_decode_read_package(str(folder))
+        _npu.fused_decode_read_package(str(folder))
 
 
 def test_a_manifest_that_is_cut_or_not_there_is_refused(package: Path, tmp_path: Path) -> None:
@@ -80,10 +80,10 @@ def test_a_manifest_that_is_cut_or_not_there_is_refused(package: Path, tmp_path:
     text = (folder / "fused_decode.json").read_text()
     (folder / "fused_decode.json").write_text(text[:-10])
     with pytest.raises(ValueError, match=r"fused_decode.json"):
-        _native.fused_decode_read_package(str(folder))
+        _npu.fused_decode_read_package(str(folder))
     (folder / "fused_decode.json").unlink()
     with pytest.raises(ValueError, match=r"fused_decode.json"):
-        _native.fused_decode_read_package(str(folder))
+        _npu.fused_decode_read_package(str(folder))
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pytest
 from sizes import BLOCK, MODELS, PHASES, ROTARY, SIZES
 
-from ort_aie_ep import _native
+from ort_aie_ep import _npu
 from ort_aie_ep.formats import q4nx
 
 Array = npt.NDArray[Any]
@@ -22,16 +22,16 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def test_the_models_are_those_of_the_table() -> None:
-    assert _native.fused_decode_models() == list(MODELS)
+    assert _npu.fused_decode_models() == list(MODELS)
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_buffers_have_the_sizes_of_the_table(model: str) -> None:
-    geometry = _native.fused_decode_geometry(model)
+    geometry = _npu.fused_decode_geometry(model)
     weights, rms, kv, before_logits, logits = SIZES[model]
     assert geometry["weight_elements"] == weights
     assert geometry["rms_elements"] == rms
-    assert _native.fused_decode_kv_elements(model, 2048) == kv
+    assert _npu.fused_decode_kv_elements(model, 2048) == kv
     assert geometry["logits_offset"] == before_logits
     assert geometry["y_elements"] == before_logits + logits
     assert (geometry["rotary_slab"], geometry["rotary_slabs"]) == ROTARY[model]
@@ -39,7 +39,7 @@ def test_buffers_have_the_sizes_of_the_table(model: str) -> None:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_phases_have_the_blocks_of_the_table(model: str) -> None:
-    geometry = _native.fused_decode_geometry(model)
+    geometry = _npu.fused_decode_geometry(model)
     rows, columns, elements = PHASES[model]
     assert geometry["phases"] == list(zip(rows, columns, strict=True))
     assert geometry["layer_elements"] == elements
@@ -47,7 +47,7 @@ def test_phases_have_the_blocks_of_the_table(model: str) -> None:
 
 def test_a_model_that_nobody_built_is_refused() -> None:
     with pytest.raises(ValueError, match="llama-7b"):
-        _native.fused_decode_geometry("llama-7b")
+        _npu.fused_decode_geometry("llama-7b")
 
 
 def stream(packed: Bytes, at: int, rows: int, columns: int, channels: int) -> Iterator[Any]:
@@ -101,7 +101,7 @@ def blocks(rng: np.random.Generator, rows: int, columns: int) -> Bytes:
 def test_cores_get_each_block_of_a_layer_once(model: str, channels: int) -> None:
     rng = np.random.default_rng(len(model) + channels)
     rows, columns, _ = PHASES[model]
-    geometry = _native.fused_decode_geometry(model)
+    geometry = _npu.fused_decode_geometry(model)
     q = geometry["heads"] * geometry["head_dim"] // 32
     kv = geometry["kv_heads"] * geometry["head_dim"] // 32
     qkv = [blocks(rng, part, columns[0]) for part in (q, kv, kv)]
@@ -114,7 +114,7 @@ def test_cores_get_each_block_of_a_layer_once(model: str, channels: int) -> None
             (rows[3], columns[3]),
         )
     )
-    packed = _native.fused_decode_pack_layer(
+    packed = _npu.fused_decode_pack_layer(
         model, channels, qkv=qkv, o=o, up=up, gate=gate, down=down
     )
     found = list(matrices(packed.reshape(-1, BLOCK), geometry["phases"], channels))
@@ -127,7 +127,7 @@ def test_cores_get_each_block_of_a_layer_once(model: str, channels: int) -> None
         np.testing.assert_array_equal(found[2][0][start + 16 : start + 32], gate[half])
     np.testing.assert_array_equal(found[3][0], down)
     # As one tensor, q, k and v have the same rows.
-    joined = _native.fused_decode_pack_layer(
+    joined = _npu.fused_decode_pack_layer(
         model, channels, qkv=[np.concatenate(qkv)], o=o, up=up, gate=gate, down=down
     )
     np.testing.assert_array_equal(joined, packed)
@@ -136,14 +136,14 @@ def test_cores_get_each_block_of_a_layer_once(model: str, channels: int) -> None
 @pytest.mark.parametrize("channels", [1, 2])
 def test_the_lm_head_ends_with_blocks_of_zeros(channels: int) -> None:
     rng = np.random.default_rng(3)
-    geometry = _native.fused_decode_geometry("llama-3.2-1b")
+    geometry = _npu.fused_decode_geometry("llama-3.2-1b")
     vocabulary = 128_256 // 32
     head: Bytes = np.zeros((vocabulary, 8, BLOCK), np.uint8)
     head[:, :, :64] = rng.integers(1, 256, (vocabulary, 8, 64), dtype=np.uint8)
     rows, columns = geometry["head_chunk"]
     assert (rows * 32, geometry["head_chunks"]) == (18_432, 7)
     for chunk in (0, 3, 6):
-        packed = _native.fused_decode_pack_head_chunk("llama-3.2-1b", channels, head, chunk)
+        packed = _npu.fused_decode_pack_head_chunk("llama-3.2-1b", channels, head, chunk)
         ((found, count),) = matrices(packed.reshape(-1, BLOCK), [(rows, columns)], channels)
         assert count == rows * columns
         expected: Bytes = np.zeros_like(found)
@@ -156,7 +156,7 @@ def test_the_lm_head_ends_with_blocks_of_zeros(channels: int) -> None:
 def test_what_cores_get_is_the_matrix_that_was_packed() -> None:
     # The blocks are this project's, so the test reads their weights by the definition of Q4NX.
     rng = np.random.default_rng(5)
-    geometry = _native.fused_decode_geometry("llama-3.2-1b")
+    geometry = _npu.fused_decode_geometry("llama-3.2-1b")
 
     def weights(n: int, k: int) -> tuple[Array, Bytes]:
         matrix = rng.standard_normal((n, k), dtype=np.float32)
@@ -167,7 +167,7 @@ def test_what_cores_get_is_the_matrix_that_was_packed() -> None:
     qkv = blocks(rng, 96, 8)
     gate = blocks(rng, 256, 8)
     down = blocks(rng, 64, 32)
-    packed = _native.fused_decode_pack_layer(
+    packed = _npu.fused_decode_pack_layer(
         "llama-3.2-1b", 2, qkv=[qkv], o=o_blocks, up=gate, gate=gate, down=down
     ).reshape(-1, BLOCK)
     found = list(matrices(packed, geometry["phases"], 2))[1][0]
@@ -185,7 +185,7 @@ def test_a_matrix_of_another_height_is_named(part: str) -> None:
     given = {name: np.zeros((heights[name], widths[name], BLOCK), np.uint8) for name in heights}
     name = {"qkv": "query, key and value", "o": "output"}.get(part, part)
     with pytest.raises(ValueError, match=rf"rows of {name}, got {heights[part] * 32}"):
-        _native.fused_decode_pack_layer(
+        _npu.fused_decode_pack_layer(
             "llama-3.2-1b", 2, qkv=[given["qkv"]], **{n: given[n] for n in given if n != "qkv"}
         )
 
@@ -194,13 +194,13 @@ def test_a_matrix_of_another_height_is_named(part: str) -> None:
 def test_a_vocabulary_that_is_not_the_overlays_is_refused(vocabulary: int) -> None:
     head = np.zeros((vocabulary // 32, 8, BLOCK), np.uint8)
     with pytest.raises(ValueError, match=r"110592 .*129024"):
-        _native.fused_decode_pack_head_chunk("llama-3.2-1b", 2, head, 0)
+        _npu.fused_decode_pack_head_chunk("llama-3.2-1b", 2, head, 0)
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_rows_of_the_cache_lie_in_regions_of_half_of_the_heads(model: str) -> None:
     positions = 32
-    geometry = _native.fused_decode_geometry(model)
+    geometry = _npu.fused_decode_geometry(model)
     heads, dim = geometry["kv_heads"], geometry["head_dim"]
     expected = 0
     for layer in range(2):
@@ -208,11 +208,11 @@ def test_rows_of_the_cache_lie_in_regions_of_half_of_the_heads(model: str) -> No
             for group in range(2):
                 for position in range(positions):
                     for head in range(group * heads // 2, (group + 1) * heads // 2):
-                        assert expected == _native.fused_decode_kv_offset(
+                        assert expected == _npu.fused_decode_kv_offset(
                             model, positions, layer, value, head, position
                         )
                         expected += dim
-    assert expected * geometry["layers"] == 2 * _native.fused_decode_kv_elements(model, positions)
+    assert expected * geometry["layers"] == 2 * _npu.fused_decode_kv_elements(model, positions)
 
 
 def test_words_are_base_and_slope() -> None:
@@ -220,7 +220,7 @@ def test_words_are_base_and_slope() -> None:
     base = rng.integers(0, 2**32, 100, dtype=np.uint32)
     slopes = [(3, 1), (17, 256), (18, -4), (99, 2**31 + 5)]
     for length in (1, 2046, 2047, 2048):
-        words = _native.fused_decode_words(
+        words = _npu.fused_decode_words(
             base=base, slopes=slopes, base_length=2047, positions=2048, length=length
         )
         expected = [int(word) for word in base]
@@ -229,6 +229,6 @@ def test_words_are_base_and_slope() -> None:
         np.testing.assert_array_equal(words, np.array(expected, np.uint32))
     for length in (0, 2049):
         with pytest.raises(ValueError, match=rf"1 to 2048 .*{length}"):
-            _native.fused_decode_words(
+            _npu.fused_decode_words(
                 base=base, slopes=slopes, base_length=2047, positions=2048, length=length
             )

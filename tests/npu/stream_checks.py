@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ort_aie_ep import _native
+from ort_aie_ep import _npu
 from ort_aie_ep.npu.packages import package
 from ort_aie_ep.npu.simulator.txn import (
     AddressPatch,
@@ -88,7 +88,7 @@ def call(
 
 def build(sequence: Sequence, parameters: Mapping[str, int] | None = None, **changes: Any) -> Any:
     text = json.dumps(manifest(sequence, **changes))
-    return _native.npu_build(text, [call(sequence, parameters)])
+    return _npu.build(text, [call(sequence, parameters)])
 
 
 def sequence_of(*parameters: str, bytes: Value = 1 << 20) -> Sequence:

@@ -15,7 +15,7 @@ from small_designs import COPY, refusal, relay, through_memory
 from stream_checks import build, call, manifest, sequence_of
 from stream_words import Words
 
-from ort_aie_ep import _native
+from ort_aie_ep import _npu
 from ort_aie_ep.aie_kernels.build import find_designs
 from ort_aie_ep.npu.checks.check import check
 from ort_aie_ep.npu.checks.descriptors import descriptors
@@ -81,9 +81,9 @@ def test_streams_reach_four_gib_of_a_buffer_and_no_more() -> None:
 def test_the_place_of_an_argument_in_its_buffer_counts() -> None:
     s = reaching(0)
     text = json.dumps(manifest(s))
-    assert _native.npu_build(text, [call(s, y=(1, FOUR_GIB - 64))])
+    assert _npu.build(text, [call(s, y=(1, FOUR_GIB - 64))])
     with pytest.raises(ValueError, match=r"4294967300 of buffer 1"):
-        _native.npu_build(text, [call(s, y=(1, FOUR_GIB - 60))])
+        _npu.build(text, [call(s, y=(1, FOUR_GIB - 60))])
 
 
 def test_check_refuses_a_sequence_that_reaches_further() -> None:

@@ -20,7 +20,7 @@ from stream_checks import (
     sequence_of,
 )
 
-from ort_aie_ep import _native
+from ort_aie_ep import _npu
 from ort_aie_ep.npu.simulator.txn import (
     Write,
     decode,
@@ -71,15 +71,15 @@ def test_plans_that_do_not_fit_are_refused(changes: dict[str, Any], message: str
     s = rounds()
     invocation = call(s, {"rounds": 1, "cycles": 1}) | changes
     with pytest.raises(ValueError, match=message):
-        _native.npu_build(json.dumps(manifest(s)), [invocation])
+        _npu.build(json.dumps(manifest(s)), [invocation])
 
 
 def test_empty_and_incomplete_plans_are_refused() -> None:
     text = json.dumps(manifest(rounds()))
     with pytest.raises(ValueError, match="invocation"):
-        _native.npu_build(text, [])
+        _npu.build(text, [])
     with pytest.raises(ValueError, match="parameters and arguments, got 1"):
-        _native.npu_build(text, [{"sequence": "run"}])
+        _npu.build(text, [{"sequence": "run"}])
 
 
 def test_values_that_do_not_fit_are_refused() -> None:
@@ -148,7 +148,7 @@ def test_an_address_beyond_64_bits_is_refused() -> None:
     s.transfer("a0", "x", offset=1 << 62, run=64)
     s.wait("a0")
     with pytest.raises(ValueError, match="64 bits"):
-        _native.npu_build(json.dumps(manifest(s)), [call(s, x=(0, 1 << 62))])
+        _npu.build(json.dumps(manifest(s)), [call(s, x=(0, 1 << 62))])
 
 
 # --- malformed manifests --------------------------------------------------------------------------
@@ -239,7 +239,7 @@ def test_malformed_manifests_name_the_key_and_what_came(
 ) -> None:
     s = layered()
     with pytest.raises(ValueError, match=message):
-        _native.npu_build(json.dumps(changed(path, value)), [call(s, {"n": 1, "k": 8})])
+        _npu.build(json.dumps(changed(path, value)), [call(s, {"n": 1, "k": 8})])
 
 
 def test_text_that_is_not_a_manifest_is_refused() -> None:
@@ -250,12 +250,12 @@ def test_text_that_is_not_a_manifest_is_refused() -> None:
         ('{"clock_hz": 1e999}', "manifest is not JSON"),
     ]:
         with pytest.raises(ValueError, match=message):
-            _native.NpuStreamCache(text)
+            _npu.StreamCache(text)
     deep: Any = 1
     for _ in range(400):
         deep = ["+", deep, 1]
     with pytest.raises(ValueError, match="256"):
-        _native.NpuStreamCache(json.dumps(changed(f"{RUN}.arguments.0.bytes", deep)))
+        _npu.StreamCache(json.dumps(changed(f"{RUN}.arguments.0.bytes", deep)))
     block: Any = {"cut": True}
     for _ in range(65):
         block = {"if": 1, "do": [block]}
@@ -271,7 +271,7 @@ def test_text_that_is_not_a_manifest_is_refused() -> None:
         ("kernel", "x" * (1 << 20), "bytes, expected at most 1048576"),
     ]:
         with pytest.raises(ValueError, match=message):
-            _native.NpuStreamCache(json.dumps(changed(path, value)))
+            _npu.StreamCache(json.dumps(changed(path, value)))
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -294,7 +294,7 @@ def test_damaged_manifests_are_refused_or_work(data: st.DataObject) -> None:
     junk = st.sampled_from([None, True, -1, 0, 7, 2**40, 2**63, 1.5, "x", "n", [], {}, ["+", 1, 2]])
     at[path[-1]] = data.draw(junk)
     try:
-        runs = _native.npu_build(json.dumps(damaged), [call(s, {"n": 2, "k": 8})])
+        runs = _npu.build(json.dumps(damaged), [call(s, {"n": 2, "k": 8})])
     except ValueError:
         return
     for run in runs:

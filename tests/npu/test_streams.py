@@ -23,7 +23,7 @@ from stream_checks import (
 )
 from time_only import TimeOnly
 
-from ort_aie_ep import _native
+from ort_aie_ep import _npu
 from ort_aie_ep.aie_kernels.build import find_designs, make_design
 from ort_aie_ep.npu.checks.progress import small_shapes
 from ort_aie_ep.npu.packages import package
@@ -120,7 +120,7 @@ def sequences(draw: st.DrawFn) -> Sequence:
 def test_streams_do_what_sequences_say(s: Sequence, n: int, k: int, bds: list[int]) -> None:
     invocation = call(s, {"n": n, "k": k}, y=(4, 64))
     text = json.dumps(manifest(s, bds={"0": bds, "1": bds}))
-    runs = _native.npu_build(text, [invocation])
+    runs = _npu.build(text, [invocation])
     said = say(s, invocation)
     if not runs:
         check_same(Device(), said)
@@ -297,7 +297,7 @@ def test_prediction_is_near_the_simulator(name: str, design: str) -> None:
         for shape in small_shapes(sequence):
             views = together(sequence.argument_bytes(shape))
             plan = {"sequence": title, "parameters": shape, "arguments": views}
-            runs = _native.npu_build(text, [plan])
+            runs = _npu.build(text, [plan])
             predicted = sum(run["predicted_seconds"] - 100e-6 for run in runs)
             results = session.time(title, shape)
             ratio = predicted / sum(result.seconds for result in results)
@@ -342,7 +342,7 @@ def test_a_stretch_that_cannot_be_divided_is_refused() -> None:
 def test_invocations_of_a_plan_share_a_run() -> None:
     s = rounds()
     plan = [call(s, {"rounds": n, "cycles": 1000}, x=(n, 0)) for n in (1, 2, 3)]
-    (run,) = _native.npu_build(json.dumps(manifest(s)), plan)
+    (run,) = _npu.build(json.dumps(manifest(s)), plan)
     assert math.isclose(run["predicted_seconds"], 100e-6 + 6e-6)
     patches = [op for op in decode(run["words"]).operations if isinstance(op, AddressPatch)]
     assert [op.argument for op in patches[::2]] == [1, 2, 2, 3, 3, 3]
@@ -360,9 +360,9 @@ def test_a_plan_of_more_buffers_than_a_run_has_is_divided() -> None:
 
     # With up to five buffers, a run has all of them, used or not. With more, each run has those
     # that it touches, in the order in which it touches them.
-    (run,) = _native.npu_build(text, plan([4, 2]))
+    (run,) = _npu.build(text, plan([4, 2]))
     assert run["buffers"] == [0, 1, 2, 3, 4]
-    first, second = _native.npu_build(text, plan([8, 0, 1, 8, 2, 3, 4, 0, 5]))
+    first, second = _npu.build(text, plan([8, 0, 1, 8, 2, 3, 4, 0, 5]))
     assert first["buffers"] == [8, 0, 1, 2, 3]
     assert second["buffers"] == [4, 0, 5]
     for run, places in ((first, [0, 1, 2, 0, 3, 4]), (second, [0, 1, 2])):
@@ -380,7 +380,7 @@ def test_a_stretch_of_more_buffers_than_a_run_has_is_refused() -> None:
     s.wait("a0")
     views = {name: (i, 0) for i, name in enumerate(["x", "y", *names])}
     with pytest.raises(ValueError, match="5 buffers"):
-        _native.npu_build(json.dumps(manifest(s)), [call(s, {}, **views)])
+        _npu.build(json.dumps(manifest(s)), [call(s, {}, **views)])
 
 
 def test_a_plan_that_does_nothing_has_no_runs() -> None:

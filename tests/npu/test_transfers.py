@@ -22,7 +22,7 @@ from stream_checks import (
     sequence_of,
 )
 
-from ort_aie_ep import _native
+from ort_aie_ep import _npu
 from ort_aie_ep.npu.simulator.txn import (
     AddressPatch,
     BlockWrite,
@@ -186,7 +186,7 @@ def test_stream_of_one_transfer_word_for_word() -> None:
     s.start("left", -1, 7)
     s.wait("p3")
     text = json.dumps(manifest(s, bds={"0": [0], "1": [2]}))
-    (run,) = _native.npu_build(text, [call(s, x=(6, 0x100))])
+    (run,) = _npu.build(text, [call(s, x=(6, 0x100))])
     expected = [
         *(0x06040100, 0x00000102, 8, 4 * 63),
         *(1, 0, 0x0201D040, 0x30),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ort_aie_ep import _native
+from ort_aie_ep import _npu
 from ort_aie_ep.npu.simulator.txn import (
     AddressPatch,
     BlockWrite,
@@ -52,7 +52,7 @@ def encode(stream: Stream) -> np.ndarray:
             case AddressPatch():
                 operations.append(("address_patch", op.address, op.argument, op.buffer_offset))
     header = stream.header
-    return _native.npu_encode(header.generation, header.rows, header.columns, operations)
+    return _npu.encode(header.generation, header.rows, header.columns, operations)
 
 
 # --- published words ------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def test_published_operations_that_are_only_read() -> None:
 def test_address_patch_has_64_bits_and_the_aperture_from_argument_5_on(
     argument: int, offset: int, low: int, high: int
 ) -> None:
-    words = _native.npu_encode(4, 6, 8, [("address_patch", 0x12340, argument, offset)])
+    words = _npu.encode(4, 6, 8, [("address_patch", 0x12340, argument, offset)])
     assert words[10:].tolist() == [0x12340, 0, argument, 0, low, high]
     (patch,) = decode(words).operations
     assert isinstance(patch, AddressPatch)
@@ -179,7 +179,7 @@ def test_address_patch_has_64_bits_and_the_aperture_from_argument_5_on(
 
 def test_encoder_keeps_20_bits_of_an_offset() -> None:
     # As in npu2_instgen_multiple_devices: 0x04040404 within tile (2, 2).
-    assert _native.npu_register(2, 2, 0x04040404) == 0x04240404
+    assert _npu.register(2, 2, 0x04040404) == 0x04240404
     assert split_address(0x04240404) == (2, 2, 0x40404)
 
 
@@ -417,7 +417,7 @@ _operations = st.one_of(
 def test_what_is_encoded_is_what_is_decoded(
     generation: int, columns: int, operations: list[tuple[object, ...]]
 ) -> None:
-    stream = decode(_native.npu_encode(generation, 6, columns, operations), generation)
+    stream = decode(_npu.encode(generation, 6, columns, operations), generation)
     assert (stream.header.columns, stream.header.rows) == (columns, 6)
     found: list[tuple[object, ...]] = []
     for op in stream.operations:
@@ -454,4 +454,4 @@ def test_encoder_refuses_what_the_words_cannot_say(
     arguments: tuple[int, int, int, list[tuple[object, ...]]], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        _native.npu_encode(*arguments)
+        _npu.encode(*arguments)

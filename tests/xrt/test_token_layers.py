@@ -14,7 +14,7 @@ import pytest
 from test_one_submission import Call, calls, empty_cache, more
 
 import ort_aie_ep
-from ort_aie_ep import _native, npu_counters
+from ort_aie_ep import _npu, npu_counters
 from ort_aie_ep.formats.q4nx import BlockForm
 from ort_aie_ep.models.onnx_file import load_model
 from ort_aie_ep.models.shapes import SHAPES, Shape
@@ -187,7 +187,7 @@ def test_attention_without_a_plan_is_counted(tmp_path: Path) -> None:
 
 
 def test_what_a_layer_does_not_do_has_its_reason() -> None:
-    why_not = _native.why_not_npu_layer
+    why_not = _npu.why_not_layer
     assert why_not() == why_not(q_norm=True, k_norm=True) == ""
     reasons = [
         why_not(standard=False), why_not(other_bias=True), why_not(quantised_cache=True),
@@ -197,4 +197,4 @@ def test_what_a_layer_does_not_do_has_its_reason() -> None:
     ]  # fmt: skip
     assert reasons[3] == reasons[4] == reasons[5]
     assert len(set(reasons)) == 7
-    assert set(reasons) <= set(_native.npu_layer_reasons())
+    assert set(reasons) <= set(_npu.layer_reasons())

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ort_aie_ep import _native
+from ort_aie_ep import _npu
 from ort_aie_ep.npu.fused_decode.traffic import Task
 from ort_aie_ep.npu.terms.errors import PackageError
 
@@ -27,14 +27,14 @@ class Geometry:
 
     def bytes(self) -> dict[str, int]:
         """The sizes of the buffers, in the order of a run's arguments."""
-        facts = _native.fused_decode_geometry(self.model)
+        facts = _npu.fused_decode_geometry(self.model)
         first, *others = facts["weight_elements"]
         elements = {
             "x": facts["hidden"],
             "w": first,
             "rms": facts["rms_elements"],
             "y": facts["y_elements"],
-            "kvc": _native.fused_decode_kv_elements(self.model, self.positions),
+            "kvc": _npu.fused_decode_kv_elements(self.model, self.positions),
         }
         elements |= {f"w{i}": other for i, other in enumerate(others, 1)}
         return {name: ELEMENT * count for name, count in elements.items()}
@@ -42,19 +42,19 @@ class Geometry:
     @property
     def row_bytes(self) -> int:
         """The bytes of a position in a region of the cache."""
-        return ELEMENT * _native.fused_decode_geometry(self.model)["region_width"]
+        return ELEMENT * _npu.fused_decode_geometry(self.model)["region_width"]
 
     @property
     def group(self) -> int:
         """Layers in a buffer of weights; 0 where one buffer has all."""
-        return _native.fused_decode_geometry(self.model)["group"]
+        return _npu.fused_decode_geometry(self.model)["group"]
 
     def shares(self) -> Iterator[list[tuple[int, int]]]:
         """For each buffer of weights: its shares, as (column of cores, bytes).
 
         A share is a column's blocks of a phase, which are contiguous.
         """
-        facts = _native.fused_decode_geometry(self.model)
+        facts = _npu.fused_decode_geometry(self.model)
 
         def shares_of(phases: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
             return [
@@ -82,7 +82,7 @@ def recognise(where: Path, tasks: Sequence[Task], positions: int) -> Geometry:
     for task in tasks:
         ends[task.argument] = max(ends.get(task.argument, 0), task.end)
     found = [ends.get(argument, 0) for argument in range(max(ends, default=0) + 1)]
-    known = [Geometry(model, positions) for model in _native.fused_decode_models()]
+    known = [Geometry(model, positions) for model in _npu.fused_decode_models()]
     for geometry in known:
         if list(geometry.bytes().values()) == found:
             return geometry

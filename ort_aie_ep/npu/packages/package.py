@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ort_aie_ep import _native, platforms
+from ort_aie_ep import platforms
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.models.checked_json import Field, read_json
 from ort_aie_ep.models.files import is_regular, open_regular
@@ -123,8 +123,10 @@ def validate(manifest: Mapping[str, Any], where: str) -> None:
     The runtime takes the number of rows and columns and the generation from the manifest, without
     knowing devices; so those of `device` are compared here.
     """
+    from ort_aie_ep import _npu  # finding packages does without
+
     try:
-        _native.NpuStreamCache(manifest_text(manifest))
+        _npu.StreamCache(manifest_text(manifest))
     except ValueError as error:
         raise PackageError(f"{where}: {error}") from error
     read = Field(manifest, where, "", PackageError)

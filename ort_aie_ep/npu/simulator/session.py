@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import ml_dtypes
 import numpy as np
 
-from ort_aie_ep import _native
+from ort_aie_ep import _npu
 from ort_aie_ep.npu.kernels import Kernels
 from ort_aie_ep.npu.packages.package import manifest
 from ort_aie_ep.npu.simulator.machine import Machine, Result
@@ -68,7 +68,7 @@ class Session:
             "arguments": {name: buffers[name] for name in names},
         }
         try:
-            runs = _native.npu_build(self._manifest, [step])
+            runs = _npu.build(self._manifest, [step])
         except ValueError as error:
             raise DesignError(str(error)) from error
         return [np.asarray(run["words"]) for run in runs]

@@ -19,7 +19,7 @@ from every_operation import EveryOperation
 from json_mutations import mutations
 from standin_inputs import ORDER, deadlock, matvec, words
 
-from ort_aie_ep import _native
+from ort_aie_ep import _npu
 from ort_aie_ep.aie_kernels.build import make_design
 from ort_aie_ep.aie_kernels.fused_dqp import design as fused_dqp
 from ort_aie_ep.modelled_npu import device_process
@@ -248,7 +248,7 @@ def test_kernels_of_one_overlay_change_the_configuration(tmp_path: Path) -> None
     output = np.full(4 * 8192, 0x7FC0, np.uint16)
     arguments = [host.place(weights), host.place(output)]
     stream = run.stream(
-        _native.npu_build(
+        _npu.build(
             json.dumps(dequant.manifest),
             [{"sequence": "dequant", "parameters": {"blocks": 4},
               "arguments": {"w": (0, 0), "b": (1, 0)}}],

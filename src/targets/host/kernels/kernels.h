@@ -216,7 +216,6 @@ consteval Kernels WithTiles(Kernels base, const char* name, decltype(Kernels::ge
 }
 constexpr int64_t kTileRowBlock = 32;  // two tiles, one above the other
 
-#ifdef ORT_AIE_STANDINS
 // Of builds for tests alone: those of AMX and of AVX-VNNI without their instructions.
 constexpr const char* kAmxStandin = "amx_standin";
 extern const Kernels kAmxStandinKernels;
@@ -224,7 +223,6 @@ extern const Kernels kAvx2VnniStandinKernels;
 void GemmBf16AmxStandin(const uint16_t* a, int64_t lda, int64_t rows, const uint16_t* panel,
                         int64_t k_pairs, float* y, int64_t ldy);
 extern const Bf16Attention kAmxStandinAttention;
-#endif
 #if defined(__x86_64__)
 extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx2VnniKernels;    // those of int8 alone

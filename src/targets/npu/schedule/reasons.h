@@ -1,5 +1,5 @@
 // Why the NPU leaves a step to the host: facts in, a reason out. This needs neither a device nor
-// XRT. The executor uses it for steps, and `_native` for the nodes of a graph, whose number of rows
+// XRT. The executor uses it for steps, and `_npu` for the nodes of a graph, whose number of rows
 // is not known yet (ort-aie explain).
 #pragma once
 

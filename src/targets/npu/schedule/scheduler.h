@@ -1,6 +1,6 @@
 // Where a call's work on an NPU is decided: which steps go to the device together, in which
 // submissions and on which overlays, which the host does, and why. It needs no device and no
-// memory: executor.h executes what it says, and `_native` only reads it.
+// memory: executor.h executes what it says, and `_npu` only reads it.
 #pragma once
 
 #include <cstddef>
