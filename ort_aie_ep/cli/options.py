@@ -81,7 +81,7 @@ DraftOption = Annotated[
     typer.Option(
         min=0,
         max=16,
-        help="How many tokens of a text to guess at a time, at most: from repetitions or by "
+        help="How many tokens of a text to guess at a time, at most: from repetitions and by "
         "--draft-model; or 0.",
     ),
 ]

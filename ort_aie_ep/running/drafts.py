@@ -1,9 +1,10 @@
 """Drafts: tokens that are guessed and then computed in one call, which costs little more than one.
 
-A guess comes from a smaller model with the same tokens, or from the text itself: what followed its
-last two tokens the time before. The model's own distribution stays exactly (rejection sampling,
-Leviathan et al. 2023, algorithm 1): a guess x, drawn from q, is taken with probability
-min(1, p(x) / q(x)), else a token is drawn from max(p - q, 0).
+A guess comes from the text itself, what followed its last two tokens the time before, or from a
+smaller model with the same tokens: from the one that was right more often lately in this text,
+unless copies alone, which take no time, make more tokens in a second. The model's own distribution
+stays exactly (rejection sampling, Leviathan et al. 2023, algorithm 1): a guess x, drawn from q, is
+taken with probability min(1, p(x) / q(x)), else a token is drawn from max(p - q, 0).
 
 Texts that are written beside each other have guesses of their own, and a call has as many positions
 for each: what one does not need is computed, and overwritten by the next call.
@@ -16,7 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +40,8 @@ from ort_aie_ep.runtime.sessions import Options
 FEW_ROWS = 8
 # What a new measurement counts, of times and of how many guesses are right.
 _NEW = 0.1
+# The share of guesses that are right, before any was made, and the largest that is believed.
+_FIRST, _SURE = 0.7, 0.99
 # Without guesses, one is tried after so many steps: texts change.
 _AGAIN = 16
 # Tokens of a prompt that the smaller model reads at once.
@@ -90,34 +93,43 @@ class Drafting:
     Attributes:
         tokens: the text's list of tokens, which grows.
         choosing: how they are chosen.
-        right: the share of guesses that were right lately.
+        modelled: the share of the smaller model's guesses that were right lately.
+        copied: of the tokens before which the text had what a copy needs, the share that a copy
+            would have guessed lately, whether it was asked or not.
         drafted, taken: how many guesses there were, and how many were right.
-        ended: whether the smaller model failed: there are no more guesses.
+        ended: whether the smaller model failed: it is not asked again.
     """
 
     tokens: list[int]
     choosing: Choosing
-    right: float
+    modelled: float = _FIRST
+    copied: float = _FIRST
     drafted: int = 0
     taken: int = 0
     ended: bool = False
     _seen: int = 0
     _after: dict[tuple[int, int], int] = field(default_factory=dict)
 
-    def judge(self, drafted: int, taken: int) -> None:
-        """So many of the guesses were right, and the next one, if there was one, was not."""
-        self.drafted += drafted
-        self.taken += taken
-        self.right = _judged(self.right, drafted, taken)
-
     def repeats_from(self) -> int | None:
         """Where in the text goes on what followed its last two tokens the time before."""
         tokens = self.tokens
         # Not yet those that end the text: they would find themselves.
         for at in range(max(2, self._seen), len(tokens)):
-            self._after[tokens[at - 2], tokens[at - 1]] = at
+            pair = tokens[at - 2], tokens[at - 1]
+            if (before := self._after.get(pair)) is not None:
+                self.copied = _mixed(self.copied, tokens[before] == tokens[at])
+            self._after[pair] = at
         self._seen = len(tokens)
         return self._after.get((tokens[-2], tokens[-1])) if len(tokens) > 1 else None
+
+    def copy(self, count: int) -> list[int]:
+        """So many tokens that followed the last two the time before; none without such a time."""
+        drafted: list[int] = []
+        tokens, found = self.tokens, self.repeats_from()
+        if found is not None:
+            for at in range(found, found + count):  # past the text's end, what repeats goes on
+                drafted.append(tokens[at] if at < len(tokens) else drafted[at - len(tokens)])
+        return drafted
 
 
 def _mixed(before: float, new: float) -> float:
@@ -127,29 +139,18 @@ def _mixed(before: float, new: float) -> float:
 def _judged(right: float, drafted: int, taken: int) -> float:
     for _ in range(taken):
         right = _mixed(right, 1.0)
-    if taken < drafted:
-        right = _mixed(right, 0.0)
-    return min(right, 0.99)
+    return _mixed(right, 0.0) if taken < drafted else right
 
 
-class _Source(Protocol):
-    """Where guesses come from."""
+class _Guessing(NamedTuple):
+    """Up to `most` guesses for a text, of which the share `right` is."""
 
-    def able(self, slot: int, text: Drafting) -> bool:
-        """Whether there may be guesses for the text in a slot."""
-        ...
+    most: int
+    right: float
+    by_model: bool = False
 
-    def seconds(self, texts: int) -> float:
-        """What a guess for each of so many texts takes."""
-        ...
 
-    def propose(self, first: int, texts: Sequence[Drafting | None], count: int) -> list[Drafted]:
-        """Up to `count` guesses for each text of the slots from `first` on; None has none."""
-        ...
-
-    def swap(self, one: int, other: int) -> None:
-        """The texts of two slots change places."""
-        ...
+_NONE = _Guessing(0, 0.0)
 
 
 class Drafts:
@@ -157,11 +158,11 @@ class Drafts:
     as many texts took."""
 
     def __init__(self, most: int = 8, model: Slots | None = None, beside: bool = True) -> None:
-        """Up to `most` guesses at a time, by a smaller model or, without one, from the text; of
+        """Up to `most` guesses at a time, from the text and by a smaller model, if there is one; of
         several texts in a call only with `beside`."""
         self._most, self._beside = most, beside
-        self._source: _Source = _Copies() if model is None else _Model(model)
-        self._right = 0.7
+        self._model = None if model is None else _Model(model)
+        self._modelled = _FIRST
         # Of a step, by its number of texts and of positions for each.
         self._seconds: dict[int, dict[int, float]] = {}
         self._last = 0, 0
@@ -169,11 +170,12 @@ class Drafts:
 
     def begin(self, tokens: list[int], choosing: Choosing) -> Drafting:
         """A text that has guesses from now on."""
-        return Drafting(tokens, choosing, self._right)
+        return Drafting(tokens, choosing, self._modelled)
 
     def swap(self, one: int, other: int) -> None:
         """The texts of two slots change places."""
-        self._source.swap(one, other)
+        if self._model is not None:
+            self._model.swap(one, other)
 
     def propose(
         self, first: int, texts: Sequence[Drafting | None], rooms: Sequence[int], room: int
@@ -183,37 +185,57 @@ class Drafts:
         most = min(self._most, room)
         if len(texts) > 1:
             most = min(most, FEW_ROWS // len(texts) - 1) if self._beside else 0
-        able = [
-            0 if text is None or not self._source.able(slot, text) else min(most, own)
-            for slot, (text, own) in enumerate(zip(texts, rooms, strict=True), first)
+        asked = [*zip(range(first, first + len(texts)), texts, rooms, strict=True)]
+        copies = [self._by_copying(text, min(most, own)) for _, text, own in asked]
+        either = [
+            max(copied, self._by_model(slot, text, min(most, own)), key=lambda g: g.right)
+            for copied, (slot, text, own) in zip(copies, asked, strict=True)
         ]
-        most = max(able, default=0)
-        count = self._best(able, [0.0 if text is None else text.right for text in texts], most)
-        if count == 0 and most > 0:
+        # A step waits for the smaller model even if it guesses for few of the texts.
+        chosen = max((copies, either), key=lambda guessing: self._best(guessing)[0])
+        _, count = self._best(chosen)
+        if count == 0 and any(guessing.most for guessing in either):
             self._quiet += 1
             if self._quiet == _AGAIN:
-                self._quiet, count = 0, 1
-        if count == 0:
-            return [Drafted([]) for _ in texts]
-        guessing = [text if own else None for text, own in zip(texts, able, strict=True)]
-        found = self._source.propose(first, guessing, count)
-        return [Drafted(d.tokens[:own], d.weights) for d, own in zip(found, able, strict=True)]
+                self._quiet, count, chosen = 0, 1, either
+        drafted = [Drafted([]) for _ in texts]
+        if count and self._model and any(guessing.by_model for guessing in chosen):
+            modelled = [t if g.by_model else None for t, g in zip(texts, chosen, strict=True)]
+            drafted = self._model.propose(first, modelled, count)
+        for i, (text, guessing) in enumerate(zip(texts, chosen, strict=True)):
+            if text is not None and not guessing.by_model:
+                drafted[i] = Drafted(text.copy(count))
+        return [
+            Drafted(d.tokens[: g.most], d.weights) for d, g in zip(drafted, chosen, strict=True)
+        ]
 
-    def _best(self, able: Sequence[int], right: Sequence[float], most: int) -> int:
-        """The number of guesses for each text that makes the most tokens in a second."""
-        if (seconds := self._seconds.get(len(able))) is None:
-            return 0  # what a step without guesses takes comes first
-        counts = np.arange(most + 1)
+    def _by_copying(self, text: Drafting | None, most: int) -> _Guessing:
+        if text is None or text.repeats_from() is None:
+            return _NONE
+        return _Guessing(most, min(text.copied, _SURE))
+
+    def _by_model(self, slot: int, text: Drafting | None, most: int) -> _Guessing:
+        if text is None or self._model is None or not self._model.able(slot, text):
+            return _NONE
+        return _Guessing(most, min(text.modelled, _SURE), by_model=True)
+
+    def _best(self, guessing: Sequence[_Guessing]) -> tuple[float, int]:
+        """The number of guesses for each text that makes the most tokens, in a second, of all
+        texts; after these."""
+        if (seconds := self._seconds.get(len(guessing))) is None:
+            return 0.0, 0  # what a step without guesses takes comes first
+        counts = np.arange(1 + max(g.most for g in guessing))
         # A step gives a text the guesses up to the first wrong one, and one token more.
         given = sum(
-            (1 - r ** (np.minimum(counts, own) + 1)) / (1 - r)
-            for own, r in zip(able, right, strict=True)
+            (1 - g.right ** (np.minimum(counts, g.most) + 1)) / (1 - g.right) for g in guessing
         )
         # More positions than were tried cost no more, until they have been tried.
         tried = sorted(seconds)
         steps = np.interp(counts + 1, tried, [seconds[n] for n in tried])
-        guesses = counts * self._source.seconds(sum(own > 0 for own in able))
-        return int(np.argmax(given / (steps + guesses)))
+        if self._model is not None:
+            steps += counts * self._model.seconds(sum(g.by_model for g in guessing))
+        speeds = given / steps
+        return float(speeds.max()), int(speeds.argmax())
 
     @contextmanager
     def timed(self, texts: int, positions: int) -> Iterator[None]:
@@ -227,35 +249,14 @@ class Drafts:
             seconds[positions] = _mixed(seconds.get(positions, taken), taken)
         self._last = texts, positions
 
-    def judge(self, text: Drafting, drafted: int, taken: int) -> None:
+    def judge(self, text: Drafting, guesses: Drafted, taken: int) -> None:
         """So many of a text's guesses were right, and the next one, if there was one, was not."""
-        text.judge(drafted, taken)
-        self._right = _judged(self._right, drafted, taken)
-
-
-class _Copies:
-    """What followed the last two tokens the time before."""
-
-    def able(self, slot: int, text: Drafting) -> bool:
-        return text.repeats_from() is not None
-
-    def seconds(self, texts: int) -> float:
-        return 0.0
-
-    def propose(self, first: int, texts: Sequence[Drafting | None], count: int) -> list[Drafted]:
-        return [Drafted([] if text is None else self._copied(text, count)) for text in texts]
-
-    @staticmethod
-    def _copied(text: Drafting, count: int) -> list[int]:
-        drafted: list[int] = []
-        tokens, found = text.tokens, text.repeats_from()
-        if found is not None:
-            for at in range(found, found + count):  # past the text's end, what repeats goes on
-                drafted.append(tokens[at] if at < len(tokens) else drafted[at - len(tokens)])
-        return drafted
-
-    def swap(self, one: int, other: int) -> None:
-        pass
+        drafted = len(guesses.tokens)
+        text.drafted += drafted
+        text.taken += taken
+        if guesses.weights is not None:
+            text.modelled = _judged(text.modelled, drafted, taken)
+            self._modelled = _judged(self._modelled, drafted, taken)
 
 
 class _Model:
@@ -298,15 +299,17 @@ class _Model:
         return found
 
     def _read(self, asked: list[tuple[int, Drafting]]) -> list[tuple[int, Drafting]]:
-        """Makes slots hold their texts but for one or two tokens: those that do. No more than a
-        chunk is read, which all texts wait for."""
+        """Makes slots hold their texts but for a few tokens: those that do. No more than a chunk is
+        read, which all texts wait for."""
         ready, left = [], _CHUNK
+        # Texts in one call lack the same number of tokens, which the shortest one must have.
+        most = min([FEW_ROWS, *(len(text.tokens) for _, text in asked)])
         for slot, text in asked:
             tokens, held = text.tokens, self._held[slot]
             both = min(len(held), len(tokens) - 1)
             self._keep(slot, next((i for i in range(both) if held[i] != tokens[i]), both))
             at = len(self._held[slot])
-            if len(tokens) - at > 2 and left:
+            if len(tokens) - at > most and left:
                 part = tokens[at : min(at + left, len(tokens) - 1)]
                 left -= len(part)
                 try:
@@ -314,7 +317,7 @@ class _Model:
                 except AieError as error:
                     self._give_up(text, error)
                     continue
-            if len(tokens) - len(self._held[slot]) <= 2:
+            if len(tokens) - len(self._held[slot]) <= most:
                 ready.append((slot, text))
         return ready
 

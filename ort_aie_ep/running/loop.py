@@ -364,7 +364,7 @@ class Loop:
             if not right or place.text is not text:
                 break
             taken += 1
-        self.drafts.judge(text.drafting, len(guesses.tokens), taken)
+        self.drafts.judge(text.drafting, guesses, taken)
         return events, taken
 
     def _choose(self, texts: list[Text], logits: list[Row]) -> list[tuple[Text, Event]]:

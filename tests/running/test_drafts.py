@@ -10,7 +10,7 @@ from servers import DEMO, make_model
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder, find_model
-from ort_aie_ep.running.drafts import Drafted, Drafting, Drafts
+from ort_aie_ep.running.drafts import Drafted, Drafting, Drafts, _Guessing
 from ort_aie_ep.running.loop import Loop, Text, open_loop
 from ort_aie_ep.running.run import run_in_session
 from ort_aie_ep.running.sampling import Choosing, probabilities
@@ -75,18 +75,65 @@ def test_a_text_drafts_from_its_own_repetitions() -> None:
     assert guesses(drafts, greedy_text(drafts, [1, 2, 3])) == []
 
 
-def test_no_more_is_guessed_than_pays() -> None:
-    """Wrong guesses that cost nearly as much as a call each are soon given up."""
+def test_copies_are_judged_by_what_came_whether_they_were_asked_or_not() -> None:
     drafts = Drafts(8)
-    text = greedy_text(drafts, [1, 2] * 20)
+    drafts._seconds = {1: {1: 1.0, 9: 1.4}}
+    repeating = greedy_text(drafts, [1, 2] * 20)
+    assert len(guesses(drafts, repeating)) == 8
+    drafts._seconds[1][9] = 20.0
+    assert len(guesses(drafts, repeating)) < 2
+    drafts._seconds[1][9] = 1.4
+    # After 1, 2 comes another token each time.
+    other = greedy_text(drafts, [token for n in range(40) for token in (1, 2, 10 + n)][:-1])
+    assert guesses(drafts, other) == []
+    other.tokens += [1, 2] * 20
+    assert len(guesses(drafts, other)) == 8
+
+
+class Scripted:
+    """A smaller model whose guesses are all 9, and which takes `cost` for each."""
+
+    def __init__(self, cost: float) -> None:
+        self.cost = cost
+
+    def able(self, slot: int, text: Drafting) -> bool:
+        return True
+
+    def seconds(self, texts: int) -> float:
+        return self.cost * bool(texts)
+
+    def propose(self, first: int, texts: list[Drafting | None], count: int) -> list[Drafted]:
+        return [Drafted([] if text is None else [9] * count, []) for text in texts]
+
+
+def test_a_model_guesses_where_copies_are_wrong_and_its_time_pays() -> None:
+    drafts = Drafts(2)
+    drafts._model = Scripted(0.1)  # type: ignore[assignment]
+    drafts._seconds = {1: {1: 1.0, 3: 1.2}, 2: {1: 1.0, 3: 1.2}}
+    varied, repeating = ([*range(20)], [1, 2] * 20)
+    assert guesses(drafts, greedy_text(drafts, varied)) == [9, 9]
+    assert guesses(drafts, greedy_text(drafts, repeating)) == [1, 2]
+    texts = [greedy_text(drafts, tokens) for tokens in (varied, repeating)]
+    found = drafts.propose(0, texts, [10, 10], 100)
+    assert [drafted.tokens for drafted in found] == [[9, 9], [1, 2]]
+    drafts._model.cost = 0.6  # (2.2 + 3) / 2.4, and copies alone make (1 + 3) / 1.2
+    found = drafts.propose(0, texts, [10, 10], 100)
+    assert [drafted.tokens for drafted in found] == [[], [1, 2]]
+
+
+def test_a_model_that_guesses_wrong_is_soon_given_up() -> None:
+    drafts = Drafts(8)
+    drafts._model = Scripted(0.1)  # type: ignore[assignment]
     drafts._seconds = {1: {1: 1.0, 9: 7.4}}
+    text = greedy_text(drafts, [*range(20)])
     for _ in range(100):
-        drafts.judge(text, len(guesses(drafts, text)), 0)
+        (drafted,) = drafts.propose(0, [text], [10], 100)
+        drafts.judge(text, drafted, 0)
     assert text.drafted < 30
     drafts._seconds[1][9] = 1.4
     for _ in range(60):
-        count = len(guesses(drafts, text))
-        drafts.judge(text, count, count)
+        (drafted,) = drafts.propose(0, [text], [10], 100)
+        drafts.judge(text, drafted, len(drafted.tokens))
     assert len(guesses(drafts, text)) == 8
 
 
@@ -102,9 +149,7 @@ def test_texts_beside_each_other_share_the_rows_that_pay() -> None:
     assert counts(1) == [3, 0]  # of 8 rows
     assert counts(2) == [1, 1, 0]
     assert counts(3) == [1, 1, 0, 0]  # the third repeats nothing
-    for _ in range(40):
-        drafts.judge(texts[1], 1, 0)
-    assert texts[1].right < 0.05 < 0.7 == texts[0].right
+    texts[0].copied, texts[1].copied = 0.7, 0.01
     drafts._seconds[3][2] = 1.22  # (1.7 + 1.01 + 1) / 3 = 1.24
     assert counts(2) == [1, 1, 0]  # for the first alone, and the second's row is there anyway
     drafts._seconds[3][2] = 1.26
@@ -159,8 +204,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> ModelFolder:
 
 @pytest.fixture
 def as_many_as_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Guesses that do not depend on time."""
-    monkeypatch.setattr(Drafts, "_best", lambda self, able, right, most: most)
+    """Guesses that do not depend on time, all by the model if there is one."""
+    copying = Drafts._by_copying
+    monkeypatch.setattr(Drafts, "_best", lambda _, g: (max(g)[0], max(g)[0]))
+    monkeypatch.setattr(
+        Drafts,
+        "_by_copying",
+        lambda self, *how: copying(self, *how) if self._model is None else _Guessing(0, 0.0),
+    )
 
 
 TURNS = [
@@ -234,7 +285,8 @@ def test_a_drafting_model_that_fails_ends_guesses_alone(
     expected = [texts_of(plain, [turn])[0][0] for turn in turns]
     loop = open_loop(folder, options, 2, 600, 256, 3, folder)
     assert loop.drafts is not None
-    slots = loop.drafts._source._slots
+    assert loop.drafts._model is not None
+    slots = loop.drafts._model._slots
 
     class Failing:
         def __getattr__(self, name: str) -> object:
@@ -248,7 +300,7 @@ def test_a_drafting_model_that_fails_ends_guesses_alone(
                 logits[0] = np.nan
             return logits
 
-    loop.drafts._source._slots = Failing()
+    loop.drafts._model._slots = Failing()
     found, texts = texts_of(loop, turns)
     assert found == expected
     ended = [text.drafting.ended for text in texts if text.drafting is not None]
