@@ -49,10 +49,11 @@ def make_model(folder: Path) -> Path:
 
 @dataclass
 class Served:
-    """A running server."""
+    """A running server, and what it said on stderr until it was there."""
 
     process: subprocess.Popen[str]
     url: str
+    said: str
 
     def client(self, key: str = "unused", **options: Any) -> openai.OpenAI:
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, **options)
@@ -90,7 +91,7 @@ def serving(model: Path, *options: str, descriptors: int | None = None) -> Itera
             line = process.stderr.readline()
             assert line, f"the server has ended: {said}"
             said += line
-        yield Served(process, url[1])
+        yield Served(process, url[1], said)
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)

@@ -1,8 +1,9 @@
 """The generation loop: texts come and go between the steps of one model.
 
 A step of the loop computes the next token of all texts that are being written, in one call, which
-reads the weights once for all of them; then a chunk of one prompt that is being read, so that no
-text waits longer than a chunk. Texts that are written lie side by side in the slots from 0 on.
+reads the weights once for all of them; then a chunk of one prompt that is being read, or several
+short prompts, so that no text waits longer than a chunk. Texts that are written lie side by side in
+the slots from 0 on.
 
 A prompt that begins like what a slot holds is not read again: the slot goes on, or, if another text
 has it or it holds much else, what is common is copied. What is read of a prompt is at least
@@ -133,7 +134,7 @@ class Loop:
         self._places = [_Slot() for _ in range(slots.count)]
         self._writing = 0  # so many slots from 0 on are being written
         self._clock = 0
-        self._first_next = False
+        self._first_next = True
 
     @property
     def texts(self) -> list[Text]:
@@ -182,14 +183,19 @@ class Loop:
             self._end(text)
 
     def step(self) -> list[tuple[Text, Event]]:
-        """One token of each text that is being written, and one chunk of a prompt. A text's last
-        event is its usage or an error."""
+        """One token of each text that is being written, and one chunk of a prompt, or of several
+        short ones. A text's last event is its usage or an error."""
         events: list[tuple[Text, Event]] = []
         self._admit()
         if self._writing:
             events += self._write()
-        if (index := self._next_prompt()) is not None:
-            events += self._read(index)
+        room = self._chunk
+        while room > 0 and (index := self._next_prompt()) is not None:
+            size = self._part(index)
+            if size > room and room < self._chunk:
+                break
+            room -= size
+            events += self._read(index, size)
         return events
 
     # --- slots -------------------------------------------------------------------------------
@@ -262,7 +268,6 @@ class Loop:
         reading = [i for i, p in enumerate(self._places) if i >= self._writing and p.text]
         if not reading:
             return None
-        self._first_next = not self._first_next
         if self._first_next:
             return min(reading, key=lambda index: self._places[index].used)
         return min(reading, key=self._left)
@@ -272,13 +277,18 @@ class Loop:
         text = self._text(index)
         return text.prompt - text.read
 
-    def _read(self, index: int) -> list[tuple[Text, Event]]:
-        """A chunk of a prompt, and with the last one the first new token."""
-        place, text = self._places[index], self._text(index)
-        if text.cached is None:
+    def _part(self, index: int) -> int:
+        """How many tokens of its prompt a slot reads at once, now."""
+        if self._text(index).cached is None:
             self._begin(index)
+        left = self._left(index)
+        return left if left < self._chunk + LEAST_READ else self._chunk
+
+    def _read(self, index: int, size: int) -> list[tuple[Text, Event]]:
+        """The next tokens of a prompt, and with the last ones the first new token."""
+        place, text = self._places[index], self._text(index)
         before, left = len(place.tokens), self._left(index)
-        size = left if left < self._chunk + LEAST_READ else self._chunk
+        self._first_next = not self._first_next
         part = text.tokens[before : before + size]
         try:
             logits = self.slots.run(np.array([part]), np.array([before]), index)[0, -1]
@@ -437,11 +447,11 @@ class Loop:
         return [*shown, (text, usage)]
 
     def _logprob(self, text: Text, token: int, logits: Row) -> Logprob:
-        values, count = log_probabilities(logits), text.turn.logprobs or 0
-        best = np.argpartition(-values, min(count, len(values) - 1))[:count]
-        best = best[np.argsort(-values[best], kind="stable")]
-        told = [Logprob(int(t), self.prompts.piece(int(t)), float(values[t])) for t in best]
-        return Logprob(token, self.prompts.piece(token), float(values[token]), tuple(told))
+        told = [
+            Logprob(token, self.prompts.piece(token), value)
+            for token, value in log_probabilities(logits, token, text.turn.logprobs or 0)
+        ]
+        return replace(told[0], top=tuple(told[1:]))
 
 
 def _chosen(rows: list[Row], texts: list[Choosing]) -> list[int | AieError]:

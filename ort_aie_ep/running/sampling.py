@@ -126,7 +126,13 @@ def draw(weights: Probabilities, random: np.random.Generator) -> int:
     return int(np.argmax(weights / np.maximum(random.standard_exponential(len(weights)), 1e-300)))
 
 
-def log_probabilities(logits: Row) -> Row:
-    """The logarithms of the probabilities of logits (vocabulary)."""
-    shifted = logits - logits.max()
-    return np.asarray(shifted - np.log(np.exp(shifted).sum()), np.float32)
+def log_probabilities(logits: Row, token: int, top: int) -> list[tuple[int, float]]:
+    """The logarithm of the probability of `token` by its logits (vocabulary), then those of the
+    `top` likeliest tokens, with the tokens."""
+    largest = float(logits.max())
+    total = largest + float(np.log(np.exp(logits - largest).sum(dtype=np.float64)))
+    best: list[int] = []
+    if top:
+        found = np.argpartition(-logits, min(top, len(logits) - 1))[:top]
+        best = [int(t) for t in found[np.argsort(-logits[found], kind="stable")]]
+    return [(t, float(logits[t]) - total) for t in (token, *best)]

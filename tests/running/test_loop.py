@@ -214,6 +214,20 @@ def test_a_long_prompt_lets_others_write_and_short_ones_pass(model: Path) -> Non
     loop.drop(running)
 
 
+def test_several_short_prompts_are_read_between_two_steps(model: Path) -> None:
+    """As many as a chunk has tokens."""
+    loop = opened(model, 5)
+    running = loop.add(Turn(PROMPT, max_tokens=100))
+    loop.step()
+    texts = [loop.add(Turn([n] * 100, max_tokens=9)) for n in (7, 8, 9)]
+    more = loop.add(Turn([*[9] * 100, *range(50)], max_tokens=9))
+    loop.step()
+    assert [text.written for text in texts] == [1, 1, 0]
+    loop.step()
+    assert [text.written for text in (running, *texts, more)] == [3, 2, 2, 1, 1]
+    assert more.cached == 150 - LEAST_READ
+
+
 def test_a_model_that_fails_ends_its_texts_and_no_others(model: Path) -> None:
     loop = opened(model, 2)
     expected = written(loop, Turn(PROMPT, max_tokens=8))

@@ -90,6 +90,11 @@ def test_bias_and_penalties_move_logits() -> None:
     assert not logits.any()  # as the model gave them
 
 
-def test_log_probabilities_add_up_to_one() -> None:
+def test_log_probabilities_add_up_to_one_and_the_likeliest_come_first() -> None:
     logits = np.random.default_rng(2).normal(0, 30, 1000).astype(np.float32)
-    assert np.exp(log_probabilities(logits).astype(np.float64)).sum() == pytest.approx(1, abs=1e-4)
+    (token, own), *top = log_probabilities(logits, 7, 1000)
+    assert [t for t, _ in top] == [*np.argsort(-logits, kind="stable")]
+    assert (token, own) == (7, dict(top)[7])
+    assert np.exp([value for _, value in top]).sum() == pytest.approx(1, abs=1e-4)
+    assert log_probabilities(logits, 7, 2) == [(7, own), *top[:2]]
+    assert log_probabilities(logits, 7, 0) == [(7, own)]

@@ -531,6 +531,23 @@ def metrics(served: Served) -> dict[str, float]:
     return {name: float(value) for name, value in rows}
 
 
+def test_on_an_npu_one_text_is_written_at_a_time(model: Path) -> None:
+    """And the server says so when it starts."""
+    with serving(model, "--target", "sim", "--parallel", "4") as served:
+        assert "an NPU computes it: one text at a time, the others wait" in served.said
+        assert metrics(served)["ort_aie_slots"] == 1
+
+        def text(prompt: str) -> int:
+            answer = served.client().completions.create(
+                model=NAME, prompt=prompt, max_tokens=1, extra_body={"ignore_eos": True}
+            )
+            assert answer.usage is not None
+            return answer.usage.completion_tokens
+
+        with ThreadPoolExecutor(2) as clients:
+            assert [*clients.map(text, ("import", "def"))] == [1, 1]
+
+
 def test_metrics_count_what_was_done(served: Served) -> None:
     until(lambda: served.requests == 0)
     before = metrics(served)
