@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "base/platform.h"
+#include "kernels_hash.h"
 
 namespace ort_aie::host {
 namespace {
