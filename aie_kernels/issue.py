@@ -320,7 +320,7 @@ def carrying(trips: float, values: int, write: Callable[[Body, Carried], Carried
 
     Trips overlap as far as a few of them do in one schedule.
     """
-    first, interval = _trips(values, write)
+    first, interval = trip_and_interval(values, write)
     if interval > LONGEST_INTERVAL:
         return trips * first
     return first + (trips - 1) * interval
@@ -336,7 +336,7 @@ def _without(write: Callable[[Body], object]) -> Callable[[Body, Carried], Carri
 
 
 @cache
-def _trips(values: int, write: Callable[[Body, Carried], Carried]) -> tuple[int, float]:
+def trip_and_interval(values: int, write: Callable[[Body, Carried], Carried]) -> tuple[int, float]:
     """Bundles of one trip, and what each of four further ones adds."""
 
     def several(trips: int) -> int:

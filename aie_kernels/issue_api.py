@@ -260,27 +260,47 @@ def powers_of_two(body: Body, shifted: Sequence[Value], lanes: int) -> Vector:
     return narrow(body, to_sums(body, shifts), lanes)
 
 
-def exp2(body: Body, x: Sequence[Value], lanes: int, *, fine: bool) -> Vector:
-    """2^x as bfloat16: `exp2_fine` with limbs and a quartic, `exp2_coarse` with a cubic."""
+def begin_exp2(body: Body, x: Sequence[Value], lanes: int) -> Vector:
+    """`begin_exp2` with limbs and a quartic: limbs of the fraction and of the sum, the scale."""
+    shifted, fraction = _whole_and_fraction(body, x, lanes)
+    f = limbs(body, fraction, lanes)
+    total = limbs(body, product_of_limbs(body, f, None, lanes), lanes)
+    return [*f[0], *f[1], *total[0], *total[1], *powers_of_two(body, shifted, lanes)]
+
+
+def end_exp2(
+    body: Body,
+    fraction: tuple[Vector, Vector],
+    total: tuple[Vector, Vector],
+    scale: Vector,
+    lanes: int,
+) -> Vector:
+    """`end_exp2` with limbs and a quartic, as bfloat16."""
+    for _ in range(2):
+        total = limbs(body, product_of_limbs(body, total, fraction, lanes), lanes)
+    excess = product_of_limbs(body, total, fraction, lanes)
+    return _bfloat16_of_power(body, excess, scale, lanes)
+
+
+def exp2_coarse(body: Body, x: Sequence[Value], lanes: int) -> Vector:
+    """2^x as bfloat16, with a cubic."""
+    shifted, fraction = _whole_and_fraction(body, x, lanes)
+    narrow_fraction = narrow(body, fraction, lanes)
+    total: Vector = []
+    for step in range(3):
+        narrow_total = narrow(body, total, lanes) if step else []
+        total = [multiply(body, *narrow_total, *narrow_fraction, lanes=lanes)]
+    return _bfloat16_of_power(body, total, powers_of_two(body, shifted, lanes), lanes)
+
+
+def _whole_and_fraction(body: Body, x: Sequence[Value], lanes: int) -> tuple[Vector, Vector]:
     shifted = add_all(body, x, lanes=lanes)
     whole = add_all(body, shifted, lanes=lanes)
-    fraction = add_all(body, x, whole, lanes=lanes)
-    total: Vector = []
-    if fine:
-        f = limbs(body, fraction, lanes)
-        for step in range(4):
-            p = limbs(body, total, lanes) if step else None
-            if p is None:  # the first coefficient is a constant
-                total = product_of_limbs(body, f, None, lanes)
-            else:
-                total = product_of_limbs(body, p, f, lanes)
-    else:
-        narrow_f = narrow(body, fraction, lanes)
-        for step in range(3):
-            p_half = narrow(body, total, lanes) if step else []
-            total = [multiply(body, *p_half, *narrow_f, lanes=lanes)]
-    scale = powers_of_two(body, shifted, lanes)
-    one_more = narrow(body, add_all(body, total, lanes=lanes), lanes)
+    return shifted, add_all(body, x, whole, lanes=lanes)
+
+
+def _bfloat16_of_power(body: Body, excess: Vector, scale: Vector, lanes: int) -> Vector:
+    one_more = narrow(body, add_all(body, excess, lanes=lanes), lanes)
     return narrow(body, [multiply(body, *one_more, *scale, lanes=lanes)], lanes)
 
 
@@ -296,15 +316,20 @@ def fold(body: Body, left: Vector, right: Vector, *, floats: bool, keep: bool) -
     return from_sums(body, total, 32) if keep else total
 
 
-def fold_blocks(body: Body, blocks: Sequence[Vector], *, floats: bool) -> Vector:
-    """8 results for each of four blocks of 64, over rows or columns."""
-    parts = []
-    for block in blocks:
-        registers = from_sums(body, block, 64) if floats else block
-        half = len(registers) // 2
-        parts.append(fold(body, registers[:half], registers[half:], floats=floats, keep=True))
-    pairs = [fold(body, *parts[i : i + 2], floats=floats, keep=True) for i in (0, 2)]
-    return fold(body, *pairs, floats=floats, keep=False)
+def fold_blocks(body: Body, blocks: Sequence[Vector]) -> Vector:
+    """Maxima of bfloat16: 8 for each of four blocks of 64, over rows or columns."""
+    parts = [fold(body, block[:1], block[1:], floats=False, keep=False) for block in blocks]
+    pairs = [fold(body, *parts[i : i + 2], floats=False, keep=False) for i in (0, 2)]
+    return fold(body, *pairs, floats=False, keep=False)
+
+
+def fold_heads(body: Body, pairs: Sequence[Vector], *, floats: bool) -> Vector:
+    """8 heads from four vectors that have 16 lanes of two heads each."""
+    eighths = [fold(body, *pairs[i : i + 2], floats=floats, keep=True) for i in (0, 2)]
+    folded = fold(body, *eighths, floats=floats, keep=True)
+    for _ in range(2):
+        folded = fold(body, folded, folded, floats=floats, keep=True)
+    return folded
 
 
 def nearest_integer(body: Body, sums: Sequence[Value], lanes: int) -> Vector:

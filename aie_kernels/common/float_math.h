@@ -191,17 +191,43 @@ inline Operand narrow(const Floats<N>& x) {
   }
 }
 
+// 2^x begun: x = k + fraction, scale = 2^k, and the first step of the polynomial. A kernel that
+// stores it has two loops, each short enough to pipeline.
+template <typename Operand, unsigned N>
+struct BegunPower {
+  Operand fraction;
+  Operand sum;
+  Halves<N> scale;
+};
+
+template <typename Operand, unsigned N>
+inline Operand polynomial_step(const Floats<N>& coefficient, const Operand& sum, const Operand& f) {
+  return narrow<Operand>(to_floats(mac(Sums<N>(coefficient), sum, f)));
+}
+
 template <typename Operand, unsigned N, unsigned Degree>
-inline Power<N> exp2_polynomial(const Floats<N>& x, const float (&coefficients)[Degree]) {
+inline BegunPower<Operand, N> begin_exp2(const Floats<N>& x, const float (&coefficients)[Degree]) {
   const Floats<N> rounder = constant<N>(kRounder + 127.0f);
   const Floats<N> shifted = aie::add(x, rounder);
   const Operand f = narrow<Operand>(aie::sub(x, aie::sub(shifted, rounder)));
-  Floats<N> p = constant<N>(coefficients[Degree - 1]);
+  const Operand first = narrow<Operand>(constant<N>(coefficients[Degree - 1]));
+  return {f, polynomial_step(constant<N>(coefficients[Degree - 2]), first, f),
+          power_of_two(shifted)};
+}
+
+template <typename Operand, unsigned N, unsigned Degree>
+inline Power<N> end_exp2(const BegunPower<Operand, N>& begun, const float (&coefficients)[Degree]) {
+  Operand sum = begun.sum;
   LOOP_UNROLL_FULL
-  for (unsigned i = Degree - 1; i-- > 0;) {
-    p = to_floats(mac(Sums<N>(constant<N>(coefficients[i])), narrow<Operand>(p), f));
+  for (unsigned i = Degree - 2; i-- > 0;) {
+    sum = polynomial_step(constant<N>(coefficients[i]), sum, begun.fraction);
   }
-  return {product(narrow<Operand>(p), f), power_of_two(shifted)};
+  return {product(sum, begun.fraction), begun.scale};
+}
+
+template <typename Operand, unsigned N, unsigned Degree>
+inline Power<N> exp2_polynomial(const Floats<N>& x, const float (&coefficients)[Degree]) {
+  return end_exp2(begin_exp2<Operand>(x, coefficients), coefficients);
 }
 
 template <unsigned N>

@@ -92,12 +92,7 @@ inline constexpr auto kMax = [](const auto& x, const auto& y) { return aie::max(
 
 // Each of 8 values 8 times: the factors of an 8x8 block's rows.
 inline Halves<64> repeat_by_8(const Halves<8>& v) {
-  const auto [a, b] = aie::interleave_zip(v, v, 1);
-  const Halves<16> twice = aie::concat(a, b);
-  const auto [c, d] = aie::interleave_zip(twice, twice, 2);
-  const Halves<32> four_times = aie::concat(c, d);
-  const auto [e, f] = aie::interleave_zip(four_times, four_times, 4);
-  return aie::concat(e, f);
+  return aie::transpose(v.grow_replicate<64>(), 8, 8);
 }
 
 // 2^k of integers k <= 0; zero below -126.

@@ -2,29 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache, partial
 
 from ort_aie_ep.aie_kernels import issue_api as api
-from ort_aie_ep.aie_kernels.issue import Body, Carried, Value, carrying, loop, once
+from ort_aie_ep.aie_kernels.issue import PRODUCT_32, Body, Carried, Value, carrying, loop, once
 
 CHUNK = 4096
+_HEADS = 8  # whose scores are kept at a time
+
+
+# --- products -------------------------------------------------------------------------------------
+def rows(body: Body, sums: Carried) -> Carried:
+    """8 rows of two blocks a strip, times 8 factors of each of two heads.
+
+    A product of 64 lanes reads pairs of registers, so a factor of both halves is there twice.
+    """
+    strips = len(sums) // 2
+    totals = list(sums)
+    eights = [api.move(body, *api.load(body)) for _ in range(2)]
+    for _ in range(2):
+        factors = []
+        for eight in eights:
+            half = api.move(body, eight)
+            factors.append((half, api.move(body, half)))
+        for strip in range(strips):
+            rows = api.load(body, 2)
+            for head, factor in enumerate(factors):
+                at = head * strips + strip
+                totals[at] = api.multiply(body, *rows, *factor, onto=totals[at])
+    return totals
+
+
+def _fold(body: Body, strips: Sequence[Value]) -> Value:
+    """Sums over the rows of two strips. Quarters of a sum are registers."""
+    halves = [api.move(body, api.add(body, strip, lanes=16)) for strip in strips for _ in range(2)]
+    (total,) = api.fold(body, halves[:2], halves[2:], floats=True, keep=False)
+    return total
 
 
 # --- scores ---------------------------------------------------------------------------------------
-def _products(body: Body, sums: Carried) -> Carried:
-    """8 dimensions of two heads with 16 keys: four products of 64 lanes."""
-    keys = [api.load(body, 2) for _ in range(2)]
-    queries = [api.move(body, *api.load(body)) for _ in range(2)]
-    pairs = [(key, query) for query in queries for key in keys]
-    return [
-        api.multiply(body, *key, query, onto=total)
-        for (key, query), total in zip(pairs, sums, strict=True)
-    ]
-
-
-def _fold_products(body: Body) -> None:
-    sums = [api.load_sums(body) for _ in range(4)]
-    api.store(body, api.fold_blocks(body, sums, floats=True), 2)
+def _transpose(body: Body) -> None:
+    api.store(body, api.transpose_8x8(body, api.load(body, 2)))
 
 
 def map_scores(body: Body) -> None:
@@ -33,45 +52,45 @@ def map_scores(body: Body) -> None:
     api.store(body, api.product_of_limbs(body, x, None, 32), 2)
 
 
-def _masked(body: Body) -> None:
-    """Keys that count, and the maximum of 32 scores."""
-    scores = api.each(body, api.load(body, 2))
-    api.store(body, scores)
-    api.move(body, *api.narrow(body, api.to_sums(body, scores), 32))
+def _largest(body: Body, largest: Carried) -> Carried:
+    """The maxima so far, with 32 scores of each of four pairs."""
+    return [
+        api.move(body, *api.narrow(body, api.load_sums(body, 32), 32), so_far) for so_far in largest
+    ]
 
 
-def _maximum(body: Body) -> None:
-    """The maximum of two heads, as an integer, and what keeps it."""
-    (largest,) = api.load(body)
-    tops = [api.reduce(body, largest, 16) for _ in range(2)]
-    both = api.move(body, *(api.broadcast(body, top) for top in tops))
-    m = api.nearest_integer(body, api.widen(body, [both]), 32)
-    for register in api.from_sums(body, m, 32):
-        api.store(body, [api.lane(body, register)])
+def _maxima(body: Body) -> None:
+    """Maxima of 8 heads, as integers, and each 16 times."""
+    pairs = [api.load(body) for _ in range(4)]
+    largest = api.fold_heads(body, pairs, floats=False)
+    known = api.narrow(body, api.load_sums(body, 32), 32)
+    largest = api.each(body, largest, known)
+    m = api.nearest_integer(body, api.widen(body, largest), 32)
+    registers = api.from_sums(body, m, 32)
+    api.store(body, registers[:1])
+    api.store(body, [api.broadcast(body, registers[0]) for _ in range(_HEADS)])
 
 
-def _probabilities(body: Body, lanes: int) -> None:
-    differences = api.add_all(body, api.load_sums(body, lanes), lanes=lanes)
-    for part in api.exp2(body, differences, lanes, fine=True):
-        api.add_all(body, api.widen(body, [part]), lanes=32)
-        api.store(body, [part, part])
+def begin_exponential(body: Body) -> None:
+    """32 exponentials up to the first step of the polynomial."""
+    differences = api.add_all(body, api.load_sums(body, 32), api.load_sums(body, 32), lanes=32)
+    api.store(body, api.begin_exp2(body, differences, 32))
 
 
-def _probabilities_of_64(body: Body) -> None:
-    _probabilities(body, 64)
+def end_exponential(body: Body) -> None:
+    """The rest of 32 exponentials."""
+    fraction, total = ((api.load(body), api.load(body)) for _ in range(2))
+    api.store(body, api.end_exp2(body, fraction, total, api.load(body), 32))
 
 
-def _probabilities_of_32(body: Body) -> None:
-    _probabilities(body, 32)
+def _sums(body: Body, sums: Carried) -> Carried:
+    """The sums so far, with 32 probabilities of each of four pairs."""
+    return [body.add(PRODUCT_32, sums=[*api.load_widened(body, 32), so_far]) for so_far in sums]
 
 
-def _sum_of_lanes(body: Body) -> None:
-    """fp32 sums of 16 lanes, of two heads: four halvings."""
-    for _ in range(2):
-        total: Value = api.load_sums(body, 16)[0]
-        for _ in range(4):
-            total = api.add(body, total, *api.to_sums(body, [api.move(body, total)]), lanes=16)
-        api.store(body, [api.lane(body, api.move(body, total))])
+def _sums_of_heads(body: Body) -> None:
+    pairs = [api.from_sums(body, api.load_sums(body, 32), 32) for _ in range(4)]
+    api.store(body, api.fold_heads(body, pairs, floats=True)[:1])
 
 
 def _correction(body: Body) -> None:
@@ -84,21 +103,50 @@ def _correction(body: Body) -> None:
     api.store(body, api.widen(body, c), 2)
 
 
+def _keys(body: Body, strips: int) -> None:
+    for _ in range(strips):
+        ends = [api.load_sums(body)[0] for _ in range(2)]
+        api.store(body, [_fold(body, ends)], 2)
+
+
+_FOLDS = {strips: partial(_keys, strips=strips) for strips in (1, 2)}
+
+
+def products(head_dim: int) -> float:
+    """Of two heads, with the keys of a chunk."""
+    steps = CHUNK // head_dim // 16
+    strips = min(2, steps)
+    trip = carrying(head_dim / 8, 2 * strips, rows) + once(_FOLDS[strips])
+    return steps / strips * trip
+
+
+def _vectors(group: int, head_dim: int) -> list[int]:
+    """Of scores, for up to 8 heads at a time."""
+    steps = CHUNK // head_dim // 16
+    return [(min(_HEADS, group - first) + 1) // 2 * steps for first in range(0, group, _HEADS)]
+
+
+@cache
+def exponentials(group: int, head_dim: int) -> float:
+    """F of a chunk and its sums."""
+    sums = carrying(CHUNK // head_dim // 16, 4, _sums) + once(_sums_of_heads)
+    return sum(
+        loop(vectors, begin_exponential) + loop(vectors, end_exponential) + sums
+        for vectors in _vectors(group, head_dim)
+    )
+
+
 @cache
 def scores(group: int, head_dim: int) -> float:
-    """A call of flow_kv_scores without a softcap."""
-    pairs = (group + 1) // 2
-    steps = CHUNK // head_dim // 16
-    products = steps * (carrying(head_dim / 8, 4, _products) + once(_fold_products))
-    lanes, trips = (_probabilities_of_32, 1) if steps == 1 else (_probabilities_of_64, steps / 2)
-    softmax = (
-        loop(steps, map_scores)
-        + loop(steps, _masked)
-        + once(_maximum)
-        + loop(trips, lanes)
-        + once(_sum_of_lanes)
+    """A call of flow_kv_scores without a softcap, all of whose keys count."""
+    maxima = carrying(CHUNK // head_dim // 16, 4, _largest) + once(_maxima)
+    return (
+        loop(CHUNK / 64, _transpose)
+        + (group + 1) // 2 * products(head_dim)
+        + sum(loop(vectors, map_scores) + maxima for vectors in _vectors(group, head_dim))
+        + exponentials(group, head_dim)
+        + once(_correction)
     )
-    return pairs * (products + softmax) + once(_correction)
 
 
 # --- values ---------------------------------------------------------------------------------------
@@ -106,41 +154,27 @@ def _rescale(body: Body) -> None:
     api.store(body, api.scale_exactly(body, api.load_sums(body, 32), 32, None), 2)
 
 
-def _values(body: Body, sums: Carried) -> Carried:
-    """16 keys and 32 dimensions of the heads whose sums are kept.
-
-    Per 4 keys, halves of four blocks are put side by side: two interleavings of four registers.
-    """
-    totals = list(sums)
-    for _ in range(4):
-        halves = [api.load(body)[0] for _ in range(4)]
-        left = api.zip_or_unzip(body, *halves[:2])
-        right = api.zip_or_unzip(body, *halves[2:])
-        for pair in zip(left, right, strict=True):
-            rows = api.zip_or_unzip(body, *pair)
-            for head in range(len(totals)):
-                (weights,) = api.load(body)
-                for row in rows:
-                    totals[head] = api.multiply(
-                        body, row, api.broadcast(body, weights), lanes=32, onto=totals[head]
-                    )
-    return totals
+def _values(body: Body, blocks: int, parts: int) -> None:
+    """32 dimensions of two heads, `parts` times, with all blocks of keys."""
+    for _ in range(parts):
+        sums: Carried = (None,) * 4
+        for _ in range(blocks):
+            sums = rows(body, sums)
+        for head in range(2):
+            strips = [total for total in sums[2 * head : 2 * head + 2] if total is not None]
+            y = api.add(body, *api.load_sums(body, 32), _fold(body, strips), lanes=32)
+            api.store(body, [y], 2)
 
 
-def _y(body: Body, heads: int) -> None:
-    for _ in range(heads):
-        api.store(body, api.load_sums(body, 32))
-
-
-def _heads(heads: int, head_dim: int) -> float:
-    """Heads together, all keys of a chunk."""
-    trip = carrying(CHUNK / head_dim / 16, heads, _values) + once(partial(_y, heads=heads))
-    return head_dim / 32 * trip
+_VALUES = {
+    blocks: partial(_values, blocks=blocks, parts=2 if blocks == 2 else 1) for blocks in (2, 4, 8)
+}
 
 
 @cache
 def values(group: int, head_dim: int) -> float:
     """A call of flow_kv_values; a quarter of the calls rescale, as early chunks do."""
-    together = [4] * (group // 4) + [2] * (group % 4 // 2) + [1] * (group % 2)
+    blocks = CHUNK // head_dim // 8
+    dims = 64 if blocks == 2 else 32
     rescaled = group * loop(head_dim / 32, _rescale) / 4
-    return rescaled + sum(_heads(heads, head_dim) for heads in together)
+    return rescaled + (group + 1) // 2 * loop(head_dim / dims, _VALUES[blocks])

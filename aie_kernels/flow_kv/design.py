@@ -54,7 +54,8 @@ MAX_Q = 2048  # elements of the queries of a sweep
 PIECE = 64  # elements of q and o on their way
 FCL_BYTES = 4352  # F, C and l
 MAX_HEADS = 32  # queries of a sweep
-STACK = 4096  # bytes; scores keep 768 there, beside what the compiler spills
+SCORE_STACK = 8192  # bytes; scores keep 6,912 there, beside what the compiler spills
+STACK = 4096
 
 
 def build(device: Device) -> Design:
@@ -105,7 +106,7 @@ def place(design: Design, column: int = 0) -> int:
                 "last", "scale", "softcap",
             ],
             kernels=[FLOW_KV_LOAD_Q, FLOW_KV_BEGIN, FLOW_KV_SCORES, FLOW_KV_GIVE_MAXIMA],
-            stack=STACK,
+            stack=SCORE_STACK,
         )  # fmt: skip
         takes, gives = p > 0, p < pairs - 1
         design.worker(

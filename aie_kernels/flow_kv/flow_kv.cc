@@ -4,10 +4,14 @@
 // have a part of the keys each, the value cores merge Y and l by their maxima m.
 //
 // A chunk is 4096 bfloat16 of the cache, 8 KiB: 64 keys of head dimension 64, 32 of 128, 16 of 256.
-// Keys and values lie in blocks of 8 keys x 8 dimensions, [keys/8][head_dim/8][8][8]. The score
-// core multiplies a whole block of keys, 64 lanes, by 8 dimensions of q repeated for each key. The
-// value core brings 32 dimensions of a value together and multiplies them by a probability: moves
-// that the heads share, and no sums over lanes.
+// Keys and values lie in blocks of 8 keys x 8 dimensions, [keys/8][head_dim/8][8][8]. Both cores
+// multiply rows of blocks, 8 columns wide, by one factor a row, and sum over rows: the value core
+// takes the blocks as they lie, with probabilities as factors; the score core transposes them once
+// for all heads, with elements of q as factors. Sums over rows need few shuffles, those over
+// columns many.
+//
+// The score core walks through up to 8 heads in loops that each do one thing to all of them: short
+// loops pipeline, and a long chain of operations that is not waited for costs its issues alone.
 //
 // Numerics (AIE2P): products of bfloat16 are exact and summed in fp32, none goes through bfp16. The
 // scale costs 2^-15 of the score, the exponential 2^-15, F is rounded once to bfloat16 and l sums
@@ -23,37 +27,80 @@ constexpr int32_t kChunk = 4096;
 constexpr int32_t kHeads = 32;
 constexpr int32_t kOutputs = 2048;  // group * head_dim, at most
 constexpr int32_t kBlock = 64;
+constexpr int32_t kPairs = 4;        // of heads whose scores are kept at a time
+constexpr int32_t kScores = 4 * 32;  // of a pair, at most
 constexpr int32_t kCorrectionByte = 4096;
 constexpr int32_t kSumByte = 4224;
 constexpr int32_t kMaxima = kOutputs + kHeads;  // in a part: Y, l, m
 
-Halves<64> repeat_dims(const bfloat16* q) { return aie::load_v<8>(q).grow_replicate<64>(); }
+// Sums of two heads over rows: of two blocks side by side, [block][4 rows][8 columns].
+template <size_t kStrips>
+using Strips = std::array<std::array<Sums<64>, kStrips>, 2>;
 
-// Products of two query heads with 16 keys: [head][key].
-Floats<32> dot_products(const bfloat16* __restrict q, const bfloat16* __restrict k,
-                        int32_t head_dim) {
-  const bfloat16* q_next = q + head_dim;
-  const bfloat16* k_next = k + 8 * head_dim;
-  Sums<64> sums[4] = {aie::zeros<accfloat, 64>(), aie::zeros<accfloat, 64>(),
-                      aie::zeros<accfloat, 64>(), aie::zeros<accfloat, 64>()};
-  LOOP_TRIPS(head_dim / 8, 8, 32)
-  for (int32_t dim = 0; dim < head_dim; dim += 8) {
-    const Halves<64> k0 = aie::load_v<64>(k + 8 * dim);
-    const Halves<64> k1 = aie::load_v<64>(k_next + 8 * dim);
-    const Halves<64> q0 = repeat_dims(q + dim);
-    const Halves<64> q1 = repeat_dims(q_next + dim);
-    sums[0] = aie::mac(sums[0], k0, q0);
-    sums[1] = aie::mac(sums[1], k1, q0);
-    sums[2] = aie::mac(sums[2], k0, q1);
-    sums[3] = aie::mac(sums[3], k1, q1);
+template <size_t kStrips>
+Strips<kStrips> no_sums() {
+  Strips<kStrips> sums;
+  LOOP_UNROLL_FULL
+  for (size_t at = 0; at < 2 * kStrips; ++at) {
+    sums[at / kStrips][at % kStrips] = aie::zeros<accfloat, 64>();
   }
-  return fold_columns<float>(
-      {to_floats(sums[0]), to_floats(sums[1]), to_floats(sums[2]), to_floats(sums[3])}, kAdd);
+  return sums;
 }
 
-template <typename T>
-aie::vector<T, 32> halves_of(T first, T second) {
-  return aie::concat(aie::broadcast<T, 16>(first), aie::broadcast<T, 16>(second));
+// Adds 8 rows of 2 * kStrips blocks, `stride` apart, times 8 factors of each head. Half a block is
+// a register, and so is what it is multiplied by.
+template <size_t kStrips>
+inline void add_rows(Strips<kStrips>& sums, const bfloat16* __restrict blocks, int32_t stride,
+                     const bfloat16* __restrict first, const bfloat16* __restrict second) {
+  const std::array<Halves<64>, 2> factors = {repeat_by_8(aie::load_v<8>(first)),
+                                             repeat_by_8(aie::load_v<8>(second))};
+  LOOP_UNROLL_FULL
+  for (unsigned half = 0; half < 2; ++half) {
+    LOOP_UNROLL_FULL
+    for (size_t strip = 0; strip < kStrips; ++strip) {
+      const bfloat16* at = blocks + 2 * static_cast<int32_t>(strip) * stride + 32 * half;
+      const Halves<64> rows = aie::concat(aie::load_v<32>(at), aie::load_v<32>(at + stride));
+      LOOP_UNROLL_FULL
+      for (size_t head = 0; head < 2; ++head) {
+        const Halves<32> factor = factors[head].template extract<32>(half);
+        sums[head][strip] = aie::mac(sums[head][strip], rows, aie::concat(factor, factor));
+      }
+    }
+  }
+}
+
+// Over the rows: of `v` the 8 columns of both blocks, then of `w`.
+inline Floats<32> fold_strips(const Sums<64>& v, const Sums<64>& w) {
+  const auto half = [](const Sums<64>& s, unsigned at) {
+    return to_floats(aie::add(s.extract<16>(at), s.extract<16>(at + 1)));
+  };
+  return fold<8>(aie::concat(half(v, 0), half(v, 2)), aie::concat(half(w, 0), half(w, 2)), kAdd);
+}
+
+// Blocks of keys become blocks of 8 dimensions x 8 keys.
+void transpose_blocks(bfloat16* __restrict k) {
+  LOOP_TRIPS(kChunk / kBlock, 64, 64)
+  for (int32_t at = 0; at < kChunk; at += kBlock) {
+    aie::store_v(k + at, aie::transpose(aie::load_v<kBlock>(k + at), 8, 8));
+  }
+}
+
+// Products of two heads with all keys, [key/16][head][16 keys], 16 * kStrips of them at a time.
+template <size_t kStrips>
+void multiply_keys(const bfloat16* __restrict q, const bfloat16* __restrict k,
+                   float* __restrict products, int32_t head_dim, int32_t keys) {
+  for (int32_t key = 0; key < keys; key += 16 * kStrips) {
+    Strips<kStrips> sums = no_sums<kStrips>();
+    LOOP_TRIPS(head_dim / 8, 8, 32)
+    for (int32_t dim = 0; dim < head_dim; dim += 8) {
+      add_rows<kStrips>(sums, k + key * head_dim + 8 * dim, 8 * head_dim, q + dim,
+                        q + head_dim + dim);
+    }
+    LOOP_UNROLL_FULL
+    for (size_t strip = 0; strip < kStrips; ++strip) {
+      aie::store_v(products + 2 * key + 32 * strip, fold_strips(sums[0][strip], sums[1][strip]));
+    }
+  }
 }
 
 // The first `count` bits of 16.
@@ -67,79 +114,115 @@ aie::mask<32> keys_between(int32_t begin, int32_t end) {
   return aie::mask<32>::from_uint32(bits << 16 | bits);
 }
 
-// Rows of V of two keys, 32 dimensions, times the probabilities at `at` and after it; those of a
-// head are `keys` after those of the head before.
-template <size_t kTogether>
-inline void add_rows(std::array<Sums<32>, kTogether>& sums, const bfloat16* __restrict f,
-                     int32_t keys, unsigned at, const Halves<32>& row, const Halves<32>& next) {
-  LOOP_UNROLL_FULL
-  for (size_t head = 0; head < kTogether; ++head) {
-    const Halves<8> weights = aie::load_v<8>(f + static_cast<int32_t>(head) * keys);
-    const auto weight = [&](unsigned i) {
-      return aie::broadcast<bfloat16, 32>(static_cast<bfloat16>(weights[i]));
-    };
-    sums[head] = aie::mac(sums[head], row, weight(at));
-    sums[head] = aie::mac(sums[head], next, weight(at + 1));
+// Scores of the keys that do not count become kMaskedScore.
+void mask_scores(float* __restrict t, int32_t vectors, int32_t keys, int32_t begin, int32_t end) {
+  LOOP_TRIPS(vectors, 1, 16)
+  for (int32_t i = 0; i < vectors; ++i) {
+    const int32_t key = 16 * i & (keys - 1);
+    aie::store_v(t + 32 * i, aie::select(constant<32>(kMaskedScore), load_floats<32>(t + 32 * i),
+                                         keys_between(begin - key, end - key)));
   }
 }
 
-// Y += F V of some heads, 32 dimensions at a time. A lane is a dimension, so that nothing is summed
-// over lanes. Halves of four blocks, 4 keys x 8 dimensions each, are put side by side; the heads
-// share that, and a row is used up before the next, for there are twelve registers.
-template <int32_t kTogether>
-void add_values(const bfloat16* __restrict f, const bfloat16* __restrict v, float* __restrict y,
-                int32_t head_dim, int32_t keys) {
-  for (int32_t dim = 0; dim < head_dim; dim += 32) {
-    std::array<Sums<32>, kTogether> sums;
+// One of 8 heads to a lane, four times: op over the 16 lanes that each pair's vector has of a head.
+template <typename T, typename Op>
+aie::vector<T, 32> fold_heads(const std::array<aie::vector<T, 32>, kPairs>& pairs, Op op) {
+  const auto eighths =
+      fold<4>(fold<8>(pairs[0], pairs[1], op), fold<8>(pairs[2], pairs[3], op), op);
+  const auto quarters = fold<2>(eighths, eighths, op);
+  return fold<1>(quarters, quarters, op);
+}
+
+// Where the `steps` vectors of each pair begin; pairs that do not exist repeat the last.
+std::array<int32_t, kPairs> starts(int32_t pairs, int32_t steps) {
+  std::array<int32_t, kPairs> at;
+  LOOP_UNROLL_FULL
+  for (int32_t pair = 0; pair < kPairs; ++pair) {
+    at[pair] = 32 * steps * (pair < pairs ? pair : pairs - 1);
+  }
+  return at;
+}
+
+// The largest scores of 8 heads, rounded to bfloat16.
+Halves<32> largest_of(const float* __restrict t, int32_t pairs, int32_t steps) {
+  const auto at = starts(pairs, steps);
+  std::array<Halves<32>, kPairs> largest;
+  largest.fill(aie::broadcast<bfloat16, 32>(static_cast<bfloat16>(kNoMaximum)));
+  LOOP_TRIPS(steps, 1, 4)
+  for (int32_t step = 0; step < steps; ++step) {
     LOOP_UNROLL_FULL
-    for (int32_t head = 0; head < kTogether; ++head) {
-      sums[head] = Sums<32>(load_floats<32>(y + head * head_dim + dim));
+    for (int32_t pair = 0; pair < kPairs; ++pair) {
+      largest[pair] = aie::max(largest[pair], to_bf16(load_floats<32>(t + at[pair] + 32 * step)));
     }
-    LOOP_TRIPS(keys / 16, 1, 4)
-    for (int32_t first = 0; first < keys; first += 16) {
+  }
+  return fold_heads<bfloat16>(largest, kMax);
+}
+
+// The sums of F of 8 heads.
+Floats<32> sums_of(const bfloat16* __restrict f, int32_t pairs, int32_t steps) {
+  const auto at = starts(pairs, steps);
+  std::array<Sums<32>, kPairs> sums;
+  sums.fill(aie::zeros<accfloat, 32>());
+  LOOP_TRIPS(steps, 1, 4)
+  for (int32_t step = 0; step < steps; ++step) {
+    LOOP_UNROLL_FULL
+    for (int32_t pair = 0; pair < kPairs; ++pair) {
+      sums[pair] = aie::add(sums[pair], Sums<32>(aie::load_v<32>(f + at[pair] + 32 * step)));
+    }
+  }
+  return fold_heads<float>(
+      {to_floats(sums[0]), to_floats(sums[1]), to_floats(sums[2]), to_floats(sums[3])}, kAdd);
+}
+
+// F = 2^(t - m) of `vectors` vectors; 1 << `shift` vectors have an m. One loop of all of it would
+// be too long to pipeline. The scales wait where F will be.
+void probabilities_of(const float* __restrict t, const float* __restrict m, bfloat16* __restrict f,
+                      int32_t vectors, int32_t shift) {
+  alignas(64) bfloat16 limbs[4 * kPairs * kScores];
+  LOOP_TRIPS(vectors, 1, 16)
+  for (int32_t i = 0; i < vectors; ++i) {
+    const auto begun = begin_exp2<Limbs<32>>(
+        aie::sub(load_floats<32>(t + 32 * i), load_floats<32>(m + 32 * (i >> shift))), kQuartic);
+    bfloat16* at = limbs + 128 * i;
+    aie::store_v(at, begun.fraction.high);
+    aie::store_v(at + 32, begun.fraction.low);
+    aie::store_v(at + 64, begun.sum.high);
+    aie::store_v(at + 96, begun.sum.low);
+    aie::store_v(f + 32 * i, begun.scale);
+  }
+  LOOP_TRIPS(vectors, 1, 16)
+  for (int32_t i = 0; i < vectors; ++i) {
+    const bfloat16* at = limbs + 128 * i;
+    const BegunPower<Limbs<32>, 32> begun = {
+        Limbs<32>(aie::load_v<32>(at), aie::load_v<32>(at + 32)),
+        Limbs<32>(aie::load_v<32>(at + 64), aie::load_v<32>(at + 96)), aie::load_v<32>(f + 32 * i)};
+    aie::store_v(f + 32 * i, end_exp2(begun, kQuartic).to_bfloat16());
+  }
+}
+
+// Y += F V of two heads, 32 dimensions at a time, for a chunk of kBlocks blocks of keys.
+template <int32_t kBlocks>
+void add_values(const bfloat16* __restrict f, const bfloat16* __restrict v, float* __restrict y,
+                int32_t head_dim) {
+  constexpr int32_t kTogether =
+      kBlocks == 2 ? 64 : 32;  // dimensions of a trip of 8 products or more
+  for (int32_t dim = 0; dim < head_dim; dim += kTogether) {
+    LOOP_UNROLL_FULL
+    for (int32_t part = 0; part < kTogether; part += 32) {
+      Strips<2> sums = no_sums<2>();
       LOOP_UNROLL_FULL
-      for (int32_t i = 0; i < 16; i += 4) {
-        const int32_t block = first + (i & 8);
-        const bfloat16* half = v + block * head_dim + 8 * (dim + (i & 4));
-        const auto [left, left_next] =
-            aie::interleave_zip(aie::load_v<32>(half), aie::load_v<32>(half + kBlock), 8);
-        const auto [right, right_next] = aie::interleave_zip(aie::load_v<32>(half + 2 * kBlock),
-                                                             aie::load_v<32>(half + 3 * kBlock), 8);
-        const auto [row0, row1] = aie::interleave_zip(left, right, 16);
-        add_rows(sums, f + block, keys, i & 4, row0, row1);
-        const auto [row2, row3] = aie::interleave_zip(left_next, right_next, 16);
-        add_rows(sums, f + block, keys, (i & 4) + 2, row2, row3);
+      for (int32_t block = 0; block < kBlocks; ++block) {
+        const bfloat16* at = f + 16 * (block & -2) + 8 * (block & 1);
+        add_rows<2>(sums, v + 8 * (block * head_dim + dim + part), kBlock, at, at + 16);
+      }
+      LOOP_UNROLL_FULL
+      for (int32_t head = 0; head < 2; ++head) {
+        float* row = y + head * head_dim + dim + part;
+        aie::store_v(row,
+                     aie::add(load_floats<32>(row), fold_strips(sums[head][0], sums[head][1])));
       }
     }
-    LOOP_UNROLL_FULL
-    for (int32_t head = 0; head < kTogether; ++head) {
-      aie::store_v(y + head * head_dim + dim, to_floats(sums[head]));
-    }
   }
-}
-
-// F of two heads, [head][key], from their scores t, [key/16][head][16 keys], in vectors of kLanes,
-// and their sums over the keys, in two halves.
-template <unsigned kLanes>
-Floats<32> probabilities_of(const float* scores, const Floats<32>& m, bfloat16* __restrict f,
-                            int32_t keys) {
-  Floats<kLanes> maxima;
-  LOOP_UNROLL_FULL
-  for (unsigned i = 0; i < kLanes / 32; ++i) maxima.insert(i, m);
-  Sums<32> sum = aie::zeros<accfloat, 32>();
-  LOOP_TRIPS(2 * keys / kLanes, 1, 2)
-  for (int32_t key = 0; key < keys; key += kLanes / 2) {
-    const Floats<kLanes> t = load_floats<kLanes>(scores + 2 * key);
-    const Halves<kLanes> weights = exp2_fine(aie::sub(t, maxima)).to_bfloat16();
-    LOOP_UNROLL_FULL
-    for (unsigned i = 0; i < kLanes / 32; ++i) {
-      const Halves<32> part = weights.template extract<32>(i);
-      sum = aie::add(sum, Sums<32>(part));
-      aie::store_v(f + key + 16 * i, part.template extract<16>(0));
-      aie::store_v(f + keys + key + 16 * i, part.template extract<16>(1));
-    }
-  }
-  return to_floats(sum);
 }
 
 }  // namespace
@@ -158,52 +241,51 @@ void flow_kv_begin(float* __restrict state) {
 }
 
 // F, C and l of the keys begin .. end - 1 of a chunk (at least one), for `group` query heads two at
-// a time: 32 lanes are 16 keys of one head and 16 of the next. There are at most 32
-// heads, and group * head_dim is at most 2048; an odd group computes one extra head from leftover
-// data.
+// a time: 32 lanes are 16 keys of one head and 16 of the next, and F is [group/2][keys/16][2][16].
+// There are at most 32 heads, and group * head_dim is at most 2048; an odd group computes one extra
+// head from leftover data. Transposes the blocks of k.
 void flow_kv_scores(bfloat16* __restrict q, bfloat16* __restrict k, uint8_t* __restrict fcl,
                     float* __restrict state, int32_t group, int32_t head_dim, int32_t begin,
                     int32_t end, int32_t scale_bits, int32_t softcap_bits) {
   aie::set_rounding(aie::rounding_mode::conv_even);
   const ScoreMap to_log2(scale_bits, softcap_bits);
-  const int32_t keys = kChunk >> log2_of(head_dim);
+  const int32_t shift = log2_of(kChunk / 16) - log2_of(head_dim);
+  const int32_t keys = 16 << shift, steps = 1 << shift;
   bfloat16* f = reinterpret_cast<bfloat16*>(fcl);
 
-  alignas(64) float scores[4 * 32];
+  alignas(64) float t[kPairs * kScores];
   alignas(64) float maxima[kHeads];
   alignas(64) float sums[kHeads];
+  alignas(64) float repeated[kPairs * 32];  // maxima, 16 times each
   const Floats<32> m_left = aie::load_v<32>(state);
   const Floats<32> l_left = aie::load_v<32>(state + kHeads);
   aie::store_v(maxima, m_left);
   aie::store_v(sums, constant<32>(0.0f));
+  transpose_blocks(k);
 
-  for (int32_t head = 0; head < group; head += 2) {
-    LOOP_TRIPS(keys / 16, 1, 4)
-    for (int32_t key = 0; key < keys; key += 16) {
-      aie::store_v(scores + 2 * key,
-                   dot_products(q + head * head_dim, k + key * head_dim, head_dim));
+  for (int32_t first = 0; first < group; first += 2 * kPairs) {
+    const int32_t left = (group - first + 1) / 2, pairs = left < kPairs ? left : kPairs;
+    const int32_t vectors = pairs << shift;
+    for (int32_t pair = 0; pair < pairs; ++pair) {
+      const bfloat16* both = q + (first + 2 * pair) * head_dim;
+      if (keys == 16) {
+        multiply_keys<1>(both, k, t + 32 * pair, head_dim, keys);
+      } else {
+        multiply_keys<2>(both, k, t + 2 * keys * pair, head_dim, keys);
+      }
     }
-    to_log2.apply(scores, 2 * keys);
-    Halves<32> largest =
-        halves_of(static_cast<bfloat16>(state[head]), static_cast<bfloat16>(state[head + 1]));
-    LOOP_TRIPS(keys / 16, 1, 4)
-    for (int32_t key = 0; key < keys; key += 16) {
-      const Floats<32> t =
-          aie::select(constant<32>(kMaskedScore), load_floats<32>(scores + 2 * key),
-                      keys_between(begin - key, end - key));
-      largest = aie::max(largest, to_bf16(t));
-      aie::store_v(scores + 2 * key, t);
-    }
-    const Floats<32> m = nearest_integer(to_floats(halves_of<bfloat16>(
-        aie::reduce_max(largest.extract<16>(0)), aie::reduce_max(largest.extract<16>(1)))));
-    maxima[head] = m.get(0);
-    maxima[head + 1] = m.get(16);
+    to_log2.apply(t, 32 * vectors);
+    if (begin > 0 || end < keys) mask_scores(t, vectors, keys, begin, end);
 
-    bfloat16* weights = f + head * keys;
-    const Floats<32> sum = keys == 16 ? probabilities_of<32>(scores, m, weights, keys)
-                                      : probabilities_of<64>(scores, m, weights, keys);
-    sums[head] = aie::reduce_add(sum.extract<16>(0));
-    sums[head + 1] = aie::reduce_add(sum.extract<16>(1));
+    const Halves<32> known = to_bf16(load_floats<8>(maxima + first).grow_replicate<32>());
+    const Floats<32> m = nearest_integer(to_floats(aie::max(largest_of(t, pairs, steps), known)));
+    aie::store_v(maxima + first, m.extract<8>(0));
+    LOOP_UNROLL_FULL
+    for (unsigned head = 0; head < 2 * kPairs; ++head) {
+      aie::store_v(repeated + 16 * head, aie::broadcast<float, 16>(m.get(head)));
+    }
+    probabilities_of(t, repeated, f + first * keys, vectors, shift);
+    aie::store_v(sums + first, sums_of(f + first * keys, pairs, steps).extract<8>(0));
   }
 
   const Floats<32> m = aie::load_v<32>(maxima);
@@ -218,7 +300,7 @@ void flow_kv_scores(bfloat16* __restrict q, bfloat16* __restrict k, uint8_t* __r
 // y: Y row-major [group][head_dim] in 2048 floats, then l[32].
 void flow_kv_values_begin(float* __restrict y) { fill(y, kOutputs + kHeads, 0.0f); }
 
-// Y = C * Y + F V.
+// Y = C * Y + F V. The extra head of an odd group has a row of Y, for 2048 / head_dim is even.
 void flow_kv_values(uint8_t* __restrict fcl, bfloat16* __restrict v, float* __restrict y,
                     int32_t group, int32_t head_dim) {
   aie::set_rounding(aie::rounding_mode::conv_even);
@@ -236,16 +318,16 @@ void flow_kv_values(uint8_t* __restrict fcl, bfloat16* __restrict v, float* __re
       }
     }
   }
-  int32_t head = 0;
-  for (; head + 4 <= group; head += 4) {
-    add_values<4>(f + head * keys, v, y + head * head_dim, head_dim, keys);
-  }
-  if (group & 2) {
-    add_values<2>(f + head * keys, v, y + head * head_dim, head_dim, keys);
-    head += 2;
-  }
-  if (group & 1) {
-    add_values<1>(f + head * keys, v, y + head * head_dim, head_dim, keys);
+  for (int32_t head = 0; head < group; head += 2) {
+    const bfloat16* weights = f + head * keys;
+    float* rows = y + head * head_dim;
+    if (keys == 64) {
+      add_values<8>(weights, v, rows, head_dim);
+    } else if (keys == 32) {
+      add_values<4>(weights, v, rows, head_dim);
+    } else {
+      add_values<2>(weights, v, rows, head_dim);
+    }
   }
   aie::store_v(y + kOutputs, load_floats<32>(reinterpret_cast<const float*>(fcl + kSumByte)));
 }

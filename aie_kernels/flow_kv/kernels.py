@@ -1,14 +1,15 @@
 """FlowKV's kernels as designs and the simulator see them. Cycles are a model, see `cycles`.
 
 A chunk, 8 KiB, takes 2,048 cycles on its stream of 4 bytes per cycle. By this model both cores keep
-up with groups of up to 2. Larger groups are bound by compute (4: 3,496, 2,600 and 2,280 cycles at
-head dimensions 64, 128 and 256), and so are capped scores at 64 and 128.
+up with groups of up to 2. Larger groups are bound by compute (4: 2,637, 2,143 and 2,232 cycles at
+head dimensions 64, 128 and 256), and so are all capped scores.
 """
 
 from __future__ import annotations
 
 from ort_aie_ep.aie_kernels.cycles import (
     CALL,
+    COMPILED,
     LATENCY,
     LOOP,
     Scalars,
@@ -23,21 +24,12 @@ from ort_aie_ep.npu.terms.kernel import Array, Kernel
 KV_CHUNK = 4096
 
 
-def _flow_kv_scores(scalars: Scalars) -> float:
-    """For each pair of heads: products per 16 keys, scores, maximum, probabilities."""
+def _flow_kv_scores(arch: str, scalars: Scalars) -> float:
+    """As `_flow_kv_values`, and what a softcap adds to each vector of 32 scores."""
     group, head_dim, _begin, _end, _scale, softcap = scalars
-    pairs = (group + 1) // 2
-    steps = KV_CHUNK // head_dim // 16
-    # Four macs, six loads and four shuffles per 8 dimensions; 28 shuffles fold 64 lanes of sums.
-    products = steps * (head_dim / 8 * 4 + LOOP + 28 + 4 * LATENCY)
-    # Select, rounding, maximum, store per 32 scores.
-    scores = map_scores(steps, softcap) + LOOP + 6 * steps
-    # Four steps of shuffle and maximum for each head, rounding to an integer.
-    maximum = 2 * 4 * 4 + 4 * LATENCY
-    # 64 issues per 64 probabilities, a chain of 25, then two sums of 16 lanes.
-    vectors = max(1, steps // 2)
-    probabilities = 25 * LATENCY + 64 * (vectors - 1) + 2 * 4 * LATENCY
-    return CALL + 20 * LATENCY + pairs * (products + scores + maximum + probabilities)
+    vectors = (group + 1) // 2 * (KV_CHUNK // head_dim // 16)
+    capping = COMPILED * (map_scores(vectors, softcap) - map_scores(vectors, 0))
+    return CALL + ATTENTION * bundles.scores(group, head_dim) + capping
 
 
 def _flow_kv_values(arch: str, scalars: Scalars) -> float:
@@ -91,7 +83,7 @@ FLOW_KV_SCORES = Kernel(
         Array("f32", 64),
         *(int,) * 6,
     ),
-    compiled(_flow_kv_scores),
+    _flow_kv_scores,
     ("aie2p",),
     _flow_kv_keys,
 )

@@ -35,7 +35,7 @@ def _maxima(body: Body) -> None:
 def _maximum(body: Body) -> None:
     """Over the keys of four tiles; the integer, and C."""
     blocks = [api.load(body, 2) for _ in range(4)]
-    (largest,) = api.fold_blocks(body, blocks, floats=False)
+    (largest,) = api.fold_blocks(body, blocks)
     m_left = api.load_sums(body, 32)
     (most,) = api.each(body, [largest], api.narrow(body, m_left, 32))
     m = api.nearest_integer(body, api.widen(body, [most]), 32)
@@ -49,7 +49,7 @@ def _weights(body: Body, sums: Carried) -> Carried:
     """F of a tile: the coarse exponential, transposed, added up by a product with ones."""
     (total,) = sums
     differences = api.add_all(body, api.load_sums(body), lanes=64)
-    weights = api.transpose_8x8(body, api.exp2(body, differences, 64, fine=False))
+    weights = api.transpose_8x8(body, api.exp2_coarse(body, differences, 64))
     api.store(body, weights)
     return [api.multiply_by_ones(body, api.tile_operand(body, weights), total)]
 

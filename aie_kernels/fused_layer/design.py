@@ -13,6 +13,7 @@ from ort_aie_ep.aie_kernels.flow_kv.design import (
     CHUNK,
     FCL_BYTES,
     PIECE,
+    SCORE_STACK,
     STACK,
     add_values,
     give_output,
@@ -185,7 +186,7 @@ def _place_pairs(design: Design) -> None:
                 "objects", "sweeps", "size", "units", "group", "head_dim", "skip", "first",
                 "full", "keys", "tail", "last", "scale", "softcap",
             ],
-            kernels=[LAYER_PICK, LAYER_SELECT, FLOW_KV_BEGIN, FLOW_KV_SCORES], stack=STACK,
+            kernels=[LAYER_PICK, LAYER_SELECT, FLOW_KV_BEGIN, FLOW_KV_SCORES], stack=SCORE_STACK,
         )  # fmt: skip
         design.worker(
             f"value{p}", value, _value,

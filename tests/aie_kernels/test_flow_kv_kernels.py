@@ -56,8 +56,11 @@ class Score:
 
     @property
     def f(self) -> Doubles:
-        count = self.group * self.keys
-        return self.fcl[: 2 * count].view(BF16).astype(np.float64).reshape(self.group, self.keys)
+        """(heads, keys), stored as [pair of heads][keys/16][2][16]."""
+        pairs = (self.group + 1) // 2
+        stored = self.fcl[: 4 * pairs * self.keys].view(BF16).astype(np.float64)
+        by_head = stored.reshape(pairs, self.keys // 16, 2, 16).swapaxes(1, 2)
+        return by_head.reshape(2 * pairs, self.keys)[: self.group]
 
     @property
     def c(self) -> Doubles:
