@@ -23,6 +23,7 @@ lab/bundles.py compares counts with published bundles.
 from __future__ import annotations
 
 import sys
+from bisect import insort
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -107,6 +108,10 @@ class _Operation:
     late: tuple[int, ...]  # sums, read at `_SUM_READ`
     stretch: int
     users: list[int] = field(default_factory=list)
+    operands: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.operands = tuple(dict.fromkeys(self.reads + self.late))
 
 
 class Body:
@@ -221,22 +226,30 @@ def _look_ahead(
     the `known` one is not ended.
     """
     count = len(operations)
-    missing = [len(set(op.reads) | set(op.late)) for op in operations]
+    missing = [len(op.operands) for op in operations]
     readers = [len(set(op.users)) for op in operations]
     earliest = [0] * count
-    open_ = list(range(min(window, count)))  # looked at and not issued, in the source's order
-    next_ = len(open_)
+    # Looked at and not issued: the first of them, and places in `order`, which is by heights.
+    first, next_ = 0, min(window, count)
+    order = sorted(range(count), key=lambda i: (-heights[i], i))
+    place = [0] * count
+    for at, number in enumerate(order):
+        place[number] = at
+    open_ = sorted(place[:next_])
+    done = [False] * count
     free = {"vectors": VECTORS, "sums": SUMS}
     cycle, spills = 0, 0
     while open_:
-        if cycle + 2 * spills + max(heights[i] for i in open_) >= known:
+        if cycle + 2 * spills + heights[order[open_[0]]] >= known:
             return known
         taken: set[Slot] = set()
         issued: list[int] = []
         blocked = []
         waiting = False
-        ready = [i for i in open_ if not missing[i]]
-        for number in sorted(ready, key=lambda i: (-heights[i], i)):
+        for at in open_:
+            number = order[at]
+            if missing[number]:
+                continue
             if earliest[number] > cycle:
                 waiting = True
                 continue
@@ -254,15 +267,18 @@ def _look_ahead(
             _allocate(operations, issued[0], free, readers)
             spills += 1
         for number in issued:
-            open_.remove(number)
+            open_.remove(place[number])
+            done[number] = True
             for user in set(operations[number].users):
                 reader = operations[user]
                 late = number in reader.late and number not in reader.reads
                 wait = _latency(operations[number].form, reader.form, late)
                 earliest[user] = max(earliest[user], cycle + wait)
                 missing[user] -= 1
-        while next_ < count and (not open_ or next_ < open_[0] + window):
-            open_.append(next_)
+        while first < next_ and done[first]:
+            first += 1
+        while next_ < count and next_ < first + window:
+            insort(open_, place[next_])
             next_ += 1
         cycle += 1
     return cycle + 2 * spills
@@ -274,7 +290,7 @@ def _fits(
     """Whether there are registers for a result, with those that the operation is last to read."""
     form = operations[number].form
     back_vectors, back_sums = 0, 0
-    for operand in set(operations[number].reads) | set(operations[number].late):
+    for operand in operations[number].operands:
         if readers[operand] == 1:
             back_vectors += operations[operand].form.vectors
             back_sums += operations[operand].form.sums
@@ -285,7 +301,7 @@ def _allocate(
     operations: Sequence[_Operation], number: int, free: dict[str, int], readers: list[int]
 ) -> None:
     """Takes the registers of a result and gives back those that have no further reader."""
-    for operand in set(operations[number].reads) | set(operations[number].late):
+    for operand in operations[number].operands:
         readers[operand] -= 1
         if not readers[operand]:
             free["vectors"] += operations[operand].form.vectors
