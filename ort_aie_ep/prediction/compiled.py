@@ -128,9 +128,9 @@ class _Node:
         if role in _CALLS:
             type_, dims, values = _CALLS[role]
             rank = len(known) if value.shape is not None else len(dims)
-            return Input(
-                type_, (1,) * (rank - len(dims)) + dims[-rank or len(dims) :], values=values
-            )
+            # Positions may have an axis for each section of the rotation.
+            axes = [dim or 1 for dim in known[: max(0, rank - len(dims))]]
+            return Input(type_, (*axes, *dims[-rank or len(dims) :]), values=values)
         if (
             value.shape is None
             or value.dtype is None
@@ -140,10 +140,10 @@ class _Node:
                 f"node '{node_label(self._node)}': the shape of its input '{value.name}' is not "
                 "known"
             )
-        # (batch, tokens, ...)
+        # (batch, tokens, ...), or a rotary table that is chosen or computed in each call
         sizes: list[Size] = [dim if dim is not None else "tokens" for dim in known]
         if sizes and known[0] is None:
-            sizes[0] = 1
+            sizes[0] = "context" if role in ("cos_cache", "sin_cache") else 1
         return Input(int(value.dtype), tuple(sizes))
 
     def _cache(self, value: ir.Value, known: list[int | None], step: _Step) -> Input:
