@@ -69,17 +69,24 @@ ON_ANY_ORT := tests/models tests/ops/test_execution_provider.py tests/ops/test_p
 
 # Each change; then one bundle in turn, and all of them every night. CONTRIBUTING.md says what that risks.
 EACH_CHANGE := check-portable check-sanitizers
-BUNDLE_0 := check-versions check-in-turn-models check-mlir check-real-xrt
-BUNDLE_1 := check-isas check-old-cpu check-locale check-in-turn-npu check-in-turn-rest
-BUNDLE_2 := check-threads check-fuzz
-BUNDLE_3 := check-wheel check-all-sanitized docs
+BUNDLE_0 := $(patsubst %,check-ort-%,$(wordlist 1,2,$(MIDDLE_ORTS)))
+BUNDLE_1 := $(patsubst %,check-ort-%,$(wordlist 3,4,$(MIDDLE_ORTS)))
+BUNDLE_2 := check-in-turn-models check-mlir check-locale
+BUNDLE_3 := check-in-turn-npu check-real-xrt
+BUNDLE_4 := check-in-turn-rest check-old-cpu
+BUNDLE_5 := check-isas check-threads
+BUNDLE_6 := check-fuzz docs
+BUNDLE_7 := check-wheel check-all-sanitized
 TURN ?= 0
 
-CHECKS := $(filter-out docs,$(EACH_CHANGE) $(BUNDLE_0) $(BUNDLE_1) $(BUNDLE_2) $(BUNDLE_3))
-.PHONY: each-change bundle $(CHECKS)
+BUNDLES := $(foreach turn,0 1 2 3 4 5 6 7,$(BUNDLE_$(turn)))
+CHECKS := $(filter-out docs check-ort-%,$(EACH_CHANGE) $(BUNDLES))
+.PHONY: each-change bundle bundle-names $(CHECKS)
 each-change: $(EACH_CHANGE)
 bundle: $(BUNDLE_$(TURN))
-check: $(EACH_CHANGE) $(BUNDLE_0) $(BUNDLE_1) $(BUNDLE_2) $(BUNDLE_3)
+bundle-names:
+	@echo $(BUNDLE_$(TURN))
+check: $(EACH_CHANGE) $(BUNDLES)
 
 SCRIPT = MAKEFLAGS= VENV=$(VENV) PARALLEL="$(PARALLEL)" bash tests
 
@@ -104,7 +111,6 @@ check-locale check-old-cpu check-real-xrt check-mlir: check-%: $(VENV)/test-read
 
 # The execution provider and whole models through both doors, on each version of ONNX Runtime between; not what a
 # call costs, in allocations, memory and events.
-check-versions: $(MIDDLE_ORTS:%=check-ort-%)
 .SECONDARY: $(MIDDLE_ORTS:%=$(VENV)/ort-%/ready)
 check-ort-%: $(VENV)/ort-%/ready
 	$(VENV)/ort-$*/bin/python -m pytest -q $(PARALLEL) tests/models \
