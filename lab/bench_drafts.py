@@ -7,9 +7,10 @@
 Two kinds of text, of the standard library's modules that no demonstration model was trained on:
 `new` goes on with the beginning of a module, `again` with one that stands in the prompt twice, the
 second time its first lines only, as when a program is to be changed. They are written, `--beside`
-at a time, with and without drafts in turns; printed are the medians of tokens per second, once all
-are written, their ratio, and the share of guesses that were right; then what a call with 1 to 8
-rows takes, which bounds all of it.
+at a time, in turns without drafts, with copies, and with copies and the smaller model; printed are
+the medians of tokens per second, once all are written, the ratios to those without, and the share
+of guesses that were right, of copies and of the model's; then what a call with 1 to 8 rows takes,
+which bounds all of it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -25,8 +27,9 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.models import corpus
 from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.models.tokenizer import load_tokenizer
+from ort_aie_ep.running.drafts import Drafted, Drafting, Drafts
 from ort_aie_ep.running.loop import Loop, open_loop
-from ort_aie_ep.running.slots import open_slots
+from ort_aie_ep.running.slots import Slots, open_slots
 from ort_aie_ep.running.turns import Sampling, Turn
 from ort_aie_ep.runtime.sessions import Options
 
@@ -40,9 +43,22 @@ def step(loop: Loop) -> None:
             raise event
 
 
-def write(loop: Loop, prompts: list[list[int]]) -> tuple[int, float, int, int]:
-    """Writes texts beside each other: tokens since all were begun, what those took, and how many
-    guesses were right, of how many."""
+class Watched(Drafts):
+    """Counts guesses, and those that were right, by whether the smaller model made them."""
+
+    def __init__(self, drafts: Drafts, guesses: Counter[bool], right: Counter[bool]) -> None:
+        self.__dict__, self._guesses, self._right = drafts.__dict__, guesses, right
+
+    def judge(self, text: Drafting, guesses: Drafted, taken: int) -> None:
+        """See `Drafts`."""
+        by_model = guesses.weights is not None
+        self._guesses[by_model] += len(guesses.tokens)
+        self._right[by_model] += taken
+        super().judge(text, guesses, taken)
+
+
+def write(loop: Loop, prompts: list[list[int]]) -> tuple[int, float]:
+    """Writes texts beside each other: tokens since all were begun, and what those took."""
     turns = [Turn(p, max_tokens=ANSWER, sampling=Sampling(), ignore_end=True) for p in prompts]
     texts = [loop.add(turn) for turn in turns]
     while not all(text.written for text in texts):
@@ -50,14 +66,18 @@ def write(loop: Loop, prompts: list[list[int]]) -> tuple[int, float, int, int]:
     begun, start = sum(text.written for text in texts), time.perf_counter()
     while loop.texts:
         step(loop)
-    seconds = time.perf_counter() - start
-    guesses = [text.drafting for text in texts if text.drafting is not None]
-    return (
-        sum(text.written for text in texts) - begun,
-        seconds,
-        sum(text.taken for text in guesses),
-        sum(text.drafted for text in guesses),
-    )
+    return sum(text.written for text in texts) - begun, time.perf_counter() - start
+
+
+def call_seconds(slots: Slots, prompt: list[int], rows: int) -> float:
+    """The median of what a call with so many rows takes after a prompt."""
+    slots.run(np.array([prompt]), np.array([0]), 0)
+    times = []
+    for _ in range(20):
+        start = time.perf_counter()
+        slots.run(np.array([prompt[:rows]]), np.array([len(prompt)]), 0)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
 
 
 def main() -> None:
@@ -79,36 +99,46 @@ def main() -> None:
         "again": [[*ids, *ids[:BEGINNING]] for ids in modules],
     }
     for name, texts in prompts.items():
-        speeds: dict[int, list[float]] = {0: [], given.draft: []}
-        taken = drafted = 0
+        ways = {"without": (0, None), "copies": (given.draft, None)}
+        if drafter is not None:
+            ways["copies and model"] = given.draft, drafter
+        speeds: dict[str, list[float]] = {way: [] for way in ways}
+        counts: dict[str, tuple[Counter[bool], Counter[bool]]] = {
+            way: (Counter(), Counter()) for way in ways
+        }
         for _ in range(given.rounds):
-            for draft, found in speeds.items():
+            for way, (draft, model) in ways.items():
                 loop = open_loop(
-                    folder, Options(), given.beside, CONTEXT, draft=draft, drafter=drafter
+                    folder, Options(), given.beside, CONTEXT, draft=draft, drafter=model
                 )
+                if loop.drafts is not None:
+                    loop.drafts = Watched(loop.drafts, *counts[way])
                 parts = [
                     write(loop, texts[first : first + given.beside])
                     for first in range(0, len(texts), given.beside)
                 ]
-                tokens, seconds, right, guessed = map(sum, zip(*parts, strict=True))
-                taken, drafted = taken + right, drafted + guessed
-                found.append(tokens / seconds)
-        ratios = [b / a for a, b in zip(*speeds.values(), strict=True)]
-        without, with_them = (statistics.median(found) for found in speeds.values())
-        print(
-            f"{name}: {without:.1f} tokens/s, with drafts {with_them:.1f}, "
-            f"{statistics.median(ratios):.2f} x ({min(ratios):.2f} to {max(ratios):.2f}); "
-            f"{taken / max(1, drafted):.0%} of {drafted} guesses right"
-        )
+                tokens, seconds = map(sum, zip(*parts, strict=True))
+                speeds[way].append(tokens / seconds)
+        for way, found in speeds.items():
+            ratios = [b / a for a, b in zip(speeds["without"], found, strict=True)]
+            shares = [
+                f"{right[by_model] / guesses[by_model]:.0%} of {guesses[by_model]} "
+                f"guesses {'by the model ' * by_model}right"
+                for guesses, right in [counts[way]]
+                for by_model in guesses
+            ]
+            print(
+                f"{name}, {way}: {statistics.median(found):.1f} tokens/s, "
+                f"{statistics.median(ratios):.2f} x ({min(ratios):.2f} to {max(ratios):.2f})",
+                *shares,
+                sep="; ",
+            )
     slots = open_slots(folder, Options(), 1, CONTEXT)
-    slots.run(np.array([modules[0]]), np.array([0]), 0)
     for rows in (1, 2, 4, 8):
-        times = []
-        for _ in range(20):
-            start = time.perf_counter()
-            slots.run(np.array([modules[0][:rows]]), np.array([MODULE]), 0)
-            times.append(time.perf_counter() - start)
-        print(f"a call with {rows} rows: {statistics.median(times) * 1e3:.2f} ms")
+        print(f"a call with {rows} rows: {call_seconds(slots, modules[0], rows) * 1e3:.2f} ms")
+    if drafter is not None:
+        slots = open_slots(drafter, Options(), 1, CONTEXT)
+        print(f"a guess by the model: {call_seconds(slots, modules[0], 1) * 1e3:.2f} ms")
 
 
 if __name__ == "__main__":

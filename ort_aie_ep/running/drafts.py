@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -42,6 +42,9 @@ FEW_ROWS = 8
 _NEW = 0.1
 # The share of guesses that are right, before any was made, and the largest that is believed.
 _FIRST, _SURE = 0.7, 0.99
+# How many times as many tokens in a second guesses must promise: times and shares are uncertain,
+# and the best of several promises is more likely too good than too bad.
+_WORTH = 1.1
 # Without guesses, one is tried after so many steps: texts change.
 _AGAIN = 16
 # Tokens of a prompt that the smaller model reads at once.
@@ -142,6 +145,19 @@ def _judged(right: float, drafted: int, taken: int) -> float:
     return _mixed(right, 0.0) if taken < drafted else right
 
 
+def _between(seconds: Mapping[int, float], positions: int) -> float:
+    """What a step with so many positions takes, by what others took. More positions than were tried
+    cost no more, until they have been tried."""
+    if positions in seconds:
+        return seconds[positions]
+    fewer = max((n for n in seconds if n < positions), default=None)
+    more = min((n for n in seconds if n > positions), default=None)
+    if fewer is None or more is None:
+        return seconds[max(seconds) if more is None else min(seconds)]
+    share = (positions - fewer) / (more - fewer)
+    return seconds[fewer] + share * (seconds[more] - seconds[fewer])
+
+
 class _Guessing(NamedTuple):
     """Up to `most` guesses for a text, of which the share `right` is."""
 
@@ -186,14 +202,17 @@ class Drafts:
         if len(texts) > 1:
             most = min(most, FEW_ROWS // len(texts) - 1) if self._beside else 0
         asked = [*zip(range(first, first + len(texts)), texts, rooms, strict=True)]
-        copies = [self._by_copying(text, min(most, own)) for _, text, own in asked]
-        either = [
-            max(copied, self._by_model(slot, text, min(most, own)), key=lambda g: g.right)
-            for copied, (slot, text, own) in zip(copies, asked, strict=True)
-        ]
-        # A step waits for the smaller model even if it guesses for few of the texts.
-        chosen = max((copies, either), key=lambda guessing: self._best(guessing)[0])
-        _, count = self._best(chosen)
+        chosen = either = [self._by_copying(text, min(most, own)) for _, text, own in asked]
+        speed, count = self._best(chosen)
+        if self._model is not None:
+            either = [
+                max(copied, self._by_model(slot, text, min(most, own)), key=lambda g: g.right)
+                for copied, (slot, text, own) in zip(chosen, asked, strict=True)
+            ]
+            # A step waits for the smaller model even if it guesses for few of the texts.
+            quicker = self._best(either)
+            if quicker[0] > speed:
+                (_, count), chosen = quicker, either
         if count == 0 and any(guessing.most for guessing in either):
             self._quiet += 1
             if self._quiet == _AGAIN:
@@ -224,18 +243,23 @@ class Drafts:
         texts; after these."""
         if (seconds := self._seconds.get(len(guessing))) is None:
             return 0.0, 0  # what a step without guesses takes comes first
-        counts = np.arange(1 + max(g.most for g in guessing))
+        by_model = sum(g.by_model for g in guessing)
+        guess = self._model.seconds(by_model) if self._model else 0.0
         # A step gives a text the guesses up to the first wrong one, and one token more.
-        given = sum(
-            (1 - g.right ** (np.minimum(counts, g.most) + 1)) / (1 - g.right) for g in guessing
-        )
-        # More positions than were tried cost no more, until they have been tried.
-        tried = sorted(seconds)
-        steps = np.interp(counts + 1, tried, [seconds[n] for n in tried])
-        if self._model is not None:
-            steps += counts * self._model.seconds(sum(g.by_model for g in guessing))
-        speeds = given / steps
-        return float(speeds.max()), int(speeds.argmax())
+        given, chances = float(len(guessing)), [1.0] * len(guessing)
+        best, worth = (0.0, 0), 0.0
+        for count in range(1 + max(g.most for g in guessing)):
+            for i, g in enumerate(guessing):
+                if 0 < count <= g.most:
+                    chances[i] *= g.right
+                    given += chances[i]
+            speed = given / (_between(seconds, 1 + count) + count * guess)
+            if count == 0:
+                best = speed, 0
+                worth = _WORTH * speed
+            elif speed > max(best[0], worth):
+                best = speed, count
+        return best
 
     @contextmanager
     def timed(self, texts: int, positions: int) -> Iterator[None]:
