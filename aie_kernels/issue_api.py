@@ -265,7 +265,6 @@ def begin_exp2(body: Body, x: Sequence[Value], lanes: int) -> Vector:
     shifted, fraction = _whole_and_fraction(body, x, lanes)
     f = limbs(body, fraction, lanes)
     total = limbs(body, product_of_limbs(body, f, None, lanes), lanes)
-    total = limbs(body, product_of_limbs(body, total, f, lanes), lanes)
     return [*f[0], *f[1], *total[0], *total[1], *powers_of_two(body, shifted, lanes)]
 
 
@@ -277,7 +276,8 @@ def end_exp2(
     lanes: int,
 ) -> Vector:
     """`end_exp2` with limbs and a quartic, as bfloat16."""
-    total = limbs(body, product_of_limbs(body, total, fraction, lanes), lanes)
+    for _ in range(2):
+        total = limbs(body, product_of_limbs(body, total, fraction, lanes), lanes)
     excess = product_of_limbs(body, total, fraction, lanes)
     return _bfloat16_of_power(body, excess, scale, lanes)
 

@@ -45,7 +45,8 @@ class Kernels:
     `flow_qkv_begin(rows, head_dim)` for the start of a sweep. `rms_norm` (of a residual sum),
     `rms_alone`, `silu` and `gelu` take the elements of a row, `rope` and `qk_norm` the elements of
     a token and the head dimension. `row_silu` and `row_gelu` are for the 16 x 64 values that a core
-    has of an object of a prompt's row operators.
+    has of an object of a prompt's row operators; `row_rope(head_dim, rotary_dim, interleaved)` and
+    `row_qk_norm(head_dim)` for the 16 x 512 of a result.
     """
 
     name: str
@@ -67,6 +68,8 @@ class Kernels:
     gelu: Callable[[int], float]
     row_silu: float
     row_gelu: float
+    row_rope: Callable[[int, int, bool], float]
+    row_qk_norm: Callable[[int], float]
 
 
 def _cycles(kernel: Kernel, *leading: int) -> float:
@@ -121,6 +124,23 @@ def _row_gate(operator: int) -> float:
     return _cycles(rows.ROWS_TAKE, operator, 0, 0, rows.OBJECTS)
 
 
+def _row_mode(head_dim: int, rotary_dim: int) -> int:
+    return rows.ROTATE + rows.HEAD * (head_dim // 128) + rows.ROTARY * (rotary_dim // 32)
+
+
+def _row_rope(head_dim: int, rotary_dim: int, interleaved: bool) -> float:
+    """The objects of the table."""
+    mode = _row_mode(head_dim, rotary_dim) + rows.INTERLEAVED * interleaved
+    objects = range(rows.OBJECTS, rows.OBJECTS + 4) if rotary_dim else ()
+    return sum(_cycles(rows.ROWS_TAKE, mode, 0, 0, index) for index in objects)
+
+
+def _row_qk_norm(head_dim: int) -> float:
+    """The objects of the heads."""
+    mode = _row_mode(head_dim, 0) + rows.HEAD_NORM
+    return sum(_cycles(rows.ROWS_TAKE, mode, 0, 0, index) for index in range(rows.OBJECTS))
+
+
 OURS = Kernels(
     name="ort_aie_ep",
     dqp_block=_cycles(fused_dqp.DQP_BLOCK),
@@ -144,6 +164,8 @@ OURS = Kernels(
     gelu=_pieces(vector_ops.GELU_MUL),
     row_silu=_row_gate(rows.SILU_GATE),
     row_gelu=_row_gate(rows.GELU_GATE),
+    row_rope=_row_rope,
+    row_qk_norm=_row_qk_norm,
 )
 
 PUBLISHED = Kernels(
@@ -166,6 +188,10 @@ PUBLISHED = Kernels(
     gelu=lambda elements: elements * (costs.GELU.value + costs.MUL.value),
     row_silu=ROW_OBJECT * (costs.SILU.value + costs.MUL.value),
     row_gelu=ROW_OBJECT * (costs.GELU.value + costs.MUL.value),
+    row_rope=lambda head_dim, rotary_dim, _: (
+        rows.OBJECTS * ROW_OBJECT * rotary_dim / head_dim * costs.ROPE.value
+    ),
+    row_qk_norm=lambda _: rows.OBJECTS * ROW_OBJECT * costs.RMS_NORM.value,
 )
 
 

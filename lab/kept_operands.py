@@ -15,6 +15,7 @@ import argparse
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import ceil
 
 from ort_aie_ep.aie_kernels.gemm.cost import GEMM_SLAB, SUPERTILE, gemm
@@ -115,9 +116,9 @@ class Prompt:
         for plan in plans:
             scheduled = schedule(plan, tokens, tokens, one_xclbin=on.one_context)
             for stage in scheduled["stages"]:
-                for submission in stage["submissions"]:
-                    for sequence, p in submission["invocations"]:
-                        if (submission["design"], sequence) == ("gemm_bfp16", "gemm"):
+                for part in chain.from_iterable(s["parts"] for s in stage["submissions"]):
+                    for sequence, p in part["invocations"]:
+                        if (part["design"], sequence) == ("gemm_bfp16", "gemm"):
                             found[p["M"], p["K"], p["N"]] += 1
         return cls(on, compose(plans, tokens, tokens, on).timing.seconds, found)
 

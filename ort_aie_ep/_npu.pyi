@@ -106,11 +106,16 @@ def register(column: int, row: int, offset: int) -> int: ...
 
 # What the scheduler of src/targets/npu does with a plan. Each input is (TensorProto's type, dims,
 # constant, values of integers), or None for one that is left out.
-class Submission(TypedDict):
+class Part(TypedDict):
     design: str
     package: str
     runs: int
     invocations: list[tuple[str, dict[str, int]]]
+
+# Parts in one hardware context, and how many lists their runs are.
+class Submission(TypedDict):
+    parts: list[Part]
+    lists: int
 
 class Stage(TypedDict):
     steps: list[str]  # of the source

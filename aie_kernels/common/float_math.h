@@ -191,7 +191,7 @@ inline Operand narrow(const Floats<N>& x) {
   }
 }
 
-// 2^x begun: x = k + fraction, scale = 2^k, and the polynomial but for two products. A kernel that
+// 2^x begun: x = k + fraction, scale = 2^k, and the first step of the polynomial. A kernel that
 // stores it has two loops, each short enough to pipeline.
 template <typename Operand, unsigned N>
 struct BegunPower {
@@ -210,17 +210,18 @@ inline BegunPower<Operand, N> begin_exp2(const Floats<N>& x, const float (&coeff
   const Floats<N> rounder = constant<N>(kRounder + 127.0f);
   const Floats<N> shifted = aie::add(x, rounder);
   const Operand f = narrow<Operand>(aie::sub(x, aie::sub(shifted, rounder)));
-  Operand sum = narrow<Operand>(constant<N>(coefficients[Degree - 1]));
-  LOOP_UNROLL_FULL
-  for (unsigned i = Degree - 1; i-- > 1;) {
-    sum = polynomial_step(constant<N>(coefficients[i]), sum, f);
-  }
-  return {f, sum, power_of_two(shifted)};
+  const Operand first = narrow<Operand>(constant<N>(coefficients[Degree - 1]));
+  return {f, polynomial_step(constant<N>(coefficients[Degree - 2]), first, f),
+          power_of_two(shifted)};
 }
 
 template <typename Operand, unsigned N, unsigned Degree>
 inline Power<N> end_exp2(const BegunPower<Operand, N>& begun, const float (&coefficients)[Degree]) {
-  const Operand sum = polynomial_step(constant<N>(coefficients[0]), begun.sum, begun.fraction);
+  Operand sum = begun.sum;
+  LOOP_UNROLL_FULL
+  for (unsigned i = Degree - 2; i-- > 0;) {
+    sum = polynomial_step(constant<N>(coefficients[i]), sum, begun.fraction);
+  }
   return {product(sum, begun.fraction), begun.scale};
 }
 

@@ -72,13 +72,13 @@ def _maxima(body: Body) -> None:
 
 
 def begin_exponential(body: Body) -> None:
-    """32 exponentials but for the last two products."""
+    """32 exponentials up to the first step of the polynomial."""
     differences = api.add_all(body, api.load_sums(body, 32), api.load_sums(body, 32), lanes=32)
     api.store(body, api.begin_exp2(body, differences, 32))
 
 
 def end_exponential(body: Body) -> None:
-    """The last two products of 32 exponentials."""
+    """The rest of 32 exponentials."""
     fraction, total = ((api.load(body), api.load(body)) for _ in range(2))
     api.store(body, api.end_exp2(body, fraction, total, api.load(body), 32))
 

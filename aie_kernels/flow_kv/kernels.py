@@ -1,7 +1,7 @@
 """FlowKV's kernels as designs and the simulator see them. Cycles are a model, see `cycles`.
 
 A chunk, 8 KiB, takes 2,048 cycles on its stream of 4 bytes per cycle. By this model both cores keep
-up with groups of up to 2. Larger groups are bound by compute (4: 2,884, 2,343 and 2,408 cycles at
+up with groups of up to 2. Larger groups are bound by compute (4: 2,637, 2,143 and 2,232 cycles at
 head dimensions 64, 128 and 256), and so are all capped scores.
 """
 

@@ -46,14 +46,12 @@ def _maximum(body: Body) -> None:
 
 
 def _weights(body: Body, sums: Carried) -> Carried:
-    """F of four tiles: the coarse exponential, transposed, added up by a product with ones."""
-    totals = []
-    for total in sums:
-        differences = api.add_all(body, api.load_sums(body), lanes=64)
-        weights = api.transpose_8x8(body, api.exp2_coarse(body, differences, 64))
-        api.store(body, weights)
-        totals.append(api.multiply_by_ones(body, api.tile_operand(body, weights), total))
-    return totals
+    """F of a tile: the coarse exponential, transposed, added up by a product with ones."""
+    (total,) = sums
+    differences = api.add_all(body, api.load_sums(body), lanes=64)
+    weights = api.transpose_8x8(body, api.exp2_coarse(body, differences, 64))
+    api.store(body, weights)
+    return [api.multiply_by_ones(body, api.tile_operand(body, weights), total)]
 
 
 def _sums(body: Body) -> None:
@@ -77,7 +75,7 @@ def scores(head_dim: int, rows: int) -> float:
         + loop(8 * blocks, map_scores)
         + loop(blocks, _maxima)
         + once(_maximum)
-        + carrying(blocks, 4, _weights)
+        + carrying(4 * blocks, 1, _weights)
         + once(_sums)
     )
     return (rows + 31) // 32 * quad

@@ -1,7 +1,7 @@
 """FlowQKV's kernels as designs and the simulator see them. Cycles are a model, see `cycles`.
 
 A chunk, 4 KiB, takes 1,024 cycles. With all rows, 8192 / head_dim, the score core takes 12.4, 4.3
-and 1.8 times as long at head dimensions 64, 128 and 256, and the value core 5.5, 3.6 and 2.1 times.
+and 1.8 times as long at head dimensions 64, 128 and 256, and the value core 5.6, 3.7 and 2.2 times.
 So compute bounds prefill, at 64 and 128 mostly through exponentials, of which there are rows *
 keys.
 """

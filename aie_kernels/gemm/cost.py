@@ -28,6 +28,7 @@ OWN_ROWS = 16  # the rows of a band of 64 that each core processes between produ
 GEMM_SLAB = 256  # of K in a memory tile: K is padded to it
 GEMM_ITERATIONS = 64  # megatiles of a task of A
 ROW_OBJECTS = 8  # of 64 x 64 of an operand, in a result of 64 x 512
+ROW_TABLES = 4  # of those of a table
 ROW_WEIGHTS = 4  # objects that hold all weights of a norm
 ROW_STRIPS = 16  # of a core's part of a result; two have room in it
 ROW_RESULTS = 256  # of a column in a run
@@ -96,18 +97,40 @@ def row_norm(
     return steps
 
 
+def row_rotation(
+    m: int, heads: int, head_dim: int, rotary_dim: int, *, interleaved: bool = False,
+    norm: bool = False, append: bool = False, kernels: Kernels = PUBLISHED,
+) -> tuple[Step, ...]:  # fmt: skip
+    """Heads of a prompt's rows, normalised and rotated, or copied (`rotary_dim` 0), likewise; with
+    `append` into a cache, which a core's part of a result reaches by a task of its own.
+
+    While a core processes the last object of heads, one of the table arrives.
+    """
+    rotated = kernels.row_rope(head_dim, rotary_dim, interleaved)
+    waited = (ROW_TABLES - 1) * stream(BF16 * GEMM_ROWS * GEMM_DEPTH)
+    return _of_rows(
+        m, heads * head_dim, kept=ROW_OBJECTS,
+        taken=ROW_TABLES if rotary_dim else 0, cycles=max(rotated, waited) / ROW_TABLES,
+        storing=kernels.row_qk_norm(head_dim) if norm else 0,
+        weights=ROW_WEIGHTS if norm else 0,
+        leaves=CORE_ROWS if append else 1,
+    )  # fmt: skip
+
+
 def _of_rows(
-    m: int, n: int, *, taken: int, cycles: float, kept: int = 0, ahead: int = 0, weights: int = 0
-) -> tuple[Step, ...]:
+    m: int, n: int, *, taken: int, cycles: float, kept: int = 0, storing: float = 0,
+    ahead: int = 0, weights: int = 0, leaves: int = 1,
+) -> tuple[Step, ...]:  # fmt: skip
     """Results of 64 x 512 for each column of the array, from objects of 64 x 64.
 
     All cores of a column receive every object by one channel. For each result they store `kept`
-    objects and process `taken`, `cycles` each; `ahead` objects come for each band of rows, and
-    `weights` for each run. The first data comes while the parameters are written.
+    objects, with `storing` cycles for what they do to them, and process `taken`, `cycles` each;
+    `ahead` objects come for each band of rows, and `weights` for each run. A result leaves by
+    `leaves` tasks. The first data comes while the parameters are written.
 
-    The channel is at most two objects ahead of its cores. So they wait for all that they store but
-    the first, and again while their result leaves: all of it but the two strips that have room.
-    The last result leaves its memory tile when nothing else moves.
+    The channel is at most two objects ahead of its cores. So they wait for weights, for all that
+    they store but the first, and again while their result leaves: all of it but the two strips that
+    have room. The last result leaves its memory tile when nothing else moves.
     """
     bands, tiles = ceil(m / SUPERTILE), ceil(n / SUPERTILE)
     results = bands * tiles
@@ -115,15 +138,15 @@ def _of_rows(
     objects = results * (kept + taken) + bands * ahead + runs * weights
     size = BF16 * GEMM_ROWS * GEMM_DEPTH
     leaving = stream(BF16 * OWN_ROWS * SUPERTILE) * (1 - 2 / ROW_STRIPS)
-    waiting = max(0, kept - 1) * stream(size)
+    waiting = max(max(0, kept - 1) * stream(size), storing)
     last = BF16 * GEMM_ROWS * SUPERTILE
     first_tasks = 2 * ALL_COLUMNS
-    tasks = results * (ceil((kept + taken) / ROW_OBJECTS) + 1) + bands * bool(ahead)
+    tasks = results * (ceil((kept + taken) / ROW_OBJECTS) + leaves) + bands * bool(ahead)
     return (
         Step(
             shim=objects * size,
             streams=objects * stream(size),
-            kernels=results * (waiting + taken * cycles + leaving),
+            kernels=runs * weights * stream(size) + results * (waiting + taken * cycles + leaving),
             commands=(tasks * ALL_COLUMNS - first_tasks) * TASK,
             read=objects * size * ALL_COLUMNS,
             write=(results - runs) * last * ALL_COLUMNS,
@@ -153,9 +176,21 @@ def _norm(invocation: Invocation) -> tuple[Step, ...]:
     return row_norm(p["M"], p["n"], bool(p["residual"]), bool(p["norm"]), invocation.kernels)
 
 
+def _rotation(invocation: Invocation) -> tuple[Step, ...]:
+    p = invocation.parameters
+    append = "kv_heads" in p
+    return row_rotation(
+        p["M"], p["kv_heads" if append else "heads"], p["head_dim"], p["rotary_dim"],
+        interleaved=bool(p["interleaved"]), norm=bool(p["norm"]), append=append,
+        kernels=invocation.kernels,
+    )  # fmt: skip
+
+
 SEQUENCES: Costs = {
     "gemm": ("gemm", _product),
     "gate": ("vector", _gate),
     "add_norm": ("vector", _norm),
+    "rotate": ("vector", _rotation),
+    "append_rows": ("vector", _rotation),
 }
 SEQUENCES_BFP16: Costs = {**SEQUENCES, "gemm": ("gemm", _product_bfp16)}

@@ -40,11 +40,11 @@ OVERLAYS: Set[str] = frozenset(OTHERS) | {
 class Composition:
     """A token or a prompt of a plan.
 
-    `tokens` are new; `context` counts them and the earlier ones. `overlays` are submissions by
-    design, `host_steps` the number of steps that the device leaves to the host, by reason; their
-    time is not counted. `draw` is power, inferred (power.py), or None if nothing takes time on the
-    NPU; an attention counts as a layer. `layers_refused` says why a token's layers do not run on
-    `fused_layer`; empty if they do.
+    `tokens` are new; `context` counts them and the earlier ones. `overlays` are parts of
+    submissions by design, `host_steps` the number of steps that the device leaves to the host, by
+    reason; their time is not counted. `draw` is power, inferred (power.py), or None if nothing
+    takes time on the NPU; an attention counts as a layer. `layers_refused` says why a token's
+    layers do not run on `fused_layer`; empty if they do.
     """
 
     tokens: int
@@ -114,7 +114,8 @@ class _Call:
     context: int
     machine: Machine
     fused_layers: bool
-    overlays: list[str] = field(default_factory=list)  # of submissions, in order
+    overlays: list[str] = field(default_factory=list)  # of parts of submissions, in order
+    submissions: int = 0
     host_steps: Counter[str] = field(default_factory=Counter)
     device_steps: int = 0
     runs: int = 0
@@ -152,17 +153,19 @@ class _Call:
             if stage["host"] is not None:
                 self.host_steps[stage["host"]] += 1
             for submission in stage["submissions"]:
-                self.overlays.append(submission["design"])
-                self.runs += submission["runs"]
-                self._time(submission, form)
+                self.submissions += submission["lists"]
+                for part in submission["parts"]:
+                    self.overlays.append(part["design"])
+                    self.runs += part["runs"]
+                    self._time(part, form)
 
-    def _time(self, submission: _npu.Submission, form: BlockForm) -> None:
-        for sequence, parameters in submission["invocations"]:
-            part, steps = cost_of(
-                submission["design"], sequence, parameters, kernels=self.machine.kernels,
-                form=form, columns=self.machine.columns,
+    def _time(self, part: _npu.Part, form: BlockForm) -> None:
+        for sequence, parameters in part["invocations"]:
+            kind, steps = cost_of(
+                part["design"], sequence, parameters, kernels=self.machine.kernels, form=form,
+                columns=self.machine.columns,
             )  # fmt: skip
-            self.tally.add(part, steps)
+            self.tally.add(kind, steps)
 
     def composition(self) -> Composition:
         """Of all nodes."""
@@ -171,7 +174,7 @@ class _Call:
         switches = sum(a != b for a, b in pairwise(order))
         timing = self.tally.timing(self.runs, switches)
         return Composition(
-            self.tokens, self.context, len(self.overlays), self.device_steps,
+            self.tokens, self.context, self.submissions, self.device_steps,
             dict(self.host_steps), dict(Counter(self.overlays)), timing,
             draw(timing, self.tokens, self.attentions) if timing.seconds else None,
             self.layers_refused,

@@ -18,6 +18,12 @@ constexpr double kMaxRunSeconds = 0.5;
 // benchmark of fifield/mlir-aie).
 constexpr double kDispatchSeconds = 100e-6;
 
+// XRT divides a list of runs into chains of so many (submit_size of runlist_impl in
+// xrt_kernel.cpp). Each chain is one job for the driver (aie2_cmdlist_multi_execbuf in
+// aie2_message.c). So the limit on the predicted time of a run applies to the runs of a chain
+// together.
+constexpr size_t kMaxListRuns = 24;
+
 // The most buffers of a run: mlir-aie's kernels have as many arguments.
 constexpr size_t kRunBuffers = 5;
 
@@ -53,6 +59,23 @@ struct Stream {
 // buffers is divided into runs that each touch as many as a run can have. Throws as Interpreter
 // does, and for a stretch without a cut that takes too long or touches too many buffers.
 Stream BuildStream(Interpreter& interpreter, const Invocations& plan);
+
+// How far a list of runs has been filled.
+class ListRoom {
+ public:
+  // Whether another run still belongs to the list. The first always does.
+  bool Takes(double seconds) const {
+    return runs_ == 0 || (runs_ < kMaxListRuns && seconds_ + seconds <= kMaxRunSeconds);
+  }
+  void Add(double seconds) {
+    ++runs_;
+    seconds_ += seconds;
+  }
+
+ private:
+  size_t runs_ = 0;
+  double seconds_ = 0;
+};
 
 struct WordRange {
   size_t run;

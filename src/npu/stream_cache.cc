@@ -84,14 +84,32 @@ size_t StreamBytes(const Stream& stream) {
 }
 
 bool StreamMemory::DropOldest() {
-  if (entries_.size() < 2) return false;
-  MakeRoom(std::prev(entries_.end()));
-  return true;
+  if (entries_.empty()) return false;
+  const bool held = std::exchange(entries_.front().held, true);
+  const bool dropped = MakeRoom();
+  entries_.front().held = held;
+  return dropped;
 }
 
-void StreamMemory::MakeRoom(Place entry) {
-  Drop(entry);
-  ++dropped_;
+uint64_t StreamMemory::HoldLast() {
+  entries_.front().held = true;
+  return entries_.front().id;
+}
+
+void StreamMemory::Release(uint64_t id) {
+  const auto entry = std::ranges::find(entries_, id, &Entry::id);
+  if (entry != entries_.end()) entry->held = false;
+}
+
+bool StreamMemory::MakeRoom(const StreamCache* of) {
+  for (auto entry = entries_.end(); entry != entries_.begin();) {
+    --entry;
+    if (entry->held || (of != nullptr && entry->owner != of)) continue;
+    Drop(entry);
+    ++dropped_;
+    return true;
+  }
+  return false;
 }
 
 void StreamMemory::Drop(Place entry) {
@@ -123,7 +141,7 @@ StreamCache::Lookup StreamCache::Found(StreamMemory::Place entry, Outcome outcom
 StreamCache::Lookup StreamCache::Get(const Invocations& plan) {
   std::vector<StreamMemory::Place> ours;  // most recently used first
   for (auto entry = memory_->entries_.begin(); entry != memory_->entries_.end(); ++entry) {
-    if (entry->owner != this) continue;
+    if (entry->owner != this || entry->held) continue;
     if (entry->plan == plan) return Found(entry, Outcome::kSame, {});
     ours.push_back(entry);
   }
@@ -151,8 +169,12 @@ StreamCache::Lookup StreamCache::Get(const Invocations& plan) {
           ", takes ", bytes, " bytes in ", fresh.runs.size(),
           " runs, but the device keeps at most ", memory.bytes_,
           " bytes of instructions; divide the plan");
-  if (ours.size() >= capacity_) memory.MakeRoom(ours.back());
-  while (memory.used_ + bytes > memory.bytes_) memory.MakeRoom(std::prev(memory.entries_.end()));
+  if (ours.size() >= capacity_) memory.MakeRoom(this);
+  while (memory.used_ + bytes > memory.bytes_) {
+    if (memory.MakeRoom()) continue;
+    throw NoRoomForStream(Concat("no room for ", bytes, " bytes of instructions beside ",
+                                 memory.used_, " bytes that are in use"));
+  }
   memory.used_ += bytes;
   memory.entries_.push_front({this, memory.next_id_++, plan, std::move(fresh), bytes, nullptr});
   return Found(memory.entries_.begin(), Outcome::kEncoded, {});

@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "npu/stream.h"
 
 namespace ort_aie::npu {
@@ -34,6 +36,12 @@ class StreamCompanion {
   virtual ~StreamCompanion() = default;
 };
 
+// There is no room for a stream beside those that are held.
+class NoRoomForStream : public Error {
+ public:
+  explicit NoRoomForStream(const std::string& message) : Error(ErrorCode::kRuntime, message) {}
+};
+
 // The streams that several caches keep in the device's memory for instructions. Not thread-safe,
 // even across caches.
 class StreamMemory {
@@ -45,9 +53,14 @@ class StreamMemory {
   size_t used() const { return used_; }
   int64_t dropped() const { return dropped_; }  // streams dropped to make room for others
 
-  // Drops the stream used longest ago, in whichever cache. Never drops the one used last: returns
-  // false if there is no other.
+  // Drops the stream used longest ago, in whichever cache. Never drops the one used last, nor those
+  // that are held: returns false if there is no other.
   bool DropOldest();
+
+  // The stream used last stays as it is: it is neither dropped nor patched until it is released,
+  // and the same plan gets another one. Returns its id.
+  uint64_t HoldLast();
+  void Release(uint64_t id);
 
  private:
   friend class StreamCache;
@@ -58,11 +71,14 @@ class StreamMemory {
     Stream stream;
     size_t bytes;
     std::unique_ptr<StreamCompanion> companion;
+    bool held = false;
   };
   using Place = std::list<Entry>::iterator;
 
   void Drop(Place entry);
-  void MakeRoom(Place entry);  // Drop, and count it
+  // Drops the oldest stream that is not held, of one cache or of any, and counts it. Returns false
+  // if there is none.
+  bool MakeRoom(const StreamCache* of = nullptr);
 
   const size_t bytes_;
   size_t used_ = 0;
@@ -79,7 +95,7 @@ class StreamCache {
   enum class Outcome { kSame, kPatched, kEncoded };
 
   struct Lookup {
-    const Stream& stream;  // valid until the next Get
+    const Stream& stream;  // valid until the next Get, or while it is held
     uint64_t id;           // of the kept stream; patching does not change it
     Outcome outcome;
     std::vector<WordRange> changed;               // when patched, ascending
@@ -95,7 +111,7 @@ class StreamCache {
   StreamMemory& memory() const { return *memory_; }
 
   // Throws as BuildStream does, and for a stream that is larger than the memory; then nothing has
-  // changed.
+  // changed. Throws NoRoomForStream.
   Lookup Get(const Invocations& plan);
 
  private:

@@ -198,19 +198,37 @@ class NpuPackages {
     return true;
   }
 
-  py::dict SubmissionOf(const Submission& one, const WeightForm& form) {
-    const std::string package = PackageOf(one.design, form);
-    Require(facts_.has(package), "there is no overlay ", package);
-    py::dict submission;
-    submission["design"] = one.design;
-    submission["package"] = package;
-    submission["runs"] = npu::BuildStream(Loaded(package).interpreter, one.invocations).runs.size();
-    py::list invocations;
-    for (const npu::Invocation& invocation : one.invocations) {
-      invocations.append(py::make_tuple(invocation.sequence, invocation.parameters));
+  // The parts of a submission, and how many lists their runs are.
+  py::dict SubmissionOf(const Submission& submission, const WeightForm& form) {
+    py::list parts;
+    int64_t lists = 1;
+    npu::ListRoom room;
+    for (const DesignPart& one : submission) {
+      const std::string package = PackageOf(one.design, form);
+      Require(facts_.has(package), "there is no overlay ", package);
+      const npu::Stream stream = npu::BuildStream(Loaded(package).interpreter, one.invocations);
+      for (const npu::Run& run : stream.runs) {
+        if (!room.Takes(run.predicted_seconds)) {
+          ++lists;
+          room = {};
+        }
+        room.Add(run.predicted_seconds);
+      }
+      py::list invocations;
+      for (const npu::Invocation& invocation : one.invocations) {
+        invocations.append(py::make_tuple(invocation.sequence, invocation.parameters));
+      }
+      py::dict part;
+      part["design"] = one.design;
+      part["package"] = package;
+      part["runs"] = stream.runs.size();
+      part["invocations"] = invocations;
+      parts.append(part);
     }
-    submission["invocations"] = invocations;
-    return submission;
+    py::dict given;
+    given["parts"] = parts;
+    given["lists"] = lists;
+    return given;
   }
 
   static py::dict StageOf(const Plan& plan, const Stage& stage, const py::list& submissions) {

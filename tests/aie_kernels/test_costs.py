@@ -16,7 +16,7 @@ from ort_aie_ep.npu.terms.device import device
 from ort_aie_ep.npu.terms.errors import DesignError
 
 # Sequences that no plan invokes.
-UNUSED = {"softcap", "rotate", "append_rows", "shared_layer"}
+UNUSED = {"softcap", "shared_layer"}
 
 
 @pytest.mark.parametrize("name", COSTS)

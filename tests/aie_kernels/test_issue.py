@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ort_aie_ep.aie_kernels import issue_api as api
-from ort_aie_ep.aie_kernels.issue import VECTORS, Body, Slot, loop
+from ort_aie_ep.aie_kernels.issue import VECTORS, Body, Slot
 
 LAB = Path(__file__).parents[2] / "lab"
 
@@ -76,20 +76,6 @@ def test_a_stretch_waits_for_the_one_before_only_in_turn() -> None:
         body.next_stretch()
     assert body.in_turn() == 4 * 10
     assert body.scheduled() == 10 + 3
-
-
-def test_a_trip_of_a_loop_adds_its_busiest_slot_at_least_however_long_the_first_takes() -> None:
-    def copy(body: Body) -> None:
-        api.store(body, api.each(body, api.load(body)))
-
-    def chain(body: Body) -> None:
-        total = api.load_sums(body, 32)
-        for _ in range(8):
-            total = api.add_all(body, total, lanes=32)
-        api.store(body, total)
-
-    assert loop(100, copy) == 10 + 99
-    assert loop(100, chain) >= loop(1, chain) + 99 * 8
 
 
 def test_published_kernels_left_out_are_predicted_within_a_quarter(

@@ -220,10 +220,11 @@ def test_the_array_moves_the_predicted_bytes(
     scheduled = schedule(plan, tokens, context)
     assert BlockForm(4, *scheduled["form"]) == read_as
     read, written = sum(
-        moved(submission["design"], read_as, sequence, tuple(parameters.items()))
+        moved(part["design"], read_as, sequence, tuple(parameters.items()))
         for stage in scheduled["stages"]
         for submission in stage["submissions"]
-        for sequence, parameters in submission["invocations"]
+        for part in submission["parts"]
+        for sequence, parameters in part["invocations"]
     )
     # The closed forms leave out tables and weights of rotations, queries and outputs of attention,
     # and rows without weights. They add a sum and a residual to each norm, and 64 bytes for the 16

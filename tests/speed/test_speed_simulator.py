@@ -23,7 +23,7 @@ from ort_aie_ep.aie_kernels.fused_layer import design as fused_layer
 from ort_aie_ep.aie_kernels.fused_layer.cost import Layer
 from ort_aie_ep.aie_kernels.gemm import design as gemm
 from ort_aie_ep.aie_kernels.gemm.cost import gemm as gemm_cost
-from ort_aie_ep.aie_kernels.gemm.cost import row_gate, row_norm
+from ort_aie_ep.aie_kernels.gemm.cost import row_gate, row_norm, row_rotation
 from ort_aie_ep.aie_kernels.gemm_bfp16 import design as gemm_bfp16
 from ort_aie_ep.aie_kernels.kernel_cycles import OURS
 from ort_aie_ep.aie_kernels.machine import Machine, Step
@@ -67,10 +67,14 @@ def errors(
 
 
 def compare(
-    design: Design, sequence: str, parameters: Mapping[str, int], steps: tuple[Step, ...]
+    design: Design,
+    sequence: str,
+    parameters: Mapping[str, int],
+    steps: tuple[Step, ...],
+    tolerance: float = TOLERANCE,
 ) -> None:
     for era, error in errors(design, sequence, parameters, steps).items():
-        assert error == pytest.approx(0, abs=TOLERANCE), era
+        assert error == pytest.approx(0, abs=tolerance), era
 
 
 @pytest.mark.parametrize(
@@ -192,6 +196,35 @@ def test_a_norm_of_rows_takes_what_the_simulator_takes(
             "eps_bits": bits(1e-6),
         },
         row_norm(m, k, residual, norm, OURS),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("m", "heads", "head_dim", "rotary_dim", "norm", "append"),
+    [
+        (64, 32, 64, 64, False, False),
+        pytest.param(64, 16, 128, 128, True, False, marks=pytest.mark.in_turn),
+        (64, 8, 64, 64, True, True),
+        pytest.param(600, 4, 256, 64, False, True, marks=pytest.mark.in_turn),
+        (64, 8, 128, 0, False, True),
+    ],
+)
+def test_heads_of_rows_take_what_the_simulator_takes(
+    m: int, heads: int, head_dim: int, rotary_dim: int, norm: bool, append: bool
+) -> None:
+    # Left out: slabs of weights and of tables fill before their heads, and commands of a result's
+    # tasks wait for the one before. A prompt's layer spends little of its time in these operators.
+    tolerance = 0.2
+    cache = {"position": 8, "capacity": m + 8} if append else {}
+    compare(
+        gemm.build(NPU2), "append_rows" if append else "rotate",
+        {
+            "M": m, "kv_heads" if append else "heads": heads, "head_dim": head_dim,
+            "rotary_dim": rotary_dim, "interleaved": 0, "norm": int(norm),
+            "eps_bits": bits(1e-6), "x_stride": heads * head_dim, **cache,
+        },
+        row_rotation(m, heads, head_dim, rotary_dim, norm=norm, append=append, kernels=OURS),
+        tolerance,
     )  # fmt: skip
 
 

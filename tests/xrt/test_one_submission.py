@@ -1,5 +1,5 @@
-"""For each family in ONNX Runtime, a token of a whole decoder is one submission, and a prompt two a
-layer."""
+"""For each family in ONNX Runtime, a token of a whole decoder is one submission, and so is a prompt
+on overlays of one xclbin."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ from optimum_models import quantise, write_export
 
 import ort_aie_ep
 from ort_aie_ep import npu_counters
+from ort_aie_ep.aie_kernels.build import designs_on
+from ort_aie_ep.aie_kernels.machine import Machine
 from ort_aie_ep.models.shapes import SHAPES, Shape
+from ort_aie_ep.npu.packages.simulated import write_simulated_packages
+from ort_aie_ep.npu.terms.device import device
+from ort_aie_ep.npu.terms.eras import MLIR_AIR
+from ort_aie_ep.prediction.compiled import read_plans
+from ort_aie_ep.prediction.composition import OVERLAYS, compose
 from ort_aie_ep.runtime.counters import NpuCounters
 from ort_aie_ep.tools.synth import synth
 
@@ -53,8 +60,12 @@ def overlays(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp()))
 
 
-def open_session(folder: Path, target: str) -> onnxruntime.InferenceSession:
+def open_session(
+    folder: Path, target: str, overlays: Path | None = None
+) -> onnxruntime.InferenceSession:
     options = session_options()
+    if overlays is not None:
+        options.add_session_config_entry("ort_aie.overlays", str(overlays))
     options.register_custom_ops_library(str(ort_aie_ep.library_path()))
     options.add_session_config_entry("ort_aie.target", target)
     options.add_session_config_entry("ort_aie.numerics", "bf16")
@@ -110,10 +121,13 @@ def calls(
     prompt: int = PROMPT,
     positions: bool = False,
     session: onnxruntime.InferenceSession | None = None,
+    overlays: Path | None = None,
 ) -> list[Call]:
     """Runs the prompt on the first target, then a token on each of the others, with one cache: in a
     session for each target, or all in one."""
-    sessions = {target: session or open_session(folder, target) for target in set(targets)}
+    sessions = {
+        target: session or open_session(folder, target, overlays) for target in set(targets)
+    }
     names = [o.name for o in sessions[targets[0]].get_outputs()]
     ids = np.random.default_rng(0).integers(0, vocab, prompt + len(targets))
     found, seen = [], 0
@@ -142,13 +156,13 @@ def check(shape: Shape, folder: Path, tokens: int) -> None:
     compare(device, host, shape.layers)
 
 
-def compare(device: list[Call], host: list[Call], layers: int) -> None:
+def compare(device: list[Call], host: list[Call], layers: int, bound: float | None = None) -> None:
     # The device rounds to bfloat16, each time by at most 2^-8 of the value. In a layer it rounds
     # the row before and after two norms, the sum and its norm's result (with norms behind: two
     # more), projections' results (q, k, v, o, gate and up, down), rotated and normalised q and k,
     # the attention's output and the MLP's product. These errors are independent and add up in
     # squares. A layer passes an error on at about its size, because its residual is its own input.
-    bound = 2.0**-8 * np.sqrt(18 * layers)
+    bound = bound or 2.0**-8 * np.sqrt(18 * layers)
     for token, (got, want) in enumerate(zip(device, host, strict=True)):
         assert got.submissions == 1, (token, got.between)
         assert 1 <= got.runs <= MOST_RUNS, token
@@ -195,6 +209,25 @@ def test_a_token_of_an_optimum_export_is_one_submission(family: str, tmp_path: P
     device = calls(*model, ["host", "sim", "sim"], positions=positions)[1:]
     host = calls(*model, ["host"] * 3, positions=positions)[1:]
     compare(device, host, len(cache) // 2)
+
+
+@pytest.mark.in_turn
+def test_a_prompt_is_one_submission(tmp_path: Path) -> None:
+    """Its keys are rotated and appended by the overlay that multiplies; a token continues them."""
+    shape, prompt = replace(LLAMA, layers=1), 64
+    folder, overlays = tmp_path / "compiled", tmp_path / "overlays"
+    ort_aie_ep.compile(synth(shape, tmp_path / "model"), folder)
+    designs = designs_on(device("npu2"))
+    write_simulated_packages(overlays, {name: designs[name] for name in OVERLAYS & designs.keys()})
+    model = (empty_cache(shape, 96), shape.vocab, folder)
+    found = calls(*model, ["sim"] * 2, prompt=prompt, overlays=overlays)
+    # Products of bfp16, as in test_demo_model_on_sim.py: six in a row, and the logits.
+    bound = 2.0**-7 * np.sqrt(8 / 3) * np.sqrt(2 * (6 * shape.layers + 1))
+    compare(found, calls(*model, ["host"] * 2, prompt=prompt), shape.layers, bound)
+    plans = read_plans(folder).plans
+    for call, tokens in zip(found, (prompt, 1), strict=True):
+        composed = compose(plans, tokens, prompt + (tokens == 1), Machine.of(MLIR_AIR))
+        assert (call.submissions, call.runs) == (composed.submissions, composed.timing.runs)
 
 
 def test_what_divides_a_token_has_its_reason(tmp_path: Path) -> None:

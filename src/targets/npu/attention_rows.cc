@@ -1,9 +1,11 @@
 #include "targets/npu/attention_rows.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "targets/host/attention_inputs.h"
+#include "targets/host/work.h"
 #include "targets/npu/conversions.h"
 #include "targets/trace.h"
 
@@ -57,7 +59,8 @@ HostRows InPresent(const AttentionStep& step) {
 
 NewRows::NewRows(const AttentionStep& step)
     : step_(step),
-      fresh_(step.windowed_cache ? std::make_shared<FreshRows>(step, Range{0, 1}) : nullptr),
+      fresh_(step.windowed_cache ? std::make_shared<FreshRows>(step, Range{0, step.sequence})
+                                 : nullptr),
       rows_(fresh_ != nullptr ? fresh_->Of(step) : InPresent(step)) {}
 
 void NewRows::WriteHosts(const ThreadPool& threads, bool made) const {
@@ -72,24 +75,26 @@ void NewRows::WriteHosts(const ThreadPool& threads, bool made) const {
   }
 }
 
-void NewRows::Store(KvCopy& copy,
-                    const std::function<const uint16_t*(int64_t head, bool value)>& of) const {
+void NewRows::Store(KvCopy& copy, const ThreadPool& threads, const Rows& of) const {
   const host::Kernels& kernels = host::SelectedKernels();
-  auto* again = host::Scratch<uint16_t>(host::Purpose::kKeys, step_.dim);
-  bool same = true;
-  for (int64_t head = 0; head < step_.batch * step_.kv_heads; ++head) {
+  std::atomic<bool> same = true;
+  const int64_t heads = step_.batch * step_.kv_heads;
+  threads.ParallelFor(2 * heads, host::PassNs(step_.sequence * step_.dim), [&](int64_t i) {
+    const int64_t head = i % heads;
+    const bool value = i >= heads;
     const auto b = static_cast<size_t>(head / step_.kv_heads);
-    const int64_t row = (head * rows_.capacity + step_.past_length[b] - rows_.first[b]) * step_.dim;
-    for (const bool value : {false, true}) {
-      const uint16_t* x = of(head, value);
-      void* all = const_cast<void*>(value ? rows_.values : rows_.keys);
-      void* to = host::Advance(all, step_.cache_type, row);
+    const int64_t first = head * rows_.capacity + step_.past_length[b] - rows_.first[b];
+    auto* again = host::Scratch<uint16_t>(host::Purpose::kKeys, step_.dim);
+    void* all = const_cast<void*>(value ? rows_.values : rows_.keys);
+    for (int64_t token = 0; token < step_.sequence; ++token) {
+      const uint16_t* x = of(head, token, value);
+      void* to = host::Advance(all, step_.cache_type, (first + token) * step_.dim);
       FromBfloat16(kernels, x, step_.dim, step_.cache_type, to);
       ToBfloat16(kernels, step_.cache_type, to, step_.dim, again);
-      same = same && std::memcmp(again, x, static_cast<size_t>(2 * step_.dim)) == 0;
+      if (std::memcmp(again, x, static_cast<size_t>(2 * step_.dim)) != 0) same = false;
     }
-  }
-  if (same) copy.Appended(step_, rows_);
+  });
+  if (same) copy.Appended(step_, rows_, threads);
 }
 
 void NewRows::Shift(const ThreadPool& threads) const {

@@ -38,8 +38,8 @@ struct FreshRows {
 // The new rows, at their places in the present.
 HostRows InPresent(const AttentionStep& step);
 
-// The rows of a step of one query row that the host gets: at their places in the present, or
-// separate until the device is done.
+// The new rows of a step that the host gets: at their places in the present, or separate until the
+// device is done.
 class NewRows {
  public:
   explicit NewRows(const AttentionStep& step);
@@ -50,11 +50,12 @@ class NewRows {
   // Before the run: writes what the host has, which includes the new rows if the host made them.
   void WriteHosts(const ThreadPool& threads, bool made) const;
 
-  // After the run: stores rows that the device has made and appended to the copy; of(head, value)
-  // gives a head's key or value. If the cache's type cannot represent all of them (float16, values
-  // below 2^-17), the device's rows differ from the host's, and the next call sends them.
-  void Store(KvCopy& copy,
-             const std::function<const uint16_t*(int64_t head, bool value)>& of) const;
+  // After the run: stores rows that the device has made and appended to the copy; of(head, token,
+  // value) gives the key or value of a new token, in any thread. If the cache's type cannot
+  // represent all of them (float16, values below 2^-17), the device's rows differ from the host's,
+  // and the next call sends them.
+  using Rows = std::function<const uint16_t*(int64_t head, int64_t token, bool value)>;
+  void Store(KvCopy& copy, const ThreadPool& threads, const Rows& of) const;
 
   // At the end: moves separate rows into the present.
   void Shift(const ThreadPool& threads) const;

@@ -1,6 +1,7 @@
 #include "targets/npu/batch_runner.h"
 
 #include <cstring>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -39,6 +40,12 @@ void Send(const Batch& batch, PlanMemory::Activations& arena) {
     std::memset(host, 0, sent);
     batch.PrepareAll(host);
     arena.buffer->ToDevice(0, sent);
+    for (const BatchMemory::ByteRange& zeros : batch.memory.zeros_after()) {
+      const auto first = static_cast<size_t>(zeros.first),
+                 bytes = static_cast<size_t>(zeros.end - zeros.first);
+      std::memset(host + first, 0, bytes);
+      arena.buffer->ToDevice(first, bytes);
+    }
     arena.sent = true;
     return;
   }
@@ -77,9 +84,16 @@ void RunBatch(Engine& engine, const Batch& batch, const WeightForm& form, const 
   std::vector<Buffer*> buffers = {arena.buffer.get()};
   for (const auto& buffer : batch.memory.others()) buffers.push_back(buffer.get());
   for (const Submission& submission : batch.submissions()) {
-    engine.Run(PackageOf(submission.design, form), submission.invocations, buffers);
+    std::vector<std::string> packages;
+    std::vector<Part> parts;
+    packages.reserve(submission.size());
+    for (const DesignPart& part : submission) {
+      packages.push_back(PackageOf(part.design, form));
+      parts.push_back({packages.back(), part.invocations});
+    }
+    engine.Submit(parts, buffers);
   }
-  for (const BatchMemory::Fetched& range : batch.memory.fetched()) {
+  for (const BatchMemory::ByteRange& range : batch.memory.fetched()) {
     arena.buffer->FromDevice(static_cast<size_t>(range.first),
                              static_cast<size_t>(range.end - range.first));
   }

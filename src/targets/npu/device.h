@@ -79,6 +79,12 @@ class OtherStream {
   virtual void Run(size_t begin, size_t end, std::span<Buffer* const> buffers) = 0;
 };
 
+// What one package does of a submission, without a change of overlay.
+struct Part {
+  std::string_view package;
+  const npu::Invocations& invocations;
+};
+
 // One device of the process, for all sessions and threads. Every wait is bounded.
 class Device {
  public:
@@ -100,12 +106,18 @@ class Device {
   // kMaxBufferBytes, because a run can have few buffers.
   virtual std::vector<DeviceMemory> Pin(std::span<const HostMemory> ranges) = 0;
 
-  // Executes `plan` on the overlay of `design` and waits for its end. Buffer i of the plan's views
-  // is `buffers[i]`; there may be any number of different ones. If the device supports lists of
-  // runs, the plan's runs are submitted together, up to 24 with a predicted time of kMaxRunSeconds.
-  // Throws DeviceError; then the contents of the buffers on the device are unknown.
-  virtual void Run(std::string_view design, const npu::Invocations& plan,
-                   std::span<Buffer* const> buffers) = 0;
+  // Executes parts whose packages share a context, and waits for their end. Buffer i of the
+  // invocations' views is `buffers[i]`; there may be any number of different ones. If the device
+  // supports lists of runs, the parts' runs are submitted together, up to 24 with a predicted time
+  // of kMaxRunSeconds. Throws DeviceError; then the contents of the buffers on the device are
+  // unknown.
+  virtual void Submit(std::span<const Part> parts, std::span<Buffer* const> buffers) = 0;
+  // The same for one part.
+  void Run(std::string_view package, const npu::Invocations& invocations,
+           std::span<Buffer* const> buffers) {
+    const Part part{package, invocations};
+    Submit({&part, 1}, buffers);
+  }
 
   // The words on their overlay, in a context of its own. Throws DeviceError.
   virtual std::unique_ptr<OtherStream> Load(const OtherOverlay& overlay,

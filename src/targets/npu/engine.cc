@@ -56,10 +56,9 @@ void Engine::GiveUp() {
   device_->Reset();
 }
 
-void Engine::Run(std::string_view design, const npu::Invocations& plan,
-                 std::span<Buffer* const> buffers) {
+void Engine::Submit(std::span<const Part> parts, std::span<Buffer* const> buffers) {
   const TraceSpan traced("host", "run");
-  device_->Run(design, plan, buffers);
+  device_->Submit(parts, buffers);
 }
 
 void Engine::Report(std::string_view line) const {

@@ -7,6 +7,7 @@
 #include <initializer_list>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -58,7 +59,7 @@ class Engine {
   // As Forget. Also gives up contexts and memory, because the device is not used again.
   void GiveUp();
 
-  void Run(std::string_view design, const npu::Invocations& plan, std::span<Buffer* const> buffers);
+  void Submit(std::span<const Part> parts, std::span<Buffer* const> buffers);
 
   // Passes a line about the device to ExecutorOptions::report, or prints it to stderr.
   void Report(std::string_view line) const;

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "targets/host/work.h"
 #include "targets/npu/conversions.h"
 
 namespace ort_aie::npu_target {
@@ -169,14 +170,14 @@ void KvCopy::Hold(const AttentionStep& step, const Lengths& lengths, std::span<c
   });
 }
 
-void KvCopy::FetchLast(const AttentionStep& step) {
+void KvCopy::FetchNew(const AttentionStep& step) {
+  const int64_t row_bytes = padded_ * 2;
   for (int64_t head = 0; head < 2 * heads(); ++head) {
     const size_t b = BatchRow(head);
-    const int64_t row = step.total_length[b] - 1 - rows_[b].first;
-    const int64_t tile_bytes = kEight * padded_ * 2;
-    buffer_->FromDevice(
-        static_cast<size_t>(offset_ + head * HeadBytes() + row / kEight * tile_bytes),
-        static_cast<size_t>(tile_bytes));
+    const int64_t first = (step.past_length[b] - rows_[b].first) / kEight * kEight;
+    const int64_t end = RoundUp(step.total_length[b] - rows_[b].first, kEight);
+    buffer_->FromDevice(static_cast<size_t>(offset_ + head * HeadBytes() + first * row_bytes),
+                        static_cast<size_t>((end - first) * row_bytes));
   }
 }
 
@@ -187,11 +188,11 @@ void KvCopy::Row(int64_t head, int64_t token, uint16_t* y) const {
   for (int64_t d = 0; d < padded_; d += kEight) std::memcpy(y + d, x + d * kEight, 2 * kEight);
 }
 
-void KvCopy::Appended(const AttentionStep& step, const HostRows& fresh) {
-  for (int64_t head = 0; head < 2 * heads(); ++head) {
+void KvCopy::Appended(const AttentionStep& step, const HostRows& fresh, const ThreadPool& threads) {
+  threads.ParallelFor(2 * heads(), host::PassNs(step.sequence * dim_), [&](int64_t head) {
     const size_t b = BatchRow(head);
     Convert(step, head, {step.past_length[b], step.total_length[b]}, fresh);
-  }
+  });
   for (size_t b = 0; b < rows_.size(); ++b) rows_[b].end = step.total_length[b];
 }
 

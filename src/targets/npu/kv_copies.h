@@ -46,12 +46,12 @@ class KvCopy : public CacheRows {
   // order.
   void Hold(const AttentionStep& step, const Lengths& lengths, std::span<const int64_t> rows,
             const HostRows& fresh, const ThreadPool& threads);
-  // Fetches the row that the device has appended for the step's last token to each head.
-  void FetchLast(const AttentionStep& step);
+  // Fetches the rows that the device has appended for the step's tokens to each head.
+  void FetchNew(const AttentionStep& step);
   // A row of a head (of keys, then of values) as the device has it: (padded dim) bfloat16.
   void Row(int64_t head, int64_t token, uint16_t* y) const;
   // Tells it that the device has the step's new rows, and that they equal `fresh`.
-  void Appended(const AttentionStep& step, const HostRows& fresh);
+  void Appended(const AttentionStep& step, const HostRows& fresh, const ThreadPool& threads);
 
  private:
   bool IsEqual(const AttentionStep& step, int64_t head, Range tokens) const;

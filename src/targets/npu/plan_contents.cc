@@ -19,7 +19,7 @@ PlanContents::PlanContents(Engine& engine, const Plan& plan, const ThreadPool& t
       caches_(
           engine, plan,
           [&engine](const AttentionStep& step) {
-            return IsOnDevice(engine, step) ? TokensAtATime(engine.facts(), step) : 0;
+            return IsOnDevice(engine, step) ? TokensTogether(engine.facts(), step) : 0;
           },
           threads) {}
 

@@ -3,6 +3,8 @@
 
 #include <thread>
 
+#include "targets/npu/schedule/reasons.h"
+
 namespace ort_aie::npu_target {
 namespace {
 
@@ -148,34 +150,53 @@ void TokensOfDecodersOnNpu1() {
   }
 }
 
-// A prompt is one submission of GEMM before the first attention and one after each, the attention
-// itself, and one for the last token's logits; weights are dequantised when there is room.
+// In one hardware context, a prompt is one submission, with the last token's logits. If the host
+// prepares the keys, that divides it at each attention. In contexts of their own, it is one
+// submission of dequantisation, one of GEMM before the first attention and one after each, the
+// attention itself, and one for the logits.
 void PromptsOfDecoders() {
   for (const Family& family : kFamilies) {
     const int64_t layers = 3;
     const WholeDecoder::Model model(family, layers);
     for (const int64_t rows : {2, 63, 64, 100}) {
-      Bench bench;
-      WholeDecoder device(model, true), host(model, true);
+      Bench bench, apart;
+      apart.device->one_context = false;
+      WholeDecoder device(model, true), other(model, true), host(model, true);
       // The second prompt continues a cache, and a token follows.
       for (const int64_t count : {rows, int64_t{5}, int64_t{1}}) {
         std::vector<int64_t> ids;
         for (int64_t i = 0; i < count; ++i) ids.push_back((37 * i + 5 * count) % 320);
         const Moved moved = MovedBy(bench, device.Tokens(ids));
+        const Moved by_context = MovedBy(apart, other.Tokens(ids));
         HostTarget().Execute(host.Tokens(ids), kThreads);
-        const int64_t expected = count == 1 ? 1 : 1 + (layers + 1) + layers + 1;
+        // Norms between layers, which the host does for rows that are not whole blocks' columns.
+        const bool whole = count >= 64 || count == 1;
+        const int64_t expected = whole ? 1 : 1 + 2 * layers;
         Check(moved.submissions == expected, "submissions of ", family.name, ", ", count,
               " tokens: ", moved.submissions, ", expected ", expected);
+        const int64_t most = count == 1 ? 1 : 1 + (layers + 1) + layers + 1;
+        Check(by_context.submissions == most, "in contexts of their own, ", family.name, ", ",
+              count, " tokens: ", by_context.submissions, ", expected ", most);
+        Check(device.logits.bytes == other.logits.bytes, "other bits in contexts of their own");
         Close(device.logits, host.logits, Bound(layers));
+        if (rows >= 64 && count == rows) {
+          Check(bench.target->counters().cache_rows_sent == 0, "the device appends");
+        }
         device.Advance();
+        other.Advance();
         host.Advance();
       }
-      for (const auto& [reason, steps] : bench.target->counters().host_steps) {
+      const ExecutorCounters counters = bench.target->counters();
+      for (const auto& [reason, steps] : counters.host_steps) {
         Check(reason == "rows of an embedding" ||
                   reason == "a vector operator on what the host has" ||
                   (reason == "a vector operator on several rows" && family.norms_behind),
               steps, " steps of ", family.name, " on the host: ", reason);
       }
+      const auto divided = counters.host_steps_between.find(Words(Reason::kFewKeys));
+      Check(divided != counters.host_steps_between.end() &&
+                divided->second == layers * (rows < 64 ? 2 : 1),
+            "the reason of ", family.name);
       Check(bench.lines.empty(), "reported: ", bench.lines.empty() ? "" : bench.lines[0]);
     }
   }
@@ -191,6 +212,7 @@ void WeightsOfPromptsLayerByLayer() {
     ExecutorOptions options;
     options.weight_bytes = room;
     Bench bench(kAll, options);
+    bench.device->one_context = false;
     WholeDecoder device(model, true), host(model, true);
     const Moved moved = MovedBy(bench, device.Tokens({1, 2, 3}));
     Check(moved.submissions == times + 4 + 3 + 1, "room of ", room, ": ", moved.submissions);
@@ -209,8 +231,9 @@ void LongPromptsOfDecoders() {
   std::vector<int64_t> ids(530, 7);
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int64_t>(i * i % 320);
   const Moved moved = MovedBy(bench, device.Tokens(ids));
-  // Nine chunks of attention.
-  Check(moved.submissions == 1 + 3 + 2 * 9 + 1, "submissions: ", moved.submissions);
+  Check(moved.submissions == 1, "submissions: ", moved.submissions);
+  const auto chunks = std::ranges::count(bench.device->sequences, "attention");
+  Check(chunks == 2 * 9, "nine chunks of attention, got ", chunks);
   HostTarget().Execute(host.Tokens(ids), kThreads);
   Close(device.logits, host.logits, Bound(2));
 }

@@ -48,7 +48,7 @@ class FusedDevice final : public Device {
   const npu::Manifest* Overlay(std::string_view) override { return nullptr; }
   std::shared_ptr<Buffer> Allocate(size_t bytes) override;
   std::vector<DeviceMemory> Pin(std::span<const HostMemory>) override { return {}; }
-  void Run(std::string_view, const npu::Invocations&, std::span<Buffer* const>) override {}
+  void Submit(std::span<const Part>, std::span<Buffer* const>) override {}
   std::unique_ptr<OtherStream> Load(const OtherOverlay& overlay,
                                     std::span<const uint32_t> words) override;
   void Reset() override { ++resets; }

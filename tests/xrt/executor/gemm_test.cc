@@ -113,6 +113,7 @@ void WeightsOfAPromptAreDequantisedTogether() {
     ExecutorOptions options;
     options.weight_bytes = weight_bytes;
     Bench bench(kAll, options);
+    bench.device->one_context = false;
     Projection first({.rows = 70}), second({.rows = 70, .bias = true}),
         gated({.rows = 70, .gated = true}), last({.rows = 70, .norm = true});
     Projection* const all[] = {&first, &second, &gated, &last};

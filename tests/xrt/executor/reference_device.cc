@@ -104,6 +104,8 @@ class Call {
     if (name == "rope") return Rope();
     if (name == "append") return Append();
     if (name == "move_heads") return MoveHeads();
+    if (name == "rotate") return RotateRows();
+    if (name == "append_rows") return AppendRows();
     if (name == "dequant") return Dequant();
     if (name == "gemm") return Gemm();
     if (name == "project") return Project();
@@ -204,16 +206,21 @@ class Call {
     }
   }
 
-  // A head of x, normalised, rounded, and rotated; y(d) receives it.
+  // A head of x, normalised, rounded, and rotated; y(d) receives it. The head is that many elements
+  // from the beginning of x, and its row of the table from that of the table.
   template <typename Take>
   void Rotate(int64_t head, const Take& y) const {
+    RotateAt(head * P("head_dim"), 0, y);
+  }
+  template <typename Take>
+  void RotateAt(int64_t first, int64_t row, const Take& y) const {
     const int64_t dim = P("head_dim"), rotary = P("rotary_dim"), half = rotary / 2;
     const bool neighbours = P("interleaved") != 0;
     const Elements from = E("x");
     std::vector<double> x(static_cast<size_t>(dim));
     double squares = 0;
     for (int64_t d = 0; d < dim; ++d) {
-      x[static_cast<size_t>(d)] = from.Get(head * dim + d);
+      x[static_cast<size_t>(d)] = from.Get(first + d);
       squares += x[static_cast<size_t>(d)] * x[static_cast<size_t>(d)];
     }
     if (P("norm") != 0) {
@@ -229,7 +236,7 @@ class Call {
     for (int64_t i = 0; i < half; ++i) {
       double& a = x[static_cast<size_t>(neighbours ? 2 * i : i)];
       double& b = x[static_cast<size_t>(neighbours ? 2 * i + 1 : i + half)];
-      const double cosine = table.Get(i), sine = table.Get(half + i);
+      const double cosine = table.Get(row + i), sine = table.Get(row + half + i);
       const double rotated = a * cosine - b * sine;
       b = b * cosine + a * sine;
       a = rotated;
@@ -243,6 +250,30 @@ class Call {
     const int64_t dim = P("head_dim");
     for (int64_t head = 0; head < P("heads"); ++head) {
       Rotate(head, [&](int64_t d, double y) { to.Set(head * dim + d, y); });
+    }
+  }
+
+  // Of a prompt: any rows, and rows of a cache in whole groups of eight.
+  void RotateRows() const {
+    const Elements to = E("y");
+    const int64_t rows = std::max<int64_t>(P("M"), 64), heads = P("heads"), dim = P("head_dim");
+    for (int64_t i = 0; i < rows * heads; ++i) {
+      const int64_t row = i / heads;
+      RotateAt(row * P("x_stride") + i % heads * dim, row * P("rotary_dim"),
+               [&](int64_t d, double y) { to.Set(i * dim + d, y); });
+    }
+  }
+
+  void AppendRows() const {
+    const Elements cache = E("cache");
+    const int64_t heads = P("kv_heads"), dim = P("head_dim");
+    for (int64_t i = 0; i < P("M") * heads; ++i) {
+      const int64_t row = i / heads, head = i % heads * P("capacity") * dim;
+      RotateAt(row * P("x_stride") + i % heads * dim, row * P("rotary_dim"),
+               [&](int64_t d, double y) {
+                 if (!std::isfinite(y)) Wrong("append_rows reads what nobody wrote");
+                 cache.Set(head + InCache(P("position") + row, d, dim), y);
+               });
     }
   }
 
@@ -452,37 +483,44 @@ std::vector<DeviceMemory> ReferenceDevice::Pin(std::span<const HostMemory> range
   return places;
 }
 
-void ReferenceDevice::Run(std::string_view design, const npu::Invocations& plan,
-                          std::span<Buffer* const> buffers) {
+void ReferenceDevice::Submit(std::span<const Part> parts, std::span<Buffer* const> buffers) {
   const std::lock_guard lock(mutex_);
   if (std::set(buffers.begin(), buffers.end()).size() != buffers.size()) {
     Wrong("one buffer is in a plan twice");
   }
-  const npu::Manifest* manifest = Overlay(design);
-  if (manifest == nullptr) Wrong("a run on an overlay that there is not");
-  if (before_plan) before_plan(plan);
-  npu::Interpreter interpreter(*manifest);
-  const npu::Stream stream = npu::BuildStream(interpreter, plan);  // throws for refused shapes
+  std::vector<npu::Stream> streams;  // before anything runs: shapes may be refused
+  for (const auto& [package, invocations] : parts) {
+    const npu::Manifest* manifest = Overlay(package);
+    if (manifest == nullptr) Wrong("a run on an overlay that there is not");
+    if (before_plan) before_plan(invocations);
+    npu::Interpreter interpreter(*manifest);
+    streams.push_back(npu::BuildStream(interpreter, invocations));
+  }
   ++counters_->submissions;
-  int next = 0;  // invocation
   try {
-    for (const npu::Run& run : stream.runs) {
-      if (run.buffers.size() > 5) Wrong("a run has five buffers at most");
-      const int64_t number = counters_->runs++;
-      if (before_run) before_run(number);
-      for (; next <= run.sources.back().invocation; ++next) {
-        const npu::Invocation& invocation = plan[static_cast<size_t>(next)];
-        sequences.push_back(invocation.sequence);
-        const Call call(*manifest, invocation, buffers);
-        call.Execute();
-        if (after_call) after_call(invocation, call.places());
-      }
-    }
+    for (size_t i = 0; i < parts.size(); ++i) RunPart(parts[i], streams[i], buffers);
   } catch (const DeviceError&) {
     for (Buffer* buffer : buffers) {
       std::ranges::fill(dynamic_cast<ReferenceBuffer&>(*buffer).device, kPoison);
     }
     throw;
+  }
+}
+
+void ReferenceDevice::RunPart(const Part& part, const npu::Stream& stream,
+                              std::span<Buffer* const> buffers) {
+  int next = 0;  // invocation
+  for (const npu::Run& run : stream.runs) {
+    if (run.buffers.size() > 5) Wrong("a run has five buffers at most");
+    const int64_t number = counters_->runs++;
+    if (before_run) before_run(number);
+    for (; next <= run.sources.back().invocation; ++next) {
+      const npu::Invocation& invocation = part.invocations[static_cast<size_t>(next)];
+      sequences.push_back(invocation.sequence);
+      const Call call(*Overlay(part.package), invocation, buffers);
+      call.Execute();
+      if (after_call) after_call(invocation, call.places());
+    }
   }
 }
 

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "npu/stream.h"
 #include "targets/npu/device.h"
 
 namespace ort_aie::npu_target {
@@ -23,12 +24,11 @@ class ReferenceDevice final : public Device {
   const std::string& name() const override { return name_; }
   const npu::Manifest* Overlay(std::string_view design) override;
   bool ShareContext(std::string_view one, std::string_view other) override {
-    return Overlay(one) != nullptr && Overlay(other) != nullptr;
+    return one_context && Overlay(one) != nullptr && Overlay(other) != nullptr;
   }
   std::shared_ptr<Buffer> Allocate(size_t bytes) override;
   std::vector<DeviceMemory> Pin(std::span<const HostMemory> ranges) override;
-  void Run(std::string_view design, const npu::Invocations& plan,
-           std::span<Buffer* const> buffers) override;
+  void Submit(std::span<const Part> parts, std::span<Buffer* const> buffers) override;
   void Reset() override { ++resets; }
   Counters counters() const override { return *counters_; }
   std::vector<std::string> NoticesFrom(size_t first) const override {
@@ -46,10 +46,13 @@ class ReferenceDevice final : public Device {
   std::function<void(size_t bytes)> before_allocation;
   std::vector<std::string> notices;
   int64_t resets = 0;
+  bool one_context = true;               // of all overlays
   size_t most_pinned = kMaxBufferBytes;  // in one buffer
   std::vector<std::string> sequences;    // those executed
 
  private:
+  void RunPart(const Part& part, const npu::Stream& stream, std::span<Buffer* const> buffers);
+
   const std::string name_ = "NPU Reference";
   std::map<std::string, npu::Manifest, std::less<>> manifests_;
   std::shared_ptr<Counters> counters_ = std::make_shared<Counters>();

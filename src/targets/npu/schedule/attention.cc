@@ -22,17 +22,12 @@
 namespace ort_aie::npu_target {
 namespace {
 
-// A prompt with more queries than one run can take is divided into chunks; for each, the chunks
-// before it are past.
-constexpr int64_t kChunkMultiple = 64;  // tokens
 // Elements that the sequences `rope` and `append` process at a time.
 constexpr int64_t kRotaryObject = 256, kRotaryMultiple = 32;
 
 size_t TensorBytes(int64_t elements, DataType type) {
   return elements <= 0 ? 0 : static_cast<size_t>(BytesOf(type, elements));
 }
-
-int64_t Window(const AttentionStep& step) { return std::max<int64_t>(step.window, 0); }
 
 // Whether the sequences `rope` and `append` can do the work before attention. They cannot quantise,
 // so the host makes the codes of a cache of integers. They rotate by one position, after the norm.
@@ -229,12 +224,11 @@ void AnnouncePresent(Batch& batch, const AttentionStep& step, bool later) {
   }
 }
 
-// The copy of the cache for a step of one query row. Before the run, the host writes what it has of
-// the new rows, and sends the copy its past, and these rows if it `made` them.
-TokenCache CacheOf(Scheduling& scheduling, Batch& batch, const AttentionStep& step,
+// The copy of the cache. Before the run, the host writes what it has of the new rows, and sends the
+// copy its past, and these rows if it `made` them.
+TokenCache CacheOf(Batch& batch, const AttentionStep& step, const CachePlace& place,
                    const NewRows& new_rows, bool made) {
-  const CachePlace place = scheduling.contents.Cache(step);
-  const Lengths lengths = LengthsOf(step, 0, 1);
+  const Lengths lengths = LengthsOf(step, 0, step.sequence);
   TokenCache cache{place.rows, place.copy, {}};
   for (size_t b = 0; b < lengths.total.size(); ++b) {
     cache.first.push_back(place.rows.FirstTokenFor(step, b, lengths));
@@ -281,13 +275,6 @@ npu::BufferView RotaryTable(Batch& batch, const AttentionStep& step, int64_t b) 
                            });
 }
 
-int64_t TokensAtATime(const DeviceFacts& facts, const AttentionStep& step) {
-  int64_t most = facts.query_bytes / (2 * step.heads * PaddedHeadDim(step.dim));
-  if (step.prompt_chunk > 0) most = std::min(most, step.prompt_chunk);
-  most = std::max(kChunkMultiple, most / kChunkMultiple * kChunkMultiple);
-  return std::min(most, step.sequence);
-}
-
 bool HostPrepares(const AttentionStep& step, const char* design) {
   return !CanPrepare(step, design);
 }
@@ -307,7 +294,7 @@ bool AppendAttention(Scheduling& scheduling, Batch& batch, const char* design,
   if (!(by_host || by_device) || !RestOnHost(batch, step)) return false;
 
   const NewRows new_rows(step);
-  const TokenCache cache = CacheOf(scheduling, batch, step, new_rows, by_host);
+  const TokenCache cache = CacheOf(batch, step, scheduling.contents.Cache(step), new_rows, by_host);
   const int64_t padded = PaddedHeadDim(step.dim), width = step.heads * padded;
   TokenRows rows;
   if (by_host) {
@@ -337,7 +324,7 @@ bool AppendAttention(Scheduling& scheduling, Batch& batch, const char* design,
                            {"head_dim", padded},
                            {"context", step.total_length[i] - cache.first[i]},
                            {"capacity", cache.rows.capacity()},
-                           {"window", Window(step)},
+                           {"window", std::max<int64_t>(step.window, 0)},
                            {"scale_bits", FloatBits(step.scale)},
                            {"softcap_bits", FloatBits(step.softcap)}},
                           {{"q", rows.query[b]},
@@ -350,7 +337,7 @@ bool AppendAttention(Scheduling& scheduling, Batch& batch, const char* design,
               new_rows](const Batch::Results& results) {
     for (int64_t b = 0; b < (whole ? 0 : step.batch); ++b) StoreOutput(step, results[o[b]], b);
     if (by_device) {
-      new_rows.Store(*copy, [&](int64_t head, bool value) {
+      new_rows.Store(*copy, threads, [&](int64_t head, int64_t, bool value) {
         const Rows& all = value ? rows.value : rows.key;
         return results[all.Head(head / step.kv_heads, head % step.kv_heads)];
       });
@@ -362,173 +349,24 @@ bool AppendAttention(Scheduling& scheduling, Batch& batch, const char* design,
   return true;
 }
 
-TokenCache AppendCache(Scheduling& scheduling, Batch& batch, const AttentionStep& step) {
+TokenCache AppendCache(Batch& batch, const AttentionStep& step, const CachePlace& place) {
   const NewRows new_rows(step);
-  const TokenCache cache = CacheOf(scheduling, batch, step, new_rows, false);
-  batch.Then([&step, &threads = batch.threads(), copy = cache.copy,
-              new_rows](const Batch::Results&) {
-    copy->FetchLast(step);
-    auto* row = host::Scratch<uint16_t>(host::Purpose::kTile, PaddedHeadDim(step.dim));
-    new_rows.Store(*copy, [&](int64_t head, bool value) {
-      const int64_t values = value ? step.batch * step.kv_heads : 0;
-      copy->Row(values + head, step.past_length[static_cast<size_t>(head / step.kv_heads)], row);
-      return row;
-    });
-    new_rows.Shift(threads);
-  });
+  const TokenCache cache = CacheOf(batch, step, place, new_rows, false);
+  batch.Then(
+      [&step, &threads = batch.threads(), copy = place.copy, new_rows](const Batch::Results&) {
+        const TraceSpan traced("host", "new rows");
+        copy->FetchNew(step);
+        new_rows.Store(*copy, threads, [&](int64_t head, int64_t token, bool value) {
+          auto* row = host::Scratch<uint16_t>(host::Purpose::kTile, PaddedHeadDim(step.dim));
+          const int64_t values = value ? step.batch * step.kv_heads : 0;
+          copy->Row(values + head,
+                    step.past_length[static_cast<size_t>(head / step.kv_heads)] + token, row);
+          return row;
+        });
+        new_rows.Shift(threads);
+      });
   AnnouncePresent(batch, step, true);
   return cache;
-}
-
-namespace {
-
-// Batches of a prompt's queries, each when the device has all of its keys.
-class Prompt {
- public:
-  Prompt(Scheduling& scheduling, const AttentionStep& step, Stage& stage)
-      : step_(step),
-        threads_(scheduling.threads),
-        manifest_(scheduling.facts.overlay(kFlowQkv)),
-        stage_(stage) {
-    Require(manifest_ != nullptr, "there is no overlay flow_qkv");
-  }
-
-  // The host does it before the next batch, or at the end.
-  void Prepare(std::function<void()> execute) { before_next_.push_back(std::move(execute)); }
-
-  // Attends to `total` keys (0 if none are visible) with tokens [first, end) of a batch row.
-  void Attend(const CacheRows& cache, int64_t b, int64_t first, int64_t end, int64_t total) {
-    const auto i = static_cast<size_t>(b);
-    // Queries before the first visible key see no key.
-    const int64_t begin =
-        step_.causal ? std::clamp(cache.FirstToken(i) - step_.past_length[i], first, end) : first;
-    const int64_t keys = total - cache.FirstToken(i);
-    Zero(b, first, begin);
-    for (int64_t t = begin; t < end;) {
-      // Without causality a query sees all keys, including those after its chunk.
-      const int64_t count = step_.causal ? end - t : std::min(end - t, keys);
-      const int64_t past =
-          step_.causal ? step_.past_length[i] + t - cache.FirstToken(i) : keys - count;
-      Run(cache, b, t, count, past);
-      t += count;
-    }
-  }
-
-  void Zero(int64_t b, int64_t first, int64_t end) {
-    if (first == end) return;
-    Prepare([&step = step_, b, first, end] {
-      const size_t bytes = TensorBytes(step.heads * step.dim, step.type);
-      std::memset(static_cast<uint8_t*>(step.output) +
-                      static_cast<size_t>(b * step.sequence + first) * bytes,
-                  0, static_cast<size_t>(end - first) * bytes);
-    });
-  }
-
-  // Once all queries are there.
-  void End() {
-    if (!before_next_.empty()) Next();
-  }
-
- private:
-  Batch& Next() {
-    Batch& batch = stage_.Add(threads_);
-    for (auto& execute : before_next_) batch.Prepare(std::move(execute));
-    before_next_.clear();
-    return batch;
-  }
-
-  void Run(const CacheRows& cache, int64_t b, int64_t first, int64_t count, int64_t past) {
-    const int64_t padded = PaddedHeadDim(step_.dim), width = step_.heads * padded;
-    npu::Invocation attention{"attention",
-                              {{"heads", step_.heads},
-                               {"kv_heads", step_.kv_heads},
-                               {"head_dim", padded},
-                               {"prompt", count},
-                               {"past", past},
-                               {"capacity", cache.capacity()},
-                               {"window", Window(step_)},
-                               {"causal", step_.causal ? 1 : 0},
-                               {"scale_bits", FloatBits(step_.scale)},
-                               {"softcap_bits", FloatBits(step_.softcap)}},
-                              {}};
-    // With the rows of a last tile that is not full.
-    const int64_t elements = npu::ArgumentBytes(*manifest_, attention, "q") / 2;
-    const int64_t token = b * step_.sequence + first;
-    Batch& batch = Next();
-    const npu::BufferView q = batch.Input(elements, [&step = step_, &threads = threads_, token,
-                                                     count, width](uint16_t* y) {
-      threads.ParallelFor(count, [&](int64_t t) { StoreQueries(step, token + t, y + t * width); });
-    });
-    const npu::BufferView o = batch.memory.Scratch(elements);
-    batch.memory.Keep(o, count * width);
-    attention.arguments = {{"q", q},
-                           {"k", batch.memory.View(cache.buffer(), cache.KeyOffset(b))},
-                           {"v", batch.memory.View(cache.buffer(), cache.ValueOffset(b))},
-                           {"o", o}};
-    batch.Invoke(kFlowQkv, std::move(attention));
-    batch.Then([&step = step_, &threads = threads_, o, token, count,
-                width](const Batch::Results& results) {
-      const uint16_t* const outputs = results[o];
-      threads.ParallelFor(count,
-                          [&](int64_t t) { StoreOutput(step, outputs + t * width, token + t); });
-    });
-  }
-
-  const AttentionStep& step_;
-  const ThreadPool& threads_;
-  const npu::Manifest* const manifest_;
-  Stage& stage_;
-  std::vector<std::function<void()>> before_next_;
-};
-
-}  // namespace
-
-void AttendPrompt(Scheduling& scheduling, const AttentionStep& step, Stage& stage) {
-  const ThreadPool& threads = scheduling.threads;
-  Prompt prompt(scheduling, step, stage);
-  if (!step.windowed_cache) {
-    prompt.Prepare([&step, &threads] {
-      const TraceSpan traced("host", "write present");
-      host::WritePresent(step, host::SelectedKernels(), threads);
-    });
-  }
-  const CachePlace place = scheduling.contents.Cache(step);
-  CacheRows rows = place.rows;  // as it will be
-  const int64_t most = TokensAtATime(scheduling.facts, step);
-  for (int64_t first = 0; first < step.sequence; first += most) {
-    const Range tokens{first, std::min(first + most, step.sequence)};
-    // Without causality, queries see later keys too.
-    const Lengths lengths =
-        LengthsOf(step, step.causal ? first : 0, step.causal ? tokens.end : step.sequence);
-    prompt.Prepare([&step, &threads, copy = place.copy, tokens, lengths] {
-      if (!step.windowed_cache) {
-        return copy->Hold(step, lengths, lengths.total, InPresent(step), threads);
-      }
-      FreshRows fresh(step, tokens);
-      {
-        const TraceSpan traced("host", "write present");
-        host::WriteNewRows(step, host::SelectedKernels(), threads, tokens, fresh.keys(),
-                           fresh.values());
-      }
-      copy->Hold(step, lengths, lengths.total, fresh.Of(step), threads);
-    });
-    rows.Advance(step, lengths, lengths.total);
-    for (int64_t b = 0; b < step.batch; ++b) {
-      const auto i = static_cast<size_t>(b);
-      // Tokens after a shorter prompt are padding.
-      const int64_t own = step.total_length[i] - step.past_length[i];
-      const int64_t end = std::clamp(own, first, tokens.end);
-      prompt.Attend(rows, b, first, end, lengths.total[i]);
-      prompt.Zero(b, end, tokens.end);
-    }
-  }
-  if (step.windowed_cache) {
-    prompt.Prepare([&step, &threads] {
-      const TraceSpan traced("host", "write present");
-      host::WriteWindowedPresent(step, host::SelectedKernels(), threads);
-    });
-  }
-  prompt.End();
 }
 
 }  // namespace ort_aie::npu_target

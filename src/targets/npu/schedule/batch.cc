@@ -16,10 +16,16 @@ constexpr int64_t kStoredTogether = 4096;  // elements stored by one host task
 }  // namespace
 
 void Batch::Invoke(const char* design, npu::Invocation invocation) {
-  if (submissions_.empty() || submissions_.back().design != design) {
-    submissions_.push_back({design, {}});
+  const auto now = [&]() -> DesignPart* {
+    return submissions_.empty() ? nullptr : &submissions_.back().back();
+  };
+  if (now() == nullptr || now()->design != design) {
+    const bool together =
+        now() != nullptr && one_context_ != nullptr && one_context_(now()->design, design);
+    if (!together) submissions_.emplace_back();
+    submissions_.back().push_back({design, {}});
   }
-  submissions_.back().invocations.push_back(std::move(invocation));
+  now()->invocations.push_back(std::move(invocation));
 }
 
 npu::BufferView Batch::Input(int64_t elements, Fill fill) {
@@ -36,6 +42,12 @@ npu::BufferView Batch::SharedInput(const TableKey& key, int64_t elements, Fill f
   const auto known = shared_.find(key);
   if (known != shared_.end()) return known->second;
   return shared_[key] = Input(elements, std::move(fill));
+}
+
+npu::BufferView Batch::ZerosAfter(int purpose, int64_t used, int64_t elements) {
+  const auto [known, added] = zeros_after_.try_emplace({purpose, used, elements});
+  if (added) known->second = memory.ZerosAfter(used, elements);
+  return known->second;
 }
 
 void Batch::Prepare(std::function<void()> execute) {

@@ -1,6 +1,7 @@
 // Steps that go to the device together: their invocations, and what the host does before the run
-// and with the results. A token's batch uses one overlay, in one submission. A prompt's batch is
-// one submission for each change of overlay, with no work of the host in between.
+// and with the results. A token's batch uses one overlay, in one submission. A prompt's batch uses
+// several, with no work of the host in between: it is one submission if they are in one hardware
+// context, else one for each change.
 //
 // A batch is made without a device, and does nothing by itself: what the host does is kept as
 // functions, which batch_runner.h calls.
@@ -24,9 +25,13 @@ namespace ort_aie::npu_target {
 
 class Batch {
  public:
+  // Whether two designs' overlays are in one hardware context.
+  using OneContext = std::function<bool(const char* one, const char* other)>;
+
   // For steps of a plan with such temporaries.
-  explicit Batch(const ThreadPool& threads, const Arena& temporaries = {})
-      : threads_(threads), temporaries_(temporaries) {}
+  explicit Batch(const ThreadPool& threads, const Arena& temporaries = {},
+                 OneContext one_context = {})
+      : threads_(threads), temporaries_(temporaries), one_context_(std::move(one_context)) {}
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
 
@@ -46,6 +51,9 @@ class Batch {
   // The same, shared by all callers with the same key: a part of two tables.
   using TableKey = std::tuple<const void*, const void*, int64_t>;
   npu::BufferView SharedInput(const TableKey& key, int64_t elements, Fill fill);
+  // Memory of which the device writes `used` elements, with zeros behind them. All uses for a
+  // `purpose` share it, one after the other.
+  npu::BufferView ZerosAfter(int purpose, int64_t used, int64_t elements);
   // Work of the host.
   void Prepare(std::function<void()> execute);
   // The same for a step, which can precede the batch.
@@ -101,8 +109,10 @@ class Batch {
  private:
   const ThreadPool& threads_;
   const Arena temporaries_;
+  const OneContext one_context_;
   std::vector<Submission> submissions_;
   std::map<TableKey, npu::BufferView> shared_;
+  std::map<std::tuple<int, int64_t, int64_t>, npu::BufferView> zeros_after_;
   std::vector<std::function<void(uint8_t* inputs)>> preparations_;
   std::vector<std::function<void(const Results&)>> actions_;
 };

@@ -1,11 +1,21 @@
 #include "targets/npu/schedule/facts.h"
 
+#include <algorithm>
 #include <string_view>
 #include <vector>
 
 #include "targets/npu/schedule/reasons.h"
 
 namespace ort_aie::npu_target {
+
+bool HasSequences(const DeviceFacts& facts, std::string_view package,
+                  std::initializer_list<std::string_view> names) {
+  const npu::Manifest* const manifest = facts.overlay(package);
+  return manifest != nullptr && std::ranges::all_of(names, [&](std::string_view name) {
+           return std::ranges::find(manifest->sequences, name, &npu::Sequence::name) !=
+                  manifest->sequences.end();
+         });
+}
 
 WeightForm FormOfPlan(const DeviceFacts& facts, const Plan& plan) {
   std::vector<WeightForm> forms;

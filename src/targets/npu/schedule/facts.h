@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <string_view>
 
 #include "ops/plan.h"
@@ -28,6 +29,10 @@ struct DeviceFacts {
   // Of the plan.
   PromptOverlays prompts = {};
 };
+
+// Whether there is a package with all of these sequences.
+bool HasSequences(const DeviceFacts& facts, std::string_view package,
+                  std::initializer_list<std::string_view> names);
 
 // The form in which the device has the weights of a plan's projections.
 WeightForm FormOfPlan(const DeviceFacts& facts, const Plan& plan);

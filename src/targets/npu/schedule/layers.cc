@@ -127,7 +127,7 @@ class Layers {
     const AttentionStep& attention = *layer.attention;
     const int64_t hidden = layer.qkv.front()->k;
     Require(RestOnHost(batch_, attention), "attention waits for the host");
-    const TokenCache cache = AppendCache(scheduling_, batch_, attention);
+    const TokenCache cache = AppendCache(batch_, attention, scheduling_.contents.Cache(attention));
     const CacheRows& rows = cache.rows;
     npu::Invocation invocation =
         LayerOf(layer, attention.total_length[0] - cache.first[0], rows.capacity());

@@ -12,6 +12,15 @@ namespace {
 // So many unused bytes between two results are fetched along with them.
 constexpr int64_t kFetchedTogether = 4096;
 
+template <typename Submissions, typename F>
+void ForEachInvocation(Submissions& submissions, const F& f) {
+  for (auto& submission : submissions) {
+    for (auto& part : submission) {
+      for (auto& invocation : part.invocations) f(invocation);
+    }
+  }
+}
+
 }  // namespace
 
 npu::BufferView BatchMemory::Input(int64_t elements) {
@@ -63,12 +72,14 @@ void BatchMemory::PlaceAll(std::vector<Submission>& submissions) {
   };
   place(true, false);
   sent_end_ = place(true, true);
-  end_ = PlaceInTurns(submissions, place(false, true));
-  for (Submission& submission : submissions) {
-    for (npu::Invocation& invocation : submission.invocations) {
-      for (auto& [name, view] : invocation.arguments) view = Placed(view);
-    }
+  place(false, true);
+  for (Piece& piece : pieces_) {
+    if (piece.used > 0 && !piece.kept()) piece.start = std::exchange(end, end + piece.bytes);
   }
+  end_ = PlaceInTurns(submissions, end);
+  ForEachInvocation(submissions, [&](npu::Invocation& invocation) {
+    for (auto& [name, view] : invocation.arguments) view = Placed(view);
+  });
 }
 
 int64_t BatchMemory::PlaceInTurns(const std::vector<Submission>& submissions, int64_t first) {
@@ -77,17 +88,14 @@ int64_t BatchMemory::PlaceInTurns(const std::vector<Submission>& submissions, in
   };
   std::map<size_t, Use> uses;  // of pieces
   size_t count = 0;
-  for (const Submission& submission : submissions) {
-    for (const npu::Invocation& invocation : submission.invocations) {
-      for (const auto& [name, view] : invocation.arguments) {
-        if (view.argument > kFirstPiece) continue;
-        const auto i = static_cast<size_t>(kFirstPiece - view.argument);
-        if (!pieces_[i].zeros && !pieces_[i].kept())
-          uses.try_emplace(i, count, count).first->second.last = count;
-      }
-      ++count;
+  ForEachInvocation(submissions, [&](const npu::Invocation& invocation) {
+    for (const auto& [name, view] : invocation.arguments) {
+      if (view.argument > kFirstPiece) continue;
+      const auto i = static_cast<size_t>(kFirstPiece - view.argument);
+      if (pieces_[i].takes_turns()) uses.try_emplace(i, count, count).first->second.last = count;
     }
-  }
+    ++count;
+  });
   std::vector<std::vector<size_t>> begin(count), end(count);
   for (const auto& [piece, use] : uses) {
     begin[use.first].push_back(piece);
@@ -105,17 +113,17 @@ int64_t BatchMemory::PlaceInTurns(const std::vector<Submission>& submissions, in
   return first + places.end();
 }
 
-std::vector<BatchMemory::Fetched> BatchMemory::fetched() const {
+std::vector<BatchMemory::ByteRange> BatchMemory::fetched() const {
   constexpr int64_t kLine = 64;  // cache lines are transferred whole
-  std::vector<Fetched> ranges;
+  std::vector<ByteRange> ranges;
   for (const Piece& piece : pieces_) {
     if (!piece.kept()) continue;
     ranges.push_back({piece.start + piece.read_first / kLine * kLine,
                       piece.start + RoundUp(piece.read_end, kLine)});
   }
-  std::ranges::sort(ranges, {}, &Fetched::first);
-  std::vector<Fetched> together;
-  for (const Fetched& range : ranges) {
+  std::ranges::sort(ranges, {}, &ByteRange::first);
+  std::vector<ByteRange> together;
+  for (const ByteRange& range : ranges) {
     if (together.empty() || range.first > together.back().end + kFetchedTogether) {
       together.push_back(range);
     } else {
@@ -125,10 +133,19 @@ std::vector<BatchMemory::Fetched> BatchMemory::fetched() const {
   return together;
 }
 
+std::vector<BatchMemory::ByteRange> BatchMemory::zeros_after() const {
+  std::vector<ByteRange> ranges;
+  for (const Piece& piece : pieces_) {
+    if (piece.used == 0 || piece.used == piece.bytes) continue;
+    ranges.push_back({piece.start + piece.used, piece.start + piece.bytes});
+  }
+  return ranges;
+}
+
 std::vector<int64_t> BatchMemory::layout() const {
   std::vector<int64_t> layout = {inputs_end_, sent_end_};
   for (const Piece& piece : pieces_) {
-    if (piece.zeros) layout.insert(layout.end(), {piece.start, piece.bytes});
+    if (piece.zeros || piece.used > 0) layout.insert(layout.end(), {piece.start, piece.bytes});
   }
   return layout;
 }

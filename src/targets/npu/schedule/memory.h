@@ -13,10 +13,12 @@
 namespace ort_aie::npu_target {
 
 // Consecutive invocations on one overlay.
-struct Submission {
+struct DesignPart {
   const char* design;
   npu::Invocations invocations;
 };
+// What is submitted together: parts on overlays in one hardware context.
+using Submission = std::vector<DesignPart>;
 
 // Until they have their places in the first buffer, views name the inputs and each piece by a
 // negative number. All but a batch's own memory are views of buffers from the second on.
@@ -34,6 +36,11 @@ class BatchMemory {
   // The host sends zeros there before the device writes.
   npu::BufferView Zeros(int64_t elements) {
     return NewPiece({.bytes = 2 * elements, .zeros = true});
+  }
+  // `elements` bfloat16 of which the device writes the first `used`; the host sends zeros for the
+  // others before the run. No other piece takes this memory in turns.
+  npu::BufferView ZerosAfter(int64_t used, int64_t elements) {
+    return NewPiece({.bytes = 2 * elements, .used = 2 * used});
   }
   // A view of a buffer that belongs to someone else.
   npu::BufferView View(std::shared_ptr<Buffer> buffer, int64_t offset);
@@ -55,11 +62,13 @@ class BatchMemory {
   int64_t sent_end() const { return sent_end_; }
   int64_t end() const { return end_; }
   int64_t OffsetOf(npu::BufferView view) const { return Placed(view).offset; }
-  // What the host fetches: bytes [first, end), ascending and apart.
-  struct Fetched {
+  struct ByteRange {
     int64_t first, end;
   };
-  std::vector<Fetched> fetched() const;
+  // What the host fetches, ascending and apart.
+  std::vector<ByteRange> fetched() const;
+  // Where it sends zeros, beyond sent_end.
+  std::vector<ByteRange> zeros_after() const;
   // Of what the host sends; the same numbers mean the same contents but for the inputs.
   std::vector<int64_t> layout() const;
   const std::vector<std::shared_ptr<Buffer>>& others() const { return others_; }
@@ -69,10 +78,13 @@ class BatchMemory {
   struct Piece {
     int64_t bytes;
     bool zeros = false;
+    int64_t used = 0;                      // if not 0: zeros follow
     int64_t read_first = 0, read_end = 0;  // the bytes of it that the host reads
     int64_t start = 0;                     // in the buffer, once it has a place
 
     bool kept() const { return read_end > 0; }
+    // Whether other pieces can be there before and after.
+    bool takes_turns() const { return !zeros && !kept() && used == 0; }
   };
   npu::BufferView NewPiece(Piece piece);
   Piece& PieceOf(npu::BufferView view) {

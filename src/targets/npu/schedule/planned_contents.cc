@@ -54,7 +54,7 @@ CachePlace PlannedContents::Cache(const AttentionStep& step) {
   const auto [found, added] = rows_.try_emplace(&step, step);
   CacheRows& rows = found->second;
   if (added) {
-    const int64_t capacity = rows.CapacityFor(step, TokensAtATime(facts_, step));
+    const int64_t capacity = rows.CapacityFor(step, TokensTogether(facts_, step));
     const DeviceMemory place = caches_.Take(rows.BytesOf(capacity));
     rows.Place(place.buffer, place.offset, capacity);
     rows.Empty(step);

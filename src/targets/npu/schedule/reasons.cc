@@ -50,6 +50,12 @@ std::string Words(Reason reason) {
       return "a vector operator on what the host has";
     case Reason::kHostPrepares:
       return "queries, keys and values that the host prepares";
+    case Reason::kOtherHeads:
+      return "heads of other sizes than 64, 128 and 256, which the host prepares";
+    case Reason::kFewKeys:
+      return Concat("fewer than ", kGemmLeastRows, " new keys, which the host prepares");
+    case Reason::kUnalignedKeys:
+      return "new keys after a number of others that is not a multiple of 8";
     case Reason::kHostChooses:
       return "experts that the host chooses";
     case Reason::kHostHasInput:

@@ -98,7 +98,11 @@ Stage Scheduler::Next() {
 Stage Scheduler::Together(size_t end, const char* design, bool layers) {
   Stage stage{.kind = Stage::Kind::kTogether, .first = next_, .layers = layers};
   stage.prompt = IsOfPrompts(design);
-  Batch& batch = stage.Add(threads_, plan_.temporaries);
+  Batch& batch =
+      stage.Add(threads_, plan_.temporaries,
+                [&facts = facts_, form = contents_.form()](const char* one, const char* other) {
+                  return facts.share_context(PackageOf(one, form), PackageOf(other, form));
+                });
   Scheduling scheduling{facts_, contents_, plan_, threads_, prompt_};
   const auto on_host = [this](size_t step) {
     return [&plan = plan_, step, &threads = threads_] {
@@ -126,12 +130,19 @@ Stage Scheduler::Together(size_t end, const char* design, bool layers) {
       device_end = next + 1;
     } else if (reason == Reason::kNone) {
       StepSpan traced("append", plan_, next);
-      const char* const of_step = handler.design(facts_, plan_, step);
+      const char* of_step = handler.design(facts_, plan_, step);
+      if (of_step == nullptr && stage.prompt && handler.joins != nullptr) {
+        of_step = handler.joins(facts_, step);
+      }
+      scheduling.divides = Reason::kNone;
       const bool other = of_step != design && !(stage.prompt && of_step != nullptr);
       if (other ||
           !handler.append(scheduling, batch, of_step, std::span(plan_.steps).subspan(next))) {
         traced.Drop();
-        stage.divides = WhyDivided(step, other, of_step, !stage.after.empty());
+        stage.divides = scheduling.divides;
+        if (stage.divides == Reason::kNone) {
+          stage.divides = WhyDivided(step, other, of_step, !stage.after.empty());
+        }
         break;
       }
       ++stage.device_steps;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "ops/plan.h"
@@ -22,6 +23,8 @@ struct Scheduling {
   const Plan& plan;
   const ThreadPool& threads;
   PromptWeights& prompt;
+  // Why the last step could not be added to a batch, if it is not what the batch has.
+  Reason divides = Reason::kNone;
 };
 
 // Steps [first, end) of a plan: one on the host, or batches for the device, one after the other.
@@ -44,8 +47,10 @@ struct Stage {
   Reason divides = Reason::kNone;
   std::shared_ptr<void> keep = nullptr;  // until all batches have run
 
-  Batch& Add(const ThreadPool& threads, const Arena& temporaries = {}) {
-    return *batches.emplace_back(std::make_unique<Batch>(threads, temporaries));
+  Batch& Add(const ThreadPool& threads, const Arena& temporaries = {},
+             Batch::OneContext one_context = {}) {
+    return *batches.emplace_back(
+        std::make_unique<Batch>(threads, temporaries, std::move(one_context)));
   }
 };
 

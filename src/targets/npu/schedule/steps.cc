@@ -93,8 +93,13 @@ constexpr StepHandler kAttention = {
     },
     .append =
         [](Scheduling& scheduling, Batch& batch, const char* design, std::span<const Step> steps) {
-          return AppendAttention(scheduling, batch, design, std::get<AttentionStep>(steps.front()));
+          const auto& step = std::get<AttentionStep>(steps.front());
+          return step.sequence > 1 ? AppendPromptAttention(scheduling, batch, step)
+                                   : AppendAttention(scheduling, batch, design, step);
         },
+    .joins = [](const DeviceFacts& facts, const Step& step) -> const char* {
+      return std::get<AttentionStep>(step).sequence > 1 ? facts.prompts.gemm : nullptr;
+    },
     .alone = [](Scheduling& scheduling, const Step& step,
                 Stage& stage) { AttendPrompt(scheduling, std::get<AttentionStep>(step), stage); }};
 

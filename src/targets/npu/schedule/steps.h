@@ -16,6 +16,8 @@ struct StepHandler {
   // false, and changes nothing, if the batch has to run first. The batch's work reads the step.
   bool (*append)(Scheduling& scheduling, Batch& batch, const char* design,
                  std::span<const Step> steps) = nullptr;
+  // The overlay of a batch that it can join, but not begin.
+  const char* (*joins)(const DeviceFacts& facts, const Step& step) = nullptr;
   // Fills the stage of a step alone.
   void (*alone)(Scheduling& scheduling, const Step& step, Stage& stage) = nullptr;
   // A step between projections: if its input is on the host, the host does it.

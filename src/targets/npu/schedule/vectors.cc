@@ -272,12 +272,7 @@ npu::BufferView RowInput::Make(std::optional<npu::BufferView> to) {
 }
 
 bool HasRowOperators(const DeviceFacts& facts, int64_t k) {
-  const npu::Manifest* manifest = facts.overlay(facts.prompts.gemm);
-  const auto has = [&](const char* sequence) {
-    return std::ranges::find(manifest->sequences, sequence, &npu::Sequence::name) !=
-           manifest->sequences.end();
-  };
-  return manifest != nullptr && has("add_norm") && has("gate") && k <= kRowOperatorsMaxK;
+  return k <= kRowOperatorsMaxK && HasSequences(facts, facts.prompts.gemm, {"add_norm", "gate"});
 }
 
 bool AppendNorm(const DeviceFacts& facts, Batch& batch, const NormStep& step) {

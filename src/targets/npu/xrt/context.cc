@@ -3,7 +3,6 @@
 #include <xrt/experimental/xrt_xclbin.h>
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -16,16 +15,6 @@
 
 namespace ort_aie::npu_target {
 namespace {
-
-// XRT divides a list into chains of so many runs (submit_size of runlist_impl in xrt_kernel.cpp).
-// Each chain is one job for the driver (aie2_cmdlist_multi_execbuf in aie2_message.c). So the limit
-// on the predicted time of a run applies to the runs of a chain together.
-constexpr size_t kMaxChain = 24;
-
-// According to reports, a firmware of NPU1 drops chained commands silently.
-bool HasChains(const npu::Manifest& manifest) {
-  return manifest.generation != npu::kGenerationNpu1;
-}
 
 // Tools may add a suffix to the names of kernels.
 std::string KernelName(const xrt::xclbin& xclbin, const npu::Manifest& manifest) {
@@ -70,15 +59,20 @@ Context::Context(xrt::device device, const Package& package, const Context* sibl
   });
 }
 
-void Context::Run(const npu::Invocations& plan, std::span<Buffer* const> buffers) {
-  const int64_t dropped = streams_.memory().dropped();
-  const npu::StreamCache::Lookup lookup = streams_.Get(plan);
+npu::StreamCache::Lookup Context::Get(const npu::Invocations& plan, size_t buffers) {
+  npu::StreamCache::Lookup lookup = streams_.Get(plan);
   for (const npu::Run& run : lookup.stream.runs) {
     for (const int buffer : run.buffers) {
-      Require(static_cast<size_t>(buffer) < buffers.size(), "a plan uses buffer ", buffer,
-              ", but the number of buffers is ", buffers.size());
+      Require(static_cast<size_t>(buffer) < buffers, "a plan uses buffer ", buffer,
+              ", but the number of buffers is ", buffers);
     }
   }
+  return lookup;
+}
+
+void Context::Run(const npu::Invocations& plan, std::span<Buffer* const> buffers) {
+  const int64_t dropped = streams_.memory().dropped();
+  const npu::StreamCache::Lookup lookup = Get(plan, buffers.size());
   Kept& kept = Keep(lookup, plan);
   Tally::OfProcess().streams_dropped += streams_.memory().dropped() - dropped;
   Divide(kept, lookup.stream);
@@ -89,6 +83,16 @@ void Context::Run(const npu::Invocations& plan, std::span<Buffer* const> buffers
     }
   }
   for (Chain& chain : kept.chains) Execute(chain, kept, lookup.stream, plan);
+}
+
+Context::Loaded Context::Hold(const npu::Invocations& plan, std::span<Buffer* const> buffers) {
+  const int64_t dropped = streams_.memory().dropped();
+  const npu::StreamCache::Lookup lookup = Get(plan, buffers.size());
+  Kept& kept = Keep(lookup, plan);
+  Tally::OfProcess().streams_dropped += streams_.memory().dropped() - dropped;
+  Ask(Fault::kRunError, "a list of runs", [&] { kept.chains.clear(); });
+  Bind(kept, lookup.stream, buffers);
+  return {lookup.stream, kept.dispatches, streams_.memory().HoldLast()};
 }
 
 Context::Kept& Context::Keep(const npu::StreamCache::Lookup& lookup, const npu::Invocations& plan) {
@@ -119,17 +123,16 @@ std::unique_ptr<Context::Kept> Context::Load(const npu::Stream& stream,
 
 void Context::Divide(Kept& kept, const npu::Stream& stream) {
   const size_t count = kept.dispatches.size();
-  if (count < 2 || !HasChains(streams_.manifest())) return;
+  if (count < 2 || !has_lists()) return;
   std::vector<size_t> ends;
-  double seconds = 0;
+  npu::ListRoom room;
   for (size_t i = 0; i < count; ++i) {
-    const double more = stream.runs[i].predicted_seconds;
-    const size_t begin = ends.empty() ? 0 : ends.back();
-    if (i > begin && (i - begin == kMaxChain || seconds + more > npu::kMaxRunSeconds)) {
+    const double seconds = stream.runs[i].predicted_seconds;
+    if (!room.Takes(seconds)) {
       ends.push_back(i);
-      seconds = 0;
+      room = {};
     }
-    seconds += more;
+    room.Add(seconds);
   }
   ends.push_back(count);
   if (std::ranges::equal(kept.chains, ends, {}, &Chain::end)) return;
@@ -194,33 +197,16 @@ void Context::Execute(LoadedRun& dispatch, const npu::Run& run, const npu::Invoc
 
 void Context::Execute(Chain& chain, const Kept& kept, const npu::Stream& stream,
                       const npu::Invocations& plan) {
-  const auto count = static_cast<int64_t>(chain.end - chain.begin);
-  Tally::OfProcess().runs += count;
-  ++Tally::OfProcess().submissions;
-  const auto run_of = [&](const xrt::run& failed) -> const npu::Run& {
-    size_t i = chain.begin;
-    while (i + 1 < chain.end && kept.dispatches[i].run.get_handle() != failed.get_handle()) {
+  const auto failed =
+      npu_target::Execute(chain.list, chain.end - chain.begin, plan.front().sequence);
+  if (!failed) return;
+  size_t i = chain.begin;
+  if (failed->run) {
+    while (i + 1 < chain.end && kept.dispatches[i].run.get_handle() != failed->run.get_handle()) {
       ++i;
     }
-    return stream.runs[i];
-  };
-  {
-    const TraceSpan traced("dispatch", plan.front().sequence);
-    Ask(Fault::kRunError, "starting a list of runs", [&] { chain.list.execute(); });
   }
-  const TraceSpan traced("wait", plan.front().sequence);
-  std::cv_status status = std::cv_status::no_timeout;
-  try {
-    status = chain.list.wait(kJobTimeout);
-  } catch (const xrt::runlist::command_error& error) {
-    const xrt::run failed = error.get_run();
-    ThrowAborted(AbortedBy(error, failed), run_of(failed), plan);
-  } catch (const std::exception& error) {
-    ThrowFault(Fault::kRunError, "waiting for a list of runs", error);
-  }
-  if (status == std::cv_status::timeout) {
-    ThrowAborted(NoAnswer(), stream.runs[chain.begin], plan);
-  }
+  ThrowAborted(failed->aborted, stream.runs[i], plan);
 }
 
 void Context::ThrowAborted(const Aborted& aborted, const npu::Run& run,

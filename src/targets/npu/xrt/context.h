@@ -35,6 +35,23 @@ class Context {
   // cannot be used any more. Throws Error for a plan that the design cannot do.
   void Run(const npu::Invocations& plan, std::span<Buffer* const> buffers);
 
+  // --- for lists with runs of other designs in the same hardware context ---
+
+  const xrt::hw_context& hardware() const { return context_; }
+  bool has_lists() const { return streams_.manifest().generation != npu::kGenerationNpu1; }
+  // The runs of a plan, with their buffers. They are not in a list, and stay as they are until
+  // their stream is released.
+  struct Loaded {
+    const npu::Stream& stream;
+    std::vector<LoadedRun>& runs;
+    uint64_t id;
+  };
+  Loaded Hold(const npu::Invocations& plan, std::span<Buffer* const> buffers);
+  void Release(uint64_t id) { streams_.memory().Release(id); }
+  // Throws DeviceError for a run of a plan.
+  [[noreturn]] void ThrowAborted(const Aborted& aborted, const npu::Run& run,
+                                 const npu::Invocations& plan) const;
+
  private:
   // Dispatches [begin, end), executed as one. When a run is added, XRT passes its buffers to the
   // driver, which pins them and waits for them.
@@ -52,6 +69,8 @@ class Context {
     std::vector<Chain> chains;  // empty: the dispatches run one after the other
   };
 
+  // The stream of a plan, on the device.
+  npu::StreamCache::Lookup Get(const npu::Invocations& plan, size_t buffers);
   Kept& Keep(const npu::StreamCache::Lookup& lookup, const npu::Invocations& plan);
   std::unique_ptr<Kept> Load(const npu::Stream& stream, const npu::Invocations& plan);
   void Patch(Kept& kept, const npu::StreamCache::Lookup& lookup);
@@ -63,8 +82,6 @@ class Context {
   void Execute(LoadedRun& dispatch, const npu::Run& run, const npu::Invocations& plan);
   void Execute(Chain& chain, const Kept& kept, const npu::Stream& stream,
                const npu::Invocations& plan);
-  [[noreturn]] void ThrowAborted(const Aborted& aborted, const npu::Run& run,
-                                 const npu::Invocations& plan) const;
 
   xrt::device device_;
   xrt::hw_context context_;

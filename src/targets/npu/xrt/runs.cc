@@ -141,6 +141,25 @@ Aborted AbortedBy(const xrt::runlist::command_error& error, const xrt::run& run)
 
 Aborted NoAnswer() { return {ERT_CMD_STATE_TIMEOUT, kNoOperation, "no answer"}; }
 
+std::optional<AbortedList> Execute(xrt::runlist& list, size_t runs, std::string_view name) {
+  Tally::OfProcess().runs += static_cast<int64_t>(runs);
+  ++Tally::OfProcess().submissions;
+  {
+    const TraceSpan traced("dispatch", name);
+    Ask(Fault::kRunError, "starting a list of runs", [&] { list.execute(); });
+  }
+  const TraceSpan traced("wait", name);
+  try {
+    if (list.wait(kJobTimeout) == std::cv_status::no_timeout) return std::nullopt;
+  } catch (const xrt::runlist::command_error& error) {
+    const xrt::run failed = error.get_run();
+    return AbortedList{AbortedBy(error, failed), failed};
+  } catch (const std::exception& error) {
+    ThrowFault(Fault::kRunError, "waiting for a list of runs", error);
+  }
+  return AbortedList{NoAnswer(), {}};
+}
+
 std::optional<Aborted> Execute(xrt::run& run, std::string_view name) {
   ++Tally::OfProcess().runs;
   ++Tally::OfProcess().submissions;

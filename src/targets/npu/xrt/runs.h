@@ -94,6 +94,15 @@ Aborted AbortedBy(const xrt::runlist::command_error& error, const xrt::run& run)
 // The end of a run that has not answered within kJobTimeout.
 Aborted NoAnswer();
 
+// How a list ended that did not complete, and at which run; null if nothing is known about that.
+struct AbortedList {
+  Aborted aborted;
+  xrt::run run;
+};
+
+// As Execute, for a list of `runs` runs, each of which has its arguments.
+std::optional<AbortedList> Execute(xrt::runlist& list, size_t runs, std::string_view name);
+
 // Executes a run, with `name` in the timeline, and waits for its end. Returns nothing if the run
 // completed, else how it ended. A run that does not answer is kept for ever, so the caller may
 // release `run`. Throws DeviceError.

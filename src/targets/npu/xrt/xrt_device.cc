@@ -10,6 +10,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <ranges>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -20,6 +21,7 @@
 #include "targets/npu/xrt/faults.h"
 #include "targets/npu/xrt/other_overlay.h"
 #include "targets/npu/xrt/overlays.h"
+#include "targets/npu/xrt/run_list.h"
 #include "targets/npu/xrt/runs.h"
 
 namespace ort_aie::npu_target {
@@ -75,13 +77,23 @@ class XrtDevice final : public Device {
     return Watch([&] { return Pool().Pin(ranges); });
   }
 
-  void Run(std::string_view design, const npu::Invocations& plan,
-           std::span<Buffer* const> buffers) override {
+  void Submit(std::span<const Part> parts, std::span<Buffer* const> buffers) override {
     const std::lock_guard lock(mutex_);
     Watch([&] {
-      Context& context = ContextOf(overlays_.Get(design));
+      std::vector<Context*> contexts;
+      for (const Part& part : parts) contexts.push_back(&ContextOf(overlays_.Get(part.package)));
       try {
-        context.Run(plan, buffers);
+        if (parts.size() > 1 && contexts.front()->has_lists()) {
+          RunList list(contexts.front()->hardware());
+          for (size_t i = 0; i < parts.size(); ++i) {
+            list.Add(*contexts[i], parts[i].invocations, buffers);
+          }
+          list.Execute();
+        } else {
+          for (size_t i = 0; i < parts.size(); ++i) {
+            contexts[i]->Run(parts[i].invocations, buffers);
+          }
+        }
       } catch (const DeviceError&) {
         // Only the end of the context guarantees that the run no longer writes to the buffers.
         Drop(contexts_.front().package->uuid);
@@ -177,7 +189,7 @@ class XrtDevice final : public Device {
   }
 
   // The context of a package, which is moved to the front. If the device does not have room for
-  // another one, the contexts that were used longest ago are dropped.
+  // another one, the contexts that were used longest ago are dropped, but not its siblings.
   Context& ContextOf(const Package& package) {
     const auto known = std::ranges::find(contexts_, &package, &Open::package);
     if (known != contexts_.end()) {
@@ -193,8 +205,9 @@ class XrtDevice final : public Device {
             {&package, std::make_unique<Context>(device_, package, shared, streams_)});
         return *contexts_.front().context;
       } catch (const DeviceError& error) {
-        if (error.fault() != Fault::kContextRefused || contexts_.empty()) throw;
-        Drop(contexts_.back().package->uuid);
+        const auto other = std::ranges::find_if_not(contexts_ | std::views::reverse, same);
+        if (error.fault() != Fault::kContextRefused || other == contexts_.rend()) throw;
+        Drop(other->package->uuid);
       }
     }
   }
