@@ -108,6 +108,13 @@ def compose(
     return call.composition()
 
 
+@lru_cache(maxsize=16)  # a prompt asks for the token after it too
+def _scheduled(
+    plan: PlanNode, tokens: int, context: int, one_xclbin: bool, layers: bool
+) -> _npu.Schedule:
+    return schedule(plan, tokens, context, one_xclbin=one_xclbin, layers=layers)
+
+
 @dataclass
 class _Call:
     tokens: int
@@ -128,10 +135,9 @@ class _Call:
         self.tally = Tally(self.machine)
 
     def _schedule(self, plan: PlanNode, tokens: int) -> _npu.Schedule:
-        return schedule(
-            plan, tokens, self.context, one_xclbin=self.machine.one_context,
-            layers=self.fused_layers,
-        )  # fmt: skip
+        return _scheduled(
+            plan, tokens, self.context, self.machine.one_context, self.fused_layers
+        )
 
     def plan(self, plan: PlanNode) -> None:
         """Add the schedule of a node."""
