@@ -49,6 +49,7 @@ class Slot(Enum):
 
 
 LOADS = (Slot.LDA, Slot.LDB)
+_BITS = {slot: 1 << place for place, slot in enumerate(Slot)}
 
 
 @dataclass(frozen=True)
@@ -109,9 +110,11 @@ class _Operation:
     stretch: int
     users: list[int] = field(default_factory=list)
     operands: tuple[int, ...] = field(init=False)
+    slots: int = field(init=False)  # a bit each
 
     def __post_init__(self) -> None:
         self.operands = tuple(dict.fromkeys(self.reads + self.late))
+        self.slots = sum(_BITS[slot] for slot in self.form.slots)
 
 
 class Body:
@@ -242,7 +245,7 @@ def _look_ahead(
     while open_:
         if cycle + 2 * spills + heights[order[open_[0]]] >= known:
             return known
-        taken: set[Slot] = set()
+        taken = 0
         issued: list[int] = []
         blocked = []
         waiting = False
@@ -253,13 +256,13 @@ def _look_ahead(
             if earliest[number] > cycle:
                 waiting = True
                 continue
-            slot = next((s for s in operations[number].form.slots if s not in taken), None)
-            if slot is None:
+            slots = operations[number].slots & ~taken
+            if not slots:
                 continue
             if not _fits(operations, number, free, readers):
                 blocked.append(number)
                 continue
-            taken.add(slot)
+            taken |= slots & -slots
             issued.append(number)
             _allocate(operations, number, free, readers)
         if blocked and not issued and not waiting:
