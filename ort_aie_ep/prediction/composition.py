@@ -135,9 +135,7 @@ class _Call:
         self.tally = Tally(self.machine)
 
     def _schedule(self, plan: PlanNode, tokens: int) -> _npu.Schedule:
-        return _scheduled(
-            plan, tokens, self.context, self.machine.one_context, self.fused_layers
-        )
+        return _scheduled(plan, tokens, self.context, self.machine.one_context, self.fused_layers)
 
     def plan(self, plan: PlanNode) -> None:
         """Add the schedule of a node."""
