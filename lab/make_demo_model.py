@@ -24,6 +24,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -73,11 +74,10 @@ def token_stream(tokenizer: Tokenizer, texts: Iterator[tuple[str, str]]) -> np.n
     return np.asarray(ids, dtype=np.int64)
 
 
-def make_model(recipe: Recipe) -> LlamaForCausalLM:
-    """The untrained model."""
-    torch.manual_seed(recipe.seed)
-    config = LlamaConfig(
-        vocab_size=recipe.vocab,
+def configuration(recipe: Any, vocabulary: int, end: int) -> LlamaConfig:
+    """Of a model of a recipe's sizes; its embeddings are its lm_head, and `end` ends a text."""
+    return LlamaConfig(
+        vocab_size=vocabulary,
         hidden_size=recipe.hidden,
         intermediate_size=recipe.intermediate,
         num_hidden_layers=recipe.layers,
@@ -87,11 +87,16 @@ def make_model(recipe: Recipe) -> LlamaForCausalLM:
         max_position_embeddings=recipe.max_positions,
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
         tie_word_embeddings=True,
-        bos_token_id=0,
-        eos_token_id=0,
-        pad_token_id=0,
+        bos_token_id=end,
+        eos_token_id=end,
+        pad_token_id=end,
     )
-    return LlamaForCausalLM(config)
+
+
+def make_model(recipe: Recipe) -> LlamaForCausalLM:
+    """The untrained model."""
+    torch.manual_seed(recipe.seed)
+    return LlamaForCausalLM(configuration(recipe, recipe.vocab, 0))
 
 
 def rounded_to_int4(weight: torch.Tensor, block: int = 32) -> torch.Tensor:
@@ -128,8 +133,8 @@ def rounded_weights(model: LlamaForCausalLM, enabled: bool) -> Iterator[None]:
                 parameter.copy_(original)
 
 
-def learning_rate(recipe: Recipe, step: int) -> float:
-    """The learning rate at a step: a linear warm-up, then a cosine."""
+def learning_rate(recipe: Any, step: int) -> float:
+    """A recipe's learning rate at a step: a linear warm-up, then a cosine."""
     if step < recipe.warmup:
         return recipe.learning_rate * (step + 1) / recipe.warmup
     done = (step - recipe.warmup) / (recipe.steps - recipe.warmup)
@@ -143,6 +148,27 @@ def batch_of(recipe: Recipe, stream: np.ndarray, step: int) -> torch.Tensor:
     rng = np.random.default_rng([recipe.seed, step])
     starts = rng.integers(0, len(stream) - context, recipe.tokens_per_step // context)
     return torch.from_numpy(np.stack([stream[s : s + context] for s in starts]))
+
+
+def restored(checkpoint: Path, model: LlamaForCausalLM, optimiser: torch.optim.Optimizer) -> int:
+    """The step from which training goes on, with what `keep` wrote, if it did."""
+    if not checkpoint.exists():
+        return 0
+    state = torch.load(checkpoint, weights_only=True)
+    model.load_state_dict(state["model"])
+    optimiser.load_state_dict(state["optimiser"])
+    print(f"continuing at step {state['step']}", flush=True)
+    return int(state["step"])
+
+
+def keep(
+    checkpoint: Path, model: LlamaForCausalLM, optimiser: torch.optim.Optimizer, step: int
+) -> None:
+    """Writes what training needs to go on after so many steps."""
+    temporary = checkpoint.with_suffix(".tmp")
+    state = {"model": model.state_dict(), "optimiser": optimiser.state_dict(), "step": step}
+    torch.save(state, temporary)
+    temporary.replace(checkpoint)
 
 
 def held_out_loss(model: LlamaForCausalLM, stream: np.ndarray, context: int = 512) -> float:
@@ -184,14 +210,8 @@ def train(recipe: Recipe, work: Path) -> None:
         betas=(0.9, 0.95),
         fused=True,
     )
-    first = 0
     checkpoint = work / "checkpoint.pt"
-    if checkpoint.exists():
-        state = torch.load(checkpoint, weights_only=True)
-        model.load_state_dict(state["model"])
-        optimiser.load_state_dict(state["optimiser"])
-        first = state["step"]
-        print(f"continuing at step {first}", flush=True)
+    first = restored(checkpoint, model, optimiser)
 
     model.train()
     started = time.monotonic()
@@ -224,14 +244,7 @@ def train(recipe: Recipe, work: Path) -> None:
             loss_now = held_out_loss(model, held_out[:20480])
             model.train()
             print(f"held-out loss {loss_now:.3f}", flush=True)
-            state = {
-                "model": model.state_dict(),
-                "optimiser": optimiser.state_dict(),
-                "step": done,
-            }
-            temporary = checkpoint.with_suffix(".tmp")
-            torch.save(state, temporary)
-            temporary.replace(checkpoint)
+            keep(checkpoint, model, optimiser, done)
     print(f"trained in {time.monotonic() - started:.0f} s", flush=True)
     model.save_pretrained(hf)
 

@@ -26,10 +26,17 @@ from pathlib import Path
 import gguf
 import numpy as np
 import torch
-from genai_builder import build_genai_folder
-from make_demo_model import rounded_weights
+from genai_builder import END_OF_TEXT, build_genai_folder
+from make_demo_model import (
+    configuration,
+    keep,
+    learning_rate,
+    restored,
+    rounded_weights,
+    token_stream,
+)
 from tokenizers import Tokenizer
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from ort_aie_ep.models import corpus
@@ -73,12 +80,10 @@ class Recipe:
     learning_rate: float = 4e-3
     final_learning_rate: float = 1e-4
 
-
-def encoded(folder: Path, texts: list[str], end: int) -> np.ndarray:
-    """(tokens) int64 of all texts, each after the token that ends one."""
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    rows = tokenizer.encode_batch(texts, add_special_tokens=False)
-    return np.concatenate([np.array([end, *row.ids], np.int64) for row in rows])
+    @property
+    def steps(self) -> int:
+        """All of them."""
+        return self.corpus_steps + self.told_steps
 
 
 def windows(recipe: Recipe, stream: np.ndarray, count: int) -> np.ndarray:
@@ -126,22 +131,7 @@ def make_model(recipe: Recipe, file: Path, end: int) -> LlamaForCausalLM:
     _, directions = torch.linalg.eigh(table.T @ table)
     table = table @ directions[:, -recipe.hidden :].flip(1)
     torch.manual_seed(recipe.seed)
-    config = LlamaConfig(
-        vocab_size=len(table),
-        hidden_size=recipe.hidden,
-        intermediate_size=recipe.intermediate,
-        num_hidden_layers=recipe.layers,
-        num_attention_heads=recipe.heads,
-        num_key_value_heads=recipe.kv_heads,
-        head_dim=recipe.head_dim,
-        max_position_embeddings=recipe.max_positions,
-        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
-        tie_word_embeddings=True,
-        bos_token_id=end,
-        eos_token_id=end,
-        pad_token_id=end,
-    )
-    model = LlamaForCausalLM(config)
+    model = LlamaForCausalLM(configuration(recipe, len(table), end))
     with torch.no_grad():
         # Rotated at random, so that a few directions do not have all of a group of 32.
         turn, _ = torch.linalg.qr(torch.randn(recipe.hidden, recipe.hidden))
@@ -173,27 +163,14 @@ class Candidates:
         return torch.from_numpy(ids), self._places[wanted], weight
 
 
-def learning_rate(recipe: Recipe, step: int) -> float:
-    """A linear warm-up, then a cosine."""
-    if step < recipe.warmup:
-        return recipe.learning_rate * (step + 1) / recipe.warmup
-    done = (step - recipe.warmup) / (recipe.corpus_steps + recipe.told_steps - recipe.warmup)
-    low, high = recipe.final_learning_rate, recipe.learning_rate
-    return low + (high - low) * 0.5 * (1.0 + float(np.cos(np.pi * done)))
-
-
 def train(recipe: Recipe, file: Path, stream: np.ndarray, end: int, work: Path) -> LlamaForCausalLM:
     """The model after all steps; WORK/told.npz must be there when the corpus has been read."""
     model = make_model(recipe, file, end)
     table = model.get_input_embeddings().weight
     candidates = Candidates(recipe, stream, len(table))
     optimiser = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), weight_decay=0.01)
-    steps, first, checkpoint = recipe.corpus_steps + recipe.told_steps, 0, work / "draft.pt"
-    if checkpoint.exists():
-        state = torch.load(checkpoint, weights_only=True)
-        model.load_state_dict(state["model"])
-        optimiser.load_state_dict(state["optimiser"])
-        first = state["step"]
+    steps, checkpoint = recipe.steps, work / "draft.pt"
+    first = restored(checkpoint, model, optimiser)
     read = windows(recipe, stream, recipe.corpus_steps * recipe.rows)
     start, losses, right = time.monotonic(), [], []
     for step in range(first, steps):
@@ -228,13 +205,7 @@ def train(recipe: Recipe, file: Path, stream: np.ndarray, end: int, work: Path) 
                 flush=True,
             )
         if (step + 1) % 50 == 0:
-            state = {
-                "model": model.state_dict(),
-                "optimiser": optimiser.state_dict(),
-                "step": step + 1,
-            }
-            torch.save(state, checkpoint.with_suffix(".tmp"))
-            checkpoint.with_suffix(".tmp").replace(checkpoint)
+            keep(checkpoint, model, optimiser, step + 1)
     return model
 
 
@@ -253,8 +224,9 @@ def main() -> None:
     recipe = Recipe()
     torch.set_num_threads(1)
     given.work.mkdir(parents=True, exist_ok=True)
-    end = Tokenizer.from_file(str(given.large / "tokenizer.json")).token_to_id("<|endoftext|>")
-    stream = encoded(given.large, [text for _, text in corpus.training_text()], end)
+    tokenizer = Tokenizer.from_file(str(given.large / "tokenizer.json"))
+    end = tokenizer.token_to_id(END_OF_TEXT)
+    stream = token_stream(tokenizer, corpus.training_text())
     print(f"{len(stream)} tokens, {len(np.unique(stream))} of them different", flush=True)
     if not (given.work / "told.npz").exists():
         tell(recipe, given.large, stream, given.work / "told.npz")
