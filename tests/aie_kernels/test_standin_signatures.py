@@ -34,11 +34,11 @@ def on_list(arch: str) -> dict[Use, str]:
     [("aie2p", False), *(pytest.param(a, True, marks=pytest.mark.in_turn) for a in ARCHITECTURES)],
 )
 def test_uses_that_are_not_on_the_list_do_not_compile(arch: str, every: bool) -> None:
-    """Those with every number of lanes, or with one of those that are not on it."""
+    """Those with every number of lanes, or an eighth of those with one that is not on it."""
     listed = on_list(arch)
     others = [use for use in all_uses() if use not in listed]
     if not every:
-        others = list({use.words: use for use in others}.values())
+        others = list({use.words: use for use in others}.values())[::8]
     refused = aie_api_list.refused(others, lambda code: diagnose(code, arch))
     assert [use.code for use in others if use not in refused] == [], RENEW
 

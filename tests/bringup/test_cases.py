@@ -33,14 +33,16 @@ from ort_aie_ep.npu.terms.device import device
             marks=pytest.mark.in_turn,
         ),
         ("dequant_128", "npu1_1col", {"dequant"}),
-        ("short_gemm_32_symmetric", "npu2_1col", {"project"}),
+        pytest.param(
+            "short_gemm_32_symmetric", "npu2_1col", {"project"}, marks=pytest.mark.in_turn
+        ),
         pytest.param(
             "gemm",
             "npu2_2col",
             {"gemm", "gate", "add_norm", "rotate", "append_rows"},
             marks=pytest.mark.in_turn,
         ),
-        ("gemm", "npu1_1col", {"gemm"}),
+        pytest.param("gemm", "npu1_1col", {"gemm"}, marks=pytest.mark.in_turn),
         (
             "micro",
             "npu2_2col",

@@ -18,6 +18,8 @@ from ort_aie_ep import _native
 from ort_aie_ep.models.folder import ModelFolder, find_model
 from ort_aie_ep.running.generate import Decoder
 
+pytestmark = pytest.mark.in_turn  # tests/ops has what it calls
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "cpp"
 NAME = "AieExecutionProvider"
 DEMO = Path(ort_aie_ep.__file__).parent / "demo_model"

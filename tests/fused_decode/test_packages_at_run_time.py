@@ -128,6 +128,7 @@ def for_npu1(package: Path, to: Path) -> Path:
     return to
 
 
+@pytest.mark.in_turn
 def test_a_model_that_is_not_the_overlays_runs_as_before(
     package: Path,
     model: Path,
@@ -154,6 +155,7 @@ def test_a_model_that_is_not_the_overlays_runs_as_before(
     assert f"{damaged}: {damaged}/window_64.words " in said
 
 
+@pytest.mark.in_turn
 def test_a_package_of_another_device_is_refused(
     package: Path,
     model: Path,

@@ -34,6 +34,8 @@ from ort_aie_ep.npu.simulator.txn import (
 from ort_aie_ep.npu.terms.configuration import Configuration, configure
 from ort_aie_ep.npu.terms.device import device
 
+pytestmark = pytest.mark.in_turn  # nothing that ships uses these designs
+
 
 def load_bench() -> ModuleType:
     path = Path(__file__).parents[2] / "lab" / "bench_gpt2_gemms.py"

@@ -22,6 +22,8 @@ from ort_aie_ep.npu.terms.device import DEVICES, Device, device
 from ort_aie_ep.npu.terms.errors import DesignError
 from ort_aie_ep.npu.terms.kernel import DTYPES
 
+pytestmark = pytest.mark.in_turn  # nothing that ships uses these designs
+
 
 def operands(m: int, k: int, n: int) -> tuple[np.ndarray, np.ndarray]:
     """A (max(m, 64), k) and B (k, n), bf16."""

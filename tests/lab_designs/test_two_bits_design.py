@@ -42,6 +42,8 @@ from ort_aie_ep.npu.simulator.session import Session
 from ort_aie_ep.npu.terms.device import device
 from ort_aie_ep.npu.terms.eras import ERAS, PAPERS
 
+pytestmark = pytest.mark.in_turn  # nothing that ships uses these designs
+
 bfloat16 = np.dtype(ml_dtypes.bfloat16)
 
 

@@ -117,7 +117,14 @@ def test_the_largest_piece_counts_wherever_it_lies() -> None:
     assert largest_gap([(0, 70000)], 65536) == 0
 
 
-@pytest.mark.parametrize("name", sorted(find_designs()))
+@pytest.mark.parametrize(
+    "name",
+    # Their own tests in tests/designs have the checks with each change.
+    [
+        pytest.param(d, marks=pytest.mark.in_turn if d in ("gemm", "gemm_bfp16") else [])
+        for d in sorted(find_designs())
+    ],
+)
 def test_designs_pass_and_leave_more_than_their_kernels_are_estimated_to_need(name: str) -> None:
     for design in on_each_device(name):
         report = check(design)

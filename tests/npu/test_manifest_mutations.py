@@ -35,7 +35,7 @@ from ort_aie_ep.npu.terms.device import device
 from ort_aie_ep.npu.terms.errors import DesignError, StreamError
 
 
-@pytest.fixture(params=["fused_dqp_128", "flow_qkv"])
+@pytest.fixture(params=["fused_dqp_128", pytest.param("flow_qkv", marks=pytest.mark.in_turn)])
 def package(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     design = make_design(request.param, device("npu2_2col"))
     return write_simulated_packages(tmp_path, {request.param: design})[0].folder

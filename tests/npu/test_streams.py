@@ -270,11 +270,14 @@ def test_prediction_counts_commands_and_gates() -> None:
     assert math.isclose(run["predicted_seconds"], 100e-6 + cycles * 1e-9)
 
 
+LONG = {"gemm", "gemm_bfp16", "fused_layer"}
+
+
 @pytest.mark.parametrize("name", [pytest.param("npu1", marks=pytest.mark.in_turn), "npu2"])
 @pytest.mark.parametrize(
-    # Those of rows, of which GEMM has five, have tests in tests/speed too.
+    # tests/speed has the sequences of rows, products on bfp16 and layers too.
     "design",
-    [pytest.param(d, marks=pytest.mark.in_turn if d == "gemm" else []) for d in find_designs()],
+    [pytest.param(d, marks=pytest.mark.in_turn if d in LONG else []) for d in find_designs()],
 )
 def test_prediction_is_near_the_simulator(name: str, design: str) -> None:
     """0.8 to 2 times as long, without the dispatch; for GEMM and MatMul at least two thirds, for

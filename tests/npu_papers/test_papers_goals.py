@@ -12,6 +12,7 @@ from ort_aie_ep.prediction.shapes import shape_of
 from ort_aie_ep.prediction.simulation import simulate
 
 
+@pytest.mark.in_turn
 def test_every_cell_up_to_32k_is_beside_amds() -> None:
     every = beside_amd()
     assert len(every) == 8 * 6

@@ -14,6 +14,8 @@ import pytest
 from npu_papers import __main__ as program
 from npu_papers import plot
 
+pytestmark = pytest.mark.in_turn  # nothing that ships prints these
+
 
 def printed(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     assert program.main([str(word) for word in words]) == 0

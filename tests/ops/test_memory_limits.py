@@ -143,7 +143,9 @@ LIMITS = range(0, 9 << 20, 384 << 10)
 
 
 # For 40 rows weights are unpacked as they are multiplied, for 64 rows they are unpacked first.
-@pytest.mark.parametrize(("level", "rows"), [(0, 40), (4, 64)])
+@pytest.mark.parametrize(
+    ("level", "rows"), [(0, 40), pytest.param(4, 64, marks=pytest.mark.in_turn)]
+)
 def test_a_prompt_that_does_not_fit_into_memory_is_an_exception(
     level: int, rows: int, tmp_path: Path
 ) -> None:

@@ -168,6 +168,7 @@ def test_nothing_is_written_without_a_trace(compiled: Path, tmp_path: Path) -> N
     assert calls(tmp_path, Session("host", "compiled", compiled), log="warning") == []
 
 
+@pytest.mark.in_turn  # tests/xrt/test_npu_options.py has a trace of the NPU with each change
 @SIMULATED
 def test_one_timeline_has_the_host_and_the_npu(
     compiled: Path, names: list[str], host: list[Call], tmp_path: Path

@@ -27,6 +27,7 @@ print(peak() - before)
 """
 
 
+@pytest.mark.in_turn
 def test_compiling_holds_one_tensor_at_a_time(tmp_path: Path) -> None:
     synth("llama-3.2-1b", tmp_path / "source", layers=4, vocab=4096)
     result = subprocess.run(

@@ -531,6 +531,7 @@ def metrics(served: Served) -> dict[str, float]:
     return {name: float(value) for name, value in rows}
 
 
+@pytest.mark.in_turn
 def test_on_an_npu_one_text_is_written_at_a_time(model: Path) -> None:
     """And the server says so when it starts."""
     with serving(model, "--target", "sim", "--parallel", "4") as served:

@@ -202,11 +202,14 @@ def moved(
     [
         ("llama-3.2-1b", {}, SHIPPING, SHIPPING),
         ("qwen3-0.6b", {}, BlockForm(group=128, minima=False), BlockForm(group=128)),
-        ("gemma3-1b", {"window": 4, "global_every": 2}, BlockForm(2), SHIPPING),
-        (
-            "llama-3.2-1b",
-            {"heads": 8, "kv_heads": 8, "head_dim": 96},
+        pytest.param(
+            *("gemma3-1b", {"window": 4, "global_every": 2}, BlockForm(2), SHIPPING),
+            marks=pytest.mark.in_turn,
+        ),
+        pytest.param(
+            *("llama-3.2-1b", {"heads": 8, "kv_heads": 8, "head_dim": 96}),
             *(BlockForm(minima=False),) * 2,
+            marks=pytest.mark.in_turn,
         ),
     ],
 )

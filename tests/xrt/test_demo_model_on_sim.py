@@ -161,6 +161,7 @@ def both(
     return Outcome(host, sim, layers, submissions, runs)
 
 
+@pytest.mark.in_turn
 @needs_provider
 def test_the_provider_does_what_a_compiled_model_does(small: Path, compiled: Outcome) -> None:
     """The uncompiled source: the same submissions and runs, the same bits."""

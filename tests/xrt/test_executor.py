@@ -49,7 +49,13 @@ def run(program: Path, argument: Path, case: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("case", CASES)
+# With each change, shorter prompts of decoders and those that the device prepares.
+LONG = {"prompts_of_decoders"}
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, marks=pytest.mark.in_turn if c in LONG else []) for c in CASES]
+)
 def test_executor(program: Path, manifests: Path, case: str) -> None:
     run(program, manifests, case)
 

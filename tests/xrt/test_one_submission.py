@@ -190,7 +190,8 @@ def test_a_token_of_36_layers_is_one_submission(tmp_path: Path) -> None:
     check(replace(FAMILIES["qwen3"], layers=36), tmp_path, tokens=1)
 
 
-@pytest.mark.parametrize("family", ["llama", pytest.param("gemma3", marks=pytest.mark.in_turn)])
+@pytest.mark.in_turn
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
 def test_a_token_of_an_optimum_export_is_one_submission(family: str, tmp_path: Path) -> None:
     """Their caches grow, and their angles are computed by the CPU EP."""
     export = quantise(write_export(family, tmp_path / "export"), tmp_path / "quantised")
@@ -241,6 +242,7 @@ def test_what_divides_a_token_has_its_reason(tmp_path: Path) -> None:
         assert call.host_steps.keys() <= BEFORE_THE_RUN
 
 
+@pytest.mark.in_turn
 def test_users_of_one_model_are_kept_apart(tmp_path: Path) -> None:
     """Two threads in one session, while others are opened and closed."""
     shape, folder = replace(FAMILIES["qwen3"], layers=1), tmp_path / "compiled"

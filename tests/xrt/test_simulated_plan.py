@@ -138,6 +138,7 @@ def test_a_session_makes_the_predicted_runs_and_submissions(
     assert [call["submissions"] for call in counted[1:]] == [1, 1]
 
 
+@pytest.mark.in_turn
 def test_a_session_on_weights_that_stay_floats_is_as_predicted(tmp_path: Path) -> None:
     model = synth(FAMILIES["llama"], tmp_path / "model", int4=False)
     ort_aie_ep.compile(model, tmp_path / "compiled", quantize="bf16")
@@ -146,7 +147,8 @@ def test_a_session_on_weights_that_stay_floats_is_as_predicted(tmp_path: Path) -
     assert "a single row of an unquantised projection" in counted[1]["host_steps"]
 
 
-@pytest.mark.parametrize("plan", [True, pytest.param(False, marks=pytest.mark.in_turn)])
+@pytest.mark.in_turn
+@pytest.mark.parametrize("plan", [True, False])
 def test_a_plan_is_divided_as_predicted(plan: bool, tmp_path: Path) -> None:
     # The host prepares heads of 48 dimensions, all rotated; without a plan each node is a plan.
     model = synth(replace(FAMILIES["llama"], head_dim=48), tmp_path / "model")

@@ -157,7 +157,10 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("reason", CHANGES)
+@pytest.mark.parametrize(
+    "reason",
+    [pytest.param(r, marks=pytest.mark.in_turn if at else []) for at, r in enumerate(CHANGES)],
+)
 def test_another_graph_runs_on_decode_and_the_reason_is_counted(
     reason: str, tmp_path: Path
 ) -> None:
