@@ -27,17 +27,16 @@ int64_t PlaceOfByte(int64_t row, int64_t col) {
   return (col / kQuad * kBlockRows + row) * kQuad + col % kQuad;
 }
 
-// Into a block whose codes are all zero.
-void StoreCode(uint8_t* block, const WeightForm& form, int64_t row, int64_t col, uint8_t code) {
-  uint8_t* codes = block + CodesOffset(form);
+// `codes` is the first code of a block whose codes are all zero.
+void StoreCode(uint8_t* codes, WeightKind kind, int64_t row, int64_t col, uint8_t code) {
   const auto add = [codes](Nibble place, int value) {
     codes[place.byte] = static_cast<uint8_t>(codes[place.byte] | value << place.shift);
   };
-  if (form.kind == WeightKind::kQ8NX) {
+  if (kind == WeightKind::kQ8NX) {
     codes[PlaceOfByte(row, col)] = code;
     return;
   }
-  if (form.kind == WeightKind::kQ4NX) return add(PlaceOfCode(row, col), code & 15);
+  if (kind == WeightKind::kQ4NX) return add(PlaceOfCode(row, col), code & 15);
   for (int plane = 0; plane < 2; ++plane) {
     add(PlaceOfBits(row, col, plane), (code >> plane & 1) << (col % kQuad));
   }
@@ -95,6 +94,22 @@ Byte* BlockAt(Byte* blocks, int64_t k, const WeightForm& form, int64_t row, int6
   return blocks + ((row / kBlockRows) * ColBlocks(k) + col / kBlockCols) * BlockBytes(form);
 }
 
+// Stores codes from in-feature `begin` on, code(col) for each, into blocks whose codes are zero
+// there. By value: a store of bytes may change what a reference refers to.
+template <typename Code>
+void StoreCodes(uint8_t* blocks, int64_t k, const WeightForm& form, int64_t row, int64_t begin,
+                int64_t end, const Code code) {
+  const WeightKind kind = form.kind;
+  while (begin < end) {
+    const int64_t first = begin / kBlockCols * kBlockCols;
+    const int64_t stop = std::min(end, first + kBlockCols);
+    uint8_t* codes = BlockAt(blocks, k, form, row, first) + CodesOffset(form);
+    for (; begin < stop; ++begin) {
+      StoreCode(codes, kind, row % kBlockRows, begin - first, code(begin));
+    }
+  }
+}
+
 // Calls each(block, row, group, index) for the groups of (n, k): row and group are those in the
 // block, index that in (n, groups).
 template <typename Byte, typename Each>
@@ -112,10 +127,8 @@ void PackCodes(const uint8_t* codes, int64_t n, int64_t k, uint8_t* blocks,
                const WeightForm& form) {
   std::memset(blocks, 0, static_cast<size_t>(BytesOfBlocks(n, k, form)));
   for (int64_t row = 0; row < n; ++row) {
-    for (int64_t col = 0; col < k; ++col) {
-      StoreCode(BlockAt(blocks, k, form, row, col), form, row % kBlockRows, col % kBlockCols,
-                codes[row * k + col]);
-    }
+    const uint8_t* of_row = codes + row * k;
+    StoreCodes(blocks, k, form, row, 0, k, [of_row](int64_t col) { return of_row[col]; });
   }
 }
 
@@ -285,15 +298,12 @@ void PackMatMulNBits(const MatMulNBitsRows& source, const WeightForm& form, uint
     }
     // The codes of a source row are contiguous: there are no gaps between blocks.
     const uint8_t* codes = source.b + row * CodeBytes(bits, k, source.block_size);
-    for (int64_t col = 0; col < k; ++col) {
-      StoreCode(BlockAt(blocks, k, form, row, col), form, r, col % kBlockCols,
-                static_cast<uint8_t>(PackedValue(codes, bits, col)));
-    }
+    StoreCodes(blocks, k, form, row, 0, k, [codes, bits](int64_t col) {
+      return static_cast<uint8_t>(PackedValue(codes, bits, col));
+    });
     if (form == WeightForm{form.kind} || source.zero_point_kind == ZeroPoints::kFloat) continue;
-    for (int64_t col = k; col % form.group != 0; ++col) {
-      StoreCode(BlockAt(blocks, k, form, row, col), form, r, col % kBlockCols,
-                static_cast<uint8_t>(zero_point));
-    }
+    StoreCodes(blocks, k, form, row, k, CeilDiv(k, form.group) * form.group,
+               [zero_point](int64_t) { return static_cast<uint8_t>(zero_point); });
   }
 }
 

@@ -445,15 +445,21 @@ class Call {
 
 ReferenceDevice::ReferenceDevice(const std::filesystem::path& folder,
                                  const std::set<std::string>& designs) {
+  // Reading them takes longer than most cases, which make devices many times.
+  static std::map<std::filesystem::path, npu::Manifest> read;
   for (const std::string& design : designs) {
-    std::ifstream file(folder / (design + ".json"));
-    manifests_.emplace(design, npu::ParseManifest(std::string(std::istreambuf_iterator(file), {})));
+    const std::filesystem::path path = folder / (design + ".json");
+    if (!read.contains(path)) {
+      std::ifstream file(path);
+      read.emplace(path, npu::ParseManifest(std::string(std::istreambuf_iterator(file), {})));
+    }
+    manifests_.emplace(design, &read.at(path));
   }
 }
 
 const npu::Manifest* ReferenceDevice::Overlay(std::string_view design) {
   const auto found = manifests_.find(design);
-  return found == manifests_.end() ? nullptr : &found->second;
+  return found == manifests_.end() ? nullptr : found->second;
 }
 
 std::shared_ptr<Buffer> ReferenceDevice::Allocate(size_t bytes) {

@@ -54,7 +54,7 @@ class ReferenceDevice final : public Device {
   void RunPart(const Part& part, const npu::Stream& stream, std::span<Buffer* const> buffers);
 
   const std::string name_ = "NPU Reference";
-  std::map<std::string, npu::Manifest, std::less<>> manifests_;
+  std::map<std::string, const npu::Manifest*, std::less<>> manifests_;
   std::shared_ptr<Counters> counters_ = std::make_shared<Counters>();
   std::mutex mutex_;
 };
