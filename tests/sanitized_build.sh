@@ -4,7 +4,7 @@
 # configure FOLDER SANITIZERS [OPTION...]
 configure() {
   "$VENV/bin/cmake" -S . -B "$1" -G Ninja -DCMAKE_MAKE_PROGRAM="$(pwd)/$VENV/bin/ninja" \
-    -DCMAKE_CXX_FLAGS_RELEASE="-O1 -DNDEBUG" \
+    -DCMAKE_CXX_FLAGS_RELEASE="-Og -DNDEBUG" \
     -DORT_AIE_SANITIZE="$2" -DORT_AIE_WARNINGS_AS_ERRORS=ON -DPython_EXECUTABLE="$python" \
     -Dpybind11_DIR="$("$python" -m pybind11 --cmakedir)" "${@:3}" >/dev/null
 }
