@@ -71,14 +71,14 @@ ON_ANY_ORT := tests/models tests/ops/test_execution_provider.py tests/ops/test_p
 
 # Each change; then one bundle in turn, and all of them every night. CONTRIBUTING.md says what that risks.
 EACH_CHANGE := check-portable check-sanitizers
-BUNDLE_0 := $(patsubst %,check-ort-%,$(wordlist 1,2,$(MIDDLE_ORTS)))
-BUNDLE_1 := $(patsubst %,check-ort-%,$(wordlist 3,4,$(MIDDLE_ORTS)))
-BUNDLE_2 := check-in-turn-models check-mlir check-locale
-BUNDLE_3 := check-in-turn-npu check-real-xrt
-BUNDLE_4 := check-in-turn-rest check-old-cpu
-BUNDLE_5 := check-isas check-threads
+BUNDLE_0 := $(MIDDLE_ORTS:%=check-ort-%)
+BUNDLE_1 := check-in-turn-models check-mlir check-locale
+BUNDLE_2 := check-in-turn-npu check-real-xrt
+BUNDLE_3 := check-in-turn-rest check-old-cpu
+BUNDLE_4 := check-isas check-threads
+BUNDLE_5 := check-wheel
 BUNDLE_6 := check-fuzz docs
-BUNDLE_7 := check-wheel check-all-sanitized
+BUNDLE_7 := check-all-sanitized
 TURN ?= 0
 
 BUNDLES := $(foreach turn,0 1 2 3 4 5 6 7,$(BUNDLE_$(turn)))

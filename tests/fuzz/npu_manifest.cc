@@ -36,8 +36,8 @@ class Numbers {
   std::istringstream words_;
 };
 
-Plan PlanFor(const Manifest& manifest, Numbers& numbers) {
-  Plan plan;
+Invocations InvocationsFor(const Manifest& manifest, Numbers& numbers) {
+  Invocations invocations;
   for (const Sequence& sequence : manifest.sequences) {
     Invocation invocation{sequence.name, {}, {}};
     for (const std::string& name : sequence.parameters) {
@@ -48,9 +48,9 @@ Plan PlanFor(const Manifest& manifest, Numbers& numbers) {
       const int64_t offset = numbers.Next(0);
       invocation.arguments[argument.name] = {buffer++, offset};
     }
-    plan.push_back(std::move(invocation));
+    invocations.push_back(std::move(invocation));
   }
-  return plan;
+  return invocations;
 }
 
 // The operations in the words of a run: each one, or its kind, says how many words it has.
@@ -94,9 +94,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     StreamCache cache(ParseManifest(text.substr(0, end)),
                       std::make_shared<StreamMemory>(size_t{1} << 20), 2);
-    const Plan first = PlanFor(cache.manifest(), numbers);
+    const Invocations first = InvocationsFor(cache.manifest(), numbers);
     CheckStream(cache.Get(first).stream);
-    const Plan second = PlanFor(cache.manifest(), numbers);
+    const Invocations second = InvocationsFor(cache.manifest(), numbers);
     CheckStream(cache.Get(second).stream);
   } catch (const Error&) {
   }
