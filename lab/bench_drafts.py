@@ -30,7 +30,7 @@ from ort_aie_ep.models.tokenizer import load_tokenizer
 from ort_aie_ep.running.drafts import Drafted, Drafting, Drafts
 from ort_aie_ep.running.loop import Loop, open_loop
 from ort_aie_ep.running.slots import Slots, open_slots
-from ort_aie_ep.running.turns import Sampling, Turn
+from ort_aie_ep.running.turns import Turn
 from ort_aie_ep.runtime.sessions import Options
 
 MODULE, BEGINNING, ANSWER, TEXTS, CONTEXT = 300, 40, 128, 4, 1024
@@ -59,7 +59,9 @@ class Watched(Drafts):
 
 def write(loop: Loop, prompts: list[list[int]]) -> tuple[int, float]:
     """Writes texts beside each other: tokens since all were begun, and what those took."""
-    turns = [Turn(p, max_tokens=ANSWER, sampling=Sampling(), ignore_end=True) for p in prompts]
+    turns = [
+        Turn(p, max_tokens=ANSWER, sampling={"temperature": 0.0}, ignore_end=True) for p in prompts
+    ]
     texts = [loop.add(turn) for turn in turns]
     while not all(text.written for text in texts):
         step(loop)

@@ -18,7 +18,7 @@ from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.models.interface import context_length
 from ort_aie_ep.running.loop import Text, open_loop
 from ort_aie_ep.running.prompts import checked_messages, checked_text
-from ort_aie_ep.running.turns import Piece, Sampling, Turn
+from ort_aie_ep.running.turns import Piece, Turn
 from ort_aie_ep.runtime.sessions import Options
 
 _SEEDS = 2**31
@@ -197,7 +197,11 @@ class Completer:
             raise AieError(request.error)
         check(request)
         asked = self._settings
-        sampling = Sampling(asked.temperature, asked.top_p, seed=_seed(asked.seed, request.id))
+        sampling = {
+            "temperature": asked.temperature,
+            "top_p": asked.top_p,
+            "seed": _seed(asked.seed, request.id),
+        }
         whole = Turn(max_tokens=asked.max_tokens, sampling=sampling)
         if request.messages is not None:
             return replace(whole, messages=request.messages)

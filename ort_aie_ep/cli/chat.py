@@ -113,7 +113,6 @@ def chat_command(
     from ort_aie_ep.running.conversation import Conversation
     from ort_aie_ep.running.loop import PROMPT_CHUNK, open_loop
     from ort_aie_ep.running.templates import find_template
-    from ort_aie_ep.running.turns import sampling_of
 
     options = session_options(
         target, numerics, threads, on_device_error, log, overlays, prompt_chunk
@@ -121,7 +120,7 @@ def chat_command(
     given = {
         "temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p, "seed": seed,
     }  # fmt: skip
-    sampling = sampling_of({name: value for name, value in given.items() if value is not None})
+    sampling = {name: value for name, value in given.items() if value is not None}
     with opened(folder, draft, draft_model) as (model, guessing):
         if find_template(model.folder) is None:
             raise AieError(

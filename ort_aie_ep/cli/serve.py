@@ -72,6 +72,22 @@ def serve_command(
     max_tokens: Annotated[
         int | None, typer.Option(min=1, help="Largest number of new tokens of a request.")
     ] = None,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A further name of this machine that clients may use, such as a proxy's. May be "
+            "repeated.",
+        ),
+    ] = None,
+    cors_origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ORIGIN",
+            help="Web pages from here may use the server, such as https://chat.example.org; * for "
+            "all. May be repeated.",
+        ),
+    ] = None,
     drain: Annotated[
         float,
         typer.Option(
@@ -112,6 +128,7 @@ def serve_command(
     from ort_aie_ep.serving.engine import Engine
     from ort_aie_ep.serving.limits import (
         AT_ONCE,
+        KEEP_ALIVE,
         FewLines,
         Protocol,
         Stopping,
@@ -148,16 +165,18 @@ def serve_command(
                 await engine.drain(drain, hurry)
             engine.stop()
 
+        hosts = (*LOOPBACK, host, *(allowed_host or ())) if loopback else ("*",)
         address = f"[{host}]" if ":" in host else host
         console.note(f"{server.name}: http://{address}:{listener.getsockname()[1]}/v1")
         config = uvicorn.Config(
-            create_app(server, (*LOOPBACK, host) if loopback else ("*",)),
+            create_app(server, hosts, cors_origin or ()),
             http=Protocol,
             ws="none",
             loop="asyncio",
             backlog=AT_ONCE,
             log_level="warning",
             timeout_graceful_shutdown=2,
+            timeout_keep_alive=KEEP_ALIVE,
         )
         for name_of_log in ("uvicorn.error", "asyncio"):
             logging.getLogger(name_of_log).addFilter(FewLines())

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ort_aie_ep.running.answers import AnswerReader, Tool
+from ort_aie_ep.errors import FieldError
+from ort_aie_ep.running.answers import AnswerReader, Tool, plain_names
 from ort_aie_ep.running.guidance import Guide, Guides
 from ort_aie_ep.running.prompts import Prompts
 from ort_aie_ep.running.text import TextStream
@@ -51,20 +52,55 @@ class Asking:
         """
         if not turn.messages:
             return self._of_text(turn)
-        tools = [] if turn.tool_choice == "none" else [_tool(tool) for tool in turn.tools]
+        tools = [] if turn.tool_choice == "none" else _tools(turn.tools)
         prompts = self.prompts
-        tokens = prompts.of_messages(turn.messages, tools, turn.template_options)
+        continues = turn.continues and _is_the_assistants(turn.messages[-1])
+        held = {"response_format": turn.schema, "tool_choice": turn.tool_choice}
+        for field, value in held.items() if continues else ():
+            if value not in ("", "auto", "none"):
+                raise FieldError(
+                    field,
+                    "an answer that continues a last message of the assistant cannot be held to a "
+                    "form: end with a message of the user",
+                )
+        tokens = prompts.of_messages(turn.messages, tools, turn.template_options, continues)
         tail = prompts.tail(tokens)
+        guide = self._guide(turn, tools, tail, continues)
+        reader = prompts.format.reader(tools, tail, continues)
+        return Asked(tokens, self._stream(tokens), reader, guide)
+
+    def _guide(self, turn: Turn, tools: Sequence[Tool], tail: str, continues: bool) -> Guide | None:
+        """What holds an answer to its tools and schema. Of tools that are not strict, what a
+        grammar cannot hold calls to is left out."""
         named = turn.tool_choice not in ("none", "auto", "required")
-        grammar = prompts.format.grammar(
-            [tool for tool in tools if not named or tool.name == turn.tool_choice],
-            required=bool(tools) and turn.tool_choice != "auto",
-            parallel=turn.parallel_calls and not named,
-            schema=turn.schema,
-            prompt_tail=tail,
-        )
-        guide = self._made().of_lark(grammar) if grammar else None
-        return Asked(tokens, self._stream(tokens), prompts.format.reader(tools, tail), guide)
+
+        def grammar(tools: Sequence[Tool]) -> str:
+            return self.prompts.format.grammar(
+                [tool for tool in tools if not named or tool.asked == turn.tool_choice],
+                required=bool(tools) and turn.tool_choice != "auto",
+                parallel=turn.parallel_calls and not named,
+                schema=turn.schema,
+                prompt_tail=tail,
+                continues=continues,
+            )
+
+        if not (wanted := grammar(tools)):
+            return None
+        guides = self._made()
+        return guides.of_lark(wanted, lambda: self._loosened(grammar, tools))
+
+    def _loosened(
+        self, grammar: Callable[[Sequence[Tool]], str], tools: Sequence[Tool]
+    ) -> Iterator[str]:
+        """Grammars in place of one that is refused: without the schemas of those tools that are to
+        blame alone, then without those of all."""
+        guides = self._made()
+        fair = [
+            tool if tool.strict or not (one := grammar([tool])) or guides.takes(one)
+            else tool.without_schema for tool in tools
+        ]  # fmt: skip
+        yield grammar(fair)
+        yield grammar([t if t.strict else t.without_schema for t in tools])
 
     def _of_text(self, turn: Turn) -> Asked:
         prompts = self.prompts
@@ -84,10 +120,21 @@ class Asking:
         return self._guides
 
 
-def _tool(tool: dict[str, Any]) -> Tool:
-    """A tool in OpenAI's form."""
-    about = tool["function"]
-    parameters = about.get("parameters") or {}
-    return Tool(
-        about["name"], about.get("description") or "", parameters, bool(about.get("strict"))
-    )
+def _is_the_assistants(message: object) -> bool:
+    return isinstance(message, Mapping) and message.get("role") == "assistant"
+
+
+def _tools(given: Sequence[dict[str, Any]]) -> list[Tool]:
+    """Tools in OpenAI's form."""
+    functions = [tool["function"] for tool in given]
+    names = plain_names([about["name"] for about in functions])
+    return [
+        Tool(
+            names[about["name"]],
+            about.get("description") or "",
+            about.get("parameters") or {},
+            bool(about.get("strict")),
+            about["name"],
+        )
+        for about in functions
+    ]

@@ -54,7 +54,7 @@ def bounded(work: Callable[[], str], what: str) -> str:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
     # The last byte says how it ended; without one, it has not.
-    text = answer[:-1].decode()
+    text = answer[:-1].decode("utf-8", "surrogatepass")
     if answer[-1:] == b"\0":
         return text
     if answer[-1:] == b"\1":
@@ -76,10 +76,11 @@ def _answer(work: Callable[[], str], writer: int) -> None:
             resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+        # Half a surrogate pair, which JSON may have, is the caller's to refuse.
         try:
-            answer = work().encode() + b"\0"
+            answer = work().encode("utf-8", "surrogatepass") + b"\0"
         except RuntimeError as error:
-            answer = str(error).encode() + b"\1"
+            answer = str(error).encode("utf-8", "surrogatepass") + b"\1"
         while answer:
             answer = answer[os.write(writer, answer) :]
     finally:

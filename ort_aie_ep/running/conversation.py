@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from ort_aie_ep.progress import Progress
 from ort_aie_ep.running.answers import Delta
 from ort_aie_ep.running.loop import Loop
 from ort_aie_ep.running.prompts import checked_messages
-from ort_aie_ep.running.turns import Sampling, Turn
+from ort_aie_ep.running.turns import Turn
 from ort_aie_ep.running.writing import Timing, Writing
 
 
@@ -27,10 +27,11 @@ class Conversation:
     """
 
     def __init__(
-        self, loop: Loop, sampling: Sampling | None = None, max_tokens: int | None = None
+        self, loop: Loop, sampling: Mapping[str, Any] = {}, max_tokens: int | None = None
     ) -> None:
-        """In a loop that writes nothing else. `sampling` is the model's own by default, and
-        `max_tokens` of an answer as many as the context has room for."""
+        """In a loop that writes nothing else. `sampling` has fields of `Sampling` in place of the
+        model's own, and `max_tokens` of an answer are as many as the context has room for by
+        default."""
         self.messages: list[dict[str, Any]] = []
         self.last: Timing | None = None
         self._loop, self._turn = loop, Turn(sampling=sampling, max_tokens=max_tokens)

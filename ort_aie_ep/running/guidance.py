@@ -6,7 +6,7 @@ set here to what ordinary schemas need, end both its making and its steps.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -82,13 +82,34 @@ class Guides:
             raise AieError(f"the JSON schema is refused: {error}") from error
         return self._guide(grammar, "the JSON schema")
 
-    def of_lark(self, grammar: str) -> Guide:
-        """A guide to a grammar in llguidance's variant of Lark.
+    def of_lark(self, grammar: str, instead: Callable[[], Iterable[str]] = tuple) -> Guide:
+        """A guide to a grammar in llguidance's variant of Lark, or, if that is refused, to the
+        first of those `instead` that is not.
 
         Raises:
-            AieError: llguidance refuses the grammar, or it is too large.
+            AieError: llguidance refuses the last grammar, or it is too large.
         """
-        return self._guide(grammar, "the grammar")
+        try:
+            return self._guide(grammar, "the grammar")
+        except AieError as error:
+            refused = error
+        for other in instead():
+            try:
+                guide = self._guide(other, "the grammar")
+            except AieError as error:
+                refused = error
+            else:
+                self._kept[grammar] = self._kept[other]
+                return guide
+        raise refused
+
+    def takes(self, grammar: str) -> bool:
+        """Whether a grammar in Lark is not refused."""
+        try:
+            self._guide(grammar, "the grammar")
+        except AieError:
+            return False
+        return True
 
     def _guide(self, grammar: str, what: str) -> Guide:
         from llguidance import LLMatcher
@@ -106,7 +127,7 @@ class Guides:
             if matcher.is_error():
                 raise AieError(f"{what} is refused: {_reason(matcher)}")
         self._kept[grammar] = matcher
-        if len(self._kept) > KEPT:
+        while len(self._kept) > KEPT:
             del self._kept[next(iter(self._kept))]
         return Guide(matcher.deep_copy(), self._tokenizer.vocab_size)
 

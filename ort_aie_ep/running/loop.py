@@ -13,6 +13,7 @@ prompt's is, whatever was there before: by a GEMM, whose rows do not depend on e
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -20,13 +21,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from ort_aie_ep.errors import AieError
-from ort_aie_ep.models.folder import ModelFolder, section
+from ort_aie_ep.errors import AieError, FieldError, UnexpectedError, as_error
+from ort_aie_ep.models.checked_json import Field
+from ort_aie_ep.models.folder import GENAI_CONFIG, ModelFolder, section
 from ort_aie_ep.models.interface import context_length
 from ort_aie_ep.running.answers import AnswerReader, Delta
 from ort_aie_ep.running.asked import Asking
 from ort_aie_ep.running.drafts import Drafted, Drafting, Drafts, open_drafts
 from ort_aie_ep.running.guidance import Guide
+from ort_aie_ep.running.logprobs import Telling
 from ort_aie_ep.running.prompts import Prompts
 from ort_aie_ep.running.sampling import Choosing, Row, choose, log_probabilities
 from ort_aie_ep.running.slots import Slots, open_slots
@@ -45,6 +48,8 @@ CONTEXT = 4096
 
 Event = Piece | Usage | AieError
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(eq=False)
 class Text:
@@ -56,6 +61,7 @@ class Text:
         limit: the most that may be written.
         cached: tokens of the prompt that are not read again; None until it is read.
         read: tokens of the prompt that are in a cache.
+        telling: what is to be told of its tokens' probabilities; None if nothing is.
         drafting: what is known of guesses for it; None if there are none.
     """
 
@@ -67,6 +73,7 @@ class Text:
     stops: Stops
     reader: AnswerReader
     guide: Guide | None
+    telling: Telling | None = None
     drafting: Drafting | None = None
     prompt: int = field(init=False)
     cached: int | None = None
@@ -146,17 +153,29 @@ class Loop:
 
         Raises:
             PromptTooLongError: the context has no room for the prompt and one token.
-            AieError: the prompt is empty, or the model has no template or format for what the turn
-                asks.
+            AieError: the prompt is empty, a field of the turn cannot be, or the model has no
+                template or format for what the turn asks.
         """
+        for token in turn.sampling.get("bias", ()):
+            if not 0 <= token < self.slots.vocabulary:
+                raise FieldError(
+                    "logit_bias",
+                    f"token {token} is not in the vocabulary of {self.slots.vocabulary}",
+                )
         prompt = self.asking(turn)
         room = self.context - len(prompt.tokens)
         if room < 1:
             raise PromptTooLongError(
                 f"the prompt has {len(prompt.tokens)} tokens and the context {self.context}"
             )
-        sampling = turn.sampling or self._sampling
-        choosing = Choosing(sampling, np.random.default_rng(sampling.seed))
+        sampling = self._sampling.with_fields(turn.sampling)
+        choosing = Choosing(
+            sampling,
+            np.random.default_rng(sampling.seed),
+            prompt=frozenset(prompt.tokens) if sampling.repetition_penalty != 1 else frozenset(),
+            ends=frozenset(t for t in self.prompts.ends if t < self.slots.vocabulary),
+            least=turn.min_tokens,
+        )
         text = Text(
             turn,
             prompt.tokens,
@@ -166,6 +185,7 @@ class Loop:
             Stops(turn.stop),
             prompt.reader,
             prompt.guide,
+            None if turn.logprobs is None else Telling(),
         )
         # How many tokens are guessed depends on time, and with it the use of random numbers, which
         # a seed is to repeat.
@@ -181,6 +201,14 @@ class Loop:
             self.waiting.remove(text)
         if text in self.texts:
             self._end(text)
+
+    def fail(self) -> None:
+        """Ends all texts, and forgets what slots hold: after a step that raised an exception."""
+        self.waiting.clear()
+        self._writing = 0
+        for index, place in enumerate(self._places):
+            self.slots.keep(index, 0, len(place.tokens))
+            place.tokens, place.read, place.text = [], 0, None
 
     def step(self) -> list[tuple[Text, Event]]:
         """One token of each text that is being written, and one chunk of a prompt, or of several
@@ -292,7 +320,7 @@ class Loop:
         part = text.tokens[before : before + size]
         try:
             logits = self.slots.run(np.array([part]), np.array([before]), index)[0, -1]
-        except AieError as error:
+        except Exception as error:
             return self._fail(text, error)
         if place.read == before:
             place.read += size
@@ -324,10 +352,11 @@ class Loop:
         for row, guesses in zip(rows, drafted, strict=True):
             row[1 : 1 + len(guesses.tokens)] = guesses.tokens
         events: list[tuple[Text, Event]] = []
-        with self.drafts.timed(len(texts), count) if self.drafts else nullcontext():
+        drafts = self.drafts
+        with drafts.timed(len(texts), count) if drafts else nullcontext():
             try:
                 logits = self.slots.run(np.array(rows), np.array(before), first)
-            except AieError as error:
+            except Exception as error:
                 return [event for text in texts for event in self._fail(text, error)]
             for place, row in zip(places, rows, strict=True):
                 place.tokens += row  # also what may be taken back: slots change places meanwhile
@@ -353,7 +382,12 @@ class Loop:
         if self.drafts is None:
             return [Drafted([]) for _ in texts]
         rooms = [text.limit - text.written - 1 for text in texts]
-        return self.drafts.propose(first, [text.drafting for text in texts], rooms, room)
+        try:
+            return self.drafts.propose(first, [text.drafting for text in texts], rooms, room)
+        except Exception:  # texts do without
+            _log.exception("there are no guesses any more")
+            self.drafts = None
+            return [Drafted([]) for _ in texts]
 
     def _verify(
         self, text: Text, place: _Slot, guesses: Drafted, logits: npt.NDArray[np.float32]
@@ -368,7 +402,7 @@ class Loop:
             try:
                 adjusted = text.choosing.adjusted(logits[index])
                 token, right = guesses.verify(index, adjusted, text.choosing)
-            except AieError as error:
+            except Exception as error:
                 return events + self._fail(text, error), 0
             events += self._push(text, token, logits[index])
             if not right or place.text is not text:
@@ -383,82 +417,108 @@ class Loop:
         events: list[tuple[Text, Event]] = []
         rows, able = [], []
         for text, row in zip(texts, logits, strict=True):
-            adjusted = text.choosing.adjusted(row)
             try:
-                rows.append(adjusted if text.guide is None else _masked(adjusted, text.guide))
+                adjusted = text.choosing.adjusted(row)
+                rows.append(adjusted if text.guide is None else _masked(adjusted, row, text.guide))
                 able.append((text, row))
-            except AieError as error:
+            except Exception as error:
                 events += self._fail(text, error)
         chosen = _chosen(rows, [text.choosing for text, _ in able])
         for (text, row), token in zip(able, chosen, strict=True):
-            if isinstance(token, AieError):
+            if isinstance(token, Exception):
                 events += self._fail(text, token)
             else:
                 events += self._push(text, token, row)
         return events
 
-    def _fail(self, text: Text, error: AieError) -> list[tuple[Text, Event]]:
+    def _fail(self, text: Text, error: Exception) -> list[tuple[Text, Event]]:
+        """A fault of one text, which ends that text."""
+        said = as_error(error)
+        if isinstance(said, UnexpectedError):
+            _log.error("a text ends by a fault", exc_info=error)
         self._end(text, forget=True)
-        return [(text, error)]
+        return [(text, said)]
 
     def _push(self, text: Text, token: int, logits: Row) -> list[tuple[Text, Event]]:
         """What a new token adds to a text, and its end."""
-        if token in self.prompts.ends and not text.turn.ignore_end:
-            return self._finish(text, "stop", [])
-        text.tokens.append(token)
-        text.choosing.written[token] += 1
-        if text.guide is not None:
-            try:
-                text.guide.take(token)
-            except AieError as error:
-                return self._fail(text, error)
-        delta = text.reader.push(token, text.stream.push(token))
-        content, stopped = text.stops.push(delta.content)
-        told = () if text.turn.logprobs is None else (self._logprob(text, token, logits),)
-        piece = Piece(replace(delta, content=content), told)
-        events: list[tuple[Text, Event]] = [(text, piece)] if told or piece.delta else []
-        if stopped:
-            return self._finish(text, "stop", events, cut=True)
-        if text.guide is not None and text.guide.ended:
-            return self._finish(text, "stop", events)
-        if text.written == text.limit:
-            return self._finish(text, "length", events)
-        return events
-
-    def _finish(
-        self, text: Text, reason: str, events: list[tuple[Text, Event]], cut: bool = False
-    ) -> list[tuple[Text, Event]]:
-        """`events`, and those of the end; `cut` by a stop string, after which nothing comes."""
-        if not cut:
-            more = text.reader.push(-1, text.stream.finish()), text.reader.finish()
-            for delta in more:
-                content, stopped = text.stops.push(delta.content)
-                reason, cut = ("stop", True) if stopped else (reason, cut)
-                events.append((text, Piece(replace(delta, content=content))))
-                if cut:
-                    break
-        if not cut and (rest := text.stops.rest()):
-            events.append((text, Piece(Delta(rest))))
+        try:
+            pieces, reason = self._written(text, token, logits)
+        except Exception as error:
+            return self._fail(text, error)
+        events: list[tuple[Text, Event]] = [(text, p) for p in pieces if p.delta or p.logprobs]
+        if not reason:
+            return events
         if text.reader.called and reason == "stop":
             reason = "tool_calls"
         self._end(text)
-        usage = Usage(reason, text.prompt, text.cached or 0, text.written)
-        shown = [e for e in events if not isinstance(e[1], Piece) or e[1].delta or e[1].logprobs]
-        return [*shown, (text, usage)]
+        return [*events, (text, Usage(reason, text.prompt, text.cached or 0, text.written))]
+
+    def _written(self, text: Text, token: int, logits: Row) -> tuple[list[Piece], str]:
+        """What a new token adds to a text, and why that ends with it; empty if it does not."""
+        if token in self.prompts.ends and not text.turn.ignore_end:
+            return self._rest(text, "stop")
+        text.tokens.append(token)
+        text.choosing.written[token] += 1
+        if text.guide is not None:
+            text.guide.take(token)
+        added = text.stream.push(token)
+        told = None if text.telling is None else self._logprob(text, token, logits)
+        piece, stopped = _shown(text, text.reader.push(token, added), told, added)
+        if stopped:
+            return [piece, *_last(text)], "stop"
+        reason = "stop" if text.guide is not None and text.guide.ended else ""
+        if not reason and text.written == text.limit:
+            reason = "length"
+        if not reason:
+            return [piece], ""
+        more, reason = self._rest(text, reason)
+        return [piece, *more], reason
+
+    def _rest(self, text: Text, reason: str) -> tuple[list[Piece], str]:
+        """What was held back at the end of a text, and why it ended: also a stop string may be in
+        that."""
+        pieces = []
+        added = text.stream.finish()
+        for last in (False, True):
+            delta = text.reader.finish() if last else text.reader.push(-1, added)
+            piece, stopped = _shown(text, delta, None, "" if last else added)
+            pieces.append(piece)
+            if stopped:
+                return [*pieces, *_last(text)], "stop"
+        if rest := text.stops.rest():
+            told = text.telling.shown(len(rest)) if text.telling else ()
+            pieces.append(Piece(Delta(rest), told, text.written))
+        return [*pieces, *_last(text)], reason
 
     def _logprob(self, text: Text, token: int, logits: Row) -> Logprob:
         told = [
-            Logprob(token, self.prompts.piece(token), value)
+            Logprob(token, self.prompts.bytes_of(token), value)
             for token, value in log_probabilities(logits, token, text.turn.logprobs or 0)
         ]
         return replace(told[0], top=tuple(told[1:]))
 
 
-def _chosen(rows: list[Row], texts: list[Choosing]) -> list[int | AieError]:
+def _shown(text: Text, delta: Delta, token: Logprob | None, added: str) -> tuple[Piece, bool]:
+    """What may be shown of a delta, by a new token that added so much, and whether a stop string
+    ended the text."""
+    content, stopped = text.stops.push(delta.content, text.reader.held)
+    told: tuple[Logprob, ...] = ()
+    if text.telling is not None:
+        text.telling.written(token, text.reader.end, added, text.reader.spans)
+        told = text.telling.shown(len(content))
+    return Piece(replace(delta, content=content), told, text.written), stopped
+
+
+def _last(text: Text) -> list[Piece]:
+    """The tokens of which a part was shown, when the text is over."""
+    return [Piece(Delta(), text.telling.rest(), text.written)] if text.telling else []
+
+
+def _chosen(rows: list[Row], texts: list[Choosing]) -> list[int | Exception]:
     """A token for each text, or why there is none."""
     try:
         return list(choose(rows, texts))
-    except AieError as error:  # before anything was drawn
+    except Exception as error:  # before anything was drawn
         if len(rows) == 1:
             return [error]
         return [
@@ -466,12 +526,16 @@ def _chosen(rows: list[Row], texts: list[Choosing]) -> list[int | AieError]:
         ]
 
 
-def _masked(logits: Row, guide: Guide) -> Row:
-    """Logits (vocabulary) of the tokens that a grammar allows."""
+def _masked(adjusted: Row, logits: Row, guide: Guide) -> Row:
+    """Adjusted logits (vocabulary) of the tokens that a grammar allows; where it allows only those
+    that may not come for other reasons (`min_tokens`), the model's own of them."""
     words = np.empty((len(logits) + 31) // 32, np.uint32)
     guide.mask(words)
     allowed = np.unpackbits(words.view(np.uint8), count=len(logits), bitorder="little")
-    return np.where(allowed, logits, -np.inf).astype(np.float32)
+    masked = np.where(allowed, adjusted, -np.inf).astype(np.float32)
+    if np.isneginf(masked).all():
+        masked = np.where(allowed, logits, -np.inf).astype(np.float32)
+    return masked
 
 
 def open_loop(
@@ -498,13 +562,24 @@ def open_loop(
     opened = open_slots(folder, options, slots, context, genai=True)
     asking = Asking(prompts, opened.vocabulary)
     drafts = open_drafts(opened, folder, options, draft, drafter, context) if draft else None
-    return Loop(opened, asking, context, _sampling_of(folder), chunk, drafts)
+    return Loop(opened, asking, context, sampling_of(folder), chunk, drafts)
 
 
-def _sampling_of(folder: ModelFolder) -> Sampling:
-    """What genai_config.json says."""
-    search = section(folder, "search")
-    if not search.get("do_sample"):
-        return Sampling()
-    names = ("temperature", "top_p", "top_k")
-    return Sampling(**{"temperature": 1.0, **{n: search[n] for n in names if n in search}})
+def sampling_of(folder: ModelFolder) -> Sampling:
+    """What genai_config.json says.
+
+    Raises:
+        AieError: it says what cannot be.
+    """
+    search = Field(section(folder, "search"), GENAI_CONFIG, "search")
+    penalty = search.find("repetition_penalty")
+    said = Sampling(repetition_penalty=penalty.positive() if penalty else 1.0)
+    if not search.value.get("do_sample"):
+        return said
+    temperature, top_p, top_k = (search.find(name) for name in ("temperature", "top_p", "top_k"))
+    return replace(
+        said,
+        temperature=temperature.number(0) if temperature else 1.0,
+        top_p=top_p.positive() if top_p else 1.0,
+        top_k=top_k.integer(0) if top_k else 0,
+    )

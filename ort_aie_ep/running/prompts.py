@@ -10,18 +10,22 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ort_aie_ep.errors import AieError
+from ort_aie_ep.errors import AieError, FieldError
 from ort_aie_ep.models.folder import ModelFolder, section
 from ort_aie_ep.models.tokenizer import load_tokenizer
 from ort_aie_ep.running.answers import Tool, find_format
 from ort_aie_ep.running.answers.messages import prepared
+from ort_aie_ep.running.bounded import TooMuchError
 from ort_aie_ep.running.generate import stop_tokens
+from ort_aie_ep.running.logprobs import TokenBytes
 from ort_aie_ep.running.templates import find_template
 from ort_aie_ep.running.text import TextStream
 
 # Bytes of the options of a chat template, and those that are not a request's to set.
 MAX_OPTIONS = 4096
 _OURS = {"add_generation_prompt", "documents", "messages", "tools"}
+# Ends a message that an answer continues: no text has this character of Unicode's private use area.
+_CUT = "\U0010fce7"
 # Tokens of a prompt's end, for what reads the answer: more than any template opens a thought with.
 _TAIL = 16
 
@@ -34,6 +38,7 @@ class Prompts:
         format: how the model's answers show thoughts and calls of tools.
         ends: tokens that end a text.
         vocabulary: number of tokens.
+        bytes_of: the bytes of a token.
     """
 
     def __init__(self, folder: ModelFolder) -> None:
@@ -49,6 +54,7 @@ class Prompts:
         self.format = find_format(self._template, self._tokenizer)
         self.ends = stop_tokens(folder) | self.format.ends
         self.vocabulary = model.get("vocab_size", 2**31)
+        self.bytes_of = TokenBytes(self._tokenizer)
 
     @property
     def chat(self) -> bool:
@@ -68,8 +74,10 @@ class Prompts:
         messages: object,
         tools: Sequence[Tool] = (),
         options: Mapping[str, Any] | None = None,
+        continues: bool = False,
     ) -> list[int]:
-        """Tokens of messages in OpenAI's form, to be continued by the model's answer.
+        """Tokens of messages in OpenAI's form, to be continued by the model's answer, or, if it
+        `continues` the last message, up to the end of that one's text.
 
         `tools` are offered to the model, and `options` are for the template, such as
         enable_thinking.
@@ -85,13 +93,54 @@ class Prompts:
         if tools and not self.format.tools:
             raise AieError(f"tools: {self.format.why_not} (docs/tools.md)")
         ready = prepared(self.format.form, json.loads(given), tools)
-        text = self._template.render(
-            json.dumps(ready), json.dumps([tool.shown for tool in tools]), checked_options(options)
-        )
+        if continues:
+            if "tool_calls" in ready[-1]:
+                raise FieldError(
+                    f"messages.{len(ready) - 1}",
+                    "the assistant has called a tool: a message of the role tool has its result",
+                )
+            ready[-1]["content"] += _CUT
+        shown = json.dumps([tool.shown for tool in tools])
+        text = self._rendered(ready, shown, checked_options(options), continues)
+        if continues:
+            if _CUT not in text:
+                raise FieldError(
+                    f"messages.{len(ready) - 1}",
+                    "the chat template does not show a last message of the assistant, which the "
+                    "answer would continue: end with a message of the user",
+                )
+            text = text[: text.rindex(_CUT)]
         if any(tool.name not in text for tool in tools):
             raise AieError("tools: the model's chat template does not show them to the model")
         # The template itself has what belongs around the text.
         return self._encoded(checked_text(text), special=False)
+
+    def _rendered(
+        self,
+        messages: list[dict[str, Any]],
+        tools: str,
+        options: Mapping[str, Any],
+        continues: bool,
+    ) -> str:
+        """The messages by the template. If it refuses or leaves out a system message that is not
+        the first message, all are one there."""
+
+        def render(messages: list[dict[str, Any]]) -> str:
+            assert self._template is not None
+            return self._template.render(json.dumps(messages), tools, options, not continues)
+
+        later = [message for message in messages[1:] if message["role"] == "system"]
+        if not later:
+            return render(messages)
+        try:
+            text = render(messages)
+        except TooMuchError:
+            raise
+        except AieError:
+            text = ""
+        if text and all(message["content"].strip() in text for message in later):
+            return text
+        return render(_with_one_system(messages))
 
     def tail(self, tokens: Sequence[int]) -> str:
         """The text of a prompt's last tokens, for `AnswerFormat.reader`."""
@@ -121,9 +170,12 @@ class Prompts:
         """What turns the tokens after `tokens` into text; `special` ones too."""
         return TextStream(self._tokenizer, tokens[-1:], special)
 
-    def piece(self, token: int) -> str:
-        """The text of one token."""
-        return str(self._tokenizer.decode([token], skip_special_tokens=False))
+
+def _with_one_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    systems = [message for message in messages if message["role"] == "system"]
+    whole = "\n\n".join(message["content"] for message in systems)
+    others = [message for message in messages if message["role"] != "system"]
+    return [{**systems[0], "content": whole}, *others]
 
 
 def checked_text(text: object) -> str:

@@ -15,10 +15,10 @@ from ort_aie_ep.running.asked import Asking
 from ort_aie_ep.running.drafts import open_drafts
 from ort_aie_ep.running.genai import least_length, module, open_model, refusal, require_config
 from ort_aie_ep.running.generate import PROMPT_CHUNK
-from ort_aie_ep.running.loop import Loop
+from ort_aie_ep.running.loop import Loop, sampling_of
 from ort_aie_ep.running.prompts import Prompts
 from ort_aie_ep.running.slots import open_slots
-from ort_aie_ep.running.turns import Sampling, Turn
+from ort_aie_ep.running.turns import Turn
 from ort_aie_ep.running.writing import Timing, Writing
 from ort_aie_ep.runtime.sessions import Options
 
@@ -52,7 +52,8 @@ def run_in_session(
     slots = open_slots(folder, options, 1, room)
     drafts = open_drafts(slots, folder, options, draft, drafter, room) if draft else None
     asking = Asking(prompts, slots.vocabulary)
-    loop = Loop(slots, asking, room, Sampling(), PROMPT_CHUNK, drafts)
+    sampling = sampling_of(folder).with_fields({"temperature": 0.0})
+    loop = Loop(slots, asking, room, sampling, PROMPT_CHUNK, drafts)
     writing = Writing(loop, Turn(tokens, max_tokens=count), progress)
     for delta in writing:
         if delta:

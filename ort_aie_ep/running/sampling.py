@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,25 +26,41 @@ class Choosing:
         sampling: what is asked for.
         random: where chance comes from.
         written: how often each token was chosen so far.
+        prompt: the tokens that the text begins with.
+        ends: tokens that may not come before `least` others.
     """
 
     sampling: Sampling
     random: np.random.Generator
     written: Counter[int] = field(default_factory=Counter)
+    prompt: Set[int] = frozenset()
+    ends: Set[int] = frozenset()
+    least: int = 0
 
     def adjusted(self, logits: Row) -> Row:
         """Logits (vocabulary) with penalties and bias: a copy, if there are any."""
         asked = self.sampling
         penalties = asked.frequency_penalty, asked.presence_penalty
-        if not asked.bias and (penalties == (0.0, 0.0) or not self.written):
+        early = self.least > 0 and self.written.total() < self.least
+        repeated = self.prompt | self.written.keys() if asked.repetition_penalty != 1 else ()
+        counted = self.written if penalties != (0.0, 0.0) else ()
+        if not (asked.bias or early or repeated or counted):
             return logits
         logits = logits.copy()
+        if repeated:
+            tokens = np.fromiter(repeated, np.int64)
+            tokens = tokens[tokens < len(logits)]  # some vocabularies are wider than the logits
+            values = logits[tokens]
+            factors = np.where(values > 0, 1 / asked.repetition_penalty, asked.repetition_penalty)
+            logits[tokens] = values * factors
         for token, value in asked.bias.items():
             logits[token] += value
-        if penalties != (0.0, 0.0):
+        if counted:
             tokens = np.fromiter(self.written.keys(), np.int64)
             counts = np.fromiter(self.written.values(), np.float32)
             logits[tokens] -= penalties[0] * counts + penalties[1]
+        if early:
+            logits[[*self.ends]] = -np.inf
         return logits
 
 

@@ -45,9 +45,13 @@ class ChatTemplate:
         return self.tool_use or self.text
 
     def render(
-        self, messages: str, tools: str = "[]", options: Mapping[str, Any] | None = None
+        self,
+        messages: str,
+        tools: str = "[]",
+        options: Mapping[str, Any] | None = None,
+        answer: bool = True,
     ) -> str:
-        """The text for messages and tools (as JSON), to be continued by the model's answer.
+        """The text for messages and tools (as JSON), with the beginning of an `answer`.
 
         `options` are what else the template may name, such as enable_thinking.
 
@@ -67,7 +71,7 @@ class ChatTemplate:
                     messages=json.loads(messages),
                     tools=given or None,
                     documents=None,
-                    add_generation_prompt=True,
+                    add_generation_prompt=answer,
                 )
                 return text
             except Exception as error:  # a template may raise anything

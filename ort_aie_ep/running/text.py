@@ -72,10 +72,11 @@ class Stops:
         self._strings = strings
         self._held = ""
 
-    def push(self, text: str) -> tuple[str, bool]:
-        """The text that is safe to show, and whether a stop string ended it."""
+    def push(self, text: str, ahead: str = "") -> tuple[str, bool]:
+        """The text that is safe to show, and whether a stop string ended it, which may be in the
+        text `ahead` that is not to be shown yet."""
         text = self._held + text
-        found = [at for string in self._strings if (at := text.find(string)) >= 0]
+        found = [at for s in self._strings if (at := (text + ahead).find(s)) >= 0]
         if found:
             self._held = ""
             return text[: min(found)], True

@@ -4,7 +4,7 @@ share with the loop (`running.loop`)."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ort_aie_ep.errors import AieError
@@ -23,6 +23,8 @@ class Sampling:
         seed: makes the choices repeatable, or None.
         frequency_penalty, presence_penalty: what is taken from the logit of a token that was
             written, each time and once.
+        repetition_penalty: divides the logit of a token of the prompt or the text if it is
+            positive, else multiplies it (CTRL, Keskar et al. 2019, section 4.1).
         bias: token → what is added to its logit.
     """
 
@@ -33,15 +35,24 @@ class Sampling:
     seed: int | None = None
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
     bias: Mapping[int, float] = field(default_factory=dict)
 
+    def with_fields(self, given: Mapping[str, Any]) -> Sampling:
+        """The same, but for the fields that are `given`.
 
-def sampling_of(given: Mapping[str, Any]) -> Sampling | None:
-    """Sampling by the fields that are `given`; None if there are none, for the model's own.
-
-    A seed, top-p or top-k alone asks for sampling too.
-    """
-    return Sampling(**{"temperature": 1.0, **given}) if given else None
+        Where tokens are not sampled, a top-p, top-k, min-p or seed that changes something asks for
+        sampling, with temperature 1; what clients send as defaults does not.
+        """
+        asked = replace(self, **given)
+        plain = Sampling()
+        drawn = any(
+            name in given and given[name] != getattr(plain, name)
+            for name in ("top_p", "top_k", "min_p", "seed")
+        )
+        if drawn and "temperature" not in given and asked.temperature == 0:
+            return replace(asked, temperature=1.0)
+        return asked
 
 
 @dataclass(frozen=True)
@@ -56,8 +67,10 @@ class Turn:
         tool_choice: "none", "auto", "required", or the name of the tool to call.
         parallel_calls: whether it may call several.
         template_options: further variables of the chat template.
+        continues: whether a last message of the assistant is continued, or another one begins.
         max_tokens: largest number of new tokens, or None for as many as the context has room for.
-        sampling: how they are chosen, or None for what genai_config.json says.
+        min_tokens: no token that ends a text comes before so many new ones.
+        sampling: fields of `Sampling` in place of what genai_config.json says.
         stop: the text ends before any of these.
         schema: a JSON schema that the text follows, as JSON, or empty.
         logprobs: how many of the likeliest tokens are told with each new one, or None for none.
@@ -70,8 +83,10 @@ class Turn:
     tool_choice: str = "auto"
     parallel_calls: bool = True
     template_options: Mapping[str, Any] = field(default_factory=dict)
+    continues: bool = True
     max_tokens: int | None = None
-    sampling: Sampling | None = None
+    min_tokens: int = 0
+    sampling: Mapping[str, Any] = field(default_factory=dict)
     stop: tuple[str, ...] = ()
     schema: str = ""
     logprobs: int | None = None
@@ -84,23 +99,43 @@ class Logprob:
 
     Attributes:
         token: its id.
-        text: its bytes as far as they are text by themselves.
+        bytes: what it adds to the UTF-8 of the text.
         logprob: of this token.
+        text: the characters that it completes; empty for one of `top`.
         top: the likeliest tokens in its place, likewise, without further ones.
     """
 
     token: int
-    text: str
+    bytes: bytes
     logprob: float
+    text: str = ""
     top: tuple[Logprob, ...] = ()
 
 
 @dataclass(frozen=True)
+class Accepted:
+    """A turn will be written, when its time comes.
+
+    Attributes:
+        prompt_tokens: tokens of its prompt.
+    """
+
+    prompt_tokens: int
+
+
+@dataclass(frozen=True)
 class Piece:
-    """New tokens of a text: mostly one."""
+    """New tokens of a text: mostly one.
+
+    Attributes:
+        delta: what they add.
+        logprobs: those of the tokens whose text `delta.content` has.
+        completion_tokens: new tokens so far.
+    """
 
     delta: Delta
     logprobs: tuple[Logprob, ...] = ()
+    completion_tokens: int = 0
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ort_aie_ep.running.answers import CallDelta, Delta
-from ort_aie_ep.running.turns import Logprob, Piece, Usage
+from ort_aie_ep.running.turns import Accepted, Logprob, Piece, Usage
 
 
 @dataclass
@@ -21,8 +21,11 @@ class _Choice:
     calls: list[CallDelta] = field(default_factory=list)
     logprobs: list[Logprob] = field(default_factory=list)
     usage: Usage | None = None
+    prompt_tokens: int = 0
+    written: int = 0
 
     def add(self, piece: Piece) -> None:
+        self.written = piece.completion_tokens
         self.content += piece.delta.content
         self.reasoning += piece.delta.reasoning
         self.logprobs += piece.logprobs
@@ -43,9 +46,11 @@ class Answer:
         whole: whether each choice has come to its end.
     """
 
-    def __init__(self, model: str, chat: bool, choices: int) -> None:
+    def __init__(self, model: str, chat: bool, choices: int, counted: bool = False) -> None:
+        """With `counted`, each chunk has the number of tokens so far."""
         kind = "chatcmpl" if chat else "cmpl"
         self._chat, self._choices = chat, [_Choice() for _ in range(choices)]
+        self._counted = counted
         self._about = {
             "id": f"{kind}-{uuid.uuid4().hex}",
             "created": int(time.time()),
@@ -56,11 +61,13 @@ class Answer:
     def whole(self) -> bool:  # noqa: D102
         return all(choice.usage is not None for choice in self._choices)
 
-    def add(self, number: int, event: Piece | Usage) -> None:
+    def add(self, number: int, event: Accepted | Piece | Usage) -> None:
         """Takes what came of choice `number`."""
         choice = self._choices[number]
         if isinstance(event, Usage):
-            choice.usage = event
+            choice.usage, choice.written = event, event.completion_tokens
+        elif isinstance(event, Accepted):
+            choice.prompt_tokens = event.prompt_tokens
         else:
             choice.add(event)
 
@@ -104,25 +111,34 @@ class Answer:
     ) -> dict[str, Any]:
         kind = "chat.completion.chunk" if self._chat else "text_completion"
         choice = self._one(index, said, logprobs, reason)
-        return {**self._about, "object": kind, "choices": [choice]}
+        counts = {"usage": self._so_far()} if self._counted else {}
+        return {**self._about, "object": kind, "choices": [choice], **counts}
 
     def _one(
         self, index: int, said: dict[str, Any], logprobs: Sequence[Logprob], reason: str | None
     ) -> dict[str, Any]:
         told = None
         if logprobs:
-            told = _of_chat(logprobs) if self._chat else _of_text(logprobs)
+            if self._chat:
+                told = _of_chat(logprobs)
+            else:
+                before = len(self._choices[index].content) - sum(len(t.text) for t in logprobs)
+                told = _of_text(logprobs, before)
         return {"index": index, **said, "finish_reason": reason, "logprobs": told}
 
-    def _usage(self) -> dict[str, Any]:
-        usages = [choice.usage for choice in self._choices if choice.usage is not None]
-        prompt, written = usages[0].prompt_tokens, sum(u.completion_tokens for u in usages)
+    def _so_far(self) -> dict[str, Any]:
+        prompt = self._choices[0].prompt_tokens
+        written = sum(choice.written for choice in self._choices)
         return {
             "prompt_tokens": prompt,
             "completion_tokens": written,
             "total_tokens": prompt + written,
-            "prompt_tokens_details": {"cached_tokens": usages[0].cached_tokens},
         }
+
+    def _usage(self) -> dict[str, Any]:
+        first = self._choices[0].usage
+        cached = first.cached_tokens if first else 0
+        return {**self._so_far(), "prompt_tokens_details": {"cached_tokens": cached}}
 
 
 def _message(choice: _Choice) -> dict[str, Any]:
@@ -163,17 +179,28 @@ def _call(call: CallDelta) -> dict[str, Any]:
 
 def _of_chat(logprobs: Sequence[Logprob]) -> dict[str, Any]:
     def one(token: Logprob) -> dict[str, Any]:
-        return {"token": token.text, "logprob": token.logprob, "bytes": [*token.text.encode()]}
+        text = token.bytes.decode("utf-8", "replace")
+        return {"token": text, "logprob": token.logprob, "bytes": [*token.bytes]}
 
     content = [{**one(token), "top_logprobs": [one(t) for t in token.top]} for token in logprobs]
     return {"content": content, "refusal": None}
 
 
-def _of_text(logprobs: Sequence[Logprob]) -> dict[str, Any]:
+def _of_text(logprobs: Sequence[Logprob], before: int) -> dict[str, Any]:
+    """With `before` characters of the text before the tokens'. They join to the text, so one that
+    is a part of a character has none, and the one that ends it has it."""
     texts = [token.text for token in logprobs]
     return {
         "tokens": texts,
         "token_logprobs": [token.logprob for token in logprobs],
-        "top_logprobs": [{t.text: t.logprob for t in token.top} for token in logprobs],
-        "text_offset": [sum(map(len, texts[:i])) for i in range(len(texts))],
+        "top_logprobs": [{_key(t.bytes): t.logprob for t in token.top} for token in logprobs],
+        "text_offset": [before + sum(map(len, texts[:i])) for i in range(len(texts))],
     }
+
+
+def _key(token: bytes) -> str:
+    """A token as the name of a key: its text, or, of a part of a character, as OpenAI has it."""
+    try:
+        return token.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token)

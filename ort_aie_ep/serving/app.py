@@ -17,8 +17,8 @@ from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.exceptions import HTTPException as AnyHTTPException
 
-from ort_aie_ep.errors import AieError
-from ort_aie_ep.running.turns import PromptTooLongError, Turn
+from ort_aie_ep.errors import AieError, FieldError, UnexpectedError
+from ort_aie_ep.running.turns import Accepted, PromptTooLongError, Turn
 from ort_aie_ep.serving.answers import Answer
 from ort_aie_ep.serving.engine import (
     BusyError,
@@ -27,9 +27,9 @@ from ort_aie_ep.serving.engine import (
     NumberedEvent,
     StoppingError,
 )
-from ort_aie_ep.serving.limits import Gate, error_body
+from ort_aie_ep.serving.limits import MAX_BODY, TOKEN_BYTES, Gate, Origins, error_body
 from ort_aie_ep.serving.metrics import Metrics
-from ort_aie_ep.serving.requests import Chat, Completion
+from ort_aie_ep.serving.requests import Chat, Completion, StreamOptions
 
 # Hosts that a server on loopback answers to. A page of another site whose name was made to resolve
 # to this machine (DNS rebinding) sends its own name, and is refused.
@@ -44,9 +44,16 @@ _REFUSALS: tuple[tuple[type[AieError], int, str | None], ...] = (
     (BusyError, 429, "rate_limit_exceeded"),
     (StoppingError, 503, None),
     (EngineError, 500, None),
+    (UnexpectedError, 500, None),
     (PromptTooLongError, 400, "context_length_exceeded"),
     (AieError, 400, None),
 )
+
+# A refusal that comes within so many seconds has its own status. Then a stream begins, because
+# clients give up on a server that says nothing: a comment, and another one whenever nothing came
+# for so many seconds, while a request waits or its prompt is read.
+PATIENCE, QUIET = 1.0, 2.0
+_COMMENT = ": the model is at work\n\n"
 
 
 @dataclass(frozen=True)
@@ -70,8 +77,9 @@ class Server:
     metrics: Metrics
 
 
-def create_app(server: Server, hosts: Sequence[str]) -> FastAPI:
-    """The application, for clients that call this machine by one of `hosts`."""
+def create_app(server: Server, hosts: Sequence[str], origins: Sequence[str] = ()) -> FastAPI:
+    """The application, for clients that call this machine by one of `hosts`, and for pages of other
+    sites from `origins`."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -80,12 +88,15 @@ def create_app(server: Server, hosts: Sequence[str]) -> FastAPI:
 
     app = FastAPI(title="ort_aie_ep", docs_url=None, redoc_url=None, lifespan=lifespan)
     app.state.server = server
-    app.add_middleware(Gate, hosts=hosts)
+    most = MAX_BODY + TOKEN_BYTES * server.engine.facts.context
+    app.add_middleware(Gate, hosts=hosts, most=most)
+    app.add_middleware(Origins, origins=origins)
     app.include_router(_public)
     app.include_router(_v1)
     app.exception_handler(RequestValidationError)(_invalid)
     app.exception_handler(AnyHTTPException)(_failed)
     app.exception_handler(AieError)(_refused)
+    app.exception_handler(Exception)(_faulty)
     return app
 
 
@@ -166,14 +177,16 @@ async def _answer(request: Request, body: Chat | Completion, chat: bool) -> Resp
     _known(request, body.model)
     server = _server(request)
     turns: list[Turn] = body.turns(body.turn(server.max_tokens))
-    answer = Answer(body.model, chat, len(turns))
+    wanted = body.stream_options or StreamOptions()
+    answer = Answer(body.model, chat, len(turns), wanted.continuous_usage_stats)
     events = server.metrics.watched(server.engine.run(turns, request.is_disconnected))
     if body.stream:
-        # A refused turn needs its own status, so the headers wait for the first piece.
-        first = await anext(events, None)
-        counted = body.stream_options is not None and body.stream_options.include_usage
+        first = _next(events)
+        await asyncio.wait({first}, timeout=PATIENCE)
+        if first.done() and (error := first.exception()) is not None:
+            raise error
         return StreamingResponse(
-            _stream(first, events, answer, counted), media_type="text/event-stream"
+            _stream(first, events, answer, wanted.include_usage), media_type="text/event-stream"
         )
     async for event in events:
         answer.add(*event)
@@ -182,23 +195,41 @@ async def _answer(request: Request, body: Chat | Completion, chat: bool) -> Resp
     return JSONResponse(answer.body())
 
 
+def _next(events: AsyncIterator[NumberedEvent]) -> asyncio.Future[NumberedEvent | None]:
+    return asyncio.ensure_future(anext(events, None))
+
+
 async def _stream(
-    event: NumberedEvent | None,
+    coming: asyncio.Future[NumberedEvent | None],
     events: AsyncIterator[NumberedEvent],
     answer: Answer,
     counted: bool,
 ) -> AsyncIterator[str]:
-    """Server-sent events: `event`, then `events`."""
+    """Server-sent events: the one that is `coming`, then `events`."""
+    yield _COMMENT
+    opened = False
     try:
-        for chunk in answer.opening():
-            yield _data(chunk)
-        while event is not None:
-            yield _data(answer.chunk(*event))
-            event = await anext(events, None)
+        while True:
+            await asyncio.wait({coming}, timeout=QUIET)
+            if not coming.done():
+                yield _COMMENT
+                continue
+            if (event := coming.result()) is None:
+                break
+            coming = _next(events)
+            if isinstance(event[1], Accepted):
+                answer.add(*event)
+                continue
+            for chunk in () if opened else answer.opening():
+                yield _data(chunk)
+            opened = True
+            yield _data(answer.chunk(event[0], event[1]))
         if counted and answer.whole:
             yield _data(answer.counts())
     except AieError as error:
-        yield _data(error_body(500, str(error)))
+        yield _data(_error(error)[1])
+    finally:
+        coming.cancel()
     yield "data: [DONE]\n\n"
 
 
@@ -227,7 +258,18 @@ async def _failed(request: Request, error: AnyHTTPException) -> Response:
 
 
 async def _refused(_: Request, error: AieError) -> Response:
-    for kind, status, code in _REFUSALS:
-        if isinstance(error, kind):
-            return JSONResponse(error_body(status, str(error), code), status)
-    raise error
+    status, body = _error(error)
+    return JSONResponse(body, status)
+
+
+def _error(error: AieError) -> tuple[int, dict[str, Any]]:
+    """The status of an error, and its body."""
+    status, code = next((s, c) for kind, s, c in _REFUSALS if isinstance(error, kind))
+    param = error.field if isinstance(error, FieldError) else None
+    return status, error_body(status, str(error), code, param)
+
+
+async def _faulty(_: Request, error: Exception) -> Response:
+    """Of this program: uvicorn writes the rest to the log."""
+    said = f"this is a fault of ort_aie_ep: {type(error).__name__}: {error}"
+    return JSONResponse(error_body(500, said), 500)

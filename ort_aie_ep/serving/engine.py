@@ -20,12 +20,14 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, Self
 
-from ort_aie_ep.errors import AieError
-from ort_aie_ep.running.loop import Loop, Text
-from ort_aie_ep.running.turns import Piece, Turn, Usage
+from ort_aie_ep.errors import AieError, as_error
+from ort_aie_ep.running import loop as loop_module
+from ort_aie_ep.running.loop import Event, Loop, Text
+from ort_aie_ep.running.turns import Accepted, Piece, Turn, Usage
+from ort_aie_ep.serving.limits import FewLines
 
 # The number of a request's turn, and what came of it.
-NumberedEvent = tuple[int, Piece | Usage]
+NumberedEvent = tuple[int, Accepted | Piece | Usage]
 
 # How often a turn checks that its client is still there, and how long the process may take to end.
 _LOOK_SECONDS = 0.5
@@ -34,7 +36,8 @@ _LEAVE_SECONDS = 2.0
 _AGAIN_SECONDS = 5.0
 _STOPPING = "the server is stopping"
 _DIED = "the process that runs the model has died"
-_log = logging.getLogger("uvicorn.error")
+_server_log = logging.getLogger("uvicorn.error")
+_log = logging.getLogger(__name__)
 
 
 class BusyError(AieError):
@@ -42,7 +45,7 @@ class BusyError(AieError):
 
 
 class EngineError(AieError):
-    """The process has died, or a turn in it has failed with an unexpected exception."""
+    """The process has died."""
 
 
 class StoppingError(AieError):
@@ -67,11 +70,13 @@ class Facts:
 
 
 def _work(pipe: Connection, opening: Callable[[], Loop]) -> None:
-    """The process: takes (number, turn), or (number, None) to cancel; sends (number, piece, usage
-    or error). Sent from here, number 0 says that the model is open, or why not; sent to here, it
+    """The process: takes (number, turn), or (number, None) to cancel; sends (number, event or
+    error). Sent from here, number 0 says that the model is open, or why not; sent to here, it
     ends the process."""
     for ending in (signal.SIGINT, signal.SIGTERM):  # sent to the group: the server ends this one
         signal.signal(ending, signal.SIG_IGN)
+    for name in (__name__, loop_module.__name__):  # where faults of texts are told
+        logging.getLogger(name).addFilter(FewLines())
     try:
         loop = opening()
     except AieError as error:
@@ -102,26 +107,29 @@ def _advance(pipe: Connection, loop: Loop) -> None:
                     ended(text)
                 continue
             try:
-                texts[number] = loop.add(turn)
-                numbers[texts[number]] = number
-            except Exception as error:  # an unexpected one ends this turn alone
-                pipe.send((number, _refusal(error)))
+                text = loop.add(turn)
+            except Exception as error:  # of this turn alone
+                _tell(error)
+                pipe.send((number, as_error(error)))
+                continue
+            texts[number], numbers[text] = text, number
+            pipe.send((number, Accepted(text.prompt)))
+        events: list[tuple[Text, Event]]
         try:
             events = loop.step()
-        except Exception as error:  # the loop's own fault: what it holds is not known
-            for number in texts:
-                pipe.send((number, _refusal(error)))
-            raise
+        except Exception as error:  # of no text alone: what the slots hold is not known
+            _tell(error)
+            loop.fail()
+            events = [(text, as_error(error)) for text in texts.values()]
         for text, event in events:
             pipe.send((numbers[text], event))
             if not isinstance(event, Piece):
                 ended(text)
 
 
-def _refusal(error: Exception) -> AieError:
-    if isinstance(error, AieError):
-        return error
-    return EngineError(f"{type(error).__name__}: {error}")
+def _tell(error: Exception) -> None:
+    if not isinstance(error, AieError):
+        _log.error("a request ends by a fault", exc_info=error)
 
 
 class Engine:
@@ -200,14 +208,14 @@ class Engine:
                     self.alive = False
                     if self._closing.is_set():
                         return
-                    _log.error("%s; opening it again", _DIED)
+                    _server_log.error("%s; opening it again", _DIED)
                 for number in list(self._turns):
                     loop.call_soon_threadsafe(deliver, number, EngineError(_DIED))
                 wait = 0.0
                 try:
                     self._open()
                 except (AieError, OSError) as error:
-                    _log.error("%s", error)
+                    _server_log.error("%s", error)
                     wait = _AGAIN_SECONDS
 
         def until_the_loop_ends() -> None:
@@ -220,8 +228,8 @@ class Engine:
     async def run(
         self, turns: Sequence[Turn], gone: Callable[[], Awaitable[bool]]
     ) -> AsyncIterator[NumberedEvent]:
-        """The pieces of each turn's text, then its usage; ends without them when the client is
-        `gone`. The first error ends all turns.
+        """That each turn is accepted, the pieces of its text, then its usage; ends without them
+        when the client is `gone`. The first error ends all turns.
 
         A caller that stops iterating cancels them.
 
@@ -248,7 +256,7 @@ class Engine:
                     number, what = await asyncio.wait_for(events.get(), _LOOK_SECONDS)
                 except TimeoutError:
                     continue
-                if not isinstance(what, Piece):
+                if isinstance(what, Usage | AieError):
                     left.discard(number)
                 if isinstance(what, AieError):
                     raise what

@@ -18,15 +18,20 @@ from typing import Any
 import h11
 import uvicorn
 from starlette.datastructures import Headers
-from starlette.responses import JSONResponse
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 if sys.platform != "win32":
     import resource
 
-# Twice the longest prompt of a context of 128k tokens, at four bytes a token.
-MAX_BODY = 2**20
+# Bytes of a body, and what each token of the context adds: eight characters that JSON may write as
+# \\uXXXX, and some room.
+MAX_BODY, TOKEN_BYTES = 2**20, 64
+# How long an idle connection is kept: longer than clients keep it in their pools, or a request may
+# meet its end.
+KEEP_ALIVE = 120
 # How long a client may take to send the headers of a request, to send its body, and to read what it
 # was sent.
 HEADER_SECONDS, BODY_SECONDS, READ_SECONDS = 10.0, 30.0, 30.0
@@ -39,6 +44,7 @@ AT_ONCE = 8
 _BACKLOG = 2048
 # Messages that a logger writes in a minute, at most.
 LINES = 60
+_log = logging.getLogger("uvicorn.error")
 
 
 def error_body(
@@ -57,10 +63,11 @@ class _RefusedError(Exception):
 
 class Gate:
     """Lets in requests that name one of `hosts` ("*" stands for every host) and whose body is JSON
-    of at most MAX_BODY bytes that arrives within BODY_SECONDS."""
+    of at most `most` bytes that arrives within BODY_SECONDS."""
 
-    def __init__(self, app: ASGIApp, hosts: Sequence[str]) -> None:
-        self._app, self._hosts = app, frozenset(host.lower() for host in hosts)
+    def __init__(self, app: ASGIApp, hosts: Sequence[str], most: int = MAX_BODY) -> None:
+        self._app, self._hosts = app, tuple(dict.fromkeys(host.lower() for host in hosts))
+        self._most = most
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes a request on to the application, or answers it with the reason for refusing it."""
@@ -76,7 +83,7 @@ class Gate:
 
         try:
             self._check(scope)
-            await self._app(scope, _replayed(await _body(receive), receive), sending)
+            await self._app(scope, _replayed(await self._body(receive), receive), sending)
         except _RefusedError as error:
             await error.answer(scope, receive, send)
         except asyncio.CancelledError:  # the server stops, and uvicorn would write a traceback
@@ -87,10 +94,14 @@ class Gate:
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
         host = re.sub(r":\d*$", "", headers.get("host", "")).lower()
-        if not self._hosts & {"*", host}:
-            raise _RefusedError(400, f"this server is not {host!r}: {', '.join(self._hosts)}")
-        if int(headers.get("content-length", 0)) > MAX_BODY:
-            raise _too_long()
+        if not {*self._hosts} & {"*", host}:
+            raise _RefusedError(
+                400,
+                f"this server is not {host!r} but {', '.join(self._hosts)}; "
+                f"ort-aie serve --allowed-host {host or 'NAME'} makes it that too",
+            )
+        if int(headers.get("content-length", 0)) > self._most:
+            raise self._too_long()
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         # A page of another site can send forms and text without a CORS preflight, but not JSON.
         if scope["method"] == "POST" and kind != "application/json":
@@ -98,26 +109,48 @@ class Gate:
                 415, f"the Content-Type must be application/json, got {kind or 'none'}"
             )
 
+    def _too_long(self) -> _RefusedError:
+        return _RefusedError(
+            413, f"the body is larger than {self._most} bytes, the most for a context of this size"
+        )
 
-def _too_long() -> _RefusedError:
-    return _RefusedError(413, f"the body is larger than {MAX_BODY} bytes, the most it may have")
+    async def _body(self, receive: Receive) -> bytes:
+        body, more = bytearray(), True
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":  # then nobody gets the answer
+                        raise _RefusedError(400, "the client has left")
+                    body += message.get("body", b"")
+                    if len(body) > self._most:
+                        raise self._too_long()
+                    more = message.get("more_body", False)
+        except TimeoutError:
+            said = f"the body did not come within {BODY_SECONDS:g} seconds"
+            raise _RefusedError(408, said) from None
+        return bytes(body)
 
 
-async def _body(receive: Receive) -> bytes:
-    body, more = bytearray(), True
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            while more:
-                message = await receive()
-                if message["type"] == "http.disconnect":  # then nobody gets the answer
-                    raise _RefusedError(400, "the client has left")
-                body += message.get("body", b"")
-                if len(body) > MAX_BODY:
-                    raise _too_long()
-                more = message.get("more_body", False)
-    except TimeoutError:
-        raise _RefusedError(408, f"the body did not come within {BODY_SECONDS:g} seconds") from None
-    return bytes(body)
+class Origins(CORSMiddleware):
+    """Lets pages of `origins` use the server ("*" stands for all), and says to others how."""
+
+    def __init__(self, app: ASGIApp, origins: Sequence[str]) -> None:
+        super().__init__(
+            app, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["*"]
+        )
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        """The answer to a browser that asks before it sends a page's request."""
+        origin = request_headers["origin"]
+        if self.is_allowed_origin(origin):
+            return super().preflight_response(request_headers)
+        said = (
+            f"pages of {origin} may not use this server; ort-aie serve --cors-origin {origin} "
+            "lets them"
+        )
+        _log.warning("%s", said)  # because a browser does not show it to the page
+        return JSONResponse(error_body(403, said), 403)
 
 
 def _replayed(body: bytes, receive: Receive) -> Callable[[], Awaitable[Message]]:

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.running.turns import Usage
+from ort_aie_ep.running.turns import Accepted, Usage
 from ort_aie_ep.serving.engine import Engine, NumberedEvent
 
 _SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
@@ -52,7 +52,7 @@ class Metrics:
         start, first = time.monotonic(), True
         try:
             async for event in events:
-                if first:
+                if first and not isinstance(event[1], Accepted):
                     self._first.observe(time.monotonic() - start)
                     first = False
                 if isinstance(event[1], Usage):

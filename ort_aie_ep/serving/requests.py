@@ -1,4 +1,8 @@
-"""What the routes take: bodies in OpenAI's form, and the turns that they ask for."""
+"""What the routes take: bodies in OpenAI's form, and the turns that they ask for.
+
+A field of the body that is not known is an error, as it may ask for something. Of messages, tools
+and their parts, what is not known is ignored: clients put back what other servers gave them.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +13,15 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from ort_aie_ep.running.turns import Sampling, Turn, sampling_of
-from ort_aie_ep.serving.schemas import why_too_large
+from ort_aie_ep.running.answers.schemas import why_circular, why_too_large
+from ort_aie_ep.running.turns import Turn
 
-# Fields of OpenAI's interface that change nothing about the text: they are accepted and ignored.
+# Fields of OpenAI's interface, and of llama.cpp's, that change nothing about the text: they are
+# accepted and ignored.
 _IGNORED = {
-    "metadata", "prediction", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
-    "safety_identifier", "service_tier", "store", "user", "verbosity",
+    "cache_prompt", "metadata", "prediction", "prompt_cache_key", "prompt_cache_options",
+    "prompt_cache_retention", "safety_identifier", "service_tier", "store", "user", "verbosity",
 }  # fmt: skip
-# Likewise in a message: the speaker's name, annotations, which OpenAI's own answers have, and the
-# object that its packages make of an answer's JSON.
-_IGNORED_OF_MESSAGES = {"annotations", "audio", "name", "parsed", "refusal"}
 # Fields for which this server accepts only these values.
 _ONLY: dict[str, Any] = {"best_of": 1, "echo": False, "modalities": ["text"], "suffix": ""}
 # Where a JSON schema is, in which null is a value of its own.
@@ -36,18 +38,25 @@ def _fault(field: str, reason: str) -> PydanticCustomError:
     return PydanticCustomError("refused", "{reason}", {"reason": reason, "field": field})
 
 
-def _without_nulls(value: Any, depth: int = 0) -> Any:
-    """A body without the keys whose value is null, which clients send for what they leave out."""
-    if depth > _LEVELS:
+def _without_nulls(value: Any, path: tuple[str, ...] = (), in_schema: bool = False) -> Any:
+    """A body without the keys whose value is null, which clients send for what they leave out.
+
+    JSON can have half of a surrogate pair, which no text has and no tokenizer takes.
+    """
+    if len(path) > _LEVELS:
         raise _fault("", f"the body has more than {_LEVELS} levels")
+    if isinstance(value, str):
+        if not value.isascii() and any("\ud800" <= one <= "\udfff" for one in value):
+            raise _fault(".".join(path), "the text is not Unicode: half of a surrogate pair")
+        return value
     if isinstance(value, list):
-        return [_without_nulls(item, depth + 1) for item in value]
+        return [_without_nulls(item, (*path, str(at)), in_schema) for at, item in enumerate(value)]
     if not isinstance(value, dict):
         return value
     return {
-        key: item if key in _SCHEMAS else _without_nulls(item, depth + 1)
+        _without_nulls(key, path): _without_nulls(item, (*path, key), in_schema or key in _SCHEMAS)
         for key, item in value.items()
-        if item is not None
+        if in_schema or item is not None
     }
 
 
@@ -61,6 +70,7 @@ class StreamOptions(BaseModel):
     model_config = ConfigDict(extra="forbid")
     include_usage: bool = False
     include_obfuscation: bool = False
+    continuous_usage_stats: bool = False
 
 
 class Body(BaseModel):
@@ -70,9 +80,10 @@ class Body(BaseModel):
     model: str
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
-    top_k: int | None = Field(default=None, ge=0)
+    top_k: int | None = Field(default=None, ge=-1)
     min_p: float | None = Field(default=None, ge=0, le=1)
     seed: int | None = None
+    repetition_penalty: float | None = Field(default=None, gt=0, le=10)
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     logit_bias: dict[int, Annotated[float, Field(ge=-100, le=100)]] | None = Field(
@@ -86,6 +97,7 @@ class Body(BaseModel):
     stream: bool = False
     stream_options: StreamOptions | None = None
     max_tokens: int | None = Field(default=None, ge=1)
+    min_tokens: int = Field(default=0, ge=0)
 
     @model_validator(mode="before")
     @classmethod
@@ -94,8 +106,9 @@ class Body(BaseModel):
         if not isinstance(body, dict):
             return body
         kept = {}
-        for name, value in _without_nulls(body).items():
-            if name in _IGNORED or (name in _ONLY and value == _ONLY[name]):
+        asked = {name: value for name, value in body.items() if name not in _IGNORED}
+        for name, value in _without_nulls(asked).items():
+            if name in _ONLY and value == _ONLY[name]:
                 continue
             if name in _OLDER and value in _OLDER[name]:
                 continue
@@ -110,25 +123,26 @@ class Body(BaseModel):
 
     def turns(self, turn: Turn) -> list[Turn]:
         """The turn for each choice: with a seed, choices have seeds of their own."""
-        sampling = turn.sampling
-        if sampling is None or sampling.seed is None:
+        if self.seed is None:
             return [turn] * self.n
-        seeds = [(sampling.seed + i) % _SEEDS for i in range(self.n)]
-        return [replace(turn, sampling=replace(sampling, seed=seed)) for seed in seeds]
+        seeds = [(self.seed + i) % _SEEDS for i in range(self.n)]
+        return [replace(turn, sampling={**turn.sampling, "seed": seed}) for seed in seeds]
 
     @property
-    def sampling(self) -> Sampling | None:
-        """None leaves it to the model's genai_config.json."""
+    def sampling(self) -> dict[str, Any]:
+        """What is asked for in place of what the model's genai_config.json says."""
         names = {
             "temperature", "top_p", "top_k", "min_p", "seed", "frequency_penalty",
-            "presence_penalty",
+            "presence_penalty", "repetition_penalty",
         }  # fmt: skip
         given: dict[str, Any] = self.model_dump(include=names, exclude_none=True)
         if "seed" in given:
             given["seed"] %= _SEEDS
+        if "top_k" in given:
+            given["top_k"] = max(0, given["top_k"])  # some clients say -1 for all tokens
         if self.logit_bias:
             given["bias"] = self.logit_bias
-        return sampling_of(given)
+        return given
 
 
 class Part(BaseModel):
@@ -139,16 +153,16 @@ class Part(BaseModel):
 
 
 class CalledFunction(BaseModel):
-    """`function` of a call: the arguments are JSON, as text."""
+    """`function` of a call: the arguments are JSON, as text, unless the call was cut or the model
+    got them wrong."""
 
     name: str
-    arguments: str = "{}"
+    arguments: Any = "{}"
 
 
 class Call(BaseModel):
     """A call of a tool, in an earlier answer."""
 
-    model_config = ConfigDict(extra="ignore")
     id: str = ""
     type: Literal["function"] = "function"
     function: CalledFunction
@@ -157,7 +171,6 @@ class Call(BaseModel):
 class Message(BaseModel):
     """A message."""
 
-    model_config = ConfigDict(extra="forbid")
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[Part] | None = None
     reasoning_content: str | None = None
@@ -167,22 +180,23 @@ class Message(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _plain(cls, message: Any) -> Any:
-        """Without what is ignored."""
+        """With thoughts by one name."""
         if not isinstance(message, dict):
             return message
         if message.get("role") == "function" or message.get("function_call"):
             raise _fault("role", "this server takes tool_calls and the role tool in its place")
-        ignored = {*_IGNORED_OF_MESSAGES, "function_call"}
-        return {name: value for name, value in message.items() if name not in ignored}
+        if isinstance(thought := message.get("reasoning"), str):
+            return {"reasoning_content": thought, **message}
+        return message
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
         if self.tool_calls and self.role != "assistant":
             raise _fault("tool_calls", "a message of the role assistant alone has them")
-        if (self.tool_call_id is None) == (self.role == "tool"):
-            raise _fault("tool_call_id", "a message of the role tool, and no other, has it")
-        if self.content is None and not (self.role == "assistant" and self.tool_calls):
-            raise _fault("content", "only an assistant's message with tool_calls is without it")
+        if self.role == "tool" and self.tool_call_id is None:
+            raise _fault("tool_call_id", "a message of the role tool says which call it answers")
+        if self.content is None and self.role not in ("assistant", "tool"):
+            raise _fault("content", "only messages of the roles assistant and tool are without it")
         return self
 
     def plain(self) -> dict[str, Any]:
@@ -196,7 +210,7 @@ class Message(BaseModel):
             message["reasoning_content"] = self.reasoning_content
         if self.tool_calls:
             message["tool_calls"] = [call.model_dump() for call in self.tool_calls]
-        if self.tool_call_id is not None:
+        if self.role == "tool":
             message["tool_call_id"] = self.tool_call_id
         return message
 
@@ -204,23 +218,25 @@ class Message(BaseModel):
 class Function(BaseModel):
     """`function` of a tool. Calls follow `parameters`, and `strict` refuses what cannot be held."""
 
-    model_config = ConfigDict(extra="forbid")
-    name: str = Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")
+    name: str = Field(min_length=1, max_length=256)
     description: str = ""
     parameters: dict[str, Any] = Field(default_factory=dict)
     strict: bool = False
 
     @model_validator(mode="after")
     def _small(self) -> Self:
-        if reason := why_too_large(self.parameters):
+        if reason := self.strict and _why_refused(self.parameters):
             raise _fault("parameters", reason)
         return self
+
+
+def _why_refused(schema: dict[str, Any]) -> str:
+    return why_too_large(schema) or why_circular(schema)
 
 
 class Tool(BaseModel):
     """A tool that the model may call."""
 
-    model_config = ConfigDict(extra="forbid")
     type: Literal["function"]
     function: Function
 
@@ -247,20 +263,23 @@ class NamedTool(BaseModel):
 class JsonSchema(BaseModel):
     """`json_schema` of a `response_format`; its name and description are not used."""
 
-    json_schema: dict[str, Any] = Field(default_factory=dict, alias="schema")
+    json_schema: dict[str, Any] | None = Field(default=None, alias="schema")
 
 
-class ResponseFormat(BaseModel):
-    """`response_format`. The text follows a schema, whatever `strict` says."""
+class ResponseFormat(JsonSchema):
+    """`response_format`. The text follows a schema, whatever `strict` says. The schema may be in
+    `json_schema`, as OpenAI has it, or beside the type, as llama.cpp does."""
 
-    model_config = ConfigDict(extra="forbid")
     type: Literal["text", "json_object", "json_schema"]
-    json_schema: JsonSchema = Field(default_factory=lambda: JsonSchema())
+    named: JsonSchema = Field(default_factory=lambda: JsonSchema(), alias="json_schema")
 
     @model_validator(mode="after")
     def _small(self) -> Self:
-        if reason := why_too_large(self.json_schema.json_schema):
-            raise _fault("json_schema.schema", reason)
+        for place, schema in (
+            ("json_schema.schema", self.named.json_schema), ("schema", self.json_schema),
+        ):  # fmt: skip
+            if reason := schema is not None and _why_refused(schema):
+                raise _fault(place, reason)
         return self
 
     @property
@@ -268,10 +287,22 @@ class ResponseFormat(BaseModel):
         """The schema as JSON; empty for any text."""
         if self.type == "text":
             return ""
-        schema = self.json_schema.json_schema if self.type == "json_schema" else {}
-        # Otherwise a small model may write white space to the end of the context.
-        compact = {"x-guidance": {"whitespace_flexible": False}}
-        return json.dumps({"type": "object"} | compact | schema)
+        own = self.named.json_schema if self.type == "json_schema" else None
+        schema = own if own is not None else self.json_schema
+        return json.dumps({"type": "object"} if schema is None else schema)
+
+
+class Reasoning(BaseModel):
+    """`reasoning`, as OpenRouter has it: how long to think, and whether."""
+
+    effort: str | None = None
+    enabled: bool | None = None
+
+
+class Thinking(BaseModel):
+    """`thinking`, as DeepSeek and Anthropic have it."""
+
+    type: Literal["adaptive", "auto", "disabled", "enabled"]
 
 
 class Chat(Body):
@@ -284,6 +315,11 @@ class Chat(Body):
     tool_choice: Literal["none", "auto", "required"] | NamedTool = "auto"
     parallel_tool_calls: bool = True
     reasoning_effort: str | None = None
+    reasoning: Reasoning = Field(default_factory=Reasoning)
+    thinking: Thinking | None = None
+    enable_thinking: bool | None = None
+    add_generation_prompt: bool = False
+    continue_final_message: bool = True
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     logprobs: bool = False
     top_logprobs: int = Field(default=0, ge=0, le=20)
@@ -315,19 +351,33 @@ class Chat(Body):
     def _schema(self) -> str:
         return self.response_format.schema_text if self.response_format else ""
 
+    @property
+    def _thinking(self) -> dict[str, Any]:
+        """Whether and how long to think, by the names that templates have for it."""
+        asked: dict[str, Any] = {}
+        effort = self.reasoning_effort or self.reasoning.effort
+        thinks = [self.enable_thinking, self.reasoning.enabled]
+        thinks += [self.thinking.type != "disabled"] if self.thinking else []
+        thinks += [False] if effort == "none" else []
+        if effort is not None:
+            asked["reasoning_effort"] = effort
+        for said in thinks:
+            if said is not None:
+                return asked | {"enable_thinking": said, "thinking": said}
+        return asked
+
     def turn(self, most: int | None) -> Turn:
         """What is asked for, with at most `most` new tokens."""
         limits = [n for n in (self.max_completion_tokens, self.max_tokens, most) if n is not None]
-        options = dict(self.chat_template_kwargs)
-        if self.reasoning_effort is not None:
-            options.setdefault("reasoning_effort", self.reasoning_effort)
         return Turn(
             messages=[message.plain() for message in self.messages],
             tools=[tool.plain() for tool in self.tools],
             tool_choice=self._choice,
             parallel_calls=self.parallel_tool_calls,
-            template_options=options,
+            template_options=self._thinking | self.chat_template_kwargs,
+            continues=self.continue_final_message and not self.add_generation_prompt,
             max_tokens=min(limits, default=None),
+            min_tokens=self.min_tokens,
             sampling=self.sampling,
             stop=tuple(self.stop),
             schema=self._schema,
@@ -361,6 +411,7 @@ class Completion(Body):
         return Turn(
             self.prompt,
             max_tokens=count,
+            min_tokens=self.min_tokens,
             sampling=self.sampling,
             stop=tuple(self.stop),
             logprobs=self.logprobs,

@@ -266,8 +266,9 @@ def test_a_family_without_arguments_in_json_takes_any_schema() -> None:
         assert follow(guides.of_lark(empty), tokenizer, nothing) == len(nothing)
         assert summed(read(form, nothing, tools=[Tool("g")]))[2][0]["arguments"] == "{}"
         for schema in ({"properties": 3}, {"properties": {"a": {"enum": 3}}}):
-            with pytest.raises(AieError, match="parameters of f"):
-                form.grammar([Tool("f", "", schema)])
+            guides.of_lark(form.grammar([Tool("f", "", schema)]))
+            with pytest.raises(AieError, match="a schema of f is not a JSON schema"):
+                form.grammar([Tool("f", "", schema, strict=True)])
 
 
 THINKING = ChatTemplate(FAMILIES["hermes"].template + "{# <think> </think> #}", {})

@@ -220,7 +220,7 @@ TURNS = [
     Turn("def main(argv):", max_tokens=60, logprobs=0, ignore_end=True),
     Turn("class", max_tokens=30, logprobs=0, ignore_end=True),
 ]
-SEEDED = Turn("import", max_tokens=25, logprobs=0, ignore_end=True, sampling=Sampling(1.0, seed=5))
+SEEDED = Turn("import", max_tokens=25, logprobs=0, ignore_end=True, sampling={"temperature": 1.0, "seed": 5})
 
 
 @pytest.mark.usefixtures("as_many_as_may")
@@ -266,7 +266,7 @@ def test_sampled_texts_beside_each_other_take_what_the_same_model_draws(
     folder: ModelFolder,
 ) -> None:
     """The distributions are equal, so that no guess is refused."""
-    turns = [Turn(turn.prompt, max_tokens=30, sampling=Sampling(0.8), ignore_end=True)
+    turns = [Turn(turn.prompt, max_tokens=30, sampling={"temperature": 0.8}, ignore_end=True)
              for turn in TURNS[1:]]  # fmt: skip
     _, texts = texts_of(open_loop(folder, Options(threads=1), 3, 600, 256, 1, folder), turns)
     for text in texts:

@@ -272,8 +272,8 @@ def test_a_grammar_or_logits_that_fail_end_their_text_alone(model: Path) -> None
         def mask(self, into: np.ndarray) -> None:
             raise AieError("the grammar cannot go on")
 
-    drawn = Sampling(1.0, seed=1)
-    texts = [loop.add(Turn(PROMPT, max_tokens=20, sampling=s)) for s in (None, drawn, drawn)]
+    drawn = {"temperature": 1.0, "seed": 1}
+    texts = [loop.add(Turn(PROMPT, max_tokens=20, sampling=s)) for s in ({}, drawn, drawn)]
     for _ in texts:
         loop.step()
     texts[2].guide = Slow()
@@ -314,7 +314,7 @@ def test_text_that_only_begins_like_a_stop_string_is_shown_in_the_end(
 
 def test_a_seed_repeats_a_text_on_any_cache(model: Path, loop: Loop) -> None:
     def text(seed: int, where: Loop = loop) -> str:
-        sampling = Sampling(temperature=1.0, top_p=0.9, seed=seed)
+        sampling = {"temperature": 1.0, "top_p": 0.9, "seed": seed}
         return written(where, Turn(PROMPT, max_tokens=30, sampling=sampling))[0]
 
     assert text(1) == text(1) == text(1, opened(model))
@@ -323,7 +323,7 @@ def test_a_seed_repeats_a_text_on_any_cache(model: Path, loop: Loop) -> None:
 
 def test_a_schema_is_followed_and_leaves_no_trace(loop: Loop) -> None:
     plain, _ = written(loop, Turn(PROMPT, max_tokens=10))
-    for sampling in (None, Sampling(temperature=1.0, seed=3)):
+    for sampling in ({}, {"temperature": 1.0, "seed": 3}):
         turn = Turn(PROMPT, max_tokens=200, sampling=sampling, schema=json.dumps(SCHEMA))
         text, usage = written(loop, turn)
         found = json.loads(text)

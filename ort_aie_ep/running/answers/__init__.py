@@ -9,7 +9,9 @@ not JSON are in `tags` and `braces`.
 from __future__ import annotations
 
 from ort_aie_ep.running.answers.formats import AnswerFormat, find_format
-from ort_aie_ep.running.answers.forms import Tool
+from ort_aie_ep.running.answers.forms import Tool, plain_names
 from ort_aie_ep.running.answers.reader import AnswerReader, CallDelta, Delta
 
-__all__ = ["AnswerFormat", "AnswerReader", "CallDelta", "Delta", "Tool", "find_format"]
+__all__ = [
+    "AnswerFormat", "AnswerReader", "CallDelta", "Delta", "Tool", "find_format", "plain_names",
+]  # fmt: skip

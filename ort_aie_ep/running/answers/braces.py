@@ -10,9 +10,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ort_aie_ep.running.answers.forms import Tool, definition
+from ort_aie_ep.running.answers.forms import Tool
 from ort_aie_ep.running.answers.pieces import Pieces, Steps, Write, nowhere
 from ort_aie_ep.running.answers.rules import Rules, quoted
+from ort_aie_ep.running.answers.schemas import definition
 
 _INTEGER = "-?(0|[1-9][0-9]*)"
 _SCALARS = {
@@ -116,42 +117,48 @@ class _Braces:
 
 
 def read_braces(pieces: Pieces, quote: str, write: Write) -> Steps:
-    """Reads an object after its "{", as JSON: its end, or nothing."""
-    comma = "{"
-    while True:
-        key: list[str] = []
-        mark = yield from pieces.until((":", "}"), key.append)
-        if mark == ":":
-            write(f"{comma}{quoted(''.join(key))}: ")
-            comma, mark = ", ", (yield from _read_value(pieces, quote, write))
-        if mark != ",":
-            break
-    if mark:
-        write("{}" if comma == "{" else "}")
-    return mark
+    """Reads an object after its "{", as JSON: its end, or nothing.
+
+    Objects and arrays may be in one another as deep as a text is long, so they are on a stack.
+    """
+    closes, empty = ["}"], True  # what ends those that are open; whether the last has nothing yet
+    write("{")
+    while closes:
+        if closes[-1] == "}":
+            key: list[str] = []
+            mark = yield from pieces.until((":", "}"), key.append)
+            if mark == ":":
+                write(f"{'' if empty else ', '}{quoted(''.join(key))}: ")
+                mark = yield from _read_scalar(pieces, quote, write)
+        else:
+            mark = yield from _read_scalar(pieces, quote, write, "" if empty else ", ")
+        while mark in ("}", "]"):
+            write(closes.pop())
+            if not closes:
+                return mark
+            mark = yield from pieces.until(_ENDS, nowhere)
+        if not mark:
+            return ""
+        empty = mark != ","
+        if empty:
+            write(mark)
+            closes.append("}" if mark == "{" else "]")
+    return ""
 
 
-def _read_array(pieces: Pieces, quote: str, write: Write) -> Steps:
-    write("[")
-    while (mark := (yield from _read_value(pieces, quote, write))) == ",":
-        write(", ")
-    write("]" if mark else "")
-    return mark
-
-
-def _read_value(pieces: Pieces, quote: str, write: Write) -> Steps:
-    """Reads a value, as JSON: what came after it, or nothing."""
+def _read_scalar(pieces: Pieces, quote: str, write: Write, before: str = "") -> Steps:
+    """Reads a value, as JSON, with `before` before it: what came after it, or nothing; or what
+    opens an object or array, which is the value."""
     bare: list[str] = []
     mark = yield from pieces.until((quote, "{", "[", *_ENDS), bare.append)
     if mark in _ENDS:
-        write("".join(bare))
+        write(f"{before}{''.join(bare)}" if bare else "")
         return mark
-    if mark == quote:
-        write('"')
-        mark = yield from pieces.until((quote,), lambda piece: write(quoted(piece)[1:-1]))
-        write('"' if mark else "")
-    elif mark == "{":
-        mark = yield from read_braces(pieces, quote, write)
-    elif mark:
-        mark = yield from _read_array(pieces, quote, write)
-    return (yield from pieces.until(_ENDS, nowhere)) if mark else ""
+    write(before)
+    if mark != quote:
+        return mark
+    write('"')
+    if not (yield from pieces.until((quote,), lambda piece: write(quoted(piece)[1:-1]))):
+        return ""
+    write('"')
+    return (yield from pieces.until(_ENDS, nowhere))

@@ -55,6 +55,7 @@ class AnswerFormat:
         parallel: bool = True,
         schema: str = "",
         prompt_tail: str = "",
+        continues: bool = False,
     ) -> str:
         """A grammar for `Guides.of_lark`; empty if an answer may be any text.
 
@@ -64,12 +65,16 @@ class AnswerFormat:
             parallel: it may be several calls, if the model can write several.
             schema: a JSON schema, as JSON, that a text follows.
             prompt_tail: the end of the prompt; it may have opened a thought.
+            continues: the answer goes on within a text of the prompt.
         """
-        return answer_grammar(self, tools, required, parallel, schema, prompt_tail)
+        return answer_grammar(self, tools, required, parallel, schema, prompt_tail, continues)
 
-    def reader(self, tools: Sequence[Tool] = (), prompt_tail: str = "") -> AnswerReader:
-        """What takes an answer apart. Without tools, what looks like a call is text."""
-        return AnswerReader(self, tools, prompt_tail)
+    def reader(
+        self, tools: Sequence[Tool] = (), prompt_tail: str = "", continues: bool = False
+    ) -> AnswerReader:
+        """What takes an answer apart. Without tools, what looks like a call is text. What
+        `continues` a text is one from its first token on."""
+        return AnswerReader(self, tools, prompt_tail, continues)
 
     def thinks(self, prompt_tail: str) -> bool | None:
         """Whether an answer begins within a thought; None if it may begin with one."""

@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.running.answers.schemas import (
+    loosened,
+    why_circular,
+    why_too_large,
+    without_descriptions,
+)
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def plain_names(names: Iterable[str]) -> dict[str, str]:
+    """Names as models were trained to write them, each different: letters, digits, _ and -, at most
+    64. Names of tools may have more, such as those of MCP: calendar.list."""
+    found: dict[str, str] = {}
+    taken = {name for name in names if _NAME.fullmatch(name)}
+    for name in names:
+        if name in taken:
+            found[name] = name
+        elif name not in found:
+            plain = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64]
+            if plain in taken or not plain:
+                plain = f"{plain[:55]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+            found[name] = plain
+            taken.add(plain)
+    return found
 
 
 @dataclass(frozen=True)
@@ -21,27 +46,42 @@ class Tool:
         description: what it does, for the model.
         parameters: a JSON schema of its arguments, which are an object.
         strict: whether to refuse what the grammar cannot hold a call to, instead of leaving it out.
+        asked: what those who offer it call it; empty if that is `name`.
 
     Raises:
-        AieError: the name is not one, or the arguments would not be an object.
+        AieError: the name is not one, the arguments would not be an object, or a strict tool's
+            schema is not one, or is too large.
     """
 
     name: str
     description: str = ""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     strict: bool = False
+    asked: str = ""
 
     def __post_init__(self) -> None:
+        if not self.asked:
+            object.__setattr__(self, "asked", self.name)
         if not _NAME.fullmatch(self.name):
             raise AieError(f"a tool's name has up to 64 of A-Z a-z 0-9 _ -, got {self.name!r:.80}")
         if (kind := self.parameters.get("type", "object")) != "object":
             raise AieError(f"the parameters of {self.name} must be an object, not {kind!r:.80}")
+        whole = {"type": "object", **self.parameters}
+        why = (why_too_large(whole) or why_circular(whole)) if self.strict else ""
+        if why:
+            raise AieError(f"the parameters of {self.name}: {why}")
+
+    @cached_property
+    def schema(self) -> dict[str, Any]:
+        """What calls are held to. Without parameters, a tool has no arguments."""
+        none = {"properties": {}, "additionalProperties": False}
+        whole = {"type": "object", **(self.parameters or none)}
+        return without_descriptions(whole) if self.strict else loosened(whole)
 
     @property
-    def schema(self) -> dict[str, Any]:
-        """The schema of the arguments. Without parameters, a tool has no arguments."""
-        none = {"properties": {}, "additionalProperties": False}
-        return {"type": "object", **(self.parameters or none)}
+    def without_schema(self) -> Tool:
+        """The same with any arguments."""
+        return replace(self, parameters={"type": "object"})
 
     @property
     def shown(self) -> dict[str, Any]:
@@ -161,11 +201,3 @@ FORMS = (
 THOUGHTS = (
     ("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<|channel>thought\n", "<channel|>"),
 )  # fmt: skip
-
-
-def definition(schema: Mapping[str, Any], path: str) -> Any:
-    """What a "$ref" such as "#/$defs/Name" refers to, None if there is no such thing."""
-    at: Any = schema
-    for part in path.removeprefix("#/").split("/"):
-        at = at.get(part) if isinstance(at, Mapping) else None
-    return at

@@ -23,10 +23,29 @@ def answer_grammar(
     parallel: bool,
     schema: str,
     prompt_tail: str,
+    continues: bool,
 ) -> str:
     """The grammar of `AnswerFormat.grammar`."""
-    if not tools and not schema:
+    # gpt-oss ends a message before it calls.
+    if (not tools and not schema) or (continues and form.form is HARMONY):
         return ""
+    try:
+        return _answer_grammar(form, tools, required, parallel, schema, prompt_tail, continues)
+    except (AttributeError, RecursionError, TypeError, ValueError) as error:
+        # Of strict tools and of schemas for a text: those of other tools are well-formed by now.
+        names = ", ".join(tool.name for tool in tools) or "the text"
+        raise AieError(f"a schema of {names} is not a JSON schema: {error}") from error
+
+
+def _answer_grammar(
+    form: AnswerFormat,
+    tools: Sequence[Tool],
+    required: bool,
+    parallel: bool,
+    schema: str,
+    prompt_tail: str,
+    continues: bool,
+) -> str:
     rules = Rules(form)
     text = rules.json(json.loads(schema), {}) if schema else "TEXT"
     if form.form is HARMONY:
@@ -46,7 +65,8 @@ def answer_grammar(
             if form.form.may_open in form.markers:
                 opens = f"{rules.literal(form.form.may_open)}? {opens}"
             choices = [f"{opens} {calls}"] if required else [*choices, f"{opens} {calls}"]
-        start = f"{_thought(rules, form, prompt_tail)} ({' | '.join(choices)})"
+        thought = "" if continues else _thought(rules, form, prompt_tail)
+        start = f"{thought} ({' | '.join(choices)})"
     rules.named("start", start)
     return rules.text
 
@@ -81,13 +101,10 @@ def _calls(rules: Rules, form: CallForm, tools: Sequence[Tool], many: bool) -> s
 
 def _arguments(rules: Rules, form: CallForm, tool: Tool) -> str:
     """What is between `middle` and `after`."""
-    try:
-        if form.arguments == "tags":
-            return tags_rule(rules, tool, _as_written(tool))
-        if form.arguments == "braces":
-            return braces_rule(rules, tool, form.quote)
-    except (AttributeError, RecursionError, TypeError) as error:
-        raise AieError(f"the parameters of {tool.name} are not a JSON schema") from error
+    if form.arguments == "tags":
+        return tags_rule(rules, tool, _as_written(tool))
+    if form.arguments == "braces":
+        return braces_rule(rules, tool, form.quote)
     return rules.json(tool.schema, _as_written(tool))
 
 

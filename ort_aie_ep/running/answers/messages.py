@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.running.answers.forms import HARMONY, CallForm, Tool
+from ort_aie_ep.running.answers.forms import HARMONY, CallForm, Tool, plain_names
 
 # What Phi-4-mini's model card begins with, where there is no other system message.
 _SYSTEM = "You are a helpful assistant with some tools."
@@ -23,9 +23,10 @@ def prepared(
     Each has a content, arguments are objects, and a result has the name of its tool.
 
     Raises:
-        AieError: a call is not one, or its arguments are not an object in JSON.
+        AieError: a call is not one.
     """
     names: dict[str, str] = {}
+    plain = {tool.asked: tool.name for tool in tools}
     made = []
     for at, message in enumerate(messages):
         message = {**message, "content": message.get("content") or ""}
@@ -36,37 +37,53 @@ def prepared(
                     f"messages.{at}.tool_calls must be a list of calls, got {calls!r:.80}"
                 )
             message["tool_calls"] = [
-                _call(call, f"messages.{at}.tool_calls.{number}", form)
+                _call(call, f"messages.{at}.tool_calls.{number}", form, plain)
                 for number, call in enumerate(calls)
             ]
             names |= {call["id"]: call["function"]["name"] for call in message["tool_calls"]}
         if message["role"] == "tool":
             message["tool_call_id"] = number = _id(str(message.get("tool_call_id", "")), form)
-            message.setdefault("name", names.get(number, ""))
+            name = message.get("name")
+            message["name"] = _plain(name, plain) if name else names.get(number, "")
         if form is HARMONY and "reasoning_content" in message and not message["content"]:
             message["thinking"] = message["reasoning_content"]
         made.append(message)
     return _phi4(made, tools) if form is not None and form.family == "phi4" else made
 
 
-def _call(call: object, where: str, form: CallForm | None) -> dict[str, Any]:
+def _call(
+    call: object, where: str, form: CallForm | None, plain: Mapping[str, str]
+) -> dict[str, Any]:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise AieError(f"{where}.function must have a name and arguments, got {call!r:.80}")
-    arguments = function.get("arguments", {})
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments or "{}")
-        except (RecursionError, ValueError):
-            arguments = None
-    if not isinstance(arguments, dict):
-        raise AieError(f"{where}.function.arguments must be an object in JSON")
     assert isinstance(call, dict)
     return {
         "id": _id(str(call.get("id", "")), form),
         "type": "function",
-        "function": {"name": function["name"], "arguments": arguments},
+        "function": {
+            "name": _plain(function["name"], plain),
+            "arguments": _arguments(function.get("arguments")),
+        },
     }
+
+
+def _arguments(given: object) -> dict[str, Any]:
+    """The arguments of an earlier call as an object. A call that was cut, or that a model got
+    wrong, comes back as it was, and the model is to see that."""
+    if isinstance(given, str):
+        try:
+            given = json.loads(given or "{}")
+        except (RecursionError, ValueError):
+            return {"arguments": given}
+    if isinstance(given, dict):
+        return given
+    return {"arguments": given} if given else {}
+
+
+def _plain(name: str, plain: Mapping[str, str]) -> str:
+    """The name of a tool as the model is to see it."""
+    return plain.get(name) or plain_names([name])[name]
 
 
 def _id(given: str, form: CallForm | None) -> str:

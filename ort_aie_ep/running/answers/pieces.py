@@ -25,10 +25,13 @@ class Pieces:
 
     Attributes:
         over: nothing more comes.
+        place: characters of the text that were handed over or taken; a marker counts as its name.
+        end: characters of the text so far.
     """
 
     def __init__(self, form: AnswerFormat) -> None:
         self.over = False
+        self.place = self.end = 0
         self._text = ""
         self._format = form
         self._names = {number: name for name, number in form.markers.items()}
@@ -38,7 +41,9 @@ class Pieces:
     def add(self, token: int, text: str) -> None:
         """Adds what a token adds to the decoded text."""
         name = self._names.get(token) or self._format.hidden.get(token, "")
-        self._text += text.removesuffix(name) + self._characters.get(token, "")
+        text = text.removesuffix(name) + self._characters.get(token, "")
+        self._text += text
+        self.end += len(self._shown(text))
 
     def until(self, marks: tuple[str, ...], write: Write) -> Steps:
         """Hands over the text before the first of `marks`, and takes that: which, or nothing.
@@ -51,7 +56,7 @@ class Pieces:
             if places:
                 at, mark = min(places)
                 self._hand(at, write)
-                self._text = self._text[len(mark) :]
+                self._hand(len(mark), nowhere)
                 return coded[mark]
             kept = max((_overlap(self._text, mark) for mark in coded), default=0)
             self._hand(len(self._text) - kept, write)
@@ -65,7 +70,7 @@ class Pieces:
         while True:
             text = self._text.lstrip()
             if text.startswith(coded):
-                self._text = text[len(coded) :]
+                self._hand(len(self._text) - len(text) + len(coded), nowhere)
                 return mark
             if self.over or not coded.startswith(text):
                 return ""
@@ -95,8 +100,14 @@ class Pieces:
 
     def _hand(self, count: int, write: Write) -> None:
         if count:
-            write(self._text[:count].translate(self._plain))
+            shown = self._shown(self._text[:count])
             self._text = self._text[count:]
+            self.place += len(shown)
+            write(shown)
+
+    def _shown(self, text: str) -> str:
+        """A text with the names of its markers."""
+        return text.translate(self._plain)
 
     def _coded(self, text: str) -> str:
         """A text of the format, with the characters of its markers."""
@@ -105,28 +116,34 @@ class Pieces:
 
 
 class Lines:
-    """Text without the ends of lines around it."""
+    """Text without the ends of lines before it and, if something may follow it, after it.
 
-    def __init__(self, write: Write, begun: bool = False) -> None:
+    Attributes:
+        held: ends of lines that wait for what follows them.
+    """
+
+    def __init__(self, write: Write, begun: bool = False, last: bool = False) -> None:
+        """`begun` if nothing is left out before the text, and `last` if nothing may follow."""
         self._write = write
-        self._begun = begun
-        self._held = ""
+        self._begun, self._last = begun, last
+        self.held = ""
 
     def write(self, text: str) -> None:
-        """Takes a piece. Ends of lines wait for what follows them."""
-        text = self._held + text
+        """Takes a piece."""
+        text = self.held + text
         if not self._begun:
             text = text.lstrip("\n")
-        shown = text.rstrip("\n")
-        self._held = text[len(shown) :]
+        shown = text if self._last else text.rstrip("\n")
+        self.held = text[len(shown) :]
         if shown:
             self._begun = True
             self._write(shown)
 
     def end(self) -> None:
         """The text ends here, with what is held."""
-        if self._held:
-            self._write(self._held)
+        held, self.held = self.held, ""
+        if held:
+            self._write(held)
 
 
 def nowhere(_: str) -> None:

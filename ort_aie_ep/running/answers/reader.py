@@ -57,18 +57,37 @@ class Delta:
 
 
 class AnswerReader:
-    """One answer."""
+    """One answer.
 
-    def __init__(self, form: AnswerFormat, tools: Sequence[Tool], prompt_tail: str) -> None:
+    Attributes:
+        end: characters of the text so far.
+        spans: where the content of the last delta is in the text: (first character, end) each.
+    """
+
+    def __init__(
+        self, form: AnswerFormat, tools: Sequence[Tool], prompt_tail: str, continues: bool
+    ) -> None:
         self._format = form
         self._tools = {tool.name: tool for tool in tools}
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self._calls: list[CallDelta] = []
         self._count = 0
+        self.spans: list[tuple[int, int]] = []
+        self._found: list[tuple[int, int]] = []
+        self._lines: Lines | None = None
         self._pieces = Pieces(form)
-        self._parser = self._answer(form.thinks(prompt_tail))
+        self._parser = self._answer(False if continues else form.thinks(prompt_tail), continues)
         next(self._parser, None)
+
+    @property
+    def end(self) -> int:  # noqa: D102
+        return self._pieces.end
+
+    @property
+    def held(self) -> str:
+        """Ends of lines that wait for what follows them: content, unless that is a call."""
+        return self._lines.held if self._lines else ""
 
     @property
     def called(self) -> bool:
@@ -95,18 +114,24 @@ class AnswerReader:
         delta = Delta("".join(self._content), "".join(self._reasoning), tuple(self._calls))
         for written in (self._content, self._reasoning, self._calls):
             written.clear()
+        self.spans, self._found = self._found, []
         return delta
 
-    def _answer(self, thinks: bool | None) -> Steps:
+    def _say(self, text: str) -> None:
+        """Adds to the content what was just read."""
+        end = self._pieces.place - len(self.held)
+        self._found.append((end - len(text), end))
+        self._content.append(text)
+
+    def _answer(self, thinks: bool | None, continues: bool) -> Steps:
         """Reads all; what parts of it find means nothing in the end."""
         form, pieces = self._format.form, self._pieces
         if form is HARMONY:
-            return (yield from self._channels())
+            return (yield from self._channels(continues))
         thought = yield from self._thought(thinks)
         if form is None or not self._tools:
-            content = Lines(self._content.append, begun=not thought)
-            yield from pieces.until((), content.write)
-            content.end()
+            self._lines = Lines(self._say, begun=not thought, last=True)
+            yield from pieces.until((), self._lines.write)
         elif (yield from self._until_calls(form, not thought)):
             yield from self._read_calls(form)
         return ""
@@ -118,7 +143,11 @@ class AnswerReader:
         opens, closes = self._format.thought
         if thinks is None and not (yield from self._pieces.starts(opens.strip())):
             return ""
-        return (yield from self._pieces.until((closes,), Lines(self._reasoning.append).write))
+        lines = Lines(self._reasoning.append)
+        closed = yield from self._pieces.until((closes,), lines.write)
+        if not closed:  # what began like the marker is a part of the thought
+            yield from self._pieces.until((), lines.write)
+        return closed
 
     def _until_calls(self, form: CallForm, begun: bool) -> Steps:
         """Reads text up to the calls: what opens the first, or nothing."""
@@ -128,10 +157,11 @@ class AnswerReader:
                 yield from self._pieces.starts(form.may_open)
             if (yield from self._pieces.starts(form.before)):
                 return form.before
-        content = Lines(self._content.append, begun)
+        content = self._lines = Lines(self._say, begun)
         if not (mark := (yield from self._pieces.until(marks, content.write))):
             yield from self._pieces.until((), content.write)
             content.end()
+        self._lines = None
         return mark
 
     def _read_calls(self, form: CallForm) -> Steps:
@@ -148,9 +178,10 @@ class AnswerReader:
                 ended = yield from pieces.until((form.middle,), number.append)
             if not ended:
                 break  # before the arguments: there is no call
+            tool = self._tools.get("".join(name))
             write = self._begin("".join(name), "".join(number), form.id_length)
             if form.arguments == "tags":
-                yield from read_tags(pieces, self._tools.get("".join(name)), form.after, write)
+                yield from read_tags(pieces, tool, form.after, write)
             elif form.arguments == "braces":
                 yield from read_braces(pieces, form.quote, write)
             else:
@@ -164,7 +195,8 @@ class AnswerReader:
             number = "".join(secrets.choice(_ID) for _ in range(length or 24))
             number = number if length else f"call_{number}"
         at, self._count = self._count, self._count + 1
-        self._calls.append(CallDelta(at, number, name))
+        tool = self._tools.get(name)
+        self._calls.append(CallDelta(at, number, tool.asked if tool else name))
 
         def write(text: str) -> None:
             last = self._calls.pop() if self._calls else CallDelta(at)
@@ -172,16 +204,26 @@ class AnswerReader:
 
         return write
 
-    def _channels(self) -> Steps:
-        """gpt-oss's messages: a header with a channel, and perhaps a recipient, before each."""
+    def _channels(self, continues: bool) -> Steps:
+        """gpt-oss's messages: a header with a channel, and perhaps a recipient, before each; not
+        before one that `continues`."""
+        ends = "<|end|>", "<|call|>", "<|return|>"
+        if continues:
+            yield from self._message(ends, self._say)
         while True:
             header: list[str] = []
             if not (yield from self._pieces.until(("<|message|>",), header.append)):
                 return ""
             about = "".join(header)
-            write: Write = self._content.append
+            write: Write = self._say
             if (to := _RECIPIENT.search(about)) and self._tools:
                 write = self._begin(to[1], "", 0)
             elif to or "analysis" in about:
                 write = self._reasoning.append
-            yield from self._pieces.until(("<|end|>", "<|call|>", "<|return|>"), write)
+            yield from self._message(ends, write)
+
+    def _message(self, ends: tuple[str, ...], write: Write) -> Steps:
+        """Reads a message, with what only began like its end."""
+        if not (end := (yield from self._pieces.until(ends, write))):
+            yield from self._pieces.until((), write)
+        return end

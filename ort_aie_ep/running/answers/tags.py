@@ -9,9 +9,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ort_aie_ep.running.answers.forms import Tool, definition
+from ort_aie_ep.running.answers.forms import Tool
 from ort_aie_ep.running.answers.pieces import Pieces, Steps, Write, nowhere
 from ort_aie_ep.running.answers.rules import Rules, quoted
+from ort_aie_ep.running.answers.schemas import definition
 
 _OPENS, _CLOSES = "<parameter=", "\n</parameter>\n"
 
@@ -20,6 +21,10 @@ def tags_rule(rules: Rules, tool: Tool, how: Mapping[str, Any]) -> str:
     """The arguments of a tool, in the order of its schema; `how` is for JSON."""
     tags = []
     root = tool.schema
+    if not root.get("properties") and root.get("additionalProperties") is not False:
+        return rules.rule(
+            rf"({quoted(_OPENS)} /[^>\n]+/ {quoted('>' + chr(10))} {rules.up_to(_CLOSES)})*"
+        )
     for name, schema in _properties(tool).items():
         if not _is_text(schema):
             # What the schema refers to stays at its root.
