@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ort_aie_ep.errors import FieldError
+from ort_aie_ep.errors import AieError, FieldError
 from ort_aie_ep.running.answers import AnswerReader, Tool, plain_names
 from ort_aie_ep.running.guidance import Guide, Guides
 from ort_aie_ep.running.prompts import Prompts
@@ -87,7 +87,10 @@ class Asking:
         if not (wanted := grammar(tools)):
             return None
         guides = self._made()
-        return guides.of_lark(wanted, lambda: self._loosened(grammar, tools))
+        try:
+            return guides.of_lark(wanted, lambda: self._loosened(grammar, tools))
+        except AieError as error:
+            raise FieldError("tools" if tools else "response_format", str(error)) from error
 
     def _loosened(
         self, grammar: Callable[[Sequence[Tool]], str], tools: Sequence[Tool]

@@ -6,6 +6,7 @@ set here to what ordinary schemas need, end both its making and its steps.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -187,5 +188,7 @@ class Guide:
 
 
 def _reason(matcher: LLMatcher) -> str:
-    """What llguidance says, in one line."""
-    return " ".join(str(matcher.get_error()).removesuffix("<non-verbose/>").split())[:500]
+    """What llguidance says, in one line, without the grammar that it shows with it."""
+    said = " ".join(str(matcher.get_error()).removesuffix("<non-verbose/>").split())
+    said = re.sub(r"^at \d+\(\d+\): (failed to compile JSON schema: )?", "", said)
+    return re.sub(r" 1 \| %llguidance .*", "", said)[:500]

@@ -72,12 +72,12 @@ class _Group:
     def told(self) -> list[Logprob]:
         """Its tokens, without what is no content."""
         own, whole = b"".join(token.bytes for token in self.tokens), self.text.encode()
-        if own.decode("utf-8", "replace") != self.text:  # a decoder made something else of them
-            *others, last = self.tokens
-            self.tokens = [*(replace(t, bytes=b"") for t in others), replace(last, bytes=whole)]
-            own = whole
         cut = (self.shown, self.until) != (self.start, self.end)
-        return _completed(self._inside() if cut and own == whole else self.tokens)
+        # A decoder made something else of them, or it cannot be said whose bytes are cut.
+        if own.decode("utf-8", "replace") != self.text or (cut and own != whole):
+            first, *others = self.tokens
+            self.tokens = [replace(first, bytes=whole), *(replace(t, bytes=b"") for t in others)]
+        return _completed(self._inside() if cut else self.tokens)
 
     def _inside(self) -> list[Logprob]:
         first = len(self.text[: self.shown - self.start].encode())
@@ -111,8 +111,8 @@ class Telling:
     def written(
         self, token: Logprob | None, end: int, text: str, spans: Sequence[tuple[int, int]]
     ) -> None:
-        """A token was written, or, with None, what was left of the last ones: up to character `end`
-        of the text, `text` with what is left out of it; `spans` are content."""
+        """A token was written that adds `text` up to character `end`, of which `spans` are content;
+        or, with None, what was left of the last ones, or a token that is left out."""
         groups = self._groups
         if not groups or groups[-1].text:
             groups.append(_Group(self._end, end, "", []))
@@ -121,8 +121,8 @@ class Telling:
             last.tokens.append(token)
         if text:
             last.end, last.text = end, text
-        if text and (end == self._end or not last.tokens):  # a mark, which is not shown
-            groups.pop()
+            if not last.tokens:
+                groups.pop()
         self._end = end
         self._content.extend(spans)
 

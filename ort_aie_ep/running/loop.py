@@ -504,7 +504,9 @@ def _shown(text: Text, delta: Delta, token: Logprob | None, added: str) -> tuple
     content, stopped = text.stops.push(delta.content, text.reader.held)
     told: tuple[Logprob, ...] = ()
     if text.telling is not None:
-        text.telling.written(token, text.reader.end, added, text.reader.spans)
+        reader = text.reader
+        kept = token if reader.added == added else None
+        text.telling.written(kept, reader.end, reader.added, reader.spans)
         told = text.telling.shown(len(content))
     return Piece(replace(delta, content=content), told, text.written), stopped
 

@@ -30,9 +30,11 @@ def prepared(
     made = []
     for at, message in enumerate(messages):
         message = {**message, "content": message.get("content") or ""}
+        if message.get("tool_calls") == []:
+            del message["tool_calls"]
         if "tool_calls" in message:
             calls = message["tool_calls"]
-            if not isinstance(calls, list) or not calls:
+            if not isinstance(calls, list):
                 raise AieError(
                     f"messages.{at}.tool_calls must be a list of calls, got {calls!r:.80}"
                 )

@@ -38,12 +38,14 @@ class Pieces:
         self._characters = {number: chr(0xD800 + at) for at, number in enumerate(self._names)}
         self._plain = {ord(self._characters[n]): name for n, name in self._names.items()}
 
-    def add(self, token: int, text: str) -> None:
-        """Adds what a token adds to the decoded text."""
+    def add(self, token: int, text: str) -> str:
+        """Adds what a token adds to the decoded text: that, without a token that is left out."""
         name = self._names.get(token) or self._format.hidden.get(token, "")
         text = text.removesuffix(name) + self._characters.get(token, "")
         self._text += text
-        self.end += len(self._shown(text))
+        shown = self._shown(text)
+        self.end += len(shown)
+        return shown
 
     def until(self, marks: tuple[str, ...], write: Write) -> Steps:
         """Hands over the text before the first of `marks`, and takes that: which, or nothing.

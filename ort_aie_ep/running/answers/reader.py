@@ -60,6 +60,7 @@ class AnswerReader:
     """One answer.
 
     Attributes:
+        added: what the last token adds, without tokens that texts leave out.
         end: characters of the text so far.
         spans: where the content of the last delta is in the text: (first character, end) each.
     """
@@ -73,6 +74,7 @@ class AnswerReader:
         self._reasoning: list[str] = []
         self._calls: list[CallDelta] = []
         self._count = 0
+        self.added = ""
         self.spans: list[tuple[int, int]] = []
         self._found: list[tuple[int, int]] = []
         self._lines: Lines | None = None
@@ -99,12 +101,13 @@ class AnswerReader:
 
         `text` is what it adds to the decoded text, special tokens included; it may be empty.
         """
-        self._pieces.add(token, text)
+        self.added = self._pieces.add(token, text)
         next(self._parser, None)
         return self._delta()
 
     def finish(self) -> Delta:
         """What was held back, at the end of the answer. A call that has no end stays as it is."""
+        self.added = ""
         self._pieces.over = True
         for _ in self._parser:
             pass
