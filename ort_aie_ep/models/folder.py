@@ -16,6 +16,8 @@ from ort_aie_ep.models.files import inside, is_missing, is_regular, open_regular
 GENAI_CONFIG = "genai_config.json"
 GGUF = b"GGUF"
 """The first bytes of a GGUF file."""
+MORE_TEMPLATES = "additional_chat_templates"
+"""The folder in which transformers saves chat templates other than the default, NAME.jinja."""
 # optimum's names for the decoders of an encoder-decoder model, and for the files that it wrote
 # before it put prompt and next token of other models into one model.onnx. The main one is first.
 OPTIMUM_ENCODER = "encoder_model.onnx"
