@@ -474,6 +474,7 @@ def _carry_over(
     try:
         for name in copied:
             begun.append(target / name)
+            begun[-1].parent.mkdir(exist_ok=True)
             shutil.copyfile(there[name], begun[-1])
     except BaseException as error:
         for file in begun:
