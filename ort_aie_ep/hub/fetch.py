@@ -313,9 +313,7 @@ def _commit(ref: Path) -> str | None:
         return None
 
 
-def verify(
-    repository: Repository, files: Iterable[File], progress: Progress | None = None
-) -> None:
+def verify(repository: Repository, files: Iterable[File], progress: Progress | None = None) -> None:
     """Compares files that are there with the hashes that the hub has for them: see `fetch`."""
     files = [file for file in files if file.sha256 or file.blob_id]
     count = Count(progress, sum(file.size for file in files))

@@ -113,7 +113,7 @@ def weight_names(names: Collection[str], index: Callable[[], Path]) -> list[str]
     for name in found:
         if name not in names:
             raise AieError(
-                f"{path} names {name!r}, which is not in its folder: download the checkpoint again, "
+                f"{path} names {name!r}, which is not in its folder: download it again, "
                 "or tell its owner"
             )
     return found

@@ -200,8 +200,8 @@ def why_not_carried(folder: Path, file: Path) -> str:
     root, target = folder.resolve(), file.resolve()
     if target.is_relative_to(root):
         return ""
-    repository = target.parent.parent.name
-    if target.parent.name == "blobs" and repository.startswith("models--"):
-        if any(at.name == repository for at in root.parents):
-            return ""
+    blobs, names = target.parent, {at.name for at in root.parents}
+    repository = blobs.parent.name if blobs.name == "blobs" else ""
+    if repository.startswith("models--") and repository in names:
+        return ""
     return f"it is a link to {target}, outside the folder"

@@ -98,9 +98,7 @@ def find_template(folder: ModelFolder) -> ChatTemplate | None:
                 tokens[name] = token
     tool_use = folder.path / MORE_TEMPLATES / "tool_use.jinja"
     files = {"default": folder.path / "chat_template.jinja", "tool_use": tool_use}
-    texts: dict[str, object] = {
-        name: _text(file) for name, file in files.items() if file.is_file()
-    }
+    texts: dict[str, object] = {name: _text(file) for name, file in files.items() if file.is_file()}
     where = tool_use.parent
     if "default" not in texts:
         older = folder.path / "chat_template.json"

@@ -37,7 +37,10 @@ SHARDS = "model-00001-of-00002.safetensors model-00002-of-00002.safetensors"
 ODD = "model.safetensors-00001-of-00001.safetensors"
 TEMPLATES = "additional_chat_templates/tool_use.jinja additional_chat_templates/rag.jinja"
 # What AMD's converter writes, as amd/Llama-3.1-8B-onnx-ryzenai-hybrid and the NPU's models have it.
-HYBRID = f"genai_config.json model_jit.onnx model_jit.onnx.data model_jit.bin model_jit.pb.bin {TOKENIZER}"
+HYBRID = (
+    "genai_config.json model_jit.onnx model_jit.onnx.data model_jit.bin model_jit.pb.bin "
+    f"{TOKENIZER}"
+)
 FUSED = f"genai_config.json fusion.onnx fusion.onnx.data prefill.bin prefill.pb.bin {TOKENIZER}"
 INDEX = "model.safetensors.index.json"
 WEB = (

@@ -74,7 +74,7 @@ def test_without_hard_links_the_weights_are_links(
     assert (folder / WEIGHTS).is_symlink()
     assert (folder / WEIGHTS).read_bytes() == (LLAMA / WEIGHTS).read_bytes()
     (folder / WEIGHTS).resolve().unlink()  # as `hf cache rm` does
-    assert files(local("me/llama").path) == files(LLAMA)
+    assert (local("me/llama").path / WEIGHTS).is_file()
 
 
 def test_a_connection_that_breaks_is_taken_up_where_it_ended(
@@ -150,19 +150,17 @@ for words in (["doctor", "me/llama"], ["run", "me/llama", "import os", "--max-to
               ["compile", "me/llama", sys.argv[1]]):
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
-print(ort_aie_ep.session("me/llama").get_outputs()[0].name)
+for name in ("me/llama", "me/opened"):
+    print(ort_aie_ep.session(name).get_outputs()[0].name)
 """
 
 
-@pytest.mark.parametrize("opened_before", [False, True])
-def test_a_complete_cache_that_cannot_be_written_opens_offline(
-    llama: Hub, tmp_path: Path, opened_before: bool
-) -> None:
+def test_a_complete_cache_that_cannot_be_written_opens_offline(llama: Hub, tmp_path: Path) -> None:
     from huggingface_hub import constants, snapshot_download
 
     snapshot_download("me/llama")
-    if opened_before:
-        local("me/llama")
+    llama.add("me/opened", LLAMA)
+    local("me/opened")
     cache = constants.HF_HUB_CACHE
     shutil.rmtree(Path(cache) / ".locks")
     there = sorted(Path(cache).rglob("*"))
@@ -178,7 +176,7 @@ def test_a_complete_cache_that_cannot_be_written_opens_offline(
         [*unshare, mount + '"$@"', "sh", *code], env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "logits"
+    assert done.stdout.splitlines()[-2:] == ["logits", "logits"]
     assert sorted(Path(cache).rglob("*")) == there
     assert not llama.requests
 

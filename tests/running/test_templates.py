@@ -167,5 +167,5 @@ def test_a_template_for_tools_stands_beside_any_default(tmp_path: Path) -> None:
     assert found is not None
     assert (found.text, found.for_tools) == ("plain", "tools")
     (more / "tool_use.jinja").write_bytes(b"\xff")
-    with pytest.raises(AieError, match="tool_use.jinja is not UTF-8"):
+    with pytest.raises(AieError, match=r"tool_use\.jinja is not UTF-8"):
         find_template(folder)

@@ -479,6 +479,8 @@ def _carry_over(
     except BaseException as error:
         for file in begun:
             file.unlink(missing_ok=True)
+            if file.parent != target:
+                file.parent.rmdir()
         if isinstance(error, OSError):
             raise AieError(f"writing {begun[-1]} failed: {error.strerror}") from error
         raise
