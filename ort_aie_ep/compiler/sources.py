@@ -11,7 +11,7 @@ from ort_aie_ep.compiler.options import CompileOptions
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.checkpoint import CONFIG, is_checkpoint
 from ort_aie_ep.models.files import is_regular
-from ort_aie_ep.models.folder import find_model, is_gguf
+from ort_aie_ep.models.folder import MORE_TEMPLATES, find_model, is_gguf
 from ort_aie_ep.progress import Progress
 
 Q4NX = ".q4nx"
@@ -43,10 +43,10 @@ class Source:
             # Imported here, as its package imports onnx_ir: reopening does not need it.
             from ort_aie_ep.compiler.fastflowlm.names import CARRIED_OVER
 
-            beside = (self.model.with_name(name) for name in CARRIED_OVER)
+            beside = (self.model.parent / name for name in CARRIED_OVER)
             yield from (file for file in beside if is_regular(file))
         elif self.path.is_dir():
-            inside = sorted(self.path.iterdir())
+            inside = sorted([*self.path.iterdir(), *(self.path / MORE_TEMPLATES).glob("*")])
             names = _IN_CHECKPOINT if is_checkpoint(self.path) else None
             yield from (
                 file

@@ -1,4 +1,5 @@
-"""What of a repository is a model, and which of its files are needed: from their names alone.
+"""What of a repository is a model, and which of its files are needed: from their names, and from
+the index of a checkpoint.
 
 What opens without onnxruntime-genai's builder goes first, so the order is: a builder's ONNX folder,
 an ONNX export of optimum, a GGUF file, a .q4nx file, a checkpoint of safetensors.
@@ -10,13 +11,15 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import PurePosixPath
+from functools import partial
+from pathlib import Path, PurePosixPath
 
 from ort_aie_ep.disk import size_text
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.hub.names import Name
-from ort_aie_ep.models.checkpoint import CONFIG, INDEX, WEIGHTS
-from ort_aie_ep.models.folder import GENAI_CONFIG, OPTIMUM_ENCODER
+from ort_aie_ep.models.checkpoint import CONFIG, INDEX, WEIGHTS, weight_names
+from ort_aie_ep.models.folder import GENAI_CONFIG, MORE_TEMPLATES, OPTIMUM_ENCODER
+from ort_aie_ep.models.ryzen_ai import INSTEAD, ryzen_ai_file
 
 
 class Kind(StrEnum):
@@ -55,6 +58,12 @@ class File:
         parent = str(PurePosixPath(self.path).parent)
         return "" if parent == "." else parent
 
+    @property
+    def place(self) -> str:
+        """Where it is in the folder of a model: by its name, or in the folder of templates."""
+        above = PurePosixPath(self.folder).name
+        return f"{above}/{self.name}" if above == MORE_TEMPLATES else self.name
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -63,8 +72,7 @@ class Choice:
     Attributes:
         kind: what it is stored as.
         main: the file to open in the folder of `files`; empty if the folder is what is opened.
-        files: the files that are needed. Their names without folders differ: they become one
-            folder.
+        files: the files that are needed. Their places differ: they become one folder.
     """
 
     kind: Kind
@@ -72,10 +80,19 @@ class Choice:
     files: tuple[File, ...]
 
     @property
+    def graphs(self) -> list[File]:
+        """Its .onnx files, if their weights are elsewhere. They are the first of its files."""
+        graphs = [file for file in self.files if _is_graph(file)]
+        return graphs if 2 * sum(file.size for file in graphs) < self.size else []
+
+    @property
     def size(self) -> int:
         """Bytes of all files."""
         return sum(file.size for file in self.files)
 
+
+Read = Callable[[File], Path]
+"""Downloads a small file of a repository, and says where it is."""
 
 # Beside a model: configurations, tokenizers, templates. Never code, and no pickles.
 _BESIDE = re.compile(r".*\.(json|jinja|tiktoken)|tokenizer\.model|merges\.txt|vocab\.txt")
@@ -85,7 +102,6 @@ _ONNX_DATA = re.compile(r"\.onnx[._]data([._]?\d+)?")
 # optimum's exports by the words after "model", the first that is there. Of the others, the compiler
 # has no form: their weights are quantised in ways that are not MatMulNBits.
 _EXPORTS = ("_q4", "_q4f16", "", "_fp16")
-_SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
 _GGUF = re.compile(r"(?i)(?P<stem>.*?)(?:-(?P<part>\d{5})-of-(?P<parts>\d{5}))?\.gguf")
 _GGUF_TYPE = re.compile(
     r"(?i)(?:^|[-._])((?:UD-)?(?:(?:I?Q|TQ)\d(?:_\w+)?|BF16|F16|F32|FP16|MXFP4\w*))$"
@@ -101,15 +117,16 @@ _PICKLES = re.compile(r".*\.(bin|pt|pth|pkl|ckpt)")
 _SHOWN = 12  # models in an error
 
 
-def choose(files: Iterable[File], name: Name) -> Choice:
+def choose(files: Iterable[File], name: Name, read: Read) -> Choice:
     """The model that a name means, of the files of its repository.
 
     Raises:
-        AieError: there is none, or there are several with nothing to prefer; the error names them.
+        AieError: there is none, or there are several with nothing to prefer, and the error names
+            them; it is for AMD's own runtime; what `read` raises.
     """
     usable = [file for file in files if _is_plain(file.path)]
     if not name.inside:
-        found = _first(usable, name)
+        found = _first(usable, name, read)
         if found is None:
             raise AieError(f"{name} has no model that can be opened{_what_else(usable)}")
         return found
@@ -118,7 +135,7 @@ def choose(files: Iterable[File], name: Name) -> Choice:
         return _of_file(exact[0], usable, name)
     below = [file for file in usable if file.path.startswith(f"{name.inside}/")]
     if below:
-        found = _first(below, name, name.inside)
+        found = _first(below, name, read, name.inside)
         if found is None:
             raise AieError(f"{name} has no model that can be opened{_what_else(below)}")
         return found
@@ -139,16 +156,31 @@ def _is_plain(path: str) -> bool:
     return not any(part in ("", ".", "..") or "\\" in part or ":" in part for part in parts)
 
 
-def _first(files: Sequence[File], name: Name, top: str = "") -> Choice | None:
+def _first(files: Sequence[File], name: Name, read: Read, top: str = "") -> Choice | None:
     """The first kind that is there; `top` is the folder to look in."""
     kinds: tuple[Callable[[Sequence[File], Name, str], Choice | None], ...] = (
-        _built, _exported, _gguf, _q4nx, _checkpoint,
+        _built, _exported, _gguf, _q4nx, partial(_checkpoint, read=read),
     )  # fmt: skip
+    foreign = _of_ryzen_ai(files)
+    files = [file for file in files if not (_is_graph(file) and file.folder in foreign)]
     return next((found for kind in kinds if (found := kind(files, name, top))), None)
 
 
+def _is_graph(file: File) -> bool:
+    return file.name.endswith(".onnx")
+
+
+def _of_ryzen_ai(files: Sequence[File]) -> dict[str, str]:
+    """Folders with a model that only AMD's own runtime opens, and the file that shows it."""
+    folders = {file.folder for file in files if file.name == GENAI_CONFIG}
+    shown = {at: ryzen_ai_file(file.name for file in _in(files, at)) for at in folders}
+    return {folder: name for folder, name in shown.items() if name}
+
+
 def _of_file(file: File, files: Sequence[File], name: Name) -> Choice:
-    if file.name.endswith(".onnx"):
+    if file.folder in _of_ryzen_ai(files) and (_is_graph(file) or file.name == GENAI_CONFIG):
+        raise AieError(f"{name} cannot be opened{_what_else(_in(files, file.folder))}")
+    if _is_graph(file):
         return _onnx(file, files)
     if _GGUF.fullmatch(file.name):
         return next(group for group in _gguf_groups(files) if file in group.files).choice()
@@ -216,7 +248,7 @@ def _onnx(file: File, files: Sequence[File]) -> Choice:
     alone = sum(each.name.endswith(".onnx") for each in around) == 1
     data = [each for each in around if _is_data(each, stem) or (alone and _may_be_data(each))]
     above = str(PurePosixPath(file.path).parent.parent)
-    beside = {each.name: each for at in (above, file.folder) for each in _beside(files, at)}
+    beside = {each.place: each for at in (above, file.folder) for each in _beside(files, at)}
     beside.pop(GENAI_CONFIG, None)  # it may name another file
     return Choice(Kind.onnx, "", (file, *data, *beside.values()))
 
@@ -298,18 +330,16 @@ def _q4nx(files: Sequence[File], name: Name, top: str) -> Choice | None:
     return Choice(Kind.q4nx, main[0].name, (main[0], *_beside(files, top)))
 
 
-def _checkpoint(files: Sequence[File], name: Name, top: str) -> Choice | None:
+def _checkpoint(files: Sequence[File], name: Name, top: str, read: Read) -> Choice | None:
     names = {file.name: file for file in _in(files, top)}
     if CONFIG not in names:
         return None
-    weights = [file for file in names.values() if _SHARD.fullmatch(file.name)]
-    if INDEX in names and weights:
-        weights.append(names[INDEX])
-    elif WEIGHTS in names:
-        weights = [names[WEIGHTS]]
-    else:
+    weights = weight_names(names, lambda: read(names[INDEX]))
+    if not weights:
         return None
-    return Choice(Kind.checkpoint, "", (*weights, *_beside(files, top)))
+    index = () if WEIGHTS in weights or INDEX not in names else (INDEX,)
+    chosen = [names[each] for each in (*weights, *index)]
+    return Choice(Kind.checkpoint, "", (*chosen, *_beside(files, top)))
 
 
 # --- words ---
@@ -320,12 +350,13 @@ def _in(files: Iterable[File], folder: str) -> list[File]:
 
 
 def _beside(files: Iterable[File], folder: str) -> list[File]:
-    """Configurations and tokenizers in a folder."""
+    """Configurations, tokenizers and templates of a model in a folder."""
+    templates = _in(files, str(PurePosixPath(folder) / MORE_TEMPLATES))
     return [
         file
         for file in _in(files, folder)
         if _BESIDE.fullmatch(file.name) and not _INDEXES.fullmatch(file.name)
-    ]
+    ] + [file for file in templates if file.name.endswith(".jinja")]
 
 
 def _shown(name: Name, size: int) -> str:
@@ -344,6 +375,9 @@ def _models(files: Sequence[File]) -> list[str]:
 
 def _what_else(files: Sequence[File]) -> str:
     names = {file.name for file in files}
+    if foreign := _of_ryzen_ai(files):
+        (shows, *_) = foreign.values()
+        return f": only AMD's Ryzen AI Software runs it ({shows}); {INSTEAD}"
     if "adapter_config.json" in names:
         return (
             ": it is an adapter; download it, and compile the checkpoint that it belongs to with "

@@ -7,10 +7,11 @@ finds; and each file is compared with the hash that the hub has for it.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from ort_aie_ep.disk import require_room
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.hub.contents import File
 from ort_aie_ep.hub.names import Name
+from ort_aie_ep.models.files import written_beside
 from ort_aie_ep.progress import Count, Progress
 from ort_aie_ep.requirements import require
 
@@ -33,6 +35,7 @@ _LOOK_UP = 20.0
 # What a file is called until it is whole: `hf cache prune` removes those that nobody continues.
 _PARTIAL = ".ort-aie.incomplete"
 _REFS_SHOWN = 8
+READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 @dataclass(frozen=True)
@@ -139,13 +142,10 @@ def _checked(text: str, kind: re.Pattern[str]) -> str:
 
 def _downloaded(name: Name) -> tuple[str, tuple[File, ...]] | None:
     """The commit of a name, and its files, in huggingface_hub's cache."""
-    folder = cached(name)
-    commit = name.revision
-    if not _COMMIT.fullmatch(commit):
-        try:
-            commit = (folder / "refs" / name.revision).read_text().strip()
-        except OSError:
-            return None
+    folder, revision = cached(name), name.revision
+    commit = revision if _COMMIT.fullmatch(revision) else _commit(folder / "refs" / revision)
+    if commit is None:
+        return None
     snapshot = folder / "snapshots" / commit
     files = []
     for path in sorted(snapshot.rglob("*")):
@@ -156,20 +156,40 @@ def _downloaded(name: Name) -> tuple[str, tuple[File, ...]] | None:
     return (commit, tuple(files)) if files else None
 
 
-def fetch(repository: Repository, files: Iterable[File], progress: Progress | None) -> None:
+def fetch(
+    repository: Repository,
+    files: Iterable[File],
+    progress: Progress | None,
+    check: Callable[[File], None] | None = None,
+) -> None:
     """Downloads files that are not in huggingface_hub's cache yet, and verifies all of them.
 
+    Nothing is written if all are there: the cache may be one that cannot be.
+
     `progress` counts bytes: those that are downloaded, then from 0 those that are verified.
+    `check` is called with each file before the next one is downloaded; what it raises ends the
+    download.
 
     Raises:
         AieError: there is no room, the hub cannot be reached or refuses, or the content of a file
             does not have the hash that the hub has for it; it is then removed. What was downloaded
             is kept for the next call.
     """
+    files = list(files)
+    if not all(repository.path(file).exists() for file in files):
+        _download(repository, files, progress, check)
+    verify(repository, files, progress)
+
+
+def _download(
+    repository: Repository,
+    files: Sequence[File],
+    progress: Progress | None,
+    check: Callable[[File], None] | None,
+) -> None:
     from huggingface_hub import hf_hub_download
 
-    files, name = list(files), repository.name
-    folder = repository.folder
+    name, folder = repository.name, repository.folder
     snapshot = folder / "snapshots" / repository.commit
     left = sum(repository.left(file) for file in files)
     try:
@@ -195,7 +215,8 @@ def fetch(repository: Repository, files: Iterable[File], progress: Progress | No
                     )
             count.done = before
             count.step(size)
-        _remember(repository)
+            if check is not None:
+                check(file)
     except _Unreached as error:
         raise AieError(f"{name}: {error}; the same command continues the download") from error.cause
     except OSError as error:
@@ -203,12 +224,14 @@ def fetch(repository: Repository, files: Iterable[File], progress: Progress | No
             raise AieError(
                 f"{name}: the download ended early; the same command continues it"
             ) from error
-        raise AieError(f"{folder} cannot be written: {error.strerror}") from error
+        remedy = ""
+        if error.errno in READ_ONLY and _downloaded(repository.name) is not None:
+            remedy = ": HF_HUB_OFFLINE=1 takes what was downloaded before"
+        raise AieError(f"{folder} cannot be written: {error.strerror}{remedy}") from error
     finally:
         for at in (folder / "blobs", snapshot, snapshot.parent, folder):
             with suppress(OSError):  # not empty: something was downloaded
                 at.rmdir()
-    _verify(repository, files, progress)
 
 
 def _continue(repository: Repository, file: File, count: Count) -> None:
@@ -270,16 +293,28 @@ def _bars(count: Count) -> type:
     return Bar
 
 
-def _remember(repository: Repository) -> None:
+def remember(repository: Repository) -> None:
     """Writes which commit a branch or tag is, as huggingface_hub does: it is asked for offline."""
     revision = repository.name.revision
-    if not _COMMIT.fullmatch(revision):
-        ref = repository.folder / "refs" / revision
+    ref = repository.folder / "refs" / revision
+    if _COMMIT.fullmatch(revision) or _commit(ref) == repository.commit:
+        return
+    with suppress(OSError):  # in a cache that cannot be written, all files are there
         ref.parent.mkdir(parents=True, exist_ok=True)
-        ref.write_text(repository.commit)
+        with written_beside(ref) as file:
+            file.write(repository.commit)
 
 
-def _verify(repository: Repository, files: Iterable[File], progress: Progress | None) -> None:
+def _commit(ref: Path) -> str | None:
+    """The commit that is remembered for a branch or tag."""
+    try:
+        return ref.read_text().strip()
+    except OSError:
+        return None
+
+
+def verify(repository: Repository, files: Iterable[File], progress: Progress | None = None) -> None:
+    """Compares files that are there with the hashes that the hub has for them: see `fetch`."""
     files = [file for file in files if file.sha256 or file.blob_id]
     count = Count(progress, sum(file.size for file in files))
     for file in files:
@@ -295,11 +330,17 @@ def _verify(repository: Repository, files: Iterable[File], progress: Progress | 
                 digest.update(block)
                 count.step(len(block))
         if digest.hexdigest() != wanted:
-            path.unlink()
-            content.unlink(missing_ok=True)
-            raise AieError(
+            wrong = (
                 f"{repository.name}: the content of {file.path} is not what {_endpoint()} has a "
-                "hash of, and was removed: try again, and if it is wrong again, tell its owner"
+                "hash of, and"
+            )
+            try:
+                path.unlink()
+                content.unlink(missing_ok=True)
+            except OSError as error:
+                raise AieError(f"{wrong} {path} cannot be removed: {error.strerror}") from error
+            raise AieError(
+                f"{wrong} was removed: try again, and if it is wrong again, tell its owner"
             )
 
 

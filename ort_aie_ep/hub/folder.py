@@ -1,6 +1,7 @@
 """The folder that a downloaded model is opened in.
 
-It is beside huggingface_hub's snapshots and holds the files of one choice: hard links to what was
+It is beside huggingface_hub's snapshots (or, where these are in a cache that cannot be written,
+in the cache of what was compiled) and holds the files of one choice: hard links to what was
 downloaded, where a snapshot has symbolic links, which ONNX Runtime 1.24 does not follow to external
 data. It is made once all files are verified, with nothing in it that opening it would execute, so
 that a folder that is there needs no further look.
@@ -13,12 +14,14 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ort_aie_ep.compiler.cache import cache_folder
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.hub.contents import Choice
-from ort_aie_ep.hub.fetch import Repository, cached
+from ort_aie_ep.hub.fetch import READ_ONLY, Repository, cached
 from ort_aie_ep.hub.names import Name
 from ort_aie_ep.models.checked_json import read_json
 from ort_aie_ep.models.files import inside, write_json
@@ -30,11 +33,22 @@ _OPTIONS = ("session_options", "run_options", "provider_options", "custom_ops_li
 _FOREIGN = "EPContext"
 
 
-def place(repository: Repository, choice: Choice) -> Path:
-    """Where the folder of a choice is, or will be."""
+def laid(repository: Repository, choice: Choice) -> Path | None:
+    """The folder of a choice; None if it has not been made yet."""
+    return next(filter(_is_whole, _places(repository, choice)), None)
+
+
+def _places(repository: Repository, choice: Choice) -> list[Path]:
+    """Where the folder of a choice may be."""
     files = "\n".join(sorted(file.path for file in choice.files))
     part = hashlib.sha256(files.encode()).hexdigest()[:8]
-    return repository.folder / _FOLDERS / f"{repository.commit[:12]}-{part}"
+    return [at / f"{repository.commit[:12]}-{part}" for at in _tops(repository.name)]
+
+
+def _tops(name: Name) -> tuple[Path, Path]:
+    """Where the folders of a repository may be."""
+    beside = cached(name)
+    return beside / _FOLDERS, cache_folder() / "hub" / beside.name
 
 
 def lay(repository: Repository, choice: Choice) -> Path:
@@ -44,29 +58,46 @@ def lay(repository: Repository, choice: Choice) -> Path:
         AieError: a model in it would make something be executed or read that is not the
             repository's own data; the folder cannot be written.
     """
-    folder = place(repository, choice)
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".", dir=folder.parent) as scratch:
-            work = Path(scratch) / "model"
-            work.mkdir()
-            for file in choice.files:
-                _link(repository.content(file), work / file.name)
-            _disarm(work / GENAI_CONFIG, repository.name)
-            for model in sorted(work.glob("*.onnx")):
-                _require_harmless(model, repository.name)
-            if not folder.exists():
-                work.rename(folder)
-    except OSError as error:
-        if not folder.exists():  # another process may have been faster
+    places = _places(repository, choice)
+    for folder in places:
+        try:
+            _lay(repository, choice, folder)
+        except OSError as error:
+            if _is_whole(folder):  # another process was faster
+                return folder
+            if error.errno in READ_ONLY and folder != places[-1]:
+                continue
             reason = error.strerror or error
             raise AieError(f"{folder.parent} cannot be written: {reason}") from error
-    return folder
+        return folder
+    raise AssertionError
+
+
+def _lay(repository: Repository, choice: Choice, folder: Path) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".", dir=folder.parent) as scratch:
+        work = Path(scratch) / "model"
+        work.mkdir()
+        for file in choice.files:
+            (work / file.place).parent.mkdir(exist_ok=True)
+            _link(repository.content(file), work / file.place)
+        _disarm(work / GENAI_CONFIG, repository.name)
+        for model in sorted(work.glob("*.onnx")):
+            _require_harmless(model, repository.name)
+        if not _is_whole(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+            work.rename(folder)
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a folder is there, and what its links lead to."""
+    return folder.is_dir() and all(path.exists() for path in folder.rglob("*"))
 
 
 def forget(name: Name) -> None:
     """Removes the folders of a repository; what huggingface_hub downloaded stays."""
-    shutil.rmtree(cached(name) / _FOLDERS, ignore_errors=True)
+    for top in _tops(name):
+        shutil.rmtree(top, ignore_errors=True)
 
 
 def _link(content: Path, path: Path) -> None:
@@ -112,16 +143,31 @@ def _without_options(part: Any) -> Any:
     return part
 
 
+def require_known(graph: Path, name: Name) -> None:
+    """Refuses an .onnx file by its nodes, without its external data: see `lay`."""
+    from ort_aie_ep.models.onnx_file import read_graph
+
+    with _named(graph, name):
+        read_graph(graph)
+
+
 def _require_harmless(model: Path, name: Name) -> None:
     """Refuses a model with data outside of its folder, or compiled by an execution provider."""
     from ort_aie_ep.models.onnx_file import load_model
 
-    try:
+    with _named(model, name):
         graph = load_model(model).graph
-    except AieError as error:
-        raise AieError(f"{name}: {str(error).replace(str(model), model.name)}") from error
     if any(node.op_type == _FOREIGN for node in graph.all_nodes()):
         raise AieError(
             f"{name}: {model.name} has {_FOREIGN} nodes, which hold what an execution provider "
             "compiled and loads unseen: choose the model that it was made from"
         )
+
+
+@contextmanager
+def _named(model: Path, name: Name) -> Iterator[None]:
+    """Errors name the repository in place of a folder of the cache."""
+    try:
+        yield
+    except AieError as error:
+        raise AieError(f"{name}: {str(error).replace(str(model), model.name)}") from error

@@ -12,10 +12,10 @@ from ort_aie_ep.compiler.cache_entries import cache_limit
 from ort_aie_ep.compiler.options import CompileOptions
 from ort_aie_ep.disk import size_text
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.hub.contents import Choice, choose
-from ort_aie_ep.hub.fetch import Repository, fetch, look_up
+from ort_aie_ep.hub.contents import Choice, File, choose
+from ort_aie_ep.hub.fetch import Repository, fetch, look_up, remember, verify
 from ort_aie_ep.hub.fits import fit
-from ort_aie_ep.hub.folder import lay, place
+from ort_aie_ep.hub.folder import laid, lay, require_known
 from ort_aie_ep.hub.names import find_name
 from ort_aie_ep.progress import Progress
 
@@ -73,7 +73,12 @@ def find(given: str | os.PathLike[str]) -> Found | None:
     if name is None:
         return None
     repository = look_up(name)
-    return Found(repository, choose(repository.files, name))
+
+    def read(file: File) -> Path:
+        fetch(repository, [file], None)
+        return repository.path(file)
+
+    return Found(repository, choose(repository.files, name, read))
 
 
 def local(
@@ -93,11 +98,19 @@ def local(
     repository, choice = found.repository, found.choice
     if repository.note and say is not None:
         say(repository.note)
-    folder = place(repository, choice)
-    if not folder.is_dir():
+    folder = laid(repository, choice)
+    if folder is None:
         if found.left and say is not None:
             say(found.line())
-        fetch(repository, choice.files, progress)
+        graphs = {file.path for file in choice.graphs}
+
+        def check(file: File) -> None:
+            if file.path in graphs:
+                verify(repository, [file])
+                require_known(repository.path(file), repository.name)
+
+        fetch(repository, choice.files, progress, check)
+        remember(repository)
         folder = lay(repository, choice)
     return Local(folder / choice.main, str(repository.name))
 

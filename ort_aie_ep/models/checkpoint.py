@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from ort_aie_ep.models.safetensors_file import Stored, read_container
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 ADAPTER_CONFIG = "adapter_config.json"
+_ALONE = re.compile(r"model.*\.safetensors")
 # Files that a tokenizer can be in.
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")
 
@@ -38,6 +41,13 @@ class Checkpoint:
             if part.get(name) is not None:
                 return part[name]
         return None
+
+    @property
+    def misnamed(self) -> Path | None:
+        """The file with all weights, if transformers would not find it by its name."""
+        files = {tensor.file for tensor in self.tensors.values()}
+        alone = files.pop() if len(files) == 1 and is_missing(self.path / INDEX) else None
+        return None if alone is None or alone.name == WEIGHTS else alone
 
     @property
     def layers(self) -> int:
@@ -83,16 +93,35 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     return Checkpoint(folder, config, tensors)
 
 
-def _weight_files(folder: Path) -> list[Path]:
-    if is_missing(folder / INDEX):
-        if is_missing(folder / WEIGHTS):
-            raise AieError(f"{folder} has neither {WEIGHTS} nor {INDEX}")
-        return [folder / WEIGHTS]
-    index = read_json(folder / INDEX).field("weight_map")
-    names = sorted({file.text() for _, file in index.members()})
-    for name in names:
-        if Path(name).name != name or not is_regular(folder / name):
+def weight_names(names: Collection[str], index: Callable[[], Path]) -> list[str]:
+    """The files that have a checkpoint's weights, by the names of all files in its folder.
+
+    They are what transformers reads, which the builder does: model.safetensors, else what the
+    index names, whatever that is called. A single model*.safetensors does too. The list is empty
+    if there is none of them. `index` gives the index's path if it is needed.
+
+    Raises:
+        AieError: the index is damaged, or names what is not in the folder.
+    """
+    if WEIGHTS in names:
+        return [WEIGHTS]
+    if INDEX not in names:
+        alone = [name for name in names if _ALONE.fullmatch(name)]
+        return alone if len(alone) == 1 else []
+    path = index()
+    found = sorted({file.text() for _, file in read_json(path).field("weight_map").members()})
+    for name in found:
+        if name not in names:
             raise AieError(
-                f"{folder / INDEX} names {name!r}, which is not in the folder: download it again"
+                f"{path} names {name!r}, which is not in its folder: download it again, "
+                "or tell its owner"
             )
+    return found
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    there = {path.name for path in folder.iterdir() if is_regular(path)}
+    names = weight_names(there, lambda: folder / INDEX)
+    if not names:
+        raise AieError(f"{folder} has neither {WEIGHTS} nor {INDEX}")
     return [folder / name for name in names]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.models import ryzen_ai
 from ort_aie_ep.models.checked_json import read_json
 from ort_aie_ep.models.checkpoint import ADAPTER_CONFIG, is_checkpoint
 from ort_aie_ep.models.files import inside, is_missing, is_regular, open_regular
@@ -16,6 +17,8 @@ from ort_aie_ep.models.files import inside, is_missing, is_regular, open_regular
 GENAI_CONFIG = "genai_config.json"
 GGUF = b"GGUF"
 """The first bytes of a GGUF file."""
+MORE_TEMPLATES = "additional_chat_templates"
+"""The folder in which transformers saves chat templates other than the default, NAME.jinja."""
 # optimum's names for the decoders of an encoder-decoder model, and for the files that it wrote
 # before it put prompt and next token of other models into one model.onnx. The main one is first.
 OPTIMUM_ENCODER = "encoder_model.onnx"
@@ -122,6 +125,11 @@ def find_model(source: Path) -> ModelFolder:
     config_file = source / GENAI_CONFIG
     config: dict[str, Any] | None = None
     if not is_missing(config_file):
+        if shows := ryzen_ai.ryzen_ai_file(path.name for path in source.iterdir()):
+            raise AieError(
+                f"{source} is a model that only AMD's Ryzen AI Software runs ({shows}): "
+                f"{ryzen_ai.INSTEAD}"
+            )
         read = read_json(config_file)
         config, filename = read.object(), read.field("model", "decoder", "filename").text()
         model = source / filename
@@ -179,9 +187,11 @@ def is_gguf(source: Path) -> bool:
 def why_not_carried(folder: Path, file: Path) -> str:
     """The reason not to copy a file of a folder into another folder, or an empty string.
 
-    A link may lead to a file of the same folder, or from a snapshot in Hugging Face's cache to the
-    blobs of its repository. This is how that cache stores files: snapshots/<revision>/config.json
-    leads to ../../blobs/<hash>. Any other link would copy files that the folder's maker never had.
+    A link may lead to a file of the same folder, or to the blobs of the folder's repository in
+    Hugging Face's cache. This is how that cache stores files: in models--OWNER--REPO,
+    snapshots/<revision>/config.json leads to ../../blobs/<hash>; and a folder that `hub.folder`
+    lays out elsewhere is in one of the same name. Any other link would copy files that the
+    folder's maker never had.
     """
     if file.is_dir():
         return "it is a link to a folder" if file.is_symlink() else ""
@@ -190,7 +200,8 @@ def why_not_carried(folder: Path, file: Path) -> str:
     root, target = folder.resolve(), file.resolve()
     if target.is_relative_to(root):
         return ""
-    snapshots = next((at for at in root.parents if at.name == "snapshots"), None)
-    if snapshots is not None and target.parent == snapshots.parent / "blobs":
+    blobs, names = target.parent, {at.name for at in root.parents}
+    repository = blobs.parent.name if blobs.name == "blobs" else ""
+    if repository.startswith("models--") and repository in names:
         return ""
     return f"it is a link to {target}, outside the folder"

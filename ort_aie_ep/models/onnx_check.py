@@ -18,6 +18,7 @@ import onnx
 import onnx_ir as ir
 
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.models import ryzen_ai
 
 INT64 = 2**63 - 1
 # A schema's maximum number of inputs or outputs if it allows any number.
@@ -265,6 +266,11 @@ class _Graph:
                     )
 
     def _operator(self, domain: str, op_type: str) -> _Operator:
+        if domain in ryzen_ai.DOMAINS:
+            raise self._error(
+                f"it has nodes {domain}.{op_type}, which only AMD's Ryzen AI Software runs: "
+                f"{ryzen_ai.INSTEAD}"
+            )
         if (domain, op_type) in _OTHERS:
             return _OTHERS[domain, op_type]
         schema = _schema(op_type, domain, self._opsets.get(domain, 1))

@@ -34,14 +34,7 @@ def load_model(path: Path) -> ir.Model:
             has no data; external data is outside the folder, missing, truncated, or of a length
             that does not match the tensor.
     """
-    proto = onnx.ModelProto()
-    try:
-        proto.ParseFromString(read_regular(path))
-    except OSError as error:
-        raise AieError(f"{path} cannot be read: {error.strerror}") from error
-    except Exception as error:  # protobuf's share an untyped base class
-        raise AieError(f"{path} cannot be read as an ONNX model: {error}") from error
-    unsorted = check_model(proto, path)
+    proto, unsorted = read_graph(path)
     try:
         model = ir.from_proto(proto)
     except Exception as error:  # onnx_ir raises many kinds
@@ -61,6 +54,22 @@ def load_model(path: Path) -> ir.Model:
     if unsorted:
         model.graph.sort()
     return model
+
+
+def read_graph(path: Path) -> tuple[onnx.ModelProto, bool]:
+    """Reads an ONNX file without its external data; also whether its nodes must be sorted.
+
+    Raises:
+        AieError: the file is not an ONNX model; `check_model` refuses a graph or tensor.
+    """
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(read_regular(path))
+    except OSError as error:
+        raise AieError(f"{path} cannot be read: {error.strerror}") from error
+    except Exception as error:  # protobuf's share an untyped base class
+        raise AieError(f"{path} cannot be read as an ONNX model: {error}") from error
+    return proto, check_model(proto, path)
 
 
 def _speak_one_language(model: ir.Model) -> bool:

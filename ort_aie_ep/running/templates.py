@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.models.folder import ModelFolder
+from ort_aie_ep.models.folder import MORE_TEMPLATES, ModelFolder
 from ort_aie_ep.requirements import require
 from ort_aie_ep.running.bounded import bounded
 
@@ -86,7 +86,8 @@ class ChatTemplate:
 def find_template(folder: ModelFolder) -> ChatTemplate | None:
     """The folder's chat template, None if there is none.
 
-    Of several, it is the one named default, and with tools the one named tool_use.
+    Of several, it is the one named default, and with tools the one named tool_use. Files in Jinja
+    go before templates in JSON, as in transformers.
 
     Raises:
         AieError: a file that may have it cannot be read, or none of several is the default.
@@ -99,37 +100,37 @@ def find_template(folder: ModelFolder) -> ChatTemplate | None:
             token = token.get("content") if isinstance(token, dict) else token
             if isinstance(token, str):
                 tokens[name] = token
-    file = folder.path / "chat_template.jinja"
-    if file.is_file():
-        return ChatTemplate(_text(file), tokens)
-    for path, content in (
-        (older := folder.path / "chat_template.json", _read(older)),
-        (folder.path / "tokenizer_config.json", config),
-    ):
-        if (template := content.get("chat_template")) is not None:
-            return _chosen(path, template, tokens)
-    return None
+    tool_use = folder.path / MORE_TEMPLATES / "tool_use.jinja"
+    files = {"default": folder.path / "chat_template.jinja", "tool_use": tool_use}
+    texts: dict[str, object] = {name: _text(file) for name, file in files.items() if file.is_file()}
+    where = tool_use.parent
+    if "default" not in texts:
+        older = folder.path / "chat_template.json"
+        for file, content in (
+            (older, _read(older)),
+            (folder.path / "tokenizer_config.json", config),
+        ):
+            if (template := content.get("chat_template")) is not None:
+                where, texts = file, _named(template) | texts
+                break
+    if not texts:
+        return None
+    if "default" not in texts:
+        names = ", ".join(map(str, texts))
+        raise AieError(f'{where}: none of the chat templates is named "default": {names}')
+    text, for_tools = texts["default"], texts.get("tool_use", "")
+    if not isinstance(text, str) or not isinstance(for_tools, str):
+        wrong = for_tools if isinstance(text, str) else text
+        raise AieError(f"{where}: the chat template must be a text, got {wrong!r:.80}")
+    return ChatTemplate(text, tokens, for_tools)
 
 
-def _chosen(file: Path, template: object, tokens: dict[str, str]) -> ChatTemplate:
-    tool_use: object = ""
+def _named(template: object) -> dict[str, object]:
+    """Templates in JSON by name: a text alone is the default."""
     if isinstance(template, list):  # [{"name": ..., "template": ...}]
-        template = {item.get("name"): item.get("template") for item in template
-                    if isinstance(item, dict)}  # fmt: skip
-    if isinstance(template, dict):
-        tool_use = template.get("tool_use", "")
-        if "default" not in template:
-            raise AieError(
-                f'{file}: none of the chat templates is named "default": '
-                f"{', '.join(map(str, template))}"
-            )
-        template = template["default"]
-    for text in (template, tool_use):
-        if not isinstance(text, str):
-            raise AieError(f"{file}: the chat template must be a text, got {text!r:.80}")
-    assert isinstance(template, str)
-    assert isinstance(tool_use, str)
-    return ChatTemplate(template, tokens, tool_use)
+        return {str(item.get("name")): item.get("template") for item in template
+                if isinstance(item, dict)}  # fmt: skip
+    return template if isinstance(template, dict) else {"default": template}
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -51,6 +51,7 @@ def product(tensors: dict[str, Array], module: str) -> Array:
 
 def test_an_adapter_is_added_to_the_matrices_that_it_names(source: Path, tmp_path: Path) -> None:
     lora = halves("q_proj", 8, 6) | halves("o_proj", 6, 8, seed=20)
+    (source / "additional_chat_templates").mkdir()
     files, tensors = built(source, adapter(tmp_path / "lora", lora), tmp_path)
     assert files == sorted(path.name for path in source.iterdir())
     # Sums are rounded to float32, and once more to float16.

@@ -19,6 +19,7 @@ from ort_aie_ep.models.builder.weights import rotary_frequencies, rotary_rows
 from ort_aie_ep.models.shapes import SHAPES, Shape
 
 DATA = Path(__file__).parent.parent / "data"
+TOOL_TEMPLATE = "additional_chat_templates/tool_use.jinja"
 TINY: dict[str, Shape] = {
     name: SHAPES[f"tiny-{name}"] for name in ("llama", "qwen2", "qwen3", "gemma3")
 }
@@ -152,6 +153,8 @@ def make(name: str, work: Path, *, signed: bool = False) -> Imported:
     (source / "config.json").write_text(json.dumps(config_of(shape)))
     for file in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(DATA / name / file, source)
+    (source / "additional_chat_templates").mkdir()
+    (source / TOOL_TEMPLATE).write_text("{{ tools }}")
     return Imported(source, work / "compiled", tensors)
 
 

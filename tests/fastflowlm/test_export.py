@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 import pytest
-from q4nx_files import TINY, Imported, config_of, make
+from q4nx_files import TINY, TOOL_TEMPLATE, Imported, config_of, make
 from test_import import logits
 from typer.testing import CliRunner
 
@@ -85,6 +85,8 @@ def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("qwen") / "qwen3"
     ort_aie_ep.compile(DATA / "qwen3", folder)
     write_config(folder)
+    (folder / TOOL_TEMPLATE).parent.mkdir()
+    (folder / TOOL_TEMPLATE).write_text("{{ tools }}")
     return folder
 
 
@@ -283,4 +285,5 @@ def test_the_command_copies_what_the_folder_needs_and_leaves_what_is_there(
     assert list(ends(result.stderr)) == ["export-q4nx"]
     assert (tmp_path / "tokenizer.json").read_text() == "mine"
     assert (tmp_path / "config.json").read_bytes() == (qwen / "config.json").read_bytes()
+    assert (tmp_path / TOOL_TEMPLATE).read_bytes() == (qwen / TOOL_TEMPLATE).read_bytes()
     import_q4nx(tmp_path / "model.q4nx", tmp_path / "imported")

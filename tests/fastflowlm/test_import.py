@@ -20,6 +20,7 @@ import pytest
 from expanded import expanded
 from q4nx_files import (
     TINY,
+    TOOL_TEMPLATE,
     Imported,
     config_of,
     make,
@@ -124,7 +125,7 @@ def test_the_folder_is_a_compiled_one_with_the_tokenizer(made: Imported) -> None
         json.loads((one / "genai_config.json").read_text()) for one in (folder, made.compiled)
     )
     assert ours == theirs
-    for name in ("tokenizer.json", "tokenizer_config.json", "config.json"):
+    for name in ("tokenizer.json", "tokenizer_config.json", "config.json", TOOL_TEMPLATE):
         assert (folder / name).read_bytes() == (made.source / name).read_bytes()
     graph = ir.load(folder / "model.onnx").graph
     assert not {"MatMulNBits", "GroupQueryAttention"} & {node.op_type for node in graph}

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
-from checkpoints import checkpoint, python_with_builder
+from checkpoints import checkpoint, python_with_builder, weights
 from hubs import Hub
 from model_folders import DATA
 from typer.testing import CliRunner
@@ -16,8 +19,13 @@ from typer.testing import CliRunner
 import ort_aie_ep
 from ort_aie_ep import platforms, requirements
 from ort_aie_ep.cli import app
+from ort_aie_ep.errors import AieError
 from ort_aie_ep.hub import fits
 from ort_aie_ep.hub.contents import Choice, File, Kind
+from ort_aie_ep.hub.models import compiled, local
+from ort_aie_ep.models.checkpoint import INDEX
+from ort_aie_ep.models.folder import find_model
+from ort_aie_ep.running.templates import find_template
 
 LLAMA = DATA / "llama"
 GENERATED = ("import os", "--max-tokens", "4")
@@ -96,6 +104,104 @@ def test_a_checkpoint_goes_through_the_builder_once(
     assert succeeded("run", "me/checkpoint", *GENERATED).stdout == text
     assert not seen.exists()
     assert all(len(path.name) == 40 for path in entries(tmp_path))  # nothing beside the entry
+
+
+@pytest.mark.parametrize(
+    ("name", "index"), [("model.safetensors-00001-of-00001", True), ("model-q", False)]
+)
+def test_a_checkpoints_weights_are_what_its_index_names(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, index: bool
+) -> None:
+    """Qwen3.5's file is called so; files are those of safetensors' own writer."""
+    save = pytest.importorskip("safetensors.numpy")
+    source = checkpoint(tmp_path / "SRC")
+    for shard in source.glob("model*"):
+        shard.unlink()
+    tensors = {"model.embed_tokens.weight": weights(9, 6), "lm_head.weight": weights(9, 6, seed=1)}
+    save.save_file(tensors, source / f"{name}.safetensors")
+    save.save_file(tensors, source / "consolidated.safetensors")
+    if index:
+        named = dict.fromkeys(tensors, f"{name}.safetensors")
+        (source / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": named}))
+    hub.add("me/checkpoint", source)
+    assert "checkpoint of safetensors" in succeeded("doctor", "me/checkpoint").stdout
+    assert [path.rpartition("/")[2] for path in hub.downloads()] == [INDEX] * index
+    seen = tmp_path / "seen.json"
+    python = python_with_builder(tmp_path / "bin" / "python", STANDIN_SEEN=seen)
+    monkeypatch.setenv("ORT_AIE_BUILDER_PYTHON", str(python))
+    for model in ("me/checkpoint", source):
+        (source / "consolidated.safetensors").unlink(missing_ok=True)
+        succeeded("compile", model, tmp_path / f"compiled {Path(model).name}")
+        told = json.loads(seen.read_text())
+        # What transformers finds: without an index, it looks for one name alone.
+        shard = f"{name}.safetensors" if index else "model.safetensors"
+        assert [file for file in told["files"] if file.endswith(".safetensors")] == [shard]
+        for tensor, values in tensors.items():
+            np.testing.assert_array_equal(np.float32(told["tensors"][tensor]), values)
+
+
+DOORS = {
+    "doctor": (), "compile": ("compiled",), "explain": (), "run": ("text",), "chat": (),
+    "serve": (), "batch": ("in.jsonl", "answers"), "bench": (), "accuracy": (),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", [*DOORS, "session"])
+def test_a_model_of_amds_runtime_is_refused_before_it_is_downloaded(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = ("genai_config.json", "model_jit.onnx", "model_jit.onnx.data", "model_jit.pb.bin")
+    hub.add("amd/hybrid", {name: b"{}" for name in (*names, "tokenizer.json")})
+    if command == "session":
+        with pytest.raises(AieError) as error:
+            ort_aie_ep.session("amd/hybrid")
+        told = str(error.value)
+    else:
+        result = ort_aie(command, "amd/hybrid", *DOORS[command])
+        assert result.exit_code == 1
+        told = result.stderr.removeprefix("error: ")
+    assert " ".join(told.split()) == (
+        "amd/hybrid has no model that can be opened: only AMD's Ryzen AI Software runs it "
+        "(model_jit.onnx); take the same model as GGUF, as its original checkpoint, or as an ONNX "
+        "export at int4 for CPUs"
+    )
+    assert not hub.downloads()
+
+
+def test_nodes_of_amds_runtime_are_refused_before_weights_come(hub: Hub, tmp_path: Path) -> None:
+    """Where names of files do not tell; and in a folder of the user's."""
+    model = onnx.load(LLAMA / "model.onnx", load_external_data=False)
+    node = next(n for n in model.graph.node if n.op_type == "GroupQueryAttention")
+    node.domain = "com.ryzenai"
+    hub.add("amd/strix", LLAMA)
+    hub.add("amd/strix", {"model.onnx": model.SerializeToString()})
+    said = r"com\.ryzenai\.GroupQueryAttention, which only AMD's Ryzen AI Software runs: take"
+    with pytest.raises(AieError, match=f"^amd/strix: model.onnx: it has nodes {said}"):
+        ort_aie_ep.session("amd/strix")
+    assert [path.rpartition("/")[2] for path in hub.downloads()] == ["model.onnx"]
+    folder = tmp_path / "strix"
+    shutil.copytree(LLAMA, folder)
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    for command in ("compile", "explain"):
+        assert re.search(said, ort_aie(command, folder, *DOORS[command]).stderr)
+    (folder / "prefill.pb.bin").touch()
+    for command in set(DOORS) - {"doctor"}:
+        told = ort_aie(command, folder, *DOORS[command]).stderr
+        assert "strix is a model that only AMD's Ryzen AI Software runs" in told
+
+
+def test_templates_for_tools_come_along_into_what_is_compiled(hub: Hub, tmp_path: Path) -> None:
+    hub.add("me/llama", LLAMA)
+    template = "additional_chat_templates/tool_use.jinja"
+    for text in ("one", "other"):  # another text is another model
+        hub.add("me/llama", {"chat_template.jinja": b"plain", template: text.encode()})
+        folder = compiled(local("me/llama")).file.parent
+        found = find_template(find_model(folder))
+        assert found is not None
+        assert (found.text, found.for_tools) == ("plain", text)
+        result = ort_aie_ep.compile("me/llama", tmp_path / text)
+        assert (result.path / template).read_text() == text
 
 
 def test_a_file_of_fastflowlm_opens_by_its_name(hub: Hub, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,14 @@ PHI = " ".join(
     )
 )
 SHARDS = "model-00001-of-00002.safetensors model-00002-of-00002.safetensors"
+ODD = "model.safetensors-00001-of-00001.safetensors"
+TEMPLATES = "additional_chat_templates/tool_use.jinja additional_chat_templates/rag.jinja"
+# What AMD's converter writes, as amd/Llama-3.1-8B-onnx-ryzenai-hybrid and the NPU's models have it.
+HYBRID = (
+    "genai_config.json model_jit.onnx model_jit.onnx.data model_jit.bin model_jit.pb.bin "
+    f"{TOKENIZER}"
+)
+FUSED = f"genai_config.json fusion.onnx fusion.onnx.data prefill.bin prefill.pb.bin {TOKENIZER}"
 INDEX = "model.safetensors.index.json"
 WEB = (
     "onnx/model.onnx onnx/model.onnx_data onnx/model_fp16.onnx onnx/model_q4.onnx "
@@ -72,6 +82,31 @@ CHOSEN = {
         f"{SHARDS} {INDEX} consolidated.safetensors original/consolidated.00.pth {BESIDE}", "",
         "checkpoint of safetensors", f"{SHARDS} {INDEX} {BESIDE}",
     ),
+    "a checkpoint whose one part has a name of its own": (
+        f"{ODD} {INDEX} consolidated.safetensors {BESIDE}", "", "checkpoint of safetensors",
+        f"{ODD} {INDEX} {BESIDE}",
+    ),
+    "a checkpoint in one file, whose parts are gone": (
+        f"model.safetensors {INDEX} {BESIDE}", "", "checkpoint of safetensors",
+        f"model.safetensors {BESIDE}",
+    ),
+    "a checkpoint whose one file has no index": (
+        f"model.fp16.safetensors consolidated.safetensors {BESIDE}", "",
+        "checkpoint of safetensors", f"model.fp16.safetensors {BESIDE}",
+    ),
+    "chat templates in their folder": (
+        f"model.onnx {BESIDE} {TEMPLATES} additional_chat_templates/x.py x/tool_use.jinja", "",
+        "ONNX", f"model.onnx {BESIDE} {TEMPLATES}",
+    ),
+    "chat templates above an export": (
+        f"{WEB} {BESIDE} {TEMPLATES}", "onnx/model_fp16.onnx", "ONNX",
+        f"onnx/model_fp16.onnx {BESIDE} {TEMPLATES}",
+    ),
+    "what AMD's runtime need not open": (
+        f"{HYBRID} m-Q4_0.gguf {PHI}", "", "ONNX",
+        built("cpu_and_mobile/cpu-int4-rtn-block-32-acc-level-4"),
+    ),
+    "GGUF beside a model of AMD's runtime": (f"{FUSED} m-Q4_0.gguf", "", "GGUF", "m-Q4_0.gguf"),
     "GGUF before a checkpoint": (f"{GGUFS} model.safetensors config.json", "", "GGUF",
                                  "m-Q4_K_M.gguf"),
     "the only GGUF, of any type": ("m-IQ2_XS.gguf README.md", "", "GGUF", "m-IQ2_XS.gguf"),
@@ -87,6 +122,15 @@ CHOSEN = {
 REFUSED = {
     "pickles": (f"pytorch_model.bin {BESIDE}", "", "pickles"),
     "an adapter": ("adapter_config.json adapter_model.safetensors", "", "--adapter"),
+    "a hybrid model of AMD's runtime": (HYBRID, "", r"model_jit\.onnx\).*as GGUF"),
+    "an NPU model of AMD's runtime": (f"{FUSED} config.json", "", r"prefill\.pb\.bin\).*as GGUF"),
+    "a file of AMD's runtime": (HYBRID, "model_jit.onnx", "only AMD's Ryzen AI Software"),
+    "a folder of AMD's runtime": (
+        " ".join(f"npu/{name}" for name in FUSED.split()), "npu", "only AMD's Ryzen AI Software",
+    ),
+    "a checkpoint with a part that is missing": (f"{SHARDS.split()[0]} {INDEX} {BESIDE}", "",
+                                                 r"names 'model-00002.*', which is not in"),
+    "a checkpoint with several files and no index": (f"{SHARDS} {BESIDE}", "", "no model"),
     "nothing": ("README.md", "", "no .gguf"),
     "a picture model": ("unet/config.json unet/x.safetensors", "", "no model that can be opened"),
     "an encoder and decoders": ("onnx/encoder_model.onnx onnx/decoder_model_merged.onnx", "",
@@ -107,20 +151,37 @@ def listed(names: str) -> list[File]:
     return [File(path, 10) for path in names.split()]
 
 
+def indexed(there: str, folder: Path) -> Callable[[File], Path]:
+    """What downloads the index: of the odd part if it is there, else of two."""
+
+    def read(file: File) -> Path:
+        assert file.path == INDEX
+        shards = [ODD] if ODD in there.split() else SHARDS.split()
+        weights = {f"layers.{i}.weight": shard for i, shard in enumerate(shards)}
+        (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": weights}))
+        return folder / INDEX
+
+    return read
+
+
 @pytest.mark.parametrize("case", CHOSEN.values(), ids=CHOSEN)
-def test_the_files_that_are_needed_are_chosen(case: tuple[str, str, str, str]) -> None:
+def test_the_files_that_are_needed_are_chosen(
+    case: tuple[str, str, str, str], tmp_path: Path
+) -> None:
     there, inside, kind, needed = case
-    choice = choose(listed(there), Name("o", "r", inside=inside))
+    choice = choose(listed(there), Name("o", "r", inside=inside), indexed(there, tmp_path))
     assert choice.kind == kind
     assert {file.path for file in choice.files} == set(needed.split())
     assert choice.main in ("", *(file.name for file in choice.files))
 
 
 @pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_chosen_says_what_there_is(case: tuple[str, str, str]) -> None:
+def test_what_cannot_be_chosen_says_what_there_is(
+    case: tuple[str, str, str], tmp_path: Path
+) -> None:
     there, inside, message = case
     with pytest.raises(AieError, match=message) as error:
-        choose(listed(there), Name("o", "r", inside=inside))
+        choose(listed(there), Name("o", "r", inside=inside), indexed(there, tmp_path))
     assert "\n" not in str(error.value)
 
 

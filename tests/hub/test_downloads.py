@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -72,6 +73,8 @@ def test_without_hard_links_the_weights_are_links(
     folder = local("me/llama").path
     assert (folder / WEIGHTS).is_symlink()
     assert (folder / WEIGHTS).read_bytes() == (LLAMA / WEIGHTS).read_bytes()
+    (folder / WEIGHTS).resolve().unlink()  # as `hf cache rm` does
+    assert (local("me/llama").path / WEIGHTS).is_file()
 
 
 def test_a_connection_that_breaks_is_taken_up_where_it_ended(
@@ -100,7 +103,7 @@ def test_a_connection_that_breaks_is_taken_up_where_it_ended(
     ]
 
 
-@pytest.mark.parametrize("changed", [WEIGHTS, "tokenizer.json"])
+@pytest.mark.parametrize("changed", [WEIGHTS, "model.onnx", "tokenizer.json"])
 def test_a_wrong_hash_is_an_error_and_the_file_is_gone(llama: Hub, changed: str) -> None:
     llama.changed.add(changed)
     with pytest.raises(AieError, match=f"content of {changed} is not what"):
@@ -133,6 +136,48 @@ def test_offline_what_was_downloaded_opens_and_nothing_is_asked(
     assert local(f"me/llama@{llama.commit('me/llama')}").path == model.path
     with pytest.raises(AieError, match="unset HF_HUB_OFFLINE"):
         local("me/other")
+    assert not llama.requests
+
+
+# Everything that opens a model, in a process of its own.
+OPENED = """
+import sys
+from typer.testing import CliRunner
+import ort_aie_ep
+from ort_aie_ep.cli import app
+
+for words in (["doctor", "me/llama"], ["run", "me/llama", "import os", "--max-tokens", "4"],
+              ["compile", "me/llama", sys.argv[1]]):
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+for name in ("me/llama", "me/opened"):
+    print(ort_aie_ep.session(name).get_outputs()[0].name)
+"""
+
+
+def test_a_complete_cache_that_cannot_be_written_opens_offline(llama: Hub, tmp_path: Path) -> None:
+    from huggingface_hub import constants, snapshot_download
+
+    snapshot_download("me/llama")
+    llama.add("me/opened", LLAMA)
+    local("me/opened")
+    cache = constants.HF_HUB_CACHE
+    shutil.rmtree(Path(cache) / ".locks")
+    there = sorted(Path(cache).rglob("*"))
+    llama.requests.clear()
+    # A mount refuses root too.
+    mount = f"mount --bind {cache} {cache} && mount -o remount,ro,bind {cache} && exec "
+    unshare = ["unshare", "--mount", "--map-root-user", "sh", "-c"]
+    if subprocess.run([*unshare, mount + "true"], capture_output=True).returncode:
+        pytest.skip("this system lets nobody mount a file system of their own")
+    environment = {**os.environ, "HF_HUB_CACHE": cache, "HF_HUB_OFFLINE": "1"}
+    code = [sys.executable, "-P", "-c", OPENED, tmp_path / "compiled by name"]
+    done = subprocess.run(
+        [*unshare, mount + '"$@"', "sh", *code], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-2:] == ["logits", "logits"]
+    assert sorted(Path(cache).rglob("*")) == there
     assert not llama.requests
 
 

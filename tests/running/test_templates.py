@@ -10,10 +10,11 @@ import pytest
 from families import CITY, END, FAMILIES, SUM, WEATHER, make_folder, make_tokenizer
 
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.models.folder import ModelFolder
 from ort_aie_ep.running.answers.forms import FORMS
 from ort_aie_ep.running.answers.messages import prepared
 from ort_aie_ep.running.prompts import Prompts
-from ort_aie_ep.running.templates import ChatTemplate
+from ort_aie_ep.running.templates import ChatTemplate, find_template
 
 USER = {"role": "user", "content": "Weather?"}
 
@@ -117,3 +118,54 @@ def test_phi4_gets_tools_in_its_system_message(tmp_path: Path) -> None:
             '<assistant><|tool_call|>[{"name": "get_weather", "arguments": {}}]<|/tool_call|>'
             "<assistant>"
         )
+
+
+# What a tokenizer of transformers has as its templates.
+SAVED: dict[str, str | dict[str, str]] = {
+    "one": FAMILIES["hermes"].template,
+    "two": {
+        "default": "{{ bos_token }}{% for m in messages %}{{ m.content }}\n{% endfor %}",
+        "tool_use": FAMILIES["hermes"].template,
+        "rag": "{{ documents }}",
+    },
+}
+
+
+@pytest.mark.parametrize("jinja", [True, False], ids=["jinja", "json"])
+@pytest.mark.parametrize("templates", SAVED.values(), ids=SAVED)
+def test_prompts_of_what_transformers_saved_are_those_of_transformers(
+    templates: str | dict[str, str], jinja: bool, tmp_path: Path
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=make_tokenizer(), bos_token="<s>", eos_token=END, chat_template=templates
+    )
+    tokenizer.save_pretrained(tmp_path, save_jinja_files=jinja)
+    template = find_template(ModelFolder(tmp_path, tmp_path / "model.onnx", None))
+    assert template is not None
+    messages = [USER, {"role": "assistant", "content": "Köln?"}, USER]
+    for tools in ([], [{"type": "function", "function": {"name": "f", "parameters": {}}}]):
+        wanted = tokenizer.apply_chat_template(
+            messages, tools or None, tokenize=False, add_generation_prompt=True
+        )
+        assert template.render(json.dumps(messages), json.dumps(tools)) == wanted
+
+
+def test_a_template_for_tools_stands_beside_any_default(tmp_path: Path) -> None:
+    folder = ModelFolder(tmp_path, tmp_path / "model.onnx", None)
+    more = tmp_path / "additional_chat_templates"
+    more.mkdir()
+    assert find_template(folder) is None
+    (more / "tool_use.jinja").write_text("tools")
+    with pytest.raises(AieError, match='none of the chat templates is named "default": tool_use'):
+        find_template(folder)
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps({"chat_template": [{"name": "default", "template": "plain"},
+                                      {"name": "tool_use", "template": "older"}]})
+    )  # fmt: skip
+    found = find_template(folder)
+    assert found is not None
+    assert (found.text, found.for_tools) == ("plain", "tools")
+    (more / "tool_use.jinja").write_bytes(b"\xff")
+    with pytest.raises(AieError, match=r"tool_use\.jinja is not UTF-8"):
+        find_template(folder)

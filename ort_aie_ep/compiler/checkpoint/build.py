@@ -7,7 +7,7 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,8 +23,8 @@ from ort_aie_ep.compiler.checkpoint.process import run_logged
 from ort_aie_ep.compiler.compiled_folder import check_destination
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.adapter import Adapter, read_adapter
-from ort_aie_ep.models.checkpoint import Checkpoint, read_checkpoint
-from ort_aie_ep.models.folder import GENAI_CONFIG
+from ort_aie_ep.models.checkpoint import WEIGHTS, Checkpoint, read_checkpoint
+from ort_aie_ep.models.folder import GENAI_CONFIG, MORE_TEMPLATES
 from ort_aie_ep.progress import Progress
 
 BUILDER, MERGE = (Path(__file__).with_name(name) for name in ("run_builder.py", "merge_adapter.py"))
@@ -141,6 +141,8 @@ class _Build:
         if adapter is not None:
             counted.begin("merging the adapter")
             source = self._merge(adapter, counted)
+        elif self.checkpoint.misnamed is not None:
+            source = self._linked(())
         counted.begin("starting the model builder")
         to = self.scratch / "model"
         extra = [*options.extra, "hf_token=false"]
@@ -172,26 +174,36 @@ class _Build:
 
     def _merge(self, adapter: Adapter, counted: _Counted) -> Path:
         """The checkpoint with an adapter in its weights; what stays the same are links."""
-        folder = self.scratch / "merged"
-        folder.mkdir()
+        folder = self.scratch / "checkpoint"
         changed: dict[Path, dict[str, Any]] = {}
         tensors = self.checkpoint.tensors
         for tensor in (*(merge.tensor for merge in adapter.merges), *adapter.replaced):
             file = tensors[tensor].file
-            paths = {"source": str(file.absolute()), "destination": str(folder / file.name)}
+            to = folder / self._name(file)
+            paths = {"source": str(file.absolute()), "destination": str(to)}
             changed.setdefault(file, {**paths, "merges": [], "replaced": {}})
         for merge in adapter.merges:
             changed[tensors[merge.tensor].file]["merges"].append(asdict(merge))
         for tensor, new in adapter.replaced.items():
             changed[tensors[tensor].file]["replaced"][tensor] = new
-        for file in sorted(self.checkpoint.path.iterdir()):
-            if file.is_file() and file not in changed:
-                (folder / file.name).symlink_to(file.absolute())
+        self._linked(changed)
         plan = self.scratch / "merge.json"
         content = {"adapter": str(adapter.file.absolute()), "shards": list(changed.values())}
         plan.write_text(json.dumps(content), encoding="utf-8")
         self._python("merging the adapter", counted, MERGE, plan)
         return folder
+
+    def _linked(self, left_out: Collection[Path]) -> Path:
+        """A folder with links to the checkpoint's files, by the names that transformers expects."""
+        folder = self.scratch / "checkpoint"
+        folder.mkdir()
+        for file in sorted(self.checkpoint.path.iterdir()):
+            if file not in left_out and (file.is_file() or file.name == MORE_TEMPLATES):
+                (folder / self._name(file)).symlink_to(file.absolute())
+        return folder
+
+    def _name(self, file: Path) -> str:
+        return WEIGHTS if file == self.checkpoint.misnamed else file.name
 
 
 @dataclass

@@ -474,10 +474,13 @@ def _carry_over(
     try:
         for name in copied:
             begun.append(target / name)
+            begun[-1].parent.mkdir(exist_ok=True)
             shutil.copyfile(there[name], begun[-1])
     except BaseException as error:
         for file in begun:
             file.unlink(missing_ok=True)
+            if file.parent != target:
+                file.parent.rmdir()
         if isinstance(error, OSError):
             raise AieError(f"writing {begun[-1]} failed: {error.strerror}") from error
         raise

@@ -3,6 +3,7 @@ made of. Both directions use these tables."""
 
 from __future__ import annotations
 
+from ort_aie_ep.models.folder import MORE_TEMPLATES
 from ort_aie_ep.models.shapes import Shape
 
 EMBEDDING, ROPE_FACTORS = "model.embed_tokens.weight", "rope_freqs.weight"
@@ -24,6 +25,7 @@ CARRIED_OVER = (
     "merges.txt",
     "chat_template.jinja",
     "chat_template.json",
+    f"{MORE_TEMPLATES}/tool_use.jinja",
 )
 
 
