@@ -271,6 +271,17 @@ def test_a_family_without_arguments_in_json_takes_any_schema() -> None:
                 form.grammar([Tool("f", "", schema, strict=True)])
 
 
+def test_arguments_in_braces_may_nest_as_deep_as_a_text_is_long() -> None:
+    form = format_of("gemma4")
+    deep = "{a:" * 3000 + '[[1,{}],<|"|>b<|"|>,{c:true,d:[]}]' + "}" * 3000
+    ((_, _, (call,)),) = (summed(read(form, f"<|tool_call>call:add{deep}<tool_call|>")),)
+    inner = '[[1, {}], "b", {"c": true, "d": []}]'
+    assert call["arguments"] == '{"a": ' * 3000 + inner + "}" * 3000
+    cut = deep[:5000]
+    ((_, _, (call,)),) = (summed(read(form, f"<|tool_call>call:add{cut}")),)
+    assert call["arguments"].startswith('{"a": {"a": ')
+
+
 THINKING = ChatTemplate(FAMILIES["hermes"].template + "{# <think> </think> #}", {})
 
 
@@ -303,6 +314,11 @@ def test_thoughts_are_told_from_answers(prompt_tail: str, thought: str, tokens: 
     grammar = form.grammar(schema='{"type": "object"}', prompt_tail=prompt_tail)
     assert follow(guides.of_lark(grammar), tokenizer, thought + "No.") < len(thought + "No.")
     assert summed(read(form, thought, prompt_tail=prompt_tail))[0].strip() == ""
+    if thought and not tokens:  # that is cut within its end, it is a thought all the same
+        at = thought.index("</think>")
+        for cut in range(at, at + 8):
+            content, reasoning, _ = summed(read(form, thought[:cut], prompt_tail=prompt_tail))
+            assert (content, reasoning.replace("\n", "")) == ("", "Hm." + thought[at:cut])
 
 
 def test_channels_are_told_from_one_another() -> None:

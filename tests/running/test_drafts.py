@@ -220,7 +220,9 @@ TURNS = [
     Turn("def main(argv):", max_tokens=60, logprobs=0, ignore_end=True),
     Turn("class", max_tokens=30, logprobs=0, ignore_end=True),
 ]
-SEEDED = Turn("import", max_tokens=25, logprobs=0, ignore_end=True, sampling={"temperature": 1.0, "seed": 5})
+SEEDED = Turn(
+    "import", max_tokens=25, logprobs=0, ignore_end=True, sampling={"temperature": 1.0, "seed": 5}
+)
 
 
 @pytest.mark.usefixtures("as_many_as_may")

@@ -1,8 +1,6 @@
-"""Probabilities of tokens: their bytes are those of the text that is shown, whatever is left out."""
+"""Probabilities of tokens: their bytes are those of the text, whatever is left out of it."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 from families import END, FAMILIES, WEATHER, make_tokenizer
@@ -21,7 +19,18 @@ THINKING = FAMILIES["hermes"].template + "{# <think> </think> #}"
 
 def sentencepiece() -> Tokenizer:
     """As Llama 2's and Gemma's: words with U+2581 for the space before them, and bytes."""
-    words = ["<unk>", END, "\u2581true", "true", "\u2581", "\u2581\u2581\u2581", "\n", "\n\n", "é", "日"]
+    words = [
+        "<unk>",
+        END,
+        "\u2581true",
+        "true",
+        "\u2581",
+        "\u2581\u2581\u2581",
+        "\n",
+        "\n\n",
+        "é",
+        "日",
+    ]
     pieces = [*words, *(f"<0x{byte:02X}>" for byte in range(256))]
     vocabulary = {piece: at for at, piece in enumerate(pieces)}
     tokenizer = Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True))
@@ -98,7 +107,12 @@ def test_bytes_of_tokens_join_to_the_text(
 def test_a_token_has_its_own_bytes() -> None:
     pieces = sentencepiece()
     bytes_of = TokenBytes(pieces)
-    for text, wanted in (("\u2581true", b" true"), ("true", b"true"), ("<0xE6>", b"\xe6"), (END, END.encode())):
+    for text, wanted in (
+        ("\u2581true", b" true"),
+        ("true", b"true"),
+        ("<0xE6>", b"\xe6"),
+        (END, END.encode()),
+    ):
         assert bytes_of(pieces.token_to_id(text)) == wanted
     level = make_tokenizer()
     for text in ("日本 é\n", "\x00\x7f\xad"):

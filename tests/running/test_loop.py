@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from ort_aie_ep.models.tokenizer import load_tokenizer
 from ort_aie_ep.running import bounded
 from ort_aie_ep.running.genai import entries
 from ort_aie_ep.running.loop import LEAST_READ, Event, Loop, Text, open_loop
+from ort_aie_ep.running.run import run_in_genai, run_in_session
 from ort_aie_ep.running.templates import ChatTemplate, find_template
 from ort_aie_ep.running.text import Stops
 from ort_aie_ep.running.turns import Piece, PromptTooLongError, Sampling, Turn, Usage
@@ -82,8 +84,6 @@ def loop(model: Path) -> Loop:
 
 
 def test_a_text_is_that_of_genais_own_loop(model: Path, loop: Loop) -> None:
-    from ort_aie_ep.running.run import run_in_genai
-
     pieces: list[str] = []
     run_in_genai(find_model(model), ONE_THREAD, PROMPT, 30, pieces.append)
     text, usage = written(loop, Turn(PROMPT, max_tokens=30))
@@ -297,7 +297,24 @@ def test_text_ends_before_a_stop_string_that_pieces_divide(loop: Loop) -> None:
     assert 0 < usage.completion_tokens < 40
 
 
+def test_a_stop_string_of_ends_of_lines_ends_a_text_at_once(loop: Loop) -> None:
+    """Also where tools are offered, and ends of lines wait for what follows them."""
+    messages = [{"role": "user", "content": "import os"}]
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    for turn in (Turn(PROMPT), Turn(messages=messages), Turn(messages=messages, tools=tools)):
+        whole, _ = written(loop, replace(turn, max_tokens=60))
+        at = whole.index("\n", 1)
+        text, usage = written(loop, replace(turn, max_tokens=60, stop=(whole[at - 1] + "\n",)))
+        assert text == whole[: at - 1]
+        _, upto = written(loop, replace(turn, max_tokens=usage.completion_tokens - 1))
+        assert upto.finish_reason == "length"
+        before, _ = written(loop, replace(turn, max_tokens=usage.completion_tokens - 1))
+        assert "\n" not in before[1:]
+
+
 def test_nothing_follows_a_stop_string() -> None:
+    assert Stops(("b\n",)).push("ab", "\n") == ("a", True)
+    assert Stops(("\n",)).push("ab", "\n\n") == ("ab", True)
     stops = Stops(("ab\ufffd",))
     assert stops.push("zab") == ("z", False)
     assert stops.push("\ufffd more") == ("", True)
@@ -422,7 +439,6 @@ def test_templates_have_what_transformers_gives_them(model: Path, tmp_path: Path
 
 def test_texts_and_chats_begin_with_one_begin_of_text(model: Path, tmp_path: Path) -> None:
     """A text gets what the tokenizer puts before each, a chat what its template puts there."""
-    from ort_aie_ep.running.run import run_in_genai, run_in_session
 
     folder = tmp_path / "begins"
     shutil.copytree(model, folder)
@@ -473,6 +489,55 @@ def test_genai_config_chooses_the_sampling_that_a_turn_leaves_open(
     file.write_text(json.dumps(config))
     assert opened(tmp_path / "sampled")._sampling == Sampling(0.7, 0.9, 5)
     assert opened(model)._sampling == Sampling(0.0)
+    config["search"]["top_p"] = "much"
+    file.write_text(json.dumps(config))
+    with pytest.raises(AieError, match=r"search\.top_p must be a positive number, got 'much'"):
+        opened(tmp_path / "sampled")
+
+
+def test_what_clients_send_as_defaults_changes_nothing(loop: Loop) -> None:
+    """And a penalty or a bias does not make tokens drawn."""
+    alone = written(loop, Turn(PROMPT, max_tokens=20))
+    defaults = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
+    for given in (*({name: value} for name, value in defaults.items()), {"min_p": 0.0},
+                  {"top_p": 1.0}, {"top_k": 0}, {"bias": {5: 0.0}}, {"bias": {4095: -1.0}},
+                  {"presence_penalty": -1e-6}, defaults):  # fmt: skip
+        assert written(loop, Turn(PROMPT, max_tokens=20, sampling=given)) == alone, given
+    own = Sampling(0.7, top_p=0.9)
+    assert own.with_fields({"top_k": 3}) == Sampling(0.7, 0.9, 3)
+    assert Sampling().with_fields({"top_k": 3}) == Sampling(1.0, top_k=3)
+    assert Sampling().with_fields({"top_k": 3, "temperature": 0.0}) == Sampling(top_k=3)
+
+
+def test_a_repetition_penalty_is_that_of_genai(model: Path, tmp_path: Path) -> None:
+    """Of the config, in both hosts; of a turn, the same."""
+    shutil.copytree(model, tmp_path / "penalty")
+    file = tmp_path / "penalty" / "genai_config.json"
+    config = json.loads(file.read_text())
+    config["search"]["repetition_penalty"] = 1.3
+    file.unlink()
+    file.write_text(json.dumps(config))
+    texts = []
+    for run in (run_in_session, run_in_genai):
+        pieces: list[str] = []
+        run(find_model(tmp_path / "penalty"), ONE_THREAD, PROMPT, 40, pieces.append)
+        texts.append("".join(pieces))
+    texts.append(written(opened(tmp_path / "penalty"), Turn(PROMPT, max_tokens=40))[0])
+    asked = Turn(PROMPT, max_tokens=40, sampling={"repetition_penalty": 1.3})
+    texts.append(written(opened(model), asked)[0])
+    assert texts == texts[:1] * 4
+    assert texts[0] != written(opened(model), Turn(PROMPT, max_tokens=40))[0]
+
+
+def test_no_end_comes_before_the_least_tokens(loop: Loop) -> None:
+    """Unless a grammar has nothing else."""
+    ends = {token: 100.0 for token in loop.prompts.ends}
+    for least in (0, 5):
+        turn = Turn(PROMPT, max_tokens=9, min_tokens=least, sampling={"bias": ends})
+        assert written(loop, turn)[1].completion_tokens == least
+    text, usage = written(loop, Turn(PROMPT, min_tokens=50, schema='{"enum": ["a"]}'))
+    assert text == '"a"'
+    assert usage.finish_reason == "stop"
 
 
 def test_threads_are_the_users_else_the_folders_else_onnx_runtimes_choice(model: Path) -> None:

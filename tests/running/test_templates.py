@@ -55,10 +55,7 @@ def test_a_prompt_has_tools_calls_results_and_options(prompts: Prompts) -> None:
 def test_what_is_wrong_with_calls_tools_and_options_is_named(
     prompts: Prompts, tmp_path: Path
 ) -> None:
-    for arguments in ("{", "[1]", 3, "[" * 10**5):
-        with pytest.raises(AieError, match=r"messages\.1\.tool_calls\.0\.function\.arguments"):
-            prompts.of_messages([USER, call(arguments)])
-    for calls in ({}, [], [3], [{"function": {}}]):
+    for calls in ({}, [3], [{"function": {}}]):
         with pytest.raises(AieError, match=r"messages\.0\.tool_calls"):
             prompts.of_messages([{"role": "assistant", "tool_calls": calls}])
     for options, why in (
