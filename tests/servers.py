@@ -71,6 +71,12 @@ class Served:
         return count
 
 
+def children_of(server: int) -> list[int]:
+    """Model processes of a server."""
+    found = map(int, Path(f"/proc/{server}/task/{server}/children").read_text().split())
+    return [one for one in found if b"spawn_main" in Path(f"/proc/{one}/cmdline").read_bytes()]
+
+
 @contextmanager
 def serving(model: Path, *options: str, descriptors: int | None = None) -> Iterator[Served]:
     """A server on a free port, ended by SIGINT as a user would end it.

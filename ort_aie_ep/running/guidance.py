@@ -191,4 +191,4 @@ def _reason(matcher: LLMatcher) -> str:
     """What llguidance says, in one line, without the grammar that it shows with it."""
     said = " ".join(str(matcher.get_error()).removesuffix("<non-verbose/>").split())
     said = re.sub(r"^at \d+\(\d+\): (failed to compile JSON schema: )?", "", said)
-    return re.sub(r" 1 \| %llguidance .*", "", said)[:500]
+    return re.sub(r" \d+ \| (%llguidance |\w+(\[lazy\])?: ).*", "", said)[:500]

@@ -21,7 +21,7 @@ import openai
 import pydantic
 import pytest
 from background import with_default_signals
-from servers import NAME, Served, serving
+from servers import NAME, Served, children_of, serving
 from typer.testing import CliRunner
 
 from ort_aie_ep.cli import app
@@ -447,12 +447,6 @@ def test_more_than_may_wait_are_refused_and_a_key_is_wanted(model: Path) -> None
 def kill_the_model(served: Served) -> None:
     for child in children_of(served.process.pid):
         os.kill(child, signal.SIGKILL)
-
-
-def children_of(server: int) -> list[int]:
-    """Model processes of a server."""
-    found = map(int, Path(f"/proc/{server}/task/{server}/children").read_text().split())
-    return [one for one in found if b"spawn_main" in Path(f"/proc/{one}/cmdline").read_bytes()]
 
 
 def runs(process: int) -> bool:

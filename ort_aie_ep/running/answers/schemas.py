@@ -145,6 +145,10 @@ class _Loosened:
                 # "One of" would have to be shown to be true of one alone.
                 found["anyOf" if key == "oneOf" and "anyOf" not in schema else key] = kept
         found.pop("oneOf", None)
+        patterns = found.get("patternProperties", ())
+        if not all(self._counted("pattern", name) is not _NOTHING for name in patterns):
+            del found["patternProperties"]  # what they allow is in no other keyword
+            found.pop("additionalProperties", None)
         return found
 
     def _keyword(self, key: str, value: Any, depth: int) -> Any:
