@@ -46,7 +46,21 @@ from tokenizers import Tokenizer, models, normalizers, trainers
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "gguf"))
 
 import gguf_files
-from gguf_files import LAST, MODELS, TRUTH, dequantised, mixed, tokens_of
+from gguf_files import (
+    KEYED,
+    KEYED_TRUTH,
+    LAST,
+    MODELS,
+    POSITIONS,
+    TRUTH,
+    VOCABULARIES,
+    dequantised,
+    keyed_types,
+    mixed,
+    text_with,
+    tokens_of,
+    vocabularies,
+)
 
 import ort_aie_ep
 from ort_aie_ep.compiler.gguf.file import read_gguf
@@ -83,7 +97,7 @@ def opened(path: Path, *, vocabulary: bool = False) -> Iterator[Any]:
 def logits_of_llama(path: Path, ids: Sequence[int], vocabulary: int) -> Floats:
     """Logits (tokens, vocabulary), with a cache in float32 and without flash attention."""
     params = api.llama_context_default_params()
-    params.n_ctx = params.n_batch = params.n_ubatch = 128
+    params.n_ctx = params.n_batch = params.n_ubatch = 256
     params.n_threads = params.n_threads_batch = 1
     params.type_k = params.type_v = 0
     params.flash_attn_type = 0
@@ -186,6 +200,35 @@ def write_truth(work: Path) -> None:
         )
         truths[family] = logits[-LAST:]
     np.savez_compressed(TRUTH, **truths)
+
+
+def write_keyed_truth(work: Path) -> None:
+    """Writes what tests of keys compare with."""
+    truths = {}
+    for name, model in KEYED.items():
+        path = gguf_files.write(work / f"{name}.gguf", model, keyed_types(model))
+        logits = logits_of_llama(
+            dequantised(path, work / "f32.gguf"),
+            tokens_of(model, POSITIONS[-1] + 1),
+            model.shape.vocab,
+        )
+        truths[name] = logits[list(POSITIONS)]
+    np.savez_compressed(KEYED_TRUTH, **truths)
+
+
+def write_vocabularies(work: Path) -> None:
+    """Writes what tests of tokens that end texts compare with."""
+    truths = {}
+    for name, metadata in vocabularies().items():
+        path = gguf_files.write(work / "vocabulary.gguf", MODELS["llama"], None, **metadata)
+        (ids,) = ids_of_llama(path, [text_with(metadata)])
+        with opened(path, vocabulary=True) as model:
+            vocabulary = api.llama_model_get_vocab(model)
+            tokens = range(api.llama_vocab_n_tokens(vocabulary))
+            ends = [token for token in tokens if api.llama_vocab_is_eog(vocabulary, token)]
+        truths[name] = {"ends": ends, "ids": ids}
+    lines = (f"{json.dumps(name)}: {json.dumps(truth)}" for name, truth in truths.items())
+    VOCABULARIES.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def constant(kind: Kind) -> Callable[[str], Kind]:
@@ -310,7 +353,7 @@ def check_tokens(work: Path) -> int:
 def main() -> None:
     """Runs the check that is named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("check", choices=("tokens", "logits", "real", "truth"))
+    parser.add_argument("check", choices=("tokens", "logits", "real", "truth", "keys"))
     parser.add_argument("--families", nargs="+", default=[*MODELS], choices=[*MODELS])
     parser.add_argument("--types", nargs="+", default=TYPES)
     asked = parser.parse_args()
@@ -323,6 +366,9 @@ def main() -> None:
             sys.exit(check_real(work))
         if asked.check == "truth":
             sys.exit(write_truth(work))
+        if asked.check == "keys":
+            write_keyed_truth(work)
+            sys.exit(write_vocabularies(work))
         sys.exit(bool(check_logits(work, asked.families, asked.types)))
 
 
