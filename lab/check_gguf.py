@@ -306,7 +306,8 @@ def sentencepiece(prefix: bool) -> dict[str, Any]:
     trained.normalizer = normalizers.Sequence(
         [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
     )
-    special = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256)), "<|user|>"]
+    special = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256))]
+    special += ["<|user|>", "<|endoftext|>"]
     trainer = trainers.BpeTrainer(vocab_size=2600, special_tokens=special, show_progress=False)
     trained.train([str(LANGUAGES)], trainer)
     vocabulary = trained.get_vocab()
@@ -315,7 +316,7 @@ def sentencepiece(prefix: bool) -> dict[str, Any]:
         "tokenizer.ggml.model": "llama",
         "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.scores": [float(-i) for i in range(len(tokens))],
-        "tokenizer.ggml.token_type": [2, 3, 3, *[6] * 256, 4, *[1] * (len(tokens) - 260)],
+        "tokenizer.ggml.token_type": [2, 3, 3, *[6] * 256, 4, 4, *[1] * (len(tokens) - 261)],
         "tokenizer.ggml.bos_token_id": 1,
         "tokenizer.ggml.eos_token_id": 2,
         "tokenizer.ggml.unknown_token_id": 0,
@@ -329,10 +330,12 @@ def check_tokens(work: Path) -> int:
     cases = {name: bytes_ | {"tokenizer.ggml.pre": name} for name in PRE}
     cases["SentencePiece"] = sentencepiece(True)
     cases["SentencePiece, no space before"] = sentencepiece(False)
+    cases["SentencePiece, Phi 3"] = sentencepiece(True) | {"general.name": "Phi-3-mini"}
     for name, metadata in cases.items():
         ends = ("<|im_start|>", "<|im_end|>") if name in PRE else ("<s>", "<|user|>")
         given = texts()
         given += [f"{ends[0]}user\n{text}{ends[1]} {text[:20]}" for text in given[:60]]
+        given += [f"{ends[1]} \n {ends[0]} a{ends[1]}\tb<unk> c</s>  d<|endoftext|> e"]
         path = work / "vocabulary.gguf"
         gguf_files.write(path, MODELS["llama"], None, **metadata)
         write_tokenizer(read_gguf(path), work)

@@ -75,19 +75,18 @@ class Keys:
         return default if found is None else found.boolean()
 
     def period(self, name: str, default: int, layers: int) -> int:
-        """Every how many layers one is different, the last of them: as a number, where 0 stands for
-        none, or as a list that says of each layer whether it is like the others."""
+        """In how many layers the last one is different: a number, where 0 stands for no such layer,
+        or a list that says of each layer whether it is like the others."""
         found = self._find(name)
         if found is None:
             return default
         if not isinstance(found.value, list):
             return found.integer(0, 1 << 31) or layers + 1
-        for period in range(1, layers + 2):
-            if [bool(each) for each in found.value] == [
-                (layer + 1) % period != 0 for layer in range(layers)
-            ]:
-                return period
-        raise found.fail("a number, or a list in which every n-th layer is different")
+        alike = [bool(each) for each in found.value]
+        period = (alike.index(False) if False in alike else layers) + 1
+        legal = alike == [(layer + 1) % period != 0 for layer in range(layers)]
+        found.require(legal, "a number, or a list in which every n-th layer is different")
+        return period
 
     def require(self, expected: Mapping[str, Any]) -> None:
         """Refuses keys with other values than these: what they change is not supported."""
