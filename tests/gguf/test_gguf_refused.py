@@ -172,6 +172,11 @@ def test_options_that_are_not_for_it(options: dict[str, Any], sound: bytes, tmp_
     refused(path, "cannot be used with a GGUF file", **options)
 
 
+def test_an_option_that_is_for_nothing_else(tmp_path: Path) -> None:
+    with pytest.raises(AieError, match="gguf_pre is for GGUF files"):
+        ort_aie_ep.compile(tmp_path / "m.onnx", tmp_path / "compiled", gguf_pre="gpt-2")
+
+
 def test_other_commands_say_that_it_must_be_compiled(sound: bytes, tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(sound)

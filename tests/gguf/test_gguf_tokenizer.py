@@ -98,16 +98,6 @@ def test_ids_outside_of_the_vocabulary_are_noted(tmp_path: Path) -> None:
     assert "pad_token" not in settings
 
 
-def test_special_tokens_of_phi_3_take_the_spaces_after_them(tmp_path: Path) -> None:
-    metadata = sentencepiece(["▁", "x", "▁x"], added=["<|end|>", "<|endoftext|>"])
-    text = "<|end|> \n x<|endoftext|> x"
-    spaces = ["▁", "▁", "<0x0A>", "▁x"]
-    for name, after in (("Phi 3 mini", spaces), ("Phi-3-mini", ["▁x"]), ("my-PHI3", ["▁x"])):
-        tokenizer, _, _ = made(tmp_path, metadata | {"general.name": name})
-        tokens = [tokenizer.id_to_token(token) for token in tokenizer.encode(text).ids]
-        assert tokens == ["<s>", "<|end|>", *after, "<|endoftext|>", "▁", "▁x"]
-
-
 def test_an_option_says_how_a_text_is_divided_where_the_file_does_not(tmp_path: Path) -> None:
     tokenizer, _, _ = made(tmp_path, byte_level(pre=None), "gpt-2")
     assert tokenizer.pre_tokenizer.pre_tokenize_str("a 12345")[1][0] == "Ġ12345"

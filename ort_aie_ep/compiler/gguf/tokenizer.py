@@ -7,7 +7,6 @@ store how text is divided before a byte-level BPE, only a name for it, `tokenize
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -165,16 +164,9 @@ def _save(
         tokenizer, bos = _byte_level(metadata, vocabulary, pre)
     else:
         tokenizer, bos = _sentencepiece(metadata, vocabulary), True
-    strips_left, strips_right = _stripping(metadata)
     for types, special in (((CONTROL, UNKNOWN), True), ((USER_DEFINED,), False)):
         added = [
-            AddedToken(
-                token,
-                special=special,
-                normalized=False,
-                lstrip=strips_left(token),
-                rstrip=strips_right(token),
-            )
+            AddedToken(token, special=special, normalized=False, **_strips(metadata, token))
             for token in vocabulary.of_type(*types)
         ]
         (tokenizer.add_special_tokens if special else tokenizer.add_tokens)(added)
@@ -190,24 +182,16 @@ def _save(
     }
 
 
-def _stripping(metadata: Field) -> tuple[Callable[[str], bool], Callable[[str], bool]]:
-    """Which added tokens take the spaces before them, and which those after them. No key says so;
+def _strips(metadata: Field, token: str) -> dict[str, bool]:
+    """Whether an added token takes the spaces before it, or those after it. No key says so, and
     llama.cpp goes by names (the end of `llama_vocab::impl::load`)."""
-
-    def none(token: str) -> bool:
-        return False
-
-    def named(key: str) -> str:
-        return str(metadata.value.get(key, ""))
-
-    name = named("general.name").lower()
-    if any(each in named("tokenizer.ggml.pre") for each in _MASKING):
-        return "<mask>".__eq__, none
+    pre = str(metadata.value.get("tokenizer.ggml.pre", ""))
+    name = str(metadata.value.get("general.name", "")).lower()
+    if any(each in pre for each in _MASKING):
+        return {"lstrip": token == "<mask>"}
     if "phi-3" in name or "phi3" in name:
-        return none, lambda token: token not in ("<unk>", "<s>", "<|endoftext|>")
-    if "modern-bert" in name:
-        return "[MASK]".__eq__, none
-    return none, none
+        return {"rstrip": token not in ("<unk>", "<s>", "<|endoftext|>")}
+    return {"lstrip": "modern-bert" in name and token == "[MASK]"}
 
 
 def _flag(metadata: Field, name: str, default: bool) -> bool:
