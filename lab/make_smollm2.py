@@ -40,7 +40,7 @@ def main() -> None:
     model = Model(file)
     floats = graph(model, {}, lambda name: FLOATS)
     ir.save(floats, folder / "model.onnx", external_data="model.onnx.data")
-    tokens, _ = write_tokenizer(file, folder)
+    tokens = write_tokenizer(file, folder).ids
     config = genai_config(model.shape)
     config["model"].update(tokens)
     (folder / "genai_config.json").write_text(json.dumps(config, indent=4) + "\n")

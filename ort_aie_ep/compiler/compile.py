@@ -91,6 +91,8 @@ def compile_model(
 
         return import_gguf(Path(source), target, options, progress)
     check_destination(target)
+    if options.gguf_pre is not None:
+        raise AieError(f"gguf_pre is for GGUF files, and {source} is not one: omit it")
     if Path(source).suffix == ".q4nx":
         return _import_q4nx(Path(source), target, options, progress)
     folder = find_model(Path(source))

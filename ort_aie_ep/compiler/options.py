@@ -117,6 +117,9 @@ class CompileOptions(GraphOptions):
         q4nx_compatible: pack 4-bit weights as .q4nx files have them (5 bits a weight): an NPU
             reads these where they are with any overlays. Default: the smallest form that holds the
             source's groups, 4.1 to 5 bits.
+        gguf_pre: for a GGUF file that does not say how its tokenizer divides text before merging
+            bytes, or has a name for it that is not known: a known name (docs/gguf.md). Default:
+            the file's tokenizer.ggml.pre.
     """
 
     quantize: Quantize | None = None
@@ -125,6 +128,7 @@ class CompileOptions(GraphOptions):
     vision: Vision | None = None
     keep: tuple[str, ...] = field(default=(), metadata={"metavar": "PATTERN"})
     q4nx_compatible: bool = False
+    gguf_pre: str | None = field(default=None, metadata={"metavar": "NAME"})
 
     def __post_init__(self) -> None:
         """As for `GraphOptions`."""
@@ -176,6 +180,7 @@ class CompileKeywords(GraphKeywords, total=False):
     vision: Vision | None
     keep: Sequence[str]
     q4nx_compatible: bool
+    gguf_pre: str | None
 
 
 def takes(keywords: type) -> Callable[[_Function], _Function]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter, RopeScalingType, quants
 from gguf.constants import GGML_QUANT_SIZES
+from tokenizers import pre_tokenizers
 
 from ort_aie_ep.models.shapes import SHAPES, Shape, Yarn
 
@@ -84,6 +85,91 @@ MODELS = {
     ),
 }  # fmt: skip
 
+_LINEAR, _YARN = (
+    {"rope.scaling.type": each, "rope.scaling.factor": 4.0} for each in ("linear", "yarn")
+)
+# Keys that llama.cpp reads in some architectures, and in few of these.
+_ELSEWHERE = {
+    "attention.clamp_kqv": 0.1,
+    "attention.layer_norm_epsilon": 0.1,
+    "attention.max_alibi_bias": 8.0,
+    "attention.scale": 0.5,
+    "attention.sliding_window": 16,
+    "attn_logit_softcapping": 0.5,
+    "embedding_scale": 3.0,
+    "expert_weights_scale": 3.0,
+    "final_logit_softcapping": 0.5,
+    "logit_scale": 8.0,
+    "residual_scale": 0.25,
+    "rope.freq_base_swa": 500.0,
+    "rope.scaling.yarn_attn_factor": 2.0,
+    "rope.scaling.yarn_beta_fast": 4.0,
+    "rope.scaling.yarn_log_multiplier": 0.5,
+}
+_SCALES = ("attention.scale", "embedding_scale", "logit_scale", "residual_scale")
+_WINDOW = ("attention.sliding_window", "rope.freq_base_swa", "final_logit_softcapping")
+
+
+def _keyed(name: str, keys: Mapping[str, Any], read: tuple[str, ...] = (), **sizes: Any) -> Model:
+    """A small model with these keys, and with all of _ELSEWHERE but those that it reads."""
+    model = MODELS[name]
+    sizes = {"hidden": 64, "ffn": 64, "layers": 4, "heads": 2, "kv_heads": 1, "head_dim": 32,
+             "vocab": 64, "rotary": None, "yarn": None} | sizes  # fmt: skip
+    others = {key: value for key, value in _ELSEWHERE.items() if key not in read}
+    shape = replace(model.shape, **sizes)
+    return replace(model, shape=shape, keys={**model.keys, **others, **keys})
+
+
+KEYED = {
+    "factor": _keyed("mistral", {"rope.scaling.factor": 4.0, "rope.scale_linear": 2.0}),
+    "scale_linear": _keyed("mistral", {"rope.scale_linear": 4.0, "rope.freq_base": 500.0}),
+    "none": _keyed("mistral", _LINEAR | {"rope.scaling.type": "none"}),
+    "attn_factor": _keyed("qwen3", {"rope.scaling.attn_factor": 2.0}),
+    "divided": _keyed("llama", _LINEAR),
+    "yarn": _keyed("qwen2", _YARN | {"rope.scaling.original_context_length": 32}),
+    "yarn-divided": _keyed("llama", _YARN),
+    "smollm3": _keyed("smollm3", _YARN | {"rope.scaling.attn_factor": 1.5}),
+    "longrope": replace(
+        _keyed("llama", {"rope.scaling.type": "longrope", "rope.scaling.factor": 2.0}),
+        divisors=("rope_factors_long", "rope_factors_short"),
+    ),
+    "phi3": _keyed("phi3", _YARN, rotary=24),
+    "phi3-long": _keyed("phi3-long", {"rope.scaling.attn_factor": None}),
+    "granite": _keyed("granite", _YARN, _SCALES),
+    "granite-unrotated": _keyed("granite", {"rope.scaling.finetuned": False}, _SCALES),
+    "gemma3": _keyed(
+        "gemma3",
+        _YARN
+        | {
+            "attention.sliding_window_pattern": 3,
+            "rope.freq_base_swa": 500.0,
+            "rope.scaling.attn_factor": 1.5,
+        },
+        _WINDOW,
+    ),
+    "gemma3-list": _keyed(
+        "gemma3", {"attention.sliding_window_pattern": [True, False, True, False]}, _WINDOW
+    ),
+    "gemma3-global": _keyed("gemma3", {}, _WINDOW, window=None),
+    "qwen3moe": _keyed("qwen3moe", _LINEAR),
+    "gpt-oss": _keyed(
+        "gpt-oss",
+        _LINEAR | {"attention.sliding_window_pattern": 3, "rope.scaling.attn_factor": 1.5},
+        _WINDOW[:2],
+    ),
+}
+"""Models with keys of their architecture that change what llama.cpp computes, and with others that
+do not."""
+
+KEYED_TRUTH = Path(__file__).parents[1] / "data" / "gguf_keys.npz"
+"""By name in KEYED: logits at POSITIONS of `tokens_of`, by llama.cpp (lab/check_gguf.py)."""
+POSITIONS = (7, 60, 200)
+
+
+def keyed_types(model: Model) -> Types:
+    """Types of a model of KEYED: floats, but for experts, which need codes."""
+    return lambda name: Kind.Q8_0 if model.shape.experts else Kind.F32
+
 
 TRUTH = Path(__file__).parents[1] / "data" / "gguf_logits.npz"
 """By family: the last LAST logits of `tokens_of` in a file of `mixed` types, by llama.cpp from the
@@ -91,9 +177,9 @@ same weights in float32 (lab/check_gguf.py)."""
 LAST = 8
 
 
-def tokens_of(model: Model) -> list[int]:
-    """More than a window of the models has, fewer than 128."""
-    return np.random.default_rng(0).integers(0, model.shape.vocab, 96).tolist()
+def tokens_of(model: Model, count: int = 96) -> list[int]:
+    """More than a window of the models has."""
+    return np.random.default_rng(0).integers(0, model.shape.vocab, count).tolist()
 
 
 def mixed(name: str) -> Kind:
@@ -229,6 +315,145 @@ def tensors(model: Model, rng: np.random.Generator) -> Iterator[tuple[str, Array
             if oss:
                 bias = vector(shape.experts * size[0], 0.0).reshape(shape.experts, -1)
                 yield f"{name}ffn_{each}{suffix}.bias", bias
+
+
+BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
+
+
+def byte_level(*added: str, type_: int = 3, **changes: Any) -> dict[str, Any]:
+    """A vocabulary of bytes and a few merges, whose texts end with <stop>."""
+    tokens = [*BYTES, "he", "hel", "Ġhe", "<start>", "<stop>", "  ", *added]
+    metadata = {
+        "model": "gpt2",
+        "pre": "llama-bpe",
+        "tokens": tokens,
+        "token_type": [1] * (len(BYTES) + 3) + [3, 3, 4] + [type_] * len(added),
+        "merges": ["h e", "he l", "Ġ he"],
+        "bos_token_id": tokens.index("<start>"),
+        "eos_token_id": tokens.index("<stop>"),
+    }
+    return {f"tokenizer.ggml.{key}": value for key, value in (metadata | changes).items()}
+
+
+def sentencepiece(
+    pieces: Sequence[str], *, added: Sequence[str] = (), type_: int = 3, **changes: Any
+) -> dict[str, Any]:
+    """A vocabulary of SentencePiece's kind: bytes, and pieces, the best first."""
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256)), *pieces, *added]
+    metadata = {
+        "model": "llama",
+        "tokens": tokens,
+        "scores": [float(-i) for i in range(len(tokens))],
+        "token_type": [2, 3, 3, *[6] * 256, *[1] * len(pieces), *[type_] * len(added)],
+        "add_space_prefix": True,
+    }
+    return {f"tokenizer.ggml.{key}": value for key, value in (metadata | changes).items()}
+
+
+# Texts that llama.cpp knows, in groups that have no influence on each other.
+_GROUPS = (
+    (
+        *("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|return|>", "<|call|>", "<|calls|>"),
+        *("<|flush|>", "<|endoftext|>", "<|end_of_text|>", "<end_of_turn>", "<EOT>", "_<EOT>"),
+        *("[EOT]", "[EOS]", "<eos>", "<turn|>", "<|tool_response>", "<end_of_utterance>", "[e~["),
+        "<｜end▁of▁sentence｜>",
+    ),
+    (
+        *("<|end|>", "</s>", "<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"),
+        *("<|im_start|>", "<|user|>", "<pad>", "<|eot|>", "<unused3>", "[INST]", "<|plamo:eos|>"),
+    ),
+    # Of those that enclose code to fill in, it looks for one of each kind.
+    *zip(
+        (
+            *(
+                "<|fim_prefix|>",
+                "<fim-prefix>",
+                "<fim_prefix>",
+                "<｜fim▁begin｜>",
+                "<PRE>",
+                "▁<PRE>",
+            ),
+            *("<|code_prefix|>", "<|prefix|>"),
+        ),
+        (
+            *(
+                "<|fim_suffix|>",
+                "<fim-suffix>",
+                "<fim_suffix>",
+                "<｜fim▁hole｜>",
+                "<SUF>",
+                "▁<SUF>",
+            ),
+            *("<|code_suffix|>", "<|suffix|>"),
+        ),
+        (
+            *("<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>"),
+            *("<|code_middle|>", "<|middle|>"),
+        ),
+        strict=True,
+    ),
+    *zip(
+        ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
+        ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
+        ("<|file_sep|>", "<file_sep>", "<filename>", "<|fim_sep|>", "<SEP>"),
+        strict=True,
+    ),
+)
+
+
+def vocabularies() -> dict[str, dict[str, Any]]:
+    """Vocabularies by name: with the tokens that llama.cpp knows, in each type; with several that
+    mean something else together; and with keys."""
+    found = {
+        f"group {i} {name}": byte_level(*group, type_=number)
+        for i, group in enumerate(_GROUPS)
+        for name, number in {"NORMAL": 1, "CONTROL": 3, "USER_DEFINED": 4}.items()
+    }
+    found["UNUSED"] = byte_level(*_GROUPS[0], type_=5)
+    for together in (
+        ("<|return|>", "<|call|>", "<|end|>"),
+        ("<|flush|>", "<|calls|>", "<|end|>"),
+        ("<|return|>", "<|end|>"),
+        ("<|call|>", "<|end|>"),
+        ("<|flush|>", "<|return|>", "<|end|>"),
+        ("</s>", "<|tool_response>"),
+        ("</s>", "<|plamo:eos|>"),
+    ):
+        found[" ".join(together)] = byte_level(*together)
+        last = len(BYTES) + 6 + len(together) - 1
+        found[f"{' '.join(together)}, the last ends"] = byte_level(*together, eos_token_id=last)
+    first = len(BYTES) + 6
+    for role in ("eot", "eom", "fim_pre", "fim_pad", "fim_rep", "fim_sep", "padding"):
+        keys = {f"{role}_token_id": first + 1}
+        found[f"{role} by its key"] = byte_level("<|file_sep|>", "xyz", type_=1, **keys)
+    found["out of the vocabulary"] = byte_level(padding_token_id=9999, eot_token_id=9999)
+    found["two are empty"] = byte_level("", "")
+    for key in ("eos", "bos"):
+        found[f"pieces, {key} not in the vocabulary"] = sentencepiece(
+            ["▁", *"hel"], **{f"{key}_token_id": 9999}
+        )
+    found["pieces, no key"] = sentencepiece(["▁", *"hel"])
+    # Names that decide which tokens take the spaces beside them.
+    found["<mask>"] = byte_level("<mask>", "[MASK]", pre="jina-v2-de")
+    found["[MASK]"] = byte_level("<mask>", "[MASK]") | {"general.name": "my Modern-BERT"}
+    for name in ("Phi-3-mini", "my PHI3", "Phi 3 mini"):
+        added = ["<|end|>", "<|endoftext|>", "<|user|>"]
+        phi = sentencepiece(["▁", *"hel", "▁h"], added=added)
+        found[name] = phi | {"general.name": name}
+    return found
+
+
+VOCABULARIES = Path(__file__).parents[1] / "data" / "gguf_vocabularies.json"
+"""By name in `vocabularies`: ids that end a text, and those of a text with all added tokens in it,
+by llama.cpp (lab/check_gguf.py)."""
+
+
+def text_with(metadata: Mapping[str, Any]) -> str:
+    """A text with all tokens that were added to a vocabulary, and with spaces around them."""
+    tokens = metadata["tokenizer.ggml.tokens"]
+    pieces = metadata["tokenizer.ggml.model"] == "llama"
+    added = tokens[:3] + tokens[-3:] if pieces else tokens[len(BYTES) + 3 :]
+    return "".join(f"he {token} \n hel" for token in added if token)
 
 
 # A block of K-quants: its scales' factors, the mean of a code, and where float16 scales are.

@@ -17,7 +17,19 @@ pytest.importorskip("gguf")
 
 from expanded import expanded
 from gguf import GGMLQuantizationType as Kind
-from gguf_files import LAST, MODELS, TRUTH, dequantised, mixed, tokens_of, write
+from gguf_files import (
+    KEYED,
+    KEYED_TRUTH,
+    LAST,
+    MODELS,
+    POSITIONS,
+    TRUTH,
+    dequantised,
+    keyed_types,
+    mixed,
+    tokens_of,
+    write,
+)
 
 import ort_aie_ep
 
@@ -72,6 +84,21 @@ def test_floats_compute_as_the_same_weights_in_the_builders_graph(tmp_path: Path
     assert relative(actual[-LAST:], np.load(TRUTH)["llama"]) < 1e-4
     quantised = ort_aie_ep.compile(path, tmp_path / "quantised", quantize="q8nx")
     assert {layer.form for layer in quantised.layers} == {"q8nx"}
+
+
+@pytest.mark.parametrize("name", KEYED)
+def test_keys_change_logits_as_in_llama_cpp(name: str, tmp_path: Path) -> None:
+    model = KEYED[name]
+    path = write(tmp_path / "m.gguf", model, keyed_types(model))
+    result = ort_aie_ep.compile(path, tmp_path / "compiled")
+    actual = logits(result.path, tokens_of(model, POSITIONS[-1] + 1))[list(POSITIONS)]
+    # Codes and floats as above; llama.cpp reads GELU from a table in float16, once in each layer.
+    limit = 10 * 2**-8 if model.shape.experts else 1e-4
+    if model.architecture == "gemma3":
+        limit = model.shape.layers * 2**-11
+    assert relative(actual, np.load(KEYED_TRUTH)[name]) < limit
+    ignored = next(note for note in result.notes if note.startswith("not used, as in llama.cpp: "))
+    assert f"{model.architecture}.attention.clamp_kqv" in ignored
 
 
 def weights_of(folder: Path) -> dict[str, set[tuple[int, int]]]:

@@ -93,7 +93,11 @@ def test_changed_bytes_of_a_header_are_read_or_refused(sound: bytes, tmp_path: P
         ({"llama.context_length": "many"}, "context_length"),
         ({"llama.attention.layer_norm_rms_epsilon": 0.0}, "epsilon"),
         ({"llama.expert_count": 8}, "expert_count"),
-        ({"llama.rope.scaling.type": "longrope"}, "rope.scaling.type"),
+        ({"llama.rope.scaling.type": "dynamic"}, "rope.scaling.type"),
+        ({"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 0.5}, "scaling.factor"),
+        ({"llama.attention.causal": False}, "attention.causal must be True"),
+        ({"llama.nextn_predict_layers": 1}, "nextn_predict_layers"),
+        ({"llama.expert_group_count": 2}, "expert_group_count"),
         ({"llama.rope.dimension_count": 16}, "dimension_count"),
         ({"split.count": 3}, "one of 3 parts"),
         ({"tokenizer.ggml.model": "t5", "tokenizer.ggml.tokens": ["a"]}, "tokenizer.ggml.model"),
@@ -115,15 +119,39 @@ def test_metadata_that_does_not_fit(metadata: dict[str, Any], match: str, tmp_pa
     refused(write(tmp_path / "m.gguf", model, lambda name: Kind.Q4_0, **metadata), match)
 
 
-@pytest.mark.parametrize("kind", ["TQ2_0", "IQ4_NL"])
-def test_a_type_that_is_not_known_is_named(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("family", "key", "value"),
+    [
+        ("gemma3", "final_logit_softcapping", 30.0),
+        ("gemma3", "attention.key_length_swa", 16),
+        ("gemma3", "attention.sliding_window_pattern", [True, True, False, False, True, True]),
+        ("gpt-oss", "rope.freq_base_swa", 10000.0),
+        ("gpt-oss", "attention.sliding_window", 0),
+    ],
+)
+def test_keys_that_would_change_another_familys_numbers(
+    family: str, key: str, value: Any, tmp_path: Path
+) -> None:
+    keys = {f"{family}.{key}": value}
+    path = write(tmp_path / "m.gguf", MODELS[family], lambda name: Kind.Q8_0, **keys)
+    refused(path, f"{family}.{key} must be")
+
+
+@pytest.mark.parametrize(
+    ("number", "match"),
+    [
+        (Kind.TQ2_0, "is TQ2_0; known types are Q4_0"),
+        (Kind.IQ4_NL, "is IQ4_NL; known types are Q4_0"),
+        (999, "has type 999, which the installed package gguf does not know"),
+    ],
+)
+def test_a_type_that_is_not_known_is_named(number: int, match: str, tmp_path: Path) -> None:
     path = write(tmp_path / "m.gguf", TINY, lambda name: Kind.Q8_0)
     data = path.read_bytes()
     # The type follows the name, the number of dimensions, and two dimensions.
     at = data.index(b"blk.0.attn_q.weight") + len(b"blk.0.attn_q.weight") + 4 + 16
-    blocks = struct.pack("<I", Kind[kind])
-    path.write_bytes(data[:at] + blocks + data[at + 4 :])
-    refused(path, f"attn_q.* is {kind}; known types are Q4_0")
+    path.write_bytes(data[:at] + struct.pack("<I", number) + data[at + 4 :])
+    refused(path, f"tensor 'blk.0.attn_q.weight' {match}")
 
 
 def test_a_tensor_that_nothing_uses_is_named(tmp_path: Path) -> None:
@@ -142,6 +170,11 @@ def test_options_that_are_not_for_it(options: dict[str, Any], sound: bytes, tmp_
     if "importance" in options:
         options = options | {"importance": text}
     refused(path, "cannot be used with a GGUF file", **options)
+
+
+def test_an_option_that_is_for_nothing_else(tmp_path: Path) -> None:
+    with pytest.raises(AieError, match="gguf_pre is for GGUF files"):
+        ort_aie_ep.compile(tmp_path / "m.onnx", tmp_path / "compiled", gguf_pre="gpt-2")
 
 
 def test_other_commands_say_that_it_must_be_compiled(sound: bytes, tmp_path: Path) -> None:

@@ -10,38 +10,33 @@ import pytest
 
 pytest.importorskip("gguf")
 
-from gguf_files import MODELS, write
-from tokenizers import Tokenizer, pre_tokenizers
+from gguf_files import (
+    MODELS,
+    VOCABULARIES,
+    byte_level,
+    sentencepiece,
+    text_with,
+    vocabularies,
+    write,
+)
+from tokenizers import Tokenizer
 
 from ort_aie_ep.compiler.gguf.file import read_gguf
-from ort_aie_ep.compiler.gguf.tokenizer import write_tokenizer
+from ort_aie_ep.compiler.gguf.tokenizer import Written, write_tokenizer
+from ort_aie_ep.errors import AieError
 
 TEXT = "I'm 12345 HTTPServers,  naïve 你好\n\n👍"
-BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 
 
-def byte_level(**changes: Any) -> dict[str, Any]:
-    """A vocabulary of bytes and a few merges."""
-    tokens = [*BYTES, "he", "hel", "Ġhe", "<|im_start|>", "<|im_end|>", "<|end|>", "  "]
-    metadata = {
-        "model": "gpt2",
-        "pre": "llama-bpe",
-        "tokens": tokens,
-        "token_type": [1] * (len(BYTES) + 3) + [3, 3, 3, 4],
-        "merges": ["h e", "he l", "Ġ he"],
-        "bos_token_id": tokens.index("<|im_start|>"),
-        "eos_token_id": tokens.index("<|im_end|>"),
-    }
-    return {f"tokenizer.ggml.{key}": value for key, value in (metadata | changes).items()}
-
-
-def made(folder: Path, metadata: dict[str, Any]) -> tuple[Tokenizer, dict[str, Any], Any]:
-    """The tokenizer, its settings, and the ids for genai_config.json."""
+def made(
+    folder: Path, metadata: dict[str, Any], pre: str | None = None
+) -> tuple[Tokenizer, dict[str, Any], Written]:
+    """The tokenizer, its settings, and what else is made of them."""
     path = write(folder / "m.gguf", MODELS["llama"], None, **metadata)
-    ids, files = write_tokenizer(read_gguf(path), folder)
-    assert [file.name for file in files] == ["tokenizer.json", "tokenizer_config.json"]
+    written = write_tokenizer(read_gguf(path), folder, pre)
+    assert [file.name for file in written.files] == ["tokenizer.json", "tokenizer_config.json"]
     settings = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
-    return Tokenizer.from_file(str(folder / "tokenizer.json")), settings, ids
+    return Tokenizer.from_file(str(folder / "tokenizer.json")), settings, written
 
 
 @pytest.mark.parametrize(
@@ -66,20 +61,52 @@ def test_text_is_divided_by_the_files_name_for_it(
 
 def test_special_tokens_are_found_and_templates_carried_over(tmp_path: Path) -> None:
     templates = {"tokenizer.chat_template": "A", "tokenizer.chat_template.tool_use": "B"}
-    tokenizer, settings, ids = made(tmp_path, byte_level() | templates)
-    tokens = tokenizer.encode("<|im_start|>hello  he<|im_end|>", add_special_tokens=False).tokens
-    assert tokens == ["<|im_start|>", "hel", "l", "o", "  ", "he", "<|im_end|>"]
+    tokenizer, settings, written = made(tmp_path, byte_level("<|end|>") | templates)
+    tokens = tokenizer.encode("<start>hello  he<stop>", add_special_tokens=False).tokens
+    assert tokens == ["<start>", "hel", "l", "o", "  ", "he", "<stop>"]
     # This kind of tokenizer usually begins a text.
-    assert tokenizer.encode("he").tokens == ["<|im_start|>", "he"]
-    assert settings["bos_token"] == "<|im_start|>"
+    assert tokenizer.encode("he").tokens == ["<start>", "he"]
+    assert settings["bos_token"] == "<start>"
     assert settings["chat_template"] == [
         {"name": "default", "template": "A"},
         {"name": "tool_use", "template": "B"},
     ]
-    start, end, other = (
-        tokenizer.token_to_id(t) for t in ("<|im_start|>", "<|im_end|>", "<|end|>")
-    )
-    assert ids == {"bos_token_id": start, "eos_token_id": [end, other], "pad_token_id": end}
+    start, end, other = (tokenizer.token_to_id(t) for t in ("<start>", "<stop>", "<|end|>"))
+    assert written.ids == {"bos_token_id": start, "eos_token_id": [end, other], "pad_token_id": end}
+
+
+def test_texts_end_with_the_tokens_of_llama_cpp(tmp_path: Path) -> None:
+    truths = json.loads(VOCABULARIES.read_text())
+    wrong = []
+    for name, metadata in vocabularies().items():
+        tokenizer, _, written = made(tmp_path, metadata)
+        ends = written.ids["eos_token_id"]
+        found = {
+            "ends": sorted(ends if isinstance(ends, list) else [ends]),
+            "ids": tokenizer.encode(text_with(metadata)).ids,
+        }
+        if found != truths[name]:
+            wrong.append((name, found, truths[name]))
+    assert not wrong
+
+
+def test_ids_outside_of_the_vocabulary_are_noted(tmp_path: Path) -> None:
+    _, settings, written = made(tmp_path, byte_level(padding_token_id=9999))
+    assert written.notes == [
+        "not used: tokenizer.ggml.padding_token_id is 9999, and there are 262 tokens"
+    ]
+    assert "pad_token" not in settings
+
+
+def test_an_option_says_how_a_text_is_divided_where_the_file_does_not(tmp_path: Path) -> None:
+    tokenizer, _, _ = made(tmp_path, byte_level(pre=None), "gpt-2")
+    assert tokenizer.pre_tokenizer.pre_tokenize_str("a 12345")[1][0] == "Ġ12345"
+    with pytest.raises(AieError, match=r"tokenizer\.ggml\.pre is missing.*--gguf-pre.*known are"):
+        made(tmp_path, byte_level(pre=None))
+    with pytest.raises(AieError, match="gguf_pre 'new' is not known"):
+        made(tmp_path, byte_level(), "new")
+    with pytest.raises(AieError, match="gguf_pre is for byte-level BPEs"):
+        made(tmp_path, sentencepiece(["a"]), "gpt-2")
 
 
 def test_the_file_says_whether_a_text_begins_with_a_token(tmp_path: Path) -> None:
@@ -92,20 +119,9 @@ def test_the_file_says_whether_a_text_begins_with_a_token(tmp_path: Path) -> Non
 @pytest.mark.parametrize("prefixed", [True, False])
 def test_sentencepiece_joins_the_best_piece_first(prefixed: bool, tmp_path: Path) -> None:
     pieces = ["▁", "a", "b", "ab", "ba", "▁ab", "bab"]
-    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256)), *pieces]
     scores = [0.0] * 259 + [-9.0, -9.0, -9.0, -3.0, -2.0, -4.0, -5.0]
-    metadata = {
-        "model": "llama",
-        "tokens": tokens,
-        "scores": scores,
-        "token_type": [2, 3, 3, *[6] * 256, *[1] * len(pieces)],
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "unknown_token_id": 0,
-        "add_space_prefix": prefixed,
-    }
-    given = {f"tokenizer.ggml.{key}": value for key, value in metadata.items()}
-    tokenizer, _, _ = made(tmp_path, given)
+    metadata = sentencepiece(pieces, scores=scores, add_space_prefix=prefixed)
+    tokenizer, _, _ = made(tmp_path, metadata)
     # "ba" is better than "ab", which comes first.
     assert tokenizer.encode("abab").tokens[1:] == [*["▁"] * prefixed, "a", "bab"]
     assert tokenizer.encode("aé").tokens[-3:] == ["a", "<0xC3>", "<0xA9>"]
@@ -114,4 +130,4 @@ def test_sentencepiece_joins_the_best_piece_first(prefixed: bool, tmp_path: Path
 
 def test_a_file_without_a_tokenizer_gives_none(tmp_path: Path) -> None:
     path = write(tmp_path / "m.gguf", MODELS["llama"], None)
-    assert write_tokenizer(read_gguf(path), tmp_path) == ({}, [])
+    assert write_tokenizer(read_gguf(path), tmp_path) == Written({}, [], [])

@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ort_aie_ep.compiler.gguf.file import Gguf, Tensor
+from ort_aie_ep.compiler.gguf.keys import Keys
 from ort_aie_ep.compiler.gguf.tensors import (
     EXACT,
     KINDS,
@@ -33,7 +33,7 @@ from ort_aie_ep.compiler.gguf.tensors import (
 )
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.builder.weights import INT4, Coding, rotary_frequencies
-from ort_aie_ep.models.checked_json import Field, shown
+from ort_aie_ep.models.checked_json import shown
 from ort_aie_ep.models.shapes import Shape, Yarn
 
 EMBEDDING, HEAD, LAST_NORM = "token_embd.weight", "output.weight", "output_norm.weight"
@@ -59,6 +59,8 @@ NAMES = {
 # More positions than any model has; a table of rotations has a row for each.
 _MOST_POSITIONS = 1 << 24
 _MOST_CHANNELS = 1 << 12  # of a head
+# Values of rope.scaling.type.
+_STRETCHES = ("linear", "yarn", "longrope", "none")
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(?:\w+\.)*?(\w+_layernorm|\w+)$")
 
 
@@ -71,6 +73,8 @@ class Family:
         paired: whether rows of queries and keys are interleaved.
         joined: whether queries, keys and values are one tensor, and gate and up another.
         names: names of tensors that differ from NAMES.
+        divided: whether tensors may divide the frequencies of rotations.
+        scaled: whether keys scale embeddings, attention, branches and logits.
         unrotated_every: see `Shape`.
     """
 
@@ -78,11 +82,13 @@ class Family:
     paired: bool = False
     joined: bool = False
     names: Mapping[str, str] = field(default_factory=dict)
+    divided: bool = False
+    scaled: bool = False
     unrotated_every: int = 0
 
 
 FAMILIES = {
-    "llama": Family("llama", paired=True),  # and Mistral
+    "llama": Family("llama", paired=True, divided=True),  # and Mistral
     "qwen2": Family("qwen2"),
     "qwen3": Family("qwen3"),
     "qwen3moe": Family("qwen3"),
@@ -94,8 +100,8 @@ FAMILIES = {
             "post_feedforward_layernorm": "post_ffw_norm",
         },
     ),
-    "phi3": Family("phi3", joined=True),
-    "granite": Family("granite", paired=True),
+    "phi3": Family("phi3", joined=True, divided=True),
+    "granite": Family("granite", paired=True, divided=True, scaled=True),
     "smollm3": Family("smollm3", paired=True, unrotated_every=4),
     "gpt-oss": Family("gptoss", names={"post_attention_layernorm": "post_attention_norm"}),
 }
@@ -116,6 +122,7 @@ class Model:
         file: the file.
         shape: the sizes of the graph.
         rotary: rotary embeddings, by the suffix of their tables' names.
+        notes: what of the file is not used, in sentences.
     """
 
     def __init__(self, file: Gguf) -> None:
@@ -140,13 +147,15 @@ class Model:
                     f"{file.path}: tensor '{tensor.name}' is {tensor.kind.name}; known types are "
                     f"{', '.join(kind.name for kind in KINDS)}: take a file of one of these"
                 )
-        keys = _Keys(file.metadata, architecture)
+        keys = Keys(file.metadata, architecture)
         self.shape = self._read_shape(keys)
         self.shape, self.rotary = self._read_rotary(keys)
+        unused = ", ".join(keys.unused())
+        self.notes = [f"not used, as in llama.cpp: {unused}"] if unused else []
 
     # --- sizes ---
 
-    def _read_shape(self, keys: _Keys) -> Shape:
+    def _read_shape(self, keys: Keys) -> Shape:
         file, family = self.file, self._family
         embedding = self._tensor(EMBEDDING)
         if len(embedding.shape) != 2:
@@ -170,31 +179,38 @@ class Model:
             rope_theta=keys.positive("rope.freq_base", 10000.0),
             experts=keys.integer("expert_count", 0, 0),
             experts_per_token=keys.integer("expert_used_count", 0, 0),
-            attention_scale=keys.find("attention.scale"),
-            embedding_scale=keys.find("embedding_scale"),
             unrotated_every=family.unrotated_every,
         )
-        self._residual = keys.find("residual_scale") or 1.0
-        self._logits = keys.find("logit_scale") or 1.0
+        if family.scaled:
+            shape = replace(
+                shape,
+                attention_scale=keys.find("attention.scale"),
+                embedding_scale=keys.find("embedding_scale"),
+            )
+            self._residual = keys.find("residual_scale") or 1.0
+            self._logits = keys.find("logit_scale") or 1.0
+            if not keys.boolean("rope.scaling.finetuned", True):  # llama.cpp: no rotations at all
+                shape = replace(shape, unrotated_every=1)
         expected = {
             "embedding_length": shape.hidden,
             "attention.value_length": shape.head_dim,
-            "rope.dimension_count": shape.head_dim,
+            "attention.causal": True,
+            "nextn_predict_layers": 0,
+            "expert_group_count": 0,
         }
         if family.joined:  # Phi 4 mini rotates three quarters of each head
             rotary = keys.integer(
                 "rope.dimension_count", 2, default=shape.head_dim, most=shape.head_dim
             )
-            del expected["rope.dimension_count"]
             shape = replace(shape, rotary=rotary if rotary != shape.head_dim else None)
-        for name, value in expected.items():
-            if keys.integer(name, default=value) != value:
-                raise keys.fail(name, f"{value}, as the model's other sizes are")
+        else:
+            expected["rope.dimension_count"] = shape.head_dim
+        keys.require(expected)
         if shape.heads % shape.kv_heads or shape.head_dim % 2:
             raise keys.fail("attention.head_count_kv", "a divisor of head_count, and heads even")
         return self._with_window(self._with_experts(shape, keys), keys)
 
-    def _with_experts(self, shape: Shape, keys: _Keys) -> Shape:
+    def _with_experts(self, shape: Shape, keys: Keys) -> Shape:
         expected = shape.family in ("qwen3", "gptoss") and keys.architecture != "qwen3"
         if bool(shape.experts) != expected:
             raise keys.fail("expert_count", "above 0" if expected else f"0 in {keys.architecture}")
@@ -204,60 +220,63 @@ class Model:
             raise keys.fail("expert_used_count", f"from 1 to {shape.experts}")
         return replace(shape, ffn=keys.integer("expert_feed_forward_length", default=shape.ffn))
 
-    def _with_window(self, shape: Shape, keys: _Keys) -> Shape:
-        if shape.family == "gemma3_text":
-            if shape.layers == 62:  # the one size with another scale: √(hidden / heads)
-                shape = replace(shape, attention_scale=(shape.hidden / shape.heads) ** -0.5)
-            every = keys.integer("attention.sliding_window_pattern", default=6)
-        elif shape.family == "gptoss":
-            every = 2
-        elif shape.family == "phi3":
-            every = shape.layers + 1
-        else:
+    def _with_window(self, shape: Shape, keys: Keys) -> Shape:
+        """Sliding windows. Files of Phi 3 name one too, which llama.cpp does not use."""
+        gemma = shape.family == "gemma3_text"
+        if not gemma and shape.family != "gptoss":
             return shape
         window = keys.integer("attention.sliding_window", 0, 0)
-        if window == 0 and shape.family != "phi3":
+        if window == 0 and not gemma:
             raise keys.fail("attention.sliding_window", "above 0")
+        of_heads = ("attention.key_length_swa", "attention.value_length_swa")
+        keys.require(dict.fromkeys((*of_heads, "rope.dimension_count_swa"), shape.head_dim))
+        if gemma:
+            keys.require({"final_logit_softcapping": 0.0})
+            if shape.layers == 62:  # the one size with another scale: √(hidden / heads)
+                shape = replace(shape, attention_scale=(shape.hidden // shape.heads) ** -0.5)
+        else:
+            keys.require({"rope.freq_base_swa": shape.rope_theta})
+        every = keys.period("attention.sliding_window_pattern", 6 if gemma else 2, shape.layers)
         return replace(shape, window=window or None, global_every=every)
 
     # --- rotations ---
 
-    def _read_rotary(self, keys: _Keys) -> tuple[Shape, dict[str, Rotary]]:
+    def _read_rotary(self, keys: Keys) -> tuple[Shape, dict[str, Rotary]]:
         shape = self.shape
         width = shape.rotary or shape.head_dim
-        plain = rotary_frequencies(width, shape.rope_theta)
-        kind = keys.text("rope.scaling.type", "none")
-        if ROPE_LONG in self.file.tensors:
-            return self._up_to_original(keys, plain)
-        rotary = Rotary(plain)
-        if kind == "linear":
-            rotary = Rotary(plain / np.float32(keys.positive("rope.scaling.factor")))
-        elif kind == "yarn":
-            yarn = Yarn(
-                keys.positive("rope.scaling.factor"),
-                keys.integer("rope.scaling.original_context_length"),
-                whole=shape.family != "gptoss",
-            )
-            rotary = Rotary(rotary_frequencies(width, shape.rope_theta, yarn), yarn.magnitude)
-        elif kind != "none":
-            raise keys.fail("rope.scaling.type", "none, linear or yarn")
-        if ROPE_FREQS in self.file.tensors:
-            rotary = replace(rotary, frequencies=plain / self._divisors(ROPE_FREQS, width // 2))
+        kind = keys.text("rope.scaling.type", "linear")
+        if kind not in _STRETCHES:
+            raise keys.fail("rope.scaling.type", f"one of {', '.join(_STRETCHES)}")
+        old, new = keys.find("rope.scale_linear"), keys.find("rope.scaling.factor")
+        factor = (new if "rope.scaling.factor" in keys else old) or 1.0
+        original = keys.integer(
+            "rope.scaling.original_context_length", default=shape.context, most=_MOST_POSITIONS
+        )
+        magnitude = keys.positive("rope.scaling.attn_factor", 1.0)
+        yarn = None
+        if kind == "yarn":
+            if factor < 1:
+                raise keys.fail("rope.scaling.factor", "1 or more with YaRN")
+            yarn = Yarn(factor, original, whole=shape.family != "gptoss")
+        frequencies = rotary_frequencies(width, shape.rope_theta, yarn)
+        if kind in ("linear", "longrope"):
+            frequencies /= np.float32(factor)
+        elif kind == "none" and shape.family == "gptoss" and factor != 1:
+            # llama.cpp stretches the layers with windows, and no others.
+            raise keys.fail("rope.scaling.factor", "1 where rope.scaling.type is none")
+        pair = self._family.joined or kind == "longrope"
+        divisors = ROPE_LONG if pair else ROPE_FREQS
+        if self._family.divided and divisors in self.file.tensors:
+            if pair:  # other rotations beyond the original context: the model is built up to there
+                self._used.add(ROPE_LONG)
+                shape = replace(shape, context=min(original, shape.context))
+            frequencies /= self._divisors(ROPE_SHORT if pair else ROPE_FREQS, width // 2)
+        rotary = Rotary(frequencies, magnitude * (yarn.magnitude if yarn else 1.0))
         if shape.family != "gemma3_text":
             return shape, {"": rotary}
-        local = keys.positive("rope.freq_base_swa", shape.local_rope_theta)
-        return shape, {"_global": rotary, "_local": Rotary(rotary_frequencies(width, local))}
-
-    def _up_to_original(self, keys: _Keys, plain: Floats) -> tuple[Shape, dict[str, Rotary]]:
-        """Phi 3 rotates differently beyond its original context: the model is built up to there."""
-        original = keys.integer("rope.scaling.original_context_length", most=_MOST_POSITIONS)
-        self._used.add(ROPE_LONG)
-        stretch = max(1.0, self.shape.context / original)
-        magnitude = math.sqrt(1 + math.log(stretch) / math.log(max(2, original)))
-        magnitude = keys.positive("rope.scaling.attn_factor", magnitude)
-        frequencies = plain / self._divisors(ROPE_SHORT, len(plain))
-        shape = replace(self.shape, context=min(original, self.shape.context))
-        return shape, {"": Rotary(frequencies, magnitude)}
+        theta = keys.positive("rope.freq_base_swa", shape.local_rope_theta)
+        local = Rotary(rotary_frequencies(width, theta), magnitude)
+        return shape, {"_global": rotary, "_local": local}
 
     def _divisors(self, name: str, size: int) -> Floats:
         values = self.vector(name, size)
@@ -406,46 +425,3 @@ def _expert_names(basename: str) -> list[str]:
     layer, role = _layer_and_role(basename)
     parts = ["gate", "up"] if role == "gate_up_proj" else ["down"]
     return [f"blk.{layer}.ffn_{part}_exps" for part in parts]
-
-
-@dataclass(frozen=True)
-class _Keys:
-    """The metadata of an architecture: keys that begin with its name."""
-
-    metadata: Field
-    architecture: str
-
-    def _find(self, name: str) -> Field | None:
-        return self.metadata.find(f"{self.architecture}.{name}")
-
-    def integer(
-        self, name: str, least: int = 1, default: int | None = None, most: int = 1 << 31
-    ) -> int:
-        """A whole number from `least` to `most`."""
-        found = self._find(name)
-        if found is None and default is not None:
-            return default
-        found = found or self.metadata.field(f"{self.architecture}.{name}")
-        return found.integer(least, most)
-
-    def positive(self, name: str, default: float | None = None) -> float:
-        """A number above 0."""
-        found = self._find(name)
-        if found is None and default is not None:
-            return default
-        return (found or self.metadata.field(f"{self.architecture}.{name}")).positive()
-
-    def find(self, name: str) -> float | None:
-        """A number above 0, or None; as 0, llama.cpp writes one that is not there."""
-        found = self._find(name)
-        return None if found is None or found.value == 0 else found.positive()
-
-    def text(self, name: str, default: str) -> str:
-        """A string."""
-        found = self._find(name)
-        return default if found is None else found.text()
-
-    def fail(self, name: str, wanted: str) -> AieError:
-        """The error for a value that is not what it must be."""
-        value = self.metadata.value.get(f"{self.architecture}.{name}")
-        return Field(value, self.metadata.file, f"{self.architecture}.{name}").fail(wanted)

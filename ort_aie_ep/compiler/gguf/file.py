@@ -166,5 +166,15 @@ class _CheckedReader(GGUFReader):  # type: ignore[misc]  # the package is not ch
                 raise AieError(f"{self._path}: a list of {elements} elements is not plausible")
         return super()._get_field_parts(orig_offs, raw_type)
 
+    def _get_tensor_info_field(self, orig_offs: Any) -> Any:
+        found = super()._get_tensor_info_field(orig_offs)
+        number = int(found.parts[4][0])
+        if number not in set(GGMLQuantizationType):
+            raise AieError(
+                f"{self._path}: tensor '{found.name}' has type {number}, which the installed "
+                "package gguf does not know: take a file of another type, or update gguf"
+            )
+        return found
+
 
 _ARRAY = 9  # of GGUF's types of values

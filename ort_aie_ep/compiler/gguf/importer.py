@@ -67,9 +67,9 @@ def import_gguf(
     errors: dict[str, LayerError] = {}
     model = graph(gguf, errors)
     with tempfile.TemporaryDirectory() as scratch:
-        tokens, carried = write_tokenizer(file, Path(scratch))
+        tokenizer = write_tokenizer(file, Path(scratch), options.gguf_pre)
         config = genai_config(gguf.shape)
-        config["model"].update(tokens)
+        config["model"].update(tokenizer.ids)
         folder = ModelFolder(Path(scratch), Path(scratch, MODEL), config)
         (choice,), notes = choose(options, folder, model, [], progress)
         report = run_passes(
@@ -86,8 +86,8 @@ def import_gguf(
             [ModelFile(folder.model, model, report)],
             options,
             source=folder,
-            files=carried,
-            notes=notes,
+            files=tokenizer.files,
+            notes=[*gguf.notes, *tokenizer.notes, *notes],
             progress=progress,
         )
 

@@ -23,13 +23,19 @@ from tokenizers import (
 )
 
 from ort_aie_ep.compiler.gguf.file import Gguf
+from ort_aie_ep.compiler.gguf.vocabulary import (
+    CONTROL,
+    NORMAL,
+    UNKNOWN,
+    USER_DEFINED,
+    Vocabulary,
+    listed,
+)
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.checked_json import Field, shown
 
 TOKENIZER, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 
-# Values of tokenizer.ggml.token_type.
-_NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4
 _SPACE = "▁"
 
 _ENDINGS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -72,31 +78,53 @@ class _Pre:
 _LLAMA3 = _Pre((_words(_THREE_DIGITS),), whole_words=True, bos=True)
 _DIGIT_BY_DIGIT = _Pre((_DIGIT, _GPT2))
 PRE = {
-    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral"), _LLAMA3),
-    **dict.fromkeys(("dbrx", "smaug-bpe"), _Pre(_LLAMA3.patterns)),
-    **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), _Pre((_words(_DIGIT),), composed=True)),
     **dict.fromkeys(
-        ("gpt-4o", "llama4"),
+        ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"),
+        _LLAMA3,
+    ),
+    **dict.fromkeys(("dbrx", "smaug-bpe"), _Pre(_LLAMA3.patterns)),
+    **dict.fromkeys(
+        ("qwen2", "deepseek-r1-qwen", "megrez", "kormo", "f2llmv2"),
+        _Pre((_words(_DIGIT),), composed=True),
+    ),
+    **dict.fromkeys(
+        ("gpt-4o", "llama4", "kanana2", "talkie"),
         _Pre((_cased(_THREE_DIGITS, f"{_ENDINGS}?"),)),
     ),
     "tekken": _Pre((_cased(_DIGIT, ""),), whole_words=True, bos=True),
-    **dict.fromkeys(("gpt-2", "olmo", "mpt", "phi-2"), _Pre((_GPT2,))),
+    **dict.fromkeys(
+        (
+            *("gpt-2", "olmo", "mpt", "phi-2", "gigachat", "a.x-4.0", "mellum", "exaone4"),
+            *("jina-es", "jina-de", "jina-v2-es", "jina-v2-de", "modern-bert"),
+        ),
+        _Pre((_GPT2,)),
+    ),
     **dict.fromkeys(("smollm", "refact", "starcoder", "command-r"), _DIGIT_BY_DIGIT),
 }
 """What each known name in tokenizer.ggml.pre stands for."""
 
-# Tokens that end an answer where the metadata has the id of one of them only.
-_ENDS = (
-    *("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|endoftext|>", "<|end|>", "<|return|>"),
-    *("<|call|>", "<end_of_turn>", "<|end_of_text|>"),
-)
+# Parts of names in tokenizer.ggml.pre whose <mask> takes the spaces before it.
+_MASKING = ("jina-v2-de", "jina-v2-es", "jina-v2-code")
 
 
-def write_tokenizer(file: Gguf, folder: Path) -> tuple[dict[str, int | list[int]], list[Path]]:
-    """Writes tokenizer.json and tokenizer_config.json into `folder`.
+@dataclass(frozen=True)
+class Written:
+    """A tokenizer as files.
 
-    Returns:
-        The token ids of genai_config.json, and the files; none for a file without a tokenizer.
+    Attributes:
+        ids: the token ids of genai_config.json.
+        files: tokenizer.json and tokenizer_config.json; none for a file without a tokenizer.
+        notes: what of the file is not used, in sentences.
+    """
+
+    ids: dict[str, int | list[int]]
+    files: list[Path]
+    notes: list[str]
+
+
+def write_tokenizer(file: Gguf, folder: Path, pre: str | None = None) -> Written:
+    """Writes tokenizer.json and tokenizer_config.json into `folder`; `pre` is used in the place of
+    the file's tokenizer.ggml.pre.
 
     Raises:
         AieError: the tokenizer is of another kind, divides text in a way that is not known, or is
@@ -104,13 +132,15 @@ def write_tokenizer(file: Gguf, folder: Path) -> tuple[dict[str, int | list[int]
     """
     metadata = file.metadata
     kind = metadata.find("tokenizer.ggml.model")
+    if pre is not None and (kind is None or kind.value != "gpt2"):
+        raise AieError(f"gguf_pre is for byte-level BPEs, which {file.path} does not have: omit it")
     if kind is None or kind.value in ("none", "no_vocab"):
-        return {}, []
-    if kind.value not in _MAKERS:
-        raise kind.fail(f"one of {', '.join(_MAKERS)}: no other kind of tokenizer is known")
-    vocabulary = _Vocabulary.of(metadata)
+        return Written({}, [], [])
+    if kind.value not in ("gpt2", "llama"):
+        raise kind.fail("gpt2 or llama: no other kind of tokenizer is known")
+    vocabulary = Vocabulary.of(metadata)
     try:
-        settings = _save(metadata, vocabulary, str(kind.value), folder / TOKENIZER)
+        settings = _save(metadata, vocabulary, str(kind.value), pre, folder / TOKENIZER)
     except AieError:
         raise
     except Exception as error:  # the library raises bare Exceptions
@@ -122,17 +152,22 @@ def write_tokenizer(file: Gguf, folder: Path) -> tuple[dict[str, int | list[int]
     }
     text = json.dumps(settings | _templates(metadata), indent=2, ensure_ascii=False)
     (folder / SETTINGS).write_text(text + "\n", "utf-8")
-    return _token_ids(vocabulary), [folder / TOKENIZER, folder / SETTINGS]
+    files = [folder / TOKENIZER, folder / SETTINGS]
+    return Written(_token_ids(vocabulary), files, vocabulary.notes)
 
 
-def _save(metadata: Field, vocabulary: _Vocabulary, kind: str, path: Path) -> dict[str, str | bool]:
+def _save(
+    metadata: Field, vocabulary: Vocabulary, kind: str, pre: str | None, path: Path
+) -> dict[str, str | bool]:
     """Writes tokenizer.json; returns what is in tokenizer_config.json about it."""
-    tokenizer, bos = _MAKERS[kind](metadata, vocabulary)
-    for type_, special in ((_CONTROL, True), (_USER_DEFINED, False)):
+    if kind == "gpt2":
+        tokenizer, bos = _byte_level(metadata, vocabulary, pre)
+    else:
+        tokenizer, bos = _sentencepiece(metadata, vocabulary), True
+    for types, special in (((CONTROL, UNKNOWN), True), ((USER_DEFINED,), False)):
         added = [
-            AddedToken(token, special=special, normalized=False)
-            for token in vocabulary.of_type(type_)
-            if token
+            AddedToken(token, special=special, normalized=False, **_strips(metadata, token))
+            for token in vocabulary.of_type(*types)
         ]
         (tokenizer.add_special_tokens if special else tokenizer.add_tokens)(added)
     adds_bos = _flag(metadata, "add_bos_token", bos) and vocabulary.bos is not None
@@ -147,51 +182,16 @@ def _save(metadata: Field, vocabulary: _Vocabulary, kind: str, path: Path) -> di
     }
 
 
-@dataclass(frozen=True)
-class _Vocabulary:
-    """Tokens by id, the type of each, and the ids of some."""
-
-    tokens: list[str]
-    types: list[int]
-    bos: int | None
-    eos: int | None
-    eot: int | None
-    eom: int | None
-    pad: int | None
-    unk: int | None
-
-    @classmethod
-    def of(cls, metadata: Field) -> _Vocabulary:
-        tokens = _list(metadata, "tokens", str)
-        types = _list(metadata, "token_type", int, [_NORMAL] * len(tokens))
-        if len(types) != len(tokens) or len(set(tokens)) != len(tokens) or not tokens:
-            raise AieError(
-                f"{metadata.file}: tokenizer.ggml.tokens has tokens twice, or not one for each "
-                "token_type"
-            )
-
-        def index(role: str) -> int | None:
-            found = metadata.find(f"tokenizer.ggml.{role}_token_id")
-            return None if found is None else found.integer(0, len(tokens) - 1)
-
-        roles = ("bos", "eos", "eot", "eom", "padding", "unknown")
-        return cls(tokens, types, *map(index, roles))
-
-    def of_type(self, wanted: int) -> list[str]:
-        """The tokens of a type."""
-        return [t for t, kind in zip(self.tokens, self.types, strict=True) if kind == wanted]
-
-
-def _list(metadata: Field, name: str, kind: type, default: list[Any] | None = None) -> list[Any]:
-    """A list of values of one type."""
-    found = metadata.find(f"tokenizer.ggml.{name}")
-    if found is None and default is not None:
-        return default
-    found = found or metadata.field(f"tokenizer.ggml.{name}")
-    values = found.value
-    legal = isinstance(values, list) and all(type(value) is kind for value in values)
-    found.require(legal, f"a list of {kind.__name__}")
-    return list(values)
+def _strips(metadata: Field, token: str) -> dict[str, bool]:
+    """Whether an added token takes the spaces before it, or those after it. No key says so, and
+    llama.cpp goes by names (the end of `llama_vocab::impl::load`)."""
+    pre = str(metadata.value.get("tokenizer.ggml.pre", ""))
+    name = str(metadata.value.get("general.name", "")).lower()
+    if any(each in pre for each in _MASKING):
+        return {"lstrip": token == "<mask>"}
+    if "phi-3" in name or "phi3" in name:
+        return {"rstrip": token not in ("<unk>", "<s>", "<|endoftext|>")}
+    return {"lstrip": "modern-bert" in name and token == "[MASK]"}
 
 
 def _flag(metadata: Field, name: str, default: bool) -> bool:
@@ -199,18 +199,22 @@ def _flag(metadata: Field, name: str, default: bool) -> bool:
     return default if found is None else found.boolean()
 
 
-def _byte_level(metadata: Field, vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
+def _byte_level(
+    metadata: Field, vocabulary: Vocabulary, given: str | None
+) -> tuple[Tokenizer, bool]:
     """A byte-level BPE, and whether it usually begins with a token."""
-    name = metadata.find("tokenizer.ggml.pre")
-    if name is None or name.value not in PRE:
-        given = "is missing" if name is None else f"{shown(name.value)} is not known"
+    found = metadata.find("tokenizer.ggml.pre")
+    name = given or (found.value if found else None)
+    if name not in PRE:
+        what = f"gguf_pre {shown(name)}" if given else f"tokenizer.ggml.pre {shown(name)}"
+        why = f"{what} is not known" if name else "tokenizer.ggml.pre is missing"
         raise AieError(
-            f"{metadata.file}: tokenizer.ggml.pre {given}, so nobody knows how to divide a text; "
-            f"known are {', '.join(PRE)}"
+            f"{metadata.file}: {why}, so nobody knows how to divide a text: compile it with "
+            f"gguf_pre (--gguf-pre), the name of the model's own way; known are {', '.join(PRE)}"
         )
-    pre = PRE[name.value]
+    pre = PRE[name]
     ids = {token: index for index, token in enumerate(vocabulary.tokens)}
-    merges = [_pair(merge) for merge in _list(metadata, "merges", str)]
+    merges = [_pair(merge) for merge in listed(metadata, "merges", str)]
     tokenizer = Tokenizer(models.BPE(ids, merges, ignore_merges=pre.whole_words))
     if pre.composed:
         tokenizer.normalizer = normalizers.NFC()
@@ -229,16 +233,16 @@ def _pair(merge: str) -> tuple[str, str]:
     return left, right
 
 
-def _sentencepiece(metadata: Field, vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
+def _sentencepiece(metadata: Field, vocabulary: Vocabulary) -> Tokenizer:
     """SentencePiece's BPE, which joins the neighbours that make the piece with the best score."""
-    scores = _list(metadata, "scores", float)
+    scores = listed(metadata, "scores", float)
     if len(scores) != len(vocabulary.tokens):
         raise AieError(
             f"{metadata.file}: tokenizer.ggml.scores has {len(scores)} scores for "
             f"{len(vocabulary.tokens)} tokens"
         )
     ids = {token: index for index, token in enumerate(vocabulary.tokens)}
-    pieces = set(vocabulary.of_type(_NORMAL))
+    pieces = set(vocabulary.of_type(NORMAL))
     merges = sorted(
         (-scores[ids[piece]], ids[piece[:at]], ids[piece[at:]], piece[:at], piece[at:])
         for piece in pieces
@@ -259,13 +263,10 @@ def _sentencepiece(metadata: Field, vocabulary: _Vocabulary) -> tuple[Tokenizer,
     tokenizer.decoder = decoders.Sequence(
         [*steps, decoders.Strip(" ", 1, 0)] if prefixed else steps
     )
-    return tokenizer, True
+    return tokenizer
 
 
-_MAKERS = {"gpt2": _byte_level, "llama": _sentencepiece}
-
-
-def _add_ends(tokenizer: Tokenizer, vocabulary: _Vocabulary, bos: bool, eos: bool) -> None:
+def _add_ends(tokenizer: Tokenizer, vocabulary: Vocabulary, bos: bool, eos: bool) -> None:
     """Lets the tokenizer put tokens before and after a text."""
     given = {
         role: vocabulary.tokens[index]
@@ -298,12 +299,9 @@ def _templates(metadata: Field) -> dict[str, Any]:
     return {"chat_template": listed}
 
 
-def _token_ids(vocabulary: _Vocabulary) -> dict[str, int | list[int]]:
+def _token_ids(vocabulary: Vocabulary) -> dict[str, int | list[int]]:
     """bos_token_id, eos_token_id and pad_token_id as genai_config.json has them."""
-    kinds = zip(vocabulary.tokens, vocabulary.types, strict=True)
-    named = [i for i, (token, kind) in enumerate(kinds) if token in _ENDS and kind == _CONTROL]
-    ids = (vocabulary.eos, vocabulary.eot, vocabulary.eom, *named)
-    ends = [*dict.fromkeys(index for index in ids if index is not None)]
+    ends = vocabulary.ends
     if not ends:
         raise AieError(
             "the file's tokenizer.ggml.eos_token_id is missing; without it no text would end"
