@@ -29,7 +29,7 @@ TOO_OLD_ORT := 1.22.1
 PARALLEL := -n auto --dist worksteal
 
 # The model to measure with other engines, made with its vocabulary of 128256 if it is not there;
-# OPTIONS go to ort-aie bench.
+# OPTIONS go to lab/bench_peers.
 BENCH_MODEL ?= $(VENV)/bench/llama-3.2-1b
 OPTIONS ?=
 
@@ -147,11 +147,11 @@ real-headers: $(VENV)/test-ready
 	$(VENV)/bin/python lab/check_aie_api.py $(AIE_API) --clang $(CLANG) $(if $(WRITE),--write)
 
 # Beside llama.cpp, ik_llama.cpp (where it has a wheel: its source archive does not build) and
-# OpenVINO, half an hour with AVX-512 and over one without; the first run builds llama.cpp for this CPU.
+# OpenVINO GenAI; the first run builds llama.cpp for this CPU.
 # The page of a CPU is what it writes: cp .venv/bench/results/bench.md .venv/bench/results/bench.png docs/results/CPU/
 bench: $(VENV)/bench/ready
 	test -d $(BENCH_MODEL) || $(VENV)/bench/bin/ort-aie synth llama-3.2-1b $(BENCH_MODEL) --vocab 32000
-	$(VENV)/bench/bin/ort-aie bench --peers $(BENCH_MODEL) --out $(VENV)/bench/results $(OPTIONS)
+	$(VENV)/bench/bin/python lab/bench_peers $(BENCH_MODEL) --out $(VENV)/bench/results $(OPTIONS)
 
 # Each kernel beside the limits of this CPU; OPTIONS go to kernels_bench.
 kernel-bench: $(BUILD)/CMakeCache.txt
@@ -301,9 +301,9 @@ $(VENV)/ort-%/ready: $(VENV)/test-ready
 	touch $@
 
 # Without in place: what is measured is what users install.
-$(VENV)/bench/ready: $(SOURCES)
+$(VENV)/bench/ready: $(SOURCES) lab/requirements-bench.txt
 	$(PYTHON) -m venv $(VENV)/bench
-	CMAKE_ARGS='-DGGML_NATIVE=ON' $(VENV)/bench/bin/python -m pip install --quiet '.[bench]'
+	CMAKE_ARGS='-DGGML_NATIVE=ON' $(VENV)/bench/bin/python -m pip install --quiet '.[tools]' -r lab/requirements-bench.txt
 	-$(VENV)/bench/bin/python -m pip install --quiet --only-binary :all: ik-llama-cpp-python==0.1.5
 	touch $@
 

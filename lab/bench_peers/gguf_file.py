@@ -2,25 +2,21 @@
 
 A Q4_0 block is like the source's: 32 codes and a scale, weight = (code − 8) · scale. A source's
 block of 128 becomes four with its scale. Only the scale is rounded, from float32 to float16.
-
-llama.cpp computes gpt-oss's rotation slightly differently. It blends stretched and other channels
-between whole numbers of channels, the model between fractions, and no key of the file changes this.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ort_aie_ep.tools.bench.peers.engines import Model, Source
-from ort_aie_ep.tools.bench.peers.weights import GPT_OSS, DecoderWeights, Int4Matrix
+from bench_peers.engines import Model, Source
+from bench_peers.weights import DecoderWeights, Int4Matrix
 
-_BITS = 4.5
+BITS = 4.5
 # Any base works: the tensor rope_freqs holds the divisor of each frequency.
 _ROPE_BASE = 10000.0
 
@@ -43,7 +39,7 @@ def interleaved(matrix: Int4Matrix, heads: int) -> Int4Matrix:
         half = rows.shape[0] // heads // 2
         return rows.reshape(heads, 2, half, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
 
-    return replace(matrix, codes=permuted(matrix.codes), scales=permuted(matrix.scales))
+    return Int4Matrix(permuted(matrix.codes), permuted(matrix.scales))
 
 
 def gguf_model(source: Source) -> Model:
@@ -51,16 +47,17 @@ def gguf_model(source: Source) -> Model:
     weights, path = source.weights, source.scratch / "model.gguf"
     if not path.exists():
         _write(weights, path)
-    read = int(weights.product_elements() * _BITS / 8)
-    return Model(path, _BITS, read, path.stat().st_size)
+    read = int(weights.product_elements() * BITS / 8)
+    return Model(path, BITS, read, path.stat().st_size)
 
 
 def _write(weights: DecoderWeights, path: Path) -> None:
     import gguf
 
-    shape = weights.shape
-    family = "qwen3moe" if shape.family == "qwen3" and shape.experts else shape.family
-    writer = gguf.GGUFWriter(path, "gpt-oss" if family == GPT_OSS else family, use_temp_file=True)
+    shape, is_llama = weights.shape, weights.shape.family == "llama"
+    writer = gguf.GGUFWriter(path, shape.family, use_temp_file=True)
+    # The first of a row of frequencies is 1, the last base ** (2 / head size - 1).
+    base = float(weights.frequencies[-1] ** (shape.head_dim / (2 - shape.head_dim)))
     settings = {
         "context_length": shape.context,
         "embedding_length": shape.hidden,
@@ -71,39 +68,20 @@ def _write(weights: DecoderWeights, path: Path) -> None:
         "key_length": shape.head_dim,
         "value_length": shape.head_dim,
         "rope_dimension_count": shape.head_dim,
-        "rope_freq_base": _ROPE_BASE if shape.family == "llama" else shape.rope_theta,
+        "rope_freq_base": _ROPE_BASE if is_llama else base,
         "layer_norm_rms_eps": shape.epsilon,
         "vocab_size": shape.vocab,
         "file_type": gguf.LlamaFileType.MOSTLY_Q4_0,
         "tokenizer_model": "none",
     }
-    if shape.experts:
-        settings |= {
-            "expert_count": shape.experts,
-            "expert_used_count": shape.experts_per_token,
-            "expert_feed_forward_length": shape.ffn,
-        }
-    if shape.yarn is not None:
-        settings |= {
-            "rope_scaling_type": gguf.RopeScalingType.YARN,
-            "rope_scaling_factor": shape.yarn.factor,
-            "rope_scaling_orig_ctx_len": shape.yarn.original,
-        }
-    if shape.window is not None:
-        settings["sliding_window"] = shape.window
     for name, value in settings.items():
         getattr(writer, f"add_{name}")(value)
     for name, values in _tensors(weights):
-        if not isinstance(values, Int4Matrix):
-            writer.add_tensor(name, values)
-            continue
-        stack = (shape.experts,) if name.endswith("_exps") else ()
-        blocks = q4_0(values)
-        blocks = blocks.reshape(*stack, -1, blocks.shape[-1])
-        kind = gguf.GGMLQuantizationType.Q4_0
-        writer.add_tensor(f"{name}.weight", blocks, raw_dtype=kind)
-        if values.bias is not None:
-            writer.add_tensor(f"{name}.bias", values.bias.reshape(*stack, -1))
+        if isinstance(values, Int4Matrix):
+            kind = gguf.GGMLQuantizationType.Q4_0
+            writer.add_tensor(f"{name}.weight", q4_0(values), raw_dtype=kind)
+        else:
+            writer.add_tensor(f"{name}.weight", values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -111,37 +89,29 @@ def _write(weights: DecoderWeights, path: Path) -> None:
 
 
 def _tensors(weights: DecoderWeights) -> Iterator[tuple[str, npt.NDArray[Any] | Int4Matrix]]:
-    """Float tensors by name, and matrices by their names without .weight and .bias."""
+    """Tensors by their names without .weight."""
     shape = weights.shape
     embedding = weights.embedding()
     if embedding is not None:
-        yield "token_embd.weight", embedding.astype(np.float16)
+        yield "token_embd", embedding.astype(np.float16)
     yield "token_embd" if embedding is None else "output", weights.lm_head()
-    yield "output_norm.weight", weights.final_norm()
+    yield "output_norm", weights.final_norm()
     # The source pairs the halves of a head in rotations, but llama.cpp's Llama pairs neighbours.
     is_llama = shape.family == "llama"
     if is_llama:
         half = shape.head_dim // 2
         base = _ROPE_BASE ** (-np.arange(half) / half)
-        yield "rope_freqs.weight", (base / weights.frequencies).astype(np.float32)
+        yield "rope_freqs", (base / weights.frequencies).astype(np.float32)
     for index in range(shape.layers):
         layer, name = weights.layer(index), f"blk.{index}"
-        yield f"{name}.attn_norm.weight", layer.attention_norm
+        yield f"{name}.attn_norm", layer.attention_norm
         yield f"{name}.attn_q", interleaved(layer.q, shape.heads) if is_llama else layer.q
         yield f"{name}.attn_k", interleaved(layer.k, shape.kv_heads) if is_llama else layer.k
         yield f"{name}.attn_v", layer.v
         yield f"{name}.attn_output", layer.o
         if layer.head_norms is not None:
-            yield f"{name}.attn_q_norm.weight", layer.head_norms[0]
-            yield f"{name}.attn_k_norm.weight", layer.head_norms[1]
-        if layer.sinks is not None:
-            yield f"{name}.attn_sinks.weight", layer.sinks
-        norm = "post_attention_norm" if shape.family == GPT_OSS else "ffn_norm"
-        yield f"{name}.{norm}.weight", layer.ffn_norm
-        suffix, router = "_exps" if shape.experts else "", layer.router
-        if router is not None:  # in float, as in the files that people have
-            yield f"{name}.ffn_gate_inp.weight", router.dequantised()
-            if router.bias is not None:
-                yield f"{name}.ffn_gate_inp.bias", router.bias
+            yield f"{name}.attn_q_norm", layer.head_norms[0]
+            yield f"{name}.attn_k_norm", layer.head_norms[1]
+        yield f"{name}.ffn_norm", layer.ffn_norm
         for part in ("gate", "up", "down"):
-            yield f"{name}.ffn_{part}{suffix}", getattr(layer, part)
+            yield f"{name}.ffn_{part}", getattr(layer, part)

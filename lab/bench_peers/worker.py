@@ -1,7 +1,7 @@
 """One engine in its own process: requests come on stdin, answers go to stdout, a line each.
 
-`process.py` starts it as `python -m ort_aie_ep.tools.bench.peers.worker`. A request is "open", or
-a method of `Engine`, with its arguments. Libraries' output goes to stderr.
+`process.py` starts it. A request is "open" or "run" with its arguments; libraries' output goes to
+stderr.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ import os
 import signal
 import sys
 import time
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ort_aie_ep.tools.bench.peers.engines import Engine, Model, Settings, kind
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench_peers.engines import KINDS, Engine, Model, Settings
 
 
 def main() -> None:
@@ -28,14 +31,11 @@ def main() -> None:
     for line in sys.stdin:
         method, given = json.loads(line)
         try:
-            if engine is None:
+            if method == "open":
                 engine, answer = _open(**given)
-            elif method == "run":
-                run = engine.run(**given)
-                answer = {"prefill_seconds": run.prefill_seconds}
-                answer |= {"decode_seconds": run.decode_seconds, "memory": memory()}
             else:
-                answer = {"seconds": getattr(engine, method)(**given)}
+                assert engine is not None
+                answer = asdict(engine.run(**given)) | {"peak_bytes": peak_memory()}
         except Exception as error:  # every engine has its own exceptions
             answer = {"error": f"{type(error).__name__}: {error}"}
         answers.write(json.dumps(answer) + "\n")
@@ -44,32 +44,22 @@ def main() -> None:
 def _open(
     engine: str, model: dict[str, Any], settings: dict[str, Any]
 ) -> tuple[Engine, dict[str, Any]]:
-    chosen = kind(engine)
-    for name in chosen.imports:
+    kind = KINDS[engine]
+    for name in kind.imports:
         import_module(name)
     start = time.perf_counter()
-    opened = chosen.open(Model(**(model | {"path": Path(model["path"])})), Settings(**settings))
+    opened = kind.open(Model(**(model | {"path": Path(model["path"])})), Settings(**settings))
     seconds = time.perf_counter() - start
     return opened, {"load_seconds": seconds, "settings": opened.description}
 
 
-def memory() -> dict[str, int]:
-    """Bytes of this process as the kernel reports them; 0 if it does not.
-
-    `peak` is VmHWM, the highest value so far, including mapped files; `anonymous` and `files` are
-    the current values.
-    """
-    names = {"VmHWM": "peak", "RssAnon": "anonymous", "RssFile": "files"}
-    sizes = dict.fromkeys(names.values(), 0)
+def peak_memory() -> int:
+    """Bytes that this process had at most, mapped files included (VmHWM); 0 if unknown."""
     try:
         lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     except OSError:
-        return sizes
-    for line in lines:
-        name, _, value = line.partition(":")
-        if name in names:
-            sizes[names[name]] = int(value.split()[0]) << 10
-    return sizes
+        return 0
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM")), 0)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""OpenVINO's runtime on an IR of the Llama graph, with the source's codes as u4 weights.
+"""OpenVINO GenAI on an IR of the decoder's graph, with the source's codes as u4 weights.
 
 The graph is the one that OpenVINO's exporters make for a Llama: compressed weights as Constant,
 Convert, Subtract, Multiply, Reshape; a stateful cache reordered by beam_idx before its Concat;
@@ -14,39 +14,32 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
-from ort_aie_ep.errors import AieError
-from ort_aie_ep.tools.bench.peers import engines
-from ort_aie_ep.tools.bench.peers.engines import Model, Run, Settings, Source
+from bench_peers.engines import Engine, Model, Run, Settings, Source
 
 if TYPE_CHECKING:
-    from ort_aie_ep.tools.bench.peers.weights import DecoderWeights, Floats, Int4Matrix
+    from bench_peers.weights import DecoderWeights, Floats, Int4Matrix
 
 # Tokens of a KV block in the CPU plugin's paged attention.
 _PAGE_TOKENS = 32
-# What each engine says of its settings, and OpenVINO's names of them.
+# What the page says of its settings, and OpenVINO's names of them.
 _HINTS = {"KV": "KV_CACHE_PRECISION", "activations": "INFERENCE_PRECISION_HINT"}
 
 
-def ir_model(source: Source, *, all_logits: bool = False) -> Model:
-    """Writes the model with logits for the last position, or for all, unless it is there: two
-    engines open it."""
+def ir_model(source: Source) -> Model:
+    """Writes the model."""
     import openvino
 
     # GenAI opens a folder and expects this name.
-    name = "all-logits.xml" if all_logits else "openvino/openvino_model.xml"
-    weights, path = source.weights, source.scratch / name
-    if not path.exists():
-        path.parent.mkdir(exist_ok=True)
-        model = _Llama(weights).model(all_logits)
-        openvino.save_model(model, path, compress_to_fp16=False)
+    weights, path = source.weights, source.scratch / "openvino/openvino_model.xml"
+    path.parent.mkdir()
+    openvino.save_model(_Decoder(weights).model(), path, compress_to_fp16=False)
     bits = 4 + 16 / weights.block  # scales are float16
     read = int(weights.product_elements() * bits / 8)
     return Model(path, bits, read, path.with_suffix(".bin").stat().st_size)
 
 
-class _Llama:
+class _Decoder:
     """The graph; values are OpenVINO's, untyped, (batch, sequence, width)."""
 
     def __init__(self, weights: DecoderWeights) -> None:
@@ -54,10 +47,6 @@ class _Llama:
         from openvino import opset13
 
         self.weights, self.shape = weights, weights.shape
-        if self.shape.family != "llama" or self.shape.experts:
-            raise AieError(
-                f"OpenVINO's graph is written for llama only, not for {self.shape.family}"
-            )
         self.openvino, self.ops = openvino, opset13
         self.sinks: list[Any] = []
         self.variables: list[Any] = []
@@ -69,7 +58,7 @@ class _Llama:
             parameter.set_friendly_name(name)
             parameter.output(0).set_names({name})
 
-    def model(self, all_logits: bool) -> Any:
+    def model(self) -> Any:
         """The whole graph."""
         ops, shape, ids = self.ops, self.shape, self.inputs["input_ids"]
         rotation, causal = self.rotation(), self.causal_mask()
@@ -79,8 +68,11 @@ class _Llama:
         for index in range(shape.layers):
             layer, past = self.weights.layer(index), f"past_key_values.{index}"
             h = self.norm(x, layer.attention_norm)
-            q = self.rotated(self.heads(self.linear(h, layer.q), shape.heads), rotation)
-            k = self.rotated(self.heads(self.linear(h, layer.k), shape.kv_heads), rotation)
+            q = self.heads(self.linear(h, layer.q), shape.heads)
+            k = self.heads(self.linear(h, layer.k), shape.kv_heads)
+            if layer.head_norms is not None:
+                q, k = map(self.norm, (q, k), layer.head_norms)
+            q, k = self.rotated(q, rotation), self.rotated(k, rotation)
             v = self.heads(self.linear(h, layer.v), shape.kv_heads)
             k = self.repeated(self.cached(f"{past}.key", k))
             v = self.repeated(self.cached(f"{past}.value", v))
@@ -90,15 +82,13 @@ class _Llama:
             h = self.norm(x, layer.ffn_norm)
             h = ops.multiply(ops.swish(self.linear(h, layer.gate)), self.linear(h, layer.up))
             x = ops.add(x, self.linear(h, layer.down))
-        x = self.norm(x, self.weights.final_norm())
-        if not all_logits:
-            x = ops.gather(x, [-1], 1)
+        x = ops.gather(self.norm(x, self.weights.final_norm()), [-1], 1)
         if embedding is not None:
             table = self.matrix(head)
         logits = ops.matmul(x, table, False, True)
         logits.output(0).set_names({"logits"})
         inputs, result = list(self.inputs.values()), ops.result(logits)
-        return self.openvino.Model([result], self.sinks, inputs, self.variables, "llama")
+        return self.openvino.Model([result], self.sinks, inputs, self.variables, "decoder")
 
     def size(self, name: str, axis: int) -> Any:
         """(1,): a dimension of an input."""
@@ -184,58 +174,7 @@ class _Llama:
         return ops.unsqueeze(mask, [0, 1])
 
 
-class OpenVinoEngine(engines.StepEngine):
-    """An infer request with the state of one sequence."""
-
-    def __init__(self, model: Model, settings: Settings) -> None:
-        """Compiles the IR for the CPU with the plugin's defaults for latency."""
-        import openvino
-
-        hints = {"INFERENCE_NUM_THREADS": settings.threads, "PERFORMANCE_HINT": "LATENCY"}
-        compiled = openvino.Core().compile_model(model.path, "CPU", hints)
-        self._request = compiled.create_infer_request()
-        self._length = 0
-        said = {"threads": "INFERENCE_NUM_THREADS", **_HINTS}
-        said["dynamic quantisation group"] = "DYNAMIC_QUANTIZATION_GROUP_SIZE"
-        version = {"version": f"openvino {openvino.get_version()}"}
-        self.description = version | _properties(compiled.get_property, said)
-
-    def reset(self) -> None:
-        """See `StepEngine`."""
-        self._request.reset_state()
-        self._length = 0
-
-    def forward(self, tokens: Sequence[int]) -> int:
-        """See `StepEngine`."""
-        return int(np.argmax(self._infer(np.asarray(tokens, np.int64)[None])[0, -1]))
-
-    def batch_at(self, length: int, sequences: int, tokens: int, count: int) -> float:
-        """See `Engine`; the sequences grow with each call, because its states cannot go back."""
-        self.reset()
-        self._infer(np.ones((sequences, length), np.int64))
-        rows = engines.different_tokens(sequences, tokens)
-        return engines.seconds_after_one(lambda: self._infer(rows), count)
-
-    def _infer(self, tokens: npt.NDArray[np.int64]) -> Any:
-        """Logits (sequences, rows, vocabulary) of the next tokens (sequences, count)."""
-        sequences, count = tokens.shape
-        total = self._length + count
-        positions = np.arange(self._length, total, dtype=np.int64)
-        outputs = self._request.infer(
-            {
-                "input_ids": tokens,
-                "attention_mask": np.ones((sequences, total), np.int64),
-                "position_ids": np.tile(positions, (sequences, 1)),
-                "beam_idx": np.arange(sequences, dtype=np.int32),
-            },
-            share_inputs=True,
-            share_outputs=True,
-        )
-        self._length = total
-        return outputs["logits"]
-
-
-class OpenVinoGenAiEngine(engines.Engine):
+class OpenVinoEngine(Engine):
     """An LLMPipeline with paged attention, which is its default on CPUs."""
 
     def __init__(self, model: Model, settings: Settings) -> None:
