@@ -1,8 +1,8 @@
 """What Peano may make of a core's kernels: bytes of program, time to compile, stack, room in L1.
 
 Only the compiler knows. These are ranges from the vector operations that the sources ask for, with
-the loops unrolled that ask for it. They were counted on 2026-11-28 in assembly of g++, in which each
-function of the AIE API was a call: one for each register of 512 bits of its widest vector, a
+the loops unrolled that ask for it. They were counted on 2026-11-28 in assembly of g++, with each
+function of the AIE API left as a call: one for each register of 512 bits of its widest vector, a
 product for each instruction that the core needs for its lanes, moves between registers for nothing,
 and the larger count of both architectures.
 
