@@ -121,7 +121,7 @@ check-ort-%: $(VENV)/ort-%/ready
 # Tests marked in_turn: all families and tables where a few run each time; the NPU's large and long runs; and a
 # browser, Ray's cluster, what the system refuses.
 IN_TURN_MODELS := tests/models tests/ops tests/passes
-IN_TURN_NPU := tests/aie_kernels tests/bringup tests/designs tests/fused_decode tests/lab_designs tests/npu tests/speed tests/xrt
+IN_TURN_NPU := tests/aie_kernels tests/bringup tests/designs tests/fused_decode tests/npu tests/speed tests/xrt
 check-in-turn-models: IN_TURN = $(IN_TURN_MODELS)
 check-in-turn-npu: IN_TURN = $(IN_TURN_NPU) --ignore tests/xrt/real_xrt
 check-in-turn-rest: IN_TURN = $(patsubst %,--ignore %,$(IN_TURN_MODELS) $(IN_TURN_NPU) tests/mlir)
