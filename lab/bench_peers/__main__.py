@@ -77,6 +77,8 @@ def main() -> None:
                 raise SystemExit("interrupted before the first round was over") from None
             note("interrupted")
     print(page(so_far[0], conditions))
+    if so_far[0].unfinished:
+        raise SystemExit(130)
 
 
 def arguments() -> argparse.Namespace:
