@@ -22,8 +22,10 @@ export CMAKE_CXX_COMPILER_LAUNCHER ?= $(shell command -v ccache)
 # package), and the one before the newest.
 OLDEST_ORT := 1.23.2
 MIDDLE_ORTS := 1.24.4 1.27.0 1.28.0 1.31.1
-# One that is too old, which the library refuses: tests/build/test_packages.py.
+# One that is too old, which the library refuses (tests/build/test_packages.py); and for what the pages show, the first
+# with the provider, and the first that takes its name (tests/test_snippets.py).
 TOO_OLD_ORT := 1.22.1
+ORTS_OF_TESTS := $(TOO_OLD_ORT) 1.24.4 1.25.1
 # A process for each core. What a module's tests share is made once, mostly: each process starts with
 # neighbouring tests, and takes neighbours from another when it has none.
 PARALLEL := -n auto --dist worksteal
@@ -56,15 +58,16 @@ demo:
 # Everything on the newest ONNX Runtime; on the oldest, what depends on it, with one file of each op. Its environment
 # is a copy with the bytecode that the first tests have compiled.
 test:
-	@$(MAKE) --no-print-directory -j2 $(VENV)/test-ready programs $(VENV)/onnxruntime-$(TOO_OLD_ORT)/ready
+	@$(MAKE) --no-print-directory -j2 $(VENV)/test-ready programs $(ORTS_OF_TESTS:%=$(VENV)/onnxruntime-%/ready)
 	$(VENV)/bin/pytest $(PARALLEL)
 	@$(MAKE) --no-print-directory $(VENV)/ort-$(OLDEST_ORT)/ready
 	$(VENV)/ort-$(OLDEST_ORT)/bin/python -m pytest -q $(PARALLEL) $(ON_ANY_ORT)
 
 # --- what continuous integration runs besides -----------------------------------------------------------
 
-# Tests of what depends on ONNX Runtime's version: whole models, the provider, a file for each kind of op.
-ON_ANY_ORT := tests/models tests/ops/test_execution_provider.py tests/ops/test_provider_context.py \
+# Tests of what depends on ONNX Runtime's version: whole models, what the pages show, the provider, a file for each kind
+# of op.
+ON_ANY_ORT := tests/models tests/test_snippets.py tests/ops/test_execution_provider.py tests/ops/test_provider_context.py \
   tests/ops/test_crafted_models.py tests/ops/test_options.py tests/ops/test_q4nx_matmul.py \
   tests/ops/test_flow_attention.py tests/ops/test_rms_norm.py tests/ops/test_cast_and_gather.py \
   tests/ops/test_select_rows.py tests/ops/test_experts.py
@@ -282,11 +285,12 @@ $(VENV)/lint-ready: $(VENV)/lint-packages $(package)
 	$(call place,$(VENV))
 	touch $@
 
-# Python 3.14 is newer than any of its wheels: the tests that it is for are skipped there, and only there.
-$(VENV)/onnxruntime-$(TOO_OLD_ORT)/ready: $(VENV)/bin/python
+# The package alone. Python 3.14 is newer than any wheel of the one that is too old: the tests that it is for are
+# skipped there, and only there.
+$(VENV)/onnxruntime-%/ready: $(VENV)/bin/python
 	mkdir -p $(@D)
-	$(VENV)/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 14))' || \
-	  { $(call install,$(VENV),--no-deps --only-binary :all: --target $(@D) onnxruntime==$(TOO_OLD_ORT)); }
+	$(if $(filter $*,$(TOO_OLD_ORT)),$(VENV)/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 14))' ||) \
+	  { $(call install,$(VENV),--no-deps --only-binary :all: --target $(@D) onnxruntime==$*); }
 	touch $@
 
 # A copy by links of the packages that are there, without genai, which wants the newest ONNX Runtime:

@@ -6,7 +6,10 @@ The execution provider runs models as they are; the custom operators run compile
 
     name, path = ort_aie_ep.get_ep_name(), ort_aie_ep.get_library_path()
     onnxruntime.register_execution_provider_library(name, path)
-    session = onnxruntime.InferenceSession("model.onnx", providers=[name, "CPUExecutionProvider"])
+    devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == name]
+    options = onnxruntime.SessionOptions()
+    options.add_provider_for_devices(devices[:1], {})
+    session = onnxruntime.InferenceSession("model.onnx", options)
 
     options = onnxruntime.SessionOptions()
     options.register_custom_ops_library(path)

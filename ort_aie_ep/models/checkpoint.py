@@ -111,16 +111,18 @@ def weight_names(names: Collection[str], index: Callable[[], Path]) -> list[str]
     path = index()
     found = sorted({file.text() for _, file in read_json(path).field("weight_map").members()})
     for name in found:
+        if not name.endswith(".safetensors"):
+            raise AieError(f"{path} names {name!r}: weights must be in .safetensors files")
         if name not in names:
             raise AieError(
-                f"{path} names {name!r}, which is not in its folder: download it again, "
-                "or tell its owner"
+                f"{path} names {name!r}, which is not in its folder: download it again, or tell "
+                "its owner"
             )
     return found
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    there = {path.name for path in folder.iterdir() if is_regular(path)}
+    there = {path.name for path in folder.glob("*") if is_regular(path)}
     names = weight_names(there, lambda: folder / INDEX)
     if not names:
         raise AieError(f"{folder} has neither {WEIGHTS} nor {INDEX}")

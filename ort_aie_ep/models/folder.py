@@ -125,7 +125,7 @@ def find_model(source: Path) -> ModelFolder:
     config_file = source / GENAI_CONFIG
     config: dict[str, Any] | None = None
     if not is_missing(config_file):
-        if shows := ryzen_ai.ryzen_ai_file(path.name for path in source.iterdir()):
+        if shows := ryzen_ai.ryzen_ai_file(path.name for path in source.glob("*")):
             raise AieError(
                 f"{source} is a model that only AMD's Ryzen AI Software runs ({shows}): "
                 f"{ryzen_ai.INSTEAD}"

@@ -130,6 +130,8 @@ REFUSED = {
     ),
     "a checkpoint with a part that is missing": (f"{SHARDS.split()[0]} {INDEX} {BESIDE}", "",
                                                  r"names 'model-00002.*', which is not in"),
+    "an index that names a pickle": (f"model.bin {INDEX} {BESIDE}", "",
+                                     r"names 'model\.bin': weights must be in \.safetensors"),
     "a checkpoint with several files and no index": (f"{SHARDS} {BESIDE}", "", "no model"),
     "nothing": ("README.md", "", "no .gguf"),
     "a picture model": ("unet/config.json unet/x.safetensors", "", "no model that can be opened"),
@@ -152,11 +154,12 @@ def listed(names: str) -> list[File]:
 
 
 def indexed(there: str, folder: Path) -> Callable[[File], Path]:
-    """What downloads the index: of the odd part if it is there, else of two."""
+    """What downloads the index: of one odd part if it is there, else of two."""
 
     def read(file: File) -> Path:
         assert file.path == INDEX
-        shards = [ODD] if ODD in there.split() else SHARDS.split()
+        odd = {ODD, "model.bin"}.intersection(there.split())
+        shards = sorted(odd) or SHARDS.split()
         weights = {f"layers.{i}.weight": shard for i, shard in enumerate(shards)}
         (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": weights}))
         return folder / INDEX

@@ -39,18 +39,17 @@ def compiled(export: Path) -> Path:
 
 
 def test_it_is_as_near_to_float32_as_onnx_runtime(export: Path, compiled: Path) -> None:
-    """With the same weights, over a prompt, tokens and later turns. Attention in bfloat16 gave six
-    times ONNX Runtime's distance, float16 norms alone 1.2 times."""
+    """With the same weights, over a prompt, tokens and later turns. Attention in bfloat16, which
+    such a model gets only if `bf16` is asked for, gave six times ONNX Runtime's distance, float16
+    norms alone 1.2 times."""
     vocabulary = json.loads((export / "config.json").read_text())["vocab_size"]
     wide = export.with_name("wide")
     wide.mkdir()
     in_float32(export / "model.onnx", wide / "model.onnx")
     reference = teacher_forced(wide, vocabulary, ours=False)
-    theirs, ours = (
-        np.linalg.norm(teacher_forced(folder, vocabulary, ours=folder is compiled) - reference)
-        for folder in (export, compiled)
-    )
-    assert 0 < ours <= theirs
+    theirs = teacher_forced(export, vocabulary, ours=False) - reference
+    ours = teacher_forced(compiled, vocabulary, ours=True, numerics="auto") - reference
+    assert 0 < np.linalg.norm(ours) <= np.linalg.norm(theirs)
 
 
 def test_attention_and_norms_are_of_float32(compiled: Path) -> None:

@@ -57,13 +57,13 @@ class Decoder:
     """Feeds a model as optimum does: a mask for the batch, positions counted in it, and whole KV
     tensors passed from call to call."""
 
-    def __init__(self, folder: Path, ours: bool) -> None:
+    def __init__(self, folder: Path, ours: bool, numerics: str = "bf16") -> None:
         options = session_options()
         options.log_severity_level = 3
         if ours:
             options.register_custom_ops_library(ort_aie_ep.library_path())
             # The environment, because ops read session entries from ONNX Runtime 1.24 on.
-            os.environ["ORT_AIE_NUMERICS"] = "bf16"
+            os.environ["ORT_AIE_NUMERICS"] = numerics
         self.session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options)
         os.environ.pop("ORT_AIE_NUMERICS", None)
         self.past: dict[str, Array] = {}
@@ -91,9 +91,9 @@ class Decoder:
 LENGTHS = (23, 1, 1, 9, 30, 1)  # a prompt, tokens, later turns on a filled cache
 
 
-def teacher_forced(folder: Path, vocab: int, ours: bool) -> Array:
+def teacher_forced(folder: Path, vocab: int, ours: bool, numerics: str = "bf16") -> Array:
     """Logits (65, vocab) of seeded tokens, fed in pieces of LENGTHS."""
-    decoder, rng, total = Decoder(folder, ours), np.random.default_rng(7), 0
+    decoder, rng, total = Decoder(folder, ours, numerics), np.random.default_rng(7), 0
     pieces = []
     for length in LENGTHS:
         total += length

@@ -12,7 +12,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("serving"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def served(model: Path) -> Iterator[Served]:
     with serving(model) as served:
         yield served

@@ -188,5 +188,12 @@ constinit const Kernels kAvx2T2Kernels = Avx2Kernels<_MM_HINT_T2>();
 constinit const Kernels kAvx2NtaKernels = Avx2Kernels<_MM_HINT_NTA>();
 constinit const Kernels kAvx2TwoAheadKernels = Avx2Kernels<_MM_HINT_T1, 2>();
 constinit const Kernels kAvx2FourAheadKernels = Avx2Kernels<_MM_HINT_T1, 4>();
+#ifdef ORT_AIE_STANDINS
+extern const Kernels kAvx512Bf16StandinKernels;
+constinit const Kernels kAvx512Bf16StandinKernels =
+    WithDotProducts(Avx2Kernels<_MM_HINT_T0>(), kAvx512Bf16Standin,
+                    {OneRowBf16Standin, RowsBf16Standin, DequantizeBlockBf16Standin,
+                     GemmBf16Standin, &kAvx512Bf16StandinAttention});
+#endif
 
 }  // namespace ort_aie::host

@@ -245,21 +245,14 @@ constexpr Kernels Avx512Kernels() {
   return kernels;
 }
 
-constexpr Kernels Avx512Bf16Kernels(OneRowBf16* one_row, RowsBf16* rows = RowsBf16Avx512Bf16) {
-  Kernels kernels = Avx512Kernels<_MM_HINT_T1>();
-  kernels.name = "avx512_bf16";
-  kernels.fused_dqp_bf16 = one_row;
-  kernels.rows_bf16 = rows;
-  kernels.most_rows.bf16 = 40;        // on an AMD EPYC (Zen 5)
-  kernels.bytes.most_rows.bf16 = 32;  // not measured where dot products of bfloat16 are fast
-  kernels.dequantize_block = DequantizeBlockAvx512Bf16;
-  kernels.gemm_bf16 = GemmBf16Avx512Bf16;
-  kernels.bf16_attention = &kAvx512Bf16Attention;
-  return kernels;
+consteval Kernels Avx512Bf16Kernels(OneRowBf16* one_row, RowsBf16* rows = RowsBf16Avx512Bf16) {
+  return WithDotProducts(
+      Avx512Kernels<_MM_HINT_T1>(), "avx512_bf16",
+      {one_row, rows, DequantizeBlockAvx512Bf16, GemmBf16Avx512Bf16, &kAvx512Bf16Attention});
 }
 
 // Tiles break even earlier than the GEMMs above; how early is not measured.
-constexpr Kernels AmxKernels() {
+consteval Kernels AmxKernels() {
   Kernels kernels = WithTiles(Avx512Bf16Kernels(OneRowBf16T1), "amx", GemmBf16Amx, kAmxAttention);
   kernels.most_rows = {.int8 = 17, .bf16 = 32};
   kernels.bytes.most_rows = {.int8 = 24, .bf16 = 32};

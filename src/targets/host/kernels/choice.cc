@@ -76,6 +76,9 @@ constexpr Variant kVariants[] = {
 #ifdef ORT_AIE_STANDINS  // no rule names them
     {kAmxStandin, Isa::kPortable, kManyRows, &kAmxStandinKernels},
     {"avx2_vnni_standin", Isa::kAvx2, kInt8, ORT_AIE_X86(kAvx2VnniStandinKernels)},
+    {kAvx512Bf16Standin, Isa::kAvx2,
+     kOneRowBf16 | Bit(Role::kRowsBf16) | Bit(Role::kPromptAttention),
+     ORT_AIE_X86(kAvx512Bf16StandinKernels)},
 #endif
 };
 
@@ -261,7 +264,9 @@ Choice OnWholeTable(const Variant& variant) {
 struct WholeTables {
   WholeTables() {
 #ifdef ORT_AIE_STANDINS
-    Add(kAmxStandin, OnWholeTable(Find(kAmxStandin)));
+    for (const char* const name : {kAmxStandin, kAvx512Bf16Standin}) {
+      if (ThisCpu().Runs(Find(name).needs)) Add(name, OnWholeTable(Find(name)));
+    }
 #endif
     for (size_t i = 0; i < kIsas; ++i) {
       const auto isa = static_cast<Isa>(i);
@@ -276,8 +281,8 @@ struct WholeTables {
     ++count;
   }
 
-  std::array<Selection, kIsas + 1> tables;
-  std::array<const Kernels*, kIsas + 2> pointers{};  // ends with a null pointer
+  std::array<Selection, kIsas + 2> tables;
+  std::array<const Kernels*, kIsas + 3> pointers{};  // ends with a null pointer
   size_t count = 0;
 };
 

@@ -204,6 +204,27 @@ struct Kernels {
 
 extern const Kernels kPortableKernels;
 
+// What dot products of bfloat16 compute: those of AVX512_BF16, or of its stand-in
+// (avx512_bf16.inc).
+struct DotProducts {
+  OneRowBf16* one_row;
+  RowsBf16* rows;
+  decltype(Kernels::dequantize_block) dequantize_block;
+  decltype(Kernels::gemm_bf16) gemm;
+  const Bf16Attention* attention;
+};
+consteval Kernels WithDotProducts(Kernels base, const char* name, const DotProducts& products) {
+  base.name = name;
+  base.fused_dqp_bf16 = products.one_row;
+  base.rows_bf16 = products.rows;
+  base.most_rows.bf16 = 40;        // on an AMD EPYC (Zen 5)
+  base.bytes.most_rows.bf16 = 32;  // not measured where dot products of bfloat16 are fast
+  base.dequantize_block = products.dequantize_block;
+  base.gemm_bf16 = products.gemm;
+  base.bf16_attention = products.attention;
+  return base;
+}
+
 // `base` with products of many rows in tiles: AMX, or its stand-in (amx.inc).
 consteval Kernels WithTiles(Kernels base, const char* name, decltype(Kernels::gemm_bf16) gemm,
                             const Bf16Attention& attention) {
@@ -216,13 +237,21 @@ consteval Kernels WithTiles(Kernels base, const char* name, decltype(Kernels::ge
 }
 constexpr int64_t kTileRowBlock = 32;  // two tiles, one above the other
 
-// Of builds for tests alone: those of AMX and of AVX-VNNI without their instructions.
+// Of builds for tests alone: those of AMX, AVX-VNNI and AVX512_BF16 without their instructions.
 constexpr const char* kAmxStandin = "amx_standin";
+constexpr const char* kAvx512Bf16Standin = "avx512_bf16_standin";
 extern const Kernels kAmxStandinKernels;
 extern const Kernels kAvx2VnniStandinKernels;
 void GemmBf16AmxStandin(const uint16_t* a, int64_t lda, int64_t rows, const uint16_t* panel,
                         int64_t k_pairs, float* y, int64_t ldy);
 extern const Bf16Attention kAmxStandinAttention;
+extern const Kernels kAvx512Bf16StandinKernels;
+OneRowBf16 OneRowBf16Standin;
+RowsBf16 RowsBf16Standin;
+void DequantizeBlockBf16Standin(const uint8_t* block, const BlockLayout& layout, uint16_t* panel);
+void GemmBf16Standin(const uint16_t* a, int64_t lda, int64_t rows, const uint16_t* panel,
+                     int64_t k_pairs, float* y, int64_t ldy);
+extern const Bf16Attention kAvx512Bf16StandinAttention;
 #if defined(__x86_64__)
 extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx2VnniKernels;    // those of int8 alone
