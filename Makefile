@@ -78,7 +78,7 @@ ON_ANY_ORT := tests/models tests/test_snippets.py tests/ops/test_execution_provi
   tests/ops/test_select_rows.py tests/ops/test_experts.py
 
 # Each change; then one bundle in turn, and all of them every night. CONTRIBUTING.md says what that risks.
-EACH_CHANGE := check-portable check-sanitizers
+EACH_CHANGE := check-sanitizers
 BUNDLE_0 := $(MIDDLE_ORTS:%=check-ort-%)
 BUNDLE_1 := check-in-turn-models check-mlir check-locale
 BUNDLE_2 := check-in-turn-npu check-real-xrt
@@ -100,10 +100,7 @@ check: $(EACH_CHANGE) $(BUNDLES)
 
 SCRIPT = MAKEFLAGS= VENV=$(VENV) PARALLEL="$(PARALLEL)" bash tests
 
-# A file for each kind of op with the portable kernels; all with each instruction set that the CPU would not choose.
-check-portable: $(VENV)/test-ready
-	TESTS="$(filter-out %provider_context.py %crafted_models.py %options.py,$(filter tests/ops/%,$(ON_ANY_ORT)))" \
-	  $(SCRIPT)/check_isas.sh portable
+# All ops with each instruction set that the CPU would not choose.
 check-isas: $(VENV)/test-ready
 	$(SCRIPT)/check_isas.sh
 

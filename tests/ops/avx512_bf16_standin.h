@@ -28,7 +28,7 @@ inline void _mm_prefetch(const char*, StandinHint) {}
 
 template <typename V>
 inline V StandinLoad(const void* p) {
-  V v;
+  V v = {};
   __builtin_memcpy(&v, p, sizeof v);
   return v;
 }
@@ -88,7 +88,8 @@ inline __m512i _mm512_set1_epi16(int16_t x) {
   return (__m512i)(static_cast<uint16_t>(x) - standin_words{});
 }
 inline __m128i _mm_set1_epi8(int8_t x) {
-  return (__m128i)(x - (int8_t __attribute__((vector_size(16)))){});
+  typedef int8_t bytes __attribute__((vector_size(16)));
+  return (__m128i)(x - bytes{});
 }
 template <typename... T>
 inline __m512 _mm512_setr_ps(T... x) {
@@ -137,8 +138,11 @@ ORT_AIE_CALL __m512i _mm512_multishift_epi64_epi8(const __m512i& places, const _
   return (__m512i)v;
 }
 ORT_AIE_CALL __m512i _mm512_shuffle_i32x4(__m512i a, __m512i b, int order) {
-  __m512i v;
-  for (int i = 0; i < 8; ++i) v[i] = (i < 4 ? a : b)[(order >> i / 2 * 2 & 3) * 2 + i % 2];
+  __m512i v = {};
+  for (int i = 0; i < 8; ++i) {
+    const int place = (order >> i / 2 * 2 & 3) * 2 + i % 2;
+    v[i] = i < 4 ? a[place] : b[place];
+  }
   return v;
 }
 ORT_AIE_CALL __m512i _mm512_unpacklo_epi64(__m512i a, __m512i b) {
@@ -149,8 +153,11 @@ ORT_AIE_CALL __m512i _mm512_unpackhi_epi64(__m512i a, __m512i b) {
 }
 ORT_AIE_CALL __m512i StandinUnpack(__m512i x, __m512i y, int first) {
   const auto a = (standin_ints)x, b = (standin_ints)y;
-  standin_ints v;
-  for (int i = 0; i < 16; ++i) v[i] = (i % 2 == 0 ? a : b)[i / 4 * 4 + first + i % 4 / 2];
+  standin_ints v = {};
+  for (int i = 0; i < 16; ++i) {
+    const int place = i / 4 * 4 + first + i % 4 / 2;
+    v[i] = i % 2 == 0 ? a[place] : b[place];
+  }
   return (__m512i)v;
 }
 inline __m512i _mm512_unpacklo_epi32(__m512i a, __m512i b) { return StandinUnpack(a, b, 0); }
@@ -185,7 +192,7 @@ inline __m128i _mm_slli_epi16(__m128i a, int n) {
 
 template <typename From, typename To, typename V>
 ORT_AIE_CALL V StandinWiden(const void* lanes) {
-  V v;
+  V v = {};
   for (int64_t i = 0; i < (int64_t)(sizeof(V) / sizeof(To)); ++i) {
     const To wide = static_cast<const From*>(lanes)[i];
     __builtin_memcpy(reinterpret_cast<char*>(&v) + i * (int64_t)sizeof(To), &wide, sizeof(To));
@@ -233,7 +240,7 @@ inline standin_bits StandinRound(standin_bits x) {
 }
 ORT_AIE_CALL __m512bh _mm512_cvtne2ps_pbh(__m512 high, __m512 low) {
   const standin_bits a = StandinRound((standin_bits)low), b = StandinRound((standin_bits)high);
-  standin_words v;
+  standin_words v = {};
   for (int i = 0; i < 16; ++i) {
     v[i] = static_cast<uint16_t>(a[i]);
     v[16 + i] = static_cast<uint16_t>(b[i]);
@@ -244,7 +251,7 @@ ORT_AIE_CALL __m512bh _mm512_cvtne2ps_pbh(__m512 high, __m512 low) {
 // --- floats --------------------------------------------------------------------------------------
 
 inline __m512 _mm512_fmadd_ps(__m512 a, __m512 b, __m512 c) {
-  __m512 v;
+  __m512 v = {};
   for (int i = 0; i < 16; ++i) v[i] = __builtin_fmaf(a[i], b[i], c[i]);
   return v;
 }
