@@ -55,13 +55,18 @@ demo:
 	@$(MAKE) --no-print-directory -j2 $(VENV)/ready STANDINS=OFF
 	$(VENV)/bin/ort-aie demo
 
-# Everything on the newest ONNX Runtime; on the oldest, what depends on it, with one file of each op. Its environment
-# is a copy with the bytecode that the first tests have compiled.
+# Kernels that the CPU would not choose: those that multiply in bfloat16, without their instructions if it lacks them,
+# or those that do not.
+OTHER_KERNELS = $$($(VENV)/bin/python -c 'from ort_aie_ep import _native as n; \
+  print("avx2" if n.has_bf16_attention(n.selected_isa()) else "avx512_bf16_standin")')
+
+# Everything on the newest ONNX Runtime; on the oldest, with other kernels, what depends on either, with one file of
+# each op. Its environment is a copy with the bytecode that the first tests have compiled.
 test:
 	@$(MAKE) --no-print-directory -j2 $(VENV)/test-ready programs $(ORTS_OF_TESTS:%=$(VENV)/onnxruntime-%/ready)
 	$(VENV)/bin/pytest $(PARALLEL)
 	@$(MAKE) --no-print-directory $(VENV)/ort-$(OLDEST_ORT)/ready
-	$(VENV)/ort-$(OLDEST_ORT)/bin/python -m pytest -q $(PARALLEL) $(ON_ANY_ORT)
+	ORT_AIE_ISA=$(OTHER_KERNELS) $(VENV)/ort-$(OLDEST_ORT)/bin/python -m pytest -q $(PARALLEL) $(ON_ANY_ORT)
 
 # --- what continuous integration runs besides -----------------------------------------------------------
 
@@ -73,7 +78,7 @@ ON_ANY_ORT := tests/models tests/test_snippets.py tests/ops/test_execution_provi
   tests/ops/test_select_rows.py tests/ops/test_experts.py
 
 # Each change; then one bundle in turn, and all of them every night. CONTRIBUTING.md says what that risks.
-EACH_CHANGE := check-portable check-sanitizers
+EACH_CHANGE := check-sanitizers
 BUNDLE_0 := $(MIDDLE_ORTS:%=check-ort-%)
 BUNDLE_1 := check-in-turn-models check-mlir check-locale
 BUNDLE_2 := check-in-turn-npu check-real-xrt
@@ -95,10 +100,7 @@ check: $(EACH_CHANGE) $(BUNDLES)
 
 SCRIPT = MAKEFLAGS= VENV=$(VENV) PARALLEL="$(PARALLEL)" bash tests
 
-# A file for each kind of op with the portable kernels; all with each instruction set that the CPU would not choose.
-check-portable: $(VENV)/test-ready
-	TESTS="$(filter-out %provider_context.py %crafted_models.py %options.py,$(filter tests/ops/%,$(ON_ANY_ORT)))" \
-	  $(SCRIPT)/check_isas.sh portable
+# All ops with each instruction set that the CPU would not choose.
 check-isas: $(VENV)/test-ready
 	$(SCRIPT)/check_isas.sh
 
