@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ort_aie_ep.aie_kernels.kernel_cycles import Kernels
 from ort_aie_ep.aie_kernels.machine import Step
 from ort_aie_ep.formats.q4nx import BlockForm
 
@@ -19,7 +18,6 @@ class Invocation:
     """An invocation of a sequence, with weights in a form, on a device of so many columns."""
 
     parameters: Mapping[str, int]
-    kernels: Kernels
     form: BlockForm
     columns: int
 

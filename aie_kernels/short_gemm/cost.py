@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from math import ceil
 
-from ort_aie_ep.aie_kernels.gemm.cost import GEMM_SLAB
+from ort_aie_ep.aie_kernels.dequant import cost as dequant
+from ort_aie_ep.aie_kernels.gemm import cost as gemm
+from ort_aie_ep.aie_kernels.gemm.cost import GEMM_COLUMNS, GEMM_DEPTH, GEMM_ROWS, GEMM_SLAB
 from ort_aie_ep.aie_kernels.invocation import Costs, Invocation
-from ort_aie_ep.aie_kernels.kernel_cycles import (
-    GEMM_COLUMNS,
-    GEMM_DEPTH,
-    GEMM_ROWS,
-    PUBLISHED,
-    Kernels,
-)
 from ort_aie_ep.aie_kernels.machine import (
     ALL_COLUMNS,
     BF16,
@@ -28,9 +23,8 @@ SHORT_GEMM_COLUMNS = 64  # of C in a core
 
 
 def short_gemm(
-    m: int, k: int, n: int, columns: int = ALL_COLUMNS, kernels: Kernels = PUBLISHED,
-    form: BlockForm = SHIPPING,
-) -> tuple[Step, ...]:  # fmt: skip
+    m: int, k: int, n: int, columns: int = ALL_COLUMNS, form: BlockForm = SHIPPING
+) -> tuple[Step, ...]:
     """C (m, n) = A (m, k) W in bf16 from Q4NX weights, 64 rows at a time.
 
     A core has 64 columns of C, and dequantises their weights while it multiplies. All cores receive
@@ -45,7 +39,7 @@ def short_gemm(
     a = BF16 * GEMM_ROWS * GEMM_SLAB
     c = BF16 * GEMM_ROWS * column
     blocks = SHORT_GEMM_COLUMNS // BLOCK_ROWS
-    slab = GEMM_SLAB // GEMM_DEPTH * kernels.gemm_step / share + blocks * kernels.dequant_block
+    slab = GEMM_SLAB // GEMM_DEPTH * gemm.STEP / share + blocks * dequant.BLOCK
     return (
         Step(
             shim=passes * depth * weights,
@@ -58,7 +52,7 @@ def short_gemm(
         Step(
             streams=passes * stream(c / CORE_ROWS),
             control=control(tasks=1 + 2 * columns, words=3 * CORE_ROWS * columns)
-            + passes * kernels.gemm_block / share,
+            + passes * gemm.BLOCK / share,
             idle=1,
         ),
         Step(shim=weights + c),
@@ -67,9 +61,7 @@ def short_gemm(
 
 def _project(invocation: Invocation) -> tuple[Step, ...]:
     p = invocation.parameters
-    return short_gemm(
-        p["M"], p["K"], p["N"], invocation.columns, invocation.kernels, invocation.form
-    )
+    return short_gemm(p["M"], p["K"], p["N"], invocation.columns, invocation.form)
 
 
 SEQUENCES: Costs = {"project": ("gemm", _project)}

@@ -18,7 +18,6 @@ from ort_aie_ep.npu.kernels import Kernels
 from ort_aie_ep.npu.simulator.session import Session
 from ort_aie_ep.npu.terms.design import Design
 from ort_aie_ep.npu.terms.device import device
-from ort_aie_ep.npu.terms.eras import ERAS, Era
 
 N, K = 8192, 2048
 SHAPE = {"N": N, "K": K, "bias": 0, "activation": 0}
@@ -31,16 +30,15 @@ def main() -> None:
         own = {name: kernels(name, Path(folder)) for name in ("aie2", "aie2p")}
     for name, columns in (("npu1", 4), ("npu2", 4), ("npu2", 8)):
         on = device(name)
-        for era in ERAS.values():
-            four = seconds(four_bits.build(on, columns), era, "matvec")
-            two = seconds(two_bits.build(on, columns), era, "matvec_two_bits", own[on.architecture])
-            print(
-                f"{name} {columns} columns, {era.name}: 4 bits {four * 1e6:.1f} µs, 2 bits "
-                f"{two * 1e6:.1f} µs, {four / two:.2f} times as fast"
-            )
+        four = seconds(four_bits.build(on, columns), "matvec")
+        two = seconds(two_bits.build(on, columns), "matvec_two_bits", own[on.architecture])
+        print(
+            f"{name} {columns} columns: 4 bits {four * 1e6:.1f} µs, 2 bits {two * 1e6:.1f} µs, "
+            f"{four / two:.2f} times as fast"
+        )
 
 
-def seconds(design: Design, era: Era, sequence: str, own: Kernels | None = None) -> float:
+def seconds(design: Design, sequence: str, own: Kernels | None = None) -> float:
     """The time of a product with zeros."""
     buffers = {
         "x": np.zeros(K, BF16),
@@ -48,9 +46,7 @@ def seconds(design: Design, era: Era, sequence: str, own: Kernels | None = None)
         "bias": np.zeros(0, BF16),
         "y": np.zeros(N, BF16),
     }
-    return sum(
-        r.seconds for r in Session(design, era=era, kernels=own).run(sequence, SHAPE, buffers)
-    )
+    return sum(r.seconds for r in Session(design, kernels=own).run(sequence, SHAPE, buffers))
 
 
 if __name__ == "__main__":
