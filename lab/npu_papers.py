@@ -5,8 +5,8 @@
     python lab/npu_papers.py layers          # a token by whole layers, and operator by operator
 
 Their programs are others, on machines of 2025 and 2026; the predictions have the one set of
-constants of `npu/terms/costs.py`. docs/npu-model.md and docs/results/npu-published/results.md quote
-it. Nothing here was measured by this project.
+constants of `npu/terms/costs.py`. docs/npu-model.md and docs/results/npu-published.md quote it.
+Nothing here was measured by this project.
 """
 
 from __future__ import annotations

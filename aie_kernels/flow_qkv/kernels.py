@@ -24,7 +24,7 @@ QKV_CHUNK = 2048
 
 
 # Bundles of 8 rows by the core's issue rules, by head dimension, with a quarter of the rescaling
-# (docs/results/npu-published), and what published projections take for each, compiled at -O2.
+# (docs/results/npu-published.md), and what published projections take for each, compiled at -O2.
 VALUES = {64: 344.4375, 128: 452.9375, 256: 545.9375}
 PROJECTIONS = 1.04
 
