@@ -43,11 +43,10 @@ def cost_of(
     parameters: Mapping[str, int],
     *,
     form: BlockForm = SHIPPING,
-    columns: int = 8,
 ) -> tuple[Part, tuple[Step, ...]]:
     """The part of a token or prompt to which an invocation belongs, and its steps.
 
-    `form` is that of the weights, if the design reads any; `columns` are those of the device.
+    `form` is that of the weights, if the design reads any.
 
     Raises:
         DesignError: there is no closed form for the sequence.
@@ -56,4 +55,4 @@ def cost_of(
     if found is None:
         raise DesignError(f"{design}: there is no closed form for the sequence {sequence}")
     part, steps = found
-    return part, steps(Invocation(parameters, form, columns))
+    return part, steps(Invocation(parameters, form))

@@ -15,11 +15,10 @@ Part = Literal["layers", "projections", "gemm", "dequant", "attention", "vector"
 
 @dataclass(frozen=True)
 class Invocation:
-    """An invocation of a sequence, with weights in a form, on a device of so many columns."""
+    """An invocation of a sequence on npu2, with weights in a form."""
 
     parameters: Mapping[str, int]
     form: BlockForm
-    columns: int
 
 
 #: By sequence, the part to which its time belongs, and its closed form.

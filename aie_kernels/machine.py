@@ -47,7 +47,6 @@ class Machine:
     """npu2 as the model sees it. Bandwidths in bytes a second, the rest in seconds."""
 
     clock_hz: float = costs.CLOCK.value
-    columns: int = ALL_COLUMNS
     ddr_read: float = costs.DDR_READ.value
     ddr_write: float = costs.DDR_WRITE.value
     shim_channel: float = costs.SHIM_CHANNEL.value

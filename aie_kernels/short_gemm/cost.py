@@ -22,16 +22,14 @@ from ort_aie_ep.formats.q4nx import BLOCK_ROWS, SHIPPING, BlockForm
 SHORT_GEMM_COLUMNS = 64  # of C in a core
 
 
-def short_gemm(
-    m: int, k: int, n: int, columns: int = ALL_COLUMNS, form: BlockForm = SHIPPING
-) -> tuple[Step, ...]:
+def short_gemm(m: int, k: int, n: int, form: BlockForm = SHIPPING) -> tuple[Step, ...]:
     """C (m, n) = A (m, k) W in bf16 from Q4NX weights, 64 rows at a time.
 
     A core has 64 columns of C, and dequantises their weights while it multiplies. All cores receive
     A by one channel, those of a column their weights by another. The first weights fill a memory
     tile before the computation begins, and the last C leaves after it ends.
     """
-    depth = ceil(k / GEMM_SLAB)
+    depth, columns = ceil(k / GEMM_SLAB), ALL_COLUMNS
     column = CORE_ROWS * SHORT_GEMM_COLUMNS
     passes = ceil(m / GEMM_ROWS) * ceil(n / (column * columns))
     share = GEMM_COLUMNS // SHORT_GEMM_COLUMNS  # a core's columns, of those of `gemm`
@@ -61,7 +59,7 @@ def short_gemm(
 
 def _project(invocation: Invocation) -> tuple[Step, ...]:
     p = invocation.parameters
-    return short_gemm(p["M"], p["K"], p["N"], invocation.columns, invocation.form)
+    return short_gemm(p["M"], p["K"], p["N"], invocation.form)
 
 
 SEQUENCES: Costs = {"project": ("gemm", _project)}

@@ -85,11 +85,13 @@ def schedule(
         raise AieError(str(error)) from error
 
 
-def compose(plans: Plans, tokens: int, context: int, *, fused_layers: bool = True) -> Composition:
-    """A call with `tokens` new tokens, and `context` in all, on npu2, whose packages share a
-    hardware context.
+def compose(
+    plans: Plans, tokens: int, context: int, *, fused_layers: bool = True, one_xclbin: bool = True
+) -> Composition:  # fmt: skip
+    """A call with `tokens` new tokens, and `context` in all, on npu2.
 
-    Without `fused_layers` tokens run on `decode`.
+    Without `fused_layers` tokens run on `decode`. The packages share a hardware context, unless
+    not `one_xclbin`: then the schedule is that of a context for each, its changes' time is not.
 
     Raises:
         DesignError: `tokens` is more than `context`.
@@ -97,15 +99,17 @@ def compose(plans: Plans, tokens: int, context: int, *, fused_layers: bool = Tru
     """
     if not 1 <= tokens <= context:
         raise DesignError(f"{tokens} tokens: a context of {context} has 1 to {context}")
-    call = _Call(tokens, context, fused_layers)
+    call = _Call(tokens, context, fused_layers, one_xclbin)
     for plan in plans:
         call.plan(plan)
     return call.composition()
 
 
 @lru_cache(maxsize=16)  # a prompt asks for the token after it too
-def _scheduled(plan: PlanNode, tokens: int, context: int, layers: bool) -> _npu.Schedule:
-    return schedule(plan, tokens, context, one_xclbin=True, layers=layers)
+def _scheduled(
+    plan: PlanNode, tokens: int, context: int, one_xclbin: bool, layers: bool
+) -> _npu.Schedule:
+    return schedule(plan, tokens, context, one_xclbin=one_xclbin, layers=layers)
 
 
 @dataclass
@@ -113,6 +117,7 @@ class _Call:
     tokens: int
     context: int
     fused_layers: bool
+    one_xclbin: bool
     overlays: list[str] = field(default_factory=list)  # of parts of submissions, in order
     submissions: int = 0
     host_steps: Counter[str] = field(default_factory=Counter)
@@ -123,7 +128,7 @@ class _Call:
     tally: Tally = field(default_factory=Tally)
 
     def _schedule(self, plan: PlanNode, tokens: int) -> _npu.Schedule:
-        return _scheduled(plan, tokens, self.context, self.fused_layers)
+        return _scheduled(plan, tokens, self.context, self.one_xclbin, self.fused_layers)
 
     def plan(self, plan: PlanNode) -> None:
         """Add the schedule of a node."""

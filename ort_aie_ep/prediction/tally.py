@@ -26,7 +26,7 @@ class Timing:
     """Seconds of a token or a prompt: by part, and by what limits them.
 
     `runs` are dispatches, `switches` changes of overlay; `by_bound` leaves both out. `read` and
-    `write` are DDR bytes, which alone would take `ddr_seconds`.
+    `write` are DDR bytes.
     """
 
     seconds: float
@@ -36,7 +36,6 @@ class Timing:
     switches: int
     read: float
     write: float
-    ddr_seconds: float
 
 
 class Tally:
@@ -64,5 +63,4 @@ class Tally:
         return Timing(
             sum(self.parts.values()), dict(self.parts), dict(self.bounds), runs, switches,
             self.read, self.write,
-            max(self.read / self.machine.ddr_read, self.write / self.machine.ddr_write),
         )  # fmt: skip

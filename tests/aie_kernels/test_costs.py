@@ -28,14 +28,12 @@ def test_every_sequence_has_a_closed_form_of_its_parameters(name: str) -> None:
             assert Machine().seconds(steps) > 0
 
 
-def test_form_and_columns_reach_the_closed_form() -> None:
+def test_the_form_reaches_the_closed_form() -> None:
     form = BlockForm(minima=False)
     shape = {"N": 2048, "K": 2048, "bias": 0, "activation": 0}
     found = cost_of("decode", "matvec", shape, form=form)
-    assert found == ("projections", fused_dqp(2048, 2048, 4, form))
-    assert found[1] != fused_dqp(2048, 2048, 4, SHIPPING)
-    one_column = cost_of("fused_dqp", "matvec", shape, columns=1)
-    assert one_column == ("projections", fused_dqp(2048, 2048, 1))
+    assert found == ("projections", fused_dqp(2048, 2048, form))
+    assert found[1] != fused_dqp(2048, 2048, SHIPPING)
 
 
 def test_heads_that_move_cost_what_rotated_ones_do() -> None:

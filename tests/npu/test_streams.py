@@ -294,9 +294,9 @@ def with_costs_of_the_simulator(design: Design) -> dict[str, Any]:
     [pytest.param(d, marks=pytest.mark.in_turn if d in LONG else []) for d in find_designs()],
 )
 def test_prediction_is_near_the_simulator(name: str, design: str) -> None:
-    """0.8 to 2.2 times as long, without the dispatch; for GEMM and MatMul at least two thirds, for
-    FlowQKV 0.7: with one chunk of keys the two cores of a pair work one after the other,
-    and the prediction has the slower one.
+    """0.75 to 2.2 times as long, without the dispatch; for GEMM and MatMul at least two thirds, for
+    FlowQKV 0.7: with one chunk of keys the two cores of a pair work one after the other, and the
+    prediction has the slower one.
 
     The smallest product takes 66 µs by the prediction, whether B is bfloat16 or bfp16, and with
     bfp16 it is simulated to take less than half of that.
@@ -318,7 +318,7 @@ def test_prediction_is_near_the_simulator(name: str, design: str) -> None:
             predicted = sum(run["predicted_seconds"] - 100e-6 for run in runs)
             results = session.time(title, shape)
             ratio = predicted / sum(result.seconds for result in results)
-            least = {"gemm": 2 / 3, "gemm_bfp16": 2 / 3, "flow_qkv": 0.7}.get(design, 0.8)
+            least = {"gemm": 2 / 3, "gemm_bfp16": 2 / 3, "flow_qkv": 0.7}.get(design, 0.75)
             assert least < ratio < 2.2, (title, shape, ratio)
 
 
