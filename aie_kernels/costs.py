@@ -15,7 +15,6 @@ from ort_aie_ep.aie_kernels.fused_dqp import cost as fused_dqp
 from ort_aie_ep.aie_kernels.fused_layer import cost as fused_layer
 from ort_aie_ep.aie_kernels.gemm import cost as gemm
 from ort_aie_ep.aie_kernels.invocation import Costs, Invocation, Part
-from ort_aie_ep.aie_kernels.kernel_cycles import Kernels
 from ort_aie_ep.aie_kernels.machine import Step
 from ort_aie_ep.aie_kernels.short_gemm import cost as short_gemm
 from ort_aie_ep.aie_kernels.vector_ops import cost as vector_ops
@@ -43,13 +42,11 @@ def cost_of(
     sequence: str,
     parameters: Mapping[str, int],
     *,
-    kernels: Kernels,
     form: BlockForm = SHIPPING,
-    columns: int = 8,
 ) -> tuple[Part, tuple[Step, ...]]:
     """The part of a token or prompt to which an invocation belongs, and its steps.
 
-    `form` is that of the weights, if the design reads any; `columns` are those of the device.
+    `form` is that of the weights, if the design reads any.
 
     Raises:
         DesignError: there is no closed form for the sequence.
@@ -58,4 +55,4 @@ def cost_of(
     if found is None:
         raise DesignError(f"{design}: there is no closed form for the sequence {sequence}")
     part, steps = found
-    return part, steps(Invocation(parameters, kernels, form, columns))
+    return part, steps(Invocation(parameters, form))

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ort_aie_ep.aie_kernels.kernel_cycles import Kernels
 from ort_aie_ep.aie_kernels.machine import Step
 from ort_aie_ep.formats.q4nx import BlockForm
 
@@ -16,12 +15,10 @@ Part = Literal["layers", "projections", "gemm", "dequant", "attention", "vector"
 
 @dataclass(frozen=True)
 class Invocation:
-    """An invocation of a sequence, with weights in a form, on a device of so many columns."""
+    """An invocation of a sequence on npu2, with weights in a form."""
 
     parameters: Mapping[str, int]
-    kernels: Kernels
     form: BlockForm
-    columns: int
 
 
 #: By sequence, the part to which its time belongs, and its closed form.

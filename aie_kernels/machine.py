@@ -7,11 +7,9 @@ overlap and the slowest of them decides; steps follow each other. `aie_kernels/*
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Literal
 
-from ort_aie_ep.aie_kernels.kernel_cycles import PUBLISHED, Kernels
 from ort_aie_ep.npu.terms import costs
-from ort_aie_ep.npu.terms.eras import PAPERS, Era
 
 Bound = Literal["DDR", "streams", "kernels", "control"]
 
@@ -46,41 +44,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Machine:
-    """A device as the model sees it, and the cycles of its kernels. Bandwidths in bytes a second,
-    the rest in seconds.
-
-    `of` makes the machine of an era; without it, the era is that of the papers.
-    """
+    """npu2 as the model sees it. Bandwidths in bytes a second, the rest in seconds."""
 
     clock_hz: float = costs.CLOCK.value
-    columns: int = 8
-    ddr_read: float = PAPERS.ddr_read.value
-    ddr_write: float = PAPERS.ddr_write.value
-    shim_channel: float = PAPERS.shim_channel.value
-    gate_idle: float = PAPERS.gate_idle.value / costs.CLOCK.value
-    dispatch: float = PAPERS.dispatch.value
-    overlay_switch: float = PAPERS.overlay_switch.value
-    kernels: Kernels = PUBLISHED
-
-    @classmethod
-    def of(cls, era: Era, clock_hz: float | None = None, columns: int = 8) -> Self:
-        """The device with an era's constants; `clock_hz` is another clock than the era's."""
-        clock_hz = clock_hz or era.clock.value
-        return cls(
-            clock_hz=clock_hz,
-            columns=columns,
-            ddr_read=era.ddr_read.value,
-            ddr_write=era.ddr_write.value,
-            shim_channel=era.shim_channel.value,
-            gate_idle=era.gate_idle.value / clock_hz,
-            dispatch=era.dispatch.value,
-            overlay_switch=era.overlay_switch.value,
-        )
-
-    @property
-    def one_context(self) -> bool:
-        """Whether a change of overlay only loads a PDI."""
-        return self.overlay_switch <= costs.PDI_SWITCH.value
+    ddr_read: float = costs.DDR_READ.value
+    ddr_write: float = costs.DDR_WRITE.value
+    shim_channel: float = costs.SHIM_CHANNEL.value
+    gate_idle: float = costs.GATE_IDLE.value / costs.CLOCK.value
+    dispatch: float = costs.DISPATCH.value
+    overlay_switch: float = costs.PDI_SWITCH.value  # all packages share a context
 
     def seconds(self, steps: tuple[Step, ...]) -> float:
         """The time that steps take, one after another."""

@@ -1,7 +1,7 @@
 """Whole decoder layers of real models on the simulated NPU, compared bit by bit with numpy.
 
     python lab/bench_npu_layer.py                               # three models, 1,024 keys
-    python lab/bench_npu_layer.py llama-3.2-1b --context 4096 --era papers
+    python lab/bench_npu_layer.py llama-3.2-1b --context 4096
     python lab/bench_npu_layer.py gemma4-e2b gemma4-e2b-shared  # layers with a window, without the
                                                                 # per-layer input
 
@@ -27,8 +27,8 @@ from ort_aie_ep.aie_kernels.reference import bits
 from ort_aie_ep.cli.console import bar
 from ort_aie_ep.models.shapes import SHAPES, Shape
 from ort_aie_ep.npu.simulator.session import Session
+from ort_aie_ep.npu.terms import costs
 from ort_aie_ep.npu.terms.device import device
-from ort_aie_ep.npu.terms.eras import ERAS, era
 
 MODELS = ("llama-3.2-1b", "qwen3-8b", "gemma3-4b")
 FAMILIES = {"llama", "mistral", "qwen2", "qwen3", "gemma3_text"}
@@ -83,15 +83,13 @@ def main() -> None:
     known = [name for name, shape in SHAPES.items() if shape.family in FAMILIES]
     parser.add_argument("models", nargs="*", default=MODELS, choices=[*known, *GEMMA4, MODELS])
     parser.add_argument("--context", type=int, default=1024, help="keys with the token's own")
-    parser.add_argument("--era", default="mlir-air", choices=list(ERAS))
     options = parser.parse_args()
-    at = era(options.era)
     design = fused_layer.build(device("npu2"))
     reference = Operators()
     console = Console()
     table = Table(
         "model", "µs", "GB/s read", "MB read", "KB written", "busiest core", "DDR alone, µs",
-        title=f"a layer with {options.context} keys on the modelled npu2, era {at.name}",
+        title=f"a layer with {options.context} keys on the modelled npu2",
     )  # fmt: skip
     began = time.perf_counter()
     for name in options.models:
@@ -102,9 +100,7 @@ def main() -> None:
         buffers = layer.random(seed=0)
         expected = reference.layer(layer, buffers)
         with bar(name, "operations") as progress:
-            results = Session(design, era=at).run(
-                layer.sequence, layer.parameters, buffers, progress
-            )
+            results = Session(design).run(layer.sequence, layer.parameters, buffers, progress)
         for argument, values in expected.items():
             different = np.count_nonzero(buffers[argument].view("u2") != values.view("u2"))
             if different:
@@ -114,7 +110,7 @@ def main() -> None:
         table.add_row(
             name, f"{result.seconds * 1e6:,.1f}", f"{result.read / result.seconds / 1e9:.1f}",
             f"{result.read / 1e6:.1f}", f"{result.written / 1e3:.1f}", f"{busiest:.0%}",
-            f"{result.read / at.ddr_read.value * 1e6:,.1f}",
+            f"{result.read / costs.DDR_READ.value * 1e6:,.1f}",
         )  # fmt: skip
     console.print(table)
     console.print(

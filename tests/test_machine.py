@@ -17,7 +17,7 @@ import ort_aie_ep
 from ort_aie_ep.explain import doctor, machine
 from ort_aie_ep.explain.machine import Finding, why_no_npu
 from ort_aie_ep.explain.overlays import DESIGNS, find_overlays, overlay_folders
-from ort_aie_ep.npu.packages.package import COSTS
+from ort_aie_ep.npu.packages.package import LIMITS
 from ort_aie_ep.npu.terms.device import DEVICES
 
 UUID = uuid.UUID("0f51d8bc-0b4c-4b0e-9a6f-6b0c0a1d2e3f")
@@ -169,7 +169,7 @@ def package(folder: Path, name: str, device: str = "npu2", built: bool = True) -
         "format": 1, "name": name, "device": device, "generation": made.generation,
         "rows": made.rows, "columns": made.columns, "kernel": "MLIR_AIE", "clock_hz": 1,
         "ddr_bytes_per_second": 1, "ddr_write_bytes_per_second": 1,
-        "costs": dict.fromkeys(COSTS, 1), "fifos": {}, "workers": {}, "bds": {}, "sequences": {},
+        "costs": dict.fromkeys(LIMITS, 1), "fifos": {}, "workers": {}, "bds": {}, "sequences": {},
         "toolchain": None, "uuid": str(UUID) if built else None,
     }  # fmt: skip
     (folder / "manifest.json").write_text(json.dumps(manifest))

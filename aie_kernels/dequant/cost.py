@@ -4,32 +4,34 @@ from __future__ import annotations
 
 from math import ceil
 
+from ort_aie_ep.aie_kernels.cycles import of_call
+from ort_aie_ep.aie_kernels.dequant.kernels import Q4NX_DEQUANT
 from ort_aie_ep.aie_kernels.invocation import Costs, Invocation
-from ort_aie_ep.aie_kernels.kernel_cycles import PUBLISHED, Kernels
 from ort_aie_ep.aie_kernels.machine import ALL_COLUMNS, CORE_ROWS, Step, control, weights_bytes
 from ort_aie_ep.formats.q4nx import BLOCK_COLS, BLOCK_ROWS, SHIPPING, BlockForm
 
+BLOCK = of_call(Q4NX_DEQUANT)  # to bf16 and to bfp16
+
 
 def dequant(
-    outputs: int, inputs: int, columns: int = ALL_COLUMNS, kernels: Kernels = PUBLISHED,
-    form: BlockForm = SHIPPING, *, bfp16: bool = False,
-) -> tuple[Step, ...]:  # fmt: skip
+    outputs: int, inputs: int, form: BlockForm = SHIPPING, *, bfp16: bool = False
+) -> tuple[Step, ...]:
     """Q4NX to bf16 or bfp16 in DDR on all cores, four blocks a column at a time.
 
     A column receives them by one channel, and sends 16,384 or 9,216 bytes for each block by two
     channels.
     """
     blocks = ceil(outputs / BLOCK_ROWS) * ceil(inputs / BLOCK_COLS)
-    share = ceil(blocks / CORE_ROWS / columns)  # of a column, in fours
+    share = ceil(blocks / CORE_ROWS / ALL_COLUMNS)  # of a column, in fours
     produced = weights_bytes(BLOCK_ROWS * BLOCK_COLS, bfp16=bfp16)
-    in_all = share * CORE_ROWS * columns
+    in_all = share * CORE_ROWS * ALL_COLUMNS
     return (
         Step(
             shim=share * 2 * produced,
-            kernels=share * kernels.dequant_block,
+            kernels=share * BLOCK,
             read=in_all * form.block_bytes,
             write=in_all * produced,
-            control=control(tasks=3 * columns, words=2 * CORE_ROWS * columns),
+            control=control(tasks=3 * ALL_COLUMNS, words=2 * CORE_ROWS * ALL_COLUMNS),
             idle=1,
         ),
     )
@@ -37,14 +39,12 @@ def dequant(
 
 def _dequant(invocation: Invocation) -> tuple[Step, ...]:
     outputs = invocation.parameters["blocks"] * BLOCK_ROWS
-    return dequant(outputs, BLOCK_COLS, invocation.columns, invocation.kernels, invocation.form)
+    return dequant(outputs, BLOCK_COLS, invocation.form)
 
 
 def _dequant_bfp16(invocation: Invocation) -> tuple[Step, ...]:
     outputs = invocation.parameters["blocks"] * BLOCK_ROWS
-    return dequant(
-        outputs, BLOCK_COLS, invocation.columns, invocation.kernels, invocation.form, bfp16=True
-    )
+    return dequant(outputs, BLOCK_COLS, invocation.form, bfp16=True)
 
 
 SEQUENCES: Costs = {"dequant": ("dequant", _dequant)}

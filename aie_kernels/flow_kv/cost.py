@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from math import ceil, gcd
 
+from ort_aie_ep.aie_kernels.cycles import of_call
+from ort_aie_ep.aie_kernels.flow_kv.kernels import (
+    FLOW_KV_MERGE,
+    FLOW_KV_PASS,
+    FLOW_KV_SCORES,
+    FLOW_KV_VALUES,
+    KV_CHUNK,
+)
 from ort_aie_ep.aie_kernels.invocation import Costs, Invocation
-from ort_aie_ep.aie_kernels.kernel_cycles import PUBLISHED, Kernels
 from ort_aie_ep.aie_kernels.machine import BF16, TASK, Step, control, stream
 from ort_aie_ep.npu.terms.errors import DesignError
 
@@ -13,6 +20,11 @@ FLOW_KV_WORDS = 19  # to a pair
 PAIRS = 4  # of cores: FlowKV's, and FlowQKV's of one query chunk
 FLOW_KV_CHUNK = 8192  # bytes of keys, and of values
 FLOW_KV_QUERIES = 2048  # query elements of a sweep
+# Products a cycle of a pair of cores, both products, that mlir-air's attention makes on a Krackan:
+# what 16 more keys of a layer take llama-3.2-1b (68.44 and 19.05 tokens/s at 1k and 32k, 1.19 µs
+# for 8 queries) and qwen3-8b (12.68 and 4.65, 1.91 µs), at 1.66 GHz. Its own counts are 868 + 1,500
+# and 1,343 + 2,917 bundles, one core after the other.
+RATE, WIDE_RATE = 8.3, 10.4  # heads of 64; of 128 and more
 
 
 def padded_head(head_dim: int) -> int:
@@ -23,22 +35,26 @@ def padded_head(head_dim: int) -> int:
     raise DesignError(f"head dimension {head_dim}: the attention designs hold at most 256")
 
 
+def chunk_cycles(queries: int, head_dim: int) -> float:
+    """A chunk on the slower core of a pair, which is not faster than any that was measured."""
+    counted = max(of_call(kernel, queries, head_dim) for kernel in (FLOW_KV_SCORES, FLOW_KV_VALUES))
+    return max(counted, 2 * queries * KV_CHUNK / (RATE if head_dim < 128 else WIDE_RATE))
+
+
+def merge_cycles(queries: int, head_dim: int) -> float:
+    """What a pair hands to the next."""
+    return of_call(FLOW_KV_MERGE, queries, head_dim) + of_call(FLOW_KV_PASS)
+
+
 def flow_kv(
-    keys: int,
-    heads: int,
-    kv_heads: int,
-    head_dim: int,
-    window: int | None,
-    pairs: int = PAIRS,
-    kernels: Kernels = PUBLISHED,
-    shared: bool = True,
+    keys: int, heads: int, kv_heads: int, head_dim: int, window: int | None
 ) -> tuple[Step, ...]:
     """Attention of one query to `keys` cached keys.
 
     A sweep is a walk through the keys of a KV head, for at most 2,048 query elements. As many pairs
     share its chunks as it takes to keep all pairs at work, if there are enough chunks; then one
-    after the other merges what it has. If not `shared`, each sweep belongs to one pair. Keys and
-    values each have a shim channel, in chunks of 8 KB; the queries go ahead on the keys' channel.
+    after the other merges what it has. Keys and values each have a shim channel, in chunks of
+    8 KB; the queries go ahead on the keys' channel.
     """
     head = padded_head(head_dim)
     group = heads // kv_heads
@@ -48,15 +64,15 @@ def flow_kv(
     per_chunk = FLOW_KV_CHUNK // (BF16 * head)
     first = 0 if window is None else max(0, keys - window)
     chunks = ceil(keys / per_chunk) - first // per_chunk
-    sharing = pairs // gcd(pairs, sweeps)
-    if chunks < sharing or not shared:
+    sharing = PAIRS // gcd(PAIRS, sweeps)
+    if chunks < sharing:
         sharing = 1
     walks = sharing * sweeps  # of single pairs
-    at_once = min(walks, pairs)
-    rounds = ceil(walks / pairs)
+    at_once = min(walks, PAIRS)
+    rounds = ceil(walks / PAIRS)
     own = ceil(chunks / sharing)
     chunk = stream(FLOW_KV_CHUNK)
-    kernel = kernels.flow_kv_chunk(queries, head)
+    kernel = chunk_cycles(queries, head)
     return (
         # Queries, keys, values and outputs of a sweep are tasks; values trail keys by a chunk.
         Step(control=control(4 * at_once, FLOW_KV_WORDS * at_once) + max(kernel, chunk), idle=1),
@@ -65,17 +81,14 @@ def flow_kv(
             kernels=rounds * own * kernel,
             commands=4 * (walks - at_once) * TASK,
             read=2 * sweeps * chunks * FLOW_KV_CHUNK,
-            control=(sharing - 1) * kernels.flow_kv_merge(queries, head),
+            control=(sharing - 1) * merge_cycles(queries, head),
         ),
     )
 
 
 def _attention(invocation: Invocation) -> tuple[Step, ...]:
     p = invocation.parameters
-    return flow_kv(
-        p["context"], p["heads"], p["kv_heads"], p["head_dim"], p["window"] or None,
-        kernels=invocation.kernels,
-    )  # fmt: skip
+    return flow_kv(p["context"], p["heads"], p["kv_heads"], p["head_dim"], p["window"] or None)
 
 
 SEQUENCES: Costs = {"attention": ("attention", _attention)}

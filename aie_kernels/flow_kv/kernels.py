@@ -17,24 +17,33 @@ from ort_aie_ep.aie_kernels.cycles import (
     copy_cycles,
     map_scores,
 )
-from ort_aie_ep.aie_kernels.flow_kv import bundles
-from ort_aie_ep.aie_kernels.issue import ATTENTION
 from ort_aie_ep.npu.terms.kernel import Array, Kernel
 
 KV_CHUNK = 4096
 
+# Bundles of a chunk by the core's issue rules, by head dimension (docs/results/npu-published.md):
+# scores of a call, of each pair of heads and of each 8 heads; values of each head, with a quarter
+# of the rescaling, and of each pair.
+SCORES = {64: (188, 500, 310.5), 128: (188, 370, 286.5), 256: (188, 401.5, 274.5)}
+VALUES = {64: (11.375, 334), 128: (13.125, 428), 256: (16.625, 576)}
+# What published attention takes for a bundle that is counted, compiled at -O1.
+ATTENTION = 1.74
+
 
 def _flow_kv_scores(arch: str, scalars: Scalars) -> float:
-    """As `_flow_kv_values`, and what a softcap adds to each vector of 32 scores."""
+    """With what a softcap adds to each vector of 32 scores."""
     group, head_dim, _begin, _end, _scale, softcap = scalars
-    vectors = (group + 1) // 2 * (KV_CHUNK // head_dim // 16)
+    pairs, eights = (group + 1) // 2, (group + 7) // 8
+    vectors = pairs * (KV_CHUNK // head_dim // 16)
     capping = COMPILED * (map_scores(vectors, softcap) - map_scores(vectors, 0))
-    return CALL + ATTENTION * bundles.scores(group, head_dim) + capping
+    call, of_pair, of_eight = SCORES[head_dim]
+    return CALL + ATTENTION * (call + pairs * of_pair + eights * of_eight) + capping
 
 
 def _flow_kv_values(arch: str, scalars: Scalars) -> float:
-    """By the core's issue rules, at the pace of published attention."""
-    return CALL + ATTENTION * bundles.values(*scalars)
+    group, head_dim = scalars
+    of_head, of_pair = VALUES[head_dim]
+    return CALL + ATTENTION * (group * of_head + (group + 1) // 2 * of_pair)
 
 
 def _flow_kv_merge(scalars: Scalars) -> float:

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from math import ceil
 
+from ort_aie_ep.aie_kernels.cycles import of_call
 from ort_aie_ep.aie_kernels.flow_kv.cost import PAIRS, padded_head
+from ort_aie_ep.aie_kernels.flow_qkv.kernels import (
+    FLOW_QKV_BEGIN,
+    FLOW_QKV_LOAD_Q,
+    FLOW_QKV_SCORES,
+    FLOW_QKV_VALUES,
+    QKV_CHUNK,
+)
 from ort_aie_ep.aie_kernels.invocation import Costs, Invocation
-from ort_aie_ep.aie_kernels.kernel_cycles import PUBLISHED, Kernels
 from ort_aie_ep.aie_kernels.machine import BF16, TASK, Step, control, stream
 
 FLOW_QKV_WORDS = 16 * 26  # to all pairs
@@ -14,6 +21,24 @@ FLOW_QKV_CHUNK = 4096
 STARTED_SWEEPS = 16  # of FlowQKV between two starts
 FLOW_QKV_QUERY = 8192  # query elements of a pair: rows x head dimension
 QUERY_CHUNKS = 4  # of a super-chunk: two columns each
+# Products a cycle of a core, both products and the softmax, that mlir-air's attention makes: what
+# its prompt of 4,096 gained when cores had half as many keys (pull request #1940: 1,848 to 2,068
+# tokens/s), at 1.8 GHz.
+RATE = 35.4
+
+
+def chunk_cycles(rows: int, head_dim: int) -> float:
+    """A chunk on the slower core of a pair, which is not faster than any that was measured."""
+    kernels = (FLOW_QKV_SCORES, FLOW_QKV_VALUES)
+    counted = max(of_call(kernel, head_dim, rows) for kernel in kernels)
+    return max(counted, rows * QKV_CHUNK / RATE)
+
+
+def begin_cycles(rows: int, head_dim: int) -> float:
+    """The start of a sweep."""
+    pieces = range(rows * head_dim // 512)
+    loads = (of_call(FLOW_QKV_LOAD_Q, index, head_dim, rows) for index in pieces)
+    return of_call(FLOW_QKV_BEGIN) + sum(loads)
 
 
 def flow_qkv(
@@ -24,7 +49,6 @@ def flow_qkv(
     head_dim: int,
     window: int | None,
     causal: bool = True,
-    kernels: Kernels = PUBLISHED,
 ) -> tuple[Step, ...]:
     """Attention of `queries` rows after `past` cached ones.
 
@@ -58,7 +82,7 @@ def flow_qkv(
     return (
         Step(
             streams=turns * chunks * stream(FLOW_QKV_CHUNK),
-            kernels=turns * chunks * kernels.flow_qkv_chunk(rows, head),
+            kernels=turns * chunks * chunk_cycles(rows, head),
             commands=(sweeps - 1) * tasks * TASK,
             read=2 * all_heads * chunks * FLOW_QKV_CHUNK,
         ),
@@ -67,7 +91,7 @@ def flow_qkv(
             streams=sweeps * stream(2 * BF16 * rows * head),
             read=BF16 * heads * head * queries,
             write=BF16 * heads * head * queries,
-            control=sweeps * kernels.flow_qkv_begin(rows, head)
+            control=sweeps * begin_cycles(rows, head)
             + ceil(sweeps / STARTED_SWEEPS) * control(tasks, FLOW_QKV_WORDS),
             idle=ceil(sweeps / STARTED_SWEEPS),
         ),
@@ -78,7 +102,7 @@ def _attention(invocation: Invocation) -> tuple[Step, ...]:
     p = invocation.parameters
     return flow_qkv(
         p["prompt"], p["past"], p["heads"], p["kv_heads"], p["head_dim"], p["window"] or None,
-        bool(p["causal"]), invocation.kernels,
+        bool(p["causal"]),
     )  # fmt: skip
 
 

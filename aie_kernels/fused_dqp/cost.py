@@ -5,9 +5,7 @@ from __future__ import annotations
 from math import ceil
 
 from ort_aie_ep.aie_kernels.invocation import Costs, Invocation
-from ort_aie_ep.aie_kernels.kernel_cycles import PUBLISHED, Kernels
 from ort_aie_ep.aie_kernels.machine import (
-    ALL_COLUMNS,
     BF16,
     CORE_ROWS,
     TASK,
@@ -18,35 +16,31 @@ from ort_aie_ep.aie_kernels.machine import (
 from ort_aie_ep.formats.q4nx import BLOCK_COLS, BLOCK_ROWS, SHIPPING, BlockForm
 from ort_aie_ep.npu.terms import costs
 
+COLUMNS = 4
 DQP_WORDS = 6  # to a core: its five parameters and its start
+# Cycles of a core for 32 x 256 weights: sixteen cores of mlir-air's decoder take 65.1 GB/s of
+# blocks of 5,120 bytes (`costs.DDR_READ`), at 1.66 GHz.
+BLOCK = 5120 * 16 / 65.1e9 * 1.66e9
 
 
-def fused_dqp(
-    outputs: int, inputs: int, columns: int = 4, kernels: Kernels = PUBLISHED,
-    form: BlockForm = SHIPPING,
-) -> tuple[Step, ...]:  # fmt: skip
-    """A projection of one row by weights in a form; a block of 8 bits, for which there is no
-    kernel, takes the cycles of one of 4.
+def fused_dqp(outputs: int, inputs: int, form: BlockForm = SHIPPING) -> tuple[Step, ...]:
+    """A projection of one row by weights in a form.
 
     Each of a column's two shim channels feeds two cores with Q4NX blocks, by a task a round. A
     round is 32 outputs of every core. The last round moves back over rows that are already
-    computed, so it costs as much as the others. With four columns the activations come by their own
-    channel while the first blocks queue (two a core). With eight columns every channel carries
-    weights, so the activations go ahead of them.
+    computed, so it costs as much as the others. The activations come by their own channel while
+    the first blocks queue, two a core.
     """
-    cores = CORE_ROWS * columns
-    channels = 2 * columns
+    cores, channels = CORE_ROWS * COLUMNS, 2 * COLUMNS
     depth = ceil(inputs / BLOCK_COLS)
     rounds = ceil(ceil(outputs / BLOCK_ROWS) / cores)
     size = form.block_bytes
     block = stream(size)
     activations = stream(BF16 * depth * BLOCK_COLS)
-    early = 4 * block if columns < ALL_COLUMNS else 0
-    kernel = kernels.dqp_block
-    tasks = channels + 1 + columns  # weights of the first round, activations, outputs
+    tasks = channels + 1 + COLUMNS  # weights of the first round, activations, outputs
     return (
         Step(
-            control=control(tasks, DQP_WORDS * cores) + max(0, activations - early) + kernel,
+            control=control(tasks, DQP_WORDS * cores) + max(0, activations - 4 * block) + BLOCK,
             idle=1,
             read=BF16 * inputs,
             write=BF16 * outputs,
@@ -54,7 +48,7 @@ def fused_dqp(
         Step(
             shim=rounds * depth * 2 * size,
             gates=rounds * costs.GATE_PIPELINED.value,
-            kernels=rounds * depth * kernel,
+            kernels=rounds * depth * BLOCK,
             commands=(rounds - 1) * channels * TASK,
             read=rounds * cores * depth * size,
         ),
@@ -63,9 +57,7 @@ def fused_dqp(
 
 def _matvec(invocation: Invocation) -> tuple[Step, ...]:
     p = invocation.parameters
-    return fused_dqp(
-        p["N"], p["K"], min(4, invocation.columns), invocation.kernels, invocation.form
-    )
+    return fused_dqp(p["N"], p["K"], invocation.form)
 
 
 SEQUENCES: Costs = {"matvec": ("projections", _matvec), "matvec_part": ("projections", _matvec)}

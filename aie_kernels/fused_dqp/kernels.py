@@ -3,8 +3,7 @@
 Cycles come from models (`cycles`) and were never measured. Next to each model is the nearest
 published cycle count (mlir-aie's kernel tables), as a check of the model's size. Where a published
 kernel does the same with the same blocks, the count is multiplied by what that kernel takes for
-each issue counted here: unpacking fills neither all units nor the pipeline. `ort-aie predict
---kernels` shows all of these side by side.
+each issue counted here: unpacking fills neither all units nor the pipeline.
 """
 
 from __future__ import annotations

@@ -10,16 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil
 
+from ort_aie_ep.aie_kernels.cycles import of_call
 from ort_aie_ep.aie_kernels.flow_kv import kernels as flow_kv
-from ort_aie_ep.aie_kernels.flow_kv.cost import FLOW_KV_CHUNK, PAIRS, padded_head
+from ort_aie_ep.aie_kernels.flow_kv.cost import FLOW_KV_CHUNK, PAIRS, chunk_cycles, padded_head
+from ort_aie_ep.aie_kernels.fused_dqp import cost as fused_dqp
+from ort_aie_ep.aie_kernels.fused_dqp.kernels import DQP_ZERO
 from ort_aie_ep.aie_kernels.fused_layer import kernels as fused_layer
 from ort_aie_ep.aie_kernels.fused_layer.sequences import query_parts
 from ort_aie_ep.aie_kernels.invocation import Costs, Invocation
-from ort_aie_ep.aie_kernels.kernel_cycles import ARCHITECTURE, PUBLISHED, Kernels
 from ort_aie_ep.aie_kernels.machine import BF16, SHORT_RUN, TASK, Step
 from ort_aie_ep.formats.q4nx import BLOCK_COLS, SHIPPING, BlockForm
 from ort_aie_ep.npu.terms import costs
-from ort_aie_ep.npu.terms.kernel import Kernel
 from ort_aie_ep.npu.terms.sequence import evaluate
 
 CORES, CHANNELS = 16, 8  # of projections
@@ -30,14 +31,11 @@ HUB_WORDS, PROJECTION_WORDS, ROPE_WORDS, GATE_WORDS, PAIR_WORDS = 14, 4, 16, 13,
 OUTPUT = 64  # elements of attention's output that a value core sends at a time
 
 
-def _cycles(kernel: Kernel, *scalars: int) -> float:
-    return kernel.cycles(ARCHITECTURE, scalars)
-
-
-_LOAD_X = _cycles(fused_layer.LAYER_LOAD_X, 0)
-_COPY = _cycles(fused_layer.LAYER_COPY, 0)
-_PLACE = _cycles(fused_layer.LAYER_PLACE, 0, ROUND, 0)
-_NORM = _cycles(fused_layer.LAYER_NORM, 0)
+_LOAD_X = of_call(fused_layer.LAYER_LOAD_X)
+_COPY = of_call(fused_layer.LAYER_COPY)
+_PLACE = of_call(fused_layer.LAYER_PLACE, 0, ROUND)
+_NORM = of_call(fused_layer.LAYER_NORM)
+_ROUND_END = of_call(DQP_ZERO) + of_call(fused_layer.LAYER_FINISH)
 
 
 @dataclass(frozen=True)
@@ -71,22 +69,20 @@ class Layer:
         return self.kv_heads * self.head_dim
 
 
-def projections(
-    layer: Layer, kernels: Kernels = PUBLISHED, form: BlockForm = SHIPPING
-) -> tuple[Step, ...]:
+def projections(layer: Layer, form: BlockForm = SHIPPING) -> tuple[Step, ...]:
     """The five projections of a layer, with weights in a form of Q4NX."""
     hidden, ffn = layer.hidden, layer.ffn
     # Before the new keys are awaited: operands of rope, weights of output and gate, parameters.
     words = ROPE_WORDS + PAIRS * PAIR_WORDS + GATE_WORDS
     commands = 19 * TASK + words * costs.RTP_WORD.value
-    first = _projection(layer.queries + 2 * layer.keys, hidden, kernels, form)
+    first = _projection(layer.queries + 2 * layer.keys, hidden, form)
     return (
         replace(first, commands=commands),
-        _projection(hidden, layer.queries, kernels, form),
-        _projection(ffn, hidden, kernels, form),
+        _projection(hidden, layer.queries, form),
+        _projection(ffn, hidden, form),
         # The activations of down arrive in the cores between the rounds of up.
-        _projection(ffn, hidden, kernels, form, arriving=ffn // OBJECT),
-        _projection(hidden, ffn, kernels, form),
+        _projection(ffn, hidden, form, arriving=ffn // OBJECT),
+        _projection(hidden, ffn, form),
     )
 
 
@@ -94,10 +90,10 @@ def between(layer: Layer) -> tuple[Step, ...]:
     """What waits for a whole vector, or for commands: the start, norms, sums, forwarding."""
     pieces = layer.hidden // OBJECT
     started = 10 * TASK + (HUB_WORDS + CORES * PROJECTION_WORDS) * costs.RTP_WORD.value
-    scale = _cycles(fused_layer.LAYER_SCALE, 0, layer.hidden, 0)
+    scale = of_call(fused_layer.LAYER_SCALE, 0, layer.hidden)
     # Gemma 3 normalises what is added.
     post = layer.post_norm * (scale + pieces * _NORM)
-    added = _PLACE + post + _cycles(fused_layer.LAYER_ADD, layer.hidden)
+    added = _PLACE + post + of_call(fused_layer.LAYER_ADD, layer.hidden)
     # From the gate core through the hub into the projection cores: the last are the slowest.
     forwarded = layer.queries // OBJECT * _LOAD_X + 2 * _COPY
     return (
@@ -108,32 +104,28 @@ def between(layer: Layer) -> tuple[Step, ...]:
     )
 
 
-def head(
-    vocabulary: int, hidden: int, kernels: Kernels = PUBLISHED, form: BlockForm = SHIPPING
-) -> tuple[Step, ...]:
+def head(vocabulary: int, hidden: int, form: BlockForm = SHIPPING) -> tuple[Step, ...]:
     """The final norm and the logits of a token."""
     words = HUB_WORDS + CORES * PROJECTION_WORDS + ROPE_WORDS + GATE_WORDS
     started = 11 * TASK + words * costs.RTP_WORD.value
     return (
         Step(control=started + hidden // OBJECT * _LOAD_X + costs.TCT_WAIT.value),
-        _projection(vocabulary, hidden, kernels, form),
+        _projection(vocabulary, hidden, form),
     )
 
 
-def _projection(
-    outputs: int, inputs: int, kernels: Kernels, form: BlockForm, arriving: int = 0
-) -> Step:
+def _projection(outputs: int, inputs: int, form: BlockForm, arriving: int = 0) -> Step:
     """Rounds of 512 outputs; each core has 32 of them, and a channel two cores."""
     rounds, depth = ceil(outputs / ROUND), ceil(inputs / BLOCK_COLS)
     blocks = rounds * depth
     return Step(
         shim=blocks * CORES / CHANNELS * form.block_bytes,
-        kernels=blocks * kernels.dqp_block + rounds * kernels.dqp_end + arriving * _LOAD_X,
+        kernels=blocks * fused_dqp.BLOCK + rounds * _ROUND_END + arriving * _LOAD_X,
         read=blocks * CORES * form.block_bytes,
     )
 
 
-def attention(layer: Layer, context: int, kernels: Kernels = PUBLISHED) -> tuple[Step, ...]:
+def attention(layer: Layer, context: int) -> tuple[Step, ...]:
     """Attention to `context` keys, the token's own included.
 
     New keys and values are rotated and go through memory; then four pairs sweep over the keys.
@@ -145,16 +137,13 @@ def attention(layer: Layer, context: int, kernels: Kernels = PUBLISHED) -> tuple
     per_chunk = FLOW_KV_CHUNK // (BF16 * head_dim)
     first = max(0, context - layer.window) if layer.window else 0
     chunks = ceil(context / per_chunk) - first // per_chunk
-    chunk = kernels.flow_kv_chunk(group, head_dim)
-    rotate = _cycles(
-        fused_layer.LAYER_ROTATE, 0, int(layer.head_norm), head_dim, layer.rotary, 0, 0
-    )
+    chunk = chunk_cycles(group, head_dim)
+    rotate = of_call(fused_layer.LAYER_ROTATE, 0, int(layer.head_norm), head_dim, layer.rotary)
     rounds = ceil(layer.queries / ROUND)
     new = rounds * _PLACE + 2 * ceil(layer.keys / OBJECT) * rotate
     outputs = group * head_dim // OUTPUT
-    ends = _cycles(flow_kv.FLOW_KV_VALUES_BEGIN) + outputs * _cycles(
-        flow_kv.FLOW_KV_OUTPUT, 0, head_dim
-    )
+    output = of_call(flow_kv.FLOW_KV_OUTPUT, 0, head_dim)
+    ends = of_call(flow_kv.FLOW_KV_VALUES_BEGIN) + outputs * output
     return (
         Step(
             control=new + costs.TCT_WAIT.value + 2 * PAIRS * TASK + chunk,
@@ -177,17 +166,14 @@ def _layer(invocation: Invocation) -> tuple[Step, ...]:
         p["hidden"], p["heads"], p["kv_heads"], p["head_dim"], p["rotary_dim"], p["ffn"],
         p["window"], bool(p["gelu"]), bool(p["head_norm"]), bool(p["post_norm"]), bool(p["bias"]),
     )  # fmt: skip
-    kernels = invocation.kernels
     return (
-        *projections(layer, kernels, invocation.form),
-        *attention(layer, p["context"], kernels),
-        *between(layer),
-    )
+        *projections(layer, invocation.form), *attention(layer, p["context"]), *between(layer)
+    )  # fmt: skip
 
 
 def _head(invocation: Invocation) -> tuple[Step, ...]:
     p = invocation.parameters
-    return head(p["N"], p["hidden"], invocation.kernels, invocation.form)
+    return head(p["N"], p["hidden"], invocation.form)
 
 
 #: Without `shared_layer`: no plan has one.

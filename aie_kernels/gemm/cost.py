@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from math import ceil
 
+from ort_aie_ep.aie_kernels.cycles import of_call
+from ort_aie_ep.aie_kernels.gemm import row_kernels as rows
+from ort_aie_ep.aie_kernels.gemm.kernels import GEMM_STORE_BF16, GEMM_TILE_BFP16, GEMM_ZERO
 from ort_aie_ep.aie_kernels.invocation import Costs, Invocation
-from ort_aie_ep.aie_kernels.kernel_cycles import (
-    GEMM_COLUMNS,
-    GEMM_DEPTH,
-    GEMM_ROWS,
-    PUBLISHED,
-    Kernels,
-)
 from ort_aie_ep.aie_kernels.machine import (
     ALL_COLUMNS,
     BF16,
@@ -22,7 +18,9 @@ from ort_aie_ep.aie_kernels.machine import (
     stream,
     weights_bytes,
 )
+from ort_aie_ep.aie_kernels.vector_ops.cost import norm_cycles
 
+GEMM_ROWS, GEMM_COLUMNS, GEMM_DEPTH = 64, 128, 64  # of a core's block, and of a step of K
 SUPERTILE = 512  # rows, and columns, of C on 8 x 4 cores
 OWN_ROWS = 16  # the rows of a band of 64 that each core processes between products
 GEMM_SLAB = 256  # of K in a memory tile: K is padded to it
@@ -33,10 +31,16 @@ ROW_WEIGHTS = 4  # objects that hold all weights of a norm
 ROW_STRIPS = 16  # of a core's part of a result; two have room in it
 ROW_RESULTS = 256  # of a column in a run
 
+# Cycles of 64 x 64 x 128 products. With both operands in bf16 107.5 of them a cycle: a core's
+# products in the line through 34 published products of mlir-air, 194 a nanosecond, at 1.8 GHz.
+# Steps of K, ends of blocks and launches come on top there.
+STEP = GEMM_ROWS * GEMM_COLUMNS * GEMM_DEPTH / 107.5
+STEP_BFP16 = GEMM_COLUMNS / 32 * of_call(GEMM_TILE_BFP16, GEMM_ROWS // 8, GEMM_DEPTH // 8, 32 // 8)
+# What is done once for each block of C.
+BLOCK = of_call(GEMM_ZERO, GEMM_ROWS * GEMM_COLUMNS) + of_call(GEMM_STORE_BF16)
 
-def gemm(
-    m: int, k: int, n: int, kernels: Kernels = PUBLISHED, *, bfp16: bool = False
-) -> tuple[Step, ...]:
+
+def gemm(m: int, k: int, n: int, *, bfp16: bool = False) -> tuple[Step, ...]:
     """C (m, n) = A (m, k) B (k, n) in bf16, or with B in bfp16, on 8 x 4 cores with megatiles of
     512 x 512.
 
@@ -57,14 +61,14 @@ def gemm(
     return (
         Step(
             streams=steps * stream(weights_bytes(GEMM_DEPTH * GEMM_COLUMNS, bfp16=bfp16)),
-            kernels=steps * (kernels.gemm_step_bfp16 if bfp16 else kernels.gemm_step),
+            kernels=steps * (STEP_BFP16 if bfp16 else STEP),
             commands=(tasks_a_and_c + megatiles * CORE_ROWS) * TASK,
             read=megatiles * SUPERTILE * (depth * BF16 + weights_bytes(depth, bfp16=bfp16)),
             write=megatiles * SUPERTILE * SUPERTILE * BF16,
         ),
         Step(
             streams=0 if bfp16 else megatiles * stream(BF16 * GEMM_ROWS * GEMM_COLUMNS // 2),
-            control=control(tasks=20, words=3 * 32) + megatiles * kernels.gemm_block,
+            control=control(tasks=20, words=3 * 32) + megatiles * BLOCK,
             idle=1,
         ),
         Step(
@@ -74,21 +78,20 @@ def gemm(
     )
 
 
-def row_gate(m: int, n: int, gelu: bool, kernels: Kernels = PUBLISHED) -> tuple[Step, ...]:
+def row_gate(m: int, n: int, gelu: bool) -> tuple[Step, ...]:
     """SiLU (or GELU) of the gate times up, for the rows of a prompt, on the cores of GEMM."""
-    cycles = kernels.row_gelu if gelu else kernels.row_silu
+    gate = rows.GELU_GATE if gelu else rows.SILU_GATE
+    cycles = of_call(rows.ROWS_TAKE, gate, 0, 0, rows.OBJECTS)  # the first object of up
     return _of_rows(m, n, kept=ROW_OBJECTS, taken=ROW_OBJECTS, cycles=cycles)
 
 
-def row_norm(
-    m: int, k: int, residual: bool, norm: bool, kernels: Kernels = PUBLISHED
-) -> tuple[Step, ...]:
+def row_norm(m: int, k: int, residual: bool, norm: bool) -> tuple[Step, ...]:
     """A residual sum and its RMSNorm, or one of the two, for the rows of a prompt, likewise.
 
     A norm receives all weights, then its rows twice: for the sums of squares, then for the results.
     """
     steps: tuple[Step, ...] = ()
-    cycles = kernels.rms_norm(OWN_ROWS * GEMM_DEPTH) / 2
+    cycles = norm_cycles(OWN_ROWS * GEMM_DEPTH, residual=True) / 2
     if residual:
         steps += _of_rows(m, k, kept=ROW_OBJECTS, taken=ROW_OBJECTS, cycles=cycles)
     if norm:
@@ -99,22 +102,39 @@ def row_norm(
 
 def row_rotation(
     m: int, heads: int, head_dim: int, rotary_dim: int, *, interleaved: bool = False,
-    norm: bool = False, append: bool = False, kernels: Kernels = PUBLISHED,
+    norm: bool = False, append: bool = False,
 ) -> tuple[Step, ...]:  # fmt: skip
     """Heads of a prompt's rows, normalised and rotated, or copied (`rotary_dim` 0), likewise; with
     `append` into a cache, which a core's part of a result reaches by a task of its own.
 
     While a core processes the last object of heads, one of the table arrives.
     """
-    rotated = kernels.row_rope(head_dim, rotary_dim, interleaved)
+    rotated = _table_cycles(head_dim, rotary_dim, interleaved)
     waited = (ROW_TABLES - 1) * stream(BF16 * GEMM_ROWS * GEMM_DEPTH)
     return _of_rows(
         m, heads * head_dim, kept=ROW_OBJECTS,
         taken=ROW_TABLES if rotary_dim else 0, cycles=max(rotated, waited) / ROW_TABLES,
-        storing=kernels.row_qk_norm(head_dim) if norm else 0,
+        storing=_norm_cycles(head_dim) if norm else 0,
         weights=ROW_WEIGHTS if norm else 0,
         leaves=CORE_ROWS if append else 1,
     )  # fmt: skip
+
+
+def _mode(head_dim: int, rotary_dim: int) -> int:
+    return rows.ROTATE + rows.HEAD * (head_dim // 128) + rows.ROTARY * (rotary_dim // 32)
+
+
+def _table_cycles(head_dim: int, rotary_dim: int, interleaved: bool) -> float:
+    """The objects of the table."""
+    mode = _mode(head_dim, rotary_dim) + rows.INTERLEAVED * interleaved
+    objects = range(rows.OBJECTS, rows.OBJECTS + 4) if rotary_dim else ()
+    return sum(of_call(rows.ROWS_TAKE, mode, 0, 0, index) for index in objects)
+
+
+def _norm_cycles(head_dim: int) -> float:
+    """The objects of the heads."""
+    mode = _mode(head_dim, 0) + rows.HEAD_NORM
+    return sum(of_call(rows.ROWS_TAKE, mode, 0, 0, index) for index in range(rows.OBJECTS))
 
 
 def _of_rows(
@@ -158,22 +178,22 @@ def _of_rows(
 
 def _product(invocation: Invocation) -> tuple[Step, ...]:
     p = invocation.parameters
-    return gemm(p["M"], p["K"], p["N"], invocation.kernels)
+    return gemm(p["M"], p["K"], p["N"])
 
 
 def _product_bfp16(invocation: Invocation) -> tuple[Step, ...]:
     p = invocation.parameters
-    return gemm(p["M"], p["K"], p["N"], invocation.kernels, bfp16=True)
+    return gemm(p["M"], p["K"], p["N"], bfp16=True)
 
 
 def _gate(invocation: Invocation) -> tuple[Step, ...]:
     p = invocation.parameters
-    return row_gate(p["M"], p["N"], bool(p["kind"]), invocation.kernels)
+    return row_gate(p["M"], p["N"], bool(p["kind"]))
 
 
 def _norm(invocation: Invocation) -> tuple[Step, ...]:
     p = invocation.parameters
-    return row_norm(p["M"], p["n"], bool(p["residual"]), bool(p["norm"]), invocation.kernels)
+    return row_norm(p["M"], p["n"], bool(p["residual"]), bool(p["norm"]))
 
 
 def _rotation(invocation: Invocation) -> tuple[Step, ...]:
@@ -182,7 +202,6 @@ def _rotation(invocation: Invocation) -> tuple[Step, ...]:
     return row_rotation(
         p["M"], p["kv_heads" if append else "heads"], p["head_dim"], p["rotary_dim"],
         interleaved=bool(p["interleaved"]), norm=bool(p["norm"]), append=append,
-        kernels=invocation.kernels,
     )  # fmt: skip
 
 

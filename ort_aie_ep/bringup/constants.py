@@ -130,11 +130,9 @@ def _one(
     except (DesignError, StreamError) as error:
         return replace(empty, reason=str(error))
     # Right after the runs: at rest the clock is lower.
-    clock = npu.clock_hz() or float(package.manifest["clock_hz"])
+    clock = npu.clock_hz() or costs.clock_hz(find_device(package.manifest["device"]))
     if empty.unit.startswith("cycles"):
         value = value.scaled(clock)
-    elif empty.unit.endswith("/cycle"):
-        value = value.scaled(1 / clock)
     where = str(package.folder)
     return replace(empty, measured=value.median, spread=value.spread, package=where)
 

@@ -45,8 +45,10 @@ def experiments(quick: bool) -> list[Experiment]:
             "LOCK_ACQUIRE", "the same copies in twice the objects; with the loop around it",
             lambda on: _lock(on, copies),
         ),
-        Experiment("STREAM", "one channel to a core", _moved("read", 1, 0, objects)),
-        Experiment("STREAM, to memory", "one channel from a core", _moved("write", 1, 0, objects)),
+        Experiment("SHIM_CHANNEL", "one channel to a core", _moved("read", 1, 0, objects),
+                   model=_bounded(1, 0)),
+        Experiment("SHIM_CHANNEL, to memory", "one channel from a core",
+                   _moved("write", 1, 0, objects), model=_bounded(1, 1)),
         *(
             Experiment(
                 f"{name}, {title}", "more bytes on each channel",
@@ -72,7 +74,7 @@ def _bounded(count: int, position: int) -> Callable[[Mapping[str, Any]], float]:
     def model(manifest: Mapping[str, Any]) -> float:
         target = find_device(manifest["device"])
         memory = costs.ddr(target.architecture)[position].value
-        return min(count * costs.STREAM.value * target.clock_hz, memory)
+        return min(count * costs.shim_rate(target), memory)
 
     return model
 

@@ -75,7 +75,7 @@ def _fast(report: Report) -> str:
     named = {each.name: each for each in report.control if each.measured is not None}
     for name, what, scale, unit in (
         ("DISPATCH", "a run alone costs", 1e6, "µs"),
-        ("STREAM", "a channel carries", 1.0, "B/cycle"),
+        ("SHIM_CHANNEL", "a channel carries", 1e-9, "GB/s"),
         ("DDR_READ", "memory is read at", 1e-9, "GB/s"),
     ):
         if name in named:

@@ -11,7 +11,7 @@ import typer
 
 from ort_aie_ep.cli import console
 from ort_aie_ep.cli.application import app
-from ort_aie_ep.cli.options import Era, EraName, Json
+from ort_aie_ep.cli.options import Json
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.progress import Count, within
 
@@ -138,7 +138,6 @@ def simulate_command(
     draw: Annotated[
         Path | None, typer.Option(help="Draw how busy each tile was to this file (.svg, .png).")
     ] = None,
-    era: Era = EraName.papers,
     as_json: Json = False,
 ) -> None:
     """Run a sequence on the modelled NPU with random data, and report times, bytes and waits.
@@ -153,7 +152,6 @@ def simulate_command(
     from ort_aie_ep.npu.checks.draw import check_drawing, draw_utilisation
     from ort_aie_ep.npu.simulator.session import Session, random_buffers
     from ort_aie_ep.npu.terms.device import device as find_device
-    from ort_aie_ep.npu.terms.eras import ERAS
 
     if draw is not None:
         check_drawing()
@@ -161,7 +159,7 @@ def simulate_command(
     check(made)
     values = _values(_sequence(made, sequence), shape or [])
     buffers = random_buffers(made, sequence, values)
-    session = Session(made, trace=trace is not None, era=ERAS[era.value])
+    session = Session(made, trace=trace is not None)
     with console.bar("kernels simulate", "operations") as progress:
         results = session.run(sequence, values, buffers, progress)
     if as_json:
@@ -180,13 +178,9 @@ def simulate_command(
 
 
 def _summary(design: Design, result: Result) -> str:
-    from ort_aie_ep.prediction.unconfirmed import UNCONFIRMED
-
     busiest = max(result.workers, key=lambda n: result.workers[n]["kernel"])
     at_work = result.workers[busiest]["kernel"] / result.seconds
     channel = max(result.channels, key=lambda n: result.channels[n])
-    of_device = f"{design.name}, NPU1" if design.device.architecture == "aie2" else design.name
-    doubt = "\n  unconfirmed: faster than anyone has measured (ort-aie predict --kernels)"
     return (
         f"{design.name} on {design.device.name}: {result.seconds * 1e6:.1f} µs on the modelled NPU "
         "(costs of the control path measured on NPU1; nothing here has run on an NPU yet)\n"
@@ -194,7 +188,6 @@ def _summary(design: Design, result: Result) -> str:
         f"({result.read / result.seconds / 1e9:.1f} GB/s), {result.written:,} written\n"
         f"  busiest core: {busiest}, in kernels {at_work:.0%}\n"
         f"  busiest channel: {channel}, {result.channels[channel] / result.seconds:.0%}"
-        f"{doubt if of_device in UNCONFIRMED else ''}"
     )
 
 

@@ -36,14 +36,6 @@ class Numerics(StrEnum):
     int8 = "int8"
 
 
-class EraName(StrEnum):
-    """Platforms whose measured costs a prediction can use."""
-
-    papers = "papers"
-    mlir_air = "mlir-air"
-    silicon_2026 = "silicon-2026"
-
-
 class OnDeviceError(StrEnum):
     """Values of ort_aie.on_device_error."""
 
@@ -132,14 +124,6 @@ PromptChunkOption = Annotated[
 Baseline = Annotated[
     Path | None,
     typer.Option(metavar="SRC", help="If MODEL is compiled: the model it was compiled from."),
-]
-Era = Annotated[
-    EraName,
-    typer.Option(
-        "--era",
-        help="Whose measured costs: of the papers (2025), or of mlir-air on a host in the profile "
-        "performance (2026).",
-    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from ort_aie_ep.prediction.shapes import MODELS
 from ort_aie_ep.prediction.simulation import (
     PlanSimulation,
-    machine,
+    check_device,
     simulate,
     simulate_plans,
 )
 
-__all__ = ["MODELS", "PlanSimulation", "machine", "simulate", "simulate_plans"]
+__all__ = ["MODELS", "PlanSimulation", "check_device", "simulate", "simulate_plans"]

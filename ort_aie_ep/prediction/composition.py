@@ -16,14 +16,12 @@ from itertools import pairwise
 from ort_aie_ep import _npu
 from ort_aie_ep.aie_kernels.build import BUILT_FORMS, find_packages
 from ort_aie_ep.aie_kernels.costs import cost_of
-from ort_aie_ep.aie_kernels.machine import Machine
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats.q4nx import FORMS, SHIPPING, BlockForm
 from ort_aie_ep.npu.packages.package import manifest
 from ort_aie_ep.npu.terms.design import package_name
 from ort_aie_ep.npu.terms.device import device
 from ort_aie_ep.npu.terms.errors import DesignError
-from ort_aie_ep.prediction.power import Draw, draw
 from ort_aie_ep.prediction.recipes import PlanNode, Plans
 from ort_aie_ep.prediction.tally import Tally, Timing
 
@@ -42,9 +40,8 @@ class Composition:
 
     `tokens` are new; `context` counts them and the earlier ones. `overlays` are parts of
     submissions by design, `host_steps` the number of steps that the device leaves to the host, by
-    reason; their time is not counted. `draw` is power, inferred (power.py), or None if nothing
-    takes time on the NPU; an attention counts as a layer. `layers_refused` says why a token's
-    layers do not run on `fused_layer`; empty if they do.
+    reason; their time is not counted. `layers_refused` says why a token's layers do not run on
+    `fused_layer`; empty if they do.
     """
 
     tokens: int
@@ -54,7 +51,6 @@ class Composition:
     host_steps: dict[str, int]
     overlays: dict[str, int]
     timing: Timing
-    draw: Draw | None
     layers_refused: str = ""
 
 
@@ -90,11 +86,12 @@ def schedule(
 
 
 def compose(
-    plans: Plans, tokens: int, context: int, machine: Machine, *, fused_layers: bool = True
+    plans: Plans, tokens: int, context: int, *, fused_layers: bool = True, one_xclbin: bool = True
 ) -> Composition:  # fmt: skip
     """A call with `tokens` new tokens, and `context` in all, on npu2.
 
-    Without `fused_layers` tokens run on `decode`.
+    Without `fused_layers` tokens run on `decode`. The packages share a hardware context, unless
+    not `one_xclbin`: then the schedule is that of a context for each, its changes' time is not.
 
     Raises:
         DesignError: `tokens` is more than `context`.
@@ -102,7 +99,7 @@ def compose(
     """
     if not 1 <= tokens <= context:
         raise DesignError(f"{tokens} tokens: a context of {context} has 1 to {context}")
-    call = _Call(tokens, context, machine, fused_layers)
+    call = _Call(tokens, context, fused_layers, one_xclbin)
     for plan in plans:
         call.plan(plan)
     return call.composition()
@@ -119,23 +116,19 @@ def _scheduled(
 class _Call:
     tokens: int
     context: int
-    machine: Machine
     fused_layers: bool
+    one_xclbin: bool
     overlays: list[str] = field(default_factory=list)  # of parts of submissions, in order
     submissions: int = 0
     host_steps: Counter[str] = field(default_factory=Counter)
     device_steps: int = 0
     runs: int = 0
-    attentions: int = 0
     token_overlay: str = "decode"
     layers_refused: str = ""
-    tally: Tally = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.tally = Tally(self.machine)
+    tally: Tally = field(default_factory=Tally)
 
     def _schedule(self, plan: PlanNode, tokens: int) -> _npu.Schedule:
-        return _scheduled(plan, tokens, self.context, self.machine.one_context, self.fused_layers)
+        return _scheduled(plan, tokens, self.context, self.one_xclbin, self.fused_layers)
 
     def plan(self, plan: PlanNode) -> None:
         """Add the schedule of a node."""
@@ -145,7 +138,6 @@ class _Call:
             self.token_overlay = "fused_layer"
         if self.tokens == 1 and self.fused_layers:
             self.layers_refused = scheduled["layers_refused"] or self.layers_refused
-        self.attentions += plan.attentions
         form = BlockForm(4, *scheduled["form"])
         for stage in scheduled["stages"]:
             if stage["experts"]:
@@ -165,10 +157,7 @@ class _Call:
 
     def _time(self, part: _npu.Part, form: BlockForm) -> None:
         for sequence, parameters in part["invocations"]:
-            kind, steps = cost_of(
-                part["design"], sequence, parameters, kernels=self.machine.kernels, form=form,
-                columns=self.machine.columns,
-            )  # fmt: skip
+            kind, steps = cost_of(part["design"], sequence, parameters, form=form)
             self.tally.add(kind, steps)
 
     def composition(self) -> Composition:
@@ -180,7 +169,6 @@ class _Call:
         return Composition(
             self.tokens, self.context, self.submissions, self.device_steps,
             dict(self.host_steps), dict(Counter(self.overlays)), timing,
-            draw(timing, self.tokens, self.attentions) if timing.seconds else None,
             self.layers_refused,
         )  # fmt: skip
 

@@ -1,6 +1,6 @@
 """Whole models that others measured on XDNA2 in 2026, and how far machines of one kind differ.
 
-Nothing here was measured by this project. lab/silicon_2026 explains the prompts.
+Nothing here was measured by this project.
 """
 
 from __future__ import annotations
@@ -10,14 +10,19 @@ from dataclasses import dataclass
 from math import log
 from typing import Literal
 
+from ort_aie_ep.npu.terms import costs
+
 Phase = Literal["token", "prompt"]
 
-KRACKAN = "Ryzen AI 5 PRO 340 (Krackan)"
+KRACKAN = costs.PROCESSOR
 STRIX = "Ryzen AI 9 HX 370 (Strix)"
 
 #: How many times as long a machine may take as another of its kind.
 SPREAD = 1.9
-SPREAD_SOURCE = "two Ryzen AI 350 with equal DIMMs, FastFlowLM issue 625"
+BASIS = (
+    f"range: from a {KRACKAN}, whose constants these are, to a machine of its kind that is "
+    f"{SPREAD} times slower (two Ryzen AI 350 with equal DIMMs, FastFlowLM issue 625)"
+)
 
 LENGTHS = (512, 1024, 2048, 4096)
 
@@ -33,10 +38,6 @@ PROMPTS: dict[str, tuple[float, ...]] = {
     "qwen3-8b": (1836, 3523, 7131, 15256),
     "gemma3-4b": (1036, 1856, 3639, 7624),
 }
-
-#: The same table's hybrid. Its 4k cell (81.9 s) is of another path and is left out, as in the table
-#: of 31.
-HYBRID: dict[str, tuple[float, ...]] = {"lfm2-1.2b": (399, 617, 1087)}
 
 #: Prompts on `STRIX`: pull requests #1910 (2026-08-26, the same program) and #1996 (the program of
 #: bfloat16 weights), in milliseconds.
@@ -78,24 +79,6 @@ class Figure:
     source: str
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A measured prompt: `tokens`, seconds to the first token."""
-
-    model: str
-    tokens: int
-    seconds: float
-
-
-def cells(table: dict[str, tuple[float, ...]]) -> tuple[Cell, ...]:
-    """The cells of a table of prompts, model by model."""
-    return tuple(
-        Cell(model, tokens, value / 1e3)
-        for model, row in table.items()
-        for tokens, value in zip(LENGTHS, row, strict=False)
-    )
-
-
 def figures(phase: Phase) -> Iterator[Figure]:
     """All figures of a phase."""
     if phase == "token":
@@ -108,8 +91,9 @@ def figures(phase: Phase) -> Iterator[Figure]:
         (PROMPTS, KRACKAN, "mlir-air's prompts, 2026-09-14"),
         (STRIX_PROMPTS, STRIX, "mlir-air's pull requests #1910 and #1996"),
     ):
-        for cell in cells(table):
-            yield Figure(cell.model, phase, cell.tokens, cell.seconds, machine, source)
+        for model, row in table.items():
+            for tokens, value in zip(LENGTHS, row, strict=False):
+                yield Figure(model, phase, tokens, value / 1e3, machine, source)
 
 
 def nearest(model: str, phase: Phase, context: int, billions: float) -> Figure:
@@ -121,3 +105,27 @@ def nearest(model: str, phase: Phase, context: int, billions: float) -> Figure:
         return size, abs(log(figure.context / context)), figure.machine != KRACKAN
 
     return min(figures(phase), key=distance)
+
+
+def nearest_words(model: str, phase: Phase, context: int, billions: float) -> str:
+    """The nearest figure, which is another program's, in words."""
+    figure = nearest(model, phase, context, billions)
+    at = f"{figure.context // 1024}k" if figure.context % 1024 == 0 else str(figure.context)
+    value = (
+        f"{figure.value:g} tokens/s at {at}"
+        if phase == "token"
+        else f"{figure.value:g} s for a prompt of {at}"
+    )
+    return f"nearest measured: {figure.model}, {value}, {figure.source}, {figure.machine}"
+
+
+def range_of(phase: Phase, seconds: float) -> tuple[float, float]:
+    """The least and the most of a prediction of `seconds`: tokens per second, or seconds of a
+    prompt. One end is the machine whose constants these are, the other one of its kind."""
+    slowest = seconds * SPREAD
+    return (1 / slowest, 1 / seconds) if phase == "token" else (seconds, slowest)
+
+
+def range_words(phase: Phase, seconds: float) -> str:
+    """The range as tables show it."""
+    return "–".join(f"{value:.3g}" for value in range_of(phase, seconds))

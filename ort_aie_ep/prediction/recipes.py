@@ -83,11 +83,6 @@ class PlanNode:
         """Its inputs for a call."""
         return [None if one is None else one.given(tokens, context) for one in self.inputs]
 
-    @property
-    def attentions(self) -> int:
-        """How many of its steps are attention."""
-        return self.recipe.count("\nstep FlowAttention ")
-
 
 #: The nodes of a model, in order: nothing stays on the device between two of them.
 Plans = tuple[PlanNode, ...]

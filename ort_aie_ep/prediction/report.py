@@ -10,13 +10,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ort_aie_ep.npu.terms.eras import PAPERS, SILICON_2026
 from ort_aie_ep.prediction.composition import Composition
-from ort_aie_ep.prediction.measured import Phase
+from ort_aie_ep.prediction.measured import BASIS, Phase, nearest_words, range_words
 from ort_aie_ep.prediction.simulation import PlanSimulation
-from ort_aie_ep.prediction.spread import basis, nearest_words, range_words
 from ort_aie_ep.prediction.tally import Part
-from ort_aie_ep.prediction.unconfirmed import UNCONFIRMED
 
 _T = TypeVar("_T")
 Q4NX_WEIGHTS = 32 * 256  # of a block
@@ -31,13 +28,9 @@ _PREFILL_PARTS: tuple[Part, ...] = (
 
 def plan_tables(plan: PlanSimulation) -> RenderableType:
     """What this library's plan does: time, submissions, runs, bytes, and the host's steps."""
-    title = f"{plan.model} on {plan.device}: the plan of this library, its own kernels' cycles"
-    # Watts are published for the era of the papers only.
-    power = ("TPS/W, inferred",) if plan.era == PAPERS.name else ()
+    title = f"{plan.model} on {plan.device}: the plan of this library"
     shown: list[RenderableType] = []
     billions = weights_of(plan) / 1e9
-    # The era silicon-2026 has no kernel faster than silicon showed.
-    doubtful = plan.era != SILICON_2026.name and bool(UNCONFIRMED & {"flow_kv", "flow_qkv"})
     measured: tuple[tuple[Phase, tuple[Composition, ...], tuple[Part, ...], str, float], ...] = (
         ("token", plan.decode, _DECODE_PARTS, "ms", 1e3),
         ("prompt", plan.prefill, _PREFILL_PARTS, "s", 1.0),
@@ -47,9 +40,8 @@ def plan_tables(plan: PlanSimulation) -> RenderableType:
         rate = ("tokens/s",) if of is plan.decode else ()
         parts = [name for name in names if any(one.timing.parts.get(name) for one in of)]
         table = new_table(
-            "context", *rate, RANGE, unit,
-            *(marked(name, bool(rate)) if doubtful else name for name in parts),
-            "GB read", "GB written", *power, title=f"{title}, {phase}; parts in {unit}",
+            "context", *rate, RANGE, unit, *parts, "GB read", "GB written",
+            title=f"{title}, {phase}; parts in {unit}",
         )  # fmt: skip
         for one in of:
             timing = one.timing
@@ -61,21 +53,13 @@ def plan_tables(plan: PlanSimulation) -> RenderableType:
             table.add_row(
                 in_k(one.context), *rates, extent, *(f"{s * scale:.2f}" for s in seconds),
                 f"{timing.read / 1e9:.2f}", f"{timing.write / 1e9:.2f}",
-                *(three_digits(one.draw.tokens_per_watt) if one.draw else "–" for _ in power),
             )  # fmt: skip
         shown += [table, *(plan_line(phase, one) for one in ends(of))]
         if billions:
             found = (nearest_words(plan.model, kind, one.context, billions) for one in ends(of))
             shown += [Text(words) for words in dict.fromkeys(found)]
-    shown.append(Text(basis(plan.era)))
+    shown.append(Text(BASIS))
     shown.append(Text(f"weights, as the device reads them: {plan.form}"))
-    if doubtful:
-        shown.append(
-            Text(
-                "†: its attention is faster than anyone has measured such a kernel "
-                "(ort-aie predict --kernels)"
-            )
-        )
     return Group(*shown)
 
 
@@ -83,13 +67,6 @@ def weights_of(plan: PlanSimulation) -> float:
     """The weights that a token reads: its bytes at the shortest context, keys included."""
     least = min((one.timing.read for one in plan.decode), default=0.0)
     return least / plan.form.block_bytes * Q4NX_WEIGHTS
-
-
-def marked(part: Part, decoding: bool) -> str:
-    """The name of a part, with a mark if the design of its attention is unconfirmed."""
-    design = "flow_kv" if decoding else "flow_qkv"
-    attends = part in ("attention", "layers")
-    return f"{part}†" if attends and design in UNCONFIRMED else part
 
 
 def plan_line(phase: str, one: Composition) -> Text:
@@ -107,11 +84,6 @@ def plan_line(phase: str, one: Composition) -> Text:
 def ends(points: Sequence[_T]) -> Sequence[_T]:
     """The first and the last."""
     return points if len(points) < 2 else (points[0], points[-1])
-
-
-def three_digits(value: float) -> str:
-    """A value as tables show it."""
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def in_k(tokens: int) -> str:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from ort_aie_ep.aie_kernels.kernel_cycles import kernels_of
-from ort_aie_ep.aie_kernels.machine import Machine
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.npu.terms.device import device as find_device
-from ort_aie_ep.npu.terms.eras import SILICON_2026, Era, EraName
 from ort_aie_ep.npu.terms.errors import DesignError
 from ort_aie_ep.prediction.composition import Composition, compose, form_of
 from ort_aie_ep.prediction.recipes import Plans
@@ -27,30 +24,24 @@ class PlanSimulation:
 
     model: str
     device: str
-    era: EraName
     form: BlockForm
     decode: tuple[Composition, ...]
     prefill: tuple[Composition, ...]
 
 
-def machine(device: str, era: Era = SILICON_2026) -> Machine:
-    """The device as the model sees it, with the constants of an era.
-
-    Raises:
-        DesignError: the device is unknown, or the designs' placements do not fit it.
-    """
+def check_device(device: str) -> None:
+    """Raises DesignError: the device is unknown, or the designs' placements do not fit it."""
     found = find_device(device)
     if (found.architecture, found.columns) != ("aie2p", 8):
         raise DesignError(
             f"device {device!r}: the performance model's placements need 8 columns of AIE2P; "
             "known: npu2"
         )
-    return Machine.of(era, columns=found.columns)
 
 
 def simulate(
     model: str, device: str = "npu2", contexts: Sequence[int] | None = None,
-    progress: Progress | None = None, era: Era = SILICON_2026, form: BlockForm = SHIPPING,
+    progress: Progress | None = None, form: BlockForm = SHIPPING,
 ) -> PlanSimulation:  # fmt: skip
     """Predict the plan that `compile --last-logits` makes of a model of a known shape, with its
     weights in `form`; otherwise as `simulate_plans`.
@@ -60,32 +51,30 @@ def simulate(
     """
     shape = shape_of(model)
     plans = plans_of(shape, form)
-    return simulate_plans(model, plans, shape.context, device, contexts, progress, era)
+    return simulate_plans(model, plans, shape.context, device, contexts, progress)
 
 
 def simulate_plans(
     model: str, plans: Plans, positions: int | None, device: str = "npu2",
     contexts: Sequence[int] | None = None, progress: Progress | None = None,
-    era: Era = SILICON_2026,
 ) -> PlanSimulation:  # fmt: skip
     """Predict the plans of a compiled model at `contexts`, by default `CONTEXTS`.
 
-    The kernels have this project's cycles, of the era silicon-2026 no fewer than silicon showed
-    (`kernels_of`). `progress` counts tokens of prompts.
+    `progress` counts tokens of prompts.
 
     Raises:
         DesignError: the performance model does not cover the device or a context.
     """
-    on = replace(machine(device, era), kernels=kernels_of(era))
+    check_device(device)
     chosen = _contexts(model, positions, contexts)
-    decoding = tuple(compose(plans, 1, context, on) for context in chosen)
+    decoding = tuple(compose(plans, 1, context) for context in chosen)
     count = Count(progress, sum(chosen))
     prompts = []
     for context in chosen:
         count.begin(f"{model}, a prompt of {context} tokens")
-        prompts.append(compose(plans, context, context, on))
+        prompts.append(compose(plans, context, context))
         count.step(context)
-    return PlanSimulation(model, device, era.name, form_of(plans), decoding, tuple(prompts))
+    return PlanSimulation(model, device, form_of(plans), decoding, tuple(prompts))
 
 
 def _contexts(model: str, positions: int | None, contexts: Sequence[int] | None) -> tuple[int, ...]:

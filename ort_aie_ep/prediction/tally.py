@@ -16,7 +16,6 @@ Part = Literal[
     "attention",
     "vector",
     "lm_head",
-    "waves",
     "dispatch",
     "switches",
 ]
@@ -27,7 +26,7 @@ class Timing:
     """Seconds of a token or a prompt: by part, and by what limits them.
 
     `runs` are dispatches, `switches` changes of overlay; `by_bound` leaves both out. `read` and
-    `write` are DDR bytes, which alone would take `ddr_seconds`.
+    `write` are DDR bytes.
     """
 
     seconds: float
@@ -37,28 +36,25 @@ class Timing:
     switches: int
     read: float
     write: float
-    ddr_seconds: float
 
 
 class Tally:
     """Adds operators up."""
 
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
+    def __init__(self) -> None:
+        self.machine = Machine()
         self.parts: dict[Part, float] = defaultdict(float)
         self.bounds: dict[Bound, float] = defaultdict(float)
         self.read = self.write = 0.0
 
-    def add(self, part: Part, steps: tuple[Step, ...], times: int = 1) -> float:
-        """Add an operator `times` times; returns the seconds of one."""
+    def add(self, part: Part, steps: tuple[Step, ...]) -> None:
+        """Add an operator."""
         bounds = self.machine.by_bound(steps)
         for bound, seconds in bounds.items():
-            self.bounds[bound] += times * seconds
-        one = sum(bounds.values())
-        self.parts[part] += times * one
-        self.read += times * sum(step.read for step in steps)
-        self.write += times * sum(step.write for step in steps)
-        return one
+            self.bounds[bound] += seconds
+        self.parts[part] += sum(bounds.values())
+        self.read += sum(step.read for step in steps)
+        self.write += sum(step.write for step in steps)
 
     def timing(self, runs: int, switches: int) -> Timing:
         """The total, with this many runs and changes of overlay."""
@@ -67,5 +63,4 @@ class Tally:
         return Timing(
             sum(self.parts.values()), dict(self.parts), dict(self.bounds), runs, switches,
             self.read, self.write,
-            max(self.read / self.machine.ddr_read, self.write / self.machine.ddr_write),
         )  # fmt: skip

@@ -10,15 +10,14 @@ import numpy as np
 from ort_aie_ep.npu.simulator.machine import Result
 from ort_aie_ep.npu.simulator.session import Session
 from ort_aie_ep.npu.terms.design import Design
-from ort_aie_ep.npu.terms.eras import PAPERS, Era
 from ort_aie_ep.npu.terms.kernel import Array, Kernel
 
 
 class TimeOnly(Session):
     """A session that calls only the kernels of integers: they compute loop counts."""
 
-    def __init__(self, design: Design, era: Era = PAPERS) -> None:
-        super().__init__(design, era=era)
+    def __init__(self, design: Design) -> None:
+        super().__init__(design)
         kernels = self.machine.kernels
         call = kernels.call
 

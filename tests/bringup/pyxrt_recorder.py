@@ -131,7 +131,7 @@ def _classes(module: Recorder) -> list[type]:
         def get_info(self, *args: Any) -> str:
             self.check("get_info", *args)
             answers = {
-                "name_": self.name, "bdf_": "0000:c5:00.1", "max_clock_frequency_mhz_": "1800",
+                "name_": self.name, "bdf_": "0000:c5:00.1", "max_clock_frequency_mhz_": "1660",
                 "host_": json.dumps({"version": "2.25.0", "hash": "abc"}),
             }  # fmt: skip
             if args[0].name not in answers:

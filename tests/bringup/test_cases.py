@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from overlay_site import TOOLS, Site
-from pyxrt_recorder import Recorder
+from pyxrt_recorder import DISPATCH, Recorder
 from pyxrt_signatures import SIGNATURES, bind
 
 from ort_aie_ep.aie_kernels.build import make_design
@@ -94,9 +94,9 @@ def test_times_are_reported_beside_the_predicted_ones(
     report, _ = run(quick=False)
     for case in report.designs[0].cases:
         # The recorder's device is the simulator, after a dispatch.
-        assert case.measured == pytest.approx(case.simulated + 213e-6, rel=0.02)
-        # As close as in tests/npu/test_streams.py.
-        assert 0.8 < case.predicted / case.simulated < 2
+        assert case.measured == pytest.approx(case.simulated + DISPATCH, rel=0.02)
+        # As close as in tests/npu/test_streams.py, times what the slowest memory takes longer.
+        assert 0.8 < case.predicted / case.simulated < 3
         assert case.repetitions == 3
 
 

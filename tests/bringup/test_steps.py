@@ -84,7 +84,7 @@ def test_a_day_on_which_all_is_right(
         "Right: 2 of 2 overlays (micro, dequant), 11 of 11 cases; the demonstration model writes "
         "the same text on the NPU as on the host."
     )
-    assert "210 µs (model 210); a channel carries 3.99 B/cycle (model 4)" in fast
+    assert "75.1 µs (model 75); a channel carries 10.2 GB/s (model 10.3)" in fast
     assert fast.endswith("a token takes 12.5 ms, on the host 3.2.")
     assert then.startswith("Next: nothing failed.")
     content = json.loads(out.read_text())
@@ -95,7 +95,7 @@ def test_a_day_on_which_all_is_right(
     assert page(day).rstrip().endswith("\n\n".join(verdict(day)))
     # As if runs as short as these were longer than a dispatch.
     monkeypatch.setattr(costs, "DISPATCH", replace(costs.DISPATCH, value=0.0))
-    assert verdict(day)[1].startswith("Fast: the median run takes 1.0")
+    assert verdict(day)[1].startswith("Fast: the median run takes 0.98")
 
 
 def test_small_shapes_of_all_designs_come_before_those_of_a_layer(try_it: Any) -> None:

@@ -191,12 +191,12 @@ def test_a_model_s_window_reads_nothing_else(
 
 
 def test_time_is_that_of_the_memory(session: Session) -> None:
-    """Eight channels carry 57.6 GB/s and the memory gives less, so it sets the time, except at
-    start and end."""
-    assert costs.DDR_READ.value < 57.6e9
+    """Eight channels carry more than the memory gives, so it sets the time, except at start and
+    end."""
+    assert costs.DDR_READ.value < 8 * costs.SHIM_CHANNEL.value
     result = attend(session, Shape(16, 8, 128, 1024))
     bound = result.read / costs.DDR_READ.value
-    assert bound < result.seconds < 1.1 * bound
+    assert bound < result.seconds < 1.2 * bound
 
 
 @pytest.mark.parametrize(

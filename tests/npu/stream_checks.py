@@ -53,7 +53,7 @@ WORKERS = {
     "right": {"column": 1, "row": 5, "parameters": [], "address": 65532, "lock": 0},
 }
 #: So small that only bytes and work count, at 4 bytes per cycle.
-COSTS = dict.fromkeys(package.COSTS, 1e-9) | {"stream": 4}
+COSTS = dict.fromkeys(package.LIMITS, 1e-9) | {"stream": 4}
 
 
 def manifest(*sequences: Sequence, **changes: Any) -> dict[str, Any]:

@@ -187,7 +187,7 @@ def test_a_broken_promise_names_the_worker_the_kernel_and_the_promise() -> None:
     head_dim = next(f for f in fields(words, design) if "head_dim of a score" in f.name)
     with pytest.raises(
         SimulationError,
-        match=r"worker score\d calls flow_kv_scores with \(2, 100, 0, 16, .*outside",
+        match=r"worker score\d calls flow_kv_scores with \(2, 100, 0, 16, .*does not define",
     ):
         simulate(design, head_dim.set(words, 100), case.buffers())
     # Without limits, the same call reaches the kernel, which promises its compiler at least one

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 import ort_aie_ep
-from ort_aie_ep.cli import app, predict
-from ort_aie_ep.prediction.spread import range_words
+from ort_aie_ep.cli import app
+from ort_aie_ep.prediction.measured import range_words
 
 
 def simulate(*words: object) -> Any:
@@ -34,7 +34,6 @@ def mistake(*words: object) -> str:
 
 def test_a_name_is_composed_of_the_plan_of_its_shape() -> None:
     report = json.loads(succeeded("llama-3.2-1b", "--json").stdout)
-    assert report["era"] == "silicon-2026"
     for phase in ("decode", "prefill"):
         assert [one["context"] for one in report[phase]] == [1024, 2048, 4096, 8192]
     assert report["decode"][0]["overlays"] == {"fused_layer": 1}
@@ -54,59 +53,17 @@ def test_a_prediction_is_a_range_beside_the_nearest_measured_figure() -> None:
     assert "llama-3.2-1b, 0.483 s for a prompt of 1k" in shown
 
 
-def test_an_era_changes_the_constants_and_watts_are_of_the_papers() -> None:
-    words = ("qwen3-0.6b", "--contexts", "64")
-    papers, later = (
-        json.loads(succeeded(*words, "--json", "--era", era).stdout)["decode"][0]["timing"]
-        for era in ("papers", "silicon-2026")
-    )
-    assert later["seconds"] < papers["seconds"]
-    assert "TPS/W" in succeeded(*words, "--era", "papers").stdout
-    assert "TPS/W" not in succeeded(*words).stdout
-
-
-@pytest.mark.parametrize(
-    ("words", "table"),
-    [
-        (("--papers",), ["papers"]),
-        (("--papers", "--era", "mlir-air"), ["mlir-air"]),
-        (("--kernels", "--json"), ["kernels", "--json"]),
-    ],
-)
-def test_published_tables_are_those_of_the_lab(
-    words: tuple[str, ...], table: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    program = tmp_path / "npu_papers"
-    program.mkdir()
-    told = tmp_path / "told"
-    (program / "__main__.py").write_text(
-        f"import pathlib, sys; pathlib.Path({str(told)!r}).write_text(repr(sys.argv[1:])); exit(3)"
-    )
-    monkeypatch.setattr(predict, "_PAPERS", program)
-    assert simulate(*words).exit_code == 3
-    assert told.read_text() == repr(table)
-
-
-def test_published_tables_need_the_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(predict, "_PAPERS", tmp_path / "npu_papers")
-    for words in (("--papers",), ("--kernels",)):
-        assert "sources" in mistake(*words)
-
-
 def test_mistakes_name_what_is_known() -> None:
     assert "llama-3.2-1b" in mistake("llama")
     assert "npu1" in mistake("qwen3-4b", "--device", "npu3")
-    for words in (("--papers",), ("--papers", "--era", "mlir-air"), ("--kernels",)):
-        assert "npu1" in mistake(*words, "--device", "npu1")
+    assert "npu2" in mistake("qwen3-4b", "--device", "npu1")
     assert "group" in mistake("qwen3-4b", "--group", "100")
     assert "99999999" in mistake("qwen3-4b", "--contexts", "99999999")
 
 
 @pytest.mark.parametrize(
     "words",
-    [(), ("qwen3-4b", "--papers"), ("qwen3-4b", "--contexts", "1k"),
-     ("--papers", "--contexts", "1024"), ("--papers", "--group", "128"),
-     ("qwen3-4b", "--kernels"), ("--kernels", "--contexts", "64")],
+    [(), ("qwen3-4b", "--contexts", "1k"), ("qwen3-4b", "--era", "papers")],
 )  # fmt: skip
 def test_a_command_that_is_written_wrongly_ends_with_2(words: tuple[str, ...]) -> None:
     assert simulate(*words).exit_code == 2

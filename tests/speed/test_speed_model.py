@@ -4,8 +4,20 @@ from __future__ import annotations
 
 import pytest
 
+from ort_aie_ep.aie_kernels.build import make_design
+from ort_aie_ep.npu.packages.package import manifest
 from ort_aie_ep.npu.terms import costs
+from ort_aie_ep.npu.terms.device import device
 from ort_aie_ep.npu.terms.errors import DesignError
+from ort_aie_ep.prediction.measured import (
+    BILLIONS,
+    KRACKAN,
+    PROMPTS,
+    TOKENS,
+    nearest,
+    nearest_words,
+    range_of,
+)
 from ort_aie_ep.prediction.simulation import simulate
 
 
@@ -15,12 +27,11 @@ def test_every_cost_says_what_it_is() -> None:
         assert cost.unit, name
         assert cost.device, name
         assert len(cost.source) > 5, name
-        assert cost.interval is not None or cost.status != "fitted", name
 
 
 def test_the_control_path_is_marked_as_measured_on_npu1() -> None:
     for cost in (costs.WRITE32, costs.RTP_WORD, costs.MASKWRITE, costs.BLOCKWRITE_WORD,
-                 costs.GATE_IDLE, costs.GATE_PIPELINED, costs.BD_SETUP):  # fmt: skip
+                 costs.SLOWEST_GATE_IDLE, costs.GATE_PIPELINED, costs.BD_SETUP):  # fmt: skip
         assert (cost.device, cost.status) == ("NPU1", "measured")
 
 
@@ -43,3 +54,34 @@ def test_an_unknown_device_and_one_too_small_are_refused() -> None:
 def test_a_context_that_the_model_does_not_have_is_refused(context: int) -> None:
     with pytest.raises(DesignError, match=f"{context}.*qwen3-4b .*40960"):
         simulate("qwen3-4b", contexts=[context])
+
+
+def test_a_range_goes_from_the_constants_machine_to_the_slowest_of_its_kind() -> None:
+    assert range_of("prompt", 0.5) == (0.5, pytest.approx(0.95))
+    slow, fast = range_of("token", 0.02)
+    assert fast == 50
+    assert slow == pytest.approx(50 / 1.9)
+
+
+def test_the_nearest_figure_is_of_the_model_or_else_of_its_size() -> None:
+    found = nearest("llama-3.2-1b", "token", 2500, 99)
+    assert (found.model, found.context, found.value) == ("llama-3.2-1b", 2048, 63.49)
+    # Its prompts were measured on two machines; the constants are of one of them.
+    found = nearest("llama-3.2-1b", "prompt", 1024, 99)
+    assert (found.value, found.machine) == (0.483, KRACKAN)
+    assert nearest("my-model", "prompt", 1024, 3.9).model == "gemma3-4b"
+    assert "qwen3-8b" in nearest_words("my-model", "token", 1024, 40.0)
+
+
+def test_every_measured_model_has_a_size() -> None:
+    assert {*PROMPTS, *TOKENS} <= BILLIONS.keys()
+
+
+@pytest.mark.parametrize("name", ["npu1", "npu2"])
+def test_limits_of_runs_are_those_of_the_slowest_machine(name: str) -> None:
+    """A run that ends in time by its manifest also does on the machine of the predictions."""
+    limits = manifest(make_design("gemm", device(name)))
+    read, write = costs.ddr(device(name).architecture)
+    assert limits["ddr_bytes_per_second"] <= read.value
+    assert limits["ddr_write_bytes_per_second"] <= write.value
+    assert limits["costs"]["gate_idle"] >= costs.GATE_IDLE.value

@@ -18,11 +18,9 @@ from optimum_models import quantise, write_export
 import ort_aie_ep
 from ort_aie_ep import npu_counters
 from ort_aie_ep.aie_kernels.build import designs_on
-from ort_aie_ep.aie_kernels.machine import Machine
 from ort_aie_ep.models.shapes import SHAPES, Shape
 from ort_aie_ep.npu.packages.simulated import write_simulated_packages
 from ort_aie_ep.npu.terms.device import device
-from ort_aie_ep.npu.terms.eras import MLIR_AIR
 from ort_aie_ep.prediction.compiled import read_plans
 from ort_aie_ep.prediction.composition import OVERLAYS, compose
 from ort_aie_ep.runtime.counters import NpuCounters
@@ -227,7 +225,7 @@ def test_a_prompt_is_one_submission(tmp_path: Path) -> None:
     compare(found, calls(*model, ["host"] * 2, prompt=prompt), shape.layers, bound)
     plans = read_plans(folder).plans
     for call, tokens in zip(found, (prompt, 1), strict=True):
-        composed = compose(plans, tokens, prompt + (tokens == 1), Machine.of(MLIR_AIR))
+        composed = compose(plans, tokens, prompt + (tokens == 1))
         assert (call.submissions, call.runs) == (composed.submissions, composed.timing.runs)
 
 

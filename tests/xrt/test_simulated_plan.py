@@ -14,7 +14,6 @@ import pytest
 from op_models import session_options
 
 import ort_aie_ep
-from ort_aie_ep.aie_kernels.machine import Machine
 from ort_aie_ep.models.shapes import SHAPES
 from ort_aie_ep.prediction.compiled import read_plans
 from ort_aie_ep.prediction.composition import compose
@@ -96,7 +95,7 @@ def predicted(folder: Path, tokens: list[int]) -> list[dict[str, Any]]:
     found, seen = [], 0
     for count in tokens:
         seen += count
-        composed = compose(plans, count, seen, Machine())
+        composed = compose(plans, count, seen, one_xclbin=False)
         found.append({
             "submissions": composed.submissions, "runs": composed.timing.runs,
             "device_steps": composed.device_steps, "host_steps": composed.host_steps,

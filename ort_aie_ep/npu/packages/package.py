@@ -40,12 +40,14 @@ FORMAT = 1  # of manifests
 KERNEL = "MLIR_AIE"  # the name that mlir-aie's aiecc gives a kernel by default
 MAX_KERNEL_NAME = 31  # xclbinutil keeps it twice, as name:name, in 64 characters
 
-#: The entries of `costs` with which the runtime predicts the time of a run: cycles, and bytes per
-#: cycle.
-COSTS = (
-    "write32", "maskwrite", "blockwrite", "blockwrite_word", "ddr_patch", "tct_wait",
-    "gate_idle", "gate_pipelined", "stream",
-)  # fmt: skip
+#: The costs by which the runtime divides streams into runs, so that each ends before the driver's
+#: watchdog acts: those of the slowest machine that was published. Cycles, and bytes per cycle.
+LIMITS = {
+    "write32": costs.WRITE32, "maskwrite": costs.MASKWRITE, "blockwrite": costs.BLOCKWRITE,
+    "blockwrite_word": costs.BLOCKWRITE_WORD, "ddr_patch": costs.DDR_PATCH,
+    "tct_wait": costs.TCT_WAIT, "gate_idle": costs.SLOWEST_GATE_IDLE,
+    "gate_pipelined": costs.GATE_PIPELINED, "stream": costs.STREAM,
+}  # fmt: skip
 
 # struct axlf of XRT's xclbin.h (2.25): magic, signature length, reserved, key block, unique id,
 # then the header, in which the uuid follows lengths, times, versions, mode and platform name.
@@ -72,7 +74,7 @@ def manifest(
     # Without it, weights are in the shipping form, or there are none that are quantised.
     stated = design.package != design.name
     weights = {"weights": {"group": form.group, "minima": int(form.minima)}} if stated else {}
-    read, write = costs.ddr(device.architecture)
+    memory = costs.DDR_NPU1 if device.architecture == "aie2" else costs.SLOWEST_DDR
     fifos = {
         name: {
             "column": port.tile.column,
@@ -92,9 +94,9 @@ def manifest(
         "kernel": kernel,
         **weights,
         "clock_hz": int(device.clock_hz),
-        "ddr_bytes_per_second": int(read.value),
-        "ddr_write_bytes_per_second": int(write.value),
-        "costs": {name: getattr(costs, name.upper()).value for name in COSTS},
+        "ddr_bytes_per_second": int(memory.value),
+        "ddr_write_bytes_per_second": int(memory.value),
+        "costs": {name: cost.value for name, cost in LIMITS.items()},
         "fifos": fifos,
         "workers": {
             name: {

@@ -187,7 +187,7 @@ class ShimEndpoint:
             self.waiting = ""
             self.current = self.tasks.popleft()
             self._left = self.current.runs
-            gate = array.era.gate_idle if idle else costs.GATE_PIPELINED
+            gate = costs.GATE_IDLE if idle else costs.GATE_PIPELINED
             yield array.env.timeout(array.clock.cost(gate))
         return (yield from self._start(self.current.descriptor))
 

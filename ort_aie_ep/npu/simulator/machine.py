@@ -55,7 +55,6 @@ from ort_aie_ep.npu.terms import costs
 from ort_aie_ep.npu.terms.configuration import Direction, Port
 from ort_aie_ep.npu.terms.design import Design
 from ort_aie_ep.npu.terms.device import BUFFER_REACH, TILES, WORD, Tile
-from ort_aie_ep.npu.terms.eras import PAPERS, Era
 from ort_aie_ep.npu.terms.errors import DesignError, SimulationError, StreamError
 from ort_aie_ep.progress import Count
 
@@ -82,8 +81,7 @@ class Machine(ArrayState):
 
     Raises DesignError for a design that `configure` refuses, or that joins streams by packets.
     `trace` records every span. `pdi` is the id of its PDI in an overlay that holds several; a
-    stream may begin by loading it (`pdis.Pdis` does the reset that this implies). `era` chooses the
-    constants that depend on the platform.
+    stream may begin by loading it (`pdis.Pdis` does the reset that this implies).
     """
 
     def __init__(
@@ -92,10 +90,9 @@ class Machine(ArrayState):
         *,
         trace: bool = False,
         pdi: int | None = None,
-        era: Era = PAPERS,
         kernels: Kernels | None = None,
     ) -> None:
-        super().__init__(design, trace, era, kernels)
+        super().__init__(design, trace, kernels)
         self._pdi = pdi
         self.endpoints: dict[Port, RingEndpoint | ShimEndpoint] = {}
         self.failed: list[BaseException] = []
@@ -294,7 +291,7 @@ class Machine(ArrayState):
                 yield from self._wait(operation)
                 yield env.timeout(clock.cost(costs.TCT_WAIT))
             case LoadPdi() if operation.index == 0 and operation.id == self._pdi:
-                yield env.timeout(clock.cost(self.era.pdi_switch))
+                yield env.timeout(clock.cost(costs.PDI_SWITCH))
             case LoadPdi() if operation.index:
                 raise StreamError(
                     f"operation {operation.index} loads PDI {operation.id}; the simulator "

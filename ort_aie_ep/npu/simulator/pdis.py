@@ -14,20 +14,18 @@ import numpy.typing as npt
 
 from ort_aie_ep.npu.simulator.machine import Machine
 from ort_aie_ep.npu.simulator.txn import LoadPdi, decode
+from ort_aie_ep.npu.terms import costs
 from ort_aie_ep.npu.terms.design import Design
-from ort_aie_ep.npu.terms.eras import PAPERS, Era
 from ort_aie_ep.npu.terms.errors import StreamError
 
 
 class Pdis:
     """Designs by kernel; PDIs have ids from 1, in the order of the kernels.
 
-    At least one design is needed; the first is loaded at the start. `era` chooses the constants
-    that depend on the platform.
+    At least one design is needed; the first is loaded at the start.
     """
 
-    def __init__(self, designs: Mapping[str, Design], era: Era = PAPERS) -> None:
-        self._era = era
+    def __init__(self, designs: Mapping[str, Design]) -> None:
         self._designs = dict(designs)
         self.loads = 0  # of a PDI after the first
         self.reset()
@@ -39,7 +37,7 @@ class Pdis:
     def _load(self, kernel: str) -> None:
         self.kernel = kernel
         pdi = list(self._designs).index(kernel) + 1
-        self.machine = Machine(self._designs[kernel], pdi=pdi, era=self._era)
+        self.machine = Machine(self._designs[kernel], pdi=pdi)
 
     def select(self, kernel: str, words: npt.NDArray[np.uint32]) -> float:
         """Load the PDI that a run of `kernel` needs; returns the seconds that this takes.
@@ -60,4 +58,4 @@ class Pdis:
             return 0.0
         self._load(kernel)
         self.loads += 1
-        return self._era.pdi_switch.value
+        return costs.PDI_SWITCH.value

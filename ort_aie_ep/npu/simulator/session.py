@@ -21,7 +21,6 @@ from ort_aie_ep.npu.simulator.machine import Machine, Result
 from ort_aie_ep.npu.simulator.txn import decode
 from ort_aie_ep.npu.terms.arguments import RunBuffers
 from ort_aie_ep.npu.terms.design import Design
-from ort_aie_ep.npu.terms.eras import PAPERS, Era
 from ort_aie_ep.npu.terms.errors import DesignError
 from ort_aie_ep.progress import Count, Progress
 
@@ -33,19 +32,18 @@ MAX_BYTES = 1 << 30
 class Session:
     """A design on a `Machine`, with streams from the native interpreter.
 
-    The machine keeps its state between runs. `trace` records spans for `machine.trace`; `era`
-    chooses the constants that depend on the platform, `kernels` others than the package has.
+    The machine keeps its state between runs. `trace` records spans for `machine.trace`;
+    `kernels` are others than the package has.
     """
 
     design: Design
     trace: bool = False
-    era: Era = PAPERS
     kernels: Kernels | None = None
     machine: Machine = field(init=False)
     _manifest: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.machine = Machine(self.design, trace=self.trace, era=self.era, kernels=self.kernels)
+        self.machine = Machine(self.design, trace=self.trace, kernels=self.kernels)
         self._manifest = json.dumps(manifest(self.design))
 
     def build(

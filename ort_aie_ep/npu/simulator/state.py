@@ -12,10 +12,10 @@ from ort_aie_ep.npu.kernels import Kernels
 from ort_aie_ep.npu.simulator.parts import Clock, Ddr, HostMemory, LockCell, aligned_bytes
 from ort_aie_ep.npu.simulator.trace import Trace
 from ort_aie_ep.npu.simulator.txn import ShimDescriptor
+from ort_aie_ep.npu.terms import costs
 from ort_aie_ep.npu.terms.configuration import Configuration, Lock, configure
 from ort_aie_ep.npu.terms.design import Design
 from ort_aie_ep.npu.terms.device import TILES, Tile
-from ort_aie_ep.npu.terms.eras import Era
 from ort_aie_ep.npu.terms.errors import SimulationError
 
 
@@ -25,19 +25,16 @@ class ArrayState:
     Raises DesignError for a design that `configure` refuses.
     """
 
-    def __init__(
-        self, design: Design, trace: bool, era: Era, kernels: Kernels | None = None
-    ) -> None:
+    def __init__(self, design: Design, trace: bool, kernels: Kernels | None = None) -> None:
         self.design = design
-        self.era = era
         self.configuration: Configuration = configure(design)
         self.env = simpy.Environment()
-        self.clock = Clock(era.clock_hz(design.device))
+        self.clock = Clock(costs.clock_hz(design.device))
         self.trace = Trace(trace)
         self.kernels = kernels or Kernels(design.device.architecture)
         self.host = HostMemory([])
-        read, write = era.ddr(design.device.architecture)
-        self.shim_rate = era.shim_rate(design.device)
+        read, write = costs.ddr(design.device.architecture)
+        self.shim_rate = costs.shim_rate(design.device)
         self.ddr_read = Ddr(self.env, read.value)
         self.ddr_write = Ddr(self.env, write.value)
         self._memory: dict[Tile, np.ndarray] = {}
