@@ -1,10 +1,12 @@
 """Decodes the words of a configuration into what they say of each tile.
 
-    view = decode(words)            # a transaction, as `encode` or another tool wrote it
+    view = decode(words)            # a transaction, as mlir-aie's tools write it
 
-The decoder was written from the register tables (`encode` names them), independently of the
-encoder: it has its own tables of fields, ports and steps. An unknown register, or a bit without a
-meaning, raises StreamError with the tile and the register.
+Fields are those of aie-rt's xaiemlgbl_params.h (AIE2) and xaie2pgbl_params.h (AIE2P), which agree:
+DMA_BD0_0.., DMA_S2MM_0_CTRL (in which aie-rt sets bit 0), DMA_S2MM_0_START_QUEUE, LOCK0_VALUE,
+STREAM_SWITCH_MASTER_CONFIG_.., _SLAVE_CONFIG_.., _SLAVE_.._SLOT0, CORE_CONTROL; the split of a
+packet master's configuration into arbiter and selections is that of xaie_ss.c. An unknown register,
+or a bit without a meaning, raises StreamError with the tile and the register.
 """
 
 from __future__ import annotations
@@ -15,19 +17,6 @@ from typing import NamedTuple
 
 import numpy.typing as npt
 
-from ort_aie_ep.npu.configuration_words.registers import (
-    CHANNEL_BYTES,
-    CORE_CONTROL,
-    DESCRIPTOR_BYTES,
-    LOCK_BYTES,
-    PORT_SLOTS_BYTES,
-    SHIM_DEMUX,
-    SHIM_MUX,
-    SLAVES,
-    SLOT_BYTES,
-    SLOTS,
-    TILE_REGISTERS,
-)
 from ort_aie_ep.npu.configuration_words.view import (
     DescriptorView,
     LockUse,
@@ -43,6 +32,19 @@ from ort_aie_ep.npu.simulator.txn import split_address
 from ort_aie_ep.npu.terms.configuration import Direction
 from ort_aie_ep.npu.terms.device import TILES, WORD, Tile
 from ort_aie_ep.npu.terms.errors import StreamError
+from ort_aie_ep.npu.terms.registers import (
+    CHANNEL_BYTES,
+    CORE_CONTROL,
+    DESCRIPTOR_BYTES,
+    LOCK_BYTES,
+    PORT_SLOTS_BYTES,
+    SHIM_DEMUX,
+    SHIM_MUX,
+    SLAVES,
+    SLOT_BYTES,
+    SLOTS,
+    TILE_REGISTERS,
+)
 
 
 class _Field(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ort_aie_ep.npu.terms.configuration import Direction
-from ort_aie_ep.npu.terms.device import WORD, Tile
+from ort_aie_ep.npu.terms.device import Tile
 from ort_aie_ep.npu.terms.switch import SwitchPort
 
 
@@ -37,16 +37,6 @@ class DescriptorView:
     packet: int | None
     valid: bool
     next: int | None
-
-    @property
-    def linear(self) -> bool:
-        """Whether the words are contiguous."""
-        size = WORD
-        for count, step in reversed(self.dimensions):
-            if count > 1 and step != size:
-                return False
-            size *= count
-        return True
 
 
 @dataclass(frozen=True)
