@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ort_aie_ep.aie_kernels import limits
 from ort_aie_ep.aie_kernels.cycles import form_scalars
+from ort_aie_ep.aie_kernels.fused_dqp import kernels
 from ort_aie_ep.aie_kernels.fused_dqp.kernels import (
     DQP_FINISH,
     DQP_LOAD_BIAS,
@@ -44,8 +46,6 @@ from ort_aie_ep.npu.terms.sequence import (
 BLOCK_ROWS = 32
 BLOCK_COLUMNS = 256
 CORES = 4  # of a column
-MAX_K = 16384
-MAX_BIAS_ROUNDS = 80
 # Bytes: mlir-air's default since frames of products exceeded 1,024 with LLVM 22 (mlir-air #1980).
 STACK = 2048
 
@@ -63,7 +63,7 @@ class Codes:
     suffix: str = ""
 
 
-X, SUMS = Buffer("x", Array("bf16", MAX_K)), Buffer("sums", Array("bf16", MAX_K // 16))
+X, SUMS = Buffer("x", kernels.X), Buffer("sums", kernels.SUMS)
 
 
 def _codes(form: BlockForm) -> Codes:
@@ -83,7 +83,7 @@ def build(
 
     `matvec_part(N, K, row_K, bias, activation)` does the same for a part of rows of `row_K`
     in-features: w begins with the part's first block, and its rows of blocks are row_K/256 apart.
-    A row longer than `MAX_K` is the sum of parts; each part takes the result so far as its bias.
+    A longer row than MATVEC_K is the sum of parts; each takes the result so far as its bias.
 
     `codes`: for codes of other sizes.
     """
@@ -137,7 +137,7 @@ def place(design: Design, columns: int, x: End, codes: Codes | None = None) -> N
                     buffers=[
                         *codes.buffers,
                         Buffer("acc", Array("f32", BLOCK_ROWS)),
-                        Buffer("bias", Array("bf16", MAX_BIAS_ROUNDS * BLOCK_ROWS)),
+                        Buffer("bias", kernels.BIAS),
                     ],
                     parameters=["slices", "bias_pieces", "blocks", "rounds", "epilogue"],
                     kernels=[codes.load_x, DQP_LOAD_BIAS, DQP_ZERO, codes.multiply, DQP_FINISH],
@@ -198,7 +198,9 @@ def _add_matvec(design: Design, columns: int, codes: Codes, *, part: bool = Fals
     s.require(
         less(0, K) * equal(K % BLOCK_COLUMNS, 0), "K={K} must be a multiple of 256: pad with zeros"
     )
-    s.require(at_most(K, MAX_K), f"K={{K}} is above {MAX_K}: x stays in L1; divide K")
+    s.require(
+        at_most(K, limits.MATVEC_K), f"K={{K}} is above {limits.MATVEC_K}: x stays in L1; divide K"
+    )
     s.require(equal(bias, 0) + equal(bias, 1), "bias={bias} must be 0 or 1")
     s.require(
         at_most(0, activation) * at_most(activation, 2),
@@ -217,8 +219,8 @@ def _add_matvec(design: Design, columns: int, codes: Codes, *, part: bool = Fals
     full = s.let("full", rows // a_round)
     tail = s.let("tail", less(0, rows % a_round))
     s.require(
-        at_most(bias * (full + tail), MAX_BIAS_ROUNDS),
-        f"N={{N}} with a bias is above {MAX_BIAS_ROUNDS * a_round * BLOCK_ROWS}: divide N",
+        at_most(bias * (full + tail), limits.BIAS_ROUNDS),
+        f"N={{N}} with a bias is above {limits.BIAS_ROUNDS * a_round * BLOCK_ROWS}: divide N",
     )
 
     def base(column: int) -> Expr:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import ml_dtypes
 import numpy as np
 
+from ort_aie_ep.aie_kernels import limits
 from ort_aie_ep.aie_kernels.gemm import row_operators, row_sequences
 from ort_aie_ep.aie_kernels.gemm.kernels import (
     GEMM_STORE_BF16,
@@ -59,7 +60,6 @@ SLAB = 256  # k of an object of A in the memory tile, and of a Q4NX block
 CORES = 4  # of a column
 PARTS: dict[Output, int] = {"bf16": 4, "f32": 2}  # of a core's block
 STACK = 0xD00  # bytes; AMD's for its GEMM
-MAX_K = 65536  # K * 64 bytes lie between two rows of blocks: a shim's step of 2^20 words
 
 A_OBJECT = ROWS * STEP  # elements on a core
 B_OBJECT = STEP * PART
@@ -158,7 +158,7 @@ class Blocking:
         self.b_steps = 2 if self.rows == CORES else 4
         self.depth = self.b_steps * STEP  # k of an object of B in the memory tile
         self.multiple = 2 if row_major else PART  # of N
-        self.max_k = MAX_K
+        self.max_k = limits.GEMM_K
         if row_major:
             # The rows of a group leave memory 16 by 16; for several rows of cores, an object for
             # each by the last of the shim's four dimensions.

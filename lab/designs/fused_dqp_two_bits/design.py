@@ -10,6 +10,7 @@ bytes, where memory or a channel is the limit, and not where the cores are.
 from __future__ import annotations
 
 from designs.fused_dqp_two_bits.kernels import DQP_BLOCK_TWO_BITS, DQP_LOAD_X_TWO_BITS
+from ort_aie_ep.aie_kernels import limits
 from ort_aie_ep.aie_kernels.fused_dqp import design as fused_dqp
 from ort_aie_ep.formats.q4nx import BlockForm
 from ort_aie_ep.npu.terms.design import Buffer, Design
@@ -19,7 +20,7 @@ from ort_aie_ep.npu.terms.kernel import Array
 CODES = fused_dqp.Codes(
     DQP_LOAD_X_TWO_BITS,
     DQP_BLOCK_TWO_BITS,
-    (fused_dqp.X, fused_dqp.SUMS, Buffer("offsets", Array("f32", fused_dqp.MAX_K // 32))),
+    (fused_dqp.X, fused_dqp.SUMS, Buffer("offsets", Array("f32", limits.MATVEC_K // 32))),
     suffix="_two_bits",
 )
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "common/design_limits.h"
 #include "npu/manifest.h"
 #include "q4nx/layout.h"
 
@@ -47,18 +48,18 @@ inline std::string PackageOf(std::string_view design, const WeightForm& form) {
   return reads ? npu::PackageName(design, {form.group, form.minima}) : std::string(design);
 }
 
-// Each design states these in the comment at its top; rows and columns are counted in whole blocks.
+// Rows and columns are counted in whole blocks.
 inline constexpr int64_t kLeastN = 128;
-inline constexpr int64_t kMatvecMaxK = 16384;  // of one part
-inline constexpr int64_t kMatvecMaxBias = 80 * 16 * 32;
-inline constexpr int64_t kGemmMaxK = 65536;
+inline constexpr int64_t kMatvecMaxK = design_limits::kMatvecK;                  // of one part
+inline constexpr int64_t kMatvecMaxBias = design_limits::kBiasRounds * 16 * 32;  // on 16 cores
+inline constexpr int64_t kGemmMaxK = design_limits::kGemmK;
 inline constexpr int64_t kGemmLeastRows = 64;
-inline constexpr int64_t kShortGemmMaxK = 16384;
+inline constexpr int64_t kShortGemmMaxK = design_limits::kShortGemmK;
 inline constexpr int64_t kShortGemmLeastN = 256;
 inline constexpr int64_t kMaxHeadDim = 256;
-inline constexpr int64_t kVectorMaxK = 16384;
+inline constexpr int64_t kVectorMaxK = design_limits::kVectorRow;
 inline constexpr int64_t kGluLeast = 256;
-inline constexpr int64_t kRowOperatorsMaxK = 7168;  // for the overlay gemm
+inline constexpr int64_t kRowOperatorsMaxK = design_limits::kSlabs * 256;
 
 // The number of out-features that the device computes: whole blocks, and at least a minimum. Those
 // without weights are zeros.
