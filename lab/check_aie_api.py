@@ -32,9 +32,6 @@ KERNELS = HERE.parent / "aie_kernels"
 # __AIE_ARCH__, and __AIE_MODEL_VERSION__ as llvm-aie of 2026 defines it.
 ARCHITECTURES = {"aie2": (20, 10500), "aie2p": (21, 11500)}
 
-# Products of matrices on AIE2P, as some kernels are built (aie_kernels/build.py).
-EMULATED = "-DAIE_API_EMULATE_BFLOAT16_MMUL_WITH_BFP16"
-
 # Names that check_aie_api.h defines.
 DECLARED = {
     "aie", "std", "abs", "event0", "event1", "bfloat16", "cbfloat16", "cfloat", "cint16", "cint32",
@@ -91,20 +88,20 @@ class Reader:
             constants |= modes
             functions |= missing - modes
 
-    def errors(self, source: Path, *options: str | Path) -> list[str]:
+    def errors(self, source: Path) -> list[str]:
         """Every error, as one line."""
-        return [line for line in self._say(source, *options) if ": error: " in line]
+        return [line for line in self._say(source) if ": error: " in line]
 
-    def own_errors(self, source: Path, *options: str) -> list[str]:
+    def own_errors(self, source: Path) -> list[str]:
         """The errors that are about the lines of kernels."""
         return [
             line
-            for line in self.errors(source, *options)
+            for line in self.errors(source)
             if (line.startswith(str(KERNELS)) or OF_ITS_USER.search(line))
             and not PEANO.search(line)
         ]
 
-    def _say(self, source: Path, *options: str | Path) -> list[str]:
+    def _say(self, source: Path) -> list[str]:
         """clang's messages about a source, line by line."""
         done = subprocess.run(
             [
@@ -114,7 +111,7 @@ class Reader:
                 f"-D__AIE_ARCH__={self._arch}", f"-D__AIE_MODEL_VERSION__={self._model}",
                 "-D__AIECC__", "-D__AIENGINE__", "-D__AIE_API_AIE_ADF_HPP__", f"-I{self._include}",
                 f"-I{KERNELS}", "-include", HERE / "check_aie_api.h", "-include", self._names,
-                *options, source,
+                source,
             ],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
@@ -134,17 +131,13 @@ def written_for() -> dict[Path, set[str]]:
 
 def check_kernels(readers: dict[str, Reader], workers: ThreadPoolExecutor) -> int:
     """Prints the errors of the kernels and returns their number."""
-    jobs: list[tuple[str, Path, list[str]]] = []
     architectures = written_for()
-    for source in sorted(KERNELS.glob("[!h]*/*.cc")):
-        jobs += [(name, source, []) for name in readers if name in architectures[source]]
-        if "mmul" in source.read_text():
-            jobs.append(("aie2p", source, [EMULATED]))
-    found = workers.map(lambda job: readers[job[0]].own_errors(job[1], *job[2]), jobs)
+    sources = sorted(KERNELS.glob("[!h]*/*.cc"))
+    jobs = [(name, s) for s in sources for name in readers if name in architectures[s]]
+    found = workers.map(lambda job: readers[job[0]].own_errors(job[1]), jobs)
     wrong = 0
-    for (name, source, options), errors in zip(jobs, found, strict=True):
-        count = f"{len(errors) or 'no'} errors"
-        print(" ".join([f"{name:6} {source.name:16} {count}", *options]), *errors, sep="\n  ")
+    for (name, source), errors in zip(jobs, found, strict=True):
+        print(f"{name:6} {source.name:16} {len(errors) or 'no'} errors", *errors, sep="\n  ")
         wrong += len(errors)
     return wrong
 

@@ -32,7 +32,6 @@ HINTS = """#pragma once
 FLAGS = (
     "-std=c++20", "-O2", "-fno-inline", "-fno-ipa-cp", "-fno-ipa-icf", "-fno-ipa-sra",
     "-fno-ipa-ra", "-fno-tree-loop-distribute-patterns", "-w", "-S", "-o", "-",
-    "-DAIE_API_EMULATE_BFLOAT16_MMUL_WITH_BFP16",
 )  # fmt: skip
 
 #: Sources of kernels that AIE2 has too.

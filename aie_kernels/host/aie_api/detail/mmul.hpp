@@ -39,7 +39,7 @@ inline float aligned_sum(float acc, const std::array<aligned_term, 8>& terms) {
 
 }  // namespace detail
 
-// AIE2P has no matrix unit for bfloat16: kernels with products are built with bfp16 in its place.
+// AIE2P has no matrix unit for bfloat16: kernels with products ask for bfp16.
 #if __AIE_ARCH__ == 20 || defined(AIE_API_EMULATE_BFLOAT16_MMUL_WITH_BFP16)
 template <unsigned M, unsigned K, unsigned N, typename TA, typename TB = TA>
 class mmul {
