@@ -19,15 +19,14 @@ import numpy.typing as npt
 
 from ort_aie_ep.npu.configuration_words.view import (
     DescriptorView,
-    LockUse,
     MasterView,
-    QueueView,
     SlaveView,
     SlotView,
     TileView,
     View,
 )
 from ort_aie_ep.npu.simulator import txn
+from ort_aie_ep.npu.simulator.registers import LockAction, QueuePush
 from ort_aie_ep.npu.simulator.txn import split_address
 from ort_aie_ep.npu.terms.configuration import Direction
 from ort_aie_ep.npu.terms.device import TILES, WORD, Tile
@@ -167,11 +166,11 @@ def _queue_of(tile: Tile, offset: int) -> tuple[Direction, int] | None:
     return None
 
 
-def _task(tile: Tile, word: int, what: str) -> QueueView:
+def _task(tile: Tile, word: int, what: str) -> QueuePush:
     descriptor = word & (0x3F if tile.kind == "mem" else 0xF)
     if word & ~(0x80FF0000 | descriptor):
         raise StreamError(f"{what}: {word:#010x} has bits that a queue of {tile} does not have")
-    return QueueView(descriptor, (word >> 16 & 0xFF) + 1, bool(word >> 31))
+    return QueuePush(descriptor, (word >> 16 & 0xFF) + 1, bool(word >> 31))
 
 
 def _signed(value: int) -> int:
@@ -268,8 +267,8 @@ class _Tile:
             words=values["words"],
             address=WORD * address,
             dimensions=_dimensions(what, values),
-            acquire=LockUse(acquire, _signed(values["acquire_value"])) if acquires else None,
-            release=LockUse(release, released) if released else None,
+            acquire=LockAction(acquire, _signed(values["acquire_value"])) if acquires else None,
+            release=LockAction(release, released) if released else None,
             packet=values["packet_id"] if values["packet"] else None,
             valid=bool(values["valid"]),
             next=values["next"] if values["chained"] else None,

@@ -128,6 +128,9 @@ class LockAction:
     id: int
     value: int
 
+    def __str__(self) -> str:
+        return f"lock {self.id} {self.value:+d}"
+
 
 @dataclass(frozen=True, slots=True)
 class ShimDescriptor:
