@@ -31,7 +31,7 @@ ORTS_OF_TESTS := $(TOO_OLD_ORT) 1.24.4 1.25.1
 PARALLEL := -n auto --dist worksteal
 
 # The model to measure with other engines, made with its vocabulary of 128256 if it is not there;
-# OPTIONS go to ort-aie bench.
+# OPTIONS go to lab/bench_peers.
 BENCH_MODEL ?= $(VENV)/bench/llama-3.2-1b
 OPTIONS ?=
 
@@ -55,13 +55,18 @@ demo:
 	@$(MAKE) --no-print-directory -j2 $(VENV)/ready STANDINS=OFF
 	$(VENV)/bin/ort-aie demo
 
-# Everything on the newest ONNX Runtime; on the oldest, what depends on it, with one file of each op. Its environment
-# is a copy with the bytecode that the first tests have compiled.
+# Kernels that the CPU would not choose: those that multiply in bfloat16, without their instructions if it lacks them,
+# or those that do not.
+OTHER_KERNELS = $$($(VENV)/bin/python -c 'from ort_aie_ep import _native as n; \
+  print("avx2" if n.has_bf16_attention(n.selected_isa()) else "avx512_bf16_standin")')
+
+# Everything on the newest ONNX Runtime; on the oldest, with other kernels, what depends on either, with one file of
+# each op. Its environment is a copy with the bytecode that the first tests have compiled.
 test:
 	@$(MAKE) --no-print-directory -j2 $(VENV)/test-ready programs $(ORTS_OF_TESTS:%=$(VENV)/onnxruntime-%/ready)
 	$(VENV)/bin/pytest $(PARALLEL)
 	@$(MAKE) --no-print-directory $(VENV)/ort-$(OLDEST_ORT)/ready
-	$(VENV)/ort-$(OLDEST_ORT)/bin/python -m pytest -q $(PARALLEL) $(ON_ANY_ORT)
+	ORT_AIE_ISA=$(OTHER_KERNELS) $(VENV)/ort-$(OLDEST_ORT)/bin/python -m pytest -q $(PARALLEL) $(ON_ANY_ORT)
 
 # --- what continuous integration runs besides -----------------------------------------------------------
 
@@ -73,7 +78,7 @@ ON_ANY_ORT := tests/models tests/test_snippets.py tests/ops/test_execution_provi
   tests/ops/test_select_rows.py tests/ops/test_experts.py
 
 # Each change; then one bundle in turn, and all of them every night. CONTRIBUTING.md says what that risks.
-EACH_CHANGE := check-portable check-sanitizers
+EACH_CHANGE := check-sanitizers
 BUNDLE_0 := $(MIDDLE_ORTS:%=check-ort-%)
 BUNDLE_1 := check-in-turn-models check-mlir check-locale
 BUNDLE_2 := check-in-turn-npu check-real-xrt
@@ -95,10 +100,7 @@ check: $(EACH_CHANGE) $(BUNDLES)
 
 SCRIPT = MAKEFLAGS= VENV=$(VENV) PARALLEL="$(PARALLEL)" bash tests
 
-# A file for each kind of op with the portable kernels; all with each instruction set that the CPU would not choose.
-check-portable: $(VENV)/test-ready
-	TESTS="$(filter-out %provider_context.py %crafted_models.py %options.py,$(filter tests/ops/%,$(ON_ANY_ORT)))" \
-	  $(SCRIPT)/check_isas.sh portable
+# All ops with each instruction set that the CPU would not choose.
 check-isas: $(VENV)/test-ready
 	$(SCRIPT)/check_isas.sh
 
@@ -124,7 +126,7 @@ check-ort-%: $(VENV)/ort-%/ready
 # Tests marked in_turn: all families and tables where a few run each time; the NPU's large and long runs; and a
 # browser, Ray's cluster, what the system refuses.
 IN_TURN_MODELS := tests/models tests/ops tests/passes
-IN_TURN_NPU := tests/aie_kernels tests/bringup tests/designs tests/fused_decode tests/lab_designs tests/npu tests/speed tests/xrt
+IN_TURN_NPU := tests/aie_kernels tests/bringup tests/designs tests/fused_decode tests/npu tests/speed tests/xrt
 check-in-turn-models: IN_TURN = $(IN_TURN_MODELS)
 check-in-turn-npu: IN_TURN = $(IN_TURN_NPU) --ignore tests/xrt/real_xrt
 check-in-turn-rest: IN_TURN = $(patsubst %,--ignore %,$(IN_TURN_MODELS) $(IN_TURN_NPU) tests/mlir)
@@ -149,11 +151,11 @@ real-headers: $(VENV)/test-ready
 	$(VENV)/bin/python lab/check_aie_api.py $(AIE_API) --clang $(CLANG)
 
 # Beside llama.cpp, ik_llama.cpp (where it has a wheel: its source archive does not build) and
-# OpenVINO, half an hour with AVX-512 and over one without; the first run builds llama.cpp for this CPU.
+# OpenVINO GenAI; the first run builds llama.cpp for this CPU.
 # The page of a CPU is what it writes: cp .venv/bench/results/bench.md .venv/bench/results/bench.png docs/results/CPU/
 bench: $(VENV)/bench/ready
 	test -d $(BENCH_MODEL) || $(VENV)/bench/bin/ort-aie synth llama-3.2-1b $(BENCH_MODEL) --vocab 32000
-	$(VENV)/bench/bin/ort-aie bench --peers $(BENCH_MODEL) --out $(VENV)/bench/results $(OPTIONS)
+	$(VENV)/bench/bin/python lab/bench_peers $(BENCH_MODEL) --out $(VENV)/bench/results $(OPTIONS)
 
 # Each kernel beside the limits of this CPU; OPTIONS go to kernels_bench.
 kernel-bench: $(BUILD)/CMakeCache.txt
@@ -304,9 +306,9 @@ $(VENV)/ort-%/ready: $(VENV)/test-ready
 	touch $@
 
 # Without in place: what is measured is what users install.
-$(VENV)/bench/ready: $(SOURCES)
+$(VENV)/bench/ready: $(SOURCES) lab/requirements-bench.txt
 	$(PYTHON) -m venv $(VENV)/bench
-	CMAKE_ARGS='-DGGML_NATIVE=ON' $(VENV)/bench/bin/python -m pip install --quiet '.[bench]'
+	CMAKE_ARGS='-DGGML_NATIVE=ON' $(VENV)/bench/bin/python -m pip install --quiet '.[tools]' -r lab/requirements-bench.txt
 	-$(VENV)/bench/bin/python -m pip install --quiet --only-binary :all: ik-llama-cpp-python==0.1.5
 	touch $@
 

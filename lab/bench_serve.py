@@ -16,7 +16,7 @@ after the other on the same machine:
 * a client that comes while seven others write: the time to its first token;
 * with --peers, the same weights and eight such prompts: OpenVINO GenAI's
   ContinuousBatchingPipeline; and llama.cpp with eight sequences, as the time of eight prompts and
-  of 128 steps with a row of each, half of the answer on.
+  of 128 steps with a row of each.
 
 Prints medians over rounds, and ratios within rounds with their least and most.
 """
@@ -41,12 +41,14 @@ from typing import Any
 
 import httpx
 import numpy as np
+from bench_peers.engines import Settings, Source
+from bench_peers.gguf_file import gguf_model
+from bench_peers.llama_cpp_engine import llama_cpp_engine
+from bench_peers.openvino_engine import ir_model
+from bench_peers.weights import DecoderWeights
 
 import ort_aie_ep
 from ort_aie_ep.models.folder import find_model
-from ort_aie_ep.tools.bench.peers.engines import KINDS, Settings, Source
-from ort_aie_ep.tools.bench.peers.openvino import ir_model
-from ort_aie_ep.tools.bench.peers.weights import DecoderWeights
 
 CLIENTS, PROMPT, ANSWER, SHARED = 8, 200, 128, 1000
 VOCABULARY = 4000  # what the demonstration model's tokenizer has
@@ -190,14 +192,13 @@ class Sequences:
     """llama.cpp on the same weights, by its C API."""
 
     def __init__(self, source: Source) -> None:
-        kind = KINDS["llama.cpp"]
-        threads = len(os.sched_getaffinity(0))
-        self._engine = kind.open(kind.model(source), Settings(threads, PROMPT + 2 * ANSWER))
+        settings = Settings(len(os.sched_getaffinity(0)), PROMPT + 2 * ANSWER)
+        self._engine = llama_cpp_engine(gguf_model(source), settings, sequences=CLIENTS)
 
     def speed(self, random: np.random.Generator) -> float:
         """Tokens per second of eight prompts."""
         prompts = CLIENTS * self._engine.run(prompt(random, PROMPT), 0).prefill_seconds
-        steps = self._engine.batch_at(PROMPT + ANSWER // 2, CLIENTS, 1, ANSWER)
+        steps = self._engine.steps_of_all(PROMPT, ANSWER)
         return CLIENTS * ANSWER / (prompts + steps)
 
 

@@ -31,8 +31,7 @@ import onnx
 import onnxruntime
 import torch
 import transformers
-from genai_builder import SEED, tiny_tokenizer
-from matrix_builder_models import FAMILIES
+from genai_builder import COMMON, MAX_POSITIONS, SEED, TinyModel, tiny_tokenizer
 from onnx import numpy_helper
 from peft import LoraConfig, PeftModel, get_peft_model
 
@@ -42,10 +41,37 @@ EVERY = [*ATTENTION, "gate_proj", "up_proj", "down_proj"]
 TOKENS = 24
 BUILDER = Path(__file__).parents[1] / "ort_aie_ep" / "compiler" / "checkpoint" / "run_builder.py"
 # Of the logits' root mean square. Compiled models round activations to bfloat16 or to int8 where
-# the builder's own model on ONNX Runtime rounds to int8: as in the model matrix, up to twice.
+# the builder's own model on ONNX Runtime rounds to int8: up to twice.
 MOST = 2.0
 # The builder rounds the scale of Gemma's embedding to two decimals, the root of 128 by 3e-4.
 FLOAT_MOST = 5e-4
+
+
+def _family(config: str, **values: Any) -> TinyModel:
+    sizes = {
+        "vocab_size": 500, "hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2,
+    }  # fmt: skip
+    return TinyModel(config, {**COMMON, **sizes, **values})
+
+
+_LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
+}  # fmt: skip
+FAMILIES = {
+    "gemma3": _family(
+        "Gemma3TextConfig", num_hidden_layers=3, head_dim=64, query_pre_attn_scalar=48,
+        sliding_window=16,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+    ),
+    "llama": _family("LlamaConfig"),
+    "llama_3_rope": _family("LlamaConfig", rope_parameters=_LLAMA3),
+    "mistral": _family("MistralConfig", sliding_window=24),
+    "phi3": _family("Phi3Config", original_max_position_embeddings=MAX_POSITIONS),
+    "qwen2": _family("Qwen2Config"),
+    "qwen3": _family("Qwen3Config", head_dim=64, tie_word_embeddings=True),
+}  # fmt: skip
 # FastFlowLM's families, and values of their configuration that its files need: rows in blocks of
 # 32, no padding of the FFN. The builder takes a matrix with the vocabulary's rows for the lm_head.
 _SIZES = {"vocab_size": 1024, "intermediate_size": 512}

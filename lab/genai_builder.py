@@ -115,9 +115,9 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, max_positions: int = MAX_
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
-def tiny_tokenizer(folder: Path, max_positions: int = MAX_POSITIONS) -> None:
+def tiny_tokenizer(folder: Path) -> None:
     """Writes a tokenizer of tests/data."""
-    save_tokenizer(Tokenizer.from_file(str(TINY_TOKENIZER)), folder, max_positions)
+    save_tokenizer(Tokenizer.from_file(str(TINY_TOKENIZER)), folder)
 
 
 def randomise_vectors(model: Any) -> None:
@@ -172,20 +172,18 @@ def write_mxfp4(hf: Path) -> None:
     save_file(tensors, file, {"format": "pt"})
 
 
-def run_builder(
+def build_genai_folder(
     hf: Path,
     destination: Path,
     options: Iterable[str] = (),
     adapt: Mapping[str, object] | None = None,
-    precision: str = "int4",
-    provider: str = "cpu",
 ) -> None:
-    """Exports an HF folder. `options` are the builder's own KEY=VALUE strings, `adapt` attributes
-    of the configuration that it expects."""
+    """An int4 genai folder for the CPU, with only the files that genai reads. `options` are the
+    builder's own KEY=VALUE strings, `adapt` attributes of the configuration that it expects."""
     from onnxruntime_genai.models.builder import create_model, parse_extra_options
 
     with tempfile.TemporaryDirectory() as cache:
-        arguments = ("", str(hf), str(destination), precision, provider, cache)
+        arguments = ("", str(hf), str(destination), "int4", "cpu", cache)
         prepared = parse_extra_options(*arguments, list(options))
         config = prepared["hf_details"]["hf_config"]
         for name, value in (adapt or {}).items():
@@ -193,16 +191,6 @@ def run_builder(
                 if part is not None:
                     setattr(part, name, value)
         create_model(*arguments, **prepared)
-
-
-def build_genai_folder(
-    hf: Path,
-    destination: Path,
-    options: Iterable[str] = (),
-    adapt: Mapping[str, object] | None = None,
-) -> None:
-    """An int4 genai folder for the CPU, with only the files that genai reads."""
-    run_builder(hf, destination, options, adapt)
     for file in destination.iterdir():
         if file.name not in GENAI_FILES:
             file.unlink()

@@ -24,7 +24,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -74,10 +73,11 @@ def token_stream(tokenizer: Tokenizer, texts: Iterator[tuple[str, str]]) -> np.n
     return np.asarray(ids, dtype=np.int64)
 
 
-def configuration(recipe: Any, vocabulary: int, end: int) -> LlamaConfig:
-    """Of a model of a recipe's sizes; its embeddings are its lm_head, and `end` ends a text."""
-    return LlamaConfig(
-        vocab_size=vocabulary,
+def make_model(recipe: Recipe) -> LlamaForCausalLM:
+    """The untrained model."""
+    torch.manual_seed(recipe.seed)
+    config = LlamaConfig(
+        vocab_size=recipe.vocab,
         hidden_size=recipe.hidden,
         intermediate_size=recipe.intermediate,
         num_hidden_layers=recipe.layers,
@@ -87,16 +87,11 @@ def configuration(recipe: Any, vocabulary: int, end: int) -> LlamaConfig:
         max_position_embeddings=recipe.max_positions,
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
         tie_word_embeddings=True,
-        bos_token_id=end,
-        eos_token_id=end,
-        pad_token_id=end,
+        bos_token_id=0,
+        eos_token_id=0,
+        pad_token_id=0,
     )
-
-
-def make_model(recipe: Recipe) -> LlamaForCausalLM:
-    """The untrained model."""
-    torch.manual_seed(recipe.seed)
-    return LlamaForCausalLM(configuration(recipe, recipe.vocab, 0))
+    return LlamaForCausalLM(config)
 
 
 def rounded_to_int4(weight: torch.Tensor, block: int = 32) -> torch.Tensor:
@@ -133,7 +128,7 @@ def rounded_weights(model: LlamaForCausalLM, enabled: bool) -> Iterator[None]:
                 parameter.copy_(original)
 
 
-def learning_rate(recipe: Any, step: int) -> float:
+def learning_rate(recipe: Recipe, step: int) -> float:
     """A recipe's learning rate at a step: a linear warm-up, then a cosine."""
     if step < recipe.warmup:
         return recipe.learning_rate * (step + 1) / recipe.warmup

@@ -17,16 +17,118 @@ import argparse
 import json
 import shutil
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import onnx
 import torch
+import transformers
 from onnx import numpy_helper
-from optimum_exports import DYNAMO, FLOAT16, RECORDED, export
+from optimum.exporters.onnx import main_export
+from transformers import AutoModelForCausalLM, PretrainedConfig
 
 # Smaller tensors (norm weights, biases and constants) stay in the graph.
 LARGE_BYTES = 4096
 KEPT_FILES = ("config.json", "generation_config.json")
+SEED = 7
+TASK = "text-generation-with-past"
+
+COMMON: dict[str, Any] = {
+    "vocab_size": 500,  # not a multiple of 32, so the lm_head's last block of rows has padding
+    "hidden_size": 128,
+    "num_hidden_layers": 2,
+    "max_position_embeddings": 256,
+    # Wide enough that attention is far from uniform and logits are far from ties.
+    "initializer_range": 0.1,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+    "pad_token_id": 0,
+    "tie_word_embeddings": False,
+}
+
+Config = Callable[[], PretrainedConfig]
+
+
+def _config(kind: str, values: dict[str, Any], **more: Any) -> Config:
+    """Makes transformers' configuration `kind` with these values."""
+    return lambda: getattr(transformers, f"{kind}Config")(**values | more)
+
+
+SIZES = {**COMMON, "intermediate_size": 320, "num_attention_heads": 4, "num_key_value_heads": 2}
+
+# For torch's other exporter, which optimum-onnx 0.1.0 turns off with dynamo=False.
+DYNAMO = "_dynamo"
+FLOAT16 = "_float16"
+
+_LLAMA = _config("Llama", SIZES, intermediate_size=352)
+RECORDED: dict[str, Config] = {
+    "llama": _LLAMA,
+    f"llama{DYNAMO}": _LLAMA,
+    f"llama{FLOAT16}": _LLAMA,
+    # optimum assumes head_dim = hidden / heads, whatever the configuration says.
+    "qwen3": _config(
+        "Qwen3", SIZES, tie_word_embeddings=True, intermediate_size=288, num_key_value_heads=1,
+        head_dim=32, rope_theta=1000000.0,
+    ),
+    "gemma3": _config(
+        "Gemma3Text", SIZES, num_hidden_layers=3, intermediate_size=288, head_dim=64,
+        query_pre_attn_scalar=48, sliding_window=16,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+    ),
+    "phi": _config(
+        "Phi", COMMON, intermediate_size=320, num_attention_heads=4, partial_rotary_factor=0.5
+    ),
+    "mistral": _config("Mistral", SIZES, sliding_window=12),
+}  # fmt: skip
+"""Families whose graphs are in tests/data/optimum."""
+
+
+def randomise_vectors(model: Any) -> None:
+    """Set norm weights around their usual values, and non-zero biases.
+
+    transformers initialises them to constants, which would hide a missing norm or bias.
+    """
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim == 1:
+                spread = 0.2 if "norm" in name and name.endswith("weight") else 0.1
+                parameter.add_(spread * torch.randn(parameter.shape))
+        if model.config.model_type == "gemma3_text":
+            # Embeddings times √hidden would drown the layers.
+            model.get_input_embeddings().weight.mul_(0.1)
+
+
+@contextmanager
+def dynamo() -> Iterator[None]:
+    """Make optimum export with dynamo=True."""
+    original = torch.onnx.export
+
+    def exported(model: Any, arguments: Any, **options: Any) -> Any:
+        changed = {"dynamo": True, "external_data": False, "verbose": False}
+        del options["do_constant_folding"]
+        return original(model, arguments, **options | changed)
+
+    with mock.patch.object(torch.onnx, "export", exported):
+        yield
+
+
+def export(
+    config: PretrainedConfig,
+    destination: Path,
+    *,
+    dtype: str | None = None,
+    by_dynamo: bool = False,
+) -> None:
+    """Write the folder that `optimum-cli export onnx` makes of a seeded random model."""
+    torch.manual_seed(SEED)
+    model = AutoModelForCausalLM.from_config(config)
+    randomise_vectors(model)
+    with tempfile.TemporaryDirectory() as scratch, dynamo() if by_dynamo else nullcontext():
+        model.save_pretrained(scratch)
+        main_export(scratch, destination, task=TASK, do_validation=False, dtype=dtype)
 
 
 def record(exported: Path, destination: Path) -> None:

@@ -86,10 +86,6 @@ def test_what_is_overdue_has_no_time_left() -> None:
     status = told("runs", (0, 0, 4), (10, 1, 4))
     assert status.text(20) == "1 of 4 runs, 10 s per run, 20 s left"
     assert status.text(40) == "1 of 4 runs, 10 s per run"
-    # The work's own estimate goes before the rate, which then says nothing of the rest.
-    status.ends = 100.0
-    assert status.text(40) == "1 of 4 runs, 1 min 0 s left"
-    assert status.text(101) == "1 of 4 runs"
 
 
 @pytest.mark.parametrize(

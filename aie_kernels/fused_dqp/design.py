@@ -5,8 +5,6 @@ README.md has dataflow, rules and what was tried.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ort_aie_ep.aie_kernels import limits
 from ort_aie_ep.aie_kernels.cycles import form_scalars
 from ort_aie_ep.aie_kernels.fused_dqp import kernels
@@ -32,7 +30,7 @@ from ort_aie_ep.npu.terms.design import (
 )  # fmt: skip
 from ort_aie_ep.npu.terms.device import Device
 from ort_aie_ep.npu.terms.errors import DesignError
-from ort_aie_ep.npu.terms.kernel import Array, Kernel
+from ort_aie_ep.npu.terms.kernel import Array
 from ort_aie_ep.npu.terms.packet_ids import give_packet_ids
 from ort_aie_ep.npu.terms.sequence import (
     Expr,
@@ -50,31 +48,10 @@ CORES = 4  # of a column
 STACK = 2048
 
 
-@dataclass(frozen=True)
-class Codes:
-    """What depends on the bits of a code: its kernels, the buffers in which they keep the
-    activations, and the last scalars of the product. `suffix` is that of the names of design and
-    sequences."""
-
-    load_x: Kernel
-    multiply: Kernel
-    buffers: tuple[Buffer, ...]
-    scalars: tuple[int, ...] = ()
-    suffix: str = ""
-
-
-X, SUMS = Buffer("x", kernels.X), Buffer("sums", kernels.SUMS)
-
-
-def _codes(form: BlockForm) -> Codes:
-    return Codes(DQP_LOAD_X, dqp_block(form), (X, SUMS), form_scalars(form))
-
-
 def build(
     device: Device,
     columns: int | None = None,
     form: BlockForm = SHIPPING,
-    codes: Codes | None = None,
 ) -> Design:
     """FusedDQP on the first `columns` columns (default: 4, or all of a narrower device).
 
@@ -84,31 +61,28 @@ def build(
     `matvec_part(N, K, row_K, bias, activation)` does the same for a part of rows of `row_K`
     in-features: w begins with the part's first block, and its rows of blocks are row_K/256 apart.
     A longer row than MATVEC_K is the sum of parts; each takes the result so far as its bias.
-
-    `codes`: for codes of other sizes.
     """
-    codes = codes or _codes(form)
     columns = min(4, device.columns) if columns is None else columns
     if not 1 <= columns <= device.columns:
         raise DesignError(
             f"fused_dqp on {columns} columns: {device.name} has 1 to {device.columns} of them"
         )
-    design = Design(f"fused_dqp{codes.suffix}", device, form)
+    design = Design("fused_dqp", device, form)
     if columns < device.columns:
-        place(design, columns, design.shim(columns, 0), codes)
+        place(design, columns, design.shim(columns, 0))
     else:
-        place(design, columns, design.shim(0, 0), codes)
+        place(design, columns, design.shim(0, 0))
     give_packet_ids(design)
-    add_sequences(design, columns, codes)
+    add_sequences(design, columns)
     return design
 
 
-def place(design: Design, columns: int, x: End, codes: Codes | None = None) -> None:
+def place(design: Design, columns: int, x: End) -> None:
     """Put the fifos and workers on columns 0 .. `columns` - 1 of `design`, for weights of its form.
 
     `x` is the shim end where the activations enter.
     """
-    codes, block = codes or _codes(design.form), design.form.block_bytes
+    block = design.form.block_bytes
     xs = design.fifo(
         "x", "bf16", BLOCK_COLUMNS, x,
         [design.core(c, r) for c in range(columns) for r in range(CORES)],
@@ -132,29 +106,34 @@ def place(design: Design, columns: int, x: End, codes: Codes | None = None) -> N
                 outputs.append(y)
                 design.worker(
                     f"dqp{c}_{row}", design.core(c, row),
-                    _body(CORES * c + row, CORES * columns, codes),
+                    _body(CORES * c + row, CORES * columns, design.form),
                     inputs={"x": xs, "w": own[r]}, outputs={"y": y},
                     buffers=[
-                        *codes.buffers,
+                        Buffer("x", kernels.X),
+                        Buffer("sums", kernels.SUMS),
                         Buffer("acc", Array("f32", BLOCK_ROWS)),
                         Buffer("bias", kernels.BIAS),
                     ],
                     parameters=["slices", "bias_pieces", "blocks", "rounds", "epilogue"],
-                    kernels=[codes.load_x, DQP_LOAD_BIAS, DQP_ZERO, codes.multiply, DQP_FINISH],
+                    kernels=[
+                        DQP_LOAD_X, DQP_LOAD_BIAS, DQP_ZERO, dqp_block(design.form), DQP_FINISH
+                    ],
                     stack=STACK,
                 )  # fmt: skip
         joined = design.fifo(f"y{c}", "bf16", CORES * BLOCK_ROWS, design.mem(c), design.shim(c))
         design.join(outputs, joined)
 
 
-def _body(tile: int, tiles: int, codes: Codes) -> Body:
+def _body(tile: int, tiles: int, form: BlockForm) -> Body:
+    multiply, scalars = dqp_block(form), form_scalars(form)
+
     def body(core: Core):  # type: ignore[no-untyped-def]
         slices, bias_pieces, blocks, rounds, epilogue = yield Parameters()
-        kept = [core.buffer(buffer.name) for buffer in codes.buffers]
+        kept = core.buffer("x"), core.buffer("sums")
         acc, bias = core.buffer("acc"), core.buffer("bias")
         for i in core.loop(slices):
             piece = yield Acquire("x")
-            yield call(codes.load_x, piece, *kept, i)
+            yield call(DQP_LOAD_X, piece, *kept, i)
             yield Release("x")
         for i in core.loop(bias_pieces):
             piece = yield Acquire("x")
@@ -164,7 +143,7 @@ def _body(tile: int, tiles: int, codes: Codes) -> Body:
             yield call(DQP_ZERO, acc)
             for k in core.loop(blocks):
                 w = yield Acquire("w")
-                yield call(codes.multiply, w, *kept, acc, k, *codes.scalars)
+                yield call(multiply, w, *kept, acc, k, *scalars)
                 yield Release("w")
             y = yield Acquire("y")
             yield call(DQP_FINISH, acc, bias, y, r, epilogue)
@@ -173,24 +152,23 @@ def _body(tile: int, tiles: int, codes: Codes) -> Body:
     return body
 
 
-def add_sequences(design: Design, columns: int, codes: Codes | None = None) -> None:
+def add_sequences(design: Design, columns: int) -> None:
     """The sequences `matvec` and `matvec_part` for a design that `place` has set up."""
-    codes = codes or _codes(design.form)
-    _add_matvec(design, columns, codes)
-    _add_matvec(design, columns, codes, part=True)
+    _add_matvec(design, columns)
+    _add_matvec(design, columns, part=True)
 
 
-def _add_matvec(design: Design, columns: int, codes: Codes, *, part: bool = False) -> None:
+def _add_matvec(design: Design, columns: int, *, part: bool = False) -> None:
     block = design.form.block_bytes
     if part:
-        s = design.sequence(f"matvec_part{codes.suffix}", "N", "K", "row_K", "bias", "activation")
+        s = design.sequence("matvec_part", "N", "K", "row_K", "bias", "activation")
         N, K, row_K, bias, activation = s.symbols()
         s.require(
             at_most(K, row_K) * equal(row_K % BLOCK_COLUMNS, 0),
             "row_K={row_K} must be a multiple of 256, and K={K} at most that",
         )
     else:
-        s = design.sequence(f"matvec{codes.suffix}", "N", "K", "bias", "activation")
+        s = design.sequence("matvec", "N", "K", "bias", "activation")
         N, K, bias, activation = s.symbols()
         row_K = K
     s.require(equal(N % BLOCK_ROWS, 0), "N={N} must be a multiple of 32: pad W with zero scales")
@@ -264,7 +242,8 @@ def _add_matvec(design: Design, columns: int, codes: Codes, *, part: bool = Fals
         for c in range(columns):
             weights(base(c), c)
     arch = design.device.architecture
-    load, multiply = (int(kernel.cycles(arch, (0,))) for kernel in (codes.load_x, codes.multiply))
+    kernels = DQP_LOAD_X, dqp_block(design.form)
+    load, multiply = (int(kernel.cycles(arch, (0,))) for kernel in kernels)
     ends = int(DQP_ZERO.cycles(arch, ()) + DQP_FINISH.cycles(arch, (0, 0)))
     # The memory tile passes on the blocks of two cores at a time.
     first_blocks = int(2 * block / costs.STREAM.value)

@@ -39,13 +39,13 @@ def matvec(weights: Doubles, x: Doubles, bias: Doubles | float, activation: int)
     return Reference(exact, 2 * tolerance + 0.02 if activation else tolerance)
 
 
-def problem(context: Context, p: dict[str, int], bits: int = 4) -> Problem:
-    """A problem of `matvec`, or with two bits of `matvec_two_bits` (lab/designs)."""
+def problem(context: Context, p: dict[str, int]) -> Problem:
+    """A problem of `matvec`."""
     n, k, group, rng = p["N"], p["K"], context.form.group, generator(p)
-    codes = rng.integers(0, 1 << bits, (n, k), dtype=np.uint8)
+    codes = rng.integers(0, 16, (n, k), dtype=np.uint8)
     scales = (rng.uniform(0.5, 1.5, (n, k // group)) * 0.02).astype(BF16)
     off = rng.uniform(0.8, 1.2, scales.shape) if context.form.minima else 1.0
-    mins = (-(1 << bits) / 2 * doubles(scales) * off).astype(BF16)
+    mins = (-8 * doubles(scales) * off).astype(BF16)
     x = rng.standard_normal(k).astype(BF16)
     bias = rng.standard_normal(n * p["bias"]).astype(BF16)
 
@@ -55,9 +55,8 @@ def problem(context: Context, p: dict[str, int], bits: int = 4) -> Problem:
         added = doubles(bias) if p["bias"] else 0.0
         return [Output("y", doubles(after["y"]), matvec(w, doubles(x), added, p["activation"]))]
 
-    blocks = q4nx.pack(codes, scales, mins if context.form.minima else None, bits, group)
-    sequence = "matvec_two_bits" if bits == 2 else "matvec"
-    return Problem(sequence, p, {"x": x, "w": blocks, "bias": bias, "y": nan(n)}, judge)
+    blocks = q4nx.pack(codes, scales, mins if context.form.minima else None, 4, group)
+    return Problem("matvec", p, {"x": x, "w": blocks, "bias": bias, "y": nan(n)}, judge)
 
 
 def part_problem(context: Context, p: dict[str, int]) -> Problem:

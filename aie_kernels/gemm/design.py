@@ -65,7 +65,6 @@ A_OBJECT = ROWS * STEP  # elements on a core
 B_OBJECT = STEP * PART
 #: From 64 rows x 256 k, row-major, to [32 kb][8 mb][8 m][8 k].
 A_LAYOUT = Layout(((SLAB // 8, 16), (ROWS, 2 * SLAB), (4, 4)))
-MAX_STEP = 1 << 22  # bytes between two items of a shim's dimension: 2^20 words
 MAX_ITERATIONS = 64  # of a shim descriptor
 RUN_WORK = 1 << 30  # N * K of the rounds of one run: below 0.4 s on every device
 
@@ -85,10 +84,10 @@ def make(device: Device, shape: Blocking) -> Design:
     """The design for this blocking. Raises DesignError as `build` does."""
     if min(device.columns, CORES) not in (1, 2, 4):
         raise DesignError(
-            f"{shape.name} on {device.name}: it has {device.columns} columns; B of the 4 rows of "
+            f"gemm on {device.name}: it has {device.columns} columns; B of the 4 rows of "
             "cores enters through 1, 2 or 4 of them"
         )
-    names = [shape.name, *["bfp16"] * (shape.weights == "bfp16"), shape.output]
+    names = ["gemm", *["bfp16"] * (shape.weights == "bfp16"), shape.output]
     design = Design("_".join(names).removesuffix("_bf16"), device)
     for group in range(shape.groups):
         _place_b(design, shape, group)
@@ -138,15 +137,12 @@ class Blocking:
         device: Device,
         output: Output,
         *,
-        row_major: bool = False,
         weights: Weights = "bf16",
     ) -> None:
-        self.name = "matmul" if row_major else "gemm"  # of the sequence
         self.columns = columns = device.columns
         self.output = output
-        self.row_major = row_major
         self.weights = weights
-        self.row_operators = output == "bf16" and device.architecture == "aie2p" and not row_major
+        self.row_operators = output == "bf16" and device.architecture == "aie2p"
         self.parts = PARTS[output]
         self.element = DTYPES[output].itemsize  # bytes
         self.width = self.parts * PART  # columns of a core's block
@@ -157,15 +153,6 @@ class Blocking:
         # A memory tile that feeds four rows has room for half the depth.
         self.b_steps = 2 if self.rows == CORES else 4
         self.depth = self.b_steps * STEP  # k of an object of B in the memory tile
-        self.multiple = 2 if row_major else PART  # of N
-        self.max_k = limits.GEMM_K
-        if row_major:
-            # The rows of a group leave memory 16 by 16; for several rows of cores, an object for
-            # each by the last of the shim's four dimensions.
-            step = 16 if self.rows == 1 else self.depth
-            self.max_n = MAX_STEP // (2 * step)
-            if self.rows > 1:
-                self.max_k = MAX_ITERATIONS * self.depth
         acc = Array("f32", self.parts * ROWS * PART)
         store = GEMM_STORE_BF16 if output == "bf16" else GEMM_STORE_F32
         self.zero = with_arrays(GEMM_ZERO, acc)
@@ -189,17 +176,13 @@ def with_arrays(kernel: Kernel, *arrays: Array) -> Kernel:
 def _place_b(design: Design, shape: Blocking, group: int) -> None:
     """B of the rows of cores of a group: in through one memory tile, out to every column."""
     each = shape.parts * shape.b_steps * shape.b.count
-    leave, store = _row_major_layouts(shape) if shape.row_major else (_block_layout(shape), None)
     slab = design.fifo(
         f"b{group}", shape.b.element, shape.rows * each, design.shim(group, 1), design.mem(group)
     )
     rows = [
         design.fifo(
-            f"b_row{row}", shape.b.element, each, design.mem(group, layout=leave),
-            [
-                design.core(c, row, layout=store, object=shape.b)
-                for c in range(shape.columns)
-            ],
+            f"b_row{row}", shape.b.element, each, design.mem(group, layout=_block_layout(shape)),
+            [design.core(c, row, object=shape.b) for c in range(shape.columns)],
         )
         for row in range(group * shape.rows, (group + 1) * shape.rows)
     ]  # fmt: skip
@@ -218,17 +201,6 @@ def _block_layout(shape: Blocking) -> Layout:
     return Layout(
         ((shape.b_steps, shape.b.bytes), (shape.parts, run), (pieces, piece), (piece // 4, 4))
     )
-
-
-def _row_major_layouts(shape: Blocking) -> tuple[Layout, Layout]:
-    """How a row-major B leaves its memory tile, and enters a core.
-
-    The memory tile sends [k-step][8 columns][64 k][8 n], so its finest run is 8 n. A core stores
-    the [4 nb][8 kb][8 k][8 n] of a part as [8 kb][4 nb][8 k][8 n].
-    """
-    row = shape.width * 2
-    leave = Layout(((shape.b_steps, STEP * row), (shape.width // 8, 16), (STEP, row), (4, 4)))
-    return leave, Layout(((PART // 8, 128), (STEP // 8, PART * 16), (32, 4)))
 
 
 def c_layout(width: int, element: int) -> Layout:
@@ -308,21 +280,16 @@ def _body(shape: Blocking) -> Body:
 
 # --- the sequence ---------------------------------------------------------------------------------
 def _add_sequence(design: Design, shape: Blocking) -> Sequence:
-    s = design.sequence(shape.name, "M", "K", "N")
+    s = design.sequence("gemm", "M", "K", "N")
     M, K, N = s.symbols()
     least = shape.rows * shape.width
     s.require(at_most(1, M), "M={M} must be at least 1")
     s.require(
         less(0, K) * equal(K % SLAB, 0), "K={K} must be a multiple of 256: pad A and B with zeros"
     )
-    s.require(at_most(K, shape.max_k), f"K={{K}} is above {shape.max_k}: divide K")
-    s.require(
-        equal(N % shape.multiple, 0),
-        f"N={{N}} must be a multiple of {shape.multiple}: pad B with zeros",
-    )
+    s.require(at_most(K, limits.GEMM_K), f"K={{K}} is above {limits.GEMM_K}: divide K")
+    s.require(equal(N % PART, 0), f"N={{N}} must be a multiple of {PART}: pad B with zeros")
     s.require(at_most(least, N), f"N={{N}} must be at least {least} here: pad B with zeros")
-    if shape.row_major:
-        s.require(at_most(N, shape.max_n), f"N={{N}} is above {shape.max_n}: divide N")
     rows = maximum(M, ROWS)
     a = s.argument("a", "in", rows * K * 2)
     b = s.argument("b", "in", N * K // 8 * shape.b_eight)
@@ -384,27 +351,12 @@ def _band(shape: Blocking, tile: Expr, group: int, N: Expr) -> Expr:
 def _send_b(s: Sequence, shape: Blocking, b: str, K: Expr, N: Expr, tile: Expr) -> None:
     for group in range(shape.groups):
         start = _band(shape, tile, group, N)
-        if shape.row_major:
-            _send_rows_of_b(s, shape, group, b, start, K, N)
-            continue
         run = shape.b_steps * shape.b.bytes
         line = K * (PART // 8 * shape.b_eight)  # bytes of 32 columns
         s.transfer(
             f"b{group}", b, offset=start // PART * line, run=run,
             outer=[(K // shape.depth, run), (shape.rows * shape.parts, line)],
         )  # fmt: skip
-
-
-def _send_rows_of_b(
-    s: Sequence, shape: Blocking, group: int, b: str, start: Expr, K: Expr, N: Expr
-) -> None:
-    run = shape.width * 2
-    if shape.rows == 1:  # by 16, as no dimension counts all rows of B
-        outer = [(K // 16, 32 * N), (expr(16), 2 * N)]
-    else:
-        depth = expr(shape.depth)
-        outer = [(K // depth, 2 * depth * N), (expr(shape.rows), expr(run)), (depth, 2 * N)]
-    s.transfer(f"b{group}", b, offset=start * 2, run=run, outer=[*outer])
 
 
 def _receive_c(

@@ -41,8 +41,8 @@ def product(a: Doubles, weights: Doubles, architecture: str, output: str) -> Ref
     return Reference(exact, tolerance)
 
 
-def problem(context: Context, p: dict[str, int], *, row_major: bool = False) -> Problem:
-    """A problem of `gemm`, of `gemm_bfp16`, or, of B as it is, of `matmul` (lab/designs)."""
+def problem(context: Context, p: dict[str, int]) -> Problem:
+    """A problem of `gemm` or of `gemm_bfp16`."""
     m, k, n, rng = p["M"], p["K"], p["N"], generator(p)
     rows = max(m, 64)
     a = rng.standard_normal((rows, k)).astype(BF16)
@@ -54,7 +54,5 @@ def problem(context: Context, p: dict[str, int], *, row_major: bool = False) -> 
         expected = product(doubles(a[:m]), doubles(w), context.device.architecture, output)
         return [Output("c", doubles(after["c"][:m]), expected)]
 
-    if row_major:
-        return Problem("matmul", p, {"a": a, "b": np.ascontiguousarray(w.T), "c": c}, judge)
     b = pack_b(w) if context.size("b", p) == w.nbytes else pack_b_bfp16(w)
     return Problem("gemm", p, {"a": a, "b": b, "c": c}, judge)

@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import shlex
-import signal
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -113,21 +112,6 @@ def completion(prompt: str) -> Iterator[Completion]:
     with ExitStack() as bars:
         bars.enter_context(bar("open the model"))
         yield Completion(prompt, bars)
-
-
-@contextmanager
-def ended_by_signals() -> Iterator[None]:
-    """SIGINT and SIGTERM raise SystemExit in the block, with the exit code that shells expect."""
-
-    def end(number: int, _: object) -> None:
-        sys.exit(128 + number)
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def print_json(report: Any, **settings: object) -> None:

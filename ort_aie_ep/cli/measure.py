@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
@@ -24,15 +23,10 @@ from ort_aie_ep.cli.options import (
 )
 from ort_aie_ep.compiler.options import KvType
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.models.files import written_beside
 
 if TYPE_CHECKING:
     from ort_aie_ep.models.folder import ModelFolder
     from ort_aie_ep.runtime.sessions import Options
-    from ort_aie_ep.tools.bench.bench import Comparison
-    from ort_aie_ep.tools.bench.conditions import Conditions
-    from ort_aie_ep.tools.bench.peers.report import PeersReport
-    from ort_aie_ep.tools.bench.peers.workload import Workload
 
 
 def _lengths(text: str | None) -> tuple[int, ...] | None:
@@ -64,43 +58,21 @@ def bench_command(
     new_tokens: Annotated[
         int, typer.Option(min=1, help="Tokens to decode at each context length.")
     ] = 32,
-    runs: Annotated[
-        int | None, typer.Option(min=1, help="Interleaved runs of each. Default: 5.")
-    ] = None,
+    runs: Annotated[int, typer.Option(min=1, help="Interleaved runs of each.")] = 5,
     baseline: Baseline = None,
     target: TargetOption = None,
     numerics: NumericsOption = None,
     threads: Threads = None,
     json: Json = False,
-    peers: Annotated[
-        bool, typer.Option("--peers", help="Also measure llama.cpp, ik_llama.cpp and OpenVINO.")
-    ] = False,
-    quick: Annotated[
-        bool,
-        typer.Option(
-            "--quick",
-            help="With --peers: only decode and prefill speeds, by one engine of each library, in "
-            "ten minutes: as many rounds as fit, or one without the slowest at long contexts.",
-        ),
-    ] = False,
-    starts: Annotated[
-        int | None,
-        typer.Option(min=1, help="With --peers: warm and cold starts of each engine. Default: 3."),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="With --peers: folder to write bench.{json,md,png} to."),
-    ] = None,
     batch: Annotated[
         str | None,
         typer.Option(
             metavar="N,N",
-            help="Measure calls with n sequences and with n tokens of one sequence. With --peers "
-            "this is always measured, by default with 1,2,4,8,16.",
+            help="Instead measure calls with n sequences and with n tokens of one sequence.",
         ),
     ] = None,
 ) -> None:
-    """Measure speed against ONNX Runtime's CPU EP, or against other engines.
+    """Measure speed against ONNX Runtime's CPU EP.
 
     Both run the same model in one process, in interleaved rounds. A model that is not compiled yet
     is compiled into a temporary folder first:
@@ -117,47 +89,12 @@ def bench_command(
     ```
     ort-aie bench MODEL --batch 1,2,4,8,16
     ```
-
-    `--peers` writes the int4 weights of a Llama, Qwen3 or gpt-oss in each engine's format, without
-    quantising them again, and runs each engine in a separate process. The report names an engine
-    that fails, or that cannot be given the model: OpenVINO is given only a Llama. By default
-    the command measures decoding at contexts of 64, 512, 2048 and 4096 tokens, and prefill at all
-    but the first. It then measures several rows in a call, the time from a process's start to its
-    first token with a warm and a cold page cache, and the cost of a token of context in ort_aie_ep
-    up to 32768. A model of 10⁹ weights takes about half an hour on two cores with AVX-512, and over
-    one without. `--quick` plans ten minutes by what each run has cost so far: it measures the
-    speeds alone, of ort_aie_ep with an f16 KV cache and of one engine of each other library, the
-    fastest in a trial. It has as many rounds as fit. If not even one does, the slowest peers are
-    not measured at the longest contexts.
-
-    DIR holds a valid report after each round. SIGINT (Ctrl-C) and SIGTERM end the command with what
-    was measured until then:
-
-    ```
-    ort-aie bench --peers MODEL --out results
-    ort-aie bench --peers MODEL --quick
-    ```
     """
     from ort_aie_ep.tools.bench import bench
 
     lengths = _lengths(prompt_lengths)
     options = session_options(target, numerics, threads)
     model = local(model).path
-    if peers:
-        if baseline is not None:
-            raise AieError("--peers compiles MODEL itself: leave out --baseline")
-        if quick and (starts or batch):
-            raise AieError(
-                "--quick measures neither starts nor several rows: leave out the options"
-            )
-        sizes = _batch_sizes(batch)
-        plan = _peers_workload(lengths, new_tokens, runs, starts, sizes, options, quick)
-        _bench_peers(context, model, plan, options, json, out)
-        return
-    for name, value in (("--out", out), ("--starts", starts), ("--quick", quick or None)):
-        if value is not None:
-            raise AieError(f"{name} belongs to --peers: give --peers too, or leave it out")
-    runs = runs or 5
     if sizes := _batch_sizes(batch):
         _refuse_beside_batch(context)
         _bench_batches(model, baseline, sizes, runs, options, json)
@@ -184,13 +121,13 @@ def bench_command(
 
 
 def _refuse_beside_batch(context: typer.Context) -> None:
-    """Refuses options that would have no effect: without --peers, --batch measures nothing else."""
+    """Refuses options that would have no effect, because --batch measures nothing else."""
     for name in ("prompt_lengths", "new_tokens"):
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             raise AieError(
-                f"--{name.replace('_', '-')} does not go with --batch, which measures nothing else "
-                "without --peers: leave one of them out"
+                f"--{name.replace('_', '-')} does not go with --batch, which measures nothing "
+                "else: leave one of them out"
             )
 
 
@@ -204,7 +141,7 @@ def _bench_batches(
 ) -> None:
     from ort_aie_ep.cli import tables
     from ort_aie_ep.tools.bench import several_rows
-    from ort_aie_ep.tools.bench.peers.sheets import batches_sheet
+    from ort_aie_ep.tools.bench.statistics import RESAMPLES
 
     with (
         _both(model, baseline) as (compiled, source),
@@ -214,155 +151,13 @@ def _bench_batches(
     if json:
         console.print_json(report, options=asdict(options))
         return
-    console.out.print(tables.sheet_tables([batches_sheet(report)]))
-    console.heading(tables.conditions_line(options.threads))
-
-
-def _peers_workload(
-    lengths: tuple[int, ...] | None,
-    new_tokens: int,
-    rounds: int | None,
-    starts: int | None,
-    batches: tuple[int, ...] | None,
-    options: Options,
-    quick: bool,
-) -> Workload:
-    from ort_aie_ep.explain.machine import physical_cores
-    from ort_aie_ep.tools.bench.peers import workload as workloads
-
-    workload = workloads.Workload(
-        lengths or workloads.DECODE_LENGTHS,
-        lengths or workloads.PREFILL_LENGTHS,
-        new_tokens,
-        rounds or workloads.ROUNDS,
-        starts or workloads.STARTS,
-        options.threads or physical_cores(),
-        {k: v for k, v in asdict(options).items() if k != "threads" and v is not None},
-        batches=batches or workloads.BATCHES,
+    console.out.print(tables.batches_table(report))
+    console.heading(
+        f"Medians of {runs} runs with 95 % bounds (bootstrap over runs, {RESAMPLES} resamples). "
+        f"Calls follow a context of {several_rows.CONTEXT} tokens, and return the logits of all "
+        "rows.\nn tokens of one sequence: the cost of verifying n - 1 drafted tokens.\n"
+        + tables.conditions_line(options.threads)
     )
-    if quick:
-        limit = workloads.QUICK_SECONDS
-        workload = replace(workload, starts=0, growth=(), batches=(), seconds=limit)
-    return workload
-
-
-def _bench_peers(
-    context: typer.Context,
-    model: Path,
-    workload: Workload,
-    options: Options,
-    json: bool,
-    out: Path | None,
-) -> None:
-    from ort_aie_ep.tools.bench import conditions
-    from ort_aie_ep.tools.bench.peers import engines, plot, report, runner
-    from ort_aie_ep.tools.bench.peers.course import Course
-    from ort_aie_ep.tools.bench.peers.results import Results
-    from ort_aie_ep.tools.bench.peers.sheets import sheets
-
-    quick = workload.seconds is not None
-    if out is not None:
-        plot.check_plot()
-        out.mkdir(parents=True, exist_ok=True)
-    machine, date = conditions.machine(), conditions.today()
-    kept: list[PeersReport] = []
-    ended_with: SystemExit | None = None
-    # Cold starts need the models on a disk, which /tmp may not be, so they go beside the results.
-    with TemporaryDirectory(prefix="ort-aie-", dir=out) as scratch, console.ended_by_signals():
-        with console.bar("read the model"):
-            source = runner.open_source(model, Path(scratch))
-        environment = console.environment()
-        starts = f"; {workload.starts} starts, warm and cold each" if workload.starts else ""
-        held = conditions.Conditions(
-            machine,
-            date,
-            _as_typed(context),
-            f"{model.name}, {source.weights.describe()}",
-            {name: environment[name] for name in ("ort_aie_ep", "onnxruntime", "kernels")},
-            f"{workload.threads} threads; {workload.new_tokens} tokens decoded a run{starts}.",
-        )
-
-        def keep(so_far: Results) -> None:
-            kept.append(report.report(so_far))
-            _write(kept[-1], held, workload, out)
-
-        try:
-            with console.bar("bench", "steps") as bar:
-                results = runner.measure(
-                    source,
-                    workload,
-                    Course(bar, bar.note, bar.left),
-                    engines.QUICK if quick else tuple(engines.KINDS),
-                    partial=keep,
-                    amx=machine.amx,
-                    demonstrate=None if quick else lambda: _demonstration(options),
-                )
-            keep(results)
-        except SystemExit as ended:
-            if not kept:
-                console.note("interrupted before the first round was over")
-                raise
-            ended_with = ended
-    measured = kept[-1]
-    if json:
-        console.print_json(measured, plan=asdict(workload), conditions=asdict(held))
-    else:
-        from ort_aie_ep.cli import tables
-
-        console.out.print(tables.sheet_tables(sheets(measured)))
-        console.heading(f"{machine.cpu} ({machine.identity}); {held.model}; {held.plan}")
-    if out is not None:
-        plot.plot(measured, out / "bench.png", f"{machine.cpu}; {held.model}; {date}")
-        _write(measured, held, workload, out, "bench.png")
-        console.note(f"written: {out / 'bench.json'}, {out / 'bench.md'}, {out / 'bench.png'}")
-    if ended_with is not None:
-        console.note(
-            f"interrupted, with what was measured until then: {measured.results.unfinished}"
-        )
-        raise ended_with
-
-
-def _write(
-    measured: PeersReport,
-    held: Conditions,
-    workload: Workload,
-    out: Path | None,
-    picture: str | None = None,
-) -> None:
-    """Writes bench.json and bench.md, each completely or not at all."""
-    from ort_aie_ep.tools.bench.peers import report
-    from ort_aie_ep.tools.bench.peers.sheets import markdown
-
-    if out is None:
-        return
-    settings = {"settings": {"plan": asdict(workload)}, "conditions": asdict(held)}
-    report.write_json(measured, out / "bench.json", settings)
-    with written_beside(out / "bench.md") as file:
-        file.write(markdown(measured, held, picture))
-
-
-def _demonstration(options: Options) -> Comparison | None:
-    """Decoding speed of the demonstration model; None if it is not installed."""
-    from ort_aie_ep.tools.bench import demo
-
-    return demo.decode_speed(options) if demo.MODEL.is_dir() else None
-
-
-def _as_typed(context: typer.Context) -> str:
-    """The command as typed, with MODEL and DIR for paths, which mean nothing on other machines."""
-    words = ["ort-aie", context.info_name or ""]
-    for parameter in context.command.params:
-        source = context.get_parameter_source(parameter.name or "")
-        value = context.params.get(parameter.name or "")
-        if source is None or source.name != "COMMANDLINE" or parameter.name == "json":
-            continue
-        if parameter.param_type_name == "argument":
-            words.append("MODEL")
-        elif isinstance(value, bool):
-            words.append(parameter.opts[0])
-        else:
-            words += [parameter.opts[0], "DIR" if isinstance(value, Path) else str(value)]
-    return " ".join(words)
 
 
 def _kv_types(given: list[str] | None) -> list[str] | None:

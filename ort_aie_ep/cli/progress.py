@@ -45,7 +45,6 @@ class Status:
         total: of this stage; 0 until it is known.
         earlier: amount of the stages before.
         began: when the work began, in seconds of `time.monotonic`, like all times here.
-        ends: when it will end by the work's own estimate, which replaces the one by the rate.
     """
 
     title: str
@@ -55,7 +54,6 @@ class Status:
     total: int = 0
     earlier: int = 0
     began: float = field(default_factory=time.monotonic)
-    ends: float | None = None
     # (time, amount done) of this stage in the last _WINDOW seconds, and the time of the last call.
     _samples: deque[tuple[float, int]] = field(default_factory=deque)
     _told: float = 0.0
@@ -81,12 +79,9 @@ class Status:
     def seconds_left(self, now: float) -> float | None:
         """Seconds until this stage is done; None if unknown or overdue."""
         rate = self.rate()
-        if self.ends is not None:
-            left = self.ends - now
-        elif rate is None or self.done >= self.total:
+        if rate is None or self.done >= self.total:
             return None
-        else:
-            left = (self.total - self.done) / rate - (now - self._told)
+        left = (self.total - self.done) / rate - (now - self._told)
         return left if left > 0 else None
 
     def text(self, now: float) -> str:
@@ -94,7 +89,7 @@ class Status:
         if not self.unit or (self.total == 0 and self.done == 0):
             return duration(int(now - self.began))
         parts = [amount(self.done, self.total, self.unit)]
-        if self.ends is None and (rate := self.rate()) is not None:
+        if (rate := self.rate()) is not None:
             parts.append(rate_text(rate, self.unit))
         if (left := self.seconds_left(now)) is not None:
             parts.append(f"{duration(math.ceil(left))} left")
@@ -169,10 +164,6 @@ class Bar:
     def __call__(self, done: int, total: int, what: str) -> None:
         """Says that `done` of `total` is done, and `what` is being done."""
         self._status.tell(done, total, what, time.monotonic())
-
-    def left(self, seconds: float) -> None:
-        """Says how long the rest takes, where the rate of its steps does not tell."""
-        self._status.ends = time.monotonic() + seconds
 
     def note(self, text: str) -> None:
         """Prints something worth knowing before the end."""

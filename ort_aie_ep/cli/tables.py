@@ -28,15 +28,13 @@ from ort_aie_ep.tools.bench.accuracy import AccuracyReport
 from ort_aie_ep.tools.bench.agreement import Agreement
 from ort_aie_ep.tools.bench.bench import Comparison
 from ort_aie_ep.tools.bench.demo import Demonstration
-from ort_aie_ep.tools.bench.peers.sheets import MET, Sheet
-from ort_aie_ep.tools.bench.statistics import Interval
+from ort_aie_ep.tools.bench.several_rows import SEQUENCES, SHAPES, Batches
+from ort_aie_ep.tools.bench.statistics import Interval, median
 
 _BODY = ["in"]  # a column of models with If, Loop or Scan
 _PLAN = ["plan"]  # and of models with several of them
 _WORK = ["weights", "token reads"]  # graph_passes/work.py
 _KINDS = 4  # the number of kinds that are named one by one
-# Colours of goals that were met, missed or not measured.
-_VERDICTS = {MET[True]: "bold green", MET[False]: "bold red", MET[None]: "yellow"}
 
 
 def outcomes_table(outcomes: Iterable[NodeOutcome]) -> Table:
@@ -393,20 +391,17 @@ def shapes_table(shapes: Mapping[str, Shape]) -> Table:
     return table
 
 
-def sheet_tables(sheets: Iterable[Sheet]) -> RenderableType:
-    """The tables of `bench --peers`."""
-    parts: list[RenderableType] = []
-    for sheet in sheets:
-        table = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-        table.title, table.title_justify, table.title_style = sheet.title, "left", "bold"
-        for index, name in enumerate(sheet.header):
-            number = sheet.numbers and index > 0
-            table.add_column(Text(name), justify="right" if number else "left", overflow="fold")
-        for row in sheet.rows:
-            # Text, so that brackets are not read as markup.
-            table.add_row(*(Text(cell, style=_VERDICTS.get(cell, "")) for cell in row))
-        parts += [table, Text(sheet.note, style="dim"), ""]
-    return Group(*parts)
+def batches_table(measured: Batches) -> Table:
+    """The cost of several rows in a call, in calls with one row."""
+    sizes = [n for n in next(iter(measured.seconds.values()))[SEQUENCES] if n > 1]
+    numbers = ("n = 1, ms", *(f"n = {n}" for n in sizes))
+    table = _table("cost in calls with one row", *numbers, right=numbers)
+    for engine, found in measured.seconds.items():
+        for shape in SHAPES:
+            one = median([seconds * 1e3 for seconds in found[shape][1]])
+            costs = [one, *(measured.cost(engine, shape, n) for n in sizes)]
+            table.add_row(f"{engine}, n {shape}", *(_interval(cost, ".2f") for cost in costs))
+    return table
 
 
 def conditions_line(threads: int | None) -> str:

@@ -84,20 +84,32 @@ def compile_model(
             `quantize`; the folder has no vision model for `vision`; there is no text to calibrate
             with, or the model cannot read it. Nothing is then left behind.
     """
-    target = Path(destination)
-    if is_gguf(Path(source)):
-        require("a GGUF file", ("gguf",), "gguf")
-        from ort_aie_ep.compiler.gguf.importer import import_gguf
-
-        return import_gguf(Path(source), target, options, progress)
+    path, target = Path(source), Path(destination)
     check_destination(target)
+    if is_gguf(path):
+        return _import_gguf(path, target, options, progress)
     if options.gguf_pre is not None:
         raise AieError(f"gguf_pre is for GGUF files, and {source} is not one: omit it")
-    if Path(source).suffix == ".q4nx":
-        return _import_q4nx(Path(source), target, options, progress)
-    folder = find_model(Path(source))
+    if path.suffix == ".q4nx":
+        return _import_q4nx(path, target, options, progress)
+    return _compile_onnx(path, target, options, progress)
+
+
+def _import_gguf(
+    source: Path, target: Path, options: CompileOptions, progress: Progress | None
+) -> CompileResult:
+    require("a GGUF file", ("gguf",), "gguf")
+    from ort_aie_ep.compiler.gguf.importer import import_gguf
+
+    return import_gguf(source, target, options, progress)
+
+
+def _compile_onnx(
+    source: Path, target: Path, options: CompileOptions, progress: Progress | None
+) -> CompileResult:
+    folder = find_model(source)
     # A bare .onnx file says nothing about its neighbours: they stay where they are.
-    whole = Path(source).is_dir()
+    whole = source.is_dir()
     others = other_models(folder) if whole else []
     if options.vision is not None and not any(other.part == VISION for other in others):
         raise AieError(

@@ -17,8 +17,7 @@ BITS = {"int8": 8, "int4": 4}
 
 # The code range, relative to the largest number seen. Other text exceeds that number, and 8 bits
 # have digits to spare. 4 bits have none, and clipping a few large numbers makes all others more
-# exact, so the code searches for the range with the least squared error. docs/kv-cache.md has the
-# errors of other rules.
+# exact, so the code searches for the range with the least squared error.
 _MARGIN = 1.25
 _SEARCHED = np.linspace(0.4, 1, 13, dtype=np.float32)
 # A channel that is silent in one text may be active in another: its scale is at least this fraction

@@ -394,6 +394,8 @@ class Claims {
   }
 
   // --- the nodes between projections ---
+  // Those that only a model's masks and positions have, of whole numbers or of other shapes, are no
+  // candidates, and stay without a reason: norms alone have one.
 
   void ClaimVector(const Node& its, Item& item) const {
     if (its.op_type == "SimplifiedLayerNormalization" || its.op_type == "RMSNormalization") {
@@ -433,14 +435,8 @@ class Claims {
   void ClaimNorm(const Node& its, Item& item, int skip, int weight, size_t others,
                  float epsilon) const {
     const Value &a = value(its.input(0)), &scale = value(weight);
-    if (its.Int("axis", -1) != -1 || its.Int("stash_type", 1) != 1) return;
-    if (!IsFloatNumber(a.type) || a.type != scale.type) return;
-    for (size_t i = others; i < its.inputs.size(); ++i) {
-      if (its.input(i) != kAbsent) return;  // a bias
-    }
-    for (const size_t i : {1, 2}) {
-      if (its.output(i) != kAbsent && graph_.IsRead(its.output(i))) return;  // mean or deviation
-    }
+    item.why_not = WhyNotNorm(its, a, scale, others);
+    if (!item.why_not.empty()) return;
     // An unknown dimension may be 1, which would broadcast.
     const int64_t k = scale.shape && scale.shape->size() == 1 ? scale.shape->front().value : -1;
     if (k <= 1) {
@@ -449,30 +445,67 @@ class Claims {
                             "; a step needs a scale of shape (K)");
       return;
     }
-    if (skip != kAbsent && (a.type != value(skip).type || !SameShape(a, value(skip)))) return;
+    if (skip != kAbsent && (a.type != value(skip).type || !SameShape(a, value(skip)))) {
+      item.why_not = "its skip differs from its input in type or shape";
+      return;
+    }
     const bool has_sum =
         skip != kAbsent && its.output(3) != kAbsent && graph_.IsRead(its.output(3));
     const int sum = has_sum ? its.output(3) : kAbsent;
     Become(item, "RMSNorm", {its.input(0), weight, skip}, {its.output(0), sum});
     item.step.ints["K"] = k;
     item.step.floats["epsilon"] = its.Float("epsilon", epsilon);
-    item.why_not.clear();
+  }
+
+  std::string WhyNotNorm(const Node& its, const Value& a, const Value& scale, size_t others) const {
+    if (its.Int("axis", -1) != -1) {
+      return Concat("its axis is ", its.Int("axis", -1), "; a step normalises the last one, -1");
+    }
+    if (its.Int("stash_type", 1) != 1) {
+      return Concat("its stash_type is ", its.Int("stash_type", 1), "; a step sums in float, 1");
+    }
+    if (!IsFloatNumber(a.type) || a.type != scale.type) {
+      return Concat("its input is ", TypeName(a.type), " and its scale ", TypeName(scale.type),
+                    "; a step needs both in one type of float, float16 or bfloat16");
+    }
+    for (size_t i = others; i < its.inputs.size(); ++i) {
+      if (its.input(i) != kAbsent) return "it has a bias";
+    }
+    for (const size_t i : {1, 2}) {
+      if (its.output(i) != kAbsent && graph_.IsRead(its.output(i))) {
+        return Concat("another node reads its output ", i, ", which a step does not have");
+      }
+    }
+    return "";
   }
 
   void ClaimGatedNorm(const Node& its, Item& item) const {
     const Value &a = value(its.input(0)), &scale = value(its.input(1)), &gate = value(its.input(2));
     const std::string activation = its.String("activation", "silu");
-    if (!IsFloatNumber(a.type) || a.type != scale.type || a.type != gate.type) return;
-    if (!SameShape(a, gate) || !scale.shape || scale.shape->size() != 1) return;
+    item.why_not = WhyNotGatedNorm(a, scale, gate, activation);
+    if (!item.why_not.empty()) return;
     const int64_t k = scale.shape->front().value;
-    if (k < 1 || a.shape->empty() || a.shape->back().value < 1 || a.shape->back().value % k != 0) {
-      return;
-    }
-    if (activation != "silu" && activation != "swish" && activation != "sigmoid") return;
     Become(item, "GatedRMSNorm", {its.input(0), its.input(1), its.input(2)}, {its.output(0)});
     item.step.ints["K"] = k;
     item.step.floats["epsilon"] = its.Float("epsilon", 1e-5f);
     item.step.strings["activation"] = activation == "sigmoid" ? "sigmoid" : "silu";
+  }
+
+  static std::string WhyNotGatedNorm(const Value& a, const Value& scale, const Value& gate,
+                                     std::string_view activation) {
+    if (!IsFloatNumber(a.type) || a.type != scale.type || a.type != gate.type) {
+      return "its input, scale and gate are not of one type of float, float16 or bfloat16";
+    }
+    if (!SameShape(a, gate)) return "its gate does not have the shape of its input";
+    if (!scale.shape || scale.shape->size() != 1 || scale.shape->front().value < 1 ||
+        a.shape->empty() || a.shape->back().value < 1 ||
+        a.shape->back().value % scale.shape->front().value != 0) {
+      return "its scale does not have the shape (K), where K divides the last dimension";
+    }
+    if (activation != "silu" && activation != "swish" && activation != "sigmoid") {
+      return Concat("its activation is ", activation, "; a step has silu, swish or sigmoid");
+    }
+    return "";
   }
 
   static std::string Dims(const std::vector<Dim>& shape) {
@@ -543,11 +576,8 @@ Steps ClaimSteps(Graph graph, bool sources) {
 }
 
 bool IsAnchor(const Item& item) {
-  for (const char* op :
-       {"RMSNorm", "GatedRMSNorm", "Add", "Mul", "Activation", "Cast", "Gather", "SelectRows"}) {
-    if (item.Is(op)) return false;
-  }
-  return item.is_step();
+  const OpDescription* op = FindOp(item.step.op);
+  return op != nullptr && op->anchor;
 }
 
 }  // namespace ort_aie::graph

@@ -12,8 +12,7 @@ namespace ort_aie::graph {
 // GatherBlockQuantized.
 Steps ClaimSteps(Graph graph, bool sources);
 
-// Whether the step has weights or a cache. Regions exist for these; other steps are in a region
-// only because they are between anchors.
+// See OpDescription::anchor.
 bool IsAnchor(const Item& item);
 
 }  // namespace ort_aie::graph

@@ -133,7 +133,8 @@ const OpDescription& FlowAttentionDescription() {
       .create = [](const NodeInfo& info, const Options& options) -> std::unique_ptr<Op> {
         return std::make_unique<AttentionOp>(info, options);
       },
-      .infer = InferAttention};
+      .infer = InferAttention,
+      .anchor = true};
   return description;
 }
 

@@ -183,7 +183,8 @@ const OpDescription& Q4NXMoEDescription() {
       .create = [](const NodeInfo& info, const Options& options) -> std::unique_ptr<Op> {
         return std::make_unique<MoEOp>(info, options);
       },
-      .infer = InferMoE};
+      .infer = InferMoE,
+      .anchor = true};
   return description;
 }
 

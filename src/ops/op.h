@@ -91,6 +91,8 @@ struct OpDescription {
   std::unique_ptr<Op> (*create)(const NodeInfo& info, const Options& options);
   void (*infer)(const ShapeContext& context);
   bool passes_on = false;  // output 0 may be input 0
+  // Has weights or a cache. Regions exist for such steps; others join one only between them.
+  bool anchor = false;
 };
 
 // At least as many as any op has.

@@ -124,7 +124,8 @@ OpDescription Projection(const char* name, size_t required_inputs) {
       .create = [](const NodeInfo& info, const Options& options) -> std::unique_ptr<Op> {
         return std::make_unique<K>(info, options, kBf16);
       },
-      .infer = InferProjection};
+      .infer = InferProjection,
+      .anchor = true};
   if (kBf16) {
     description.attributes.push_back({.name = "format", .required = true});
   } else {
@@ -173,7 +174,8 @@ const OpDescription& Q4NXGatherDescription() {
       .create = [](const NodeInfo& info, const Options&) -> std::unique_ptr<Op> {
         return std::make_unique<GatherOp>(info);
       },
-      .infer = InferGather};
+      .infer = InferGather,
+      .anchor = true};
   return description;
 }
 

@@ -32,7 +32,7 @@ def test_every_table_is_measured(kernels_bench: Path) -> None:
     done = run(kernels_bench, "--kernel", "group_sums", "--seconds", "0.001")
     assert done.returncode == 0, done.stdout
     lines = done.stdout.splitlines()
-    isas = [isa for isa in _native.available_isas() if isa != "amx_standin"]
+    isas = [isa for isa in _native.available_isas() if not isa.endswith("_standin")]
     assert [line for line in lines if line and not line.startswith(" ")] == isas
     kernels = [line.split()[0] for line in lines if line.startswith("  ") and "%" in line]
     assert kernels == ["group_sums"] * len(isas)

@@ -113,7 +113,7 @@ def test_every_extra_that_runs_the_package_brings_the_tools() -> None:
         named = EXTRAS[extra]
         return {extra}.union(*(brought(own[line]) for line in named if line in own))
 
-    for extra in ("genai", "batch", "npu", "bench", "test"):
+    for extra in ("genai", "batch", "npu", "test"):
         assert "tools" in brought(extra), extra
 
 

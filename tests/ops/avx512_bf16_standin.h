@@ -28,7 +28,7 @@ inline void _mm_prefetch(const char*, StandinHint) {}
 
 template <typename V>
 inline V StandinLoad(const void* p) {
-  V v;
+  V v = {};
   __builtin_memcpy(&v, p, sizeof v);
   return v;
 }
@@ -88,7 +88,8 @@ inline __m512i _mm512_set1_epi16(int16_t x) {
   return (__m512i)(static_cast<uint16_t>(x) - standin_words{});
 }
 inline __m128i _mm_set1_epi8(int8_t x) {
-  return (__m128i)(x - (int8_t __attribute__((vector_size(16)))){});
+  typedef int8_t bytes __attribute__((vector_size(16)));
+  return (__m128i)(x - bytes{});
 }
 template <typename... T>
 inline __m512 _mm512_setr_ps(T... x) {
@@ -106,34 +107,42 @@ inline __m512i _mm512_inserti64x4(__m512i a, __m256i b, int half) {
   return a;
 }
 
-template <typename V>
-ORT_AIE_CALL V StandinPermute(V index, V from) {
-  V v;
-  constexpr int kLanes = sizeof(V) / sizeof(v[0]);
-  for (int i = 0; i < kLanes; ++i) v[i] = from[index[i] & (kLanes - 1)];
-  return v;
+template <typename T, typename V>
+ORT_AIE_CALL V StandinPermute(const __m512i& index, const V& from) {
+  constexpr int kLanes = 64 / sizeof(T);
+  T indices[kLanes], lanes[kLanes], result[kLanes];
+  __builtin_memcpy(indices, &index, 64);
+  __builtin_memcpy(lanes, &from, 64);
+  for (int i = 0; i < kLanes; ++i) result[i] = lanes[indices[i] & (kLanes - 1)];
+  return StandinLoad<V>(result);
 }
-inline __m512i _mm512_permutexvar_epi8(__m512i index, __m512i from) {
-  return (__m512i)StandinPermute((standin_bytes)index, (standin_bytes)from);
+inline __m512i _mm512_permutexvar_epi8(const __m512i& index, const __m512i& from) {
+  return StandinPermute<uint8_t>(index, from);
 }
-inline __m512i _mm512_permutexvar_epi16(__m512i index, __m512i from) {
-  return (__m512i)StandinPermute((standin_words)index, (standin_words)from);
+inline __m512i _mm512_permutexvar_epi16(const __m512i& index, const __m512i& from) {
+  return StandinPermute<uint16_t>(index, from);
 }
-inline __m512 _mm512_permutexvar_ps(__m512i index, __m512 from) {
-  return (__m512)StandinPermute((standin_ints)index, (standin_ints)from);
+inline __m512 _mm512_permutexvar_ps(const __m512i& index, const __m512& from) {
+  return StandinPermute<uint32_t>(index, from);
 }
-ORT_AIE_CALL __m512i _mm512_multishift_epi64_epi8(__m512i places, __m512i from) {
-  standin_bytes v;
-  for (int i = 0; i < 64; ++i) {
-    const auto word = static_cast<uint64_t>(from[i / 8]);
-    const int place = reinterpret_cast<const uint8_t*>(&places)[i] & 63;
-    v[i] = static_cast<uint8_t>(word >> place | word << (-place & 63));
+// Byte i of a word is the low one of that word, rotated right by byte i of its places.
+ORT_AIE_CALL __m512i _mm512_multishift_epi64_epi8(const __m512i& places, const __m512i& from) {
+  typedef uint64_t words __attribute__((vector_size(64)));
+  const auto all = (words)places, word = (words)from;
+  words v = {};
+#pragma GCC unroll 8
+  for (int i = 0; i < 64; i += 8) {
+    const words place = all >> i & 63;
+    v |= ((word >> place | word << (-place & 63)) & 255) << i;
   }
   return (__m512i)v;
 }
 ORT_AIE_CALL __m512i _mm512_shuffle_i32x4(__m512i a, __m512i b, int order) {
-  __m512i v;
-  for (int i = 0; i < 8; ++i) v[i] = (i < 4 ? a : b)[(order >> i / 2 * 2 & 3) * 2 + i % 2];
+  __m512i v = {};
+  for (int i = 0; i < 8; ++i) {
+    const int place = (order >> i / 2 * 2 & 3) * 2 + i % 2;
+    v[i] = i < 4 ? a[place] : b[place];
+  }
   return v;
 }
 ORT_AIE_CALL __m512i _mm512_unpacklo_epi64(__m512i a, __m512i b) {
@@ -144,8 +153,11 @@ ORT_AIE_CALL __m512i _mm512_unpackhi_epi64(__m512i a, __m512i b) {
 }
 ORT_AIE_CALL __m512i StandinUnpack(__m512i x, __m512i y, int first) {
   const auto a = (standin_ints)x, b = (standin_ints)y;
-  standin_ints v;
-  for (int i = 0; i < 16; ++i) v[i] = (i % 2 == 0 ? a : b)[i / 4 * 4 + first + i % 4 / 2];
+  standin_ints v = {};
+  for (int i = 0; i < 16; ++i) {
+    const int place = i / 4 * 4 + first + i % 4 / 2;
+    v[i] = i % 2 == 0 ? a[place] : b[place];
+  }
   return (__m512i)v;
 }
 inline __m512i _mm512_unpacklo_epi32(__m512i a, __m512i b) { return StandinUnpack(a, b, 0); }
@@ -180,7 +192,7 @@ inline __m128i _mm_slli_epi16(__m128i a, int n) {
 
 template <typename From, typename To, typename V>
 ORT_AIE_CALL V StandinWiden(const void* lanes) {
-  V v;
+  V v = {};
   for (int64_t i = 0; i < (int64_t)(sizeof(V) / sizeof(To)); ++i) {
     const To wide = static_cast<const From*>(lanes)[i];
     __builtin_memcpy(reinterpret_cast<char*>(&v) + i * (int64_t)sizeof(To), &wide, sizeof(To));
@@ -213,19 +225,22 @@ ORT_AIE_CALL __m512 _mm512_cvtph_ps(__m256i v) {
   return _mm512_loadu_ps(x);
 }
 
+// All bits of lanes with x < limit, both below 2^31. GCC 12 makes a comparison of 64 bytes scalar.
+inline standin_bits StandinBelow(standin_bits x, uint32_t limit) {
+  return (standin_bits)((standin_ints)(x - limit) >> 31);
+}
 // Rounds to nearest even; denormals count as zero, whatever the mode of the CPU.
 inline standin_bits StandinFlush(standin_bits x) {
-  const standin_bits magnitude = x & 0x7fffffff;
-  return x & ~((standin_bits)(magnitude < 0x00800000) & 0x7fffffff);
+  return x & ~(StandinBelow(x & 0x7fffffff, 0x00800000) & 0x7fffffff);
 }
 inline standin_bits StandinRound(standin_bits x) {
   const standin_bits rounded = (StandinFlush(x) + 0x7fff + (x >> 16 & 1)) >> 16;
-  const auto nan = (standin_bits)((x & 0x7fffffff) > 0x7f800000);
-  return (nan & (x >> 16 | 0x40)) | (~nan & rounded);
+  const standin_bits number = StandinBelow(x & 0x7fffffff, 0x7f800001);
+  return (number & rounded) | (~number & (x >> 16 | 0x40));
 }
 ORT_AIE_CALL __m512bh _mm512_cvtne2ps_pbh(__m512 high, __m512 low) {
   const standin_bits a = StandinRound((standin_bits)low), b = StandinRound((standin_bits)high);
-  standin_words v;
+  standin_words v = {};
   for (int i = 0; i < 16; ++i) {
     v[i] = static_cast<uint16_t>(a[i]);
     v[16 + i] = static_cast<uint16_t>(b[i]);
@@ -235,8 +250,8 @@ ORT_AIE_CALL __m512bh _mm512_cvtne2ps_pbh(__m512 high, __m512 low) {
 
 // --- floats --------------------------------------------------------------------------------------
 
-ORT_AIE_CALL __m512 _mm512_fmadd_ps(__m512 a, __m512 b, __m512 c) {
-  __m512 v;
+inline __m512 _mm512_fmadd_ps(__m512 a, __m512 b, __m512 c) {
+  __m512 v = {};
   for (int i = 0; i < 16; ++i) v[i] = __builtin_fmaf(a[i], b[i], c[i]);
   return v;
 }
@@ -246,9 +261,9 @@ ORT_AIE_CALL __m512 _mm512_fmadd_ps(__m512 a, __m512 b, __m512 c) {
 // rounding to 24 bits gives less. In that case the operands are of a size that can be scaled.
 inline __m512 StandinMultiplyAdd(__m512 a, __m512 b, __m512 c) {
   const auto sum = (standin_bits)_mm512_fmadd_ps(a, b, c);
-  const auto scaled = (standin_bits)_mm512_fmadd_ps(a * 0x1p64f, b, c * 0x1p64f) & 0x7fffffff;
-  const auto tiny = (standin_bits)((sum & 0x7fffffff) == 0x00800000) &  // 2^-126
-                    (standin_bits)(scaled < 0x20800000);                // 2^-62
+  const auto scaled = (standin_bits)_mm512_fmadd_ps(a * 0x1p64f, b, c * 0x1p64f);
+  const standin_bits tiny = StandinBelow((sum & 0x7fffffff) ^ 0x00800000, 1) &  // 2^-126
+                            StandinBelow(scaled & 0x7fffffff, 0x20800000);      // 2^-62
   return (__m512)(StandinFlush(sum) & ~(tiny & 0x7fffffff));
 }
 

@@ -26,7 +26,11 @@ from ort_aie_ep.formats import q8nx
 Array = npt.NDArray[Any]
 
 # Tables without room for products of 8 bits with 8 bits compute prompts in bfloat16.
-BF16_PROMPTS = {isa for isa in ISAS if isa in ("portable", "avx2") or _native.prompts_in_bf16(isa)}
+BF16_PROMPTS = {
+    isa
+    for isa in ISAS
+    if isa in ("portable", "avx2", "avx512_bf16_standin") or _native.prompts_in_bf16(isa)
+}
 
 
 def random_blocks(rng: np.random.Generator, n: int, k: int, symmetric: bool = False) -> Array:

@@ -39,6 +39,7 @@ BASES = {
     "avx512_bf16": {"avx512"},
     "amx": {"avx512", "avx512_bf16"},
     "amx_standin": {"portable"},
+    "avx512_bf16_standin": {"avx2"},
 }
 ONE_ROW = ("one row, int8", "one row, bf16")
 

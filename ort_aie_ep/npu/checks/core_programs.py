@@ -1,7 +1,10 @@
 """What Peano may make of a core's kernels: bytes of program, time to compile, stack, room in L1.
 
 Only the compiler knows. These are ranges from the vector operations that the sources ask for, with
-the loops unrolled that ask for it. `lab/kernel_operations.py` counts them and prints the table.
+the loops unrolled that ask for it. They were counted on 2026-11-28 in assembly of g++, with each
+function of the AIE API left as a call: one for each register of 512 bits of its widest vector, a
+product for each instruction that the core needs for its lanes, moves between registers for nothing,
+and the larger count of both architectures.
 
 Bytes of an operation come from a kernel that others have compiled, counted in the same way:
 mlir-air's GEMV of 4 bits (`fused_decode/kernels/q4_k.h`). Of its forms, 142 operations became 140

@@ -1,1 +1,1 @@
-"""Measures a compiled model against its source, accuracy, the demo, and other engines (`peers`)."""
+"""Measures a compiled model against its source, accuracy, the demo."""

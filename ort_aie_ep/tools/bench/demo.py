@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.models.folder import ModelFolder, find_model
+from ort_aie_ep.models.folder import ModelFolder
 from ort_aie_ep.models.interface import context_length
 from ort_aie_ep.models.tokenizer import load_tokenizer
 from ort_aie_ep.progress import Count, Progress
@@ -16,7 +16,7 @@ from ort_aie_ep.runtime.sessions import Options
 from ort_aie_ep.tools.bench import bench
 from ort_aie_ep.tools.bench.agreement import Agreement, compare
 from ort_aie_ep.tools.bench.measured_text import measuring_tokens
-from ort_aie_ep.tools.bench.pair import compiled_for_now, open_pair
+from ort_aie_ep.tools.bench.pair import open_pair
 
 MODEL = Path(__file__).parents[2] / "demo_model"
 PROMPT = "import os\nimport sys\n\nclass Server"
@@ -101,20 +101,3 @@ def demonstrate(
     measured = measuring_tokens(source, pair.ours.vocabulary, workload.context + workload.decode)
     speeds = bench.compare_speed(pair, measured, workload.context, timing, count)
     return Demonstration(texts[0], texts[1], agreement, tuple(speeds))
-
-
-def decode_speed(options: Options) -> bench.Comparison:
-    """Only decoding, as `demonstrate` times it.
-
-    Raises:
-        AieError: a session fails.
-    """
-    with compiled_for_now(MODEL) as result:
-        source = find_model(MODEL)
-        workload = workload_for(source, PROMPT, 1)
-        capacity = workload.context + workload.decode
-        pair = open_pair(result.folder, source, options, capacity)
-        measured = measuring_tokens(source, pair.ours.vocabulary, capacity)
-        timing = bench.Workload((workload.context,), workload.decode, workload.runs)
-        speeds = bench.compare_speed(pair, measured, workload.context, timing, Count(None, 0))
-    return next(c for c in speeds if c.phase == "decode")

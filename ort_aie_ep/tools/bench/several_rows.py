@@ -1,11 +1,9 @@
-"""`ort-aie bench --batch`: the cost of several rows in a call, in ort_aie_ep and in ONNX Runtime.
-
-Like `Batches` in `peers/runner.py`, but without other engines, for any model, and in one process.
-"""
+"""`ort-aie bench --batch`: what several rows in a call cost ort_aie_ep and ONNX Runtime."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,9 +14,25 @@ from ort_aie_ep.progress import Count, Progress
 from ort_aie_ep.running.generate import Decoder
 from ort_aie_ep.runtime.sessions import Options, open_session
 from ort_aie_ep.tools.bench.bench import SETTLE_SECONDS
-from ort_aie_ep.tools.bench.peers.engines import CPU_EP, OURS, different_tokens
-from ort_aie_ep.tools.bench.peers.results import SEQUENCES, SHAPES, Batches
-from ort_aie_ep.tools.bench.peers.workload import CALLS, CONTEXT
+from ort_aie_ep.tools.bench.statistics import Interval, ratio
+
+OURS, CPU_EP = "ort_aie_ep", "ORT CPU EP"
+# What a call can have n of: a token of each of n sequences, or n tokens of one to verify.
+SEQUENCES, TOKENS = SHAPES = ("sequences", "tokens of one")
+# Tokens in each sequence before a call, and consecutive calls, whose mean counts.
+CONTEXT, CALLS = 64, 4
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Seconds of a call in each run, by engine, by shape, by n."""
+
+    seconds: dict[str, dict[str, dict[int, list[float]]]]
+
+    def cost(self, engine: str, shape: str, n: int) -> Interval:
+        """Of a call with n rows relative to one row, within runs."""
+        runs = self.seconds[engine][shape]
+        return ratio(runs[n], runs[1])
 
 
 def measure(
@@ -29,8 +43,8 @@ def measure(
     runs: int,
     progress: Progress | None = None,
 ) -> Batches:
-    """Measures all sizes and both sessions, alternating, after a run that is not counted.
-    `progress` counts runs.
+    """Measures all sizes, 1 among them, and both sessions, alternating, after a run that is not
+    counted. `progress` counts runs.
 
     Raises:
         AieError: a session fails, or a model has no room for the context, or prunes logits.
@@ -79,7 +93,9 @@ def _call(decoder: Decoder, sequences: int, tokens: int) -> float:
             "a model returns logits only for the last position, and verifying drafted tokens "
             "needs all: pass a source that has them, or compile it without --last-logits"
         )
-    rows, seconds = different_tokens(sequences, tokens), 0.0
+    # Different tokens, because equal ones would choose the same experts and read fewer weights.
+    rows = np.arange(1, sequences * tokens + 1, dtype=np.int64).reshape(sequences, tokens)
+    seconds = 0.0
     for call in range(CALLS + 1):
         decoder.forward(rows)
         seconds += decoder.run_seconds if call else 0.0

@@ -109,7 +109,7 @@ def test_a_vision_tower(spelling: str, tmp_path: Path) -> None:
 
 
 def test_a_layer_with_the_widths_of_siglip(tmp_path: Path) -> None:
-    # More than a tile of queries and a chunk of keys; lab/check_vision_tower.py has all 4,096.
+    # More than a tile of queries and a chunk of keys, of SigLIP's 4,096.
     patches = 272
     model, products = vision_tower(patches, 588, 1152, 4304, 1, heads=16, spelling="eager")
     onnx.save(model, tmp_path / "tower.onnx")

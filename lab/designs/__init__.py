@@ -1,1 +1,0 @@
-"""Designs that nothing executes: one folder each, with who wants them."""

@@ -1,1 +1,0 @@
-"""FusedDQP for codes of two bits."""

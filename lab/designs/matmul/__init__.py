@@ -1,1 +1,0 @@
-"""GEMM from row-major operands."""
