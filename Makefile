@@ -145,11 +145,10 @@ check-fuzz:
 # --- what is run by hand --------------------------------------------------------------------------------
 
 # The NPU kernels, and the stand-in that tests compile them against, beside the real headers:
-# make real-headers AIE_API=a checkout of github.com/Xilinx/aie_api; WRITE=1 renews the list of
-# signatures that tests hold the stand-in to.
+# make real-headers AIE_API=a checkout of github.com/Xilinx/aie_api
 real-headers: $(VENV)/test-ready
 	$(if $(AIE_API),,$(error AIE_API is not set: a checkout of github.com/Xilinx/aie_api))
-	$(VENV)/bin/python lab/check_aie_api.py $(AIE_API) --clang $(CLANG) $(if $(WRITE),--write)
+	$(VENV)/bin/python lab/check_aie_api.py $(AIE_API) --clang $(CLANG)
 
 # Beside llama.cpp, ik_llama.cpp (where it has a wheel: its source archive does not build) and
 # OpenVINO GenAI; the first run builds llama.cpp for this CPU.

@@ -51,10 +51,6 @@ from ort_aie_ep.progress import Count, Progress
 
 SOURCES = Path(__file__).parent
 
-# Sources that use AIE2P's matrix unit and accept bfp16 rounding (AIE2 has a bf16 unit);
-# aie_kernels/CMakeLists.txt does the same for the host.
-_EMULATED = ("gemm.cc", "flow_qkv.cc")
-
 #: The forms of weights for which `kernels build all` builds each design that reads weights: that of
 #: .q4nx files; that of the model builder's int4, which is symmetric; and that of AWQ. Weights in
 #: other forms are read in the smallest of these that holds them.
@@ -119,15 +115,12 @@ def compile_command(
     function, so that a core links only the functions it calls, with stack sizes, which aiecc
     measures, and at the level that `peano` gives for the source.
     """
-    emulated = architecture == "aie2p" and source.name in _EMULATED
-    emulation = ["-DAIE_API_EMULATE_BFLOAT16_MMUL_WITH_BFP16"] if emulated else []
     return [
         str(tools.clang), str(source), "-c", "-o", str(target), f"-I{tools.include}", "-std=c++20",
         "-Wno-parentheses", "-Wno-attributes", "-Wno-macro-redefined", "-Wno-empty-body",
         peano.level(source.name).option, "-DNDEBUG", "-D__AIE_API_AIE_ADF_HPP__",
         f"--target={architecture}-none-unknown-elf",
         "-ffunction-sections", "-fdata-sections", "-fstack-size-section",
-        *emulation,
     ]  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Checks the NPU kernels against the real headers of the AIE API, with an ordinary clang.
 
     make real-headers AIE_API=DIR
-    python lab/check_aie_api.py DIR --clang clang++-19 [--write]
+    python lab/check_aie_api.py DIR --clang clang++-19
 
 DIR is a checkout of AMD's public headers (github.com/Xilinx/aie_api).
 
@@ -12,12 +12,6 @@ headers). These messages of clang count: errors in the kernels' own lines, faile
 and templates without a definition. They show overloads that the API lacks, operands of other types,
 constraints and shapes. Other messages about the inside of the API come from those declarations and
 do not count.
-
-The script also compares the stand-in, which tests compile the kernels against, with the same
-headers. Each use in tests/aie_kernels/aie_api_uses.py that the stand-in accepts must be one that
-the headers accept, with the same result. The list of these uses (aie_api_signatures.txt, `--write`)
-must be the one that tests use where the headers are missing. The headers must also accept what
-test_standin_limits.py calls legal.
 """
 
 from __future__ import annotations
@@ -25,10 +19,8 @@ from __future__ import annotations
 import argparse
 import re
 import subprocess
-import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
 from pathlib import Path
 
 from ort_aie_ep.aie_kernels.build import designs_on
@@ -36,13 +28,9 @@ from ort_aie_ep.npu.terms.device import device
 
 HERE = Path(__file__).resolve().parent
 KERNELS = HERE.parent / "aie_kernels"
-TESTS = HERE.parent / "tests" / "aie_kernels"
 
 # __AIE_ARCH__, and __AIE_MODEL_VERSION__ as llvm-aie of 2026 defines it.
 ARCHITECTURES = {"aie2": (20, 10500), "aie2p": (21, 11500)}
-
-# Products of matrices on AIE2P, as some kernels are built (aie_kernels/build.py).
-EMULATED = "-DAIE_API_EMULATE_BFLOAT16_MMUL_WITH_BFP16"
 
 # Names that check_aie_api.h defines.
 DECLARED = {
@@ -71,7 +59,6 @@ class Reader:
         self._clang = clang
         self._arch, self._model = ARCHITECTURES[architecture]
         self._include = api / "include"
-        self._folder = folder
         self._names = folder / f"{architecture}.h"
         self._declare(folder / f"{architecture}_api.cc")
 
@@ -101,59 +88,30 @@ class Reader:
             constants |= modes
             functions |= missing - modes
 
-    def errors(self, source: Path, *options: str | Path) -> list[str]:
+    def errors(self, source: Path) -> list[str]:
         """Every error, as one line."""
-        return [line for line in self._say(source, *options) if ": error: " in line]
+        return [line for line in self._say(source) if ": error: " in line]
 
-    def own_errors(self, source: Path, *options: str) -> list[str]:
+    def own_errors(self, source: Path) -> list[str]:
         """The errors that are about the lines of kernels."""
         return [
             line
-            for line in self.errors(source, *options)
+            for line in self.errors(source)
             if (line.startswith(str(KERNELS)) or OF_ITS_USER.search(line))
             and not PEANO.search(line)
         ]
 
-    def diagnose(self, code: str) -> dict[int, str]:
-        """The errors of a source by line: its own, and those in the API that it causes."""
-        source = self._folder / f"{self._names.stem}_uses.cc"
-        source.write_text(code)
-        at = re.compile(re.escape(str(source)) + r":(\d+):")
-        wrong: dict[int, str] = {}
-        error = ""
-        for line in self._say(source, *self._parsed):
-            where = at.match(line)
-            if ": error: " in line:
-                error = line if where or OF_ITS_USER.search(line) else ""
-            if where and error:
-                wrong.setdefault(int(where[1]), error)
-        return wrong
-
-    @cached_property
-    def _parsed(self) -> list[str | Path]:
-        """Options for the API's precompiled headers: they are far longer than a source of uses."""
-        header = self._folder / f"{self._names.stem}_api.h"
-        header.write_text("#include <aie_api/aie.hpp>\n")
-        parsed = header.with_suffix(".pch")
-        errors = ["-Xclang", "-fallow-pch-with-compiler-errors"]
-        self._say(header, "-Xclang", "-emit-pch", *errors, "-o", parsed, language="c++-header")
-        return ["-include-pch", parsed, *errors]
-
-    def _say(self, source: Path, *options: str | Path, language: str = "c++") -> list[str]:
+    def _say(self, source: Path) -> list[str]:
         """clang's messages about a source, line by line."""
-        given: list[str | Path] = ["-x", language]
-        if language == "c++":
-            given += ["-fsyntax-only"]
-        if "-include-pch" not in options:  # the precompiled header includes these
-            given += ["-include", HERE / "check_aie_api.h", "-include", self._names]
         done = subprocess.run(
             [
-                self._clang, "-std=c++20", "-w", "-ferror-limit=0",
+                self._clang, "-x", "c++", "-fsyntax-only", "-std=c++20", "-w", "-ferror-limit=0",
                 "-fno-caret-diagnostics", "-ftemplate-backtrace-limit=0",
                 "-Wno-missing-template-arg-list-after-template-kw",
                 f"-D__AIE_ARCH__={self._arch}", f"-D__AIE_MODEL_VERSION__={self._model}",
                 "-D__AIECC__", "-D__AIENGINE__", "-D__AIE_API_AIE_ADF_HPP__", f"-I{self._include}",
-                f"-I{KERNELS}", *given, *options, source,
+                f"-I{KERNELS}", "-include", HERE / "check_aie_api.h", "-include", self._names,
+                source,
             ],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
@@ -173,72 +131,14 @@ def written_for() -> dict[Path, set[str]]:
 
 def check_kernels(readers: dict[str, Reader], workers: ThreadPoolExecutor) -> int:
     """Prints the errors of the kernels and returns their number."""
-    jobs: list[tuple[str, Path, list[str]]] = []
     architectures = written_for()
-    for source in sorted(KERNELS.glob("[!h]*/*.cc")):
-        jobs += [(name, source, []) for name in readers if name in architectures[source]]
-        if "mmul" in source.read_text():
-            jobs.append(("aie2p", source, [EMULATED]))
-    found = workers.map(lambda job: readers[job[0]].own_errors(job[1], *job[2]), jobs)
+    sources = sorted(KERNELS.glob("[!h]*/*.cc"))
+    jobs = [(name, s) for s in sources for name in readers if name in architectures[s]]
+    found = workers.map(lambda job: readers[job[0]].own_errors(job[1]), jobs)
     wrong = 0
-    for (name, source, options), errors in zip(jobs, found, strict=True):
-        count = f"{len(errors) or 'no'} errors"
-        print(" ".join([f"{name:6} {source.name:16} {count}", *options]), *errors, sep="\n  ")
+    for (name, source), errors in zip(jobs, found, strict=True):
+        print(f"{name:6} {source.name:16} {len(errors) or 'no'} errors", *errors, sep="\n  ")
         wrong += len(errors)
-    return wrong
-
-
-def check_stand_in(readers: dict[str, Reader], workers: ThreadPoolExecutor, write: bool) -> int:
-    """Prints where the stand-in and the API differ; returns how often the stand-in is wrong."""
-    sys.path.insert(0, str(TESTS))
-    import aie_api_list
-    from aie_api_uses import all_uses
-    from standin import diagnose
-    from test_standin_limits import PRELUDE, RULES
-
-    wrong = 0
-    common: dict[str, aie_api_list.Results] = {}
-    for name, reader in readers.items():
-        first = PRELUDE.count("\n") + 1
-        rules = [rule for rule in RULES if name in rule.on]
-        bodies = (f"void rule_{i}() {{ {rule.legal} }}" for i, rule in enumerate(rules))
-        for line, error in sorted(reader.diagnose(PRELUDE + "\n".join(bodies)).items()):
-            wrong += 1
-            print(
-                f"{name:6} the API refuses what is legal: {rules[line - first].name}",
-                error,
-                sep="\n  ",
-            )
-
-        def stand_in(code: str, architecture: str = name) -> dict[int, str]:
-            return diagnose(code, architecture)
-
-        both = workers.map(
-            lambda compiler: aie_api_list.refused(all_uses(), compiler), [reader.diagnose, stand_in]
-        )
-        by_api, by_stand_in = both
-        offered = [use for use in all_uses() if use not in by_stand_in]
-        kinder = [use for use in offered if use in by_api]
-        for use in kinder:
-            print(f"{name:6} the API lacks what the stand-in has: {use.words}, N = {use.lanes}")
-        legal = [use for use in offered if use not in by_api]
-        real = aie_api_list.results(legal, reader.diagnose)
-        ours = aie_api_list.results(legal, stand_in)
-        other = [use for use in legal if ours[use] not in (real[use], aie_api_list.OWN)]
-        for use in other:
-            print(
-                f"{name:6} {use.words}, N = {use.lanes}: {real[use]}, with the stand-in {ours[use]}"
-            )
-        wrong += len(kinder) + len(other)
-        more = len(all_uses()) - len(by_api) - len(legal)
-        print(f"{name:6} {len(legal)} uses with both, {more} with the API alone")
-        common[name] = real
-    text = aie_api_list.write(common)
-    if write:
-        aie_api_list.LIST.write_text(text)
-    elif text != aie_api_list.LIST.read_text():
-        print(f"{aie_api_list.LIST.name} differs from this list: update it with --write")
-        wrong += 1
     return wrong
 
 
@@ -249,7 +149,6 @@ def main() -> None:
     )
     parser.add_argument("api", type=Path, help="a checkout of github.com/Xilinx/aie_api")
     parser.add_argument("--clang", default="clang++", help="19 or later (default: %(default)s)")
-    parser.add_argument("--write", action="store_true", help="write the list of signatures")
     arguments = parser.parse_args()
     if not (arguments.api / "include" / "aie_api" / "aie.hpp").is_file():
         raise SystemExit(f"{arguments.api} has no include/aie_api/aie.hpp")
@@ -260,7 +159,6 @@ def main() -> None:
             for name in ARCHITECTURES
         }
         wrong = check_kernels(readers, workers)
-        wrong += check_stand_in(readers, workers, arguments.write)
     if wrong:
         raise SystemExit(f"{wrong} errors")
 

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 FORMAT: int
+FLOW_ATTENTION_INPUTS: tuple[str, ...]
 ONNXRUNTIME_HEADERS: str
 
 _Bytes = npt.NDArray[np.uint8]

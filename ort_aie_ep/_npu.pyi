@@ -133,6 +133,9 @@ class Schedule(TypedDict):
     form: tuple[int, bool]  # group, minima: of the weights on the device
     widened: dict[tuple[int, int, bool], str]  # bits, group, minima: why
 
+# The packages that the executor looks for, with those for one form of Q4NX.
+def packages(group: int, minima: bool) -> list[str]: ...
+
 class Packages:
     # load(name) gives the JSON of a package's manifest.
     def __init__(self, names: Set[str], load: Callable[[str], str], one_xclbin: bool) -> None: ...

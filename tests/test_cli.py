@@ -543,7 +543,7 @@ def test_explain_ep_is_for_models_that_are_not_compiled(compiled: Path) -> None:
 
 def test_doctor_runs_an_operator() -> None:
     succeeded("doctor")
-    extras = ("fastapi", "ray", "simpy", "matplotlib")
+    extras = ("fastapi", "ray", "simpy")
     assert {*extras} <= {found["name"] for found in report("doctor")["software"]}
     assert ort_aie_ep.library_path() in report("doctor")["software"][-1]["found"]
 

@@ -304,8 +304,6 @@ def test_simulate_ends_at_the_tokens_of_its_prompts(ends: Ends, compiled: Path) 
 def test_commands_that_nobody_can_count_say_their_time(ends: Ends) -> None:
     assert re.search(r"^explain: [\d.]+ s$", ort_aie("explain", LLAMA).stderr, re.M)
     assert re.search(r"^doctor: [\d.]+ s$", ort_aie("doctor").stderr, re.M)
-    words = ort_aie("kernels", "words", "dequant").stderr
-    assert re.search(r"^kernels words: [\d.]+ s$", words, re.M)
 
 
 def test_kernels_check_and_simulate_end_at_their_totals(ends: Ends) -> None:

@@ -17,13 +17,13 @@ from ort_aie_ep.explain import explain, machine
 from ort_aie_ep.explain.explain import HOST, XRT, NodeFate
 from ort_aie_ep.explain.machine import XRT_TARGET, Finding
 from ort_aie_ep.explain.npu_reasons import Verdict, judge
-from ort_aie_ep.explain.overlays import FUSED_LAYER, TAKEN, Overlays
+from ort_aie_ep.explain.overlays import FUSED_LAYER, Overlays, packages
 from ort_aie_ep.models.shapes import SHAPES
 from ort_aie_ep.tools.synth import synth
 
 DATA = Path(__file__).parent / "data"
 PAGE = Path(__file__).parents[1] / "docs" / "ryzen-ai.md"
-ALL = frozenset(TAKEN)
+ALL = packages()
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def npu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(explain, "library_path", lambda: str(tmp_path / "libort_aie_ep.so"))
     monkeypatch.setattr(explain, "find_npu", lambda: (Finding("NPU", "NPU2"),))
     monkeypatch.setattr(explain, "npu_device", lambda: "npu2")
-    found = Overlays(dict.fromkeys(TAKEN, tmp_path), (), ())
+    found = Overlays(dict.fromkeys(ALL, tmp_path), (), ())
     monkeypatch.setattr(explain, "find_overlays", lambda device, folders, designs: found)
     monkeypatch.delenv("ORT_AIE_NUMERICS", raising=False)
 
@@ -89,11 +89,11 @@ def test_layers_that_do_not_run_whole_have_their_reason(
     model = synth(replace(SHAPES["llama-3.2-1b"], **small), tmp_path / "model")
     ort_aie_ep.compile(model, tmp_path / "compiled")
     assert explain.explain(tmp_path / "compiled").not_whole == reason
-    without = [design for design in TAKEN if design != "decode"]
+    without = ALL - {"decode"}
     found = Overlays(dict.fromkeys(without, tmp_path), (), ())
     monkeypatch.setattr(explain, "find_overlays", lambda device, folders, designs: found)
     assert explain.explain(tmp_path / "compiled").not_whole == "no overlay decode"
-    others = [design for design in TAKEN if design != FUSED_LAYER]
+    others = ALL - {FUSED_LAYER}
     found = Overlays(dict.fromkeys(others, tmp_path), (), ())
     monkeypatch.setattr(explain, "find_overlays", lambda device, folders, designs: found)
     assert explain.explain(tmp_path / "compiled").not_whole == ""
@@ -128,7 +128,7 @@ def test_int8_numerics_take_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_overlays_and_without_a_chip_everything_takes_the_host(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    none = Overlays({}, (), TAKEN)
+    none = Overlays({}, (), tuple(ALL))
     monkeypatch.setattr(explain, "find_overlays", lambda device, folders, designs: none)
     said = {(n.runs, n.not_npu) for n in fates(DATA / "llama")}
     assert said == {(HOST, "no overlays for npu2")}

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 import ort_aie_ep
+from ort_aie_ep import _npu
 from ort_aie_ep.explain import doctor, machine
 from ort_aie_ep.explain.machine import Finding, why_no_npu
-from ort_aie_ep.explain.overlays import DESIGNS, find_overlays, overlay_folders
+from ort_aie_ep.explain.overlays import DESIGNS, find_overlays, overlay_folders, packages
 from ort_aie_ep.npu.packages.package import LIMITS
 from ort_aie_ep.npu.terms.device import DEVICES
 
@@ -176,6 +177,19 @@ def package(folder: Path, name: str, device: str = "npu2", built: bool = True) -
     # The magic number, and the uuid at its place in struct axlf.
     (folder / "overlay.xclbin").write_bytes(struct.pack("<8s408x16s", b"xclbin2", UUID.bytes))
     return folder
+
+
+def test_an_overlay_of_bfp16_without_a_form_of_weights_leaves_the_form_to_the_others(
+    tmp_path: Path,
+) -> None:
+    for name in ("decode", "decode_128", "gemm_bfp16", "dequant_bfp16"):
+        package(tmp_path / name, name)
+    groups_of_128 = [(4, 128, True)]
+    found = find_overlays("npu2", (tmp_path,), packages()).found
+    assert _npu.form_of_plan(groups_of_128, overlays=set(found)) == (32, True)
+    package(tmp_path / "dequant_bfp16_128", "dequant_bfp16_128")
+    found = find_overlays("npu2", (tmp_path,), packages()).found
+    assert _npu.form_of_plan(groups_of_128, overlays=set(found)) == (128, True)
 
 
 def test_overlays_are_found_below_the_device_s_folder_and_beside_it(tmp_path: Path) -> None:

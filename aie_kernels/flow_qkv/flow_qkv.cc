@@ -9,7 +9,7 @@
 // of keys x queries: K's blocks are used as they lie, and the softmax reduces over rows of a tile,
 // not over lanes of a query.
 //
-// Numerics (AIE2P, compiled with AIE_API_EMULATE_BFLOAT16_MMUL_WITH_BFP16): both operands of a
+// Numerics (AIE2P, with bfp16 for products of bfloat16): both operands of a
 // matrix product are rounded to bfp16, 8 values sharing an exponent: each is off by up to 2/255
 // of the largest of its block. Beside that the exponential may be coarse, but not as coarse as
 // aie::exp2: the cubic in bfloat16 is off by at most 0.3 %, less than bfp16 rounds; the interpolant
@@ -21,6 +21,8 @@
 // Values of up to 8 keys share an exponent. Rows of V past the last key, up to a multiple of 8,
 // must therefore be no larger than the others, best zero: F is 0 there, but a huge row would take
 // the mantissas of its neighbours.
+
+#define AIE_API_EMULATE_BFLOAT16_MMUL_WITH_BFP16 1
 
 #include "../common/softmax.h"
 

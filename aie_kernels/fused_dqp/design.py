@@ -5,7 +5,9 @@ README.md has dataflow, rules and what was tried.
 
 from __future__ import annotations
 
+from ort_aie_ep.aie_kernels import limits
 from ort_aie_ep.aie_kernels.cycles import form_scalars
+from ort_aie_ep.aie_kernels.fused_dqp import kernels
 from ort_aie_ep.aie_kernels.fused_dqp.kernels import (
     DQP_FINISH,
     DQP_LOAD_BIAS,
@@ -42,8 +44,6 @@ from ort_aie_ep.npu.terms.sequence import (
 BLOCK_ROWS = 32
 BLOCK_COLUMNS = 256
 CORES = 4  # of a column
-MAX_K = 16384
-MAX_BIAS_ROUNDS = 80
 # Bytes: mlir-air's default since frames of products exceeded 1,024 with LLVM 22 (mlir-air #1980).
 STACK = 2048
 
@@ -60,7 +60,7 @@ def build(
 
     `matvec_part(N, K, row_K, bias, activation)` does the same for a part of rows of `row_K`
     in-features: w begins with the part's first block, and its rows of blocks are row_K/256 apart.
-    A row longer than `MAX_K` is the sum of parts; each part takes the result so far as its bias.
+    A longer row than MATVEC_K is the sum of parts; each takes the result so far as its bias.
     """
     columns = min(4, device.columns) if columns is None else columns
     if not 1 <= columns <= device.columns:
@@ -109,10 +109,10 @@ def place(design: Design, columns: int, x: End) -> None:
                     _body(CORES * c + row, CORES * columns, design.form),
                     inputs={"x": xs, "w": own[r]}, outputs={"y": y},
                     buffers=[
-                        Buffer("x", Array("bf16", MAX_K)),
-                        Buffer("sums", Array("bf16", MAX_K // 16)),
+                        Buffer("x", kernels.X),
+                        Buffer("sums", kernels.SUMS),
                         Buffer("acc", Array("f32", BLOCK_ROWS)),
-                        Buffer("bias", Array("bf16", MAX_BIAS_ROUNDS * BLOCK_ROWS)),
+                        Buffer("bias", kernels.BIAS),
                     ],
                     parameters=["slices", "bias_pieces", "blocks", "rounds", "epilogue"],
                     kernels=[
@@ -176,7 +176,9 @@ def _add_matvec(design: Design, columns: int, *, part: bool = False) -> None:
     s.require(
         less(0, K) * equal(K % BLOCK_COLUMNS, 0), "K={K} must be a multiple of 256: pad with zeros"
     )
-    s.require(at_most(K, MAX_K), f"K={{K}} is above {MAX_K}: x stays in L1; divide K")
+    s.require(
+        at_most(K, limits.MATVEC_K), f"K={{K}} is above {limits.MATVEC_K}: x stays in L1; divide K"
+    )
     s.require(equal(bias, 0) + equal(bias, 1), "bias={bias} must be 0 or 1")
     s.require(
         at_most(0, activation) * at_most(activation, 2),
@@ -195,8 +197,8 @@ def _add_matvec(design: Design, columns: int, *, part: bool = False) -> None:
     full = s.let("full", rows // a_round)
     tail = s.let("tail", less(0, rows % a_round))
     s.require(
-        at_most(bias * (full + tail), MAX_BIAS_ROUNDS),
-        f"N={{N}} with a bias is above {MAX_BIAS_ROUNDS * a_round * BLOCK_ROWS}: divide N",
+        at_most(bias * (full + tail), limits.BIAS_ROUNDS),
+        f"N={{N}} with a bias is above {limits.BIAS_ROUNDS * a_round * BLOCK_ROWS}: divide N",
     )
 
     def base(column: int) -> Expr:

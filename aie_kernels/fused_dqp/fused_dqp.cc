@@ -17,6 +17,7 @@
 // Without stored minima, min * S is scale * (-8 S), the same product: the limbs of S are multiplied
 // by -8, which is exact.
 
+#include "../common/design_limits.h"
 #include "../common/loop_hints.h"
 #include "dqp_group.h"
 #include "elementary.h"
@@ -128,7 +129,6 @@ void dqp_load_x(const bfloat16* __restrict piece, bfloat16* __restrict x, bfloat
 void dqp_load_bias(const bfloat16* __restrict piece, bfloat16* __restrict bias, int32_t index,
                    int32_t tile, int32_t tiles) {
   constexpr int32_t tiles_per_piece = 8;
-  constexpr int32_t max_rounds = 80;
   event0();
   int32_t round = 0;
   int32_t next = index * tiles_per_piece;
@@ -137,7 +137,7 @@ void dqp_load_bias(const bfloat16* __restrict piece, bfloat16* __restrict bias, 
     ++round;
   }
   for (int32_t i = 0; i < tiles_per_piece; ++i) {
-    if (next == tile && round < max_rounds) {
+    if (next == tile && round < design_limits::kBiasRounds) {
       aie::store_v(bias + round * q4nx::rows, aie::load_v<q4nx::rows>(piece + i * q4nx::rows));
     }
     if (++next == tiles) {

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from functools import cache
 
+from ort_aie_ep.aie_kernels import limits
 from ort_aie_ep.aie_kernels.cycles import (
     CALL,
     SHORT_LOOP,
@@ -18,6 +19,11 @@ from ort_aie_ep.aie_kernels.cycles import (
 )
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.npu.terms.kernel import Array, Kernel
+
+# What a core keeps: activations, two limbs of the sum of each group, and its part of a bias.
+X = Array("bf16", limits.MATVEC_K)
+SUMS = Array("bf16", limits.MATVEC_K // 16)
+BIAS = Array("bf16", limits.BIAS_ROUNDS * 32)
 
 
 # Per sub-block of 16 x 8: two unpacks to 8 bits, four to 16, four ors. Both halves of the rows
@@ -45,18 +51,18 @@ def _dqp_block_cycles(arch: str, _: tuple[int, ...]) -> float:
 DQP_LOAD_X = Kernel(
     "dqp_load_x",
     "fused_dqp/fused_dqp.cc",
-    (Array("bf16", 256), Array("bf16", 16384), Array("bf16", 1024), int),
+    (Array("bf16", 256), X, SUMS, int),
     # Per group: a load and a store, three operations to add its halves. Then seven times two
     # shuffles and an addition, in four steps that wait for each other, and the limbs.
     fixed(CALL + 8 * 5 + 8 * 3 + 4 * 10 + 20),
-    limits=lambda scalars: 0 <= scalars[0] < 64,
+    limits=lambda scalars: 0 <= scalars[0] < limits.MATVEC_K // 256,
 )
 
 
 DQP_LOAD_BIAS = Kernel(
     "dqp_load_bias",
     "fused_dqp/fused_dqp.cc",
-    (Array("bf16", 256), Array("bf16", 2560), int, int, int),
+    (Array("bf16", 256), BIAS, int, int, int),
     # The quotient is counted up and eight places are looked at, six cycles each.
     lambda arch, scalars: CALL + 10 + 6 * (8 * scalars[0] // scalars[2] + 8),
     # The kernel drops rounds for which it has no room and counts them in 32 bits.
@@ -68,7 +74,7 @@ DQP_ZERO = Kernel("dqp_zero", "fused_dqp/fused_dqp.cc", (Array("f32", 32),), fix
 
 
 @cache
-def dqp_block(form: BlockForm, most: int = 16384) -> Kernel:
+def dqp_block(form: BlockForm, most: int = limits.MATVEC_K) -> Kernel:
     """The product with a block of a form, for a core that keeps `most` activations.
 
     The cycles do not depend on the form: codes have as many bits, and 32 in-features are processed
@@ -103,13 +109,13 @@ def _dqp_finish_cycles(arch: str, scalars: tuple[int, ...]) -> float:
 def _dqp_finish_limits(scalars: tuple[int, ...]) -> bool:
     """Without a bias the kernel ignores the round."""
     round_, epilogue = scalars
-    return 0 <= epilogue < 6 and (not epilogue & 1 or 0 <= round_ < 80)
+    return 0 <= epilogue < 6 and (not epilogue & 1 or 0 <= round_ < limits.BIAS_ROUNDS)
 
 
 DQP_FINISH = Kernel(
     "dqp_finish",
     "fused_dqp/fused_dqp.cc",
-    (Array("f32", 32), Array("bf16", 2560), Array("bf16", 32), int, int),
+    (Array("f32", 32), BIAS, Array("bf16", 32), int, int),
     _dqp_finish_cycles,
     limits=_dqp_finish_limits,
 )

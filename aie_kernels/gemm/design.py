@@ -11,6 +11,7 @@ from typing import Any, Literal
 import ml_dtypes
 import numpy as np
 
+from ort_aie_ep.aie_kernels import limits
 from ort_aie_ep.aie_kernels.gemm import row_operators, row_sequences
 from ort_aie_ep.aie_kernels.gemm.kernels import (
     GEMM_STORE_BF16,
@@ -59,7 +60,6 @@ SLAB = 256  # k of an object of A in the memory tile, and of a Q4NX block
 CORES = 4  # of a column
 PARTS: dict[Output, int] = {"bf16": 4, "f32": 2}  # of a core's block
 STACK = 0xD00  # bytes; AMD's for its GEMM
-MAX_K = 65536  # K * 64 bytes lie between two rows of blocks: a shim's step of 2^20 words
 
 A_OBJECT = ROWS * STEP  # elements on a core
 B_OBJECT = STEP * PART
@@ -287,7 +287,7 @@ def _add_sequence(design: Design, shape: Blocking) -> Sequence:
     s.require(
         less(0, K) * equal(K % SLAB, 0), "K={K} must be a multiple of 256: pad A and B with zeros"
     )
-    s.require(at_most(K, MAX_K), f"K={{K}} is above {MAX_K}: divide K")
+    s.require(at_most(K, limits.GEMM_K), f"K={{K}} is above {limits.GEMM_K}: divide K")
     s.require(equal(N % PART, 0), f"N={{N}} must be a multiple of {PART}: pad B with zeros")
     s.require(at_most(least, N), f"N={{N}} must be at least {least} here: pad B with zeros")
     rows = maximum(M, ROWS)

@@ -2,9 +2,10 @@
 // so that four independent accumulators hide the latency and every operand serves twice. fp32 sums
 // stay in L1 for all of K.
 //
-// AIE2P has no bfloat16 matrix unit. There this file is compiled with
-// AIE_API_EMULATE_BFLOAT16_MMUL_WITH_BFP16: operands are rounded to blocks of 8 along k that share
-// an exponent, with 8-bit mantissas.
+// AIE2P has no bfloat16 matrix unit. There operands are rounded to bfp16: blocks of 8 along k that
+// share an exponent, with 8-bit mantissas.
+
+#define AIE_API_EMULATE_BFLOAT16_MMUL_WITH_BFP16 1  // read by AIE2P's part of the API alone
 
 #include "../common/loop_hints.h"
 

@@ -5,6 +5,7 @@ Cycles are a model of what the code issues, see `cycles`; never measured.
 
 from __future__ import annotations
 
+from ort_aie_ep.aie_kernels import limits
 from ort_aie_ep.aie_kernels.cycles import (
     CALL,
     GELU_ISSUES,
@@ -56,9 +57,6 @@ CORES = 4
 OBJECTS = 8  # of an operand in a result of 512 columns
 
 
-MAX_SLABS = 28  # whose weights have room
-
-
 COUNTS = 8  # words that tell the worker how often its loops turn
 
 
@@ -93,7 +91,7 @@ def _rotary(mode: int) -> int:
 
 def _mode_limits(mode: int) -> bool:
     if _operator(mode) == NORM:
-        return 0 < _slabs(mode) <= MAX_SLABS and 0 < mode // MEAN <= 256 * _slabs(mode)
+        return 0 < _slabs(mode) <= limits.SLABS and 0 < mode // MEAN <= 256 * _slabs(mode)
     if _operator(mode) == ROTATE:
         objects = _head_objects(mode)
         most = 2 if mode // NARROW % 2 else 4

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from ort_aie_ep.aie_kernels import limits
 from ort_aie_ep.aie_kernels.gemm.row_kernels import (
     CORE,
     CORES,
@@ -20,7 +21,6 @@ from ort_aie_ep.aie_kernels.gemm.row_kernels import (
     HEAD_NORM,
     IN_BLOCKS,
     INTERLEAVED,
-    MAX_SLABS,
     MEAN,
     NARROW,
     NORM,
@@ -111,7 +111,9 @@ def _add_add_norm(design: Design) -> None:
     s.require(
         less(0, K) * equal(K % HALF, 0), f"K={{K}} must be a multiple of {HALF}: pad with zeros"
     )
-    s.require(at_most(K, HALF * MAX_SLABS), f"K={{K}} is above {HALF * MAX_SLABS}: no room in L1")
+    s.require(
+        at_most(K, HALF * limits.SLABS), f"K={{K}} is above {HALF * limits.SLABS}: no room in L1"
+    )
     s.require(less(0, n) * at_most(n, K), "n={n} must be at least 1 and at most K={K}")
     s.require(at_most(residual, 1) * at_most(0, residual), "residual={residual} must be 0 or 1")
     s.require(at_most(norm, 1) * at_most(0, norm), "norm={norm} must be 0 or 1")
@@ -144,9 +146,9 @@ def _norm(
     slabs = K // HALF
     mode = NORM + SLABS * slabs + MEAN * n
     architecture = design.device.architecture
-    most = NORM + SLABS * MAX_SLABS + MEAN
+    most = NORM + SLABS * limits.SLABS + MEAN
     look = max(OBJECT_WAY, ROWS_PREPARE.cycles(architecture, (most, 0, 1, 0)))
-    roots = ROWS_PREPARE.cycles(architecture, (most, 0, 1, 4 * MAX_SLABS - 1))
+    roots = ROWS_PREPARE.cycles(architecture, (most, 0, 1, 4 * limits.SLABS - 1))
     result = _result_cycles(architecture, most, range(OBJECTS))
 
     with _rounds(s, rows, K, columns) as (count, turn, tiles, bands):

@@ -13,7 +13,7 @@ extern "C" const char* aie_host_call(void* kernel, const std::intptr_t* argument
   using word = std::intptr_t;
   using entry = void (*)(word, word, word, word, word, word, word, word, word, word, word, word,
                          word, word, word, word);
-  aie::detail::core = {.mode_needed = true};
+  aie::detail::mode_needed = true;
   const word* a = arguments;
   try {
     reinterpret_cast<entry>(kernel)(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9],

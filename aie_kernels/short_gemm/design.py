@@ -5,6 +5,7 @@ README.md has dataflow, layouts, rules, buffers and what bounds it.
 
 from __future__ import annotations
 
+from ort_aie_ep.aie_kernels import limits
 from ort_aie_ep.aie_kernels.cycles import form_scalars
 from ort_aie_ep.aie_kernels.dequant.kernels import Q4NX_DEQUANT_STEP, q4nx_dequant_step
 from ort_aie_ep.aie_kernels.gemm.design import (
@@ -50,7 +51,6 @@ PARTS = 2  # of a core's block of C
 WIDTH = PARTS * PART  # columns of it
 COLUMN = CORES * WIDTH  # columns of C that a column of the array computes in a pass
 BLOCKS = COLUMN // PART  # that a column takes for 256 of K
-MAX_K = 16384  # 64 blocks, as many as a shim's descriptor iterates over
 RUN_WORK = 1 << 36  # rows x N x K of one run: below 0.2 s on every device
 
 ACC = Array("f32", ROWS * WIDTH)
@@ -145,7 +145,7 @@ def _add_sequence(design: Design) -> None:
     s.require(
         less(0, K) * equal(K % SLAB, 0), "K={K} must be a multiple of 256: pad A and W with zeros"
     )
-    s.require(at_most(K, MAX_K), f"K={{K}} is above {MAX_K}: divide K")
+    s.require(at_most(K, limits.SHORT_GEMM_K), f"K={{K}} is above {limits.SHORT_GEMM_K}: divide K")
     s.require(equal(N % PART, 0), "N={N} must be a multiple of 32: pad W with zero scales")
     s.require(at_most(COLUMN, N), f"N={{N}} must be at least {COLUMN}: pad W with zero scales")
     rows = maximum(M, ROWS)

@@ -17,11 +17,11 @@ from ort_aie_ep.aie_kernels.vector_ops.kernels import (
     RMS_SCALE,
     RMS_SUM,
     ROPE,
+    ROW,
     SILU_MUL,
     SOFTCAP,
 )
 from ort_aie_ep.aie_kernels.vector_ops.sequences import (
-    MAX_ROW,
     OBJECT,
     RMS_OBJECT,
     add_sequences,
@@ -80,7 +80,7 @@ def place(design: Design, column: int, *, a: End, b: End) -> None:
             "r": fifo("rms_r", RMS_OBJECT, b, rms),
         },
         outputs={"y": fifo("rms_y", RMS_OBJECT, rms, design.shim(column, 0))},
-        buffers=[Buffer("row", Array("bf16", MAX_ROW)), Buffer("state", Array("f32", 16))],
+        buffers=[Buffer("row", ROW), Buffer("state", Array("f32", 16))],
         parameters=["rows", "pieces", "plain", "added", "n", "eps"],
         kernels=[RMS_BEGIN, RMS_LOAD, RMS_ADD, RMS_SUM, RMS_SCALE, RMS_FINISH], stack=STACK,
     )  # fmt: skip

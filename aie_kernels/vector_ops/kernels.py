@@ -14,6 +14,7 @@ its rotation of halves, 618 for the 438 of its norm of 16 lanes and 946 for the 
 
 from __future__ import annotations
 
+from ort_aie_ep.aie_kernels import limits
 from ort_aie_ep.aie_kernels.cycles import (
     CALL,
     GELU_ISSUES,
@@ -24,6 +25,8 @@ from ort_aie_ep.aie_kernels.cycles import (
     SILU_ISSUES,
 )
 from ort_aie_ep.npu.terms.kernel import Array, Kernel
+
+ROW = Array("bf16", limits.VECTOR_ROW)
 
 
 def _activation(issues: int, scalars: tuple[int, ...]) -> float:
@@ -46,8 +49,8 @@ def _rope(arch: str, scalars: tuple[int, ...]) -> float:
 
 
 def _rms_piece(scalars: tuple[int, ...]) -> bool:
-    """Whether the row of 16384 has the piece of 128 with this index."""
-    return 0 <= scalars[0] < 128
+    """Whether a row has the piece of 128 with this index."""
+    return 0 <= scalars[0] < limits.VECTOR_ROW // 128
 
 
 def _heads(head_dim: int) -> bool:
@@ -79,7 +82,7 @@ RMS_BEGIN = Kernel(
 RMS_LOAD = Kernel(
     "rms_load",
     "vector_ops/rms_norm.cc",
-    (Array("bf16", 128), Array("bf16", 16384), Array("f32", 16), int),
+    (Array("bf16", 128), ROW, Array("f32", 16), int),
     lambda arch, scalars: CALL + LOOP + 4 + 8 * LATENCY,
     ("aie2p",),
     _rms_piece,
@@ -89,7 +92,13 @@ RMS_LOAD = Kernel(
 RMS_ADD = Kernel(
     "rms_add",
     "vector_ops/rms_norm.cc",
-    (Array("bf16", 128), Array("bf16", 128), Array("bf16", 16384), Array("f32", 16), int),
+    (
+        Array("bf16", 128),
+        Array("bf16", 128),
+        ROW,
+        Array("f32", 16),
+        int,
+    ),
     lambda arch, scalars: CALL + 2 * LOOP + 4 * 4 + 8 * LATENCY,
     ("aie2p",),
     _rms_piece,
@@ -99,7 +108,7 @@ RMS_ADD = Kernel(
 RMS_SUM = Kernel(
     "rms_sum",
     "vector_ops/rms_norm.cc",
-    (Array("bf16", 16384), Array("bf16", 128), int),
+    (ROW, Array("bf16", 128), int),
     lambda arch, scalars: CALL + LOOP + 4,
     ("aie2p",),
     _rms_piece,
@@ -112,7 +121,7 @@ RMS_SCALE = Kernel(
     (Array("f32", 16), int, int),
     lambda arch, scalars: CALL + INVERSE_ROOT,
     ("aie2p",),
-    lambda scalars: 0 < scalars[0] <= 16384,
+    lambda scalars: 0 < scalars[0] <= limits.VECTOR_ROW,
 )
 
 
@@ -120,7 +129,13 @@ RMS_SCALE = Kernel(
 RMS_FINISH = Kernel(
     "rms_finish",
     "vector_ops/rms_norm.cc",
-    (Array("bf16", 16384), Array("bf16", 128), Array("bf16", 128), Array("f32", 16), int),
+    (
+        ROW,
+        Array("bf16", 128),
+        Array("bf16", 128),
+        Array("f32", 16),
+        int,
+    ),
     lambda arch, scalars: CALL + LOOP + 3 * LATENCY + 128 / 32 * 10,
     ("aie2p",),
     _rms_piece,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ort_aie_ep.aie_kernels import limits
 from ort_aie_ep.aie_kernels.vector_ops.kernels import (
     GELU_MUL,
     QK_NORM,
@@ -35,7 +36,6 @@ from ort_aie_ep.npu.terms.sequence import (
 
 RMS_OBJECT = 128  # elements
 OBJECT = 256
-MAX_ROW = 16384  # elements that rms keeps
 MAX_STEP = TILES["shim"].max_step * WORD  # bytes: the largest stride of a shim's descriptor
 
 
@@ -66,7 +66,9 @@ def _add_rms_norm(design: Design) -> None:
     total = s.argument("sum", "out", residual * rows * row)
     y = s.argument("y", "out", rows * row)
     s.require(less(0, n), "n={n}: a row has at least one element")
-    s.require(at_most(n, MAX_ROW), f"n={{n}} is above {MAX_ROW}: a row stays in L1")
+    s.require(
+        at_most(n, limits.VECTOR_ROW), f"n={{n}} is above {limits.VECTOR_ROW}: a row stays in L1"
+    )
     _require_rows(s, rows)
     s.require(equal(residual, 0) + equal(residual, 1), "residual={residual} must be 0 or 1")
 

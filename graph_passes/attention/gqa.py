@@ -16,13 +16,14 @@ from ort_aie_ep.graph_passes.attention.node import (
     Quantisation,
     cached_head_dim,
     flow_attention,
+    named_input,
     why_not_flow_attention,
 )
 from ort_aie_ep.graph_passes.base import NodeRule, put_in_place
 from ort_aie_ep.graph_passes.projection.width import projected_width
 from ort_aie_ep.graph_passes.walk import attribute, fixed_dim, input_at, known_dims, type_name
 
-PAST_KEY, COS_CACHE, K_SCALE, V_SCALE, QUERY_SEQLENS = 3, 7, 12, 13, 16
+QUERY_SEQLENS = 16  # where a FlowAttention has its mask
 PRESENT_KEY, PRESENT_VALUE, OUTPUT_QK = 1, 2, 3
 OTHER_EPSILONS = ("q_norm_epsilon", "k_norm_epsilon")
 
@@ -34,8 +35,8 @@ class GroupQueryAttentionToFlow(NodeRule):
     becomes = OP_TYPE
 
     def why_not(self, node: ir.Node) -> str:  # noqa: D102
-        past = input_at(node, PAST_KEY)
-        query = type_name(node.inputs[0], input_at(node, COS_CACHE), past)
+        past = named_input(node, "past_key")
+        query = type_name(node.inputs[0], named_input(node, "cos_cache"), past)
         heads, kv_heads = attribute(node, "num_heads", 0), attribute(node, "kv_num_heads", 0)
         return why_not_flow_attention(
             Layout(heads, kv_heads, _head_dim(node)),
@@ -57,8 +58,8 @@ class GroupQueryAttentionToFlow(NodeRule):
                 attribute(node, "k_quant_type", "NONE"),
                 attribute(node, "v_quant_type", "NONE"),
                 attribute(node, "kv_cache_bit_width", 0),
-                input_at(node, K_SCALE) is not None,
-                input_at(node, V_SCALE) is not None,
+                named_input(node, "k_scale") is not None,
+                named_input(node, "v_scale") is not None,
             ),
         )
 
@@ -75,11 +76,11 @@ def _has_output(node: ir.Node, position: int) -> bool:
 
 def _head_dim(node: ir.Node) -> int:
     """Channels of a head, or 0 if they are not known."""
-    cached = cached_head_dim(node, input_at(node, PAST_KEY), *node.outputs[1:2])
+    cached = cached_head_dim(node, named_input(node, "past_key"), *node.outputs[1:2])
     if cached is not None:
         return cached
-    query = input_at(node, 0)
+    query = named_input(node, "query")
     heads, kv_heads = attribute(node, "num_heads", 0), attribute(node, "kv_num_heads", 0)
-    in_query = heads if input_at(node, 1) is not None else heads + 2 * kv_heads
+    in_query = heads if named_input(node, "key") is not None else heads + 2 * kv_heads
     channels = fixed_dim(query, 2) or projected_width(query) or 0
     return channels // in_query if in_query > 0 else 0

@@ -13,11 +13,7 @@ from ort_aie_ep.graph_passes.base import DOMAIN, Attribute, aie_node, none_value
 from ort_aie_ep.graph_passes.walk import attribute, fixed_dim, input_at, is_op
 
 OP_TYPE = "FlowAttention"
-INPUTS = (
-    "query", "key", "value", "past_key", "past_value", "seqlens_k", "total_sequence_length",
-    "cos_cache", "sin_cache", "position_ids", "attention_bias", "head_sink", "k_scale", "v_scale",
-    "q_norm_weight", "k_norm_weight", "attention_mask", "v_norm_weight",
-)  # fmt: skip
+INPUTS = _native.FLOW_ATTENTION_INPUTS
 OUTPUTS = ("output", "present_key", "present_value")
 
 
@@ -139,5 +135,5 @@ def cached_head_dim(attention: ir.Node, *caches: ir.Value | None) -> int | None:
 
 
 def named_input(attention: ir.Node, name: str) -> ir.Value | None:
-    """An input of an aie.FlowAttention."""
+    """An input of an aie.FlowAttention, or one of the first 16 of a GroupQueryAttention."""
     return input_at(attention, INPUTS.index(name))

@@ -25,7 +25,7 @@ kernels = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
 app.add_typer(
     kernels,
     name="kernels",
-    help="List, check, simulate, draw, print and build the designs for the NPU.",
+    help="List, check, simulate, print and build the designs for the NPU.",
 )
 
 DesignName = Annotated[
@@ -135,26 +135,20 @@ def simulate_command(
     trace: Annotated[
         Path | None, typer.Option(help="Write a timeline to this file; open it in ui.perfetto.dev.")
     ] = None,
-    draw: Annotated[
-        Path | None, typer.Option(help="Draw how busy each tile was to this file (.svg, .png).")
-    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run a sequence on the modelled NPU with random data, and report times, bytes and waits.
 
     ```
     ort-aie kernels simulate fused_dqp matvec --shape N=2048 --shape K=2048 --shape bias=0 \\
-      --shape activation=0 --trace dqp.json --draw dqp.svg
+      --shape activation=0 --trace dqp.json
     ```
     """
     from ort_aie_ep.aie_kernels.build import make_design
     from ort_aie_ep.npu.checks.check import check
-    from ort_aie_ep.npu.checks.draw import check_drawing, draw_utilisation
     from ort_aie_ep.npu.simulator.session import Session, random_buffers
     from ort_aie_ep.npu.terms.device import device as find_device
 
-    if draw is not None:
-        check_drawing()
     made = make_design(design, find_device(device), columns=columns)
     check(made)
     values = _values(_sequence(made, sequence), shape or [])
@@ -172,9 +166,6 @@ def simulate_command(
             session.machine.trace.write(trace)
         except (OSError, ValueError) as error:  # ValueError: a path without a name
             raise AieError(f"{trace} cannot be written: {error}") from None
-    if draw is not None:
-        by_tile = {made.workers[n].tile: times for n, times in results[-1].workers.items()}
-        draw_utilisation(by_tile, results[-1].seconds, draw, channels=results[-1].channels)
 
 
 def _summary(design: Design, result: Result) -> str:
@@ -189,58 +180,6 @@ def _summary(design: Design, result: Result) -> str:
         f"  busiest core: {busiest}, in kernels {at_work:.0%}\n"
         f"  busiest channel: {channel}, {result.channels[channel] / result.seconds:.0%}"
     )
-
-
-@kernels.command("words")
-def words_command(
-    design: OneDesign,
-    device: DeviceName = "npu2",
-    columns: Columns = None,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Print the words themselves, in hexadecimal.")
-    ] = False,
-) -> None:
-    """Decode the words that configure a device for a design, tile by tile.
-
-    The decoder has tables of its own, apart from the encoder's. The command compares what it
-    decodes with the design: the exit code is 1 if they differ. The programs of the cores are not
-    included.
-    """
-    from ort_aie_ep.aie_kernels.build import make_design
-    from ort_aie_ep.npu.configuration_words.compare import differences
-    from ort_aie_ep.npu.configuration_words.decode import decode
-    from ort_aie_ep.npu.configuration_words.encode import encode
-    from ort_aie_ep.npu.configuration_words.text import format_view
-    from ort_aie_ep.npu.terms.configuration import configure
-    from ort_aie_ep.npu.terms.device import device as find_device
-
-    with console.bar("kernels words"):
-        configuration = configure(make_design(design, find_device(device), columns=columns))
-        words = encode(configuration)
-        view = decode(words)
-        found = differences(configuration, view)
-    if raw:
-        print("\n".join(f"{word:08X}" for word in words))
-        return
-    print(format_view(view, configuration))
-    for difference in found:
-        console.note(difference)
-    if found:
-        raise typer.Exit(1)
-
-
-@kernels.command("draw")
-def draw_command(
-    design: OneDesign,
-    out: Annotated[Path, typer.Argument(metavar="FILE", help="The .svg or .png file to write.")],
-    device: DeviceName = "npu2",
-) -> None:
-    """Draw where the workers and fifos of a design are placed."""
-    from ort_aie_ep.aie_kernels.build import make_design
-    from ort_aie_ep.npu.checks.draw import draw_placement
-    from ort_aie_ep.npu.terms.device import device as find_device
-
-    draw_placement(make_design(design, find_device(device)), out)
 
 
 @kernels.command("print")

@@ -29,7 +29,6 @@ _PACKAGES = {
     "huggingface_hub": "optional, for models by name: pip install 'ort_aie_ep[hub]'",
     "ray": "optional, for ort-aie batch: pip install 'ort_aie_ep[batch]'",
     "simpy": "optional, for the modelled NPU: pip install 'ort_aie_ep[npu]'",
-    "matplotlib": "optional, for pictures: pip install 'ort_aie_ep[npu]'",
 }
 
 _REASONS = {"rule": "rule: ", "measured": "measured by ort-aie tune on ", "forced": "forced by "}

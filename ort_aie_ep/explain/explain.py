@@ -13,7 +13,7 @@ from ort_aie_ep import library_path
 from ort_aie_ep.compiler.compile import REPORT
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.explain.machine import XRT_TARGET, Finding, find_npu, npu_device, why_no_npu
-from ort_aie_ep.explain.overlays import FUSED_LAYER, find_overlays, overlay_folders, taken
+from ort_aie_ep.explain.overlays import FUSED_LAYER, find_overlays, overlay_folders, packages
 from ort_aie_ep.explain.pages import weight_pages
 from ort_aie_ep.formats.q4nx import BlockForm
 from ort_aie_ep.graph_passes import (
@@ -257,9 +257,8 @@ def _find_npu() -> _Npu:
     device = "" if lacks else npu_device()
     if not device:
         return _Npu(lacks or "no NPU found")
-    overlays = frozenset(find_overlays(device, overlay_folders(), taken()).found)
-    # A gemm package alone cannot open the device: that takes a package of another design.
-    return _Npu("" if overlays - {"gemm"} else f"no overlays for {device}", overlays)
+    overlays = frozenset(find_overlays(device, overlay_folders(), packages()).found)
+    return _Npu("" if overlays else f"no overlays for {device}", overlays)
 
 
 def _uncompiled(model: ir.Model, npu: _Npu) -> tuple[tuple[NodeFate, ...], Plans]:

@@ -14,9 +14,7 @@ from functools import partial
 import onnx_ir as ir
 
 from ort_aie_ep import _npu
-
-# Input positions, as in docs/flow-attention.md.
-_KEY, _PAST_KEY, _ATTENTION_BIAS, _HEAD_SINK, _ATTENTION_MASK = 1, 3, 10, 11, 16
+from ort_aie_ep.graph_passes.attention.node import named_input
 
 
 @dataclass(frozen=True)
@@ -102,15 +100,15 @@ def _attention(node: ir.Node, overlays: Set[str]) -> Verdict:
     why_not = partial(
         _npu.why_not_attention,
         dim=_head_dim(node),
-        has_bias=_given(node, _ATTENTION_BIAS),
-        has_head_sink=_given(node, _HEAD_SINK),
+        has_bias=_given(node, "attention_bias"),
+        has_head_sink=_given(node, "head_sink"),
         smooth_softmax=_int(node, "smooth_softmax", 0) == 1,
         causal=_int(node, "causal", 1) != 0,
         window=_int(node, "local_window_size", -1),
         overlays=overlays,
     )
     verdict = _by_rows(why_not)
-    if verdict == Verdict() and _given(node, _ATTENTION_MASK):
+    if verdict == Verdict() and _given(node, "attention_mask"):
         return Verdict(sometimes=why_not(rows=None, hidden_keys=True))
     return verdict
 
@@ -147,27 +145,24 @@ def _int(node: ir.Node, name: str, default: int) -> int:
     return default if attribute is None else attribute.as_int()
 
 
-def _given(node: ir.Node, place: int) -> bool:
-    """Whether the node has this input: an absent one has no name, or no elements."""
-    value = node.inputs[place] if place < len(node.inputs) else None
+def _given(attention: ir.Node, name: str) -> bool:
+    """Whether it has this input: an absent one has no name, or no elements."""
+    value = named_input(attention, name)
     return value is not None and not (value.shape is not None and 0 in value.shape.dims)
 
 
 def _head_dim(node: ir.Node) -> int:
     """The head size of the cache, or else of the query; 0 if the graph does not say."""
-    if _given(node, _PAST_KEY):
-        return _last_dim(node, _PAST_KEY)
+    if _given(node, "past_key"):
+        return _width(named_input(node, "past_key"))
     heads, kv_heads = _int(node, "num_heads", 1), _int(node, "kv_num_heads", 1)
-    return _last_dim(node, 0) // (heads if _given(node, _KEY) else heads + 2 * kv_heads)
+    in_query = heads if _given(node, "key") else heads + 2 * kv_heads
+    return _width(named_input(node, "query")) // in_query
 
 
 def _widest(node: ir.Node) -> int:
     """A vector operator's row width: one operand may be a scalar, or have an unknown shape."""
     return max(_width(value) for value in (*node.inputs, *node.outputs))
-
-
-def _last_dim(node: ir.Node, place: int) -> int:
-    return _width(node.inputs[place])
 
 
 def _width(value: ir.Value | None) -> int:

@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ort_aie_ep import platforms
-from ort_aie_ep.formats.q4nx import FORMS
+from ort_aie_ep.formats.q4nx import FORMS, BlockForm
 from ort_aie_ep.npu.packages.package import MANIFEST, Package, package_of, read_package
-from ort_aie_ep.npu.terms.design import package_name
 from ort_aie_ep.npu.terms.errors import PackageError
 
-# The designs that the executor looks for: the first decodes, the others are for prompts.
+# What a device needs for all that it can do: the first decodes, the others are for prompts.
 DESIGNS: Mapping[str, tuple[str, ...]] = {
     "npu1": ("fused_dqp", "dequant", "gemm"),  # attention has no kernels for AIE2
     "npu2": ("decode", "dequant", "gemm", "flow_qkv"),
 }
 FUSED_LAYER = "fused_layer"  # beside `decode`, for whole layers of a token
-# The designs that it uses if they are there, including separate parts of `decode`, and `short_gemm`
-# if it is in one xclbin with `gemm`.
-TAKEN = (
-    "decode", FUSED_LAYER, "fused_dqp", "flow_kv", "dequant", "gemm", "short_gemm", "flow_qkv",
-)  # fmt: skip
 
 
-def taken() -> tuple[str, ...]:
-    """The packages that the executor uses if they are there: those designs, and for other forms of
-    weights than the shipping one those that read weights once more."""
-    from ort_aie_ep.aie_kernels.build import find_packages
+def packages(forms: Iterable[BlockForm] = FORMS) -> frozenset[str]:
+    """The packages that the executor uses if they are there, for weights of these forms."""
+    from ort_aie_ep import _npu  # a build for the CPU alone does not have it
 
-    of_forms = {package_name(name, form) for form in FORMS for name in TAKEN} - set(TAKEN)
-    return (*TAKEN, *(of_forms & set(find_packages(FORMS))))
+    return frozenset(name for form in forms for name in _npu.packages(form.group, form.minima))
 
 
 @dataclass(frozen=True)
@@ -61,7 +53,7 @@ def overlay_folders() -> tuple[Path, ...]:
     return (*given, Path(__file__).parents[1] / "overlays", cached)
 
 
-def find_overlays(device: str, folders: Sequence[Path], designs: Sequence[str] = ()) -> Overlays:
+def find_overlays(device: str, folders: Sequence[Path], designs: Collection[str] = ()) -> Overlays:
     """The packages of `designs` for `device` (npu1 or npu2), found as the xrt target finds them.
 
     Without `designs`, those of DESIGNS.

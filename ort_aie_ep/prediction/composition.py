@@ -19,19 +19,15 @@ from ort_aie_ep.aie_kernels.costs import cost_of
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats.q4nx import FORMS, SHIPPING, BlockForm
 from ort_aie_ep.npu.packages.package import manifest
-from ort_aie_ep.npu.terms.design import package_name
 from ort_aie_ep.npu.terms.device import device
 from ort_aie_ep.npu.terms.errors import DesignError
 from ort_aie_ep.prediction.recipes import PlanNode, Plans
 from ort_aie_ep.prediction.tally import Tally, Timing
 
-#: Designs of npu2's overlays that read quantised weights; those that do not.
-READERS = ("decode", "fused_layer", "dequant", "dequant_bfp16", "short_gemm")
-OTHERS = ("gemm", "gemm_bfp16", "flow_qkv")
 #: The packages that are built for npu2.
-OVERLAYS: Set[str] = frozenset(OTHERS) | {
-    package_name(design, form) for design in READERS for form in BUILT_FORMS
-}
+OVERLAYS: Set[str] = frozenset(
+    name for form in BUILT_FORMS for name in _npu.packages(form.group, form.minima)
+)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
+from ort_aie_ep.graph_passes.attention.node import INPUTS
 from ort_aie_ep.models.shapes import SHAPES, Shape
 from ort_aie_ep.npu.terms.errors import DesignError
 from ort_aie_ep.prediction.recipes import (
@@ -102,14 +103,17 @@ class _Decoder(RecipeBuilder):
         if rotary not in self._tables:
             rows = shape.context, rotary // 2
             self._tables[rotary] = self.constant(FLOAT, *rows), self.constant(FLOAT, *rows)
-        norms: list[int | None] = [None, None]
+        inputs = {
+            "query": qkv, "seqlens_k": self._lengths, "total_sequence_length": self._total,
+            **dict(zip(("past_key", "past_value"), past, strict=True)),
+            **dict(zip(("cos_cache", "sin_cache"), self._tables[rotary], strict=True)),
+        }  # fmt: skip
         if shape.family in ("qwen3", "gemma3_text"):
-            norms = [self.constant(FLOAT, shape.head_dim) for _ in "qk"]
+            for name in ("q_norm_weight", "k_norm_weight"):
+                inputs[name] = self.constant(FLOAT, shape.head_dim)
         return self.step(
-            "FlowAttention", f"layer{layer}/attention",
-            [qkv, None, None, *past, self._lengths, self._total, *self._tables[rotary], *[None] * 5,
-             *norms],
-            3, num_heads=shape.heads, kv_num_heads=shape.kv_heads, do_rotary=1, format=1,
+            "FlowAttention", f"layer{layer}/attention", [inputs.get(name) for name in INPUTS], 3,
+            num_heads=shape.heads, kv_num_heads=shape.kv_heads, do_rotary=1, format=1,
             qk_norm_epsilon=shape.epsilon, **({"local_window_size": window} if window else {}),
         )  # fmt: skip
 

@@ -270,13 +270,19 @@ class Claims {
   // Channels of a head of a GroupQueryAttention, or 0 if they are not known.
   int64_t HeadDim(const Node& its) const {
     const int64_t in_element = its.Int("kv_cache_bit_width", 0) == 4 ? 2 : 1;
-    if (const int64_t cached = graph_.FixedDim(its.input(3), 3)) {
+    if (const int64_t cached = graph_.FixedDim(its.input(FlowAttention::kPastKey), 3)) {
       return (Size(cached) * in_element).As("a head");
     }
     const int64_t heads = its.Int("num_heads", 0), kv_heads = its.Int("kv_num_heads", 0);
-    const Size in_query = Size(heads) + Size(its.input(1) != kAbsent ? 0 : 2) * kv_heads;
-    return 1 <= in_query ? graph_.FixedDim(its.input(0), 2) / in_query.As("a token") : 0;
+    const Size in_query =
+        Size(heads) + Size(its.input(FlowAttention::kKey) != kAbsent ? 0 : 2) * kv_heads;
+    return 1 <= in_query
+               ? graph_.FixedDim(its.input(FlowAttention::kQuery), 2) / in_query.As("a token")
+               : 0;
   }
+
+  // GroupQueryAttention's inputs are the first of FlowAttention's, except for one.
+  static constexpr int kQuerySeqlens = FlowAttention::kAttentionMask;
 
   std::string WhyNotAttention(const Node& its) const {
     GroupQueryAttentionNode facts;
@@ -289,13 +295,14 @@ class Claims {
     facts.k_quant_type = its.String("k_quant_type", "NONE");
     facts.v_quant_type = its.String("v_quant_type", "NONE");
     facts.kv_cache_bit_width = its.Int("kv_cache_bit_width", 0);
-    facts.has_k_scale = its.input(12) != kAbsent;
-    facts.has_v_scale = its.input(13) != kAbsent;
+    facts.has_k_scale = its.input(FlowAttention::kKScale) != kAbsent;
+    facts.has_v_scale = its.input(FlowAttention::kVScale) != kAbsent;
     facts.has_output_qk = its.output(3) != kAbsent;
-    facts.has_query_seqlens = its.input(16) != kAbsent;
+    facts.has_query_seqlens = its.input(kQuerySeqlens) != kAbsent;
     facts.has_other_epsilons = its.Has("q_norm_epsilon") || its.Has("k_norm_epsilon");
-    facts.type = TypeName(value(its.input(0)).type);
-    facts.cache_type = TypeName(value(its.input(3) != kAbsent ? its.input(3) : its.output(1)).type);
+    const int past_key = its.input(FlowAttention::kPastKey);
+    facts.type = TypeName(value(its.input(FlowAttention::kQuery)).type);
+    facts.cache_type = TypeName(value(past_key != kAbsent ? past_key : its.output(1)).type);
     facts.do_rotary = its.Int("do_rotary", 0);
     facts.sliding_window_cache = its.Int("sliding_window_cache", 0);
     facts.has_present_key = its.output(1) != kAbsent;

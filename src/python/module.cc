@@ -19,6 +19,7 @@
 #include "base/platform.h"
 #include "ops/elementwise.h"
 #include "ops/eligibility.h"
+#include "ops/flow_attention.h"
 #include "ops/format.h"
 #include "ops/weights.h"
 #include "python/errors.h"
@@ -479,6 +480,9 @@ PYBIND11_MODULE(_native, m) {
   m.doc() = "C++ side of ort_aie_ep: Q4NX packing, eligibility rules, host kernels.";
   RaiseErrorsAsValueError();
   m.attr("FORMAT") = kFormat;
+  py::list attention_inputs;
+  for (const char* name : FlowAttention::kInputNames) attention_inputs.append(name);
+  m.attr("FLOW_ATTENTION_INPUTS") = py::tuple(attention_inputs);
   m.attr("ONNXRUNTIME_HEADERS") = ORT_AIE_HEADERS;
 
   m.def("pack", &Pack, py::arg("codes").noconvert(), py::arg("scales").noconvert(),

@@ -287,6 +287,16 @@ class NpuPackages {
 }  // namespace
 
 void DefineSchedule(py::module_& m) {
+  m.def(
+      "packages",
+      [](int64_t group, bool minima) {
+        std::vector<std::string> packages;
+        for (const std::string_view design : kDesigns) {
+          packages.push_back(PackageOf(design, {WeightKind::kQ4NX, group, minima}));
+        }
+        return packages;
+      },
+      py::arg("group"), py::arg("minima"));
   py::class_<NpuPackages>(m, "Packages")
       .def(py::init<std::set<std::string, std::less<>>, py::function, bool>(), py::arg("names"),
            py::arg("load"), py::arg("one_xclbin"))

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,11 +25,6 @@ HERE = Path(__file__).parent
 HOST = HERE.parents[1] / "aie_kernels" / "host"
 ARCHITECTURES = {"aie2": 20, "aie2p": 21}
 BFP16 = "-DAIE_API_EMULATE_BFLOAT16_MMUL_WITH_BFP16"
-
-MODES = {
-    "floor": 0, "ceil": 1, "symmetric_floor": 2, "symmetric_ceil": 3, "negative_inf": 8,
-    "positive_inf": 9, "symmetric_zero": 10, "symmetric_inf": 11, "conv_even": 12, "conv_odd": 13,
-}  # fmt: skip
 
 
 @cache
@@ -54,28 +47,6 @@ def compile(source: str, arch: str, *options: str) -> subprocess.CompletedProces
     )  # fmt: skip
 
 
-def diagnose(code: str, arch: str) -> dict[int, str]:
-    """The errors of a source, by line; each counts for every line that leads to it."""
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "code.cc"
-        source.write_text(code)
-        options = (
-            "-fsyntax-only",
-            "-w",
-            "-ftemplate-backtrace-limit=0",
-            "-fmax-errors=0",
-        )
-        done = compile(str(source), arch, *options)
-    wrong: dict[int, str] = {}
-    for line in done.stderr.splitlines():
-        where = re.match(re.escape(str(source)) + r":(\d+):", line)
-        if where and (": note: " not in line or "requested here" in line):
-            number = int(where[1])
-            if ": error: " in line or number not in wrong:
-                wrong[number] = line
-    return wrong
-
-
 @cache
 def _probe(arch: str, *options: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
@@ -89,7 +60,7 @@ def _probe(arch: str, *options: str) -> bytes:
 
 
 def build_probe(folder: Path, arch: str, *options: str) -> ctypes.CDLL:
-    """A library of its own in `folder`, in the state after power-up."""
+    """A library in `folder`."""
     library = folder / f"probe_{arch}_{len(options)}.so"
     library.write_bytes(_probe(arch, *options))
     return ctypes.CDLL(str(library))
@@ -142,50 +113,6 @@ def to_bf16(x: Array) -> Array:
     return np.asarray(x, np.float32).astype(bfloat16)
 
 
-def rounds_up(mode: str, s: Any, g: Any, t: Any, odd: Any) -> Any:
-    """Whether the magnitude is rounded up, from the sign, the first dropped bit, the other dropped
-    bits and the last kept one."""
-    s, g, t, odd = (np.asarray(x, bool) for x in (s, g, t, odd))
-    return {
-        "floor": s & (g | t),
-        "ceil": ~s & (g | t),
-        "symmetric_floor": np.zeros_like(s),
-        "symmetric_ceil": g | t,
-        "negative_inf": g & (s | t),
-        "positive_inf": g & (~s | t),
-        "symmetric_zero": g & t,
-        "symmetric_inf": g,
-        "conv_even": g & (odd | t),
-        "conv_odd": g & (~odd | t),
-    }[mode]
-
-
-def round_integer(value: Array, shift: Array, mode: str) -> Array:
-    """value / 2^shift as an integer, int64; shift <= 40."""
-    shift = np.asarray(shift, np.int64)
-    magnitude = np.abs(value.astype(np.int64))
-    whole = magnitude >> shift
-    rest = magnitude - (whole << shift)
-    half = np.where(shift > 0, np.int64(1) << np.maximum(shift - 1, 0), 0)
-    g = (shift > 0) & (rest >= half)
-    t = rest - np.where(g, half, 0) != 0
-    whole = whole + rounds_up(mode, value < 0, g, t, whole & 1)
-    return np.where(value < 0, -whole, whole)
-
-
-def rounding_of(mode: str) -> Callable[[Array], Array]:
-    """A mode as a function of float64 with at most 24 significant bits, to whole numbers."""
-
-    def round_to_whole(x: Array) -> Array:
-        whole = np.floor(np.abs(x))
-        rest = np.abs(x) - whole
-        up = rounds_up(mode, x < 0, rest >= 0.5, (rest != 0) & (rest != 0.5), whole % 2 == 1)
-        rounded: Array = np.copysign(whole + up, x)
-        return rounded
-
-    return round_to_whole
-
-
-def to_bfp16(x: Array, mode: str) -> Array:
+def to_bfp16(x: Array) -> Array:
     """Blocks of 8 along the last axis as bfp16ebs8, back as float64."""
-    return bfp16.decode(bfp16.encode(np.asarray(x), rounding_of(mode)))
+    return bfp16.decode(bfp16.encode(np.asarray(x)))

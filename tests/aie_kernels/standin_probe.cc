@@ -13,20 +13,9 @@ using sums = aie::accum<accfloat, lanes>;
 floats load(const float* p) { return aie::load_v<lanes>(p); }
 halves load(const bfloat16* p) { return aie::load_v<lanes>(p); }
 
-template <typename Mmul>
-void multiply(const bfloat16* a, const bfloat16* b, float* c) {
-  Mmul block(aie::load_v<Mmul::size_C>(c));
-  block.mac(aie::load_v<Mmul::size_A>(a), aie::load_v<Mmul::size_B>(b));
-  aie::store_v(c, block.template to_vector<float>());
-}
-
 }  // namespace
 
 extern "C" {
-
-void set_mode(int32_t mode) { aie::set_rounding(static_cast<aie::rounding_mode>(mode)); }
-int32_t mode() { return static_cast<int32_t>(aie::get_rounding()); }
-void set_saturation(int32_t mode) { aie::set_saturation(static_cast<aie::saturation_mode>(mode)); }
 
 void narrow(const float* x, bfloat16* y) { aie::store_v(y, sums(load(x)).to_vector<bfloat16>()); }
 void widen(const bfloat16* x, float* y) { aie::store_v(y, sums(load(x)).to_vector<float>()); }
@@ -56,57 +45,27 @@ void float_add(const float* a, const float* b, float* y) {
 void float_sub(const float* a, const float* b, float* y) {
   aie::store_v(y, aie::sub(sums(load(a)), load(b)).to_vector<float>());
 }
-void int8_mac(const int32_t* c, const int8_t* a, const int8_t* b, int32_t* y) {
-  const aie::accum<acc32, lanes> start(aie::load_v<lanes>(c));
-  const auto result = aie::mac(start, aie::load_v<lanes>(a), aie::load_v<lanes>(b));
-  aie::store_v(y, result.to_vector<int32>());
-}
-void shift_round(const int32_t* x, int8_t* y, int32_t shift) {
-  const aie::accum<acc32, lanes> value(aie::load_v<lanes>(x));
-  aie::store_v(y, value.to_vector<int8>(shift));
-}
-
 void bf16_max(const bfloat16* a, const bfloat16* b, bfloat16* y) {
   aie::store_v(y, aie::max(load(a), load(b)));
 }
 void bf16_min(const bfloat16* a, const bfloat16* b, bfloat16* y) {
   aie::store_v(y, aie::min(load(a), load(b)));
 }
-uint64_t bf16_less(const bfloat16* a, const bfloat16* b) {
-  return aie::lt(load(a), load(b)).to_uint64();
+// 1 or 0 in each lane.
+void bf16_less(const bfloat16* a, const bfloat16* b, bfloat16* y) {
+  aie::store_v(y, aie::select(bfloat16(0.0f), bfloat16(1.0f), aie::lt(load(a), load(b))));
 }
-uint64_t bf16_at_least(const bfloat16* a, const bfloat16* b) {
-  return aie::ge(load(a), load(b)).to_uint64();
+void bf16_at_least(const bfloat16* a, const bfloat16* b, bfloat16* y) {
+  aie::store_v(y, aie::select(bfloat16(0.0f), bfloat16(1.0f), aie::ge(load(a), load(b))));
 }
 
 float float_reduce_add(const float* x) { return aie::reduce_add(load(x)); }
-float bf16_reduce_add(const bfloat16* x) { return aie::reduce_add(load(x)); }
-float float_reduce_max(const float* x) { return aie::reduce_max(load(x)); }
-
-void bf16_inv(const bfloat16* x, bfloat16* y) { aie::store_v(y, aie::inv(load(x))); }
-void bf16_invsqrt(const bfloat16* x, bfloat16* y) { aie::store_v(y, aie::invsqrt(load(x))); }
-#if __AIE_ARCH__ == 21
-void bf16_exp2(const float* x, bfloat16* y) { aie::store_v(y, aie::exp2(load(x))); }
-void bf16_tanh(const float* x, bfloat16* y) { aie::store_v(y, aie::tanh<bfloat16>(load(x))); }
-#endif
-
 void unpack_codes(const uint8_t* codes, uint8_t* y) {
   const auto nibbles = aie::load_v<lanes>(reinterpret_cast<const uint4*>(codes));
   aie::store_v(y, nibbles.unpack());
 }
-void unpack_signed_codes(const uint8_t* codes, int8_t* y) {
-  const auto nibbles = aie::load_v<lanes>(reinterpret_cast<const int4*>(codes));
-  aie::store_v(y, nibbles.unpack());
-}
-void pack_bytes(const int16_t* x, int8_t* y) { aie::store_v(y, aie::load_v<lanes>(x).pack()); }
-void codes_to_bf16(const uint8_t* codes, bfloat16* y) {
-  aie::store_v(y, aie::to_float<bfloat16>(aie::load_v<lanes>(codes), 1));
-}
-void float_to_fixed(const float* x, int32_t* y) {
-  aie::store_v(y, aie::to_fixed<int32>(load(x), 2));
-}
-void bf16_to_fixed(const bfloat16* x, int32_t* y) {
-  aie::store_v(y, aie::to_fixed<int32>(load(x), 2));
+void integers_to_float(const int32_t* x, float* y) {
+  aie::store_v(y, aie::to_float<float>(aie::load_v<lanes>(x)));
 }
 
 // y has 128 lanes.
@@ -124,27 +83,21 @@ void halves_by_8(const bfloat16* x, bfloat16* y) {
 void transpose_4x16(const bfloat16* x, bfloat16* y) {
   aie::store_v(y, aie::transpose(load(x), 4, 16));
 }
-void rotate_down(const bfloat16* x, bfloat16* y) {
-  aie::store_v(y, aie::shuffle_down_rotate(load(x), 5));
-}
-void fill_up(const bfloat16* x, const bfloat16* fill, bfloat16* y) {
-  aie::store_v(y, aie::shuffle_up_fill(load(x), load(fill), 5));
-}
 void swap_parts(const bfloat16* x, bfloat16* y) {
   halves result;
   result.insert(3, load(x).extract<16>(0));
   result.insert(1, load(x).extract<16>(1)).insert(0, load(x).extract<16>(2));
   aie::store_v(y, result);
 }
-void select_scalar(const bfloat16* x, uint64_t bits, bfloat16* y) {
-  aie::store_v(y, aie::select(load(x), bfloat16(-1.0f), aie::mask<lanes>::from_uint64(bits)));
+void select_scalar(const bfloat16* x, uint32_t bits, bfloat16* y) {
+  const auto chosen = aie::mask<32>::from_uint32(bits);
+  aie::store_v(y, aie::select(aie::load_v<32>(x), bfloat16(-1.0f), chosen));
 }
 
-void mmul_4x8x4(const bfloat16* a, const bfloat16* b, float* c) {
-  multiply<aie::mmul<4, 8, 4, bfloat16, bfloat16>>(a, b, c);
-}
 void mmul_8x8x8(const bfloat16* a, const bfloat16* b, float* c) {
-  multiply<aie::mmul<8, 8, 8, bfloat16, bfloat16>>(a, b, c);
+  aie::mmul<8, 8, 8, bfloat16, bfloat16> block(load(c));
+  block.mac(load(a), load(b));
+  aie::store_v(c, block.to_vector<float>());
 }
 #if __AIE_ARCH__ == 21
 // 64 values as blocks, and the blocks' products: y has 128 bytes.
@@ -167,17 +120,11 @@ void bfp16_mac(const uint8_t* a, const uint8_t* b, float* c) {
 
 // The sum of an empty mmul, then the sum after a mac into it.
 void mmul_empty(const bfloat16* a, const bfloat16* b, float* c) {
-  aie::mmul<4, 8, 4, bfloat16, bfloat16> m;
+  aie::mmul<8, 8, 8, bfloat16, bfloat16> m;
   aie::store_v(c, m.to_vector<float>());
-  m.mac(aie::load_v<32>(a), aie::load_v<32>(b));
-  aie::store_v(c + 16, m.to_vector<float>());
+  m.mac(load(a), load(b));
+  aie::store_v(c + lanes, m.to_vector<float>());
 }
-#if __AIE_ARCH__ == 20
-void mmul_4x16x8(const bfloat16* a, const bfloat16* b, float* c) {
-  multiply<aie::mmul<4, 16, 8, bfloat16, bfloat16>>(a, b, c);
-}
-#endif
-
 void load_misaligned(const bfloat16* x, bfloat16* y) { aie::store_v(y, load(x + 8)); }
 
 }  // extern "C"

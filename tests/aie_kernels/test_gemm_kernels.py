@@ -64,7 +64,7 @@ def operands(rng: np.random.Generator, kind: str, m: int, k: int, n: int) -> tup
 def blocks_of_8(x: Array, axis: int) -> Array:
     """x as AIE2P's products see it: rounded to the nearest bfp16, in blocks along `axis`."""
     moved = np.moveaxis(x, axis, -1)
-    rounded = to_bfp16(moved.reshape(*moved.shape[:-1], -1, 8), "conv_even").reshape(moved.shape)
+    rounded = to_bfp16(moved.reshape(*moved.shape[:-1], -1, 8)).reshape(moved.shape)
     return np.moveaxis(rounded, -1, axis)
 
 

@@ -14,7 +14,6 @@ from target import fuzz
 
 with atheris.instrument_imports(include=["ort_aie_ep"]):
     from ort_aie_ep.npu.configuration_words.decode import decode as decode_configuration
-    from ort_aie_ep.npu.configuration_words.text import format_view
     from ort_aie_ep.npu.simulator.txn import decode, format_stream
     from ort_aie_ep.npu.terms.errors import StreamError
 
@@ -30,7 +29,7 @@ def test(data: bytes) -> None:
             if found := re.search(r"expected a count of (\d+)", str(error)):
                 words[2] = int(found.group(1))
     format_stream(decode(words))
-    format_view(decode_configuration(words))
+    decode_configuration(words)
 
 
 if __name__ == "__main__":

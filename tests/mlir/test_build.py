@@ -197,17 +197,6 @@ def test_kernels_are_compiled_with_the_flags_of_mlir_aie(
         "-D__AIE_API_AIE_ADF_HPP__", f"-I{tools.folder}/mlir_aie/include", "-fstack-size-section",
     ):  # fmt: skip
         assert flag in command
-    assert "-DAIE_API_EMULATE_BFLOAT16_MMUL_WITH_BFP16" not in command
-
-
-@pytest.mark.parametrize(("architecture", "emulated"), [("aie2", False), ("aie2p", True)])
-def test_only_the_matrix_kernels_of_aie2p_round_to_bfp16(
-    architecture: Any, emulated: bool, tmp_path: Path
-) -> None:
-    tools = driver.Toolchain(Path("peano"), Path("aiecc"), Path("include"), "1.4.4")
-    command = driver.compile_command(tools, architecture, Path("gemm.cc"), Path("gemm.o"))
-    assert ("-DAIE_API_EMULATE_BFLOAT16_MMUL_WITH_BFP16" in command) == emulated
-    assert f"--target={architecture}-none-unknown-elf" in command
 
 
 def test_objects_are_beside_the_mlir(tools: Tools, design: Design, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`ort-aie kernels simulate` and `draw`."""
+"""`ort-aie kernels simulate`."""
 
 from __future__ import annotations
 
@@ -28,34 +28,19 @@ def test_simulate_reports_times_and_bytes() -> None:
     assert set(run["workers"]["dqp0_0"]) == {"kernel", "wait"}
 
 
-def test_simulate_writes_a_timeline_and_a_picture(tmp_path: Path) -> None:
-    trace, picture = tmp_path / "run.json", tmp_path / "run.svg"
-    result = ort_aie("simulate", "fused_dqp", "matvec", *SHAPE, "--trace", trace, "--draw", picture)
+def test_simulate_writes_a_timeline(tmp_path: Path) -> None:
+    trace = tmp_path / "run.json"
+    result = ort_aie("simulate", "fused_dqp", "matvec", *SHAPE, "--trace", trace)
     assert result.exit_code == 0, result.output
     tracks = [
         e["args"]["name"] for e in json.loads(trace.read_text())["traceEvents"] if "args" in e
     ]
     assert "core tile (0, 2)" in tracks
-    assert "<svg" in picture.read_text()
 
 
-def test_draw_writes_the_placement(tmp_path: Path) -> None:
-    result = ort_aie("draw", "decode", tmp_path / "decode.svg")
-    assert result.exit_code == 0, result.output
-    assert "score0" in (tmp_path / "decode.svg").read_text()
-
-
-@pytest.mark.parametrize("option", ["--trace", "--draw"])
-def test_a_file_that_cannot_be_written_is_named(option: str, tmp_path: Path) -> None:
-    file = tmp_path / "nowhere" / "run.svg"
-    result = ort_aie("simulate", "fused_dqp", "matvec", *SHAPE, option, file)
-    assert result.exit_code == 1
-    assert f"{file}" in result.stderr
-
-
-def test_a_placement_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    file = tmp_path / "nowhere" / "decode.svg"
-    result = ort_aie("draw", "decode", file)
+def test_a_timeline_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "nowhere" / "run.json"
+    result = ort_aie("simulate", "fused_dqp", "matvec", *SHAPE, "--trace", file)
     assert result.exit_code == 1
     assert f"{file}" in result.stderr
 

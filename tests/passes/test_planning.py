@@ -29,7 +29,7 @@ from ort_aie_ep.compiler.integrity import REPORT
 from ort_aie_ep.explain import explain as explaining
 from ort_aie_ep.explain.explain import explain
 from ort_aie_ep.explain.machine import Finding
-from ort_aie_ep.explain.overlays import TAKEN, Overlays
+from ort_aie_ep.explain.overlays import Overlays, packages
 from ort_aie_ep.graph_passes import DOMAIN, FORMAT, Divider, PlanSteps
 from ort_aie_ep.graph_passes.planning import expand_plans
 from ort_aie_ep.graph_passes.plans import PLAN
@@ -176,7 +176,7 @@ def test_reports_and_explanations_have_the_same_rows(
         monkeypatch.setattr(explaining, "library_path", lambda: str(tmp_path / "library.so"))
         monkeypatch.setattr(explaining, "find_npu", lambda: (Finding("NPU", "NPU2"),))
         monkeypatch.setattr(explaining, "npu_device", lambda: "npu2")
-        found = Overlays(dict.fromkeys(TAKEN, tmp_path), (), ())
+        found = Overlays(dict.fromkeys(packages(), tmp_path), (), ())
         monkeypatch.setattr(explaining, "find_overlays", lambda *_: found)
     plan, steps = folders
     reports = [json.loads((folder / REPORT).read_text()) for folder in folders]

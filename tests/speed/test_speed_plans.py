@@ -24,7 +24,7 @@ from ort_aie_ep.npu.terms.design import package_name
 from ort_aie_ep.npu.terms.device import device
 from ort_aie_ep.npu.terms.errors import DesignError
 from ort_aie_ep.prediction.compiled import plans_in, read_plans
-from ort_aie_ep.prediction.composition import READERS, compose, schedule
+from ort_aie_ep.prediction.composition import OVERLAYS, compose, schedule
 from ort_aie_ep.prediction.recipes import FLOAT, INT64, UINT8, Input, Plans, RecipeBuilder
 from ort_aie_ep.prediction.shapes import MODELS, plans_of, shape_of
 from ort_aie_ep.tools.synth import synth
@@ -158,9 +158,8 @@ def test_every_part_of_the_queries_sees_all_keys_without_causality() -> None:
 
 @cache
 def session_of(overlay: str, form: BlockForm) -> Session:
-    return Session(
-        make_design(package_name(overlay, form) if overlay in READERS else overlay, device("npu2"))
-    )
+    package = package_name(overlay, form)
+    return Session(make_design(package if package in OVERLAYS else overlay, device("npu2")))
 
 
 @cache  # models have products of the same shapes

@@ -1,12 +1,11 @@
 // A stand-in of the AIE API for the host: the kernels of `aie_kernels/` compile against it
 // and then compute what the cores would, bit for bit where that is known.
 //
-// It has the subset of the API that the kernels use, for one architecture at a time: __AIE_ARCH__
-// is 20 (AIE2: Phoenix, Hawk Point) or 21 (AIE2P: Strix and later). Operations that the
-// architecture lacks do not compile. Names, semantics and limits follow Xilinx/aie_api
-// (`aie_doc.hpp`, `detail/aie2`, `detail/aie2p`); numerics that the API leaves to the silicon
-// follow the published models named where they are used. Unknown properties of the silicon are
-// marked "assumed".
+// It has only what the kernels use, for one architecture at a time: __AIE_ARCH__ is 20 (AIE2:
+// Phoenix, Hawk Point) or 21 (AIE2P: Strix and later). What else an architecture lacks,
+// `make real-headers` finds. Names, semantics and limits follow Xilinx/aie_api (`aie_doc.hpp`,
+// `detail/aie2`, `detail/aie2p`); numerics that the API leaves to the silicon follow the published
+// models named where they are used. Unknown properties of the silicon are marked "assumed".
 #pragma once
 
 #include "detail/accum.hpp"

@@ -14,9 +14,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from ort_aie_ep.npu.configuration_words.view import DescriptorView, LockUse, TileView, View
+from ort_aie_ep.npu.configuration_words.view import DescriptorView, TileView, View
 from ort_aie_ep.npu.configuration_words.walk import tokens, walk
 from ort_aie_ep.npu.simulator.parts import word_offsets
+from ort_aie_ep.npu.simulator.registers import LockAction
 from ort_aie_ep.npu.terms.configuration import (
     Channel,
     Configuration,
@@ -117,8 +118,8 @@ def _descriptor(
 ) -> Iterator[tuple[str, object, object]]:
     """(field, value in the words, value in the configuration)."""
 
-    def lock(use: Lock | None, value: int) -> LockUse | None:
-        return None if use is None else LockUse(use.id, value)
+    def lock(use: Lock | None, value: int) -> LockAction | None:
+        return None if use is None else LockAction(use.id, value)
 
     yield "words", view.words, descriptor.words
     yield "address", view.address, descriptor.address

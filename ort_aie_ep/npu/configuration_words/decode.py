@@ -1,10 +1,12 @@
 """Decodes the words of a configuration into what they say of each tile.
 
-    view = decode(words)            # a transaction, as `encode` or another tool wrote it
+    view = decode(words)            # a transaction, as mlir-aie's tools write it
 
-The decoder was written from the register tables (`encode` names them), independently of the
-encoder: it has its own tables of fields, ports and steps. An unknown register, or a bit without a
-meaning, raises StreamError with the tile and the register.
+Fields are those of aie-rt's xaiemlgbl_params.h (AIE2) and xaie2pgbl_params.h (AIE2P), which agree:
+DMA_BD0_0.., DMA_S2MM_0_CTRL (in which aie-rt sets bit 0), DMA_S2MM_0_START_QUEUE, LOCK0_VALUE,
+STREAM_SWITCH_MASTER_CONFIG_.., _SLAVE_CONFIG_.., _SLAVE_.._SLOT0, CORE_CONTROL; the split of a
+packet master's configuration into arbiter and selections is that of xaie_ss.c. An unknown register,
+or a bit without a meaning, raises StreamError with the tile and the register.
 """
 
 from __future__ import annotations
@@ -15,7 +17,21 @@ from typing import NamedTuple
 
 import numpy.typing as npt
 
-from ort_aie_ep.npu.configuration_words.registers import (
+from ort_aie_ep.npu.configuration_words.view import (
+    DescriptorView,
+    MasterView,
+    SlaveView,
+    SlotView,
+    TileView,
+    View,
+)
+from ort_aie_ep.npu.simulator import txn
+from ort_aie_ep.npu.simulator.registers import LockAction, QueuePush
+from ort_aie_ep.npu.simulator.txn import split_address
+from ort_aie_ep.npu.terms.configuration import Direction
+from ort_aie_ep.npu.terms.device import TILES, WORD, Tile
+from ort_aie_ep.npu.terms.errors import StreamError
+from ort_aie_ep.npu.terms.registers import (
     CHANNEL_BYTES,
     CORE_CONTROL,
     DESCRIPTOR_BYTES,
@@ -28,21 +44,6 @@ from ort_aie_ep.npu.configuration_words.registers import (
     SLOTS,
     TILE_REGISTERS,
 )
-from ort_aie_ep.npu.configuration_words.view import (
-    DescriptorView,
-    LockUse,
-    MasterView,
-    QueueView,
-    SlaveView,
-    SlotView,
-    TileView,
-    View,
-)
-from ort_aie_ep.npu.simulator import txn
-from ort_aie_ep.npu.simulator.txn import split_address
-from ort_aie_ep.npu.terms.configuration import Direction
-from ort_aie_ep.npu.terms.device import TILES, WORD, Tile
-from ort_aie_ep.npu.terms.errors import StreamError
 
 
 class _Field(NamedTuple):
@@ -165,11 +166,11 @@ def _queue_of(tile: Tile, offset: int) -> tuple[Direction, int] | None:
     return None
 
 
-def _task(tile: Tile, word: int, what: str) -> QueueView:
+def _task(tile: Tile, word: int, what: str) -> QueuePush:
     descriptor = word & (0x3F if tile.kind == "mem" else 0xF)
     if word & ~(0x80FF0000 | descriptor):
         raise StreamError(f"{what}: {word:#010x} has bits that a queue of {tile} does not have")
-    return QueueView(descriptor, (word >> 16 & 0xFF) + 1, bool(word >> 31))
+    return QueuePush(descriptor, (word >> 16 & 0xFF) + 1, bool(word >> 31))
 
 
 def _signed(value: int) -> int:
@@ -266,8 +267,8 @@ class _Tile:
             words=values["words"],
             address=WORD * address,
             dimensions=_dimensions(what, values),
-            acquire=LockUse(acquire, _signed(values["acquire_value"])) if acquires else None,
-            release=LockUse(release, released) if released else None,
+            acquire=LockAction(acquire, _signed(values["acquire_value"])) if acquires else None,
+            release=LockAction(release, released) if released else None,
             packet=values["packet_id"] if values["packet"] else None,
             valid=bool(values["valid"]),
             next=values["next"] if values["chained"] else None,

@@ -5,20 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ort_aie_ep.npu.simulator.registers import LockAction, QueuePush
 from ort_aie_ep.npu.terms.configuration import Direction
-from ort_aie_ep.npu.terms.device import WORD, Tile
+from ort_aie_ep.npu.terms.device import Tile
 from ort_aie_ep.npu.terms.switch import SwitchPort
-
-
-@dataclass(frozen=True)
-class LockUse:
-    """A lock of the same tile that a descriptor acquires or releases, with the signed value."""
-
-    id: int
-    value: int
-
-    def __str__(self) -> str:
-        return f"lock {self.id} {self.value:+d}"
 
 
 @dataclass(frozen=True)
@@ -32,30 +22,11 @@ class DescriptorView:
     words: int
     address: int
     dimensions: tuple[tuple[int, int], ...]
-    acquire: LockUse | None
-    release: LockUse | None
+    acquire: LockAction | None
+    release: LockAction | None
     packet: int | None
     valid: bool
     next: int | None
-
-    @property
-    def linear(self) -> bool:
-        """Whether the words are contiguous."""
-        size = WORD
-        for count, step in reversed(self.dimensions):
-            if count > 1 and step != size:
-                return False
-            size *= count
-        return True
-
-
-@dataclass(frozen=True)
-class QueueView:
-    """A task in a channel's queue."""
-
-    descriptor: int
-    runs: int
-    token: bool
 
 
 @dataclass(frozen=True)
@@ -92,7 +63,7 @@ class TileView:
 
     locks: dict[int, int] = field(default_factory=dict)
     descriptors: dict[int, DescriptorView] = field(default_factory=dict)
-    queues: dict[tuple[Direction, int], list[QueueView]] = field(default_factory=dict)
+    queues: dict[tuple[Direction, int], list[QueuePush]] = field(default_factory=dict)
     channels: set[tuple[Direction, int]] = field(default_factory=set)  # that are on
     slaves: dict[SwitchPort, SlaveView] = field(default_factory=dict)
     masters: dict[SwitchPort, MasterView] = field(default_factory=dict)

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ort_aie_ep.npu.simulator.registers import (
-    Direction,
     QueuePush,
     ShimDescriptor,
     shim_descriptor_of,
     shim_queue_of,
 )
 from ort_aie_ep.npu.simulator.txn import AddressPatch, BlockWrite, Stream, Write
+from ort_aie_ep.npu.terms.configuration import Direction
 from ort_aie_ep.npu.terms.errors import StreamError
 
 _DESCRIPTOR_WORDS = 8

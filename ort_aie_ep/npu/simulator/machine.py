@@ -33,7 +33,6 @@ from ort_aie_ep.npu.simulator.core import CoreProcess
 from ort_aie_ep.npu.simulator.dma import RingEndpoint, ShimEndpoint, StreamState, Task, pump
 from ort_aie_ep.npu.simulator.parts import HostMemory, Process
 from ort_aie_ep.npu.simulator.registers import (
-    SHIM_CHANNELS,
     QueuePush,
     shim_control_of,
     shim_descriptor_of,
@@ -436,5 +435,5 @@ def _shim_ports(tile: Tile) -> list[Port]:
     return [
         Port(tile, direction, index)
         for direction in get_args(Direction)
-        for index in range(SHIM_CHANNELS)
+        for index in range(TILES["shim"].mm2s)
     ]

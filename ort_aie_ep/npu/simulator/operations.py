@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ort_aie_ep.npu.simulator.registers import Direction
+from ort_aie_ep.npu.terms.configuration import Direction
 
 
 @dataclass(frozen=True, slots=True)

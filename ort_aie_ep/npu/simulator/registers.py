@@ -1,30 +1,29 @@
-"""Register addresses and shim descriptors, for reading streams.
+"""What the addresses and words of a stream mean: registers, shim descriptors, queues.
 
-Sources: AM020's register reference, mlir-aie's AIETargetModel, aie-rt's parameter headers. An
-address is (column << 25) | (row << 20) | offset; everything here is the same on AIE2 and AIE2P.
+Sources: AM020's register reference, mlir-aie's AIETargetModel, aie-rt's parameter headers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from ort_aie_ep.npu.terms.configuration import Direction
+from ort_aie_ep.npu.terms.device import TILES, Tile
 from ort_aie_ep.npu.terms.errors import StreamError
+from ort_aie_ep.npu.terms.registers import (
+    CHANNEL_BYTES,
+    DESCRIPTOR_BYTES,
+    LOCK_BYTES,
+    TILE_REGISTERS,
+)
 
-Direction = Literal["S2MM", "MM2S"]
-
-SHIM_DESCRIPTORS = 16
-SHIM_CHANNELS = 2
-_DESCRIPTOR_BASE, _DESCRIPTOR_BYTES = 0x1D000, 0x20
-_CHANNEL_BASE, _CHANNEL_BYTES = 0x1D200, 8
+_SHIM, _CORE = TILE_REGISTERS["shim"], TILE_REGISTERS["core"]
+# In the order of their registers.
 _CHANNELS: tuple[tuple[Direction, int], ...] = (("S2MM", 0), ("S2MM", 1), ("MM2S", 0), ("MM2S", 1))
-_CORE_LOCK_BASE, _LOCK_BYTES, _LOCKS = 0x1F000, 0x10, 16
-_CORE_MEMORY_BYTES = 0x10000
-_FIRST_CORE_ROW = 2
 
 
 def split_address(address: int) -> tuple[int, int, int]:
@@ -47,15 +46,15 @@ class ShimChannel:
 def shim_descriptor_of(address: int) -> tuple[int, int, int] | None:
     """(column, descriptor, word) when `address` is in a shim's descriptors, else None."""
     column, row, offset = split_address(address)
-    number, byte = divmod(offset - _DESCRIPTOR_BASE, _DESCRIPTOR_BYTES)
-    if row != 0 or not 0 <= number < SHIM_DESCRIPTORS or byte % 4:
+    number, byte = divmod(offset - _SHIM.descriptors, DESCRIPTOR_BYTES)
+    if row != 0 or not 0 <= number < TILES["shim"].descriptors or byte % 4:
         return None
     return column, number, byte // 4
 
 
 def _shim_channel(address: int, register: int) -> ShimChannel | None:
     column, row, offset = split_address(address)
-    index, rest = divmod(offset - _CHANNEL_BASE, _CHANNEL_BYTES)
+    index, rest = divmod(offset - _SHIM.s2mm, CHANNEL_BYTES)
     if row != 0 or not 0 <= index < len(_CHANNELS) or rest != register:
         return None
     return ShimChannel(column, *_CHANNELS[index])
@@ -74,8 +73,8 @@ def shim_queue_of(address: int) -> ShimChannel | None:
 def core_lock_of(address: int) -> tuple[int, int, int] | None:
     """(column, row, lock) when `address` is the value of a compute tile's lock, else None."""
     column, row, offset = split_address(address)
-    index, rest = divmod(offset - _CORE_LOCK_BASE, _LOCK_BYTES)
-    if row < _FIRST_CORE_ROW or not 0 <= index < _LOCKS or rest:
+    index, rest = divmod(offset - _CORE.locks, LOCK_BYTES)
+    if Tile(column, row).kind != "core" or not 0 <= index < TILES["core"].locks or rest:
         return None
     return column, row, index
 
@@ -83,7 +82,7 @@ def core_lock_of(address: int) -> tuple[int, int, int] | None:
 def core_memory_of(address: int) -> tuple[int, int, int] | None:
     """(column, row, byte) when `address` is in a compute tile's data memory, else None."""
     column, row, offset = split_address(address)
-    if row < _FIRST_CORE_ROW or offset >= _CORE_MEMORY_BYTES:
+    if Tile(column, row).kind != "core" or offset >= TILES["core"].memory:
         return None
     return column, row, offset
 
@@ -128,6 +127,9 @@ class LockAction:
 
     id: int
     value: int
+
+    def __str__(self) -> str:
+        return f"lock {self.id} {self.value:+d}"
 
 
 @dataclass(frozen=True, slots=True)

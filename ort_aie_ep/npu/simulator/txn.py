@@ -47,7 +47,6 @@ from ort_aie_ep.npu.simulator.operations import (
     Write,
 )
 from ort_aie_ep.npu.simulator.registers import (
-    Direction,
     QueuePush,
     ShimDescriptor,
     core_lock_of,
@@ -58,6 +57,7 @@ from ort_aie_ep.npu.simulator.registers import (
     shim_queue_of,
     split_address,
 )
+from ort_aie_ep.npu.terms.configuration import Direction
 from ort_aie_ep.npu.terms.errors import StreamError
 
 __all__ = [

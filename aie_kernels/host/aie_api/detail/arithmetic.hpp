@@ -84,11 +84,11 @@ template <typename A, typename B>
 auto sum(const A& a, const B& b, bool subtract) {
   using T = vector_element<A, B>;
   if constexpr (std::is_same_v<T, bfloat16>) {
-    const rounder<16> rounding(rounding_in_use());
-    return lanewise(a, b, [&](bfloat16 x, bfloat16 y) {
+    need_mode();
+    return lanewise(a, b, [subtract](bfloat16 x, bfloat16 y) {
       const float exact = flush(subtract ? static_cast<float>(x) - static_cast<float>(y)
                                          : static_cast<float>(x) + static_cast<float>(y));
-      return bf16_of_bits(round_to_bf16(std::bit_cast<uint32_t>(exact), rounding));
+      return bf16_of_bits(round_to_bf16(std::bit_cast<uint32_t>(exact)));
     });
   } else {
     return lanewise(a, b, [subtract](T x, T y) { return add_lanes(x, subtract ? negate(y) : y); });
@@ -99,17 +99,9 @@ template <typename Tag, unsigned N, typename Lanes>
 accum<Tag, N> sum_accum(const accum<Tag, N>& acc, const Lanes& other, bool subtract) {
   const auto& x = host::lanes(acc);
   const auto& y = host::lanes(other);
-  using storage = typename accum_traits<Tag>::storage;
-  return generate<accum<Tag, N>>([&](unsigned lane) -> storage {
-    const auto right = static_cast<storage>(y[lane]);
-    if constexpr (std::is_same_v<Tag, accfloat>) {
-      return flush(subtract ? x[lane] - right : x[lane] + right);
-    } else {
-      using modular = std::make_unsigned_t<storage>;
-      const auto left = static_cast<modular>(x[lane]);
-      return static_cast<storage>(subtract ? left - static_cast<modular>(right)
-                                           : left + static_cast<modular>(right));
-    }
+  return generate<accum<Tag, N>>([&](unsigned lane) {
+    const auto right = static_cast<float>(y[lane]);
+    return flush(subtract ? x[lane] - right : x[lane] + right);
   });
 }
 
@@ -135,14 +127,12 @@ accum<Tag, N> sub(const accum<Tag, N>& acc, const accum<Tag, N>& other) {
 }
 template <typename Tag, unsigned N, typename T>
 accum<Tag, N> add(const accum<Tag, N>& acc, const vector<T, N>& v) {
-  static_assert(std::is_same_v<Tag, accfloat> == detail::is_floating<T>,
-                "AIE: floats go to accfloat, integers to integer accumulators");
+  static_assert(detail::is_floating<T>, "AIE: accfloat takes float or bfloat16");
   return detail::sum_accum(acc, v, false);
 }
 template <typename Tag, unsigned N, typename T>
 accum<Tag, N> sub(const accum<Tag, N>& acc, const vector<T, N>& v) {
-  static_assert(std::is_same_v<Tag, accfloat> == detail::is_floating<T>,
-                "AIE: floats go to accfloat, integers to integer accumulators");
+  static_assert(detail::is_floating<T>, "AIE: accfloat takes float or bfloat16");
   return detail::sum_accum(acc, v, true);
 }
 
@@ -161,23 +151,6 @@ auto clamp(const vector<T, N>& v, const Low& low, const High& high) {
                 "AIE: clamp takes two vectors or two scalars as bounds");
   return min(max(v, low), high);
 }
-template <typename T, unsigned N>
-vector<T, N> neg(const vector<T, N>& v) {
-  return detail::lanewise(v, v, [](T x, T) { return detail::negate(x); });
-}
-template <typename T, unsigned N>
-vector<T, N> abs(const vector<T, N>& v) {
-  return detail::lanewise(v, v, [](T x, T) -> T {
-    if constexpr (std::is_same_v<T, bfloat16>) {
-      return detail::bf16_of_bits(detail::bits_of_bf16(x) & 0x7FFF);
-    } else if constexpr (std::is_same_v<T, float>) {
-      return std::bit_cast<float>(std::bit_cast<uint32_t>(x) & 0x7FFFFFFF);
-    } else {
-      return x < 0 ? detail::negate(x) : x;
-    }
-  });
-}
-
 template <typename A, typename B>
 auto lt(const A& a, const B& b) {
   return detail::compare(a, b, [](auto x, auto y) { return detail::less(x, y); });
@@ -199,17 +172,6 @@ template <typename A, typename B>
 auto eq(const A& a, const B& b) {
   return detail::compare(a, b, [](auto x, auto y) { return detail::equal(x, y); });
 }
-template <typename A, typename B>
-auto neq(const A& a, const B& b) {
-  return ~eq(a, b);
-}
-
-// a > b ? a - b : 0
-template <typename T, unsigned N>
-vector<T, N> maxdiff(const vector<T, N>& a, const vector<T, N>& b) {
-  return select(T(0), sub(a, b), gt(a, b));
-}
-
 namespace detail {
 
 template <typename A, typename B, typename F>
@@ -224,13 +186,6 @@ template <typename A, typename T, unsigned N>
 concept first_of_bits =
     std::is_same_v<A, vector<T, N>> || std::is_same_v<element_of<A>, T> && !operand<A>::is_vector;
 
-template <typename T, unsigned N, typename F>
-vector<T, N> shift(const vector<T, N>& v, unsigned by, F f) {
-  static_assert(!is_floating<T>, "AIE: shifts take integers; use cast_to");
-  check(by < bits_of<T>, "shift of as many bits as a lane has, or more");
-  return lanewise(v, v, [f](T x, T) { return static_cast<T>(f(x)); });
-}
-
 }  // namespace detail
 
 template <typename A, typename T, unsigned N>
@@ -243,28 +198,11 @@ template <typename A, typename T, unsigned N>
 vector<T, N> bit_or(const A& a, const vector<T, N>& b) {
   return detail::bitwise(a, b, [](T x, T y) { return x | y; });
 }
-template <typename A, typename T, unsigned N>
-  requires(detail::first_of_bits<A, T, N>)
-vector<T, N> bit_xor(const A& a, const vector<T, N>& b) {
-  return detail::bitwise(a, b, [](T x, T y) { return x ^ y; });
-}
-template <typename T, unsigned N>
-vector<T, N> bit_not(const vector<T, N>& v) {
-  return detail::bitwise(v, v, [](auto x, auto) { return ~x; });
-}
-
 template <typename T, unsigned N>
 vector<T, N> upshift(const vector<T, N>& v, unsigned by) {
-  return detail::shift(v, by, [by](T x) { return static_cast<std::make_unsigned_t<T>>(x) << by; });
+  static_assert(!detail::is_floating<T>, "AIE: shifts take integers; use cast_to");
+  detail::check(by < detail::bits_of<T>, "shift of as many bits as a lane has, or more");
+  return detail::lanewise(
+      v, v, [by](T x, T) { return static_cast<T>(static_cast<std::make_unsigned_t<T>>(x) << by); });
 }
-// Arithmetic for signed lanes.
-template <typename T, unsigned N>
-vector<T, N> downshift(const vector<T, N>& v, unsigned by) {
-  return detail::shift(v, by, [by](T x) { return x >> by; });
-}
-template <typename T, unsigned N>
-vector<T, N> logical_downshift(const vector<T, N>& v, unsigned by) {
-  return detail::shift(v, by, [by](T x) { return static_cast<std::make_unsigned_t<T>>(x) >> by; });
-}
-
 }  // namespace aie

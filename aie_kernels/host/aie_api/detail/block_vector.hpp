@@ -20,7 +20,7 @@ template <typename T, unsigned N>
 class block_vector {
   static_assert(N != 0 && detail::is_aie2p, "AIE: block vectors need AIE2P");
   static_assert(std::is_same_v<T, bfp16ebs8>, "AIE: the stand-in has blocks of bfp16ebs8 only");
-  static_assert(N == 64 || N == 128, "AIE: no block vector of this size");
+  static_assert(N == 64, "AIE: the stand-in has block vectors of 64 only");
 
  public:
   static constexpr unsigned size() { return N; }
@@ -50,7 +50,7 @@ struct blocks {
   }
   template <typename Block>
   static Block round(const float* values) {
-    const rounder<41> rounding(rounding_in_use());
+    need_mode();
     std::array<uint32_t, 8> bits;
     uint32_t largest = 0;
     for (unsigned i = 0; i < 8; ++i) {
@@ -67,9 +67,8 @@ struct blocks {
         // A shift of 41 leaves less than a quarter of the last bit: more makes no difference.
         const uint32_t gap = shared - exponent;
         const uint64_t aligned = significand << (gap < 24 ? 24 - gap : 0);
-        const uint64_t negative = bits[i] >> 31;
-        const uint64_t magnitude = (aligned + rounding.add(negative, (aligned >> 41) & 1)) >> 41;
-        mantissas[i] = negative ? -static_cast<int>(magnitude) : static_cast<int>(magnitude);
+        const auto magnitude = static_cast<int>(round_to_even<41>(aligned));
+        mantissas[i] = bits[i] >> 31 != 0 ? -magnitude : magnitude;
         greatest = std::max(greatest, mantissas[i]);
       }
       return greatest;
@@ -97,15 +96,14 @@ block_vector<bfp16ebs8, N> to_blocks(const accum<accfloat, N>& values) {
   return result;
 }
 
-// c (M x N) += a (M x 8) * b^T (N x 8), of the first M and N rows: exact dots of eight, added to
-// the fp32 sum with one rounding. The dots are published for sums that fp32 holds exactly; how
-// others round is assumed.
-template <unsigned M, unsigned N, typename Blocks>
-void add_block_dots(const Blocks& a, const Blocks& b, accum<accfloat, M * N>& c) {
+// c (8 x 8) += a (8 x 8) * b^T (8 x 8): exact dots of eight, added to the fp32 sum with one
+// rounding. The dots are published for sums that fp32 holds exactly; how others round is assumed.
+template <typename Blocks>
+void add_block_dots(const Blocks& a, const Blocks& b, accum<accfloat, 64>& c) {
   auto& sums = host::lanes(c);
-  for (unsigned m = 0; m < M; ++m) {
+  for (unsigned m = 0; m < 8; ++m) {
     const auto& row = blocks::of(a)[m];
-    for (unsigned n = 0; n < N; ++n) {
+    for (unsigned n = 0; n < 8; ++n) {
       const auto& column = blocks::of(b)[n];
       int dot = 0;
       for (unsigned k = 0; k < 8; ++k) {
@@ -114,7 +112,7 @@ void add_block_dots(const Blocks& a, const Blocks& b, accum<accfloat, M * N>& c)
       // 2^(e_a + e_b - 266), never a subnormal double.
       const auto power = static_cast<uint64_t>(row.exponent + column.exponent - 266 + 1023);
       const double exact = dot * std::bit_cast<double>(power << 52);
-      sums[m * N + n] = round_to_f32(exact + static_cast<double>(sums[m * N + n]));
+      sums[m * 8 + n] = round_to_f32(exact + static_cast<double>(sums[m * 8 + n]));
     }
   }
 }
@@ -124,17 +122,12 @@ void add_block_dots(const Blocks& a, const Blocks& b, accum<accfloat, M * N>& c)
 template <typename Byte>
 class block_stream {
  public:
-  block_stream(Byte* start) : at_(start) { check_start(); }
-  Byte* next(unsigned bytes) { return std::exchange(at_, at_ + bytes); }
-  void move(int bytes) {
-    at_ += bytes;
-    check_start();
-  }
-
- private:
-  void check_start() const {
+  block_stream(Byte* start) : at_(start) {
     check_aligned(at_, 64, "a stream of blocks from a misaligned address");
   }
+  Byte* next(unsigned bytes) { return std::exchange(at_, at_ + bytes); }
+
+ private:
   Byte* at_;
 };
 
@@ -148,8 +141,6 @@ class block_vector_input_buffer_stream {
   block_vector_input_buffer_stream(const T* start)
       : stream_(reinterpret_cast<const uint8_t*>(start)) {}
 
-  // So many vectors forward or back.
-  void seek(int vectors) { stream_.move(vectors * static_cast<int>(bytes)); }
   block_vector<T, N> pop() {
     block_vector<T, N> result;
     std::memcpy(&detail::blocks::of(result), stream_.next(bytes), bytes);
@@ -168,7 +159,6 @@ class block_vector_output_buffer_stream {
  public:
   block_vector_output_buffer_stream(T* start) : stream_(reinterpret_cast<uint8_t*>(start)) {}
 
-  void seek(int vectors) { stream_.move(vectors * static_cast<int>(bytes)); }
   void push(const block_vector<T, N>& v) {
     std::memcpy(stream_.next(bytes), &detail::blocks::of(v), bytes);
   }
@@ -185,7 +175,7 @@ class block_vector_output_buffer_stream {
 inline aie::accum<accfloat, 64> mac_8x8_8x8T(const aie::block_vector<bfp16ebs8, 64>& a,
                                              const aie::block_vector<bfp16ebs8, 64>& b,
                                              aie::accum<accfloat, 64> c) {
-  aie::detail::add_block_dots<8, 8>(a, b, c);
+  aie::detail::add_block_dots(a, b, c);
   return c;
 }
 #endif

@@ -1,168 +1,117 @@
-// aie::mmul<M, K, N> of bfloat16: C (M x N) += A (M x K) * B (K x N), each row-major in one vector.
+// aie::mmul of bfloat16: C (M x N) += A (M x K) * B (K x N), each row-major in one vector.
 #pragma once
 
 #include "block_vector.hpp"
 #include "moves.hpp"
-#include "reduce.hpp"
-
-// Sources with and without emulation are linked together, so their classes need different names.
-#ifdef AIE_API_EMULATE_BFLOAT16_MMUL_WITH_BFP16
-#define AIE_HOST_MMUL mmul_emulated
-#else
-#define AIE_HOST_MMUL mmul_exact
-#endif
 
 namespace aie {
 
 namespace detail {
 
-inline namespace AIE_HOST_MMUL {
-
-#ifdef AIE_API_EMULATE_BFLOAT16_MMUL_WITH_BFP16
-inline constexpr bool emulate_with_bfp16 = true;
-#else
-inline constexpr bool emulate_with_bfp16 = false;
-#endif
-
-enum class mmul_form {
-  none,
-  matrix_unit,  // AIE2: 4x8x4, and what is composed of it
-  elementwise,  // a mac per k, in order
-  bfp16,        // AIE2P: blocks of 8 that share an exponent
+// AIE2's matrix unit: products and the accumulator are aligned to the largest exponent (a product's
+// is the sum of its factors'), each rounded to nearest even at 23 fraction bits below it, summed
+// exactly and rounded once (xdna-emu, bit-exact on Phoenix). A power of two of 52 bits above the
+// last kept bit, added and taken away, rounds a double to that bit.
+struct aligned_term {
+  double value;
+  double exponent;  // the power of two its alignment goes by; 0 for zero
 };
 
-constexpr mmul_form form_of(unsigned m, unsigned k, unsigned n) {
-  const auto is = [=](unsigned a, unsigned b, unsigned c) { return m == a && k == b && n == c; };
-  if (is(8, 1, 8)) {
-    return mmul_form::elementwise;
-  }
-  if (!is_aie2p) {
-    const bool composed =
-        is(4, 8, 4) || is(8, 8, 4) || is(4, 8, 8) || is(8, 8, 8) || is(4, 16, 4) || is(4, 16, 8);
-    return composed ? mmul_form::matrix_unit : mmul_form::none;
-  }
-  if (is(4, 8, 8) || is(8, 8, 8)) {
-    return emulate_with_bfp16 ? mmul_form::bfp16 : mmul_form::elementwise;
-  }
-  return is(4, 8, 4) || is(8, 8, 4) ? mmul_form::elementwise : mmul_form::none;
+inline double power_of(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value) & 0x7FFFFFFF;
+  const uint32_t exponent = bits >> 23;
+  const uint64_t biased = (exponent == 0 ? 1 : exponent) + (1023 - 127);
+  return bits == 0 ? 0.0 : std::bit_cast<double>(biased << 52);
 }
 
-}  // namespace AIE_HOST_MMUL
+inline float aligned_sum(float acc, const std::array<aligned_term, 8>& terms) {
+  double largest = power_of(acc);
+  for (const aligned_term& term : terms) {
+    largest = term.exponent > largest ? term.exponent : largest;
+  }
+  const double magic = largest * 0x1.8p+29;
+  double sum = (magic + static_cast<double>(acc)) - magic;
+  for (const aligned_term& term : terms) {
+    sum += (magic + term.value) - magic;
+  }
+  return round_to_f32(sum);
+}
 
 }  // namespace detail
 
-inline namespace AIE_HOST_MMUL {
-
-template <unsigned M, unsigned K, unsigned N, typename TA, typename TB = TA,
-          typename AccTag = accauto>
+// AIE2P has no matrix unit for bfloat16: kernels with products ask for bfp16.
+#if __AIE_ARCH__ == 20 || defined(AIE_API_EMULATE_BFLOAT16_MMUL_WITH_BFP16)
+template <unsigned M, unsigned K, unsigned N, typename TA, typename TB = TA>
 class mmul {
-  static_assert(std::is_same_v<TA, bfloat16> && std::is_same_v<TB, bfloat16>,
-                "AIE: the stand-in has mmul for bfloat16 x bfloat16 only");
-  static_assert(std::is_same_v<AccTag, accauto> || std::is_same_v<AccTag, accfloat>,
-                "AIE: mmul of bfloat16 accumulates in accfloat");
-  static constexpr detail::mmul_form form = detail::form_of(M, K, N);
-  static_assert(form != detail::mmul_form::none, "AIE: no mmul of this shape on the architecture");
+  static_assert(M == 8 && K == 8 && N == 8 && std::is_same_v<TA, bfloat16> &&
+                    std::is_same_v<TB, bfloat16>,
+                "AIE: the stand-in has mmul of 8x8x8 bfloat16 only");
 
  public:
   static constexpr unsigned size_A = M * K;
   static constexpr unsigned size_B = K * N;
   static constexpr unsigned size_C = M * N;
-  using vector_A_type = vector<TA, size_A>;
-  using vector_B_type = vector<TB, size_B>;
-  using accum_type = accum<accfloat, size_C>;
 
   // The first mac on an empty one starts from zero; before it the sum is undefined.
   mmul() : empty_(true) {}
-  mmul(const accum_type& start) : sum_(start) {}
-  template <typename T>
-  mmul(const vector<T, size_C>& start, int shift = 0) : sum_(start, shift) {}
+  mmul(const accum<accfloat, size_C>& start) : sum_(start) {}
+  explicit mmul(const vector<float, size_C>& start) : sum_(start) {}
 
-  void mul(const vector_A_type& a, const vector_B_type& b) {
-    empty_ = true;
-    mac(a, b);
-  }
-
-  void mac(const vector_A_type& a, const vector_B_type& b) {
+  // In AIE2's matrix unit, or on AIE2P as blocks of 8 that share an exponent.
+  void mac(const vector<TA, size_A>& a, const vector<TB, size_B>& b) {
     if (empty_) {
       sum_ = zeros<accfloat, size_C>();
       empty_ = false;
     }
-    [[maybe_unused]] const auto& x = detail::host::lanes(a);
-    [[maybe_unused]] const auto& y = detail::host::lanes(b);
-    [[maybe_unused]] auto& c = detail::host::lanes(sum_);
-    if constexpr (form == detail::mmul_form::matrix_unit) {
-      matrix_unit(x, y, c);
-    } else if constexpr (form == detail::mmul_form::bfp16) {
-      bfp16(a, b, sum_);
+    if constexpr (detail::is_aie2p) {
+      // The API transposes B, so that eight of k are next to each other.
+      const accum<accfloat, size_A> rows(a);
+      const accum<accfloat, size_B> columns(transpose(b, K, N));
+      detail::add_block_dots(rows.template to_vector<bfp16ebs8>(),
+                             columns.template to_vector<bfp16ebs8>(), sum_);
     } else {
-      elementwise(x, y, c);
+      matrix_unit(detail::host::lanes(a), detail::host::lanes(b), detail::host::lanes(sum_));
     }
   }
 
   template <typename T>
-  vector<T, size_C> to_vector(int shift = 0) const {
-    return sum_.template to_vector<T>(shift);
+  vector<T, size_C> to_vector() const {
+    return sum_.template to_vector<T>();
   }
-  accum_type to_accum() const { return sum_; }
-  operator accum_type() const { return sum_; }
 
  private:
   template <typename A, typename B, typename C>
   static void matrix_unit(const A& x, const B& y, C& c) {
-    for (unsigned step = 0; step < K; step += 8) {
-      std::array<std::array<float, 8>, N> column;
-      std::array<std::array<double, 8>, N> column_power;
-      for (unsigned n = 0; n < N; ++n) {
-        for (unsigned k = 0; k < 8; ++k) {
-          column[n][k] = y[(step + k) * N + n];
-          column_power[n][k] = detail::power_of(column[n][k]);
-        }
-      }
-      for (unsigned m = 0; m < M; ++m) {
-        std::array<double, 8> row;
-        std::array<double, 8> row_power;
-        for (unsigned k = 0; k < 8; ++k) {
-          const float value = x[m * K + step + k];
-          row[k] = value;
-          row_power[k] = detail::power_of(value);
-        }
-        for (unsigned n = 0; n < N; ++n) {
-          std::array<detail::aligned_term, 8> terms;
-          for (unsigned k = 0; k < 8; ++k) {
-            terms[k] = {row[k] * static_cast<double>(column[n][k]),
-                        row_power[k] * column_power[n][k]};
-          }
-          c[m * N + n] = detail::aligned_sum<8>(c[m * N + n], terms);
-        }
+    std::array<std::array<float, 8>, N> column;
+    std::array<std::array<double, 8>, N> column_power;
+    for (unsigned n = 0; n < N; ++n) {
+      for (unsigned k = 0; k < 8; ++k) {
+        column[n][k] = y[k * N + n];
+        column_power[n][k] = detail::power_of(column[n][k]);
       }
     }
-  }
-
-  template <typename A, typename B, typename C>
-  static void elementwise(const A& x, const B& y, C& c) {
     for (unsigned m = 0; m < M; ++m) {
-      for (unsigned k = 0; k < K; ++k) {
-        const double factor = static_cast<float>(x[m * K + k]);
-        for (unsigned n = 0; n < N; ++n) {
-          const double product = factor * static_cast<double>(static_cast<float>(y[k * N + n]));
-          c[m * N + n] = detail::round_to_f32(product + static_cast<double>(c[m * N + n]));
+      std::array<double, 8> row;
+      std::array<double, 8> row_power;
+      for (unsigned k = 0; k < 8; ++k) {
+        const float value = x[m * K + k];
+        row[k] = value;
+        row_power[k] = detail::power_of(value);
+      }
+      for (unsigned n = 0; n < N; ++n) {
+        std::array<detail::aligned_term, 8> terms;
+        for (unsigned k = 0; k < 8; ++k) {
+          terms[k] = {row[k] * static_cast<double>(column[n][k]),
+                      row_power[k] * column_power[n][k]};
         }
+        c[m * N + n] = detail::aligned_sum(c[m * N + n], terms);
       }
     }
   }
 
-  // The API widens both operands and transposes B, so that eight of k are next to each other.
-  static void bfp16(const vector_A_type& a, const vector_B_type& b, accum_type& c) {
-    const auto rows = accum<accfloat, size_A>(a).template grow<64>();
-    const auto columns = accum<accfloat, size_B>(transpose(b, K, N));
-    detail::add_block_dots<M, N>(rows.template to_vector<bfp16ebs8>(),
-                                 columns.template to_vector<bfp16ebs8>(), c);
-  }
-
-  accum_type sum_;
+  accum<accfloat, size_C> sum_;
   bool empty_ = false;
 };
-
-}  // namespace AIE_HOST_MMUL
+#endif
 
 }  // namespace aie

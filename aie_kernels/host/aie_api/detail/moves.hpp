@@ -19,7 +19,7 @@ vector<T, N> zeros() {
   return result;
 }
 template <typename Tag, unsigned N>
-  requires(detail::accum_traits<Tag>::exists)
+  requires(std::is_same_v<Tag, accfloat>)
 accum<Tag, N> zeros() {
   return detail::generate<accum<Tag, N>>([](unsigned) { return 0; });
 }
@@ -140,50 +140,6 @@ vector<T, N> transpose(const vector<T, N>& v, unsigned rows, unsigned columns) {
   static_assert(!detail::is_four_bit<T>, "AIE: transpose of four-bit lanes is not modelled");
   detail::check(rows * columns == N, "transpose: rows * columns must be the lane count");
   return detail::take(v, v, [=](unsigned i) { return i % rows * columns + i / rows; });
-}
-
-template <typename T, unsigned N>
-vector<T, N> reverse(const vector<T, N>& v) {
-  static_assert(!detail::is_four_bit<T>, "AIE: reverse of four-bit lanes is not modelled");
-  return detail::take(v, v, [](unsigned i) { return N - 1 - i; });
-}
-
-// "Down" moves lane n to lane 0. Lanes that nothing moves into are undefined.
-template <typename T, unsigned N>
-vector<T, N> shuffle_down_fill(const vector<T, N>& v, const vector<T, N>& fill, unsigned n) {
-  static_assert(!detail::is_four_bit<T>, "AIE: shuffles of four-bit lanes are not modelled");
-  detail::check(n <= N, "shuffle: more lanes than the vector has");
-  return detail::take(v, fill, [n](unsigned i) { return i + n; });
-}
-template <typename T, unsigned N>
-vector<T, N> shuffle_up_fill(const vector<T, N>& v, const vector<T, N>& fill, unsigned n) {
-  static_assert(!detail::is_four_bit<T>, "AIE: shuffles of four-bit lanes are not modelled");
-  detail::check(n <= N, "shuffle: more lanes than the vector has");
-  return detail::take(fill, v, [n](unsigned i) { return N - n + i; });
-}
-template <typename T, unsigned N>
-vector<T, N> shuffle_down(const vector<T, N>& v, unsigned n) {
-  return shuffle_down_fill(v, vector<T, N>(), n);
-}
-template <typename T, unsigned N>
-vector<T, N> shuffle_up(const vector<T, N>& v, unsigned n) {
-  return shuffle_up_fill(v, vector<T, N>(), n);
-}
-template <typename T, unsigned N>
-vector<T, N> shuffle_down_rotate(const vector<T, N>& v, unsigned n) {
-  return shuffle_down_fill(v, v, n % N);
-}
-template <typename T, unsigned N>
-vector<T, N> shuffle_up_rotate(const vector<T, N>& v, unsigned n) {
-  return shuffle_up_fill(v, v, n % N);
-}
-template <typename T, unsigned N>
-vector<T, N> shuffle_down_replicate(const vector<T, N>& v, unsigned n) {
-  return shuffle_down_fill(v, broadcast<T, N>(v.get(N - 1)), n);
-}
-template <typename T, unsigned N>
-vector<T, N> shuffle_up_replicate(const vector<T, N>& v, unsigned n) {
-  return shuffle_up_fill(v, broadcast<T, N>(v.get(0)), n);
 }
 
 }  // namespace aie

@@ -10,30 +10,21 @@ namespace detail {
 
 template <typename A, typename B>
 struct product {
-  using a = element_of<A>;
-  using b = element_of<B>;
-  static constexpr bool floating = is_floating<a> || is_floating<b>;
-  static constexpr bool fp32 = std::is_same_v<a, float>;
+  using element = element_of<A>;
   static constexpr unsigned lanes = common_lanes<A, B>;
-  using tag =
-      std::conditional_t<floating, accfloat, std::conditional_t<bits_of<a> == 32, acc64, acc32>>;
-  using accumulator = accum<tag, lanes>;
+  using sums = accum<accfloat, lanes>;
 
   static constexpr void check() {
-    static_assert(element_traits<a>::exists && element_traits<b>::exists,
-                  "AIE: cannot multiply these types");
-    static_assert(!floating || std::is_same_v<a, b>,
+    static_assert(std::is_same_v<element, float> || std::is_same_v<element, bfloat16>,
+                  "AIE: the stand-in multiplies float and bfloat16 only");
+    static_assert(std::is_same_v<element, element_of<B>>,
                   "AIE: no mixed multiplication: both operands must be float or both bfloat16");
-    static_assert(!is_four_bit<a> && !is_four_bit<b>, "AIE: unpack four-bit lanes first");
-    static_assert((bits_of<a> == 32) == (bits_of<b> == 32),
-                  "AIE: products of integers of 32 and fewer bits are not modelled");
     check_operands<A, B>();
   }
 };
 
 inline float nearest_bf16(float value) {
-  constexpr rounder<16> to_nearest(rounding_mode::conv_even);
-  const uint32_t bits = round_to_bf16(std::bit_cast<uint32_t>(value), to_nearest);
+  const uint32_t bits = round_to_bf16(std::bit_cast<uint32_t>(value));
   return std::bit_cast<float>(bits << 16);
 }
 
@@ -67,66 +58,40 @@ float multiply_add(float acc, float a, float b, float sign) {
   }
 }
 
-template <bool start, typename Acc, typename A, typename B>
-Acc multiply(const Acc* acc, const A& a, const B& b, int sign) {
-  using p = product<A, B>;
-  if constexpr (p::floating) {
-    const auto x = reader<typename p::a>(a);
-    const auto y = reader<typename p::b>(b);
-    const auto s = static_cast<float>(sign);
-    return generate<Acc>([&](unsigned lane) {
-      float sum = 0;
-      if constexpr (!start) {
-        sum = host::lanes(*acc)[lane];
-      }
-      return multiply_add<p::fp32, start>(sum, x(lane), y(lane), s);
-    });
-  } else {
-    using wide = typename accum_traits<typename Acc::value_type>::storage;
-    using modular = std::make_unsigned_t<wide>;
-    const auto x = reader<typename p::a>(a);
-    const auto y = reader<typename p::b>(b);
-    return generate<Acc>([&](unsigned lane) {
-      modular sum = 0;
-      if constexpr (!start) {
-        sum = static_cast<modular>(host::lanes(*acc)[lane]);
-      }
-      const auto both = static_cast<modular>(static_cast<wide>(x(lane))) *
-                        static_cast<modular>(static_cast<wide>(y(lane)));
-      return static_cast<wide>(sign > 0 ? sum + both : sum - both);
-    });
-  }
-}
-
-template <typename Tag, typename A, typename B>
-auto start_product(const A& a, const B& b, int sign) {
+template <bool start, typename A, typename B>
+auto multiply(const typename product<A, B>::sums* acc, const A& a, const B& b, int sign) {
   using p = product<A, B>;
   p::check();
-  static_assert(std::is_same_v<Tag, accauto> || std::is_same_v<Tag, typename p::tag>,
-                "AIE: products of these types have another accumulator");
-  return multiply<true, typename p::accumulator>(nullptr, a, b, sign);
+  using T = typename p::element;
+  const auto x = reader<T>(a);
+  const auto y = reader<T>(b);
+  const auto s = static_cast<float>(sign);
+  return generate<typename p::sums>([&](unsigned lane) {
+    float sum = 0;
+    if constexpr (!start) {
+      sum = host::lanes(*acc)[lane];
+    }
+    return multiply_add<std::is_same_v<T, float>, start>(sum, x(lane), y(lane), s);
+  });
 }
 
-template <typename Tag, unsigned N, typename A, typename B>
-accum<Tag, N> add_product(const accum<Tag, N>& acc, const A& a, const B& b, int sign) {
-  using p = product<A, B>;
-  p::check();
-  static_assert(p::lanes == N, "AIE: the accumulator has another lane count than the operands");
-  static_assert(std::is_same_v<Tag, typename p::tag>,
-                "AIE: products of these types have another accumulator");
-  return multiply<false>(&acc, a, b, sign);
+template <unsigned N, typename A, typename B>
+accum<accfloat, N> add_product(const accum<accfloat, N>& acc, const A& a, const B& b, int sign) {
+  static_assert(product<A, B>::lanes == N,
+                "AIE: the accumulator has another lane count than the operands");
+  return multiply<false, A, B>(&acc, a, b, sign);
 }
 
 }  // namespace detail
 
-template <typename Tag = accauto, typename A, typename B>
+template <typename A, typename B>
 auto mul(const A& a, const B& b) {
-  return detail::start_product<Tag>(a, b, 1);
+  return detail::multiply<true, A, B>(nullptr, a, b, 1);
 }
 
-template <typename Tag = accauto, typename A, typename B>
+template <typename A, typename B>
 auto negmul(const A& a, const B& b) {
-  return detail::start_product<Tag>(a, b, -1);
+  return detail::multiply<true, A, B>(nullptr, a, b, -1);
 }
 
 template <typename Tag, unsigned N, typename A, typename B>
@@ -137,11 +102,6 @@ accum<Tag, N> mac(const accum<Tag, N>& acc, const A& a, const B& b) {
 template <typename Tag, unsigned N, typename A, typename B>
 accum<Tag, N> msc(const accum<Tag, N>& acc, const A& a, const B& b) {
   return detail::add_product(acc, a, b, -1);
-}
-
-template <typename Tag = accauto, typename T, unsigned N>
-auto mul_square(const vector<T, N>& v) {
-  return mul<Tag>(v, v);
 }
 
 template <typename Tag, unsigned N, typename T>

@@ -13,37 +13,28 @@ struct element_traits {
   static constexpr unsigned bits = 8;
 };
 
-template <typename T, unsigned Bits, bool Floating, bool Signed>
+template <typename T, unsigned Bits, bool Floating>
 struct element {
   static constexpr bool exists = true;
   static constexpr unsigned bits = Bits;
   static constexpr bool floating = Floating;
-  static constexpr bool is_signed = Signed;
   // Four-bit lanes lie in pairs in a byte.
   using storage = std::conditional_t<Bits == 4, uint8_t, T>;
   static constexpr unsigned storages(unsigned lanes) { return Bits == 4 ? lanes / 2 : lanes; }
 };
 
 template <>
-struct element_traits<uint4> : element<uint4, 4, false, false> {};
+struct element_traits<uint4> : element<uint4, 4, false> {};
 template <>
-struct element_traits<int4> : element<int4, 4, false, true> {};
+struct element_traits<uint8> : element<uint8, 8, false> {};
 template <>
-struct element_traits<uint8> : element<uint8, 8, false, false> {};
+struct element_traits<uint16> : element<uint16, 16, false> {};
 template <>
-struct element_traits<int8> : element<int8, 8, false, true> {};
+struct element_traits<int32> : element<int32, 32, false> {};
 template <>
-struct element_traits<uint16> : element<uint16, 16, false, false> {};
+struct element_traits<bfloat16> : element<bfloat16, 16, true> {};
 template <>
-struct element_traits<int16> : element<int16, 16, false, true> {};
-template <>
-struct element_traits<uint32> : element<uint32, 32, false, false> {};
-template <>
-struct element_traits<int32> : element<int32, 32, false, true> {};
-template <>
-struct element_traits<bfloat16> : element<bfloat16, 16, true, true> {};
-template <>
-struct element_traits<float> : element<float, 32, true, true> {};
+struct element_traits<float> : element<float, 32, true> {};
 
 template <typename T>
 inline constexpr unsigned bits_of = element_traits<T>::bits;
@@ -88,24 +79,6 @@ class vector_elem_const_ref {
 };
 
 template <typename T, unsigned N>
-class vector_elem_ref {
- public:
-  operator T() const { return get(); }
-  T get() const { return parent_.get(lane_); }
-  vector_elem_ref& operator=(T value) {
-    parent_.set(value, lane_);
-    return *this;
-  }
-
- private:
-  friend class vector<T, N>;
-  vector_elem_ref(vector<T, N>& parent, unsigned lane) : parent_(parent), lane_(lane) {}
-
-  vector<T, N>& parent_;
-  unsigned lane_;
-};
-
-template <typename T, unsigned N>
 class vector {
   using traits = detail::element_traits<T>;
   static_assert(traits::exists, "AIE: no vectors of this element type");
@@ -113,46 +86,17 @@ class vector {
   static_assert(traits::bits * N >= 128, "AIE: a vector has at least 128 bits");
 
  public:
-  using value_type = T;
-
   vector() { detail::make_undefined(lanes_); }
   explicit vector(detail::unfilled) {}
 
-  // The first lanes; the others stay undefined. One value does not broadcast.
-  template <typename... Rest>
-    requires(sizeof...(Rest) < N && (std::is_convertible_v<Rest, T> && ...))
-  explicit vector(T first, Rest... rest) : vector() {
-    unsigned lane = 0;
-    set(first, lane++);
-    (set(static_cast<T>(rest), lane++), ...);
-  }
-
   static constexpr unsigned size() { return N; }
-  static constexpr unsigned bits() { return traits::bits * N; }
 
   T get(unsigned lane) const {
+    static_assert(!detail::is_four_bit<T>, "AIE: unpack four-bit lanes first");
     detail::check(lane < N, "vector::get of a lane beyond the vector");
-    if constexpr (detail::is_four_bit<T>) {
-      const unsigned code = (lanes_[lane / 2] >> (lane % 2 * 4)) & 15;
-      return T(static_cast<int>(code));
-    } else {
-      return lanes_[lane];
-    }
+    return lanes_[lane];
   }
 
-  void set(T value, unsigned lane) {
-    detail::check(lane < N, "vector::set of a lane beyond the vector");
-    if constexpr (detail::is_four_bit<T>) {
-      const unsigned shift = lane % 2 * 4;
-      uint8_t& pair = lanes_[lane / 2];
-      pair = static_cast<uint8_t>((pair & ~(15u << shift)) |
-                                  ((static_cast<unsigned>(value) & 15u) << shift));
-    } else {
-      lanes_[lane] = value;
-    }
-  }
-
-  vector_elem_ref<T, N> operator[](unsigned lane) { return {*this, lane}; }
   vector_elem_const_ref<T, N> operator[](unsigned lane) const { return {*this, lane}; }
 
   // Part number `part` of N / M.
@@ -176,14 +120,6 @@ class vector {
   }
 
   template <unsigned M>
-  vector<T, M> grow(unsigned part = 0) const {
-    static_assert(M >= N, "AIE: grow cannot narrow; use extract");
-    vector<T, M> result;
-    result.insert(part, *this);
-    return result;
-  }
-
-  template <unsigned M>
   vector<T, M> grow_replicate() const {
     static_assert(M >= N, "AIE: grow_replicate cannot narrow");
     vector<T, M> result{detail::unfilled{}};
@@ -202,16 +138,6 @@ class vector {
   }
 
   auto unpack() const;
-  auto pack() const;
-
-  // Moves every lane up by one and sets lane 0.
-  vector& push(T value) {
-    for (unsigned lane = N - 1; lane > 0; --lane) {
-      set(get(lane - 1), lane);
-    }
-    set(value, 0);
-    return *this;
-  }
 
  private:
   template <typename, unsigned>
@@ -230,71 +156,23 @@ class mask {
   static mask from_uint32(uint32_t bits)
     requires(N <= 32)
   {
-    return of(bits);
-  }
-  static mask from_uint64(uint64_t bits)
-    requires(N == 64)
-  {
-    return of(bits);
-  }
-  uint32_t to_uint32() const
-    requires(N <= 32)
-  {
-    return static_cast<uint32_t>(bits());
-  }
-  uint64_t to_uint64() const
-    requires(N == 64)
-  {
-    return bits();
-  }
-
-  static constexpr unsigned size() { return N; }
-  bool test(unsigned lane) const { return lanes_[lane] != 0; }
-  void set(unsigned lane) { lanes_[lane] = 1; }
-  void clear(unsigned lane) { lanes_[lane] = 0; }
-  unsigned count() const {
-    unsigned sum = 0;
-    for (const uint8_t lane : lanes_) {
-      sum += lane;
-    }
-    return sum;
-  }
-  bool empty() const { return count() == 0; }
-  bool full() const { return count() == N; }
-
-  mask operator~() const {
-    return combine(*this, [](uint8_t a, uint8_t) { return a ^ 1; });
-  }
-  mask operator&(const mask& other) const {
-    return combine(other, [](uint8_t a, uint8_t b) { return a & b; });
-  }
-  mask operator|(const mask& other) const {
-    return combine(other, [](uint8_t a, uint8_t b) { return a | b; });
-  }
-
- private:
-  static mask of(uint64_t bits) {
     mask result;
     for (unsigned lane = 0; lane < N; ++lane) {
       result.lanes_[lane] = (bits >> lane) & 1;
     }
     return result;
   }
-  uint64_t bits() const {
-    uint64_t bits = 0;
-    for (unsigned lane = 0; lane < N; ++lane) {
-      bits |= static_cast<uint64_t>(lanes_[lane]) << lane;
-    }
-    return bits;
-  }
-  template <typename F>
-  mask combine(const mask& other, F f) const {
+
+  bool full() const { return std::ranges::count(lanes_, 1) == N; }
+  mask operator&(const mask& other) const {
     mask result;
     for (unsigned lane = 0; lane < N; ++lane) {
-      result.lanes_[lane] = static_cast<uint8_t>(f(lanes_[lane], other.lanes_[lane]));
+      result.lanes_[lane] = lanes_[lane] & other.lanes_[lane];
     }
     return result;
   }
+
+ private:
   friend struct detail::host;
   std::array<uint8_t, N> lanes_;
 };
@@ -348,8 +226,6 @@ struct operand<vector<T, N>> {
 };
 template <typename T, unsigned N>
 struct operand<vector_elem_const_ref<T, N>> : operand<T> {};
-template <typename T, unsigned N>
-struct operand<vector_elem_ref<T, N>> : operand<T> {};
 
 template <typename X>
 using element_of = typename operand<X>::element;

@@ -13,6 +13,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -26,7 +27,7 @@ namespace ort_aie::npu_target {
 class Batch {
  public:
   // Whether two designs' overlays are in one hardware context.
-  using OneContext = std::function<bool(const char* one, const char* other)>;
+  using OneContext = std::function<bool(std::string_view one, std::string_view other)>;
 
   // For steps of a plan with such temporaries.
   explicit Batch(const ThreadPool& threads, const Arena& temporaries = {},
@@ -39,7 +40,7 @@ class Batch {
   BatchTensors tensors;
   const ThreadPool& threads() const { return threads_; }
 
-  void Invoke(const char* design, npu::Invocation invocation);
+  void Invoke(std::string_view design, npu::Invocation invocation);
 
   // --- before the run, in this order ---
 

@@ -14,7 +14,7 @@ namespace ort_aie::npu_target {
 
 // Consecutive invocations on one overlay.
 struct DesignPart {
-  const char* design;
+  std::string_view design;
   npu::Invocations invocations;
 };
 // What is submitted together: parts on overlays in one hardware context.

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "targets/host/kernels/kernels.h"
@@ -11,7 +12,7 @@
 namespace ort_aie::npu_target {
 
 // Adds a step of one row. Returns false, and changes nothing, if the batch has to run first.
-bool AppendProjection(Scheduling& scheduling, Batch& batch, const char* design,
+bool AppendProjection(Scheduling& scheduling, Batch& batch, std::string_view design,
                       const MatMulStep& step);
 
 // Whether the device does all that follows the products of a step without a bias: nothing, or the

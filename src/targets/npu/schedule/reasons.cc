@@ -89,10 +89,10 @@ std::string Words(Reason reason) {
 
 std::string WithoutDecode(const HasOverlay& has) {
   if (has(kDecode)) return "";
-  const char* const projections = ProjectionDesign(has);
-  const char* const attention = AttentionDesign(has);
-  const auto where = [](const char* design) {
-    return design != nullptr ? Concat("on the overlay ", design) : std::string("on this CPU");
+  const std::string_view projections = ProjectionDesign(has);
+  const std::string_view attention = AttentionDesign(has);
+  const auto where = [](std::string_view design) {
+    return design.empty() ? std::string("on this CPU") : Concat("on the overlay ", design);
   };
   return Concat(
       "there is no overlay ", kDecode, ", which runs a token in one submission: its ",
@@ -154,8 +154,9 @@ bool Holds(const WeightForm& form, const WeightForm& weights) {
 }
 
 bool HasForm(const WeightForm& form, const HasOverlay& has) {
-  return std::ranges::all_of(
-      kReaders, [&](const char* design) { return !has(design) || has(PackageOf(design, form)); });
+  return std::ranges::all_of(kReaders, [&](std::string_view design) {
+    return !has(design) || has(PackageOf(design, form));
+  });
 }
 
 }  // namespace
@@ -199,7 +200,7 @@ Reason WhyNotProjection(const ProjectionFacts& projection, const HasOverlay& has
     // Parts are added in the way of a bias.
     const bool parts = q4nx::PaddedCols(projection.k) > kMatvecMaxK;
     if (parts && projection.n > kMatvecMaxBias) return Reason::kTokenInFeatures;
-    return ProjectionDesign(has) == nullptr ? Reason::kNoTokenProjection : Reason::kNone;
+    return ProjectionDesign(has).empty() ? Reason::kNoTokenProjection : Reason::kNone;
   }
   if (quantised) {
     if (projection.rows == kAnyRows) return Reason::kNone;
@@ -219,7 +220,7 @@ Reason WhyNotAttention(const AttentionFacts& attention, const HasOverlay& has) {
   if (attention.more_than_cache) return Reason::kMoreThanCache;
   if (attention.rows == kAnyRows) return Reason::kNone;
   if (attention.rows == 1) {
-    return AttentionDesign(has) == nullptr ? Reason::kNoTokenAttention : Reason::kNone;
+    return AttentionDesign(has).empty() ? Reason::kNoTokenAttention : Reason::kNone;
   }
   return has(kFlowQkv) ? Reason::kNone : Reason::kNoPromptAttention;
 }

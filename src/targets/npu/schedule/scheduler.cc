@@ -28,7 +28,7 @@ DeviceFacts FactsFor(const Plan& plan, const DeviceFacts& facts, const DeviceCon
   return of_plan;
 }
 
-bool IsOfPrompts(const char* design) { return design == kGemm || design == kGemmBfp16; }
+bool IsOfPrompts(std::string_view design) { return design == kGemm || design == kGemmBfp16; }
 
 }  // namespace
 
@@ -77,8 +77,8 @@ Stage Scheduler::Next() {
     tried_ = {rest, true};
     return Together(plan_.steps.size(), kFusedLayer, true);
   }
-  const char* const design = handler.design(facts_, plan_, step);
-  if (design != nullptr) {
+  std::string_view const design = handler.design(facts_, plan_, step);
+  if (!design.empty()) {
     tried_ = {std::min({rest, most_now_, most_}), false};
     return Together(next_ + tried_.steps, design, false);
   }
@@ -95,14 +95,14 @@ Stage Scheduler::Next() {
 // Steps from the next one on, to `end` at most, with no work of the host in between: in one
 // submission for each change of overlay. Work of the host among them does not divide the batch if
 // it can be done before or after it.
-Stage Scheduler::Together(size_t end, const char* design, bool layers) {
+Stage Scheduler::Together(size_t end, std::string_view design, bool layers) {
   Stage stage{.kind = Stage::Kind::kTogether, .first = next_, .layers = layers};
   stage.prompt = IsOfPrompts(design);
-  Batch& batch =
-      stage.Add(threads_, plan_.temporaries,
-                [&facts = facts_, form = contents_.form()](const char* one, const char* other) {
-                  return facts.share_context(PackageOf(one, form), PackageOf(other, form));
-                });
+  Batch& batch = stage.Add(
+      threads_, plan_.temporaries,
+      [&facts = facts_, form = contents_.form()](std::string_view one, std::string_view other) {
+        return facts.share_context(PackageOf(one, form), PackageOf(other, form));
+      });
   Scheduling scheduling{facts_, contents_, plan_, threads_, prompt_};
   const auto on_host = [this](size_t step) {
     return [&plan = plan_, step, &threads = threads_] {
@@ -130,12 +130,12 @@ Stage Scheduler::Together(size_t end, const char* design, bool layers) {
       device_end = next + 1;
     } else if (reason == Reason::kNone) {
       StepSpan traced("append", plan_, next);
-      const char* of_step = handler.design(facts_, plan_, step);
-      if (of_step == nullptr && stage.prompt && handler.joins != nullptr) {
+      std::string_view of_step = handler.design(facts_, plan_, step);
+      if (of_step.empty() && stage.prompt && handler.joins != nullptr) {
         of_step = handler.joins(facts_, step);
       }
       scheduling.divides = Reason::kNone;
-      const bool other = of_step != design && !(stage.prompt && of_step != nullptr);
+      const bool other = of_step != design && !(stage.prompt && !of_step.empty());
       if (other ||
           !handler.append(scheduling, batch, of_step, std::span(plan_.steps).subspan(next))) {
         traced.Drop();
@@ -165,15 +165,15 @@ Stage Scheduler::Together(size_t end, const char* design, bool layers) {
 // Why a step for the device is not in the same batch as those before it. Steps that the host does
 // after the batch have a reason already, and so has a step between projections, because the host
 // then does it.
-Reason Scheduler::WhyDivided(const Step& step, bool other, const char* design,
+Reason Scheduler::WhyDivided(const Step& step, bool other, std::string_view design,
                              bool host_steps) const {
   // Experts say themselves that they divide the plan.
   if (HandlerOf(step).between || IsExperts(step)) return Reason::kNone;
   const auto* attention = std::get_if<AttentionStep>(&step);
-  if (attention != nullptr && (design == nullptr || (!other && HostPrepares(*attention, design)))) {
+  if (attention != nullptr && (design.empty() || (!other && HostPrepares(*attention, design)))) {
     return Reason::kHostPrepares;
   }
-  if (other && design != nullptr) return Reason::kOtherOverlay;
+  if (other && !design.empty()) return Reason::kOtherOverlay;
   return host_steps ? Reason::kNone : Reason::kHostHasInput;
 }
 

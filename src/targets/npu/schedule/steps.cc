@@ -11,8 +11,8 @@
 namespace ort_aie::npu_target {
 namespace {
 
-constexpr auto kNoDesign = [](const DeviceFacts&, const Plan&, const Step&) -> const char* {
-  return nullptr;
+constexpr auto kNoDesign = [](const DeviceFacts&, const Plan&, const Step&) -> std::string_view {
+  return {};
 };
 
 // --- projections ---
@@ -28,13 +28,14 @@ constexpr StepHandler kProjection = {
                                    .numerics = step.numerics},
                                   has);
         },
-    .design = [](const DeviceFacts& facts, const Plan& plan, const Step& any) -> const char* {
+    .design = [](const DeviceFacts& facts, const Plan& plan, const Step& any) -> std::string_view {
       const auto& step = std::get<MatMulStep>(any);
       if (step.rows == 1) return ProjectionDesign(facts.has);
-      return IsLarge(facts, plan.temporaries, step) ? nullptr : facts.prompts.gemm;
+      return IsLarge(facts, plan.temporaries, step) ? std::string_view() : facts.prompts.gemm;
     },
     .append =
-        [](Scheduling& scheduling, Batch& batch, const char* design, std::span<const Step> steps) {
+        [](Scheduling& scheduling, Batch& batch, std::string_view design,
+           std::span<const Step> steps) {
           const auto& step = std::get<MatMulStep>(steps.front());
           return step.rows > 1 ? AppendPromptProjection(scheduling, batch, steps)
                                : AppendProjection(scheduling, batch, design, step);
@@ -88,17 +89,19 @@ constexpr StepHandler kAttention = {
                .more_than_cache = std::ranges::any_of(step.total_length, beyond)},
               has);
         },
-    .design = [](const DeviceFacts& facts, const Plan&, const Step& step) -> const char* {
-      return std::get<AttentionStep>(step).sequence == 1 ? AttentionDesign(facts.has) : nullptr;
+    .design = [](const DeviceFacts& facts, const Plan&, const Step& step) -> std::string_view {
+      return std::get<AttentionStep>(step).sequence == 1 ? AttentionDesign(facts.has)
+                                                         : std::string_view();
     },
     .append =
-        [](Scheduling& scheduling, Batch& batch, const char* design, std::span<const Step> steps) {
+        [](Scheduling& scheduling, Batch& batch, std::string_view design,
+           std::span<const Step> steps) {
           const auto& step = std::get<AttentionStep>(steps.front());
           return step.sequence > 1 ? AppendPromptAttention(scheduling, batch, step)
                                    : AppendAttention(scheduling, batch, design, step);
         },
-    .joins = [](const DeviceFacts& facts, const Step& step) -> const char* {
-      return std::get<AttentionStep>(step).sequence > 1 ? facts.prompts.gemm : nullptr;
+    .joins = [](const DeviceFacts& facts, const Step& step) -> std::string_view {
+      return std::get<AttentionStep>(step).sequence > 1 ? facts.prompts.gemm : std::string_view();
     },
     .alone = [](Scheduling& scheduling, const Step& step,
                 Stage& stage) { AttendPrompt(scheduling, std::get<AttentionStep>(step), stage); }};
@@ -111,11 +114,11 @@ constexpr StepHandler kNorm = {
           const auto& step = std::get<NormStep>(any);
           return WhyNotVector({.rows = step.rows, .k = step.k, .gated = step.gate != nullptr}, has);
         },
-    .design = [](const DeviceFacts& facts, const Plan&, const Step& step) -> const char* {
+    .design = [](const DeviceFacts& facts, const Plan&, const Step& step) -> std::string_view {
       return std::get<NormStep>(step).rows > 1 ? facts.prompts.gemm : kDecode;
     },
     .append =
-        [](Scheduling& scheduling, Batch& batch, const char*, std::span<const Step> steps) {
+        [](Scheduling& scheduling, Batch& batch, std::string_view, std::span<const Step> steps) {
           return AppendNorm(scheduling.facts, batch, std::get<NormStep>(steps.front()));
         },
     .between = true};
@@ -126,11 +129,11 @@ constexpr StepHandler kElementwise = {
           const auto& step = std::get<ElementwiseStep>(any);
           return WhyNotVector({.rows = step.rows, .k = step.k, .function = step.function}, has);
         },
-    .design = [](const DeviceFacts& facts, const Plan&, const Step& step) -> const char* {
+    .design = [](const DeviceFacts& facts, const Plan&, const Step& step) -> std::string_view {
       return std::get<ElementwiseStep>(step).rows > 1 ? facts.prompts.gemm : kDecode;
     },
     .append =
-        [](Scheduling& scheduling, Batch& batch, const char*, std::span<const Step> steps) {
+        [](Scheduling& scheduling, Batch& batch, std::string_view, std::span<const Step> steps) {
           return AppendElementwise(scheduling.facts, batch,
                                    std::get<ElementwiseStep>(steps.front()));
         },
@@ -138,9 +141,11 @@ constexpr StepHandler kElementwise = {
 
 constexpr StepHandler kCast = {
     .why_not = [](const Step&, const HasOverlay&) { return Reason::kNone; },
-    .design = [](const DeviceFacts&, const Plan&, const Step&) -> const char* { return kDecode; },
+    .design = [](const DeviceFacts&, const Plan&, const Step&) -> std::string_view {
+      return kDecode;
+    },
     .append =
-        [](Scheduling&, Batch& batch, const char*, std::span<const Step> steps) {
+        [](Scheduling&, Batch& batch, std::string_view, std::span<const Step> steps) {
           return AppendCast(batch, std::get<CastStep>(steps.front()));
         },
     .between = true};

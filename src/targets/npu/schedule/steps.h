@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <string_view>
 
 #include "targets/npu/schedule/scheduling.h"
 
@@ -10,14 +11,14 @@ namespace ort_aie::npu_target {
 struct StepHandler {
   // Why the device leaves the step to the host.
   Reason (*why_not)(const Step& step, const HasOverlay& has);
-  // The overlay of the batch that it can join; null: it is a stage alone.
-  const char* (*design)(const DeviceFacts& facts, const Plan& plan, const Step& step);
+  // The overlay of the batch that it can join; empty: it is a stage alone.
+  std::string_view (*design)(const DeviceFacts& facts, const Plan& plan, const Step& step);
   // Adds the first of `steps`, the rest of the plan, to a batch that begins with `design`. Returns
   // false, and changes nothing, if the batch has to run first. The batch's work reads the step.
-  bool (*append)(Scheduling& scheduling, Batch& batch, const char* design,
+  bool (*append)(Scheduling& scheduling, Batch& batch, std::string_view design,
                  std::span<const Step> steps) = nullptr;
   // The overlay of a batch that it can join, but not begin.
-  const char* (*joins)(const DeviceFacts& facts, const Step& step) = nullptr;
+  std::string_view (*joins)(const DeviceFacts& facts, const Step& step) = nullptr;
   // Fills the stage of a step alone.
   void (*alone)(Scheduling& scheduling, const Step& step, Stage& stage) = nullptr;
   // A step between projections: if its input is on the host, the host does it.

@@ -12,10 +12,12 @@
 #include <optional>
 #include <ranges>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
 #include "base/error.h"
+#include "targets/npu/schedule/designs.h"
 #include "targets/npu/xrt/buffers.h"
 #include "targets/npu/xrt/context.h"
 #include "targets/npu/xrt/faults.h"
@@ -173,10 +175,10 @@ class XrtDevice final : public Device {
 
   // A package of a design that decodes, if possible, because its context will be needed.
   const Package& AnyPackage() {
-    for (const char* design : {"decode", "fused_dqp", "flow_kv", "flow_qkv", "dequant", "gemm"}) {
+    for (const std::string_view design : kDesigns) {
       if (const Package* package = overlays_.Find(design)) return *package;
     }
-    return overlays_.Get(overlays_.device() == "npu1" ? "fused_dqp" : "decode");
+    return overlays_.Get(overlays_.device() == "npu1" ? kFusedDqp : kDecode);
   }
 
   // The bank of buffers depends on kernels, so the first buffer needs a context.

@@ -1,4 +1,6 @@
-"""Where the registers of a configuration are: the facts that the encoder and the decoder share.
+"""Where the registers of a tile are, for all that reads words in Python.
+
+The streams that run are encoded in C++, with a table of its own (src/npu/registers.h).
 
 Sources: aie-rt (branch release/main_aig) driver/src/global/xaiemlgbl_params.h for AIE2 and
 xaie2pgbl_params.h for AIE2P, which agree on all of these. The order of switch ports is that of
@@ -11,14 +13,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from ort_aie_ep.npu.terms.configuration import Direction
-from ort_aie_ep.npu.terms.device import Kind, Tile
+from ort_aie_ep.npu.terms.device import Kind
 from ort_aie_ep.npu.terms.switch import Bundle, SwitchPort
 
 LOCK_BYTES = 0x10
 DESCRIPTOR_BYTES = 0x20
 CHANNEL_BYTES = 8  # control, then the task queue
-QUEUE = 4
 SLAVES = 0x100  # from the masters of a switch
 SLOTS = 0x200
 SLOT_BYTES = 4
@@ -52,10 +52,6 @@ class TileRegisters:
         """The slave ports, by number."""
         return tuple(SwitchPort(b, i) for b, count in self.slaves for i in range(count))
 
-    def channel(self, direction: Direction, index: int) -> int:
-        """The control register of a DMA channel."""
-        return (self.s2mm if direction == "S2MM" else self.mm2s) + CHANNEL_BYTES * index
-
 
 TILE_REGISTERS: dict[Kind, TileRegisters] = {
     "shim": TileRegisters(
@@ -86,8 +82,3 @@ TILE_REGISTERS: dict[Kind, TileRegisters] = {
         ),
     ),
 }  # fmt: skip
-
-
-def address(tile: Tile, offset: int) -> int:
-    """The address of a register of `tile` in the array."""
-    return tile.column << 25 | tile.row << 20 | offset
