@@ -42,7 +42,7 @@ def test_the_navigation_has_every_page_once() -> None:
         ("npu.md", "[x](npu-gemm.md#time-simulated)", "[x](npu-gemm.md#time-simulated)"),
         ("npu.md", "[x](#numerics)", "[x](#numerics)"),
         ("npu.md", "[x](https://host/page)", "[x](https://host/page)"),
-        ("npu-model.md", "![x](npu-model.png)", "![x](npu-model.png)"),
+        ("serve.md", "![x](serve.png)", "![x](serve.png)"),
         ("hosts/genai.md", "[x](../kv-cache.md)", "[x](../kv-cache.md)"),
         ("npu.md", "[x](../CONTRIBUTING.md#habits)", "[x](contributing.md#habits)"),
         ("hosts/genai.md", "[x](../../CONTRIBUTING.md)", "[x](../contributing.md)"),

@@ -39,7 +39,9 @@ MAY_INCLUDE = {
     "targets/npu/module.cc": "base targets/module.h targets/npu/xrt targets/sim/control.h",
     "targets/npu/opened_target.cc": "base targets/npu/fused_decode targets/npu/xrt",
     "targets/npu/libuuid/uuid": "",
-    "targets/npu/xrt": "base npu targets/npu/device.h targets/trace.h",
+    # designs.h is a list of names: one, which the scheduler decides by.
+    "targets/npu/xrt": "base npu targets/npu/device.h targets/npu/schedule/designs.h "
+    "targets/trace.h",
     "targets/sim": "",
     "targets/sim/xrt_standin": "targets/sim/control.h",
     "ort": f"base ops {DOORS} {TRACE} ort/ep/factory.h",
