@@ -60,7 +60,7 @@ def joined(told: list[Logprob]) -> tuple[str, str]:
 
 @pytest.mark.parametrize("kind", ["bytes", "sentencepiece"])
 @given(data=st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_bytes_of_tokens_join_to_the_text(
     scripted: dict[str, Scripted], kind: str, data: st.DataObject
 ) -> None:
