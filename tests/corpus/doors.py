@@ -78,7 +78,8 @@ def described(node: ir.Node) -> str:
         return node.op_type
 
     def names(values: Any) -> str:
-        found = [value.name if value is not None else "" for value in values]
+        # ONNX Runtime 1.23 crashes on an empty name of an input.
+        found = [value.name if value is not None else "?" for value in values]
         found = [PACKED.sub("", name.replace(" ", "")) if name and name != NONE else "-"
                  for name in found]  # fmt: skip
         while found and found[-1] == "-":

@@ -88,6 +88,9 @@ TAKEN = {
         "activation=silu normalize=1"),
     "a normalised softmax": (Experts(attributes={"normalize_routing_weights": 1}),
                              "activation=silu"),
+    "rows that are no whole blocks": (
+        Experts(experts=8, hidden=320, inter=288, biases=True, zero_points=True),
+        "activation=silu symmetric=0"),
     "many experts": (Experts(experts=8, top_k=4), "activation=silu"),
 }  # fmt: skip
 # What it refuses, although the schema has a meaning for it.

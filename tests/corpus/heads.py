@@ -336,6 +336,16 @@ def attentions() -> Iterator[Entry]:
                 flow(f"{reads(positions='ids')} bias sink", "do_rotary=1"),
                 feeds={"ids": lambda s: np.tile(np.arange(s["past"], s["total"]), (s["batch"], 1))}
                 )  # fmt: skip
+    first = {"past_key, past_value": "-, -"}
+    for bits in (0, 8, 4):
+        text = gqa("qkv, -, -", SCALES, given=quantised(bits)) if bits else gqa("qkv, -, -")
+        for old, new in first.items():
+            text = text.replace(old, new)
+        kinds = f"k_quant_type=PER_TENSOR kv_cache_bit_width={bits} v_quant_type=PER_TENSOR"
+        becomes = flow("qkv - - - - seqlens total cos sin" + (" - - - one one" if bits else ""),
+                       "do_rotary=1", f"float32_products=1 {kinds}" if bits else "")  # fmt: skip
+        yield entry(f"without a past, of {bits} bits", text, becomes, given=codes(bits or 8),
+                    types=of_codes(bits) if bits else {}, runs=False, opens=not bits)  # fmt: skip
     yield entry("of an empty score output", gqa().replace("present_value =", "present_value, - ="),
                 plain)  # fmt: skip
     for bits in (8, 4):

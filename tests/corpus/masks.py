@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from graphs import REST, Array, Entry, Given, steps
-from standard import in_layer, layer
+from onnx_attention import in_layer, layer
 
 # Columns of keys, and rows of queries after a past, as exporters count both.
 LENGTHS = """

@@ -116,6 +116,10 @@ def gated_mlps() -> Iterator[Entry]:
 
 
 def other_gated_mlps() -> Iterator[Entry]:
+    for bits in (2, 8):
+        yield Entry(f"a gated MLP of {bits} bits", SILU.replace("P(x)", f"Q<bits={bits}>(x)"),
+                    f"Q4NXGatedMLP x gate up -> y activation=silu bits={bits}",
+                    since=(1, 31) if bits == 2 else (1, 23))  # fmt: skip
     yield replace(next(gated_mlps()), name="a gated MLP in float16", dtype=FLOAT16)
     yield Entry("a gated MLP where the rows are not known", SILU,
                 "Q4NXGatedMLP x gate up -> y activation=silu",
@@ -217,6 +221,10 @@ def norms() -> Iterator[Entry]:
                     f"t = Add(x, r); n = {op}<epsilon=0.25>(t, w); z = Neg(t); v = Abs(t)\n"
                     "y = P(n)",
                     "Q4NXMatMul x y - w r -> y t norm_epsilon=0.25\nNeg\nAbs")  # fmt: skip
+    yield Entry("a norm and a residual in float16",
+                f"n, -, -, t = {SKIP_NORM}<epsilon=0.25>(x, r, w); y = P(n)",
+                "Q4NXMatMul x y - w r -> y t norm_epsilon=0.25", wanted=("t",), dtype=FLOAT16
+                )  # fmt: skip
     yield Entry("epsilon left out is the norm's", f"n = {NORM}(x, w); y = P(n)",
                 "Q4NXMatMul x y - w -> y norm_epsilon=1e-05")  # fmt: skip
     yield Entry("epsilon left out is the skip norm's, and a sum that nobody reads is not written",

@@ -13,10 +13,10 @@ import heads
 import masks
 import numpy as np
 import onnx
+import onnx_attention
 import onnxruntime
 import products
 import pytest
-import standard
 import vectors
 import weights
 from doors import agrees, compiled, distance, in_order, of_provider, recipes_of, said
@@ -27,7 +27,7 @@ from provider_calls import registered
 
 from ort_aie_ep.errors import AieError
 
-ENTRIES = [entry for subject in (experts, heads, masks, products, standard, vectors, weights)
+ENTRIES = [entry for subject in (experts, heads, masks, onnx_attention, products, vectors, weights)
            for entry in subject.ENTRIES
            if entry.since <= ORT_VERSION]  # fmt: skip
 # The nodes of which the provider always says why they stay.
