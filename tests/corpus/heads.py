@@ -11,6 +11,8 @@ from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 from op_models import FLOAT16
 
 HEADS, KV_HEADS, DIM = 4, 2, 32
+# Earlier ONNX Runtimes infer no types of a node's later outputs.
+TYPED = (1, 28)
 CHANNELS, KV_CHANNELS = HEADS * DIM, KV_HEADS * DIM
 COUNTS = f"num_heads={HEADS}, kv_num_heads={KV_HEADS}"
 NORM, RMS_NORM = "SimplifiedLayerNormalization", "RMSNormalization"
@@ -140,7 +142,7 @@ def norms() -> Iterator[Entry]:
          sizes_of(), ()),
     ):  # fmt: skip
         own = steps(one, "Neg" if "Neg" in text else "", one, flow(reads("q3 k3 v"), "do_rotary=1"))
-        yield entry(f"a norm {what} stays", text, own, given=given, wanted=wanted)
+        yield entry(f"a norm {what} stays", text, own, given=given, wanted=wanted, since=TYPED)
     for name, query in (("q", "q3, k, v"), ("k", "q, k3, v")):
         yield entry(f"a norm of {name} alone stays", steps(normed(name), gqa(query)),
                     steps(one, flow(reads(query.replace(",", "")), "do_rotary=1")),
@@ -287,7 +289,8 @@ def rotations() -> Iterator[Entry]:
                 **at)  # fmt: skip
     for wanted in ("qr", "kr"):
         yield entry(f"rotations of which {wanted} is wanted stay", rotated(),
-                    steps(*2 * ["RotaryEmbedding"], UNTURNED), wanted=(wanted,), **at)  # fmt: skip
+                    steps(*2 * ["RotaryEmbedding"], UNTURNED), wanted=(wanted,), since=TYPED,
+                    **at)  # fmt: skip
 
 
 # --- the attention itself -------------------------------------------------------------------------
@@ -326,7 +329,7 @@ def attentions() -> Iterator[Entry]:
                   "smooth_softmax=1"):  # fmt: skip
         name, value = given.split("=")
         yield entry(f"with {name}", gqa(given=f"do_rotary=1, {given}"),
-                    f"{plain} {name}={float(value):g}")  # fmt: skip
+                    f"{plain} {name}={float(value):g}", since=(1, 24))  # fmt: skip
     yield entry("with attributes at their defaults",
                 gqa(given="do_rotary=1, softcap=0.0, local_window_size=-1, rotary_interleaved=0, "
                     "smooth_softmax=-1"),
@@ -347,7 +350,7 @@ def attentions() -> Iterator[Entry]:
         yield entry(f"without a past, of {bits} bits", text, becomes, given=codes(bits or 8),
                     types=of_codes(bits) if bits else {}, runs=False, opens=not bits)  # fmt: skip
     yield entry("of an empty score output", gqa().replace("present_value =", "present_value, - ="),
-                plain)  # fmt: skip
+                plain, since=TYPED)  # fmt: skip
     for bits in (8, 4):
         yield entry(f"on a cache of {bits} bits", gqa("qkv, -, -", SCALES, given=quantised(bits)),
                     flow(reads("qkv - -") + " - - - one one",
@@ -428,7 +431,7 @@ def left() -> Iterator[Entry]:
     )):  # fmt: skip
         yield entry(f"{number}, {why}", text, "GroupQueryAttention",
                     why={"y": why}, given=given, runs=False,
-                    opens="window without" not in why and "output_qk" not in why,
+                    since=(1, 31), opens="window without" not in why and "output_qk" not in why,
                     provider=why != "output_qk asks")  # fmt: skip
 
 

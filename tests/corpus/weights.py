@@ -91,7 +91,7 @@ def projections_that_stay() -> Iterator[Entry]:
         yield Entry(f"{why}: {text}, {sorted(n for n in given if isinstance(given[n], list))}",
                     text,
                     AS_IT_IS, why={"y": why}, given=given, runs=False, opens=False,
-                    provider="INT32" not in why)  # fmt: skip
+                    provider="INT32" not in why, since=(1, 31))  # fmt: skip
 
 
 def malformed() -> Iterator[Entry]:
@@ -150,7 +150,7 @@ def embeddings() -> Iterator[Entry]:
             yield Entry(f"an embedding shares the projection's {bits} bits, {points=}", text,
                         f"Q4NXGather head ids -> h{stated.rsplit(' symmetric', 1)[0]} dtype=1\n"
                         f"Q4NXMatMul h head -> y{stated}", given=given,
-                        since=TWO_BITS if bits == 2 else (1, 23))  # fmt: skip
+                        since=TWO_BITS if points or bits == 2 else (1, 23))  # fmt: skip
     whole = "Q4NXGather head ids -> h dtype=1\nQ4NXMatMul h head -> y"
     for reshaped in ([N, -1], [-1, 48], [0, 48]):
         if reshaped == [0, 48]:
@@ -253,7 +253,7 @@ def dequantisations() -> Iterator[Entry]:
         text, given = dequantised(**options)
         dtype = options.get("dtype", FLOAT32)
         return Entry(f"{name}: {options}", text, becomes, given=given, provider=False, dtype=dtype,
-                     since=(1, 24), **more)  # fmt: skip
+                     **{"since": (1, 24)} | more)  # fmt: skip
 
     for kind in ("int4", "uint4"):
         for points in (False, True):
@@ -269,7 +269,8 @@ def dequantisations() -> Iterator[Entry]:
         for points in (False, True):
             for turned in (False, True):
                 yield of("without blocks", "Q4NXMatMul x codes -> y",
-                         {"scales": scales, "points": points, "turned": turned})  # fmt: skip
+                         {"scales": scales, "points": points, "turned": turned},
+                         since=(1, 31))  # fmt: skip
     for turned in (False, True):
         yield of("a Gemm", "Q4NXMatMul x codes b -> y", {"op": "Gemm", "turned": turned})
     yield of("in float16", "Q4NXMatMul x codes -> y", {"dtype": FLOAT16})
