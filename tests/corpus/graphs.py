@@ -82,6 +82,7 @@ class Entry:
         types: of float values that are not the entry's.
         dtype: of the other float values.
         provider: whether the execution provider makes the same of it.
+        recipe: a pattern of what the recipe has, its values numbered as they come.
         alike: whether the provider's recipes are the same. It packs weights for each node.
         opens: whether ONNX Runtime opens what it becomes.
         runs: whether its results are compared.
@@ -107,6 +108,7 @@ class Entry:
     types: Mapping[str, npt.DTypeLike] = field(default_factory=dict)
     dtype: np.dtype[Any] = FLOAT32
     provider: bool = True
+    recipe: str = ""
     alike: bool = True
     opens: bool = True
     runs: bool = True

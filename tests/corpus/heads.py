@@ -381,7 +381,8 @@ def attentions() -> Iterator[Entry]:
         yield entry(f"an attention on another's cache {what}", steps(gqa(), second),
                     f"{plain}\n{again} again_key again_value do_rotary=1",
                     given={"q2": GIVEN["q"], "none": none}, wanted=("present_key", "present_value"),
-                    unread=unread, since=(1, 29),
+                    unread=unread, recipe=r"step .* /z(\n.*)*\nwrites \d+\n" if unread else "",
+                    since=(1, 29),
                     sizes=SIZES[::2] if isinstance(none, tuple) else SIZES)  # fmt: skip
 
 

@@ -68,6 +68,7 @@ def test_a_graph_becomes_its_steps_or_says_why_not(
     for node, reason in entry.why.items():
         assert outcomes[node].reason.startswith(reason)
     assert not found.again
+    assert any(re.search(entry.recipe, in_order(recipe)) for recipe in found.recipes or [""])
     doors = {}
     if entry.opens:
         doors = {"plan": open_session(found.model), "steps": open_session(found.steps_model)}
