@@ -39,6 +39,7 @@ class Compiled:
         recipes: of its plans.
         model: with plans.
         steps_model: with a node for each step.
+        left: the names of nodes that stay.
         report: of the passes.
         again: whether the passes change what they have made.
     """
@@ -47,6 +48,7 @@ class Compiled:
     recipes: list[str]
     model: bytes
     steps_model: bytes
+    left: frozenset[str]
     report: Report
     again: bool
 
@@ -67,7 +69,8 @@ def compiled(source: onnx.ModelProto, quantize: str = "", keep: tuple[str, ...] 
     ]
     return Compiled(
         [described(node) for node in shown.graph], recipes,
-        ir.to_proto(whole).SerializeToString(), ir.to_proto(shown).SerializeToString(), report,
+        ir.to_proto(whole).SerializeToString(), ir.to_proto(shown).SerializeToString(),
+        frozenset(node.name or "" for node in shown.graph if node.domain != DOMAIN), report,
         again or any(o.becomes for o in twice),
     )  # fmt: skip
 

@@ -67,6 +67,13 @@ def test_a_graph_becomes_its_steps_or_says_why_not(
     outcomes = {o.node.removeprefix("/"): o for o in found.report.outcomes.values()}
     for node, reason in entry.why.items():
         assert outcomes[node].reason.startswith(reason)
+    if entry.provider:
+        # Each node that does not stay is reported, but for those of constants, computed once.
+        gone = [node for node in source.graph.node if node.name not in found.left]
+        became = {node for node, outcome in outcomes.items() if outcome.becomes}
+        assert became == {
+            node.output[0] for node in gone if not graph.constants.keys() >= {*node.input}
+        }
     assert not found.again
     assert any(re.search(entry.recipe, in_order(recipe)) for recipe in found.recipes or [""])
     doors = {}
