@@ -72,7 +72,7 @@ test:
 
 # Tests of what depends on ONNX Runtime's version: whole models, what the pages show, the provider, a file for each kind
 # of op.
-ON_ANY_ORT := tests/models tests/test_snippets.py tests/ops/test_execution_provider.py tests/ops/test_provider_context.py \
+ON_ANY_ORT := tests/models tests/corpus tests/test_snippets.py tests/ops/test_execution_provider.py tests/ops/test_provider_context.py \
   tests/ops/test_crafted_models.py tests/ops/test_options.py tests/ops/test_q4nx_matmul.py \
   tests/ops/test_flow_attention.py tests/ops/test_rms_norm.py tests/ops/test_cast_and_gather.py \
   tests/ops/test_select_rows.py tests/ops/test_experts.py
@@ -120,12 +120,12 @@ check-locale check-old-cpu check-real-xrt check-mlir: check-%: $(VENV)/test-read
 # call costs, in allocations, memory and events.
 .SECONDARY: $(MIDDLE_ORTS:%=$(VENV)/ort-%/ready)
 check-ort-%: $(VENV)/ort-%/ready
-	$(VENV)/ort-$*/bin/python -m pytest -q $(PARALLEL) tests/models \
+	$(VENV)/ort-$*/bin/python -m pytest -q $(PARALLEL) tests/models tests/corpus \
 	  $(filter-out %_cost_of_a_call.py %_memory_limits.py %_trace.py, $(shell grep -l provider tests/ops/test_*.py))
 
 # Tests marked in_turn: all families and tables where a few run each time; the NPU's large and long runs; and a
 # browser, Ray's cluster, what the system refuses.
-IN_TURN_MODELS := tests/models tests/ops tests/passes
+IN_TURN_MODELS := tests/models tests/corpus tests/ops tests/passes
 IN_TURN_NPU := tests/aie_kernels tests/bringup tests/designs tests/fused_decode tests/npu tests/speed tests/xrt
 check-in-turn-models: IN_TURN = $(IN_TURN_MODELS)
 check-in-turn-npu: IN_TURN = $(IN_TURN_NPU) --ignore tests/xrt/real_xrt

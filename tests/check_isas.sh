@@ -6,7 +6,7 @@ set -euo pipefail
 python="$VENV/bin/python"
 same=()
 for name in amx avx512_bf16 byte_kernels kernel_choice kernels lookup_kernels context_writers cost_of_a_call crafted_models \
-  execution_provider flow_attention_errors memory_limits options overridden_initializers provider_context shapes stoppable trace; do
+  execution_provider flow_attention_errors memory_limits options overridden_initializers provider_context stoppable trace; do
   same+=(--ignore "tests/ops/test_$name.py")
 done
 isas=${*:-$("$python" -c 'from ort_aie_ep import _native

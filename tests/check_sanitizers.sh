@@ -11,7 +11,7 @@ case ${1:-all} in
   all) tests=(tests/ops --ignore tests/ops/test_memory_limits.py "${ops[@]/#/--ignore=}") ;;
   # Predictions of NPU2's designs take the simulator long, and run the code that NPU1's run.
   files-and-kernels)
-    tests=("${ops[@]}" tests/graph tests/npu/test_{txn,transfers,streams,stream_cache,manifests}.py
+    tests=("${ops[@]}" tests/corpus/test_each_door.py tests/graph tests/npu/test_{txn,transfers,streams,stream_cache,manifests}.py
       -k "not (prediction and npu2)") ;;
   *) echo "expected all or files-and-kernels, got $1" >&2 && exit 1 ;;
 esac

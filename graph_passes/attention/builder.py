@@ -71,13 +71,18 @@ class GraphBuilder:
         """(B, H, T, D) or (B, T, H * D) -> (B, T, H * D)."""
         if not layout.split:
             return value
-        shape = value.shape
+        tokens = self._once("tokens", value, lambda: self._tokens(value))
+        return self.channels(tokens, heads * layout.dim)
+
+    def _tokens(self, value: ir.Value) -> ir.Value:
+        """(B, H, T, D) -> (B, T, H, D)."""
         tokens = _before_swap(value) or self._norm_before_swap(value)
         if tokens is None:
+            shape = value.shape
             tokens = self._op("Transpose", [value], value.name, perm=SWAP)
             tokens.type = value.type
             tokens.shape = None if shape is None else ir.Shape([shape[i] for i in SWAP])
-        return self.channels(tokens, heads * layout.dim)
+        return tokens
 
     def _norm_before_swap(self, value: ir.Value) -> ir.Value | None:
         """(B, T, H, D) of a norm of heads that an exporter put behind the Transpose."""
@@ -95,6 +100,9 @@ class GraphBuilder:
 
     def channels(self, tokens: ir.Value, width: int) -> ir.Value:
         """(B, T, H, D) -> (B, T, H * D), which is `width`."""
+        return self._once("channels", tokens, lambda: self._channels(tokens, width))
+
+    def _channels(self, tokens: ir.Value, width: int) -> ir.Value:
         split = made_by(tokens, "Reshape")
         source = split.inputs[0] if split is not None and splits_channels(split) else None
         if source is not None and fixed_dim(source, 2) == width:

@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -20,7 +19,6 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 from attention_calls import (
-    BORROWED_CACHES,
     Array,
     Inputs,
     attributes,
@@ -30,18 +28,14 @@ from attention_calls import (
     random_inputs,
     why_no_cpu_operator,
 )
-from onnx import TensorProto, helper, numpy_helper
 from op_models import (
     BFLOAT16,
     FLOAT16,
     FLOAT32,
-    ONNX_TYPES,
     ORT_VERSION,
     QUANTISED_CACHES,
     ROUNDOFF,
-    model_of,
     one_op_model,
-    onnx_tensor,
     open_session,
     run,
 )
@@ -204,106 +198,6 @@ def test_bfloat16_is_used_where_it_is_asked_for(tmp_path: Path) -> None:
 # --- a cache that another attention wrote ---------------------------------------------------------
 
 
-def two_layers(key: str, present: str, dtype: np.dtype[Any] = FLOAT32) -> onnx.ModelProto:
-    """Two layers of which the second reads the first one's cache, as Gemma 3n and 4 have them.
-
-    `key` says what the second's key and value are: "constant", "input" or "unknown", an input whose
-    length is not known. `present`: its outputs are "read", "unread" or "absent".
-    """
-    kind, channels = ONNX_TYPES[dtype], KV_HEADS * DIM
-    cache = ["batch", KV_HEADS, "past", DIM]
-    typed = {
-        "q0": [None, None, HEADS * DIM], "q1": [None, None, HEADS * DIM],
-        "k0": [None, None, channels], "v0": [None, None, channels],
-        "past_key": cache, "past_value": cache,
-    }  # fmt: skip
-    tables = {name: f(np.outer(np.arange(64), np.geomspace(1, 0.01, DIM // 2))).astype(dtype)
-              for name, f in (("cos", np.cos), ("sin", np.sin))}  # fmt: skip
-    if key == "constant":
-        tables["no_rows"] = np.zeros((1, 0, channels), dtype)
-    else:
-        typed["no_rows"] = [None, 0 if key == "input" else None, channels]
-    layers = {"0": (["k0", "v0", "past_key", "past_value"], ["present_key", "present_value"]),
-              "1": (["no_rows", "no_rows", "present_key", "present_value"],
-                    [] if present == "absent" else ["again_key", "again_value"])}  # fmt: skip
-    nodes = [
-        helper.make_node(
-            "GroupQueryAttention", [f"q{i}", *reads, "seqlens_k", "total", "cos", "sin"],
-            [f"y{i}", *writes], name=f"layer{i}", domain="com.microsoft", num_heads=HEADS,
-            kv_num_heads=KV_HEADS, do_rotary=1,
-        )
-        for i, (reads, writes) in layers.items()
-    ]  # fmt: skip
-    outputs = ["y0", "y1", *layers["0"][1], *(layers["1"][1] if present == "read" else [])]
-    graph = helper.make_graph(
-        nodes, "graph",
-        [*(helper.make_tensor_value_info(name, kind, dims) for name, dims in typed.items()),
-         helper.make_tensor_value_info("seqlens_k", TensorProto.INT32, [None]),
-         helper.make_tensor_value_info("total", TensorProto.INT32, [])],
-        [helper.make_tensor_value_info(name, kind, None) for name in outputs],
-        [onnx_tensor(name, array) for name, array in tables.items()],
-    )  # fmt: skip
-    return model_of(graph)
-
-
-@pytest.mark.parametrize(
-    ("key", "present", "dtype"),
-    [
-        ("constant", "unread", FLOAT32),
-        ("constant", "absent", FLOAT32),
-        ("constant", "read", FLOAT16),
-        ("input", "absent", FLOAT16),
-        ("unknown", "unread", FLOAT32),
-    ],
-)
-def test_a_layer_reads_the_cache_of_another(
-    key: str, present: str, dtype: np.dtype[Any], tmp_path: Path
-) -> None:
-    """A prompt, a token and a later part; the host keeps the cache in one buffer, or not."""
-    if present == "absent" and ORT_VERSION < BORROWED_CACHES:
-        pytest.skip("GroupQueryAttention has to have three outputs")
-    model = two_layers(key, present, dtype).SerializeToString()
-    opened = doors(model, tmp_path, since=BORROWED_CACHES)
-    rng = np.random.default_rng(4)
-    a = attributes(HEADS, KV_HEADS, do_rotary=1)
-    cos, sin = (numpy_helper.to_array(i) for i in two_layers(key, present, dtype).graph.initializer
-                if i.name in ("cos", "sin"))  # fmt: skip
-    pasts = {name: np.zeros((1, KV_HEADS, 48, DIM), dtype) for name in ("past_key", "past_value")}
-    for sequence, total in ((20, 20), (1, 21), (7, 28)):
-        feeds = pasts | {
-            name: rng.standard_normal((1, sequence, heads * DIM)).astype(dtype)
-            for name, heads in (("q0", HEADS), ("q1", HEADS), ("k0", KV_HEADS), ("v0", KV_HEADS))
-        }
-        lengths = {"seqlens_k": np.array([total - 1], np.int32), "total": np.array(total, np.int32)}
-        none = np.zeros((1, 0, KV_HEADS * DIM), dtype)
-        given = feeds | lengths | ({} if key == "constant" else {"no_rows": none})
-        expected = [
-            group_query_attention(a, {
-                "query": feeds[f"q{i}"], "key": feeds["k0"], "value": feeds["v0"], **pasts,
-                "seqlens_k": lengths["seqlens_k"], "total_sequence_length": lengths["total"],
-                "cos_cache": cos, "sin_cache": sin,
-            }) for i in range(2)
-        ]  # fmt: skip
-        bound = 2e-5 if dtype == FLOAT32 else 4 * ROUNDOFF[FLOAT16] * expected[0].largest_value
-        results = {door: run(session, given) for door, session in opened.items()}
-        # The own kernel of 1.27 and 1.28 ends the process where no present is asked for.
-        if ORT_VERSION > (1, 28) or (ORT_VERSION >= BORROWED_CACHES and present != "absent"):
-            results["onnxruntime"] = run(open_session(model), given)
-        for door, result in results.items():
-            for i in range(2):
-                np.testing.assert_allclose(
-                    result[f"y{i}"].astype(np.float64), expected[i].output.astype(np.float64),
-                    rtol=0, atol=bound, err_msg=f"{door} {i}",
-                )  # fmt: skip
-            for part in ("key", "value") if present == "read" else ():
-                np.testing.assert_array_equal(result[f"again_{part}"], result[f"present_{part}"])
-        shared = {f"present_{part}": f"past_{part}" for part in ("key", "value")}
-        for door, session in opened.items():
-            for name, array in run(session, given, shared).items():
-                np.testing.assert_array_equal(array, results[door][name], err_msg=door)
-        pasts = {f"past_{p}": results["compiled"][f"present_{p}"] for p in ("key", "value")}
-
-
 # --- what is left ---------------------------------------------------------------------------------
 
 LENGTH = 40
@@ -385,17 +279,6 @@ def test_an_attention_of_other_shapes_is_left_by_both_doors(name: str) -> None:
             assert provider_leaves(model) == left, shape
 
 
-def test_shapes_that_are_not_known_are_left_to_the_call() -> None:
-    a, inputs = shaped()
-    for known in ((), ("past_key",), ("query", "past_value")):
-        dims = {name: x.shape for name in known if (x := inputs[name]) is not None}
-        model = one_op_model("GroupQueryAttention", inputs, OUTPUTS, given_attributes(a),
-                             domain="com.microsoft", dims=dims)  # fmt: skip
-        assert leaves(model) == (not known)  # then the channels of a head are not known either
-        if ORT_VERSION >= (1, 24):
-            assert provider_leaves(model) == (not known)
-
-
 def provider_leaves(model: bytes) -> bool:
     """Whether the provider leaves the only node, or ONNX Runtime does not load the model."""
     try:
@@ -403,29 +286,3 @@ def provider_leaves(model: bytes) -> bool:
     except Exception:
         return True
     return session.get_provider_graph_assignment_info()[0].ep_name != NAME
-
-
-@pytest.mark.parametrize(
-    ("outputs", "reason"),
-    [
-        (["y", "", ""], "outputs present_key and present_value are missing"),
-        (["y"], "outputs present_key and present_value are missing"),
-        (["y", "present_key", ""], "its outputs present_key and present_value go together"),
-    ],
-)
-def test_an_attention_that_keeps_no_cache_is_left_with_its_reason(
-    outputs: list[str], reason: str
-) -> None:
-    a, inputs = shaped()
-    dims = {key: x.shape for key, x in inputs.items() if x is not None}
-    model = onnx.load_from_string(one_op_model(
-        "GroupQueryAttention", inputs, OUTPUTS, given_attributes(a), domain="com.microsoft",
-        dims=dims,
-    ))  # fmt: skip
-    del model.graph.node[0].output[:], model.graph.output[:]
-    model.graph.node[0].output.extend(outputs)
-    model.graph.output.append(helper.make_tensor_value_info("y", TensorProto.FLOAT, None))
-    (outcome,) = run_passes(ir.from_proto(model)).outcomes.values()
-    assert outcome.reason == reason
-    if ORT_VERSION >= (1, 24):
-        assert provider_leaves(model.SerializeToString())

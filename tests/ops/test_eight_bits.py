@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
 from op_models import (
     BFLOAT16,
     FLOAT16,
     FLOAT32,
-    ONNX_TYPES,
-    model_of,
-    one_op_model,
-    onnx_tensor,
     open_session,
     run,
 )
@@ -33,7 +26,6 @@ from projection_calls import (
     project,
     q4nx_model,
 )
-from provider_calls import needs_provider, provider_session, registered
 
 from ort_aie_ep.formats import q8nx
 
@@ -183,61 +175,3 @@ def test_wrong_attributes_are_named(change: dict[str, int], message: str) -> Non
 
 
 # --- the execution provider -----------------------------------------------------------------------
-
-
-@pytest.fixture
-def provider() -> Iterator[None]:
-    with registered():
-        yield
-
-
-@needs_provider
-@pytest.mark.usefixtures("provider")
-@pytest.mark.parametrize("block_size", [32, 256])
-@pytest.mark.parametrize("zero_points", [False, True])
-@pytest.mark.parametrize("rows", [1, 5])
-def test_the_provider_computes_what_the_op_does_and_keeps_it(
-    block_size: int, zero_points: bool, rows: int, tmp_path: Path
-) -> None:
-    w = make_weights(40, 320, block_size=block_size, zero_points=zero_points, bits=8)
-    a = activations(rows, 320)
-    inputs = {"A": a, "B": w.b, "scales": w.scales, "zero_points": w.zero_points}
-    given = {"K": 320, "N": 40, "bits": 8, "block_size": block_size}
-    model = one_op_model("MatMulNBits", inputs, {"Y": a.dtype}, given, domain="com.microsoft",
-                         constants=("B", "scales", "zero_points"))  # fmt: skip
-    context = tmp_path / "ctx.onnx"
-    config = {"context_enable": "1", "context_file_path": str(context)}
-    change = {"symmetric": int(not zero_points)}
-    expected = run(open_session(q4nx_model(w, a, change=change)), {"A": a})["Y"]
-    for session in (provider_session(model, **config), provider_session(context)):
-        np.testing.assert_array_equal(run(session, {"A": a})["Y"], expected)
-
-
-@needs_provider
-@pytest.mark.usefixtures("provider")
-def test_the_provider_shares_a_tied_embedding() -> None:
-    n, k = 64, 320
-    w = make_weights(n, k, bits=8, zero_points=True)
-    nodes = [
-        helper.make_node(
-            "GatherBlockQuantized", ["B2", "ids", "scales", "points"], ["rows"],
-            domain="com.microsoft", bits=8, block_size=32, gather_axis=0, quantize_axis=1,
-        ),
-        helper.make_node(
-            "MatMulNBits", ["A", "B", "scales", "points"], ["Y"], domain="com.microsoft", K=k,
-            N=n, bits=8, block_size=32,
-        ),
-    ]  # fmt: skip
-    graph = helper.make_graph(
-        nodes, "graph",
-        [helper.make_tensor_value_info("ids", ONNX_TYPES[np.dtype(np.int64)], [None]),
-         helper.make_tensor_value_info("A", ONNX_TYPES[FLOAT32], [None, k])],
-        [helper.make_tensor_value_info(name, ONNX_TYPES[FLOAT32], None) for name in ("rows", "Y")],
-        [onnx_tensor("B", w.b), onnx_tensor("B2", w.b.reshape(n, -1)),
-         onnx_tensor("scales", w.scales), onnx_tensor("points", w.zero_points)],
-    )  # fmt: skip
-    session = provider_session(model_of(graph).SerializeToString())
-    ids, a = np.array([3, 63, 0]), activations(2, k)
-    results = run(session, {"ids": ids, "A": a})
-    np.testing.assert_array_equal(results["rows"], q8nx.dequantize(w.q4nx, n, k)[ids])
-    np.testing.assert_array_equal(results["Y"], run(open_session(q4nx_model(w, a)), {"A": a})["Y"])

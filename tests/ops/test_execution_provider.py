@@ -10,7 +10,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,10 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from attention_calls import attributes, flow_attention, given_attributes, random_inputs
 from mixed_models import to_k_quant_mixed
 from model_folders import DATA, LEFT, MODELS, NO_CONTEXT, PLANS, few
 from onnx import TensorProto, helper
 from op_models import (
-    FLOAT16,
-    FLOAT32,
-    NEEDS_QUANTISED_CACHES,
     model_of,
     one_op_model,
     onnx_tensor,
@@ -90,28 +85,6 @@ def test_a_device_for_the_host_says_what_runs_on_it() -> None:
     assert device.ep_vendor == "ort_aie_ep"
     assert device.ep_metadata["target"] == "host"
     assert device.ep_metadata["kernels"]
-
-
-@pytest.mark.parametrize("rows", [1, 5])
-@pytest.mark.parametrize("level", [0, 4])
-@pytest.mark.parametrize("zero_points", [False, True])
-@pytest.mark.parametrize("with_bias", [False, True])
-def test_a_projection_equals_the_custom_op(
-    rows: int, level: int, zero_points: bool, with_bias: bool
-) -> None:
-    w = make_weights(40, 320, zero_points=zero_points)
-    a = activations(rows, 320)
-    bias = activations(40) if with_bias else None
-    inputs = {"A": a, "B": w.b, "scales": w.scales, "zero_points": w.zero_points, "g_idx": None,
-              "bias": bias}  # fmt: skip
-    given = {"K": 320, "N": 40, "bits": 4, "block_size": 32, "accuracy_level": level}
-    model = one_op_model("MatMulNBits", inputs, {"Y": a.dtype}, given, domain="com.microsoft",
-                         constants=("B", "scales", "zero_points", "bias"))  # fmt: skip
-    ours = session(model)
-    assert assigned(ours) == {"MatMulNBits": 1}
-    custom = open_session(q4nx_model(w, a, bias=bias, accuracy_level=level,
-                                     change={"symmetric": int(not zero_points)}))  # fmt: skip
-    np.testing.assert_array_equal(run(ours, {"A": a})["Y"], run(custom, {"A": a})["Y"])
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -418,26 +391,6 @@ def projection(w: Weights, a: Array) -> bytes:
                         constants=("B", "scales"))  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("name", "wrong", "reason"),
-    [
-        ("B", np.zeros((40, 9, 16), np.uint8), "its B is (40, 9, 16); expected (40, 10, 16)"),
-        ("scales", np.ones((39, 10), np.float32), "its scales is (39, 10); expected (40, 10)"),
-        ("zero_points", np.zeros((40, 5), np.float16), "its zero_points is (40, 5); expected"),
-        ("zero_points", np.zeros((40, 3), np.uint8), "its zero_points is (40, 3); expected"),
-    ],
-)
-def test_a_malformed_node_is_left_with_its_reason(
-    name: str, wrong: Array, reason: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    w, a = make_weights(40, 320), activations(3, 320)
-    inputs = {"A": a, "B": w.b, "scales": w.scales, "zero_points": None} | {name: wrong}
-    given = {"K": 320, "N": 40, "bits": 4, "block_size": 32}
-    model = one_op_model("MatMulNBits", inputs, {"Y": a.dtype}, given, domain="com.microsoft",
-                         constants=("B", "scales", "zero_points"))  # fmt: skip
-    assert_left(model, reason, capfd)
-
-
 def assert_left(model: bytes, reason: str, capfd: pytest.CaptureFixture[str]) -> None:
     options = session_options()
     options.log_severity_level = 1
@@ -507,72 +460,6 @@ def test_a_large_table_is_mapped_from_the_data_file(tmp_path: Path) -> None:
     del ours
     gc.collect()
     assert not mapped(tmp_path / "data")
-
-
-@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16])
-def test_float_zero_points_of_another_type_than_the_scales(dtype: np.dtype[Any]) -> None:
-    w, a = (
-        make_weights(40, 320, dtype=dtype, zero_points="float"),
-        activations(3, 320).astype(dtype),
-    )
-    assert w.zero_points is not None
-    other = FLOAT16 if dtype == FLOAT32 else FLOAT32
-    inputs = {"A": a, "B": w.b, "scales": w.scales, "zero_points": w.zero_points}
-    ys = []
-    for points in (w.zero_points, w.zero_points.astype(other)):  # quarters: exact in either
-        model = one_op_model("MatMulNBits", inputs | {"zero_points": points}, {"Y": a.dtype},
-                             {"K": 320, "N": 40, "bits": 4, "block_size": 32},
-                             domain="com.microsoft",
-                             constants=("B", "scales", "zero_points"))  # fmt: skip
-        ours = session(model)
-        assert assigned(ours) == {"MatMulNBits": 1}
-        ys.append(run(ours, {"A": a})["Y"])
-    np.testing.assert_array_equal(*ys)
-
-
-@pytest.mark.parametrize(
-    ("dim", "known", "reason"),
-    [
-        (12, "past_key", "heads have 12 channels; expected a multiple of 8"),
-        (12, "query", "heads have 12 channels; expected a multiple of 8"),
-        (16, "", "the number of channels of a head is not known before it runs"),
-    ],
-)
-def test_an_attention_of_other_heads_is_left_with_its_reason(
-    dim: int, known: str, reason: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    inputs = {
-        "query": np.zeros((1, 1, 4 * dim), np.float32), "key": None, "value": None,
-        "past_key": np.zeros((1, 1, 3, dim), np.float32),
-        "past_value": np.zeros((1, 1, 3, dim), np.float32),
-        "seqlens_k": np.zeros(1, np.int32), "total": np.ones(1, np.int32),
-    }  # fmt: skip
-    dims = {"past_key": ["b", 1, "p", dim], "query": ["b", "s", 4 * dim]}
-    outputs = {"output": np.float32, "present_key": np.float32, "present_value": np.float32}
-    given = {"num_heads": 2, "kv_num_heads": 1}
-    model = one_op_model("GroupQueryAttention", inputs, outputs, given, domain="com.microsoft",
-                         dims={known: dims[known]} if known else {})  # fmt: skip
-    assert_left(model, reason, capfd)
-
-
-@NEEDS_QUANTISED_CACHES
-@pytest.mark.parametrize("bits", [8, 4])
-def test_an_attention_on_a_quantised_cache_equals_the_custom_op(bits: int) -> None:
-    a = attributes(k_quant_type="PER_CHANNEL", v_quant_type="PER_TENSOR", kv_cache_bit_width=bits)
-    # The provider leaves attention in float32 where no projection of the model is its own.
-    as_there = replace(a, float32_products=1)
-    for sequence, total in ((1, 30), (20, 20)):
-        inputs = random_inputs(a, sequence, lengths=(total,), capacity=32)
-        cache = inputs["past_key"]
-        assert cache is not None
-        outputs = {"output": FLOAT32, "present_key": cache.dtype, "present_value": cache.dtype}
-        model = one_op_model("GroupQueryAttention", inputs, outputs, given_attributes(a),
-                             domain="com.microsoft", dims={"past_key": cache.shape})  # fmt: skip
-        ours = session(model)
-        assert assigned(ours) == {"GroupQueryAttention": 1}
-        results, expected = run(ours, inputs), flow_attention(as_there, inputs)
-        for name, array in results.items():
-            np.testing.assert_array_equal(array, expected[name])
 
 
 @pytest.mark.parametrize("held_by", ["branch", "main graph", "data file of the main graph"])

@@ -6,16 +6,14 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 import onnxruntime
 import pytest
 from attention_calls import attributes, flow_attention, given_attributes, random_inputs
 from model_folders import DATA, MODELS, NO_CONTEXT
-from op_models import FLOAT32, NEEDS_QUANTISED_CACHES, one_op_model, run, session_options
+from op_models import FLOAT32, one_op_model, run, session_options
 from projection_calls import activations, make_weights
 from provider_calls import devices, needs_provider, registered
 
@@ -23,7 +21,6 @@ from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.running.generate import Decoder
 from ort_aie_ep.runtime.provider import NAME
 
-Array = npt.NDArray[Any]
 pytestmark = needs_provider
 
 
@@ -74,22 +71,6 @@ def test_a_context_model_gives_the_same_logits(name: str, tmp_path: Path) -> Non
     assert not left & {"MatMulNBits", "GroupQueryAttention"}
 
 
-@pytest.mark.parametrize("zero_points", [False, True])
-@pytest.mark.parametrize("dtype", [np.dtype(np.float32), np.dtype(np.float16)])
-def test_bias_and_zero_points_are_kept(
-    zero_points: bool, dtype: np.dtype[Any], tmp_path: Path
-) -> None:
-    w = make_weights(40, 320, zero_points=zero_points, dtype=dtype)
-    a, bias = activations(3, 320, dtype=dtype), activations(40, dtype=dtype)
-    inputs = {"A": a, "B": w.b, "scales": w.scales, "zero_points": w.zero_points, "g_idx": None,
-              "bias": bias}  # fmt: skip
-    given = {"K": 320, "N": 40, "bits": 4, "block_size": 32}
-    model = one_op_model("MatMulNBits", inputs, {"Y": a.dtype}, given, domain="com.microsoft",
-                         constants=("B", "scales", "zero_points", "bias"))  # fmt: skip
-    expected = run(session(model, tmp_path / "ctx.onnx"), {"A": a})["Y"]
-    np.testing.assert_array_equal(run(session(tmp_path / "ctx.onnx"), {"A": a})["Y"], expected)
-
-
 @pytest.mark.parametrize(
     ("block_size", "zero_points", "block_bytes"),
     [(32, True, 5120), (32, False, 4608), (128, True, 4352), (128, False, 4224)],
@@ -108,25 +89,6 @@ def test_weights_are_packed_as_small_as_their_source(
     packed = n // 32 * k // 256 * block_bytes
     stored = sum(file.stat().st_size for file in tmp_path.iterdir())
     assert packed <= stored < packed + 8192
-
-
-@NEEDS_QUANTISED_CACHES
-@pytest.mark.parametrize("bits", [8, 4])
-def test_a_quantised_cache_and_its_scales_are_kept(bits: int, tmp_path: Path) -> None:
-    a = attributes(k_quant_type="PER_TENSOR", v_quant_type="PER_CHANNEL", kv_cache_bit_width=bits)
-    inputs = random_inputs(a, 3, lengths=(20,), capacity=32)
-    cache = inputs["past_key"]
-    assert cache is not None
-    outputs = {"output": FLOAT32, "present_key": cache.dtype, "present_value": cache.dtype}
-    model = one_op_model("GroupQueryAttention", inputs, outputs, given_attributes(a),
-                         domain="com.microsoft", constants=("k_scale", "v_scale"),
-                         dims={"past_key": cache.shape})  # fmt: skip
-    expected = run(session(model, tmp_path / "ctx.onnx"), inputs)
-    results = run(session(tmp_path / "ctx.onnx"), inputs)
-    custom = flow_attention(a, inputs)
-    for name, array in results.items():
-        np.testing.assert_array_equal(array, expected[name])
-        np.testing.assert_array_equal(array, custom[name])
 
 
 def test_a_constant_without_elements_is_kept(tmp_path: Path) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from code_bytes import pack_codes
 from lookup_errors import INT8, INT16, lookup_error
 from onnx import helper
 from op_models import (
@@ -36,7 +33,6 @@ from projection_calls import (
     project,
     q4nx_model,
 )
-from provider_calls import needs_provider, provider_session, registered
 
 from ort_aie_ep import _native
 from ort_aie_ep.formats import q4nx
@@ -246,68 +242,3 @@ def test_blocks_of_another_size_are_named() -> None:
 
 
 # --- the execution provider -----------------------------------------------------------------------
-
-
-@pytest.fixture
-def provider() -> Iterator[None]:
-    with registered():
-        yield
-
-
-@needs_provider
-@pytest.mark.usefixtures("provider")
-@pytest.mark.parametrize("zero_points", [False, True])
-@pytest.mark.parametrize("rows", [1, 5])
-def test_the_provider_computes_what_the_op_does_and_keeps_it(
-    zero_points: bool, rows: int, tmp_path: Path
-) -> None:
-    w = make_weights(40, 320, zero_points=zero_points, bits=2)
-    a = activations(rows, 320)
-    inputs = {"A": a, "B": w.b, "scales": w.scales, "zero_points": w.zero_points}
-    given = {"K": 320, "N": 40, "bits": 2, "block_size": 32}
-    model = one_op_model("MatMulNBits", inputs, {"Y": a.dtype}, given, domain="com.microsoft",
-                         constants=("B", "scales", "zero_points"))  # fmt: skip
-    context = tmp_path / "ctx.onnx"
-    config = {"context_enable": "1", "context_file_path": str(context)}
-    change = {"symmetric": int(not zero_points)}
-    expected = run(open_session(q4nx_model(w, a, change=change)), {"A": a})["Y"]
-    for session in (provider_session(model, **config), provider_session(context)):
-        np.testing.assert_array_equal(run(session, {"A": a})["Y"], expected)
-
-
-@needs_provider
-@pytest.mark.usefixtures("provider")
-@pytest.mark.parametrize("gather_bits", [2, 4])
-def test_the_provider_shares_a_tied_embedding_of_as_many_bits(gather_bits: int) -> None:
-    n, k = 64, 320
-    w = make_weights(n, k, bits=2)
-    # Read as four bits, the same bytes would be rows with half as many codes.
-    scales = w.scales
-    nodes = [
-        helper.make_node(
-            "GatherBlockQuantized", ["B2", "ids", "scales"], ["rows"], domain="com.microsoft",
-            name="gather", bits=gather_bits, block_size=32, gather_axis=0, quantize_axis=1,
-        ),
-        helper.make_node(
-            "MatMulNBits", ["A", "B", "scales"], ["Y"], domain="com.microsoft", name="lm_head", K=k,
-            N=n, bits=2, block_size=32,
-        ),
-    ]  # fmt: skip
-    data = w.b.reshape(n, -1) if gather_bits == 2 else pack_codes(np.zeros((n, k), np.uint8), 4)
-    graph = helper.make_graph(
-        nodes, "graph",
-        [helper.make_tensor_value_info("ids", ONNX_TYPES[np.dtype(np.int64)], [None]),
-         helper.make_tensor_value_info("A", ONNX_TYPES[FLOAT32], [None, k])],
-        [helper.make_tensor_value_info(name, ONNX_TYPES[FLOAT32], None) for name in ("rows", "Y")],
-        [onnx_tensor("B", w.b), onnx_tensor("B2", data), onnx_tensor("scales", scales)],
-    )  # fmt: skip
-    session = provider_session(model_of(graph).SerializeToString())
-    ids, a = np.array([3, 63, 0]), activations(2, k)
-    results = run(session, {"ids": ids, "A": a})
-    if gather_bits == 2:
-        np.testing.assert_array_equal(results["rows"], q4nx.dequantize(w.q4nx, n, k)[ids])
-    else:  # codes of 0 minus 8: from the CPU EP, whose rows are not the projection's
-        expected = -8 * np.repeat(scales, 32, axis=1)[ids]
-        np.testing.assert_allclose(results["rows"], expected, rtol=2**-22)
-    expected = run(open_session(q4nx_model(w, a, change={"symmetric": 1})), {"A": a})["Y"]
-    np.testing.assert_array_equal(results["Y"], expected)

@@ -64,40 +64,27 @@ def projection_model(
     bits: int = 4,
     zero_points: bool | np.dtype[Any] = False,
     bias: bool = False,
-    g_idx: bool = False,
-    as_inputs: tuple[str, ...] = (),
     **attributes: int,
 ) -> onnx.ModelProto:
-    """x -> MatMulNBits -> y. `as_inputs` names weights that become graph inputs."""
+    """x -> MatMulNBits -> y."""
     weights = projection_weights(
         n, k, block_size=block_size, bits=bits, dtype=dtype, zero_points=zero_points
     )
     extra: dict[str, Array] = {}
-    names = [] if zero_points else [""]
-    if g_idx:
-        extra["g_idx"] = np.arange(k, dtype=np.int32) // block_size
-    names.append("g_idx" if g_idx else "")
+    names: list[str] = []
     if bias:
         extra["bias"] = np.linspace(-1, 1, n).astype(dtype)
-        names.append("bias")
-    while names and not names[-1]:
-        names.pop()
+        names = [*([] if zero_points else [""]), "", "bias"]
     given: dict[str, Any] = {"block_size": block_size, "inputs": names, "bits": bits}
     node = matmul_nbits("x", "y", weights, n, k, **(given | attributes))
     initializers = weights | extra
     element = ONNX_TYPES[dtype]
-    inputs = [helper.make_tensor_value_info("x", element, ["batch", "sequence", k])]
-    inputs += [
-        helper.make_tensor_value_info(key, ONNX_TYPES[initializers[key].dtype],
-                                      initializers[key].shape)
-        for key in as_inputs
-    ]  # fmt: skip
     graph = helper.make_graph(
         [node],
         "main_graph",
-        inputs,
+        [helper.make_tensor_value_info("x", element, ["batch", "sequence", k])],
         [helper.make_tensor_value_info("y", element, ["batch", "sequence", n])],
-        [onnx_tensor(key, x) for key, x in initializers.items() if key not in as_inputs],
+        [onnx_tensor(key, x) for key, x in initializers.items()],
     )
     return model_of(graph)
 
@@ -107,29 +94,20 @@ def attention_model(
     cache: int = TensorProto.FLOAT,
     outputs: int = 3,
     scales: bool = False,
-    with_past: bool = True,
-    query_seqlens: bool = False,
-    head_dim: int | str = 32,
     **attributes: Any,
 ) -> onnx.ModelProto:
     """A GroupQueryAttention with packed QKV: 4 query heads, 2 KV heads."""
-    names = ["qkv", "", "", *(["past_key", "past_value"] if with_past else ["", ""]),
-             "seqlens_k", "total", "cos", "sin"]  # fmt: skip
+    names = ["qkv", "", "", "past_key", "past_value", "seqlens_k", "total", "cos", "sin"]
     if scales:
         names += ["", "", "", "k_scale", "v_scale"]
-    if query_seqlens:
-        names += [""] * (16 - len(names)) + ["query_seqlens"]
-    width = head_dim
-    if isinstance(head_dim, int) and attributes.get("kv_cache_bit_width") == 4:
-        width = head_dim // 2  # two channels in a byte
-    past = [2, 2, "past", width]
-    channels = 8 * head_dim if isinstance(head_dim, int) else "channels"
+    two_in_a_byte = attributes.get("kv_cache_bit_width") == 4
+    past = [2, 2, "past", 16 if two_in_a_byte else 32]
     graph_inputs: list[tuple[str, int, list[Any]]] = [
-        ("qkv", TensorProto.FLOAT, ["batch", "sequence", channels]),
-        *([("past_key", cache, past), ("past_value", cache, past)] if with_past else []),
+        ("qkv", TensorProto.FLOAT, ["batch", "sequence", 8 * 32]),
+        ("past_key", cache, past),
+        ("past_value", cache, past),
         ("seqlens_k", TensorProto.INT32, ["batch"]),
         ("total", TensorProto.INT32, []),
-        *([("query_seqlens", TensorProto.INT32, ["batch"])] if query_seqlens else []),
     ]
     out_names = ["output", "present_key", "present_value", "output_qk"][:outputs]
     node = helper.make_node(
@@ -162,19 +140,13 @@ def tied_model(
     k: int = 320,
     *,
     block_size: int = 32,
-    zero_points: bool = False,
     tied: bool = True,
-    bits: int = 4,
-    gather_block_size: int | None = None,
-    reshape: list[int] | None = None,
 ) -> onnx.ModelProto:
     """ids -> GatherBlockQuantized(Reshape(lm_head)) -> MatMulNBits(lm_head) -> logits."""
-    weights = projection_weights(
-        n, k, block_size=block_size, bits=bits, zero_points=zero_points, prefix="lm_head"
-    )
+    weights = projection_weights(n, k, block_size=block_size, prefix="lm_head")
     blocks = -(-k // block_size)
     initializers = dict(weights)
-    initializers["shape"] = np.array(reshape or [n, blocks * block_size * bits // 8], np.int64)
+    initializers["shape"] = np.array([n, blocks * block_size // 2], np.int64)
     source = "lm_head.B"
     if not tied:
         source = "embedding.B"
@@ -187,12 +159,12 @@ def tied_model(
             ["hidden"],
             name="/model/embed/Gather",
             domain="com.microsoft",
-            bits=bits,
-            block_size=gather_block_size or block_size,
+            bits=4,
+            block_size=block_size,
             gather_axis=0,
             quantize_axis=1,
         ),
-        matmul_nbits("hidden", "logits", weights, n, k, block_size=block_size, bits=bits,
+        matmul_nbits("hidden", "logits", weights, n, k, block_size=block_size,
                      name="/lm_head/MatMul_Q4"),
     ]  # fmt: skip
     graph = helper.make_graph(

@@ -46,12 +46,9 @@ def matmul_model(
     n: int = 96,
     *,
     dtype: np.dtype[Any] = FLOAT32,
-    bias: Array | None = None,
-    bias_first: bool = False,
     behind: str = "",
 ) -> onnx.ModelProto:
-    """x -> MatMul -> (Add) -> y, the weights (K, N) plain, or from an Identity, a Transpose or a
-    Constant."""
+    """x -> MatMul -> y, the weights (K, N) plain or `behind` an Identity, Transpose or Constant."""
     weights = matrix(k, n, dtype)
     initializers = {"proj.weight": weights}
     nodes, name = [], "proj.weight"
@@ -66,12 +63,7 @@ def matmul_model(
         nodes.append(helper.make_node(behind, [name], ["w"], name="/proj/Identity"))
     if behind:
         name = "w"
-    product = "y" if bias is None else "product"
-    nodes.append(helper.make_node("MatMul", ["x", name], [product], name="/proj/MatMul"))
-    if bias is not None:
-        initializers["proj.bias"] = bias
-        order = ["proj.bias", product] if bias_first else [product, "proj.bias"]
-        nodes.append(helper.make_node("Add", order, ["y"], name="/proj/Add"))
+    nodes.append(helper.make_node("MatMul", ["x", name], ["y"], name="/proj/MatMul"))
     return graph_model(
         nodes,
         initializers,
@@ -79,32 +71,6 @@ def matmul_model(
         outputs={"y": ("batch", "sequence", n)},
         dtype=dtype,
     )
-
-
-def gemm_model(
-    k: int = 320,
-    n: int = 96,
-    *,
-    bias: Array | None = None,
-    c_is_input: bool = False,
-    **attributes: Any,
-) -> onnx.ModelProto:
-    """x (rows, K) -> Gemm -> y."""
-    weights = matrix(k, n)
-    if attributes.get("transB"):
-        weights = np.ascontiguousarray(weights.T)
-    initializers = {"fc.weight": weights}
-    inputs = ["x", "fc.weight"]
-    more: tuple[onnx.ValueInfoProto, ...] = ()
-    if c_is_input:
-        more = (helper.make_tensor_value_info("c", TensorProto.FLOAT, [n]),)
-        inputs.append("c")
-    elif bias is not None:
-        initializers["fc.bias"] = bias
-        inputs.append("fc.bias")
-    node = helper.make_node("Gemm", inputs, ["y"], name="/fc/Gemm", **attributes)
-    dims = (k, "rows") if attributes.get("transA") else ("rows", k)
-    return graph_model([node], initializers, x=dims, outputs={"y": ("rows", n)}, more_inputs=more)
 
 
 def tied_float_model(vocab: int = 200, hidden: int = 64) -> onnx.ModelProto:

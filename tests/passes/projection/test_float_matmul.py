@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from builder_nodes import save
-from float_models import gemm_model, graph_model, matmul_model, matrix, tied_float_model
+from float_models import graph_model, matmul_model, matrix, tied_float_model
 from onnx import helper
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 from op_models import BFLOAT16, FLOAT16, FLOAT32, Array, open_session, run
@@ -23,7 +23,7 @@ from ort_aie_ep import _native
 from ort_aie_ep.compiler.compile import REPORT
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats import bf16_blocks, q4nx, q8nx
-from ort_aie_ep.graph_passes import NodeOutcome, Quantising, Report, WeightForm, run_passes
+from ort_aie_ep.graph_passes import Quantising, Report, WeightForm, run_passes
 from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.running.generate import Decoder
 from ort_aie_ep.runtime.sessions import open_session as open_file
@@ -132,46 +132,6 @@ def test_a_matmul_with_constant_weights_is_replaced(
     assert layer.largest == pytest.approx(np.abs(error).max(), rel=1e-4, abs=1e-12)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("transposed", [0, 1])
-@pytest.mark.parametrize("with_bias", [False, True])
-def test_a_gemm_is_replaced(form: WeightForm, transposed: int, with_bias: bool) -> None:
-    bias = np.linspace(-1, 1, 96, dtype=np.float32) if with_bias else None
-    model, report = rewritten(gemm_model(bias=bias, transB=transposed), form)
-    assert outcomes(report) == {"/fc/Gemm": BECOMES[form]}
-    (node,) = model.graph
-    w = stored(node, form, 320, 96)
-    assert_multiplies(model, activations(5, 320), w, 0 if bias is None else bias)
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("bias_first", [False, True])
-def test_a_bias_becomes_part_of_it(form: WeightForm, bias_first: bool) -> None:
-    bias = np.linspace(-1, 1, 96, dtype=np.float32)
-    model, report = rewritten(matmul_model(bias=bias, bias_first=bias_first), form)
-    assert outcomes(report) == {"/proj/MatMul": BECOMES[form], "/proj/Add": BECOMES[form]}
-    (node,) = model.graph
-    assert_multiplies(model, activations(1, 5, 320), stored(node, form, 320, 96), bias)
-
-
-@pytest.mark.parametrize("bias", [np.ones((1, 96), np.float32), np.ones(1, np.float32)])
-def test_what_is_added_otherwise_stays_an_add(bias: Array) -> None:
-    model, report = rewritten(matmul_model(bias=bias), WeightForm.BF16)
-    assert [node.op_type for node in model.graph] == ["GEMM", "Add"]
-    assert outcomes(report) == {"/proj/MatMul": "aie.GEMM"}
-
-
-def test_a_product_that_others_read_keeps_its_name_and_its_add() -> None:
-    bias = np.ones(96, np.float32)
-    source = matmul_model(bias=bias)
-    source.graph.output.append(
-        helper.make_tensor_value_info("product", onnx.TensorProto.FLOAT, [None, None, 96])
-    )
-    model, _ = rewritten(source, WeightForm.BF16)
-    assert [node.op_type for node in model.graph] == ["GEMM", "Add"]
-    assert [value.name for value in model.graph.outputs] == ["y", "product"]
-
-
 def test_weights_that_are_shared_are_packed_once_and_the_embedding_stays() -> None:
     model, report = rewritten(tied_float_model(), WeightForm.Q4NX)
     assert outcomes(report) == {
@@ -225,56 +185,6 @@ def test_large_weights_are_packed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> 
 # --- what is left alone ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(
-    ("model", "reason"),
-    [
-        (matmul_model(31, 96), "K=31 N=96: less than 32 either way is mostly padding"),
-        (matmul_model(320, 8), "K=320 N=8: less than 32 either way is mostly padding"),
-        (matmul_model(dtype=np.dtype(np.int32)), "its weights are INT32; expected FLOAT, FLOAT16"),
-        (gemm_model(transA=1), "transA is not 0: its activations are transposed"),
-        (gemm_model(alpha=0.5), "alpha=0.5 beta=1 must both be 1"),
-        (gemm_model(beta=2.0, bias=np.ones(96, np.float32)), "alpha=1 beta=2 must both be 1"),
-        (gemm_model(bias=np.ones((1, 96), np.float32)), "its C is not a constant vector of N"),
-        (gemm_model(c_is_input=True), "its C is not a constant vector of N"),
-    ],
-)
-def test_a_product_is_left_with_a_reason(
-    form: WeightForm, model: onnx.ModelProto, reason: str
-) -> None:
-    before = model.SerializeToString(deterministic=True)
-    after, report = rewritten(model, form)
-    (outcome,) = report.outcomes.values()
-    assert outcome.becomes is None
-    assert outcome.reason.startswith(reason)
-    assert ir.to_proto(after).graph.node == onnx.ModelProto.FromString(before).graph.node
-
-
-def test_products_without_weights_are_left_with_a_reason() -> None:
-    batched = np.ones((2, 64, 64), np.float32)
-    nodes = [
-        helper.make_node("MatMul", ["x", "x"], ["scores"], name="attention"),
-        helper.make_node("MatMul", ["scores", "experts"], ["many"], name="experts"),
-        helper.make_node("MatMul", ["many", "default"], ["y"], name="default"),
-    ]
-    default = helper.make_tensor_value_info("default", onnx.TensorProto.FLOAT, [64, 64])
-    source = graph_model(
-        nodes,
-        {"experts": batched, "default": matrix(64, 64)},  # the caller may give another
-        x=(2, 64, 64),
-        outputs={"y": (2, 64, 64)},
-        more_inputs=(default,),
-    )
-    model, report = rewritten(source, WeightForm.Q4NX)
-    nothing = "its second input is not a constant, so there are no weights"
-    assert outcomes(report) == {
-        "attention": nothing,
-        "experts": "its weights have 3 dimensions; expected (K, N)",
-        "default": nothing,
-    }
-    assert [node.op_type for node in model.graph] == ["MatMul"] * 3
-
-
 def test_names_that_match_a_pattern_are_kept() -> None:
     model, report = rewritten(tied_float_model(), WeightForm.Q4NX, ("/lm_*",))
     assert outcomes(report)["/lm_head/MatMul"] == "kept by --keep '/lm_*'"
@@ -290,18 +200,6 @@ def test_brackets_in_a_name_are_not_a_pattern() -> None:
     assert outcomes(report)["layers[0]/MatMul"] == "kept by --keep 'layers[0]/*'"
     with pytest.raises(AieError, match=r"'\[/\]lm_head"):
         rewritten(tied_float_model(), WeightForm.Q4NX, ("[/]lm_head*",))
-
-
-def test_unasked_the_report_says_what_could_be_done() -> None:
-    source = matmul_model()
-    model, report = rewritten(source, None)
-    assert list(report.outcomes.values()) == [
-        NodeOutcome(
-            "/proj/MatMul", "MatMul", None,
-            "its weights are FLOAT: compile --quantize q4nx or bf16 replaces it",
-        )
-    ]  # fmt: skip
-    assert [node.op_type for node in model.graph] == ["MatMul"]
 
 
 # --- compile --------------------------------------------------------------------------------------

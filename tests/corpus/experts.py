@@ -1,0 +1,216 @@
+"""QMoE, and the Reshape between a router and its experts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from expert_models import PLACES, ROUTER_WEIGHTS, Experts, build
+from graphs import Array, Entry, Given, steps
+
+# Activations are rounded to bfloat16 twice, in two products of which one is a factor: independent
+# errors of 2^-9 each, of which few cross to the next code.
+NEAR = 2.0**-6
+
+
+def logits(experts: int, rows: int) -> Array:
+    """They differ by enough to choose alike in any precision."""
+    rng = np.random.default_rng([experts, rows])
+    ranks = np.stack([rng.permutation(experts) for _ in range(rows)])
+    return (ranks * 0.25 - 1).astype(np.float32)
+
+
+def text(case: Experts, router: str = "router", more: Mapping[int, str] = {}) -> str:
+    names = ["x", router, *[""] * 13]
+    for place, (name, _) in build(case).inputs.items():
+        names[place] = name
+    if case.router_weights:
+        names[ROUTER_WEIGHTS] = "chosen"
+    for place, name in more.items():
+        names += [""] * (place + 1 - len(names))
+        names[place] = name
+    given: dict[str, Any] = {"k": case.top_k, "activation_type": case.activation,
+                             "swiglu_fusion": case.fusion}  # fmt: skip
+    if isinstance(case.bits, int):
+        given["expert_weight_bits"] = case.bits
+    else:
+        given |= {f"{fc}_expert_weight_bits": bits for fc, bits in case.bits.items()}
+    given |= {"block_size": case.block_size} if case.block_size else {}
+    given |= case.attributes
+    while not names[-1]:
+        names.pop()
+    attributes = ", ".join(f"{name}={value!r}" for name, value in given.items())
+    return f"y = QMoE<{attributes}>({', '.join(name or '-' for name in names)})"
+
+
+def entry(name: str, case: Experts, becomes: str, given: Mapping[str, Given] = {}, *,
+          graph: str = "", **more: Any) -> Entry:  # fmt: skip
+    known: dict[str, Given] = {
+        **dict(build(case).inputs.values()),
+        "x": ["batch", "sequence", case.hidden],
+        "router": ["tokens", case.experts],
+        "chosen": ["tokens", case.experts],
+    }
+    feeds = {
+        "router": lambda s: logits(case.experts, s["tokens"]),
+        "chosen": lambda s: np.random.default_rng(2).uniform(0.1, 1, (s["tokens"], case.experts))
+        .astype(np.float32),
+    } | more.pop("feeds", {})  # fmt: skip
+    found = {"near": NEAR, "since": (1, 31), "feeds": feeds,
+             "sizes": ({"batch": 1, "sequence": n, "tokens": n}
+                       for n in (1, 5))} | more  # fmt: skip
+    found["sizes"] = tuple(found["sizes"])
+    return Entry(
+        name, graph or text(case), becomes, given=known | dict(given), dtype=case.dtype, **found
+    )
+
+
+GPT_OSS = {"activation_alpha": 1.702, "activation_beta": 1.0, "swiglu_limit": 1.5}
+# What ONNX Runtime's CPU kernel computes as well, and what the step says of it.
+TAKEN = {
+    "silu": (Experts(activation="silu", fusion=0), "activation=silu"),
+    "gelu": (Experts(activation="gelu", fusion=0, biases=True), "activation=gelu_tanh"),
+    "relu": (Experts(activation="relu", fusion=0, biases=True), "activation=relu"),
+    "identity": (Experts(activation="identity", fusion=0), "activation=none"),
+    "swiglu": (Experts(), "activation=silu"),
+    "gpt-oss": (Experts(biases=True, attributes=GPT_OSS),
+                "activation=swiglu alpha=1.702 beta=1 limit=1.5"),
+    "8 bits": (Experts(bits=8, block_size=0, hidden=320, inter=96, zero_points=True),
+               "activation=silu down_bits=8 symmetric=0"),
+    "zero points": (Experts(zero_points=True), "activation=silu symmetric=0"),
+    "a scale for each out-feature": (Experts(block_size=0, hidden=40, inter=24), "activation=silu"),
+    "blocks of 64": (Experts(block_size=64, inter=64), "activation=silu"),
+    "router_weights": (Experts(router_weights=True), "activation=silu"),
+    "normalised router_weights": (
+        Experts(router_weights=True, attributes={"normalize_routing_weights": 1}),
+        "activation=silu normalize=1"),
+    "a normalised softmax": (Experts(attributes={"normalize_routing_weights": 1}),
+                             "activation=silu"),
+    "rows that are no whole blocks": (
+        Experts(experts=8, hidden=320, inter=288, biases=True, zero_points=True),
+        "activation=silu symmetric=0"),
+    "many experts": (Experts(experts=8, top_k=4), "activation=silu"),
+}  # fmt: skip
+# What it refuses, although the schema has a meaning for it.
+HERE = {
+    "8 and 4 bits": (Experts(bits={"fc1": 4, "fc2": 8}), "activation=silu down_bits=8"),
+    "concatenated": (Experts(fusion=2, biases=True), "activation=silu"),
+    "swiglu of two tensors": (Experts(fusion=0, fc3=True, biases=True, attributes=GPT_OSS),
+                              "activation=swiglu alpha=1.702 beta=1 limit=1.5"),
+    "geglu": (Experts(activation="geglu"), "activation=gelu_tanh"),
+    "limit after activation": (
+        Experts(attributes={"swiglu_limit": 0.5, "swiglu_limit_after_activation": 1}),
+        "activation=swiglu alpha=1 beta=0 limit=0.5 limit_after=1"),
+}  # fmt: skip
+SIZED = "experts={} top_k={}"
+
+
+def taken() -> Iterator[Entry]:
+    for cases, runs in ((TAKEN, True), (HERE, False)):
+        for name, (case, given) in cases.items():
+            places = {place for place, _ in build(case).inputs.items()}
+            reads = ["x", "router", "*", "*", "*" if case.fused or case.fc3 else "-"]
+            if case.biases:
+                reads += ["*", "*" if case.fused or case.fc3 else "-", "*"]
+            if case.router_weights:
+                reads += ["-"] * (8 - len(reads)) + ["chosen"]
+            assert places
+            while reads[-1] == "-":
+                reads.pop()
+            becomes = (
+                f"Q4NXMoE {' '.join(reads)} -> y {given} {SIZED.format(case.experts, case.top_k)}"
+            )
+            yield entry(f"experts: {name}", case, becomes, runs=runs)
+
+
+def two() -> Iterator[Entry]:
+    case = Experts()
+    graph = text(case)
+    graph += "\n" + graph.replace("y =", "z =").replace("fc1_scales", "more")
+    plain = f"activation=silu {SIZED.format(4, 2)}"
+    scales = dict(build(case).inputs.values())["fc1_scales"]
+    yield entry("experts with the same codes and other scales", case,
+                f"Q4NXMoE x router * * * -> y {plain}\nQ4NXMoE x router * * * -> z {plain}",
+                {"more": scales * np.float32(2)}, graph=graph, alike=False)  # fmt: skip
+
+
+def routers() -> Iterator[Entry]:
+    case = Experts()
+    flat: dict[str, Given] = {"two": np.array([-1, case.experts]),
+                              "router": ["batch", "sequence", case.experts]}  # fmt: skip
+    feeds = {"router": lambda s: logits(case.experts, s["tokens"])[None]}
+    joined = steps("flat = Reshape(router, two)", text(case, "flat"))
+    plain = f"Q4NXMoE x router * * * -> y activation=silu {SIZED.format(4, 2)}"
+    yield entry("a Reshape that joins batch and sequence goes", case, plain, flat, graph=joined,
+                feeds=feeds)  # fmt: skip
+    rows = plain.replace("x router", "x flat")
+    yield entry("rows that something else reads stay rows", case, f"Reshape\n{rows}", flat,
+                graph=joined, wanted=("flat",), feeds=feeds)  # fmt: skip
+    for shape in (["sequence", "batch", 4], ["batch", "sequence", 2, 2], ["batch", 4, "sequence"],
+                  ["batch", "sequence", "experts"], ["tokens", 4]):  # fmt: skip
+        yield entry(f"a Reshape of {shape} stays", case, f"Reshape\n{rows}",
+                    flat | {"router": shape},
+                    graph=joined, runs=False)  # fmt: skip
+
+
+# --- what stays -----------------------------------------------------------------------------------
+
+OTHER_VALUES: dict[str, tuple[dict[str, Any], str]] = {
+    "activation_alpha": ({"activation_alpha": 0.0}, "activation_alpha=0"),
+    "activation_type": ({"activation_type": "relu2"}, "activation_type=relu2"),
+    "block_size": ({"block_size": 16}, "block_size is 16"),
+    "expert_weight_bits": ({"expert_weight_bits": 3}, "fc1 has 3 bits"),
+    "fc1_expert_weight_bits": ({"fc1_expert_weight_bits": 3}, "fc1 has 3 bits"),
+    "fc2_expert_weight_bits": ({"fc2_expert_weight_bits": 3}, "fc2 has 3 bits"),
+    "k": ({"k": 5}, "k=5; expected 1 to 4"),
+    "quant_type": ({"quant_type": "fp4"}, "quant_type=fp4"),
+    "swiglu_fusion": ({"swiglu_fusion": 3}, "swiglu_fusion=3"),
+    "weights_prepacked": ({"weights_prepacked": 1}, "weights_prepacked=1"),
+}
+OTHER_FORMATS = (
+    "fc1_global_scale", "fc2_global_scale", "fc1_act_scale", "fc2_act_scale",
+    "fc1_act_block_scale", "fc2_act_block_scale",
+)  # fmt: skip
+
+
+def left() -> Iterator[Entry]:
+    def of(why: str, case: Experts, given: Mapping[str, Given] = {}, graph: str = "") -> Entry:
+        name = f"experts stay: {why} {sorted(given)}"
+        return replace(entry(name, case, "QMoE", given, graph=graph, runs=False), why={"y": why},
+                       opens=False, provider="3 bits" not in why)  # fmt: skip
+
+    for name, (given, why) in OTHER_VALUES.items():
+        yield replace(of(why, Experts(attributes=given)), name=f"experts stay for their {name}")
+    for place, name in enumerate(OTHER_FORMATS, 15):
+        case = Experts(biases=True)
+        yield of(f"its input {name} belongs to other formats", case,
+                 graph=text(case, more={place: "fc2_bias"}))  # fmt: skip
+    for case, why in (
+        (Experts(fc3=True), "it has fc3 beside swiglu_fusion=1"),
+        (Experts(fusion=0), "activation_type=swiglu with swiglu_fusion=0 needs fc3"),
+        (Experts(activation="geglu", fusion=0, fc3=True),
+         "activation_type=geglu with swiglu_fusion=0 is not defined"),
+        (Experts(activation="silu", fusion=0, fc3=True, bits={"fc1": 4, "fc2": 4, "fc3": 2}),
+         "fc3 has 2 bits, but fc1 has 4"),
+    ):  # fmt: skip
+        yield of(why, case)
+    case = Experts(biases=True, zero_points=True)
+    arrays = build(case).inputs
+    both = "fc1's or fc2's weights are not constant"
+    for place, why in (
+        (2, both), (3, "fc1's scales are not constant"), (4, "fc1's biases are not constant"),
+        (5, both), (12, "fc2's zero points are not constant"),
+    ):  # fmt: skip
+        name, array = arrays[place]
+        yield of(why, case, {name: [array.dtype.type, *array.shape]})
+    for place in (2, 3, 4, 5, 6, 7, 11, 12):
+        name, array = arrays[place]
+        fc = "fc2" if place in PLACES["fc2"] else "fc1"
+        yield of(f"{fc}" if place != 2 else "", case, {name: array[..., :-1]})
+    plain = text(Experts())
+    yield of("fc1's scales are missing", Experts(), graph=plain.replace("fc1_scales", "-"))
+
+
+ENTRIES = [*taken(), *two(), *routers(), *left()]
