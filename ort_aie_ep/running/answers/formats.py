@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ort_aie_ep.errors import AieError
 from ort_aie_ep.running.answers.forms import FORMS, HARMONY, THOUGHTS, CallForm, Tool
 from ort_aie_ep.running.answers.grammars import answer_grammar
 from ort_aie_ep.running.answers.reader import AnswerReader
@@ -67,7 +68,12 @@ class AnswerFormat:
             prompt_tail: the end of the prompt; it may have opened a thought.
             continues: the answer goes on within a text of the prompt.
         """
-        return answer_grammar(self, tools, required, parallel, schema, prompt_tail, continues)
+        try:
+            return answer_grammar(self, tools, required, parallel, schema, prompt_tail, continues)
+        except (AttributeError, RecursionError, TypeError, ValueError) as error:
+            # Of strict tools and of a text: the schemas of other tools are well-formed by now.
+            names = ", ".join(tool.name for tool in tools) or "the text"
+            raise AieError(f"a schema of {names} is not a JSON schema: {error}") from error
 
     def reader(
         self, tools: Sequence[Tool] = (), prompt_tail: str = "", continues: bool = False

@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ort_aie_ep.errors import AieError
 from ort_aie_ep.running.answers.braces import braces_rule
 from ort_aie_ep.running.answers.forms import HARMONY, CallForm, Tool
 from ort_aie_ep.running.answers.rules import Rules, quoted
@@ -29,23 +28,6 @@ def answer_grammar(
     # gpt-oss ends a message before it calls.
     if (not tools and not schema) or (continues and form.form is HARMONY):
         return ""
-    try:
-        return _answer_grammar(form, tools, required, parallel, schema, prompt_tail, continues)
-    except (AttributeError, RecursionError, TypeError, ValueError) as error:
-        # Of strict tools and of schemas for a text: those of other tools are well-formed by now.
-        names = ", ".join(tool.name for tool in tools) or "the text"
-        raise AieError(f"a schema of {names} is not a JSON schema: {error}") from error
-
-
-def _answer_grammar(
-    form: AnswerFormat,
-    tools: Sequence[Tool],
-    required: bool,
-    parallel: bool,
-    schema: str,
-    prompt_tail: str,
-    continues: bool,
-) -> str:
     rules = Rules(form)
     text = rules.json(json.loads(schema), {}) if schema else "TEXT"
     if form.form is HARMONY:
