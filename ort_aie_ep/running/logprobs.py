@@ -25,8 +25,9 @@ class TokenBytes:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        decoder = json.loads(tokenizer.to_str()).get("decoder") or {}
-        kinds = [one["type"] for one in (decoder, *decoder.get("decoders", ()))]
+        # Not of tokenizer.to_str(), which writes the whole vocabulary.
+        decoder = json.loads(tokenizer.decoder.__getstate__()) if tokenizer.decoder else {}
+        kinds = [one.get("type") for one in (decoder, *decoder.get("decoders", ()))]
         self._of_bytes = _byte_characters() if "ByteLevel" in kinds else None
         self._of_spaces = "ByteFallback" in kinds or "Metaspace" in kinds
         self._added = tokenizer.get_added_tokens_decoder()

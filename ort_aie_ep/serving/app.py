@@ -17,7 +17,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.exceptions import HTTPException as AnyHTTPException
 
-from ort_aie_ep.errors import AieError, FieldError, UnexpectedError
+from ort_aie_ep.errors import AieError, FieldError, UnexpectedError, as_error
 from ort_aie_ep.running.turns import Accepted, PromptTooLongError, Turn
 from ort_aie_ep.serving.answers import Answer
 from ort_aie_ep.serving.engine import (
@@ -271,5 +271,5 @@ def _error(error: AieError) -> tuple[int, dict[str, Any]]:
 
 async def _faulty(_: Request, error: Exception) -> Response:
     """Of this program: uvicorn writes the rest to the log."""
-    said = f"this is a fault of ort_aie_ep: {type(error).__name__}: {error}"
-    return JSONResponse(error_body(500, said), 500)
+    status, body = _error(as_error(error))
+    return JSONResponse(body, status)
