@@ -32,18 +32,19 @@ DesignName = Annotated[
     str,
     typer.Argument(
         metavar="DESIGN",
-        help="A name from `kernels list`, or all. With a form, such as decode_128.",
+        help="A name from `kernels list`, or all. decode_128 is decode for groups of 128.",
     ),
 ]
 OneDesign = Annotated[
     str,
     typer.Argument(
-        metavar="DESIGN", help="A name from `kernels list`. With a form, such as decode_128."
+        metavar="DESIGN",
+        help="A name from `kernels list`. decode_128 is decode for groups of 128.",
     ),
 ]
 DeviceName = Annotated[str, typer.Option("--device", help="A device from `kernels list`.")]
 Columns = Annotated[
-    int | None, typer.Option(help="Number of columns, for a design that does not need all of them.")
+    int | None, typer.Option(help="Number of columns, for a design that can use fewer than all.")
 ]
 
 
@@ -99,8 +100,8 @@ def check_command(
 ) -> None:
     """Check that a design fits a device and makes progress.
 
-    The exit code is 1 if a design fails. Program size and stack, which only the compiler can
-    confirm, are shown as estimates.
+    The exit code is 1 if a design fails. Program size and stack are estimates, which only the
+    compiler can confirm.
     """
     from ort_aie_ep.npu.checks.check import examine
 
@@ -213,7 +214,7 @@ def build_command(
     columns: Columns = None,
     sequence: Annotated[
         str | None,
-        typer.Option(help="Also keep the compiler's own instructions for a run of this sequence."),
+        typer.Option(help="Also keep the instructions that aiecc makes for a run of this sequence."),
     ] = None,
     shape: Annotated[
         list[str] | None,

@@ -273,20 +273,19 @@ def doctor_command(
         Path | None,
         typer.Argument(
             metavar="MODEL",
-            help="Compiled folder whose files to check as well, or a name on a hub, to see whether "
-            "it fits.",
+            help="A compiled folder whose files to check, or a model's name on a hub.",
         ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Check the installation, what an NPU needs, the files of a compiled folder, or what fits.
+    """Check the installation, the NPU, the files of a compiled folder, or whether a model fits.
 
     Print versions, run an operator, and look for the NPU, its driver and XRT. With a folder, also
-    read its models and weights and compare them with the hashes that the compilation left: opening
-    a model does not notice that weights were changed or damaged. The exit code is 0 if the host
-    target works and the files are as they were written. With a name on a hub, say what of the
-    repository would be used, its size, and whether it fits into this machine and how fast it can
-    be; nothing is downloaded:
+    compare its files with the hashes that `compile` stored, because opening a model does not notice
+    damaged weights. The exit code is 0 if the host target works and the files are undamaged.
+
+    With a name on a hub, print which files would be used, their size, whether the model fits into
+    this machine, and how fast it can be. Nothing is downloaded:
 
     ```
     ort-aie doctor

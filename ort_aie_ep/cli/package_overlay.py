@@ -37,10 +37,10 @@ def package_overlay_command(
     """Package an overlay of mlir-air's fused decode, after checking it.
 
     DIR contains a pair of builds (decode_L2048, decode_L2047), or a pair for each window of
-    `make compile-decode-windows`, and their stamps. The command reads from the words which model
-    they are for and in which order they read its weights. It refuses and names whatever does not
-    fit. The overlay still belongs to its makers: the package is a copy with a manifest beside it.
-    Nobody has run one through ort_aie_ep on a device yet (docs/fused-decode.md).
+    `make compile-decode-windows`, and their stamps. The command finds the model and the order of
+    its weights in the instruction words, and refuses builds that do not fit, with the reason. The
+    package is a copy of the overlay with a manifest. Nobody has run one through ort_aie_ep on a
+    device yet (docs/fused-decode.md).
 
     ```
     ort-aie package-overlay mlir-air/programming_examples/fused_decode \\

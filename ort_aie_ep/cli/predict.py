@@ -25,7 +25,7 @@ def predict_command(
         str,
         typer.Argument(metavar="MODEL", help="A compiled model, or a shape such as llama-3.2-1b."),
     ],
-    device: Annotated[str, typer.Option(help="The NPU, with 8 columns of AIE2P.")] = "npu2",
+    device: Annotated[str, typer.Option(help="The NPU; it must have 8 columns of AIE2P.")] = "npu2",
     contexts: Annotated[
         str | None,
         typer.Option(
@@ -35,19 +35,18 @@ def predict_command(
     group: Annotated[
         int,
         typer.Option(
-            help="In-features that share a scale, for MODEL as a name: 32, 64, 128 or 256."
+            help="In-features that share a scale: 32, 64, 128 or 256. Only if MODEL is a shape."
         ),
     ] = 32,
     symmetric: Annotated[
-        bool, typer.Option("--symmetric", help="Weights without minima, for MODEL as a name.")
+        bool, typer.Option("--symmetric", help="Weights without minima. Only if MODEL is a shape.")
     ] = False,
     json: Json = False,
 ) -> None:
     """Predict speed on an NPU from the costs of the designs.
 
-    You do not need an NPU. If MODEL is a compiled model, the command reads its plan and predicts
-    the submissions, runs, bytes and seconds of its steps. If MODEL is a name, the command does the
-    same for a model of that shape:
+    You do not need an NPU. The command predicts the submissions, runs, bytes and seconds of the
+    steps of a compiled model, or of a model of a known shape:
 
     ```
     ort-aie predict compiled/llama
@@ -64,7 +63,7 @@ def predict_command(
     compiled = not known and (Path(model).exists() or find_name(model) is not None)
     if form != SHIPPING and compiled:
         raise typer.BadParameter(
-            "--group and --symmetric belong to a name: compiled models have their own forms"
+            "--group and --symmetric are for shapes: a compiled model has its own form of weights"
         )
     performance.check_device(device)
     if compiled:

@@ -23,18 +23,17 @@ def tune_command(
         bool,
         typer.Option(
             "--forget",
-            help="Remove the stored result and the samples of sessions: rules choose again.",
+            help="Remove the stored result and the samples of sessions.",
         ),
     ] = False,
     json: Json = False,
 ) -> None:
     """Measure which kernels are fastest on this machine, and store the result.
 
-    Without a stored result, rules choose the kernels by the CPU's vendor and features, and sessions
-    try others that give the same bits while they run. The measurement takes about half a minute
-    and needs an otherwise idle machine. It stores a small file in your user cache, which the
-    library reads once in each process. The file is valid only for this CPU and this version's
-    kernels. `ort-aie doctor` shows the choice:
+    The measurement takes about half a minute and needs an otherwise idle machine. It stores a small
+    file in your user cache, valid only for this CPU and this version's kernels, which each process
+    reads once. Without it, rules choose the kernels by the CPU's vendor and features, and sessions
+    try others that give the same bits while they run. `ort-aie doctor` shows the choice:
 
     ```
     ort-aie tune

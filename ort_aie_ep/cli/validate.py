@@ -46,11 +46,11 @@ def validate_command(
     """Try everything on this machine's NPU, step by step, and summarise the result in three lines.
 
     The steps are: the chip, the driver and XRT; the overlays; each design at small shapes, starting
-    with the one that only copies, then at the shapes of a layer of a 1B model; the constants of the
-    NPU's model; tokens of the demonstration model, compared with the host's. Results of designs are
-    compared with numpy. The command continues after a step that fails, because a later step may
-    show why. It writes the report after each step, so Ctrl-C leaves a valid report. The exit code
-    is 1 unless every step succeeds.
+    with the one that only copies, then at the shapes of a 1B model, all compared with numpy; the
+    constants of the NPU's model; tokens of the demonstration model, compared with the host. After
+    a step that fails, the command continues, because a later step may show why. It writes the
+    report after each step, so Ctrl-C leaves a valid report. The exit code is 1 unless every step
+    succeeds.
 
     It needs pyxrt, XRT's Python binding (`python3-xrt` on Debian and Ubuntu).
 
