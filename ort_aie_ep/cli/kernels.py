@@ -214,7 +214,7 @@ def build_command(
     columns: Columns = None,
     sequence: Annotated[
         str | None,
-        typer.Option(help="Also keep the instructions that aiecc makes for a run of this sequence."),
+        typer.Option(help="Also keep aiecc's own instructions for a run of this sequence."),
     ] = None,
     shape: Annotated[
         list[str] | None,
