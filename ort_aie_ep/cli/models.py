@@ -282,7 +282,7 @@ def doctor_command(
 
     Print versions, run an operator, and look for the NPU, its driver and XRT. With a folder, also
     compare its files with the hashes that `compile` stored, because opening a model does not notice
-    damaged weights. The exit code is 0 if the host target works and the files are undamaged.
+    damaged weights. The exit code is 0 if the host target works and the files are unchanged.
 
     With a name on a hub, print which files would be used, their size, whether the model fits into
     this machine, and how fast it can be. Nothing is downloaded:
