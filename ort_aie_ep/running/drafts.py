@@ -396,7 +396,7 @@ class _Model:
         held = self._held[first : first + len(rows)]
         try:
             before = np.array([len(tokens) for tokens in held])
-            logits = self._slots.run(np.array(rows), before, first)[:, -1]
+            logits = self._slots.run(np.array(rows), before, first, 1)[:, -1]
         except AieError:  # what the slots hold is not known
             for slot in range(first, first + len(rows)):
                 self._keep(slot, 0)

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.checked_json import Field
 from ort_aie_ep.models.folder import GENAI_CONFIG, ModelFolder, section
-from ort_aie_ep.models.interface import TYPES, Unfit, read_interface, token_feeds
+from ort_aie_ep.models.interface import ROWS, TYPES, Unfit, read_interface, token_feeds
 from ort_aie_ep.progress import Count, Progress
 from ort_aie_ep.running.next_step import other_ways
 from ort_aie_ep.runtime import sessions
@@ -82,6 +82,9 @@ class Decoder:
             ) from None
         self.vocabulary = self._interface.vocabulary
         self.every_row = self._interface.logits.shape[1] != 1
+        self._takes_rows = any(
+            value.name == ROWS for value in session.get_overridable_initializers()
+        )
         self._shared = self._interface.shared
         self.rewinds = not self._interface.states
         self.alone = (
@@ -128,8 +131,8 @@ class Decoder:
         self.length = min(self.length, length)
         return self.length
 
-    def forward(self, tokens: Tokens) -> Logits:
-        """Runs the next `tokens`: their logits (rows, vocabulary), or one row if the graph prunes.
+    def forward(self, tokens: Tokens, wanted: int = 0) -> Logits:
+        """Runs the next `tokens`: their logits (rows, vocabulary), as `run` gives them.
 
         With several sequences, tokens are (sequences, count), and their rows follow one another.
 
@@ -139,15 +142,18 @@ class Decoder:
         sequences, count = self._sequences, np.shape(tokens)[-1]
         self._require_room(count)
         logits = self.run(
-            np.reshape(tokens, (sequences, count)), np.full(sequences, self.length), first=0
+            np.reshape(tokens, (sequences, count)), np.full(sequences, self.length), 0, wanted
         )
         self.length += count
         return logits.reshape(-1, self.vocabulary)
 
-    def run(self, tokens: Tokens, before: npt.NDArray[np.int64], first: int) -> Logits:
+    def run(
+        self, tokens: Tokens, before: npt.NDArray[np.int64], first: int, wanted: int = 0
+    ) -> Logits:
         """Runs (sequences, count) `tokens` of the sequences from `first` on, which hold `before`
-        (sequences) tokens each: logits (sequences, count, vocabulary), or with one row if the graph
-        prunes. Caches that are not shared buffers need all sequences, and those of one length.
+        (sequences) tokens each: logits (sequences, rows, vocabulary) of at least the last `wanted`
+        tokens, of all for 0; of the last alone if the graph has no others. Caches that are not
+        shared buffers need all sequences, and those of one length.
 
         Raises:
             AieError: the model fails.
@@ -163,6 +169,10 @@ class Decoder:
             binding.bind_ortvalue_input(name, value)
         grown = (*(() if interface.shared else self._caches), *self._states)
         rows = count if self.every_row else 1
+        if self._takes_rows:
+            rows = min(wanted or count, count)
+            keep = sessions.ort_value(np.array(rows, np.int64), "tensor(int64)")
+            binding.bind_ortvalue_input(ROWS, keep)
         kind = interface.logits.type
         logits = np.empty((sequences, rows, self.vocabulary), TYPES[kind][0])
         binding.bind_ortvalue_output(interface.logits.name, sessions.ort_value(logits, kind))
@@ -211,7 +221,7 @@ class Decoder:
         count = Count(progress, len(tokens))
         logits: npt.NDArray[np.float32] = np.empty(0, np.float32)
         for part in np.split(tokens, range(PROMPT_CHUNK, len(tokens), PROMPT_CHUNK)):
-            logits = self.forward(part)[-1]
+            logits = self.forward(part, wanted=1)[-1]
             count.step(len(part))
         return logits
 

@@ -319,7 +319,7 @@ class Loop:
         self._first_next = not self._first_next
         part = text.tokens[before : before + size]
         try:
-            logits = self.slots.run(np.array([part]), np.array([before]), index)[0, -1]
+            logits = self.slots.run(np.array([part]), np.array([before]), index, 1)[0, -1]
         except Exception as error:
             return self._fail(text, error)
         if place.read == before:

@@ -46,9 +46,12 @@ class Slots(Protocol):
     every_row: bool
     rewinds: bool
 
-    def run(self, tokens: Tokens, before: npt.NDArray[np.int64], first: int) -> Logits:
+    def run(
+        self, tokens: Tokens, before: npt.NDArray[np.int64], first: int, wanted: int = 0
+    ) -> Logits:
         """Runs (slots, count) `tokens` of the slots from `first` on, which hold `before` (slots)
-        tokens: (slots, count or 1, vocabulary). More than one slot only in `together`.
+        tokens: (slots, rows, vocabulary), the logits of at least the last `wanted` tokens, of all
+        for 0; of the last alone without `every_row`. More than one slot only in `together`.
 
         Raises:
             AieError: the model fails.
@@ -85,9 +88,11 @@ class Pool:
                 "shares another one's beginning"
             )
 
-    def run(self, tokens: Tokens, before: npt.NDArray[np.int64], first: int) -> Logits:
+    def run(
+        self, tokens: Tokens, before: npt.NDArray[np.int64], first: int, wanted: int = 0
+    ) -> Logits:
         """See `Slots`."""
-        return self._decoder.run(tokens, before, first)
+        return self._decoder.run(tokens, before, first, wanted)
 
     def keep(self, slot: int, length: int, held: int) -> int:
         """See `Slots`."""
@@ -122,9 +127,11 @@ class Separate:
         self.vocabulary, self.every_row = decoders[0].vocabulary, decoders[0].every_row
         self.rewinds = decoders[0].rewinds
 
-    def run(self, tokens: Tokens, before: npt.NDArray[np.int64], first: int) -> Logits:
+    def run(
+        self, tokens: Tokens, before: npt.NDArray[np.int64], first: int, wanted: int = 0
+    ) -> Logits:
         """See `Slots`."""
-        return self._decoders[first].forward(tokens[0])[None]
+        return self._decoders[first].forward(tokens[0], wanted)[None]
 
     def keep(self, slot: int, length: int, held: int) -> int:
         """See `Slots`."""
@@ -161,7 +168,9 @@ class GenaiSlots:
         self.vocabulary = 0  # known with the first logits
         self.rewinds = True  # until it cannot: docs/hosts/genai.md
 
-    def run(self, tokens: Tokens, before: npt.NDArray[np.int64], first: int) -> Logits:
+    def run(
+        self, tokens: Tokens, before: npt.NDArray[np.int64], first: int, wanted: int = 0
+    ) -> Logits:
         """See `Slots`."""
         with _refusals():
             if before[0] == 0:

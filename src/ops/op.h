@@ -117,5 +117,6 @@ const OpDescription& ActivationDescription();
 const OpDescription& CastDescription();
 const OpDescription& GatherDescription();
 const OpDescription& SelectRowsDescription();
+const OpDescription& LastRowsDescription();
 
 }  // namespace ort_aie

@@ -27,7 +27,9 @@ class ScriptedSlots:
         self.vocabulary, self.count = vocabulary, count
         self.script: Mapping[int, int] = {}
 
-    def run(self, tokens: np.ndarray, before: np.ndarray, first: int) -> np.ndarray:
+    def run(
+        self, tokens: np.ndarray, before: np.ndarray, first: int, wanted: int = 0
+    ) -> np.ndarray:
         logits = np.zeros((*tokens.shape, self.vocabulary), np.float32)
         for row, start in enumerate(before):
             for column in range(tokens.shape[1]):

@@ -294,10 +294,12 @@ def test_a_drafting_model_that_fails_ends_guesses_alone(
         def __getattr__(self, name: str) -> object:
             return getattr(slots, name)
 
-        def run(self, tokens: np.ndarray, before: np.ndarray, first: int) -> np.ndarray:
+        def run(
+            self, tokens: np.ndarray, before: np.ndarray, first: int, wanted: int = 0
+        ) -> np.ndarray:
             if fault == "every call":
                 raise AieError("out of memory")
-            logits = slots.run(tokens, before, first).copy()
+            logits = slots.run(tokens, before, first, wanted).copy()
             if len(logits) == 2:
                 logits[0] = np.nan
             return logits

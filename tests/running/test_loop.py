@@ -102,8 +102,10 @@ class Watched:
     def __getattr__(self, name: str) -> object:
         return getattr(self._slots, name)
 
-    def run(self, tokens: np.ndarray, before: np.ndarray, first: int) -> np.ndarray:
-        logits = self._slots.run(tokens, before, first)
+    def run(
+        self, tokens: np.ndarray, before: np.ndarray, first: int, wanted: int = 0
+    ) -> np.ndarray:
+        logits = self._slots.run(tokens, before, first, wanted)
         for row, start, values in zip(tokens, before, logits, strict=True):
             self.seen[row.tobytes(), int(start)] = values[-1].copy()
         return logits
@@ -260,8 +262,10 @@ def test_a_grammar_or_logits_that_fail_end_their_text_alone(model: Path) -> None
         def __getattr__(self, name: str) -> object:
             return getattr(slots, name)
 
-        def run(self, tokens: np.ndarray, before: np.ndarray, first: int) -> np.ndarray:
-            logits = slots.run(tokens, before, first).copy()
+        def run(
+            self, tokens: np.ndarray, before: np.ndarray, first: int, wanted: int = 0
+        ) -> np.ndarray:
+            logits = slots.run(tokens, before, first, wanted).copy()
             if len(logits) == 3:
                 logits[1] = np.nan
             return logits

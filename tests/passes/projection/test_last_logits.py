@@ -22,6 +22,9 @@ from optimum_models import write_export
 import ort_aie_ep
 from ort_aie_ep.graph_passes.planning import expand_plans
 from ort_aie_ep.graph_passes.projection.last_logits import keep_last_logits
+from ort_aie_ep.models.folder import find_model
+from ort_aie_ep.running.generate import Decoder
+from ort_aie_ep.runtime.sessions import Options, open_session
 
 Array = npt.NDArray[Any]
 
@@ -128,6 +131,22 @@ def test_a_compiled_model_gives_each_rows_last_token(tmp_path: Path) -> None:
     tokens, mask = batch(3, 6), np.array(SHOWN_RIGHT)
     expected = rows_of(whole(tokens, mask), LAST_RIGHT)
     np.testing.assert_allclose(last(tokens, mask), expected, atol=TOLERANCE)
+
+
+# phi's lm_head has a bias, gemma3's logits are capped, lfm2 has states.
+@pytest.mark.parametrize("name", ["llama", "phi", "gemma3", "lfm2"])
+def test_a_caller_says_how_many_last_tokens_have_logits(name: str, tmp_path: Path) -> None:
+    ort_aie_ep.compile(DATA / name, tmp_path / "compiled")
+    folder = find_model(tmp_path / "compiled")
+    session = open_session(folder.model, Options())
+    tokens = np.random.default_rng(0).integers(3, 300, 17)
+    found = []
+    for wanted in (0, 1, 3, 99):
+        decoder = Decoder(session, folder, 32)
+        found.append(decoder.forward(tokens, wanted))
+    assert [len(rows) for rows in found] == [17, 1, 3, 17]
+    for rows in found[1:]:
+        np.testing.assert_allclose(rows, found[0][-len(rows) :], atol=TOLERANCE)
 
 
 def test_a_mask_longer_than_the_tokens_so_far_means_no_padding(tmp_path: Path) -> None:
