@@ -79,17 +79,13 @@ ON_ANY_ORT := tests/models tests/corpus tests/test_snippets.py tests/ops/test_ex
 
 # Each change; then one bundle in turn, and all of them every night. CONTRIBUTING.md says what that risks.
 EACH_CHANGE := check-sanitizers
-BUNDLE_0 := $(MIDDLE_ORTS:%=check-ort-%)
-BUNDLE_1 := check-in-turn-models check-mlir check-locale
-BUNDLE_2 := check-in-turn-npu check-real-xrt
-BUNDLE_3 := check-in-turn-rest check-old-cpu
-BUNDLE_4 := check-isas check-threads
-BUNDLE_5 := check-wheel
-BUNDLE_6 := check-fuzz docs
-BUNDLE_7 := check-all-sanitized
+BUNDLE_0 := $(MIDDLE_ORTS:%=check-ort-%) check-isas check-threads
+BUNDLE_1 := check-in-turn-models check-mlir check-locale check-fuzz docs
+BUNDLE_2 := check-in-turn-npu check-real-xrt check-wheel
+BUNDLE_3 := check-in-turn-rest check-old-cpu check-all-sanitized
 TURN ?= 0
 
-BUNDLES := $(foreach turn,0 1 2 3 4 5 6 7,$(BUNDLE_$(turn)))
+BUNDLES := $(foreach turn,0 1 2 3,$(BUNDLE_$(turn)))
 CHECKS := $(filter-out docs check-ort-%,$(EACH_CHANGE) $(BUNDLES))
 .PHONY: each-change bundle bundle-names $(CHECKS)
 each-change: $(EACH_CHANGE)
