@@ -147,7 +147,9 @@ class CompileOptions(GraphOptions):
             )
         if self.bits is not None:
             if self.quantize != MIXED or self.importance is None:
-                raise AieError("bits needs quantize=mixed and importance: pass them as well")
+                raise AieError(
+                    "bits is for mixed weights: pass quantize=mixed and importance as well"
+                )
             if not _LEAST_BITS <= self.bits <= _MOST_BITS:  # also for NaN
                 raise AieError(
                     f"bits is {self.bits:g}; expected {_LEAST_BITS} to {_MOST_BITS}: the mean bits "
