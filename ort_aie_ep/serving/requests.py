@@ -400,7 +400,7 @@ class Completion(Body):
             prompt = body.get("prompt")
             if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
                 if len(prompt) > 1:
-                    raise ValueError("prompt: a request may have only one")
+                    raise ValueError("prompt: a request may have only one prompt")
                 return {**body, "prompt": prompt[0]}
         return body
 
