@@ -33,27 +33,28 @@ def batch_command(
             metavar="OUTPUT", help="Folder for the completions: a new one, or one to continue."
         ),
     ],
-    max_tokens: Annotated[
-        int, typer.Option(min=1, help="Largest number of new tokens of a prompt.")
-    ] = 128,
+    max_tokens: Annotated[int, typer.Option(min=1, help="New tokens for a prompt, at most.")] = 128,
     temperature: Annotated[
-        float, typer.Option(min=0, help="0 takes the likeliest token; above, tokens are drawn.")
+        float, typer.Option(min=0, help="0: always the most likely token; above 0: sample.")
     ] = 0.0,
     top_p: Annotated[
-        float, typer.Option(help="Draw from the likeliest tokens that have this share together.")
+        float, typer.Option(help="Sample from the most likely tokens whose probabilities sum to P.")
     ] = 1.0,
-    seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed for sampling.")] = 0,
     batch_size: Annotated[
         int,
-        typer.Option(min=1, help="Prompts that a worker decodes together, if no token is drawn."),
+        typer.Option(min=1, help="Texts that a worker writes at the same time."),
     ] = 4,
     part_size: Annotated[
         int,
-        typer.Option(min=1, help="Prompts that a worker takes, and writes, at a time."),
+        typer.Option(min=1, help="Prompts in a part, which a worker takes and writes as a whole."),
     ] = 16,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Default: one for each machine, or as many as --threads allows."),
+        typer.Option(
+            min=1,
+            help="Number of workers. Default: one for each machine, or as --threads allows.",
+        ),
     ] = None,
     threads: Annotated[
         int | None,
@@ -70,9 +71,8 @@ def batch_command(
 ) -> None:
     """Complete the prompts of a file, on one machine or on many.
 
-    OUTPUT gets a line of JSON for each prompt. A run that was interrupted continues when the same
-    command runs again: what was written is not computed again. The exit code is 1 if a prompt
-    failed; the others have their completions all the same.
+    OUTPUT gets a line of JSON for each prompt. To continue an interrupted run, run the same
+    command again. The exit code is 1 if a prompt failed; the other prompts are completed.
 
     ```
     ort-aie batch COMPILED prompts.jsonl ANSWERS --max-tokens 64
@@ -105,7 +105,7 @@ def batch_command(
         )
     done, earlier = summary.done, summary.earlier
     if earlier.prompts:
-        console.note(f"{earlier.prompts} prompts were there from earlier runs")
+        console.note(f"{earlier.prompts} prompts are complete from earlier runs")
     if done.prompts:
         workers_text = "1 worker" if summary.workers == 1 else f"{summary.workers} workers"
         console.note(
@@ -127,5 +127,5 @@ def _guarded() -> Iterator[None]:
         with redirect_stdout(sys.stderr):
             yield
     except KeyboardInterrupt:
-        console.note("interrupted: the same command continues where this one ended")
+        console.note("interrupted: run the same command again to continue")
         raise typer.Exit(130) from None

@@ -34,7 +34,9 @@ def cache_command(
     ] = False,
     remove: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help="Remove the entries of this model, as the list has it."),
+        typer.Option(
+            metavar="MODEL", help="Remove this model's entries. Name it as the list does."
+        ),
     ] = None,
     cache_dir: Annotated[
         Path | None,
@@ -44,10 +46,10 @@ def cache_command(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show or clear the models that were compiled for a session, or by a name on a hub.
+    """Show or clear the cache of compiled models.
 
     When the cache grows beyond ORT_AIE_CACHE_LIMIT (a size such as 20GB, or none; 32GB by default),
-    the entries that were used least recently are removed.
+    the least recently used entries are removed.
 
     ```
     ort-aie cache
@@ -55,7 +57,7 @@ def cache_command(
     ort-aie cache --clear
     ```
 
-    What was downloaded is in huggingface_hub's own cache: `hf cache ls`, `hf cache rm`.
+    Downloads are in huggingface_hub's cache: `hf cache ls`, `hf cache rm`.
     """
     from ort_aie_ep.cli.tables import cache_table, size_text
     from ort_aie_ep.compiler import cache_entries
@@ -70,7 +72,7 @@ def cache_command(
             from ort_aie_ep.hub.folder import forget
 
             forget(name)
-            console.note(f"its download stays: hf cache rm model/{name.repository} removes it")
+            console.note(f"the download stays: hf cache rm model/{name.repository} removes it")
         kept = f"; kept {gone.in_use} in use" if gone.in_use else ""
         console.note(f"{folder}: removed {_entries(gone.removed)}, {size_text(gone.bytes)}{kept}")
         return

@@ -39,54 +39,56 @@ if TYPE_CHECKING:
 
 # What a line may be besides a message.
 _COMMANDS = {
-    "/system TEXT": "how to answer from now on; without a text, as the model likes",
-    "/reset": "forget the messages, but not the text of /system",
+    "/system TEXT": "set the system message; leave empty to remove it",
+    "/reset": "forget the messages, but not the system message",
     "/save FILE": "write the messages as JSON",
-    "/load FILE": "go on with the messages of a file",
-    "/stats": "what the last answer took, and how full the context is",
+    "/load FILE": "continue with the messages of a file",
+    "/stats": "the speed of the last answer, and how full the context is",
     "/help": "these lines",
 }
-_MORE_ROOM = "/reset begins anew, and --context gives a conversation more room"
+_MORE_ROOM = "use /reset, or start with a larger --context"
 
 
 @app.command("chat")
 def chat_command(
     folder: Annotated[Path, typer.Argument(metavar=METAVAR, help=HELP)],
     system: Annotated[
-        str, typer.Option(metavar="TEXT", help="How the model is to answer, as /system.")
+        str, typer.Option(metavar="TEXT", help="System message: how the model should answer.")
     ] = "",
     context: Annotated[
         int | None,
         typer.Option(
-            min=2, help="Tokens of a conversation. Default: the model's, but at most 4096."
+            min=2, help="Tokens of the context. Default: the model's context, at most 4096."
         ),
     ] = None,
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Largest number of new tokens of an answer.")
+        int | None, typer.Option(min=1, help="New tokens of an answer, at most.")
     ] = None,
     temperature: Annotated[
         float | None,
         typer.Option(
             min=0,
             max=2,
-            help="0 takes the likeliest token; above, tokens are drawn. Default of this and the "
-            "next four: genai_config.json.",
+            help="0: always the most likely token; above 0: sample. Sampling defaults come from "
+            "genai_config.json.",
         ),
     ] = None,
     top_p: Annotated[
         float | None,
         typer.Option(
-            min=0, max=1, help="Draw from the likeliest tokens that have this share together."
+            min=0, max=1, help="Sample from the most likely tokens whose probabilities sum to P."
         ),
     ] = None,
     top_k: Annotated[
-        int | None, typer.Option(min=0, help="Draw from so many likeliest tokens; 0 for all.")
+        int | None, typer.Option(min=0, help="Sample from the K most likely tokens (0: all).")
     ] = None,
     min_p: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="Draw from tokens with this share of the likeliest one's."),
+        typer.Option(
+            min=0, max=1, help="Sample from tokens at least P times as likely as the most likely."
+        ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the draws.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed for sampling.")] = None,
     draft: DraftOption = 0,
     draft_model: DraftModelOption = None,
     target: TargetOption = None,
@@ -99,9 +101,9 @@ def chat_command(
 ) -> None:
     """Converse with a model that has a chat template.
 
-    In a terminal, Ctrl-C ends an answer, Ctrl-D the conversation, and /help lists what a line may
-    be besides a message. Without a terminal, each line of stdin is one, and the answers go to
-    stdout:
+    In a terminal, Ctrl-C ends an answer, Ctrl-D ends the conversation, and /help lists the
+    commands. Without a terminal, each line of stdin is a message or a command, and the answers go
+    to stdout:
 
     ```
     ort-aie chat OWNER/REPO
@@ -124,8 +126,7 @@ def chat_command(
     with opened(folder, draft, draft_model) as (model, guessing):
         if find_template(model.folder) is None:
             raise AieError(
-                f"{folder} has no chat template, as models for conversations have: ort-aie run "
-                "continues a text"
+                f"{folder} has no chat template: use ort-aie run, which continues a text"
             )
         with console.bar("open the model"):
             loop = open_loop(model.folder, options, 1, context, PROMPT_CHUNK, draft, guessing)

@@ -36,8 +36,8 @@ def import_q4nx_command(
 ) -> None:
     """Turn FastFlowLM weights into a compiled model.
 
-    The command copies the tokenizer's files that are beside config.json. It does not quantise
-    again: the blocks are the ones in the file.
+    The command keeps the quantised blocks of the file, and copies the tokenizer's files from
+    beside config.json.
 
     ```
     ort-aie import-q4nx Llama-3.2-1B-NPU2/model.q4nx Llama-3.2-1B-aie
@@ -67,10 +67,10 @@ def export_q4nx_command(
         typer.Option(metavar="q4nx", help="Convert float weights of a source, as compile does."),
     ] = None,
 ) -> None:
-    """Write a model of 4-bit weights as FastFlowLM's file.
+    """Write a model with 4-bit weights as a .q4nx file for FastFlowLM.
 
-    The command copies config.json and the tokenizer's files beside the new file, except those that
-    are there already. It does not quantise again: the blocks are those of the compiled model.
+    The command keeps the quantised blocks of a compiled model, and copies config.json and the
+    tokenizer's files beside the new file, unless they exist there.
 
     ```
     ort-aie export-q4nx COMPILED MyLlama/model.q4nx --config Llama-3.2-1B/config.json

@@ -126,8 +126,7 @@ def _refuse_beside_batch(context: typer.Context) -> None:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             raise AieError(
-                f"--{name.replace('_', '-')} does not go with --batch, which measures nothing "
-                "else: leave one of them out"
+                f"--{name.replace('_', '-')} cannot be used with --batch: omit one of them"
             )
 
 
@@ -196,8 +195,7 @@ def accuracy_command(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Text to score, in UTF-8; no more than it has. Default: a part of Python's "
-            "standard library.",
+            help="UTF-8 text to score. Default: a part of Python's standard library.",
         ),
     ] = None,
     baseline: Baseline = None,

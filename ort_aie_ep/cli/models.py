@@ -147,7 +147,7 @@ def tell(result: CompileResult, *baseline: object) -> None:
 def run_command(
     folder: Annotated[Path, typer.Argument(metavar=METAVAR, help=HELP)],
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="Text to continue.")],
-    max_tokens: Annotated[int, typer.Option(min=1, help="Largest number of new tokens.")] = 128,
+    max_tokens: Annotated[int, typer.Option(min=1, help="New tokens, at most.")] = 128,
     host: Annotated[
         Host, typer.Option(help="Run in a plain InferenceSession, or in onnxruntime-genai.")
     ] = (Host.session),
@@ -163,7 +163,7 @@ def run_command(
 ) -> None:
     """Continue a prompt and report the speed.
 
-    The command always picks the likeliest token. The new text goes to stdout, everything else to
+    The command always picks the most likely token. The new text goes to stdout, everything else to
     stderr:
 
     ```
@@ -207,7 +207,7 @@ def run_command(
     if counters.device_steps or counters.host_steps:
         console.note(str(counters))
     if sys.stderr.isatty() and find_template(model.folder) is not None:
-        console.note(f"this model converses: {shlex.join(['ort-aie', 'chat', str(folder)])}")
+        console.note(f"this model can chat: {shlex.join(['ort-aie', 'chat', str(folder)])}")
 
 
 @app.command("explain")
@@ -273,19 +273,18 @@ def doctor_command(
         Path | None,
         typer.Argument(
             metavar="MODEL",
-            help="A compiled folder whose files to check, or a model's name on a hub.",
+            help="A compiled folder, to check the files, or a name on a hub, to see if it fits.",
         ),
     ] = None,
     json: Json = False,
 ) -> None:
     """Check the installation, the NPU, the files of a compiled folder, or whether a model fits.
 
-    Print versions, run an operator, and look for the NPU, its driver and XRT. With a folder, also
-    compare its files with the hashes that `compile` stored, because opening a model does not notice
-    damaged weights. The exit code is 0 if the host target works and the files are unchanged.
-
-    With a name on a hub, print which files would be used, their size, whether the model fits into
-    this machine, and how fast it can be. Nothing is downloaded:
+    Print versions, run an operator, and look for the NPU, its driver and XRT. With a compiled
+    folder, also compare the files with their hashes, because a session does not notice damaged
+    weights. The exit code is 0 if the host target works and the files are unchanged. With a name
+    on a hub, show what would be downloaded, whether it fits into this machine, and how fast it can
+    be; no weights are downloaded:
 
     ```
     ort-aie doctor
@@ -337,7 +336,7 @@ def _tell_what_fits(given: Path, *, json: bool) -> bool:
     else:
         console.heading(line)
     if not what.fits:
-        raise AieError(f"{given} does not fit into the memory that is free")
+        raise AieError(f"{given} does not fit into the free memory")
     return True
 
 
@@ -367,8 +366,8 @@ def synth_command(
 ) -> None:
     """Write a model of any size with random weights.
 
-    The graph is the one that onnxruntime-genai's builder writes at int4, or with --float the one
-    that it quantises. Use it to measure speed and memory without a download:
+    The graph is the same as from onnxruntime-genai's builder at int4, or with --float in float32.
+    Use it to measure speed and memory without a download:
 
     ```
     ort-aie synth --list
@@ -388,7 +387,7 @@ def synth_command(
     if shape is None or destination is None:
         raise typer.BadParameter("give both SHAPE and DST; --list shows the shapes")
     if floats and block_size is not None:
-        raise AieError("--block-size is for int4 weights: leave it out, or --float")
+        raise AieError("--block-size is for int4 weights: omit it, or omit --float")
     with console.bar("synth", "bytes") as progress:
         path = synth(
             shape,

@@ -65,7 +65,7 @@ TargetOption = Annotated[
     Target | None,
     typer.Option(
         help="Where aie operators run. sim is the modelled NPU; it needs ort_aie_ep[npu] in this "
-        "Python, or in the one that ORT_AIE_SIM_PYTHON names. Default: ORT_AIE_TARGET, or auto."
+        "Python, or in ORT_AIE_SIM_PYTHON. Default: ORT_AIE_TARGET, or auto."
     ),
 ]
 DraftOption = Annotated[
@@ -73,15 +73,14 @@ DraftOption = Annotated[
     typer.Option(
         min=0,
         max=16,
-        help="How many tokens of a text to guess at a time, at most: from repetitions and by "
-        "--draft-model; or 0.",
+        help="Guess up to N tokens at a time, from repetitions or with --draft-model (0: none).",
     ),
 ]
 DraftModelOption = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
-        help="With --draft: folder of a smaller model with the same tokens that guesses.",
+        help="With --draft: folder of a smaller model with the same tokens, which guesses.",
     ),
 ]
 NumericsOption = Annotated[
@@ -117,7 +116,7 @@ PromptChunkOption = Annotated[
     typer.Option(
         min=1,
         max=999_999_999,
-        help="Largest number of prompt tokens that an operator works on at a time. "
+        help="Prompt tokens that an operator processes at a time, at most. "
         "Default: ORT_AIE_PROMPT_CHUNK, or the target's choice.",
     ),
 ]

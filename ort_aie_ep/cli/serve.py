@@ -39,59 +39,58 @@ from ort_aie_ep.requirements import require
 def serve_command(
     folder: Annotated[Path, typer.Argument(metavar=METAVAR, help=HELP)],
     host: Annotated[
-        str, typer.Option(help="Address to listen on. Others than loopback need --api-key.")
+        str, typer.Option(help="Address to listen on. All but loopback need --api-key.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 8000,
     api_key: Annotated[
         str | None,
         typer.Option(
             envvar="ORT_AIE_API_KEY",
             metavar="KEY",
-            help="Clients must show it. In a variable, other users of the machine do not see it.",
+            help="Key that clients must send. Other users of the machine cannot see the variable.",
         ),
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option(help="The model's name in requests. Default: the folder's, or the hub's."),
+        typer.Option(
+            help="The model's name in requests. Default: the name of the folder or repository."
+        ),
     ] = None,
     parallel: Annotated[
         int,
-        typer.Option(
-            min=1, max=64, help="Texts that are written at the same time, each in a cache."
-        ),
+        typer.Option(min=1, max=64, help="Texts to write at the same time, each with a cache."),
     ] = 4,
     queue: Annotated[
-        int, typer.Option(min=0, help="Requests that may wait besides; more are refused (429).")
+        int, typer.Option(min=0, help="Further requests that may wait; more get status 429.")
     ] = 64,
     context: Annotated[
         int | None,
         typer.Option(
-            min=2, help="Tokens of a conversation. Default: the model's, but at most 4096."
+            min=2, help="Tokens of the context. Default: the model's context, at most 4096."
         ),
     ] = None,
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Largest number of new tokens of a request.")
+        int | None, typer.Option(min=1, help="New tokens of a request, at most.")
     ] = None,
     allowed_host: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="A further name of this machine that clients may use, such as a proxy's. May be "
-            "repeated.",
+            help="Another name that clients may use, such as a proxy's. Repeatable.",
         ),
     ] = None,
     cors_origin: Annotated[
         list[str] | None,
         typer.Option(
             metavar="ORIGIN",
-            help="Web pages from here may use the server, such as https://chat.example.org; * for "
-            "all. May be repeated.",
+            help="Let web pages of this origin use the server, such as https://chat.example.org "
+            "(*: all). Repeatable.",
         ),
     ] = None,
     drain: Annotated[
         float,
         typer.Option(
-            min=0, metavar="SECONDS", help="How long SIGTERM lets running texts come to their end."
+            min=0, metavar="SECONDS", help="How long running texts may continue after SIGTERM."
         ),
     ] = 30.0,
     draft: DraftOption = 0,
@@ -116,9 +115,7 @@ def serve_command(
     needed = ("fastapi", "jinja2", "llguidance", "prometheus_client", "uvicorn")
     require("ort-aie serve", needed, "serve")
     if not (loopback := _is_loopback(host)) and not api_key:
-        raise AieError(
-            f"--host {host} lets other machines in: give --api-key too, or ORT_AIE_API_KEY"
-        )
+        raise AieError(f"--host {host} lets other machines in: add --api-key or ORT_AIE_API_KEY")
     if api_key and not api_key.isascii():
         raise AieError("--api-key has characters that HTTP headers do not have: use ASCII")
     import uvicorn

@@ -148,8 +148,8 @@ def compiled_file(
     if found.compiled:
         if options.given:
             raise AieError(
-                f"{model} is already compiled, and {', '.join(options.given)} would change the "
-                "compilation: omit what changes it, or pass the model that it was made from"
+                f"{model} is already compiled, so {', '.join(options.given)} would have no effect: "
+                "omit these options, or pass the source model"
             )
         return Opened(model)
     key = {

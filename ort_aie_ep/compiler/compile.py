@@ -44,8 +44,8 @@ WITH_FUSION = (
     "exported attention with a KV cache",
 )
 WITH_QUANTIZE = ("MatMul", "Gemm with float weights")
-COMPILED_ALREADY = "is already compiled: use it as it is, or pass the model that it was made from"
-UNNAMED = "is copied as it is: nothing names it as part of the model"
+COMPILED_ALREADY = "is already compiled: use it, or pass the source model"
+UNNAMED = "is copied unchanged, because it is not part of the model"
 
 
 def compile_model(

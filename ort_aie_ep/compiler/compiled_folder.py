@@ -447,7 +447,7 @@ def _carry_over(folder: ModelFolder, files: Iterable[Path], work: Path) -> list[
         name = path.relative_to(folder.path)
         reason = why_not_carried(folder.path, path)
         if reason:
-            left.append(f"{name} is not carried over: {reason}")
+            left.append(f"{name} is not copied: {reason}")
             continue
         to = work / name
         to.parent.mkdir(parents=True, exist_ok=True)

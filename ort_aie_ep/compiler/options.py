@@ -93,8 +93,7 @@ class GraphOptions:
         _require_choice("kv", self.kv, KvType)
         if self.calibration is not None and self.kv not in _CODES:
             raise AieError(
-                f"calibration gives a quantised KV cache its scales: pass kv as well, one of "
-                f"{', '.join(_CODES)}"
+                f"calibration is for a quantised KV cache: pass kv too, one of {', '.join(_CODES)}"
             )
         _require_text(self.calibration)
 
@@ -114,12 +113,12 @@ class CompileOptions(GraphOptions):
         vision: write the float weights of a folder's vision model in bf16 (bfloat16). Default:
             leave them unchanged; `quantize` does not change them.
         keep: nodes that `quantize` and `vision` leave unchanged: a name, or a pattern with * and ?.
-        q4nx_compatible: pack 4-bit weights as .q4nx files have them (5 bits a weight): an NPU
-            reads these where they are with any overlays. Default: the smallest form that holds the
-            source's groups, 4.1 to 5 bits.
-        gguf_pre: for a GGUF file that does not say how its tokenizer divides text before merging
-            bytes, or has a name for it that is not known: a known name (docs/gguf.md). Default:
-            the file's tokenizer.ggml.pre.
+        q4nx_compatible: pack 4-bit weights in the form of .q4nx files (5 bits a weight), which an
+            NPU reads in place with any overlay. Default: the smallest form for the source's
+            groups, 4.1 to 5 bits.
+        gguf_pre: how the tokenizer of a GGUF file divides text before merging bytes, if the file
+            does not say it or has an unknown name: a known name (docs/gguf.md). Default: the
+            file's tokenizer.ggml.pre.
     """
 
     quantize: Quantize | None = None
@@ -149,8 +148,7 @@ class CompileOptions(GraphOptions):
         if self.bits is not None:
             if self.quantize != MIXED or self.importance is None:
                 raise AieError(
-                    "bits is the budget of mixed weights that a text decides: pass quantize=mixed "
-                    "and importance as well"
+                    "bits is for mixed weights: pass quantize=mixed and importance as well"
                 )
             if not _LEAST_BITS <= self.bits <= _MOST_BITS:  # also for NaN
                 raise AieError(

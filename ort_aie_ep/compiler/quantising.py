@@ -129,9 +129,9 @@ def _widths(
     forms = by_rule(products)
     if products and not forms:
         raise AieError(
-            f"mixed: no name of a MatMul or Gemm in {source.model} tells that it is the "
-            "lm_head, or qkv_proj, v_proj or down_proj of a layer, so the rule cannot "
-            "choose: pass importance and bits, which need no names, or another quantize"
+            f"mixed: the rule needs names such as lm_head, qkv_proj, v_proj or down_proj, and no "
+            f"MatMul or Gemm in {source.model} has one: pass importance and bits, which need no "
+            "names, or another quantize"
         )
     return forms
 

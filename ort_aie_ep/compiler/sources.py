@@ -94,7 +94,7 @@ def find_source(path: Path, name: str = "") -> Source:
     folder = find_model(path)
     if path.is_dir() and folder.is_optimum_encoder_decoder:
         raise AieError(
-            f"{path} is an encoder and decoders, and a session runs one of them: pass its file"
+            f"{path} has an encoder and decoders, and a session runs one: pass its .onnx file"
         )
     model = folder.model
     if name and path.is_dir():

@@ -283,7 +283,7 @@ class _Group:
     def choice(self) -> Choice:
         if len(self.files) != self.parts:
             raise AieError(
-                f"{self.name}: {len(self.files)} of {self.parts} parts are there: ask its owner"
+                f"{self.name}: only {len(self.files)} of {self.parts} parts exist: ask the owner"
             )
         return Choice(Kind.gguf, self.files[0].name, self.files)
 

@@ -116,10 +116,10 @@ def look_up(name: Name) -> Repository:
         if found is None:
             remedy = "unset HF_HUB_OFFLINE" if offline else "try again when there is a network"
             raise AieError(
-                f"{name} does not exist here, and as a name: {error}, and it was not downloaded "
-                f"before: {remedy}"
+                f"{name} does not exist here. As a name on a hub, it was not downloaded before, "
+                f"and {error}: {remedy}"
             ) from error.cause
-        note = f"{name}: {error}; what was downloaded before is used"
+        note = f"{name}: {error}; using the earlier download"
         return Repository(name, found[0], found[1], "" if offline else note)
     if not info.sha or not _COMMIT.fullmatch(info.sha):
         raise AieError(f"{name}: {_endpoint()} does not say which commit it has")
@@ -226,7 +226,7 @@ def _download(
             ) from error
         remedy = ""
         if error.errno in READ_ONLY and _downloaded(repository.name) is not None:
-            remedy = ": HF_HUB_OFFLINE=1 takes what was downloaded before"
+            remedy = ": HF_HUB_OFFLINE=1 uses the earlier download"
         raise AieError(f"{folder} cannot be written: {error.strerror}{remedy}") from error
     finally:
         for at in (folder / "blobs", snapshot, snapshot.parent, folder):
@@ -330,10 +330,7 @@ def verify(repository: Repository, files: Iterable[File], progress: Progress | N
                 digest.update(block)
                 count.step(len(block))
         if digest.hexdigest() != wanted:
-            wrong = (
-                f"{repository.name}: the content of {file.path} is not what {_endpoint()} has a "
-                "hash of, and"
-            )
+            wrong = f"{repository.name}: {file.path} does not match the hash of {_endpoint()}, and"
             try:
                 path.unlink()
                 content.unlink(missing_ok=True)
@@ -390,19 +387,19 @@ def _errors(name: Name) -> Iterator[None]:
             ) from error
         if status == 403:
             raise AieError(
-                f"{name}: the token may not read it: give it the right at {at}/settings/tokens"
+                f"{name}: the token has no right to read it: change that at {at}/settings/tokens"
             ) from error
         if status == 404:
-            raise AieError(f"{name}: {at} has lost a file of it: try again") from error
+            raise AieError(f"{name}: {at} does not find a file of it: try again") from error
         raise _Unreached(f"{at} answered with {status}", error) from error
     except errors.LocalEntryNotFoundError as error:
         raise _Unreached(f"{at} cannot be reached", error) from error
     except errors.OfflineModeIsEnabled as error:
-        raise _Unreached(f"offline (HF_HUB_OFFLINE), {at} is not asked", error) from error
+        raise _Unreached(f"{at} is not asked (HF_HUB_OFFLINE)", error) from error
     except (errors.HTTPError, ConnectionError) as error:
         raise _Unreached(f"{at} cannot be reached", error) from error
     except (errors.FileMetadataError, ValueError) as error:
-        raise AieError(f"{name}: {at} does not answer as a hub does: {error}") from error
+        raise AieError(f"{name}: {at} does not answer like a hub: {error}") from error
 
 
 def _revisions(name: Name) -> str:

@@ -119,8 +119,8 @@ def _disarm(config: Path, name: Name) -> None:
     for key, file in _files(content):
         if "\\" in file or not inside(config.parent, config.parent / file):
             raise AieError(
-                f"{name}: its {GENAI_CONFIG} has {file!r} as {key}, which is not in the model's "
-                "folder: tell its owner"
+                f"{name}: {GENAI_CONFIG}: {key} is {file!r}, which is not in the model's folder: "
+                "tell the owner"
             )
     config.unlink()  # before it is written: it is a link
     write_json(config, content)
@@ -159,8 +159,8 @@ def _require_harmless(model: Path, name: Name) -> None:
         graph = load_model(model).graph
     if any(node.op_type == _FOREIGN for node in graph.all_nodes()):
         raise AieError(
-            f"{name}: {model.name} has {_FOREIGN} nodes, which hold what an execution provider "
-            "compiled and loads unseen: choose the model that it was made from"
+            f"{name}: {model.name} has {_FOREIGN} nodes, which an execution provider would "
+            "load unseen: choose the source model"
         )
 
 

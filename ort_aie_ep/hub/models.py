@@ -136,6 +136,6 @@ def require_no_code(given: str, options: tuple[str, ...]) -> None:
     """Refuses builder's options that run what a repository brings."""
     if given and any(option.split("=")[0].endswith("hf_remote") for option in options):
         raise AieError(
-            f"{given}: --builder-option hf_remote runs code of a repository, which names never do: "
-            "download the checkpoint and read its code first"
+            f"{given}: --builder-option hf_remote runs code from the repository, which is refused "
+            "for a name: download the checkpoint and read the code first"
         )

@@ -37,7 +37,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "[::1]", "::1")
 # Of OpenAI's interface, and not here: what to use.
 _ELSEWHERE = {
     "/v1/responses": "use /v1/chat/completions",
-    "/v1/embeddings": "this server writes texts, by /v1/chat/completions and /v1/completions",
+    "/v1/embeddings": "this server only writes texts: use /v1/chat/completions or /v1/completions",
 }
 # The HTTP status and OpenAI's code for an error: those of the first class that it belongs to.
 _REFUSALS: tuple[tuple[type[AieError], int, str | None], ...] = (
@@ -111,7 +111,7 @@ Bearer = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_
 def _allowed(request: Request, bearer: Bearer) -> None:
     key, shown = _server(request).key, bearer.credentials if bearer else ""
     if key is not None and not hmac.compare_digest(shown.encode(), key.encode()):
-        raise HTTPException(401, "this server wants its API key: Authorization: Bearer KEY")
+        raise HTTPException(401, "this server needs an API key: Authorization: Bearer KEY")
 
 
 _public = APIRouter()

@@ -241,9 +241,7 @@ class Engine:
         if self._draining or self._closing.is_set():
             raise StoppingError(_STOPPING)
         if self.turns + len(turns) > self.facts.slots + self._queue:
-            raise BusyError(
-                f"{self.turns} requests are running or waiting, the most that this server takes"
-            )
+            raise BusyError(f"the server is full: {self.turns} requests are running or waiting")
         events: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
         numbers = {next(self._numbers): index for index in range(len(turns))}
         self._turns |= dict.fromkeys(numbers, events)

@@ -97,8 +97,8 @@ class Gate:
         if not {*self._hosts} & {"*", host}:
             raise _RefusedError(
                 400,
-                f"this server is not {host!r} but {', '.join(self._hosts)}; "
-                f"ort-aie serve --allowed-host {host or 'NAME'} makes it that too",
+                f"this server is {', '.join(self._hosts)}, not {host!r}; "
+                f"ort-aie serve --allowed-host {host or 'NAME'} adds a name",
             )
         if int(headers.get("content-length", 0)) > self._most:
             raise self._too_long()
@@ -147,7 +147,7 @@ class Origins(CORSMiddleware):
             return super().preflight_response(request_headers)
         said = (
             f"pages of {origin} may not use this server; ort-aie serve --cors-origin {origin} "
-            "lets them"
+            "allows them"
         )
         _log.warning("%s", said)  # because a browser does not show it to the page
         return JSONResponse(error_body(403, said), 403)

@@ -113,9 +113,9 @@ class Body(BaseModel):
             if name in _OLDER and value in _OLDER[name]:
                 continue
             if name in _OLDER:
-                raise _fault(name, "this server takes tools and tool_choice in its place")
+                raise _fault(name, "use tools and tool_choice instead")
             if name in _ONLY:
-                raise _fault(name, f"this server takes {json.dumps(_ONLY[name])} only")
+                raise _fault(name, f"only {json.dumps(_ONLY[name])} is supported")
             kept[name] = value
         if isinstance(kept.get("stop"), str):
             kept["stop"] = [kept["stop"]]
@@ -184,7 +184,7 @@ class Message(BaseModel):
         if not isinstance(message, dict):
             return message
         if message.get("role") == "function" or message.get("function_call"):
-            raise _fault("role", "this server takes tool_calls and the role tool in its place")
+            raise _fault("role", "use tool_calls and the role tool instead")
         if isinstance(thought := message.get("reasoning"), str):
             return {"reasoning_content": thought, **message}
         return message
@@ -192,11 +192,11 @@ class Message(BaseModel):
     @model_validator(mode="after")
     def _whole(self) -> Self:
         if self.tool_calls and self.role != "assistant":
-            raise _fault("tool_calls", "a message of the role assistant alone has them")
+            raise _fault("tool_calls", "only messages of the role assistant may have them")
         if self.role == "tool" and self.tool_call_id is None:
-            raise _fault("tool_call_id", "a message of the role tool says which call it answers")
+            raise _fault("tool_call_id", "a message of the role tool must name its call")
         if self.content is None and self.role not in ("assistant", "tool"):
-            raise _fault("content", "only messages of the roles assistant and tool are without it")
+            raise _fault("content", "only messages of the roles assistant and tool may omit it")
         return self
 
     def plain(self) -> dict[str, Any]:
@@ -400,7 +400,7 @@ class Completion(Body):
             prompt = body.get("prompt")
             if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
                 if len(prompt) > 1:
-                    raise ValueError("prompt: this server takes one prompt in a request")
+                    raise ValueError("prompt: a request may have only one prompt")
                 return {**body, "prompt": prompt[0]}
         return body
 

@@ -139,7 +139,7 @@ def test_a_killed_driver_a_killed_worker_and_a_killed_machine_lose_nothing(
         {*before.items()} <= {*at_kill.items()} <= {*at_last.items()} <= {*recorded(output).items()}
     )
     # The workers of the killed driver may each have written another part before Ray ended them.
-    found = re.search(r"(\d+) prompts were there from earlier runs\n(\d+) prompts: ", stderr)
+    found = re.search(r"(\d+) prompts are complete from earlier runs\n(\d+) prompts: ", stderr)
     assert found is not None, stderr
     earlier, computed = map(int, found.groups())
     assert PART * len(before) <= earlier <= PART * (len(before) + 2)

@@ -253,7 +253,7 @@ def test_codes_that_a_reader_would_take_as_signed_are_refused(tmp_path: Path) ->
 def test_what_is_missing_or_there_already_is_named(qwen: Path, tmp_path: Path) -> None:
     refused(DATA / "qwen3", tmp_path, "pass the model's config.json with --config")
     refused(qwen, tmp_path, "is compiled already: omit quantize", quantize="q4nx")
-    refused(qwen, tmp_path, "a .q4nx file has weights of 4 bits", quantize="bf16")
+    refused(qwen, tmp_path, "a .q4nx file has 4-bit weights", quantize="bf16")
     (tmp_path / "refused.q4nx").touch()
     refused(qwen, tmp_path, "already exists")
     with pytest.raises(AieError, match="nowhere"):

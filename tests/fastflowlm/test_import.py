@@ -435,7 +435,7 @@ def test_a_tokenizer_that_is_a_link_to_elsewhere_is_named(llama: Imported, tmp_p
         llama.source / "model.q4nx", tmp_path / "imported", config=tmp_path / "config.json"
     )
     (note,) = result.notes
-    assert note.startswith("tokenizer.json is not carried over: it is a link to /etc/passwd")
+    assert note.startswith("tokenizer.json is not copied: it is a link to /etc/passwd")
     assert not (tmp_path / "imported" / "tokenizer.json").exists()
 
 

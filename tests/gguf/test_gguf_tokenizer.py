@@ -101,7 +101,7 @@ def test_ids_outside_of_the_vocabulary_are_noted(tmp_path: Path) -> None:
 def test_an_option_says_how_a_text_is_divided_where_the_file_does_not(tmp_path: Path) -> None:
     tokenizer, _, _ = made(tmp_path, byte_level(pre=None), "gpt-2")
     assert tokenizer.pre_tokenizer.pre_tokenize_str("a 12345")[1][0] == "Ġ12345"
-    with pytest.raises(AieError, match=r"tokenizer\.ggml\.pre is missing.*--gguf-pre.*known are"):
+    with pytest.raises(AieError, match=r"tokenizer\.ggml\.pre is missing.*--gguf-pre.*one of"):
         made(tmp_path, byte_level(pre=None))
     with pytest.raises(AieError, match="gguf_pre 'new' is not known"):
         made(tmp_path, byte_level(), "new")

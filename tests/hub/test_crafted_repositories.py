@@ -84,7 +84,7 @@ def no_json(files: dict[str, bytes]) -> None:
         (data_in("missing.data"), "evil/model: .*missing"),
         (model_with(context), "evil/model: model.onnx has EPContext nodes"),
         (model_with(context_in_a_branch), "evil/model: model.onnx has EPContext nodes"),
-        (file_elsewhere, "has '../../../secret.json' as config_filename, which is not in"),
+        (file_elsewhere, "config_filename is '../../../secret.json', which is not in"),
         (no_json, "genai_config.json"),
     ],
     ids=["absolute", "above", "missing", "context", "in a branch", "configuration", "nesting"],
@@ -138,4 +138,4 @@ def test_code_of_a_checkpoint_is_neither_downloaded_nor_run(
     words = ["compile", "evil/checkpoint", "out", "--builder-option", "hf_remote=true"]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 1
-    assert "hf_remote runs code of a repository" in result.stderr
+    assert "hf_remote runs code from the repository" in result.stderr

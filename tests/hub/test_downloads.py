@@ -106,7 +106,7 @@ def test_a_connection_that_breaks_is_taken_up_where_it_ended(
 @pytest.mark.parametrize("changed", [WEIGHTS, "model.onnx", "tokenizer.json"])
 def test_a_wrong_hash_is_an_error_and_the_file_is_gone(llama: Hub, changed: str) -> None:
     llama.changed.add(changed)
-    with pytest.raises(AieError, match=f"content of {changed} is not what"):
+    with pytest.raises(AieError, match=f"{changed} does not match the hash"):
         local("me/llama")
     llama.changed.clear()
     assert files(local("me/llama").path)[changed] == (LLAMA / changed).read_bytes()
@@ -184,7 +184,7 @@ def test_without_a_network_what_was_downloaded_opens_with_a_note(llama: Hub) -> 
     llama.down = True
     said: list[str] = []
     assert local("me/llama", say=said.append) == model
-    assert "what was downloaded before is used" in said[0]
+    assert "using the earlier download" in said[0]
     with pytest.raises(AieError, match="try again when there is a network"):
         local("me/other")
 

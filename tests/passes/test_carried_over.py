@@ -60,12 +60,12 @@ def test_links_out_of_the_folder_are_named_and_not_followed(source: Path, tmp_pa
     assert carried(result) == {"tokenizer.json"}
     outside = f"it is a link to {tmp_path / 'secrets' / 'key'}, outside the folder"
     notes = {
-        f"again is not carried over: {outside}",
-        "device is not carried over: it is not a regular file",
-        "folder is not carried over: it is a link to a folder",
-        f"key is not carried over: {outside}",
-        "nowhere is not carried over: it is a link to nowhere",
-        "pipe is not carried over: it is not a regular file",
+        f"again is not copied: {outside}",
+        "device is not copied: it is not a regular file",
+        "folder is not copied: it is a link to a folder",
+        f"key is not copied: {outside}",
+        "nowhere is not copied: it is a link to nowhere",
+        "pipe is not copied: it is not a regular file",
     }
     assert set(result.notes) == notes
     assert set(json.loads((result.path / REPORT).read_text())["notes"]) == notes

@@ -308,7 +308,7 @@ def test_a_model_of_one_node_without_a_name_is_compiled(tmp_path: Path) -> None:
 def test_a_compiled_model_is_not_compiled_again(tmp_path: Path) -> None:
     save(projection_model(), tmp_path / "first")
     ort_aie_ep.compile(tmp_path / "first", tmp_path / "source")
-    message = "is already compiled: use it as it is, or pass the model that it was made from"
+    message = "is already compiled: use it, or pass the source model"
     compile_fails(tmp_path / "source", message)
 
 

@@ -115,7 +115,7 @@ def test_the_page_asks_for_a_key_and_continues_text_without_a_template(
         page = Page(browser, served)
         key = browser.find_element(By.ID, "key")
         page.until(key.is_displayed)
-        assert page.texts("error") == ["This server wants its API key."]
+        assert page.texts("error") == ["This server needs an API key."]
         key.send_keys("secret", Keys.TAB)
         page.until(lambda: browser.find_element(By.ID, "model").text == NAME)
         assert page.state() == "This model has no chat template: it continues your text."

@@ -264,7 +264,7 @@ def test_a_tool_is_called_and_its_result_goes_back(served: Served) -> None:
     [
         ({"n": 9}, "n: Input should be less than or equal to 8"),
         ({"top_logprobs": 2}, "top_logprobs: give logprobs too"),
-        ({"functions": [{"name": "f"}]}, "functions: this server takes tools"),
+        ({"functions": [{"name": "f"}]}, "functions: use tools"),
         ({"tools": [TOOLS[0], TOOLS[0]]}, "tools: two tools have one name"),
         ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools.0.function.name: "),
         ({"tool_choice": "required"}, "tool_choice: there are no tools to call"),
@@ -373,7 +373,7 @@ def test_every_refusal_is_an_error_of_the_interface(served: Served) -> None:
         served.client().responses.create(model=NAME, input="x")
     huge = {"content": b'{"prompt": "' + b"x" * 5_000_000, "headers": JSON}
     for status, said, how in (
-        (400, "this server is not 'example.org'", {"headers": JSON | {"Host": "example.org"}}),
+        (400, "not 'example.org'", {"headers": JSON | {"Host": "example.org"}}),
         (413, "larger than 1179648 bytes", huge),
         (413, "larger than 1179648 bytes", huge | {"content": iter([huge["content"]])}),
         (415, "must be application/json, got none", {"content": b"{}"}),
@@ -621,7 +621,7 @@ def test_a_logger_says_no_more_than_its_lines_in_a_minute() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--host", "0.0.0.0"], "lets other machines in: give --api-key too"),
+        (["--host", "0.0.0.0"], "lets other machines in: add --api-key"),
         (["--api-key", "schlüssel"], "use ASCII"),
     ],
 )

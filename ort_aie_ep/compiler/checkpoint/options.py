@@ -50,7 +50,7 @@ _OLD = "int4_"
 _TAKEN = {
     "adapter_path": "use --adapter, which merges the adapter into the weights",
     "config_only": "a model without weights cannot be compiled",
-    "filename": "the model is named by what reads it",
+    "filename": "the file is always model.onnx",
     "hf_token": "nothing is downloaded, so no token is used",
 }
 

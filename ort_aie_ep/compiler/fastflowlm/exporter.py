@@ -145,7 +145,7 @@ def export_q4nx(
 def _load(path: Path, quantize: str | None) -> ir.Model:
     """The model after the passes, with a node for each step."""
     if quantize not in (None, WeightForm.Q4NX):
-        raise AieError(f"quantize is {quantize!r}; a .q4nx file has weights of 4 bits: q4nx")
+        raise AieError(f"quantize is {quantize!r}; a .q4nx file has 4-bit weights: q4nx")
     model = load_model(path)
     if is_compiled(model):
         if quantize is not None:

@@ -138,8 +138,7 @@ def _check_start(path: Path) -> None:
     if version not in VERSIONS:
         what = "update ort_aie_ep" if version > max(VERSIONS) else "convert the model again"
         raise AieError(
-            f"{path} is GGUF version {version}, and versions "
-            f"{' and '.join(map(str, VERSIONS))} are read: {what}"
+            f"{path} is GGUF version {version}; expected {' or '.join(map(str, VERSIONS))}: {what}"
         )
 
 

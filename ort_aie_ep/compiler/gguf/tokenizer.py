@@ -209,8 +209,8 @@ def _byte_level(
         what = f"gguf_pre {shown(name)}" if given else f"tokenizer.ggml.pre {shown(name)}"
         why = f"{what} is not known" if name else "tokenizer.ggml.pre is missing"
         raise AieError(
-            f"{metadata.file}: {why}, so nobody knows how to divide a text: compile it with "
-            f"gguf_pre (--gguf-pre), the name of the model's own way; known are {', '.join(PRE)}"
+            f"{metadata.file}: {why}, so it is unknown how to divide a text: pass gguf_pre "
+            f"(--gguf-pre) with the name that fits the model, one of {', '.join(PRE)}"
         )
     pre = PRE[name]
     ids = {token: index for index, token in enumerate(vocabulary.tokens)}
