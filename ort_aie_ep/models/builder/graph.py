@@ -8,12 +8,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from ort_aie_ep.formats.file_forms import FileForm
 from ort_aie_ep.models.builder.weights import (
     BLOCK,
     Coding,
     Fill,
-    Stored,
     Weight,
     code_rows,
     normal_rows,
@@ -23,13 +21,13 @@ from ort_aie_ep.models.builder.weights import (
 )
 from ort_aie_ep.models.shapes import Shape
 
-__all__ = ["AIE", "EMBEDDING", "MICROSOFT", "Codings", "Graph", "make_value"]
+__all__ = ["EMBEDDING", "MICROSOFT", "Codings", "Graph", "make_value"]
 
-AIE, MICROSOFT = "aie", "com.microsoft"
+MICROSOFT = "com.microsoft"
 EMBEDDING = "model.embed_tokens.weight"
 _BIAS_DEVIATION = 0.02
 
-Codings = Callable[[str], Stored | None]
+Codings = Callable[[str], Coding | None]
 """How the matrix of a projection is stored, by the projection's name, such as
 "model.layers.0.attn.qkv_proj"; None for one that is three: q_proj, k_proj and v_proj."""
 
@@ -47,7 +45,7 @@ class Graph:
         shape: Shape,
         codings: Codings,
         block: int = BLOCK,
-        table: ir.DataType | FileForm = ir.DataType.FLOAT,
+        table: ir.DataType = ir.DataType.FLOAT,
     ) -> None:
         self.shape = shape
         self.codings = codings
@@ -139,18 +137,11 @@ class Graph:
         )
         return cos, sin
 
-    def stored(self, basename: str) -> Stored:
+    def coding(self, basename: str) -> Coding:
         """How the matrix of a projection is stored, which is one matrix."""
-        stored = self.codings(basename)
-        assert stored is not None, basename
-        return stored
-
-    def blocks(self, stem: str, form: FileForm, *dims: int) -> ir.Value:
-        """The blocks of a matrix (n, k), or of one of each expert (experts, n, k)."""
-        *experts, n, k = dims
-        shape = (*experts, *form.blocks_shape(n, k))
-        weight = Weight(f"{stem}_{form.name}", ir.DataType.UINT8, shape, code_rows(shape[1:]))
-        return self.weight(weight, last=True)
+        coding = self.codings(basename)
+        assert coding is not None, basename
+        return coding
 
     def matrix(
         self,
@@ -206,7 +197,7 @@ class Graph:
             ("gate_up_proj", 2 * shape.ffn, shape.hidden, 1.0),
             ("down_proj", shape.hidden, shape.ffn, gain),
         )
-        codings = [self.stored(f"{base}.{name}") for name, *_ in sizes]
+        codings = [self.coding(f"{base}.{name}") for name, *_ in sizes]
         codes, scales, biases = [], [], []
         zero_points: list[ir.Value | None] = []
         for (name, n, k, _), coding in zip(sizes, codings, strict=True):
@@ -242,20 +233,8 @@ class Graph:
         biased = self._has_bias(path)
         product_name = f"{path}/MatMul/output_0" if output is None or biased else output
         result = make_value(product_name, ir.DataType.FLOAT, self.hidden(n))
-        coding = self.stored(basename)
-        if isinstance(coding, FileForm):
-            self.node(
-                "Q4NXMatMul",
-                [x, self.blocks(f"{basename}.MatMul.weight", coding, n, k)],
-                [result],
-                f"{path}/MatMul",
-                AIE,
-                K=k,
-                N=n,
-                accuracy_level=4,
-                **coding.attributes(),
-            )
-        elif coding.is_float:
+        coding = self.coding(basename)
+        if coding.is_float:
             weights = self.float_matrix(basename, n, k, gain)
             self.node("MatMul", [x, weights], [result], f"{path}/MatMul")
         else:
