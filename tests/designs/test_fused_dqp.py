@@ -76,13 +76,9 @@ def test_one_configuration_serves_every_shape_and_epilogue() -> None:
         multiply(session, n, k, bias=bias, activation=activation)
 
 
-def test_time_is_that_of_the_weight_channels() -> None:
-    """Eight channels of 4 bytes per cycle are below the memory's limit, so the streams set the
-    time."""
+def test_weights_are_read_once() -> None:
     session = Session(fused_dqp.build(device("npu2"), 4))
     result = multiply(session, 2048, 2048)
-    stream = 2048 * 2048 * 5 / 8 / (8 * 4) / 1.8e9
-    assert stream < result.seconds < 3 * stream
     assert result.read == 2048 * 2048 * 5 // 8 + 2 * 2048
     assert result.written == 2 * 2048
 

@@ -89,14 +89,12 @@ def test_a_long_gate_is_divided_into_runs(session: Session) -> None:
     assert len(session.build("gate", shape, ["gate", "up", "y"])) == 2
 
 
-def test_gate_takes_the_time_of_memory_where_rows_fill_the_columns(session: Session) -> None:
+def test_gate_reads_each_operand_once(session: Session) -> None:
     m, n = 512, 2048
     shape = {"M": m, "N": n, "kind": 0, "gate_stride": n, "up_stride": n}
     result = run(session, reference.gate(Context.of(session.design, "gate"), shape))
     assert result.read == 2 * m * n * 2
     assert result.written == m * n * 2
-    # Memory gives 44 GB/s (costs.py).
-    assert result.read / result.seconds > 30e9
 
 
 def test_gemm_between_row_operators_finds_its_accumulator(session: Session) -> None:

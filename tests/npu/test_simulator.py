@@ -329,7 +329,9 @@ def test_a_channel_of_a_shim_has_its_rate() -> None:
     machine = Machine(through_memory_tile(1024))
     result = machine.run(w.words(), [("in", source), ("out", target)])
     least = 4 * words / costs.SHIM_CHANNEL.value
-    assert least < result.seconds < 1.15 * least
+    # At most as if nothing left the memory tile before all of it was in.
+    gates = 2 * costs.GATE_IDLE.value / costs.CLOCK.value
+    assert least < result.seconds < 2 * least + gates
 
 
 def test_a_trace_opens_in_perfetto(tmp_path: Path) -> None:
