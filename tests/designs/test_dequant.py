@@ -15,7 +15,6 @@ from ort_aie_ep.formats.q4nx import BlockForm
 from ort_aie_ep.npu.simulator.machine import Result
 from ort_aie_ep.npu.simulator.session import Session
 from ort_aie_ep.npu.terms.device import device
-from ort_aie_ep.npu.terms.errors import DesignError
 
 
 def random_weights(n: int, k: int) -> np.ndarray:
@@ -76,8 +75,3 @@ def test_every_block_moves_once_where_the_blocks_come_out_even() -> None:
     _, result = run(Session(dequant.build(device("npu2"))), blocks)
     assert result.read == blocks.nbytes
     assert result.written == 1024 * 512 * 2
-
-
-def test_fewer_than_four_blocks_are_refused() -> None:
-    with pytest.raises(DesignError, match="3 Q4NX blocks"):
-        Session(dequant.build(device("npu2"))).build("dequant", {"blocks": 3}, ["w", "b"])

@@ -19,7 +19,6 @@ from ort_aie_ep.npu.simulator.machine import Result
 from ort_aie_ep.npu.simulator.session import Session
 from ort_aie_ep.npu.terms.design import Design
 from ort_aie_ep.npu.terms.device import device
-from ort_aie_ep.npu.terms.errors import DesignError
 
 
 @dataclass(frozen=True)
@@ -181,31 +180,3 @@ def test_a_model_s_window_reads_nothing_else(
     queries = result.read - shape.kv_heads * 2 * chunks * 8192
     assert queries % (shape.heads * shape.head_dim * 2) == 0  # once for each pair of a head
     assert 0 < queries <= 4 * shape.heads * shape.head_dim * 2
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"heads": 7}, "heads=7 must be a multiple of kv_heads=2"),
-        ({"kv_heads": 0}, "kv_heads=0 must be at least 1"),
-        ({"head_dim": 96}, "head_dim=96 must be 64, 128 or 256"),
-        ({"capacity": 100}, "capacity=100 must be a multiple"),
-        ({"context": 65}, "capacity=64 has no room"),
-        ({"context": 0}, "there must be a key"),
-        ({"window": -1}, "window=-1 must be 0"),
-    ],
-)
-def test_shapes_that_it_cannot_take_are_refused(
-    session: Session, changes: dict[str, int], message: str
-) -> None:
-    parameters = Shape(4, 2, 64, 64).parameters | changes
-    with pytest.raises(DesignError, match=message):
-        session.build("attention", parameters, ["q", "k", "v", "o"])
-
-
-@pytest.mark.parametrize(
-    ("name", "message"), [("npu2_1col", "the cores of a pair need two"), ("npu1", "aie2p")]
-)
-def test_devices_that_cannot_run_it(name: str, message: str) -> None:
-    with pytest.raises(DesignError, match=message):
-        flow_kv.build(device(name))
