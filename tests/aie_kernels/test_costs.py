@@ -8,7 +8,6 @@ from ort_aie_ep.aie_kernels.build import find_designs
 from ort_aie_ep.aie_kernels.costs import COSTS, cost_of
 from ort_aie_ep.aie_kernels.fused_dqp.cost import fused_dqp
 from ort_aie_ep.aie_kernels.machine import Machine
-from ort_aie_ep.aie_kernels.vector_ops.cost import token_rope
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.npu.checks.progress import small_shapes
 from ort_aie_ep.npu.terms.device import device
@@ -34,12 +33,6 @@ def test_the_form_reaches_the_closed_form() -> None:
     found = cost_of("decode", "matvec", shape, form=form)
     assert found == ("projections", fused_dqp(2048, 2048, form))
     assert found[1] != fused_dqp(2048, 2048, SHIPPING)
-
-
-def test_heads_that_move_cost_what_rotated_ones_do() -> None:
-    shape = {"heads": 8, "dim": 80, "x_stride": 80, "y_stride": 128, "copies": 2}
-    found = cost_of("decode", "move_heads", shape)
-    assert found == ("vector", token_rope(8, 80, False))
 
 
 def test_an_unknown_sequence_is_named() -> None:

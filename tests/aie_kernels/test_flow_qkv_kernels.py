@@ -258,6 +258,10 @@ def test_masks_keep_the_keys_attended_to(
     causal=st.booleans(),
     keys=st.sampled_from([8, 16, 32]),
 )
+# The first key of a window is the last of a chunk.
+@example(
+    sweep=0, chunks_per_sweep=1, chunk_rows=8, past=23, prompt=8, window=9, causal=True, keys=8
+)
 def test_the_schedule_covers_exactly_the_keys_needed(
     sweep: int,
     chunks_per_sweep: int,

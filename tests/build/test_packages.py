@@ -103,10 +103,6 @@ def compiled(folder: Path) -> Path:
     return folder / "compiled" / "model.onnx"
 
 
-def test_the_package_depends_on_nothing() -> None:
-    assert PROJECT["dependencies"] == []
-
-
 def test_every_extra_that_runs_the_package_brings_the_tools() -> None:
     def brought(extra: str) -> set[str]:
         own = {f"ort_aie_ep[{name}]": name for name in EXTRAS}
@@ -184,13 +180,6 @@ def test_a_package_without_its_library_says_so(tmp_path: Path, alone: Environmen
 @pytest.mark.parametrize("call", ["compile", "session"])
 def test_a_missing_runtime_is_named_by_itself(tools: Environment, call: str) -> None:
     assert tools.fails(*CALLS[call]).endswith(f"ort_aie_ep.{call} needs {INSTALL_RUNTIME}")
-
-
-def test_commands_name_a_missing_runtime(tools: Environment) -> None:
-    error = tools.fails("-m", "ort_aie_ep", "compile", LLAMA, "there")
-    assert error.startswith("error: ")
-    assert error.endswith(INSTALL_RUNTIME)
-    assert not (tools.folder / "there").exists()
 
 
 def test_commands_that_open_no_model_need_no_runtime(tools: Environment) -> None:
@@ -402,11 +391,6 @@ def test_a_real_runtime_that_is_too_old_does_not_get_the_provider(old: Environme
 def test_commands_name_a_runtime_that_is_too_old(old: Environment) -> None:
     assert too_old("1.22.1") in old.fails("-m", "ort_aie_ep", "compile", LLAMA, "there")
     assert not (old.folder / "there").exists()
-
-
-def test_a_session_on_a_runtime_that_is_too_old_names_it(old: Environment, tmp_path: Path) -> None:
-    code = "import sys, ort_aie_ep; ort_aie_ep.session(sys.argv[1], cache_dir=sys.argv[2])"
-    assert old.fails("-c", code, LLAMA, tmp_path).endswith(too_old("1.22.1"))
 
 
 def test_doctor_names_a_runtime_that_is_too_old(old: Environment) -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import io
-import json
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from rich.console import Console
 from small_designs import (
     COPY,
     add_worker,
@@ -22,7 +19,7 @@ from small_designs import (
 )
 
 from ort_aie_ep.aie_kernels.fused_dqp import design as fused_dqp  # fmt: skip
-from ort_aie_ep.npu.checks.check import check, examine
+from ort_aie_ep.npu.checks.check import check
 from ort_aie_ep.npu.terms.design import (
     Acquire,
     Buffer,
@@ -303,29 +300,6 @@ def test_a_report_counts_what_the_configuration_uses() -> None:
     assert report.use(SHIM, "MM2S channels").used == 1
     with pytest.raises(KeyError):
         report.use(SHIM, "locks")
-
-
-def test_program_size_and_stack_never_count_as_passed() -> None:
-    report = check(fused_dqp.build(device("npu2_1col")))
-    unproven = {"program bytes", "stack bytes", "static data bytes", "L1 bytes"}
-    assert {e.resource for e in report.estimates} == unproven
-    assert not unproven & {u.resource for u in report.uses}
-    rows = json.loads(json.dumps(report.to_json()))["estimates"]
-    assert all(row["status"] == "unproven" and row["basis"] for row in rows)
-
-
-def test_a_report_is_shown_with_limits_notes_and_refusals() -> None:
-    def text(design: Design) -> str:
-        console = Console(width=200, file=io.StringIO())
-        console.print(examine(design).render())
-        return console.file.getvalue()  # type: ignore[attr-defined]
-
-    passed = text(packet_id(1))
-    assert "shim tile (0, 0)" in passed
-    assert "unproven" in passed
-    assert "fifos in0, in1 share MM2S 0" in passed
-    assert "refused" not in passed
-    assert "core tile (0, 2), S2MM channels: 3" in text(core_inputs(3))
 
 
 def test_every_violation_is_listed() -> None:
