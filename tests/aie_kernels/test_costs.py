@@ -6,6 +6,7 @@ import pytest
 
 from ort_aie_ep.aie_kernels.build import find_designs
 from ort_aie_ep.aie_kernels.costs import COSTS, cost_of
+from ort_aie_ep.aie_kernels.flow_kv.cost import flow_kv
 from ort_aie_ep.aie_kernels.fused_dqp.cost import fused_dqp
 from ort_aie_ep.aie_kernels.machine import Machine
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
@@ -33,6 +34,11 @@ def test_the_form_reaches_the_closed_form() -> None:
     found = cost_of("decode", "matvec", shape, form=form)
     assert found == ("projections", fused_dqp(2048, 2048, form))
     assert found[1] != fused_dqp(2048, 2048, SHIPPING)
+
+
+def test_a_head_too_wide_for_the_designs_is_refused() -> None:
+    with pytest.raises(DesignError, match=r"head dimension 320.*256"):
+        flow_kv(16, 8, 8, 320, None)
 
 
 def test_an_unknown_sequence_is_named() -> None:

@@ -26,10 +26,7 @@ from ort_aie_ep.npu.terms.device import device
     [
         ("fused_dqp", "npu2_2col", {"matvec", "matvec_part"}),
         pytest.param(
-            "fused_dqp_128_symmetric",
-            "npu1",
-            {"matvec", "matvec_part"},
-            marks=pytest.mark.in_turn,
+            "fused_dqp_128_symmetric", "npu1", {"matvec", "matvec_part"}, marks=pytest.mark.in_turn
         ),
         ("dequant_128", "npu1_1col", {"dequant"}),
         pytest.param(
@@ -42,11 +39,7 @@ from ort_aie_ep.npu.terms.device import device
             marks=pytest.mark.in_turn,
         ),
         pytest.param("gemm", "npu1_1col", {"gemm"}, marks=pytest.mark.in_turn),
-        (
-            "micro",
-            "npu2_2col",
-            {"passthrough", "read", "write", "two_ids", "read_small", "chain"},
-        ),
+        ("micro", "npu2_2col", {"passthrough", "read", "write", "two_ids", "read_small", "chain"}),
         pytest.param(
             "micro",
             "npu1_1col",
@@ -55,11 +48,7 @@ from ort_aie_ep.npu.terms.device import device
         ),
         ("flow_kv", "npu2_2col", {"attention"}),
         ("flow_qkv", "npu2_2col", {"attention"}),
-        (
-            "vector_ops",
-            "npu2_2col",
-            {"rms_norm", "rope", "append", "move_heads", "glu", "softcap"},
-        ),
+        ("vector_ops", "npu2_2col", {"rms_norm", "rope", "append", "move_heads", "glu", "softcap"}),
     ],
 )
 def test_every_sequence_of_a_design_is_judged(

@@ -183,17 +183,3 @@ def test_waits_that_are_left_out_give_no_tokens(site: Site) -> None:
     assert sum(isinstance(each, Wait) for each in left) == 1
     tokens = [each for each in left if getattr(each, "value", 0) >> 31]
     assert len(tokens) == 1
-
-
-def test_only_a_divisible_stream_is_divided(site: Site) -> None:
-    content, one = operations(site)
-    odd = [
-        ("block_write", each[1], [each[2][0] - 1, *each[2][1:]])
-        if each[0] == "block_write"
-        else each
-        for each in one
-    ]
-    with pytest.raises(DesignError, match="16 equal runs"):
-        streams.split_tasks(content, odd, "MM2S", 4)
-    with pytest.raises(DesignError, match="descriptors"):
-        streams.split_tasks(content, one, "S2MM", 16)

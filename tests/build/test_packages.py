@@ -5,7 +5,6 @@ The environments link what is installed here (`environments`), so they cost no d
 
 from __future__ import annotations
 
-import ctypes
 import importlib.metadata
 import json
 import os
@@ -13,7 +12,6 @@ import socket
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -258,76 +256,9 @@ def test_a_bare_runtime_does_not_make_up_for_the_tools(runtime: Environment) -> 
 
 # --- an ONNX Runtime that is too old ---
 
-CREATE_STATUS, GET_ERROR_CODE, GET_ERROR_MESSAGE, CREATE_ENV = range(4)
+GET_ERROR_CODE, GET_ERROR_MESSAGE, CREATE_ENV = 1, 2, 3
 REGISTER_PROVIDER = 301  # positions in OrtApi, which only grows at its end
 NOT_IMPLEMENTED = 9
-
-
-class OldRuntime:
-    """The parts of an ONNX Runtime's OrtApiBase and OrtApi that an error needs."""
-
-    def __init__(self, version: str) -> None:
-        self.errors: list[tuple[int, str]] = []
-        minor = int(version.split(".")[1])
-
-        @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
-        def create_status(code: int, message: bytes) -> int:
-            self.errors.append((code, message.decode()))
-            return 1
-
-        @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32)
-        def get_api(asked: int) -> int | None:
-            return ctypes.addressof(self._api) if asked <= minor else None
-
-        @ctypes.CFUNCTYPE(ctypes.c_void_p)
-        def get_version() -> int:
-            return ctypes.addressof(self._version)
-
-        self._functions = create_status, get_api, get_version
-        self._version = ctypes.create_string_buffer(version.encode())
-        # Only CreateStatus may be called: any other function would be at address 0.
-        self._api = (ctypes.c_void_p * 400)(ctypes.cast(create_status, ctypes.c_void_p))
-        self._base = (ctypes.c_void_p * 2)(
-            ctypes.cast(get_api, ctypes.c_void_p), ctypes.cast(get_version, ctypes.c_void_p)
-        )
-
-    @property
-    def base(self) -> int:
-        return ctypes.addressof(self._base)
-
-
-@pytest.fixture(scope="module")
-def library() -> ctypes.CDLL:
-    return ctypes.CDLL(ort_aie_ep.get_library_path())
-
-
-def register_custom_ops(library: ctypes.CDLL, base: int) -> int | None:
-    library.RegisterCustomOps.restype = ctypes.c_void_p
-    return library.RegisterCustomOps(None, ctypes.c_void_p(base))
-
-
-def create_factories_of_1_22(library: ctypes.CDLL, base: int) -> int | None:
-    """It has five arguments and no logger. Whatever is in the sixth one's place belongs to other
-    code."""
-    library.CreateEpFactories.restype = ctypes.c_void_p
-    factories, count = (ctypes.c_void_p * 4)(), ctypes.c_size_t(7)
-    other = ctypes.c_size_t(8)
-    status = library.CreateEpFactories(
-        b"aie", ctypes.c_void_p(base), factories, ctypes.c_size_t(4), ctypes.byref(count),
-        ctypes.byref(other),
-    )  # fmt: skip
-    assert (count.value, other.value) == (7, 8)
-    return status
-
-
-@pytest.mark.parametrize("version", ["1.17.3", "1.22.1"])
-@pytest.mark.parametrize("door", [register_custom_ops, create_factories_of_1_22])
-def test_a_runtime_that_is_too_old_is_refused(
-    library: ctypes.CDLL, door: Callable[[ctypes.CDLL, int], int | None], version: str
-) -> None:
-    old = OldRuntime(version)
-    assert door(library, old.base) == 1
-    assert old.errors == [(NOT_IMPLEMENTED, too_old(version))]
 
 
 def too_old(version: str) -> str:

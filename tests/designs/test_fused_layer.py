@@ -69,8 +69,7 @@ def test_overlay_passes_every_check(design: Design) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=pytest.mark.in_turn if n == "long rows" else []) for n in SHAPES],
+    "name", [pytest.param(n, marks=pytest.mark.in_turn if n == "long rows" else []) for n in SHAPES]
 )
 def test_layer_has_the_bits_of_its_operators(session: Session, name: str) -> None:
     layer = Layer(SHAPES[name])

@@ -64,8 +64,7 @@ def test_fewer_rows_need_buffers_of_64_rows_and_no_zeros(m: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "form"),
-    [("npu1_2col", SHIPPING), ("npu2_2col", BlockForm(group=128, minima=False))],
+    ("name", "form"), [("npu1_2col", SHIPPING), ("npu2_2col", BlockForm(group=128, minima=False))]
 )
 def test_every_bit_is_that_of_dequant_and_gemm(name: str, form: BlockForm) -> None:
     m, k, n = 100, 512, 544

@@ -108,15 +108,6 @@ def test_a_name_that_is_not_a_symbol_is_refused(name: str) -> None:
         print_module(design)
 
 
-def test_names_that_collide_are_refused() -> None:
-    design = forwarding(copy)
-    design.fifo("copy", "i32", 16, design.shim(0), design.core(0, 1))
-    design.worker("v", design.core(0, 1), lambda core: iter(()), outputs={},
-                  inputs={"x": design.fifos["copy"]})  # fmt: skip
-    with pytest.raises(DesignError, match="named copy"):
-        print_module(design)
-
-
 def test_an_order_at_a_shim_is_the_sequences() -> None:
     design = Design("order", device("npu2_1col"))
     end = replace(design.shim(0), layout=Layout(((4, 16), (4, 4))))

@@ -8,15 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from small_designs import (
-    COPY,
-    add_worker,
-    empty,
-    refusal,
-    relay,
-    through_memory,
-    without_kernels,
-)
+from small_designs import COPY, add_worker, empty, refusal, relay, through_memory, without_kernels
 
 from ort_aie_ep.aie_kernels.fused_dqp import design as fused_dqp  # fmt: skip
 from ort_aie_ep.npu.checks.check import check
@@ -365,11 +357,6 @@ def test_packets_of_one_channel_need_ids_of_their_own() -> None:
     assert "shim tile (0, 0), packet ids: fifos in0, in1" in text
 
 
-def test_a_shared_channel_is_noted() -> None:
-    (note,) = check(packet_id(1)).notes
-    assert "in0, in1" in note
-
-
 # --- structure ------------------------------------------------------------------------------------
 def test_an_end_that_nobody_serves_is_refused() -> None:
     design = relay()
@@ -463,12 +450,3 @@ def test_kernels_of_the_other_architecture_are_refused() -> None:
     design = relay()
     design.workers["worker0_0"].kernels = (dataclasses.replace(COPY, architectures=("aie2",)),)
     assert "kernel copy: it is written for aie2, but npu2 is aie2p" in refusal(design)
-
-
-def test_what_has_no_effect_is_noted() -> None:
-    design = through_memory()
-    design.workers["worker0_0"].stack = 512
-    assigned("b", packet=3)(design)
-    notes = check(design).notes
-    assert any("512 bytes, less than the 1024" in note for note in notes)
-    assert any("packet id 3 of fifo b" in note for note in notes)

@@ -59,12 +59,6 @@ def test_arrays_that_exceed_the_stack_are_refused(monkeypatch: pytest.MonkeyPatc
     assert (violation.resource, "3,008 at least" in violation.text) == ("stack bytes", True)
 
 
-def test_a_kernel_that_nobody_counted_has_no_range() -> None:
-    report = examine(relay())
-    assert not {e.resource for e in report.estimates} & {"program bytes", "stack bytes"}
-    assert any("kernels copy were not counted" in fact for fact in report.facts)
-
-
 def test_a_source_that_peano_compiles_wrongly_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peano, "mistakes_of", lambda source: ("line 1: chess_storage",))
     (violation,) = examine(relay()).violations

@@ -17,12 +17,7 @@ from ort_aie_ep.bringup import streams
 from ort_aie_ep.bringup.problems import shapes
 from ort_aie_ep.explain.overlays import find_overlays
 from ort_aie_ep.modelled_npu.device_process import Context
-from ort_aie_ep.npu.packages.package import (
-    MANIFEST,
-    PackageError,
-    manifest,
-    read_package,
-)
+from ort_aie_ep.npu.packages.package import MANIFEST, PackageError, manifest, read_package
 from ort_aie_ep.npu.packages.simulated import write_simulated_packages
 from ort_aie_ep.npu.simulator.txn import decode, format_stream
 from ort_aie_ep.npu.terms.device import device

@@ -59,8 +59,7 @@ def test_memory_tiles_have_no_ports_sideways() -> None:
 def test_packets_of_one_channel_share_their_way() -> None:
     ends = {0: Tile(0, 4), 1: Tile(0, 5)}
     routing = route(
-        device("npu2"),
-        [stream(f"p{i}", Tile(0, 0), end, packet=i) for i, end in ends.items()],
+        device("npu2"), [stream(f"p{i}", Tile(0, 0), end, packet=i) for i, end in ends.items()]
     )
     assert set(routing.used.values()) == {1}
     (net,) = routing.nets

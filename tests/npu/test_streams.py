@@ -27,11 +27,7 @@ from ort_aie_ep import _npu
 from ort_aie_ep.aie_kernels.build import find_designs, make_design
 from ort_aie_ep.npu.checks.progress import small_shapes
 from ort_aie_ep.npu.packages import package
-from ort_aie_ep.npu.simulator.txn import (
-    AddressPatch,
-    Wait,
-    decode,
-)
+from ort_aie_ep.npu.simulator.txn import AddressPatch, Wait, decode
 from ort_aie_ep.npu.terms import costs
 from ort_aie_ep.npu.terms.arguments import together
 from ort_aie_ep.npu.terms.design import Design
@@ -240,36 +236,6 @@ def test_prediction_is_the_slowest_of_channel_work_and_memory() -> None:
     assert math.isclose(seconds(100, 10**9), 100e-6 + 8e-6)
     # 8000 bytes written.
     assert math.isclose(seconds(100, 10**12, 5 * 10**8), 100e-6 + 16e-6)
-
-
-def test_prediction_counts_commands_and_gates() -> None:
-    s = sequence_of()
-    s.transfer("a0", "x", offset=0, run=4000)
-    s.transfer("y0", "y", offset=0, run=4000)
-    s.start("left", 1, 2)
-    s.work(5000)
-    s.wait("a0", "y0")
-    costs = {
-        "write32": 100, "maskwrite": 200, "blockwrite": 90, "blockwrite_word": 10, "ddr_patch": 300,
-        "tct_wait": 50, "gate_idle": 1000, "gate_pipelined": 400, "stream": 4,
-    }  # fmt: skip
-    push = 90 + 8 * 10 + 300 + 200 + 100  # with a token, the channel's first
-    # Cycles: a0 brings data at 1770, left is started at 1540 + 300, and its work begins.
-    assert push == 770
-    (run,) = build(s, costs=costs)
-    assert math.isclose(run["predicted_seconds"], 100e-6 + (2 * push + 300 + 5000) * 1e-9)
-    # Or it begins with the data.
-    (run,) = build(s, costs=costs | {"gate_idle": 9000})
-    assert math.isclose(run["predicted_seconds"], 100e-6 + (push + 9000 + 5000) * 1e-9)
-    # The second task waits for the first, which has no token of its own, and then the wait is
-    # shorter.
-    s = sequence_of()
-    s.transfer("a0", "x", offset=0, run=4000)
-    s.transfer("a0", "x", offset=0, run=4000)
-    s.wait("a0")
-    (run,) = build(s, costs=costs)
-    cycles = (push - 200) + 1000 + 1000 + 400 + 1000 + 50
-    assert math.isclose(run["predicted_seconds"], 100e-6 + cycles * 1e-9)
 
 
 LONG = {"gemm", "gemm_bfp16", "fused_layer"}

@@ -26,8 +26,6 @@ from ort_aie_ep.npu.simulator.txn import (
     Wait,
     Write,
     decode,
-    format_stream,
-    register_name,
     shim_descriptor_of,
     split_address,
 )
@@ -296,20 +294,6 @@ def test_padded_masked_operations_advance_by_their_size() -> None:
     first, second = stream.operations
     assert first == MaskPoll(0, 4, 0x1D220, 0, 0x400000, busy=True)
     assert second.offset == 12
-
-
-def test_text_names_registers() -> None:
-    text = format_stream(decode(words_of(DESCRIPTOR)))
-    assert "NPU1, 5 columns" in text
-    assert "shim 1 BD 2 word 0: 4096 bytes as 4x256 16x32 16x4, packet 1" in text
-    text = format_stream(decode(words_of(PUSH_AND_WAIT)))
-    assert "shim 2 MM2S 0 queue: BD 15 x256, token" in text
-    assert "WAIT (2, 0) MM2S 0" in text
-    assert "Preempt level=3" in format_stream(decode(words_of(INSTGEN + PREEMPT)))
-    assert "argument 0 + 0x0" in format_stream(decode(words_of(ADDRESS_PATCH)))
-    assert register_name(0x0421F0F0) == "tile (2, 2) lock 15"
-    assert register_name(0x00200400) == "tile (0, 2) memory 0x400"
-    assert register_name(0x1D210) == "shim 0 MM2S 0 control"
 
 
 # --- malformed streams ----------------------------------------------------------------------------

@@ -8,35 +8,7 @@ from ort_aie_ep.aie_kernels.build import make_design
 from ort_aie_ep.npu.packages.package import manifest
 from ort_aie_ep.npu.terms import costs
 from ort_aie_ep.npu.terms.device import device
-from ort_aie_ep.npu.terms.errors import DesignError
-from ort_aie_ep.prediction.measured import (
-    KRACKAN,
-    nearest,
-    nearest_words,
-    range_of,
-)
-from ort_aie_ep.prediction.simulation import simulate
-
-
-def test_an_unknown_model_gets_a_list_of_the_known_ones() -> None:
-    with pytest.raises(DesignError, match=r"'gpt-5'.*llama-3\.2-1b.*gemma3"):
-        simulate("gpt-5")
-    with pytest.raises(DesignError, match="'tiny-llama'"):
-        simulate("tiny-llama")
-
-
-def test_an_unknown_device_and_one_too_small_are_refused() -> None:
-    with pytest.raises(DesignError, match=r"'npu9'.*npu2"):
-        simulate("qwen3-4b", "npu9")
-    for name in ("npu1", "npu2_4col"):
-        with pytest.raises(DesignError, match=rf"{name}.*npu2"):
-            simulate("qwen3-4b", name)
-
-
-@pytest.mark.parametrize("context", [0, -1, 40961])
-def test_a_context_that_the_model_does_not_have_is_refused(context: int) -> None:
-    with pytest.raises(DesignError, match=f"{context}.*qwen3-4b .*40960"):
-        simulate("qwen3-4b", contexts=[context])
+from ort_aie_ep.prediction.measured import KRACKAN, nearest, nearest_words, range_of
 
 
 def test_a_range_goes_from_the_constants_machine_to_the_slowest_of_its_kind() -> None:
