@@ -131,8 +131,7 @@ def test_the_simulator_takes_as_long_as_the_closed_form_allows(
     design: str, sequence: str, parameters: dict[str, int]
 ) -> None:
     """The closed form says how long each part is at work, and assumes which of them overlap. At
-    best all do, so the busiest part is a lower bound; at worst none does, and they add up. The form
-    leaves out only the hops between switches, which are below a microsecond."""
+    best all do, so the busiest part is a lower bound; at worst none does, and they add up."""
     results = TimeOnly(make_design(design, NPU2)).time(sequence, parameters)
     simulated = sum(result.seconds for result in results)
     total = parts(cost_of(design, sequence, parameters)[1])
