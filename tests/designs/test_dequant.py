@@ -61,15 +61,6 @@ def test_a_form_has_the_bits_of_the_same_codes_widened(name: str, form: BlockFor
     assert result.read >= blocks.nbytes
 
 
-def test_a_second_run_of_another_size_finds_the_engine_ready() -> None:
-    session = Session(dequant.build(device("npu2_1col")))
-    for n in (160, 128, 256):
-        blocks = random_weights(n, 256)
-        out, _ = run(session, blocks)
-        expected = pack_b(q4nx.dequantize(blocks, n, 256)).reshape(out.shape)
-        np.testing.assert_array_equal(out.view(np.uint16), expected.view(np.uint16))
-
-
 def test_every_block_moves_once_where_the_blocks_come_out_even() -> None:
     blocks = random_weights(1024, 512)  # 64 blocks, 2 objects of 4 blocks for each of 8 columns
     _, result = run(Session(dequant.build(device("npu2"))), blocks)

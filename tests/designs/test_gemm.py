@@ -57,25 +57,6 @@ def run(
 
 
 @pytest.mark.parametrize(
-    ("name", "output", "steps", "parts"),
-    [("npu2", "bf16", 4, 4), ("npu1", "f32", 4, 2), ("npu2_1col", "bf16", 2, 4)],
-)
-def test_b_leaves_its_memory_tile_step_by_step_and_part_by_part(
-    name: str, output: Output, steps: int, parts: int
-) -> None:
-    design = gemm.build(device(name), output)
-    objects = 64 * 32 * 2  # bytes of a step of a part, contiguous
-    wanted = [
-        (part * steps + step) * objects + np.arange(0, objects, 4)
-        for step in range(steps)
-        for part in range(parts)
-    ]
-    layout = design.fifos["b_row0"].producer.layout
-    assert layout is not None
-    assert np.array_equal(layout.offsets(), np.concatenate(wanted))
-
-
-@pytest.mark.parametrize(
     ("name", "output", "m", "k", "n"),
     [
         ("npu2", "bf16", 512, 256, 512),  # one megatile
@@ -126,14 +107,6 @@ def test_more_slabs_of_k_than_a_descriptor_iterates_over() -> None:
     a, weights = random_operands(64, k, 256)
     c, _ = run(session_of("npu1_1col", "f32"), 64, a, pack_b(weights), 256)
     check_product(c, a, weights, "aie2", "f32")
-
-
-def test_a_second_shape_finds_the_design_ready() -> None:
-    session = Session(gemm.build(device("npu1"), "f32"))
-    for m, k, n in ((64, 512, 64), (130, 256, 96), (64, 512, 64)):
-        a, weights = random_operands(m, k, n)
-        c, _ = run(session, m, a, pack_b(weights), n)
-        check_product(c, a, weights, "aie2", "f32")
 
 
 def test_quantised_weights_go_through_dequant_into_gemm() -> None:

@@ -30,21 +30,6 @@ def session() -> Session:
     return session_of("npu2")
 
 
-@pytest.mark.parametrize("name", DEVICES)
-def test_bf16_gemm_of_aie2p_has_them(name: str) -> None:
-    design = session_of(name).design
-    assert list(design.sequences) == ["gemm", "gate", "add_norm", "rotate", "append_rows"]
-
-
-@pytest.mark.parametrize(("name", "output"), [("npu1", "bf16"), ("npu1", "f32"), ("npu2", "f32")])
-def test_other_gemms_are_as_they_were(name: str, output: gemm.Output) -> None:
-    design = gemm.build(device(name), output)
-    assert list(design.sequences) == ["gemm"]
-    worker = design.workers["gemm0_0"]
-    assert worker.parameters == ("k_steps", "blocks")
-    assert [kernel.source for kernel in worker.kernels] == ["gemm/gemm.cc"] * 3
-
-
 # --- gate -----------------------------------------------------------------------------------------
 def gate(session: Session, m: int, n: int, kind: int, between: int = 0) -> None:
     """Gate and up as in one product, `between` elements apart."""
