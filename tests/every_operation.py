@@ -1,141 +1,37 @@
-"""Writes every operation of TXN binaries that `simulator.txn` reads.
-
-Sources: mlir-aie's TxnEncoding.h, aie-rt's xaie_txn.h, aiebu's preprocessor of transactions.
-"""
+"""Writes TXN binaries for tests, word by word (mlir-aie's TxnEncoding.h, aie-rt's xaie_txn.h)."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from ort_aie_ep.npu.terms.configuration import Direction
 from ort_aie_ep.npu.terms.device import Device
-from ort_aie_ep.npu.terms.errors import StreamError
-
-_MEMORY_ROWS = 1
 
 
-class TransactionWriter:
-    """Appends operations; `finish` returns the words, header included.
+class EveryOperation:
+    """Appends operations; `finish` returns the words, header included."""
 
-    Every method raises StreamError for a value that does not fit its field.
-    """
-
-    def __init__(self, device: Device, *, columns: int | None = None) -> None:
+    def __init__(self, device: Device) -> None:
         self._head = [
             device.rows << 24 | device.generation << 16 | 1 << 8,
-            _MEMORY_ROWS << 8 | fits(device.columns if columns is None else columns, 8, "columns"),
+            1 << 8 | device.columns,  # one row of memory tiles
         ]
         self._body: list[int] = []
-        self.operations = 0
+        self._operations = 0
 
     def finish(self) -> npt.NDArray[np.uint32]:
         """The words of the transaction."""
         size = 4 * (len(self._body) + 4)
-        return np.array([*self._head, self.operations, size, *self._body], dtype=np.uint32)
-
-    def add(self, *words: int) -> None:
-        """Append an operation of these words."""
-        self._body += words
-        self.operations += 1
+        return np.array([*self._head, self._operations, size, *self._body], dtype=np.uint32)
 
     def write(self, address: int, value: int) -> None:
         """Write `value` to the register at `address`."""
-        self.add(0, 0, word(address), 0, word(value), 0x18)
+        self._add(0, 0, address, 0, value, 0x18)
 
-    def block_write(self, address: int, values: Sequence[int]) -> None:
-        """Write `values` to the registers from `address` on."""
-        if not values:
-            raise StreamError("a block write needs at least one word, got none")
-        size = 16 + 4 * len(values)
-        self.add(1, 0, word(address), size, *(word(value) for value in values))
+    def load_pdi(self, identifier: int) -> None:
+        """Load the configuration `identifier` of the context."""
+        self._add(8 | identifier << 16, 0, 0, 0)
 
-    def mask_write(self, address: int, value: int, mask: int) -> None:
-        """Set the bits of `mask` at `address` to those of `value`."""
-        self.add(3, 0, word(address), 0, word(value), word(mask), 0x1C)
-
-
-class EveryOperation(TransactionWriter):
-    def mask_poll(self, address: int, value: int, mask: int, *, busy: bool = False) -> None:
-        """Wait until (register & mask) == value; `busy` for the variant that does not yield."""
-        self.add(7 if busy else 4, 0, word(address), 0, word(value), word(mask), 0x1C)
-
-    def noop(self) -> None:
-        """Do nothing."""
-        self.add(5)
-
-    def preempt(self, level: int) -> None:
-        """Mark a place for preemption; 0 none, 1 memory tiles, 2 AIE tiles, 3 AIE registers."""
-        if not 0 <= level <= 3:
-            raise StreamError(f"a level of preemption is 0 to 3, got {level}")
-        self.add(6 | level << 8)
-
-    def load_pdi(self, identifier: int, size: int = 0, address: int = 0) -> None:
-        """Load the configuration `identifier`; one of the context's if `address` is 0."""
-        low, high = _long(address)
-        self.add(8 | fits(identifier, 16, "the id of a PDI") << 16, word(size), low, high)
-
-    def create_scratchpad(self, usage: int, size: int, address: int = 0) -> None:
-        """Create a state table of `size` bytes at `address`."""
-        if not 0 <= size <= 128 or size % 4:
-            raise StreamError(f"a state table has a multiple of 4 up to 128 bytes, got {size}")
-        self.add(10 | fits(usage, 8, "the usage") << 8, size, *_long(address))
-
-    def update_state_table(self, entry: int, function: int, argument: int) -> None:
-        """Apply `function` (0 multiply and add, 1 add, 2 subtract) with `argument` to an entry."""
-        self.add(_table(11, entry, function), word(argument))
-
-    def update_register(self, entry: int, function: int, argument: int, address: int) -> None:
-        """Apply `function` of a state table entry and `argument` to the register at `address`."""
-        self.add(_table(12, entry, function), word(argument), word(address))
-
-    def wait(
-        self, column: int, row: int, direction: Direction, channel: int, columns: int = 1,
-        rows: int = 1,
-    ) -> None:  # fmt: skip
-        """Wait for one token from `channel` of every tile of a rectangle."""
-        tile = int(direction == "MM2S") | fits(row, 8, "a row") << 8
-        rectangle = fits(rows, 8, "rows") << 8 | fits(columns, 8, "columns") << 16
-        self.add(
-            0x80, 0x10, tile | fits(column, 8, "a column") << 16,
-            rectangle | fits(channel, 8, "a channel") << 24,
-        )  # fmt: skip
-
-    def address_patch(self, address: int, argument: int, offset: int) -> None:
-        """Add the address of argument `argument` of the run, and `offset`, to two words."""
-        if not 0 <= argument <= 31:
-            raise StreamError(f"an address patch names argument 0 to 31, got {argument}")
-        plus = _long(offset + (0x80000000 if argument >= 5 else 0))
-        self.add(0x81, 0x30, 0, 0, 0, 0, word(address), 0, argument, 0, *plus)
-
-    def read_registers(self, addresses: Sequence[int]) -> None:
-        """Read the registers at `addresses`, each of 32 bits, as mlir-aie writes them."""
-        words = [word(address) for address in addresses]
-        self.add(0x82, 12 + 4 * len(words), len(words), *words)
-
-
-def _table(opcode: int, entry: int, function: int) -> int:
-    if not 0 <= entry < 32 or not 0 <= function <= 2:
-        raise StreamError(
-            f"a state table has entries 0 to 31 and functions 0 to 2, got {entry} and {function}"
-        )
-    return opcode | entry << 8 | function << 16
-
-
-def _long(value: int) -> tuple[int, int]:
-    fits(value, 64, "an address")
-    return value & 0xFFFFFFFF, value >> 32
-
-
-def fits(value: int, bits: int, what: str) -> int:
-    """`value`, which must fit in `bits` bits. Raises StreamError."""
-    if not 0 <= value < 1 << bits:
-        raise StreamError(f"{what} must be 0 to {(1 << bits) - 1}, got {value}")
-    return value
-
-
-def word(value: int) -> int:
-    """`value`, which must fit in a word. Raises StreamError."""
-    return fits(value, 32, "a word")
+    def _add(self, *words: int) -> None:
+        self._body += words
+        self._operations += 1

@@ -35,17 +35,16 @@ def in_both_forms(rng: np.random.Generator, form: BlockForm, k: int) -> tuple[Ar
 
 @dataclass(frozen=True)
 class Weights:
-    """(32, K) weights: codes (32, K) of `bits`, scales and minima (32, K / 32) bfloat16."""
+    """(32, K) weights: codes (32, K), scales and minima (32, K / 32) bfloat16."""
 
     codes: Array
     scales: Array
     minima: Array
-    bits: int = 4
 
     @property
     def blocks(self) -> Array:
-        """(K / 256, 5120) uint8, or with two bits (K / 256, 3072)."""
-        blocks: Array = q4nx.pack(self.codes, self.scales, self.minima, self.bits)[0]
+        """(K / 256, 5120) uint8."""
+        blocks: Array = q4nx.pack(self.codes, self.scales, self.minima)[0]
         return blocks
 
     @property
@@ -56,9 +55,9 @@ class Weights:
         return weights
 
 
-def weights(rng: np.random.Generator, kind: str, k: int, bits: int = 4) -> Weights:
+def weights(rng: np.random.Generator, kind: str, k: int) -> Weights:
     """`kind` is "usual" (as trained: minima negative), or an extreme of codes, signs or size."""
-    groups, largest = (ROWS, k // GROUP), (1 << bits) - 1
+    groups, largest = (ROWS, k // GROUP), 15
     codes = rng.integers(0, largest + 1, (ROWS, k)).astype(np.uint8)
     scales = rng.uniform(0.002, 0.02, groups)
     minima = -largest / 2 * scales * rng.uniform(0.8, 1.2, groups)
@@ -77,7 +76,7 @@ def weights(rng: np.random.Generator, kind: str, k: int, bits: int = 4) -> Weigh
     elif kind == "scales apart":
         scales *= np.exp2(rng.integers(-30, 30, groups))
         minima *= np.exp2(rng.integers(-30, 30, groups))
-    return Weights(codes, to_bf16(scales), to_bf16(minima), bits)
+    return Weights(codes, to_bf16(scales), to_bf16(minima))
 
 
 KINDS = [
@@ -117,11 +116,6 @@ def bound(w: Weights, x: Array) -> Array:
     # Sums: 31 additions in fp32, then two limbs.
     of_sum = 31 * FLOAT_EPSILON * groups + 2.0**-17 * sums
     dot = dot + 128 * of_sum
-    if w.bits == 2:
-        # A plane sees at most 16 macs, begins with its offset and is added twice at most; no
-        # partial sum is above (128 + 136) sum |x'|. Offsets are off by 31 additions and a product.
-        halved = np.abs(f64(x)) * 2.0 ** -(np.arange(len(x)) % 4)
-        dot = 3 * (21 * 264 + 32 * 128) * FLOAT_EPSILON * halved.reshape(-1, GROUP).sum(axis=1)
     dots = np.abs(f64(w.codes) * f64(x)).reshape(ROWS, -1, GROUP).sum(axis=2)
     per_group = scales * (dot + 2.0**-17 * (dots + dot)) + minima * of_sum
     # Four macs per group into the total.

@@ -6,9 +6,9 @@ import pytest
 
 from ort_aie_ep.aie_kernels.build import find_designs
 from ort_aie_ep.aie_kernels.costs import COSTS, cost_of
+from ort_aie_ep.aie_kernels.flow_kv.cost import flow_kv
 from ort_aie_ep.aie_kernels.fused_dqp.cost import fused_dqp
 from ort_aie_ep.aie_kernels.machine import Machine
-from ort_aie_ep.aie_kernels.vector_ops.cost import token_rope
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.npu.checks.progress import small_shapes
 from ort_aie_ep.npu.terms.device import device
@@ -36,10 +36,9 @@ def test_the_form_reaches_the_closed_form() -> None:
     assert found[1] != fused_dqp(2048, 2048, SHIPPING)
 
 
-def test_heads_that_move_cost_what_rotated_ones_do() -> None:
-    shape = {"heads": 8, "dim": 80, "x_stride": 80, "y_stride": 128, "copies": 2}
-    found = cost_of("decode", "move_heads", shape)
-    assert found == ("vector", token_rope(8, 80, False))
+def test_a_head_too_wide_for_the_designs_is_refused() -> None:
+    with pytest.raises(DesignError, match=r"head dimension 320.*256"):
+        flow_kv(16, 8, 8, 320, None)
 
 
 def test_an_unknown_sequence_is_named() -> None:

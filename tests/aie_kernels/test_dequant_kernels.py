@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from linear_kernels import (
-    COLUMNS,
-    KINDS,
-    OF_SHIPPING,
-    ROWS,
-    in_both_forms,
-    weights,
-    zeros,
-)
+from linear_kernels import COLUMNS, KINDS, OF_SHIPPING, ROWS, in_both_forms, weights, zeros
 from standin import Array, aligned, bits16, f64, to_bf16
 
 from ort_aie_ep.aie_kernels.cycles import form_scalars

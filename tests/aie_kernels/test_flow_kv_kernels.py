@@ -1,28 +1,17 @@
-"""FlowKV's kernels: one token's attention, chunk after chunk, compared with float64."""
+"""FlowKV's kernels: weights of a chunk, masks, rescaling. tests/designs has whole tokens."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from attention_reference import (
-    BF16,
-    U_BF16,
-    U_LIMBS,
-    Doubles,
-    aligned,
-    bf16,
-    bits,
-    in_buffer,
-    scores,
-    to_cache_blocks,
-    weights,
-)
+from l1_buffers import aligned, in_buffer
 
 from ort_aie_ep.aie_kernels.flow_kv import kernels as flow_kv
+from ort_aie_ep.aie_kernels.flow_kv.reference import scores, to_cache_blocks
+from ort_aie_ep.aie_kernels.reference import BF16, U_BF16, U_LIMBS, Doubles, bf16, bits
 from ort_aie_ep.npu.kernels import Kernels
 
 CHUNK = 4096
-LARGEST_GROUP = {64: 32, 128: 16, 256: 8}
 
 
 @pytest.fixture(scope="module")
@@ -92,32 +81,6 @@ class Value:
         return np.concatenate(pieces).reshape(self.group, self.head_dim)
 
 
-def attention(
-    kernels: Kernels, q: Doubles, k: Doubles, v: Doubles, scale: float, softcap: float = 0.0
-) -> Doubles:
-    """Runs both cores over the whole cache; rows past the last key are garbage."""
-    group, head_dim = q.shape
-    score, value = Score(kernels, q), Value(kernels, group, head_dim)
-    for first in range(0, len(k), score.keys):
-        valid = min(score.keys, len(k) - first)
-        garbage = np.full((score.keys - valid, head_dim), 3.0e30)
-        score.call(np.vstack([k[first : first + valid], garbage]), valid, scale, softcap)
-        value.call(score.fcl, np.vstack([v[first : first + valid], garbage]))
-    return value.output()
-
-
-def tolerance(p: Doubles, v: Doubles, s: Doubles, score_error: float) -> Doubles:
-    """The bound for O = p V, elementwise.
-
-    Each weight is off by the rounding of F, the exponential's 2^-15 and the error of its score,
-    which the exponential makes relative; normalising at most doubles that. O is rounded once. A
-    score is off by a product of limbs, of at most max|s|, and by `score_error`.
-    """
-    per_weight = U_BF16 + 2.0**-15 + np.abs(s).max() * U_LIMBS + score_error
-    exact = p @ v
-    return 2 * per_weight * (p @ np.abs(v)) + U_BF16 * np.abs(exact)
-
-
 def random_case(
     seed: int, group: int, head_dim: int, keys: int, spread: float = 1.0
 ) -> tuple[Doubles, Doubles, Doubles]:
@@ -128,76 +91,6 @@ def random_case(
         bf16(rng.standard_normal((keys, head_dim))),
         bf16(rng.standard_normal((keys, head_dim))),
     )
-
-
-@pytest.mark.parametrize("head_dim", [64, 128, 256])
-@pytest.mark.parametrize("group", [1, 3, 4, 7, 8])
-def test_sweep_over_the_cache_is_attention(kernels: Kernels, head_dim: int, group: int) -> None:
-    # Two full chunks, and one of 5 keys.
-    q, k, v = random_case(group, group, head_dim, 2 * CHUNK // head_dim + 5, spread=2.0)
-    scale = head_dim**-0.5
-    s = scores(q, k, scale)
-    p = weights(s)
-    # fp32 sums of head_dim products.
-    rounding = head_dim * 2.0**-24 * (np.abs(q) @ np.abs(k).T).max() * scale
-    error = np.abs(attention(kernels, q, k, v, scale) - p @ v)
-    assert (error <= tolerance(p, v, s, rounding)).all()
-
-
-@pytest.mark.parametrize("head_dim", [64, 128, 256])
-def test_the_largest_group_fits(kernels: Kernels, head_dim: int) -> None:
-    group = LARGEST_GROUP[head_dim]
-    q, k, v = random_case(3, group, head_dim, CHUNK // head_dim)
-    s = scores(q, k, head_dim**-0.5)
-    p = weights(s)
-    error = np.abs(attention(kernels, q, k, v, head_dim**-0.5) - p @ v)
-    assert (error <= tolerance(p, v, s, 1e-4)).all()
-
-
-def test_a_window_is_a_ring_of_its_last_keys(kernels: Kernels) -> None:
-    q, k, v = random_case(19, 4, 64, 300)
-    window = 150
-    ring = np.empty((2, window, 64))
-    for position in range(300):
-        ring[:, position % window] = k[position], v[position]
-    s = scores(q, k[-window:], 0.125)
-    p = weights(s)
-    error = np.abs(attention(kernels, q, ring[0], ring[1], 0.125) - p @ v[-window:])
-    assert (error <= tolerance(p, v[-window:], s, 1e-4)).all()
-
-
-@pytest.mark.parametrize("cap", [5.0, 50.0])
-def test_softcap(kernels: Kernels, cap: float) -> None:
-    q, k, v = random_case(5, 4, 128, 100, spread=4.0)
-    s = scores(q, k, 128**-0.5, cap)
-    p = weights(s)
-    # tanh is off by 2^-13 of itself, and once more from its argument's error.
-    error = np.abs(attention(kernels, q, k, v, 128**-0.5, cap) - p @ v)
-    assert (error <= tolerance(p, v, s, np.abs(s).max() * 2.0**-12)).all()
-
-
-def test_scores_that_grow_by_orders_from_chunk_to_chunk(kernels: Kernels) -> None:
-    # Every chunk moves the maximum, the first ones by far: earlier chunks fade to almost nothing.
-    q, k, v = random_case(7, 3, 64, 4 * 64)
-    k = bf16(k * np.repeat([0.01, 1.0, 4.0, 30.0], 64)[:, None])
-    s = scores(q, k, 0.125)
-    p = weights(s)
-    error = np.abs(attention(kernels, q, k, v, 0.125) - p @ v)
-    assert (error <= tolerance(p, v, s, 1e-3)).all()
-
-
-def test_a_long_sweep_does_not_drift(kernels: Kernels) -> None:
-    q, k, v = random_case(9, 4, 128, 128 * 32)
-    s = scores(q, k, 128**-0.5)
-    p = weights(s)
-    got = attention(kernels, q, k, v, 128**-0.5)
-    o = p @ v
-    # A weight's roundings are independent of the next weight's: O is off by a sum of p (v - o)
-    # times errors, uniform up to these.
-    per_weight = U_BF16 + 2.0**-15 + np.abs(s).max() * U_LIMBS
-    variance = p**2 @ v**2 - 2 * o * (p**2 @ v) + o**2 * (p**2).sum(-1, keepdims=True)
-    deviation = per_weight / 3**0.5 * np.sqrt(variance)
-    assert (np.abs(got - o) <= 6 * deviation + U_BF16 * np.abs(o)).all()
 
 
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
@@ -269,15 +162,6 @@ def test_output_divides_by_the_sum(kernels: Kernels) -> None:
     value.y[2048:2056] = sums = rng.uniform(0.5, 1000, 8)
     exact = y / sums[:, None]
     assert (np.abs(value.output() - exact) <= (U_BF16 + U_LIMBS) * np.abs(exact)).all()
-
-
-@pytest.mark.parametrize("head_dim", [64, 128, 256])
-@pytest.mark.parametrize(("group", "keeps_up"), [(2, True), (4, False)])
-def test_a_group_of_two_keeps_up_with_its_stream(group: int, keeps_up: bool, head_dim: int) -> None:
-    stream = 2 * CHUNK / 4
-    score = flow_kv.FLOW_KV_SCORES.cycles("aie2p", (group, head_dim, 0, 64, 0, 0))
-    value = flow_kv.FLOW_KV_VALUES.cycles("aie2p", (group, head_dim))
-    assert (max(score, value) < stream) == keeps_up
 
 
 @pytest.mark.parametrize(("own", "other"), [(0, 0), (3, 0), (-40, 7), (0, -200), (128, 126)])

@@ -85,40 +85,6 @@ def test_a_form_has_the_bits_of_the_same_codes_widened(kernels: Kernels, form: B
     assert acc[1:].all()
 
 
-def test_error_is_far_below_that_of_bf16_weights(kernels: Kernels) -> None:
-    rng = np.random.default_rng(2)
-    k = 4096
-    w, x = weights(rng, "usual", k), activations(rng, "usual", k)
-    exact = w.exact @ f64(x)
-    rounded = f64(to_bf16(w.exact)) @ f64(x)
-    error = np.sqrt(np.mean((f64(product(kernels, w, x)) - exact) ** 2))
-    # The header's bound is a twentieth; independent errors stay below that.
-    assert error < np.sqrt(np.mean((rounded - exact) ** 2)) / 20
-
-
-def test_a_block_adds_to_the_accumulator(kernels: Kernels) -> None:
-    rng = np.random.default_rng(3)
-    w, x = weights(rng, "usual", COLUMNS), activations(rng, "usual", COLUMNS)
-    resident, sums = load(kernels, x)
-    acc = aligned(rng.standard_normal(ROWS).astype(np.float32))
-    want = f64(acc) + w.exact @ f64(x)
-    start = np.abs(f64(acc))
-    kernels.call(DQP_BLOCK, aligned(w.blocks[0]), resident, sums, acc, 0, *OF_SHIPPING)
-    # 32 macs into the total also round the earlier value.
-    assert (np.abs(acc - want) <= bound(w, x) + 32 * FLOAT_EPSILON * start).all()
-
-
-def test_k_block_selects_the_activations(kernels: Kernels) -> None:
-    rng = np.random.default_rng(4)
-    w = weights(rng, "usual", COLUMNS)
-    resident, sums = load(kernels, activations(rng, "usual", MAX_K))
-    for k_block in (0, 1, 31, 63):
-        acc = zeros(ROWS, np.float32)
-        kernels.call(DQP_BLOCK, aligned(w.blocks[0]), resident, sums, acc, k_block, *OF_SHIPPING)
-        x = resident[k_block * COLUMNS : (k_block + 1) * COLUMNS]
-        assert (np.abs(acc - w.exact @ f64(x)) <= bound(w, x)).all()
-
-
 @pytest.mark.parametrize("kind", ACTIVATIONS)
 def test_loading_activations_keeps_them_and_their_sums(kernels: Kernels, kind: str) -> None:
     rng = np.random.default_rng(5)

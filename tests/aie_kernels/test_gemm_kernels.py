@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from linear_kernels import COLUMNS, FLOAT_EPSILON, OF_SHIPPING, weights, zeros
+from linear_kernels import FLOAT_EPSILON, zeros
 from standin import Array, aligned, bits16, bits32, f64, flush, to_bf16, to_bfp16
 
-from ort_aie_ep.aie_kernels.dequant.kernels import Q4NX_DEQUANT
 from ort_aie_ep.aie_kernels.gemm.kernels import (
     GEMM_STORE_BF16,
     GEMM_STORE_F32,
@@ -149,20 +148,6 @@ def test_parts_are_apart(kernels: Kernels) -> None:
     assert not acc[:2048].any()
     assert not acc[2 * 2048 : 3 * 2048].any()
     np.testing.assert_array_equal(acc[3 * 2048 :], alone[:2048])
-
-
-def test_a_dequantised_block_is_a_b(kernels: Kernels) -> None:
-    rng = np.random.default_rng(4)
-    w = weights(rng, "usual", COLUMNS)
-    tile = zeros(8192)
-    kernels.call(Q4NX_DEQUANT, aligned(w.blocks[0]), tile, *OF_SHIPPING)
-    a = to_bf16(rng.standard_normal((64, COLUMNS)))
-    acc, want = zeros(8192, np.float32), zeros(8192, np.float32)
-    for step, b in enumerate(tile.reshape(4, 2048)):
-        ks = slice(64 * step, 64 * (step + 1))
-        kernels.call(GEMM_TILE, padded(blocked_a(a[:, ks]), 4096), b, acc, 8, 8, 4, 0)
-        multiply(kernels, want, a[:, ks], to_bf16(w.exact[:, ks].T))
-    np.testing.assert_array_equal(acc, want)
 
 
 def test_stores_of_strips_and_zeros(kernels: Kernels) -> None:

@@ -72,10 +72,3 @@ def test_a_version_that_compiles_wrongly_is_named(version: str, issue: str) -> N
 )  # fmt: skip
 def test_other_versions_are_taken(version: str) -> None:
     assert peano.wrong_version(version) is None
-
-
-@pytest.mark.parametrize("source", KERNELS)
-def test_every_level_has_a_reason(source: str) -> None:
-    level = peano.level(source)
-    assert level.option in ("-O1", "-O2")
-    assert "mlir-a" in level.reason or "-O1" in level.reason

@@ -61,8 +61,7 @@ class Recorder:
             "ert_cmd_state", {f"ERT_CMD_STATE_{name}": n for name, n in STATES.items()}
         )
         self.xclBOSyncDirection = _enumeration(
-            "xclBOSyncDirection",
-            {"XCL_BO_SYNC_BO_TO_DEVICE": 0, "XCL_BO_SYNC_BO_FROM_DEVICE": 1},
+            "xclBOSyncDirection", {"XCL_BO_SYNC_BO_TO_DEVICE": 0, "XCL_BO_SYNC_BO_FROM_DEVICE": 1}
         )
         self.xrt_info_device = _enumeration(
             "xrt_info_device", {name + "_": i for i, name in enumerate(INFOS)}

@@ -10,55 +10,31 @@ commit d4a92e8740 of June 2025. The binding cannot wait for it with a time limit
 from __future__ import annotations
 
 import operator
-from typing import Any, NamedTuple
+from typing import Any
 
-
-class Overloads(NamedTuple):
-    parameters: tuple[tuple[str, ...], ...]
-    source: str
-
-
-CPP = "XRT 2.25 src/python/pybind11/src/pyxrt.cpp"
-
-SIGNATURES: dict[str, Overloads] = {
-    "enumerate_devices": Overloads(((),), f"{CPP}, m.def(enumerate_devices)"),
-    "uuid": Overloads((("str",),), f"{CPP}, py::class_<xrt::uuid>"),
-    "uuid.to_string": Overloads(((),), CPP),
-    "device": Overloads(((), ("int",), ("str",)), f"{CPP}, py::class_<xrt::device>"),
-    "device.register_xclbin": Overloads((("xclbin",),), CPP),
-    "device.get_info": Overloads((("xrt_info_device",),), f"{CPP}: one string for every key"),
-    "xclbin": Overloads(((), ("str",)), f"{CPP}, py::class_<xrt::xclbin>"),
-    "xclbin.get_kernels": Overloads(((),), f"{CPP}: a bound vector of xclbinkernel"),
-    "xclbin.get_uuid": Overloads(((),), CPP),
-    "xclbinkernel.get_name": Overloads(((),), CPP),
-    "xclbinkernel.get_num_args": Overloads(((),), CPP),
-    "hw_context": Overloads(((), ("device", "uuid")), f"{CPP}, py::class_<xrt::hw_context>"),
-    "kernel": Overloads((("hw_context", "str"),), f"{CPP}; the ones on a device are deprecated"),
-    "kernel.group_id": Overloads((("int",),), CPP),
-    "run": Overloads(((), ("kernel",)), f"{CPP}, py::class_<xrt::run>"),
-    "run.set_arg": Overloads((("int", "bo"), ("int", "int")), f"{CPP}: scalars are a C int"),
-    "run.start": Overloads(((),), CPP),
-    "run.state": Overloads(((),), CPP),
-    "run.wait": Overloads(((), ("unsigned",)), f"{CPP}: milliseconds, 0 and none are for ever"),
-    "bo": Overloads(
-        (("device", "size", "flags", "unsigned"), ("hw_context", "size", "flags", "unsigned"),
-         ("bo", "size", "size")),
-        f"{CPP}, py::class_<xrt::bo>",
-    ),
-    "bo.write": Overloads((("buffer", "size"),), f"{CPP}: py::buffer, seek; none has a default"),
-    "bo.read": Overloads((("size", "size"),), f"{CPP}: size, skip; an array of char, int8"),
-    "bo.sync": Overloads(
-        (("xclBOSyncDirection", "size", "size"), ("xclBOSyncDirection",)), f"{CPP}: size, offset"
-    ),
-    "bo.map": Overloads(((),), f"{CPP}: a memoryview of bytes"),
-    "bo.size": Overloads(((),), CPP),
-    "bo.address": Overloads(((),), CPP),
-    "runlist": Overloads(((), ("hw_context",)), f"{CPP}, py::class_<xrt::runlist>"),
-    "runlist.add": Overloads((("run",),), CPP),
-    "runlist.execute": Overloads(((),), CPP),
+SIGNATURES: dict[str, tuple[tuple[str, ...], ...]] = {
+    "enumerate_devices": ((),),
+    "uuid": (("str",),), "uuid.to_string": ((),),
+    "device": ((), ("int",), ("str",)),
+    "device.register_xclbin": (("xclbin",),), "device.get_info": (("xrt_info_device",),),
+    "xclbin": ((), ("str",)), "xclbin.get_kernels": ((),), "xclbin.get_uuid": ((),),
+    "xclbinkernel.get_name": ((),), "xclbinkernel.get_num_args": ((),),
+    "hw_context": ((), ("device", "uuid")),
+    "kernel": (("hw_context", "str"),),  # the ones on a device are deprecated
+    "kernel.group_id": (("int",),),
+    "run": ((), ("kernel",)),
+    "run.set_arg": (("int", "bo"), ("int", "int")),  # scalars are a C int
+    "run.start": ((),), "run.state": ((),),
+    "run.wait": ((), ("unsigned",)),  # milliseconds, 0 and none are for ever
+    "bo": (("device", "size", "flags", "unsigned"), ("hw_context", "size", "flags", "unsigned"),
+           ("bo", "size", "size")),
+    "bo.write": (("buffer", "size"),), "bo.read": (("size", "size"),),  # none has a default
+    "bo.sync": (("xclBOSyncDirection", "size", "size"), ("xclBOSyncDirection",)),
+    "bo.map": ((),), "bo.size": ((),), "bo.address": ((),),
+    "runlist": ((), ("hw_context",)), "runlist.add": (("run",),), "runlist.execute": ((),),
     # The other overload takes a std::chrono::milliseconds, which pybind11 converts only where its
     # chrono.h is included; pyxrt.cpp has pybind11.h, stl.h, numpy.h and stl_bind.h.
-    "runlist.wait": Overloads(((),), f"{CPP}: None; no bad state, it raises"),
+    "runlist.wait": ((),),
 }  # fmt: skip
 
 #: Values of enumerations in the order of the binding; the numbers are those of XRT 2.25's ert.h,
@@ -102,10 +78,10 @@ def accepts(kind: str, value: Any) -> bool:
 
 def bind(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, ...]:
     """The overload that accepts the arguments. TypeError, like pybind11's, if there is none."""
-    for overload in SIGNATURES[name].parameters:
+    for overload in SIGNATURES[name]:
         if not kwargs and len(overload) == len(args) and all(map(accepts, overload, args)):
             return overload
     raise TypeError(
         f"{name}(): incompatible function arguments. Invoked with: {args} {kwargs}; supported: "
-        f"{SIGNATURES[name].parameters}"
+        f"{SIGNATURES[name]}"
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-import numpy as np
 import pytest
 from overlay_site import Site, shortened
 from pyxrt_recorder import CHAINED, SWITCH, Recorder
@@ -160,14 +159,6 @@ def test_after_three_faults_nothing_more_is_tried(
     assert all("not tried: 3" in each.reason for each in found[3:])
 
 
-def test_a_binding_without_lists_costs_the_chains_alone(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = measured(site, monkeypatch, site.add("micro"), lists=False, data=("BD_SETUP",))
-    assert "runlist" in found["DISPATCH, 24 in a chain"].reason
-    assert found["BD_SETUP"].measured is not None
-
-
 # --- streams --------------------------------------------------------------------------------------
 def test_parts_of_a_stream_are_all_of_it(site: Site) -> None:
     its = operations(site)[1]
@@ -186,29 +177,9 @@ def operations(site: Site) -> tuple[dict[str, object], streams.Operations]:
     return content, streams.operations_of(words)
 
 
-def test_a_stream_survives_being_taken_apart(site: Site) -> None:
-    content, its = operations(site)
-    (words,) = streams.build(content, "dequant", OBJECT)
-    np.testing.assert_array_equal(streams.encode(content, its), words)
-
-
 def test_waits_that_are_left_out_give_no_tokens(site: Site) -> None:
     content, its = operations(site)
     left = decode(streams.encode(content, streams.with_waits(its, 1, []))).operations
     assert sum(isinstance(each, Wait) for each in left) == 1
     tokens = [each for each in left if getattr(each, "value", 0) >> 31]
     assert len(tokens) == 1
-
-
-def test_only_a_divisible_stream_is_divided(site: Site) -> None:
-    content, one = operations(site)
-    odd = [
-        ("block_write", each[1], [each[2][0] - 1, *each[2][1:]])
-        if each[0] == "block_write"
-        else each
-        for each in one
-    ]
-    with pytest.raises(DesignError, match="16 equal runs"):
-        streams.split_tasks(content, odd, "MM2S", 4)
-    with pytest.raises(DesignError, match="descriptors"):
-        streams.split_tasks(content, one, "S2MM", 16)

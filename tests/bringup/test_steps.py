@@ -253,20 +253,6 @@ def test_a_machine_that_dies_leaves_the_designs_before(try_it: Any, out: Path) -
     assert not list(out.parent.glob(".day*"))
 
 
-def test_a_machine_that_dies_leaves_the_constants_before(try_it: Any, out: Path) -> None:
-    class Dead(BaseException):
-        pass
-
-    def die(done: int, total: int, text: str) -> None:
-        if text == "RTP_WORD":
-            raise Dead
-
-    with pytest.raises(Dead):
-        try_it(progress=die, constants=True, designs=("micro",))
-    control = json.loads(out.read_text())["control"]
-    assert [each["name"] for each in control] == ["DISPATCH", "WRITE32"]
-
-
 # --- the command ----------------------------------------------------------------------------------
 @pytest.mark.parametrize("right", [True, False])
 def test_the_command_ends_with_three_lines(

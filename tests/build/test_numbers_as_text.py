@@ -47,17 +47,3 @@ def test_streams_of_numbers_have_the_classic_locale() -> None:
         if len(STREAM.findall(text)) != len(CLASSIC.findall(text))
     ]
     assert found == []
-
-
-@pytest.mark.parametrize(
-    ("rule", "line"),
-    [
-        (FUNCTION, "number = std::strtof(word.c_str(), &end);"),
-        (FUNCTION, "std::stod(word)"),
-        (FORMAT, 'std::snprintf(text, sizeof(text), "%.3f", x);'),
-        (FORMAT, 'std::sscanf(text, "%la", &x);'),
-        (STREAM, "std::ostringstream text;"),
-    ],
-)
-def test_the_rules_find_what_they_are_for(rule: re.Pattern[str], line: str) -> None:
-    assert rule.search(line)

@@ -59,11 +59,6 @@ def test_the_notes_are_the_section_of_the_version(project: Path) -> None:
     )
 
 
-def test_the_last_section_ends_where_the_links_begin(project: Path) -> None:
-    (project / "pyproject.toml").write_text('[project]\nname = "x"\nversion = "1.1.0"\n')
-    assert notes(project, "v1.1.0").stdout == "- An older thing.\n"
-
-
 @pytest.mark.parametrize("tag", ["v1.1.0", "1.2.0", "v1.2.0rc1", ""])
 def test_a_tag_of_another_version_is_refused(project: Path, tag: str) -> None:
     result = notes(project, tag)

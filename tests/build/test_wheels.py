@@ -51,14 +51,6 @@ def test_the_old_libstdcxx_has_no_symbol_of_a_newer_version(
     assert "_ZNSt10filesystem6statusERKNS_7__cxx114pathE" not in symbols  # 3.4.26
 
 
-def test_a_symbol_of_several_versions_has_the_newest_that_is_old_enough(
-    symbols: dict[str, Any],
-) -> None:
-    wait = symbols["_ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE"]
-    assert wait.node == "GLIBCXX_3.4.11"  # and 3.4.30
-    assert symbols["_ZSt11__once_call"].type == "TLS"
-
-
 def test_a_compiler_that_is_not_there_is_named(manylinux: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(manylinux.CannotBuild, match="there is no no-such-g"):
         manylinux.make_toolchain(tmp_path / "toolchain", "no-such-g++")

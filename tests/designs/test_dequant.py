@@ -15,7 +15,6 @@ from ort_aie_ep.formats.q4nx import BlockForm
 from ort_aie_ep.npu.simulator.machine import Result
 from ort_aie_ep.npu.simulator.session import Session
 from ort_aie_ep.npu.terms.device import device
-from ort_aie_ep.npu.terms.errors import DesignError
 
 
 def random_weights(n: int, k: int) -> np.ndarray:
@@ -62,22 +61,8 @@ def test_a_form_has_the_bits_of_the_same_codes_widened(name: str, form: BlockFor
     assert result.read >= blocks.nbytes
 
 
-def test_a_second_run_of_another_size_finds_the_engine_ready() -> None:
-    session = Session(dequant.build(device("npu2_1col")))
-    for n in (160, 128, 256):
-        blocks = random_weights(n, 256)
-        out, _ = run(session, blocks)
-        expected = pack_b(q4nx.dequantize(blocks, n, 256)).reshape(out.shape)
-        np.testing.assert_array_equal(out.view(np.uint16), expected.view(np.uint16))
-
-
 def test_every_block_moves_once_where_the_blocks_come_out_even() -> None:
     blocks = random_weights(1024, 512)  # 64 blocks, 2 objects of 4 blocks for each of 8 columns
     _, result = run(Session(dequant.build(device("npu2"))), blocks)
     assert result.read == blocks.nbytes
     assert result.written == 1024 * 512 * 2
-
-
-def test_fewer_than_four_blocks_are_refused() -> None:
-    with pytest.raises(DesignError, match="3 Q4NX blocks"):
-        Session(dequant.build(device("npu2"))).build("dequant", {"blocks": 3}, ["w", "b"])

@@ -17,7 +17,6 @@ from ort_aie_ep.npu.simulator.machine import Result
 from ort_aie_ep.npu.simulator.session import Session
 from ort_aie_ep.npu.terms.design import Design
 from ort_aie_ep.npu.terms.device import Device, device
-from ort_aie_ep.npu.terms.errors import DesignError
 
 
 @dataclass(frozen=True)
@@ -212,32 +211,3 @@ def test_a_prompt_reads_only_the_keys_of_its_windows(
 )
 def test_room_for_rounded_prompts(shape: tuple[int, int, int, int], tokens: int) -> None:
     assert flow_qkv.padded_prompt(device("npu2"), *shape) == tokens
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"heads": 7}, "heads=7 must be a multiple of kv_heads=2"),
-        ({"head_dim": 80}, "head_dim=80 must be 64, 128 or 256"),
-        ({"capacity": 100}, "capacity=100 must be a multiple"),
-        ({"past": 30}, "capacity=64 has no room"),
-        ({"past": -1}, "past=-1 must not be negative"),
-        ({"prompt": 0}, "there must be a query"),
-        ({"causal": 2}, "causal=2 must be 0 or 1"),
-        ({"window": -1}, "window=-1 must be 0"),
-    ],
-)
-def test_shapes_that_it_cannot_take_are_refused(
-    session: Session, changes: dict[str, int], message: str
-) -> None:
-    parameters = Shape(4, 2, 64, 40).parameters | changes
-    with pytest.raises(DesignError, match=message):
-        session.build("attention", parameters, ["q", "k", "v", "o"])
-
-
-@pytest.mark.parametrize(
-    ("name", "message"), [("npu2_1col", "it runs on 2, 4 or 8"), ("npu1", "aie2p")]
-)
-def test_devices_that_cannot_run_it(name: str, message: str) -> None:
-    with pytest.raises(DesignError, match=message):
-        flow_qkv.build(device(name))

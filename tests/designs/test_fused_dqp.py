@@ -16,7 +16,6 @@ from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.npu.simulator.machine import Result
 from ort_aie_ep.npu.simulator.session import Session
 from ort_aie_ep.npu.terms.device import device
-from ort_aie_ep.npu.terms.errors import DesignError
 
 bfloat16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -76,38 +75,11 @@ def test_one_configuration_serves_every_shape_and_epilogue() -> None:
         multiply(session, n, k, bias=bias, activation=activation)
 
 
-def test_time_is_that_of_the_weight_channels() -> None:
-    """Eight channels of 4 bytes per cycle are below the memory's limit, so the streams set the
-    time."""
+def test_weights_are_read_once() -> None:
     session = Session(fused_dqp.build(device("npu2"), 4))
     result = multiply(session, 2048, 2048)
-    stream = 2048 * 2048 * 5 / 8 / (8 * 4) / 1.8e9
-    assert stream < result.seconds < 3 * stream
     assert result.read == 2048 * 2048 * 5 // 8 + 2 * 2048
     assert result.written == 2 * 2048
-
-
-@pytest.mark.parametrize(
-    ("shape", "message"),
-    [
-        ({"N": 100, "K": 256}, "N=100 must be a multiple of 32"),
-        ({"N": 96, "K": 256}, "at least 128"),
-        ({"N": 128, "K": 200}, "K=200 must be a multiple of 256"),
-        ({"N": 128, "K": 32768}, "above 16384"),
-        ({"N": 128, "K": 0}, "K=0 must be a multiple of 256"),
-        ({"N": 128, "K": 256, "bias": 2}, "bias=2 must be 0 or 1"),
-        ({"N": 128, "K": 256, "activation": 3}, "activation=3 must be 0"),
-    ],
-)
-def test_shapes_that_it_cannot_take_are_refused(shape: dict[str, int], message: str) -> None:
-    session = Session(fused_dqp.build(device("npu2")))
-    with pytest.raises(DesignError, match=message):
-        session.build("matvec", {"bias": 0, "activation": 0, **shape}, ["x", "w", "bias", "y"])
-
-
-def test_more_columns_than_the_device_has() -> None:
-    with pytest.raises(DesignError, match="npu1 has 1 to 4"):
-        fused_dqp.build(device("npu1"), 5)
 
 
 @pytest.mark.parametrize(

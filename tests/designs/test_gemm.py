@@ -18,7 +18,7 @@ from ort_aie_ep.npu.simulator.machine import Result
 from ort_aie_ep.npu.simulator.session import Session
 from ort_aie_ep.npu.simulator.txn import Write, core_memory_of, decode
 from ort_aie_ep.npu.terms.configuration import configure
-from ort_aie_ep.npu.terms.device import DEVICES, Device, device
+from ort_aie_ep.npu.terms.device import DEVICES, device
 from ort_aie_ep.npu.terms.errors import DesignError
 from ort_aie_ep.npu.terms.kernel import DTYPES
 
@@ -54,25 +54,6 @@ def run(
     shape = {"M": m, "K": a.shape[1], "N": n}
     (result,) = session.run("gemm", shape, {"a": a, "b": b, "c": c})
     return c, result
-
-
-@pytest.mark.parametrize(
-    ("name", "output", "steps", "parts"),
-    [("npu2", "bf16", 4, 4), ("npu1", "f32", 4, 2), ("npu2_1col", "bf16", 2, 4)],
-)
-def test_b_leaves_its_memory_tile_step_by_step_and_part_by_part(
-    name: str, output: Output, steps: int, parts: int
-) -> None:
-    design = gemm.build(device(name), output)
-    objects = 64 * 32 * 2  # bytes of a step of a part, contiguous
-    wanted = [
-        (part * steps + step) * objects + np.arange(0, objects, 4)
-        for step in range(steps)
-        for part in range(parts)
-    ]
-    layout = design.fifos["b_row0"].producer.layout
-    assert layout is not None
-    assert np.array_equal(layout.offsets(), np.concatenate(wanted))
 
 
 @pytest.mark.parametrize(
@@ -128,14 +109,6 @@ def test_more_slabs_of_k_than_a_descriptor_iterates_over() -> None:
     check_product(c, a, weights, "aie2", "f32")
 
 
-def test_a_second_shape_finds_the_design_ready() -> None:
-    session = Session(gemm.build(device("npu1"), "f32"))
-    for m, k, n in ((64, 512, 64), (130, 256, 96), (64, 512, 64)):
-        a, weights = random_operands(m, k, n)
-        c, _ = run(session, m, a, pack_b(weights), n)
-        check_product(c, a, weights, "aie2", "f32")
-
-
 def test_quantised_weights_go_through_dequant_into_gemm() -> None:
     m, k, n = 100, 512, 288
     rng = np.random.default_rng(4)
@@ -173,31 +146,6 @@ def test_long_products_are_divided_into_runs_that_add_up() -> None:
         and core_memory_of(operation.address) == (3, 4, plan.parameters + 4)
     ]
     assert blocks == [131072 // 512] * 3
-
-
-@pytest.mark.parametrize(
-    ("name", "m", "k", "n", "message"),
-    [
-        ("npu2", 0, 256, 512, "M=0 must be at least 1"),
-        ("npu2", 64, 0, 512, "K=0 must be a multiple of 256"),
-        ("npu2", 64, 320, 512, "K=320 must be a multiple of 256"),
-        ("npu2", 64, 65792, 512, "K=65792 is above 65536"),
-        ("npu2", 64, 256, 500, "N=500 must be a multiple of 32"),
-        ("npu2", 64, 256, 96, "N=96 must be at least 128"),
-        ("npu2_2col", 64, 256, 224, "N=224 must be at least 256"),
-        ("npu2_1col", 64, 256, 480, "N=480 must be at least 512"),
-    ],
-)
-def test_shapes_it_cannot_take_are_refused(name: str, m: int, k: int, n: int, message: str) -> None:
-    session = session_of(name)
-    with pytest.raises(DesignError, match=message):
-        session.build("gemm", {"M": m, "K": k, "N": n}, ["a", "b", "c"])
-
-
-def test_three_columns_are_refused() -> None:
-    three = Device("three", "aie2p", 4, 3, clock_hz=1.8e9, alignment=64)
-    with pytest.raises(DesignError, match="3 columns"):
-        gemm.build(three)
 
 
 @pytest.mark.parametrize("shape", [(40, 256), (32, 128)])

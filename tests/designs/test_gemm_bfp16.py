@@ -18,7 +18,6 @@ from ort_aie_ep.npu.simulator.machine import Result
 from ort_aie_ep.npu.simulator.session import Session
 from ort_aie_ep.npu.terms.design import Design
 from ort_aie_ep.npu.terms.device import device
-from ort_aie_ep.npu.terms.errors import DesignError
 from ort_aie_ep.npu.terms.kernel import DTYPES
 
 
@@ -102,9 +101,3 @@ def test_packed_weights_are_where_the_layout_says() -> None:
         ]  # fmt: skip
         expected = bfp16.encode(weights[at_n, at_k : at_k + 8])
         assert block.tobytes() == expected.tobytes()
-
-
-@pytest.mark.parametrize("module", [gemm_bfp16, dequant_bfp16])
-def test_a_device_without_bfp16_is_refused(module: object) -> None:
-    with pytest.raises(DesignError, match="aie2 has no bfp16"):
-        module.build(device("npu1"))  # type: ignore[attr-defined]

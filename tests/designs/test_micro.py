@@ -9,7 +9,6 @@ import pytest
 from ort_aie_ep.aie_kernels.micro import design as micro
 from ort_aie_ep.npu.simulator.session import Session
 from ort_aie_ep.npu.terms.device import device
-from ort_aie_ep.npu.terms.errors import DesignError
 
 RNG = np.random.default_rng(17)
 
@@ -70,20 +69,3 @@ def test_small_objects_are_read_one_after_the_other() -> None:
     session = Session(micro.build(device("npu1_1col")))
     session.run("read_small", {"objects": 9}, {"a": a, "b": b, "y": y})
     np.testing.assert_array_equal(y, np.stack([a[-1], b]))
-
-
-@pytest.mark.parametrize(
-    ("sequence", "shape", "text"),
-    [
-        ("read", {"bytes": 8191, "lanes": 1, "first": 0}, "positive multiple of 8,192"),
-        ("read", {"bytes": 0, "lanes": 1, "first": 0}, "0 bytes a lane"),
-        ("passthrough", {"bytes": 8192, "lanes": 2, "first": 2}, "2 lanes from 2 on; there are 3"),
-        ("write", {"bytes": 8192, "lanes": 1, "first": 0, "calls": 0}, "0 calls for a copy"),
-        ("two_ids", {"objects": 3}, "expected 1 to 2"),
-    ],
-)
-def test_other_shapes_are_refused(sequence: str, shape: dict[str, int], text: str) -> None:
-    session = Session(micro.build(device("npu2_2col")))
-    names = [a.name for a in session.design.sequences[sequence].arguments]
-    with pytest.raises(DesignError, match=text):
-        session.build(sequence, shape, names)

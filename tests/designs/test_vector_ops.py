@@ -15,7 +15,6 @@ from ort_aie_ep.aie_kernels.vector_ops import design as vector_ops
 from ort_aie_ep.aie_kernels.vector_ops import reference
 from ort_aie_ep.npu.simulator.session import Session
 from ort_aie_ep.npu.terms.device import device
-from ort_aie_ep.npu.terms.errors import DesignError
 
 
 @pytest.fixture(scope="module")
@@ -154,47 +153,3 @@ def test_any_tokens_anywhere_in_the_cache(
     session: Session, kv_heads: int, tokens: int, head_dim: int, position: int
 ) -> None:
     append(session, kv_heads, tokens, head_dim, position, 64)
-
-
-@pytest.mark.parametrize(
-    ("sequence", "parameters", "message"),
-    [
-        ("rms_norm", {"n": 16400, "rows": 1, "residual": 0}, "above 16384"),
-        ("rms_norm", {"n": 128, "rows": 0, "residual": 0}, "rows=0 must be at least 1"),
-        ("rms_norm", {"n": 128, "rows": 1, "residual": 2}, "residual=2 must be 0 or 1"),
-        ("glu", {"n": 128, "rows": 1, "kind": 0}, "n=128 must be even and at least 256"),
-        ("glu", {"n": 256, "rows": 1, "kind": 2}, "kind=2 must be 0"),
-        ("softcap", {"n": 100}, "n=100 must be even"),
-        ("rope", {"heads": 3}, "3 x 64 elements"),
-        ("rope", {"head_dim": 80}, "head_dim=80 must be 64, 128 or 256"),
-        ("rope", {"rotary_dim": 20}, "rotary_dim=20 must be a multiple of 32"),
-        ("move_heads", {}, "copies=1 of heads=4 x dim=96 must be a multiple of 256"),
-        ("move_heads", {"copies": 0}, "copies=0"),
-        ("move_heads", {"dim": 90}, "dim=90 must be a multiple of 8"),
-        ("move_heads", {"y_stride": 64}, "y_stride=64 must be even, and at least dim=96"),
-        ("append", {"kv_heads": 9}, "kv_heads=9 x head_dim=64 must be a multiple of 256"),
-        ("append", {"position": 64}, "capacity=64 has no room"),
-        ("append", {"position": -1}, "position=-1 must not be negative"),
-    ],
-)
-def test_shapes_that_they_cannot_take_are_refused(
-    session: Session, sequence: str, parameters: dict[str, int], message: str
-) -> None:
-    defaults = {
-        "heads": 4, "kv_heads": 4, "tokens": 1, "head_dim": 64, "rotary_dim": 64,
-        "interleaved": 0, "norm": 0, "eps_bits": 0, "position": 0, "capacity": 64, "cap_bits": 0,
-        "dim": 96, "x_stride": 96, "y_stride": 128, "copies": 1,
-    }  # fmt: skip
-    described = session.design.sequences[sequence]
-    values = {name: (defaults | parameters)[name] for name in described.parameters}
-    names = [argument.name for argument in described.arguments]
-    with pytest.raises(DesignError, match=message):
-        session.build(sequence, values, names[:5])
-
-
-@pytest.mark.parametrize(
-    ("name", "message"), [("npu2_1col", "take the shims of two"), ("npu1", "aie2p")]
-)
-def test_devices_that_cannot_run_them(name: str, message: str) -> None:
-    with pytest.raises(DesignError, match=message):
-        vector_ops.build(device(name))

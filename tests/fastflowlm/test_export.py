@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -142,16 +141,6 @@ def test_qwen2s_feed_forward_width_is_padded_as_the_converter_does(tmp_path: Pat
             : shape.ffn if role == "up" else n, : shape.ffn if role == "down" else k
         ].any()
         assert not (weights[shape.ffn :] if role == "up" else weights[:, shape.ffn :]).any()
-
-
-def test_a_gemma_without_global_layers_is_exported(tmp_path: Path) -> None:
-    """It has one rotary table."""
-    shape = replace(TINY["gemma3"], layers=2, global_every=3)
-    synth(shape, tmp_path / "model")
-    (tmp_path / "config.json").write_text(json.dumps(config_of(shape)))
-    config = tmp_path / "config.json"
-    export_q4nx(tmp_path / "model", tmp_path / "model.q4nx", config=config)
-    import_q4nx(tmp_path / "model.q4nx", tmp_path / "imported")
 
 
 def test_float_weights_are_quantised_if_asked(tmp_path: Path) -> None:

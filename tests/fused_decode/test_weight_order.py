@@ -15,7 +15,6 @@ import pytest
 from sizes import BLOCK, MODELS, PHASES, ROTARY, SIZES
 
 from ort_aie_ep import _npu
-from ort_aie_ep.formats import q4nx
 
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
@@ -151,27 +150,6 @@ def test_the_lm_head_ends_with_blocks_of_zeros(channels: int) -> None:
         expected[: len(part)] = part
         np.testing.assert_array_equal(found, expected)
     assert len(part) < rows  # the last chunk has padding
-
-
-def test_what_cores_get_is_the_matrix_that_was_packed() -> None:
-    # The blocks are this project's, so the test reads their weights by the definition of Q4NX.
-    rng = np.random.default_rng(5)
-    geometry = _npu.fused_decode_geometry("llama-3.2-1b")
-
-    def weights(n: int, k: int) -> tuple[Array, Bytes]:
-        matrix = rng.standard_normal((n, k), dtype=np.float32)
-        packed = q4nx.quantize(matrix)
-        return q4nx.dequantize(packed, n, k), packed
-
-    o, o_blocks = weights(2048, 2048)
-    qkv = blocks(rng, 96, 8)
-    gate = blocks(rng, 256, 8)
-    down = blocks(rng, 64, 32)
-    packed = _npu.fused_decode_pack_layer(
-        "llama-3.2-1b", 2, qkv=[qkv], o=o_blocks, up=gate, gate=gate, down=down
-    ).reshape(-1, BLOCK)
-    found = list(matrices(packed, geometry["phases"], 2))[1][0]
-    np.testing.assert_array_equal(q4nx.dequantize(found, 2048, 2048), o)
 
 
 @pytest.mark.parametrize("part", ["qkv", "o", "up", "gate", "down"])

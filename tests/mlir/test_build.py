@@ -266,17 +266,6 @@ def test_other_versions_are_refused(version: str, tools: Tools) -> None:
         find_toolchain()
 
 
-def test_tools_of_ones_own_are_found_where_the_variables_say(
-    tools: Tools, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tools.folder / "mlir_aie").rename(tools.folder / "mine")
-    monkeypatch.setenv("MLIR_AIE_INSTALL_DIR", str(tools.folder / "mine"))
-    monkeypatch.setenv("PEANO_INSTALL_DIR", str(tools.folder / "llvm-aie"))
-    found = find_toolchain()
-    assert found.aiecc == tools.folder / "mine" / "bin" / "aiecc"
-    assert found.version == "aiecc 7e00b57"
-
-
 @pytest.mark.parametrize(
     ("missing", "match"),
     [
@@ -325,14 +314,6 @@ def test_a_failed_build_leaves_the_package_that_was_there(
     assert (tmp_path / "d" / "manifest.json").read_bytes() == before
 
 
-def test_an_aiecc_that_writes_no_xclbin_is_an_error(
-    tools: Tools, design: Design, tmp_path: Path
-) -> None:
-    tools.make("mlir_aie/bin/aiecc", "")
-    with pytest.raises(ToolchainError, match=r"overlay\.xclbin"):
-        driver.build(design, tmp_path / "out")
-
-
 def test_an_overlay_that_is_not_what_was_printed_is_refused(
     tools: Tools, design: Design, tmp_path: Path
 ) -> None:
@@ -343,11 +324,6 @@ def test_an_overlay_that_is_not_what_was_printed_is_refused(
 
 
 # --- designs by name ------------------------------------------------------------------------------
-def test_an_unknown_design_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(DesignError, match=r"'nope'.*fused_dqp"):
-        driver.make_design("nope", device("npu2"))
-
-
 def test_a_shape_that_the_sequence_refuses_is_refused(
     tools: Tools, design: Design, tmp_path: Path
 ) -> None:

@@ -82,9 +82,3 @@ def test_print_gives_the_module_on_stdout() -> None:
     assert "// fused_dqp on npu2_2col" in text
     assert text.count('"aie.core"') == 4
     assert ort_aie("print", "fused_dqp", "--device", "npu2_2col").stdout.count('"aie.core"') == 8
-
-
-def test_print_on_some_columns_of_a_design_that_takes_all_is_refused() -> None:
-    result = ort_aie("print", "dequant", "--columns", "1")
-    assert result.exit_code == 1
-    assert "npu2" in result.output

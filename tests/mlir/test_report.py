@@ -13,12 +13,6 @@ from ort_aie_ep.npu.terms.configuration import configure
 from ort_aie_ep.npu.terms.design import Design
 
 
-@pytest.mark.parametrize("name", ["fused_dqp-npu2_1col-1", "gemm-npu2_2col-bf16", "micro-npu1"])
-def test_a_report_of_what_was_printed_has_no_differences(name: str) -> None:
-    design = _design(name)
-    report.compare(configure(design), printed(print_module(design)))
-
-
 @pytest.mark.parametrize(
     ("change", "says"),
     [

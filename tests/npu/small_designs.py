@@ -8,16 +8,7 @@ from typing import Any
 import pytest
 
 from ort_aie_ep.npu.checks.check import check
-from ort_aie_ep.npu.terms.design import (
-    Acquire,
-    Body,
-    Buffer,
-    Core,
-    Design,
-    Fifo,
-    Release,
-    call,
-)
+from ort_aie_ep.npu.terms.design import Acquire, Body, Buffer, Core, Design, Fifo, Release, call
 from ort_aie_ep.npu.terms.device import device
 from ort_aie_ep.npu.terms.errors import DesignError
 from ort_aie_ep.npu.terms.kernel import Array, Kernel

@@ -29,13 +29,7 @@ from ort_aie_ep.npu.simulator.txn import (
     shim_descriptor_of,
     shim_queue_of,
 )
-from ort_aie_ep.npu.terms.sequence import (
-    Sequence,
-    Value,
-    at_most,
-    evaluate,
-    less,
-)
+from ort_aie_ep.npu.terms.sequence import Sequence, Value, at_most, evaluate, less
 
 Channel = tuple[int, str, int]
 

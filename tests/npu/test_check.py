@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import io
-import json
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from rich.console import Console
-from small_designs import (
-    COPY,
-    add_worker,
-    empty,
-    refusal,
-    relay,
-    through_memory,
-    without_kernels,
-)
+from small_designs import COPY, add_worker, empty, refusal, relay, through_memory, without_kernels
 
 from ort_aie_ep.aie_kernels.fused_dqp import design as fused_dqp  # fmt: skip
-from ort_aie_ep.npu.checks.check import check, examine
+from ort_aie_ep.npu.checks.check import check
 from ort_aie_ep.npu.terms.design import (
     Acquire,
     Buffer,
@@ -305,29 +294,6 @@ def test_a_report_counts_what_the_configuration_uses() -> None:
         report.use(SHIM, "locks")
 
 
-def test_program_size_and_stack_never_count_as_passed() -> None:
-    report = check(fused_dqp.build(device("npu2_1col")))
-    unproven = {"program bytes", "stack bytes", "static data bytes", "L1 bytes"}
-    assert {e.resource for e in report.estimates} == unproven
-    assert not unproven & {u.resource for u in report.uses}
-    rows = json.loads(json.dumps(report.to_json()))["estimates"]
-    assert all(row["status"] == "unproven" and row["basis"] for row in rows)
-
-
-def test_a_report_is_shown_with_limits_notes_and_refusals() -> None:
-    def text(design: Design) -> str:
-        console = Console(width=200, file=io.StringIO())
-        console.print(examine(design).render())
-        return console.file.getvalue()  # type: ignore[attr-defined]
-
-    passed = text(packet_id(1))
-    assert "shim tile (0, 0)" in passed
-    assert "unproven" in passed
-    assert "fifos in0, in1 share MM2S 0" in passed
-    assert "refused" not in passed
-    assert "core tile (0, 2), S2MM channels: 3" in text(core_inputs(3))
-
-
 def test_every_violation_is_listed() -> None:
     design = core_inputs(3)
     into = design.fifos["in0"]
@@ -389,11 +355,6 @@ def test_only_shims_share_channels() -> None:
 def test_packets_of_one_channel_need_ids_of_their_own() -> None:
     text = refusal(packet_id(0))
     assert "shim tile (0, 0), packet ids: fifos in0, in1" in text
-
-
-def test_a_shared_channel_is_noted() -> None:
-    (note,) = check(packet_id(1)).notes
-    assert "in0, in1" in note
 
 
 # --- structure ------------------------------------------------------------------------------------
@@ -489,12 +450,3 @@ def test_kernels_of_the_other_architecture_are_refused() -> None:
     design = relay()
     design.workers["worker0_0"].kernels = (dataclasses.replace(COPY, architectures=("aie2",)),)
     assert "kernel copy: it is written for aie2, but npu2 is aie2p" in refusal(design)
-
-
-def test_what_has_no_effect_is_noted() -> None:
-    design = through_memory()
-    design.workers["worker0_0"].stack = 512
-    assigned("b", packet=3)(design)
-    notes = check(design).notes
-    assert any("512 bytes, less than the 1024" in note for note in notes)
-    assert any("packet id 3 of fifo b" in note for note in notes)

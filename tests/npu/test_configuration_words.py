@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from every_operation import TransactionWriter
+from every_operation import EveryOperation
 from small_designs import add_worker, empty, relay
 
 from ort_aie_ep.npu.configuration_words.compare import differences
@@ -141,19 +141,19 @@ def test_configurations_are_told_apart(words: np.ndarray) -> None:
 def test_words_that_configure_nothing_known_are_refused(
     address: int, value: int, message: str
 ) -> None:
-    out = TransactionWriter(device("npu2_1col"))
+    out = EveryOperation(device("npu2_1col"))
     out.write(address, value)
     with pytest.raises(StreamError, match=message):
         decode(out.finish())
 
 
-def circuit(out: TransactionWriter, tile: int, slave: int, master: int) -> None:
+def circuit(out: EveryOperation, tile: int, slave: int, master: int) -> None:
     out.write(tile << 20 | 0x3F100 + 4 * slave, 1 << 31)
     out.write(tile << 20 | 0x3F000 + 4 * master, 1 << 31 | slave)
 
 
 def test_a_stream_that_goes_nowhere_is_found() -> None:
-    out = TransactionWriter(device("npu2_1col"))
+    out = EveryOperation(device("npu2_1col"))
     circuit(out, 2, 1, 13)  # DMA 0 to north 0, where nothing receives it
     with pytest.raises(StreamError, match=r"core tile \(0, 3\): .* slave south 0"):
         walk(decode(out.finish()))
@@ -163,7 +163,7 @@ def test_a_stream_that_goes_nowhere_is_found() -> None:
 
 
 def test_a_memory_tile_that_changes_the_number_is_refused() -> None:
-    out = TransactionWriter(device("npu2_1col"))
+    out = EveryOperation(device("npu2_1col"))
     circuit(out, 2, 1, 5)  # DMA 0 of the lowest core to south 0
     out.write(1 << 20 | 0xB0100 + 4 * 13, 1 << 31)  # slave north 0
     out.write(1 << 20 | 0xB0000 + 4 * 8, 1 << 31 | 13)  # master south 1

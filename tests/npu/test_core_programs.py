@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from small_designs import COPY, relay
 
@@ -11,12 +9,10 @@ from ort_aie_ep.aie_kernels.build import designs_on
 from ort_aie_ep.npu import peano
 from ort_aie_ep.npu.checks import core_programs
 from ort_aie_ep.npu.checks.check import examine
-from ort_aie_ep.npu.checks.core_programs import USABLE_L1, operations
+from ort_aie_ep.npu.checks.core_programs import operations
 from ort_aie_ep.npu.checks.report import Estimate, Report
 from ort_aie_ep.npu.terms.configuration import configure
-from ort_aie_ep.npu.terms.design import Buffer
 from ort_aie_ep.npu.terms.device import DEVICES, PROGRAM_BYTES, device
-from ort_aie_ep.npu.terms.kernel import Array
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
@@ -27,14 +23,6 @@ def counted(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
 def row(report: Report, resource: str) -> Estimate:
     (found,) = {e for e in report.estimates if e.resource == resource}
     return found
-
-
-def test_the_range_holds_a_kernel_that_others_compiled() -> None:
-    """The three forms of mlir-air's GEMV: operations, and bundles of 10 to 16 bytes."""
-    least, most = core_programs.LEAST_BYTES, core_programs.MOST_BYTES
-    for asked, bundles in ((142, 140), (187, 140), (155, 113)):
-        assert least * asked <= bundles * 10
-        assert bundles * 16 <= most * asked
 
 
 @pytest.mark.parametrize(("asked", "status"), [(900, "unproven"), (1500, "warns"), (2180, "warns")])
@@ -71,29 +59,6 @@ def test_arrays_that_exceed_the_stack_are_refused(monkeypatch: pytest.MonkeyPatc
     assert (violation.resource, "3,008 at least" in violation.text) == ("stack bytes", True)
 
 
-@pytest.mark.parametrize(("stack", "limit"), [(1024, USABLE_L1), (4096, 65536 - 4096)])
-def test_l1_is_measured_against_what_amd_states(
-    monkeypatch: pytest.MonkeyPatch, stack: int, limit: int
-) -> None:
-    counted(monkeypatch, 2)
-    buffers = [Buffer("much", Array("u8", 40960))]
-    found = row(examine(relay(stack=stack, buffers=buffers)), "L1 bytes")
-    assert (found.limit, found.status) == (limit, "unproven")
-    buffers = [Buffer("much", Array("u8", limit - 256))]
-    assert row(examine(relay(stack=stack, buffers=buffers)), "L1 bytes").status == "warns"
-
-
-def test_a_body_that_compiles_for_minutes_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    counted(monkeypatch, core_programs.SLOW_BUNDLES)
-    assert any("22 for twice as many" in note for note in examine(relay(stack=4096)).notes)
-
-
-def test_a_kernel_that_nobody_counted_has_no_range() -> None:
-    report = examine(relay())
-    assert not {e.resource for e in report.estimates} & {"program bytes", "stack bytes"}
-    assert any("kernels copy were not counted" in fact for fact in report.facts)
-
-
 def test_a_source_that_peano_compiles_wrongly_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peano, "mistakes_of", lambda source: ("line 1: chess_storage",))
     (violation,) = examine(relay()).violations
@@ -107,8 +72,3 @@ def test_shipped_kernels_are_counted_and_need_less_than_they_have(name: str) -> 
             assert all(operations(kernel) is not None for kernel in worker.kernels)
         for found in core_programs.estimates(configure(design)):
             assert found.status == "unproven"
-
-
-def test_a_range_names_its_tile() -> None:
-    design = relay(kernels=[replace(COPY, name="copy_small")])
-    assert {e.tile for e in examine(design).estimates} <= {w.tile for w in design.workers.values()}

@@ -6,26 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from small_designs import (
-    COPY,
-    GIVE,
-    TAKE,
-    refusal,
-    relay,
-    steps,
-)
+from small_designs import COPY, GIVE, TAKE, refusal, relay, steps
 
 from ort_aie_ep.npu.checks.check import check
-from ort_aie_ep.npu.terms.design import (
-    Acquire,
-    Buffer,
-    Call,
-    Core,
-    Parameters,
-    Read,
-    Release,
-    call,
-)
+from ort_aie_ep.npu.terms.design import Acquire, Buffer, Call, Core, Parameters, Read, Release, call
 from ort_aie_ep.npu.terms.kernel import Array, Kernel
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,17 +17,8 @@ from ort_aie_ep.bringup import streams
 from ort_aie_ep.bringup.problems import shapes
 from ort_aie_ep.explain.overlays import find_overlays
 from ort_aie_ep.modelled_npu.device_process import Context
-from ort_aie_ep.npu.packages.package import (
-    MANIFEST,
-    PackageError,
-    manifest,
-    read_package,
-)
-from ort_aie_ep.npu.packages.simulated import (
-    read_simulated_overlay,
-    simulated_overlay,
-    write_simulated_packages,
-)
+from ort_aie_ep.npu.packages.package import MANIFEST, PackageError, manifest, read_package
+from ort_aie_ep.npu.packages.simulated import write_simulated_packages
 from ort_aie_ep.npu.simulator.txn import decode, format_stream
 from ort_aie_ep.npu.terms.device import device
 from ort_aie_ep.npu.terms.errors import DesignError, StreamError
@@ -41,70 +30,29 @@ def package(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return write_simulated_packages(tmp_path, {request.param: design})[0].folder
 
 
-def mutated(package: Path, count: int) -> Iterator[bytes]:
-    path = package / MANIFEST
-    for data in mutations(path.read_text(), seed=13, count=count):
+def test_a_mutated_manifest_is_named_or_gives_streams(package: Path) -> None:
+    """`tests/fuzz/npu_package.py` has more of them, and overlays."""
+    on, path, read = device("npu2_2col"), package / MANIFEST, 0
+    for data in mutations(path.read_text(), seed=13, count=150):
         path.write_bytes(data)
-        yield data
-
-
-def test_a_mutated_manifest_is_read_or_named(package: Path) -> None:
-    path = re.escape(str(package / MANIFEST))
-    message = re.compile(
-        rf"{path}: (manifest|device|generation|rows|columns|the content|lists and objects)\b|"
-        rf"{path} (cannot be read as JSON|belongs to the xclbin)"
-    )
-    read = 0
-    for _ in mutated(package, 250):
         said = refusal(lambda: read_package(package), PackageError)
+        found = find_overlays("npu2_2col", [package.parent], [package.name])
+        assert all(str(package) in refused for refused in found.refused)
         if said:
-            assert message.match(said), said[:300]
-            assert len(said) < 8000
-        else:
-            read += 1
-    assert 0 < read < 200
-
-
-def test_a_mutated_manifest_that_is_read_gives_streams_or_a_reason(package: Path) -> None:
-    on = device("npu2_2col")
-    for _ in mutated(package, 150):
-        try:
-            content = read_package(package).manifest
-        except PackageError:
+            assert said.startswith(str(path))
             continue
+        read += 1
+        content = read_package(package).manifest
         for sequence in content["sequences"]:
             for shape in shapes(content, on, sequence)[:2]:
                 refusal(shape.make, DesignError)
                 refusal(partial(_streams, content, sequence, shape.parameters), DesignError)
+    assert 0 < read < 120
 
 
 def _streams(content: dict[str, Any], sequence: str, parameters: dict[str, int]) -> None:
     for words in streams.build(content, sequence, parameters):
         streams.operations_of(words)
-
-
-def test_what_looks_for_overlays_names_a_damaged_one(package: Path) -> None:
-    for _ in mutated(package, 60):
-        found = find_overlays("npu2_2col", [package.parent], [package.name])
-        assert len(found.found) + len(found.refused) + len(found.missing) >= 1
-        assert all(str(package) in refused for refused in found.refused)
-
-
-def test_a_mutated_overlay_is_read_or_named(tmp_path: Path) -> None:
-    design = make_design("dequant", device("npu1_1col"))
-    overlay = write_simulated_packages(tmp_path, {"dequant": design})[0].overlay
-    whole = overlay.read_bytes()
-    content = simulated_overlay({"dequant": design}).content
-    assert whole.endswith(content)
-    head = bytearray(whole[: -len(content)])
-    variants = [whole[:length] for length in range(0, len(whole), 7)]
-    for data in mutations(content.decode(), seed=13, count=100):
-        head[304:312] = (len(head) + len(data)).to_bytes(8, "little")
-        variants.append(bytes(head) + data)
-    for data in variants:
-        overlay.write_bytes(data)
-        said = refusal(lambda: read_simulated_overlay(overlay), PackageError)
-        assert not said or str(overlay) in said
 
 
 def test_a_mutated_stream_is_decoded_and_runs_or_is_refused() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 
-import pytest
-from combinations import on_each_device
 from small_designs import add_worker, empty, refusal
 
 from ort_aie_ep.aie_kernels.build import find_designs
@@ -13,14 +11,9 @@ from ort_aie_ep.npu.checks.check import check, examine
 from ort_aie_ep.npu.checks.packets import packets
 from ort_aie_ep.npu.checks.report import Findings
 from ort_aie_ep.npu.checks.route import Hop, Net, Routing
-from ort_aie_ep.npu.terms.configuration import Configuration, Port, Stream, configure
+from ort_aie_ep.npu.terms.configuration import Configuration, Port, Stream
 from ort_aie_ep.npu.terms.design import Design
-from ort_aie_ep.npu.terms.device import (
-    CONTROLLER_PACKET_IDS,
-    PACKET_IDS,
-    Tile,
-    device,
-)
+from ort_aie_ep.npu.terms.device import PACKET_IDS, Tile, device
 from ort_aie_ep.npu.terms.packet_ids import cover, give_packet_ids
 
 HUB = Tile(1, 2)
@@ -212,14 +205,6 @@ def test_ids_are_not_a_controllers_and_unique_while_there_are_enough() -> None:
     design = sharing(20, 20)
     assert all(len(set(ids_of(design, channel))) == 20 for channel in range(2))
     assert {f.packet for f in design.fifos.values()} <= set(PACKET_IDS)
-
-
-@pytest.mark.parametrize("name", sorted(find_designs()))
-def test_designs_have_unique_ids(name: str) -> None:
-    for design in on_each_device(name):
-        ids = [s.packet for s in configure(design).streams if s.packet is not None]
-        assert len(ids) == len(set(ids))
-        assert not set(ids) & CONTROLLER_PACKET_IDS
 
 
 def test_decode_leaves_one_arbiter_free() -> None:

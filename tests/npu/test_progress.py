@@ -7,17 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from small_designs import (
-    COPY,
-    GIVE,
-    TAKE,
-    add_worker,
-    empty,
-    move,
-    refusal,
-    relay,
-    steps,
-)
+from small_designs import COPY, GIVE, TAKE, add_worker, empty, move, refusal, relay, steps
 
 from ort_aie_ep.aie_kernels.flow_qkv import design as flow_qkv
 from ort_aie_ep.npu.checks.check import check

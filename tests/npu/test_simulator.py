@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -64,17 +62,6 @@ def test_a_descriptor_with_dimensions_transposes() -> None:
     run(through_memory_tile(), w, source, target)
     expected = source.view(np.uint32).reshape(4, 8).T
     np.testing.assert_array_equal(target.view(np.uint32).reshape(8, 4), expected)
-
-
-def test_a_layout_of_a_memory_tile_reorders_every_object() -> None:
-    source, target = numbers(32), np.zeros(128, np.uint8)
-    w = Words()
-    w.move(0, IN, 0, 32, 0)
-    w.move(0, OUT, 1, 32, 1, token=True)
-    w.wait(0, OUT)
-    run(through_memory_tile(16, Layout(((4, 4), (4, 16)))), w, source, target)
-    expected = source.view(np.uint32).reshape(2, 4, 4).transpose(0, 2, 1)
-    np.testing.assert_array_equal(target.view(np.uint32).reshape(2, 4, 4), expected)
 
 
 def test_repeats_of_a_task_send_the_same_bytes_again() -> None:
@@ -329,20 +316,9 @@ def test_a_channel_of_a_shim_has_its_rate() -> None:
     machine = Machine(through_memory_tile(1024))
     result = machine.run(w.words(), [("in", source), ("out", target)])
     least = 4 * words / costs.SHIM_CHANNEL.value
-    assert least < result.seconds < 1.15 * least
-
-
-def test_a_trace_opens_in_perfetto(tmp_path: Path) -> None:
-    w = Words()
-    w.move(0, IN, 0, 64, 0)
-    w.move(0, OUT, 1, 64, 1, token=True)
-    w.wait(0, OUT)
-    machine = run(through_memory_tile(), w, numbers(64), np.zeros(256, np.uint8), trace=True)
-    machine.trace.write(tmp_path / "trace.json")
-    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    tracks = {e["args"]["name"] for e in events if e["ph"] == "M"}
-    assert "MM2S 0 of shim tile (0, 0)" in tracks
-    assert sum(e["dur"] for e in events if e["ph"] == "X") > 0
+    # At most as if nothing left the memory tile before all of it was in.
+    gates = 2 * costs.GATE_IDLE.value / costs.CLOCK.value
+    assert least < result.seconds < 2 * least + gates
 
 
 def test_streams_that_join_at_one_port_are_refused() -> None:

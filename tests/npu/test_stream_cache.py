@@ -9,12 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stream_checks import (
-    call,
-    layered,
-    manifest,
-    rounds,
-)
+from stream_checks import call, layered, manifest, rounds
 
 from ort_aie_ep import _npu
 

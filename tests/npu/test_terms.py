@@ -11,7 +11,7 @@ from small_designs import COPY, add_worker, empty, move, relay, through_memory
 
 from ort_aie_ep.npu.terms.configuration import Channel, Configuration, Port, configure
 from ort_aie_ep.npu.terms.design import Design, Layout, call
-from ort_aie_ep.npu.terms.device import Tile, device
+from ort_aie_ep.npu.terms.device import Tile
 from ort_aie_ep.npu.terms.errors import DesignError
 from ort_aie_ep.npu.terms.kernel import Array
 
@@ -54,11 +54,6 @@ def test_a_layout_is_numpys_transpose(seed: int) -> None:
 
 
 # --- what a design refuses ------------------------------------------------------------------------
-def test_devices_are_known_by_name() -> None:
-    with pytest.raises(DesignError, match=r"'npu9'.*npu1"):
-        device("npu9")
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -173,22 +173,6 @@ def test_importance_decides_between_the_zero_points() -> None:
     assert errors[1] < errors[0]
 
 
-def test_native_and_python_quantise_alike() -> None:
-    weights = np.random.default_rng(2).standard_normal((70, 300)).astype(np.float32)
-    blocks, *_ = _native.quantize(weights, 8)
-    by_definition = q8nx.quantize(weights)
-    codes, scales, points = q8nx.unpack(blocks, 70, 300)
-    others = q8nx.unpack(by_definition, 70, 300)
-    # Sums of squares in another order may choose the other zero point where both are as good.
-    same = (points == others[2]) & (scales == others[1])
-    assert same.mean() > 0.99
-    where = np.repeat(same, 32, axis=1)[:, :300]
-    # A quotient in the middle of two codes may round the other way.
-    assert np.abs(codes.astype(int) - others[0])[where].max() <= 1
-    for array in (np.asfortranarray(weights), np.repeat(weights, 2, axis=0)[::2]):
-        np.testing.assert_array_equal(_native.quantize(array, 8)[0], blocks)
-
-
 def test_what_cannot_be_stored_is_refused() -> None:
     weights = np.ones((33, 40), np.float32)
     weights[32, 39] = np.nan

@@ -13,9 +13,6 @@ import pytest
 
 import ort_aie_ep
 from ort_aie_ep.aie_kernels.build import make_design
-from ort_aie_ep.aie_kernels.flow_kv.cost import padded_head
-from ort_aie_ep.aie_kernels.flow_qkv.cost import flow_qkv
-from ort_aie_ep.aie_kernels.machine import BF16, Machine
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.models.shapes import SHAPES
@@ -136,24 +133,6 @@ def test_a_token_is_one_submission_and_faster_by_whole_layers(name: str) -> None
         assert token.timing.seconds < apart.timing.seconds
         # Vectors between operators, and rounds of keys that pairs repeat.
         assert token.timing.read == pytest.approx(apart.timing.read, rel=0.03)
-
-
-def test_every_part_of_the_queries_sees_all_keys_without_causality() -> None:
-    heads, dim, tokens = 16, 72, 4096
-    recipe = RecipeBuilder()
-    rows = [recipe.input(FLOAT, 1, "tokens", heads * dim) for _ in "qkv"]
-    node = recipe.node(
-        recipe.step("FlowAttention", "a", rows, 3, num_heads=heads, kv_num_heads=heads, causal=0,
-                    format=1)
-    )  # fmt: skip
-    found = compose((node,), tokens, tokens)
-    most = tokens // found.submissions  # 8 MB of queries at a time
-    assert found.submissions == 2
-    part = flow_qkv(most, tokens - most, heads, heads, dim, None, False)
-    assert found.timing.parts["attention"] == pytest.approx(2 * Machine().seconds(part))
-    # A super-chunk reads all keys and values once.
-    read = sum(one.read for one in part)
-    assert read >= 2 * heads * tokens * padded_head(dim) * BF16
 
 
 @cache
