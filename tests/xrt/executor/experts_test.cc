@@ -14,6 +14,7 @@ struct ExpertsCase {
   Activation activation = Activation::kSilu;
   bool gated = true, bias = false;
   WeightForm form = {};
+  int64_t prompt_chunk = 0;
 };
 
 class Experts {
@@ -58,6 +59,7 @@ class Experts {
     step.type = c.type;
     step.numerics = Numerics::kBf16;
     step.kept = kept;
+    step.prompt_chunk = c.prompt_chunk;
     return step;
   }
 
@@ -129,7 +131,7 @@ void ExpertsOfAToken() {
 void ExpertsOfAPrompt() {
   for (const ExpertsCase& c :
        std::vector<ExpertsCase>{{.rows = 2},
-                                {.rows = 70, .type = DataType::kFloat16},
+                                {.rows = 70, .type = DataType::kFloat16, .prompt_chunk = 32},
                                 {.rows = 40, .activation = Activation::kSwiglu, .bias = true}}) {
     Bench bench;
     Experts layer(c);

@@ -80,13 +80,18 @@ void HostStepsHaveReasons() {
   attend("smooth_softmax", [](AttentionStep& step) { step.smooth_softmax = true; });
   const char* const hidden = "an attention mask that hides more than the first keys";
   attend(hidden, [](AttentionStep& step) { step.visible_keys = {{1, 1}}; });
+  attend(hidden, [](AttentionStep& step) {  // the last one
+    step.past_length = {1};
+    step.total_length = {2};
+    step.visible_keys = {{0, 1}};
+  });
   static const int64_t holes[] = {1};
   attend(hidden, [](AttentionStep& step) {
     step.visible_keys = {{0, 1}};
     step.key_mask = holes;
     step.key_mask_stride = 1;
   });
-  expected[hidden] = 2;
+  expected[hidden] = 3;
   Check(bench.runs() == 0, "nothing was for the device");
   Check(bench.target->counters().host_steps == expected, "other reasons");
   Check(bench.target->device_in_use(), "no fault");

@@ -59,7 +59,9 @@ void TokensPreparedOnTheDevice() {
       const int64_t capacity = layer.batch > 1 && layer.windowed_cache ? 10
                                : in_place || layer.windowed_cache      ? 600
                                                                        : 0;
-      ProjectedAttention attention(layer, capacity, in_place);
+      // Of small heads, epsilon is a part of the norm.
+      const bool small = layer.qk_norm && PaddedHeadDim(layer.dim) != layer.dim;
+      ProjectedAttention attention(layer, capacity, in_place, small ? 0x1p-12f : 0.125f);
       Generator& generator = attention.generator;
       const int64_t heads = 2 * layer.batch * layer.kv_heads;
       const auto sent = [&] { return bench.target->counters().cache_rows_sent; };
