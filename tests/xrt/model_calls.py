@@ -78,9 +78,10 @@ def empty_cache(shape: Shape, capacity: int = CAPACITY) -> dict[str, Any]:
     }
 
 
-def growing_cache(folder: Path) -> dict[str, Any]:
+def growing_cache(folder: Path, heads: int = 0, dim: int = 0) -> dict[str, Any]:
+    """Empty; of `heads` and `dim` where the model's inputs name sizes."""
     return {
-        value.name: np.zeros((1, value.shape[1], 0, value.shape[3]), np.float32)
+        value.name: np.zeros((1, heads or value.shape[1], 0, dim or value.shape[3]), np.float32)
         for value in open_session(folder, "host").get_inputs()
         if value.name.startswith("past_key_values")
     }

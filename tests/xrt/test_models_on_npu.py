@@ -195,7 +195,8 @@ def test_a_long_prompt_and_tokens_are_those_of_the_host(plan: bool, tmp_path: Pa
     """FlowQKV's super-chunk is 256 queries at 64 dimensions and two queries a KV head."""
     folder = tmp_path / "compiled"
     ort_aie_ep.compile(DEMO, folder, plan=plan)
-    cache = growing_cache(folder)
+    decoder = json.loads((folder / "genai_config.json").read_text())["model"]["decoder"]
+    cache = growing_cache(folder, decoder["num_key_value_heads"], decoder["head_size"])
     layers = len(cache) // 2
     found, host = (
         calls(cache, 900, folder, [target] * 9, prompt=300, prompt_chunk="270")
