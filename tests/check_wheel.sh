@@ -108,4 +108,4 @@ python -m pip install -qq --disable-pip-version-check "${wheel}[test]"
 # Not of the kernels: their object code is that of the plain build, which the suite tests.
 python -m pytest -q -n auto --dist worksteal -p no:cacheprovider tests/ops/test_q4nx_matmul.py \
   tests/ops/test_execution_provider.py tests/ops/test_trace.py \
-  tests/xrt/test_demo_model_on_sim.py::test_a_prompt_and_tokens_are_those_of_the_host
+  tests/xrt/test_models_on_npu.py::test_a_prompt_and_tokens_are_those_of_the_host_and_as_predicted

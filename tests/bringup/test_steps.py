@@ -310,7 +310,7 @@ def test_a_report_that_cannot_be_written_is_said_at_once(tmp_path: Path) -> None
 
 
 # --- the model's process --------------------------------------------------------------------------
-@pytest.mark.in_turn  # tests/xrt/test_demo_model_on_sim.py has such tokens with each change
+@pytest.mark.in_turn  # tests/xrt/test_models_on_npu.py has such tokens with each change
 def test_tokens_on_the_modelled_npu_are_the_hosts(tmp_path: Path) -> None:
     found = model_process.measure(tmp_path, "sim", tokens=2, text="x")
     assert found.right

@@ -6,13 +6,11 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from cmake_program import Project
 
-import ort_aie_ep
 from ort_aie_ep.modelled_npu.device_process import designs_for
 from ort_aie_ep.npu.packages.package import manifest
 from ort_aie_ep.npu.terms.device import device
@@ -58,14 +56,3 @@ LONG = {"prompts_of_decoders"}
 )
 def test_executor(program: Path, manifests: Path, case: str) -> None:
     run(program, manifests, case)
-
-
-def test_layer_on_the_modelled_npu(
-    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    library = Path(ort_aie_ep.library_path()).with_name("libort_aie_sim.so")
-    if not library.is_file():
-        pytest.skip("built without XRT's headers")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("ORT_AIE_SIM_PYTHON", sys.executable)
-    run(program, library, "a_layer_on_the_modelled_npu")

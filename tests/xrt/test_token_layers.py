@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import onnx_ir as ir
 import pytest
-from test_one_submission import Call, calls, empty_cache, more
+from model_calls import SIMULATED, SMALL, Call, calls, empty_cache, more
 
 import ort_aie_ep
-from ort_aie_ep import _npu, npu_counters
+from ort_aie_ep import npu_counters
 from ort_aie_ep.formats.q4nx import BlockForm
 from ort_aie_ep.models.onnx_file import load_model
 from ort_aie_ep.models.shapes import SHAPES, Shape
@@ -22,27 +21,15 @@ from ort_aie_ep.prediction.compiled import plans_in
 from ort_aie_ep.prediction.composition import why_not_layers, why_widened
 from ort_aie_ep.tools.synth import synth
 
-pytestmark = pytest.mark.skipif(
-    not Path(ort_aie_ep.library_path()).with_name("libort_aie_sim.so").is_file(),
-    reason="built without XRT's headers",
-)
-
-SMALL = {"hidden": 256, "ffn": 512, "layers": 2, "heads": 4, "kv_heads": 4, "vocab": 512}
-LLAMA = replace(SHAPES["llama-3.2-1b"], **SMALL)
+pytestmark = [SIMULATED, pytest.mark.usefixtures("overlays")]
+OF_4 = {**SMALL, "kv_heads": 4}  # KV heads
+LLAMA = replace(SHAPES["llama-3.2-1b"], **OF_4)
 FAMILIES: dict[str, Shape] = {
     "llama": LLAMA,
-    "qwen3": replace(SHAPES["qwen3-0.6b"], **SMALL),
+    "qwen3": replace(SHAPES["qwen3-0.6b"], **OF_4),
     # Norms of both outputs; layers alternate between a window and all keys.
-    "gemma3": replace(SHAPES["gemma3-1b"], **{**SMALL, "kv_heads": 2}, window=4, global_every=2),
+    "gemma3": replace(SHAPES["gemma3-1b"], **SMALL, window=4, global_every=2),
 }
-
-
-@pytest.fixture(autouse=True)
-def overlays(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the modelled NPU's packages."""
-    cache = tmp_path_factory.getbasetemp()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    return cache / "ort_aie_ep" / "simulated_overlays" / "npu2"
 
 
 @contextmanager
@@ -66,8 +53,8 @@ def tokens(shape: Shape, compiled: Path, prompt: int, count: int) -> tuple[list[
     model = (empty_cache(shape, prompt + count + 1), shape.vocab, compiled)
     before = npu_counters().layer_tokens
     made = calls(*model, ["host", *["sim"] * count], prompt=prompt)[1:]
-    assert [call.submissions for call in made] == [1] * count
-    assert not any(call.fallbacks for call in made)
+    assert [call.counted("submissions") for call in made] == [1] * count
+    assert not any(call.counted("fallbacks") for call in made)
     return made, npu_counters().layer_tokens - before
 
 
@@ -141,45 +128,6 @@ def explained(compiled: Path) -> str:
     return why_not_layers(plans, {"decode", "fused_layer"})
 
 
-def another_epsilon(model: ir.Model) -> None:
-    norms = [node for node in model.graph if "epsilon" in node.attributes]
-    norms[2].attributes["epsilon"] = ir.AttrFloat32("epsilon", 1e-3)
-
-
-def the_mlp_is_an_output(model: ir.Model) -> None:
-    down = next(node for node in model.graph if "down_proj" in (node.name or ""))
-    model.graph.outputs.append(down.outputs[0])
-
-
-CHANGES = {
-    "norms with different epsilons": another_epsilon,
-    "a value inside a layer that is wanted outside": the_mlp_is_an_output,
-}
-
-
-@pytest.mark.parametrize(
-    "reason",
-    [pytest.param(r, marks=pytest.mark.in_turn if at else []) for at, r in enumerate(CHANGES)],
-)
-def test_another_graph_runs_on_decode_and_the_reason_is_counted(
-    reason: str, tmp_path: Path
-) -> None:
-    synth(LLAMA, tmp_path / "model")
-    assert explained_after(tmp_path, lambda model: None) == ""
-    assert explained_after(tmp_path, CHANGES[reason]) == reason
-    assert refused(LLAMA, tmp_path / "compiled") == {reason: 1}
-
-
-def explained_after(folder: Path, change: Callable[[ir.Model], None]) -> str:
-    """Compiles a changed model."""
-    model = ir.load(folder / "model" / "model.onnx")
-    change(model)
-    ir.save(model, folder / "model" / "model.onnx")
-    shutil.rmtree(folder / "compiled", ignore_errors=True)
-    ort_aie_ep.compile(folder / "model", folder / "compiled")
-    return explained(folder / "compiled")
-
-
 def test_attention_without_a_plan_is_counted(tmp_path: Path) -> None:
     ort_aie_ep.compile(synth(LLAMA, tmp_path / "model"), tmp_path / "compiled", plan=False)
     reason = "attention that is a node by itself, without a plan"
@@ -187,17 +135,3 @@ def test_attention_without_a_plan_is_counted(tmp_path: Path) -> None:
     calls(empty_cache(LLAMA), LLAMA.vocab, tmp_path / "compiled", ["host", "sim"])
     assert more(before, npu_counters().layers_refused) == {reason: LLAMA.layers}
     assert explained(tmp_path / "compiled") == reason
-
-
-def test_what_a_layer_does_not_do_has_its_reason() -> None:
-    why_not = _npu.why_not_layer
-    assert why_not() == why_not(q_norm=True, k_norm=True) == ""
-    reasons = [
-        why_not(standard=False), why_not(other_bias=True), why_not(quantised_cache=True),
-        why_not(q_norm=True), why_not(v_norm=True),
-        why_not(q_norm=True, k_norm=True, norm_after_rotary=True), why_not(plan=False),
-        why_not(one_epsilon=False), why_not(inner_value=True),
-    ]  # fmt: skip
-    assert reasons[3] == reasons[4] == reasons[5]
-    assert len(set(reasons)) == 7
-    assert set(reasons) <= set(_npu.layer_reasons())

@@ -39,8 +39,7 @@ inline int64_t Dropped(const AttentionStep& step, int64_t b) {
 // each weight of the softmax moves by a factor between e^-2D and e^2D, and the output by that
 // factor of the sum of weight |v|. The device rounds the output, and the host may.
 inline std::vector<double> AttentionBounds(const AttentionStep& step, double query_error,
-                                           double key_error, const Arithmetic& arithmetic = {},
-                                           double value_error = 0) {
+                                           double key_error, double value_error = 0) {
   const int64_t dim = step.dim;
   const auto row = [&](const void* cache, int64_t b, int64_t head, int64_t key) {
     std::vector<float> x(static_cast<size_t>(dim));
@@ -65,8 +64,7 @@ inline std::vector<double> AttentionBounds(const AttentionStep& step, double que
     if (begin >= end) continue;  // no keys: zeros
     std::vector<float> q(static_cast<size_t>(dim));
     host::LoadQuery(step, host::SelectedKernels(), token, head, q.data());
-    double moved = 0, largest = -std::numeric_limits<double>::infinity(), size_of_score = 0,
-           sum = 0;
+    double moved = 0, largest = -std::numeric_limits<double>::infinity(), sum = 0;
     std::vector<double> scores;
     for (int64_t key = begin; key < end; ++key) {
       const std::vector<float> k =
@@ -85,7 +83,6 @@ inline std::vector<double> AttentionBounds(const AttentionStep& step, double que
       scores.push_back(score);
       moved = std::max(moved, error * step.scale + 0x1p-20 * step.softcap);
       largest = std::max(largest, score);
-      size_of_score = std::max(size_of_score, std::abs(score));
     }
     for (double& score : scores) sum += score = std::exp(score - largest);
     std::vector<double> output(q.size()), size(q.size());
@@ -105,11 +102,9 @@ inline std::vector<double> AttentionBounds(const AttentionStep& step, double que
         size[d] *= scales[step.value_scales.per_channel ? d : 0];
       }
     }
-    const double weight = arithmetic.weight + arithmetic.score * size_of_score;
     for (size_t d = 0; d < q.size(); ++d) {
       // The host's exponentials, and its sums of at most 2^8 weights.
-      const double error =
-          (std::exp(2 * moved) * (1 + value_error) - 1 + 2 * weight + 0x1p-16) * size[d];
+      const double error = (std::exp(2 * moved) * (1 + value_error) - 1 + 0x1p-16) * size[d];
       bounds[static_cast<size_t>(i * dim) + d] = error + 2 * kUnit * (std::abs(output[d]) + error);
     }
   }

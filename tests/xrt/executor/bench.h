@@ -40,16 +40,6 @@ inline const Designs kAll = {"decode", "dequant", "gemm", "flow_qkv"};
 inline const InlineThreadPool kThreads;
 constexpr double kUnit = 0x1p-8;  // largest relative error of a rounding to bfloat16
 
-// Errors of a device's own arithmetic on top of the roundings to bfloat16. The references add none.
-struct Arithmetic {
-  double product = 0;               // of a projection, relative to the sum of its products' sizes
-  double norm = 0, activation = 0;  // relative
-  double gate = 0;                  // the same, for each unit of an activation's argument
-  double rotation = 0;              // relative to the length of the pair that is rotated
-  double weight = 0;                // of a softmax's weights, relative
-  double score = 0;                 // the same, for each unit of the largest score
-};
-
 template <typename... Parts>
 void Check(bool condition, const Parts&... parts) {
   if (!condition) throw std::logic_error(Concat(parts...));

@@ -38,21 +38,6 @@ void GeneratorsTakeTurns() {
   }
 }
 
-void TurnsOfAConversation() {
-  const Layer layer;
-  Bench bench;
-  Generator generator(layer, 128);
-  generator.Append(*bench.target, 20);
-  for (int turn = 0; turn < 3; ++turn) {
-    for (int i = 0; i < 5; ++i) generator.Append(*bench.target, 1);
-    const int64_t sent = Sent(bench, [&] { generator.Append(*bench.target, 11); });
-    Check(sent == 11 * kHeads, "a further prompt sends its own rows, got ", sent);
-  }
-  const ExecutorCounters counters = bench.target->counters();
-  Check(counters.cache_bytes_compared > 0 && counters.compare_seconds > 0, "comparing is counted");
-  bench.OnlyDevice();
-}
-
 void RewindThenOtherTokens() {
   const Layer layer;
   for (const int64_t back : {1, 8, 13}) {
@@ -152,7 +137,6 @@ void MarksOfRowsThatDiffer() {
 const Cases kCacheCases({
     {"marks_of_rows_that_differ", MarksOfRowsThatDiffer},
     {"generators_take_turns", GeneratorsTakeTurns},
-    {"turns_of_a_conversation", TurnsOfAConversation},
     {"rewind_then_other_tokens", RewindThenOtherTokens},
     {"an_older_row_changed", AnOlderRowChanged},
     {"a_step_reads_the_row_of_the_step_before_it", AStepReadsTheRowOfTheStepBeforeIt},

@@ -15,7 +15,34 @@ WholeDecoder::Model::Matrix NewMatrix(int64_t n, int64_t k, const WeightForm& fo
   return {Weights(n, k, form), n, k, form};
 }
 
+double Spread(const std::vector<float>& x) {
+  double sum = 0, squares = 0;
+  for (const float value : x) {
+    sum += value;
+    squares += double{value} * value;
+  }
+  const auto n = static_cast<double>(x.size());
+  return std::sqrt(squares / n - sum / n * sum / n);
+}
+
 }  // namespace
+
+// The device rounds to bfloat16, each time by at most 2^-8 of the value. In a layer it rounds the
+// row before and after two norms, the sum and its norm's result (with norms behind: two more),
+// projections' results (q, k, v, o, gate and up, down), rotated and normalised q and k, the
+// attention's output and the MLP's product. These errors are independent and add up in squares. A
+// layer passes an error on at about its size, because its residual is its own input.
+double Bound(int64_t layers) { return 0x1p-8 * std::sqrt(18.0 * static_cast<double>(layers)); }
+
+void Close(const Values& got, const Values& want, double bound, bool by_host) {
+  std::vector<float> x = got.floats();
+  const std::vector<float> y = want.floats();
+  double squares = 0;
+  for (size_t i = 0; i < x.size(); ++i) squares += double{x[i] - y[i]} * (x[i] - y[i]);
+  const double error = std::sqrt(squares / static_cast<double>(x.size())) / Spread(y);
+  Check(error <= bound, "logits differ by ", error, " of their spread, expected ", bound);
+  Check(error > 0 || by_host, "the host's logits, bit for bit");
+}
 
 WholeDecoder::Model::Model(const Family& f, int64_t count, const WeightForm& form,
                            const WeightForm& of_vocabulary)
@@ -28,7 +55,7 @@ WholeDecoder::Model::Model(const Family& f, int64_t count, const WeightForm& for
     if (f.packed) widths = {(kHeads + 2 * f.kv_heads) * kDim};
     std::vector<Matrix> qkv;
     for (const int64_t n : widths) qkv.push_back(NewMatrix(n, kHidden, form));
-    const bool all = f.norms_behind && i % 6 == 5;
+    const bool windowed = f.window > 0 && (f.every == 0 || (i + 1) % f.every != 0);
     Layer layer{.qkv = std::move(qkv),
                 .o = NewMatrix(kHidden, kHeads * kDim, form),
                 .gate = NewMatrix(kIntermediate, kHidden, form),
@@ -39,16 +66,17 @@ WholeDecoder::Model::Model(const Family& f, int64_t count, const WeightForm& for
                 .attention = {.heads = kHeads,
                               .kv_heads = f.kv_heads,
                               .dim = kDim,
-                              .window = all ? 0 : f.window,
+                              .window = windowed ? f.window : 0,
                               .rotary = true,
                               .qk_norm = f.qk_norm,
-                              .rotary_dim = f.rotary_dim}};
+                              .rotary_dim = f.rotary_dim,
+                              .windowed_cache = windowed && f.windowed}};
     if (f.norms_behind) {
       layer.attention_norm_behind = Norm(kHidden);
       layer.mlp_norm_behind = Norm(kHidden);
     }
     layers.push_back(std::move(layer));
-    caches.emplace_back(layers.back().attention, 640);
+    caches.emplace_back(layers.back().attention, windowed && f.windowed ? f.window + 4 : 640);
     caches.back().past = {0};
   }
 }

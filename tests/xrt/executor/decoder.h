@@ -20,8 +20,10 @@ struct Family {
   bool norms_behind = false;  // norms of attention's and the MLP's results; a scaled embedding
   bool gelu = false;
   int64_t rotary_dim = 0;  // 0: all
-  int64_t window = 0;      // of five layers in six with norms_behind, else of all
+  int64_t window = 0;
+  int64_t every = 0;  // so many-th layers have no window; 0: none
   int64_t kv_heads = 2;
+  bool windowed = false;  // caches hold little more than the window
 };
 
 // The state of one user of a model: caches and the token's tensors.
@@ -81,5 +83,10 @@ class WholeDecoder {
   int64_t last_ = 0;
   std::vector<AttentionStep> attentions_;
 };
+
+// The most that the device's logits may differ, relative to the spread of the host's.
+double Bound(int64_t layers);
+// `by_host`: the bits may be the host's.
+void Close(const Values& got, const Values& want, double bound, bool by_host = false);
 
 }  // namespace ort_aie::npu_target

@@ -1,4 +1,4 @@
-// Unquantised projections.
+// Several projections of a prompt.
 #include <map>
 
 #include "projection.h"
@@ -7,97 +7,6 @@
 
 namespace ort_aie::npu_target {
 namespace {
-
-constexpr WeightForm kBf16 = {WeightKind::kBf16};
-
-void UnquantisedProjections() {
-  for (const DataType type : {DataType::kFloat32, DataType::kFloat16, DataType::kBfloat16}) {
-    for (const int64_t rows : {2, 63, 64, 65, 130}) {
-      if (type != DataType::kFloat32 && rows != 63) continue;
-      for (const ProjectionCase& c : std::vector<ProjectionCase>{
-               {.rows = rows, .k = 300, .n = 200, .type = type, .bias = true, .form = kBf16},
-               {.rows = rows, .type = type, .form = kBf16},
-               {.rows = rows, .k = 64, .n = 97, .type = type, .form = kBf16},
-               {.rows = rows, .n = 40, .type = type, .form = kBf16},
-               {.rows = rows, .k = 300, .type = type, .norm = true, .skip = true, .form = kBf16},
-               {.rows = rows,
-                .n = 160,
-                .type = type,
-                .norm = true,
-                .gated = true,
-                .form = kBf16}}) {
-        Bench bench(Designs{"gemm"});
-        Projection projection(c);
-        const auto want = projection.OnHost();
-        for (int call = 0; call < 2; ++call) {
-          projection.y = Values(type, c.rows * c.n);
-          bench.Run({projection.Step()});
-          projection.Compare(want);
-        }
-        Check(bench.runs() == 2, "one run a call, got ", bench.runs(), " for two");
-        Check(bench.device->counters().buffers == 1, "the weights stay pinned, once");
-        bench.OnlyDevice();
-        projection.kept = nullptr;
-        Check(bench.device->counters().buffers == 0, "the op took them along");
-      }
-    }
-  }
-}
-
-// Ranges of rows, at their edges.
-void UnquantisedProjectionsOfManyRows() {
-  for (const int64_t rows : {511, 512, 513, 1030}) {
-    ExecutorOptions options;
-    options.row_bytes = 1;
-    Bench bench(kAll, options);
-    Projection projection({.rows = rows, .k = 256, .n = 160, .bias = true, .form = kBf16});
-    const auto want = projection.OnHost();
-    bench.Run({projection.Step()});
-    projection.Compare(want);
-    Check(bench.runs() == q4nx::CeilDiv(rows, 512), "got ", bench.runs(), " runs");
-    bench.OnlyDevice();
-  }
-}
-
-void UnquantisedProjectionsForTheHost() {
-  std::map<std::string, int64_t> expected;
-  Bench bench;
-  const auto run = [&](Bench& on, const ProjectionCase& c) {
-    Projection projection(c);
-    const auto want = projection.OnHost();
-    on.Run({projection.Step()});
-    Check(projection.y.bytes == want.y.bytes, "not the host's result");
-  };
-  run(bench, {.form = kBf16});
-  run(bench, {.rows = 2, .k = 65537, .n = 128, .form = kBf16});
-  expected["a single row of an unquantised projection"] = 1;
-  expected["a projection from more than 65536 in-features"] = 1;
-  Check(bench.runs() == 0 && bench.target->counters().host_steps == expected, "other reasons");
-  Bench bare(Designs{"decode"});
-  run(bare, {.rows = 3, .form = kBf16});
-  Check(
-      bare.target->counters().host_steps == std::map<std::string, int64_t>{{"no overlay gemm", 1}},
-      "the overlay is missing");
-}
-
-void AFaultOfAnUnquantisedProjection() {
-  for (const int64_t faults : {1, 2}) {
-    Bench bench;
-    bench.device->before_run = [&](int64_t run) {
-      if (run >= 1 && run < 1 + faults) throw DeviceError(Fault::kTimeout, "it took 2.5 s");
-    };
-    Projection projection({.rows = 3, .bias = true, .form = kBf16});
-    const auto want = projection.OnHost();
-    for (int call = 0; call < 3; ++call) {
-      projection.y = Values(projection.c.type, projection.c.rows * projection.c.n);
-      bench.Run({projection.Step()});
-      projection.Compare(want);
-    }
-    const ExecutorCounters counters = bench.target->counters();
-    Check(counters.retries == 1 && counters.fallbacks == faults - 1, "pinned anew, or given up");
-    Check(bench.target->device_in_use() == (faults == 1), "given up after the second");
-  }
-}
 
 // A plan's projections are dequantised together while there is room, because the overlay then
 // changes less often.
@@ -253,10 +162,6 @@ const Cases kGemmCases({
     {"rows_without_room_are_divided", RowsWithoutRoomAreDivided},
     {"products_that_one_buffer_does_not_hold", ProductsThatOneBufferDoesNotHold},
     {"weights_of_a_prompt_are_dequantised_together", WeightsOfAPromptAreDequantisedTogether},
-    {"unquantised_projections", UnquantisedProjections},
-    {"unquantised_projections_of_many_rows", UnquantisedProjectionsOfManyRows},
-    {"unquantised_projections_for_the_host", UnquantisedProjectionsForTheHost},
-    {"a_fault_of_an_unquantised_projection", AFaultOfAnUnquantisedProjection},
 });
 
 }  // namespace

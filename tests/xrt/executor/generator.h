@@ -21,6 +21,7 @@ struct Layer {
   bool windowed_cache = false;  // past and present hold as many rows as a generator's capacity
   std::vector<int64_t> padding = {};  // hidden keys before each batch row's
   bool per_channel = false;           // scales of a cache of integers
+  bool integers() const { return cache_type == DataType::kInt8 || cache_type == DataType::kInt4; }
   std::shared_ptr<KeptState> kept = std::make_shared<KeptState>();
 };
 
@@ -41,7 +42,7 @@ class Generator {
       all_keys_ = Rows(kPositions);
       all_values_ = all_keys_;
     }
-    if (layer.cache_type == DataType::kInt8 || layer.cache_type == DataType::kInt4) {
+    if (layer.integers()) {
       const std::vector<float> steps = {0.125f, 0.25f, 0.0625f};
       scales_.resize(static_cast<size_t>(layer.per_channel ? layer.kv_heads * layer.dim : 1));
       for (size_t i = 0; i < scales_.size(); ++i) scales_[i] = steps[i % steps.size()];

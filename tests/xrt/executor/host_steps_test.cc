@@ -2,8 +2,7 @@
 #include <functional>
 #include <map>
 
-#include "generator.h"
-#include "layer.h"
+#include "decoder.h"
 #include "projection.h"
 
 namespace ort_aie::npu_target {
@@ -29,6 +28,9 @@ void HostStepsHaveReasons() {
     project({.rows = rows, .form = {WeightKind::kQ8NX}}, "no kernel for weights of 8 bits");
   }
   project({.k = 65537, .n = 128}, "a projection from more than 65536 in-features");
+  project({.rows = 2, .k = 65537, .n = 128, .form = kBf16},
+          "a projection from more than 65536 in-features");
+  project({.form = kBf16}, "a single row of an unquantised projection");
 
   Projection table({});
   const int64_t index = 3;
@@ -78,23 +80,29 @@ void HostStepsHaveReasons() {
   attend("smooth_softmax", [](AttentionStep& step) { step.smooth_softmax = true; });
   const char* const hidden = "an attention mask that hides more than the first keys";
   attend(hidden, [](AttentionStep& step) { step.visible_keys = {{1, 1}}; });
+  attend(hidden, [](AttentionStep& step) {  // the last one
+    step.past_length = {1};
+    step.total_length = {2};
+    step.visible_keys = {{0, 1}};
+  });
   static const int64_t holes[] = {1};
   attend(hidden, [](AttentionStep& step) {
     step.visible_keys = {{0, 1}};
     step.key_mask = holes;
     step.key_mask_stride = 1;
   });
-  expected[hidden] = 2;
+  expected[hidden] = 3;
   Check(bench.runs() == 0, "nothing was for the device");
   Check(bench.target->counters().host_steps == expected, "other reasons");
   Check(bench.target->device_in_use(), "no fault");
 
   Bench bare(Designs{});
-  Projection token({}), prompt({.rows = 2});
-  bare.Run({token.Step(), prompt.Step()});
+  Projection token({}), prompt({.rows = 2}), floats({.rows = 3, .form = kBf16});
+  bare.Run({token.Step(), prompt.Step(), floats.Step()});
   Check(bare.target->counters().host_steps ==
             std::map<std::string, int64_t>{{"no overlay decode or fused_dqp", 1},
-                                           {"no overlay dequant", 1}},
+                                           {"no overlay dequant", 1},
+                                           {"no overlay gemm", 1}},
         "reasons without overlays");
   Bench npu1(Designs{"fused_dqp"}, {}, "npu1");
   Projection first({.k = 256, .n = 256});
@@ -127,16 +135,16 @@ using Reasons = std::map<std::string, int64_t>;
 // its results, which no vector operator turns into a row, go through the host.
 void OverlaysDivideAPlan() {
   Bench bench({"fused_dqp", "flow_kv", "dequant", "gemm", "flow_qkv"});
-  TestedLayer decoder({}, 16);
+  const WholeDecoder::Model model({.name = "one layer", .packed = true}, 1);
+  WholeDecoder decoder(model, true);
   for (int64_t token = 1; token < 4; ++token) {
-    const Values x(DataType::kFloat32, Exact(256));
-    bench.Run(decoder.Steps(x));
-    Check(bench.device->counters().submissions == 5 * token, "five submissions");
+    bench.Run(decoder.Token(token));
+    decoder.Advance();
+    Check(bench.device->counters().submissions == 6 * token, "six submissions");
     const Reasons want = {{"a step of another overlay", 2 * token},
-                          {"an input that goes to the device from the host", 2 * token}};
+                          {"an input that goes to the device from the host", 3 * token}};
     Check(bench.target->counters().host_steps_between == want, "other reasons");
   }
-  bench.OnlyDevice();
 }
 
 // The device executes all of a plan except the refused step, in few submissions.

@@ -1,429 +1,185 @@
-// Plans of several steps.
+// Plans of several steps: what is one submission, and what divides it.
+#include <functional>
 #include <map>
 
-#include "layer.h"
-#include "q4nx/bfloat16.h"
+#include "decoder.h"
+#include "projected.h"
+#include "targets/npu/kv_copies.h"
+#include "targets/npu/schedule/reasons.h"
 
 namespace ort_aie::npu_target {
 namespace {
 
-struct Token {
-  int64_t submissions, runs;
-};
+const Layer kRotary{.rotary = true};
 
-// Executes the plan, and returns the counts.
-Token CountedIn(const Bench& bench, const Plan& plan) {
-  const Counters before = bench.device->counters();
-  bench.Run(plan);
-  const Counters after = bench.device->counters();
-  return {after.submissions - before.submissions, after.runs - before.runs};
-}
-
-// Stores the contents of the device's cache at the end of each attention, as (k, v).
-void Watch(Bench& bench, std::vector<std::vector<uint8_t>>& caches) {
-  bench.device->after_call = [&](const npu::Invocation& invocation,
-                                 const std::map<std::string, uint8_t*>& places) {
-    if (invocation.sequence != "attention") return;
-    const auto p = [&](const char* name) { return invocation.parameters.at(name); };
-    const auto bytes = static_cast<size_t>(2 * p("kv_heads") * p("capacity") * p("head_dim"));
-    for (const char* name : {"k", "v"}) {
-      caches.emplace_back(places.at(name), places.at(name) + bytes);
-    }
-  };
-}
-
-// The first rows of the present, as bfloat16, equal the device's.
-void SameCache(const Layer& layer, const Generator& generator, int64_t rows,
-               const std::vector<std::vector<uint8_t>>& caches) {
-  Check(caches.size() == 2, "one attention, got ", caches.size() / 2);
-  for (const bool values : {false, true}) {
-    const Values& truth = values ? generator.values : generator.keys;
-    const std::vector<float> x = truth.floats();
-    const auto* device = reinterpret_cast<const uint16_t*>(caches[values ? 1 : 0].data());
-    const int64_t held = static_cast<int64_t>(x.size()) / (layer.kv_heads * layer.dim);
-    const int64_t capacity =
-        static_cast<int64_t>(caches[0].size()) / (2 * layer.kv_heads * layer.dim);
-    for (int64_t i = 0; i < layer.kv_heads * rows * layer.dim; ++i) {
-      const int64_t d = i % layer.dim, key = i / layer.dim % rows;
-      const int64_t head = i / layer.dim / rows;
-      const int64_t tile = (head * capacity + key / 8 * 8) * layer.dim + d / 8 * 64;
-      const float want = x[static_cast<size_t>((head * held + key) * layer.dim + d)];
-      Check(device[tile + key % 8 * 8 + d % 8] == FloatToBfloat16(want), "row ", key, " of head ",
-            head, values ? " of the values" : " of the keys", " differs");
-    }
-  }
-}
-
-void ALayerIsOneSubmission() {
-  const Layer rotary{.rotary = true};
-  Layer packed_16 = rotary, qk_norm = rotary, neighbours = rotary, partial = rotary, wide = rotary;
-  packed_16.type = packed_16.cache_type = DataType::kFloat16;
-  qk_norm.qk_norm = true;
-  neighbours.interleaved = true;
-  partial.rotary_dim = 32;
-  wide.dim = 128;
-  wide.heads = 2;
-  wide.kv_heads = 1;
-  wide.qk_norm = true;
-  for (const LayerShape& shape :
-       std::vector<LayerShape>{{},
-                               {.packed = false},
-                               {.bias = true},
-                               {.attention = packed_16, .bias = true},
-                               {.attention = {.type = DataType::kBfloat16, .rotary = true}},
-                               {.attention = {.cache_type = DataType::kFloat32, .rotary = true}},
-                               {.attention = qk_norm},
-                               {.attention = qk_norm, .packed = false},
-                               {.attention = neighbours},
-                               {.attention = partial},
-                               {.attention = wide, .hidden = 512},
-                               {.attention = {.window = 3}},
-                               {.attention = {.heads = 12, .kv_heads = 3, .rotary = true}},
-                               {.attention = {.heads = 20, .kv_heads = 5, .rotary = true}},
-                               {.attention = {.qk_norm = true}}}) {
-    const Layer& layer = shape.attention;
-    Bench bench;
-    std::vector<std::vector<uint8_t>> caches;
-    Watch(bench, caches);
-    // One of them has a new present for each token. Eleven tokens: more than a group of eight keys.
-    TestedLayer decoder(shape, layer.window > 0 ? 0 : 64);
-    for (int64_t token = 0; token < 11; ++token) {
-      caches.clear();
-      bench.device->sequences.clear();
-      const Values x(layer.type, Exact(shape.hidden));
-      const Token counted = CountedIn(bench, decoder.Steps(x));
-      // Activations, three or five matrices and the cache, and four or two more matrices.
-      Check(counted.submissions == 1 && counted.runs == 2, "one submission of two runs, got ",
-            counted.submissions, " of ", counted.runs);
-      decoder.Compare();
-      SameCache(layer, decoder.generator, decoder.generator.past[0], caches);
-    }
-    // The norm of queries, keys and values is computed once.
-    std::vector<std::string> expected = {"rms_norm"};
-    expected.insert(expected.end(), decoder.qkv.size(), "matvec");
-    // Three or five heads of 64 run as two or four, and one.
-    const int64_t parts = layer.kv_heads % 2 == 0 || layer.kv_heads == 1 ? 1 : 2;
-    if (layer.rotary || layer.qk_norm) {
-      expected.insert(expected.end(), layer.kv_heads == 3 ? 3 : 2, "rope");
-    }
-    expected.insert(expected.end(), static_cast<size_t>(2 * parts), "append");
-    expected.insert(expected.end(),
-                    {"attention", "matvec", "rms_norm", "matvec", "matvec", "glu", "matvec"});
-    Check(bench.device->sequences == expected, "other sequences");
-    const ExecutorCounters counters = bench.target->counters();
-    Check(counters.cache_rows_sent == 0, counters.cache_rows_sent, " rows of the cache were sent");
-    Check(counters.cache_rows_kept == 55 * 2 * layer.kv_heads, "the copy is kept");
-    // A separate op's prompt and token continue with that copy.
-    Generator& generator = decoder.generator;
-    const std::vector<std::pair<int64_t, int64_t>> turns = {{5, 5}, {1, 1}};
-    for (const auto& [tokens, rows] : turns) {
-      const int64_t sent = bench.target->counters().cache_rows_sent;
-      generator.Append(*bench.target, tokens);
-      const int64_t now = bench.target->counters().cache_rows_sent - sent;
-      Check(now == rows * 2 * layer.kv_heads, "a prompt sends its own rows, got ", now);
-    }
-    // And after a rewind.
-    generator.past = {13};
-    const Values x(layer.type, Exact(shape.hidden));
-    const Token counted = CountedIn(bench, decoder.Steps(x));
-    Check(counted.submissions == 1, "one submission after a rewind");
-    decoder.Compare();
-    bench.OnlyDevice();
-  }
-}
-
-// The second layer begins with the sum of the first's residual and its MLP, both on the device.
-Plan TwoLayers(TestedLayer& a, TestedLayer& b, const Values& x) {
-  Plan plan = a.Steps(x);
-  for (const Step& step : b.Steps(a.down.y, &a.mlp.sum).steps) plan.steps.push_back(step);
-  return plan;
-}
-
-void TwoLayersAreOneSubmission() {
-  const LayerShape first{}, second{.skip = true};
-  Bench bench;
-  TestedLayer a(first, 16), b(second, 16);
-  for (int token = 0; token < 3; ++token) {
-    const Values x(DataType::kFloat32, Exact(first.hidden));
-    const Token counted = CountedIn(bench, TwoLayers(a, b, x));
-    // Ten buffers plus the activations, four a run.
-    Check(counted.submissions == 1 && counted.runs == 3, "one submission of three runs, got ",
-          counted.submissions, " of ", counted.runs);
-    a.Compare();
-    b.Compare();
-  }
-  bench.OnlyDevice();
-}
-
-// All caches of a program's layers share one buffer, whatever their shapes, and grow together.
-void CachesOfAProgramAreOneBuffer() {
-  const LayerShape global{.attention = {.rotary = true, .qk_norm = true}},
-      local{.attention = {.heads = 2,
-                          .kv_heads = 1,
-                          .dim = 128,
-                          .window = 10,
-                          .rotary = true,
-                          .windowed_cache = true},
-            .skip = true};
-  for (const bool in_place : {false, true}) {
-    Bench bench;
-    TestedLayer a(global, in_place ? 600 : 0, in_place), b(local, 14, in_place),
-        c(local, 14, in_place);
-    const auto kept = std::make_shared<KeptState>();
-    int64_t buffers = 0, sent = 0;
-    const auto token = [&](bool projections = true) {
-      const Values x(DataType::kFloat32, Exact(global.hidden));
-      Plan plan = a.Steps(x);
-      for (const Step& step : b.Steps(a.down.y, &a.mlp.sum).steps) plan.steps.push_back(step);
-      for (const Step& step : c.Steps(b.down.y, &b.mlp.sum).steps) plan.steps.push_back(step);
-      plan.kept = kept;
-      sent = bench.target->counters().cache_rows_sent;
-      Check(CountedIn(bench, plan).submissions == 1, "one submission");
-      sent = bench.target->counters().cache_rows_sent - sent;
-      buffers = bench.device->counters().buffers;
-      for (TestedLayer* layer : {&a, &b, &c}) {
-        if (projections) layer->CompareProjections();
-        layer->CompareAttention();
-      }
-    };
-    token();
-    Check(buffers == 3, "one of weights, one of caches, one of rows, got ", buffers);
-    for (int i = 1; i < 256; ++i) {
-      token(false);  // only attention changes with the tokens before
-      Check(sent == 0, "the device appends, but ", sent, " rows were sent");
-    }
-    token();  // all layers move to a larger buffer
-    const int64_t layer = 2 * 2 * 256;
-    Check(sent > layer - 4 && sent <= layer + 2 * 2 * 14, "all rows once, got ", sent);
-    Check(buffers == 3, "as before, got ", buffers);
-    token();
-    Check(sent == 0, "and no more");
-    // A generator that changes a row of one layer sends that layer. If the cache is not in place,
-    // it counts as another generator.
-    const size_t row = (in_place ? 600 : 258) + 200;  // of the second head
-    a.generator.keys.bytes[row * 64 * 2 + 1] ^= 0x80;
-    token();
-    const int64_t others = in_place ? 0 : 2 * 2 * 9;
-    Check(sent == 2 * 2 * 258 + others, "the layer's rows, got ", sent);
-    bench.OnlyDevice();
-  }
-}
-
-// Attention of several rows that an earlier step of the batch makes: each has a separate place. The
-// host prepares those with a norm after the rotation.
-void ABatchPreparedOnTheDevice() {
-  for (Layer layer : std::vector<Layer>{{.rotary = true, .qk_norm = true},
-                                        {.rotary = true, .qk_norm = true, .v_norm = true},
-                                        {.v_norm = true},
-                                        {.rotary = true, .k_norm = true, .norm_after_rotary = true},
-                                        {.heads = 6, .kv_heads = 3, .dim = 40, .v_norm = true},
-                                        {},
-                                        {.window = 8, .rotary = true, .windowed_cache = true},
-                                        {.rotary = true, .padding = {0, 3, 7}}}) {
-    layer.batch = 3;
-    const int64_t width = (layer.heads + 2 * layer.kv_heads) * layer.dim;
-    Bench bench;
-    Generator generator(layer, layer.windowed_cache ? 10 : 64);
-    generator.Append(*bench.target, 9, {9, 8, layer.padding.empty() ? 1 : 9});
-    Projection projection({.k = 256, .n = layer.batch * width});
-    for (int token = 0; token < 12; ++token) {
-      projection.a = Values(layer.type, Exact(256));
-      AttentionStep step = generator.Step(1, {});
-      step.query = projection.y.data();
-      step.key = host::Advance(projection.y.data(), layer.type, layer.heads * layer.dim);
-      step.value = host::Advance(projection.y.data(), layer.type,
-                                 (layer.heads + layer.kv_heads) * layer.dim);
-      step.query_stride = step.key_stride = step.value_stride = width;
-      const int64_t count = layer.batch * layer.heads * layer.dim;
-      Values keys = generator.keys, values = generator.values, want(layer.type, count),
-             output(layer.type, count);
-      AttentionStep host = step;
-      step.past_key = step.present_key = generator.keys.data();
-      step.past_value = step.present_value = generator.values.data();
-      step.output = output.data();
-      const int64_t submissions = CountedIn(bench, {projection.Step(), step}).submissions;
-      Check(submissions == (layer.norm_after_rotary ? 2 : 1), "got ", submissions, " submissions");
-      projection.Compare(projection.OnHost());
-      host.past_key = host.present_key = keys.data();
-      host.past_value = host.present_value = values.data();
-      host.output = want.data();
-      HostTarget().Execute({host}, kThreads);
-      // As for one row: TestedLayer::CompareAttention.
-      const int roundings = layer.qk_norm + layer.k_norm + (layer.rotary ? 2 : layer.qk_norm);
-      const double query = Roundings(roundings), key = Roundings(roundings + 1);
-      // The device rounds a normalised value, and a norm's weight if heads have zeros behind them.
-      const bool padded = PaddedHeadDim(layer.dim) != layer.dim;
-      const double value = layer.v_norm ? Roundings(2 + (padded ? 1 : 0)) : 0;
-      Near("output", output, want, AttentionBounds(host, query, key, {}, value));
-      std::vector<double> bounds;
-      for (const float v : values.floats()) bounds.push_back(value * std::abs(v));
-      Near("the present's values", generator.values, values, bounds);
-      bounds.clear();
-      const std::vector<float> right = keys.floats();
-      for (size_t i = 0; i < right.size(); ++i) {
-        const auto d = static_cast<int64_t>(i) % layer.dim;
-        bounds.push_back(key * PairLength(host, right.data() + (static_cast<int64_t>(i) - d), d));
-      }
-      Near("the present's keys", generator.keys, keys, bounds);
-      generator.Advance(step);
-    }
-    bench.OnlyDevice();
-  }
-}
-
-// The state that a program keeps: its weights share buffers, as many as their size needs.
-void WeightsOfAPlanShareABuffer() {
-  for (const size_t most : {kMaxBufferBytes, size_t{200'000}}) {
-    const LayerShape first{}, second{.skip = true};
-    Bench bench;
-    bench.device->most_pinned = most;
-    TestedLayer a(first, 16), b(second, 16);
-    const auto kept = std::make_shared<KeptState>();
-    for (int token = 0; token < 4; ++token) {
-      if (token == 2) {  // of the first token, nothing is left
-        bench.device->before_run = [&](int64_t) {
-          bench.device->before_run = nullptr;
-          throw DeviceError(Fault::kTimeout, "a run took more than 2.5 s");
-        };
-      }
-      const Values x(DataType::kFloat32, Exact(first.hidden));
-      Plan plan = TwoLayers(a, b, x);
-      plan.kept = kept;
-      const Token counted = CountedIn(bench, plan);
-      // Activations, caches, and 740,000 bytes of weights.
-      const int64_t runs = most == kMaxBufferBytes ? 1 : 2, tries = token == 2 ? 2 : 1;
-      Check(counted.submissions == tries, "one submission, got ", counted.submissions);
-      Check(counted.runs == runs + tries - 1, "runs: ", counted.runs);
-      a.Compare();
-      b.Compare();
-    }
-    bench.device->before_run = nullptr;
-    Check(bench.target->counters().retries == 1, "one retry");
-  }
-}
-
-// Attention of well-known models, at full size.
-void AttentionOfKnownModels() {
-  const Layer llama_1b{.heads = 32, .kv_heads = 8, .rotary = true},
-      qwen3_4b{.heads = 32, .kv_heads = 8, .dim = 128, .rotary = true, .qk_norm = true},
-      gemma3_1b{.heads = 4,
-                .kv_heads = 1,
-                .dim = 256,
-                .window = 512,
-                .rotary = true,
-                .qk_norm = true,
-                .windowed_cache = true},
-      gemma3_4b{.heads = 8, .kv_heads = 4, .dim = 256, .rotary = true, .qk_norm = true},
-      phi3_mini{.heads = 32, .kv_heads = 32, .dim = 96, .window = 2047, .rotary = true},
-      phi4_mini{.heads = 24, .kv_heads = 8, .dim = 128, .rotary = true, .rotary_dim = 96},
-      mistral_7b{.heads = 32, .kv_heads = 8, .dim = 128, .window = 4096, .rotary = true},
+// Attention of well-known models, at full size; heads that the device has not; other types; several
+// batch rows.
+void TokensPreparedOnTheDevice() {
+  const std::vector<Layer> layers = {
+      // Llama-3.2-1B, Qwen3-4B, Gemma-3-1B and 4B, Phi-3-mini, Phi-4-mini, Mistral-7B.
+      {.heads = 32, .kv_heads = 8, .rotary = true},
+      {.heads = 32, .kv_heads = 8, .dim = 128, .rotary = true, .qk_norm = true},
+      {.heads = 4,
+       .kv_heads = 1,
+       .dim = 256,
+       .window = 512,
+       .rotary = true,
+       .qk_norm = true,
+       .windowed_cache = true},
+      {.heads = 8, .kv_heads = 4, .dim = 256, .rotary = true, .qk_norm = true},
+      {.heads = 32, .kv_heads = 32, .dim = 96, .window = 2047, .rotary = true},
+      {.heads = 24, .kv_heads = 8, .dim = 128, .rotary = true, .rotary_dim = 96},
+      {.heads = 32, .kv_heads = 8, .dim = 128, .window = 4096, .rotary = true},
       // Not rotated at all.
-      heads_of_80{.heads = 32, .kv_heads = 16, .dim = 80},
+      {.heads = 32, .kv_heads = 16, .dim = 80},
+      {},
+      {.qk_norm = true},
+      {.window = 3},
       // Rows that do not fill whole objects of the device; norms of heads with zeros behind them.
-      heads_of_32{.heads = 8, .kv_heads = 2, .dim = 32, .rotary = true},
-      odd_heads_of_40{.heads = 6, .kv_heads = 3, .dim = 40, .qk_norm = true},
-      normalised_96{.heads = 6, .kv_heads = 3, .dim = 96, .rotary = true, .qk_norm = true};
-  for (const Layer& layer :
-       {llama_1b, qwen3_4b, gemma3_1b, gemma3_4b, phi3_mini, phi4_mini, mistral_7b, heads_of_80,
-        heads_of_32, odd_heads_of_40, normalised_96}) {
+      {.heads = 8, .kv_heads = 2, .dim = 32, .rotary = true},
+      {.heads = 6, .kv_heads = 3, .dim = 40, .qk_norm = true},
+      {.heads = 6, .kv_heads = 3, .dim = 96, .rotary = true, .qk_norm = true},
+      {.heads = 12, .kv_heads = 3, .rotary = true},
+      {.heads = 20, .kv_heads = 5, .rotary = true},
+      {.type = DataType::kFloat16, .cache_type = DataType::kFloat16, .rotary = true},
+      {.type = DataType::kBfloat16, .rotary = true},
+      {.cache_type = DataType::kFloat32, .rotary = true},
+      {.rotary = true, .interleaved = true},
+      {.rotary = true, .rotary_dim = 32},
+      {.batch = 3, .rotary = true, .qk_norm = true},
+      {.batch = 3, .rotary = true, .qk_norm = true, .v_norm = true},
+      {.batch = 3, .v_norm = true},
+      {.batch = 3, .heads = 6, .kv_heads = 3, .dim = 40, .v_norm = true},
+      {.batch = 3},
+      {.batch = 3, .rotary = true, .padding = {0, 3, 7}},
+      {.batch = 3, .window = 8, .rotary = true, .windowed_cache = true}};
+  for (const Layer& layer : layers) {
     for (const bool in_place : {false, true}) {
       Bench bench;
-      TestedLayer decoder({.attention = layer}, in_place || layer.windowed_cache ? 600 : 0,
-                          in_place);
-      for (int token = 0; token < 3; ++token) {
-        const Values x(layer.type, Exact(256));
-        Check(CountedIn(bench, decoder.Steps(x)).submissions == 1, "heads of ", layer.dim);
-        decoder.Compare();
+      const int64_t capacity = layer.batch > 1 && layer.windowed_cache ? 10
+                               : in_place || layer.windowed_cache      ? 600
+                                                                       : 0;
+      // Of small heads, epsilon is a part of the norm.
+      const bool small = layer.qk_norm && PaddedHeadDim(layer.dim) != layer.dim;
+      ProjectedAttention attention(layer, capacity, in_place, small ? 0x1p-12f : 0.125f);
+      Generator& generator = attention.generator;
+      const int64_t heads = 2 * layer.batch * layer.kv_heads;
+      const auto sent = [&] { return bench.target->counters().cache_rows_sent; };
+      if (layer.batch > 1) {  // after prompts of different lengths
+        generator.Append(*bench.target, 9, {9, 8, layer.padding.empty() ? 1 : 9});
       }
-      Check(bench.target->counters().cache_rows_sent == 0, "the device appends");
+      const int64_t before = sent();
+      // More than a group of eight keys, but where a head is wide.
+      for (int token = 0; token < (layer.heads * layer.dim > 1280 ? 3 : 11); ++token) {
+        Check(attention.Append(bench, 1) == 1, "heads of ", layer.dim);
+      }
+      const int64_t moved = layer.windowed_cache && layer.batch > 1 ? heads * 11 : 0;
+      Check(sent() - before <= moved, "the device appends, but ", sent() - before, " were sent");
+      if (layer.batch == 1 && !layer.windowed_cache) {
+        // A separate op's prompt and token continue with that copy, and so does a rewind.
+        for (const int64_t tokens : {5, 1}) {
+          const int64_t so_far = sent();
+          generator.Append(*bench.target, tokens);
+          Check(sent() - so_far == tokens * heads, "its own rows, got ", sent() - so_far);
+        }
+        if (in_place) {
+          generator.past[0] -= 4;
+          Check(attention.Append(bench, 1) == 1, "one submission after a rewind");
+        }
+      }
       bench.OnlyDevice();
     }
   }
 }
 
-// The host does what `rope` and `append` cannot do, between two submissions.
-void LayersThatTheHostPrepares() {
-  for (const Layer& layer : std::vector<Layer>{{.rotary = true, .sinks = true},
-                                               {.dim = 80, .rotary = true},
-                                               {.cache_type = DataType::kInt8, .rotary = true},
-                                               {.rotary = true, .rotary_dim = 16}}) {
+void PromptsPreparedOnTheDevice() {
+  for (const Layer& layer : std::vector<Layer>{
+           {},
+           kRotary,
+           {.rotary = true, .qk_norm = true, .v_norm = true},
+           {.heads = 2, .kv_heads = 1, .dim = 256, .rotary = true, .interleaved = true},
+           {.type = DataType::kFloat16,
+            .cache_type = DataType::kFloat16,
+            .rotary = true,
+            .rotary_dim = 32},
+           {.window = 70, .rotary = true},
+           {.heads = 3, .kv_heads = 3, .dim = 128},
+           {.window = 40, .rotary = true, .windowed_cache = true}}) {
+    for (const bool in_place : {false, true}) {
+      for (const int64_t tokens : {64, 101}) {
+        Bench bench;
+        const int64_t capacity = layer.windowed_cache ? 50 : in_place ? 400 : 0;
+        ProjectedAttention attention(layer, capacity, in_place);
+        // A token continues with what the device has, and a prompt after a multiple of 8.
+        for (const int64_t count : {tokens, int64_t{72}, int64_t{1}}) {
+          if (count == 72 && (tokens % 8 != 0 || layer.windowed_cache)) continue;
+          Check(attention.Append(bench, count) == 1, count, " tokens are one submission");
+          Check(bench.target->counters().cache_rows_sent == 0, "the device appends");
+        }
+        const auto appended = std::ranges::count(bench.device->sequences, "append_rows");
+        Check(appended % 2 == 0 && appended > 0, "keys and values, got ", appended);
+        Check(bench.lines.empty(), "reported: ", bench.lines.empty() ? "" : bench.lines[0]);
+      }
+    }
+  }
+}
+
+// What the overlays cannot do with heads, the host does between two submissions.
+void AttentionThatTheHostPrepares() {
+  struct Case {
+    Layer layer;
+    int64_t before, tokens;
+    Reason reason;
+  };
+  const Layer norm_behind{.rotary = true, .qk_norm = true, .norm_after_rotary = true};
+  for (const Case& c :
+       {Case{{.rotary = true, .sinks = true}, 0, 1, Reason::kHeadSink},
+        {{.dim = 80, .rotary = true}, 0, 1, Reason::kHostPrepares},
+        {{.cache_type = DataType::kInt8, .rotary = true}, 0, 1, Reason::kHostPrepares},
+        {{.rotary = true, .rotary_dim = 16}, 0, 1, Reason::kHostPrepares},
+        {{.rotary = true, .k_norm = true, .norm_after_rotary = true}, 0, 1, Reason::kHostPrepares},
+        {kRotary, 0, 63, Reason::kFewKeys},
+        {kRotary, 3, 64, Reason::kUnalignedKeys},
+        {{.dim = 80}, 0, 64, Reason::kOtherHeads},
+        {{.rotary = true, .mixed_positions = true}, 0, 64, Reason::kHostPrepares},
+        {norm_behind, 0, 64, Reason::kHostPrepares}}) {
     Bench bench;
-    TestedLayer decoder({.attention = layer}, 32);
-    for (int token = 0; token < 3; ++token) {
-      const Values x(layer.type, Exact(256));
-      const Token counted = CountedIn(bench, decoder.Steps(x));
-      // The output of codes is not scaled, so O also gets it from the host.
-      const bool scaled = layer.cache_type == DataType::kInt8;
-      Check(counted.submissions == (scaled ? 3 : 2), "got ", counted.submissions);
-      decoder.Compare();
-    }
+    ProjectedAttention attention(c.layer, 400, true);
+    if (c.before > 0) attention.generator.Append(*bench.target, c.before);
+    const bool by_host = c.layer.sinks;
+    Check(attention.Append(bench, c.tokens) == (by_host ? 1 : 2), "the host between submissions");
     const ExecutorCounters counters = bench.target->counters();
-    if (layer.sinks) {  // the host does all of the attention
-      Check(counters.host_steps == std::map<std::string, int64_t>{{"head_sink", 3}}, "a reason");
-    } else {
-      Check(counters.cache_rows_sent == 3 * 2 * layer.kv_heads, "the host's rows");
-      bench.OnlyDevice();
-    }
+    const auto& reasons = by_host ? counters.host_steps : counters.host_steps_between;
+    Check(reasons == std::map<std::string, int64_t>{{Words(c.reason), 1}}, "the reason is ",
+          reasons.empty() ? "none" : reasons.begin()->first);
+    if (c.tokens > 1) continue;
+    for (int token = 0; token < 2; ++token) attention.Append(bench, 1);
+    const int64_t sent = by_host ? 0 : 3 * 2 * c.layer.kv_heads;
+    Check(bench.target->counters().cache_rows_sent == sent, "the host's rows");
   }
 }
 
 // float16 cannot hold small bfloat16 values: the present has other values, which the device then
 // gets.
 void RowsThatTheCacheRounds() {
-  LayerShape shape;
-  shape.attention.cache_type = DataType::kFloat16;
+  const Layer layer{.cache_type = DataType::kFloat16};
   Bench bench;
-  std::vector<std::vector<uint8_t>> caches;
-  Watch(bench, caches);
-  TestedLayer decoder(shape, 64);
+  ProjectedAttention attention(layer, 64, true, 0x1p-30f);
   for (int64_t token = 0; token < 10; ++token) {
-    caches.clear();
-    const Values x(DataType::kFloat32, Exact(shape.hidden, 0x1p-30f));
-    Check(CountedIn(bench, decoder.Steps(x)).submissions == 1, "one submission");
-    SameCache(shape.attention, decoder.generator, token, caches);
-    decoder.generator.past = {token + 1};
+    Check(attention.Append(bench, 1, false) == 1, "one submission");
     const int64_t sent = bench.target->counters().cache_rows_sent;
     Check(sent == token * 4, "each new row of two heads once, with the next token; got ", sent);
   }
   bench.OnlyDevice();
 }
 
-void AFaultInTheMiddleOfALayer() {
-  for (const int64_t faulty : {0, 1}) {
-    for (const bool forever : {false, true}) {
-      const LayerShape shape;
-      Bench bench;
-      TestedLayer decoder(shape, 16);
-      int64_t first = -1;
-      bench.device->before_run = [&](int64_t run) {
-        if (first >= 0 && (run == first + faulty || (forever && run > first + faulty))) {
-          throw DeviceError(Fault::kTimeout, "a run took more than 2.5 s");
-        }
-      };
-      for (int token = 0; token < 4; ++token) {
-        if (token == 2) first = bench.runs();
-        const Values x(DataType::kFloat32, Exact(shape.hidden));
-        const Token counted = CountedIn(bench, decoder.Steps(x));
-        const int64_t expected = token < 2 || (token == 3 && !forever) ? 1 : token == 2 ? 2 : 0;
-        Check(counted.submissions == expected, "token ", token, ": ", expected,
-              " submissions, got ", counted.submissions);
-        decoder.Compare();
-      }
-      const ExecutorCounters counters = bench.target->counters();
-      Check(counters.retries == 1 && counters.fallbacks == (forever ? 1 : 0), "one retry");
-      Check(bench.target->device_in_use() != forever && bench.lines.size() == 1, "one line");
-      Check(counters.host_steps.empty() != forever, "the host goes on, or the device");
-    }
-  }
-}
-
 // A windowed cache that is in place is the input of a second attempt, so a failed one must not
 // change it.
 void AFaultWithACacheOfAWindow() {
-  const LayerShape shape{.attention = {.window = 6, .rotary = true, .windowed_cache = true}};
+  const Layer layer{.window = 6, .rotary = true, .windowed_cache = true};
   for (const bool forever : {false, true}) {
     Bench bench;
-    TestedLayer decoder(shape, 7);
+    ProjectedAttention attention(layer, 7, true);
     bool faulty = false;
     bench.device->before_run = [&](int64_t) {
       if (!faulty) return;
@@ -432,9 +188,7 @@ void AFaultWithACacheOfAWindow() {
     };
     for (int token = 0; token < 20; ++token) {
       faulty = faulty || token == 12;
-      const Values x(DataType::kFloat32, Exact(shape.hidden));
-      bench.Run(decoder.Steps(x));
-      decoder.Compare();
+      attention.Append(bench, 1);
     }
     Check(bench.target->counters().retries == 1, "one retry");
     Check(bench.target->device_in_use() != forever, "the device, or the host");
@@ -473,21 +227,148 @@ void AFaultBesideACacheOfAWindow() {
   projection.Compare(projection.OnHost());
 }
 
-void ChainedStepsShareARun() {
-  // The second reads the first one's result, the third reads the sum of the second.
-  Projection first({.k = 256}), second({.k = 256, .norm = true, .skip = true}), third({.k = 256});
+// All caches of a program's layers share one buffer, whatever their shapes, and grow together, with
+// the bits of steps whose caches are their own.
+void CachesOfAProgramAreOneBuffer() {
+  const WholeDecoder::Model model(
+      {.name = "windows", .qk_norm = true, .window = 10, .every = 3, .windowed = true}, 3);
+  Bench bench, other;
+  WholeDecoder device(model, true), steps(model, false);
+  int64_t id = 0, buffers = 0;
+  const auto token = [&] {
+    const int64_t before = bench.target->counters().cache_rows_sent;
+    bench.Run(device.Token(++id % 320));
+    other.Run(steps.Token(id % 320));
+    Check(device.logits.bytes == steps.logits.bytes, "other logits of token ", id);
+    device.Advance();
+    steps.Advance();
+    buffers = bench.device->counters().buffers;
+    return bench.target->counters().cache_rows_sent - before;
+  };
+  token();
+  Check(buffers == 3, "one of weights, one of caches, one of rows, got ", buffers);
+  for (int i = 1; i < 256; ++i) Check(token() == 0, "the device appends");
+  const int64_t sent = token();  // all layers move to a larger buffer
+  const int64_t layer = 2 * 2 * 256;
+  Check(sent > layer - 4 && sent <= layer + 2 * 4 * 14, "all rows once, got ", sent);
+  Check(buffers == 3, "as before, got ", buffers);
+  Check(token() == 0, "and no more");
+  // A generator that changes a row of one layer sends that layer: a row of the second head.
+  for (WholeDecoder* user : {&device, &steps}) {
+    user->caches[2].keys.bytes[(640 + 200) * 64 * 2 + 1] ^= 0x80;
+  }
+  Check(token() == 2 * 2 * 258, "the layer's rows");
+}
+
+// Another thread's fault renews the engine while a batch is put together: the batch's caches stay
+// alive until it is done. (The test's environment overwrites freed memory.)
+class Interrupting final : public ThreadPool {
+ public:
+  Interrupting(int64_t calls, std::function<void()> act) : calls_(calls), act_(std::move(act)) {}
+
+ protected:
+  void Run(int64_t count, Call call, void* job) const override {
+    if (calls_-- == 0) act_();
+    for (int64_t i = 0; i < count; ++i) call(job, i);
+  }
+
+ private:
+  mutable int64_t calls_;
+  const std::function<void()> act_;
+};
+
+void AFaultElsewhereWhileABatchIsMade() {
+  const WholeDecoder::Model model({.name = "three layers"}, 3);
+  for (int64_t call = 0; call < 6; ++call) {
+    Bench bench;
+    WholeDecoder device(model, true), host(model, true);
+    Projection other({});
+    const auto want = other.OnHost();
+    const auto fail_elsewhere = [&] {
+      bool faulty = true;
+      bench.device->before_run = [&](int64_t) {
+        if (std::exchange(faulty, false)) throw DeviceError(Fault::kTimeout, "another's");
+      };
+      bench.Run({other.Step()});
+      bench.device->before_run = nullptr;
+      other.Compare(want);
+    };
+    for (int token = 0; token < 4; ++token) {
+      const Interrupting threads(token == 2 ? call : -1, fail_elsewhere);
+      bench.target->Execute(device.Token(token), threads);
+      HostTarget().Execute(host.Token(token), kThreads);
+      Close(device.logits, host.logits, Bound(3));
+      device.Advance();
+      host.Advance();
+    }
+    Check(bench.target->counters().retries == 1, "only another's fault, got ",
+          bench.target->counters().retries);
+    // The next token cannot use those caches, so it sends all rows. Later tokens send none.
+    const int64_t sent = bench.target->counters().cache_rows_sent;
+    Check(sent == 3 * 3 * 4, "rows sent: ", sent);
+  }
+}
+
+// Two projections share a row; only the second says where its sum goes.
+void ASumThatALaterProjectionGives() {
+  for (const bool later : {false, true}) {
+    Bench bench;
+    Projection a({.k = 256, .n = 256}), b({.k = 256, .n = 256});
+    const ProjectionCase c{.k = 256, .n = 128, .norm = true, .skip = true};
+    Projection one(c), two(c);
+    two.norm = one.norm;
+    Plan plan = {a.Step(), b.Step()};
+    for (Projection* projection : {&one, &two}) {
+      MatMulStep step = projection->Step();
+      step.a = a.y.data();
+      step.skip = b.y.data();
+      step.norm_weight = one.norm.data();
+      const bool gives = (projection == &two) == later;
+      step.sum = gives ? two.sum.data() : nullptr;
+      plan.steps.push_back(step);
+    }
+    bench.Run(plan);
+    Check(bench.device->counters().submissions == 1, "one submission");
+    for (Projection* projection : {&one, &two}) {
+      projection->a = a.y;
+      projection->skip = b.y;
+      projection->norm = one.norm;
+      projection->sum = two.sum;
+      projection->CompareRounded(projection->OnHost());
+    }
+    bench.OnlyDevice();
+  }
+}
+
+// The host makes a rotary table from the device's results: attention waits for it.
+void ATableThatThePlanMakes() {
+  const Layer layer = kRotary;
   Bench bench;
-  MatMulStep a = first.Step(), b = second.Step(), c = third.Step();
-  b.a = first.y.data();
-  c.a = second.sum.data();
-  bench.Run({a, b, c});
-  Check(bench.runs() == 1, "one run, got ", bench.runs());
-  first.Compare(first.OnHost());
-  second.a = first.y;
-  second.CompareRounded(second.OnHost());
-  third.a = second.sum;
-  third.Compare(third.OnHost());
-  bench.OnlyDevice();
+  Generator generator(layer, 16);
+  generator.past = {0};
+  Projection table({.k = 256, .n = 32}), qkv({.k = 256, .n = 512});
+  Values cosines(DataType::kFloat32, 32), output(DataType::kFloat32, 256),
+      want = output, keys = generator.keys, values = generator.values;
+  AttentionStep step = generator.Step(1, {});
+  step.cos = cosines.data();
+  step.query = qkv.y.data();
+  step.key = host::Advance(qkv.y.data(), layer.type, 256);
+  step.value = host::Advance(qkv.y.data(), layer.type, 384);
+  step.past_key = step.present_key = generator.keys.data();
+  step.past_value = step.present_value = generator.values.data();
+  step.output = output.data();
+  bench.Run({table.Step(),
+             ElementwiseStep{Function::kSigmoid, 1, 32, table.y.data(), nullptr,
+                             ElementwiseStep::Operand::kTensor, cosines.data(), DataType::kFloat32},
+             qkv.Step(), step});
+  step.past_key = step.present_key = keys.data();
+  step.past_value = step.present_value = values.data();
+  step.output = want.data();
+  HostTarget().Execute({step}, kThreads);
+  Near("output", output, want, AttentionBounds(step, Roundings(2), Roundings(3)));
+  const std::map<std::string, int64_t> reasons = {
+      {"an activation that the overlay does not have", 1}};
+  Check(bench.target->counters().host_steps_between == reasons, "another reason");
 }
 
 void PartsOfTensorsAreFound() {
@@ -509,18 +390,16 @@ void PartsOfTensorsAreFound() {
 }
 
 const Cases kPlansCases({
-    {"a_layer_is_one_submission", ALayerIsOneSubmission},
-    {"two_layers_are_one_submission", TwoLayersAreOneSubmission},
-    {"caches_of_a_program_are_one_buffer", CachesOfAProgramAreOneBuffer},
-    {"a_batch_prepared_on_the_device", ABatchPreparedOnTheDevice},
-    {"weights_of_a_plan_share_a_buffer", WeightsOfAPlanShareABuffer},
-    {"attention_of_known_models", AttentionOfKnownModels},
-    {"layers_that_the_host_prepares", LayersThatTheHostPrepares},
+    {"tokens_prepared_on_the_device", TokensPreparedOnTheDevice},
+    {"prompts_prepared_on_the_device", PromptsPreparedOnTheDevice},
+    {"attention_that_the_host_prepares", AttentionThatTheHostPrepares},
     {"rows_that_the_cache_rounds", RowsThatTheCacheRounds},
-    {"a_fault_in_the_middle_of_a_layer", AFaultInTheMiddleOfALayer},
     {"a_fault_with_a_cache_of_a_window", AFaultWithACacheOfAWindow},
     {"a_fault_beside_a_cache_of_a_window", AFaultBesideACacheOfAWindow},
-    {"chained_steps_share_a_run", ChainedStepsShareARun},
+    {"caches_of_a_program_are_one_buffer", CachesOfAProgramAreOneBuffer},
+    {"a_fault_elsewhere_while_a_batch_is_made", AFaultElsewhereWhileABatchIsMade},
+    {"a_sum_that_a_later_projection_gives", ASumThatALaterProjectionGives},
+    {"a_table_that_the_plan_makes", ATableThatThePlanMakes},
     {"parts_of_tensors_are_found", PartsOfTensorsAreFound},
 });
 

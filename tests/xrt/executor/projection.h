@@ -16,6 +16,8 @@
 
 namespace ort_aie::npu_target {
 
+inline constexpr WeightForm kBf16 = {WeightKind::kBf16};
+
 struct ProjectionCase {
   int64_t rows = 1, k = 512, n = 256;
   DataType type = DataType::kFloat32;
@@ -26,8 +28,7 @@ struct ProjectionCase {
 // Blocks from a matrix (n, k), exact in bfloat16.
 inline std::vector<uint8_t> Bf16Blocks(const std::vector<float>& matrix, int64_t n, int64_t k) {
   const int64_t columns = q4nx::ColBlocks(k);
-  std::vector<uint8_t> blocks(
-      static_cast<size_t>(q4nx::BytesOfBlocks(n, k, WeightForm{WeightKind::kBf16})));
+  std::vector<uint8_t> blocks(static_cast<size_t>(q4nx::BytesOfBlocks(n, k, kBf16)));
   for (int64_t row = 0; row < n; ++row) {
     for (int64_t col = 0; col < k; ++col) {
       const int64_t block = row / 32 * columns + col / 256;
@@ -102,28 +103,26 @@ class Projection {
   // differences on, and then both round x, possibly in different directions. Products differ by the
   // error of x, by the order of sums in float32, and by the device's rounding of its results.
   // Behind a gate, act(g) * u has a slope of at most 1.2 |u| and |g|.
-  std::vector<double> Bounds(const std::vector<double>& moved = {},
-                             const Arithmetic& arithmetic = {}) const {
+  std::vector<double> Bounds(const std::vector<double>& moved = {}) const {
     std::vector<double> bounds;
     const Floats floats{a.floats(), skip.floats(), norm.floats()};
     for (int64_t row = 0; row < c.rows; ++row) {
-      const auto [x, dx] = Activations(row, floats, moved, arithmetic);
-      for (int64_t n = 0; n < c.n; ++n) bounds.push_back(Bound(n, x, dx, arithmetic));
+      const auto [x, dx] = Activations(row, floats, moved);
+      for (int64_t n = 0; n < c.n; ++n) bounds.push_back(Bound(n, x, dx));
     }
     return bounds;
   }
 
-  void Compare(const Outputs& want, const std::vector<double>& moved = {},
-               const Arithmetic& arithmetic = {}) const {
-    Near("y", y, want.y, Bounds(moved, arithmetic));
+  void Compare(const Outputs& want) const {
+    Near("y", y, want.y, Bounds());
     Check(sum.bytes == want.sum.bytes, "the sum is not the host's");
   }
   // For a step whose sum the device computes and rounds.
-  void CompareRounded(const Outputs& want, const Arithmetic& arithmetic = {}) const {
+  void CompareRounded(const Outputs& want) const {
     std::vector<double> rounded;
     for (const float x : want.sum.floats()) rounded.push_back(kUnit * std::abs(x));
     Near("sum", sum, want.sum, rounded);
-    Near("y", y, want.y, Bounds(rounded, arithmetic));
+    Near("y", y, want.y, Bounds(rounded));
   }
 
   const ProjectionCase c;
@@ -139,8 +138,7 @@ class Projection {
 
   // x of a row, and how much the device's x may differ.
   std::pair<std::vector<double>, std::vector<double>> Activations(
-      int64_t row, const Floats& floats, const std::vector<double>& moved,
-      const Arithmetic& arithmetic) const {
+      int64_t row, const Floats& floats, const std::vector<double>& moved) const {
     const auto k = static_cast<size_t>(c.k), first = static_cast<size_t>(row) * k;
     const auto& [as, skips, scales] = floats;
     std::vector<double> x(k), dx = moved;
@@ -159,7 +157,7 @@ class Projection {
       const double scale = std::abs(scales[j]) / rms;
       dx[j] = scale * (dx[j] + relative / (1 - relative) * (std::abs(x[j]) + dx[j]));
       x[j] *= scales[j] / rms;
-      dx[j] += (2 * kUnit + arithmetic.norm) * (std::abs(x[j]) + dx[j]);
+      dx[j] += 2 * kUnit * (std::abs(x[j]) + dx[j]);
     }
     return {x, dx};
   }
@@ -175,8 +173,7 @@ class Projection {
     return blocks;
   }
 
-  double Bound(int64_t n, const std::vector<double>& x, const std::vector<double>& dx,
-               const Arithmetic& arithmetic) const {
+  double Bound(int64_t n, const std::vector<double>& x, const std::vector<double>& dx) const {
     double product[2] = {}, error[2] = {};
     for (size_t m = 0; m < matrices.size(); ++m) {
       const float* w = matrices[m].data() + n * c.k;
@@ -196,16 +193,14 @@ class Projection {
       }
       // Both also round a prompt's dequantised weights, from sums that may differ in a bit.
       const bool rounded = c.rows > 1 && c.form.kind != WeightKind::kBf16;
-      error[m] +=
-          (static_cast<double>(c.k) * 0x1p-24 + (rounded ? 0x1p-20 : 0) + arithmetic.product) *
-          size;
+      error[m] += (static_cast<double>(c.k) * 0x1p-24 + (rounded ? 0x1p-20 : 0)) * size;
       error[m] += kUnit * (std::abs(product[m]) + error[m]);
     }
     const double both = std::abs(product[0] * product[1]), bias_size = c.bias ? 2 : 0;
     double bound = error[0] + kUnit * bias_size;
     if (c.gated) {
       bound = 1.2 * error[0] * (std::abs(product[1]) + error[1]) + std::abs(product[0]) * error[1] +
-              (kUnit + arithmetic.activation + arithmetic.gate * std::abs(product[0])) * both;
+              kUnit * both;
     }
     if (c.type == DataType::kBfloat16) {  // the host rounds its result, too
       bound += kUnit * ((c.gated ? both : std::abs(product[0])) + bias_size);

@@ -43,55 +43,49 @@ void ProjectionsOfAToken() {
   }
 }
 
+// Few rows are multiplied by the quantised weights, where that overlay is in one context with
+// gemm's; otherwise dequantisation and GEMM are a run each. Weights of bfloat16 stay pinned.
 void ProjectionsOfAPrompt() {
-  for (const int64_t rows : {2, 63, 64, 65, 130}) {
+  Designs with_short = kAll;
+  with_short.insert("short_gemm");
+  for (const int64_t rows : {2, 63, 64, 65, 130, 256, 257}) {
     for (const ProjectionCase& c : std::vector<ProjectionCase>{
              {.rows = rows, .k = 300, .n = 200, .type = DataType::kFloat16, .bias = true},
              {.rows = rows, .norm = true, .skip = true},
              {.rows = rows, .type = DataType::kBfloat16, .norm = true, .gated = true},
              {.rows = rows, .n = 288, .gated = true, .gelu = true},
              {.rows = rows, .n = 96, .bias = true},
+             {.rows = rows, .n = 192, .gated = true},
              {.rows = rows, .skip = true},
              {.rows = rows, .k = 300, .form = kQ2NX},
              {.rows = rows, .k = 300, .form = kSmall},
-             {.rows = rows, .n = 40, .norm = true, .gated = true, .form = kQ2NX}}) {
-      Bench bench;
-      Projection projection(c);
-      const auto want = projection.OnHost();
-      bench.Run({projection.Step()});
-      projection.Compare(want);
-      Check(bench.runs() == 2, "dequantisation and GEMM are a run each, got ", bench.runs());
-      bench.OnlyDevice();
-    }
-  }
-}
-
-// Few rows are multiplied by the quantised weights, where that overlay is in one context with
-// gemm's.
-void ProjectionsOfAShortPrompt() {
-  Designs designs = kAll;
-  designs.insert("short_gemm");
-  for (const int64_t rows : {2, 64, 65, 256, 257}) {
-    for (const ProjectionCase& c : std::vector<ProjectionCase>{
-             {.rows = rows, .k = 300, .n = 300, .type = DataType::kFloat16, .bias = true},
-             {.rows = rows, .norm = true, .skip = true},
-             {.rows = rows, .type = DataType::kBfloat16, .norm = true, .gated = true},
-             {.rows = rows, .n = 192, .gated = true},
-             {.rows = rows, .k = 300, .form = kQ2NX}}) {
-      Bench bench(designs);
-      Projection projection(c);
-      const auto want = projection.OnHost();
-      bench.Run({projection.Step()});
-      projection.Compare(want);
-      const auto count = [&](const char* sequence) {
-        return std::ranges::count(bench.device->sequences, sequence);
-      };
-      const int64_t products = c.gated ? 2 : 1;
-      const bool is_short = rows <= 256 && c.n >= 256;
-      Check(count("project") == (is_short ? products : 0), rows, " rows: ", count("project"));
-      Check(count("dequant") == (is_short ? 0 : products), rows, " rows: ", count("dequant"));
-      Check(count("gemm") == (is_short ? 0 : products), rows, " rows: ", count("gemm"));
-      bench.OnlyDevice();
+             {.rows = rows, .n = 40, .norm = true, .gated = true, .form = kQ2NX},
+             {.rows = rows, .k = 300, .n = 200, .bias = true, .form = kBf16},
+             {.rows = rows, .k = 64, .n = 97, .type = DataType::kFloat16, .form = kBf16},
+             {.rows = rows, .k = 300, .norm = true, .skip = true, .form = kBf16},
+             {.rows = rows, .n = 160, .norm = true, .gated = true, .form = kBf16}}) {
+      const bool floats = c.form.kind == WeightKind::kBf16;
+      for (const Designs& designs : {floats ? Designs{"gemm"} : kAll, with_short}) {
+        if (designs == with_short ? floats : rows > 130) continue;
+        Bench bench(designs);
+        Projection projection(c);
+        const auto want = projection.OnHost();
+        for (int call = 0; call < (floats ? 2 : 1); ++call) {
+          projection.y = Values(c.type, c.rows * c.n);
+          bench.Run({projection.Step()});
+          projection.Compare(want);
+        }
+        bench.OnlyDevice();
+        const bool is_short = designs == with_short && rows <= 256 && c.n >= 256;
+        const int64_t products = c.gated ? 2 : 1;
+        const auto count = std::ranges::count(bench.device->sequences, "project");
+        Check(count == (is_short ? products : 0), rows, " rows: ", count, " short ones");
+        if (designs != with_short) Check(bench.runs() == 2, "runs: ", bench.runs());
+        if (!floats) continue;
+        Check(bench.device->counters().buffers == 1, "the weights stay pinned, once");
+        projection.kept = nullptr;
+        Check(bench.device->counters().buffers == 0, "the op took them along");
+      }
     }
   }
 }
@@ -119,6 +113,11 @@ void LargePrompts() {
     Check(bench.runs() == bands * (1 + runs), "expected ", bands, " bands of ", runs, " runs, got ",
           bench.runs(), " runs");
     bench.OnlyDevice();
+    Bench floats(kAll, options);
+    Projection unquantised({.rows = rows, .k = 256, .n = n, .bias = true, .form = kBf16});
+    floats.Run({unquantised.Step()});
+    unquantised.Compare(unquantised.OnHost());
+    Check(floats.runs() == runs, "without bands, got ", floats.runs());
   }
 }
 
@@ -196,7 +195,6 @@ const Cases kProjectionsCases({
     {"copied_weights_are_kept", CopiedWeightsAreKept},
     {"projections_of_a_token", ProjectionsOfAToken},
     {"projections_of_a_prompt", ProjectionsOfAPrompt},
-    {"projections_of_a_short_prompt", ProjectionsOfAShortPrompt},
     {"large_prompts", LargePrompts},
 });
 

@@ -213,14 +213,6 @@ void InstructionsWithoutSyncAreAnError() {
   CHECK(matvec.Right());
 }
 
-void DataWithoutSyncIsPoison() {
-  Matvec matvec;
-  matvec.buffers[0] = xrt::bo(matvec.device, matvec.buffers[0].size(), xrt::bo::flags::host_only,
-                              matvec.kernel.group_id(3));
-  CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
-  CHECK(!matvec.Right());
-}
-
 void UserMemory() {
   Matvec matvec;
   // Weights in place: a file, mapped for reading.
@@ -395,16 +387,6 @@ void RunsEndWhenTheirEndIsSeen() {
   CHECK(matvec.Right());
 }
 
-// For a list, it is enough to wait for the list.
-void RunsOfListsMayGoUnseen() {
-  Matvec matvec;
-  xrt::runlist list(matvec.context);
-  list.add(matvec.Prepare(matvec.words));
-  list.execute();
-  CHECK(list.wait(std::chrono::milliseconds(kWait)) == std::cv_status::no_timeout);
-  CHECK(matvec.Right());
-}
-
 void RunDestroyedUnseen() {  // ends the process
   Matvec matvec;
   matvec.Start(matvec.words);
@@ -420,21 +402,6 @@ void FirstGenerationHasNoRunlists() {
     context = Context(matvec.device, Overlay("npu1", "gemm"));
   }
   Refused(ENOSPC, "CREATE_HWCTX", [&] { Context(matvec.device, Overlay("npu1", "gemm")); });
-}
-
-void ThreadsShareADevice() {
-  const std::vector<char> expected = Read("result");
-  std::vector<std::thread> threads;
-  std::vector<int> right(4);
-  for (int& result : right) {
-    threads.emplace_back([&result] {
-      Matvec matvec;  // its own context and buffers
-      for (int i = 0; i < 3; ++i) result += matvec.Run() == ERT_CMD_STATE_COMPLETED;
-      result += matvec.Right();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const int result : right) CHECK(result == 4);
 }
 
 // The kernel ends the child together with the thread that started it.
@@ -671,13 +638,6 @@ void Removed(Matvec& matvec, const std::function<void()>& action) {
   Refused(ENODEV, "EXEC_CMD", [&] { matvec.Run(); });
 }
 
-void ChildKilledWhileIdle() {
-  Matvec matvec;
-  CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
-  kill(ort_aie_sim_child(), SIGKILL);
-  Removed(matvec, [&] { matvec.Run(); });
-}
-
 void ChildKilledInARun() {
   Matvec matvec;
   std::vector<xrt::run> runs;
@@ -686,13 +646,6 @@ void ChildKilledInARun() {
   kill(ort_aie_sim_child(), SIGKILL);
   Removed(matvec, [&] { runs[2].wait(kWait); });
   for (const xrt::run& run : runs) CHECK(run.state() == ERT_CMD_STATE_NORESPONSE);
-}
-
-void InjectedRemoval() {
-  ort_aie_sim_inject("device_removed@2");
-  Matvec matvec;
-  CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
-  Removed(matvec, [&] { matvec.Run(); });
 }
 
 // For the test that kills this process.
@@ -708,7 +661,6 @@ const std::map<std::string, void (*)()> kCases = {
     CASE(RunsMatvec),
     CASE(BytesMoveBySyncAlone),
     CASE(InstructionsWithoutSyncAreAnError),
-    CASE(DataWithoutSyncIsPoison),
     CASE(UserMemory),
     CASE(PartsOfBuffers),
     CASE(Runlist),
@@ -716,10 +668,8 @@ const std::map<std::string, void (*)()> kCases = {
     CASE(RunlistsWaitForAllTheirRuns),
     CASE(RunsDoNotKeepTheirBuffers),
     CASE(RunsEndWhenTheirEndIsSeen),
-    CASE(RunsOfListsMayGoUnseen),
     CASE(RunDestroyedUnseen),
     CASE(FirstGenerationHasNoRunlists),
-    CASE(ThreadsShareADevice),
     CASE(ChildOutlivesTheThreadThatOpenedTheDevice),
     CASE(KindsOfBuffers),
     CASE(Arguments),
@@ -729,9 +679,7 @@ const std::map<std::string, void (*)()> kCases = {
     CASE(AbortTakesBackWhatHasNotBegun),
     CASE(InjectedFailuresOfRuns),
     CASE(InjectedFailuresOfContextsAndBuffers),
-    CASE(ChildKilledWhileIdle),
     CASE(ChildKilledInARun),
-    CASE(InjectedRemoval),
     CASE(PrintChildAndStay),
 };
 
