@@ -9,6 +9,7 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import experts
+import exported
 import heads
 import masks
 import numpy as np
@@ -27,7 +28,8 @@ from provider_calls import registered
 
 from ort_aie_ep.errors import AieError
 
-ENTRIES = [entry for subject in (experts, heads, masks, onnx_attention, products, vectors, weights)
+ENTRIES = [entry for subject in (experts, exported, heads, masks, onnx_attention, products, vectors,
+                                       weights)
            for entry in subject.ENTRIES
            if entry.since <= ORT_VERSION]  # fmt: skip
 # The nodes of which the provider always says why they stay.
