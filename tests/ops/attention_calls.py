@@ -208,8 +208,8 @@ def why_no_cpu_operator(a: AttentionAttributes, inputs: Inputs) -> str:
         if a.k_quant_type != a.v_quant_type:
             return "keys and values with different kinds of scales"
         dim = 0 if past is None else past.shape[3] * 8 // a.kv_cache_bit_width
-        if a.sliding_window_cache and a.kv_cache_bit_width == 4 and dim % 32 != 0:
-            return "a sliding-window cache of 4 bits whose heads are not a multiple of 32"
+        if a.sliding_window_cache and dim % (128 // a.kv_cache_bit_width) != 0:
+            return "a sliding-window cache of codes whose heads are not a multiple of 16 bytes"
     elif past is not None and past.dtype != query.dtype:
         return "its types"
     if any(inputs[f"{name}_norm_weight"] is not None for name in "qkv"):
