@@ -4,7 +4,7 @@ and in a context, with the same recipe and the same bits, as near to ONNX Runtim
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
@@ -24,7 +24,6 @@ from doors import agrees, compiled, distance, in_order, of_provider, recipes_of,
 from graphs import AS_IT_IS, REST, Array, Entry, Graph
 from onnx.reference import ReferenceEvaluator
 from op_models import ORT_VERSION, open_session, run
-from provider_calls import registered
 
 from ort_aie_ep.errors import AieError
 
@@ -36,13 +35,7 @@ ENTRIES = [entry for subject in (experts, exported, heads, masks, onnx_attention
 EXPLAINED = {"GatherBlockQuantized", "GroupQueryAttention", "MatMulNBits", "QMoE"}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def library() -> Iterator[None]:
-    if ORT_VERSION < (1, 24):
-        yield
-        return
-    with registered():
-        yield
+pytestmark = pytest.mark.usefixtures("provider")
 
 
 def test_names_are_told_apart() -> None:

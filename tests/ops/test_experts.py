@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ from op_models import (
     run,
     session_options,
 )
-from provider_calls import devices, needs_provider, registered
+from provider_calls import devices, needs_provider
 
 import ort_aie_ep
 from ort_aie_ep import _native
@@ -137,12 +137,6 @@ session = onnxruntime.InferenceSession(sys.argv[1], options)
 session.run(None, {{"x": np.ones((1, 1, {hidden}), "f4"), "router": np.ones((1, {experts}), "f4")}})
 print(json.dumps((held() - before).tolist()))
 """
-
-
-@pytest.fixture(scope="module")
-def provider() -> Iterator[None]:
-    with registered():
-        yield
 
 
 def compiled(case: Experts, folder: Path) -> Path:
