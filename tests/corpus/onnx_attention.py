@@ -297,8 +297,8 @@ def layers() -> Iterator[Entry]:
     rows_of = "Transpose\nReshape\n"
     before = "Reshape\nTranspose\n"
     # Of one batch row, the heads may be where its batch was.
-    moved = steps(*(f"{x}u = Unsqueeze({x}, zero); {x}e = Expand({x}u, group)\n"
-                    f"{x}w = Reshape({x}e, repeated)" for x in "KV"), attention("Q, Kw, Vw"))  # fmt: skip
+    moved = "Xu = Unsqueeze(X, zero); Xe = Expand(Xu, group); Xw = Reshape(Xe, repeated)"
+    moved = steps(*(moved.replace("X", x) for x in "KV"), attention("Q, Kw, Vw"))
     yield entry("heads in the place of the batch are no repetition", moved,
                 f"{REST}\nFlowAttention {PLAIN} kv_num_heads=4\nReshape\nTranspose",
                 {"zero": np.array([0]), "group": LAYER["group"], "repeated": LAYER["repeated"],

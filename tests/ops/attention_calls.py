@@ -52,6 +52,13 @@ BORROWED_CACHES = (1, 27)  # the first version that reads the cache of another a
 SHARED = {"present_key": "past_key", "present_value": "past_value"}
 
 
+def of(values: Inputs, name: str) -> Array:
+    """An input or an output that is there."""
+    array = values[name]
+    assert array is not None
+    return array
+
+
 def attributes(num_heads: int = 4, kv_num_heads: int = 2, **others: Any) -> AttentionAttributes:
     return AttentionAttributes(num_heads=num_heads, kv_num_heads=kv_num_heads, **others)
 

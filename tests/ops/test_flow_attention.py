@@ -22,6 +22,7 @@ from attention_calls import (
     flow_attention,
     model_of,
     multiplies_in_bfloat16,
+    of,
     random_inputs,
     reference,
 )
@@ -39,12 +40,6 @@ LENGTHS = (
     (130, 255), (300, 0),
 )  # fmt: skip
 BY_INDEX: Inputs = {"seqlens_k": None, "total_sequence_length": None}
-
-
-def of(inputs: Inputs, name: str) -> Array:
-    array = inputs[name]
-    assert array is not None
-    return array
 
 
 @dataclass

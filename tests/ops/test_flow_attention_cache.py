@@ -14,6 +14,7 @@ from attention_calls import (
     compare,
     flow_attention,
     model_of,
+    of,
     random_inputs,
 )
 from op_models import BFLOAT16, FLOAT16, FLOAT32, open_session, run
@@ -22,9 +23,8 @@ from reference import group_query_attention
 
 def test_a_present_apart_grows_to_the_total() -> None:
     a = attributes(do_rotary=1)
-    present = check(a, random_inputs(a, 3, lengths=(15,), capacity=12))["present_key"]
-    assert present is not None
-    assert present.shape[2] == 15
+    outputs = check(a, random_inputs(a, 3, lengths=(15,), capacity=12))
+    assert of(outputs, "present_key").shape[2] == 15
 
 
 def in_one_buffer(
@@ -93,9 +93,7 @@ def test_a_shared_buffer_keeps_its_other_rows(sequence: int, past: int) -> None:
     inputs = random_inputs(a, sequence, lengths=(past + sequence,), capacity=30)
     outputs = check(a, inputs, shared=True)
     for now, before in SHARED.items():
-        x, y = outputs[now], inputs[before]
-        assert x is not None
-        assert y is not None
+        x, y = of(outputs, now), of(inputs, before)
         untouched = np.r_[0:past, past + sequence : 30]
         np.testing.assert_array_equal(x[:, :, untouched], y[:, :, untouched])
 
@@ -121,27 +119,18 @@ def test_no_batch_rows_give_empty_outputs() -> None:
     a = attributes()
     inputs = random_inputs(a, 3, lengths=(3,), capacity=8)
     for name in ("query", "past_key", "past_value", "seqlens_k"):
-        array = inputs[name]
-        assert array is not None
-        inputs[name] = array[:0]
-    output = flow_attention(a, inputs)["output"]
-    assert output is not None
+        inputs[name] = of(inputs, name)[:0]
+    output = of(flow_attention(a, inputs), "output")
     assert output.shape == (0, 3, 4 * 32)
 
 
 def test_no_tokens_leave_the_cache_as_it_is() -> None:
     a = attributes()
     inputs = random_inputs(a, 1, lengths=(6,), capacity=8)
-    query = inputs["query"]
-    assert query is not None
-    outputs = flow_attention(
-        a, inputs | {"query": query[:, :0], "seqlens_k": np.array([4], np.int32)}
-    )
-    output, present, past = outputs["output"], outputs["present_key"], inputs["past_key"]
-    assert output is not None
-    assert present is not None
-    assert past is not None
-    assert output.shape == (1, 0, 4 * 32)
+    none = {"query": of(inputs, "query")[:, :0], "seqlens_k": np.array([4], np.int32)}
+    outputs = flow_attention(a, inputs | none)
+    present, past = of(outputs, "present_key"), of(inputs, "past_key")
+    assert of(outputs, "output").shape == (1, 0, 4 * 32)
     np.testing.assert_array_equal(present[:, :, :5], past[:, :, :5])
 
 
@@ -214,8 +203,7 @@ def test_another_attentions_cache(
     )  # fmt: skip
     apart = check(attributes(**options), inputs)
     shared = flow_attention(attributes(**options), inputs, shared=True)
-    assert apart["output"] is not None
-    np.testing.assert_array_equal(apart["output"], shared["output"])
+    np.testing.assert_array_equal(of(apart, "output"), shared["output"])
 
 
 def test_another_attentions_cache_equals_its_own_attention() -> None:

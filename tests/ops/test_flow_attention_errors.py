@@ -17,6 +17,7 @@ from attention_calls import (
     flow_attention,
     given_attributes,
     model_of,
+    of,
     random_inputs,
 )
 from op_models import FLOAT32, ORT_VERSION, one_op_model, open_session, run
@@ -32,11 +33,8 @@ def test_keys_that_are_nan_reach_a_token_whichever_thread_meets_them(first: int,
     """A token's keys are split into parts, and one part may have only NaN scores."""
     a = attributes()
     inputs = random_inputs(a, 1, lengths=(1600,), capacity=1600)
-    past = inputs["past_key"]
-    assert past is not None
-    past[0, 0, first:end, 3] = np.nan
-    output = flow_attention(a, inputs)["output"]
-    assert output is not None
+    of(inputs, "past_key")[0, 0, first:end, 3] = np.nan
+    output = of(flow_attention(a, inputs), "output")
     np.testing.assert_array_equal(np.isnan(output[0, 0]), np.arange(output.size) < 2 * 32)
 
 
@@ -47,19 +45,11 @@ def test_other_bad_inputs_propagate(name: str) -> None:
         inputs = random_inputs(a, sequence, lengths=(past + sequence,))
         inputs["attention_bias"] = np.zeros((1, 1, sequence, past + sequence), np.float32)
         inputs["head_sink"] = np.zeros(a.num_heads, np.float32)
-        array = inputs[name]
-        assert array is not None
-        array[...] = np.nan
-        output = flow_attention(a, inputs)["output"]
-        assert np.isnan(output).all()  # type: ignore[arg-type]
+        of(inputs, name)[...] = np.nan
+        assert np.isnan(of(flow_attention(a, inputs), "output")).all()
 
 
 # --- errors ---------------------------------------------------------------------------------------
-
-
-def resized(array: Array | None, shape: tuple[int, ...]) -> Array:
-    assert array is not None
-    return np.zeros(shape, array.dtype)
 
 
 @dataclass(frozen=True)
@@ -202,8 +192,7 @@ WRONG_INPUTS = [
 
 def model(a: AttentionAttributes, inputs: Inputs, dims: dict[str, Any] | None = None) -> bytes:
     """Of inputs and attributes that need not fit together."""
-    query, past_key = inputs["query"], inputs["past_key"]
-    assert query is not None
+    query, past_key = of(inputs, "query"), inputs["past_key"]
     floats = query.dtype if past_key is None else past_key.dtype
     cache = np.dtype({8: np.int8, 4: np.uint8}.get(a.kv_cache_bit_width, floats))
     outputs = {"output": query.dtype, "present_key": cache, "present_value": cache}

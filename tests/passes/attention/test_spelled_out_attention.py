@@ -37,19 +37,6 @@ def test_a_vision_tower(spelling: str, tmp_path: Path) -> None:
     assert error <= np.sqrt(2 * products) * 2.0**-8
 
 
-def test_a_layer_with_the_widths_of_siglip(tmp_path: Path) -> None:
-    # More than a tile of queries and a chunk of keys, of SigLIP's 4,096.
-    patches = 272
-    model, products = vision_tower(patches, 588, 1152, 4304, 1, heads=16, spelling="eager")
-    onnx.save(model, tmp_path / "tower.onnx")
-    result = ort_aie_ep.compile(tmp_path / "tower.onnx", tmp_path / "out", quantize="bf16")
-    x = np.random.default_rng(0).standard_normal((1, patches, 588)).astype(np.float32)
-    expected = run(open_session(model.SerializeToString()), {"x": x})["features"]
-    actual = run(open_session(str(result.path / "tower.onnx")), {"x": x})["features"]
-    error = np.linalg.norm(actual - expected) / np.linalg.norm(expected)
-    assert error <= np.sqrt(2 * products) * 2.0**-8  # as above
-
-
 def test_a_picture_of_896_pixels_becomes_256_tokens(tmp_path: Path) -> None:
     model, products = picture_encoder()
     onnx.save(model, tmp_path / "vision.onnx")
