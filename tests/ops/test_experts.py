@@ -202,6 +202,17 @@ def test_logits_that_are_no_numbers_give_zeros(tmp_path: Path, logits: float) ->
     assert y[0, 1].any()
 
 
+def test_limits_keep_a_nan(tmp_path: Path) -> None:
+    case = CASES["gpt-oss"]
+    session = open_session(str(compiled(case, tmp_path)))
+    for rows in (2, 70):
+        feeds = feeds_of(case, rows)
+        feeds["x"][0, 0, 3] = np.nan
+        y = run(session, feeds)["y"]
+        assert np.isnan(y[0, 0]).all()
+        assert np.isfinite(y[0, 1:]).all()
+
+
 @pytest.mark.parametrize("expert", range(4))
 def test_one_logit_that_is_no_number_gives_zeros_whichever_it_is(
     tmp_path: Path, expert: int
@@ -231,18 +242,18 @@ def test_a_row_does_not_depend_on_the_others_nor_on_the_threads(
         np.testing.assert_array_equal(result, results[0])
 
 
+# Streamed, and expert by expert.
+@pytest.mark.parametrize(("name", "rows", "chunk"), [("uneven", 40, 16), ("all experts", 150, 60)])
 def test_prompts_in_chunks_are_the_same_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, rows: int, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = str(compiled(UNEVEN, tmp_path))
-    feeds = feeds_of(UNEVEN, 40)
+    path = str(compiled(CASES[name], tmp_path))
+    feeds = feeds_of(CASES[name], rows)
     whole = run(open_session(path), feeds)["y"]
-    monkeypatch.setenv("ORT_AIE_PROMPT_CHUNK", "16")
-    chunks = open_session(path)
-    expected = reference(UNEVEN, feeds, to_bf16)
-    y = run(chunks, feeds)["y"]
+    monkeypatch.setenv("ORT_AIE_PROMPT_CHUNK", str(chunk))
+    y = run(open_session(path), feeds)["y"]
     # A chunk may stream what the whole prompt multiplies in a GEMM, whose weights are rounded.
-    assert distance(y, expected) < ROUNDOFF[BFLOAT16] * 4
+    assert distance(y, reference(CASES[name], feeds, to_bf16)) < ROUNDOFF[BFLOAT16] * 4
     assert distance(y, whole.astype(np.float64)) < ROUNDOFF[BFLOAT16] * 4
 
 
