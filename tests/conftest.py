@@ -6,7 +6,8 @@ from __future__ import annotations
 import gc
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from importlib import metadata
 
 # numpy reads this on import. Two threads of its OpenBLAS multiply the references' small matrices
@@ -33,6 +34,16 @@ hypothesis.settings.load_profile("repeatable")
 def project() -> Project:
     """One build folder for all programs, so that they share what they use of the project."""
     return Project(SOURCE / "build" / "dev")
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[None]:
+    """The execution provider, registered in ONNX Runtime, if that knows providers of its kind."""
+    from op_models import ORT_VERSION
+    from provider_calls import registered
+
+    with registered() if ORT_VERSION >= (1, 24) else nullcontext():
+        yield
 
 
 @pytest.fixture

@@ -296,6 +296,14 @@ def layers() -> Iterator[Entry]:
                        cached if past else alone, **of if past else {})  # fmt: skip
     rows_of = "Transpose\nReshape\n"
     before = "Reshape\nTranspose\n"
+    # Of one batch row, the heads may be where its batch was.
+    moved = "Xu = Unsqueeze(X, zero); Xe = Expand(Xu, group); Xw = Reshape(Xe, repeated)"
+    moved = steps(*(moved.replace("X", x) for x in "KV"), attention("Q, Kw, Vw"))
+    yield entry("heads in the place of the batch are no repetition", moved,
+                f"{REST}\nFlowAttention {PLAIN} kv_num_heads=4\nReshape\nTranspose",
+                {"zero": np.array([0]), "group": LAYER["group"], "repeated": LAYER["repeated"],
+                 "Q": [1, H, "queries", D], "K": [KV, 1, "keys", D], "V": [KV, 1, "keys", D]},
+                sizes=sizes(5, batch=1))  # fmt: skip
     yield in_layer("heads in another order are no repetition", layer(repeat="tiled"),
                    before * 2 + "Unsqueeze\nExpand\nReshape\n" * 2 + rows_of * 2
                    + alone.replace("q k v", "q * *") + " kv_num_heads=4")  # fmt: skip
@@ -431,7 +439,8 @@ def towers() -> Iterator[Entry]:
         yield entry(f"a layer of a vision tower with heads of {dim}", mha(),
                     f"FlowAttention q k v -> y * * {plain}", tokens, **of)  # fmt: skip
         yield entry(f"and a bias, with heads of {dim}", mha("q, k, v, bias"),
-                    f"Add\nAdd\nAdd\nFlowAttention * * * -> y * * {plain}",
+                    "Add q * -> *\nAdd k * -> *\nAdd v * -> *\n"
+                    f"FlowAttention * * * -> y * * {plain}",
                     tokens | {"bias": (9 * dim,)}, **of)  # fmt: skip
     other = {"k": ["batch", "keys", 216], "v": ["batch", "keys", 216]}
     yield entry("keys of another sequence than a tower's", mha(), f"FlowAttention {plain}",

@@ -4,11 +4,12 @@ and in a context, with the same recipe and the same bits, as near to ONNX Runtim
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import experts
+import exported
 import heads
 import masks
 import numpy as np
@@ -23,24 +24,18 @@ from doors import agrees, compiled, distance, in_order, of_provider, recipes_of,
 from graphs import AS_IT_IS, REST, Array, Entry, Graph
 from onnx.reference import ReferenceEvaluator
 from op_models import ORT_VERSION, open_session, run
-from provider_calls import registered
 
 from ort_aie_ep.errors import AieError
 
-ENTRIES = [entry for subject in (experts, heads, masks, onnx_attention, products, vectors, weights)
+ENTRIES = [entry for subject in (experts, exported, heads, masks, onnx_attention, products, vectors,
+                                       weights)
            for entry in subject.ENTRIES
            if entry.since <= ORT_VERSION]  # fmt: skip
 # The nodes of which the provider always says why they stay.
 EXPLAINED = {"GatherBlockQuantized", "GroupQueryAttention", "MatMulNBits", "QMoE"}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def library() -> Iterator[None]:
-    if ORT_VERSION < (1, 24):
-        yield
-        return
-    with registered():
-        yield
+pytestmark = pytest.mark.usefixtures("provider")
 
 
 def test_names_are_told_apart() -> None:

@@ -25,7 +25,7 @@ import vectors
 import weights
 from graphs import AS_IT_IS, Array, Entry, Graph
 from op_models import ORT_VERSION, open_session, session_options
-from provider_calls import devices, registered
+from provider_calls import devices
 
 import ort_aie_ep
 from ort_aie_ep.errors import AieError
@@ -97,15 +97,12 @@ KNOWN = {
 T = TypeVar("T")
 Sessions = dict[str, onnxruntime.InferenceSession | None]
 
-pytestmark = pytest.mark.skipif(
-    ORT_VERSION < (1, 31), reason="earlier ones end the process at more of these shapes"
-)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def library() -> Iterator[None]:
-    with registered():
-        yield
+pytestmark = [
+    pytest.mark.skipif(
+        ORT_VERSION < (1, 31), reason="earlier ones end the process at more of these shapes"
+    ),
+    pytest.mark.usefixtures("provider"),
+]
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,12 @@ def moved() -> Iterator[Entry]:
                  ids | {"table": (K, 20), "ids": [np.int64, K]})  # fmt: skip
     yield before("rows of what a call gives", "Gather(table, ids)", "Gather",
                  ids | {"table": [20, K]})  # fmt: skip
+    # 0 is no dimension to copy: its rows are none, and not those of x.
+    yield Entry("rows that a Reshape takes away",
+                "e = Reshape<allowzero=1>(x, none); a = Add(e, x)\n"
+                f"h = SimplifiedLayerNormalization(a, w); {PRODUCT}",
+                "Reshape\nAdd\nQ4NXMatMul a y - w -> y norm_epsilon=1e-05",
+                given={"none": np.array([0, 0, K])}, opens=False)  # fmt: skip
     one: dict[str, Given] = {"ids": [np.int64, "batch", 1, 1]}
     last = {"feeds": {"ids": np.array([[[2]], [[0]]])}}
     yield before("a row of each batch row", "GatherND<batch_dims=1>(x, ids)",

@@ -157,6 +157,16 @@ def embeddings() -> Iterator[Entry]:
             continue  # 0 copies a dimension: the codes then have three
         text, given = tied(reshaped=reshaped)
         yield Entry(f"an embedding reshaped to {reshaped}", text, whole, given=given)
+    text, given = tied(k=80)
+    yield Entry(
+        "an embedding of rows that are no whole blocks stays",
+        text,
+        "Reshape\nGatherBlockQuantized\nQ4NXMatMul h head -> y",
+        given=given,
+        why={"h": "K=80 is not a multiple of block_size=32"},
+        provider=False,
+        opens=False,
+    )
     loose = "its weights are not tied to a MatMulNBits; the CPU EP gathers them as they are"
     untied = "bits=4, block_size={}, gather_axis=0, quantize_axis=1"
     stays = "the projection that it is tied to stays on the CPU EP: "

@@ -394,45 +394,6 @@ def test_turns_of_the_engine_are_those_of_a_generator(door: Door) -> None:
     assert run_turn(engine, request, turns[1], 10)[1] == texts[1]
 
 
-# What genai itself refuses, with any model.
-REFUSALS = {
-    "drafts in a batch": ("requires batch_size=1", N_GRAMS, {"batch_size": 2}),
-    "drafts with beams": ("does not support beam search", N_GRAMS, {"num_beams": 2}),
-    "several drafted texts": ("requires num_return_sequences=1", N_GRAMS,
-                              {"num_return_sequences": 2, "do_sample": True}),
-    "a batch rewound to its middle": ("new_length=0 when batch_size > 1", None, {"batch_size": 2}),
-    "a rewind with beams": ("not supported with beam search", None, {"num_beams": 2}),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("what", REFUSALS)
-def test_genai_refuses(what: str, demo: Door) -> None:
-    reason, drafts, search = REFUSALS[what]
-
-    def write_and_rewind() -> None:
-        generator = start(demo.model(), drafts, **search)
-        generator.append_tokens(np.array([demo.prompt] * search.get("batch_size", 1), np.int32))
-        generator.generate_next_token()
-        generator.rewind_to(5)
-
-    with pytest.raises(RuntimeError, match=reason):
-        write_and_rewind()
-
-
-def test_genai_refuses_two_ways_of_drafting_at_once(demo: Door) -> None:
-    with pytest.raises(RuntimeError, match="cannot be combined with draft-model"):
-        start(demo.drafted(), N_GRAMS)
-
-
-def test_genai_refuses_a_later_turn_of_a_batch(demo: Door) -> None:
-    generator = start(demo.model(), batch_size=2)
-    rows = np.array([demo.prompt] * 2, np.int32)
-    generator.append_tokens(rows)
-    generator.generate_next_token()
-    with pytest.raises(RuntimeError, match="only be called once for batch_size > 1"):
-        generator.append_tokens(rows)
-
-
 def test_genai_refuses_to_rewind_a_window_that_has_moved(provider: None, tmp_path: Path) -> None:
     """Without cache_slack, as the model builder writes it."""
     ort_aie_ep.compile(DATA / "gemma3", tmp_path / "gemma3")

@@ -52,6 +52,13 @@ BORROWED_CACHES = (1, 27)  # the first version that reads the cache of another a
 SHARED = {"present_key": "past_key", "present_value": "past_value"}
 
 
+def of(values: Inputs, name: str) -> Array:
+    """An input or an output that is there."""
+    array = values[name]
+    assert array is not None
+    return array
+
+
 def attributes(num_heads: int = 4, kv_num_heads: int = 2, **others: Any) -> AttentionAttributes:
     return AttentionAttributes(num_heads=num_heads, kv_num_heads=kv_num_heads, **others)
 
@@ -208,8 +215,8 @@ def why_no_cpu_operator(a: AttentionAttributes, inputs: Inputs) -> str:
         if a.k_quant_type != a.v_quant_type:
             return "keys and values with different kinds of scales"
         dim = 0 if past is None else past.shape[3] * 8 // a.kv_cache_bit_width
-        if a.sliding_window_cache and a.kv_cache_bit_width == 4 and dim % 32 != 0:
-            return "a sliding-window cache of 4 bits whose heads are not a multiple of 32"
+        if a.sliding_window_cache and dim % (128 // a.kv_cache_bit_width) != 0:
+            return "a sliding-window cache of codes whose heads are not a multiple of 16 bytes"
     elif past is not None and past.dtype != query.dtype:
         return "its types"
     if any(inputs[f"{name}_norm_weight"] is not None for name in "qkv"):

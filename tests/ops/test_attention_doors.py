@@ -10,7 +10,7 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +39,7 @@ from op_models import (
     open_session,
     run,
 )
-from provider_calls import provider_session, registered
+from provider_calls import provider_session
 from reference import AttentionAttributes, group_query_attention
 
 import ort_aie_ep
@@ -51,13 +51,7 @@ OUTPUTS = dict.fromkeys(("output", "present_key", "present_value"), FLOAT32)
 PER_CHANNEL = {"k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_CHANNEL"}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def library() -> Iterator[None]:
-    if ORT_VERSION < (1, 24):
-        yield
-        return
-    with registered():
-        yield
+pytestmark = pytest.mark.usefixtures("provider")
 
 
 def doors(
@@ -193,9 +187,6 @@ def test_bfloat16_is_used_where_it_is_asked_for(tmp_path: Path) -> None:
         assert error_of(run(session, inputs)["output"], exact(a, inputs)) < 0.1 * error_of(
             rounded, exact(a, inputs)
         )
-
-
-# --- a cache that another attention wrote ---------------------------------------------------------
 
 
 # --- what is left ---------------------------------------------------------------------------------

@@ -96,13 +96,6 @@ def test_every_row_by_its_positive_and_negative_index(index_type: npt.DTypeLike)
     np.testing.assert_array_equal(rows_of(table, indices), np.concatenate([table, table]))
 
 
-@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16])
-def test_gathers_as_onnx_runtime_does(dtype: np.dtype[Any]) -> None:
-    table, indices = numbers(dtype, N, K), np.array([[0, -1, 69], [-70, 5, 5]])
-    theirs = standard("Gather", {"W": table, "indices": indices}, {"Y": dtype})["Y"]
-    np.testing.assert_array_equal(rows_of(table, indices), theirs)
-
-
 @pytest.mark.parametrize("index_type", [np.int32, np.int64])
 @pytest.mark.parametrize("wrong", ["n", "below", "most", "least"])
 def test_indices_out_of_range_are_an_error_as_in_onnx_runtime(

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,21 +17,15 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from op_models import FLOAT32, ORT_VERSION, model_of, one_op_model, run
 from projection_calls import activations, make_weights
-from provider_calls import devices, needs_provider, registered
+from provider_calls import devices, needs_provider
 
 import ort_aie_ep
 from ort_aie_ep.runtime.provider import NAME
 
 Array = npt.NDArray[Any]
-pytestmark = needs_provider
+pytestmark = [needs_provider, pytest.mark.usefixtures("provider")]
 
 N, K = 96, 512
-
-
-@pytest.fixture(scope="module", autouse=True)
-def library() -> Iterator[None]:
-    with registered():
-        yield
 
 
 def options(context: Path | None = None) -> onnxruntime.SessionOptions:

@@ -10,7 +10,6 @@ from op_models import BFLOAT16, FLOAT16, FLOAT32, Array, open_session, run
 from projection_calls import activations, assert_within, make_weights, project
 from vector_calls import (
     FUNCTIONS,
-    U,
     activate,
     activation_model,
     binary,
@@ -112,45 +111,6 @@ def test_functions(dtype: np.dtype[Any], function: str, shape: tuple[int, ...]) 
     a = (3 * operand(*shape, dtype=dtype)).astype(dtype)
     y, bound = reference(function, a)
     assert_within(activate(function, a), y, bound)
-
-
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_functions_everywhere(function: str) -> None:
-    a = np.linspace(-12, 12, 100001, dtype=np.float32)
-    y, bound = reference(function, a)
-    assert_within(activate(function, a), y, bound)
-
-
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_large_arguments(function: str) -> None:
-    a = np.array([20, 89, 1e4, 1e20, 3e38, np.inf], np.float32)
-    limit = np.ones_like(a) if function == "sigmoid" else a
-    np.testing.assert_array_equal(activate(function, a), limit)
-    y, bound = reference(function, -a[:-1])
-    assert_within(activate(function, -a[:-1]), y, bound)
-    assert np.isnan(activate(function, np.array([np.nan], np.float32))).all()
-
-
-@pytest.mark.parametrize(
-    ("function", "op_type", "domain", "attributes"),
-    [
-        ("silu", "QuickGelu", "com.microsoft", {"alpha": 1.0}),
-        ("gelu", "Gelu", "", {}),
-        ("gelu", "Gelu", "com.microsoft", {}),
-        ("gelu_tanh", "Gelu", "", {"approximate": "tanh"}),
-        ("gelu_tanh", "FastGelu", "com.microsoft", {}),
-        ("sigmoid", "Sigmoid", "", {}),
-    ],
-)
-def test_as_onnx_runtime_does(
-    function: str, op_type: str, domain: str, attributes: dict[str, Any]
-) -> None:
-    a = (3 * operand(3, 700, dtype=FLOAT32)).astype(np.float32)
-    theirs = standard(op_type, {"A": a}, {"Y": FLOAT32}, domain, **attributes)["Y"]
-    # ONNX Runtime computes erf, tanh and the logistic function to a few roundings of 1.
-    _, bound = reference(function, a)
-    bound = bound + 16 * U * (1 if function == "sigmoid" else np.abs(a))
-    assert_within(activate(function, a), theirs, bound)
 
 
 @pytest.mark.parametrize("function", ["silu", "gelu_tanh"])

@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from mixed_models import to_k_quant_mixed
 from model_folders import DATA, LEFT, MODELS, NO_CONTEXT, PLANS, few
 from onnx import TensorProto, helper
 from op_models import (
@@ -31,7 +30,7 @@ from op_models import (
     session_options,
 )
 from projection_calls import Weights, activations, make_weights, q4nx_model
-from provider_calls import devices, needs_provider, registered
+from provider_calls import devices, needs_provider
 
 import ort_aie_ep
 from ort_aie_ep.explain.explain import CLAIMS, LEAVES, explain
@@ -40,13 +39,7 @@ from ort_aie_ep.running.generate import Decoder
 from ort_aie_ep.runtime.provider import NAME
 
 Array = npt.NDArray[Any]
-pytestmark = needs_provider
-
-
-@pytest.fixture(scope="module", autouse=True)
-def library() -> Iterator[None]:
-    with registered():
-        yield
+pytestmark = [needs_provider, pytest.mark.usefixtures("provider")]
 
 
 def session(
@@ -201,61 +194,6 @@ def assert_same_plans(source: Path, work: Path, count: int, **options: Any) -> N
     assert recipes(work / "context.onnx") == plans
 
 
-def to_two_bits(model: ir.Model) -> None:
-    """Different weights with as many rows."""
-    rng = np.random.default_rng(5)
-    for node in model.graph:
-        if node.op_type != "MatMulNBits":
-            continue
-        node.attributes.add(ir.AttrInt64("bits", 2))
-        weights = node.inputs[1]
-        assert weights is not None
-        assert weights.const_value is not None
-        rows, blocks, size = weights.const_value.numpy().shape
-        codes = rng.integers(0, 256, (rows, blocks, size // 2), np.uint8)
-        weights.const_value = ir.tensor(codes, name=weights.name)
-        weights.shape = ir.Shape(codes.shape)
-
-
-def set_on(op_type: str, *given: ir.Attr) -> Callable[[ir.Model], None]:
-    """Gives attributes to an operator's nodes."""
-
-    def change(model: ir.Model) -> None:
-        for node in model.graph:
-            if node.op_type == op_type:
-                node.attributes.update({attr.name: attr for attr in given})
-
-    return change
-
-
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("mistral", to_two_bits),
-        ("llama", to_k_quant_mixed),
-        ("llama_asym", to_k_quant_mixed),
-        ("mistral", set_on("GroupQueryAttention", ir.AttrInt64("local_window_size", 8))),
-        ("qwen3", set_on("GroupQueryAttention", ir.AttrFloat32("softcap", 20.0),
-                         ir.AttrFloat32("scale", 0.2))),
-        ("llama", set_on("MatMulNBits", ir.AttrInt64("accuracy_level", 0))),
-    ],
-)  # fmt: skip
-def test_both_doors_make_the_same_plan_of_edited_models(
-    name: str, change: Callable[[ir.Model], None], tmp_path: Path
-) -> None:
-    shutil.copytree(DATA / name, tmp_path / "source")
-    model = ir.load(DATA / name / "model.onnx")
-    change(model)
-    ir.save(model, tmp_path / "source" / "model.onnx")
-    assert_same_plans(tmp_path / "source", tmp_path, 1)
-    source, compiled = find_model(tmp_path / "source"), find_model(tmp_path / "compiled")
-    ours = Decoder(session(str(source.model)), source, 64)
-    theirs = Decoder(open_session(str(compiled.model)), compiled, 64)
-    tokens = np.random.default_rng(0).integers(3, ours.vocabulary, 24)
-    for part in np.split(tokens, [20, 21]):
-        np.testing.assert_array_equal(ours.forward(part), theirs.forward(part))
-
-
 @pytest.mark.parametrize("name", ["gemma3", "llama", "phi3", "qwen3"])
 def test_fixed_dimensions_change_neither_plan_nor_result(name: str, tmp_path: Path) -> None:
     """As add_free_dimension_override sets them, for a session that only decodes."""
@@ -285,28 +223,6 @@ def test_a_model_is_one_region_at_every_level_of_optimisation(name: str) -> None
     for others in results[1:]:
         for one, other in zip(results[0], others, strict=True):
             np.testing.assert_array_equal(one, other)
-
-
-@pytest.mark.parametrize("name", few(MODELS))
-def test_both_doors_leave_the_same_nodes_for_the_same_reasons(name: str, tmp_path: Path) -> None:
-    """One projection has g_idx."""
-    shutil.copytree(DATA / name, tmp_path / "model")
-    path = tmp_path / "model" / "model.onnx"
-    model = ir.load(path)
-    projection = next(node for node in model.graph if node.op_type == "MatMulNBits")
-    blocks = projection.attributes["K"].as_int() // 32
-    g_idx = ir.tensor(np.repeat(np.arange(blocks, dtype=np.int32), 32), name="g_idx")
-    given = ir.Value(name="g_idx", const_value=g_idx)
-    given.type, given.shape = ir.TensorType(g_idx.dtype), ir.Shape(g_idx.shape)
-    model.graph.register_initializer(given)
-    projection.resize_inputs(5)
-    projection.replace_input_with(4, given)
-    ir.save(model, path)
-    nodes = {n.node: n for n in explain(tmp_path / "model", provider=True).nodes if n.op in OPS}
-    assert {n.node for n in nodes.values() if n.provider == LEAVES} == {projection.name}
-    assert {n.node for n in nodes.values() if not n.becomes} == {projection.name}
-    assert nodes[projection.name or ""].provider_reason == nodes[projection.name or ""].not_npu
-    assert "g_idx" in nodes[projection.name or ""].not_npu
 
 
 @pytest.mark.parametrize(
@@ -345,43 +261,6 @@ def test_a_session_entry_is_an_option_of_the_provider_unless_it_has_that_itself(
     np.testing.assert_array_equal(result({"numerics": "int8"}, "bf16"), int8)
     with pytest.raises(Exception, match=r"'targt'.*'target'"):
         session(model, ort_aie__targt="host")
-
-
-def two_projections(w: Weights, a: Array) -> bytes:
-    """Y in blocks of 32 and Z in blocks of 16, from the same input."""
-    rng = np.random.default_rng(0)
-    codes = rng.integers(0, 256, (w.n, w.k // 16, 8), np.uint8)
-    scales = np.repeat(w.scales, 2, axis=1)
-    nodes = [
-        helper.make_node("MatMulNBits", ["A", f"{y}.B", f"{y}.scales"], [y], name=f"/{y}",
-                         domain="com.microsoft", K=w.k, N=w.n, bits=4, block_size=block_size)
-        for y, block_size in (("Y", 32), ("Z", 16))
-    ]  # fmt: skip
-    initializers = [onnx_tensor("Y.B", w.b), onnx_tensor("Y.scales", w.scales),
-                    onnx_tensor("Z.B", codes), onnx_tensor("Z.scales", scales)]  # fmt: skip
-    graph = helper.make_graph(
-        nodes,
-        "graph",
-        [helper.make_tensor_value_info("A", 1, ["rows", w.k])],
-        [helper.make_tensor_value_info(y, 1, None) for y in "YZ"],
-        initializers,
-    )
-    serialised: bytes = model_of(graph).SerializeToString()
-    return serialised
-
-
-def test_a_node_that_stays_is_logged_with_its_reason(capfd: pytest.CaptureFixture[str]) -> None:
-    w, a = make_weights(40, 320), activations(3, 320)
-    options = session_options()
-    options.log_severity_level = 1
-    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    options.add_provider_for_devices(devices()[:1], {})
-    ours = onnxruntime.InferenceSession(two_projections(w, a), options, enable_fallback=False)
-    assert assigned(ours) == {"MatMulNBits": 1}
-    reason = "node '/Z' stays on another execution provider: block_size is 16; Q4NX shares a scale"
-    assert reason in capfd.readouterr().err
-    custom = run(open_session(q4nx_model(w, a, change={"symmetric": 1})), {"A": a})
-    np.testing.assert_array_equal(run(ours, {"A": a})["Y"], custom["Y"])
 
 
 def projection(w: Weights, a: Array) -> bytes:
@@ -496,16 +375,6 @@ def test_nodes_of_a_branch_are_taken_where_their_weights_are_seen(
     else:  # ONNX Runtime's own; here both are float32 products of weights with bfloat16 scales
         assert np.linalg.norm(actual - expected) <= 0.03 * np.linalg.norm(expected)
     np.testing.assert_array_equal(run(ours, {"A": a, "on": np.array(False)})["Y"], -a)
-
-
-def test_sizes_may_change_from_run_to_run() -> None:
-    w = make_weights(40, 320)
-    ours = session(projection(w, activations(1, 320)))
-    for rows in (3, 1, 0, 70, 1):
-        a = np.ones((rows, 320), np.float32)
-        y = run(ours, {"A": a})["Y"]
-        assert y.shape == (rows, 40)
-        assert np.isfinite(y).all()
 
 
 def test_threads_share_a_session() -> None:

@@ -6,71 +6,26 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from attention_calls import (
     SHARED,
     Array,
+    Inputs,
     attributes,
     check,
     flow_attention,
+    given_attributes,
     model_of,
+    of,
     random_inputs,
 )
 from op_models import FLOAT32, ORT_VERSION, one_op_model, open_session, run
+from reference import AttentionAttributes
 
 from ort_aie_ep import _native
 
-# --- NaN and infinities ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize(("sequence", "past"), [(1, 40), (1, 1500), (40, 0), (5, 70)])
-def test_a_bad_query_reaches_its_own_token_and_head(
-    poison: float, sequence: int, past: int
-) -> None:
-    a = attributes(do_rotary=1)
-    inputs = random_inputs(a, sequence, lengths=(past + sequence,), packed=False)
-    clean = flow_attention(a, inputs)["output"]
-    query = inputs["query"]
-    assert query is not None
-    token, head = sequence // 2, 2
-    query[0, token, head * 32 + 5] = poison
-    output = flow_attention(a, inputs)["output"]
-    assert output is not None
-    assert clean is not None
-    hit = np.zeros(output.shape, bool)
-    hit[0, token, head * 32 : (head + 1) * 32] = True
-    assert np.isnan(output[hit]).all()
-    np.testing.assert_array_equal(output[~hit], clean[~hit])
-
-
-@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("name", ["key", "value"])
-@pytest.mark.parametrize("options", [{}, {"softcap": 20.0}, {"smooth_softmax": 1}])
-def test_a_bad_key_or_value_reaches_the_queries_that_see_it(
-    poison: float, name: str, options: dict[str, Any]
-) -> None:
-    a = attributes(**options)
-    inputs = random_inputs(a, 60, lengths=(60, 60), packed=False)
-    clean = flow_attention(a, inputs)
-    array = inputs[name]
-    assert array is not None
-    array[1, 40, 3] = poison  # of KV head 0, so of query heads 0 and 1
-    bad = flow_attention(a, inputs)
-    output, before = bad["output"], clean["output"]
-    assert output is not None
-    assert before is not None
-    if name == "value":  # the soft cap or a weight of 0 may hide a key, but not a value
-        channels = [3, 32 + 3]
-        assert not np.isfinite(output[1, 40:, channels]).any()
-    elif np.isnan(poison):
-        assert np.isnan(output[1, 40:, :64]).all()
-    np.testing.assert_array_equal(output[0], before[0])  # the other batch row
-    np.testing.assert_array_equal(output[1, :, 64:], before[1, :, 64:])  # the other KV head
-    np.testing.assert_array_equal(output[1, :32], before[1, :32])  # queries of earlier blocks
-    present = bad["present_" + name]
-    assert present is not None
-    np.testing.assert_array_equal(present[1, 0, 40, 3], array[1, 40, 3])
+# --- NaN: test_not_finite.py has the rest ---------------------------------------------------------
 
 
 @pytest.mark.parametrize(("first", "end"), [(0, 512), (512, 1024), (1024, 1599), (300, 301)])
@@ -78,11 +33,8 @@ def test_keys_that_are_nan_reach_a_token_whichever_thread_meets_them(first: int,
     """A token's keys are split into parts, and one part may have only NaN scores."""
     a = attributes()
     inputs = random_inputs(a, 1, lengths=(1600,), capacity=1600)
-    past = inputs["past_key"]
-    assert past is not None
-    past[0, 0, first:end, 3] = np.nan
-    output = flow_attention(a, inputs)["output"]
-    assert output is not None
+    of(inputs, "past_key")[0, 0, first:end, 3] = np.nan
+    output = of(flow_attention(a, inputs), "output")
     np.testing.assert_array_equal(np.isnan(output[0, 0]), np.arange(output.size) < 2 * 32)
 
 
@@ -93,19 +45,11 @@ def test_other_bad_inputs_propagate(name: str) -> None:
         inputs = random_inputs(a, sequence, lengths=(past + sequence,))
         inputs["attention_bias"] = np.zeros((1, 1, sequence, past + sequence), np.float32)
         inputs["head_sink"] = np.zeros(a.num_heads, np.float32)
-        array = inputs[name]
-        assert array is not None
-        array[...] = np.nan
-        output = flow_attention(a, inputs)["output"]
-        assert np.isnan(output).all()  # type: ignore[arg-type]
+        of(inputs, name)[...] = np.nan
+        assert np.isnan(of(flow_attention(a, inputs), "output")).all()
 
 
 # --- errors ---------------------------------------------------------------------------------------
-
-
-def resized(array: Array | None, shape: tuple[int, ...]) -> Array:
-    assert array is not None
-    return np.zeros(shape, array.dtype)
 
 
 @dataclass(frozen=True)
@@ -123,6 +67,16 @@ def wrong(message: str, options: dict[str, Any] | None = None, **change: Any) ->
 
 INT32 = np.int32
 BY_INDEX: dict[str, Any] = {"seqlens_k": None, "total_sequence_length": None}
+TABLE = np.ones((20, 16), np.float32)
+CODES = {bits: {"kv_cache_bit_width": bits, "k_quant_type": "PER_CHANNEL",
+                "v_quant_type": "PER_CHANNEL"} for bits in (8, 4)}  # fmt: skip
+SCALES = r"float \(1, 2, 1, 32\) for k_quant_type=PER_CHANNEL"
+
+
+def past(dtype: npt.DTypeLike, width: int) -> dict[str, Array]:
+    return {name: np.zeros((1, 2, 16, width), dtype) for name in ("past_key", "past_value")}
+
+
 WRONG_INPUTS = [
     wrong(r"seqlens_k\[0\] means 40 past tokens, but past_key holds 16 rows",
           seqlens_k=np.array([40], INT32), total_sequence_length=np.array(41, INT32)),
@@ -203,20 +157,59 @@ WRONG_INPUTS = [
     wrong(r"key must be float \(1, 1, 64\), got float \(1, 3, 64\)", {"do_rotary": 1}, **BY_INDEX,
           query=np.zeros((1, 1, 128), np.float32), key=np.zeros((1, 3, 64), np.float32),
           value=np.zeros((1, 3, 64), np.float32)),
+    *(wrong(message, CODES[bits], **change) for bits, change, message in (
+        (8, past(np.uint8, 32), "past_key must be int8 for kv_cache_bit_width=8, got uint8"),
+        (4, past(np.int8, 16), "past_key must be uint8 for kv_cache_bit_width=4, got int8"),
+        (8, past(np.float32, 32), "past_key must be int8 for kv_cache_bit_width=8, got float"),
+        (8, past(np.int8, 16), r"past_key must be \(1, 2, length, 32\), got \(1, 2, 16, 16\)"),
+        (4, past(np.uint8, 32), r"past_key must be \(1, 2, length, 16\), got \(1, 2, 16, 32\)"),
+        (8, {"k_scale": None}, "k_quant_type=PER_CHANNEL needs input k_scale"),
+        (4, {"v_scale": None}, "v_quant_type=PER_CHANNEL needs input v_scale"),
+        (8, {"k_scale": np.ones(1, np.float32)}, rf"k_scale must be {SCALES}, got float \(1\)"),
+        (8, {"k_scale": np.ones((1, 2, 1, 32), np.float16)}, rf"k_scale must be {SCALES}, got"),
+        (8, {"v_scale": np.ones(2, np.float32)}, r"v_scale must be .*, got float \(2\)"),
+    )),
+    *(wrong(message, {"do_rotary": 1, **given}, cos_cache=TABLE, sin_cache=TABLE,
+            position_ids=None if ids is None else np.zeros(ids, np.int64))
+      for given, ids, message in (
+        ({"position_axes": 1}, None, "position_axes=1 needs input position_ids"),
+        ({"position_axes": 1}, (1,), r"position_ids must be int64 \(1, 1\), got int64 \(1\)"),
+        ({"position_axes": 3}, (1, 1), r"position_ids must be int64 \(3, 1, 1\), got .* \(1, 1\)"),
+        ({"position_axes": 3, "mrope_height": 9, "mrope_width": 8}, (3, 1, 1),
+         "mrope_height=9 and mrope_width=8 are more than the 16 pairs of channels"),
+    )),
+    *(wrong("position 50 of batch row 0 is outside cos_cache's 20 positions",
+            {"do_rotary": 1, "position_axes": 3}, cos_cache=TABLE, sin_cache=TABLE,
+            position_ids=np.eye(3, dtype=np.int64)[axis].reshape(3, 1, 1) * 50)
+      for axis in range(3)),
+    wrong(r"v_norm_weight must be float \(32\), got float \(16\)",
+          v_norm_weight=np.ones(16, np.float32)),
     wrong(r"value must be float \(1, 1, 64\), got float \(1, 1, 32\)", **BY_INDEX,
           query=np.zeros((1, 1, 128), np.float32), key=np.zeros((1, 1, 64), np.float32),
           value=np.zeros((1, 1, 32), np.float32)),
 ]  # fmt: skip
 
 
+def model(a: AttentionAttributes, inputs: Inputs, dims: dict[str, Any] | None = None) -> bytes:
+    """Of inputs and attributes that need not fit together."""
+    query, past_key = of(inputs, "query"), inputs["past_key"]
+    floats = query.dtype if past_key is None else past_key.dtype
+    cache = np.dtype({8: np.int8, 4: np.uint8}.get(a.kv_cache_bit_width, floats))
+    outputs = {"output": query.dtype, "present_key": cache, "present_value": cache}
+    given = given_attributes(a) | {"format": _native.FORMAT}
+    return one_op_model("FlowAttention", inputs, outputs, given, dims=dims)
+
+
 @pytest.mark.parametrize("case", WRONG_INPUTS, ids=lambda case: case.message[:40])
 def test_wrong_inputs_are_named_and_the_session_lives(case: Wrong) -> None:
     a = attributes(**case.options)
-    good = random_inputs(attributes(), 1, lengths=(11,), capacity=16)
-    session = open_session(model_of(a, good | case.change))
+    plain = attributes(kv_cache_bit_width=a.kv_cache_bit_width, k_quant_type=a.k_quant_type,
+                       v_quant_type=a.v_quant_type)  # fmt: skip
+    good = random_inputs(plain, 1, lengths=(11,), capacity=16)
+    session = open_session(model(a, good | case.change))
     with pytest.raises(Exception, match=f"FlowAttention node.*the_node.*{case.message}"):
         run(session, good | case.change)
-    check(attributes(), good)  # a good call still works afterwards
+    check(plain, good)  # a good call still works afterwards
 
 
 @pytest.mark.parametrize(
@@ -227,6 +220,18 @@ def test_wrong_inputs_are_named_and_the_session_lives(case: Wrong) -> None:
         ({"causal": 2}, "causal must be 0 or 1, got 2"),
         ({"causal": 0, "local_window_size": 4}, "local_window_size needs causal=1"),
         ({"sliding_window_cache": 1}, "sliding_window_cache=1 needs local_window_size > 0"),
+        ({"do_rotary": 1, "position_axes": 2}, "position_axes must be 0, 1 or 3, got 2"),
+        ({"position_axes": 1}, "position_axes=1 needs do_rotary=1"),
+        (CODES[8] | {"kv_cache_bit_width": 2}, "kv_cache_bit_width must be 8, 4 or 0 .*, got 2"),
+        (
+            CODES[8] | {"kv_cache_bit_width": 0},
+            "k_quant_type=PER_CHANNEL v_quant_type=PER_CHANNEL need",
+        ),
+        (
+            CODES[8] | {"k_quant_type": "NONE"},
+            "k_quant_type must be PER_TENSOR or PER_CHANNEL .*, got NONE",
+        ),
+        (CODES[8] | {"v_quant_type": "per_channel"}, "v_quant_type must be .*, got per_channel"),
     ],
 )
 def test_wrong_attributes_are_named_when_a_session_is_made(
@@ -234,7 +239,7 @@ def test_wrong_attributes_are_named_when_a_session_is_made(
 ) -> None:
     inputs = random_inputs(attributes(), 1, lengths=(11,))
     with pytest.raises(Exception, match=f"aie.FlowAttention node 'the_node'.*{message}"):
-        open_session(model_of(attributes(**options), inputs))
+        open_session(model(attributes(**options), inputs))
 
 
 @pytest.mark.parametrize(
@@ -279,15 +284,21 @@ def test_a_bound_buffer_that_is_too_short_is_an_error() -> None:
 def test_shapes_are_inferred() -> None:
     a = attributes(4, 2, local_window_size=8, sliding_window_cache=1)
     inputs = random_inputs(a, 1, lengths=(20,), capacity=12)
-    model = one_op_model(
-        "FlowAttention",
-        inputs,
-        {name: FLOAT32 for name in ("output", "present_key", "present_value")},
-        {"num_heads": 4, "kv_num_heads": 2, "local_window_size": 8, "sliding_window_cache": 1,
-         "format": _native.FORMAT},
-        dims={"query": ["batch", "sequence", 8 * 32], "past_key": ["batch", 2, "rows", 32]},
-    )  # fmt: skip
-    shapes = {value.name: value.shape for value in open_session(model).get_outputs()}
+    dims = {"query": ["batch", "sequence", 8 * 32], "past_key": ["batch", 2, "rows", 32]}
+    outputs = open_session(model(a, inputs, dims)).get_outputs()
+    shapes = {value.name: value.shape for value in outputs}
     assert shapes["output"] == ["batch", "sequence", 4 * 32]
     assert shapes["present_key"] == ["batch", 2, "rows", 32]
     assert shapes["present_value"] == ["batch", 2, "rows", 32]
+
+
+@pytest.mark.parametrize(("bits", "kind"), [(8, np.int8), (4, np.uint8)])
+def test_shapes_of_codes_are_inferred(bits: int, kind: npt.DTypeLike) -> None:
+    a = attributes(**CODES[bits])
+    inputs = random_inputs(a, 1, lengths=(11,), capacity=16)
+    width = 32 * bits // 8
+    dims = {"query": ["batch", "sequence", 8 * 32], "past_key": ["batch", 2, "rows", width]}
+    outputs = open_session(model(a, inputs, dims)).get_outputs()
+    present = {value.name: value for value in outputs}["present_key"]
+    assert present.type == f"tensor({np.dtype(kind)})"
+    assert (present.shape[0], present.shape[1], present.shape[3]) == ("batch", 2, width)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper
 from op_models import model_of, onnx_tensor, run, session_options
 from projection_calls import make_weights, q4nx_model
-from provider_calls import devices, needs_provider, registered
+from provider_calls import devices, needs_provider
 
 import ort_aie_ep
 from ort_aie_ep.runtime.provider import NAME
@@ -23,6 +22,7 @@ from ort_aie_ep.runtime.provider import NAME
 Array = npt.NDArray[Any]
 IDS = np.array([7, 0, 63])
 N, K = 96, 64
+pytestmark = pytest.mark.usefixtures("provider")
 
 
 def initializers(seed: int) -> dict[str, Array]:
@@ -71,12 +71,6 @@ def results(
     parts = session.get_provider_graph_assignment_info()
     claimed = {n.name for part in parts if part.ep_name == NAME for n in part.get_nodes()}
     return run(session, {"ids": IDS})["Y"], claimed
-
-
-@pytest.fixture(scope="module", autouse=True)
-def library() -> Iterator[None]:
-    with registered():
-        yield
 
 
 def distance(a: Array, b: Array) -> float:

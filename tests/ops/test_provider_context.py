@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -15,19 +15,13 @@ from attention_calls import attributes, flow_attention, given_attributes, random
 from model_folders import DATA, MODELS, NO_CONTEXT
 from op_models import FLOAT32, one_op_model, run, session_options
 from projection_calls import activations, make_weights
-from provider_calls import devices, needs_provider, registered
+from provider_calls import devices, needs_provider
 
 from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.running.generate import Decoder
 from ort_aie_ep.runtime.provider import NAME
 
-pytestmark = needs_provider
-
-
-@pytest.fixture(scope="module", autouse=True)
-def library() -> Iterator[None]:
-    with registered():
-        yield
+pytestmark = [needs_provider, pytest.mark.usefixtures("provider")]
 
 
 def session(

@@ -7,19 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
 from op_models import (
     BFLOAT16,
     FLOAT16,
     FLOAT32,
-    ONNX_TYPES,
     Array,
-    model_of,
     open_session,
-    run,
 )
 from projection_calls import activations, assert_within, make_weights, project
-from vector_calls import EPSILON, U, binary, fused, norm, norm_model, standard
+from vector_calls import EPSILON, U, binary, fused, norm, norm_model
 
 TYPES = [FLOAT32, FLOAT16, BFLOAT16]
 
@@ -67,39 +63,6 @@ def test_the_sum_may_go_unread(dtype: np.dtype[Any]) -> None:
     got = norm(a, weight, skip, with_sum=False)
     assert got.keys() == {"Y"}
     np.testing.assert_array_equal(got["Y"], norm(a, weight, skip)["Y"])
-
-
-def their_skip_norm(a: Array, skip: Array, weight: Array) -> dict[str, Array]:
-    """The mean and the inverse are never given as outputs."""
-    node = helper.make_node(
-        "SkipSimplifiedLayerNormalization", ["A", "skip", "weight"], ["Y", "", "", "sum"],
-        domain="com.microsoft", epsilon=EPSILON,
-    )  # fmt: skip
-    feeds = {"A": a, "skip": skip, "weight": weight}
-    values = [
-        helper.make_tensor_value_info(name, ONNX_TYPES[a.dtype], shape)
-        for name, shape in [(key, x.shape) for key, x in feeds.items()]
-        + [("Y", a.shape), ("sum", a.shape)]
-    ]
-    model = model_of(helper.make_graph([node], "graph", values[:3], values[3:]))
-    return run(open_session(model.SerializeToString()), feeds)
-
-
-@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16])
-@pytest.mark.parametrize("shape", [(1, 1, 640), (2, 5, 96)])
-def test_as_onnx_runtime_does(dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-    a, skip, weight = inputs(*shape, dtype=dtype)
-    theirs = standard(
-        "SimplifiedLayerNormalization",
-        {"A": a, "weight": weight}, {"Y": dtype}, epsilon=EPSILON, axis=-1,
-    )  # fmt: skip
-    y = expected_norm(a, weight)
-    assert_within(norm(a, weight)["Y"], theirs["Y"], 2 * bound(y, shape[-1]))
-    theirs = their_skip_norm(a, skip, weight)
-    ours = norm(a, weight, skip)
-    np.testing.assert_array_equal(ours["sum"], theirs["sum"])
-    y = expected_norm(a.astype(np.float32) + skip.astype(np.float32), weight)
-    assert_within(ours["Y"], theirs["Y"], 2 * bound(y, shape[-1]))
 
 
 @pytest.mark.parametrize("rows", [1, 3, 90])

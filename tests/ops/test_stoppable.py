@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import onnxruntime
 import pytest
 from model_folders import DATA
 from op_models import ORT_VERSION, open_session, session_options
-from provider_calls import devices, needs_provider, registered
+from provider_calls import devices, needs_provider
 
 import ort_aie_ep
 from ort_aie_ep.models.folder import find_model
@@ -26,13 +25,7 @@ MODEL = DATA / "llama"
 LAYERS = 2
 
 
-@pytest.fixture(scope="module", autouse=True)
-def library() -> Iterator[None]:
-    if ORT_VERSION < (1, 24):
-        yield
-        return
-    with registered():
-        yield
+pytestmark = pytest.mark.usefixtures("provider")
 
 
 @pytest.fixture(scope="module")

@@ -97,9 +97,6 @@ def test_the_width_of_attention_is_known_by_a_quantised_cache(bits: int) -> None
     assert output.shape == ("batch", "sequence", 4 * 32)
 
 
-# --- tied embedding -> Q4NXGather -----------------------------------------------------------------
-
-
 # --- whole graphs ---------------------------------------------------------------------------------
 
 

@@ -500,19 +500,6 @@ def assert_both_run_alike(folders: tuple[Path, Path], **feeds: Array) -> None:
     assert_same_bits(plan, steps)
 
 
-def test_a_cpu_node_in_the_midst_cuts_a_region_in_two(tmp_path: Path) -> None:
-    """The residual goes around the node, so nodes after it may not be in the first region."""
-    folders = compiled_both_ways(chain("Tanh"), tmp_path)
-    assert ours(ir.load(folders[0] / "model.onnx")) == [PLAN, PLAN]
-    # The residual's Add is in the second.
-    assert [plan.steps for plan in explain(folders[0]).plans] == [("/p0",), ("/s0", "/p1")]
-    assert [node.node for node in explain(folders[0]).divided_by] == ["/m0"]
-    assert_both_run_alike(folders)
-    folders = compiled_both_ways(chain("Sigmoid", "Tanh", "Sigmoid"), tmp_path_of(tmp_path, "more"))
-    assert ours(ir.load(folders[0] / "model.onnx")) == [PLAN, PLAN]
-    assert_both_run_alike(folders)
-
-
 def test_a_model_that_says_no_shapes_has_the_regions_of_one_that_does(tmp_path: Path) -> None:
     model = chain("Sigmoid", "Sigmoid")
     found = []

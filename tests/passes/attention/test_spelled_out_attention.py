@@ -1,4 +1,4 @@
-"""Attention without a cache that an exporter spelled out, compared with ONNX Runtime."""
+"""Attention that an exporter spelled out, in whole models; small graphs are in the corpus."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
+import onnxruntime
 import pytest
-from op_models import open_session, run
+from op_models import open_session, run, session_options
+from optimum_models import write_export
 from vision_tower import SPELLINGS, picture_encoder, vision_tower
 
 import ort_aie_ep
-
-H, D = 3, 72
+from ort_aie_ep import AieError
+from ort_aie_ep.graph_passes import run_passes
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
@@ -34,19 +37,6 @@ def test_a_vision_tower(spelling: str, tmp_path: Path) -> None:
     assert error <= np.sqrt(2 * products) * 2.0**-8
 
 
-def test_a_layer_with_the_widths_of_siglip(tmp_path: Path) -> None:
-    # More than a tile of queries and a chunk of keys, of SigLIP's 4,096.
-    patches = 272
-    model, products = vision_tower(patches, 588, 1152, 4304, 1, heads=16, spelling="eager")
-    onnx.save(model, tmp_path / "tower.onnx")
-    result = ort_aie_ep.compile(tmp_path / "tower.onnx", tmp_path / "out", quantize="bf16")
-    x = np.random.default_rng(0).standard_normal((1, patches, 588)).astype(np.float32)
-    expected = run(open_session(model.SerializeToString()), {"x": x})["features"]
-    actual = run(open_session(str(result.path / "tower.onnx")), {"x": x})["features"]
-    error = np.linalg.norm(actual - expected) / np.linalg.norm(expected)
-    assert error <= np.sqrt(2 * products) * 2.0**-8  # as above
-
-
 def test_a_picture_of_896_pixels_becomes_256_tokens(tmp_path: Path) -> None:
     model, products = picture_encoder()
     onnx.save(model, tmp_path / "vision.onnx")
@@ -59,3 +49,25 @@ def test_a_picture_of_896_pixels_becomes_256_tokens(tmp_path: Path) -> None:
     assert actual.shape == (1, 256, 96)
     error = np.linalg.norm(actual - expected) / np.linalg.norm(expected)
     assert error <= np.sqrt(2 * products) * 2.0**-8  # as above
+
+
+def test_an_export_that_onnx_runtime_has_optimised_is_recognised(tmp_path: Path) -> None:
+    options = session_options()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    source = write_export("gemma3", tmp_path / "export") / "model.onnx"
+    onnxruntime.InferenceSession(str(source), options)
+    model = ir.load(tmp_path / "optimised.onnx")
+    run_passes(model)
+    assert sum(node.op_type == "FlowAttention" for node in model.graph) == 3
+
+
+def test_compile_names_the_attention_where_nothing_can_be_compiled(tmp_path: Path) -> None:
+    source = write_export("llama", tmp_path / "export") / "model.onnx"
+    model = onnx.load(source)
+    (causal,) = (node for node in model.graph.node if node.name == "/model/LessOrEqual")
+    causal.op_type = "Less"
+    onnx.save(model, source)
+    with pytest.raises(AieError, match=r"/model/layers.0/self_attn/Softmax: its mask"):
+        ort_aie_ep.compile(source.parent, tmp_path / "compiled")
+    assert not (tmp_path / "compiled").exists()
