@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 # `_native` sees constants of up to this many bytes: shapes of Reshape, single factors.
 SHOWN_BYTES = 1024
 _SHOWN = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.INT32, ir.DataType.INT64}
-FLOAT32_PRODUCTS = "float32_products"  # of attention: chosen by what the graph has before it
+LOGITS = "logits"  # the name of an output
+# Attributes that depend on what the graph has around a node.
+BY_GRAPH = frozenset({"float32_products", "logits"})
 _KINDS: dict[ir.AttributeType, Callable[[ir.Attr], Any]] = {
     ir.AttributeType.INT: lambda attr: attr.as_int(),
     ir.AttributeType.FLOAT: lambda attr: attr.as_float(),
@@ -106,7 +108,7 @@ def _plan_graph(
                 report.replaced(node, f"{DOMAIN}.{item['op']}", body, work_of(node).weight_bytes)
         if whole:
             view.replace(nodes, view.plan_node(region, number))
-        elif nodes[0].domain != DOMAIN or FLOAT32_PRODUCTS in items[0]["attributes"]:
+        elif nodes[0].domain != DOMAIN or not BY_GRAPH.isdisjoint(items[0]["attributes"]):
             view.replace(nodes, view.node(items[0]))
     if NONE in graph.initializers and not graph.initializers[NONE].uses():
         del graph.initializers[NONE]
@@ -231,6 +233,7 @@ class _View:
             "shape": shape,
             "constant": given,
             "wanted": value in self._wanted,
+            "logits": value.name == LOGITS and value.is_graph_output(),
         }
 
     def node(self, step: _FusedStep) -> ir.Node:

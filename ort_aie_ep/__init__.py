@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -65,6 +66,7 @@ __all__ = [
     "get_ep_names",
     "get_library_path",
     "library_path",
+    "logits_of_last",
     "npu_counters",
     "session",
 ]
@@ -106,6 +108,14 @@ def npu_counters() -> NpuCounters:
     from ort_aie_ep.runtime import counters
 
     return counters.npu_counters()
+
+
+def logits_of_last(tokens: int) -> AbstractContextManager[None]:
+    """Makes runs of this thread compute the logits of a sequence's last `tokens` tokens alone: see
+    `runtime.core_library.logits_of_last`."""
+    from ort_aie_ep.runtime import core_library
+
+    return core_library.logits_of_last(tokens)
 
 
 def stub_path() -> str:

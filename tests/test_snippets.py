@@ -30,6 +30,7 @@ ELSEWHERE = {
     "ort_aie_ep.batch": "tests/batch",
     "import_q4nx": "tests/fastflowlm",
     "OWNER/REPO": "tests/hub",
+    "logits_of_last": "tests/passes/projection/test_last_logits.py",
     "client.": "tests/serving",
     "ort_aie_ep.aie_kernels": "tests/npu",
 }

@@ -1,18 +1,10 @@
-"""Logits of the last positions only.
+"""Logits of the last position only, with `compile --last-logits`.
 
 Before: logits (batch, sequence, vocabulary) = ... Mul(Tanh(Div(lm_head(hidden))))
+After:  logits (batch, 1, vocabulary) = ... Mul(Tanh(Div(lm_head(GatherND(hidden, last)))))
 
-The lm_head is the largest projection, and while a prompt is read, generating discards all but its
-last row. Each compiled model lets the caller say how many of the last rows have logits:
-
-After:  logits (batch, rows, vocabulary) = ... lm_head(LastRows(hidden, num_logits_to_keep))
-
-`num_logits_to_keep` is an input with the default 0, which means all rows, so that hosts that do not
-know it see no difference.
-
-With `compile --last-logits`, for hosts that cannot feed it, such as onnxruntime-genai:
-
-After:  logits (batch, 1, vocabulary) = ... lm_head(GatherND(hidden, last))
+A host that only generates, such as onnxruntime-genai, needs no other logits. The lm_head is the
+largest projection, and while a prompt is read all but its last row are discarded.
 
 Each batch row has its own `last`: the last of the call's tokens that attention_mask shows. Rows
 that are padded on the right, as onnxruntime-genai's Tokenizer.encode_batch pads them, end earlier
@@ -30,7 +22,7 @@ from onnx_ir import tape
 from onnx_ir.passes import common as common_passes
 
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.graph_passes.base import DOMAIN, FORMAT, NONE
+from ort_aie_ep.graph_passes.base import DOMAIN, NONE
 from ort_aie_ep.graph_passes.walk import (
     attribute,
     before,
@@ -42,7 +34,6 @@ from ort_aie_ep.graph_passes.walk import (
     node_label,
     only_reader,
 )
-from ort_aie_ep.models.interface import ROWS
 
 LOGITS, MASK = "logits", "attention_mask"
 PREFIX = f"{LOGITS}.last"
@@ -83,7 +74,7 @@ def keep_last_logits(model: ir.Model) -> None:
             )
         head = path[0]
         if not _mend(model, head):
-            _choose(model, head, _positions(head))
+            _choose(model, head, [0, SKIP] if head.domain == DOMAIN else [0])
     except _Unfit as unfit:
         raise AieError(f"last logits: {unfit}") from None
     for total in head.outputs[1:]:
@@ -92,55 +83,6 @@ def keep_last_logits(model: ir.Model) -> None:
         value = node.outputs[0]
         if value.shape is not None:
             value.shape = ir.Shape([value.shape[0], 1, *value.shape[2:]])
-
-
-def offer_last_logits(model: ir.Model) -> None:
-    """Adds the input `num_logits_to_keep`, unless the graph already has logits of one position, or
-    has no place to choose rows."""
-    try:
-        logits, path = _path_from_projection(model)
-        if len(logits.shape or ()) != 3:
-            return
-        head = path[0]
-        rows = head.inputs[0]
-        if rows is None or _source_of_row(rows) is not None or _is_taken(model.graph, ROWS):
-            return
-    except _Unfit:
-        return
-    default = ir.tensor(np.array(0, np.int64), name=ROWS)
-    count = ir.Value(
-        name=ROWS, type=ir.TensorType(default.dtype), shape=ir.Shape([]), const_value=default
-    )
-    model.graph.inputs.append(count)
-    model.graph.register_initializer(count)
-    for position in _positions(head):
-        given = input_at(head, position)
-        if given is None or constant(given) is not None:
-            continue
-        last = ir.Node(
-            DOMAIN, "LastRows", [given, count], [ir.AttrInt64("format", FORMAT)],
-            outputs=[ir.Value(name=f"{LOGITS}.rows.{position}", type=given.type)],
-            name=f"{head.name}/LastRows_{position}",
-        )  # fmt: skip
-        if given.shape is not None:
-            last.outputs[0].shape = ir.Shape([given.shape[0], None, *given.shape[2:]])
-        model.graph.insert_before(head, last)
-        head.replace_input_with(position, last.outputs[0])
-    for total in head.outputs[1:]:
-        total.shape = None
-    for value in (node.outputs[0] for node in path):
-        # ONNX Runtime lets values of the same symbolic shape share memory.
-        if value.shape is not None and value is not logits:
-            value.shape = ir.Shape([value.shape[0], None, *value.shape[2:]])
-
-
-def _positions(head: ir.Node) -> list[int]:
-    """The inputs of the lm_head that have a row for each position."""
-    return [0, SKIP] if head.domain == DOMAIN else [0]
-
-
-def _is_taken(graph: ir.Graph, name: str) -> bool:
-    return name in graph.initializers or any(value.name == name for value in graph.inputs)
 
 
 def mend_pruned_logits(model: ir.Model) -> str:

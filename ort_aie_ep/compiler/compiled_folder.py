@@ -38,11 +38,7 @@ from ort_aie_ep.graph_passes.attention.cache_type import (
     quantise_cache,
     set_cache_type,
 )
-from ort_aie_ep.graph_passes.projection.last_logits import (
-    keep_last_logits,
-    mend_pruned_logits,
-    offer_last_logits,
-)
+from ort_aie_ep.graph_passes.projection.last_logits import keep_last_logits, mend_pruned_logits
 from ort_aie_ep.graph_passes.weights.shared_initializers import copies, copies_left_out
 from ort_aie_ep.models.folder import (
     GENAI_CONFIG,
@@ -301,11 +297,7 @@ def _change_interface(
     if last_logits:
         keep_last_logits(main.model)
         return []
-    if main.left:
-        return []
-    mended = mend_pruned_logits(main.model)
-    if not mended and not any(name in section(source, "model") for name in DRAFTERS):
-        offer_last_logits(main.model)
+    mended = "" if main.left else mend_pruned_logits(main.model)
     return [mended] if mended else []
 
 

@@ -127,7 +127,6 @@ _JUDGES: Mapping[str, Callable[[ir.Node, Set[str]], Verdict]] = {
     "Gather": _gather,
     "Cast": _cast,
     "SelectRows": _selection,
-    "LastRows": _selection,
     "GEMM": _projection,
     "GatedGEMM": _projection,
 }

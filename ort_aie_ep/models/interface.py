@@ -30,8 +30,6 @@ TYPES: dict[str, tuple[type[np.generic], int]] = {
     "tensor(float16)": (np.float16, 10),
     "tensor(bfloat16)": (np.uint16, 16),
 }
-# An input with a default, of compiled models: how many of the last tokens have logits; 0: all.
-ROWS = "num_logits_to_keep"
 # Rows that onnxruntime-genai adds to a sliding layer's window.
 _WINDOW_SLACK = 16
 # The builder's name for the past dimension of a sliding layer.
@@ -136,7 +134,7 @@ def read_interface(
         Cache(past.name, present, _state_shape(past), past.type)
         for past, present in _pairs(folder, given.values(), _state_names(folder))
     )
-    fed = {ROWS, *(value.name for value in (tokens, mask, positions) if value is not None)}
+    fed = {value.name for value in (tokens, mask, positions) if value is not None}
     fed |= {cache.past for cache in (*caches, *states)}
     unknown = sorted(given.keys() - fed)
     if tokens is None or logits is None or unknown:
@@ -144,7 +142,7 @@ def read_interface(
     for cache in (*caches, *states):
         if cache.present not in made:
             raise Unfit(f"output {cache.present}, which continues {cache.past}, is missing")
-    for name in (*(fed & given.keys()), logits.name):
+    for name in (*fed, logits.name):
         kind = (given.get(name) or logits).type
         if kind not in TYPES:
             raise Unfit(f"{name} is {kind}, which this loop cannot feed")

@@ -13,7 +13,7 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes import DOMAIN
 from ort_aie_ep.graph_passes.attention.node import INPUTS as ATTENTION_INPUTS
 from ort_aie_ep.graph_passes.plans import PLAN, read_recipe, recipe_types
-from ort_aie_ep.graph_passes.walk import is_fixed, node_label
+from ort_aie_ep.graph_passes.walk import node_label
 from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.models.onnx_file import load_model
 from ort_aie_ep.prediction.recipes import Input, PlanNode, Plans, RecipeBuilder, Size, Values
@@ -118,7 +118,7 @@ class _Node:
 
     def _input(self, value: ir.Value | None, role: str, step: _Step | None) -> Input:
         assert value is not None
-        if is_fixed(value):
+        if value.is_initializer() or value.const_value is not None:
             fixed = tuple(dim for dim in value.shape or () if isinstance(dim, int))
             return Input(int(value.dtype or 0), fixed, constant=True)
         known = [dim if isinstance(dim, int) else None for dim in value.shape or ()]
@@ -186,7 +186,6 @@ _CALLS: Mapping[str, tuple[int, tuple[Size, ...], Values]] = {
     "position_ids": (7, (1, "tokens"), "positions"),
     "attention_mask": (7, (1, "context"), "ones"),
     "last": (7, (1, 1, 1), "last token"),
-    "one": (7, (), "ones"),
 }
 
 
@@ -208,8 +207,7 @@ class _Step:
     def roles(self) -> dict[str, int]:
         if self.op == "FlowAttention":
             return dict(zip(ATTENTION_INPUTS, self.reads, strict=False))
-        role = {"SelectRows": "last", "LastRows": "one"}.get(self.op)
-        return {role: self.reads[1]} if role is not None else {}
+        return {"last": self.reads[1]} if self.op == "SelectRows" else {}
 
 
 def alone(

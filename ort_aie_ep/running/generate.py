@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +24,11 @@ import numpy.typing as npt
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.checked_json import Field
 from ort_aie_ep.models.folder import GENAI_CONFIG, ModelFolder, section
-from ort_aie_ep.models.interface import ROWS, TYPES, Unfit, read_interface, token_feeds
+from ort_aie_ep.models.interface import TYPES, Unfit, read_interface, token_feeds
 from ort_aie_ep.progress import Count, Progress
 from ort_aie_ep.running.next_step import other_ways
 from ort_aie_ep.runtime import sessions
+from ort_aie_ep.runtime.core_library import logits_of_last
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -82,9 +84,6 @@ class Decoder:
             ) from None
         self.vocabulary = self._interface.vocabulary
         self.every_row = self._interface.logits.shape[1] != 1
-        self._takes_rows = any(
-            value.name == ROWS for value in session.get_overridable_initializers()
-        )
         self._shared = self._interface.shared
         self.rewinds = not self._interface.states
         self.alone = (
@@ -169,16 +168,20 @@ class Decoder:
             binding.bind_ortvalue_input(name, value)
         grown = (*(() if interface.shared else self._caches), *self._states)
         rows = count if self.every_row else 1
-        if self._takes_rows:
-            rows = min(wanted or count, count)
-            keep = sessions.ort_value(np.array(rows, np.int64), "tensor(int64)")
-            binding.bind_ortvalue_input(ROWS, keep)
         kind = interface.logits.type
-        logits = np.empty((sequences, rows, self.vocabulary), TYPES[kind][0])
-        binding.bind_ortvalue_output(interface.logits.name, sessions.ort_value(logits, kind))
+        # Models that compute all rows nevertheless are seen by what ONNX Runtime allocates.
+        choose = 0 < wanted < rows and kind != "tensor(bfloat16)"  # which OrtValue.numpy lacks
+        if choose:
+            binding.bind_output(interface.logits.name, "cpu")
+        else:
+            logits = np.empty((sequences, rows, self.vocabulary), TYPES[kind][0])
+            binding.bind_ortvalue_output(interface.logits.name, sessions.ort_value(logits, kind))
         start = time.perf_counter()
-        sessions.run(self._session, binding)
+        with logits_of_last(wanted) if choose else nullcontext():
+            sessions.run(self._session, binding)
         self.run_seconds = time.perf_counter() - start
+        if choose:
+            logits = binding.get_outputs()[-1].numpy()
         if grown:
             # In the order in which they were bound: the logits are last.
             values = binding.get_outputs()[-1 - len(grown) : -1]

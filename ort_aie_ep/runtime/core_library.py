@@ -1,10 +1,35 @@
-"""Information that the ort_aie_ep library returns as text through its C functions."""
+"""The C functions of the ort_aie_ep library."""
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 
 import ort_aie_ep
+
+
+@contextmanager
+def logits_of_last(tokens: int) -> Iterator[None]:
+    """Runs of this thread in the `with` block compute the logits of a sequence's last `tokens`
+    tokens alone, (1, tokens, vocabulary); 0: of all. Batches of several sequences compute all, and
+    so do models whose logits are not computed by an aie operator.
+
+    Raises:
+        AieError: the package was installed without its library.
+    """
+    keep = _loaded().ort_aie_keep_logits
+    keep(ctypes.c_int64(tokens))
+    try:
+        yield
+    finally:
+        keep(ctypes.c_int64(0))
+
+
+@cache
+def _loaded() -> ctypes.CDLL:
+    return ctypes.CDLL(ort_aie_ep.library_path())
 
 
 def npu_counters_text() -> str:
@@ -13,7 +38,7 @@ def npu_counters_text() -> str:
     Raises:
         AieError: the package was installed without its library.
     """
-    library = ctypes.CDLL(ort_aie_ep.library_path())
+    library = _loaded()
     library.ort_aie_npu_counters.restype = ctypes.c_void_p
     return _take(library, library.ort_aie_npu_counters())
 
@@ -25,7 +50,7 @@ def xrt_library() -> str:
         AieError: the package was installed without its library.
         OSError: the target does not load; the message says why.
     """
-    library = ctypes.CDLL(ort_aie_ep.library_path())
+    library = _loaded()
     library.ort_aie_xrt_library.restype = ctypes.c_void_p
     error = ctypes.c_void_p()
     found = library.ort_aie_xrt_library(ctypes.byref(error))

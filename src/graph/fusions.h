@@ -17,6 +17,8 @@ void FuseHeads(Steps& steps);
 void FuseNorms(Steps& steps);
 // The Reshape between a router and its experts, which only joins batch and sequence, goes.
 void FuseRouter(Steps& steps);
+// The projection that computes the logits gets an attribute that says so.
+void MarkLogits(Steps& steps);
 
 // All of them, in their order.
 void FuseAll(Steps& steps);

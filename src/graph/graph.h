@@ -26,6 +26,7 @@ struct Value {
   // Of a constant: type, shape and `bytes`; `data` if the door has it at hand.
   Tensor constant;
   bool wanted = false;  // outside of the nodes: an output of the graph, or read in a body
+  bool logits = false;  // the model's output of this name
   // The MatMulNBits whose packed weights these are, or the QMoE, of whose constants
   // (graph/experts.h) it is number packed_part. kAbsent for the model's own values.
   int packed_from = kAbsent, packed_part = kAbsent;

@@ -11,7 +11,8 @@
 //   skip        as A; needs norm_weight
 //   Y           (..., N) of A's type
 //   sum         as A, if skip is given and the output is wanted
-// Attributes: K, N, norm_epsilon, format; for Q4NXMatMul also bits (4, the default, 2 or 8), with
+// Attributes: K, N, norm_epsilon, format; logits (1: of A (1, rows, K), only the last rows count
+// that ops/logits.h says; default 0); for Q4NXMatMul also bits (4, the default, 2 or 8), with
 // format 2 group (32, 64, 128 or 256) and minima (whether they are stored), accuracy_level (as
 // MatMulNBits defines it) and symmetric (1: every min is -2^(bits-1) * scale, or with 8 bits every
 // zero point 128, so that they need not be read; default 0; implied without minima).
@@ -29,6 +30,7 @@ struct MatMulAttributes {
   WeightAttributes weights;
   int64_t accuracy_level = 0, symmetric = 0;
   float norm_epsilon = 0;
+  int64_t logits = 0;
 };
 
 class MatMul {
@@ -46,11 +48,15 @@ class MatMul {
   void Append(const Inputs& inputs, void* y, void* sum, Plan& plan) const;
 
  private:
+  // Rows of `a` that count: the last ones.
+  int64_t RowsOf(const Tensor& a) const;
+
   Weights weights_;
   Numerics numerics_;
   int64_t prompt_chunk_;
   bool symmetric_;
   float norm_epsilon_;
+  bool logits_;
   std::shared_ptr<KeptState> kept_ = std::make_shared<KeptState>();
 };
 

@@ -7,12 +7,11 @@ namespace ort_aie {
 
 std::span<const OpDescription* const> AllOps() {
   static const std::array all = {
-      &Q4NXMatMulDescription(),   &GemmDescription(),       &Q4NXGatedMLPDescription(),
-      &GatedGemmDescription(),    &Q4NXGatherDescription(), &FlowAttentionDescription(),
-      &RMSNormDescription(),      &AddDescription(),        &MulDescription(),
-      &ActivationDescription(),   &CastDescription(),       &GatherDescription(),
-      &SelectRowsDescription(),   &LastRowsDescription(),   &Q4NXMoEDescription(),
-      &GatedRMSNormDescription(),
+      &Q4NXMatMulDescription(), &GemmDescription(),       &Q4NXGatedMLPDescription(),
+      &GatedGemmDescription(),  &Q4NXGatherDescription(), &FlowAttentionDescription(),
+      &RMSNormDescription(),    &AddDescription(),        &MulDescription(),
+      &ActivationDescription(), &CastDescription(),       &GatherDescription(),
+      &SelectRowsDescription(), &Q4NXMoEDescription(),    &GatedRMSNormDescription(),
   };
   return all;
 }

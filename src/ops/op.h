@@ -117,6 +117,5 @@ const OpDescription& ActivationDescription();
 const OpDescription& CastDescription();
 const OpDescription& GatherDescription();
 const OpDescription& SelectRowsDescription();
-const OpDescription& LastRowsDescription();
 
 }  // namespace ort_aie

@@ -22,7 +22,7 @@ WeightAttributes ReadWeights(const NodeInfo& info, bool bf16) {
 
 MatMulAttributes ReadAttributes(const NodeInfo& info, bool bf16) {
   return {ReadWeights(info, bf16), info.Int("accuracy_level", 0), info.Int("symmetric", 0),
-          info.Float("norm_epsilon", 0.0f)};
+          info.Float("norm_epsilon", 0.0f), info.Int("logits", 0)};
 }
 
 // Describes Y, and sum if input skip is given.
@@ -132,6 +132,9 @@ OpDescription Projection(const char* name, size_t required_inputs) {
     description.attributes = WithForm(std::move(description.attributes));
     description.attributes.push_back({.name = "accuracy_level"});
     description.attributes.push_back({.name = "symmetric", .least = 0, .most = 1});
+  }
+  if (std::is_same_v<K, MatMulOp>) {
+    description.attributes.push_back({.name = "logits", .least = 0, .most = 1});
   }
   if (std::is_same_v<K, GatedMLPOp>) {
     description.attributes.push_back({.name = "activation", .kind = AttributeRule::kString});

@@ -6,13 +6,6 @@
 //            range are an error
 //   Y        (batch, 1, K) of A's type
 // Attribute: format. If A has one row, Y is A: nothing is copied within a plan.
-//
-// aie.LastRows(A, count) -> Y: the last `count` rows of each batch row, or all for 0, so that each
-// call says how many tokens' logits it reads.
-//   A      (batch, rows, K) float, float16 or bfloat16
-//   count  int64, one value, not negative; more than `rows` counts as `rows`
-//   Y      (batch, count, K) of A's type
-// Attribute: format. If those are all rows, Y is A.
 #pragma once
 
 #include "ops/plan.h"
@@ -25,14 +18,6 @@ class SelectRows {
 
   Shape OutputShape(const Tensor& a, const Tensor& indices) const;
   void Append(const Tensor& a, const Tensor& indices, void* y, Plan& plan) const;
-};
-
-class LastRows {
- public:
-  explicit LastRows(int64_t format);
-
-  Shape OutputShape(const Tensor& a, const Tensor& count) const;
-  void Append(const Tensor& a, const Tensor& count, void* y, Plan& plan) const;
 };
 
 }  // namespace ort_aie

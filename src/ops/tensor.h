@@ -49,6 +49,13 @@ constexpr size_t SizeOf(DataType type) {
 constexpr int64_t BytesOf(DataType type, int64_t elements) {
   return type == DataType::kInt4 ? elements / 2 : elements * static_cast<int64_t>(SizeOf(type));
 }
+// The address of a later element.
+inline const void* Advance(const void* p, DataType type, int64_t elements) {
+  return static_cast<const uint8_t*>(p) + BytesOf(type, elements);
+}
+inline void* Advance(void* p, DataType type, int64_t elements) {
+  return static_cast<uint8_t*>(p) + BytesOf(type, elements);
+}
 
 const char* NameOf(DataType type);
 

@@ -127,26 +127,6 @@ class SelectRowsOp final : public Op {
   const SelectRows op_;
 };
 
-class LastRowsOp final : public Op {
- public:
-  enum Input { kA, kCount, kInputCount };
-
-  explicit LastRowsOp(const NodeInfo& info) : op_(info.Int("format", 0)) {}
-
-  void Describe(std::span<const Tensor> inputs, std::span<Output> outputs) const override {
-    const Tensor& a = inputs[kA];
-    outputs[0] = {a.type, op_.OutputShape(a, inputs[kCount])};
-    if (outputs[0].shape == a.shape) outputs[0].same_as = kA;
-  }
-  void Append(std::span<const Tensor> inputs, std::span<const Output>,
-              std::span<void* const> buffers, Plan& plan) const override {
-    op_.Append(inputs[kA], inputs[kCount], buffers[0], plan);
-  }
-
- private:
-  const LastRows op_;
-};
-
 ShapeContext::Value Required(const ShapeContext& context, size_t index, const char* name) {
   auto value = context.Input(index);
   if (!value) Fail(ErrorCode::kInvalidGraph, "input ", name, " is missing");
@@ -181,13 +161,6 @@ void InferSelectRows(const ShapeContext& context) {
   auto value = Required(context, 0, "A");
   if (value.dims.empty()) value.dims.resize(3);
   if (value.dims.size() > 1) value.dims[1] = {1};
-  context.SetOutput(0, value);
-}
-
-void InferLastRows(const ShapeContext& context) {
-  auto value = Required(context, 0, "A");
-  if (value.dims.empty()) value.dims.resize(3);
-  if (value.dims.size() > 1) value.dims[1] = {};
   context.SetOutput(0, value);
 }
 
@@ -310,22 +283,6 @@ const OpDescription& SelectRowsDescription() {
         return std::make_unique<SelectRowsOp>(info);
       },
       .infer = InferSelectRows,
-      .passes_on = true};
-  return description;
-}
-
-const OpDescription& LastRowsDescription() {
-  static const OpDescription description = {
-      .name = "LastRows",
-      .inputs = LastRowsOp::kInputCount,
-      .required_inputs = 2,
-      .outputs = 1,
-      .required_outputs = 1,
-      .attributes = {{.name = "format", .required = true}},
-      .create = [](const NodeInfo& info, const Options&) -> std::unique_ptr<Op> {
-        return std::make_unique<LastRowsOp>(info);
-      },
-      .infer = InferLastRows,
       .passes_on = true};
   return description;
 }

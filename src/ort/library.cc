@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/libraries.h"
+#include "ops/logits.h"
 #include "ort/custom_op.h"
 #include "targets/loader.h"
 #if ORT_API_VERSION >= 24
@@ -100,6 +101,10 @@ ORT_AIE_EXPORT char* ort_aie_xrt_library(char** error) {
     return nullptr;
   }
 }
+
+// Runs on the calling thread compute the logits of a sequence's last `tokens` tokens; 0: of all.
+// For ort_aie_ep.logits_of_last().
+ORT_AIE_EXPORT void ort_aie_keep_logits(int64_t tokens) { ort_aie::KeepLogits(tokens); }
 
 // JSON of what the NPU targets of this process have done; the caller frees it with ort_aie_free.
 // For ort_aie_ep.npu_counters().

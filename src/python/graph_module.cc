@@ -99,6 +99,7 @@ Value ValueOf(const py::handle& given) {
   value.name = given["name"].cast<std::string>();
   value.type = given["type"].cast<int64_t>();
   value.wanted = given["wanted"].cast<bool>();
+  value.logits = given["logits"].cast<bool>();
   if (const py::object shape = given["shape"]; !shape.is_none()) {
     value.shape.emplace();
     for (const py::handle& dim : shape) value.shape->push_back(DimOf(dim));

@@ -40,6 +40,7 @@ class Graph:
             "shape": None if shape is None else list(shape),
             "constant": constant,
             "wanted": False,
+            "logits": False,
         }
         return name
 

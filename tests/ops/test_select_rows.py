@@ -1,5 +1,5 @@
-"""aie.SelectRows, which takes a row from each batch row, and aie.LastRows, which takes the last
-ones, compared with numpy."""
+"""aie.SelectRows, which takes a row from each batch row, compared with numpy and ONNX's
+GatherND."""
 
 from __future__ import annotations
 
@@ -56,32 +56,3 @@ def test_of_one_row_that_row_is_given(batch: int) -> None:
 def test_bad_input_is_named(shape: tuple[int, ...], indices: list[Any], message: str) -> None:
     with pytest.raises(Exception, match=re.escape(message)):
         select(rows(FLOAT32, *shape), np.array(indices, np.int64))
-
-
-def last_rows(a: Array, count: Array) -> Array:
-    """The node's Y."""
-    feeds = {"A": a, "count": count}
-    model = one_op_model("LastRows", feeds, {"Y": a.dtype}, {"format": _native.FORMAT})
-    return run(open_session(model), feeds)["Y"]
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("count", [0, 1, 2, 5, 9])
-def test_as_many_last_rows_as_asked_for(dtype: np.dtype[Any], batch: int, count: int) -> None:
-    a = rows(dtype, batch, 5, 33)
-    y = last_rows(a, np.array(count, np.int64))
-    np.testing.assert_array_equal(y, a[:, -count:] if count < 5 else a)
-
-
-@pytest.mark.parametrize(
-    ("count", "message"),
-    [
-        (np.array(-1, np.int64), "input count must not be negative, got -1"),
-        (np.array([1, 2], np.int64), "input count must be int64 with one value, got int64 (2)"),
-        (np.array(1, np.int32), "input count must be int64 with one value, got int32 ()"),
-    ],
-)
-def test_a_bad_count_is_named(count: Array, message: str) -> None:
-    with pytest.raises(Exception, match=re.escape(message)):
-        last_rows(rows(FLOAT32, 1, 4, 8), count)

@@ -8,6 +8,7 @@ void FuseAll(Steps& steps) {
   FuseHeads(steps);
   FuseNorms(steps);
   FuseRouter(steps);
+  MarkLogits(steps);
   steps.Sort();
 }
 

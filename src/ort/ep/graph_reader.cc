@@ -39,7 +39,10 @@ class Reader {
     for (const OrtValueInfo* output :
          ListOf<OrtValueInfo>(api_, graph, api_->Graph_GetNumOutputs, api_->Graph_GetOutputs)) {
       const int value = ValueOf(output);
-      if (value != kAbsent) read_.graph.values[static_cast<size_t>(value)].wanted = true;
+      if (value == kAbsent) continue;
+      graph::Value& wanted = read_.graph.values[static_cast<size_t>(value)];
+      wanted.wanted = true;
+      wanted.logits = wanted.name == "logits";
     }
     Sort();
     return std::move(read_);

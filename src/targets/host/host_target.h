@@ -46,11 +46,4 @@ void FromFloat(const Kernels& kernels, DataType type, const float* x, int64_t n,
 const float* Floats(const Kernels& kernels, DataType type, const void* x, int64_t n,
                     Purpose purpose);
 
-inline const void* Advance(const void* p, DataType type, int64_t elements) {
-  return static_cast<const uint8_t*>(p) + BytesOf(type, elements);
-}
-inline void* Advance(void* p, DataType type, int64_t elements) {
-  return static_cast<uint8_t*>(p) + BytesOf(type, elements);
-}
-
 }  // namespace ort_aie::host

@@ -26,7 +26,7 @@ void StoreOutput(const AttentionStep& step, const uint16_t* o, int64_t token) {
   const host::Kernels& kernels = host::SelectedKernels();
   const int64_t padded = PaddedHeadDim(step.dim);
   for (int64_t head = 0; head < step.heads; ++head) {
-    void* y = host::Advance(step.output, step.type, (token * step.heads + head) * step.dim);
+    void* y = Advance(step.output, step.type, (token * step.heads + head) * step.dim);
     if (!step.value_scales) {
       FromBfloat16(kernels, o + head * padded, step.dim, step.type, y);
       continue;
@@ -88,7 +88,7 @@ void NewRows::Store(KvCopy& copy, const ThreadPool& threads, const Rows& of) con
     void* all = const_cast<void*>(value ? rows_.values : rows_.keys);
     for (int64_t token = 0; token < step_.sequence; ++token) {
       const uint16_t* x = of(head, token, value);
-      void* to = host::Advance(all, step_.cache_type, (first + token) * step_.dim);
+      void* to = Advance(all, step_.cache_type, (first + token) * step_.dim);
       FromBfloat16(kernels, x, step_.dim, step_.cache_type, to);
       ToBfloat16(kernels, step_.cache_type, to, step_.dim, again);
       if (std::memcmp(again, x, static_cast<size_t>(2 * step_.dim)) != 0) same = false;

@@ -93,8 +93,7 @@ void RunRows(const MoEStep& step, int64_t first, int64_t rows, const PinnedExper
              const std::function<void(const Plan&)>& execute) {
   const auto floats = [&](const void* tensor, int64_t width) {
     if (tensor == nullptr) return std::vector<float>();
-    return FloatsOf(kernels, step.type, host::Advance(tensor, step.type, first * width),
-                    rows * width);
+    return FloatsOf(kernels, step.type, Advance(tensor, step.type, first * width), rows * width);
   };
   const std::vector<float> logits = floats(step.router, step.experts);
   const std::vector<float> weights = floats(step.router_weights, step.experts);
@@ -145,7 +144,7 @@ void RunRows(const MoEStep& step, int64_t first, int64_t rows, const PinnedExper
     for (int64_t i = 0; i < step.hidden; ++i) to[i] += weight * from[i];
   }
   host::FromFloat(kernels, step.type, sums.data(), rows * step.hidden,
-                  host::Advance(step.y, step.type, first * step.hidden));
+                  Advance(step.y, step.type, first * step.hidden));
 }
 
 }  // namespace

@@ -18,6 +18,7 @@ from builder_nodes import matmul_nbits, projection_model, projection_weights, sa
 from onnx import TensorProto, helper
 from op_models import model_of, onnx_tensor
 from optimum_models import write_export
+from provider_calls import devices
 
 import ort_aie_ep
 from ort_aie_ep.graph_passes.planning import expand_plans
@@ -133,20 +134,37 @@ def test_a_compiled_model_gives_each_rows_last_token(tmp_path: Path) -> None:
     np.testing.assert_allclose(last(tokens, mask), expected, atol=TOLERANCE)
 
 
-# phi's lm_head has a bias, gemma3's logits are capped, lfm2 has states.
-@pytest.mark.parametrize("name", ["llama", "phi", "gemma3", "lfm2"])
-def test_a_caller_says_how_many_last_tokens_have_logits(name: str, tmp_path: Path) -> None:
-    ort_aie_ep.compile(DATA / name, tmp_path / "compiled")
-    folder = find_model(tmp_path / "compiled")
-    session = open_session(folder.model, Options())
+# phi's lm_head has a bias, gemma3's logits are capped, lfm2 has states, qwen3_5 is several plans.
+@pytest.mark.parametrize("door", ["compiled", "steps", "provider"])
+@pytest.mark.parametrize("name", ["llama", "phi", "gemma3", "lfm2", "qwen3_5"])
+def test_a_caller_says_how_many_last_tokens_have_logits(
+    name: str, door: str, provider: None, tmp_path: Path
+) -> None:
+    source = find_model(DATA / name)
+    if door == "provider":
+        options = onnxruntime.SessionOptions()
+        options.add_provider_for_devices(devices()[:1], {})
+        session = onnxruntime.InferenceSession(source.model, options)
+    else:
+        ort_aie_ep.compile(DATA / name, tmp_path / "compiled", plan=door == "compiled")
+        session = open_session(find_model(tmp_path / "compiled").model, Options())
     tokens = np.random.default_rng(0).integers(3, 300, 17)
     found = []
     for wanted in (0, 1, 3, 99):
-        decoder = Decoder(session, folder, 32)
+        decoder = Decoder(session, source, 32)
         found.append(decoder.forward(tokens, wanted))
     assert [len(rows) for rows in found] == [17, 1, 3, 17]
     for rows in found[1:]:
         np.testing.assert_allclose(rows, found[0][-len(rows) :], atol=TOLERANCE)
+
+
+def test_of_several_sequences_all_tokens_have_logits(tmp_path: Path) -> None:
+    ort_aie_ep.compile(DATA / "llama", tmp_path / "compiled")
+    host = Host(tmp_path / "compiled" / "model.onnx", library=True)
+    with ort_aie_ep.logits_of_last(1):
+        assert host(batch(2, 6), np.ones((2, 6), np.int64)).shape[:2] == (2, 6)
+    host.past = {}
+    assert host(batch(1, 6), np.ones((1, 6), np.int64)).shape[:2] == (1, 6)
 
 
 def test_a_mask_longer_than_the_tokens_so_far_means_no_padding(tmp_path: Path) -> None:

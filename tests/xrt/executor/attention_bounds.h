@@ -45,8 +45,8 @@ inline std::vector<double> AttentionBounds(const AttentionStep& step, double que
     std::vector<float> x(static_cast<size_t>(dim));
     const int64_t first =
         ((b * step.kv_heads + head) * step.present_capacity + key - Dropped(step, b)) * dim;
-    host::ToFloat(host::SelectedKernels(), step.cache_type,
-                  host::Advance(cache, step.cache_type, first), dim, x.data());
+    host::ToFloat(host::SelectedKernels(), step.cache_type, Advance(cache, step.cache_type, first),
+                  dim, x.data());
     return x;
   };
   std::vector<double> bounds(static_cast<size_t>(step.batch * step.sequence * step.heads * dim));

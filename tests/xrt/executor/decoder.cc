@@ -183,8 +183,8 @@ Plan WholeDecoder::Tokens(const std::vector<int64_t>& ids) {
     attention.cos = first.cos;
     attention.sin = first.sin;
     if (model_.family.packed) {
-      parts[1] = host::Advance(parts[0], kType, kHeads * kDim);
-      parts[2] = host::Advance(parts[0], kType, (kHeads + model_.family.kv_heads) * kDim);
+      parts[1] = ort_aie::Advance(parts[0], kType, kHeads * kDim);
+      parts[2] = ort_aie::Advance(parts[0], kType, (kHeads + model_.family.kv_heads) * kDim);
       attention.query_stride = attention.key_stride = attention.value_stride = stride;
     }
     attention.query = parts[0];

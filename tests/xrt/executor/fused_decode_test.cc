@@ -298,8 +298,8 @@ class Model {
       step.query_stride = queries;
       step.key_stride = step.value_stride = row;
     }
-    step.key = v.separate ? parts[1] : host::Advance(parts[0], step.type, queries);
-    step.value = v.separate ? parts[2] : host::Advance(parts[0], step.type, queries + row);
+    step.key = v.separate ? parts[1] : ort_aie::Advance(parts[0], step.type, queries);
+    step.value = v.separate ? parts[2] : ort_aie::Advance(parts[0], step.type, queries + row);
     step.past_key = layer.keys.data();
     step.past_value = layer.values.data();
     step.present_key = (v.in_place ? layer.keys : layer.new_keys).data();

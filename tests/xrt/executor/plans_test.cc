@@ -352,8 +352,8 @@ void ATableThatThePlanMakes() {
   AttentionStep step = generator.Step(1, {});
   step.cos = cosines.data();
   step.query = qkv.y.data();
-  step.key = host::Advance(qkv.y.data(), layer.type, 256);
-  step.value = host::Advance(qkv.y.data(), layer.type, 384);
+  step.key = Advance(qkv.y.data(), layer.type, 256);
+  step.value = Advance(qkv.y.data(), layer.type, 384);
   step.past_key = step.present_key = generator.keys.data();
   step.past_value = step.present_value = generator.values.data();
   step.output = output.data();

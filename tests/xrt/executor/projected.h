@@ -33,7 +33,7 @@ class ProjectedAttention {
     projection_->a = Values(layer_.type, Exact(tokens * 256, step_));
     AttentionStep step = generator.Step(tokens, {});
     const auto part = [&](int64_t heads) {
-      return host::Advance(projection_->y.data(), layer_.type, heads * layer_.dim);
+      return Advance(projection_->y.data(), layer_.type, heads * layer_.dim);
     };
     step.query = part(0);
     step.key = part(layer_.heads);

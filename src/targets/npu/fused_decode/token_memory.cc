@@ -186,8 +186,8 @@ void TokenMemory::SendToken(const DecoderPlan& decoder) {
     const AttentionStep& step = *decoder.steps.layers[static_cast<size_t>(slab)].attention;
     const int64_t row = step.positions[0] * half;
     uint16_t* const to = Elements(*rms_, geometry().rotary_offset(slab));
-    ToBfloat16(kernels, step.type, host::Advance(step.cos, step.type, row), half, to);
-    ToBfloat16(kernels, step.type, host::Advance(step.sin, step.type, row), half, to + half);
+    ToBfloat16(kernels, step.type, Advance(step.cos, step.type, row), half, to);
+    ToBfloat16(kernels, step.type, Advance(step.sin, step.type, row), half, to + half);
   }
   Send(*rms_, geometry().rotary_offset(0), geometry().rotary_slabs() * geometry().rotary_slab());
 }

@@ -263,8 +263,8 @@ npu::BufferView RotaryTable(Batch& batch, const AttentionStep& step, int64_t b) 
   const void *cos = nullptr, *sin = nullptr;
   if (step.cos != nullptr) {
     const int64_t first = step.positions[static_cast<size_t>(b)] * half;
-    cos = host::Advance(step.cos, step.type, first);
-    sin = host::Advance(step.sin, step.type, first);
+    cos = Advance(step.cos, step.type, first);
+    sin = Advance(step.sin, step.type, first);
   }
   return batch.SharedInput({cos, sin, half}, kRotaryObject,
                            [cos, sin, half, type = step.type](uint16_t* y) {

@@ -89,7 +89,7 @@ void Batch::Alias(void* tensor, int64_t elements, DataType type, npu::BufferView
                            const int64_t first = i * kStoredTogether;
                            FromBfloat16(host::SelectedKernels(), from + first,
                                         std::min(kStoredTogether, elements - first), type,
-                                        host::Advance(tensor, type, first));
+                                        Advance(tensor, type, first));
                          });
   });
 }

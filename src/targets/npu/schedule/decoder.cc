@@ -139,7 +139,7 @@ class DecoderReader {
     const AttentionStep& attention = *layer.attention;
     const MatMulStep& first = *layer.qkv.front();
     const auto in_first = [&](int64_t heads) {
-      return host::Advance(static_cast<const void*>(first.y), first.type, heads * attention.dim);
+      return Advance(static_cast<const void*>(first.y), first.type, heads * attention.dim);
     };
     const bool one = layer.qkv.size() == 1;
     Want(attention.query == first.y &&

@@ -32,7 +32,7 @@ void StoreProducts(const host::Kernels& kernels, const MatMulStep& step, int64_t
                    int64_t count, const uint16_t* product, const uint16_t* up) {
   if (!IsGated(step) && step.bias == nullptr && FinishesThere(step)) {
     return FromBfloat16(kernels, product, count, step.type,
-                        host::Advance(step.y, step.type, row * step.n + n0));
+                        Advance(step.y, step.type, row * step.n + n0));
   }
   float* y = host::Scratch<float>(host::Purpose::kTile, 2 * count);
   kernels.bfloat16_to_float(product, count, y);

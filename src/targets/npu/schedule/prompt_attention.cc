@@ -63,7 +63,7 @@ npu::BufferView PromptTable(Batch& batch, const AttentionStep& step, int64_t ele
     for (int64_t t = 0; t < step.sequence; ++t) {
       const int64_t at = step.positions[static_cast<size_t>(t)] * half;
       for (const void* table : {step.cos, step.sin}) {
-        ToBfloat16(kernels, step.type, host::Advance(table, step.type, at), half, y);
+        ToBfloat16(kernels, step.type, Advance(table, step.type, at), half, y);
         y += half;
       }
     }
@@ -74,8 +74,8 @@ npu::BufferView PromptTable(Batch& batch, const AttentionStep& step, int64_t ele
   }
   if (!in_order) return batch.Input(elements, fill);
   // Layers with the same table share it.
-  return batch.SharedInput({host::Advance(step.cos, step.type, first * half),
-                            host::Advance(step.sin, step.type, first * half), elements},
+  return batch.SharedInput({Advance(step.cos, step.type, first * half),
+                            Advance(step.sin, step.type, first * half), elements},
                            elements, fill);
 }
 

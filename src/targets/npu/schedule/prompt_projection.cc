@@ -121,7 +121,7 @@ RowInput InputOf(const DeviceFacts& facts, Batch& batch, const MatMulStep& step)
 MatMulStep RowsOf(const MatMulStep& step, int64_t first, int64_t count) {
   MatMulStep rows = step;
   const auto advance = [&](auto*& tensor, int64_t width) {
-    if (tensor != nullptr) tensor = host::Advance(tensor, step.type, first * width);
+    if (tensor != nullptr) tensor = Advance(tensor, step.type, first * width);
   };
   rows.rows = count;
   advance(rows.a, step.k);

@@ -156,7 +156,7 @@ npu::BufferView RowInput::NormWeight() {
 npu::BufferView RowInput::Tensor(const void* tensor) {
   return Upload([tensor, type = row_.type, k = row_.k]() -> FillRow {
     return [=](int64_t row, uint16_t* y) {
-      ToBfloat16(host::SelectedKernels(), type, host::Advance(tensor, type, row * k), k, y);
+      ToBfloat16(host::SelectedKernels(), type, Advance(tensor, type, row * k), k, y);
     };
   });
 }
@@ -164,10 +164,10 @@ npu::BufferView RowInput::Tensor(const void* tensor) {
 namespace {
 
 void LoadSum(const host::Kernels& kernels, const Row& row, int64_t i, float* x) {
-  host::ToFloat(kernels, row.type, host::Advance(row.a, row.type, i * row.k), row.k, x);
+  host::ToFloat(kernels, row.type, Advance(row.a, row.type, i * row.k), row.k, x);
   if (row.skip == nullptr) return;
   float* skip = host::Scratch<float>(host::Purpose::kSkip, row.k);
-  host::ToFloat(kernels, row.type, host::Advance(row.skip, row.type, i * row.k), row.k, skip);
+  host::ToFloat(kernels, row.type, Advance(row.skip, row.type, i * row.k), row.k, skip);
   kernels.add(x, skip, row.k, x);
 }
 
@@ -201,7 +201,7 @@ void RowInput::StoreSumAfter(std::optional<npu::BufferView> x) {
     threads.ParallelFor(row.rows, host::PassNs(row.k), [&](int64_t i) {
       float* sum = host::Scratch<float>(host::Purpose::kRow, row.k);
       LoadSum(kernels, row, i, sum);
-      host::FromFloat(kernels, row.type, sum, row.k, host::Advance(row.sum, row.type, i * row.k));
+      host::FromFloat(kernels, row.type, sum, row.k, Advance(row.sum, row.type, i * row.k));
     });
   };
   const int64_t elements = row_.rows * row_.k;
@@ -365,9 +365,9 @@ bool AppendSelection(Batch& batch, const GatherStep& step) {
   int64_t index = *static_cast<const int64_t*>(step.indices);
   if (index < 0) index += step.n;
   if (index < 0 || index >= step.n) return false;
-  const BatchTensors::Source row = batch.tensors.Find(
-      host::Advance(static_cast<const void*>(step.weights), step.type, index * step.k),
-      RowBytes(step.k, step.type));
+  const BatchTensors::Source row =
+      batch.tensors.Find(Advance(static_cast<const void*>(step.weights), step.type, index * step.k),
+                         RowBytes(step.k, step.type));
   if (!row.view || !BatchMemory::IsResult(*row.view)) return false;
   batch.Alias(step.y, step.k, step.type, *row.view, step.k);
   return true;
