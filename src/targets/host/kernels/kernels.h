@@ -8,6 +8,7 @@
 
 #include <stdint.h>
 
+#include "q4nx/file_forms.h"
 #include "targets/host/kernels/lookup_kernels.h"
 
 namespace ort_aie::host {
@@ -96,6 +97,26 @@ struct ByteKernels {
   // for codes of 8 bits: dequantisation + GEMM uses bfloat16 instead.
   void (*unpack_block)(const uint8_t* block, const BlockLayout& layout, int8_t* codes,
                        float* scales, float* mins, int32_t* offsets);
+};
+
+// Kernels for a form of GGUF files (q4nx/file_forms.h). `spans` is k / 32; sums, scales and minima
+// of weights are by its group, of 32 or 16 in-features; `a_scales` always by 32.
+struct FileKernels {
+  // y (rows, 32) = a (rows, spans * 32) with a_scales (rows, spans) and q_sums (rows, k / group) . a
+  // row of blocks. Each result is bit for bit that of one row alone.
+  void (*rows_int8)(const uint8_t* blocks, int64_t spans, const int8_t* a, const float* a_scales,
+                    const int32_t* q_sums, int64_t rows, float* y, int64_t ldy);
+  // a holds floats that are bfloat16 values, sums (rows, k / group) their sums.
+  void (*rows_bf16)(const uint8_t* blocks, int64_t spans, const float* a, const float* sums,
+                    int64_t rows, float* y, int64_t ldy);
+  MostStreamedRows most_rows;
+  // A row of blocks -> panel [k / 2][32][2] bfloat16.
+  void (*dequantize)(const uint8_t* blocks, int64_t spans, uint16_t* panel);
+  // A row of blocks -> value - middle [k / 4][32][4]; scales, mins [k / group][32]; offsets likewise,
+  // -128 times the sum over a group. mins is not written by forms without minima. For gemm_int8, or
+  // gemm_int8_16 with groups of 16.
+  void (*unpack)(const uint8_t* blocks, int64_t spans, int8_t* codes, float* scales, float* mins,
+                 int32_t* offsets);
 };
 
 struct Kernels {
@@ -200,6 +221,14 @@ struct Kernels {
 
   const LookupKernels* lookup;  // for weights of two bits
   ByteKernels bytes;            // for weights of 8 bits
+  FileKernels files[static_cast<int>(FileType::kCount)];
+
+  // As quantize_int8 and group_sums, with sums by 16; a_scales stay by 32.
+  void (*quantize_int8_16)(const float* x, int64_t groups, int32_t offset, uint8_t* q,
+                           float* scales, int32_t* q_sums);
+  void (*group_sums_16)(const float* x, int64_t groups, float* sums);
+  // As gemm_int8, with q_sums, scales, mins and offsets by 16; `groups` counts those of 32.
+  decltype(gemm_int8) gemm_int8_16;
 };
 
 extern const Kernels kPortableKernels;
