@@ -23,6 +23,7 @@
 #include "ops/format.h"
 #include "ops/weights.h"
 #include "python/errors.h"
+#include "python/file_forms_module.h"
 #include "python/graph_module.h"
 #include "python/kernel_choice_module.h"
 #include "q4nx/experts.h"
@@ -505,6 +506,7 @@ PYBIND11_MODULE(_native, m) {
   m.def("pack_expert", &PackExpert, py::arg("codes").noconvert(), py::arg("scales").noconvert(),
         py::arg("zero_points").noconvert(), py::arg("layout"), py::arg("scale_type"));
 
+  DefineFileForms(m);
   m.def("quantize", &Quantize, py::arg("weights").noconvert(), py::arg("bits") = 4,
         py::arg("importance").noconvert() = py::none());
 

@@ -136,7 +136,7 @@ def test_nan_and_infinity_stay_in_their_rows(rows: int, level: int) -> None:
     [
         (
             {"format": 99},
-            "the model has format 99, but this library reads formats 1 and 2; compile the model",
+            "the model has format 99, but this library reads formats 1 to 3; compile the model",
         ),
         ({"format": 0}, "the model has format 0"),
         (
