@@ -22,7 +22,9 @@ inline int64_t ChunkTokens(int64_t prompt_chunk, int64_t batch, int64_t multiple
 
 // Up to so many rows are multiplied while the weights are read, each row bit for bit as if it were
 // alone. More rows are dequantisation + GEMM.
-int64_t MostStreamedRows(const Kernels& kernels, WeightKind kind, Numerics numerics);
+int64_t MostStreamedRows(const Kernels& kernels, const WeightForm& form, Numerics numerics);
+// The kernels for a form of GGUF files. Throws Error if there are none.
+const FileKernels& FilesOf(const Kernels& kernels, const WeightForm& form);
 // Dequantisation + GEMM, for any number of rows: RunMatMul chooses.
 void RunGemm(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads);
 void RunMatMul(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads);
