@@ -240,6 +240,7 @@ constexpr Kernels Avx512Kernels() {
   kernels.accumulate[kCacheInt8] = CodeAccumulate;
   kernels.scores[kCacheInt4] = QuadScores<Int4Quads>;
   kernels.lookup = kNta ? &kAvx512NtaLookup : &kAvx512Lookup;
+  kernels.files = kAvx512Files.kernels;
   // On an Intel Xeon without AMX.
   kernels.bytes = GenericBytes<ByteBlockAhead<kRowsHint>>({.int8 = 38, .bf16 = 192});
   return kernels;
@@ -256,6 +257,7 @@ consteval Kernels AmxKernels() {
   Kernels kernels = WithTiles(Avx512Bf16Kernels(OneRowBf16T1), "amx", GemmBf16Amx, kAmxAttention);
   kernels.most_rows = {.int8 = 17, .bf16 = 32};
   kernels.bytes.most_rows = {.int8 = 24, .bf16 = 32};
+  kernels.files = kAmxFiles.kernels;
   return kernels;
 }
 

@@ -112,11 +112,16 @@ struct FileKernels {
   MostStreamedRows most_rows;
   // A row of blocks -> panel [k / 2][32][2] bfloat16.
   void (*dequantize)(const uint8_t* blocks, int64_t spans, uint16_t* panel);
-  // A row of blocks -> value - middle [k / 4][32][4]; scales, mins [k / group][32]; offsets likewise,
-  // -128 times the sum over a group. mins is not written by forms without minima. For gemm_int8, or
-  // gemm_int8_16 with groups of 16.
+  // A row of blocks -> codes [k / 4][32][4]; scales, mins [k / group][32], weight = scale * code + min;
+  // offsets likewise, -128 times the sum of codes over a group. mins is not written by forms without
+  // minima. For gemm_int8, or gemm_int8_16 with groups of 16. Null if that has no room for the codes:
+  // dequantisation + GEMM uses bfloat16 instead.
   void (*unpack)(const uint8_t* blocks, int64_t spans, int8_t* codes, float* scales, float* mins,
                  int32_t* offsets);
+};
+
+struct FileTable {
+  FileKernels kernels[static_cast<int>(FileType::kCount)];
 };
 
 struct Kernels {
@@ -221,7 +226,7 @@ struct Kernels {
 
   const LookupKernels* lookup;  // for weights of two bits
   ByteKernels bytes;            // for weights of 8 bits
-  FileKernels files[static_cast<int>(FileType::kCount)];
+  const FileKernels* files;     // by FileType
 
   // As quantize_int8 and group_sums, with sums by 16; a_scales stay by 32.
   void (*quantize_int8_16)(const float* x, int64_t groups, int32_t offset, uint8_t* q,
@@ -232,6 +237,7 @@ struct Kernels {
 };
 
 extern const Kernels kPortableKernels;
+extern const FileTable kPortableFiles;
 
 // What dot products of bfloat16 compute: those of AVX512_BF16, or of its stand-in
 // (avx512_bf16.inc).
@@ -271,6 +277,7 @@ constexpr const char* kAmxStandin = "amx_standin";
 constexpr const char* kAvx512Bf16Standin = "avx512_bf16_standin";
 extern const Kernels kAmxStandinKernels;
 extern const Kernels kAvx2VnniStandinKernels;
+extern const FileTable kAvx2VnniStandinFiles;
 void GemmBf16AmxStandin(const uint16_t* a, int64_t lda, int64_t rows, const uint16_t* panel,
                         int64_t k_pairs, float* y, int64_t ldy);
 extern const Bf16Attention kAmxStandinAttention;
@@ -282,6 +289,7 @@ void GemmBf16Standin(const uint16_t* a, int64_t lda, int64_t rows, const uint16_
                      int64_t k_pairs, float* y, int64_t ldy);
 extern const Bf16Attention kAvx512Bf16StandinAttention;
 #if defined(__x86_64__)
+extern const FileTable kAvx2Files, kAvx2VnniFiles, kAvx512Files, kAmxFiles;
 extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx2VnniKernels;    // those of int8 alone
 extern const Kernels kAvx512Kernels;      // F, BW, DQ, VL, VNNI, VBMI
