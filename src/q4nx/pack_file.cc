@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "q4nx/bfloat16.h"
 
@@ -81,9 +82,10 @@ void Bases(const Bits& bits, const FileForm& form, uint16_t* bases, int64_t row,
 }
 
 // Row `row` of a block.
-template <typename Bits>
-void InBlock(const Bits& bits, const FileForm& form, int64_t row, Numbers& numbers) {
-  const FileLayout at = LayoutOfBlock(form);
+template <FileType kType, typename Bits>
+void InBlock(const Bits& bits, int64_t row, Numbers& numbers) {
+  constexpr FileForm form = FileFormOf(kType);
+  constexpr FileLayout at = LayoutOfBlock(form);
   const int64_t groups = form.columns / form.group;
   Bases(bits, form, numbers.bases, row, at.bases);
   Planes(bits, numbers.factors, groups, form.factor_bits, 1, row, at.factors);
@@ -134,10 +136,10 @@ void KFactors(const Bits& bits, Numbers& numbers, int64_t byte) {
 // Minima are negated in a block, and signed numbers have an offset.
 constexpr int kNegated = 0x8000, kOffset = 0x80;
 
-template <typename Bits>
-void InFile(const Bits& bits, FileType type, Numbers& numbers) {
+template <FileType kType, typename Bits>
+void InFile(const Bits& bits, Numbers& numbers) {
   auto& [bases, minima_bases, factors, minima_factors, codes] = numbers;
-  switch (type) {
+  switch (kType) {
     case FileType::kQ4_0:
     case FileType::kIQ4_NL:
       Float16(bits, bases[0], 0);
@@ -206,11 +208,23 @@ void InFile(const Bits& bits, FileType type, Numbers& numbers) {
 
 // --- both ---------------------------------------------------------------------------------------
 
+// Calls f<type>(): layouts are constants to the loops over them.
+template <typename F, size_t... kTypes>
+void With(FileType type, const F& f, std::index_sequence<kTypes...>) {
+  const auto is_it = [&]<FileType kType>() {
+    if (type == kType) f.template operator()<kType>();
+  };
+  (is_it.template operator()<static_cast<FileType>(kTypes)>(), ...);
+}
+template <typename F>
+void With(FileType type, const F& f) {
+  With(type, f, std::make_index_sequence<static_cast<size_t>(FileType::kCount)>());
+}
+
 // Calls each(struct, block, row of the block) for the structs of n rows.
 template <typename Byte, typename BlockByte, typename Each>
-void ForStructs(FileType type, Byte* rows, BlockByte* blocks, int64_t n, int64_t k,
+void ForStructs(const FileForm& form, Byte* rows, BlockByte* blocks, int64_t n, int64_t k,
                 const Each& each) {
-  const FileForm& form = FileFormOf(type);
   const int64_t columns = k / form.columns, block_bytes = LayoutOfBlock(form).bytes;
   const int64_t bytes = block_bytes / kBlockRows;
   for (int64_t row = 0; row < n; ++row) {
@@ -240,9 +254,11 @@ float Decode(Base base, uint16_t bits) {
 bool IsFinite(uint16_t half) { return (half & 0x7c00) != 0x7c00; }
 
 // Row `row` of a block.
-void Dequantize(const FileForm& form, const uint8_t* block, int64_t row, float* weights) {
+template <FileType kType>
+void Dequantize(const uint8_t* block, int64_t row, float* weights) {
+  constexpr FileForm form = FileFormOf(kType);
   Numbers numbers = {};
-  InBlock(Reader{block}, form, row, numbers);
+  InBlock<kType>(Reader{block}, row, numbers);
   const auto scale_of = [&](const uint16_t* bases, const uint8_t* factors, int64_t group,
                             int32_t zero) {
     if (form.factor_bits == 0) return Decode(form.base, bases[group]);
@@ -262,41 +278,51 @@ void Dequantize(const FileForm& form, const uint8_t* block, int64_t row, float* 
 
 void PackFile(FileType type, const uint8_t* rows, int64_t n, int64_t k, uint8_t* blocks) {
   std::memset(blocks, 0, static_cast<size_t>(BytesOfBlocks(n, k, FormOf(type))));
-  ForStructs(type, rows, blocks, n, k, [&](const uint8_t* its, uint8_t* block, int64_t row) {
-    Numbers numbers = {};
-    InFile(Reader{its}, type, numbers);
-    InBlock(Writer{block}, FileFormOf(type), row, numbers);
+  With(type, [&]<FileType kType>() {
+    ForStructs(FileFormOf(kType), rows, blocks, n, k,
+               [](const uint8_t* its, uint8_t* block, int64_t row) {
+                 Numbers numbers = {};
+                 InFile<kType>(Reader{its}, numbers);
+                 InBlock<kType>(Writer{block}, row, numbers);
+               });
   });
 }
 
 void UnpackFile(FileType type, const uint8_t* blocks, int64_t n, int64_t k, uint8_t* rows) {
   std::memset(rows, 0, static_cast<size_t>(n * FileRowBytes(type, k)));
-  ForStructs(type, rows, blocks, n, k, [&](uint8_t* its, const uint8_t* block, int64_t row) {
-    Numbers numbers = {};
-    InBlock(Reader{block}, FileFormOf(type), row, numbers);
-    InFile(Writer{its}, type, numbers);
+  With(type, [&]<FileType kType>() {
+    ForStructs(FileFormOf(kType), rows, blocks, n, k,
+               [](uint8_t* its, const uint8_t* block, int64_t row) {
+                 Numbers numbers = {};
+                 InBlock<kType>(Reader{block}, row, numbers);
+                 InFile<kType>(Writer{its}, numbers);
+               });
   });
 }
 
 bool HasFiniteScales(FileType type, const uint8_t* rows, int64_t n, int64_t k) {
   const FileForm& form = FileFormOf(type);
-  if (form.base != Base::kFloat16) return true;
   const int64_t bytes = LayoutOfBlock(form).bytes / kBlockRows;
-  for (int64_t i = 0; i < n * (k / form.columns); ++i) {
-    Numbers numbers = {};
-    InFile(BasesReader{rows + i * bytes}, type, numbers);
-    if (!IsFinite(numbers.bases[0]) || !IsFinite(numbers.minima_bases[0])) return false;
-  }
-  return true;
+  bool finite = true;
+  With(type, [&]<FileType kType>() {
+    if (form.base != Base::kFloat16) return;
+    for (int64_t i = 0; i < n * (k / form.columns); ++i, rows += bytes) {
+      Numbers numbers = {};
+      InFile<kType>(BasesReader{rows}, numbers);
+      finite = finite && IsFinite(numbers.bases[0]) && IsFinite(numbers.minima_bases[0]);
+    }
+  });
+  return finite;
 }
 
 void DequantizeFileRow(FileType type, const uint8_t* blocks, int64_t n, int64_t k, float* weights) {
-  const FileForm& form = FileFormOf(type);
-  const int64_t row_bytes = FileRowBytes(type, k) * kBlockRows;
-  const uint8_t* block = blocks + n / kBlockRows * row_bytes;
-  for (int64_t first = 0; first < k; first += form.columns, block += LayoutOfBlock(form).bytes) {
-    Dequantize(form, block, n % kBlockRows, weights + first);
-  }
+  const uint8_t* block = blocks + n / kBlockRows * FileRowBytes(type, k) * kBlockRows;
+  With(type, [&]<FileType kType>() {
+    constexpr FileForm form = FileFormOf(kType);
+    for (int64_t first = 0; first < k; first += form.columns, block += LayoutOfBlock(form).bytes) {
+      Dequantize<kType>(block, n % kBlockRows, weights + first);
+    }
+  });
 }
 
 }  // namespace ort_aie::q4nx
