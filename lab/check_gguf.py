@@ -19,7 +19,7 @@ which a plain session has, and in bf16. Exits with 1 if one in int8 is above 1.3
 families of experts aside.
 
 real: in how many of these texts a file's own tokenizer has llama.cpp's ids, whether the same tokens
-end a text, and the errors of logits.
+end a text, the errors of logits, and how many greedy tokens are llama.cpp's.
 
 truth: for each family, the last logits that llama.cpp computes from the weights of a mixed file in
 float32, which the tests compare compiled models with.
@@ -76,7 +76,7 @@ from ort_aie_ep.compiler.gguf.tokenizer import PRE, write_tokenizer
 Floats = npt.NDArray[np.float32]
 LANGUAGES = Path(__file__).with_name("languages.txt")
 ALLOWED = 1.3
-TYPES = ("Q4_0", "Q4_1", "Q4_K_M", "Q5_K", "Q6_K", "Q8_0")
+TYPES = ("Q4_0", "Q4_1", "Q4_K_M", "Q5_0", "Q5_K", "Q6_K", "Q8_0", "IQ4_NL", "IQ4_XS", "MXFP4")
 
 
 @api.llama_log_callback
@@ -101,8 +101,9 @@ def opened(path: Path, *, vocabulary: bool = False) -> Iterator[Any]:
 # --- logits ---
 
 
-def logits_of_llama(path: Path, ids: Sequence[int], vocabulary: int) -> Floats:
-    """Logits (tokens, vocabulary), with a cache in float32 and without flash attention."""
+@contextmanager
+def context_of(path: Path) -> Iterator[Any]:
+    """A context of llama.cpp, with a cache in float32 and without flash attention."""
     params = api.llama_context_default_params()
     params.n_ctx = params.n_batch = params.n_ubatch = 256
     params.n_threads = params.n_threads_batch = 1
@@ -110,39 +111,90 @@ def logits_of_llama(path: Path, ids: Sequence[int], vocabulary: int) -> Floats:
     params.flash_attn_type = 0
     with opened(path) as model:
         context = api.llama_init_from_model(model, params)
-        batch = api.llama_batch_init(len(ids), 0, 1)
-        batch.n_tokens = len(ids)
-        for i, token in enumerate(ids):
-            batch.token[i], batch.pos[i], batch.logits[i] = int(token), i, 1
-            batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
-        if api.llama_decode(context, batch):
-            raise SystemExit(f"error: llama.cpp does not decode {path}")
-        rows = [
-            np.ctypeslib.as_array(api.llama_get_logits_ith(context, i), (vocabulary,)).copy()
-            for i in range(len(ids))
-        ]
-        api.llama_batch_free(batch)
+        yield context
         api.llama_free(context)
+
+
+def decoded(context: Any, ids: Sequence[int], first: int, vocabulary: int) -> Floats:
+    """Logits (tokens, vocabulary) of tokens from position `first` on, by llama.cpp."""
+    batch = api.llama_batch_init(len(ids), 0, 1)
+    batch.n_tokens = len(ids)
+    for i, token in enumerate(ids):
+        batch.token[i], batch.pos[i], batch.logits[i] = int(token), first + i, 1
+        batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
+    if api.llama_decode(context, batch):
+        raise SystemExit("error: llama.cpp does not decode")
+    rows = [
+        np.ctypeslib.as_array(api.llama_get_logits_ith(context, i), (vocabulary,)).copy()
+        for i in range(len(ids))
+    ]
+    api.llama_batch_free(batch)
     return np.stack(rows)
+
+
+def logits_of_llama(path: Path, ids: Sequence[int], vocabulary: int) -> Floats:
+    """Logits (tokens, vocabulary)."""
+    with context_of(path) as context:
+        return decoded(context, ids, 0, vocabulary)
+
+
+class Compiled:
+    """A session of a compiled folder, which remembers what it read."""
+
+    def __init__(self, folder: Path, numerics: str) -> None:
+        decoder = json.loads((folder / "genai_config.json").read_text())["model"]["decoder"]
+        window = decoder.get("sliding_window", {}).get("window_size", 0)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.register_custom_ops_library(ort_aie_ep.library_path())
+        options.add_session_config_entry("ort_aie.numerics", numerics)
+        self._session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options)
+        heads, width = decoder["num_key_value_heads"], decoder["head_size"]
+        self._past = {
+            entry.name: np.zeros((1, heads, window * ("sliding" in str(entry.shape)), width), "f4")
+            for entry in self._session.get_inputs()
+            if entry.name.startswith("past_key_values")
+        }
+        self._tokens = 0
+
+    def logits(self, ids: Sequence[int]) -> Floats:
+        """Logits (tokens, vocabulary) of more tokens."""
+        self._tokens += len(ids)
+        mask = np.ones((1, self._tokens), np.int64)
+        feed = self._past | {"input_ids": np.array([ids]), "attention_mask": mask}
+        found, *present = self._session.run(None, feed)
+        self._past = dict(zip(self._past, self._in_order(present), strict=True))
+        return np.asarray(found)[0]
+
+    def _in_order(self, present: Sequence[Any]) -> list[Any]:
+        """What the outputs contain, in the order of the inputs."""
+        names = [output.name for output in self._session.get_outputs()[1:]]
+        named = dict(zip(names, present, strict=True))
+        return [named[name.replace("past_key_values", "present")] for name in self._past]
 
 
 def logits_of_compiled(folder: Path, ids: Sequence[int], numerics: str) -> Floats:
     """Logits (tokens, vocabulary)."""
-    decoder = json.loads((folder / "genai_config.json").read_text())["model"]["decoder"]
-    window = decoder.get("sliding_window", {}).get("window_size", 0)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.register_custom_ops_library(ort_aie_ep.library_path())
-    options.add_session_config_entry("ort_aie.numerics", numerics)
-    session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options)
-    heads, width = decoder["num_key_value_heads"], decoder["head_size"]
-    feed = {
-        entry.name: np.zeros((1, heads, window * ("sliding" in str(entry.shape)), width), "f4")
-        for entry in session.get_inputs()
-        if entry.name.startswith("past_key_values")
-    }
-    feed |= {"input_ids": np.array([ids]), "attention_mask": np.ones((1, len(ids)), np.int64)}
-    return np.asarray(session.run(["logits"], feed)[0])[0]
+    return Compiled(folder, numerics).logits(ids)
+
+
+def greedy(path: Path, folder: Path, prompt: Sequence[int], count: int) -> str:
+    """How many tokens the compiled model, which is asked token by token, chooses as llama.cpp does
+    after the same tokens; and if one is another, how close llama.cpp's logits of the two are."""
+    ours = Compiled(folder, "int8")
+    row, alike, first, apart = ours.logits(prompt)[-1], 0, count, []
+    with context_of(path) as context:
+        theirs = decoded(context, prompt, 0, len(row))[-1]
+        for at in range(count):
+            token, mine = int(theirs.argmax()), int(row.argmax())
+            alike += token == mine
+            if token != mine:
+                first = min(first, at)
+                apart.append(float(theirs[token] - theirs[mine]) / float(np.std(theirs)))
+            row = ours.logits([token])[-1]
+            theirs = decoded(context, [token], len(prompt) + at, len(row))[0]
+    gaps = f"; logits of the others are {max(apart):.2f} deviations apart or less" if apart else ""
+    return f"the first {first} of {count} greedy tokens are llama.cpp's, and {alike} in all{gaps}"
 
 
 def relative(actual: Floats, expected: Floats) -> float:
@@ -198,6 +250,7 @@ def check_real(work: Path, path: Path) -> None:
     tokens = tokenizer.encode(LANGUAGES.read_text("utf-8")[:700]).ids[:200]
     truth = dequantised(path, work / "truth.gguf")
     print(f"{len(tokens)} tokens: {shown(*errors_of(path, truth, work / 'compiled', tokens))}")
+    print(greedy(path, work / "compiled", tokens[:40], 100))
 
 
 def write_truth(work: Path) -> None:
