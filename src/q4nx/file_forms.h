@@ -7,7 +7,7 @@
 // with zeros.
 //
 //   scale(n, group) = base * (factor - factor_zero), or base if there are no factors
-//   minimum         = -(base of minima * factor of minima); only some forms have minima
+//   minimum         = -(base of minima * factor of minima), or base of minima; only some have them
 //   weight(n, k)    = scale * (value(code) - middle) + minimum, in float32 arithmetic, where value
 //                     is the code, or what the codebook says
 //
@@ -20,8 +20,8 @@
 //
 // A number of 6 bits has a plane for its low 4 bits, and then one for its upper 2; 5 bits: 4 and 1;
 // 3 bits: 2 and 1. A plane of b bits holds those of 8 / b neighbours in a byte, the first in the
-// lowest bits. Neighbours of codes are quads, four in-features (k / 4); the byte of a span's plane is
-// [quad / (8 / b)][n][k % 4]. Neighbours of factors are groups: [group / (8 / b)][n].
+// lowest bits. Neighbours of codes are quads, four in-features (k / 4); the byte of a span's plane
+// is [quad / (8 / b)][n][k % 4]. Neighbours of factors are groups: [group / (8 / b)][n].
 #pragma once
 
 #include <cstddef>
@@ -31,8 +31,21 @@ namespace ort_aie {
 
 // In the order of kFileForms.
 enum class FileType : uint8_t {
-  kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ2_K, kQ3_K, kQ4_K, kQ5_K, kQ6_K,
-  kIQ4_NL, kIQ4_XS, kMXFP4, kNVFP4, kCount
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ8_0,
+  kQ2_K,
+  kQ3_K,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
+  kIQ4_NL,
+  kIQ4_XS,
+  kMXFP4,
+  kNVFP4,
+  kCount
 };
 
 namespace q4nx {
@@ -42,17 +55,17 @@ namespace q4nx {
 enum class Base : uint8_t { kFloat16, kE8M0, kUE4M3 };
 
 struct FileForm {
-  const char* name;       // of the type in GGUF, in lower case
-  int32_t ggml_type;      // its number in a file
-  int32_t columns;        // in-features of a block
-  int32_t group;          // in-features that share a scale, 16 or 32
-  int32_t bits;           // of a code
-  int32_t middle;         // what is subtracted from a code's value
+  const char* name;   // of the type in GGUF, in lower case
+  int32_t ggml_type;  // its number in a file
+  int32_t columns;    // in-features of a block
+  int32_t group;      // in-features that share a scale, 16 or 32
+  int32_t bits;       // of a code
+  int32_t middle;     // what is subtracted from a code's value
   Base base;
-  int32_t factor_bits;    // 0: no factors
+  int32_t factor_bits;  // 0: no factors
   int32_t factor_zero;
   bool minima;
-  const int8_t* codebook; // of 16 values; null: a code is its value
+  const int8_t* codebook;  // of 16 values; null: a code is its value
 };
 
 inline constexpr int32_t kSpan = 32;  // in-features whose codes stand together

@@ -103,9 +103,9 @@ void InBlock(const Bits& bits, int64_t row, Numbers& numbers) {
 // ----------------------------------------------------------
 
 template <typename Bits>
-void Float16(const Bits& bits, uint16_t& number, int64_t byte, int flip = 0) {
+void Float16(const Bits& bits, uint16_t& number, int64_t byte) {
   bits(number, 0, byte, 0, 8);
-  bits(number, 8, byte + 1, 0, 8, flip >> 8);
+  bits(number, 8, byte + 1, 0, 8);
 }
 
 // `count` bits of each of `size` numbers. A run of them is in the lowest bits of `run` bytes, the
@@ -133,8 +133,7 @@ void KFactors(const Bits& bits, Numbers& numbers, int64_t byte) {
   }
 }
 
-// Minima are negated in a block, and signed numbers have an offset.
-constexpr int kNegated = 0x8000, kOffset = 0x80;
+constexpr int kOffset = 0x80;  // of numbers that have a sign in a file
 
 template <FileType kType, typename Bits>
 void InFile(const Bits& bits, Numbers& numbers) {
@@ -146,7 +145,7 @@ void InFile(const Bits& bits, Numbers& numbers) {
       return Runs(bits, codes, 32, 0, 2, 16, 4);
     case FileType::kQ4_1:
       Float16(bits, bases[0], 0);
-      Float16(bits, minima_bases[0], 2, kNegated);
+      Float16(bits, minima_bases[0], 2);
       return Runs(bits, codes, 32, 0, 4, 16, 4);
     case FileType::kQ5_0:
       Float16(bits, bases[0], 0);
@@ -154,7 +153,7 @@ void InFile(const Bits& bits, Numbers& numbers) {
       return Runs(bits, codes, 32, 0, 6, 16, 4);
     case FileType::kQ5_1:
       Float16(bits, bases[0], 0);
-      Float16(bits, minima_bases[0], 2, kNegated);
+      Float16(bits, minima_bases[0], 2);
       Runs(bits, codes, 32, 4, 4, 1, 1);
       return Runs(bits, codes, 32, 0, 8, 16, 4);
     case FileType::kQ8_0:
@@ -270,7 +269,9 @@ void Dequantize(const uint8_t* block, int64_t row, float* weights) {
     const int value = (form.codebook != nullptr ? form.codebook[code] : code) - form.middle;
     weights[i] = scale_of(numbers.bases, numbers.factors, group, form.factor_zero) *
                  static_cast<float>(value);
-    if (form.minima) weights[i] -= scale_of(numbers.minima_bases, numbers.minima_factors, group, 0);
+    if (!form.minima) continue;
+    const float minimum = scale_of(numbers.minima_bases, numbers.minima_factors, group, 0);
+    weights[i] += form.factor_bits > 0 ? -minimum : minimum;
   }
 }
 

@@ -4,7 +4,6 @@
 #include <array>
 #include <chrono>
 
-#include "base/error.h"
 #include "q4nx/layout.h"
 #include "targets/host/host_target.h"
 #include "targets/host/projection_rows.h"
@@ -108,7 +107,14 @@ void Unpack(const MatMulStep& step, const Kernels& kernels, const uint8_t* block
 }
 
 bool CanUnpack(const MatMulStep& step, const Kernels& kernels) {
-  return step.form.kind != WeightKind::kQ8NX || kernels.bytes.unpack_block != nullptr;
+  switch (step.form.kind) {
+    case WeightKind::kQ8NX:
+      return kernels.bytes.unpack_block != nullptr;
+    case WeightKind::kFile:
+      return FilesOf(kernels, step.form).unpack != nullptr;
+    default:
+      return true;
+  }
 }
 
 // What a GEMM of some numerics keeps of a chunk of activations, and of 32 rows of weights. Both are
@@ -289,13 +295,6 @@ int64_t MostStreamedRows(const Kernels& kernels, const WeightForm& form, Numeric
       break;
   }
   return 0;
-}
-
-const FileKernels& FilesOf(const Kernels& kernels, const WeightForm& form) {
-  const FileKernels& its = kernels.files[static_cast<size_t>(form.type)];
-  Require(its.rows_int8 != nullptr, kernels.name, " has no kernels for weights of type ",
-          q4nx::FileFormOf(form.type).name);
-  return its;
 }
 
 void RunGemm(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
