@@ -3,6 +3,7 @@
     python lab/check_gguf.py tokens    # in an environment with the extras gguf and bench
     python lab/check_gguf.py logits    # a table by family and type, for docs/gguf.md
     python lab/check_gguf.py real      # the same of SmolLM2, or of --file
+    python lab/check_gguf.py sizes     # bytes of SmolLM2's tensors, or of --file's, and compiled
     python lab/check_gguf.py truth     # tests/data/gguf_logits.npz
     python lab/check_gguf.py keys      # tests/data/gguf_keys.npz and gguf_vocabularies.json
 
@@ -21,6 +22,9 @@ families of experts aside.
 real: in how many of these texts a file's own tokenizer has llama.cpp's ids, whether the same tokens
 end a text, the errors of logits, and how many greedy tokens are llama.cpp's.
 
+sizes: the bytes of a file's tensors by type, and of what they become in the compiled folder; and of
+the folder's tables of rotations and tokenizer, which a GGUF file does not have, or has as metadata.
+
 truth: for each family, the last logits that llama.cpp computes from the weights of a mixed file in
 float32, which the tests compare compiled models with.
 
@@ -37,6 +41,7 @@ import os
 import sys
 import tempfile
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -46,6 +51,7 @@ from typing import Any
 import llama_cpp as api
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
 import onnxruntime
 from gguf import GGMLQuantizationType as Kind
 from tokenizers import Tokenizer, models, normalizers, trainers
@@ -72,10 +78,12 @@ from gguf_files import (
 import ort_aie_ep
 from ort_aie_ep.compiler.gguf.file import read_gguf
 from ort_aie_ep.compiler.gguf.tokenizer import PRE, write_tokenizer
+from ort_aie_ep.formats.file_forms import FILE_FORMS
 
 Floats = npt.NDArray[np.float32]
 LANGUAGES = Path(__file__).with_name("languages.txt")
 ALLOWED = 1.3
+CHECKS = ("tokens", "logits", "real", "sizes", "truth", "keys")
 TYPES = ("Q4_0", "Q4_1", "Q4_K_M", "Q5_0", "Q5_K", "Q6_K", "Q8_0", "IQ4_NL", "IQ4_XS", "MXFP4")
 
 
@@ -253,6 +261,30 @@ def check_real(work: Path, path: Path) -> None:
     print(greedy(path, work / "compiled", tokens[:40], 100))
 
 
+def print_sizes(work: Path, path: Path) -> None:
+    """Prints the table."""
+    file: Counter[str] = Counter()
+    for tensor in read_gguf(path).tensors.values():
+        file[tensor.kind.name] += tensor.data.nbytes
+    folder = ort_aie_ep.compile(path, work / "compiled").path
+    compiled: Counter[str] = Counter()
+    for name, value in ir.load(folder / "model.onnx").graph.initializers.items():
+        form = next((form for form in FILE_FORMS if name.endswith(f"_{form}")), "floats")
+        form = "rotations" if name.startswith(("cos_cache", "sin_cache")) else form
+        assert value.const_value is not None
+        compiled[form] += value.const_value.nbytes
+    rotations = compiled.pop("rotations", 0)
+    rows = {kind: (size, compiled.pop(kind.lower(), 0)) for kind, size in file.most_common()}
+    floats = sum(rows.pop(kind, (0, 0))[0] for kind in ("F32", "F16", "BF16"))
+    rows |= {"floats": (floats, sum(compiled.values()))}
+    rows["all"] = (sum(a for a, _ in rows.values()), sum(b for _, b in rows.values()))
+    print("| | in the file, MB | compiled, MB | |\n|---|---:|---:|---:|")
+    for kind, (before, after) in rows.items():
+        print(f"| {kind} | {before / 1e6:.3f} | {after / 1e6:.3f} | {after / before:.4f} |")
+    tokenizer = (folder / "tokenizer.json").stat().st_size
+    print(f"rotations {rotations / 1e6:.1f} MB, tokenizer.json {tokenizer / 1e6:.1f} MB")
+
+
 def write_truth(work: Path) -> None:
     """Writes what tests compare with."""
     truths = {}
@@ -423,10 +455,10 @@ def check_tokens(work: Path) -> int:
 def main() -> None:
     """Runs the check that is named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("check", choices=("tokens", "logits", "real", "truth", "keys"))
+    parser.add_argument("check", choices=CHECKS)
     parser.add_argument("--families", nargs="+", default=[*MODELS], choices=[*MODELS])
     parser.add_argument("--types", nargs="+", default=TYPES)
-    parser.add_argument("--file", type=Path, help="the GGUF file of real")
+    parser.add_argument("--file", type=Path, help="the GGUF file of real and sizes")
     asked = parser.parse_args()
     api.llama_log_set(quiet, ctypes.c_void_p(0))
     with tempfile.TemporaryDirectory() as scratch:
@@ -435,6 +467,8 @@ def main() -> None:
             sys.exit(bool(check_tokens(work)))
         if asked.check == "real":
             sys.exit(check_real(work, asked.file or smollm2_file()))
+        if asked.check == "sizes":
+            sys.exit(print_sizes(work, asked.file or smollm2_file()))
         if asked.check == "truth":
             sys.exit(write_truth(work))
         if asked.check == "keys":
