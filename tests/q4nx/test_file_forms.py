@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from op_models import (
 )
 
 from ort_aie_ep import _native
+from ort_aie_ep.explain.explain import explain
 from ort_aie_ep.formats import q4nx
 from ort_aie_ep.formats.file_forms import FILE_FORMS, OF_GGML_TYPE, FileForm
 from ort_aie_ep.graph_passes import plan, run_passes
@@ -395,3 +397,16 @@ def test_a_plan_states_the_types() -> None:
         for model in (planned, divided)
     )
     np.testing.assert_array_equal(whole, each)
+
+
+def test_explain_names_the_types(tmp_path: Path) -> None:
+    of_in, of_out = make(FILE_FORMS["q4_k"], 256, 512), make(FILE_FORMS["q6_k"], 512, 256)
+    inputs = {"X": exact_activations(1, 512), "router": np.zeros((1, 2), np.float32)}
+    for name, w in (("W_gate", of_in), ("W_down", of_out), ("W_up", of_in)):
+        inputs[name] = np.stack([w.blocks, w.blocks])
+    given = {"experts": 2, "top_k": 1, "activation": "silu", "down_type": "q6_k"}
+    model = one_op_model("Q4NXMoE", inputs, {"Y": FLOAT32}, given | of_in.attributes,
+                         constants=("W_gate", "W_down", "W_up"))  # fmt: skip
+    (tmp_path / "model.onnx").write_bytes(model)
+    sizes = {of_in.form: 4 * of_in.blocks.nbytes, of_out.form: 2 * of_out.blocks.nbytes}
+    assert dict(explain(tmp_path / "model.onnx").forms) == sizes
