@@ -28,6 +28,7 @@ from op_models import (
 )
 
 from ort_aie_ep import _native
+from ort_aie_ep.errors import AieError
 from ort_aie_ep.explain.explain import explain
 from ort_aie_ep.formats import q4nx
 from ort_aie_ep.formats.file_forms import FILE_FORMS, OF_GGML_TYPE, FileForm
@@ -116,7 +117,7 @@ def test_scales_that_are_not_numbers_are_refused(form: FileForm) -> None:
         if np.isfinite(weights_of(form, bad)[N - 1]).all() or form.name == "mxfp4":
             form.pack(bad, k, "t")
             continue
-        with pytest.raises(ValueError, match=r"blk\.0\.ffn has a scale or a minimum that is NaN"):
+        with pytest.raises(AieError, match=r"blk\.0\.ffn has a scale or a minimum that is NaN"):
             form.pack(bad, k, "blk.0.ffn")
 
 
@@ -124,9 +125,9 @@ def test_scales_that_are_not_numbers_are_refused(form: FileForm) -> None:
 def test_shapes_that_do_not_fit_are_named(form: FileForm) -> None:
     k = form.columns
     rows = rows_of(form, N, k)
-    with pytest.raises(ValueError, match=f"a multiple of {k} for {form.name}, got N=70 K={k + 1}"):
+    with pytest.raises(AieError, match=f"a multiple of {k} for {form.name}, got N=70 K={k + 1}"):
         form.pack(rows, k + 1, "t")
-    with pytest.raises(ValueError, match=r"rows must be \(70, "):
+    with pytest.raises(AieError, match=r"rows must be \(70, "):
         form.pack(rows, 2 * k, "t")
     with pytest.raises(ValueError, match="blocks must be"):
         form.dequantize(form.pack(rows, k, "t"), N, 2 * k)
