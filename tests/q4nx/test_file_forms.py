@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +225,26 @@ def test_products(form: FileForm, isa: str, numerics: str) -> None:
             y = _native.project(a, w.blocks, N, numerics, isa, gemm=gemm, type=form.name)
             rounded = is_rounded(form, 1000 if gemm else rows, numerics, isa)
             assert_within(y, w.product(a), w.error(a, rounded=rounded))
+
+
+@FORMS
+@pytest.mark.parametrize("isa", _native.available_isas())
+def test_products_of_extreme_scales(form: FileForm, isa: str) -> None:
+    k = 4 * form.columns
+    rows = np.tile(structs(form, len(EXTREMES), 0), 4)
+    a = exact_activations(1, k)
+    size = np.abs(a).astype(np.float64) @ np.abs(weights_of(form, rows)).T
+    rows = rows[size[0] < 2.0**126]
+    blocks = form.pack(rows, k, "t")
+    meant = form.dequantize(blocks, len(rows), k).astype(np.float64)
+    # A form's codes are up to 256 times a weight, which may be as small as the smallest code. Dot
+    # products of bfloat16 take weights below the normal numbers for zeros.
+    error = 256 * (k + 8) * 2.0**-24 * (np.abs(a).astype(np.float64) @ np.abs(meant).T)
+    for numerics, gemm in product(("bf16", "int8"), (False, True)):
+        y = _native.project(a, blocks, len(rows), numerics, isa, gemm=gemm, type=form.name)
+        rounded = ROUNDOFF[BFLOAT16] * size[:, size[0] < 2.0**126] * gemm
+        lost = 2.0**-126 * np.abs(a).sum()
+        assert_within(y, a.astype(np.float64) @ meant.T, error + rounded + lost)
 
 
 @FORMS
