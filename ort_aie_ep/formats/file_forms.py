@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ort_aie_ep import _native
+from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats.q4nx import BLOCK_ROWS
 
 
@@ -56,10 +57,13 @@ class FileForm:
         """Blocks of rows (N, row_bytes(k)) as in a file.
 
         Raises:
-            ValueError: K is not a multiple of `columns`, rows have another shape, or a scale is a
-                NaN or infinite, which an error says of `tensor`.
+            AieError: K is not a multiple of `columns`, rows have another shape, or a scale is NaN
+                or infinite, which the text says of `tensor`.
         """
-        return _native.pack_file(self.name, rows, k, tensor)
+        try:
+            return _native.pack_file(self.name, rows, k, tensor)
+        except ValueError as problem:
+            raise AieError(str(problem)) from problem
 
     def unpack(self, blocks: npt.NDArray[np.uint8], n: int, k: int) -> npt.NDArray[np.uint8]:
         """The inverse of `pack`."""

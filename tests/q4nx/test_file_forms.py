@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,8 @@ from op_models import (
 )
 
 from ort_aie_ep import _native
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.explain.explain import explain
 from ort_aie_ep.formats import q4nx
 from ort_aie_ep.formats.file_forms import FILE_FORMS, OF_GGML_TYPE, FileForm
 from ort_aie_ep.graph_passes import plan, run_passes
@@ -114,7 +118,7 @@ def test_scales_that_are_not_numbers_are_refused(form: FileForm) -> None:
         if np.isfinite(weights_of(form, bad)[N - 1]).all() or form.name == "mxfp4":
             form.pack(bad, k, "t")
             continue
-        with pytest.raises(ValueError, match=r"blk\.0\.ffn has a scale or a minimum that is NaN"):
+        with pytest.raises(AieError, match=r"blk\.0\.ffn has a scale or a minimum that is NaN"):
             form.pack(bad, k, "blk.0.ffn")
 
 
@@ -122,9 +126,9 @@ def test_scales_that_are_not_numbers_are_refused(form: FileForm) -> None:
 def test_shapes_that_do_not_fit_are_named(form: FileForm) -> None:
     k = form.columns
     rows = rows_of(form, N, k)
-    with pytest.raises(ValueError, match=f"a multiple of {k} for {form.name}, got N=70 K={k + 1}"):
+    with pytest.raises(AieError, match=f"a multiple of {k} for {form.name}, got N=70 K={k + 1}"):
         form.pack(rows, k + 1, "t")
-    with pytest.raises(ValueError, match=r"rows must be \(70, "):
+    with pytest.raises(AieError, match=r"rows must be \(70, "):
         form.pack(rows, 2 * k, "t")
     with pytest.raises(ValueError, match="blocks must be"):
         form.dequantize(form.pack(rows, k, "t"), N, 2 * k)
@@ -221,6 +225,26 @@ def test_products(form: FileForm, isa: str, numerics: str) -> None:
             y = _native.project(a, w.blocks, N, numerics, isa, gemm=gemm, type=form.name)
             rounded = is_rounded(form, 1000 if gemm else rows, numerics, isa)
             assert_within(y, w.product(a), w.error(a, rounded=rounded))
+
+
+@FORMS
+@pytest.mark.parametrize("isa", _native.available_isas())
+def test_products_of_extreme_scales(form: FileForm, isa: str) -> None:
+    k = 4 * form.columns
+    rows = np.tile(structs(form, len(EXTREMES), 0), 4)
+    a = exact_activations(1, k)
+    size = np.abs(a).astype(np.float64) @ np.abs(weights_of(form, rows)).T
+    rows = rows[size[0] < 2.0**126]
+    blocks = form.pack(rows, k, "t")
+    meant = form.dequantize(blocks, len(rows), k).astype(np.float64)
+    # A form's codes are up to 256 times a weight, which may be as small as the smallest code. Dot
+    # products of bfloat16 take weights below the normal numbers for zeros.
+    error = 256 * (k + 8) * 2.0**-24 * (np.abs(a).astype(np.float64) @ np.abs(meant).T)
+    for numerics, gemm in product(("bf16", "int8"), (False, True)):
+        y = _native.project(a, blocks, len(rows), numerics, isa, gemm=gemm, type=form.name)
+        rounded = ROUNDOFF[BFLOAT16] * size[:, size[0] < 2.0**126] * gemm
+        lost = 2.0**-126 * np.abs(a).sum()
+        assert_within(y, a.astype(np.float64) @ meant.T, error + rounded + lost)
 
 
 @FORMS
@@ -395,3 +419,16 @@ def test_a_plan_states_the_types() -> None:
         for model in (planned, divided)
     )
     np.testing.assert_array_equal(whole, each)
+
+
+def test_explain_names_the_types(tmp_path: Path) -> None:
+    of_in, of_out = make(FILE_FORMS["q4_k"], 256, 512), make(FILE_FORMS["q6_k"], 512, 256)
+    inputs = {"X": exact_activations(1, 512), "router": np.zeros((1, 2), np.float32)}
+    for name, w in (("W_gate", of_in), ("W_down", of_out), ("W_up", of_in)):
+        inputs[name] = np.stack([w.blocks, w.blocks])
+    given = {"experts": 2, "top_k": 1, "activation": "silu", "down_type": "q6_k"}
+    model = one_op_model("Q4NXMoE", inputs, {"Y": FLOAT32}, given | of_in.attributes,
+                         constants=("W_gate", "W_down", "W_up"))  # fmt: skip
+    (tmp_path / "model.onnx").write_bytes(model)
+    sizes = {of_in.form: 4 * of_in.blocks.nbytes, of_out.form: 2 * of_out.blocks.nbytes}
+    assert dict(explain(tmp_path / "model.onnx").forms) == sizes

@@ -50,8 +50,7 @@ void Stream(const MatMulStep& step, const StreamedRows& rows, int64_t begin, int
   });
 }
 
-// --- a row of blocks as a panel, for GEMM
-// ---------------------------------------------------------
+// --- a row of blocks as a panel, for GEMM -------------------------------------------------------
 
 // [k / 2][32][2] bfloat16.
 void Dequantize(const MatMulStep& step, const Kernels& kernels, const uint8_t* blocks,
@@ -76,8 +75,8 @@ void Dequantize(const MatMulStep& step, const Kernels& kernels, const uint8_t* b
   }
 }
 
-// Codes [k / 4][32][4]; scales, minima and offsets [k / group][32], the group that of a sum of
-// codes of activations.
+// Codes [k / 4][32][4]; scales, minima and offsets by 32 in-features, or 16 as the form has them,
+// [k / group][32]. Without minima, they are null.
 struct CodePanel {
   int8_t* codes;
   float *scales, *mins;
