@@ -46,6 +46,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import llama_cpp as api
@@ -223,7 +224,8 @@ def check_logits(work: Path, families: Sequence[str], types: Sequence[str]) -> i
             kinds = mixed if name == "Q4_K_M" else constant(Kind[name])
             path = gguf_files.write(of.with_suffix(".gguf"), model, kinds)
             truth = dequantised(path, of.with_suffix(".f32.gguf"))
-            theirs, int8, bf16 = errors_of(path, truth, of, ids)
+            expected, found = logits_of_each(path, truth, of, ids)
+            theirs, int8, bf16 = (relative(each, expected) for each in found)
             # Where two experts are close, either may answer.
             bad += int8 > ALLOWED * theirs and not model.shape.experts
             cells.append(shown(theirs, int8, bf16))
@@ -231,15 +233,14 @@ def check_logits(work: Path, families: Sequence[str], types: Sequence[str]) -> i
     return bad
 
 
-def errors_of(
+def logits_of_each(
     path: Path, truth: Path, compiled: Path, ids: Sequence[int]
-) -> tuple[float, float, float]:
-    """The errors of llama.cpp, and of the file compiled in int8 and in bf16."""
+) -> tuple[Floats, list[Floats]]:
+    """The true logits; and those of llama.cpp, and of the file compiled in int8 and in bf16."""
     ort_aie_ep.compile(path, compiled)
     int8, bf16 = (logits_of_compiled(compiled, ids, each) for each in ("int8", "bf16"))
-    expected = logits_of_llama(truth, ids, int8.shape[-1])
-    theirs = logits_of_llama(path, ids, int8.shape[-1])
-    return relative(theirs, expected), relative(int8, expected), relative(bf16, expected)
+    expected, theirs = (logits_of_llama(each, ids, int8.shape[-1]) for each in (truth, path))
+    return expected, [theirs, int8, bf16]
 
 
 def shown(*errors: float) -> str:
@@ -257,7 +258,10 @@ def check_real(work: Path, path: Path) -> None:
     print(f"{alike} of {len(ours)} texts have llama.cpp's ids; ends are the same: {same}")
     tokens = tokenizer.encode(LANGUAGES.read_text("utf-8")[:700]).ids[:200]
     truth = dequantised(path, work / "truth.gguf")
-    print(f"{len(tokens)} tokens: {shown(*errors_of(path, truth, work / 'compiled', tokens))}")
+    expected, found = logits_of_each(path, truth, work / "compiled", tokens)
+    each = [[relative(*rows) for rows in zip(one, expected, strict=True)] for one in found]
+    whole, middle = shown(*(relative(one, expected) for one in found)), shown(*map(median, each))
+    print(f"{len(tokens)} tokens: {whole}, and that of the token in the middle {middle}")
     print(greedy(path, work / "compiled", tokens[:40], 100))
 
 

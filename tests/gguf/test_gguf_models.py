@@ -33,7 +33,9 @@ from gguf_files import (
 )
 
 import ort_aie_ep
+from ort_aie_ep.compiler.fastflowlm import exporter
 from ort_aie_ep.formats.file_forms import FILE_FORMS
+from ort_aie_ep.graph_passes.walk import attribute
 
 Array = npt.NDArray[Any]
 TINY = replace(MODELS["mistral"], shape=replace(MODELS["mistral"].shape, layers=1))
@@ -108,8 +110,8 @@ def weights_of(folder: Path) -> dict[str, set[tuple[str, int, int]]]:
     found: dict[str, set[tuple[str, int, int]]] = {}
     for node in expanded(folder).graph:
         if node.op_type.startswith("Q4NX"):
-            kind = node.attributes.get_string("type", "")
-            bits, minima = (node.attributes.get_int(each, 0) for each in ("bits", "minima"))
+            kind = attribute(node, "type", "")
+            bits, minima = (attribute(node, each, 0) for each in ("bits", "minima"))
             found.setdefault(node.op_type, set()).add((kind, bits, minima))
     return found
 
@@ -157,10 +159,10 @@ def test_experts_keep_their_bits_if_gate_and_up_are_alike(
     result = ort_aie_ep.compile(path, tmp_path / "compiled")
     (node, *_) = [each for each in expanded(result.path).graph if each.op_type == "Q4NXMoE"]
     if gate != up:
-        assert node.attributes.get_int("bits", 4) == 8
+        assert attribute(node, "bits", 4) == 8
         assert result.layers
         return
-    given = [node.attributes.get_string(each, "") for each in ("type", "down_type")]
+    given = [attribute(node, each, "") for each in ("type", "down_type")]
     assert given == [gate.lower(), down.lower()]
     reader = {each.name: each for each in GGUFReader(path).tensors}
     for place, side in ((2, "gate"), (3, "down"), (4, "up")):
@@ -213,6 +215,9 @@ def test_options_do_what_they_do_for_other_models(tmp_path: Path) -> None:
     graph = expanded(result.path).graph
     assert {v.dtype for v in graph.inputs if v.name.startswith("past")} == {ir.DataType.FLOAT16}
     assert weights_of(result.path)["Q4NXMatMul"] == {("", 0, 0)}
+    other = ort_aie_ep.compile(path, tmp_path / "other")
+    with pytest.raises(ort_aie_ep.AieError, match=r"are q4_0 as in a GGUF.*--q4nx-compatible"):
+        exporter._load(other.path / "model.onnx", None)
 
 
 def test_a_split_file_is_read_whole_from_any_part(tmp_path: Path) -> None:

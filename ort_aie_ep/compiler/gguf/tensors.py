@@ -146,7 +146,7 @@ def _packed(tensor: Tensor, rows: Bytes) -> Bytes:
     form, k = OF_GGML_TYPE[tensor.kind], tensor.shape[-1]
     try:
         return form.pack(np.ascontiguousarray(rows), k, f"tensor '{tensor.name}'")
-    except ValueError as error:
+    except AieError as error:
         raise AieError(f"{error}; expected numbers: download the file again") from error
 
 
