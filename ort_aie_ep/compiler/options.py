@@ -116,7 +116,7 @@ class CompileOptions(GraphOptions):
         keep: nodes that `quantize` and `vision` leave unchanged: a name, or a pattern with * and ?.
         q4nx_compatible: pack 4-bit weights as .q4nx files have them (5 bits a weight): an NPU
             reads these where they are with any overlays. Default: the smallest form that holds the
-            source's groups, 4.1 to 5 bits.
+            source's groups, 4.1 to 5 bits; the types of a GGUF file, which NPUs do not read.
         gguf_pre: for a GGUF file that does not say how its tokenizer divides text before merging
             bytes, or has a name for it that is not known: a known name (docs/gguf.md). Default:
             the file's tokenizer.ggml.pre.
