@@ -247,9 +247,11 @@ constexpr Kernels Avx512Kernels() {
 }
 
 consteval Kernels Avx512Bf16Kernels(OneRowBf16* one_row, RowsBf16* rows = RowsBf16Avx512Bf16) {
-  return WithDotProducts(
+  Kernels kernels = WithDotProducts(
       Avx512Kernels<_MM_HINT_T1>(), "avx512_bf16",
       {one_row, rows, DequantizeBlockAvx512Bf16, GemmBf16Avx512Bf16, &kAvx512Bf16Attention});
+  kernels.files = kAvx512Bf16Files.kernels;
+  return kernels;
 }
 
 // Tiles break even earlier than the GEMMs above; how early is not measured.

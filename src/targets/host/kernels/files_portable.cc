@@ -13,6 +13,8 @@ namespace {
 }  // namespace
 
 extern const FileTable kPortableFiles;
-constinit const FileTable kPortableFiles = GenericFiles({.int8 = 24, .bf16 = 4});
+// As for Q4NX and, without GEMM, for Q8NX.
+constinit const FileTable kPortableFiles =
+    GenericFiles({.int8_of_32 = 24, .int8_of_16 = 24, .int8_without_gemm = 64, .bf16 = 4});
 
 }  // namespace ort_aie::host

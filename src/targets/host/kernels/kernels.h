@@ -289,7 +289,7 @@ void GemmBf16Standin(const uint16_t* a, int64_t lda, int64_t rows, const uint16_
                      int64_t k_pairs, float* y, int64_t ldy);
 extern const Bf16Attention kAvx512Bf16StandinAttention;
 #if defined(__x86_64__)
-extern const FileTable kAvx2Files, kAvx2VnniFiles, kAvx512Files, kAmxFiles;
+extern const FileTable kAvx2Files, kAvx2VnniFiles, kAvx512Files, kAvx512Bf16Files, kAmxFiles;
 extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx2VnniKernels;    // those of int8 alone
 extern const Kernels kAvx512Kernels;      // F, BW, DQ, VL, VNNI, VBMI
