@@ -128,6 +128,7 @@ def test_metadata_that_does_not_fit(metadata: dict[str, Any], match: str, tmp_pa
         ("gemma3", "attention.sliding_window_pattern", [True, True, False, False, True, True]),
         ("gpt-oss", "rope.freq_base_swa", 10000.0),
         ("gpt-oss", "attention.sliding_window", 0),
+        ("granite", "residual_scale", 1e-30),
     ],
 )
 def test_keys_that_would_change_another_familys_numbers(

@@ -65,6 +65,7 @@ NAMES = {
 # More positions than any model has; a table of rotations has a row for each.
 _MOST_POSITIONS = 1 << 24
 _MOST_CHANNELS = 1 << 12  # of a head
+_MOST_SCALE = 1 << 20  # of branches; that of an epsilon is the square
 # Values of rope.scaling.type.
 _STRETCHES = ("linear", "yarn", "longrope", "none")
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(?:\w+\.)*?(\w+_layernorm|\w+)$")
@@ -189,6 +190,8 @@ class Model:
         )
         if family.scaled:
             branch = keys.find("residual_scale") or 1.0
+            if not 1 / _MOST_SCALE <= branch <= _MOST_SCALE:
+                raise keys.fail("residual_scale", f"from 1/{_MOST_SCALE} to {_MOST_SCALE}")
             shape = replace(
                 shape,
                 attention_scale=keys.find("attention.scale"),
