@@ -328,7 +328,7 @@ class Model:
             sides = [self._expert_tensors(f"{base}.{side}_proj") for side in ("gate_up", "down")]
             in_blocks = all(isinstance(self._stored(*tensors), FileForm) for tensors in sides)
             tensors = self._expert_tensors(basename)
-            stored = self._stored(*tensors)
+            stored = self._stored(*tensors, as_codes=not in_blocks)
             if not in_blocks and stored not in (INT4, EXACT):
                 stored = REQUANTISED
             rows = np.arange(math.prod(tensors[0].shape[:-1]))
@@ -341,9 +341,9 @@ class Model:
         n, k = (shape.hidden, shape.ffn) if "down" in names[0] else (shape.ffn, shape.hidden)
         return [self._shaped(f"{name}.weight", (shape.experts, n, k)) for name in names]
 
-    def _stored(self, *tensors: Tensor) -> Stored | None:
+    def _stored(self, *tensors: Tensor, as_codes: bool = False) -> Stored | None:
         """How tensors are stored, if all are stored alike."""
-        compatible = self._q4nx_compatible
+        compatible = as_codes or self._q4nx_compatible
         found = {stored_as(tensor.kind, q4nx_compatible=compatible) for tensor in tensors}
         return found.pop() if len(found) == 1 else None
 
