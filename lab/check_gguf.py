@@ -3,6 +3,7 @@
     python lab/check_gguf.py tokens    # in an environment with the extras gguf and bench
     python lab/check_gguf.py logits    # a table by family and type, for docs/gguf.md
     python lab/check_gguf.py real      # the same of SmolLM2, or of --file
+    python lab/check_gguf.py sizes     # bytes of SmolLM2's tensors, or of --file's, and compiled
     python lab/check_gguf.py truth     # tests/data/gguf_logits.npz
     python lab/check_gguf.py keys      # tests/data/gguf_keys.npz and gguf_vocabularies.json
 
@@ -19,7 +20,10 @@ which a plain session has, and in bf16. Exits with 1 if one in int8 is above 1.3
 families of experts aside.
 
 real: in how many of these texts a file's own tokenizer has llama.cpp's ids, whether the same tokens
-end a text, and the errors of logits.
+end a text, the errors of logits, and how many greedy tokens are llama.cpp's.
+
+sizes: the bytes of a file's tensors by type, and of what they become in the compiled folder; and of
+the folder's tables of rotations and tokenizer, which a GGUF file does not have, or has as metadata.
 
 truth: for each family, the last logits that llama.cpp computes from the weights of a mixed file in
 float32, which the tests compare compiled models with.
@@ -37,15 +41,18 @@ import os
 import sys
 import tempfile
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import llama_cpp as api
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
 import onnxruntime
 from gguf import GGMLQuantizationType as Kind
 from tokenizers import Tokenizer, models, normalizers, trainers
@@ -72,11 +79,13 @@ from gguf_files import (
 import ort_aie_ep
 from ort_aie_ep.compiler.gguf.file import read_gguf
 from ort_aie_ep.compiler.gguf.tokenizer import PRE, write_tokenizer
+from ort_aie_ep.formats.file_forms import FILE_FORMS
 
 Floats = npt.NDArray[np.float32]
 LANGUAGES = Path(__file__).with_name("languages.txt")
 ALLOWED = 1.3
-TYPES = ("Q4_0", "Q4_1", "Q4_K_M", "Q5_K", "Q6_K", "Q8_0")
+CHECKS = ("tokens", "logits", "real", "sizes", "truth", "keys")
+TYPES = ("Q4_0", "Q4_1", "Q4_K_M", "Q5_0", "Q5_K", "Q6_K", "Q8_0", "IQ4_NL", "IQ4_XS", "MXFP4")
 
 
 @api.llama_log_callback
@@ -101,8 +110,9 @@ def opened(path: Path, *, vocabulary: bool = False) -> Iterator[Any]:
 # --- logits ---
 
 
-def logits_of_llama(path: Path, ids: Sequence[int], vocabulary: int) -> Floats:
-    """Logits (tokens, vocabulary), with a cache in float32 and without flash attention."""
+@contextmanager
+def context_of(path: Path) -> Iterator[Any]:
+    """A context of llama.cpp, with a cache in float32 and without flash attention."""
     params = api.llama_context_default_params()
     params.n_ctx = params.n_batch = params.n_ubatch = 256
     params.n_threads = params.n_threads_batch = 1
@@ -110,39 +120,90 @@ def logits_of_llama(path: Path, ids: Sequence[int], vocabulary: int) -> Floats:
     params.flash_attn_type = 0
     with opened(path) as model:
         context = api.llama_init_from_model(model, params)
-        batch = api.llama_batch_init(len(ids), 0, 1)
-        batch.n_tokens = len(ids)
-        for i, token in enumerate(ids):
-            batch.token[i], batch.pos[i], batch.logits[i] = int(token), i, 1
-            batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
-        if api.llama_decode(context, batch):
-            raise SystemExit(f"error: llama.cpp does not decode {path}")
-        rows = [
-            np.ctypeslib.as_array(api.llama_get_logits_ith(context, i), (vocabulary,)).copy()
-            for i in range(len(ids))
-        ]
-        api.llama_batch_free(batch)
+        yield context
         api.llama_free(context)
+
+
+def decoded(context: Any, ids: Sequence[int], first: int, vocabulary: int) -> Floats:
+    """Logits (tokens, vocabulary) of tokens from position `first` on, by llama.cpp."""
+    batch = api.llama_batch_init(len(ids), 0, 1)
+    batch.n_tokens = len(ids)
+    for i, token in enumerate(ids):
+        batch.token[i], batch.pos[i], batch.logits[i] = int(token), first + i, 1
+        batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
+    if api.llama_decode(context, batch):
+        raise SystemExit("error: llama.cpp does not decode")
+    rows = [
+        np.ctypeslib.as_array(api.llama_get_logits_ith(context, i), (vocabulary,)).copy()
+        for i in range(len(ids))
+    ]
+    api.llama_batch_free(batch)
     return np.stack(rows)
+
+
+def logits_of_llama(path: Path, ids: Sequence[int], vocabulary: int) -> Floats:
+    """Logits (tokens, vocabulary)."""
+    with context_of(path) as context:
+        return decoded(context, ids, 0, vocabulary)
+
+
+class Compiled:
+    """A session of a compiled folder, which remembers what it read."""
+
+    def __init__(self, folder: Path, numerics: str) -> None:
+        decoder = json.loads((folder / "genai_config.json").read_text())["model"]["decoder"]
+        window = decoder.get("sliding_window", {}).get("window_size", 0)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.register_custom_ops_library(ort_aie_ep.library_path())
+        options.add_session_config_entry("ort_aie.numerics", numerics)
+        self._session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options)
+        heads, width = decoder["num_key_value_heads"], decoder["head_size"]
+        self._past = {
+            entry.name: np.zeros((1, heads, window * ("sliding" in str(entry.shape)), width), "f4")
+            for entry in self._session.get_inputs()
+            if entry.name.startswith("past_key_values")
+        }
+        self._tokens = 0
+
+    def logits(self, ids: Sequence[int]) -> Floats:
+        """Logits (tokens, vocabulary) of more tokens."""
+        self._tokens += len(ids)
+        mask = np.ones((1, self._tokens), np.int64)
+        feed = self._past | {"input_ids": np.array([ids]), "attention_mask": mask}
+        found, *present = self._session.run(None, feed)
+        self._past = dict(zip(self._past, self._in_order(present), strict=True))
+        return np.asarray(found)[0]
+
+    def _in_order(self, present: Sequence[Any]) -> list[Any]:
+        """What the outputs contain, in the order of the inputs."""
+        names = [output.name for output in self._session.get_outputs()[1:]]
+        named = dict(zip(names, present, strict=True))
+        return [named[name.replace("past_key_values", "present")] for name in self._past]
 
 
 def logits_of_compiled(folder: Path, ids: Sequence[int], numerics: str) -> Floats:
     """Logits (tokens, vocabulary)."""
-    decoder = json.loads((folder / "genai_config.json").read_text())["model"]["decoder"]
-    window = decoder.get("sliding_window", {}).get("window_size", 0)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.register_custom_ops_library(ort_aie_ep.library_path())
-    options.add_session_config_entry("ort_aie.numerics", numerics)
-    session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options)
-    heads, width = decoder["num_key_value_heads"], decoder["head_size"]
-    feed = {
-        entry.name: np.zeros((1, heads, window * ("sliding" in str(entry.shape)), width), "f4")
-        for entry in session.get_inputs()
-        if entry.name.startswith("past_key_values")
-    }
-    feed |= {"input_ids": np.array([ids]), "attention_mask": np.ones((1, len(ids)), np.int64)}
-    return np.asarray(session.run(["logits"], feed)[0])[0]
+    return Compiled(folder, numerics).logits(ids)
+
+
+def greedy(path: Path, folder: Path, prompt: Sequence[int], count: int) -> str:
+    """How many tokens the compiled model, which is asked token by token, chooses as llama.cpp does
+    after the same tokens; and if one is another, how close llama.cpp's logits of the two are."""
+    ours = Compiled(folder, "int8")
+    row, alike, first, apart = ours.logits(prompt)[-1], 0, count, []
+    with context_of(path) as context:
+        theirs = decoded(context, prompt, 0, len(row))[-1]
+        for at in range(count):
+            token, mine = int(theirs.argmax()), int(row.argmax())
+            alike += token == mine
+            if token != mine:
+                first = min(first, at)
+                apart.append(float(theirs[token] - theirs[mine]) / float(np.std(theirs)))
+            row = ours.logits([token])[-1]
+            theirs = decoded(context, [token], len(prompt) + at, len(row))[0]
+    gaps = f"; logits of the others are {max(apart):.2f} deviations apart or less" if apart else ""
+    return f"the first {first} of {count} greedy tokens are llama.cpp's, and {alike} in all{gaps}"
 
 
 def relative(actual: Floats, expected: Floats) -> float:
@@ -163,7 +224,8 @@ def check_logits(work: Path, families: Sequence[str], types: Sequence[str]) -> i
             kinds = mixed if name == "Q4_K_M" else constant(Kind[name])
             path = gguf_files.write(of.with_suffix(".gguf"), model, kinds)
             truth = dequantised(path, of.with_suffix(".f32.gguf"))
-            theirs, int8, bf16 = errors_of(path, truth, of, ids)
+            expected, found = logits_of_each(path, truth, of, ids)
+            theirs, int8, bf16 = (relative(each, expected) for each in found)
             # Where two experts are close, either may answer.
             bad += int8 > ALLOWED * theirs and not model.shape.experts
             cells.append(shown(theirs, int8, bf16))
@@ -171,15 +233,14 @@ def check_logits(work: Path, families: Sequence[str], types: Sequence[str]) -> i
     return bad
 
 
-def errors_of(
+def logits_of_each(
     path: Path, truth: Path, compiled: Path, ids: Sequence[int]
-) -> tuple[float, float, float]:
-    """The errors of llama.cpp, and of the file compiled in int8 and in bf16."""
+) -> tuple[Floats, list[Floats]]:
+    """The true logits; and those of llama.cpp, and of the file compiled in int8 and in bf16."""
     ort_aie_ep.compile(path, compiled)
     int8, bf16 = (logits_of_compiled(compiled, ids, each) for each in ("int8", "bf16"))
-    expected = logits_of_llama(truth, ids, int8.shape[-1])
-    theirs = logits_of_llama(path, ids, int8.shape[-1])
-    return relative(theirs, expected), relative(int8, expected), relative(bf16, expected)
+    expected, theirs = (logits_of_llama(each, ids, int8.shape[-1]) for each in (truth, path))
+    return expected, [theirs, int8, bf16]
 
 
 def shown(*errors: float) -> str:
@@ -197,7 +258,35 @@ def check_real(work: Path, path: Path) -> None:
     print(f"{alike} of {len(ours)} texts have llama.cpp's ids; ends are the same: {same}")
     tokens = tokenizer.encode(LANGUAGES.read_text("utf-8")[:700]).ids[:200]
     truth = dequantised(path, work / "truth.gguf")
-    print(f"{len(tokens)} tokens: {shown(*errors_of(path, truth, work / 'compiled', tokens))}")
+    expected, found = logits_of_each(path, truth, work / "compiled", tokens)
+    each = [[relative(*rows) for rows in zip(one, expected, strict=True)] for one in found]
+    whole, middle = shown(*(relative(one, expected) for one in found)), shown(*map(median, each))
+    print(f"{len(tokens)} tokens: {whole}, and that of the token in the middle {middle}")
+    print(greedy(path, work / "compiled", tokens[:40], 100))
+
+
+def print_sizes(work: Path, path: Path) -> None:
+    """Prints the table."""
+    file: Counter[str] = Counter()
+    for tensor in read_gguf(path).tensors.values():
+        file[tensor.kind.name] += tensor.data.nbytes
+    folder = ort_aie_ep.compile(path, work / "compiled").path
+    compiled: Counter[str] = Counter()
+    for name, value in ir.load(folder / "model.onnx").graph.initializers.items():
+        form = next((form for form in FILE_FORMS if name.endswith(f"_{form}")), "floats")
+        form = "rotations" if name.startswith(("cos_cache", "sin_cache")) else form
+        assert value.const_value is not None
+        compiled[form] += value.const_value.nbytes
+    rotations = compiled.pop("rotations", 0)
+    rows = {kind: (size, compiled.pop(kind.lower(), 0)) for kind, size in file.most_common()}
+    floats = sum(rows.pop(kind, (0, 0))[0] for kind in ("F32", "F16", "BF16"))
+    rows |= {"floats": (floats, sum(compiled.values()))}
+    rows["all"] = (sum(a for a, _ in rows.values()), sum(b for _, b in rows.values()))
+    print("| | in the file, MB | compiled, MB | |\n|---|---:|---:|---:|")
+    for kind, (before, after) in rows.items():
+        print(f"| {kind} | {before / 1e6:.3f} | {after / 1e6:.3f} | {after / before:.4f} |")
+    tokenizer = (folder / "tokenizer.json").stat().st_size
+    print(f"rotations {rotations / 1e6:.1f} MB, tokenizer.json {tokenizer / 1e6:.1f} MB")
 
 
 def write_truth(work: Path) -> None:
@@ -370,10 +459,10 @@ def check_tokens(work: Path) -> int:
 def main() -> None:
     """Runs the check that is named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("check", choices=("tokens", "logits", "real", "truth", "keys"))
+    parser.add_argument("check", choices=CHECKS)
     parser.add_argument("--families", nargs="+", default=[*MODELS], choices=[*MODELS])
     parser.add_argument("--types", nargs="+", default=TYPES)
-    parser.add_argument("--file", type=Path, help="the GGUF file of real")
+    parser.add_argument("--file", type=Path, help="the GGUF file of real and sizes")
     asked = parser.parse_args()
     api.llama_log_set(quiet, ctypes.c_void_p(0))
     with tempfile.TemporaryDirectory() as scratch:
@@ -382,6 +471,8 @@ def main() -> None:
             sys.exit(bool(check_tokens(work)))
         if asked.check == "real":
             sys.exit(check_real(work, asked.file or smollm2_file()))
+        if asked.check == "sizes":
+            sys.exit(print_sizes(work, asked.file or smollm2_file()))
         if asked.check == "truth":
             sys.exit(write_truth(work))
         if asked.check == "keys":

@@ -149,7 +149,7 @@ def operator(op: str, inputs: dict[int, ir.Value | None], **attributes: int) -> 
     return ir.node(op, places, attributes, domain="aie")
 
 
-def projection(n: int = 128, k: int = 256, *more: int, **attributes: int) -> Verdict:
+def projection(n: int = 128, k: int = 256, *more: int, **attributes: int | str) -> Verdict:
     inputs: dict[int, ir.Value | None] = {place: value(4) for place in (0, 1, *more)}
     return judge(operator("Q4NXMatMul", inputs, N=n, K=k, **attributes), ALL)
 
@@ -174,6 +174,7 @@ def test_projections_by_the_executors_rules() -> None:
     assert projection(128, 256, 3, 4) == Verdict()
     assert projection(bits=2) == Verdict()
     assert projection(bits=8).always == "no kernel for weights of 8 bits"
+    assert projection(type="q4_k").always == "no kernel for weights as in a GGUF file"
 
 
 def vector(op: str, k: int = 256, **attributes: int | str) -> Verdict:

@@ -115,7 +115,7 @@ class CompileOptions(GraphOptions):
         keep: nodes that `quantize` and `vision` leave unchanged: a name, or a pattern with * and ?.
         q4nx_compatible: pack 4-bit weights in the form of .q4nx files (5 bits a weight), which an
             NPU reads in place with any overlay. Default: the smallest form for the source's
-            groups, 4.1 to 5 bits.
+            groups, 4.1 to 5 bits; the types of a GGUF file, which NPUs do not read.
         gguf_pre: how the tokenizer of a GGUF file divides text before merging bytes, if the file
             does not say it or has an unknown name: a known name (docs/gguf.md). Default: the
             file's tokenizer.ggml.pre.

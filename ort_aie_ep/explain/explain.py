@@ -15,6 +15,7 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.explain.machine import XRT_TARGET, Finding, find_npu, npu_device, why_no_npu
 from ort_aie_ep.explain.overlays import FUSED_LAYER, find_overlays, overlay_folders, packages
 from ort_aie_ep.explain.pages import weight_pages
+from ort_aie_ep.formats.file_forms import FILE_FORMS, FileForm
 from ort_aie_ep.formats.q4nx import BlockForm
 from ort_aie_ep.graph_passes import (
     DOMAIN,
@@ -108,7 +109,7 @@ class Explanation:
     provider_plans: tuple[int, ...] = ()
     not_whole: str = ""
     pages: Finding | None = None
-    forms: tuple[tuple[BlockForm, int], ...] = ()
+    forms: tuple[tuple[BlockForm | FileForm, int], ...] = ()
     apart: tuple[tuple[str, int], ...] = ()
     widened: tuple[tuple[BlockForm, str], ...] = ()
 
@@ -357,24 +358,29 @@ def _reported_reasons(report: Path, file: str) -> Mapping[str, str]:
     }
 
 
-def _forms(model: ir.Model) -> tuple[tuple[BlockForm, int], ...]:
+def _forms(model: ir.Model) -> tuple[tuple[BlockForm | FileForm, int], ...]:
     """The forms of the blocks that aie nodes read, with their bytes, the most first."""
-    found: dict[ir.Value, BlockForm] = {}
+    found: dict[ir.Value, BlockForm | FileForm] = {}
     for node in _nodes(model):
-        ints = {
-            a.name: a.as_int() for a in node.attributes.values() if a.type == ir.AttributeType.INT
-        }
-        if node.domain != DOMAIN or "N" not in ints:
+        if node.domain != DOMAIN or "N" not in node.attributes:
             continue
-        for value in node.inputs:
+        for index, value in enumerate(node.inputs):
             tensor = None if value is None else value.const_value
             if value is not None and tensor is not None and tensor.dtype == ir.DataType.UINT8:
-                found[value] = BlockForm.of(ints)
-    sizes: Counter[BlockForm] = Counter()
+                is_down = node.op_type == "Q4NXMoE" and index == 3
+                found[value] = _form(node, "down_" if is_down else "")
+    sizes: Counter[BlockForm | FileForm] = Counter()
     for value, form in found.items():
         assert value.const_value is not None
         sizes[form] += value.const_value.nbytes
     return tuple(sizes.most_common())
+
+
+def _form(node: ir.Node, prefix: str) -> BlockForm | FileForm:
+    if (name := node.attributes.get(f"{prefix}type")) is not None:
+        return FILE_FORMS[name.as_string()]
+    ints = {a.name: a.as_int() for a in node.attributes.values() if a.type == ir.AttributeType.INT}
+    return BlockForm.of(ints | {"bits": ints.get(f"{prefix}bits", 4)})
 
 
 def _nodes(model: ir.Model) -> list[ir.Node]:

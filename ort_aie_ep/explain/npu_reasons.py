@@ -46,7 +46,7 @@ def _projection(node: ir.Node, overlays: Set[str]) -> Verdict:
     return _by_rows(
         partial(
             _npu.why_not_projection,
-            bits=_int(node, "bits", 4) if quantised else 16,
+            bits=_bits(node) if quantised else 16,
             n=_int(node, "N", 0),
             k=_int(node, "K", 0),
             int8=quantised and int8_numerics(),
@@ -63,8 +63,8 @@ def _experts(node: ir.Node, overlays: Set[str]) -> Verdict:
     return _by_rows(
         partial(
             _npu.why_not_experts,
-            bits=_int(node, "bits", 4),
-            down_bits=_int(node, "down_bits", 4),
+            bits=_bits(node),
+            down_bits=_bits(node, "down_"),
             hidden=_int(node, "K", 0),
             inter=_int(node, "N", 0),
             int8=int8_numerics(),
@@ -143,6 +143,11 @@ def _by_rows(why_not: Callable[..., str]) -> Verdict:
 def _int(node: ir.Node, name: str, default: int) -> int:
     attribute = node.attributes.get(name)
     return default if attribute is None else attribute.as_int()
+
+
+def _bits(node: ir.Node, prefix: str = "") -> int:
+    """Of the weights' codes; 0 in a form of GGUF files."""
+    return 0 if f"{prefix}type" in node.attributes else _int(node, f"{prefix}bits", 4)
 
 
 def _given(attention: ir.Node, name: str) -> bool:

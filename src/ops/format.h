@@ -10,6 +10,8 @@ namespace ort_aie {
 inline constexpr int64_t kFormat = 1;
 // Of a node that states the form of its weights, in attributes group and minima (ops/weights.h).
 inline constexpr int64_t kFormatOfForms = 2;
+// Of a node that may also state a type of GGUF files, in attribute type.
+inline constexpr int64_t kFormatOfFiles = 3;
 
 void CheckFormat(int64_t format);
 

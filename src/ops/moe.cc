@@ -72,6 +72,7 @@ class MoEOp final : public Op {
             .top_k = info.Int("top_k", 0),
             .form = ReadWeightAttributes(info),
             .down_bits = info.Int("down_bits", 4),
+            .down_type = info.String("down_type"),
             .accuracy_level = info.Int("accuracy_level", 0),
             .symmetric = info.Int("symmetric", 0),
             .normalize = info.Int("normalize", 0),
@@ -94,24 +95,21 @@ void InferMoE(const ShapeContext& context) {
 }  // namespace
 
 MoE::MoE(const MoEAttributes& attributes, const Weights& weights, const Options& options) {
-  const auto& [k, n, experts, top_k, form, down_bits, accuracy_level, symmetric, normalize,
-               activation, swiglu] = attributes;
+  const auto& [k, n, experts, top_k, form, down_bits, down_type, accuracy_level, symmetric,
+               normalize, activation, swiglu] = attributes;
   Require(experts > 0 && experts <= kMostExperts && top_k > 0 && top_k <= experts,
           "attributes experts and top_k must be 1 <= top_k <= experts <= ", kMostExperts,
           ", got experts=", experts, " top_k=", top_k);
   const bool gated = static_cast<bool>(weights.up);
-  const auto check = [&](const char* name, const Tensor& tensor, int64_t rows, int64_t columns,
-                         int64_t its_bits) {
-    WeightAttributes its = form;
-    its.k = columns;
-    its.n = rows;
-    its.bits = its_bits;
-    return CheckWeights(name, its, tensor, experts);
-  };
-  const auto gate = check("W_gate", weights.gate, n, k, form.bits);
-  const auto down = check("W_down", weights.down, k, n, down_bits);
+  WeightAttributes of_in = form, of_out = form;
+  of_in.k = of_out.n = k;
+  of_in.n = of_out.k = n;
+  of_out.bits = down_bits;
+  of_out.type = down_type;
+  const auto gate = CheckWeights("W_gate", of_in, weights.gate, experts);
+  const auto down = CheckWeights("W_down", of_out, weights.down, experts);
   step_.gate = gate.blocks;
-  step_.up = gated ? check("W_up", weights.up, n, k, form.bits).blocks : nullptr;
+  step_.up = gated ? CheckWeights("W_up", of_in, weights.up, experts).blocks : nullptr;
   step_.down = down.blocks;
   step_.form = gate.form;
   step_.down_form = down.form;
@@ -129,7 +127,7 @@ MoE::MoE(const MoEAttributes& attributes, const Weights& weights, const Options&
   Require(std::isfinite(swiglu.alpha) && swiglu.alpha != 0,
           "attribute alpha must be a number other than 0, got ", swiglu.alpha);
   step_.numerics = options.NumericsFor(accuracy_level);
-  step_.symmetric = symmetric == 1 || !gate.form.minima;
+  step_.symmetric = symmetric == 1;
   step_.kept = std::make_shared<KeptState>();
   step_.prompt_chunk = options.prompt_chunk;
 }
@@ -172,6 +170,7 @@ const OpDescription& Q4NXMoEDescription() {
                               {.name = "experts", .required = true, .least = 1},
                               {.name = "top_k", .required = true, .least = 1},
                               {.name = "down_bits", .least = 2, .most = 8},
+                              {.name = "down_type", .kind = AttributeRule::kString},
                               {.name = "accuracy_level"},
                               {.name = "symmetric", .least = 0, .most = 1},
                               {.name = "normalize", .least = 0, .most = 1},

@@ -10,10 +10,10 @@
 //   router_weights     (rows, experts); without it, the softmax of the chosen logits weights the
 //                      experts
 //   Y                  as X
-// Attributes: K, N, experts, top_k; format, group and minima as for Q4NXMatMul; bits (of W_gate and
-// W_up) and down_bits; activation (silu, gelu_tanh, relu, none; with W_up also swiglu, with alpha,
-// beta, limit and limit_after); normalize (of router_weights); accuracy_level and symmetric as for
-// Q4NXMatMul.
+// Attributes: K, N, experts, top_k; format, group and minima as for Q4NXMatMul; bits and type (of
+// W_gate and W_up), down_bits and down_type; activation (silu, gelu_tanh, relu, none; with W_up
+// also swiglu, with alpha, beta, limit and limit_after); normalize (of router_weights);
+// accuracy_level and symmetric as for Q4NXMatMul.
 #pragma once
 
 #include <memory>
@@ -30,8 +30,9 @@ inline constexpr int64_t kMostExperts = int64_t{1} << 16;
 
 struct MoEAttributes {
   int64_t k = 0, n = 0, experts = 0, top_k = 0;
-  WeightAttributes form = {};  // without k and n; bits are those of W_gate and W_up
+  WeightAttributes form = {};  // without k and n; bits and type are those of W_gate and W_up
   int64_t down_bits = 4;
+  std::string down_type = {};
   int64_t accuracy_level = 0, symmetric = 0, normalize = 0;
   std::string activation;
   Swiglu swiglu = {};

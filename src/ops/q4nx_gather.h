@@ -3,8 +3,8 @@
 //   W       blocks of the shape BlocksShape (ops/weights.h), as for Q4NXMatMul
 //   indices (...) int32 or int64; negative ones count from N, others out of range give zeros
 //   Y       (..., K)
-// Attributes: K, N, bits, format, group and minima as for Q4NXMatMul, dtype (TensorProto data type
-// of Y: FLOAT, FLOAT16 or BFLOAT16).
+// Attributes: K, N, bits, format, group, minima and type as for Q4NXMatMul, dtype (TensorProto data
+// type of Y: FLOAT, FLOAT16 or BFLOAT16).
 #pragma once
 
 #include "ops/plan.h"

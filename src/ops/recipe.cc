@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "ops/format.h"
 
 namespace ort_aie {
 namespace {
@@ -291,12 +290,14 @@ int Recipe::values() const {
 }
 
 std::string ToText(const Recipe& recipe) {
-  const bool states_forms = std::ranges::any_of(recipe.steps, [](const Recipe::Step& step) {
-    const auto format = step.ints.find("format");
-    return format != step.ints.end() && format->second == kFormatOfForms;
-  });
-  std::string text = Concat("recipe ", states_forms ? kRecipeFormatOfForms : kRecipeFormat,
-                            "\ninputs ", recipe.inputs, '\n');
+  int64_t format = kRecipeFormat;
+  for (const Recipe::Step& step : recipe.steps) {
+    const auto its = step.ints.find("format");
+    // The op itself refuses a format that it does not know.
+    if (its == step.ints.end() || its->second > kLastRecipeFormat) continue;
+    format = std::max(format, its->second);
+  }
+  std::string text = Concat("recipe ", format, "\ninputs ", recipe.inputs, '\n');
   const auto list = [&](const std::string& key, const auto& numbers) {
     text += key;
     for (const auto number : numbers) text += ' ' + std::to_string(number);
@@ -333,9 +334,9 @@ Recipe RecipeFrom(const std::string& text) {
     if (!first.Take(word) || word != "recipe" || !first.Take(format) || !first.AtEnd()) {
       Refuse("it begins with '", head.substr(0, 40), "', expected 'recipe ", kRecipeFormat, "'");
     }
-    if (format != kRecipeFormat && format != kRecipeFormatOfForms) {
-      Refuse("it has format ", format, ", but this library reads formats ", kRecipeFormat, " and ",
-             kRecipeFormatOfForms,
+    if (format < kRecipeFormat || format > kLastRecipeFormat) {
+      Refuse("it has format ", format, ", but this library reads formats ", kRecipeFormat, " to ",
+             kLastRecipeFormat,
              "; make the model again with this version (ort-aie compile, or the session that "
              "writes a context model)");
     }

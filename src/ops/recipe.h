@@ -29,8 +29,8 @@
 namespace ort_aie {
 
 inline constexpr int kRecipeFormat = 1;
-// Of a recipe that states forms of weights (format.h), which an older library refuses.
-inline constexpr int kRecipeFormatOfForms = 2;
+// A recipe has the largest format of its steps (ops/format.h), so that an older library refuses it.
+inline constexpr int kLastRecipeFormat = 3;
 
 struct Recipe {
   static constexpr int kAbsent = -1;

@@ -19,19 +19,22 @@ struct Weights {
 };
 
 // A node's attributes about its weights. With format 1, groups have 32 in-features, and minima are
-// stored; with format 2, group and minima say so.
+// stored; with format 2, group and minima say so; with format 3, so does type, if there is one.
 struct WeightAttributes {
   int64_t k = 0, n = 0, bits = 4, format = 0, group = 0, minima = 1;
-  bool bf16 = false;  // the op's name says so; else bits choose
+  std::string type = {};  // the name of a form of GGUF files (q4nx/file_forms.h)
+  bool bf16 = false;      // the op's name says so; else type or bits choose
 };
 // All but K and N, which ops name in their own way.
 WeightAttributes ReadWeightAttributes(const NodeInfo& info);
-// Writes bits, format, group and minima, those that are not the default.
+// Throws Error, with all names, for another name.
+FileType FileTypeNamed(const std::string& name);
+// Writes bits, format, group and minima, those that are not the default, of a form without a type.
 void StateForm(const WeightForm& form, std::map<std::string, int64_t>& attributes);
-// For the description of an op: what StateForm writes, and its other attributes.
+// For the description of an op: the attributes of a form, and its other ones.
 std::vector<AttributeRule> WithForm(std::vector<AttributeRule> others);
 
-// The shape of n x k weights: (ceil(n/32), ceil(k/256), BlockBytes) uint8, or 8192 bfloat16.
+// The shape of n x k weights: (ceil(n/32), ceil(k/columns), BlockBytes) uint8, or 8192 bfloat16.
 Shape BlocksShape(int64_t n, int64_t k, const WeightForm& form);
 
 // `name` is the input's name in errors. With `experts` there are that many weights, one after the

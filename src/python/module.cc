@@ -23,6 +23,7 @@
 #include "ops/format.h"
 #include "ops/weights.h"
 #include "python/errors.h"
+#include "python/file_forms_module.h"
 #include "python/graph_module.h"
 #include "python/kernel_choice_module.h"
 #include "q4nx/experts.h"
@@ -275,17 +276,24 @@ std::vector<std::string> AvailableIsas() {
 constexpr float kEpsilon = 1e-5f;  // of norms
 
 // The projection step on one thread, with a chosen kernel table. Blocks of any form are passed as
-// bytes. `up` makes it a gated projection, and `gemm` makes few rows go the way of many.
+// bytes, those of a form of GGUF files with its `type`. `up` makes it a gated projection, and
+// `gemm` makes few rows go the way of many.
 Array<float> Project(const Array<float>& a, const Array<uint8_t>& blocks, int64_t n,
                      const std::string& numerics, const std::string& isa, bool symmetric,
                      const std::optional<Array<float>>& norm_weight,
                      const std::optional<Array<uint8_t>>& up, bool gelu, bool gemm, int64_t group,
-                     bool minima) {
+                     bool minima, const std::string& type) {
   Require(a.ndim() == 2 && a.shape(0) > 0, "a must be (rows, K) with at least one row");
   Require(numerics == "bf16" || numerics == "int8", "numerics must be bf16 or int8, got ",
           numerics);
   const int64_t rows = a.shape(0), k = a.shape(1);
-  const WeightForm form = RequireBlocks(blocks, n, k, group, minima, kKinds);
+  const auto form_of = [&](const Array<uint8_t>& its) {
+    if (type.empty()) return RequireBlocks(its, n, k, group, minima, kKinds);
+    const WeightForm form = q4nx::FormOf(FileTypeNamed(type));
+    RequireShape(its, "blocks", BlocksShape(n, k, form));
+    return form;
+  };
+  const WeightForm form = form_of(blocks);
   Require(form.kind != WeightKind::kBf16 || numerics == "bf16",
           "weights of bf16 need numerics bf16");
   Array<float> y({rows, n});
@@ -306,8 +314,7 @@ Array<float> Project(const Array<float>& a, const Array<uint8_t>& blocks, int64_
     step.norm_epsilon = kEpsilon;
   }
   if (up) {
-    Require(RequireBlocks(*up, n, k, group, minima, kKinds) == form,
-            "up must have as many bits as blocks");
+    Require(form_of(*up) == form, "up must have as many bits as blocks");
     step.up_weights = up->data();
     step.activation = gelu ? Activation::kGeluTanh : Activation::kSilu;
   }
@@ -354,8 +361,11 @@ Array<float> Norm(const Array<float>& a, const Array<float>& weight, const std::
   return y;
 }
 
-int64_t MostStreamedRows(int64_t bits, const std::string& numerics, const std::string& isa) {
-  return host::MostStreamedRows(KernelsNamed(isa), q4nx::KindOfBits(bits),
+int64_t MostStreamedRows(int64_t bits, const std::string& numerics, const std::string& isa,
+                         const std::string& type) {
+  const WeightForm form =
+      type.empty() ? WeightForm{q4nx::KindOfBits(bits)} : q4nx::FormOf(FileTypeNamed(type));
+  return host::MostStreamedRows(KernelsNamed(isa), form,
                                 numerics == "int8" ? Numerics::kInt8 : Numerics::kBf16);
 }
 
@@ -505,6 +515,7 @@ PYBIND11_MODULE(_native, m) {
   m.def("pack_expert", &PackExpert, py::arg("codes").noconvert(), py::arg("scales").noconvert(),
         py::arg("zero_points").noconvert(), py::arg("layout"), py::arg("scale_type"));
 
+  DefineFileForms(m);
   m.def("quantize", &Quantize, py::arg("weights").noconvert(), py::arg("bits") = 4,
         py::arg("importance").noconvert() = py::none());
 
@@ -564,8 +575,13 @@ PYBIND11_MODULE(_native, m) {
   host::DefineKernelChoice(m);
   m.def("available_isas", &AvailableIsas);
   m.def(
-      "prompts_in_bf16", [](const std::string& isa) { return KernelsNamed(isa).prompts_in_bf16; },
-      py::arg("isa"));
+      "prompts_in_bf16",
+      [](const std::string& isa, const std::string& type) {
+        const host::Kernels& kernels = KernelsNamed(isa);
+        if (kernels.prompts_in_bf16 || type.empty()) return kernels.prompts_in_bf16;
+        return host::FilesOf(kernels, q4nx::FormOf(FileTypeNamed(type))).unpack == nullptr;
+      },
+      py::arg("isa"), py::arg("type") = "");
   m.def(
       "has_bf16_attention",
       [](const std::string& isa) { return KernelsNamed(isa).bf16_attention != nullptr; },
@@ -588,12 +604,12 @@ PYBIND11_MODULE(_native, m) {
         py::arg("numerics"), py::arg("isa"), py::arg("symmetric") = false,
         py::arg("norm_weight").noconvert() = py::none(), py::arg("up").noconvert() = py::none(),
         py::arg("gelu") = false, py::arg("gemm") = false, py::arg("group") = 32,
-        py::arg("minima") = true);
+        py::arg("minima") = true, py::arg("type") = "");
   m.def("elementwise", &ElementByElement, py::arg("function"), py::arg("a").noconvert(),
         py::arg("b").noconvert(), py::arg("isa"));
   m.def("rms_norm", &Norm, py::arg("a").noconvert(), py::arg("weight").noconvert(), py::arg("isa"));
   m.def("most_streamed_rows", &MostStreamedRows, py::arg("bits"), py::arg("numerics"),
-        py::arg("isa"));
+        py::arg("isa"), py::arg("type") = "");
   m.def("lookup_tables_made", &host::LookupTablesMade);
   m.def("attention_chunk", &AttentionChunk, py::arg("q").noconvert(), py::arg("k").noconvert(),
         py::arg("v").noconvert(), py::arg("scale"), py::arg("softcap"), py::arg("path"),

@@ -21,6 +21,11 @@ using Designs = std::set<std::string, std::less<>>;
 using Rows = std::optional<int64_t>;              // none: any number
 using Form = std::tuple<int64_t, int64_t, bool>;  // bits, group, minima
 
+// 16 bits for bfloat16, 0 for a form of GGUF files.
+WeightKind KindOf(int64_t bits) {
+  return bits == 16 ? WeightKind::kBf16 : bits == 0 ? WeightKind::kFile : q4nx::KindOfBits(bits);
+}
+
 WeightForm FormOf(const Form& form) {
   const auto& [bits, group, minima] = form;
   return {q4nx::KindOfBits(bits), group, minima};
@@ -94,8 +99,8 @@ void DefineReasons(py::module_& m) {
       "why_not_experts",
       [](int64_t bits, int64_t down_bits, Rows rows, int64_t hidden, int64_t inter, bool int8,
          const Designs& overlays) {
-        return Words(WhyNotExperts({.kind = q4nx::KindOfBits(bits),
-                                    .down_kind = q4nx::KindOfBits(down_bits),
+        return Words(WhyNotExperts({.kind = KindOf(bits),
+                                    .down_kind = KindOf(down_bits),
                                     .rows = rows.value_or(kAnyRows),
                                     .hidden = hidden,
                                     .inter = inter,
@@ -109,13 +114,12 @@ void DefineReasons(py::module_& m) {
   m.def(
       "why_not_projection",
       [](int64_t bits, Rows rows, int64_t n, int64_t k, bool int8, const Designs& overlays) {
-        return Words(
-            WhyNotProjection({.kind = bits == 16 ? WeightKind::kBf16 : q4nx::KindOfBits(bits),
-                              .rows = rows.value_or(kAnyRows),
-                              .n = n,
-                              .k = k,
-                              .numerics = int8 ? Numerics::kInt8 : Numerics::kBf16},
-                             In(overlays)));
+        return Words(WhyNotProjection({.kind = KindOf(bits),
+                                       .rows = rows.value_or(kAnyRows),
+                                       .n = n,
+                                       .k = k,
+                                       .numerics = int8 ? Numerics::kInt8 : Numerics::kBf16},
+                                      In(overlays)));
       },
       py::kw_only(), py::arg("bits"), py::arg("rows"), py::arg("n"), py::arg("k"),
       py::arg("int8") = false, py::arg("overlays"));

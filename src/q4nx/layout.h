@@ -1,5 +1,6 @@
 // The forms of weights, all in blocks of 32 out-features x 256 in-features that stand row-major,
-// (N/32, K/256), and are padded with zeros.
+// (N/32, K/256), and are padded with zeros. Those of GGUF files are in file_forms.h; the rest of
+// this comment is about the others.
 //
 // A form says how many in-features share a scale and a minimum, its group (32, 64, 128 or 256), and
 // whether the minima are stored: those of symmetric weights, -2^(bits-1) * scale, need not be.
@@ -30,15 +31,18 @@
 
 #include <cstdint>
 
+#include "q4nx/file_forms.h"
+
 namespace ort_aie {
 
 // What a block holds.
-enum class WeightKind { kQ4NX, kQ2NX, kQ8NX, kBf16 };
+enum class WeightKind { kQ4NX, kQ2NX, kQ8NX, kBf16, kFile };
 
 struct WeightForm {
   WeightKind kind = WeightKind::kQ4NX;
-  int64_t group = 32;  // in-features that share a scale and a minimum
-  bool minima = true;  // stored; of 8 bits: zero points
+  int64_t group = 32;                // in-features that share a scale and a minimum
+  bool minima = true;                // stored; of 8 bits: zero points
+  FileType type = FileType::kCount;  // of kFile, which gives group and minima
 
   friend bool operator==(const WeightForm&, const WeightForm&) = default;
 };
@@ -84,12 +88,21 @@ constexpr int64_t CodesOffset(const WeightForm& form) {
   return (form.minima ? 4 : 2) * ScalesOf(form);
 }
 constexpr int64_t BlockBytes(const WeightForm& form) {
+  if (form.kind == WeightKind::kFile) return LayoutOfBlock(FileFormOf(form.type)).bytes;
   const int64_t codes = CodeBytesOf(form.kind);
   if (form.kind == WeightKind::kBf16) return codes;
   if (form.kind == WeightKind::kQ8NX) return codes + (form.minima ? 5 : 4) * ScalesOf(form);
   return codes + CodesOffset(form);
 }
 static_assert(BlockBytes(kShipping) == kBlockBytes);
+constexpr WeightForm FormOf(FileType type) {
+  const FileForm& form = FileFormOf(type);
+  return {WeightKind::kFile, form.group, form.minima, type};
+}
+// In-features in a block.
+constexpr int64_t ColumnsOf(const WeightForm& form) {
+  return form.kind == WeightKind::kFile ? FileFormOf(form.type).columns : kBlockCols;
+}
 // For quantised weights.
 constexpr bool IsBits(int64_t bits) { return bits == 2 || bits == 4 || bits == 8; }
 constexpr WeightKind KindOfBits(int64_t bits) {
@@ -116,21 +129,21 @@ constexpr T RowBlocks(T n) {
   return CeilDiv(n, kBlockRows);
 }
 template <typename T>
-constexpr T ColBlocks(T k) {
-  return CeilDiv(k, kBlockCols);
+constexpr T ColBlocks(T k, const WeightForm& form = kShipping) {
+  return CeilDiv(k, ColumnsOf(form));
 }
 template <typename T>
 constexpr T PaddedRows(T n) {
   return RowBlocks(n) * kBlockRows;
 }
 template <typename T>
-constexpr T PaddedCols(T k) {
-  return ColBlocks(k) * kBlockCols;
+constexpr T PaddedCols(T k, const WeightForm& form = kShipping) {
+  return ColBlocks(k, form) * ColumnsOf(form);
 }
 // Bytes of the blocks of n x k weights.
 template <typename T>
 constexpr T BytesOfBlocks(T n, T k, const WeightForm& form) {
-  return RowBlocks(n) * ColBlocks(k) * BlockBytes(form);
+  return RowBlocks(n) * ColBlocks(k, form) * BlockBytes(form);
 }
 
 }  // namespace q4nx

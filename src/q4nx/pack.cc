@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "q4nx/bfloat16.h"
+#include "q4nx/pack_file.h"
 
 namespace ort_aie::q4nx {
 namespace {
@@ -242,6 +243,7 @@ void Widen(const uint8_t* blocks, const WeightForm& form, int64_t count, uint8_t
 
 void DequantizeRow(const uint8_t* blocks, int64_t n, int64_t k, float* weights,
                    const WeightForm& form) {
+  if (form.kind == WeightKind::kFile) return DequantizeFileRow(form.type, blocks, n, k, weights);
   const int64_t r = n % kBlockRows, codes_offset = CodesOffset(form);
   for (int64_t first = 0; first < k; first += form.group) {
     const uint8_t* block = BlockAt(blocks, k, form, n, first);

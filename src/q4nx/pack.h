@@ -32,7 +32,7 @@ void Widen(const uint8_t* blocks, const WeightForm& form, int64_t count, uint8_t
            const WeightForm& wide = kShipping);
 
 // weights (n, k) float32 = scale * code + min, of Q8NX scale * (code - zero point), in float32
-// arithmetic.
+// arithmetic; of GGUF files as file_forms.h says.
 void Dequantize(const uint8_t* blocks, int64_t n, int64_t k, float* weights,
                 const WeightForm& form);
 

@@ -456,30 +456,43 @@ def text_with(metadata: Mapping[str, Any]) -> str:
     return "".join(f"he {token} \n hel" for token in added if token)
 
 
-# A block of K-quants: its scales' factors, the mean of a code, and where float16 scales are.
-_K_BLOCKS = {Kind.Q4_K: (7.5, 4.6), Kind.Q5_K: (15.5, 9.2)}
+_VALUES = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113])
+_CODEBOOK = float(np.sqrt(np.mean(_VALUES**2.0)))
+# Types to which the package does not quantise: where a block has its scale in float16, the
+# deviation of weights from random bytes with a scale of one, and, if a scale of minima follows, the
+# mean code.
+_DRAWN = {
+    Kind.Q2_K: (80, 8.8 * math.hypot(1.1, 1.5 / 2), 1.5),
+    Kind.Q3_K: (108, 18.5 * 2.3, 0),
+    Kind.Q4_K: (0, 36 * math.hypot(4.6, 7.5 / 2), 7.5),
+    Kind.Q5_K: (0, 36 * math.hypot(9.2, 15.5 / 2), 15.5),
+    Kind.Q6_K: (208, 74 * 18.5, 0),
+    Kind.IQ4_NL: (0, _CODEBOOK, 0),
+    Kind.IQ4_XS: (0, 18.5 * _CODEBOOK, 0),
+}
 
 
 def quantised(values: Array, kind: Kind, rng: np.random.Generator) -> Array:
-    """Values in a type. The package does not quantise to K-quants: random blocks of about the same
-    deviation take their place."""
-    if kind not in (Kind.Q4_K, Kind.Q5_K, Kind.Q6_K):
+    """Values in a type, or random blocks of about the same deviation."""
+    if kind.name == "NVFP4":  # scales of 1 / 8 to 1 / 4, and any codes
+        blocks = rng.integers(0, 256, (values.size // 64, 36), np.uint8)
+        blocks[:, :4] = rng.integers(32, 40, (len(blocks), 4))
+        return blocks.reshape(*values.shape[:-1], -1)
+    if kind not in _DRAWN:
         return np.asarray(quants.quantize(values, kind))
+    at, unit, mean = _DRAWN[kind]
     block, size = GGML_QUANT_SIZES[kind]
     count = values.size // block
     blocks = rng.integers(0, 256, (count, size), np.uint8)
-    deviation = float(np.std(values))
+    deviation = float(np.std(values)) / unit
 
     def halves(size: float) -> Array:
         drawn = np.float32(size) * rng.uniform(0.7, 1.4, count).astype(np.float32)
         return drawn.astype(np.float16)[:, None].view(np.uint8)
 
-    if kind == Kind.Q6_K:  # scales are bytes with a sign
-        blocks[:, -2:] = halves(deviation / (74 * 18.5))
-    else:
-        mean, spread = _K_BLOCKS[kind]
-        scale = deviation / (36 * math.hypot(spread, mean / 2))
-        blocks[:, :2], blocks[:, 2:4] = halves(scale), halves(scale * mean)
+    blocks[:, at : at + 2] = halves(deviation)
+    if mean:
+        blocks[:, at + 2 : at + 4] = halves(deviation * mean)
     return blocks.reshape(*values.shape[:-1], -1)
 
 

@@ -17,6 +17,7 @@ pytest.importorskip("gguf")
 
 from expanded import expanded
 from gguf import GGMLQuantizationType as Kind
+from gguf import GGUFReader, GGUFWriter, quants
 from gguf_files import (
     KEYED,
     KEYED_TRUTH,
@@ -32,6 +33,9 @@ from gguf_files import (
 )
 
 import ort_aie_ep
+from ort_aie_ep.compiler.fastflowlm import exporter
+from ort_aie_ep.formats.file_forms import FILE_FORMS
+from ort_aie_ep.graph_passes.walk import attribute
 
 Array = npt.NDArray[Any]
 TINY = replace(MODELS["mistral"], shape=replace(MODELS["mistral"].shape, layers=1))
@@ -101,48 +105,106 @@ def test_keys_change_logits_as_in_llama_cpp(name: str, tmp_path: Path) -> None:
     assert f"{model.architecture}.attention.clamp_kqv" in ignored
 
 
-def weights_of(folder: Path) -> dict[str, set[tuple[int, int]]]:
-    """The bits of weights, and whether minima are stored, by operator."""
-    found: dict[str, set[tuple[int, int]]] = {}
+def weights_of(folder: Path) -> dict[str, set[tuple[str, int, int]]]:
+    """Type, bits, and whether minima are stored, by operator."""
+    found: dict[str, set[tuple[str, int, int]]] = {}
     for node in expanded(folder).graph:
-        given = {name: value.as_int() for name, value in node.attributes.items()
-                 if name in ("bits", "minima")}  # fmt: skip
         if node.op_type.startswith("Q4NX"):
-            form = given.get("bits", 4), given.get("minima", 1)
-            found.setdefault(node.op_type, set()).add(form)
+            kind = attribute(node, "type", "")
+            bits, minima = (attribute(node, each, 0) for each in ("bits", "minima"))
+            found.setdefault(node.op_type, set()).add((kind, bits, minima))
     return found
 
 
-@pytest.mark.parametrize(
-    ("kind", "form"), [("Q4_0", (4, 0)), ("Q4_1", (4, 1)), ("Q5_0", (8, 0)), ("Q6_K", (8, 1))]
-)
-def test_the_smallest_form_that_holds_a_type(
-    kind: str, form: tuple[int, int], tmp_path: Path
-) -> None:
-    path = write(tmp_path / "m.gguf", TINY, lambda name: Kind[kind])
+@pytest.mark.parametrize("kind", [form.upper() for form in FILE_FORMS])
+def test_a_file_keeps_its_bits(kind: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "m.gguf", MODELS["mistral"], lambda name: Kind[kind])
     result = ort_aie_ep.compile(path, tmp_path / "compiled")
-    found = weights_of(result.path)
+    assert not result.layers
     # The embedding is that of the lm_head: the same blocks.
-    assert found.keys() >= {"Q4NXGather", "Q4NXMatMul"}
-    assert {each for forms in found.values() for each in forms} == {form}
-    report = json.loads((result.path / "ort_aie_report.json").read_text())
-    requantised = {layer["node"]: layer["relative"] for layer in report["layers"]}
-    if kind == "Q6_K":
-        assert requantised.keys() >= {"token_embd.weight", "blk.0.ffn_down.weight"}
-        assert all(0 < error < 0.01 for error in requantised.values())
-    else:
-        assert not requantised
+    assert weights_of(result.path) == {
+        op: {(kind.lower(), 0, 0)} for op in ("Q4NXGather", "Q4NXMatMul", "Q4NXGatedMLP")
+    }
+    form, stored = FILE_FORMS[kind.lower()], ir.load(result.path / "model.onnx").graph.initializers
+    blocks = {name: value for name, value in stored.items() if name.endswith(f"_{form.name}")}
+    tensors = {each.name: each for each in GGUFReader(path).tensors}
+    matrices = [each for each in tensors.values() if each.tensor_type == Kind[kind]]
+    assert sum(each.const_value.nbytes for each in blocks.values()) == sum(
+        each.n_bytes for each in matrices
+    )
+    for ours, theirs in (
+        ("lm_head", "token_embd"),
+        ("model.layers.1.mlp.down_proj", "blk.1.ffn_down"),
+    ):
+        tensor = tensors[f"{theirs}.weight"]
+        k, n = map(int, tensor.shape)
+        data = blocks[f"{ours}.MatMul.weight_{form.name}"].const_value.numpy()
+        actual = form.dequantize(np.ascontiguousarray(data), n, k)
+        np.testing.assert_array_equal(actual, quants.dequantize(tensor.data, Kind[kind]))
 
 
 @pytest.mark.parametrize(
-    ("kind", "dtype"), [("F16", "FLOAT16"), ("BF16", "BFLOAT16"), ("Q6_K", "BFLOAT16")]
+    ("gate", "up", "down"),
+    [("Q4_K", "Q4_K", "Q6_K"), ("MXFP4", "MXFP4", "MXFP4"), ("Q4_0", "Q8_0", "Q4_0")],
 )
-def test_an_embedding_of_its_own_is_a_table(kind: str, dtype: str, tmp_path: Path) -> None:
+def test_experts_keep_their_bits_if_gate_and_up_are_alike(
+    gate: str, up: str, down: str, tmp_path: Path
+) -> None:
+    model, kinds = MODELS["gpt-oss"], {"gate": gate, "up": up, "down": down}
+
+    def types(name: str) -> Kind:
+        return Kind[kinds[name.split("_")[1]] if "exps" in name else "Q8_0"]
+
+    path = write(tmp_path / "m.gguf", model, types)
+    result = ort_aie_ep.compile(path, tmp_path / "compiled")
+    (node, *_) = [each for each in expanded(result.path).graph if each.op_type == "Q4NXMoE"]
+    if gate != up:
+        assert attribute(node, "bits", 4) == 8
+        assert result.layers
+        return
+    given = [attribute(node, each, "") for each in ("type", "down_type")]
+    assert given == [gate.lower(), down.lower()]
+    reader = {each.name: each for each in GGUFReader(path).tensors}
+    for place, side in ((2, "gate"), (3, "down"), (4, "up")):
+        tensor, form = reader[f"blk.0.ffn_{side}_exps.weight"], FILE_FORMS[kinds[side].lower()]
+        values = quants.dequantize(tensor.data, tensor.tensor_type)
+        blocks = node.inputs[place].const_value.numpy()
+        for expert in range(model.shape.experts):
+            actual = form.dequantize(np.ascontiguousarray(blocks[expert]), *values.shape[1:])
+            np.testing.assert_array_equal(actual, values[expert])
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("F16", "FLOAT16"), ("BF16", "BFLOAT16"), ("Q6_K", "")]
+)
+def test_an_embedding_of_its_own_keeps_its_bits(kind: str, dtype: str, tmp_path: Path) -> None:
     model = replace(TINY, shape=replace(TINY.shape, tied=False))
     path = write(tmp_path / "m.gguf", model, lambda name: Kind[kind if "embd" in name else "Q4_0"])
     result = ort_aie_ep.compile(path, tmp_path / "compiled")
+    if not dtype:
+        assert weights_of(result.path)["Q4NXGather"] == {(kind.lower(), 0, 0)}
+        return
     table = ir.load(result.path / "model.onnx").graph.initializers["model.embed_tokens.weight"]
     assert table.dtype == ir.DataType[dtype]
+
+
+@pytest.mark.parametrize(
+    ("kind", "bits"), [("Q4_0", 4), ("Q4_K", 4), ("Q5_0", 8), ("Q6_K", 8), ("IQ4_XS", 8)]
+)
+def test_an_npu_gets_codes_and_a_report_of_their_errors(
+    kind: str, bits: int, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "m.gguf", TINY, lambda name: Kind[kind])
+    result = ort_aie_ep.compile(path, tmp_path / "compiled", q4nx_compatible=True)
+    report = json.loads((result.path / "ort_aie_report.json").read_text())
+    errors = {layer["node"]: layer["relative"] for layer in report["layers"]}
+    found = weights_of(result.path).values()
+    assert {each for forms in found for each in forms} == {("", bits if bits > 4 else 0, 0)}
+    if kind == "Q5_0":
+        assert not errors
+    else:
+        assert errors.keys() >= {"token_embd.weight", "blk.0.ffn_down.weight"}
+        assert all(0 < error < 0.01 for error in errors.values())
 
 
 def test_options_do_what_they_do_for_other_models(tmp_path: Path) -> None:
@@ -152,12 +214,13 @@ def test_options_do_what_they_do_for_other_models(tmp_path: Path) -> None:
     )
     graph = expanded(result.path).graph
     assert {v.dtype for v in graph.inputs if v.name.startswith("past")} == {ir.DataType.FLOAT16}
-    assert weights_of(result.path)["Q4NXMatMul"] == {(4, 1)}
+    assert weights_of(result.path)["Q4NXMatMul"] == {("", 0, 0)}
+    other = ort_aie_ep.compile(path, tmp_path / "other")
+    with pytest.raises(ort_aie_ep.AieError, match=r"are q4_0 as in a GGUF.*--q4nx-compatible"):
+        exporter._load(other.path / "model.onnx", None)
 
 
 def test_a_split_file_is_read_whole_from_any_part(tmp_path: Path) -> None:
-    from gguf import GGUFReader, GGUFWriter
-
     path = write(tmp_path / "m.gguf", TINY, lambda name: Kind.Q8_0)
     reader = GGUFReader(path)
     writer = GGUFWriter(tmp_path / "s.gguf", "llama", split_max_tensors=5)

@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("gguf")
 
 from gguf import GGMLQuantizationType as Kind
+from gguf import GGUFReader
 from gguf_files import MODELS, write
 
 import ort_aie_ep
@@ -127,6 +128,7 @@ def test_metadata_that_does_not_fit(metadata: dict[str, Any], match: str, tmp_pa
         ("gemma3", "attention.sliding_window_pattern", [True, True, False, False, True, True]),
         ("gpt-oss", "rope.freq_base_swa", 10000.0),
         ("gpt-oss", "attention.sliding_window", 0),
+        ("granite", "residual_scale", 1e-30),
     ],
 )
 def test_keys_that_would_change_another_familys_numbers(
@@ -140,8 +142,8 @@ def test_keys_that_would_change_another_familys_numbers(
 @pytest.mark.parametrize(
     ("number", "match"),
     [
-        (Kind.TQ2_0, "is TQ2_0; known types are Q4_0"),
-        (Kind.IQ4_NL, "is IQ4_NL; known types are Q4_0"),
+        (Kind.TQ2_0, "is TQ2_0; known types are F32"),
+        (Kind.IQ2_XS, "is IQ2_XS; known types are F32"),
         (999, "has type 999, which the installed package gguf does not know"),
     ],
 )
@@ -152,6 +154,29 @@ def test_a_type_that_is_not_known_is_named(number: int, match: str, tmp_path: Pa
     at = data.index(b"blk.0.attn_q.weight") + len(b"blk.0.attn_q.weight") + 4 + 16
     path.write_bytes(data[:at] + struct.pack("<I", number) + data[at + 4 :])
     refused(path, f"tensor 'blk.0.attn_q.weight' {match}")
+
+
+def test_rows_that_are_not_whole_blocks_are_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.gguf", TINY, lambda name: Kind.Q4_K)
+    data = path.read_bytes()
+    at = data.index(b"blk.0.attn_q.weight") + len(b"blk.0.attn_q.weight") + 4
+    path.write_bytes(data[:at] + struct.pack("<Q", 255) + data[at + 8 :])
+    refused(
+        path, "tensor 'blk.0.attn_q.weight' has rows of 255 weights; expected a multiple of 256"
+    )
+
+
+@pytest.mark.parametrize("compatible", [False, True])
+@pytest.mark.parametrize("kind", [Kind.Q4_K, Kind.Q6_K])
+def test_scales_that_are_not_numbers_are_named(
+    kind: Kind, compatible: bool, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "m.gguf", TINY, lambda name: kind)
+    tensor = next(t for t in GGUFReader(path).tensors if t.name == "blk.0.ffn_down.weight")
+    at = tensor.data_offset + 7 * tensor.data.shape[-1] - (2 if kind == Kind.Q6_K else 144)
+    data = path.read_bytes()
+    path.write_bytes(data[:at] + struct.pack("<e", np.inf) + data[at + 2 :])
+    refused(path, "tensor 'blk.0.ffn_down.weight' has a scale", q4nx_compatible=compatible)
 
 
 def test_a_tensor_that_nothing_uses_is_named(tmp_path: Path) -> None:

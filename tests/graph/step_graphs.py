@@ -77,7 +77,7 @@ class Graph:
         return outputs[0]
 
     def step(self, op: str, inputs: Sequence[str], *outputs: str, **attributes: Any) -> str:
-        return self.node(op, inputs, *outputs, domain="aie", format=1, **attributes)
+        return self.node(op, inputs, *outputs, domain="aie", **{"format": 1, **attributes})
 
     def projection(
         self, a: str, y: str, *others: str, op: str = "Q4NXMatMul", n: int = N, **attributes: Any

@@ -44,6 +44,22 @@ def test_gate_and_up_of_other_forms_are_said_to_be_apart() -> None:
     assert [step.name for step in graph.fused("y") if step.apart] == ["/y"]
 
 
+@pytest.mark.parametrize("types", [("q4_k", "q4_k"), ("q4_k", "q6_k"), ("q4_k", "")])
+def test_gate_and_up_of_one_type_are_fused(types: tuple[str, str]) -> None:
+    graph = Graph()
+    for name, its in zip(("gate", "up"), types, strict=True):
+        graph.projection("x", name, format=3, **({"type": its} if its else {}))
+    multiply(graph)
+    steps = graph.fused("y")
+    if types == ("q4_k", "q4_k"):
+        (step,) = steps
+        assert step.op == "Q4NXGatedMLP"
+        assert step.attributes["type"] == "q4_k"
+        assert step.attributes["format"] == 3
+    else:
+        assert [step.name for step in steps if step.apart] == ["/y"]
+
+
 def test_projections_with_a_norm_in_them_are_not_a_gated_mlp() -> None:
     graph = Graph()
     for name in ("gate", "up"):

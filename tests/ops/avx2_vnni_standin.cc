@@ -1,14 +1,7 @@
 // The kernels of avx2_vnni.cc on any CPU with AVX2: the same source with a stand-in for the
 // instruction.
-#include <immintrin.h>
-
+#include "avx2_vnni_standin.h"
 #include "targets/host/kernels/kernels.h"
-
-// acc + the sum of four products of unsigned bytes of w and signed ones of a, in each lane; the
-// bytes at even and at odd places.
-#define ORT_AIE_DPBUSD(acc, w, a)                                                                \
-  ((acc) + (vi)_mm256_madd_epi16((__m256i)((w) & 0x00ff00ffu), (__m256i)(((vh)(a) << 8) >> 8)) + \
-   (vi)_mm256_madd_epi16((__m256i)(((w) >> 8) & 0x00ff00ffu), (__m256i)((vh)(a) >> 8)))
 
 namespace ort_aie::host {
 namespace {
@@ -16,6 +9,7 @@ namespace {
 }  // namespace
 
 extern const Kernels kAvx2VnniStandinKernels;
-constinit const Kernels kAvx2VnniStandinKernels = Avx2VnniKernels<_MM_HINT_T0>();
+constinit const Kernels kAvx2VnniStandinKernels =
+    Avx2VnniKernels<_MM_HINT_T0>(kAvx2VnniStandinFiles);
 
 }  // namespace ort_aie::host

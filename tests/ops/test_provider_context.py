@@ -235,7 +235,7 @@ def test_an_existing_context_model_and_its_weights_stay(written: Path) -> None:
     ("before", "after", "message"),
     [
         (r"^recipe 2", "op Q4NXMatMul", "it begins with 'op Q4NXMatMul', expected 'recipe 1'"),
-        (r"^recipe 2", "recipe 3", "it has format 3, but this library reads formats 1 and 2"),
+        (r"^recipe 2", "recipe 4", "it has format 4, but this library reads formats 1 to 3"),
         (
             r"^inputs (\d+)",
             "inputs 1",

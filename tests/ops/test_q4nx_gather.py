@@ -120,7 +120,7 @@ def test_results_are_rounded_once() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 3}, "the model has format 3, but this library reads formats 1 and 2"),
+        ({"format": 4}, "the model has format 4, but this library reads formats 1 to 3"),
         ({"format": 2}, "attribute group must be 32, 64, 128 or 256, got 0"),
         (
             {"K": 700},

@@ -369,7 +369,7 @@ UINT8 = "input W must be uint8"
 @pytest.mark.parametrize(
     ("bits", "change", "message"),
     [
-        (4, {"format": 99}, "the model has format 99, but this library reads formats 1 and 2; "
+        (4, {"format": 99}, "the model has format 99, but this library reads formats 1 to 3; "
                             "compile the model"),
         (4, {"format": 0}, "the model has format 0"),
         (4, {"K": 512}, rf"{UINT8} \(2, 2, 5120\) for K=512 N=40, got uint8 \(2, 1, 5120"),

@@ -320,8 +320,8 @@ def test_a_small_recipe_runs() -> None:
     [
         (
             "recipe 1",
-            "recipe 3",
-            "has format 3, but this library reads formats 1 and 2; make the model again",
+            "recipe 4",
+            "has format 4, but this library reads formats 1 to 3; make the model again",
         ),
         ("recipe 1", "", "begins with"),
         (SMALL, "", "begins with"),

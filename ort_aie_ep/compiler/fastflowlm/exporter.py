@@ -48,6 +48,7 @@ from ort_aie_ep.graph_passes.attention.node import named_input
 from ort_aie_ep.graph_passes.base import DOMAIN, NONE
 from ort_aie_ep.graph_passes.planning import expand_plans
 from ort_aie_ep.graph_passes.unique_names import name_nodes
+from ort_aie_ep.graph_passes.walk import attribute
 from ort_aie_ep.models.builder.decoder import build
 from ort_aie_ep.models.builder.weights import rotary_rows
 from ort_aie_ep.models.folder import find_model
@@ -151,7 +152,7 @@ def _load(path: Path, quantize: str | None) -> ir.Model:
         if quantize is not None:
             raise AieError(f"{path} is compiled already: omit quantize, or pass its source")
         expand_plans(model)
-        _widen(model)
+        _widen(path, model)
         return model
     name_nodes(model)
     quantising = None if quantize is None else Quantising(WeightForm.Q4NX)
@@ -159,9 +160,14 @@ def _load(path: Path, quantize: str | None) -> ir.Model:
     return model
 
 
-def _widen(model: ir.Model) -> None:
+def _widen(path: Path, model: ir.Model) -> None:
     """Gives the 4-bit weights of a compiled model the form of the file, once they are read."""
     for node in model.graph:
+        if node.domain == DOMAIN and (kind := attribute(node, "type", "")):
+            raise AieError(
+                f"{path}: weights of '{node.name}' are {kind} as in a GGUF file; a .q4nx file has "
+                "Q4NX: compile the GGUF file again with --q4nx-compatible"
+            )
         numbers = {a.name: a.as_int() for a in node.attributes.values() if a.type.name == "INT"}
         form = q4nx.BlockForm.of(numbers)
         if node.domain != DOMAIN or form.bits != 4 or form == q4nx.SHIPPING:

@@ -7,32 +7,38 @@
   Phi 3 are two tensors, for contexts up to the original one and beyond.
 * Phi 3 has queries, keys and values in one tensor, and gate and up in another (`joined`).
 * Without `output`, the lm_head is the embedding.
-* Granite multiplies each branch and the logits by constants; here the output projections and the
-  last norm carry them.
+* Granite multiplies each branch by a constant, and the logits by another. Here the sum of branches
+  is divided by the first, which the embedding and the norms' epsilon allow for: a norm does not
+  depend on the length of its input. The last norm carries the second.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import onnx_ir as ir
 
 from ort_aie_ep.compiler.gguf.file import Gguf, Tensor
 from ort_aie_ep.compiler.gguf.keys import Keys
 from ort_aie_ep.compiler.gguf.tensors import (
     EXACT,
-    KINDS,
+    KNOWN,
     REQUANTISED,
     Experts,
     Floats,
     Matrix,
     Part,
     floats,
+    stored_as,
+    table_type,
 )
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.models.builder.weights import INT4, Coding, rotary_frequencies
+from ort_aie_ep.formats.file_forms import FileForm
+from ort_aie_ep.models.builder.weights import INT4, Stored, rotary_frequencies
 from ort_aie_ep.models.checked_json import shown
 from ort_aie_ep.models.shapes import Shape, Yarn
 
@@ -59,6 +65,7 @@ NAMES = {
 # More positions than any model has; a table of rotations has a row for each.
 _MOST_POSITIONS = 1 << 24
 _MOST_CHANNELS = 1 << 12  # of a head
+_MOST_SCALE = 1 << 20  # of branches; that of an epsilon is the square
 # Values of rope.scaling.type.
 _STRETCHES = ("linear", "yarn", "longrope", "none")
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(?:\w+\.)*?(\w+_layernorm|\w+)$")
@@ -125,9 +132,10 @@ class Model:
         notes: what of the file is not used, in sentences.
     """
 
-    def __init__(self, file: Gguf) -> None:
+    def __init__(self, file: Gguf, *, q4nx_compatible: bool = False) -> None:
         """Raises AieError for a model that cannot be built, and says why."""
         self.file = file
+        self._q4nx_compatible = q4nx_compatible
         architecture = file.metadata.field("general.architecture").text()
         if architecture not in FAMILIES:
             raise AieError(
@@ -139,13 +147,12 @@ class Model:
         self._used: set[str] = set()
         self._matrices: dict[str, Matrix] = {}
         self._experts: dict[str, Experts] = {}
-        self._residual = 1.0
         self._logits = 1.0
         for tensor in file.tensors.values():
-            if tensor.kind not in KINDS:
+            if tensor.kind.name not in KNOWN:
                 raise AieError(
                     f"{file.path}: tensor '{tensor.name}' is {tensor.kind.name}; known types are "
-                    f"{', '.join(kind.name for kind in KINDS)}: take a file of one of these"
+                    f"{', '.join(KNOWN)}: take a file of one of these"
                 )
         keys = Keys(file.metadata, architecture)
         self.shape = self._read_shape(keys)
@@ -182,12 +189,15 @@ class Model:
             unrotated_every=family.unrotated_every,
         )
         if family.scaled:
+            branch = keys.find("residual_scale") or 1.0
+            if not 1 / _MOST_SCALE <= branch <= _MOST_SCALE:
+                raise keys.fail("residual_scale", f"from 1/{_MOST_SCALE} to {_MOST_SCALE}")
             shape = replace(
                 shape,
                 attention_scale=keys.find("attention.scale"),
-                embedding_scale=keys.find("embedding_scale"),
+                embedding_scale=(keys.find("embedding_scale") or 1.0) / branch,
+                epsilon=shape.epsilon / branch**2,
             )
-            self._residual = keys.find("residual_scale") or 1.0
             self._logits = keys.find("logit_scale") or 1.0
             if not keys.boolean("rope.scaling.finetuned", True):  # llama.cpp: no rotations at all
                 shape = replace(shape, unrotated_every=1)
@@ -286,37 +296,61 @@ class Model:
 
     # --- weights ---
 
-    def codings(self, basename: str) -> Coding | None:
+    def codings(self, basename: str) -> Stored | None:
         """How the matrix of a projection is stored: see `builder.decoder.build`."""
         if ".experts." in basename:
-            return self.experts(basename).matrices[0].coding
-        return self.matrix(basename).coding
+            return self.experts(basename).matrices[0].stored
+        return self.matrix(basename).stored
+
+    @property
+    def table(self) -> ir.DataType | FileForm:
+        """How an embedding that is not the lm_head's is stored."""
+        tensor = self._tensor(EMBEDDING)
+        stored = self._stored(tensor)
+        return stored if isinstance(stored, FileForm) else table_type(tensor)
 
     def matrix(self, basename: str) -> Matrix:
-        """The matrix of a projection, by its name in the builder."""
+        """The matrix of a projection, by its name in the builder, or the embedding."""
         if basename not in self._matrices:
-            self._matrices[basename] = Matrix(self._parts(basename))
+            parts = self._parts(basename)
+            stored = self._stored(*(part.tensor for part in parts))
+            self._matrices[basename] = Matrix(parts, stored)
         return self._matrices[basename]
 
     def experts(self, basename: str) -> Experts:
-        """The experts' matrices of a layer, gate_up_proj or down_proj. QMoE has no minima, so that
-        what has some is requantised."""
+        """The experts' matrices of a layer: gate_up_proj, or one of gate_proj, up_proj, down_proj.
+
+        Q4NXMoE has gate and up in one form, and down in any. QMoE's codes have no minima, so that
+        what has some is requantised.
+        """
         if basename not in self._experts:
-            shape, names = self.shape, _expert_names(basename)
-            n, k = (shape.hidden, shape.ffn) if len(names) == 1 else (shape.ffn, shape.hidden)
-            tensors = [self._shaped(f"{name}.weight", (shape.experts, n, k)) for name in names]
-            codings = {KINDS[tensor.kind].coding for tensor in tensors}
-            coding = codings.pop() if len(codings) == 1 else REQUANTISED
-            coding = coding if coding in (INT4, EXACT) else REQUANTISED
-            rows = np.arange(shape.experts * n)
-            matrices = [Matrix([Part(tensor, rows)], coding) for tensor in tensors]
-            self._experts[basename] = Experts(matrices, shape.experts)
+            base = basename.rpartition(".")[0]
+            sides = [self._expert_tensors(f"{base}.{side}_proj") for side in ("gate_up", "down")]
+            in_blocks = all(isinstance(self._stored(*tensors), FileForm) for tensors in sides)
+            tensors = self._expert_tensors(basename)
+            stored = self._stored(*tensors, as_codes=not in_blocks)
+            if not in_blocks and stored not in (INT4, EXACT):
+                stored = REQUANTISED
+            rows = np.arange(math.prod(tensors[0].shape[:-1]))
+            matrices = [Matrix([Part(tensor, rows)], stored) for tensor in tensors]
+            self._experts[basename] = Experts(matrices, self.shape.experts)
         return self._experts[basename]
+
+    def _expert_tensors(self, basename: str) -> list[Tensor]:
+        shape, names = self.shape, _expert_names(basename)
+        n, k = (shape.hidden, shape.ffn) if "down" in names[0] else (shape.ffn, shape.hidden)
+        return [self._shaped(f"{name}.weight", (shape.experts, n, k)) for name in names]
+
+    def _stored(self, *tensors: Tensor, as_codes: bool = False) -> Stored | None:
+        """How tensors are stored, if all are stored alike."""
+        compatible = as_codes or self._q4nx_compatible
+        found = {stored_as(tensor.kind, q4nx_compatible=compatible) for tensor in tensors}
+        return found.pop() if len(found) == 1 else None
 
     def expert_bias(self, basename: str) -> Floats:
         """Biases of experts (experts, n), zeros in families without: gate and up in turn."""
         shape, names = self.shape, _expert_names(basename)
-        n = shape.hidden if len(names) == 1 else shape.ffn
+        n = shape.hidden if "down" in names[0] else shape.ffn
         if shape.family != "gptoss":
             return np.zeros((shape.experts, n * len(names)), np.float32)
         parts = [
@@ -363,8 +397,8 @@ class Model:
             )
 
     def _parts(self, basename: str) -> Sequence[Part]:
-        if basename == "lm_head":
-            name = EMBEDDING if self.shape.tied else HEAD
+        if basename in ("lm_head", "model.embed_tokens"):
+            name = HEAD if basename == "lm_head" and not self.shape.tied else EMBEDDING
             return [self._part(name, self.shape.vocab, self.shape.hidden)]
         layer, role = _layer_and_role(basename)
         shape, block = self.shape, f"blk.{layer}."
@@ -392,8 +426,6 @@ class Model:
             half = shape.head_dim // 2
             rows = part.rows.reshape(-1, half, 2).swapaxes(1, 2).reshape(-1)
             part = replace(part, rows=rows)
-        if role in ("o_proj", "down_proj"):
-            part = replace(part, factor=self._residual)
         return [part]
 
     def _part(self, name: str, n: int, k: int) -> Part:
@@ -423,5 +455,5 @@ def _layer_and_role(name: str) -> tuple[int, str]:
 
 def _expert_names(basename: str) -> list[str]:
     layer, role = _layer_and_role(basename)
-    parts = ["gate", "up"] if role == "gate_up_proj" else ["down"]
+    parts = role.removesuffix("_proj").split("_")
     return [f"blk.{layer}.ffn_{part}_exps" for part in parts]

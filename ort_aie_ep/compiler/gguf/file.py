@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from gguf.constants import GGMLQuantizationType
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.gguf_reader import GGUFReader
 
 from ort_aie_ep.compiler.gguf import parts_of
@@ -172,6 +172,14 @@ class _CheckedReader(GGUFReader):  # type: ignore[misc]  # the package is not ch
             raise AieError(
                 f"{self._path}: tensor '{found.name}' has type {number}, which the installed "
                 "package gguf does not know: take a file of another type, or update gguf"
+            )
+        block, _ = GGML_QUANT_SIZES[GGMLQuantizationType(number)]
+        columns = int(found.parts[3][0])
+        if columns % block:
+            raise AieError(
+                f"{self._path}: tensor '{found.name}' has rows of {columns} weights; expected a "
+                f"multiple of {block}, a block of {GGMLQuantizationType(number).name}: download "
+                "the file again"
             )
         return found
 

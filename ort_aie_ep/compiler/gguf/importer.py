@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,17 +22,25 @@ from ort_aie_ep.compiler.compiled_folder import (
 from ort_aie_ep.compiler.gguf import MODEL
 from ort_aie_ep.compiler.gguf.architecture import Model
 from ort_aie_ep.compiler.gguf.file import read_gguf
-from ort_aie_ep.compiler.gguf.tensors import Matrix, floats, table_type
+from ort_aie_ep.compiler.gguf.tensors import Matrix, floats
 from ort_aie_ep.compiler.gguf.tokenizer import write_tokenizer
 from ort_aie_ep.compiler.options import CompileOptions
 from ort_aie_ep.compiler.quantising import choose
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.graph_passes import LayerError, run_passes
+from ort_aie_ep.graph_passes import (
+    DOMAIN,
+    LayerError,
+    NodeOutcome,
+    Report,
+    node_label,
+    run_passes,
+)
 from ort_aie_ep.graph_passes.weights.float_weights import FloatLayers, Quantising, WeightForm
 from ort_aie_ep.graph_passes.weights.streamed import Rows, RowTensor, StreamedTensor
+from ort_aie_ep.graph_passes.work import work_of
 from ort_aie_ep.models.builder.config import genai_config
 from ort_aie_ep.models.builder.decoder import build
-from ort_aie_ep.models.builder.graph import EMBEDDING, Codings
+from ort_aie_ep.models.builder.graph import EMBEDDING
 from ort_aie_ep.models.builder.weights import Weight, rotary_rows
 from ort_aie_ep.models.folder import ModelFolder
 from ort_aie_ep.progress import Progress
@@ -63,7 +71,7 @@ def import_gguf(
     if given:
         raise AieError(f"{' and '.join(given)} cannot be used with a GGUF file: omit this option")
     file = read_gguf(source)
-    gguf = Model(file)
+    gguf = Model(file, q4nx_compatible=options.q4nx_compatible)
     errors: dict[str, LayerError] = {}
     model = graph(gguf, errors)
     with tempfile.TemporaryDirectory() as scratch:
@@ -79,6 +87,7 @@ def import_gguf(
             keep=choice.keep,
             q4nx_compatible=options.q4nx_compatible,
         )
+        _report_written(model, report)
         report.layers = report.layers or FloatLayers(Quantising(WeightForm.Q8NX))
         report.layers.errors = errors
         return write_folder(
@@ -92,16 +101,15 @@ def import_gguf(
         )
 
 
-def graph(gguf: Model, errors: dict[str, LayerError], codings: Codings | None = None) -> ir.Model:
+def graph(gguf: Model, errors: dict[str, LayerError]) -> ir.Model:
     """The builder's graph with the file's weights, which are made when they are read.
 
-    Matrices are stored as `codings` says, by default as their types are. `errors` gets those of
-    matrices that were requantised, by name, once they were read.
+    `errors` gets those of matrices that became codes, by name, once they were read.
 
     Raises:
         AieError: a tensor is missing, of another size than the metadata says, or unknown.
     """
-    model, weights = build(gguf.shape, codings or gguf.codings, table=table_type(gguf.embedding()))
+    model, weights = build(gguf.shape, gguf.codings, table=gguf.table)
     for weight in weights:
         model.graph.initializers[weight.name].const_value = _tensor(weight, gguf, errors)
     gguf.check_all_used()
@@ -120,7 +128,7 @@ def _tensor(weight: Weight, gguf: Model, errors: dict[str, LayerError]) -> ir.Te
     def noting(matrices: Sequence[Matrix], make: Rows) -> RowTensor:
         def noted(first: int, count: int) -> npt.NDArray[Any]:
             made = make(first, count)
-            errors.update((m.name, _error(m)) for m in matrices if m.is_requantised)
+            errors.update((m.name, _error(m)) for m in matrices if m.relative)
             return made
 
         return rows(noted)
@@ -138,14 +146,16 @@ def _tensor(weight: Weight, gguf: Model, errors: dict[str, LayerError]) -> ir.Te
         if kind == "bias":
             return ir.tensor(gguf.expert_bias(stem), name=name)
         experts = gguf.experts(stem)
+        if kind not in _FIELDS:
+            return rows(experts.blocks)
         return noting(experts.matrices, partial(experts.stacked, _FIELDS[kind]))
     if stem.endswith(".Add"):
         return ir.tensor(gguf.bias(basename), name=name)
-    if not stem.endswith(".MatMul"):
+    if not kind.startswith("weight_") and not stem.endswith(".MatMul"):
         return ir.tensor(gguf.norm(name.removesuffix(".weight")), name=name)
     matrix = gguf.matrix(basename)
-    if kind == "weight":
-        return rows(matrix.columns)
+    if kind not in _FIELDS:
+        return rows(matrix.columns if kind == "weight" else matrix.blocks)
     return noting([matrix], lambda f, n: getattr(matrix.coded(f, n), _FIELDS[kind]))
 
 
@@ -157,6 +167,14 @@ _FIELDS = {
 
 
 def _error(matrix: Matrix) -> LayerError:
-    return LayerError(
-        matrix.name, 1, WeightForm.Q8NX, matrix.k, matrix.n, matrix.relative, matrix.largest
-    )
+    form = WeightForm.Q4NX if matrix.coding.bits == WeightForm.Q4NX.bits else WeightForm.Q8NX
+    return LayerError(matrix.name, 1, form, matrix.k, matrix.n, matrix.relative, matrix.largest)
+
+
+def _report_written(model: ir.Model, report: Report) -> None:
+    """Notes the aie operators that the builder wrote, where no pass did."""
+    for node in model.graph:
+        label, becomes = node_label(node), f"{DOMAIN}.{node.op_type}"
+        if node.domain == DOMAIN and label not in report.outcomes:
+            work = asdict(work_of(node))
+            report.outcomes[label] = NodeOutcome(label, node.op_type, becomes, "", **work)

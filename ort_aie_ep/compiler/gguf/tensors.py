@@ -1,11 +1,13 @@
-"""Rows of GGUF tensors as the codes, scales and zero points of MatMulNBits, or as floats.
+"""Rows of GGUF tensors as blocks of their own form, or for `.q4nx` files' form as codes, scales and
+zero points of MatMulNBits, or as floats.
 
-    type               becomes   weight
-    Q4_0               4 bits    scale · (code − 8)
-    Q4_1, Q4_K         4 bits    scale · code + min, a zero point of −min / scale
-    Q5_0, Q8_0, MXFP4  8 bits    scale · (code − 128), exactly
-    Q5_1, Q5_K, Q6_K   8 bits    requantised, with zero points; the error is noted
-    F16, BF16, F32     floats
+Q4NX_COMPATIBLE says what of a type is kept if weights must be codes:
+
+    type                 becomes   weight
+    Q4_0                 4 bits    scale · (code − 8)
+    Q4_1, Q4_K           4 bits    scale · code + min, a zero point of −min / scale
+    Q5_0, Q8_0, MXFP4    8 bits    scale · (code − 128), exactly
+    others in blocks     8 bits    requantised, with zero points
 
 A group has 32 in-features in all of them. Q4NX stores scales and minima in bfloat16.
 """
@@ -21,12 +23,13 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
-from gguf.quants import dequantize
 
 from ort_aie_ep import _native
 from ort_aie_ep.compiler.gguf.file import Tensor
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.models.builder.weights import BLOCK, FLOATS, INT4, Coding
+from ort_aie_ep.formats.file_forms import FILE_FORMS, OF_GGML_TYPE
+from ort_aie_ep.formats.q4nx import BLOCK_ROWS
+from ort_aie_ep.models.builder.weights import BLOCK, FLOATS, INT4, Coding, Stored
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
@@ -91,35 +94,38 @@ def _mxfp4(blocks: Bytes) -> Unpacked:
     return _MXFP4[_nibbles(blocks[..., 1:])], scales, None
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """What becomes of a type: its coding, and codes, scales and minima of (rows, blocks, bytes)."""
-
-    coding: Coding
-    unpack: Callable[[Bytes], Unpacked] | None = None
-
-
 _TYPE = GGMLQuantizationType
-KINDS = {
-    _TYPE.Q4_0: _Kind(INT4, _q4_0),
-    _TYPE.Q4_1: _Kind(MINIMA, _q4_1),
-    _TYPE.Q4_K: _Kind(MINIMA, _q4_k),
-    _TYPE.Q5_0: _Kind(EXACT, _q5_0),
-    _TYPE.Q8_0: _Kind(EXACT, _q8_0),
-    _TYPE.MXFP4: _Kind(EXACT, _mxfp4),
-    _TYPE.Q5_1: _Kind(REQUANTISED),
-    _TYPE.Q5_K: _Kind(REQUANTISED),
-    _TYPE.Q6_K: _Kind(REQUANTISED),
-    _TYPE.F16: _Kind(FLOATS),
-    _TYPE.BF16: _Kind(FLOATS),
-    _TYPE.F32: _Kind(FLOATS),
+Q4NX_COMPATIBLE: dict[GGMLQuantizationType, tuple[Coding, Callable[[Bytes], Unpacked]]] = {
+    _TYPE.Q4_0: (INT4, _q4_0),
+    _TYPE.Q4_1: (MINIMA, _q4_1),
+    _TYPE.Q4_K: (MINIMA, _q4_k),
+    _TYPE.Q5_0: (EXACT, _q5_0),
+    _TYPE.Q8_0: (EXACT, _q8_0),
+    _TYPE.MXFP4: (EXACT, _mxfp4),
 }
-_TABLES = {_TYPE.F32: ir.DataType.FLOAT, _TYPE.F16: ir.DataType.FLOAT16}
+"""Types whose codes stay, and codes, scales and minima of (rows, blocks, bytes)."""
+
+_FLOAT_TYPES = {
+    _TYPE.F32: ir.DataType.FLOAT,
+    _TYPE.F16: ir.DataType.FLOAT16,
+    _TYPE.BF16: ir.DataType.BFLOAT16,
+}
+KNOWN = [*(kind.name for kind in _FLOAT_TYPES), *(name.upper() for name in FILE_FORMS)]
+"""The names of types that are read."""
+
+
+def stored_as(kind: GGMLQuantizationType, *, q4nx_compatible: bool = False) -> Stored:
+    """What a type becomes."""
+    if kind in _FLOAT_TYPES:
+        return FLOATS
+    if not q4nx_compatible:
+        return OF_GGML_TYPE[kind]
+    return Q4NX_COMPATIBLE[kind][0] if kind in Q4NX_COMPATIBLE else REQUANTISED
 
 
 def table_type(tensor: Tensor) -> ir.DataType:
     """The type of a table of embeddings: the tensor's own if it has floats, else bfloat16."""
-    return _TABLES.get(tensor.kind, ir.DataType.BFLOAT16)
+    return _FLOAT_TYPES.get(tensor.kind, ir.DataType.BFLOAT16)
 
 
 def floats(tensor: Tensor, rows: Indices | slice) -> Floats:
@@ -128,9 +134,25 @@ def floats(tensor: Tensor, rows: Indices | slice) -> Floats:
     Raises:
         AieError: one is not finite.
     """
-    data = np.ascontiguousarray(tensor.matrix[rows])
-    values: Floats = dequantize(data, tensor.kind).astype(np.float32, copy=False)
-    return _finite(tensor, values)
+    if tensor.kind in _FLOAT_TYPES:
+        return _finite(tensor, _values(tensor)[rows].astype(np.float32))
+    data = tensor.matrix[rows]
+    form, k = OF_GGML_TYPE[tensor.kind], tensor.shape[-1]
+    return _finite(tensor, form.dequantize(_packed(tensor, data), len(data), k))
+
+
+def _packed(tensor: Tensor, rows: Bytes) -> Bytes:
+    """Blocks of rows as the file has them."""
+    form, k = OF_GGML_TYPE[tensor.kind], tensor.shape[-1]
+    try:
+        return form.pack(np.ascontiguousarray(rows), k, f"tensor '{tensor.name}'")
+    except AieError as error:
+        raise AieError(f"{error}; expected numbers: download the file again") from error
+
+
+def _values(tensor: Tensor) -> npt.NDArray[np.generic]:
+    """A matrix of floats; the package reads bfloat16 as bytes."""
+    return tensor.matrix.view(ml_dtypes.bfloat16) if tensor.kind == _TYPE.BF16 else tensor.matrix
 
 
 def _finite(tensor: Tensor, values: Floats) -> Floats:
@@ -141,11 +163,10 @@ def _finite(tensor: Tensor, values: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Part:
-    """Some rows of a tensor, times a factor."""
+    """Some rows of a tensor."""
 
     tensor: Tensor
     rows: Indices
-    factor: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -156,7 +177,7 @@ class Coded:
         codes: (rows, k · bits/8) uint8.
         scales: (rows, k/32) float32.
         zero_points: (rows, k/32), float32 or uint8, if there are any.
-        errors: squared error, squared weights, and the largest error, of requantising.
+        errors: squared error, squared weights, and the largest error, beside the file's weights.
     """
 
     codes: Bytes
@@ -170,18 +191,16 @@ class Matrix:
 
     Args:
         parts: with the same number of in-features.
-        coding: how it is stored; by default as all parts are by their types. Parts that are stored
-            otherwise are requantised.
+        stored: how it is stored; None if the parts are not stored alike. What is of another type
+            than the codes it becomes is requantised.
 
     Attributes:
-        coding: how it is stored; None if the parts are not stored alike.
+        stored: as given.
         n, k: out-features and in-features.
     """
 
-    def __init__(self, parts: Sequence[Part], coding: Coding | None = None) -> None:
-        self.parts = parts
-        codings = {KINDS[part.tensor.kind].coding for part in parts}
-        self.coding = coding or (codings.pop() if len(codings) == 1 else None)
+    def __init__(self, parts: Sequence[Part], stored: Stored | None) -> None:
+        self.parts, self.stored = parts, stored
         self.n = sum(len(part.rows) for part in parts)
         self.k = parts[0].tensor.shape[-1]
         self._kept: tuple[tuple[int, int], Coded] | None = None
@@ -193,15 +212,14 @@ class Matrix:
         return ", ".join(dict.fromkeys(part.tensor.name for part in self.parts))
 
     @property
-    def is_requantised(self) -> bool:
-        """Whether a part is."""
-        return any(KINDS[part.tensor.kind].coding != self.coding for part in self.parts) or (
-            self.coding == REQUANTISED
-        )
+    def coding(self) -> Coding:
+        """How it is stored as codes."""
+        assert isinstance(self.stored, Coding), self.name
+        return self.stored
 
     @property
     def relative(self) -> float:
-        """Of what was requantised so far, root mean square error over root mean square weight."""
+        """Of what became codes so far, root mean square error over root mean square weight."""
         error, square = (sum(each[i] for each in self._errors.values()) for i in (0, 1))
         return math.sqrt(error / square) if square else 0.0
 
@@ -209,6 +227,17 @@ class Matrix:
     def largest(self) -> float:
         """The largest error of a weight."""
         return max((largest for _, _, largest in self._errors.values()), default=0.0)
+
+    def blocks(self, first: int, count: int) -> Bytes:
+        """Rows [first, first + count) of blocks, 32 of the matrix each."""
+        pieces = self._pieces(first * BLOCK_ROWS, count * BLOCK_ROWS)
+        found = [(part.tensor, part.tensor.matrix[rows]) for part, rows in pieces]
+        try:
+            return _packed(found[0][0], np.concatenate([rows for _, rows in found]))
+        except AieError:
+            for piece in found:  # which of them is it?
+                _packed(*piece)
+            raise
 
     def coded(self, first: int, count: int) -> Coded:
         """Rows [first, first + count): codes, scales and zero points are asked for in turn, so the
@@ -227,16 +256,11 @@ class Matrix:
         return self._kept[1]
 
     def columns(self, first: int, count: int) -> Floats:
-        """In-features [first, first + count) as (count, n) float32."""
+        """In-features [first, first + count) of floats as (count, n) float32."""
         found = []
         for part in self.parts:
-            data = part.tensor.matrix
-            if part.tensor.kind == _TYPE.BF16:
-                data = data.view(ml_dtypes.bfloat16)
-            elif not KINDS[part.tensor.kind].coding.is_float:
-                data = dequantize(data, part.tensor.kind)
-            values = data[:, first : first + count][part.rows].astype(np.float32)
-            found.append(_finite(part.tensor, values) * np.float32(part.factor))
+            values = _values(part.tensor)[:, first : first + count][part.rows]
+            found.append(_finite(part.tensor, values.astype(np.float32)))
         return np.concatenate(found).T
 
     def _pieces(self, first: int, count: int) -> list[tuple[Part, Indices]]:
@@ -249,21 +273,35 @@ class Matrix:
         return found
 
     def _code(self, part: Part, rows: Indices) -> Coded:
-        tensor, kind = part.tensor, KINDS[part.tensor.kind]
-        if kind.unpack is None or kind.coding != self.coding:
-            return _requantised(floats(tensor, rows) * np.float32(part.factor))
+        tensor, weights = part.tensor, floats(part.tensor, rows)
+        coding, unpack = Q4NX_COMPATIBLE.get(tensor.kind, (None, None))
+        if unpack is None or coding != self.coding:
+            return _requantised(weights)
         _, size = GGML_QUANT_SIZES[tensor.kind]
         data = np.ascontiguousarray(tensor.matrix[rows])
-        codes, scales, minima = kind.unpack(data.reshape(len(rows), -1, size))
-        n, factor = len(rows), np.float32(part.factor)
-        codes, scales = codes.reshape(n, -1), _finite(tensor, scales.reshape(n, -1) * factor)
+        n = len(rows)
+        codes, scales, minima = unpack(data.reshape(n, -1, size))
+        codes, scales = codes.reshape(n, -1, BLOCK), scales.reshape(n, -1)
         points = None
         if minima is not None:
-            least = _finite(tensor, minima.reshape(n, -1) * factor)
-            scales, points = _in_bfloat16(codes.reshape(n, -1, BLOCK), scales, least)
-        if kind.coding.bits == 4:
+            scales, points = _in_bfloat16(codes, scales, minima.reshape(n, -1))
+        errors = _errors(weights, codes, scales, points, coding.bits)
+        codes = codes.reshape(n, -1)
+        if coding.bits == 4:
             codes = codes[:, ::2] | codes[:, 1::2] << np.uint8(4)
-        return Coded(codes, scales, points, (0.0, 0.0, 0.0))
+        return Coded(codes, scales, points, errors)
+
+
+def _errors(
+    weights: Floats, codes: Bytes, scales: Floats, points: Floats | None, bits: int
+) -> tuple[float, float, float]:
+    """See `Coded`; packing rounds the scales of 4 bits to bfloat16."""
+    if bits == 4:
+        scales = scales.astype(ml_dtypes.bfloat16).astype(np.float32)
+    zeros = np.float32(2 ** (bits - 1)) if points is None else points[..., None]
+    error = (scales[..., None] * (codes - zeros)).reshape(weights.shape) - weights
+    sums = [float(np.sum(np.square(x), dtype=np.float64)) for x in (error, weights)]
+    return sums[0], sums[1], float(np.abs(error).max())
 
 
 def _in_bfloat16(codes: Bytes, scales: Floats, minima: Floats) -> tuple[Floats, Floats]:
@@ -299,7 +337,7 @@ def _requantised(values: Floats) -> Coded:
 
 
 class Experts:
-    """Matrices of all experts in one: gate and up with their rows in turn, or down.
+    """Matrices of all experts in one: gate and up, or down.
 
     Attributes:
         matrices: each with the experts' rows one after the other.
@@ -309,8 +347,16 @@ class Experts:
     def __init__(self, matrices: Sequence[Matrix], experts: int) -> None:
         self.matrices, self.experts = matrices, experts
 
+    def blocks(self, first: int, count: int) -> Bytes:
+        """Blocks of experts [first, first + count) of one matrix."""
+        (matrix,) = self.matrices
+        (part,) = matrix.parts
+        rows = part.tensor.matrix.reshape(self.experts, -1, part.tensor.matrix.shape[-1])
+        return np.stack([_packed(part.tensor, rows[first + i]) for i in range(count)])
+
     def stacked(self, field: str, first: int, count: int) -> npt.NDArray[np.generic]:
-        """A field of `Coded` of experts [first, first + count): (count, n, ...)."""
+        """A field of `Coded` of experts [first, first + count): (count, n, ...), with the rows of
+        gate and up in turn."""
         parts = []
         for matrix in self.matrices:
             rows = matrix.n // self.experts

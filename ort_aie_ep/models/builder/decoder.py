@@ -8,7 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from ort_aie_ep.models.builder.graph import EMBEDDING, MICROSOFT, Codings, Graph, make_value
+from ort_aie_ep.formats.file_forms import FileForm
+from ort_aie_ep.models.builder.graph import (
+    EMBEDDING,
+    MICROSOFT,
+    Attributes,
+    Codings,
+    Graph,
+    make_value,
+)
 from ort_aie_ep.models.builder.weights import BLOCK, INT4, Weight
 from ort_aie_ep.models.shapes import Shape
 
@@ -44,28 +52,35 @@ def _mask(graph: Graph, attention_mask: ir.Value) -> _Lengths:
 
 
 def _embedding(graph: Graph, input_ids: ir.Value) -> ir.Value:
-    """Tied: the rows of the lm_head. Untied: a table of floats."""
+    """Tied: the rows of the lm_head. Untied: a table of floats or of blocks."""
     shape = graph.shape
     path = "/model/embed_tokens"
     # Small compared to what the layers add, or a tied model would only repeat its input.
     gain = 1.5
-    if not shape.tied:
+    stored = graph.stored("lm_head") if shape.tied else graph.table
+    if isinstance(stored, FileForm):
+        stem = "lm_head.MatMul.weight" if shape.tied else EMBEDDING
+        blocks = graph.blocks(stem, stored, shape.vocab, shape.hidden)
+        given: Attributes = {"K": shape.hidden, "N": shape.vocab, "dtype": ir.DataType.FLOAT.value}
+        given |= stored.attributes()
+        x = graph.aie("Q4NXGather", [blocks, input_ids], f"{path}/Gather", given)
+        return _scaled(graph, x)
+    if isinstance(stored, ir.DataType):
         deviation = gain / math.sqrt(shape.hidden)
-        table = graph.matrix(EMBEDDING, shape.vocab, shape.hidden, deviation, graph.table)
-        x = graph.op("Gather", [table, input_ids], f"{path}/Gather", graph.hidden(), graph.table)
-        if graph.table != ir.DataType.FLOAT:
+        table = graph.matrix(EMBEDDING, shape.vocab, shape.hidden, deviation, stored)
+        x = graph.op("Gather", [table, input_ids], f"{path}/Gather", graph.hidden(), stored)
+        if stored != ir.DataType.FLOAT:
             to = ir.DataType.FLOAT.value
             x = graph.op("Cast", [x], f"{path}/Gather/Cast", graph.hidden(), to=to)
         return _scaled(graph, x)
-    coding = graph.coding("lm_head")
-    if coding.is_float:
+    if stored.is_float:
         head = graph.float_matrix("lm_head", shape.vocab, shape.hidden, gain)
         dims: list[int | str] = [shape.vocab, shape.hidden]
         table = graph.op("Transpose", [head], f"{path}/Transpose", dims, perm=[1, 0])
         x = graph.op("Gather", [table, input_ids], f"{path}/Gather", graph.hidden())
         return _scaled(graph, x)
-    codes, *scales = graph.coded("lm_head", coding, shape.vocab, shape.hidden, gain)
-    flat = [shape.vocab, shape.hidden * coding.bits // 8]
+    codes, *scales = graph.coded("lm_head", stored, shape.vocab, shape.hidden, gain)
+    flat = [shape.vocab, shape.hidden * stored.bits // 8]
     rows = graph.op(
         "Reshape",
         [codes, graph.constant(flat, ir.DataType.INT64)],
@@ -79,7 +94,7 @@ def _embedding(graph: Graph, input_ids: ir.Value) -> ir.Value:
         f"{path}/GatherBlockQuantized",
         graph.hidden(),
         domain=MICROSOFT,
-        bits=coding.bits,
+        bits=stored.bits,
         block_size=graph.block,
         gather_axis=0,
         quantize_axis=1,
@@ -206,21 +221,17 @@ def _gated_ffn(graph: Graph, layer: int, x: ir.Value) -> ir.Value:
 
 
 def _experts(graph: Graph, layer: int, x: ir.Value) -> ir.Value:
-    """A router, and the weighted sum of the chosen experts' SwiGLU, in one QMoE."""
+    """A router, and the weighted sum of the chosen experts' SwiGLU, in one node."""
+    base = f"model.layers.{layer}.moe.experts"
+    forms = [graph.stored(f"{base}.{name}") for name in ("gate_up_proj", "down_proj")]
+    if isinstance(forms[0], FileForm) and isinstance(forms[1], FileForm):
+        return _experts_in_blocks(graph, layer, x, forms[0], forms[1])
     shape = graph.shape
-    path = f"/model/layers.{layer}/moe"
     # Each token adds experts with weights that sum to one.
     gain = _branch_gain(shape) * math.sqrt(shape.experts_per_token)
-    base = f"model.layers.{layer}.moe.experts"
     *weights, gate_up_points, down_points = graph.experts(base, gain)
     bits = [graph.coding(f"{base}.{name}").bits for name in ("gate_up_proj", "down_proj")]
-    router = graph.linear(f"{path}/router", x, shape.experts, shape.hidden, 1.0)
-    probabilities = graph.op(
-        "Reshape",
-        [router, graph.constant([-1, shape.experts], ir.DataType.INT64)],
-        f"{path}/router/Reshape",
-        ["batch_size * sequence_length", shape.experts],
-    )
+    probabilities = _router(graph, layer, x)
     # SwiGLU is gate · sigmoid(alpha · gate) · (up + beta).
     swiglu = {"activation_alpha": 1.0, "activation_beta": 0.0}
     if shape.family == "gptoss":
@@ -229,7 +240,7 @@ def _experts(graph: Graph, layer: int, x: ir.Value) -> ir.Value:
         "QMoE",
         # The third matrix of each expert is left out, but keeps its positions.
         [x, probabilities, *weights, *[None] * 3, gate_up_points, down_points, None],
-        f"{path}/QMoE",
+        f"/model/layers.{layer}/moe/QMoE",
         graph.hidden(),
         ir.DataType.FLOAT,
         MICROSOFT,
@@ -242,6 +253,41 @@ def _experts(graph: Graph, layer: int, x: ir.Value) -> ir.Value:
         use_sparse_mixer=0,
         **({"fc2_expert_weight_bits": bits[1]} if bits[1] != bits[0] else {}),
         **swiglu,
+    )
+
+
+def _experts_in_blocks(
+    graph: Graph, layer: int, x: ir.Value, form: FileForm, down: FileForm
+) -> ir.Value:
+    """The same as Q4NXMoE; `form` is that of gate and up."""
+    shape = graph.shape
+    weights = graph.expert_blocks(f"model.layers.{layer}.moe.experts", form, down)
+    given: Attributes = {
+        "K": shape.hidden,
+        "N": shape.ffn,
+        "experts": shape.experts,
+        "top_k": shape.experts_per_token,
+        "down_type": down.name,
+        "activation": "silu",
+        **form.attributes(),
+    }
+    if shape.family == "gptoss":
+        given |= {"activation": "swiglu", "alpha": 1.702, "beta": 1.0, "limit": 7.0}
+    path = f"/model/layers.{layer}/moe/Q4NXMoE"
+    return graph.aie("Q4NXMoE", [x, _router(graph, layer, x), *weights], path, given)
+
+
+def _router(graph: Graph, layer: int, x: ir.Value) -> ir.Value:
+    """Logits of the experts, (tokens, experts)."""
+    path, shape = f"/model/layers.{layer}/moe/router", graph.shape
+    return graph.op(
+        "Reshape",
+        [
+            graph.linear(path, x, shape.experts, shape.hidden, 1.0),
+            graph.constant([-1, shape.experts], ir.DataType.INT64),
+        ],
+        f"{path}/Reshape",
+        ["batch_size * sequence_length", shape.experts],
     )
 
 
@@ -310,7 +356,7 @@ def build(
     shape: Shape,
     codings: Codings = lambda name: INT4,
     block: int = BLOCK,
-    table: ir.DataType = ir.DataType.FLOAT,
+    table: ir.DataType | FileForm = ir.DataType.FLOAT,
 ) -> tuple[ir.Model, list[Weight]]:
     """The model without weights, and the weights in the order of the data file.
 
@@ -318,7 +364,7 @@ def build(
         shape: its sizes.
         codings: how each matrix is stored, by the name of its projection.
         block: values of K that share a scale.
-        table: the type of an embedding that is not tied to the lm_head.
+        table: the type, or the form, of an embedding that is not tied to the lm_head.
     """
     graph = Graph(shape, codings, block, table)
     int64 = ir.DataType.INT64
@@ -346,7 +392,7 @@ def build(
             [logits, *present_keys, *present_values],
             nodes=graph.nodes,
             initializers=graph.initializers(weights),
-            opset_imports={"": 22, MICROSOFT: 1},
+            opset_imports={node.domain: 1 for node in graph.nodes} | {"": 22, MICROSOFT: 1},
             name="main_graph",
         ),
         ir_version=10,

@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from ort_aie_ep.formats.file_forms import FileForm
 from ort_aie_ep.models.builder.weights import (
     BLOCK,
     Coding,
     Fill,
+    Stored,
     Weight,
     code_rows,
     normal_rows,
@@ -21,13 +23,14 @@ from ort_aie_ep.models.builder.weights import (
 )
 from ort_aie_ep.models.shapes import Shape
 
-__all__ = ["EMBEDDING", "MICROSOFT", "Codings", "Graph", "make_value"]
+__all__ = ["EMBEDDING", "MICROSOFT", "Attributes", "Codings", "Graph", "make_value"]
 
-MICROSOFT = "com.microsoft"
+AIE, MICROSOFT = "aie", "com.microsoft"
 EMBEDDING = "model.embed_tokens.weight"
+Attributes = dict[str, int | float | str]
 _BIAS_DEVIATION = 0.02
 
-Codings = Callable[[str], Coding | None]
+Codings = Callable[[str], Stored | None]
 """How the matrix of a projection is stored, by the projection's name, such as
 "model.layers.0.attn.qkv_proj"; None for one that is three: q_proj, k_proj and v_proj."""
 
@@ -45,7 +48,7 @@ class Graph:
         shape: Shape,
         codings: Codings,
         block: int = BLOCK,
-        table: ir.DataType = ir.DataType.FLOAT,
+        table: ir.DataType | FileForm = ir.DataType.FLOAT,
     ) -> None:
         self.shape = shape
         self.codings = codings
@@ -84,6 +87,14 @@ class Graph:
         """A node with one output, `name`/output_0."""
         output = make_value(f"{name}/output_0", dtype, dims)
         self.node(op, inputs, [output], name, domain, **attributes)
+        return output
+
+    def aie(
+        self, op: str, inputs: Sequence[ir.Value], name: str, attributes: Attributes
+    ) -> ir.Value:
+        """An aie operator whose output is as wide as the hidden state, float32."""
+        output = make_value(f"{name}/output_0", ir.DataType.FLOAT, self.hidden())
+        self.node(op, inputs, [output], name, AIE, **attributes)
         return output
 
     def hidden(self, width: int | None = None) -> list[int | str]:
@@ -137,11 +148,39 @@ class Graph:
         )
         return cos, sin
 
-    def coding(self, basename: str) -> Coding:
+    def stored(self, basename: str) -> Stored:
         """How the matrix of a projection is stored, which is one matrix."""
-        coding = self.codings(basename)
-        assert coding is not None, basename
+        stored = self.codings(basename)
+        assert stored is not None, basename
+        return stored
+
+    def coding(self, basename: str) -> Coding:
+        """The same of a matrix for a node of ONNX or of the model builder."""
+        coding = self.stored(basename)
+        assert isinstance(coding, Coding), basename
         return coding
+
+    def blocks(self, stem: str, form: FileForm, *dims: int) -> ir.Value:
+        """The blocks of a matrix (n, k), or of one of each expert (experts, n, k)."""
+        *experts, n, k = dims
+        shape = (*experts, *form.blocks_shape(n, k))
+        weight = Weight(f"{stem}_{form.name}", ir.DataType.UINT8, shape, code_rows(shape[1:]))
+        return self.weight(weight, last=True)
+
+    def expert_blocks(self, base: str, form: FileForm, down: FileForm) -> list[ir.Value]:
+        """Q4NXMoE's W_gate, W_down and W_up, and their biases in families that have them."""
+        experts, wide, hidden = self.shape.experts, self.shape.ffn, self.shape.hidden
+        inputs = [
+            self.blocks(f"{base}.gate_proj.weight", form, experts, wide, hidden),
+            self.blocks(f"{base}.down_proj.weight", down, experts, hidden, wide),
+            self.blocks(f"{base}.up_proj.weight", form, experts, wide, hidden),
+        ]
+        if self.shape.family == "gptoss":
+            for name, n in (("gate_proj", wide), ("up_proj", wide), ("down_proj", hidden)):
+                fill = normal_rows((n,), 0.0, _BIAS_DEVIATION)
+                bias = Weight(f"{base}.{name}.bias", ir.DataType.FLOAT, (experts, n), fill)
+                inputs.append(self.weight(bias))
+        return inputs
 
     def matrix(
         self,
@@ -233,8 +272,20 @@ class Graph:
         biased = self._has_bias(path)
         product_name = f"{path}/MatMul/output_0" if output is None or biased else output
         result = make_value(product_name, ir.DataType.FLOAT, self.hidden(n))
-        coding = self.coding(basename)
-        if coding.is_float:
+        coding = self.stored(basename)
+        if isinstance(coding, FileForm):
+            self.node(
+                "Q4NXMatMul",
+                [x, self.blocks(f"{basename}.MatMul.weight", coding, n, k)],
+                [result],
+                f"{path}/MatMul",
+                AIE,
+                K=k,
+                N=n,
+                accuracy_level=4,
+                **coding.attributes(),
+            )
+        elif coding.is_float:
             weights = self.float_matrix(basename, n, k, gain)
             self.node("MatMul", [x, weights], [result], f"{path}/MatMul")
         else:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from ort_aie_ep.formats.file_forms import FileForm
 from ort_aie_ep.models.shapes import Yarn
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "INT4",
     "Coding",
     "Fill",
+    "Stored",
     "Weight",
     "code_rows",
     "normal_rows",
@@ -60,6 +62,9 @@ class Coding:
 
 
 INT4, FLOATS = Coding(4), Coding(32)
+
+Stored = Coding | FileForm
+"""How a matrix is stored: for a node of ONNX or of the model builder, or for an aie operator."""
 
 Fill = Callable[[np.random.Generator, int, int], np.ndarray]
 """(generator, first row, number of rows) → those rows of a weight."""

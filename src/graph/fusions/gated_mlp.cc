@@ -78,6 +78,7 @@ Recipe::Step Gated(const Product& product, const Item& projection, std::vector<i
   step.op = projection.Is("GEMM") ? "GatedGEMM" : "Q4NXGatedMLP";
   step.name = product.last->step.name;
   step.ints = projection.step.ints;
+  step.strings = projection.step.strings;
   step.strings["activation"] = product.activation;
   step.reads = std::move(reads);
   step.writes = {Steps::Written(*product.last, 0)};
@@ -101,7 +102,8 @@ bool FuseTwo(Steps& steps, const Product& product) {
   const StepInfo of_gate = Attributes(*gate), of_up = Attributes(*up);
   const auto same = [&](const char* name) { return of_gate.Int(name, 0) == of_up.Int(name, 0); };
   if (!std::ranges::all_of(kCommon, same)) return false;
-  if (!std::ranges::all_of(kForm, same) || of_gate.Int("bits", 4) != of_up.Int("bits", 4)) {
+  if (!std::ranges::all_of(kForm, same) || of_gate.Int("bits", 4) != of_up.Int("bits", 4) ||
+      of_gate.String("type") != of_up.String("type")) {
     steps.SetApart(product.last, "gate and up, whose weights have different forms");
     return false;
   }

@@ -10,6 +10,11 @@
 
 namespace ort_aie::host {
 
+// The kernels for a form of GGUF files.
+inline const FileKernels& FilesOf(const Kernels& kernels, const WeightForm& form) {
+  return kernels.files[static_cast<size_t>(form.type)];
+}
+
 // Tokens of a prompt that a step processes at a time, unless the step says otherwise. Scratch
 // memory does not grow beyond them.
 constexpr int64_t kPromptChunk = 2048;
@@ -22,7 +27,7 @@ inline int64_t ChunkTokens(int64_t prompt_chunk, int64_t batch, int64_t multiple
 
 // Up to so many rows are multiplied while the weights are read, each row bit for bit as if it were
 // alone. More rows are dequantisation + GEMM.
-int64_t MostStreamedRows(const Kernels& kernels, WeightKind kind, Numerics numerics);
+int64_t MostStreamedRows(const Kernels& kernels, const WeightForm& form, Numerics numerics);
 // Dequantisation + GEMM, for any number of rows: RunMatMul chooses.
 void RunGemm(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads);
 void RunMatMul(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads);

@@ -27,12 +27,12 @@ size_t At(Role role) { return static_cast<size_t>(role); }
 
 // The role of a projection that can be a trial; kCount for others.
 Role RoleOf(const MatMulStep& step) {
-  if (step.rows != 1 || step.form.kind == WeightKind::kBf16 || step.n <= q4nx::kBlockRows) {
-    return Role::kCount;
-  }
+  const WeightKind kind = step.form.kind;
+  const bool no_role = kind == WeightKind::kBf16 || kind == WeightKind::kFile;
+  if (step.rows != 1 || no_role || step.n <= q4nx::kBlockRows) return Role::kCount;
   const int64_t matrices = IsGated(step) ? 2 : 1;
   if (matrices * q4nx::RowBlocks(step.n) * RowBytes(step) < kLeastBytes) return Role::kCount;
-  if (step.form.kind == WeightKind::kQ2NX) return Role::kLookups;
+  if (kind == WeightKind::kQ2NX) return Role::kLookups;
   return step.numerics == Numerics::kInt8 ? Role::kOneRowInt8 : Role::kOneRowBf16;
 }
 

@@ -62,8 +62,8 @@ void StreamIn(const MoEStep& step, const ExpertRows& rows, float* h, const Kerne
   // that it uses, one after the other.
   const bool shared = rows.count == 1;
   const int64_t prepared = shared ? 1 : rows.pairs();
-  const StreamedRows x(all, prepared, kernels);
-  const int64_t padded = PaddedCols(step.hidden);
+  StreamedRows x(all, prepared, kernels);
+  const int64_t padded = PaddedCols(step.hidden, step.form);
   threads.ParallelFor(prepared, PassNs(padded), [&](int64_t pair) {
     const int64_t row = rows.begin + (shared ? 0 : rows.row(pair));
     x.Take(pair, LoadPadded(all, kernels, nullptr, row, Scratch<float>(Purpose::kRow, padded)));
@@ -81,7 +81,7 @@ void StreamIn(const MoEStep& step, const ExpertRows& rows, float* h, const Kerne
     const int64_t block = task % bands * band;
     StreamBand(in, kernels, block, std::min(band, row_blocks - block),
                [&](const uint8_t* blocks, float* y, int64_t ldy) {
-                 x.Multiply(blocks, shared ? 0 : first, count, y, ldy);
+                 x.Multiply(kernels, blocks, shared ? 0 : first, count, y, ldy);
                });
   });
 }
@@ -90,8 +90,8 @@ void StreamOut(const MoEStep& step, const ExpertRows& rows, const float* h, cons
                const ThreadPool& threads) {
   MatMulStep all = StepsOfExpert(step, 0, rows.pairs(), nullptr, nullptr, nullptr).out;
   all.a = h;
-  const StreamedRows x(all, rows.pairs(), kernels);
-  const int64_t padded = PaddedCols(step.inter);
+  StreamedRows x(all, rows.pairs(), kernels);
+  const int64_t padded = PaddedCols(step.inter, step.down_form);
   threads.ParallelFor(rows.pairs(), PassNs(padded), [&](int64_t pair) {
     x.Take(pair, LoadPadded(all, kernels, nullptr, pair, Scratch<float>(Purpose::kRow, padded)));
   });
@@ -114,7 +114,7 @@ void StreamOut(const MoEStep& step, const ExpertRows& rows, const float* h, cons
       out.bias = out.bias == nullptr ? nullptr : static_cast<const float*>(out.bias) + n0;
       out.n = n;
       StreamBand(out, kernels, 0, blocks, [&](const uint8_t* its, float* y, int64_t ldy) {
-        x.Multiply(its, first, count, y, ldy);
+        x.Multiply(kernels, its, first, count, y, ldy);
       });
       for (int64_t i = 0; i < count; ++i) {
         AddWeighted(results + i * n, rows.weight(first + i), n, sums + rows.row(first + i) * n);
@@ -160,8 +160,8 @@ void OneByOne(const MoEStep& step, const ExpertRows& rows, const Kernels& kernel
 }  // namespace
 
 void RunMoE(const MoEStep& step, const Kernels& kernels, const ThreadPool& threads) {
-  const int64_t most = std::min(MostStreamedRows(kernels, step.form.kind, step.numerics),
-                                MostStreamedRows(kernels, step.down_form.kind, step.numerics));
+  const int64_t most = std::min(MostStreamedRows(kernels, step.form, step.numerics),
+                                MostStreamedRows(kernels, step.down_form, step.numerics));
   const int64_t chunk = ChunkTokens(step.prompt_chunk, 1, 1);
   for (int64_t begin = 0; begin < step.rows; begin += chunk) {
     const int64_t count = std::min(chunk, step.rows - begin);

@@ -6,7 +6,6 @@
 
 #include "q4nx/layout.h"
 #include "targets/host/host_target.h"
-#include "targets/host/lookup_tables.h"
 #include "targets/host/projection_rows.h"
 #include "targets/host/scratch.h"
 #include "targets/host/streamed_rows.h"
@@ -15,73 +14,106 @@
 namespace ort_aie::host {
 namespace {
 
-using q4nx::BlockBytes;
 using q4nx::CeilDiv;
-using q4nx::ColBlocks;
 using q4nx::kBlockCols;
 using q4nx::kBlockRows;
 using q4nx::kGroup;
-using q4nx::PaddedCols;
 using q4nx::RowBlocks;
 
 // Chunks of rows that must stay in L2 are multiples of this: two AMX tiles, one above the other.
 constexpr int64_t kRowUnit = 32;
 
-// Rows of blocks [begin, end), all rows of activations at once: multiply(blocks, y, ldy) computes
-// 32 out-features of each from a row of blocks, on any thread.
-template <typename Multiply>
-void Stream(const MatMulStep& step, int64_t begin, int64_t end, const Kernels& kernels,
-            const ThreadPool& threads, const Multiply& multiply) {
-  const int64_t per_task = BandOf(end - begin, RowBytes(step) * (IsGated(step) ? 2 : 1));
-  threads.ParallelFor(CeilDiv(end - begin, per_task), [&](int64_t task) {
-    const int64_t first = begin + task * per_task;
-    StreamBand(step, kernels, first, std::min(end - first, per_task), multiply);
-  });
-}
+int64_t PaddedK(const MatMulStep& step) { return q4nx::PaddedCols(step.k, step.form); }
 
-// prepare(row, x) is called with x padded with zeros to whole blocks.
-template <typename Prepare>
-void PrepareRows(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads,
-                 const Prepare& prepare) {
-  const int64_t padded = PaddedCols(step.k);
+// The activations of all rows, prepared on all threads.
+StreamedRows Prepared(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
+  StreamedRows rows(step, step.rows, kernels);
+  const int64_t padded = PaddedK(step);
   const float* norm_weight = NormWeight(step, kernels);
   threads.ParallelFor(step.rows, PassNs(padded), [&](int64_t row) {
     float* buffer = Scratch<float>(Purpose::kRow, padded);
-    prepare(row, LoadPadded(step, kernels, norm_weight, row, buffer));
+    rows.Take(row, LoadPadded(step, kernels, norm_weight, row, buffer));
+  });
+  return rows;
+}
+
+// Rows of blocks [begin, end), each multiplied by all rows of activations while it is read.
+void Stream(const MatMulStep& step, const StreamedRows& rows, int64_t begin, int64_t end,
+            const Kernels& kernels, const ThreadPool& threads) {
+  const int64_t per_task = BandOf(end - begin, RowBytes(step) * (IsGated(step) ? 2 : 1));
+  threads.ParallelFor(CeilDiv(end - begin, per_task), [&](int64_t task) {
+    const int64_t first = begin + task * per_task;
+    StreamBand(step, kernels, first, std::min(end - first, per_task),
+               [&](const uint8_t* blocks, float* y, int64_t ldy) {
+                 rows.Multiply(kernels, blocks, 0, step.rows, y, ldy);
+               });
   });
 }
 
-// FusedDqp and LookupRow prepare the activations, and call stream(multiply). multiply looks into
-// `kernels` each time.
-template <typename F>
-void FusedDqp(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads,
-              const F& stream) {
-  const StreamedRows rows(step, step.rows, kernels);
-  PrepareRows(step, kernels, threads, [&](int64_t row, const float* x) { rows.Take(row, x); });
-  stream([&](const uint8_t* blocks, float* y, int64_t ldy) {
-    rows.Multiply(blocks, 0, step.rows, y, ldy);
-  });
+// --- a row of blocks as a panel, for GEMM -------------------------------------------------------
+
+// [k / 2][32][2] bfloat16.
+void Dequantize(const MatMulStep& step, const Kernels& kernels, const uint8_t* blocks,
+                uint16_t* panel) {
+  const auto each = [&](auto dequantize_block) {
+    const BlockLayout layout = LayoutOf(step.form, step.symmetric);
+    for (int64_t k = 0; k < step.k; k += kBlockCols, blocks += layout.bytes) {
+      dequantize_block(blocks, layout, panel + k * kBlockRows);
+    }
+  };
+  switch (step.form.kind) {
+    case WeightKind::kQ4NX:
+      return each(kernels.dequantize_block);
+    case WeightKind::kQ2NX:
+      return each(kernels.lookup->dequantize_block);
+    case WeightKind::kQ8NX:
+      return each(kernels.bytes.dequantize_block);
+    case WeightKind::kBf16:
+      return each(kernels.interleave_block);
+    case WeightKind::kFile:
+      return FilesOf(kernels, step.form).dequantize(blocks, step.k / kGroup, panel);
+  }
 }
 
-template <typename F>
-void LookupRow(const MatMulStep& step, const Kernels& kernels, const F& stream) {
-  const int64_t k_blocks = ColBlocks(step.k), padded = PaddedCols(step.k);
-  const bool bf16 = step.numerics == Numerics::kBf16;
-  const float* x = LoadPadded(step, kernels, NormWeight(step, kernels), 0,
-                              Scratch<float>(Purpose::kRow, padded));
-  const LookupTables tables = TablesOf(kernels, bf16, x, padded);
-  const BlockLayout layout = LayoutOf(step.form, step.symmetric);
-  stream([&](const uint8_t* blocks, float* y, int64_t /*ldy*/) {
-    const LookupMatvec& matvec = bf16 ? kernels.lookup->bf16 : kernels.lookup->int8;
-    matvec.multiply(blocks, k_blocks, tables.tables, tables.steps, tables.sums, layout, y);
-  });
+// Codes [k / 4][32][4]; scales, minima and offsets by 32 in-features, or 16 as the form has them,
+// [k / group][32]. Without minima, they are null.
+struct CodePanel {
+  int8_t* codes;
+  float *scales, *mins;
+  int32_t* offsets;
+};
+
+void Unpack(const MatMulStep& step, const Kernels& kernels, const uint8_t* blocks,
+            const CodePanel& panel) {
+  const auto each = [&](auto unpack_block) {
+    const BlockLayout layout = LayoutOf(step.form, step.symmetric);
+    for (int64_t k = 0; k < step.k; k += kBlockCols, blocks += layout.bytes) {
+      unpack_block(blocks, layout, panel.codes + k * kBlockRows, panel.scales + k,
+                   panel.mins == nullptr ? nullptr : panel.mins + k, panel.offsets + k);
+    }
+  };
+  switch (step.form.kind) {
+    case WeightKind::kQ2NX:
+      return each(kernels.lookup->unpack_block);
+    case WeightKind::kQ8NX:
+      return each(kernels.bytes.unpack_block);
+    case WeightKind::kFile:
+      return FilesOf(kernels, step.form)
+          .unpack(blocks, step.k / kGroup, panel.codes, panel.scales, panel.mins, panel.offsets);
+    default:
+      return each(kernels.unpack_block);
+  }
 }
 
-template <typename F>
-void Streamed(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads,
-              const F& stream) {
-  const bool lookup = step.form.kind == WeightKind::kQ2NX && step.rows == 1;
-  lookup ? LookupRow(step, kernels, stream) : FusedDqp(step, kernels, threads, stream);
+bool CanUnpack(const MatMulStep& step, const Kernels& kernels) {
+  switch (step.form.kind) {
+    case WeightKind::kQ8NX:
+      return kernels.bytes.unpack_block != nullptr;
+    case WeightKind::kFile:
+      return FilesOf(kernels, step.form).unpack != nullptr;
+    default:
+      return true;
+  }
 }
 
 // What a GEMM of some numerics keeps of a chunk of activations, and of 32 rows of weights. Both are
@@ -89,11 +121,10 @@ void Streamed(const MatMulStep& step, const Kernels& kernels, const ThreadPool& 
 class Bf16Gemm {
  public:
   Bf16Gemm(const MatMulStep& step, int64_t rows, const Kernels& kernels)
-      : kernels_(kernels),
-        padded_(PaddedCols(step.k)),
-        layout_(LayoutOf(step.form, step.symmetric)),
+      : step_(step),
+        kernels_(kernels),
+        padded_(PaddedK(step)),
         row_(RowElements(step)),
-        unpack_block_(UnpackerOf(step.form, kernels)),
         a_(Scratch<uint16_t>(Purpose::kActivations, rows * row_)) {}
 
   static const GemmBlocking& Blocking(const Kernels& kernels) { return kernels.bf16_blocking; }
@@ -104,11 +135,9 @@ class Bf16Gemm {
   }
 
   using Panel = const uint16_t*;
-  Panel Unpack(const uint8_t* weights, Purpose codes, Purpose /*scales*/) const {
+  Panel Unpack(const uint8_t* blocks, Purpose codes, Purpose /*scales*/) const {
     uint16_t* panel = Scratch<uint16_t>(codes, padded_ * kBlockRows);
-    for (int64_t b = 0; b < padded_ / kBlockCols; ++b) {
-      unpack_block_(weights + b * layout_.bytes, layout_, panel + b * kBlockCols * kBlockRows);
-    }
+    Dequantize(step_, kernels_, blocks, panel);
     return panel;
   }
 
@@ -119,88 +148,59 @@ class Bf16Gemm {
  private:
   // One cache line more than needed: rows that are a multiple of 4,096 bytes apart would all map to
   // the same few lines of L1.
-  static int64_t RowElements(const MatMulStep& step) { return PaddedCols(step.k) + 32; }
+  static int64_t RowElements(const MatMulStep& step) { return PaddedK(step) + 32; }
 
-  using Unpacker = decltype(Kernels::dequantize_block);
-  static Unpacker UnpackerOf(const WeightForm& form, const Kernels& kernels) {
-    switch (form.kind) {
-      case WeightKind::kQ2NX:
-        return kernels.lookup->dequantize_block;
-      case WeightKind::kQ8NX:
-        return kernels.bytes.dequantize_block;
-      case WeightKind::kBf16:
-        return kernels.interleave_block;
-      default:
-        return kernels.dequantize_block;
-    }
-  }
-
+  const MatMulStep& step_;
   const Kernels& kernels_;
-  const int64_t padded_;
-  const BlockLayout layout_;
-  const int64_t row_;
-  Unpacker unpack_block_;
+  const int64_t padded_, row_;
   uint16_t* a_;
 };
 
 class Int8Gemm {
  public:
   Int8Gemm(const MatMulStep& step, int64_t rows, const Kernels& kernels)
-      : kernels_(kernels),
-        padded_(PaddedCols(step.k)),
+      : step_(step),
+        kernels_(kernels),
+        by_16_(step.form.group == 16),
+        minima_(step.form.minima && (step.form.kind == WeightKind::kFile || !step.symmetric)),
+        padded_(PaddedK(step)),
         groups_(padded_ / kGroup),
-        layout_(LayoutOf(step.form, step.symmetric)),
-        unpack_block_(UnpackerOf(step.form, kernels)),
+        sum_groups_(by_16_ ? 2 * groups_ : groups_),
         a_(Scratch<uint8_t>(Purpose::kActivations, rows * padded_)),
         a_scales_(Scratch<float>(Purpose::kActivationScales, rows * groups_)),
-        q_sums_(Scratch<int32_t>(Purpose::kCodeSums, rows * groups_)) {}
+        q_sums_(Scratch<int32_t>(Purpose::kCodeSums, rows * sum_groups_)) {}
 
   static const GemmBlocking& Blocking(const Kernels& kernels) { return kernels.int8_blocking; }
-  static int64_t RowBytes(const MatMulStep& step) { return PaddedCols(step.k); }
+  static int64_t RowBytes(const MatMulStep& step) { return PaddedK(step); }
 
   void TakeRow(int64_t row, const float* x) const {
-    kernels_.quantize_int8(x, groups_, 128, a_ + row * padded_, a_scales_ + row * groups_,
-                           q_sums_ + row * groups_);
+    (by_16_ ? kernels_.quantize_int8_16 : kernels_.quantize_int8)(
+        x, groups_, 128, a_ + row * padded_, a_scales_ + row * groups_,
+        q_sums_ + row * sum_groups_);
   }
 
-  struct Panel {
-    const int8_t* codes;
-    const float *scales, *mins;
-    const int32_t* offsets;
-  };
-  Panel Unpack(const uint8_t* weights, Purpose codes_purpose, Purpose scales_purpose) const {
-    const int64_t count = groups_ * kBlockRows;
-    int8_t* codes = Scratch<int8_t>(codes_purpose, padded_ * kBlockRows);
-    float* scales = Scratch<float>(scales_purpose, 3 * count);
-    float* mins = scales + count;
-    auto* offsets = reinterpret_cast<int32_t*>(mins + count);
-    for (int64_t b = 0; b < padded_ / kBlockCols; ++b) {
-      unpack_block_(weights + b * layout_.bytes, layout_, codes + b * kBlockCols * kBlockRows,
-                    scales + b * kBlockCols, layout_.symmetric ? nullptr : mins + b * kBlockCols,
-                    offsets + b * kBlockCols);
-    }
-    return {codes, scales, layout_.symmetric ? nullptr : mins, offsets};
+  using Panel = CodePanel;
+  Panel Unpack(const uint8_t* blocks, Purpose codes, Purpose scales) const {
+    const int64_t count = sum_groups_ * kBlockRows;
+    auto* numbers = Scratch<float>(scales, 3 * count);
+    const CodePanel panel = {Scratch<int8_t>(codes, padded_ * kBlockRows), numbers,
+                             minima_ ? numbers + count : nullptr,
+                             reinterpret_cast<int32_t*>(numbers + 2 * count)};
+    host::Unpack(step_, kernels_, blocks, panel);
+    return panel;
   }
 
   void Multiply(int64_t first, int64_t rows, const Panel& panel, float* y, int64_t ldy) const {
-    kernels_.gemm_int8(a_ + first * padded_, a_scales_ + first * groups_, q_sums_ + first * groups_,
-                       padded_, rows, panel.codes, panel.scales, panel.mins, panel.offsets, groups_,
-                       y, ldy);
-  }
-
-  using Unpacker = decltype(Kernels::unpack_block);
-  // Null if the kernels do not have it.
-  static Unpacker UnpackerOf(const WeightForm& form, const Kernels& kernels) {
-    return form.kind == WeightKind::kQ2NX   ? kernels.lookup->unpack_block
-           : form.kind == WeightKind::kQ8NX ? kernels.bytes.unpack_block
-                                            : kernels.unpack_block;
+    (by_16_ ? kernels_.gemm_int8_16 : kernels_.gemm_int8)(
+        a_ + first * padded_, a_scales_ + first * groups_, q_sums_ + first * sum_groups_, padded_,
+        rows, panel.codes, panel.scales, panel.mins, panel.offsets, groups_, y, ldy);
   }
 
  private:
+  const MatMulStep& step_;
   const Kernels& kernels_;
-  const int64_t padded_, groups_;
-  const BlockLayout layout_;
-  Unpacker unpack_block_;
+  const bool by_16_, minima_;
+  const int64_t padded_, groups_, sum_groups_;
   uint8_t* a_;
   float* a_scales_;
   int32_t* q_sums_;
@@ -215,12 +215,13 @@ template <typename G>
 void GemmRows(const MatMulStep& step, const Rows& rows, const float* norm_weight,
               const Kernels& kernels, const ThreadPool& threads) {
   const G gemm(step, rows.count, kernels);
-  threads.ParallelFor(rows.count, PassNs(PaddedCols(step.k)), [&](int64_t row) {
-    float* buffer = Scratch<float>(Purpose::kRow, PaddedCols(step.k));
+  const int64_t padded = PaddedK(step);
+  threads.ParallelFor(rows.count, PassNs(padded), [&](int64_t row) {
+    float* buffer = Scratch<float>(Purpose::kRow, padded);
     gemm.TakeRow(row, LoadPadded(step, kernels, norm_weight, rows.begin + row, buffer));
   });
 
-  const int64_t row_bytes = ColBlocks(step.k) * BlockBytes(step.form);
+  const int64_t row_bytes = RowBytes(step);
   threads.ParallelFor(RowBlocks(step.n), [&](int64_t block) {
     const int64_t n0 = block * kBlockRows;
     const auto panel =
@@ -277,51 +278,49 @@ void Gemm(const MatMulStep& step, const Kernels& kernels, const ThreadPool& thre
 
 }  // namespace
 
-int64_t MostStreamedRows(const Kernels& kernels, WeightKind kind, Numerics numerics) {
+int64_t MostStreamedRows(const Kernels& kernels, const WeightForm& form, Numerics numerics) {
   const bool int8 = numerics == Numerics::kInt8;
-  switch (kind) {
+  const auto of = [int8](const auto& most_rows) { return int8 ? most_rows.int8 : most_rows.bf16; };
+  switch (form.kind) {
     case WeightKind::kQ4NX:
-      return int8 ? kernels.most_rows.int8 : kernels.most_rows.bf16;
+      return of(kernels.most_rows);
     case WeightKind::kQ2NX:
       return (int8 ? kernels.lookup->int8 : kernels.lookup->bf16).most_rows;
     case WeightKind::kQ8NX:
-      return int8 ? kernels.bytes.most_rows.int8 : kernels.bytes.most_rows.bf16;
-    default:
-      return 0;
+      return of(kernels.bytes.most_rows);
+    case WeightKind::kFile:
+      return of(FilesOf(kernels, form).most_rows);
+    case WeightKind::kBf16:
+      break;
   }
+  return 0;
 }
 
 void RunGemm(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
-  const bool int8 = step.numerics == Numerics::kInt8 && !kernels.prompts_in_bf16 &&
-                    Int8Gemm::UnpackerOf(step.form, kernels) != nullptr;
+  const bool int8 =
+      step.numerics == Numerics::kInt8 && !kernels.prompts_in_bf16 && CanUnpack(step, kernels);
   (int8 ? Gemm<Int8Gemm> : Gemm<Bf16Gemm>)(step, kernels, threads);
 }
 
 void RunMatMul(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
-  if (step.rows > MostStreamedRows(kernels, step.form.kind, step.numerics)) {
-    RunGemm(step, kernels, threads);
-  } else {
-    Streamed(step, kernels, threads, [&](const auto& multiply) {
-      Stream(step, 0, RowBlocks(step.n), kernels, threads, multiply);
-    });
+  if (step.rows > MostStreamedRows(kernels, step.form, step.numerics)) {
+    return RunGemm(step, kernels, threads);
   }
+  Stream(step, Prepared(step, kernels, threads), 0, RowBlocks(step.n), kernels, threads);
 }
 
 std::array<double, 2> RunHalves(const MatMulStep& step,
                                 const std::array<const Kernels*, 2>& kernels,
                                 const ThreadPool& threads) {
+  const StreamedRows rows = Prepared(step, *kernels[0], threads);
   const int64_t ends[] = {0, RowBlocks(step.n) / 2, RowBlocks(step.n)};
   std::array<double, 2> seconds{};
-  Kernels now = *kernels[0];
-  Streamed(step, now, threads, [&](const auto& multiply) {
-    for (size_t half = 0; half < 2; ++half) {
-      now = *kernels[half];
-      const auto begin = std::chrono::steady_clock::now();
-      Stream(step, ends[half], ends[half + 1], now, threads, multiply);
-      const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
-      seconds[half] = time.count() / static_cast<double>(ends[half + 1] - ends[half]);
-    }
-  });
+  for (size_t half = 0; half < 2; ++half) {
+    const auto begin = std::chrono::steady_clock::now();
+    Stream(step, rows, ends[half], ends[half + 1], *kernels[half], threads);
+    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
+    seconds[half] = time.count() / static_cast<double>(ends[half + 1] - ends[half]);
+  }
   return seconds;
 }
 

@@ -7,12 +7,13 @@ using q4nx::kBlockCols;
 using q4nx::kGroup;
 using q4nx::PaddedCols;
 
-// n values, a multiple of 256, as floats that are bfloat16 values.
+// n values as floats that are bfloat16 values.
 void RoundToBf16(const Kernels& kernels, const float* x, int64_t n, float* y) {
   uint16_t block[kBlockCols];
   for (int64_t i = 0; i < n; i += kBlockCols) {
-    kernels.float_to_bfloat16(x + i, kBlockCols, block);
-    kernels.bfloat16_to_float(block, kBlockCols, y + i);
+    const int64_t count = std::min(kBlockCols, n - i);
+    kernels.float_to_bfloat16(x + i, count, block);
+    kernels.bfloat16_to_float(block, count, y + i);
   }
 }
 
@@ -22,7 +23,7 @@ void RoundToBf16(const Kernels& kernels, const float* x, int64_t n, float* y) {
 // change.
 const float* LoadPadded(const MatMulStep& step, const Kernels& kernels, const float* norm_weight,
                         int64_t row, float* buffer) {
-  const int64_t padded = PaddedCols(step.k);
+  const int64_t padded = PaddedCols(step.k, step.form);
   const bool as_it_is = norm_weight == nullptr && step.skip == nullptr;
   if (step.type == DataType::kFloat32 && as_it_is && padded == step.k) {
     return static_cast<const float*>(step.a) + row * step.k;
@@ -34,30 +35,36 @@ const float* LoadPadded(const MatMulStep& step, const Kernels& kernels, const fl
 
 StreamedRows::StreamedRows(const MatMulStep& step, int64_t rows, const Kernels& kernels)
     : kernels_(kernels),
+      form_(step.form),
       int8_(step.numerics == Numerics::kInt8),
       lookup_(step.form.kind == WeightKind::kQ2NX),
-      bytes_(step.form.kind == WeightKind::kQ8NX),
+      alone_(rows == 1),
       layout_(LayoutOf(step.form, step.symmetric)),
-      k_blocks_(q4nx::ColBlocks(step.k)),
-      padded_(q4nx::PaddedCols(step.k)),
+      k_blocks_(q4nx::ColBlocks(step.k, step.form)),
+      padded_(PaddedCols(step.k, step.form)),
       groups_(padded_ / kGroup),
+      sum_groups_(padded_ / std::min(kGroup, step.form.group)),
       table_bytes_(padded_ / q4nx::kQuad * kMaxTableBytes) {
   if (lookup_) {
+    if (alone_) return;
     tables_ = Scratch<uint8_t>(Purpose::kActivations, rows * table_bytes_);
     scales_ = Scratch<float>(Purpose::kActivationScales, rows * groups_);
     sums_ = Scratch<float>(Purpose::kActivationSums, rows * groups_);
+    looked_up_ = {tables_, scales_, sums_};
   } else if (int8_) {
     scales_ = Scratch<float>(Purpose::kActivationScales, rows * groups_);
-    q_sums_ = Scratch<int32_t>(Purpose::kCodeSums, rows * groups_);
+    q_sums_ = Scratch<int32_t>(Purpose::kCodeSums, rows * sum_groups_);
     codes_ = Scratch<int8_t>(Purpose::kActivationCodes, rows * padded_);
   } else {
     rounded_ = Scratch<float>(Purpose::kActivations, rows * padded_);
-    sums_ = Scratch<float>(Purpose::kActivationSums, rows * groups_);
+    sums_ = Scratch<float>(Purpose::kActivationSums, rows * sum_groups_);
   }
 }
 
-void StreamedRows::Take(int64_t row, const float* x) const {
-  if (lookup_) {
+void StreamedRows::Take(int64_t row, const float* x) {
+  if (lookup_ && alone_) {
+    looked_up_ = TablesOf(kernels_, !int8_, x, padded_);
+  } else if (lookup_) {
     if (!int8_) {
       float* rounded = Scratch<float>(Purpose::kSkip, padded_);
       RoundToBf16(kernels_, x, padded_, rounded);
@@ -67,50 +74,68 @@ void StreamedRows::Take(int64_t row, const float* x) const {
     matvec.make_tables(x, groups_, tables_ + row * table_bytes_, scales_ + row * groups_,
                        sums_ + row * groups_);
   } else if (int8_) {
-    kernels_.quantize_int8(x, groups_, 0, reinterpret_cast<uint8_t*>(codes_ + row * padded_),
-                           scales_ + row * groups_, q_sums_ + row * groups_);
+    const auto quantize =
+        sum_groups_ == groups_ ? kernels_.quantize_int8 : kernels_.quantize_int8_16;
+    quantize(x, groups_, 0, reinterpret_cast<uint8_t*>(codes_ + row * padded_),
+             scales_ + row * groups_, q_sums_ + row * sum_groups_);
   } else {
     float* to = rounded_ + row * padded_;
     RoundToBf16(kernels_, x, padded_, to);
-    kernels_.group_sums(to, groups_, sums_ + row * groups_);
+    const auto group_sums = sum_groups_ == groups_ ? kernels_.group_sums : kernels_.group_sums_16;
+    group_sums(to, groups_, sums_ + row * sum_groups_);
   }
 }
 
-void StreamedRows::Multiply(const uint8_t* blocks, int64_t first, int64_t count, float* y,
-                            int64_t ldy) const {
-  const auto one_by_one = [&](const auto& multiply) {
-    for (int64_t i = 0; i < count; ++i) multiply(first + i, y + i * ldy);
+void StreamedRows::Multiply(const Kernels& kernels, const uint8_t* blocks, int64_t first,
+                            int64_t count, float* y, int64_t ldy) const {
+  // Codes of int8 with scales, or floats, and the sums of either; the others are null.
+  const auto from_first = [first](const auto* of, int64_t in_row) {
+    return of == nullptr ? of : of + first * in_row;
   };
-  if (lookup_) {
-    const LookupMatvec& matvec = int8_ ? kernels_.lookup->int8 : kernels_.lookup->bf16;
-    one_by_one([&](int64_t row, float* to) {
-      matvec.multiply(blocks, k_blocks_, tables_ + row * table_bytes_, scales_ + row * groups_,
-                      sums_ + row * groups_, layout_, to);
-    });
-  } else if (int8_) {
-    const int8_t* codes = codes_ + first * padded_;
-    const float* scales = scales_ + first * groups_;
-    const int32_t* q_sums = q_sums_ + first * groups_;
-    RowsInt8* const rows = bytes_ ? kernels_.bytes.rows_int8 : kernels_.rows_int8;
-    if (bytes_ || (count > 1 && rows != nullptr)) {
-      rows(blocks, k_blocks_, codes, scales, q_sums, count, layout_, y, ldy);
+  const int8_t* codes = from_first(codes_, padded_);
+  const float* scales = from_first(scales_, groups_);
+  const int32_t* q_sums = from_first(q_sums_, sum_groups_);
+  const float* rounded = from_first(rounded_, padded_);
+  const float* sums = from_first(sums_, sum_groups_);
+  switch (form_.kind) {
+    case WeightKind::kFile: {
+      const FileKernels& its = FilesOf(kernels, form_);
+      return int8_ ? its.rows_int8(blocks, groups_, codes, scales, q_sums, count, y, ldy)
+                   : its.rows_bf16(blocks, groups_, rounded, sums, count, y, ldy);
+    }
+    case WeightKind::kQ8NX:
+      return int8_ ? kernels.bytes.rows_int8(blocks, k_blocks_, codes, scales, q_sums, count,
+                                             layout_, y, ldy)
+                   : kernels.bytes.rows_bf16(blocks, k_blocks_, rounded, sums, count, layout_, y,
+                                             ldy);
+    case WeightKind::kQ2NX: {
+      const LookupMatvec& matvec = int8_ ? kernels.lookup->int8 : kernels.lookup->bf16;
+      const auto& [tables, steps, table_sums] = looked_up_;
+      for (int64_t row = first; row < first + count; ++row, y += ldy) {
+        matvec.multiply(blocks, k_blocks_, tables + row * table_bytes_, steps + row * groups_,
+                        table_sums + row * groups_, layout_, y);
+      }
       return;
     }
-    one_by_one([&](int64_t row, float* to) {
-      kernels_.fused_dqp_int8(blocks, k_blocks_, codes_ + row * padded_, scales_ + row * groups_,
-                              q_sums_ + row * groups_, layout_, to);
-    });
+    default:
+      break;
+  }
+  if (int8_) {
+    if (count > 1 && kernels.rows_int8 != nullptr) {
+      return kernels.rows_int8(blocks, k_blocks_, codes, scales, q_sums, count, layout_, y, ldy);
+    }
+    for (int64_t i = 0; i < count; ++i, y += ldy) {
+      kernels.fused_dqp_int8(blocks, k_blocks_, codes + i * padded_, scales + i * groups_,
+                             q_sums + i * groups_, layout_, y);
+    }
   } else {
-    RowsBf16* const rows = bytes_ ? kernels_.bytes.rows_bf16 : kernels_.rows_bf16;
-    if (bytes_ || (count > 1 && rows != nullptr)) {
-      rows(blocks, k_blocks_, rounded_ + first * padded_, sums_ + first * groups_, count, layout_,
-           y, ldy);
-      return;
+    if (count > 1 && kernels.rows_bf16 != nullptr) {
+      return kernels.rows_bf16(blocks, k_blocks_, rounded, sums, count, layout_, y, ldy);
     }
-    one_by_one([&](int64_t row, float* to) {
-      kernels_.fused_dqp_bf16(blocks, k_blocks_, rounded_ + row * padded_, sums_ + row * groups_,
-                              layout_, to);
-    });
+    for (int64_t i = 0; i < count; ++i, y += ldy) {
+      kernels.fused_dqp_bf16(blocks, k_blocks_, rounded + i * padded_, sums + i * groups_, layout_,
+                             y);
+    }
   }
 }
 

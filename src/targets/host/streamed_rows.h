@@ -7,6 +7,7 @@
 
 #include "q4nx/layout.h"
 #include "targets/host/host_target.h"
+#include "targets/host/lookup_tables.h"
 #include "targets/host/projection_rows.h"
 #include "targets/host/scratch.h"
 #include "targets/host/weight_layout.h"
@@ -25,7 +26,7 @@ constexpr int64_t BandOf(int64_t row_blocks, int64_t row_bytes) {
 
 // Bytes of the blocks of 32 out-features.
 constexpr int64_t RowBytes(const MatMulStep& step) {
-  return q4nx::ColBlocks(step.k) * q4nx::BlockBytes(step.form);
+  return q4nx::ColBlocks(step.k, step.form) * q4nx::BlockBytes(step.form);
 }
 
 // A row of x as float, padded with zeros to whole blocks: in `buffer`, or in place if it needs no
@@ -39,21 +40,27 @@ class StreamedRows {
  public:
   StreamedRows(const MatMulStep& step, int64_t rows, const Kernels& kernels);
 
-  // x is padded with zeros to whole blocks. On any thread.
-  void Take(int64_t row, const float* x) const;
+  // x is padded with zeros to whole blocks. On any thread; one row alone on the one that made this.
+  void Take(int64_t row, const float* x);
   // y (count, 32) = rows [first, first + count) . a row of blocks, on any thread. The result of a
-  // row does not depend on the others.
-  void Multiply(const uint8_t* blocks, int64_t first, int64_t count, float* y, int64_t ldy) const;
+  // row does not depend on the others. Kernels that give the same bits may prepare and multiply.
+  void Multiply(const Kernels& kernels, const uint8_t* blocks, int64_t first, int64_t count,
+                float* y, int64_t ldy) const;
 
  private:
   const Kernels& kernels_;
-  const bool int8_, lookup_, bytes_;
+  const WeightForm form_;
+  const bool int8_, lookup_, alone_;
   const BlockLayout layout_;
-  const int64_t k_blocks_, padded_, groups_, table_bytes_;
+  const int64_t k_blocks_, padded_;
+  const int64_t groups_;  // of 32 in-features, which have a scale, and a sum if those of weights do
+  const int64_t sum_groups_;
+  const int64_t table_bytes_;
   float *scales_ = nullptr, *sums_ = nullptr, *rounded_ = nullptr;
   int32_t* q_sums_ = nullptr;
   int8_t* codes_ = nullptr;
   uint8_t* tables_ = nullptr;
+  LookupTables looked_up_ = {};  // those of all rows
 };
 
 // The results of rows of blocks [first, first + count) for all rows of the step, stored.

@@ -9,8 +9,9 @@
 
 namespace ort_aie::host {
 
-// symmetric as in MatMulStep.
+// symmetric as in MatMulStep. Kernels for forms of GGUF files know the layout.
 constexpr BlockLayout LayoutOf(const WeightForm& form, bool symmetric) {
+  if (form.kind == WeightKind::kFile) return {};
   return {.bytes = q4nx::BlockBytes(form),
           .minima = q4nx::MinimaOffset(form),
           .codes = q4nx::CodesOffset(form),

@@ -30,6 +30,9 @@ std::vector<float> Exact(int64_t count, float step, int most) {
 }
 
 std::vector<uint8_t> Weights(int64_t n, int64_t k, const WeightForm& form) {
+  if (form.kind == WeightKind::kFile) {  // scales in float16 are 5e-4
+    return std::vector<uint8_t>(static_cast<size_t>(q4nx::BytesOfBlocks(n, k, form)), 0x11);
+  }
   const int largest = form.kind == WeightKind::kQ2NX   ? 3
                       : form.kind == WeightKind::kQ8NX ? 255
                                                        : 15;

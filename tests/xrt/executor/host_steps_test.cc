@@ -26,6 +26,8 @@ void HostStepsHaveReasons() {
   project({}, "int8 numerics", [](MatMulStep& step) { step.numerics = Numerics::kInt8; });
   for (const int64_t rows : {1, 40}) {
     project({.rows = rows, .form = {WeightKind::kQ8NX}}, "no kernel for weights of 8 bits");
+    project({.rows = rows, .form = q4nx::FormOf(FileType::kQ4_K)},
+            "no kernel for weights as in a GGUF file");
   }
   project({.k = 65537, .n = 128}, "a projection from more than 65536 in-features");
   project({.rows = 2, .k = 65537, .n = 128, .form = kBf16},

@@ -174,6 +174,7 @@ constexpr Kernels Avx2Kernels() {
   kernels.unpack_block = UnpackBlockAvx2;
   kernels.most_rows = kMostRows;
   kernels.lookup = &kAvx2Lookup;
+  kernels.files = kAvx2Files.kernels;
   kernels.bytes = GenericBytes<ByteBlockAhead<kRowsHint>>(kMostByteRows);
   return kernels;
 }

@@ -14,11 +14,11 @@ namespace {
 
 extern const Kernels kAvx2VnniKernels, kAvx2VnniT1Kernels, kAvx2VnniT2Kernels, kAvx2VnniNtaKernels;
 extern const Kernels kAvx2VnniTwoAheadKernels, kAvx2VnniFourAheadKernels;
-constinit const Kernels kAvx2VnniKernels = Avx2VnniKernels<_MM_HINT_T0>();
-constinit const Kernels kAvx2VnniT1Kernels = Avx2VnniKernels<_MM_HINT_T1>();
-constinit const Kernels kAvx2VnniT2Kernels = Avx2VnniKernels<_MM_HINT_T2>();
-constinit const Kernels kAvx2VnniNtaKernels = Avx2VnniKernels<_MM_HINT_NTA>();
-constinit const Kernels kAvx2VnniTwoAheadKernels = Avx2VnniKernels<_MM_HINT_T1, 2>();
-constinit const Kernels kAvx2VnniFourAheadKernels = Avx2VnniKernels<_MM_HINT_T1, 4>();
+constinit const Kernels kAvx2VnniKernels = Avx2VnniKernels<_MM_HINT_T0>(kAvx2VnniFiles);
+constinit const Kernels kAvx2VnniT1Kernels = Avx2VnniKernels<_MM_HINT_T1>(kAvx2VnniFiles);
+constinit const Kernels kAvx2VnniT2Kernels = Avx2VnniKernels<_MM_HINT_T2>(kAvx2VnniFiles);
+constinit const Kernels kAvx2VnniNtaKernels = Avx2VnniKernels<_MM_HINT_NTA>(kAvx2VnniFiles);
+constinit const Kernels kAvx2VnniTwoAheadKernels = Avx2VnniKernels<_MM_HINT_T1, 2>(kAvx2VnniFiles);
+constinit const Kernels kAvx2VnniFourAheadKernels = Avx2VnniKernels<_MM_HINT_T1, 4>(kAvx2VnniFiles);
 
 }  // namespace ort_aie::host

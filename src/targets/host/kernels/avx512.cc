@@ -240,15 +240,18 @@ constexpr Kernels Avx512Kernels() {
   kernels.accumulate[kCacheInt8] = CodeAccumulate;
   kernels.scores[kCacheInt4] = QuadScores<Int4Quads>;
   kernels.lookup = kNta ? &kAvx512NtaLookup : &kAvx512Lookup;
+  kernels.files = kAvx512Files.kernels;
   // On an Intel Xeon without AMX.
   kernels.bytes = GenericBytes<ByteBlockAhead<kRowsHint>>({.int8 = 38, .bf16 = 192});
   return kernels;
 }
 
 consteval Kernels Avx512Bf16Kernels(OneRowBf16* one_row, RowsBf16* rows = RowsBf16Avx512Bf16) {
-  return WithDotProducts(
+  Kernels kernels = WithDotProducts(
       Avx512Kernels<_MM_HINT_T1>(), "avx512_bf16",
       {one_row, rows, DequantizeBlockAvx512Bf16, GemmBf16Avx512Bf16, &kAvx512Bf16Attention});
+  kernels.files = kAvx512Bf16Files.kernels;
+  return kernels;
 }
 
 // Tiles break even earlier than the GEMMs above; how early is not measured.
@@ -256,6 +259,7 @@ consteval Kernels AmxKernels() {
   Kernels kernels = WithTiles(Avx512Bf16Kernels(OneRowBf16T1), "amx", GemmBf16Amx, kAmxAttention);
   kernels.most_rows = {.int8 = 17, .bf16 = 32};
   kernels.bytes.most_rows = {.int8 = 24, .bf16 = 32};
+  kernels.files = kAmxFiles.kernels;
   return kernels;
 }
 

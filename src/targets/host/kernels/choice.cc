@@ -194,28 +194,41 @@ void Copy(const Table& from, Table& to, Members Table::*... members) {
 }
 
 // Copies the kernels of a role.
-void Take(Role role, const Kernels& from, Kernels& to, LookupKernels& lookup) {
+void Take(Role role, const Kernels& from, Kernels& to, LookupKernels& lookup, FileTable& files) {
   using K = Kernels;
   using L = LookupKernels;
+  const auto each_file = [&](const auto& take) {
+    for (size_t i = 0; i < std::size(files.kernels); ++i) take(from.files[i], files.kernels[i]);
+  };
   switch (role) {
     case Role::kOneRowInt8:
       to.bytes.rows_int8 = from.bytes.rows_int8;
+      each_file([](const FileKernels& f, FileKernels& t) { t.rows_int8 = f.rows_int8; });
       return Copy(from, to, &K::fused_dqp_int8, &K::rows_int8);
     case Role::kOneRowBf16:
       to.bytes.rows_bf16 = from.bytes.rows_bf16;
+      each_file([](const FileKernels& f, FileKernels& t) { t.rows_bf16 = f.rows_bf16; });
       return Copy(from, to, &K::fused_dqp_bf16, &K::rows_bf16);
     case Role::kRowsInt8:
       Copy(*from.lookup, lookup, &L::unpack_block);
       to.bytes.unpack_block = from.bytes.unpack_block;
       to.most_rows.int8 = from.most_rows.int8;
       to.bytes.most_rows.int8 = from.bytes.most_rows.int8;
-      return Copy(from, to, &K::unpack_block, &K::gemm_int8, &K::int8_blocking,
+      each_file([](const FileKernels& f, FileKernels& t) {
+        t.unpack = f.unpack;
+        t.most_rows.int8 = f.most_rows.int8;
+      });
+      return Copy(from, to, &K::unpack_block, &K::gemm_int8, &K::gemm_int8_16, &K::int8_blocking,
                   &K::prompts_in_bf16);
     case Role::kRowsBf16:
       Copy(*from.lookup, lookup, &L::dequantize_block);
       to.bytes.dequantize_block = from.bytes.dequantize_block;
       to.most_rows.bf16 = from.most_rows.bf16;
       to.bytes.most_rows.bf16 = from.bytes.most_rows.bf16;
+      each_file([](const FileKernels& f, FileKernels& t) {
+        t.dequantize = f.dequantize;
+        t.most_rows.bf16 = f.most_rows.bf16;
+      });
       return Copy(from, to, &K::dequantize_block, &K::interleave_block, &K::gemm_bf16,
                   &K::bf16_blocking);
     case Role::kPromptAttention:
@@ -227,7 +240,7 @@ void Take(Role role, const Kernels& from, Kernels& to, LookupKernels& lookup) {
     case Role::kElementwise:
       return Copy(from, to, &K::float16_to_float, &K::bfloat16_to_float, &K::float_to_float16,
                   &K::float_to_bfloat16, &K::int8_to_float, &K::int4_to_float, &K::float_to_int8,
-                  &K::float_to_int4, &K::quantize_int8, &K::group_sums, &K::add, &K::multiply,
+                  &K::float_to_int4, &K::quantize_int8, &K::quantize_int8_16, &K::group_sums, &K::group_sums_16, &K::add, &K::multiply,
                   &K::add_value, &K::multiply_value, &K::sigmoid, &K::silu, &K::gelu, &K::gelu_tanh,
                   &K::rms_norm, &K::gate_silu, &K::gate_gelu_tanh);
     case Role::kCount:
@@ -427,11 +440,12 @@ void Selection::PutTogether(const Choice& of) {
   Isa widest = Isa::kPortable;
   for (size_t role = 0; role < kRoles; ++role) {
     const Variant& variant = Find(choice[role].variant);
-    Take(static_cast<Role>(role), *variant.kernels, kernels, lookup);
+    Take(static_cast<Role>(role), *variant.kernels, kernels, lookup, files);
     widest = std::max(widest, variant.needs);
   }
   kernels.name = NameOf(widest);
   kernels.lookup = &lookup;
+  kernels.files = files.kernels;
 }
 
 const Selection& Selected() {

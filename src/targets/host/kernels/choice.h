@@ -83,7 +83,7 @@ std::vector<const char*> CandidatesFor(Role role, std::string_view variant, cons
 const Kernels* VariantNamed(const char* name);
 
 // A table assembled from variants, and the reasons for them. It is not copied, because the kernels
-// point to the lookups.
+// point to the lookups and the files.
 struct Selection {
   Selection() = default;
   Selection(const Selection&) = delete;
@@ -93,6 +93,7 @@ struct Selection {
 
   Kernels kernels{};  // named after the widest instruction set among them
   LookupKernels lookup{};
+  FileTable files{};
   Choice choice{};
   char measured_on[11] = "";  // yyyy-mm-dd, if any choice is from a measurement
 };

@@ -8,6 +8,7 @@
 
 #include <stdint.h>
 
+#include "q4nx/file_forms.h"
 #include "targets/host/kernels/lookup_kernels.h"
 
 namespace ort_aie::host {
@@ -96,6 +97,31 @@ struct ByteKernels {
   // for codes of 8 bits: dequantisation + GEMM uses bfloat16 instead.
   void (*unpack_block)(const uint8_t* block, const BlockLayout& layout, int8_t* codes,
                        float* scales, float* mins, int32_t* offsets);
+};
+
+// Kernels for a form of GGUF files (q4nx/file_forms.h). `spans` is k / 32; sums, scales and minima
+// of weights are by its group, of 32 or 16 in-features; `a_scales` always by 32.
+struct FileKernels {
+  // y (rows, 32) = a (rows, spans * 32) with a_scales (rows, spans) and q_sums (rows, k / group) . a
+  // row of blocks. Each result is bit for bit that of one row alone.
+  void (*rows_int8)(const uint8_t* blocks, int64_t spans, const int8_t* a, const float* a_scales,
+                    const int32_t* q_sums, int64_t rows, float* y, int64_t ldy);
+  // a holds floats that are bfloat16 values, sums (rows, k / group) their sums.
+  void (*rows_bf16)(const uint8_t* blocks, int64_t spans, const float* a, const float* sums,
+                    int64_t rows, float* y, int64_t ldy);
+  MostStreamedRows most_rows;
+  // A row of blocks -> panel [k / 2][32][2] bfloat16.
+  void (*dequantize)(const uint8_t* blocks, int64_t spans, uint16_t* panel);
+  // A row of blocks -> codes [k / 4][32][4]; scales, mins [k / group][32], weight = scale * code + min;
+  // offsets likewise, -128 times the sum of codes over a group. mins is not written by forms without
+  // minima. For gemm_int8, or gemm_int8_16 with groups of 16. Null if that has no room for the codes:
+  // dequantisation + GEMM uses bfloat16 instead.
+  void (*unpack)(const uint8_t* blocks, int64_t spans, int8_t* codes, float* scales, float* mins,
+                 int32_t* offsets);
+};
+
+struct FileTable {
+  FileKernels kernels[static_cast<int>(FileType::kCount)];
 };
 
 struct Kernels {
@@ -200,9 +226,18 @@ struct Kernels {
 
   const LookupKernels* lookup;  // for weights of two bits
   ByteKernels bytes;            // for weights of 8 bits
+  const FileKernels* files;     // by FileType
+
+  // As quantize_int8 and group_sums, with sums by 16; a_scales stay by 32.
+  void (*quantize_int8_16)(const float* x, int64_t groups, int32_t offset, uint8_t* q,
+                           float* scales, int32_t* q_sums);
+  void (*group_sums_16)(const float* x, int64_t groups, float* sums);
+  // As gemm_int8, with q_sums, scales, mins and offsets by 16; `groups` counts those of 32.
+  decltype(gemm_int8) gemm_int8_16;
 };
 
 extern const Kernels kPortableKernels;
+extern const FileTable kPortableFiles;
 
 // What dot products of bfloat16 compute: those of AVX512_BF16, or of its stand-in
 // (avx512_bf16.inc).
@@ -242,6 +277,7 @@ constexpr const char* kAmxStandin = "amx_standin";
 constexpr const char* kAvx512Bf16Standin = "avx512_bf16_standin";
 extern const Kernels kAmxStandinKernels;
 extern const Kernels kAvx2VnniStandinKernels;
+extern const FileTable kAvx2VnniStandinFiles;
 void GemmBf16AmxStandin(const uint16_t* a, int64_t lda, int64_t rows, const uint16_t* panel,
                         int64_t k_pairs, float* y, int64_t ldy);
 extern const Bf16Attention kAmxStandinAttention;
@@ -253,6 +289,7 @@ void GemmBf16Standin(const uint16_t* a, int64_t lda, int64_t rows, const uint16_
                      int64_t k_pairs, float* y, int64_t ldy);
 extern const Bf16Attention kAvx512Bf16StandinAttention;
 #if defined(__x86_64__)
+extern const FileTable kAvx2Files, kAvx2VnniFiles, kAvx512Files, kAvx512Bf16Files, kAmxFiles;
 extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx2VnniKernels;    // those of int8 alone
 extern const Kernels kAvx512Kernels;      // F, BW, DQ, VL, VNNI, VBMI

@@ -59,6 +59,7 @@ constexpr Kernels PortableKernels() {
   kernels.fused_dqp_int8 = FusedDqpInt8;
   kernels.most_rows = {.int8 = 24, .bf16 = 4};
   kernels.lookup = &kPortableLookup;
+  kernels.files = kPortableFiles.kernels;
   // For 8 bits on an Intel Xeon, GEMM does not break even before 64 rows of int8, and at 4 to 8
   // rows of bf16.
   kernels.bytes = GenericBytes<NothingAhead>({.int8 = 64, .bf16 = 4});

@@ -13,6 +13,8 @@ std::string Words(Reason reason) {
       return "int8 numerics";
     case Reason::kEightBits:
       return "no kernel for weights of 8 bits";
+    case Reason::kFileForm:
+      return "no kernel for weights as in a GGUF file";
     case Reason::kTokenInFeatures:
       return Concat("a token's projection from more than ", kMatvecMaxK, " to more than ",
                     kMatvecMaxBias, " features");
@@ -193,6 +195,7 @@ Reason WhyNotProjection(const ProjectionFacts& projection, const HasOverlay& has
   const bool token = projection.rows == 1, quantised = projection.kind != WeightKind::kBf16;
   if (projection.numerics == Numerics::kInt8) return Reason::kInt8;
   if (projection.kind == WeightKind::kQ8NX) return Reason::kEightBits;
+  if (projection.kind == WeightKind::kFile) return Reason::kFileForm;
   // The array takes at least the time of 64 rows; the host takes the time to read the weights.
   if (token && !quantised) return Reason::kOneRow;
   if (q4nx::PaddedCols(projection.k) > kGemmMaxK) return Reason::kInFeatures;

@@ -18,6 +18,7 @@ enum class Reason {
   kNone,  // the NPU does it
   kInt8,
   kEightBits,
+  kFileForm,
   kTokenInFeatures,
   kInFeatures,
   kOneRow,
