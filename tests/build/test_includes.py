@@ -26,7 +26,8 @@ MAY_INCLUDE = {
     "graph/fusions": "base graph ops q4nx",
     "targets": "base ops",
     "targets/host": f"base ops q4nx targets/target.h {TRACE} targets/host/kernels",
-    "targets/host/kernels": "base/platform.h targets/host/kernels/generic",
+    # file_forms.h is a table of constants, which only the compiler looks into.
+    "targets/host/kernels": "base/platform.h q4nx/file_forms.h targets/host/kernels/generic",
     "targets/host/bench": "base/platform.h q4nx targets/host/kernels targets/host/weight_layout.h",
     "targets/npu": f"base npu ops q4nx targets/target.h {TRACE} {HOST_FOR_NPU} "
     "targets/npu/fused_decode targets/npu/schedule",
