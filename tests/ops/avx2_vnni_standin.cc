@@ -1,6 +1,7 @@
 // The kernels of avx2_vnni.cc on any CPU with AVX2: the same source with a stand-in for the
 // instruction.
 #include "avx2_vnni_standin.h"
+
 #include "targets/host/kernels/kernels.h"
 
 namespace ort_aie::host {

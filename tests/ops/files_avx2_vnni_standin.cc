@@ -8,6 +8,6 @@ namespace {
 }  // namespace
 
 extern const FileTable kAvx2VnniStandinFiles;
-constinit const FileTable kAvx2VnniStandinFiles = GenericFiles(kMostFileRows);
+constinit const FileTable kAvx2VnniStandinFiles = GenericFiles<true>(kMostFileRows);
 
 }  // namespace ort_aie::host

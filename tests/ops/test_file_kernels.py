@@ -66,7 +66,9 @@ by_form = pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
 
 def spans_of(form: Form) -> list[int]:
     """One block, some, and numbers that 8 does not divide."""
-    return sorted({-(-spans * 32 // form.columns) * form.columns // 32 for spans in (1, 2, 7, 8, 90)})
+    return sorted(
+        {-(-spans * 32 // form.columns) * form.columns // 32 for spans in (1, 2, 7, 8, 90)}
+    )
 
 
 def in_planes(numbers: Array, bits: int) -> Array:
@@ -98,7 +100,7 @@ def base_values(form: Form, bases: Array) -> Array:
 
 @dataclass(frozen=True)
 class Weights:
-    """32 out-features: codes (32, k), the parts of scales (columns / columns of a block, ..., 32)."""
+    """32 out-features: codes (32, k), parts of scales (blocks, groups or 1, 32)."""
 
     form: Form
     codes: Array
@@ -150,7 +152,9 @@ class Weights:
 
     def values(self) -> Array:
         """(32, k) float64."""
-        scales, minima = (np.repeat(x, self.form.group, axis=1) for x in (self.scales(), self.minima()))
+        scales, minima = (
+            np.repeat(x, self.form.group, axis=1) for x in (self.scales(), self.minima())
+        )
         values: Array = scales * self.integers() + minima
         return values
 
@@ -226,7 +230,9 @@ class Kernels:
         groups = (k // form.group, 32)
         panel = [np.full(groups, np.nan, np.float32) for _ in range(2)]
         offsets = np.empty(groups, np.int32)
-        if not self.call("Unpack", FORMS.index(form), weights.packed(), k // 32, codes, *panel, offsets):
+        if not self.call(
+            "Unpack", FORMS.index(form), weights.packed(), k // 32, codes, *panel, offsets
+        ):
             return None
         y = np.full((len(q), 32), np.nan, np.float32)
         shifted = (q.astype(np.int16) + 128).astype(np.uint8)
@@ -276,10 +282,11 @@ class Codes:
 
 
 def check_int8(weights: Weights, codes: Codes, y: Array, shift: int = 0) -> None:
-    """Dot products of groups are exact integers, below 2^24. A group's term is the product of such an
-    integer, a scale and one of activations; it is rounded at most four times, and then takes part in
-    sums of all terms. Factors below float32's normal numbers lose up to 2^-149. `shift`: of codes
-    whose minima are less that times the scale."""
+    """Dot products of groups are exact integers, below 2^24. A group's term is the product of such
+    an integer, a scale and one of activations; it is rounded at most four times, and then takes
+    part in sums of all terms. Factors below float32's normal numbers lose up to 2^-149. `shift` is
+    what codes of forms with minima may have been reduced by, and minima raised.
+    """
     form = weights.form
     dots = np.einsum(
         "rgi,ngi->rng", by_groups(codes.q, form.group).astype(np.int64),
@@ -394,7 +401,11 @@ def test_extreme_codes_and_activations_do_not_overflow(kernels: Kernels, form: F
     bases = np.full((blocks, 1 if form.factor_bits else form.groups, 32), ones[form.base])
     factors = np.full((blocks, form.groups, 32), form.factor_zero + 1)
     values = np.arange(1 << form.bits) if form.codebook is None else form.codebook
-    for low, high in [(values.argmin(),) * 2, (values.argmax(),) * 2, (values.argmin(), values.argmax())]:
+    for low, high in [
+        (values.argmin(),) * 2,
+        (values.argmax(),) * 2,
+        (values.argmin(), values.argmax()),
+    ]:
         codes = np.full((32, spans * 32), low)
         codes[:, ::2] = high
         weights = Weights(form, codes, bases, factors, bases, factors)
@@ -436,7 +447,9 @@ def test_activations_have_sums_of_half_groups(kernels: Kernels) -> None:
         kernels.call("QuantizeInt8", group, x, 7, 128, q, scales, q_sums)
         kernels.call("GroupSums", group, x, 7, sums)
         results[group] = q, scales, q_sums
-        np.testing.assert_array_equal(q_sums, (q.astype(np.int32) - 128).reshape(-1, group).sum(axis=1))
+        np.testing.assert_array_equal(
+            q_sums, (q.astype(np.int32) - 128).reshape(-1, group).sum(axis=1)
+        )
         exact = x.astype(np.float64).reshape(-1, group)
         bound = group * U * np.abs(exact).sum(axis=1)
         assert (np.abs(sums - exact.sum(axis=1)) <= bound).all()

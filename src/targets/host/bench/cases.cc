@@ -20,6 +20,7 @@ constexpr int64_t kPadding = 32;     // between rows of bfloat16, as in a projec
 constexpr int64_t kQueries = 64;     // in the attention of a prompt
 constexpr int64_t kFew = 4;          // for a token: heads that share keys
 constexpr int64_t kMaxDim = 128;     // of an attention head
+constexpr int64_t kLeastGroup = 16;  // in-features that share a scale
 constexpr int64_t kElements = 2048;  // for an elementwise kernel: all in L1
 
 // The blocks that are measured: groups of 32, with minima if they are not symmetric.
@@ -28,22 +29,29 @@ constexpr BlockLayout LayoutOfBits(int64_t bits, bool symmetric) {
 }
 constexpr BlockLayout kSymmetricBlocks = LayoutOfBits(4, true);
 
+int64_t RowBytes(const BlockLayout& layout, int64_t k) { return layout.bytes * (k / kBlockCols); }
+int64_t RowBytes(FileType type, int64_t k) {
+  const q4nx::FileForm& form = q4nx::FileFormOf(type);
+  return k / form.columns * q4nx::LayoutOfBlock(form).bytes;
+}
+
 Work OneRowWork(const BlockLayout& layout, int64_t k) {
-  return {1.0 * layout.bytes * (k / kBlockCols), 2.0 * k * kBlockRows};
+  return {1.0 * RowBytes(layout, k), 2.0 * k * kBlockRows};
 }
 
 template <bool kSymmetric>
 Work FusedDqpBf16(const Kernels& kernels, Streamed& d, int64_t k) {
   constexpr BlockLayout kLayout = LayoutOfBits(4, kSymmetric);
-  kernels.fused_dqp_bf16(d.NextRow(k, kLayout), k / kBlockCols, d.x, d.sums, kLayout, d.y);
+  kernels.fused_dqp_bf16(d.NextRow(RowBytes(kLayout, k)), k / kBlockCols, d.x, d.sums, kLayout,
+                         d.y);
   return OneRowWork(kLayout, k);
 }
 
 template <bool kSymmetric>
 Work FusedDqpInt8(const Kernels& kernels, Streamed& d, int64_t k) {
   constexpr BlockLayout kLayout = LayoutOfBits(4, kSymmetric);
-  kernels.fused_dqp_int8(d.NextRow(k, kLayout), k / kBlockCols, d.codes, d.scales, d.q_sums,
-                         kLayout, d.y);
+  kernels.fused_dqp_int8(d.NextRow(RowBytes(kLayout, k)), k / kBlockCols, d.codes, d.scales,
+                         d.q_sums, kLayout, d.y);
   return OneRowWork(kLayout, k);
 }
 
@@ -52,7 +60,7 @@ Work FusedDqpInt8(const Kernels& kernels, Streamed& d, int64_t k) {
 template <int kRowCount>
 Work RowsBf16(const Kernels& kernels, Streamed& d, int64_t k) {
   static_assert(kRowCount <= kStreamedRows);
-  const uint8_t* blocks = d.NextRow(k, kSymmetricBlocks);
+  const uint8_t* blocks = d.NextRow(RowBytes(kSymmetricBlocks, k));
   if (kernels.rows_bf16 != nullptr) {
     kernels.rows_bf16(blocks, k / kBlockCols, d.x, d.sums, kRowCount, kSymmetricBlocks, d.y,
                       kBlockRows);
@@ -69,7 +77,7 @@ Work RowsBf16(const Kernels& kernels, Streamed& d, int64_t k) {
 template <int kRowCount>
 Work RowsInt8(const Kernels& kernels, Streamed& d, int64_t k) {
   static_assert(kRowCount <= kStreamedRows);
-  const uint8_t* blocks = d.NextRow(k, kSymmetricBlocks);
+  const uint8_t* blocks = d.NextRow(RowBytes(kSymmetricBlocks, k));
   if (kernels.rows_int8 != nullptr) {
     kernels.rows_int8(blocks, k / kBlockCols, d.codes, d.scales, d.q_sums, kRowCount,
                       kSymmetricBlocks, d.y, kBlockRows);
@@ -88,7 +96,8 @@ template <bool kBf16, bool kSymmetric>
 Work Lookup(const Kernels& kernels, Streamed& d, int64_t k) {
   const LookupMatvec& matvec = kBf16 ? kernels.lookup->bf16 : kernels.lookup->int8;
   constexpr BlockLayout kLayout = LayoutOfBits(2, kSymmetric);
-  matvec.multiply(d.NextRow(k, kLayout), k / kBlockCols, d.tables, d.scales, d.sums, kLayout, d.y);
+  matvec.multiply(d.NextRow(RowBytes(kLayout, k)), k / kBlockCols, d.tables, d.scales, d.sums,
+                  kLayout, d.y);
   return OneRowWork(kLayout, k);
 }
 
@@ -97,7 +106,7 @@ template <bool kBf16, bool kSymmetric, int kRowCount>
 Work Bytes(const Kernels& kernels, Streamed& d, int64_t k) {
   static_assert(kRowCount <= kStreamedRows);
   constexpr BlockLayout kLayout = LayoutOfBits(8, kSymmetric);
-  const uint8_t* blocks = d.NextRow(k, kLayout);
+  const uint8_t* blocks = d.NextRow(RowBytes(kLayout, k));
   if (kBf16) {
     kernels.bytes.rows_bf16(blocks, k / kBlockCols, d.x, d.sums, kRowCount, kLayout, d.y,
                             kBlockRows);
@@ -107,6 +116,21 @@ Work Bytes(const Kernels& kernels, Streamed& d, int64_t k) {
   }
   const Work one = OneRowWork(kLayout, k);
   return {one.bytes, kRowCount * one.flops};
+}
+
+// Forms of GGUF files. As for a few rows above, the bytes are counted for one row.
+template <FileType kType, bool kBf16, int kRowCount>
+Work File(const Kernels& kernels, Streamed& d, int64_t k) {
+  static_assert(kRowCount <= kStreamedRows);
+  const FileKernels& files = kernels.files[static_cast<size_t>(kType)];
+  const int64_t bytes = RowBytes(kType, k);
+  const uint8_t* blocks = d.NextRow(bytes);
+  if (kBf16) {
+    files.rows_bf16(blocks, k / kGroup, d.x, d.sums, kRowCount, d.y, kBlockRows);
+  } else {
+    files.rows_int8(blocks, k / kGroup, d.codes, d.scales, d.q_sums, kRowCount, d.y, kBlockRows);
+  }
+  return {1.0 * bytes, 2.0 * kRowCount * k * kBlockRows};
 }
 
 // The cost of a row of blocks that is in the caches: computing alone.
@@ -119,6 +143,13 @@ Work FusedDqpCached(const Kernels& kernels, Cached& d, int64_t k) {
                            kSymmetricBlocks, d.y);
   }
   return {.flops = 2.0 * k * kBlockRows};
+}
+
+template <FileType kType, int kRowCount>
+Work FileCached(const Kernels& kernels, Cached& d, int64_t k) {
+  kernels.files[static_cast<size_t>(kType)].rows_int8(
+      d.weights.data(), k / kGroup, d.codes, d.scales, d.q_sums, kRowCount, d.y, kBlockRows);
+  return {.flops = 2.0 * kRowCount * k * kBlockRows};
 }
 
 template <bool kBf16>
@@ -139,7 +170,7 @@ Work MakeTables(const Kernels& kernels, Cached& d, int64_t k) {
 // The GEMMs as the projection step runs them: it unpacks a row of blocks into a panel, and
 // multiplies the panel with all rows, or with as many as the table keeps in L2.
 Work GemmBf16(const Kernels& kernels, Cached& d, int64_t k) {
-  const uint8_t* row = d.NextRow(k, kSymmetricBlocks);
+  const uint8_t* row = d.NextRow(RowBytes(kSymmetricBlocks, k));
   for (int64_t b = 0; b < k / kBlockCols; ++b) {
     kernels.dequantize_block(row + b * kSymmetricBlocks.bytes, kSymmetricBlocks,
                              d.panel + b * kBlockCols * kBlockRows);
@@ -153,7 +184,7 @@ Work GemmBf16(const Kernels& kernels, Cached& d, int64_t k) {
 template <bool kSymmetric>
 Work GemmInt8(const Kernels& kernels, Cached& d, int64_t k) {
   constexpr BlockLayout kLayout = LayoutOfBits(4, kSymmetric);
-  const uint8_t* row = d.NextRow(k, kLayout);
+  const uint8_t* row = d.NextRow(RowBytes(kLayout, k));
   for (int64_t b = 0; b < k / kBlockCols; ++b) {
     kernels.unpack_block(
         row + b * kLayout.bytes, kLayout, d.panel_codes + b * kBlockCols * kBlockRows,
@@ -163,6 +194,27 @@ Work GemmInt8(const Kernels& kernels, Cached& d, int64_t k) {
   kernels.gemm_int8(d.a_codes, d.a_scales, d.a_sums, k, kRows, d.panel_codes, d.panel_scales,
                     kSymmetric ? nullptr : d.panel_mins, d.panel_offsets, k / kGroup, d.y,
                     kBlockRows);
+  return {.flops = 2.0 * kRows * k * kBlockRows};
+}
+
+template <FileType kType>
+Work FileGemmInt8(const Kernels& kernels, Cached& d, int64_t k) {
+  const q4nx::FileForm& form = q4nx::FileFormOf(kType);
+  const FileKernels& files = kernels.files[static_cast<size_t>(kType)];
+  if (files.unpack == nullptr) return {};
+  files.unpack(d.NextRow(RowBytes(kType, k)), k / kGroup, d.panel_codes, d.panel_scales,
+               d.panel_mins, d.panel_offsets);
+  const auto gemm = form.group == 16 ? kernels.gemm_int8_16 : kernels.gemm_int8;
+  gemm(d.a_codes, d.a_scales, d.a_sums, k, kRows, d.panel_codes, d.panel_scales,
+       form.minima ? d.panel_mins : nullptr, d.panel_offsets, k / kGroup, d.y, kBlockRows);
+  return {.flops = 2.0 * kRows * k * kBlockRows};
+}
+
+template <FileType kType>
+Work FileGemmBf16(const Kernels& kernels, Cached& d, int64_t k) {
+  const uint8_t* row = d.NextRow(RowBytes(kType, k));
+  kernels.files[static_cast<size_t>(kType)].dequantize(row, k / kGroup, d.panel);
+  kernels.gemm_bf16(d.a, k + kPadding, kRows, d.panel, k / 2, d.y, kBlockRows);
   return {.flops = 2.0 * kRows * k * kBlockRows};
 }
 
@@ -364,11 +416,28 @@ const Bench<Streamed> kStreamedBenches[] = {
     {"bytes_int8 symmetric", Limit::kMemory, "K", {2048, 8192}, Bytes<false, true, 1>},
     {"bytes_int8, 4", Limit::kMemory, "K", {2048, 8192}, Bytes<false, true, 4>},
     {"bytes_int8, 17", Limit::kMemory, "K", {2048, 8192}, Bytes<false, true, 17>},
+    {"q4_0 int8", Limit::kMemory, "K", {2048, 8192}, File<FileType::kQ4_0, false, 1>},
+    {"q8_0 int8", Limit::kMemory, "K", {2048, 8192}, File<FileType::kQ8_0, false, 1>},
+    {"q4_k int8", Limit::kMemory, "K", {2048, 8192}, File<FileType::kQ4_K, false, 1>},
+    {"q5_k int8", Limit::kMemory, "K", {2048, 8192}, File<FileType::kQ5_K, false, 1>},
+    {"q6_k int8", Limit::kMemory, "K", {2048, 8192}, File<FileType::kQ6_K, false, 1>},
+    {"iq4_xs int8", Limit::kMemory, "K", {2048, 8192}, File<FileType::kIQ4_XS, false, 1>},
+    {"mxfp4 int8", Limit::kMemory, "K", {2048, 8192}, File<FileType::kMXFP4, false, 1>},
+    {"q4_k int8, 4", Limit::kMemory, "K", {2048, 8192}, File<FileType::kQ4_K, false, 4>},
+    {"q4_k int8, 17", Limit::kMemory, "K", {2048, 8192}, File<FileType::kQ4_K, false, 17>},
+    {"q6_k int8, 4", Limit::kMemory, "K", {2048, 8192}, File<FileType::kQ6_K, false, 4>},
+    {"q6_k int8, 17", Limit::kMemory, "K", {2048, 8192}, File<FileType::kQ6_K, false, 17>},
+    {"q4_k bf16", Limit::kMemory, "K", {2048, 8192}, File<FileType::kQ4_K, true, 1>},
+    {"q4_k bf16, 4", Limit::kMemory, "K", {2048, 8192}, File<FileType::kQ4_K, true, 4>},
 };
 
 const Bench<Cached> kCachedBenches[] = {
     {"fused_dqp_bf16 in cache", Limit::kFp32, "K", {2048, 8192}, FusedDqpCached<true>},
     {"fused_dqp_int8 in cache", Limit::kInt8, "K", {2048, 8192}, FusedDqpCached<false>},
+    {"q4_0 int8 in cache", Limit::kInt8, "K", {2048, 8192}, FileCached<FileType::kQ4_0, 1>},
+    {"q4_0 int8 in cache, 4", Limit::kInt8, "K", {2048, 8192}, FileCached<FileType::kQ4_0, 4>},
+    {"q4_k int8 in cache", Limit::kInt8, "K", {2048, 8192}, FileCached<FileType::kQ4_K, 1>},
+    {"q4_k int8 in cache, 4", Limit::kInt8, "K", {2048, 8192}, FileCached<FileType::kQ4_K, 4>},
     {"lookup_bf16 in cache", Limit::kFp32, "K", {2048, 8192}, LookupCached<true>},
     {"lookup_int8 in cache", Limit::kInt8, "K", {2048, 8192}, LookupCached<false>},
     {"lookup tables bf16", Limit::kFp32, "K", {2048, 8192}, MakeTables<true>},
@@ -376,6 +445,9 @@ const Bench<Cached> kCachedBenches[] = {
     {"gemm_bf16", Limit::kBf16, "a prompt, K", {2048, 8192}, GemmBf16},
     {"gemm_int8", Limit::kInt8, "512 rows, K", {2048, 8192}, GemmInt8<false>},
     {"gemm_int8 symmetric", Limit::kInt8, "512 rows, K", {2048, 8192}, GemmInt8<true>},
+    {"q4_k gemm_int8", Limit::kInt8, "512 rows, K", {2048, 8192}, FileGemmInt8<FileType::kQ4_K>},
+    {"q6_k gemm_int8", Limit::kInt8, "512 rows, K", {2048, 8192}, FileGemmInt8<FileType::kQ6_K>},
+    {"q4_k gemm_bf16", Limit::kBf16, "512 rows, K", {2048, 8192}, FileGemmBf16<FileType::kQ4_K>},
     {"dequantize_block", Limit::kL1, "blocks", {1}, DequantizeBlock},
     {"interleave_block", Limit::kL1, "blocks", {1}, InterleaveBlock},
     {"unpack_block", Limit::kL1, "blocks", {1}, UnpackBlock},
@@ -426,19 +498,19 @@ Weights::Weights() {
 Streamed::Streamed(std::span<const uint8_t> weights)
     : weights(weights),
       x(arena.New(kStreamedRows * kMaxK, 0.5f)),
-      sums(arena.New(kStreamedRows * kMaxK / kGroup, 16.0f)),
+      sums(arena.New(kStreamedRows * kMaxK / kLeastGroup, 16.0f)),
       scales(arena.New(kStreamedRows * kMaxK / kGroup, 0.5f)),
       y(arena.New(kRows * kBlockRows, 0.0f)),
       codes(arena.New<int8_t>(kStreamedRows * kMaxK, 3)),
-      q_sums(arena.New<int32_t>(kStreamedRows * kMaxK / kGroup, 3 * kGroup)),
+      q_sums(arena.New<int32_t>(kStreamedRows * kMaxK / kLeastGroup, 3 * kGroup)),
       // As 32-bit integers these are small enough to be added up; as floats they are not denormal.
       tables(arena.New<uint8_t>(kMaxK / q4nx::kQuad * kMaxTableBytes, 0x02)) {}
 
-const uint8_t* Streamed::NextRow(int64_t k, const BlockLayout& layout) {
-  const auto bytes = static_cast<size_t>(k / kBlockCols * layout.bytes);
-  if (next + bytes > weights.size()) next = 0;
+const uint8_t* Streamed::NextRow(int64_t bytes) {
+  const auto size = static_cast<size_t>(bytes);
+  if (next + size > weights.size()) next = 0;
   const uint8_t* row = weights.data() + next;
-  next += bytes;
+  next += size;
   return row;
 }
 
@@ -449,10 +521,10 @@ Cached::Cached(std::span<const uint8_t> weights)
       panel(arena.New<uint16_t>(kMaxK * kBlockRows, 0)),
       a_codes(arena.New<uint8_t>(kRows * kMaxK, 131)),
       a_scales(arena.New(kRows * kMaxK / kGroup, 0.5f)),
-      panel_scales(arena.New(kMaxK / kGroup * kBlockRows, 0.0f)),
-      panel_mins(arena.New(kMaxK / kGroup * kBlockRows, 0.0f)),
-      a_sums(arena.New<int32_t>(kRows * kMaxK / kGroup, 3 * kGroup)),
-      panel_offsets(arena.New<int32_t>(kMaxK / kGroup * kBlockRows, 0)),
+      panel_scales(arena.New(kMaxK / kLeastGroup * kBlockRows, 0.0f)),
+      panel_mins(arena.New(kMaxK / kLeastGroup * kBlockRows, 0.0f)),
+      a_sums(arena.New<int32_t>(kRows * kMaxK / kLeastGroup, 3 * kGroup)),
+      panel_offsets(arena.New<int32_t>(kMaxK / kLeastGroup * kBlockRows, 0)),
       panel_codes(arena.New<int8_t>(kMaxK * kBlockRows, 0)),
       queries(arena.New(kQueries * kMaxDim, 0.5f)),
       keys(arena.New(kChunk * kMaxDim, 0.5f)),

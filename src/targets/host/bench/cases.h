@@ -67,8 +67,8 @@ class Weights {
 // they are ordinary numbers.
 struct Streamed {
   explicit Streamed(std::span<const uint8_t> weights);
-  // The next row of blocks of K in-features; after the last, the first again.
-  const uint8_t* NextRow(int64_t k, const BlockLayout& layout);
+  // The next row of blocks of so many bytes; after the last, the first again.
+  const uint8_t* NextRow(int64_t bytes);
 
   Arena arena;
   std::span<const uint8_t> weights;

@@ -109,7 +109,7 @@ class Runner {
     const auto read_row = [&loops](Streamed& data) {
       constexpr BlockLayout kLayout = LayoutOf(q4nx::kShipping, false);
       const int64_t bytes = kMaxK / q4nx::kBlockCols * kLayout.bytes;
-      loops.read(data.NextRow(kMaxK, kLayout), bytes);
+      loops.read(data.NextRow(bytes), bytes);
       return static_cast<double>(bytes);
     };
     const auto peak = [&](const PeakLoop& loop) {

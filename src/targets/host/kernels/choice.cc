@@ -240,9 +240,10 @@ void Take(Role role, const Kernels& from, Kernels& to, LookupKernels& lookup, Fi
     case Role::kElementwise:
       return Copy(from, to, &K::float16_to_float, &K::bfloat16_to_float, &K::float_to_float16,
                   &K::float_to_bfloat16, &K::int8_to_float, &K::int4_to_float, &K::float_to_int8,
-                  &K::float_to_int4, &K::quantize_int8, &K::quantize_int8_16, &K::group_sums, &K::group_sums_16, &K::add, &K::multiply,
-                  &K::add_value, &K::multiply_value, &K::sigmoid, &K::silu, &K::gelu, &K::gelu_tanh,
-                  &K::rms_norm, &K::gate_silu, &K::gate_gelu_tanh);
+                  &K::float_to_int4, &K::quantize_int8, &K::quantize_int8_16, &K::group_sums,
+                  &K::group_sums_16, &K::add, &K::multiply, &K::add_value, &K::multiply_value,
+                  &K::sigmoid, &K::silu, &K::gelu, &K::gelu_tanh, &K::rms_norm, &K::gate_silu,
+                  &K::gate_gelu_tanh);
     case Role::kCount:
       return;
   }

@@ -1,4 +1,4 @@
-// Forms of GGUF files with AVX2 and AVX-VNNI.
+// Forms of GGUF files in int8 with AVX2 and AVX-VNNI.
 #include <immintrin.h>
 
 #include "targets/host/kernels/kernels.h"
@@ -12,6 +12,6 @@ namespace {
 }  // namespace
 
 extern const FileTable kAvx2VnniFiles;
-constinit const FileTable kAvx2VnniFiles = GenericFiles(kMostFileRows);
+constinit const FileTable kAvx2VnniFiles = GenericFiles<true>(kMostFileRows);
 
 }  // namespace ort_aie::host

@@ -8,7 +8,6 @@
 namespace ort_aie::host {
 namespace {
 #pragma GCC diagnostic ignored "-Wunused-function"  // generic/ also has what files do not need
-#include "targets/host/kernels/generic/vectors.inc"
 #include "targets/host/kernels/generic/files.inc"
 }  // namespace
 

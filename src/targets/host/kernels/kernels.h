@@ -102,8 +102,8 @@ struct ByteKernels {
 // Kernels for a form of GGUF files (q4nx/file_forms.h). `spans` is k / 32; sums, scales and minima
 // of weights are by its group, of 32 or 16 in-features; `a_scales` always by 32.
 struct FileKernels {
-  // y (rows, 32) = a (rows, spans * 32) with a_scales (rows, spans) and q_sums (rows, k / group) . a
-  // row of blocks. Each result is bit for bit that of one row alone.
+  // y (rows, 32) = a (rows, spans * 32) with a_scales (rows, spans) and q_sums (rows, k / group) .
+  // a row of blocks. Each result is bit for bit that of one row alone.
   void (*rows_int8)(const uint8_t* blocks, int64_t spans, const int8_t* a, const float* a_scales,
                     const int32_t* q_sums, int64_t rows, float* y, int64_t ldy);
   // a holds floats that are bfloat16 values, sums (rows, k / group) their sums.
@@ -112,10 +112,10 @@ struct FileKernels {
   MostStreamedRows most_rows;
   // A row of blocks -> panel [k / 2][32][2] bfloat16.
   void (*dequantize)(const uint8_t* blocks, int64_t spans, uint16_t* panel);
-  // A row of blocks -> codes [k / 4][32][4]; scales, mins [k / group][32], weight = scale * code + min;
-  // offsets likewise, -128 times the sum of codes over a group. mins is not written by forms without
-  // minima. For gemm_int8, or gemm_int8_16 with groups of 16. Null if that has no room for the codes:
-  // dequantisation + GEMM uses bfloat16 instead.
+  // A row of blocks -> codes [k / 4][32][4]; scales, mins [k / group][32], weight = scale * code +
+  // min; offsets likewise, -128 times the sum of codes over a group. mins is not written by forms
+  // without minima. For gemm_int8, or gemm_int8_16 with groups of 16. Null if that has no room for
+  // the codes: dequantisation + GEMM uses bfloat16 instead.
   void (*unpack)(const uint8_t* blocks, int64_t spans, int8_t* codes, float* scales, float* mins,
                  int32_t* offsets);
 };
