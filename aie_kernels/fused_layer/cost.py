@@ -176,5 +176,4 @@ def _head(invocation: Invocation) -> tuple[Step, ...]:
     return head(p["N"], p["hidden"], invocation.form)
 
 
-#: Without `shared_layer`: no plan has one.
 SEQUENCES: Costs = {"layer": ("layers", _layer), "head": ("lm_head", _head)}

@@ -239,7 +239,6 @@ LLAMA_1B = LLAMA | {
 
 def _layers() -> Iterator[_Row]:
     yield "layer", fused_layer.problem, [LLAMA, GEMMA], [LLAMA_1B]
-    yield "shared_layer", partial(fused_layer.problem, shared=True), [LLAMA, GEMMA], [LLAMA_1B]
     head = partial(_each, "N hidden", eps_bits=bits(1e-6))
     yield "head", fused_layer.head_problem, head((512, 512), (1120, 256)), head((128256, 2048))
 

@@ -15,7 +15,7 @@ from ort_aie_ep.npu.terms.device import device
 from ort_aie_ep.npu.terms.errors import DesignError
 
 # Sequences that no plan invokes.
-UNUSED = {"softcap", "shared_layer"}
+UNUSED = {"softcap"}
 
 
 @pytest.mark.parametrize("name", COSTS)
