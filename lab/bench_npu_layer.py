@@ -64,8 +64,8 @@ def gemma4_layer(name: str, context: int) -> Layer:
     keys = KEYS_OF_A_CHUNK // 256
     return Layer(
         {
-            **GEMMA4[name], "heads": 8, "head_dim": 256, "rotary_dim": 256, "interleaved": 0, "gelu": 1,
-            "head_norm": 1, "post_norm": 1, "bias": 0, "context": context,
+            **GEMMA4[name], "heads": 8, "head_dim": 256, "rotary_dim": 256, "interleaved": 0,
+            "gelu": 1, "head_norm": 1, "post_norm": 1, "bias": 0, "context": context,
             "capacity": -(-context // keys) * keys, "window": 512, "scale_bits": bits(1.0),
             "softcap_bits": 0, "eps_bits": bits(1e-6),
         }

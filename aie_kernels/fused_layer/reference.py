@@ -45,7 +45,7 @@ Rows = NDArray[Any]  # (n,) bfloat16
 
 @dataclass(frozen=True)
 class Layer:
-    """The shape of a layer: the parameters of its sequence by name; `form` is that of its weights."""
+    """The parameters of the sequence `layer` by name; `form` is that of the weights."""
 
     parameters: dict[str, int]
     form: BlockForm = SHIPPING

@@ -1,4 +1,4 @@
-"""Closed forms of norms, rotation and activations of one row, or of a few, on one core each."""
+"""Closed forms of norms, rotation and activations of a row, on one core each."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def _pieces(kernel: Kernel, elements: int, *scalars: int) -> float:
     return ceil(elements / OBJECT) * of_call(kernel, *scalars)
 
 
-def gated(rows: int, ffn: int, gelu: bool) -> tuple[Step, ...]:
+def gated(ffn: int, gelu: bool) -> tuple[Step, ...]:
     """SiLU (or GELU) of the gate times up, on one core that reads both in turn from one channel."""
     kernel = kernels.GELU_MUL if gelu else kernels.SILU_MUL
     return (
         Step(
-            shim=rows * 2 * BF16 * ffn,
-            kernels=rows * _pieces(kernel, ffn, OBJECT),
-            read=rows * 2 * BF16 * ffn,
-            write=rows * BF16 * ffn,
+            shim=2 * BF16 * ffn,
+            kernels=_pieces(kernel, ffn, OBJECT),
+            read=2 * BF16 * ffn,
+            write=BF16 * ffn,
             control=control(tasks=2, words=3),
             idle=1,
         ),
@@ -139,10 +139,9 @@ def _move(invocation: Invocation) -> tuple[Step, ...]:
 
 def _activation(invocation: Invocation) -> tuple[Step, ...]:
     p = invocation.parameters
-    return gated(p["rows"], p["n"], bool(p["kind"]))
+    return gated(p["n"], bool(p["kind"]))
 
 
-#: Of one row: a plan has no more of them here.
 SEQUENCES: Costs = {
     "rms_norm": ("vector", _norm),
     "rope": ("vector", _rotation),

@@ -21,7 +21,6 @@ from ort_aie_ep.aie_kernels.cycles import (
     INVERSE_ROOT,
     LATENCY,
     LOOP,
-    SIGMOID,
     SILU_ISSUES,
 )
 from ort_aie_ep.npu.terms.kernel import Array, Kernel
@@ -177,16 +176,6 @@ GELU_MUL = Kernel(
     "vector_ops/activations.cc",
     (Array("bf16", 256), Array("bf16", 256), Array("bf16", 256), int),
     lambda arch, scalars: _activation(GELU_ISSUES, scalars),
-    ("aie2p",),
-    _values,
-)
-
-
-SOFTCAP = Kernel(
-    "softcap",
-    "vector_ops/activations.cc",
-    (Array("bf16", 256), Array("bf16", 256), int, int),
-    lambda arch, scalars: _activation(SIGMOID + 15, scalars),
     ("aie2p",),
     _values,
 )

@@ -32,7 +32,8 @@ ACTIVATION = 2.0**-13 + 2 * U_LIMBS + 16 * U_LIMBS
 #: Elements of the activations, in the layer's order of writing.
 SIZES = {
     "x": HIDDEN, "normed": HIDDEN, "qkv": (HEADS + 2 * KV_HEADS) * HEAD_DIM,
-    "q": HEADS * HEAD_DIM, "o": HEADS * HEAD_DIM, "projected": HIDDEN, "residual": HIDDEN,
+    "q": HEADS * HEAD_DIM, "k": KV_HEADS * HEAD_DIM, "o": HEADS * HEAD_DIM,
+    "projected": HIDDEN, "residual": HIDDEN,
     "normed_again": HIDDEN, "gate_up": 2 * INTERMEDIATE, "gated": INTERMEDIATE, "down": HIDDEN,
     "out": HIDDEN, "normed_out": HIDDEN,
 }  # fmt: skip
@@ -99,27 +100,29 @@ class Layer:
     def _norm(self, index: int, x: str, y: str, residual: str = "x", total: str = "") -> None:
         self._add(
             "rms_norm",
-            {"n": HIDDEN, "rows": 1, "residual": int(bool(total)), "eps_bits": bits(EPS)},
+            {"n": HIDDEN, "residual": int(bool(total)), "eps_bits": bits(EPS)},
             x=self.at(x), residual=self.at(residual), weight=(2, 2 * HIDDEN * index),
             sum=self.at(total or "x"), y=self.at(y),
         )  # fmt: skip
 
     def _write(self) -> None:
         rope = {
-            "tokens": 1, "head_dim": HEAD_DIM, "rotary_dim": HEAD_DIM, "interleaved": 0, "norm": 0,
+            "head_dim": HEAD_DIM, "rotary_dim": HEAD_DIM, "interleaved": 0, "norm": 0,
             "eps_bits": 0,
         }  # fmt: skip
         tables = {"weight": (2, 0), "table": (2, 2 * (3 * HIDDEN + 256 * POSITION))}
-        cached = {"kv_heads": KV_HEADS, "position": POSITION, "capacity": CAPACITY}
+        cached = {
+            "kv_heads": KV_HEADS, "head_dim": HEAD_DIM, "position": POSITION, "capacity": CAPACITY,
+        }  # fmt: skip
         first_k, first_v = HEADS * HEAD_DIM, (HEADS + KV_HEADS) * HEAD_DIM
         self._norm(0, "x", "normed")
         self._matvec("qkv", "normed", "qkv")
         self._add("rope", {"heads": HEADS} | rope, x=self.at("qkv"), y=self.at("q"), **tables)
-        self._add("append", cached | rope, x=self.at("qkv", first_k), cache=(3, 0), **tables)
         self._add(
-            "append", cached | rope | {"rotary_dim": 0}, x=self.at("qkv", first_v), cache=(4, 0),
-            **tables,
-        )  # fmt: skip
+            "rope", {"heads": KV_HEADS} | rope, x=self.at("qkv", first_k), y=self.at("k"), **tables
+        )
+        for x, cache in ((self.at("k"), 3), (self.at("qkv", first_v), 4)):
+            self._add("append", cached, x=x, table=tables["table"], cache=(cache, 0))
         self._add(
             "attention",
             {
@@ -133,7 +136,7 @@ class Layer:
         self._norm(1, "projected", "normed_again", "x", "residual")
         self._matvec("gate_up", "normed_again", "gate_up")
         self._add(
-            "glu", {"n": INTERMEDIATE, "rows": 1, "kind": 0},
+            "glu", {"n": INTERMEDIATE, "kind": 0},
             gate_up=self.at("gate_up"), y=self.at("gated"),
         )  # fmt: skip
         self._matvec("down", "gated", "down")

@@ -51,7 +51,7 @@ USABLE_L1 = 62_208
 SLOW_BUNDLES = 3_400  # a body that took three minutes
 
 _OPERATIONS = {
-    "gelu_mul": 118, "silu_mul": 106, "softcap": 144, "copy_large": 2, "copy_small": 2,
+    "gelu_mul": 118, "silu_mul": 106, "copy_large": 2, "copy_small": 2,
     "q4nx_dequant": 78, "q4nx_dequant_step": 156, "q4nx_dequant_bfp16": 44, "flow_kv_begin": 4,
     "flow_kv_give_maxima": 3, "flow_kv_load_q": 2, "flow_kv_merge": 115, "flow_kv_output": 19,
     "flow_kv_pass": 5, "flow_kv_scores": 451, "flow_kv_values": 638, "flow_kv_values_begin": 2,
