@@ -97,25 +97,16 @@ def dqp_block(form: BlockForm, most: int = limits.MATVEC_K) -> Kernel:
 DQP_BLOCK = dqp_block(SHIPPING)
 
 
-# An activation is some 17 fp32 products of 32 lanes, one after another: nine macs each (twice as
-# many on AIE2) and about 30 cycles to part the operands into limbs. mlir-aie's silu of 1,024 bf16,
-# by other means: 211 on AIE2P, 1,434 on AIE2.
-def _dqp_finish_cycles(arch: str, scalars: tuple[int, ...]) -> float:
-    activation = scalars[1] >> 1
-    product = 30 + 9 * (2 if arch == "aie2" else 1)
-    return CALL + 20 + (0, 17, 21)[activation] * product
-
-
 def _dqp_finish_limits(scalars: tuple[int, ...]) -> bool:
     """Without a bias the kernel ignores the round."""
-    round_, epilogue = scalars
-    return 0 <= epilogue < 6 and (not epilogue & 1 or 0 <= round_ < limits.BIAS_ROUNDS)
+    round_, biased = scalars
+    return biased == 0 or (biased == 1 and 0 <= round_ < limits.BIAS_ROUNDS)
 
 
 DQP_FINISH = Kernel(
     "dqp_finish",
     "fused_dqp/fused_dqp.cc",
     (Array("f32", 32), BIAS, Array("bf16", 32), int, int),
-    _dqp_finish_cycles,
+    fixed(CALL + 20),
     limits=_dqp_finish_limits,
 )

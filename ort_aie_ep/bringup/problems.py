@@ -73,13 +73,12 @@ def _each(names: str, *values: tuple[int, ...], **more: int) -> list[Parameters]
 
 def _projections() -> Iterator[_Row]:
     whole = (
-        _each("N K bias activation", (128, 256, 0, 0), (544, 256, 1, 0), (512, 768, 1, 1)),
-        _each("N K bias activation", (2048, 2048, 0, 0), (3072, 2048, 0, 0), (16384, 2048, 0, 0),
-              (2048, 8192, 0, 0)),
-    )  # fmt: skip
+        _each("N K bias", (128, 256, 0), (544, 256, 1), (512, 768, 1)),
+        _each("N K bias", (2048, 2048, 0), (3072, 2048, 0), (16384, 2048, 0), (2048, 8192, 0)),
+    )
     part = (
-        _each("N K row_K bias", (128, 256, 512, 0), (544, 512, 768, 1), activation=0),
-        _each("N K row_K bias", (5120, 8704, 17408, 1), activation=0),
+        _each("N K row_K bias", (128, 256, 512, 0), (544, 512, 768, 1)),
+        _each("N K row_K bias", (5120, 8704, 17408, 1)),
     )
     yield "matvec", fused_dqp.problem, *whole
     yield "matvec_part", fused_dqp.part_problem, *part

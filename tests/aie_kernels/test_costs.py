@@ -27,7 +27,7 @@ def test_every_sequence_has_a_closed_form_of_its_parameters(name: str) -> None:
 
 def test_the_form_reaches_the_closed_form() -> None:
     form = BlockForm(minima=False)
-    shape = {"N": 2048, "K": 2048, "bias": 0, "activation": 0}
+    shape = {"N": 2048, "K": 2048, "bias": 0}
     found = cost_of("decode", "matvec", shape, form=form)
     assert found == ("projections", fused_dqp(2048, 2048, form))
     assert found[1] != fused_dqp(2048, 2048, SHIPPING)

@@ -93,7 +93,7 @@ class Layer:
     def _matvec(self, matrix: str, x: str, y: str) -> None:
         n, k = MATRICES[matrix]
         self._add(
-            "matvec", {"N": n, "K": k, "bias": 0, "activation": 0},
+            "matvec", {"N": n, "K": k, "bias": 0},
             x=self.at(x), w=(1, self.places[matrix]), bias=(1, 0), y=self.at(y),
         )  # fmt: skip
 

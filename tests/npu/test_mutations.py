@@ -104,7 +104,7 @@ CASES = {
     "fused_dqp": Case(
         lambda: fused_dqp.build(device("npu2_1col")),
         "matvec",
-        {"N": 256, "K": 512, "bias": 1, "activation": 0},
+        {"N": 256, "K": 512, "bias": 1},
         _fused_dqp_buffers,
     ),
     "gemm": Case(

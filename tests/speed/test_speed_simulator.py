@@ -89,7 +89,7 @@ GEMMA = {
     "hidden": 768, "heads": 4, "kv_heads": 2, "head_dim": 256, "rotary_dim": 256, "ffn": 2560,
     "gelu": 1, "head_norm": 1, "post_norm": 1, "context": 200, "window": 100,
 }  # fmt: skip
-MATVEC = {"bias": 0, "activation": 0}
+MATVEC = {"bias": 0}
 NORM = {"residual": 1, "norm": 1, "eps_bits": bits(1e-6)}
 
 INVOCATIONS: list[tuple[str, str, dict[str, int]]] = [

@@ -75,7 +75,7 @@ bool AppendProjection(Scheduling& scheduling, Batch& batch, std::string_view des
       const int64_t offset = weights.offset + first * q4nx::BlockBytes(scheduling.contents.form());
       npu::Invocation invocation{
           "matvec",
-          {{"N", n}, {"K", count * q4nx::kBlockCols}, {"bias", added ? 1 : 0}, {"activation", 0}},
+          {{"N", n}, {"K", count * q4nx::kBlockCols}, {"bias", added ? 1 : 0}},
           {{"x", {x.argument, x.offset + 2 * first * q4nx::kBlockCols}},
            {"w", batch.memory.View(weights.buffer, offset)},
            {"bias", added.value_or(x)},  // has no bytes if there is no bias
