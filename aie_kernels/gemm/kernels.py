@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ort_aie_ep.aie_kernels.cycles import (
     CALL,
     LOAD_BYTES,
@@ -17,13 +15,9 @@ def _zero_cycles(arch: str, scalars: tuple[int, ...]) -> float:
     return CALL + scalars[-1] * 4 / LOAD_BYTES[arch]
 
 
-def _strip_cycles(written_bytes: int) -> Callable[[str, tuple[int, ...]], float]:
+def _strip_cycles(arch: str, _: tuple[int, ...]) -> float:
     """A strip of sums through a register: two loads, one store a cycle."""
-
-    def cycles(arch: str, _: tuple[int, ...]) -> float:
-        return CALL + GEMM_STRIP / LOAD_BYTES[arch] * max(4 / 2, written_bytes)
-
-    return cycles
+    return CALL + GEMM_STRIP / LOAD_BYTES[arch] * 2
 
 
 # A step multiplies 8 x 8 x 8, on AIE2 by four native macs; on AIE2P four operands of four steps are
@@ -86,15 +80,6 @@ GEMM_STORE_BF16 = Kernel(
     "gemm_store_bf16",
     "gemm/gemm.cc",
     (Array("f32", 8192), Array("bf16", GEMM_STRIP), int),
-    _strip_cycles(2),
-    limits=lambda scalars: 0 <= scalars[0] < 8192 // GEMM_STRIP,
-)
-
-
-GEMM_STORE_F32 = Kernel(
-    "gemm_store_f32",
-    "gemm/gemm.cc",
-    (Array("f32", 8192), Array("f32", GEMM_STRIP), int),
-    _strip_cycles(4),
+    _strip_cycles,
     limits=lambda scalars: 0 <= scalars[0] < 8192 // GEMM_STRIP,
 )

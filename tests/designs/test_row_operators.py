@@ -32,14 +32,13 @@ def session() -> Session:
 
 
 @pytest.mark.parametrize("name", DEVICES)
-def test_bf16_gemm_of_aie2p_has_them(name: str) -> None:
+def test_gemm_of_aie2p_has_them(name: str) -> None:
     design = session_of(name).design
     assert list(design.sequences) == ["gemm", "gate", "add_norm", "rotate", "append_rows"]
 
 
-@pytest.mark.parametrize(("name", "output"), [("npu1", "bf16"), ("npu1", "f32"), ("npu2", "f32")])
-def test_other_gemms_are_as_they_were(name: str, output: gemm.Output) -> None:
-    design = gemm.build(device(name), output)
+def test_gemm_of_aie2_has_none() -> None:
+    design = gemm.build(device("npu1"))
     assert list(design.sequences) == ["gemm"]
     worker = design.workers["gemm0_0"]
     assert worker.parameters == ("k_steps", "blocks")
@@ -47,26 +46,24 @@ def test_other_gemms_are_as_they_were(name: str, output: gemm.Output) -> None:
 
 
 # --- gate -----------------------------------------------------------------------------------------
-def gate(session: Session, m: int, n: int, kind: int, between: int = 0) -> None:
-    """Gate and up as in one product, `between` elements apart."""
-    stride = 2 * (n + between)
-    shape = {"M": m, "N": n, "kind": kind, "gate_stride": stride, "up_stride": stride}
+def gate(session: Session, m: int, n: int, kind: int) -> None:
+    shape = {"M": m, "N": n, "kind": kind}
     run(session, reference.gate(Context.of(session.design, "gate"), shape))
 
 
 @pytest.mark.parametrize(
-    ("m", "n", "between", "kind"),
+    ("m", "n", "kind"),
     [
-        (64, 512, 0, 0),
-        (64, 512, 0, 1),
-        (7, 256, 0, 0),  # both halves are the same columns
-        (65, 300, 2, 1),  # they overlap
-        (100, 700, 2, 0),  # bands of rows and columns moved back
-        pytest.param(520, 1152, 0, 1, marks=pytest.mark.in_turn),  # two rounds, as on one column
+        (64, 512, 0),
+        (64, 512, 1),
+        (7, 256, 0),  # both halves are the same columns
+        (65, 300, 1),  # they overlap
+        (100, 700, 0),  # bands of rows and columns moved back
+        pytest.param(520, 1152, 1, marks=pytest.mark.in_turn),  # two rounds, as on one column
     ],
 )
-def test_gate(session: Session, m: int, n: int, between: int, kind: int) -> None:
-    gate(session, m, n, kind, between)
+def test_gate(session: Session, m: int, n: int, kind: int) -> None:
+    gate(session, m, n, kind)
 
 
 @pytest.mark.parametrize("name", FEWER)
@@ -78,20 +75,15 @@ def test_more_results_than_the_queues_of_the_shim_hold() -> None:
     gate(session_of("npu2_1col"), 130, 9 * 512 + 258, 1)
 
 
-def test_gate_of_other_strides_in_each_operand(session: Session) -> None:
-    shape = {"M": 65, "N": 600, "kind": 0, "gate_stride": 640, "up_stride": 1024}
-    run(session, reference.gate(Context.of(session.design, "gate"), shape))
-
-
 def test_a_long_gate_is_divided_into_runs(session: Session) -> None:
     n = 32768  # 64 results per round, 256 per run
-    shape = {"M": 5 * 512, "N": n, "kind": 0, "gate_stride": n, "up_stride": n}
+    shape = {"M": 5 * 512, "N": n, "kind": 0}
     assert len(session.build("gate", shape, ["gate", "up", "y"])) == 2
 
 
 def test_gate_takes_the_time_of_memory_where_rows_fill_the_columns(session: Session) -> None:
     m, n = 512, 2048
-    shape = {"M": m, "N": n, "kind": 0, "gate_stride": n, "up_stride": n}
+    shape = {"M": m, "N": n, "kind": 0}
     result = run(session, reference.gate(Context.of(session.design, "gate"), shape))
     assert result.read == 2 * m * n * 2
     assert result.written == m * n * 2
@@ -112,16 +104,14 @@ def test_gemm_between_row_operators_finds_its_accumulator(session: Session) -> N
         ({"M": 0}, "M=0 must be at least 1"),
         ({"N": 254}, "N=254 must be even and at least 256"),
         ({"N": 301}, "N=301 must be even"),
-        ({"N": 65538, "gate_stride": 65538, "up_stride": 65538}, "N=65538 is above 65536"),
+        ({"N": 65538}, "N=65538 is above 65536"),
         ({"kind": 2}, r"kind=2 must be 0 \(silu\) or 1 \(gelu\)"),
-        ({"gate_stride": 510}, "gate_stride=510 must be even, and at least N=512"),
-        ({"up_stride": 513}, "up_stride=513 must be even, and at least N=512"),
     ],
 )
 def test_shapes_that_gate_cannot_take_are_refused(
     session: Session, changed: dict[str, int], message: str
 ) -> None:
-    shape = {"M": 64, "N": 512, "kind": 0, "gate_stride": 512, "up_stride": 512}
+    shape = {"M": 64, "N": 512, "kind": 0}
     with pytest.raises(DesignError, match=message):
         session.build("gate", shape | changed, ["gate", "up", "y"])
 

@@ -104,7 +104,7 @@ INVOCATIONS: list[tuple[str, str, dict[str, int]]] = [
     ("gemm", "gemm", {"M": 512, "K": 512, "N": 1024}),
     ("gemm_bfp16", "gemm", {"M": 512, "K": 512, "N": 1024}),
     ("short_gemm", "project", {"M": 64, "K": 1024, "N": 2048}),
-    ("gemm", "gate", {"M": 600, "N": 768, "kind": 1, "gate_stride": 768, "up_stride": 768}),
+    ("gemm", "gate", {"M": 600, "N": 768, "kind": 1}),
     ("gemm", "add_norm", {"M": 64, "K": 2048, "n": 2048, **NORM}),
     ("vector_ops", "rms_norm", {"n": 4096, "residual": 1, "eps_bits": bits(1e-6)}),
     ("vector_ops", "rope", rotation(8, 128, 1)),

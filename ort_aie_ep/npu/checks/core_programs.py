@@ -58,7 +58,7 @@ _OPERATIONS = {
     "flow_qkv_begin": 4, "flow_qkv_load_q": 14, "flow_qkv_output": 22, "flow_qkv_schedule": 0,
     "flow_qkv_scores": 913, "flow_qkv_values": 410, "flow_qkv_values_begin": 2, "dqp_block": 241,
     "dqp_finish": 10, "dqp_load_bias": 2, "dqp_load_x": 54, "dqp_zero": 4, "gemm_store_bf16": 8,
-    "gemm_store_f32": 6, "gemm_tile": 72, "gemm_zero": 4, "gemm_tile_bfp16": 50,
+    "gemm_tile": 72, "gemm_zero": 4, "gemm_tile_bfp16": 50,
     "layer_gate": 224, "layer_gather": 2, "layer_add": 7, "layer_norm": 13,
     "layer_norm_output": 13, "layer_scale": 104, "layer_pick": 2, "layer_select": 2,
     "layer_copy": 2, "layer_half": 2, "layer_load": 2, "layer_pass": 2, "layer_place": 2,

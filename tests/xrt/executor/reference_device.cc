@@ -362,12 +362,8 @@ class Call {
 
   void Gate() const {
     const int64_t rows = std::max<int64_t>(P("M"), 64), n = P("N"), kind = P("kind");
-    const int64_t gate_stride = P("gate_stride"), up_stride = P("up_stride");
     const Elements gates = E("gate"), ups = E("up"), y = E("y");
-    for (int64_t i = 0; i < rows * n; ++i) {
-      const int64_t gate = i / n * gate_stride + i % n, up = i / n * up_stride + i % n;
-      y.Set(i, Activate(kind, gates.Get(gate)) * ups.Get(up));
-    }
+    for (int64_t i = 0; i < rows * n; ++i) y.Set(i, Activate(kind, gates.Get(i)) * ups.Get(i));
   }
 
   // An element of a head's keys or values.
