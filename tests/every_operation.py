@@ -58,38 +58,10 @@ class TransactionWriter:
 
 
 class EveryOperation(TransactionWriter):
-    def mask_poll(self, address: int, value: int, mask: int, *, busy: bool = False) -> None:
-        """Wait until (register & mask) == value; `busy` for the variant that does not yield."""
-        self.add(7 if busy else 4, 0, word(address), 0, word(value), word(mask), 0x1C)
-
-    def noop(self) -> None:
-        """Do nothing."""
-        self.add(5)
-
-    def preempt(self, level: int) -> None:
-        """Mark a place for preemption; 0 none, 1 memory tiles, 2 AIE tiles, 3 AIE registers."""
-        if not 0 <= level <= 3:
-            raise StreamError(f"a level of preemption is 0 to 3, got {level}")
-        self.add(6 | level << 8)
-
     def load_pdi(self, identifier: int, size: int = 0, address: int = 0) -> None:
         """Load the configuration `identifier`; one of the context's if `address` is 0."""
         low, high = _long(address)
         self.add(8 | fits(identifier, 16, "the id of a PDI") << 16, word(size), low, high)
-
-    def create_scratchpad(self, usage: int, size: int, address: int = 0) -> None:
-        """Create a state table of `size` bytes at `address`."""
-        if not 0 <= size <= 128 or size % 4:
-            raise StreamError(f"a state table has a multiple of 4 up to 128 bytes, got {size}")
-        self.add(10 | fits(usage, 8, "the usage") << 8, size, *_long(address))
-
-    def update_state_table(self, entry: int, function: int, argument: int) -> None:
-        """Apply `function` (0 multiply and add, 1 add, 2 subtract) with `argument` to an entry."""
-        self.add(_table(11, entry, function), word(argument))
-
-    def update_register(self, entry: int, function: int, argument: int, address: int) -> None:
-        """Apply `function` of a state table entry and `argument` to the register at `address`."""
-        self.add(_table(12, entry, function), word(argument), word(address))
 
     def wait(
         self, column: int, row: int, direction: Direction, channel: int, columns: int = 1,
@@ -109,19 +81,6 @@ class EveryOperation(TransactionWriter):
             raise StreamError(f"an address patch names argument 0 to 31, got {argument}")
         plus = _long(offset + (0x80000000 if argument >= 5 else 0))
         self.add(0x81, 0x30, 0, 0, 0, 0, word(address), 0, argument, 0, *plus)
-
-    def read_registers(self, addresses: Sequence[int]) -> None:
-        """Read the registers at `addresses`, each of 32 bits, as mlir-aie writes them."""
-        words = [word(address) for address in addresses]
-        self.add(0x82, 12 + 4 * len(words), len(words), *words)
-
-
-def _table(opcode: int, entry: int, function: int) -> int:
-    if not 0 <= entry < 32 or not 0 <= function <= 2:
-        raise StreamError(
-            f"a state table has entries 0 to 31 and functions 0 to 2, got {entry} and {function}"
-        )
-    return opcode | entry << 8 | function << 16
 
 
 def _long(value: int) -> tuple[int, int]:

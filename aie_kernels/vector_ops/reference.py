@@ -158,8 +158,9 @@ def move_heads_problem(context: Context, p: dict[str, int]) -> Problem:
 def glu_problem(context: Context, p: dict[str, int]) -> Problem:
     """A problem of `glu`."""
     gate_up = bf16(generator(p).standard_normal((2, p["n"])))
+    expected = glu(gate_up[0], gate_up[1], p["kind"])
 
     def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
-        return [Output("y", doubles(after["y"]), glu(*gate_up, p["kind"]))]
+        return [Output("y", doubles(after["y"]), expected)]
 
     return Problem("glu", p, {"gate_up": gate_up.astype(BF16), "y": nan(p["n"])}, judge)

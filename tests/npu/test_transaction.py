@@ -28,26 +28,14 @@ def add(out: EveryOperation, op: txn.Operation) -> None:
             out.mask_write(op.address, op.value, op.mask)
         case txn.BlockWrite():
             out.block_write(op.address, op.words)
-        case txn.MaskPoll():
-            out.mask_poll(op.address, op.value, op.mask, busy=op.busy)
         case txn.Wait():
             out.wait(op.column, op.row, op.direction, op.channel, op.columns, op.rows)
         case txn.AddressPatch():
             out.address_patch(op.address, op.argument, op.buffer_offset)
         case txn.LoadPdi():
             out.load_pdi(op.id, op.bytes, op.address)
-        case txn.Preempt():
-            out.preempt(op.level)
-        case txn.Noop():
-            out.noop()
-        case txn.CreateScratchpad():
-            out.create_scratchpad(op.usage, op.bytes, op.address)
-        case txn.UpdateStateTable():
-            out.update_state_table(op.entry, op.function, op.argument)
-        case txn.UpdateRegister():
-            out.update_register(op.entry, op.function, op.argument, op.address)
-        case txn.ReadRegisters():
-            out.read_registers(op.addresses)
+        case txn.Other():
+            out.add(*op.words)
         case _:
             raise AssertionError(op)
 
@@ -90,7 +78,6 @@ byte = st.integers(0, 255)
 operations = st.one_of(
     st.builds(txn.Write, st.just(0), st.just(0), word, word),
     st.builds(txn.MaskWrite, st.just(0), st.just(0), word, word, word),
-    st.builds(txn.MaskPoll, st.just(0), st.just(0), word, word, word, st.booleans()),
     st.builds(
         txn.BlockWrite, st.just(0), st.just(0), word,
         st.lists(word, min_size=1, max_size=9).map(tuple),
@@ -102,24 +89,6 @@ operations = st.one_of(
     st.builds(
         txn.LoadPdi, st.just(0), st.just(0), st.integers(0, 2**16 - 1), word,
         st.integers(0, 2**64 - 1),
-    ),
-    st.builds(txn.Preempt, st.just(0), st.just(0), st.integers(0, 3)),
-    st.builds(txn.Noop, st.just(0), st.just(0)),
-    st.builds(
-        txn.CreateScratchpad, st.just(0), st.just(0), byte,
-        st.integers(0, 32).map(lambda words: 4 * words), st.integers(0, 2**64 - 1),
-    ),
-    st.builds(
-        txn.UpdateStateTable, st.just(0), st.just(0), st.integers(0, 31), st.integers(0, 2), word
-    ),
-    st.builds(
-        txn.UpdateRegister, st.just(0), st.just(0), st.integers(0, 31), st.integers(0, 2), word,
-        word,
-    ),
-    # From two registers on, the size tells the forms of READ_REGS apart; one register has no
-    # padding in either form.
-    st.builds(
-        txn.ReadRegisters, st.just(0), st.just(0), st.lists(word, min_size=1, max_size=5).map(tuple)
     ),
 )  # fmt: skip
 
@@ -145,11 +114,8 @@ def test_unknown_operations_are_refused_by_name_and_place() -> None:
 @pytest.mark.parametrize(
     ("write", "message"),
     [
-        (lambda out: out.preempt(4), "level of preemption is 0 to 3, got 4"),
         (lambda out: out.load_pdi(1 << 16), "the id of a PDI must be 0 to 65535"),
         (lambda out: out.block_write(0, []), "at least one word"),
-        (lambda out: out.create_scratchpad(0, 130), "a multiple of 4 up to 128"),
-        (lambda out: out.update_register(32, 0, 0, 0), "entries 0 to 31"),
         (lambda out: out.address_patch(0, 32, 0), "argument 0 to 31, got 32"),
         (lambda out: out.write(0, 1 << 32), "a word must be 0 to 4294967295"),
     ],

@@ -12,12 +12,10 @@ from ort_aie_ep.npu.simulator.txn import (
     AddressPatch,
     BlockWrite,
     LoadPdi,
-    MaskPoll,
     MaskWrite,
     Operation,
-    Preempt,
+    Other,
     QueuePush,
-    ReadRegisters,
     ShimDescriptor,
     Stream,
     Wait,
@@ -136,7 +134,7 @@ def test_published_stream_is_decoded() -> None:
         BlockWrite(3, 28, 0x02100064, data),
         MaskWrite(4, 40, 0x0430567A, 0x1001, 0xF00FF00F),
         Wait(5, 47, column=3, row=4, columns=1, rows=2, direction="MM2S", channel=5),
-        Preempt(6, 51, level=3),
+        Other(6, 51, "PREEMPT", (0x306,)),
     )
 
 
@@ -153,7 +151,7 @@ def test_published_operations_that_are_only_read() -> None:
     pdi = decode(words_of("06030100 00000104 1 20 00020008 00000400 12345678 00000ABC"))
     assert pdi.operations == (LoadPdi(0, 4, id=2, bytes=1024, address=0xABC12345678),)
     read = decode(words_of("06040100 00000108 1 20 00000082 00000010 00000001 04300100"))
-    assert read.operations == (ReadRegisters(0, 4, (0x04300100,)),)
+    assert read.operations == (Other(0, 4, "READ_REGS", (0x82, 16, 1, 0x04300100)),)
 
 
 # From mlir-aie's npu_address_patch_arg_plus_64bit and npu_address_patch_ddr_offset.
@@ -261,7 +259,7 @@ def test_short_layouts_of_version_1_0() -> None:
     assert stream.operations == (
         Write(0, 4, 0x1D214, 5),
         MaskWrite(1, 7, 0x1D210, 0xF00, 0xF00),
-        MaskPoll(2, 11, 0x1D220, 0, 0x400000, busy=False),
+        Other(2, 11, "MASKPOLL", (4, 0x1D220, 0, 0x400000)),
         BlockWrite(3, 15, 0x1D000, (7, 8)),
         AddressPatch(4, 20, 0x1D004, 2, (1 << 32) + 0x10),
         Wait(5, 26, column=0, row=0, columns=1, rows=1, direction="MM2S", channel=0),
@@ -279,7 +277,7 @@ def test_padded_masked_operations_advance_by_their_size() -> None:
     write = words_of("0 0 1D214 0 0 18")
     stream = decode([0x06030100, 0x104, 2, 4 * 18, *poll, *write])
     first, second = stream.operations
-    assert first == MaskPoll(0, 4, 0x1D220, 0, 0x400000, busy=True)
+    assert first == Other(0, 4, "MASKPOLL_BUSY", tuple(poll))
     assert second.offset == 12
 
 
@@ -290,7 +288,7 @@ def test_text_names_registers() -> None:
     text = format_stream(decode(words_of(PUSH_AND_WAIT)))
     assert "shim 2 MM2S 0 queue: BD 15 x256, token" in text
     assert "WAIT (2, 0) MM2S 0" in text
-    assert "Preempt level=3" in format_stream(decode(words_of(INSTGEN + PREEMPT)))
+    assert "PREEMPT 0x306" in format_stream(decode(words_of(INSTGEN + PREEMPT)))
     assert "argument 0 + 0x0" in format_stream(decode(words_of(ADDRESS_PATCH)))
     assert register_name(0x0421F0F0) == "tile (2, 2) lock 15"
     assert register_name(0x00200400) == "tile (0, 2) memory 0x400"

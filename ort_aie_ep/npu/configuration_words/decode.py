@@ -94,7 +94,7 @@ def decode(words: npt.ArrayLike) -> View:
                 reader.write(what, operation.address, operation.words)
             case txn.MaskWrite():
                 reader.mask_write(what, operation.address, operation.value, operation.mask)
-            case txn.Noop():
+            case txn.Other(name="NOOP"):
                 pass
             case _:
                 raise StreamError(f"{what}, {type(operation).__name__}: configures nothing")

@@ -45,6 +45,7 @@ from ort_aie_ep.npu.simulator.txn import (
     LoadPdi,
     MaskWrite,
     Operation,
+    Other,
     Stream,
     Wait,
     Write,
@@ -296,10 +297,9 @@ class Machine(ArrayState):
                     f"operation {operation.index} loads PDI {operation.id}; the simulator "
                     "models this only at the beginning of a stream"
                 )
-            case _:
+            case Other(name=name):
                 raise StreamError(
-                    f"operation {operation.index}, {type(operation).__name__}: the simulator does "
-                    "not model it"
+                    f"operation {operation.index}, {name}: the simulator does not model it"
                 )
         self.trace.span("instruction stream", type(operation).__name__, start, env.now)
 

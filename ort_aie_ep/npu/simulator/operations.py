@@ -58,16 +58,6 @@ class MaskWrite(Operation):
 
 
 @dataclass(frozen=True, slots=True)
-class MaskPoll(Operation):
-    """Wait until (register & mask) == value; `busy` for the variant that does not yield."""
-
-    address: int
-    value: int
-    mask: int
-    busy: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Wait(Operation):
     """Wait for a completion token (TCT) from `channel` of every tile of a rectangle."""
 
@@ -104,18 +94,6 @@ class AddressPatch(Operation):
 
 
 @dataclass(frozen=True, slots=True)
-class Noop(Operation):
-    """Do nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Preempt(Operation):
-    """A place for preemption; `level` 0 none, 1 memory tiles, 2 AIE tiles, 3 AIE registers."""
-
-    level: int
-
-
-@dataclass(frozen=True, slots=True)
 class LoadPdi(Operation):
     """Load the configuration `id` of `bytes` bytes from `address`."""
 
@@ -125,66 +103,11 @@ class LoadPdi(Operation):
 
 
 @dataclass(frozen=True, slots=True)
-class LoadPmStart(Operation):
-    """The start of `count` operations that load program memory `id`."""
+class Other(Operation):
+    """An operation that no stream of this project has: its name in the format, and its words."""
 
-    count: int
-    id: int
-
-
-@dataclass(frozen=True, slots=True)
-class CreateScratchpad(Operation):
-    """Create the state table of `bytes` bytes at `address`."""
-
-    usage: int
-    bytes: int
-    address: int
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateStateTable(Operation):
-    """Apply `function` with `argument` to entry `entry` of the state table."""
-
-    entry: int
-    function: int
-    argument: int
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateRegister(Operation):
-    """Apply `function` of a state table entry and `argument` to the register at `address`."""
-
-    entry: int
-    function: int
-    argument: int
-    address: int
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateScratch(Operation):
-    """Refresh the scratchpad."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReadRegisters(Operation):
-    """Read the registers at `addresses`."""
-
-    addresses: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RecordTimer(Operation):
-    """Record a time stamp under `id`."""
-
-    id: int
-
-
-@dataclass(frozen=True, slots=True)
-class MergeSync(Operation):
-    """Wait for `tokens` tokens from `columns` columns."""
-
-    tokens: int
-    columns: int
+    name: str
+    words: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
