@@ -38,11 +38,7 @@ COSTS: Mapping[str, Costs] = {
 
 
 def cost_of(
-    design: str,
-    sequence: str,
-    parameters: Mapping[str, int],
-    *,
-    form: BlockForm = SHIPPING,
+    design: str, sequence: str, parameters: Mapping[str, int], *, form: BlockForm = SHIPPING
 ) -> tuple[Part, tuple[Step, ...]]:
     """The part of a token or prompt to which an invocation belongs, and its steps.
 

@@ -5,14 +5,7 @@ from __future__ import annotations
 from math import ceil
 
 from ort_aie_ep.aie_kernels.invocation import Costs, Invocation
-from ort_aie_ep.aie_kernels.machine import (
-    BF16,
-    CORE_ROWS,
-    TASK,
-    Step,
-    control,
-    stream,
-)
+from ort_aie_ep.aie_kernels.machine import BF16, CORE_ROWS, TASK, Step, control, stream
 from ort_aie_ep.formats.q4nx import BLOCK_COLS, BLOCK_ROWS, SHIPPING, BlockForm
 from ort_aie_ep.npu.terms import costs
 

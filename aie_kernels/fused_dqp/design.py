@@ -48,11 +48,7 @@ CORES = 4  # of a column
 STACK = 2048
 
 
-def build(
-    device: Device,
-    columns: int | None = None,
-    form: BlockForm = SHIPPING,
-) -> Design:
+def build(device: Device, columns: int | None = None, form: BlockForm = SHIPPING) -> Design:
     """FusedDQP on the first `columns` columns (default: 4, or all of a narrower device).
 
     `matvec(N, K, bias)`: x (K) bf16, w Q4NX (N/32, K/256, block bytes of `form`), bias (N) bf16 if

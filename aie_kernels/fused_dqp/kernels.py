@@ -11,12 +11,7 @@ from __future__ import annotations
 from functools import cache
 
 from ort_aie_ep.aie_kernels import limits
-from ort_aie_ep.aie_kernels.cycles import (
-    CALL,
-    SHORT_LOOP,
-    fixed,
-    form_scalars,
-)
+from ort_aie_ep.aie_kernels.cycles import CALL, SHORT_LOOP, fixed, form_scalars
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.npu.terms.kernel import Array, Kernel
 
@@ -39,8 +34,6 @@ def _dqp_block_issues(arch: str) -> float:
 # mlir-air's projection of the same block on AIE2P: a body of 140 bundles, 16 times. At this pace 16
 # cores take 65.8 GB/s, and a block is done before the next one arrives, after 2,560 cycles.
 DQP_BLOCK_PUBLISHED = 16 * 140
-
-
 DQP_CYCLES_PER_ISSUE = DQP_BLOCK_PUBLISHED / _dqp_block_issues("aie2p")
 
 
@@ -58,7 +51,6 @@ DQP_LOAD_X = Kernel(
     limits=lambda scalars: 0 <= scalars[0] < limits.MATVEC_K // 256,
 )
 
-
 DQP_LOAD_BIAS = Kernel(
     "dqp_load_bias",
     "fused_dqp/fused_dqp.cc",
@@ -68,7 +60,6 @@ DQP_LOAD_BIAS = Kernel(
     # The kernel drops rounds for which it has no room and counts them in 32 bits.
     limits=lambda scalars: 0 <= 8 * scalars[0] < 1 << 31 and scalars[2] > 0,
 )
-
 
 DQP_ZERO = Kernel("dqp_zero", "fused_dqp/fused_dqp.cc", (Array("f32", 32),), fixed(CALL))
 
@@ -104,9 +95,6 @@ def _dqp_finish_limits(scalars: tuple[int, ...]) -> bool:
 
 
 DQP_FINISH = Kernel(
-    "dqp_finish",
-    "fused_dqp/fused_dqp.cc",
-    (Array("f32", 32), BIAS, Array("bf16", 32), int, int),
-    fixed(CALL + 20),
-    limits=_dqp_finish_limits,
-)
+    "dqp_finish", "fused_dqp/fused_dqp.cc", (Array("f32", 32), BIAS, Array("bf16", 32), int, int),
+    fixed(CALL + 20), limits=_dqp_finish_limits,
+)  # fmt: skip

@@ -29,8 +29,6 @@ OBJECT = fused_layer.OBJECT
 # Parameters and start of each core, and of a pair.
 HUB_WORDS, PROJECTION_WORDS, ROPE_WORDS, GATE_WORDS, PAIR_WORDS = 14, 4, 16, 13, 21
 OUTPUT = 64  # elements of attention's output that a value core sends at a time
-
-
 _LOAD_X = of_call(fused_layer.LAYER_LOAD_X)
 _COPY = of_call(fused_layer.LAYER_COPY)
 _PLACE = of_call(fused_layer.LAYER_PLACE, 0, ROUND)

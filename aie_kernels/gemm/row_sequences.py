@@ -373,10 +373,7 @@ def _by_results(
 ) -> None:  # fmt: skip
     """Element by element: for 512 columns at a time all of `operands`, then the result."""
     columns = design.device.columns
-    with (
-        _rounds(s, rows, N, columns) as (count, turn, tiles, bands),
-        s.loop("tile", tiles) as tile,
-    ):
+    with _rounds(s, rows, N, columns) as (count, turn, tiles, bands), s.loop("tile", tiles) as tile:
         for argument in operands:
             for column, row in enumerate(bands):
                 _send(s, column, argument, row, N, tile, N)

@@ -20,11 +20,7 @@ from ort_aie_ep.aie_kernels.vector_ops.kernels import (
     ROW,
     SILU_MUL,
 )
-from ort_aie_ep.aie_kernels.vector_ops.sequences import (
-    OBJECT,
-    RMS_OBJECT,
-    add_sequences,
-)
+from ort_aie_ep.aie_kernels.vector_ops.sequences import OBJECT, RMS_OBJECT, add_sequences
 from ort_aie_ep.npu.terms.design import (
     Acquire,
     Buffer,

@@ -168,12 +168,7 @@ def _vectors() -> Iterator[_Row]:
 
 def _rows() -> Iterator[_Row]:
     gate = partial(_each, "M N kind")
-    yield (
-        "gate",
-        rows.gate,
-        gate((1, 256, 0), (130, 700, 1)),
-        gate((512, 8192, 0)),
-    )
+    yield ("gate", rows.gate, gate((1, 256, 0), (130, 700, 1)), gate((512, 8192, 0)))
     norm = partial(_each, "M K n residual norm eps_bits")
     eps = bits(EPS)
     yield (

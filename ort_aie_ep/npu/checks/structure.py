@@ -129,11 +129,7 @@ def _fifo(design: Design, fifo: Fifo) -> Iterator[Violation]:
         if end.depth < 1:
             yield at(end, "depth", f"{end.depth}; it must be at least 1")
         if end.tile.kind == "shim" and (end.layout is not None or end.object is not None):
-            yield at(
-                end,
-                "layout",
-                "the sequence decides what moves at a shim and in which order",
-            )
+            yield at(end, "layout", "the sequence decides what moves at a shim and in which order")
     if fifo.producer.object is not None and fifo.producer.tile.kind == "core":
         yield at(fifo.producer, "object", "a worker sends the fifo's own objects")
     for end in ends:

@@ -152,10 +152,7 @@ class Machine(ArrayState):
         return self.run_stream(decode(words), buffers)
 
     def run_stream(
-        self,
-        stream: Stream,
-        buffers: Iterable[tuple[str, np.ndarray]],
-        count: Count | None = None,
+        self, stream: Stream, buffers: Iterable[tuple[str, np.ndarray]], count: Count | None = None
     ) -> Result:
         """Execute a decoded stream, as `run` does; `count` advances with each operation."""
         device = self.design.device
