@@ -244,14 +244,6 @@ def depth(design: Design, rng: random.Random) -> str | None:
     return f"fifo {fifo.name} at {end.tile} gets an impossible depth"
 
 
-def repeat(design: Design, rng: random.Random) -> str | None:
-    fifo = _some_fifo(design, rng)
-    if fifo.producer.tile.kind == "shim" or fifo.shared:
-        return None
-    fifo.repeat += 1
-    return f"fifo {fifo.name} sends every object {fifo.repeat} times"
-
-
 def link_order(design: Design, rng: random.Random) -> str | None:
     links = [link for link in design.links if len(link.parts) > 1]
     if not links:
@@ -426,7 +418,7 @@ def _ports(design: Design) -> list[str]:
 
 #: Changes that break a rule, which `check` should find.
 BREAKING: list[DesignMutator] = [
-    drop_consumer, move_end, object_size, end_object, layout_stride, depth, repeat,
+    drop_consumer, move_end, object_size, end_object, layout_stride, depth,
     link_offset, channel, packet, packet_of_a_controller, packet_of_another, no_room, swap_inputs,
     buffer_size, parameter, stack, move_worker,
 ]  # fmt: skip
