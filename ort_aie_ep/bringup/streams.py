@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ort_aie_ep import _npu
-from ort_aie_ep.npu.simulator import operations as op
+from ort_aie_ep.npu.simulator import txn as op
 from ort_aie_ep.npu.simulator.registers import (
     QueuePush,
     ShimDescriptor,

@@ -8,6 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ort_aie_ep import _npu
+from ort_aie_ep.npu.simulator.registers import (
+    QueuePush,
+    ShimDescriptor,
+    register_name,
+    shim_descriptor_of,
+    split_address,
+)
 from ort_aie_ep.npu.simulator.txn import (
     AddressPatch,
     BlockWrite,
@@ -15,16 +22,11 @@ from ort_aie_ep.npu.simulator.txn import (
     MaskWrite,
     Operation,
     Other,
-    QueuePush,
-    ShimDescriptor,
     Stream,
     Wait,
     Write,
     decode,
     format_stream,
-    register_name,
-    shim_descriptor_of,
-    split_address,
 )
 from ort_aie_ep.npu.terms.errors import StreamError
 

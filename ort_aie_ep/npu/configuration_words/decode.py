@@ -26,8 +26,7 @@ from ort_aie_ep.npu.configuration_words.view import (
     View,
 )
 from ort_aie_ep.npu.simulator import txn
-from ort_aie_ep.npu.simulator.registers import LockAction, QueuePush
-from ort_aie_ep.npu.simulator.txn import split_address
+from ort_aie_ep.npu.simulator.registers import LockAction, QueuePush, split_address
 from ort_aie_ep.npu.terms.configuration import Direction
 from ort_aie_ep.npu.terms.device import TILES, WORD, Tile
 from ort_aie_ep.npu.terms.errors import StreamError

@@ -18,8 +18,8 @@ import numpy as np
 import simpy
 
 from ort_aie_ep.npu.simulator.parts import LockCell, Process, furthest, word_indices
+from ort_aie_ep.npu.simulator.registers import ShimDescriptor
 from ort_aie_ep.npu.simulator.state import ArrayState
-from ort_aie_ep.npu.simulator.txn import ShimDescriptor
 from ort_aie_ep.npu.terms import costs
 from ort_aie_ep.npu.terms.configuration import Channel, Descriptor, Port, Stream
 from ort_aie_ep.npu.terms.device import MAX_QUEUED_TASKS, WORD

@@ -19,61 +19,21 @@ word, what was expected and what was found.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from ort_aie_ep.npu.simulator.operations import (
-    AddressPatch,
-    BlockWrite,
-    Header,
-    LoadPdi,
-    MaskWrite,
-    Operation,
-    Other,
-    Stream,
-    Wait,
-    Write,
-)
 from ort_aie_ep.npu.simulator.registers import (
     QueuePush,
     ShimDescriptor,
-    core_lock_of,
-    core_memory_of,
     register_name,
-    shim_control_of,
     shim_descriptor_of,
     shim_queue_of,
-    split_address,
 )
 from ort_aie_ep.npu.terms.configuration import Direction
 from ort_aie_ep.npu.terms.errors import StreamError
-
-__all__ = [
-    "AddressPatch",
-    "BlockWrite",
-    "Direction",
-    "Header",
-    "LoadPdi",
-    "MaskWrite",
-    "Operation",
-    "Other",
-    "QueuePush",
-    "ShimDescriptor",
-    "Stream",
-    "Wait",
-    "Write",
-    "core_lock_of",
-    "core_memory_of",
-    "decode",
-    "format_stream",
-    "register_name",
-    "shim_control_of",
-    "shim_descriptor_of",
-    "shim_queue_of",
-    "split_address",
-]
 
 #: The device generations that a header can name.
 GENERATIONS = {3: "NPU1", 4: "NPU2"}
@@ -86,6 +46,114 @@ def _integer(value: int, low: int, bits: int) -> int:
 
 
 # --- operations -----------------------------------------------------------------------------------
+# Addresses are the array's: (column << 25) | (row << 20) | offset; `registers` decodes them.
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The first four words: version, device, number of operations, size in bytes."""
+
+    major: int
+    minor: int
+    generation: int
+    rows: int
+    columns: int
+    memory_rows: int
+    operations: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation: its number in the stream, and the index of its first word."""
+
+    index: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Write(Operation):
+    """Write `value` to the register at `address`."""
+
+    address: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockWrite(Operation):
+    """Write `words` to the registers from `address` on."""
+
+    address: int
+    words: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MaskWrite(Operation):
+    """Set the bits of `mask` at `address` to those of `value`."""
+
+    address: int
+    value: int
+    mask: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wait(Operation):
+    """Wait for a completion token (TCT) from `channel` of every tile of a rectangle."""
+
+    column: int
+    row: int
+    columns: int
+    rows: int
+    direction: Direction
+    channel: int
+
+
+@dataclass(frozen=True, slots=True)
+class AddressPatch(Operation):
+    """Add the address of run argument `argument`, and `plus` bytes, to a descriptor's address.
+
+    `address` is the address of the descriptor's word 1 (shim and memory tiles), which an earlier
+    BlockWrite in the stream wrote. From argument 5 on, `plus` contains 0x80000000 (`aperture`),
+    which the firmware adds for the first five.
+    """
+
+    address: int
+    argument: int
+    plus: int
+
+    @property
+    def aperture(self) -> int:
+        """The part of `plus` that is the array's view of DDR and not an offset, in bytes."""
+        return 0x80000000 if self.argument >= 5 else 0
+
+    @property
+    def buffer_offset(self) -> int:
+        """Bytes from the start of the argument's buffer."""
+        return self.plus - self.aperture
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPdi(Operation):
+    """Load the configuration `id` of `bytes` bytes from `address`."""
+
+    id: int
+    bytes: int
+    address: int
+
+
+@dataclass(frozen=True, slots=True)
+class Other(Operation):
+    """An operation that no stream of this project has: its name in the format, and its words."""
+
+    name: str
+    words: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A decoded stream."""
+
+    header: Header
+    operations: tuple[Operation, ...]
+
 
 #: The fixed word counts of the operations of both versions that have no size word.
 _UNSIZED_WORDS = {5: 1, 6: 1, 8: 4, 9: 2, 10: 4, 11: 2, 12: 3, 13: 1}
