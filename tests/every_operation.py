@@ -58,11 +58,6 @@ class TransactionWriter:
 
 
 class EveryOperation(TransactionWriter):
-    def load_pdi(self, identifier: int, size: int = 0, address: int = 0) -> None:
-        """Load the configuration `identifier`; one of the context's if `address` is 0."""
-        low, high = _long(address)
-        self.add(8 | fits(identifier, 16, "the id of a PDI") << 16, word(size), low, high)
-
     def wait(
         self, column: int, row: int, direction: Direction, channel: int, columns: int = 1,
         rows: int = 1,

@@ -32,8 +32,6 @@ def add(out: EveryOperation, op: txn.Operation) -> None:
             out.wait(op.column, op.row, op.direction, op.channel, op.columns, op.rows)
         case txn.AddressPatch():
             out.address_patch(op.address, op.argument, op.buffer_offset)
-        case txn.LoadPdi():
-            out.load_pdi(op.id, op.bytes, op.address)
         case txn.Other():
             out.add(*op.words)
         case _:
@@ -86,10 +84,6 @@ operations = st.one_of(
         txn.Wait, st.just(0), st.just(0), byte, byte, st.integers(1, 255), st.integers(1, 255),
         st.sampled_from(["S2MM", "MM2S"]), byte,
     ),
-    st.builds(
-        txn.LoadPdi, st.just(0), st.just(0), st.integers(0, 2**16 - 1), word,
-        st.integers(0, 2**64 - 1),
-    ),
 )  # fmt: skip
 
 
@@ -114,7 +108,6 @@ def test_unknown_operations_are_refused_by_name_and_place() -> None:
 @pytest.mark.parametrize(
     ("write", "message"),
     [
-        (lambda out: out.load_pdi(1 << 16), "the id of a PDI must be 0 to 65535"),
         (lambda out: out.block_write(0, []), "at least one word"),
         (lambda out: out.address_patch(0, 32, 0), "argument 0 to 31, got 32"),
         (lambda out: out.write(0, 1 << 32), "a word must be 0 to 4294967295"),

@@ -18,7 +18,6 @@ from ort_aie_ep.npu.simulator.registers import (
 from ort_aie_ep.npu.simulator.txn import (
     AddressPatch,
     BlockWrite,
-    LoadPdi,
     MaskWrite,
     Operation,
     Other,
@@ -151,7 +150,7 @@ def test_stray_bytes_beside_the_opcode_are_passed_over() -> None:
 def test_published_operations_that_are_only_read() -> None:
     # From mlir-aie's npu_instgen and npu_read_reg_instgen.
     pdi = decode(words_of("06030100 00000104 1 20 00020008 00000400 12345678 00000ABC"))
-    assert pdi.operations == (LoadPdi(0, 4, id=2, bytes=1024, address=0xABC12345678),)
+    assert pdi.operations == (Other(0, 4, "LOADPDI", (0x20008, 0x400, 0x12345678, 0xABC)),)
     read = decode(words_of("06040100 00000108 1 20 00000082 00000010 00000001 04300100"))
     assert read.operations == (Other(0, 4, "READ_REGS", (0x82, 16, 1, 0x04300100)),)
 

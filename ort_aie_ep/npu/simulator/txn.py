@@ -131,15 +131,6 @@ class AddressPatch(Operation):
 
 
 @dataclass(frozen=True, slots=True)
-class LoadPdi(Operation):
-    """Load the configuration `id` of `bytes` bytes from `address`."""
-
-    id: int
-    bytes: int
-    address: int
-
-
-@dataclass(frozen=True, slots=True)
 class Other(Operation):
     """An operation that no stream of this project has: its name in the format, and its words."""
 
@@ -308,11 +299,6 @@ class _Decoder:
             raise self.fail(place + 2, expected, f"{plus:#x}")
         return AddressPatch(self.index, self.at, address, argument, plus), len(ops)
 
-    def load_pdi(self, opcode: int) -> tuple[Operation, int]:
-        ops = self.take(_UNSIZED_WORDS[opcode])
-        pdi = LoadPdi(self.index, self.at, ops[0] >> 16, ops[1], ops[3] << 32 | ops[2])
-        return pdi, len(ops)
-
     def other(self, opcode: int) -> tuple[Operation, int]:
         if opcode in _UNSIZED_WORDS:
             return self._other(opcode, self.take(_UNSIZED_WORDS[opcode]))
@@ -331,7 +317,6 @@ class _Decoder:
         3: masked,
         4: masked,
         7: masked,
-        8: load_pdi,
         0x80: wait,
         0x81: address_patch,
     }
