@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 
 from ort_aie_ep.aie_kernels.cycles import of_call
-from ort_aie_ep.aie_kernels.invocation import Costs, Invocation
+from ort_aie_ep.aie_kernels.invocation import Costs
 from ort_aie_ep.aie_kernels.machine import BF16, SHORT_RUN, TASK, Step, control, stream
 from ort_aie_ep.aie_kernels.vector_ops import kernels
 from ort_aie_ep.npu.terms import costs
@@ -117,35 +117,12 @@ def _of_token(
     )
 
 
-def _norm(invocation: Invocation) -> tuple[Step, ...]:
-    p = invocation.parameters
-    return token_norm(p["n"], bool(p["residual"]))
-
-
-def _rotation(invocation: Invocation) -> tuple[Step, ...]:
-    p = invocation.parameters
-    return token_rope(p["heads"], p["head_dim"], bool(p["norm"]))
-
-
-def _append(invocation: Invocation) -> tuple[Step, ...]:
-    p = invocation.parameters
-    return token_append(p["kv_heads"], p["head_dim"], p["capacity"])
-
-
-def _move(invocation: Invocation) -> tuple[Step, ...]:
-    p = invocation.parameters
-    return token_rope(p["heads"], p["dim"], False)
-
-
-def _activation(invocation: Invocation) -> tuple[Step, ...]:
-    p = invocation.parameters
-    return gated(p["n"], bool(p["kind"]))
-
-
 SEQUENCES: Costs = {
-    "rms_norm": ("vector", _norm),
-    "rope": ("vector", _rotation),
-    "append": ("vector", _append),
-    "move_heads": ("vector", _move),
-    "glu": ("vector", _activation),
-}
+    "rms_norm": ("vector", lambda p, _: token_norm(p["n"], bool(p["residual"]))),
+    "rope": ("vector", lambda p, _: token_rope(p["heads"], p["head_dim"], bool(p["norm"]))),
+    "append": (
+        "vector", lambda p, _: token_append(p["kv_heads"], p["head_dim"], p["capacity"])
+    ),
+    "move_heads": ("vector", lambda p, _: token_rope(p["heads"], p["dim"], False)),
+    "glu": ("vector", lambda p, _: gated(p["n"], bool(p["kind"]))),
+}  # fmt: skip
