@@ -172,11 +172,7 @@ def tool_runs(design: Design) -> int:
 
 
 def build(
-    design: Design,
-    folder: Path,
-    *,
-    sequence: Run | None = None,
-    progress: Progress | None = None,
+    design: Design, folder: Path, *, sequence: Run | None = None, progress: Progress | None = None
 ) -> Package:
     """Build the package of `design` in `folder`. `progress` counts runs of compilers.
 

@@ -14,7 +14,7 @@ from ort_aie_ep.aie_kernels.flow_qkv import cost as flow_qkv
 from ort_aie_ep.aie_kernels.fused_dqp import cost as fused_dqp
 from ort_aie_ep.aie_kernels.fused_layer import cost as fused_layer
 from ort_aie_ep.aie_kernels.gemm import cost as gemm
-from ort_aie_ep.aie_kernels.invocation import Costs, Invocation, Part
+from ort_aie_ep.aie_kernels.invocation import Costs, Part
 from ort_aie_ep.aie_kernels.machine import Step
 from ort_aie_ep.aie_kernels.short_gemm import cost as short_gemm
 from ort_aie_ep.aie_kernels.vector_ops import cost as vector_ops
@@ -38,11 +38,7 @@ COSTS: Mapping[str, Costs] = {
 
 
 def cost_of(
-    design: str,
-    sequence: str,
-    parameters: Mapping[str, int],
-    *,
-    form: BlockForm = SHIPPING,
+    design: str, sequence: str, parameters: Mapping[str, int], *, form: BlockForm = SHIPPING
 ) -> tuple[Part, tuple[Step, ...]]:
     """The part of a token or prompt to which an invocation belongs, and its steps.
 
@@ -55,4 +51,4 @@ def cost_of(
     if found is None:
         raise DesignError(f"{design}: there is no closed form for the sequence {sequence}")
     part, steps = found
-    return part, steps(Invocation(parameters, form))
+    return part, steps(parameters, form)

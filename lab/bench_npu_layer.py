@@ -2,10 +2,10 @@
 
     python lab/bench_npu_layer.py                               # three models, 1,024 keys
     python lab/bench_npu_layer.py llama-3.2-1b --context 4096
-    python lab/bench_npu_layer.py gemma4-e2b gemma4-e2b-shared  # layers with a window, without the
-                                                                # per-layer input
+    python lab/bench_npu_layer.py gemma4-e2b gemma4-e4b  # layers with a window, without the
+                                                         # per-layer input
 
-Simulates the sequence `layer` (or `shared_layer`) of the overlay `fused_layer`, byte by byte, with
+Simulates the sequence `layer` of the overlay `fused_layer`, byte by byte, with
 random weights, and computes the same layer operator by operator in numpy, with the chip's kernels
 compiled for this CPU. Fails unless all bits of the output and of the caches agree. The last column
 is the time in which DDR alone would read the same bytes. Times are those of the modelled device;
@@ -33,13 +33,10 @@ from ort_aie_ep.npu.terms.device import device
 MODELS = ("llama-3.2-1b", "qwen3-8b", "gemma3-4b")
 FAMILIES = {"llama", "mistral", "qwen2", "qwen3", "gemma3_text"}
 KEYS_OF_A_CHUNK = 4096  # elements
-# Layers with a window of Gemma 4 (mlir-aie, python/iron/kernels/flm_gemma4.py). A layer that shares
-# the keys of an earlier one has twice the FFN in E2B.
+# Layers with a window of Gemma 4 (mlir-aie, python/iron/kernels/flm_gemma4.py).
 GEMMA4 = {
-    "gemma4-e2b": ({"hidden": 1536, "kv_heads": 1, "ffn": 6144}, False),
-    "gemma4-e2b-shared": ({"hidden": 1536, "kv_heads": 1, "ffn": 12288}, True),
-    "gemma4-e4b": ({"hidden": 2560, "kv_heads": 2, "ffn": 10240}, False),
-    "gemma4-e4b-shared": ({"hidden": 2560, "kv_heads": 2, "ffn": 10240}, True),
+    "gemma4-e2b": {"hidden": 1536, "kv_heads": 1, "ffn": 6144},
+    "gemma4-e4b": {"hidden": 2560, "kv_heads": 2, "ffn": 10240},
 }
 
 
@@ -64,16 +61,14 @@ def layer_of(shape: Shape, context: int) -> Layer:
 
 def gemma4_layer(name: str, context: int) -> Layer:
     """A layer with a window of 512 and heads of 256."""
-    sizes, shared = GEMMA4[name]
     keys = KEYS_OF_A_CHUNK // 256
     return Layer(
         {
-            **sizes, "heads": 8, "head_dim": 256, "rotary_dim": 256, "interleaved": 0, "gelu": 1,
-            "head_norm": 1, "post_norm": 1, "bias": 0, "context": context,
+            **GEMMA4[name], "heads": 8, "head_dim": 256, "rotary_dim": 256, "interleaved": 0,
+            "gelu": 1, "head_norm": 1, "post_norm": 1, "bias": 0, "context": context,
             "capacity": -(-context // keys) * keys, "window": 512, "scale_bits": bits(1.0),
             "softcap_bits": 0, "eps_bits": bits(1e-6),
-        },
-        shared=shared,
+        }
     )  # fmt: skip
 
 
@@ -100,7 +95,7 @@ def main() -> None:
         buffers = layer.random(seed=0)
         expected = reference.layer(layer, buffers)
         with bar(name, "operations") as progress:
-            results = Session(design).run(layer.sequence, layer.parameters, buffers, progress)
+            results = Session(design).run("layer", layer.parameters, buffers, progress)
         for argument, values in expected.items():
             different = np.count_nonzero(buffers[argument].view("u2") != values.view("u2"))
             if different:

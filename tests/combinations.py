@@ -43,8 +43,6 @@ def _options(make: Any, device: Device) -> list[dict[str, Any]]:
     parameters = inspect.signature(make).parameters
     if "columns" in parameters:
         return [{"columns": n} for n in range(1, device.columns + 1)]
-    if "output" in parameters:
-        return [{"output": output} for output in ("bf16", "f32")]
     return [{}]
 
 
@@ -52,7 +50,7 @@ DESIGNS = list(combinations())
 
 
 def _smallest() -> list[Any]:
-    """Each design once for each architecture and output, on the fewest columns that it allows."""
+    """Each design once for each architecture, on the fewest columns that it allows."""
     chosen: dict[Any, Any] = {}
     for param in DESIGNS:
         design: Design = param.values[0]

@@ -28,10 +28,6 @@ class EveryOperation:
         """Write `value` to the register at `address`."""
         self._add(0, 0, address, 0, value, 0x18)
 
-    def load_pdi(self, identifier: int) -> None:
-        """Load the configuration `identifier` of the context."""
-        self._add(8 | identifier << 16, 0, 0, 0)
-
     def _add(self, *words: int) -> None:
         self._body += words
         self._operations += 1

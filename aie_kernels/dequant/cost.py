@@ -6,7 +6,7 @@ from math import ceil
 
 from ort_aie_ep.aie_kernels.cycles import of_call
 from ort_aie_ep.aie_kernels.dequant.kernels import Q4NX_DEQUANT
-from ort_aie_ep.aie_kernels.invocation import Costs, Invocation
+from ort_aie_ep.aie_kernels.invocation import Costs
 from ort_aie_ep.aie_kernels.machine import ALL_COLUMNS, CORE_ROWS, Step, control, weights_bytes
 from ort_aie_ep.formats.q4nx import BLOCK_COLS, BLOCK_ROWS, SHIPPING, BlockForm
 
@@ -37,15 +37,12 @@ def dequant(
     )
 
 
-def _dequant(invocation: Invocation) -> tuple[Step, ...]:
-    outputs = invocation.parameters["blocks"] * BLOCK_ROWS
-    return dequant(outputs, BLOCK_COLS, invocation.form)
-
-
-def _dequant_bfp16(invocation: Invocation) -> tuple[Step, ...]:
-    outputs = invocation.parameters["blocks"] * BLOCK_ROWS
-    return dequant(outputs, BLOCK_COLS, invocation.form, bfp16=True)
-
-
-SEQUENCES: Costs = {"dequant": ("dequant", _dequant)}
-SEQUENCES_BFP16: Costs = {"dequant": ("dequant", _dequant_bfp16)}
+SEQUENCES: Costs = {
+    "dequant": ("dequant", lambda p, form: dequant(p["blocks"] * BLOCK_ROWS, BLOCK_COLS, form))
+}
+SEQUENCES_BFP16: Costs = {
+    "dequant": (
+        "dequant",
+        lambda p, form: dequant(p["blocks"] * BLOCK_ROWS, BLOCK_COLS, form, bfp16=True),
+    )
+}

@@ -8,11 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-from ort_aie_ep.aie_kernels.cycles import (
-    CALL,
-    SHORT_LOOP,
-    form_scalars,
-)
+from ort_aie_ep.aie_kernels.cycles import CALL, SHORT_LOOP, form_scalars
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.npu.terms.kernel import Array, Kernel
 
@@ -26,8 +22,6 @@ def _dequant_issues(arch: str, groups: int) -> float:
 
 # mlir-aie's dequantisation of the same block, to bfp16, on AIE2P.
 DEQUANT_PUBLISHED = 2115
-
-
 _DEQUANT_CYCLES_PER_ISSUE = DEQUANT_PUBLISHED / _dequant_issues("aie2p", 8)
 
 

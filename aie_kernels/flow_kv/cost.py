@@ -12,7 +12,7 @@ from ort_aie_ep.aie_kernels.flow_kv.kernels import (
     FLOW_KV_VALUES,
     KV_CHUNK,
 )
-from ort_aie_ep.aie_kernels.invocation import Costs, Invocation
+from ort_aie_ep.aie_kernels.invocation import Costs
 from ort_aie_ep.aie_kernels.machine import BF16, TASK, Step, control, stream
 from ort_aie_ep.npu.terms.errors import DesignError
 
@@ -86,9 +86,8 @@ def flow_kv(
     )
 
 
-def _attention(invocation: Invocation) -> tuple[Step, ...]:
-    p = invocation.parameters
-    return flow_kv(p["context"], p["heads"], p["kv_heads"], p["head_dim"], p["window"] or None)
-
-
-SEQUENCES: Costs = {"attention": ("attention", _attention)}
+SEQUENCES: Costs = {
+    "attention": ("attention", lambda p, _: flow_kv(
+        p["context"], p["heads"], p["kv_heads"], p["head_dim"], p["window"] or None
+    )),
+}  # fmt: skip

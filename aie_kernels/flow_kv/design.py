@@ -379,10 +379,7 @@ def chunk_cycles(device: Device, group: Expr, head_dim: Expr) -> Expr:
                 (1, most),
                 group,
             )
-            for kernel, rest in (
-                (FLOW_KV_SCORES, (0, CHUNK // d, 0, 0)),
-                (FLOW_KV_VALUES, ()),
-            )
+            for kernel, rest in ((FLOW_KV_SCORES, (0, CHUNK // d, 0, 0)), (FLOW_KV_VALUES, ()))
         )
         total = total + equal(head_dim, d) * maximum(scores, values)
     return total

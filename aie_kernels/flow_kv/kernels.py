@@ -64,93 +64,52 @@ def _flow_kv_keys(scalars: Scalars) -> bool:
 
 
 FLOW_KV_LOAD_Q = Kernel(
-    "flow_kv_load_q",
-    "flow_kv/flow_kv.cc",
-    (Array("bf16", 64), Array("bf16", 2048), int),
-    compiled(lambda scalars: copy_cycles(64)),
-    ("aie2p",),
-    lambda scalars: 0 <= scalars[0] < 32,
-)
-
+    "flow_kv_load_q", "flow_kv/flow_kv.cc", (Array("bf16", 64), Array("bf16", 2048), int),
+    compiled(lambda scalars: copy_cycles(64)), ("aie2p",), lambda scalars: 0 <= scalars[0] < 32,
+)  # fmt: skip
 
 FLOW_KV_BEGIN = Kernel(
-    "flow_kv_begin",
-    "flow_kv/flow_kv.cc",
-    (Array("f32", 64),),
-    compiled(lambda scalars: copy_cycles(128)),
-    ("aie2p",),
-)
-
+    "flow_kv_begin", "flow_kv/flow_kv.cc", (Array("f32", 64),),
+    compiled(lambda scalars: copy_cycles(128)), ("aie2p",),
+)  # fmt: skip
 
 FLOW_KV_SCORES = Kernel(
-    "flow_kv_scores",
-    "flow_kv/flow_kv.cc",
-    (
-        Array("bf16", 2048),
-        Array("bf16", 4096),
-        Array("u8", 4352),
-        Array("f32", 64),
-        *(int,) * 6,
-    ),
-    _flow_kv_scores,
-    ("aie2p",),
-    _flow_kv_keys,
-)
-
+    "flow_kv_scores", "flow_kv/flow_kv.cc",
+    (Array("bf16", 2048), Array("bf16", 4096), Array("u8", 4352), Array("f32", 64), *(int,) * 6),
+    _flow_kv_scores, ("aie2p",), _flow_kv_keys,
+)  # fmt: skip
 
 FLOW_KV_VALUES_BEGIN = Kernel(
-    "flow_kv_values_begin",
-    "flow_kv/flow_kv.cc",
-    (Array("f32", 2080),),
-    compiled(lambda scalars: copy_cycles(4160)),
-    ("aie2p",),
-)
-
+    "flow_kv_values_begin", "flow_kv/flow_kv.cc", (Array("f32", 2080),),
+    compiled(lambda scalars: copy_cycles(4160)), ("aie2p",),
+)  # fmt: skip
 
 FLOW_KV_VALUES = Kernel(
-    "flow_kv_values",
-    "flow_kv/flow_kv.cc",
-    (Array("u8", 4352), Array("bf16", 4096), Array("f32", 2080), int, int),
-    _flow_kv_values,
-    ("aie2p",),
-    lambda scalars: _flow_kv_heads(*scalars),
-)
-
+    "flow_kv_values", "flow_kv/flow_kv.cc",
+    (Array("u8", 4352), Array("bf16", 4096), Array("f32", 2080), int, int), _flow_kv_values,
+    ("aie2p",), lambda scalars: _flow_kv_heads(*scalars),
+)  # fmt: skip
 
 FLOW_KV_GIVE_MAXIMA = Kernel(
-    "flow_kv_give_maxima",
-    "flow_kv/flow_kv.cc",
-    (Array("f32", 64), Array("f32", 32)),
-    compiled(lambda scalars: copy_cycles(64)),
-    ("aie2p",),
-)
-
+    "flow_kv_give_maxima", "flow_kv/flow_kv.cc", (Array("f32", 64), Array("f32", 32)),
+    compiled(lambda scalars: copy_cycles(64)), ("aie2p",),
+)  # fmt: skip
 
 FLOW_KV_PASS = Kernel(
-    "flow_kv_pass",
-    "flow_kv/flow_kv.cc",
+    "flow_kv_pass", "flow_kv/flow_kv.cc",
     (Array("f32", 2080), Array("f32", 32), Array("f32", 2112)),
-    compiled(lambda scalars: copy_cycles(4224)),
-    ("aie2p",),
-)
-
+    compiled(lambda scalars: copy_cycles(4224)), ("aie2p",),
+)  # fmt: skip
 
 FLOW_KV_MERGE = Kernel(
-    "flow_kv_merge",
-    "flow_kv/flow_kv.cc",
-    (Array("f32", 2080), Array("f32", 32), Array("f32", 2112), int, int),
-    compiled(_flow_kv_merge),
-    ("aie2p",),
-    lambda scalars: _flow_kv_heads(*scalars),
-)
-
+    "flow_kv_merge", "flow_kv/flow_kv.cc",
+    (Array("f32", 2080), Array("f32", 32), Array("f32", 2112), int, int), compiled(_flow_kv_merge),
+    ("aie2p",), lambda scalars: _flow_kv_heads(*scalars),
+)  # fmt: skip
 
 # Two trips of limbs, three macs and a rounding after a scalar inverse.
 FLOW_KV_OUTPUT = Kernel(
-    "flow_kv_output",
-    "flow_kv/flow_kv.cc",
-    (Array("f32", 2080), Array("bf16", 64), int, int),
-    compiled(lambda scalars: CALL + 20 * LATENCY),
-    ("aie2p",),
+    "flow_kv_output", "flow_kv/flow_kv.cc", (Array("f32", 2080), Array("bf16", 64), int, int),
+    compiled(lambda scalars: CALL + 20 * LATENCY), ("aie2p",),
     lambda scalars: 0 <= scalars[0] < 32 and _flow_kv_heads(0, scalars[1]),
-)
+)  # fmt: skip

@@ -13,7 +13,7 @@ from ort_aie_ep.aie_kernels.flow_qkv.kernels import (
     FLOW_QKV_VALUES,
     QKV_CHUNK,
 )
-from ort_aie_ep.aie_kernels.invocation import Costs, Invocation
+from ort_aie_ep.aie_kernels.invocation import Costs
 from ort_aie_ep.aie_kernels.machine import BF16, TASK, Step, control, stream
 
 FLOW_QKV_WORDS = 16 * 26  # to all pairs
@@ -98,12 +98,9 @@ def flow_qkv(
     )
 
 
-def _attention(invocation: Invocation) -> tuple[Step, ...]:
-    p = invocation.parameters
-    return flow_qkv(
+SEQUENCES: Costs = {
+    "attention": ("attention", lambda p, _: flow_qkv(
         p["prompt"], p["past"], p["heads"], p["kv_heads"], p["head_dim"], p["window"] or None,
         bool(p["causal"]),
-    )  # fmt: skip
-
-
-SEQUENCES: Costs = {"attention": ("attention", _attention)}
+    )),
+}  # fmt: skip

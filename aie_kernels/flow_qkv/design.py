@@ -299,8 +299,7 @@ def add_sequence(design: Design) -> Sequence:
             sweep = s.let(f"{name}_sweep", first_sweep + expr(n) % batch_sweeps)
             query = past + sweep * super_chunk
             first = s.let(
-                f"{name}_first",
-                less(0, window) * (maximum(0, query - window + 1) // keys * keys),
+                f"{name}_first", less(0, window) * (maximum(0, query - window + 1) // keys * keys)
             )
             end = causal * minimum(total, query + super_chunk) + (1 - causal) * total
             steps = s.let(f"{name}_steps", ceil_div(end - first, keys))
@@ -311,10 +310,7 @@ def add_sequence(design: Design) -> Sequence:
             head = u.head + p
             query_head = head // parts * group + minimum(head % parts * part, group - part)
             token = u.token + chunk_rows * j
-            return (
-                (token * heads + query_head) * row,
-                [(part, row), (chunk_rows, heads * row)],
-            )
+            return ((token * heads + query_head) * row, [(part, row), (chunk_rows, heads * row)])
 
         def fill(u: _Unit) -> None:
             for p in range(rows):

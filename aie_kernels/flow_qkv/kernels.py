@@ -22,13 +22,10 @@ from ort_aie_ep.npu.terms.kernel import Array, Kernel
 
 QKV_CHUNK = 2048
 
-
 # Bundles of 8 rows by the core's issue rules, by head dimension, with a quarter of the rescaling
 # (docs/results/npu-published.md), and what published projections take for each, compiled at -O2.
 VALUES = {64: 344.4375, 128: 452.9375, 256: 545.9375}
 PROJECTIONS = 1.04
-
-
 QKV_SCRATCH = 2560  # as bf16: scores of 32 rows with 32 keys, 2 x 128 keys; before, 8 rows of q
 
 
@@ -91,33 +88,20 @@ def _flow_qkv_keys(scalars: Scalars) -> bool:
 
 # Integer work on one core's scalar unit.
 FLOW_QKV_SCHEDULE = Kernel(
-    "flow_qkv_schedule",
-    "flow_qkv/flow_qkv.cc",
-    (Array("i32", 16), *(int,) * 9),
-    compiled(lambda scalars: CALL + 40),
-    ("aie2p",),
-    _flow_qkv_schedule,
-)
-
+    "flow_qkv_schedule", "flow_qkv/flow_qkv.cc", (Array("i32", 16), *(int,) * 9),
+    compiled(lambda scalars: CALL + 40), ("aie2p",), _flow_qkv_schedule,
+)  # fmt: skip
 
 FLOW_QKV_LOAD_Q = Kernel(
-    "flow_qkv_load_q",
-    "flow_qkv/flow_qkv.cc",
+    "flow_qkv_load_q", "flow_qkv/flow_qkv.cc",
     (Array("bf16", 512), Array("bf16", QKV_SCRATCH), Array("bf16", 8192), int, int, int),
-    compiled(_flow_qkv_load_q),
-    ("aie2p",),
-    _flow_qkv_pieces,
-)
-
+    compiled(_flow_qkv_load_q), ("aie2p",), _flow_qkv_pieces,
+)  # fmt: skip
 
 FLOW_QKV_BEGIN = Kernel(
-    "flow_qkv_begin",
-    "flow_qkv/flow_qkv.cc",
-    (Array("f32", 256),),
-    compiled(lambda scalars: copy_cycles(512)),
-    ("aie2p",),
-)
-
+    "flow_qkv_begin", "flow_qkv/flow_qkv.cc", (Array("f32", 256),),
+    compiled(lambda scalars: copy_cycles(512)), ("aie2p",),
+)  # fmt: skip
 
 FLOW_QKV_SCORES = Kernel(
     "flow_qkv_scores",
@@ -136,32 +120,20 @@ FLOW_QKV_SCORES = Kernel(
     _flow_qkv_keys,
 )
 
-
 FLOW_QKV_VALUES_BEGIN = Kernel(
-    "flow_qkv_values_begin",
-    "flow_qkv/flow_qkv.cc",
-    (Array("f32", 8320),),
-    compiled(lambda scalars: copy_cycles(16640)),
-    ("aie2p",),
-)
-
+    "flow_qkv_values_begin", "flow_qkv/flow_qkv.cc", (Array("f32", 8320),),
+    compiled(lambda scalars: copy_cycles(16640)), ("aie2p",),
+)  # fmt: skip
 
 FLOW_QKV_VALUES = Kernel(
-    "flow_qkv_values",
-    "flow_qkv/flow_qkv.cc",
-    (Array("u8", 9216), Array("bf16", 2048), Array("f32", 8320), int, int),
-    _flow_qkv_values,
-    ("aie2p",),
-    lambda scalars: _flow_qkv_rows(*scalars),
-)
-
+    "flow_qkv_values", "flow_qkv/flow_qkv.cc",
+    (Array("u8", 9216), Array("bf16", 2048), Array("f32", 8320), int, int), _flow_qkv_values,
+    ("aie2p",), lambda scalars: _flow_qkv_rows(*scalars),
+)  # fmt: skip
 
 # Per row a scalar inverse and a loop, per 32 values nine issues.
 FLOW_QKV_OUTPUT = Kernel(
-    "flow_qkv_output",
-    "flow_qkv/flow_qkv.cc",
-    (Array("f32", 8320), Array("bf16", 512), int, int),
-    compiled(lambda scalars: CALL + 512 / scalars[1] * (8 * LATENCY + LOOP) + 16 * 9),
-    ("aie2p",),
+    "flow_qkv_output", "flow_qkv/flow_qkv.cc", (Array("f32", 8320), Array("bf16", 512), int, int),
+    compiled(lambda scalars: CALL + 512 / scalars[1] * (8 * LATENCY + LOOP) + 16 * 9), ("aie2p",),
     lambda scalars: 0 <= scalars[0] < 16 and _flow_qkv_rows(scalars[1], 8),
-)
+)  # fmt: skip

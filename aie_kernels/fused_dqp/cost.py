@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from math import ceil
 
-from ort_aie_ep.aie_kernels.invocation import Costs, Invocation
-from ort_aie_ep.aie_kernels.machine import (
-    BF16,
-    CORE_ROWS,
-    TASK,
-    Step,
-    control,
-    stream,
-)
+from ort_aie_ep.aie_kernels.invocation import Costs
+from ort_aie_ep.aie_kernels.machine import BF16, CORE_ROWS, TASK, Step, control, stream
 from ort_aie_ep.formats.q4nx import BLOCK_COLS, BLOCK_ROWS, SHIPPING, BlockForm
 from ort_aie_ep.npu.terms import costs
 
@@ -55,9 +48,6 @@ def fused_dqp(outputs: int, inputs: int, form: BlockForm = SHIPPING) -> tuple[St
     )
 
 
-def _matvec(invocation: Invocation) -> tuple[Step, ...]:
-    p = invocation.parameters
-    return fused_dqp(p["N"], p["K"], invocation.form)
-
-
-SEQUENCES: Costs = {"matvec": ("projections", _matvec), "matvec_part": ("projections", _matvec)}
+SEQUENCES: Costs = dict.fromkeys(
+    ("matvec", "matvec_part"), ("projections", lambda p, form: fused_dqp(p["N"], p["K"], form))
+)

@@ -48,18 +48,14 @@ CORES = 4  # of a column
 STACK = 2048
 
 
-def build(
-    device: Device,
-    columns: int | None = None,
-    form: BlockForm = SHIPPING,
-) -> Design:
+def build(device: Device, columns: int | None = None, form: BlockForm = SHIPPING) -> Design:
     """FusedDQP on the first `columns` columns (default: 4, or all of a narrower device).
 
-    `matvec(N, K, bias, activation)`: x (K) bf16, w Q4NX (N/32, K/256, block bytes of `form`), bias
-    (N) bf16 if `bias` is 1, y (N) bf16. `activation`: 0 none, 1 SiLU, 2 GELU (tanh form).
+    `matvec(N, K, bias)`: x (K) bf16, w Q4NX (N/32, K/256, block bytes of `form`), bias (N) bf16 if
+    `bias` is 1, y (N) bf16.
 
-    `matvec_part(N, K, row_K, bias, activation)` does the same for a part of rows of `row_K`
-    in-features: w begins with the part's first block, and its rows of blocks are row_K/256 apart.
+    `matvec_part(N, K, row_K, bias)` does the same for a part of rows of `row_K` in-features: w
+    begins with the part's first block, and its rows of blocks are row_K/256 apart.
     A longer row than MATVEC_K is the sum of parts; each takes the result so far as its bias.
     """
     columns = min(4, device.columns) if columns is None else columns
@@ -114,7 +110,7 @@ def place(design: Design, columns: int, x: End) -> None:
                         Buffer("acc", Array("f32", BLOCK_ROWS)),
                         Buffer("bias", kernels.BIAS),
                     ],
-                    parameters=["slices", "bias_pieces", "blocks", "rounds", "epilogue"],
+                    parameters=["slices", "bias_pieces", "blocks", "rounds", "biased"],
                     kernels=[
                         DQP_LOAD_X, DQP_LOAD_BIAS, DQP_ZERO, dqp_block(design.form), DQP_FINISH
                     ],
@@ -128,7 +124,7 @@ def _body(tile: int, tiles: int, form: BlockForm) -> Body:
     multiply, scalars = dqp_block(form), form_scalars(form)
 
     def body(core: Core):  # type: ignore[no-untyped-def]
-        slices, bias_pieces, blocks, rounds, epilogue = yield Parameters()
+        slices, bias_pieces, blocks, rounds, biased = yield Parameters()
         kept = core.buffer("x"), core.buffer("sums")
         acc, bias = core.buffer("acc"), core.buffer("bias")
         for i in core.loop(slices):
@@ -146,7 +142,7 @@ def _body(tile: int, tiles: int, form: BlockForm) -> Body:
                 yield call(multiply, w, *kept, acc, k, *scalars)
                 yield Release("w")
             y = yield Acquire("y")
-            yield call(DQP_FINISH, acc, bias, y, r, epilogue)
+            yield call(DQP_FINISH, acc, bias, y, r, biased)
             yield Release("y")
 
     return body
@@ -161,15 +157,15 @@ def add_sequences(design: Design, columns: int) -> None:
 def _add_matvec(design: Design, columns: int, *, part: bool = False) -> None:
     block = design.form.block_bytes
     if part:
-        s = design.sequence("matvec_part", "N", "K", "row_K", "bias", "activation")
-        N, K, row_K, bias, activation = s.symbols()
+        s = design.sequence("matvec_part", "N", "K", "row_K", "bias")
+        N, K, row_K, bias = s.symbols()
         s.require(
             at_most(K, row_K) * equal(row_K % BLOCK_COLUMNS, 0),
             "row_K={row_K} must be a multiple of 256, and K={K} at most that",
         )
     else:
-        s = design.sequence("matvec", "N", "K", "bias", "activation")
-        N, K, bias, activation = s.symbols()
+        s = design.sequence("matvec", "N", "K", "bias")
+        N, K, bias = s.symbols()
         row_K = K
     s.require(equal(N % BLOCK_ROWS, 0), "N={N} must be a multiple of 32: pad W with zero scales")
     s.require(at_most(CORES * BLOCK_ROWS, N), "N={N} must be at least 128: pad W with zero scales")
@@ -180,10 +176,6 @@ def _add_matvec(design: Design, columns: int, *, part: bool = False) -> None:
         at_most(K, limits.MATVEC_K), f"K={{K}} is above {limits.MATVEC_K}: x stays in L1; divide K"
     )
     s.require(equal(bias, 0) + equal(bias, 1), "bias={bias} must be 0 or 1")
-    s.require(
-        at_most(0, activation) * at_most(activation, 2),
-        "activation={activation} must be 0 (none), 1 (SiLU) or 2 (GELU)",
-    )
     blocks = K // BLOCK_COLUMNS
     row_bytes = row_K // BLOCK_COLUMNS * block
     x = s.argument("x", "in", 2 * K)
@@ -219,7 +211,7 @@ def _add_matvec(design: Design, columns: int, *, part: bool = False) -> None:
     pieces = bias * ceil_div(biases, BLOCK_COLUMNS)
     for name in design.workers:
         if name.startswith("dqp"):
-            s.start(name, blocks, pieces, blocks, full + tail, bias + 2 * activation)
+            s.start(name, blocks, pieces, blocks, full + tail, bias)
     with s.when(bias):
         s.transfer("x", b, offset=0, run=full * (round_biases * 2))
         with s.when(tail):

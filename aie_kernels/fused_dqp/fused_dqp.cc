@@ -20,7 +20,6 @@
 #include "../common/design_limits.h"
 #include "../common/loop_hints.h"
 #include "dqp_group.h"
-#include "elementary.h"
 
 namespace {
 
@@ -189,23 +188,16 @@ void dqp_block(const uint8_t* __restrict block, const bfloat16* __restrict x,
   event1();
 }
 
-// y = bf16(activation(acc + bias)). `epilogue`: bit 0 adds the bias of `round`; bits 2:1 are 0 for
-// no activation, 1 for SiLU, 2 for GELU in its tanh form. fp32 up to the one rounding.
+// y = bf16(acc), or with `biased` bf16(acc + the bias of `round`): fp32 up to the one rounding.
 void dqp_finish(const float* __restrict acc, const bfloat16* __restrict bias,
-                bfloat16* __restrict y, int32_t round, int32_t epilogue) {
+                bfloat16* __restrict y, int32_t round, int32_t biased) {
   event0();
   aie::set_rounding(aie::rounding_mode::conv_even);
   constexpr unsigned n = q4nx::rows;
   aie::vector<float, n> values = aie::load_v<n>(acc);
-  if (epilogue & 1) {
+  if (biased) {
     const aie::accum<accfloat, n> offset(aie::load_v<n>(bias + round * n));
     values = aie::add(values, offset.to_vector<float>());
-  }
-  const int32_t activation = epilogue >> 1;
-  if (activation == 1) {
-    values = elementary::silu(values);
-  } else if (activation == 2) {
-    values = elementary::gelu(values);
   }
   const aie::accum<accfloat, n> result(values);
   aie::store_v(y, result.to_vector<bfloat16>());

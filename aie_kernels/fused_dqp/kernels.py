@@ -11,12 +11,7 @@ from __future__ import annotations
 from functools import cache
 
 from ort_aie_ep.aie_kernels import limits
-from ort_aie_ep.aie_kernels.cycles import (
-    CALL,
-    SHORT_LOOP,
-    fixed,
-    form_scalars,
-)
+from ort_aie_ep.aie_kernels.cycles import CALL, SHORT_LOOP, fixed, form_scalars
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.npu.terms.kernel import Array, Kernel
 
@@ -39,8 +34,6 @@ def _dqp_block_issues(arch: str) -> float:
 # mlir-air's projection of the same block on AIE2P: a body of 140 bundles, 16 times. At this pace 16
 # cores take 65.8 GB/s, and a block is done before the next one arrives, after 2,560 cycles.
 DQP_BLOCK_PUBLISHED = 16 * 140
-
-
 DQP_CYCLES_PER_ISSUE = DQP_BLOCK_PUBLISHED / _dqp_block_issues("aie2p")
 
 
@@ -58,7 +51,6 @@ DQP_LOAD_X = Kernel(
     limits=lambda scalars: 0 <= scalars[0] < limits.MATVEC_K // 256,
 )
 
-
 DQP_LOAD_BIAS = Kernel(
     "dqp_load_bias",
     "fused_dqp/fused_dqp.cc",
@@ -68,7 +60,6 @@ DQP_LOAD_BIAS = Kernel(
     # The kernel drops rounds for which it has no room and counts them in 32 bits.
     limits=lambda scalars: 0 <= 8 * scalars[0] < 1 << 31 and scalars[2] > 0,
 )
-
 
 DQP_ZERO = Kernel("dqp_zero", "fused_dqp/fused_dqp.cc", (Array("f32", 32),), fixed(CALL))
 
@@ -97,25 +88,13 @@ def dqp_block(form: BlockForm, most: int = limits.MATVEC_K) -> Kernel:
 DQP_BLOCK = dqp_block(SHIPPING)
 
 
-# An activation is some 17 fp32 products of 32 lanes, one after another: nine macs each (twice as
-# many on AIE2) and about 30 cycles to part the operands into limbs. mlir-aie's silu of 1,024 bf16,
-# by other means: 211 on AIE2P, 1,434 on AIE2.
-def _dqp_finish_cycles(arch: str, scalars: tuple[int, ...]) -> float:
-    activation = scalars[1] >> 1
-    product = 30 + 9 * (2 if arch == "aie2" else 1)
-    return CALL + 20 + (0, 17, 21)[activation] * product
-
-
 def _dqp_finish_limits(scalars: tuple[int, ...]) -> bool:
     """Without a bias the kernel ignores the round."""
-    round_, epilogue = scalars
-    return 0 <= epilogue < 6 and (not epilogue & 1 or 0 <= round_ < limits.BIAS_ROUNDS)
+    round_, biased = scalars
+    return biased == 0 or (biased == 1 and 0 <= round_ < limits.BIAS_ROUNDS)
 
 
 DQP_FINISH = Kernel(
-    "dqp_finish",
-    "fused_dqp/fused_dqp.cc",
-    (Array("f32", 32), BIAS, Array("bf16", 32), int, int),
-    _dqp_finish_cycles,
-    limits=_dqp_finish_limits,
-)
+    "dqp_finish", "fused_dqp/fused_dqp.cc", (Array("f32", 32), BIAS, Array("bf16", 32), int, int),
+    fixed(CALL + 20), limits=_dqp_finish_limits,
+)  # fmt: skip

@@ -7,6 +7,7 @@ way before the previous one ends, so only the first projection waits for command
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -17,7 +18,7 @@ from ort_aie_ep.aie_kernels.fused_dqp import cost as fused_dqp
 from ort_aie_ep.aie_kernels.fused_dqp.kernels import DQP_ZERO
 from ort_aie_ep.aie_kernels.fused_layer import kernels as fused_layer
 from ort_aie_ep.aie_kernels.fused_layer.sequences import query_parts
-from ort_aie_ep.aie_kernels.invocation import Costs, Invocation
+from ort_aie_ep.aie_kernels.invocation import Costs
 from ort_aie_ep.aie_kernels.machine import BF16, SHORT_RUN, TASK, Step
 from ort_aie_ep.formats.q4nx import BLOCK_COLS, SHIPPING, BlockForm
 from ort_aie_ep.npu.terms import costs
@@ -29,8 +30,6 @@ OBJECT = fused_layer.OBJECT
 # Parameters and start of each core, and of a pair.
 HUB_WORDS, PROJECTION_WORDS, ROPE_WORDS, GATE_WORDS, PAIR_WORDS = 14, 4, 16, 13, 21
 OUTPUT = 64  # elements of attention's output that a value core sends at a time
-
-
 _LOAD_X = of_call(fused_layer.LAYER_LOAD_X)
 _COPY = of_call(fused_layer.LAYER_COPY)
 _PLACE = of_call(fused_layer.LAYER_PLACE, 0, ROUND)
@@ -160,21 +159,15 @@ def attention(layer: Layer, context: int) -> tuple[Step, ...]:
     )
 
 
-def _layer(invocation: Invocation) -> tuple[Step, ...]:
-    p = invocation.parameters
+def _layer(p: Mapping[str, int], form: BlockForm) -> tuple[Step, ...]:
     layer = Layer(
         p["hidden"], p["heads"], p["kv_heads"], p["head_dim"], p["rotary_dim"], p["ffn"],
         p["window"], bool(p["gelu"]), bool(p["head_norm"]), bool(p["post_norm"]), bool(p["bias"]),
     )  # fmt: skip
-    return (
-        *projections(layer, invocation.form), *attention(layer, p["context"]), *between(layer)
-    )  # fmt: skip
+    return (*projections(layer, form), *attention(layer, p["context"]), *between(layer))
 
 
-def _head(invocation: Invocation) -> tuple[Step, ...]:
-    p = invocation.parameters
-    return head(p["N"], p["hidden"], invocation.form)
-
-
-#: Without `shared_layer`: no plan has one.
-SEQUENCES: Costs = {"layer": ("layers", _layer), "head": ("lm_head", _head)}
+SEQUENCES: Costs = {
+    "layer": ("layers", _layer),
+    "head": ("lm_head", lambda p, form: head(p["N"], p["hidden"], form)),
+}

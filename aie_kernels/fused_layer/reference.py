@@ -45,19 +45,10 @@ Rows = NDArray[Any]  # (n,) bfloat16
 
 @dataclass(frozen=True)
 class Layer:
-    """The shape of a layer: the parameters of its sequence by name; `form` is that of its weights.
-
-    A `shared` layer reads the cache of an earlier one; the cache has the token's own key and value.
-    """
+    """The parameters of the sequence `layer` by name; `form` is that of the weights."""
 
     parameters: dict[str, int]
     form: BlockForm = SHIPPING
-    shared: bool = False
-
-    @property
-    def sequence(self) -> str:
-        """The name of its sequence in `fused_layer`."""
-        return "shared_layer" if self.shared else "layer"
 
     def __getattr__(self, name: str) -> int:
         try:
@@ -69,7 +60,7 @@ class Layer:
         """Buffers by argument: small weights, norms around one, a cache with its old keys."""
         rng = np.random.default_rng(seed)
         hidden, dim = self.hidden, self.head_dim
-        q, own = self.heads * dim, 0 if self.shared else 2 * self.kv_heads * dim
+        width = (self.heads + 2 * self.kv_heads) * dim
         half = self.rotary_dim // 2
         angle = (self.context - 1) * 10000.0 ** (-np.arange(half) / max(1, half))
         table = np.zeros(256)
@@ -85,18 +76,18 @@ class Layer:
             values = rng.standard_normal((self.kv_heads, self.capacity // 8, dim // 8, 8, 8))
             return values.astype(BF16).reshape(-1)
 
-        buffers = {
+        return {
             "x": rng.standard_normal(hidden).astype(BF16),
             "input_norm": norm(hidden),
-            "bias": (rng.standard_normal((q + own) * self.bias) * 0.5).astype(BF16),
+            "bias": (rng.standard_normal(width * self.bias) * 0.5).astype(BF16),
             "q_norm": norm(dim, self.head_norm),
             "k_norm": norm(dim, self.head_norm),
             "table": table.astype(BF16),
             "attention_norm": norm(hidden, self.post_norm),
             "ffn_norm": norm(hidden),
             "output_norm": norm(hidden, self.post_norm),
-            "w_qkv": weights(q + own, hidden),
-            "w_o": weights(hidden, q),
+            "w_qkv": weights(width, hidden),
+            "w_o": weights(hidden, self.heads * dim),
             "w_gate": weights(self.ffn, hidden),
             "w_up": weights(self.ffn, hidden),
             "w_down": weights(hidden, self.ffn),
@@ -104,9 +95,6 @@ class Layer:
             "v": cache(),
             "y": np.full(hidden, np.nan, BF16),
         }
-        if self.shared:
-            del buffers["k_norm"]
-        return buffers
 
 
 def widened(blocks: NDArray[np.uint8], k: int, form: BlockForm) -> NDArray[np.uint8]:
@@ -239,11 +227,10 @@ class Operators:
         q, new_k, new_v = np.split(qkv, [q_dim, q_dim + kv_dim])
         table = buffers["table"]
         caches = {name: buffers[name].copy() for name in "kv"}
-        if not layer.shared:
-            new_k = self.rotated(new_k, layer, table, buffers["k_norm"])
-            for name, new in (("k", new_k), ("v", new_v)):
-                cache = caches[name].reshape(layer.kv_heads, -1, dim // 8, 8, 8)
-                cache[:, position // 8, :, position % 8] = new.reshape(layer.kv_heads, dim // 8, 8)
+        new_k = self.rotated(new_k, layer, table, buffers["k_norm"])
+        for name, new in (("k", new_k), ("v", new_v)):
+            cache = caches[name].reshape(layer.kv_heads, -1, dim // 8, 8, 8)
+            cache[:, position // 8, :, position % 8] = new.reshape(layer.kv_heads, dim // 8, 8)
         caches = {name: cache.reshape(layer.kv_heads, -1) for name, cache in caches.items()}
         o = self.attend(layer, self.rotated(q, layer, table, buffers["q_norm"]), **caches)
         projected = self.matvec(buffers["w_o"], o)
@@ -268,16 +255,16 @@ def _sum(a: Rows, b: Rows) -> Rows:
 ROUNDINGS = 10
 
 
-def problem(context: Context, p: dict[str, int], *, shared: bool = False) -> Problem:
-    """A problem of `layer`, or of `shared_layer`."""
-    layer = Layer(p, context.form, shared)
+def problem(context: Context, p: dict[str, int]) -> Problem:
+    """A problem of `layer`."""
+    layer = Layer(p, context.form)
     buffers = layer.random(seed=p["context"])
     expected = Operators(context.form).layer(layer, buffers)
 
     def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
         return [_output(name, after[name], values, ROUNDINGS) for name, values in expected.items()]
 
-    return Problem(layer.sequence, p, buffers, judge)
+    return Problem("layer", p, buffers, judge)
 
 
 def head_problem(context: Context, p: dict[str, int]) -> Problem:

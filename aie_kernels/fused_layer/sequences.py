@@ -55,9 +55,8 @@ Q_WEIGHT, K_WEIGHT = ROWS // OBJECT - 2, ROWS // OBJECT - 1
 
 
 def add_sequences(design: Design) -> None:
-    """`layer`, `shared_layer` and `head`, for a design that `fused_layer.build` has placed."""
-    _Layer(design, "layer", own=True).add()
-    _Layer(design, "shared_layer", own=False).add()
+    """`layer` and `head`, for a design that `fused_layer.build` has placed."""
+    _Layer(design).add()
     _add_head(design)
 
 
@@ -70,19 +69,15 @@ class _Layer:
     the token's own are written at position `context` - 1. `table` has rotary_dim / 2 cosines of the
     position, then as many sines.
 
-    A layer without keys and values of its `own` (later layers of Gemma 3n and 4) reads those of an
-    earlier layer, the token's among them. Its w_qkv and bias are of queries alone; it has no
-    k_norm.
-
     `head_norm`, `post_norm` (Gemma 3: norms of both outputs before their residual sums) and `bias`
     are 0 or 1; their buffers are empty without them. `gelu` 0 is SiLU, 1 GELU (tanh form).
     `window`, `scale_bits`, `softcap_bits` as in FlowKV; `eps_bits` is a float32's.
     """
 
-    def __init__(self, design: Design, name: str, *, own: bool) -> None:
-        self._design, self.own = design, own
+    def __init__(self, design: Design) -> None:
+        self._design = design
         s = self._s = design.sequence(
-            name, "hidden", "heads", "kv_heads", "head_dim", "rotary_dim", "interleaved", "ffn",
+            "layer", "hidden", "heads", "kv_heads", "head_dim", "rotary_dim", "interleaved", "ffn",
             "gelu", "head_norm", "post_norm", "bias", "context", "capacity", "window", "scale_bits",
             "softcap_bits", "eps_bits",
         )  # fmt: skip
@@ -94,7 +89,7 @@ class _Layer:
         require_heads(s, self.heads, self.kv_heads, self.head_dim)
         self.q_dim, self.kv_dim = self.heads * self.head_dim, self.kv_heads * self.head_dim
         self.block = self._design.form.block_bytes
-        self.width = self.q_dim + 2 * self.kv_dim * self.own
+        self.width = self.q_dim + 2 * self.kv_dim
         self.row = 2 * self.head_dim  # bytes
 
     def add(self) -> None:
@@ -113,9 +108,7 @@ class _Layer:
         self.input_norm = s.argument("input_norm", "in", 2 * self.hidden)
         self.b = s.argument("bias", "in", 2 * self.width * self.bias)
         self.q_norm = s.argument("q_norm", "in", self.row * self.head_norm)
-        self.k_norm = self.q_norm  # as many
-        if self.own:
-            self.k_norm = s.argument("k_norm", "in", self.row * self.head_norm)
+        self.k_norm = s.argument("k_norm", "in", self.row * self.head_norm)
         self.table = s.argument("table", "in", 2 * OBJECT)
         self.attention_norm = s.argument("attention_norm", "in", 2 * self.hidden * self.post_norm)
         self.ffn_norm = s.argument("ffn_norm", "in", 2 * self.hidden)
@@ -125,8 +118,8 @@ class _Layer:
         self.w_gate = s.argument("w_gate", "in", _matrix_bytes(self.ffn, self.hidden, self.block))
         self.w_up = s.argument("w_up", "in", _matrix_bytes(self.ffn, self.hidden, self.block))
         self.w_down = s.argument("w_down", "in", _matrix_bytes(self.hidden, self.ffn, self.block))
-        self.k = s.argument("k", "inout" if self.own else "in", self.capacity * self.kv_dim * 2)
-        self.v = s.argument("v", "inout" if self.own else "in", self.capacity * self.kv_dim * 2)
+        self.k = s.argument("k", "inout", self.capacity * self.kv_dim * 2)
+        self.v = s.argument("v", "inout", self.capacity * self.kv_dim * 2)
         self.y = s.argument("y", "out", 2 * self.hidden)
 
     def _rules(self) -> None:
@@ -250,7 +243,7 @@ class _Layer:
         s.transfer("table", self.table, offset=0, run=2 * OBJECT)
         s.start(
             "rope", self.rounds, self.width, 1, self.head_norm, self.q_dim // OBJECT,
-            self.q_dim // OBJECT, self.kv_dim // OBJECT * self.own,
+            self.q_dim // OBJECT, self.kv_dim // OBJECT,
             (self.q_dim + self.kv_dim) // OBJECT, self.head_norm * Q_WEIGHT,
             self.head_norm * K_WEIGHT, self.head_dim, self.rotary_dim, self.interleaved, self.eps,
             2 * self.hidden_rounds + 2 * self.up_rounds,
@@ -281,15 +274,14 @@ class _Layer:
         # Every core has been started: a full queue may wait for projections from here on.
         _weights(s, self.w_o, self.hidden, self.q_dim, self.block)
         _weights(s, self.w_gate, self.ffn, self.hidden, self.block)
-        if self.own:
-            for new in (self.k, self.v):
-                s.transfer(
-                    "kv", new,
-                    offset=(self.context - 1) // 8 * (8 * self.row) + (self.context - 1) % 8 * 16,
-                    run=16,
-                    outer=[(self.kv_heads, self.capacity * self.row), (self.head_dim // 8, 128)],
-                )  # fmt: skip
-            s.arrive("kv")
+        for new in (self.k, self.v):
+            s.transfer(
+                "kv", new,
+                offset=(self.context - 1) // 8 * (8 * self.row) + (self.context - 1) % 8 * 16,
+                run=16,
+                outer=[(self.kv_heads, self.capacity * self.row), (self.head_dim // 8, 128)],
+            )  # fmt: skip
+        s.arrive("kv")
         with s.loop("sweep", self.sweeps) as sweep:
             for p in range(PAIRS):
                 head = minimum(sweep * PAIRS + p, self.units - 1) // self.parts

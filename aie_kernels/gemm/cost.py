@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import ceil
 
 from ort_aie_ep.aie_kernels.cycles import of_call
 from ort_aie_ep.aie_kernels.gemm import row_kernels as rows
 from ort_aie_ep.aie_kernels.gemm.kernels import GEMM_STORE_BF16, GEMM_TILE_BFP16, GEMM_ZERO
-from ort_aie_ep.aie_kernels.invocation import Costs, Invocation
+from ort_aie_ep.aie_kernels.invocation import Costs
 from ort_aie_ep.aie_kernels.machine import (
     ALL_COLUMNS,
     BF16,
@@ -19,6 +20,7 @@ from ort_aie_ep.aie_kernels.machine import (
     weights_bytes,
 )
 from ort_aie_ep.aie_kernels.vector_ops.cost import norm_cycles
+from ort_aie_ep.formats.q4nx import BlockForm
 
 GEMM_ROWS, GEMM_COLUMNS, GEMM_DEPTH = 64, 128, 64  # of a core's block, and of a step of K
 SUPERTILE = 512  # rows, and columns, of C on 8 x 4 cores
@@ -176,28 +178,7 @@ def _of_rows(
     )
 
 
-def _product(invocation: Invocation) -> tuple[Step, ...]:
-    p = invocation.parameters
-    return gemm(p["M"], p["K"], p["N"])
-
-
-def _product_bfp16(invocation: Invocation) -> tuple[Step, ...]:
-    p = invocation.parameters
-    return gemm(p["M"], p["K"], p["N"], bfp16=True)
-
-
-def _gate(invocation: Invocation) -> tuple[Step, ...]:
-    p = invocation.parameters
-    return row_gate(p["M"], p["N"], bool(p["kind"]))
-
-
-def _norm(invocation: Invocation) -> tuple[Step, ...]:
-    p = invocation.parameters
-    return row_norm(p["M"], p["n"], bool(p["residual"]), bool(p["norm"]))
-
-
-def _rotation(invocation: Invocation) -> tuple[Step, ...]:
-    p = invocation.parameters
+def _rotation(p: Mapping[str, int], _: BlockForm) -> tuple[Step, ...]:
     append = "kv_heads" in p
     return row_rotation(
         p["M"], p["kv_heads" if append else "heads"], p["head_dim"], p["rotary_dim"],
@@ -206,10 +187,14 @@ def _rotation(invocation: Invocation) -> tuple[Step, ...]:
 
 
 SEQUENCES: Costs = {
-    "gemm": ("gemm", _product),
-    "gate": ("vector", _gate),
-    "add_norm": ("vector", _norm),
+    "gemm": ("gemm", lambda p, _: gemm(p["M"], p["K"], p["N"])),
+    "gate": ("vector", lambda p, _: row_gate(p["M"], p["N"], bool(p["kind"]))),
+    "add_norm": (
+        "vector", lambda p, _: row_norm(p["M"], p["n"], bool(p["residual"]), bool(p["norm"]))
+    ),
     "rotate": ("vector", _rotation),
     "append_rows": ("vector", _rotation),
-}
-SEQUENCES_BFP16: Costs = {**SEQUENCES, "gemm": ("gemm", _product_bfp16)}
+}  # fmt: skip
+SEQUENCES_BFP16: Costs = {
+    **SEQUENCES, "gemm": ("gemm", lambda p, _: gemm(p["M"], p["K"], p["N"], bfp16=True)),
+}  # fmt: skip

@@ -15,7 +15,6 @@ from ort_aie_ep.aie_kernels import limits
 from ort_aie_ep.aie_kernels.gemm import row_operators, row_sequences
 from ort_aie_ep.aie_kernels.gemm.kernels import (
     GEMM_STORE_BF16,
-    GEMM_STORE_F32,
     GEMM_STRIP,
     GEMM_TILE,
     GEMM_TILE_BFP16,
@@ -36,7 +35,7 @@ from ort_aie_ep.npu.terms.design import (
 )
 from ort_aie_ep.npu.terms.device import Device
 from ort_aie_ep.npu.terms.errors import DesignError
-from ort_aie_ep.npu.terms.kernel import DTYPES, Array, Kernel
+from ort_aie_ep.npu.terms.kernel import Array, Kernel
 from ort_aie_ep.npu.terms.sequence import (
     Expr,
     Sequence,
@@ -49,7 +48,6 @@ from ort_aie_ep.npu.terms.sequence import (
     minimum,
 )
 
-Output = Literal["bf16", "f32"]
 Weights = Literal["bf16", "bfp16"]
 
 ROWS = 64  # m: rows of a core's block
@@ -58,37 +56,39 @@ PART = 32  # n: columns of a part, and rows of a Q4NX block
 STRIPS = 4  # of 8 columns of a part
 SLAB = 256  # k of an object of A in the memory tile, and of a Q4NX block
 CORES = 4  # of a column
-PARTS: dict[Output, int] = {"bf16": 4, "f32": 2}  # of a core's block
+PARTS = 4  # of a core's block
+WIDTH = PARTS * PART  # columns of it
+ROW = 2 * WIDTH  # bytes of one of its rows
+TILE_WIDTH = CORES * WIDTH
 STACK = 0xD00  # bytes; AMD's for its GEMM
 
 A_OBJECT = ROWS * STEP  # elements on a core
 B_OBJECT = STEP * PART
+ACC = Array("f32", ROWS * WIDTH)
 #: From 64 rows x 256 k, row-major, to [32 kb][8 mb][8 m][8 k].
 A_LAYOUT = Layout(((SLAB // 8, 16), (ROWS, 2 * SLAB), (4, 4)))
 MAX_ITERATIONS = 64  # of a shim descriptor
 RUN_WORK = 1 << 30  # N * K of the rounds of one run: below 0.4 s on every device
 
 
-def build(device: Device, output: Output = "bf16") -> Design:
+def build(device: Device) -> Design:
     """GEMM on all columns of `device`.
 
     A sequence `gemm(M, K, N)`: a (max(M, 64), K) bf16, b bf16 as `pack_b` gives it, c
-    (max(M, 64), N) bf16 or float32; and those of `row_sequences`, with bf16 output on AIE2P.
-    Raises DesignError for a number of columns over which four
-    rows of cores cannot be divided evenly.
+    (max(M, 64), N) bf16; and those of `row_sequences` on AIE2P. Raises DesignError for a number of
+    columns over which four rows of cores cannot be divided evenly.
     """
-    return make(device, Blocking(device, output))
+    return make("gemm", device, "bf16")
 
 
-def make(device: Device, shape: Blocking) -> Design:
-    """The design for this blocking. Raises DesignError as `build` does."""
+def make(name: str, device: Device, weights: Weights) -> Design:
+    """The design for such weights. Raises DesignError as `build` does."""
     if min(device.columns, CORES) not in (1, 2, 4):
         raise DesignError(
             f"gemm on {device.name}: it has {device.columns} columns; B of the 4 rows of "
             "cores enters through 1, 2 or 4 of them"
         )
-    names = ["gemm", *["bfp16"] * (shape.weights == "bfp16"), shape.output]
-    design = Design("_".join(names).removesuffix("_bf16"), device)
+    shape, design = Blocking(device, weights), Design(name, device)
     for group in range(shape.groups):
         _place_b(design, shape, group)
     for c in range(device.columns):
@@ -130,41 +130,24 @@ def pack_b_bfp16(weights: np.ndarray) -> np.ndarray:
 
 
 class Blocking:
-    """How a C of this output type is divided over this many columns, and the order of B."""
+    """How C is divided over this many columns, and the order of B."""
 
-    def __init__(
-        self,
-        device: Device,
-        output: Output,
-        *,
-        weights: Weights = "bf16",
-    ) -> None:
+    def __init__(self, device: Device, weights: Weights) -> None:
         self.columns = columns = device.columns
-        self.output = output
         self.weights = weights
-        self.row_operators = output == "bf16" and device.architecture == "aie2p"
-        self.parts = PARTS[output]
-        self.element = DTYPES[output].itemsize  # bytes
-        self.width = self.parts * PART  # columns of a core's block
-        self.row = self.width * self.element  # bytes of one of its rows: 256 for both types
-        self.tile_width = CORES * self.width
+        self.row_operators = device.architecture == "aie2p"
         self.groups = min(columns, CORES)  # of rows of cores that share a B channel
         self.rows = CORES // self.groups  # of cores in a group
         # A memory tile that feeds four rows has room for half the depth.
         self.b_steps = 2 if self.rows == CORES else 4
         self.depth = self.b_steps * STEP  # k of an object of B in the memory tile
-        acc = Array("f32", self.parts * ROWS * PART)
-        store = GEMM_STORE_BF16 if output == "bf16" else GEMM_STORE_F32
-        self.zero = with_arrays(GEMM_ZERO, acc)
         tile = GEMM_TILE if weights == "bf16" else GEMM_TILE_BFP16
         #: B on a core; eight values have `b_eight` bytes.
         self.b = Array("bf16", B_OBJECT) if weights == "bf16" else Array("u8", B_OBJECT // 8 * 9)
         self.b_eight = 16 if weights == "bf16" else 9
-        # A whole part of C has room where B is shorter or C narrower.
-        self.strips = 2 if output == weights == "bf16" else STRIPS
-        self.tile = with_arrays(tile, Array("bf16", A_OBJECT), self.b, acc)
-        self.store = with_arrays(store, acc, Array(output, GEMM_STRIP))
-        self.acc = acc
+        # A whole part of C has room where B is shorter.
+        self.strips = 2 if weights == "bf16" else STRIPS
+        self.tile = with_arrays(tile, Array("bf16", A_OBJECT), self.b, ACC)
 
 
 def with_arrays(kernel: Kernel, *arrays: Array) -> Kernel:
@@ -175,7 +158,7 @@ def with_arrays(kernel: Kernel, *arrays: Array) -> Kernel:
 # --- tiles and fifos ------------------------------------------------------------------------------
 def _place_b(design: Design, shape: Blocking, group: int) -> None:
     """B of the rows of cores of a group: in through one memory tile, out to every column."""
-    each = shape.parts * shape.b_steps * shape.b.count
+    each = PARTS * shape.b_steps * shape.b.count
     slab = design.fifo(
         f"b{group}", shape.b.element, shape.rows * each, design.shim(group, 1), design.mem(group)
     )
@@ -198,14 +181,12 @@ def _block_layout(shape: Blocking) -> Layout:
     # An object in pieces, as mlir-aie counts up to 512 elements.
     pieces = 4 if shape.weights == "bf16" else 8
     piece = shape.b.bytes // pieces
-    return Layout(
-        ((shape.b_steps, shape.b.bytes), (shape.parts, run), (pieces, piece), (piece // 4, 4))
-    )
+    return Layout(((shape.b_steps, shape.b.bytes), (PARTS, run), (pieces, piece), (piece // 4, 4)))
 
 
-def c_layout(width: int, element: int) -> Layout:
-    """How strips arrive in the memory tile: as 64 rows of `width` elements of `element` bytes."""
-    return Layout(((width // 8, 8 * element), (ROWS, width * element), (2 * element, 4)))
+def c_layout(width: int) -> Layout:
+    """How strips arrive in the memory tile: as 64 rows of `width` elements."""
+    return Layout(((width // 8, 16), (ROWS, 2 * width), (4, 4)))
 
 
 def _place_column(design: Design, shape: Blocking, c: int) -> None:
@@ -216,29 +197,27 @@ def _place_column(design: Design, shape: Blocking, c: int) -> None:
         [design.core(c, r, object=Array("bf16", A_OBJECT)) for r in range(CORES)],
     )  # fmt: skip
     design.forward(slab, a)
-    arrive = c_layout(shape.width, shape.element)
+    arrive = c_layout(WIDTH)
     outputs = []
     rows = shape.row_operators
     for r in range(CORES):
         out = design.fifo(
-            f"c{c}_{r}", shape.output, GEMM_STRIP,
+            f"c{c}_{r}", "bf16", GEMM_STRIP,
             design.core(c, r, shape.strips),
-            design.mem(c, layout=arrive, object=Array(shape.output, ROWS * shape.width)),
+            design.mem(c, layout=arrive, object=Array("bf16", ROWS * WIDTH)),
         )  # fmt: skip
         outputs.append(out)
         design.worker(
             f"gemm{c}_{r}", design.core(c, r), _body(shape),
             inputs={"a": a, "b": design.fifos[f"b_row{r}"]}, outputs={"c": out},
-            buffers=[Buffer("acc", shape.acc), *(row_operators.BUFFERS if rows else ())],
+            buffers=[Buffer("acc", ACC), *(row_operators.BUFFERS if rows else ())],
             parameters=["k_steps", "blocks", *(row_operators.PARAMETERS if rows else ())],
             kernels=[
-                shape.zero, shape.tile, shape.store, *(row_operators.KERNELS if rows else ())
+                GEMM_ZERO, shape.tile, GEMM_STORE_BF16, *(row_operators.KERNELS if rows else ())
             ],
             stack=STACK,
         )  # fmt: skip
-    joined = design.fifo(
-        f"c{c}", shape.output, CORES * ROWS * shape.width, design.mem(c), design.shim(c, 0)
-    )
+    joined = design.fifo(f"c{c}", "bf16", CORES * ROWS * WIDTH, design.mem(c), design.shim(c, 0))
     design.join(outputs, joined)
 
 
@@ -251,21 +230,21 @@ def _body(shape: Blocking) -> Body:
     def products(core: Core, k_steps: Any, blocks: Any) -> Steps:
         acc = core.buffer("acc")
         for _ in core.loop(blocks):
-            yield call(shape.zero, acc, shape.acc.count)
+            yield call(GEMM_ZERO, acc, ACC.count)
             for _ in core.loop(k_steps):
                 a = yield Acquire("a")
-                for part in range(shape.parts):
+                for part in range(PARTS):
                     yield from multiply(a, acc, part)
                 yield Release("a")
             # A part leaves while the next one is computed.
             a = yield Acquire("a")
-            for part in range(shape.parts):
+            for part in range(PARTS):
                 yield from multiply(a, acc, part)
-                if part == shape.parts - 1:
+                if part == PARTS - 1:
                     yield Release("a")
                 for strip in range(STRIPS):
                     c = yield Acquire("c")
-                    yield call(shape.store, acc, c, STRIPS * part + strip)
+                    yield call(GEMM_STORE_BF16, acc, c, STRIPS * part + strip)
                     yield Release("c")
 
     def body(core: Core) -> Steps:
@@ -282,7 +261,7 @@ def _body(shape: Blocking) -> Body:
 def _add_sequence(design: Design, shape: Blocking) -> Sequence:
     s = design.sequence("gemm", "M", "K", "N")
     M, K, N = s.symbols()
-    least = shape.rows * shape.width
+    least = shape.rows * WIDTH
     s.require(at_most(1, M), "M={M} must be at least 1")
     s.require(
         less(0, K) * equal(K % SLAB, 0), "K={K} must be a multiple of 256: pad A and B with zeros"
@@ -293,13 +272,13 @@ def _add_sequence(design: Design, shape: Blocking) -> Sequence:
     rows = maximum(M, ROWS)
     a = s.argument("a", "in", rows * K * 2)
     b = s.argument("b", "in", N * K // 8 * shape.b_eight)
-    c = s.argument("c", "out", rows * N * shape.element)
+    c = s.argument("c", "out", rows * N * 2)
 
     s.let("rows", rows)
     band = shape.columns * ROWS
     rounds = s.let("rounds", ceil_div(rows, band))
-    full = s.let("full", N // shape.tile_width)  # megatiles of a round
-    tiles = s.let("tiles", ceil_div(N, shape.tile_width))
+    full = s.let("full", N // TILE_WIDTH)  # megatiles of a round
+    tiles = s.let("tiles", ceil_div(N, TILE_WIDTH))
     # A unit is what one C descriptor can iterate over, or the incomplete last megatile.
     units = s.let("units", ceil_div(full, MAX_ITERATIONS) + tiles - full)
     per_run = s.let("per_run", maximum(1, expr(RUN_WORK) // (N * K)))
@@ -344,8 +323,8 @@ def _send_a(s: Sequence, column: int, a: str, row: Expr, K: Expr, times: Expr) -
 
 def _band(shape: Blocking, tile: Expr, group: int, N: Expr) -> Expr:
     """First column of C that the rows of cores of a group compute in a megatile."""
-    own = shape.rows * shape.width
-    return minimum(tile * shape.tile_width + group * own, N - own)
+    own = shape.rows * WIDTH
+    return minimum(tile * TILE_WIDTH + group * own, N - own)
 
 
 def _send_b(s: Sequence, shape: Blocking, b: str, K: Expr, N: Expr, tile: Expr) -> None:
@@ -355,24 +334,24 @@ def _send_b(s: Sequence, shape: Blocking, b: str, K: Expr, N: Expr, tile: Expr) 
         line = K * (PART // 8 * shape.b_eight)  # bytes of 32 columns
         s.transfer(
             f"b{group}", b, offset=start // PART * line, run=run,
-            outer=[(K // shape.depth, run), (shape.rows * shape.parts, line)],
+            outer=[(K // shape.depth, run), (shape.rows * PARTS, line)],
         )  # fmt: skip
 
 
 def _receive_c(
     s: Sequence, shape: Blocking, column: int, c: str, row: Expr, N: Expr, first: Expr, whole: Expr
 ) -> None:
-    line = N * shape.element
+    line = N * 2
     s.transfer(
-        f"c{column}", c, offset=row * line + first * (CORES * shape.row), run=shape.row,
-        outer=[(whole, CORES * shape.row), (CORES, shape.row), (ROWS, line)],
+        f"c{column}", c, offset=row * line + first * (CORES * ROW), run=ROW,
+        outer=[(whole, CORES * ROW), (CORES, ROW), (ROWS, line)],
     )  # fmt: skip
     with s.when(equal(whole, 0)):
         for group in range(shape.groups):
             start = _band(shape, first, group, N)
             s.transfer(
-                f"c{column}", c, offset=row * line + start * shape.element, run=shape.row,
-                outer=[(shape.rows, shape.row), (ROWS, line)],
+                f"c{column}", c, offset=row * line + start * 2, run=ROW,
+                outer=[(shape.rows, ROW), (ROWS, line)],
             )  # fmt: skip
 
 
@@ -383,6 +362,6 @@ def _block_cycles(device: Device, shape: Blocking, k_steps: Expr) -> Expr:
         return int(kernel.cycles(device.architecture, scalars))
 
     tile = cycles(shape.tile, ROWS // 8, STEP // 8, PART // 8, 0)
-    store = STRIPS * cycles(shape.store, 0)
-    zero = cycles(shape.zero, shape.acc.count)
-    return k_steps * (shape.parts * tile) + shape.parts * store + zero
+    store = STRIPS * cycles(GEMM_STORE_BF16, 0)
+    zero = cycles(GEMM_ZERO, ACC.count)
+    return k_steps * (PARTS * tile) + PARTS * store + zero

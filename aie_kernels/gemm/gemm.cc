@@ -93,17 +93,4 @@ void gemm_store_bf16(const float* __restrict acc, bfloat16* __restrict c, int32_
   event1();
 }
 
-void gemm_store_f32(const float* __restrict acc, float* __restrict c, int32_t index) {
-  event0();
-  const float* sums = strip(acc, index);
-  LOOP_TRIPS(part_rows, 8, 8)
-  for (int32_t m = 0; m < part_rows; ++m) {
-    LOOP_UNROLL_FULL
-    for (int32_t i = 0; i < tile; i += lanes) {
-      aie::store_v(c + m * tile + i, aie::load_v<lanes>(sums + m * part_columns * tile + i));
-    }
-  }
-  event1();
-}
-
 }  // extern "C"

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from ort_aie_ep.aie_kernels.cycles import (
-    CALL,
-    LOAD_BYTES,
-)
+from ort_aie_ep.aie_kernels.cycles import CALL, LOAD_BYTES
 from ort_aie_ep.npu.terms.kernel import Array, Kernel
 
 GEMM_STRIP = 512  # elements of C that leave a core at once: 64 rows of 8 columns
@@ -17,13 +12,9 @@ def _zero_cycles(arch: str, scalars: tuple[int, ...]) -> float:
     return CALL + scalars[-1] * 4 / LOAD_BYTES[arch]
 
 
-def _strip_cycles(written_bytes: int) -> Callable[[str, tuple[int, ...]], float]:
+def _strip_cycles(arch: str, _: tuple[int, ...]) -> float:
     """A strip of sums through a register: two loads, one store a cycle."""
-
-    def cycles(arch: str, _: tuple[int, ...]) -> float:
-        return CALL + GEMM_STRIP / LOAD_BYTES[arch] * max(4 / 2, written_bytes)
-
-    return cycles
+    return CALL + GEMM_STRIP / LOAD_BYTES[arch] * 2
 
 
 # A step multiplies 8 x 8 x 8, on AIE2 by four native macs; on AIE2P four operands of four steps are
@@ -55,46 +46,24 @@ def _gemm_limits(scalars: tuple[int, ...]) -> bool:
 
 
 GEMM_ZERO = Kernel(
-    "gemm_zero",
-    "gemm/gemm.cc",
-    (Array("f32", 8192), int),
-    _zero_cycles,
+    "gemm_zero", "gemm/gemm.cc", (Array("f32", 8192), int), _zero_cycles,
     limits=lambda scalars: 0 < scalars[0] <= 8192 and scalars[0] % 32 == 0,
-)
-
+)  # fmt: skip
 
 GEMM_TILE = Kernel(
-    "gemm_tile",
-    "gemm/gemm.cc",
+    "gemm_tile", "gemm/gemm.cc",
     (Array("bf16", 4096), Array("bf16", 2048), Array("f32", 8192), int, int, int, int),
-    _gemm_cycles,
-    limits=_gemm_limits,
-)
-
+    _gemm_cycles, limits=_gemm_limits,
+)  # fmt: skip
 
 GEMM_TILE_BFP16 = Kernel(
-    "gemm_tile_bfp16",
-    "gemm/gemm_bfp16.cc",
+    "gemm_tile_bfp16", "gemm/gemm_bfp16.cc",
     (Array("bf16", 4096), Array("u8", 2304), Array("f32", 8192), int, int, int, int),
-    _gemm_bfp16_cycles,
-    architectures=("aie2p",),
+    _gemm_bfp16_cycles, architectures=("aie2p",),
     limits=lambda scalars: _gemm_limits(scalars) and scalars[1] % 4 == 0,
-)
-
+)  # fmt: skip
 
 GEMM_STORE_BF16 = Kernel(
-    "gemm_store_bf16",
-    "gemm/gemm.cc",
-    (Array("f32", 8192), Array("bf16", GEMM_STRIP), int),
-    _strip_cycles(2),
-    limits=lambda scalars: 0 <= scalars[0] < 8192 // GEMM_STRIP,
-)
-
-
-GEMM_STORE_F32 = Kernel(
-    "gemm_store_f32",
-    "gemm/gemm.cc",
-    (Array("f32", 8192), Array("f32", GEMM_STRIP), int),
-    _strip_cycles(4),
-    limits=lambda scalars: 0 <= scalars[0] < 8192 // GEMM_STRIP,
-)
+    "gemm_store_bf16", "gemm/gemm.cc", (Array("f32", 8192), Array("bf16", GEMM_STRIP), int),
+    _strip_cycles, limits=lambda scalars: 0 <= scalars[0] < 8192 // GEMM_STRIP,
+)  # fmt: skip

@@ -22,53 +22,21 @@ from ort_aie_ep.npu.terms.kernel import Array, Kernel
 # ROTARY times the rotated dimensions in units of 32, and INTERLEAVED and HEAD_NORM if requested,
 # NARROW for rows of 128, IN_BLOCKS for results in the order of a cache.
 PRODUCT, SILU_GATE, GELU_GATE, SUM, NORM, ROTATE = range(6)
-
-
 CORE = 1 << 3
-
-
 SLABS = 1 << 5
-
-
 MEAN = 1 << 10
-
-
 HEAD = 1 << 5
-
-
 ROTARY = 1 << 7
-
-
 INTERLEAVED = 1 << 11
-
-
 HEAD_NORM = 1 << 12
-
-
 NARROW = 1 << 13
-
-
 IN_BLOCKS = 1 << 14
-
-
 CORES = 4
-
-
 OBJECTS = 8  # of an operand in a result of 512 columns
-
-
 COUNTS = 8  # words that tell the worker how often its loops turn
-
-
 OBJECT = 4096  # values of 64 rows x 64 columns
-
-
 OWN = OBJECT // CORES  # of them a core's
-
-
 OWN_ROWS = 64 // CORES
-
-
 STRIP = 512  # of C that leave at once: 8 of the 32 columns of a part
 
 
@@ -102,14 +70,8 @@ def _mode_limits(mode: int) -> bool:
 # What is kept is two loads and two stores of a vector for each 64 values, a sum four operations
 # more, a norm's value ten for 32 as in `rms_finish`.
 _KEEP = LOOP + OWN / 64 * 2
-
-
 _NORMALISE = 8 * LOOP + 3 * LATENCY + OWN / 32 * 10
-
-
 _SQUARES = 2 * (LOOP + 8 * LATENCY)
-
-
 _ROOTS = OWN_ROWS * (LOOP + INVERSE_ROOT)
 
 
@@ -186,40 +148,24 @@ def _store_limits(scalars: tuple[int, ...]) -> bool:
 
 
 ROWS_BEGIN = Kernel(
-    "rows_begin",
-    "gemm/row_operators.cc",
-    (Array("i32", COUNTS), int, int),
-    lambda arch, scalars: CALL,
-    ("aie2p",),
+    "rows_begin", "gemm/row_operators.cc", (Array("i32", COUNTS), int, int),
+    lambda arch, scalars: CALL, ("aie2p",),
     lambda scalars: scalars[0] >= 0 and _mode_limits(scalars[1]),
-)
-
+)  # fmt: skip
 
 ROWS_PREPARE = Kernel(
-    "rows_prepare",
-    "gemm/row_operators.cc",
-    (Array("bf16", OBJECT), Array("f32", 8192), int, int, int, int),
-    _prepare_cycles,
-    ("aie2p",),
+    "rows_prepare", "gemm/row_operators.cc",
+    (Array("bf16", OBJECT), Array("f32", 8192), int, int, int, int), _prepare_cycles, ("aie2p",),
     _prepare_limits,
-)
-
+)  # fmt: skip
 
 ROWS_TAKE = Kernel(
-    "rows_take",
-    "gemm/row_operators.cc",
-    (Array("bf16", OBJECT), Array("f32", 8192), int, int, int, int),
-    _take_cycles,
-    ("aie2p",),
+    "rows_take", "gemm/row_operators.cc",
+    (Array("bf16", OBJECT), Array("f32", 8192), int, int, int, int), _take_cycles, ("aie2p",),
     _take_limits,
-)
-
+)  # fmt: skip
 
 ROWS_STORE = Kernel(
-    "rows_store",
-    "gemm/row_operators.cc",
-    (Array("f32", 8192), Array("bf16", STRIP), int, int),
-    _store_cycles,
-    ("aie2p",),
-    _store_limits,
-)
+    "rows_store", "gemm/row_operators.cc", (Array("f32", 8192), Array("bf16", STRIP), int, int),
+    _store_cycles, ("aie2p",), _store_limits,
+)  # fmt: skip

@@ -1,4 +1,4 @@
-"""The row operators of a prompt, on GEMM's cores (`gemm`) with bf16 output on AIE2P.
+"""The row operators of a prompt, on GEMM's cores (`gemm`) on AIE2P.
 
 README.md has the order of objects, and what bounds them.
 """

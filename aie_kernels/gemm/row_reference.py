@@ -16,7 +16,6 @@ from ort_aie_ep.aie_kernels.reference import (
     BF16,
     Buffers,
     Context,
-    Doubles,
     Output,
     Problem,
     Reference,
@@ -33,25 +32,14 @@ from ort_aie_ep.aie_kernels.vector_ops.reference import NORM, glu, normalised, r
 
 def gate(context: Context, p: dict[str, int]) -> Problem:
     """A problem of `gate`."""
-    rows, n = max(p["M"], 64), p["N"]
-    gates, ups = (
-        bf16(generator({**p, "operand": operand}).standard_normal((rows, stride)))
-        for operand, stride in enumerate((p["gate_stride"], p["up_stride"]))
-    )
-
-    gates[p["M"] :] = ups[p["M"] :] = np.nan
+    m, shape = p["M"], (max(p["M"], 64), p["N"])
+    gates, ups = bf16(generator(p).standard_normal((2, *shape)))
+    gates[m:] = ups[m:] = np.nan
 
     def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
-        expected = glu(gates[: p["M"], :n], ups[: p["M"], :n], p["kind"])
-        return [Output("y", doubles(after["y"][: p["M"]]), expected)]
+        return [Output("y", doubles(after["y"][:m]), glu(gates[:m], ups[:m], p["kind"]))]
 
-    def last_row_ends(x: Doubles, stride: int) -> NDArray[Any]:
-        return x.astype(BF16).reshape(-1)[: (rows - 1) * stride + n]
-
-    buffers = {
-        "gate": last_row_ends(gates, p["gate_stride"]), "up": last_row_ends(ups, p["up_stride"]),
-        "y": nan(rows, n),
-    }  # fmt: skip
+    buffers = {"gate": gates.astype(BF16), "up": ups.astype(BF16), "y": nan(*shape)}
     return Problem("gate", p, buffers, judge)
 
 

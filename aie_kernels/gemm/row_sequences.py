@@ -74,16 +74,17 @@ def add_sequences(design: Design) -> None:
 def _add_gate(design: Design) -> None:
     """y = act(gate) * up: silu (kind 0) or gelu in its tanh form (kind 1).
 
-    y is (max(M, 64), N) bf16. Rows of gate are `gate_stride` elements apart, those of up
-    `up_stride`, so that both can lie side by side in one product.
+    All are (max(M, 64), N) bf16.
     """
-    s = design.sequence("gate", "M", "N", "kind", "gate_stride", "up_stride")
-    M, N, kind, gate_stride, up_stride = s.symbols()
+    s = design.sequence("gate", "M", "N", "kind")
+    M, N, kind = s.symbols()
     rows = _rows(s, M)
-    _require_columns(s, N)
+    s.require(
+        at_most(HALF, N) * equal(N % 2, 0), f"N={{N}} must be even and at least {HALF} elements"
+    )
+    s.require(at_most(N, MAX_COLUMNS), f"N={{N}} is above {MAX_COLUMNS}: divide the columns")
     s.require(equal(kind, 0) + equal(kind, 1), "kind={kind} must be 0 (silu) or 1 (gelu)")
-    gate = _operand(s, "gate", rows, N, gate_stride)
-    up = _operand(s, "up", rows, N, up_stride)
+    gate, up = (s.argument(name, "in", rows * N * 2) for name in ("gate", "up"))
     y = s.argument("y", "out", rows * N * 2)
     architecture = design.device.architecture
     silu, gelu = (
@@ -92,7 +93,7 @@ def _add_gate(design: Design) -> None:
     )
     _by_results(
         s, design, rows, N, y,
-        operands=((gate, gate_stride), (up, up_stride)),
+        operands=(gate, up),
         mode=SILU_GATE + kind * (GELU_GATE - SILU_GATE),
         cycles=(1 - kind) * silu + kind * gelu,
     )  # fmt: skip
@@ -127,7 +128,7 @@ def _add_add_norm(design: Design) -> None:
     with s.when(residual):
         _by_results(
             s, design, rows, K, total,
-            operands=((x, K), (other, K)),
+            operands=(x, other),
             mode=expr(SUM),
             cycles=expr(_result_cycles(design.device.architecture, SUM, range(2 * OBJECTS))),
         )  # fmt: skip
@@ -278,7 +279,11 @@ def _require_rotation(s: Sequence, rows: Expr, heads: Expr) -> Expr:
         equal(interleaved, 0) + equal(interleaved, 1), "interleaved={interleaved}: not 0 or 1"
     )
     s.require(equal(norm, 0) + equal(norm, 1), "norm={norm} must be 0 or 1")
-    _operand(s, "x", rows, width, stride, "heads x head_dim")
+    s.require(
+        at_most(width, stride) * equal(stride % 2, 0),
+        "x_stride={x_stride} must be even, and at least heads x head_dim",
+    )
+    s.argument("x", "in", ((rows - 1) * stride + width) * 2)
     s.argument("weight", "in", norm * head_dim * 2)
     turned = less(0, rotary_dim)
     # A row of 256 of A's memory tile begins in one row of the table and may end in the next.
@@ -351,24 +356,6 @@ def _rows(s: Sequence, M: Expr) -> Expr:
     return maximum(M, ROWS)
 
 
-def _require_columns(s: Sequence, N: Expr) -> None:
-    s.require(
-        at_most(HALF, N) * equal(N % 2, 0), f"N={{N}} must be even and at least {HALF} elements"
-    )
-    s.require(at_most(N, MAX_COLUMNS), f"N={{N}} is above {MAX_COLUMNS}: divide the columns")
-
-
-def _operand(
-    s: Sequence, name: str, rows: Expr, N: Expr, stride: Expr, width: str = "N={N}"
-) -> str:
-    """An input whose rows of N elements are `stride` apart."""
-    s.require(
-        at_most(N, stride) * equal(stride % 2, 0),
-        f"{stride.left}={{{stride.left}}} must be even, and at least {width}",
-    )
-    return s.argument(name, "in", ((rows - 1) * stride + N) * 2)
-
-
 def _result_cycles(architecture: str, mode: int, objects: range) -> int:
     """Cycles of a result in a core: a core takes an object no faster than it arrives, and a part
     that has left makes room for the next."""
@@ -382,20 +369,14 @@ def _result_cycles(architecture: str, mode: int, objects: range) -> int:
 
 def _by_results(
     s: Sequence, design: Design, rows: Expr, N: Expr, y: str,
-    *, operands: tuple[tuple[str, Expr], ...], mode: Expr, cycles: Expr,
+    *, operands: tuple[str, ...], mode: Expr, cycles: Expr,
 ) -> None:  # fmt: skip
-    """Element by element: for 512 columns at a time all of `operands`, then the result.
-
-    `operands` are arguments with their strides, all with N columns.
-    """
+    """Element by element: for 512 columns at a time all of `operands`, then the result."""
     columns = design.device.columns
-    with (
-        _rounds(s, rows, N, columns) as (count, turn, tiles, bands),
-        s.loop("tile", tiles) as tile,
-    ):
-        for argument, stride in operands:
+    with _rounds(s, rows, N, columns) as (count, turn, tiles, bands), s.loop("tile", tiles) as tile:
+        for argument in operands:
             for column, row in enumerate(bands):
-                _send(s, column, argument, row, stride, tile, N)
+                _send(s, column, argument, row, N, tile, N)
         # Data is on its way while the parameters are written.
         with s.when(equal(turn + tile, 0)):
             _start(s, design, 0, count * tiles, mode)

@@ -5,13 +5,13 @@ The README.md of `gemm` has its layouts and what bounds it.
 
 from __future__ import annotations
 
-from ort_aie_ep.aie_kernels.gemm.design import Blocking, Output, make
+from ort_aie_ep.aie_kernels.gemm.design import make
 from ort_aie_ep.npu.terms.design import Design
 from ort_aie_ep.npu.terms.device import Device
 from ort_aie_ep.npu.terms.errors import DesignError
 
 
-def build(device: Device, output: Output = "bf16") -> Design:
+def build(device: Device) -> Design:
     """GEMM with B in bfp16 on all columns of `device`.
 
     The sequences of `gemm`, with b (9 N K / 8) uint8 as `pack_b_bfp16` gives it. Raises DesignError
@@ -19,4 +19,4 @@ def build(device: Device, output: Output = "bf16") -> Design:
     """
     if device.architecture != "aie2p":
         raise DesignError(f"gemm_bfp16 on {device.name}: {device.architecture} has no bfp16")
-    return make(device, Blocking(device, output, weights="bfp16"))
+    return make("gemm_bfp16", device, "bfp16")

@@ -215,11 +215,9 @@ class _Printer:
             self._use_lock(descriptor.release, RELEASE)
             text.op("aie.next_bd", successors=[f"{label}_{(i + 1) % len(channel.ring)}"])
 
-    def _use_lock(self, lock: Lock | None, action: int) -> None:
-        if lock is not None:
-            one = self._text.constant(1, "i32")
-            operands = [self._locks[lock.tile, lock.id], one]
-            self._text.op("aie.use_lock", operands, {"action": i32(action)})
+    def _use_lock(self, lock: Lock, action: int) -> None:
+        operands = [self._locks[lock.tile, lock.id], self._text.constant(1, "i32")]
+        self._text.op("aie.use_lock", operands, {"action": i32(action)})
 
     def _write_descriptor(self, channel: Channel, descriptor: Descriptor) -> None:
         buffer, value = self._buffer_at(channel.tile, descriptor.address)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ort_aie_ep.aie_kernels.mlir.attributes import packet_info
@@ -18,7 +18,7 @@ from ort_aie_ep.aie_kernels.mlir.text import Text, Value, array, i32, string
 from ort_aie_ep.npu.terms.configuration import Configuration, Port
 from ort_aie_ep.npu.terms.device import MAX_QUEUED_TASKS, TILES, WORD
 from ort_aie_ep.npu.terms.errors import DesignError
-from ort_aie_ep.npu.terms.sequence import Json, Sequence, evaluate
+from ort_aie_ep.npu.terms.sequence import Operation, Sequence, Start, Transfer, Wait
 
 MAX_ITERATIONS = 64  # of a descriptor: a 6-bit count (AM020)
 MAX_REPEATS = 256  # of a task, with the same addresses: 8 bits in the queue
@@ -26,35 +26,6 @@ MAX_REPEATS = 256  # of a task, with the same addresses: 8 bits in the queue
 
 class ShapeError(DesignError):
     """A shape with too many transfers for one run of the compiler; src/npu's streams divide it."""
-
-
-@dataclass(frozen=True)
-class Transfer:
-    """Bytes between an argument and a fifo: (count, stride in bytes), the last (run / 4, 4)."""
-
-    fifo: str
-    argument: str
-    offset: int
-    dimensions: tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True)
-class Start:
-    """Run-time parameters of a worker, and its lock."""
-
-    worker: str
-    values: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Wait:
-    """Until all transfers on these fifos are complete, and so `everything`."""
-
-    fifos: tuple[str, ...]
-    everything: bool
-
-
-Operation = Transfer | Start | Wait
 
 
 @dataclass(frozen=True)
@@ -74,43 +45,7 @@ class Run:
 
     def operations(self) -> list[Operation]:
         """What happens, in order. Raises DesignError for a shape that the sequence refuses."""
-        return list(_walk(self.sequence.body, dict(self.shape)))
-
-    def argument_bytes(self) -> dict[str, int]:
-        """Bytes of every argument, in order."""
-        values = dict(self.shape)
-        for statement in self.sequence.body:
-            if "let" in statement:
-                values[statement["let"]] = evaluate(statement["value"], values)
-        return {a.name: evaluate(a.bytes, values) for a in self.sequence.arguments}
-
-
-def _walk(body: list[dict[str, Json]], values: dict[str, int]) -> Iterator[Operation]:
-    for statement in body:
-        match statement:
-            case {"let": name, "value": value}:
-                values[name] = evaluate(value, values)
-            case {"require": condition, "message": message}:
-                if not evaluate(condition, values):
-                    raise DesignError(message.format(**values))
-            case {"for": index, "count": count, "do": do}:
-                for i in range(evaluate(count, values)):
-                    yield from _walk(do, {**values, index: i})
-            case {"if": condition, "do": do}:
-                if evaluate(condition, values):
-                    yield from _walk(do, dict(values))
-            case {"transfer": fifo, "argument": argument, "offset": offset, "run": run}:
-                outer = [(evaluate(n, values), evaluate(s, values)) for n, s in statement["outer"]]
-                words = evaluate(run, values) // WORD
-                dimensions = (*outer, (words, WORD))
-                if all(count > 0 for count, _ in dimensions):
-                    yield Transfer(fifo, argument, evaluate(offset, values), dimensions)
-            case {"start": worker, "values": given}:
-                yield Start(worker, tuple(evaluate(v, values) for v in given))
-            case {"wait": fifos}:
-                yield Wait(tuple(fifos), everything=True)
-            case {"arrive": fifos}:
-                yield Wait(tuple(fifos), everything=False)
+        return list(self.sequence.operations(self.shape))
 
 
 def shim_pattern(transfer: Transfer) -> tuple[list[int], list[int]]:
@@ -119,7 +54,8 @@ def shim_pattern(transfer: Transfer) -> tuple[list[int], list[int]]:
     A shim's descriptor has three dimensions and an iteration; a repetition (stride 0) is always the
     iteration, the first of four. Raises ShapeError for more.
     """
-    dims = [(n, s // WORD) for n, s in transfer.dimensions if n > 1] or [(1, 1)]
+    whole = (*transfer.outer, (transfer.run // WORD, WORD))
+    dims = [(n, s // WORD) for n, s in whole if n > 1] or [(1, 1)]
     folded = [dims[-1]]
     for count, stride in reversed(dims[:-1]):
         inner_count, inner_stride = folded[0]
@@ -158,7 +94,7 @@ def write_sequence(
     whole number of words. A buffer that this shape does not use is still an argument, and no buffer
     is empty. Raises ShapeError for a transfer that is more than a task.
     """
-    sizes = run.argument_bytes() if run else {}
+    sizes = run.sequence.argument_bytes(run.shape) if run else {}
     types = [f"memref<{max(1, size // WORD)}xi32>" for size in sizes.values()]
     properties = {"sym_name": string(name)}
     with (

@@ -7,16 +7,8 @@ from math import ceil
 from ort_aie_ep.aie_kernels.dequant import cost as dequant
 from ort_aie_ep.aie_kernels.gemm import cost as gemm
 from ort_aie_ep.aie_kernels.gemm.cost import GEMM_COLUMNS, GEMM_DEPTH, GEMM_ROWS, GEMM_SLAB
-from ort_aie_ep.aie_kernels.invocation import Costs, Invocation
-from ort_aie_ep.aie_kernels.machine import (
-    ALL_COLUMNS,
-    BF16,
-    CORE_ROWS,
-    TASK,
-    Step,
-    control,
-    stream,
-)
+from ort_aie_ep.aie_kernels.invocation import Costs
+from ort_aie_ep.aie_kernels.machine import ALL_COLUMNS, BF16, CORE_ROWS, TASK, Step, control, stream
 from ort_aie_ep.formats.q4nx import BLOCK_ROWS, SHIPPING, BlockForm
 
 SHORT_GEMM_COLUMNS = 64  # of C in a core
@@ -57,9 +49,4 @@ def short_gemm(m: int, k: int, n: int, form: BlockForm = SHIPPING) -> tuple[Step
     )
 
 
-def _project(invocation: Invocation) -> tuple[Step, ...]:
-    p = invocation.parameters
-    return short_gemm(p["M"], p["K"], p["N"], invocation.form)
-
-
-SEQUENCES: Costs = {"project": ("gemm", _project)}
+SEQUENCES: Costs = {"project": ("gemm", lambda p, form: short_gemm(p["M"], p["K"], p["N"], form))}

@@ -98,7 +98,7 @@ def _place_column(design: Design, c: int) -> None:
     for r in range(CORES):
         out = design.fifo(
             f"c{c}_{r}", "bf16", C.count, design.core(c, r),
-            design.mem(c, layout=c_layout(WIDTH, element=2), object=Array("bf16", ROWS * WIDTH)),
+            design.mem(c, layout=c_layout(WIDTH), object=Array("bf16", ROWS * WIDTH)),
         )  # fmt: skip
         outputs.append(out)
         design.worker(

@@ -31,7 +31,7 @@ def problem(context: Context, p: dict[str, int]) -> Problem:
     w = q4nx.dequantize(blocks.reshape(form.blocks_shape(n, k)), n, k, form).astype(BF16)
 
     def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
-        expected = product(doubles(a[:m]), doubles(w), context.device.architecture, "bf16")
+        expected = product(doubles(a[:m]), doubles(w), context.device.architecture)
         return [Output("c", doubles(after["c"][:m]), expected)]
 
     return Problem("project", p, {"a": a, "w": blocks, "c": nan(rows, n)}, judge)

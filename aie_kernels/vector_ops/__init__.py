@@ -1,1 +1,1 @@
-"""Norms, rotation, activations and soft caps of one row."""
+"""Norms, rotation and activations of one row."""

@@ -1,11 +1,11 @@
-"""Closed forms of norms, rotation and activations of one row, or of a few, on one core each."""
+"""Closed forms of norms, rotation and activations of a row, on one core each."""
 
 from __future__ import annotations
 
 from math import ceil
 
 from ort_aie_ep.aie_kernels.cycles import of_call
-from ort_aie_ep.aie_kernels.invocation import Costs, Invocation
+from ort_aie_ep.aie_kernels.invocation import Costs
 from ort_aie_ep.aie_kernels.machine import BF16, SHORT_RUN, TASK, Step, control, stream
 from ort_aie_ep.aie_kernels.vector_ops import kernels
 from ort_aie_ep.npu.terms import costs
@@ -29,15 +29,15 @@ def _pieces(kernel: Kernel, elements: int, *scalars: int) -> float:
     return ceil(elements / OBJECT) * of_call(kernel, *scalars)
 
 
-def gated(rows: int, ffn: int, gelu: bool) -> tuple[Step, ...]:
+def gated(ffn: int, gelu: bool) -> tuple[Step, ...]:
     """SiLU (or GELU) of the gate times up, on one core that reads both in turn from one channel."""
     kernel = kernels.GELU_MUL if gelu else kernels.SILU_MUL
     return (
         Step(
-            shim=rows * 2 * BF16 * ffn,
-            kernels=rows * _pieces(kernel, ffn, OBJECT),
-            read=rows * 2 * BF16 * ffn,
-            write=rows * BF16 * ffn,
+            shim=2 * BF16 * ffn,
+            kernels=_pieces(kernel, ffn, OBJECT),
+            read=2 * BF16 * ffn,
+            write=BF16 * ffn,
             control=control(tasks=2, words=3),
             idle=1,
         ),
@@ -117,36 +117,12 @@ def _of_token(
     )
 
 
-def _norm(invocation: Invocation) -> tuple[Step, ...]:
-    p = invocation.parameters
-    return token_norm(p["n"], bool(p["residual"]))
-
-
-def _rotation(invocation: Invocation) -> tuple[Step, ...]:
-    p = invocation.parameters
-    return token_rope(p["heads"], p["head_dim"], bool(p["norm"]))
-
-
-def _append(invocation: Invocation) -> tuple[Step, ...]:
-    p = invocation.parameters
-    return token_append(p["kv_heads"], p["head_dim"], p["capacity"])
-
-
-def _move(invocation: Invocation) -> tuple[Step, ...]:
-    p = invocation.parameters
-    return token_rope(p["heads"], p["dim"], False)
-
-
-def _activation(invocation: Invocation) -> tuple[Step, ...]:
-    p = invocation.parameters
-    return gated(p["rows"], p["n"], bool(p["kind"]))
-
-
-#: Of one row: a plan has no more of them here.
 SEQUENCES: Costs = {
-    "rms_norm": ("vector", _norm),
-    "rope": ("vector", _rotation),
-    "append": ("vector", _append),
-    "move_heads": ("vector", _move),
-    "glu": ("vector", _activation),
-}
+    "rms_norm": ("vector", lambda p, _: token_norm(p["n"], bool(p["residual"]))),
+    "rope": ("vector", lambda p, _: token_rope(p["heads"], p["head_dim"], bool(p["norm"]))),
+    "append": (
+        "vector", lambda p, _: token_append(p["kv_heads"], p["head_dim"], p["capacity"])
+    ),
+    "move_heads": ("vector", lambda p, _: token_rope(p["heads"], p["dim"], False)),
+    "glu": ("vector", lambda p, _: gated(p["n"], bool(p["kind"]))),
+}  # fmt: skip

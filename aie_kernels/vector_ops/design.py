@@ -19,13 +19,8 @@ from ort_aie_ep.aie_kernels.vector_ops.kernels import (
     ROPE,
     ROW,
     SILU_MUL,
-    SOFTCAP,
 )
-from ort_aie_ep.aie_kernels.vector_ops.sequences import (
-    OBJECT,
-    RMS_OBJECT,
-    add_sequences,
-)
+from ort_aie_ep.aie_kernels.vector_ops.sequences import OBJECT, RMS_OBJECT, add_sequences
 from ort_aie_ep.npu.terms.design import (
     Acquire,
     Buffer,
@@ -47,12 +42,11 @@ STACK = 4096  # bytes
 
 
 def build(device: Device) -> Design:
-    """The vector operators on the first two columns, with the sequences of
-    `vector_sequences`."""
+    """The vector operators on the first two columns."""
     design = Design("vector_ops", device)
     if device.columns < 2:
         raise DesignError(
-            f"vector_ops on {device.name}: one column; the four outputs take the shims of two"
+            f"vector_ops on {device.name}: one column; the three outputs take the shims of two"
         )
     place(design, 0, a=design.shim(0, 0), b=design.shim(0, 1))
     give_packet_ids(design)
@@ -61,13 +55,13 @@ def build(device: Device) -> Design:
 
 
 def place(design: Design, column: int, *, a: End, b: End) -> None:
-    """Put the cores on rows 0 and 1 of columns `column` and `column` + 1.
+    """Put the cores on two rows of column `column` and one of the next.
 
-    Four inputs enter at the shim end `a`, two at `b`; the outputs leave through both shims below
+    Three inputs enter at the shim end `a`, two at `b`; the outputs leave through both shims below
     the cores.
     """
     rms, rope = design.core(column, 0), design.core(column, 1)
-    glu, softcap = design.core(column + 1, 0), design.core(column + 1, 1)
+    glu = design.core(column + 1, 0)
 
     def fifo(name: str, count: int, producer: End, consumer: End) -> Fifo:
         return design.fifo(name, "bf16", count, producer, consumer)
@@ -104,13 +98,6 @@ def place(design: Design, column: int, *, a: End, b: End) -> None:
         outputs={"y": fifo("glu_y", OBJECT, glu, design.shim(column + 1, 0))},
         parameters=["silu", "gelu"],
         kernels=[SILU_MUL, GELU_MUL], stack=STACK,
-    )  # fmt: skip
-    design.worker(
-        "softcap", softcap, _softcap,
-        inputs={"x": fifo("softcap_x", OBJECT, a, softcap)},
-        outputs={"y": fifo("softcap_y", OBJECT, softcap, design.shim(column + 1, 1))},
-        parameters=["pieces", "cap"],
-        kernels=[SOFTCAP], stack=STACK,
     )  # fmt: skip
 
 
@@ -178,13 +165,3 @@ def _glu(core: Core) -> Steps:
             yield call(kernel, gate, up, y, OBJECT)
             yield Release("x", 2)
             yield Release("y")
-
-
-def _softcap(core: Core) -> Steps:
-    pieces, cap = yield Parameters()
-    for _ in core.loop(pieces):
-        x = yield Acquire("x")
-        y = yield Acquire("y")
-        yield call(SOFTCAP, x, y, OBJECT, cap)
-        yield Release("x")
-        yield Release("y")

@@ -21,7 +21,6 @@ from ort_aie_ep.aie_kernels.cycles import (
     INVERSE_ROOT,
     LATENCY,
     LOOP,
-    SIGMOID,
     SILU_ISSUES,
 )
 from ort_aie_ep.npu.terms.kernel import Array, Kernel
@@ -70,123 +69,60 @@ def _values(scalars: tuple[int, ...]) -> bool:
 
 
 RMS_BEGIN = Kernel(
-    "rms_begin",
-    "vector_ops/rms_norm.cc",
-    (Array("f32", 16),),
-    lambda arch, scalars: CALL,
+    "rms_begin", "vector_ops/rms_norm.cc", (Array("f32", 16),), lambda arch, scalars: CALL,
     ("aie2p",),
-)
-
+)  # fmt: skip
 
 # A copy, the squares of two vectors of 64, three adds.
 RMS_LOAD = Kernel(
-    "rms_load",
-    "vector_ops/rms_norm.cc",
-    (Array("bf16", 128), ROW, Array("f32", 16), int),
-    lambda arch, scalars: CALL + LOOP + 4 + 8 * LATENCY,
-    ("aie2p",),
-    _rms_piece,
-)
-
+    "rms_load", "vector_ops/rms_norm.cc", (Array("bf16", 128), ROW, Array("f32", 16), int),
+    lambda arch, scalars: CALL + LOOP + 4 + 8 * LATENCY, ("aie2p",), _rms_piece,
+)  # fmt: skip
 
 RMS_ADD = Kernel(
-    "rms_add",
-    "vector_ops/rms_norm.cc",
-    (
-        Array("bf16", 128),
-        Array("bf16", 128),
-        ROW,
-        Array("f32", 16),
-        int,
-    ),
-    lambda arch, scalars: CALL + 2 * LOOP + 4 * 4 + 8 * LATENCY,
-    ("aie2p",),
-    _rms_piece,
-)
-
+    "rms_add", "vector_ops/rms_norm.cc",
+    (Array("bf16", 128), Array("bf16", 128), ROW, Array("f32", 16), int),
+    lambda arch, scalars: CALL + 2 * LOOP + 4 * 4 + 8 * LATENCY, ("aie2p",), _rms_piece,
+)  # fmt: skip
 
 RMS_SUM = Kernel(
-    "rms_sum",
-    "vector_ops/rms_norm.cc",
-    (ROW, Array("bf16", 128), int),
-    lambda arch, scalars: CALL + LOOP + 4,
-    ("aie2p",),
-    _rms_piece,
-)
-
+    "rms_sum", "vector_ops/rms_norm.cc", (ROW, Array("bf16", 128), int),
+    lambda arch, scalars: CALL + LOOP + 4, ("aie2p",), _rms_piece,
+)  # fmt: skip
 
 RMS_SCALE = Kernel(
-    "rms_scale",
-    "vector_ops/rms_norm.cc",
-    (Array("f32", 16), int, int),
-    lambda arch, scalars: CALL + INVERSE_ROOT,
-    ("aie2p",),
+    "rms_scale", "vector_ops/rms_norm.cc", (Array("f32", 16), int, int),
+    lambda arch, scalars: CALL + INVERSE_ROOT, ("aie2p",),
     lambda scalars: 0 < scalars[0] <= limits.VECTOR_ROW,
-)
-
+)  # fmt: skip
 
 # The scale is divided into its limbs first.
 RMS_FINISH = Kernel(
-    "rms_finish",
-    "vector_ops/rms_norm.cc",
-    (
-        ROW,
-        Array("bf16", 128),
-        Array("bf16", 128),
-        Array("f32", 16),
-        int,
-    ),
-    lambda arch, scalars: CALL + LOOP + 3 * LATENCY + 128 / 32 * 10,
-    ("aie2p",),
-    _rms_piece,
-)
-
+    "rms_finish", "vector_ops/rms_norm.cc",
+    (ROW, Array("bf16", 128), Array("bf16", 128), Array("f32", 16), int),
+    lambda arch, scalars: CALL + LOOP + 3 * LATENCY + 128 / 32 * 10, ("aie2p",), _rms_piece,
+)  # fmt: skip
 
 QK_NORM = Kernel(
-    "qk_norm",
-    "vector_ops/rope.cc",
-    (Array("bf16", 256), Array("bf16", 256), Array("bf16", 256), int, int),
-    _qk_norm,
-    ("aie2p",),
+    "qk_norm", "vector_ops/rope.cc",
+    (Array("bf16", 256), Array("bf16", 256), Array("bf16", 256), int, int), _qk_norm, ("aie2p",),
     lambda scalars: _heads(scalars[0]),
-)
-
+)  # fmt: skip
 
 ROPE = Kernel(
-    "rope",
-    "vector_ops/rope.cc",
-    (Array("bf16", 256), Array("bf16", 256), Array("bf16", 256), int, int, int),
-    _rope,
-    ("aie2p",),
+    "rope", "vector_ops/rope.cc",
+    (Array("bf16", 256), Array("bf16", 256), Array("bf16", 256), int, int, int), _rope, ("aie2p",),
     _rope_limits,
-)
-
+)  # fmt: skip
 
 SILU_MUL = Kernel(
-    "silu_mul",
-    "vector_ops/activations.cc",
+    "silu_mul", "vector_ops/activations.cc",
     (Array("bf16", 256), Array("bf16", 256), Array("bf16", 256), int),
-    lambda arch, scalars: _activation(SILU_ISSUES, scalars),
-    ("aie2p",),
-    _values,
-)
-
+    lambda arch, scalars: _activation(SILU_ISSUES, scalars), ("aie2p",), _values,
+)  # fmt: skip
 
 GELU_MUL = Kernel(
-    "gelu_mul",
-    "vector_ops/activations.cc",
+    "gelu_mul", "vector_ops/activations.cc",
     (Array("bf16", 256), Array("bf16", 256), Array("bf16", 256), int),
-    lambda arch, scalars: _activation(GELU_ISSUES, scalars),
-    ("aie2p",),
-    _values,
-)
-
-
-SOFTCAP = Kernel(
-    "softcap",
-    "vector_ops/activations.cc",
-    (Array("bf16", 256), Array("bf16", 256), int, int),
-    lambda arch, scalars: _activation(SIGMOID + 15, scalars),
-    ("aie2p",),
-    _values,
-)
+    lambda arch, scalars: _activation(GELU_ISSUES, scalars), ("aie2p",), _values,
+)  # fmt: skip

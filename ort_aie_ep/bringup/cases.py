@@ -139,12 +139,7 @@ class DesignRun:
     """
 
     def __init__(
-        self,
-        npu: Npu,
-        package: Package,
-        result: DesignResult,
-        simulate: bool,
-        count: Count,
+        self, npu: Npu, package: Package, result: DesignResult, simulate: bool, count: Count
     ) -> None:
         self._npu, self._package, self._result, self._count = npu, package, result, count
         self._device = find_device(package.manifest["device"])

@@ -73,13 +73,12 @@ def _each(names: str, *values: tuple[int, ...], **more: int) -> list[Parameters]
 
 def _projections() -> Iterator[_Row]:
     whole = (
-        _each("N K bias activation", (128, 256, 0, 0), (544, 256, 1, 0), (512, 768, 1, 1)),
-        _each("N K bias activation", (2048, 2048, 0, 0), (3072, 2048, 0, 0), (16384, 2048, 0, 0),
-              (2048, 8192, 0, 0)),
-    )  # fmt: skip
+        _each("N K bias", (128, 256, 0), (544, 256, 1), (512, 768, 1)),
+        _each("N K bias", (2048, 2048, 0), (3072, 2048, 0), (16384, 2048, 0), (2048, 8192, 0)),
+    )
     part = (
-        _each("N K row_K bias", (128, 256, 512, 0), (544, 512, 768, 1), activation=0),
-        _each("N K row_K bias", (5120, 8704, 17408, 1), activation=0),
+        _each("N K row_K bias", (128, 256, 512, 0), (544, 512, 768, 1)),
+        _each("N K row_K bias", (5120, 8704, 17408, 1)),
     )
     yield "matvec", fused_dqp.problem, *whole
     yield "matvec_part", fused_dqp.part_problem, *part
@@ -136,68 +135,40 @@ def _in_cache(shape: Parameters, keys: int, head_dim: int) -> Parameters:
 
 
 def _vectors() -> Iterator[_Row]:
-    norm = partial(_each, "n rows residual", eps_bits=bits(EPS))
+    norm = partial(_each, "n residual", eps_bits=bits(EPS))
+    yield "rms_norm", vector_ops.rms_norm_problem, norm((128, 0), (200, 1)), norm((2048, 1))
+    rope = partial(_each, "heads head_dim rotary_dim norm", interleaved=0, eps_bits=bits(EPS))
     yield (
-        "rms_norm",
-        vector_ops.rms_norm_problem,
-        norm((128, 1, 0), (200, 3, 1)),
-        norm((2048, 1, 1), (2048, 128, 1)),
+        "rope",
+        vector_ops.rope_problem,
+        rope((4, 64, 64, 0), (9, 64, 64, 1)),
+        rope((32, 64, 64, 0)),
     )
-
-    def rotated(names: str, *values: tuple[int, ...]) -> list[Parameters]:
-        every = _each(names, *values, interleaved=0, eps_bits=bits(EPS))
-        return [each | {"rotary_dim": each["head_dim"]} for each in every]
-
-    def appended(*values: tuple[int, ...]) -> list[Parameters]:
-        """In a cache with old keys after the new ones."""
-        every = rotated("kv_heads tokens head_dim norm position", *values)
-        return [
-            each | {"capacity": ((each["position"] + each["tokens"]) // 64 + 1) * 64}
-            for each in every
-        ]
+    append = partial(_each, "kv_heads head_dim position capacity")
+    yield (
+        "append",
+        vector_ops.append_problem,
+        append((4, 64, 5, 64), (2, 128, 8, 64)),
+        append((8, 64, 1000, 1024)),
+    )
 
     def moved(*values: tuple[int, ...]) -> list[Parameters]:
         every = _each("heads dim x_stride y_stride", *values)
         return [each | {"copies": 256 // gcd(256, each["heads"] * each["dim"])} for each in every]
 
-    rope = partial(rotated, "heads tokens head_dim norm")
-    yield (
-        "rope",
-        vector_ops.rope_problem,
-        rope((4, 1, 64, 0), (9, 3, 64, 1)),
-        rope((32, 1, 64, 0), (32, 128, 64, 0)),
-    )
-    yield (
-        "append",
-        vector_ops.append_problem,
-        appended((4, 1, 64, 0, 5), (2, 5, 128, 1, 8)),
-        (appended((8, 1, 64, 0, 1000), (8, 128, 64, 0, 0))),
-    )
     yield (
         "move_heads",
         vector_ops.move_heads_problem,
         moved((8, 96, 96, 128), (8, 96, 128, 96), (2, 32, 32, 64)),
         moved((32, 96, 96, 128)),
     )
-    glu = partial(_each, "n rows kind")
-    yield (
-        "glu",
-        vector_ops.glu_problem,
-        glu((256, 1, 0), (700, 3, 1)),
-        glu((8192, 1, 0), (8192, 32, 0)),
-    )
-    capped = partial(_each, "n", cap_bits=bits(30.0))
-    yield "softcap", vector_ops.softcap_problem, capped((256,), (1000,)), capped((16384,))
+    glu = partial(_each, "n kind")
+    yield "glu", vector_ops.glu_problem, glu((256, 0), (700, 1)), glu((8192, 0))
 
 
 def _rows() -> Iterator[_Row]:
-    gate = partial(_each, "M N kind gate_stride up_stride")
-    yield (
-        "gate",
-        rows.gate,
-        gate((1, 256, 0, 256, 256), (130, 700, 1, 1400, 702)),
-        gate((512, 8192, 0, 16384, 16384)),
-    )
+    gate = partial(_each, "M N kind")
+    yield ("gate", rows.gate, gate((1, 256, 0), (130, 700, 1)), gate((512, 8192, 0)))
     norm = partial(_each, "M K n residual norm eps_bits")
     eps = bits(EPS)
     yield (
@@ -239,7 +210,6 @@ LLAMA_1B = LLAMA | {
 
 def _layers() -> Iterator[_Row]:
     yield "layer", fused_layer.problem, [LLAMA, GEMMA], [LLAMA_1B]
-    yield "shared_layer", partial(fused_layer.problem, shared=True), [LLAMA, GEMMA], [LLAMA_1B]
     head = partial(_each, "N hidden", eps_bits=bits(1e-6))
     yield "head", fused_layer.head_problem, head((512, 512), (1120, 256)), head((128256, 2048))
 

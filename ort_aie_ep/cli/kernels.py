@@ -142,7 +142,7 @@ def simulate_command(
 
     ```
     ort-aie kernels simulate fused_dqp matvec --shape N=2048 --shape K=2048 --shape bias=0 \\
-      --shape activation=0 --trace dqp.json
+      --trace dqp.json
     ```
     """
     from ort_aie_ep.aie_kernels.build import make_design

@@ -96,10 +96,7 @@ def diagnose(compiled: Path | None = None, progress: Progress | None = None) -> 
             what += f"{one.time:.2f} of the rule's time, {one.samples} samples)"
             tried[one.role] = tried.get(one.role, "") + what
         host += [
-            Finding(
-                "kernels available",
-                ", ".join(_native.available_isas()),
-            ),
+            Finding("kernels available", ", ".join(_native.available_isas())),
             Finding("AMX", f"not used: {no_amx}" if (no_amx := _native.why_no_amx()) else "used"),
             *(
                 Finding(
@@ -220,9 +217,7 @@ def _run_operator() -> str:
     codes = rng.integers(0, 16, (n, k), np.uint8)
     one, minus_eight = 0x3F80, 0xC100  # as bfloat16: weights are the integers from -8 to 7
     blocks = _native.pack(
-        codes,
-        np.full((n, k // 32), one, np.uint16),
-        np.full((n, k // 32), minus_eight, np.uint16),
+        codes, np.full((n, k // 32), one, np.uint16), np.full((n, k // 32), minus_eight, np.uint16)
     )
     a = rng.standard_normal((1, k), np.float32)
     session = open_operator(_model(blocks, n, k), Options(target="host", numerics="bf16"))

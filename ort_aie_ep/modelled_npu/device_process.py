@@ -108,7 +108,7 @@ class Context:
         """
         if self.pdis is None:
             return 0.0
-        change = self.pdis.select(kernel, words)
+        change = self.pdis.select(kernel)
         _start_watchdog(self.pdis.machine)
         try:
             return change + self.pdis.machine.run(words, arguments).seconds

@@ -9,11 +9,6 @@ described in docs/npu-model.md.
 from __future__ import annotations
 
 from ort_aie_ep.prediction.shapes import MODELS
-from ort_aie_ep.prediction.simulation import (
-    PlanSimulation,
-    check_device,
-    simulate,
-    simulate_plans,
-)
+from ort_aie_ep.prediction.simulation import PlanSimulation, check_device, simulate, simulate_plans
 
 __all__ = ["MODELS", "PlanSimulation", "check_device", "simulate", "simulate_plans"]

@@ -6,15 +6,7 @@ from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.graph_passes.attention.node import INPUTS
 from ort_aie_ep.models.shapes import SHAPES, Shape
 from ort_aie_ep.npu.terms.errors import DesignError
-from ort_aie_ep.prediction.recipes import (
-    FLOAT,
-    INT32,
-    INT64,
-    UINT8,
-    PlanNode,
-    Plans,
-    RecipeBuilder,
-)
+from ort_aie_ep.prediction.recipes import FLOAT, INT32, INT64, UINT8, PlanNode, Plans, RecipeBuilder
 
 #: Names in `SHAPES` with a graph that the designs cover. Windows are those of the published
 #: config.json (Gemma3-1B: 512); paper 2 writes 1024 for both sizes.

@@ -35,19 +35,11 @@ HasOverlay In(const Designs& overlays) {
   return [&overlays](std::string_view design) { return overlays.contains(design); };
 }
 
+template <typename Reasons>
 std::vector<std::string> AllWords() {
   std::vector<std::string> all;
-  for (int i = static_cast<int>(Reason::kNone) + 1; i < static_cast<int>(Reason::kCount); ++i) {
-    all.push_back(Words(static_cast<Reason>(i)));
-  }
-  return all;
-}
-
-std::vector<std::string> AllLayerWords() {
-  std::vector<std::string> all;
-  for (int i = static_cast<int>(LayerReason::kNone) + 1; i < static_cast<int>(LayerReason::kCount);
-       ++i) {
-    all.push_back(Words(static_cast<LayerReason>(i)));
+  for (int i = static_cast<int>(Reasons::kNone) + 1; i < static_cast<int>(Reasons::kCount); ++i) {
+    all.push_back(Words(static_cast<Reasons>(i)));
   }
   return all;
 }
@@ -55,8 +47,8 @@ std::vector<std::string> AllLayerWords() {
 }  // namespace
 
 void DefineReasons(py::module_& m) {
-  m.def("reasons", &AllWords);
-  m.def("layer_reasons", &AllLayerWords);
+  m.def("reasons", &AllWords<Reason>);
+  m.def("layer_reasons", &AllWords<LayerReason>);
   m.def(
       "why_not_layer",
       [](bool plan, bool standard, bool other_bias, bool quantised_cache, bool q_norm, bool k_norm,

@@ -88,11 +88,6 @@ py::list Build(const std::string& manifest_json, const py::list& invocations) {
   return Runs(manifest, plan, stream);
 }
 
-std::string Unmet(const std::string& manifest_json, const std::string& sequence,
-                  const std::map<std::string, int64_t>& parameters) {
-  return UnmetRequirement(ParseManifest(manifest_json), {sequence, parameters, {}});
-}
-
 // A cache that any number of Python threads may use, unless it shares its memory.
 class PythonStreamCache {
  public:
@@ -181,8 +176,6 @@ py::array_t<uint32_t> Encode(int generation, int rows, int columns, const py::li
 void DefineStreams(py::module_& m) {
   m.attr("DISPATCH_SECONDS") = npu::kDispatchSeconds;  // part of each run's prediction
   m.def("build", &Build, py::arg("manifest_json"), py::arg("plan"));
-  m.def("unmet_requirement", &Unmet, py::arg("manifest_json"), py::arg("sequence"),
-        py::arg("parameters"));
   m.def("encode", &Encode, py::arg("generation"), py::arg("rows"), py::arg("columns"),
         py::arg("operations"));
   m.def("register", &Register, py::arg("column"), py::arg("row"), py::arg("offset"));

@@ -14,14 +14,11 @@ from ort_aie_ep.npu.checks.progress import small_shapes
 from ort_aie_ep.npu.terms.device import device
 from ort_aie_ep.npu.terms.errors import DesignError
 
-# Sequences that no plan invokes.
-UNUSED = {"softcap", "shared_layer"}
-
 
 @pytest.mark.parametrize("name", COSTS)
 def test_every_sequence_has_a_closed_form_of_its_parameters(name: str) -> None:
     design = find_designs()[name](device("npu2"))
-    assert set(COSTS[name]) == set(design.sequences) - UNUSED
+    assert set(COSTS[name]) == set(design.sequences)
     for sequence in COSTS[name]:
         for shape in small_shapes(design.sequences[sequence]):
             _, steps = cost_of(name, sequence, shape)
@@ -30,7 +27,7 @@ def test_every_sequence_has_a_closed_form_of_its_parameters(name: str) -> None:
 
 def test_the_form_reaches_the_closed_form() -> None:
     form = BlockForm(minima=False)
-    shape = {"N": 2048, "K": 2048, "bias": 0, "activation": 0}
+    shape = {"N": 2048, "K": 2048, "bias": 0}
     found = cost_of("decode", "matvec", shape, form=form)
     assert found == ("projections", fused_dqp(2048, 2048, form))
     assert found[1] != fused_dqp(2048, 2048, SHIPPING)

@@ -7,7 +7,6 @@ import pytest
 from linear_kernels import (
     ACTIVATIONS,
     COLUMNS,
-    EPSILON,
     FLOAT_EPSILON,
     GROUP,
     KINDS,
@@ -113,56 +112,17 @@ def test_a_tile_keeps_its_part_of_a_bias_stream(kernels: Kernels, tiles: int) ->
         assert not bias[rounds * ROWS :].any()
 
 
-def silu(x: Array) -> Array:
-    return x / (1 + np.exp(-x))
-
-
-def gelu(x: Array) -> Array:
-    """x / 2 * (1 + tanh(u)), written as x * sigmoid(2 u), which does not cancel."""
-    return silu(2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)) / (
-        2 * np.sqrt(2 / np.pi) * (1 + 0.044715 * x**2)
-    )
-
-
-ACTIVATION = {0: lambda x: x, 1: silu, 2: gelu}
-
-
 @pytest.mark.parametrize("with_bias", [False, True])
-@pytest.mark.parametrize("activation", ACTIVATION)
-def test_finish_adds_bias_activates_and_rounds_once(
-    kernels: Kernels, activation: int, with_bias: bool
-) -> None:
+def test_finish_adds_the_bias_and_rounds_once(kernels: Kernels, with_bias: bool) -> None:
     rng = np.random.default_rng(6)
     bias = aligned(to_bf16(rng.standard_normal(2560)))
     y = zeros(ROWS)
     for spread in (0.01, 1, 5, 80):
         acc = aligned((rng.standard_normal(ROWS) * spread).astype(np.float32))
         acc[:2] = 0, -0.0
-        kernels.call(DQP_FINISH, acc, bias, y, 79, activation << 1 | with_bias)
-        x = f64(acc)
-        if with_bias:
-            x = f64((x + f64(bias[79 * ROWS :])).astype(np.float32))
-        with np.errstate(over="ignore"):
-            want = ACTIVATION[activation](x)
-        # One rounding to bfloat16. Before it: 2^x to 3e-6 of a power that is rounded to 2^-23 of
-        # itself (|x| log2 e <= 130, where the result is not 0 or x), the reciprocal, products.
-        # GELU's argument has a few roundings more.
-        relative = EPSILON + (0 if activation == 0 else 2e-5 + 130 * 4 * 2.0**-23)
-        # The sigmoid is cut off at 2^-125.
-        error = np.abs(f64(y) - want)
-        assert (error <= relative * np.abs(want) + np.abs(x) * 2.0**-120).all()
-
-
-@pytest.mark.parametrize("activation", [1, 2])
-def test_activations_hold_at_the_ends_of_the_range(kernels: Kernels, activation: int) -> None:
-    acc = zeros(ROWS, np.float32)
-    acc[:8] = [1e30, -1e30, 300, -300, 90, -90, 3.3e38, -3.3e38]
-    if activation == 2:
-        acc[np.abs(acc) > 1e12] = 0  # the cube leaves fp32's range
-    y = zeros(ROWS)
-    kernels.call(DQP_FINISH, acc, zeros(2560), y, 0, activation << 1)
-    want = np.where(acc > 0, f64(to_bf16(acc)), 0)
-    np.testing.assert_allclose(f64(y), want, atol=2.0**-20)
+        kernels.call(DQP_FINISH, acc, bias, y, 79, int(with_bias))
+        x = f64(acc) + with_bias * f64(bias[79 * ROWS :])
+        np.testing.assert_array_equal(y, to_bf16(x.astype(np.float32)))
 
 
 @pytest.mark.parametrize("value", [1 + 2.0**-8, 1 + 3 * 2.0**-8, -1 - 2.0**-8, -1 - 3 * 2.0**-8])

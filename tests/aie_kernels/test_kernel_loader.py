@@ -186,7 +186,6 @@ EDGES: list[tuple[Kernel, tuple[int, ...], list[tuple[int, int]]]] = [
     (vector_ops.ROPE, (64, 64, 1), [(0, 32), (1, 96), (1, 48), (1, -32), (2, 2)]),
     (vector_ops.SILU_MUL, (256,), [(0, 288), (0, 0), (0, 33)]),
     (vector_ops.GELU_MUL, (256,), [(0, 288), (0, 0), (0, 33)]),
-    (vector_ops.SOFTCAP, (256, 0x41F00000), [(0, 288), (0, 0), (0, 33)]),
     (rows.ROWS_BEGIN, (0x7FFFFFFF, 0), [(0, -1), (1, 32), (1, 6)]),
     (
         rows.ROWS_TAKE,

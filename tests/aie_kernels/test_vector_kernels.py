@@ -7,11 +7,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from l1_buffers import aligned, in_buffer
 
-from ort_aie_ep.aie_kernels.reference import BF16, U_BF16, U_LIMBS, Doubles, bf16, bits
+from ort_aie_ep.aie_kernels.reference import BF16, U_BF16, U_LIMBS, Doubles, bf16
 from ort_aie_ep.aie_kernels.vector_ops import kernels as vector_ops
 from ort_aie_ep.npu.kernels import Kernels
 from ort_aie_ep.npu.terms.kernel import Kernel
@@ -78,25 +76,3 @@ def test_activations_over_the_whole_range(
     exact, error = activated(BOTH_SIGNS, argument(BOTH_SIGNS))
     got = gated(kernels, kernel, BOTH_SIGNS, np.ones(256), 256)
     assert (np.abs(got - exact) <= U_BF16 * np.abs(exact) + error + 2.0**-126).all()
-
-
-@pytest.mark.parametrize("cap", [1.0, 15.0, 30.0, 50.0])
-def test_softcap_is_true_over_the_whole_range(kernels: Kernels, cap: float) -> None:
-    y = aligned(256, BF16)
-    kernels.call(vector_ops.SOFTCAP, in_buffer(BOTH_SIGNS, 256, BF16), y, 256, bits(cap))
-    # The argument's relative error gives tanh at most the same relative error.
-    exact = cap * np.tanh(BOTH_SIGNS / cap)
-    assert within_one_rounding(y.astype(np.float64), exact, ACTIVATION + 2 * U_LIMBS)
-
-
-@given(value=st.floats(-60, 60, width=16), cap=st.floats(0.5, 100, width=16))
-def test_softcap_is_odd_and_below_its_cap(value: float, cap: float) -> None:
-    x = bf16(np.full(32, value))
-    kernels = Kernels("aie2p")
-    outputs = []
-    for sign in (1, -1):
-        y = aligned(256, BF16)
-        kernels.call(vector_ops.SOFTCAP, in_buffer(sign * x, 256, BF16), y, 32, bits(cap))
-        outputs.append(y[:32].astype(np.float64))
-    np.testing.assert_array_equal(outputs[0], -outputs[1])
-    assert (np.abs(outputs[0]) <= np.minimum(np.abs(x), cap) * (1 + U_BF16 + 2.0**-12)).all()

@@ -254,7 +254,7 @@ def _classes(module: Recorder) -> list[type]:
             assert all(b.flag == module.bo.host_only for b in buffers.values())
             words = instructions.device.view(np.uint32).copy()
             pdis = self.kernel.context.pdis
-            module.now += pdis.select(self.kernel.name, words)
+            module.now += pdis.select(self.kernel.name)
             machine = pdis.machine
             for endpoint in machine.endpoints.values() if module.cold else ():
                 endpoint._started = False

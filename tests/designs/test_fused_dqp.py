@@ -20,8 +20,8 @@ from ort_aie_ep.npu.terms.device import device
 bfloat16 = np.dtype(ml_dtypes.bfloat16)
 
 
-def multiply(session: Session, n: int, k: int, *, bias: int = 0, activation: int = 0) -> Result:
-    shape = {"N": n, "K": k, "bias": bias, "activation": activation}
+def multiply(session: Session, n: int, k: int, *, bias: int = 0) -> Result:
+    shape = {"N": n, "K": k, "bias": bias}
     return run(session, problem(Context.of(session.design, "matvec"), shape))
 
 
@@ -30,7 +30,7 @@ def test_parts_of_long_rows_add_up(name: str) -> None:
     """3 blocks of columns in parts of 1 and 2; the second part takes the first one's result as its
     bias."""
     session, n, k, first = Session(fused_dqp.build(device(name))), 32 * 21, 768, 256
-    whole_shape = {"N": n, "K": k, "bias": 1, "activation": 0}
+    whole_shape = {"N": n, "K": k, "bias": 1}
     buffers = problem(Context.of(session.design, "matvec"), whole_shape).buffers
     weights = q4nx.dequantize(buffers["w"], n, k).astype(np.float64)
     x = buffers["x"].astype(np.float64)
@@ -43,13 +43,13 @@ def test_parts_of_long_rows_add_up(name: str) -> None:
             "bias": before,
             "y": np.full(n, np.nan, dtype=bfloat16),
         }
-        shape = {"N": n, "K": end - begin, "row_K": k, "bias": 1, "activation": 0}
+        shape = {"N": n, "K": end - begin, "row_K": k, "bias": 1}
         session.run("matvec_part", shape, part)
         added = before.astype(np.float64)
-        wanted = matvec(weights[:, begin:end], x[begin:end], added, 0)
+        wanted = matvec(weights[:, begin:end], x[begin:end], added)
         assert np.all(np.abs(part["y"].astype(np.float64) - wanted.exact) <= wanted.tolerance)
         before, tolerance = part["y"], tolerance + wanted.tolerance
-    whole = matvec(weights, x, buffers["bias"].astype(np.float64), 0)
+    whole = matvec(weights, x, buffers["bias"].astype(np.float64))
     assert np.all(np.abs(before.astype(np.float64) - whole.exact) <= tolerance)
 
 
@@ -69,10 +69,10 @@ def test_rows_and_biases_that_do_not_fill_a_round(n: int, columns: int) -> None:
     multiply(Session(fused_dqp.build(device("npu2"), columns)), n, 256, bias=1)
 
 
-def test_one_configuration_serves_every_shape_and_epilogue() -> None:
+def test_one_configuration_serves_every_shape() -> None:
     session = Session(fused_dqp.build(device("npu2"), 4))
-    for n, k, bias, activation in [(512, 256, 0, 0), (1184, 1024, 1, 1), (128, 2048, 1, 0)]:
-        multiply(session, n, k, bias=bias, activation=activation)
+    for n, k, bias in [(512, 256, 0), (1184, 1024, 1), (128, 2048, 1)]:
+        multiply(session, n, k, bias=bias)
 
 
 def test_weights_are_read_once() -> None:
@@ -94,7 +94,7 @@ def test_a_form_has_the_bits_of_the_same_codes_widened(name: str, form: BlockFor
     for of, w in ((form, blocks), (SHIPPING, widened(blocks, k, form).reshape(-1))):
         session = Session(fused_dqp.build(device(name), form=of))
         whole, part = np.full((2, n), np.nan, bfloat16)
-        shape = {"N": n, "K": k, "bias": 1, "activation": 0}
+        shape = {"N": n, "K": k, "bias": 1}
         session.run("matvec", shape, {"x": x, "w": w, "bias": bias, "y": whole})
         session.run(
             "matvec_part", shape | {"K": 512, "row_K": k},

@@ -65,7 +65,7 @@ def test_overlay_passes_every_check(design: Design) -> None:
     # iterates over.
     large = LLAMA | {"capacity": 65536, "hidden": 1280, "ffn": 14336}
     heads = [{"N": n, "hidden": 256, "eps_bits": 0} for n in (1120, 512 * 330 + 96)]
-    check(design, {"layer": [LLAMA, large], "shared_layer": [LLAMA], "head": heads})
+    check(design, {"layer": [LLAMA, large], "head": heads})
 
 
 @pytest.mark.parametrize(
@@ -79,21 +79,6 @@ def test_layer_has_the_bits_of_its_operators(session: Session, name: str) -> Non
     for argument, values in expected.items():
         np.testing.assert_array_equal(buffers[argument].view(np.uint16), values.view(np.uint16))
     assert np.isfinite(buffers["y"].astype(np.float32)).all()
-
-
-@pytest.mark.parametrize("name", ["llama", "gemma4 e2b", "gemma4 e4b"])
-def test_a_layer_without_keys_of_its_own_reads_those_of_an_earlier_one(
-    session: Session, name: str
-) -> None:
-    layer = Layer(SHAPES[name] | {"bias": int(name == "llama")}, shared=True)
-    buffers = layer.random(seed=9)
-    caches = {c: buffers[c].copy() for c in "kv"}
-    expected = Operators().layer(layer, buffers)["y"]
-    (result,) = session.run("shared_layer", layer.parameters, buffers)
-    np.testing.assert_array_equal(buffers["y"].view(np.uint16), expected.view(np.uint16))
-    for argument, before in caches.items():
-        np.testing.assert_array_equal(buffers[argument].view(np.uint16), before.view(np.uint16))
-    assert result.written == 2 * layer.hidden
 
 
 def test_weights_of_a_form_have_the_bits_of_the_same_codes_widened() -> None:

@@ -31,26 +31,24 @@ def session() -> Session:
 
 
 # --- gate -----------------------------------------------------------------------------------------
-def gate(session: Session, m: int, n: int, kind: int, between: int = 0) -> None:
-    """Gate and up as in one product, `between` elements apart."""
-    stride = 2 * (n + between)
-    shape = {"M": m, "N": n, "kind": kind, "gate_stride": stride, "up_stride": stride}
+def gate(session: Session, m: int, n: int, kind: int) -> None:
+    shape = {"M": m, "N": n, "kind": kind}
     run(session, reference.gate(Context.of(session.design, "gate"), shape))
 
 
 @pytest.mark.parametrize(
-    ("m", "n", "between", "kind"),
+    ("m", "n", "kind"),
     [
-        (64, 512, 0, 0),
-        (64, 512, 0, 1),
-        (7, 256, 0, 0),  # both halves are the same columns
-        (65, 300, 2, 1),  # they overlap
-        (100, 700, 2, 0),  # bands of rows and columns moved back
-        pytest.param(520, 1152, 0, 1, marks=pytest.mark.in_turn),  # two rounds, as on one column
+        (64, 512, 0),
+        (64, 512, 1),
+        (7, 256, 0),  # both halves are the same columns
+        (65, 300, 1),  # they overlap
+        (100, 700, 0),  # bands of rows and columns moved back
+        pytest.param(520, 1152, 1, marks=pytest.mark.in_turn),  # two rounds, as on one column
     ],
 )
-def test_gate(session: Session, m: int, n: int, between: int, kind: int) -> None:
-    gate(session, m, n, kind, between)
+def test_gate(session: Session, m: int, n: int, kind: int) -> None:
+    gate(session, m, n, kind)
 
 
 @pytest.mark.parametrize("name", FEWER)
@@ -62,20 +60,15 @@ def test_more_results_than_the_queues_of_the_shim_hold() -> None:
     gate(session_of("npu2_1col"), 130, 9 * 512 + 258, 1)
 
 
-def test_gate_of_other_strides_in_each_operand(session: Session) -> None:
-    shape = {"M": 65, "N": 600, "kind": 0, "gate_stride": 640, "up_stride": 1024}
-    run(session, reference.gate(Context.of(session.design, "gate"), shape))
-
-
 def test_a_long_gate_is_divided_into_runs(session: Session) -> None:
     n = 32768  # 64 results per round, 256 per run
-    shape = {"M": 5 * 512, "N": n, "kind": 0, "gate_stride": n, "up_stride": n}
+    shape = {"M": 5 * 512, "N": n, "kind": 0}
     assert len(session.build("gate", shape, ["gate", "up", "y"])) == 2
 
 
 def test_gate_reads_each_operand_once(session: Session) -> None:
     m, n = 512, 2048
-    shape = {"M": m, "N": n, "kind": 0, "gate_stride": n, "up_stride": n}
+    shape = {"M": m, "N": n, "kind": 0}
     result = run(session, reference.gate(Context.of(session.design, "gate"), shape))
     assert result.read == 2 * m * n * 2
     assert result.written == m * n * 2

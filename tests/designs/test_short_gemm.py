@@ -15,8 +15,9 @@ from ort_aie_ep.aie_kernels.short_gemm.reference import problem
 from ort_aie_ep.formats import q4nx
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 from ort_aie_ep.npu.simulator.machine import Result
+from ort_aie_ep.npu.simulator.registers import core_memory_of
 from ort_aie_ep.npu.simulator.session import Session
-from ort_aie_ep.npu.simulator.txn import Write, core_memory_of, decode
+from ort_aie_ep.npu.simulator.txn import Write, decode
 from ort_aie_ep.npu.terms.configuration import configure
 from ort_aie_ep.npu.terms.device import device
 

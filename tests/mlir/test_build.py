@@ -214,7 +214,7 @@ def test_objects_are_beside_the_mlir(tools: Tools, design: Design, tmp_path: Pat
 def test_the_compilers_own_instructions_are_kept_when_asked_for(
     tools: Tools, design: Design, tmp_path: Path
 ) -> None:
-    run = Run(design.sequences["matvec"], {"N": 128, "K": 256, "bias": 0, "activation": 0})
+    run = Run(design.sequences["matvec"], {"N": 128, "K": 256, "bias": 0})
     driver.build(design, tmp_path / "out" / "d", sequence=run)
     assert (tmp_path / "out" / "d.insts.bin").read_bytes() == b"insts"
     assert "--get-npu-insts" in next(c for c in tools.log if c[0].endswith("aiecc"))
@@ -327,7 +327,7 @@ def test_an_overlay_that_is_not_what_was_printed_is_refused(
 def test_a_shape_that_the_sequence_refuses_is_refused(
     tools: Tools, design: Design, tmp_path: Path
 ) -> None:
-    run = Run(design.sequences["matvec"], {"N": 130, "K": 256, "bias": 0, "activation": 0})
+    run = Run(design.sequences["matvec"], {"N": 130, "K": 256, "bias": 0})
     with pytest.raises(DesignError, match="N=130"):
         driver.build(design, tmp_path / "out", sequence=run)
     assert not (tmp_path / "out").exists()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ort_aie_ep.aie_kernels.mlir.module import print_module
-from ort_aie_ep.aie_kernels.mlir.sequences import ShapeError, Transfer, shim_pattern
+from ort_aie_ep.aie_kernels.mlir.sequences import ShapeError, shim_pattern
 from ort_aie_ep.npu.terms.design import (
     Acquire,
     Body,
@@ -24,6 +24,7 @@ from ort_aie_ep.npu.terms.design import (
 from ort_aie_ep.npu.terms.device import device
 from ort_aie_ep.npu.terms.errors import DesignError
 from ort_aie_ep.npu.terms.kernel import Array, Kernel
+from ort_aie_ep.npu.terms.sequence import Transfer
 
 COPY = Kernel("copy", "copy.cc", (Array("i32", 16), Array("i32", 16), int), lambda *_: 1.0)
 
@@ -139,6 +140,11 @@ def test_a_symbol_has_one_signature_in_an_overlay() -> None:
 
 
 # --- patterns of a shim ---------------------------------------------------------------------------
+def transfer(dimensions: tuple[tuple[int, int], ...]) -> Transfer:
+    *outer, (words, _) = dimensions
+    return Transfer("f", "a", 0, 4 * words, tuple(outer))
+
+
 @pytest.mark.parametrize(
     ("dimensions", "sizes", "strides"),
     [
@@ -154,7 +160,7 @@ def test_a_symbol_has_one_signature_in_an_overlay() -> None:
 def test_a_transfer_in_the_fewest_dimensions(
     dimensions: tuple[tuple[int, int], ...], sizes: list[int], strides: list[int]
 ) -> None:
-    assert shim_pattern(Transfer("f", "a", 0, dimensions)) == (sizes, strides)
+    assert shim_pattern(transfer(dimensions)) == (sizes, strides)
 
 
 @pytest.mark.parametrize(
@@ -169,4 +175,4 @@ def test_a_transfer_in_the_fewest_dimensions(
 )
 def test_a_transfer_beyond_one_task_is_refused(dimensions: tuple[tuple[int, int], ...]) -> None:
     with pytest.raises(ShapeError, match="fifo f"):
-        shim_pattern(Transfer("f", "a", 0, dimensions))
+        shim_pattern(transfer(dimensions))

@@ -17,18 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ort_aie_ep.npu.checks.progress import statements
-from ort_aie_ep.npu.simulator.txn import (
-    AddressPatch,
-    BlockWrite,
+from ort_aie_ep.npu.simulator.registers import (
     ShimDescriptor,
-    Wait,
-    Write,
     core_lock_of,
     core_memory_of,
-    decode,
     shim_descriptor_of,
     shim_queue_of,
-)  # fmt: skip
+)
+from ort_aie_ep.npu.simulator.txn import AddressPatch, BlockWrite, Wait, Write, decode
 from ort_aie_ep.npu.terms.configuration import configure
 from ort_aie_ep.npu.terms.design import Design, End, Fifo, Layout
 from ort_aie_ep.npu.terms.device import WORD

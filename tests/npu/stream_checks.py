@@ -12,22 +12,24 @@ import numpy as np
 
 from ort_aie_ep import _npu
 from ort_aie_ep.npu.packages import package
+from ort_aie_ep.npu.simulator.registers import (
+    QueuePush,
+    ShimDescriptor,
+    core_lock_of,
+    core_memory_of,
+    shim_control_of,
+    shim_descriptor_of,
+    shim_queue_of,
+)
 from ort_aie_ep.npu.simulator.txn import (
     AddressPatch,
     BlockWrite,
     MaskWrite,
     Operation,
-    QueuePush,
-    ShimDescriptor,
     Stream,
     Wait,
     Write,
-    core_lock_of,
-    core_memory_of,
     decode,
-    shim_control_of,
-    shim_descriptor_of,
-    shim_queue_of,
 )
 from ort_aie_ep.npu.terms.sequence import Sequence, Value, at_most, evaluate, less
 

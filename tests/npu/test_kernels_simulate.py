@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from ort_aie_ep.cli import app
 
-SHAPE = [f"--shape={item}" for item in ("N=512", "K=256", "bias=0", "activation=0")]
+SHAPE = [f"--shape={item}" for item in ("N=512", "K=256", "bias=0")]
 
 
 def ort_aie(*words: object) -> Any:
@@ -51,7 +51,7 @@ def test_a_timeline_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         (["fused_dqp", "gemv"], "has no sequence 'gemv'; it has matvec"),
         (
             ["fused_dqp", "matvec", "--shape=N=256"],
-            "takes N, K, bias, activation; got N: give --shape NAME=VALUE for each",
+            "takes N, K, bias; got N: give --shape NAME=VALUE for each",
         ),
         (["fused_dqp", "matvec", *SHAPE, "--device=npu3"], "unknown device 'npu3'; known: npu1"),
         (["fused", "matvec"], "fused"),

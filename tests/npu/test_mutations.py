@@ -67,8 +67,8 @@ def _gemm_buffers() -> Buffers:
     rng = np.random.default_rng(2)
     return {
         "a": rng.standard_normal((64, 512)).astype(ml_dtypes.bfloat16),
-        "b": rng.standard_normal((256, 512)).astype(ml_dtypes.bfloat16),
-        "c": np.zeros((64, 256), dtype=np.float32),
+        "b": rng.standard_normal((512, 512)).astype(ml_dtypes.bfloat16),
+        "c": np.zeros((64, 512), dtype=ml_dtypes.bfloat16),
     }
 
 
@@ -95,13 +95,13 @@ CASES = {
     "fused_dqp": Case(
         lambda: fused_dqp.build(device("npu2_1col")),
         "matvec",
-        {"N": 256, "K": 512, "bias": 1, "activation": 0},
+        {"N": 256, "K": 512, "bias": 1},
         _fused_dqp_buffers,
     ),
     "gemm": Case(
-        lambda: gemm.build(device("npu1_1col"), "f32"),
+        lambda: gemm.build(device("npu1_1col")),
         "gemm",
-        {"M": 64, "K": 512, "N": 256},
+        {"M": 64, "K": 512, "N": 512},
         _gemm_buffers,
     ),
     "short_gemm": Case(

@@ -57,10 +57,6 @@ def test_a_layout_is_numpys_transpose(seed: int) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"count": 3}, "an object of 3 bytes"),
-        ({"count": 0}, "an object of 0 bytes"),
-        ({"depth": 0}, "depth 0 is below 1"),
-        ({"layout": Layout(((4, 4),))}, "the layout moves 16 bytes of an object of 64"),
         ({"column": 8}, r"tile \(8, 2\) is outside of npu2"),
         ({"row": 4}, "npu2 has compute rows 0..3, got 4"),
         ({"name": "taken"}, "two fifos are named 'taken'"),
@@ -69,55 +65,15 @@ def test_a_layout_is_numpys_transpose(seed: int) -> None:
 def test_fifos_that_cannot_be_are_refused(options: dict[str, Any], said: str) -> None:
     design = empty()
     design.fifo("taken", "u8", 64, design.shim(0), design.core(0, 0))
-    name, count = options.pop("name", "new"), options.pop("count", 64)
+    name = options.pop("name", "new")
     column, row = options.pop("column", 0), options.pop("row", 0)
     with pytest.raises(DesignError, match=said):
-        design.fifo(name, "u8", count, design.shim(0), design.core(column, row, **options))
+        design.fifo(name, "u8", 64, design.shim(0), design.core(column, row, **options))
 
 
-@pytest.mark.parametrize(
-    ("place", "reached"),
-    [
-        ((1, 1), True),
-        ((1, 0), True),
-        ((0, 1), True),
-        ((1, 2), True),
-        ((2, 1), False),
-        ((2, 2), False),
-    ],
-)
-def test_shared_fifos_need_memory_that_the_consumer_reaches(
-    place: tuple[int, int], reached: bool
-) -> None:
-    """A core at (1, 1) can reach its own memory and its south, west and north neighbours'."""
-    design = empty()
-    ends = design.core(*place), design.core(1, 1)
-    if reached:
-        assert design.fifo("f", "u8", 64, *ends, shared=True).shared
-    else:
-        with pytest.raises(DesignError, match="memory of"):
-            design.fifo("f", "u8", 64, *ends, shared=True)
-
-
-def test_segments_fill_an_object_exactly() -> None:
-    design = empty()
-    whole = design.fifo("whole", "u8", 128, design.shim(0), design.mem(0))
-    parts = [design.fifo(f"p{i}", "u8", 60, design.mem(0), design.core(0, i)) for i in range(2)]
-    with pytest.raises(DesignError, match=r"\[60, 60\]"):
-        design.split(whole, parts)
-
-
-def test_workers_stand_where_their_fifos_end_and_alone() -> None:
-    design = relay()
-    into, out = design.fifos["in"], design.fifos["out"]
-    with pytest.raises(DesignError, match="worker0_0"):
-        design.worker("other", design.core(0, 0), move([], []), inputs={}, outputs={})
-    with pytest.raises(DesignError, match="input in: fifo in"):
-        add_worker(design, 0, 1, [into], [])
-    with pytest.raises(DesignError, match="output out: fifo out"):
-        add_worker(design, 0, 1, [], [out])
+def test_workers_have_names_of_their_own() -> None:
     with pytest.raises(DesignError, match="'worker0_0'"):
-        design.worker("worker0_0", design.core(0, 1), move([], []), inputs={}, outputs={})
+        relay().worker("worker0_0", relay().core(0, 1), move([], []), inputs={}, outputs={})
 
 
 def test_a_call_has_as_many_arguments_as_its_kernel() -> None:
@@ -151,12 +107,11 @@ def test_a_forward_receives_before_it_sends() -> None:
     assert {k.name: k.initial for k in configuration.locks if k.tile == MEM} == {free: 1, filled: 0}
 
 
-def split(sizes: list[int], depth: int = 2, repeat: int = 1) -> Design:
+def split(sizes: list[int], depth: int = 2) -> Design:
     design = empty()
     whole = design.fifo("whole", "u8", sum(sizes), design.shim(0), design.mem(0, depth))
     parts = [
-        design.fifo(f"p{i}", "u8", n, design.mem(0), design.core(0, i), repeat=repeat)
-        for i, n in enumerate(sizes)
+        design.fifo(f"p{i}", "u8", n, design.mem(0), design.core(0, i)) for i, n in enumerate(sizes)
     ]
     design.split(whole, parts)
     for i, part in enumerate(parts):
@@ -194,15 +149,6 @@ def test_a_join_is_a_split_the_other_way_round() -> None:
         (64, 32, "p1 filled", "p1 free"),
     ]
     assert ring(channel(configuration, "p1", "S2MM", MEM)) == [(64, 32, "p1 free", "p1 filled")]
-
-
-def test_what_is_sent_again_is_taken_once_and_given_back_once() -> None:
-    configuration = configure(split([64, 64], depth=1, repeat=3))
-    assert ring(channel(configuration, "p0", "MM2S", MEM)) == [
-        (0, 16, "p0 filled", None),
-        (0, 16, None, None),
-        (0, 16, None, "p0 free"),
-    ]
 
 
 def test_descriptors_of_memory_tiles_follow_the_parity_of_their_channel() -> None:

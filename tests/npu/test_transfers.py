@@ -23,7 +23,8 @@ from stream_checks import (
 )
 
 from ort_aie_ep import _npu
-from ort_aie_ep.npu.simulator.txn import AddressPatch, BlockWrite, ShimDescriptor, Write, decode
+from ort_aie_ep.npu.simulator.registers import ShimDescriptor
+from ort_aie_ep.npu.simulator.txn import AddressPatch, BlockWrite, Write, decode
 from ort_aie_ep.npu.terms.sequence import Value
 
 

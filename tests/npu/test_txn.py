@@ -8,26 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ort_aie_ep import _npu
+from ort_aie_ep.npu.simulator.registers import (
+    QueuePush,
+    ShimDescriptor,
+    shim_descriptor_of,
+    split_address,
+)
 from ort_aie_ep.npu.simulator.txn import (
     AddressPatch,
     BlockWrite,
-    CreateScratchpad,
-    LoadPdi,
-    MaskPoll,
     MaskWrite,
-    Noop,
-    Preempt,
-    QueuePush,
-    ReadRegisters,
-    ShimDescriptor,
+    Other,
     Stream,
-    UpdateRegister,
-    UpdateStateTable,
     Wait,
     Write,
     decode,
-    shim_descriptor_of,
-    split_address,
 )
 from ort_aie_ep.npu.terms.errors import StreamError
 
@@ -142,7 +137,7 @@ def test_published_stream_is_decoded() -> None:
         BlockWrite(3, 28, 0x02100064, data),
         MaskWrite(4, 40, 0x0430567A, 0x1001, 0xF00FF00F),
         Wait(5, 47, column=3, row=4, columns=1, rows=2, direction="MM2S", channel=5),
-        Preempt(6, 51, level=3),
+        Other(6, 51, "PREEMPT", (0x306,)),
     )
 
 
@@ -157,16 +152,9 @@ def test_stray_bytes_beside_the_opcode_are_passed_over() -> None:
 def test_published_operations_that_are_only_read() -> None:
     # From mlir-aie's npu_instgen and npu_read_reg_instgen.
     pdi = decode(words_of("06030100 00000104 1 20 00020008 00000400 12345678 00000ABC"))
-    assert pdi.operations == (LoadPdi(0, 4, id=2, bytes=1024, address=0xABC12345678),)
+    assert pdi.operations == (Other(0, 4, "LOADPDI", (0x20008, 0x400, 0x12345678, 0xABC)),)
     read = decode(words_of("06040100 00000108 1 20 00000082 00000010 00000001 04300100"))
-    assert read.operations == (ReadRegisters(0, 4, (0x04300100,)),)
-    # By the layouts of aiebu's preprocessor of transactions.
-    body = words_of("5  20A 40 10 1  1030B 9  2040C 7 1D000")
-    state = decode([0x06040100, 0x108, 4, 4 * (4 + len(body)), *body])
-    assert state.operations == (
-        Noop(0, 4), CreateScratchpad(1, 5, 2, 64, (1 << 32) + 0x10),
-        UpdateStateTable(2, 9, 3, 1, 9), UpdateRegister(3, 11, 4, 2, 7, 0x1D000),
-    )  # fmt: skip
+    assert read.operations == (Other(0, 4, "READ_REGS", (0x82, 16, 1, 0x04300100)),)
 
 
 # From mlir-aie's npu_address_patch_arg_plus_64bit and npu_address_patch_ddr_offset.
@@ -274,7 +262,7 @@ def test_short_layouts_of_version_1_0() -> None:
     assert stream.operations == (
         Write(0, 4, 0x1D214, 5),
         MaskWrite(1, 7, 0x1D210, 0xF00, 0xF00),
-        MaskPoll(2, 11, 0x1D220, 0, 0x400000, busy=False),
+        Other(2, 11, "MASKPOLL", (4, 0x1D220, 0, 0x400000)),
         BlockWrite(3, 15, 0x1D000, (7, 8)),
         AddressPatch(4, 20, 0x1D004, 2, (1 << 32) + 0x10),
         Wait(5, 26, column=0, row=0, columns=1, rows=1, direction="MM2S", channel=0),
@@ -292,7 +280,7 @@ def test_padded_masked_operations_advance_by_their_size() -> None:
     write = words_of("0 0 1D214 0 0 18")
     stream = decode([0x06030100, 0x104, 2, 4 * 18, *poll, *write])
     first, second = stream.operations
-    assert first == MaskPoll(0, 4, 0x1D220, 0, 0x400000, busy=True)
+    assert first == Other(0, 4, "MASKPOLL_BUSY", tuple(poll))
     assert second.offset == 12
 
 

@@ -94,7 +94,7 @@ GEMMA = {
     "hidden": 768, "heads": 4, "kv_heads": 2, "head_dim": 256, "rotary_dim": 256, "ffn": 2560,
     "gelu": 1, "head_norm": 1, "post_norm": 1, "context": 200, "window": 100,
 }  # fmt: skip
-MATVEC = {"bias": 0, "activation": 0}
+MATVEC = {"bias": 0}
 NORM = {"residual": 1, "norm": 1, "eps_bits": bits(1e-6)}
 
 INVOCATIONS: list[tuple[str, str, dict[str, int]]] = [
@@ -109,14 +109,14 @@ INVOCATIONS: list[tuple[str, str, dict[str, int]]] = [
     ("gemm", "gemm", {"M": 512, "K": 512, "N": 1024}),
     ("gemm_bfp16", "gemm", {"M": 512, "K": 512, "N": 1024}),
     ("short_gemm", "project", {"M": 64, "K": 1024, "N": 2048}),
-    ("gemm", "gate", {"M": 600, "N": 768, "kind": 1, "gate_stride": 768, "up_stride": 768}),
+    ("gemm", "gate", {"M": 600, "N": 768, "kind": 1}),
     ("gemm", "add_norm", {"M": 64, "K": 2048, "n": 2048, **NORM}),
     ("gemm", "rotate", rotation(8, 64, 1, M=64, x_stride=512)),
-    ("vector_ops", "rms_norm", {"n": 4096, "rows": 1, "residual": 1, "eps_bits": bits(1e-6)}),
-    ("vector_ops", "rope", rotation(8, 128, 1, tokens=1)),
+    ("vector_ops", "rms_norm", {"n": 4096, "residual": 1, "eps_bits": bits(1e-6)}),
+    ("vector_ops", "rope", rotation(8, 128, 1)),
     ("vector_ops", "move_heads", {"heads": 32, "dim": 80, "x_stride": 80, "y_stride": 128,
                                   "copies": 1}),
-    ("vector_ops", "glu", {"n": 2048, "rows": 1, "kind": 1}),
+    ("vector_ops", "glu", {"n": 2048, "kind": 1}),
     ("fused_layer", "layer", LAYER),
     ("fused_layer", "layer", {**LAYER, **GEMMA}),
     ("fused_layer", "head", {"N": 4096 + 32, "hidden": 1024, "eps_bits": bits(1e-6)}),

@@ -51,14 +51,14 @@ USABLE_L1 = 62_208
 SLOW_BUNDLES = 3_400  # a body that took three minutes
 
 _OPERATIONS = {
-    "gelu_mul": 118, "silu_mul": 106, "softcap": 144, "copy_large": 2, "copy_small": 2,
+    "gelu_mul": 118, "silu_mul": 106, "copy_large": 2, "copy_small": 2,
     "q4nx_dequant": 78, "q4nx_dequant_step": 156, "q4nx_dequant_bfp16": 44, "flow_kv_begin": 4,
     "flow_kv_give_maxima": 3, "flow_kv_load_q": 2, "flow_kv_merge": 115, "flow_kv_output": 19,
     "flow_kv_pass": 5, "flow_kv_scores": 451, "flow_kv_values": 638, "flow_kv_values_begin": 2,
     "flow_qkv_begin": 4, "flow_qkv_load_q": 14, "flow_qkv_output": 22, "flow_qkv_schedule": 0,
     "flow_qkv_scores": 913, "flow_qkv_values": 410, "flow_qkv_values_begin": 2, "dqp_block": 241,
-    "dqp_finish": 323, "dqp_load_bias": 2, "dqp_load_x": 54, "dqp_zero": 4, "gemm_store_bf16": 8,
-    "gemm_store_f32": 6, "gemm_tile": 72, "gemm_zero": 4, "gemm_tile_bfp16": 50,
+    "dqp_finish": 10, "dqp_load_bias": 2, "dqp_load_x": 54, "dqp_zero": 4, "gemm_store_bf16": 8,
+    "gemm_tile": 72, "gemm_zero": 4, "gemm_tile_bfp16": 50,
     "layer_gate": 224, "layer_gather": 2, "layer_add": 7, "layer_norm": 13,
     "layer_norm_output": 13, "layer_scale": 104, "layer_pick": 2, "layer_select": 2,
     "layer_copy": 2, "layer_half": 2, "layer_load": 2, "layer_pass": 2, "layer_place": 2,

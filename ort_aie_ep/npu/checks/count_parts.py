@@ -61,11 +61,7 @@ class Ring:
 
     def __init__(self, channel: Channel, locks: Locks) -> None:
         self.channel = channel
-
-        def held(lock: Lock | None) -> Held | None:
-            return None if lock is None else locks[lock]
-
-        self._ring = [(d.words, held(d.acquire), held(d.release)) for d in channel.ring]
+        self._ring = [(d.words, locks[d.acquire], locks[d.release]) for d in channel.ring]
         self._turn = 0
         self.left = 0
 
@@ -73,10 +69,9 @@ class Ring:
         """The number of words that it can move now."""
         if self.left == 0:
             words, acquire, _ = self._ring[self._turn]
-            if acquire is not None:
-                if acquire.value < 1:
-                    return 0
-                acquire.value -= 1
+            if acquire.value < 1:
+                return 0
+            acquire.value -= 1
             self.left = words
         return self.left
 
@@ -84,9 +79,7 @@ class Ring:
         """Move `words` words."""
         self.left -= words
         if self.left == 0:
-            release = self._ring[self._turn][2]
-            if release is not None:
-                release.release(1)
+            self._ring[self._turn][2].release(1)
             self._turn = (self._turn + 1) % len(self._ring)
 
     @property
@@ -98,7 +91,7 @@ class Ring:
     def waits_for(self) -> str:
         """The lock that it waits for, or ''."""
         lock = self.channel.ring[self._turn].acquire
-        return "" if self.left or lock is None else f"lock {lock.id} ({lock.name})"
+        return "" if self.left else f"lock {lock.id} ({lock.name})"
 
 
 @dataclass

@@ -30,7 +30,7 @@ from ort_aie_ep.npu.checks.count_parts import (
 from ort_aie_ep.npu.terms.configuration import Configuration, Port, Stream
 from ort_aie_ep.npu.terms.design import Design
 from ort_aie_ep.npu.terms.device import BUFFER_REACH, MAX_QUEUED_TASKS, TILES, WORD
-from ort_aie_ep.npu.terms.sequence import Json, Sequence, evaluate
+from ort_aie_ep.npu.terms.sequence import Operation, Sequence, Start, Transfer, Wait, evaluate
 
 
 class _Stuck(Exception):
@@ -158,7 +158,9 @@ class CountRun:
         self._problems = []
         self._limits = {a.name: evaluate(a.bytes, shape) for a in sequence.arguments}
         try:
-            self._body(sequence.body, dict(shape))
+            for operation in sequence.operations(shape):
+                self._steps += 1
+                self._do(operation)
             self.settle()
         except _Stuck as stuck:
             return [*self._problems, f"{stuck}; {self.who_waits()}"]
@@ -168,45 +170,28 @@ class CountRun:
         if text not in self._problems:
             self._problems.append(text)
 
-    def _body(self, body: Iterable[dict[str, Json]], scope: dict[str, int]) -> None:
-        for statement in body:
-            self._steps += 1
-            if "let" in statement:
-                scope[statement["let"]] = evaluate(statement["value"], scope)
-            elif "for" in statement:
-                for i in range(evaluate(statement["count"], scope)):
-                    self._body(statement["do"], {**scope, statement["for"]: i})
-            elif "if" in statement:
-                if evaluate(statement["if"], scope):
-                    self._body(statement["do"], dict(scope))
-            elif "require" in statement:
-                if not evaluate(statement["require"], scope):
-                    raise Unpredictable(f"the shape is refused: {statement['message']}")
-            elif "transfer" in statement:
-                self._transfer(statement, scope)
-            elif "start" in statement:
-                process = self._workers[statement["start"]]
+    def _do(self, operation: Operation) -> None:
+        match operation:
+            case Transfer():
+                self._transfer(operation)
+            case Start(worker, values):
+                process = self._workers[worker]
                 if process.starts:
                     self._problem(
-                        f"worker {statement['start']} is started again with no wait in between: "
+                        f"worker {worker} is started again with no wait in between: "
                         "its parameters may be overwritten before it reads them"
                     )
-                process.starts.append(tuple(evaluate(v, scope) for v in statement["values"]))
-            elif "wait" in statement:
-                self._wait(statement["wait"])
-            elif "arrive" in statement:
-                self._arrive(statement["arrive"])
+                process.starts.append(values)
+            case Wait(fifos, everything):
+                self._wait(fifos, everything=everything)
 
-    def _transfer(self, statement: dict[str, Json], scope: dict[str, int]) -> None:
-        fifo, argument = statement["transfer"], statement["argument"]
-        offset, run = evaluate(statement["offset"], scope), evaluate(statement["run"], scope)
-        outer = [(evaluate(n, scope), evaluate(s, scope)) for n, s in statement["outer"]]
+    def _transfer(self, transfer: Transfer) -> None:
+        fifo, argument, offset = transfer.fifo, transfer.argument, transfer.offset
+        run, outer = transfer.run, list(transfer.outer)
         size, last = run, offset + run
         for count, stride in outer:
-            size *= max(count, 0)
+            size *= count
             last += (count - 1) * stride
-        if size <= 0:
-            return
         what = f"the transfer of {argument} on fifo {fifo}"
         if any(number % WORD for number in (offset, run, *(s for _, s in outer))):
             self._problem(
@@ -250,17 +235,16 @@ class CountRun:
         for port, tasks in self._outstanding.items():
             self._outstanding[port] = [task for task in tasks if task.words]
 
-    def _arrive(self, fifos: list[str]) -> list[str]:
-        """Continue until nothing moves; returns the fifos of transfers that are not complete."""
+    def _wait(self, fifos: Iterable[str], *, everything: bool) -> None:
+        """Continue until nothing moves. If `everything`, no other transfer is under way then."""
         self._advance()
         unfinished = [t.fifo for tasks in self._outstanding.values() for t in tasks]
         for fifo in fifos:
             if fifo in unfinished:
                 raise _Stuck(f"the wait for fifo {fifo} never ends")
-        return unfinished
-
-    def _wait(self, fifos: list[str]) -> None:
-        for fifo in self._arrive(fifos):
+        if not everything:
+            return
+        for fifo in unfinished:
             self._problem(
                 f"after the wait for {', '.join(fifos)}, an earlier transfer on fifo {fifo} is not "
                 "complete, but its descriptor would be used again"

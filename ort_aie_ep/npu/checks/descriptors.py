@@ -101,7 +101,7 @@ def _own(findings: Findings, configuration: Configuration, channel: Channel) -> 
                 if far else real_words.OTHER_TILES_BUFFER if tile.kind == "core" else "",
             )  # fmt: skip
         for lock in (descriptor.acquire, descriptor.release):
-            if lock is not None and lock.tile != tile:
+            if lock.tile != tile:
                 findings.refuse(
                     tile, "descriptor lock",
                     f"fifo {channel.fifo} acquires or releases lock {lock.name} of {lock.tile}",

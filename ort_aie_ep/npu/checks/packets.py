@@ -35,7 +35,6 @@ from ort_aie_ep.npu.terms.switch import SELECTIONS
 
 Masters = frozenset[tuple[Port, Hop] | Port]
 
-
 #: By the ports where packets leave a switch, in the order of their ids: their fifos.
 Leaving = dict[Masters, list[str]]
 

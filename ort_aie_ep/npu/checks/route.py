@@ -1,12 +1,12 @@
 """Paths of streams over the stream switches: does the array have the ports for them all?
 
-Switches are joined to their neighbours by a number of ports in each direction (`device.TILES`;
-memory tiles have none sideways). A circuit-switched stream has the ports of its path to itself. A
-multicast is a tree and uses one port on every segment that its branches share. Packet streams that
-leave one DMA channel share that channel's tree. A memory tile passes a stream on between south and
-north only under the same port number (mlir-aie's target model). Counting is still sufficient:
-streams that pass can be numbered first, and those that start or end there take the remaining
-numbers.
+Switches are joined to their neighbours by a number of ports in each direction
+(`TileRegisters.masters`; memory tiles have none sideways). A circuit-switched stream has the ports
+of its path to itself. A multicast is a tree and uses one port on every segment that its branches
+share. Packet streams that leave one DMA channel share that channel's tree. A memory tile passes a
+stream on between south and north only under the same port number (mlir-aie's target model).
+Counting is still sufficient: streams that pass can be numbered first, and those that start or end
+there take the remaining numbers.
 
 The paths come from negotiated congestion (McMurchie and Ebeling, PathFinder, FPGA 1995): every net
 takes its cheapest tree, overused ports become more expensive, and all nets are routed again until
@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from ort_aie_ep.npu.terms.configuration import Port, Stream
-from ort_aie_ep.npu.terms.device import TILES, Device, Tile
+from ort_aie_ep.npu.terms.device import Device, Tile
+from ort_aie_ep.npu.terms.registers import TILE_REGISTERS
 from ort_aie_ep.npu.terms.switch import MOVES, Heading
 
 _ROUNDS = 40  # of ripping up; designs that fit settle within a few
@@ -39,7 +40,7 @@ class Hop:
     @property
     def ports(self) -> int:
         """How many ports there are."""
-        return int(getattr(TILES[self.tile.kind], self.heading))
+        return dict(TILE_REGISTERS[self.tile.kind].masters).get(self.heading, 0)
 
     @property
     def to(self) -> Tile:

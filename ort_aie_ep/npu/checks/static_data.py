@@ -23,9 +23,9 @@ from ort_aie_ep.npu.terms.design import Worker
 from ort_aie_ep.npu.terms.device import STATIC_BYTES, TILES, Tile
 
 _HOST_BYTES = {
-    "activations.cc": 1099, "copy.cc": 157, "dequant.cc": 450, "dequant_bfp16.cc": 615,
+    "activations.cc": 939, "copy.cc": 157, "dequant.cc": 450, "dequant_bfp16.cc": 615,
     "flow_kv.cc": 1387,
-    "flow_qkv.cc": 1559, "fused_dqp.cc": 921, "gemm.cc": 371,
+    "flow_qkv.cc": 1559, "fused_dqp.cc": 834, "gemm.cc": 371,
     "gemm_bfp16.cc": 432,
     "rms_norm.cc": 590, "rope.cc": 715, "row_operators.cc": 1110, "layer_gate.cc": 878,
     "layer_norm.cc": 590, "layer_queries.cc": 190, "layer_rows.cc": 157,

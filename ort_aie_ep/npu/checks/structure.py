@@ -18,17 +18,14 @@ from ort_aie_ep.npu.terms.device import (
 
 
 def structure(design: Design) -> Iterator[Violation]:
-    """Whatever in `design` has no meaning on any device, or none on this device's grid.
-
-    `Design`'s methods already refuse some of it; but a description can be changed after that.
-    """
+    """Whatever in `design` has no meaning on any device, or none on this device's grid."""
     for fifo in design.fifos.values():
         yield from _fifo(design, fifo)
     for link in design.links:
         yield from _link(link)
     yield from _service(design)
     for worker in design.workers.values():
-        yield from _worker(design, worker)
+        yield from _worker(worker)
     for tile, count in Counter(worker.tile for worker in design.workers.values()).items():
         if count > 1:
             yield Violation(
@@ -37,7 +34,7 @@ def structure(design: Design) -> Iterator[Violation]:
             )  # fmt: skip
 
 
-def _worker(design: Design, worker: Worker) -> Iterator[Violation]:
+def _worker(worker: Worker) -> Iterator[Violation]:
     where = f"worker {worker.name} at {worker.tile}"
     if worker.tile.kind != "core":
         yield Violation(where, "tile", "workers run on compute tiles only")
@@ -65,13 +62,6 @@ def _worker(design: Design, worker: Worker) -> Iterator[Violation]:
     for port, fifo in worker.outputs.items():
         if worker.tile != fifo.producer.tile:
             yield Violation(where, f"output {port}", f"fifo {fifo.name} does not start there")
-    for kernel in worker.kernels:
-        if design.device.architecture not in kernel.architectures:
-            yield Violation(
-                where, f"kernel {kernel.name}",
-                f"it is written for {', '.join(kernel.architectures)}, but {design.device.name} is "
-                f"{design.device.architecture}",
-            )  # fmt: skip
 
 
 def notes(design: Design) -> Iterator[str]:
@@ -129,11 +119,7 @@ def _fifo(design: Design, fifo: Fifo) -> Iterator[Violation]:
         if end.depth < 1:
             yield at(end, "depth", f"{end.depth}; it must be at least 1")
         if end.tile.kind == "shim" and (end.layout is not None or end.object is not None):
-            yield at(
-                end,
-                "layout",
-                "the sequence decides what moves at a shim and in which order",
-            )
+            yield at(end, "layout", "the sequence decides what moves at a shim and in which order")
     if fifo.producer.object is not None and fifo.producer.tile.kind == "core":
         yield at(fifo.producer, "object", "a worker sends the fifo's own objects")
     for end in ends:
@@ -152,10 +138,6 @@ def _fifo(design: Design, fifo: Fifo) -> Iterator[Violation]:
             fifo.producer, "ends",
             "a broadcast to a shim and others: the sequence would hold back the others",
         )  # fmt: skip
-    if fifo.repeat < 1:
-        yield at(fifo.producer, "repeat", f"{fifo.repeat}; it must be at least 1")
-    if fifo.repeat > 1 and (fifo.producer.tile.kind != "mem" or fifo.shared):
-        yield at(fifo.producer, "repeat", "only a memory tile sends an object more than once")
     if fifo.packet is not None and not 0 <= fifo.packet <= MAX_PACKET_ID:
         yield at(
             fifo.producer, "packet id", f"{fifo.packet}; ids are 0..{MAX_PACKET_ID}",
@@ -229,14 +211,6 @@ def _link(link: Link) -> Iterator[Violation]:
             where, "depth",
             f"{what}: all its ends share the buffers here, so they need one depth, not {depths}",
         )  # fmt: skip
-    repeats = sorted({fifo.repeat for fifo in link.destinations})
-    if len(repeats) > 1:
-        yield Violation(
-            where, "repeat",
-            f"{what}: all fifos of a split must repeat alike; here they repeat {repeats} times",
-        )  # fmt: skip
-    if len(link.sources) > 1 and repeats[-1] > 1:
-        yield Violation(where, "repeat", f"{what}: a joined object cannot be sent more than once")
 
 
 def _service(design: Design) -> Iterator[Violation]:

@@ -23,7 +23,6 @@ from ort_aie_ep.npu.terms.configuration import (
     Configuration,
     Descriptor,
     Direction,
-    Lock,
     Port,
 )
 from ort_aie_ep.npu.terms.device import WORD, Tile
@@ -118,9 +117,6 @@ def _descriptor(
 ) -> Iterator[tuple[str, object, object]]:
     """(field, value in the words, value in the configuration)."""
 
-    def lock(use: Lock | None, value: int) -> LockAction | None:
-        return None if use is None else LockAction(use.id, value)
-
     yield "words", view.words, descriptor.words
     yield "address", view.address, descriptor.address
     wanted = descriptor.layout.dimensions if descriptor.layout else ((descriptor.words, WORD),)
@@ -128,8 +124,8 @@ def _descriptor(
         word_offsets(view.dimensions, view.words), word_offsets(wanted, descriptor.words)
     ):
         yield "order", view.dimensions, wanted
-    yield "acquires", view.acquire, lock(descriptor.acquire, -1)
-    yield "releases", view.release, lock(descriptor.release, 1)
+    yield "acquires", view.acquire, LockAction(descriptor.acquire.id, -1)
+    yield "releases", view.release, LockAction(descriptor.release.id, 1)
     yield "packet id", view.packet, packet
     yield "valid", view.valid, True
     yield "next descriptor", view.next, following

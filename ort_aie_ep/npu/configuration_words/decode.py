@@ -26,8 +26,7 @@ from ort_aie_ep.npu.configuration_words.view import (
     View,
 )
 from ort_aie_ep.npu.simulator import txn
-from ort_aie_ep.npu.simulator.registers import LockAction, QueuePush
-from ort_aie_ep.npu.simulator.txn import split_address
+from ort_aie_ep.npu.simulator.registers import LockAction, QueuePush, split_address
 from ort_aie_ep.npu.terms.configuration import Direction
 from ort_aie_ep.npu.terms.device import TILES, WORD, Tile
 from ort_aie_ep.npu.terms.errors import StreamError
@@ -94,7 +93,7 @@ def decode(words: npt.ArrayLike) -> View:
                 reader.write(what, operation.address, operation.words)
             case txn.MaskWrite():
                 reader.mask_write(what, operation.address, operation.value, operation.mask)
-            case txn.Noop():
+            case txn.Other(name="NOOP"):
                 pass
             case _:
                 raise StreamError(f"{what}, {type(operation).__name__}: configures nothing")

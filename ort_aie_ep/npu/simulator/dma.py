@@ -18,10 +18,10 @@ import numpy as np
 import simpy
 
 from ort_aie_ep.npu.simulator.parts import LockCell, Process, furthest, word_indices
+from ort_aie_ep.npu.simulator.registers import ShimDescriptor
 from ort_aie_ep.npu.simulator.state import ArrayState
-from ort_aie_ep.npu.simulator.txn import ShimDescriptor
 from ort_aie_ep.npu.terms import costs
-from ort_aie_ep.npu.terms.configuration import Channel, Descriptor, Lock, Port, Stream
+from ort_aie_ep.npu.terms.configuration import Channel, Descriptor, Port, Stream
 from ort_aie_ep.npu.terms.device import MAX_QUEUED_TASKS, WORD
 from ort_aie_ep.npu.terms.errors import SimulationError
 
@@ -91,14 +91,11 @@ class RingEndpoint:
         self._setup = array.clock.cost(costs.BD_SETUP)
         self._memory = array.memory(channel.tile).view(np.uint32)
         self._ring = [
-            (descriptor, self._cell(descriptor.acquire), self._cell(descriptor.release))
+            (descriptor, array.lock(descriptor.acquire), array.lock(descriptor.release))
             for descriptor in channel.ring
         ]
         self._next = 0
         self._waits: tuple[LockCell, int] | None = None
-
-    def _cell(self, lock: Lock | None) -> LockCell | None:
-        return None if lock is None else self._array.lock(lock)
 
     @property
     def waiting(self) -> str:
@@ -109,24 +106,19 @@ class RingEndpoint:
         """Acquire the lock of the next descriptor in the ring."""
         descriptor, acquire, release = self._ring[self._next]
         self._next = (self._next + 1) % len(self._ring)
-        if acquire is not None:
-            self._waits = acquire, acquire.value
-            yield acquire.acquire(1, self._who)
+        self._waits = acquire, acquire.value
+        yield acquire.acquire(1, self._who)
         self._waits = None
         yield self._array.env.timeout(self._setup)
         return self._transfer(descriptor, release)
 
-    def _transfer(self, descriptor: Descriptor, release: LockCell | None) -> Transfer:
-        def finish() -> None:
-            if release is not None:
-                release.release(1)
-
+    def _transfer(self, descriptor: Descriptor, release: LockCell) -> Transfer:
         offsets = None
         if descriptor.layout is not None:
             offsets = word_indices(descriptor.layout.dimensions, descriptor.words)
         return Transfer(
             self._memory, descriptor.address // WORD, offsets, descriptor.words,
-            descriptor.words * WORD, None, finish=finish,
+            descriptor.words * WORD, None, finish=lambda: release.release(1),
         )  # fmt: skip
 
 

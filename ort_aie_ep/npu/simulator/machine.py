@@ -42,9 +42,9 @@ from ort_aie_ep.npu.simulator.state import ArrayState
 from ort_aie_ep.npu.simulator.txn import (
     AddressPatch,
     BlockWrite,
-    LoadPdi,
     MaskWrite,
     Operation,
+    Other,
     Stream,
     Wait,
     Write,
@@ -79,8 +79,7 @@ class Machine(ArrayState):
     """The array with one design on it; it keeps its state from run to run, as the device does.
 
     Raises DesignError for a design that `configure` refuses, or that joins streams by packets.
-    `trace` records every span. `pdi` is the id of its PDI in an overlay that holds several; a
-    stream may begin by loading it (`pdis.Pdis` does the reset that this implies).
+    `trace` records every span.
     """
 
     def __init__(
@@ -88,11 +87,9 @@ class Machine(ArrayState):
         design: Design,
         *,
         trace: bool = False,
-        pdi: int | None = None,
         kernels: Kernels | None = None,
     ) -> None:
         super().__init__(design, trace, kernels)
-        self._pdi = pdi
         self.endpoints: dict[Port, RingEndpoint | ShimEndpoint] = {}
         self.failed: list[BaseException] = []
         self._streams: list[StreamState] = []
@@ -151,10 +148,7 @@ class Machine(ArrayState):
         return self.run_stream(decode(words), buffers)
 
     def run_stream(
-        self,
-        stream: Stream,
-        buffers: Iterable[tuple[str, np.ndarray]],
-        count: Count | None = None,
+        self, stream: Stream, buffers: Iterable[tuple[str, np.ndarray]], count: Count | None = None
     ) -> Result:
         """Execute a decoded stream, as `run` does; `count` advances with each operation."""
         device = self.design.device
@@ -289,17 +283,9 @@ class Machine(ArrayState):
             case Wait():
                 yield from self._wait(operation)
                 yield env.timeout(clock.cost(costs.TCT_WAIT))
-            case LoadPdi() if operation.index == 0 and operation.id == self._pdi:
-                yield env.timeout(clock.cost(costs.PDI_SWITCH))
-            case LoadPdi() if operation.index:
+            case Other(name=name):
                 raise StreamError(
-                    f"operation {operation.index} loads PDI {operation.id}; the simulator "
-                    "models this only at the beginning of a stream"
-                )
-            case _:
-                raise StreamError(
-                    f"operation {operation.index}, {type(operation).__name__}: the simulator does "
-                    "not model it"
+                    f"operation {operation.index}, {name}: the simulator does not model it"
                 )
         self.trace.span("instruction stream", type(operation).__name__, start, env.now)
 

@@ -1,7 +1,7 @@
 """Run the sequences of a design in the simulator: for tests, and for people.
 
 session = Session(fused_dqp.build(device("npu2")))
-results = session.run("matvec", {"N": 2048, "K": 2048, "bias": 0, "activation": 0}, buffers)
+results = session.run("matvec", {"N": 2048, "K": 2048, "bias": 0}, buffers)
 results[0].seconds
 """
 

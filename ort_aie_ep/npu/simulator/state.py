@@ -10,8 +10,8 @@ import simpy
 
 from ort_aie_ep.npu.kernels import Kernels
 from ort_aie_ep.npu.simulator.parts import Clock, Ddr, HostMemory, LockCell, aligned_bytes
+from ort_aie_ep.npu.simulator.registers import ShimDescriptor
 from ort_aie_ep.npu.simulator.trace import Trace
-from ort_aie_ep.npu.simulator.txn import ShimDescriptor
 from ort_aie_ep.npu.terms import costs
 from ort_aie_ep.npu.terms.configuration import Configuration, Lock, configure
 from ort_aie_ep.npu.terms.design import Design

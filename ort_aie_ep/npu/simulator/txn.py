@@ -19,81 +19,21 @@ word, what was expected and what was found.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from ort_aie_ep.npu.simulator.operations import (
-    AddressPatch,
-    BlockWrite,
-    CreateScratchpad,
-    Header,
-    LoadPdi,
-    LoadPmStart,
-    MaskPoll,
-    MaskWrite,
-    MergeSync,
-    Noop,
-    Operation,
-    Preempt,
-    ReadRegisters,
-    RecordTimer,
-    Stream,
-    UpdateRegister,
-    UpdateScratch,
-    UpdateStateTable,
-    Wait,
-    Write,
-)
 from ort_aie_ep.npu.simulator.registers import (
     QueuePush,
     ShimDescriptor,
-    core_lock_of,
-    core_memory_of,
     register_name,
-    shim_control_of,
     shim_descriptor_of,
     shim_queue_of,
-    split_address,
 )
 from ort_aie_ep.npu.terms.configuration import Direction
 from ort_aie_ep.npu.terms.errors import StreamError
-
-__all__ = [
-    "AddressPatch",
-    "BlockWrite",
-    "CreateScratchpad",
-    "Direction",
-    "Header",
-    "LoadPdi",
-    "LoadPmStart",
-    "MaskPoll",
-    "MaskWrite",
-    "MergeSync",
-    "Noop",
-    "Operation",
-    "Preempt",
-    "QueuePush",
-    "ReadRegisters",
-    "RecordTimer",
-    "ShimDescriptor",
-    "Stream",
-    "UpdateRegister",
-    "UpdateScratch",
-    "UpdateStateTable",
-    "Wait",
-    "Write",
-    "core_lock_of",
-    "core_memory_of",
-    "decode",
-    "format_stream",
-    "register_name",
-    "shim_control_of",
-    "shim_descriptor_of",
-    "shim_queue_of",
-    "split_address",
-]
 
 #: The device generations that a header can name.
 GENERATIONS = {3: "NPU1", 4: "NPU2"}
@@ -106,6 +46,105 @@ def _integer(value: int, low: int, bits: int) -> int:
 
 
 # --- operations -----------------------------------------------------------------------------------
+# Addresses are the array's: (column << 25) | (row << 20) | offset; `registers` decodes them.
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The first four words: version, device, number of operations, size in bytes."""
+
+    major: int
+    minor: int
+    generation: int
+    rows: int
+    columns: int
+    memory_rows: int
+    operations: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation: its number in the stream, and the index of its first word."""
+
+    index: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Write(Operation):
+    """Write `value` to the register at `address`."""
+
+    address: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockWrite(Operation):
+    """Write `words` to the registers from `address` on."""
+
+    address: int
+    words: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MaskWrite(Operation):
+    """Set the bits of `mask` at `address` to those of `value`."""
+
+    address: int
+    value: int
+    mask: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wait(Operation):
+    """Wait for a completion token (TCT) from `channel` of every tile of a rectangle."""
+
+    column: int
+    row: int
+    columns: int
+    rows: int
+    direction: Direction
+    channel: int
+
+
+@dataclass(frozen=True, slots=True)
+class AddressPatch(Operation):
+    """Add the address of run argument `argument`, and `plus` bytes, to a descriptor's address.
+
+    `address` is the address of the descriptor's word 1 (shim and memory tiles), which an earlier
+    BlockWrite in the stream wrote. From argument 5 on, `plus` contains 0x80000000 (`aperture`),
+    which the firmware adds for the first five.
+    """
+
+    address: int
+    argument: int
+    plus: int
+
+    @property
+    def aperture(self) -> int:
+        """The part of `plus` that is the array's view of DDR and not an offset, in bytes."""
+        return 0x80000000 if self.argument >= 5 else 0
+
+    @property
+    def buffer_offset(self) -> int:
+        """Bytes from the start of the argument's buffer."""
+        return self.plus - self.aperture
+
+
+@dataclass(frozen=True, slots=True)
+class Other(Operation):
+    """An operation that no stream of this project has: its name in the format, and its words."""
+
+    name: str
+    words: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A decoded stream."""
+
+    header: Header
+    operations: tuple[Operation, ...]
+
 
 #: The fixed word counts of the operations of both versions that have no size word.
 _UNSIZED_WORDS = {5: 1, 6: 1, 8: 4, 9: 2, 10: 4, 11: 2, 12: 3, 13: 1}
@@ -172,8 +211,7 @@ class _Decoder:
         opcode = self.take(1)[0] & 0xFF  # aie-rt leaves other bytes of the word non-zero
         if opcode not in _NAMES:
             raise self.fail(0, "a known opcode", f"{opcode:#x}")
-        reader = self.READERS[opcode]
-        operation, count = reader(self, opcode)
+        operation, count = self.READERS.get(opcode, _Decoder.other)(self, opcode)
         self.at += count
         self.index += 1
         return operation
@@ -200,7 +238,7 @@ class _Decoder:
             self.take(count)
         if opcode == 3:
             return MaskWrite(self.index, self.at, address, value, mask), count
-        return MaskPoll(self.index, self.at, address, value, mask, opcode == 7), count
+        return self._other(opcode, self.take(count))
 
     def block_write(self, opcode: int) -> tuple[Operation, int]:
         head = 3 if self.short else 4
@@ -261,52 +299,16 @@ class _Decoder:
             raise self.fail(place + 2, expected, f"{plus:#x}")
         return AddressPatch(self.index, self.at, address, argument, plus), len(ops)
 
-    def unsized(self, opcode: int) -> tuple[Operation, int]:
-        ops = self.take(_UNSIZED_WORDS[opcode])
-        first, where = ops[0], (self.index, self.at)
-        operation: Operation
-        match opcode:
-            case 5:
-                operation = Noop(*where)
-            case 6:
-                self.require(0, first >> 8 & 0xFF, range(4), "a level of")
-                operation = Preempt(*where, first >> 8 & 0xFF)
-            case 8:
-                operation = LoadPdi(*where, first >> 16, ops[1], ops[3] << 32 | ops[2])
-            case 9:
-                operation = LoadPmStart(*where, first >> 8, ops[1])
-            case 10:
-                if ops[1] > 128 or ops[1] % 4 != 0:
-                    raise self.fail(1, "a multiple of 4 up to 128 as size", str(ops[1]))
-                operation = CreateScratchpad(
-                    *where, first >> 8 & 0xFF, ops[1], ops[3] << 32 | ops[2]
-                )
-            case 11:
-                operation = UpdateStateTable(*where, first >> 8 & 0xFF, first >> 16, ops[1])
-            case 12:
-                operation = UpdateRegister(*where, first >> 8 & 0xFF, first >> 16, *ops[1:])
-            case _:
-                operation = UpdateScratch(*where)
-        return operation, len(ops)
+    def other(self, opcode: int) -> tuple[Operation, int]:
+        if opcode in _UNSIZED_WORDS:
+            return self._other(opcode, self.take(_UNSIZED_WORDS[opcode]))
+        size = self.take(2)[1]
+        if size % 4 or size < 8:
+            raise self.fail(1, "a multiple of 4 from 8 on as size", f"{size:#x}")
+        return self._other(opcode, self.take(size // 4))
 
-    def read_registers(self, opcode: int) -> tuple[Operation, int]:
-        size, count = self.take(3)[1:]
-        # 64-bit addresses after a word of padding, or (older) 32-bit ones at once.
-        self.require(1, size, [16 + 8 * count, 12 + 4 * count], f"for {count} registers a size of")
-        ops = self.take(size // 4)
-        if size == 12 + 4 * count:
-            return ReadRegisters(self.index, self.at, tuple(ops[3:])), len(ops)
-        self.require_zero(ops, 3)
-        addresses = (low | high << 32 for low, high in zip(ops[4::2], ops[5::2], strict=True))
-        return ReadRegisters(self.index, self.at, tuple(addresses)), len(ops)
-
-    def record_timer(self, opcode: int) -> tuple[Operation, int]:
-        ops = self.sized(0xC)
-        return RecordTimer(self.index, self.at, ops[2]), 3
-
-    def merge_sync(self, opcode: int) -> tuple[Operation, int]:
-        ops = self.sized(0xC)
-        return MergeSync(self.index, self.at, ops[2] & 0xFF, ops[2] >> 8 & 0xFF), 3
+    def _other(self, opcode: int, ops: list[int]) -> tuple[Operation, int]:
+        return Other(self.index, self.at, _NAMES[opcode], tuple(ops)), len(ops)
 
     READERS: ClassVar[dict[int, Callable[[_Decoder, int], tuple[Operation, int]]]] = {
         0: write,
@@ -315,12 +317,8 @@ class _Decoder:
         3: masked,
         4: masked,
         7: masked,
-        **dict.fromkeys(_UNSIZED_WORDS, unsized),
         0x80: wait,
         0x81: address_patch,
-        0x82: read_registers,
-        0x83: record_timer,
-        0x84: merge_sync,
     }
 
 
@@ -425,6 +423,8 @@ def _describe(op: Operation) -> str:
         case AddressPatch():
             what = f"argument {op.argument} + {op.buffer_offset:#x}"
             return f"PATCH {register_name(op.address)} += {what}"
+        case Other():
+            return f"{op.name} " + " ".join(f"{word:#x}" for word in op.words)
     fields = {name: getattr(op, name) for name in op.__slots__}
     return type(op).__name__ + "".join(f" {name}={value!r}" for name, value in fields.items())
 

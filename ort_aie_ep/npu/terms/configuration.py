@@ -37,15 +37,18 @@ class Descriptor:
     """One entry of a channel's ring: move `words` words between the stream and the memory.
 
     `address` is in bytes of the tile's data memory; `layout` None is linear. The transfer takes 1
-    from `acquire` before it starts and adds 1 to `release` after it ends; None means no lock.
+    from `acquire` before it starts and adds 1 to `release` after it ends.
     """
 
     id: int
     address: int
     words: int
     layout: Layout | None
-    acquire: Lock | None
-    release: Lock | None
+    acquire: Lock
+    release: Lock
+
+
+_Entry = tuple[int, int, Lock, Lock]  # address, bytes, what is acquired and released
 
 
 @dataclass(frozen=True)
@@ -202,9 +205,7 @@ class _Allocator:
             if end.tile.kind == "shim":
                 self._out.shim_ports[fifo.name] = port
 
-    def _ring(
-        self, fifo: Fifo, end: End, entries: list[tuple[int, int, Lock | None, Lock | None]]
-    ) -> None:
+    def _ring(self, fifo: Fifo, end: End, entries: list[_Entry]) -> None:
         """A channel whose ring visits (address, bytes, acquire, release)."""
         port = self._port(fifo, end)
         # A memory tile's even channels own descriptors 0..23, its odd channels 24..47.
@@ -225,10 +226,10 @@ class _Allocator:
             if fifo.shared:
                 self._pools[fifo.name, fifo.consumers[0].tile] = pool
                 return
-            entries: list[tuple[int, int, Lock | None, Lock | None]] = []
-            for address in pool.addresses:
-                entries += _repeated(address, pool.bytes, pool.consume, pool.produce, fifo.repeat)
-            self._ring(fifo, fifo.producer, entries)
+            self._ring(
+                fifo, fifo.producer,
+                [(a, pool.bytes, pool.consume, pool.produce) for a in pool.addresses],
+            )  # fmt: skip
         for end in fifo.consumers:
             if end.tile.kind == "core":
                 pool = self._pool(fifo, end, (end.object or fifo.object).bytes)
@@ -270,25 +271,17 @@ class _Allocator:
             for _, f in parts
         ]
         incoming = link.whole in link.sources
-        # The whole object: a descriptor for every segment of every buffer, in order.
-        entries: list[tuple[int, int, Lock | None, Lock | None]] = []
+        # Of the whole object, a descriptor for every segment of every buffer, in order.
+        whole: list[_Entry] = []
         for base in bases:
             for (_, part), offset, (free, filled) in zip(parts, link.offsets, locks, strict=True):
                 segment = part.object_at(link.tile).bytes if len(parts) > 1 else size
-                if incoming:
-                    entries.append((base + offset, segment, free, filled))
-                else:
-                    entries += _repeated(base + offset, segment, filled, free, link.whole.repeat)
-        self._ring(link.whole, whole_end, entries)
-        for (end, part), offset, (free, filled) in zip(parts, link.offsets, locks, strict=True):
-            segment = part.object_at(link.tile).bytes if len(parts) > 1 else size
-            entries = []
-            for base in bases:
-                if incoming:
-                    entries += _repeated(base + offset, segment, filled, free, part.repeat)
-                else:
-                    entries.append((base + offset, segment, free, filled))
-            self._ring(part, end, entries)
+                taken, given = (free, filled) if incoming else (filled, free)
+                whole.append((base + offset, segment, taken, given))
+        self._ring(link.whole, whole_end, whole)
+        for i, (end, part) in enumerate(parts):
+            own = [(at, size, given, taken) for at, size, taken, given in whole[i :: len(parts)]]
+            self._ring(part, end, own)
 
     def _stream(self, fifo: Fifo) -> None:
         if not fifo.shared:
@@ -320,13 +313,3 @@ class _Allocator:
         )
         go = self._lock(worker.tile, f"{worker.name} go", 0)
         self._out.workers[worker.name] = WorkerPlan(worker, pools, buffers, parameters, go)
-
-
-def _repeated(
-    address: int, size: int, acquire: Lock, release: Lock, times: int
-) -> list[tuple[int, int, Lock | None, Lock | None]]:
-    """Send one buffer `times` times: the first descriptor acquires it, the last releases it."""
-    return [
-        (address, size, acquire if i == 0 else None, release if i == times - 1 else None)
-        for i in range(times)
-    ]

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
-from ort_aie_ep.npu.terms.device import DEFAULT_STACK, WORD, Device, Tile
+from ort_aie_ep.npu.terms.device import DEFAULT_STACK, Device, Tile
 from ort_aie_ep.npu.terms.errors import DesignError
 from ort_aie_ep.npu.terms.kernel import Array, ElementType, Kernel
 from ort_aie_ep.npu.terms.sequence import Sequence
@@ -86,7 +86,6 @@ class Fifo:
     consumers: list[End]
     shared: bool = False
     packet: int | None = None
-    repeat: int = 1  # how often a memory tile sends each object
 
     def end(self, tile: Tile) -> End:
         """The end at `tile`. Raises DesignError when the fifo has no end there."""
@@ -282,51 +281,20 @@ class Design:
         *,
         shared: bool = False,
         packet: int | None = None,
-        repeat: int = 1,
     ) -> Fifo:
-        """A fifo of objects of `count` elements.
+        """A fifo of objects of `count` elements; `check` says whether it can be.
 
-        Raises DesignError when an object is not whole words, a layout does not move exactly one
-        object, a shared fifo joins tiles without common memory, or the name is taken.
+        Raises DesignError when the name is taken.
         """
         if name in self.fifos:
             raise DesignError(f"design {self.name}: two fifos are named {name!r}")
-        obj = Array(element, count)
         ends = [consumers] if isinstance(consumers, End) else list(consumers)
-        if obj.bytes % WORD or obj.bytes == 0:
-            raise DesignError(
-                f"fifo {name}: an object of {obj.bytes} bytes; it must be a positive multiple of 4"
-            )
-        for end in (producer, *ends):
-            size = (end.object or obj).bytes
-            if end.depth < 1:
-                raise DesignError(f"fifo {name} at {end.tile}: depth {end.depth} is below 1")
-            if end.layout is not None and end.layout.words * WORD != size:
-                raise DesignError(
-                    f"fifo {name} at {end.tile}: the layout moves {end.layout.words * WORD} bytes "
-                    f"of an object of {size}"
-                )
-        if shared:
-            reach = self.device.neighbour_memory(ends[0].tile) if len(ends) == 1 else ()
-            if producer.tile not in reach:
-                raise DesignError(
-                    f"fifo {name}: {' and '.join(str(e.tile) for e in ends)} cannot reach the "
-                    f"memory of {producer.tile}; a core reaches its own, south, west and north"
-                )
-        fifo = Fifo(name, obj, producer, ends, shared, packet, repeat)
+        fifo = Fifo(name, Array(element, count), producer, ends, shared, packet)
         self.fifos[name] = fifo
         return fifo
 
     def _link(self, tile: Tile, sources: SequenceOf[Fifo], destinations: SequenceOf[Fifo]) -> Link:
-        many = sources if len(sources) > 1 else destinations
-        whole = destinations[0] if len(sources) > 1 else sources[0]
-        sizes = [f.object_at(tile).bytes for f in many]
-        total = whole.object_at(tile).bytes
-        if sum(sizes) != total:
-            raise DesignError(
-                f"link at {tile}: segments of {sizes} bytes must fill the object of fifo "
-                f"{whole.name}, {total} bytes, exactly"
-            )
+        sizes = [f.object_at(tile).bytes for f in (sources if len(sources) > 1 else destinations)]
         offsets = tuple(int(x) for x in np.cumsum([0, *sizes[:-1]]))
         link = Link(tile, tuple(sources), tuple(destinations), offsets)
         self.links.append(link)
@@ -358,26 +326,12 @@ class Design:
         kernels: SequenceOf[Kernel] = (),
         stack: int = DEFAULT_STACK,
     ) -> Worker:
-        """Add a worker on a compute tile.
+        """Add a worker on a compute tile; `check` says whether it can be.
 
-        Raises DesignError when the tile or the name is taken, a port does not end there, or a
-        kernel does not exist for the architecture.
+        Raises DesignError when the name is taken, or a kernel does not exist for the architecture.
         """
         if name in self.workers:
             raise DesignError(f"design {self.name}: two workers are named {name!r}")
-        for other in self.workers.values():
-            if other.tile == at.tile:
-                raise DesignError(f"worker {name}: {at.tile} already runs worker {other.name}")
-        for port, fifo in inputs.items():
-            if at.tile not in [e.tile for e in fifo.consumers]:
-                raise DesignError(
-                    f"worker {name}, input {port}: fifo {fifo.name} does not end here"
-                )
-        for port, fifo in outputs.items():
-            if fifo.producer.tile != at.tile:
-                raise DesignError(
-                    f"worker {name}, output {port}: fifo {fifo.name} does not start here"
-                )
         for kernel in kernels:
             if self.device.architecture not in kernel.architectures:
                 raise DesignError(

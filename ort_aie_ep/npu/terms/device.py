@@ -45,8 +45,7 @@ class TileFacts:
     `max_count` is the largest count that mlir-aie's verifier accepts in a dimension of a static
     descriptor. The verifier counts elements of the buffer, not words, and checks the outermost
     dimension too. Versions of 2026 disagree (512 on every tile; 1,023 and on cores 255): this is
-    the count that all of them accept. `north` .. `east` are stream-switch masters (ports that leave
-    the tile in that direction).
+    the count that all of them accept.
     """
 
     memory: int  # bytes
@@ -59,10 +58,6 @@ class TileFacts:
     step_bits: int
     length_bits: int
     max_count: int
-    north: int
-    south: int
-    west: int
-    east: int
 
     @property
     def max_wrap(self) -> int:
@@ -83,15 +78,15 @@ class TileFacts:
 TILES: dict[Kind, TileFacts] = {
     "core": TileFacts(
         memory=64 * 1024, mm2s=2, s2mm=2, descriptors=16, locks=16, dimensions=3, wrap_bits=8,
-        step_bits=13, length_bits=14, max_count=255, north=6, south=4, west=4, east=4,
+        step_bits=13, length_bits=14, max_count=255,
     ),
     "mem": TileFacts(
         memory=512 * 1024, mm2s=6, s2mm=6, descriptors=48, locks=64, dimensions=4, wrap_bits=10,
-        step_bits=17, length_bits=17, max_count=512, north=6, south=4, west=0, east=0,
+        step_bits=17, length_bits=17, max_count=512,
     ),
     "shim": TileFacts(
         memory=0, mm2s=2, s2mm=2, descriptors=16, locks=16, dimensions=3, wrap_bits=10,
-        step_bits=20, length_bits=32, max_count=512, north=6, south=6, west=4, east=4,
+        step_bits=20, length_bits=32, max_count=512,
     ),
 }  # fmt: skip
 

@@ -190,6 +190,36 @@ class Argument:
     bytes: Expr
 
 
+@dataclass(frozen=True)
+class Transfer:
+    """`run` bytes of an argument from byte `offset` on, over `outer`: (count, stride in bytes)."""
+
+    fifo: str
+    argument: str
+    offset: int
+    run: int
+    outer: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Start:
+    """Run-time parameters of a worker, and its lock."""
+
+    worker: str
+    values: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Until all transfers on these fifos are complete, and so `everything`."""
+
+    fifos: tuple[str, ...]
+    everything: bool
+
+
+Operation = Transfer | Start | Wait
+
+
 @dataclass
 class Sequence:
     """One entry point of a design: `name`, its integer `parameters`, and what it does.
@@ -320,6 +350,13 @@ class Sequence:
         """Allow the stream to be divided into two runs here, right after a wait."""
         self._emit({"cut": True})
 
+    def operations(self, shape: Mapping[str, int]) -> Iterator[Operation]:
+        """What happens for a shape, in order; transfers of nothing are left out.
+
+        Raises DesignError for a shape that the sequence refuses.
+        """
+        return _walk(self.body, dict(shape))
+
     def to_json(self) -> dict[str, Json]:
         """The sequence as the manifest carries it."""
         return {
@@ -330,3 +367,30 @@ class Sequence:
             ],
             "body": self.body,
         }
+
+
+def _walk(body: list[dict[str, Json]], values: dict[str, int]) -> Iterator[Operation]:
+    for statement in body:
+        match statement:
+            case {"let": name, "value": value}:
+                values[name] = evaluate(value, values)
+            case {"require": condition, "message": message}:
+                if not evaluate(condition, values):
+                    raise DesignError(message.format(**values))
+            case {"for": index, "count": count, "do": do}:
+                for i in range(evaluate(count, values)):
+                    yield from _walk(do, {**values, index: i})
+            case {"if": condition, "do": do}:
+                if evaluate(condition, values):
+                    yield from _walk(do, dict(values))
+            case {"transfer": fifo, "argument": argument, "offset": offset, "run": run}:
+                outer = [(evaluate(n, values), evaluate(s, values)) for n, s in statement["outer"]]
+                size = evaluate(run, values)
+                if size > 0 and all(count > 0 for count, _ in outer):
+                    yield Transfer(fifo, argument, evaluate(offset, values), size, tuple(outer))
+            case {"start": worker, "values": given}:
+                yield Start(worker, tuple(evaluate(v, values) for v in given))
+            case {"wait": fifos}:
+                yield Wait(tuple(fifos), everything=True)
+            case {"arrive": fifos}:
+                yield Wait(tuple(fifos), everything=False)

@@ -111,7 +111,7 @@ std::shared_ptr<Buffer> Send(Device& device, const std::vector<uint8_t>& data) {
 
 npu::Invocation Matvec(int64_t y_offset = 0) {
   return {"matvec",
-          {{"N", kN}, {"K", kK}, {"bias", 1}, {"activation", 0}},
+          {{"N", kN}, {"K", kK}, {"bias", 1}},
           {{"x", {0, 0}}, {"w", {1, 0}}, {"bias", {2, 0}}, {"y", {3, y_offset}}}};
 }
 

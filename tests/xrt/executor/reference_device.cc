@@ -194,16 +194,13 @@ class Call {
   }
 
   void RmsNorm() const {
-    NormRows(P("rows"), (P("n") + 127) / 128 * 128, true, [](int64_t, double) {});
+    NormRows(1, (P("n") + 127) / 128 * 128, true, [](int64_t, double) {});
   }
 
   void Glu() const {
-    const int64_t n = P("n"), count = n * P("rows"), kind = P("kind");
+    const int64_t n = P("n"), kind = P("kind");
     const Elements x = E("gate_up"), y = E("y");
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t gate = i / n * 2 * n + i % n;
-      y.Set(i, Activate(kind, x.Get(gate)) * x.Get(gate + n));
-    }
+    for (int64_t i = 0; i < n; ++i) y.Set(i, Activate(kind, x.Get(i)) * x.Get(i + n));
   }
 
   // A head of x, normalised, rounded, and rotated; y(d) receives it. The head is that many elements
@@ -245,7 +242,6 @@ class Call {
   }
 
   void Rope() const {
-    RequireOneToken();
     const Elements to = E("y");
     const int64_t dim = P("head_dim");
     for (int64_t head = 0; head < P("heads"); ++head) {
@@ -278,12 +274,13 @@ class Call {
   }
 
   void Append() const {
-    RequireOneToken();
-    const Elements cache = E("cache");
+    const Elements x = E("x"), cache = E("cache");
     const int64_t dim = P("head_dim"), position = P("position");
     for (int64_t head = 0; head < P("kv_heads"); ++head) {
       const int64_t first = head * P("capacity") * dim;
-      Rotate(head, [&](int64_t d, double y) { cache.Set(first + InCache(position, d, dim), y); });
+      for (int64_t d = 0; d < dim; ++d) {
+        cache.Set(first + InCache(position, d, dim), x.Get(head * dim + d));
+      }
     }
   }
 
@@ -292,10 +289,6 @@ class Call {
       std::memcpy(places_.at("y") + 2 * head * P("y_stride"),
                   places_.at("x") + 2 * head * P("x_stride"), static_cast<size_t>(2 * P("dim")));
     }
-  }
-
-  void RequireOneToken() const {
-    if (P("tokens") != 1) Wrong("the references rotate one token");
   }
 
   // Element (k, n) of a block of 256 x 32 in the order that GEMM reads.
@@ -369,12 +362,8 @@ class Call {
 
   void Gate() const {
     const int64_t rows = std::max<int64_t>(P("M"), 64), n = P("N"), kind = P("kind");
-    const int64_t gate_stride = P("gate_stride"), up_stride = P("up_stride");
     const Elements gates = E("gate"), ups = E("up"), y = E("y");
-    for (int64_t i = 0; i < rows * n; ++i) {
-      const int64_t gate = i / n * gate_stride + i % n, up = i / n * up_stride + i % n;
-      y.Set(i, Activate(kind, gates.Get(gate)) * ups.Get(up));
-    }
+    for (int64_t i = 0; i < rows * n; ++i) y.Set(i, Activate(kind, gates.Get(i)) * ups.Get(i));
   }
 
   // An element of a head's keys or values.

@@ -15,7 +15,7 @@ from ort_aie_ep.npu.terms.device import device
 
 N, K = 256, 512
 ORDER = ["x", "w", "bias", "y"]
-SHAPE = {"N": N, "K": K, "bias": 1, "activation": 0}
+SHAPE = {"N": N, "K": K, "bias": 1}
 
 Array = npt.NDArray[np.generic]
 

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from every_operation import EveryOperation
 from json_mutations import mutations
 from standin_inputs import ORDER, matvec, words
 
@@ -215,31 +214,6 @@ def test_kernels_of_one_overlay_change_the_configuration(tmp_path: Path) -> None
     assert back["seconds"] == pytest.approx(first["seconds"])  # each came after a change
     refused = host.ask("run", kernel="gemm", **other)
     assert "dequant, fused_dqp, got 'gemm'" in refused["error"], refused
-
-
-def test_a_stream_that_loads_a_pdi_first(tmp_path: Path) -> None:
-    designs = {name: make_design(name, device("npu2")) for name in ("dequant", "fused_dqp")}
-    _, fused = write_simulated_packages(tmp_path, designs)
-    host = Host()
-    run = Matvec(host, fused.folder)
-    plain = run.run()
-    assert plain["ok"], plain
-
-    def loading(pdi: int) -> dict[str, Any]:
-        loads = EveryOperation(device("npu2"))
-        loads.load_pdi(pdi)
-        whole = words("npu2")
-        joined = np.concatenate([whole[:4], loads.finish()[4:], whole[4:]])
-        joined[2] += 1
-        joined[3] = 4 * joined.size
-        return run.run(run.stream(joined))
-
-    loaded = loading(2)
-    assert loaded["ok"], loaded
-    assert run.right
-    # The first run came after a change of kernel, which costs as much.
-    assert loaded["seconds"] == pytest.approx(plain["seconds"])
-    assert "PDI 3" in loading(3)["error"]
 
 
 def test_requests_come_line_by_line_until_a_stop() -> None:

@@ -145,15 +145,6 @@ class Preparation {
     return y;
   }
 
-  std::map<std::string, int64_t> Parameters(bool rotated, const void* norm) const {
-    return {{"tokens", 1},
-            {"head_dim", padded_},
-            {"rotary_dim", rotated ? step_.rotary_dim : 0},
-            {"interleaved", rotated && step_.rotary_interleaved ? 1 : 0},
-            {"norm", norm != nullptr ? 1 : 0},
-            {"eps_bits", FloatBits(step_.norm_epsilon * used_)}};
-  }
-
   void Rotate(const Rows& x, int64_t heads, bool rotated, const void* norm, const Rows& y) {
     npu::BufferView weight = x.first;  // has no bytes
     if (norm != nullptr) {
@@ -170,14 +161,17 @@ class Preparation {
     }
     for (int64_t b = 0; b < step_.batch; ++b) {
       for (const Heads& portion : Portions(heads, padded_, false)) {
-        npu::Invocation rope{"rope",
-                             Parameters(rotated, norm),
-                             {{"x", x.Head(b, portion.first)},
-                              {"weight", weight},
-                              {"table", tables_[static_cast<size_t>(b)]},
-                              {"y", y.Head(b, portion.first)}}};
-        rope.parameters["heads"] = portion.count;
-        batch_.Invoke(kDecode, std::move(rope));
+        batch_.Invoke(kDecode, {"rope",
+                                {{"heads", portion.count},
+                                 {"head_dim", padded_},
+                                 {"rotary_dim", rotated ? step_.rotary_dim : 0},
+                                 {"interleaved", rotated && step_.rotary_interleaved ? 1 : 0},
+                                 {"norm", norm != nullptr ? 1 : 0},
+                                 {"eps_bits", FloatBits(step_.norm_epsilon * used_)}},
+                                {{"x", x.Head(b, portion.first)},
+                                 {"weight", weight},
+                                 {"table", tables_[static_cast<size_t>(b)]},
+                                 {"y", y.Head(b, portion.first)}}});
       }
     }
   }
@@ -186,18 +180,15 @@ class Preparation {
     const auto i = static_cast<size_t>(b);
     const int64_t head_bytes = 2 * cache_.rows.capacity() * padded_;
     for (const Heads& portion : Portions(step_.kv_heads, padded_, true)) {
-      const npu::BufferView from = x.Head(b, portion.first);
-      npu::Invocation append{"append",
-                             Parameters(false, nullptr),
-                             {{"x", from},
-                              {"weight", from},
-                              {"table", tables_[i]},
-                              {"cache", batch_.memory.View(cache_.rows.buffer(),
-                                                           offset + portion.first * head_bytes)}}};
-      append.parameters["kv_heads"] = portion.count;
-      append.parameters["position"] = step_.past_length[i] - cache_.first[i];
-      append.parameters["capacity"] = cache_.rows.capacity();
-      batch_.Invoke(kDecode, std::move(append));
+      const npu::BufferView cache =
+          batch_.memory.View(cache_.rows.buffer(), offset + portion.first * head_bytes);
+      batch_.Invoke(kDecode,
+                    {"append",
+                     {{"kv_heads", portion.count},
+                      {"head_dim", padded_},
+                      {"position", step_.past_length[i] - cache_.first[i]},
+                      {"capacity", cache_.rows.capacity()}},
+                     {{"x", x.Head(b, portion.first)}, {"table", tables_[i]}, {"cache", cache}}});
     }
   }
 

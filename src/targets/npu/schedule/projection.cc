@@ -75,7 +75,7 @@ bool AppendProjection(Scheduling& scheduling, Batch& batch, std::string_view des
       const int64_t offset = weights.offset + first * q4nx::BlockBytes(scheduling.contents.form());
       npu::Invocation invocation{
           "matvec",
-          {{"N", n}, {"K", count * q4nx::kBlockCols}, {"bias", added ? 1 : 0}, {"activation", 0}},
+          {{"N", n}, {"K", count * q4nx::kBlockCols}, {"bias", added ? 1 : 0}},
           {{"x", {x.argument, x.offset + 2 * first * q4nx::kBlockCols}},
            {"w", batch.memory.View(weights.buffer, offset)},
            {"bias", added.value_or(x)},  // has no bytes if there is no bias
@@ -94,11 +94,10 @@ bool AppendProjection(Scheduling& scheduling, Batch& batch, std::string_view des
     const npu::BufferView both = width == n ? batch.memory.Scratch(2 * n) : batch.Input(2 * width);
     matvec(places.weights, both);
     matvec(places.up, {both.argument, both.offset + 2 * width});
-    batch.Invoke(
-        design,
-        {"glu",
-         {{"n", width}, {"rows", 1}, {"kind", step.activation == Activation::kSilu ? 0 : 1}},
-         {{"gate_up", both}, {"y", batch.Output(step.y, step.n, step.type, width)}}});
+    batch.Invoke(design,
+                 {"glu",
+                  {{"n", width}, {"kind", step.activation == Activation::kSilu ? 0 : 1}},
+                  {{"gate_up", both}, {"y", batch.Output(step.y, step.n, step.type, width)}}});
     return true;
   }
   if (!gated && finishes && (step.bias == nullptr || bias_there)) {

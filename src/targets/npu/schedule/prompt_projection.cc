@@ -85,14 +85,11 @@ void Multiply(const DeviceFacts& facts, Batch& batch, RowInput& input, const Mat
                           up = batch.memory.Scratch(elements);
     gemm(weights.weights, gate);
     gemm(weights.up, up);
-    return batch.Invoke(facts.prompts.gemm,
-                        {"gate",
-                         {{"M", step.rows},
-                          {"N", n},
-                          {"kind", step.activation == Activation::kSilu ? 0 : 1},
-                          {"gate_stride", n},
-                          {"up_stride", n}},
-                         {{"gate", gate}, {"up", up}, {"y", y}}});
+    return batch.Invoke(
+        facts.prompts.gemm,
+        {"gate",
+         {{"M", step.rows}, {"N", n}, {"kind", step.activation == Activation::kSilu ? 0 : 1}},
+         {{"gate", gate}, {"up", up}, {"y", y}}});
   }
   const npu::BufferView y = batch.memory.Result(elements),
                         up = gated ? batch.memory.Result(elements) : y;

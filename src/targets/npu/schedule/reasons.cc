@@ -1,6 +1,7 @@
 #include "targets/npu/schedule/reasons.h"
 
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
 #include "q4nx/layout.h"
@@ -8,85 +9,48 @@
 namespace ort_aie::npu_target {
 
 std::string Words(Reason reason) {
-  switch (reason) {
-    case Reason::kInt8:
-      return "int8 numerics";
-    case Reason::kEightBits:
-      return "no kernel for weights of 8 bits";
-    case Reason::kFileForm:
-      return "no kernel for weights as in a GGUF file";
-    case Reason::kTokenInFeatures:
-      return Concat("a token's projection from more than ", kMatvecMaxK, " to more than ",
-                    kMatvecMaxBias, " features");
-    case Reason::kInFeatures:
-      return Concat("a projection from more than ", kGemmMaxK, " in-features");
-    case Reason::kOneRow:
-      return "a single row of an unquantised projection";
-    case Reason::kOtherKeys:
-      return "keys of another sequence than the queries";
-    case Reason::kHiddenKeys:
-      return "an attention mask that hides more than the first keys";
-    case Reason::kAttentionBias:
-      return "attention_bias";
-    case Reason::kHeadSink:
-      return "head_sink";
-    case Reason::kSmoothSoftmax:
-      return "smooth_softmax";
-    case Reason::kWideHeads:
-      return Concat("heads of more than ", kMaxHeadDim, " dimensions");
-    case Reason::kWindowWithoutCausality:
-      return "a window without causality";
-    case Reason::kMoreThanCache:
-      return "more tokens than the cache holds";
-    case Reason::kEmbedding:
-      return "rows of an embedding";
-    case Reason::kSeveralRows:
-      return "a vector operator on several rows";
-    case Reason::kWideRow:
-      return Concat("a vector operator on more than ", kVectorMaxK, " elements");
-    case Reason::kFunction:
-      return "an activation that the overlay does not have";
-    case Reason::kGatedNorm:
-      return "a norm with a gate";
-    case Reason::kHostHasRow:
-      return "a vector operator on what the host has";
-    case Reason::kHostPrepares:
-      return "queries, keys and values that the host prepares";
-    case Reason::kOtherHeads:
-      return "heads of other sizes than 64, 128 and 256, which the host prepares";
-    case Reason::kFewKeys:
-      return Concat("fewer than ", kGemmLeastRows, " new keys, which the host prepares");
-    case Reason::kUnalignedKeys:
-      return "new keys after a number of others that is not a multiple of 8";
-    case Reason::kHostChooses:
-      return "experts that the host chooses";
-    case Reason::kHostHasInput:
-      return "an input that goes to the device from the host";
-    case Reason::kOtherOverlay:
-      return "a step of another overlay";
-    case Reason::kNoRoom:
-      return "no room for the rows of more steps";
-    case Reason::kNoVectors:
-      return Concat("no overlay ", kDecode);
-    case Reason::kNoTokenProjection:
-      return Concat("no overlay ", kDecode, " or ", kFusedDqp);
-    case Reason::kNoTokenAttention:
-      return Concat("no overlay ", kDecode, " or ", kFlowKv);
-    case Reason::kNoDequant:
-      return Concat("no overlay ", kDequant);
-    case Reason::kNoGemm:
-      return Concat("no overlay ", kGemm);
-    case Reason::kNoPromptAttention:
-      return Concat("no overlay ", kFlowQkv);
-    case Reason::kRefused:
-      return "the sequence of the overlay refuses the shape";
-    case Reason::kGivenUp:
-      return "the device was given up";
-    case Reason::kNone:
-    case Reason::kCount:
-      break;
-  }
-  return "";
+  static const std::map<Reason, std::string> words = {
+      {Reason::kInt8, "int8 numerics"},
+      {Reason::kEightBits, "no kernel for weights of 8 bits"},
+      {Reason::kFileForm, "no kernel for weights as in a GGUF file"},
+      {Reason::kTokenInFeatures, Concat("a token's projection from more than ", kMatvecMaxK,
+                                        " to more than ", kMatvecMaxBias, " features")},
+      {Reason::kInFeatures, Concat("a projection from more than ", kGemmMaxK, " in-features")},
+      {Reason::kOneRow, "a single row of an unquantised projection"},
+      {Reason::kOtherKeys, "keys of another sequence than the queries"},
+      {Reason::kHiddenKeys, "an attention mask that hides more than the first keys"},
+      {Reason::kAttentionBias, "attention_bias"},
+      {Reason::kHeadSink, "head_sink"},
+      {Reason::kSmoothSoftmax, "smooth_softmax"},
+      {Reason::kWideHeads, Concat("heads of more than ", kMaxHeadDim, " dimensions")},
+      {Reason::kWindowWithoutCausality, "a window without causality"},
+      {Reason::kMoreThanCache, "more tokens than the cache holds"},
+      {Reason::kEmbedding, "rows of an embedding"},
+      {Reason::kSeveralRows, "a vector operator on several rows"},
+      {Reason::kWideRow, Concat("a vector operator on more than ", kVectorMaxK, " elements")},
+      {Reason::kFunction, "an activation that the overlay does not have"},
+      {Reason::kGatedNorm, "a norm with a gate"},
+      {Reason::kHostHasRow, "a vector operator on what the host has"},
+      {Reason::kHostPrepares, "queries, keys and values that the host prepares"},
+      {Reason::kOtherHeads, "heads of other sizes than 64, 128 and 256, which the host prepares"},
+      {Reason::kFewKeys,
+       Concat("fewer than ", kGemmLeastRows, " new keys, which the host prepares")},
+      {Reason::kUnalignedKeys, "new keys after a number of others that is not a multiple of 8"},
+      {Reason::kHostChooses, "experts that the host chooses"},
+      {Reason::kHostHasInput, "an input that goes to the device from the host"},
+      {Reason::kOtherOverlay, "a step of another overlay"},
+      {Reason::kNoRoom, "no room for the rows of more steps"},
+      {Reason::kNoVectors, Concat("no overlay ", kDecode)},
+      {Reason::kNoTokenProjection, Concat("no overlay ", kDecode, " or ", kFusedDqp)},
+      {Reason::kNoTokenAttention, Concat("no overlay ", kDecode, " or ", kFlowKv)},
+      {Reason::kNoDequant, Concat("no overlay ", kDequant)},
+      {Reason::kNoGemm, Concat("no overlay ", kGemm)},
+      {Reason::kNoPromptAttention, Concat("no overlay ", kFlowQkv)},
+      {Reason::kRefused, "the sequence of the overlay refuses the shape"},
+      {Reason::kGivenUp, "the device was given up"},
+  };
+  const auto found = words.find(reason);
+  return found == words.end() ? "" : found->second;
 }
 
 std::string WithoutDecode(const HasOverlay& has) {
@@ -104,32 +68,21 @@ std::string WithoutDecode(const HasOverlay& has) {
 }
 
 std::string Words(LayerReason reason) {
-  switch (reason) {
-    case LayerReason::kNoPlan:
-      return "attention that is a node by itself, without a plan";
-    case LayerReason::kSeveralSequences:
-      return "several sequences at a time";
-    case LayerReason::kNotStandard:
-      return "other steps than those of standard layers and a vocabulary";
-    case LayerReason::kBias:
-      return "a bias of another projection than that of queries, keys and values";
-    case LayerReason::kQuantisedCache:
-      return "a cache of integers";
-    case LayerReason::kHeadNorms:
-      return "norms of heads other than of queries and keys before they are rotated";
-    case LayerReason::kPositions:
-      return "positions of several axes";
-    case LayerReason::kEpsilons:
-      return "norms with different epsilons";
-    case LayerReason::kInnerValue:
-      return "a value inside a layer that is wanted outside";
-    case LayerReason::kFault:
-      return "an earlier fault of whole layers";
-    case LayerReason::kNone:
-    case LayerReason::kCount:
-      break;
-  }
-  return "";
+  static const std::map<LayerReason, std::string> words = {
+      {LayerReason::kNoPlan, "attention that is a node by itself, without a plan"},
+      {LayerReason::kSeveralSequences, "several sequences at a time"},
+      {LayerReason::kNotStandard, "other steps than those of standard layers and a vocabulary"},
+      {LayerReason::kBias, "a bias of another projection than that of queries, keys and values"},
+      {LayerReason::kQuantisedCache, "a cache of integers"},
+      {LayerReason::kHeadNorms,
+       "norms of heads other than of queries and keys before they are rotated"},
+      {LayerReason::kPositions, "positions of several axes"},
+      {LayerReason::kEpsilons, "norms with different epsilons"},
+      {LayerReason::kInnerValue, "a value inside a layer that is wanted outside"},
+      {LayerReason::kFault, "an earlier fault of whole layers"},
+  };
+  const auto found = words.find(reason);
+  return found == words.end() ? "" : found->second;
 }
 
 LayerReason WhyNotLayer(const LayerFacts& layer) {

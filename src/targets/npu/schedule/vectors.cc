@@ -43,7 +43,6 @@ void Invoke(Batch& batch, const RmsNorm& norm) {
   std::map<std::string, int64_t> parameters = {
       {"n", norm.n}, {"residual", norm.residual ? 1 : 0}, {"eps_bits", FloatBits(norm.epsilon)}};
   if (norm.rows == kOneRow) {
-    parameters["rows"] = 1;
     return batch.Invoke(kDecode, {"rms_norm", parameters, arguments});
   }
   parameters.insert({{"M", norm.rows}, {"K", q4nx::PaddedCols(norm.n)}, {"norm", 1}});
@@ -345,10 +344,9 @@ bool AppendElementwise(const DeviceFacts& facts, Batch& batch, const Elementwise
     });
     const npu::BufferView nothing = batch.Input(pieces);
     InvokeSum(batch, kOneRow, n, upload(a, step.a, false, 1), nothing, both);
-    batch.Invoke(kDecode,
-                 {"glu",
-                  {{"n", width}, {"rows", 1}, {"kind", step.function == Function::kSilu ? 0 : 1}},
-                  {{"gate_up", both}, {"y", y}}});
+    batch.Invoke(kDecode, {"glu",
+                           {{"n", width}, {"kind", step.function == Function::kSilu ? 0 : 1}},
+                           {{"gate_up", both}, {"y", y}}});
   }
   return true;
 }
