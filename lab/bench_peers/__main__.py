@@ -3,13 +3,16 @@
     ort-aie synth llama-3.2-1b MODEL --vocab 32000
     python lab/bench_peers MODEL --out DIR
     python lab/bench_peers MODEL --quick
+    python lab/make_gguf.py FILE.gguf --type q4_k_m
+    python lab/bench_peers FILE.gguf --out DIR
 
 MODEL is a Llama or a dense Qwen3 in symmetric int4, as onnxruntime-genai's builder or `synth`
-writes it. Its weights are written in each engine's format, without quantising them again, and each
-engine runs in a process of its own. `make bench` installs the engines; one that is missing, dies,
-or does not answer within 300 seconds gets a line, and the others go on. Prints the page, and with
---out writes it to DIR as bench.md, with bench.json and, with matplotlib, bench.png, after each
-round; Ctrl-C ends the run, and the page says what is missing.
+writes it: its weights are written in each engine's format, without quantising them again. Or it is
+any GGUF file, which llama.cpp and ik_llama.cpp open as it is. Each engine runs in a process of its
+own. `make bench` installs the engines; one that is missing, dies, or does not answer within 300
+seconds gets a line, and the others go on. Prints the page, and with --out writes it to DIR as
+bench.md, with bench.json and, with matplotlib, bench.png, after each round; Ctrl-C ends the run,
+and the page says what is missing.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ from tempfile import TemporaryDirectory
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench_peers import machine
-from bench_peers.engines import KINDS, OURS, Source
+from bench_peers.engines import KINDS, OURS, GgufSource, Source
+from bench_peers.gguf_file import gguf_source
 from bench_peers.page import Conditions, page, plot, ratios
 from bench_peers.rounds import Plan, Results, measure
 from bench_peers.weights import DecoderWeights
@@ -41,8 +45,9 @@ from ort_aie_ep.runtime.sessions import inspect
 def main() -> None:
     """Measures, prints and writes."""
     given = arguments()
-    found = inspect(given.model)
-    if found.compiled:
+    is_gguf = given.model.suffix == ".gguf"
+    found = None if is_gguf else inspect(given.model)
+    if found is not None and found.compiled:
         raise AieError(f"{given.model} is compiled; the peers need its source: pass that")
     plan = plan_of(given)
     if given.out:
@@ -60,13 +65,17 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     # Beside the results, because /tmp may be memory, which the models would take.
     with TemporaryDirectory(prefix="bench-peers-", dir=given.out) as scratch:
-        source = Source(found.folder, DecoderWeights(found.folder), Path(scratch))
+        source: Source | GgufSource
+        if found is None:
+            source = gguf_source(given.model, Path(scratch))
+        else:
+            source = Source(found.folder, DecoderWeights(found.folder), Path(scratch))
         known = environment()
         versions = {name: known[name] for name in ("ort_aie_ep", "onnxruntime", "kernels")}
         conditions = Conditions(
             date.today().isoformat(),
             as_typed(given.model, given.out),
-            f"{given.model.name}, {source.weights.describe()}",
+            f"{given.model.name}, {source.describe()}",
             f"{plan.threads} threads; {plan.new_tokens} tokens decoded a run.",
             machine.described() | versions,
         )

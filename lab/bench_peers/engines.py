@@ -94,6 +94,40 @@ class Source:
     weights: DecoderWeights
     scratch: Path
 
+    @property
+    def context(self) -> int:
+        """Tokens that the model was made for."""
+        return self.weights.shape.context
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens there are."""
+        return self.weights.shape.vocab
+
+    def describe(self) -> str:
+        """Its sizes."""
+        return self.weights.describe()
+
+
+@dataclass(frozen=True)
+class GgufSource:
+    """A GGUF file, which llama.cpp and ik_llama.cpp open as it is, and a folder for the model that
+    ort_aie_ep makes of it; tokens that the model was made for, how many there are, elements and
+    bytes of its matrices and of those that a token reads, and what types they have."""
+
+    file: Path
+    scratch: Path
+    context: int
+    vocabulary: int
+    elements: int
+    bytes: int
+    read: int
+    types: str
+
+    def describe(self) -> str:
+        """Its sizes."""
+        return f"{self.bytes / 1e6:.0f} MB of matrices: {self.types}"
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -104,7 +138,7 @@ class Kind:
     packages: dict[str, str]
     imports: tuple[str, ...]
     open: Callable[[Model, Settings], Engine]
-    model: Callable[[Source], Model]
+    model: Callable[[Source | GgufSource], Model]
     ours: bool = False
 
     def missing(self) -> str | None:

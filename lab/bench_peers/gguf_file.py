@@ -1,4 +1,4 @@
-"""A GGUF file with the source's codes.
+"""GGUF files: one that is the source itself, or one with an ONNX source's codes.
 
 A Q4_0 block is like the source's: 32 codes and a scale, weight = (code − 8) · scale. A source's
 block of 128 becomes four with its scale. Only the scale is rounded, from float32 to float16.
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bench_peers.engines import Model, Source
+from bench_peers.engines import GgufSource, Model, Source
 from bench_peers.weights import DecoderWeights, Int4Matrix
 
 BITS = 4.5
@@ -42,8 +42,46 @@ def interleaved(matrix: Int4Matrix, heads: int) -> Int4Matrix:
     return Int4Matrix(permuted(matrix.codes), permuted(matrix.scales))
 
 
-def gguf_model(source: Source) -> Model:
-    """Writes the model, without a vocabulary, unless the file is there: several engines open it."""
+def gguf_source(file: Path, scratch: Path) -> GgufSource:
+    """A file as the model of all engines that read GGUF."""
+    from collections import Counter
+
+    import gguf
+
+    reader = gguf.GGUFReader(file)
+    architecture = reader.fields["general.architecture"].contents()
+    matrices = [t for t in reader.tensors if len(t.shape) > 1]
+    of_types: Counter[str] = Counter()
+    for tensor in matrices:
+        of_types[tensor.tensor_type.name] += int(tensor.n_bytes)
+    of = {tensor.name: tensor for tensor in matrices}
+    total = sum(of_types.values())
+    embedding = of["token_embd.weight"]
+    experts = int(_count(reader, architecture, "expert_count", 1))
+    chosen = int(_count(reader, architecture, "expert_used_count", 1))
+    read = sum(
+        int(t.n_bytes) * chosen // experts if "_exps" in t.name else int(t.n_bytes)
+        for t in matrices
+        if t is not embedding or "output.weight" not in of
+    )
+    return GgufSource(
+        file.absolute(), scratch, int(_count(reader, architecture, "context_length", 0)),
+        int(embedding.shape[1]), sum(int(t.n_elements) for t in matrices), total, read,
+        ", ".join(f"{name} {100 * size / total:.0f} %" for name, size in of_types.most_common()),
+    )  # fmt: skip
+
+
+def _count(reader: Any, architecture: str, key: str, default: int) -> Any:
+    field = reader.fields.get(f"{architecture}.{key}")
+    return default if field is None else field.contents()
+
+
+def gguf_model(source: Source | GgufSource) -> Model:
+    """The file; of an ONNX source, writes it without a vocabulary, unless it is there: several
+    engines open it."""
+    if isinstance(source, GgufSource):
+        bits = 8 * source.bytes / source.elements
+        return Model(source.file, bits, source.read, source.file.stat().st_size)
     weights, path = source.weights, source.scratch / "model.gguf"
     if not path.exists():
         _write(weights, path)

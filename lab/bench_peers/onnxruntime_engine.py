@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import ort_aie_ep
-from bench_peers.engines import Model, Settings, Source, StepEngine
+from bench_peers.engines import GgufSource, Model, Settings, Source, StepEngine
+from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder, find_model
 from ort_aie_ep.requirements import runtime_version
 from ort_aie_ep.running.generate import Decoder
@@ -22,16 +23,18 @@ if TYPE_CHECKING:
     from ort_aie_ep.compiler.options import KvType
 
 
-def source_model(source: Source) -> Model:
+def source_model(source: Source | GgufSource) -> Model:
     """The source as it is."""
+    if isinstance(source, GgufSource):
+        raise AieError("reads no GGUF files")
     folder, bits = source.folder, source.weights.source_bits()
     read = int(source.weights.product_elements() * bits / 8)
     return Model(folder.path, bits, read, _bytes(folder))
 
 
-def compiled_model(source: Source, *, kv: KvType) -> Model:
-    """A compiled folder, with logits of only the last position as other engines compute for
-    prompts; counts the bytes of Q4NX that its projections read."""
+def compiled_model(source: Source | GgufSource, *, kv: KvType) -> Model:
+    """A compiled folder; counts the bytes of weights that its projections read, of experts those
+    that a token chooses."""
     import onnx_ir as ir
 
     from ort_aie_ep.compiler.compile import compile_model
@@ -40,13 +43,20 @@ def compiled_model(source: Source, *, kv: KvType) -> Model:
     from ort_aie_ep.models.onnx_file import load_model
     from ort_aie_ep.models.tokenizer import has_tokenizer
 
+    if isinstance(source, GgufSource):
+        if kv != "f16":
+            raise AieError("is measured with the KV cache of the others, on GGUF files")
+        compile_model(source.file, source.scratch / "compiled", CompileOptions(kv=kv))
+        folder = find_model(source.scratch / "compiled")
+        bits = 8 * source.bytes / source.elements
+        return Model(folder.path, bits, source.read, _bytes(folder))
     calibration = None
     if kv == "int8" and not has_tokenizer(source.folder):
         # Weights are random: text has no meaning to them, and no speed depends on a scale.
         calibration = source.scratch / "calibration.npy"
         ids = np.random.default_rng(0).integers(0, source.weights.shape.vocab, (2, 64))
         np.save(calibration, ids)
-    options = CompileOptions(kv=kv, calibration=calibration, last_logits=True)
+    options = CompileOptions(kv=kv, calibration=calibration)
     compile_model(source.folder.path, source.scratch / f"compiled-{kv}", options)
     folder = find_model(source.scratch / f"compiled-{kv}")
     model = load_model(folder.model)
@@ -80,11 +90,10 @@ class OrtEngine(StepEngine):
         session = open_session(folder.model, options, library=library)
         self._decoder = Decoder(session, folder, settings.capacity)
         caches = {v.type for v in session.get_inputs() if v.name.startswith("past_key_values.")}
-        rows = next(v.shape[1] for v in session.get_outputs() if v.name == "logits")
         self.description = {
             "version": f"onnxruntime {runtime_version()}",
             "threads": str(settings.threads),
-            "logits": "of the last position" if rows == 1 else "of all positions",
+            "logits of prompts": "of the last token" if library else "of all tokens",
             "KV": ", ".join(sorted(kind[len("tensor(") : -1] for kind in caches)),
         }
         if library:

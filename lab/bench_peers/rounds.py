@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bench_peers.engines import KINDS, OURS, Model, Settings, Source
+from bench_peers.engines import KINDS, OURS, GgufSource, Model, Settings, Source
 from bench_peers.machine import ReadProbe
 from bench_peers.process import EngineError, Worker, one_line
 from ort_aie_ep.errors import AieError
@@ -80,7 +80,7 @@ class Results:
 
 
 def measure(
-    source: Source,
+    source: Source | GgufSource,
     plan: Plan,
     names: Sequence[str] = tuple(KINDS),
     note: Note = print,
@@ -92,17 +92,19 @@ def measure(
     Raises:
         AieError: the plan exceeds the model's context, or ort_aie_ep fails.
     """
-    shape, results = source.weights.shape, Results([], {}, [], "before the first round")
-    if plan.settings.capacity > shape.context:
+    results = Results([], {}, [], "before the first round")
+    if plan.settings.capacity > source.context:
         raise AieError(
             f"{max(plan.lengths)} tokens and {plan.new_tokens} new ones exceed the model's context "
-            f"of {shape.context}"
+            f"of {source.context}"
         )
     with ExitStack() as stack:
         run = _Running(results, note, stack)
         for name in names:
             run.open(name, source, plan.settings)
-        tokens = np.random.default_rng(0).integers(0, shape.vocab, plan.settings.capacity).tolist()
+        tokens = (
+            np.random.default_rng(0).integers(0, source.vocabulary, plan.settings.capacity).tolist()
+        )
         first = tuple(n for n in plan.lengths if n <= _FIRST_TOKENS) or plan.lengths[:1]
         for length in first:
             for measured in list(results.measured):
@@ -143,7 +145,7 @@ class _Running:
         self._results, self._note, self._stack = results, note, stack
         self._workers: dict[str, Worker] = {}
 
-    def open(self, name: str, source: Source, settings: Settings) -> None:
+    def open(self, name: str, source: Source | GgufSource, settings: Settings) -> None:
         """Writes the engine's model and opens it."""
         if missing := KINDS[name].missing():
             self._leave_out(name, missing)
