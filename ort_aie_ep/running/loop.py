@@ -165,9 +165,7 @@ class Loop:
         prompt = self.asking(turn)
         room = self.context - len(prompt.tokens)
         if room < 1:
-            raise PromptTooLongError(
-                f"the prompt has {len(prompt.tokens)} tokens and the context {self.context}"
-            )
+            raise PromptTooLongError(len(prompt.tokens), self.context)
         sampling = self._sampling.with_fields(turn.sampling)
         choosing = Choosing(
             sampling,
@@ -451,7 +449,8 @@ class Loop:
         if text.reader.called and reason == "stop":
             reason = "tool_calls"
         self._end(text)
-        return [*events, (text, Usage(reason, text.prompt, text.cached or 0, text.written))]
+        cached, stopped = text.cached or 0, text.stops.found
+        return [*events, (text, Usage(reason, text.prompt, cached, text.written, stopped))]
 
     def _written(self, text: Text, token: int, logits: Row) -> tuple[list[Piece], str]:
         """What a new token adds to a text, and why that ends with it; empty if it does not."""

@@ -24,6 +24,7 @@ from ort_aie_ep.errors import AieError, as_error
 from ort_aie_ep.running import loop as loop_module
 from ort_aie_ep.running.loop import Event, Loop, Text
 from ort_aie_ep.running.turns import Accepted, Piece, Turn, Usage
+from ort_aie_ep.serving.errors import BusyError, EngineError, StoppingError
 from ort_aie_ep.serving.limits import FewLines
 
 # The number of a request's turn, and what came of it.
@@ -38,18 +39,6 @@ _STOPPING = "the server is stopping"
 _DIED = "the process that runs the model has died"
 _server_log = logging.getLogger("uvicorn.error")
 _log = logging.getLogger(__name__)
-
-
-class BusyError(AieError):
-    """As many turns run or wait as the server takes."""
-
-
-class EngineError(AieError):
-    """The process has died."""
-
-
-class StoppingError(AieError):
-    """The server has been told to stop."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +96,10 @@ def _advance(pipe: Connection, loop: Loop) -> None:
                     ended(text)
                 continue
             try:
+                if turn.max_tokens == 0:
+                    count = len(loop.asking(turn).tokens)
+                    pipe.send((number, Usage("length", count, 0, 0)))
+                    continue
                 text = loop.add(turn)
             except Exception as error:  # of this turn alone
                 _tell(error)

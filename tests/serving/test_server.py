@@ -282,7 +282,7 @@ def test_a_tool_is_called_and_its_result_goes_back(served: Served) -> None:
         ({"unheard_of": 1}, "unheard_of: Extra inputs are not permitted"),
         ({"messages": []}, "messages: List should have at least 1 item"),
         ({"messages": [{"role": "king", "content": "x"}]}, "messages.0.role: Input should be"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "should be 'text'"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "no pictures"),
         ({"messages": [{"role": "user", "content": "word " * 3000}]}, "and the context 2048"),
         ({"max_tokens": 0}, "max_tokens: Input should be greater than or equal to 1"),
         ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "q"}}}},
