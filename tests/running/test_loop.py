@@ -428,7 +428,7 @@ def test_templates_have_what_transformers_gives_them(model: Path, tmp_path: Path
     messages = [{"role": "user", "content": "<\u00e9>"}] * 2
     template = find_template(find_model(folder))
     assert template is not None
-    assert template.render(json.dumps(messages)) == (
+    assert template.render(messages) == (
         '<|endoftext|>\n{"role": "user", "content": "<\u00e9>"}4TrueTrue'
     )
     for text, said in (
@@ -438,7 +438,7 @@ def test_templates_have_what_transformers_gives_them(model: Path, tmp_path: Path
         ("{% if %}", "Expected an expression"),
     ):
         with pytest.raises(AieError, match=said):
-            ChatTemplate(text, {}).render("[]")
+            ChatTemplate(text, {}).render([])
 
 
 def test_texts_and_chats_begin_with_one_begin_of_text(model: Path, tmp_path: Path) -> None:
