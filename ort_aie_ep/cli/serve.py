@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -33,6 +33,9 @@ from ort_aie_ep.cli.options import (
 )
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.requirements import require
+
+if TYPE_CHECKING:
+    from ort_aie_ep.serving.engine import Facts
 
 
 @app.command("serve")
@@ -66,7 +69,8 @@ def serve_command(
     context: Annotated[
         int | None,
         typer.Option(
-            min=2, help="Tokens of the context. Default: the model's context, at most 4096."
+            min=2,
+            help="Tokens of the context. Default: the model's, if memory has room.",
         ),
     ] = None,
     max_tokens: Annotated[
@@ -146,6 +150,7 @@ def serve_command(
                 open_loop, model.folder, options, parallel, context, PROMPT_CHUNK, draft, guessing
             )
             engine = stack.enter_context(Engine(opening, queue))
+        console.note(_size(engine.facts))
         if engine.facts.note:
             console.note(f"{folder}: {engine.facts.note}")
         server = Server(
@@ -179,6 +184,13 @@ def serve_command(
             logging.getLogger(name_of_log).addFilter(FewLines())
         allow_descriptors()
         Stopping(config, stopping).run([listener])
+
+
+def _size(facts: Facts) -> str:
+    """What a user should know of memory."""
+    size = facts.context * facts.token_bytes / 1e9
+    caches = f", each with a cache of up to {size:.2g} GB" if size else ""
+    return f"{facts.slots} texts at a time of {facts.context:,} tokens{caches}"
 
 
 def _is_loopback(host: str) -> bool:

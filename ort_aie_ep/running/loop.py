@@ -43,8 +43,6 @@ PROMPT_CHUNK = 256
 LEAST_READ = 64
 # A shorter beginning is not worth a copy, or the loss of what a slot holds.
 LEAST_COPIED = 16
-# Caches are allocated whole, and the context of many models would fill a machine's memory.
-CONTEXT = 4096
 
 Event = Piece | Usage | AieError
 
@@ -548,9 +546,9 @@ def open_loop(
     draft: int = 0,
     drafter: ModelFolder | None = None,
 ) -> Loop:
-    """Opens a model that writes up to `slots` texts of `context` tokens at the same time; of the
-    model's context, but at most `CONTEXT`, if it is None. With `draft`, up to so many tokens are
-    guessed by `drafter`, a smaller model, or else from the text (`running.drafts`).
+    """Opens a model that writes up to `slots` texts of `context` tokens at the same time; as many
+    as the model and memory have (`open_slots`) if it is None. With `draft`, up to so many tokens
+    are guessed by `drafter`, a smaller model, or else from the text (`running.drafts`).
 
     Raises:
         AieError: the model cannot be opened, or `context` exceeds the model's.
@@ -558,9 +556,9 @@ def open_loop(
     longest = context_length(folder)
     if context is not None and context > longest:
         raise AieError(f"a context of {context} tokens: the model's has {longest}")
-    context = context or min(longest, CONTEXT)
     prompts = Prompts(folder)
     opened = open_slots(folder, options, slots, context, genai=True)
+    context = opened.context
     asking = Asking(prompts, opened.vocabulary)
     drafts = open_drafts(opened, folder, options, draft, drafter, context) if draft else None
     return Loop(opened, asking, context, sampling_of(folder), chunk, drafts)

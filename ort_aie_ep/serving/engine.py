@@ -49,12 +49,14 @@ class Facts:
         context: tokens of a text with its prompt.
         chat: whether it has a chat template.
         slots: how many texts it writes at the same time.
+        token_bytes: what the cache of a token takes; 0 if that is not known.
         note: what a user should know of how it runs; may be empty.
     """
 
     context: int
     chat: bool
     slots: int
+    token_bytes: int
     note: str
 
 
@@ -73,7 +75,9 @@ def _work(pipe: Connection, opening: Callable[[], Loop]) -> None:
             pipe.send((0, error))
         return
     with suppress(EOFError, OSError):  # the server is gone
-        pipe.send((0, Facts(loop.context, loop.prompts.chat, loop.slots.count, loop.slots.note)))
+        slots = loop.slots
+        facts = Facts(loop.context, loop.prompts.chat, slots.count, slots.token_bytes, slots.note)
+        pipe.send((0, facts))
         _advance(pipe, loop)
 
 

@@ -142,7 +142,7 @@ def test_gpt_oss_goes_on_in_its_message(tmp_path: Path) -> None:
     ("template", "shown"),
     [
         (TEMPLATES["trimmed"], f"<system>A.{END}\n<user>Weather?{END}\n<system>B.{END}\n<user>"),
-        (TEMPLATES["alternate"], "A.|<user>Weather?\n\nB.\n<assistant>22 C\n<user>Weather?\n\nWeather?"),
+        (TEMPLATES["alternate"], "A.|<user>Weather?\n\nB.\n<assistant>22 C\n<user>"),
         # Leaves a later one out, without a word.
         ("{{ messages[0].content }}{% for m in messages[1:] if m.role != 'system' %}"
          "<{{ m.role }}>{{ m.content }}{% endfor %}", "A.<user>Weather?\n\nB.\n\nWeather?"),
