@@ -31,6 +31,7 @@ from ort_aie_ep.cli.options import (
     Threads,
     session_options,
 )
+from ort_aie_ep.cli.tables import size_text
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.requirements import require
 
@@ -188,8 +189,8 @@ def serve_command(
 
 def _size(facts: Facts) -> str:
     """What a user should know of memory."""
-    size = facts.context * facts.token_bytes / 1e9
-    caches = f", each with a cache of up to {size:.2g} GB" if size else ""
+    size = facts.context * facts.token_bytes
+    caches = f", each with a cache of up to {size_text(size)}" if size else ""
     return f"{facts.slots} texts at a time of {facts.context:,} tokens{caches}"
 
 

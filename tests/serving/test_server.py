@@ -430,6 +430,9 @@ def test_more_than_may_wait_are_refused_and_a_key_is_wanted(model: Path) -> None
             with pytest.raises(openai.AuthenticationError, match="API key"):
                 served.client(key or "x").models.list()
         assert served.get("/v1/models").status_code == 401
+        assert served.get("/v1/models", headers={"x-api-key": "secret"}).status_code == 200
+        refused = served.post("/v1/messages", json={}).json()["error"]
+        assert refused["type"] == "authentication_error"
         client = served.client("secret")
         running = client.completions.create(model=NAME, prompt=PROMPT, max_tokens=LONG, stream=True)
         next(running)
