@@ -369,8 +369,8 @@ def test_every_refusal_is_an_error_of_the_interface(served: Served) -> None:
             model=NAME, messages=MESSAGES, tools=[TOOLS[0], TOOLS[0]]
         )
     assert tools.value.param == "tools"
-    with pytest.raises(openai.NotFoundError, match=r"/v1/responses .*/v1/chat/completions"):
-        served.client().responses.create(model=NAME, input="x")
+    with pytest.raises(openai.NotFoundError, match=r"/v1/embeddings .*/v1/chat/completions"):
+        served.client().embeddings.create(model=NAME, input="x")
     huge = {"content": b'{"prompt": "' + b"x" * 5_000_000, "headers": JSON}
     for status, said, how in (
         (400, "not 'example.org'", {"headers": JSON | {"Host": "example.org"}}),
