@@ -108,7 +108,7 @@ def serve_command(
     overlays: OverlaysOption = None,
     prompt_chunk: PromptChunkOption = None,
 ) -> None:
-    """Serve a model to OpenAI's clients, and to a browser.
+    """Serve a model to clients of OpenAI and Anthropic, to coding agents, and to a browser.
 
     ```
     ort-aie serve COMPILED

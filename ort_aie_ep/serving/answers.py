@@ -58,7 +58,7 @@ class Answer(ABC):
         """What a stream has of an error."""
 
 
-class Completions(Answer):
+class CompletionAnswer(Answer):
     """The answer of Chat Completions, or of Completions."""
 
     ending = "data: [DONE]\n\n"

@@ -19,15 +19,14 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 
 from ort_aie_ep.errors import AieError, as_error
 from ort_aie_ep.running.turns import Accepted, Turn, Usage
-from ort_aie_ep.serving.answers import Answer, Completions
+from ort_aie_ep.serving.answers import Answer, CompletionAnswer
 from ort_aie_ep.serving.engine import Engine, NumberedEvent
 from ort_aie_ep.serving.errors import error_body, error_of
 from ort_aie_ep.serving.limits import MAX_BODY, TOKEN_BYTES, Gate, Origins
-from ort_aie_ep.serving.messages import Count, Messages, Reply
+from ort_aie_ep.serving.messages import Count, MessageAnswer, Messages
 from ort_aie_ep.serving.metrics import Metrics
 from ort_aie_ep.serving.requests import Asked, Chat, Completion, StreamOptions
-from ort_aie_ep.serving.responses import Response as OneResponse
-from ort_aie_ep.serving.responses import Responses
+from ort_aie_ep.serving.responses import ResponseAnswer, Responses
 
 # Hosts that a server on loopback answers to. A page of another site whose name was made to resolve
 # to this machine (DNS rebinding) sends its own name, and is refused.
@@ -165,19 +164,21 @@ async def _completion(request: Request, body: Completion) -> Response:
 async def _completed(request: Request, body: Chat | Completion, chat: bool) -> Response:
     turns = body.turns(body.turn(_server(request).max_tokens))
     options = body.stream_options or StreamOptions()
-    return await _answer(request, body, turns, Completions(body.model, chat, len(turns), options))
+    return await _answer(
+        request, body, turns, CompletionAnswer(body.model, chat, len(turns), options)
+    )
 
 
 @_v1.post("/responses")
 async def _responses(request: Request, body: Responses) -> Response:
     turn = body.turn(_server(request).max_tokens)
-    return await _answer(request, body, [turn] if turn.messages else [], OneResponse(body))
+    return await _answer(request, body, [turn] if turn.messages else [], ResponseAnswer(body))
 
 
 @_v1.post("/messages")
 async def _messages(request: Request, body: Messages) -> Response:
     turn = body.turn(_server(request).max_tokens)
-    return await _answer(request, body, [turn], Reply(body.model))
+    return await _answer(request, body, [turn], MessageAnswer(body.model))
 
 
 @_v1.post("/messages/count_tokens")

@@ -174,7 +174,7 @@ class Messages(Count):
         return replace(turn, stop=tuple(self.stop_sequences))
 
 
-class Reply(Answer):
+class MessageAnswer(Answer):
     """The answer."""
 
     quiet = 'event: ping\ndata: {"type": "ping"}\n\n'

@@ -18,8 +18,8 @@ from pydantic_core import PydanticCustomError
 from ort_aie_ep.running.answers.schemas import why_circular, why_too_large
 from ort_aie_ep.running.turns import Turn
 
-# Where a JSON schema is, in which null is a value of its own.
-_SCHEMAS = {"input_schema", "parameters", "schema"}
+# Where null is a value of its own: in a JSON schema and, below the body, in arguments of a call.
+_SCHEMAS, _ARGUMENTS = {"input_schema", "parameters", "schema"}, "input"
 _LEVELS = 100
 # Choices of a request, tools, and bytes of the template's options.
 _MOST_CHOICES, MOST_TOOLS, _MOST_OPTIONS = 8, 128, 4096
@@ -32,7 +32,7 @@ def fault(field: str, reason: str) -> PydanticCustomError:
     return PydanticCustomError("refused", "{reason}", {"reason": reason, "field": field})
 
 
-def _without_nulls(value: Any, path: tuple[str, ...] = (), in_schema: bool = False) -> Any:
+def _without_nulls(value: Any, path: tuple[str, ...] = (), kept: bool = False) -> Any:
     """A body without the keys whose value is null, which clients send for what they leave out.
 
     JSON can have half of a surrogate pair, which no text has and no tokenizer takes.
@@ -44,13 +44,15 @@ def _without_nulls(value: Any, path: tuple[str, ...] = (), in_schema: bool = Fal
             raise fault(".".join(path), "the text is not Unicode: half of a surrogate pair")
         return value
     if isinstance(value, list):
-        return [_without_nulls(item, (*path, str(at)), in_schema) for at, item in enumerate(value)]
+        return [_without_nulls(item, (*path, str(at)), kept) for at, item in enumerate(value)]
     if not isinstance(value, dict):
         return value
     return {
-        _without_nulls(key, path): _without_nulls(item, (*path, key), in_schema or key in _SCHEMAS)
+        _without_nulls(key, path): _without_nulls(
+            item, (*path, key), kept or key in _SCHEMAS or (key == _ARGUMENTS and bool(path))
+        )
         for key, item in value.items()
-        if in_schema or item is not None
+        if kept or item is not None
     }
 
 

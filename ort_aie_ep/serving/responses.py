@@ -157,33 +157,27 @@ class Responses(Asked):
     def _messages(self) -> list[dict[str, Any]]:
         """The items as messages: a thought, a text and calls that follow each other are one."""
         made = [message("system", self.instructions)] if self.instructions and self.input else []
-        own: dict[str, Any] | None = None  # the assistant's, while it may go on
         for item in self.input:
             if item.type == "function_call_output":
-                own = None
                 made.append(result(item.call_id, text_of(item.output)))
             elif item.type == "message" and item.role != "assistant":
-                own = None
                 made.append(message(item.role, text_of(item.content)))
             else:
-                text = text_of(item.content or item.summary)
-                calls = item.type == "function_call"
-                begins = own is None or ("tool_calls" in own and not calls)
-                begins = begins or (item.type == "reasoning" and bool(own and own["content"]))
-                if own is None or begins:
-                    own = message("assistant", "")
-                    made.append(own)
-                if calls:
-                    before = own.get("tool_calls", [])
-                    own["tool_calls"] = [*before, call(item.call_id, item.name, item.arguments)]
-                elif item.type == "message":
-                    own["content"] += text
-                elif text:
-                    own["reasoning_content"] = own.get("reasoning_content", "") + text
+                # In a message, a thought is before a text, and both are before calls.
+                after = {"message": ("tool_calls",), "reasoning": ("content", "tool_calls")}
+                last = made[-1] if made else message("system", "")
+                if last["role"] != "assistant" or any(map(last.get, after.get(item.type, ()))):
+                    made.append(last := message("assistant", ""))
+                if item.type == "function_call":
+                    one = call(item.call_id, item.name, item.arguments)
+                    last["tool_calls"] = [*last.get("tool_calls", ()), one]
+                else:
+                    key = "content" if item.type == "message" else "reasoning_content"
+                    last[key] = last.get(key, "") + text_of(item.content or item.summary)
         return made
 
 
-class Response(Answer):
+class ResponseAnswer(Answer):
     """The answer."""
 
     def __init__(self, body: Responses) -> None:

@@ -18,10 +18,9 @@ from servers import NAME, Served
 
 from ort_aie_ep.running.answers import CallDelta, Delta
 from ort_aie_ep.running.turns import Accepted, Piece, PromptTooLongError, Usage
-from ort_aie_ep.serving.messages import Messages, Reply
+from ort_aie_ep.serving.messages import MessageAnswer, Messages
 from ort_aie_ep.serving.requests import Chat
-from ort_aie_ep.serving.responses import Response as OneResponse
-from ort_aie_ep.serving.responses import Responses
+from ort_aie_ep.serving.responses import ResponseAnswer, Responses
 
 TEXT = "import os"
 PARAMETERS = {
@@ -72,6 +71,9 @@ def test_a_message_streamed_or_not_is_the_same(served: Served) -> None:
     assert (kinds[0], kinds[-1]) == ("message_start", "message_stop")
     assert last.content[0].text == whole.content[0].text != ""
     assert last.usage.output_tokens == 20
+    stop = whole.content[0].text[20:26]
+    stopped = client.messages.create(**how, stop_sequences=["zzz", stop])
+    assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", stop)
     how.pop("max_tokens")
     assert client.messages.count_tokens(**how).input_tokens == whole.usage.input_tokens
 
@@ -218,6 +220,13 @@ def test_what_opens_a_session_is_answered(served: Served) -> None:
 PICTURE = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
 
 
+def test_null_is_an_argument_of_a_call() -> None:
+    call = {"type": "tool_use", "id": "c", "name": "f", "input": {"a": None}, "caller": None}
+    said = {"role": "assistant", "content": [call]}
+    turn = Messages.model_validate({"model": NAME, "messages": [said], "max_tokens": 1}).turn(None)
+    assert turn.messages[0]["tool_calls"][0]["function"]["arguments"] == {"a": None}
+
+
 def test_pictures_of_earlier_messages_are_left_out_with_a_word() -> None:
     asked = {"role": "user", "content": [{"type": "input_text", "text": "See: "}, PICTURE]}
     result = {"type": "function_call_output", "call_id": "c", "output": [PICTURE]}
@@ -251,7 +260,7 @@ EVENTS = (
 def test_each_event_has_the_type_of_the_package(reason: str) -> None:
     asked = Responses(model=NAME, input=TEXT)  # type: ignore[arg-type]
     for answer, kind in (
-        (OneResponse(asked), ResponseStreamEvent), (Reply(NAME), RawMessageStreamEvent),
+        (ResponseAnswer(asked), ResponseStreamEvent), (MessageAnswer(NAME), RawMessageStreamEvent),
     ):  # fmt: skip
         made = [answer.take(0, event) for event in (*EVENTS, Usage(reason, 9, 4, 9))]
         events = [event for some in made for event in some]
@@ -282,9 +291,9 @@ def test_each_event_has_the_type_of_the_package(reason: str) -> None:
 
 def test_an_error_in_a_stream_has_the_form_of_its_interface() -> None:
     asked = Responses(model=NAME, input=TEXT)  # type: ignore[arg-type]
-    failed = OneResponse(asked).failed(PromptTooLongError(30, 20))
+    failed = ResponseAnswer(asked).failed(PromptTooLongError(30, 20))
     assert failed["type"] == "response.failed"
     assert failed["response"]["error"]["code"] == "context_length_exceeded"
-    error = Reply(NAME).failed(PromptTooLongError(30, 20))
+    error = MessageAnswer(NAME).failed(PromptTooLongError(30, 20))
     assert error["error"]["message"] == "prompt is too long: 30 tokens > 20 maximum"
     assert pickle.loads(pickle.dumps(PromptTooLongError(30, 20))).context == 20
