@@ -147,6 +147,14 @@ def usable_cpus() -> list[int]:
 
 def free_memory() -> int | None:
     """Bytes of memory that programs can still have; None if the system does not say."""
+    if sys.platform == "win32":
+        import ctypes
+
+        # MEMORYSTATUSEX: two words of 32 bits, of which the first is the size, then seven of 64;
+        # the second of those is the physical memory that is available.
+        status = (ctypes.c_uint64 * 8)(64)
+        told = ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status))
+        return status[2] if told else None
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:

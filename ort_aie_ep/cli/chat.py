@@ -58,7 +58,8 @@ def chat_command(
     context: Annotated[
         int | None,
         typer.Option(
-            min=2, help="Tokens of the context. Default: the model's context, at most 4096."
+            min=2,
+            help="Tokens of the context. Default: the model's, if memory has room.",
         ),
     ] = None,
     max_tokens: Annotated[

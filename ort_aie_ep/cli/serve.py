@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -31,8 +31,12 @@ from ort_aie_ep.cli.options import (
     Threads,
     session_options,
 )
+from ort_aie_ep.cli.tables import size_text
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.requirements import require
+
+if TYPE_CHECKING:
+    from ort_aie_ep.serving.engine import Facts
 
 
 @app.command("serve")
@@ -66,7 +70,8 @@ def serve_command(
     context: Annotated[
         int | None,
         typer.Option(
-            min=2, help="Tokens of the context. Default: the model's context, at most 4096."
+            min=2,
+            help="Tokens of the context. Default: the model's, if memory has room.",
         ),
     ] = None,
     max_tokens: Annotated[
@@ -103,7 +108,7 @@ def serve_command(
     overlays: OverlaysOption = None,
     prompt_chunk: PromptChunkOption = None,
 ) -> None:
-    """Serve a model to OpenAI's clients, and to a browser.
+    """Serve a model to clients of OpenAI and Anthropic, to coding agents, and to a browser.
 
     ```
     ort-aie serve COMPILED
@@ -146,6 +151,7 @@ def serve_command(
                 open_loop, model.folder, options, parallel, context, PROMPT_CHUNK, draft, guessing
             )
             engine = stack.enter_context(Engine(opening, queue))
+        console.note(_size(engine.facts))
         if engine.facts.note:
             console.note(f"{folder}: {engine.facts.note}")
         server = Server(
@@ -179,6 +185,13 @@ def serve_command(
             logging.getLogger(name_of_log).addFilter(FewLines())
         allow_descriptors()
         Stopping(config, stopping).run([listener])
+
+
+def _size(facts: Facts) -> str:
+    """What a user should know of memory."""
+    size = facts.context * facts.token_bytes
+    caches = f", each with a cache of up to {size_text(size)}" if size else ""
+    return f"{facts.slots} texts at a time of {facts.context:,} tokens{caches}"
 
 
 def _is_loopback(host: str) -> bool:

@@ -112,6 +112,6 @@ class Conversation:
             raise AieError(f"{path} is not JSON: {error}") from error
         messages = content.get("messages") if isinstance(content, dict) else content
         try:
-            self.messages = json.loads(checked_messages(messages))
+            self.messages = checked_messages(messages)
         except AieError as error:
             raise AieError(f"{path}: {error}") from error

@@ -98,6 +98,10 @@ class Decoder:
             tuple(replace(cache, shape=(sequences, *cache.shape[1:])) for cache in caches)
             for caches in (self._interface.caches, self._interface.states)
         )
+        self.token_bytes = sum(
+            cache.shape[1] * cache.shape[3] * np.dtype(TYPES[cache.type][0]).itemsize
+            for cache in self._caches
+        )
         self._past: dict[str, Any] = {}
         self._last_binding: Any = None
         self._bindings: dict[tuple[int, int], tuple[Any, list[Any]]] = {}

@@ -43,8 +43,6 @@ PROMPT_CHUNK = 256
 LEAST_READ = 64
 # A shorter beginning is not worth a copy, or the loss of what a slot holds.
 LEAST_COPIED = 16
-# Caches are allocated whole, and the context of many models would fill a machine's memory.
-CONTEXT = 4096
 
 Event = Piece | Usage | AieError
 
@@ -165,9 +163,7 @@ class Loop:
         prompt = self.asking(turn)
         room = self.context - len(prompt.tokens)
         if room < 1:
-            raise PromptTooLongError(
-                f"the prompt has {len(prompt.tokens)} tokens and the context {self.context}"
-            )
+            raise PromptTooLongError(len(prompt.tokens), self.context)
         sampling = self._sampling.with_fields(turn.sampling)
         choosing = Choosing(
             sampling,
@@ -451,7 +447,8 @@ class Loop:
         if text.reader.called and reason == "stop":
             reason = "tool_calls"
         self._end(text)
-        return [*events, (text, Usage(reason, text.prompt, text.cached or 0, text.written))]
+        cached, stopped = text.cached or 0, text.stops.found
+        return [*events, (text, Usage(reason, text.prompt, cached, text.written, stopped))]
 
     def _written(self, text: Text, token: int, logits: Row) -> tuple[list[Piece], str]:
         """What a new token adds to a text, and why that ends with it; empty if it does not."""
@@ -549,9 +546,9 @@ def open_loop(
     draft: int = 0,
     drafter: ModelFolder | None = None,
 ) -> Loop:
-    """Opens a model that writes up to `slots` texts of `context` tokens at the same time; of the
-    model's context, but at most `CONTEXT`, if it is None. With `draft`, up to so many tokens are
-    guessed by `drafter`, a smaller model, or else from the text (`running.drafts`).
+    """Opens a model that writes up to `slots` texts of `context` tokens at the same time; as many
+    as the model and memory have (`open_slots`) if it is None. With `draft`, up to so many tokens
+    are guessed by `drafter`, a smaller model, or else from the text (`running.drafts`).
 
     Raises:
         AieError: the model cannot be opened, or `context` exceeds the model's.
@@ -559,9 +556,9 @@ def open_loop(
     longest = context_length(folder)
     if context is not None and context > longest:
         raise AieError(f"a context of {context} tokens: the model's has {longest}")
-    context = context or min(longest, CONTEXT)
     prompts = Prompts(folder)
     opened = open_slots(folder, options, slots, context, genai=True)
+    context = opened.context
     asking = Asking(prompts, opened.vocabulary)
     drafts = open_drafts(opened, folder, options, draft, drafter, context) if draft else None
     return Loop(opened, asking, context, sampling_of(folder), chunk, drafts)

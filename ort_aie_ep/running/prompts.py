@@ -92,7 +92,7 @@ class Prompts:
             raise AieError("the model has no chat template: it only continues a text")
         if tools and not self.format.tools:
             raise AieError(f"tools: {self.format.why_not} (docs/tools.md)")
-        ready = prepared(self.format.form, json.loads(given), tools)
+        ready = prepared(self.format.form, given, tools)
         if continues:
             if "tool_calls" in ready[-1]:
                 raise FieldError(
@@ -100,7 +100,7 @@ class Prompts:
                     "the assistant has called a tool: a message of the role tool has its result",
                 )
             ready[-1]["content"] += _CUT
-        shown = json.dumps([tool.shown for tool in tools])
+        shown = [tool.shown for tool in tools]
         text = self._rendered(ready, shown, checked_options(options), continues)
         if continues:
             if _CUT not in text:
@@ -118,29 +118,27 @@ class Prompts:
     def _rendered(
         self,
         messages: list[dict[str, Any]],
-        tools: str,
+        tools: list[dict[str, Any]],
         options: Mapping[str, Any],
         continues: bool,
     ) -> str:
-        """The messages by the template. If it refuses or leaves out a system message that is not
-        the first message, all are one there."""
+        """The messages by the template, or by turns if it refuses them so, or leaves out one of the
+        system."""
 
         def render(messages: list[dict[str, Any]]) -> str:
             assert self._template is not None
-            return self._template.render(json.dumps(messages), tools, options, not continues)
+            return self._template.render(messages, tools, options, not continues)
 
-        later = [message for message in messages[1:] if message["role"] == "system"]
-        if not later:
+        if len(turns := _by_turns(messages)) == len(messages):
             return render(messages)
         try:
             text = render(messages)
         except TooMuchError:
             raise
         except AieError:
-            text = ""
-        if text and all(message["content"].strip() in text for message in later):
-            return text
-        return render(_with_one_system(messages))
+            return render(turns)
+        later = [message for message in messages[1:] if message["role"] == "system"]
+        return text if all(one["content"].strip() in text for one in later) else render(turns)
 
     def tail(self, tokens: Sequence[int]) -> str:
         """The text of a prompt's last tokens, for `AnswerFormat.reader`."""
@@ -171,11 +169,20 @@ class Prompts:
         return TextStream(self._tokenizer, tokens[-1:], special)
 
 
-def _with_one_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    systems = [message for message in messages if message["role"] == "system"]
-    whole = "\n\n".join(message["content"] for message in systems)
-    others = [message for message in messages if message["role"] != "system"]
-    return [{**systems[0], "content": whole}, *others]
+def _by_turns(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Messages of which those of the system are the first message, and no two of a user follow each
+    other. A later one of the system is the user's, where it stands: what is before it remains the
+    beginning that the prompt shares with an earlier one."""
+    made: list[dict[str, Any]] = []
+    for message in messages:
+        if message["role"] == "system" and made and made[-1]["role"] != "system":
+            message = {**message, "role": "user"}
+        if made and made[-1]["role"] == message["role"] in ("system", "user"):
+            whole = f"{made[-1]['content']}\n\n{message['content']}"
+            made[-1] = {**made[-1], "content": whole}
+        else:
+            made.append(message)
+    return made
 
 
 def checked_text(text: object) -> str:
@@ -193,8 +200,8 @@ def checked_text(text: object) -> str:
     return text
 
 
-def checked_messages(messages: object) -> str:
-    """Messages as JSON, without the None that Parquet gives a message for keys of others.
+def checked_messages(messages: object) -> list[dict[str, Any]]:
+    """Messages, without the None that Parquet gives a message for keys of others.
 
     Raises:
         AieError: they are no list of objects with a role, or cannot be written as JSON.
@@ -208,9 +215,10 @@ def checked_messages(messages: object) -> str:
         if not isinstance(message.get("role"), str):
             raise AieError(f"a message must have a role, got {message!r:.80}")
     try:
-        return checked_text(json.dumps(kept, ensure_ascii=False))
+        checked_text(json.dumps(kept, ensure_ascii=False))
     except (RecursionError, TypeError, ValueError) as error:
         raise AieError(f"messages cannot be written as JSON: {error}") from error
+    return kept
 
 
 def checked_options(options: object) -> dict[str, Any]:

@@ -17,12 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ort_aie_ep.models.folder import ModelFolder
-from ort_aie_ep.models.interface import Unfit
+from ort_aie_ep.models.interface import Unfit, context_length
+from ort_aie_ep.platforms import free_memory
 from ort_aie_ep.running.genai import least_length, module, open_model, refusal
 from ort_aie_ep.running.generate import Decoder, Logits, Tokens
 from ort_aie_ep.runtime.counters import npu_counters
 from ort_aie_ep.runtime.sessions import Options, open_session
 
+# Where a larger context was not measured, and where memory does not say what it has.
+CONTEXT = 4096
 # Of models that do not rewind.
 WHY_NOT_BACK = "it has states, or caches that keep the last tokens only (sliding_window_cache)"
 
@@ -37,8 +40,12 @@ class Slots(Protocol):
         note: what a user should know of how this model runs; may be empty.
         every_row: whether all of several positions have logits, not the last alone.
         rewinds: whether a slot can forget its last tokens.
+        context: tokens that a slot has room for.
+        token_bytes: what the cache of a token takes; 0 if that is not known.
     """
 
+    context: int
+    token_bytes: int
     count: int
     vocabulary: int
     together: bool
@@ -80,6 +87,7 @@ class Pool:
     def __init__(self, decoder: Decoder, count: int, note: str = "") -> None:
         self._decoder, self.count, self.note = decoder, count, note
         self.vocabulary, self.every_row = decoder.vocabulary, decoder.every_row
+        self.context, self.token_bytes = decoder.capacity, decoder.token_bytes
         # A sliding window's buffer may be shorter than the context: what slides out is gone.
         self.rewinds = all(b.shape[2] >= decoder.capacity for b in decoder.buffers.values())
         if not self.rewinds and not note:
@@ -125,6 +133,7 @@ class Separate:
         self.note = f"{why}: each text's token is a call of its own"
         self.count = len(decoders)
         self.vocabulary, self.every_row = decoders[0].vocabulary, decoders[0].every_row
+        self.context, self.token_bytes = decoders[0].capacity, decoders[0].token_bytes
         self.rewinds = decoders[0].rewinds
 
     def run(
@@ -161,6 +170,7 @@ class GenaiSlots:
             AieError: genai is not installed, or refuses the folder.
         """
         self._genai, self.count = module(), count
+        self.context, self.token_bytes = context, 0
         with _refusals():
             self._model = open_model(folder, options)
         self._length = max(context, least_length(folder))
@@ -212,31 +222,42 @@ def _refusals() -> Iterator[None]:
 
 
 def open_slots(
-    folder: ModelFolder, options: Options, count: int, context: int, genai: bool = False
+    folder: ModelFolder, options: Options, count: int, context: int | None, genai: bool = False
 ) -> Slots:
     """Opens a model with room for `count` texts of `context` tokens, in the way that it allows: in
-    onnxruntime-genai only with `genai`.
+    onnxruntime-genai only with `genai`. Without a `context`, it is the model's, as far as half of
+    the free memory has room for all caches; on an NPU and in onnxruntime-genai, `CONTEXT`.
 
     Raises:
         Unfit: the model has inputs that the loop cannot feed.
         AieError: the model cannot be opened, or its caches do not fit into memory.
     """
-    session = open_session(folder.model, options)
+    session, longest = open_session(folder.model, options), context_length(folder)
+    least = context or min(longest, CONTEXT)
     try:
-        decoder = Decoder(session, folder, context, count)
+        decoder = Decoder(session, folder, least, count)
     except Unfit:
         if not genai or folder.genai_config is None:
             raise
         del session
-        return GenaiSlots(folder, options, count, context)
-    if decoder.alone:
-        others = [Decoder(session, folder, context) for _ in range(count)]
-        return Separate(others, decoder.alone)
-    if count > 1 and _on_npu(decoder):
+        return GenaiSlots(folder, options, count, least)
+    wider = context is None and longest > least
+    if not decoder.alone and (count > 1 or wider) and _on_npu(decoder):
         # A device keeps the rows of a cache that it has seen; slots in turn would send them again.
-        note = "an NPU computes it: one text at a time, the others wait"
-        return Pool(Decoder(session, folder, context), 1, note)
-    return Pool(decoder, count)
+        note = "an NPU computes it: one text at a time, the others wait" if count > 1 else ""
+        return Pool(Decoder(session, folder, least), 1, note)
+    if wider:
+        least = max(least, min(longest, _fitting(count * decoder.token_bytes)))
+    if decoder.alone:
+        others = [Decoder(session, folder, least) for _ in range(count)]
+        return Separate(others, decoder.alone)
+    return Pool(Decoder(session, folder, least, count) if wider else decoder, count)
+
+
+def _fitting(token_bytes: int) -> int:
+    """How many tokens of so many bytes half of the free memory has room for, in whole thousands."""
+    free = free_memory() or 0
+    return free // 2 // max(token_bytes, 1) // 1024 * 1024
 
 
 def _on_npu(decoder: Decoder) -> bool:

@@ -6,7 +6,7 @@ onnxruntime-genai has a renderer of its own, which knows less of Jinja and no li
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -46,12 +46,12 @@ class ChatTemplate:
 
     def render(
         self,
-        messages: str,
-        tools: str = "[]",
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
         options: Mapping[str, Any] | None = None,
         answer: bool = True,
     ) -> str:
-        """The text for messages and tools (as JSON), with the beginning of an `answer`.
+        """The text for messages and tools (of JSON's types), with the beginning of an `answer`.
 
         `options` are what else the template may name, such as enable_thinking.
 
@@ -64,12 +64,11 @@ class ChatTemplate:
 
         def work() -> str:
             try:
-                given = json.loads(tools)
-                template = environment.from_string(self.for_tools if given else self.text)
+                template = environment.from_string(self.for_tools if tools else self.text)
                 text: str = template.render(
                     {**self.tokens, **(options or {})},
-                    messages=json.loads(messages),
-                    tools=given or None,
+                    messages=messages,
+                    tools=tools or None,
                     documents=None,
                     add_generation_prompt=answer,
                 )

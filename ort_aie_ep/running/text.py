@@ -66,20 +66,25 @@ class TextStream:
 
 
 class Stops:
-    """Holds back text that may be the beginning of a stop string."""
+    """Holds back text that may be the beginning of a stop string.
+
+    Attributes:
+        found: the string that ended the text, or empty.
+    """
 
     def __init__(self, strings: tuple[str, ...]) -> None:
         self._strings = strings
-        self._held = ""
+        self._held = self.found = ""
 
     def push(self, text: str, ahead: str = "") -> tuple[str, bool]:
         """The text that is safe to show, and whether a stop string ended it, which may be in the
         text `ahead` that is not to be shown yet."""
         text = self._held + text
-        found = [at for s in self._strings if (at := (text + ahead).find(s)) >= 0]
+        found = [(at, s) for s in self._strings if (at := (text + ahead).find(s)) >= 0]
         if found:
             self._held = ""
-            return text[: min(found)], True
+            at, self.found = min(found)
+            return text[:at], True
         starts = (s[:n] for s in self._strings for n in range(min(len(s), len(text) + 1)))
         held = max((len(start) for start in starts if text.endswith(start)), default=0)
         self._held = text[len(text) - held :]

@@ -68,7 +68,8 @@ class Turn:
         parallel_calls: whether it may call several.
         template_options: further variables of the chat template.
         continues: whether a last message of the assistant is continued, or another one begins.
-        max_tokens: largest number of new tokens, or None for as many as the context has room for.
+        max_tokens: largest number of new tokens, or None for as many as the context has room for;
+            for 0, a server only counts the prompt's.
         min_tokens: no token that ends a text comes before so many new ones.
         sampling: fields of `Sampling` in place of what genai_config.json says.
         stop: the text ends before any of these.
@@ -148,13 +149,28 @@ class Usage:
         prompt_tokens: tokens of the prompt.
         cached_tokens: how many of them an earlier turn had left in a cache.
         completion_tokens: new tokens, without the one that ends a text.
+        stopped: the stop string that ended it, or empty.
     """
 
     finish_reason: str
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    stopped: str = ""
 
 
 class PromptTooLongError(AieError):
-    """A prompt does not fit in the context."""
+    """A prompt does not fit in the context.
+
+    Attributes:
+        tokens: of the prompt.
+        context: the most that a prompt and a text may have.
+    """
+
+    def __init__(self, tokens: int, context: int) -> None:
+        super().__init__(f"the prompt has {tokens} tokens and the context {context}")
+        self.tokens, self.context = tokens, context
+
+    def __reduce__(self) -> tuple[type[PromptTooLongError], tuple[int, int]]:
+        """Errors go from process to process."""
+        return type(self), (self.tokens, self.context)

@@ -1,117 +1,125 @@
-"""What the routes give: texts in OpenAI's form, whole or in chunks."""
+"""What the routes give, whole or as a stream: what all interfaces share, and the answers of Chat
+Completions and Completions."""
 
 from __future__ import annotations
 
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+from ort_aie_ep.errors import AieError
 from ort_aie_ep.running.answers import CallDelta, Delta
-from ort_aie_ep.running.turns import Accepted, Logprob, Piece, Usage
+from ort_aie_ep.running.turns import Accepted, Logprob, Usage
+from ort_aie_ep.serving.errors import error_of
+from ort_aie_ep.serving.requests import StreamOptions
+from ort_aie_ep.serving.written import Event, Step, Written
 
 
-@dataclass
-class _Choice:
-    """What a choice has so far."""
-
-    content: str = ""
-    reasoning: str = ""
-    calls: list[CallDelta] = field(default_factory=list)
-    logprobs: list[Logprob] = field(default_factory=list)
-    usage: Usage | None = None
-    prompt_tokens: int = 0
-    written: int = 0
-
-    def add(self, piece: Piece) -> None:
-        self.written = piece.completion_tokens
-        self.content += piece.delta.content
-        self.reasoning += piece.delta.reasoning
-        self.logprobs += piece.logprobs
-        for call in piece.delta.calls:
-            if call.index == len(self.calls):
-                self.calls.append(call)
-            else:
-                before = self.calls[call.index]
-                self.calls[call.index] = CallDelta(
-                    call.index, before.id, before.name, before.arguments + call.arguments
-                )
-
-
-class Answer:
-    """The answer to a request, of one choice or several.
+class Answer(ABC):
+    """The answer to a request by one of the interfaces.
 
     Attributes:
-        whole: whether each choice has come to its end.
+        texts: what it has: one text, or several.
+        quiet: what a stream has while nothing comes.
+        ending: what ends a stream.
     """
 
-    def __init__(self, model: str, chat: bool, choices: int, counted: bool = False) -> None:
-        """With `counted`, each chunk has the number of tokens so far."""
+    quiet = ": the model is at work\n\n"
+    ending = ""
+
+    def __init__(self, texts: int = 1) -> None:
+        self.texts = [Written() for _ in range(texts)]
+
+    @property
+    def whole(self) -> bool:
+        """Whether each text has come to its end."""
+        return all(text.usage is not None for text in self.texts)
+
+    def add(self, number: int, event: Event) -> list[Step]:
+        """Takes what came of text `number`."""
+        return self.texts[number].add(event)
+
+    @abstractmethod
+    def body(self) -> dict[str, Any]:
+        """The whole answer."""
+
+    @abstractmethod
+    def take(self, number: int, event: Event) -> list[dict[str, Any]]:
+        """What a stream has of what came of text `number`."""
+
+    def closing(self) -> list[dict[str, Any]]:
+        """What a stream has after all texts."""
+        return []
+
+    @abstractmethod
+    def failed(self, error: AieError) -> dict[str, Any]:
+        """What a stream has of an error."""
+
+
+class CompletionAnswer(Answer):
+    """The answer of Chat Completions, or of Completions."""
+
+    ending = "data: [DONE]\n\n"
+
+    def __init__(self, model: str, chat: bool, choices: int, options: StreamOptions) -> None:
+        super().__init__(choices)
         kind = "chatcmpl" if chat else "cmpl"
-        self._chat, self._choices = chat, [_Choice() for _ in range(choices)]
-        self._counted = counted
+        self._chat, self._options, self._opened = chat, options, False
         self._about = {
             "id": f"{kind}-{uuid.uuid4().hex}",
             "created": int(time.time()),
             "model": model,
         }
 
-    @property
-    def whole(self) -> bool:  # noqa: D102
-        return all(choice.usage is not None for choice in self._choices)
-
-    def add(self, number: int, event: Accepted | Piece | Usage) -> None:
-        """Takes what came of choice `number`."""
-        choice = self._choices[number]
-        if isinstance(event, Usage):
-            choice.usage, choice.written = event, event.completion_tokens
-        elif isinstance(event, Accepted):
-            choice.prompt_tokens = event.prompt_tokens
-        else:
-            choice.add(event)
-
     def body(self) -> dict[str, Any]:
         """The whole answer."""
         choices = []
-        for index, choice in enumerate(self._choices):
+        for index, choice in enumerate(self.texts):
             assert choice.usage is not None
             if self._chat:
                 said: dict[str, Any] = {"message": _message(choice)}
             else:
-                said = {"text": choice.content}
+                said = {"text": choice.text("text")}
             reason = choice.usage.finish_reason
             choices.append(self._one(index, said, choice.logprobs, reason))
         kind = "chat.completion" if self._chat else "text_completion"
         return {**self._about, "object": kind, "choices": choices, "usage": self._usage()}
 
-    def opening(self) -> list[dict[str, Any]]:
-        """The chunks before the first piece: of a chat, who speaks."""
-        if not self._chat:
-            return []
-        said = {"delta": {"role": "assistant", "content": ""}}
-        return [self._chunk(i, said, (), None) for i in range(len(self._choices))]
-
-    def chunk(self, number: int, event: Piece | Usage) -> dict[str, Any]:
-        """One chunk of a stream, with what came of choice `number`."""
+    def take(self, number: int, event: Event) -> list[dict[str, Any]]:
+        """Before the first piece of a chat, who speaks; then a chunk for each."""
         self.add(number, event)
+        if isinstance(event, Accepted):
+            return []
+        chunks = []
+        if self._chat and not self._opened:
+            first = {"delta": {"role": "assistant", "content": ""}}
+            chunks = [self._chunk(i, first, (), None) for i in range(len(self.texts))]
+        self._opened = True
         if isinstance(event, Usage):
-            said: dict[str, Any] = {"delta": {}} if self._chat else {"text": ""}
-            return self._chunk(number, said, (), event.finish_reason)
-        delta = _delta(event.delta) if self._chat else None
-        said = {"text": event.delta.content} if delta is None else {"delta": delta}
-        return self._chunk(number, said, event.logprobs, None)
+            ended: dict[str, Any] = {"delta": {}} if self._chat else {"text": ""}
+            return [*chunks, self._chunk(number, ended, (), event.finish_reason)]
+        delta = event.delta
+        said = {"delta": _delta(delta)} if self._chat else {"text": delta.content}
+        return [*chunks, self._chunk(number, said, event.logprobs, None)]
 
-    def counts(self) -> dict[str, Any]:
-        """The last chunk, if the client asks for the number of tokens."""
-        return {**self._chunk(0, {}, (), None), "choices": [], "usage": self._usage()}
+    def closing(self) -> list[dict[str, Any]]:
+        """The number of tokens, if the client asks for it."""
+        if not self._options.include_usage:
+            return []
+        return [{**self._chunk(0, {}, (), None), "choices": [], "usage": self._usage()}]
+
+    def failed(self, error: AieError) -> dict[str, Any]:
+        """The error as the body that it would be."""
+        return error_of("/v1/chat", error)[1]
 
     def _chunk(
         self, index: int, said: dict[str, Any], logprobs: Sequence[Logprob], reason: str | None
     ) -> dict[str, Any]:
         kind = "chat.completion.chunk" if self._chat else "text_completion"
         choice = self._one(index, said, logprobs, reason)
-        counts = {"usage": self._so_far()} if self._counted else {}
+        counts = {"usage": self._so_far()} if self._options.continuous_usage_stats else {}
         return {**self._about, "object": kind, "choices": [choice], **counts}
 
     def _one(
@@ -122,13 +130,13 @@ class Answer:
             if self._chat:
                 told = _of_chat(logprobs)
             else:
-                before = len(self._choices[index].content) - sum(len(t.text) for t in logprobs)
+                before = len(self.texts[index].text("text")) - sum(len(t.text) for t in logprobs)
                 told = _of_text(logprobs, before)
         return {"index": index, **said, "finish_reason": reason, "logprobs": told}
 
     def _so_far(self) -> dict[str, Any]:
-        prompt = self._choices[0].prompt_tokens
-        written = sum(choice.written for choice in self._choices)
+        prompt = self.texts[0].prompt_tokens
+        written = sum(text.tokens for text in self.texts)
         return {
             "prompt_tokens": prompt,
             "completion_tokens": written,
@@ -136,26 +144,29 @@ class Answer:
         }
 
     def _usage(self) -> dict[str, Any]:
-        first = self._choices[0].usage
-        cached = first.cached_tokens if first else 0
-        return {**self._so_far(), "prompt_tokens_details": {"cached_tokens": cached}}
+        thoughts = sum(text.thought_tokens for text in self.texts)
+        return {
+            **self._so_far(),
+            "prompt_tokens_details": {"cached_tokens": self.texts[0].cached_tokens},
+            "completion_tokens_details": {"reasoning_tokens": thoughts},
+        }
 
 
-def _message(choice: _Choice) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": choice.content or None}
-    if choice.reasoning:
-        message["reasoning_content"] = choice.reasoning
-    if choice.calls:
+def _message(text: Written) -> dict[str, Any]:
+    content = text.text("text")
+    message: dict[str, Any] = {"role": "assistant", "content": content}
+    if thought := text.text("thought"):
+        message["reasoning_content"] = thought
+    if text.calls:
+        message["content"] = content or None
         message["tool_calls"] = [
             {
                 "id": call.id,
                 "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
+                "function": {"name": call.name, "arguments": call.text},
             }
-            for call in choice.calls
+            for call in text.calls
         ]
-    else:
-        message["content"] = choice.content
     return message
 
 

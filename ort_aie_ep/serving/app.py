@@ -1,4 +1,4 @@
-"""The routes: OpenAI's /v1, health, and a page for users without a client."""
+"""The routes: OpenAI's and Anthropic's /v1, health, and a page for users without a client."""
 
 from __future__ import annotations
 
@@ -17,43 +17,28 @@ from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.exceptions import HTTPException as AnyHTTPException
 
-from ort_aie_ep.errors import AieError, FieldError, UnexpectedError, as_error
-from ort_aie_ep.running.turns import Accepted, PromptTooLongError, Turn
-from ort_aie_ep.serving.answers import Answer
-from ort_aie_ep.serving.engine import (
-    BusyError,
-    Engine,
-    EngineError,
-    NumberedEvent,
-    StoppingError,
-)
-from ort_aie_ep.serving.limits import MAX_BODY, TOKEN_BYTES, Gate, Origins, error_body
+from ort_aie_ep.errors import AieError, as_error
+from ort_aie_ep.running.turns import Accepted, Turn, Usage
+from ort_aie_ep.serving.answers import Answer, CompletionAnswer
+from ort_aie_ep.serving.engine import Engine, NumberedEvent
+from ort_aie_ep.serving.errors import error_body, error_of
+from ort_aie_ep.serving.limits import MAX_BODY, TOKEN_BYTES, Gate, Origins
+from ort_aie_ep.serving.messages import Count, MessageAnswer, Messages
 from ort_aie_ep.serving.metrics import Metrics
-from ort_aie_ep.serving.requests import Chat, Completion, StreamOptions
+from ort_aie_ep.serving.requests import Asked, Chat, Completion, StreamOptions
+from ort_aie_ep.serving.responses import ResponseAnswer, Responses
 
 # Hosts that a server on loopback answers to. A page of another site whose name was made to resolve
 # to this machine (DNS rebinding) sends its own name, and is refused.
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]", "::1")
 # Of OpenAI's interface, and not here: what to use.
 _ELSEWHERE = {
-    "/v1/responses": "use /v1/chat/completions",
     "/v1/embeddings": "this server only writes texts: use /v1/chat/completions or /v1/completions",
 }
-# The HTTP status and OpenAI's code for an error: those of the first class that it belongs to.
-_REFUSALS: tuple[tuple[type[AieError], int, str | None], ...] = (
-    (BusyError, 429, "rate_limit_exceeded"),
-    (StoppingError, 503, None),
-    (EngineError, 500, None),
-    (UnexpectedError, 500, None),
-    (PromptTooLongError, 400, "context_length_exceeded"),
-    (AieError, 400, None),
-)
-
 # A refusal that comes within so many seconds has its own status. Then a stream begins, because
-# clients give up on a server that says nothing: a comment, and another one whenever nothing came
-# for so many seconds, while a request waits or its prompt is read.
+# clients give up on a server that says nothing: a comment or a ping, and another one whenever
+# nothing came for so many seconds, while a request waits or its prompt is read.
 PATIENCE, QUIET = 1.0, 2.0
-_COMMENT = ": the model is at work\n\n"
 
 
 @dataclass(frozen=True)
@@ -109,16 +94,19 @@ Bearer = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_
 
 
 def _allowed(request: Request, bearer: Bearer) -> None:
-    key, shown = _server(request).key, bearer.credentials if bearer else ""
-    if key is not None and not hmac.compare_digest(shown.encode(), key.encode()):
-        raise HTTPException(401, "this server needs an API key: Authorization: Bearer KEY")
+    key = _server(request).key
+    shown = (bearer.credentials if bearer else "", request.headers.get("x-api-key", ""))
+    if key is not None and not any(hmac.compare_digest(s.encode(), key.encode()) for s in shown):
+        raise HTTPException(
+            401, "this server needs an API key: Authorization: Bearer KEY, or X-Api-Key: KEY"
+        )
 
 
 _public = APIRouter()
 _v1 = APIRouter(prefix="/v1", dependencies=[Depends(_allowed)])
 
 
-@_public.get("/", response_class=HTMLResponse)
+@_public.api_route("/", methods=["GET", "HEAD"], response_class=HTMLResponse)
 async def _page() -> str:
     return files(__package__).joinpath("page.html").read_text("utf-8")
 
@@ -165,34 +153,64 @@ def _known(request: Request, name: str) -> None:
 
 @_v1.post("/chat/completions")
 async def _chat(request: Request, body: Chat) -> Response:
-    return await _answer(request, body, chat=True)
+    return await _completed(request, body, chat=True)
 
 
 @_v1.post("/completions")
 async def _completion(request: Request, body: Completion) -> Response:
-    return await _answer(request, body, chat=False)
+    return await _completed(request, body, chat=False)
 
 
-async def _answer(request: Request, body: Chat | Completion, chat: bool) -> Response:
+async def _completed(request: Request, body: Chat | Completion, chat: bool) -> Response:
+    turns = body.turns(body.turn(_server(request).max_tokens))
+    options = body.stream_options or StreamOptions()
+    return await _answer(
+        request, body, turns, CompletionAnswer(body.model, chat, len(turns), options)
+    )
+
+
+@_v1.post("/responses")
+async def _responses(request: Request, body: Responses) -> Response:
+    turn = body.turn(_server(request).max_tokens)
+    return await _answer(request, body, [turn] if turn.messages else [], ResponseAnswer(body))
+
+
+@_v1.post("/messages")
+async def _messages(request: Request, body: Messages) -> Response:
+    turn = body.turn(_server(request).max_tokens)
+    return await _answer(request, body, [turn], MessageAnswer(body.model))
+
+
+@_v1.post("/messages/count_tokens")
+async def _count(request: Request, body: Count) -> dict[str, int]:
+    _known(request, body.model)
+    events = _server(request).engine.run([body.turn(0)], request.is_disconnected)
+    return {"input_tokens": sum([e.prompt_tokens async for _, e in events if isinstance(e, Usage)])}
+
+
+async def _answer(request: Request, body: Asked, turns: list[Turn], answer: Answer) -> Response:
     _known(request, body.model)
     server = _server(request)
-    turns: list[Turn] = body.turns(body.turn(server.max_tokens))
-    wanted = body.stream_options or StreamOptions()
-    answer = Answer(body.model, chat, len(turns), wanted.continuous_usage_stats)
     events = server.metrics.watched(server.engine.run(turns, request.is_disconnected))
+    if not turns:
+        events = _nothing()
     if body.stream:
         first = _next(events)
         await asyncio.wait({first}, timeout=PATIENCE)
         if first.done() and (error := first.exception()) is not None:
             raise error
-        return StreamingResponse(
-            _stream(first, events, answer, wanted.include_usage), media_type="text/event-stream"
-        )
+        return StreamingResponse(_stream(first, events, answer), media_type="text/event-stream")
     async for event in events:
         answer.add(*event)
     if not answer.whole:
         return Response(status_code=499)  # the client has left
     return JSONResponse(answer.body())
+
+
+async def _nothing() -> AsyncIterator[NumberedEvent]:
+    """What comes of a request that only asks for the model to be there."""
+    for event in (Accepted(0), Usage("stop", 0, 0, 0)):
+        yield 0, event
 
 
 def _next(events: AsyncIterator[NumberedEvent]) -> asyncio.Future[NumberedEvent | None]:
@@ -203,41 +221,37 @@ async def _stream(
     coming: asyncio.Future[NumberedEvent | None],
     events: AsyncIterator[NumberedEvent],
     answer: Answer,
-    counted: bool,
 ) -> AsyncIterator[str]:
     """Server-sent events: the one that is `coming`, then `events`."""
-    yield _COMMENT
-    opened = False
+    yield answer.quiet
     try:
         while True:
             await asyncio.wait({coming}, timeout=QUIET)
             if not coming.done():
-                yield _COMMENT
+                yield answer.quiet
                 continue
             if (event := coming.result()) is None:
                 break
             coming = _next(events)
-            if isinstance(event[1], Accepted):
-                answer.add(*event)
-                continue
-            for chunk in () if opened else answer.opening():
-                yield _data(chunk)
-            opened = True
-            yield _data(answer.chunk(event[0], event[1]))
-        if counted and answer.whole:
-            yield _data(answer.counts())
+            for content in answer.take(*event):
+                yield _data(content)
+        for content in answer.closing() if answer.whole else ():
+            yield _data(content)
     except AieError as error:
-        yield _data(_error(error)[1])
+        yield _data(answer.failed(error))
     finally:
         coming.cancel()
-    yield "data: [DONE]\n\n"
+    if answer.ending:
+        yield answer.ending
 
 
 def _data(content: dict[str, Any]) -> str:
-    return f"data: {json.dumps(content)}\n\n"
+    """An event, which has a name if it says its type."""
+    name = f"event: {content['type']}\n" if "type" in content else ""
+    return f"{name}data: {json.dumps(content)}\n\n"
 
 
-async def _invalid(_: Request, error: RequestValidationError) -> Response:
+async def _invalid(request: Request, error: RequestValidationError) -> Response:
     faults = []
     for fault in error.errors():
         field = fault.get("ctx", {}).get("field")
@@ -245,31 +259,24 @@ async def _invalid(_: Request, error: RequestValidationError) -> Response:
         place = ".".join(map(str, (*loc, *([field] if field else ()))))
         faults.append((place, fault["msg"].removeprefix("Value error, ")))
     said = "; ".join(f"{place}: {message}" if place else message for place, message in faults)
-    return JSONResponse(error_body(400, said, param=faults[0][0] or None), 400)
+    body = error_body(request.url.path, 400, said, param=faults[0][0] or None)
+    return JSONResponse(body, 400)
 
 
 async def _failed(request: Request, error: AnyHTTPException) -> Response:
     said, status = str(error.detail), error.status_code
+    path = request.url.path
     if "endpoint" not in request.scope and status == 404:
-        path = request.url.path
         use = "use /v1/chat/completions, or /v1/completions for a model that only continues a text"
         said = f"there is no {path} here: {_ELSEWHERE.get(path, use)}"
-    return JSONResponse(error_body(status, said), status, error.headers)
+    return JSONResponse(error_body(path, status, said), status, error.headers)
 
 
-async def _refused(_: Request, error: AieError) -> Response:
-    status, body = _error(error)
+async def _refused(request: Request, error: AieError) -> Response:
+    status, body = error_of(request.url.path, error)
     return JSONResponse(body, status)
 
 
-def _error(error: AieError) -> tuple[int, dict[str, Any]]:
-    """The status of an error, and its body."""
-    status, code = next((s, c) for kind, s, c in _REFUSALS if isinstance(error, kind))
-    param = error.field if isinstance(error, FieldError) else None
-    return status, error_body(status, str(error), code, param)
-
-
-async def _faulty(_: Request, error: Exception) -> Response:
+async def _faulty(request: Request, error: Exception) -> Response:
     """Of this program: uvicorn writes the rest to the log."""
-    status, body = _error(as_error(error))
-    return JSONResponse(body, status)
+    return await _refused(request, as_error(error))

@@ -24,6 +24,7 @@ from ort_aie_ep.errors import AieError, as_error
 from ort_aie_ep.running import loop as loop_module
 from ort_aie_ep.running.loop import Event, Loop, Text
 from ort_aie_ep.running.turns import Accepted, Piece, Turn, Usage
+from ort_aie_ep.serving.errors import BusyError, EngineError, StoppingError
 from ort_aie_ep.serving.limits import FewLines
 
 # The number of a request's turn, and what came of it.
@@ -40,18 +41,6 @@ _server_log = logging.getLogger("uvicorn.error")
 _log = logging.getLogger(__name__)
 
 
-class BusyError(AieError):
-    """As many turns run or wait as the server takes."""
-
-
-class EngineError(AieError):
-    """The process has died."""
-
-
-class StoppingError(AieError):
-    """The server has been told to stop."""
-
-
 @dataclass(frozen=True)
 class Facts:
     """What the process says of its model when it is open.
@@ -60,12 +49,14 @@ class Facts:
         context: tokens of a text with its prompt.
         chat: whether it has a chat template.
         slots: how many texts it writes at the same time.
+        token_bytes: what the cache of a token takes; 0 if that is not known.
         note: what a user should know of how it runs; may be empty.
     """
 
     context: int
     chat: bool
     slots: int
+    token_bytes: int
     note: str
 
 
@@ -84,7 +75,9 @@ def _work(pipe: Connection, opening: Callable[[], Loop]) -> None:
             pipe.send((0, error))
         return
     with suppress(EOFError, OSError):  # the server is gone
-        pipe.send((0, Facts(loop.context, loop.prompts.chat, loop.slots.count, loop.slots.note)))
+        slots = loop.slots
+        facts = Facts(loop.context, loop.prompts.chat, slots.count, slots.token_bytes, slots.note)
+        pipe.send((0, facts))
         _advance(pipe, loop)
 
 
@@ -107,6 +100,10 @@ def _advance(pipe: Connection, loop: Loop) -> None:
                     ended(text)
                 continue
             try:
+                if turn.max_tokens == 0:
+                    count = len(loop.asking(turn).tokens)
+                    pipe.send((number, Usage("length", count, 0, 0)))
+                    continue
                 text = loop.add(turn)
             except Exception as error:  # of this turn alone
                 _tell(error)

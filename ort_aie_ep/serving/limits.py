@@ -23,6 +23,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from ort_aie_ep.serving.errors import error_body
+
 if sys.platform != "win32":
     import resource
 
@@ -47,18 +49,14 @@ LINES = 60
 _log = logging.getLogger("uvicorn.error")
 
 
-def error_body(
-    status: int, message: str, code: str | None = None, param: str | None = None
-) -> dict[str, Any]:
-    """An error in OpenAI's form."""
-    kind = "invalid_request_error" if status < 500 else "server_error"
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
-
-
 class _RefusedError(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
-        self.answer = JSONResponse(error_body(status, message), status)
+        self.status = status
+
+
+def _answer(scope: Scope, status: int, message: str) -> JSONResponse:
+    return JSONResponse(error_body(scope["path"], status, message), status)
 
 
 class Gate:
@@ -85,11 +83,10 @@ class Gate:
             self._check(scope)
             await self._app(scope, _replayed(await self._body(receive), receive), sending)
         except _RefusedError as error:
-            await error.answer(scope, receive, send)
+            await _answer(scope, error.status, str(error))(scope, receive, send)
         except asyncio.CancelledError:  # the server stops, and uvicorn would write a traceback
             if not started:
-                stopping = JSONResponse(error_body(503, "the server is stopping"), 503)
-                await stopping(scope, receive, send)
+                await _answer(scope, 503, "the server is stopping")(scope, receive, send)
 
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
@@ -150,7 +147,7 @@ class Origins(CORSMiddleware):
             "allows them"
         )
         _log.warning("%s", said)  # because a browser does not show it to the page
-        return JSONResponse(error_body(403, said), 403)
+        return JSONResponse(error_body("", 403, said), 403)
 
 
 def _replayed(body: bytes, receive: Receive) -> Callable[[], Awaitable[Message]]:

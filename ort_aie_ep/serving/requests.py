@@ -1,4 +1,5 @@
-"""What the routes take: bodies in OpenAI's form, and the turns that they ask for.
+"""What the routes take, and the turns that they ask for: what all interfaces share, and the bodies
+of Chat Completions and Completions. `responses` and `messages` have the others.
 
 A field of the body that is not known is an error, as it may ask for something. Of messages, tools
 and their parts, what is not known is ignored: clients put back what other servers gave them.
@@ -7,59 +8,59 @@ and their parts, what is not known is ignored: clients put back what other serve
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from ort_aie_ep.running.answers.schemas import why_circular, why_too_large
 from ort_aie_ep.running.turns import Turn
 
-# Fields of OpenAI's interface, and of llama.cpp's, that change nothing about the text: they are
-# accepted and ignored.
-_IGNORED = {
-    "cache_prompt", "metadata", "prediction", "prompt_cache_key", "prompt_cache_options",
-    "prompt_cache_retention", "safety_identifier", "service_tier", "store", "user", "verbosity",
-}  # fmt: skip
-# Fields for which this server accepts only these values.
-_ONLY: dict[str, Any] = {"best_of": 1, "echo": False, "modalities": ["text"], "suffix": ""}
-# Where a JSON schema is, in which null is a value of its own.
-_SCHEMAS = {"parameters", "schema"}
-# The older names of tools, each with the values that offer none.
-_OLDER: dict[str, tuple[Any, ...]] = {"function_call": ("none", "auto"), "functions": ([],)}
+# Where null is a value of its own: in a JSON schema and, below the body, in arguments of a call.
+_SCHEMAS, _ARGUMENTS = {"input_schema", "parameters", "schema"}, "input"
 _LEVELS = 100
 # Choices of a request, tools, and bytes of the template's options.
-_MOST_CHOICES, _MOST_TOOLS, _MOST_OPTIONS = 8, 128, 4096
+_MOST_CHOICES, MOST_TOOLS, _MOST_OPTIONS = 8, 128, 4096
+# In place of a picture of an earlier message, for a model that is not shown it.
+_PICTURE = "[a picture, which was left out: this model only reads text]"
 
 
-def _fault(field: str, reason: str) -> PydanticCustomError:
+def fault(field: str, reason: str) -> PydanticCustomError:
     """What is wrong with a field, for an error that names it."""
     return PydanticCustomError("refused", "{reason}", {"reason": reason, "field": field})
 
 
-def _without_nulls(value: Any, path: tuple[str, ...] = (), in_schema: bool = False) -> Any:
+def _without_nulls(value: Any, path: tuple[str, ...] = (), kept: bool = False) -> Any:
     """A body without the keys whose value is null, which clients send for what they leave out.
 
     JSON can have half of a surrogate pair, which no text has and no tokenizer takes.
     """
     if len(path) > _LEVELS:
-        raise _fault("", f"the body has more than {_LEVELS} levels")
+        raise fault("", f"the body has more than {_LEVELS} levels")
     if isinstance(value, str):
         if not value.isascii() and any("\ud800" <= one <= "\udfff" for one in value):
-            raise _fault(".".join(path), "the text is not Unicode: half of a surrogate pair")
+            raise fault(".".join(path), "the text is not Unicode: half of a surrogate pair")
         return value
     if isinstance(value, list):
-        return [_without_nulls(item, (*path, str(at)), in_schema) for at, item in enumerate(value)]
+        return [_without_nulls(item, (*path, str(at)), kept) for at, item in enumerate(value)]
     if not isinstance(value, dict):
         return value
     return {
-        _without_nulls(key, path): _without_nulls(item, (*path, key), in_schema or key in _SCHEMAS)
+        _without_nulls(key, path): _without_nulls(
+            item, (*path, key), kept or key in _SCHEMAS or (key == _ARGUMENTS and bool(path))
+        )
         for key, item in value.items()
-        if in_schema or item is not None
+        if kept or item is not None
     }
 
 
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+Stop = Annotated[str, Field(min_length=1, max_length=1000)]
 # OpenAI's seeds have a sign, and numpy's none.
 _SEEDS = 2**63
 
@@ -73,60 +74,41 @@ class StreamOptions(BaseModel):
     continuous_usage_stats: bool = False
 
 
-class Body(BaseModel):
-    """What both kinds of completion take."""
+class Asked(BaseModel):
+    """What the bodies of all interfaces have.
+
+    Attributes:
+        ignored: fields that change nothing about the text.
+        only: fields of which these values alone are taken.
+        refused: fields that are not taken, each with what to do.
+    """
 
     model_config = ConfigDict(extra="forbid")
+    ignored: ClassVar[frozenset[str]] = frozenset()
+    only: ClassVar[Mapping[str, Sequence[Any]]] = {}
+    refused: ClassVar[Mapping[str, str]] = {}
     model: str
+    stream: bool = False
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
-    top_k: int | None = Field(default=None, ge=-1)
-    min_p: float | None = Field(default=None, ge=0, le=1)
-    seed: int | None = None
-    repetition_penalty: float | None = Field(default=None, gt=0, le=10)
-    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
-    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
-    logit_bias: dict[int, Annotated[float, Field(ge=-100, le=100)]] | None = Field(
-        default=None, max_length=1024
-    )
-    n: int = Field(default=1, ge=1, le=_MOST_CHOICES)
-    ignore_eos: bool = False
-    stop: list[Annotated[str, Field(min_length=1, max_length=1000)]] = Field(
-        default_factory=list, max_length=16
-    )
-    stream: bool = False
-    stream_options: StreamOptions | None = None
-    max_tokens: int | None = Field(default=None, ge=1)
-    min_tokens: int = Field(default=0, ge=0)
 
     @model_validator(mode="before")
     @classmethod
     def _plain(cls, body: Any) -> Any:
-        """The body without nulls, ignored fields, and fields with their only accepted value."""
+        """The body without nulls, ignored fields, and fields with their only accepted values."""
         if not isinstance(body, dict):
             return body
         kept = {}
-        asked = {name: value for name, value in body.items() if name not in _IGNORED}
+        asked = {name: value for name, value in body.items() if name not in cls.ignored}
         for name, value in _without_nulls(asked).items():
-            if name in _ONLY and value == _ONLY[name]:
+            if name in cls.only and value in cls.only[name]:
                 continue
-            if name in _OLDER and value in _OLDER[name]:
-                continue
-            if name in _OLDER:
-                raise _fault(name, "use tools and tool_choice instead")
-            if name in _ONLY:
-                raise _fault(name, f"only {json.dumps(_ONLY[name])} is supported")
+            if name in cls.refused:
+                raise fault(name, cls.refused[name])
+            if name in cls.only:
+                raise fault(name, f"only {json.dumps(cls.only[name][0])} is supported")
             kept[name] = value
-        if isinstance(kept.get("stop"), str):
-            kept["stop"] = [kept["stop"]]
         return kept
-
-    def turns(self, turn: Turn) -> list[Turn]:
-        """The turn for each choice: with a seed, choices have seeds of their own."""
-        if self.seed is None:
-            return [turn] * self.n
-        seeds = [(self.seed + i) % _SEEDS for i in range(self.n)]
-        return [replace(turn, sampling={**turn.sampling, "seed": seed}) for seed in seeds]
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -140,16 +122,124 @@ class Body(BaseModel):
             given["seed"] %= _SEEDS
         if "top_k" in given:
             given["top_k"] = max(0, given["top_k"])  # some clients say -1 for all tokens
-        if self.logit_bias:
-            given["bias"] = self.logit_bias
         return given
 
 
-class Part(BaseModel):
-    """A part of a message."""
+class Body(Asked):
+    """What both kinds of completion take."""
 
-    type: Literal["text"]
-    text: str
+    # Of OpenAI's interface, and of llama.cpp's.
+    ignored = frozenset({
+        "cache_prompt", "metadata", "prediction", "prompt_cache_key", "prompt_cache_options",
+        "prompt_cache_retention", "safety_identifier", "service_tier", "store", "user", "verbosity",
+    })  # fmt: skip
+    only = {
+        "best_of": (1,), "echo": (False,), "modalities": (["text"],), "suffix": ("",),
+        # The older names of tools, with the values that offer none.
+        "function_call": ("none", "auto"), "functions": ([],),
+    }  # fmt: skip
+    refused = dict.fromkeys(("function_call", "functions"), "use tools and tool_choice instead")
+    top_k: int | None = Field(default=None, ge=-1)
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    seed: int | None = None
+    repetition_penalty: float | None = Field(default=None, gt=0, le=10)
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    logit_bias: dict[int, Annotated[float, Field(ge=-100, le=100)]] | None = Field(
+        default=None, max_length=1024
+    )
+    n: int = Field(default=1, ge=1, le=_MOST_CHOICES)
+    ignore_eos: bool = False
+    stop: Annotated[list[Stop], BeforeValidator(_listed)] = Field(
+        default_factory=list, max_length=16
+    )
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = Field(default=None, ge=1)
+    min_tokens: int = Field(default=0, ge=0)
+
+    def turns(self, turn: Turn) -> list[Turn]:
+        """The turn for each choice: with a seed, choices have seeds of their own."""
+        if self.seed is None:
+            return [turn] * self.n
+        seeds = [(self.seed + i) % _SEEDS for i in range(self.n)]
+        return [replace(turn, sampling={**turn.sampling, "seed": seed}) for seed in seeds]
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """With the bias."""
+        return super().sampling | ({"bias": self.logit_bias} if self.logit_bias else {})
+
+
+class Part(BaseModel):
+    """A part of a message or a thought, by the names of all interfaces: a text or a picture."""
+
+    type: Literal[
+        "text", "input_text", "output_text", "reasoning_text", "summary_text",
+        "image", "image_url", "input_image",
+    ]  # fmt: skip
+    text: str = ""
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if self.type.endswith("text") and "text" not in self.model_fields_set:
+            raise fault("text", "Field required")
+        return self
+
+
+def parts(content: Any) -> Any:
+    """A text as the list of parts that it stands for."""
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+# What a message says: a text, or parts.
+Content = Annotated[list[Part], BeforeValidator(parts)]
+
+
+def text_of(parts: Sequence[Part] | None) -> str:
+    """Parts as one text, which says of pictures that they are not there."""
+    return "".join(_PICTURE if "image" in part.type else part.text for part in parts or ())
+
+
+def refuse_pictures(asked: Sequence[tuple[str, Sequence[Part] | None]]) -> None:
+    """Refuses pictures in the newest of the user's messages, with the place of each; earlier ones
+    are of a conversation that goes on."""
+    for place, parts in asked[-1:]:
+        for at, part in enumerate(parts or ()):
+            if "image" in part.type:
+                raise fault(f"{place}.{at}", "this model only reads text, no pictures")
+
+
+def message(
+    role: str, text: str, thought: str | None = None, calls: Sequence[dict[str, Any]] = ()
+) -> dict[str, Any]:
+    """A message for a turn; that of a developer is the system's."""
+    made: dict[str, Any] = {"role": "system" if role == "developer" else role, "content": text}
+    if thought:
+        made["reasoning_content"] = thought
+    if calls:
+        made["tool_calls"] = [*calls]
+    return made
+
+
+def call(number: str, name: str, arguments: Any) -> dict[str, Any]:
+    """An earlier call for a turn, with arguments as JSON or what came in place of it."""
+    function = {"name": name, "arguments": arguments}
+    return {"id": number, "type": "function", "function": function}
+
+
+def result(number: str, text: str) -> dict[str, Any]:
+    """The result of a call for a turn."""
+    return {**message("tool", text), "tool_call_id": number}
+
+
+def thinking(effort: str | None, *asked: bool | None) -> dict[str, Any]:
+    """How long to think, and whether, by what was asked first, for a template: by the names that
+    templates have for it."""
+    options: dict[str, Any] = {} if effort is None else {"reasoning_effort": effort}
+    for thinks in (*asked, False if effort == "none" else None):
+        if thinks is not None:
+            return options | {"enable_thinking": thinks, "thinking": thinks}
+    return options
 
 
 class CalledFunction(BaseModel):
@@ -172,7 +262,7 @@ class Message(BaseModel):
     """A message."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[Part] | None = None
+    content: Content | None = None
     reasoning_content: str | None = None
     tool_calls: list[Call] = Field(default_factory=list)
     tool_call_id: str | None = None
@@ -184,7 +274,7 @@ class Message(BaseModel):
         if not isinstance(message, dict):
             return message
         if message.get("role") == "function" or message.get("function_call"):
-            raise _fault("role", "use tool_calls and the role tool instead")
+            raise fault("role", "use tool_calls and the role tool instead")
         if isinstance(thought := message.get("reasoning"), str):
             return {"reasoning_content": thought, **message}
         return message
@@ -192,27 +282,25 @@ class Message(BaseModel):
     @model_validator(mode="after")
     def _whole(self) -> Self:
         if self.tool_calls and self.role != "assistant":
-            raise _fault("tool_calls", "only messages of the role assistant may have them")
+            raise fault("tool_calls", "only messages of the role assistant may have them")
         if self.role == "tool" and self.tool_call_id is None:
-            raise _fault("tool_call_id", "a message of the role tool must name its call")
+            raise fault("tool_call_id", "a message of the role tool must name its call")
         if self.content is None and self.role not in ("assistant", "tool"):
-            raise _fault("content", "only messages of the roles assistant and tool may omit it")
+            raise fault("content", "only messages of the roles assistant and tool may omit it")
         return self
 
     def plain(self) -> dict[str, Any]:
         """The message for a chat template."""
-        content = self.content
-        if isinstance(content, list):
-            content = "".join(part.text for part in content)
-        role = "system" if self.role == "developer" else self.role
-        message: dict[str, Any] = {"role": role, "content": content or ""}
-        if self.reasoning_content:
-            message["reasoning_content"] = self.reasoning_content
-        if self.tool_calls:
-            message["tool_calls"] = [call.model_dump() for call in self.tool_calls]
+        text = text_of(self.content)
         if self.role == "tool":
-            message["tool_call_id"] = self.tool_call_id
-        return message
+            return result(self.tool_call_id or "", text)
+        calls = [call(c.id, c.function.name, c.function.arguments) for c in self.tool_calls]
+        return message(self.role, text, self.reasoning_content, calls)
+
+
+def why_refused(schema: dict[str, Any]) -> str:
+    """Why a schema that is to be followed is not taken; empty if it is."""
+    return why_too_large(schema) or why_circular(schema)
 
 
 class Function(BaseModel):
@@ -225,13 +313,25 @@ class Function(BaseModel):
 
     @model_validator(mode="after")
     def _small(self) -> Self:
-        if reason := self.strict and _why_refused(self.parameters):
-            raise _fault("parameters", reason)
+        if reason := self.strict and why_refused(self.parameters):
+            raise fault("parameters", reason)
         return self
 
+    def plain(self) -> dict[str, Any]:
+        """The tool for a turn."""
+        names = {"name", "description", "parameters", "strict"}
+        return {"type": "function", "function": self.model_dump(include=names)}
 
-def _why_refused(schema: dict[str, Any]) -> str:
-    return why_too_large(schema) or why_circular(schema)
+
+def check_tools(tools: Sequence[Function], choice: str) -> None:
+    """Refuses two tools with one name, and a choice of what is not there."""
+    names = [tool.name for tool in tools]
+    if len({*names}) < len(names):
+        raise fault("tools", "two tools have one name")
+    if choice == "required" and not names:
+        raise fault("tool_choice", "there are no tools to call")
+    if choice not in ("none", "auto", "required", *names):
+        raise fault("tool_choice", f"there is no tool {choice!r}")
 
 
 class Tool(BaseModel):
@@ -239,10 +339,6 @@ class Tool(BaseModel):
 
     type: Literal["function"]
     function: Function
-
-    def plain(self) -> dict[str, Any]:
-        """The tool for a turn."""
-        return self.model_dump()
 
 
 class NamedFunction(BaseModel):
@@ -261,35 +357,42 @@ class NamedTool(BaseModel):
 
 
 class JsonSchema(BaseModel):
-    """`json_schema` of a `response_format`; its name and description are not used."""
+    """A schema; the name and description beside it are not used."""
 
     json_schema: dict[str, Any] | None = Field(default=None, alias="schema")
 
-
-class ResponseFormat(JsonSchema):
-    """`response_format`. The text follows a schema, whatever `strict` says. The schema may be in
-    `json_schema`, as OpenAI has it, or beside the type, as llama.cpp does."""
-
-    type: Literal["text", "json_object", "json_schema"]
-    named: JsonSchema = Field(default_factory=lambda: JsonSchema(), alias="json_schema")
-
     @model_validator(mode="after")
     def _small(self) -> Self:
-        for place, schema in (
-            ("json_schema.schema", self.named.json_schema), ("schema", self.json_schema),
-        ):  # fmt: skip
-            if reason := schema is not None and _why_refused(schema):
-                raise _fault(place, reason)
+        if reason := self.json_schema is not None and why_refused(self.json_schema):
+            raise fault("schema", reason)
         return self
+
+
+class Format(JsonSchema):
+    """The form of a text. It follows a schema, whatever `strict` says."""
+
+    type: Literal["text", "json_object", "json_schema"] = "text"
 
     @property
     def schema_text(self) -> str:
         """The schema as JSON; empty for any text."""
         if self.type == "text":
             return ""
-        own = self.named.json_schema if self.type == "json_schema" else None
-        schema = own if own is not None else self.json_schema
-        return json.dumps({"type": "object"} if schema is None else schema)
+        return json.dumps({"type": "object"} if self.json_schema is None else self.json_schema)
+
+
+class ResponseFormat(Format):
+    """`response_format`. The schema may be in `json_schema`, as OpenAI has it, or beside the type,
+    as llama.cpp does."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    named: JsonSchema = Field(default_factory=lambda: JsonSchema(), alias="json_schema")
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if self.type == "json_schema" and self.named.json_schema is not None:
+            self.json_schema = self.named.json_schema
+        return self
 
 
 class Reasoning(BaseModel):
@@ -311,7 +414,7 @@ class Chat(Body):
     messages: list[Message] = Field(min_length=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     response_format: ResponseFormat | None = None
-    tools: list[Tool] = Field(default_factory=list, max_length=_MOST_TOOLS)
+    tools: list[Tool] = Field(default_factory=list, max_length=MOST_TOOLS)
     tool_choice: Literal["none", "auto", "required"] | NamedTool = "auto"
     parallel_tool_calls: bool = True
     reasoning_effort: str | None = None
@@ -326,24 +429,19 @@ class Chat(Body):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        names = [tool.function.name for tool in self.tools]
-        if len({*names}) < len(names):
-            raise _fault("tools", "two tools have one name")
-        if isinstance(self.tool_choice, NamedTool):
-            if (name := self.tool_choice.function.name) not in names:
-                raise _fault("tool_choice", f"there is no tool {name!r}")
-        elif self.tool_choice == "required" and not names:
-            raise _fault("tool_choice", "there are no tools to call")
+        check_tools([tool.function for tool in self.tools], self._asked)
+        refuse_pictures([
+            (f"messages.{at}.content", one.content)
+            for at, one in enumerate(self.messages) if one.role == "user"
+        ])  # fmt: skip
         if self.top_logprobs and not self.logprobs:
-            raise _fault("top_logprobs", "give logprobs too")
+            raise fault("top_logprobs", "give logprobs too")
         if len(json.dumps(self.chat_template_kwargs)) > _MOST_OPTIONS:
-            raise _fault("chat_template_kwargs", f"they have more than {_MOST_OPTIONS} bytes")
+            raise fault("chat_template_kwargs", f"they have more than {_MOST_OPTIONS} bytes")
         return self
 
     @property
-    def _choice(self) -> str:
-        if not self.tools:
-            return "none"
+    def _asked(self) -> str:
         choice = self.tool_choice
         return choice.function.name if isinstance(choice, NamedTool) else choice
 
@@ -353,26 +451,20 @@ class Chat(Body):
 
     @property
     def _thinking(self) -> dict[str, Any]:
-        """Whether and how long to think, by the names that templates have for it."""
-        asked: dict[str, Any] = {}
-        effort = self.reasoning_effort or self.reasoning.effort
-        thinks = [self.enable_thinking, self.reasoning.enabled]
-        thinks += [self.thinking.type != "disabled"] if self.thinking else []
-        thinks += [False] if effort == "none" else []
-        if effort is not None:
-            asked["reasoning_effort"] = effort
-        for said in thinks:
-            if said is not None:
-                return asked | {"enable_thinking": said, "thinking": said}
-        return asked
+        return thinking(
+            self.reasoning_effort or self.reasoning.effort,
+            self.enable_thinking,
+            self.reasoning.enabled,
+            self.thinking.type != "disabled" if self.thinking else None,
+        )
 
     def turn(self, most: int | None) -> Turn:
         """What is asked for, with at most `most` new tokens."""
         limits = [n for n in (self.max_completion_tokens, self.max_tokens, most) if n is not None]
         return Turn(
-            messages=[message.plain() for message in self.messages],
-            tools=[tool.plain() for tool in self.tools],
-            tool_choice=self._choice,
+            messages=[one.plain() for one in self.messages],
+            tools=[tool.function.plain() for tool in self.tools],
+            tool_choice=self._asked,
             parallel_calls=self.parallel_tool_calls,
             template_options=self._thinking | self.chat_template_kwargs,
             continues=self.continue_final_message and not self.add_generation_prompt,

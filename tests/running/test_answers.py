@@ -187,9 +187,7 @@ def test_calls_come_back_in_the_next_prompt_as_the_model_wrote_them(name: str) -
         for at, call in enumerate(messages[1]["tool_calls"])
     ]
     shown = prepared(form.form, messages + results, TOOLS)
-    text = ChatTemplate(family.template, {}).render(
-        json.dumps(shown), json.dumps([tool.shown for tool in TOOLS])
-    )
+    text = ChatTemplate(family.template, {}).render(shown, [tool.shown for tool in TOOLS])
     assert family.calls in text
     assert all(name in text for name in ("get_weather", "add", "The weather in a city."))
     assert all(result["content"] in text for result in results)

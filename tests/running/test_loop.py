@@ -18,6 +18,7 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.models.tokenizer import load_tokenizer
 from ort_aie_ep.running import bounded
+from ort_aie_ep.running import slots as slots_module
 from ort_aie_ep.running.genai import entries
 from ort_aie_ep.running.loop import LEAST_READ, Event, Loop, Text, open_loop
 from ort_aie_ep.running.run import run_in_genai, run_in_session
@@ -428,7 +429,7 @@ def test_templates_have_what_transformers_gives_them(model: Path, tmp_path: Path
     messages = [{"role": "user", "content": "<\u00e9>"}] * 2
     template = find_template(find_model(folder))
     assert template is not None
-    assert template.render(json.dumps(messages)) == (
+    assert template.render(messages) == (
         '<|endoftext|>\n{"role": "user", "content": "<\u00e9>"}4TrueTrue'
     )
     for text, said in (
@@ -438,7 +439,7 @@ def test_templates_have_what_transformers_gives_them(model: Path, tmp_path: Path
         ("{% if %}", "Expected an expression"),
     ):
         with pytest.raises(AieError, match=said):
-            ChatTemplate(text, {}).render("[]")
+            ChatTemplate(text, {}).render([])
 
 
 def test_texts_and_chats_begin_with_one_begin_of_text(model: Path, tmp_path: Path) -> None:
@@ -473,6 +474,25 @@ def test_texts_and_chats_begin_with_one_begin_of_text(model: Path, tmp_path: Pat
         loop.drop(text)
     for run in (run_in_session, run_in_genai):
         assert run(find_model(folder), ONE_THREAD, PROMPT, 1, lambda _: None).prompt_tokens == 6
+
+
+def test_the_context_is_the_models_as_far_as_memory_has_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    demo = Path(ort_aie_ep.__file__).parent / "demo_model"
+    shutil.copytree(demo, tmp_path / "demo")
+    file = tmp_path / "demo" / "genai_config.json"
+    content = json.loads(file.read_text())
+    content["model"]["context_length"] = 20000
+    file.write_text(json.dumps(content))
+    cache = opened(tmp_path / "demo").slots.token_bytes
+    for free, context in (
+        (None, 4096), (cache * 4 * 3000, 4096), (cache * 4 * 8500, 8192), (2**50, 20000),
+    ):  # fmt: skip
+        monkeypatch.setattr(slots_module, "free_memory", lambda free=free: free)
+        loop = opened(tmp_path / "demo", 2)
+        assert loop.context == loop.slots.context == context
+    assert written(loop, Turn(PROMPT, max_tokens=3))[1].completion_tokens == 3
 
 
 def test_the_context_ends_a_text(model: Path) -> None:

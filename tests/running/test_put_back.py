@@ -142,14 +142,14 @@ def test_gpt_oss_goes_on_in_its_message(tmp_path: Path) -> None:
     ("template", "shown"),
     [
         (TEMPLATES["trimmed"], f"<system>A.{END}\n<user>Weather?{END}\n<system>B.{END}\n<user>"),
-        (TEMPLATES["alternate"], "A.\n\nB.|<user>Weather?"),
+        (TEMPLATES["alternate"], "A.|<user>Weather?\n\nB.\n<assistant>22 C\n<user>"),
         # Leaves a later one out, without a word.
         ("{{ messages[0].content }}{% for m in messages[1:] if m.role != 'system' %}"
-         "<{{ m.role }}>{{ m.content }}{% endfor %}", "A.\n\nB.<user>Weather?"),
+         "<{{ m.role }}>{{ m.content }}{% endfor %}", "A.<user>Weather?\n\nB.\n\nWeather?"),
     ],
     ids=["shows", "raises", "leaves-out"],
 )  # fmt: skip
-def test_a_later_system_message_is_one_with_the_first(
+def test_a_later_system_message_is_the_users_where_it_stands(
     tmp_path: Path, template: str, shown: str
 ) -> None:
     systems = [{"role": "system", "content": text} for text in ("A.", "B.")]
@@ -158,10 +158,10 @@ def test_a_later_system_message_is_one_with_the_first(
     if "alternate" not in template:
         messages += [USER]
     else:
-        messages += [answer, USER]
+        messages += [answer, USER, USER]
     assert text_of(prompts_of(tmp_path, template), messages).startswith(shown)
     with pytest.raises(AieError, match="must alternate"):
-        prompts_of(tmp_path / "x", TEMPLATES["alternate"]).of_messages([*messages, USER, USER])
+        prompts_of(tmp_path / "x", TEMPLATES["alternate"]).of_messages([answer, USER])
 
 
 def test_names_of_mcp_are_renamed_for_the_model_and_back(tmp_path: Path) -> None:

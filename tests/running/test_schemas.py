@@ -66,8 +66,8 @@ def test_what_a_schema_allows_its_tool_may_be_called_with(family: str) -> None:
         if not with_unknown:  # which jsonschema refuses
             jsonschema.validate({"a": value}, schema_of(parameter))
         text = ChatTemplate(one.template, {}).render(
-            json.dumps([{"role": "x", "content": "", "tool_calls": [
-                {"function": {"name": tool.name, "arguments": {"a": value}}}]}])
+            [{"role": "x", "content": "", "tool_calls": [
+                {"function": {"name": tool.name, "arguments": {"a": value}}}]}]
         ).removeprefix("<x>").removesuffix("<assistant>")  # fmt: skip
         if family == "gemma4":  # the template of the tests writes Python's words
             text = text.replace("None", "null")

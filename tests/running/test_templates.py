@@ -89,10 +89,10 @@ def test_ids_and_thoughts_are_as_a_family_wants_them() -> None:
 
 def test_a_template_shows_json_and_tools_as_they_are(tmp_path: Path) -> None:
     safe = ChatTemplate("""{{ '"' + ({'a': '<'} | tojson | safe) + '"' }}""", {})
-    assert safe.render("[]") == '"{"a": "<"}"'
+    assert safe.render([]) == '"{"a": "<"}"'
     template = ChatTemplate("{{ messages | length }} {{ tools }}", {}, "with {{ tools }}")
-    assert template.render("[]") == "0 None"
-    assert template.render("[]", '["t"]') == "with ['t']"
+    assert template.render([]) == "0 None"
+    assert template.render([], ["t"]) == "with ['t']"
     other = FAMILIES["hermes"].template.replace("tools", "xml_tools")
     prompts = Prompts(make_folder(tmp_path / "m", make_tokenizer(), other))
     with pytest.raises(AieError, match="tools"):
@@ -145,7 +145,7 @@ def test_prompts_of_what_transformers_saved_are_those_of_transformers(
         wanted = tokenizer.apply_chat_template(
             messages, tools or None, tokenize=False, add_generation_prompt=True
         )
-        assert template.render(json.dumps(messages), json.dumps(tools)) == wanted
+        assert template.render(messages, tools) == wanted
 
 
 def test_a_template_for_tools_stands_beside_any_default(tmp_path: Path) -> None:

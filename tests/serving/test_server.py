@@ -282,7 +282,7 @@ def test_a_tool_is_called_and_its_result_goes_back(served: Served) -> None:
         ({"unheard_of": 1}, "unheard_of: Extra inputs are not permitted"),
         ({"messages": []}, "messages: List should have at least 1 item"),
         ({"messages": [{"role": "king", "content": "x"}]}, "messages.0.role: Input should be"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "should be 'text'"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "no pictures"),
         ({"messages": [{"role": "user", "content": "word " * 3000}]}, "and the context 2048"),
         ({"max_tokens": 0}, "max_tokens: Input should be greater than or equal to 1"),
         ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "q"}}}},
@@ -369,8 +369,8 @@ def test_every_refusal_is_an_error_of_the_interface(served: Served) -> None:
             model=NAME, messages=MESSAGES, tools=[TOOLS[0], TOOLS[0]]
         )
     assert tools.value.param == "tools"
-    with pytest.raises(openai.NotFoundError, match=r"/v1/responses .*/v1/chat/completions"):
-        served.client().responses.create(model=NAME, input="x")
+    with pytest.raises(openai.NotFoundError, match=r"/v1/embeddings .*/v1/chat/completions"):
+        served.client().embeddings.create(model=NAME, input="x")
     huge = {"content": b'{"prompt": "' + b"x" * 5_000_000, "headers": JSON}
     for status, said, how in (
         (400, "not 'example.org'", {"headers": JSON | {"Host": "example.org"}}),
@@ -430,6 +430,9 @@ def test_more_than_may_wait_are_refused_and_a_key_is_wanted(model: Path) -> None
             with pytest.raises(openai.AuthenticationError, match="API key"):
                 served.client(key or "x").models.list()
         assert served.get("/v1/models").status_code == 401
+        assert served.get("/v1/models", headers={"x-api-key": "secret"}).status_code == 200
+        refused = served.post("/v1/messages", json={}).json()["error"]
+        assert refused["type"] == "authentication_error"
         client = served.client("secret")
         running = client.completions.create(model=NAME, prompt=PROMPT, max_tokens=LONG, stream=True)
         next(running)

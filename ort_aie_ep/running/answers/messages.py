@@ -65,12 +65,12 @@ def _call(
         "type": "function",
         "function": {
             "name": _plain(function["name"], plain),
-            "arguments": _arguments(function.get("arguments")),
+            "arguments": arguments_of(function.get("arguments")),
         },
     }
 
 
-def _arguments(given: object) -> dict[str, Any]:
+def arguments_of(given: object) -> dict[str, Any]:
     """The arguments of an earlier call as an object. A call that was cut, or that a model got
     wrong, comes back as it was, and the model is to see that."""
     if isinstance(given, str):
