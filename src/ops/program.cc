@@ -181,39 +181,41 @@ void Program::Call(const Io& io, const std::function<void(Plan&)>& execute) cons
   Describe(*frame);
   PlaceTemporaries(*frame);
 
-  std::pmr::monotonic_buffer_resource memory(frame->plan.data(), frame->plan.size());
-  Plan plan(&memory);
-  plan.steps.reserve(steps_.size());
-  plan.names.reserve(steps_.size());
-  plan.kept = kept_;
-  auto* const arena = static_cast<uint8_t*>(frame->arena.get());
-  plan.temporaries = {arena, frame->arena_bytes};
-  std::array<Tensor, kMostInputs> inputs;
-  for (size_t i = 0; i < steps_.size(); ++i) {
-    const std::vector<int>& writes = recipe_.steps[i].writes;
-    const auto& outputs = frame->outputs[i];
-    std::array<void*, kMostOutputs> buffers{};
-    for (size_t o = 0; o < writes.size(); ++o) {
-      if (writes[o] == Recipe::kAbsent) continue;
-      const int output = output_of_[Index(writes[o])], same = frame->same_as[Index(writes[o])];
-      if (output != Recipe::kAbsent) {
-        buffers[o] = io.Output(output, outputs[o].type, outputs[o].shape);
-      } else if (same != Recipe::kAbsent) {
-        buffers[o] = const_cast<void*>(frame->tensors[Index(same)].data);  // never written
-      } else {
-        buffers[o] = arena + frame->places[Index(writes[o])];
+  {  // the plan is in the frame, so it ends before another call may have that
+    std::pmr::monotonic_buffer_resource memory(frame->plan.data(), frame->plan.size());
+    Plan plan(&memory);
+    plan.steps.reserve(steps_.size());
+    plan.names.reserve(steps_.size());
+    plan.kept = kept_;
+    auto* const arena = static_cast<uint8_t*>(frame->arena.get());
+    plan.temporaries = {arena, frame->arena_bytes};
+    std::array<Tensor, kMostInputs> inputs;
+    for (size_t i = 0; i < steps_.size(); ++i) {
+      const std::vector<int>& writes = recipe_.steps[i].writes;
+      const auto& outputs = frame->outputs[i];
+      std::array<void*, kMostOutputs> buffers{};
+      for (size_t o = 0; o < writes.size(); ++o) {
+        if (writes[o] == Recipe::kAbsent) continue;
+        const int output = output_of_[Index(writes[o])], same = frame->same_as[Index(writes[o])];
+        if (output != Recipe::kAbsent) {
+          buffers[o] = io.Output(output, outputs[o].type, outputs[o].shape);
+        } else if (same != Recipe::kAbsent) {
+          buffers[o] = const_cast<void*>(frame->tensors[Index(same)].data);  // never written
+        } else {
+          buffers[o] = arena + frame->places[Index(writes[o])];
+        }
+        frame->tensors[Index(writes[o])].data = buffers[o];
       }
-      frame->tensors[Index(writes[o])].data = buffers[o];
+      Gather(*frame, i, std::span(inputs).first(steps_[i].description->inputs));
+      try {
+        steps_[i].op->Append(inputs, outputs, buffers, plan);
+      } catch (const Error& error) {
+        FailAt(i, error);
+      }
+      plan.names.resize(plan.steps.size(), recipe_.steps[i].name);
     }
-    Gather(*frame, i, std::span(inputs).first(steps_[i].description->inputs));
-    try {
-      steps_[i].op->Append(inputs, outputs, buffers, plan);
-    } catch (const Error& error) {
-      FailAt(i, error);
-    }
-    plan.names.resize(plan.steps.size(), recipe_.steps[i].name);
+    execute(plan);
   }
-  execute(plan);
   const std::lock_guard lock(mutex_);
   frames_.push_back(std::move(frame));
 }
