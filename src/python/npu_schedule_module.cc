@@ -219,7 +219,7 @@ class NpuPackages {
         invocations.append(py::make_tuple(invocation.sequence, invocation.parameters));
       }
       py::dict part;
-      part["design"] = one.design;
+      part["design"] = std::string_view(one.design);
       part["package"] = package;
       part["runs"] = stream.runs.size();
       part["invocations"] = invocations;
@@ -291,7 +291,7 @@ void DefineSchedule(py::module_& m) {
       "packages",
       [](int64_t group, bool minima) {
         std::vector<std::string> packages;
-        for (const std::string_view design : kDesigns) {
+        for (const Design design : kDesigns) {
           packages.push_back(PackageOf(design, {WeightKind::kQ4NX, group, minima}));
         }
         return packages;
