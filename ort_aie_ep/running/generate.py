@@ -1,8 +1,8 @@
 """Greedy decoding with a KV cache on a plain InferenceSession.
 
-A `Decoder` holds one sequence: `forward(tokens)` runs the new tokens and returns their logits; the
-cache keeps the earlier ones. Prefill is a call with many tokens, decoding a call with one. Several
-sequences of the same length can share a `Decoder`, side by side.
+A `Decoder` holds one sequence, or several of the same length: `forward(tokens)` runs the new tokens
+and returns their logits; the cache keeps the earlier ones. Prefill is a call with many tokens,
+decoding a call with one.
 
 Caches work as in onnxruntime-genai: allocated once for the whole context, with the same buffer
 bound to past and present, so that a step writes its rows and copies none. If the graph itself
@@ -42,7 +42,7 @@ PROMPT_CHUNK = 1024
 
 
 class Decoder:
-    """A session and the cache of one sequence.
+    """A session and the caches of one sequence, or of several of the same length, side by side.
 
     Attributes:
         capacity: tokens that the cache can hold.

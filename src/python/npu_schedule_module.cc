@@ -206,9 +206,9 @@ class NpuPackages {
     for (const DesignPart& one : submission) {
       const std::string package = PackageOf(one.design, form);
       Require(facts_.has(package), "there is no overlay ", package);
-      const npu::Stream stream = npu::BuildStream(Loaded(package).interpreter, one.invocations);
+      const npu::InstructionStream stream = npu::BuildStream(Loaded(package).interpreter, one.invocations);
       for (const npu::Run& run : stream.runs) {
-        if (!room.Takes(run.predicted_seconds)) {
+        if (!room.Fits(run.predicted_seconds)) {
           ++lists;
           room = {};
         }
