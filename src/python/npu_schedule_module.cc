@@ -206,7 +206,8 @@ class NpuPackages {
     for (const DesignPart& one : submission) {
       const std::string package = PackageOf(one.design, form);
       Require(facts_.has(package), "there is no overlay ", package);
-      const npu::InstructionStream stream = npu::BuildStream(Loaded(package).interpreter, one.invocations);
+      const npu::InstructionStream stream =
+          npu::BuildStream(Loaded(package).interpreter, one.invocations);
       for (const npu::Run& run : stream.runs) {
         if (!room.Fits(run.predicted_seconds)) {
           ++lists;

@@ -194,7 +194,8 @@ void Copy(const Table& from, Table& to, Members Table::*... members) {
 }
 
 // Copies the kernels of a role.
-void CopyRole(Role role, const Kernels& from, Kernels& to, LookupKernels& lookup, FileTable& files) {
+void CopyRole(Role role, const Kernels& from, Kernels& to, LookupKernels& lookup,
+              FileTable& files) {
   using K = Kernels;
   using L = LookupKernels;
   const auto each_file = [&](const auto& take) {

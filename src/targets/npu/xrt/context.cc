@@ -145,7 +145,8 @@ void Context::Divide(Kept& kept, const npu::InstructionStream& stream) {
   });
 }
 
-void Context::Bind(Kept& kept, const npu::InstructionStream& stream, std::span<Buffer* const> buffers) {
+void Context::Bind(Kept& kept, const npu::InstructionStream& stream,
+                   std::span<Buffer* const> buffers) {
   std::vector<bool> changed(kept.dispatches.size());
   for (size_t i = 0; i < kept.dispatches.size(); ++i) {
     const std::vector<int>& arguments = stream.runs[i].buffers;
