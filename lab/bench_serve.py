@@ -58,6 +58,7 @@ _RUN = """
 import sys, time, json
 from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.running.asked import Asking
+from ort_aie_ep.running.chunks import CHUNK_ALONE
 from ort_aie_ep.running.loop import Loop
 from ort_aie_ep.running.prompts import Prompts
 from ort_aie_ep.running.slots import open_slots
@@ -68,7 +69,8 @@ from pathlib import Path
 folder, prompt, count = find_model(Path(sys.argv[1])), json.loads(sys.argv[2]), int(sys.argv[3])
 slots = open_slots(folder, Options(), 1, len(prompt) + count)
 for _ in range(2):
-    loop = Loop(slots, Asking(Prompts(folder), slots.vocabulary), len(prompt) + count, chunk=1024)
+    room = len(prompt) + count
+    loop = Loop(slots, Asking(Prompts(folder), slots.vocabulary), room, chunk=CHUNK_ALONE)
     start = time.perf_counter()
     for _ in Writing(loop, Turn(prompt, max_tokens=count, ignore_end=True)):
         pass

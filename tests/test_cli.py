@@ -408,7 +408,7 @@ def test_a_long_prompt_runs_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = np.random.default_rng(1).integers(0, decoder.vocabulary, 99)
     whole = decoder.prefill(tokens)
     for chunk in (1, 32, 33, 98, 99):
-        monkeypatch.setattr(generate, "PROMPT_CHUNK", chunk)
+        monkeypatch.setattr(generate, "CHUNK_ALONE", chunk)
         decoder.reset()
         np.testing.assert_allclose(decoder.prefill(tokens), whole, atol=1e-4)
         assert decoder.length == 99

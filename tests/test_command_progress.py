@@ -252,7 +252,7 @@ def test_a_long_prompt_is_counted_in_parts(compiled: Path, monkeypatch: pytest.M
     from ort_aie_ep.running.run import run_in_session
     from ort_aie_ep.runtime.sessions import Options
 
-    monkeypatch.setattr(run, "PROMPT_CHUNK", 4)
+    monkeypatch.setattr(run, "CHUNK_ALONE", 4)
     monkeypatch.setattr(loop, "LEAST_READ", 1)
     calls: list[tuple[int, int, str]] = []
     folder, write = find_model(compiled), lambda _: None

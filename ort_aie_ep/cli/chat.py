@@ -114,7 +114,7 @@ def chat_command(
     """
     require("ort-aie chat", ("jinja2", "prompt_toolkit"), "chat")
     from ort_aie_ep.running.conversation import Conversation
-    from ort_aie_ep.running.loop import PROMPT_CHUNK, open_loop
+    from ort_aie_ep.running.loop import open_loop
     from ort_aie_ep.running.templates import find_template
 
     options = session_options(
@@ -130,7 +130,7 @@ def chat_command(
                 f"{folder} has no chat template: use ort-aie run, which continues a text"
             )
         with console.bar("open the model"):
-            loop = open_loop(model.folder, options, 1, context, PROMPT_CHUNK, draft, guessing)
+            loop = open_loop(model.folder, options, 1, context, draft=draft, drafter=guessing)
         conversation = Conversation(loop, sampling, max_tokens)
         conversation.system(system)
         if sys.stdin.isatty() and sys.stdout.isatty():

@@ -125,7 +125,7 @@ def serve_command(
         raise AieError("--api-key has characters that HTTP headers do not have: use ASCII")
     import uvicorn
 
-    from ort_aie_ep.running.loop import PROMPT_CHUNK, open_loop
+    from ort_aie_ep.running.loop import open_loop
     from ort_aie_ep.serving.app import LOOPBACK, Server, create_app
     from ort_aie_ep.serving.engine import Engine
     from ort_aie_ep.serving.limits import (
@@ -148,7 +148,7 @@ def serve_command(
         model, guessing = stack.enter_context(opened(folder, draft, draft_model))
         with console.bar("open the model"):
             opening = partial(
-                open_loop, model.folder, options, parallel, context, PROMPT_CHUNK, draft, guessing
+                open_loop, model.folder, options, parallel, context, draft=draft, drafter=guessing
             )
             engine = stack.enter_context(Engine(opening, queue))
         console.note(_size(engine.facts))

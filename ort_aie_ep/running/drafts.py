@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder
+from ort_aie_ep.running.chunks import CHUNK_BESIDE_TEXTS
 from ort_aie_ep.running.sampling import (
     Choosing,
     Probabilities,
@@ -47,8 +48,6 @@ _FIRST, _SURE = 0.7, 0.99
 _WORTH = 1.1
 # Without guesses, one is tried after so many steps: texts change.
 _AGAIN = 16
-# Tokens of a prompt that the smaller model reads at once.
-_CHUNK = 256
 _log = logging.getLogger(__name__)
 
 
@@ -325,7 +324,7 @@ class _Model:
     def _read(self, asked: list[tuple[int, Drafting]]) -> list[tuple[int, Drafting]]:
         """Makes slots hold their texts but for a few tokens: those that do. No more than a chunk is
         read, which all texts wait for."""
-        ready, left = [], _CHUNK
+        ready, left = [], CHUNK_BESIDE_TEXTS
         # Texts in one call lack the same number of tokens, which the shortest one must have.
         most = min([FEW_ROWS, *(len(text.tokens) for _, text in asked)])
         for slot, text in asked:

@@ -1,8 +1,8 @@
 """Greedy decoding with a KV cache on a plain InferenceSession.
 
-A `Decoder` holds one sequence: `forward(tokens)` runs the new tokens and returns their logits; the
-cache keeps the earlier ones. Prefill is a call with many tokens, decoding a call with one. Several
-sequences of the same length can share a `Decoder`, side by side.
+A `Decoder` holds one sequence, or several of the same length: `forward(tokens)` runs the new tokens
+and returns their logits; the cache keeps the earlier ones. Prefill is a call with many tokens,
+decoding a call with one.
 
 Caches work as in onnxruntime-genai: allocated once for the whole context, with the same buffer
 bound to past and present, so that a step writes its rows and copies none. If the graph itself
@@ -26,6 +26,7 @@ from ort_aie_ep.models.checked_json import Field
 from ort_aie_ep.models.folder import GENAI_CONFIG, ModelFolder, section
 from ort_aie_ep.models.interface import TYPES, Unfit, read_interface, token_feeds
 from ort_aie_ep.progress import Count, Progress
+from ort_aie_ep.running.chunks import CHUNK_ALONE
 from ort_aie_ep.running.next_step import other_ways
 from ort_aie_ep.runtime import sessions
 from ort_aie_ep.runtime.core_library import logits_of_last
@@ -36,13 +37,9 @@ if TYPE_CHECKING:
 Tokens = npt.NDArray[np.int64]
 Logits = npt.NDArray[np.float32]
 
-# Tokens of a prompt that run at once. The activations of a long prompt would need more memory than
-# the cache, and in chunks of this size reading the weights again costs little.
-PROMPT_CHUNK = 1024
-
 
 class Decoder:
-    """A session and the cache of one sequence.
+    """A session and the caches of one sequence, or of several of the same length, side by side.
 
     Attributes:
         capacity: tokens that the cache can hold.
@@ -217,7 +214,7 @@ class Decoder:
         return binding, held
 
     def prefill(self, tokens: Tokens, progress: Progress | None = None) -> npt.NDArray[np.float32]:
-        """Runs the next `tokens` in chunks of PROMPT_CHUNK: the last one's logits (vocabulary).
+        """Runs the next `tokens` in chunks of CHUNK_ALONE: the last one's logits (vocabulary).
 
         `progress` counts tokens.
 
@@ -227,7 +224,7 @@ class Decoder:
         self._require_room(len(tokens))
         count = Count(progress, len(tokens))
         logits: npt.NDArray[np.float32] = np.empty(0, np.float32)
-        for part in np.split(tokens, range(PROMPT_CHUNK, len(tokens), PROMPT_CHUNK)):
+        for part in np.split(tokens, range(CHUNK_ALONE, len(tokens), CHUNK_ALONE)):
             logits = self.forward(part, wanted=1)[-1]
             count.step(len(part))
         return logits

@@ -27,6 +27,7 @@ from ort_aie_ep.models.folder import GENAI_CONFIG, ModelFolder, section
 from ort_aie_ep.models.interface import context_length
 from ort_aie_ep.running.answers import AnswerReader, Delta
 from ort_aie_ep.running.asked import Asking
+from ort_aie_ep.running.chunks import CHUNK_BESIDE_TEXTS
 from ort_aie_ep.running.drafts import Drafted, Drafting, Drafts, open_drafts
 from ort_aie_ep.running.guidance import Guide
 from ort_aie_ep.running.logprobs import Telling
@@ -37,8 +38,6 @@ from ort_aie_ep.running.text import Stops, TextStream
 from ort_aie_ep.running.turns import Logprob, Piece, PromptTooLongError, Sampling, Turn, Usage
 from ort_aie_ep.runtime.sessions import Options
 
-# Tokens of a prompt that run at once: texts that are being written wait for them.
-PROMPT_CHUNK = 256
 # More than the rows that a product computes as single ones (`most_rows` of the host's kernels).
 LEAST_READ = 64
 # A shorter beginning is not worth a copy, or the loss of what a slot holds.
@@ -128,7 +127,7 @@ class Loop:
         asking: Asking,
         context: int,
         sampling: Sampling | None = None,
-        chunk: int = PROMPT_CHUNK,
+        chunk: int = CHUNK_BESIDE_TEXTS,
         drafts: Drafts | None = None,
     ) -> None:
         self.asking, self.context, self.slots = asking, context, slots
@@ -542,7 +541,7 @@ def open_loop(
     options: Options,
     slots: int = 1,
     context: int | None = None,
-    chunk: int = PROMPT_CHUNK,
+    chunk: int = CHUNK_BESIDE_TEXTS,
     draft: int = 0,
     drafter: ModelFolder | None = None,
 ) -> Loop:

@@ -12,9 +12,9 @@ from ort_aie_ep.models.folder import ModelFolder
 from ort_aie_ep.models.interface import context_length
 from ort_aie_ep.progress import Count, Progress
 from ort_aie_ep.running.asked import Asking
+from ort_aie_ep.running.chunks import CHUNK_ALONE
 from ort_aie_ep.running.drafts import open_drafts
 from ort_aie_ep.running.genai import least_length, module, open_model, refusal, require_config
-from ort_aie_ep.running.generate import PROMPT_CHUNK
 from ort_aie_ep.running.loop import Loop, sampling_of
 from ort_aie_ep.running.prompts import Prompts
 from ort_aie_ep.running.slots import open_slots
@@ -53,7 +53,7 @@ def run_in_session(
     drafts = open_drafts(slots, folder, options, draft, drafter, room) if draft else None
     asking = Asking(prompts, slots.vocabulary)
     sampling = sampling_of(folder).with_fields({"temperature": 0.0})
-    loop = Loop(slots, asking, room, sampling, PROMPT_CHUNK, drafts)
+    loop = Loop(slots, asking, room, sampling, CHUNK_ALONE, drafts)
     writing = Writing(loop, Turn(tokens, max_tokens=count), progress)
     for delta in writing:
         if delta:

@@ -245,7 +245,7 @@ class Reader {
     if (Given(kRouterWeightsInput) && node_.Int("normalize_routing_weights", 0) != 0) {
       step.ints["normalize"] = 1;
     }
-    TakeConstants(experts, hidden, inter, has_fc3, fused, symmetric);
+    ReadConstants(experts, hidden, inter, has_fc3, fused, symmetric);
     return "";
   }
 
@@ -258,7 +258,7 @@ class Reader {
     return q4nx::SmallestForm(bits, block_size > 0 ? block_size : q4nx::kBlockCols, symmetric);
   }
 
-  void TakeConstants(Experts& experts, int64_t hidden, int64_t inter, bool has_fc3, bool fused,
+  void ReadConstants(Experts& experts, int64_t hidden, int64_t inter, bool has_fc3, bool fused,
                      bool symmetric) {
     const int64_t block_size = std::max<int64_t>(0, node_.Int("block_size", 0));
     const bool interleaved = fused && node_.Int("swiglu_fusion", 0) == 1;

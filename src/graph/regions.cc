@@ -32,13 +32,13 @@ class Joining {
  public:
   Joining(const Steps& steps, const std::vector<bool>& may)
       : region(steps.items().size(), kAbsent), next_(steps.items().size()) {
-    for (size_t i = 0; i < region.size(); ++i) Take(steps, i, may[i]);
+    for (size_t i = 0; i < region.size(); ++i) Join(steps, i, may[i]);
   }
 
   std::vector<int> region;  // by item, or kAbsent
 
  private:
-  void Take(const Steps& steps, size_t i, bool may) {
+  void Join(const Steps& steps, size_t i, bool may) {
     Regions next;     // regions that it reads, directly or through nodes outside only
     Regions blocked;  // regions on which it depends through something outside of them
     for (const int value : steps.items()[i].step.reads) {

@@ -130,7 +130,7 @@ class StreamBuilder {
          kRunBuffers, " buffers, the most that a run can have");
   }
 
-  Stream Finish() && {
+  InstructionStream Finish() && {
     for (Run& run : stream_.runs) {
       SetTxnHeader(run.words, static_cast<uint32_t>(run.sources.size()));
     }
@@ -175,7 +175,7 @@ class StreamBuilder {
   const Manifest& manifest_;
   const Invocations& plan_;
   const std::vector<int> shared_;
-  Stream stream_;
+  InstructionStream stream_;
   uint64_t named_ = 0;  // in the last run
 };
 
@@ -204,7 +204,7 @@ bool SameSkeleton(const Run& run, const Piece& piece, const PieceEncoder& now) {
 
 }  // namespace
 
-Stream BuildStream(Interpreter& interpreter, const Invocations& plan) {
+InstructionStream BuildStream(Interpreter& interpreter, const Invocations& plan) {
   Require(!plan.empty(), "a plan must have at least one invocation, got none");
   StreamBuilder builder(interpreter.manifest(), plan);
   size_t operations = 0;
@@ -221,7 +221,7 @@ Stream BuildStream(Interpreter& interpreter, const Invocations& plan) {
   return std::move(builder).Finish();
 }
 
-std::optional<std::vector<WordRange>> PatchStream(Interpreter& interpreter, Stream& stream,
+std::optional<std::vector<WordRange>> PatchStream(Interpreter& interpreter, InstructionStream& stream,
                                                   const Invocations& plan,
                                                   const std::vector<size_t>& changed) {
   struct Patched {

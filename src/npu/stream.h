@@ -49,7 +49,7 @@ struct Run {
   std::vector<int> buffers;       // buffers of the plan that are the run's arguments 0, 1, ...
 };
 
-struct Stream {
+struct InstructionStream {
   std::vector<Run> runs;
   std::vector<Piece> pieces;  // in the order of the plan
 };
@@ -58,13 +58,13 @@ struct Stream {
 // is predicted to take more than kMaxRunSeconds or has more than kMaxRunWords. A plan of more
 // buffers is divided into runs that each touch as many as a run can have. Throws as Interpreter
 // does, and for a stretch without a cut that takes too long or touches too many buffers.
-Stream BuildStream(Interpreter& interpreter, const Invocations& plan);
+InstructionStream BuildStream(Interpreter& interpreter, const Invocations& plan);
 
 // How far a list of runs has been filled.
 class ListRoom {
  public:
   // Whether another run still belongs to the list. The first always does.
-  bool Takes(double seconds) const {
+  bool Fits(double seconds) const {
     return runs_ == 0 || (runs_ < kMaxListRuns && seconds_ + seconds <= kMaxRunSeconds);
   }
   void Add(double seconds) {
@@ -87,7 +87,7 @@ struct WordRange {
 // offsets of the invocations `changed` (ascending). Works only if this changes nothing but variable
 // words and no run becomes too long; returns the changed words, ascending. Else returns nothing and
 // changes nothing. Throws as BuildStream does.
-std::optional<std::vector<WordRange>> PatchStream(Interpreter& interpreter, Stream& stream,
+std::optional<std::vector<WordRange>> PatchStream(Interpreter& interpreter, InstructionStream& stream,
                                                   const Invocations& plan,
                                                   const std::vector<size_t>& changed);
 

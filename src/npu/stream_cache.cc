@@ -26,13 +26,13 @@ bool SameSkeleton(const Run& a, const Run& b) {
                     b.words.begin() + static_cast<std::ptrdiff_t>(begin));
 }
 
-bool SameSkeleton(const Stream& a, const Stream& b) {
+bool SameSkeleton(const InstructionStream& a, const InstructionStream& b) {
   return std::ranges::equal(a.runs, b.runs,
                             [](const Run& x, const Run& y) { return SameSkeleton(x, y); });
 }
 
 // Changes `kept` into `fresh`, and returns which words changed.
-std::vector<WordRange> Patch(Stream& kept, Stream fresh) {
+std::vector<WordRange> Patch(InstructionStream& kept, InstructionStream fresh) {
   std::vector<WordRange> changed;
   for (size_t run = 0; run < kept.runs.size(); ++run) {
     Run& to = kept.runs[run];
@@ -77,7 +77,7 @@ size_t RunBytes(size_t words) {
   return (words * sizeof(uint32_t) + kStreamUnit - 1) / kStreamUnit * kStreamUnit;
 }
 
-size_t StreamBytes(const Stream& stream) {
+size_t StreamBytes(const InstructionStream& stream) {
   size_t bytes = 0;
   for (const Run& run : stream.runs) bytes += RunBytes(run.words.size());
   return bytes;
@@ -154,7 +154,7 @@ StreamCache::Lookup StreamCache::Get(const Invocations& plan) {
     for (const size_t i : *differences) entry->plan[i] = plan[i];
     return Found(entry, Outcome::kPatched, std::move(*changed));
   }
-  Stream fresh = BuildStream(interpreter_, plan);
+  InstructionStream fresh = BuildStream(interpreter_, plan);
   // The same words may belong to other buffers.
   for (const StreamMemory::Place entry : ours) {
     if (!SameSkeleton(entry->stream, fresh)) continue;

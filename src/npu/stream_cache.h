@@ -27,7 +27,7 @@ inline constexpr size_t kStreamUnit = 32 << 10;
 
 // How much of that memory the words of a run, and all words of a stream, take, in bytes.
 size_t RunBytes(size_t words);
-size_t StreamBytes(const Stream& stream);
+size_t StreamBytes(const InstructionStream& stream);
 
 // What the owner of a cache keeps with a stream, such as the buffers that hold it. It is destroyed
 // with the stream.
@@ -68,7 +68,7 @@ class StreamMemory {
     const StreamCache* owner;
     uint64_t id;
     Invocations plan;
-    Stream stream;
+    InstructionStream stream;
     size_t bytes;
     std::unique_ptr<StreamCompanion> companion;
     bool held = false;
@@ -95,7 +95,7 @@ class StreamCache {
   enum class Outcome { kSame, kPatched, kEncoded };
 
   struct Lookup {
-    const Stream& stream;  // valid until the next Get, or while it is held
+    const InstructionStream& stream;  // valid until the next Get, or while it is held
     uint64_t id;           // of the kept stream; patching does not change it
     Outcome outcome;
     std::vector<WordRange> changed;               // when patched, ascending

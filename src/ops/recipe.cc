@@ -85,24 +85,24 @@ class Line {
   explicit Line(std::string_view line) : rest_(line) {}
 
   // False at the end.
-  bool Take(std::string& word) {
+  bool Read(std::string& word) {
     word = Next();
     return !word.empty();
   }
   template <std::integral T>
-  bool Take(T& number) {
+  bool Read(T& number) {
     return ReadNumber(Next(), number, 10);
   }
-  bool TakeText(std::string& text) {
+  bool ReadText(std::string& text) {
     const std::string_view word = Next();
     return !word.empty() && Unescape(word, text);
   }
-  bool TakeFloat(float& number) { return ReadHex(Next(), number); }
+  bool ReadFloat(float& number) { return ReadHex(Next(), number); }
   // The rest of the line.
   template <typename T>
-  bool TakeAll(std::vector<T>& numbers) {
+  bool ReadAll(std::vector<T>& numbers) {
     while (!AtEnd()) {
-      if (!Take(numbers.emplace_back())) return false;
+      if (!Read(numbers.emplace_back())) return false;
     }
     return true;
   }
@@ -143,15 +143,15 @@ struct Reading {
 bool Read(Line& line, const std::string& key, Reading& reading) {
   Recipe& recipe = reading.recipe;
   if (key == "inputs") {
-    return !std::exchange(reading.has_inputs, true) && line.Take(recipe.inputs) &&
+    return !std::exchange(reading.has_inputs, true) && line.Read(recipe.inputs) &&
            recipe.inputs >= 0;
   }
   if (key == "constant") {
     int64_t type = 0;
     std::vector<int64_t> dims;
     Recipe::Constant constant;
-    const bool good = recipe.steps.empty() && line.Take(type) && line.Take(constant.range.offset) &&
-                      line.Take(constant.range.size) && line.TakeAll(dims);
+    const bool good = recipe.steps.empty() && line.Read(type) && line.Read(constant.range.offset) &&
+                      line.Read(constant.range.size) && line.ReadAll(dims);
     constant.type = TypeOfNumber(type);
     if (!good || constant.type == DataType::kOther) return false;
     constant.shape = Shape(dims.begin(), dims.end());
@@ -161,32 +161,32 @@ bool Read(Line& line, const std::string& key, Reading& reading) {
   if (key == "step") {
     reading.has_reads = reading.has_writes = false;
     Recipe::Step& step = recipe.steps.emplace_back();
-    return line.Take(step.op) && line.TakeText(step.name);
+    return line.Read(step.op) && line.ReadText(step.name);
   }
   if (key == "outputs") {
-    return !std::exchange(reading.has_outputs, true) && line.TakeAll(recipe.outputs);
+    return !std::exchange(reading.has_outputs, true) && line.ReadAll(recipe.outputs);
   }
   if (recipe.steps.empty()) return false;
   Recipe::Step& step = recipe.steps.back();
   std::string name;
   if (key == "int") {
     int64_t number = 0;
-    return line.Take(name) && line.Take(number) && step.ints.try_emplace(name, number).second;
+    return line.Read(name) && line.Read(number) && step.ints.try_emplace(name, number).second;
   }
   if (key == "float") {
     float number = 0;
-    return line.Take(name) && line.TakeFloat(number) &&
+    return line.Read(name) && line.ReadFloat(number) &&
            step.floats.try_emplace(name, number).second;
   }
   if (key == "string") {
     std::string text;
-    return line.Take(name) && line.TakeText(text) && step.strings.try_emplace(name, text).second;
+    return line.Read(name) && line.ReadText(text) && step.strings.try_emplace(name, text).second;
   }
   if (key == "reads") {
-    return !std::exchange(reading.has_reads, true) && line.TakeAll(step.reads);
+    return !std::exchange(reading.has_reads, true) && line.ReadAll(step.reads);
   }
   if (key == "writes") {
-    return !std::exchange(reading.has_writes, true) && line.TakeAll(step.writes);
+    return !std::exchange(reading.has_writes, true) && line.ReadAll(step.writes);
   }
   return false;
 }
@@ -331,7 +331,7 @@ Recipe RecipeFrom(const std::string& text) {
   if (Line first(head); true) {
     std::string word;
     int format = 0;
-    if (!first.Take(word) || word != "recipe" || !first.Take(format) || !first.AtEnd()) {
+    if (!first.Read(word) || word != "recipe" || !first.Read(format) || !first.AtEnd()) {
       Refuse("it begins with '", head.substr(0, 40), "', expected 'recipe ", kRecipeFormat, "'");
     }
     if (format < kRecipeFormat || format > kLastRecipeFormat) {
@@ -345,7 +345,7 @@ Recipe RecipeFrom(const std::string& text) {
     const std::string_view line = TakeLine(rest);
     Line words(line);
     std::string key;
-    if (!words.Take(key) || !Read(words, key, reading) || !words.AtEnd()) {
+    if (!words.Read(key) || !Read(words, key, reading) || !words.AtEnd()) {
       Refuse("line '", line.substr(0, 100), "' is not a line of a recipe");
     }
   }

@@ -206,9 +206,10 @@ class NpuPackages {
     for (const DesignPart& one : submission) {
       const std::string package = PackageOf(one.design, form);
       Require(facts_.has(package), "there is no overlay ", package);
-      const npu::Stream stream = npu::BuildStream(Loaded(package).interpreter, one.invocations);
+      const npu::InstructionStream stream =
+          npu::BuildStream(Loaded(package).interpreter, one.invocations);
       for (const npu::Run& run : stream.runs) {
-        if (!room.Takes(run.predicted_seconds)) {
+        if (!room.Fits(run.predicted_seconds)) {
           ++lists;
           room = {};
         }
@@ -219,7 +220,7 @@ class NpuPackages {
         invocations.append(py::make_tuple(invocation.sequence, invocation.parameters));
       }
       py::dict part;
-      part["design"] = one.design;
+      part["design"] = std::string_view(one.design);
       part["package"] = package;
       part["runs"] = stream.runs.size();
       part["invocations"] = invocations;
@@ -291,7 +292,7 @@ void DefineSchedule(py::module_& m) {
       "packages",
       [](int64_t group, bool minima) {
         std::vector<std::string> packages;
-        for (const std::string_view design : kDesigns) {
+        for (const Design design : kDesigns) {
           packages.push_back(PackageOf(design, {WeightKind::kQ4NX, group, minima}));
         }
         return packages;

@@ -59,7 +59,7 @@ std::string SourceText(const Manifest& manifest, const Invocations& plan, const 
   Fail(ErrorCode::kRuntime, "an operation does not belong to a sequence");
 }
 
-py::list Runs(const Manifest& manifest, const Invocations& plan, const Stream& stream) {
+py::list Runs(const Manifest& manifest, const Invocations& plan, const InstructionStream& stream) {
   py::list runs;
   for (const Run& run : stream.runs) {
     py::list sources;
@@ -78,7 +78,7 @@ py::list Runs(const Manifest& manifest, const Invocations& plan, const Stream& s
 py::list Build(const std::string& manifest_json, const py::list& invocations) {
   const Invocations plan = PlanOf(invocations);
   Manifest manifest;
-  Stream stream;
+  InstructionStream stream;
   {
     const py::gil_scoped_release release;
     manifest = ParseManifest(manifest_json);
@@ -97,7 +97,7 @@ class PythonStreamCache {
 
   py::dict Get(const py::list& invocations) {
     const Invocations plan = PlanOf(invocations);
-    Stream stream;
+    InstructionStream stream;
     uint64_t id;
     StreamCache::Outcome outcome;
     std::vector<WordRange> changed;

@@ -53,7 +53,7 @@ void PackExpert(const ExpertLayout& layout, const uint8_t* codes, const void* sc
   }
 }
 
-void TakeBias(const ExpertLayout& layout, const void* biases, ScaleType type, float* to) {
+void ReadBias(const ExpertLayout& layout, const void* biases, ScaleType type, float* to) {
   for (int64_t i = 0; i < layout.n; ++i) {
     to[i] = LoadScale(biases, type, layout.first + i * layout.step);
   }

@@ -35,6 +35,6 @@ void PackExpert(const ExpertLayout& layout, const uint8_t* codes, const void* sc
                 ScaleType scale_type, const uint8_t* zero_points, uint8_t* blocks);
 
 // One expert's biases -> (n) float.
-void TakeBias(const ExpertLayout& layout, const void* biases, ScaleType type, float* to);
+void ReadBias(const ExpertLayout& layout, const void* biases, ScaleType type, float* to);
 
 }  // namespace ort_aie::q4nx

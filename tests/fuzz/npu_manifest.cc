@@ -72,7 +72,7 @@ size_t CountOperations(const std::vector<uint32_t>& words) {
 }
 
 // Checks that hold for every stream that the encoder returns.
-void CheckStream(const Stream& stream) {
+void CheckStream(const InstructionStream& stream) {
   for (const Run& run : stream.runs) {
     if (run.words.size() < 4 || run.words[3] != run.words.size() * 4) std::abort();
     if (run.words[2] != run.sources.size()) std::abort();

@@ -24,9 +24,9 @@ from ort_aie_ep.npu.simulator.registers import (
 from ort_aie_ep.npu.simulator.txn import (
     AddressPatch,
     BlockWrite,
+    InstructionStream,
     MaskWrite,
     Operation,
-    Stream,
     Wait,
     Write,
     decode,
@@ -179,7 +179,7 @@ class Device:
             for task in tasks
         )
 
-    def run(self, stream: Stream, vouched: set[int] = frozenset()) -> Device:  # type: ignore[assignment]
+    def run(self, stream: InstructionStream, vouched: set[int] = frozenset()) -> Device:  # type: ignore[assignment]
         for op in stream.operations:
             self.step(op)
             if op.index in vouched:

@@ -17,9 +17,9 @@ from ort_aie_ep.npu.simulator.registers import (
 from ort_aie_ep.npu.simulator.txn import (
     AddressPatch,
     BlockWrite,
+    InstructionStream,
     MaskWrite,
     Other,
-    Stream,
     Wait,
     Write,
     decode,
@@ -31,7 +31,7 @@ def words_of(text: str) -> list[int]:
     return [int(word, 16) for word in text.split()]
 
 
-def listed(stream: Stream) -> list[tuple[object, ...]]:
+def listed(stream: InstructionStream) -> list[tuple[object, ...]]:
     """The operations as the C++ encoder takes them."""
     found: list[tuple[object, ...]] = []
     for op in stream.operations:
@@ -50,7 +50,7 @@ def listed(stream: Stream) -> list[tuple[object, ...]]:
     return found
 
 
-def encode(stream: Stream) -> np.ndarray:
+def encode(stream: InstructionStream) -> np.ndarray:
     """Passes a decoded stream through the C++ encoder."""
     header = stream.header
     return _npu.encode(header.generation, header.rows, header.columns, listed(stream))

@@ -237,7 +237,7 @@ def test_texts_with_guesses_have_the_bits_of_their_own_runs_alone(
     plain = open_loop(folder, options, 1, 600)
     expected = [texts_of(plain, [turn])[0][0] for turn in turns]
     drafter = folder if by_model else None
-    found, texts = texts_of(open_loop(folder, options, slots, 600, 256, 3, drafter), turns)
+    found, texts = texts_of(open_loop(folder, options, slots, 600, draft=3, drafter=drafter), turns)
     assert found == expected
     assert texts[-1].drafting is None
     for text in texts[:-1]:
@@ -270,7 +270,8 @@ def test_sampled_texts_beside_each_other_take_what_the_same_model_draws(
     """The distributions are equal, so that no guess is refused."""
     turns = [Turn(turn.prompt, max_tokens=30, sampling={"temperature": 0.8}, ignore_end=True)
              for turn in TURNS[1:]]  # fmt: skip
-    _, texts = texts_of(open_loop(folder, Options(threads=1), 3, 600, 256, 1, folder), turns)
+    loop = open_loop(folder, Options(threads=1), 3, 600, draft=1, drafter=folder)
+    _, texts = texts_of(loop, turns)
     for text in texts:
         assert text.drafting is not None
         assert 0 < text.drafting.drafted <= text.drafting.taken + 1
@@ -285,7 +286,7 @@ def test_a_drafting_model_that_fails_ends_guesses_alone(
     turns = TURNS[1:3]
     plain = open_loop(folder, options, 1, 600)
     expected = [texts_of(plain, [turn])[0][0] for turn in turns]
-    loop = open_loop(folder, options, 2, 600, 256, 3, folder)
+    loop = open_loop(folder, options, 2, 600, draft=3, drafter=folder)
     assert loop.drafts is not None
     assert loop.drafts._model is not None
     slots = loop.drafts._model._slots

@@ -19,6 +19,7 @@ from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.models.tokenizer import load_tokenizer
 from ort_aie_ep.running import bounded
 from ort_aie_ep.running import slots as slots_module
+from ort_aie_ep.running.chunks import CHUNK_ALONE, CHUNK_BESIDE_TEXTS
 from ort_aie_ep.running.genai import entries
 from ort_aie_ep.running.loop import LEAST_READ, Event, Loop, Text, open_loop
 from ort_aie_ep.running.run import run_in_genai, run_in_session
@@ -41,7 +42,9 @@ SCHEMA = {
 }
 
 
-def opened(model: Path, slots: int = 1, context: int | None = None, chunk: int = 256) -> Loop:
+def opened(
+    model: Path, slots: int = 1, context: int | None = None, chunk: int = CHUNK_BESIDE_TEXTS
+) -> Loop:
     return open_loop(find_model(model), ONE_THREAD, slots, context, chunk)
 
 
@@ -135,7 +138,7 @@ def test_what_prompts_share_is_copied_with_its_bits(model: Path) -> None:
     random = np.random.default_rng(4)
     system = random.integers(3, 4000, 500).tolist()
     turns = [Turn([*system, *random.integers(3, 4000, n).tolist()], max_tokens=9) for n in (90, 3)]
-    fresh = opened(model, chunk=1024)
+    fresh = opened(model, chunk=CHUNK_ALONE)
     kept = Watched(fresh)
     first, second = written(fresh, turns[0]), written(opened(model), turns[1])
     sharing = opened(model, 3)

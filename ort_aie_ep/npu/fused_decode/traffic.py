@@ -11,7 +11,7 @@ from ort_aie_ep.npu.simulator.registers import (
     shim_descriptor_of,
     shim_queue_of,
 )
-from ort_aie_ep.npu.simulator.txn import AddressPatch, BlockWrite, Stream, Write
+from ort_aie_ep.npu.simulator.txn import AddressPatch, BlockWrite, InstructionStream, Write
 from ort_aie_ep.npu.terms.configuration import Direction
 from ort_aie_ep.npu.terms.errors import StreamError
 
@@ -46,7 +46,7 @@ class _Descriptor:
     patch: AddressPatch | None = None
 
 
-def tasks_of(stream: Stream) -> Iterator[Task]:
+def tasks_of(stream: InstructionStream) -> Iterator[Task]:
     """The tasks of all shim channels, in the order of the stream.
 
     Raises StreamError for a task whose descriptor was not written, or has no buffer.

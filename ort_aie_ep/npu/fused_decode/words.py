@@ -12,7 +12,14 @@ import numpy.typing as npt
 from ort_aie_ep.models.files import read_regular
 from ort_aie_ep.npu.fused_decode.folder import Pair
 from ort_aie_ep.npu.simulator.registers import core_memory_of
-from ort_aie_ep.npu.simulator.txn import AddressPatch, BlockWrite, Operation, Stream, Write, decode
+from ort_aie_ep.npu.simulator.txn import (
+    AddressPatch,
+    BlockWrite,
+    InstructionStream,
+    Operation,
+    Write,
+    decode,
+)
 from ort_aie_ep.npu.terms.errors import PackageError, StreamError
 
 Words = npt.NDArray[np.uint32]
@@ -28,7 +35,7 @@ class Build:
 
     path: Path
     words: Words
-    stream: Stream
+    stream: InstructionStream
 
 
 def read_build(path: Path) -> Build:

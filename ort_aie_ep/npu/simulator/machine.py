@@ -42,10 +42,10 @@ from ort_aie_ep.npu.simulator.state import ArrayState
 from ort_aie_ep.npu.simulator.txn import (
     AddressPatch,
     BlockWrite,
+    InstructionStream,
     MaskWrite,
     Operation,
     Other,
-    Stream,
     Wait,
     Write,
     decode,
@@ -148,7 +148,10 @@ class Machine(ArrayState):
         return self.run_stream(decode(words), buffers)
 
     def run_stream(
-        self, stream: Stream, buffers: Iterable[tuple[str, np.ndarray]], count: Count | None = None
+        self,
+        stream: InstructionStream,
+        buffers: Iterable[tuple[str, np.ndarray]],
+        count: Count | None = None,
     ) -> Result:
         """Execute a decoded stream, as `run` does; `count` advances with each operation."""
         device = self.design.device

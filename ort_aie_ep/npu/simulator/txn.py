@@ -139,7 +139,7 @@ class Other(Operation):
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class InstructionStream:
     """A decoded stream."""
 
     header: Header
@@ -353,7 +353,7 @@ def _decode_header(words: list[int], generation: int | None) -> Header:
     return header
 
 
-def decode(words: npt.ArrayLike, device_generation: int | None = None) -> Stream:
+def decode(words: npt.ArrayLike, device_generation: int | None = None) -> InstructionStream:
     """Decode the operations of a stream.
 
     `words` is (n,), integers of 32 bits; `device_generation` is 3 (NPU1) or 4 (NPU2) when the
@@ -382,7 +382,7 @@ def decode(words: npt.ArrayLike, device_generation: int | None = None) -> Stream
             f"header, word 2: expected a count of {decoder.index}, the operations that follow, "
             f"found {header.operations}"
         )
-    return Stream(header, tuple(operations))
+    return InstructionStream(header, tuple(operations))
 
 
 # --- for people -----------------------------------------------------------------------------------
@@ -429,7 +429,7 @@ def _describe(op: Operation) -> str:
     return type(op).__name__ + "".join(f" {name}={value!r}" for name, value in fields.items())
 
 
-def format_stream(stream: Stream) -> str:
+def format_stream(stream: InstructionStream) -> str:
     """The stream as text: a line for the header, and one for every operation."""
     header = stream.header
     lines = [

@@ -82,7 +82,7 @@ std::optional<float> EpsilonOf(const Item& attention) {
 }
 
 // The attention with the norm's weight at `weight`, in place of the norm before `input`.
-void TakeIn(const HeadNorm& norm, Input input, Input weight, Recipe::Step& step) {
+void Absorb(const HeadNorm& norm, Input input, Input weight, Recipe::Step& step) {
   step.reads.resize(std::max<size_t>(step.reads.size(), size_t{weight} + 1), kAbsent);
   step.reads[input] = norm.source;
   step.reads[weight] = norm.weight;
@@ -107,8 +107,8 @@ bool FuseNormsOfHeads(Steps& steps, const Item* attention) {
     return false;
   }
   Recipe::Step step = attention->step;
-  TakeIn(*q, Input::kQuery, Input::kQNormWeight, step);
-  TakeIn(*k, Input::kKey, Input::kKNormWeight, step);
+  Absorb(*q, Input::kQuery, Input::kQNormWeight, step);
+  Absorb(*k, Input::kKey, Input::kKNormWeight, step);
   steps.Fuse(attention, std::move(step), {q->flat, q->norm, q->heads, k->flat, k->norm, k->heads});
   return true;
 }
@@ -118,7 +118,7 @@ bool FuseNormOfValues(Steps& steps, const Item* attention) {
   const auto v = HeadNormBefore(steps, *attention, Input::kValue, "kv_num_heads");
   if (!v || EpsilonOf(*attention).value_or(v->epsilon) != v->epsilon) return false;
   Recipe::Step step = attention->step;
-  TakeIn(*v, Input::kValue, Input::kVNormWeight, step);
+  Absorb(*v, Input::kValue, Input::kVNormWeight, step);
   steps.Fuse(attention, std::move(step), {v->flat, v->norm, v->heads});
   return true;
 }

@@ -110,7 +110,7 @@ void PackExperts(const ExpertPart& part, const Tensor& source, const Tensor& sca
   const auto pack = [&](int64_t expert) {
     if (is_bias) {
       const auto bytes = layout.source_rows * static_cast<int64_t>(SizeOf(source.type));
-      q4nx::TakeBias(layout, of_expert(source, expert, bytes), ScaleTypeOf(source.type),
+      q4nx::ReadBias(layout, of_expert(source, expert, bytes), ScaleTypeOf(source.type),
                      reinterpret_cast<float*>(to) + expert * layout.n);
       return;
     }

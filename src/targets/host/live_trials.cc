@@ -139,11 +139,11 @@ void LiveTrials::Try(Role role, const MatMulStep& step, const ThreadPool& thread
   const std::array<double, 2> seconds = RunHalves(step, kernels, counted);
   const double ratio = 1000 * seconds[its] / seconds[1 - its];
   if (std::isnan(ratio)) return;  // a clock that stood still
-  Take(role, candidate.choice[At(role)].variant, counted.count(),
+  Record(role, candidate.choice[At(role)].variant, counted.count(),
        static_cast<int>(std::clamp(ratio, kLeastRatio, kMostRatio)));
 }
 
-void LiveTrials::Take(Role role, const char* variant, int threads, int ratio) {
+void LiveTrials::Record(Role role, const char* variant, int threads, int ratio) {
   const std::lock_guard lock(mutex_);
   threads_ = std::max(threads_, static_cast<int>(std::bit_ceil(static_cast<unsigned>(threads))));
   Ratios& ratios = run_[{role, threads_, variant}];

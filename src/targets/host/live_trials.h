@@ -44,7 +44,7 @@ class LiveTrials {
   LiveTrials();
   bool HasCandidates() const;
   void Try(Role role, const MatMulStep& step, const ThreadPool& threads);
-  void Take(Role role, const char* variant, int threads, int ratio);
+  void Record(Role role, const char* variant, int threads, int ratio);
 
   const std::string path_;
   std::array<Tried, kRoles> tried_;

@@ -66,7 +66,7 @@ void StreamIn(const MoEStep& step, const ExpertRows& rows, float* h, const Kerne
   const int64_t padded = PaddedCols(step.hidden, step.form);
   threads.ParallelFor(prepared, PassNs(padded), [&](int64_t pair) {
     const int64_t row = rows.begin + (shared ? 0 : rows.row(pair));
-    x.Take(pair, LoadPadded(all, kernels, nullptr, row, Scratch<float>(Purpose::kRow, padded)));
+    x.Prepare(pair, LoadPadded(all, kernels, nullptr, row, Scratch<float>(Purpose::kRow, padded)));
   });
 
   const int64_t row_blocks = RowBlocks(step.inter);
@@ -93,7 +93,7 @@ void StreamOut(const MoEStep& step, const ExpertRows& rows, const float* h, cons
   StreamedRows x(all, rows.pairs(), kernels);
   const int64_t padded = PaddedCols(step.inter, step.down_form);
   threads.ParallelFor(rows.pairs(), PassNs(padded), [&](int64_t pair) {
-    x.Take(pair, LoadPadded(all, kernels, nullptr, pair, Scratch<float>(Purpose::kRow, padded)));
+    x.Prepare(pair, LoadPadded(all, kernels, nullptr, pair, Scratch<float>(Purpose::kRow, padded)));
   });
 
   const int64_t row_blocks = RowBlocks(step.hidden);

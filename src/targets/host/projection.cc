@@ -32,13 +32,13 @@ StreamedRows Prepared(const MatMulStep& step, const Kernels& kernels, const Thre
   const float* norm_weight = NormWeight(step, kernels);
   threads.ParallelFor(step.rows, PassNs(padded), [&](int64_t row) {
     float* buffer = Scratch<float>(Purpose::kRow, padded);
-    rows.Take(row, LoadPadded(step, kernels, norm_weight, row, buffer));
+    rows.Prepare(row, LoadPadded(step, kernels, norm_weight, row, buffer));
   });
   return rows;
 }
 
 // Rows of blocks [begin, end), each multiplied by all rows of activations while it is read.
-void Stream(const MatMulStep& step, const StreamedRows& rows, int64_t begin, int64_t end,
+void StreamBands(const MatMulStep& step, const StreamedRows& rows, int64_t begin, int64_t end,
             const Kernels& kernels, const ThreadPool& threads) {
   const int64_t per_task = BandOf(end - begin, RowBytes(step) * (IsGated(step) ? 2 : 1));
   threads.ParallelFor(CeilDiv(end - begin, per_task), [&](int64_t task) {
@@ -130,7 +130,7 @@ class Bf16Gemm {
   static const GemmBlocking& Blocking(const Kernels& kernels) { return kernels.bf16_blocking; }
   static int64_t RowBytes(const MatMulStep& step) { return 2 * RowElements(step); }
 
-  void TakeRow(int64_t row, const float* x) const {
+  void PrepareRow(int64_t row, const float* x) const {
     kernels_.float_to_bfloat16(x, padded_, a_ + row * row_);
   }
 
@@ -173,7 +173,7 @@ class Int8Gemm {
   static const GemmBlocking& Blocking(const Kernels& kernels) { return kernels.int8_blocking; }
   static int64_t RowBytes(const MatMulStep& step) { return PaddedK(step); }
 
-  void TakeRow(int64_t row, const float* x) const {
+  void PrepareRow(int64_t row, const float* x) const {
     (by_16_ ? kernels_.quantize_int8_16 : kernels_.quantize_int8)(
         x, groups_, 128, a_ + row * padded_, a_scales_ + row * groups_,
         q_sums_ + row * sum_groups_);
@@ -218,7 +218,7 @@ void GemmRows(const MatMulStep& step, const Rows& rows, const float* norm_weight
   const int64_t padded = PaddedK(step);
   threads.ParallelFor(rows.count, PassNs(padded), [&](int64_t row) {
     float* buffer = Scratch<float>(Purpose::kRow, padded);
-    gemm.TakeRow(row, LoadPadded(step, kernels, norm_weight, rows.begin + row, buffer));
+    gemm.PrepareRow(row, LoadPadded(step, kernels, norm_weight, rows.begin + row, buffer));
   });
 
   const int64_t row_bytes = RowBytes(step);
@@ -306,7 +306,7 @@ void RunMatMul(const MatMulStep& step, const Kernels& kernels, const ThreadPool&
   if (step.rows > MostStreamedRows(kernels, step.form, step.numerics)) {
     return RunGemm(step, kernels, threads);
   }
-  Stream(step, Prepared(step, kernels, threads), 0, RowBlocks(step.n), kernels, threads);
+  StreamBands(step, Prepared(step, kernels, threads), 0, RowBlocks(step.n), kernels, threads);
 }
 
 std::array<double, 2> RunHalves(const MatMulStep& step,
@@ -317,7 +317,7 @@ std::array<double, 2> RunHalves(const MatMulStep& step,
   std::array<double, 2> seconds{};
   for (size_t half = 0; half < 2; ++half) {
     const auto begin = std::chrono::steady_clock::now();
-    Stream(step, rows, ends[half], ends[half + 1], *kernels[half], threads);
+    StreamBands(step, rows, ends[half], ends[half + 1], *kernels[half], threads);
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
     seconds[half] = time.count() / static_cast<double>(ends[half + 1] - ends[half]);
   }

@@ -61,7 +61,7 @@ StreamedRows::StreamedRows(const MatMulStep& step, int64_t rows, const Kernels& 
   }
 }
 
-void StreamedRows::Take(int64_t row, const float* x) {
+void StreamedRows::Prepare(int64_t row, const float* x) {
   if (lookup_ && alone_) {
     looked_up_ = TablesOf(kernels_, !int8_, x, padded_);
   } else if (lookup_) {

@@ -41,7 +41,7 @@ class StreamedRows {
   StreamedRows(const MatMulStep& step, int64_t rows, const Kernels& kernels);
 
   // x is padded with zeros to whole blocks. On any thread; one row alone on the one that made this.
-  void Take(int64_t row, const float* x);
+  void Prepare(int64_t row, const float* x);
   // y (count, 32) = rows [first, first + count) . a row of blocks, on any thread. The result of a
   // row does not depend on the others. Kernels that give the same bits may prepare and multiply.
   void Multiply(const Kernels& kernels, const uint8_t* blocks, int64_t first, int64_t count,

@@ -78,7 +78,7 @@ class Executor final : public XrtTarget {
 
   // NPU1 has too few columns for it.
   bool CanHaveDecode() const {
-    return std::ranges::any_of(kDesigns, [this](std::string_view design) {
+    return std::ranges::any_of(kDesigns, [this](Design design) {
       const npu::Manifest* const manifest = engine_.device().Overlay(design);
       return manifest != nullptr && manifest->generation != npu::kGenerationNpu1;
     });

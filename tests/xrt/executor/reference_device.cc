@@ -483,7 +483,7 @@ void ReferenceDevice::Submit(std::span<const Part> parts, std::span<Buffer* cons
   if (std::set(buffers.begin(), buffers.end()).size() != buffers.size()) {
     Wrong("one buffer is in a plan twice");
   }
-  std::vector<npu::Stream> streams;  // before anything runs: shapes may be refused
+  std::vector<npu::InstructionStream> streams;  // before anything runs: shapes may be refused
   for (const auto& [package, invocations] : parts) {
     const npu::Manifest* manifest = Overlay(package);
     if (manifest == nullptr) Wrong("a run on an overlay that there is not");
@@ -502,7 +502,7 @@ void ReferenceDevice::Submit(std::span<const Part> parts, std::span<Buffer* cons
   }
 }
 
-void ReferenceDevice::RunPart(const Part& part, const npu::Stream& stream,
+void ReferenceDevice::RunPart(const Part& part, const npu::InstructionStream& stream,
                               std::span<Buffer* const> buffers) {
   int next = 0;  // invocation
   for (const npu::Run& run : stream.runs) {

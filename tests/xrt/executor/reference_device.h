@@ -51,7 +51,8 @@ class ReferenceDevice final : public Device {
   std::vector<std::string> sequences;    // those executed
 
  private:
-  void RunPart(const Part& part, const npu::Stream& stream, std::span<Buffer* const> buffers);
+  void RunPart(const Part& part, const npu::InstructionStream& stream,
+               std::span<Buffer* const> buffers);
 
   const std::string name_ = "NPU Reference";
   std::map<std::string, const npu::Manifest*, std::less<>> manifests_;

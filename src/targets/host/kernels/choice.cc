@@ -194,7 +194,8 @@ void Copy(const Table& from, Table& to, Members Table::*... members) {
 }
 
 // Copies the kernels of a role.
-void Take(Role role, const Kernels& from, Kernels& to, LookupKernels& lookup, FileTable& files) {
+void CopyRole(Role role, const Kernels& from, Kernels& to, LookupKernels& lookup,
+              FileTable& files) {
   using K = Kernels;
   using L = LookupKernels;
   const auto each_file = [&](const auto& take) {
@@ -441,7 +442,7 @@ void Selection::PutTogether(const Choice& of) {
   Isa widest = Isa::kPortable;
   for (size_t role = 0; role < kRoles; ++role) {
     const Variant& variant = Find(choice[role].variant);
-    Take(static_cast<Role>(role), *variant.kernels, kernels, lookup, files);
+    CopyRole(static_cast<Role>(role), *variant.kernels, kernels, lookup, files);
     widest = std::max(widest, variant.needs);
   }
   kernels.name = NameOf(widest);

@@ -31,7 +31,7 @@ size_t TensorBytes(int64_t elements, DataType type) {
 
 // Whether the sequences `rope` and `append` can do the work before attention. They cannot quantise,
 // so the host makes the codes of a cache of integers. They rotate by one position, after the norm.
-bool CanPrepare(const AttentionStep& step, std::string_view design) {
+bool CanPrepare(const AttentionStep& step, Design design) {
   return design == kDecode && !step.key_scales && !step.mixed_positions &&
          (!step.norm_after_rotary || (step.q_norm == nullptr && step.k_norm == nullptr)) &&
          (step.cos == nullptr || step.rotary_dim % kRotaryMultiple == 0);
@@ -266,11 +266,11 @@ npu::BufferView RotaryTable(Batch& batch, const AttentionStep& step, int64_t b) 
                            });
 }
 
-bool HostPrepares(const AttentionStep& step, std::string_view design) {
+bool HostPrepares(const AttentionStep& step, Design design) {
   return !CanPrepare(step, design);
 }
 
-bool AppendAttention(Scheduling& scheduling, Batch& batch, std::string_view design,
+bool AppendAttention(Scheduling& scheduling, Batch& batch, Design design,
                      const AttentionStep& step) {
   const auto find = [&](const void* rows, int64_t stride, int64_t heads) {
     return batch.tensors.Find(rows,

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 #include <vector>
 
 #include "targets/npu/schedule/scheduling.h"
@@ -17,7 +16,7 @@ int64_t TokensTogether(const DeviceFacts& facts, const AttentionStep& step);
 
 // Whether queries, keys and values on the device have to go to the host and back before attention,
 // because no sequence of `design` prepares them.
-bool HostPrepares(const AttentionStep& step, std::string_view design);
+bool HostPrepares(const AttentionStep& step, Design design);
 
 // Whether everything but the new rows is on the host now: the cache, norms, the rotary table.
 bool RestOnHost(const Batch& batch, const AttentionStep& step);
@@ -39,7 +38,7 @@ TokenCache AppendCache(Batch& batch, const AttentionStep& step, const CachePlace
 // on the device are normalised, rotated and appended there, and the new rows of the present come
 // back from it. If they are on the host, the host prepares them. Returns false, and changes
 // nothing, if the batch has to run first. The step must live until the batch has run.
-bool AppendAttention(Scheduling& scheduling, Batch& batch, std::string_view design,
+bool AppendAttention(Scheduling& scheduling, Batch& batch, Design design,
                      const AttentionStep& step);
 
 // Why the host prepares the queries, keys and values of a prompt, wherever they are; kNone if the

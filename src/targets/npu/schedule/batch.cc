@@ -15,7 +15,7 @@ constexpr int64_t kStoredTogether = 4096;  // elements stored by one host task
 
 }  // namespace
 
-void Batch::Invoke(std::string_view design, npu::Invocation invocation) {
+void Batch::Invoke(Design design, npu::Invocation invocation) {
   const auto now = [&]() -> DesignPart* {
     return submissions_.empty() ? nullptr : &submissions_.back().back();
   };

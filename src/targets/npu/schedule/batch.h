@@ -13,7 +13,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -27,7 +26,7 @@ namespace ort_aie::npu_target {
 class Batch {
  public:
   // Whether two designs' overlays are in one hardware context.
-  using OneContext = std::function<bool(std::string_view one, std::string_view other)>;
+  using OneContext = std::function<bool(Design one, Design other)>;
 
   // For steps of a plan with such temporaries.
   explicit Batch(const ThreadPool& threads, const Arena& temporaries = {},
@@ -40,7 +39,7 @@ class Batch {
   BatchTensors tensors;
   const ThreadPool& threads() const { return threads_; }
 
-  void Invoke(std::string_view design, npu::Invocation invocation);
+  void Invoke(Design design, npu::Invocation invocation);
 
   // --- before the run, in this order ---
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <iterator>
+#include <ostream>
 #include <string>
 #include <string_view>
 
@@ -15,27 +16,42 @@
 
 namespace ort_aie::npu_target {
 
-inline constexpr std::string_view kDecode = "decode";
-inline constexpr std::string_view kFusedLayer = "fused_layer";
-inline constexpr std::string_view kFusedDqp = "fused_dqp";
-inline constexpr std::string_view kFlowKv = "flow_kv";
-inline constexpr std::string_view kFlowQkv = "flow_qkv";
-inline constexpr std::string_view kDequant = "dequant";
-inline constexpr std::string_view kGemm = "gemm";
+// A design by the name of its overlay; none by default. It can be used as a name, but no name, such
+// as a package's, can be used as a design.
+class Design {
+ public:
+  constexpr Design() = default;
+  explicit consteval Design(std::string_view name) : name_(name) {}
+  constexpr operator std::string_view() const { return name_; }
+  constexpr bool empty() const { return name_.empty(); }
+  friend constexpr bool operator==(Design, Design) = default;
+  friend std::ostream& operator<<(std::ostream& out, Design design) { return out << design.name_; }
+
+ private:
+  std::string_view name_;
+};
+
+inline constexpr Design kDecode{"decode"};
+inline constexpr Design kFusedLayer{"fused_layer"};
+inline constexpr Design kFusedDqp{"fused_dqp"};
+inline constexpr Design kFlowKv{"flow_kv"};
+inline constexpr Design kFlowQkv{"flow_qkv"};
+inline constexpr Design kDequant{"dequant"};
+inline constexpr Design kGemm{"gemm"};
 // The same with weights in bfp16: the same bits of results, and 9/16 of the bytes.
-inline constexpr std::string_view kDequantBfp16 = "dequant_bfp16";
-inline constexpr std::string_view kGemmBfp16 = "gemm_bfp16";
-inline constexpr std::string_view kShortGemm = "short_gemm";
-inline constexpr std::string_view kDesigns[] = {kDecode,    kFusedLayer, kFusedDqp,     kFlowKv,
+inline constexpr Design kDequantBfp16{"dequant_bfp16"};
+inline constexpr Design kGemmBfp16{"gemm_bfp16"};
+inline constexpr Design kShortGemm{"short_gemm"};
+inline constexpr Design kDesigns[] = {kDecode,    kFusedLayer, kFusedDqp,     kFlowKv,
                                                 kFlowQkv,   kDequant,    kDequantBfp16, kGemm,
                                                 kGemmBfp16, kShortGemm};
 // Those that read quantised weights. They have a package for each form.
-inline constexpr std::string_view kReaders[] = {kDecode,  kFusedLayer,   kFusedDqp,
+inline constexpr Design kReaders[] = {kDecode,  kFusedLayer,   kFusedDqp,
                                                 kDequant, kDequantBfp16, kShortGemm};
 
 // The overlays of a prompt's products: B as the first reads it and the second writes it.
 struct PromptOverlays {
-  std::string_view gemm = kGemm, dequant = kDequant;
+  Design gemm = kGemm, dequant = kDequant;
 
   bool bfp16() const { return gemm == kGemmBfp16; }
   // Of B for n out-features and k in-features, in whole blocks.
@@ -43,7 +59,7 @@ struct PromptOverlays {
 };
 
 // The package of a design for weights of a form of Q4NX.
-inline std::string PackageOf(std::string_view design, const WeightForm& form) {
+inline std::string PackageOf(Design design, const WeightForm& form) {
   const bool reads = std::ranges::find(kReaders, design) != std::end(kReaders);
   return reads ? npu::PackageName(design, {form.group, form.minima}) : std::string(design);
 }
@@ -73,13 +89,13 @@ using HasOverlay = std::function<bool(std::string_view package)>;
 
 // The overlay for a step of one row: the overlay of a token's steps, or, on a device without room
 // for it, the one for this kind of step. Empty if there is neither.
-inline std::string_view ProjectionDesign(const HasOverlay& has) {
+inline Design ProjectionDesign(const HasOverlay& has) {
   if (has(kDecode)) return kDecode;
-  return has(kFusedDqp) ? kFusedDqp : std::string_view();
+  return has(kFusedDqp) ? kFusedDqp : Design();
 }
-inline std::string_view AttentionDesign(const HasOverlay& has) {
+inline Design AttentionDesign(const HasOverlay& has) {
   if (has(kDecode)) return kDecode;
-  return has(kFlowKv) ? kFlowKv : std::string_view();
+  return has(kFlowKv) ? kFlowKv : Design();
 }
 
 }  // namespace ort_aie::npu_target

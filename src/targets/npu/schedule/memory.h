@@ -4,17 +4,17 @@
 
 #include <cstdint>
 #include <memory>
-#include <string_view>
 #include <vector>
 
 #include "npu/interpreter.h"
 #include "targets/npu/buffer.h"
+#include "targets/npu/schedule/designs.h"
 
 namespace ort_aie::npu_target {
 
 // Consecutive invocations on one overlay.
 struct DesignPart {
-  std::string_view design;
+  Design design;
   npu::Invocations invocations;
 };
 // What is submitted together: parts on overlays in one hardware context.

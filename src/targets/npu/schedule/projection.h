@@ -3,7 +3,6 @@
 
 #include <memory>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "targets/host/kernels/kernels.h"
@@ -12,7 +11,7 @@
 namespace ort_aie::npu_target {
 
 // Adds a step of one row. Returns false, and changes nothing, if the batch has to run first.
-bool AppendProjection(Scheduling& scheduling, Batch& batch, std::string_view design,
+bool AppendProjection(Scheduling& scheduling, Batch& batch, Design design,
                       const MatMulStep& step);
 
 // Whether the device does all that follows the products of a step without a bias: nothing, or the

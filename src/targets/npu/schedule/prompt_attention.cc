@@ -157,7 +157,7 @@ class PromptPreparation {
     batch_.Invoke(gemm_, std::move(invocation));
   }
 
-  const std::string_view gemm_;
+  const Design gemm_;
   const npu::Manifest& manifest_;
   Batch& batch_;
   const AttentionStep& step_;

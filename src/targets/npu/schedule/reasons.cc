@@ -55,9 +55,9 @@ std::string Words(Reason reason) {
 
 std::string WithoutDecode(const HasOverlay& has) {
   if (has(kDecode)) return "";
-  const std::string_view projections = ProjectionDesign(has);
-  const std::string_view attention = AttentionDesign(has);
-  const auto where = [](std::string_view design) {
+  const Design projections = ProjectionDesign(has);
+  const Design attention = AttentionDesign(has);
+  const auto where = [](Design design) {
     return design.empty() ? std::string("on this CPU") : Concat("on the overlay ", design);
   };
   return Concat(
@@ -109,7 +109,7 @@ bool Holds(const WeightForm& form, const WeightForm& weights) {
 }
 
 bool HasForm(const WeightForm& form, const HasOverlay& has) {
-  return std::ranges::all_of(kReaders, [&](std::string_view design) {
+  return std::ranges::all_of(kReaders, [&](Design design) {
     return !has(design) || has(PackageOf(design, form));
   });
 }

@@ -28,7 +28,7 @@ DeviceFacts FactsFor(const Plan& plan, const DeviceFacts& facts, const DeviceCon
   return of_plan;
 }
 
-bool IsOfPrompts(std::string_view design) { return design == kGemm || design == kGemmBfp16; }
+bool IsOfPrompts(Design design) { return design == kGemm || design == kGemmBfp16; }
 
 }  // namespace
 
@@ -77,7 +77,7 @@ Stage Scheduler::Next() {
     tried_ = {rest, true};
     return Together(plan_.steps.size(), kFusedLayer, true);
   }
-  std::string_view const design = handler.design(facts_, plan_, step);
+  const Design design = handler.design(facts_, plan_, step);
   if (!design.empty()) {
     tried_ = {std::min({rest, most_now_, most_}), false};
     return Together(next_ + tried_.steps, design, false);
@@ -95,12 +95,12 @@ Stage Scheduler::Next() {
 // Steps from the next one on, to `end` at most, with no work of the host in between: in one
 // submission for each change of overlay. Work of the host among them does not divide the batch if
 // it can be done before or after it.
-Stage Scheduler::Together(size_t end, std::string_view design, bool layers) {
+Stage Scheduler::Together(size_t end, Design design, bool layers) {
   Stage stage{.kind = Stage::Kind::kTogether, .first = next_, .layers = layers};
   stage.prompt = IsOfPrompts(design);
   Batch& batch = stage.Add(
       threads_, plan_.temporaries,
-      [&facts = facts_, form = contents_.form()](std::string_view one, std::string_view other) {
+      [&facts = facts_, form = contents_.form()](Design one, Design other) {
         return facts.share_context(PackageOf(one, form), PackageOf(other, form));
       });
   Scheduling scheduling{facts_, contents_, plan_, threads_, prompt_};
@@ -130,7 +130,7 @@ Stage Scheduler::Together(size_t end, std::string_view design, bool layers) {
       device_end = next + 1;
     } else if (reason == Reason::kNone) {
       StepSpan traced("append", plan_, next);
-      std::string_view of_step = handler.design(facts_, plan_, step);
+      Design of_step = handler.design(facts_, plan_, step);
       if (of_step.empty() && stage.prompt && handler.joins != nullptr) {
         of_step = handler.joins(facts_, step);
       }
@@ -165,7 +165,7 @@ Stage Scheduler::Together(size_t end, std::string_view design, bool layers) {
 // Why a step for the device is not in the same batch as those before it. Steps that the host does
 // after the batch have a reason already, and so has a step between projections, because the host
 // then does it.
-Reason Scheduler::WhyDivided(const Step& step, bool other, std::string_view design,
+Reason Scheduler::WhyDivided(const Step& step, bool other, Design design,
                              bool host_steps) const {
   // Experts say themselves that they divide the plan.
   if (HandlerOf(step).between || IsExperts(step)) return Reason::kNone;

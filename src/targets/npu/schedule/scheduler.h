@@ -8,7 +8,6 @@
 #include <limits>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "targets/npu/schedule/layers.h"
@@ -64,8 +63,8 @@ class Scheduler {
  private:
   static constexpr size_t kAll = std::numeric_limits<size_t>::max();
 
-  Stage Together(size_t end, std::string_view design, bool layers);
-  Reason WhyDivided(const Step& step, bool other, std::string_view design, bool host_steps) const;
+  Stage Together(size_t end, Design design, bool layers);
+  Reason WhyDivided(const Step& step, bool other, Design design, bool host_steps) const;
   void Divides(Reason reason);
 
   const DeviceFacts facts_;  // with the plan's overlays for prompts

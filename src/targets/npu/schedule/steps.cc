@@ -11,7 +11,7 @@
 namespace ort_aie::npu_target {
 namespace {
 
-constexpr auto kNoDesign = [](const DeviceFacts&, const Plan&, const Step&) -> std::string_view {
+constexpr auto kNoDesign = [](const DeviceFacts&, const Plan&, const Step&) -> Design {
   return {};
 };
 
@@ -28,13 +28,13 @@ constexpr StepHandler kProjection = {
                                    .numerics = step.numerics},
                                   has);
         },
-    .design = [](const DeviceFacts& facts, const Plan& plan, const Step& any) -> std::string_view {
+    .design = [](const DeviceFacts& facts, const Plan& plan, const Step& any) -> Design {
       const auto& step = std::get<MatMulStep>(any);
       if (step.rows == 1) return ProjectionDesign(facts.has);
-      return IsLarge(facts, plan.temporaries, step) ? std::string_view() : facts.prompts.gemm;
+      return IsLarge(facts, plan.temporaries, step) ? Design() : facts.prompts.gemm;
     },
     .append =
-        [](Scheduling& scheduling, Batch& batch, std::string_view design,
+        [](Scheduling& scheduling, Batch& batch, Design design,
            std::span<const Step> steps) {
           const auto& step = std::get<MatMulStep>(steps.front());
           return step.rows > 1 ? AppendPromptProjection(scheduling, batch, steps)
@@ -89,19 +89,19 @@ constexpr StepHandler kAttention = {
                .more_than_cache = std::ranges::any_of(step.total_length, beyond)},
               has);
         },
-    .design = [](const DeviceFacts& facts, const Plan&, const Step& step) -> std::string_view {
+    .design = [](const DeviceFacts& facts, const Plan&, const Step& step) -> Design {
       return std::get<AttentionStep>(step).sequence == 1 ? AttentionDesign(facts.has)
-                                                         : std::string_view();
+                                                         : Design();
     },
     .append =
-        [](Scheduling& scheduling, Batch& batch, std::string_view design,
+        [](Scheduling& scheduling, Batch& batch, Design design,
            std::span<const Step> steps) {
           const auto& step = std::get<AttentionStep>(steps.front());
           return step.sequence > 1 ? AppendPromptAttention(scheduling, batch, step)
                                    : AppendAttention(scheduling, batch, design, step);
         },
-    .joins = [](const DeviceFacts& facts, const Step& step) -> std::string_view {
-      return std::get<AttentionStep>(step).sequence > 1 ? facts.prompts.gemm : std::string_view();
+    .joins = [](const DeviceFacts& facts, const Step& step) -> Design {
+      return std::get<AttentionStep>(step).sequence > 1 ? facts.prompts.gemm : Design();
     },
     .alone = [](Scheduling& scheduling, const Step& step,
                 Stage& stage) { AttendPrompt(scheduling, std::get<AttentionStep>(step), stage); }};
@@ -114,11 +114,11 @@ constexpr StepHandler kNorm = {
           const auto& step = std::get<NormStep>(any);
           return WhyNotVector({.rows = step.rows, .k = step.k, .gated = step.gate != nullptr}, has);
         },
-    .design = [](const DeviceFacts& facts, const Plan&, const Step& step) -> std::string_view {
+    .design = [](const DeviceFacts& facts, const Plan&, const Step& step) -> Design {
       return std::get<NormStep>(step).rows > 1 ? facts.prompts.gemm : kDecode;
     },
     .append =
-        [](Scheduling& scheduling, Batch& batch, std::string_view, std::span<const Step> steps) {
+        [](Scheduling& scheduling, Batch& batch, Design, std::span<const Step> steps) {
           return AppendNorm(scheduling.facts, batch, std::get<NormStep>(steps.front()));
         },
     .between = true};
@@ -129,11 +129,11 @@ constexpr StepHandler kElementwise = {
           const auto& step = std::get<ElementwiseStep>(any);
           return WhyNotVector({.rows = step.rows, .k = step.k, .function = step.function}, has);
         },
-    .design = [](const DeviceFacts& facts, const Plan&, const Step& step) -> std::string_view {
+    .design = [](const DeviceFacts& facts, const Plan&, const Step& step) -> Design {
       return std::get<ElementwiseStep>(step).rows > 1 ? facts.prompts.gemm : kDecode;
     },
     .append =
-        [](Scheduling& scheduling, Batch& batch, std::string_view, std::span<const Step> steps) {
+        [](Scheduling& scheduling, Batch& batch, Design, std::span<const Step> steps) {
           return AppendElementwise(scheduling.facts, batch,
                                    std::get<ElementwiseStep>(steps.front()));
         },
@@ -141,11 +141,11 @@ constexpr StepHandler kElementwise = {
 
 constexpr StepHandler kCast = {
     .why_not = [](const Step&, const HasOverlay&) { return Reason::kNone; },
-    .design = [](const DeviceFacts&, const Plan&, const Step&) -> std::string_view {
+    .design = [](const DeviceFacts&, const Plan&, const Step&) -> Design {
       return kDecode;
     },
     .append =
-        [](Scheduling&, Batch& batch, std::string_view, std::span<const Step> steps) {
+        [](Scheduling&, Batch& batch, Design, std::span<const Step> steps) {
           return AppendCast(batch, std::get<CastStep>(steps.front()));
         },
     .between = true};

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <span>
-#include <string_view>
 
 #include "targets/npu/schedule/scheduling.h"
 
@@ -12,13 +11,13 @@ struct StepHandler {
   // Why the device leaves the step to the host.
   Reason (*why_not)(const Step& step, const HasOverlay& has);
   // The overlay of the batch that it can join; empty: it is a stage alone.
-  std::string_view (*design)(const DeviceFacts& facts, const Plan& plan, const Step& step);
+  Design (*design)(const DeviceFacts& facts, const Plan& plan, const Step& step);
   // Adds the first of `steps`, the rest of the plan, to a batch that begins with `design`. Returns
   // false, and changes nothing, if the batch has to run first. The batch's work reads the step.
-  bool (*append)(Scheduling& scheduling, Batch& batch, std::string_view design,
+  bool (*append)(Scheduling& scheduling, Batch& batch, Design design,
                  std::span<const Step> steps) = nullptr;
   // The overlay of a batch that it can join, but not begin.
-  std::string_view (*joins)(const DeviceFacts& facts, const Step& step) = nullptr;
+  Design (*joins)(const DeviceFacts& facts, const Step& step) = nullptr;
   // Fills the stage of a step alone.
   void (*alone)(Scheduling& scheduling, const Step& step, Stage& stage) = nullptr;
   // A step between projections: if its input is on the host, the host does it.

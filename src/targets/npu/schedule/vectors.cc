@@ -26,7 +26,7 @@ constexpr int64_t kOneRow = 0;  // in place of a number of rows: a token's row, 
 // up to whole pieces. Several rows are whole blocks' columns apart.
 struct RmsNorm {
   int64_t rows = kOneRow, n;
-  std::string_view several = {};  // the overlay for several rows
+  Design several = {};  // the overlay for several rows
   npu::BufferView x;
   std::optional<npu::BufferView> residual, sum;
   npu::BufferView weight, y;
@@ -51,7 +51,7 @@ void Invoke(Batch& batch, const RmsNorm& norm) {
 
 // Only sum = x + residual. For one row, the norm is a by-product, with a finite weight.
 void InvokeSum(Batch& batch, int64_t rows, int64_t n, npu::BufferView x, npu::BufferView residual,
-               npu::BufferView sum, std::string_view several = {}) {
+               npu::BufferView sum, Design several = {}) {
   if (rows != kOneRow) {
     return batch.Invoke(
         several, {"add_norm",
@@ -110,7 +110,7 @@ npu::BufferView Constant(Batch& batch, int64_t n, float value) {
 
 }  // namespace
 
-RowInput::RowInput(Batch& batch, bool vectors, const Row& row, std::string_view several)
+RowInput::RowInput(Batch& batch, bool vectors, const Row& row, Design several)
     : batch_(batch),
       vectors_(vectors),
       several_(several),

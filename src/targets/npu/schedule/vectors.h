@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <functional>
 #include <optional>
-#include <string_view>
 
 #include "targets/npu/schedule/batch.h"
 #include "targets/npu/schedule/facts.h"
@@ -32,7 +31,7 @@ class RowInput {
  public:
   // vectors: whether the batch's overlay has the sequences for rows of this length.
   // several: that for several rows.
-  RowInput(Batch& batch, bool vectors, const Row& row, std::string_view several = kGemm);
+  RowInput(Batch& batch, bool vectors, const Row& row, Design several = kGemm);
 
   // Whether everything is available, now or on the device.
   bool Ready() const;
@@ -51,7 +50,7 @@ class RowInput {
 
   Batch& batch_;
   const bool vectors_;
-  const std::string_view several_;
+  const Design several_;
   const Row row_;
   const int64_t padded_k_, padded_;  // elements per row, and in all
   const BatchTensors::Source a_, skip_;

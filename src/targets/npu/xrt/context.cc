@@ -108,7 +108,7 @@ Context::Kept& Context::Keep(const npu::StreamCache::Lookup& lookup, const npu::
   return kept;
 }
 
-std::unique_ptr<Context::Kept> Context::Load(const npu::Stream& stream,
+std::unique_ptr<Context::Kept> Context::Load(const npu::InstructionStream& stream,
                                              const npu::Invocations& plan) {
   auto kept = std::make_unique<Kept>(npu::StreamBytes(stream));
   for (const npu::Run& run : stream.runs) {
@@ -121,14 +121,14 @@ std::unique_ptr<Context::Kept> Context::Load(const npu::Stream& stream,
   return kept;
 }
 
-void Context::Divide(Kept& kept, const npu::Stream& stream) {
+void Context::Divide(Kept& kept, const npu::InstructionStream& stream) {
   const size_t count = kept.dispatches.size();
   if (count < 2 || !has_lists()) return;
   std::vector<size_t> ends;
   npu::ListRoom room;
   for (size_t i = 0; i < count; ++i) {
     const double seconds = stream.runs[i].predicted_seconds;
-    if (!room.Takes(seconds)) {
+    if (!room.Fits(seconds)) {
       ends.push_back(i);
       room = {};
     }
@@ -145,7 +145,8 @@ void Context::Divide(Kept& kept, const npu::Stream& stream) {
   });
 }
 
-void Context::Bind(Kept& kept, const npu::Stream& stream, std::span<Buffer* const> buffers) {
+void Context::Bind(Kept& kept, const npu::InstructionStream& stream,
+                   std::span<Buffer* const> buffers) {
   std::vector<bool> changed(kept.dispatches.size());
   for (size_t i = 0; i < kept.dispatches.size(); ++i) {
     const std::vector<int>& arguments = stream.runs[i].buffers;
@@ -195,7 +196,7 @@ void Context::Execute(LoadedRun& dispatch, const npu::Run& run, const npu::Invoc
   if (aborted) ThrowAborted(*aborted, run, plan);
 }
 
-void Context::Execute(Chain& chain, const Kept& kept, const npu::Stream& stream,
+void Context::Execute(Chain& chain, const Kept& kept, const npu::InstructionStream& stream,
                       const npu::Invocations& plan) {
   const auto failed =
       npu_target::Execute(chain.list, chain.end - chain.begin, plan.front().sequence);

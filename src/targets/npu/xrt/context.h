@@ -42,7 +42,7 @@ class Context {
   // The runs of a plan, with their buffers. They are not in a list, and stay as they are until
   // their stream is released.
   struct Loaded {
-    const npu::Stream& stream;
+    const npu::InstructionStream& stream;
     std::vector<LoadedRun>& runs;
     uint64_t id;
   };
@@ -72,15 +72,15 @@ class Context {
   // The stream of a plan, on the device.
   npu::StreamCache::Lookup Get(const npu::Invocations& plan, size_t buffers);
   Kept& Keep(const npu::StreamCache::Lookup& lookup, const npu::Invocations& plan);
-  std::unique_ptr<Kept> Load(const npu::Stream& stream, const npu::Invocations& plan);
+  std::unique_ptr<Kept> Load(const npu::InstructionStream& stream, const npu::Invocations& plan);
   void Patch(Kept& kept, const npu::StreamCache::Lookup& lookup);
   // Divides the dispatches into chains, if the division has changed.
-  void Divide(Kept& kept, const npu::Stream& stream);
+  void Divide(Kept& kept, const npu::InstructionStream& stream);
   // Sets arguments that are not set yet, or have another buffer, and rebuilds the lists of such
   // runs.
-  void Bind(Kept& kept, const npu::Stream& stream, std::span<Buffer* const> buffers);
+  void Bind(Kept& kept, const npu::InstructionStream& stream, std::span<Buffer* const> buffers);
   void Execute(LoadedRun& dispatch, const npu::Run& run, const npu::Invocations& plan);
-  void Execute(Chain& chain, const Kept& kept, const npu::Stream& stream,
+  void Execute(Chain& chain, const Kept& kept, const npu::InstructionStream& stream,
                const npu::Invocations& plan);
 
   xrt::device device_;

@@ -32,7 +32,7 @@ void RunList::Add(Context& context, const npu::Invocations& plan,
   held_.push_back(own);
   for (size_t i = 0; i < loaded.runs.size(); ++i) {
     const npu::Run& run = loaded.stream.runs[i];
-    if (!room_.Takes(run.predicted_seconds)) {
+    if (!room_.Fits(run.predicted_seconds)) {
       held_.pop_back();
       Execute();
       held_.push_back(own);

@@ -175,7 +175,7 @@ class XrtDevice final : public Device {
 
   // A package of a design that decodes, if possible, because its context will be needed.
   const Package& AnyPackage() {
-    for (const std::string_view design : kDesigns) {
+    for (const Design design : kDesigns) {
       if (const Package* package = overlays_.Find(design)) return *package;
     }
     return overlays_.Get(overlays_.device() == "npu1" ? kFusedDqp : kDecode);
