@@ -221,7 +221,8 @@ InstructionStream BuildStream(Interpreter& interpreter, const Invocations& plan)
   return std::move(builder).Finish();
 }
 
-std::optional<std::vector<WordRange>> PatchStream(Interpreter& interpreter, InstructionStream& stream,
+std::optional<std::vector<WordRange>> PatchStream(Interpreter& interpreter,
+                                                  InstructionStream& stream,
                                                   const Invocations& plan,
                                                   const std::vector<size_t>& changed) {
   struct Patched {

@@ -87,7 +87,8 @@ struct WordRange {
 // offsets of the invocations `changed` (ascending). Works only if this changes nothing but variable
 // words and no run becomes too long; returns the changed words, ascending. Else returns nothing and
 // changes nothing. Throws as BuildStream does.
-std::optional<std::vector<WordRange>> PatchStream(Interpreter& interpreter, InstructionStream& stream,
+std::optional<std::vector<WordRange>> PatchStream(Interpreter& interpreter,
+                                                  InstructionStream& stream,
                                                   const Invocations& plan,
                                                   const std::vector<size_t>& changed);
 

@@ -96,7 +96,7 @@ class StreamCache {
 
   struct Lookup {
     const InstructionStream& stream;  // valid until the next Get, or while it is held
-    uint64_t id;           // of the kept stream; patching does not change it
+    uint64_t id;                      // of the kept stream; patching does not change it
     Outcome outcome;
     std::vector<WordRange> changed;               // when patched, ascending
     std::unique_ptr<StreamCompanion>& companion;  // null until the owner sets it

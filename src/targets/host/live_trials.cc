@@ -140,7 +140,7 @@ void LiveTrials::Try(Role role, const MatMulStep& step, const ThreadPool& thread
   const double ratio = 1000 * seconds[its] / seconds[1 - its];
   if (std::isnan(ratio)) return;  // a clock that stood still
   Record(role, candidate.choice[At(role)].variant, counted.count(),
-       static_cast<int>(std::clamp(ratio, kLeastRatio, kMostRatio)));
+         static_cast<int>(std::clamp(ratio, kLeastRatio, kMostRatio)));
 }
 
 void LiveTrials::Record(Role role, const char* variant, int threads, int ratio) {

@@ -266,9 +266,7 @@ npu::BufferView RotaryTable(Batch& batch, const AttentionStep& step, int64_t b) 
                            });
 }
 
-bool HostPrepares(const AttentionStep& step, Design design) {
-  return !CanPrepare(step, design);
-}
+bool HostPrepares(const AttentionStep& step, Design design) { return !CanPrepare(step, design); }
 
 bool AppendAttention(Scheduling& scheduling, Batch& batch, Design design,
                      const AttentionStep& step) {

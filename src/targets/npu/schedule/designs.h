@@ -42,12 +42,11 @@ inline constexpr Design kGemm{"gemm"};
 inline constexpr Design kDequantBfp16{"dequant_bfp16"};
 inline constexpr Design kGemmBfp16{"gemm_bfp16"};
 inline constexpr Design kShortGemm{"short_gemm"};
-inline constexpr Design kDesigns[] = {kDecode,    kFusedLayer, kFusedDqp,     kFlowKv,
-                                                kFlowQkv,   kDequant,    kDequantBfp16, kGemm,
-                                                kGemmBfp16, kShortGemm};
+inline constexpr Design kDesigns[] = {kDecode,  kFusedLayer,   kFusedDqp, kFlowKv,    kFlowQkv,
+                                      kDequant, kDequantBfp16, kGemm,     kGemmBfp16, kShortGemm};
 // Those that read quantised weights. They have a package for each form.
 inline constexpr Design kReaders[] = {kDecode,  kFusedLayer,   kFusedDqp,
-                                                kDequant, kDequantBfp16, kShortGemm};
+                                      kDequant, kDequantBfp16, kShortGemm};
 
 // The overlays of a prompt's products: B as the first reads it and the second writes it.
 struct PromptOverlays {

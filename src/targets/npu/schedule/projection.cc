@@ -40,8 +40,7 @@ void StoreProducts(const host::Kernels& kernels, const MatMulStep& step, int64_t
   host::StoreResults(step, kernels, row, n0, count, y, y + count);
 }
 
-bool AppendProjection(Scheduling& scheduling, Batch& batch, Design design,
-                      const MatMulStep& step) {
+bool AppendProjection(Scheduling& scheduling, Batch& batch, Design design, const MatMulStep& step) {
   const bool vectors = design == kDecode, gated = IsGated(step);
   // The host computes norms of rows that are longer than the device's.
   RowInput input(batch, vectors && step.k <= kVectorMaxK,

@@ -11,8 +11,7 @@
 namespace ort_aie::npu_target {
 
 // Adds a step of one row. Returns false, and changes nothing, if the batch has to run first.
-bool AppendProjection(Scheduling& scheduling, Batch& batch, Design design,
-                      const MatMulStep& step);
+bool AppendProjection(Scheduling& scheduling, Batch& batch, Design design, const MatMulStep& step);
 
 // Whether the device does all that follows the products of a step without a bias: nothing, or the
 // gate of an MLP.

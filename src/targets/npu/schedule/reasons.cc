@@ -109,9 +109,8 @@ bool Holds(const WeightForm& form, const WeightForm& weights) {
 }
 
 bool HasForm(const WeightForm& form, const HasOverlay& has) {
-  return std::ranges::all_of(kReaders, [&](Design design) {
-    return !has(design) || has(PackageOf(design, form));
-  });
+  return std::ranges::all_of(
+      kReaders, [&](Design design) { return !has(design) || has(PackageOf(design, form)); });
 }
 
 }  // namespace

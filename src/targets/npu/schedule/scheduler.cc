@@ -98,11 +98,11 @@ Stage Scheduler::Next() {
 Stage Scheduler::Together(size_t end, Design design, bool layers) {
   Stage stage{.kind = Stage::Kind::kTogether, .first = next_, .layers = layers};
   stage.prompt = IsOfPrompts(design);
-  Batch& batch = stage.Add(
-      threads_, plan_.temporaries,
-      [&facts = facts_, form = contents_.form()](Design one, Design other) {
-        return facts.share_context(PackageOf(one, form), PackageOf(other, form));
-      });
+  Batch& batch =
+      stage.Add(threads_, plan_.temporaries,
+                [&facts = facts_, form = contents_.form()](Design one, Design other) {
+                  return facts.share_context(PackageOf(one, form), PackageOf(other, form));
+                });
   Scheduling scheduling{facts_, contents_, plan_, threads_, prompt_};
   const auto on_host = [this](size_t step) {
     return [&plan = plan_, step, &threads = threads_] {
@@ -165,8 +165,7 @@ Stage Scheduler::Together(size_t end, Design design, bool layers) {
 // Why a step for the device is not in the same batch as those before it. Steps that the host does
 // after the batch have a reason already, and so has a step between projections, because the host
 // then does it.
-Reason Scheduler::WhyDivided(const Step& step, bool other, Design design,
-                             bool host_steps) const {
+Reason Scheduler::WhyDivided(const Step& step, bool other, Design design, bool host_steps) const {
   // Experts say themselves that they divide the plan.
   if (HandlerOf(step).between || IsExperts(step)) return Reason::kNone;
   const auto* attention = std::get_if<AttentionStep>(&step);

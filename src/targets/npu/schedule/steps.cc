@@ -34,8 +34,7 @@ constexpr StepHandler kProjection = {
       return IsLarge(facts, plan.temporaries, step) ? Design() : facts.prompts.gemm;
     },
     .append =
-        [](Scheduling& scheduling, Batch& batch, Design design,
-           std::span<const Step> steps) {
+        [](Scheduling& scheduling, Batch& batch, Design design, std::span<const Step> steps) {
           const auto& step = std::get<MatMulStep>(steps.front());
           return step.rows > 1 ? AppendPromptProjection(scheduling, batch, steps)
                                : AppendProjection(scheduling, batch, design, step);
@@ -90,12 +89,10 @@ constexpr StepHandler kAttention = {
               has);
         },
     .design = [](const DeviceFacts& facts, const Plan&, const Step& step) -> Design {
-      return std::get<AttentionStep>(step).sequence == 1 ? AttentionDesign(facts.has)
-                                                         : Design();
+      return std::get<AttentionStep>(step).sequence == 1 ? AttentionDesign(facts.has) : Design();
     },
     .append =
-        [](Scheduling& scheduling, Batch& batch, Design design,
-           std::span<const Step> steps) {
+        [](Scheduling& scheduling, Batch& batch, Design design, std::span<const Step> steps) {
           const auto& step = std::get<AttentionStep>(steps.front());
           return step.sequence > 1 ? AppendPromptAttention(scheduling, batch, step)
                                    : AppendAttention(scheduling, batch, design, step);
@@ -141,9 +138,7 @@ constexpr StepHandler kElementwise = {
 
 constexpr StepHandler kCast = {
     .why_not = [](const Step&, const HasOverlay&) { return Reason::kNone; },
-    .design = [](const DeviceFacts&, const Plan&, const Step&) -> Design {
-      return kDecode;
-    },
+    .design = [](const DeviceFacts&, const Plan&, const Step&) -> Design { return kDecode; },
     .append =
         [](Scheduling&, Batch& batch, Design, std::span<const Step> steps) {
           return AppendCast(batch, std::get<CastStep>(steps.front()));
