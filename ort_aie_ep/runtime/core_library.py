@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 
 import ort_aie_ep
 
@@ -20,14 +19,14 @@ def logits_of_last(tokens: int) -> Iterator[None]:
         AieError: the package was installed without its library.
     """
     keep = _loaded().ort_aie_keep_logits
-    keep(ctypes.c_int64(tokens))
+    keep.argtypes, keep.restype = [ctypes.c_int64], ctypes.c_int64
+    before = keep(tokens)
     try:
         yield
     finally:
-        keep(ctypes.c_int64(0))
+        keep(before)
 
 
-@cache
 def _loaded() -> ctypes.CDLL:
     return ctypes.CDLL(ort_aie_ep.library_path())
 

@@ -10,8 +10,8 @@
 
 namespace ort_aie {
 
-// For later calls on this thread; 0: all tokens.
-void KeepLogits(int64_t tokens);
+// For later calls on this thread; 0: all tokens. Returns what held before.
+int64_t KeepLogits(int64_t tokens);
 int64_t LogitsToKeep();
 
 }  // namespace ort_aie

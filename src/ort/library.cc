@@ -103,8 +103,8 @@ ORT_AIE_EXPORT char* ort_aie_xrt_library(char** error) {
 }
 
 // Runs on the calling thread compute the logits of a sequence's last `tokens` tokens; 0: of all.
-// For ort_aie_ep.logits_of_last().
-ORT_AIE_EXPORT void ort_aie_keep_logits(int64_t tokens) { ort_aie::KeepLogits(tokens); }
+// Returns what held before. For ort_aie_ep.logits_of_last().
+ORT_AIE_EXPORT int64_t ort_aie_keep_logits(int64_t tokens) { return ort_aie::KeepLogits(tokens); }
 
 // JSON of what the NPU targets of this process have done; the caller frees it with ort_aie_free.
 // For ort_aie_ep.npu_counters().
