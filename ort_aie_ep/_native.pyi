@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 FORMAT: int
+FORMAT_OF_FILES: int
 FLOW_ATTENTION_INPUTS: tuple[str, ...]
 ONNXRUNTIME_HEADERS: str
 

@@ -51,7 +51,7 @@ class FileForm:
 
     def attributes(self) -> dict[str, int | str]:
         """The attributes of an op with such weights."""
-        return {"format": 3, "type": self.name}
+        return {"format": _native.FORMAT_OF_FILES, "type": self.name}
 
     def pack(self, rows: npt.NDArray[np.uint8], k: int, tensor: str) -> npt.NDArray[np.uint8]:
         """Blocks of rows (N, row_bytes(k)) as in a file.

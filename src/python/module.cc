@@ -490,6 +490,7 @@ PYBIND11_MODULE(_native, m) {
   m.doc() = "C++ side of ort_aie_ep: Q4NX packing, eligibility rules, host kernels.";
   RaiseErrorsAsValueError();
   m.attr("FORMAT") = kFormat;
+  m.attr("FORMAT_OF_FILES") = kFormatOfFiles;
   py::list attention_inputs;
   for (const char* name : FlowAttention::kInputNames) attention_inputs.append(name);
   m.attr("FLOW_ATTENTION_INPUTS") = py::tuple(attention_inputs);
