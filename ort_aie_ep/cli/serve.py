@@ -31,7 +31,6 @@ from ort_aie_ep.cli.options import (
     Threads,
     session_options,
 )
-from ort_aie_ep.cli.tables import size_text
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.requirements import require
 
@@ -189,6 +188,8 @@ def serve_command(
 
 def _size(facts: Facts) -> str:
     """What a user should know of memory."""
+    from ort_aie_ep.cli.tables import size_text
+
     size = facts.context * facts.token_bytes
     caches = f", each with a cache of up to {size_text(size)}" if size else ""
     return f"{facts.slots} texts at a time of {facts.context:,} tokens{caches}"
