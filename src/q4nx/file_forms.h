@@ -54,6 +54,9 @@ namespace q4nx {
 // kUE4M3 likewise is half of an unsigned 4-bit exponent, 3-bit mantissa value.
 enum class Base : uint8_t { kFloat16, kE8M0, kUE4M3 };
 
+// What a code stands for: itself, or a value of a codebook.
+enum class Values : uint8_t { kCodes, kIq4, kE2m1 };
+
 struct FileForm {
   const char* name;   // of the type in GGUF, in lower case
   int32_t ggml_type;  // its number in a file
@@ -65,7 +68,7 @@ struct FileForm {
   int32_t factor_bits;  // 0: no factors
   int32_t factor_zero;
   bool minima;
-  const int8_t* codebook;  // of 16 values; null: a code is its value
+  Values values;
 };
 
 inline constexpr int32_t kSpan = 32;  // in-features whose codes stand together
@@ -76,23 +79,35 @@ inline constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -
                                           1,    13,   25,  38,  53,  69,  89,  113};
 inline constexpr int8_t kE2m1Values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
+constexpr int ValueOf(Values values, int code) {
+  switch (values) {
+    case Values::kCodes:
+      return code;
+    case Values::kIq4:
+      return kIq4Values[code];
+    case Values::kE2m1:
+      return kE2m1Values[code];
+  }
+  return code;
+}
+
 // clang-format off
 inline constexpr FileForm kFileForms[] = {
-  // name, type, columns, group, bits, middle, base, factors: bits, zero; minima, codebook
-  {"q4_0",    2,  32, 32, 4,   8, Base::kFloat16, 0,   0, false, nullptr},
-  {"q4_1",    3,  32, 32, 4,   0, Base::kFloat16, 0,   0, true,  nullptr},
-  {"q5_0",    6,  32, 32, 5,  16, Base::kFloat16, 0,   0, false, nullptr},
-  {"q5_1",    7,  32, 32, 5,   0, Base::kFloat16, 0,   0, true,  nullptr},
-  {"q8_0",    8,  32, 32, 8, 128, Base::kFloat16, 0,   0, false, nullptr},
-  {"q2_k",   10, 256, 16, 2,   0, Base::kFloat16, 4,   0, true,  nullptr},
-  {"q3_k",   11, 256, 16, 3,   4, Base::kFloat16, 6,  32, false, nullptr},
-  {"q4_k",   12, 256, 32, 4,   0, Base::kFloat16, 6,   0, true,  nullptr},
-  {"q5_k",   13, 256, 32, 5,   0, Base::kFloat16, 6,   0, true,  nullptr},
-  {"q6_k",   14, 256, 16, 6,  32, Base::kFloat16, 8, 128, false, nullptr},
-  {"iq4_nl", 20,  32, 32, 4,   0, Base::kFloat16, 0,   0, false, kIq4Values},
-  {"iq4_xs", 23, 256, 32, 4,   0, Base::kFloat16, 6,  32, false, kIq4Values},
-  {"mxfp4",  39,  32, 32, 4,   0, Base::kE8M0,    0,   0, false, kE2m1Values},
-  {"nvfp4",  40,  64, 16, 4,   0, Base::kUE4M3,   0,   0, false, kE2m1Values},
+  // name, type, columns, group, bits, middle, base, factors: bits, zero; minima, values
+  {"q4_0",    2,  32, 32, 4,   8, Base::kFloat16, 0,   0, false, Values::kCodes},
+  {"q4_1",    3,  32, 32, 4,   0, Base::kFloat16, 0,   0, true,  Values::kCodes},
+  {"q5_0",    6,  32, 32, 5,  16, Base::kFloat16, 0,   0, false, Values::kCodes},
+  {"q5_1",    7,  32, 32, 5,   0, Base::kFloat16, 0,   0, true,  Values::kCodes},
+  {"q8_0",    8,  32, 32, 8, 128, Base::kFloat16, 0,   0, false, Values::kCodes},
+  {"q2_k",   10, 256, 16, 2,   0, Base::kFloat16, 4,   0, true,  Values::kCodes},
+  {"q3_k",   11, 256, 16, 3,   4, Base::kFloat16, 6,  32, false, Values::kCodes},
+  {"q4_k",   12, 256, 32, 4,   0, Base::kFloat16, 6,   0, true,  Values::kCodes},
+  {"q5_k",   13, 256, 32, 5,   0, Base::kFloat16, 6,   0, true,  Values::kCodes},
+  {"q6_k",   14, 256, 16, 6,  32, Base::kFloat16, 8, 128, false, Values::kCodes},
+  {"iq4_nl", 20,  32, 32, 4,   0, Base::kFloat16, 0,   0, false, Values::kIq4},
+  {"iq4_xs", 23, 256, 32, 4,   0, Base::kFloat16, 6,  32, false, Values::kIq4},
+  {"mxfp4",  39,  32, 32, 4,   0, Base::kE8M0,    0,   0, false, Values::kE2m1},
+  {"nvfp4",  40,  64, 16, 4,   0, Base::kUE4M3,   0,   0, false, Values::kE2m1},
 };
 // clang-format on
 static_assert(sizeof(kFileForms) / sizeof(kFileForms[0]) == static_cast<size_t>(FileType::kCount));

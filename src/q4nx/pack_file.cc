@@ -266,7 +266,7 @@ void Dequantize(const uint8_t* block, int64_t row, float* weights) {
   for (int64_t i = 0; i < form.columns; ++i) {
     const int64_t group = i / form.group;
     const int code = numbers.codes[i];
-    const int value = (form.codebook != nullptr ? form.codebook[code] : code) - form.middle;
+    const int value = ValueOf(form.values, code) - form.middle;
     weights[i] = scale_of(numbers.bases, numbers.factors, group, form.factor_zero) *
                  static_cast<float>(value);
     if (!form.minima) continue;
