@@ -148,7 +148,7 @@ real-headers: $(VENV)/test-ready
 
 # Beside llama.cpp, ik_llama.cpp (where it has a wheel: its source archive does not build) and
 # OpenVINO GenAI; the first run builds llama.cpp for this CPU.
-# The page of a CPU is what it writes: cp .venv/bench/results/bench.md .venv/bench/results/bench.png docs/results/CPU/
+# docs/results/CPU/ has the bench.png that it writes and, of bench.md, the rows that a reader compares.
 bench: $(VENV)/bench/ready
 	test -d $(BENCH_MODEL) || $(VENV)/bench/bin/ort-aie synth llama-3.2-1b $(BENCH_MODEL) --vocab 32000
 	$(VENV)/bench/bin/python lab/bench_peers $(BENCH_MODEL) --out $(VENV)/bench/results $(OPTIONS)
