@@ -5,7 +5,7 @@
     python lab/npu_papers.py layers          # a token by whole layers, and operator by operator
 
 Their programs are others, on machines of 2025 and 2026; the predictions have the one set of
-constants of `npu/terms/costs.py`. docs/npu-model.md and docs/results/npu-published.md quote it.
+constants of `npu/terms/costs.py`. docs/npu-model.md quotes it.
 Nothing here was measured by this project.
 """
 

@@ -39,7 +39,7 @@ def test_the_navigation_has_every_page_once() -> None:
 @pytest.mark.parametrize(
     ("page", "link", "on_the_site"),
     [
-        ("npu.md", "[x](npu-gemm.md#time-simulated)", "[x](npu-gemm.md#time-simulated)"),
+        ("npu.md", "[x](npu-model.md#what-to-expect)", "[x](npu-model.md#what-to-expect)"),
         ("npu.md", "[x](#numerics)", "[x](#numerics)"),
         ("npu.md", "[x](https://host/page)", "[x](https://host/page)"),
         ("serve.md", "![x](serve.png)", "![x](serve.png)"),

@@ -26,7 +26,7 @@
 // scale in bfloat16 would add a visible error: scales are exact here, and so are zero points.
 //
 // Bf16 holds 8,192 weights as they are, in bfloat16: [k / 8][n / 8][k % 8][n % 8], the order in
-// which the NPU's GEMM reads B (docs/npu-gemm.md).
+// which the NPU's GEMM reads B (aie_kernels/gemm/README.md).
 #pragma once
 
 #include <cstdint>
