@@ -21,7 +21,7 @@ from ort_aie_ep.npu.terms.kernel import Array, Kernel
 
 KV_CHUNK = 4096
 
-# Bundles of a chunk by the core's issue rules, by head dimension (docs/npu-model.md):
+# Bundles of a chunk by the core's issue rules, by head dimension (aie_kernels/README.md):
 # scores of a call, of each pair of heads and of each 8 heads; values of each head, with a quarter
 # of the rescaling, and of each pair.
 SCORES = {64: (188, 500, 310.5), 128: (188, 370, 286.5), 256: (188, 401.5, 274.5)}

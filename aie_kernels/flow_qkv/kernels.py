@@ -23,7 +23,7 @@ from ort_aie_ep.npu.terms.kernel import Array, Kernel
 QKV_CHUNK = 2048
 
 # Bundles of 8 rows by the core's issue rules, by head dimension, with a quarter of the rescaling
-# (docs/npu-model.md), and what published projections take for each, compiled at -O2.
+# (aie_kernels/README.md), and what published projections take for each, compiled at -O2.
 VALUES = {64: 344.4375, 128: 452.9375, 256: 545.9375}
 PROJECTIONS = 1.04
 QKV_SCRATCH = 2560  # as bf16: scores of 32 rows with 32 keys, 2 x 128 keys; before, 8 rows of q

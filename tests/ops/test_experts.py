@@ -52,7 +52,7 @@ Array = npt.NDArray[Any]
 # sides of a rounding is rounded differently: few are, and each moves the norm of a result by less
 # than 2^-8 of the share of one in-feature.
 TOLERANCE = 2.0**-12
-# Lookups in tables of int16 (AVX2, docs/weights.md): 12 in a group of 32, each off by at most half
+# Lookups in tables of int16 (AVX2, host/kernels/README.md): 12 in a group of 32, each off by at most half
 # of 1/32767 of the largest sum of four activations, which is about 3 times their root mean square
 # times 2. Over a group's result, about √32 of that root mean square, this is less than 2^-10.
 LOOKUPS = 2.0**-10
