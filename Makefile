@@ -191,7 +191,7 @@ docs: $(VENV)/docs/ready
 wheels: $(VENV)/wheels/ready
 	PYTHONSAFEPATH= $(VENV)/wheels/bin/python release/build_wheels.py $(PYTHONS)
 
-# The library for Windows, cross-built, and under Wine in ONNX Runtime's own DLLs (docs/windows.md).
+# The library for Windows, cross-built, and under Wine in ONNX Runtime's own DLLs (release/README.md).
 windows: $(VENV)/test-ready $(VENV)/windows/ready
 	VENV=$(VENV) ORTS="$(OLDEST_ORT) $(firstword $(MIDDLE_ORTS)) 1.32.0" bash tests/check_windows.sh
 
