@@ -52,9 +52,10 @@ Array = npt.NDArray[Any]
 # sides of a rounding is rounded differently: few are, and each moves the norm of a result by less
 # than 2^-8 of the share of one in-feature.
 TOLERANCE = 2.0**-12
-# Lookups in tables of int16 (AVX2, host/kernels/README.md): 12 in a group of 32, each off by at most half
-# of 1/32767 of the largest sum of four activations, which is about 3 times their root mean square
-# times 2. Over a group's result, about √32 of that root mean square, this is less than 2^-10.
+# Lookups in tables of int16 (AVX2, host/kernels/README.md): 12 in a group of 32, each off by at
+# most half of 1/32767 of the largest sum of four activations, which is about 3 times their root
+# mean square times 2. Over a group's result, about √32 of that root mean square, this is less
+# than 2^-10.
 LOOKUPS = 2.0**-10
 GPT_OSS = {"activation_alpha": 1.702, "activation_beta": 1.0, "swiglu_limit": 1.5}
 # Rows that are not whole blocks, in several of them.
