@@ -576,13 +576,8 @@ PYBIND11_MODULE(_native, m) {
   host::DefineKernelChoice(m);
   m.def("available_isas", &AvailableIsas);
   m.def(
-      "prompts_in_bf16",
-      [](const std::string& isa, const std::string& type) {
-        const host::Kernels& kernels = KernelsNamed(isa);
-        if (kernels.prompts_in_bf16 || type.empty()) return kernels.prompts_in_bf16;
-        return host::FilesOf(kernels, q4nx::FormOf(FileTypeNamed(type))).unpack == nullptr;
-      },
-      py::arg("isa"), py::arg("type") = "");
+      "prompts_in_bf16", [](const std::string& isa) { return KernelsNamed(isa).prompts_in_bf16; },
+      py::arg("isa"));
   m.def(
       "has_bf16_attention",
       [](const std::string& isa) { return KernelsNamed(isa).bf16_attention != nullptr; },

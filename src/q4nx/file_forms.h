@@ -116,6 +116,18 @@ constexpr const FileForm& FileFormOf(FileType type) {
   return kFileForms[static_cast<size_t>(type)];
 }
 
+// Bits, with a sign, of codes less their middle, which is half of the range where a form has
+// minima: 2^(bits - 1) is included on both sides.
+constexpr int BitsOfValues(const FileForm& form) {
+  const int middle = form.minima ? 1 << (form.bits - 1) : form.middle;
+  int bits = 1;
+  for (int code = 0; code < 1 << form.bits; ++code) {
+    const int value = ValueOf(form.values, code) - middle;
+    while (value > 1 << (bits - 1) || value < -(1 << (bits - 1))) ++bits;
+  }
+  return bits;
+}
+
 // Where the parts of a block are, from its start.
 struct FileLayout {
   int32_t bases, minima_bases, factors, minima_factors, codes, bytes;

@@ -25,13 +25,6 @@ from ort_aie_ep.formats import q8nx
 
 Array = npt.NDArray[Any]
 
-# Tables without room for products of 8 bits with 8 bits compute prompts in bfloat16.
-BF16_PROMPTS = {
-    isa
-    for isa in ISAS
-    if isa in ("portable", "avx2", "avx512_bf16_standin") or _native.prompts_in_bf16(isa)
-}
-
 
 def random_blocks(rng: np.random.Generator, n: int, k: int, symmetric: bool = False) -> Array:
     """Codes and zero points of the whole range."""
@@ -87,7 +80,7 @@ def test_int8_projection_matches_quantised_activations(
         blocks = random_blocks(rng, n, k, symmetric)
         y = _native.project(a, blocks, n, "int8", isa, symmetric, gemm=gemm)
         prompt = gemm or rows > _native.most_streamed_rows(8, "int8", isa)
-        if isa in BF16_PROMPTS and prompt:
+        if _native.prompts_in_bf16(isa) and prompt:
             in_bf16 = _native.project(a, blocks, n, "bf16", isa, symmetric, gemm=True)
             np.testing.assert_array_equal(y, in_bf16, str((rows, n, k)))
             continue

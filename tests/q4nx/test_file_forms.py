@@ -210,7 +210,7 @@ def is_rounded(form: FileForm, rows: int, numerics: str, isa: str) -> bool:
     """Whether weights are rounded to bfloat16: for many rows, where their products are."""
     if rows <= _native.most_streamed_rows(4, numerics, isa, form.name):
         return False
-    return numerics == "bf16" or _native.prompts_in_bf16(isa, form.name)
+    return numerics == "bf16" or _native.prompts_in_bf16(isa)
 
 
 @FORMS

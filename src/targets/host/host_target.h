@@ -15,6 +15,17 @@ inline const FileKernels& FilesOf(const Kernels& kernels, const WeightForm& form
   return kernels.files[static_cast<size_t>(form.type)];
 }
 
+// The GEMM with room for the codes of a form.
+inline auto GemmOf(const WeightForm& form, const Kernels& kernels) {
+  if (form.group == 16) return kernels.gemm_int8_16;
+  const int bits = form.kind == WeightKind::kFile ? q4nx::BitsOfValues(q4nx::FileFormOf(form.type))
+                   : form.kind == WeightKind::kQ8NX ? 8
+                                                    : 4;
+  return bits <= 4   ? kernels.gemm_int8
+         : bits == 5 ? kernels.gemm_int8_of_5_bits
+                     : kernels.gemm_int8_of_8_bits;
+}
+
 // Tokens of a prompt that a step processes at a time, unless the step says otherwise. Scratch
 // memory does not grow beyond them.
 constexpr int64_t kPromptChunk = 2048;

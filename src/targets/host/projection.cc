@@ -105,17 +105,6 @@ void Unpack(const MatMulStep& step, const Kernels& kernels, const uint8_t* block
   }
 }
 
-bool CanUnpack(const MatMulStep& step, const Kernels& kernels) {
-  switch (step.form.kind) {
-    case WeightKind::kQ8NX:
-      return kernels.bytes.unpack_block != nullptr;
-    case WeightKind::kFile:
-      return FilesOf(kernels, step.form).unpack != nullptr;
-    default:
-      return true;
-  }
-}
-
 // What a GEMM of some numerics keeps of a chunk of activations, and of 32 rows of weights. Both are
 // made once and used many times; Panel is in the working memory of the thread that unpacks it.
 class Bf16Gemm {
@@ -161,6 +150,7 @@ class Int8Gemm {
   Int8Gemm(const MatMulStep& step, int64_t rows, const Kernels& kernels)
       : step_(step),
         kernels_(kernels),
+        gemm_(GemmOf(step.form, kernels)),
         by_16_(step.form.group == 16),
         minima_(step.form.minima && (step.form.kind == WeightKind::kFile || !step.symmetric)),
         padded_(PaddedK(step)),
@@ -191,14 +181,14 @@ class Int8Gemm {
   }
 
   void Multiply(int64_t first, int64_t rows, const Panel& panel, float* y, int64_t ldy) const {
-    (by_16_ ? kernels_.gemm_int8_16 : kernels_.gemm_int8)(
-        a_ + first * padded_, a_scales_ + first * groups_, q_sums_ + first * sum_groups_, padded_,
-        rows, panel.codes, panel.scales, panel.mins, panel.offsets, groups_, y, ldy);
+    gemm_(a_ + first * padded_, a_scales_ + first * groups_, q_sums_ + first * sum_groups_, padded_,
+          rows, panel.codes, panel.scales, panel.mins, panel.offsets, groups_, y, ldy);
   }
 
  private:
   const MatMulStep& step_;
   const Kernels& kernels_;
+  decltype(Kernels::gemm_int8) gemm_;
   const bool by_16_, minima_;
   const int64_t padded_, groups_, sum_groups_;
   uint8_t* a_;
@@ -297,8 +287,7 @@ int64_t MostStreamedRows(const Kernels& kernels, const WeightForm& form, Numeric
 }
 
 void RunGemm(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
-  const bool int8 =
-      step.numerics == Numerics::kInt8 && !kernels.prompts_in_bf16 && CanUnpack(step, kernels);
+  const bool int8 = step.numerics == Numerics::kInt8 && !kernels.prompts_in_bf16;
   (int8 ? Gemm<Int8Gemm> : Gemm<Bf16Gemm>)(step, kernels, threads);
 }
 

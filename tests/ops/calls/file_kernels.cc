@@ -2,6 +2,7 @@
 // table that KernelsNamed returned: of an instruction set, or a variant on its table.
 #include <cstring>
 
+#include "targets/host/host_target.h"
 #include "targets/host/kernels/choice.h"
 #include "targets/host/kernels/kernels.h"
 
@@ -39,19 +40,16 @@ void Dequantize(const void* kernels, int type, const uint8_t* blocks, int64_t sp
   FilesOf(kernels, type).dequantize(blocks, spans, panel);
 }
 
-bool Unpack(const void* kernels, int type, const uint8_t* blocks, int64_t spans, int8_t* codes,
+void Unpack(const void* kernels, int type, const uint8_t* blocks, int64_t spans, int8_t* codes,
             float* scales, float* mins, int32_t* offsets) {
-  const FileKernels& files = FilesOf(kernels, type);
-  if (files.unpack == nullptr) return false;
-  files.unpack(blocks, spans, codes, scales, mins, offsets);
-  return true;
+  FilesOf(kernels, type).unpack(blocks, spans, codes, scales, mins, offsets);
 }
 
-void Gemm(const void* kernels, int group, const uint8_t* a, const float* a_scales,
+void Gemm(const void* kernels, int type, const uint8_t* a, const float* a_scales,
           const int32_t* q_sums, int64_t rows, const int8_t* codes, const float* scales,
           const float* mins, const int32_t* offsets, int64_t spans, float* y) {
-  const auto* table = static_cast<const Kernels*>(kernels);
-  (group == 16 ? table->gemm_int8_16 : table->gemm_int8)(
+  const auto form = ort_aie::q4nx::FormOf(static_cast<ort_aie::FileType>(type));
+  ort_aie::host::GemmOf(form, *static_cast<const Kernels*>(kernels))(
       a, a_scales, q_sums, spans * 32, rows, codes, scales, mins, offsets, spans, y, 32);
 }
 

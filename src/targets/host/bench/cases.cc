@@ -6,6 +6,7 @@
 
 #include "base/platform.h"
 #include "q4nx/layout.h"
+#include "targets/host/host_target.h"
 #include "targets/host/weight_layout.h"
 
 namespace ort_aie::host {
@@ -201,12 +202,11 @@ template <FileType kType>
 Work FileGemmInt8(const Kernels& kernels, Cached& d, int64_t k) {
   const q4nx::FileForm& form = q4nx::FileFormOf(kType);
   const FileKernels& files = kernels.files[static_cast<size_t>(kType)];
-  if (files.unpack == nullptr) return {};
   files.unpack(d.NextRow(RowBytes(kType, k)), k / kGroup, d.panel_codes, d.panel_scales,
                d.panel_mins, d.panel_offsets);
-  const auto gemm = form.group == 16 ? kernels.gemm_int8_16 : kernels.gemm_int8;
-  gemm(d.a_codes, d.a_scales, d.a_sums, k, kRows, d.panel_codes, d.panel_scales,
-       form.minima ? d.panel_mins : nullptr, d.panel_offsets, k / kGroup, d.y, kBlockRows);
+  GemmOf(q4nx::FormOf(kType), kernels)(d.a_codes, d.a_scales, d.a_sums, k, kRows, d.panel_codes,
+                                       d.panel_scales, form.minima ? d.panel_mins : nullptr,
+                                       d.panel_offsets, k / kGroup, d.y, kBlockRows);
   return {.flops = 2.0 * kRows * k * kBlockRows};
 }
 
@@ -446,6 +446,8 @@ const Bench<Cached> kCachedBenches[] = {
     {"gemm_int8", Limit::kInt8, "512 rows, K", {2048, 8192}, GemmInt8<false>},
     {"gemm_int8 symmetric", Limit::kInt8, "512 rows, K", {2048, 8192}, GemmInt8<true>},
     {"q4_k gemm_int8", Limit::kInt8, "512 rows, K", {2048, 8192}, FileGemmInt8<FileType::kQ4_K>},
+    {"q5_k gemm_int8", Limit::kInt8, "512 rows, K", {2048, 8192}, FileGemmInt8<FileType::kQ5_K>},
+    {"q8_0 gemm_int8", Limit::kInt8, "512 rows, K", {2048, 8192}, FileGemmInt8<FileType::kQ8_0>},
     {"q6_k gemm_int8", Limit::kInt8, "512 rows, K", {2048, 8192}, FileGemmInt8<FileType::kQ6_K>},
     {"q4_k gemm_bf16", Limit::kBf16, "512 rows, K", {2048, 8192}, FileGemmBf16<FileType::kQ4_K>},
     {"dequantize_block", Limit::kL1, "blocks", {1}, DequantizeBlock},

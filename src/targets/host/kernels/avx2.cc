@@ -6,6 +6,7 @@
 #define ORT_AIE_VECTOR_BYTES 32
 #define ORT_AIE_MADDUBS(bytes, signed_bytes) \
   (vh) _mm256_maddubs_epi16((__m256i)(bytes), (__m256i)(signed_bytes))
+#define ORT_AIE_MADD(a, w) (vi) _mm256_madd_epi16((__m256i)(a), (__m256i)(w))
 #define ORT_AIE_ADD_PAIRS(x) (vi) _mm256_madd_epi16((__m256i)(x), _mm256_set1_epi16(1))
 
 namespace ort_aie::host {

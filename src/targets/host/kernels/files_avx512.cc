@@ -19,10 +19,9 @@ namespace {
 // 0.1 ns in bfloat16. For tiles this is computed, with 1.3 TFLOP/s.
 extern const FileTable kAvx512Files, kAvx512Bf16Files, kAmxFiles;
 constinit const FileTable kAvx512Files =
-    GenericFiles({.int8_of_32 = 48, .int8_of_16 = 24, .int8_without_gemm = 0, .bf16 = 24});
+    GenericFiles({.int8_of_32 = 48, .int8_of_16 = 24, .bf16 = 24});
 constinit const FileTable kAvx512Bf16Files =
-    GenericFiles({.int8_of_32 = 48, .int8_of_16 = 24, .int8_without_gemm = 0, .bf16 = 8});
-constinit const FileTable kAmxFiles =
-    GenericFiles({.int8_of_32 = 24, .int8_of_16 = 16, .int8_without_gemm = 0, .bf16 = 6});
+    GenericFiles({.int8_of_32 = 48, .int8_of_16 = 24, .bf16 = 8});
+constinit const FileTable kAmxFiles = GenericFiles({.int8_of_32 = 24, .int8_of_16 = 16, .bf16 = 6});
 
 }  // namespace ort_aie::host

@@ -12,8 +12,8 @@ namespace {
 }  // namespace
 
 extern const FileTable kPortableFiles;
-// As for Q4NX and, without GEMM, for Q8NX.
+// As for Q4NX.
 constinit const FileTable kPortableFiles =
-    GenericFiles({.int8_of_32 = 24, .int8_of_16 = 24, .int8_without_gemm = 64, .bf16 = 4});
+    GenericFiles({.int8_of_32 = 24, .int8_of_16 = 24, .bf16 = 4});
 
 }  // namespace ort_aie::host

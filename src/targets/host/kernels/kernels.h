@@ -93,8 +93,7 @@ struct ByteKernels {
   RowsBf16* rows_bf16;
   MostStreamedRows most_rows;
   void (*dequantize_block)(const uint8_t* block, const BlockLayout& layout, uint16_t* panel);
-  // As unpack_block of Kernels, with code - 128 in place of code - 8. Null if gemm_int8 has no room
-  // for codes of 8 bits: dequantisation + GEMM uses bfloat16 instead.
+  // As unpack_block of Kernels, with code - 128 in place of code - 8.
   void (*unpack_block)(const uint8_t* block, const BlockLayout& layout, int8_t* codes,
                        float* scales, float* mins, int32_t* offsets);
 };
@@ -114,8 +113,7 @@ struct FileKernels {
   void (*dequantize)(const uint8_t* blocks, int64_t spans, uint16_t* panel);
   // A row of blocks -> codes [k / 4][32][4]; scales, mins [k / group][32], weight = scale * code +
   // min; offsets likewise, -128 times the sum of codes over a group. mins is not written by forms
-  // without minima. For gemm_int8, or gemm_int8_16 with groups of 16. Null if that has no room for
-  // the codes: dequantisation + GEMM uses bfloat16 instead.
+  // without minima. For the kernel that GemmOf says.
   void (*unpack)(const uint8_t* blocks, int64_t spans, int8_t* codes, float* scales, float* mins,
                  int32_t* offsets);
 };
@@ -195,10 +193,13 @@ struct Kernels {
                        float* scales, float* mins, int32_t* offsets);
   // y (rows, 32) = a (rows, groups * 32) with scales and q_sums (rows, groups) . panel; mins null
   // means that all are 0. a holds codes + 128, because dot products need one unsigned side. The
-  // surplus from this, offsets, is the same for all rows.
+  // surplus from this, offsets, is the same for all rows. gemm_int8 is for codes from -8 to 8, the
+  // next two for codes from -16 to 16 and for any: where dot products sum pairs in 16 bits, larger
+  // codes leave less room. Otherwise they are the same kernel.
   void (*gemm_int8)(const uint8_t* a, const float* a_scales, const int32_t* q_sums, int64_t lda,
                     int64_t rows, const int8_t* codes, const float* scales, const float* mins,
                     const int32_t* offsets, int64_t groups, float* y, int64_t ldy);
+  decltype(gemm_int8) gemm_int8_of_5_bits, gemm_int8_of_8_bits;
   GemmBlocking bf16_blocking, int8_blocking;
   MostStreamedRows most_rows;
 
@@ -232,7 +233,8 @@ struct Kernels {
   void (*quantize_int8_16)(const float* x, int64_t groups, int32_t offset, uint8_t* q,
                            float* scales, int32_t* q_sums);
   void (*group_sums_16)(const float* x, int64_t groups, float* sums);
-  // As gemm_int8, with q_sums, scales, mins and offsets by 16; `groups` counts those of 32.
+  // As gemm_int8, with q_sums, scales, mins and offsets by 16; `groups` counts those of 32. For
+  // codes from -32 to 32.
   decltype(gemm_int8) gemm_int8_16;
 };
 

@@ -1,10 +1,14 @@
-// The baseline of the compiler's target (SSE2 on x86-64), written in vector extensions only.
+// The baseline of the compiler's target (SSE2 on x86-64), written in vector extensions but for one
+// instruction.
 #include <stddef.h>
 #include <stdint.h>
 
 #include "targets/host/kernels/kernels.h"
 
 #define ORT_AIE_VECTOR_BYTES 16
+#if defined(__SSE2__)
+#define ORT_AIE_MADD(a, w) (vi) __builtin_ia32_pmaddwd128((vh)(a), w)
+#endif
 
 namespace ort_aie::host {
 namespace {
