@@ -33,6 +33,7 @@ from gguf_files import (
 )
 
 import ort_aie_ep
+from ort_aie_ep import machine
 from ort_aie_ep.compiler.fastflowlm import exporter
 from ort_aie_ep.formats.file_forms import FILE_FORMS
 from ort_aie_ep.graph_passes.walk import attribute
@@ -207,6 +208,36 @@ def test_an_npu_gets_codes_and_a_report_of_their_errors(
         assert all(0 < error < 0.01 for error in errors.values())
 
 
+@pytest.mark.parametrize(
+    ("npu", "target", "option", "form", "note"),
+    [
+        ("", "", None, "q4_1", "no NPU found: weights keep the file's bits"),
+        ("NPU2", "", None, "", "an NPU works here: weights are in Q4NX and Q8NX"),
+        ("NPU2", "auto", None, "", "an NPU works here: weights are in Q4NX and Q8NX"),
+        ("NPU2", "host", None, "q4_1", "ORT_AIE_TARGET is host: weights keep the file's bits"),
+        ("", "sim", None, "", "ORT_AIE_TARGET is sim: weights are in Q4NX and Q8NX"),
+        ("NPU2", "", False, "q4_1", ""),
+        ("", "", True, "", ""),
+    ],
+)
+def test_an_npu_that_works_decides_unless_an_option_does(
+    npu: str,
+    target: str,
+    option: bool | None,
+    form: str,
+    note: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(machine, "find_npu", lambda: (machine.Finding("NPU", npu),))
+    monkeypatch.setenv("ORT_AIE_TARGET", target)
+    path = write(tmp_path / "m.gguf", TINY, lambda name: Kind.Q4_1)
+    result = ort_aie_ep.compile(path, tmp_path / "compiled", q4nx_compatible=option)
+    assert {kind for kind, _, _ in weights_of(result.path)["Q4NXMatMul"]} == {form}
+    said = [each.partition(";")[0] for each in result.notes if "weights" in each]
+    assert said == [note] * bool(note)
+
+
 def test_options_do_what_they_do_for_other_models(tmp_path: Path) -> None:
     path = write(tmp_path / "m.gguf", TINY, lambda name: Kind.Q4_0)
     result = ort_aie_ep.compile(
@@ -243,10 +274,15 @@ def test_a_split_file_is_read_whole_from_any_part(tmp_path: Path) -> None:
         ort_aie_ep.compile(parts[0], tmp_path / "missing")
 
 
-def test_a_session_compiles_a_file_once_known_by_its_first_bytes(tmp_path: Path) -> None:
+def test_a_session_compiles_a_file_once_known_by_its_first_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write(tmp_path / "model", TINY, lambda name: Kind.Q4_0)
     for _ in range(2):
         session = ort_aie_ep.session(path, cache_dir=tmp_path / "cache")
         assert session.get_outputs()[0].name == "logits"
     entries = [*(tmp_path / "cache").glob("*/model.onnx")]
     assert len(entries) == 1
+    monkeypatch.setattr(machine, "find_npu", lambda: (machine.Finding("NPU", "NPU2"),))
+    ort_aie_ep.session(path, cache_dir=tmp_path / "cache")
+    assert len([*(tmp_path / "cache").glob("*/model.onnx")]) == 2

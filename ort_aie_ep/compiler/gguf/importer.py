@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
@@ -19,7 +18,7 @@ from ort_aie_ep.compiler.compiled_folder import (
     check_destination,
     write_folder,
 )
-from ort_aie_ep.compiler.gguf import MODEL
+from ort_aie_ep.compiler.gguf import MODEL, for_npu
 from ort_aie_ep.compiler.gguf.architecture import Model
 from ort_aie_ep.compiler.gguf.file import read_gguf
 from ort_aie_ep.compiler.gguf.tensors import Matrix, floats
@@ -71,7 +70,10 @@ def import_gguf(
     if given:
         raise AieError(f"{' and '.join(given)} cannot be used with a GGUF file: omit this option")
     file = read_gguf(source)
-    gguf = Model(file, q4nx_compatible=options.q4nx_compatible)
+    compatible, why = options.q4nx_compatible, ""
+    if compatible is None:
+        compatible, why = for_npu()
+    gguf = Model(file, q4nx_compatible=compatible)
     errors: dict[str, LayerError] = {}
     model = graph(gguf, errors)
     with tempfile.TemporaryDirectory() as scratch:
@@ -85,7 +87,7 @@ def import_gguf(
             fuse=options.fuse,
             quantize=choice.quantising,
             keep=choice.keep,
-            q4nx_compatible=options.q4nx_compatible,
+            q4nx_compatible=compatible,
         )
         _report_written(model, report)
         report.layers = report.layers or FloatLayers(Quantising(WeightForm.Q8NX))
@@ -96,9 +98,18 @@ def import_gguf(
             options,
             source=folder,
             files=tokenizer.files,
-            notes=[*gguf.notes, *tokenizer.notes, *notes],
+            notes=[*_chosen(compatible, why), *gguf.notes, *tokenizer.notes, *notes],
             progress=progress,
         )
+
+
+def _chosen(compatible: bool, why: str) -> list[str]:
+    """What was chosen where no option says it."""
+    if not why:
+        return []
+    if compatible:
+        return [f"{why}: weights are in Q4NX and Q8NX; --no-q4nx-compatible keeps the file's bits"]
+    return [f"{why}: weights keep the file's bits; for an NPU use --q4nx-compatible"]
 
 
 def graph(gguf: Model, errors: dict[str, LayerError]) -> ir.Model:
