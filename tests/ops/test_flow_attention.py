@@ -7,7 +7,7 @@ equal.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ml_dtypes
@@ -314,6 +314,29 @@ def test_without_lengths_every_position_counts_and_the_table_may_be_short(
 
 def output(a: AttentionAttributes, inputs: Inputs) -> Array:
     return of(flow_attention(a, inputs), "output")
+
+
+@pytest.mark.parametrize("magnitude", [1.0, 1.19])
+@pytest.mark.parametrize(
+    ("sequence", "lengths", "ids"),
+    [(4, (4,), None), (1, (40, 9), None), (3, (40,), None), (2, (9,), [[30, 3]])],
+)
+def test_frequencies_have_the_bits_of_their_tables(
+    sequence: int, lengths: tuple[int, ...], ids: list[list[int]] | None, magnitude: float
+) -> None:
+    a = attributes(do_rotary=1)
+    frequencies = (1e4 ** (-np.arange(12) / 12)).astype(np.float32)
+    angles = np.outer(np.arange(50, dtype=np.float32), frequencies).astype(np.float64)
+    inputs = random_inputs(a, sequence, lengths=lengths)
+    inputs["position_ids"] = None if ids is None else np.array(ids)
+    for name, function in (("cos_cache", np.cos), ("sin_cache", np.sin)):
+        inputs[name] = function(angles).astype(np.float32) * np.float32(magnitude)
+    expected = flow_attention(a, inputs)
+    computing = replace(a, rotary_positions=50, rotary_magnitude=magnitude)
+    given: Inputs = {"cos_cache": None, "sin_cache": None, "rotary_frequencies": frequencies}
+    actual = flow_attention(computing, inputs | given)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(of(actual, name), array)
 
 
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,12 +35,12 @@ from ort_aie_ep.graph_passes import (
     run_passes,
 )
 from ort_aie_ep.graph_passes.weights.float_weights import FloatLayers, Quantising, WeightForm
-from ort_aie_ep.graph_passes.weights.streamed import Rows, RowTensor, StreamedTensor
+from ort_aie_ep.graph_passes.weights.streamed import RotaryTable, Rows, RowTensor
 from ort_aie_ep.graph_passes.work import work_of
 from ort_aie_ep.models.builder.config import genai_config
 from ort_aie_ep.models.builder.decoder import build
 from ort_aie_ep.models.builder.graph import EMBEDDING
-from ort_aie_ep.models.builder.weights import Weight, rotary_rows
+from ort_aie_ep.models.builder.weights import Weight
 from ort_aie_ep.models.folder import ModelFolder
 from ort_aie_ep.progress import Progress
 
@@ -146,10 +146,7 @@ def _tensor(weight: Weight, gguf: Model, errors: dict[str, LayerError]) -> ir.Te
 
     if name.startswith(("cos_cache", "sin_cache")):
         rotary = gguf.rotary[name[len("cos_cache") :]]
-        function = np.cos if name.startswith("cos") else np.sin
-        fill = rotary_rows(function, rotary.frequencies, rotary.magnitude)
-        filled = replace(weight, fill=fill)
-        return StreamedTensor(name, weight.dtype, weight.shape, lambda: filled.chunks(0))
+        return RotaryTable(weight, rotary.frequencies, rotary.magnitude)
     if name == EMBEDDING:
         table = gguf.embedding()
         return rows(lambda first, count: floats(table, slice(first, first + count)))
