@@ -228,19 +228,28 @@ def test_rotations_are_frequencies_and_no_tables(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("npu", "target", "option", "form", "note"),
+    ("npu", "xrt", "target", "option", "form", "note"),
     [
-        ("", "", None, "q4_1", "no NPU found: weights keep the file's bits"),
-        ("NPU2", "", None, "", "an NPU works here: weights are in Q4NX and Q8NX"),
-        ("NPU2", "auto", None, "", "an NPU works here: weights are in Q4NX and Q8NX"),
-        ("NPU2", "host", None, "q4_1", "ORT_AIE_TARGET is host: weights keep the file's bits"),
-        ("", "sim", None, "", "ORT_AIE_TARGET is sim: weights are in Q4NX and Q8NX"),
-        ("NPU2", "", False, "q4_1", ""),
-        ("", "", True, "", ""),
+        ("", "xrt", "", None, "q4_1", "no NPU found: weights keep the file's bits"),
+        ("npu2", "", "", None, "q4_1", "no XRT found: weights keep the file's bits"),
+        ("npu2", "xrt", "", None, "", "an NPU works here: weights are in Q4NX and Q8NX"),
+        ("npu2", "xrt", "auto", None, "", "an NPU works here: weights are in Q4NX and Q8NX"),
+        (
+            "npu2",
+            "xrt",
+            "host",
+            None,
+            "q4_1",
+            "ORT_AIE_TARGET is host: weights keep the file's bits",
+        ),
+        ("", "", "sim", None, "", "ORT_AIE_TARGET is sim: weights are in Q4NX and Q8NX"),
+        ("npu2", "xrt", "", False, "q4_1", ""),
+        ("", "", "", True, "", ""),
     ],
 )
 def test_an_npu_that_works_decides_unless_an_option_does(
     npu: str,
+    xrt: str,
     target: str,
     option: bool | None,
     form: str,
@@ -248,7 +257,8 @@ def test_an_npu_that_works_decides_unless_an_option_does(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(machine, "find_npu", lambda: (machine.Finding("NPU", npu),))
+    monkeypatch.setattr(machine, "npu_device", lambda: npu)
+    monkeypatch.setattr(machine, "find_npu", lambda: (machine.Finding("XRT", xrt),))
     monkeypatch.setenv("ORT_AIE_TARGET", target)
     path = write(tmp_path / "m.gguf", TINY, lambda name: Kind.Q4_1)
     result = ort_aie_ep.compile(path, tmp_path / "compiled", q4nx_compatible=option)
@@ -336,6 +346,7 @@ def test_a_session_compiles_a_file_once_known_by_its_first_bytes(
         assert session.get_outputs()[0].name == "logits"
     entries = [*(tmp_path / "cache").glob("*/model.onnx")]
     assert len(entries) == 1
+    monkeypatch.setattr(machine, "npu_device", lambda: "npu2")
     monkeypatch.setattr(machine, "find_npu", lambda: (machine.Finding("NPU", "NPU2"),))
     ort_aie_ep.session(path, cache_dir=tmp_path / "cache")
     assert len([*(tmp_path / "cache").glob("*/model.onnx")]) == 2
