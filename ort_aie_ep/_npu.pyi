@@ -104,7 +104,7 @@ def encode(
 def register(column: int, row: int, offset: int) -> int: ...
 
 # What the scheduler of src/targets/npu does with a plan. Each input is (TensorProto's type, dims,
-# constant, values of integers), or None for one that is left out.
+# constant, values that ops read), or None for one that is left out.
 class Part(TypedDict):
     design: str
     package: str
@@ -141,7 +141,7 @@ class Packages:
     def schedule(
         self,
         recipe: str,
-        inputs: Sequence[tuple[int, list[int], bool, list[int] | None] | None],
+        inputs: Sequence[tuple[int, list[int], bool, Sequence[float] | None] | None],
         *,
         planned: bool = True,
         int8: bool = False,

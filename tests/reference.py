@@ -35,6 +35,8 @@ class AttentionAttributes:
     mrope_width: int = 0
     mrope_interleaved: int = 0
     norm_after_rotary: int = 0
+    rotary_positions: int = 0
+    rotary_magnitude: float = 1.0
     local_window_size: int = -1
     smooth_softmax: int = -1
     causal: int = 1

@@ -23,9 +23,9 @@ import pytest
 from typer.testing import CliRunner
 
 import ort_aie_ep
+from ort_aie_ep import machine
 from ort_aie_ep.cli import app
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.explain import machine
 from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.models.tokenizer import load_tokenizer, prefix_tokens
 from ort_aie_ep.running import generate

@@ -12,12 +12,12 @@ import onnx_ir as ir
 import pytest
 
 import ort_aie_ep
-from ort_aie_ep import _npu
-from ort_aie_ep.explain import explain, machine
+from ort_aie_ep import _npu, machine
+from ort_aie_ep.explain import explain
 from ort_aie_ep.explain.explain import HOST, XRT, NodeFate
-from ort_aie_ep.explain.machine import XRT_TARGET, Finding
 from ort_aie_ep.explain.npu_reasons import Verdict, judge
 from ort_aie_ep.explain.overlays import FUSED_LAYER, Overlays, packages
+from ort_aie_ep.machine import XRT_TARGET, Finding
 from ort_aie_ep.models.shapes import SHAPES
 from ort_aie_ep.tools.synth import synth
 

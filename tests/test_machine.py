@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 import ort_aie_ep
-from ort_aie_ep import _npu
-from ort_aie_ep.explain import doctor, machine
-from ort_aie_ep.explain.machine import Finding, why_no_npu
+from ort_aie_ep import _npu, machine
+from ort_aie_ep.explain import doctor
 from ort_aie_ep.explain.overlays import DESIGNS, find_overlays, overlay_folders, packages
+from ort_aie_ep.machine import Finding, why_no_npu
 from ort_aie_ep.npu.packages.package import LIMITS
 from ort_aie_ep.npu.terms.device import DEVICES
 

@@ -10,7 +10,7 @@ import pytest
 
 from ort_aie_ep import platforms
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.explain.machine import find_npu
+from ort_aie_ep.machine import find_npu
 from ort_aie_ep.models.files import open_regular, written_beside
 
 

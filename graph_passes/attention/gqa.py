@@ -19,6 +19,7 @@ from ort_aie_ep.graph_passes.attention.node import (
     named_input,
     why_not_flow_attention,
 )
+from ort_aie_ep.graph_passes.attention.rotary import computed_rotation
 from ort_aie_ep.graph_passes.base import NodeRule, put_in_place
 from ort_aie_ep.graph_passes.projection.width import projected_width
 from ort_aie_ep.graph_passes.walk import attribute, fixed_dim, input_at, known_dims, type_name
@@ -66,6 +67,7 @@ class GroupQueryAttentionToFlow(NodeRule):
     def replace(self, node: ir.Node) -> Sequence[ir.Node]:  # noqa: D102
         inputs = dict(zip(INPUTS, node.inputs, strict=False))
         attributes = {name: attr.value for name, attr in node.attributes.items()}
+        attributes |= computed_rotation(node, inputs)
         put_in_place(node, flow_attention(node, inputs, attributes))
         return ()
 

@@ -1,4 +1,5 @@
-"""RotaryEmbedding, ONNX's (opset 23) and com.microsoft's, of an attention's queries and keys."""
+"""RotaryEmbedding, ONNX's (opset 23) and com.microsoft's, of an attention's queries and keys, and
+tables of rotations."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from ort_aie_ep.graph_passes.walk import (
     only_reader,
     rank,
 )
+from ort_aie_ep.graph_passes.weights.streamed import RotaryTable
 
 OP_TYPE, MIXED_TYPE = "RotaryEmbedding", "MRotaryEmbedding"
 
@@ -39,6 +41,32 @@ class Rotations:
     key: ir.Value
     rotation: Rotation
     nodes: tuple[ir.Node, ir.Node]
+
+
+def frequencies_name(cos: str) -> str:
+    """The name of the frequencies that stand for a table and that of the sines."""
+    return f"{cos}.frequencies"
+
+
+def computed_rotation(node: ir.Node, inputs: dict[str, ir.Value | None]) -> dict[str, int | float]:
+    """Puts frequencies in the place of tables that are made of them, among the inputs of an
+    aie.FlowAttention that is to replace `node`; returns the attributes that it then needs."""
+    cos, sin = inputs.get("cos_cache"), inputs.get("sin_cache")
+    table = None if cos is None else cos.const_value
+    both = table is not None and sin is not None and isinstance(sin.const_value, RotaryTable)
+    if not both or not isinstance(table, RotaryTable) or table.dtype != ir.DataType.FLOAT:
+        return {}
+    assert cos is not None
+    name = frequencies_name(cos.name or "")
+    graph = node.graph
+    assert isinstance(graph, ir.Graph)
+    if name not in graph.initializers:
+        tensor = ir.tensor(table.frequencies, name=name)
+        shape, float_type = ir.Shape(table.frequencies.shape), ir.TensorType(table.dtype)
+        value = ir.Value(name=name, shape=shape, type=float_type, const_value=tensor)
+        graph.register_initializer(value)
+    inputs |= {"cos_cache": None, "sin_cache": None, "rotary_frequencies": graph.initializers[name]}
+    return {"rotary_positions": table.shape.numpy()[0], "rotary_magnitude": float(table.magnitude)}
 
 
 def read_rotations(

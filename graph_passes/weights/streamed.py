@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
+
+from ort_aie_ep.models.builder.weights import Weight, rotary_rows
 
 Chunks = Callable[[], Iterator[npt.NDArray[Any]]]
 Rows = Callable[[int, int], npt.NDArray[Any]]
@@ -35,6 +38,24 @@ class StreamedTensor(ir.LazyTensor):
         data = b"".join(chunk.tobytes() for chunk in self._chunks())
         values = np.frombuffer(data, self.dtype.numpy()).reshape(self.shape.numpy())
         return ir.tensor(values, dtype=self.dtype, name=self.name)
+
+
+class RotaryTable(StreamedTensor):
+    """The table of cosines or sines that a weight of the builder stands for, which an
+    aie.FlowAttention computes by itself.
+
+    Attributes:
+        frequencies: (rotary/2) float32, radians a position.
+        magnitude: what cos and sin are times.
+    """
+
+    def __init__(
+        self, weight: Weight, frequencies: npt.NDArray[np.float32], magnitude: float = 1.0
+    ) -> None:
+        function = np.cos if weight.name.startswith("cos") else np.sin
+        filled = replace(weight, fill=rotary_rows(function, frequencies, magnitude))
+        super().__init__(weight.name, weight.dtype, weight.shape, lambda: filled.chunks(0))
+        self.frequencies, self.magnitude = frequencies, magnitude
 
 
 class RowTensor(StreamedTensor):

@@ -37,7 +37,7 @@ from bench_peers.rounds import Plan, Results, measure
 from bench_peers.weights import DecoderWeights
 from ort_aie_ep.cli.console import environment
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.explain.machine import physical_cores
+from ort_aie_ep.machine import physical_cores
 from ort_aie_ep.models.files import written_beside
 from ort_aie_ep.runtime.sessions import inspect
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ort_aie_ep.explain.machine import cpu_model
+from ort_aie_ep.machine import cpu_model
 
 # The flags in /proc/cpuinfo that kernels of ort_aie_ep or of a peer check.
 _FEATURES = (

@@ -24,7 +24,7 @@ from ort_aie_ep.bringup.device import NPU1, Fault, Identity, Npu, load_binding
 from ort_aie_ep.bringup.first_token import Token
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.explain.doctor import find_xrt_target
-from ort_aie_ep.explain.machine import Finding, find_npu
+from ort_aie_ep.machine import Finding, find_npu
 from ort_aie_ep.npu.checks.check import check
 from ort_aie_ep.npu.packages.package import MANIFEST, Package
 from ort_aie_ep.npu.terms.device import device as find_device

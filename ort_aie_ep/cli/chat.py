@@ -124,7 +124,7 @@ def chat_command(
         "temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p, "seed": seed,
     }  # fmt: skip
     sampling = {name: value for name, value in given.items() if value is not None}
-    with opened(folder, draft, draft_model) as (model, guessing):
+    with opened(folder, draft, draft_model, options.target) as (model, guessing):
         if find_template(model.folder) is None:
             raise AieError(
                 f"{folder} has no chat template: use ort-aie run, which continues a text"

@@ -127,7 +127,7 @@ def print_json(report: Any, **settings: object) -> None:
 def environment() -> dict[str, str]:
     """What a measurement depends on besides the model."""
     import ort_aie_ep
-    from ort_aie_ep.explain.machine import cpu_model
+    from ort_aie_ep.machine import cpu_model
     from ort_aie_ep.runtime.kernels import chosen_kernels, kernels_line, tried_kernels
 
     return {

@@ -31,13 +31,17 @@ def local(given: Path) -> Local:
 
 
 @contextmanager
-def ready(given: Path, *, compiles: bool = True) -> Iterator[Path]:
+def ready(given: Path, *, compiles: bool = True, target: str | None = None) -> Iterator[Path]:
     """The folder or file to open; while the block runs, it is not removed from the cache.
 
     A name is compiled, unless `compiles` is False and it is ONNX; so is what is not ONNX yet. A
-    user's own model in ONNX is opened as it is.
+    user's own model in ONNX is opened as it is. `target` is where operators are to run, if that is
+    known: a GGUF file becomes what it reads.
     """
+    from ort_aie_ep.compiler.gguf import TARGETS
+    from ort_aie_ep.compiler.options import CompileOptions
     from ort_aie_ep.compiler.sources import is_onnx
+    from ort_aie_ep.models.folder import is_gguf
 
     model = local(given)
     if is_onnx(model.path) and not (model.name and compiles):
@@ -45,8 +49,12 @@ def ready(given: Path, *, compiles: bool = True) -> Iterator[Path]:
         return
     from ort_aie_ep.hub.models import compiled
 
+    npu = TARGETS.get(target or "") if is_gguf(model.path) else None
+    options = CompileOptions(q4nx_compatible=npu)
     with console.bar(f"compile {given}", "bytes", "reading the model") as progress:
-        opened = compiled(model, progress=progress)
+        opened = compiled(model, options, progress)
+    for note in opened.notes:
+        console.note(note)
     try:
         yield opened.file.parent
     finally:
@@ -55,7 +63,7 @@ def ready(given: Path, *, compiles: bool = True) -> Iterator[Path]:
 
 @contextmanager
 def opened(
-    given: Path, draft: int, draft_model: Path | None
+    given: Path, draft: int, draft_model: Path | None, target: str | None = None
 ) -> Iterator[tuple[Model, ModelFolder | None]]:
     """A model that is to write text, and what --draft-model names, as `ready` opens them.
 
@@ -65,12 +73,12 @@ def opened(
     from ort_aie_ep.runtime.sessions import inspect
 
     with ExitStack() as models:
-        model = inspect(models.enter_context(ready(given)))
+        model = inspect(models.enter_context(ready(given, target=target)))
         if not model.compiled:
             console.note(f"{given} is not compiled, so it runs on ONNX Runtime's CPU EP alone")
         guessing = None
         if draft_model is not None:
             if not draft:
                 raise AieError("--draft-model needs --draft: how many tokens to guess at a time")
-            guessing = inspect(models.enter_context(ready(draft_model))).folder
+            guessing = inspect(models.enter_context(ready(draft_model, target=target))).folder
         yield model, guessing

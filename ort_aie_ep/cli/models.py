@@ -183,7 +183,7 @@ def run_command(
         target, numerics, threads, on_device_error, log, overlays, prompt_chunk
     )
     with ExitStack() as models:
-        model, guessing = models.enter_context(opened(folder, draft, draft_model))
+        model, guessing = models.enter_context(opened(folder, draft, draft_model, options.target))
         shown = models.enter_context(console.completion(prompt))
         if host is Host.genai:
             timing = run_in_genai(
@@ -295,7 +295,7 @@ def doctor_command(
     if compiled is not None and _tell_what_fits(compiled, json=json):
         return
     from ort_aie_ep.explain.doctor import diagnose
-    from ort_aie_ep.explain.machine import why_no_npu
+    from ort_aie_ep.machine import why_no_npu
 
     with console.bar("doctor", "bytes" if compiled else "") as progress:
         diagnosis = diagnose(compiled, progress)

@@ -154,7 +154,8 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     """Makes options of the fields of those of a command's parameters that are dataclasses.
 
     The help of an option is what the class's docstring says of the field, as the help of a command
-    is its docstring. One that is on by default becomes --no-NAME, with the help after "False: ".
+    is its docstring. One that is on by default becomes --no-NAME, with the help after "False: ";
+    one that is None by default has both flags.
     `PANEL` of the class is where `--help` shows them.
     """
     hints = get_type_hints(command, include_extras=True)
@@ -191,8 +192,9 @@ def _parameters(kind: Any) -> list[inspect.Parameter]:
         elif default == ():
             hint, default, line = list[str] | None, None, f"{line} Repeatable."
         name = _name(each)
+        flag = f"{_flag(name)}/{_flag('no_' + name)}" if hint == bool | None else _flag(name)
         shown = typer.Option(
-            _flag(name),
+            flag,
             help=line[0].upper() + line[1:],
             metavar=each.metadata.get("metavar"),
             rich_help_panel=getattr(kind, "PANEL", None),

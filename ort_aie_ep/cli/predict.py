@@ -78,7 +78,10 @@ def _predict_compiled(path: Path, device: str, contexts: str | None, *, json: bo
     from ort_aie_ep import prediction as performance
     from ort_aie_ep.prediction.compiled import read_plans
 
-    with ready(path) as model, console.bar("predict", "tokens", "reading the model") as progress:
+    with (
+        ready(path, target="xrt") as model,
+        console.bar("predict", "tokens", "reading the model") as progress,
+    ):
         read = read_plans(model)
         simulation = performance.simulate_plans(
             read.model, read.plans, read.positions, device, _tokens(contexts), progress

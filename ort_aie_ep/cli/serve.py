@@ -144,7 +144,7 @@ def serve_command(
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with ExitStack() as stack:
         listener = stack.enter_context(_listening(host, port))
-        model, guessing = stack.enter_context(opened(folder, draft, draft_model))
+        model, guessing = stack.enter_context(opened(folder, draft, draft_model, options.target))
         with console.bar("open the model"):
             opening = partial(
                 open_loop, model.folder, options, parallel, context, draft=draft, drafter=guessing

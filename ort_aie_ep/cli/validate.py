@@ -60,8 +60,8 @@ def validate_command(
     """
     from ort_aie_ep.bringup import validate
     from ort_aie_ep.bringup.report import page_of, verdict, write
-    from ort_aie_ep.explain.machine import npu_device
     from ort_aie_ep.explain.overlays import overlay_folders
+    from ort_aie_ep.machine import npu_device
 
     if not out.parent.is_dir():
         raise AieError(f"--out {out}: {out.parent} is not a folder. Make it first.")

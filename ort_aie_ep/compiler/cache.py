@@ -33,12 +33,14 @@ from ort_aie_ep.compiler.cache_entries import (
     use,
     work_folder,
 )
+from ort_aie_ep.compiler.gguf import for_npu
 from ort_aie_ep.compiler.options import CompileOptions
 from ort_aie_ep.compiler.sources import Source, find_source, is_onnx
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats.kv_codes import BITS
 from ort_aie_ep.models.checked_json import Field, read_json
 from ort_aie_ep.models.files import blake2b, file_hash, write_json
+from ort_aie_ep.models.folder import is_gguf
 from ort_aie_ep.models.tokenizer import TOKENIZER
 from ort_aie_ep.progress import Count, Progress
 
@@ -65,10 +67,12 @@ class Opened:
         file: its .onnx file. The folder around it is a whole model, with its tokenizer, unless
             the source was one in ONNX that the user has.
         lock: while it is open, the file's entry is not removed; None for the user's own file.
+        notes: what a reader should know of its compilation, if that was now.
     """
 
     file: Path
     lock: BinaryIO | None = None
+    notes: tuple[str, ...] = ()
 
     def close(self) -> None:
         """Allows the entry to be removed."""
@@ -158,18 +162,20 @@ def compiled_file(
         "version": ort_aie_ep.__version__,
         "code": code_digest(),
         "choices": options.given,
+        "npu": is_gguf(model) and for_npu()[0],
         "calibration": _calibration_digests(model.parent, options),
     }
     entry = cache / _hash(json.dumps(key, sort_keys=True).encode())
+    notes: tuple[str, ...] = ()
     for attempt in range(_ROUNDS):
         lock = use(entry)
         if lock is not None:
             if _whole(entry, given.name):
                 if attempt:
                     keep_below(cache, limit)
-                return Opened(entry / given.name, lock)
+                return Opened(entry / given.name, lock, notes)
             lock.close()
-        _build(given, found.stats, entry, options, progress)
+        notes = _build(given, found.stats, entry, options, progress)
     raise AieError(f"{entry} keeps disappearing: is another process clearing {cache}?")
 
 
@@ -300,15 +306,15 @@ def _whole(entry: Path, name: str) -> bool:
 
 def _build(
     given: Source, stats: _Stats, entry: Path, options: CompileOptions, progress: Progress | None
-) -> None:
-    """Compiles into a folder beside the entry and moves it there."""
+) -> tuple[str, ...]:
+    """Compiles into a folder beside the entry and moves it there: the compilation's notes."""
     cache = entry.parent
     with ExitStack() as stack:
         with _writing(cache):
             cache.mkdir(parents=True, exist_ok=True)
             remove_leftovers(cache)
             new = stack.enter_context(work_folder(cache)) / "entry"
-        given.compile(new, entry, options, progress)
+        notes = given.compile(new, entry, options, progress)
         _require_unchanged(given.model, stats)
         with _writing(cache):
             files = (path for path in new.rglob("*") if path.is_file())
@@ -321,6 +327,7 @@ def _build(
             }
             write_json(new / MANIFEST, manifest)
             _install(new, entry, given.name)
+        return notes
 
 
 def _install(new: Path, entry: Path, name: str) -> None:

@@ -186,7 +186,7 @@ def _run_passes(source: _Source, choice: Choice, options: CompileOptions) -> Mod
         fuse=options.fuse,
         quantize=choice.quantising,
         keep=choice.keep,
-        q4nx_compatible=options.q4nx_compatible,
+        q4nx_compatible=bool(options.q4nx_compatible),
     )
     left = ""
     if not any(outcome.becomes for outcome in report.outcomes.values()):

@@ -114,8 +114,9 @@ class CompileOptions(GraphOptions):
             leave them unchanged; `quantize` does not change them.
         keep: nodes that `quantize` and `vision` leave unchanged: a name, or a pattern with * and ?.
         q4nx_compatible: pack 4-bit weights in the form of .q4nx files (5 bits a weight), which an
-            NPU reads in place with any overlay. Default: the smallest form for the source's
-            groups, 4.1 to 5 bits; the types of a GGUF file, which NPUs do not read.
+            NPU reads in place with any overlay, not in the smallest form for the source's groups
+            (4.1 to 5 bits); the weights of a GGUF file in Q4NX and Q8NX, not in the types of the
+            file, which NPUs do not read. Default: for a GGUF file if an NPU works here.
         gguf_pre: how the tokenizer of a GGUF file divides text before merging bytes, if the file
             does not say it or has an unknown name: a known name (docs/gguf.md). Default: the
             file's tokenizer.ggml.pre.
@@ -126,7 +127,7 @@ class CompileOptions(GraphOptions):
     bits: float | None = None
     vision: Vision | None = None
     keep: tuple[str, ...] = field(default=(), metadata={"metavar": "PATTERN"})
-    q4nx_compatible: bool = False
+    q4nx_compatible: bool | None = None
     gguf_pre: str | None = field(default=None, metadata={"metavar": "NAME"})
 
     def __post_init__(self) -> None:
@@ -177,7 +178,7 @@ class CompileKeywords(GraphKeywords, total=False):
     bits: float | None
     vision: Vision | None
     keep: Sequence[str]
-    q4nx_compatible: bool
+    q4nx_compatible: bool | None
     gguf_pre: str | None
 
 

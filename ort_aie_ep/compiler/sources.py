@@ -56,20 +56,19 @@ class Source:
 
     def compile(
         self, new: Path, beside: Path, options: CompileOptions, progress: Progress | None
-    ) -> None:
-        """Compiles it into the folder `new`; a log of the builder stays beside `beside`."""
+    ) -> tuple[str, ...]:
+        """Compiles it into the folder `new`: notes. A log of the builder stays beside `beside`."""
         from ort_aie_ep.compiler.compile import compile_model
 
         if not is_checkpoint(self.path):
-            compile_model(self.path, new, options, progress=progress)
-            return
+            return tuple(compile_model(self.path, new, options, progress=progress).notes)
         from ort_aie_ep.compiler.checkpoint.build import built_model
         from ort_aie_ep.compiler.checkpoint.options import BuildOptions
 
         with built_model(
             self.path, beside, BuildOptions(), shown=self.shown, progress=progress
         ) as built:
-            compile_model(built, new, options, progress=progress)
+            return tuple(compile_model(built, new, options, progress=progress).notes)
 
 
 def is_onnx(path: Path) -> bool:

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import ort_aie_ep
 from ort_aie_ep.compiler.integrity import CheckedFile, check_files
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.explain.machine import XRT_TARGET, Finding, cpu_model, find_npu, npu_device
 from ort_aie_ep.explain.pages import weight_pages
+from ort_aie_ep.machine import XRT_TARGET, Finding, cpu_model, find_npu, npu_device
 from ort_aie_ep.progress import Progress
 from ort_aie_ep.requirements import GET_RUNTIME, RUNTIME, runtime_version
 from ort_aie_ep.runtime.core_library import xrt_library

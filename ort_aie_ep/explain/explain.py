@@ -12,7 +12,6 @@ import onnx_ir as ir
 from ort_aie_ep import library_path
 from ort_aie_ep.compiler.compile import REPORT
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.explain.machine import XRT_TARGET, Finding, find_npu, npu_device, why_no_npu
 from ort_aie_ep.explain.overlays import FUSED_LAYER, find_overlays, overlay_folders, packages
 from ort_aie_ep.explain.pages import weight_pages
 from ort_aie_ep.formats.file_forms import FILE_FORMS, FileForm
@@ -34,6 +33,7 @@ from ort_aie_ep.graph_passes.planning import expand_plans, steps_apart
 from ort_aie_ep.graph_passes.projection.float_matmul import UNASKED
 from ort_aie_ep.graph_passes.unique_names import name_nodes
 from ort_aie_ep.graph_passes.work import work_of
+from ort_aie_ep.machine import XRT_TARGET, Finding, find_npu, npu_device, why_no_npu
 from ort_aie_ep.models.checked_json import read_json
 from ort_aie_ep.models.files import is_missing
 from ort_aie_ep.models.folder import find_model

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ort_aie_ep.disk import size_text
-from ort_aie_ep.explain.machine import Finding
+from ort_aie_ep.machine import Finding
 
 _REMEDY = (
     "none of the {} in memory. The next session changes that, unless another program uses the file "

@@ -15,7 +15,7 @@ from pathlib import Path
 from ort_aie_ep import _native
 from ort_aie_ep.disk import ROOM
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.explain.machine import physical_cores
+from ort_aie_ep.machine import physical_cores
 from ort_aie_ep.models.files import written_beside
 from ort_aie_ep.progress import Count, Progress
 from ort_aie_ep.runtime.kernels import this_cpu_by_rule

@@ -108,10 +108,10 @@ _GGUF_TYPE = re.compile(
 )
 # Files that belong to a model in GGUF and are none: what reads pictures, importances.
 _NO_GGUF_MODEL = re.compile(r"(?i)mmproj|imatrix")
-# Which type is taken of several, the first that is there: 4 bits, then more.
+# Which type is taken of several, the first that is there: 4 bits, then more, less, and floats.
 GGUF_ORDER = (
-    "Q4_K_M", "Q4_0", "Q4_K_S", "Q4_1", "MXFP4", "Q5_K_M", "Q5_K_S", "Q5_0", "Q6_K", "Q8_0",
-    "BF16", "F16",
+    "Q4_K_M", "Q4_0", "Q4_K_S", "Q4_1", "MXFP4", "IQ4_NL", "IQ4_XS", "Q5_K_M", "Q5_K_S", "Q5_0",
+    "Q5_1", "Q6_K", "Q8_0", "Q3_K_L", "Q3_K_M", "Q3_K_S", "Q2_K", "BF16", "F16",
 )  # fmt: skip
 _PICKLES = re.compile(r".*\.(bin|pt|pth|pkl|ckpt)")
 _SHOWN = 12  # models in an error

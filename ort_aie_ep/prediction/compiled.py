@@ -87,8 +87,10 @@ class _Node:
     @property
     def positions(self) -> int | None:
         """Rows of its shortest rotary table; None if it has none."""
-        rows = []
+        rows: list[object] = []
         for step in self._steps:
+            if step.attribute("rotary_positions"):
+                rows.append(step.attribute("rotary_positions"))
             table = step.read("cos_cache")
             if 0 <= table < len(self._node.inputs):
                 value = self._node.inputs[table]
@@ -120,7 +122,10 @@ class _Node:
         assert value is not None
         if value.is_initializer() or value.const_value is not None:
             fixed = tuple(dim for dim in value.shape or () if isinstance(dim, int))
-            return Input(int(value.dtype or 0), fixed, constant=True)
+            content = None
+            if role == "rotary_frequencies" and value.const_value is not None:
+                content = tuple(value.const_value.numpy().tolist())
+            return Input(int(value.dtype or 0), fixed, constant=True, content=content)
         known = [dim if isinstance(dim, int) else None for dim in value.shape or ()]
         if role in ("past_key", "past_value"):
             assert step is not None

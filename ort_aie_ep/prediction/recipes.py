@@ -25,17 +25,19 @@ Size = int | Literal["tokens", "context", "past"] | tuple[Literal["past"], int]
 #: of all tokens or one less, ones, or zeros, which are also those that no one reads.
 Values = Literal["positions", "last token", "context", "context - 1", "ones", "zeros"]
 
-_Given = tuple[int, list[int], bool, list[int] | None]
+_Given = tuple[int, list[int], bool, Sequence[float] | None]
 
 
 @dataclass(frozen=True)
 class Input:
-    """An input of a recipe; `type` is TensorProto's number."""
+    """An input of a recipe; `type` is TensorProto's number, `content` of floats that ops read as
+    they plan."""
 
     type: int
     dims: tuple[Size, ...]
     constant: bool = False
     values: Values = "zeros"
+    content: tuple[float, ...] | None = None
 
     def given(self, tokens: int, context: int) -> _Given:
         """For a call, as `_npu.Packages.schedule` takes it.
@@ -53,7 +55,7 @@ class Input:
 
         dims = [size(dim) for dim in self.dims]
         if self.type not in _INTEGERS:
-            return self.type, dims, self.constant, None
+            return self.type, dims, self.constant, self.content
         count = prod(dims)
         if count > _MOST_VALUES:
             raise AieError(f"an input of integers has {count} values: {dims}")

@@ -9,6 +9,7 @@ namespace ort_aie {
 namespace {
 
 constexpr int64_t kMostHeads = std::numeric_limits<int32_t>::max();
+constexpr int64_t kMostPositions = 1 << 24;  // exact in float32, and more than models have
 
 FlowAttentionAttributes ReadAttributes(const NodeInfo& info) {
   FlowAttentionAttributes a;
@@ -31,6 +32,8 @@ FlowAttentionAttributes ReadAttributes(const NodeInfo& info) {
   a.mrope_width = info.Int("mrope_width", 0);
   a.mrope_interleaved = info.Int("mrope_interleaved", 0);
   a.norm_after_rotary = info.Int("norm_after_rotary", 0);
+  a.rotary_positions = info.Int("rotary_positions", 0);
+  a.rotary_magnitude = info.Float("rotary_magnitude", 1.0f);
   a.k_quant_type = info.String("k_quant_type");
   a.v_quant_type = info.String("v_quant_type");
   a.kv_cache_bit_width = info.Int("kv_cache_bit_width", 0);
@@ -124,6 +127,8 @@ const OpDescription& FlowAttentionDescription() {
                      {.name = "mrope_width", .least = 0, .most = kMostHeads},
                      {.name = "mrope_interleaved"},
                      {.name = "norm_after_rotary"},
+                     {.name = "rotary_positions", .least = 0, .most = kMostPositions},
+                     {.name = "rotary_magnitude", .kind = AttributeRule::kFloat},
                      {.name = "kv_cache_bit_width"},
                      {.name = "scale", .kind = AttributeRule::kFloat},
                      {.name = "softcap", .kind = AttributeRule::kFloat},

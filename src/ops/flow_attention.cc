@@ -26,7 +26,8 @@ const std::array<const char*, FlowAttention::kInputCount> FlowAttention::kInputN
     "q_norm_weight",
     "k_norm_weight",
     "attention_mask",
-    "v_norm_weight"};
+    "v_norm_weight",
+    "rotary_frequencies"};
 
 namespace {
 
@@ -245,26 +246,48 @@ void FlowAttention::CheckLengths(const Inputs& inputs, const Call& call) const {
   }
 }
 
+int64_t FlowAttention::MostPositions(const Inputs& inputs) const {
+  return inputs[kRotaryFrequencies] ? attributes_.rotary_positions : inputs[kCosCache].shape[0];
+}
+
+const char* FlowAttention::NameOfMost(const Inputs& inputs) const {
+  return inputs[kRotaryFrequencies] ? "the model's " : "cos_cache's ";
+}
+
 void FlowAttention::CheckRotary(const Inputs& inputs, const Call& call) const {
-  const Tensor& cos = inputs[kCosCache];
-  Require(cos && inputs[kSinCache], "attribute do_rotary=1 needs inputs cos_cache and sin_cache");
+  const Tensor &cos = inputs[kCosCache], &frequencies = inputs[kRotaryFrequencies];
   const DataType type = inputs[kQuery].type;
-  Require(
-      cos.type == type && cos.shape.size() == 2 && cos.shape[1] > 0 && 2 * cos.shape[1] <= call.dim,
-      "input cos_cache must be ", NameOf(type), " (max_position, at most ", call.dim / 2, "), got ",
-      NameOf(cos.type), " ", cos.shape);
-  RequireShape(inputs, kSinCache, type, cos.shape);
+  if (frequencies) {
+    Require(!cos && !inputs[kSinCache] && attributes_.rotary_positions > 0,
+            "input rotary_frequencies needs attribute rotary_positions, and no cos_cache and "
+            "sin_cache");
+    Require(type == DataType::kFloat32, "input rotary_frequencies needs a query of float, got ",
+            NameOf(type));
+    Require(frequencies.type == type && frequencies.shape.size() == 1 && frequencies.shape[0] > 0 &&
+                2 * frequencies.shape[0] <= call.dim,
+            "input rotary_frequencies must be float (at most ", call.dim / 2, "), got ",
+            NameOf(frequencies.type), " ", frequencies.shape);
+  } else {
+    Require(cos && inputs[kSinCache],
+            "attribute do_rotary=1 needs inputs cos_cache and sin_cache, or rotary_frequencies");
+    Require(cos.type == type && cos.shape.size() == 2 && cos.shape[1] > 0 &&
+                2 * cos.shape[1] <= call.dim,
+            "input cos_cache must be ", NameOf(type), " (max_position, at most ", call.dim / 2,
+            "), got ", NameOf(cos.type), " ", cos.shape);
+    RequireShape(inputs, kSinCache, type, cos.shape);
+  }
+  const int64_t pairs = frequencies ? frequencies.shape[0] : cos.shape[1];
   if (attributes_.position_axes == 3) {
     const int64_t height = attributes_.mrope_height, width = attributes_.mrope_width;
-    Require(height >= 0 && width >= 0 && height <= cos.shape[1] && width <= cos.shape[1] - height,
+    Require(height >= 0 && width >= 0 && height <= pairs && width <= pairs - height,
             "attributes mrope_height=", height, " and mrope_width=", width, " are more than the ",
-            cos.shape[1], " pairs of channels that are rotated");
+            pairs, " pairs of channels that are rotated");
   }
   Require(inputs[kPositionIds] || attributes_.position_axes == 0,
           "attribute position_axes=", attributes_.position_axes, " needs input position_ids");
-  Require(inputs[kPositionIds] || call.total <= cos.shape[0],
-          call.by_index ? "the total length " : "total_sequence_length ", call.total,
-          " is beyond cos_cache's ", cos.shape[0], " positions");
+  Require(inputs[kPositionIds] || call.total <= MostPositions(inputs),
+          call.by_index ? "the total length " : "total_sequence_length ", call.total, " is beyond ",
+          NameOfMost(inputs), MostPositions(inputs), " positions");
 }
 
 void FlowAttention::CheckMasks(const Inputs& inputs, const Call& call) const {
@@ -341,7 +364,7 @@ void FlowAttention::CheckPositions(const Inputs& inputs, const Call& call) const
 
 // The positions of all axes, or of the first if they are the same, as they are for text.
 void FlowAttention::PlaceAxes(const Inputs& inputs, AttentionStep& step) const {
-  const int64_t max_position = inputs[kCosCache].shape[0], tokens = step.batch * step.sequence;
+  const int64_t max_position = MostPositions(inputs), tokens = step.batch * step.sequence;
   const auto* ids = inputs[kPositionIds].as<int64_t>();
   const auto same = [&](int64_t axis) {
     return std::equal(ids, ids + tokens, ids + axis * tokens);
@@ -352,14 +375,15 @@ void FlowAttention::PlaceAxes(const Inputs& inputs, AttentionStep& step) const {
   const int64_t count = (step.mixed_positions ? 3 : 1) * tokens;
   for (int64_t i = 0; i < count; ++i) {
     Require(ids[i] >= 0 && ids[i] < max_position, "position ", ids[i], " of batch row ",
-            i % tokens / step.sequence, " is outside cos_cache's ", max_position, " positions");
+            i % tokens / step.sequence, " is outside ", NameOfMost(inputs), max_position,
+            " positions");
   }
   step.positions.assign(ids, ids + count);
 }
 
 void FlowAttention::PlacePositions(const Inputs& inputs, const Call& call,
                                    AttentionStep& step) const {
-  const int64_t max_position = inputs[kCosCache].shape[0];
+  const int64_t max_position = MostPositions(inputs);
   const Tensor& ids = inputs[kPositionIds];
   const int64_t row = ids && ids.shape[0] == call.batch ? call.sequence : 0;
   step.positions.reserve(static_cast<size_t>(call.batch * call.sequence));
@@ -373,11 +397,29 @@ void FlowAttention::PlacePositions(const Inputs& inputs, const Call& call,
       if (!(position + 1 <= max_position)) {
         Fail(ErrorCode::kInvalidArgument, "position ",
              position.InRange() ? position.As("a position") : first, " of batch row ", b,
-             " is outside cos_cache's ", max_position, " positions");
+             " is outside ", NameOfMost(inputs), max_position, " positions");
       }
       step.positions.push_back(position.As("a position"));
     }
   }
+}
+
+void FlowAttention::PlaceTables(const Inputs& inputs, AttentionStep& step) const {
+  const Tensor& given = inputs[kRotaryFrequencies];
+  if (!given) {
+    step.cos = inputs[kCosCache].data;
+    step.sin = inputs[kSinCache].data;
+    step.rotary_dim = 2 * inputs[kCosCache].shape[1];
+    return;
+  }
+  const std::span frequencies(given.as<float>(), static_cast<size_t>(given.shape[0]));
+  const std::shared_ptr<RotationTable> table =
+      rotations_->Of(frequencies, attributes_.rotary_magnitude, attributes_.rotary_positions);
+  if (!step.positions.empty()) table->Reach(std::ranges::max(step.positions) + 1);
+  step.cos = table->cos();
+  step.sin = table->sin();
+  step.rotary_dim = 2 * given.shape[0];
+  step.rotations = table;
 }
 
 void FlowAttention::Append(const Inputs& inputs, const Outputs& shapes, void* output,
@@ -457,15 +499,13 @@ void FlowAttention::Append(const Inputs& inputs, const Outputs& shapes, void* ou
   step.norm_after_rotary = a.norm_after_rotary == 1;
   step.norm_epsilon = a.qk_norm_epsilon;
   if (a.do_rotary == 1) {
-    step.cos = inputs[kCosCache].data;
-    step.sin = inputs[kSinCache].data;
-    step.rotary_dim = 2 * inputs[kCosCache].shape[1];
     step.rotary_interleaved = a.rotary_interleaved == 1;
     if (a.position_axes != 0) {
       PlaceAxes(inputs, step);
     } else {
       PlacePositions(inputs, call, step);
     }
+    PlaceTables(inputs, step);
   }
 
   step.scale = a.scale != 0.0f ? a.scale : 1.0f / std::sqrt(static_cast<float>(step.dim));

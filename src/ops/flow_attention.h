@@ -1,6 +1,7 @@
 // aie.FlowAttention: inputs 0-15, outputs and attributes of com.microsoft.GroupQueryAttention v1 at
 // ONNX Runtime 1.31, an attention mask, and work that models do in nodes of their own before the
-// attention: rotation by each token's position ids, norms of values, norms after the rotation.
+// attention: rotation by each token's position ids, norms of values, norms after the rotation,
+// tables of rotations.
 // Computed as FlowKV (one query row) or FlowQKV (more): chunked online softmax.
 // docs/flow-attention.md has the table of the contract.
 #pragma once
@@ -12,6 +13,7 @@
 
 #include "ops/options.h"
 #include "ops/plan.h"
+#include "ops/rotations.h"
 
 namespace ort_aie {
 
@@ -25,6 +27,9 @@ struct FlowAttentionAttributes {
   // has three, (3, batch, sequence), for which the mrope_ attributes are.
   int64_t position_axes = 0, mrope_height = 0, mrope_width = 0, mrope_interleaved = 0;
   int64_t norm_after_rotary = 0;
+  // With rotary_frequencies: positions that may be rotated by, and what cos and sin are times.
+  int64_t rotary_positions = 0;
+  float rotary_magnitude = 1;
   // For a KV cache of integers: NONE, PER_TENSOR or PER_CHANNEL (empty means NONE); 8 or 4 bits.
   std::string k_quant_type = {}, v_quant_type = {};
   int64_t kv_cache_bit_width = 0;
@@ -51,6 +56,7 @@ class FlowAttention {
     kKNormWeight,
     kAttentionMask,
     kVNormWeight,
+    kRotaryFrequencies,
     kInputCount
   };
   static const std::array<const char*, kInputCount> kInputNames;
@@ -98,15 +104,19 @@ class FlowAttention {
   void CheckScales(const Inputs& inputs, const Call& call) const;
   void CheckLengths(const Inputs& inputs, const Call& call) const;
   void CheckRotary(const Inputs& inputs, const Call& call) const;
+  int64_t MostPositions(const Inputs& inputs) const;
+  const char* NameOfMost(const Inputs& inputs) const;
   void CheckPositions(const Inputs& inputs, const Call& call) const;
   void CheckMasks(const Inputs& inputs, const Call& call) const;
   void PlacePositions(const Inputs& inputs, const Call& call, AttentionStep& step) const;
   void PlaceAxes(const Inputs& inputs, AttentionStep& step) const;
+  void PlaceTables(const Inputs& inputs, AttentionStep& step) const;
 
   FlowAttentionAttributes attributes_;
   bool float32_products_;
   int64_t prompt_chunk_;
   std::shared_ptr<KeptState> kept_ = std::make_shared<KeptState>();
+  std::shared_ptr<KeptRotations> rotations_ = std::make_shared<KeptRotations>();
 };
 
 }  // namespace ort_aie

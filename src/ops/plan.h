@@ -209,6 +209,7 @@ struct AttentionStep {
   const void *cos = nullptr, *sin = nullptr;  // (max_position, rotary/2) of type, or null
   int64_t rotary_dim = 0;                     // channels that are rotated
   bool rotary_interleaved = false;
+  std::shared_ptr<const void> rotations = nullptr;  // owns cos and sin, if no input does
   // (batch, sequence), with rotary; (3, batch, sequence) if the tokens' axes differ
   std::pmr::vector<int64_t> positions;
   bool mixed_positions = false;

@@ -24,12 +24,12 @@ namespace py = pybind11;
 namespace ort_aie::npu_target {
 namespace {
 
-// A tensor of a call. `values` are given for integers, which ops read as they plan.
+// A tensor of a call. `values` are given for what ops read as they plan: integers, and frequencies.
 struct GivenTensor {
   int64_t type = 0;  // TensorProto's number
   std::vector<int64_t> dims;
   bool constant = false;
-  std::optional<std::vector<int64_t>> values;
+  std::optional<std::vector<double>> values;
 };
 
 // Addresses that nobody reads: one range for each tensor, apart from all memory of this process.
@@ -58,8 +58,10 @@ class GivenTensors final : public Program::Io {
       tensor.shape = Shape(one.dims.begin(), one.dims.end());
       tensor.present = true;
       tensor.bytes = ByteCount(tensor.type, tensor.shape).As("an input");
-      const bool read = tensor.type == DataType::kInt32 || tensor.type == DataType::kInt64;
-      Require(read == one.values.has_value(), "values are given for int32 and int64, not for ",
+      const bool integers = tensor.type == DataType::kInt32 || tensor.type == DataType::kInt64;
+      const bool read = integers || (tensor.type == DataType::kFloat32 && one.values);
+      Require(read == one.values.has_value(),
+              "values are given for int32 and int64, and for some float, not for ",
               NameOf(tensor.type));
       tensor.data = read ? Values(one, tensor) : addresses_.Take(tensor.bytes);
     }
@@ -77,15 +79,20 @@ class GivenTensors final : public Program::Io {
     Require(static_cast<int64_t>(one.values->size()) == ElementCount(tensor.shape).As("an input"),
             "an input of shape ", tensor.shape, " was given ", one.values->size(), " values");
     std::vector<uint8_t>& bytes = *values_.emplace_back(std::make_unique<std::vector<uint8_t>>());
-    for (const int64_t value : *one.values) {
+    for (const double value : *one.values) {
+      if (tensor.type == DataType::kInt64) Append(static_cast<int64_t>(value), bytes);
+      if (tensor.type == DataType::kFloat32) Append(static_cast<float>(value), bytes);
+      if (tensor.type != DataType::kInt32) continue;
       const auto narrow = static_cast<int32_t>(value);
-      Require(tensor.type == DataType::kInt64 || narrow == value, "an int32 is given as ", value);
-      const auto* from = tensor.type == DataType::kInt64
-                             ? reinterpret_cast<const uint8_t*>(&value)
-                             : reinterpret_cast<const uint8_t*>(&narrow);
-      bytes.insert(bytes.end(), from, from + SizeOf(tensor.type));
+      Require(narrow == value, "an int32 is given as ", value);
+      Append(narrow, bytes);
     }
     return bytes.data();
+  }
+  template <typename T>
+  static void Append(T value, std::vector<uint8_t>& bytes) {
+    const auto* from = reinterpret_cast<const uint8_t*>(&value);
+    bytes.insert(bytes.end(), from, from + sizeof(value));
   }
 
   const std::vector<GivenTensor> given_;
@@ -123,7 +130,7 @@ class NpuPackages {
       if (input.is_none()) continue;
       const auto tuple = input.cast<py::tuple>();
       one = {tuple[0].cast<int64_t>(), tuple[1].cast<std::vector<int64_t>>(), tuple[2].cast<bool>(),
-             tuple[3].cast<std::optional<std::vector<int64_t>>>()};
+             tuple[3].cast<std::optional<std::vector<double>>>()};
     }
     Recipe recipe = PlanRecipeFrom(recipe_text);
     Require(given.size() == static_cast<size_t>(recipe.inputs), "the recipe has ", recipe.inputs,

@@ -14,7 +14,7 @@ from pyxrt_recorder import Recorder
 from ort_aie_ep.bringup import Report, device, first_token, steps, validate
 from ort_aie_ep.bringup.bench import Measurement
 from ort_aie_ep.bringup.report import write
-from ort_aie_ep.explain.machine import Finding
+from ort_aie_ep.machine import Finding
 
 
 @pytest.fixture

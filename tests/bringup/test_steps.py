@@ -21,7 +21,7 @@ from ort_aie_ep.bringup.first_token import Token, run_apart
 from ort_aie_ep.bringup.report import page, page_of, verdict
 from ort_aie_ep.cli import app
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.explain.machine import Finding
+from ort_aie_ep.machine import Finding
 from ort_aie_ep.npu.terms import costs
 
 STEPS = ["machine", "device", "overlays", "small shapes", "shapes of a layer", "chains of runs",

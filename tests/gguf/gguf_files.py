@@ -513,3 +513,8 @@ def dequantised(path: Path, to: Path) -> Path:
     writer.write_tensors_to_file()
     writer.close()
     return to
+
+
+TEXTS = Path(__file__).parents[1] / "data" / "gguf_texts.json"
+"""Greedy texts of real files, by llama.cpp in float32 (lab/check_gguf.py): for each prompt the
+tokens, the next best ones, and how far apart their logits are, over the root mean square logit."""

@@ -31,23 +31,31 @@ from gguf_files import (
     tokens_of,
     write,
 )
+from provider_calls import devices, needs_provider
 
 import ort_aie_ep
-from ort_aie_ep.compiler.fastflowlm import exporter
+from ort_aie_ep import machine
+from ort_aie_ep.compiler.fastflowlm import export_q4nx, exporter
 from ort_aie_ep.formats.file_forms import FILE_FORMS
 from ort_aie_ep.graph_passes.walk import attribute
+from ort_aie_ep.prediction.compiled import read_plans
 
 Array = npt.NDArray[Any]
 TINY = replace(MODELS["mistral"], shape=replace(MODELS["mistral"].shape, layers=1))
 
 
-def logits(folder: Path, ids: list[int]) -> Array:
+def logits(folder: Path, ids: list[int], context: Path | None = None) -> Array:
+    """`context`: where the execution provider, in the same session, is to write what it packs."""
     decoder = json.loads((folder / "genai_config.json").read_text())["model"]["decoder"]
     window = decoder.get("sliding_window", {}).get("window_size", 0)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.register_custom_ops_library(ort_aie_ep.library_path())
     options.add_session_config_entry("ort_aie.numerics", "bf16")
+    if context is not None:
+        options.add_session_config_entry("ep.context_enable", "1")
+        options.add_session_config_entry("ep.context_file_path", str(context))
+        options.add_provider_for_devices(devices()[:1], {})
     session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options)
     feed = {
         entry.name: np.zeros(
@@ -207,6 +215,68 @@ def test_an_npu_gets_codes_and_a_report_of_their_errors(
         assert all(0 < error < 0.01 for error in errors.values())
 
 
+def test_rotations_are_frequencies_and_no_tables(tmp_path: Path) -> None:
+    model = MODELS["gemma3"]
+    path = write(tmp_path / "m.gguf", model, lambda name: Kind.Q8_0)
+    result = ort_aie_ep.compile(path, tmp_path / "compiled")
+    stored = ir.load(result.path / "model.onnx").graph.initializers
+    sizes = {name: value.const_value.size for name, value in stored.items() if "_cache" in name}
+    assert sizes == {
+        f"cos_cache_{which}.frequencies": model.shape.head_dim // 2 for which in ("global", "local")
+    }
+    assert read_plans(result.path).positions == model.shape.context
+
+
+@pytest.mark.parametrize(
+    ("npu", "xrt", "target", "option", "form", "note"),
+    [
+        ("", "xrt", "", None, "q4_1", "no NPU found: weights keep the file's bits"),
+        ("npu2", "", "", None, "q4_1", "no XRT found: weights keep the file's bits"),
+        ("npu2", "xrt", "", None, "", "an NPU works here: weights are in Q4NX and Q8NX"),
+        ("npu2", "xrt", "auto", None, "", "an NPU works here: weights are in Q4NX and Q8NX"),
+        (
+            "npu2",
+            "xrt",
+            "host",
+            None,
+            "q4_1",
+            "ORT_AIE_TARGET is host: weights keep the file's bits",
+        ),
+        ("", "", "sim", None, "", "ORT_AIE_TARGET is sim: weights are in Q4NX and Q8NX"),
+        ("npu2", "xrt", "", False, "q4_1", ""),
+        ("", "", "", True, "", ""),
+    ],
+)
+def test_an_npu_that_works_decides_unless_an_option_does(
+    npu: str,
+    xrt: str,
+    target: str,
+    option: bool | None,
+    form: str,
+    note: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(machine, "npu_device", lambda: npu)
+    monkeypatch.setattr(machine, "find_npu", lambda: (machine.Finding("XRT", xrt),))
+    monkeypatch.setenv("ORT_AIE_TARGET", target)
+    path = write(tmp_path / "m.gguf", TINY, lambda name: Kind.Q4_1)
+    result = ort_aie_ep.compile(path, tmp_path / "compiled", q4nx_compatible=option)
+    assert {kind for kind, _, _ in weights_of(result.path)["Q4NXMatMul"]} == {form}
+    said = [each.partition(";")[0] for each in result.notes if "weights" in each]
+    assert said == [note] * bool(note)
+
+
+@needs_provider
+@pytest.mark.usefixtures("provider")
+def test_with_the_provider_a_compiled_file_stays_as_it_is(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.gguf", TINY, mixed)
+    result, context = ort_aie_ep.compile(path, tmp_path / "compiled"), tmp_path / "context.onnx"
+    expected = logits(result.path, tokens_of(TINY))
+    np.testing.assert_array_equal(logits(result.path, tokens_of(TINY), context), expected)
+    assert not context.exists()
+
+
 def test_options_do_what_they_do_for_other_models(tmp_path: Path) -> None:
     path = write(tmp_path / "m.gguf", TINY, lambda name: Kind.Q4_0)
     result = ort_aie_ep.compile(
@@ -218,6 +288,30 @@ def test_options_do_what_they_do_for_other_models(tmp_path: Path) -> None:
     other = ort_aie_ep.compile(path, tmp_path / "other")
     with pytest.raises(ort_aie_ep.AieError, match=r"are q4_0 as in a GGUF.*--q4nx-compatible"):
         exporter._load(other.path / "model.onnx", None)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_q4nx_file_is_written_if_the_rotations_are_the_configs(
+    same: bool, tmp_path: Path
+) -> None:
+    model = MODELS["qwen3"]
+    path = write(tmp_path / "m.gguf", model, lambda name: Kind.Q4_0)
+    compiled = ort_aie_ep.compile(path, tmp_path / "compiled", q4nx_compatible=True).path
+    shape = model.shape
+    config = {
+        "model_type": "qwen3", "hidden_size": shape.hidden, "intermediate_size": shape.ffn,
+        "num_hidden_layers": shape.layers, "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads, "head_dim": shape.head_dim,
+        "vocab_size": shape.vocab, "max_position_embeddings": shape.context,
+        "rms_norm_eps": shape.epsilon, "rope_theta": shape.rope_theta * (1 if same else 2),
+        "hidden_act": "silu", "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0,
+    }  # fmt: skip
+    (compiled / "config.json").write_text(json.dumps(config))
+    if same:
+        assert export_q4nx(compiled, tmp_path / "m.q4nx").path.is_file()
+        return
+    with pytest.raises(ort_aie_ep.AieError, match="'cos_cache' is not the rotary embedding of"):
+        export_q4nx(compiled, tmp_path / "m.q4nx")
 
 
 def test_a_split_file_is_read_whole_from_any_part(tmp_path: Path) -> None:
@@ -243,10 +337,16 @@ def test_a_split_file_is_read_whole_from_any_part(tmp_path: Path) -> None:
         ort_aie_ep.compile(parts[0], tmp_path / "missing")
 
 
-def test_a_session_compiles_a_file_once_known_by_its_first_bytes(tmp_path: Path) -> None:
+def test_a_session_compiles_a_file_once_known_by_its_first_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write(tmp_path / "model", TINY, lambda name: Kind.Q4_0)
     for _ in range(2):
         session = ort_aie_ep.session(path, cache_dir=tmp_path / "cache")
         assert session.get_outputs()[0].name == "logits"
     entries = [*(tmp_path / "cache").glob("*/model.onnx")]
     assert len(entries) == 1
+    monkeypatch.setattr(machine, "npu_device", lambda: "npu2")
+    monkeypatch.setattr(machine, "find_npu", lambda: (machine.Finding("NPU", "NPU2"),))
+    ort_aie_ep.session(path, cache_dir=tmp_path / "cache")
+    assert len([*(tmp_path / "cache").glob("*/model.onnx")]) == 2

@@ -109,6 +109,8 @@ CHOSEN = {
     "GGUF beside a model of AMD's runtime": (f"{FUSED} m-Q4_0.gguf", "", "GGUF", "m-Q4_0.gguf"),
     "GGUF before a checkpoint": (f"{GGUFS} model.safetensors config.json", "", "GGUF",
                                  "m-Q4_K_M.gguf"),
+    "GGUF of less than 4 bits": ("m-F16.gguf m-Q2_K.gguf m-Q3_K_M.gguf", "", "GGUF",
+                                 "m-Q3_K_M.gguf"),
     "the only GGUF, of any type": ("m-IQ2_XS.gguf README.md", "", "GGUF", "m-IQ2_XS.gguf"),
     "a GGUF's type that is named": (GGUFS, "q8_0", "GGUF", "m-Q8_0.gguf"),
     "a GGUF file that is named": (GGUFS, "m-Q2_K.gguf", "GGUF", "m-Q2_K.gguf"),

@@ -41,6 +41,7 @@ INPUT_NAMES = [
     "query", "key", "value", "past_key", "past_value", "seqlens_k", "total_sequence_length",
     "cos_cache", "sin_cache", "position_ids", "attention_bias", "head_sink", "k_scale", "v_scale",
     "q_norm_weight", "k_norm_weight", "attention_mask", "v_norm_weight",
+    "rotary_frequencies",
 ]  # fmt: skip
 CPU_OPERATOR_ATTRIBUTES = set(
     next(s for s in get_all_operator_schema() if s.name == "GroupQueryAttention").attributes

@@ -7,7 +7,9 @@ equal.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -314,6 +316,46 @@ def test_without_lengths_every_position_counts_and_the_table_may_be_short(
 
 def output(a: AttentionAttributes, inputs: Inputs) -> Array:
     return of(flow_attention(a, inputs), "output")
+
+
+def rotations(theta: float, magnitude: float) -> tuple[Inputs, Inputs]:
+    """Frequencies, and tables of 50 positions that are made of them."""
+    frequencies = (theta ** (-np.arange(12) / 12)).astype(np.float32)
+    angles = np.outer(np.arange(50, dtype=np.float32), frequencies).astype(np.float64)
+    cos, sin = (f(angles).astype(np.float32) * np.float32(magnitude) for f in (np.cos, np.sin))
+    computed: Inputs = {"cos_cache": None, "sin_cache": None, "rotary_frequencies": frequencies}
+    return computed, {"cos_cache": cos, "sin_cache": sin}
+
+
+@pytest.mark.parametrize("magnitude", [1.0, 1.19])
+@pytest.mark.parametrize(
+    ("sequence", "lengths", "ids"),
+    [(4, (4,), None), (1, (40, 9), None), (3, (40,), None), (2, (9,), [[30, 3]])],
+)
+def test_frequencies_have_the_bits_of_their_tables(
+    sequence: int, lengths: tuple[int, ...], ids: list[list[int]] | None, magnitude: float
+) -> None:
+    a = attributes(do_rotary=1)
+    inputs = random_inputs(a, sequence, lengths=lengths)
+    inputs["position_ids"] = None if ids is None else np.array(ids)
+    frequencies, tables = rotations(1e4, magnitude)
+    expected = flow_attention(a, inputs | tables)
+    computing = replace(a, rotary_positions=50, rotary_magnitude=magnitude)
+    actual = flow_attention(computing, inputs | frequencies)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(of(actual, name), array)
+
+
+def test_threads_reach_positions_of_one_table_together() -> None:
+    a = attributes(do_rotary=1)
+    computing = partial(flow_attention, replace(a, rotary_positions=50))
+    calls = [random_inputs(a, 1, lengths=(n,), capacity=50) for n in (50, 49, 33, 41)]
+    for theta in range(2, 22):
+        frequencies, tables = rotations(theta, 1.0)
+        with ThreadPoolExecutor(len(calls)) as threads:
+            found = list(threads.map(computing, [call | frequencies for call in calls]))
+        for call, actual in zip(calls, found, strict=True):
+            np.testing.assert_array_equal(of(actual, "output"), output(a, call | tables))
 
 
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16])

@@ -45,6 +45,7 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats import q4nx
 from ort_aie_ep.graph_passes import Quantising, WeightForm, run_passes
 from ort_aie_ep.graph_passes.attention.node import named_input
+from ort_aie_ep.graph_passes.attention.rotary import frequencies_name
 from ort_aie_ep.graph_passes.base import DOMAIN, NONE
 from ort_aie_ep.graph_passes.planning import expand_plans
 from ort_aie_ep.graph_passes.unique_names import name_nodes
@@ -339,6 +340,10 @@ class _Model:
                 continue  # no layer rotates by it
             for table, function in zip(ROTARY_TABLES, (np.cos, np.sin), strict=True):
                 values = self._vector(f"{table}{suffix}")
+                frequencies = self._vector(frequencies_name(f"{ROTARY_TABLES[0]}{suffix}"))
+                if frequencies is not None:
+                    rows = rotary_rows(function, frequencies)
+                    values = rows(np.random.default_rng(0), 0, ROTARY_POSITIONS)
                 if values is None:
                     raise AieError(f"{self.path} lacks '{table}{suffix}', its rotary embedding")
                 values = values[:ROTARY_POSITIONS]

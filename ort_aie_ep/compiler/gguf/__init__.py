@@ -7,14 +7,29 @@ is compiled as any other model. docs/gguf.md says what becomes of each type.
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
+from ort_aie_ep import machine
 from ort_aie_ep.errors import AieError
 
 # The .onnx file of a compiled folder.
 MODEL = "model.onnx"
+# Targets for which weights must be in forms that NPUs read, or need not.
+TARGETS = {"host": False, "xrt": True, "sim": True}
 _PART = re.compile(r"(?P<stem>.*)-\d{5}-of-(?P<count>\d{5})\.gguf", re.DOTALL)
+
+
+def for_npu() -> tuple[bool, str]:
+    """Whether weights become what NPUs read, where no option says so; and why, in a few words."""
+    target = os.environ.get("ORT_AIE_TARGET", "")
+    if target in TARGETS:
+        return TARGETS[target], f"ORT_AIE_TARGET is {target}"
+    # What else an NPU needs takes longer to look for than opening a model.
+    findings = machine.find_npu() if machine.npu_device() else (machine.Finding("NPU", ""),)
+    lacks = machine.why_no_npu(findings)
+    return not lacks, lacks or "an NPU works here"
 
 
 def parts_of(path: Path) -> list[Path]:

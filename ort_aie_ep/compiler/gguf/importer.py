@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
@@ -19,7 +18,7 @@ from ort_aie_ep.compiler.compiled_folder import (
     check_destination,
     write_folder,
 )
-from ort_aie_ep.compiler.gguf import MODEL
+from ort_aie_ep.compiler.gguf import MODEL, for_npu
 from ort_aie_ep.compiler.gguf.architecture import Model
 from ort_aie_ep.compiler.gguf.file import read_gguf
 from ort_aie_ep.compiler.gguf.tensors import Matrix, floats
@@ -36,12 +35,12 @@ from ort_aie_ep.graph_passes import (
     run_passes,
 )
 from ort_aie_ep.graph_passes.weights.float_weights import FloatLayers, Quantising, WeightForm
-from ort_aie_ep.graph_passes.weights.streamed import Rows, RowTensor, StreamedTensor
+from ort_aie_ep.graph_passes.weights.streamed import RotaryTable, Rows, RowTensor
 from ort_aie_ep.graph_passes.work import work_of
 from ort_aie_ep.models.builder.config import genai_config
 from ort_aie_ep.models.builder.decoder import build
 from ort_aie_ep.models.builder.graph import EMBEDDING
-from ort_aie_ep.models.builder.weights import Weight, rotary_rows
+from ort_aie_ep.models.builder.weights import Weight
 from ort_aie_ep.models.folder import ModelFolder
 from ort_aie_ep.progress import Progress
 
@@ -71,7 +70,10 @@ def import_gguf(
     if given:
         raise AieError(f"{' and '.join(given)} cannot be used with a GGUF file: omit this option")
     file = read_gguf(source)
-    gguf = Model(file, q4nx_compatible=options.q4nx_compatible)
+    compatible, why = options.q4nx_compatible, ""
+    if compatible is None:
+        compatible, why = for_npu()
+    gguf = Model(file, q4nx_compatible=compatible)
     errors: dict[str, LayerError] = {}
     model = graph(gguf, errors)
     with tempfile.TemporaryDirectory() as scratch:
@@ -85,7 +87,7 @@ def import_gguf(
             fuse=options.fuse,
             quantize=choice.quantising,
             keep=choice.keep,
-            q4nx_compatible=options.q4nx_compatible,
+            q4nx_compatible=compatible,
         )
         _report_written(model, report)
         report.layers = report.layers or FloatLayers(Quantising(WeightForm.Q8NX))
@@ -96,9 +98,18 @@ def import_gguf(
             options,
             source=folder,
             files=tokenizer.files,
-            notes=[*gguf.notes, *tokenizer.notes, *notes],
+            notes=[*_chosen(compatible, why), *gguf.notes, *tokenizer.notes, *notes],
             progress=progress,
         )
+
+
+def _chosen(compatible: bool, why: str) -> list[str]:
+    """What was chosen where no option says it."""
+    if not why:
+        return []
+    if compatible:
+        return [f"{why}: weights are in Q4NX and Q8NX; --no-q4nx-compatible keeps the file's bits"]
+    return [f"{why}: weights keep the file's bits; for an NPU use --q4nx-compatible"]
 
 
 def graph(gguf: Model, errors: dict[str, LayerError]) -> ir.Model:
@@ -135,10 +146,7 @@ def _tensor(weight: Weight, gguf: Model, errors: dict[str, LayerError]) -> ir.Te
 
     if name.startswith(("cos_cache", "sin_cache")):
         rotary = gguf.rotary[name[len("cos_cache") :]]
-        function = np.cos if name.startswith("cos") else np.sin
-        fill = rotary_rows(function, rotary.frequencies, rotary.magnitude)
-        filled = replace(weight, fill=fill)
-        return StreamedTensor(name, weight.dtype, weight.shape, lambda: filled.chunks(0))
+        return RotaryTable(weight, rotary.frequencies, rotary.magnitude)
     if name == EMBEDDING:
         table = gguf.embedding()
         return rows(lambda first, count: floats(table, slice(first, first + count)))
