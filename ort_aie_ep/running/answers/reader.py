@@ -192,7 +192,8 @@ class AnswerReader:
         """Reads calls, after what opens the first. Between them, and after them, is no text."""
         pieces, arguments = self._pieces, form.arguments
         # What may come after `middle`, and what is left of `next` after the arguments.
-        after, following = ("{",) if isinstance(arguments, Braces) else ("",), form.next
+        after: tuple[str, ...] = ("{" if isinstance(arguments, Braces) else "",)
+        following = form.next
         if isinstance(arguments, Pairs):
             after, following = (arguments.before, form.ends), form.next.removeprefix(form.ends)
         opens = HOLES.split(form.first)[0]
