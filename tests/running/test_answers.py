@@ -352,6 +352,32 @@ def test_thoughts_are_told_from_answers(prompt_tail: str, thought: str, tokens: 
             assert (content, reasoning.replace("\n", "")) == ("", "Hm." + thought[at:cut])
 
 
+def test_a_thought_may_end_with_the_beginning_of_a_message() -> None:
+    """As Solar's do: its prompts end with that too."""
+    template = FAMILIES["solar"].template + "{# <|end|><|begin|>assistant #}"
+    form = find_format(ChatTemplate(template, {}), make_tokenizer(FAMILIES["solar"].tokens))
+    thought = "<|think|>Hm.<|end|><|begin|>assistant"
+    for tail, thinks in (
+        ("?<|end|><|begin|>assistant", None),
+        (thought, False),
+        ("<|think|>", True),
+    ):
+        assert form.thinks(tail) is thinks
+    text, tail = thought + FAMILIES["solar"].calls, "?<|end|><|begin|>assistant"
+    content, reasoning, calls = summed(read(form, text, prompt_tail=tail))
+    assert (content, reasoning, len(calls)) == ("", "Hm.", 2)
+
+
+def test_a_template_that_takes_too_long_has_thoughts_and_no_tools(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ort_aie_ep.running.bounded.SECONDS", 1)
+    template = THINKING.text + "{% for i in range(9999) %}{% for j in range(99999) %}{% endfor %}"
+    form = find_format(ChatTemplate(template + "{% endfor %}", {}), make_tokenizer())
+    assert "more than" in form.why_not
+    assert form.thought == ("<think>", "</think>")
+
+
 def test_channels_are_told_from_one_another() -> None:
     family, form = FAMILIES["harmony"], format_of("harmony")
     tokenizer = make_tokenizer(family.tokens)

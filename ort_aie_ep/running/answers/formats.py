@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.running.answers.forms import ENDS, FORMS, HARMONY, MAY_OPEN, CallForm, Tool
 from ort_aie_ep.running.answers.grammars import answer_grammar
-from ort_aie_ep.running.answers.probes import PROBES, Probed, probe
+from ort_aie_ep.running.answers.probes import PROBES, Probed, probe, thought_in
 from ort_aie_ep.running.answers.reader import AnswerReader
 
 if TYPE_CHECKING:
@@ -91,7 +91,8 @@ class AnswerFormat:
             return False
         opens, closes = (mark.strip() for mark in self.thought)
         tail = prompt_tail.rstrip()
-        if tail.endswith(closes):
+        # What closes a thought and begins a message may also stand where no thought was.
+        if tail.endswith(closes) and (opens in tail or closes.count("<") < 2):
             return False
         return tail.endswith(opens) or None
 
@@ -114,7 +115,7 @@ def find_format(template: ChatTemplate | None, tokenizer: Tokenizer) -> AnswerFo
     try:
         found = Probed(HARMONY, offer="tools") if known is HARMONY else probe(template)
     except AieError as error:
-        return AnswerFormat(why_not=str(error), hidden=hidden)
+        known, found = None, Probed(None, str(error), "tools", thought_in(template.for_tools))
     form, why_not = found.form, found.why_not
     if form is None and not found.offer:
         why_not = "the model's chat template does not name tools"

@@ -84,8 +84,7 @@ def probe(template: ChatTemplate) -> Probed:
     said, after, *called = template.render_each([
         (*offered(offer or "tools", [_QUESTION, *one], tools), False) for one in answers
     ])  # fmt: skip
-    whole = "\n".join((template.for_tools, prompt, said, *called))
-    thought = next((pair for pair in THOUGHTS if pair[1] in whole), None)
+    thought = thought_in("\n".join((template.for_tools, prompt, said, *called)))
     opens, _, end = _answer(said, prompt, thought).partition(_SAID)
     opens = opens if opens.strip() else ""
     turn = re.search(r"<[^<>\s]+>|\[[^\[\]\s]+\]", "" if opens else after.rpartition(_SAID)[2])
@@ -109,6 +108,11 @@ def probe(template: ChatTemplate) -> Probed:
         return Probed(form, "", offer, thought, says, sample)
     why_not = why_not or "the model's chat template does not show calls of tools"
     return Probed(None, why_not, offer, thought, (opens, ""))
+
+
+def thought_in(text: str) -> tuple[str, str] | None:
+    """What opens and closes thoughts, by what a template has."""
+    return next((pair for pair in THOUGHTS if pair[1] in text), None)
 
 
 def _tool(name: str) -> dict[str, Any]:
