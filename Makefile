@@ -80,7 +80,7 @@ ON_ANY_ORT := tests/models tests/corpus tests/test_snippets.py tests/ops/test_ex
 # Each change; then one bundle in turn, and all of them every night. CONTRIBUTING.md says what that risks.
 EACH_CHANGE := check-sanitizers
 BUNDLE_0 := $(MIDDLE_ORTS:%=check-ort-%) check-isas check-threads
-BUNDLE_1 := check-in-turn-models check-mlir check-locale check-fuzz docs
+BUNDLE_1 := check-in-turn-models check-mlir check-locale check-agents check-fuzz docs
 BUNDLE_2 := check-in-turn-npu check-real-xrt check-wheel
 BUNDLE_3 := check-in-turn-rest check-old-cpu check-all-sanitized
 TURN ?= 0
@@ -108,8 +108,8 @@ check-all-sanitized: $(VENV)/test-ready
 check-threads: $(VENV)/test-ready
 	$(SCRIPT)/check_threads.sh
 
-# A decimal comma, a CPU of 2008, the real XRT, MLIR's own reader.
-check-locale check-old-cpu check-real-xrt check-mlir: check-%: $(VENV)/test-ready
+# A decimal comma, a CPU of 2008, the real XRT, MLIR's own reader, Codex and Claude Code.
+check-locale check-old-cpu check-real-xrt check-mlir check-agents: check-%: $(VENV)/test-ready
 	$(SCRIPT)/check_$(subst -,_,$*).sh
 
 # The execution provider and whole models through both doors, on each version of ONNX Runtime between; not what a

@@ -52,8 +52,11 @@ class Asking:
         """
         if not turn.messages:
             return self._of_text(turn)
-        tools = [] if turn.tool_choice == "none" else _tools(turn.tools)
-        prompts = self.prompts
+        prompts, shown = self.prompts, _tools(turn.tools)
+        barred = turn.tool_choice == "none"
+        if barred and not prompts.format.tools:
+            shown = []
+        tools = [] if barred else shown
         continues = turn.continues and _is_the_assistants(turn.messages[-1])
         held = {"response_format": turn.schema, "tool_choice": turn.tool_choice}
         for field, value in held.items() if continues else ():
@@ -63,13 +66,17 @@ class Asking:
                     "an answer that continues a last message of the assistant cannot be held to a "
                     "form: end with a message of the user",
                 )
-        tokens = prompts.of_messages(turn.messages, tools, turn.template_options, continues)
+        # Shown though it may call none, so that the prompt begins as where it may.
+        tokens = prompts.of_messages(turn.messages, shown, turn.template_options, continues)
         tail = prompts.tail(tokens)
-        guide = self._guide(turn, tools, tail, continues)
-        reader = prompts.format.reader(tools, tail, continues)
+        guide = self._guide(turn, tools, tail, continues, barred and bool(shown))
+        forced = bool(tools) and turn.tool_choice != "auto"
+        reader = prompts.format.reader(tools, tail, continues, forced)
         return Asked(tokens, self._stream(tokens), reader, guide)
 
-    def _guide(self, turn: Turn, tools: Sequence[Tool], tail: str, continues: bool) -> Guide | None:
+    def _guide(
+        self, turn: Turn, tools: Sequence[Tool], tail: str, continues: bool, barred: bool
+    ) -> Guide | None:
         """What holds an answer to its tools and schema. Of tools that are not strict, what a
         grammar cannot hold calls to is left out."""
         named = turn.tool_choice not in ("none", "auto", "required")
@@ -82,6 +89,7 @@ class Asking:
                 schema=turn.schema,
                 prompt_tail=tail,
                 continues=continues,
+                barred=barred,
             )
 
         if not (wanted := grammar(tools)):

@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder
+from ort_aie_ep.models.interface import context_length
 from ort_aie_ep.running.chunks import CHUNK_BESIDE_TEXTS
 from ort_aie_ep.running.sampling import (
     Choosing,
@@ -233,7 +234,7 @@ class Drafts:
         return _Guessing(most, min(text.copied, _SURE))
 
     def _by_model(self, slot: int, text: Drafting | None, most: int) -> _Guessing:
-        if text is None or self._model is None or not self._model.able(slot, text):
+        if text is None or self._model is None or not self._model.able(slot, text, self._most):
             return _NONE
         return _Guessing(most, min(text.modelled, _SURE), by_model=True)
 
@@ -292,8 +293,11 @@ class _Model:
         self._seconds: dict[int, float] = {}
         self._said = False
 
-    def able(self, slot: int, text: Drafting) -> bool:
-        return slot < self._slots.count and not text.ended and len(text.tokens) > 1
+    def able(self, slot: int, text: Drafting, most: int) -> bool:
+        """Whether it may add up to `most` guesses to a text: its context has to suffice."""
+        if slot >= self._slots.count or text.ended:
+            return False
+        return 1 < len(text.tokens) <= self._slots.context - most
 
     def seconds(self, texts: int) -> float:
         return self._seconds.get(texts, 0.0)
@@ -439,7 +443,7 @@ def open_drafts(
     beside = _takes_several(slots)
     if drafter is None:
         return Drafts(most, beside=beside)
-    model = open_slots(drafter, options, slots.count, context)
+    model = open_slots(drafter, options, slots.count, min(context, context_length(drafter)))
     _require_rewinds(model, drafter)
     if model.vocabulary != slots.vocabulary:
         raise AieError(

@@ -14,7 +14,7 @@ from ort_aie_ep.errors import AieError, FieldError
 from ort_aie_ep.models.folder import ModelFolder, section
 from ort_aie_ep.models.tokenizer import load_tokenizer
 from ort_aie_ep.running.answers import Tool, find_format
-from ort_aie_ep.running.answers.messages import prepared
+from ort_aie_ep.running.answers.messages import offered, prepared
 from ort_aie_ep.running.bounded import TooMuchError
 from ort_aie_ep.running.generate import stop_tokens
 from ort_aie_ep.running.logprobs import TokenBytes
@@ -92,7 +92,8 @@ class Prompts:
             raise AieError("the model has no chat template: it only continues a text")
         if tools and not self.format.tools:
             raise AieError(f"tools: {self.format.why_not} (docs/tools.md)")
-        ready = prepared(self.format.form, given, tools)
+        form = self.format.form
+        ready = prepared(form, given, tools)
         if continues:
             if "tool_calls" in ready[-1]:
                 raise FieldError(
@@ -101,7 +102,12 @@ class Prompts:
                 )
             ready[-1]["content"] += _CUT
         shown = [tool.shown for tool in tools]
-        text = self._rendered(ready, shown, checked_options(options), continues)
+        variables = checked_options(options)
+        if form and shown:
+            example = form.written([("name", {"argument": "value"})])
+            ready, shown, more = offered(form.offered, ready, shown, example)
+            variables |= more
+        text = self._rendered(ready, shown, variables, continues)
         if continues:
             if _CUT not in text:
                 raise FieldError(

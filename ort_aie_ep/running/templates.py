@@ -6,9 +6,10 @@ onnxruntime-genai has a renderer of its own, which knows less of Jinja and no li
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 _TOKENS = (
     "bos_token", "cls_token", "eos_token", "mask_token", "pad_token", "sep_token", "unk_token",
 )  # fmt: skip
+
+
+# Messages, tools, options, and whether an answer begins; and what makes a text of them.
+Case = tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]], Mapping[str, Any], bool]
+Render = Callable[..., str]
 
 
 @dataclass(frozen=True)
@@ -59,15 +65,48 @@ class ChatTemplate:
             TooMuchError: it takes too much time or memory.
             AieError: the template refuses the messages, or jinja2 is not installed.
         """
-        require("a chat template", ("jinja2",), "genai")
-        environment = _environment()  # here, so that what it imports is there in the fork
+        try:
+            return self._bounded(lambda render: render(messages, tools, options or {}, answer))
+        except RuntimeError as error:
+            raise AieError(f"the chat template refuses the messages: {error}") from error
 
-        def work() -> str:
+    def render_each(self, cases: Sequence[Case]) -> list[str]:
+        """The text of each case, the arguments of `render`; empty where the template refuses it.
+
+        Raises:
+            TooMuchError: they take too much time or memory.
+            AieError: jinja2 is not installed.
+        """
+
+        def work(render: Render) -> str:
+            texts = []
+            for case in cases:
+                try:
+                    texts.append(render(*case))
+                except RuntimeError:
+                    texts.append("")
+            return json.dumps(texts)
+
+        try:
+            texts: list[str] = json.loads(self._bounded(work))
+        except RuntimeError:  # of its syntax
+            return [""] * len(cases)
+        return texts
+
+    def _bounded(self, work: Callable[[Render], str]) -> str:
+        """What `work` makes of a function that renders and raises RuntimeError."""
+        require("a chat template", ("jinja2",), "genai")
+        compiled = cache(_environment().from_string)  # made here for what it imports, not in a fork
+
+        def render(
+            messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]],
+            options: Mapping[str, Any], answer: bool,
+        ) -> str:  # fmt: skip
             try:
-                template = environment.from_string(self.for_tools if tools else self.text)
+                template = compiled(self.for_tools if tools else self.text)
                 text: str = template.render(
-                    {**self.tokens, **(options or {})},
-                    messages=messages,
+                    {**self.tokens, **options},
+                    messages=list(messages),
                     tools=tools or None,
                     documents=None,
                     add_generation_prompt=answer,
@@ -76,10 +115,7 @@ class ChatTemplate:
             except Exception as error:  # a template may raise anything
                 raise RuntimeError(str(error) or type(error).__name__) from error
 
-        try:
-            return bounded(work, "the chat template")
-        except RuntimeError as error:
-            raise AieError(f"the chat template refuses the messages: {error}") from error
+        return bounded(lambda: work(render), "the chat template")
 
 
 def find_template(folder: ModelFolder) -> ChatTemplate | None:
@@ -157,7 +193,7 @@ def _environment() -> Environment:
     from jinja2 import TemplateError, nodes
     from jinja2.ext import Extension
     from jinja2.parser import Parser
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    from jinja2.sandbox import SandboxedEnvironment
 
     class Generation(Extension):
         """{% generation %} marks the parts of a text that a model wrote, for training."""
@@ -176,9 +212,10 @@ def _environment() -> Environment:
 
     def to_json(value: object, ensure_ascii: bool = False, **how: Any) -> str:
         # jinja2's own escapes what HTML would read.
-        return json.dumps(value, ensure_ascii=ensure_ascii, **how)
+        return json.dumps(value, ensure_ascii=ensure_ascii, default=list, **how)  # of generators
 
-    environment = ImmutableSandboxedEnvironment(
+    # Kimi's templates add to lists of their own, which the immutable one refuses.
+    environment = SandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
     )
     environment.filters["tojson"] = to_json

@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.running.answers import AnswerFormat, Delta, Tool, find_format
-from ort_aie_ep.running.answers.messages import prepared
+from ort_aie_ep.running.answers.messages import offered, prepared
 from ort_aie_ep.running.templates import ChatTemplate
 
 TOOLS = (WEATHER, SUM)
-ALONE = ("llama3", "harmony")  # whose calls have no text before them
-ENDLESS = ("qwen-xml", "harmony")  # whose texts end with what chance hardly ever writes
+# Whose calls have no text before them, and whose texts end with what chance hardly ever writes.
+ALONE = {"llama3", *(name for name, family in FAMILIES.items() if family.says[0])}
+ENDLESS = {"qwen-xml", "harmony", *(name for name, family in FAMILIES.items() if family.raw)}
 
 
 @cache
@@ -30,8 +31,7 @@ def format_of(name: str, tokens: bool = True) -> AnswerFormat:
     family = FAMILIES[name]
     tokenizer = make_tokenizer(family.tokens, family.plain) if tokens else make_tokenizer()
     found = find_format(ChatTemplate(family.template, {}), tokenizer)
-    assert found.name == name
-    assert found.tools
+    assert found.tools, found.why_not
     return found
 
 
@@ -82,7 +82,7 @@ def test_calls_are_held_to_their_tools(name: str, tokens: bool) -> None:
     family, form = FAMILIES[name], format_of(name, tokens)
     tokenizer = make_tokenizer(family.tokens, family.plain) if tokens else make_tokenizer()
     guides = make_guides(tokenizer, form.ends)
-    text = "<|channel|>final<|message|>No." if name == "harmony" else "No."
+    text = "No.".join(family.says)
     calls = family.calls
     wrong = {
         "name": calls.replace("get_weather", "get_whether"),
@@ -138,6 +138,37 @@ def test_calls_are_read_however_the_text_is_cut(
         assert whole["arguments"].startswith(one["arguments"])
 
 
+@pytest.mark.parametrize("tokens", [True, False], ids=["tokens", "text"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_calls_that_must_come_are_no_text_where_they_are_cut(name: str, tokens: bool) -> None:
+    form, text = format_of(name, tokens), FAMILIES[name].calls
+    names, cut = {number: marker for marker, number in form.markers.items()}, 0
+    reader = form.reader(TOOLS, forced=True)
+    for part in form.parts(text):
+        pieces = [(-1, one) for one in part] if isinstance(part, str) else [(part, names[part])]
+        for token, piece in pieces:
+            assert not reader.push(token, piece).content
+            cut += len(piece)
+            again = form.reader(TOOLS, forced=True)
+            for before in form.parts(text[:cut]):
+                is_text = isinstance(before, str)
+                again.push(-1 if is_text else before, before if is_text else names[before])
+            assert not again.finish().content, text[:cut]
+
+
+@pytest.mark.parametrize("tokens", [True, False], ids=["tokens", "text"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_model_that_sees_tools_may_be_kept_from_calling_them(name: str, tokens: bool) -> None:
+    family, form = FAMILIES[name], format_of(name, tokens)
+    tokenizer = make_tokenizer(family.tokens, family.plain) if tokens else make_tokenizer()
+    guides = make_guides(tokenizer, form.ends)
+    grammar = form.grammar(barred=True)
+    text = "Let me [see] <it>.\n\nNow".join(family.says)
+    assert follow(guides.of_lark(grammar), tokenizer, text) == len(text)
+    for called in (family.calls, *(() if name in ALONE else (text + family.calls,))):
+        assert follow(guides.of_lark(grammar), tokenizer, called) < len(called)
+
+
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name not in ENDLESS])
 def test_what_a_guide_allows_is_read_as_the_tools_take_it(name: str) -> None:
     """Walks through the grammar at random, which ends texts early."""
@@ -187,11 +218,13 @@ def test_calls_come_back_in_the_next_prompt_as_the_model_wrote_them(name: str) -
         for at, call in enumerate(messages[1]["tool_calls"])
     ]
     shown = prepared(form.form, messages + results, TOOLS)
-    text = ChatTemplate(family.template, {}).render(shown, [tool.shown for tool in TOOLS])
+    assert form.form is not None
+    case = offered(form.form.offered, shown, [tool.shown for tool in TOOLS], "an example")
+    text = ChatTemplate(family.template, {}).render(*case)
     assert family.calls in text
     assert all(name in text for name in ("get_weather", "add", "The weather in a city."))
     assert all(result["content"] in text for result in results)
-    if form.form is not None and form.form.id_length:
+    if form.form.id_length:
         ids = [call["id"] for call in shown[1]["tool_calls"]]
         assert ids == [result["tool_call_id"] for result in results]
 
@@ -319,6 +352,32 @@ def test_thoughts_are_told_from_answers(prompt_tail: str, thought: str, tokens: 
             assert (content, reasoning.replace("\n", "")) == ("", "Hm." + thought[at:cut])
 
 
+def test_a_thought_may_end_with_the_beginning_of_a_message() -> None:
+    """As Solar's do: its prompts end with that too."""
+    template = FAMILIES["solar"].template + "{# <|end|><|begin|>assistant #}"
+    form = find_format(ChatTemplate(template, {}), make_tokenizer(FAMILIES["solar"].tokens))
+    thought = "<|think|>Hm.<|end|><|begin|>assistant"
+    for tail, thinks in (
+        ("?<|end|><|begin|>assistant", None),
+        (thought, False),
+        ("<|think|>", True),
+    ):
+        assert form.thinks(tail) is thinks
+    text, tail = thought + FAMILIES["solar"].calls, "?<|end|><|begin|>assistant"
+    content, reasoning, calls = summed(read(form, text, prompt_tail=tail))
+    assert (content, reasoning, len(calls)) == ("", "Hm.", 2)
+
+
+def test_a_template_that_takes_too_long_has_thoughts_and_no_tools(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ort_aie_ep.running.bounded.SECONDS", 1)
+    template = THINKING.text + "{% for i in range(9999) %}{% for j in range(99999) %}{% endfor %}"
+    form = find_format(ChatTemplate(template + "{% endfor %}", {}), make_tokenizer())
+    assert "more than" in form.why_not
+    assert form.thought == ("<think>", "</think>")
+
+
 def test_channels_are_told_from_one_another() -> None:
     family, form = FAMILIES["harmony"], format_of("harmony")
     tokenizer = make_tokenizer(family.tokens)
@@ -362,15 +421,21 @@ def test_a_template_without_a_known_form_of_calls_is_refused_by_name() -> None:
     for template, why in (
         (None, "has no chat template"),
         (ChatTemplate("{{ messages[0].content }}", {}), "does not name tools"),
-        (ChatTemplate("{{ tools }}<|tool_call_start|>[f(a=1)]", {}), "form that is not known"),
+        (ChatTemplate("{{ tools }}<|tool_call_start|>[f(a=1)]", {}), "does not show calls"),
+        (
+            ChatTemplate(
+                "{{ tools }}{% for m in messages %}{{ m.content or m.tool_calls }}{% endfor %}", {}
+            ),
+            "form that is not known",
+        ),
     ):
         form = find_format(template, tokenizer)
         assert not form.tools
         assert why in form.why_not
-        assert form.name == "plain"
+        assert form.form is None
         assert summed(read(form, '<tool_call>\n{"name": "f"', tools=()))[0]
     two = ChatTemplate("{{ messages[0].content }}", {}, FAMILIES["hermes"].template)
-    assert find_format(two, tokenizer).name == "hermes"
+    assert find_format(two, tokenizer).tools
     for name in ("", "a b", 'a"', "x" * 65):
         with pytest.raises(AieError, match=r"name .*64"):
             Tool(name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -96,7 +98,7 @@ class Scripted:
     def __init__(self, cost: float) -> None:
         self.cost = cost
 
-    def able(self, slot: int, text: Drafting) -> bool:
+    def able(self, slot: int, text: Drafting, most: int) -> bool:
         return True
 
     def seconds(self, texts: int) -> float:
@@ -313,6 +315,29 @@ def test_a_drafting_model_that_fails_ends_guesses_alone(
     (record,) = caplog.records
     assert "drafting model" in record.message
     assert ("numbers" if fault == "one text's logits" else "out of memory") in record.message
+
+
+@pytest.mark.usefixtures("as_many_as_may")
+def test_a_drafting_model_guesses_as_far_as_its_own_context_goes(
+    folder: ModelFolder, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    smaller = tmp_path / "smaller"
+    shutil.copytree(folder.path, smaller)
+    config = json.loads((smaller / "genai_config.json").read_text())
+    config["model"]["context_length"] = 40
+    (smaller / "genai_config.json").write_text(json.dumps(config))
+    options, turn = Options(threads=1), TURNS[2]
+    expected = texts_of(open_loop(folder, options, 1, 600), [turn])[0]
+    loop = open_loop(folder, options, 1, 600, draft=3, drafter=find_model(smaller))
+    assert loop.drafts is not None
+    assert loop.drafts._model is not None
+    assert loop.drafts._model._slots.context == 40
+    found, (text,) = texts_of(loop, [turn])
+    assert found == expected
+    assert text.drafting is not None
+    assert 0 < text.drafting.drafted <= 40 < text.prompt + text.written
+    assert not text.drafting.ended
+    assert not caplog.records
 
 
 def test_models_that_cannot_verify_say_why(tmp_path: Path) -> None:

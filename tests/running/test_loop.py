@@ -438,11 +438,12 @@ def test_templates_have_what_transformers_gives_them(model: Path, tmp_path: Path
     for text, said in (
         ("{{ raise_exception('only one') }}", "refuses the messages: only one"),
         ("{{ ''.__class__.__mro__ }}", "unsafe"),
-        ("{{ messages.append(1) }}", "unsafe"),
         ("{% if %}", "Expected an expression"),
     ):
         with pytest.raises(AieError, match=said):
             ChatTemplate(text, {}).render([])
+    # Kimi's templates add to a list.
+    assert ChatTemplate("{% set _ = messages.append(1) %}{{ messages }}", {}).render([]) == "[1]"
 
 
 def test_texts_and_chats_begin_with_one_begin_of_text(model: Path, tmp_path: Path) -> None:

@@ -188,3 +188,26 @@ def test_names_of_mcp_are_renamed_for_the_model_and_back(tmp_path: Path) -> None
         assert [c.name for delta in deltas for c in delta.calls if c.name] == [name]
         assert usage.finish_reason == "tool_calls"
     assert '{"name": "calendar.list"' not in shown
+
+
+def test_a_prompt_is_the_same_whether_tools_may_be_called_or_not(tmp_path: Path) -> None:
+    """So a turn that may not call any goes on in the cache."""
+    family = FAMILIES["hermes"]
+    tokenizer = make_tokenizer(family.tokens, family.plain)
+    one = Scripted(tmp_path / "m", tokenizer, family.template)
+    tools = [{"type": "function", "function": {"name": "get_weather", "parameters": {}}}]
+    prompts = []
+    for choice in ("auto", "none", "required", "get_weather"):
+        text = one.loop.add(Turn(messages=[USER], tools=tools, tool_choice=choice))
+        prompts.append(list(text.tokens))
+        one.loop.drop(text)
+    assert prompts == prompts[:1] * 4
+    tokens = [*tokenizer.encode(family.calls).ids, tokenizer.token_to_id(END)]
+    turn = Turn(messages=[USER], tools=tools, tool_choice="none", max_tokens=5)
+    deltas, _, usage = one.write(turn, tokens)
+    assert usage.finish_reason != "tool_calls"
+    assert "<tool_call>" not in "".join(delta.content for delta in deltas)
+    other = Scripted(
+        tmp_path / "x", tokenizer, "{% for m in messages %}{{ m.content }}{% endfor %}"
+    )
+    other.loop.add(Turn(messages=[USER], tools=tools, tool_choice="none"))  # it shows no tools

@@ -11,7 +11,7 @@ from families import CITY, END, FAMILIES, SUM, WEATHER, make_folder, make_tokeni
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder
-from ort_aie_ep.running.answers.forms import FORMS
+from ort_aie_ep.running.answers.forms import HARMONY, CallForm
 from ort_aie_ep.running.answers.messages import prepared
 from ort_aie_ep.running.prompts import Prompts
 from ort_aie_ep.running.templates import ChatTemplate, find_template
@@ -72,19 +72,19 @@ def test_what_is_wrong_with_calls_tools_and_options_is_named(
 
 
 def test_ids_and_thoughts_are_as_a_family_wants_them() -> None:
-    forms = {form.family: form for form in FORMS}
+    nine = CallForm("[TOOL_CALLS]", "[ARGS]", "", "[TOOL_CALLS]", id_length=9)
     thought = {**call(), "reasoning_content": "Hm."}
     result = {"role": "tool", "tool_call_id": "call_1", "content": ""}
-    _, one, two = prepared(forms["mistral"], [USER, thought, result], [])
+    _, one, two = prepared(nine, [USER, thought, result], [])
     number = one["tool_calls"][0]["id"]
     assert number.isalnum()
     assert len(number) == 9
     assert two["tool_call_id"] == number
-    assert prepared(forms["mistral"], [call(number="VvvODy9mT")], [])[0]["tool_calls"][0][
+    assert prepared(nine, [call(number="VvvODy9mT")], [])[0]["tool_calls"][0][
         "id"
     ] == "VvvODy9mT"  # fmt: skip
-    assert prepared(forms["harmony"], [thought], [])[0]["thinking"] == "Hm."
-    assert prepared(forms["hermes"], [thought], [])[0]["reasoning_content"] == "Hm."
+    assert prepared(HARMONY, [thought], [])[0]["thinking"] == "Hm."
+    assert prepared(CallForm("", "", ""), [thought], [])[0]["reasoning_content"] == "Hm."
 
 
 def test_a_template_shows_json_and_tools_as_they_are(tmp_path: Path) -> None:
@@ -93,10 +93,17 @@ def test_a_template_shows_json_and_tools_as_they_are(tmp_path: Path) -> None:
     template = ChatTemplate("{{ messages | length }} {{ tools }}", {}, "with {{ tools }}")
     assert template.render([]) == "0 None"
     assert template.render([], ["t"]) == "with ['t']"
-    other = FAMILIES["hermes"].template.replace("tools", "xml_tools")
-    prompts = Prompts(make_folder(tmp_path / "m", make_tokenizer(), other))
-    with pytest.raises(AieError, match="tools"):
-        prompts.of_messages([USER], [WEATHER])
+
+
+def test_a_template_that_shows_calls_alone_gets_tools_in_the_system_message(tmp_path: Path) -> None:
+    other = FAMILIES["hermes"].template.replace("tools", "unheard_tools")
+    tokenizer = make_tokenizer()
+    prompts = Prompts(make_folder(tmp_path / "m", tokenizer, other))
+    text = tokenizer.decode(prompts.of_messages([USER], [WEATHER, SUM]))
+    system, _, rest = text.partition("<user>")
+    assert "The weather in a city." in system
+    assert 'as here: <tool_call>\n{"name": "name", "arguments": {"argument": "value"}}\n' in system
+    assert rest == "Weather?<assistant>"
 
 
 def test_phi4_gets_tools_in_its_system_message(tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
 """What models write around their texts: thoughts, and calls of tools.
 
-`forms` is a table of the families, `formats` finds a model's row in it, `grammars` (of `rules`)
-holds an answer to it, `reader` (with `pieces`) takes an answer apart as its tokens come, and
-`messages` writes earlier calls and their results as chat templates want them. Arguments that are
-not JSON are in `tags` and `braces`.
+`probes` finds the form in what a chat template makes of calls, `forms` says what a form is and has
+those that no template shows, and `formats` puts together what is known of a model. `grammars` (of
+`rules`) holds an answer to it, `reader` (with `pieces`) takes an answer apart as its tokens come,
+and `messages` writes earlier calls and their results as chat templates want them. Arguments that
+are not JSON are in `pairs` and `values`.
 """
 
 from __future__ import annotations

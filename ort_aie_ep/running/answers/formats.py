@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.running.answers.forms import FORMS, HARMONY, THOUGHTS, CallForm, Tool
+from ort_aie_ep.running.answers.forms import ENDS, FORMS, HARMONY, MAY_OPEN, CallForm, Tool
 from ort_aie_ep.running.answers.grammars import answer_grammar
+from ort_aie_ep.running.answers.probes import PROBES, Probed, probe, thought_in
 from ort_aie_ep.running.answers.reader import AnswerReader
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ class AnswerFormat:
         form: how it writes calls, or None if that is not known.
         why_not: why it cannot call tools; empty if it can.
         thought: what opens and closes a thought, or None if it shows none.
+        says: what is around a text that is no thought and no call, or nothing.
         markers: text and id of each token in those forms that is no part of ordinary text.
         hidden: id and text of each token that texts leave out.
         ends: ids of tokens that end an answer, besides those in genai_config.json.
@@ -34,14 +37,10 @@ class AnswerFormat:
     form: CallForm | None = None
     why_not: str = "the model has no chat template"
     thought: tuple[str, str] | None = None
+    says: tuple[str, str] = ("", "")
     markers: Mapping[str, int] = field(default_factory=dict)
     hidden: Mapping[int, str] = field(default_factory=dict)
     ends: frozenset[int] = frozenset()
-
-    @property
-    def name(self) -> str:
-        """The family, such as hermes; "plain" if it is not known."""
-        return self.form.family if self.form else "plain"
 
     @property
     def tools(self) -> bool:
@@ -57,6 +56,7 @@ class AnswerFormat:
         schema: str = "",
         prompt_tail: str = "",
         continues: bool = False,
+        barred: bool = False,
     ) -> str:
         """A grammar for `Guides.of_lark`; empty if an answer may be any text.
 
@@ -67,20 +67,23 @@ class AnswerFormat:
             schema: a JSON schema, as JSON, that a text follows.
             prompt_tail: the end of the prompt; it may have opened a thought.
             continues: the answer goes on within a text of the prompt.
+            barred: it is a text, though the model was shown tools.
         """
+        how = required, parallel, schema, prompt_tail, continues, barred
         try:
-            return answer_grammar(self, tools, required, parallel, schema, prompt_tail, continues)
-        except (AttributeError, RecursionError, TypeError, ValueError) as error:
+            return answer_grammar(self, tools, *how)
+        except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
             # Of strict tools and of a text: the schemas of other tools are well-formed by now.
             names = ", ".join(tool.name for tool in tools) or "the text"
             raise AieError(f"a schema of {names} is not a JSON schema: {error}") from error
 
     def reader(
-        self, tools: Sequence[Tool] = (), prompt_tail: str = "", continues: bool = False
-    ) -> AnswerReader:
+        self, tools: Sequence[Tool] = (), prompt_tail: str = "", continues: bool = False,
+        forced: bool = False,
+    ) -> AnswerReader:  # fmt: skip
         """What takes an answer apart. Without tools, what looks like a call is text. What
-        `continues` a text is one from its first token on."""
-        return AnswerReader(self, tools, prompt_tail, continues)
+        `continues` a text is one from its first token on. Where calls are `forced`, nothing is."""
+        return AnswerReader(self, tools, prompt_tail, continues, forced)
 
     def thinks(self, prompt_tail: str) -> bool | None:
         """Whether an answer begins within a thought; None if it may begin with one."""
@@ -88,7 +91,8 @@ class AnswerFormat:
             return False
         opens, closes = (mark.strip() for mark in self.thought)
         tail = prompt_tail.rstrip()
-        if tail.endswith(closes):
+        # What closes a thought and begins a message may also stand where no thought was.
+        if tail.endswith(closes) and (opens in tail or closes.count("<") < 2):
             return False
         return tail.endswith(opens) or None
 
@@ -105,19 +109,21 @@ def find_format(template: ChatTemplate | None, tokenizer: Tokenizer) -> AnswerFo
     hidden = {number: token.content for number, token in added.items() if token.special}
     if template is None:
         return AnswerFormat(hidden=hidden)
-    # In a template's own strings, quotes and ends of lines may be escaped.
-    text = template.for_tools.replace('\\"', '"').replace("\\n", "\n")
-    form = next((form for form in FORMS if all(mark in text for mark in form.marks)), None)
-    why_not = ""
-    if "tools" not in text:
+    known = next(
+        (form for marks, form in FORMS if all(mark in template.for_tools for mark in marks)), None
+    )
+    try:
+        found = Probed(HARMONY, offer="tools") if known is HARMONY else probe(template)
+    except AieError as error:
+        known, found = None, Probed(None, str(error), "tools", thought_in(template.for_tools))
+    form, why_not = found.form, found.why_not
+    if form is None and not found.offer:
         why_not = "the model's chat template does not name tools"
-    elif form is None:
-        why_not = "the model's chat template has calls of tools in a form that is not known here"
-    known = {token.content for token in added.values()}
-    thought = None
-    if form is not HARMONY:
-        thought = next((pair for pair in THOUGHTS if pair[1] in text or pair[1] in known), None)
-    texts = (*(form.texts if form else ()), *(thought or ()))
+    elif form is None and known:
+        form, why_not = replace(known, offered=found.offer), ""
+    elif form and found.sample and not _reads(form, found.sample):
+        form, why_not = None, "calls of tools cannot be read back from the model's chat template"
+    texts = (*(form.texts if form else ()), *(found.thought or ()), *found.says, MAY_OPEN)
     markers = {
         token.content: number
         for number, token in added.items()
@@ -125,5 +131,25 @@ def find_format(template: ChatTemplate | None, tokenizer: Tokenizer) -> AnswerFo
         if (token.special or (token.content.startswith("<") and token.content.endswith(">")))
         and any(token.content in text for text in texts)
     }
-    ends = frozenset(markers[end] for end in (form.ends if form else ()) if end in markers)
-    return AnswerFormat(form, why_not, thought, markers, hidden, ends)
+    ends = frozenset(number for number, token in added.items() if token.content in ENDS)
+    return AnswerFormat(form, why_not, found.thought, found.says, markers, hidden, ends)
+
+
+def _reads(form: CallForm, sample: str) -> bool:
+    """Whether the calls of a sample come out of a reader."""
+    types = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array"}
+    tools = [
+        Tool(name, "", {"properties": {k: {"type": types.get(type(v), "object")}
+                                       for k, v in given.items()}})
+        for name, given in PROBES
+    ]  # fmt: skip
+    reader = AnswerFormat(form, "", says=form.says).reader(tools)
+    calls: list[list[str]] = []
+    for call in (*reader.push(-1, sample).calls, *reader.finish().calls):
+        calls += [[call.name, ""]] if call.name else []
+        calls[-1][1] += call.arguments
+    try:
+        found = [(name, json.loads(arguments)) for name, arguments in calls]
+    except ValueError:
+        return False
+    return found == list(PROBES)[: 1 + form.many]

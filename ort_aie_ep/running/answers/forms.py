@@ -1,13 +1,15 @@
-"""How families of models write thoughts and calls; docs/tools.md says what each is held against."""
+"""How models write calls and thoughts: what a form says, and the forms that no template shows."""
 
 from __future__ import annotations
 
 import hashlib
+import itertools
+import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.running.answers.schemas import (
@@ -91,113 +93,212 @@ class Tool:
         return {"type": "function", "function": about}
 
 
-@dataclass(frozen=True)
-class CallForm:
-    """How a family writes calls: `opens`, the calls with `between` between them, and `closes`.
+# In what a form has around names and arguments: the tool's name once more, the call's id, and what
+# counts calls. They are of Unicode's private use area, which no template has.
+NAME, ID, COUNT = "\U0010fce8", "\U0010fce9", "\U0010fcea"
+HOLES = re.compile(f"([{NAME}{ID}{COUNT}])")
 
-    A call is `before`, the tool's name, `middle`, its arguments, and `after`.
+
+@dataclass(frozen=True)
+class Json:
+    """Arguments are an object in JSON.
 
     Attributes:
-        family: its name.
-        marks: a chat template with all of these is of this family; the first row that fits decides.
-        marker: begins `opens` or, if that is empty, `before`. A text that comes to it goes on with
-            calls.
-        arguments: their syntax: JSON as Python writes it; a tag for each parameter; or braces with
-            bare keys and `quote` around texts.
-        alone: whether calls are the whole answer, because the marker is ordinary text.
-        may_open: what may come before `opens`.
-        many: whether an answer may have several calls.
-        id_mark: comes after the name, with the call's id after it.
-        id_length: characters of an id; 0 for this server's own ids.
-        ends: tokens that end an answer, whatever genai_config.json says.
+        loose: whether there are ends of lines and indents in it.
+        ascii: whether other characters are escaped.
     """
 
-    family: str
-    marks: tuple[str, ...]
-    marker: str
-    before: str
-    middle: str
+    loose: bool = False
+    ascii: bool = False
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What it writes around names and values."""
+        return ()
+
+
+@dataclass(frozen=True)
+class Braces:
+    """Arguments in braces with bare keys, sorted, and `quote` around texts; nested alike."""
+
+    quote: str
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What it writes around names and values."""
+        return (self.quote,)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Arguments one by one: `before`, a name, what leads to its value, the value, and `after`.
+
+    Texts are bare and other values JSON, but for what the attributes say.
+
+    Attributes:
+        leads: what leads to a value, by JSON's names of types.
+        between: comes between two arguments, besides.
+        quotes: what is around a text, which is bare otherwise.
+        bare: whether a text may also be without its quotes.
+        python: whether values other than texts may be as Python writes them.
+        literals: whether texts are so too, with escapes.
+    """
+
+    leads: Mapping[str, str]
+    before: str = ""
     after: str = ""
-    opens: str = ""
     between: str = ""
-    closes: str = ""
-    arguments: Literal["json", "tags", "braces"] = "json"
-    quote: str = ""
-    alone: bool = False
-    may_open: str = ""
-    many: bool = True
-    id_mark: str = ""
+    quotes: tuple[str, str] = ("", "")
+    bare: bool = False
+    python: bool = False
+    literals: bool = False
+
+    @property
+    def told_apart(self) -> bool:
+        """Whether texts have a lead of their own."""
+        return self.leads["string"] != self.leads["number"]
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What it writes around names and values."""
+        return (*self.leads.values(), self.before, self.after, self.between, *self.quotes)
+
+
+@dataclass(frozen=True)
+class CallForm:
+    """How a model writes calls: `first`, a tool's name, `middle`, its arguments, and so on with
+    `next` in place of `first`; `last` ends them. Each may have `NAME`, `ID` and `COUNT`.
+
+    Attributes:
+        next: empty if an answer may have only one call.
+        arguments: how they are written.
+        says: what is around a text that is no call.
+        lead: white space before the first call, where nothing else is.
+        id_length: characters of an id, if the template takes no others; 0 for any.
+        as_text: whether the template wants arguments as JSON in a text.
+        no_content: whether it shows calls only where there is no content.
+        in_content: whether it shows none, so that they are put into the content.
+        offered: where it finds the tools, as in `messages.offered`.
+    """
+
+    first: str
+    middle: str
+    last: str
+    next: str = ""
+    arguments: Json | Pairs | Braces = Json()
+    says: tuple[str, str] = ("", "")
+    lead: str = ""
     id_length: int = 0
-    ends: tuple[str, ...] = ()
+    as_text: bool = False
+    no_content: bool = False
+    in_content: bool = False
+    offered: str = "tools"
+
+    @property
+    def marker(self) -> str:
+        """What a text comes to that goes on with calls: the tag that begins them."""
+        tag = re.match(r"<[^<>\s]+>|\[[A-Z_]+\]", self.first)
+        return tag[0] if tag else HOLES.split(self.first)[0]
+
+    @property
+    def alone(self) -> bool:
+        """Whether calls are the whole answer, because what begins them is JSON, or nothing."""
+        return self.first[:1] in ("", "{")
+
+    @property
+    def late_id(self) -> bool:
+        """Whether a call's id comes after its arguments. A model may leave it out."""
+        return ID in self.last
+
+    @property
+    def many(self) -> bool:
+        """Whether an answer may have several calls."""
+        return bool(self.next)
+
+    @property
+    def ends(self) -> str:
+        """What follows the arguments of any call."""
+        return common(self.next, self.last) if self.next else self.last
 
     @property
     def texts(self) -> tuple[str, ...]:
         """What it writes around names and arguments."""
-        return (
-            self.opens, self.before, self.middle, self.after, self.between, self.closes,
-            self.marker, self.quote, self.may_open, self.id_mark, *self.ends,
-        )  # fmt: skip
+        own = (self.first, self.middle, self.last, self.next, *self.says)
+        return (*own, *self.arguments.texts)
 
+    def written(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+        """Calls as a text, for a form without ids."""
+        opens = [self.first] + [self.next] * (len(calls) - 1)
+        return "".join(
+            f"{before}{name}{self.middle}{self._shown(arguments)}"
+            for before, (name, arguments) in zip(opens, calls, strict=True)
+        ) + (self.last if calls else "")
+
+    def _shown(self, arguments: Mapping[str, Any]) -> str:
+        if isinstance(self.arguments, Pairs):
+            pairs = (f"{k}{self.arguments.leads['number']}{v!r}" for k, v in arguments.items())
+            return self.arguments.between.join(pairs)
+        return json.dumps(arguments, ensure_ascii=False)
+
+
+def common(one: str, other: str) -> str:
+    """What two texts begin with, tag by tag and else character by character."""
+    parts = zip(re.findall(ATOMS, one), re.findall(ATOMS, other), strict=False)
+    return "".join(a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], parts))
+
+
+# Tags, of which Kimi K3's have three parts, and characters.
+ATOMS = r"(?s)<\|(?:open|close)\|>[^<\n]*<\|sep\|>|<[^<>\n]*>|."
 
 # gpt-oss: an answer is several messages, each on a channel. Here are only its tokens.
-HARMONY = CallForm(
-    "harmony", ("<|channel|>", "<|start|>assistant"), "<|channel|>", "<|message|>",
-    "<|constrain|>", "<|end|>", "<|start|>", many=False, ends=("<|return|>", "<|call|>"),
+HARMONY = CallForm("<|channel|><|start|>", "<|message|><|constrain|>", "<|end|><|return|><|call|>")
+
+_OBJECTS = ('", "arguments": ', '}, {"name": "')
+TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
+# Forms of templates that show no calls, each with what those have. The first that fits is it.
+FORMS: tuple[tuple[tuple[str, ...], CallForm], ...] = (
+    (("<|channel|>", "<|start|>assistant"), HARMONY),
+    # Phi-4-mini
+    (
+        ("<|tool|>", "message['tools']"),
+        CallForm('<|tool_call|>[{"name": "', _OBJECTS[0], "}]<|/tool_call|>", _OBJECTS[1],
+                 in_content=True, offered="message.tools"),
+    ),
+    # Granite 3
+    (
+        ("<|tool_call|> followed by a JSON list",),
+        CallForm('<|tool_call|>[{"name": "', _OBJECTS[0], "}]", _OBJECTS[1], in_content=True),
+    ),
+    # LFM2
+    (
+        ('"List of tools: ',),
+        CallForm("<|tool_call_start|>[", "(", ")]<|tool_call_end|>", "), ",
+                 Pairs(dict.fromkeys(TYPES, "="), between=", ", python=True, literals=True),
+                 in_content=True),
+    ),
+    # SmolLM3
+    (
+        ("<tool_call>", '{"name": ', '"arguments": '),
+        CallForm('<tool_call>\n{"name": "', _OBJECTS[0], "}\n</tool_call>",
+                 '}\n</tool_call>\n<tool_call>\n{"name": "', in_content=True),
+    ),
 )  # fmt: skip
 
-# `before`, `middle` and `after` of calls that are objects in JSON.
-_OBJECT = ('{"name": "', '", "arguments": ', "}")
-_MISTRAL = "[TOOL_CALLS]"
-
-FORMS = (
-    HARMONY,
-    CallForm(
-        "qwen-xml", ("<tool_call>", "<function="), "<tool_call>", "<tool_call>\n<function=", ">\n",
-        "</function>\n</tool_call>", between="\n", arguments="tags",
-    ),
-    CallForm(
-        "hermes", ("<tool_call>", '{"name": ', '"arguments": '), "<tool_call>",
-        '<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>", between="\n",
-    ),
-    CallForm(
-        "mistral-v11", (_MISTRAL, "[CALL_ID]", "[ARGS]"), _MISTRAL, _MISTRAL, "[ARGS]",
-        id_mark="[CALL_ID]", id_length=9,
-    ),
-    CallForm("mistral-v13", (_MISTRAL, "[ARGS]"), _MISTRAL, _MISTRAL, "[ARGS]", id_length=9),
-    # Where the tokenizer puts a space after each token like the marker, and where it does not.
-    CallForm(
-        "mistral", ("[TOOL_CALLS] [",), _MISTRAL, *_OBJECT, opens="[TOOL_CALLS] [", between=", ",
-        closes="]", id_length=9,
-    ),
-    CallForm(
-        "mistral", ("[TOOL_CALLS][",), _MISTRAL, *_OBJECT, opens="[TOOL_CALLS][", between=", ",
-        closes="]", id_length=9,
-    ),
-    CallForm(
-        "phi4", ("<|tool|>", "message['tools']"), "<|tool_call|>", *_OBJECT,
-        opens="<|tool_call|>[", between=", ", closes="]<|/tool_call|>",
-    ),
-    CallForm(
-        "functools", ("functools[",), "functools", *_OBJECT, opens="functools[", between=", ",
-        closes="]",
-    ),
-    CallForm(
-        "functiongemma", ("<start_function_call>call:",), "<start_function_call>",
-        "<start_function_call>call:", "{", "<end_function_call>", arguments="braces",
-        quote="<escape>", ends=("<start_function_response>",),
-    ),
-    CallForm(
-        "gemma4", ("<|tool_call>call:",), "<|tool_call>", "<|tool_call>call:", "{", "<tool_call|>",
-        arguments="braces", quote='<|"|>', ends=("<|tool_response>",),
-    ),
-    CallForm(
-        "llama3", ('{"name": ', '"parameters": '), '{"name": "', '{"name": "',
-        '", "parameters": ', "}", alone=True, may_open="<|python_tag|>", many=False,
-        ends=("<|eom_id|>",),
-    ),
+# Tokens that end an answer after its calls, whatever genai_config.json says.
+ENDS = (
+    "<|eom_id|>", "<|call|>", "<|return|>", "<|calls|>", "<|tool_response>",
+    "<start_function_response>",
 )  # fmt: skip
+# May come before calls that are JSON alone.
+MAY_OPEN = "<|python_tag|>"
 
 # What opens and closes a thought.
 THOUGHTS = (
     ("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<|channel>thought\n", "<channel|>"),
+    ("<mm:think>", "</mm:think>"), ("<seed:think>", "</seed:think>"),
+    ("<think:opensource>", "</think:opensource>"), ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
+    ("<|think|>", "<|end|><|begin|>assistant"),
+    (" to=self<|message|>", "<|eom|><|start|>assistant"),
+    ("Here are my reasoning steps:\n", "[BEGIN FINAL RESPONSE]"),
 )  # fmt: skip

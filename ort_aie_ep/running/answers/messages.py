@@ -6,13 +6,37 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.running.answers.forms import HARMONY, CallForm, Tool, plain_names
 
+# Where a template finds the tools: a variable, a text in one, a field of the system's message.
+# Where it finds none but shows calls, the text of that message is "system".
+OFFERS = ("tools", "xml_tools", "functions", "message.tools")
 # What Phi-4-mini's model card begins with, where there is no other system message.
 _SYSTEM = "You are a helpful assistant with some tools."
+
+
+def offered(
+    offer: str, messages: list[dict[str, Any]], tools: list[dict[str, Any]], example: str = ""
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, Any]]:
+    """Messages, tools and variables of a template that finds the tools where `offer` says."""
+    if not tools or offer == "tools":
+        return messages, tools, {}
+    if offer == "xml_tools":
+        return messages, [], {offer: tools}
+    text = json.dumps([tool["function"] for tool in tools], ensure_ascii=False)
+    if offer == "functions":
+        return messages, [], {offer: text, "datetime": datetime.now().strftime("%Y-%m-%d")}
+    if messages[0]["role"] != "system":
+        messages = [{"role": "system", "content": _SYSTEM}, *messages]
+    first, others = messages[0], messages[1:]
+    if offer == "system":
+        told = f"{first['content']}\n\nTools: {text}\n\nTo call one, write as here: {example}"
+        return [{**first, "content": told}, *others], [], {}
+    return [{**first, "tools": text}, *others], [], {}
 
 
 def prepared(
@@ -49,8 +73,25 @@ def prepared(
             message["name"] = _plain(name, plain) if name else names.get(number, "")
         if form is HARMONY and "reasoning_content" in message and not message["content"]:
             message["thinking"] = message["reasoning_content"]
-        made.append(message)
-    return _phi4(made, tools) if form is not None and form.family == "phi4" else made
+        made.append(_shown(message, form) if form else message)
+    return made
+
+
+def _shown(message: dict[str, Any], form: CallForm) -> dict[str, Any]:
+    """A message with its calls as the template shows them, or in its content if it shows none."""
+    if message["role"] == "tool" and form.offered == "message.tools":
+        return {**message, "role": "tool_response"}  # Phi-4-mini's
+    functions = [call["function"] for call in message.get("tool_calls", ())]
+    if not functions:
+        return message
+    if form.in_content:
+        del message["tool_calls"]
+        message["content"] += form.written([(one["name"], one["arguments"]) for one in functions])
+    for one in functions if form.as_text else ():
+        one["arguments"] = json.dumps(one["arguments"], ensure_ascii=False)
+    if form.no_content:
+        message["content"] = message["content"] or None
+    return message
 
 
 def _call(
@@ -94,20 +135,3 @@ def _id(given: str, form: CallForm | None) -> str:
     if not length or re.fullmatch(rf"[A-Za-z0-9]{{{length}}}", given):
         return given
     return hashlib.sha256(given.encode()).hexdigest()[:length]
-
-
-def _phi4(messages: list[dict[str, Any]], tools: Sequence[Tool]) -> list[dict[str, Any]]:
-    """Phi-4-mini's template knows only texts: it has tools in the system message, and no calls."""
-    made = []
-    for message in messages:
-        role, content = message["role"], message["content"]
-        if calls := message.get("tool_calls"):
-            shown = json.dumps([call["function"] for call in calls], ensure_ascii=False)
-            content = f"{content}<|tool_call|>{shown}<|/tool_call|>"
-        made.append({"role": "tool_response" if role == "tool" else role, "content": content})
-    if tools:
-        if made[0]["role"] != "system":
-            made.insert(0, {"role": "system", "content": _SYSTEM})
-        shown = json.dumps([tool.shown["function"] for tool in tools], ensure_ascii=False)
-        made[0]["tools"] = shown
-    return made

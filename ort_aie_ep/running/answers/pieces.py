@@ -54,14 +54,15 @@ class Pieces:
         """
         coded = {self._coded(mark): mark for mark in marks}
         while True:
+            kept = max((_overlap(self._text, mark) for mark in coded), default=0)
+            open_end = len(self._text) - kept
             places = [(at, mark) for mark in coded if (at := self._text.find(mark)) >= 0]
-            if places:
+            if places and (min(places)[0] <= open_end or self.over):
                 at, mark = min(places)
                 self._hand(at, write)
                 self._hand(len(mark), nowhere)
                 return coded[mark]
-            kept = max((_overlap(self._text, mark) for mark in coded), default=0)
-            self._hand(len(self._text) - kept, write)
+            self._hand(open_end, write)
             if self.over:
                 return ""
             yield
@@ -75,6 +76,38 @@ class Pieces:
                 self._hand(len(self._text) - len(text) + len(coded), nowhere)
                 return mark
             if self.over or not coded.startswith(text):
+                return ""
+            yield
+
+    def begins(self, mark: str) -> bool:
+        """Whether the text ends, after white space, within a mark that it starts with."""
+        text = self._text.lstrip()
+        return self.over and bool(text) and self._coded(mark).startswith(text)
+
+    def outside(self, marks: tuple[str, ...], write: Write) -> Steps:
+        """As `until`, with the first of `marks` that is outside of brackets and quotes."""
+        coded = {self._coded(mark): mark for mark in marks}
+        at, depth, quote = 0, 0, ""
+        while True:
+            while at < len(self._text):
+                char = self._text[at]
+                if quote:
+                    if char == "\\" and at + 1 == len(self._text):
+                        break  # what it escapes is yet to come
+                    at += char == "\\"
+                    quote = "" if char == quote else quote
+                elif depth == 0 and any(mark.startswith(self._text[at:]) for mark in coded):
+                    break  # one may begin here
+                elif depth == 0 and (found := [m for m in coded if self._text.startswith(m, at)]):
+                    self._hand(at, write)
+                    self._hand(len(found[0]), nowhere)
+                    return coded[found[0]]
+                elif char in "'\"":
+                    quote = char
+                else:
+                    depth += (char in "([{") - (char in ")]}")
+                at += 1
+            if self.over:
                 return ""
             yield
 

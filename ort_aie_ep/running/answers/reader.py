@@ -9,10 +9,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ort_aie_ep.running.answers.braces import read_braces
-from ort_aie_ep.running.answers.forms import HARMONY, CallForm, Tool
+from ort_aie_ep.running.answers.forms import (
+    HARMONY,
+    HOLES,
+    ID,
+    MAY_OPEN,
+    Braces,
+    CallForm,
+    Pairs,
+    Tool,
+)
+from ort_aie_ep.running.answers.pairs import read_pairs
 from ort_aie_ep.running.answers.pieces import Lines, Pieces, Steps, Write, nowhere
-from ort_aie_ep.running.answers.tags import read_tags
+from ort_aie_ep.running.answers.values import read_braces
 
 if TYPE_CHECKING:
     from ort_aie_ep.running.answers.formats import AnswerFormat
@@ -66,9 +75,10 @@ class AnswerReader:
     """
 
     def __init__(
-        self, form: AnswerFormat, tools: Sequence[Tool], prompt_tail: str, continues: bool
-    ) -> None:
-        self._format = form
+        self, form: AnswerFormat, tools: Sequence[Tool], prompt_tail: str, continues: bool,
+        forced: bool = False,
+    ) -> None:  # fmt: skip
+        self._format, self._forced = form, forced
         self._tools = {tool.name: tool for tool in tools}
         self._content: list[str] = []
         self._reasoning: list[str] = []
@@ -132,6 +142,10 @@ class AnswerReader:
         if form is HARMONY:
             return (yield from self._channels(continues))
         thought = yield from self._thought(thinks)
+        opens, closes = ("", "") if continues else self._format.says
+        if opens and (yield from pieces.starts(opens)):
+            yield from self._message((closes,) if closes else (), self._say)
+            thought = opens
         if form is None or not self._tools:
             self._lines = Lines(self._say, begun=not thought, last=True)
             yield from pieces.until((), self._lines.write)
@@ -153,47 +167,82 @@ class AnswerReader:
         return closed
 
     def _until_calls(self, form: CallForm, begun: bool) -> Steps:
-        """Reads text up to the calls: what opens the first, or nothing."""
-        marks = () if form.alone else (form.opens or form.before,)
+        """Reads text up to the calls: what opens the first, or nothing.
+
+        What begins like calls, and has to be some, is no text where it is cut.
+        """
+        opens, pieces = HOLES.split(form.first)[0], self._pieces
         if form.alone:
-            if form.may_open:
-                yield from self._pieces.starts(form.may_open)
-            if (yield from self._pieces.starts(form.before)):
-                return form.before
-        content = self._lines = Lines(self._say, begun)
-        if not (mark := (yield from self._pieces.until(marks, content.write))):
-            yield from self._pieces.until((), content.write)
+            yield from pieces.starts(MAY_OPEN)
+            if not opens:
+                return form.middle
+        if (yield from pieces.starts(opens)):
+            return opens
+        if form.alone and pieces.begins(opens):
+            return ""
+        content = self._lines = Lines(nowhere if self._forced else self._say, begun)
+        mark = yield from pieces.until(() if form.alone else (opens,), content.write)
+        if not mark:
+            yield from pieces.until((), nowhere if self._forced else content.write)
             content.end()
         self._lines = None
         return mark
 
     def _read_calls(self, form: CallForm) -> Steps:
         """Reads calls, after what opens the first. Between them, and after them, is no text."""
-        pieces = self._pieces
-        another = form.before
-        if form.opens:
-            another = yield from pieces.until((form.before,), nowhere)
+        pieces, arguments = self._pieces, form.arguments
+        # What may come after `middle`, and what is left of `next` after the arguments.
+        after: tuple[str, ...] = ("{" if isinstance(arguments, Braces) else "",)
+        following = form.next
+        if isinstance(arguments, Pairs):
+            after, following = (arguments.before, form.ends), form.next.removeprefix(form.ends)
+        opens = HOLES.split(form.first)[0]
+        ids: list[str] = []
+        another = yield from self._through(form.first.removeprefix(opens), ids)
         while another:
             name: list[str] = []
-            number: list[str] = []
-            ended = yield from pieces.until((form.id_mark or form.middle,), name.append)
-            if form.id_mark:
-                ended = yield from pieces.until((form.middle,), number.append)
-            if not ended:
+            mark = yield from self._through(form.middle, ids, after, name.append)
+            if not mark:
                 break  # before the arguments: there is no call
-            tool = self._tools.get("".join(name))
-            write = self._begin("".join(name), "".join(number), form.id_length)
-            if form.arguments == "tags":
-                yield from read_tags(pieces, tool, form.after, write)
-            elif form.arguments == "braces":
-                yield from read_braces(pieces, form.quote, write)
+            called, held = "".join(name), list[str]()
+            write = held.append if form.late_id else self._begin(called, ids, form.id_length)
+            if isinstance(arguments, Pairs):
+                tool = self._tools.get(called)
+                yield from read_pairs(pieces, form, tool, not mark.endswith(form.ends), write)
+            elif isinstance(arguments, Braces):
+                yield from read_braces(pieces, arguments.quote, write)
             else:
                 yield from pieces.object(write)
-            another = yield from pieces.until((form.before,), nowhere)
+            ids = []
+            if form.late_id:
+                tail: list[str] = []
+                another = yield from pieces.until((form.next.rpartition(ID)[2][1:],), tail.append)
+                late = re.findall(r'"([A-Za-z0-9_-]+)$', "".join(tail).rstrip('"}] '))
+                self._begin(called, late, form.id_length)("".join(held))
+            else:
+                another = following and (yield from self._through(following, ids))
         return ""
 
-    def _begin(self, name: str, number: str, length: int) -> Write:
+    def _through(
+        self, text: str, ids: list[str], after: tuple[str, ...] = ("",), write: Write = nowhere
+    ) -> Steps:
+        """Reads up to a text with holes and one of those `after` it, and that: its end, or
+        nothing. `write` takes what is before it."""
+        found, parts = "all", HOLES.split(text)
+        for at in range(0, len(parts), 2):
+            into: list[str] = []
+            ends = after if at == len(parts) - 1 else ("",)
+            if marks := tuple(parts[at] + end for end in ends if parts[at] + end):
+                found = yield from self._pieces.until(marks, into.append if at else write)
+            if not found:
+                return ""
+            if at and parts[at - 1] == ID:
+                ids.append("".join(into))
+        return found
+
+    def _begin(self, name: str, ids: list[str], length: int) -> Write:
         """Begins a call: what takes its arguments."""
+        number = ids[0] if ids else ""
         if not number:
             number = "".join(secrets.choice(_ID) for _ in range(length or 24))
             number = number if length else f"call_{number}"
@@ -220,7 +269,7 @@ class AnswerReader:
             about = "".join(header)
             write: Write = self._say
             if (to := _RECIPIENT.search(about)) and self._tools:
-                write = self._begin(to[1], "", 0)
+                write = self._begin(to[1], [], 0)
             elif to or "analysis" in about:
                 write = self._reasoning.append
             yield from self._message(ends, write)

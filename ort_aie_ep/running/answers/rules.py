@@ -7,8 +7,11 @@ A rule has lower case, a terminal (which is matched as a whole) upper case; `<[7
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+from ort_aie_ep.running.answers.forms import COUNT, HOLES, ID, NAME
 
 if TYPE_CHECKING:
     from ort_aie_ep.running.answers.formats import AnswerFormat
@@ -53,11 +56,21 @@ class Rules:
             for part in self._format.parts(text)
         )
 
+    def form(self, text: str, name: str = "", id_length: int = 0) -> str:
+        """A text of a form, with the name of a tool, any id and any number for its holes."""
+        ids = f"{{{id_length}}}" if id_length else "{1,64}"
+        holes = {NAME: quoted(name), COUNT: "/[0-9]{1,4}/", ID: f"/[A-Za-z0-9_-]{ids}/"}
+        return " ".join(holes.get(part) or self.literal(part) for part in HOLES.split(text) if part)
+
     def up_to(self, marker: str) -> str:
         """Any text up to a marker, which it takes."""
-        if isinstance(self._format.parts(marker)[0], int):
-            return f"TEXT {self.literal(marker)}"  # a token that no text has
-        return self.rule(f"TEXT {quoted(marker)}", "[lazy]")
+        first, *others = self._format.parts(marker)
+        if isinstance(first, str) and not others:
+            return self.rule(f"TEXT {quoted(marker)}", "[lazy]")
+        if isinstance(first, int):  # a token that no text has
+            return f"TEXT {self.literal(marker)}"
+        ending = self.rule(f"/(.|\\n)*{pattern(first)}/")
+        return f"{ending} {self.literal(marker.removeprefix(first))}"
 
     def json(self, schema: Any, how: Mapping[str, Any]) -> str:
         """JSON that follows a schema; `how` are options of llguidance."""
@@ -69,3 +82,8 @@ class Rules:
 def quoted(text: str) -> str:
     """A text in quotes, for a grammar and for JSON."""
     return json.dumps(text, ensure_ascii=False)
+
+
+def pattern(text: str) -> str:
+    """A text in a regular expression."""
+    return re.escape(text).replace("/", r"\/").replace("\n", "n")

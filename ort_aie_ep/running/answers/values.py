@@ -1,16 +1,17 @@
-"""Arguments in braces, as Gemma's models write them: bare keys, in their order, and texts between
-tokens of their own.
+"""Values that are not JSON: in braces, with bare keys and texts between tokens of their own, or as
+Python writes them.
 
     city:<escape>Paris<escape>,days:3,where:{x:1.5},tags:[<escape>a<escape>]}
+    {'city': 'Paris', 'days': 3, 'where': {'x': 1.5}, 'tags': ['a']}
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ort_aie_ep.running.answers.forms import Tool
 from ort_aie_ep.running.answers.pieces import Pieces, Steps, Write, nowhere
 from ort_aie_ep.running.answers.rules import Rules, quoted
 from ort_aie_ep.running.answers.schemas import definition
@@ -18,30 +19,41 @@ from ort_aie_ep.running.answers.schemas import definition
 _INTEGER = "-?(0|[1-9][0-9]*)"
 _SCALARS = {
     "integer": f"/{_INTEGER}/", "number": rf"/{_INTEGER}(\.[0-9]+)?([eE][+-]?[0-9]+)?/",
-    "boolean": '("true" | "false")', "null": '"null"',
+    "boolean": '("true" | "false" | "True" | "False")', "null": '("null" | "None")',
 }  # fmt: skip
 _ENDS = (",", "}", "]")
+# Python's words, and texts in either quotes.
+_WORDS = {"True": "true", "False": "false", "None": "null"}
+_PYTHON_TEXT = r"""'([^'\\]|\\(.|\n))*'|"([^"\\]|\\(.|\n))*\""""
+_PYTHON = re.compile(rf"{_PYTHON_TEXT}|\b(True|False|None)\b")
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0", "\n": ""}
+_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|((?s:.)))")
 
 
-def braces_rule(rules: Rules, tool: Tool, quote: str) -> str:
-    """The arguments of a tool, after the "{"; of their schema types, choices, and what is required
-    count, and not the limits of numbers, lengths and patterns."""
-    return _Braces(rules, tool.schema, quote).whole()
+class Values:
+    """The rules for the values of one schema, in braces with `quote` around texts or, if that is
+    empty, as Python has them. Of a schema types, choices, and what is required count, and not the
+    limits of numbers, lengths and patterns."""
 
-
-class _Braces:
-    """The rules for one schema."""
-
-    def __init__(self, rules: Rules, root: Mapping[str, Any], quote: str) -> None:
+    def __init__(self, rules: Rules, root: Mapping[str, Any], quote: str = "") -> None:
         self._rules = rules
         self._root = root
         self._quote = quote
         self._mark = rules.literal(quote)
+        self._comma, self._any_rule = (",", "any") if quote else (", ", "python")
         self._definitions: dict[str, str] = {}
         self._todo: list[str] = []
 
     def whole(self) -> str:
-        rule = self._rules.rule(f'{self._pairs(self._root)} "}}"')
+        """The rule for an object of the schema."""
+        return self._rest(f'"{{" {self._pairs(self._root)} "}}"')
+
+    def of(self, schema: Any) -> str:
+        """The rule for a value, whose definitions are those of the whole schema."""
+        return self._rest(self._value(schema))
+
+    def _rest(self, body: str) -> str:
+        rule = self._rules.rule(body)
         while self._todo:
             path = self._todo.pop()
             one = self._value(definition(self._root, path))
@@ -65,7 +77,7 @@ class _Braces:
             return self._text()
         if kind == "array":
             item = self._value(schema.get("items"))
-            return self._rules.rule(f'"[" ({item} ("," {item})*)? "]"')
+            return self._rules.rule(f'"[" ({item} ({quoted(self._comma)} {item})*)? "]"')
         if kind == "object":
             return f'"{{" {self._pairs(schema)} "}}"'
         return _SCALARS.get(str(kind)) or self._any()
@@ -81,39 +93,81 @@ class _Braces:
         properties, required = schema.get("properties"), schema.get("required", ())
         if not properties:
             return "" if schema.get("additionalProperties") is False else self._any_pairs()
-        # What may come next where a pair was before, and where none was; from the last key on.
-        after = first = '""'
-        for name in sorted(properties, reverse=True):
-            pair = self._rules.rule(f"{quoted(name + ':')} {self._value(properties[name])}")
-            if name in required:
-                first, after = f"{pair} {after}", f'"," {pair} {after}'
-            else:
-                first, after = f"{pair} {after} | {first}", f'("," {pair})? {after}'
-            first, after = self._rules.rule(first), self._rules.rule(after)
-        return first
+        return chained(
+            self._rules, quoted(self._comma),
+            [(f"{self._key(name)} {self._value(properties[name])}", name in required)
+             for name in (sorted(properties) if self._quote else properties)],
+        )  # fmt: skip
+
+    def _key(self, name: str) -> str:
+        if self._quote:
+            return quoted(f"{name}:")
+        return f'({quoted(repr(name))} | {quoted(json.dumps(name, ensure_ascii=False))}) ": "'
 
     def _one(self, value: object) -> str:
-        if isinstance(value, str):
+        if isinstance(value, str) and self._quote:
             return f"{self._mark} {quoted(value)} {self._mark}"
-        return quoted(json.dumps(value))
+        as_json, as_python = json.dumps(value, ensure_ascii=False), repr(value)
+        return f"({quoted(as_json)} | {quoted(as_python)})"
 
     def _text(self) -> str:
-        return f"{self._mark} {self._rules.up_to(self._quote)}"
+        if self._quote:
+            return f"{self._mark} {self._rules.up_to(self._quote)}"
+        return self._rules.named("PYTHON_TEXT", f"/{_PYTHON_TEXT}/")
 
     def _any(self) -> str:
-        if not self._rules.has("any"):
-            self._rules.named("any", '""')  # it refers to itself
+        name = self._any_rule
+        if not self._rules.has(name):
+            self._rules.named(name, '""')  # it refers to itself
             scalars = " | ".join(_SCALARS.values())
             body = f'{self._text()} | {scalars} | "{{" {self._any_pairs()} "}}"'
-            self._rules.named("any", f'{body} | "[" (any ("," any)*)? "]"')
-        return "any"
+            self._rules.named(name, f'{body} | "[" ({name} ({quoted(self._comma)} {name})*)? "]"')
+        return name
 
     def _any_pairs(self) -> str:
-        if not self._rules.has("pairs"):
-            self._rules.named("pairs", '""')
-            pair = rf'/[^<>:,{{}}\[\]\s]+/ ":" {self._any()}'
-            self._rules.named("pairs", f'({pair} ("," {pair})*)?')
-        return "pairs"
+        name = f"{self._any_rule}_pairs"
+        if not self._rules.has(name):
+            self._rules.named(name, '""')
+            key = r'/[^<>:,{}\[\]\s]+/ ":"' if self._quote else f'{self._text()} ": "'
+            pair = f"{key} {self._any()}"
+            self._rules.named(name, f"({pair} ({quoted(self._comma)} {pair})*)?")
+        return name
+
+
+def chained(rules: Rules, comma: str, parts: Iterable[tuple[str, bool]]) -> str:
+    """The rule for parts in their order, with a comma between two; each is with whether it is
+    required."""
+    # What may come next where a part was before, and where none was; from the last one on.
+    after = first = '""'
+    for body, required in reversed(list(parts)):
+        part = rules.rule(body)
+        if required:
+            first, after = f"{part} {after}", f"{comma} {part} {after}"
+        else:
+            first, after = f"{part} {after} | {first}", f"({comma} {part})? {after}"
+        first, after = rules.rule(first), rules.rule(after)
+    return first
+
+
+def as_json(text: str) -> str:
+    """A value that may be as Python writes it, as JSON; what is neither stays as it is."""
+    try:
+        json.loads(text)
+    except (RecursionError, ValueError):
+        return _PYTHON.sub(_word, text)
+    return text
+
+
+def _word(found: re.Match[str]) -> str:
+    text = found[0]
+    return _WORDS[text] if text in _WORDS else quoted(_ESCAPE.sub(_character, text[1:-1]))
+
+
+def _character(found: re.Match[str]) -> str:
+    number = found[1] or found[2] or found[3]
+    if not number:
+        return _ESCAPES.get(found[4], found[4])
+    return chr(int(number, 16)) if int(number, 16) < 0x110000 else found[0]
 
 
 def read_braces(pieces: Pieces, quote: str, write: Write) -> Steps:
@@ -152,7 +206,8 @@ def _read_scalar(pieces: Pieces, quote: str, write: Write, before: str = "") -> 
     bare: list[str] = []
     mark = yield from pieces.until((quote, "{", "[", *_ENDS), bare.append)
     if mark in _ENDS:
-        write(f"{before}{''.join(bare)}" if bare else "")
+        word = "".join(bare)
+        write(f"{before}{_WORDS.get(word, word)}" if bare else "")
         return mark
     write(before)
     if mark != quote:
