@@ -141,7 +141,7 @@ class Claims {
         {"mrope_width", int64_t{0}},
         {"norm_after_rotary", int64_t{0}},
         {"position_axes", int64_t{0}},
-        {"qk_norm_epsilon", FlowAttentionAttributes{}.qk_norm_epsilon},
+        {"qk_norm_epsilon", FlowAttention::kDefaultEpsilon},
         {"qk_output", int64_t{0}},
         {"rotary_interleaved", int64_t{0}},
         {"sliding_window_cache", int64_t{0}},

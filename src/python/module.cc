@@ -17,7 +17,6 @@
 
 #include "base/error.h"
 #include "base/platform.h"
-#include "ops/elementwise.h"
 #include "ops/eligibility.h"
 #include "ops/flow_attention.h"
 #include "ops/format.h"
