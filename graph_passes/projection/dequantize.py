@@ -244,13 +244,9 @@ def _why_not(node: ir.Node, dequantize: ir.Node, rows_are_outputs: bool) -> str:
     return _native.why_not_q4nx(
         k=k,
         n=n,
-        bits=4,
         block_size=block_size or NO_BLOCKS,
-        weight_prepacked=0,
         constant_weights=all(v is None or is_fixed(v) for v in (x, scales, zero_points)),
-        has_g_idx=False,
         type=kind,
-        zero_point_type="",  # of the codes' type, by the operator's schema
     )
 
 

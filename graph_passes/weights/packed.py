@@ -16,6 +16,7 @@ import onnx_ir as ir
 from ort_aie_ep import _native
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats import q4nx
+from ort_aie_ep.graph_passes.walk import attribute, input_at
 from ort_aie_ep.graph_passes.weights.shared_initializers import SharedInitializers
 from ort_aie_ep.graph_passes.weights.streamed import RowTensor
 
@@ -41,6 +42,16 @@ class MatMulNBitsWeights:
     zero_points: ir.Value | None
     rows: range | None = None
     bits: int = 4
+
+    @classmethod
+    def of(cls, node: ir.Node) -> MatMulNBitsWeights:
+        """Those of a well-formed MatMulNBits."""
+        b, scales = node.inputs[1], node.inputs[2]
+        assert b is not None
+        assert scales is not None
+        n, k, block_size = (attribute(node, name, 0) for name in ("N", "K", "block_size"))
+        bits = attribute(node, "bits", 4)
+        return cls(n, k, block_size, b, scales, input_at(node, 3), bits=bits)
 
     @property
     def out_features(self) -> range:
