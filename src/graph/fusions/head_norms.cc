@@ -75,8 +75,7 @@ std::optional<HeadNorm> HeadNormBefore(const Steps& steps, const Item& attention
 std::optional<float> EpsilonOf(const Item& attention) {
   for (const Input input : {Input::kQNormWeight, Input::kKNormWeight, Input::kVNormWeight}) {
     if (Steps::Read(attention, input) == kAbsent) continue;
-    return Attributes(attention).Float("qk_norm_epsilon",
-                                       FlowAttention::kDefaultEpsilon);
+    return Attributes(attention).Float("qk_norm_epsilon", FlowAttention::kDefaultEpsilon);
   }
   return std::nullopt;
 }
