@@ -34,7 +34,6 @@ from ort_aie_ep.graph_passes.walk import (
 )
 from ort_aie_ep.graph_passes.weights.packed import (
     CHUNK_BYTES,
-    SCALE_TYPES,
     MatMulNBitsWeights,
     PackedWeights,
     tensor_rows,
@@ -42,6 +41,7 @@ from ort_aie_ep.graph_passes.weights.packed import (
 
 Codes = npt.NDArray[np.uint8]
 FOUR_BITS = (ir.DataType.INT4, ir.DataType.UINT4)
+SCALE_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 BECOMES = {"MatMul": "Q4NXMatMul", "Gemm": "Q4NXMatMul", "Gather": "Q4NXGather"}
 # Blocks of Q4NX repeat the single scale of an out-feature, or of all out-features.
 NO_BLOCKS = q4nx.BLOCK_COLS

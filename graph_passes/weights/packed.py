@@ -22,7 +22,6 @@ from ort_aie_ep.graph_passes.weights.streamed import RowTensor
 
 # Source bytes per step of packing: what is resident besides the result.
 CHUNK_BYTES = 64 << 20
-SCALE_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 @dataclass(frozen=True)
@@ -67,34 +66,6 @@ class MatMulNBitsWeights:
     def symmetric(self) -> bool:
         """Whether each zero point is 2^(bits - 1)."""
         return self.zero_points is None
-
-    def check(self, node: str) -> None:
-        """Raises AieError when a tensor's size does not fit N, K and block_size."""
-        if _tensor(self.scales).dtype not in SCALE_TYPES:
-            raise AieError(
-                f"node '{node}': input scales '{self.scales.name}' is "
-                f"{_tensor(self.scales).dtype.name}; expected FLOAT, FLOAT16 or BFLOAT16"
-            )
-        blocks = -(-self.k // self.block_size)
-        scale_bytes = _tensor(self.scales).dtype.itemsize
-        expected = {
-            "B": (self.b, self.n * blocks * self.block_size * self.bits // 8),
-            "scales": (self.scales, int(self.n * blocks * scale_bytes)),
-        }
-        if self.zero_points is not None:
-            dtype = _tensor(self.zero_points).dtype
-            size = self.n * -(-blocks * self.bits // 8)  # packed
-            if dtype in SCALE_TYPES:
-                size = int(self.n * blocks * dtype.itemsize)
-            expected["zero_points"] = (self.zero_points, size)
-        for name, (value, size) in expected.items():
-            tensor = _tensor(value)
-            if tensor.nbytes != size:
-                raise AieError(
-                    f"node '{node}': input {name} '{value.name}' has {tensor.nbytes} bytes "
-                    f"{tuple(tensor.shape.numpy())}, expected {size} for K={self.k} N={self.n} "
-                    f"block_size={self.block_size}"
-                )
 
     def pack(self, form: q4nx.BlockForm) -> npt.NDArray[np.uint8]:
         """Blocks of the rows meant, packed a range of them at a time."""
@@ -161,10 +132,9 @@ class PackedWeights:
             weights.block_size,
             weights.bits,
         )
-        return self._shared.value(node, key, lambda: self._make(node, weights))
+        return self._shared.value(node, key, lambda: self._make(weights))
 
-    def _make(self, node: ir.Node, weights: MatMulNBitsWeights) -> ir.Value:
-        weights.check(node.name or "")
+    def _make(self, weights: MatMulNBitsWeights) -> ir.Value:
         rows = weights.out_features
         part = "" if weights.rows is None else f"_{rows.start}"
         name = f"{weights.b.name}{weights.orientation}_q{weights.bits}nx{part}"
