@@ -10,7 +10,6 @@ from onnx_ir.passes import common as common_passes
 from onnxscript.optimizer import basic_constant_propagation
 
 from ort_aie_ep.graph_passes.attention.exported.rewrite import fuse_exported_attention
-from ort_aie_ep.graph_passes.attention.gqa import GroupQueryAttentionToFlow
 from ort_aie_ep.graph_passes.attention.mha import MultiHeadAttentionToFlow
 from ort_aie_ep.graph_passes.attention.onnx_attention import AttentionToFlow
 from ort_aie_ep.graph_passes.attention.rotary import explain_rotations
@@ -18,16 +17,13 @@ from ort_aie_ep.graph_passes.attention.shapes import spread_hidden_shapes
 from ort_aie_ep.graph_passes.attention.spelled_out import SpelledOutAttention
 from ort_aie_ep.graph_passes.base import DOMAIN, NO_OPERATOR, Report
 from ort_aie_ep.graph_passes.bodies import body_labels, parts, put_back, take_out
-from ort_aie_ep.graph_passes.experts import QMoEToQ4NX
 from ort_aie_ep.graph_passes.float16_models import keep_float16_digits
 from ort_aie_ep.graph_passes.hidden_shapes import read_shapes_off_tokens
-from ort_aie_ep.graph_passes.planning import fuse_steps
+from ort_aie_ep.graph_passes.planning import fuse_steps, replace_sources
 from ort_aie_ep.graph_passes.projection.dequantize import DequantizedToQ4NX
 from ort_aie_ep.graph_passes.projection.float_matmul import FloatMatMul, check_patterns
-from ort_aie_ep.graph_passes.projection.matmul_nbits import MatMulNBitsToQ4NX
 from ort_aie_ep.graph_passes.projection.norm import flatten_weights
 from ort_aie_ep.graph_passes.projection.spelled_out import collapse_gelus, collapse_norms
-from ort_aie_ep.graph_passes.projection.tied_embedding import TiedEmbedding
 from ort_aie_ep.graph_passes.unique_names import name_nodes, name_values
 from ort_aie_ep.graph_passes.value_types import (
     infer_types,
@@ -124,10 +120,7 @@ def _run_on_graph(
     # After attention, which is recognised among ONNX's own operators.
     FloatMatMul(report, quantize, keep).apply(model)
     basic_constant_propagation(model.graph)
-    TiedEmbedding(report, packed).apply(model)
-    MatMulNBitsToQ4NX(report, packed).apply(model)
-    QMoEToQ4NX(report, experts, q4nx_compatible=packed.q4nx_compatible).apply(model)
-    GroupQueryAttentionToFlow(report).apply(model)
+    replace_sources(model, report, packed, experts)
     if fuse:
         flatten_weights(model)
         fuse_steps(model, report)

@@ -1,12 +1,22 @@
 """aie nodes -> fewer of them, and finally one for each region. C++ decides this for both doors.
 
+`replace_sources`, before: operators of ONNX Runtime with weights or a cache
+                   MatMulNBits(A, B, scales, zero_points?, "", bias?) of 2, 4 or 8 bits
+                   GatherBlockQuantized(Reshape(B), indices, scales, zero_points?) of the same B
+                   QMoE(input, router_probs, fc1.., fc2.., fc3..?, .., router_weights?)
+                   GroupQueryAttention, whose inputs 0 to 15 and attributes FlowAttention has
+                   after:  one aie node for each that is eligible (src/graph/claims.h)
+                   Q4NXMatMul(A, W, bias?), Q4NXGather(W, indices)
+                   Q4NXMoE(input, router_probs, W_gate, W_down, W_up?, bias_gate?, bias_up?,
+                   bias_down?, router_weights?), W in blocks of a form (`formats.q4nx.BlockForm`)
+                   FlowAttention; output_qk is dropped
 `fuse_steps`, before: aie nodes, with norms, biases, residuals, gates and activations around them
             after:  aie nodes that absorb those (src/graph/fusions)
 `plan`, before: aie nodes, and the nodes between them
         after:  one aie.Plan for each region (src/graph/regions.h), or with `whole` false one aie
                 node for each of its steps
 
-Both describe the graph to `_native` and replace nodes by what it finds. The execution provider asks
+All describe the graph to `_native` and replace nodes by what it finds. The execution provider asks
 the same questions about the graphs that it sees.
 """
 
@@ -20,6 +30,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ort_aie_ep import _native
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.graph_passes.attention.node import INPUTS, OP_TYPE
+from ort_aie_ep.graph_passes.attention.rotary import computed_rotation
 from ort_aie_ep.graph_passes.base import DOMAIN, NONE, Report, none_value
 from ort_aie_ep.graph_passes.bodies import body_labels
 from ort_aie_ep.graph_passes.plans import PLAN, read_recipe, recipe_types
@@ -30,10 +43,12 @@ from ort_aie_ep.graph_passes.walk import (
     is_op,
     node_label,
 )
+from ort_aie_ep.graph_passes.weights.expert_weights import PackedExperts
+from ort_aie_ep.graph_passes.weights.packed import MatMulNBitsWeights, PackedWeights
 from ort_aie_ep.graph_passes.work import work_of
 
 if TYPE_CHECKING:
-    from ort_aie_ep._native import _Experts, _FusedStep, _GraphPlan, _GraphRegion
+    from ort_aie_ep._native import _ClaimedSource, _FusedStep, _GraphPlan, _GraphRegion
 
 # `_native` sees constants of up to this many bytes: shapes of Reshape, single factors.
 SHOWN_BYTES = 1024
@@ -47,6 +62,53 @@ _KINDS: dict[ir.AttributeType, Callable[[ir.Attr], Any]] = {
     ir.AttributeType.STRING: lambda attr: attr.as_string(),
     ir.AttributeType.INTS: lambda attr: list(attr.as_ints()),
 }
+
+
+def replace_sources(
+    model: ir.Model, report: Report, packed: PackedWeights, experts: PackedExperts
+) -> None:
+    """Replaces each operator of ONNX Runtime that has weights or a cache, if it is eligible.
+
+    Raises:
+        AieError: a node is malformed.
+    """
+    view = _View(model.graph)
+    try:
+        steps = view.claimed_sources(packed.q4nx_compatible)
+    except ValueError as error:
+        raise AieError(str(error)) from error
+    for step in steps:
+        node = view.nodes[step["places"][0]]
+        if step["malformed"]:
+            raise AieError(f"node '{node.name}': {step['why_not']}")
+        # Before nodes are replaced, which takes their inputs away.
+        for position, weights in enumerate(step["packed"]):
+            if weights is not None:
+                source, constant = view.nodes[weights[0]], weights[1]
+                value = (
+                    packed.value(source, MatMulNBitsWeights.of(source))
+                    if constant is None
+                    else experts.value(source, constant)
+                )
+                step["reads"][position] = view.name(value)
+        if step["op"] == OP_TYPE:
+            _compute_rotation(view, step, node)
+    for step in steps:
+        node = view.nodes[step["places"][0]]
+        if step["why_not"]:
+            report.left(node, step["why_not"])
+        else:
+            view.replace([node], view.node(step))
+            report.replaced(node, f"{DOMAIN}.{step['op']}")
+
+
+def _compute_rotation(view: _View, step: _ClaimedSource, node: ir.Node) -> None:
+    read = [view.value(name) if name else None for name in step["reads"]]
+    inputs = dict(zip(INPUTS, read, strict=False))
+    attributes = computed_rotation(node, inputs)
+    if attributes:
+        step["attributes"] |= attributes
+        step["reads"] = [view.name(inputs.get(name)) for name in INPUTS]
 
 
 def fuse_steps(model: ir.Model, report: Report) -> None:
@@ -70,12 +132,6 @@ def steps_apart(model: ir.Model) -> Counter[str]:
     """What aie nodes did not take in because forms of weights differ, with how many nodes."""
     steps = (step for graph in model.graphs() for step in _View(graph).fused_steps())
     return Counter(step["apart"] for step in steps if step["apart"])
-
-
-def read_experts(node: ir.Node, *, q4nx_compatible: bool = False) -> _Experts:
-    """What a QMoE becomes, or why not (src/graph/experts.h)."""
-    assert isinstance(node.graph, ir.Graph)
-    return _View(node.graph, [node]).experts(q4nx_compatible)
 
 
 def plan(model: ir.Model, report: Report, *, whole: bool = True, stoppable: bool = False) -> None:
@@ -162,11 +218,11 @@ def _infer_outputs(node: ir.Node) -> None:
 
 
 class _View:
-    """A graph, or some of its nodes, as `_native` wants it, values by number, and the way back."""
+    """A graph as `_native` wants it, values by number, and the way back."""
 
-    def __init__(self, graph: ir.Graph, nodes: Sequence[ir.Node] | None = None) -> None:
+    def __init__(self, graph: ir.Graph) -> None:
         self.graph = graph
-        self.nodes = list(graph if nodes is None else nodes)
+        self.nodes = list(graph)
         self._values: list[ir.Value] = []
         self._numbers: dict[ir.Value, int] = {}
         self._wanted = set(graph.outputs) | set(_read_in_bodies(self.nodes))
@@ -176,13 +232,14 @@ class _View:
     def fused_steps(self) -> list[_FusedStep]:
         return _native.fused_steps(self._described, self._described_values())
 
-    def experts(self, q4nx_compatible: bool) -> _Experts:
-        return _native.read_experts(self._described, self._described_values(), q4nx_compatible)
+    def claimed_sources(self, q4nx_compatible: bool) -> list[_ClaimedSource]:
+        return _native.claimed_sources(self._described, self._described_values(), q4nx_compatible)
 
     def plan(self, *, whole: bool, layers: bool) -> _GraphPlan:
         return _native.plan_graph(self._described, self._described_values(), whole, layers)
 
-    def _name(self, value: ir.Value | None) -> str:
+    def name(self, value: ir.Value | None) -> str:
+        """What `_native` calls a value."""
         if value is None:
             return ""
         number = self._numbers.setdefault(value, len(self._values))
@@ -190,7 +247,8 @@ class _View:
             self._values.append(value)
         return str(number)
 
-    def _value(self, name: str) -> ir.Value:
+    def value(self, name: str) -> ir.Value:
+        """What has a name for `_native`."""
         return self._values[int(name)]
 
     def _describe(self, node: ir.Node) -> dict[str, Any]:
@@ -203,8 +261,8 @@ class _View:
                 for attr in node.attributes.values()
                 if attr.type in _KINDS and not attr.is_ref()
             },
-            "inputs": [self._name(value) for value in node.inputs],
-            "outputs": [self._name(value) for value in node.outputs],
+            "inputs": [self.name(value) for value in node.inputs],
+            "outputs": [self.name(value) if value.name else "" for value in node.outputs],
         }
 
     def _described_values(self) -> list[dict[str, Any]]:
@@ -239,7 +297,7 @@ class _View:
     def node(self, step: _FusedStep) -> ir.Node:
         """The aie operator that is one step; with stand-ins, for ONNX Runtime 1.23."""
         first = self.nodes[step["places"][0]]
-        inputs = [self._value(name) if name else none_value(first) for name in step["reads"]]
+        inputs = [self.value(name) if name else none_value(first) for name in step["reads"]]
         node = ir.node(
             step["op"], inputs, step["attributes"], domain=DOMAIN, version=1, name=first.name,
             num_outputs=len(step["writes"]),
@@ -255,7 +313,7 @@ class _View:
         """The node of a region."""
         node = ir.node(
             PLAN,
-            [self._value(name) for name in region["inputs"]],
+            [self.value(name) for name in region["inputs"]],
             {"recipe": region["recipe"]},
             domain=DOMAIN,
             version=1,
@@ -269,7 +327,7 @@ class _View:
 
     def _set_outputs(self, node: ir.Node, names: Sequence[str]) -> None:
         for value, name in zip(node.outputs, names, strict=True):
-            old = self._value(name)
+            old = self.value(name)
             value.name, value.type, value.shape = old.name, old.type, old.shape
             self._new[value] = int(name)
 

@@ -101,13 +101,6 @@ def fixed_dim(value: ir.Value | None, axis: int) -> int | None:
     return dim if isinstance(dim, int) else None
 
 
-def known_dims(value: ir.Value | None) -> list[int] | None:
-    """The dimensions, -1 for each that is not a number; None if not even their number is known."""
-    tensor = constant(value)
-    shape = tensor.shape if tensor is not None else value.shape if value is not None else None
-    return None if shape is None else [dim if isinstance(dim, int) else -1 for dim in shape]
-
-
 def same_dim(one: int | ir.SymbolicDim, other: int | ir.SymbolicDim) -> bool:
     """Whether two dimensions are known to be equal: unknown ones compare as equal, and are not."""
     known = isinstance(one, int) or one.value is not None

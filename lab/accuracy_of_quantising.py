@@ -25,7 +25,7 @@ from ort_aie_ep import _native
 from ort_aie_ep.cli import console
 from ort_aie_ep.formats import q4nx
 from ort_aie_ep.graph_passes import WeightForm
-from ort_aie_ep.graph_passes.projection.matmul_nbits import matmul_weights
+from ort_aie_ep.graph_passes.weights.packed import MatMulNBitsWeights
 from ort_aie_ep.models import corpus
 from ort_aie_ep.models.folder import ModelFolder, find_model
 from ort_aie_ep.models.onnx_file import load_model
@@ -64,7 +64,7 @@ def float_model(source: ModelFolder, folder: Path) -> ModelFolder:
     tables: dict[ir.Value, ir.Value] = {}
     for node in list(model.graph):
         if node.op_type == "MatMulNBits":
-            weights = matmul_weights(node)
+            weights = MatMulNBitsWeights.of(node)
             values = q4nx.dequantize(weights.pack(q4nx.SHIPPING), weights.n, weights.k)
             name = (node.name or "").removesuffix("_Q4")
             table = _initializer(model.graph, f"{name[1:].replace('/', '.')}.weight", values)

@@ -57,21 +57,7 @@ def quantize(
     weights: _Floats, bits: int = 4, importance: _Floats | None = None
 ) -> tuple[_Bytes, float, float, float, float]: ...
 def cached_bytes(path: str) -> tuple[int, int] | None: ...  # of a file, and in pages of 2 MB
-def why_not_q4nx(
-    *,
-    k: int,
-    n: int,
-    bits: int,
-    block_size: int,
-    weight_prepacked: int,
-    constant_weights: bool,
-    has_g_idx: bool,
-    type: str,
-    zero_point_type: str,
-    b_type: str = "",
-    scale_type: str = "",
-    shapes: Mapping[int, Sequence[int] | None] = ...,
-) -> str: ...
+def why_not_q4nx(*, k: int, n: int, block_size: int, constant_weights: bool, type: str) -> str: ...
 def why_not_float_matmul(
     *,
     constant_weights: bool,
@@ -87,24 +73,11 @@ def why_not_flow_attention(
     num_heads: int,
     kv_num_heads: int,
     head_dim: int,
-    qk_output: int,
     causal: int,
     local_window_size: int,
-    k_quant_type: str,
-    v_quant_type: str,
-    kv_cache_bit_width: int,
-    has_k_scale: bool,
-    has_v_scale: bool,
     has_output_qk: bool,
-    has_query_seqlens: bool,
-    has_other_epsilons: bool,
     type: str,
     cache_type: str,
-    do_rotary: int,
-    sliding_window_cache: int,
-    has_present_key: bool,
-    has_present_value: bool,
-    shapes: Mapping[int, Sequence[int] | None],
 ) -> str: ...
 def kernel_choice() -> list[tuple[str, str, str, str]]: ...  # role, variant, origin, why
 def kernel_rules(vendor: str, isa: str, family: int) -> list[tuple[str, str, str, str]]: ...
@@ -185,6 +158,21 @@ class _FusedStep(TypedDict):
     why_not: str  # why a node that could have been compiled stays
     apart: str  # what the step could have taken in, but for their weights
 
+class _ExpertConstant(TypedDict):
+    name: str  # of the input of Q4NXMoE
+    # Inputs of the QMoE by position, -1 for an absent one; without scales it is a bias.
+    source: int
+    scales: int
+    zero_points: int
+    shape: list[int]  # packed
+    layout: list[int]  # q4nx::ExpertLayout
+
+class _ClaimedSource(_FusedStep):
+    # Where `reads` has packed weights: the place of the node whose weights they are, and which
+    # constant of a QMoE
+    packed: list[tuple[int, _ExpertConstant | None] | None]
+    malformed: bool  # `why_not` says that no runtime could run the node
+
 class _GraphRegion(TypedDict):
     items: list[int]  # in order
     inputs: list[str]  # constants last
@@ -207,37 +195,16 @@ class _Recipe(TypedDict):
     steps: list[_RecipeStep]
     outputs: list[int]
 
-def fused_steps(
-    nodes: Sequence[_GraphNode],
-    values: Sequence[_GraphValue],
-    sources: bool = False,
-    q4nx_compatible: bool = False,
-) -> list[_FusedStep]: ...
+def claimed_sources(
+    nodes: Sequence[_GraphNode], values: Sequence[_GraphValue], q4nx_compatible: bool
+) -> list[_ClaimedSource]: ...
+def fused_steps(nodes: Sequence[_GraphNode], values: Sequence[_GraphValue]) -> list[_FusedStep]: ...
 def plan_graph(
     nodes: Sequence[_GraphNode],
     values: Sequence[_GraphValue],
     whole: bool,
     layers: bool = False,
 ) -> _GraphPlan: ...
-
-class _ExpertConstant(TypedDict):
-    name: str  # of the input of Q4NXMoE
-    # Inputs of the QMoE by position, -1 for an absent one; without scales it is a bias.
-    source: int
-    scales: int
-    zero_points: int
-    shape: list[int]  # packed
-    layout: list[int]  # q4nx::ExpertLayout
-
-class _Experts(TypedDict):
-    why_not: str
-    experts: int
-    attributes: dict[str, int | float | str]
-    constants: list[_ExpertConstant | None]  # inputs of Q4NXMoE from the third on
-
-def read_experts(
-    nodes: Sequence[_GraphNode], values: Sequence[_GraphValue], q4nx_compatible: bool = False
-) -> _Experts: ...  # of one QMoE
 def read_recipe(text: str) -> _Recipe: ...
 
 # TensorProto's number of a type, and dimensions; None where it is not known

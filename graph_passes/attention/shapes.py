@@ -14,11 +14,7 @@ from contextlib import contextmanager
 import onnx_ir as ir
 from onnx_ir.passes import common as common_passes
 
-from ort_aie_ep.graph_passes.attention.node import (
-    cached_head_dim,
-    is_flow_attention,
-    named_input,
-)
+from ort_aie_ep.graph_passes.attention.node import cached_head_dim, is_flow_attention
 from ort_aie_ep.graph_passes.projection.width import PROJECTIONS, projected_width
 from ort_aie_ep.graph_passes.walk import attribute, constant, fixed_dim, input_at
 
@@ -93,7 +89,7 @@ def _dims(node: ir.Node) -> list[int | ir.SymbolicDim] | None:
             return None
         return [*source.shape[:-1], width]
     if is_flow_attention(node):
-        size = cached_head_dim(node, named_input(node, "past_key"))
+        size = cached_head_dim(node)
         if size is None or source is None or source.shape is None:
             return None
         return [*source.shape[:-1], attribute(node, "num_heads", 0) * size]

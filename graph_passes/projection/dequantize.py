@@ -34,7 +34,6 @@ from ort_aie_ep.graph_passes.walk import (
 )
 from ort_aie_ep.graph_passes.weights.packed import (
     CHUNK_BYTES,
-    SCALE_TYPES,
     MatMulNBitsWeights,
     PackedWeights,
     tensor_rows,
@@ -42,6 +41,7 @@ from ort_aie_ep.graph_passes.weights.packed import (
 
 Codes = npt.NDArray[np.uint8]
 FOUR_BITS = (ir.DataType.INT4, ir.DataType.UINT4)
+SCALE_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 BECOMES = {"MatMul": "Q4NXMatMul", "Gemm": "Q4NXMatMul", "Gather": "Q4NXGather"}
 # Blocks of Q4NX repeat the single scale of an out-feature, or of all out-features.
 NO_BLOCKS = q4nx.BLOCK_COLS
@@ -244,13 +244,9 @@ def _why_not(node: ir.Node, dequantize: ir.Node, rows_are_outputs: bool) -> str:
     return _native.why_not_q4nx(
         k=k,
         n=n,
-        bits=4,
         block_size=block_size or NO_BLOCKS,
-        weight_prepacked=0,
         constant_weights=all(v is None or is_fixed(v) for v in (x, scales, zero_points)),
-        has_g_idx=False,
         type=kind,
-        zero_point_type="",  # of the codes' type, by the operator's schema
     )
 
 

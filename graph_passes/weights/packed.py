@@ -16,12 +16,12 @@ import onnx_ir as ir
 from ort_aie_ep import _native
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats import q4nx
+from ort_aie_ep.graph_passes.walk import attribute, input_at
 from ort_aie_ep.graph_passes.weights.shared_initializers import SharedInitializers
 from ort_aie_ep.graph_passes.weights.streamed import RowTensor
 
 # Source bytes per step of packing: what is resident besides the result.
 CHUNK_BYTES = 64 << 20
-SCALE_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,16 @@ class MatMulNBitsWeights:
     rows: range | None = None
     bits: int = 4
 
+    @classmethod
+    def of(cls, node: ir.Node) -> MatMulNBitsWeights:
+        """Those of a well-formed MatMulNBits."""
+        b, scales = node.inputs[1], node.inputs[2]
+        assert b is not None
+        assert scales is not None
+        n, k, block_size = (attribute(node, name, 0) for name in ("N", "K", "block_size"))
+        bits = attribute(node, "bits", 4)
+        return cls(n, k, block_size, b, scales, input_at(node, 3), bits=bits)
+
     @property
     def out_features(self) -> range:
         """The selected rows of the N rows."""
@@ -56,34 +66,6 @@ class MatMulNBitsWeights:
     def symmetric(self) -> bool:
         """Whether each zero point is 2^(bits - 1)."""
         return self.zero_points is None
-
-    def check(self, node: str) -> None:
-        """Raises AieError when a tensor's size does not fit N, K and block_size."""
-        if _tensor(self.scales).dtype not in SCALE_TYPES:
-            raise AieError(
-                f"node '{node}': input scales '{self.scales.name}' is "
-                f"{_tensor(self.scales).dtype.name}; expected FLOAT, FLOAT16 or BFLOAT16"
-            )
-        blocks = -(-self.k // self.block_size)
-        scale_bytes = _tensor(self.scales).dtype.itemsize
-        expected = {
-            "B": (self.b, self.n * blocks * self.block_size * self.bits // 8),
-            "scales": (self.scales, int(self.n * blocks * scale_bytes)),
-        }
-        if self.zero_points is not None:
-            dtype = _tensor(self.zero_points).dtype
-            size = self.n * -(-blocks * self.bits // 8)  # packed
-            if dtype in SCALE_TYPES:
-                size = int(self.n * blocks * dtype.itemsize)
-            expected["zero_points"] = (self.zero_points, size)
-        for name, (value, size) in expected.items():
-            tensor = _tensor(value)
-            if tensor.nbytes != size:
-                raise AieError(
-                    f"node '{node}': input {name} '{value.name}' has {tensor.nbytes} bytes "
-                    f"{tuple(tensor.shape.numpy())}, expected {size} for K={self.k} N={self.n} "
-                    f"block_size={self.block_size}"
-                )
 
     def pack(self, form: q4nx.BlockForm) -> npt.NDArray[np.uint8]:
         """Blocks of the rows meant, packed a range of them at a time."""
@@ -150,10 +132,9 @@ class PackedWeights:
             weights.block_size,
             weights.bits,
         )
-        return self._shared.value(node, key, lambda: self._make(node, weights))
+        return self._shared.value(node, key, lambda: self._make(weights))
 
-    def _make(self, node: ir.Node, weights: MatMulNBitsWeights) -> ir.Value:
-        weights.check(node.name or "")
+    def _make(self, weights: MatMulNBitsWeights) -> ir.Value:
         rows = weights.out_features
         part = "" if weights.rows is None else f"_{rows.start}"
         name = f"{weights.b.name}{weights.orientation}_q{weights.bits}nx{part}"

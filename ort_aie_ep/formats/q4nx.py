@@ -18,7 +18,8 @@ of 32 out-features are adjacent. They are the indices of lookups in a table of 1
 activations, and of the first of two lookups that dequantise (*T-MAN*, 4.1, the unified layout).
 
 This module is the definition, written for clarity; the compiler and the kernels use its C++ twin in
-`ort_aie_ep._native`. Q8NX, weights of 8 bits, is in `q8nx`.
+`ort_aie_ep._native`. `_native` also packs Q8NX,
+weights of 8 bits (docs/eight-bits.md).
 """
 
 from __future__ import annotations

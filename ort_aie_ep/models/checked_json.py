@@ -59,11 +59,6 @@ class Field:
         if not legal:
             raise self.fail(wanted)
 
-    @property
-    def is_null(self) -> bool:
-        """Whether it is null."""
-        return self.value is None
-
     def object(self) -> dict[str, Any]:
         """The object, with its values unchanged."""
         self.require(isinstance(self.value, dict), "an object")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 __all__ = ["SHAPES", "Shape", "Yarn"]
 
@@ -86,104 +87,29 @@ class Shape:
         return self.unrotated_every == 0 or (layer + 1) % self.unrotated_every != 0
 
 
+_SIZES = ("hidden", "ffn", "layers", "heads", "kv_heads", "head_dim", "vocab", "context")
+
+
+def _like(shape: Shape, *sizes: int, **others: Any) -> Shape:
+    """A shape with other sizes, in the order of `_SIZES`, and other differences."""
+    others.update(zip(_SIZES, sizes, strict=True))
+    return replace(shape, **others)
+
+
+# The sizes are in the order of `_SIZES` here too.
 _LLAMA = Shape(
-    family="llama",
-    hidden=2048,
-    ffn=8192,
-    layers=16,
-    heads=32,
-    kv_heads=8,
-    head_dim=64,
-    vocab=128256,
-    context=131072,
-    tied=True,
-    rope_theta=500000.0,
-    epsilon=1e-5,
+    "llama", 2048, 8192, 16, 32, 8, 64, 128256, 131072, True, rope_theta=500000.0, epsilon=1e-5
 )
-
-_LLAMA_8B = replace(_LLAMA, hidden=4096, ffn=14336, layers=32, head_dim=128, tied=False)
-
-_SMOLLM2 = replace(
-    _LLAMA,
-    hidden=576,
-    ffn=1536,
-    layers=30,
-    heads=9,
-    kv_heads=3,
-    vocab=49152,
-    context=8192,
-    rope_theta=100000.0,
-)
-
-_QWEN2 = Shape(
-    family="qwen2",
-    hidden=896,
-    ffn=4864,
-    layers=24,
-    heads=14,
-    kv_heads=2,
-    head_dim=64,
-    vocab=151936,
-    context=32768,
-    tied=True,
-    rope_theta=1000000.0,
-)
-
-_QWEN3 = Shape(
-    family="qwen3",
-    hidden=1024,
-    ffn=3072,
-    layers=28,
-    heads=16,
-    kv_heads=8,
-    head_dim=128,
-    vocab=151936,
-    context=40960,
-    tied=True,
-    rope_theta=1000000.0,
-)
-
+_LLAMA_8B = _like(_LLAMA, 4096, 14336, 32, 32, 8, 128, 128256, 131072, tied=False)
+_SMOLLM2 = _like(_LLAMA, 576, 1536, 30, 9, 3, 64, 49152, 8192, rope_theta=100000.0)
+_QWEN2 = Shape("qwen2", 896, 4864, 24, 14, 2, 64, 151936, 32768, True, rope_theta=1000000.0)
+_QWEN3 = Shape("qwen3", 1024, 3072, 28, 16, 8, 128, 151936, 40960, True, rope_theta=1000000.0)
 _GEMMA3 = Shape(
-    family="gemma3_text",
-    hidden=1152,
-    ffn=6912,
-    layers=26,
-    heads=4,
-    kv_heads=1,
-    head_dim=256,
-    vocab=262144,
-    context=32768,
-    tied=True,
-    rope_theta=1000000.0,
-    window=512,
+    "gemma3_text", 1152, 6912, 26, 4, 1, 256, 262144, 32768, True, rope_theta=1000000.0, window=512
 )
-
-_PHI = Shape(
-    family="phi",
-    hidden=2560,
-    ffn=10240,
-    layers=32,
-    heads=32,
-    kv_heads=32,
-    head_dim=80,
-    vocab=51200,
-    context=2048,
-    tied=False,
-    rotary=32,
-)
-
-_GPT_OSS = Shape(
-    family="gptoss",
-    hidden=2880,
-    ffn=2880,
-    layers=24,
-    heads=64,
-    kv_heads=8,
-    head_dim=64,
-    vocab=201088,
-    context=131072,
-    tied=False,
-    rope_theta=150000.0,
+_PHI = Shape("phi", 2560, 10240, 32, 32, 32, 80, 51200, 2048, False, rotary=32)
+_GPT_OSS = replace(
+    Shape("gptoss", 2880, 2880, 24, 64, 8, 64, 201088, 131072, False, rope_theta=150000.0),
     yarn=Yarn(factor=32.0, original=4096),
     epsilon=1e-5,
     window=128,
@@ -194,115 +120,36 @@ _GPT_OSS = Shape(
 
 SHAPES: dict[str, Shape] = {
     "llama-3.2-1b": _LLAMA,
-    "llama-3.2-3b": replace(_LLAMA, hidden=3072, layers=28, heads=24, head_dim=128),
+    "llama-3.2-3b": _like(_LLAMA, 3072, 8192, 28, 24, 8, 128, 128256, 131072),
     "llama-3.1-8b": _LLAMA_8B,
     "mistral-7b": replace(
         _LLAMA_8B, family="mistral", vocab=32768, context=32768, rope_theta=1000000.0
     ),
     "smollm2-135m": _SMOLLM2,
-    "smollm2-360m": replace(_SMOLLM2, hidden=960, ffn=2560, layers=32, heads=15, kv_heads=5),
+    "smollm2-360m": _like(_SMOLLM2, 960, 2560, 32, 15, 5, 64, 49152, 8192),
     "qwen2.5-0.5b": _QWEN2,
-    "qwen2.5-3b": replace(_QWEN2, hidden=2048, ffn=11008, layers=36, heads=16, head_dim=128),
+    "qwen2.5-3b": _like(_QWEN2, 2048, 11008, 36, 16, 2, 128, 151936, 32768),
     "qwen3-0.6b": _QWEN3,
-    "qwen3-1.7b": replace(_QWEN3, hidden=2048, ffn=6144),
-    "qwen3-4b": replace(_QWEN3, hidden=2560, ffn=9728, layers=36, heads=32),
-    "qwen3-8b": replace(_QWEN3, hidden=4096, ffn=12288, layers=36, heads=32, tied=False),
+    "qwen3-1.7b": _like(_QWEN3, 2048, 6144, 28, 16, 8, 128, 151936, 40960),
+    "qwen3-4b": _like(_QWEN3, 2560, 9728, 36, 32, 8, 128, 151936, 40960),
+    "qwen3-8b": _like(_QWEN3, 4096, 12288, 36, 32, 8, 128, 151936, 40960, tied=False),
     "qwen3-30b-a3b": replace(
-        _QWEN3,
-        hidden=2048,
-        ffn=768,
-        layers=48,
-        heads=32,
-        kv_heads=4,
-        tied=False,
+        _like(_QWEN3, 2048, 768, 48, 32, 4, 128, 151936, 40960, tied=False),
         experts=128,
         experts_per_token=8,
     ),
     "gemma3-1b": _GEMMA3,
     # Only the language model.
-    "gemma3-4b": replace(
-        _GEMMA3,
-        hidden=2560,
-        ffn=10240,
-        layers=34,
-        heads=8,
-        kv_heads=4,
-        vocab=262208,
-        context=131072,
-        window=1024,
-    ),
+    "gemma3-4b": _like(_GEMMA3, 2560, 10240, 34, 8, 4, 256, 262208, 131072, window=1024),
     "phi-2": _PHI,
     "gpt-oss-20b": _GPT_OSS,
     # The models that lab/make_test_models.py makes.
-    "tiny-llama": replace(
-        _LLAMA,
-        hidden=192,
-        ffn=352,
-        layers=2,
-        heads=6,
-        kv_heads=2,
-        head_dim=32,
-        vocab=500,
-        context=256,
-        rope_theta=10000.0,
-        epsilon=1e-6,
-    ),
-    "tiny-qwen2": replace(
-        _QWEN2,
-        hidden=128,
-        ffn=224,
-        layers=2,
-        heads=4,
-        head_dim=32,
-        vocab=512,
-        context=256,
-    ),
-    "tiny-qwen3": replace(
-        _QWEN3,
-        hidden=160,
-        ffn=352,
-        layers=2,
-        heads=4,
-        kv_heads=2,
-        head_dim=64,
-        vocab=512,
-        context=256,
-    ),
-    "tiny-gemma3": replace(
-        _GEMMA3,
-        hidden=96,
-        ffn=288,
-        layers=3,
-        heads=2,
-        vocab=480,
-        context=128,
-        window=32,
-        global_every=2,
-    ),
-    "tiny-phi": replace(
-        _PHI,
-        hidden=192,
-        ffn=416,
-        layers=2,
-        heads=6,
-        kv_heads=2,
-        head_dim=32,
-        vocab=512,
-        context=256,
-        rotary=16,
-    ),
-    "tiny-gpt-oss": replace(
-        _GPT_OSS,
-        hidden=128,
-        ffn=96,
-        layers=2,
-        heads=4,
-        kv_heads=2,
-        head_dim=32,
-        vocab=288,
-        context=256,
-        window=24,
-        experts=4,
-        experts_per_token=2,
+    "tiny-llama": _like(_LLAMA, 192, 352, 2, 6, 2, 32, 500, 256, rope_theta=10000.0, epsilon=1e-6),
+    "tiny-qwen2": _like(_QWEN2, 128, 224, 2, 4, 2, 32, 512, 256),
+    "tiny-qwen3": _like(_QWEN3, 160, 352, 2, 4, 2, 64, 512, 256),
+    "tiny-gemma3": _like(_GEMMA3, 96, 288, 3, 2, 1, 256, 480, 128, window=32, global_every=2),
+    "tiny-phi": _like(_PHI, 192, 416, 2, 6, 2, 32, 512, 256, rotary=16),
+    "tiny-gpt-oss": _like(
+        _GPT_OSS, 128, 96, 2, 4, 2, 32, 288, 256, window=24, experts=4, experts_per_token=2
     ),
 }

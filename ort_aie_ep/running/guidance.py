@@ -139,7 +139,6 @@ class Guide:
     def __init__(self, matcher: LLMatcher, vocabulary: int) -> None:
         self._matcher = matcher
         self._words = np.empty((vocabulary + 31) // 32, np.uint32)
-        self._after = 0  # end tokens after the end, which llguidance does not count
 
     def mask(self, into: npt.NDArray[np.uint32]) -> None:
         """Writes a bit for each token, the lowest of a word first: 1 for those that may come.
@@ -159,28 +158,13 @@ class Guide:
         Raises:
             AieError: the grammar does not allow it.
         """
-        ended = self.ended
         self._matcher.consume_token(token)
-        self._check()
-        self._after += ended
-
-    def undo(self, tokens: int) -> None:
-        """Goes back by as many tokens, which were taken."""
-        after = min(tokens, self._after)
-        self._after -= after
-        self._matcher.rollback(tokens - after)
         self._check()
 
     @property
     def ended(self) -> bool:
         """Whether nothing may follow but a token that ends the text."""
         return bool(self._matcher.is_stopped())
-
-    def copy(self) -> Guide:
-        """Another text that is at the same place."""
-        other = Guide(self._matcher.deep_copy(), 32 * len(self._words))
-        other._after = self._after
-        return other
 
     def _check(self) -> None:
         if self._matcher.is_error():

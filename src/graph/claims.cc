@@ -35,9 +35,28 @@ Tensor PackedTensor(int64_t n, int64_t k, const WeightForm& form) {
 // values.
 class Claims {
  public:
-  Claims(Graph& graph, bool sources) : graph_(graph), sources_(sources) {}
+  Claims(Graph& graph, bool sources) : graph_(graph), sources_(sources) {
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      for (const int output : graph_.nodes[i].outputs) producer_[output] = static_cast<int>(i);
+    }
+  }
 
   std::vector<Item> All() {
+    std::vector<Item> items = Each();
+    ReadSharedCaches(graph_, items);
+    ChooseProducts(graph_, items);
+    return items;
+  }
+
+  std::vector<Item> Sources() {
+    for_nodes_ = true;
+    std::vector<Item> items = Each();
+    std::erase_if(items, [&](const Item& item) { return !IsSource(node(item)); });
+    return items;
+  }
+
+ private:
+  std::vector<Item> Each() {
     std::vector<Item> items;
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       InferReshape(graph_, graph_.nodes[i]);
@@ -45,12 +64,14 @@ class Claims {
       InferShapes(graph_, items.back().step);
     }
     if (sources_) ClaimTiedGathers(items);
-    ReadSharedCaches(graph_, items);
-    ChooseProducts(graph_, items);
     return items;
   }
 
- private:
+  static bool IsSource(const Node& its) {
+    return its.Is(kMicrosoft, "MatMulNBits") || its.Is(kMicrosoft, "QMoE") ||
+           its.Is(kMicrosoft, "GroupQueryAttention") || its.Is(kMicrosoft, "GatherBlockQuantized");
+  }
+
   const Value& value(int index) const { return graph_.value(index); }
   const Node& node(const Item& item) const {
     return graph_.nodes[static_cast<size_t>(item.nodes[0])];
@@ -141,7 +162,7 @@ class Claims {
         {"mrope_width", int64_t{0}},
         {"norm_after_rotary", int64_t{0}},
         {"position_axes", int64_t{0}},
-        {"qk_norm_epsilon", FlowAttentionAttributes{}.qk_norm_epsilon},
+        {"qk_norm_epsilon", FlowAttention::kDefaultEpsilon},
         {"qk_output", int64_t{0}},
         {"rotary_interleaved", int64_t{0}},
         {"sliding_window_cache", int64_t{0}},
@@ -152,9 +173,9 @@ class Claims {
     return known != kDefaults.end() && its.attributes.find(attribute)->second == known->second;
   }
 
-  static void CopyAttributes(const Node& its, const OpDescription& op, Item& item) {
+  void CopyAttributes(const Node& its, const OpDescription& op, Item& item) const {
     for (const AttributeRule& rule : op.attributes) {
-      if (!its.Has(rule.name) || SaysNothing(its, rule.name)) continue;
+      if (!its.Has(rule.name) || (!for_nodes_ && SaysNothing(its, rule.name))) continue;
       switch (rule.kind) {
         case AttributeRule::kInt:
           item.step.ints[rule.name] = its.Int(rule.name, 0);
@@ -180,7 +201,14 @@ class Claims {
     return shapes;
   }
 
-  std::string WhyNotMatMul(const Node& its) const {
+  // The name of the first type that is known, of values of the same type.
+  const char* TypeOf(std::initializer_list<int> values) const {
+    const auto known = std::ranges::find_if(values, [&](int index) { return value(index).type; });
+    return TypeName(known != values.end() ? value(*known).type : 0);
+  }
+
+  // Without `with_tensors`, the reasons in attributes, and in which inputs there are.
+  std::string WhyNotMatMul(const Node& its, bool with_tensors) const {
     MatMulNBitsNode facts;
     facts.k = its.Int("K", 0);
     facts.n = its.Int("N", 0);
@@ -190,11 +218,13 @@ class Claims {
     facts.constant_weights = value(its.input(1)).constant && value(its.input(2)).constant &&
                              (its.input(3) == kAbsent || value(its.input(3)).constant);
     facts.has_g_idx = its.input(4) != kAbsent;
-    facts.type = TypeName(value(its.input(0)).type);
+    facts.type = TypeOf({its.input(0), its.input(2)});
     if (its.input(3) != kAbsent) facts.zero_point_type = TypeName(value(its.input(3)).type);
-    facts.b_type = TypeName(value(its.input(1)).type);
-    facts.scale_type = TypeName(value(its.input(2)).type);
-    facts.shapes = ShapesOf(its);
+    if (with_tensors) {
+      facts.b_type = TypeName(value(its.input(1)).type);
+      facts.scale_type = TypeName(value(its.input(2)).type);
+      facts.shapes = ShapesOf(its);
+    }
     return WhyNotQ4NX(facts);
   }
 
@@ -232,8 +262,11 @@ class Claims {
   }
 
   void ClaimMatMul(const Node& its, Item& item) {
-    item.why_not = WhyNotMatMul(its);
+    item.why_not = WhyNotMatMul(its, false);
     if (!item.why_not.empty()) return;
+    item.why_not = WhyNotMatMul(its, true);
+    item.malformed = !item.why_not.empty();
+    if (item.malformed) return;
     const std::vector<int> reads = {its.input(0), PackedOf(item.nodes[0]), its.input(5)};
     Become(item, "Q4NXMatMul", reads, {its.output(0)});
     StateWeights(its, item);
@@ -267,18 +300,37 @@ class Claims {
     item.step.ints["format"] = format;
   }
 
+  // The last dimension of three, also of a projection whose input has no shape; 0 if it is not
+  // known.
+  int64_t WidthOf(int index) const {
+    const auto maker = producer_.find(index);
+    if (graph_.FixedDim(index, 2) != 0 || index == kAbsent || maker == producer_.end()) {
+      return graph_.FixedDim(index, 2);
+    }
+    const Node& its = graph_.nodes[static_cast<size_t>(maker->second)];
+    if (its.Is(kMicrosoft, "MatMulNBits") || its.Is("aie", "Q4NXMatMul") || its.Is("aie", "GEMM")) {
+      return its.Int("N", 0);
+    }
+    // A bias, or a norm over all of the dimension.
+    if (!its.Is("", "Add") && !its.Is("", "SimplifiedLayerNormalization")) return 0;
+    for (const size_t input : {0, 1}) {
+      const Tensor& vector = value(its.input(input)).constant;
+      if (vector && vector.shape.size() == 1) return vector.shape[0];
+    }
+    return 0;
+  }
+
   // Channels of a head of a GroupQueryAttention, or 0 if they are not known.
   int64_t HeadDim(const Node& its) const {
     const int64_t in_element = its.Int("kv_cache_bit_width", 0) == 4 ? 2 : 1;
-    if (const int64_t cached = graph_.FixedDim(its.input(FlowAttention::kPastKey), 3)) {
-      return (Size(cached) * in_element).As("a head");
+    for (const int cache : {its.input(FlowAttention::kPastKey), its.output(1)}) {
+      const int64_t cached = graph_.FixedDim(cache, 3);
+      if (cached != 0) return (Size(cached) * in_element).As("a head");
     }
     const int64_t heads = its.Int("num_heads", 0), kv_heads = its.Int("kv_num_heads", 0);
     const Size in_query =
         Size(heads) + Size(its.input(FlowAttention::kKey) != kAbsent ? 0 : 2) * kv_heads;
-    return 1 <= in_query
-               ? graph_.FixedDim(its.input(FlowAttention::kQuery), 2) / in_query.As("a token")
-               : 0;
+    return 1 <= in_query ? WidthOf(its.input(FlowAttention::kQuery)) / in_query.As("a token") : 0;
   }
 
   // GroupQueryAttention's inputs are the first of FlowAttention's, except for one.
@@ -300,9 +352,9 @@ class Claims {
     facts.has_output_qk = its.output(3) != kAbsent;
     facts.has_query_seqlens = its.input(kQuerySeqlens) != kAbsent;
     facts.has_other_epsilons = its.Has("q_norm_epsilon") || its.Has("k_norm_epsilon");
-    const int past_key = its.input(FlowAttention::kPastKey);
-    facts.type = TypeName(value(its.input(FlowAttention::kQuery)).type);
-    facts.cache_type = TypeName(value(past_key != kAbsent ? past_key : its.output(1)).type);
+    const int query = its.input(FlowAttention::kQuery), past = its.input(FlowAttention::kPastKey);
+    facts.type = TypeOf({query, its.input(FlowAttention::kCosCache), past});
+    facts.cache_type = TypeOf({past, its.output(1), query});
     facts.do_rotary = its.Int("do_rotary", 0);
     facts.sliding_window_cache = its.Int("sliding_window_cache", 0);
     facts.has_present_key = its.output(1) != kAbsent;
@@ -318,6 +370,14 @@ class Claims {
     Become(item, "FlowAttention", its.inputs, {its.output(0), its.output(1), its.output(2)});
   }
 
+  // The codes of a GatherBlockQuantized, before a Reshape of them.
+  int CodesOf(const Node& gather) const {
+    const auto maker = producer_.find(gather.input(0));
+    if (gather.input(0) == kAbsent || maker == producer_.end()) return gather.input(0);
+    const Node& its = graph_.nodes[static_cast<size_t>(maker->second)];
+    return its.Is("", "Reshape") ? its.input(0) : gather.input(0);
+  }
+
   // Whether a GatherBlockQuantized reads the weights of a MatMulNBits. ONNX Runtime may have folded
   // a Reshape between them, which makes the codes a copy, so their bytes are compared.
   bool IsTied(const Node& gather, const Node& projection) const {
@@ -326,21 +386,21 @@ class Claims {
                   &b = value(projection.input(projection_input));
       return a.name == b.name;
     };
-    const Tensor& data = value(gather.input(0)).constant;
+    const Tensor& data = value(CodesOf(gather)).constant;
     const Tensor& b = value(projection.input(1)).constant;
     return data && b && same(2, 2) && same(3, 3) &&
            gather.Int("block_size", 128) == projection.Int("block_size", 0) &&
            data.type == b.type && data.bytes == b.bytes &&
-           (gather.input(0) == projection.input(1) || data.data == b.data ||
+           (CodesOf(gather) == projection.input(1) ||
             (data.data != nullptr && b.data != nullptr &&
              std::memcmp(data.data, b.data, static_cast<size_t>(b.bytes)) == 0));
   }
 
   std::string WhyNotGather(const Node& its, const Item* tied) const {
-    const Tensor& data = value(its.input(0)).constant;
-    if (!data) return "its data is not constant";
-    if (data.type != DataType::kUint8) {
-      return Concat("its data is ", TypeName(value(its.input(0)).type),
+    const Value& codes = value(CodesOf(its));
+    if (!codes.constant) return "its data is not constant";
+    if (codes.constant.type != DataType::kUint8) {
+      return Concat("its data is ", TypeName(codes.type),
                     "; only uint8 with packed codes is shared");
     }
     if (tied == nullptr) {
@@ -361,7 +421,7 @@ class Claims {
     if (k % block_size != 0) {
       return Concat("K=", k, " is not a multiple of block_size=", block_size);
     }
-    if (data.shape != Shape{n, k * bits / 8}) {
+    if (graph_.KnownDims(its.input(0)) != std::vector<int64_t>{n, k * bits / 8}) {
       return Concat("its data is reshaped to something other than ", n, " rows");
     }
     // A MatMulNBits takes these in one dimension as well.
@@ -565,13 +625,20 @@ class Claims {
 
   Graph& graph_;
   const bool sources_;
-  std::map<int, int> packed_;  // by MatMulNBits
+  bool for_nodes_ = false;       // items become nodes, not steps of a recipe
+  std::map<int, int> packed_;    // by MatMulNBits
+  std::map<int, int> producer_;  // of a value: a node
 };
 
 }  // namespace
 
 Steps ClaimSteps(Graph graph, bool sources) {
   std::vector<Item> items = Claims(graph, sources).All();
+  return Steps(std::move(graph), std::move(items));
+}
+
+Steps ClaimSources(Graph graph) {
+  std::vector<Item> items = Claims(graph, true).Sources();
   return Steps(std::move(graph), std::move(items));
 }
 

@@ -11,6 +11,8 @@ namespace ort_aie::graph {
 // (ops/eligibility.h, graph/experts.h): MatMulNBits, QMoE, GroupQueryAttention,
 // GatherBlockQuantized.
 Steps ClaimSteps(Graph graph, bool sources);
+// These sources alone, an item for each.
+Steps ClaimSources(Graph graph);
 
 // See OpDescription::anchor.
 bool IsAnchor(const Item& item);

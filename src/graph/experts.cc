@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/size.h"
-#include "ops/moe.h"
+#include "ops/routing.h"
 #include "ops/weights.h"
 
 namespace ort_aie::graph {

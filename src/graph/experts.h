@@ -14,7 +14,7 @@ namespace ort_aie::graph {
 
 // A constant input of Q4NXMoE, made from inputs of the QMoE.
 struct ExpertConstant {
-  const char* name;  // as in ops/moe.h
+  const char* name;  // as in ops/moe.cc
   // Inputs of the QMoE by position: the codes or the bias; kAbsent if there is none.
   int source = kAbsent, scales = kAbsent, zero_points = kAbsent;
   q4nx::ExpertLayout layout = {};  // of a bias: source_rows, first, step and n

@@ -1,30 +1,41 @@
 #include "graph/graph.h"
 
 #include <algorithm>
+#include <iterator>
+
+#include "base/error.h"
 
 namespace ort_aie::graph {
 namespace {
 
+// Null if the node has no such attribute. Throws Error if it has another type.
 template <typename T>
-const T* Find(const Node& node, std::string_view attribute) {
+const T* Find(const Node& node, std::string_view attribute, const char* type) {
   const auto found = node.attributes.find(attribute);
-  return found != node.attributes.end() ? std::get_if<T>(&found->second) : nullptr;
+  if (found == node.attributes.end()) return nullptr;
+  const auto* value = std::get_if<T>(&found->second);
+  if (value == nullptr) {
+    static constexpr const char* kTypes[] = {"int", "float", "str", "a list"};  // of Attribute
+    Fail(ErrorCode::kInvalidGraph, "node '", node.name, "' (", node.op_type, "): attribute ",
+         attribute, " must be ", type, ", got ", kTypes[found->second.index()]);
+  }
+  return value;
 }
 
 }  // namespace
 
 int64_t Node::Int(std::string_view attribute, int64_t fallback) const {
-  const auto* found = Find<int64_t>(*this, attribute);
+  const auto* found = Find<int64_t>(*this, attribute, "int");
   return found != nullptr ? *found : fallback;
 }
 
 float Node::Float(std::string_view attribute, float fallback) const {
-  const auto* found = Find<float>(*this, attribute);
+  const auto* found = Find<float>(*this, attribute, "float");
   return found != nullptr ? *found : fallback;
 }
 
 std::string Node::String(std::string_view attribute, const char* fallback) const {
-  const auto* found = Find<std::string>(*this, attribute);
+  const auto* found = Find<std::string>(*this, attribute, "str");
   return found != nullptr ? *found : fallback;
 }
 
@@ -64,22 +75,13 @@ std::string Graph::LabelOf(const Node& node) const {
 }
 
 const char* TypeName(int64_t type) {
-  switch (type) {
-    case 0:
-      return "of unknown type";
-    case kOnnxFloat:
-      return "FLOAT";
-    case kOnnxFloat16:
-      return "FLOAT16";
-    case kOnnxBfloat16:
-      return "BFLOAT16";
-    case kOnnxUint8:
-      return "UINT8";
-    case kOnnxInt8:
-      return "INT8";
-    default:
-      return "of another type";
-  }
+  static constexpr const char* kNames[] = {
+      "of unknown type", "FLOAT",      "UINT8",          "INT8",       "UINT16",   "INT16",
+      "INT32",           "INT64",      "STRING",         "BOOL",       "FLOAT16",  "DOUBLE",
+      "UINT32",          "UINT64",     "COMPLEX64",      "COMPLEX128", "BFLOAT16", "FLOAT8E4M3FN",
+      "FLOAT8E4M3FNUZ",  "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "UINT4",      "INT4"};
+  const bool known = type >= 0 && type < static_cast<int64_t>(std::size(kNames));
+  return known ? kNames[type] : "of another type";
 }
 
 bool SameShape(const Value& a, const Value& b) {

@@ -47,6 +47,7 @@ struct Node {
     return position < outputs.size() ? outputs[position] : kAbsent;
   }
   bool Has(std::string_view attribute) const { return attributes.contains(attribute); }
+  // Throw Error if the attribute has another type.
   int64_t Int(std::string_view attribute, int64_t fallback) const;
   float Float(std::string_view attribute, float fallback) const;
   std::string String(std::string_view attribute, const char* fallback) const;

@@ -17,6 +17,7 @@ struct Item {
   // Its reads and writes are values of the graph. If the node stays, `op` is empty.
   Recipe::Step step = {};
   std::string why_not = {};  // why the node stays, if it might have become a step; often empty
+  bool malformed = false;    // why_not says that no runtime could run the node
   std::string apart = {};  // what it did not take in, because forms of weights differ; often empty
 
   bool is_step() const { return !step.op.empty(); }

@@ -1,16 +1,21 @@
-#include "ops/elementwise.h"
-
+// Element by element, each computed in float32 and rounded once:
+//
+// aie.Add(A, B), aie.Mul(A, B) -> Y
+//   A  (..., K) float, float16 or bfloat16, of any rank
+//   B  of A's type: A's shape, or (K), or a single value. (K) and the value may have leading
+//      dimensions of 1, up to A's rank; the value may have rank 0
+//   Y  as A
+// aie.Activation(A) -> Y
+//   attribute function  "silu", "gelu", "gelu_tanh" or "sigmoid"; gelu is the one with erf
+// Attribute of all of them: format.
 #include <algorithm>
 
 #include "base/error.h"
 #include "ops/format.h"
+#include "ops/op.h"
 
 namespace ort_aie {
 namespace {
-
-constexpr bool IsBinary(Function function) {
-  return function == Function::kAdd || function == Function::kMultiply;
-}
 
 // How B is applied to A.
 ElementwiseStep::Operand OperandOf(const Tensor& a, const Tensor& b) {
@@ -30,6 +35,53 @@ ElementwiseStep::Operand OperandOf(const Tensor& a, const Tensor& b) {
        "one value, got ", NameOf(b.type), " ", b.shape);
 }
 
+class Elementwise final : public Op {
+ public:
+  enum Input { kA, kB };
+
+  Elementwise(const NodeInfo& info, Function function) : function_(function) {
+    CheckFormat(info.Int("format", 0));
+  }
+
+  void Describe(std::span<const Tensor> inputs, std::span<Output> outputs) const override {
+    RequireFloat("A", inputs[kA]);
+    outputs[0] = {inputs[kA].type, inputs[kA].shape};
+  }
+  void Append(std::span<const Tensor> inputs, std::span<const Output>,
+              std::span<void* const> buffers, Plan& plan) const override {
+    const Tensor &a = inputs[kA], &b = inputs[kB];
+    ElementwiseStep step = {};
+    step.function = function_;
+    const int64_t count = ElementCount(a.shape).As("input A");
+    if (function_ == Function::kAdd || function_ == Function::kMultiply) {
+      step.b_is = OperandOf(a, b);
+      step.b = b.data;
+    }
+    if (count == 0) return;
+    step.k = a.shape.empty() ? 1 : a.shape.back();
+    step.rows = count / step.k;
+    step.a = a.data;
+    step.y = buffers[0];
+    step.type = a.type;
+    plan.steps.emplace_back(step);
+  }
+
+ private:
+  const Function function_;
+};
+
+template <Function function>
+OpDescription DescribeBinary(const char* name) {
+  return {.name = name,
+          .inputs = 2,
+          .required_inputs = 2,
+          .attributes = {RequiredInt("format")},
+          .create = [](const NodeInfo& info, const Options&) -> std::unique_ptr<Op> {
+            return std::make_unique<Elementwise>(info, function);
+          },
+          .infer = InferLikeA};
+}
+
 }  // namespace
 
 Function ActivationFunction(const std::string& name) {
@@ -41,31 +93,17 @@ Function ActivationFunction(const std::string& name) {
        "attribute function must be silu, gelu, gelu_tanh or sigmoid, got '", name, "'");
 }
 
-Elementwise::Elementwise(const ElementwiseAttributes& attributes) : function_(attributes.function) {
-  CheckFormat(attributes.format);
-}
-
-Shape Elementwise::OutputShape(const Tensor& a) const {
-  Require(IsFloat(a.type), "input A must be float, float16 or bfloat16, got ", NameOf(a.type));
-  return a.shape;
-}
-
-void Elementwise::Append(const Inputs& inputs, void* y, Plan& plan) const {
-  const auto& [a, b] = inputs;
-  ElementwiseStep step = {};
-  step.function = function_;
-  const int64_t count = ElementCount(a.shape).As("input A");
-  if (IsBinary(function_)) {
-    step.b_is = OperandOf(a, b);
-    step.b = b.data;
-  }
-  if (count == 0) return;
-  step.k = a.shape.empty() ? 1 : a.shape.back();
-  step.rows = count / step.k;
-  step.a = a.data;
-  step.y = y;
-  step.type = a.type;
-  plan.steps.emplace_back(step);
+OpDescription DescribeAdd() { return DescribeBinary<Function::kAdd>("Add"); }
+OpDescription DescribeMul() { return DescribeBinary<Function::kMultiply>("Mul"); }
+OpDescription DescribeActivation() {
+  return {.name = "Activation",
+          .inputs = 1,
+          .required_inputs = 1,
+          .attributes = {RequiredInt("format"), TextAttribute("function")},
+          .create = [](const NodeInfo& info, const Options&) -> std::unique_ptr<Op> {
+            return std::make_unique<Elementwise>(info, ActivationFunction(info.String("function")));
+          },
+          .infer = InferLikeA};
 }
 
 }  // namespace ort_aie

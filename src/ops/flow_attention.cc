@@ -2,9 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <memory>
+#include <string>
 
 #include "base/error.h"
 #include "ops/format.h"
+#include "ops/op.h"
+#include "ops/rotations.h"
 
 namespace ort_aie {
 
@@ -31,8 +36,57 @@ const std::array<const char*, FlowAttention::kInputCount> FlowAttention::kInputN
 
 namespace {
 
-void RequireShape(const FlowAttention::Inputs& inputs, FlowAttention::Input input, DataType type,
-                  const Shape& shape) {
+using Inputs = std::span<const Tensor>;  // at least kInputCount of them
+
+constexpr int64_t kMostHeads = std::numeric_limits<int32_t>::max();
+constexpr int64_t kMostPositions = 1 << 24;  // exact in float32, and more than models have
+
+struct AttentionAttributes {
+  int64_t num_heads, kv_num_heads, format;
+  float scale;  // 0: 1 / sqrt(dim)
+  float softcap, qk_norm_epsilon;
+  int64_t do_rotary, rotary_interleaved, local_window_size, smooth_softmax, causal,
+      sliding_window_cache, qk_output, float32_products;
+  // How position_ids are read. 0: as by GroupQueryAttention. 1: each token has one. 3: each token
+  // has three, (3, batch, sequence), for which the mrope_ attributes are.
+  int64_t position_axes, mrope_height, mrope_width, mrope_interleaved;
+  int64_t norm_after_rotary;
+  // With rotary_frequencies: positions that may be rotated by, and what cos and sin are times.
+  int64_t rotary_positions;
+  float rotary_magnitude;
+  // For a KV cache of integers: NONE, PER_TENSOR or PER_CHANNEL (empty means NONE); 8 or 4 bits.
+  std::string k_quant_type, v_quant_type;
+  int64_t kv_cache_bit_width;
+};
+
+AttentionAttributes ReadAttributes(const NodeInfo& info) {
+  return {.num_heads = info.Int("num_heads", 0),
+          .kv_num_heads = info.Int("kv_num_heads", 0),
+          .format = info.Int("format", 0),
+          .scale = info.Float("scale", 0.0f),
+          .softcap = info.Float("softcap", 0.0f),
+          .qk_norm_epsilon = info.Float("qk_norm_epsilon", FlowAttention::kDefaultEpsilon),
+          .do_rotary = info.Int("do_rotary", 0),
+          .rotary_interleaved = info.Int("rotary_interleaved", 0),
+          .local_window_size = info.Int("local_window_size", -1),
+          .smooth_softmax = info.Int("smooth_softmax", -1),
+          .causal = info.Int("causal", 1),
+          .sliding_window_cache = info.Int("sliding_window_cache", 0),
+          .qk_output = info.Int("qk_output", 0),
+          .float32_products = info.Int("float32_products", 0),
+          .position_axes = info.Int("position_axes", 0),
+          .mrope_height = info.Int("mrope_height", 0),
+          .mrope_width = info.Int("mrope_width", 0),
+          .mrope_interleaved = info.Int("mrope_interleaved", 0),
+          .norm_after_rotary = info.Int("norm_after_rotary", 0),
+          .rotary_positions = info.Int("rotary_positions", 0),
+          .rotary_magnitude = info.Float("rotary_magnitude", 1.0f),
+          .k_quant_type = info.String("k_quant_type"),
+          .v_quant_type = info.String("v_quant_type"),
+          .kv_cache_bit_width = info.Int("kv_cache_bit_width", 0)};
+}
+
+void RequireShape(Inputs inputs, FlowAttention::Input input, DataType type, const Shape& shape) {
   RequireTensor(FlowAttention::kInputNames[input], inputs[input], type, shape);
 }
 
@@ -44,7 +98,7 @@ bool IsPerChannel(const char* attribute, const std::string& type) {
   return type == "PER_CHANNEL";
 }
 
-void CheckQuantisation(const FlowAttentionAttributes& a) {
+void CheckQuantisation(const AttentionAttributes& a) {
   const auto is_none = [](const std::string& type) { return type.empty() || type == "NONE"; };
   if (a.kv_cache_bit_width == 0) {
     Require(is_none(a.k_quant_type) && is_none(a.v_quant_type),
@@ -97,11 +151,60 @@ void CheckPlaces(const char* name, const Tensor& past, const void* present, cons
           "for both");
 }
 
-}  // namespace
+class FlowAttentionOp final : public Op {
+ public:
+  using Input = FlowAttention::Input;
+  using enum FlowAttention::Input;
 
-FlowAttention::FlowAttention(const FlowAttentionAttributes& attributes, const Options& options)
-    : attributes_(attributes),
-      float32_products_(attributes.float32_products == 1 &&
+  FlowAttentionOp(const NodeInfo& info, const Options& options);
+  void Describe(Inputs inputs, std::span<Output> outputs) const override;
+  void Append(Inputs inputs, std::span<const Output> outputs, std::span<void* const> buffers,
+              Plan& plan) const override;
+
+ private:
+  // The sizes of one call.
+  struct Call {
+    int64_t batch, sequence, key_sequence, dim, past_capacity, total;
+    // seqlens_k is absent: each batch row has past_capacity tokens before the call.
+    bool by_index;
+    // With seqlens_k: no batch row has a past, because total_sequence_length is `sequence`. Only
+    // then may seqlens_k give a row fewer tokens than queries; the others are padding.
+    bool first_prompt;
+    // Key and value have no rows: another attention wrote the past, with the keys of these queries.
+    bool shared_cache;
+  };
+
+  bool Windowed() const { return attributes_.sliding_window_cache == 1; }
+  // Whether the cache holds integers.
+  bool Quantised() const { return attributes_.kv_cache_bit_width != 0; }
+  Call Sizes(Inputs inputs) const;
+  int64_t HeadDim(Inputs inputs) const;
+  DataType CacheType(Inputs inputs) const;
+  // Elements in a row of past and present, as tensors.
+  int64_t CacheWidth(int64_t dim) const {
+    return attributes_.kv_cache_bit_width == 4 ? dim / 2 : dim;
+  }
+  void CheckScales(Inputs inputs, const Call& call) const;
+  void CheckLengths(Inputs inputs, const Call& call) const;
+  void CheckRotary(Inputs inputs, const Call& call) const;
+  int64_t MostPositions(Inputs inputs) const;
+  static const char* NameOfMost(Inputs inputs);
+  void CheckPositions(Inputs inputs, const Call& call) const;
+  void CheckMasks(Inputs inputs, const Call& call) const;
+  void PlacePositions(Inputs inputs, const Call& call, AttentionStep& step) const;
+  void PlaceAxes(Inputs inputs, AttentionStep& step) const;
+  void PlaceTables(Inputs inputs, AttentionStep& step) const;
+
+  AttentionAttributes attributes_;
+  bool float32_products_;
+  int64_t prompt_chunk_;
+  std::shared_ptr<KeptState> kept_ = std::make_shared<KeptState>();
+  std::shared_ptr<KeptRotations> rotations_ = std::make_shared<KeptRotations>();
+};
+
+FlowAttentionOp::FlowAttentionOp(const NodeInfo& info, const Options& options)
+    : attributes_(ReadAttributes(info)),
+      float32_products_(attributes_.float32_products == 1 &&
                         options.numerics != NumericsOption::kBf16),
       prompt_chunk_(options.prompt_chunk) {
   const auto& a = attributes_;
@@ -126,14 +229,14 @@ FlowAttention::FlowAttention(const FlowAttentionAttributes& attributes, const Op
 }
 
 // The type of past and present, as tensors.
-DataType FlowAttention::CacheType(const Inputs& inputs) const {
+DataType FlowAttentionOp::CacheType(Inputs inputs) const {
   if (Quantised()) {
     return attributes_.kv_cache_bit_width == 8 ? DataType::kInt8 : DataType::kUint8;
   }
   return inputs[kPastKey] ? inputs[kPastKey].type : inputs[kQuery].type;
 }
 
-int64_t FlowAttention::HeadDim(const Inputs& inputs) const {
+int64_t FlowAttentionOp::HeadDim(Inputs inputs) const {
   const Tensor& query = inputs[kQuery];
   Require(IsFloat(query.type), "input query must be float, float16 or bfloat16, got ",
           NameOf(query.type));
@@ -150,7 +253,7 @@ int64_t FlowAttention::HeadDim(const Inputs& inputs) const {
   return channels / heads;
 }
 
-FlowAttention::Call FlowAttention::Sizes(const Inputs& inputs) const {
+FlowAttentionOp::Call FlowAttentionOp::Sizes(Inputs inputs) const {
   Call call{};
   call.dim = HeadDim(inputs);
   Require(call.dim % 8 == 0, "head dimension must be a multiple of 8, got ", call.dim);
@@ -222,7 +325,7 @@ FlowAttention::Call FlowAttention::Sizes(const Inputs& inputs) const {
   return call;
 }
 
-void FlowAttention::CheckLengths(const Inputs& inputs, const Call& call) const {
+void FlowAttentionOp::CheckLengths(Inputs inputs, const Call& call) const {
   const Tensor& seqlens = inputs[kSeqlensK];
   Require(seqlens.type == DataType::kInt32 && !seqlens.shape.empty() &&
               ElementCount(seqlens.shape) == call.batch,
@@ -246,15 +349,15 @@ void FlowAttention::CheckLengths(const Inputs& inputs, const Call& call) const {
   }
 }
 
-int64_t FlowAttention::MostPositions(const Inputs& inputs) const {
+int64_t FlowAttentionOp::MostPositions(Inputs inputs) const {
   return inputs[kRotaryFrequencies] ? attributes_.rotary_positions : inputs[kCosCache].shape[0];
 }
 
-const char* FlowAttention::NameOfMost(const Inputs& inputs) const {
+const char* FlowAttentionOp::NameOfMost(Inputs inputs) {
   return inputs[kRotaryFrequencies] ? "the model's " : "cos_cache's ";
 }
 
-void FlowAttention::CheckRotary(const Inputs& inputs, const Call& call) const {
+void FlowAttentionOp::CheckRotary(Inputs inputs, const Call& call) const {
   const Tensor &cos = inputs[kCosCache], &frequencies = inputs[kRotaryFrequencies];
   const DataType type = inputs[kQuery].type;
   if (frequencies) {
@@ -290,7 +393,7 @@ void FlowAttention::CheckRotary(const Inputs& inputs, const Call& call) const {
           NameOfMost(inputs), MostPositions(inputs), " positions");
 }
 
-void FlowAttention::CheckMasks(const Inputs& inputs, const Call& call) const {
+void FlowAttentionOp::CheckMasks(Inputs inputs, const Call& call) const {
   const auto one_or = [](int64_t dim, int64_t expected) { return dim == expected || dim == 1; };
   if (const Tensor& bias = inputs[kAttentionBias]) {
     const Shape& s = bias.shape;
@@ -308,10 +411,10 @@ void FlowAttention::CheckMasks(const Inputs& inputs, const Call& call) const {
   }
 }
 
-void FlowAttention::CheckScales(const Inputs& inputs, const Call& call) const {
+void FlowAttentionOp::CheckScales(Inputs inputs, const Call& call) const {
   const auto check = [&](Input input, const char* attribute, const std::string& type) {
     const Tensor& scales = inputs[input];
-    const char* name = kInputNames[input];
+    const char* name = FlowAttention::kInputNames[input];
     if (!Quantised()) {
       Require(!scales, "input ", name, " needs attributes kv_cache_bit_width and ", attribute);
       return;
@@ -328,7 +431,7 @@ void FlowAttention::CheckScales(const Inputs& inputs, const Call& call) const {
   check(kVScale, "v_quant_type", attributes_.v_quant_type);
 }
 
-FlowAttention::Outputs FlowAttention::OutputShapes(const Inputs& inputs) const {
+void FlowAttentionOp::Describe(Inputs inputs, std::span<Output> outputs) const {
   const Call call = Sizes(inputs);
   if (!call.by_index) CheckLengths(inputs, call);
   if (attributes_.do_rotary == 1) CheckRotary(inputs, call);
@@ -336,18 +439,18 @@ FlowAttention::Outputs FlowAttention::OutputShapes(const Inputs& inputs) const {
   CheckMasks(inputs, call);
   const DataType type = inputs[kQuery].type;
   if (inputs[kHeadSink]) RequireShape(inputs, kHeadSink, type, {attributes_.num_heads});
-  if (inputs[kQNormWeight]) RequireShape(inputs, kQNormWeight, type, {call.dim});
-  if (inputs[kKNormWeight]) RequireShape(inputs, kKNormWeight, type, {call.dim});
-  if (inputs[kVNormWeight]) RequireShape(inputs, kVNormWeight, type, {call.dim});
+  for (const Input norm : {kQNormWeight, kKNormWeight, kVNormWeight}) {
+    if (inputs[norm]) RequireShape(inputs, norm, type, {call.dim});
+  }
   CheckScales(inputs, call);
   const int64_t capacity =
       Windowed() ? call.past_capacity : std::max(call.past_capacity, call.total);
-  return {{call.batch, call.sequence, attributes_.num_heads * call.dim},
-          {call.batch, attributes_.kv_num_heads, capacity, CacheWidth(call.dim)},
-          CacheType(inputs)};
+  outputs[0] = {type, {call.batch, call.sequence, attributes_.num_heads * call.dim}};
+  outputs[1] = outputs[2] = {
+      CacheType(inputs), {call.batch, attributes_.kv_num_heads, capacity, CacheWidth(call.dim)}};
 }
 
-void FlowAttention::CheckPositions(const Inputs& inputs, const Call& call) const {
+void FlowAttentionOp::CheckPositions(Inputs inputs, const Call& call) const {
   const Tensor& ids = inputs[kPositionIds];
   if (!ids) return;
   if (attributes_.position_axes == 3) {
@@ -363,7 +466,7 @@ void FlowAttention::CheckPositions(const Inputs& inputs, const Call& call) const
 }
 
 // The positions of all axes, or of the first if they are the same, as they are for text.
-void FlowAttention::PlaceAxes(const Inputs& inputs, AttentionStep& step) const {
+void FlowAttentionOp::PlaceAxes(Inputs inputs, AttentionStep& step) const {
   const int64_t max_position = MostPositions(inputs), tokens = step.batch * step.sequence;
   const auto* ids = inputs[kPositionIds].as<int64_t>();
   const auto same = [&](int64_t axis) {
@@ -381,8 +484,7 @@ void FlowAttention::PlaceAxes(const Inputs& inputs, AttentionStep& step) const {
   step.positions.assign(ids, ids + count);
 }
 
-void FlowAttention::PlacePositions(const Inputs& inputs, const Call& call,
-                                   AttentionStep& step) const {
+void FlowAttentionOp::PlacePositions(Inputs inputs, const Call& call, AttentionStep& step) const {
   const int64_t max_position = MostPositions(inputs);
   const Tensor& ids = inputs[kPositionIds];
   const int64_t row = ids && ids.shape[0] == call.batch ? call.sequence : 0;
@@ -404,7 +506,7 @@ void FlowAttention::PlacePositions(const Inputs& inputs, const Call& call,
   }
 }
 
-void FlowAttention::PlaceTables(const Inputs& inputs, AttentionStep& step) const {
+void FlowAttentionOp::PlaceTables(Inputs inputs, AttentionStep& step) const {
   const Tensor& given = inputs[kRotaryFrequencies];
   if (!given) {
     step.cos = inputs[kCosCache].data;
@@ -422,10 +524,12 @@ void FlowAttention::PlaceTables(const Inputs& inputs, AttentionStep& step) const
   step.rotations = table;
 }
 
-void FlowAttention::Append(const Inputs& inputs, const Outputs& shapes, void* output,
-                           void* present_key, void* present_value, Plan& plan) const {
+void FlowAttentionOp::Append(Inputs inputs, std::span<const Output> outputs,
+                             std::span<void* const> buffers, Plan& plan) const {
   const auto& a = attributes_;
   const Call call = Sizes(inputs);
+  const Shape& present = outputs[1].shape;
+  void *present_key = buffers[1], *present_value = buffers[2];
   if (call.batch == 0) return;
   const Tensor& query = inputs[kQuery];
   std::pmr::memory_resource* memory = plan.steps.get_allocator().resource();
@@ -462,7 +566,7 @@ void FlowAttention::Append(const Inputs& inputs, const Outputs& shapes, void* ou
   step.past_key = past ? past.data : nullptr;
   step.past_value = past ? inputs[kPastValue].data : nullptr;
   step.past_capacity = call.past_capacity;
-  step.cache_type = a.kv_cache_bit_width == 4 ? DataType::kInt4 : shapes.cache;
+  step.cache_type = a.kv_cache_bit_width == 4 ? DataType::kInt4 : outputs[1].type;
   if (Quantised()) {
     step.key_scales = {inputs[kKScale].as<float>(), a.k_quant_type == "PER_CHANNEL"};
     step.value_scales = {inputs[kVScale].as<float>(), a.v_quant_type == "PER_CHANNEL"};
@@ -473,7 +577,7 @@ void FlowAttention::Append(const Inputs& inputs, const Outputs& shapes, void* ou
   step.present_key = present_key != nullptr ? present_key : const_cast<void*>(step.past_key);
   step.present_value =
       present_value != nullptr ? present_value : const_cast<void*>(step.past_value);
-  step.present_capacity = shapes.present[2];
+  step.present_capacity = present[2];
   step.windowed_cache = Windowed();
 
   const auto rows = static_cast<size_t>(step.batch);
@@ -489,8 +593,8 @@ void FlowAttention::Append(const Inputs& inputs, const Outputs& shapes, void* ou
   const bool carries = call.shared_cache ||
                        std::ranges::any_of(step.past_length, [](int64_t rows) { return rows > 0; });
   if (carries) {
-    CheckPlaces("key", past, step.present_key, shapes.present);
-    CheckPlaces("value", inputs[kPastValue], step.present_value, shapes.present);
+    CheckPlaces("key", past, step.present_key, present);
+    CheckPlaces("value", inputs[kPastValue], step.present_value, present);
   }
 
   step.q_norm = inputs[kQNormWeight] ? inputs[kQNormWeight].data : nullptr;
@@ -525,9 +629,87 @@ void FlowAttention::Append(const Inputs& inputs, const Outputs& shapes, void* ou
   step.head_sink = inputs[kHeadSink] ? inputs[kHeadSink].data : nullptr;
   step.smooth_softmax = a.smooth_softmax == 1;
   step.float32_products = float32_products_;
-  step.output = output;
+  step.output = buffers[0];
   step.kept = kept_;
   step.prompt_chunk = prompt_chunk_;
+}
+
+void InferAttention(const ShapeContext& context) {
+  using Dim = ShapeContext::Dim;
+  const auto query = RequiredInput(context, FlowAttention::kQuery, "query");
+  const int64_t heads = context.Int("num_heads", 0), kv_heads = context.Int("kv_num_heads", 0);
+  const auto past = context.Input(FlowAttention::kPastKey);
+  const auto key = context.Input(FlowAttention::kKey);
+  const bool packed = !key;
+  const bool known = query.dims.size() == 3;
+  const Size all_heads = Size(heads) + Size(packed ? 2 : 0) * kv_heads;
+  int64_t dim = -1;
+  if (known && query.dims[2].value > 0 && 1 <= all_heads) {
+    dim = query.dims[2].value / all_heads.As("a token");
+  }
+  const Dim batch = known ? query.dims[0] : Dim{};
+
+  context.SetOutput(
+      0, {query.type, {batch, known ? query.dims[1] : Dim{}, Dim{dim > 0 ? dim * heads : -1, ""}}});
+  // The length of present. Without past and seqlens_k, it is that of the keys of the call. A
+  // windowed cache keeps its capacity. Otherwise it is the larger of the past's length and the
+  // total, which is known only at run time.
+  const bool windowed = context.Int("sliding_window_cache", 0) == 1;
+  Dim length{};
+  if (windowed && past && past->dims.size() == 4) length = past->dims[2];
+  if (!past && !context.Input(FlowAttention::kSeqlensK)) {
+    const auto& keys = packed ? query.dims : key->dims;
+    if (keys.size() == 3) length = keys[1];
+  }
+  // A cache of 4 bits has two channels in a byte.
+  const int64_t bits = context.Int("kv_cache_bit_width", 0);
+  const int64_t cache = bits == 8   ? kOnnxInt8
+                        : bits == 4 ? kOnnxUint8
+                        : past      ? past->type
+                                    : query.type;
+  const int64_t width = bits == 4 && dim > 0 ? dim / 2 : dim;
+  const ShapeContext::Value present = {
+      cache, {batch, DimOf(context, "kv_num_heads"), length, Dim{width, ""}}};
+  context.SetOutput(1, present);
+  context.SetOutput(2, present);
+}
+
+}  // namespace
+
+OpDescription DescribeFlowAttention() {
+  return {.name = "FlowAttention",
+          .inputs = FlowAttention::kInputCount,
+          .required_inputs = 1,
+          .outputs = 3,
+          .required_outputs = 1,  // without present: a shared cache
+          .typed_outputs = 3,
+          .attributes = {RequiredInt("format"),
+                         {.name = "num_heads", .required = true, .least = 1, .most = kMostHeads},
+                         {.name = "kv_num_heads", .required = true, .least = 1, .most = kMostHeads},
+                         {.name = "do_rotary"},
+                         {.name = "rotary_interleaved"},
+                         {.name = "local_window_size"},
+                         {.name = "smooth_softmax"},
+                         {.name = "causal"},
+                         {.name = "sliding_window_cache"},
+                         {.name = "qk_output"},
+                         {.name = "float32_products"},
+                         {.name = "position_axes"},
+                         {.name = "mrope_height", .least = 0, .most = kMostHeads},
+                         {.name = "mrope_width", .least = 0, .most = kMostHeads},
+                         {.name = "mrope_interleaved"},
+                         {.name = "norm_after_rotary"},
+                         {.name = "rotary_positions", .least = 0, .most = kMostPositions},
+                         {.name = "kv_cache_bit_width"},
+                         FloatAttribute("scale"),
+                         FloatAttribute("softcap"),
+                         FloatAttribute("rotary_magnitude"),
+                         FloatAttribute("qk_norm_epsilon"),
+                         TextAttribute("k_quant_type"),
+                         TextAttribute("v_quant_type")},
+          .create = MakeOp<FlowAttentionOp>,
+          .infer = InferAttention,
+          .anchor = true};
 }
 
 }  // namespace ort_aie

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "ops/options.h"
@@ -80,9 +81,20 @@ struct AttributeRule {
   int64_t least = std::numeric_limits<int64_t>::min(), most = std::numeric_limits<int64_t>::max();
 };
 
+constexpr AttributeRule RequiredInt(const char* name) { return {.name = name, .required = true}; }
+constexpr AttributeRule RequiredSize(const char* name) {
+  return {.name = name, .required = true, .least = 1};
+}
+constexpr AttributeRule FloatAttribute(const char* name) {
+  return {.name = name, .kind = AttributeRule::kFloat};
+}
+constexpr AttributeRule TextAttribute(const char* name) {
+  return {.name = name, .kind = AttributeRule::kString};
+}
+
 struct OpDescription {
   const char* name;
-  size_t inputs, required_inputs, outputs, required_outputs;
+  size_t inputs, required_inputs, outputs = 1, required_outputs = 1;
   // Outputs whose types a node's readers need. ONNX Runtime before 1.28 infers types of required
   // outputs only, so these are required there.
   size_t typed_outputs = 0;
@@ -98,24 +110,44 @@ struct OpDescription {
 // At least as many as any op has.
 inline constexpr size_t kMostInputs = 20, kMostOutputs = 4;
 
-std::span<const OpDescription* const> AllOps();
+// What descriptions are made of.
+template <typename K>
+std::unique_ptr<Op> MakeOp(const NodeInfo& info, const Options& options) {
+  if constexpr (std::is_constructible_v<K, const NodeInfo&>) {
+    return std::make_unique<K>(info);
+  } else {
+    return std::make_unique<K>(info, options);
+  }
+}
+// The type that attribute dtype names. Throws Error unless it is a float type.
+DataType FloatDtype(const NodeInfo& info, int64_t fallback);
+ShapeContext::Value RequiredInput(const ShapeContext& context, size_t index, const char* name);
+// Input 0. An unknown rank arrives as 0; tensors of language models are (batch, sequence,
+// channels).
+ShapeContext::Value RequiredActivations(const ShapeContext& context, const char* name = "A");
+// What an attribute says; unknown without it.
+ShapeContext::Dim DimOf(const ShapeContext& context, const char* attribute);
+// One output, of A's type and shape.
+void InferLikeA(const ShapeContext& context);
+
+std::span<const OpDescription> AllOps();
 // Null if the op is unknown.
 const OpDescription* FindOp(std::string_view name);
 
-const OpDescription& Q4NXMatMulDescription();
-const OpDescription& GemmDescription();
-const OpDescription& Q4NXGatedMLPDescription();
-const OpDescription& GatedGemmDescription();
-const OpDescription& Q4NXGatherDescription();
-const OpDescription& Q4NXMoEDescription();
-const OpDescription& FlowAttentionDescription();
-const OpDescription& RMSNormDescription();
-const OpDescription& GatedRMSNormDescription();
-const OpDescription& AddDescription();
-const OpDescription& MulDescription();
-const OpDescription& ActivationDescription();
-const OpDescription& CastDescription();
-const OpDescription& GatherDescription();
-const OpDescription& SelectRowsDescription();
+OpDescription DescribeQ4NXMatMul();
+OpDescription DescribeGemm();
+OpDescription DescribeQ4NXGatedMLP();
+OpDescription DescribeGatedGemm();
+OpDescription DescribeQ4NXGather();
+OpDescription DescribeQ4NXMoE();
+OpDescription DescribeFlowAttention();
+OpDescription DescribeRMSNorm();
+OpDescription DescribeGatedRMSNorm();
+OpDescription DescribeAdd();
+OpDescription DescribeMul();
+OpDescription DescribeActivation();
+OpDescription DescribeCast();
+OpDescription DescribeGather();
+OpDescription DescribeSelectRows();
 
 }  // namespace ort_aie

@@ -8,6 +8,7 @@
 #include <memory>
 #include <memory_resource>
 #include <mutex>
+#include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
@@ -56,7 +57,7 @@ struct MatMulStep {
   void* y;
   DataType type;      // of a, bias, y, norm_weight, skip and sum
   Numerics numerics;  // kBf16 with bf16 weights
-  bool symmetric;     // a target need not read minima or zero points (matmul.h)
+  bool symmetric;     // a target need not read minima or zero points (matmul.cc)
 
   const void* norm_weight = nullptr;  // (k), or null: no norm
   const void* skip = nullptr;         // (rows, k), or null
@@ -102,16 +103,18 @@ struct MoEStep {
 // a row of zeros (GatherBlockQuantized's contract).
 struct GatherStep {
   const uint8_t* weights;  // as in MatMulStep; for a table, (n, k) of type
-  int64_t count, k, n;
-  const void* indices;
-  DataType index_type;
-  void* y;
+  int64_t count = 0, k, n;
+  const void* indices = nullptr;
+  DataType index_type = DataType::kOther;
+  void* y = nullptr;
   DataType type;
   WeightForm form = {};   // of quantised weights
   bool is_table = false;  // not quantised: `form` is not used
 };
 
 enum class Function { kAdd, kMultiply, kSigmoid, kSilu, kGelu, kGeluTanh };
+// The function that aie.Activation calls so. Throws Error for any other name.
+Function ActivationFunction(const std::string& name);
 
 // y (rows, k) = RMS norm of x, times weight. x = a, or with skip x = sum = a + skip. If only a
 // projection reads the norm, it is part of the projection's MatMulStep.

@@ -1,6 +1,7 @@
 #include "ops/recipe.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <concepts>
@@ -418,26 +419,31 @@ class StepShapes final : public ShapeContext {
     return StepInfo(step_, {}).String(attribute);
   }
   void SetOutput(size_t index, const Value& value) const override {
+    described_.at(index) = true;
     if (index < step_.writes.size() && step_.writes[index] != Recipe::kAbsent) {
       set_(step_.writes[index], value);
     }
   }
+  bool Described(size_t index) const { return described_.at(index); }
 
  private:
   const Recipe::Step& step_;
   const Known& known_;
   const Set& set_;
+  mutable std::array<bool, kMostOutputs> described_{};
 };
 
 }  // namespace
 
 void InferStep(const Recipe::Step& step, const Known& known, const Set& set) {
   const StepShapes context(step, known, set);
-  // If the op does not describe an output, such as sum of a projection, it is like the first input.
-  for (size_t i = 1; i < step.writes.size(); ++i) {
-    if (const auto first = context.Input(0)) context.SetOutput(i, *first);
-  }
   FindOp(step.op)->infer(context);
+  // If the op does not describe an output, such as sum of a projection, it is like the first input.
+  for (size_t i = 1; i < std::min(step.writes.size(), kMostOutputs); ++i) {
+    if (const auto first = context.Input(0); first && !context.Described(i)) {
+      context.SetOutput(i, *first);
+    }
+  }
 }
 
 std::vector<ShapeContext::Value> InferValues(

@@ -9,6 +9,9 @@
 
 namespace ort_aie {
 
+// Far more than any model has. A routing counts its pairs of rows and experts in 32 bits.
+inline constexpr int64_t kMostExperts = int64_t{1} << 16;
+
 // The chosen (row, expert) pairs of a number of rows, in the order of experts, and of rows within
 // an expert. The memory is the caller's.
 struct Routing {

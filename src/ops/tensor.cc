@@ -72,6 +72,11 @@ int64_t NumberOf(DataType type) {
   return 0;
 }
 
+void RequireFloat(const char* input, const Tensor& tensor) {
+  Require(IsFloat(tensor.type), "input ", input, " must be float, float16 or bfloat16, got ",
+          NameOf(tensor.type));
+}
+
 void RequireTensor(const char* input, const Tensor& tensor, DataType type, const Shape& shape) {
   Require(tensor.type == type && tensor.shape == shape, "input ", input, " must be ", NameOf(type),
           " ", shape, ", got ", NameOf(tensor.type), " ", tensor.shape);

@@ -93,7 +93,8 @@ struct Tensor {
   }
 };
 
-// Throws Error naming the input, what was expected and what came.
+// Throw Error naming the input, what was expected and what came.
+void RequireFloat(const char* input, const Tensor& tensor);
 void RequireTensor(const char* input, const Tensor& tensor, DataType type, const Shape& shape);
 
 }  // namespace ort_aie

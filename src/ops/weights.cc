@@ -66,7 +66,9 @@ std::vector<AttributeRule> WithForm(std::vector<AttributeRule> others) {
 }
 
 WeightAttributes ReadWeightAttributes(const NodeInfo& info) {
-  return {.bits = info.Int("bits", 4),
+  return {.k = info.Int("K", 0),
+          .n = info.Int("N", 0),
+          .bits = info.Int("bits", 4),
           .format = info.Int("format", 0),
           .group = info.Int("group", 0),
           .minima = info.Int("minima", 1),

@@ -25,7 +25,6 @@ struct WeightAttributes {
   std::string type = {};  // the name of a form of GGUF files (q4nx/file_forms.h)
   bool bf16 = false;      // the op's name says so; else type or bits choose
 };
-// All but K and N, which ops name in their own way.
 WeightAttributes ReadWeightAttributes(const NodeInfo& info);
 // Throws Error, with all names, for another name.
 FileType FileTypeNamed(const std::string& name);

@@ -158,28 +158,28 @@ float KernelInfo::Float(const char* attribute, float fallback) const {
   return value;
 }
 
-std::string KernelInfo::String(const char* attribute) const {
+// What get(text, size) writes, which without a text only says the size.
+template <typename Get>
+std::string TextOf(const OrtApi* api, const Get& get) {
   size_t size = 0;
-  if (OrtStatus* status = api_->KernelInfoGetAttribute_string(info_, attribute, nullptr, &size)) {
-    api_->ReleaseStatus(status);
-  }
+  if (OrtStatus* status = get(nullptr, &size)) api->ReleaseStatus(status);
   if (size == 0) return "";
-  std::string value(size, '\0');
-  Check(api_, api_->KernelInfoGetAttribute_string(info_, attribute, value.data(), &size));
-  value.resize(size - 1);
-  return value;
+  std::string text(size, '\0');
+  Check(api, get(text.data(), &size));
+  text.resize(size - 1);
+  return text;
+}
+
+std::string KernelInfo::String(const char* attribute) const {
+  return TextOf(api_, [&](char* text, size_t* size) {
+    return api_->KernelInfoGetAttribute_string(info_, attribute, text, size);
+  });
 }
 
 std::string KernelInfo::NodeName() const {
-  size_t size = 0;
-  if (OrtStatus* status = api_->KernelInfo_GetNodeName(info_, nullptr, &size)) {
-    api_->ReleaseStatus(status);
-  }
-  if (size == 0) return "";
-  std::string name(size, '\0');
-  Check(api_, api_->KernelInfo_GetNodeName(info_, name.data(), &size));
-  name.resize(size - 1);
-  return name;
+  return TextOf(api_, [&](char* text, size_t* size) {
+    return api_->KernelInfo_GetNodeName(info_, text, size);
+  });
 }
 
 Tensor KernelInfo::Initializer(size_t index) const {

@@ -28,7 +28,7 @@ struct Domain {
       ops.push_back(std::make_unique<CustomOp>(std::move(table), runtime));
       Check(runtime.api, runtime.api->CustomOpDomain_Add(domain, ops.back().get()));
     };
-    for (const OpDescription* op : AllOps()) add(TableOf(*op));
+    for (const OpDescription& op : AllOps()) add(TableOf(op));
     add(PlanTable());
   }
 

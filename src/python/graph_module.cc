@@ -149,11 +149,8 @@ py::list ItemsOf(const Steps& steps) {
 }
 
 // The items that remain after all fusions, as dicts.
-py::list FusedSteps(const py::list& nodes, const py::list& values, bool sources,
-                    bool q4nx_compatible) {
-  Graph graph = GraphOf(nodes, values);
-  if (q4nx_compatible) graph.reads_in_place = [](const WeightForm&) { return false; };
-  Steps steps = ClaimSteps(std::move(graph), sources);
+py::list FusedSteps(const py::list& nodes, const py::list& values) {
+  Steps steps = ClaimSteps(GraphOf(nodes, values), false);
   FuseAll(steps);
   return ItemsOf(steps);
 }
@@ -180,38 +177,51 @@ py::dict PlanGraph(const py::list& nodes, const py::list& values, bool whole, bo
   return plan;
 }
 
-// What a QMoE, the only node given, becomes.
-py::dict ReadOneExperts(const py::list& nodes, const py::list& values, bool q4nx_compatible) {
+py::object ConstantOf(const Experts& experts, const ExpertConstant& constant) {
+  const q4nx::ExpertLayout& layout = constant.layout;
+  const Tensor tensor = ExpertTensor(experts, constant);
+  py::dict given;
+  given["name"] = constant.name;
+  given["source"] = constant.source;
+  given["scales"] = constant.scales;
+  given["zero_points"] = constant.zero_points;
+  given["shape"] = std::vector<int64_t>(tensor.shape.begin(), tensor.shape.end());
+  given["layout"] =
+      std::vector<int64_t>{layout.source_rows, layout.first,      layout.step,
+                           layout.n,           layout.k,          layout.bits,
+                           layout.block_size,  layout.form.group, layout.form.minima ? 1 : 0};
+  return given;
+}
+
+// What the sources become. Where a step reads packed weights, `packed` has the place of the node
+// whose weights they are, and which constant of a QMoE.
+py::list ClaimedSources(const py::list& nodes, const py::list& values, bool q4nx_compatible) {
   Graph graph = GraphOf(nodes, values);
   if (q4nx_compatible) graph.reads_in_place = [](const WeightForm&) { return false; };
-  Require(graph.nodes.size() == 1, "expected one node, got ", graph.nodes.size());
-  const Experts experts = ReadExperts(graph, graph.nodes.front());
-  py::list constants;
-  for (const auto& constant : experts.constants) {
-    if (!constant) {
-      constants.append(py::none());
-      continue;
+  const Steps steps = ClaimSources(std::move(graph));
+  py::list claimed;
+  for (const Item& item : steps.items()) {
+    py::dict given = DictOf(steps, item);
+    py::list packed;
+    for (const int read : item.step.reads) {
+      const Value& value = steps.value(read);
+      if (value.packed_from == kAbsent) {
+        packed.append(py::none());
+        continue;
+      }
+      py::object constant = py::none();
+      if (value.packed_part != kAbsent) {
+        const Node& node = steps.graph().nodes[static_cast<size_t>(value.packed_from)];
+        const Experts experts = ReadExperts(steps.graph(), node);
+        constant = ConstantOf(experts, *experts.constants[static_cast<size_t>(value.packed_part)]);
+      }
+      packed.append(py::make_tuple(value.packed_from, constant));
     }
-    const q4nx::ExpertLayout& layout = constant->layout;
-    py::dict given;
-    given["name"] = constant->name;
-    given["source"] = constant->source;
-    given["scales"] = constant->scales;
-    given["zero_points"] = constant->zero_points;
-    const Tensor tensor = ExpertTensor(experts, *constant);
-    given["shape"] = std::vector<int64_t>(tensor.shape.begin(), tensor.shape.end());
-    given["layout"] =
-        std::vector<int64_t>{layout.source_rows, layout.first,      layout.step,
-                             layout.n,           layout.k,          layout.bits,
-                             layout.block_size,  layout.form.group, layout.form.minima ? 1 : 0};
-    constants.append(given);
+    given["packed"] = packed;
+    given["malformed"] = item.malformed;
+    claimed.append(given);
   }
-  py::dict given;
-  given["why_not"] = experts.why_not;
-  given["experts"] = experts.count;
-  given["attributes"] = AttributesOf(experts.step);
-  given["constants"] = constants;
-  return given;
+  return claimed;
 }
 
 py::dict ReadRecipe(const std::string& text) {
@@ -282,12 +292,11 @@ Graph GraphOf(const py::list& nodes, const py::list& values) {
 }
 
 void DefineGraph(py::module_& m) {
-  m.def("fused_steps", &FusedSteps, py::arg("nodes"), py::arg("values"), py::arg("sources") = false,
-        py::arg("q4nx_compatible") = false);
+  m.def("claimed_sources", &ClaimedSources, py::arg("nodes"), py::arg("values"),
+        py::arg("q4nx_compatible"));
+  m.def("fused_steps", &FusedSteps, py::arg("nodes"), py::arg("values"));
   m.def("plan_graph", &PlanGraph, py::arg("nodes"), py::arg("values"), py::arg("whole"),
         py::arg("layers") = false);
-  m.def("read_experts", &ReadOneExperts, py::arg("nodes"), py::arg("values"),
-        py::arg("q4nx_compatible") = false);
   m.def("read_recipe", &ReadRecipe, py::arg("text"));
   m.def("infer_recipe", &InferRecipe, py::arg("text"), py::arg("inputs"));
 }

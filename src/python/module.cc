@@ -17,7 +17,6 @@
 
 #include "base/error.h"
 #include "base/platform.h"
-#include "ops/elementwise.h"
 #include "ops/eligibility.h"
 #include "ops/flow_attention.h"
 #include "ops/format.h"
@@ -522,17 +521,16 @@ PYBIND11_MODULE(_native, m) {
 
   m.def(
       "why_not_q4nx",
-      [](int64_t k, int64_t n, int64_t bits, int64_t block_size, int64_t weight_prepacked,
-         bool constant_weights, bool has_g_idx, const std::string& type,
-         const std::string& zero_point_type, const std::string& b_type,
-         const std::string& scale_type, const KnownShapes& shapes) {
-        return WhyNotQ4NX({k, n, bits, block_size, weight_prepacked, constant_weights, has_g_idx,
-                           type, zero_point_type, b_type, scale_type, shapes});
+      [](int64_t k, int64_t n, int64_t block_size, bool constant_weights, const std::string& type) {
+        return WhyNotQ4NX({.k = k,
+                           .n = n,
+                           .block_size = block_size,
+                           .constant_weights = constant_weights,
+                           .type = type,
+                           .zero_point_type = ""});
       },
-      py::kw_only(), py::arg("k"), py::arg("n"), py::arg("bits"), py::arg("block_size"),
-      py::arg("weight_prepacked"), py::arg("constant_weights"), py::arg("has_g_idx"),
-      py::arg("type"), py::arg("zero_point_type"), py::arg("b_type") = "",
-      py::arg("scale_type") = "", py::arg("shapes") = KnownShapes());
+      py::kw_only(), py::arg("k"), py::arg("n"), py::arg("block_size"), py::arg("constant_weights"),
+      py::arg("type"));
   m.def(
       "why_not_float_matmul",
       [](bool constant_weights, const std::vector<int64_t>& weights, const std::string& type,
@@ -545,32 +543,23 @@ PYBIND11_MODULE(_native, m) {
       py::arg("bias_fits") = true);
   m.def(
       "why_not_flow_attention",
-      [](int64_t num_heads, int64_t kv_num_heads, int64_t head_dim, int64_t qk_output,
-         int64_t causal, int64_t local_window_size, const std::string& k_quant_type,
-         const std::string& v_quant_type, int64_t kv_cache_bit_width, bool has_k_scale,
-         bool has_v_scale, bool has_output_qk, bool has_query_seqlens, bool has_other_epsilons,
-         const std::string& type, const std::string& cache_type, int64_t do_rotary,
-         int64_t sliding_window_cache, bool has_present_key, bool has_present_value,
-         std::map<int64_t, std::optional<std::vector<int64_t>>> shapes) {
-        GroupQueryAttentionNode node{
-            num_heads,          kv_num_heads,       qk_output,    causal,
-            local_window_size,  head_dim,           k_quant_type, v_quant_type,
-            kv_cache_bit_width, has_k_scale,        has_v_scale,  has_output_qk,
-            has_query_seqlens,  has_other_epsilons, type,         cache_type};
-        node.do_rotary = do_rotary;
-        node.sliding_window_cache = sliding_window_cache;
-        node.has_present_key = has_present_key;
-        node.has_present_value = has_present_value;
-        node.shapes = std::move(shapes);
+      [](int64_t num_heads, int64_t kv_num_heads, int64_t head_dim, int64_t causal,
+         int64_t local_window_size, bool has_output_qk, const std::string& type,
+         const std::string& cache_type) {
+        GroupQueryAttentionNode node;
+        node.num_heads = num_heads;
+        node.kv_num_heads = kv_num_heads;
+        node.head_dim = head_dim;
+        node.causal = causal;
+        node.local_window_size = local_window_size;
+        node.has_output_qk = has_output_qk;
+        node.type = type;
+        node.cache_type = cache_type;
         return WhyNotFlowAttention(node);
       },
       py::kw_only(), py::arg("num_heads"), py::arg("kv_num_heads"), py::arg("head_dim"),
-      py::arg("qk_output"), py::arg("causal"), py::arg("local_window_size"),
-      py::arg("k_quant_type"), py::arg("v_quant_type"), py::arg("kv_cache_bit_width"),
-      py::arg("has_k_scale"), py::arg("has_v_scale"), py::arg("has_output_qk"),
-      py::arg("has_query_seqlens"), py::arg("has_other_epsilons"), py::arg("type"),
-      py::arg("cache_type"), py::arg("do_rotary"), py::arg("sliding_window_cache"),
-      py::arg("has_present_key"), py::arg("has_present_value"), py::arg("shapes"));
+      py::arg("causal"), py::arg("local_window_size"), py::arg("has_output_qk"), py::arg("type"),
+      py::arg("cache_type"));
 
   graph::DefineGraph(m);
   host::DefineKernelChoice(m);

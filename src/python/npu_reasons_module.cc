@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "ops/elementwise.h"
 #include "python/npu_module.h"
 #include "targets/npu/schedule/reasons.h"
 

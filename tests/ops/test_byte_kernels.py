@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
+import q8nx
 from test_kernels import (
     ISAS,
     POISONED,
@@ -21,7 +22,6 @@ from test_kernels import (
 )
 
 from ort_aie_ep import _native
-from ort_aie_ep.formats import q8nx
 
 Array = npt.NDArray[Any]
 

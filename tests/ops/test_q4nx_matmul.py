@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import q8nx
 from lookup_errors import INT8, INT16, lookup_error
 from onnx import helper
 from op_models import (
@@ -37,7 +38,7 @@ from projection_calls import (
 )
 
 from ort_aie_ep import _native
-from ort_aie_ep.formats import bf16_blocks, q4nx, q8nx
+from ort_aie_ep.formats import bf16_blocks, q4nx
 
 TYPES = (FLOAT32, FLOAT16, BFLOAT16)
 BITS = pytest.mark.parametrize("bits", [4, pytest.param(2, marks=NEEDS_TWO_BITS), 8])

@@ -14,12 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
+import q8nx
 from code_bytes import pack_codes
 from onnx import helper, numpy_helper
 
 from ort_aie_ep import _native
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.formats import q4nx, q8nx
+from ort_aie_ep.formats import q4nx
 from ort_aie_ep.formats.q4nx import BlockForm
 
 Array = npt.NDArray[Any]

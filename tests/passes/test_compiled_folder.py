@@ -10,13 +10,14 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+import q8nx
 from builder_nodes import attention_model, projection_model, save, tied_model
 from op_models import open_session, run
 
 import ort_aie_ep
 from ort_aie_ep.compiler import compiled_folder
 from ort_aie_ep.compiler.compile import PAGE, REPORT
-from ort_aie_ep.formats import q4nx, q8nx
+from ort_aie_ep.formats import q4nx
 
 GENAI_CONFIG = {
     "model": {"type": "llama", "decoder": {"filename": "model.onnx", "session_options": {}}},

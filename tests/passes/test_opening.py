@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -13,8 +14,7 @@ from builder_nodes import projection_model, save
 from onnx import TensorProto, helper
 
 import ort_aie_ep
-from ort_aie_ep import AieError
-from ort_aie_ep.formats import q4nx
+from ort_aie_ep import AieError, _native
 
 
 def folder_with(
@@ -96,7 +96,13 @@ def test_a_fault_of_ort_aie_ep_is_called_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(projection_model(), tmp_path / "source")
-    monkeypatch.setattr(q4nx.BlockForm, "attributes", lambda _: {"format": 999})
+    claimed_sources = _native.claimed_sources
+
+    def with_a_wrong_format(*given: Any) -> Any:
+        (step,) = claimed_sources(*given)
+        return [{**step, "attributes": {**step["attributes"], "format": 999}}]
+
+    monkeypatch.setattr(_native, "claimed_sources", with_a_wrong_format)
     with pytest.raises(AieError, match=r"bug in ort_aie_ep: .*format"):
         ort_aie_ep.compile(tmp_path / "source", tmp_path / "compiled")
     assert not (tmp_path / "compiled").exists()

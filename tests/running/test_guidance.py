@@ -58,35 +58,6 @@ def test_a_text_follows_a_schema_to_its_end(guides: Guides) -> None:
         take(guides.of_schema(json.dumps(SCHEMA)), "x")
 
 
-@pytest.mark.parametrize("schema", [SCHEMA, {"type": "integer"}], ids=["closed", "open"])
-def test_tokens_are_undone_and_copies_go_their_own_ways(
-    guides: Guides, schema: dict[str, Any]
-) -> None:
-    """After a text that nothing can follow, llguidance does not count end tokens."""
-    end = make_tokenizer().token_to_id(END)
-    text = '{"a":17}' if schema is SCHEMA else "17"
-    guide = guides.of_schema(json.dumps(schema))
-    states = []
-    tokens = [*make_tokenizer().encode(text).ids, end]
-    for token in tokens:
-        states.append((guide.ended, allowed(guide)))
-        guide.take(token)
-    for _ in range(2):
-        guide.take(end)
-    other = guide.copy()
-    guide.undo(2)
-    for count, state in enumerate(reversed(states), 1):
-        again = guide.copy()
-        again.undo(count)
-        assert (again.ended, allowed(again)) == state
-    guide.undo(len(tokens))
-    take(guide, text)
-    assert other.ended
-    assert allowed(other) == {end}
-    other.undo(3)
-    assert end in allowed(other)
-
-
 def test_logits_may_be_more_or_fewer_than_tokens(tmp_path: Path) -> None:
     tokenizer = make_tokenizer()
     end, count = tokenizer.token_to_id(END), tokenizer.get_vocab_size()

@@ -75,8 +75,7 @@ std::optional<HeadNorm> HeadNormBefore(const Steps& steps, const Item& attention
 std::optional<float> EpsilonOf(const Item& attention) {
   for (const Input input : {Input::kQNormWeight, Input::kKNormWeight, Input::kVNormWeight}) {
     if (Steps::Read(attention, input) == kAbsent) continue;
-    return Attributes(attention).Float("qk_norm_epsilon",
-                                       FlowAttentionAttributes{}.qk_norm_epsilon);
+    return Attributes(attention).Float("qk_norm_epsilon", FlowAttention::kDefaultEpsilon);
   }
   return std::nullopt;
 }
@@ -87,7 +86,7 @@ void Absorb(const HeadNorm& norm, Input input, Input weight, Recipe::Step& step)
   step.reads[input] = norm.source;
   step.reads[weight] = norm.weight;
   step.floats.erase("qk_norm_epsilon");
-  if (norm.epsilon != FlowAttentionAttributes{}.qk_norm_epsilon) {
+  if (norm.epsilon != FlowAttention::kDefaultEpsilon) {
     step.floats["qk_norm_epsilon"] = norm.epsilon;
   }
 }

@@ -75,43 +75,26 @@ ClaimedRegion Named(const Steps& steps, graph::Region region, const std::vector<
   return claimed;
 }
 
-// The result of a Reshape of a constant, which ONNX Runtime folds if it optimises the graph. Empty
-// for any other node.
-Tensor Folded(const graph::Graph& graph, const graph::Node& node) {
-  const Value &source = graph.value(node.input(0)), &result = graph.value(node.output(0));
-  if (!node.Is("", "Reshape") || !source.constant || !result.shape || result.wanted) return {};
-  const Tensor& sizes = graph.value(node.input(1)).constant;
-  if (sizes && sizes.shape.size() != 1) return {};  // which ONNX Runtime refuses
-  Tensor folded = source.constant;
-  folded.shape = {};
-  for (const graph::Dim& dim : *result.shape) folded.shape.push_back(dim.value);
-  const bool same = ElementCount(folded.shape) == ElementCount(source.constant.shape);
-  return ElementCount(folded.shape).InRange() && same ? folded : Tensor{};
-}
-
-// Finds Reshapes of an embedding that a projection shares, and makes their results constants, so
-// that the nodes that read them can be claimed. Returns these nodes for each Reshape.
-std::map<size_t, std::vector<size_t>> FoldTables(graph::Graph& graph) {
-  std::map<size_t, std::vector<size_t>> readers_of;
-  for (size_t i = 0; i < graph.nodes.size(); ++i) {
-    const Tensor folded = Folded(graph, graph.nodes[i]);
-    if (!folded) continue;
-    const int value = graph.nodes[i].output(0);
-    std::vector<size_t> readers;
-    bool only_tables = true;
-    for (size_t r = 0; r < graph.nodes.size(); ++r) {
-      const graph::Node& reader = graph.nodes[r];
-      const auto times = std::ranges::count(reader.inputs, value);
-      if (times == 0) continue;
-      readers.push_back(r);
-      only_tables = only_tables && times == 1 && reader.input(0) == value &&
-                    reader.Is("com.microsoft", "GatherBlockQuantized");
-    }
-    if (!only_tables || readers.empty()) continue;
-    graph.values[static_cast<size_t>(value)].constant = folded;
-    readers_of[i] = std::move(readers);
+// The nodes that read an embedding through this Reshape of what a projection shares, if nothing
+// else reads its result. Claims see through it.
+std::vector<size_t> GathersBehind(const graph::Graph& graph, const graph::Node& reshape) {
+  const int result = reshape.output(0);
+  if (!reshape.Is("", "Reshape") || !graph.value(reshape.input(0)).constant ||
+      graph.value(result).wanted) {
+    return {};
   }
-  return readers_of;
+  std::vector<size_t> gathers;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    const graph::Node& reader = graph.nodes[i];
+    const auto times = std::ranges::count(reader.inputs, result);
+    if (times == 0) continue;
+    if (times != 1 || reader.input(0) != result ||
+        !reader.Is("com.microsoft", "GatherBlockQuantized")) {
+      return {};
+    }
+    gathers.push_back(i);
+  }
+  return gathers;
 }
 
 // The names of initializers that a node reads and the session replaces, for a message; empty: none.
@@ -157,11 +140,15 @@ Claims Claim(graph::Graph graph, const std::vector<size_t>& ids,
       claims.left.push_back({graph.LabelOf(node), std::move(why)});
     }
   }
-  const auto tables = FoldTables(graph);
   Steps steps = graph::ClaimSteps(std::move(graph), /*sources=*/true);
   graph::FuseAll(steps);
   for (const graph::Item& item : steps.items()) {
     if (!item.why_not.empty()) claims.left.push_back({item.step.name, item.why_not});
+  }
+  std::map<size_t, std::vector<size_t>> gathers_of;  // of a Reshape
+  for (size_t i = 0; i < steps.graph().nodes.size(); ++i) {
+    std::vector<size_t> gathers = GathersBehind(steps.graph(), steps.graph().nodes[i]);
+    if (!gathers.empty()) gathers_of[i] = std::move(gathers);
   }
   for (graph::Region& region : graph::FindRegions(steps, grouping)) {
     ClaimedRegion& claimed = claims.regions.emplace_back(Named(steps, std::move(region), ids));
@@ -170,8 +157,8 @@ Claims Claim(graph::Graph graph, const std::vector<size_t>& ids,
       return std::ranges::binary_search(claimed.nodes, ids[node]);
     };
     std::vector<size_t> reshapes;
-    for (const auto& [reshape, readers] : tables) {
-      if (std::ranges::all_of(readers, is_in)) reshapes.push_back(ids[reshape]);
+    for (const auto& [reshape, gathers] : gathers_of) {
+      if (std::ranges::all_of(gathers, is_in)) reshapes.push_back(ids[reshape]);
     }
     claimed.nodes.insert(claimed.nodes.end(), reshapes.begin(), reshapes.end());
     std::ranges::sort(claimed.nodes);

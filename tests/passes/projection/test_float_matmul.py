@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+import q8nx
 from builder_nodes import save
 from float_models import graph_model, matmul_model, matrix, tied_float_model
 from onnx import helper
@@ -22,7 +23,7 @@ import ort_aie_ep
 from ort_aie_ep import _native
 from ort_aie_ep.compiler.compile import REPORT
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.formats import bf16_blocks, q4nx, q8nx
+from ort_aie_ep.formats import bf16_blocks, q4nx
 from ort_aie_ep.graph_passes import Quantising, Report, WeightForm, run_passes
 from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.running.generate import Decoder

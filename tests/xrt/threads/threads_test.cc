@@ -14,7 +14,6 @@
 #include <dlfcn.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -23,6 +22,7 @@
 #include <functional>
 #include <initializer_list>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -36,9 +36,8 @@
 #include "base/error.h"
 #include "ops/flow_attention.h"
 #include "ops/format.h"
-#include "ops/gated_mlp.h"
-#include "ops/matmul.h"
-#include "ops/q4nx_gather.h"
+#include "ops/op.h"
+#include "ops/recipe.h"
 #include "q4nx/bfloat16.h"
 #include "q4nx/pack.h"
 #include "targets/loader.h"
@@ -146,35 +145,35 @@ class Model {
                               {"on_device_error", settings.on_device_error},
                               {"log", settings.log}},
                              this)),
-        gather_({kAttributes.weights, DataType::kFloat32}, weights_.tensor()),
-        projection_("W", kAttributes, weights_.tensor(), options_),
-        mlp_(kAttributes, "silu", gate_weights_.tensor(), up_weights_.tensor(), options_),
-        attention_({.num_heads = kHeads, .kv_num_heads = kKvHeads, .format = kFormat}, options_) {}
+        gather_(Make({.op = "Q4NXGather", .name = "", .ints = kOfWeights}, {weights_.tensor()})),
+        projection_(
+            Make({.op = "Q4NXMatMul", .name = "", .ints = kOfWeights}, {{}, weights_.tensor()})),
+        mlp_(Make({.op = "Q4NXGatedMLP",
+                   .name = "",
+                   .ints = kOfWeights,
+                   .strings = {{"activation", "silu"}}},
+                  {{}, gate_weights_.tensor(), up_weights_.tensor()})),
+        attention_(
+            Make({.op = "FlowAttention",
+                  .name = "",
+                  .ints = {{"num_heads", kHeads}, {"kv_num_heads", kKvHeads}, {"format", kFormat}}},
+                 {})) {}
 
   // (tokens, kIn)
   std::vector<float> Gather(const std::vector<int32_t>& ids) const {
     const Tensor indices =
         TensorOf(DataType::kInt32, {static_cast<int64_t>(ids.size())}, ids.data());
-    std::vector<float> y(ElementCount(gather_.OutputShape(indices)).As<size_t>("a result"));
-    Execute([&](Plan& plan) { gather_.Append(indices, y.data(), plan); }, kInline);
-    return y;
+    return Execute(*gather_, {{}, indices}, InlineThreadPool());
   }
 
   // (tokens, kOut)
   std::vector<float> Project(const std::vector<float>& x, const ThreadPool& threads) const {
-    const Tensor a = Rows(x, kIn);
-    std::vector<float> y(ElementCount(projection_.OutputShape(a)).As<size_t>("a result"));
-    Execute([&](Plan& plan) { projection_.Append({a, {}, {}, {}}, y.data(), nullptr, plan); },
-            threads);
-    return y;
+    return Execute(*projection_, {Rows(x, kIn)}, threads);
   }
 
   // (tokens, kOut)
   std::vector<float> Mlp(const std::vector<float>& x, const ThreadPool& threads) const {
-    const Tensor a = Rows(x, kIn);
-    std::vector<float> y(ElementCount(mlp_.OutputShape(a)).As<size_t>("a result"));
-    Execute([&](Plan& plan) { mlp_.Append({a, {}, {}}, y.data(), nullptr, plan); }, threads);
-    return y;
+    return Execute(*mlp_, {Rows(x, kIn)}, threads);
   }
 
   // A cache that stays in place, with room for kCapacity tokens, or one that each call recreates.
@@ -187,7 +186,7 @@ class Model {
   // (tokens, kHeads * kDim)
   std::vector<float> Attend(const std::vector<float>& qkv, Cache& cache,
                             const ThreadPool& threads) const {
-    std::array<Tensor, FlowAttention::kInputCount> inputs;
+    std::vector<Tensor> inputs(kMostInputs);
     Tensor& query = inputs[FlowAttention::kQuery] = Rows(qkv, kChannels);
     query.shape = {1, query.shape[0], query.shape[1]};
     const auto rows = static_cast<int64_t>(cache.keys.size()) / (kKvHeads * kDim);
@@ -200,20 +199,15 @@ class Model {
     inputs[FlowAttention::kSeqlensK] = TensorOf(DataType::kInt32, {1}, &last);
     inputs[FlowAttention::kTotalSequenceLength] = TensorOf(DataType::kInt32, {1}, &total);
 
-    const FlowAttention::Outputs shapes = attention_.OutputShapes(inputs);
-    std::vector<float> y(ElementCount(shapes.output).As<size_t>("a result"));
-    const auto attend = [&](std::vector<float>& keys, std::vector<float>& values) {
-      Execute(
-          [&](Plan& plan) {
-            attention_.Append(inputs, shapes, y.data(), keys.data(), values.data(), plan);
-          },
-          threads);
-    };
-    if (cache.in_place) {
-      attend(cache.keys, cache.values);
-    } else {
-      std::vector<float> keys(ElementCount(shapes.present).As<size_t>("a result")), values(keys);
-      attend(keys, values);
+    std::vector<float> keys, values;
+    if (!cache.in_place) {
+      keys.resize(static_cast<size_t>(kKvHeads * std::max<int64_t>(rows, total) * kDim));
+      values = keys;
+    }
+    std::vector<float>& new_keys = cache.in_place ? cache.keys : keys;
+    std::vector<float>& new_values = cache.in_place ? cache.values : values;
+    std::vector<float> y = Execute(*attention_, inputs, threads, {&new_keys, &new_values});
+    if (!cache.in_place) {
       cache.keys = std::move(keys);
       cache.values = std::move(values);
     }
@@ -222,26 +216,35 @@ class Model {
   }
 
  private:
-  static constexpr MatMulAttributes kAttributes = {
-      .weights = {.k = kIn, .n = kOut, .format = kFormat}, .symmetric = 1};
-  inline static const InlineThreadPool kInline;
+  inline static const std::map<std::string, int64_t> kOfWeights = {
+      {"K", kIn}, {"N", kOut}, {"format", kFormat}, {"symmetric", 1}};
 
   static Tensor Rows(const std::vector<float>& x, int64_t width) {
     return TensorOf(DataType::kFloat32, {static_cast<int64_t>(x.size()) / width, width}, x.data());
   }
-  template <typename Append>
-  void Execute(const Append& append, const ThreadPool& threads) const {
+  std::unique_ptr<const Op> Make(const Recipe::Step& step,
+                                 const std::vector<Tensor>& constants) const {
+    return FindOp(step.op)->create(StepInfo(step, constants), options_);
+  }
+  // Returns the first output; `others` are the buffers of the next ones.
+  std::vector<float> Execute(const Op& op, std::vector<Tensor> inputs, const ThreadPool& threads,
+                             const std::vector<std::vector<float>*>& others = {}) const {
+    inputs.resize(kMostInputs);
+    std::vector<Op::Output> outputs(kMostOutputs);
+    op.Describe(inputs, outputs);
+    std::vector<float> y(ElementCount(outputs[0].shape).As<size_t>("a result"));
+    std::vector<void*> buffers = {y.data()};
+    for (std::vector<float>* other : others) buffers.push_back(other->data());
+    buffers.resize(kMostOutputs);
     Plan plan;
-    append(plan);
+    op.Append(inputs, outputs, buffers, plan);
     options_.target->Execute(plan, threads);
+    return y;
   }
 
   const Weights weights_{1}, up_weights_{2}, gate_weights_{3, 4};
   const SessionOptions options_;
-  const Q4NXGather gather_;
-  const MatMul projection_;
-  const GatedMLP mlp_;
-  const FlowAttention attention_;
+  const std::unique_ptr<const Op> gather_, projection_, mlp_, attention_;
 };
 
 // --- users of the target -------------------------------------------------------------------------

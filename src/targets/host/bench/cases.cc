@@ -40,56 +40,44 @@ Work OneRowWork(const BlockLayout& layout, int64_t k) {
   return {1.0 * RowBytes(layout, k), 2.0 * k * kBlockRows};
 }
 
-template <bool kSymmetric>
-Work FusedDqpBf16(const Kernels& kernels, Streamed& d, int64_t k) {
+template <bool kBf16, bool kSymmetric>
+Work FusedDqp(const Kernels& kernels, Streamed& d, int64_t k) {
   constexpr BlockLayout kLayout = LayoutOfBits(4, kSymmetric);
-  kernels.fused_dqp_bf16(d.NextRow(RowBytes(kLayout, k)), k / kBlockCols, d.x, d.sums, kLayout,
-                         d.y);
-  return OneRowWork(kLayout, k);
-}
-
-template <bool kSymmetric>
-Work FusedDqpInt8(const Kernels& kernels, Streamed& d, int64_t k) {
-  constexpr BlockLayout kLayout = LayoutOfBits(4, kSymmetric);
-  kernels.fused_dqp_int8(d.NextRow(RowBytes(kLayout, k)), k / kBlockCols, d.codes, d.scales,
-                         d.q_sums, kLayout, d.y);
+  const uint8_t* blocks = d.NextRow(RowBytes(kLayout, k));
+  if (kBf16) {
+    kernels.fused_dqp_bf16(blocks, k / kBlockCols, d.x, d.sums, kLayout, d.y);
+  } else {
+    kernels.fused_dqp_int8(blocks, k / kBlockCols, d.codes, d.scales, d.q_sums, kLayout, d.y);
+  }
   return OneRowWork(kLayout, k);
 }
 
 // A few rows by each block as it is read; the weights are symmetric. The bytes are counted for one
 // row, so that comparing with the rate of one row shows what the extra rows cost.
-template <int kRowCount>
-Work RowsBf16(const Kernels& kernels, Streamed& d, int64_t k) {
+template <bool kBf16, int kRowCount>
+Work Rows(const Kernels& kernels, Streamed& d, int64_t k) {
   static_assert(kRowCount <= kStreamedRows);
-  const uint8_t* blocks = d.NextRow(RowBytes(kSymmetricBlocks, k));
-  if (kernels.rows_bf16 != nullptr) {
-    kernels.rows_bf16(blocks, k / kBlockCols, d.x, d.sums, kRowCount, kSymmetricBlocks, d.y,
+  const BlockLayout& layout = kSymmetricBlocks;
+  const int64_t width = k / kBlockCols;
+  const uint8_t* blocks = d.NextRow(RowBytes(layout, k));
+  if (kBf16 && kernels.rows_bf16 != nullptr) {
+    kernels.rows_bf16(blocks, width, d.x, d.sums, kRowCount, layout, d.y, kBlockRows);
+  } else if (!kBf16 && kernels.rows_int8 != nullptr) {
+    kernels.rows_int8(blocks, width, d.codes, d.scales, d.q_sums, kRowCount, layout, d.y,
                       kBlockRows);
   } else {
     for (int64_t r = 0; r < kRowCount; ++r) {
-      kernels.fused_dqp_bf16(blocks, k / kBlockCols, d.x + r * k, d.sums + r * k / kGroup,
-                             kSymmetricBlocks, d.y + r * kBlockRows);
-    }
-  }
-  const Work one = OneRowWork(kSymmetricBlocks, k);
-  return {one.bytes, kRowCount * one.flops};
-}
-
-template <int kRowCount>
-Work RowsInt8(const Kernels& kernels, Streamed& d, int64_t k) {
-  static_assert(kRowCount <= kStreamedRows);
-  const uint8_t* blocks = d.NextRow(RowBytes(kSymmetricBlocks, k));
-  if (kernels.rows_int8 != nullptr) {
-    kernels.rows_int8(blocks, k / kBlockCols, d.codes, d.scales, d.q_sums, kRowCount,
-                      kSymmetricBlocks, d.y, kBlockRows);
-  } else {
-    for (int64_t r = 0; r < kRowCount; ++r) {
       const int64_t group = r * k / kGroup;
-      kernels.fused_dqp_int8(blocks, k / kBlockCols, d.codes + r * k, d.scales + group,
-                             d.q_sums + group, kSymmetricBlocks, d.y + r * kBlockRows);
+      float* y = d.y + r * kBlockRows;
+      if (kBf16) {
+        kernels.fused_dqp_bf16(blocks, width, d.x + r * k, d.sums + group, layout, y);
+      } else {
+        kernels.fused_dqp_int8(blocks, width, d.codes + r * k, d.scales + group, d.q_sums + group,
+                               layout, y);
+      }
     }
   }
-  const Work one = OneRowWork(kSymmetricBlocks, k);
+  const Work one = OneRowWork(layout, k);
   return {one.bytes, kRowCount * one.flops};
 }
 
@@ -218,10 +206,25 @@ Work FileGemmBf16(const Kernels& kernels, Cached& d, int64_t k) {
   return {.flops = 2.0 * kRows * k * kBlockRows};
 }
 
+// Unpacking of blocks that are in L1, by the bits of their codes.
+template <int kBits>
 Work DequantizeBlock(const Kernels& kernels, Cached& d, int64_t blocks) {
-  constexpr BlockLayout kLayout = LayoutOfBits(4, false);
-  for (int64_t b = 0; b < blocks; ++b) kernels.dequantize_block(d.weights.data(), kLayout, d.panel);
+  constexpr BlockLayout kLayout = LayoutOfBits(kBits, false);
+  const auto dequantize = kBits == 2   ? kernels.lookup->dequantize_block
+                          : kBits == 4 ? kernels.dequantize_block
+                                       : kernels.bytes.dequantize_block;
+  for (int64_t b = 0; b < blocks; ++b) dequantize(d.weights.data(), kLayout, d.panel);
   return {.bytes = 1.0 * blocks * (kLayout.bytes + 2 * kBlockCols * kBlockRows)};
+}
+
+template <int kBits>
+Work UnpackBlock(const Kernels& kernels, Cached& d, int64_t blocks) {
+  constexpr BlockLayout kLayout = LayoutOfBits(kBits, false);
+  const auto unpack = kBits == 2 ? kernels.lookup->unpack_block : kernels.unpack_block;
+  for (int64_t b = 0; b < blocks; ++b) {
+    unpack(d.weights.data(), kLayout, d.panel_codes, d.panel_scales, d.panel_mins, d.panel_offsets);
+  }
+  return {.bytes = 1.0 * blocks * (kLayout.bytes + kBlockCols * kBlockRows + 12 * kBlockCols)};
 }
 
 Work InterleaveBlock(const Kernels& kernels, Cached& d, int64_t blocks) {
@@ -229,38 +232,6 @@ Work InterleaveBlock(const Kernels& kernels, Cached& d, int64_t blocks) {
     kernels.interleave_block(d.weights.data(), {}, d.panel);
   }
   return {.bytes = 4.0 * blocks * kBlockCols * kBlockRows};
-}
-
-Work UnpackBlock(const Kernels& kernels, Cached& d, int64_t blocks) {
-  constexpr BlockLayout kLayout = LayoutOfBits(4, false);
-  for (int64_t b = 0; b < blocks; ++b) {
-    kernels.unpack_block(d.weights.data(), kLayout, d.panel_codes, d.panel_scales, d.panel_mins,
-                         d.panel_offsets);
-  }
-  return {.bytes = 1.0 * blocks * (kLayout.bytes + kBlockCols * kBlockRows + 12 * kBlockCols)};
-}
-
-Work DequantizeTwoBits(const Kernels& kernels, Cached& d, int64_t blocks) {
-  constexpr BlockLayout kLayout = LayoutOfBits(2, false);
-  for (int64_t b = 0; b < blocks; ++b)
-    kernels.lookup->dequantize_block(d.weights.data(), kLayout, d.panel);
-  return {.bytes = 1.0 * blocks * (kLayout.bytes + 2 * kBlockCols * kBlockRows)};
-}
-
-Work UnpackTwoBits(const Kernels& kernels, Cached& d, int64_t blocks) {
-  constexpr BlockLayout kLayout = LayoutOfBits(2, false);
-  for (int64_t b = 0; b < blocks; ++b) {
-    kernels.lookup->unpack_block(d.weights.data(), kLayout, d.panel_codes, d.panel_scales,
-                                 d.panel_mins, d.panel_offsets);
-  }
-  return {.bytes = 1.0 * blocks * (kLayout.bytes + kBlockCols * kBlockRows + 12 * kBlockCols)};
-}
-
-Work DequantizeBytes(const Kernels& kernels, Cached& d, int64_t blocks) {
-  constexpr BlockLayout kLayout = LayoutOfBits(8, false);
-  for (int64_t b = 0; b < blocks; ++b)
-    kernels.bytes.dequantize_block(d.weights.data(), kLayout, d.panel);
-  return {.bytes = 1.0 * blocks * (kLayout.bytes + 2 * kBlockCols * kBlockRows)};
 }
 
 // Elementwise kernels count the bytes that they read and write.
@@ -274,24 +245,28 @@ Work GroupSums(const Kernels& k, Cached& d, int64_t n) {
   return Work{4.125 * n};
 }
 
-Work Float16ToFloat(const Kernels& k, Cached& d, int64_t n) {
-  k.float16_to_float(d.halves, n, d.y);
+// y = f(x), of numbers of 2 or 4 bytes.
+template <auto kKernel>
+Work FromHalves(const Kernels& k, Cached& d, int64_t n) {
+  (k.*kKernel)(d.halves, n, d.y);
   return Work{6.0 * n};
 }
-
-Work Bfloat16ToFloat(const Kernels& k, Cached& d, int64_t n) {
-  k.bfloat16_to_float(d.halves, n, d.y);
+template <auto kKernel>
+Work ToHalves(const Kernels& k, Cached& d, int64_t n) {
+  (k.*kKernel)(d.x, n, d.panel);
   return Work{6.0 * n};
 }
-
-Work FloatToFloat16(const Kernels& k, Cached& d, int64_t n) {
-  k.float_to_float16(d.x, n, d.panel);
-  return Work{6.0 * n};
+template <auto kKernel>
+Work Unary(const Kernels& k, Cached& d, int64_t n) {
+  (k.*kKernel)(d.x, n, d.y);
+  return Work{8.0 * n};
 }
 
-Work FloatToBfloat16(const Kernels& k, Cached& d, int64_t n) {
-  k.float_to_bfloat16(d.x, n, d.panel);
-  return Work{6.0 * n};
+// y = f(x, y).
+template <auto kKernel>
+Work Gate(const Kernels& k, Cached& d, int64_t n) {
+  (k.*kKernel)(d.x, n, d.y);
+  return Work{12.0 * n};
 }
 
 Work Add(const Kernels& k, Cached& d, int64_t n) {
@@ -304,38 +279,8 @@ Work Multiply(const Kernels& k, Cached& d, int64_t n) {
   return Work{12.0 * n};
 }
 
-Work Sigmoid(const Kernels& k, Cached& d, int64_t n) {
-  k.sigmoid(d.x, n, d.y);
-  return Work{8.0 * n};
-}
-
-Work Silu(const Kernels& k, Cached& d, int64_t n) {
-  k.silu(d.x, n, d.y);
-  return Work{8.0 * n};
-}
-
-Work Gelu(const Kernels& k, Cached& d, int64_t n) {
-  k.gelu(d.x, n, d.y);
-  return Work{8.0 * n};
-}
-
-Work GeluTanh(const Kernels& k, Cached& d, int64_t n) {
-  k.gelu_tanh(d.x, n, d.y);
-  return Work{8.0 * n};
-}
-
 Work RmsNorm(const Kernels& k, Cached& d, int64_t n) {
   k.rms_norm(d.x, n, 1e-5f, d.y);
-  return Work{12.0 * n};
-}
-
-Work GateSilu(const Kernels& k, Cached& d, int64_t n) {
-  k.gate_silu(d.x, n, d.y);
-  return Work{12.0 * n};
-}
-
-Work GateGelu(const Kernels& k, Cached& d, int64_t n) {
-  k.gate_gelu_tanh(d.x, n, d.y);
   return Work{12.0 * n};
 }
 
@@ -395,16 +340,16 @@ Work SoftmaxBf16(const Kernels& k, Cached& d, int64_t rows) {
 }
 
 const Bench<Streamed> kStreamedBenches[] = {
-    {"fused_dqp_bf16", Limit::kMemory, "K", {2048, 8192}, FusedDqpBf16<false>},
-    {"fused_dqp_bf16 symmetric", Limit::kMemory, "K", {2048, 8192}, FusedDqpBf16<true>},
-    {"fused_dqp_int8", Limit::kMemory, "K", {2048, 8192}, FusedDqpInt8<false>},
-    {"fused_dqp_int8 symmetric", Limit::kMemory, "K", {2048, 8192}, FusedDqpInt8<true>},
-    {"rows_bf16, 4", Limit::kMemory, "K", {2048, 8192}, RowsBf16<4>},
-    {"rows_bf16, 8", Limit::kMemory, "K", {2048, 8192}, RowsBf16<8>},
-    {"rows_bf16, 17", Limit::kMemory, "K", {2048, 8192}, RowsBf16<17>},
-    {"rows_int8, 4", Limit::kMemory, "K", {2048, 8192}, RowsInt8<4>},
-    {"rows_int8, 8", Limit::kMemory, "K", {2048, 8192}, RowsInt8<8>},
-    {"rows_int8, 17", Limit::kMemory, "K", {2048, 8192}, RowsInt8<17>},
+    {"fused_dqp_bf16", Limit::kMemory, "K", {2048, 8192}, FusedDqp<true, false>},
+    {"fused_dqp_bf16 symmetric", Limit::kMemory, "K", {2048, 8192}, FusedDqp<true, true>},
+    {"fused_dqp_int8", Limit::kMemory, "K", {2048, 8192}, FusedDqp<false, false>},
+    {"fused_dqp_int8 symmetric", Limit::kMemory, "K", {2048, 8192}, FusedDqp<false, true>},
+    {"rows_bf16, 4", Limit::kMemory, "K", {2048, 8192}, Rows<true, 4>},
+    {"rows_bf16, 8", Limit::kMemory, "K", {2048, 8192}, Rows<true, 8>},
+    {"rows_bf16, 17", Limit::kMemory, "K", {2048, 8192}, Rows<true, 17>},
+    {"rows_int8, 4", Limit::kMemory, "K", {2048, 8192}, Rows<false, 4>},
+    {"rows_int8, 8", Limit::kMemory, "K", {2048, 8192}, Rows<false, 8>},
+    {"rows_int8, 17", Limit::kMemory, "K", {2048, 8192}, Rows<false, 17>},
     {"lookup_bf16", Limit::kMemory, "K", {2048, 8192}, Lookup<true, false>},
     {"lookup_bf16 symmetric", Limit::kMemory, "K", {2048, 8192}, Lookup<true, true>},
     {"lookup_int8", Limit::kMemory, "K", {2048, 8192}, Lookup<false, false>},
@@ -450,27 +395,27 @@ const Bench<Cached> kCachedBenches[] = {
     {"q8_0 gemm_int8", Limit::kInt8, "512 rows, K", {2048, 8192}, FileGemmInt8<FileType::kQ8_0>},
     {"q6_k gemm_int8", Limit::kInt8, "512 rows, K", {2048, 8192}, FileGemmInt8<FileType::kQ6_K>},
     {"q4_k gemm_bf16", Limit::kBf16, "512 rows, K", {2048, 8192}, FileGemmBf16<FileType::kQ4_K>},
-    {"dequantize_block", Limit::kL1, "blocks", {1}, DequantizeBlock},
+    {"dequantize_block", Limit::kL1, "blocks", {1}, DequantizeBlock<4>},
     {"interleave_block", Limit::kL1, "blocks", {1}, InterleaveBlock},
-    {"unpack_block", Limit::kL1, "blocks", {1}, UnpackBlock},
-    {"dequantize_block 2 bits", Limit::kL1, "blocks", {1}, DequantizeTwoBits},
-    {"unpack_block 2 bits", Limit::kL1, "blocks", {1}, UnpackTwoBits},
-    {"dequantize_block 8 bits", Limit::kL1, "blocks", {1}, DequantizeBytes},
+    {"unpack_block", Limit::kL1, "blocks", {1}, UnpackBlock<4>},
+    {"dequantize_block 2 bits", Limit::kL1, "blocks", {1}, DequantizeBlock<2>},
+    {"unpack_block 2 bits", Limit::kL1, "blocks", {1}, UnpackBlock<2>},
+    {"dequantize_block 8 bits", Limit::kL1, "blocks", {1}, DequantizeBlock<8>},
     {"quantize_int8", Limit::kL1, "n", {kElements}, QuantizeInt8},
     {"group_sums", Limit::kL1, "n", {kElements}, GroupSums},
-    {"float16_to_float", Limit::kL1, "n", {kElements}, Float16ToFloat},
-    {"bfloat16_to_float", Limit::kL1, "n", {kElements}, Bfloat16ToFloat},
-    {"float_to_float16", Limit::kL1, "n", {kElements}, FloatToFloat16},
-    {"float_to_bfloat16", Limit::kL1, "n", {kElements}, FloatToBfloat16},
+    {"float16_to_float", Limit::kL1, "n", {kElements}, FromHalves<&Kernels::float16_to_float>},
+    {"bfloat16_to_float", Limit::kL1, "n", {kElements}, FromHalves<&Kernels::bfloat16_to_float>},
+    {"float_to_float16", Limit::kL1, "n", {kElements}, ToHalves<&Kernels::float_to_float16>},
+    {"float_to_bfloat16", Limit::kL1, "n", {kElements}, ToHalves<&Kernels::float_to_bfloat16>},
     {"add", Limit::kL1, "n", {kElements}, Add},
     {"multiply", Limit::kL1, "n", {kElements}, Multiply},
-    {"sigmoid", Limit::kL1, "n", {kElements}, Sigmoid},
-    {"silu", Limit::kL1, "n", {kElements}, Silu},
-    {"gelu", Limit::kL1, "n", {kElements}, Gelu},
-    {"gelu_tanh", Limit::kL1, "n", {kElements}, GeluTanh},
+    {"sigmoid", Limit::kL1, "n", {kElements}, Unary<&Kernels::sigmoid>},
+    {"silu", Limit::kL1, "n", {kElements}, Unary<&Kernels::silu>},
+    {"gelu", Limit::kL1, "n", {kElements}, Unary<&Kernels::gelu>},
+    {"gelu_tanh", Limit::kL1, "n", {kElements}, Unary<&Kernels::gelu_tanh>},
     {"rms_norm", Limit::kL1, "n", {kElements}, RmsNorm},
-    {"gate_silu", Limit::kL1, "n", {kElements}, GateSilu},
-    {"gate_gelu_tanh", Limit::kL1, "n", {kElements}, GateGelu},
+    {"gate_silu", Limit::kL1, "n", {kElements}, Gate<&Kernels::gate_silu>},
+    {"gate_gelu_tanh", Limit::kL1, "n", {kElements}, Gate<&Kernels::gate_gelu_tanh>},
     {"scores float16", Limit::kFp32, "4 rows, dim", {64, 128}, Scores<kCacheFloat16>},
     {"accumulate float16", Limit::kFp32, "4 rows, dim", {64, 128}, Accumulate<kCacheFloat16>},
     {"scores int8", Limit::kFp32, "4 rows, dim", {64, 128}, Scores<kCacheInt8>},

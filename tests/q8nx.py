@@ -9,8 +9,8 @@ A block of a form (`q4nx.BlockForm`) with S = 32 * 256 / group scales is
 and weight(n, k) = scale * (code - zero point). N and K are padded with scale 0, zero point 0 and
 code 0. Scales and zero points are those of MatMulNBits, unchanged.
 
-This module is the definition, written for clarity; the compiler and the kernels use its C++ twin in
-`ort_aie_ep._native`.
+This module is the reference, written for clarity, of the C++ in `ort_aie_ep._native`, which the
+compiler and the kernels use.
 """
 
 from __future__ import annotations
