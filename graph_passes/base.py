@@ -176,8 +176,5 @@ def none_value(node: ir.Node) -> ir.Value:
     assert isinstance(graph, ir.Graph)
     if NONE not in graph.initializers:
         tensor = ir.tensor(np.zeros(0, np.float32), name=NONE)
-        shape, float_type = ir.Shape([0]), ir.TensorType(ir.DataType.FLOAT)
-        graph.register_initializer(
-            ir.Value(name=NONE, shape=shape, type=float_type, const_value=tensor)
-        )
+        graph.register_initializer(ir.val(NONE, const_value=tensor))
     return graph.initializers[NONE]

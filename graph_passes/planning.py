@@ -23,7 +23,7 @@ the same questions about the graphs that it sees.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,7 +52,8 @@ if TYPE_CHECKING:
 
 # `_native` sees constants of up to this many bytes: shapes of Reshape, single factors.
 SHOWN_BYTES = 1024
-_SHOWN = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.INT32, ir.DataType.INT64}
+_INTEGERS = {ir.DataType.INT32, ir.DataType.INT64}
+_SHOWN = {ir.DataType.FLOAT, ir.DataType.FLOAT16} | _INTEGERS
 LOGITS = "logits"  # the name of an output
 # Attributes that depend on what the graph has around a node.
 BY_GRAPH = frozenset({"float32_products", "logits"})
@@ -72,7 +73,7 @@ def replace_sources(
     Raises:
         AieError: a node is malformed.
     """
-    view = _View(model.graph)
+    view = _View(model.graph, _INTEGERS)  # scales may have no data yet
     try:
         steps = view.claimed_sources(packed.q4nx_compatible)
     except ValueError as error:
@@ -220,8 +221,8 @@ def _infer_outputs(node: ir.Node) -> None:
 class _View:
     """A graph as `_native` wants it, values by number, and the way back."""
 
-    def __init__(self, graph: ir.Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: ir.Graph, shown: Container[ir.DataType] = _SHOWN) -> None:
+        self.graph, self._shown = graph, shown
         self.nodes = list(graph)
         self._values: list[ir.Value] = []
         self._numbers: dict[ir.Value, int] = {}
@@ -283,7 +284,7 @@ class _View:
         given: Array | bool | None = None
         if tensor is not None:
             dtype, shape = tensor.dtype, [int(dim) for dim in tensor.shape.numpy()]
-            shown = tensor.nbytes <= SHOWN_BYTES and dtype in _SHOWN
+            shown = tensor.nbytes <= SHOWN_BYTES and dtype in self._shown
             given = np.array(tensor.numpy(), order="C") if shown else True
         return {
             "name": str(number),

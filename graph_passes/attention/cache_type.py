@@ -166,12 +166,7 @@ def _quantise(attention: CachedAttention, bits: int, scales: Scales) -> None:
 
 def _initializer(node: ir.Node, present: ir.Value, array: Floats) -> ir.Value:
     name = f"{present.name}.scale"
-    value = ir.Value(
-        name=name,
-        shape=ir.Shape(array.shape),
-        type=ir.TensorType(ir.DataType.FLOAT),
-        const_value=ir.tensor(array, name=name),
-    )
+    value = ir.val(name, const_value=ir.tensor(array, ir.DataType.FLOAT, name=name))
     graph = node.graph
     assert isinstance(graph, ir.Graph)
     graph.register_initializer(value)

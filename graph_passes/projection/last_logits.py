@@ -245,19 +245,9 @@ def _last_index(model: ir.Model, hidden: ir.Value) -> ir.Value:
     if version < OPSET:
         raise _Unfit(f"the model is of opset {version}, and its rows are chosen from {OPSET} on")
     new = tape.Tape()
-    initializers: list[ir.Value] = []
 
     def number(name: str, *values: int) -> ir.Value:
-        tensor = ir.tensor(np.array(values, np.int64), name=f"{PREFIX}.{name}")
-        initializers.append(
-            ir.Value(
-                name=tensor.name,
-                type=ir.TensorType(tensor.dtype),
-                shape=ir.Shape([len(values)]),
-                const_value=tensor,
-            )
-        )
-        return initializers[-1]
+        return new.initializer(ir.tensor(np.array(values, np.int64), name=f"{PREFIX}.{name}"))
 
     def op(name: str, op_type: str, *inputs: ir.Value, **attributes: int) -> ir.Value:
         value = new.op(op_type, inputs, attributes, name=f"{PREFIX}/{name}")
@@ -281,7 +271,7 @@ def _last_index(model: ir.Model, hidden: ir.Value) -> ir.Value:
     index = op("indices", "Unsqueeze", last, one)
     index.type = ir.TensorType(ir.DataType.INT64)
     index.shape = ir.Shape([hidden.shape[0] if hidden.shape is not None else None, 1, 1])
-    for value in initializers:
+    for value in new.initializers:
         graph.register_initializer(value)
     source = hidden.producer()
     if source is not None:

@@ -36,6 +36,5 @@ def _initializer(node: ir.Node, tensor: ir.TensorProtocol) -> ir.Value:
     graph, name = node.graph, tensor.name or ""
     assert isinstance(graph, ir.Graph)
     if name not in graph.initializers:
-        kind, shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
-        graph.register_initializer(ir.Value(name=name, shape=shape, type=kind, const_value=tensor))
+        graph.register_initializer(ir.val(name, const_value=tensor))
     return graph.initializers[name]

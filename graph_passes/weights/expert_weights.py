@@ -45,11 +45,10 @@ def _make(constant: _ExpertConstant, sources: list[ir.Value | None]) -> ir.Value
             return _bias(source, constant)
         return _pack(source, scales, zero_points, constant)
 
-    value = ir.Value(name=name, shape=shape, type=ir.TensorType(dtype))
-    value.const_value = ir.LazyTensor(
+    tensor = ir.LazyTensor(
         lambda: ir.tensor(array(), name=name), dtype=dtype, shape=shape, name=name
     )
-    return value
+    return ir.val(name, const_value=tensor)
 
 
 def _bias(source: ir.Value, constant: _ExpertConstant) -> npt.NDArray[np.generic]:

@@ -169,14 +169,11 @@ class FloatLayers:
         form = self.quantising.form_of(weights)
         dtype = ir.DataType.BFLOAT16 if form is WeightForm.BF16 else ir.DataType.UINT8
         shape = ir.Shape(form.blocks_shape(n, k))
-        value = ir.Value(name=name, shape=shape, type=ir.TensorType(dtype))
-        value.const_value = ir.LazyTensor(
+        tensor = ir.LazyTensor(
             lambda: ir.tensor(self._pack(name, weights, shape.numpy()), name=name, dtype=dtype),
-            dtype=dtype,
-            shape=shape,
-            name=name,
-        )
-        return value
+            dtype=dtype, shape=shape, name=name,
+        )  # fmt: skip
+        return ir.val(name, const_value=tensor)
 
     def _pack(
         self, name: str, weights: FloatWeights, shape: tuple[int, ...]

@@ -140,14 +140,11 @@ class PackedWeights:
         name = f"{weights.b.name}{weights.orientation}_q{weights.bits}nx{part}"
         form = self.form(weights)
         shape = ir.Shape(form.blocks_shape(len(rows), weights.k))
-        value = ir.Value(name=name, shape=shape, type=ir.TensorType(ir.DataType.UINT8))
-        value.const_value = ir.LazyTensor(
+        tensor = ir.LazyTensor(
             lambda: ir.tensor(weights.pack(form), name=name),
-            dtype=ir.DataType.UINT8,
-            shape=shape,
-            name=name,
-        )
-        return value
+            dtype=ir.DataType.UINT8, shape=shape, name=name,
+        )  # fmt: skip
+        return ir.val(name, const_value=tensor)
 
 
 def _tensor(value: ir.Value) -> ir.TensorProtocol:

@@ -77,10 +77,8 @@ def _copy(first: ir.Value, number: int) -> ir.Value:
     assert tensor is not None
     lazy = ir.LazyTensor(
         lambda: ir.tensor(tensor.numpy(), name=name, dtype=tensor.dtype),
-        dtype=tensor.dtype,
-        shape=ir.Shape(tensor.shape.numpy()),
-        name=name,
-    )
-    value = ir.Value(name=name, shape=first.shape, type=first.type, const_value=lazy)
+        dtype=tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name,
+    )  # fmt: skip
+    value = ir.val(name, const_value=lazy)
     value.meta[SAME_AS] = first
     return value

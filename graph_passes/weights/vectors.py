@@ -29,10 +29,8 @@ def fold_vectors(model: ir.Model) -> None:
         if a.size != b.size and 1 not in (a.size, b.size):
             continue
         old = node.outputs[0]
-        result = OPERATORS[node.op_type](a, b)
-        tensor = ir.tensor(result, name=old.name)
-        value = ir.Value(name=old.name, const_value=tensor)
-        value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(result.shape)
+        tensor = ir.tensor(OPERATORS[node.op_type](a, b), name=old.name)
+        value = ir.val(old.name, const_value=tensor)
         graph.register_initializer(value)
         ir.convenience.replace_all_uses_with(old, value)
         graph.remove(node, safe=True)

@@ -1,5 +1,5 @@
 // Which ONNX nodes become aie.* nodes, and why others do not (for QMoE, graph/experts.h decides).
-// Both doors ask here: graph/claims.cc directly, the graph passes through the native module. An
+// Both doors ask here: by graph/claims.cc, and the graph passes for patterns of other operators. An
 // empty reason means that the node becomes one.
 #pragma once
 

@@ -1,76 +1,44 @@
 #include "ops/tensor.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "base/error.h"
 
 namespace ort_aie {
 
-const char* NameOf(DataType type) {
-  switch (type) {
-    case DataType::kFloat32:
-      return "float";
-    case DataType::kFloat16:
-      return "float16";
-    case DataType::kBfloat16:
-      return "bfloat16";
-    case DataType::kUint8:
-      return "uint8";
-    case DataType::kInt32:
-      return "int32";
-    case DataType::kInt64:
-      return "int64";
-    case DataType::kInt8:
-      return "int8";
-    case DataType::kInt4:
-      return "int4";
-    case DataType::kOther:
-      break;
-  }
-  return "another type";
-}
+namespace {
+
+struct TypeRow {
+  DataType type;
+  const char* name;
+  int64_t number;  // ONNX's; 0: none
+};
+constexpr TypeRow kTypes[] = {
+    {DataType::kFloat32, "float", kOnnxFloat},
+    {DataType::kFloat16, "float16", kOnnxFloat16},
+    {DataType::kBfloat16, "bfloat16", kOnnxBfloat16},
+    {DataType::kUint8, "uint8", kOnnxUint8},
+    {DataType::kInt8, "int8", kOnnxInt8},
+    {DataType::kInt32, "int32", kOnnxInt32},
+    {DataType::kInt64, "int64", kOnnxInt64},
+    {DataType::kInt4, "int4", 0},
+    {DataType::kOther, "another type", 0},
+};
+
+const TypeRow& RowOf(DataType type) { return *std::ranges::find(kTypes, type, &TypeRow::type); }
+
+}  // namespace
+
+const char* NameOf(DataType type) { return RowOf(type).name; }
 
 DataType TypeOfNumber(int64_t number) {
-  switch (number) {
-    case kOnnxFloat:
-      return DataType::kFloat32;
-    case kOnnxFloat16:
-      return DataType::kFloat16;
-    case kOnnxBfloat16:
-      return DataType::kBfloat16;
-    case kOnnxUint8:
-      return DataType::kUint8;
-    case kOnnxInt8:
-      return DataType::kInt8;
-    case kOnnxInt32:
-      return DataType::kInt32;
-    case kOnnxInt64:
-      return DataType::kInt64;
-    default:
-      return DataType::kOther;
-  }
+  if (number == 0) return DataType::kOther;
+  const auto* found = std::ranges::find(kTypes, number, &TypeRow::number);
+  return found != std::end(kTypes) ? found->type : DataType::kOther;
 }
 
-int64_t NumberOf(DataType type) {
-  switch (type) {
-    case DataType::kFloat32:
-      return kOnnxFloat;
-    case DataType::kFloat16:
-      return kOnnxFloat16;
-    case DataType::kBfloat16:
-      return kOnnxBfloat16;
-    case DataType::kUint8:
-      return kOnnxUint8;
-    case DataType::kInt8:
-      return kOnnxInt8;
-    case DataType::kInt32:
-      return kOnnxInt32;
-    case DataType::kInt64:
-      return kOnnxInt64;
-    case DataType::kInt4:
-    case DataType::kOther:
-      break;
-  }
-  return 0;
-}
+int64_t NumberOf(DataType type) { return RowOf(type).number; }
 
 void RequireFloat(const char* input, const Tensor& tensor) {
   Require(IsFloat(tensor.type), "input ", input, " must be float, float16 or bfloat16, got ",

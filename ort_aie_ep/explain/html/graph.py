@@ -135,11 +135,8 @@ def _complete_types(model: ir.Model, file: Path) -> None:
     for node in copy.graph:
         if is_op(node, "MatMulNBits", domain="com.microsoft") and node.outputs[0].shape is None:
             k, n = attribute(node, "K", 0), attribute(node, "N", 0)
-            matrix = ir.Value(
-                name=f"{node.outputs[0].name}.matrix",
-                type=ir.TensorType(node.outputs[0].dtype or ir.DataType.FLOAT),
-                shape=ir.Shape([k, n]),
-            )
+            dtype = node.outputs[0].dtype or ir.DataType.FLOAT
+            matrix = ir.val(f"{node.outputs[0].name}.matrix", dtype, [k, n])
             copy.graph.inputs.append(matrix)
             node.domain, node.op_type = "", "MatMul"
             node.resize_inputs(2)

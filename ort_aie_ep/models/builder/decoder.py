@@ -15,7 +15,6 @@ from ort_aie_ep.models.builder.graph import (
     Attributes,
     Codings,
     Graph,
-    make_value,
 )
 from ort_aie_ep.models.builder.weights import BLOCK, INT4, Weight
 from ort_aie_ep.models.shapes import Shape
@@ -157,9 +156,7 @@ def _attention(
     if shape.family in ("qwen3", "gemma3_text"):
         if qkv[1] is None:
             q, k, v = (
-                make_value(
-                    f"{path}/qkv_proj/Split/output_{i}", ir.DataType.FLOAT, graph.hidden(size)
-                )
+                ir.val(f"{path}/qkv_proj/Split/output_{i}", ir.DataType.FLOAT, graph.hidden(size))
                 for i, size in enumerate(sizes)
             )
             split = graph.constant(sizes, ir.DataType.INT64)
@@ -178,7 +175,7 @@ def _attention(
         rotary = graph.rotary("_local", shape.local_rope_theta)
     else:
         rotary = graph.rotary("_global", shape.rope_theta)
-    output = make_value(
+    output = ir.val(
         f"{path}/GroupQueryAttention/output_0", ir.DataType.FLOAT, graph.hidden(shape.queries)
     )
     past_key, past_value, present_key, present_value = cache
@@ -313,7 +310,7 @@ def _caches(shape: Shape) -> list[_LayerCache]:
         # The last dimension has a name, not a size, because quantised caches share the graph.
         width = "kv_cache_dim"
         dims: list[int | str] = ["batch_size", shape.kv_heads, f"{when}_{span}_length", width]
-        return make_value(f"{role}.{layer}.{what}", ir.DataType.FLOAT, dims)
+        return ir.val(f"{role}.{layer}.{what}", ir.DataType.FLOAT, dims)
 
     return [
         (
@@ -368,8 +365,8 @@ def build(
     """
     graph = Graph(shape, codings, block, table)
     int64 = ir.DataType.INT64
-    input_ids = make_value("input_ids", int64, ["batch_size", "sequence_length"])
-    attention_mask = make_value("attention_mask", int64, ["batch_size", "total_sequence_length"])
+    input_ids = ir.val("input_ids", int64, ["batch_size", "sequence_length"])
+    attention_mask = ir.val("attention_mask", int64, ["batch_size", "total_sequence_length"])
     caches = _caches(shape)
     if shape.family == "gemma3_text":
         graph.rotary("_global", shape.rope_theta)

@@ -23,7 +23,7 @@ from ort_aie_ep.models.builder.weights import (
 )
 from ort_aie_ep.models.shapes import Shape
 
-__all__ = ["EMBEDDING", "MICROSOFT", "Attributes", "Codings", "Graph", "make_value"]
+__all__ = ["EMBEDDING", "MICROSOFT", "Attributes", "Codings", "Graph"]
 
 AIE, MICROSOFT = "aie", "com.microsoft"
 EMBEDDING = "model.embed_tokens.weight"
@@ -85,7 +85,7 @@ class Graph:
         **attributes: int | float | str | list[int],
     ) -> ir.Value:
         """A node with one output, `name`/output_0."""
-        output = make_value(f"{name}/output_0", dtype, dims)
+        output = ir.val(f"{name}/output_0", dtype, dims)
         self.node(op, inputs, [output], name, domain, **attributes)
         return output
 
@@ -93,7 +93,7 @@ class Graph:
         self, op: str, inputs: Sequence[ir.Value], name: str, attributes: Attributes
     ) -> ir.Value:
         """An aie operator whose output is as wide as the hidden state, float32."""
-        output = make_value(f"{name}/output_0", ir.DataType.FLOAT, self.hidden())
+        output = ir.val(f"{name}/output_0", ir.DataType.FLOAT, self.hidden())
         self.node(op, inputs, [output], name, AIE, **attributes)
         return output
 
@@ -106,7 +106,7 @@ class Graph:
         name = f"/model/constants/{dtype.name}/{content}"
         if name not in self._constants:
             # The builder declares every constant a scalar, whatever its value.
-            value = make_value(name, dtype, [])
+            value = ir.val(name, dtype, [])
             tensor = ir.tensor(content, dtype=dtype, name=name)
             node_name = name.replace("constants", "constant_nodes")
             self.node("Constant", [], [value], node_name, value=tensor)
@@ -117,7 +117,7 @@ class Graph:
         """The initializer with that name, made at its first use."""
         if weight.name not in self._weights:
             (self.last if last else self.first).append(weight)
-            self._weights[weight.name] = make_value(weight.name, weight.dtype, weight.shape)
+            self._weights[weight.name] = ir.val(weight.name, weight.dtype, weight.shape)
         return self._weights[weight.name]
 
     def initializers(self, weights: Sequence[Weight]) -> list[ir.Value]:
@@ -271,7 +271,7 @@ class Graph:
         basename = path.removeprefix("/").replace("/", ".")
         biased = self._has_bias(path)
         product_name = f"{path}/MatMul/output_0" if output is None or biased else output
-        result = make_value(product_name, ir.DataType.FLOAT, self.hidden(n))
+        result = ir.val(product_name, ir.DataType.FLOAT, self.hidden(n))
         coding = self.stored(basename)
         if isinstance(coding, FileForm):
             self.node(
@@ -304,7 +304,7 @@ class Graph:
         if not biased:
             return result
         bias = self.vector(f"{basename}.Add.bias", n, 0.0, _BIAS_DEVIATION)
-        total = make_value(output or f"{path}/Add/output_0", ir.DataType.FLOAT, self.hidden(n))
+        total = ir.val(output or f"{path}/Add/output_0", ir.DataType.FLOAT, self.hidden(n))
         self.node("Add", [result, bias], [total], f"{path}/Add")
         return total
 
@@ -339,7 +339,7 @@ class Graph:
         inputs.append(self.vector(f"{basename}.weight", shape.hidden, 1.0, 0.1))
         if not simple:
             inputs.append(self.vector(f"{basename}.bias", shape.hidden, 0.0, _BIAS_DEVIATION))
-        result = make_value(f"{path}/output_0", ir.DataType.FLOAT, self.hidden())
+        result = ir.val(f"{path}/output_0", ir.DataType.FLOAT, self.hidden())
         if branch is None:
             self.node(
                 f"{simple}LayerNormalization",
@@ -351,7 +351,7 @@ class Graph:
                 stash_type=1,
             )
             return result, x
-        total = make_value(f"{path}/output_3", ir.DataType.FLOAT, self.hidden())
+        total = ir.val(f"{path}/output_3", ir.DataType.FLOAT, self.hidden())
         outputs = [result] if last else [result, ir.Value(name=""), ir.Value(name=""), total]
         self.node(
             f"Skip{simple}LayerNormalization",
@@ -362,12 +362,3 @@ class Graph:
             epsilon=shape.epsilon,
         )
         return result, total
-
-
-def make_value(name: str, dtype: ir.DataType, dims: Sequence[int | str] | None) -> ir.Value:
-    """A value with its type, and its shape if known."""
-    return ir.Value(
-        name=name,
-        type=ir.TensorType(dtype),
-        shape=None if dims is None else ir.Shape(dims),
-    )
