@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from functools import cache
@@ -154,6 +155,14 @@ def test_calls_that_must_come_are_no_text_where_they_are_cut(name: str, tokens: 
                 is_text = isinstance(before, str)
                 again.push(-1 if is_text else before, before if is_text else names[before])
             assert not again.finish().content, text[:cut]
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in ALONE])
+def test_calls_of_strict_tools_are_no_text_where_they_are_cut(name: str) -> None:
+    form, text = format_of(name, tokens=False), "So" + FAMILIES[name].calls
+    strict = [dataclasses.replace(tool, strict=True) for tool in TOOLS]
+    for cut in range(2, len(text)):
+        assert summed(read(form, text[:cut], tools=strict))[0] == "So"
 
 
 @pytest.mark.parametrize("tokens", [True, False], ids=["tokens", "text"])
