@@ -411,6 +411,20 @@ def test_channels_are_told_from_one_another() -> None:
     assert form.ends == {tokenizer.token_to_id("<|call|>"), tokenizer.token_to_id("<|return|>")}
 
 
+@pytest.mark.parametrize("name", ["cohere", "functionary"])
+def test_a_text_is_told_from_what_is_around_it(name: str) -> None:
+    form, (opens, closes) = format_of(name), FAMILIES[name].says
+    assert form.says == (opens, closes)
+    for tools in ((), TOOLS):
+        for text in (f"{opens}It is {closes}", f"{opens}It is "):
+            assert summed(read(form, text, tools=tools)) == ("It is ", "", [])
+        reader = form.reader(tools, continues=True)
+        deltas = [reader.push(-1, "22 C")]
+        deltas += [reader.push(form.markers[closes], closes)] if closes else []
+        assert summed([*deltas, reader.finish()])[0] == "22 C"
+        assert not form.grammar(tools, continues=True, barred=True)
+
+
 def test_what_only_spells_a_marker_is_text() -> None:
     form = format_of("hermes")
     assert form.reader(TOOLS).push(-1, "<tool_call>").content == "<tool_call>"

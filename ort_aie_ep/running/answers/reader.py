@@ -143,8 +143,8 @@ class AnswerReader:
         if form is HARMONY:
             return (yield from self._channels(continues))
         thought = yield from self._thought(thinks)
-        opens, closes = ("", "") if continues else self._format.says
-        if opens and (yield from pieces.starts(opens)):
+        opens, closes = self._format.says
+        if opens and (continues or (yield from pieces.starts(opens))):
             yield from self._message((closes,) if closes else (), self._say)
             thought = opens
         if form is None or not self._tools:
