@@ -4,8 +4,7 @@
 
 A template passes if calls with quotes, ends of lines and nested values (two if it shows two) come
 back from its own text, cut at every character, with the marks of the form as tokens and as text;
-and if the grammar of the tools takes that text. A table is printed: the template, what begins
-calls and how arguments are written, or why it does not pass.
+and if the grammar of the tools takes that text.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from ort_aie_ep.models.folder import ModelFolder
 from ort_aie_ep.running.answers import AnswerFormat, Tool, find_format
-from ort_aie_ep.running.answers.forms import HARMONY, HOLES, CallForm, Pairs
+from ort_aie_ep.running.answers.forms import HARMONY, HOLES, CallForm
 from ort_aie_ep.running.answers.messages import offered, prepared
 from ort_aie_ep.running.guidance import Guides
 from ort_aie_ep.running.templates import ChatTemplate
@@ -38,13 +37,12 @@ def _schema(**properties: Any) -> dict[str, Any]:
 
 
 TEXT, NUMBER = {"type": "string"}, {"type": "number"}
-WEATHER = _schema(
-    city=TEXT, days={"type": "integer"}, now={"type": "boolean"}, at=_schema(x=NUMBER, name=TEXT)
-)
-SUM = _schema(
-    terms={"type": "array", "items": NUMBER}, note=TEXT, tags={"type": "array", "items": TEXT}
-)
-TOOLS = [Tool("get_weather", "The weather.", WEATHER), Tool("add", "A sum.", SUM)]
+DAYS, NOW, PLACE = {"type": "integer"}, {"type": "boolean"}, _schema(x=NUMBER, name=TEXT)
+NUMBERS, TEXTS = ({"type": "array", "items": one} for one in (NUMBER, TEXT))
+TOOLS = [
+    Tool("get_weather", "The weather.", _schema(city=TEXT, days=DAYS, now=NOW, at=PLACE)),
+    Tool("add", "A sum.", _schema(terms=NUMBERS, note=TEXT, tags=TEXTS)),
+]
 CALLS: list[tuple[str, Any]] = [
     ("get_weather", {"city": "Köln \"am\"\n it's <b>", "days": 3, "now": True,
                      "at": {"x": 1.5, "name": "a \"b\"\n'c'"}}),
@@ -54,8 +52,7 @@ CALLS: list[tuple[str, Any]] = [
 
 def main() -> None:
     """Prints the table, and how many pass."""
-    files = sorted(Path(sys.argv[1]).glob("*.jinja"))
-    passed = 0
+    passed, files = 0, sorted(Path(sys.argv[1]).glob("*.jinja"))
     print("| template | calls begin with | arguments |\n|---|---|---|")
     for file in files:
         template = ChatTemplate(file.read_text("utf-8"), {"bos_token": "<B>", "eos_token": "<E>"})
@@ -86,9 +83,7 @@ def checked(template: ChatTemplate) -> str:
     if form is HARMONY:
         return "a channel | json"
     begin = json.dumps(HOLES.split(form.first)[0])[1:-1].replace("|", "\\|")
-    python = isinstance(form.arguments, Pairs) and form.arguments.python
-    how = type(form.arguments).__name__.lower() + (", as Python" if python else "")
-    return f"{f'`{begin}`' if begin else 'a name'} | {how}"
+    return f"{f'`{begin}`' if begin else 'a name'} | {type(form.arguments).__name__.lower()}"
 
 
 def tokenizer_of(tokens: tuple[str, ...]) -> Tokenizer:
@@ -107,8 +102,8 @@ def written(template: ChatTemplate, form: CallForm, calls: list[tuple[str, Any]]
         {"id": f"call{at:05}", "type": "function", "function": {"name": name, "arguments": given}}
         for at, (name, given) in enumerate(calls)
     ]
-    user = {"role": "user", "content": ASKED}
-    messages = prepared(form, [user, {"role": "assistant", "tool_calls": asked}], TOOLS)
+    chat = [{"role": "user", "content": ASKED}, {"role": "assistant", "tool_calls": asked}]
+    messages = prepared(form, chat, TOOLS)
     case = offered(form.offered, messages, [tool.shown for tool in TOOLS], "an example")
     text = template.render(*case, answer=False).rpartition(ASKED)[2]
     opens, last = HOLES.split(form.first)[0] or calls[0][0], HOLES.split(form.last)[-1] or "}"
@@ -147,8 +142,8 @@ def read(form: AnswerFormat, text: str, cut: int) -> tuple[str, list[tuple[str, 
     for call in (call for delta in deltas for call in delta.calls):
         calls += [[call.name, ""]] if call.name else []
         calls[-1][1] += call.arguments
-    content = "".join(delta.content for delta in deltas)
-    return content, [(name, json.loads(arguments)) for name, arguments in calls]
+    found = [(name, json.loads(arguments)) for name, arguments in calls]
+    return "".join(delta.content for delta in deltas), found
 
 
 if __name__ == "__main__":

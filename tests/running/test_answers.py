@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from functools import cache
@@ -154,6 +155,14 @@ def test_calls_that_must_come_are_no_text_where_they_are_cut(name: str, tokens: 
                 is_text = isinstance(before, str)
                 again.push(-1 if is_text else before, before if is_text else names[before])
             assert not again.finish().content, text[:cut]
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in ALONE])
+def test_calls_of_strict_tools_are_no_text_where_they_are_cut(name: str) -> None:
+    form, text = format_of(name, tokens=False), "So" + FAMILIES[name].calls
+    strict = [dataclasses.replace(tool, strict=True) for tool in TOOLS]
+    for cut in range(2, len(text)):
+        assert summed(read(form, text[:cut], tools=strict))[0] == "So"
 
 
 @pytest.mark.parametrize("tokens", [True, False], ids=["tokens", "text"])
@@ -400,6 +409,20 @@ def test_channels_are_told_from_one_another() -> None:
     assert summed(read(form, final + "Yes<|return|>"))[:2] == ("I ask.Yes", "Hm.")
     assert not summed(read(form, "<|channel|>commentary to=functions.get_wea"))[2]
     assert form.ends == {tokenizer.token_to_id("<|call|>"), tokenizer.token_to_id("<|return|>")}
+
+
+@pytest.mark.parametrize("name", ["cohere", "functionary"])
+def test_a_text_is_told_from_what_is_around_it(name: str) -> None:
+    form, (opens, closes) = format_of(name), FAMILIES[name].says
+    assert form.says == (opens, closes)
+    for tools in ((), TOOLS):
+        for text in (f"{opens}It is {closes}", f"{opens}It is "):
+            assert summed(read(form, text, tools=tools)) == ("It is ", "", [])
+        reader = form.reader(tools, continues=True)
+        deltas = [reader.push(-1, "22 C")]
+        deltas += [reader.push(form.markers[closes], closes)] if closes else []
+        assert summed([*deltas, reader.finish()])[0] == "22 C"
+        assert not form.grammar(tools, continues=True, barred=True)
 
 
 def test_what_only_spells_a_marker_is_text() -> None:

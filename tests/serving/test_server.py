@@ -338,9 +338,9 @@ def test_an_answer_of_the_client_goes_back_as_it_came(served: Served) -> None:
     dumped = first.model_dump() | {"name": "me", "tool_calls": None, "annotations": [], "parsed": 1}
     assert None in dumped.values()
     given: list[Any] = [*MESSAGES, dumped, {**question, "name": "you"}]
+    none: dict[str, Any] = {"tools": TOOLS, "tool_choice": "none"}
     how: dict[str, Any] = {
-        "tools": TOOLS,
-        "tool_choice": "none",
+        **none,
         "reasoning_effort": "low",
         "response_format": {"type": "text", "json_schema": None},
         "stream_options": {"include_obfuscation": False},
@@ -349,7 +349,7 @@ def test_an_answer_of_the_client_goes_back_as_it_came(served: Served) -> None:
     }
     texts = [
         create(model=NAME, messages=messages, max_tokens=8, temperature=0, **more).choices[0]
-        for messages, more in ((plain, {}), (given, how))
+        for messages, more in ((plain, none), (given, how))
     ]
     assert texts[0] == texts[1]
     null: Any = tool({"a": {"const": None}})  # in a schema null is a value

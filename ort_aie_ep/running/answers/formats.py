@@ -82,7 +82,8 @@ class AnswerFormat:
         forced: bool = False,
     ) -> AnswerReader:  # fmt: skip
         """What takes an answer apart. Without tools, what looks like a call is text. What
-        `continues` a text is one from its first token on. Where calls are `forced`, nothing is."""
+        `continues` a text is one from its first token on. Where calls are `forced`, nothing is;
+        with them, or a strict tool, what is cut within the mark of a call is no text either."""
         return AnswerReader(self, tools, prompt_tail, continues, forced)
 
     def thinks(self, prompt_tail: str) -> bool | None:

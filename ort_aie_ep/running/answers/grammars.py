@@ -40,8 +40,9 @@ def answer_grammar(
     barred: bool,
 ) -> str:
     """The grammar of `AnswerFormat.grammar`."""
-    # gpt-oss ends a message before it calls.
-    if (not tools and not schema and not barred) or (continues and form.form is HARMONY):
+    # A text in a message of its own ends before calls.
+    in_message = form.form is HARMONY or form.says[0]
+    if (not tools and not schema and not barred) or (continues and in_message):
         return ""
     rules = Rules(form)
     text = rules.json(json.loads(schema), {}) if schema else "TEXT"

@@ -79,6 +79,7 @@ class AnswerReader:
         forced: bool = False,
     ) -> None:  # fmt: skip
         self._format, self._forced = form, forced
+        self._exact = forced or any(tool.strict for tool in tools)
         self._tools = {tool.name: tool for tool in tools}
         self._content: list[str] = []
         self._reasoning: list[str] = []
@@ -142,8 +143,8 @@ class AnswerReader:
         if form is HARMONY:
             return (yield from self._channels(continues))
         thought = yield from self._thought(thinks)
-        opens, closes = ("", "") if continues else self._format.says
-        if opens and (yield from pieces.starts(opens)):
+        opens, closes = self._format.says
+        if opens and (continues or (yield from pieces.starts(opens))):
             yield from self._message((closes,) if closes else (), self._say)
             thought = opens
         if form is None or not self._tools:
@@ -167,10 +168,7 @@ class AnswerReader:
         return closed
 
     def _until_calls(self, form: CallForm, begun: bool) -> Steps:
-        """Reads text up to the calls: what opens the first, or nothing.
-
-        What begins like calls, and has to be some, is no text where it is cut.
-        """
+        """Reads text up to the calls: what opens the first, or nothing."""
         opens, pieces = HOLES.split(form.first)[0], self._pieces
         if form.alone:
             yield from pieces.starts(MAY_OPEN)
@@ -183,7 +181,8 @@ class AnswerReader:
         content = self._lines = Lines(nowhere if self._forced else self._say, begun)
         mark = yield from pieces.until(() if form.alone else (opens,), content.write)
         if not mark:
-            yield from pieces.until((), nowhere if self._forced else content.write)
+            # What only began like calls, where it was cut.
+            yield from pieces.until((), nowhere if self._exact else content.write)
             content.end()
         self._lines = None
         return mark
