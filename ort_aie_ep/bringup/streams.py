@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 from ort_aie_ep import _npu
 from ort_aie_ep.npu.simulator import txn as op
 from ort_aie_ep.npu.simulator.registers import (
+    DESCRIPTOR_BYTES,
+    SHIM_CHANNELS,
+    SHIM_DESCRIPTORS,
     QueuePush,
     ShimDescriptor,
     shim_descriptor_of,
@@ -25,12 +28,10 @@ from ort_aie_ep.npu.simulator.registers import (
 )
 from ort_aie_ep.npu.simulator.txn import decode
 from ort_aie_ep.npu.terms.errors import DesignError
-from ort_aie_ep.npu.terms.registers import DESCRIPTOR_BYTES, TILE_REGISTERS
 
 Operations = list[tuple[Any, ...]]
 Words = NDArray[np.uint32]
 
-_SHIM = TILE_REGISTERS["shim"]
 _SPARE = 15
 _TOKEN = 1 << 31
 
@@ -82,7 +83,7 @@ def _first_column(manifest: Mapping[str, Any]) -> int:
 
 def _descriptor_word(manifest: Mapping[str, Any], number: int, word: int, column: int = -1) -> int:
     column = _first_column(manifest) if column < 0 else column
-    return _npu.register(column, 0, _SHIM.descriptors + DESCRIPTOR_BYTES * number + 4 * word)
+    return _npu.register(column, 0, SHIM_DESCRIPTORS + DESCRIPTOR_BYTES * number + 4 * word)
 
 
 def write(manifest: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -102,7 +103,7 @@ def parameter_write(manifest: Mapping[str, Any]) -> tuple[Any, ...]:
 def masked_write(manifest: Mapping[str, Any]) -> tuple[Any, ...]:
     """A masked write that changes no bit."""
     column = _first_column(manifest)
-    return "mask_write", _npu.register(column, 0, _SHIM.s2mm), 0, 0
+    return "mask_write", _npu.register(column, 0, SHIM_CHANNELS), 0, 0
 
 
 def block_write(manifest: Mapping[str, Any], words: int) -> tuple[Any, ...]:
