@@ -6,7 +6,6 @@ parameters, which the worker reads only when it starts, after its stream has wri
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ort_aie_ep import _npu
+from ort_aie_ep.npu.packages.package import build_runs
 from ort_aie_ep.npu.simulator import txn as op
 from ort_aie_ep.npu.simulator.registers import (
     DESCRIPTOR_BYTES,
@@ -45,33 +45,13 @@ def encode(manifest: Mapping[str, Any], operations: Operations) -> Words:
         raise DesignError(str(error)) from error
 
 
-def build(
-    manifest: Mapping[str, Any],
-    sequence: str,
-    parameters: Mapping[str, int],
-    places: Mapping[str, tuple[int, int]] | None = None,
-) -> list[Words]:
-    """The runs of a sequence. Raises DesignError for the shape.
-
-    `places` are (buffer, offset in bytes) of its arguments; without them each argument has its own
-    buffer, in order.
-    """
-    names = [a["name"] for a in manifest["sequences"][sequence]["arguments"]]
-    places = places or {name: (index, 0) for index, name in enumerate(names)}
-    step = {"sequence": sequence, "parameters": dict(parameters), "arguments": dict(places)}
-    try:
-        runs = _npu.build(json.dumps(manifest), [step])
-    except ValueError as error:
-        raise DesignError(str(error)) from error
-    return [run["words"] for run in runs]
-
-
 def build_one(manifest: Mapping[str, Any], sequence: str, parameters: Mapping[str, int]) -> Words:
-    """The run of a sequence that needs only one. Raises DesignError as `build` does."""
-    runs = build(manifest, sequence, parameters)
+    """The words of a sequence that needs only one run. Raises DesignError for the shape."""
+    runs = build_runs(manifest, sequence, parameters)
     if len(runs) != 1:
         raise DesignError(f"the sequence {sequence} takes {len(runs)} runs; expected one")
-    return runs[0]
+    words: Words = runs[0]["words"]
+    return words
 
 
 # --- single operations ----------------------------------------------------------------------------
