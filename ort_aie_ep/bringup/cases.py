@@ -18,7 +18,7 @@ from ort_aie_ep.bringup.bench import value_of
 from ort_aie_ep.bringup.device import NPU1, Context, Fault, Identity, Npu
 from ort_aie_ep.bringup.problems import Shape, shapes
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.npu.packages.package import MANIFEST, Package, package_of, read_package
+from ort_aie_ep.npu.packages.package import MANIFEST, Package, build_runs, package_of, read_package
 from ort_aie_ep.npu.terms import costs
 from ort_aie_ep.npu.terms.arguments import RunBuffers
 from ort_aie_ep.npu.terms.device import Device
@@ -255,15 +255,7 @@ def run_case(
 ) -> Case:
     """Run a problem, compare it, then time it. Raises Fault, and DesignError for its shape."""
     packed = RunBuffers.of(problem.buffers)
-    step = {
-        "sequence": problem.sequence,
-        "parameters": problem.parameters,
-        "arguments": dict(packed.places),
-    }
-    try:
-        built = _npu.build(json.dumps(package.manifest), [step])
-    except ValueError as error:
-        raise DesignError(str(error)) from error
+    built = build_runs(package.manifest, problem.sequence, problem.parameters, packed.places)
     longest = max(run["predicted_seconds"] for run in built)
     if longest > costs.WATCHDOG_BUDGET.value:
         raise DesignError(

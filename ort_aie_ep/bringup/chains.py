@@ -9,9 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from ort_aie_ep.aie_kernels.reference import BF16, Output, Reference, doubles, generator
-from ort_aie_ep.bringup import streams
 from ort_aie_ep.bringup.device import MAX_CHAIN, Context
-from ort_aie_ep.npu.packages.package import Package
+from ort_aie_ep.npu.packages.package import Package, build_runs
 
 DESIGN, SEQUENCE = "micro", "passthrough"
 NAME = "chain"  # in reports, in place of a sequence
@@ -30,8 +29,8 @@ def run_chain(
     programs = []
     for i in range(runs):
         places = {"x": (0, i * 2 * _ELEMENTS), "y": (0, (i + 1) * 2 * _ELEMENTS)}
-        words = streams.build(package.manifest, SEQUENCE, _SHAPE, places)
-        programs += [context.program(each, [buffer]) for each in words]
+        built = build_runs(package.manifest, SEQUENCE, _SHAPE, places)
+        programs += [context.program(each["words"], [buffer]) for each in built]
     chain = context.chain(programs)
     chain()
     exact = np.repeat(doubles(objects[:1]), runs, axis=0)

@@ -6,7 +6,6 @@ parameters, which the worker reads only when it starts, after its stream has wri
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ort_aie_ep import _npu
+from ort_aie_ep.npu.packages.package import build_runs
 from ort_aie_ep.npu.simulator import txn as op
 from ort_aie_ep.npu.simulator.registers import (
+    DESCRIPTOR_BYTES,
+    SHIM_CHANNELS,
+    SHIM_DESCRIPTORS,
     QueuePush,
     ShimDescriptor,
     shim_descriptor_of,
@@ -25,12 +28,10 @@ from ort_aie_ep.npu.simulator.registers import (
 )
 from ort_aie_ep.npu.simulator.txn import decode
 from ort_aie_ep.npu.terms.errors import DesignError
-from ort_aie_ep.npu.terms.registers import DESCRIPTOR_BYTES, TILE_REGISTERS
 
 Operations = list[tuple[Any, ...]]
 Words = NDArray[np.uint32]
 
-_SHIM = TILE_REGISTERS["shim"]
 _SPARE = 15
 _TOKEN = 1 << 31
 
@@ -44,33 +45,13 @@ def encode(manifest: Mapping[str, Any], operations: Operations) -> Words:
         raise DesignError(str(error)) from error
 
 
-def build(
-    manifest: Mapping[str, Any],
-    sequence: str,
-    parameters: Mapping[str, int],
-    places: Mapping[str, tuple[int, int]] | None = None,
-) -> list[Words]:
-    """The runs of a sequence. Raises DesignError for the shape.
-
-    `places` are (buffer, offset in bytes) of its arguments; without them each argument has its own
-    buffer, in order.
-    """
-    names = [a["name"] for a in manifest["sequences"][sequence]["arguments"]]
-    places = places or {name: (index, 0) for index, name in enumerate(names)}
-    step = {"sequence": sequence, "parameters": dict(parameters), "arguments": dict(places)}
-    try:
-        runs = _npu.build(json.dumps(manifest), [step])
-    except ValueError as error:
-        raise DesignError(str(error)) from error
-    return [run["words"] for run in runs]
-
-
 def build_one(manifest: Mapping[str, Any], sequence: str, parameters: Mapping[str, int]) -> Words:
-    """The run of a sequence that needs only one. Raises DesignError as `build` does."""
-    runs = build(manifest, sequence, parameters)
+    """The words of a sequence that needs only one run. Raises DesignError for the shape."""
+    runs = build_runs(manifest, sequence, parameters)
     if len(runs) != 1:
         raise DesignError(f"the sequence {sequence} takes {len(runs)} runs; expected one")
-    return runs[0]
+    words: Words = runs[0]["words"]
+    return words
 
 
 # --- single operations ----------------------------------------------------------------------------
@@ -82,7 +63,7 @@ def _first_column(manifest: Mapping[str, Any]) -> int:
 
 def _descriptor_word(manifest: Mapping[str, Any], number: int, word: int, column: int = -1) -> int:
     column = _first_column(manifest) if column < 0 else column
-    return _npu.register(column, 0, _SHIM.descriptors + DESCRIPTOR_BYTES * number + 4 * word)
+    return _npu.register(column, 0, SHIM_DESCRIPTORS + DESCRIPTOR_BYTES * number + 4 * word)
 
 
 def write(manifest: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -102,7 +83,7 @@ def parameter_write(manifest: Mapping[str, Any]) -> tuple[Any, ...]:
 def masked_write(manifest: Mapping[str, Any]) -> tuple[Any, ...]:
     """A masked write that changes no bit."""
     column = _first_column(manifest)
-    return "mask_write", _npu.register(column, 0, _SHIM.s2mm), 0, 0
+    return "mask_write", _npu.register(column, 0, SHIM_CHANNELS), 0, 0
 
 
 def block_write(manifest: Mapping[str, Any], words: int) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ from ort_aie_ep.graph_passes.plans import PLAN, read_recipe, recipe_types
 from ort_aie_ep.graph_passes.walk import node_label
 from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.models.onnx_file import load_model
-from ort_aie_ep.prediction.recipes import Input, PlanNode, Plans, RecipeBuilder, Size, Values
+from ort_aie_ep.prediction.recipes import Input, PlanNode, Plans, Size, Values, alone
 
 
 @dataclass(frozen=True)
@@ -213,18 +213,6 @@ class _Step:
         if self.op == "FlowAttention":
             return dict(zip(ATTENTION_INPUTS, self.reads, strict=False))
         return {"last": self.reads[1]} if self.op == "SelectRows" else {}
-
-
-def alone(
-    op: str, name: str, attributes: Mapping[str, Any], reads: Sequence[int], results: int,
-    inputs: tuple[Input | None, ...],
-) -> PlanNode:  # fmt: skip
-    """An op by itself."""
-    recipe = RecipeBuilder()
-    for one in inputs:
-        recipe.add(one)
-    written = recipe.step(op, name, [r if r >= 0 else None for r in reads], results, **attributes)
-    return recipe.node(written, planned=False)
 
 
 def _absent(value: ir.Value | None) -> bool:

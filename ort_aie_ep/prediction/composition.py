@@ -7,27 +7,50 @@ use, asked with tensors that have no data. `aie_kernels.costs` has the time of e
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from itertools import pairwise
+from typing import Literal
 
 from ort_aie_ep import _npu
+from ort_aie_ep.aie_kernels import invocation
 from ort_aie_ep.aie_kernels.build import BUILT_FORMS, find_packages
 from ort_aie_ep.aie_kernels.costs import cost_of
+from ort_aie_ep.aie_kernels.machine import Bound, Machine
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats.q4nx import FORMS, SHIPPING, BlockForm
 from ort_aie_ep.npu.packages.package import manifest
 from ort_aie_ep.npu.terms.device import device
 from ort_aie_ep.npu.terms.errors import DesignError
 from ort_aie_ep.prediction.recipes import PlanNode, Plans
-from ort_aie_ep.prediction.tally import Tally, Timing
 
 #: The packages that are built for npu2.
 OVERLAYS: Set[str] = frozenset(
     name for form in BUILT_FORMS for name in _npu.packages(form.group, form.minima)
 )
+_MACHINE = Machine()
+
+#: Of a token or a prompt.
+Part = invocation.Part | Literal["dispatch", "switches"]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of a token or a prompt: by part, and by what limits them.
+
+    `runs` are dispatches, `switches` changes of overlay; `by_bound` leaves both out. `read` and
+    `write` are DDR bytes.
+    """
+
+    seconds: float
+    parts: dict[Part, float]
+    by_bound: dict[Bound, float]
+    runs: int
+    switches: int
+    read: float
+    write: float
 
 
 @dataclass(frozen=True)
@@ -121,7 +144,10 @@ class _Call:
     runs: int = 0
     token_overlay: str = "decode"
     layers_refused: str = ""
-    tally: Tally = field(default_factory=Tally)
+    parts: dict[Part, float] = field(default_factory=lambda: defaultdict(float))  # seconds
+    bounds: dict[Bound, float] = field(default_factory=lambda: defaultdict(float))
+    read: float = 0.0
+    write: float = 0.0
 
     def _schedule(self, plan: PlanNode, tokens: int) -> _npu.Schedule:
         return _scheduled(plan, tokens, self.context, self.one_xclbin, self.fused_layers)
@@ -154,14 +180,24 @@ class _Call:
     def _time(self, part: _npu.Part, form: BlockForm) -> None:
         for sequence, parameters in part["invocations"]:
             kind, steps = cost_of(part["design"], sequence, parameters, form=form)
-            self.tally.add(kind, steps)
+            bounds = _MACHINE.by_bound(steps)
+            for bound, seconds in bounds.items():
+                self.bounds[bound] += seconds
+            self.parts[kind] += sum(bounds.values())
+            self.read += sum(step.read for step in steps)
+            self.write += sum(step.write for step in steps)
 
     def composition(self) -> Composition:
         """Of all nodes."""
         # A call begins and ends in the overlay of tokens.
         order = [self.token_overlay, *self.overlays, self.token_overlay]
         switches = sum(a != b for a, b in pairwise(order))
-        timing = self.tally.timing(self.runs, switches)
+        self.parts["dispatch"] = self.runs * _MACHINE.dispatch
+        self.parts["switches"] = switches * _MACHINE.overlay_switch
+        timing = Timing(
+            sum(self.parts.values()), dict(self.parts), dict(self.bounds), self.runs, switches,
+            self.read, self.write,
+        )  # fmt: skip
         return Composition(
             self.tokens, self.context, self.submissions, self.device_steps,
             dict(self.host_steps), dict(Counter(self.overlays)), timing,

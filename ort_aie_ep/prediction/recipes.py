@@ -1,21 +1,19 @@
 """Recipes with tensors that have shapes and no data: what the NPU's scheduler is asked about.
 
 A node of the domain aie is a recipe (src/ops/recipe.h) and facts of its inputs, whose sizes may
-depend on the tokens of a call. `ort_aie_ep.prediction.compiled` reads them from a compiled model;
-`RecipeBuilder` writes them.
+depend on the tokens of a call. `ort_aie_ep.prediction.compiled` reads them from a compiled model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any, Literal
 
 from ort_aie_ep.errors import AieError
 
-FLOAT, UINT8, INT8, INT32, INT64, FLOAT16, BFLOAT16 = 1, 2, 3, 6, 7, 10, 16  # TensorProto.DataType
-_INTEGERS = (INT32, INT64)
+_INTEGERS = (6, 7)  # int32 and int64 of TensorProto.DataType
 _MOST_VALUES = 1 << 22  # of an input: more tokens than any model has positions
 
 #: A size that depends on a call: new tokens, all tokens, those before the call, and the larger of
@@ -90,55 +88,22 @@ class PlanNode:
 Plans = tuple[PlanNode, ...]
 
 
-@dataclass
-class RecipeBuilder:
-    """Writes a recipe: inputs, then steps, whose results are numbered after all inputs."""
-
-    _inputs: list[Input | None] = field(default_factory=list)
-    _steps: list[tuple[str, str, dict[str, Any], list[int], list[int]]] = field(
-        default_factory=list
-    )
-    _results: int = 0
-
-    def add(self, one: Input | None) -> int:
-        """An input, or the place of one that is left out."""
-        self._inputs.append(one)
-        return len(self._inputs) - 1
-
-    def input(self, type_: int, *dims: Size, values: Values = "zeros") -> int:
-        """A tensor of the call."""
-        return self.add(Input(type_, dims, values=values))
-
-    def constant(self, type_: int, *dims: int) -> int:
-        """A weight."""
-        return self.add(Input(type_, dims, constant=True))
-
-    def step(
-        self, op: str, name: str, reads: Sequence[int | None], results: int = 1, **attributes: Any
-    ) -> tuple[int, ...]:
-        """A step of an op; `reads` are its inputs by position. Returns its results."""
-        written = [-2 - self._results - i for i in range(results)]
-        self._results += results
-        self._steps.append((op, name, attributes, [-1 if r is None else r for r in reads], written))
-        return tuple(written)
-
-    def node(self, outputs: Sequence[int], *, planned: bool = True) -> PlanNode:
-        """The node with all steps."""
-
-        def number(value: int) -> str:
-            return str(len(self._inputs) - 2 - value if value < -1 else value)
-
-        def numbers(values: Sequence[int]) -> str:
-            return " ".join(map(number, values))
-
-        forms = any(attributes.get("format") == 2 for _, _, attributes, _, _ in self._steps)
-        lines = [f"recipe {2 if forms else 1}", f"inputs {len(self._inputs)}"]
-        for op, name, attributes, reads, writes in self._steps:
-            lines.append(f"step {op} {_escaped(name)}")
-            lines += [_attribute(key, value) for key, value in attributes.items()]
-            lines += [f"reads {numbers(reads)}", f"writes {numbers(writes)}"]
-        lines.append(f"outputs {numbers(outputs)}")
-        return PlanNode("\n".join(lines) + "\n", tuple(self._inputs), planned)
+def alone(
+    op: str, name: str, attributes: Mapping[str, Any], reads: Sequence[int], results: int,
+    inputs: tuple[Input | None, ...],
+) -> PlanNode:  # fmt: skip
+    """An op by itself, which reads `inputs` by position (-1: none)."""
+    written = " ".join(str(len(inputs) + i) for i in range(results))
+    lines = [
+        f"recipe {2 if attributes.get('format') == 2 else 1}",
+        f"inputs {len(inputs)}",
+        f"step {op} {_escaped(name)}",
+        *(_attribute(key, value) for key, value in attributes.items()),
+        f"reads {' '.join(map(str, reads))}",
+        f"writes {written}",
+        f"outputs {written}",
+    ]
+    return PlanNode("\n".join(lines) + "\n", inputs, planned=False)
 
 
 def _attribute(name: str, value: object) -> str:

@@ -10,10 +10,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ort_aie_ep.prediction.composition import Composition
+from ort_aie_ep.prediction.composition import Composition, Part
 from ort_aie_ep.prediction.measured import BASIS, Phase, nearest_words, range_words
 from ort_aie_ep.prediction.simulation import PlanSimulation
-from ort_aie_ep.prediction.tally import Part
 
 _T = TypeVar("_T")
 Q4NX_WEIGHTS = 32 * 256  # of a block

@@ -173,7 +173,7 @@ def test_parts_of_a_stream_are_all_of_it(site: Site) -> None:
 
 def operations(site: Site) -> tuple[dict[str, object], streams.Operations]:
     content = read_package(site.add("dequant", "npu2_1col")).manifest
-    (words,) = streams.build(content, "dequant", OBJECT)
+    words = streams.build_one(content, "dequant", OBJECT)
     return content, streams.operations_of(words)
 
 

@@ -1,4 +1,4 @@
-"""Words of instruction streams: decoded, and shown as text; and read as a configuration's.
+"""Words of instruction streams: decoded, and shown as text.
 
 An input is the words, little endian. Mutations seldom leave the header's counts right, so a stream
 is decoded once more with the counts that its own errors ask for.
@@ -13,7 +13,6 @@ import numpy as np
 from target import fuzz
 
 with atheris.instrument_imports(include=["ort_aie_ep"]):
-    from ort_aie_ep.npu.configuration_words.decode import decode as decode_configuration
     from ort_aie_ep.npu.simulator.txn import decode, format_stream
     from ort_aie_ep.npu.terms.errors import StreamError
 
@@ -29,7 +28,6 @@ def test(data: bytes) -> None:
             if found := re.search(r"expected a count of (\d+)", str(error)):
                 words[2] = int(found.group(1))
     format_stream(decode(words))
-    decode_configuration(words)
 
 
 if __name__ == "__main__":

@@ -11,11 +11,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from combinations import DESIGNS
+from configuration_words.compare import differences
+from configuration_words.decode import decode
 from real_tools import BIN, MISSING, aie_opt, binary
 
 from ort_aie_ep.aie_kernels.mlir.module import print_module
-from ort_aie_ep.npu.configuration_words.compare import differences
-from ort_aie_ep.npu.configuration_words.decode import decode
 from ort_aie_ep.npu.terms.configuration import configure
 from ort_aie_ep.npu.terms.design import Design
 

@@ -60,9 +60,9 @@ def test_a_design_without_fault_is_printed() -> None:
 @pytest.mark.parametrize(
     ("steps", "match"),
     [
-        ([Release("x"), call(COPY, "x", "x", 1)], "object of port x that has been released"),
-        ([Acquire("x", 3)], "worker w acquires 3 objects of x, which has 2 buffers"),
-        ([], "worker w still holds objects of x when its body ends"),
+        ([Release("x"), call(COPY, "x", "x", 1)], "object of port x has been released"),
+        ([Acquire("x", 3)], r"worker w: Acquire\('x', 3\): fifo own has depth 2 here"),
+        ([], "worker w: it ends while it holds 1 objects of port x"),
     ],
 )
 def test_a_wrong_body_is_refused(steps: list[Any], match: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ort_aie_ep.npu.checks.check import check
-from ort_aie_ep.npu.terms.design import Acquire, Body, Buffer, Core, Design, Fifo, Release, call
+from ort_aie_ep.npu.terms.design import Acquire, Body, Buffer, Core, Design, Fifo, Release
 from ort_aie_ep.npu.terms.device import device
 from ort_aie_ep.npu.terms.errors import DesignError
 from ort_aie_ep.npu.terms.kernel import Array, Kernel
@@ -19,18 +19,8 @@ COPY = Kernel("copy", "copy.cc", (Array("u8", 64), Array("u8", 64)), lambda arch
 def move(inputs: list[str], outputs: list[str]) -> Body:
     """A body that takes one object from every input, then gives one to every output."""
 
-    def body(core: Core) -> Iterator[Any]:
-        taken, given = [], []
-        for port in inputs:
-            taken.append((yield Acquire(port)))
-        for port in outputs:
-            given.append((yield Acquire(port)))
-        for source, destination in zip(taken, given, strict=False):
-            yield call(COPY, source, destination)
-        for port in (*inputs, *outputs):
-            yield Release(port)
-
-    return body
+    ports = (*inputs, *outputs)
+    return steps(*(Acquire(port) for port in ports), *(Release(port) for port in ports))
 
 
 def empty(name: str = "npu2", title: str = "small") -> Design:
@@ -99,22 +89,6 @@ def steps(*made: Any) -> Callable[[Core], Iterator[Any]]:
         yield from (step for step in made)  # a generator, as a tuple takes no answers
 
     return body
-
-
-def without_kernels(design: Design) -> Design:
-    """The design with workers that take and give objects, but call nothing."""
-    for worker in design.workers.values():
-
-        def body(
-            core: Core, ports: tuple[str, ...] = (*worker.inputs, *worker.outputs)
-        ) -> Iterator[Any]:
-            for port in ports:
-                yield Acquire(port)
-                yield Release(port)
-
-        worker.body = body
-        worker.kernels = ()
-    return design
 
 
 TAKE, GIVE = (Acquire("in"), Release("in")), (Acquire("out"), Release("out"))

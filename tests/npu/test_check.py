@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from small_designs import COPY, add_worker, empty, refusal, relay, through_memory, without_kernels
+from small_designs import COPY, add_worker, empty, refusal, relay, through_memory
 
 from ort_aie_ep.aie_kernels.fused_dqp import design as fused_dqp  # fmt: skip
 from ort_aie_ep.npu.checks.check import check
@@ -44,7 +44,7 @@ def test_fused_dqp_passes_on_every_device(name: str) -> None:
 
 def test_small_designs_pass() -> None:
     for design in (relay(), through_memory()):
-        assert check(design).proved == ("every worker goes on while the shims send and receive",)
+        assert "progress is not shown: the design has no sequence" in check(design).notes
 
 
 # --- resources: (a design by size, the last that fits, tile, resource, limit) ---------------------
@@ -274,9 +274,6 @@ LIMITS: dict[str, tuple[Callable[[int], Design], int, int, tuple[str, ...]]] = {
 def test_within_the_limit_passes_and_beyond_is_refused(name: str) -> None:
     build, last, beyond, said = LIMITS[name]
     good, bad = build(last), build(beyond)
-    if build in (core_dimensions, memory_dimensions, memory_length):
-        # Objects have other sizes than the kernel's: this test checks only the DMA.
-        good, bad = without_kernels(good), without_kernels(bad)
     assert check(good).passed
     text = refusal(bad)
     for part in said:

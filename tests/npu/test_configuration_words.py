@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from configuration_words.compare import differences
+from configuration_words.decode import decode
+from configuration_words.walk import walk
 from every_operation import EveryOperation
 from small_designs import add_worker, empty, relay
 
-from ort_aie_ep.npu.configuration_words.compare import differences
-from ort_aie_ep.npu.configuration_words.decode import decode
-from ort_aie_ep.npu.configuration_words.walk import walk
 from ort_aie_ep.npu.simulator import txn
 from ort_aie_ep.npu.terms.configuration import Configuration, Port, configure
 from ort_aie_ep.npu.terms.design import Layout

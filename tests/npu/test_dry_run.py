@@ -41,14 +41,18 @@ def calling(*arguments: Any, kernel: Kernel = FINE) -> Callable[[Core], Iterator
     [
         (calling("in", 3), FINE, ""),
         (calling("spare", -5), FINE, ""),
-        (calling("in", 3, kernel=WIDE), WIDE, "at least 68 bytes, but object of port in has 64"),
-        (calling("in", 3, kernel=BF16), BF16, "expected bf16, but object of port in is u8"),
+        (calling("in", 3, kernel=WIDE), WIDE, "expected 68 u8, but an object of port in has 64 u8"),
+        (
+            calling("in", 3, kernel=BF16),
+            BF16,
+            "expected 32 bf16, but an object of port in",
+        ),
         (calling("in"), FINE, "kernel scaled takes 2 arguments, got 1"),
-        (calling("in", "out"), FINE, "argument 1: expected an integer, got object of port out"),
+        (calling("in", "out"), FINE, "argument 1: expected an integer, got an object of port out"),
         (calling(4, 4), FINE, "argument 0: expected 64 u8, got int"),
         (calling("in", 1.5), FINE, "argument 1: expected an integer, got float"),
         (calling("in", 2**31), FINE, "does not fit an int32"),
-        (calling("in", 3), COPY, "calls kernel scaled, which is not among the worker's kernels"),
+        (calling("in", 3), COPY, "calls scaled, which is not among the worker's kernels"),
     ],
 )
 def test_calls_are_held_to_the_kernels_signature(
@@ -67,7 +71,7 @@ def test_calls_are_held_to_the_kernels_signature(
     ("body", "said"),
     [
         (steps(*TAKE, Acquire("out")), "ends while it holds 1 objects of port out"),
-        (steps(*TAKE, *GIVE, Release("in")), "Release('in', 1) while 0 objects are held"),
+        (steps(*TAKE, *GIVE, Release("in")), "Release('in', 1) while 0 are held"),
         (steps(*TAKE), "never acquires port out"),
         (steps(*TAKE, *GIVE, Acquire("w")), "no port is named 'w'; the ports are: in, out"),
         (steps(*TAKE, *GIVE, Acquire("in", 0)), "the count must be at least 1"),

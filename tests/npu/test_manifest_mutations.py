@@ -17,7 +17,13 @@ from ort_aie_ep.bringup import streams
 from ort_aie_ep.bringup.problems import shapes
 from ort_aie_ep.explain.overlays import find_overlays
 from ort_aie_ep.modelled_npu.device_process import Context
-from ort_aie_ep.npu.packages.package import MANIFEST, PackageError, manifest, read_package
+from ort_aie_ep.npu.packages.package import (
+    MANIFEST,
+    PackageError,
+    build_runs,
+    manifest,
+    read_package,
+)
 from ort_aie_ep.npu.packages.simulated import write_simulated_packages
 from ort_aie_ep.npu.simulator.txn import decode, format_stream
 from ort_aie_ep.npu.terms.device import device
@@ -51,7 +57,7 @@ def test_a_mutated_manifest_is_named_or_gives_streams(package: Path) -> None:
 
 
 def _streams(content: dict[str, Any], sequence: str, parameters: dict[str, int]) -> None:
-    for words in streams.build(content, sequence, parameters):
+    for words in (run["words"] for run in build_runs(content, sequence, parameters)):
         streams.operations_of(words)
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from small_designs import add_worker, empty, relay, without_kernels
-from test_check import LIMITS, core_dimensions, l2, memory_dimensions, memory_length
+from small_designs import add_worker, empty, relay
+from test_check import LIMITS
 
 from ort_aie_ep.aie_kernels.mlir.module import print_module
 from ort_aie_ep.npu.checks.check import examine
@@ -75,11 +75,6 @@ def beyond(name: str) -> tuple[Design, Design]:
         good, bad = PAIRS[name]
         return good(), bad()
     build, last, first, _ = LIMITS[name]
-    bare: tuple[Callable[[int], Design], ...] = (
-        core_dimensions, memory_dimensions, memory_length, l2,
-    )  # fmt: skip
-    if build in bare:
-        return without_kernels(build(last)), without_kernels(build(first))
     return build(last), build(first)
 
 

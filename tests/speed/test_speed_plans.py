@@ -22,7 +22,7 @@ from ort_aie_ep.npu.terms.device import device
 from ort_aie_ep.npu.terms.errors import DesignError
 from ort_aie_ep.prediction.compiled import plans_in, read_plans
 from ort_aie_ep.prediction.composition import OVERLAYS, compose, schedule
-from ort_aie_ep.prediction.recipes import FLOAT, INT64, UINT8, Input, Plans, RecipeBuilder
+from ort_aie_ep.prediction.recipes import Input, PlanNode, Plans, alone
 from ort_aie_ep.prediction.shapes import MODELS, plans_of, shape_of
 from ort_aie_ep.tools.synth import synth
 
@@ -49,13 +49,17 @@ def test_a_named_shape_has_the_plan_of_its_compiled_model(
     )
 
 
+FLOAT, UINT8, INT64 = 1, 2, 7  # of TensorProto
+
+
+def blocks(n: int, k: int) -> Input:
+    return Input(UINT8, SHIPPING.blocks_shape(n, k), constant=True)
+
+
 def projection(k: int, n: int) -> Plans:
-    recipe, form = RecipeBuilder(), SHIPPING
-    x, weights = (
-        recipe.input(FLOAT, 1, "tokens", k),
-        recipe.constant(UINT8, *form.blocks_shape(n, k)),
-    )
-    return (recipe.node(recipe.step("Q4NXMatMul", "p", [x, weights], K=k, N=n, format=1)),)
+    inputs = Input(FLOAT, (1, "tokens", k)), blocks(n, k)
+    attributes = {"K": k, "N": n, "format": 1}
+    return (replace(alone("Q4NXMatMul", "p", attributes, [0, 1], 1, inputs), planned=True),)
 
 
 def test_a_short_prompt_multiplies_quantised_weights() -> None:
@@ -81,15 +85,16 @@ def test_tensors_that_do_not_fit_a_node_are_refused() -> None:
 
 
 def test_sizes_that_no_call_has_are_refused() -> None:
-    recipe = RecipeBuilder()
-    x, weights = recipe.input(FLOAT, 1 << 40, 256), recipe.constant(UINT8, 8, 1, 5120)
-    (y,) = recipe.step("Q4NXMatMul", "p", [x, weights], K=256, N=256, format=1)
-    rows = recipe.node(recipe.step("Mul", "m", [y, y], format=1))
+    inputs = Input(FLOAT, (1 << 40, 256)), blocks(256, 256)
+    attributes = {"K": 256, "N": 256, "format": 1}
+    product = alone("Q4NXMatMul", "p", attributes, [0, 1], 1, inputs).recipe
+    squared = product.replace(
+        "outputs 2", "step Mul m\nint format 1\nreads 2 2\nwrites 3\noutputs 3"
+    )
     with pytest.raises(AieError, match="no room for the values between the steps"):
-        schedule(rows, 1, 1)
-    ids = RecipeBuilder()
-    table, many = ids.constant(UINT8, 8, 1, 5120), ids.input(INT64, 1 << 40)
-    gather = ids.node(ids.step("Q4NXGather", "g", [table, many], K=256, N=256, format=1))
+        schedule(PlanNode(squared, inputs), 1, 1)
+    ids = blocks(256, 256), Input(INT64, (1 << 40,))
+    gather = alone("Q4NXGather", "g", {"K": 256, "N": 256, "format": 1}, [0, 1], 1, ids)
     with pytest.raises(AieError, match="an input of integers has"):
         schedule(gather, 1, 1)
 

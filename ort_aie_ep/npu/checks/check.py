@@ -1,29 +1,26 @@
 """Does a design fit its device, and can it make progress? `check` proves it or says every reason.
 
-It looks at the rules of the vocabulary (`structure`), every resource of every tile against
-`device.TILES`, paths for the streams (`route`), the workers' bodies (`dry_run`), the sequences
-(`check_sequence`), and progress (`progress`). Program size and stack (`core_programs`) and static
-data cannot be known without the compiler: they are ranges, and never count as passed.
+It looks at the rules of the vocabulary (`structure`), the workers' bodies (`terms.body`), every
+resource of every tile against `device.TILES`, and paths for the streams (`route`). The runtime's
+own reader reads the sequences, and the simulator runs them (`progress`). Program size and stack
+(`core_programs`) and static data cannot be known without the compiler: they are ranges, and never
+count as passed.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 from ort_aie_ep.npu.checks import core_programs, real_words, static_data
-from ort_aie_ep.npu.checks.check_sequence import sequence_mistakes
-from ort_aie_ep.npu.checks.count_parts import Unpredictable
-from ort_aie_ep.npu.checks.counts import CountRun
 from ort_aie_ep.npu.checks.descriptors import descriptors
-from ort_aie_ep.npu.checks.dry_run import Trace, dry_run
 from ort_aie_ep.npu.checks.packets import packets
-from ort_aie_ep.npu.checks.progress import loops, small_shapes, statements
+from ort_aie_ep.npu.checks.progress import progress, statements
 from ort_aie_ep.npu.checks.report import Estimate, Findings, Report, tile_list
 from ort_aie_ep.npu.checks.route import route
 from ort_aie_ep.npu.checks.structure import notes, structure
-from ort_aie_ep.npu.kernels import Kernels
+from ort_aie_ep.npu.packages.package import manifest, validate
+from ort_aie_ep.npu.terms.body import Invoke, Node, Start, nodes, trace
 from ort_aie_ep.npu.terms.configuration import Configuration, Direction, configure
 from ort_aie_ep.npu.terms.design import Design, Worker
 from ort_aie_ep.npu.terms.device import (
@@ -31,20 +28,17 @@ from ort_aie_ep.npu.terms.device import (
     TILES,
     Tile,
 )  # fmt: skip
-from ort_aie_ep.npu.terms.errors import DesignError, SimulationError
+from ort_aie_ep.npu.terms.errors import DesignError
 from ort_aie_ep.npu.terms.kernel import Kernel
 
-Shapes = Mapping[str, Iterable[Mapping[str, int]]]
 
-
-def check(design: Design, shapes: Shapes | None = None) -> Report:
+def check(design: Design) -> Report:
     """The report on a design that passes.
 
-    It shows progress for a few small shapes of every sequence, and for `shapes`: parameter values
-    by sequence. Raises DesignError, which lists every violation with the tile, the resource, the
-    limit and the use.
+    Raises DesignError, which lists every violation with the tile, the resource, the limit and the
+    use.
     """
-    report = examine(design, shapes)
+    report = examine(design)
     if not report.passed:
         count = len(report.violations)
         lines = "\n".join(f"  {violation}" for violation in report.violations)
@@ -55,18 +49,16 @@ def check(design: Design, shapes: Shapes | None = None) -> Report:
     return report
 
 
-def examine(design: Design, shapes: Shapes | None = None) -> Report:
+def examine(design: Design) -> Report:
     """The report on a design, whether it passes or not. Does not raise for a bad design."""
-    return _Examination(design, shapes or {}).run()
+    return _Examination(design).run()
 
 
 class _Examination:
-    def __init__(self, design: Design, shapes: Shapes) -> None:
+    def __init__(self, design: Design) -> None:
         self._design = design
-        self._shapes = shapes
         self._found = Findings()
         self._configuration: Configuration | None = None
-        self._kernels: Kernels | None = None
 
     def run(self) -> Report:
         design = self._design
@@ -74,9 +66,9 @@ class _Examination:
         sound = not self._found.violations
         if sound:
             self._found.notes.extend(notes(design))
-            traces = {w.name: dry_run(w) for w in design.workers.values()}
-            self._workers(traces)
-            self._sequences(traces)
+            bodies = self._bodies()
+            self._workers(bodies)
+            self._sequences(bodies)
             self._configuration = configuration = self._configure()
             if configuration is not None:
                 self._memory(configuration)
@@ -86,9 +78,10 @@ class _Examination:
                 descriptors(self._found, configuration)
                 self._locks(configuration)
                 self._routes(configuration)
-                self._loops(traces)
                 if not self._found.violations:
-                    self._progress(configuration, traces)
+                    self._statements()
+                if not self._found.violations:
+                    progress(self._found, design)
         found, order = self._found, {"shim": 0, "mem": 1, "core": 2}
         return Report(
             design.package,
@@ -213,124 +206,72 @@ class _Examination:
         packets(self._found, configuration, routing)
 
     # --- workers and sequences ---
-    def _workers(self, traces: Mapping[str, Trace]) -> None:
+    def _bodies(self) -> dict[str, list[Node]]:
+        """The steps of the workers whose bodies are right, those in loops included."""
         alike: dict[str, list[Worker]] = defaultdict(list)
+        bodies: dict[str, list[Node]] = {}
+        for worker in self._design.workers.values():
+            try:
+                bodies[worker.name] = list(nodes(trace(worker)))
+            except DesignError as error:
+                alike[str(error)].append(worker)
+                continue
+            if worker.parameters and not _starts(bodies[worker.name]):
+                alike["the body never reads its parameters (Parameters)"].append(worker)
+        for mistake, workers in alike.items():
+            self._found.refuse(_names(workers), "body", mistake)
+        return bodies
+
+    def _workers(self, bodies: Mapping[str, list[Node]]) -> None:
         unused: dict[str, list[Worker]] = defaultdict(list)
         symbols: dict[str, Kernel] = {}
         for worker in self._design.workers.values():
-            trace = traces[worker.name]
-            for mistake in trace.mistakes:
-                alike[mistake].append(worker)
-            if worker.parameters and not trace.starts and trace.complete:
-                alike["the body never reads its parameters (Parameters)"].append(worker)
-            if not trace.complete:
-                alike["one pass through the body takes too many steps to be checked"].append(worker)
+            steps = bodies.get(worker.name)
             for kernel in worker.kernels:
-                if kernel not in trace.calls and not trace.mistakes:
+                if steps is not None and not any(
+                    isinstance(step, Invoke) and step.kernel == kernel for step in steps
+                ):
                     unused[kernel.name].append(worker)
                 if symbols.setdefault(kernel.name, kernel).arguments != kernel.arguments:
-                    alike[f"two kernels are named {kernel.name}, with different arguments"].append(
-                        worker
-                    )
-        for mistake, workers in alike.items():
-            self._found.refuse(_names(workers), "body", mistake)
-        for kernel_name, workers in unused.items():
-            self._found.notes.append(f"kernel {kernel_name} is never called by {_names(workers)}")
+                    self._found.refuse(
+                        _names([worker]), "body",
+                        f"two kernels are named {kernel.name}, with different arguments",
+                    )  # fmt: skip
+        for name, workers in unused.items():
+            self._found.notes.append(f"kernel {name} is never called by {_names(workers)}")
 
-    def _sequences(self, traces: Mapping[str, Trace]) -> None:
+    def _sequences(self, bodies: Mapping[str, list[Node]]) -> None:
         design = self._design
-        started: set[str] = set()
-        used: set[str] = set()
-        for sequence in design.sequences.values():
-            for mistake in sequence_mistakes(design, sequence):
-                self._found.refuse(f"sequence {sequence.name}", "statement", mistake)
-            for statement in statements(sequence.body):
-                if "start" in statement:
-                    started.add(statement["start"])
-                used.add(statement.get("transfer", ""))
-        for name in sorted(started & set(traces)):
-            if traces[name].complete and not traces[name].starts and not traces[name].mistakes:
+        every = [s for q in design.sequences.values() for s in statements(q.body)]
+        started = {s["start"] for s in every if "start" in s}
+        used = {s["transfer"] for s in every if "transfer" in s}
+        for name, steps in bodies.items():
+            if name in started and not _starts(steps):
                 self._found.refuse(
-                    f"worker {name} at {design.workers[name].tile}", "body",
+                    _names([design.workers[name]]), "body",
                     "a sequence starts it, but its body never waits for the start (Parameters)",
                 )  # fmt: skip
-        if design.sequences:
-            for name, trace in traces.items():
-                if trace.starts and name not in started:
-                    self._found.notes.append(f"no sequence starts worker {name}")
-            for fifo in design.fifos.values():
-                ends = (fifo.producer, *fifo.consumers)
-                if any(e.tile.kind == "shim" for e in ends) and fifo.name not in used:
-                    self._found.notes.append(f"no sequence moves anything on fifo {fifo.name}")
+            if design.sequences and name not in started and _starts(steps):
+                self._found.notes.append(f"no sequence starts worker {name}")
+        waited = {name for s in every for name in s.get("wait") or s.get("arrive") or ()}
+        for fifo in design.fifos.values():
+            inward = fifo.producer.tile.kind == "shim"
+            if inward and fifo.name in waited:
+                self._found.refuse(
+                    "sequences", "statement",
+                    f"one waits for fifo {fifo.name}, which goes into the array; wait for one that "
+                    "comes out: only that shows that the cores are done",
+                )  # fmt: skip
+            at_shim = inward or any(end.tile.kind == "shim" for end in fifo.consumers)
+            if design.sequences and at_shim and fifo.name not in used:
+                self._found.notes.append(f"no sequence moves anything on fifo {fifo.name}")
 
-    # --- progress ---
-    def _loops(self, traces: Mapping[str, Trace]) -> None:
-        dead, primed = loops(self._design, traces)
-        for loop in dead:
-            self._found.refuse(
-                "design", "loop of fifos",
-                f"{loop}: every worker in it waits for an object before it sends one, so "
-                "none moves",
-            )  # fmt: skip
-        for loop in primed:
-            self._found.notes.append(
-                f"fifos {loop} form a loop, which starts because a worker sends first"
-            )
-
-    def _progress(self, configuration: Configuration, traces: Mapping[str, Trace]) -> None:
-        design = self._design
-        if not design.sequences:
-            if any(trace.starts for trace in traces.values()):
-                self._found.notes.append("progress is not shown: no sequence starts the workers")
-                return
-            try:
-                standstill = CountRun(configuration, self._run_kernel, endless=True).endless_passes(
-                    4
-                )
-            except Unpredictable as reason:
-                self._found.notes.append(f"progress is not shown: {reason}")
-                return
-            except DesignError as error:
-                standstill = str(error)
-            if standstill:
-                self._found.refuse("design", "deadlock", f"it comes to a standstill: {standstill}")
-            else:
-                self._found.proved.append("every worker goes on while the shims send and receive")
-            return
-        for sequence in design.sequences.values():
-            given = [dict(shape) for shape in self._shapes.get(sequence.name, ())]
-            shapes = [*small_shapes(sequence), *given]
-            if not shapes:
-                self._found.notes.append(
-                    f"sequence {sequence.name}: no small shape meets its conditions, so progress "
-                    "is not shown; pass one to check"
-                )
-            for shape in shapes:
-                at = ", ".join(f"{name}={value}" for name, value in shape.items())
-                where = f"sequence {sequence.name}" + (f" at {at}" if at else "")
-                try:
-                    problems = CountRun(configuration, self._run_kernel).sequence(sequence, shape)
-                except Unpredictable as reason:
-                    self._found.notes.append(f"{where}: progress is not shown: {reason}")
-                    continue
-                except (DesignError, ArithmeticError, KeyError) as error:
-                    problems = [f"{error}"]
-                if problems:
-                    for problem in problems:
-                        self._found.refuse(where, "progress", problem)
-                    break  # larger shapes would show the same
-                self._found.proved.append(
-                    f"{where}: every transfer completes and nothing is left over"
-                )
-
-    def _run_kernel(self, kernel: Kernel, *arguments: Any) -> None:
-        """This host's build of the kernels; a complete installation of the package has it."""
+    def _statements(self) -> None:
+        """The runtime's own reader of sequences."""
         try:
-            if self._kernels is None:
-                self._kernels = Kernels(self._design.device.architecture)
-            self._kernels.call(kernel, *arguments)
-        except SimulationError as error:
-            raise Unpredictable(f"{error}") from None
+            validate(manifest(self._design), "the manifest")
+        except DesignError as error:
+            self._found.refuse("sequences", "statement", str(error))
 
     def _estimates(self) -> Iterator[Estimate]:
         if self._configuration is not None:
@@ -344,3 +285,7 @@ def _names(workers: list[Worker]) -> str:
     return f"worker {workers[0].name} and {len(workers) - 1} more at " + tile_list(
         worker.tile for worker in workers
     )
+
+
+def _starts(steps: list[Node]) -> bool:
+    return any(isinstance(step, Start) for step in steps)

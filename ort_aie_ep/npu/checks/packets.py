@@ -27,11 +27,14 @@ from collections.abc import Iterable, Iterator
 
 from ort_aie_ep.npu.checks import real_words
 from ort_aie_ep.npu.checks.report import Findings
-from ort_aie_ep.npu.checks.route import ARBITERS, RULE_SLOTS, Hop, Net, Routing
+from ort_aie_ep.npu.checks.route import Hop, Net, Routing
 from ort_aie_ep.npu.terms.configuration import Configuration, Port, Stream
 from ort_aie_ep.npu.terms.device import PACKET_IDS, Tile
 from ort_aie_ep.npu.terms.packet_ids import cover
-from ort_aie_ep.npu.terms.switch import SELECTIONS
+
+RULE_SLOTS = 4  # of a port where packets enter
+ARBITERS = 6  # of a switch
+SELECTIONS = 4  # of an arbiter: sets of masters that a rule can name (msel)
 
 Masters = frozenset[tuple[Port, Hop] | Port]
 

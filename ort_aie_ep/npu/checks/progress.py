@@ -1,68 +1,70 @@
-"""How `check` sees whether a design makes progress: loops of fifos, and shapes to try."""
+"""How `check` shows that a design makes progress: it simulates the sequences at small shapes.
+
+A design is a network of processes that block on reading and writing and never test whether they
+would block. So a deadlock does not depend on timing (Kahn, The Semantics of a Simple Language for
+Parallel Programming, 1974): one run at a shape proves the result for that shape. Results do not
+matter here, so only the kernels that compute loop counts are called: those of integers alone.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
-from ort_aie_ep.npu.checks.dry_run import Trace
-from ort_aie_ep.npu.terms.design import Design, Fifo
-from ort_aie_ep.npu.terms.errors import DesignError
+import numpy as np
+
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.npu.checks.report import Findings
+from ort_aie_ep.npu.kernels import Kernels
+from ort_aie_ep.npu.terms.design import Design
+from ort_aie_ep.npu.terms.errors import DesignError, SimulationError, StreamError
+from ort_aie_ep.npu.terms.kernel import Array, Kernel
 from ort_aie_ep.npu.terms.sequence import Json, Sequence, evaluate
 
 
-# --- loops ----------------------------------------------------------------------------------------
-def loops(design: Design, traces: Mapping[str, Trace]) -> tuple[list[str], list[str]]:
-    """Loops of fifos that can never start, and loops that a worker starts by sending first.
+class _LoopCounts(Kernels):
+    """Calls the kernels that have no other arrays than integers."""
 
-    A loop cannot start when every worker in it acquires from the loop before it first releases into
-    it: then each worker waits for the others, whatever the depths.
-    """
-    every: dict[Fifo, set[Fifo]] = defaultdict(set)
-    needed: dict[Fifo, set[Fifo]] = defaultdict(set)
-    for link in design.links:
-        for source in link.sources:
-            every[source].update(link.destinations)
-            needed[source].update(link.destinations)
-    for worker in design.workers.values():
-        trace = traces[worker.name]
-        for taken, source in worker.inputs.items():
-            for given, destination in worker.outputs.items():
-                every[source].add(destination)
-                take, give = trace.first("acquire", taken), trace.first("release", given)
-                if take is not None and (give is None or take < give):
-                    needed[source].add(destination)
-    dead = _loops(needed)
-    stuck = {fifo for loop in dead for fifo in loop}
-    primed = [loop for loop in _loops(every) if not stuck & set(loop)]
-    return [_chain(loop) for loop in dead], [_chain(loop) for loop in primed]
+    def call(self, kernel: Kernel, *arguments: Any) -> None:
+        if all(a.element == "i32" for a in kernel.arguments if isinstance(a, Array)):
+            super().call(kernel, *arguments)
 
 
-def _chain(loop: list[Fifo]) -> str:
-    return " -> ".join(fifo.name for fifo in (*loop, loop[0]))
+def progress(findings: Findings, design: Design) -> None:
+    """Simulate every sequence of `design`, and find what is wrong or proved."""
+    try:
+        from ort_aie_ep.npu.simulator.session import Session  # an extra has what it needs
 
-
-def _loops(after: Mapping[Fifo, set[Fifo]]) -> list[list[Fifo]]:
-    """Disjoint loops of a graph: at least one for every part that has any."""
-    found: list[list[Fifo]] = []
-    done: set[Fifo] = set()
-    for start in list(after):
-        path: list[Fifo] = []
-        branches = [iter([start])]
-        while branches:
-            fifo = next(branches[-1], None)
-            if fifo is None:
-                branches.pop()
-                if path:
-                    done.add(path.pop())
-            elif fifo in path:
-                loop = path[path.index(fifo) :]
-                if not any(set(loop) & set(other) for other in found):
-                    found.append(loop)
-            elif fifo not in done:
-                path.append(fifo)
-                branches.append(iter(sorted(after.get(fifo, ()), key=lambda f: f.name)))
-    return found
+        kernels = _LoopCounts(design.device.architecture)
+    except AieError as error:
+        findings.notes.append(f"progress is not shown: {error}")
+        return
+    if not design.sequences:
+        findings.notes.append("progress is not shown: the design has no sequence")
+    for sequence in design.sequences.values():
+        shapes = small_shapes(sequence)
+        shapes = shapes[:-1] or shapes  # the largest takes longer than all others
+        if not shapes:
+            findings.notes.append(
+                f"sequence {sequence.name}: no small shape meets its conditions, so progress is "
+                "not shown"
+            )
+        try:
+            session = Session(design, kernels=kernels)
+        except DesignError as error:  # of which the simulator has no model
+            findings.notes.append(f"progress is not shown: {error}")
+            return
+        for shape in shapes:
+            at = ", ".join(f"{name}={value}" for name, value in shape.items())
+            where = f"sequence {sequence.name}" + (f" at {at}" if at else "")
+            try:
+                sizes = sequence.argument_bytes(shape)
+                buffers = {name: np.zeros(size, np.uint8) for name, size in sizes.items()}
+                session.run(sequence.name, shape, buffers)
+            except (DesignError, SimulationError, StreamError, ValueError) as error:
+                findings.refuse(where, "progress", str(error))
+                break  # larger shapes would show the same
+            findings.proved.append(f"{where}: every transfer completes and nothing is left over")
 
 
 # --- shapes ---------------------------------------------------------------------------------------

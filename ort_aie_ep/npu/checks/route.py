@@ -1,7 +1,7 @@
 """Paths of streams over the stream switches: does the array have the ports for them all?
 
 Switches are joined to their neighbours by a number of ports in each direction
-(`TileRegisters.masters`; memory tiles have none sideways). A circuit-switched stream has the ports
+(`_PORTS`; memory tiles have none sideways). A circuit-switched stream has the ports
 of its path to itself. A multicast is a tree and uses one port on every segment that its branches
 share. Packet streams that leave one DMA channel share that channel's tree. A memory tile passes a
 stream on between south and north only under the same port number (mlir-aie's target model).
@@ -19,15 +19,24 @@ import heapq
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from ort_aie_ep.npu.terms.configuration import Port, Stream
-from ort_aie_ep.npu.terms.device import Device, Tile
-from ort_aie_ep.npu.terms.registers import TILE_REGISTERS
-from ort_aie_ep.npu.terms.switch import MOVES, Heading
+from ort_aie_ep.npu.terms.device import Device, Kind, Tile
+
+Heading = Literal["north", "south", "west", "east"]
 
 _ROUNDS = 40  # of ripping up; designs that fit settle within a few
-RULE_SLOTS = 4  # of a port where packets enter
-ARBITERS = 6  # of a switch
+#: The change of (column, row) for a step in each direction.
+_MOVES: dict[Heading, tuple[int, int]] = {
+    "north": (0, 1), "south": (0, -1), "west": (-1, 0), "east": (1, 0),
+}  # fmt: skip
+#: How many ports lead out of a switch in each direction.
+_PORTS: dict[Kind, dict[Heading, int]] = {
+    "shim": {"south": 6, "west": 4, "north": 6, "east": 4},
+    "mem": {"south": 4, "north": 6},
+    "core": {"south": 4, "west": 4, "north": 6, "east": 4},
+}
 
 
 @dataclass(frozen=True, order=True)
@@ -40,12 +49,12 @@ class Hop:
     @property
     def ports(self) -> int:
         """How many ports there are."""
-        return dict(TILE_REGISTERS[self.tile.kind].masters).get(self.heading, 0)
+        return _PORTS[self.tile.kind].get(self.heading, 0)
 
     @property
     def to(self) -> Tile:
         """The neighbour."""
-        column, row = MOVES[self.heading]
+        column, row = _MOVES[self.heading]
         return Tile(self.tile.column + column, self.tile.row + row)
 
 
@@ -192,7 +201,7 @@ def _tree(
 
 
 def _hops(device: Device, tile: Tile) -> Iterator[Hop]:
-    for heading in MOVES:
+    for heading in _MOVES:
         hop = Hop(tile, heading)
         to = hop.to
         if hop.ports and 0 <= to.column < device.columns and 0 <= to.row < device.rows:

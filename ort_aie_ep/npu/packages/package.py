@@ -32,7 +32,7 @@ from ort_aie_ep.npu.terms import costs
 from ort_aie_ep.npu.terms.configuration import configure
 from ort_aie_ep.npu.terms.design import Design, package_name
 from ort_aie_ep.npu.terms.device import DEVICES, TILES
-from ort_aie_ep.npu.terms.errors import PackageError
+from ort_aie_ep.npu.terms.errors import DesignError, PackageError
 
 OVERLAY = "overlay.xclbin"
 MANIFEST = "manifest.json"
@@ -136,6 +136,28 @@ def validate(manifest: Mapping[str, Any], where: str) -> None:
     for key in ("generation", "rows", "columns"):
         expected = getattr(device, key)
         read.field(key).require(manifest[key] == expected, f"{expected} for {device.name}")
+
+
+def build_runs(
+    manifest: Mapping[str, Any],
+    sequence: str,
+    parameters: Mapping[str, int],
+    places: Mapping[str, tuple[int, int]] | None = None,
+) -> list[Any]:
+    """The runs of a sequence for a shape, as `_npu.build` gives them.
+
+    `places` are (buffer, byte offset) of the arguments; without them each has its own buffer, in
+    order. Raises DesignError for a shape that the sequence refuses.
+    """
+    from ort_aie_ep import _npu
+
+    names = [a["name"] for a in manifest["sequences"][sequence]["arguments"]]
+    places = places or {name: (index, 0) for index, name in enumerate(names)}
+    step = {"sequence": sequence, "parameters": dict(parameters), "arguments": dict(places)}
+    try:
+        return list(_npu.build(manifest_text(manifest), [step]))
+    except ValueError as error:
+        raise DesignError(str(error)) from error
 
 
 def form_of(manifest: Mapping[str, Any]) -> BlockForm:

@@ -33,10 +33,13 @@ from ort_aie_ep.npu.simulator.core import CoreProcess
 from ort_aie_ep.npu.simulator.dma import RingEndpoint, ShimEndpoint, StreamState, Task, pump
 from ort_aie_ep.npu.simulator.parts import HostMemory, Process
 from ort_aie_ep.npu.simulator.registers import (
+    LOCK_BYTES,
+    LOCKS,
     QueuePush,
     shim_control_of,
     shim_descriptor_of,
     shim_queue_of,
+    split_address,
 )  # fmt: skip
 from ort_aie_ep.npu.simulator.state import ArrayState
 from ort_aie_ep.npu.simulator.txn import (
@@ -293,7 +296,7 @@ class Machine(ArrayState):
         self.trace.span("instruction stream", type(operation).__name__, start, env.now)
 
     def _tile(self, address: int, operation: Operation) -> tuple[Tile, int]:
-        column, row, offset = address >> 25, (address >> 20) & 0x1F, address & 0xFFFFF
+        column, row, offset = split_address(address)
         device = self.design.device
         if column >= device.columns or row >= device.rows:
             raise StreamError(
@@ -318,8 +321,7 @@ class Machine(ArrayState):
             if shim_control_of(address) is not None and len(values) == 1:
                 self._require_token_control(values[0], operation)
                 return
-        locks = {"shim": 0x14000, "mem": 0xC0000, "core": 0x1F000}[tile.kind]
-        number, rest = divmod(offset - locks, 16)
+        number, rest = divmod(offset - LOCKS[tile.kind], LOCK_BYTES)
         if rest == 0 and 0 <= number < TILES[tile.kind].locks and len(values) == 1:
             self.lock_by_id(tile, number).set(values[0])
             return

@@ -1,6 +1,8 @@
 """What the addresses and words of a stream mean: registers, shim descriptors, queues.
 
-Sources: AM020's register reference, mlir-aie's AIETargetModel, aie-rt's parameter headers.
+Sources: AM020's register reference, mlir-aie's AIETargetModel, aie-rt's parameter headers
+(release/main_aig, xaiemlgbl_params.h for AIE2 and xaie2pgbl_params.h for AIE2P, which agree). The
+streams that run are encoded in C++, with a table of its own (src/npu/registers.h).
 """
 
 from __future__ import annotations
@@ -12,16 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from ort_aie_ep.npu.terms.configuration import Direction
-from ort_aie_ep.npu.terms.device import TILES, Tile
+from ort_aie_ep.npu.terms.device import TILES, Kind, Tile
 from ort_aie_ep.npu.terms.errors import StreamError
-from ort_aie_ep.npu.terms.registers import (
-    CHANNEL_BYTES,
-    DESCRIPTOR_BYTES,
-    LOCK_BYTES,
-    TILE_REGISTERS,
-)
 
-_SHIM, _CORE = TILE_REGISTERS["shim"], TILE_REGISTERS["core"]
+# Offsets in a tile, in bytes.
+LOCKS: dict[Kind, int] = {"shim": 0x14000, "mem": 0xC0000, "core": 0x1F000}
+LOCK_BYTES = 0x10
+SHIM_DESCRIPTORS = 0x1D000
+DESCRIPTOR_BYTES = 0x20
+SHIM_CHANNELS = 0x1D200  # each a control, then its task queue
+_CHANNEL_BYTES = 8
 # In the order of their registers.
 _CHANNELS: tuple[tuple[Direction, int], ...] = (("S2MM", 0), ("S2MM", 1), ("MM2S", 0), ("MM2S", 1))
 
@@ -46,7 +48,7 @@ class ShimChannel:
 def shim_descriptor_of(address: int) -> tuple[int, int, int] | None:
     """(column, descriptor, word) when `address` is in a shim's descriptors, else None."""
     column, row, offset = split_address(address)
-    number, byte = divmod(offset - _SHIM.descriptors, DESCRIPTOR_BYTES)
+    number, byte = divmod(offset - SHIM_DESCRIPTORS, DESCRIPTOR_BYTES)
     if row != 0 or not 0 <= number < TILES["shim"].descriptors or byte % 4:
         return None
     return column, number, byte // 4
@@ -54,7 +56,7 @@ def shim_descriptor_of(address: int) -> tuple[int, int, int] | None:
 
 def _shim_channel(address: int, register: int) -> ShimChannel | None:
     column, row, offset = split_address(address)
-    index, rest = divmod(offset - _SHIM.s2mm, CHANNEL_BYTES)
+    index, rest = divmod(offset - SHIM_CHANNELS, _CHANNEL_BYTES)
     if row != 0 or not 0 <= index < len(_CHANNELS) or rest != register:
         return None
     return ShimChannel(column, *_CHANNELS[index])
@@ -73,7 +75,7 @@ def shim_queue_of(address: int) -> ShimChannel | None:
 def core_lock_of(address: int) -> tuple[int, int, int] | None:
     """(column, row, lock) when `address` is the value of a compute tile's lock, else None."""
     column, row, offset = split_address(address)
-    index, rest = divmod(offset - _CORE.locks, LOCK_BYTES)
+    index, rest = divmod(offset - LOCKS["core"], LOCK_BYTES)
     if Tile(column, row).kind != "core" or not 0 <= index < TILES["core"].locks or rest:
         return None
     return column, row, index

@@ -7,16 +7,15 @@ results[0].seconds
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from ort_aie_ep import _npu
 from ort_aie_ep.npu.kernels import Kernels
-from ort_aie_ep.npu.packages.package import manifest
+from ort_aie_ep.npu.packages.package import build_runs, manifest
 from ort_aie_ep.npu.simulator.machine import Machine, Result
 from ort_aie_ep.npu.simulator.txn import decode
 from ort_aie_ep.npu.terms.arguments import RunBuffers
@@ -40,11 +39,11 @@ class Session:
     trace: bool = False
     kernels: Kernels | None = None
     machine: Machine = field(init=False)
-    _manifest: str = field(init=False, repr=False)
+    _manifest: Mapping[str, Any] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.machine = Machine(self.design, trace=self.trace, kernels=self.kernels)
-        self._manifest = json.dumps(manifest(self.design))
+        self._manifest = manifest(self.design)
 
     def build(
         self,
@@ -60,15 +59,8 @@ class Session:
         if not isinstance(buffers, Mapping):
             buffers = {name: (i, 0) for i, name in enumerate(buffers)}
         names = [a.name for a in self.design.sequences[sequence].arguments]
-        step = {
-            "sequence": sequence,
-            "parameters": dict(parameters),
-            "arguments": {name: buffers[name] for name in names},
-        }
-        try:
-            runs = _npu.build(self._manifest, [step])
-        except ValueError as error:
-            raise DesignError(str(error)) from error
+        places = {name: buffers[name] for name in names}
+        runs = build_runs(self._manifest, sequence, parameters, places)
         return [np.asarray(run["words"]) for run in runs]
 
     def run(

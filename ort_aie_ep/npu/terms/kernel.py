@@ -31,6 +31,9 @@ class Array:
         """Size in bytes."""
         return self.count * DTYPES[self.element].itemsize
 
+    def __str__(self) -> str:
+        return f"{self.count} {self.element}"
+
 
 @dataclass(frozen=True)
 class Kernel:

@@ -226,7 +226,7 @@ void UserMemory() {
   const auto group = static_cast<xrt::memory_group>(matvec.kernel.group_id(4));
   const auto flags = xrt::bo::flags::host_only;
   {
-    xrt::bo pinned(matvec.context, mapped, bytes, flags, group);
+    xrt::bo pinned(matvec.device, mapped, bytes, flags, group);
     CHECK(pinned.map<char*>() == mapped);
     pinned.sync(XCL_BO_SYNC_BO_TO_DEVICE);
     matvec.buffers[1] = pinned;
@@ -236,15 +236,15 @@ void UserMemory() {
 
     auto* const start = static_cast<char*>(mapped);
     Refused(EINVAL, "multiple of 4096",
-            [&] { xrt::bo(matvec.context, start + 64, 4096, flags, group); });
-    Refused(EINVAL, "whole pages", [&] { xrt::bo(matvec.context, start, 5120, flags, group); });
+            [&] { xrt::bo(matvec.device, start + 64, 4096, flags, group); });
+    Refused(EINVAL, "whole pages", [&] { xrt::bo(matvec.device, start, 5120, flags, group); });
     Refused(ENOTSUP, "cannot hold instructions", [&] {
-      xrt::bo(matvec.context, start, 4096, xrt::bo::flags::cacheable, matvec.kernel.group_id(1));
+      xrt::bo(matvec.device, start, 4096, xrt::bo::flags::cacheable, matvec.kernel.group_id(1));
     });
   }
   matvec.buffers[1] = xrt::bo();
   munmap(mapped, bytes);
-  Refused(EFAULT, "CREATE_BO", [&] { xrt::bo(matvec.context, mapped, bytes, flags, group); });
+  Refused(EFAULT, "CREATE_BO", [&] { xrt::bo(matvec.device, mapped, bytes, flags, group); });
 }
 
 void PartsOfBuffers() {
@@ -452,10 +452,9 @@ void Arguments() {
   Refused(EINVAL, "got a value", [&] { run.set_arg(3, uint64_t{1}); });
   Refused(EINVAL, "No memory group", [&] { matvec.kernel.group_id(0); });
   Refused(EINVAL, "No memory group", [&] { matvec.kernel.group_id(8); });
-  Refused(EINVAL, "No kernel argument named", [&] { run.set_arg("bo5", data); });
   Refused(0, "never started", [&] { run.wait(kWait); });
   CHECK(run.state() == ERT_CMD_STATE_NEW);
-  run.set_arg("bo0", data);
+  run.set_arg(3, data);
 
   // Mistakes that only the firmware sees: another opcode, another count, a missing buffer.
   run.set_arg(0, uint64_t{2});

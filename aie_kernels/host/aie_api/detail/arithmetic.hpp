@@ -145,19 +145,9 @@ template <typename A, typename B>
 auto min(const A& a, const B& b) {
   return detail::lanewise(a, b, [](auto x, auto y) { return detail::less(y, x) ? y : x; });
 }
-template <typename T, unsigned N, typename Low, typename High>
-auto clamp(const vector<T, N>& v, const Low& low, const High& high) {
-  static_assert(detail::operand<Low>::is_vector == detail::operand<High>::is_vector,
-                "AIE: clamp takes two vectors or two scalars as bounds");
-  return min(max(v, low), high);
-}
 template <typename A, typename B>
 auto lt(const A& a, const B& b) {
   return detail::compare(a, b, [](auto x, auto y) { return detail::less(x, y); });
-}
-template <typename A, typename B>
-auto gt(const A& a, const B& b) {
-  return lt(b, a);
 }
 template <typename A, typename B>
 auto le(const A& a, const B& b) {

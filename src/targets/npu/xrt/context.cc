@@ -3,15 +3,12 @@
 #include <xrt/experimental/xrt_xclbin.h>
 
 #include <algorithm>
-#include <cstring>
-#include <optional>
 #include <string>
 #include <utility>
 
 #include "base/error.h"
 #include "targets/npu/xrt/faults.h"
 #include "targets/npu/xrt/runs.h"
-#include "targets/trace.h"
 
 namespace ort_aie::npu_target {
 namespace {
@@ -70,28 +67,17 @@ npu::StreamCache::Lookup Context::Get(const npu::Invocations& plan, size_t buffe
   return lookup;
 }
 
-void Context::Run(const npu::Invocations& plan, std::span<Buffer* const> buffers) {
-  const int64_t dropped = streams_.memory().dropped();
-  const npu::StreamCache::Lookup lookup = Get(plan, buffers.size());
-  Kept& kept = Keep(lookup, plan);
-  Tally::OfProcess().streams_dropped += streams_.memory().dropped() - dropped;
-  Divide(kept, lookup.stream);
-  Bind(kept, lookup.stream, buffers);
-  if (kept.chains.empty()) {
-    for (size_t i = 0; i < kept.dispatches.size(); ++i) {
-      Execute(kept.dispatches[i], lookup.stream.runs[i], plan);
-    }
-  }
-  for (Chain& chain : kept.chains) Execute(chain, kept, lookup.stream, plan);
-}
-
 Context::Loaded Context::Hold(const npu::Invocations& plan, std::span<Buffer* const> buffers) {
   const int64_t dropped = streams_.memory().dropped();
   const npu::StreamCache::Lookup lookup = Get(plan, buffers.size());
   Kept& kept = Keep(lookup, plan);
   Tally::OfProcess().streams_dropped += streams_.memory().dropped() - dropped;
-  Ask(Fault::kRunError, "a list of runs", [&] { kept.chains.clear(); });
-  Bind(kept, lookup.stream, buffers);
+  for (size_t i = 0; i < kept.dispatches.size(); ++i) {
+    const std::vector<int>& arguments = lookup.stream.runs[i].buffers;
+    for (size_t a = 0; a < arguments.size(); ++a) {
+      kept.dispatches[i].Bind(a, *buffers[static_cast<size_t>(arguments[a])]);
+    }
+  }
   return {lookup.stream, kept.dispatches, streams_.memory().HoldLast()};
 }
 
@@ -121,52 +107,6 @@ std::unique_ptr<Context::Kept> Context::Load(const npu::InstructionStream& strea
   return kept;
 }
 
-void Context::Divide(Kept& kept, const npu::InstructionStream& stream) {
-  const size_t count = kept.dispatches.size();
-  if (count < 2 || !has_lists()) return;
-  std::vector<size_t> ends;
-  npu::ListRoom room;
-  for (size_t i = 0; i < count; ++i) {
-    const double seconds = stream.runs[i].predicted_seconds;
-    if (!room.Fits(seconds)) {
-      ends.push_back(i);
-      room = {};
-    }
-    room.Add(seconds);
-  }
-  ends.push_back(count);
-  if (std::ranges::equal(kept.chains, ends, {}, &Chain::end)) return;
-  Ask(Fault::kRunError, "a list of runs", [&] {
-    kept.chains.clear();
-    for (size_t begin = 0; const size_t end : ends) {
-      kept.chains.push_back({begin, end, xrt::runlist(context_)});
-      begin = end;
-    }
-  });
-}
-
-void Context::Bind(Kept& kept, const npu::InstructionStream& stream,
-                   std::span<Buffer* const> buffers) {
-  std::vector<bool> changed(kept.dispatches.size());
-  for (size_t i = 0; i < kept.dispatches.size(); ++i) {
-    const std::vector<int>& arguments = stream.runs[i].buffers;
-    for (size_t a = 0; a < arguments.size(); ++a) {
-      const Buffer& buffer = *buffers[static_cast<size_t>(arguments[a])];
-      if (kept.dispatches[i].Bind(a, buffer)) changed[i] = true;
-    }
-  }
-  for (Chain& chain : kept.chains) {
-    bool stale = !chain.filled;
-    for (size_t i = chain.begin; i < chain.end; ++i) stale = stale || changed[i];
-    if (!stale) continue;
-    Ask(Fault::kRunError, "a list of runs", [&] {
-      chain.list.reset();
-      for (size_t i = chain.begin; i < chain.end; ++i) chain.list.add(kept.dispatches[i].run);
-    });
-    chain.filled = true;
-  }
-}
-
 void Context::Patch(Kept& kept, const npu::StreamCache::Lookup& lookup) {
   // Whole cache lines; adjacent ones are transferred together.
   npu::WordRange pending{0, 0, 0};
@@ -189,25 +129,6 @@ void Context::Patch(Kept& kept, const npu::StreamCache::Lookup& lookup) {
     pending = {range.run, begin, end};
   }
   send();
-}
-
-void Context::Execute(LoadedRun& dispatch, const npu::Run& run, const npu::Invocations& plan) {
-  const std::optional<Aborted> aborted = npu_target::Execute(dispatch.run, plan.front().sequence);
-  if (aborted) ThrowAborted(*aborted, run, plan);
-}
-
-void Context::Execute(Chain& chain, const Kept& kept, const npu::InstructionStream& stream,
-                      const npu::Invocations& plan) {
-  const auto failed =
-      npu_target::Execute(chain.list, chain.end - chain.begin, plan.front().sequence);
-  if (!failed) return;
-  size_t i = chain.begin;
-  if (failed->run) {
-    while (i + 1 < chain.end && kept.dispatches[i].run.get_handle() != failed->run.get_handle()) {
-      ++i;
-    }
-  }
-  ThrowAborted(failed->aborted, stream.runs[i], plan);
 }
 
 void Context::ThrowAborted(const Aborted& aborted, const npu::Run& run,

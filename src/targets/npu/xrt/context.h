@@ -31,21 +31,15 @@ class Context {
   // The memory bank of the kernel's buffer arguments.
   xrt::memory_group group() const { return group_; }
 
-  // Executes a plan on its buffers and waits for its end. Throws DeviceError; then the context
-  // cannot be used any more. Throws Error for a plan that the design cannot do.
-  void Run(const npu::Invocations& plan, std::span<Buffer* const> buffers);
-
-  // --- for lists with runs of other designs in the same hardware context ---
-
   const xrt::hw_context& hardware() const { return context_; }
   bool has_lists() const { return streams_.manifest().generation != npu::kGenerationNpu1; }
-  // The runs of a plan, with their buffers. They are not in a list, and stay as they are until
-  // their stream is released.
+  // The runs of a plan, with their buffers. They stay as they are until their stream is released.
   struct Loaded {
     const npu::InstructionStream& stream;
     std::vector<LoadedRun>& runs;
     uint64_t id;
   };
+  // Throws DeviceError, and Error for a plan that the design cannot do.
   Loaded Hold(const npu::Invocations& plan, std::span<Buffer* const> buffers);
   void Release(uint64_t id) { streams_.memory().Release(id); }
   // Throws DeviceError for a run of a plan.
@@ -53,20 +47,12 @@ class Context {
                                  const npu::Invocations& plan) const;
 
  private:
-  // Dispatches [begin, end), executed as one. When a run is added, XRT passes its buffers to the
-  // driver, which pins them and waits for them.
-  struct Chain {
-    size_t begin, end;
-    xrt::runlist list;
-    bool filled = false;
-  };
   // What is kept with a stream.
   struct Kept : npu::StreamCompanion {
     explicit Kept(size_t bytes) : counted(bytes) {}
 
     const CountedStream counted;
     std::vector<LoadedRun> dispatches;
-    std::vector<Chain> chains;  // empty: the dispatches run one after the other
   };
 
   // The stream of a plan, on the device.
@@ -74,14 +60,6 @@ class Context {
   Kept& Keep(const npu::StreamCache::Lookup& lookup, const npu::Invocations& plan);
   std::unique_ptr<Kept> Load(const npu::InstructionStream& stream, const npu::Invocations& plan);
   void Patch(Kept& kept, const npu::StreamCache::Lookup& lookup);
-  // Divides the dispatches into chains, if the division has changed.
-  void Divide(Kept& kept, const npu::InstructionStream& stream);
-  // Sets arguments that are not set yet, or have another buffer, and rebuilds the lists of such
-  // runs.
-  void Bind(Kept& kept, const npu::InstructionStream& stream, std::span<Buffer* const> buffers);
-  void Execute(LoadedRun& dispatch, const npu::Run& run, const npu::Invocations& plan);
-  void Execute(Chain& chain, const Kept& kept, const npu::InstructionStream& stream,
-               const npu::Invocations& plan);
 
   xrt::device device_;
   xrt::hw_context context_;

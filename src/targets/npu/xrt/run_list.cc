@@ -1,6 +1,7 @@
 #include "targets/npu/xrt/run_list.h"
 
 #include <algorithm>
+#include <string>
 
 #include "targets/npu/xrt/faults.h"
 #include "targets/npu/xrt/runs.h"
@@ -32,12 +33,11 @@ void RunList::Add(Context& context, const npu::Invocations& plan,
   held_.push_back(own);
   for (size_t i = 0; i < loaded.runs.size(); ++i) {
     const npu::Run& run = loaded.stream.runs[i];
-    if (!room_.Fits(run.predicted_seconds)) {
+    if (!runs_.empty() && !(context.has_lists() && room_.Fits(run.predicted_seconds))) {
       held_.pop_back();
       Execute();
       held_.push_back(own);
     }
-    Ask(Fault::kRunError, "a list of runs", [&] { list_.add(loaded.runs[i].run); });
     room_.Add(run.predicted_seconds);
     runs_.push_back({&context, &run, &plan, loaded.runs[i].run});
   }
@@ -45,17 +45,28 @@ void RunList::Add(Context& context, const npu::Invocations& plan,
 
 void RunList::Execute() {
   if (runs_.empty()) return;
-  const auto failed =
-      npu_target::Execute(list_, runs_.size(), runs_.front().plan->front().sequence);
-  if (failed) {
-    const auto same = [&](const Listed& one) {
-      return failed->run && one.loaded.get_handle() == failed->run.get_handle();
-    };
-    const auto found = std::ranges::find_if(runs_, same);
-    const Listed& at = found == runs_.end() ? runs_.front() : *found;
-    at.context->ThrowAborted(failed->aborted, *at.run, *at.plan);
+  const std::string& name = runs_.front().plan->front().sequence;
+  const auto fail = [](const Listed& at, const Aborted& aborted) {
+    at.context->ThrowAborted(aborted, *at.run, *at.plan);
+  };
+  if (runs_.size() == 1) {
+    const auto aborted = npu_target::Execute(runs_.front().loaded, name);
+    if (aborted) fail(runs_.front(), *aborted);
+  } else {
+    Ask(Fault::kRunError, "a list of runs", [&] {
+      if (!list_) list_.emplace(runs_.front().context->hardware());
+      for (const Listed& one : runs_) list_->add(one.loaded);
+    });
+    const auto failed = npu_target::Execute(*list_, runs_.size(), name);
+    if (failed) {
+      const auto same = [&](const Listed& one) {
+        return failed->run && one.loaded.get_handle() == failed->run.get_handle();
+      };
+      const auto found = std::ranges::find_if(runs_, same);
+      fail(found == runs_.end() ? runs_.front() : *found, failed->aborted);
+    }
+    Ask(Fault::kRunError, "a list of runs", [&] { list_->reset(); });
   }
-  Ask(Fault::kRunError, "a list of runs", [&] { list_.reset(); });
   runs_.clear();
   room_ = {};
   ReleaseAll();

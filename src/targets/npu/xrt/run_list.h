@@ -1,11 +1,13 @@
-// A list of runs of several designs that share a hardware context. Each run has its kernel: the
-// driver's chains name one for each command (aie2_cmdlist_fill_cf in xdna-driver's aie2_message.c),
-// and a run of another kernel than the one before loads that kernel's PDI.
+// Runs of designs that share a hardware context, executed one after the other: in lists, where the
+// device has them. Each run has its kernel: the driver's chains name one for each command
+// (aie2_cmdlist_fill_cf in xdna-driver's aie2_message.c), and a run of another kernel than the one
+// before loads that kernel's PDI.
 #pragma once
 
 #include <xrt/experimental/xrt_kernel.h>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -16,16 +18,16 @@ namespace ort_aie::npu_target {
 
 class RunList {
  public:
-  // The contexts whose plans are added share `hardware`.
-  explicit RunList(const xrt::hw_context& hardware) : list_(hardware) {}
+  RunList() = default;
   RunList(const RunList&) = delete;
   RunList& operator=(const RunList&) = delete;
   ~RunList();
 
-  // Adds the runs of a plan, which must live until they are executed. Executes what is in the list
-  // before, if there is no room for more. Throws as Context::Run does.
+  // Adds the runs of a plan, which must live until they are executed. All contexts share their
+  // hardware. Executes what is there before, if there is no room for more. Throws DeviceError, then
+  // the contexts cannot be used any more, and Error for a plan that the design cannot do.
   void Add(Context& context, const npu::Invocations& plan, std::span<Buffer* const> buffers);
-  // Executes what is in the list, and waits for its end.
+  // Executes what is there, and waits for the end.
   void Execute();
 
  private:
@@ -43,7 +45,7 @@ class RunList {
                        std::span<Buffer* const> buffers);
   void ReleaseAll();
 
-  xrt::runlist list_;
+  std::optional<xrt::runlist> list_;
   npu::ListRoom room_;
   std::vector<Held> held_;
   std::vector<Listed> runs_;

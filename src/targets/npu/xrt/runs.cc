@@ -73,14 +73,13 @@ LoadedRun LoadRun(const xrt::device& device, const xrt::kernel& kernel,
 
 }  // namespace
 
-bool LoadedRun::Bind(size_t argument, const Buffer& buffer) {
+void LoadedRun::Bind(size_t argument, const Buffer& buffer) {
   const xrt::bo& bo = static_cast<const XrtBuffer&>(buffer).bo();
   bound.resize(std::max(bound.size(), argument + 1));
-  if (Refers(bound[argument], bo)) return false;
+  if (Refers(bound[argument], bo)) return;
   Ask(Fault::kRunError, "setting the arguments of a run",
       [&] { run.set_arg(kFirstBuffer + static_cast<int>(argument), bo); });
   bound[argument] = bo.get_handle();
-  return true;
 }
 
 LoadedRun LoadRun(const xrt::device& device, const xrt::kernel& kernel,

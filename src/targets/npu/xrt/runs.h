@@ -40,8 +40,8 @@ struct LoadedRun {
   xrt::run run;
   std::vector<std::weak_ptr<xrt::bo_impl>> bound = {};  // the buffers of its arguments
 
-  // Sets a buffer argument unless it already has this buffer. Returns whether it did.
-  bool Bind(size_t argument, const Buffer& buffer);
+  // Sets a buffer argument unless it already has this buffer.
+  void Bind(size_t argument, const Buffer& buffer);
 };
 
 // If there is no room for the instructions, the oldest streams of `memory` make some, because other

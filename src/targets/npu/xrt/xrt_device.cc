@@ -85,17 +85,11 @@ class XrtDevice final : public Device {
       std::vector<Context*> contexts;
       for (const Part& part : parts) contexts.push_back(&ContextOf(overlays_.Get(part.package)));
       try {
-        if (parts.size() > 1 && contexts.front()->has_lists()) {
-          RunList list(contexts.front()->hardware());
-          for (size_t i = 0; i < parts.size(); ++i) {
-            list.Add(*contexts[i], parts[i].invocations, buffers);
-          }
-          list.Execute();
-        } else {
-          for (size_t i = 0; i < parts.size(); ++i) {
-            contexts[i]->Run(parts[i].invocations, buffers);
-          }
+        RunList list;
+        for (size_t i = 0; i < parts.size(); ++i) {
+          list.Add(*contexts[i], parts[i].invocations, buffers);
         }
+        list.Execute();
       } catch (const DeviceError&) {
         // Only the end of the context guarantees that the run no longer writes to the buffers.
         Drop(contexts_.front().package->uuid);

@@ -147,26 +147,11 @@ void bo_impl::Sync(xclBOSyncDirection direction, size_t bytes, size_t offset) {
 bo::bo(const xrt::device& device, void* userptr, size_t sz, bo::flags flags, memory_group grp)
     : handle(Make(device.get_handle(), userptr, sz, flags, grp)) {}
 
-bo::bo(const xrt::device& device, void* userptr, size_t sz, memory_group grp)
-    : bo(device, userptr, sz, flags::normal, grp) {}
-
 bo::bo(const xrt::device& device, size_t sz, bo::flags flags, memory_group grp)
     : handle(Make(device.get_handle(), nullptr, sz, flags, grp)) {}
 
 bo::bo(const xrt::device& device, size_t sz, memory_group grp)
     : bo(device, sz, flags::normal, grp) {}
-
-bo::bo(const xrt::hw_context& hwctx, void* userptr, size_t sz, bo::flags flags, memory_group grp)
-    : bo(hwctx.get_device(), userptr, sz, flags, grp) {}
-
-bo::bo(const xrt::hw_context& hwctx, void* userptr, size_t sz, memory_group grp)
-    : bo(hwctx.get_device(), userptr, sz, grp) {}
-
-bo::bo(const xrt::hw_context& hwctx, size_t sz, bo::flags flags, memory_group grp)
-    : bo(hwctx.get_device(), sz, flags, grp) {}
-
-bo::bo(const xrt::hw_context& hwctx, size_t sz, memory_group grp)
-    : bo(hwctx.get_device(), sz, grp) {}
 
 bo::bo(const bo& parent, size_t size, size_t offset)
     : handle(std::make_shared<bo_impl>(parent.handle, size, offset)) {}
@@ -176,10 +161,6 @@ bo::~bo() = default;
 size_t bo::size() const { return handle->size; }
 
 uint64_t bo::address() const { return kDeviceBase + handle->device_offset(); }
-
-memory_group bo::get_memory_group() const { return handle->group; }
-
-bo::flags bo::get_flags() const { return handle->flags; }
 
 void bo::sync(xclBOSyncDirection dir, size_t sz, size_t offset) { handle->Sync(dir, sz, offset); }
 

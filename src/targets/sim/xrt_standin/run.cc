@@ -164,14 +164,6 @@ int kernel::group_id(int argno) const {
   Throw(EINVAL, "No memory group for kernel argument " + std::to_string(argno));
 }
 
-uint32_t kernel::offset(int argno) const {
-  constexpr uint32_t kOffsets[] = {0x00, 0x08, 0x10, 0x14, 0x1C, 0x24, 0x2C, 0x34};
-  if (argno < 0 || argno >= static_cast<int>(std::size(kOffsets))) {
-    Throw(EINVAL, "No kernel argument " + std::to_string(argno));
-  }
-  return kOffsets[argno];
-}
-
 std::string kernel::get_name() const { return handle->name; }
 
 xrt::xclbin kernel::get_xclbin() const { return handle->context.get_xclbin(); }
@@ -391,12 +383,5 @@ void run::set_arg_at_index(int index, const void* value, size_t bytes) {
 }
 
 void run::set_arg_at_index(int index, const xrt::bo& buffer) { handle->SetBuffer(index, buffer); }
-
-int run::get_arg_index(const std::string& name) const {
-  constexpr const char* kNames[] = {"opcode", "instr", "ninstr", "bo0", "bo1", "bo2", "bo3", "bo4"};
-  const auto* const found = std::find(std::begin(kNames), std::end(kNames), name);
-  if (found == std::end(kNames)) Throw(EINVAL, "No kernel argument named '" + name + "'");
-  return static_cast<int>(found - std::begin(kNames));
-}
 
 }  // namespace xrt

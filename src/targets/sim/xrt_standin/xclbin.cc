@@ -92,17 +92,9 @@ xclbin::kernel xclbin::get_kernel(const std::string& name) const {
   return {};
 }
 
-std::string xclbin::get_xsa_name() const {
-  return {reinterpret_cast<const char*>(handle->header.m_header.m_platformVBNV)};
-}
-
 uuid xclbin::get_uuid() const { return {handle->header.m_header.uuid}; }
 
-const axlf* xclbin::get_axlf() const { return reinterpret_cast<const axlf*>(handle->data.data()); }
-
 std::string xclbin::kernel::get_name() const { return handle->name; }
-
-xclbin::kernel::kernel_type xclbin::kernel::get_type() const { return kernel_type::dpu; }
 
 }  // namespace xrt
 

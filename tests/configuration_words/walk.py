@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ort_aie_ep.npu.configuration_words.view import SlaveView, TileView, View
-from ort_aie_ep.npu.terms.configuration import Port
-from ort_aie_ep.npu.terms.device import MAX_PACKET_ID, TILES, Tile
-from ort_aie_ep.npu.terms.errors import StreamError
-from ort_aie_ep.npu.terms.switch import (
+from configuration_words.switch import (
     MOVES,
     OPPOSITE,
     TOKENS_IN,
@@ -19,6 +15,10 @@ from ort_aie_ep.npu.terms.switch import (
     dma_slave,
     legal,
 )
+from configuration_words.view import SlaveView, TileView, View
+from ort_aie_ep.npu.terms.configuration import Port
+from ort_aie_ep.npu.terms.device import MAX_PACKET_ID, TILES, Tile
+from ort_aie_ep.npu.terms.errors import StreamError
 
 
 @dataclass(frozen=True)

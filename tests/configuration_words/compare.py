@@ -14,8 +14,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from ort_aie_ep.npu.configuration_words.view import DescriptorView, TileView, View
-from ort_aie_ep.npu.configuration_words.walk import tokens, walk
+from configuration_words.switch import TOKEN_PACKET
+from configuration_words.view import DescriptorView, TileView, View
+from configuration_words.walk import tokens, walk
 from ort_aie_ep.npu.simulator.parts import word_offsets
 from ort_aie_ep.npu.simulator.registers import LockAction
 from ort_aie_ep.npu.terms.configuration import (
@@ -27,7 +28,6 @@ from ort_aie_ep.npu.terms.configuration import (
 )
 from ort_aie_ep.npu.terms.device import WORD, Tile
 from ort_aie_ep.npu.terms.errors import StreamError
-from ort_aie_ep.npu.terms.switch import TOKEN_PACKET
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")

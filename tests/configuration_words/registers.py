@@ -1,6 +1,4 @@
-"""Where the registers of a tile are, for all that reads words in Python.
-
-The streams that run are encoded in C++, with a table of its own (src/npu/registers.h).
+"""Where the registers of a tile are that configure it.
 
 Sources: aie-rt (branch release/main_aig) driver/src/global/xaiemlgbl_params.h for AIE2 and
 xaie2pgbl_params.h for AIE2P, which agree on all of these. The order of switch ports is that of
@@ -13,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from configuration_words.switch import Bundle, SwitchPort
 from ort_aie_ep.npu.terms.device import Kind
-from ort_aie_ep.npu.terms.switch import Bundle, SwitchPort
 
 LOCK_BYTES = 0x10
 DESCRIPTOR_BYTES = 0x20

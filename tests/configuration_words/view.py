@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from configuration_words.switch import SwitchPort
 from ort_aie_ep.npu.simulator.registers import LockAction, QueuePush
 from ort_aie_ep.npu.terms.configuration import Direction
 from ort_aie_ep.npu.terms.device import Tile
-from ort_aie_ep.npu.terms.switch import SwitchPort
 
 
 @dataclass(frozen=True)

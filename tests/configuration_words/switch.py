@@ -24,8 +24,6 @@ OPPOSITE: dict[Heading, Heading] = {
     "north": "south", "south": "north", "west": "east", "east": "west",
 }  # fmt: skip
 
-SELECTIONS = 4  # of an arbiter: sets of masters that a rule can name (msel)
-
 #: The packet id under which a shim's control port sends completion tokens south, to the firmware:
 #: aiecc adds that route to every column it uses (AIEGenerateColumnControlOverlay.cpp).
 TOKEN_PACKET = 15

@@ -17,20 +17,7 @@ from typing import NamedTuple
 
 import numpy.typing as npt
 
-from ort_aie_ep.npu.configuration_words.view import (
-    DescriptorView,
-    MasterView,
-    SlaveView,
-    SlotView,
-    TileView,
-    View,
-)
-from ort_aie_ep.npu.simulator import txn
-from ort_aie_ep.npu.simulator.registers import LockAction, QueuePush, split_address
-from ort_aie_ep.npu.terms.configuration import Direction
-from ort_aie_ep.npu.terms.device import TILES, WORD, Tile
-from ort_aie_ep.npu.terms.errors import StreamError
-from ort_aie_ep.npu.terms.registers import (
+from configuration_words.registers import (
     CHANNEL_BYTES,
     CORE_CONTROL,
     DESCRIPTOR_BYTES,
@@ -43,6 +30,19 @@ from ort_aie_ep.npu.terms.registers import (
     SLOTS,
     TILE_REGISTERS,
 )
+from configuration_words.view import (
+    DescriptorView,
+    MasterView,
+    SlaveView,
+    SlotView,
+    TileView,
+    View,
+)
+from ort_aie_ep.npu.simulator import txn
+from ort_aie_ep.npu.simulator.registers import LockAction, QueuePush, split_address
+from ort_aie_ep.npu.terms.configuration import Direction
+from ort_aie_ep.npu.terms.device import TILES, WORD, Tile
+from ort_aie_ep.npu.terms.errors import StreamError
 
 
 class _Field(NamedTuple):
