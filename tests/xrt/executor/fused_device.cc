@@ -15,6 +15,23 @@ namespace {
 using fused_decode::Geometry;
 using Vector = std::vector<double>;
 
+// A decoder as floats; matrices are row-major.
+struct DenseDecoder {
+  struct Layer {
+    std::vector<float> qkv, o, up, gate, down;
+    std::vector<std::vector<float>> norms;  // of `hidden`
+    std::vector<float> q_norm = {}, k_norm = {}, cos, sin;
+    std::vector<float> keys, values;  // of the past, (position, kv head, dim)
+  };
+  std::vector<Layer> layers;
+  std::vector<float> last_norm, head;
+};
+
+struct TokenResult {
+  std::vector<float> logits;
+  std::vector<std::vector<float>> keys, values;  // of the token, by layer: (kv head, dim)
+};
+
 float FloatOf(uint16_t x) { return std::bit_cast<float>(static_cast<uint32_t>(x) << 16); }
 
 uint16_t BitsOf(float x) {  // to nearest, ties to even; for finite numbers
@@ -67,7 +84,8 @@ double Activated(Activation activation, double x) {
 
 std::vector<float> AllRounded(const Vector& x, size_t first, size_t count) {
   std::vector<float> y;
-  for (size_t i = first; i < first + count; ++i) y.push_back(Rounded(static_cast<float>(x[i])));
+  for (size_t i = first; i < first + count; ++i)
+    y.push_back(FloatOf(BitsOf(static_cast<float>(x[i]))));
   return y;
 }
 
@@ -98,6 +116,38 @@ Vector Attend(const Geometry& geometry, const DenseDecoder::Layer& layer, const 
     }
   }
   return output;
+}
+
+// A token that follows a past, in double; logits and rows rounded to bfloat16.
+TokenResult Decode(const Geometry& geometry, const DenseDecoder& model, std::vector<float> start) {
+  Vector x(start.begin(), start.end());
+  const auto queries = static_cast<size_t>(geometry.heads * geometry.head_dim);
+  const auto row = static_cast<size_t>(geometry.kv_heads * geometry.head_dim);
+  TokenResult result;
+  for (const DenseDecoder::Layer& layer : model.layers) {
+    size_t norm = 0;
+    const auto behind = [&](const Vector& y) {
+      return geometry.norms == 4 ? Norm(y, layer.norms[norm++]) : y;
+    };
+    const Vector qkv = Product(layer.qkv, Norm(x, layer.norms[norm++]));
+    Vector q(qkv.begin(), qkv.begin() + static_cast<std::ptrdiff_t>(queries));
+    Vector k(qkv.begin() + static_cast<std::ptrdiff_t>(queries),
+             qkv.begin() + static_cast<std::ptrdiff_t>(queries + row));
+    Rotate(q, geometry.head_dim, layer.q_norm, layer);
+    Rotate(k, geometry.head_dim, layer.k_norm, layer);
+    result.keys.push_back(AllRounded(k, 0, row));
+    result.values.push_back(AllRounded(qkv, queries + row, row));
+    const Vector attended = Attend(geometry, layer, q, result.keys.back(), result.values.back());
+    Add(x, behind(Product(layer.o, attended)));
+    const Vector y = Norm(x, layer.norms[norm++]);
+    Vector up = Product(layer.up, y);
+    const Vector gate = Product(layer.gate, y);
+    for (size_t i = 0; i < up.size(); ++i) up[i] *= Activated(geometry.activation, gate[i]);
+    Add(x, behind(Product(layer.down, up)));
+  }
+  const Vector logits = Product(model.head, Norm(x, model.last_norm));
+  result.logits = AllRounded(logits, 0, logits.size());
+  return result;
 }
 
 // The cores' data as rows of blocks again, from block `at`, which becomes the end.
@@ -147,39 +197,6 @@ class TwoSided final : public Buffer {
 uint16_t* Device16(Buffer* buffer) { return static_cast<TwoSided*>(buffer)->device(); }
 
 }  // namespace
-
-float Rounded(float x) { return FloatOf(BitsOf(x)); }
-
-TokenResult Decode(const Geometry& geometry, const DenseDecoder& model, std::vector<float> start) {
-  Vector x(start.begin(), start.end());
-  const auto queries = static_cast<size_t>(geometry.heads * geometry.head_dim);
-  const auto row = static_cast<size_t>(geometry.kv_heads * geometry.head_dim);
-  TokenResult result;
-  for (const DenseDecoder::Layer& layer : model.layers) {
-    size_t norm = 0;
-    const auto behind = [&](const Vector& y) {
-      return geometry.norms == 4 ? Norm(y, layer.norms[norm++]) : y;
-    };
-    const Vector qkv = Product(layer.qkv, Norm(x, layer.norms[norm++]));
-    Vector q(qkv.begin(), qkv.begin() + static_cast<std::ptrdiff_t>(queries));
-    Vector k(qkv.begin() + static_cast<std::ptrdiff_t>(queries),
-             qkv.begin() + static_cast<std::ptrdiff_t>(queries + row));
-    Rotate(q, geometry.head_dim, layer.q_norm, layer);
-    Rotate(k, geometry.head_dim, layer.k_norm, layer);
-    result.keys.push_back(AllRounded(k, 0, row));
-    result.values.push_back(AllRounded(qkv, queries + row, row));
-    const Vector attended = Attend(geometry, layer, q, result.keys.back(), result.values.back());
-    Add(x, behind(Product(layer.o, attended)));
-    const Vector y = Norm(x, layer.norms[norm++]);
-    Vector up = Product(layer.up, y);
-    const Vector gate = Product(layer.gate, y);
-    for (size_t i = 0; i < up.size(); ++i) up[i] *= Activated(geometry.activation, gate[i]);
-    Add(x, behind(Product(layer.down, up)));
-  }
-  const Vector logits = Product(model.head, Norm(x, model.last_norm));
-  result.logits = AllRounded(logits, 0, logits.size());
-  return result;
-}
 
 std::shared_ptr<Buffer> FusedDevice::Allocate(size_t bytes) {
   ++alive->buffers;

@@ -4,8 +4,8 @@
 #include <memory>
 #include <vector>
 
-#include "attention_bounds.h"
 #include "bench.h"
+#include "targets/host/attention_inputs.h"
 
 namespace ort_aie::npu_target {
 
@@ -37,10 +37,6 @@ class Generator {
       keys = Rows(capacity);
       std::ranges::fill(keys.bytes, uint8_t{0});
       values = keys;
-    }
-    if (layer.windowed_cache) {
-      all_keys_ = Rows(kPositions);
-      all_values_ = all_keys_;
     }
     if (layer.integers()) {
       const std::vector<float> steps = {0.125f, 0.25f, 0.0625f};
@@ -84,16 +80,6 @@ class Generator {
     host.output = want.data();
     Place(host, want_keys, want_values, present_keys, present_values);
     HostTarget().Execute({host}, kThreads);
-    if (layer_.windowed_cache) {  // bounds need all keys that a query sees
-      host.windowed_cache = false;
-      host.past_capacity = host.present_capacity = kPositions;
-      host.past_key = host.present_key = all_keys_.data();
-      host.past_value = host.present_value = all_values_.data();
-      HostTarget().Execute({host}, kThreads);
-    }
-    // The device rounds the host's normalised and rotated values.
-    const std::vector<double> bounds =
-        AttentionBounds(host, layer_.rotary || layer_.qk_norm ? kUnit : 0, 0);
     if (!in_place_) std::swap(want_keys, present_keys), std::swap(want_values, present_values);
 
     present_keys = present_values = Rows(step.present_capacity);
@@ -117,7 +103,7 @@ class Generator {
       if (position >= hidden && position < step.total_length[b]) continue;
       std::fill_n(right.data() + token * width, width, 0.0f);  // padding
     }
-    Near("output", output, Values(layer_.type, right), bounds);
+    Near("output", output, Values(layer_.type, right), layer_.dim);
   }
 
   AttentionStep Step(int64_t tokens, std::vector<int64_t> lengths) const {
@@ -211,7 +197,6 @@ class Generator {
   const bool in_place_;
   int64_t capacity_;
   Values cos_, sin_, q_norm_, k_norm_, v_norm_, sinks_;
-  Values all_keys_, all_values_;  // without a window, if the cache has one
   std::vector<float> scales_;
 };
 
