@@ -246,8 +246,14 @@ CASES = [
     Case("flow_qkv", "npu2", "attention", flow_qkv.problem, prompts(*PROMPTS)),
     Case("flow_qkv", "npu2", "attention", flow_qkv.problem,
          prompts(*((*(*PROMPTS[i], 0)[:5], w) for i in (2, 3, 6, 8) for w in (1, 16, 50, 200)))),
+    # The first key of a window is the last of a chunk; only the last query of a chunk has a key
+    # before its window.
     Case("flow_qkv", "npu2", "attention", flow_qkv.problem,
-         prompts(*(PROMPTS[i] for i in (1, 5, 7, 10)), causal=0)),
+         prompts((4, 4, 64, 10, 64, 34), *((4, 4, 256, 70, 0, w) for w in (7, 15, 31)),
+                 *((1, 1, d, 40, 0, w) for d in (64, 256) for w in (7, 15, 31)))),
+    Case("flow_qkv", "npu2", "attention", flow_qkv.problem,  # and one key short of a chunk
+         prompts(*(PROMPTS[i] for i in (1, 5, 7, 10)), (4, 1, 64, 31), (4, 1, 128, 15, 16),
+                 (4, 4, 256, 39), causal=0)),
     Case("flow_qkv", "npu2", "attention", flow_qkv.problem, prompts((8, 4, 128, 40), softcap=5.0)),
     Case("flow_qkv", "npu2_4col npu2_2col", "attention", flow_qkv.problem,
          prompts((4, 2, 128, 70, 20), (5, 5, 64, 90, 0, 30))),
