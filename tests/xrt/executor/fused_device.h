@@ -1,6 +1,6 @@
 // A device for tests with an overlay that looks to its user like mlir-air's fused decode. It
-// unpacks a token's data with separate loops and computes the logits in double. Only transfers
-// bring it what the host writes, and memory that no one has written is NaN.
+// unpacks a token's data with separate loops into a decoder, which the host computes. Only
+// transfers bring it what the host writes, and memory that no one has written is NaN.
 #pragma once
 
 #include <cstdint>
