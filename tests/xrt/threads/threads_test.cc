@@ -38,7 +38,6 @@
 #include "ops/format.h"
 #include "ops/gated_mlp.h"
 #include "ops/matmul.h"
-#include "ops/q4nx_gather.h"
 #include "q4nx/bfloat16.h"
 #include "q4nx/pack.h"
 #include "targets/loader.h"
@@ -146,19 +145,9 @@ class Model {
                               {"on_device_error", settings.on_device_error},
                               {"log", settings.log}},
                              this)),
-        gather_({kAttributes.weights, DataType::kFloat32}, weights_.tensor()),
         projection_("W", kAttributes, weights_.tensor(), options_),
         mlp_(kAttributes, "silu", gate_weights_.tensor(), up_weights_.tensor(), options_),
         attention_({.num_heads = kHeads, .kv_num_heads = kKvHeads, .format = kFormat}, options_) {}
-
-  // (tokens, kIn)
-  std::vector<float> Gather(const std::vector<int32_t>& ids) const {
-    const Tensor indices =
-        TensorOf(DataType::kInt32, {static_cast<int64_t>(ids.size())}, ids.data());
-    std::vector<float> y(ElementCount(gather_.OutputShape(indices)).As<size_t>("a result"));
-    Execute([&](Plan& plan) { gather_.Append(indices, y.data(), plan); }, kInline);
-    return y;
-  }
 
   // (tokens, kOut)
   std::vector<float> Project(const std::vector<float>& x, const ThreadPool& threads) const {
@@ -224,7 +213,6 @@ class Model {
  private:
   static constexpr MatMulAttributes kAttributes = {
       .weights = {.k = kIn, .n = kOut, .format = kFormat}, .symmetric = 1};
-  inline static const InlineThreadPool kInline;
 
   static Tensor Rows(const std::vector<float>& x, int64_t width) {
     return TensorOf(DataType::kFloat32, {static_cast<int64_t>(x.size()) / width, width}, x.data());
@@ -238,7 +226,6 @@ class Model {
 
   const Weights weights_{1}, up_weights_{2}, gate_weights_{3, 4};
   const SessionOptions options_;
-  const Q4NXGather gather_;
   const MatMul projection_;
   const GatedMLP mlp_;
   const FlowAttention attention_;
@@ -275,9 +262,6 @@ class Generator {
     const TwoThreads two;
     const InlineThreadPool one;
     const ThreadPool& threads = even_ ? static_cast<const ThreadPool&>(two) : one;
-    std::vector<int32_t> ids(static_cast<size_t>(tokens));
-    for (int32_t& id : ids) id = Pick(0, kOut - 1);
-    Compare("gather", model_.Gather(ids), host_.Gather(ids));
     // Eight ones per row.
     std::vector<float> x(static_cast<size_t>(tokens * kIn));
     for (int64_t i = 0; i < 8 * tokens; ++i) x[static_cast<size_t>(32 * i + Pick(0, 31))] = 1;
