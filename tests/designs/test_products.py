@@ -8,7 +8,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from test_problems import tokens
 
 from ort_aie_ep.aie_kernels.build import make_design
 from ort_aie_ep.aie_kernels.dequant import design as dequant
@@ -20,7 +19,6 @@ from ort_aie_ep.aie_kernels.reference import BF16, bf16, bits, doubles, random_b
 from ort_aie_ep.aie_kernels.short_gemm import design as short_gemm
 from ort_aie_ep.aie_kernels.vector_ops import reference as vectors
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
-from ort_aie_ep.npu.checks.check import check
 from ort_aie_ep.npu.simulator.registers import core_memory_of
 from ort_aie_ep.npu.simulator.session import Session
 from ort_aie_ep.npu.simulator.txn import Write, decode
@@ -29,12 +27,6 @@ from ort_aie_ep.npu.terms.device import device
 from ort_aie_ep.npu.terms.errors import DesignError
 
 bfloat16 = np.dtype(ml_dtypes.bfloat16)
-
-
-@pytest.mark.parametrize("name", ["npu2", "npu2_4col", "npu2_2col"])
-def test_attention_of_a_token_passes_every_check(name: str) -> None:
-    shapes = tokens((2, 1, 64, 300), (3, 3, 256, 90, 70), (6, 6, 128, 200))
-    assert check(make_design("flow_kv", device(name)), {"attention": shapes}).passed
 
 
 def dequantised(name: str, form: BlockForm, w: Any, count: int) -> Any:

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "bench.h"
@@ -71,26 +72,13 @@ class Generator {
     step.query = query.data();
     step.key = key.data();
     step.value = value.data();
-    Values output(layer_.type, layer_.batch * tokens * layer_.heads * layer_.dim);
-    Values want = output, want_keys = keys, want_values = values, old_keys = keys,
-           old_values = values;
-    Values present_keys = Rows(step.present_capacity), present_values = present_keys;
-
-    AttentionStep host = step;
-    host.output = want.data();
-    Place(host, want_keys, want_values, present_keys, present_values);
-    HostTarget().Execute({host}, kThreads);
-    if (!in_place_) std::swap(want_keys, present_keys), std::swap(want_values, present_values);
-
-    present_keys = present_values = Rows(step.present_capacity);
-    step.output = output.data();
-    Place(step, keys, values, present_keys, present_values);
-    target.Execute({step}, kThreads);
-    if (!in_place_) {
-      Check(keys.bytes == old_keys.bytes && values.bytes == old_values.bytes, "the past changed");
-      keys = present_keys;
-      values = present_values;
-    }
+    Values want_keys = keys, want_values = values;
+    const Values want = On(step, want_keys, want_values, [](const AttentionStep& host) {
+      HostTarget().Execute({host}, kThreads);
+    });
+    const Values output = On(step, keys, values, [&](const AttentionStep& device) {
+      target.Execute({device}, kThreads);
+    });
     Check(keys.bytes == want_keys.bytes && values.bytes == want_values.bytes,
           "the present is not the host's");
     Advance(step);
@@ -104,6 +92,27 @@ class Generator {
       std::fill_n(right.data() + token * width, width, 0.0f);  // padding
     }
     Near("output", output, Values(layer_.type, right), layer_.dim);
+  }
+
+  // Executes a step on a past, which becomes its present, and gives its output.
+  template <typename Execute>
+  Values On(AttentionStep step, Values& past_keys, Values& past_values,
+            const Execute& execute) const {
+    Values output(layer_.type, step.batch * step.sequence * layer_.heads * layer_.dim);
+    Values new_keys = Rows(step.present_capacity), new_values = new_keys;
+    const Values old_keys = past_keys, old_values = past_values;
+    step.past_key = past_keys.data();
+    step.past_value = past_values.data();
+    step.present_key = (in_place_ ? past_keys : new_keys).data();
+    step.present_value = (in_place_ ? past_values : new_values).data();
+    step.output = output.data();
+    execute(step);
+    if (in_place_) return output;
+    Check(past_keys.bytes == old_keys.bytes && past_values.bytes == old_values.bytes,
+          "the past changed");
+    past_keys = std::move(new_keys);
+    past_values = std::move(new_values);
+    return output;
   }
 
   AttentionStep Step(int64_t tokens, std::vector<int64_t> lengths) const {
@@ -176,7 +185,6 @@ class Generator {
     rows.bytes.assign(static_cast<size_t>(BytesOf(rows.type, Elements(capacity))), 0xab);
     return rows;
   }
-  bool in_place() const { return in_place_; }
 
   std::vector<int64_t> past;
   Values keys, values;
@@ -185,13 +193,6 @@ class Generator {
   static constexpr int64_t kPositions = 1024;
 
   int64_t RotaryDim() const { return layer_.rotary_dim != 0 ? layer_.rotary_dim : layer_.dim; }
-  void Place(AttentionStep& step, Values& past_keys, Values& past_values, Values& present_keys,
-             Values& present_values) const {
-    step.past_key = past_keys.data();
-    step.past_value = past_values.data();
-    step.present_key = in_place_ ? past_keys.data() : present_keys.data();
-    step.present_value = in_place_ ? past_values.data() : present_values.data();
-  }
 
   const Layer& layer_;
   const bool in_place_;

@@ -39,22 +39,15 @@ class ProjectedAttention {
     step.key = part(layer_.heads);
     step.value = part(layer_.heads + layer_.kv_heads);
     step.query_stride = step.key_stride = step.value_stride = width;
-    const int64_t count = layer_.batch * tokens * layer_.heads * layer_.dim;
-    Values output(layer_.type, count), want = output;
-    Cache device{generator.keys, generator.values}, host = device;
-    AttentionStep own = step;
+    Values keys = generator.keys, values = generator.values;
     const int64_t before = bench.device->counters().submissions;
-    device.Place(step, generator, output);
-    bench.Run({projection_->Step(), step});
+    const Values output = generator.On(
+        step, generator.keys, generator.values,
+        [&](const AttentionStep& device) { bench.Run({projection_->Step(), device}); });
     projection_->Compare(projection_->OnHost());
-    host.Place(own, generator, want);
-    HostTarget().Execute({own}, kThreads);
-    Check(generator.in_place() || (device.keys.bytes == generator.keys.bytes &&
-                                   device.values.bytes == generator.values.bytes),
-          "the past changed");
-    generator.keys = device.present(generator.in_place()).first;
-    generator.values = device.present(generator.in_place()).second;
-    const auto& [keys, values] = host.present(generator.in_place());
+    const Values want = generator.On(step, keys, values, [](const AttentionStep& host) {
+      HostTarget().Execute({host}, kThreads);
+    });
     CompareRows(keys, values);
     // Errors of the scores also move weights of a softmax, by up to twice as much.
     if (exact_cache) Near("output", output, want, layer_.dim, 2 * kNear);
@@ -65,23 +58,6 @@ class ProjectedAttention {
   Generator generator;
 
  private:
-  struct Cache {
-    Values keys, values, new_keys = {}, new_values = {};
-
-    void Place(AttentionStep& step, const Generator& generator, Values& output) {
-      if (!generator.in_place()) new_keys = new_values = generator.Rows(step.present_capacity);
-      step.past_key = keys.data();
-      step.past_value = values.data();
-      step.present_key = (generator.in_place() ? keys : new_keys).data();
-      step.present_value = (generator.in_place() ? values : new_values).data();
-      step.output = output.data();
-    }
-    std::pair<const Values&, const Values&> present(bool in_place) const {
-      if (in_place) return {keys, values};
-      return {new_keys, new_values};
-    }
-  };
-
   void CompareRows(const Values& keys, const Values& values) const {
     const bool exact = layer_.integers();
     if (!exact) Near("the present's keys", generator.keys, keys, layer_.dim);
