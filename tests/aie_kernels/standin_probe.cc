@@ -125,6 +125,5 @@ void mmul_empty(const bfloat16* a, const bfloat16* b, float* c) {
   m.mac(load(a), load(b));
   aie::store_v(c + lanes, m.to_vector<float>());
 }
-void load_misaligned(const bfloat16* x, bfloat16* y) { aie::store_v(y, load(x + 8)); }
 
 }  // extern "C"

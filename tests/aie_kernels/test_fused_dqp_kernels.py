@@ -7,8 +7,6 @@ import pytest
 from linear_kernels import (
     ACTIVATIONS,
     COLUMNS,
-    FLOAT_EPSILON,
-    GROUP,
     KINDS,
     MAX_K,
     OF_SHIPPING,
@@ -20,13 +18,12 @@ from linear_kernels import (
     weights,
     zeros,
 )
-from standin import Array, aligned, bfloat16, bits16, f64, to_bf16
+from standin import Array, aligned, f64, to_bf16
 
 from ort_aie_ep.aie_kernels.cycles import form_scalars
 from ort_aie_ep.aie_kernels.fused_dqp.kernels import (
     DQP_BLOCK,
     DQP_FINISH,
-    DQP_LOAD_BIAS,
     DQP_LOAD_X,
     DQP_ZERO,
     dqp_block,
@@ -82,47 +79,6 @@ def test_a_form_has_the_bits_of_the_same_codes_widened(kernels: Kernels, form: B
         kernels.call(DQP_BLOCK, aligned(wide), *kept, wanted, k_block, *OF_SHIPPING)
     np.testing.assert_array_equal(acc.view(np.uint32), wanted.view(np.uint32))
     assert acc[1:].all()
-
-
-@pytest.mark.parametrize("kind", ACTIVATIONS)
-def test_loading_activations_keeps_them_and_their_sums(kernels: Kernels, kind: str) -> None:
-    rng = np.random.default_rng(5)
-    x = activations(rng, kind, 3 * COLUMNS)
-    resident, sums = load(kernels, x, first_slice=61)
-    np.testing.assert_array_equal(bits16(resident[61 * COLUMNS :]), bits16(x))
-    assert not resident[: 61 * COLUMNS].any()
-    limbs = f64(sums).reshape(64, 8, 2)
-    assert not limbs[:61].any()
-    groups = f64(x).reshape(3, 8, GROUP)
-    error = np.abs(limbs[61:].sum(axis=2) - groups.sum(axis=2))
-    additions = 31 * FLOAT_EPSILON * np.abs(groups).sum(axis=2)
-    assert (error <= additions + 2.0**-17 * np.abs(groups.sum(axis=2))).all()
-
-
-@pytest.mark.parametrize("tiles", [8, 16, 32])
-def test_a_tile_keeps_its_part_of_a_bias_stream(kernels: Kernels, tiles: int) -> None:
-    rounds = 80 if tiles == 8 else 3
-    stream = np.arange(rounds * tiles * ROWS) % 251
-    stream = stream.astype(bfloat16).reshape(rounds, tiles, ROWS)
-    for tile in {0, 7, tiles // 2, tiles - 1}:
-        bias = zeros(2560)
-        for piece, part in enumerate(stream.reshape(-1, COLUMNS)):
-            kernels.call(DQP_LOAD_BIAS, aligned(part), bias, piece, tile, tiles)
-        np.testing.assert_array_equal(bias[: rounds * ROWS], stream[:, tile].ravel())
-        assert not bias[rounds * ROWS :].any()
-
-
-@pytest.mark.parametrize("with_bias", [False, True])
-def test_finish_adds_the_bias_and_rounds_once(kernels: Kernels, with_bias: bool) -> None:
-    rng = np.random.default_rng(6)
-    bias = aligned(to_bf16(rng.standard_normal(2560)))
-    y = zeros(ROWS)
-    for spread in (0.01, 1, 5, 80):
-        acc = aligned((rng.standard_normal(ROWS) * spread).astype(np.float32))
-        acc[:2] = 0, -0.0
-        kernels.call(DQP_FINISH, acc, bias, y, 79, int(with_bias))
-        x = f64(acc) + with_bias * f64(bias[79 * ROWS :])
-        np.testing.assert_array_equal(y, to_bf16(x.astype(np.float32)))
 
 
 @pytest.mark.parametrize("value", [1 + 2.0**-8, 1 + 3 * 2.0**-8, -1 - 2.0**-8, -1 - 3 * 2.0**-8])

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from linear_kernels import FLOAT_EPSILON, zeros
-from standin import Array, aligned, bits16, bits32, f64, flush, to_bf16, to_bfp16
+from linear_kernels import FLOAT_EPSILON
+from standin import Array, aligned, bits32, f64, to_bf16, to_bfp16
 
 from ort_aie_ep.aie_kernels.gemm.kernels import (
-    GEMM_STORE_BF16,
     GEMM_TILE,
     GEMM_TILE_BFP16,
-    GEMM_ZERO,
 )
 from ort_aie_ep.formats import bfp16
 from ort_aie_ep.npu.kernels import Kernels
@@ -98,19 +96,6 @@ def test_tiles_accumulate_over_k(kernels: Kernels, kind: str, m: int, k: int, n:
     assert np.isnan(acc[m * n :]).all()
 
 
-def test_aie2p_is_bit_exact_to_its_model() -> None:
-    kernels = Kernels("aie2p")
-    rng = np.random.default_rng(2)
-    a, b = operands(rng, "usual", 16, 64, 16)
-    acc = zeros(8192, np.float32)
-    multiply(kernels, acc, a, b)
-    x, y = blocks_of_8(a, 1), blocks_of_8(b, 0)
-    want = np.zeros((16, 16), np.float32)
-    for k in range(0, 64, 8):
-        want = flush(f64(want) + x[:, k : k + 8] @ y[k : k + 8])
-    np.testing.assert_array_equal(bits32(unblocked(acc[:256], 16, 16)), bits32(want))
-
-
 def paired_b(b: Array) -> Array:
     """(k, n) as [n / 16][k / 8][2][8 n][9 bytes]: the bfp16 of eight k."""
     k, n = b.shape
@@ -134,31 +119,3 @@ def test_b_in_bfp16_gives_the_bits_of_the_same_b_in_bf16(kind: str, m: int, k: i
     )
     np.testing.assert_array_equal(bits32(acc[: m * n]), bits32(want[: m * n]))
     assert np.isnan(acc[m * n :]).all()
-
-
-def test_parts_are_apart(kernels: Kernels) -> None:
-    rng = np.random.default_rng(3)
-    acc = zeros(8192, np.float32)
-    alone = zeros(8192, np.float32)
-    first, second = operands(rng, "usual", 64, 64, 32), operands(rng, "usual", 64, 64, 32)
-    multiply(kernels, acc, *first, part=1)
-    multiply(kernels, acc, *second, part=3)
-    multiply(kernels, alone, *second)
-    assert not acc[:2048].any()
-    assert not acc[2 * 2048 : 3 * 2048].any()
-    np.testing.assert_array_equal(acc[3 * 2048 :], alone[:2048])
-
-
-def test_stores_of_strips_and_zeros(kernels: Kernels) -> None:
-    rng = np.random.default_rng(5)
-    acc = aligned(rng.standard_normal(8192).astype(np.float32))
-    before = acc.copy()
-    parts = before.reshape(4, 8, 4, 64)  # parts, blocks of rows, blocks of columns, 8 x 8
-    for part, column in ((0, 0), (1, 3), (3, 2)):
-        values = np.ascontiguousarray(parts[part, :, column]).ravel()
-        bf16 = zeros(512)
-        kernels.call(GEMM_STORE_BF16, acc, bf16, 4 * part + column)
-        np.testing.assert_array_equal(bits16(bf16), bits16(to_bf16(values)))
-    kernels.call(GEMM_ZERO, acc, 4096)
-    assert not acc[:4096].any()
-    np.testing.assert_array_equal(acc[4096:], before[4096:])

@@ -12,12 +12,8 @@ import pytest
 from overlay_site import TOOLS, Site
 from pyxrt_recorder import DISPATCH, Recorder
 
-from ort_aie_ep.aie_kernels.build import make_design
 from ort_aie_ep.bringup import cases as cases_module
 from ort_aie_ep.bringup import device as device_module
-from ort_aie_ep.bringup import steps
-from ort_aie_ep.npu.packages.package import manifest
-from ort_aie_ep.npu.terms.device import device
 
 
 # --- results --------------------------------------------------------------------------------------
@@ -115,45 +111,6 @@ def test_a_package_of_another_version_is_judged_but_not_simulated(
     assert report.designs[0].cases[0].outcome == "passed", report.steps
 
 
-def test_a_sequence_with_other_parameters_has_no_reference(site: Site, run: Any) -> None:
-    folder = site.add("dequant")
-    content = json.loads((folder / "manifest.json").read_text())
-    content["sequences"]["dequant"]["parameters"].append("more")
-    (folder / "manifest.json").write_text(json.dumps(content))
-    report, _ = run()
-    (case,) = report.designs[0].cases
-    assert case.outcome == "refused"
-    assert "reference" in case.reason
-
-
-@pytest.mark.in_turn
-def test_typical_shapes_come_after_all_small_ones(
-    site: Site, run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(steps, "RUNS", 2)
-    monkeypatch.setattr(cases_module, "MAX_SIMULATED", 0.0)
-
-    def some(content: Any, on: Any, name: str) -> list[Any]:
-        every = _shapes(content, on, name)
-        return every if name in ("rms_norm", "move_heads") else every[:1]
-
-    monkeypatch.setattr(cases_module, "shapes", some)
-    site.add("vector_ops")
-    report, _ = run(quick=False)
-    cases = [(case.sequence, dict(case.shape)) for case in report.designs[0].cases]
-    content = manifest(make_design("vector_ops", device("npu2_2col")))
-    typical = [
-        (name, shape.parameters)
-        for name in content["sequences"]
-        for shape in some(content, device("npu2_2col"), name)
-        if shape.typical
-    ]
-    assert report.passed, report.steps
-    assert len({name for name, _ in typical}) == 2
-    assert cases[-len(typical) :] == typical
-    assert len(cases) > len(typical)
-
-
 def test_report_names_device_and_versions(site: Site, run: Any, tmp_path: Path) -> None:
     site.add("dequant")
     run()
@@ -187,13 +144,6 @@ def test_chains_are_tried_at_three_lengths(site: Site, run: Any) -> None:
     assert [case.measured for case in chains] == sorted(case.measured for case in chains)
 
 
-def test_without_lists_in_the_binding_no_chain_is_tried(site: Site, run: Any) -> None:
-    site.add("micro")
-    report, _ = run(lists=False)
-    assert report.passed
-    assert "chain" not in {case.sequence for case in report.designs[0].cases}
-
-
 def test_one_design_can_be_tried_by_itself(site: Site, run: Any) -> None:
     site.add("micro")
     site.add("dequant")
@@ -210,21 +160,6 @@ def test_each_package_of_one_xclbin_runs_its_own_kernel(site: Site, run: Any) ->
     site.add_together(["dequant", "vector_ops"])
     report, _ = run()
     assert report.passed, report.steps
-
-
-# --- what goes wrong ------------------------------------------------------------------------------
-def test_a_wrong_element_is_found_and_named(site: Site, run: Any) -> None:
-    site.add("fused_dqp")
-
-    def corrupt(buffers: dict[int, np.ndarray]) -> None:
-        buffers[3].view(np.uint16)[7] ^= 0x4000  # an exponent's bit of y[7]
-
-    report, _ = run(corrupt=corrupt)
-    assert not report.passed
-    for case in report.designs[0].cases:
-        assert case.outcome == "wrong"
-        assert case.differences[0].wrong == 1
-        assert case.differences[0].example.startswith("[7]: ")
 
 
 def test_a_run_that_a_chain_drops_is_found(site: Site, run: Any) -> None:
@@ -284,15 +219,6 @@ def test_a_run_that_ends_badly_is_an_entry(site: Site, run: Any, state: str, rea
     assert {case.outcome for case in others} == {"passed"}
     assert recorder.calls["hw_context"] == 2, "the next case gets a fresh context"
     assert not report.passed
-
-
-def test_a_device_that_always_fails_is_left_alone(site: Site, run: Any) -> None:
-    site.add("vector_ops")
-    report, recorder = run(fail=lambda call: "TIMEOUT" if call == "run.wait" else None)
-    outcomes = [case.outcome for case in report.designs[0].cases]
-    assert outcomes[:3] == ["fault"] * 3
-    assert set(outcomes[3:]) == {"refused"}
-    assert recorder.calls["run.wait"] == 3
 
 
 @pytest.mark.parametrize(
@@ -374,6 +300,3 @@ def test_a_sequence_without_reference_is_an_entry(site: Site, run: Any) -> None:
     report, _ = run()
     refused = [case for case in report.designs[0].cases if case.outcome == "refused"]
     assert [case.sequence for case in refused] == ["novel"]
-
-
-# --- the recorder itself --------------------------------------------------------------------------

@@ -108,11 +108,6 @@ def test_bandwidth_grows_with_the_channels_up_to_the_memorys(
         assert value(found, name) == pytest.approx(limit, rel=0.03)
 
 
-def test_channels_that_a_device_lacks_are_named(found: dict[str, Measurement]) -> None:
-    assert found["DDR_READ, 2 channels"].measured is not None
-    assert found["DDR_READ, 4 channels"].reason == "npu2_2col has too few columns: 2"
-
-
 def test_switch_of_overlays_is_half_of_a_turn(found: dict[str, Measurement]) -> None:
     assert value(found, "OVERLAY_SWITCH") == pytest.approx(SWITCH, rel=1e-6)
 

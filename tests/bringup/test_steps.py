@@ -213,14 +213,6 @@ def test_without_lists_the_chains_are_left_out(try_it: Any) -> None:
     assert day.passed
 
 
-def test_a_chain_that_fails_is_found_after_everything_else_has_run(try_it: Any) -> None:
-    day = try_it(longest_list=1)
-    its = outcomes(day)
-    assert its.pop("chains of runs") == "failed"
-    assert set(its.values()) == {"done"}
-    assert "micro chain: wrong" in verdict(day)[2]
-
-
 # --- days that end early --------------------------------------------------------------------------
 def test_an_interrupted_day_leaves_what_was_done(try_it: Any, out: Path) -> None:
     def interrupt(done: int, total: int, text: str) -> None:
@@ -294,12 +286,6 @@ def test_without_pyxrt_the_command_says_where_it_is(
     for part in ("apt install python3-xrt", "dnf install python3-xrt", "/opt/xilinx/xrt"):
         assert part in says
         assert part in result.stderr
-
-
-def test_a_folder_without_packages_says_what_builds_them(try_it: Any) -> None:
-    day = try_it(designs=())
-    assert outcomes(day)["overlays"] == "failed"
-    assert "ort-aie kernels build all" in verdict(day)[2]
 
 
 def test_a_report_that_cannot_be_written_is_said_at_once(tmp_path: Path) -> None:

@@ -25,7 +25,6 @@ GEMM, MICRO = {"M": 64, "K": 256, "N": 512}, {"bytes": 8192, "lanes": 1, "first"
 REFUSED: list[tuple[tuple[str, str, str, dict[str, int]], list[tuple[dict[str, int], str]]]] = [
     (("flow_kv", "npu2", "attention", ATTENTION | {"context": 64}), [
         ({"heads": 7}, "heads=7 must be a multiple of kv_heads=2"),
-        ({"kv_heads": 0}, "kv_heads=0 must be at least 1"),
         ({"head_dim": 96}, "head_dim=96 must be 64, 128 or 256"),
         ({"capacity": 100}, "capacity=100 must be a multiple"),
         ({"context": 65}, "capacity=64 has no room"),
@@ -39,7 +38,6 @@ REFUSED: list[tuple[tuple[str, str, str, dict[str, int]], list[tuple[dict[str, i
         ({"past": 30}, "capacity=64 has no room"),
         ({"past": -1}, "past=-1 must not be negative"),
         ({"prompt": 0}, "there must be a query"),
-        ({"causal": 2}, "causal=2 must be 0 or 1"),
         ({"window": -1}, "window=-1 must be 0"),
     ]),
     (("fused_dqp", "npu2", "matvec", {"N": 128, "K": 256, "bias": 0}), [
@@ -47,8 +45,6 @@ REFUSED: list[tuple[tuple[str, str, str, dict[str, int]], list[tuple[dict[str, i
         ({"N": 96}, "at least 128"),
         ({"K": 200}, "K=200 must be a multiple of 256"),
         ({"K": 32768}, "above 16384"),
-        ({"K": 0}, "K=0 must be a multiple of 256"),
-        ({"bias": 2}, "bias=2 must be 0 or 1"),
     ]),
     (("fused_layer", "npu2", "layer", LLAMA), [
         ({"hidden": 300}, "hidden=300 must be a multiple of 256"),
@@ -60,12 +56,9 @@ REFUSED: list[tuple[tuple[str, str, str, dict[str, int]], list[tuple[dict[str, i
         ({"heads": 64, "kv_heads": 4, "head_dim": 256}, "a sweep holds 2048"),
         ({"kv_heads": 1, "head_dim": 512}, "head_dim=512 is above 256"),
         ({"rotary_dim": 80}, "rotary_dim=80 must be a multiple of 32"),
-        ({"gelu": 2}, "gelu=2 must be 0 or 1"),
         ({"context": 129}, "capacity=128 has no room"),
     ]),
     (("gemm", "npu2", "gemm", GEMM), [
-        ({"M": 0}, "M=0 must be at least 1"),
-        ({"K": 0}, "K=0 must be a multiple of 256"),
         ({"K": 320}, "K=320 must be a multiple of 256"),
         ({"K": 65792}, "K=65792 is above 65536"),
         ({"N": 500}, "N=500 must be a multiple of 32"),
@@ -74,37 +67,27 @@ REFUSED: list[tuple[tuple[str, str, str, dict[str, int]], list[tuple[dict[str, i
     (("gemm", "npu2_2col", "gemm", GEMM), [({"N": 224}, "N=224 must be at least 256")]),
     (("gemm", "npu2_1col", "gemm", GEMM), [({"N": 480}, "N=480 must be at least 512")]),
     (("short_gemm", "npu2_1col", "project", GEMM), [
-        ({"M": 0}, "M=0 must be at least 1"),
-        ({"K": 0}, "K=0 must be a multiple of 256"),
         ({"K": 16640}, "K=16640 is above 16384"),
         ({"N": 500}, "N=500 must be a multiple of 32"),
         ({"N": 224}, "N=224 must be at least 256"),
     ]),
     (("gemm", "npu2", "gate", {"M": 64, "N": 512, "kind": 0}), [
-        ({"M": 0}, "M=0 must be at least 1"),
         ({"N": 254}, "N=254 must be even and at least 256"),
         ({"N": 65538}, "N=65538 is above 65536"),
-        ({"kind": 2}, r"kind=2 must be 0 \(silu\) or 1 \(gelu\)"),
     ]),
     (("gemm", "npu2", "add_norm", {"M": 64, "K": 512, "n": 512, "residual": 1, "norm": 1,
                                    "eps_bits": bits(EPS)}), [
-        ({"M": 0}, "M=0 must be at least 1"),
         ({"K": 384}, "K=384 must be a multiple of 256"),
         ({"K": 7424}, "K=7424 is above 7168"),
         ({"n": 513}, "n=513 must be at least 1 and at most K=512"),
-        ({"residual": 2}, "residual=2 must be 0 or 1"),
-        ({"norm": -1}, "norm=-1 must be 0 or 1"),
         ({"residual": 0, "norm": 0}, "residual and norm are both 0"),
     ]),
     (("gemm", "npu2", "rotate", ROTATION | {"heads": 8}), [
-        ({"M": 0}, "M=0 must be at least 1"),
         ({"head_dim": 96}, "head_dim=96 must be 64, 128 or 256"),
         ({"heads": 1}, "heads=1 x head_dim=64 must be at least 128"),
         ({"heads": 2000}, "heads=2000: above 65536 columns"),
         ({"rotary_dim": 48}, "rotary_dim=48 must be a multiple of 32"),
         ({"rotary_dim": 128}, "rotary_dim=128 must be a multiple of 32 up to head_dim=64"),
-        ({"interleaved": 2}, "interleaved=2: not 0 or 1"),
-        ({"norm": 2}, "norm=2 must be 0 or 1"),
         ({"x_stride": 510}, "x_stride=510 must be even, and at least heads x head_dim"),
     ]),
     (("gemm", "npu2", "append_rows", ROTATION | {"kv_heads": 8, "position": 0, "capacity": 72}), [
@@ -119,7 +102,6 @@ REFUSED: list[tuple[tuple[str, str, str, dict[str, int]], list[tuple[dict[str, i
     ]),
     (("vector_ops", "npu2", "rms_norm", {"n": 128, "residual": 0, "eps_bits": 0}), [
         ({"n": 16400}, "above 16384"),
-        ({"residual": 2}, "residual=2 must be 0 or 1"),
     ]),
     (("vector_ops", "npu2", "glu", {"n": 256, "kind": 0}), [
         ({"n": 128}, "n=128 must be even and at least 256"), ({"kind": 2}, "kind=2 must be 0"),

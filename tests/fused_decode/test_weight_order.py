@@ -1,23 +1,13 @@
-"""Weights, caches and words as mlir-air's fused decode reads them, compared with plain loops.
-
-Sizes are those of mlir-air's own table. The tests define the order of blocks a second time, from
-the reader's side: what core (cx, cy) gets through its channel, block after block.
-"""
+"""Sizes of mlir-air's fused decode, compared with its own table; places of rows, and words. The
+order of blocks is what tests/xrt/executor/fused_device.cc unpacks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 import pytest
 from sizes import BLOCK, MODELS, PHASES, ROTARY, SIZES
 
 from ort_aie_ep import _npu
-
-Array = npt.NDArray[Any]
-Bytes = npt.NDArray[np.uint8]
 
 
 def test_the_models_are_those_of_the_table() -> None:
@@ -47,109 +37,6 @@ def test_phases_have_the_blocks_of_the_table(model: str) -> None:
 def test_a_model_that_nobody_built_is_refused() -> None:
     with pytest.raises(ValueError, match="llama-7b"):
         _npu.fused_decode_geometry("llama-7b")
-
-
-def stream(packed: Bytes, at: int, rows: int, columns: int, channels: int) -> Iterator[Any]:
-    """A phase's blocks as its cores get them: (row block, column block, block).
-
-    Each of four columns of cores has a share that begins at a quarter of the phase. With two
-    channels, the first half of the share goes to the two lower cores, the second to the others.
-    """
-    share = rows * columns // 4
-    for cx in range(4):
-        place = at + cx * share
-        groups = ((0, 1, 2, 3),) if channels == 1 else ((0, 1), (2, 3))
-        for cores in groups:
-            for i in range(rows // 16):
-                for j in range(columns):
-                    for cy in cores:
-                        yield 16 * i + 4 * cx + cy, j, packed[place]
-                        place += 1
-
-
-def matrices(
-    packed: Bytes, phases: list[tuple[int, int]], channels: int
-) -> Iterator[tuple[Bytes, int]]:
-    """The matrix of each phase, and the number of its blocks in the stream."""
-    at = 0
-    for rows, columns in phases:
-        matrix: Bytes = np.zeros((rows, columns, BLOCK), np.uint8)
-        seen = set()
-        for g, j, block in stream(packed, at, rows, columns, channels):
-            matrix[g, j] = block
-            seen.add((g, j))
-        yield matrix, len(seen)
-        at += rows * columns
-    assert at == len(packed)
-
-
-def blocks(rng: np.random.Generator, rows: int, columns: int) -> Bytes:
-    return rng.integers(0, 256, (rows, columns, BLOCK), dtype=np.uint8)
-
-
-@pytest.mark.parametrize(
-    ("model", "channels"),
-    [
-        ("llama-3.2-1b", 1),
-        ("llama-3.2-1b", 2),
-        # The tables of other models are compared above.
-        pytest.param("phi4-mini", 2, marks=pytest.mark.in_turn),
-        pytest.param("gemma3-4b", 2, marks=pytest.mark.in_turn),
-    ],
-)
-def test_cores_get_each_block_of_a_layer_once(model: str, channels: int) -> None:
-    rng = np.random.default_rng(len(model) + channels)
-    rows, columns, _ = PHASES[model]
-    geometry = _npu.fused_decode_geometry(model)
-    q = geometry["heads"] * geometry["head_dim"] // 32
-    kv = geometry["kv_heads"] * geometry["head_dim"] // 32
-    qkv = [blocks(rng, part, columns[0]) for part in (q, kv, kv)]
-    assert sum(map(len, qkv)) == rows[0]
-    o, up, gate, down = (
-        blocks(rng, n, k)
-        for n, k in (
-            (rows[1], columns[1]),
-            *[(rows[2] // 2, columns[2])] * 2,
-            (rows[3], columns[3]),
-        )
-    )
-    packed = _npu.fused_decode_pack_layer(
-        model, channels, qkv=qkv, o=o, up=up, gate=gate, down=down
-    )
-    found = list(matrices(packed.reshape(-1, BLOCK), geometry["phases"], channels))
-    assert [count for _, count in found] == [n * k for n, k in zip(rows, columns, strict=True)]
-    np.testing.assert_array_equal(found[0][0], np.concatenate(qkv))
-    np.testing.assert_array_equal(found[1][0], o)
-    for start in range(0, rows[2], 32):  # 512 rows of up, 512 of gate
-        half = slice(start // 2, start // 2 + 16)
-        np.testing.assert_array_equal(found[2][0][start : start + 16], up[half])
-        np.testing.assert_array_equal(found[2][0][start + 16 : start + 32], gate[half])
-    np.testing.assert_array_equal(found[3][0], down)
-    # As one tensor, q, k and v have the same rows.
-    joined = _npu.fused_decode_pack_layer(
-        model, channels, qkv=[np.concatenate(qkv)], o=o, up=up, gate=gate, down=down
-    )
-    np.testing.assert_array_equal(joined, packed)
-
-
-@pytest.mark.parametrize("channels", [1, 2])
-def test_the_lm_head_ends_with_blocks_of_zeros(channels: int) -> None:
-    rng = np.random.default_rng(3)
-    geometry = _npu.fused_decode_geometry("llama-3.2-1b")
-    vocabulary = 128_256 // 32
-    head: Bytes = np.zeros((vocabulary, 8, BLOCK), np.uint8)
-    head[:, :, :64] = rng.integers(1, 256, (vocabulary, 8, 64), dtype=np.uint8)
-    rows, columns = geometry["head_chunk"]
-    assert (rows * 32, geometry["head_chunks"]) == (18_432, 7)
-    for chunk in (0, 3, 6):
-        packed = _npu.fused_decode_pack_head_chunk("llama-3.2-1b", channels, head, chunk)
-        ((found, count),) = matrices(packed.reshape(-1, BLOCK), [(rows, columns)], channels)
-        assert count == rows * columns
-        expected: Bytes = np.zeros_like(found)
-        part = head[chunk * rows : (chunk + 1) * rows]
-        expected[: len(part)] = part
-        np.testing.assert_array_equal(found, expected)
-    assert len(part) < rows  # the last chunk has padding
 
 
 @pytest.mark.parametrize("part", ["qkv", "o", "up", "gate", "down"])

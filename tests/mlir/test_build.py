@@ -197,17 +197,9 @@ def test_kernels_are_compiled_with_the_flags_of_mlir_aie(
         "-D__AIE_API_AIE_ADF_HPP__", f"-I{tools.folder}/mlir_aie/include", "-fstack-size-section",
     ):  # fmt: skip
         assert flag in command
-
-
-def test_objects_are_beside_the_mlir(tools: Tools, design: Design, tmp_path: Path) -> None:
-    driver.build(design, tmp_path / "out")
-    clang = next(c for c in tools.log if "-c" in c)
     aiecc = next(c for c in tools.log if c[0].endswith("aiecc"))
-    assert Path(clang[clang.index("-o") + 1]).parent == Path(aiecc[-1]).parent
-    assert f"--peano={tools.folder}/llvm-aie" in aiecc
-    assert "--get-xclbin" in aiecc
-    assert "--alloc-scheme=basic-sequential" in aiecc
-    assert "--get-input-with-addresses" in aiecc
+    assert Path(command[command.index("-o") + 1]).parent == Path(aiecc[-1]).parent
+    assert {f"--peano={tools.folder}/llvm-aie", "--alloc-scheme=basic-sequential"} <= set(aiecc)
     assert "--get-npu-insts" not in aiecc
 
 
@@ -320,14 +312,4 @@ def test_an_overlay_that_is_not_what_was_printed_is_refused(
     tools.report.write_text(tools.report.read_text().replace("address = 53504", "address = 40960"))
     with pytest.raises(ToolchainError, match=r"buffer dqp0_0_parameters: .* 53504 .* 40960"):
         driver.build(design, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-# --- designs by name ------------------------------------------------------------------------------
-def test_a_shape_that_the_sequence_refuses_is_refused(
-    tools: Tools, design: Design, tmp_path: Path
-) -> None:
-    run = Run(design.sequences["matvec"], {"N": 130, "K": 256, "bias": 0})
-    with pytest.raises(DesignError, match="N=130"):
-        driver.build(design, tmp_path / "out", sequence=run)
     assert not (tmp_path / "out").exists()

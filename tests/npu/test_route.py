@@ -34,11 +34,6 @@ def reaches(routing: Routing, name: str, source: Tile, ends: list[Tile]) -> bool
     )
 
 
-def test_a_straight_path_takes_one_port_a_hop() -> None:
-    routing = route(device("npu2"), [stream("a", Tile(0, 0), Tile(0, 3))])
-    assert routing.used == {Hop(Tile(0, row), "north"): 1 for row in range(3)}
-
-
 def test_a_multicast_takes_a_shared_segment_once() -> None:
     ends = [Tile(column, row) for column in range(4) for row in range(2, 6)]
     routing = route(device("npu2"), [stream("x", Tile(0, 0), *ends)])
@@ -70,14 +65,6 @@ def test_packets_of_one_channel_share_their_way() -> None:
     assert {tile: ids for tile, ids in apart.items() if len(ids) > 1} == {Tile(0, 4): [[0], [1]]}
 
 
-def test_packets_of_two_channels_do_not() -> None:
-    routing = route(
-        device("npu2_1col"),
-        [stream(f"p{i}", Tile(0, 0), Tile(0, 2), channel=i, packet=i) for i in range(2)],
-    )
-    assert routing.used[Hop(Tile(0, 0), "north")] == 2
-
-
 def test_a_full_segment_is_gone_around() -> None:
     """Five streams from the lowest core into its memory tile: one enters from below."""
     streams = [stream(f"s{i}", Tile(0, 2), Tile(0, 1), channel=i) for i in range(5)]
@@ -93,16 +80,6 @@ def test_without_a_way_around_the_segment_is_named() -> None:
     routing = route(device("npu2_1col"), streams)
     assert routing.overfull == [Hop(Tile(0, 2), "south")]
     assert len(routing.through(Hop(Tile(0, 2), "south"))) == 5
-
-
-def test_streams_make_room_for_each_other() -> None:
-    """Eight from column 0's shim to its highest core, at most six straight up. Two others can go up
-    only through column 1."""
-    streams = [stream(f"a{i}", Tile(0, 0), Tile(0, 5), channel=i) for i in range(8)]
-    streams += [stream(f"b{i}", Tile(1, 0), Tile(1, 2), channel=i) for i in range(4)]
-    routing = route(device("npu2_2col"), streams)
-    assert not routing.overfull
-    assert routing.used[Hop(Tile(0, 0), "north")] + routing.used[Hop(Tile(1, 0), "north")] == 12
 
 
 @pytest.mark.parametrize("name", DEVICES)

@@ -178,17 +178,6 @@ def test_a_fifth_task_under_way_is_dropped() -> None:
     assert "MM2S 0 of shim tile (0, 0): its queue was full" in text
 
 
-def test_a_dropped_task_is_an_error_even_when_nobody_misses_it() -> None:
-    source, target = numbers(256), np.zeros(1024, np.uint8)
-    w = Words()
-    for i in range(5):
-        w.move(0, IN, i, 64, 0, 256 * i if i < 4 else 0)
-    w.move(0, OUT, 8, 256, 1, token=True)
-    w.wait(0, OUT)
-    text = deadlock(w, source, target)
-    assert "1 tasks" in text
-
-
 @pytest.mark.parametrize("chained", [False, True])
 def test_a_descriptor_waits_for_its_lock(chained: bool) -> None:
     source, target = numbers(32), np.zeros(128, np.uint8)

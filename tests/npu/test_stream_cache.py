@@ -57,32 +57,6 @@ def test_patched_streams_equal_fresh_ones(walk: list[tuple[int, int, int, int]])
         kept[found["id"]] = words
 
 
-def test_only_lengths_addresses_and_parameters_are_patched() -> None:
-    s = layered()
-    cache = _npu.StreamCache(json.dumps(manifest(s)))
-
-    def get(n: int, k: int, **arguments: tuple[int, int]) -> Any:
-        return cache.get([call(s, {"n": n, "k": k}, **arguments)])
-
-    first = get(2, 8)
-    assert first["outcome"] == "encoded"
-    assert get(2, 8)["outcome"] == "same"
-    moved = get(2, 8, x=(0, 1 << 31))
-    assert (moved["outcome"], moved["id"]) == ("patched", first["id"])
-    # Only the two addresses in x; for 4 GiB only the low half is needed.
-    assert [end - begin for _, begin, end in moved["changed"]] == [1, 1]
-    # In both rounds the length and the address in y, and a parameter; in the second the address in
-    # x.
-    longer = get(2, 9, x=(0, 1 << 31))
-    assert (longer["outcome"], longer["id"]) == ("patched", first["id"])
-    assert len(longer["changed"]) == 7
-    # Another number of rounds with other wraps, or another buffer, gives other streams.
-    assert get(3, 8)["outcome"] == "encoded"
-    assert get(2, 8, x=(2, 0))["outcome"] == "encoded"
-    again = get(2, 8, x=(0, 4))
-    assert (again["outcome"], again["id"]) == ("patched", first["id"])
-
-
 def test_other_buffers_of_a_divided_plan_are_the_same_words() -> None:
     s = layered()
     cache = _npu.StreamCache(json.dumps(manifest(s)))

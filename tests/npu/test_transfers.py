@@ -82,34 +82,6 @@ def one_transfer(
     return pushes(build(s, **changes))
 
 
-def test_contiguous_taps_become_linear_descriptors() -> None:
-    (task,) = one_transfer(64, 4096, [(3, 40960), (10, 4096)], ddr_bytes_per_second=10**12)
-    assert task.descriptor.dimensions == ((30720, 4),)
-    assert task.descriptor.wraps == (0, 0)
-    assert (task.runs, task.patch.buffer_offset) == (1, 64)
-
-
-def test_long_runs_are_divided_by_the_largest_divisor_that_a_wrap_holds() -> None:
-    (task,) = one_transfer(0, 4 * 2560, [(5, 65536)])
-    assert task.descriptor.dimensions == ((5, 65536), (4, 2560), (640, 4))
-
-
-def test_fourth_dimension_iterates() -> None:
-    (task,) = one_transfer(0, 16, [(5, 4096), (4, 512), (3, 64)])
-    assert task.descriptor.dimensions == ((4, 512), (3, 64), (4, 4))
-    assert (task.runs, task.descriptor.iteration_count, task.descriptor.iteration_step) == (
-        5,
-        5,
-        4096,
-    )
-
-
-def test_more_than_64_iterations_become_several_tasks() -> None:
-    tasks = one_transfer(8, 16, [(130, 4096), (4, 512), (3, 64)])
-    assert [task.runs for task in tasks] == [64, 64, 2]
-    assert [task.patch.buffer_offset for task in tasks] == [8, 8 + 64 * 4096, 8 + 128 * 4096]
-
-
 def test_outermost_strides_beyond_a_step_become_several_tasks() -> None:
     apart = (1 << 22) + 4
     tasks = one_transfer(8, 16, [(2, 8 * apart), (3, apart), (4, 512), (3, 64)])

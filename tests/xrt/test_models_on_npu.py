@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import gc
 import json
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,14 +23,12 @@ from model_calls import (
     calls,
     empty_cache,
     growing_cache,
-    open_session,
 )
 from op_models import session_options
 from optimum_models import quantise, write_export
 from provider_calls import devices, needs_provider, registered
 
 import ort_aie_ep
-from ort_aie_ep import npu_counters
 from ort_aie_ep.aie_kernels.build import designs_on
 from ort_aie_ep.models.shapes import SHAPES, Shape
 from ort_aie_ep.npu.packages.simulated import write_simulated_packages
@@ -249,26 +246,3 @@ def test_the_provider_does_what_a_compiled_model_does(tmp_path: Path) -> None:
         assert got.counted("fallbacks") == 0
         # Packed as small as the source, which is symmetric: the device has packages for that.
         assert got.after.widened == got.before.widened
-
-
-@pytest.mark.in_turn
-def test_users_of_one_model_are_kept_apart(tmp_path: Path) -> None:
-    """Two threads in one session, while others are opened and closed."""
-    shape, folder = replace(QWEN3, layers=1), tmp_path / "compiled"
-    ort_aie_ep.compile(synth(shape, tmp_path / "model"), folder)
-
-    def user(session: onnxruntime.InferenceSession | None = None) -> list[Array]:
-        # Prompts of threads: test_threads.py.
-        model = (empty_cache(shape), shape.vocab, folder)
-        return [call.logits for call in calls(*model, ["sim"] * 4, prompt=1, session=session)]
-
-    alone = user()
-    session = open_session(folder, "sim")
-    before = npu_counters()
-    with ThreadPoolExecutor() as threads:
-        jobs = [threads.submit(user, s) for s in (session, session, None, None)]
-        found = [job.result() for job in jobs]
-    found.append(user(session))
-    assert npu_counters().fallbacks == before.fallbacks
-    for logits in found:
-        np.testing.assert_array_equal(logits, alone)

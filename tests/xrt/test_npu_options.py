@@ -15,7 +15,6 @@ import pytest
 
 import ort_aie_ep
 from ort_aie_ep.runtime.counters import NpuCounters
-from ort_aie_ep.runtime.sessions import Options
 
 LIBRARY = Path(ort_aie_ep.library_path())
 SIMULATED = pytest.mark.skipif(
@@ -226,18 +225,3 @@ def test_a_build_without_xrt_says_so(tmp_path: Path) -> None:
     error = json.loads(done.stdout.splitlines()[-1])["error"]
     assert "ort_aie.target=sim" in error
     assert "libxrt-dev" in error
-
-
-def test_options_of_the_package_are_session_entries() -> None:
-    options = Options(
-        target="sim", on_device_error="raise", log="trace", overlays="a:b", prompt_chunk=64
-    )
-    assert options.entries() == {
-        "ort_aie.target": "sim",
-        "ort_aie.on_device_error": "raise",
-        "ort_aie.log": "trace",
-        "ort_aie.overlays": "a:b",
-        "ort_aie.prompt_chunk": "64",
-    }
-    with options.environment():
-        assert os.environ["ORT_AIE_ON_DEVICE_ERROR"] == "raise"

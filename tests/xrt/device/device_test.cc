@@ -183,15 +183,6 @@ void ChangedLinesAreSent() {
   problem.Verify(1);
 }
 
-void StepsOfAPlanAreOneRun() {
-  const auto device = Open();
-  Problem problem(*device, 4);
-  const int64_t y = 2 * kN;
-  problem.Run(*device, {Matvec(0), Matvec(y), Matvec(2 * y), Matvec(3 * y)});
-  CHECK(Counted().runs == 1);
-  for (size_t i = 0; i < 4; ++i) problem.Verify(i);
-}
-
 // An overlay that is foreign to the device layer, and the words of the matvec on it.
 OtherOverlay OverlayOfOthers() {
   const std::string path = folder + "/packages/npu2/fused_dqp/overlay.xclbin";
@@ -584,27 +575,6 @@ void WeightsThatLieTogetherShareABuffer() {
   for (const HostMemory& memory : mapped) munmap(const_cast<void*>(memory.data), memory.bytes);
 }
 
-void MemoryWithoutAFileIsPinnedInPlace() {
-  const auto device = Open();
-  const std::vector<uint8_t> w = Read("w");
-  const std::unique_ptr<uint8_t, decltype(&std::free)> memory(
-      static_cast<uint8_t*>(std::aligned_alloc(kPageBytes, w.size())), &std::free);
-  std::memcpy(memory.get(), w.data(), w.size());
-  const auto pinned = Pin(*device, memory.get(), w.size());
-  CHECK(pinned->host() == memory.get());
-  RunWith(*device, pinned);
-}
-
-void WeightsBetweenPagesAreCopied() {
-  const auto device = Open();
-  const std::vector<uint8_t> w = Read("w");
-  std::vector<uint8_t> shifted(w.size() + 64);
-  std::memcpy(shifted.data() + 32, w.data(), w.size());
-  const auto pinned = Pin(*device, shifted.data() + 32, w.size());
-  CHECK(pinned->host() != shifted.data() + 32);
-  RunWith(*device, pinned);
-}
-
 void RefusedWeightsAreCopiedAndLetGo() {
   const auto device = Open();
   device->Allocate(1);  // a context and its group
@@ -764,12 +734,6 @@ void Allocation() {
   problem.Verify();
 }
 
-void CorruptedOverlay() {
-  const auto device = Open();
-  ort_aie_sim_inject("overlay_corrupted@1");
-  Faulty(Fault::kWrongOverlay, {"overlay.xclbin", "err=-22"}, [&] { device->Allocate(1); });
-}
-
 void RemovedDevice() {
   const auto device = Open();
   Problem problem(*device);
@@ -841,7 +805,6 @@ const std::map<std::string, void (*)()> kCases = {
     {"RunsMatvec", RunsMatvec},
     {"KeptStreamsAreNotSentAgain", KeptStreamsAreNotSentAgain},
     {"ChangedLinesAreSent", ChangedLinesAreSent},
-    {"StepsOfAPlanAreOneRun", StepsOfAPlanAreOneRun},
     {"PlansOfManyBuffersAreOneList", PlansOfManyBuffersAreOneList},
     {"ListsHave24RunsAtMost", ListsHave24RunsAtMost},
     {"LongPlansAreSeveralRuns", LongPlansAreSeveralRuns},
@@ -855,8 +818,6 @@ const std::map<std::string, void (*)()> kCases = {
     {"WeightsArePinnedInPlace", WeightsArePinnedInPlace},
     {"ListsFollowWeightsThatComeAndGo", ListsFollowWeightsThatComeAndGo},
     {"WeightsThatLieTogetherShareABuffer", WeightsThatLieTogetherShareABuffer},
-    {"MemoryWithoutAFileIsPinnedInPlace", MemoryWithoutAFileIsPinnedInPlace},
-    {"WeightsBetweenPagesAreCopied", WeightsBetweenPagesAreCopied},
     {"RefusedWeightsAreCopiedAndLetGo", RefusedWeightsAreCopiedAndLetGo},
     {"RefusedWeightsAreSpokenOfOnce", RefusedWeightsAreSpokenOfOnce},
     {"WrittenPagesAreCopiedAndKept", WrittenPagesAreCopiedAndKept},
@@ -869,7 +830,6 @@ const std::map<std::string, void (*)()> kCases = {
     {"AnOlderContextMakesRoom", AnOlderContextMakesRoom},
     {"DesignsOfOneOverlayShareAContext", DesignsOfOneOverlayShareAContext},
     {"Allocation", Allocation},
-    {"CorruptedOverlay", CorruptedOverlay},
     {"RemovedDevice", RemovedDevice},
     {"Overlays", Overlays},
     {"WritesATrace", WritesATrace},

@@ -1,5 +1,7 @@
 #include "decoder.h"
 
+#include <tuple>
+
 namespace ort_aie::npu_target {
 namespace {
 
@@ -47,42 +49,52 @@ void Close(const Values& got, const Values& want, double bound, bool by_host) {
 WholeDecoder::Model::Model(const Family& f, int64_t count, const WeightForm& form,
                            const WeightForm& of_vocabulary)
     : family(f),
-      vocabulary(NewMatrix(kVocabulary, kHidden, of_vocabulary)),
-      norm(Norm(kHidden)),
+      vocabulary(NewMatrix(f.vocabulary, f.hidden, of_vocabulary)),
+      norm(Norm(f.hidden)),
       scale(kType, std::vector<float>{16}) {
   for (int64_t i = 0; i < count; ++i) {
-    std::vector<int64_t> widths = {kHeads * kDim, f.kv_heads * kDim, f.kv_heads * kDim};
-    if (f.packed) widths = {(kHeads + 2 * f.kv_heads) * kDim};
+    std::vector<int64_t> widths = {f.heads * kDim, f.kv_heads * kDim, f.kv_heads * kDim};
+    if (f.packed) widths = {(f.heads + 2 * f.kv_heads) * kDim};
     std::vector<Matrix> qkv;
-    for (const int64_t n : widths) qkv.push_back(NewMatrix(n, kHidden, form));
+    for (const int64_t n : widths) qkv.push_back(NewMatrix(n, f.hidden, form));
     const bool windowed = f.window > 0 && (f.every == 0 || (i + 1) % f.every != 0);
     Layer layer{.qkv = std::move(qkv),
-                .o = NewMatrix(kHidden, kHeads * kDim, form),
-                .gate = NewMatrix(kIntermediate, kHidden, form),
-                .up = NewMatrix(kIntermediate, kHidden, form),
-                .down = NewMatrix(kHidden, kIntermediate, form),
-                .norm = Norm(kHidden),
-                .mlp_norm = Norm(kHidden),
-                .attention = {.heads = kHeads,
+                .o = NewMatrix(f.hidden, f.heads * kDim, form),
+                .gate = NewMatrix(f.intermediate, f.hidden, form),
+                .up = NewMatrix(f.intermediate, f.hidden, form),
+                .down = NewMatrix(f.hidden, f.intermediate, form),
+                .norm = Norm(f.hidden),
+                .mlp_norm = Norm(f.hidden),
+                .attention = {.heads = f.heads,
                               .kv_heads = f.kv_heads,
                               .dim = kDim,
+                              .cache_type = f.cache_type,
                               .window = windowed ? f.window : 0,
                               .rotary = true,
                               .qk_norm = f.qk_norm,
                               .rotary_dim = f.rotary_dim,
                               .windowed_cache = windowed && f.windowed}};
     if (f.norms_behind) {
-      layer.attention_norm_behind = Norm(kHidden);
-      layer.mlp_norm_behind = Norm(kHidden);
+      layer.attention_norm_behind = Norm(f.hidden);
+      layer.mlp_norm_behind = Norm(f.hidden);
     }
     layers.push_back(std::move(layer));
-    caches.emplace_back(layers.back().attention, windowed && f.windowed ? f.window + 4 : 640);
+    caches.emplace_back(layers.back().attention, windowed && f.windowed ? f.window + 4 : f.capacity,
+                        f.in_place);
     caches.back().past = {0};
   }
 }
 
 WholeDecoder::WholeDecoder(const Model& model, bool as_program)
-    : caches(model.caches), model_(model), as_program_(as_program) {}
+    : logits(kType, model.family.vocabulary),
+      caches(model.caches),
+      model_(model),
+      as_program_(as_program) {}
+
+const Values& WholeDecoder::Present(size_t layer, bool values) const {
+  if (model_.family.in_place) return values ? caches[layer].values : caches[layer].keys;
+  return values ? presents_[layer].second : presents_[layer].first;
+}
 
 // In a program, each layer reuses the memory; otherwise each temporary has a separate place.
 void* WholeDecoder::Temporary(int64_t elements) {
@@ -93,11 +105,13 @@ void* WholeDecoder::Temporary(int64_t elements) {
 }
 
 Plan WholeDecoder::Tokens(const std::vector<int64_t>& ids) {
+  const Family& f = model_.family;
   ids_ = ids;
   const auto rows = static_cast<int64_t>(ids.size());
   const size_t half = kArenaBytes / 2 * ids.size();
   arena_.assign(half * (as_program_ ? 2 : 8), 0xab);
   attentions_.clear();
+  presents_.clear();
   Plan plan;
   const auto project = [&](const Model::Matrix& w, const void* a, void* y) -> MatMulStep& {
     MatMulStep step{};
@@ -110,7 +124,7 @@ Plan WholeDecoder::Tokens(const std::vector<int64_t>& ids) {
     step.y = y;
     step.type = kType;
     step.numerics = Numerics::kBf16;
-    step.norm_epsilon = 1e-5f;
+    step.norm_epsilon = f.epsilon;
     step.kept = w.kept;
     plan.steps.push_back(step);
     return std::get<MatMulStep>(plan.steps.back());
@@ -125,38 +139,38 @@ Plan WholeDecoder::Tokens(const std::vector<int64_t>& ids) {
     }
   };
   const auto norm_behind = [&](const void* a, const Values& norm) -> const void* {
-    if (!model_.family.norms_behind) return a;
-    void* y = Temporary(rows * kHidden);
+    if (!f.norms_behind) return a;
+    void* y = Temporary(rows * f.hidden);
     plan.steps.push_back(NormStep{.rows = rows,
-                                  .k = kHidden,
+                                  .k = f.hidden,
                                   .a = a,
                                   .skip = nullptr,
                                   .weight = norm.data(),
                                   .y = y,
                                   .sum = nullptr,
                                   .type = kType,
-                                  .epsilon = 1e-5f});
+                                  .epsilon = f.epsilon});
     return y;
   };
 
   // The layers alternate between the two halves of the arena: each reads the previous one's
   // results.
   used_ = 0;
-  void* embedding = Temporary(rows * kHidden);
+  void* embedding = Temporary(rows * f.hidden);
   plan.steps.push_back(GatherStep{.weights = model_.vocabulary.blocks.data(),
                                   .count = rows,
-                                  .k = kHidden,
-                                  .n = kVocabulary,
+                                  .k = f.hidden,
+                                  .n = f.vocabulary,
                                   .indices = ids_.data(),
                                   .index_type = DataType::kInt64,
                                   .y = embedding,
                                   .type = kType,
                                   .form = model_.vocabulary.form});
-  if (model_.family.norms_behind) {
-    void* scaled = Temporary(rows * kHidden);
+  if (f.norms_behind && f.scaled) {
+    void* scaled = Temporary(rows * f.hidden);
     plan.steps.push_back(ElementwiseStep{.function = Function::kMultiply,
                                          .rows = rows,
-                                         .k = kHidden,
+                                         .k = f.hidden,
                                          .a = embedding,
                                          .b = model_.scale.data(),
                                          .b_is = ElementwiseStep::Operand::kScalar,
@@ -167,8 +181,8 @@ Plan WholeDecoder::Tokens(const std::vector<int64_t>& ids) {
   const void *x = embedding, *residual = embedding;
   for (size_t i = 0; i < model_.layers.size(); ++i) {
     const Model::Layer& layer = model_.layers[i];
-    if (as_program_) used_ = 2048 * ids.size() + i % 2 * half;
-    void* sum = Temporary(rows * kHidden);
+    if (as_program_) used_ = static_cast<size_t>(8 * f.hidden) * ids.size() + i % 2 * half;
+    void* sum = Temporary(rows * f.hidden);
     std::array<void*, 3> parts{};
     int64_t stride = 0;
     for (size_t part = 0; part < layer.qkv.size(); ++part) {
@@ -182,38 +196,46 @@ Plan WholeDecoder::Tokens(const std::vector<int64_t>& ids) {
     const AttentionStep first = caches[0].Step(rows, {});  // the model has one table
     attention.cos = first.cos;
     attention.sin = first.sin;
-    if (model_.family.packed) {
-      parts[1] = ort_aie::Advance(parts[0], kType, kHeads * kDim);
-      parts[2] = ort_aie::Advance(parts[0], kType, (kHeads + model_.family.kv_heads) * kDim);
+    if (f.packed) {
+      parts[1] = ort_aie::Advance(parts[0], kType, f.heads * kDim);
+      parts[2] = ort_aie::Advance(parts[0], kType, (f.heads + f.kv_heads) * kDim);
       attention.query_stride = attention.key_stride = attention.value_stride = stride;
     }
     attention.query = parts[0];
     attention.key = parts[1];
     attention.value = parts[2];
+    attention.norm_epsilon = f.epsilon;
     attention.past_key = attention.present_key = caches[i].keys.data();
     attention.past_value = attention.present_value = caches[i].values.data();
-    attention.output = Temporary(rows * kHeads * kDim);
+    if (!f.in_place) {
+      auto& [keys, values] = presents_.emplace_back(caches[i].Rows(attention.present_capacity),
+                                                    caches[i].Rows(attention.present_capacity));
+      attention.present_key = keys.data();
+      attention.present_value = values.data();
+    }
+    attention.output = Temporary(rows * f.heads * kDim);
     attentions_.push_back(attention);
     plan.steps.push_back(attention);
-    x = norm_behind(project(layer.o, attention.output, Temporary(rows * kHidden)).y,
+    x = norm_behind(project(layer.o, attention.output, Temporary(rows * f.hidden)).y,
                     layer.attention_norm_behind);
-    void* mlp_sum = Temporary(rows * kHidden);
-    MatMulStep& mlp = project(layer.gate, x, Temporary(rows * kIntermediate));
+    void* mlp_sum = Temporary(rows * f.hidden);
+    MatMulStep& mlp = project(layer.gate, x, Temporary(rows * f.intermediate));
     normalise(mlp, layer.mlp_norm, residual, mlp_sum);
     mlp.up_weights = layer.up.blocks.data();
-    mlp.activation = model_.family.gelu ? Activation::kGeluTanh : Activation::kSilu;
+    mlp.activation = f.gelu ? Activation::kGeluTanh : Activation::kSilu;
     residual = mlp_sum;
     const void* gated = mlp.y;
-    x = norm_behind(project(layer.down, gated, Temporary(rows * kHidden)).y, layer.mlp_norm_behind);
+    x = norm_behind(project(layer.down, gated, Temporary(rows * f.hidden)).y,
+                    layer.mlp_norm_behind);
   }
   // Of the last token only.
   last_ = rows - 1;
   const auto select = [&](const void* all) -> const void* {
     if (rows == 1) return all;
-    void* y = Temporary(kHidden);
+    void* y = Temporary(f.hidden);
     plan.steps.push_back(GatherStep{.weights = static_cast<const uint8_t*>(all),
                                     .count = 1,
-                                    .k = kHidden,
+                                    .k = f.hidden,
                                     .n = rows,
                                     .indices = &last_,
                                     .index_type = DataType::kInt64,
@@ -226,7 +248,7 @@ Plan WholeDecoder::Tokens(const std::vector<int64_t>& ids) {
   residual = select(residual);
   MatMulStep& last = project(model_.vocabulary, x, logits.data());
   last.rows = 1;
-  normalise(last, model_.norm, residual, Temporary(kHidden));
+  normalise(last, model_.norm, residual, Temporary(f.hidden));
   if (as_program_) {
     plan.kept = model_.kept;
     plan.temporaries = {arena_.data(), arena_.size()};
@@ -235,7 +257,10 @@ Plan WholeDecoder::Tokens(const std::vector<int64_t>& ids) {
 }
 
 void WholeDecoder::Advance() {
-  for (size_t i = 0; i < caches.size(); ++i) caches[i].Advance(attentions_[i]);
+  for (size_t i = 0; i < caches.size(); ++i) {
+    if (!model_.family.in_place) std::tie(caches[i].keys, caches[i].values) = presents_[i];
+    caches[i].Advance(attentions_[i]);
+  }
 }
 
 }  // namespace ort_aie::npu_target

@@ -5,6 +5,7 @@
 #include <array>
 #include <deque>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "generator.h"
@@ -24,6 +25,12 @@ struct Family {
   int64_t every = 0;  // so many-th layers have no window; 0: none
   int64_t kv_heads = 2;
   bool windowed = false;  // caches hold little more than the window
+  int64_t hidden = 256, intermediate = 512, vocabulary = 320, heads = 4;
+  int64_t capacity = 640;  // of caches that hold all rows
+  DataType cache_type = DataType::kBfloat16;
+  bool in_place = true;  // past and present are one buffer
+  bool scaled = true;    // the embedding, where there are norms behind
+  float epsilon = 1e-5f;
 };
 
 // The state of one user of a model: caches and the token's tensors.
@@ -69,12 +76,16 @@ class WholeDecoder {
   // Call this after the plan: the cache then holds the tokens' rows.
   void Advance();
 
-  Values logits{kType, kVocabulary};
+  // What the last call gave.
+  const Values& Present(size_t layer, bool values) const;
+
+  Values logits;
   std::deque<Generator> caches;
 
  private:
   void* Temporary(int64_t elements);
 
+  std::deque<std::pair<Values, Values>> presents_;  // unless in place
   const Model& model_;
   const bool as_program_;
   std::vector<uint8_t> arena_;

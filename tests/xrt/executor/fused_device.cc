@@ -1,104 +1,16 @@
 #include "fused_device.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <cstring>
 #include <utility>
 
-#include "bench.h"
-#include "q4nx/pack.h"
+#include "decoder.h"
+#include "q4nx/bfloat16.h"
 
 namespace ort_aie::npu_target {
 namespace {
 
 using fused_decode::Geometry;
-using Vector = std::vector<double>;
-
-float FloatOf(uint16_t x) { return std::bit_cast<float>(static_cast<uint32_t>(x) << 16); }
-
-uint16_t BitsOf(float x) {  // to nearest, ties to even; for finite numbers
-  const auto bits = std::bit_cast<uint32_t>(x);
-  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-Vector Product(const std::vector<float>& matrix, const Vector& x) {
-  Vector y(matrix.size() / x.size());
-  for (size_t n = 0; n < y.size(); ++n) {
-    for (size_t k = 0; k < x.size(); ++k) y[n] += matrix[n * x.size() + k] * x[k];
-  }
-  return y;
-}
-
-Vector Norm(const Vector& x, const std::vector<float>& weight) {
-  double squares = 0;
-  for (const double value : x) squares += value * value;
-  const double factor = 1 / std::sqrt(squares / static_cast<double>(x.size()) + 1e-6);
-  Vector y(x.size());
-  for (size_t i = 0; i < x.size(); ++i) y[i] = x[i] * factor * weight[i];
-  return y;
-}
-
-void Add(Vector& x, const Vector& y) {
-  for (size_t i = 0; i < x.size(); ++i) x[i] += y[i];
-}
-
-// Heads of a token: normalised, then pairs (d, d + half) rotated.
-void Rotate(Vector& heads, int64_t dim, const std::vector<float>& norm,
-            const DenseDecoder::Layer& layer) {
-  const size_t width = static_cast<size_t>(dim), half = layer.cos.size();
-  for (size_t first = 0; first < heads.size(); first += width) {
-    Vector head(heads.begin() + static_cast<std::ptrdiff_t>(first),
-                heads.begin() + static_cast<std::ptrdiff_t>(first + width));
-    if (!norm.empty()) head = Norm(head, norm);
-    for (size_t d = 0; d < half; ++d) {
-      const double a = head[d], b = head[d + half];
-      head[d] = a * layer.cos[d] - b * layer.sin[d];
-      head[d + half] = b * layer.cos[d] + a * layer.sin[d];
-    }
-    std::ranges::copy(head, heads.begin() + static_cast<std::ptrdiff_t>(first));
-  }
-}
-
-double Activated(Activation activation, double x) {
-  if (activation == Activation::kSilu) return x / (1 + std::exp(-x));
-  return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-}
-
-std::vector<float> AllRounded(const Vector& x, size_t first, size_t count) {
-  std::vector<float> y;
-  for (size_t i = first; i < first + count; ++i) y.push_back(Rounded(static_cast<float>(x[i])));
-  return y;
-}
-
-Vector Attend(const Geometry& geometry, const DenseDecoder::Layer& layer, const Vector& queries,
-              const std::vector<float>& key, const std::vector<float>& value) {
-  const auto dim = static_cast<size_t>(geometry.head_dim);
-  const auto row = static_cast<size_t>(geometry.kv_heads * geometry.head_dim);
-  std::vector<float> keys = layer.keys, values = layer.values;
-  keys.insert(keys.end(), key.begin(), key.end());
-  values.insert(values.end(), value.begin(), value.end());
-  const size_t length = keys.size() / row;
-  Vector output(queries.size());
-  for (size_t head = 0; head < queries.size() / dim; ++head) {
-    const size_t at =
-        head * static_cast<size_t>(geometry.kv_heads) / static_cast<size_t>(geometry.heads) * dim;
-    Vector weights(length);
-    for (size_t p = 0; p < length; ++p) {
-      for (size_t d = 0; d < dim; ++d)
-        weights[p] += queries[head * dim + d] * keys[p * row + at + d];
-      weights[p] = std::exp(weights[p] / std::sqrt(static_cast<double>(dim)));
-    }
-    double sum = 0;
-    for (const double weight : weights) sum += weight;
-    for (size_t p = 0; p < length; ++p) {
-      for (size_t d = 0; d < dim; ++d) {
-        output[head * dim + d] += weights[p] / sum * values[p * row + at + d];
-      }
-    }
-  }
-  return output;
-}
 
 // The cores' data as rows of blocks again, from block `at`, which becomes the end.
 std::vector<uint8_t> Unpacked(const uint8_t* packed, int64_t& at, int64_t row_blocks,
@@ -118,12 +30,6 @@ std::vector<uint8_t> Unpacked(const uint8_t* packed, int64_t& at, int64_t row_bl
     }
   }
   return blocks;
-}
-
-std::vector<float> Floats(const uint8_t* blocks, int64_t n, int64_t k) {
-  std::vector<float> weights(static_cast<size_t>(n * k));
-  q4nx::Dequantize(blocks, n, k, weights.data(), q4nx::kShipping);
-  return weights;
 }
 
 class TwoSided final : public Buffer {
@@ -146,40 +52,25 @@ class TwoSided final : public Buffer {
 
 uint16_t* Device16(Buffer* buffer) { return static_cast<TwoSided*>(buffer)->device(); }
 
-}  // namespace
-
-float Rounded(float x) { return FloatOf(BitsOf(x)); }
-
-TokenResult Decode(const Geometry& geometry, const DenseDecoder& model, std::vector<float> start) {
-  Vector x(start.begin(), start.end());
-  const auto queries = static_cast<size_t>(geometry.heads * geometry.head_dim);
-  const auto row = static_cast<size_t>(geometry.kv_heads * geometry.head_dim);
-  TokenResult result;
-  for (const DenseDecoder::Layer& layer : model.layers) {
-    size_t norm = 0;
-    const auto behind = [&](const Vector& y) {
-      return geometry.norms == 4 ? Norm(y, layer.norms[norm++]) : y;
-    };
-    const Vector qkv = Product(layer.qkv, Norm(x, layer.norms[norm++]));
-    Vector q(qkv.begin(), qkv.begin() + static_cast<std::ptrdiff_t>(queries));
-    Vector k(qkv.begin() + static_cast<std::ptrdiff_t>(queries),
-             qkv.begin() + static_cast<std::ptrdiff_t>(queries + row));
-    Rotate(q, geometry.head_dim, layer.q_norm, layer);
-    Rotate(k, geometry.head_dim, layer.k_norm, layer);
-    result.keys.push_back(AllRounded(k, 0, row));
-    result.values.push_back(AllRounded(qkv, queries + row, row));
-    const Vector attended = Attend(geometry, layer, q, result.keys.back(), result.values.back());
-    Add(x, behind(Product(layer.o, attended)));
-    const Vector y = Norm(x, layer.norms[norm++]);
-    Vector up = Product(layer.up, y);
-    const Vector gate = Product(layer.gate, y);
-    for (size_t i = 0; i < up.size(); ++i) up[i] *= Activated(geometry.activation, gate[i]);
-    Add(x, behind(Product(layer.down, up)));
-  }
-  const Vector logits = Product(model.head, Norm(x, model.last_norm));
-  result.logits = AllRounded(logits, 0, logits.size());
-  return result;
+// A decoder that the geometry describes.
+Family FamilyOf(const Geometry& g, int64_t positions) {
+  return {.name = "unpacked",
+          .packed = true,
+          .qk_norm = g.head_norms,
+          .norms_behind = g.norms == 4,
+          .gelu = g.activation == Activation::kGeluTanh,
+          .rotary_dim = g.rotary_dim,
+          .kv_heads = g.kv_heads,
+          .hidden = g.hidden,
+          .intermediate = g.intermediate,
+          .vocabulary = g.head_rows * g.head_chunks,
+          .heads = g.heads,
+          .capacity = positions,
+          .scaled = false,
+          .epsilon = 1e-6f};
 }
+
+}  // namespace
 
 std::shared_ptr<Buffer> FusedDevice::Allocate(size_t bytes) {
   ++alive->buffers;
@@ -239,88 +130,95 @@ void FusedDevice::Token(int64_t positions, int64_t length, std::span<Buffer* con
                   *const y = Device16(buffers[3]), *const cache = Device16(buffers[4]);
   std::vector<Buffer*> weights = {buffers[1]};
   weights.insert(weights.end(), buffers.begin() + 5, buffers.end());
-
-  const int64_t queries = g.heads * g.head_dim, row = g.kv_heads * g.head_dim;
-  const int64_t half_heads = g.kv_heads / 2 * g.head_dim;  // of a region
-  int64_t read = 0;                                        // of rms
+  int64_t at = 0, buffer = 0, read = 0;  // blocks of a buffer of weights; elements of rms
+  const auto unpacked = [&](int64_t n, int64_t k) {
+    const auto* packed =
+        reinterpret_cast<const uint8_t*>(Device16(weights[static_cast<size_t>(buffer)]));
+    return Unpacked(packed, at, n / 32, k / 256, channels_);
+  };
   const auto take = [&](int64_t count) {
     std::vector<float> values;
-    for (int64_t i = 0; i < count; ++i) values.push_back(FloatOf(rms[read++]));
-    return values;
+    for (int64_t i = 0; i < count; ++i) values.push_back(Bfloat16ToFloat(rms[read++]));
+    return Values(DataType::kFloat32, values);
   };
-  DenseDecoder model;
-  int64_t at = 0, buffer = 0;
-  const auto packed = [&] {
-    return reinterpret_cast<const uint8_t*>(Device16(weights[static_cast<size_t>(buffer)]));
-  };
+
+  WholeDecoder::Model model(FamilyOf(g, positions), g.layers);
+  const int64_t queries = g.heads * g.head_dim, row = g.kv_heads * g.head_dim;
   for (int64_t l = 0; l < g.layers; ++l) {
     if (g.group != 0 && l > 0 && l % g.group == 0) ++buffer, at = 0;
-    DenseDecoder::Layer layer;
-    layer.qkv =
-        Floats(Unpacked(packed(), at, (queries + 2 * row) / 32, g.hidden / 256, channels_).data(),
-               queries + 2 * row, g.hidden);
-    layer.o = Floats(Unpacked(packed(), at, g.hidden / 32, queries / 256, channels_).data(),
-                     g.hidden, queries);
-    const std::vector<float> both =
-        Floats(Unpacked(packed(), at, 2 * g.intermediate / 32, g.hidden / 256, channels_).data(),
-               2 * g.intermediate, g.hidden);
-    for (int64_t first = 0; first < 2 * g.intermediate; first += 512) {
-      std::vector<float>& to = first / 512 % 2 == 0 ? layer.up : layer.gate;
-      to.insert(to.end(), both.begin() + first * g.hidden, both.begin() + (first + 512) * g.hidden);
+    WholeDecoder::Model::Layer& layer = model.layers[static_cast<size_t>(l)];
+    layer.qkv[0].blocks = unpacked(queries + 2 * row, g.hidden);
+    layer.o.blocks = unpacked(g.hidden, queries);
+    const std::vector<uint8_t> both = unpacked(2 * g.intermediate, g.hidden);
+    const auto part = static_cast<std::ptrdiff_t>(512 / 32 * g.hidden / 256 * 5120);
+    layer.up.blocks.clear();
+    layer.gate.blocks.clear();
+    for (auto first = both.begin(); first != both.end(); first += 2 * part) {
+      layer.up.blocks.insert(layer.up.blocks.end(), first, first + part);
+      layer.gate.blocks.insert(layer.gate.blocks.end(), first + part, first + 2 * part);
     }
-    layer.down =
-        Floats(Unpacked(packed(), at, g.hidden / 32, g.intermediate / 256, channels_).data(),
-               g.hidden, g.intermediate);
-    for (int64_t norm = 0; norm < g.norms; ++norm) layer.norms.push_back(take(g.hidden));
-    // Regions: keys of the first half of the heads, keys of the second, values of both.
-    const uint16_t* const regions = cache + l * 4 * positions * half_heads;
-    for (int64_t p = 0; p < length - 1; ++p) {
-      for (int64_t region = 0; region < 4; ++region) {
-        std::vector<float>& to = region < 2 ? layer.keys : layer.values;
-        for (int64_t i = 0; i < half_heads; ++i) {
-          to.push_back(FloatOf(regions[(region * positions + p) * half_heads + i]));
-        }
-      }
-    }
-    model.layers.push_back(std::move(layer));
+    layer.down.blocks = unpacked(g.hidden, g.intermediate);
+    layer.norm = take(g.hidden);
+    if (g.norms == 4) layer.attention_norm_behind = take(g.hidden);
+    layer.mlp_norm = take(g.hidden);
+    if (g.norms == 4) layer.mlp_norm_behind = take(g.hidden);
   }
   if (g.group != 0) ++buffer, at = 0;
+  model.vocabulary.blocks.clear();
   for (int64_t chunk = 0; chunk < g.head_chunks; ++chunk) {
-    const std::vector<float> part =
-        Floats(Unpacked(packed(), at, g.head_rows / 32, g.hidden / 256, channels_).data(),
-               g.head_rows, g.hidden);
-    model.head.insert(model.head.end(), part.begin(), part.end());
+    const std::vector<uint8_t> rows = unpacked(g.head_rows, g.hidden);
+    model.vocabulary.blocks.insert(model.vocabulary.blocks.end(), rows.begin(), rows.end());
   }
   Check(at * 5120 == static_cast<int64_t>(weights.back()->size()), "weights are left");
-  std::vector<float> cos, sin;
-  for (size_t l = 0; l < model.layers.size(); ++l) {
-    DenseDecoder::Layer& layer = model.layers[l];
-    if (l == 0 || g.head_norms) cos = take(g.rotary_dim / 2), sin = take(g.rotary_dim / 2);
-    layer.cos = cos;
-    layer.sin = sin;
-    if (g.head_norms) layer.q_norm = take(g.head_dim), layer.k_norm = take(g.head_dim);
+  std::vector<std::array<Values, 4>> tables;  // cosines and sines; norms of heads
+  for (int64_t l = 0; l < g.layers; ++l) {
+    std::array<Values, 4> own;
+    if (l > 0) own = tables.back();
+    if (l == 0 || g.head_norms) own[0] = take(g.rotary_dim / 2), own[1] = take(g.rotary_dim / 2);
+    if (g.head_norms) own[2] = take(g.head_dim), own[3] = take(g.head_dim);
+    tables.push_back(std::move(own));
   }
-  model.last_norm = take(g.hidden);
+  model.norm = take(g.hidden);
   Check(2 * read == static_cast<int64_t>(buffers[2]->size()), "norms are left");
 
-  std::vector<float> embedding;
-  for (int64_t i = 0; i < g.hidden; ++i) embedding.push_back(FloatOf(x[i]));
-  const TokenResult result = Decode(g, model, embedding);
-  std::fill_n(x, g.hidden, uint16_t{0x7fc0});  // overwritten below
-  const int64_t unused = queries + 2 * row + g.hidden;
-  for (size_t i = 0; i < result.logits.size(); ++i) {
-    y[unused + static_cast<int64_t>(i)] = BitsOf(result.logits[i]);
-  }
-  for (int64_t l = 0; l < g.layers; ++l) {
-    for (int64_t region = 0; region < 4; ++region) {
-      const auto& rows = region < 2 ? result.keys : result.values;
-      uint16_t* const to = cache + ((4 * l + region) * positions + length - 1) * half_heads;
-      for (int64_t i = 0; i < half_heads; ++i) {
-        to[i] =
-            BitsOf(rows[static_cast<size_t>(l)][static_cast<size_t>(region % 2 * half_heads + i)]);
-      }
+  // Regions: keys of the first half of the heads, keys of the second, values of both.
+  WholeDecoder user(model, true);
+  const auto each_head = [&](int64_t position, const auto& copy) {
+    for (int64_t i = 0; i < g.layers * 2 * g.kv_heads; ++i) {
+      const int64_t l = i / (2 * g.kv_heads), head = i % g.kv_heads, half = g.kv_heads / 2;
+      const bool values = i / g.kv_heads % 2 != 0;
+      const int64_t region = 4 * l + (values ? 2 : 0) + head / half;
+      Generator& rows = user.caches[static_cast<size_t>(l)];
+      auto* const own =
+          reinterpret_cast<uint16_t*>((values ? rows.values : rows.keys).bytes.data());
+      copy(own + (head * positions + position) * g.head_dim,
+           cache + ((region * positions + position) * half + head % half) * g.head_dim);
     }
+  };
+  for (Generator& rows : user.caches) rows.past = {length - 1};
+  for (int64_t p = 0; p < length - 1; ++p) {
+    each_head(p, [&](uint16_t* to, const uint16_t* from) { std::copy_n(from, g.head_dim, to); });
   }
+  Plan plan = user.Token(0);
+  auto* const embedding = static_cast<float*>(std::get<GatherStep>(plan.steps[0]).y);
+  std::transform(x, x + g.hidden, embedding, Bfloat16ToFloat);
+  std::fill_n(x, g.hidden, uint16_t{0x7fc0});  // overwritten
+  plan.steps.erase(plan.steps.begin());
+  size_t layer = 0;
+  for (Step& step : plan.steps) {
+    auto* const attention = std::get_if<AttentionStep>(&step);
+    if (attention == nullptr) continue;
+    const std::array<Values, 4>& own = tables[layer++];
+    attention->cos = own[0].data();
+    attention->sin = own[1].data();
+    attention->positions = {0};
+    if (g.head_norms) attention->q_norm = own[2].data(), attention->k_norm = own[3].data();
+  }
+  HostTarget().Execute(plan, kThreads);
+  const std::vector<float> logits = user.logits.floats();
+  std::ranges::transform(logits, y + queries + 2 * row + g.hidden, FloatToBfloat16);
+  each_head(length - 1,
+            [&](const uint16_t* from, uint16_t* to) { std::copy_n(from, g.head_dim, to); });
 }
 
 }  // namespace ort_aie::npu_target

@@ -1,6 +1,6 @@
 // A device for tests with an overlay that looks to its user like mlir-air's fused decode. It
-// unpacks a token's data with separate loops and computes the logits in double. Only transfers
-// bring it what the host writes, and memory that no one has written is NaN.
+// unpacks a token's data with separate loops into a decoder, which the host computes. Only
+// transfers bring it what the host writes, and memory that no one has written is NaN.
 #pragma once
 
 #include <cstdint>
@@ -15,29 +15,6 @@
 #include "targets/npu/fused_decode/geometry.h"
 
 namespace ort_aie::npu_target {
-
-// A decoder as floats; matrices are row-major.
-struct DenseDecoder {
-  struct Layer {
-    std::vector<float> qkv, o, up, gate, down;
-    std::vector<std::vector<float>> norms;  // of `hidden`
-    std::vector<float> q_norm = {}, k_norm = {}, cos, sin;
-    std::vector<float> keys, values;  // of the past, (position, kv head, dim)
-  };
-  std::vector<Layer> layers;
-  std::vector<float> last_norm, head;
-};
-
-struct TokenResult {
-  std::vector<float> logits;
-  std::vector<std::vector<float>> keys, values;  // of the token, by layer: (kv head, dim)
-};
-
-// A token that follows a past, in double; logits and rows rounded to bfloat16.
-TokenResult Decode(const fused_decode::Geometry& geometry, const DenseDecoder& model,
-                   std::vector<float> x);
-
-float Rounded(float x);  // to bfloat16
 
 class FusedDevice final : public Device {
  public:

@@ -8,39 +8,6 @@
 namespace ort_aie::npu_target {
 namespace {
 
-// A plan's projections are dequantised together while there is room, because the overlay then
-// changes less often.
-void WeightsOfAPromptAreDequantisedTogether() {
-  struct Case {
-    int64_t weight_bytes, dequantisations;
-  };
-  // 256 x 512 is 256 KB in bfloat16, and a gated projection has two such matrices, which stay
-  // together. The products of matrices that are dequantised together form one submission.
-  constexpr int64_t kBytes = 2 * 256 * 512;
-  for (const auto& [weight_bytes, dequantisations] :
-       {Case{128 << 20, 1}, {5 * kBytes, 1}, {4 * kBytes, 2}, {2 * kBytes, 3}, {kBytes, 4}}) {
-    ExecutorOptions options;
-    options.weight_bytes = weight_bytes;
-    Bench bench(kAll, options);
-    bench.device->one_context = false;
-    Projection first({.rows = 70}), second({.rows = 70, .bias = true}),
-        gated({.rows = 70, .gated = true}), last({.rows = 70, .norm = true});
-    Projection* const all[] = {&first, &second, &gated, &last};
-    Plan plan;
-    for (Projection* projection : all) plan.steps.push_back(projection->Step());
-    plan.kept = std::make_shared<KeptState>();
-    for (int call = 0; call < 2; ++call) {
-      const int64_t before = bench.device->counters().submissions;
-      bench.Run(plan);
-      const int64_t submissions = bench.device->counters().submissions - before;
-      Check(submissions == 2 * dequantisations, "with ", weight_bytes, " bytes: ", submissions,
-            " submissions");
-      for (Projection* projection : all) projection->Compare(projection->OnHost());
-    }
-    bench.OnlyDevice();
-  }
-}
-
 // A gated projection that shares one of its matrices with an earlier projection.
 void AWeightThatProjectionsShare() {
   ExecutorOptions options;
@@ -48,7 +15,6 @@ void AWeightThatProjectionsShare() {
   Bench bench(kAll, options);
   Projection plain({.rows = 5}), gated({.rows = 5, .gated = true});
   gated.weights = plain.weights;
-  gated.matrices[0] = plain.matrices[0];
   Plan plan = {plain.Step(), gated.Step()};
   std::get<MatMulStep>(plan.steps[1]).weights = plain.weights.data();
   plan.kept = std::make_shared<KeptState>();
@@ -161,7 +127,6 @@ const Cases kGemmCases({
     {"batches_of_a_prompt_share_a_buffer", BatchesOfAPromptShareABuffer},
     {"rows_without_room_are_divided", RowsWithoutRoomAreDivided},
     {"products_that_one_buffer_does_not_hold", ProductsThatOneBufferDoesNotHold},
-    {"weights_of_a_prompt_are_dequantised_together", WeightsOfAPromptAreDequantisedTogether},
 });
 
 }  // namespace

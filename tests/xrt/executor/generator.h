@@ -2,10 +2,11 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 #include <vector>
 
-#include "attention_bounds.h"
 #include "bench.h"
+#include "targets/host/attention_inputs.h"
 
 namespace ort_aie::npu_target {
 
@@ -37,10 +38,6 @@ class Generator {
       keys = Rows(capacity);
       std::ranges::fill(keys.bytes, uint8_t{0});
       values = keys;
-    }
-    if (layer.windowed_cache) {
-      all_keys_ = Rows(kPositions);
-      all_values_ = all_keys_;
     }
     if (layer.integers()) {
       const std::vector<float> steps = {0.125f, 0.25f, 0.0625f};
@@ -75,36 +72,13 @@ class Generator {
     step.query = query.data();
     step.key = key.data();
     step.value = value.data();
-    Values output(layer_.type, layer_.batch * tokens * layer_.heads * layer_.dim);
-    Values want = output, want_keys = keys, want_values = values, old_keys = keys,
-           old_values = values;
-    Values present_keys = Rows(step.present_capacity), present_values = present_keys;
-
-    AttentionStep host = step;
-    host.output = want.data();
-    Place(host, want_keys, want_values, present_keys, present_values);
-    HostTarget().Execute({host}, kThreads);
-    if (layer_.windowed_cache) {  // bounds need all keys that a query sees
-      host.windowed_cache = false;
-      host.past_capacity = host.present_capacity = kPositions;
-      host.past_key = host.present_key = all_keys_.data();
-      host.past_value = host.present_value = all_values_.data();
+    Values want_keys = keys, want_values = values;
+    const Values want = On(step, want_keys, want_values, [](const AttentionStep& host) {
       HostTarget().Execute({host}, kThreads);
-    }
-    // The device rounds the host's normalised and rotated values.
-    const std::vector<double> bounds =
-        AttentionBounds(host, layer_.rotary || layer_.qk_norm ? kUnit : 0, 0);
-    if (!in_place_) std::swap(want_keys, present_keys), std::swap(want_values, present_values);
-
-    present_keys = present_values = Rows(step.present_capacity);
-    step.output = output.data();
-    Place(step, keys, values, present_keys, present_values);
-    target.Execute({step}, kThreads);
-    if (!in_place_) {
-      Check(keys.bytes == old_keys.bytes && values.bytes == old_values.bytes, "the past changed");
-      keys = present_keys;
-      values = present_values;
-    }
+    });
+    const Values output = On(step, keys, values, [&](const AttentionStep& device) {
+      target.Execute({device}, kThreads);
+    });
     Check(keys.bytes == want_keys.bytes && values.bytes == want_values.bytes,
           "the present is not the host's");
     Advance(step);
@@ -117,7 +91,28 @@ class Generator {
       if (position >= hidden && position < step.total_length[b]) continue;
       std::fill_n(right.data() + token * width, width, 0.0f);  // padding
     }
-    Near("output", output, Values(layer_.type, right), bounds);
+    Near("output", output, Values(layer_.type, right), layer_.dim);
+  }
+
+  // Executes a step on a past, which becomes its present, and gives its output.
+  template <typename Execute>
+  Values On(AttentionStep step, Values& past_keys, Values& past_values,
+            const Execute& execute) const {
+    Values output(layer_.type, step.batch * step.sequence * layer_.heads * layer_.dim);
+    Values new_keys = Rows(step.present_capacity), new_values = new_keys;
+    const Values old_keys = past_keys, old_values = past_values;
+    step.past_key = past_keys.data();
+    step.past_value = past_values.data();
+    step.present_key = (in_place_ ? past_keys : new_keys).data();
+    step.present_value = (in_place_ ? past_values : new_values).data();
+    step.output = output.data();
+    execute(step);
+    if (in_place_) return output;
+    Check(past_keys.bytes == old_keys.bytes && past_values.bytes == old_values.bytes,
+          "the past changed");
+    past_keys = std::move(new_keys);
+    past_values = std::move(new_values);
+    return output;
   }
 
   AttentionStep Step(int64_t tokens, std::vector<int64_t> lengths) const {
@@ -190,7 +185,6 @@ class Generator {
     rows.bytes.assign(static_cast<size_t>(BytesOf(rows.type, Elements(capacity))), 0xab);
     return rows;
   }
-  bool in_place() const { return in_place_; }
 
   std::vector<int64_t> past;
   Values keys, values;
@@ -199,19 +193,11 @@ class Generator {
   static constexpr int64_t kPositions = 1024;
 
   int64_t RotaryDim() const { return layer_.rotary_dim != 0 ? layer_.rotary_dim : layer_.dim; }
-  void Place(AttentionStep& step, Values& past_keys, Values& past_values, Values& present_keys,
-             Values& present_values) const {
-    step.past_key = past_keys.data();
-    step.past_value = past_values.data();
-    step.present_key = in_place_ ? past_keys.data() : present_keys.data();
-    step.present_value = in_place_ ? past_values.data() : present_values.data();
-  }
 
   const Layer& layer_;
   const bool in_place_;
   int64_t capacity_;
   Values cos_, sin_, q_norm_, k_norm_, v_norm_, sinks_;
-  Values all_keys_, all_values_;  // without a window, if the cache has one
   std::vector<float> scales_;
 };
 

@@ -115,22 +115,6 @@ void HostStepsHaveReasons() {
         "vector operators of NPU1");
 }
 
-void RefusedShapes() {
-  Bench bench;
-  Projection fine({.k = 256}), refused({.k = 256});
-  const auto want = refused.OnHost();
-  int64_t runs = 0;
-  bench.device->before_run = [&](int64_t) {
-    if (++runs != 2) Fail(ErrorCode::kInvalidArgument, "K is odd today");
-  };
-  bench.Run({fine.Step(), refused.Step()});  // together, then each alone
-  Near("y", refused.y, want.y, 0);
-  Check(
-      bench.target->counters().host_steps.at("the sequence of the overlay refuses the shape") == 1,
-      "one step");
-  Check(bench.lines.size() == 1 && bench.target->device_in_use(), "one line, and no fault");
-}
-
 using Reasons = std::map<std::string, int64_t>;
 
 // What divides a plan on a device with an overlay of each kind: attention has another overlay, and
@@ -219,7 +203,6 @@ const Cases kHostStepsCases({
     {"a_refused_step_divides_a_plan", ARefusedStepDividesAPlan},
     {"host_steps_have_reasons", HostStepsHaveReasons},
     {"notices_of_the_device_are_reported_once", NoticesOfTheDeviceAreReportedOnce},
-    {"refused_shapes", RefusedShapes},
     {"what_is_lost_without_decode_is_said_once", WhatIsLostWithoutDecodeIsSaidOnce},
 });
 

@@ -365,7 +365,7 @@ void ATableThatThePlanMakes() {
   step.past_value = step.present_value = values.data();
   step.output = want.data();
   HostTarget().Execute({step}, kThreads);
-  Near("output", output, want, AttentionBounds(step, Roundings(2), Roundings(3)));
+  Near("output", output, want, step.dim);
   const std::map<std::string, int64_t> reasons = {
       {"an activation that the overlay does not have", 1}};
   Check(bench.target->counters().host_steps_between == reasons, "another reason");

@@ -1,15 +1,10 @@
 // Uses the stand-in for XRT as a program would use XRT. The first argument is a folder with the
-// design packages of the modelled NPU (packages/DEVICE) and the buffers of one matvec (words, x, w,
+// design packages of the modelled NPU (packages) and the buffers of one matvec (words, x, w,
 // bias; result and `deadlock`, a stream that waits for ever); cases follow, by name.
-#include <fcntl.h>
 #include <signal.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -20,7 +15,6 @@
 #include <stdexcept>
 #include <string>
 #include <system_error>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -81,8 +75,8 @@ ort_aie_sim_counts Counts() {
   return counts;
 }
 
-std::string Overlay(const std::string& device, const std::string& design) {
-  return folder + "/packages/" + device + "/" + design + "/overlay.xclbin";
+std::string Overlay(const std::string& design) {
+  return folder + "/packages/" + design + "/overlay.xclbin";
 }
 
 xrt::hw_context Context(const xrt::device& device, const std::string& overlay) {
@@ -90,16 +84,10 @@ xrt::hw_context Context(const xrt::device& device, const std::string& overlay) {
   return {device, copy.register_xclbin(xrt::xclbin(overlay))};
 }
 
-std::string OwnDevice() {
-  const char* const name = std::getenv("ORT_AIE_SIM_DEVICE");
-  return name != nullptr ? name : "npu2";
-}
-
 // A device with fused_dqp, and the buffers of one matvec.
 struct Matvec {
-  Matvec() : Matvec(Overlay(OwnDevice(), "fused_dqp")) {}
-  explicit Matvec(const std::string& overlay)
-      : device(0u), context(Context(device, overlay)), kernel(context, "MLIR_AIE") {
+  Matvec()
+      : device(0u), context(Context(device, Overlay("fused_dqp"))), kernel(context, "MLIR_AIE") {
     words = Instructions("words");
     for (const char* name : {"x", "w", "bias"}) buffers.push_back(Data(Read(name)));
     buffers.emplace_back(device, Read("result").size(), xrt::bo::flags::host_only,
@@ -162,20 +150,6 @@ struct Matvec {
 };
 
 // --- what works ----------------------------------------------------------------------------------
-void RunsMatvec() {
-  CHECK(xrt::system::enumerate_devices() == 1);
-  Matvec matvec;
-  CHECK(matvec.device.get_info<xrt::info::device::name>() == "NPU Strix (simulated)");
-  CHECK(matvec.device.get_info<xrt::info::device::bdf>() == "0000:c5:00.1");
-  CHECK(matvec.device.get_info<xrt::info::device::max_clock_frequency_mhz>() == 1800);
-  CHECK(xrt::device("0000:c5:00.1") == matvec.device);
-  CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
-  CHECK(matvec.Right());
-  CHECK(Counts().runs == 1);
-  CHECK(Counts().device_seconds > 0);
-  CHECK(Counts().buffers == 5);
-  CHECK(Counts().contexts == 1);
-}
 
 void BytesMoveBySyncAlone() {
   Matvec matvec;
@@ -200,68 +174,6 @@ void BytesMoveBySyncAlone() {
   std::memset(y.map<char*>(), 0, y.size());
   y.sync(XCL_BO_SYNC_BO_FROM_DEVICE, 4, 8);
   CHECK(y.map<char*>()[7] == 0 && y.map<char*>()[8] == 7 && y.map<char*>()[12] == 0);
-}
-
-void InstructionsWithoutSyncAreAnError() {
-  Matvec matvec;
-  const std::vector<char> data = Read("words");
-  xrt::bo fresh(matvec.device, data.size(), xrt::bo::flags::cacheable, matvec.kernel.group_id(1));
-  fresh.write(data.data());
-  CHECK(matvec.Start(fresh).wait(kWait) == ERT_CMD_STATE_ERROR);
-  fresh.sync(XCL_BO_SYNC_BO_TO_DEVICE);
-  CHECK(matvec.Start(fresh).wait(kWait) == ERT_CMD_STATE_COMPLETED);
-  CHECK(matvec.Right());
-}
-
-void UserMemory() {
-  Matvec matvec;
-  // Weights in place: a file, mapped for reading.
-  const int file = open((folder + "/w").c_str(), O_RDONLY);
-  struct stat status = {};
-  fstat(file, &status);
-  const size_t bytes = (static_cast<size_t>(status.st_size) + 4095) / 4096 * 4096;
-  void* const mapped = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file, 0);
-  close(file);
-  CHECK(mapped != MAP_FAILED);
-  const auto group = static_cast<xrt::memory_group>(matvec.kernel.group_id(4));
-  const auto flags = xrt::bo::flags::host_only;
-  {
-    xrt::bo pinned(matvec.device, mapped, bytes, flags, group);
-    CHECK(pinned.map<char*>() == mapped);
-    pinned.sync(XCL_BO_SYNC_BO_TO_DEVICE);
-    matvec.buffers[1] = pinned;
-    CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
-    CHECK(matvec.Right());
-    pinned.sync(XCL_BO_SYNC_BO_FROM_DEVICE);  // the device has not written
-
-    auto* const start = static_cast<char*>(mapped);
-    Refused(EINVAL, "multiple of 4096",
-            [&] { xrt::bo(matvec.device, start + 64, 4096, flags, group); });
-    Refused(EINVAL, "whole pages", [&] { xrt::bo(matvec.device, start, 5120, flags, group); });
-    Refused(ENOTSUP, "cannot hold instructions", [&] {
-      xrt::bo(matvec.device, start, 4096, xrt::bo::flags::cacheable, matvec.kernel.group_id(1));
-    });
-  }
-  matvec.buffers[1] = xrt::bo();
-  munmap(mapped, bytes);
-  Refused(EFAULT, "CREATE_BO", [&] { xrt::bo(matvec.device, mapped, bytes, flags, group); });
-}
-
-void PartsOfBuffers() {
-  Matvec matvec;
-  xrt::bo& x = matvec.buffers[0];
-  const std::vector<char> data = Read("x");
-  xrt::bo whole(matvec.device, 4096 + data.size(), xrt::bo::flags::host_only,
-                matvec.kernel.group_id(3));
-  xrt::bo part(whole, data.size(), 4096);
-  part.write(data.data());
-  whole.sync(XCL_BO_SYNC_BO_TO_DEVICE, data.size(), 4096);
-  CHECK(part.address() == whole.address() + 4096);
-  x = part;
-  CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
-  CHECK(matvec.Right());
-  Refused(EINVAL, "sub-buffer", [&] { xrt::bo(whole, data.size() + 1, 4096); });
-  Refused(EINVAL, "sub-buffer", [&] { xrt::bo(whole, 1, 4096 + data.size()); });
 }
 
 void Runlist() {
@@ -344,22 +256,6 @@ void RunlistsBindTheBuffersThatARunHas() {
   Refused(0, "Run 0 of the runlist has other buffers", [&] { list.execute(); });
 }
 
-// The timeout is for the list, not for each of its runs.
-void RunlistsWaitForAllTheirRuns() {
-  Matvec matvec;
-  CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
-  const double one = Counts().device_seconds;
-  CHECK(one < 1e-3);
-  const int runs = static_cast<int>(1e-3 / one) + 1;  // 1 ms together, but not alone
-  xrt::runlist list(matvec.context);
-  for (int i = 0; i < runs; ++i) list.add(matvec.Prepare(matvec.words));
-  list.execute();
-  CHECK(list.wait(std::chrono::milliseconds(1)) == std::cv_status::timeout);
-  Refused(0, "is executing", [&] { list.reset(); });
-  CHECK(list.wait(std::chrono::milliseconds(1000)) == std::cv_status::no_timeout);
-  CHECK(matvec.Right());
-}
-
 void RunsDoNotKeepTheirBuffers() {
   Matvec matvec;
   xrt::run run = matvec.Prepare(matvec.words);
@@ -390,122 +286,6 @@ void RunsEndWhenTheirEndIsSeen() {
 void RunDestroyedUnseen() {  // ends the process
   Matvec matvec;
   matvec.Start(matvec.words);
-}
-
-void FirstGenerationHasNoRunlists() {
-  Matvec matvec;
-  CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
-  CHECK(matvec.device.get_info<xrt::info::device::name>() == "NPU Phoenix (simulated)");
-  Refused(ENOTSUP, "no runlists", [&] { xrt::runlist list(matvec.context); });
-  std::vector<xrt::hw_context> contexts(5);
-  for (xrt::hw_context& context : contexts) {
-    context = Context(matvec.device, Overlay("npu1", "gemm"));
-  }
-  Refused(ENOSPC, "CREATE_HWCTX", [&] { Context(matvec.device, Overlay("npu1", "gemm")); });
-}
-
-// The kernel ends the child together with the thread that started it.
-void ChildOutlivesTheThreadThatOpenedTheDevice() {
-  std::unique_ptr<Matvec> matvec;
-  std::thread([&] { matvec = std::make_unique<Matvec>(); }).join();
-  const int child = ort_aie_sim_child();
-  usleep(20000);
-  CHECK(matvec->Run() == ERT_CMD_STATE_COMPLETED);
-  CHECK(matvec->Right());
-  CHECK(ort_aie_sim_child() == child);
-}
-
-// --- what is refused -----------------------------------------------------------------------------
-void KindsOfBuffers() {
-  Matvec matvec;
-  const int data = matvec.kernel.group_id(3);
-  const int instructions = matvec.kernel.group_id(1);
-  CHECK(data != instructions);
-  using Flags = xrt::bo::flags;
-  for (const Flags flags :
-       {Flags::normal, Flags::svm, Flags::device_only, Flags::p2p, Flags::carveout}) {
-    Refused(ENOTSUP, "flags must be", [&] { xrt::bo(matvec.device, 4096, flags, data); });
-  }
-  Refused(ENOTSUP, "flags must be", [&] { xrt::bo(matvec.device, 4096, data); });
-  Refused(EINVAL, "memory group", [&] { xrt::bo(matvec.device, 4096, Flags::cacheable, data); });
-  Refused(EINVAL, "memory group",
-          [&] { xrt::bo(matvec.device, 4096, Flags::host_only, instructions); });
-  Refused(EINVAL, "CREATE_BO", [&] { xrt::bo(matvec.device, 0, Flags::host_only, data); });
-  // The heap of instructions has 64 MB.
-  xrt::bo large(matvec.device, 60 << 20, Flags::cacheable, instructions);
-  Refused(ENOMEM, "CREATE_BO",
-          [&] { xrt::bo(matvec.device, 5 << 20, Flags::cacheable, instructions); });
-  // No device has this much memory.
-  Refused(ENOMEM, "CREATE_BO",
-          [&] { xrt::bo(matvec.device, size_t{1} << 40, Flags::host_only, data); });
-}
-
-void Arguments() {
-  Matvec matvec;
-  xrt::run run = matvec.Prepare(matvec.words);
-  const xrt::bo& data = matvec.buffers[0];
-  Refused(EINVAL, "as 1 and data as 3 to 7", [&] { run.set_arg(8, data); });  // a sixth buffer
-  Refused(EINVAL, "is not a buffer", [&] { run.set_arg(0, data); });
-  Refused(EINVAL, "needs a cacheable buffer", [&] { run.set_arg(1, data); });
-  Refused(EINVAL, "needs a host_only buffer", [&] { run.set_arg(3, matvec.words); });
-  Refused(EINVAL, "an empty buffer", [&] { run.set_arg(3, xrt::bo()); });
-  Refused(EINVAL, "got a value", [&] { run.set_arg(3, uint64_t{1}); });
-  Refused(EINVAL, "No memory group", [&] { matvec.kernel.group_id(0); });
-  Refused(EINVAL, "No memory group", [&] { matvec.kernel.group_id(8); });
-  Refused(0, "never started", [&] { run.wait(kWait); });
-  CHECK(run.state() == ERT_CMD_STATE_NEW);
-  run.set_arg(3, data);
-
-  // Mistakes that only the firmware sees: another opcode, another count, a missing buffer.
-  run.set_arg(0, uint64_t{2});
-  run.start();
-  CHECK(run.wait(kWait) == ERT_CMD_STATE_ERROR);
-  run.set_arg(0, kTransaction);
-  run.set_arg(2, static_cast<uint32_t>(matvec.words.size()));  // bytes, not words
-  run.start();
-  CHECK(run.wait(kWait) == ERT_CMD_STATE_ERROR);
-  xrt::run few(matvec.kernel);
-  few.set_arg(0, kTransaction);
-  few.set_arg(1, matvec.words);
-  few.set_arg(2, static_cast<uint32_t>(matvec.words.size() / 4));
-  for (int i = 0; i < 3; ++i) few.set_arg(3 + i, matvec.buffers[static_cast<size_t>(i)]);
-  few.start();
-  CHECK(few.wait(kWait) == ERT_CMD_STATE_ERROR);
-  CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
-  CHECK(matvec.Right());
-
-  xrt::bo& y = matvec.buffers[3];
-  Refused(EINVAL, "when syncing", [&] { y.sync(XCL_BO_SYNC_BO_TO_DEVICE, y.size(), 4); });
-  Refused(EINVAL, "when writing", [&] { y.write("12345678", 8, y.size() - 4); });
-  char eight[8];
-  Refused(EINVAL, "when reading", [&] { y.read(eight, 8, y.size() - 4); });
-}
-
-void Overlays() {
-  xrt::device device(0u);
-  Refused(EINVAL, "No such device with index '1'", [] { xrt::device other(1u); });
-  Refused(0, "Failed to open", [&] { xrt::xclbin(folder + "/missing.xclbin"); });
-  Refused(0, "bad magic", [&] { xrt::xclbin(folder + "/packages/npu2/gemm/manifest.json"); });
-  Refused(0, "bad length", [&] { xrt::xclbin(folder + "/truncated.xclbin"); });
-  Refused(EINVAL, "No xclbin with uuid", [&] { xrt::hw_context(device, xrt::uuid()); });
-  Refused(EINVAL, "damaged", [&] { Context(device, folder + "/damaged.xclbin"); });
-  xrt::hw_context context = Context(device, Overlay("npu2", "gemm"));
-  Refused(EINVAL, "No kernel 'other'", [&] { xrt::kernel(context, "other"); });
-  CHECK(context.get_xclbin().get_kernels()[0].get_name() == "MLIR_AIE");
-  CHECK(context.get_xclbin_uuid() == xrt::xclbin(Overlay("npu2", "gemm")).get_uuid());
-
-  std::vector<xrt::hw_context> contexts(15);
-  for (xrt::hw_context& other : contexts) other = Context(device, Overlay("npu2", "gemm"));
-  Refused(ENOSPC, "CREATE_HWCTX", [&] { Context(device, Overlay("npu2", "gemm")); });
-  contexts.pop_back();
-  contexts.push_back(Context(device, Overlay("npu2", "gemm")));
-}
-
-// As on the chip: nothing refuses it, and nothing is written.
-void OverlayOfAnotherNpuWritesNothing() {
-  Matvec matvec(Overlay("npu1", "fused_dqp"));
-  CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
-  CHECK(matvec.Poison());
 }
 
 // --- what goes wrong -----------------------------------------------------------------------------
@@ -539,86 +319,14 @@ void WatchdogResetsTheContext() {
   CHECK(Counts().device_seconds > 2);
 }
 
-// Whether a thread of this process sleeps; one that only lacks a core does not.
-bool Sleeps(pid_t thread) {
-  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
-  std::string stat;
-  std::getline(file, stat);
-  const size_t name = stat.rfind(") ");
-  return name != std::string::npos && stat[name + 2] == 'S';
-}
-
-void AbortTakesBackWhatHasNotBegun() {
+void ChildKilledInARun() {
   Matvec matvec;
   std::vector<xrt::run> runs;
   kill(ort_aie_sim_child(), SIGSTOP);
-  for (int i = 0; i < 4; ++i) runs.push_back(matvec.Start(matvec.words));
-  Refused(0, "can't launch", [&] { runs[3].start(); });
-  std::atomic<pid_t> thread = 0;
-  std::thread aborter([&] {
-    thread = gettid();
-    runs[3].abort();  // waits for the runs ahead
-  });
-  while (!Sleeps(thread)) usleep(1000);
-  kill(ort_aie_sim_child(), SIGCONT);
-  aborter.join();
-  CHECK(runs[3].state() == ERT_CMD_STATE_ABORT);
-  CHECK(runs[0].wait(kWait) == ERT_CMD_STATE_COMPLETED);
-  CHECK(runs[0].abort() == ERT_CMD_STATE_COMPLETED);
-  CHECK(runs[1].wait(kWait) == ERT_CMD_STATE_COMPLETED);
-  CHECK(runs[2].wait(kWait) == ERT_CMD_STATE_COMPLETED);
-  CHECK(Counts().runs == 3);
-}
-
-void InjectedFailuresOfRuns() {
-  CHECK(ort_aie_sim_inject("run_timeout@2,run_error@3..4") == 0);
-  CHECK(ort_aie_sim_inject("run_timeout@0") == -1);
-  CHECK(ort_aie_sim_inject("nonsense") == -1);
-  Matvec matvec;
-  CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
-  CHECK(matvec.Right());
-  xrt::run late = matvec.Start(matvec.words);
-  CHECK(late.wait(kWait) == ERT_CMD_STATE_TIMEOUT);
-  CHECK(matvec.Right());  // unchanged bytes are not garbage
-  // The driver's record names the operation: the last of the stream.
-  const ert_ctx_health_data* const health = get_ert_ctx_health_data(late.get_ert_packet());
-  CHECK(health != nullptr);
-  CHECK(health->version == ERT_CTX_HEALTH_DATA_V0);
-  CHECK(health->txn_op_idx + 1 == std::as_const(matvec.words).map<const uint32_t*>()[2]);
-  std::memset(matvec.buffers[3].map<char*>(), 0, matvec.buffers[3].size());
-  matvec.buffers[3].sync(XCL_BO_SYNC_BO_TO_DEVICE);
-  CHECK(matvec.Run() == ERT_CMD_STATE_ERROR);
-  CHECK(!matvec.Right());
-  xrt::run failed = matvec.Start(matvec.words);
-  bool thrown = false;
-  try {
-    failed.wait2(std::chrono::milliseconds(kWait));
-  } catch (const xrt::run::aie_error& error) {
-    thrown = true;
-    CHECK(error.get_command_state() == ERT_CMD_STATE_ERROR);
-  }
-  CHECK(thrown);
-  CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
-  CHECK(matvec.Right());
-}
-
-void InjectedFailuresOfContextsAndBuffers() {  // ORT_AIE_SIM_FAULTS injects them
-  Refused(EBUSY, "CREATE_HWCTX", [] { Matvec matvec; });
-  Refused(EINVAL, "CONFIG_HWCTX", [] { Matvec matvec; });
-  {
-    Matvec wrong;
-    CHECK(wrong.Run() == ERT_CMD_STATE_COMPLETED);
-    CHECK(wrong.Poison());
-  }
-  Refused(ENOMEM, "CREATE_BO", [] { Matvec matvec; });
-  Matvec matvec;
-  CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
-  CHECK(matvec.Right());
-}
-
-// The errors after the device is removed, and after it is back.
-void Removed(Matvec& matvec, const std::function<void()>& action) {
-  Refused(ENODEV, "IOCTL failed", action);
+  for (int i = 0; i < 3; ++i) runs.push_back(matvec.Start(matvec.words));
+  kill(ort_aie_sim_child(), SIGKILL);
+  Refused(ENODEV, "IOCTL failed", [&] { runs[2].wait(kWait); });
+  for (const xrt::run& run : runs) CHECK(run.state() == ERT_CMD_STATE_NORESPONSE);
   CHECK(xrt::system::enumerate_devices() == 0);
   CHECK(ort_aie_sim_child() == 0);
   Refused(EINVAL, "No such device with index '0'", [] { xrt::device device(0u); });
@@ -629,22 +337,11 @@ void Removed(Matvec& matvec, const std::function<void()>& action) {
   Refused(ENODEV, "GET_INFO", [&] { matvec.device.get_info<xrt::info::device::name>(); });
   matvec.Result();  // caches are still the host's
   ort_aie_sim_plug_in();
-  CHECK(xrt::system::enumerate_devices() == 1);
   Matvec again;
   CHECK(again.Run() == ERT_CMD_STATE_COMPLETED);
   CHECK(again.Right());
   CHECK(again.device != matvec.device);
   Refused(ENODEV, "EXEC_CMD", [&] { matvec.Run(); });
-}
-
-void ChildKilledInARun() {
-  Matvec matvec;
-  std::vector<xrt::run> runs;
-  kill(ort_aie_sim_child(), SIGSTOP);
-  for (int i = 0; i < 3; ++i) runs.push_back(matvec.Start(matvec.words));
-  kill(ort_aie_sim_child(), SIGKILL);
-  Removed(matvec, [&] { runs[2].wait(kWait); });
-  for (const xrt::run& run : runs) CHECK(run.state() == ERT_CMD_STATE_NORESPONSE);
 }
 
 // For the test that kills this process.
@@ -657,27 +354,13 @@ void PrintChildAndStay() {
 
 const std::map<std::string, void (*)()> kCases = {
 #define CASE(name) {#name, name}
-    CASE(RunsMatvec),
     CASE(BytesMoveBySyncAlone),
-    CASE(InstructionsWithoutSyncAreAnError),
-    CASE(UserMemory),
-    CASE(PartsOfBuffers),
     CASE(Runlist),
     CASE(RunlistsBindTheBuffersThatARunHas),
-    CASE(RunlistsWaitForAllTheirRuns),
     CASE(RunsDoNotKeepTheirBuffers),
     CASE(RunsEndWhenTheirEndIsSeen),
     CASE(RunDestroyedUnseen),
-    CASE(FirstGenerationHasNoRunlists),
-    CASE(ChildOutlivesTheThreadThatOpenedTheDevice),
-    CASE(KindsOfBuffers),
-    CASE(Arguments),
-    CASE(Overlays),
-    CASE(OverlayOfAnotherNpuWritesNothing),
     CASE(WatchdogResetsTheContext),
-    CASE(AbortTakesBackWhatHasNotBegun),
-    CASE(InjectedFailuresOfRuns),
-    CASE(InjectedFailuresOfContextsAndBuffers),
     CASE(ChildKilledInARun),
     CASE(PrintChildAndStay),
 };

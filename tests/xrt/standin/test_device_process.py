@@ -18,19 +18,14 @@ import pytest
 from json_mutations import mutations
 from standin_inputs import ORDER, matvec, words
 
-from ort_aie_ep import _npu
-from ort_aie_ep.aie_kernels.build import make_design
 from ort_aie_ep.aie_kernels.fused_dqp import design as fused_dqp
-from ort_aie_ep.modelled_npu import device_process
 from ort_aie_ep.modelled_npu.device_process import DeviceProcess, serve, write_packages
 from ort_aie_ep.npu.packages.package import (
     PackageError,
-    package_of,
     read_package,
     xclbin_uuid,
 )  # fmt: skip
 from ort_aie_ep.npu.packages.simulated import read_simulated_overlay, write_simulated_packages
-from ort_aie_ep.npu.terms import costs
 from ort_aie_ep.npu.terms.device import device
 
 PAGE = 4096
@@ -61,8 +56,7 @@ class Host:
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("packages")
-    for name in ("npu1", "npu2"):
-        write_packages(folder / name, device(name))
+    write_packages(folder, device("npu2"))
     return folder
 
 
@@ -99,20 +93,8 @@ class Matvec:
         return self.result.tobytes() == self.expected.tobytes()
 
 
-def test_packages_are_those_of_the_device(packages: Path) -> None:
-    for name in ("npu1", "npu2"):
-        written = sorted(path.name for path in (packages / name).iterdir())
-        for design in written:
-            package = read_package(packages / name / design, device=name)
-            assert package_of(package.manifest) == design
-            assert read_simulated_overlay(package.overlay).uuid == package.manifest["uuid"]
-    assert {"decode", "dequant", "gemm", "flow_qkv", "fused_dqp"} <= set(
-        path.name for path in (packages / "npu2").iterdir()
-    )
-
-
 def test_packages_that_fit_are_kept_and_others_replaced(packages: Path, tmp_path: Path) -> None:
-    shutil.copytree(packages / "npu2", tmp_path, dirs_exist_ok=True)
+    shutil.copytree(packages, tmp_path, dirs_exist_ok=True)
     kept = (tmp_path / "gemm" / "overlay.xclbin").stat().st_ino
     other = fused_dqp.build(device("npu2"), 2)  # like one from another version of the library
     write_simulated_packages(tmp_path, {"fused_dqp": other})
@@ -123,26 +105,9 @@ def test_packages_that_fit_are_kept_and_others_replaced(packages: Path, tmp_path
     assert xclbin_uuid(tmp_path / "fused_dqp" / "overlay.xclbin") != before
 
 
-def test_the_watchdog_ends_a_run_that_takes_too_long(
-    packages: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = Matvec(Host(), packages / "npu2" / "fused_dqp")
-    took = run.run()["seconds"]
-    monkeypatch.setattr(device_process, "WATCHDOG", took / 2)
-    for _ in range(2):  # the second finds a fresh array
-        reply = run.run()
-        assert (reply["ok"], reply["kind"]) == (False, "timeout")
-        assert "over after" in reply["error"]
-    # The time that it needs to become idle again, which is a little after its last wait.
-    monkeypatch.setattr(device_process, "WATCHDOG", took * 2)
-    for _ in range(2):
-        assert run.run()["ok"]
-        assert run.right
-
-
 def test_nonsense_is_an_error_and_the_array_is_configured_anew(packages: Path) -> None:
     host = Host()
-    run = Matvec(host, packages / "npu2" / "fused_dqp")
+    run = Matvec(host, packages / "fused_dqp")
     poison = host.place(np.full(16, 0xFFFFFFFF, np.uint32))
     for stream in ([poison[0], 16], [host.memory.size - 4, 2], [-4, 2], [0, 0]):
         reply = run.run(stream)
@@ -153,7 +118,7 @@ def test_nonsense_is_an_error_and_the_array_is_configured_anew(packages: Path) -
 
 
 def test_overlays_that_cannot_be_loaded(packages: Path, tmp_path: Path) -> None:
-    good = packages / "npu2" / "fused_dqp" / "overlay.xclbin"
+    good = packages / "fused_dqp" / "overlay.xclbin"
     uuid, data = xclbin_uuid(good), good.read_bytes()
 
     def load(changed: bytes, said: str = uuid) -> str:
@@ -176,52 +141,8 @@ def test_overlays_that_cannot_be_loaded(packages: Path, tmp_path: Path) -> None:
     (package,) = write_simulated_packages(tmp_path, {"fused_dqp": other})
     reply = Host().load(package.folder)
     assert "version" in reply["error"]
-    wide = Host("npu2_2col").load(packages / "npu2" / "fused_dqp")
+    wide = Host("npu2_2col").load(packages / "fused_dqp")
     assert "8 columns; npu2_2col" in wide["error"]
-
-
-def test_kernels_of_one_overlay_change_the_configuration(tmp_path: Path) -> None:
-    """With packages that share an xclbin, a run of another kernel loads its PDI, in one context."""
-    designs = {name: make_design(name, device("npu2")) for name in ("dequant", "fused_dqp")}
-    dequant, fused = write_simulated_packages(tmp_path, designs)
-    assert dequant.manifest["uuid"] == fused.manifest["uuid"]
-    assert [p.manifest["kernel"] for p in (dequant, fused)] == ["dequant", "fused_dqp"]
-    host = Host()
-    run = Matvec(host, fused.folder)
-    weights = np.zeros(4 * 5120, np.uint8)
-    output = np.full(4 * 8192, 0x7FC0, np.uint16)
-    arguments = [host.place(weights), host.place(output)]
-    stream = run.stream(
-        _npu.build(
-            json.dumps(dequant.manifest),
-            [{"sequence": "dequant", "parameters": {"blocks": 4},
-              "arguments": {"w": (0, 0), "b": (1, 0)}}],
-        )[0]["words"]
-    )  # fmt: skip
-    first = run.run()
-    assert first["ok"], first
-    assert run.right
-    other = {"context": run.context, "words": stream, "arguments": arguments}
-    changed = host.ask("run", kernel="dequant", **other)
-    assert changed["ok"], changed
-    at, size = arguments[1]
-    assert not host.memory[at : at + size].any()
-    again = host.ask("run", kernel="dequant", **other)
-    assert changed["seconds"] == pytest.approx(again["seconds"] + costs.PDI_SWITCH.value)
-    back = run.run()
-    assert back["ok"]
-    assert run.right
-    assert back["seconds"] == pytest.approx(first["seconds"])  # each came after a change
-    refused = host.ask("run", kernel="gemm", **other)
-    assert "dequant, fused_dqp, got 'gemm'" in refused["error"], refused
-
-
-def test_requests_come_line_by_line_until_a_stop() -> None:
-    requests = [{"op": "hello"}, {"op": "nothing"}, {"op": "stop"}, {"op": "hello"}]
-    written = io.StringIO()
-    serve(Host().process, io.StringIO("".join(json.dumps(r) + "\n" for r in requests)), written)
-    replies = [json.loads(line) for line in written.getvalue().splitlines()]
-    assert [reply["ok"] for reply in replies] == [True, False]
 
 
 def test_a_host_that_is_gone_ends_the_process_without_a_word(tmp_path: Path) -> None:
@@ -244,7 +165,7 @@ def test_damaged_requests_are_answered(
 ) -> None:
     monkeypatch.chdir(tmp_path)  # in case a changed folder name leads there
     host = Host()
-    package = packages / "npu2" / "fused_dqp"
+    package = packages / "fused_dqp"
     run = Matvec(host, package)
     overlay = package / "overlay.xclbin"
     requests = [

@@ -145,7 +145,6 @@ class Model {
                               {"on_device_error", settings.on_device_error},
                               {"log", settings.log}},
                              this)),
-        gather_(Make({.op = "Q4NXGather", .name = "", .ints = kOfWeights}, {weights_.tensor()})),
         projection_(
             Make({.op = "Q4NXMatMul", .name = "", .ints = kOfWeights}, {{}, weights_.tensor()})),
         mlp_(Make({.op = "Q4NXGatedMLP",
@@ -158,13 +157,6 @@ class Model {
                   .name = "",
                   .ints = {{"num_heads", kHeads}, {"kv_num_heads", kKvHeads}, {"format", kFormat}}},
                  {})) {}
-
-  // (tokens, kIn)
-  std::vector<float> Gather(const std::vector<int32_t>& ids) const {
-    const Tensor indices =
-        TensorOf(DataType::kInt32, {static_cast<int64_t>(ids.size())}, ids.data());
-    return Execute(*gather_, {{}, indices}, InlineThreadPool());
-  }
 
   // (tokens, kOut)
   std::vector<float> Project(const std::vector<float>& x, const ThreadPool& threads) const {
@@ -244,7 +236,7 @@ class Model {
 
   const Weights weights_{1}, up_weights_{2}, gate_weights_{3, 4};
   const SessionOptions options_;
-  const std::unique_ptr<const Op> gather_, projection_, mlp_, attention_;
+  const std::unique_ptr<const Op> projection_, mlp_, attention_;
 };
 
 // --- users of the target -------------------------------------------------------------------------
@@ -278,9 +270,6 @@ class Generator {
     const TwoThreads two;
     const InlineThreadPool one;
     const ThreadPool& threads = even_ ? static_cast<const ThreadPool&>(two) : one;
-    std::vector<int32_t> ids(static_cast<size_t>(tokens));
-    for (int32_t& id : ids) id = Pick(0, kOut - 1);
-    Compare("gather", model_.Gather(ids), host_.Gather(ids));
     // Eight ones per row.
     std::vector<float> x(static_cast<size_t>(tokens * kIn));
     for (int64_t i = 0; i < 8 * tokens; ++i) x[static_cast<size_t>(32 * i + Pick(0, 31))] = 1;
