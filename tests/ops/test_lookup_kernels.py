@@ -196,42 +196,6 @@ def test_huge_activations_are_right_up_to_the_stated_bound_and_never_wrong_above
         assert (np.abs(y - expected)[finite] <= bound[finite]).all()
 
 
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("numerics", ["bf16", "int8"])
-@pytest.mark.parametrize("gelu", [False, True])
-@pytest.mark.parametrize("rows", [1, 5])
-def test_a_gated_projection_is_the_product_of_its_parts(
-    isa: str, numerics: str, gelu: bool, rows: int
-) -> None:
-    rng = np.random.default_rng(rows)
-    gate_blocks, up_blocks = (random_blocks(rng, 33, 320) for _ in range(2))
-    a = rng.standard_normal((rows, 320)).astype(np.float32) / 8
-    y = _native.project(a, gate_blocks, 33, numerics, isa, up=up_blocks, gelu=gelu)
-    gate, up = (
-        _native.project(a, blocks, 33, numerics, isa).astype(np.float64)
-        for blocks in (gate_blocks, up_blocks)
-    )
-    t = np.sqrt(8 / np.pi) * (gate + 0.044715 * gate**3) if gelu else gate
-    expected = gate / (1 + np.exp(-t)) * up
-    # The exponential and the few operations around it, as for weights of four bits.
-    assert (np.abs(y - expected) <= 128 * U * np.abs(gate * up)).all()
-
-
-@pytest.mark.parametrize("isa", ISAS)
-def test_a_norm_before_lookups(isa: str) -> None:
-    rng = np.random.default_rng(0)
-    a = 3 * rng.standard_normal((1, 320)).astype(np.float32)
-    weight = rng.standard_normal(320).astype(np.float32)
-    blocks = random_blocks(rng, 64, 320)
-    x = a.astype(np.float64)
-    x = x / np.sqrt((x**2).mean(axis=1, keepdims=True) + 1e-5) * weight
-    weights = q4nx.dequantize(blocks, 64, 320).astype(np.float64)
-    y = _native.project(a, blocks, 64, "bf16", isa, norm_weight=weight)
-    # x is rounded to bfloat16 from values that differ from these by roundings of float32.
-    bound = 1.01 * 2**-8 * np.abs(x) @ np.abs(weights).T + lookup_error(x, blocks, 64, INT16)
-    assert (np.abs(y - x @ weights.T) <= bound).all()
-
-
 # --- tables are made once for all projections that share an input ---------------------------------
 
 
