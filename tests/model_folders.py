@@ -3,7 +3,9 @@ from the others."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import json
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,15 @@ LEFT = {
 
 # Norms and windows of layers, a plain one, several plans.
 FEW = ("gemma3", "llama", "phi")
+
+
+@contextmanager
+def edited(file: Path) -> Iterator[Any]:
+    """The content of a JSON file, written back at the end; links to it keep the old one."""
+    content = json.loads(file.read_text())
+    yield content
+    file.unlink()
+    file.write_text(json.dumps(content))
 
 
 def few(names: Iterable[str], also: Collection[str] = ()) -> list[Any]:

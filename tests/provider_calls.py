@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -43,15 +43,33 @@ def devices() -> list[Any]:
 
 
 def provider_session(
-    model: bytes | Path, provider: Mapping[str, str] | None = None, **config: str
+    model: bytes | str | Path,
+    provider: Mapping[str, str] | None = None,
+    *,
+    context: Path | None = None,
+    entries: Mapping[str, str] | None = None,
+    change: Callable[[onnxruntime.SessionOptions], object] = lambda options: None,
+    **config: str,
 ) -> onnxruntime.InferenceSession:
-    """A session with the provider, which is registered, with its options `provider` and with
-    entries `ep.` of `config`. It records which nodes the provider takes."""
+    """A session with the provider, which is registered, that records which nodes it takes.
+
+    Args:
+        model: bytes, or a file.
+        provider: its options.
+        context: where it writes a context model.
+        entries: of the session's configuration.
+        change: what else the session's options have.
+        config: entries of the configuration that begin with `ep.`
+    """
     options = session_options()
     options.log_severity_level = 4
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    for key, value in config.items():
-        options.add_session_config_entry(f"ep.{key}", value)
+    if context is not None:
+        config |= {"context_enable": "1", "context_file_path": str(context)}
+    own = {f"ep.{key}": value for key, value in config.items()}
+    for key, value in (own | dict(entries or {})).items():
+        options.add_session_config_entry(key, value)
+    change(options)
     options.add_provider_for_devices(devices()[:1], dict(provider or {}))
     source = model if isinstance(model, bytes) else str(model)
     return onnxruntime.InferenceSession(source, options, enable_fallback=False)

@@ -111,7 +111,6 @@ def _probes(with_past: bool, mask: CausalMask, longest: int) -> Iterator[tuple[i
             continue
         position, padding = np.arange(total), np.array([0, 1, total // 2, total - 1])[:, None]
         yield past, (position >= padding).astype(np.int64)
-        yield past, (position < total - padding).astype(np.int64)
         yield past, np.random.default_rng([SEED, total]).integers(0, 2, (3, total))
 
 

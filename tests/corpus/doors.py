@@ -12,9 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnx_ir as ir
-import onnxruntime
-from op_models import session_options
-from provider_calls import devices
 
 from ort_aie_ep.graph_passes import DOMAIN, Quantising, Report, WeightForm, plan, run_passes
 from ort_aie_ep.graph_passes.base import NONE
@@ -117,23 +114,6 @@ def agrees(actual: str, expected: str) -> bool:
         return False
     have, wanted = (dict(x.split("=") for x in side["given"].split()) for side in (is_, want))
     return wanted.items() <= have.items() and have.keys() - wanted.keys() <= QUIET
-
-
-def of_provider(
-    source: bytes | Path, context: Path | None = None, *, say: bool = False
-) -> onnxruntime.InferenceSession:
-    """A session of the provider, which writes a context; with `say`, ONNX Runtime's log has the
-    reasons."""
-    options = session_options()
-    options.log_severity_level = 1 if say else 4
-    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    if context is not None:
-        options.add_session_config_entry("ep.context_enable", "1")
-        options.add_session_config_entry("ep.context_file_path", str(context))
-    options.add_provider_for_devices(devices()[:1], {})
-    return onnxruntime.InferenceSession(
-        source if isinstance(source, bytes) else str(source), options, enable_fallback=False
-    )
 
 
 def said(log: str) -> dict[str, str]:

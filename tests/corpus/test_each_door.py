@@ -20,10 +20,11 @@ import products
 import pytest
 import vectors
 import weights
-from doors import agrees, compiled, distance, in_order, of_provider, recipes_of, said
+from doors import agrees, compiled, distance, in_order, recipes_of, said
 from graphs import AS_IT_IS, REST, Array, Entry, Graph
 from onnx.reference import ReferenceEvaluator
 from op_models import ORT_VERSION, open_session, run
+from provider_calls import provider_session
 
 from ort_aie_ep.errors import AieError
 
@@ -96,6 +97,15 @@ def test_a_graph_becomes_its_steps_or_says_why_not(
         assert distance(ours, expected_) <= entry.near
 
 
+def say(options: onnxruntime.SessionOptions) -> None:
+    """ONNX Runtime's log then has the reasons."""
+    options.log_severity_level = 1
+
+
+def quiet(options: onnxruntime.SessionOptions) -> None:
+    pass
+
+
 def check_reasons(
     capfd: pytest.CaptureFixture[str], entry: Entry, op_types: Mapping[str, str]
 ) -> None:
@@ -115,7 +125,7 @@ def test_a_malformed_node_is_an_error_of_compile_and_left_by_the_provider(
         compiled(source)
     if ORT_VERSION >= (1, 24):
         with suppress(Exception):
-            of_provider(source.SerializeToString(), say=True)
+            provider_session(source.SerializeToString(), change=say)
         check_reasons(capfd, entry, {"y": "MatMulNBits"})
 
 
@@ -136,10 +146,10 @@ def by_provider(
 ) -> dict[str, onnxruntime.InferenceSession]:
     """Sessions of the provider, on the model and on the context that has these recipes."""
     context = folder / "context.onnx"
-    first = of_provider(source.SerializeToString(), context if recipes else None,
-                        say=bool(entry.why))  # fmt: skip
+    first = provider_session(source.SerializeToString(), context=context if recipes else None,
+                             change=say if entry.why else quiet)  # fmt: skip
     if not recipes:
         return {"provider": first}
     found = [in_order(recipe) for recipe in recipes_of(context)]
     assert not entry.alike or found == [in_order(recipe) for recipe in recipes]
-    return {"provider": first, "context": of_provider(context)}
+    return {"provider": first, "context": provider_session(context)}

@@ -15,7 +15,6 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
-import onnxruntime
 import pytest
 from expanded import expanded
 from q4nx_files import (
@@ -28,9 +27,9 @@ from q4nx_files import (
     with_signed_codes,
     write_container,
 )
+from text_host import Host
 from typer.testing import CliRunner
 
-import ort_aie_ep
 from ort_aie_ep.cli import app
 from ort_aie_ep.compiler.fastflowlm import import_q4nx
 from ort_aie_ep.errors import AieError
@@ -62,45 +61,18 @@ def imported(made: Imported) -> Path:
     return made.compiled.with_name("imported")
 
 
-def logits(folder: Path, vocab: int) -> Array:
+def logits(folder: Path, vocab: int, numerics: str = "bf16") -> Array:
     """Logits (sum(TEXT), vocab) of seeded tokens, passing the KV cache from call to call."""
-    config = json.loads((folder / "genai_config.json").read_text())["model"]["decoder"]
-    window = config.get("sliding_window", {}).get("window_size", 0)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.register_custom_ops_library(ort_aie_ep.library_path())
-    session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options)
-    names = [output.name for output in session.get_outputs()]
-    heads, width = config["num_key_value_heads"], config["head_size"]
-    past = {
-        entry.name: np.zeros((1, heads, window * ("sliding" in str(entry.shape)), width), "f4")
-        for entry in session.get_inputs()
-        if entry.name.startswith("past_key_values")
-    }
-    rng = np.random.default_rng(5)
-    total, parts = 0, []
-    for length in TEXT:
-        total += length
-        feed = {
-            "input_ids": rng.integers(0, vocab, (1, length)),
-            "attention_mask": np.ones((1, total), np.int64),
-            **past,
-        }
-        results = dict(zip(names, session.run(None, feed), strict=True))
-        parts.append(results.pop("logits")[0])
-        past = {name.replace("present", "past_key_values"): v for name, v in results.items()}
-    return np.concatenate(parts)
+    host, rng = Host(folder / "model.onnx", numerics=numerics), np.random.default_rng(5)
+    return np.concatenate([host(rng.integers(0, vocab, (1, length)))[0] for length in TEXT])
 
 
 @pytest.mark.parametrize("numerics", ["bf16", "int8"])
-def test_logits_are_those_of_the_compiled_model_bit_for_bit(
-    made: Imported, numerics: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ORT_AIE_NUMERICS", numerics)
+def test_logits_are_those_of_the_compiled_model_bit_for_bit(made: Imported, numerics: str) -> None:
     vocab = len(made.tensors["model.embed_tokens.weight"][1])
-    actual = logits(imported(made), vocab)
+    actual = logits(imported(made), vocab, numerics)
     assert np.isfinite(actual).all()
-    np.testing.assert_array_equal(actual, logits(made.compiled, vocab))
+    np.testing.assert_array_equal(actual, logits(made.compiled, vocab, numerics))
 
 
 def test_the_folder_is_a_compiled_one_with_the_tokenizer(made: Imported) -> None:

@@ -15,7 +15,6 @@
 #include <string_view>
 
 #include "ops/format.h"
-#include "recipe_mutator.h"
 #include "runtime.h"
 #include "scratch_folder.h"
 
@@ -97,8 +96,4 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   file.Resize(file_bytes);
   fuzz::RunSession(file.model(), {node}, feeds, {{"target", "host"}});
   return 0;
-}
-
-extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t most, unsigned seed) {
-  return ort_aie::fuzz::MutateRecipe(data, size, most, seed, kEndOfRecipe);
 }

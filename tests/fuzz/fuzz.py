@@ -2,7 +2,6 @@
 
     python fuzz.py [--seconds 120] [--jobs N] [--folder .cache/fuzz] [TARGET...]
     python fuzz.py --replay FILE TARGET
-    python fuzz.py --totals [--folder .cache/fuzz]
 
 A target is NAME.cc (libFuzzer, by CMakeLists.txt) or NAME.py (Atheris, by target.py). Each starts
 from seeds/NAME and from the corpus that earlier runs kept. The exit code is 1 if there is a
@@ -12,8 +11,6 @@ finding: an error that is not on purpose, a hang, too much memory. See CONTRIBUT
 from __future__ import annotations
 
 import argparse
-import csv
-import datetime
 import os
 import re
 import shutil
@@ -34,8 +31,6 @@ MOST_BYTES = 1 << 18
 MOST_SECONDS = 5
 MOST_MEGABYTES = 1024
 PROGRESS_SECONDS = 15
-LOG = "runs.csv"
-LOG_COLUMNS = ("date", "target", "seconds", "executions", "findings")
 
 
 @dataclass(frozen=True)
@@ -209,7 +204,7 @@ def run_all(chosen: list[Target], folder: Path, seconds: int, jobs: int) -> list
                 running.append(start(waiting.pop(0), folder, seconds))
             time.sleep(0.2)
             for run in [run for run in running if run.process.poll() is not None]:
-                record(run)
+                run.ended = time.monotonic()
                 running.remove(run)
                 done.append(run)
                 print(f"done  {run.status()}", flush=True)
@@ -221,85 +216,20 @@ def run_all(chosen: list[Target], folder: Path, seconds: int, jobs: int) -> list
         for run in running:
             run.process.terminate()
             run.process.wait()
-            record(run)
+            run.ended = time.monotonic()
     return done
 
 
-def print_totals(folder: Path) -> None:
-    """The table of all runs in a folder's log."""
-    print(
-        "| target | s | inputs | findings | s since the last | inputs |\n|---|--:|--:|--:|--:|--:|"
-    )
-    for name, total in sorted(totals(folder).items()):
-        sums = f"{total.seconds:,.0f} | {total.executions:,} | {total.findings}"
-        print(f"| `{name}` | {sums} | {total.clean_seconds:,.0f} | {total.clean_executions:,} |")
-
-
-@dataclass(frozen=True)
-class Total:
-    """The runs of a target: seconds, inputs and findings, and the same since the last run with
-    one."""
-
-    seconds: float = 0
-    executions: int = 0
-    findings: int = 0
-    clean_seconds: float = 0
-    clean_executions: int = 0
-
-    def then(self, seconds: float, executions: int, findings: int) -> Total:
-        """The total with one more run."""
-        return Total(
-            self.seconds + seconds,
-            self.executions + executions,
-            self.findings + findings,
-            0 if findings else self.clean_seconds + seconds,
-            0 if findings else self.clean_executions + executions,
-        )
-
-
-def record(run: Run) -> None:
-    """Adds a finished run to its folder's log."""
-    run.ended = time.monotonic()
-    log = run.folder / LOG
-    is_new = not log.is_file()
-    with log.open("a", newline="") as file:
-        writer = csv.writer(file)
-        if is_new:
-            writer.writerow(LOG_COLUMNS)
-        date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        row = (date, run.target.name, f"{run.elapsed:.0f}", run.executions())
-        writer.writerow((*row, len(run.findings())))
-
-
-def totals(folder: Path) -> dict[str, Total]:
-    """The totals in a folder's log, by target."""
-    result: dict[str, Total] = {}
-    if not (folder / LOG).is_file():
-        return result
-    with (folder / LOG).open(newline="") as file:
-        for row in csv.DictReader(file):
-            result[row["target"]] = result.get(row["target"], Total()).then(
-                float(row["seconds"]), int(row["executions"]), int(row["findings"])
-            )
-    return result
-
-
-def report(chosen: list[Target], runs: list[Run], kept: dict[str, Total]) -> bool:
+def report(chosen: list[Target], runs: list[Run]) -> bool:
     """Prints the table and the findings; returns whether there are none."""
-    print("\n| target | s | inputs | findings | s, all kept runs | inputs | findings |")
-    print("|---|--:|--:|--:|--:|--:|--:|")
+    print("\n| target | s | inputs | findings |\n|---|--:|--:|--:|")
     well = True
     for target in chosen:
-        if target.why_not:
-            print(f"| {target.name} | not run | | | | | |")
-            continue
-        now = Total()
-        for run in runs:
-            if run.target is target:
-                now = now.then(run.elapsed, run.executions(), len(run.findings()))
-        total = kept[target.name]
-        cells = (f"{t.seconds:,.0f} | {t.executions:,} | {t.findings}" for t in (now, total))
-        print(f"| {target.name} | {' | '.join(cells)} |")
+        its = [run for run in runs if run.target is target]
+        seconds, inputs = sum(r.elapsed for r in its), sum(r.executions() for r in its)
+        found = sum(len(run.findings()) for run in its)
+        numbers = "not run | |" if target.why_not else f"{seconds:,.0f} | {inputs:,} | {found}"
+        print(f"| {target.name} | {numbers} |")
     for target in chosen:
         if target.why_not:
             print(f"\n{target.name}: not run: {target.why_not}")
@@ -333,11 +263,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="at a time")
     parser.add_argument("--folder", type=Path, default=ROOT / ".cache" / "fuzz", help="of corpora")
     parser.add_argument("--replay", type=Path, help="runs one target on one input")
-    parser.add_argument("--totals", action="store_true", help="of the folder's runs so far")
     options = parser.parse_args()
-    if options.totals:
-        print_totals(options.folder)
-        return
     if options.replay and len(options.targets) != 1:
         parser.error("--replay takes one TARGET")
     chosen = targets(options.targets)
@@ -347,13 +273,13 @@ def main() -> None:
             sys.exit(f"error: {target.why_not}")
         command = [*target.command, *target.options, str(options.replay.resolve())]
         sys.exit(subprocess.run(command, env=environment(), check=False).returncode)
-    # So that running targets end and are recorded.
+    # So that running targets end.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     folder = options.folder.resolve()
     runs = run_all(
         [t for t in chosen if not t.why_not], folder, options.seconds, max(1, options.jobs)
     )
-    if not report(chosen, runs, totals(folder)):
+    if not report(chosen, runs):
         sys.exit(1)
 
 

@@ -20,7 +20,6 @@
 
 #include "base/error.h"
 #include "ops/program.h"
-#include "recipe_mutator.h"
 #include "runtime.h"
 #include "targets/target.h"
 
@@ -241,8 +240,4 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   } catch (const std::bad_alloc&) {
   }
   return 0;
-}
-
-extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t most, unsigned seed) {
-  return ort_aie::fuzz::MutateRecipe(data, size, most, seed, kEndOfRecipe);
 }

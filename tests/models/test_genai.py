@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from model_folders import DATA, SINCE, few
+from model_folders import DATA, SINCE, edited, few
 from op_models import ORT_VERSION
 
 import ort_aie_ep
@@ -188,12 +188,10 @@ def test_every_compiled_file_of_a_folder_opens(tmp_path: Path) -> None:
     shutil.copytree(DATA / "llama", source)
     shutil.copy(source / "model.onnx", source / "encoder.onnx")
     (source / "model.onnx").rename(source / "decoder.onnx")
-    config = json.loads((source / "genai_config.json").read_text())
-    decoder = config["model"]["decoder"]
-    decoder["filename"] = "decoder.onnx"
-    own = {"filename": "encoder.onnx", "session_options": {"log_id": "encoder"}}
-    config["model"] |= {"type": "whisper", "encoder": own}
-    (source / "genai_config.json").write_text(json.dumps(config))
+    with edited(source / "genai_config.json") as config:
+        config["model"]["decoder"]["filename"] = "decoder.onnx"
+        own = {"filename": "encoder.onnx", "session_options": {"log_id": "encoder"}}
+        config["model"] |= {"type": "whisper", "encoder": own}
     ort_aie_ep.compile(source, tmp_path / "compiled")
     og.Model(str(tmp_path / "compiled"))
 
@@ -295,10 +293,8 @@ def test_bare_name_is_found_after_registering_the_library(compiled: Path, tmp_pa
     for file in compiled.iterdir():
         if file.suffix != ".so":
             os.link(file, folder / file.name)
-    config = json.loads((folder / "genai_config.json").read_text())
-    config["model"]["decoder"]["session_options"]["custom_ops_library"] = "libort_aie_ep.so"
-    (folder / "genai_config.json").unlink()
-    (folder / "genai_config.json").write_text(json.dumps(config))
+    with edited(folder / "genai_config.json") as config:
+        config["model"]["decoder"]["session_options"]["custom_ops_library"] = "libort_aie_ep.so"
     code = f"""
 import onnxruntime_genai as og, ort_aie_ep
 og.register_execution_provider_library("aie", ort_aie_ep.library_path())
@@ -336,11 +332,9 @@ def test_the_execution_provider_runs_a_source_as_it_is(name: str, tmp_path: Path
     og.register_execution_provider_library("AieExecutionProvider", ort_aie_ep.library_path())
     try:
         shutil.copytree(DATA / name, tmp_path / "source")
-        path = tmp_path / "source" / "genai_config.json"
-        config = json.loads(path.read_text())
-        options = config["model"]["decoder"].setdefault("session_options", {})
-        options["provider_options"] = [{"AieExecutionProvider": {}}]
-        path.write_text(json.dumps(config))
+        with edited(tmp_path / "source" / "genai_config.json") as config:
+            options = config["model"]["decoder"].setdefault("session_options", {})
+            options["provider_options"] = [{"AieExecutionProvider": {}}]
         ort_aie_ep.compile(DATA / name, tmp_path / "compiled")
         prompts = [[5, 9, 100, 7], [11, 12, 13]]
         expected = genai_text(tmp_path / "compiled", prompts, 40)

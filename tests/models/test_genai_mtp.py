@@ -6,15 +6,15 @@ embedding. So it is right sometimes.
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import pytest
+from model_folders import edited
 from provider_calls import registered_in_genai
 
 import ort_aie_ep
@@ -36,13 +36,6 @@ def provider() -> Iterator[None]:
 def value(name: str, dtype: ir.DataType, width: int) -> ir.Value:
     shape = ir.Shape(["batch_size", "sequence_length", width])
     return ir.Value(name=name, type=ir.TensorType(dtype), shape=shape)
-
-
-def edit(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    path = folder / "genai_config.json"
-    config = json.loads(path.read_text())
-    change(config["model"])
-    path.write_text(json.dumps(config))
 
 
 def give_hidden_states(model: ir.Model, name: str) -> None:
@@ -97,23 +90,20 @@ def make(folder: Path) -> tuple[Path, Path]:
         halve_logits(model)
         ir.save(model, folder / name / "model.onnx")
 
-    def describe_main(model: dict[str, Any]) -> None:
-        model["decoder"]["outputs"]["hidden_states"] = "hidden_states"
-        model["mtp"] = {
+    with edited(folder / "main" / "genai_config.json") as config:
+        decoder = config["model"]["decoder"]
+        decoder["outputs"]["hidden_states"] = "hidden_states"
+        config["model"]["mtp"] = {
             "filename": "mtp.onnx",
             "num_hidden_layers": 1,
-            "num_key_value_heads": model["decoder"]["num_key_value_heads"],
-            "head_size": model["decoder"]["head_size"],
+            "num_key_value_heads": decoder["num_key_value_heads"],
+            "head_size": decoder["head_size"],
             "main_hidden_states": "hidden_states",
             "outputs": {"hidden_states": "hidden_states_out"},
         }
-
-    def describe_head(model: dict[str, Any]) -> None:
-        model["decoder"]["inputs"]["hidden_states"] = "hidden_states"
-        model["decoder"]["outputs"]["hidden_states"] = "hidden_states_out"
-
-    edit(folder / "main", describe_main)
-    edit(folder / "head", describe_head)
+    with edited(folder / "head" / "genai_config.json") as config:
+        config["model"]["decoder"]["inputs"]["hidden_states"] = "hidden_states"
+        config["model"]["decoder"]["outputs"]["hidden_states"] = "hidden_states_out"
     return folder / "main", folder / "head"
 
 
@@ -121,12 +111,9 @@ def through(door: str, source: Path, target: Path) -> Any:
     if door == "compiled":
         ort_aie_ep.compile(source, target)
         return og.Model(str(target))
-
-    def use_the_provider(model: dict[str, Any]) -> None:
-        model["decoder"]["session_options"]["provider_options"] = [{NAME: {}}]
-
     shutil.copytree(source, target)
-    edit(target, use_the_provider)
+    with edited(target / "genai_config.json") as config:
+        config["model"]["decoder"]["session_options"]["provider_options"] = [{NAME: {}}]
     return og.Model(str(target))
 
 

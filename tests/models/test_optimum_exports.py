@@ -4,7 +4,6 @@ EP."""
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,10 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnx_ir as ir
-import onnxruntime
 import pytest
 from expanded import expanded
-from op_models import session_options
 from optimum_models import (
     FAMILIES,
     quantise,
@@ -26,10 +23,10 @@ from optimum_models import (
     with_int8_activations,
     write_export,
 )
+from text_host import Host
 
 import ort_aie_ep
 from ort_aie_ep.explain.explain import CPU_EP, explain
-from ort_aie_ep.models.interface import TYPES
 
 Array = npt.NDArray[np.float32]
 
@@ -53,53 +50,14 @@ class Case:
         return json.loads((self.exact / "config.json").read_text())["vocab_size"]
 
 
-class Decoder:
-    """Feeds a model as optimum does: a mask for the batch, positions counted in it, and whole KV
-    tensors passed from call to call."""
-
-    def __init__(self, folder: Path, ours: bool, numerics: str = "bf16") -> None:
-        options = session_options()
-        options.log_severity_level = 3
-        if ours:
-            options.register_custom_ops_library(ort_aie_ep.library_path())
-            # The environment, because ops read session entries from ONNX Runtime 1.24 on.
-            os.environ["ORT_AIE_NUMERICS"] = numerics
-        self.session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options)
-        os.environ.pop("ORT_AIE_NUMERICS", None)
-        self.past: dict[str, Array] = {}
-
-    def __call__(self, tokens: npt.NDArray[np.int64], mask: npt.NDArray[np.int64]) -> Array:
-        """Logits (batch, new, vocab) of tokens (batch, new) under mask (batch, past + new)."""
-        feeds = {"input_ids": tokens, "attention_mask": mask, **self.past}
-        new = tokens.shape[1]
-        for entry in self.session.get_inputs():
-            if entry.name == "position_ids":
-                feeds[entry.name] = np.maximum(mask.cumsum(1) - 1, 0)[:, -new:]
-            elif entry.name not in feeds:
-                heads, size = entry.shape[1], entry.shape[3]
-                dtype = TYPES[entry.type][0]
-                feeds[entry.name] = np.zeros((len(tokens), heads, 0, size), dtype)
-        names = [output.name for output in self.session.get_outputs()]
-        results = dict(zip(names, self.session.run(None, feeds), strict=True))
-        logits: Array = results.pop("logits")
-        self.past = {
-            name.replace("present", "past_key_values"): value for name, value in results.items()
-        }
-        return logits
-
-
 LENGTHS = (23, 1, 1, 9, 30, 1)  # a prompt, tokens, later turns on a filled cache
 
 
 def teacher_forced(folder: Path, vocab: int, ours: bool, numerics: str = "bf16") -> Array:
     """Logits (65, vocab) of seeded tokens, fed in pieces of LENGTHS."""
-    decoder, rng, total = Decoder(folder, ours, numerics), np.random.default_rng(7), 0
-    pieces = []
-    for length in LENGTHS:
-        total += length
-        tokens = rng.integers(3, vocab, (1, length))
-        pieces.append(decoder(tokens, np.ones((1, total), np.int64))[0])
-    return np.concatenate(pieces)
+    host = Host(folder / "model.onnx", library=ours, numerics=numerics)
+    rng = np.random.default_rng(7)
+    return np.concatenate([host(rng.integers(3, vocab, (1, length)))[0] for length in LENGTHS])
 
 
 def once(folder: Path, make: Callable[[Path], object]) -> Path:
@@ -176,7 +134,10 @@ def test_left_padded_batch_gives_the_logits_and_the_greedy_text_of_each_row(case
     rng, lengths, longest = np.random.default_rng(5), (21, 13, 4), 21
     mask = np.array([[0] * (longest - n) + [1] * n for n in lengths])
     tokens = rng.integers(3, case.vocab, mask.shape) * mask
-    ours, reference = Decoder(case.compiled, ours=True), Decoder(case.exact, ours=False)
+    ours, reference = (
+        Host(case.compiled / "model.onnx"),
+        Host(case.exact / "model.onnx", library=False),
+    )
     decided = np.ones(len(lengths), bool)
     for _ in range(NEW_TOKENS):
         expected, actual = reference(tokens, mask), ours(tokens, mask)
@@ -197,8 +158,8 @@ def test_right_padding_and_holes_hide_what_the_mask_hides(case: Case) -> None:
     mask = np.ones((3, 15), np.int64)
     mask[0, 9:], mask[1, 3:6], mask[2, ::4] = 0, 0, 0
     tokens = rng.integers(3, case.vocab, mask.shape)
-    expected = Decoder(case.exact, ours=False)(tokens, mask)
-    actual = Decoder(case.compiled, ours=True)(tokens, mask)
+    expected = Host(case.exact / "model.onnx", library=False)(tokens, mask)
+    actual = Host(case.compiled / "model.onnx")(tokens, mask)
     real = mask == 1
     np.testing.assert_allclose(actual[real], expected[real], atol=case.tolerance, rtol=0)
 
@@ -238,8 +199,7 @@ def test_cache_in_half_precision_and_last_logits_alone(quantised: Path, tmp_path
     graph = ir.load(tmp_path / "compiled" / "model.onnx").graph
     caches = [v for v in (*graph.inputs, *graph.outputs) if len(v.shape) == 4]
     assert {cache.dtype for cache in caches} == {ir.DataType.FLOAT16}
-    decoder = Decoder(tmp_path / "compiled", ours=True)
-    logits = decoder(np.arange(3, 8)[None], np.ones((1, 5), np.int64))
+    logits = Host(tmp_path / "compiled" / "model.onnx")(np.arange(3, 8)[None])
     assert logits.shape == (1, 1, 500)
 
 
@@ -252,11 +212,9 @@ def test_a_cache_of_codes_in_calls_without_lengths(
     ort_aie_ep.compile(quantised, tmp_path / "codes", kv="int8", calibration=ids)
     tokens, results = np.random.default_rng(1).integers(3, 500, (2, 24)), []
     for folder in (compiled_of_4_bits, tmp_path / "codes"):
-        decoder, rows = Decoder(folder, ours=True), []
-        for first, last in ((0, 20), (20, 21), (21, 24)):
-            mask = np.ones((2, last), np.int64)
-            rows.append(decoder(tokens[:, first:last], mask))
-        results.append(np.concatenate(rows, axis=1))
+        host = Host(folder / "model.onnx")
+        parts = [host(tokens[:, first:last]) for first, last in ((0, 20), (20, 21), (21, 24))]
+        results.append(np.concatenate(parts, axis=1))
     # As with a cache with lengths: errors of 1 % in keys and values are on average less than a
     # tenth of the logits' spread.
     error = np.sqrt(np.mean((results[1] - results[0]) ** 2))

@@ -6,16 +6,13 @@ kernels that multiply prompts in bfloat16 on any CPU.
 
 from __future__ import annotations
 
-import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 import onnxruntime
 import pytest
 from attention_calls import (
@@ -43,11 +40,8 @@ from provider_calls import provider_session
 from reference import AttentionAttributes, group_query_attention
 
 import ort_aie_ep
-from ort_aie_ep.graph_passes import run_passes
 from ort_aie_ep.runtime.provider import NAME
 
-HEADS, KV_HEADS, DIM = 4, 2, 32
-OUTPUTS = dict.fromkeys(("output", "present_key", "present_value"), FLOAT32)
 PER_CHANNEL = {"k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_CHANNEL"}
 
 
@@ -187,93 +181,3 @@ def test_bfloat16_is_used_where_it_is_asked_for(tmp_path: Path) -> None:
         assert error_of(run(session, inputs)["output"], exact(a, inputs)) < 0.1 * error_of(
             rounded, exact(a, inputs)
         )
-
-
-# --- what is left ---------------------------------------------------------------------------------
-
-LENGTH = 40
-SHAPES: dict[str, tuple[int, ...]] = {
-    "query": (2, 1, HEADS * DIM), "key": (2, 1, KV_HEADS * DIM), "value": (2, 1, KV_HEADS * DIM),
-    "past_key": (2, KV_HEADS, LENGTH, DIM), "past_value": (2, KV_HEADS, LENGTH, DIM),
-    "seqlens_k": (2,), "total_sequence_length": (1,), "cos_cache": (64, DIM // 2),
-    "sin_cache": (64, DIM // 2), "position_ids": (2, 1), "attention_bias": (2, HEADS, 1, LENGTH),
-    "head_sink": (HEADS,),
-}  # fmt: skip
-TYPES = {"seqlens_k": np.int32, "total_sequence_length": np.int32, "position_ids": np.int64}
-
-
-def other_shapes(shape: tuple[int, ...]) -> set[tuple[int, ...]]:
-    """Of another rank, transposed, one longer, one shorter, in each dimension."""
-    changed = {(*shape, 1), (1, *shape), shape[:-1], *itertools.permutations(shape)}
-    for axis, by in itertools.product(range(len(shape)), (1, -1)):
-        changed.add((*shape[:axis], shape[axis] + by, *shape[axis + 1 :]))
-    return changed - {shape}
-
-
-def shaped(**others: tuple[int, ...]) -> tuple[AttentionAttributes, Inputs]:
-    shapes = SHAPES | others
-    inputs: Inputs = {
-        name: np.ones(shape, TYPES.get(name, np.float32)) for name, shape in shapes.items()
-    }
-    for name, value in (("seqlens_k", LENGTH - 1), ("total_sequence_length", LENGTH)):
-        array = inputs[name]
-        assert array is not None
-        array[...] = value
-    return attributes(HEADS, KV_HEADS, do_rotary=1), inputs
-
-
-def refuses(
-    opening: Callable[[bytes], onnxruntime.InferenceSession], model: bytes, inputs: Inputs
-) -> bool:
-    """Whether the model does not open, or does not run."""
-    try:
-        run(opening(model), inputs)
-    except Exception:
-        return True
-    return False
-
-
-def leaves(model: bytes) -> bool:
-    """Whether the compiler leaves the only node."""
-    (outcome,) = run_passes(ir.from_proto(onnx.load_from_string(model))).outcomes.values()
-    return not outcome.becomes
-
-
-def compiled_alone(model: bytes) -> onnxruntime.InferenceSession:
-    rewritten = ir.from_proto(onnx.load_from_string(model))
-    run_passes(rewritten)
-    return open_session(ir.to_proto(rewritten).SerializeToString())
-
-
-@pytest.mark.skipif(
-    ORT_VERSION < (1, 31), reason="earlier ones refuse other shapes, or end the process at them"
-)
-@pytest.mark.parametrize("name", SHAPES)
-def test_an_attention_of_other_shapes_is_left_by_both_doors(name: str) -> None:
-    """One that ONNX Runtime's own operator refuses is never computed."""
-    longer_bias = (2, HEADS, 1, LENGTH + 1)  # has columns that no query reads
-    for shape in sorted(other_shapes(SHAPES[name]) - {longer_bias}):
-        a, inputs = shaped(**{name: shape})
-        model = one_op_model(
-            "GroupQueryAttention",
-            inputs,
-            OUTPUTS,
-            given_attributes(a),
-            domain="com.microsoft",
-            dims={key: x.shape for key, x in inputs.items() if x is not None},
-        )
-        left = leaves(model)
-        # ONNX Runtime does not check position_ids, and reads behind them.
-        if not left and (name == "position_ids" or refuses(open_session, model, inputs)):
-            assert refuses(compiled_alone, model, inputs), shape
-        if ORT_VERSION >= (1, 24):
-            assert provider_leaves(model) == left, shape
-
-
-def provider_leaves(model: bytes) -> bool:
-    """Whether the provider leaves the only node, or ONNX Runtime does not load the model."""
-    try:
-        session = provider_session(model)
-    except Exception:
-        return True
-    return session.get_provider_graph_assignment_info()[0].ep_name != NAME

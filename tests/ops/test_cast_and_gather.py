@@ -55,16 +55,12 @@ def test_casts_infer_shape_and_type() -> None:
     assert (output.shape, output.type) == (["batch", "sequence", 96], "tensor(float16)")
 
 
-@pytest.mark.parametrize("number", [-1, 0, 99, 2**32 + 1])
-def test_a_cast_to_another_type_is_refused(number: int) -> None:
-    model = cast_model(np.zeros(3, np.float32), FLOAT32, change={"dtype": number})
-    with pytest.raises(Exception, match="'the_node': attribute dtype"):
-        open_session(model)
-
-
-def test_a_cast_to_integers_is_refused() -> None:
-    with pytest.raises(Exception, match="'the_node': attribute dtype"):
-        open_session(cast_model(np.zeros(3, np.float32), np.dtype(np.int32)))
+def test_a_cast_to_another_type_is_refused() -> None:
+    a = np.zeros(3, np.float32)
+    models = [cast_model(a, FLOAT32, change={"dtype": n}) for n in (-1, 0, 99, 2**32 + 1)]
+    for model in (*models, cast_model(a, np.dtype(np.int32))):
+        with pytest.raises(Exception, match="'the_node': attribute dtype"):
+            open_session(model)
 
 
 def test_a_cast_of_another_type_is_named() -> None:
@@ -78,7 +74,7 @@ def test_a_cast_of_another_type_is_named() -> None:
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("index_type", [np.int32, np.int64])
-@pytest.mark.parametrize("shape", [(), (1,), (9,), (2, 5), (2, 3, 4), (0,), (2, 0)])
+@pytest.mark.parametrize("shape", [(), (1000,), (2, 5), (2, 3, 4), (0,), (2, 0)])
 def test_rows_of_any_shape_of_indices(
     dtype: np.dtype[Any], index_type: npt.DTypeLike, shape: tuple[int, ...]
 ) -> None:
@@ -87,13 +83,6 @@ def test_rows_of_any_shape_of_indices(
     y = rows_of(table, indices)
     assert (y.dtype, y.shape) == (dtype, (*shape, K))
     np.testing.assert_array_equal(y, table[indices])
-
-
-@pytest.mark.parametrize("index_type", [np.int32, np.int64])
-def test_every_row_by_its_positive_and_negative_index(index_type: npt.DTypeLike) -> None:
-    table = numbers(FLOAT16, N, K)
-    indices = np.arange(-N, N, dtype=index_type)
-    np.testing.assert_array_equal(rows_of(table, indices), np.concatenate([table, table]))
 
 
 @pytest.mark.parametrize("index_type", [np.int32, np.int64])

@@ -15,9 +15,9 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from op_models import FLOAT32, ORT_VERSION, model_of, one_op_model, run
+from op_models import FLOAT32, ORT_VERSION, model_of, one_op_model, run, session_options
 from projection_calls import activations, make_weights
-from provider_calls import devices, needs_provider
+from provider_calls import devices, needs_provider, provider_session
 
 import ort_aie_ep
 from ort_aie_ep.runtime.provider import NAME
@@ -28,20 +28,12 @@ pytestmark = [needs_provider, pytest.mark.usefixtures("provider")]
 N, K = 96, 512
 
 
-def options(context: Path | None = None) -> onnxruntime.SessionOptions:
-    given = onnxruntime.SessionOptions()
+def options() -> onnxruntime.SessionOptions:
+    """Of a compiler."""
+    given = session_options(threads=1)
     given.log_severity_level = 4
-    given.intra_op_num_threads = 1
-    if context is not None:
-        given.add_session_config_entry("ep.context_enable", "1")
-        given.add_session_config_entry("ep.context_file_path", str(context))
     given.add_provider_for_devices(devices()[:1], {})
     return given
-
-
-def session(model: Path | bytes, context: Path | None = None) -> onnxruntime.InferenceSession:
-    source = model if isinstance(model, bytes) else str(model)
-    return onnxruntime.InferenceSession(source, options(context), enable_fallback=False)
 
 
 def projection(seed: int = 0) -> bytes:
@@ -61,14 +53,14 @@ def compile_to(model: bytes, context: Path, flags: int = 0) -> None:
 def write(model: bytes, context: Path, compiler: bool = False) -> str:
     """Writes a context model; returns an empty string, or why it was not written."""
     try:
-        compile_to(model, context) if compiler else session(model, context)
+        compile_to(model, context) if compiler else provider_session(model, context=context)
     except Exception as error:
         return str(error)
     return ""
 
 
 def product(model: Path | bytes | onnxruntime.InferenceSession) -> Array:
-    opened = model if isinstance(model, onnxruntime.InferenceSession) else session(model)
+    opened = model if isinstance(model, onnxruntime.InferenceSession) else provider_session(model)
     return run(opened, {"A": activations(3, K)})["Y"]
 
 
@@ -146,7 +138,7 @@ def test_processes_that_write_one_context_leave_one_that_runs(
 
 def test_weights_of_a_removed_model_are_replaced(tmp_path: Path) -> None:
     context = tmp_path / "ctx.onnx"
-    kept = session(projection(1), context)  # its weights stay mapped
+    kept = provider_session(projection(1), context=context)  # its weights stay mapped
     context.unlink()
     check_written(projection(2), context, [write(projection(2), context)])
     del kept
@@ -156,7 +148,7 @@ def test_each_node_reads_the_file_that_it_names(tmp_path: Path) -> None:
     models = [projection(seed) for seed in (1, 2)]
     nodes, a = [], activations(3, K)
     for i, model in enumerate(models):
-        session(model, tmp_path / f"ctx{i}.onnx")
+        provider_session(model, context=tmp_path / f"ctx{i}.onnx")
         (node,) = onnx.load(tmp_path / f"ctx{i}.onnx", load_external_data=False).graph.node
         node.output[0], node.name = f"Y{i}", f"node{i}"
         nodes.append(node)
@@ -167,9 +159,9 @@ def test_each_node_reads_the_file_that_it_names(tmp_path: Path) -> None:
         [helper.make_tensor_value_info(f"Y{i}", TensorProto.FLOAT, None) for i in range(2)],
     )
     onnx.save(model_of(graph), tmp_path / "both.onnx")
-    outputs = run(session(tmp_path / "both.onnx"), {"A": a})
+    outputs = run(provider_session(tmp_path / "both.onnx"), {"A": a})
     for i, model in enumerate(models):
-        expected = run(session(model), {"A": a})["Y"]
+        expected = run(provider_session(model), {"A": a})["Y"]
         np.testing.assert_array_equal(outputs[f"Y{i}"], expected)
 
 
@@ -180,7 +172,7 @@ def test_compiling_again_replaces_a_model_that_others_have_open(tmp_path: Path) 
         path.write_bytes(b"x")  # neither is ours
     compile_to(first, context)
     assert sorted(contents(tmp_path)) == ["ctx.onnx", "ctx.onnx.aie"]
-    opened = session(context)
+    opened = provider_session(context)
     compile_to(second, context)
     assert sorted(contents(tmp_path)) == ["ctx.onnx", "ctx.onnx.aie"]
     np.testing.assert_array_equal(product(opened), product(first))
@@ -294,7 +286,7 @@ def test_tensors_in_branches_are_a_reason_and_leave_nothing(
     initializers: bool, tmp_path: Path
 ) -> None:
     model = rotation_by_length(64, initializers)
-    session(model)
+    provider_session(model)
     said = write(model, tmp_path / "ctx.onnx")
     assert "'rotation' holds a tensor of 4096 bytes" in said
     unnamed = onnx.load_from_string(model)
@@ -311,7 +303,7 @@ def test_what_is_written_of_a_model_with_small_constants_in_branches_opens(tmp_p
     if said:
         assert not list(tmp_path.iterdir())
     else:
-        session(tmp_path / "ctx.onnx")
+        provider_session(tmp_path / "ctx.onnx")
 
 
 def test_a_model_that_onnxruntime_then_cannot_write_leaves_nothing(tmp_path: Path) -> None:
@@ -348,7 +340,7 @@ def test_nodes_of_a_branch_and_of_the_graph_are_not_mixed(tmp_path: Path) -> Non
         [numpy_helper.from_array(w.b, "B"), numpy_helper.from_array(w.scales, "scales")],
     )
     model = model_of(graph).SerializeToString()
-    session(model)
+    provider_session(model)
     said = write(model, tmp_path / "ctx.onnx")
     assert "nodes of a branch or body" in said
     assert not list(tmp_path.iterdir())
@@ -397,7 +389,7 @@ def test_an_initializer_that_a_branch_alone_reads_is_a_reason(
 ) -> None:
     """ONNX Runtime leaves it out of its own model, and then calls that model unsorted."""
     model, context = product_then_branch(reads_itself=False), tmp_path / "ctx.onnx"
-    session(model)
+    provider_session(model)
     said = write(model, context)
     if compiler:
         with pytest.raises(Exception, match="'added'") as raised:
@@ -413,5 +405,7 @@ def test_an_initializer_that_the_graph_reads_too_is_written(tmp_path: Path) -> N
     if ORT_VERSION < (1, 31):
         return  # it writes no types of what a branch reads, and cannot open the result
     feeds = {"A": activations(3, K), "first": np.array(True)}
-    expected = session(model).run(["Y"], feeds)[0]
-    np.testing.assert_array_equal(session(tmp_path / "ctx.onnx").run(["Y"], feeds)[0], expected)
+    expected = provider_session(model).run(["Y"], feeds)[0]
+    np.testing.assert_array_equal(
+        provider_session(tmp_path / "ctx.onnx").run(["Y"], feeds)[0], expected
+    )

@@ -7,15 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 from op_models import BFLOAT16, FLOAT16, FLOAT32, Array, open_session, run
-from projection_calls import activations, assert_within, make_weights, project
+from projection_calls import assert_within
 from vector_calls import (
     FUNCTIONS,
     activate,
     activation_model,
     binary,
     binary_model,
-    fused,
-    norm,
     reference,
     standard,
 )
@@ -111,22 +109,6 @@ def test_functions(dtype: np.dtype[Any], function: str, shape: tuple[int, ...]) 
     a = (3 * operand(*shape, dtype=dtype)).astype(dtype)
     y, bound = reference(function, a)
     assert_within(activate(function, a), y, bound)
-
-
-@pytest.mark.parametrize("function", ["silu", "gelu_tanh"])
-@pytest.mark.parametrize("rows", [1, 5, 90])
-@pytest.mark.parametrize("level", [0, 4])
-def test_a_gated_mlp_has_the_same_gate(function: str, rows: int, level: int) -> None:
-    """Bit for bit, because a graph may be cut between its products and its gate."""
-    gate, up = (make_weights(96, 320, seed=seed) for seed in (1, 2))
-    a, skip = activations(rows, 320), activations(rows + 1, 320)[1:]
-    weight = activations(320)
-    whole = fused("Q4NXGatedMLP", {"W_gate": gate, "W_up": up}, a, weight, skip,
-                  activation=function, accuracy_level=level)  # fmt: skip
-    x = norm(a, weight, skip)["Y"]
-    products = [project(w, x, accuracy_level=level) for w in (gate, up)]
-    y = binary("Mul", activate(function, products[0]), products[1])
-    np.testing.assert_array_equal(y, whole["Y"])
 
 
 # --- shapes and errors ----------------------------------------------------------------------------

@@ -8,8 +8,7 @@ import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from op_models import (
     session_options,
 )
 from projection_calls import Weights, activations, make_weights, q4nx_model
-from provider_calls import devices, needs_provider
+from provider_calls import devices, needs_provider, provider_session
 
 import ort_aie_ep
 from ort_aie_ep.explain.explain import CLAIMS, LEAVES, explain
@@ -40,26 +39,6 @@ from ort_aie_ep.runtime.provider import NAME
 
 Array = npt.NDArray[Any]
 pytestmark = [needs_provider, pytest.mark.usefixtures("provider")]
-
-
-def session(
-    model: bytes | str,
-    provider: dict[str, str] | None = None,
-    level: onnxruntime.GraphOptimizationLevel | None = None,
-    fixed: Mapping[str, int] | None = None,
-    **config: str,
-) -> onnxruntime.InferenceSession:
-    options = session_options()
-    if level is not None:
-        options.graph_optimization_level = level
-    options.log_severity_level = 4
-    for name, size in (fixed or {}).items():
-        options.add_free_dimension_override_by_name(name, size)
-    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    for key, value in config.items():
-        options.add_session_config_entry(key.replace("__", "."), value)
-    options.add_provider_for_devices(devices()[:1], provider or {})
-    return onnxruntime.InferenceSession(model, options, enable_fallback=False)
 
 
 def assigned(open_session_: onnxruntime.InferenceSession) -> Counter[str]:
@@ -84,7 +63,7 @@ def test_a_device_for_the_host_says_what_runs_on_it() -> None:
 def test_whole_models_equal_their_compilation(name: str, tmp_path: Path) -> None:
     ort_aie_ep.compile(DATA / name, tmp_path / "compiled")
     source, compiled = find_model(DATA / name), find_model(tmp_path / "compiled")
-    ours = Decoder(session(str(source.model)), source, 64)
+    ours = Decoder(provider_session(source.model), source, 64)
     theirs = Decoder(open_session(str(compiled.model)), compiled, 64)
     tokens = np.random.default_rng(0).integers(3, ours.vocabulary, 40)
     for part in np.split(tokens, [20, 21, 22, 39]):
@@ -123,7 +102,7 @@ def test_whole_float16_models_equal_their_compilation(name: str, tmp_path: Path)
     ir.save(model, tmp_path / "source" / "model.onnx")
     ort_aie_ep.compile(tmp_path / "source", tmp_path / "compiled")
     source, compiled = find_model(tmp_path / "source"), find_model(tmp_path / "compiled")
-    ours = Decoder(session(str(source.model)), source, 64)
+    ours = Decoder(provider_session(source.model), source, 64)
     theirs = Decoder(open_session(str(compiled.model)), compiled, 64)
     tokens = np.random.default_rng(0).integers(3, ours.vocabulary, 40)
     for part in np.split(tokens, [20, 21, 22, 39]):
@@ -153,7 +132,7 @@ def test_both_doors_claim_the_same_nodes(name: str) -> None:
     # The rest is claimed too, except what ONNX Runtime folded.
     left = {n.op for n in nodes if n.provider == LEAVES}
     assert left == LENGTHS | LEFT.get(name, set())
-    claimed = assigned(session(str(DATA / name / "model.onnx")))
+    claimed = assigned(provider_session(DATA / name / "model.onnx"))
     assert sum(claimed.values()) == sum(n.provider == CLAIMS for n in nodes)
 
 
@@ -180,15 +159,17 @@ def recipes(model: Path) -> list[str]:
 def test_both_doors_make_the_same_plan(
     name: str, level: onnxruntime.GraphOptimizationLevel, tmp_path: Path
 ) -> None:
-    assert_same_plans(DATA / name, tmp_path, PLANS.get(name, 1), level=level)
+    def at_level(options: onnxruntime.SessionOptions) -> None:
+        options.graph_optimization_level = level
+
+    assert_same_plans(DATA / name, tmp_path, PLANS.get(name, 1), at_level)
 
 
-def assert_same_plans(source: Path, work: Path, count: int, **options: Any) -> None:
+def assert_same_plans(
+    source: Path, work: Path, count: int, change: Callable[[onnxruntime.SessionOptions], object]
+) -> None:
     ort_aie_ep.compile(source, work / "compiled")
-    session(
-        str(source / "model.onnx"), ep__context_enable="1",
-        ep__context_file_path=str(work / "context.onnx"), **options,
-    )  # fmt: skip
+    provider_session(source / "model.onnx", context=work / "context.onnx", change=change)
     plans = recipes(work / "compiled" / "model.onnx")
     assert len(plans) == count
     assert recipes(work / "context.onnx") == plans
@@ -198,31 +179,18 @@ def assert_same_plans(source: Path, work: Path, count: int, **options: Any) -> N
 def test_fixed_dimensions_change_neither_plan_nor_result(name: str, tmp_path: Path) -> None:
     """As add_free_dimension_override sets them, for a session that only decodes."""
     source = find_model(DATA / name)
-    fixed = {"batch_size": 1, "sequence_length": 1}
-    assert_same_plans(DATA / name, tmp_path, 1, fixed=fixed)
-    free, one = (Decoder(session(str(source.model), fixed=f), source, 64) for f in ({}, fixed))
+
+    def fix(options: onnxruntime.SessionOptions) -> None:
+        for dimension in ("batch_size", "sequence_length"):
+            options.add_free_dimension_override_by_name(dimension, 1)
+
+    assert_same_plans(DATA / name, tmp_path, 1, fix)
+    free, one = (
+        Decoder(provider_session(source.model, change=change), source, 64)
+        for change in (lambda _: None, fix)
+    )
     for token in np.split(np.random.default_rng(0).integers(3, free.vocabulary, 4), 4):
         np.testing.assert_array_equal(one.forward(token), free.forward(token))
-
-
-@pytest.mark.parametrize("name", few(name for name in MODELS if name not in PLANS))
-def test_a_model_is_one_region_at_every_level_of_optimisation(name: str) -> None:
-    """From the embedding to the logits, with the same results."""
-    folder = find_model(DATA / name)
-    results = []
-    for level in (LEVELS.ORT_DISABLE_ALL, LEVELS.ORT_ENABLE_BASIC, LEVELS.ORT_ENABLE_ALL):
-        ours = session(str(folder.model), level=level)
-        parts = ours.get_provider_graph_assignment_info()
-        (region,) = [part for part in parts if part.ep_name == NAME]
-        assert OPS & {f"com.microsoft.{node.op_type}" for node in region.get_nodes()}
-        left = [node.op_type for part in parts if part.ep_name != NAME for node in part.get_nodes()]
-        assert set(left) == LENGTHS | LEFT.get(name, set())
-        decoder = Decoder(ours, folder, 32)
-        tokens = np.random.default_rng(1).integers(3, decoder.vocabulary, 12)
-        results.append([decoder.forward(part) for part in np.split(tokens, [9, 10])])
-    for others in results[1:]:
-        for one, other in zip(results[0], others, strict=True):
-            np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize(
@@ -239,13 +207,15 @@ def test_a_model_is_one_region_at_every_level_of_optimisation(name: str) -> None
 )
 def test_wrong_provider_options_are_named(provider: dict[str, str], message: str) -> None:
     with pytest.raises(Exception, match=message):
-        session(str(DATA / "llama" / "model.onnx"), provider)
+        provider_session(DATA / "llama" / "model.onnx", provider)
 
 
 def test_numerics_are_a_provider_option() -> None:
     w, a = make_weights(40, 320), activations(3, 320)
     model = projection(w, a)
-    plain, int8 = (run(session(model, p), {"A": a})["Y"] for p in ({}, {"numerics": "int8"}))
+    plain, int8 = (
+        run(provider_session(model, p), {"A": a})["Y"] for p in ({}, {"numerics": "int8"})
+    )
     assert not np.array_equal(plain, int8)
 
 
@@ -254,13 +224,15 @@ def test_a_session_entry_is_an_option_of_the_provider_unless_it_has_that_itself(
     model = projection(w, a)
 
     def result(provider: dict[str, str], entry: str) -> Array:
-        return run(session(model, provider, ort_aie__numerics=entry), {"A": a})["Y"]
+        return run(
+            provider_session(model, provider, entries={"ort_aie.numerics": entry}), {"A": a}
+        )["Y"]
 
-    int8 = run(session(model, {"numerics": "int8"}), {"A": a})["Y"]
+    int8 = run(provider_session(model, {"numerics": "int8"}), {"A": a})["Y"]
     np.testing.assert_array_equal(result({}, "int8"), int8)
     np.testing.assert_array_equal(result({"numerics": "int8"}, "bf16"), int8)
     with pytest.raises(Exception, match=r"'targt'.*'target'"):
-        session(model, ort_aie__targt="host")
+        provider_session(model, entries={"ort_aie.targt": "host"})
 
 
 def projection(w: Weights, a: Array) -> bytes:
@@ -331,9 +303,9 @@ def test_a_large_table_is_mapped_from_the_data_file(tmp_path: Path) -> None:
         model_of(graph), tmp_path / "model.onnx", save_as_external_data=True, location="data"
     )
     ids = np.array([7, 0, 4095])
-    ours = session(str(tmp_path / "model.onnx"))
+    ours = provider_session(tmp_path / "model.onnx")
     assert assigned(ours) == {"Gather": 1, "MatMulNBits": 1}
-    expected = run(session(projection(w, table[:3])), {"A": table[ids]})["Y"]
+    expected = run(provider_session(projection(w, table[:3])), {"A": table[ids]})["Y"]
     np.testing.assert_array_equal(run(ours, {"ids": ids})["Y"], expected)
     assert mapped(tmp_path / "data")
     del ours
@@ -366,9 +338,9 @@ def test_nodes_of_a_branch_are_taken_where_their_weights_are_seen(
     onnx.save_model(
         model_of(graph), tmp_path / "model.onnx", save_as_external_data=external, location="data"
     )
-    ours = session(str(tmp_path / "model.onnx"))
+    ours = provider_session(tmp_path / "model.onnx")
     assert assigned(ours) == ({} if external else {"MatMulNBits": 1})
-    expected = run(session(projection(w, a)), {"A": a})["Y"]
+    expected = run(provider_session(projection(w, a)), {"A": a})["Y"]
     actual = run(ours, {"A": a, "on": np.array(True)})["Y"]
     if not external:
         np.testing.assert_array_equal(actual, expected)
@@ -377,51 +349,9 @@ def test_nodes_of_a_branch_are_taken_where_their_weights_are_seen(
     np.testing.assert_array_equal(run(ours, {"A": a, "on": np.array(False)})["Y"], -a)
 
 
-def test_threads_share_a_session() -> None:
-    w = make_weights(96, 512)
-    inputs = [activations(rows, 512) for rows in (1, 7, 1, 64)]
-    ours = session(projection(w, inputs[0]))
-    expected = [run(ours, {"A": a})["Y"] for a in inputs]
-
-    def work(index: int) -> bool:
-        return all(
-            np.array_equal(run(ours, {"A": inputs[index]})["Y"], expected[index]) for _ in range(30)
-        )
-
-    with ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(work, range(4)))
-
-
-def test_threads_share_a_region() -> None:
-    """Each has its own temporaries and its own caches."""
-    folder = find_model(DATA / "qwen3")
-    ours = session(str(folder.model))
-    tokens = np.random.default_rng(3).integers(3, 400, (3, 24))
-
-    def decode(sequence: npt.NDArray[np.int64]) -> Array:
-        decoder = Decoder(ours, folder, 32)
-        return np.concatenate(
-            [decoder.forward(part) for part in np.split(sequence, [8, 9, 10, 20])]
-        )
-
-    expected = [decode(sequence) for sequence in tokens]
-    with ThreadPoolExecutor(3) as pool:
-        for _ in range(5):
-            for actual, alone in zip(pool.map(decode, tokens), expected, strict=True):
-                np.testing.assert_array_equal(actual, alone)
-
-
 def test_both_doors_in_one_session() -> None:
     """A compiled model needs no registered custom ops if the provider is there."""
     w, a = make_weights(40, 320), activations(3, 320)
     model = q4nx_model(w, a)
     expected = run(open_session(model), {"A": a})["Y"]
-    np.testing.assert_array_equal(run(session(model), {"A": a})["Y"], expected)
-
-
-def test_sessions_come_and_go() -> None:
-    w, a = make_weights(40, 320), activations(3, 320)
-    model = projection(w, a)
-    first = run(session(model), {"A": a})["Y"]
-    for _ in range(50):
-        np.testing.assert_array_equal(run(session(model), {"A": a})["Y"], first)
+    np.testing.assert_array_equal(run(provider_session(model), {"A": a})["Y"], expected)

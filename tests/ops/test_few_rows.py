@@ -15,7 +15,7 @@ from op_models import BFLOAT16, FLOAT16, FLOAT32
 from projection_calls import activations, make_weights, project
 
 from ort_aie_ep import _native
-from ort_aie_ep.formats import q4nx
+from ort_aie_ep.formats import q4nx, q8nx
 
 Array = npt.NDArray[Any]
 
@@ -25,13 +25,17 @@ SHAPES = [(64, 512), (33, 320), (5, 40), (32, 7)]
 
 def symmetric_blocks(rng: np.random.Generator, n: int, k: int, bits: int) -> Array:
     """Blocks whose minima are -2^(bits - 1) * scale."""
+    if bits == 8:
+        codes = rng.integers(0, 256, (n, k), dtype=np.uint8)
+        scales = rng.uniform(-0.1, 0.1, (n, -(-k // 32))).astype(np.float32)
+        return q8nx.pack(codes, scales, np.full(scales.shape, 128, np.uint8))
     weights = rng.standard_normal((n, k)).astype(np.float32)
     codes, scales, _ = q4nx.unpack(q4nx.quantize(weights, bits), n, k)
     return q4nx.pack(codes, scales, -(2.0 ** (bits - 1)) * scales.astype(np.float32), bits)
 
 
 @pytest.mark.parametrize("isa", _native.available_isas())
-@pytest.mark.parametrize("bits", [4, 2])
+@pytest.mark.parametrize("bits", [4, 2, 8])
 @pytest.mark.parametrize("numerics", ["bf16", "int8"])
 @pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("gated", [False, True])
@@ -57,7 +61,7 @@ def test_each_of_a_few_rows_is_bit_for_bit_what_it_is_alone(
 
 
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16, BFLOAT16])
-@pytest.mark.parametrize("bits", [4, 2])
+@pytest.mark.parametrize("bits", [4, 2, 8])
 @pytest.mark.parametrize("accuracy_level", [0, 4])
 def test_a_row_of_a_batch_is_what_it_is_alone_in_each_type_with_a_bias(
     dtype: np.dtype[Any], bits: int, accuracy_level: int

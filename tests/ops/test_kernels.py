@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from ort_aie_ep import _native
-from ort_aie_ep.formats import q4nx
+from ort_aie_ep.formats import q4nx, q8nx
 
 Array = npt.NDArray[Any]
 
@@ -27,29 +27,40 @@ def to_bfloat16(x: Array) -> Array:
     return rounded
 
 
-def random_blocks(rng: np.random.Generator, n: int, k: int) -> Array:
-    return q4nx.quantize(rng.standard_normal((n, k)).astype(np.float32))
+def random_blocks(
+    rng: np.random.Generator, n: int, k: int, bits: int = 4, symmetric: bool = False
+) -> Array:
+    """Of 4 bits, quantised; of 8 bits, codes and zero points of the whole range."""
+    if bits == 4:
+        return q4nx.quantize(rng.standard_normal((n, k)).astype(np.float32))
+    groups = -(-k // 32)
+    points = rng.integers(0, 256, (n, groups), dtype=np.uint8)
+    return q8nx.pack(
+        rng.integers(0, 256, (n, k), dtype=np.uint8),
+        rng.uniform(-0.1, 0.1, (n, groups)).astype(np.float32),
+        np.full_like(points, 128) if symmetric else points,
+    )
 
 
-def split_weights(blocks: Array, n: int, k: int) -> tuple[Array, Array, Array]:
-    """Codes, scales and mins, each (n, k) float64."""
-    codes, scales, mins = q4nx.unpack(blocks, n, k)
-
-    def spread(values: Array) -> Array:
-        return np.repeat(values.astype(np.float64), q4nx.GROUP, axis=1)[:, :k]
-
-    return codes.astype(np.float64), spread(scales), spread(mins)
+def dequantised(blocks: Array, n: int, k: int, bits: int = 4) -> Array:
+    """(n, k) float64."""
+    weights: Array = (q4nx if bits == 4 else q8nx).dequantize(blocks, n, k).astype(np.float64)
+    return weights
 
 
-def accumulation_bound(a: Array, blocks: Array, n: int, k: int) -> Array:
-    """Worst rounding error of a float32 sum of scale * code * a + min * a over k, in any order.
+def accumulation_bound(a: Array, blocks: Array, n: int, k: int, bits: int = 4) -> Array:
+    """Worst rounding error of a float32 sum of scale * code * a + min * a over k, in any order; of
+    8 bits, with zero points subtracted before or after.
 
-    Every term passes through at most k additions and four products, each wrong by 2^-24 of the sum
-    of magnitudes.
+    Every term passes through at most k additions and four products (five of 8 bits), each wrong by
+    2^-24 of the sum of magnitudes.
     """
-    codes, scales, mins = split_weights(blocks, n, k)
-    sums: Array = np.abs(a).astype(np.float64) @ (np.abs(scales) * codes + np.abs(mins)).T
-    bound: Array = (k + 4) * U * sums
+    codes, scales, others = (q4nx if bits == 4 else q8nx).unpack(blocks, n, k)
+    scale, other = (
+        np.repeat(np.abs(x.astype(np.float64)), 32, axis=1)[:, :k] for x in (scales, others)
+    )
+    magnitude = scale * codes + other if bits == 4 else scale * (codes + other)
+    bound: Array = (k + 4 + (bits == 8)) * U * (np.abs(a).astype(np.float64) @ magnitude.T)
     return bound
 
 
@@ -69,124 +80,72 @@ def quantise_activations(a: Array) -> Array:
 # Loops are inside tests: each product takes less time than pytest does for a test.
 
 
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("gemm", [False, True])
-def test_bf16_projection_matches_the_dequantised_product(isa: str, gemm: bool) -> None:
-    for rows, (n, k) in product(ROWS, SHAPES):
-        check_bf16_projection(isa, gemm, rows, n, k)
-
-
-def check_bf16_projection(isa: str, gemm: bool, rows: int, n: int, k: int) -> None:
-    rng = np.random.default_rng([rows, n, k])
-    a = rng.standard_normal((rows, k)).astype(np.float32)
-    blocks = random_blocks(rng, n, k)
-    rounded = to_bfloat16(a)
-    weights = q4nx.dequantize(blocks, n, k)
-    # The GEMM's panel holds bfloat16 weights, FusedDQP never stores them. Before rounding they do
-    # not depend on fused multiply-add, because scale * code has 8 + 4 bits and is exact.
-    if gemm or rows > _native.most_streamed_rows(4, "bf16", isa):
-        weights = to_bfloat16(weights)
-    y = _native.project(a, blocks, n, "bf16", isa, gemm=gemm)
-    expected = rounded.astype(np.float64) @ weights.astype(np.float64).T
-    assert y.shape == (rows, n)
-    error = np.abs(y - expected)
-    bound = accumulation_bound(rounded, blocks, n, k)
-    assert (error <= bound).all(), ((rows, n, k), (error / bound).max())
-
-
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("gemm", [False, True])
-def test_int8_projection_matches_quantised_activations(isa: str, gemm: bool) -> None:
-    for rows, (n, k) in product(ROWS, SHAPES):
-        check_int8_projection(isa, gemm, rows, n, k)
-
-
-def check_int8_projection(isa: str, gemm: bool, rows: int, n: int, k: int) -> None:
-    rng = np.random.default_rng([rows, n, k, 8])
-    a = rng.standard_normal((rows, k)).astype(np.float32)
-    blocks = random_blocks(rng, n, k)
-    codes, scales, mins = split_weights(blocks, n, k)
-    quantised = quantise_activations(a)
-    y = _native.project(a, blocks, n, "int8", isa, gemm=gemm)
-    prompt = gemm or rows > _native.most_streamed_rows(4, "int8", isa)
-    if _native.prompts_in_bf16(isa) and prompt:
-        in_bf16 = _native.project(a, blocks, n, "bf16", isa, gemm=True)
-        np.testing.assert_array_equal(y, in_bf16, str((rows, n, k)))
-        return
-    error = np.abs(y - quantised @ (scales * codes + mins).T)
-    bound = accumulation_bound(quantised, blocks, n, k)
-    assert (error <= bound).all(), ((rows, n, k), (error / bound).max())
-
-
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("rows", [1, 5])
-@pytest.mark.parametrize("k", [512, 320, 40, 7])
-def test_a_norm_before_a_projection(isa: str, rows: int, k: int) -> None:
-    rng = np.random.default_rng([rows, k])
-    a = 3 * rng.standard_normal((rows, k)).astype(np.float32)
-    weight = rng.standard_normal(k).astype(np.float32)
-    blocks = random_blocks(rng, 64, k)
-    x = a.astype(np.float64)
-    x = x / np.sqrt((x**2).mean(axis=1, keepdims=True) + 1e-5) * weight
-    y = _native.project(a, blocks, 64, "bf16", isa, norm_weight=weight)
-    weights = q4nx.dequantize(blocks, 64, k)
-    if rows > _native.most_streamed_rows(4, "bf16", isa):
-        weights = to_bfloat16(weights)
-    # x is rounded to bfloat16 from values that differ from these by roundings of float32.
-    bound = 1.01 * 2**-8 * np.abs(x) @ np.abs(weights.astype(np.float64)).T
-    error = np.abs(y - x @ weights.astype(np.float64).T)
-    assert (error <= bound + accumulation_bound(x, blocks, 64, k)).all(), (error / bound).max()
-
-
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("gelu", [False, True])
-@pytest.mark.parametrize("rows", [1, 5])
-@pytest.mark.parametrize("n", [64, 33, 5])
-def test_a_gated_projection_is_the_product_of_its_parts(
-    isa: str, gelu: bool, rows: int, n: int
+def check_product(
+    isa: str, bits: int, numerics: str, gemm: bool, shape: tuple[int, int, int], symmetric: bool
 ) -> None:
-    rng = np.random.default_rng([rows, n, gelu])
-    # Arguments of the activation from far below to far above 0.
-    a = 4 * rng.standard_normal((rows, 256)).astype(np.float32)
-    gate_blocks, up_blocks = (random_blocks(rng, n, 256) for _ in range(2))
-    gate, up = (
-        _native.project(a, blocks, n, "int8", isa).astype(np.float64)
-        for blocks in (gate_blocks, up_blocks)
-    )
-    assert gate.min() < -20
-    assert gate.max() > 20
-    t = np.sqrt(8 / np.pi) * (gate + 0.044715 * gate**3) if gelu else gate
-    expected = gate / (1 + np.exp(-np.clip(t, -700, None))) * up
-    y = _native.project(a, gate_blocks, n, "int8", isa, up=up_blocks, gelu=gelu)
-    # The exponential and four operations, plus t's own rounding where sigmoid(t) is not flat:
-    # |t| sigmoid'(t) < 0.23, a few units of roundoff each.
-    assert (np.abs(y - expected) <= 16 * U * np.abs(gate * up)).all()
+    rows, n, k = shape
+    rng = np.random.default_rng(shape)
+    a = rng.standard_normal((rows, k)).astype(np.float32)
+    blocks = random_blocks(rng, n, k, bits, symmetric)
+    weights = dequantised(blocks, n, k, bits)
+    y = _native.project(a, blocks, n, numerics, isa, symmetric, gemm=gemm)
+    assert y.shape == (rows, n)
+    prompt = gemm or rows > _native.most_streamed_rows(bits, numerics, isa)
+    if numerics == "int8":
+        if prompt and _native.prompts_in_bf16(isa):
+            in_bf16 = _native.project(a, blocks, n, "bf16", isa, symmetric, gemm=True)
+            np.testing.assert_array_equal(y, in_bf16, str(shape))
+            return
+        seen = quantise_activations(a)
+    else:
+        seen = to_bfloat16(a)
+        # The GEMM's panel holds bfloat16 weights, FusedDQP never stores them. Before rounding those
+        # of 4 bits do not depend on fused multiply-add: scale * code has 8 + 4 bits and is exact.
+        weights = to_bfloat16(weights) if prompt else weights
+    error = np.abs(y - seen.astype(np.float64) @ weights.astype(np.float64).T)
+    bound = accumulation_bound(seen, blocks, n, k, bits)
+    assert (error <= bound).all(), (shape, (error / bound).max())
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("numerics", ["bf16", "int8"])
+@pytest.mark.parametrize("gemm", [False, True])
+def test_products_are_exact_up_to_what_is_rounded(
+    isa: str, bits: int, numerics: str, gemm: bool
+) -> None:
+    for rows, (n, k), symmetric in product(ROWS, SHAPES, {False, bits == 8}):
+        check_product(isa, bits, numerics, gemm, (rows, n, k), symmetric)
 
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("numerics", ["bf16", "int8"])
-def test_projection_of_extreme_codes_and_activations_does_not_overflow(
-    isa: str, numerics: str
+@pytest.mark.parametrize(
+    ("bits", "code", "point"), [(4, 15, 0), (8, 255, 0), (8, 0, 255), (8, 255, 255), (8, 0, 128)]
+)
+def test_extreme_codes_and_activations_do_not_overflow(
+    isa: str, numerics: str, bits: int, code: int, point: int
 ) -> None:
+    """The largest integer sums: activations are at an end of their group's range."""
     n, k = 64, 256
-    # The largest integer sums: every code 15, every activation at an end of its group's range.
-    codes = np.full((n, k), 15, np.uint8)
-    blocks = q4nx.pack(codes, np.ones((n, 8), np.float32), np.zeros((n, 8), np.float32))
+    ones, others = np.ones((n, 8), np.float32), np.full((n, 8), point)
+    pack, kind = (q4nx.pack, np.float32) if bits == 4 else (q8nx.pack, np.uint8)
+    blocks = pack(np.full((n, k), code, np.uint8), ones, others.astype(kind))
     for rows, gemm in product(ROWS, (False, True)):
         a = np.full((rows, k), 127.0, np.float32)
         a[::2] *= -1
-        y = _native.project(a, blocks, n, numerics, isa, gemm=gemm)
-        expected = np.broadcast_to(15.0 * a.sum(axis=1, keepdims=True), (rows, n))  # exact
+        y = _native.project(a, blocks, n, numerics, isa, point == 128, gemm=gemm)
+        # Exact in float32, and so are the weights in bfloat16.
+        expected = np.broadcast_to((code - point) * a.sum(axis=1, keepdims=True), (rows, n))
         np.testing.assert_array_equal(y, expected, f"{rows} rows, gemm={gemm}")
 
 
-POISONED = (100, 320)
-
-
-def check_poisoned(blocks: Array, isa: str, numerics: str) -> None:
-    """Values that are not finite in some rows change no other row of a product with `blocks`, the
-    packed weights of a matrix of POISONED."""
-    n, k = POISONED
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("numerics", ["bf16", "int8"])
+def test_nan_and_infinity_reach_exactly_their_rows(isa: str, bits: int, numerics: str) -> None:
+    n, k = 100, 320
+    blocks = random_blocks(np.random.default_rng(0), n, k, bits)
     for rows, gemm in product(ROWS, (False, True)):
         rng = np.random.default_rng([rows, 3])
         a = rng.standard_normal((rows, k)).astype(np.float32)
@@ -200,12 +159,6 @@ def check_poisoned(blocks: Array, isa: str, numerics: str) -> None:
             case = f"{poison} in {rows} rows, gemm={gemm}"
             assert not np.isfinite(y[hit]).any(), case
             np.testing.assert_array_equal(y[others], clean[others], case)
-
-
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("numerics", ["bf16", "int8"])
-def test_nan_and_infinity_reach_exactly_their_rows(isa: str, numerics: str) -> None:
-    check_poisoned(random_blocks(np.random.default_rng(0), *POISONED), isa, numerics)
 
 
 @pytest.mark.parametrize("isa", ISAS)

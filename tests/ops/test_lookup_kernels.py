@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from lookup_errors import INT8, INT16, Array, U, lookup_error
@@ -37,21 +39,34 @@ def table_of(isa: str, numerics: str) -> int | None:
     return INT16 if isa in ("avx2", "avx512_bf16_standin") else None  # which has AVX2's lookups
 
 
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("numerics", ["bf16", "int8"])
-@pytest.mark.parametrize("symmetric", [False, True])
-@pytest.mark.parametrize(("n", "k"), SHAPES)
-def test_lookups_match_the_product(
-    isa: str, numerics: str, symmetric: bool, n: int, k: int
-) -> None:
-    rng = np.random.default_rng([n, k])
-    blocks = (symmetric_blocks if symmetric else random_blocks)(rng, n, k)
-    a = rng.standard_normal((1, k)).astype(np.float32)
+def product_and_bound(
+    a: Array, blocks: Array, n: int, isa: str, numerics: str, symmetric: bool = False
+) -> tuple[Array, Array, Array]:
+    """The kernel's result, the exact product, and how far apart they may be."""
     x = to_bfloat16(a) if numerics == "bf16" else a
     y = _native.project(a, blocks, n, numerics, isa, symmetric)
-    expected = x.astype(np.float64) @ q4nx.dequantize(blocks, n, k).astype(np.float64).T
-    error, bound = np.abs(y - expected), lookup_error(x, blocks, n, table_of(isa, numerics))
+    weights = q4nx.dequantize(blocks, n, a.shape[1]).astype(np.float64)
+    expected = x.astype(np.float64) @ weights.T
+    return y, expected, lookup_error(x, blocks, n, table_of(isa, numerics))
+
+
+def assert_within(y: Array, expected: Array, bound: Array) -> None:
+    error = np.abs(y - expected)
     assert (error <= bound).all(), (error / bound).max()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("numerics", ["bf16", "int8"])
+@pytest.mark.parametrize("make", [random_blocks, symmetric_blocks])
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+def test_lookups_match_the_product(
+    isa: str, numerics: str, make: Callable[..., Array], rows: int, n: int, k: int
+) -> None:
+    rng = np.random.default_rng([n, k])
+    blocks, a = make(rng, n, k), rng.standard_normal((rows, k)).astype(np.float32)
+    symmetric = make is symmetric_blocks  # whose minima are not needed
+    assert_within(*product_and_bound(a, blocks, n, isa, numerics, symmetric))
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -67,7 +82,7 @@ def test_one_code_and_one_activation_meet(isa: str) -> None:
         expected = np.zeros(32)
         expected[row] = 4 * code
         one = _native.project(a, blocks, 32, "bf16", isa)[0]
-        assert (np.abs(one - expected) <= lookup_error(a, blocks, 32, table_of(isa, "bf16"))).all()
+        assert_within(one, expected, lookup_error(a, blocks, 32, table_of(isa, "bf16")))
         many = _native.project(np.repeat(a, 2, axis=0), blocks, 32, "bf16", isa, gemm=True)[1]
         np.testing.assert_array_equal(many, expected)
 
@@ -83,8 +98,7 @@ def test_a_prompt_meets_the_rounded_weights(isa: str, rows: int, n: int, k: int)
     x = to_bfloat16(a).astype(np.float64)
     y = _native.project(a, blocks, n, "bf16", isa, gemm=True)
     bound = (k + 4) * U * (np.abs(x) @ np.abs(weights).T)
-    error = np.abs(y - x @ weights.T)
-    assert (error <= bound).all(), (error / bound).max()
+    assert_within(y, x @ weights.T, bound)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -110,22 +124,7 @@ def test_an_int8_prompt_meets_exact_codes(
         return
     expected = a.astype(np.float64) @ q4nx.dequantize(blocks, n, k).astype(np.float64).T
     # Codes less 2 with minima to match: magnitudes of 2 |scale| and |min + 2 scale|.
-    bound = (k + 8) * U * (np.abs(a).astype(np.float64) @ (4 * scale + low).T)
-    error = np.abs(y - expected)
-    assert (error <= bound).all(), (error / bound).max()
-
-
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("numerics", ["bf16", "int8"])
-@pytest.mark.parametrize("rows", [1, 5])
-def test_symmetric_weights_need_no_minima(isa: str, numerics: str, rows: int) -> None:
-    rng = np.random.default_rng(rows)
-    blocks = symmetric_blocks(rng, 64, 512)
-    a = rng.standard_normal((rows, 512)).astype(np.float32)
-    plain, symmetric = (_native.project(a, blocks, 64, numerics, isa, s) for s in (False, True))
-    # Twice the rounding error of either.
-    bound = 2 * lookup_error(a, blocks, 64, None)
-    assert (np.abs(plain - symmetric) <= bound).all()
+    assert_within(y, expected, (k + 8) * U * (np.abs(a).astype(np.float64) @ (4 * scale + low).T))
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -151,17 +150,6 @@ def test_activations_of_zeros_and_of_any_magnitude(isa: str, numerics: str) -> N
         np.testing.assert_array_equal(y, expected * np.float32(2.0**power))
 
 
-def product_and_bound(
-    a: Array, blocks: Array, n: int, isa: str, numerics: str
-) -> tuple[Array, Array, Array]:
-    """The kernel's result, the exact product, and how far apart they may be."""
-    x = to_bfloat16(a) if numerics == "bf16" else a
-    y = _native.project(a, blocks, n, numerics, isa)
-    weights = q4nx.dequantize(blocks, n, a.shape[1]).astype(np.float64)
-    expected = x.astype(np.float64) @ weights.T
-    return y, expected, lookup_error(x, blocks, n, table_of(isa, numerics))
-
-
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("numerics", ["bf16", "int8"])
 @pytest.mark.parametrize("magnitude", [1e-30, 1e-33, 1e-35, 1e-37])
@@ -171,9 +159,7 @@ def test_tiny_activations_are_off_by_the_least_step_at_most(
     rng = np.random.default_rng(7)
     blocks = random_blocks(rng, 40, 320)
     a = (magnitude * rng.standard_normal((1, 320))).astype(np.float32)
-    y, expected, bound = product_and_bound(a, blocks, 40, isa, numerics)
-    error = np.abs(y - expected)
-    assert (error <= bound).all(), (error / bound).max()
+    assert_within(*product_and_bound(a, blocks, 40, isa, numerics))
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -188,48 +174,11 @@ def test_huge_activations_are_right_up_to_the_stated_bound_and_never_wrong_above
     a = np.full((1, 320), 2.0**121, np.float32)  # 2^126 in a group
     if signs == "random":
         a *= rng.choice([-1, 1], a.shape).astype(np.float32)
-    y, expected, bound = product_and_bound(a, blocks, 40, isa, numerics)
-    assert (np.abs(y - expected) <= bound).all()
+    assert_within(*product_and_bound(a, blocks, 40, isa, numerics))
     for factor in (4, 16, 100):  # 100: 2.7e38
         y, expected, bound = product_and_bound(factor * a, blocks, 40, isa, numerics)
         finite = np.isfinite(y)
-        assert (np.abs(y - expected)[finite] <= bound[finite]).all()
-
-
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("numerics", ["bf16", "int8"])
-@pytest.mark.parametrize("gelu", [False, True])
-@pytest.mark.parametrize("rows", [1, 5])
-def test_a_gated_projection_is_the_product_of_its_parts(
-    isa: str, numerics: str, gelu: bool, rows: int
-) -> None:
-    rng = np.random.default_rng(rows)
-    gate_blocks, up_blocks = (random_blocks(rng, 33, 320) for _ in range(2))
-    a = rng.standard_normal((rows, 320)).astype(np.float32) / 8
-    y = _native.project(a, gate_blocks, 33, numerics, isa, up=up_blocks, gelu=gelu)
-    gate, up = (
-        _native.project(a, blocks, 33, numerics, isa).astype(np.float64)
-        for blocks in (gate_blocks, up_blocks)
-    )
-    t = np.sqrt(8 / np.pi) * (gate + 0.044715 * gate**3) if gelu else gate
-    expected = gate / (1 + np.exp(-t)) * up
-    # The exponential and the few operations around it, as for weights of four bits.
-    assert (np.abs(y - expected) <= 128 * U * np.abs(gate * up)).all()
-
-
-@pytest.mark.parametrize("isa", ISAS)
-def test_a_norm_before_lookups(isa: str) -> None:
-    rng = np.random.default_rng(0)
-    a = 3 * rng.standard_normal((1, 320)).astype(np.float32)
-    weight = rng.standard_normal(320).astype(np.float32)
-    blocks = random_blocks(rng, 64, 320)
-    x = a.astype(np.float64)
-    x = x / np.sqrt((x**2).mean(axis=1, keepdims=True) + 1e-5) * weight
-    weights = q4nx.dequantize(blocks, 64, 320).astype(np.float64)
-    y = _native.project(a, blocks, 64, "bf16", isa, norm_weight=weight)
-    # x is rounded to bfloat16 from values that differ from these by roundings of float32.
-    bound = 1.01 * 2**-8 * np.abs(x) @ np.abs(weights).T + lookup_error(x, blocks, 64, INT16)
-    assert (np.abs(y - x @ weights.T) <= bound).all()
+        assert_within(y[finite], expected[finite], bound[finite])
 
 
 # --- tables are made once for all projections that share an input ---------------------------------

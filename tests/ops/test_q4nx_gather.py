@@ -60,23 +60,16 @@ def gather(blocks: Array, indices: Array, dtype: np.dtype[Any] = FLOAT32) -> Arr
 
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16, BFLOAT16])
 @pytest.mark.parametrize("index_type", [np.int32, np.int64])
-@pytest.mark.parametrize("shape", [(), (1,), (9,), (2, 5), (2, 3, 4), (0,), (2, 0)])
+@pytest.mark.parametrize("shape", [(), (1000,), (2, 5), (2, 3, 4), (0,), (2, 0)])
 def test_rows_of_any_shape_of_indices(
     dtype: np.dtype[Any], index_type: npt.DTypeLike, shape: tuple[int, ...]
 ) -> None:
     weights, blocks = embedding()
-    indices = np.asarray(np.random.default_rng(1).integers(0, N, shape), index_type)
+    indices = np.asarray(np.random.default_rng(1).integers(-N, N, shape), index_type)
     y = gather(blocks, indices, dtype)
     assert y.dtype == dtype
     # The comparison is exact: every value has few enough bits.
     np.testing.assert_array_equal(y.astype(np.float32), weights[indices])
-
-
-@pytest.mark.parametrize("index_type", [np.int32, np.int64])
-def test_every_row_by_its_positive_and_negative_index(index_type: npt.DTypeLike) -> None:
-    weights, blocks = embedding()
-    indices = np.arange(-N, N, dtype=index_type)
-    np.testing.assert_array_equal(gather(blocks, indices), np.concatenate([weights, weights]))
 
 
 @pytest.mark.parametrize("index_type", [np.int32, np.int64])
@@ -139,20 +132,14 @@ def test_wrong_attributes_are_named(change: dict[str, int], message: str) -> Non
     assert gather(blocks, indices).shape == (1, K)
 
 
-def test_a_wrong_result_type_is_named() -> None:
+def test_a_number_of_no_type_is_refused() -> None:
     _, blocks = embedding()
     indices = np.zeros(1, np.int64)
-    model = gather_model(blocks, indices, np.dtype(np.int32))
-    with pytest.raises(Exception, match="'the_node': attribute dtype"):
-        open_session(model)
-
-
-@pytest.mark.parametrize("number", [-1, 0, 99, 2**32 + 1])
-def test_a_number_of_no_type_is_refused(number: int) -> None:
-    _, blocks = embedding()
-    indices = np.zeros(1, np.int64)
-    with pytest.raises(Exception, match="'the_node': attribute dtype"):
-        open_session(gather_model(blocks, indices, FLOAT32, change={"dtype": number}))
+    models = [gather_model(blocks, indices, FLOAT32, change={"dtype": number})
+              for number in (-1, 0, 99, 2**32 + 1)]  # fmt: skip
+    for model in (*models, gather_model(blocks, indices, np.dtype(np.int32))):
+        with pytest.raises(Exception, match="'the_node': attribute dtype"):
+            open_session(model)
 
 
 def test_weights_that_are_not_an_initializer_are_refused() -> None:

@@ -14,8 +14,8 @@ from op_models import (
     Array,
     open_session,
 )
-from projection_calls import activations, assert_within, make_weights, project
-from vector_calls import EPSILON, U, binary, fused, norm, norm_model
+from projection_calls import activations, assert_within
+from vector_calls import EPSILON, U, norm, norm_model
 
 TYPES = [FLOAT32, FLOAT16, BFLOAT16]
 
@@ -63,21 +63,6 @@ def test_the_sum_may_go_unread(dtype: np.dtype[Any]) -> None:
     got = norm(a, weight, skip, with_sum=False)
     assert got.keys() == {"Y"}
     np.testing.assert_array_equal(got["Y"], norm(a, weight, skip)["Y"])
-
-
-@pytest.mark.parametrize("rows", [1, 3, 90])
-@pytest.mark.parametrize("k", [96, 320])
-@pytest.mark.parametrize("level", [0, 4])
-def test_a_projection_has_the_same_norm(rows: int, k: int, level: int) -> None:
-    """Bit for bit, because a graph may be cut between a norm and its projection."""
-    w, (a, skip, weight) = make_weights(64, k), inputs(rows, k, dtype=FLOAT32)
-    whole = fused("Q4NXMatMul", {"W": w}, a, weight, skip, accuracy_level=level)
-    alone = norm(a, weight, skip)
-    np.testing.assert_array_equal(alone["sum"], whole["sum"])
-    np.testing.assert_array_equal(project(w, alone["Y"], accuracy_level=level), whole["Y"])
-    total = binary("Add", a, skip)
-    np.testing.assert_array_equal(total, whole["sum"])
-    np.testing.assert_array_equal(norm(total, weight)["Y"], alone["Y"])
 
 
 @pytest.mark.parametrize("dtype", TYPES)

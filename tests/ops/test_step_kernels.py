@@ -85,12 +85,13 @@ def test_norms(isa: str, rows: int, k: int) -> None:
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("numerics", ["bf16", "int8"])
+@pytest.mark.parametrize("bits", [4, 2, 8])
 @pytest.mark.parametrize("rows", [1, 3, 90])
 @pytest.mark.parametrize("k", [96, 320, 37])
 def test_a_norm_before_a_projection_has_the_same_bits(
-    isa: str, numerics: str, rows: int, k: int
+    isa: str, numerics: str, bits: int, rows: int, k: int
 ) -> None:
-    w, a, weight = make_weights(64, k), numbers(rows, k), numbers(k)
+    w, a, weight = make_weights(64, k, bits=bits), numbers(rows, k), numbers(k)
     fused = _native.project(a, w.q4nx, 64, numerics, isa, norm_weight=weight)
     normed = _native.rms_norm(a, weight, isa)
     np.testing.assert_array_equal(_native.project(normed, w.q4nx, 64, numerics, isa), fused)
@@ -98,13 +99,14 @@ def test_a_norm_before_a_projection_has_the_same_bits(
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("numerics", ["bf16", "int8"])
+@pytest.mark.parametrize("bits", [4, 2, 8])
 @pytest.mark.parametrize("function", ["silu", "gelu_tanh"])
 @pytest.mark.parametrize("rows", [1, 3, 90])
 @pytest.mark.parametrize("n", [96, 37])
 def test_a_gate_behind_two_projections_has_the_same_bits(
-    isa: str, numerics: str, function: str, rows: int, n: int
+    isa: str, numerics: str, bits: int, function: str, rows: int, n: int
 ) -> None:
-    gate, up = (make_weights(n, 320, seed=seed).q4nx for seed in (1, 2))
+    gate, up = (make_weights(n, 320, seed=seed, bits=bits).q4nx for seed in (1, 2))
     a, gelu = 4 * numbers(rows, 320), function == "gelu_tanh"
     fused = _native.project(a, gate, n, numerics, isa, up=up, gelu=gelu)
     x, y = (_native.project(a, blocks, n, numerics, isa) for blocks in (gate, up))

@@ -13,8 +13,8 @@ import onnx
 import onnxruntime
 import pytest
 from model_folders import DATA
-from op_models import ORT_VERSION, open_session, session_options
-from provider_calls import devices, needs_provider
+from op_models import ORT_VERSION, open_session
+from provider_calls import needs_provider, provider_session
 
 import ort_aie_ep
 from ort_aie_ep.models.folder import find_model
@@ -36,18 +36,9 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def provider_session(model: Path, **given: str) -> onnxruntime.InferenceSession:
-    options = session_options()
-    options.log_severity_level = 4
-    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    options.add_provider_for_devices(devices()[:1], given)
-    return onnxruntime.InferenceSession(str(model), options, enable_fallback=False)
-
-
 def session_of(door: str, compiled: Path, *, stoppable: bool) -> onnxruntime.InferenceSession:
     if door == "provider":
-        given = {"stoppable": "yes"} if stoppable else {}
-        return provider_session(find_model(MODEL).model, **given)
+        return provider_session(find_model(MODEL).model, {"stoppable": "yes"} if stoppable else {})
     return open_session(str(find_model(compiled / ("layers" if stoppable else "whole")).model))
 
 
@@ -73,7 +64,7 @@ def test_each_layer_is_a_node(compiled: Path) -> None:
     if ORT_VERSION < (1, 24):
         return
     for stoppable, count in (("no", 1), ("yes", LAYERS)):
-        session = provider_session(find_model(MODEL).model, stoppable=stoppable)
+        session = provider_session(find_model(MODEL).model, {"stoppable": stoppable})
         parts = session.get_provider_graph_assignment_info()
         assert sum(part.ep_name == NAME for part in parts) == count
 

@@ -16,6 +16,8 @@ import onnx
 import pytest
 import q8nx
 from code_bytes import pack_codes
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 from ort_aie_ep import _native
@@ -74,34 +76,40 @@ def native_bits(values: Array | None, form: BlockForm) -> Array | None:
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
-def test_python_and_native_agree_on_the_bytes(form: BlockForm) -> None:
-    codes, scales, minima = parts(form)
+@given(shape=st.tuples(st.integers(1, 100), st.integers(1, 600)))
+@settings(max_examples=25)
+def test_python_and_native_agree_on_the_bytes(form: BlockForm, shape: tuple[int, int]) -> None:
+    codes, scales, minima = parts(form, *shape)
     blocks = packed(form, codes, scales, minima)
-    assert blocks.shape == form.blocks_shape(N, K)
+    assert blocks.shape == form.blocks_shape(*shape)
     if form.bits == 8:
         native = _native.pack_q8nx(codes, scales, minima, form.group)
-        back: Any = _native.unpack_q8nx(blocks, N, K, form.group, form.minima)
-        again: Any = q8nx.unpack(blocks, N, K, form)
+        back: Any = _native.unpack_q8nx(blocks, *shape, form.group, form.minima)
+        again: Any = q8nx.unpack(blocks, *shape, form)
     else:
         native = _native.pack(
             codes, native_bits(scales, form), native_bits(minima, form), form.bits, form.group
         )
-        back = _native.unpack(blocks, N, K, form.group, form.minima)
-        again = q4nx.unpack(blocks, N, K, form)
+        back = _native.unpack(blocks, *shape, form.group, form.minima)
+        again = q4nx.unpack(blocks, *shape, form)
     np.testing.assert_array_equal(native, blocks)
     for ours, theirs in zip(back, again, strict=True):
         np.testing.assert_array_equal(ours, theirs.view(ours.dtype))
-    np.testing.assert_array_equal(again[0], codes)
+    stored = [x if x is None or form.bits == 8 else x.astype(q4nx.bfloat16)
+              for x in (scales, minima)]  # fmt: skip
+    for part, given_part in zip(again, (codes, *stored), strict=False):
+        if given_part is not None:
+            np.testing.assert_array_equal(part, given_part)
     wide = widened(form, codes, scales, minima)
-    weights = _native.dequantize(wide, N, K)
+    weights = _native.dequantize(wide, *shape)
     np.testing.assert_array_equal(
-        _native.dequantize(blocks, N, K, form.group, form.minima), weights
+        _native.dequantize(blocks, *shape, form.group, form.minima), weights
     )
     definition = q8nx if form.bits == 8 else q4nx
-    np.testing.assert_array_equal(definition.dequantize(blocks, N, K, form), weights)
+    np.testing.assert_array_equal(definition.dequantize(blocks, *shape, form), weights)
     if form.bits != 8:
-        shipping = _native.widen(blocks, N, K, form.group, form.minima)
-        np.testing.assert_array_equal(q4nx.dequantize(shipping, N, K), weights)
+        shipping = _native.widen(blocks, *shape, form.group, form.minima)
+        np.testing.assert_array_equal(q4nx.dequantize(shipping, *shape), weights)
 
 
 @pytest.mark.parametrize("isa", _native.available_isas())

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from op_models import ONNX_TYPES, Array, one_op_model, open_session, run
-from projection_calls import Weights
 
 from ort_aie_ep import _native
 
@@ -83,21 +82,6 @@ def rows_of(table: Array, indices: Array, **options: Any) -> Array:
     """Y of aie.Gather."""
     session = open_session(table_model(table, indices, **options))
     return run(session, {"W": table, "indices": indices})["Y"]
-
-
-def fused(
-    op_type: str, weights: dict[str, Weights], a: Array, weight: Array, skip: Array, **given: Any
-) -> dict[str, Array]:
-    """Outputs of a projection with a residual and a norm before it."""
-    first = next(iter(weights.values()))
-    inputs = {"A": a} | {key: w.q4nx for key, w in weights.items()}
-    if op_type == "Q4NXMatMul":
-        inputs["bias"] = np.zeros(first.n, a.dtype)
-    inputs |= {"norm_weight": weight, "skip": skip}
-    given |= {"K": first.k, "N": first.n, "norm_epsilon": EPSILON, "format": _native.FORMAT}
-    outputs = {"Y": a.dtype, "sum": a.dtype}
-    model = one_op_model(op_type, inputs, outputs, given, constants=tuple(weights))
-    return run(open_session(model), inputs)
 
 
 def standard(

@@ -20,7 +20,7 @@ from optimum_models import write_export
 
 import ort_aie_ep
 from ort_aie_ep import AieError
-from ort_aie_ep.cli.tables import explanation_table, outcomes_table
+from ort_aie_ep.cli.tables import explanation_table, outcomes_table, plans_line
 from ort_aie_ep.compiler.compiled_folder import CompileResult
 from ort_aie_ep.compiler.integrity import REPORT
 from ort_aie_ep.explain.explain import explain
@@ -402,8 +402,11 @@ def test_explain_and_the_table_say_which_body_a_node_is_in(tmp_path: Path) -> No
     }
     bodies = {o.node: o.body for o in result.outcomes} | {"/if": ""}
     for folder in ("source", "out"):
-        nodes = explain(tmp_path / folder).nodes
-        assert {node.node: node.body for node in nodes} == bodies
+        explained = explain(tmp_path / folder)
+        assert {node.node: node.body for node in explained.nodes} == bodies
+        assert plans_line(explained.plans, explained.divided_by) == (
+            "2 plans of 2 and 2 steps, 2 in bodies of If, Loop or Scan"
+        )
     for table in (
         outcomes_table(result.outcomes),
         explanation_table(explain(tmp_path / "source"), each_node=False),

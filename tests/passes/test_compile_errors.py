@@ -154,15 +154,12 @@ def test_inline_weights_that_are_too_short(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("attribute", "value", "message"),
     [
-        ("K", 352, r"MatMul_Q4': its B is \(40, 10, 16\); expected \(40, 11, 16\)"),
+        ("N", 20, r"MatMul_Q4': its B is \(40, 10, 16\); expected \(20, 10, 16\)"),
         ("K", 10**15, r"its B is \(40, 10, 16\); expected \(40, 31250000000000, 16\)"),
         ("K", 2**62, r"K=4611686018427387904 N=40: more weights than fit in memory"),
-        ("N", 41, r"its B is \(40, 10, 16\); expected \(41, 10, 16\)"),
-        ("N", 20, r"its B is \(40, 10, 16\); expected \(20, 10, 16\)"),
-        ("block_size", 64, r"its B is \(40, 10, 16\); expected \(40, 5, 32\)"),
     ],
 )
-def test_k_n_and_block_size_that_do_not_fit_the_weights(
+def test_sizes_that_do_not_fit_the_weights(
     tmp_path: Path, external: bool, attribute: str, value: int, message: str
 ) -> None:
     model = projection_model()
@@ -176,20 +173,14 @@ def test_k_n_and_block_size_that_do_not_fit_the_weights(
 @pytest.mark.parametrize(
     ("name", "array", "message"),
     [
-        ("proj.B", np.zeros((40, 10, 15), np.uint8), r"its B is \(40, 10, 15\); expected"),
-        ("proj.B", np.zeros((10, 40, 16), np.uint8), r"its B is \(10, 40, 16\); expected"),
-        ("proj.scales", np.zeros((40, 9), np.float32), r"its scales is \(40, 9\); expected"),
-        ("proj.zero_points", np.zeros((40, 4), np.uint8), r"zero_points is \(40, 4\); expected"),
-        ("proj.B", np.zeros((40, 10, 16), np.float32), "B is FLOAT; expected UINT8"),
         ("proj.B", np.zeros((40, 10, 16), np.int8), "B is INT8; expected UINT8"),
-        ("proj.scales", np.zeros((40, 10), np.int32),
-         "scales are INT32; expected FLOAT, FLOAT16 or BFLOAT16"),
+        ("proj.scales", np.zeros((40, 10), np.int32), "scales are INT32; expected FLOAT, FLOAT16"),
     ],
-)  # fmt: skip
-def test_weights_of_the_wrong_length_or_type(
+)
+def test_weights_of_the_wrong_type(
     tmp_path: Path, name: str, array: np.ndarray, message: str
 ) -> None:
-    model = projection_model(zero_points=True)
+    model = projection_model()
     (tensor,) = (t for t in model.graph.initializer if t.name == name)
     tensor.CopyFrom(onnx_tensor(name, array))
     save(model, tmp_path / "source")
@@ -292,17 +283,6 @@ def test_a_model_with_nothing_to_compile_says_why(tmp_path: Path, model: onnx.Mo
     compile_fails(tmp_path / "source", f"{nothing}, int4 DequantizeLinear .* MultiHeadAtt.*\n  /")
     message = rf"{nothing} GroupQueryAttention that can .*omit it .*DequantizeLinear.*\n  /"
     compile_fails(tmp_path / "source", message, fuse=False)
-
-
-def test_a_model_of_one_node_without_a_name_is_compiled(tmp_path: Path) -> None:
-    graph = onnx.parser.parse_graph(
-        "agraph (float[1,3,16] q) => (float[1,3,16] y)"
-        "{ y = Attention<q_num_heads=2, kv_num_heads=2>(q, q, q) }"
-    )
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 23)])
-    save(model, tmp_path / "source")
-    (outcome,) = ort_aie_ep.compile(tmp_path / "source", tmp_path / "out").outcomes
-    assert (outcome.node, outcome.becomes) == ("Attention -> y", "aie.FlowAttention")
 
 
 def test_a_compiled_model_is_not_compiled_again(tmp_path: Path) -> None:

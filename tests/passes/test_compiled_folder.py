@@ -75,40 +75,6 @@ def test_weights_of_two_bits_take_five_ninths(tmp_path: Path) -> None:
     assert np.linalg.norm(y - x @ weights.T) <= 0.02 * np.linalg.norm(y)
 
 
-def test_weights_of_8_bits_are_written_as_they_are(tmp_path: Path) -> None:
-    save(projection_model(300, 320, bits=8, zero_points=True), tmp_path / "source")
-    ort_aie_ep.compile(tmp_path / "source", tmp_path / "compiled")
-    source = onnx.load(tmp_path / "source" / "model.onnx")
-    b, scales, points = (onnx.numpy_helper.to_array(t) for t in source.graph.initializer)
-    model = onnx.load(tmp_path / "compiled" / "model.onnx")
-    blocks = onnx.numpy_helper.to_array(model.graph.initializer[0])
-    assert model.graph.initializer[0].name == "proj.B_q8nx"
-    np.testing.assert_array_equal(blocks, q8nx.pack(b.reshape(300, 320), scales, points))
-
-
-def test_compiled_weights_stand_for_the_source_weights(tmp_path: Path) -> None:
-    n, k = 70, 320
-    source = projection_model(n, k, zero_points=True)
-    weights = {
-        tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in source.graph.initializer
-    }
-    save(source, tmp_path / "source")
-    ort_aie_ep.compile(tmp_path / "source", tmp_path / "compiled")
-    model = onnx.load(tmp_path / "compiled" / "model.onnx")
-    blocks = onnx.numpy_helper.to_array(model.graph.initializer[0])
-    codes, scales, mins = q4nx.unpack(blocks, n, k)
-
-    packed = weights["proj.B"].reshape(n, -1)
-    expected = np.stack([packed & 15, packed >> 4], axis=2).reshape(n, -1)
-    np.testing.assert_array_equal(codes, expected)
-    scale = weights["proj.scales"].astype(q4nx.bfloat16)
-    np.testing.assert_array_equal(scales.view(np.uint16), scale.view(np.uint16))
-    points = weights["proj.zero_points"]
-    points = np.stack([points & 15, points >> 4], axis=2).reshape(n, -1)[:, : scale.shape[1]]
-    minimum = (-points.astype(np.float32) * scale.astype(np.float32)).astype(q4nx.bfloat16)
-    np.testing.assert_array_equal(mins.astype(np.float32), minimum.astype(np.float32))
-
-
 def test_a_tied_embedding_is_stored_once(tmp_path: Path) -> None:
     save(tied_model(700, 320), tmp_path / "source")
     result = ort_aie_ep.compile(tmp_path / "source", tmp_path / "compiled")

@@ -10,7 +10,6 @@ import pytest
 from builder_nodes import attention_model, projection_model
 from onnx import TensorProto
 
-from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes import NodeOutcome, run_passes
 from ort_aie_ep.graph_passes.attention.shapes import spread_hidden_shapes
 
@@ -95,14 +94,3 @@ def test_the_width_of_attention_is_known_by_a_quantised_cache(bits: int) -> None
     output.shape = None
     spread_hidden_shapes(model)
     assert output.shape == ("batch", "sequence", 4 * 32)
-
-
-# --- whole graphs ---------------------------------------------------------------------------------
-
-
-def test_a_graph_without_such_nodes_is_left_alone() -> None:
-    graph = onnx.parser.parse_graph("g (float[2] x) => (float[2] y) { y = Relu(x) }")
-    model, outcomes = rewritten(onnx.helper.make_model(graph))
-    assert outcomes == []
-    assert [node.op_type for node in model.graph] == ["Relu"]
-    assert "aie" not in model.opset_imports

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -157,6 +157,13 @@ class Weights:
     meant: Array
     magnitude: Array
 
+    def filled(self, byte: int) -> Weights:
+        """The same scales with codes of these bytes."""
+        blocks = self.blocks.copy()
+        blocks[..., self.form.block_bytes - 32 * self.form.columns * self.form.bits // 8 :] = byte
+        meant = self.form.dequantize(blocks, self.n, self.k).astype(np.float64)
+        return replace(self, blocks=blocks, meant=meant)
+
     @property
     def attributes(self) -> dict[str, int | str]:
         return {"K": self.k, "N": self.n, **self.form.attributes()}
@@ -179,15 +186,10 @@ def make(form: FileForm, n: int, k: int, seed: int = 0) -> Weights:
     usual = usual_structs(form)
     chosen = np.random.default_rng(seed).integers(len(usual), size=n * k // form.columns)
     blocks = form.pack(usual[chosen].reshape(n, form.row_bytes(k)), k, "t")
-    codes_at = form.block_bytes - 32 * form.columns * form.bits // 8
-    ends = []
-    for fill in (0x00, 0xFF):
-        changed = blocks.copy()
-        changed[..., codes_at:] = fill
-        ends.append(form.dequantize(changed, n, k).astype(np.float64))
-    magnitude = np.abs(ends[0]) + np.abs(ends[1]) + np.abs(ends[1] - ends[0])
     meant = form.dequantize(blocks, n, k).astype(np.float64)
-    return Weights(form, n, k, blocks, meant, magnitude)
+    w = Weights(form, n, k, blocks, meant, meant)
+    low, high = (w.filled(fill).meant for fill in (0x00, 0xFF))
+    return replace(w, magnitude=np.abs(low) + np.abs(high) + np.abs(high - low))
 
 
 def assert_within(actual: Array, expected: Array, bound: Array) -> None:
@@ -213,18 +215,50 @@ def is_rounded(form: FileForm, rows: int, numerics: str, isa: str) -> bool:
     return numerics == "bf16" or _native.prompts_in_bf16(isa)
 
 
+# AVX-VNNI's kernels are a part of a table: for products of int8.
+STANDINS = {"avx2_vnni_standin"} & {*_native.kernel_variants()["rows, int8"]}
+BY_ISA = pytest.mark.parametrize("isa", [*_native.available_isas(), *STANDINS])
+
+
 @FORMS
-@pytest.mark.parametrize("isa", _native.available_isas())
+@BY_ISA
 @pytest.mark.parametrize("numerics", ["bf16", "int8"])
 def test_products(form: FileForm, isa: str, numerics: str) -> None:
     """Of one row, few and many, on the kernels of each instruction set; also with few as a GEMM."""
-    for k in (512, 3 * form.columns):
+    if isa in STANDINS and numerics == "bf16":
+        pytest.skip("kernels of int8 alone")
+    for k, counts in (
+        (form.columns, (*range(1, 18), 40)),
+        (9 * form.columns, (1, 5, 9)),  # one group more than are decoded together
+        (512, (3, 8, 70)),
+        (3 * form.columns, (1, 70)),
+    ):
         w = make(form, N, k)
-        for rows, gemm in ((1, False), (3, False), (8, False), (70, False), (3, True)):
+        for rows, gemm in product(counts, (False, True)):
             a = exact_activations(rows, k)
             y = _native.project(a, w.blocks, N, numerics, isa, gemm=gemm, type=form.name)
             rounded = is_rounded(form, 1000 if gemm else rows, numerics, isa)
             assert_within(y, w.product(a), w.error(a, rounded=rounded))
+
+
+@FORMS
+@BY_ISA
+def test_products_of_extreme_codes(form: FileForm, isa: str) -> None:
+    """The largest sums of integers: codes and activations at their ends, alike or in turn."""
+    k = 256
+    w = make(form, 32, k)
+    a = np.full((9, k), 127 / 128, np.float32)
+    a[1::3] *= -1
+    a[2::3, ::2] *= -1
+    for fill, numerics, gemm in product((0x00, 0xFF, 0x0F, 0xAA), ("bf16", "int8"), (False, True)):
+        if isa in STANDINS and numerics == "bf16":
+            continue
+        filled = w.filled(fill)
+        rounded = is_rounded(form, 1000 if gemm else 9, numerics, isa)
+        for rows in (1, 9):
+            y = _native.project(a[:rows], filled.blocks, 32, numerics, isa, gemm=gemm,
+                                type=form.name)  # fmt: skip
+            assert_within(y, filled.product(a[:rows]), filled.error(a[:rows], rounded=rounded))
 
 
 @FORMS
@@ -260,6 +294,11 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(
     for row, y in zip(a, together, strict=True):
         alone = _native.project(row[None], w.blocks, N, numerics, isa, type=form.name)
         np.testing.assert_array_equal(alone[0], y)
+    for bad in (np.nan, np.inf):
+        a[1, 40] = bad
+        y = _native.project(a, w.blocks, N, numerics, isa, type=form.name)
+        assert not np.isfinite(y[1]).any()
+        np.testing.assert_array_equal(np.delete(y, 1, 0), np.delete(together, 1, 0))
 
 
 @FORMS

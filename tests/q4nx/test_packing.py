@@ -63,28 +63,6 @@ def test_places_of_single_bits() -> None:
             np.testing.assert_array_equal(q4nx.pack(codes, groups, groups, 2), expected)
 
 
-@given(SHAPES, st.integers(0, 2**32 - 1), BITS)
-def test_python_and_native_pack_the_same_bytes(
-    shape: tuple[int, int], seed: int, bits: int
-) -> None:
-    parts = random_parts(*shape, seed, bits)
-    np.testing.assert_array_equal(native_pack(*parts, bits), q4nx.pack(*parts, bits))
-
-
-@given(SHAPES, st.integers(0, 2**32 - 1), BITS)
-def test_unpacking_gives_back_what_was_packed(shape: tuple[int, int], seed: int, bits: int) -> None:
-    parts = random_parts(*shape, seed, bits)
-    blocks = q4nx.pack(*parts, bits)
-    assert blocks.shape == q4nx.blocks_shape(*shape, bits)
-    for unpacked in (q4nx.unpack(blocks, *shape), _native.unpack(blocks, *shape)):
-        for before, after in zip(parts, unpacked, strict=True):
-            # As bits: NaN and the sign of zero included.
-            np.testing.assert_array_equal(
-                after.view(np.uint8 if after.dtype == np.uint8 else np.uint16),
-                before.view(np.uint8 if before.dtype == np.uint8 else np.uint16),
-            )
-
-
 @given(SHAPES, BITS)
 def test_padding_is_zero(shape: tuple[int, int], bits: int) -> None:
     n, k = shape

@@ -58,17 +58,6 @@ def test_places_of_single_values() -> None:
         np.testing.assert_array_equal(q8nx.pack(zeros, groups, zero_points), expected)
 
 
-@given(SHAPES, st.integers(0, 2**32 - 1))
-def test_python_and_native_pack_the_same_bytes(shape: tuple[int, int], seed: int) -> None:
-    parts = random_parts(*shape, seed)
-    blocks = q8nx.pack(*parts)
-    assert blocks.shape == q4nx.blocks_shape(*shape, 8)
-    np.testing.assert_array_equal(_native.pack_q8nx(*parts), blocks)
-    for unpacked in (q8nx.unpack(blocks, *shape), _native.unpack_q8nx(blocks, *shape)):
-        for before, after in zip(parts, unpacked, strict=True):
-            np.testing.assert_array_equal(after, before)
-
-
 @given(SHAPES)
 def test_dequantising_is_scale_times_code_less_zero_point(shape: tuple[int, int]) -> None:
     n, k = shape
@@ -104,12 +93,6 @@ def test_weights_of_matmulnbits_are_kept_as_they_are(
         packed,
         q8nx.pack(codes[:, :k], scales[:, groups].astype(np.float32), expected_points[:, groups]),
     )
-
-
-def test_float_zero_points_are_refused() -> None:
-    codes, scales = np.zeros((4, 32), np.uint8), np.zeros((4, 4), np.uint8)
-    with pytest.raises(ValueError, match=r"zero_points .*UINT8.*FLOAT"):
-        _native.pack_matmulnbits(codes, scales, scales, 4, 32, 32, "FLOAT", 8, "FLOAT")
 
 
 # --- float weights ----------------------------------------------------------------------------

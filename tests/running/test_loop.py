@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from model_folders import DATA, MODELS, few
+from model_folders import DATA, MODELS, edited, few
 from servers import make_model
 
 import ort_aie_ep
@@ -314,9 +314,8 @@ def test_a_stop_string_of_ends_of_lines_ends_a_text_at_once(loop: Loop) -> None:
         at = whole.index("\n", 1)
         text, usage = written(loop, replace(turn, max_tokens=60, stop=(whole[at - 1] + "\n",)))
         assert text == whole[: at - 1]
-        _, upto = written(loop, replace(turn, max_tokens=usage.completion_tokens - 1))
+        before, upto = written(loop, replace(turn, max_tokens=usage.completion_tokens - 1))
         assert upto.finish_reason == "length"
-        before, _ = written(loop, replace(turn, max_tokens=usage.completion_tokens - 1))
         assert "\n" not in before[1:]
 
 
@@ -329,9 +328,7 @@ def test_nothing_follows_a_stop_string() -> None:
     assert stops.rest() == ""
 
 
-def test_text_that_only_begins_like_a_stop_string_is_shown_in_the_end(
-    loop: Loop,
-) -> None:
+def test_text_that_only_begins_like_a_stop_string_is_shown_in_the_end(loop: Loop) -> None:
     whole, _ = written(loop, Turn(PROMPT, max_tokens=40))
     stop = whole[-5:] + "\0"
     assert written(loop, Turn(PROMPT, max_tokens=40, stop=(stop,)))[0] == whole
@@ -382,10 +379,8 @@ def test_bad_prompts_are_named(loop: Loop, tmp_path: Path) -> None:
 
 def with_template(model: Path, folder: Path, template: object) -> Path:
     shutil.copytree(model, folder)
-    file = folder / "tokenizer_config.json"
-    content = json.loads(file.read_text()) | {"chat_template": template}
-    file.unlink()
-    file.write_text(json.dumps(content))
+    with edited(folder / "tokenizer_config.json") as config:
+        config["chat_template"] = template
     return folder
 
 
@@ -448,9 +443,8 @@ def test_templates_have_what_transformers_gives_them(model: Path, tmp_path: Path
 
 def test_texts_and_chats_begin_with_one_begin_of_text(model: Path, tmp_path: Path) -> None:
     """A text gets what the tokenizer puts before each, a chat what its template puts there."""
-
-    folder = tmp_path / "begins"
-    shutil.copytree(model, folder)
+    template = "{{ bos_token }}{{ messages[0].content }}"
+    folder = with_template(model, tmp_path / "begins", template)
     begin = {"id": "<|endoftext|>", "type_id": 0}
     post_processor = {
         "type": "TemplateProcessing",
@@ -458,14 +452,8 @@ def test_texts_and_chats_begin_with_one_begin_of_text(model: Path, tmp_path: Pat
         "pair": [],
         "special_tokens": {begin["id"]: {"id": begin["id"], "ids": [0], "tokens": [begin["id"]]}},
     }
-    for name, more in (
-        ("tokenizer.json", {"post_processor": post_processor}),
-        ("tokenizer_config.json", {"chat_template": "{{ bos_token }}{{ messages[0].content }}"}),
-    ):
-        file = folder / name
-        content = json.loads(file.read_text()) | more
-        file.unlink()
-        file.write_text(json.dumps(content))
+    with edited(folder / "tokenizer.json") as tokenizer:
+        tokenizer["post_processor"] = post_processor
     loop = opened(folder)
     for turn in (
         Turn(PROMPT, max_tokens=1),
@@ -485,10 +473,8 @@ def test_the_context_is_the_models_as_far_as_memory_has_room(
 ) -> None:
     demo = Path(ort_aie_ep.__file__).parent / "demo_model"
     shutil.copytree(demo, tmp_path / "demo")
-    file = tmp_path / "demo" / "genai_config.json"
-    content = json.loads(file.read_text())
-    content["model"]["context_length"] = 20000
-    file.write_text(json.dumps(content))
+    with edited(tmp_path / "demo" / "genai_config.json") as config:
+        config["model"]["context_length"] = 20000
     cache = opened(tmp_path / "demo").slots.token_bytes
     for free, context in (
         (None, 4096), (cache * 4 * 3000, 4096), (cache * 4 * 8500, 8192), (2**50, 20000),
@@ -510,15 +496,12 @@ def test_genai_config_chooses_the_sampling_that_a_turn_leaves_open(
     model: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(model, tmp_path / "sampled")
-    file = tmp_path / "sampled" / "genai_config.json"
-    config = json.loads(file.read_text())
-    config["search"] |= {"do_sample": True, "temperature": 0.7, "top_k": 5, "top_p": 0.9}
-    file.unlink()
-    file.write_text(json.dumps(config))
+    with edited(tmp_path / "sampled" / "genai_config.json") as config:
+        config["search"] |= {"do_sample": True, "temperature": 0.7, "top_k": 5, "top_p": 0.9}
     assert opened(tmp_path / "sampled")._sampling == Sampling(0.7, 0.9, 5)
     assert opened(model)._sampling == Sampling(0.0)
-    config["search"]["top_p"] = "much"
-    file.write_text(json.dumps(config))
+    with edited(tmp_path / "sampled" / "genai_config.json") as config:
+        config["search"]["top_p"] = "much"
     with pytest.raises(AieError, match=r"search\.top_p must be a positive number, got 'much'"):
         opened(tmp_path / "sampled")
 
@@ -540,11 +523,8 @@ def test_what_clients_send_as_defaults_changes_nothing(loop: Loop) -> None:
 def test_a_repetition_penalty_is_that_of_genai(model: Path, tmp_path: Path) -> None:
     """Of the config, in both hosts; of a turn, the same."""
     shutil.copytree(model, tmp_path / "penalty")
-    file = tmp_path / "penalty" / "genai_config.json"
-    config = json.loads(file.read_text())
-    config["search"]["repetition_penalty"] = 1.3
-    file.unlink()
-    file.write_text(json.dumps(config))
+    with edited(tmp_path / "penalty" / "genai_config.json") as config:
+        config["search"]["repetition_penalty"] = 1.3
     texts = []
     for run in (run_in_session, run_in_genai):
         pieces: list[str] = []

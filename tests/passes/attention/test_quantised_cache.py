@@ -1,4 +1,4 @@
-"""`compile --kv int8` and `int4`: scales from a text, codes in past and present."""
+"""`compile --kv`: past and present in 16 bits, or as codes, with scales from a text."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from ort_aie_ep.tools.synth import synth
 DATA = Path(__file__).parents[2] / "data"
 LLAMA = DATA / "llama"
 TYPES = {"int8": ir.DataType.INT8, "int4": ir.DataType.UINT8}
+FLOATS = {"f16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
 BITS = {"int8": 8, "int4": 4}
 KV_HEADS, SIZE = 2, 32  # of the test models
 TOKENS = np.random.default_rng(5).integers(3, 500, 60)
@@ -145,19 +146,30 @@ def codes(packed: npt.NDArray[Any], kv: str) -> npt.NDArray[np.int64]:
 # --- what is written ---
 
 
-def test_codes_change_past_and_present_alone(folder: Path, kv: str) -> None:
+def check_interface(folder: Path, kv: str) -> None:
+    """Past and present change, and nothing else."""
     before, after = (ir.load(path / "model.onnx").graph for path in (LLAMA, folder))
     for old, new in zip(
         (*before.inputs, *before.outputs), (*after.inputs, *after.outputs), strict=True
     ):
         shape = list(old.shape or ())
         if (old.name or "").startswith(("past", "present")):
-            assert new.dtype == TYPES[kv]
+            assert new.dtype == (TYPES | FLOATS)[kv]
             if kv == "int4":  # two channels in a byte
                 shape[3] = SIZE // 2
         else:
             assert new.dtype == old.dtype
         assert (new.name, list(new.shape or ())) == (old.name, shape)
+
+
+@pytest.mark.parametrize("form", FLOATS)
+def test_floats_of_16_bits_change_past_and_present_alone(form: str, tmp_path: Path) -> None:
+    check_interface(compiled(LLAMA, tmp_path / "out", form), form)
+    assert json.loads((tmp_path / "out" / REPORT).read_text())["kv_cache"] is None
+
+
+def test_codes_change_past_and_present_alone(folder: Path, kv: str) -> None:
+    check_interface(folder, kv)
     for node in attentions(folder):
         assert node.attributes.get_int("kv_cache_bit_width") == BITS[kv]
         for name in ("k_quant_type", "v_quant_type"):
@@ -182,11 +194,6 @@ def test_the_report_has_the_error_of_each_layer(folder: Path, kv: str) -> None:
             assert expected / 2 < layer[what] < 2 * expected
 
 
-def test_other_kv_types_report_no_codes(tmp_path: Path) -> None:
-    compiled(LLAMA, tmp_path / "f16", "f16")
-    assert json.loads((tmp_path / "f16" / REPORT).read_text())["kv_cache"] is None
-
-
 def test_weights_are_those_without_codes(int8: Path, tmp_path: Path) -> None:
     plain = compiled(LLAMA, tmp_path / "plain", None)
     data = [(path / "model.onnx.data").read_bytes() for path in (int8, plain)]
@@ -196,12 +203,14 @@ def test_weights_are_those_without_codes(int8: Path, tmp_path: Path) -> None:
 # --- what it computes ---
 
 
-def test_codes_of_8_bits_move_logits_by_their_rounding(int8: Path, tmp_path: Path) -> None:
+def test_a_smaller_cache_moves_logits_by_its_rounding(int8: Path, tmp_path: Path) -> None:
     expected = logits(compiled(LLAMA, tmp_path / "plain", None))
-    actual = logits(int8)
     # Keys and values have relative errors of 1 % in two layers, and later projections round some
     # numbers differently: on average well below a tenth of the logits' spread.
-    assert 0 < np.sqrt(np.mean((actual - expected) ** 2)) < expected.std() / 10
+    assert 0 < np.sqrt(np.mean((logits(int8) - expected) ** 2)) < expected.std() / 10
+    # float16 has 11 bits: what is left are those other roundings.
+    halves = logits(compiled(LLAMA, tmp_path / "f16", "f16"))
+    assert 0 < np.abs(halves - expected).max() < expected.std() / 4
 
 
 @NEEDS_CODES
@@ -358,10 +367,15 @@ def test_a_text_without_codes_is_refused(tmp_path: Path) -> None:
 # --- models that cannot ---
 
 
-def test_codes_are_refused_where_nothing_is_cached(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("form", "message"),
+    [("f8", "'f8'.*f16"), ("f16", "kv type f16"), ("int8", "kv type int8")],
+)
+def test_kv_is_refused_where_nothing_is_cached(form: str, message: str, tmp_path: Path) -> None:
     onnx.save(projection_model(), tmp_path / "model.onnx")
-    with pytest.raises(AieError, match=r"kv type int8"):
-        ort_aie_ep.compile(tmp_path / "model.onnx", tmp_path / "out", kv="int8")
+    with pytest.raises(AieError, match=message):
+        ort_aie_ep.compile(tmp_path / "model.onnx", tmp_path / "out", kv=form)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("asked", ["f16", "int8"])

@@ -17,6 +17,7 @@ from onnx import helper
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 from op_models import BFLOAT16, FLOAT16, FLOAT32, Array, open_session, run
 from optimum_models import write_export
+from text_host import Host
 from vision_tower import vision_tower
 
 import ort_aie_ep
@@ -376,15 +377,8 @@ def test_an_export_of_optimum(family: str, form: WeightForm, tmp_path: Path) -> 
     tokens = np.random.default_rng(0).integers(3, 100, (2, 20))
     mask = np.ones((2, 20), np.int64)
     mask[0, :5] = 0  # padded on the left
-    logits = []
-    for folder in (source, tmp_path / "compiled"):
-        session = open_session(str(folder / "model.onnx"))
-        feeds: dict[str, Array | None] = {"input_ids": tokens, "attention_mask": mask}
-        feeds["position_ids"] = np.maximum(mask.cumsum(1) - 1, 0)
-        for value in session.get_inputs():
-            if value.name not in feeds:
-                feeds[value.name] = np.zeros((2, value.shape[1], 0, value.shape[3]), np.float32)
-        logits.append(run(session, feeds)["logits"][mask == 1])
+    logits = [Host(folder / "model.onnx")(tokens, mask)[mask == 1]
+              for folder in (source, tmp_path / "compiled")]  # fmt: skip
     lost = max(layer.relative for layer in result.layers) + 2.0**-8
     error = np.linalg.norm(logits[1] - logits[0]) / np.linalg.norm(logits[0])
     assert error <= np.sqrt(2 * len(result.layers)) * lost

@@ -19,6 +19,7 @@ from onnx import TensorProto, helper
 from op_models import model_of, onnx_tensor
 from optimum_models import write_export
 from provider_calls import devices
+from text_host import Host
 
 import ort_aie_ep
 from ort_aie_ep.graph_passes.planning import expand_plans
@@ -36,40 +37,6 @@ LAST_RIGHT, LAST_LEFT = [5, 1, 3], [5, 5, 5]
 # One row and six rows add float32 in different orders, so a rounding to int8 or bfloat16 may differ
 # in one element out of hundreds.
 TOLERANCE = 1e-4
-
-
-class Host:
-    """A session that feeds batches and passes its caches from call to call."""
-
-    def __init__(self, model: Path, *, library: bool, head_size: int = 32) -> None:
-        self.head_size = head_size
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.log_severity_level = 3
-        if library:
-            options.register_custom_ops_library(ort_aie_ep.library_path())
-        self.session = onnxruntime.InferenceSession(
-            str(model), options, providers=["CPUExecutionProvider"]
-        )
-        self.past: dict[str, Array] = {}
-
-    def __call__(self, tokens: Array, mask: Array) -> Array:
-        feeds: dict[str, Array] = {"input_ids": tokens, "attention_mask": mask, **self.past}
-        for entry in self.session.get_inputs():
-            if entry.name == "position_ids":
-                positions = np.maximum(mask.cumsum(1) - 1, 0)
-                feeds[entry.name] = positions[:, -tokens.shape[1] :]
-            elif entry.name not in feeds:
-                _, heads, _, size = entry.shape
-                size = size if isinstance(size, int) else self.head_size
-                feeds[entry.name] = np.zeros((len(tokens), heads, 0, size), np.float32)
-        names = [output.name for output in self.session.get_outputs()]
-        results = dict(zip(names, self.session.run(None, feeds), strict=True))
-        logits: Array = results.pop("logits")
-        self.past = {
-            name.replace("present", "past_key_values"): value for name, value in results.items()
-        }
-        return logits
 
 
 def batch(rows: int, columns: int, vocab: int = 350, seed: int = 0) -> Array:
@@ -93,11 +60,7 @@ def edited(source: Path, folder: Path, edit: Callable[[ir.Model], object]) -> Pa
 def test_each_rows_last_token_of_a_batch_padded_on_the_right(name: str, tmp_path: Path) -> None:
     """On ONNX Runtime's CPU EP alone, before and after the pass: only the row differs."""
     folder = edited(DATA / name, tmp_path / "last", keep_last_logits)
-    config = json.loads((folder / "genai_config.json").read_text())
-    size = config["model"]["decoder"]["head_size"]
-    whole, last = (
-        Host(f / "model.onnx", library=False, head_size=size) for f in (DATA / name, folder)
-    )
+    whole, last = (Host(f / "model.onnx", library=False) for f in (DATA / name, folder))
     tokens, mask = batch(3, 6), np.array(SHOWN_RIGHT)
     actual = last(tokens, mask)
     assert actual.shape[:2] == (3, 1)
@@ -128,7 +91,7 @@ def test_each_rows_last_token_of_an_exported_model(
 def test_a_compiled_model_gives_each_rows_last_token(tmp_path: Path) -> None:
     ort_aie_ep.compile(DATA / "llama", tmp_path / "all")
     ort_aie_ep.compile(DATA / "llama", tmp_path / "last", last_logits=True)
-    whole, last = (Host(tmp_path / n / "model.onnx", library=True) for n in ("all", "last"))
+    whole, last = (Host(tmp_path / n / "model.onnx") for n in ("all", "last"))
     tokens, mask = batch(3, 6), np.array(SHOWN_RIGHT)
     expected = rows_of(whole(tokens, mask), LAST_RIGHT)
     np.testing.assert_allclose(last(tokens, mask), expected, atol=TOLERANCE)
@@ -160,14 +123,14 @@ def test_a_caller_says_how_many_last_tokens_have_logits(
 
 def test_of_several_sequences_all_tokens_have_logits(tmp_path: Path) -> None:
     ort_aie_ep.compile(DATA / "llama", tmp_path / "compiled")
-    host = Host(tmp_path / "compiled" / "model.onnx", library=True)
+    host = Host(tmp_path / "compiled" / "model.onnx")
     with ort_aie_ep.logits_of_last(1):
         assert host(batch(2, 6), np.ones((2, 6), np.int64)).shape[:2] == (2, 6)
     for kept, rows in ((2, 2), (0, 6)):
         with ort_aie_ep.logits_of_last(kept):
             with ort_aie_ep.logits_of_last(1):
                 pass  # what is said inside ends there
-            host.past = {}
+            host = Host(tmp_path / "compiled" / "model.onnx")
             assert host(batch(1, 6), np.ones((1, 6), np.int64)).shape[:2] == (1, rows)
 
 
@@ -177,7 +140,7 @@ def test_a_mask_longer_than_the_tokens_so_far_means_no_padding(tmp_path: Path) -
     ort_aie_ep.compile(DATA / "llama", tmp_path / "all")
     ort_aie_ep.compile(DATA / "llama", tmp_path / "last", last_logits=True)
     mask = np.array([[1, 1, 1, 1, 1, 0, 0]])
-    hosts = [Host(tmp_path / n / "model.onnx", library=True) for n in ("all", "last")]
+    hosts = [Host(tmp_path / n / "model.onnx") for n in ("all", "last")]
     logits = [host(batch(1, 5), mask) for host in hosts]
     np.testing.assert_allclose(logits[1], logits[0][:, -1:], atol=TOLERANCE)
 
@@ -187,9 +150,7 @@ def test_a_row_without_any_token_gets_the_last_position(tmp_path: Path) -> None:
     ort_aie_ep.compile(source, tmp_path / "last", last_logits=True)
     tokens = batch(2, 4, vocab=60)
     whole = Host(source / "model.onnx", library=False)(tokens, np.array([[0] * 4, [1] * 4]))
-    last = Host(tmp_path / "last" / "model.onnx", library=True)(
-        tokens, np.array([[0] * 4, [1] * 4])
-    )
+    last = Host(tmp_path / "last" / "model.onnx")(tokens, np.array([[0] * 4, [1] * 4]))
     assert_close(last, whole[:, -1:])
 
 
@@ -274,7 +235,7 @@ def test_the_row_is_chosen_before_the_projection(
     assert [str(d) for d in graph.outputs[0].shape] == ["batch", "1", "96"]
     tokens, mask = batch(3, 6, vocab=60), np.array(SHOWN_RIGHT)
     whole = Host(source / "model.onnx", library=False)(tokens, mask)
-    last = Host(tmp_path / "last" / "model.onnx", library=True)(tokens, mask)
+    last = Host(tmp_path / "last" / "model.onnx")(tokens, mask)
     assert_close(last, rows_of(whole, LAST_RIGHT))
 
 
@@ -340,7 +301,7 @@ def test_a_pruned_model_gives_each_rows_last_token(way: str, asked: bool, tmp_pa
     assert result.notes == tuple(notes)
     tokens, mask = batch(3, 6, vocab=60), np.array(SHOWN_RIGHT)
     whole = Host(source / "model.onnx", library=False)(tokens, mask)
-    last = Host(tmp_path / "compiled" / "model.onnx", library=True)(tokens, mask)
+    last = Host(tmp_path / "compiled" / "model.onnx")(tokens, mask)
     assert_close(last, rows_of(whole, LAST_RIGHT))
 
 
