@@ -11,7 +11,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from families import ADD, CITY, END, FAMILIES, SUM, WEATHER, follow, make_guides, make_tokenizer
+from families import (
+    ADD,
+    CITY,
+    END,
+    FAMILIES,
+    SUM,
+    WEATHER,
+    _chat,
+    _each,
+    follow,
+    make_guides,
+    make_tokenizer,
+)  # fmt: skip
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -375,6 +387,18 @@ def test_a_thought_may_end_with_the_beginning_of_a_message() -> None:
     text, tail = thought + FAMILIES["solar"].calls, "?<|end|><|begin|>assistant"
     content, reasoning, calls = summed(read(form, text, prompt_tail=tail))
     assert (content, reasoning, len(calls)) == ("", "Hm.", 2)
+
+
+@pytest.mark.parametrize(
+    "shown",
+    ["{{ '{' * 99999 }}", "{{ '1' * 99999 }}", "{{ c.function.arguments.keys() | list }}",
+     "{{ c.function.arguments | length }}", "{{ '<' * 99999 }}", "{{ c.function.name * 999 }}",
+     "<probe_string={{ c.function.arguments is string }}"],
+)  # fmt: skip
+def test_a_template_may_write_anything_around_names(shown: str) -> None:
+    call = f"{{{{ c.function.name }}}}{shown}"
+    form = find_format(ChatTemplate(_chat("", _each(call)), {}), make_tokenizer())
+    assert "not known" in form.why_not
 
 
 def test_a_template_that_takes_too_long_has_thoughts_and_no_tools(

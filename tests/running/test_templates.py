@@ -95,14 +95,26 @@ def test_a_template_shows_json_and_tools_as_they_are(tmp_path: Path) -> None:
     assert template.render([], ["t"]) == "with ['t']"
 
 
-def test_a_template_that_shows_calls_alone_gets_tools_in_the_system_message(tmp_path: Path) -> None:
-    other = FAMILIES["hermes"].template.replace("tools", "unheard_tools")
+CALL = {
+    "hermes": '<tool_call>\n{"name": "name", "arguments": {"argument": "value"}}\n</tool_call>',
+    "glm": "<tool_call>name\n<arg_key>argument</arg_key>\n<arg_value>value</arg_value>\n",
+    "kimi": '<|tool_calls_begin|><|call|>functions.name:0<|args|>{"argument": "value"}',
+    "functiongemma": "<start_function_call>call:name{argument:<escape>value<escape>}",
+    "muse": 'to=name<|message|><call name="name">\n<p name="argument">value</p>\n</call>',
+}
+
+
+@pytest.mark.parametrize("family", CALL)
+def test_a_template_that_shows_calls_alone_gets_tools_in_the_system_message(
+    tmp_path: Path, family: str
+) -> None:
+    other = FAMILIES[family].template.replace("tools", "unheard_tools")
     tokenizer = make_tokenizer()
     prompts = Prompts(make_folder(tmp_path / "m", tokenizer, other))
     text = tokenizer.decode(prompts.of_messages([USER], [WEATHER, SUM]))
     system, _, rest = text.partition("<user>")
     assert "The weather in a city." in system
-    assert 'as here: <tool_call>\n{"name": "name", "arguments": {"argument": "value"}}\n' in system
+    assert f"To call one, write as here: {CALL[family]}" in system
     assert rest == "Weather?<assistant>"
 
 

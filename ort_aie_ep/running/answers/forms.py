@@ -227,18 +227,27 @@ class CallForm:
         return (*own, *self.arguments.texts)
 
     def written(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-        """Calls as a text, for a form without ids."""
+        """Calls as a text; arguments in braces may be texts alone."""
         opens = [self.first] + [self.next] * (len(calls) - 1)
-        return "".join(
-            f"{before}{name}{self.middle}{self._shown(arguments)}"
+        text = "".join(
+            f"{before}{name}{self.middle.replace(NAME, name)}{self._shown(arguments)}"
             for before, (name, arguments) in zip(opens, calls, strict=True)
-        ) + (self.last if calls else "")
+        )
+        return f"{text}{self.last if calls else ''}".replace(COUNT, "0").replace(ID, "id")
 
     def _shown(self, arguments: Mapping[str, Any]) -> str:
-        if isinstance(self.arguments, Pairs):
-            pairs = (f"{k}{self.arguments.leads['number']}{v!r}" for k, v in arguments.items())
-            return self.arguments.between.join(pairs)
-        return json.dumps(arguments, ensure_ascii=False)
+        how = self.arguments
+        if isinstance(how, Json):
+            return json.dumps(arguments, ensure_ascii=False)
+        if isinstance(how, Braces):
+            texts = (f"{name}:{how.quote}{text}{how.quote}" for name, text in arguments.items())
+            return f"{{{','.join(texts)}}}"
+        return how.between.join(
+            how.before + name + how.leads["string" if isinstance(value, str) else "number"]
+            + (repr(value) if how.literals else value.join(how.quotes) if isinstance(value, str)
+               else json.dumps(value, ensure_ascii=False)) + how.after
+            for name, value in arguments.items()
+        )  # fmt: skip
 
 
 def common(one: str, other: str) -> str:

@@ -42,6 +42,8 @@ _SECOND: dict[str, Any] = {"probe_plain": "plain", "probe_null": None, "probe_nu
 PROBES = tuple(zip(_NAMES, (_FIRST, _SECOND), strict=True))
 _QUESTION = {"role": "user", "content": _ASKED}
 _UNKNOWN = "the model's chat template has calls of tools in a form that is not known here"
+# Characters of a sample, of which some more may be in the prompt.
+_MOST, _SHARED = 2**14, 2**10
 _SPACE = re.compile(r"\s*")
 
 
@@ -100,6 +102,9 @@ def probe(template: ChatTemplate) -> Probed:
         except _UnknownError as error:
             why_not = why_not or f"{_UNKNOWN}: {error}"
             continue
+        except (LookupError, RecursionError, ValueError):  # a template may write anything
+            why_not = why_not or _UNKNOWN
+            continue
         form = replace(
             form, as_text=as_text, no_content=content is None,
             offered=offer or "system",
@@ -145,11 +150,11 @@ def _calling(
 
 def _answer(text: str, prompt: str, thought: tuple[str, str] | None) -> str:
     """What a text has after a prompt, without a thought that says nothing."""
-    text, prompt = (one[one.rfind(_ASKED) :] for one in (text, prompt))
+    text, prompt = (one[one.rfind(_ASKED) :][:_MOST] for one in (text, prompt))
     shared = len(common(text, prompt))
     text, prompt = text[shared:], prompt[shared:]
     # The prompt may say more than the text before the answer begins.
-    text = text[max(n for n in range(len(prompt) + 1) if text[:n] == prompt[len(prompt) - n :]) :]
+    text = text[max(n for n in range(_SHARED) if prompt.endswith(text[:n])) :]
     if thought:
         opens, closes = (re.escape(mark.strip()) for mark in thought)
         text = re.sub(rf"^\s*({opens})?\s*{closes}", "", text)
@@ -202,7 +207,7 @@ def _arguments(here: str, then: str) -> tuple[str, Json | Braces | Pairs, str, s
         if found := syntax(here, _FIRST):
             before, arguments, after = found
             if not then:
-                return _counting(before, before), arguments, "", after
+                return before, arguments, "", after
             if not (last := syntax(then, _SECOND)):
                 raise _UnknownError("two calls have their arguments in different ways")
             return _counting(before, last[0]), arguments, after, last[2]

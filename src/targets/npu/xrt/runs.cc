@@ -46,6 +46,15 @@ const char* StateName(int state) {
   }
 }
 
+// The end of a run that XRT's exception reports.
+template <typename CommandError>
+Aborted AbortedBy(const CommandError& error, const xrt::run& run) {
+  return {error.get_command_state(), StoppedAt(run), error.what()};
+}
+
+// The end of a run that has not answered within kJobTimeout.
+Aborted NoAnswer() { return {ERT_CMD_STATE_TIMEOUT, kNoOperation, "no answer"}; }
+
 // XRT ends the process if a run is destroyed before its end was seen (run_impl::~run_impl). So a
 // run without an answer is kept.
 void KeepForEver(const xrt::run& run) {
@@ -129,16 +138,6 @@ Fault Aborted::fault() const {
 std::string Aborted::text() const {
   return Concat("ended in ", StateName(state), " (", error, ")");
 }
-
-Aborted AbortedBy(const xrt::run::command_error& error, const xrt::run& run) {
-  return {error.get_command_state(), StoppedAt(run), error.what()};
-}
-
-Aborted AbortedBy(const xrt::runlist::command_error& error, const xrt::run& run) {
-  return {error.get_command_state(), StoppedAt(run), error.what()};
-}
-
-Aborted NoAnswer() { return {ERT_CMD_STATE_TIMEOUT, kNoOperation, "no answer"}; }
 
 std::optional<AbortedList> Execute(xrt::runlist& list, size_t runs, std::string_view name) {
   Tally::OfProcess().runs += static_cast<int64_t>(runs);

@@ -88,12 +88,6 @@ struct Aborted {
   std::string text() const;
 };
 
-// The end of a run that XRT's exception reports.
-Aborted AbortedBy(const xrt::run::command_error& error, const xrt::run& run);
-Aborted AbortedBy(const xrt::runlist::command_error& error, const xrt::run& run);
-// The end of a run that has not answered within kJobTimeout.
-Aborted NoAnswer();
-
 // How a list ended that did not complete, and at which run; null if nothing is known about that.
 struct AbortedList {
   Aborted aborted;
