@@ -50,11 +50,6 @@ else:
             from importlib.metadata import version
 
             return version("ort_aie_ep")
-        if name == "_npu":
-            from importlib.util import find_spec
-
-            if find_spec("ort_aie_ep._npu") is None:
-                raise AieError("this build of ort_aie_ep has no NPU part, _npu: run make build")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -18,7 +18,7 @@ from ort_aie_ep import __version__
 from ort_aie_ep.cli import console
 from ort_aie_ep.disk import ROOM
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.requirements import GET_RUNTIME, RUNTIME
+from ort_aie_ep.requirements import RUNTIME, install_line
 
 # As `--help` lists them: in each group, in the order in which a new user needs them.
 _GROUPS = {
@@ -77,7 +77,8 @@ class _Commands(TyperGroup):
         except ModuleNotFoundError as error:
             if error.name != RUNTIME:
                 raise
-            console.fail(f"this command needs ONNX Runtime, which is not installed: {GET_RUNTIME}")
+            get = install_line([RUNTIME])
+            console.fail(f"this command needs ONNX Runtime, which is not installed: {get}")
         raise typer.Exit(1)
 
 

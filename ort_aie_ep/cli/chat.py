@@ -112,7 +112,7 @@ def chat_command(
     ort-aie chat COMPILED < questions.txt > answers.txt
     ```
     """
-    require("ort-aie chat", ("jinja2", "prompt_toolkit"), "chat")
+    require("ort-aie chat", ("jinja2", "prompt_toolkit"))
     from ort_aie_ep.running.conversation import Conversation
     from ort_aie_ep.running.loop import open_loop
     from ort_aie_ep.running.templates import find_template

@@ -64,8 +64,8 @@ Threads = Annotated[
 TargetOption = Annotated[
     Target | None,
     typer.Option(
-        help="Where aie operators run. sim is the modelled NPU; it needs ort_aie_ep[npu] in this "
-        "Python, or in ORT_AIE_SIM_PYTHON. Default: ORT_AIE_TARGET, or auto."
+        help="Where aie operators run. sim is the modelled NPU; it needs SimPy in this Python, "
+        "or in ORT_AIE_SIM_PYTHON. Default: ORT_AIE_TARGET, or auto."
     ),
 ]
 DraftOption = Annotated[

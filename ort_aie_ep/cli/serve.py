@@ -32,7 +32,7 @@ from ort_aie_ep.cli.options import (
     session_options,
 )
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.requirements import require
+from ort_aie_ep.requirements import SERVER, require
 
 if TYPE_CHECKING:
     from ort_aie_ep.serving.engine import Facts
@@ -116,8 +116,7 @@ def serve_command(
     ORT_AIE_API_KEY=SECRET ort-aie serve COMPILED --host 0.0.0.0
     ```
     """
-    needed = ("fastapi", "jinja2", "llguidance", "prometheus_client", "uvicorn")
-    require("ort-aie serve", needed, "serve")
+    require("ort-aie serve", SERVER)
     if not (loopback := _is_loopback(host)) and not api_key:
         raise AieError(f"--host {host} lets other machines in: add --api-key or ORT_AIE_API_KEY")
     if api_key and not api_key.isascii():

@@ -260,7 +260,7 @@ def tuning_table(tuning: Tuning) -> Table:
             trial.variant,
             f"{trial.seconds * 1e3:.2f}",
             f"{rate / 1e9:.1f}" if rate else "",
-            f"{100 * rate / trial.read:.0f} %" if rate and trial.read else "",
+            f"{100 * rate / trial.read:.0f} %" if rate else "",
             ", ".join(["chosen"] * trial.chosen + ["rule"] * trial.rule),
             style="green" if trial.chosen else None,
         )

@@ -59,7 +59,7 @@ class ChatTemplate:
             TooMuchError: it takes too much time or memory.
             AieError: the template refuses the messages, or jinja2 is not installed.
         """
-        require("a chat template", ("jinja2",), "genai")
+        require("a chat template", ("jinja2",))
         environment = _environment()  # here, so that what it imports is there in the fork
 
         def work() -> str:
