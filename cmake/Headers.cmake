@@ -159,7 +159,7 @@ that will do")
 endfunction()
 
 # Copies the headers in the folder `from` to include/NAME of the build, and sets `directory_out` to that. pip puts the
-# packages that a build needs into another temporary folder each time, and all that includes them would be compiled anew.
+# packages that a build needs into another temporary folder each time: ccache would know nothing that includes them.
 function(ort_aie_keep_headers from name directory_out)
   set(kept "${CMAKE_BINARY_DIR}/include/${name}")
   file(GLOB_RECURSE headers RELATIVE "${from}" "${from}/*.h" "${from}/*.hpp")

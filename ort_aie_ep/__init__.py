@@ -198,10 +198,10 @@ def session(
     from ort_aie_ep.hub.models import compiled, local
     from ort_aie_ep.runtime.sessions import open_compiled
 
+    asked = CompileOptions.of(**options)
     opened = compiled(
-        local(model, progress), CompileOptions.of(**options), progress,
-        cache_dir=cache_dir, limit=cache_limit,
-    )  # fmt: skip
+        local(model, progress), asked, progress, cache_dir=cache_dir, limit=cache_limit
+    )
     try:
         session = open_compiled(opened.file, session_options)
     except BaseException:

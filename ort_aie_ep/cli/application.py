@@ -7,7 +7,7 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -69,7 +69,8 @@ class _Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            result = super().invoke(ctx)
+            with _plain_words():
+                result = super().invoke(ctx)
             sys.stdout.flush()  # what it refuses is told here, not by Python at its end
             return result
         except AieError as error:
@@ -80,6 +81,20 @@ class _Commands(TyperGroup):
             get = install_line([RUNTIME])
             console.fail(f"this command needs ONNX Runtime, which is not installed: {get}")
         raise typer.Exit(1)
+
+
+@contextlib.contextmanager
+def _plain_words() -> Iterator[None]:
+    """Says of an option's value what is wrong with it, and not how pydantic does."""
+    try:
+        yield
+    except typer.BadParameter as error:
+        words = error.message.removeprefix("Value error, ").removeprefix("Input ")
+        for kind, plain in (("integer", "a whole number"), ("number", "a number")):
+            if f"should be a valid {kind}" in words:
+                words = f"should be {plain}"
+        error.message = words
+        raise
 
 
 def _without_flag_types(command: Any, ctx: Any) -> Any:
@@ -124,7 +139,7 @@ _WRITING = (*_FULL, errno.EIO, errno.EFBIG)
 app = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )

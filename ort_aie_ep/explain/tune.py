@@ -28,8 +28,8 @@ from ort_aie_ep.runtime.kernels import this_cpu_by_rule
 # limit, two runs of the same code differ by that much; where memory is, variants this close came
 # out in another order in whole models (src/targets/host/kernels/README.md).
 _GAIN, _GAIN_OF_MEMORY = 0.03, 0.15
-# A machine is busy if the threads, which want all of the CPU's time, get less of it than this, or if
-# the best plain reads of memory differ by more than variants must.
+# A machine is busy if the threads, which want all of the CPU's time, get less of it than this, or
+# if the best plain reads of memory differ by more than variants must.
 _LEAST_SHARE, _READS = 0.95, 1 + _GAIN_OF_MEMORY
 
 

@@ -14,6 +14,7 @@ from ort_aie_ep.models.checked_json import read_json
 from ort_aie_ep.models.checkpoint import ADAPTER_CONFIG, is_checkpoint
 from ort_aie_ep.models.files import inside, is_missing, is_regular, open_regular
 
+GENERATION_CONFIG = "generation_config.json"  # of transformers
 GENAI_CONFIG = "genai_config.json"
 GGUF = b"GGUF"
 """The first bytes of a GGUF file."""

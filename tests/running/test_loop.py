@@ -514,8 +514,8 @@ def test_genai_config_chooses_the_sampling_that_a_turn_leaves_open(
     config["search"] |= {"do_sample": True, "temperature": 0.7, "top_k": 5, "top_p": 0.9}
     file.unlink()
     file.write_text(json.dumps(config))
-    assert opened(tmp_path / "sampled")._sampling == Sampling(0.7, 0.9, 5)
-    assert opened(model)._sampling == Sampling(0.0)
+    assert opened(tmp_path / "sampled").sampling == Sampling(0.7, 0.9, 5)
+    assert opened(model).sampling == Sampling(0.0)
     config["search"]["top_p"] = "much"
     file.write_text(json.dumps(config))
     with pytest.raises(AieError, match=r"search\.top_p must be a positive number, got 'much'"):

@@ -22,6 +22,7 @@ from ort_aie_ep.compiler.compiled_folder import (
 from ort_aie_ep.compiler.gguf import MODEL
 from ort_aie_ep.compiler.gguf.architecture import Model
 from ort_aie_ep.compiler.gguf.file import read_gguf
+from ort_aie_ep.compiler.gguf.sampling import generation
 from ort_aie_ep.compiler.gguf.tensors import Matrix, floats
 from ort_aie_ep.compiler.gguf.tokenizer import write_tokenizer
 from ort_aie_ep.compiler.options import CompileOptions
@@ -42,7 +43,8 @@ from ort_aie_ep.models.builder.config import genai_config
 from ort_aie_ep.models.builder.decoder import build
 from ort_aie_ep.models.builder.graph import EMBEDDING
 from ort_aie_ep.models.builder.weights import Weight, rotary_rows
-from ort_aie_ep.models.folder import ModelFolder
+from ort_aie_ep.models.files import write_json
+from ort_aie_ep.models.folder import GENERATION_CONFIG, ModelFolder
 from ort_aie_ep.progress import Progress
 
 # What runs the source's ONNX model, or needs another part of a folder.
@@ -78,6 +80,9 @@ def import_gguf(
         tokenizer = write_tokenizer(file, Path(scratch), options.gguf_pre)
         config = genai_config(gguf.shape)
         config["model"].update(tokenizer.ids)
+        said = generation(file.metadata)
+        config["search"] |= {name: said[name] for name in said if name in config["search"]}
+        write_json(Path(scratch, GENERATION_CONFIG), said)
         folder = ModelFolder(Path(scratch), Path(scratch, MODEL), config)
         (choice,), notes = choose(options, folder, model, [], progress)
         report = run_passes(
@@ -95,7 +100,7 @@ def import_gguf(
             [ModelFile(folder.model, model, report)],
             options,
             source=folder,
-            files=tokenizer.files,
+            files=[*tokenizer.files, Path(scratch, GENERATION_CONFIG)],
             notes=[*gguf.notes, *tokenizer.notes, *notes],
             progress=progress,
         )
