@@ -40,7 +40,7 @@ DATA = Path(__file__).parent / "data"
 LLAMA = DATA / "llama"
 COMMANDS = (
     "demo", "compile", "import-q4nx", "export-q4nx", "run", "chat", "batch", "explain", "bench",
-    "accuracy", "doctor", "tune", "synth", "predict", "kernels",
+    "accuracy", "doctor", "tune", "synth", "predict", "kernels", "pull", "list", "show", "rm",
 )  # fmt: skip
 
 

@@ -22,14 +22,14 @@ from ort_aie_ep.requirements import RUNTIME, install_line
 
 # As `--help` lists them: in each group, in the order in which a new user needs them.
 _GROUPS = {
-    "Every day": ("demo", "compile", "chat", "run", "serve", "batch", "explain", "doctor"),
-    "Models": ("import-q4nx", "export-q4nx", "synth", "cache"),
+    "Every day": ("demo", "chat", "run", "serve", "batch", "compile", "explain", "doctor"),
+    "Models": ("pull", "list", "show", "rm", "cache", "import-q4nx", "export-q4nx", "synth"),
     "Measuring": ("bench", "accuracy", "tune", "predict"),
     "NPU developers": ("kernels", "validate", "package-overlay"),
 }
 _GROUP_OF = {command: group for group, commands in _GROUPS.items() for command in commands}
-# Earlier names, which still work.
-_RENAMED = {"simulate": "predict"}
+# Earlier names, which still work, and those that other programs have.
+_RENAMED = {"simulate": "predict", "ls": "list"}
 
 
 class _Commands(TyperGroup):
@@ -159,13 +159,16 @@ def _root(
 ) -> None:
     """Compile and run int4 language models in ONNX Runtime, with aie.* operators.
 
-    Start with `ort-aie demo`, or with a model that onnxruntime-genai's builder wrote:
+    Start with `ort-aie demo`, with a model's name on Hugging Face, or with a GGUF file:
 
     ```
-    ort-aie compile MODEL COMPILED
-    ort-aie run COMPILED "def main(argv):"
-    ort-aie bench MODEL
+    ort-aie chat OWNER/REPO
+    ort-aie chat MODEL.gguf "What is an NPU?"
+    ort-aie bench MODEL.gguf
     ```
+
+    A model folder of onnxruntime-genai's builder, too, is compiled when it is first used;
+    `ort-aie compile MODEL COMPILED` has all options.
 
     `ort-aie COMMAND --help` explains each command. Exit codes: 0 for success, 1 for an error that
     the command reports, 2 for wrong usage. Results go to stdout. Progress, notes and errors go to

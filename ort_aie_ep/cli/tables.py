@@ -134,6 +134,16 @@ def cache_table(entries: Sequence[Entry], code: str) -> Table:
     return table
 
 
+def facts_table(facts: Mapping[str, str]) -> Table:
+    """Names and values, one below the other."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in facts.items():
+        table.add_row(name, Text(value))
+    return table
+
+
 def size_text(count: int) -> str:
     """A size in bytes, for people to read."""
     for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
