@@ -46,7 +46,7 @@ def note(message: str) -> None:
 
 def next_command(program: str, *words: object) -> None:
     """Prints the command to type next."""
-    note(f"next: {command(program, *words)}")
+    print_note(err, f"next: {command(program, *words)}", to_type=True)
 
 
 def command(program: str, *words: object) -> str:

@@ -174,9 +174,11 @@ class Bar:
         print_note(self._console, text)
 
 
-def print_note(console: Console, text: str) -> None:
-    """Prints a line that is not a result."""
-    console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
+def print_note(console: Console, text: str, *, to_type: bool = False) -> None:
+    """Prints a line that is not a result; a terminal breaks it between words unless it is one to
+    type, which can then be copied."""
+    whole = to_type or not console.file.isatty()
+    console.print(text, style="dim", markup=False, highlight=False, soft_wrap=whole)
 
 
 @contextmanager
