@@ -153,6 +153,8 @@ def find_model(source: Path) -> ModelFolder:
             f"{source} is an adapter: pass the checkpoint that it belongs to, and --adapter "
             f"{shlex.quote(str(source))}"
         )
+    if not models and (files := sorted(source.glob("*.gguf"))):
+        raise AieError(f"{source} has GGUF files: name one, such as {files[0]}")
     if not models:
         raise AieError(
             f"{source} is not a model folder: it has neither {GENAI_CONFIG} nor an .onnx file"
