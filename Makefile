@@ -16,7 +16,6 @@ export PYTHONSAFEPATH := 1
 endif
 # Tests that one process has compiled the next need not.
 unexport PYTHONDONTWRITEBYTECODE
-export CMAKE_CXX_COMPILER_LAUNCHER ?= $(shell command -v ccache)
 # The oldest ONNX Runtime that is supported, and versions between it and the newest: the first that has what
 # the provider needs, that of the headers that apt has, the nearest to that of Windows ML (1.28.3 is in no Python
 # package), and the one before the newest.
@@ -49,10 +48,11 @@ FUZZ_FOLDER ?= .cache/fuzz
 .PHONY: demo test lint check docs wheels windows real-headers bench kernel-bench fuzz fuzz-replay fuzz-ready \
         build clean
 
-# In a make of its own: packages are installed while the build runs. The NPU's part and stand-ins of tests are compiled
-# when a build is asked for.
+# In a make of its own: packages are installed while the build runs, which says how far it is. The NPU's targets, the
+# kernels of its simulator and stand-ins of tests are compiled when a build is asked for.
 demo:
-	@$(MAKE) --no-print-directory -j2 $(VENV)/ready STANDINS=OFF
+	@echo "Building in $(BUILD), and installing packages into $(VENV): a few minutes the first time"
+	@$(MAKE) --no-print-directory --silent -j2 $(VENV)/ready STANDINS=OFF QUIET=
 	$(VENV)/bin/ort-aie demo
 
 # Kernels that the CPU would not choose: those that multiply in bfloat16, without their instructions if it lacks them,
@@ -204,7 +204,8 @@ clean:
 SOURCES := $(shell find src cmake graph_passes aie_kernels ort_aie_ep -type f -not -name '*.pyc' -not -name '*.so') \
            CMakeLists.txt pyproject.toml
 # Not as a part of a parallel make, whose two processes are for installing beside building.
-NINJA = MAKEFLAGS= $(VENV)/bin/ninja -C $(BUILD) --quiet
+QUIET := --quiet
+NINJA = MAKEFLAGS= $(VENV)/bin/ninja -C $(BUILD) $(QUIET)
 
 # $(call install,environment,what): with uv, which takes a tenth of pip's time; with pip where uv is not, or cannot, as
 # where only pip knows from where.

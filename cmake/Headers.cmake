@@ -1,4 +1,4 @@
-# What OnnxRuntimeHeaders.cmake and XrtHeaders.cmake share: where to look for headers, in this order.
+# Headers of others. What OnnxRuntimeHeaders.cmake and XrtHeaders.cmake share: where to look for them, in this order.
 #
 #   path     the folder that a setting names; a wrong one is an error
 #   system   an installed package, or the same files on CMake's search path
@@ -156,4 +156,17 @@ that will do")
     cmake_language(CALL ${arg_CHECK})
   endif()
   return(PROPAGATE directory version problem)
+endfunction()
+
+# Copies the headers in the folder `from` to include/NAME of the build, and sets `directory_out` to that. pip puts the
+# packages that a build needs into another temporary folder each time: ccache would know nothing that includes them.
+function(ort_aie_keep_headers from name directory_out)
+  set(kept "${CMAKE_BINARY_DIR}/include/${name}")
+  file(GLOB_RECURSE headers RELATIVE "${from}" "${from}/*.h" "${from}/*.hpp")
+  foreach(header IN LISTS headers)
+    get_filename_component(folder "${kept}/${header}" DIRECTORY)
+    file(MAKE_DIRECTORY "${folder}")
+    file(COPY_FILE "${from}/${header}" "${kept}/${header}" ONLY_IF_DIFFERENT)
+  endforeach()
+  set(${directory_out} "${kept}" PARENT_SCOPE)
 endfunction()

@@ -6,6 +6,8 @@
 # From ORT_AIE_NLOHMANN_INCLUDE_DIR when it is given (a wrong one is an error), else the system's
 # (nlohmann-json3-dev), else the Python package nlohmann_json, which a wheel build has.
 
+include("${CMAKE_CURRENT_LIST_DIR}/Headers.cmake")
+
 function(ort_aie_find_nlohmann_json directory_out)
   if(NOT ORT_AIE_NLOHMANN_INCLUDE_DIR)
     find_path(_ort_aie_nlohmann_system nlohmann/json.hpp)
@@ -22,6 +24,7 @@ function(ort_aie_find_nlohmann_json directory_out)
                             "Python package nlohmann_json for ${Python_EXECUTABLE}, or set "
                             "ORT_AIE_NLOHMANN_INCLUDE_DIR")
       endif()
+      ort_aie_keep_headers("${ORT_AIE_NLOHMANN_INCLUDE_DIR}" nlohmann_json ORT_AIE_NLOHMANN_INCLUDE_DIR)
     endif()
   endif()
   if(NOT EXISTS "${ORT_AIE_NLOHMANN_INCLUDE_DIR}/nlohmann/json.hpp")

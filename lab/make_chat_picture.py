@@ -28,8 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "hub"))
 from hubs import running
 
 NAME = "bartowski/SmolLM2-135M-Instruct-GGUF"
-LINES = ("Name three fruits.", "And three vegetables?")
-COMMAND = ["ort-aie", "chat", NAME, "--temperature", "0", "--max-tokens", "60"]
+LINES = ("Name three fruits.", "Write a Python function that adds two numbers.")
+COMMAND = ["ort-aie", "run", NAME, "--seed", "1", "--max-tokens", "90"]
 
 
 def record(environment: dict[str, str]) -> list[tuple[float, str]]:
@@ -76,7 +76,7 @@ def main() -> None:
         printed = record(environment)
     asked = "".join(f"{line}\\n" for line in LINES)
     shown = f"$ printf {shlex.quote(asked)} | {shlex.join(COMMAND)}"
-    title = f"ort-aie chat, {datetime.date.today().isoformat()}"
+    title = f"ort-aie {COMMAND[1]}, {datetime.date.today().isoformat()}"
     begin = [(0.0, f"\x1b[1m{shown}\x1b[0m"), (0.0, "")]
     Path(sys.argv[1]).write_text(picture(title, begin + printed))
 

@@ -50,11 +50,6 @@ else:
             from importlib.metadata import version
 
             return version("ort_aie_ep")
-        if name == "_npu":
-            from importlib.util import find_spec
-
-            if find_spec("ort_aie_ep._npu") is None:
-                raise AieError("this build of ort_aie_ep has no NPU part, _npu: run make build")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -203,10 +198,10 @@ def session(
     from ort_aie_ep.hub.models import compiled, local
     from ort_aie_ep.runtime.sessions import open_compiled
 
+    asked = CompileOptions.of(**options)
     opened = compiled(
-        local(model, progress), CompileOptions.of(**options), progress,
-        cache_dir=cache_dir, limit=cache_limit,
-    )  # fmt: skip
+        local(model, progress), asked, progress, cache_dir=cache_dir, limit=cache_limit
+    )
     try:
         session = open_compiled(opened.file, session_options)
     except BaseException:

@@ -30,6 +30,14 @@ hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=No
 hypothesis.settings.load_profile("repeatable")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Models that commands compile for tests are not among the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ORT_AIE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def project() -> Project:
     """One build folder for all programs, so that they share what they use of the project."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import re
@@ -16,11 +17,13 @@ from typing import Any
 
 import pytest
 from background import with_default_signals
+from rich.console import Console
 from servers import DEMO, make_source
 from typer.testing import CliRunner
 
 from ort_aie_ep import requirements
 from ort_aie_ep.cli import app, console
+from ort_aie_ep.cli.answer import Answer, Typed, finished
 from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.running.conversation import Conversation
 from ort_aie_ep.running.loop import open_loop
@@ -53,10 +56,10 @@ def test_each_line_of_a_pipe_is_a_turn(model: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "named"),
     [
-        ("import os\n/sytsem Be brief.\n", ["/sytsem", "/system TEXT", "/reset"]),
+        ("import os\n/sytsem Be brief.\n", ["/sytsem", "/system TEXT", "/clear"]),
         ("/load nowhere.json\n", ["nowhere.json"]),
         ("/save ~nobody-here/talk.json\n", ["~nobody-here/talk.json"]),
-        ("import os " * 99 + "\n", ["/reset", "--context"]),
+        ("import os " * 99 + "\n", ["/clear", "--context"]),
     ],
     ids=["command", "file", "home", "context"],
 )
@@ -69,7 +72,7 @@ def test_a_line_that_cannot_be_is_named(model: Path, lines: str, named: list[str
 def test_what_a_conversation_needs_is_named(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "has no chat template" in chat(DEMO, "").stderr
     monkeypatch.setattr(requirements, "_found", lambda module: module != "prompt_toolkit")
-    assert "ort_aie_ep[chat]" in chat(model, "").stderr
+    assert "'prompt_toolkit>=" in chat(model, "").stderr
 
 
 def test_thoughts_are_not_in_a_pipe(tmp_path: Path) -> None:
@@ -77,9 +80,9 @@ def test_thoughts_are_not_in_a_pipe(tmp_path: Path) -> None:
     assert chat(make_source(tmp_path, template), "import os\n", "--max-tokens", "5").stdout == "\n"
 
 
-def test_a_models_text_cannot_control_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    console.show_text("[red]a\tb\n\x1b]52;c;eA==\x07\x9b2J\r")
-    assert capsys.readouterr().out == "[red]a\tb\n\ufffd]52;c;eA==\ufffd\ufffd2J\ufffd"
+def test_a_models_text_cannot_control_a_terminal() -> None:
+    shown = "[red]a\tb\n\ufffd]52;c;eA==\ufffd\ufffd2J\ufffd"
+    assert console.visible("[red]a\tb\n\x1b]52;c;eA==\x07\x9b2J\r") == shown
 
 
 class Terminal:
@@ -89,6 +92,7 @@ class Terminal:
         self._ours, theirs = os.openpty()
         environment = os.environ | {
             "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", "XDG_STATE_HOME": str(folder),
+            "ORT_AIE_ISA": "portable",  # slow enough to be stopped
         }  # fmt: skip
         self.process = subprocess.Popen(
             with_default_signals(sys.executable, "-m", "ort_aie_ep", *words),
@@ -119,12 +123,52 @@ class Terminal:
         return self.process.wait(60)
 
 
+def test_markdown_is_drawn_as_it_comes_and_html_stays() -> None:
+    text = "# Head\n\nSome **words**,\n<b>a</b> line.\n\n```\nfor x:\n\n    y\n```\n1. one\n"
+    ends = [finished(text[:end]) for end in range(len(text))]
+    assert sorted(set(ends)) == [0, text.index("Some"), text.index("```")]
+    shown = io.StringIO()
+    with Answer(Console(file=shown, width=40, force_terminal=False)) as answer:
+        answer.add("a thought", thought=True)
+        for piece in text:
+            answer.add(piece, thought=False)
+    lines = [line.rstrip() for line in shown.getvalue().splitlines()]
+    assert lines[0] == "a thought"
+    assert "<b>a</b> line." in lines
+    assert "Some words," in lines
+    assert any(line.strip() == "y" for line in lines)
+
+
+def test_keys_while_an_answer_comes_wait_without_their_escapes() -> None:
+    typed = Typed()
+    typed.add(b"\x1b[200~two\rlines\x1b[201~\x1b[A\x1bOB\x07!\r")
+    assert typed.take() == "two\nlines!"
+    assert typed.take() == ""
+
+
+def test_words_that_other_programs_have_work(model: Path) -> None:
+    lines = '/set parameter temperature 0\n"""import\nos"""\n/set\n/clear\n/stats\n/exit\nnever\n'
+    done = chat(model, lines, "--max-tokens", "3")
+    assert done.exit_code == 0, done.output
+    assert "temperature 0.0, top_p 1.0" in done.stderr
+    assert len(re.findall("answer: 3 tokens", done.stderr)) == 2  # and /stats
+    assert "top_k must be" in chat(model, "/set top_k many\n").stderr
+    once = chat(model, "", "import os", "--max-tokens", "3")
+    raw = chat(DEMO, "", "import os", "--max-tokens", "3", "--no-template")
+    for answered in (once, raw):
+        assert answered.exit_code == 0, answered.output
+        assert "answer: 3 tokens" in answered.stderr
+    asked = CliRunner().invoke(app, ["run", str(model), "--max-tokens", "3"], input="import os\n")
+    assert asked.stdout == once.stdout
+
+
 def test_ctrl_c_ends_an_answer_and_ctrl_d_the_conversation(model: Path, tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "chat", str(model), "--threads", "1")
     try:
         terminal.prompted()
         terminal.type("\x1b[200~import os\nimport sys\x1b[201~\r")
         terminal.until(r"\x1b\[\?2004l[\s\S]*?import[\s\S]*?import")  # of the answer
+        terminal.type("typed ahead\x1b[A")
         terminal.type("\x03")
         tokens = re.search(r"(\d+) tokens, ", terminal.until(r"\d+ tokens, .*tok/s"))
         assert tokens is not None

@@ -95,6 +95,9 @@ def test_what_is_overdue_has_no_time_left() -> None:
          "title: 393.7 MB in 4.0 s, 98 MB/s"),
         ("tokens", [(0, 0, 100), (1, 100, 100), (2, 0, 50), (4, 50, 50)],
          "title: 150 tokens in 4.0 s, 38 tokens/s"),
+        # Hashed, then packed.
+        ("bytes", [(0, 0, 98_400_000), (2, 98_400_000, 98_400_000), (4, 90_000_000, 90_000_000)],
+         "title: 98.4 MB in 4.0 s, 25 MB/s"),
         ("tests", [(0, 0, 11), (4, 2, 11)], "title: 2 of 11 tests in 4.0 s, 2.0 s per test"),
         ("", [], "title: 4.0 s"),
     ],

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import onnxruntime
 import pytest
+from typer.testing import CliRunner
 
 import ort_aie_ep
+from ort_aie_ep.cli import app
 from ort_aie_ep.runtime.provider import place
 
 ROOT = Path(__file__).parents[1]
@@ -56,6 +58,29 @@ def test_pieces_of_cpp_on_the_pages_are_in_the_example() -> None:
 def test_the_configuration_on_the_olive_page_is_the_example() -> None:
     shown = [code for page, code in blocks("json") if page == "olive.md"]
     assert shown == [(EXAMPLES / "olive" / "gptq.json").read_text()]
+
+
+def test_what_pages_quote_of_commands_is_what_they_print(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for OLIVE, a model that is not here."""
+    ran = []
+    for page, code in blocks("console"):
+        first, *quoted = code.splitlines()
+        program, *words = shlex.split(first.removeprefix("$ "))
+        if "OLIVE" in words:
+            continue
+        (tmp_path / page).mkdir()
+        monkeypatch.chdir(tmp_path / page)
+        Path("tests").symlink_to(ROOT / "tests")
+        if words[0] != "compile":
+            ort_aie_ep.compile(DEMO, "COMPILED")
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, done.output
+        printed = [line.rstrip() for line in done.stdout.splitlines()]
+        assert [line for line in quoted if line != "…" and line not in printed] == [], page
+        ran.append((program, words[0]))
+    assert ran == [("ort-aie", "explain"), ("ort-aie", "compile")]
 
 
 @pytest.mark.skipif(

@@ -106,7 +106,7 @@ def complete(
             a worker cannot open the model or write; some prompts cost every worker its life, or
             a worker's model fails; another run writes to `output`. What has been completed is kept.
     """
-    require("ort_aie_ep.batch", ("jinja2", "pyarrow", "ray"), "batch")
+    require("ort_aie_ep.batch", ("jinja2", "pyarrow", "ray"))
     began = time.monotonic()
     settings = Settings(max_tokens, temperature, top_p, seed, batch_size)
     for name, value in (("part_size", part_size), ("workers", workers), ("threads", threads)):

@@ -30,7 +30,7 @@ from ort_aie_ep.npu.packages.package import MANIFEST, Package
 from ort_aie_ep.npu.terms.device import device as find_device
 from ort_aie_ep.npu.terms.errors import PackageError
 from ort_aie_ep.progress import Count, Progress
-from ort_aie_ep.requirements import GET_RUNTIME, runtime_version
+from ort_aie_ep.requirements import RUNTIME, install_line, runtime_version
 
 FORMAT = 2
 #: Timed repetitions of a case: of a layer's shape, and of a small one.
@@ -318,7 +318,7 @@ _ADVICE = {
 def links() -> list[Finding]:
     """The chain from the chip to the library."""
     version = runtime_version()
-    runtime = Finding("ONNX Runtime", version, "" if version else GET_RUNTIME)
+    runtime = Finding("ONNX Runtime", version, "" if version else install_line([RUNTIME]))
     return [runtime, *find_npu(), find_xrt_target()]
 
 

@@ -7,7 +7,7 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,18 +18,18 @@ from ort_aie_ep import __version__
 from ort_aie_ep.cli import console
 from ort_aie_ep.disk import ROOM
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.requirements import GET_RUNTIME, RUNTIME
+from ort_aie_ep.requirements import RUNTIME, install_line
 
 # As `--help` lists them: in each group, in the order in which a new user needs them.
 _GROUPS = {
-    "Every day": ("demo", "compile", "chat", "run", "serve", "batch", "explain", "doctor"),
-    "Models": ("import-q4nx", "export-q4nx", "synth", "cache"),
+    "Every day": ("demo", "chat", "run", "serve", "batch", "compile", "explain", "doctor"),
+    "Models": ("pull", "list", "show", "rm", "cache", "import-q4nx", "export-q4nx", "synth"),
     "Measuring": ("bench", "accuracy", "tune", "predict"),
     "NPU developers": ("kernels", "validate", "package-overlay"),
 }
 _GROUP_OF = {command: group for group, commands in _GROUPS.items() for command in commands}
-# Earlier names, which still work.
-_RENAMED = {"simulate": "predict"}
+# Earlier names, which still work, and those that other programs have.
+_RENAMED = {"simulate": "predict", "ls": "list"}
 
 
 class _Commands(TyperGroup):
@@ -69,7 +69,8 @@ class _Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            result = super().invoke(ctx)
+            with _plain_words():
+                result = super().invoke(ctx)
             sys.stdout.flush()  # what it refuses is told here, not by Python at its end
             return result
         except AieError as error:
@@ -77,8 +78,23 @@ class _Commands(TyperGroup):
         except ModuleNotFoundError as error:
             if error.name != RUNTIME:
                 raise
-            console.fail(f"this command needs ONNX Runtime, which is not installed: {GET_RUNTIME}")
+            get = install_line([RUNTIME])
+            console.fail(f"this command needs ONNX Runtime, which is not installed: {get}")
         raise typer.Exit(1)
+
+
+@contextlib.contextmanager
+def _plain_words() -> Iterator[None]:
+    """Says of an option's value what is wrong with it, and not how pydantic does."""
+    try:
+        yield
+    except typer.BadParameter as error:
+        words = error.message.removeprefix("Value error, ").removeprefix("Input ")
+        for kind, plain in (("integer", "a whole number"), ("number", "a number")):
+            if f"should be a valid {kind}" in words:
+                words = f"should be {plain}"
+        error.message = words
+        raise
 
 
 def _without_flag_types(command: Any, ctx: Any) -> Any:
@@ -123,7 +139,7 @@ _WRITING = (*_FULL, errno.EIO, errno.EFBIG)
 app = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
@@ -143,13 +159,16 @@ def _root(
 ) -> None:
     """Compile and run int4 language models in ONNX Runtime, with aie.* operators.
 
-    Start with `ort-aie demo`, or with a model that onnxruntime-genai's builder wrote:
+    Start with `ort-aie demo`, with a model's name on Hugging Face, or with a GGUF file:
 
     ```
-    ort-aie compile MODEL COMPILED
-    ort-aie run COMPILED "def main(argv):"
-    ort-aie bench MODEL
+    ort-aie chat OWNER/REPO
+    ort-aie chat MODEL.gguf "What is an NPU?"
+    ort-aie bench MODEL.gguf
     ```
+
+    A model folder of onnxruntime-genai's builder, too, is compiled when it is first used;
+    `ort-aie compile MODEL COMPILED` has all options.
 
     `ort-aie COMMAND --help` explains each command. Exit codes: 0 for success, 1 for an error that
     the command reports, 2 for wrong usage. Results go to stdout. Progress, notes and errors go to

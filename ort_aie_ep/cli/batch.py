@@ -80,7 +80,7 @@ def batch_command(
     cat ANSWERS/part-*.jsonl
     ```
     """
-    require("ort-aie batch", ("jinja2", "pyarrow", "ray"), "batch")
+    require("ort-aie batch", ("jinja2", "pyarrow", "ray"))
     from ort_aie_ep.batch import complete
 
     with (

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,9 +26,12 @@ from ort_aie_ep.cli.options import (
     OnDeviceErrorOption,
     OverlaysOption,
     PromptChunkOption,
+    SamplingOptions,
+    SystemOption,
     TargetOption,
     Threads,
     session_options,
+    takes_options,
 )
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.requirements import require
@@ -36,25 +41,42 @@ if TYPE_CHECKING:
 
     from ort_aie_ep.running.answers import Delta
     from ort_aie_ep.running.conversation import Conversation
+    from ort_aie_ep.runtime.sessions import Options
 
 # What a line may be besides a message.
 _COMMANDS = {
     "/system TEXT": "set the system message; leave empty to remove it",
-    "/reset": "forget the messages, but not the system message",
+    "/set NAME VALUE": "change temperature, top_p, top_k, min_p, repeat_penalty, seed, max_tokens",
+    "/clear": "forget the messages, but not the system message",
     "/save FILE": "write the messages as JSON",
     "/load FILE": "continue with the messages of a file",
     "/stats": "the speed of the last answer, and how full the context is",
     "/help": "these lines",
+    "/bye": "leave",
+    '"""': "begins and ends a message of several lines",
 }
-_MORE_ROOM = "use /reset, or start with a larger --context"
+# Other words for the same.
+_ALSO = {"reset": "clear", "exit": "bye", "quit": "bye", "?": "help"}
+_LIMITS = ("max_tokens", "num_predict")
+_QUOTES = '"""'
+_MORE_ROOM = "use /clear, or start with a larger --context"
+
+
+class _Left(Exception):
+    """The user ends the conversation."""
 
 
 @app.command("chat")
+@takes_options
 def chat_command(
     folder: Annotated[Path, typer.Argument(metavar=METAVAR, help=HELP)],
-    system: Annotated[
-        str, typer.Option(metavar="TEXT", help="System message: how the model should answer.")
-    ] = "",
+    question: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[QUESTION]", help="Answer this alone, and end.", show_default=False
+        ),
+    ] = None,
+    system: SystemOption = "",
     context: Annotated[
         int | None,
         typer.Option(
@@ -65,31 +87,12 @@ def chat_command(
     max_tokens: Annotated[
         int | None, typer.Option(min=1, help="New tokens of an answer, at most.")
     ] = None,
-    temperature: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            max=2,
-            help="0: always the most likely token; above 0: sample. Sampling defaults come from "
-            "genai_config.json.",
-        ),
-    ] = None,
-    top_p: Annotated[
-        float | None,
-        typer.Option(
-            min=0, max=1, help="Sample from the most likely tokens whose probabilities sum to P."
-        ),
-    ] = None,
-    top_k: Annotated[
-        int | None, typer.Option(min=0, help="Sample from the K most likely tokens (0: all).")
-    ] = None,
-    min_p: Annotated[
-        float | None,
-        typer.Option(
-            min=0, max=1, help="Sample from tokens at least P times as likely as the most likely."
-        ),
-    ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed for sampling.")] = None,
+    no_template: Annotated[
+        bool,
+        typer.Option("--no-template", help="Continue the text as it is, as base models do."),
+    ] = False,
+    *,
+    sampling: SamplingOptions,
     draft: DraftOption = 0,
     draft_model: DraftModelOption = None,
     target: TargetOption = None,
@@ -100,66 +103,129 @@ def chat_command(
     overlays: OverlaysOption = None,
     prompt_chunk: PromptChunkOption = None,
 ) -> None:
-    """Converse with a model that has a chat template.
+    """Converse with a model, or ask it one question.
 
-    In a terminal, Ctrl-C ends an answer, Ctrl-D ends the conversation, and /help lists the
+    In a terminal, Ctrl-C ends an answer, Ctrl-D or /bye ends the conversation, and /help lists the
     commands. Without a terminal, each line of stdin is a message or a command, and the answers go
     to stdout:
 
     ```
     ort-aie chat OWNER/REPO
+    ort-aie chat MODEL.gguf "What is an NPU?"
     ort-aie chat COMPILED --system "Answer in French." --temperature 0.7
     ort-aie chat COMPILED < questions.txt > answers.txt
     ```
     """
-    require("ort-aie chat", ("jinja2", "prompt_toolkit"), "chat")
+    options = session_options(
+        target, numerics, threads, on_device_error, log, overlays, prompt_chunk
+    )
+    converse(
+        Talk(folder, system, context, max_tokens, sampling, draft, draft_model, not no_template),
+        options,
+        question,
+    )
+
+
+@dataclass
+class Talk:
+    """What a conversation is asked to be, as the options of `chat` and `run` say."""
+
+    folder: Path
+    system: str
+    context: int | None
+    max_tokens: int | None
+    sampling: SamplingOptions
+    draft: int
+    draft_model: Path | None
+    template: bool = True
+
+
+def converse(talk: Talk, options: Options, question: str | None = None) -> None:
+    """A conversation in a terminal or with the lines of stdin, or the answer to one question."""
+    require("ort-aie chat", ("jinja2", "prompt_toolkit"))
     from ort_aie_ep.running.conversation import Conversation
     from ort_aie_ep.running.loop import open_loop
     from ort_aie_ep.running.templates import find_template
 
-    options = session_options(
-        target, numerics, threads, on_device_error, log, overlays, prompt_chunk
-    )
-    given = {
-        "temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p, "seed": seed,
-    }  # fmt: skip
-    sampling = {name: value for name, value in given.items() if value is not None}
-    with opened(folder, draft, draft_model, options.target) as (model, guessing):
-        if find_template(model.folder) is None:
+    with opened(talk.folder, talk.draft, talk.draft_model, options.target) as (model, guessing):
+        if talk.template and find_template(model.folder) is None:
             raise AieError(
-                f"{folder} has no chat template: use ort-aie run, which continues a text"
+                f"{talk.folder} has no chat template: add --no-template, or use ort-aie run with a "
+                "prompt, and it continues your text"
             )
         with console.bar("open the model"):
-            loop = open_loop(model.folder, options, 1, context, draft=draft, drafter=guessing)
-        conversation = Conversation(loop, sampling, max_tokens)
-        conversation.system(system)
-        if sys.stdin.isatty() and sys.stdout.isatty():
-            _in_terminal(conversation)
+            loop = open_loop(
+                model.folder, options, 1, talk.context, draft=talk.draft, drafter=guessing
+            )
+        conversation = Conversation(
+            loop, talk.sampling.given(), talk.max_tokens, template=talk.template
+        )
+        conversation.system(talk.system)
+        show = _show_answer if sys.stdout.isatty() else _print_answer
+        if question is not None:
+            # Not KeyboardInterrupt, after which nobody knows what the cache holds.
+            signal.signal(signal.SIGINT, lambda *_: conversation.stop())
+            show(conversation, question)
+        elif sys.stdin.isatty() and sys.stdout.isatty():
+            _in_terminal(conversation, talk)
         else:
-            for line in sys.stdin:
-                if line.strip() and not _obeyed(conversation, line.strip()):
-                    _print_answer(conversation, line.rstrip("\r\n"))
+            _in_pipe(conversation, talk)
 
 
-def _in_terminal(conversation: Conversation) -> None:
+def _in_pipe(conversation: Conversation, talk: Talk) -> None:
+    lines = (line.rstrip("\r\n") for line in sys.stdin)
+    for line in lines:
+        text = _gathered(line, lambda: next(lines, _QUOTES))
+        try:
+            if text.strip() and not _obeyed(conversation, talk, text.strip()):
+                _print_answer(conversation, text)
+        except _Left:
+            return
+
+
+def _in_terminal(conversation: Conversation, talk: Talk) -> None:
     from prompt_toolkit import PromptSession
+    from prompt_toolkit.input.typeahead import clear_typeahead
+
+    from ort_aie_ep.cli.answer import Typed, unechoed
 
     lines: PromptSession[str] = PromptSession("> ", history=_history())
+    typed = Typed()
+
+    def stop(*_: object) -> None:
+        conversation.stop()
+        typed.forget()
+        clear_typeahead(lines.input)  # the rest of a paste
+
     console.note("/help lists commands, Ctrl-C ends an answer, Ctrl-D leaves")
-    # Not KeyboardInterrupt, after which nobody knows what the cache holds. A prompt has its own.
-    signal.signal(signal.SIGINT, lambda *_: conversation.stop())
+    # A prompt has a handler of its own.
+    signal.signal(signal.SIGINT, stop)
     while True:
         try:
-            text = lines.prompt()
+            first = lines.prompt("> ", default=typed.take())
+            text = _gathered(first, lambda: lines.prompt("... "))
         except KeyboardInterrupt:  # what was typed is given up
             continue
         except EOFError:
             return
         try:
-            if text.strip() and not _obeyed(conversation, text.strip()):
-                _show_answer(conversation, text)
+            if text.strip() and not _obeyed(conversation, talk, text.strip()):
+                with unechoed(typed):
+                    _show_answer(conversation, text)
+        except _Left:
+            return
         except (AieError, OSError) as error:
             console.fail(refused(error) if isinstance(error, OSError) else str(error))
+
+
+def _gathered(first: str, more: Callable[[], str]) -> str:
+    """A message: its first line, or what is between three quotes and the next three."""
+    if not first.lstrip().startswith(_QUOTES):
+        return first
+    text = first.lstrip().removeprefix(_QUOTES)
+    while _QUOTES not in text:
+        text += "\n" + more()
+    return text.partition(_QUOTES)[0].strip("\n")
 
 
 def _history() -> History:
@@ -194,37 +260,46 @@ def _print_answer(conversation: Conversation, text: str) -> None:
         console.write_text(delta.content)
     console.write_text("\n")
     console.note(_stats(conversation))
-    _tell_if_full(conversation)
+    _tell_how_it_ended(conversation)
 
 
 def _show_answer(conversation: Conversation, text: str) -> None:
-    """The answer, with what is thought before it dim."""
-    before = ""
-    for delta in _answer(conversation, text):
-        for piece, style in ((delta.reasoning, "dim"), (delta.content, "none")):
-            if piece:
-                console.show_text("\n\n" if before not in ("", style) else "")
-                console.show_text(piece, style)
-                before = style
-    console.show_text("\n")
-    console.note(_speed(conversation))
-    _tell_if_full(conversation)
+    from ort_aie_ep.cli.answer import Answer
+
+    pieces = _answer(conversation, text)
+    if (first := next(pieces, None)) is not None:  # until then there is a bar
+        with Answer(console.out) as answer:
+            for delta in chain((first,), pieces):
+                for piece, thought in ((delta.reasoning, True), (delta.content, False)):
+                    if piece:
+                        answer.add(piece, thought=thought)
+    if conversation.said:
+        console.note(_speed(conversation))
+    _tell_how_it_ended(conversation)
 
 
-def _tell_if_full(conversation: Conversation) -> None:
-    if conversation.full:
+def _tell_how_it_ended(conversation: Conversation) -> None:
+    if not conversation.said:
+        console.note("stopped while the prompt was read, so nothing was said")
+    elif conversation.full:
         console.note(f"the context of {conversation.context} tokens is full: {_MORE_ROOM}")
+    elif conversation.cut:
+        console.note("cut at --max-tokens: /set max_tokens N, or say: go on")
 
 
-def _obeyed(conversation: Conversation, line: str) -> bool:
+def _obeyed(conversation: Conversation, talk: Talk, line: str) -> bool:
     """Whether a line is a command, which is then done. A path is none."""
-    found = re.fullmatch(r"/(\w*)(?:\s+(.*))?", line, re.DOTALL)
+    found = re.fullmatch(r"/(\w*|\?)(?:\s+(.*))?", line, re.DOTALL)
     if found is None:
         return False
-    name, rest = found[1], found[2] or ""
+    name, rest = _ALSO.get(found[1], found[1]), found[2] or ""
+    if name == "set" and (of := re.fullmatch(r"system\s+(.*)", rest, re.DOTALL)):
+        name, rest = "system", of[1]  # as ollama has it
     if name == "system":
-        conversation.system(rest)
-    elif name == "reset" and not rest:
+        conversation.system(rest.strip('"'))
+    elif name == "set":
+        _set(conversation, talk, rest.removeprefix("parameter ").split())
+    elif name == "clear" and not rest:
         conversation.reset()
     elif name == "save" and rest:
         conversation.save(_file(rest))
@@ -233,10 +308,33 @@ def _obeyed(conversation: Conversation, line: str) -> bool:
     elif name == "stats" and not rest:
         console.note(_stats(conversation))
     elif name == "help" and not rest:
-        console.note("\n".join(f"{form:<14}{what}" for form, what in _COMMANDS.items()))
+        console.note("\n".join(f"{form:<16}{what}" for form, what in _COMMANDS.items()))
+    elif name == "bye" and not rest:
+        raise _Left
     else:
         raise AieError(f"{line.splitlines()[0]!r} is not one of {', '.join(_COMMANDS)}")
     return True
+
+
+def _set(conversation: Conversation, talk: Talk, words: list[str]) -> None:
+    """Changes how the next answers are written; without words, says how they are."""
+    if words:
+        if len(words) != 2:
+            raise AieError("/set takes a name and a value, such as /set temperature 0.7")
+        name, value = words
+        if name in _LIMITS:
+            if not value.isdecimal() or not int(value):
+                raise AieError(f"{name} must be a whole number of at least 1, got {value!r}")
+            talk.max_tokens = int(value)
+        else:
+            talk.sampling = talk.sampling.changed(name, value)
+        conversation.choose(talk.sampling.given(), talk.max_tokens)
+    chosen = conversation.sampling
+    names = ("temperature", "top_p", "top_k", "min_p", "seed")
+    shown = [f"{name} {getattr(chosen, name)}" for name in names]
+    shown.append(f"repeat_penalty {chosen.repetition_penalty}")
+    shown.append(f"max_tokens {talk.max_tokens or 'as many as there is room for'}")
+    console.note(", ".join(shown))
 
 
 def _file(text: str) -> Path:

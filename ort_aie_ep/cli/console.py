@@ -7,13 +7,14 @@ import json
 import os
 import platform
 import shlex
+import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, TextIO
 
 from rich.console import Console
-from rich.segment import Segment, Segments
 
 from ort_aie_ep.cli.progress import Bar, print_note, shown
 from ort_aie_ep.requirements import runtime_version
@@ -43,9 +44,17 @@ def note(message: str) -> None:
     print_note(err, message)
 
 
-def next_command(*words: object) -> None:
+def next_command(program: str, *words: object) -> None:
     """Prints the command to type next."""
-    note(f"next: {shlex.join(map(str, words))}")
+    print_note(err, f"next: {command(program, *words)}", to_type=True)
+
+
+def command(program: str, *words: object) -> str:
+    """A command to type: with the program's path if a shell does not find its name."""
+    own = Path(sys.argv[0])
+    if own.name == program and shutil.which(program) is None:
+        program = os.path.relpath(own) if own.is_relative_to(Path.cwd()) else str(own)
+    return shlex.join([program, *map(str, words)])
 
 
 def next_lines(lines: Iterable[str]) -> None:
@@ -59,14 +68,12 @@ def write_text(text: str) -> None:
     sys.stdout.flush()
 
 
-def show_text(text: str, style: str = "none") -> None:
-    """Writes a piece of a model's text to a terminal, which control characters could reprogram."""
-    # Not a text of rich, whose tabs would count from the beginning of the piece.
-    segment = Segment(text.translate(_VISIBLE), out.get_style(style))
-    out.print(Segments([segment]), soft_wrap=True)
+def visible(text: str, instead: str = "\ufffd") -> str:
+    """A text for a terminal, which control characters could reprogram."""
+    return text.translate(dict.fromkeys(_CONTROL, instead))
 
 
-_VISIBLE = {n: "\ufffd" for n in (*range(32), *range(127, 160)) if chr(n) not in "\n\t"}
+_CONTROL = [n for n in (*range(32), *range(127, 160)) if chr(n) not in "\n\t"]
 
 
 def bar(title: str, unit: str = "", what: str = "") -> AbstractContextManager[Bar]:

@@ -12,7 +12,7 @@ import typer
 
 from ort_aie_ep.cli import console
 from ort_aie_ep.cli.application import app
-from ort_aie_ep.cli.model import HELP, METAVAR, local
+from ort_aie_ep.cli.model import HELP, METAVAR, local, ready
 from ort_aie_ep.cli.options import (
     Baseline,
     Json,
@@ -72,13 +72,15 @@ def bench_command(
         ),
     ] = None,
 ) -> None:
-    """Measure speed against ONNX Runtime's CPU EP.
+    """Measure speed, alone or beside another engine.
 
-    Both run the same model in one process, in interleaved rounds. A model that is not compiled yet
-    is compiled into a temporary folder first:
+    A model in ONNX is measured beside ONNX Runtime's CPU EP, and a GGUF file beside llama.cpp if
+    llama-cpp-python is installed. A compiled folder is measured alone, or with --baseline beside
+    the CPU EP. Both engines run in one process, in interleaved rounds:
 
     ```
-    ort-aie bench MODEL
+    ort-aie bench OWNER/REPO
+    ort-aie bench MODEL.gguf --prompt-lengths 512 --new-tokens 128 --json
     ort-aie bench COMPILED --baseline MODEL --prompt-lengths 128,1024 --threads 4
     ```
 
@@ -94,30 +96,58 @@ def bench_command(
 
     lengths = _lengths(prompt_lengths)
     options = session_options(target, numerics, threads)
-    model = local(model).path
     if sizes := _batch_sizes(batch):
         _refuse_beside_batch(context)
-        _bench_batches(model, baseline, sizes, runs, options, json)
+        _bench_batches(local(model).path, baseline, sizes, runs, options, json)
         return
-    with _both(model, baseline) as (compiled, source):
+    with ExitStack() as stack:
+        compiled, source, gguf = _engines(stack, model, baseline)
         workload = bench.Workload(
-            lengths or bench.default_lengths(source, new_tokens), new_tokens, runs
+            lengths or bench.default_lengths(compiled, new_tokens), new_tokens, runs
         )
-        with console.bar("bench", "runs", "opening both models") as progress:
-            report = bench.bench(compiled, source, options, workload, progress)
+        with console.bar("bench", "runs", "opening the model") as progress:
+            if source is None:
+                report = bench.bench_alone(compiled, options, workload, gguf, progress)
+            else:
+                report = bench.bench(compiled, source, options, workload, progress)
     if json:
         console.print_json(report, plan=asdict(workload), options=asdict(options))
         return
     from ort_aie_ep.cli import tables
 
-    console.out.print(tables.speed_table(report.comparisons))
-    console.out.print(tables.agreement_lines(report.agreement))
-    ours, reference = report.load_seconds
+    console.out.print(tables.speed_table(report.comparisons, report.against))
+    if report.agreement is not None:
+        console.out.print(tables.agreement_lines(report.agreement))
+    names = ("ort_aie_ep", report.against)
+    loading = (f"{n} {s:.2f} s" for n, s in zip(names, report.load_seconds, strict=False))
+    ratio = " The ratio is the median over pairs of consecutive runs." if report.against else ""
     console.heading(
-        f"Medians of {runs} runs of {new_tokens} decoded tokens. The ratio is the median over "
-        f"pairs of consecutive runs.\nLoading: ort_aie_ep {ours:.2f} s, CPU EP {reference:.2f} s.\n"
-        + tables.conditions_line(threads)
+        f"Medians of {runs} runs of {new_tokens} decoded tokens.{ratio}\n"
+        f"Loading: {', '.join(loading)}.\n" + tables.conditions_line(threads)
     )
+
+
+def _engines(
+    stack: ExitStack, given: Path, baseline: Path | None
+) -> tuple[ModelFolder, ModelFolder | None, Path | None]:
+    """The compiled model, its source if that is ONNX, and its file if it is GGUF and llama.cpp is
+    there; the stack closes them."""
+    from ort_aie_ep.compiler.sources import is_onnx
+    from ort_aie_ep.models.folder import find_model, is_gguf
+    from ort_aie_ep.runtime.sessions import inspect
+    from ort_aie_ep.tools.bench import llama_cpp
+
+    path = local(given).path
+    if is_onnx(path) and (baseline is not None or not inspect(path).compiled):
+        compiled, source = stack.enter_context(_both(path, baseline))
+        return compiled, source, None
+    compiled = find_model(stack.enter_context(ready(given)))
+    if not is_gguf(path):
+        return compiled, None, None
+    if not llama_cpp.is_there():
+        console.note("pip install llama-cpp-python, and llama.cpp is measured beside it")
+        return compiled, None, None
+    return compiled, None, path
 
 
 def _refuse_beside_batch(context: typer.Context) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ort_aie_ep.runtime.sessions import Model
 
 METAVAR = "MODEL"
-HELP = "Model folder, compiled or not, or a name on a hub: OWNER/REPO[@REVISION][:FILE]."
+HELP = "A name on a hub, OWNER/REPO[@REVISION][:FILE], a GGUF file, or a folder, compiled or not."
 
 
 def local(given: Path) -> Local:
@@ -34,28 +34,42 @@ def local(given: Path) -> Local:
 def ready(given: Path, *, compiles: bool = True, target: str | None = None) -> Iterator[Path]:
     """The folder or file to open; while the block runs, it is not removed from the cache.
 
-    A name is compiled, unless `compiles` is False and it is ONNX; so is what is not ONNX yet. A
-    user's own model in ONNX is opened as it is. `target` is where operators are to run, if that is
-    known: a GGUF file becomes what it reads.
+    What is not compiled is compiled into the cache, unless `compiles` is False and it is ONNX. A
+    user's .onnx file is opened as it is, without the tokenizer beside it, and so is a folder that
+    cannot be compiled. `target` is where operators are to run, if that is known: a GGUF file
+    becomes what it reads.
     """
     from ort_aie_ep.compiler.gguf import TARGETS
     from ort_aie_ep.compiler.options import CompileOptions
     from ort_aie_ep.compiler.sources import is_onnx
     from ort_aie_ep.models.folder import is_gguf
+    from ort_aie_ep.runtime.sessions import inspect
 
     model = local(given)
-    if is_onnx(model.path) and not (model.name and compiles):
+    if is_onnx(model.path) and not (compiles and (model.name or model.path.is_dir())):
         yield model.path
         return
     from ort_aie_ep.hub.models import compiled
 
     npu = TARGETS.get(target or "") if is_gguf(model.path) else None
     options = CompileOptions(q4nx_compatible=npu)
-    with console.bar(f"compile {given}", "bytes", "reading the model") as progress:
-        opened = compiled(model, options, progress)
+    opened = None
+    try:
+        with console.bar(f"compile {given}", "bytes", "reading the model") as progress:
+            opened = compiled(model, options, progress, whole=True)
+    except AieError as error:
+        if model.name or not is_onnx(model.path):
+            raise
+        inspect(model.path)  # what is wrong with it is told alone
+        console.note(f"{given} cannot be compiled: {error}")
+    if opened is None:
+        yield model.path
+        return
     for note in opened.notes:
         console.note(note)
     try:
+        if opened.lock is not None and not model.name:
+            console.note(f"{given} was compiled into the cache, which ort-aie list shows")
         yield opened.file.parent
     finally:
         opened.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,6 +23,8 @@ from ort_aie_ep.cli.options import (
     OnDeviceErrorOption,
     OverlaysOption,
     PromptChunkOption,
+    SamplingOptions,
+    SystemOption,
     TargetOption,
     Threads,
     session_options,
@@ -122,6 +123,7 @@ def tell(result: CompileResult, *baseline: object) -> None:
     from ort_aie_ep.compiler.integrity import REPORT
     from ort_aie_ep.models.tokenizer import has_tokenizer
     from ort_aie_ep.running.next_step import lines, why_not_text
+    from ort_aie_ep.running.templates import find_template
 
     console.out.print(
         f"{result.path}: {result.weight_bytes / 1e6:.1f} MB of weights; {REPORT} lists each node",
@@ -138,19 +140,32 @@ def tell(result: CompileResult, *baseline: object) -> None:
     if why_not_text(result.folder):
         console.next_lines(lines(result.folder))
     elif has_tokenizer(result.folder):
-        console.next_command("ort-aie", "run", result.path, "def main(argv):")
+        if find_template(result.folder) is None:
+            console.next_command("ort-aie", "run", result.path, "def main(argv):")
+        else:
+            console.next_command("ort-aie", "chat", result.path)
     else:
         console.next_command("ort-aie", "bench", result.path, *baseline)
 
 
 @app.command("run")
+@takes_options
 def run_command(
     folder: Annotated[Path, typer.Argument(metavar=METAVAR, help=HELP)],
-    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="Text to continue.")],
-    max_tokens: Annotated[int, typer.Option(min=1, help="New tokens, at most.")] = 128,
+    prompt: Annotated[
+        str | None,
+        typer.Argument(metavar="[PROMPT]", help="Text to continue. Without one, as chat."),
+    ] = None,
+    system: SystemOption = "",
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="New tokens, at most. Default: 128, or all in a conversation."),
+    ] = None,
     host: Annotated[
         Host, typer.Option(help="Run in a plain InferenceSession, or in onnxruntime-genai.")
-    ] = (Host.session),
+    ] = Host.session,
+    *,
+    sampling: SamplingOptions,
     draft: DraftOption = 0,
     draft_model: DraftModelOption = None,
     target: TargetOption = None,
@@ -161,13 +176,14 @@ def run_command(
     overlays: OverlaysOption = None,
     prompt_chunk: PromptChunkOption = None,
 ) -> None:
-    """Continue a prompt and report the speed.
+    """Continue a prompt and report the speed, or converse.
 
-    The command always picks the most likely token. The new text goes to stdout, everything else to
-    stderr:
+    The model continues the prompt as it is; ort-aie chat answers a question. The new text goes to
+    stdout, everything else to stderr:
 
     ```
-    ort-aie run COMPILED "import os" --max-tokens 40
+    ort-aie run OWNER/REPO
+    ort-aie run COMPILED "import os" --max-tokens 40 --temperature 0
     ort-aie run COMPILED "import os" --host genai --threads 4
     ort-aie run COMPILED "import os" --draft 8 --draft-model SMALLER
     ort-aie run COMPILED "import os" --target sim --max-tokens 2 --log trace
@@ -177,22 +193,35 @@ def run_command(
     from ort_aie_ep.running.templates import find_template
     from ort_aie_ep.runtime.counters import npu_counters
 
-    if draft and host is Host.genai:
-        raise AieError("--draft works in ort_aie_ep's own loop only: leave out --host genai")
+    for given, name in ((draft, "draft"), (sampling.min_p, "min-p"), (prompt is None, "")):
+        if given and host is Host.genai:
+            what = f"--{name} works" if name else "a conversation is"
+            raise AieError(f"{what} in ort_aie_ep's own loop only: leave out --host genai")
     options = session_options(
         target, numerics, threads, on_device_error, log, overlays, prompt_chunk
     )
+    if prompt is None:
+        from ort_aie_ep.cli.chat import Talk, converse
+
+        converse(Talk(folder, system, None, max_tokens, sampling, draft, draft_model), options)
+        return
+    if system:
+        raise AieError(
+            "--system is for a conversation: use ort-aie chat MODEL QUESTION, or leave out PROMPT"
+        )
+    count = max_tokens or 128
     with ExitStack() as models:
         model, guessing = models.enter_context(opened(folder, draft, draft_model, options.target))
         shown = models.enter_context(console.completion(prompt))
         if host is Host.genai:
             timing = run_in_genai(
-                model.folder, options, prompt, max_tokens, shown.write, shown.progress
-            )
+                model.folder, options, prompt, count, shown.write, shown.progress,
+                sampling.given(),
+            )  # fmt: skip
         else:
             timing = run_in_session(
-                model.folder, options, prompt, max_tokens, shown.write, shown.progress,
-                draft, guessing,
+                model.folder, options, prompt, count, shown.write, shown.progress,
+                draft, guessing, sampling.given(),
             )  # fmt: skip
     console.write_text("\n")
     decode = "" if timing.decode_speed is None else f", {timing.decode_speed:.1f} tok/s"
@@ -207,7 +236,7 @@ def run_command(
     if counters.device_steps or counters.host_steps:
         console.note(str(counters))
     if sys.stderr.isatty() and find_template(model.folder) is not None:
-        console.note(f"this model can chat: {shlex.join(['ort-aie', 'chat', str(folder)])}")
+        console.note(f"this model can chat: {console.command('ort-aie', 'chat', folder)}")
 
 
 @app.command("explain")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Callable
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from ort_aie_ep.compiler.options import MissingOption
+from ort_aie_ep.errors import AieError
 
 if TYPE_CHECKING:
     from ort_aie_ep.runtime.sessions import Options
@@ -64,8 +66,8 @@ Threads = Annotated[
 TargetOption = Annotated[
     Target | None,
     typer.Option(
-        help="Where aie operators run. sim is the modelled NPU; it needs ort_aie_ep[npu] in this "
-        "Python, or in ORT_AIE_SIM_PYTHON. Default: ORT_AIE_TARGET, or auto."
+        help="Where aie operators run. sim is the modelled NPU; it needs SimPy in this Python, "
+        "or in ORT_AIE_SIM_PYTHON. Default: ORT_AIE_TARGET, or auto."
     ),
 ]
 DraftOption = Annotated[
@@ -119,6 +121,60 @@ PromptChunkOption = Annotated[
         help="Prompt tokens that an operator processes at a time, at most. "
         "Default: ORT_AIE_PROMPT_CHUNK, or the target's choice.",
     ),
+]
+
+
+@dataclass(frozen=True)
+class SamplingOptions:
+    """How tokens are chosen; what is not given is as the model's publisher says.
+
+    Attributes:
+        temperature: 0: always the most likely token; above 0: sample. Defaults of all these are the
+            publisher's, else llama.cpp's for a GGUF file.
+        top_p: sample from the most likely tokens whose probabilities sum to P.
+        top_k: sample from the K most likely tokens (0: all).
+        min_p: sample from tokens at least P times as likely as the most likely.
+        repeat_penalty: divide the score of each token that is there already by this.
+        seed: seed for sampling.
+    """
+
+    PANEL = "Sampling"
+
+    temperature: float | None = field(default=None, metadata={"min": 0, "max": 2})
+    top_p: float | None = field(default=None, metadata={"min": 0, "max": 1})
+    top_k: int | None = field(default=None, metadata={"min": 0})
+    min_p: float | None = field(default=None, metadata={"min": 0, "max": 1})
+    repeat_penalty: float | None = field(default=None, metadata={"min": 0.01})
+    seed: int | None = field(default=None, metadata={"min": 0})
+
+    def given(self) -> dict[str, Any]:
+        """Those that are given, as fields of `running.turns.Sampling`."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        values["repetition_penalty"] = values.pop("repeat_penalty")
+        return {name: value for name, value in values.items() if value is not None}
+
+    def changed(self, name: str, text: str) -> SamplingOptions:
+        """The same with a value as it is typed. Raises AieError if it cannot be that."""
+        about = {each.name: each for each in fields(self)}.get(name.replace("-", "_"))
+        if about is None:
+            names = ", ".join(each.name for each in fields(self))
+            raise AieError(f"{name!r} is not one of {names}")
+        least, most = about.metadata["min"], about.metadata.get("max", math.inf)
+        whole = str(about.type).startswith("int")
+        try:
+            value: float = int(text) if whole else float(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value <= most:
+            kind = "a whole number" if whole else "a number"
+            above = f"from {least} to {most}" if most < math.inf else f"of at least {least}"
+            raise AieError(f"{name} must be {kind} {above}, got {text!r}")
+        changed: dict[str, Any] = {about.name: value}
+        return replace(self, **changed)
+
+
+SystemOption = Annotated[
+    str, typer.Option(metavar="TEXT", help="System message: how the model should answer.")
 ]
 Baseline = Annotated[
     Path | None,
@@ -196,7 +252,7 @@ def _parameters(kind: Any) -> list[inspect.Parameter]:
         shown = typer.Option(
             flag,
             help=line[0].upper() + line[1:],
-            metavar=each.metadata.get("metavar"),
+            **each.metadata,
             rich_help_panel=getattr(kind, "PANEL", None),
         )
         found.append(

@@ -43,7 +43,8 @@ class Status:
         what: what is being done.
         done: amount of this stage.
         total: of this stage; 0 until it is known.
-        earlier: amount of the stages before.
+        earlier: amount of the stages before. Bytes are counted once: of a file that is read, then
+            packed, the stage with the most of them.
         began: when the work began, in seconds of `time.monotonic`, like all times here.
     """
 
@@ -61,7 +62,7 @@ class Status:
     def tell(self, done: int, total: int, what: str, now: float) -> None:
         """Notes a call of `Progress` at the time `now`."""
         if done < self.done:
-            self.earlier += self.done
+            self.earlier = self._with_earlier(self.done)
             self._samples.clear()
         self.done, self.total, self.what, self._told = done, total, what, now
         if not self._samples or now - self._samples[-1][0] >= _LEAST:
@@ -102,14 +103,17 @@ class Status:
 
     def end(self, now: float) -> str:
         """The last line, when the work is done."""
-        seconds, done = now - self.began, self.earlier + self.done
+        seconds, done = now - self.began, self._with_earlier(self.done)
         if not self.unit or not done:
             return f"{self.title}: {duration(seconds)}"
-        total = self.earlier + self.total
+        total = self._with_earlier(self.total)
         count = amount(done, total if done < total else 0, self.unit)
         return f"{self.title}: {count} in {duration(seconds)}, " + rate_text(
             done / seconds, self.unit
         )
+
+    def _with_earlier(self, amount: int) -> int:
+        return max(self.earlier, amount) if self.unit == "bytes" else self.earlier + amount
 
 
 def amount(done: int, total: int, unit: str) -> str:
@@ -170,9 +174,11 @@ class Bar:
         print_note(self._console, text)
 
 
-def print_note(console: Console, text: str) -> None:
-    """Prints a line that is not a result."""
-    console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
+def print_note(console: Console, text: str, *, to_type: bool = False) -> None:
+    """Prints a line that is not a result; a terminal breaks it between words unless it is one to
+    type, which can then be copied."""
+    whole = to_type or not console.file.isatty()
+    console.print(text, style="dim", markup=False, highlight=False, soft_wrap=whole)
 
 
 @contextmanager

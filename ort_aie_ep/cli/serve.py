@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ipaddress
 import logging
 import signal
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -32,7 +33,7 @@ from ort_aie_ep.cli.options import (
     session_options,
 )
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.requirements import require
+from ort_aie_ep.requirements import SERVER, require
 
 if TYPE_CHECKING:
     from ort_aie_ep.serving.engine import Facts
@@ -91,6 +92,9 @@ def serve_command(
             "(*: all). Repeatable.",
         ),
     ] = None,
+    log_requests: Annotated[
+        bool, typer.Option("--log-requests", help="Write a line for each request to stderr.")
+    ] = False,
     drain: Annotated[
         float,
         typer.Option(
@@ -110,19 +114,20 @@ def serve_command(
     """Serve a model to clients of OpenAI and Anthropic, to coding agents, and to a browser.
 
     ```
-    ort-aie serve COMPILED
+    ort-aie serve OWNER/REPO
+    ort-aie serve MODEL.gguf --log-requests
     curl http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' \\
-        -d '{"model": "COMPILED", "prompt": "def main(argv):"}'
+        -d '{"prompt": "def main(argv):"}'
     ORT_AIE_API_KEY=SECRET ort-aie serve COMPILED --host 0.0.0.0
     ```
     """
-    needed = ("fastapi", "jinja2", "llguidance", "prometheus_client", "uvicorn")
-    require("ort-aie serve", needed, "serve")
+    require("ort-aie serve", SERVER)
     if not (loopback := _is_loopback(host)) and not api_key:
         raise AieError(f"--host {host} lets other machines in: add --api-key or ORT_AIE_API_KEY")
     if api_key and not api_key.isascii():
         raise AieError("--api-key has characters that HTTP headers do not have: use ASCII")
     import uvicorn
+    from uvicorn.config import LOGGING_CONFIG
 
     from ort_aie_ep.running.loop import open_loop
     from ort_aie_ep.serving.app import LOOPBACK, Server, create_app
@@ -169,7 +174,9 @@ def serve_command(
 
         hosts = (*LOOPBACK, host, *(allowed_host or ())) if loopback else ("*",)
         address = f"[{host}]" if ":" in host else host
-        console.note(f"{server.name}: http://{address}:{listener.getsockname()[1]}/v1")
+        url = f"http://{address}:{listener.getsockname()[1]}"
+        console.note(f"a page for a browser: {url}")
+        console.note(f"{server.name}: {url}/v1")
         config = uvicorn.Config(
             create_app(server, hosts, cors_origin or ()),
             http=Protocol,
@@ -177,13 +184,24 @@ def serve_command(
             loop="asyncio",
             backlog=AT_ONCE,
             log_level="warning",
+            access_log=log_requests,
+            log_config=_on_stderr(LOGGING_CONFIG),
             timeout_graceful_shutdown=2,
             timeout_keep_alive=KEEP_ALIVE,
         )
+        if log_requests:
+            logging.getLogger("uvicorn.access").setLevel(logging.INFO)
         for name_of_log in ("uvicorn.error", "asyncio"):
             logging.getLogger(name_of_log).addFilter(FewLines())
         allow_descriptors()
         Stopping(config, stopping).run([listener])
+
+
+def _on_stderr(logs: dict[str, Any]) -> dict[str, Any]:
+    """uvicorn's logs, of which that of requests is on stdout."""
+    logs = copy.deepcopy(logs)
+    logs["handlers"]["access"]["stream"] = "ext://sys.stderr"
+    return logs
 
 
 def _size(facts: Facts) -> str:

@@ -134,6 +134,16 @@ def cache_table(entries: Sequence[Entry], code: str) -> Table:
     return table
 
 
+def facts_table(facts: Mapping[str, str]) -> Table:
+    """Names and values, one below the other."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in facts.items():
+        table.add_row(name, Text(value))
+    return table
+
+
 def size_text(count: int) -> str:
     """A size in bytes, for people to read."""
     for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
@@ -260,7 +270,7 @@ def tuning_table(tuning: Tuning) -> Table:
             trial.variant,
             f"{trial.seconds * 1e3:.2f}",
             f"{rate / 1e9:.1f}" if rate else "",
-            f"{100 * rate / trial.read:.0f} %" if rate and trial.read else "",
+            f"{100 * rate / trial.read:.0f} %" if rate else "",
             ", ".join(["chosen"] * trial.chosen + ["rule"] * trial.rule),
             style="green" if trial.chosen else None,
         )
@@ -289,27 +299,19 @@ def diagnosis_table(diagnosis: Diagnosis) -> RenderableType:
     return Group(*parts)
 
 
-def speed_table(comparisons: Iterable[Comparison]) -> Table:
-    """The medians of both engines and their ratio."""
-    table = _table(
-        "phase",
-        "context",
-        "ort_aie_ep, tok/s",
-        "CPU EP, tok/s",
-        "ratio",
-        "least to most",
-        right={"context", "ort_aie_ep, tok/s", "CPU EP, tok/s", "ratio", "least to most"},
-    )
+def speed_table(comparisons: Iterable[Comparison], against: str = CPU_EP) -> Table:
+    """The medians of both engines and their ratio, or those of a model alone."""
+    others = [f"{against}, tok/s", "ratio"] if against else []
+    numbers = ["context", "ort_aie_ep, tok/s", *others, "least to most"]
+    table = _table("phase", *numbers, right=numbers)
     for c in comparisons:
-        ratio = c.ratio
-        table.add_row(
-            c.phase,
-            str(c.length),
-            f"{c.ours.median:.1f}",
-            f"{c.reference.median:.1f}",
-            Text(f"{ratio.median:.2f}", style="bold green" if ratio.median > 1 else "bold yellow"),
-            f"{ratio.least:.2f} to {ratio.most:.2f}",
-        )
+        bounds = f"{c.ours.least:.1f} to {c.ours.most:.1f}"
+        cells: list[str | Text] = [c.phase, str(c.length), f"{c.ours.median:.1f}"]
+        if c.reference is not None and (ratio := c.ratio) is not None:
+            style = "bold green" if ratio.median > 1 else "bold yellow"
+            cells += [f"{c.reference.median:.1f}", Text(f"{ratio.median:.2f}", style=style)]
+            bounds = f"{ratio.least:.2f} to {ratio.most:.2f}"
+        table.add_row(*cells, bounds)
     return table
 
 

@@ -30,10 +30,10 @@ def tune_command(
 ) -> None:
     """Measure which kernels are fastest on this machine, and store the result.
 
-    The measurement takes about half a minute and needs an otherwise idle machine. It stores a small
-    file in your user cache, valid only for this CPU and this version's kernels, which each process
-    reads once. Without it, rules choose the kernels by the CPU's vendor and features, and sessions
-    try others that give the same bits while they run. `ort-aie doctor` shows the choice:
+    The measurement takes about half a minute. On a busy machine nothing is stored. Else it stores a
+    small file in your user cache, valid only for this CPU and this version's kernels, which each
+    process reads once. Without it, rules choose the kernels by the CPU's vendor and features, and
+    sessions try others that give the same bits while they run. `ort-aie doctor` shows the choice:
 
     ```
     ort-aie tune
@@ -58,4 +58,7 @@ def tune_command(
         "with a plain read of the same weights. Bytes of symmetric weights that a kernel skips "
         "count as read."
     )
-    console.note(f"stored: {report.file}")
+    if report.busy:
+        console.note(f"nothing is stored, as this machine is busy: {report.busy}; try again later")
+    else:
+        console.note(f"stored: {report.file}")

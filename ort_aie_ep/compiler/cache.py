@@ -125,6 +125,8 @@ def compiled_file(
     progress: Progress | None = None,
     limit: int | None = None,
     name: str = "",
+    *,
+    whole: bool = False,
 ) -> Opened:
     """The .onnx file of `source`'s compilation, made now if the cache has no complete one.
 
@@ -136,7 +138,8 @@ def compiled_file(
     `progress` counts the bytes that are hashed, then the bytes of weights that are written; for a
     checkpoint, before, the builder's steps.
 
-    `name` is what `source` was downloaded by, if it was: see `sources.find_source`.
+    `name` is what `source` was downloaded by, if it was, and `whole` asks for a folder with its
+    tokenizer: see `sources.find_source`.
 
     Returns:
         The file in the cache, or `source`'s own if it is already compiled.
@@ -145,7 +148,7 @@ def compiled_file(
         AieError: `source` is not a model, is damaged or has nothing to compile; it is already
             compiled but options are given; it changes in the meantime; the cache cannot be written.
     """
-    given = find_source(source, name)
+    given = find_source(source, name, whole=whole)
     model = given.model
     index = cache / SOURCES / f"{_hash(os.fsencode(given.path.absolute()))}.json"
     found = _indexed(index, model) or _read_source(index, given, progress)

@@ -98,7 +98,7 @@ def compile_model(
 def _import_gguf(
     source: Path, target: Path, options: CompileOptions, progress: Progress | None
 ) -> CompileResult:
-    require("a GGUF file", ("gguf",), "gguf")
+    require("a GGUF file", ("gguf",))
     from ort_aie_ep.compiler.gguf.importer import import_gguf
 
     return import_gguf(source, target, options, progress)

@@ -10,6 +10,7 @@ import inspect
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, Self, TypedDict, TypeVar, get_args, get_type_hints
 
@@ -69,7 +70,15 @@ class GraphOptions:
 
     @classmethod
     def of(cls, **given: Any) -> Self:
-        """The options as Python's users write them: those of `CompileKeywords`."""
+        """The options as Python's users write them: those of `CompileKeywords`.
+
+        Raises:
+            TypeError: one is not known; the error names the nearest.
+        """
+        known = [each.name for each in fields(cls)]
+        for name in given.keys() - set(known):
+            near = "".join(f"; did you mean {one!r}?" for one in get_close_matches(name, known, 1))
+            raise TypeError(f"there is no option {name!r}{near}")
         for name in given.keys() & {"calibration", "importance"}:
             given[name] = None if given[name] is None else Path(given[name])
         if isinstance(keep := given.get("keep", ()), str):

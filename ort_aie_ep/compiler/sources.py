@@ -76,11 +76,11 @@ def is_onnx(path: Path) -> bool:
     return not (path.suffix == Q4NX or is_gguf(path) or is_checkpoint(path))
 
 
-def find_source(path: Path, name: str = "") -> Source:
+def find_source(path: Path, name: str = "", *, whole: bool = False) -> Source:
     """The model at a path, which was downloaded by `name` if that is not empty.
 
-    What was downloaded, and what is not ONNX yet, becomes a whole model folder. A user's model in
-    ONNX is compiled alone.
+    What was downloaded, and what is not ONNX yet, becomes a whole model folder, and so does a
+    folder that is wanted `whole`. Else a user's model in ONNX is compiled alone.
 
     Raises:
         AieError: there is none, or it is several that run together.
@@ -96,7 +96,7 @@ def find_source(path: Path, name: str = "") -> Source:
             f"{path} has an encoder and decoders, and a session runs one: pass its .onnx file"
         )
     model = folder.model
-    if name and path.is_dir():
+    if (name or whole) and path.is_dir():
         return Source(path, model, model.name, shown)
     # The file, not its folder: tokenizers and configurations stay where they are.
     return Source(model, model, model.name, name or str(model.absolute()))

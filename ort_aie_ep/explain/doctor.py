@@ -16,19 +16,21 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.explain.pages import weight_pages
 from ort_aie_ep.machine import XRT_TARGET, Finding, cpu_model, find_npu, npu_device
 from ort_aie_ep.progress import Progress
-from ort_aie_ep.requirements import GET_RUNTIME, RUNTIME, runtime_version
+from ort_aie_ep.requirements import RUNTIME, SERVER, install_line, runtime_version
 from ort_aie_ep.runtime.core_library import xrt_library
 
-_PACKAGES = {
-    "onnxruntime-genai": "optional, runs whole models: pip install onnxruntime-genai",
-    "onnx-ir": "",
-    "onnxscript": "",
-    "tokenizers": "",
-    "prompt_toolkit": "optional, for ort-aie chat: pip install 'ort_aie_ep[chat]'",
-    "fastapi": "optional, for ort-aie serve: pip install 'ort_aie_ep[serve]'",
-    "huggingface_hub": "optional, for models by name: pip install 'ort_aie_ep[hub]'",
-    "ray": "optional, for ort-aie batch: pip install 'ort_aie_ep[batch]'",
-    "simpy": "optional, for the modelled NPU: pip install 'ort_aie_ep[npu]'",
+# What each is for, if it is optional, and the modules that are used with it.
+_PACKAGES: dict[str, tuple[str, ...]] = {
+    "onnxruntime-genai": ("runs whole models", "onnxruntime_genai"),
+    "onnx-ir": ("", "onnx_ir"),
+    "onnxscript": ("", "onnxscript"),
+    "tokenizers": ("", "tokenizers"),
+    "gguf": ("for GGUF files", "gguf"),
+    "prompt_toolkit": ("for ort-aie chat", "jinja2", "prompt_toolkit"),
+    "fastapi": ("for ort-aie serve", *SERVER),
+    "huggingface_hub": ("for models by name", "huggingface_hub"),
+    "ray": ("for ort-aie batch", "jinja2", "ray"),
+    "simpy": ("for the modelled NPU", "simpy"),
 }
 
 _REASONS = {"rule": "rule: ", "measured": "measured by ort-aie tune on ", "forced": "forced by "}
@@ -76,8 +78,8 @@ def diagnose(compiled: Path | None = None, progress: Progress | None = None) -> 
     software = [
         Finding("Python", platform.python_version()),
         Finding("ort_aie_ep", ort_aie_ep.__version__),
-        Finding(RUNTIME, version, "" if version else GET_RUNTIME),
-        *(_package(name, remedy) for name, remedy in _PACKAGES.items()),
+        Finding(RUNTIME, version, "" if version else install_line([RUNTIME])),
+        *(_package(name, *about) for name, about in _PACKAGES.items()),
     ]
     host = [Finding("CPU", cpu_model())]
     working = False
@@ -196,11 +198,11 @@ def _measurement() -> Finding:
     return Finding(name, "", f"{path} is not valid: {why}; measure again with ort-aie tune")
 
 
-def _package(name: str, remedy: str) -> Finding:
+def _package(name: str, use: str, *modules: str) -> Finding:
     try:
         return Finding(name, metadata.version(name))
     except metadata.PackageNotFoundError:
-        return Finding(name, "", remedy or f"pip install {name}")
+        return Finding(name, "", f"{use and f'optional, {use}: '}{install_line(modules)}")
 
 
 def _run_operator() -> str:

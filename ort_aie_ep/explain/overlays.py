@@ -22,7 +22,7 @@ FUSED_LAYER = "fused_layer"  # beside `decode`, for whole layers of a token
 
 def packages(forms: Iterable[BlockForm] = FORMS) -> frozenset[str]:
     """The packages that the executor uses if they are there, for weights of these forms."""
-    from ort_aie_ep import _npu  # a build for the CPU alone does not have it
+    from ort_aie_ep import _npu
 
     return frozenset(name for form in forms for name in _npu.packages(form.group, form.minima))
 

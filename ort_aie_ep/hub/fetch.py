@@ -422,4 +422,4 @@ def _endpoint() -> str:
 
 
 def _require_hub(name: Name) -> None:
-    require(f"{name} does not exist here; as a name on a hub it", ("huggingface_hub",), "hub")
+    require(f"{name} does not exist here; as a name on a hub it", ("huggingface_hub",))

@@ -122,6 +122,7 @@ def compiled(
     *,
     cache_dir: str | os.PathLike[str] | None = None,
     limit: str | None = None,
+    whole: bool = False,
 ) -> Opened:
     """A model's compilation in the cache, made if needed: see `compiler.cache.compiled_file`.
 
@@ -129,7 +130,7 @@ def compiled(
         AieError: as `compiled_file`.
     """
     cache, most = cache_folder(cache_dir), cache_limit(limit)
-    return compiled_file(model.path, cache, options, progress, most, model.name)
+    return compiled_file(model.path, cache, options, progress, most, model.name, whole=whole)
 
 
 def require_no_code(given: str, options: tuple[str, ...]) -> None:

@@ -19,7 +19,7 @@ from ort_aie_ep.requirements import SIMULATOR, MissingPackageError, require
 def main() -> None:
     """Serve the host's requests, or answer the first one with the names of missing packages."""
     try:
-        require(f"the modelled NPU, which runs in {sys.executable},", SIMULATOR, "npu")
+        require(f"the modelled NPU, which runs in {sys.executable},", SIMULATOR)
     except MissingPackageError as error:
         _refuse(str(error))
         return

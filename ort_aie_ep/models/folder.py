@@ -14,6 +14,7 @@ from ort_aie_ep.models.checked_json import read_json
 from ort_aie_ep.models.checkpoint import ADAPTER_CONFIG, is_checkpoint
 from ort_aie_ep.models.files import inside, is_missing, is_regular, open_regular
 
+GENERATION_CONFIG = "generation_config.json"  # of transformers
 GENAI_CONFIG = "genai_config.json"
 GGUF = b"GGUF"
 """The first bytes of a GGUF file."""
@@ -152,6 +153,8 @@ def find_model(source: Path) -> ModelFolder:
             f"{source} is an adapter: pass the checkpoint that it belongs to, and --adapter "
             f"{shlex.quote(str(source))}"
         )
+    if not models and (files := sorted(source.glob("*.gguf"))):
+        raise AieError(f"{source} has GGUF files: name one, such as {files[0]}")
     if not models:
         raise AieError(
             f"{source} is not a model folder: it has neither {GENAI_CONFIG} nor an .onnx file"

@@ -44,7 +44,7 @@ class Kernels:
         if not path.is_file():
             raise SimulationError(
                 f"the kernels for {architecture} are missing: expected {path}; reinstall "
-                f"the package ort_aie_ep, which has kernels for aie2 and aie2p"
+                "the package ort_aie_ep, or run make build in a checkout"
             )
         try:
             self._library = ctypes.CDLL(str(path))

@@ -128,4 +128,6 @@ def range_of(phase: Phase, seconds: float) -> tuple[float, float]:
 
 def range_words(phase: Phase, seconds: float) -> str:
     """The range as tables show it."""
-    return "–".join(f"{value:.3g}" for value in range_of(phase, seconds))
+    return "–".join(
+        f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in range_of(phase, seconds)
+    )

@@ -14,33 +14,52 @@ from ort_aie_ep.progress import Progress
 from ort_aie_ep.running.answers import Delta
 from ort_aie_ep.running.loop import Loop
 from ort_aie_ep.running.prompts import checked_messages
-from ort_aie_ep.running.turns import Turn
+from ort_aie_ep.running.turns import Sampling, Turn
 from ort_aie_ep.running.writing import Timing, Writing
 
 
 class Conversation:
-    """Messages of a model with a chat template. Each turn goes on in the cache of the one before.
+    """Messages of a model. Each turn goes on in the cache of the one before.
 
     Attributes:
         messages: in OpenAI's form; what was thought before an answer is its reasoning_content.
         last: what the last answer took; None before the first.
+        said: whether the last text is one of the messages: it is not if its answer was stopped
+            before it began.
+        cut: whether the last answer ended at the most tokens of an answer.
     """
 
     def __init__(
-        self, loop: Loop, sampling: Mapping[str, Any] = {}, max_tokens: int | None = None
+        self,
+        loop: Loop,
+        sampling: Mapping[str, Any] = {},
+        max_tokens: int | None = None,
+        *,
+        template: bool = True,
     ) -> None:
         """In a loop that writes nothing else. `sampling` has fields of `Sampling` in place of the
         model's own, and `max_tokens` of an answer are as many as the context has room for by
-        default."""
+        default. Without the `template`, the model continues the texts of all messages, one after
+        another."""
         self.messages: list[dict[str, Any]] = []
         self.last: Timing | None = None
+        self.said = self.cut = False
         self._loop, self._turn = loop, Turn(sampling=sampling, max_tokens=max_tokens)
-        self._stopping = False
+        self._template, self._stopping = template, False
+
+    def choose(self, sampling: Mapping[str, Any], max_tokens: int | None) -> None:
+        """How the next answers are written: see `__init__`."""
+        self._turn = replace(self._turn, sampling=sampling, max_tokens=max_tokens)
 
     @property
     def context(self) -> int:
         """Tokens that the conversation has room for."""
         return self._loop.context
+
+    @property
+    def sampling(self) -> Sampling:
+        """How the next answer's tokens are chosen."""
+        return self._loop.sampling.with_fields(self._turn.sampling)
 
     @property
     def full(self) -> bool:
@@ -61,7 +80,11 @@ class Conversation:
         """
         self._stopping = False
         asked = [*self.messages, {"role": "user", "content": text}]
-        writing = Writing(self._loop, replace(self._turn, messages=asked), progress)
+        turn = replace(self._turn, messages=asked)
+        if not self._template:
+            texts = "".join(message["content"] for message in asked)
+            turn = replace(self._turn, prompt=texts)
+        writing = Writing(self._loop, turn, progress)
         answer = {"role": "assistant", "content": ""}
         pieces = iter(writing)
         try:
@@ -77,8 +100,10 @@ class Conversation:
                     yield delta
         finally:
             pieces.close()
-            self.last = writing.timing
-            if writing.usage is not None or writing.text.written:
+            self.last, usage = writing.timing, writing.usage
+            self.said = usage is not None or writing.text.written > 0
+            self.cut = usage is not None and usage.finish_reason == "length" and not self.full
+            if self.said:
                 self.messages = [*asked, answer]
 
     def stop(self) -> None:

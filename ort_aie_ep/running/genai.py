@@ -7,6 +7,7 @@ from typing import Any
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import GENAI_CONFIG, ModelFolder, section
+from ort_aie_ep.requirements import install_line
 from ort_aie_ep.runtime.sessions import LOG_FATAL, Options, plain_message
 
 
@@ -20,8 +21,8 @@ def module() -> Any:
         import onnxruntime_genai
     except ImportError as error:
         raise AieError(
-            "onnxruntime-genai is not installed: pip install onnxruntime-genai (ort-aie run "
-            "--host session does without)"
+            f"onnxruntime-genai is not installed: {install_line(['onnxruntime_genai'])} "
+            "(ort-aie run --host session does without)"
         ) from error
     return onnxruntime_genai
 

@@ -50,7 +50,7 @@ class Guides:
             AieError: llguidance is not installed, or cannot use this tokenizer; no token ends a
                 text.
         """
-        require("a JSON schema or a tool", ("llguidance",), "serve")
+        require("a JSON schema or a tool", ("llguidance",))
         from llguidance import LLParserLimits, LLTokenizer
 
         if not (ending := sorted(ends)):

@@ -22,8 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ort_aie_ep.errors import AieError, FieldError, UnexpectedError, as_error
-from ort_aie_ep.models.checked_json import Field
-from ort_aie_ep.models.folder import GENAI_CONFIG, ModelFolder, section
+from ort_aie_ep.models.checked_json import Field, read_json
+from ort_aie_ep.models.files import is_regular
+from ort_aie_ep.models.folder import GENAI_CONFIG, GENERATION_CONFIG, ModelFolder, section
 from ort_aie_ep.models.interface import context_length
 from ort_aie_ep.running.answers import AnswerReader, Delta
 from ort_aie_ep.running.asked import Asking
@@ -133,7 +134,7 @@ class Loop:
         self.asking, self.context, self.slots = asking, context, slots
         self.prompts = asking.prompts
         self.waiting: deque[Text] = deque()
-        self._sampling = sampling or Sampling()
+        self.sampling = sampling or Sampling()
         self._chunk, self.drafts = chunk, drafts
         self._places = [_Slot() for _ in range(slots.count)]
         self._writing = 0  # so many slots from 0 on are being written
@@ -163,7 +164,7 @@ class Loop:
         room = self.context - len(prompt.tokens)
         if room < 1:
             raise PromptTooLongError(len(prompt.tokens), self.context)
-        sampling = self._sampling.with_fields(turn.sampling)
+        sampling = self.sampling.with_fields(turn.sampling)
         choosing = Choosing(
             sampling,
             np.random.default_rng(sampling.seed),
@@ -564,20 +565,29 @@ def open_loop(
 
 
 def sampling_of(folder: ModelFolder) -> Sampling:
-    """What genai_config.json says.
+    """What genai_config.json says, and of what it does not, generation_config.json: it has no word
+    for min_p.
 
     Raises:
-        AieError: it says what cannot be.
+        AieError: they say what cannot be.
     """
-    search = Field(section(folder, "search"), GENAI_CONFIG, "search")
-    penalty = search.find("repetition_penalty")
+    parts = [Field(section(folder, "search"), GENAI_CONFIG, "search")]
+    if is_regular(file := folder.path / GENERATION_CONFIG):
+        parts.append(read_json(file))
+
+    def find(name: str) -> Field | None:
+        return next((found for part in parts if (found := part.find(name))), None)
+
+    penalty, drawn = find("repetition_penalty"), find("do_sample")
     said = Sampling(repetition_penalty=penalty.positive() if penalty else 1.0)
-    if not search.value.get("do_sample"):
+    if drawn is None or not drawn.value:
         return said
-    temperature, top_p, top_k = (search.find(name) for name in ("temperature", "top_p", "top_k"))
+    names = ("temperature", "top_p", "top_k", "min_p")
+    temperature, top_p, top_k, min_p = map(find, names)
     return replace(
         said,
         temperature=temperature.number(0) if temperature else 1.0,
         top_p=top_p.positive() if top_p else 1.0,
         top_k=top_k.integer(0) if top_k else 0,
+        min_p=min_p.number(0) if min_p else 0.0,
     )

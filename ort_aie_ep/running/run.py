@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from itertools import islice
 from typing import Any
 
@@ -35,12 +35,13 @@ def run_in_session(
     progress: Progress | None = None,
     draft: int = 0,
     drafter: ModelFolder | None = None,
+    chosen: Mapping[str, Any] = {},
 ) -> Timing:
     """Completes `prompt` with up to `count` tokens in an InferenceSession.
 
     `progress` counts tokens of the prompt once the session is open. Up to `draft` tokens at a time
     are guessed by `drafter`, a smaller model with the same tokens, or else from repetitions in the
-    text.
+    text. `chosen` has fields of `Sampling` in place of what the model's publisher says.
 
     Raises:
         AieError: the model or its tokenizer is unfit, or the prompt is empty or too long.
@@ -52,9 +53,8 @@ def run_in_session(
     slots = open_slots(folder, options, 1, room)
     drafts = open_drafts(slots, folder, options, draft, drafter, room) if draft else None
     asking = Asking(prompts, slots.vocabulary)
-    sampling = sampling_of(folder).with_fields({"temperature": 0.0})
-    loop = Loop(slots, asking, room, sampling, CHUNK_ALONE, drafts)
-    writing = Writing(loop, Turn(tokens, max_tokens=count), progress)
+    loop = Loop(slots, asking, room, sampling_of(folder), CHUNK_ALONE, drafts)
+    writing = Writing(loop, Turn(tokens, max_tokens=count, sampling=chosen), progress)
     for delta in writing:
         if delta:
             write(delta.content)
@@ -68,6 +68,7 @@ def run_in_genai(
     count: int,
     write: Write,
     progress: Progress | None = None,
+    chosen: Mapping[str, Any] = {},
 ) -> Timing:
     """The same in onnxruntime-genai; a compiled folder's genai_config.json names the library.
 
@@ -84,7 +85,7 @@ def run_in_genai(
         count = _fitting(folder, len(tokens), count)
         search = genai.GeneratorParams(model)
         length = max(len(tokens) + count, least_length(folder))
-        search.set_search_options(max_length=length, do_sample=False)
+        search.set_search_options(max_length=length, **_search(folder, chosen))
         generator = genai.Generator(model, search)
         reading = Count(progress, len(tokens))
         reading.begin("")  # before the clock starts, too
@@ -95,6 +96,20 @@ def run_in_genai(
         return timing
     except RuntimeError as error:
         raise refusal(error) from error
+
+
+def _search(folder: ModelFolder, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """The same choice of tokens in genai's words, which have none for min-p."""
+    sampling = sampling_of(folder).with_fields(chosen)
+    search: dict[str, Any] = {
+        "do_sample": sampling.temperature > 0,
+        "repetition_penalty": sampling.repetition_penalty,
+    }
+    if sampling.temperature > 0:
+        search |= {name: getattr(sampling, name) for name in ("temperature", "top_p", "top_k")}
+    if sampling.seed is not None:
+        search["random_seed"] = sampling.seed
+    return search
 
 
 def _genai_tokens(

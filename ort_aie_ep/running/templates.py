@@ -95,7 +95,7 @@ class ChatTemplate:
 
     def _bounded(self, work: Callable[[Render], str]) -> str:
         """What `work` makes of a function that renders and raises RuntimeError."""
-        require("a chat template", ("jinja2",), "genai")
+        require("a chat template", ("jinja2",))
         compiled = cache(_environment().from_string)  # made here for what it imports, not in a fork
 
         def render(

@@ -146,9 +146,11 @@ def _model(server: Server) -> dict[str, Any]:
     }
 
 
-def _known(request: Request, name: str) -> None:
-    if name != (there := _server(request).name):
+def _known(request: Request, name: str) -> str:
+    """The model's name, which may be left out."""
+    if name not in ("", there := _server(request).name):
         raise HTTPException(404, f"there is no model {name!r} here, only {there!r}")
+    return there
 
 
 @_v1.post("/chat/completions")
@@ -162,6 +164,7 @@ async def _completion(request: Request, body: Completion) -> Response:
 
 
 async def _completed(request: Request, body: Chat | Completion, chat: bool) -> Response:
+    body.model = _known(request, body.model)
     turns = body.turns(body.turn(_server(request).max_tokens))
     options = body.stream_options or StreamOptions()
     return await _answer(
@@ -171,12 +174,14 @@ async def _completed(request: Request, body: Chat | Completion, chat: bool) -> R
 
 @_v1.post("/responses")
 async def _responses(request: Request, body: Responses) -> Response:
+    body.model = _known(request, body.model)
     turn = body.turn(_server(request).max_tokens)
     return await _answer(request, body, [turn] if turn.messages else [], ResponseAnswer(body))
 
 
 @_v1.post("/messages")
 async def _messages(request: Request, body: Messages) -> Response:
+    body.model = _known(request, body.model)
     turn = body.turn(_server(request).max_tokens)
     return await _answer(request, body, [turn], MessageAnswer(body.model))
 
@@ -189,7 +194,6 @@ async def _count(request: Request, body: Count) -> dict[str, int]:
 
 
 async def _answer(request: Request, body: Asked, turns: list[Turn], answer: Answer) -> Response:
-    _known(request, body.model)
     server = _server(request)
     events = server.metrics.watched(server.engine.run(turns, request.is_disconnected))
     if not turns:

@@ -81,13 +81,14 @@ class Asked(BaseModel):
         ignored: fields that change nothing about the text.
         only: fields of which these values alone are taken.
         refused: fields that are not taken, each with what to do.
+        model: its name; empty for the server's own.
     """
 
     model_config = ConfigDict(extra="forbid")
     ignored: ClassVar[frozenset[str]] = frozenset()
     only: ClassVar[Mapping[str, Sequence[Any]]] = {}
     refused: ClassVar[Mapping[str, str]] = {}
-    model: str
+    model: str = ""
     stream: bool = False
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)

@@ -36,9 +36,13 @@ from provider_calls import devices, needs_provider
 import ort_aie_ep
 from ort_aie_ep import machine
 from ort_aie_ep.compiler.fastflowlm import export_q4nx, exporter
+from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats.file_forms import FILE_FORMS
 from ort_aie_ep.graph_passes.walk import attribute
+from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.prediction.compiled import read_plans
+from ort_aie_ep.running.loop import sampling_of
+from ort_aie_ep.running.turns import Sampling
 
 Array = npt.NDArray[Any]
 TINY = replace(MODELS["mistral"], shape=replace(MODELS["mistral"].shape, layers=1))
@@ -71,6 +75,23 @@ def logits(folder: Path, ids: list[int], context: Path | None = None) -> Array:
 
 def relative(actual: Array, expected: Array) -> float:
     return float(np.sqrt(np.mean((actual - expected) ** 2) / np.mean(expected**2)))
+
+
+def test_tokens_are_chosen_as_the_publisher_says_or_as_llama_cpp_does(tmp_path: Path) -> None:
+    said = {"general.sampling.temp": 0.6, "general.sampling.top_k": 20}
+    for name, keys, expected in (
+        ("said", said, Sampling(0.6, 0.95, 20, 0.05)),
+        ("default", {}, Sampling(0.8, 0.95, 40, 0.05)),
+        ("greedy", {"general.sampling.temp": 0.0}, Sampling()),
+    ):
+        path = write(tmp_path / f"{name}.gguf", TINY, mixed, **keys)
+        ort_aie_ep.compile(path, tmp_path / name)
+        assert sampling_of(find_model(tmp_path / name)) == expected, name
+        search = json.loads((tmp_path / name / "genai_config.json").read_text())["search"]
+        assert search["do_sample"] is (expected.temperature > 0)  # for onnxruntime-genai
+    path = write(tmp_path / "bad.gguf", TINY, mixed, **{"general.sampling.temp": "hot"})
+    with pytest.raises(AieError, match=r"general\.sampling\.temp must be a number"):
+        ort_aie_ep.compile(path, tmp_path / "bad")
 
 
 @pytest.mark.parametrize("family", MODELS)

@@ -307,6 +307,22 @@ def test_the_rules_choice_stays_where_nothing_is_much_faster() -> None:
     assert choose({"b": 1.0, "c": 0.9}, "a", 0.15) == "c"
 
 
+def test_nothing_is_kept_of_a_busy_machine(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tuning_module.why_busy(0.99, [30e9, 33e9]) == ""
+    assert "took 40 % of the CPU's time" in tuning_module.why_busy(0.6, [30e9, 33e9])
+    assert "from 20.0 to 33.0 GB/s" in tuning_module.why_busy(0.99, [20e9, 33e9])
+    monkeypatch.setattr(tuning_module, "why_busy", lambda *_: "others work")
+    assert tune(1, 0.01, weights=1).busy == "others work"
+    assert not cache.exists()
+
+
+@pytest.fixture
+def idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if nothing else ran here."""
+    monkeypatch.setattr(tuning_module, "why_busy", lambda *_: "")
+
+
+@pytest.mark.usefixtures("idle")
 def test_tune_keeps_what_it_found_and_doctor_shows_it(cache: Path) -> None:
     if not roles():
         pytest.skip("this CPU can run but one variant of each role")
@@ -340,6 +356,7 @@ def test_tune_keeps_what_it_found_and_doctor_shows_it(cache: Path) -> None:
     assert forget() is None
 
 
+@pytest.mark.usefixtures("idle")
 def test_tune_ends_at_its_roles(
     cache: Path, monkeypatch: pytest.MonkeyPatch, ends: Callable[[str], dict[str, str]]
 ) -> None:

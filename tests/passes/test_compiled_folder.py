@@ -10,7 +10,6 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-import q8nx
 from builder_nodes import attention_model, projection_model, save, tied_model
 from op_models import open_session, run
 

@@ -10,6 +10,7 @@ import pytest
 from builder_nodes import attention_model, projection_model
 from onnx import TensorProto
 
+from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes import NodeOutcome, run_passes
 from ort_aie_ep.graph_passes.attention.shapes import spread_hidden_shapes
 

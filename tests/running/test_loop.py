@@ -498,8 +498,8 @@ def test_genai_config_chooses_the_sampling_that_a_turn_leaves_open(
     shutil.copytree(model, tmp_path / "sampled")
     with edited(tmp_path / "sampled" / "genai_config.json") as config:
         config["search"] |= {"do_sample": True, "temperature": 0.7, "top_k": 5, "top_p": 0.9}
-    assert opened(tmp_path / "sampled")._sampling == Sampling(0.7, 0.9, 5)
-    assert opened(model)._sampling == Sampling(0.0)
+    assert opened(tmp_path / "sampled").sampling == Sampling(0.7, 0.9, 5)
+    assert opened(model).sampling == Sampling(0.0)
     with edited(tmp_path / "sampled" / "genai_config.json") as config:
         config["search"]["top_p"] = "much"
     with pytest.raises(AieError, match=r"search\.top_p must be a positive number, got 'much'"):

@@ -56,7 +56,10 @@ class Page:
 
     def texts(self, kind: str) -> list[str]:
         found = self.browser.find_elements(By.CLASS_NAME, kind)
-        return [turn.get_attribute("textContent") or "" for turn in found]
+        shown = [
+            turn.get_attribute("data-text") or turn.get_attribute("textContent") for turn in found
+        ]
+        return [text or "" for text in shown]
 
     def state(self) -> str:
         return self.browser.find_element(By.ID, "state").text
@@ -80,13 +83,20 @@ class Page:
 def test_a_conversation_of_two_turns_and_a_stop(browser: webdriver.Chrome, served: Served) -> None:
     page = Page(browser, served)
     page.until(lambda: browser.find_element(By.ID, "model").text == NAME)
+    browser.execute_script(
+        "at('how').open = true; at('system').value = 'Be brief.'; at('max_tokens').value = 512"
+    )
     page.say("import os")
     page.until(lambda: "tokens in" in page.state())
+    assert page.state().startswith("Cut: ")
     assert page.texts("user") == ["import os"]
     (first,) = page.texts("model")
     body = {
         "model": NAME,
-        "messages": [{"role": "user", "content": "import os"}],
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "import os"},
+        ],
         "max_tokens": 512,
     }
     answer = served.post("/v1/chat/completions", json=body, timeout=300).json()
@@ -104,7 +114,25 @@ def test_a_conversation_of_two_turns_and_a_stop(browser: webdriver.Chrome, serve
     browser.find_element(By.ID, "new").click()
     assert not page.texts("turn")
     severe = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
-    assert [entry for entry in severe if "favicon" not in entry["message"]] == []
+    assert severe == []
+
+
+def test_markdown_becomes_nodes_and_html_stays_text(
+    browser: webdriver.Chrome, served: Served
+) -> None:
+    Page(browser, served)
+    text = "# A *b*\n\nx **y** `<i>`\nz\n\n1. one\n\n2. two\n```\n<b>\n```\n<b>[c](https://d.e)</b>"
+    drawn = browser.execute_script(
+        "const at = document.createElement('div'); at.append(markdown(arguments[0]));"
+        "return at.innerHTML",
+        text,
+    )
+    assert drawn == (
+        "<h1>A <em>b</em></h1><p>x <strong>y</strong> <code>&lt;i&gt;</code><br>z</p>"
+        '<ol start="1"><li>one</li><li>two</li></ol><pre><code>&lt;b&gt;\n</code></pre>'
+        '<p>&lt;b&gt;<a href="https://d.e" rel="noopener noreferrer" target="_blank">c</a>'
+        "&lt;/b&gt;</p>"
+    )
 
 
 def test_the_page_asks_for_a_key_and_continues_text_without_a_template(

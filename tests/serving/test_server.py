@@ -64,6 +64,15 @@ def test_the_model_and_the_server_say_what_they_are(served: Served) -> None:
     assert "/v1/chat/completions" in served.get("/openapi.json").json()["paths"]
 
 
+@pytest.mark.parametrize("path", ["completions", "chat/completions", "messages", "responses"])
+def test_a_request_need_not_name_the_model(served: Served, path: str) -> None:
+    text = {"completions": {"prompt": PROMPT}, "responses": {"input": PROMPT}}
+    limit = {"max_output_tokens" if path == "responses" else "max_tokens": 3}
+    asked = text.get(path, {"messages": MESSAGES}) | limit
+    answer = served.post(f"/v1/{path}", json=asked, timeout=300).json()
+    assert answer["model"] == NAME
+
+
 def test_a_completion_streamed_or_not_is_the_same(served: Served) -> None:
     create = served.client().completions.create
     whole = create(model=NAME, prompt=PROMPT, max_tokens=20)

@@ -82,6 +82,7 @@ def test_a_compiled_model_is_composed_of_its_plan(tmp_path: Path) -> None:
     assert "4096" in mistake(tmp_path / "compiled", "--contexts", "4096")
 
 
-def test_a_model_that_is_not_compiled_says_what_to_do() -> None:
+def test_a_folder_that_is_not_compiled_is_compiled_and_a_file_says_what_to_do() -> None:
     demo = Path(ort_aie_ep.__file__).parent / "demo_model"
-    assert "ort-aie compile" in mistake(demo)
+    assert "a token" in succeeded(demo, "--contexts", "64").stdout
+    assert "ort-aie compile" in mistake(demo / "model.onnx")

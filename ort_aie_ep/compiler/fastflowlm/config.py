@@ -13,6 +13,7 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.builder.weights import rotary_frequencies
 from ort_aie_ep.models.checked_json import Field, read_json, shown
 from ort_aie_ep.models.files import is_regular
+from ort_aie_ep.models.folder import GENERATION_CONFIG
 from ort_aie_ep.models.shapes import Shape
 
 # The model type in config.json, and its family of graphs.
@@ -87,7 +88,7 @@ def read_config(path: Path, fitting: Callable[[Shape], Shape] = lambda shape: sh
             "config.json with --config"
         )
     fields = read_json(path)
-    generation_file = path.with_name("generation_config.json")
+    generation_file = path.with_name(GENERATION_CONFIG)
     generation = read_json(generation_file) if is_regular(generation_file) else None
     text = fields.find("text_config")  # models that see pictures have it too
     if text is not None:

@@ -3,7 +3,7 @@ made of. Both directions use these tables."""
 
 from __future__ import annotations
 
-from ort_aie_ep.models.folder import MORE_TEMPLATES
+from ort_aie_ep.models.folder import GENERATION_CONFIG, MORE_TEMPLATES
 from ort_aie_ep.models.shapes import Shape
 
 EMBEDDING, ROPE_FACTORS = "model.embed_tokens.weight", "rope_freqs.weight"
@@ -15,7 +15,7 @@ FFN_MULTIPLE = 512
 # Other files of a model's folder that hosts read.
 CARRIED_OVER = (
     "config.json",
-    "generation_config.json",
+    GENERATION_CONFIG,
     "tokenizer.json",
     "tokenizer_config.json",
     "tokenizer.model",

@@ -21,6 +21,7 @@ from ort_aie_ep.compiler.compiled_folder import (
 from ort_aie_ep.compiler.gguf import MODEL, for_npu
 from ort_aie_ep.compiler.gguf.architecture import Model
 from ort_aie_ep.compiler.gguf.file import read_gguf
+from ort_aie_ep.compiler.gguf.sampling import generation
 from ort_aie_ep.compiler.gguf.tensors import Matrix, floats
 from ort_aie_ep.compiler.gguf.tokenizer import write_tokenizer
 from ort_aie_ep.compiler.options import CompileOptions
@@ -41,7 +42,8 @@ from ort_aie_ep.models.builder.config import genai_config
 from ort_aie_ep.models.builder.decoder import build
 from ort_aie_ep.models.builder.graph import EMBEDDING
 from ort_aie_ep.models.builder.weights import Weight
-from ort_aie_ep.models.folder import ModelFolder
+from ort_aie_ep.models.files import write_json
+from ort_aie_ep.models.folder import GENERATION_CONFIG, ModelFolder
 from ort_aie_ep.progress import Progress
 
 # What runs the source's ONNX model, or needs another part of a folder.
@@ -80,6 +82,9 @@ def import_gguf(
         tokenizer = write_tokenizer(file, Path(scratch), options.gguf_pre)
         config = genai_config(gguf.shape)
         config["model"].update(tokenizer.ids)
+        said = generation(file.metadata)
+        config["search"] |= {name: said[name] for name in said if name in config["search"]}
+        write_json(Path(scratch, GENERATION_CONFIG), said)
         folder = ModelFolder(Path(scratch), Path(scratch, MODEL), config)
         (choice,), notes = choose(options, folder, model, [], progress)
         report = run_passes(
@@ -97,7 +102,7 @@ def import_gguf(
             [ModelFile(folder.model, model, report)],
             options,
             source=folder,
-            files=tokenizer.files,
+            files=[*tokenizer.files, Path(scratch, GENERATION_CONFIG)],
             notes=[*_chosen(compatible, why), *gguf.notes, *tokenizer.notes, *notes],
             progress=progress,
         )

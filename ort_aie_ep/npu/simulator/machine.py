@@ -23,10 +23,9 @@ try:
     import simpy
 except ImportError as missing:
     from ort_aie_ep.errors import AieError
+    from ort_aie_ep.requirements import install_line
 
-    raise AieError(
-        "the simulator needs SimPy: pip install simpy, or install ort_aie_ep with its extra [npu]"
-    ) from missing
+    raise AieError(f"the simulator needs SimPy: {install_line(['simpy'])}") from missing
 
 from ort_aie_ep.npu.kernels import Kernels
 from ort_aie_ep.npu.simulator.core import CoreProcess

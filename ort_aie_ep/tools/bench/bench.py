@@ -1,32 +1,43 @@
-"""`ort-aie bench`: a compiled model against ONNX Runtime's CPU EP on the source model.
+"""`ort-aie bench`: a compiled model alone, or against another engine on the model that it comes
+from: ONNX Runtime's CPU EP on ONNX, llama.cpp on a GGUF file.
 
-Both sessions are in one process and alternate, so that other load on the machine affects both.
+Both engines are in one process and alternate, so that other load on the machine affects both.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.machine import physical_cores
 from ort_aie_ep.models.folder import ModelFolder
 from ort_aie_ep.models.interface import context_length
 from ort_aie_ep.progress import Count, Progress
 from ort_aie_ep.running.generate import Decoder, Tokens
 from ort_aie_ep.runtime.sessions import Options
 from ort_aie_ep.tools.bench.agreement import Agreement, compare
+from ort_aie_ep.tools.bench.llama_cpp import NAME as LLAMA_CPP
+from ort_aie_ep.tools.bench.llama_cpp import LlamaCpp
 from ort_aie_ep.tools.bench.measured_text import measuring_tokens
-from ort_aie_ep.tools.bench.pair import Pair, open_pair
+from ort_aie_ep.tools.bench.pair import Pair, open_alone, open_pair
 
 # ONNX Runtime's threads spin for a while after a run, on the cores that the other session needs.
 SETTLE_SECONDS = 0.1
 
 # Runs that the comparison of logits counts as.
 COMPARING = 2
+
+OURS, CPU_EP = "ort_aie_ep", "CPU EP"
+
+Timed = Callable[[Tokens, int, int], tuple[float, float]]
+"""Runs so many tokens in one pass and some more singly: (prefill, decode) tokens per second."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +54,9 @@ class Workload:
     new_tokens: int
     runs: int
 
-    def total(self) -> int:
-        """Runs of both sessions, including those that do not count."""
-        return len(self.lengths) * (self.runs + 1) * 2
+    def total(self, engines: int = 2) -> int:
+        """Runs of all engines, including those that do not count."""
+        return len(self.lengths) * (self.runs + 1) * engines
 
 
 @dataclass(frozen=True)
@@ -69,15 +80,15 @@ class Comparison:
     Attributes:
         phase: prefill or decode.
         length: context length in tokens.
-        ours, reference: tokens per second with ort_aie_ep and with ONNX Runtime's CPU EP.
+        ours, reference: tokens per second with ort_aie_ep and with another engine, if there is one.
         ratio: ours / reference, for consecutive runs.
     """
 
     phase: str
     length: int
     ours: Speed
-    reference: Speed
-    ratio: Speed
+    reference: Speed | None
+    ratio: Speed | None
 
 
 @dataclass(frozen=True)
@@ -85,12 +96,15 @@ class BenchReport:
     """All comparisons of a model, and how far the logits agree.
 
     Attributes:
-        load_seconds: see `Pair`.
+        against: the other engine; empty if the model was measured alone.
+        agreement: of the logits, with those of the CPU EP.
+        load_seconds: to open the model in each engine.
     """
 
+    against: str
     comparisons: tuple[Comparison, ...]
-    agreement: Agreement
-    load_seconds: tuple[float, float]
+    agreement: Agreement | None
+    load_seconds: tuple[float, ...]
 
 
 def default_lengths(folder: ModelFolder, new_tokens: int) -> tuple[int, ...]:
@@ -112,55 +126,91 @@ def bench(
     Raises:
         AieError: the workload does not fit the model's context, or a session fails.
     """
-    capacity = max(workload.lengths) + workload.new_tokens
-    if capacity > context_length(source):
-        raise AieError(
-            f"{max(workload.lengths)} tokens and {workload.new_tokens} new ones exceed the model's "
-            f"context of {context_length(source)}"
-        )
+    capacity = _capacity(source, workload)
     pair = open_pair(compiled, source, options, capacity)
     tokens = measuring_tokens(source, pair.reference.vocabulary, capacity)
     count = Count(progress, workload.total() + COMPARING)
-    comparisons = [
-        c for n in workload.lengths for c in compare_speed(pair, tokens, n, workload, count)
-    ]
+    comparisons = compare_speed(timed(pair), tokens, workload, count)
     # The shortest context will do: this compares numbers, and the reference adds its own tokens.
     count.begin("comparing logits")
     agreement = compare(
         pair.ours, pair.reference, tokens[: min(workload.lengths)], workload.new_tokens
     )
     count.step(amount=COMPARING)
-    return BenchReport(tuple(comparisons), agreement, pair.load_seconds)
+    return BenchReport(CPU_EP, comparisons, agreement, pair.load_seconds)
+
+
+def bench_alone(
+    compiled: ModelFolder,
+    options: Options,
+    workload: Workload,
+    gguf: Path | None = None,
+    progress: Progress | None = None,
+) -> BenchReport:
+    """Measures a compiled model, beside llama.cpp on the file that it comes from if that is given.
+    `progress` counts runs.
+
+    Raises:
+        AieError: the workload does not fit the model's context, or an engine fails.
+    """
+    capacity = _capacity(compiled, workload)
+    decoder, *seconds = open_alone(compiled, options, capacity)
+    engines: dict[str, Timed] = {OURS: partial(speeds, decoder)}
+    if gguf is not None:
+        start = time.perf_counter()
+        other = LlamaCpp(gguf, capacity, options.threads or physical_cores())
+        seconds.append(time.perf_counter() - start)
+        engines[LLAMA_CPP] = other.speeds
+    tokens = measuring_tokens(compiled, decoder.vocabulary, capacity)
+    count = Count(progress, workload.total(len(engines)))
+    comparisons = compare_speed(engines, tokens, workload, count)
+    return BenchReport("" if gguf is None else LLAMA_CPP, comparisons, None, tuple(seconds))
+
+
+def timed(pair: Pair) -> dict[str, Timed]:
+    """Both sessions, by name."""
+    return {OURS: partial(speeds, pair.ours), CPU_EP: partial(speeds, pair.reference)}
+
+
+def _capacity(folder: ModelFolder, workload: Workload) -> int:
+    capacity = max(workload.lengths) + workload.new_tokens
+    if capacity > context_length(folder):
+        raise AieError(
+            f"{max(workload.lengths)} tokens and {workload.new_tokens} new ones exceed the model's "
+            f"context of {context_length(folder)}"
+        )
+    return capacity
 
 
 def compare_speed(
-    pair: Pair, tokens: Tokens, length: int, workload: Workload, count: Count
-) -> list[Comparison]:
-    """Prefill of `length` tokens and decoding from there; `count` gets 2 (runs + 1) steps."""
-    speeds: list[tuple[tuple[float, float], tuple[float, float]]] = []
-    for run in range(workload.runs + 1):
-        both = []
-        for name, decoder in (("ort_aie_ep", pair.ours), ("CPU EP", pair.reference)):
-            count.begin(f"context {length}: {name}")
-            time.sleep(SETTLE_SECONDS)
-            both.append(_speeds(decoder, tokens, length, workload.new_tokens))
-            count.step()
-        if run > 0:  # the first one only touches pages and fills caches
-            speeds.append((both[0], both[1]))
-    return [
-        Comparison(
-            phase,
-            length,
-            Speed.of([ours[i] for ours, _ in speeds]),
-            Speed.of([reference[i] for _, reference in speeds]),
-            Speed.of([ours[i] / reference[i] for ours, reference in speeds]),
-        )
-        for i, phase in enumerate(("prefill", "decode"))
-    ]
+    engines: Mapping[str, Timed], tokens: Tokens, workload: Workload, count: Count
+) -> tuple[Comparison, ...]:
+    """Prefill and decoding at each length with one engine or two, by their names; `count` gets as
+    many steps as the workload has runs."""
+    found = []
+    for length in workload.lengths:
+        rounds = []
+        for _ in range(workload.runs + 1):
+            both = []
+            for name, engine in engines.items():
+                count.begin(f"context {length}: {name}")
+                time.sleep(SETTLE_SECONDS)
+                both.append(engine(tokens, length, workload.new_tokens))
+                count.step()
+            rounds.append(both)
+        for i, phase in enumerate(("prefill", "decode")):
+            # The first round only touches pages and fills caches.
+            ours, *others = zip(*([one[i] for one in both] for both in rounds[1:]), strict=True)
+            reference = ratio = None
+            for other in others:
+                reference = Speed.of(other)
+                ratio = Speed.of([a / b for a, b in zip(ours, other, strict=True)])
+            found.append(Comparison(phase, length, Speed.of(ours), reference, ratio))
+    return tuple(found)
 
 
-def _speeds(decoder: Decoder, tokens: Tokens, length: int, new_tokens: int) -> tuple[float, float]:
-    """(prefill, decode) tokens per second of one run, counting only time in ONNX Runtime."""
+def speeds(decoder: Decoder, tokens: Tokens, length: int, new_tokens: int) -> tuple[float, float]:
+    """See `Timed`; only time in ONNX Runtime counts."""
     decoder.reset()
     decoder.forward(tokens[:length])
     prefill = length / decoder.run_seconds

@@ -99,5 +99,5 @@ def demonstrate(
     agreement = compare(pair.ours, pair.reference, prompt, workload.new_tokens)
     count.step(amount=bench.COMPARING)
     measured = measuring_tokens(source, pair.ours.vocabulary, workload.context + workload.decode)
-    speeds = bench.compare_speed(pair, measured, workload.context, timing, count)
-    return Demonstration(texts[0], texts[1], agreement, tuple(speeds))
+    speeds = bench.compare_speed(bench.timed(pair), measured, timing, count)
+    return Demonstration(texts[0], texts[1], agreement, speeds)

@@ -34,18 +34,21 @@ class Pair:
     load_seconds: tuple[float, float]
 
 
+def open_alone(folder: ModelFolder, options: Options, capacity: int) -> tuple[Decoder, float]:
+    """Opens a compiled model with room for `capacity` tokens, and the seconds that this took."""
+    started = time.perf_counter()
+    session = open_session(folder.model, options)
+    seconds = time.perf_counter() - started
+    return Decoder(session, folder, capacity), seconds
+
+
 def open_pair(compiled: ModelFolder, source: ModelFolder, options: Options, capacity: int) -> Pair:
     """Opens both with the same number of threads and room for `capacity` tokens."""
+    ours, seconds = open_alone(compiled, options, capacity)
     started = time.perf_counter()
-    session = open_session(compiled.model, options)
-    loaded = time.perf_counter()
     reference = open_session(source.model, Options(threads=options.threads), library=False)
-    done = time.perf_counter()
-    return Pair(
-        Decoder(session, compiled, capacity),
-        Decoder(reference, source, capacity),
-        (loaded - started, done - loaded),
-    )
+    done = time.perf_counter() - started
+    return Pair(ours, Decoder(reference, source, capacity), (seconds, done))
 
 
 @contextmanager
